@@ -352,9 +352,21 @@ func (c Config) Listed(dest topology.Destination) error {
 	if known {
 		return nil
 	}
-	return &topology.DestinationError{Destination: dest,
-		Reason: fmt.Sprintf("is not a destination of the configuration, and only those may be used (declare: listed): %s", some(names))}
+	return &unlistedError{&topology.DestinationError{Destination: dest,
+		Reason: fmt.Sprintf("is not a destination of the configuration, and only those may be used (declare: listed): %s", some(names))}, c.Destinations}
 }
+
+// unlistedError is that of Listed.
+type unlistedError struct {
+	*topology.DestinationError
+
+	list []topology.Destination
+}
+
+func (e *unlistedError) Unwrap() error { return e.DestinationError }
+
+// Listed are the destinations of which none is the one that is refused.
+func (e *unlistedError) Listed() []topology.Destination { return e.list }
 
 // maxNamed is how many destinations an error names.
 const maxNamed = 10

@@ -164,6 +164,7 @@ type Held struct {
 	SpreadUntil string  `json:"spread_until,omitempty" format:"date-time"                                                                doc:"until then what came due in a pause is sent"`
 	Waiting     int64   `json:"waiting"                doc:"tasks that are due and wait for this, at most 100000"`
 	Busy        bool    `json:"busy"                   doc:"a relay uses the ceiling to the full, so that waiting is no sign of trouble"`
+	Note        string  `json:"note,omitempty"         doc:"after a change: nothing has this name, which may be misspelt"`
 }
 
 // HeldOf returns a destination in JSON.

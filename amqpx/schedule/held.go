@@ -3,6 +3,7 @@ package schedule
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 // longestBy bounds who has paused a destination, in bytes.
@@ -19,7 +21,7 @@ const longestBy = 200
 // Pause keeps the tasks of a destination, a queue or an exchange with all its routing keys,
 // in the table from when ex commits, whichever relays run and start later. by says who did
 // it, for people. Recurring tasks go on making theirs. To pause what is paused changes
-// nothing. Errors: ErrConfig for a destination that is none, and for a queue that is not among
+// nothing. Errors: ErrConfig for a destination that is none, and for one that is not among
 // those which may be used, where the sender or Config.Destination lists them; elsewhere Known says
 // whether anything of that name is there.
 //
@@ -127,16 +129,30 @@ func (s *Store) setCeiling(ctx context.Context, ex Executor, x Ceiling, configur
 	return kept, nil
 }
 
-// holdable returns why a queue is not one to which tasks may be sent. An exchange is held back with
-// all its routing keys, and lists have each of them.
+// holdable returns why a destination is not one to which tasks may be sent. An exchange is held back
+// with all its routing keys: one that is listed will do.
 func (s *Store) holdable(d topology.Destination) error {
-	if d.Queue == "" {
+	err := s.listed(d)
+	if err == nil {
 		return nil
 	}
-	if err := s.listed(d); err != nil {
-		return fmt.Errorf("%w: %w", ErrConfig, err)
+	var names []string
+	unlisted, ok := errors.AsType[interface {
+		error
+		Listed() []topology.Destination
+	}](err)
+	switch {
+	case ok:
+		for _, l := range unlisted.Listed() {
+			if d.Queue == "" && l.Exchange == d.Exchange {
+				return nil
+			}
+			names = append(names, cmp.Or(l.Queue, l.Exchange))
+		}
+	case d.Queue == "":
+		return nil // a check of one's own may refuse only the routing key, which is missing
 	}
-	return nil
+	return fmt.Errorf("%w: %w%s", ErrConfig, err, naming.DidYouMean(cmp.Or(d.Queue, d.Exchange), names))
 }
 
 // Known reports whether a task in the table, finished or not, or a recurring task has the

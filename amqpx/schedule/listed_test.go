@@ -31,3 +31,36 @@ func TestUnlistedDestinationIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// A pause and a ceiling are refused for a queue or an exchange that is not listed, with the nearest name.
+func TestUnlistedDestinationIsNotHeldBack(t *testing.T) {
+	cfg := amqpx.Config{Declare: amqpx.DeclareListed, Destinations: []topology.Destination{
+		{Queue: "mail"}, {Exchange: "events", RoutingKey: "order.paid"},
+	}}
+	s := newCalendar(t, 1).stores[0]
+	s.cfg.Destination = cfg.Listed
+	for d, want := range map[topology.Destination]string{
+		{Queue: "mail"}: "", {Exchange: "events"}: "",
+		{Queue: "mial"}: "did you mean mail?", {Exchange: "event"}: "did you mean events?", {Exchange: "mail"}: "only those may be used",
+	} {
+		paused := s.Pause(t.Context(), NoTx, d, "alice")
+		bounded := s.SetCeiling(t.Context(), NoTx, Ceiling{Queue: d.Queue, Exchange: d.Exchange, PerSecond: 5})
+		for what, err := range map[string]error{"pause": paused, "ceiling": bounded} {
+			if want == "" && err != nil {
+				t.Errorf("%s of %s: %v", what, d, err)
+			}
+			if want != "" && (!errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want)) {
+				t.Errorf("%s of %s: %v, want %q", what, d, err, want)
+			}
+		}
+	}
+	s.cfg.Destination = func(d topology.Destination) error {
+		if d.RoutingKey == "" {
+			return topology.ErrDestination
+		}
+		return nil
+	}
+	if err := s.Pause(t.Context(), NoTx, topology.Destination{Exchange: "any"}, ""); err != nil {
+		t.Errorf("a check of one's own, which needs a routing key: %v", err)
+	}
+}

@@ -525,3 +525,24 @@ func manyKeys(n int) string {
 	}
 	return b.String()
 }
+
+// A destination that nothing knows is held back, and the answer says that it may be misspelt.
+func TestHoldsBackWhatNothingKnows(t *testing.T) {
+	w := newWorld(t)
+	w.must(201, "PUT", "/api/v1/tasks/a", `{"queue":"mail","due":"1h"}`)
+	w.must(201, "PUT", "/api/v1/tasks/b", `{"exchange":"events","routing_key":"k","due":"1h"}`)
+	w.must(200, "GET", "/api/v1/overview", "") // which has the queue orders
+	const unknown = "no task, no recurring task and no destination has the name "
+	for to, want := range map[string]any{
+		`"queue":"mail"`: nil, `"exchange":"events"`: nil, `"queue":"orders"`: nil,
+		`"queue":"mial"`:     unknown + "mial; did you mean mail?",
+		`"queue":"oders"`:    unknown + "oders; did you mean orders?",
+		`"exchange":"event"`: unknown + "event; did you mean events?",
+	} {
+		for path, body := range map[string]string{"pause": "{" + to + "}", "ceiling": "{" + to + `,"per_second":5}`} {
+			if got := w.must(200, "POST", "/api/v1/destinations/"+path, body)["note"]; got != want {
+				t.Errorf("%s of %s: %v, want %v", path, to, got, want)
+			}
+		}
+	}
+}

@@ -120,7 +120,11 @@ func (a *api) held() {
 			return nil, a.problem(err)
 		}
 		state, err := a.svc.Destination(ctx, d)
-		return answer(a, asjson.HeldOf(state), err)
+		held := asjson.HeldOf(state)
+		if err == nil && state.String() != "" {
+			held.Note, err = a.svc.UnknownDestination(ctx, d)
+		}
+		return answer(a, held, err)
 	}
 	huma.Register(a.API, op("POST", "/destinations/pause", "pause-destination", tagDestinations, "Keep the tasks of a destination in the table"),
 		func(ctx context.Context, in *struct{ Body Destination }) (*body[asjson.Held], error) {

@@ -503,6 +503,13 @@ func (f *fake) Destinations(context.Context) ([]schedule.DestinationState, error
 	}, f.err
 }
 
+func (f *fake) UnknownDestination(_ context.Context, d topology.Destination) (string, error) {
+	if d.Queue == "mial" {
+		return "no task, no recurring task and no destination has the name mial; did you mean mail?", f.err
+	}
+	return "", f.err
+}
+
 func (f *fake) PauseDestination(_ context.Context, _ service.Identity, d topology.Destination) error {
 	return f.called("pause destination", d.Queue, d.Exchange)
 }

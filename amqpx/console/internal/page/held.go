@@ -26,7 +26,7 @@ func (p *Pages) held(r *request) (answer, error) {
 type heldActData struct {
 	Name, Queue, Exchange string
 	Path, Label, Question string
-	Detail                string
+	Detail, Unknown       string
 	Spread, Ceiling       bool
 	PerSecond             string
 }
@@ -51,13 +51,18 @@ func (p *Pages) askHeld(name string) handler {
 		switch name {
 		case "ceiling":
 			data.Label, data.Question, data.Ceiling, data.PerSecond = "Set the ceiling", "How many tasks a second?", true, r.get("per-second")
-			data.Detail = "Over all relays, at once. What is beyond waits in the table. A relay whose configuration has a ceiling for this destination writes that when it starts."
+			data.Detail = "Over all relays, at once. What is beyond waits in the table. It stays when a relay starts, until the ceiling in its file is another one than before."
 		case "pause":
 			data.Label, data.Question = "Pause", "Pause this destination?"
 			data.Detail = "Its tasks stay in the table until it is resumed, and those that the broker has are taken back. Handlers that have begun end their tasks."
 		default:
 			data.Label, data.Question, data.Spread = "Resume", "Resume this destination?", true
 			data.Detail = "What came due in the pause is sent; what comes due later does not wait for it."
+		}
+		if name != "resume" {
+			if data.Unknown, err = p.svc.UnknownDestination(r.Context(), d); err != nil {
+				return answer{}, err
+			}
 		}
 		return answer{name: "held-act", title: data.Label + " " + shown.Line(shown.Shorten(x.Name(), 40)), data: data}, nil
 	}

@@ -124,6 +124,18 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// Whoever holds back what nothing knows is told so before.
+func TestHoldBackQuestion(t *testing.T) {
+	c := open(service.RoleOperator)
+	for path, want := range map[string]bool{
+		"destination-pause?queue=mial": true, "destination-ceiling?queue=mial": true, "destination-pause?queue=mail": false, "destination-resume?queue=mial": false,
+	} {
+		if body := c.get(path).Body.String(); strings.Contains(body, "has the name mial; did you mean mail?") != want {
+			t.Errorf("%s: expected the hint: %v\n%s", path, want, body)
+		}
+	}
+}
+
 // A page that finds an id asks for one, and says where its message lies; who may
 // requeue it gets there.
 func TestTrace(t *testing.T) {

@@ -55,6 +55,7 @@ type recurringTasks interface {
 
 type heldDestinations interface {
 	Destinations(ctx context.Context) ([]schedule.DestinationState, error)
+	UnknownDestination(ctx context.Context, d topology.Destination) (string, error)
 	PauseDestination(ctx context.Context, who service.Identity, d topology.Destination) error
 	SetCeiling(ctx context.Context, who service.Identity, x schedule.Ceiling) error
 	ResumeDestination(ctx context.Context, who service.Identity, d topology.Destination, spread time.Duration) error

@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 // maxRecurring bounds a list of recurring tasks.
@@ -103,6 +106,52 @@ func (c *Core) Destination(ctx context.Context, d topology.Destination) (schedul
 		}
 	}
 	return schedule.DestinationState{Queue: d.Queue, Exchange: d.Exchange}, err
+}
+
+// UnknownDestination says in English that nothing knows a destination, which may be misspelt; empty if
+// something does: a task, a recurring task, or what this process has last seen of the broker and of its file.
+func (c *Core) UnknownDestination(ctx context.Context, d topology.Destination) (string, error) {
+	name := cmp.Or(d.Queue, d.Exchange)
+	seen := c.seenDestinations()
+	if slices.Contains(seen, d) {
+		return "", nil
+	}
+	return readStore(ctx, c, func(ctx context.Context, s *schedule.Store) (string, error) {
+		known, err := s.Known(ctx, schedule.NoTx, d)
+		if err != nil || known {
+			return "", err
+		}
+		waiting, err := s.Waiting(ctx, schedule.NoTx)
+		if err != nil {
+			return "", err
+		}
+		var names []string
+		for _, x := range append(seen, waiting...) {
+			names = append(names, cmp.Or(x.Queue, x.Exchange))
+		}
+		return fmt.Sprintf("no task, no recurring task and no destination has the name %s%s", shown.Line(name), naming.DidYouMean(name, names)), nil
+	})
+}
+
+// seenDestinations are those of the last overview, of an exchange without a routing key.
+func (c *Core) seenDestinations() (list []topology.Destination) {
+	c.looks.mu.Lock()
+	defer c.looks.mu.Unlock()
+	if c.looks.last == nil {
+		return nil
+	}
+	for _, d := range c.looks.last.Status.Destinations {
+		if !d.Exchange {
+			list = append(list, topology.Destination{Queue: d.Name})
+			continue
+		}
+		for i := range len(d.Name) { // either may have a colon
+			if d.Name[i] == ':' {
+				list = append(list, topology.Destination{Exchange: d.Name[:i]})
+			}
+		}
+	}
+	return list
 }
 
 // PauseDestination keeps the tasks of a destination in the table.

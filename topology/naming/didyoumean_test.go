@@ -1,4 +1,4 @@
-package config
+package naming
 
 import (
 	"strings"

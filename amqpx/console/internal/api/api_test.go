@@ -546,3 +546,12 @@ func TestHoldsBackWhatNothingKnows(t *testing.T) {
 		}
 	}
 }
+
+// A value of the wrong type is named by JSON's names alone.
+func TestNamesNoStruct(t *testing.T) {
+	w := newWorld(t)
+	r := w.ask("PUT", "/api/v1/tasks/a", `{"queue":"q","due":"1h","priority":1.0}`)
+	if r.code != http.StatusUnprocessableEntity || !strings.Contains(string(r.text), `"priority: expected an integer without a fraction`) {
+		t.Errorf("%d %s", r.code, r.text)
+	}
+}

@@ -4,8 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
+	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
 
@@ -31,7 +34,8 @@ func decode(data []byte, v any) error {
 		if wrong.Type != nil {
 			want = jsonType(wrong.Type.Kind().String())
 		}
-		return fmt.Errorf("%s: expected %s, got %s", wrong.Field, want, wrong.Value)
+		names := slices.DeleteFunc(strings.Split(wrong.Field, "."), func(name string) bool { return name == "" || unicode.IsUpper(rune(name[0])) }) // Go's embedded structs
+		return fmt.Errorf("%s: expected %s, got %s", strings.Join(names, "."), want, wrong.Value)
 	}
 	return err
 }

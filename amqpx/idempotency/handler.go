@@ -50,12 +50,12 @@ const maxKey = 255
 // other message, for services without the table of tasks; one of its queues needs schedule.Handler. A panic in fn
 // rolls back and is passed on.
 //
-// Without fn, or with a nil database, there is no Handler, and Consume says so. On a pool of pgx use
+// Without fn, or with a nil database or option, there is no Handler, and Consume says so. On a pool of pgx use
 // pgxtx.IdempotentHandler, or service.IdempotentHandler, which fits the service's database.
 //
 // To test the handler, call it with a Delivery that has ID and, unless there is a scope, Queue.
 func Handler(db Database, fn Func, opts ...HandlerOption) amqpx.Handler {
-	if fn == nil || sqldb.IsNil(db) {
+	if fn == nil || sqldb.IsNil(db) || slices.ContainsFunc(opts, func(o HandlerOption) bool { return o == nil }) {
 		return nil
 	}
 	h := &handler{db: sqldb.Of(db), fn: fn, now: time.Now}

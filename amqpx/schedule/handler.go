@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
@@ -86,17 +87,21 @@ func WithTxOptions(opts *sql.TxOptions) HandlerOption { return func(h *handler) 
 // A message that comes before its task is due by the database's clock is sent back to
 // the broker for the rest, and is no attempt.
 //
-// Without fn, or with a nil database, there is no Handler, and Consume says so. On a pool of pgx use
+// Without fn, or with a nil database or option, there is no Handler, and Consume says so. On a pool of pgx use
 // pgxtx.TaskHandler, or service.TaskHandler, which fits the service's database.
 //
 // To test the handler, call it with a Delivery that has ID, Version (1 for a
 // task that was never moved) and DueAt, the task's instant, which may be in the
 // future; for a task to an exchange also Queue.
 func Handler(db Database, fn Func, opts ...HandlerOption) amqpx.Handler {
-	if fn == nil || sqldb.IsNil(db) {
+	if fn == nil || sqldb.IsNil(db) || lacksOption(opts) {
 		return nil
 	}
 	return newHandler(sqldb.Of(db), fn, opts).handle
+}
+
+func lacksOption(opts []HandlerOption) bool {
+	return slices.ContainsFunc(opts, func(o HandlerOption) bool { return o == nil })
 }
 
 // call runs fn in a transaction of database/sql or of another package, see sqldb.Hand.

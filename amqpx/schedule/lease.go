@@ -45,9 +45,9 @@ func WithLease(d time.Duration) HandlerOption {
 //
 // Errors, panics, retries and dead letters are those of Handler. An attempt whose
 // lease ends without an outcome counts; see PoisonError. WithGroup has no meaning
-// here. Without fn, or with a nil database, there is no Handler, and Consume says so.
+// here. Without fn, or with a nil database or option, there is no Handler, and Consume says so.
 func LeaseHandler(db Database, fn LeaseFunc, opts ...HandlerOption) amqpx.Handler {
-	if fn == nil || sqldb.IsNil(db) {
+	if fn == nil || sqldb.IsNil(db) || lacksOption(opts) {
 		return nil
 	}
 	return newLeaseHandler(sqldb.Of(db), fn, opts).handle

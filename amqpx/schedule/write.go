@@ -39,7 +39,10 @@ func (s *Store) Schedule(ctx context.Context, ex Executor, t Task, opts ...Optio
 // it fails in a transaction of the caller, the caller rolls back.
 func (s *Store) ScheduleBatch(ctx context.Context, ex Executor, tasks []Task, opts ...Option) error {
 	w := writing{on: rows.Refuse}
-	for _, o := range opts {
+	for i, o := range opts {
+		if o == nil {
+			return fmt.Errorf("%w: option %d of %d is nil", ErrTask, i+1, len(opts))
+		}
 		o(&w)
 	}
 	list, err := s.toWrite(ctx, tasks)

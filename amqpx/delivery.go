@@ -76,7 +76,7 @@ type Delivery struct {
 }
 
 // DueSince is DueAt, or when its task was written, or else when it was sent, if that is the instant 0,
-// which means at once: the instant to show, and to count lateness from.
+// which means immediately: the instant to show, and to count lateness from.
 func (d *Delivery) DueSince() time.Time {
 	switch {
 	case d.DueAt.UnixMilli() != 0:

@@ -104,7 +104,7 @@ func TestRetryDelaysFitTheStrategy(t *testing.T) {
 	}
 }
 
-// What was due at 0, which means at once, is due since its task was written or, without one, since it was sent.
+// What was due at 0, which means immediately, is due since its task was written or, without one, since it was sent.
 func TestDueSince(t *testing.T) {
 	due, created, sent := time.UnixMilli(1_800_000_000_000), time.UnixMilli(1_800_000_001_000), time.UnixMilli(1_800_000_002_000)
 	for name, x := range map[string]struct {

@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Several goroutines of a bubble may rehearse at once: time passes for those that wait for another's answer.
+// Several goroutines of a bubble may rehearse concurrently: time passes for those that wait for another's answer.
 func TestRehearsalInABubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.Start(t, amqptest.Options{Latency: time.Second})

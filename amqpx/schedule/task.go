@@ -77,7 +77,7 @@ func (t Task) Destination() topology.Destination {
 	return topology.Destination{Queue: t.Queue, Exchange: t.Exchange, RoutingKey: t.RoutingKey}
 }
 
-// DueSince is DeliverAt, or when the task was written if it is due at 0, which means at once: the
+// DueSince is DeliverAt, or when the task was written if it is due at 0, which means immediately: the
 // instant to show, and to count lateness from.
 func (t Task) DueSince() time.Time {
 	if t.DeliverAt.UnixMilli() == 0 {

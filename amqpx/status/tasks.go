@@ -74,7 +74,7 @@ func late(ctx context.Context, store *schedule.Store, now time.Time, relays []sc
 		}
 		n++
 		switch due := task.DueSince(); {
-		case !due.Before(filter.DueTo): // it is due at once, and was written just now
+		case !due.Before(filter.DueTo): // it is due immediately, and was written just now
 		case task.SentAt.IsZero():
 			sum.Unsent++
 			sum.OldestUnsent = earlier(sum.OldestUnsent, due)

@@ -136,7 +136,7 @@ func conformanceLine(t *testing.T, board *scoreboard, line string, rows []place,
 // lacks maps a strategy's name to why a broker cannot do it; "" where it can.
 type lacks map[string]string
 
-// runCells runs the cells of one column, some at once.
+// runCells runs the cells of one column, some of them concurrently.
 func runCells(t *testing.T, board *scoreboard, run func(*testing.T, place), rows []place, line string, without lacks, atOnce int) {
 	slots := make(chan struct{}, atOnce)
 	var cells sync.WaitGroup

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A workflow's actions are pinned by commit: whoever can move a tag of an action could otherwise release what they like.
+// Actions are pinned by commit: otherwise anyone who can move a tag of an action could change what is released.
 func TestWorkflowsPinActions(t *testing.T) {
 	files, err := filepath.Glob(".github/workflows/*.yml")
 	if err != nil || len(files) == 0 {

@@ -124,7 +124,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// Whoever holds back what nothing knows is told so before.
+// The question warns before a destination is held back that nothing knows.
 func TestHoldBackQuestion(t *testing.T) {
 	c := open(service.RoleOperator)
 	for path, want := range map[string]bool{

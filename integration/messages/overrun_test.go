@@ -53,7 +53,10 @@ func TestOverrunsAreAttempts(t *testing.T) {
 		suite.Eventually(t, "the held one is handled", func() bool { mu.Lock(); defer mu.Unlock(); return len(attempts["held"]) > 0 })
 		mu.Lock()
 		defer mu.Unlock()
-		if !slices.Equal(attempts["slow"], []int{1, 2, 3}) {
+		// The held message makes the broker end the consumer every two seconds. If that comes between the retry of an
+		// attempt and its acknowledgement, the attempt is delivered once more.
+		slow := slices.Compact(slices.Sorted(slices.Values(attempts["slow"])))
+		if !slices.Equal(slow, []int{1, 2, 3}) || len(attempts["slow"]) > 5 {
 			t.Errorf("attempts of the slow message %v, want 1 to 3", attempts["slow"])
 		}
 		if !slices.Equal(attempts["held"], []int{1}) {

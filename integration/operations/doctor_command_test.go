@@ -179,7 +179,7 @@ func TestDoctorFindsWhatWaitsForPeople(t *testing.T) {
 		suite.Eventually(t, "both findings", func() bool {
 			r := cmd("doctor")
 			return r.Code == 1 && strings.Contains(r.Stdout, "Dead letters wait: 1 in orders.expire.dead.") &&
-				strings.Contains(r.Stdout, "2 tasks are overdue and not yet sent to the broker, the oldest for 1h0m")
+				strings.Contains(r.Stdout, "2 tasks are overdue and not yet sent to the broker, the oldest for 1h")
 		})
 	})
 }

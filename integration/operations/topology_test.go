@@ -273,7 +273,7 @@ func TestTopologyPoliciesThatBreakDelayQueues(t *testing.T) {
 		if !errors.As(err, &refused) || len(refused.Warnings) != 2 || report.Count(live.StateUntried) != len(report.Results) {
 			t.Fatalf("got %s, %v", report, err)
 		}
-		for _, text := range []string{`policy "short" sets message-ttl to 5000`, fmt.Sprintf("delays of %v would fire after 5s", *queue.MessageTTL), queue.Name, "at most once"} {
+		for _, text := range []string{`policy "short" sets message-ttl to 5000`, fmt.Sprintf("delays of %s would fire after 5s", topology.FormatDuration(*queue.MessageTTL)), queue.Name, "at most once"} {
 			if !strings.Contains(err.Error(), text) {
 				t.Errorf("the error does not say %q: %v", text, err)
 			}

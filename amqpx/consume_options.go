@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -58,6 +59,7 @@ func WithHeldBytes(n int) ConsumeOption {
 func WithDrainTimeout(d time.Duration) ConsumeOption {
 	return func(k *consumer) {
 		k.expect(d >= 0, "WithDrainTimeout", d, "0 or more")
+		k.expect(units.Duration(d) == "", "WithDrainTimeout", d, "a duration with its unit, such as 30*time.Second")
 		k.drain = d
 	}
 }

@@ -67,12 +67,13 @@ func TestOptionsRefuse(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		for want, o := range map[string]amqpx.ConsumeOption{
-			"WithConcurrency: 0; expected 1 to 65535":                 amqpx.WithConcurrency(0),
-			"WithPrefetch: 0; expected 1 to 65535":                    amqpx.WithPrefetch(0),
-			"WithPrefetch: 65536; expected 1 to 65535":                amqpx.WithPrefetch(65536),
-			"WithDrainTimeout: -1ns; expected 0 or more":              amqpx.WithDrainTimeout(-1),
-			"WithBackoff: nil; expected a function, or no option":     amqpx.WithBackoff(nil),
-			"WithErrorPolicy: nil; expected a function, or no option": amqpx.WithErrorPolicy(nil),
+			"WithConcurrency: 0; expected 1 to 65535":                                           amqpx.WithConcurrency(0),
+			"WithPrefetch: 0; expected 1 to 65535":                                              amqpx.WithPrefetch(0),
+			"WithPrefetch: 65536; expected 1 to 65535":                                          amqpx.WithPrefetch(65536),
+			"WithDrainTimeout: -1ns; expected 0 or more":                                        amqpx.WithDrainTimeout(-1),
+			"WithDrainTimeout: 30ns; expected a duration with its unit, such as 30*time.Second": amqpx.WithDrainTimeout(30),
+			"WithBackoff: nil; expected a function, or no option":                               amqpx.WithBackoff(nil),
+			"WithErrorPolicy: nil; expected a function, or no option":                           amqpx.WithErrorPolicy(nil),
 		} {
 			if err := c.Consume(t.Context(), "q", acked, o, amqpx.WithPrefetch(1)); !errors.Is(err, amqpx.ErrConfig) || !strings.HasSuffix(err.Error(), want) {
 				t.Errorf("error is %v; expected %q", err, want)

@@ -14,6 +14,9 @@ import (
 func TestNothingGiven(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
+		if err := c.Forward(t.Context(), &amqpx.Delivery{}, topology.Destination{Queue: "q"}, 30); !errors.Is(err, amqpx.ErrMessage) || !strings.Contains(err.Error(), "30*time.Second") {
+			t.Errorf("a delay without its unit: %v", err)
+		}
 		if err := c.Forward(t.Context(), nil, topology.Destination{Queue: "q"}, 0); !errors.Is(err, amqpx.ErrMessage) {
 			t.Errorf("forward: %v", err)
 		}

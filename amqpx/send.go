@@ -12,6 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/declare"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/flow"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
@@ -376,6 +377,9 @@ func (p *prepared) failed(cause error) *SendError {
 func (c *Client) Forward(ctx context.Context, d *Delivery, to topology.Destination, delay time.Duration) error {
 	if d == nil {
 		return &MessageError{Field: "Delivery", Reason: "nil; expected the delivery to send on"}
+	}
+	if reason := units.Duration(delay); reason != "" {
+		return &MessageError{Field: "Delay", Reason: reason}
 	}
 	if d.ID == "" {
 		d.ID = newID(time.Now())

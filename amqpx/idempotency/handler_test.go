@@ -264,9 +264,14 @@ func TestRunPurge(t *testing.T) {
 	if err != nil || deleted != 1 {
 		t.Errorf("deleted %d (%v), expected 1", deleted, err)
 	}
-	for _, r := range []idempotency.Retention{{Keep: -1}, {Every: -1}, {Batch: -1}, {Batch: 1_000_000}} {
+	for _, r := range []idempotency.Retention{{Keep: -time.Hour}, {Keep: 30}, {Every: -1}, {Batch: -1}, {Batch: 1_000_000}} {
 		if err := idempotency.RunPurge(t.Context(), db, r, nil); err == nil || !strings.Contains(err.Error(), "retention.") {
 			t.Errorf("%+v: error is %v", r, err)
+		}
+	}
+	for age, want := range map[time.Duration]string{-time.Hour: "expected 0 or more", 30: "30*time.Second"} {
+		if _, err := idempotency.Purge(t.Context(), db, age, 100); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("older than %d ns: error is %v, expected %q", age, err, want)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -82,6 +83,10 @@ func (r Retention) WithDefaults() Retention {
 // Validate checks the bounds.
 func (r Retention) Validate() error {
 	switch {
+	case units.Duration(r.Keep) != "":
+		return fmt.Errorf("retention.keep: %s", units.Duration(r.Keep))
+	case units.Duration(r.Every) != "":
+		return fmt.Errorf("retention.every: %s", units.Duration(r.Every))
 	case r.Keep < 0:
 		return fmt.Errorf("retention.keep: %s, expected a positive duration", topology.FormatDuration(r.Keep))
 	case r.Every < 0:
@@ -92,10 +97,17 @@ func (r Retention) Validate() error {
 	return nil
 }
 
-// Purge deletes the records that are older than olderThan and returns how many. It deletes batch rows at a time,
-// each batch in a statement and transaction of its own, found by an index, so that it holds no lock for long. An
-// error comes with the number deleted before it.
+// Purge deletes the records that are older than olderThan and returns how many it has deleted. It deletes batch rows
+// at a time, each batch in a statement and transaction of its own, found by an index, so that it holds no lock for
+// long. It refuses an age that is negative or below a microsecond, because it would forget messages that may still
+// come again; 0 deletes all records. Any other error comes with the number of records deleted before it.
 func Purge(ctx context.Context, db Database, olderThan time.Duration, batch int) (int64, error) {
+	if reason := units.Duration(olderThan); reason != "" {
+		return 0, fmt.Errorf("purging processed messages: older than %s", reason)
+	}
+	if olderThan < 0 {
+		return 0, fmt.Errorf("purging processed messages: older than %s, expected 0 or more", topology.FormatDuration(olderThan))
+	}
 	before := time.Now().Add(-olderThan).UnixMilli()
 	return sqldb.Purge(ctx, sqldb.Of(db), "", sqldb.Expired{
 		Table: "rabbitdelay_processed", Key: "scope, message_id",

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -59,6 +60,9 @@ func (s *Store) Resume(ctx context.Context, ex Executor, d topology.Destination,
 	const longest = 30 * 24 * time.Hour
 	if spread < 0 || spread > longest {
 		return fmt.Errorf("%w: %w", ErrConfig, &topology.FieldError{Field: "spread", Value: spread, Want: "0 to " + topology.FormatDuration(longest)})
+	}
+	if reason := units.Duration(spread); reason != "" {
+		return fmt.Errorf("%w: spread is %s", ErrConfig, reason)
 	}
 	err := s.changeGate(ctx, ex, "resuming", d, func(c rows.Conn, g *rows.Gate) error {
 		if !g.Paused() {

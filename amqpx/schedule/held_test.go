@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -107,6 +108,9 @@ func TestResumeSpreads(t *testing.T) {
 		after(time.Hour)
 		s.schedule(Task{ID: "young", Queue: "mail", DeliverAt: s.began.Add(time.Hour + 2*time.Minute)})
 		check(t, s.Resume(t.Context(), NoTx, mail, 10*time.Minute))
+		if err := s.Resume(t.Context(), NoTx, mail, 30); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "30*time.Second") {
+			t.Errorf("a spread without its unit: %v", err)
+		}
 		from := time.Since(s.began)
 		after(20 * time.Minute)
 		s.wantEffects("young", "mail 1h2m0s")

@@ -161,7 +161,7 @@ func (s *Store) Reschedule(ctx context.Context, ex Executor, id string, deliverA
 // runs, so that several at once add up, when ex commits. It ends at the bounds of an
 // instant: at once, and the year 9999. Its attempts start anew. Errors: as Reschedule.
 func (s *Store) RescheduleBy(ctx context.Context, ex Executor, id string, by time.Duration) error {
-	if reason := units.Duration(by.Abs()); reason != "" {
+	if reason := units.Duration(by); reason != "" {
 		return &TaskError{ID: id, Field: "DeliverAt", Reason: "moved by " + reason}
 	}
 	err := s.change(ctx, ex, id, "reschedule", StatusPending, rows.DueBy(by, s.nowIn(ctx, ex).UnixMilli()))

@@ -35,7 +35,7 @@ func written(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 // Duration returns why d cannot be what its author meant; "" for nothing. A duration that was computed may be a few
 // microseconds, so only what is shorter is certainly a number without its unit.
 func Duration(d time.Duration) string {
-	if d <= 0 || d >= time.Microsecond {
+	if d == 0 || d.Abs() >= time.Microsecond {
 		return ""
 	}
 	return fmt.Sprintf("%s: a time.Duration counts nanoseconds; write %d*time.Second or %d*time.Millisecond", topology.FormatDuration(d), d, d)

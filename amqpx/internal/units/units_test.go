@@ -39,7 +39,9 @@ func TestInstant(t *testing.T) {
 
 func TestDuration(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		-1: "", 0: "", time.Microsecond: "", time.Second: "",
+		-time.Microsecond: "", 0: "",
+		-1: "-1ns: a time.Duration counts nanoseconds; write -1*time.Second or -1*time.Millisecond",
+		time.Microsecond: "", time.Second: "",
 		30: "30ns: a time.Duration counts nanoseconds; write 30*time.Second or 30*time.Millisecond",
 	} {
 		if got := Duration(d); got != want {

@@ -42,9 +42,8 @@ func TestHostileIDs(t *testing.T) {
 		}
 		b := &browser{w: w}
 		form := url.Values{"at": {"+2h"}, "token": {b.token()}}
-		query := "?" + url.Values{"id": {id}}.Encode()
-		for _, page := range []string{"/task", "/task-move", "/trace", "/audit"} {
-			r := w.ask("GET", page+query, "")
+		for page, field := range map[string]string{"/task": "id", "/task-move": "id", "/trace": "id", "/audit": "target"} {
+			r := w.ask("GET", page+"?"+url.Values{field: {id}}.Encode(), "")
 			text := string(r.text)
 			if r.code != 200 {
 				t.Errorf("%q: GET %s: %d\n%s", id, page, r.code, text)
@@ -55,7 +54,7 @@ func TestHostileIDs(t *testing.T) {
 				}
 			}
 		}
-		r := w.post("/task-move"+query, form, nil)
+		r := w.post("/task-move?"+url.Values{"id": {id}}.Encode(), form, nil)
 		to, err := url.Parse(r.header.Get("Location"))
 		if r.code != 303 || err != nil || to.Path != "task" || to.Query().Get("id") != id {
 			t.Errorf("%q: moved: %d %v %s", id, r.code, err, r.header.Get("Location"))

@@ -101,6 +101,12 @@ type requeueLine struct {
 // maxRequeue bounds one run.
 const maxRequeue = 1_000_000
 
+// requeueFields are the fields of the form of a requeue or discard.
+var requeueFields = []string{
+	"queue", "reason", "ids", "destination", "error", "error-like", "header", "value", "older-than", "newer-than", "tasks", "limit", "rate",
+	"to-queue", "to-exchange", "to-key",
+}
+
 func readRequeue(r *request) (service.Requeue, error) {
 	in := fields{request: r}
 	list := func(name string) []string { return lines(strings.Join(r.form[name], "\n")) }

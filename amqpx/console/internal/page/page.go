@@ -47,9 +47,12 @@ func New(svc Service, o Options) *Pages {
 	p.mux.HandleFunc("GET /live", p.stream(p.feedNow))
 	p.mux.HandleFunc("GET /live-tasks", p.stream(p.feedTasks))
 	for path, h := range map[string]handler{
-		"{$}": p.now, "tasks": p.tasks, "task-errors": p.taskErrors, "task": p.task, "job": p.job, "audit": p.audit,
-		"recurring": p.recurring, "recurring-task": p.recurringTask, "held": p.held,
-		"trace": p.trace, "dead": p.dead, "dead-queue": p.deadQueue, "dead-errors": p.deadErrors, "layouts": p.layouts,
+		"{$}": takes(p.now, "queue", "from", "to", "over"), "tasks": takes(p.tasks, append([]string{"after"}, filterFields...)...),
+		"task-errors": takes(p.taskErrors, append([]string{"order"}, filterFields...)...),
+		"task": takes(p.task, "id", "done"), "job": takes(p.job, "id"), "audit": takes(p.audit, "target", "before"),
+		"recurring": takes(p.recurring, "sort", "done"), "recurring-task": takes(p.recurringTask, "name", "done"), "held": takes(p.held, "done"),
+		"trace": takes(p.trace, "id"), "dead": takes(p.dead), "dead-queue": takes(p.deadQueue, "queue", "limit"),
+		"dead-errors": takes(p.deadErrors, "queue", "order"), "layouts": takes(p.layouts),
 	} {
 		p.mux.HandleFunc("GET /"+path, p.serve(h))
 	}
@@ -61,10 +64,11 @@ func New(svc Service, o Options) *Pages {
 		p.mux.HandleFunc("POST /"+path, p.serve(operator(do)))
 	}
 	change("task-new", p.askNew, p.doNew)
-	change("bulk", p.askBulk, p.doBulk)
+	bulk := append([]string{"action", "at", "by", "spread", "selected"}, filterFields...)
+	change("bulk", takes(p.askBulk, bulk...), takes(p.doBulk, bulk...))
 	change("recurring-edit", p.askRecurring, p.putRecurring)
-	change("requeue", p.askRequeue, p.doRequeue)
-	change("discard", p.askRequeue, p.doRequeue)
+	change("requeue", takes(p.askRequeue, requeueFields...), takes(p.doRequeue, requeueFields...))
+	change("discard", takes(p.askRequeue, requeueFields...), takes(p.doRequeue, requeueFields...))
 	change("retire", p.askRetire, p.doRetire)
 	for _, a := range acts {
 		if a.name != "" {

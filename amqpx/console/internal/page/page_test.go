@@ -106,6 +106,26 @@ func TestTaskErrors(t *testing.T) {
 	}
 }
 
+// A misspelt field must not show everything, least of all where what is shown can be changed.
+func TestUnknownFields(t *testing.T) {
+	c := open(service.RoleOperator)
+	for _, path := range []string{
+		"?qeue=mail", "tasks?qeue=mail", "task-errors?qeue=mail", "bulk?action=cancel&qeue=mail", "requeue?queue=mail.dead&eror=x", "discard?queue=mail.dead&eror=x",
+		"dead?queue=mail.dead", "dead-queue?queue=mail.dead&eror=x", "dead-errors?queue=mail.dead&eror=x", "audit?targt=x", "recurring?name=x",
+	} {
+		w := c.get(path)
+		if w.Code != http.StatusBadRequest {
+			t.Errorf("%s: status %d, expected 400", path, w.Code)
+		}
+		if !strings.Contains(w.Body.String(), "this page has no such field; expected ") {
+			t.Errorf("%s: nothing says that the field is unknown", path)
+		}
+	}
+	if len(c.calls) > 0 {
+		t.Errorf("done: %q", c.calls)
+	}
+}
+
 func TestPages(t *testing.T) {
 	c := open(service.RoleOperator)
 	for _, path := range reading {

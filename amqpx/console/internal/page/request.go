@@ -1,11 +1,14 @@
 package page
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -45,6 +48,19 @@ func operator(h handler) handler {
 	return func(r *request) (answer, error) {
 		if !r.who.Role.May(service.RoleOperator) {
 			return answer{}, service.ErrForbidden
+		}
+		return h(r)
+	}
+}
+
+// takes refuses a request that has a field which the page does not know. A misspelt filter would otherwise select
+// everything, on pages that offer to change what they show.
+func takes(h handler, known ...string) handler {
+	return func(r *request) (answer, error) {
+		for _, name := range slices.Sorted(maps.Keys(r.form)) {
+			if !slices.Contains(known, name) && !slices.Contains(unsaid, name) {
+				return answer{}, fieldError(name, "this page has no such field; expected %s", cmp.Or(strings.Join(known, ", "), "none"))
+			}
 		}
 		return h(r)
 	}

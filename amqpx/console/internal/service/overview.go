@@ -83,7 +83,8 @@ func (o *Overview) addUnseen(area doctor.Area, err error) {
 const (
 	fresh    = 4 * time.Second  // the age from which an overview is taken anew
 	patience = 10 * time.Second // for one look at the broker
-	waiting  = 2 * time.Second  // for a new overview, if there is an old one
+	waiting  = 2 * time.Second  // for a new overview, if there is one that is not outdated
+	outdated = 3 * patience     // the age from which an overview is not shown: a look takes no longer than that
 	counted  = 10_000           // tasks, the most of one count
 	peeked   = 20               // messages of each dead-letter queue
 )
@@ -120,8 +121,9 @@ func (c *Core) overview(ctx context.Context) (Overview, error) {
 		c.working.Go(func() { c.look(last, next) })
 	}
 	l.mu.Unlock()
+	// After a pause without readers, the last overview says nothing about the present: what was away then may be back.
 	var late <-chan time.Time
-	if last != nil {
+	if last != nil && time.Since(last.At) < outdated {
 		timer := time.NewTimer(waiting)
 		defer timer.Stop()
 		late = timer.C

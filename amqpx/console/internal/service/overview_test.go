@@ -1,0 +1,39 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
+)
+
+// A slow look at the broker does not keep a reader waiting while the last overview is recent. After a pause without
+// readers they wait for a new one, because the last one may report what has long been repaired.
+func TestOverviewAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(Config{Look: func(context.Context) (status.Source, error) {
+			time.Sleep(5 * time.Second)
+			return status.Source{}, errors.New("no broker")
+		}})
+		defer func() { _ = c.Close(context.WithoutCancel(t.Context())) }()
+		for _, x := range []struct{ pause, took, age time.Duration }{
+			{0, 5 * time.Second, 5 * time.Second},           // the first one
+			{5 * time.Second, waiting, 12 * time.Second},    // the last one, after a short wait
+			{3 * time.Second, waiting, 7 * time.Second},     // the one whose look has ended by now
+			{time.Minute, 5 * time.Second, 5 * time.Second}, // a new one
+		} {
+			time.Sleep(x.pause)
+			began := time.Now()
+			o, err := c.Overview(t.Context(), Identity{Role: RoleOperator})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if took, age := time.Since(began), time.Since(o.At); took != x.took || age != x.age {
+				t.Errorf("after a pause of %v: took %v and is %v old, expected %v and %v", x.pause, took, age, x.took, x.age)
+			}
+		}
+	})
+}

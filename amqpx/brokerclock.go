@@ -10,23 +10,24 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
-// brokerClock asks the broker for its time where a consumer needs it to decide how long to hold messages.
-// The zero value is ready.
+// brokerClock asks the broker for its time when a consumer needs it to decide how long to hold messages. The zero
+// value is ready to use.
 type brokerClock struct {
 	mu    sync.Mutex
-	done  chan struct{} // closed when the broker has answered; nil if it is not being asked
-	again time.Time     // when it may be asked again
+	done  chan struct{} // closed when the current request has ended; nil if there is none
+	again time.Time     // when the broker may be asked again
 }
 
 const (
 	askTimeout = 5 * time.Second
-	// askEvery is how long an answer is good for, and askRefused how long a client that got none waits.
+	// askEvery is how long an answer is valid, and askRefused is how long the client waits after a request that
+	// failed.
 	askEvery   = 5 * time.Minute
 	askRefused = time.Minute
 )
 
-// ask begins to ask the broker, unless that was done lately, and returns what is closed at the end; nil if there
-// is nothing to wait for.
+// ask starts a request for the broker's time unless one was made recently. It returns a channel that is closed
+// when the current request has ended, or nil if there is none.
 func (b *brokerClock) ask(c *Client) <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -49,8 +50,8 @@ func (b *brokerClock) ask(c *Client) <-chan struct{} {
 	return done
 }
 
-// askTime asks the broker for its time. It does so on the publishing connection, as it publishes a message: one for
-// declarations must never be blocked for having published.
+// askTime asks the broker for its time. It uses the publishing connection because the request publishes a message,
+// and the connection for declarations must never be blocked for publishing.
 func (c *Client) askTime() error {
 	ctx, cancel := context.WithTimeout(c.stop, askTimeout)
 	defer cancel()

@@ -14,16 +14,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// consumer is one call of Consume. It outlives connections: its slots are the
-// same for all of them, so that WithConcurrency bounds the handlers also while those of
-// a lost connection still run.
+// consumer is the state of one call of Consume. It outlives connections and keeps its slots across them, so
+// WithConcurrency also counts the handlers that are still running for a lost connection.
 type consumer struct {
 	c       *Client
 	queue   string
-	handler Handler // within its middleware
+	handler Handler // wrapped in the middleware
 	retry   topology.Retry
 	backoff func(d *Delivery, err error) time.Duration
-	policy  func(d *Delivery, err error) error // nil: errors stay as they are
+	policy  func(d *Delivery, err error) error // nil if the consumer has no error policy
 	dead    string
 
 	concurrency int
@@ -31,31 +30,31 @@ type consumer struct {
 	heldBytes   int
 	drain       time.Duration
 	middleware  []Middleware
-	refusal     error // of an option's argument
+	refusal     error // the error about the first invalid option
 
-	slots    chan struct{} // one element for each handler that runs
-	ids      busyIDs       // of the messages that are being handled
-	counts   counts        // of deliveries that are hard to believe
+	slots    chan struct{} // one element for each running handler
+	ids      busyIDs       // messages that are being handled
+	counts   counts        // delivery counts that are implausibly large
 	overruns overruns
-	handlers context.Context // of running handlers; ends when the drain time is over
-	ending   context.Context // ends when the consumer begins to
-	work     sync.WaitGroup  // messages that were begun
-	leaving  sync.WaitGroup  // subscriptions that step aside
-	running  atomic.Int64    // handlers
+	handlers context.Context // parent context of the handlers; ends with the drain time
+	ending   context.Context // ends when the consumer begins to shut down
+	work     sync.WaitGroup  // messages being handled or settled
+	leaving  sync.WaitGroup  // subscriptions that are being ended in the background
+	running  atomic.Int64    // number of running handlers
 
-	abandoned atomic.Bool  // those that still run are not waited for
-	settling  atomic.Int64 // messages whose handler has ended
+	abandoned atomic.Bool  // Close no longer waits for the running handlers
+	settling  atomic.Int64 // messages whose retry, dead letter, copy or acknowledgement is in progress
 	log       *zap.Logger
-	restarts  sparse.Log // log lines
+	restarts  sparse.Log // rate-limited log messages
 	stuck     sparse.Log
 	failures  sparse.Log
 
-	began   bool // the broker has let it consume once
-	barred  bool // the connection is refused, and that stands
+	began   bool // consuming has succeeded at least once
+	barred  bool // consuming was refused for good
 	refused refusals
 	own     atomic.Pointer[wire.Link[*session]] // nil while the client's consuming connection is used
 
-	// For stats; instants and durations in nanoseconds.
+	// The following fields are read by stats. Times and durations are in nanoseconds.
 	state           atomic.Pointer[consumerState]
 	waiting, oldest atomic.Int64
 	begunAt         atomic.Int64
@@ -65,15 +64,14 @@ type consumer struct {
 	handled, failed atomic.Uint64
 }
 
-// consumerState is what a consumer is doing, since when and why.
+// consumerState is a consumer's state, when it began and the error that caused it.
 type consumerState struct {
 	state ConsumerState
 	since time.Time
 	err   error
 }
 
-// become records what the consumer is doing now. The instant of a state that goes on
-// stays.
+// become records the consumer's state. If the state is unchanged, the time since when it holds is kept.
 func (k *consumer) become(state ConsumerState, err error) {
 	was := k.state.Load()
 	if was != nil && was.state == state && was.err == nil && err == nil {
@@ -86,7 +84,7 @@ func (k *consumer) become(state ConsumerState, err error) {
 	k.state.Store(next)
 }
 
-// look records what waits for a handler; only the intake calls it.
+// look records the numbers of buffered messages for stats. Only the intake calls it.
 func (k *consumer) look(h *holding, places int) {
 	k.waiting.Store(int64(h.count - len(h.early)))
 	k.held.Store(int64(len(h.early)))
@@ -118,7 +116,7 @@ func (k *consumer) stats() ConsumerStats {
 	return s
 }
 
-// instantOf is an instant that was kept in nanoseconds; 0 is none.
+// instantOf converts Unix nanoseconds to a time. 0 becomes the zero time.
 func instantOf(nano int64) time.Time {
 	if nano == 0 {
 		return time.Time{}
@@ -126,10 +124,11 @@ func instantOf(nano int64) time.Time {
 	return time.Unix(0, nano)
 }
 
-// refusals distinguishes a refusal that stands from one that passes.
-type refusals struct{ since time.Time } // since when every attempt was refused; zero: none
+// refusals distinguishes a permanent refusal by the broker from a temporary one.
+type refusals struct{ since time.Time } // since when every attempt has been refused; zero if the last one was not
 
-// stand records the outcome of one more attempt, and reports whether refusals stand.
+// stand records the result of an attempt and reports whether the broker has refused for long enough that the
+// refusal counts as permanent.
 func (r *refusals) stand(err error) bool {
 	switch {
 	case err == nil || !permanent(err) && !errors.Is(err, topology.ErrDestination):

@@ -10,39 +10,40 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// holding buffers deliveries that have not been passed to a handler. None of them takes a
-// handler's slot. The broker bounds their number by the prefetch. One goroutine uses it, that
-// of the intake.
+// holding buffers deliveries that have not been passed to a handler. A buffered delivery takes no handler slot.
+// The prefetch bounds their number. Only the intake goroutine uses a holding, so it needs no lock.
 type holding struct {
-	early jobs   // for their instant
-	ready jobs   // for a slot
-	aside []*job // while another delivery of the same message is being handled here
-	back  []*job // to go back to the broker
-	worn  []*job // to be renewed, in the order of their arrival; those for their instant are in early too
+	early jobs   // waiting for their start time (job.at)
+	ready jobs   // waiting for a handler slot
+	aside []*job // set aside while this consumer handles an earlier delivery of the same message
+	back  []*job // to be sent back to the broker
+	worn  []*job // to be renewed, in order of arrival; some of them are in early as well
 
-	count, bytes int // of all
+	count, bytes int // totals over all lists
 }
 
-// jobOverhead is what a delivery takes in memory besides its body.
+// jobOverhead is the memory in bytes that a delivery takes in addition to its body.
 const jobOverhead = 1 << 10
 
+// note adds n deliveries of j's size to the totals.
 func (h *holding) note(j *job, n int) {
 	h.count += n
 	h.bytes += n * (len(j.raw.Body) + jobOverhead)
 }
 
-// add takes in a delivery.
+// add buffers a delivery.
 func (h *holding) add(j *job, now time.Time) {
 	h.note(j, 1)
 	if j.worn {
 		h.worn = append(h.worn, j)
-		if !j.at.After(now) { // it begins when it is renewed
+		if !j.at.After(now) { // it is not handled before the attempt to renew it has ended
 			return
 		}
 	}
 	h.place(j, now)
 }
 
+// place puts a delivery into the list that matches its state.
 func (h *holding) place(j *job, now time.Time) {
 	switch {
 	case j.at.After(now):
@@ -54,7 +55,7 @@ func (h *holding) place(j *job, now time.Time) {
 	}
 }
 
-// tooEarly removes the messages that go back to the broker.
+// tooEarly removes and returns the deliveries that must be sent back to the broker.
 func (h *holding) tooEarly() []*job {
 	back := h.back
 	h.back = nil
@@ -64,13 +65,13 @@ func (h *holding) tooEarly() []*job {
 	return back
 }
 
-// nextWorn removes the first message that is to be renewed; nil if there is none.
+// nextWorn removes and returns the first delivery to be renewed, or returns nil if there is none.
 func (h *holding) nextWorn() *job {
 	for len(h.worn) > 0 {
 		j := h.worn[0]
 		h.worn = h.worn[1:]
 		if !j.worn {
-			continue // its instant has come
+			continue // its start time has come first
 		}
 		if j.index >= 0 {
 			heap.Remove(&h.early, j.index)
@@ -82,7 +83,7 @@ func (h *holding) nextWorn() *job {
 	return nil
 }
 
-// reconsider decides again about the messages that are held in doubt.
+// reconsider calls decide for every delivery whose start time is in doubt, and restores the order of the heap.
 func (h *holding) reconsider(decide func(j *job)) {
 	for _, j := range h.early {
 		if j.doubt {
@@ -92,8 +93,8 @@ func (h *holding) reconsider(decide func(j *job)) {
 	heap.Init(&h.early)
 }
 
-// ripen moves the messages whose instant has come among those that wait for a slot, and
-// returns how long the next one still has to wait; 0 if there is none.
+// ripen moves the deliveries whose start time has come to the list of ready ones. It returns the time until the
+// next one is due, or 0 if none is waiting.
 func (h *holding) ripen(now time.Time) (pause time.Duration) {
 	for len(h.early) > 0 {
 		if pause = h.early[0].at.Sub(now); pause > 0 {
@@ -106,14 +107,14 @@ func (h *holding) ripen(now time.Time) (pause time.Duration) {
 	return 0
 }
 
-// next removes the message that is to begin first.
+// next removes and returns the delivery to be handled first.
 func (h *holding) next() *job {
 	j := pop(&h.ready)
 	h.note(j, -1)
 	return j
 }
 
-// empty removes all messages, and returns them in the order in which they were handed out.
+// empty removes all deliveries and returns them in delivery order.
 func (h *holding) empty() (all []amqp.Delivery) {
 	for _, some := range [][]*job{h.ready, h.early, h.aside, h.back} {
 		for _, j := range some {
@@ -130,13 +131,13 @@ func (h *holding) empty() (all []amqp.Delivery) {
 	return all
 }
 
-// setAside keeps a message until release.
+// setAside keeps a delivery until release is called.
 func (h *holding) setAside(j *job) {
 	h.note(j, 1)
 	h.aside = append(h.aside, j)
 }
 
-// release puts the messages that were set aside back among those that wait.
+// release moves the deliveries that were set aside back to the other lists.
 func (h *holding) release(now time.Time) {
 	for _, j := range h.aside {
 		h.place(j, now)
@@ -144,8 +145,8 @@ func (h *holding) release(now time.Time) {
 	h.aside = nil
 }
 
-// oldest returns since when the first of those that wait for a slot could have begun;
-// zero if none does.
+// oldest returns the time since which the first ready delivery has been waiting for a slot, or the zero time if
+// none is ready.
 func (h *holding) oldest() time.Time {
 	if len(h.ready) == 0 {
 		return time.Time{}
@@ -153,22 +154,21 @@ func (h *holding) oldest() time.Time {
 	return h.ready[0].at
 }
 
-// busyIDs are the ids of messages that are being handled. A handler that outlives
-// its delivery (the broker's consumer timeout, a lost connection) keeps its slot;
-// without this the broker's next delivery of the message would take another, and so
-// on until there are none left for other messages.
+// busyIDs counts the running handlers by message id. A handler that outlives its delivery, because of the broker's
+// consumer timeout or a lost connection, keeps its slot. Without busyIDs the broker's redelivery of the same
+// message would take a second slot, and so on, until no slots were left for other messages.
 type busyIDs struct {
 	mu    *sync.Mutex
 	count map[string]int
-	ended chan struct{} // gets an element when a handler has ended
+	ended chan struct{} // receives an element when a handler has ended
 }
 
 func newBusyIDs() busyIDs {
 	return busyIDs{mu: &sync.Mutex{}, count: map[string]int{}, ended: make(chan struct{}, 1)}
 }
 
-// mark records that a message is handled. It reports false, and records nothing, for
-// one that is delivered again while it is.
+// mark records that a message is being handled. If the message is a redelivery and an earlier delivery of it is
+// still being handled, mark records nothing and returns false.
 func (b *busyIDs) mark(d *Delivery) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -179,6 +179,7 @@ func (b *busyIDs) mark(d *Delivery) bool {
 	return true
 }
 
+// unmark records that a handler has ended.
 func (b *busyIDs) unmark(d *Delivery) {
 	b.mu.Lock()
 	if b.count[d.ID]--; b.count[d.ID] == 0 {
@@ -187,24 +188,24 @@ func (b *busyIDs) unmark(d *Delivery) {
 	b.mu.Unlock()
 	select {
 	case b.ended <- struct{}{}:
-	default: // one stands for all
+	default: // the channel already has an element, and one is enough
 	}
 }
 
-// job is a message on its way to its handler.
+// job is a delivery and when its handler may start.
 type job struct {
 	raw    amqp.Delivery
 	d      *Delivery
 	sub    *subscription
-	at     time.Time     // when the handler may begin
-	again  bool          // it goes back to the broker at that instant: it is still too early
-	doubt  bool          // the instant may be earlier: see lasthop.Decision
-	worn   bool          // it is to be renewed: see renew
-	index  int           // in the heap; negative for none
-	offset time.Duration // of the clock of its due instant
+	at     time.Time     // when the handler may start
+	again  bool          // at that time the delivery is sent back to the broker, because it will still be too early
+	doubt  bool          // the start time may turn out to be earlier: see lasthop.Decision
+	worn   bool          // it must be renewed: see subscription.renew
+	index  int           // in the heap; negative if it is in none
+	offset time.Duration // of its due time's clock from this process's clock
 }
 
-// jobs is a heap by the instant at which each may begin.
+// jobs is a heap ordered by start time, then by delivery tag.
 type jobs []*job
 
 func (s jobs) Len() int { return len(s) }
@@ -219,14 +220,14 @@ func (s jobs) Less(i, j int) bool {
 	return s[i].at.Before(s[j].at)
 }
 
-// Push is container/heap's.
+// Push implements heap.Interface.
 func (s *jobs) Push(x any) {
 	j, _ := x.(*job)
 	j.index = len(*s)
 	*s = append(*s, j)
 }
 
-// Pop is container/heap's.
+// Pop implements heap.Interface.
 func (s *jobs) Pop() any {
 	old := *s
 	last := old[len(old)-1]

@@ -18,29 +18,30 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
-// consumerTag is the same for all: each subscription has a channel of its own.
+// consumerTag is the tag of every subscription's first consumer. Subscriptions can share it because each has its
+// own channel.
 const consumerTag = "rabbitdelay"
 
-// subscription is a consumer on the broker, on a channel of its own. A delivery
-// can be acknowledged only on its own channel.
+// subscription is a consumer on the broker with its own channel. A delivery can be acknowledged only on the
+// channel that it came from.
 type subscription struct {
 	sess       *session
 	ch         *amqp.Channel
 	deliveries <-chan amqp.Delivery
-	held       holding         // handed out and not begun
-	room       *room           // for what is held
-	told       <-chan struct{} // closed when the broker has been asked for its time; nil if it is not being asked
+	held       holding         // deliveries that no handler has started on
+	room       *room           // further consumers, for held messages
+	told       <-chan struct{} // closed when the request for the broker's time has ended; nil if there is no such request
 	renewals   renewals
-	live       context.Context // ends with the channel, and with the drain time
+	live       context.Context // ends with the channel or with the drain time, whichever is first
 	began      time.Time
-	work       sync.WaitGroup // its messages that were begun
-	cancelled  atomic.Bool    // the broker has ended a consumer of it
-	others     atomic.Int64   // consumers of the queue beside its own, when it ends; -1: nobody has to know
+	work       sync.WaitGroup // messages being handled or settled
+	cancelled  atomic.Bool    // the broker has cancelled one of its consumers
+	others     atomic.Int64   // the queue's other consumers, counted when the subscription ends; -1 if not counted
 }
 
-// subscribe begins to consume. A start that is abandoned because ctx ends is
-// taken back when the broker has answered: it would hold messages for ever. What
-// was handed out by then is given back as at any other end.
+// subscribe starts consuming. If ctx ends first, subscribe returns immediately, and the subscription is cancelled
+// in the background once the broker has answered, because it would otherwise hold messages forever. Messages
+// delivered by then are returned to the queue, as at any other end of a subscription.
 func (k *consumer) subscribe(ctx context.Context, sess *session) (*subscription, error) {
 	type result struct {
 		sub *subscription
@@ -98,27 +99,27 @@ func (k *consumer) subscribeOn(ctx context.Context, sess *session) (*subscriptio
 	return s, nil
 }
 
-// declare makes sure of the queue, its bindings and its dead-letter queue.
+// declare makes sure that the queue, its bindings and its dead-letter queue exist.
 func (k *consumer) declare(ctx context.Context, sess *session) error {
 	return k.c.decl.Consume(ctx, sess.Session, topology.Destination{Queue: k.queue, DeadLetter: k.dead})
 }
 
-// lost reports whether deliveries of this channel can no longer be acknowledged: the
-// broker delivers them again.
+// lost reports whether the channel is closed. Its deliveries can then no longer be acknowledged, and the broker
+// redelivers them.
 func (s *subscription) lost() bool { return s.ch.IsClosed() }
 
-// ended returns why there are no deliveries any more.
+// ended returns the reason why deliveries have stopped.
 func (s *subscription) ended() error {
 	if s.lost() {
-		<-s.live.Done() // the reason comes at the same time
+		<-s.live.Done() // the reason is set when the channel closes
 		return context.Cause(s.live)
 	}
 	s.cancelled.Store(true)
 	return errors.New("the broker cancelled the consumer: the queue was deleted, or (since RabbitMQ 4.3) a handler exceeded the broker's consumer timeout")
 }
 
-// close ends a subscription, if there is one, when the queue has taken note of what was acknowledged on its
-// channel.
+// close closes the channel of a subscription. If the queue's other consumers were counted, it first waits until
+// the queue has processed the channel's acknowledgements. It does nothing if s is nil.
 func (k *consumer) close(ctx context.Context, s *subscription) {
 	if s == nil {
 		return
@@ -129,12 +130,12 @@ func (k *consumer) close(ctx context.Context, s *subscription) {
 	wire.CloseChannel(ctx, s.ch)
 }
 
-// intake begins a handler for each message of a subscription, as slots become
-// free, until ctx or the subscription ends.
+// intake starts a handler for each message of a subscription as slots become free. It returns when ctx or the
+// subscription ends, or when the consumer is paused with PauseHandBack.
 func (k *consumer) intake(ctx context.Context, s *subscription) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	defer k.look(&holding{}, k.prefetch) // what was handed out goes back
+	defer k.look(&holding{}, k.prefetch) // the buffered deliveries are about to be returned to the queue
 	for ctx.Err() == nil {
 		mode, changed := k.paused()
 		switch mode {
@@ -184,7 +185,7 @@ func (k *consumer) intake(ctx context.Context, s *subscription) error {
 			s.renewals.end(j, &s.held, time.Now())
 		case slots <- struct{}{}:
 			j := s.held.next()
-			if s.lost() { // it comes again
+			if s.lost() { // the broker redelivers it
 				<-k.slots
 				continue
 			}
@@ -204,7 +205,7 @@ func (k *consumer) intake(ctx context.Context, s *subscription) error {
 	return ctx.Err()
 }
 
-// handling does something with a message of a subscription.
+// handling runs do in a goroutine and counts it as work of the subscription and of the consumer.
 func (k *consumer) handling(s *subscription, do func()) {
 	s.work.Add(1)
 	k.work.Go(func() {
@@ -213,7 +214,7 @@ func (k *consumer) handling(s *subscription, do func()) {
 	})
 }
 
-// receive holds a message until it may be handled. One that is far too early goes back.
+// receive buffers a message until it may be handled or, if it is far too early, until it is sent back.
 func (k *consumer) receive(raw amqp.Delivery, s *subscription) {
 	j := k.newJob(raw, s)
 	if j.doubt && s.told == nil {
@@ -223,8 +224,8 @@ func (k *consumer) receive(raw amqp.Delivery, s *subscription) {
 	s.held.add(j, time.Now())
 }
 
-// newJob decides when the handler may begin. The wait counts from after the wall clock was read, so
-// that it never ends early.
+// newJob decides when the handler may start. It adds the wait to a time that it reads after the wall clock, so the
+// wait never ends early.
 func (k *consumer) newJob(raw amqp.Delivery, s *subscription) *job {
 	d, a := k.deliveryOf(raw), arrival(raw)
 	w := k.decide(a)
@@ -238,7 +239,8 @@ func (k *consumer) decide(a lasthop.Arrival) lasthop.Decision {
 	return k.c.clocks.Wait(a, k.c.cfg.Now(), time.Since(k.c.began))
 }
 
-// reconsider decides again about a message that is held in doubt, now that the broker may have told its time.
+// reconsider decides again when a message in doubt may be handled, because the broker may have reported its time
+// in the meantime.
 func (k *consumer) reconsider(j *job) {
 	j.doubt = false
 	w := k.decide(arrival(j.raw))
@@ -247,15 +249,15 @@ func (k *consumer) reconsider(j *job) {
 	}
 }
 
-// deliveryOf reads a message of the consumer's queue.
+// deliveryOf converts a message from the consumer's queue to a Delivery.
 func (k *consumer) deliveryOf(raw amqp.Delivery) *Delivery {
 	d := ReadDelivery(raw, k.queue, k.c.strategy.Prefix())
 	d.MaxAttempts, d.received = k.retry.MaxAttempts, &received{consumer: k}
 	return d
 }
 
-// beginHandBack begins to end the intake of a subscription, if there is one, and closes the
-// channel that it returns when that is done.
+// beginHandBack starts handBack in the background and returns a channel that is closed when it has finished. If s
+// is nil, there is nothing to do.
 func (k *consumer) beginHandBack(s *subscription) (returned <-chan struct{}) {
 	done := make(chan struct{})
 	go func() {
@@ -271,7 +273,7 @@ func (k *consumer) beginHandBack(s *subscription) (returned <-chan struct{}) {
 	return done
 }
 
-// countOthers asks the broker how many consumers the queue has beside this subscription's.
+// countOthers asks the broker how many consumers the queue has in addition to this subscription's own.
 func (s *subscription) countOthers(ctx context.Context, queue string) {
 	if s.room.rpc.Lock(ctx) != nil {
 		return
@@ -282,12 +284,13 @@ func (s *subscription) countOthers(ctx context.Context, queue string) {
 	}
 }
 
-// handBack ends the intake of a subscription, and gives what was handed out and not begun back to the queue. What
-// has come back before is renewed instead, also what the intake has not looked at: a consumer that is paused, or
-// ends, as soon as it is at its queue would otherwise spend the queue's delivery limit. Before the broker has
-// cancelled the consumer the messages and their copies would only be delivered here again.
+// handBack cancels the subscription's consumers and returns to the queue the deliveries that no handler has
+// started on. Deliveries that have been returned before are renewed instead, including those that the intake has
+// not read yet. Otherwise a consumer that is repeatedly paused or stopped right after it starts would use up the
+// queue's delivery limit. Nothing is returned before the broker has cancelled the consumers, because the messages
+// and their copies would only be delivered here again.
 func (k *consumer) handBack(s *subscription) {
-	defer time.AfterFunc(wire.CloseWait/2, s.renewals.stop).Stop() // what is being confirmed had better not be there twice
+	defer time.AfterFunc(wire.CloseWait/2, s.renewals.stop).Stop() // renewals get that long to be confirmed, because an abandoned one can leave a duplicate
 	ended := make(chan struct{})
 	go func() {
 		s.cancelAll()
@@ -302,7 +305,7 @@ func (k *consumer) handBack(s *subscription) {
 			}
 		}
 		select {
-		case <-s.live.Done(): // it all goes back with the channel
+		case <-s.live.Done(): // everything is requeued when the channel closes
 			return
 		case raw, ok := <-s.deliveries:
 			if !ok {
@@ -319,51 +322,52 @@ func (k *consumer) handBack(s *subscription) {
 		}
 	}
 	for _, raw := range s.held.empty() {
-		_ = raw.Nack(false, true) // or it goes back with the channel
+		_ = raw.Nack(false, true) // if this fails, it is requeued when the channel closes
 	}
 }
 
-// holdToReturn holds a message that comes while its consumer is taken off the queue.
+// holdToReturn buffers a message that arrives while the subscription's consumers are being cancelled.
 func (k *consumer) holdToReturn(raw amqp.Delivery, s *subscription) {
 	j := k.newJob(raw, s)
-	if j.again { // it is not sent back for the rest of its delay now
+	if j.again { // it is too late to send it back for the rest of its delay
 		j.worn = j.d.returns > 0
 	}
 	s.held.add(j, time.Now())
 }
 
-// maxPrefetch is the largest that AMQP has.
+// maxPrefetch is the largest prefetch count that AMQP can express.
 const maxPrefetch = 65535
 
-// roomPatience is how long room for held messages is kept that few of them need.
+// roomPatience is how long further consumers are kept although few messages are held.
 const roomPatience = 10 * time.Second
 
-// room is what a subscription has beside its first consumer on the broker: further ones,
-// on the same channel, for messages that are held until their instant. Those must not take
-// the places of messages that could be handled, and how many there are follows from the
-// lead and the rate. A queue with a single active consumer gives the further ones nothing.
-// A larger consumer in the place of the first would do without them, but between the two the
-// broker makes another the active one of such a queue, which changes its order.
+// room manages the further consumers of a subscription: consumers on the same channel that receive more messages
+// while many are held until their due time. Held messages must not use up the prefetch that messages ready to be
+// handled need, and the number of held messages depends on the lead and the message rate. On a queue with a single
+// active consumer the further consumers receive nothing. Replacing the first consumer by one with a larger
+// prefetch would work there, but between the two the broker would make another consumer of the queue the active
+// one, which changes the order of messages.
 type room struct {
-	places   int // of all consumers
+	places   int // total prefetch of all consumers
 	further  []place
-	idle     time.Time // since when few are needed; zero while many are
+	idle     time.Time // since when few places have been needed; zero while many are
 	changing bool
 	changed  chan roomChange
 
-	more   chan amqp.Delivery // of the further ones
-	open   sync.WaitGroup     // those that may still deliver
-	rpc    wait.Mutex         // amqp091 takes one request of a channel at a time
-	ending sync.Map           // tags of those that are cancelled here
-	ended  chan struct{}      // gets an element when the broker has ended a further one
+	more   chan amqp.Delivery // deliveries to the further consumers
+	open   sync.WaitGroup     // further consumers that may still receive deliveries
+	rpc    wait.Mutex         // serializes requests on the channel, as amqp091 requires
+	ending sync.Map           // tags of the consumers that this process has cancelled
+	ended  chan struct{}      // receives an element when the broker has cancelled a further consumer
 }
 
+// place is a consumer on the broker and its prefetch count.
 type place struct {
 	tag   string
 	count int
 }
 
-// roomChange is the outcome of a change: places that were added, or taken away.
+// roomChange is the result of adding or removing a consumer.
 type roomChange struct {
 	added place
 	err   error
@@ -376,7 +380,8 @@ func newRoom(prefetch int) *room {
 	}
 }
 
-// fit begins to make room where half of it is held, and to give up what few need.
+// fit adds a consumer when half of the places are taken by held messages, and removes one when few places have
+// been needed for a while or when the held messages take too much memory.
 func (s *subscription) fit(k *consumer, now time.Time) {
 	r := s.room
 	if r.changing {
@@ -404,8 +409,8 @@ func (s *subscription) fit(k *consumer, now time.Time) {
 	}
 }
 
-// spare returns how many places may be added: as many as there are, and no more than messages of the size of
-// those that are held fit into a number of bytes.
+// spare returns how many places may be added: as many as there are now, but no more than the number of messages of
+// the current average size that fit into most bytes.
 func (r *room) spare(most int, held *holding) int {
 	if held.count == 0 {
 		return 0
@@ -413,7 +418,7 @@ func (r *room) spare(most int, held *holding) int {
 	return min(r.places, maxPrefetch-r.places, most/(held.bytes/held.count)-max(r.places, held.count))
 }
 
-// grow adds a consumer on the broker with so many places.
+// grow starts a further consumer on the broker with a prefetch of count.
 func (s *subscription) grow(k *consumer, count int) {
 	p := place{fmt.Sprintf("%s-%d", consumerTag, len(s.room.further)+2), count}
 	s.room.changing = true
@@ -436,19 +441,20 @@ func (s *subscription) grow(k *consumer, count int) {
 	})
 }
 
-// end takes in that a further consumer delivers no more. If it was not cancelled here, the broker has ended it, and its
-// messages may have been taken away as those of the first one.
+// end records that a further consumer receives no more deliveries. If this process did not cancel it, the broker
+// did, and the broker may have taken back its unacknowledged messages, as it does when it cancels the first
+// consumer.
 func (r *room) end(tag string) {
 	if _, ours := r.ending.LoadAndDelete(tag); ours {
 		return
 	}
 	select {
 	case r.ended <- struct{}{}:
-	default: // one stands for all
+	default: // the channel already has an element, and one is enough
 	}
 }
 
-// consume begins to consume with so many places.
+// consume starts a broker consumer with the given tag and prefetch.
 func (s *subscription) consume(queue string, p place) (<-chan amqp.Delivery, error) {
 	if err := s.room.rpc.Lock(s.live); err != nil {
 		return nil, err
@@ -460,7 +466,7 @@ func (s *subscription) consume(queue string, p place) (<-chan amqp.Delivery, err
 	return live.ConsumeQueue(s.ch, queue, p.tag)
 }
 
-// shrink cancels the newest of the further consumers. What it was given stays here.
+// shrink cancels the newest further consumer. Messages that were already delivered to it stay buffered.
 func (s *subscription) shrink() {
 	last := len(s.room.further) - 1
 	p := s.room.further[last]
@@ -474,14 +480,14 @@ func (s *subscription) shrink() {
 
 func (s *subscription) cancel(tag string) {
 	if s.room.rpc.Lock(s.live) != nil {
-		return // its channel has ended, or is closed next
+		return // the channel has ended or is about to be closed
 	}
 	defer s.room.rpc.Unlock()
 	s.room.ending.Store(tag, true)
 	_ = s.ch.Cancel(tag, false)
 }
 
-// take takes in what became of a change.
+// take applies the result of adding or removing a consumer.
 func (r *room) take(c roomChange) {
 	r.changing = false
 	if c.err == nil && c.added.count > 0 {
@@ -490,7 +496,7 @@ func (r *room) take(c roomChange) {
 	}
 }
 
-// cancelAll ends all consumers of the subscription.
+// cancelAll cancels all consumers of the subscription.
 func (s *subscription) cancelAll() {
 	s.cancel(consumerTag)
 	if s.room.changing {

@@ -9,31 +9,32 @@ import (
 	"sync/atomic"
 )
 
-// PauseMode is what becomes of a paused consumer's place at its queue.
+// PauseMode says whether a paused consumer stays at its queue.
 type PauseMode string
 
-// The modes there are.
+// Modes of PauseConsuming.
 const (
-	// PauseHandBack takes the consumer off its queue: what no handler has begun, also what is
-	// held until its instant, goes back to the queue for other processes. Of a queue with a
-	// single active consumer another one becomes active, and after the pause this one waits
-	// behind it.
+	// PauseHandBack cancels the consumer on the broker. Messages that no handler has started on, including
+	// messages that are held until their due time, go back to the queue for other processes. If the queue has a
+	// single active consumer, another consumer becomes the active one, and after the pause this one waits behind
+	// it.
 	PauseHandBack PauseMode = "hand-back"
-	// PauseKeepPlace keeps the consumer at its queue with what it was handed out, at most
-	// Prefetch messages, and begins none of them. A single active consumer stays the active
-	// one, so that nobody takes over and the order is kept. It is for short pauses: after the
-	// broker's consumer_timeout, 30 minutes by default, the broker takes such messages away and
-	// delivers them again, which counts towards a quorum queue's delivery limit.
+	// PauseKeepPlace keeps the consumer on the broker together with the messages delivered to it, at most Prefetch
+	// of them, but starts no handlers. A single active consumer stays the active one, so no other consumer takes
+	// over and the order of messages is kept. Use it for short pauses: after the broker's consumer_timeout, 30
+	// minutes by default, the broker takes these messages back and redelivers them, which counts towards a quorum
+	// queue's delivery limit.
 	PauseKeepPlace PauseMode = "keep-place"
 )
 
-// PauseConsuming has the consumers of a queue, those of this client that run and those that
-// begin later, begin no more handlers until ResumeConsuming; another mode takes the place of
-// the one before. Handlers that run go on, and their messages are acknowledged, retried or
-// dead-lettered as ever. Other processes, and other clients of this one, are not affected.
-// Stats shows ConsumerPaused, which is no problem for Health. To pause the tasks of package
-// schedule for all processes, see schedule.Store's Pause. Errors: ErrConfig for a mode that there
-// is not, and those with which Consume refuses the queue's name.
+// PauseConsuming stops this client's consumers of a queue from starting handlers until ResumeConsuming is called.
+// It applies to running consumers and to those that start later. Calling it again with another mode replaces the
+// mode. Running handlers finish, and their messages are acknowledged, retried or dead-lettered as usual. Other
+// processes, and other clients in this process, are not affected. In a pause, Stats shows ConsumerPaused, which
+// Health does not report as a problem. To pause the tasks of package schedule in all processes, see
+// schedule.Store's Pause.
+//
+// Errors: ErrConfig for an unknown mode, and the errors with which Consume refuses the queue's name.
 func (c *Client) PauseConsuming(queue string, mode PauseMode) error {
 	if mode != PauseHandBack && mode != PauseKeepPlace {
 		return fmt.Errorf("%w: pause mode %q; expected %q or %q", ErrConfig, mode, PauseHandBack, PauseKeepPlace)
@@ -45,20 +46,21 @@ func (c *Client) PauseConsuming(queue string, mode PauseMode) error {
 	return nil
 }
 
-// ResumeConsuming ends a pause. A consumer of a queue that is not paused goes on as it is.
+// ResumeConsuming ends a pause. It does nothing if the queue is not paused.
 func (c *Client) ResumeConsuming(queue string) {
 	c.pauses.change(func(of map[string]PauseMode) { delete(of, queue) })
 }
 
-// pauses are the paused queues of a client.
+// pauses holds the paused queues of a client.
 type pauses struct {
-	mu  sync.Mutex // of changes
+	mu  sync.Mutex // serializes changes
 	now atomic.Pointer[pausing]
 }
 
+// pausing is an immutable set of paused queues.
 type pausing struct {
 	of      map[string]PauseMode
-	changed chan struct{} // closed when another takes its place
+	changed chan struct{} // closed when another set replaces this one
 }
 
 func newPauses() *pauses {
@@ -67,6 +69,7 @@ func newPauses() *pauses {
 	return p
 }
 
+// change replaces the current set by a copy that do has changed.
 func (p *pauses) change(do func(of map[string]PauseMode)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,20 +81,20 @@ func (p *pauses) change(do func(of map[string]PauseMode)) {
 	close(was.changed)
 }
 
-// paused returns how the consumer is paused, empty if it is not, and what is closed when that
-// may have changed.
+// paused returns the consumer's pause mode, empty if it is not paused, and a channel that is closed when that may
+// have changed.
 func (k *consumer) paused() (PauseMode, <-chan struct{}) {
 	p := k.c.pauses.now.Load()
 	return p.of[k.queue], p.changed
 }
 
-// errPaused ends an intake whose consumer hands back what it has.
+// errPaused ends the intake of a consumer that is paused with PauseHandBack.
 var errPaused = errors.New("paused")
 
-// errResumed is why a consumer is not consuming yet after a pause.
+// errResumed is the reason for not consuming while a consumer starts again after a pause.
 var errResumed = errors.New("its pause has ended, and it is not at its queue again yet")
 
-// awaitResume waits until the consumer is to be at its queue, or ctx ends.
+// awaitResume waits until the consumer is not paused with PauseHandBack, or ctx ends.
 func (k *consumer) awaitResume(ctx context.Context) {
 	mode, changed := k.paused()
 	if mode != PauseHandBack {

@@ -4,10 +4,9 @@ import (
 	"time"
 )
 
-// process runs the handler on one message and settles the message's fate. It
-// holds a slot while the handler runs, and until its success is acknowledged.
-// The retry or dead letter of a failed message is published without a slot,
-// because the broker may take long to accept it.
+// process runs the handler on one message and settles the message. It holds a slot while the handler runs, and
+// after a success until the message is acknowledged. The retry or dead letter of a failed message is published
+// without a slot, because the broker may take long to confirm it.
 func (k *consumer) process(j *job) {
 	ctx := k.c.hooks.handleStart(k.handlers, j.d)
 	end := HandleEnd{Delivery: j.d, Panicked: true}
@@ -18,7 +17,7 @@ func (k *consumer) process(j *job) {
 	k.begunAt.Store(start.UnixNano())
 	k.lateness.Store(int64(end.Lateness))
 	v := ownVerdict(askRetry, "", errGoexit)
-	defer func() { // also when the handler ends this goroutine
+	defer func() { // runs even if the handler calls runtime.Goexit
 		end.Duration, end.Err = time.Since(start), v.err
 		k.running.Add(-1)
 		if j.sub.cancelled.Load() {
@@ -39,7 +38,8 @@ func (k *consumer) process(j *job) {
 	v, end.Panicked = k.judge(ctx, j.d)
 }
 
-// countCutOff counts a handler whose message comes again because the end of Close's context cut it off.
+// countCutOff counts a handler whose message will be redelivered because the end of Close's context cut the
+// handler off.
 func (k *consumer) countCutOff(v verdict, outcome Outcome) {
 	again := outcome == OutcomeLost || outcome == OutcomeRequeued && v.ask != askRequeue
 	if again && k.c.forced.Err() != nil && !k.abandoned.Load() {
@@ -47,7 +47,7 @@ func (k *consumer) countCutOff(v verdict, outcome Outcome) {
 	}
 }
 
-// refuse sends back a message that no handler has begun.
+// refuse sends back to the broker a message that arrived too early.
 func (k *consumer) refuse(j *job) {
 	k.settle(k.handlers, j, verdict{ask: askReturn, offset: j.offset})
 }

@@ -14,40 +14,41 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A message that is handed out and comes back to its queue, because its consumer paused, ended or lost its
-// connection, comes nearer to the queue's delivery limit each time, although no handler has seen it. A queue
-// of RabbitMQ 4 without a limit of its own drops it when it comes back for the 21st time, and a client cannot
-// find out which limit a queue has. So the consumer renews such a message: it publishes a copy straight to
-// the queue, and its returns count from zero, and acknowledges the received one when the copy is confirmed. The
-// copy has the same id, body, properties and headers, and what its next consumer needs to decide when it may
-// be handled (HeaderExpired).
+// Each time a delivered message is requeued because its consumer paused, ended or lost its connection, it comes
+// closer to the queue's delivery limit, although no handler has seen it. On RabbitMQ 4 a queue that does not set a
+// limit drops a message when it is requeued for the 21st time, and a client cannot find out a queue's limit.
+// Therefore the consumer renews such a message: it publishes a copy directly to the queue, and acknowledges the
+// received message when the copy is confirmed. The broker counts the copy's deliveries from zero. The copy has the
+// same id, body, properties and headers, and the information that its next consumer needs to decide when it may be
+// handled (HeaderExpired).
 //
-// Before its instant a message is renewed when it has come back once, so that holding it costs no more than
-// one return. No handler can have had it. In the meantime it stays where it is, and if its instant comes
-// first, it is handled. After its instant its deliveries may have been handlers that ended their process, and
-// the queue's limit may be there for them: it is renewed when it has come back more often than most limits
-// that users set, and the copy has the count (HeaderDeliveries), which ends at MaxDeliveries.
+// Before its due time, a message is renewed as soon as it has been requeued once, so that holding it costs at most
+// one requeue. No handler can have received it. It stays buffered until it is renewed, and if its due time comes
+// first, it is handled. After its due time, its deliveries may have gone to handlers that crashed the process, and
+// the queue's limit may exist to stop exactly that. Such a message is renewed only when it has been requeued more
+// often than most limits that users set, and its copy carries the count of deliveries (HeaderDeliveries), which
+// ends at MaxDeliveries.
 
-// maxReturns is how often a message may come back before it is renewed after its instant. RabbitMQ's own limit,
-// since 4.0, is 20.
+// maxReturns is how often a message may be requeued before it is renewed after its due time. RabbitMQ's default
+// delivery limit, since 4.0, is 20.
 const maxReturns = 15
 
-// A copy that may be handled when it arrives is delayed by renewDelay, or the next longer delay that the strategy
-// has, unless that is more than maxRenewDelay.
+// renewDelay is the delay of a copy that could otherwise be handled as soon as it arrives. If the strategy does
+// not have this delay, the next longer one is used, unless it exceeds maxRenewDelay.
 const (
 	renewDelay    = time.Second
 	maxRenewDelay = 10 * time.Second
 )
 
-// maxRenewals bounds the renewals of a subscription under way: at most that many messages are
-// there twice when its connection is lost.
+// maxRenewals bounds the concurrent renewals of a subscription. When its connection is lost, at most this many
+// messages are duplicated.
 const maxRenewals = wire.Window
 
-// isWorn reports whether a message is to be renewed.
+// isWorn reports whether a message must be renewed.
 func (d *Delivery) isWorn(w lasthop.Decision) bool {
 	_, unreadable := d.Headers[HeaderUnreadable]
 	switch {
-	case unreadable || w.Return && w.Wait == 0: // it is replaced now
+	case unreadable || w.Return && w.Wait == 0: // it is replaced immediately anyway
 		return false
 	case w.Wait > 0:
 		return d.returns > 0
@@ -55,12 +56,12 @@ func (d *Delivery) isWorn(w lasthop.Decision) bool {
 	return d.returns >= maxReturns && d.deliveries <= header.MaxDeliveries
 }
 
-// renewals are those of a subscription under way.
+// renewals tracks the renewals of a subscription that have not finished.
 type renewals struct {
 	ctx   context.Context
-	stop  context.CancelFunc // what is not confirmed yet then goes back as it is
+	stop  context.CancelFunc // abandons unfinished renewals: their messages are requeued unchanged
 	count int
-	ended chan *job // nil for one that was renewed
+	ended chan *job // receives nil for each renewed message, and the job of each failed renewal
 }
 
 func newRenewals(live context.Context) renewals {
@@ -68,7 +69,7 @@ func newRenewals(live context.Context) renewals {
 	return renewals{ctx: ctx, stop: stop, ended: make(chan *job)}
 }
 
-// end takes in the outcome of a renewal. A message that could not be renewed is held as it is.
+// end records the result of a renewal. A message that could not be renewed is buffered again unchanged.
 func (r *renewals) end(j *job, h *holding, now time.Time) {
 	r.count--
 	if j != nil {
@@ -76,7 +77,7 @@ func (r *renewals) end(j *job, h *holding, now time.Time) {
 	}
 }
 
-// renew begins to renew messages.
+// renew starts to renew the messages that need it, up to maxRenewals at a time.
 func (s *subscription) renew(k *consumer) {
 	for s.renewals.count < maxRenewals && s.renewals.ctx.Err() == nil {
 		j := s.held.nextWorn()
@@ -84,7 +85,7 @@ func (s *subscription) renew(k *consumer) {
 			return
 		}
 		s.renewals.count++
-		go func() { // no handler waits for it, and the end of the consumer not for long
+		go func() { // no handler waits for this, and the end of the consumer waits only briefly
 			left := j
 			if k.renewed(s.renewals.ctx, j) {
 				left = nil
@@ -97,7 +98,7 @@ func (s *subscription) renew(k *consumer) {
 	}
 }
 
-// renewed publishes a copy in place of a message, in one try.
+// renewed tries once to replace a message by a copy, and reports whether it succeeded.
 func (k *consumer) renewed(ctx context.Context, j *job) bool {
 	k.settling.Add(1)
 	defer k.settling.Add(-1)
@@ -117,8 +118,9 @@ func (k *consumer) renewed(ctx context.Context, j *job) bool {
 	return true
 }
 
-// wayOfCopy returns the route of a copy. One that may be handled when it arrives comes a little later where the strategy
-// can do that: the received message has to be acknowledged before, because the handler may end the process.
+// wayOfCopy returns the route of a copy. A copy that could be handled as soon as it arrives is delayed a little if
+// the strategy can do that, because the received message must be acknowledged before the copy is handled: its
+// handler may crash the process.
 func (k *consumer) wayOfCopy(early bool) *topology.Route {
 	queue := topology.Destination{Queue: k.queue}
 	if !early {
@@ -130,7 +132,7 @@ func (k *consumer) wayOfCopy(early bool) *topology.Route {
 	return straightTo(queue)
 }
 
-// copyOf returns a message that is like a received one to its next consumer.
+// copyOf returns a message that the next consumer treats like the received one.
 func (k *consumer) copyOf(j *job, early bool) Message {
 	d := j.d
 	m := d.message()
@@ -147,7 +149,7 @@ func (k *consumer) copyOf(j *job, early bool) Message {
 	}
 	before := d.deliveries
 	if early {
-		before -= d.returns // it was held each time
+		before -= d.returns // each of those deliveries was only held
 	}
 	m.own[HeaderDeliveries] = before
 	return m

@@ -17,22 +17,18 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
-// Send publishes one message and returns nil when the broker has confirmed it
-// and routed it into a delay queue (or, without a delay, to the destination).
-// It retries under the same message id until the context's deadline
-// (Config.SendTimeout without one). It is safe for many goroutines, whose
-// confirms are pipelined; a queue that does not confirm, a destination that
-// cannot be used and a message that the broker refuses hold up only their own
-// messages.
+// Send publishes one message and returns nil when the broker has confirmed it and routed it into a delay queue or,
+// without a delay, to the destination. It retries with the same message id until the context's deadline, or for
+// Config.SendTimeout if the context has none. It may be called concurrently, and concurrent calls share pipelined
+// confirms. A queue that does not confirm, an unusable destination or a message that the broker refuses delays
+// only its own messages.
 //
-// Errors: *MessageError, *topology.DelayError, *topology.KeyError and
-// *topology.DestinationError for what can never be sent; *SendError otherwise,
-// in which errors.Is finds ErrNotSent or ErrOutcomeUnknown and the cause
-// (ErrBlocked, ErrNacked, ErrUnroutable, ErrClosed, the context's error;
-// errors.As finds the broker's *amqp091.Error, a *StuckError, and the
-// *topology.DestinationError of a destination that is not listed (DeclareListed) or
-// that the broker refuses). A message that the broker refuses permanently, such as for
-// access (403), fails within seconds, whatever the deadline.
+// Errors: if the message can never be sent, the error is a *MessageError, *topology.DelayError, *topology.KeyError
+// or *topology.DestinationError. Otherwise it is a *SendError, in which errors.Is finds ErrNotSent or
+// ErrOutcomeUnknown, and the cause: ErrBlocked, ErrNacked, ErrUnroutable, ErrClosed or the context's error. In a
+// *SendError, errors.As finds the broker's *amqp091.Error, a *StuckError, or the *topology.DestinationError of a
+// destination that is not listed (DeclareListed) or that the broker refuses. If the broker refuses a message
+// permanently, for example with access refused (403), Send fails within seconds, whatever the deadline.
 func (c *Client) Send(ctx context.Context, m Message) error {
 	ctx, cancel := c.sendContext(ctx)
 	defer cancel()
@@ -46,8 +42,7 @@ func (c *Client) Send(ctx context.Context, m Message) error {
 	return c.deliver(ctx, p)
 }
 
-// sendOne sends to the message's destination through the strategy, or straight by a route
-// that is given, and runs the hooks.
+// sendOne sends a message and runs the hooks. It uses the strategy's route, or the route direct if it is not nil.
 func (c *Client) sendOne(ctx context.Context, m Message, direct *topology.Route) error {
 	start := time.Now()
 	ctx, m = c.hooks.sendStart(ctx, m)
@@ -60,12 +55,13 @@ func (c *Client) sendOne(ctx context.Context, m Message, direct *topology.Route)
 	return err
 }
 
-// isOfHeaders reports whether a message was refused for its headers.
+// isOfHeaders reports whether a message was refused because of its headers.
 func isOfHeaders(err error) bool {
 	bad, ok := errors.AsType[*MessageError](err)
 	return ok && bad.Field == "Headers"
 }
 
+// endSend calls the SendEnd hooks.
 func (c *Client) endSend(ctx context.Context, p *prepared, start time.Time, err error) {
 	if !c.hooks.sends {
 		return
@@ -76,8 +72,7 @@ func (c *Client) endSend(ctx context.Context, p *prepared, start time.Time, err 
 	})
 }
 
-// end returns the final destination. A message that bypasses the strategy takes it from
-// its route.
+// end returns the final destination. For a message that bypasses the strategy, it is derived from the route.
 func (p *prepared) end() topology.Destination {
 	if p.way != delayed && p.first.Exchange == "" {
 		return topology.Destination{Queue: p.first.RoutingKey}
@@ -85,7 +80,7 @@ func (p *prepared) end() topology.Destination {
 	return p.dest
 }
 
-// sendContext bounds a context without a deadline by Config.SendTimeout.
+// sendContext adds the timeout Config.SendTimeout to a context without a deadline.
 func (c *Client) sendContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
@@ -93,8 +88,7 @@ func (c *Client) sendContext(ctx context.Context) (context.Context, context.Canc
 	return context.WithTimeout(ctx, c.cfg.SendTimeout)
 }
 
-// deliver tries until the message is confirmed, the context ends, or the error
-// is final.
+// deliver publishes the message until it is confirmed, the context ends, or an error is final.
 func (c *Client) deliver(ctx context.Context, p *prepared) (err error) {
 	if err := c.sends.admit(1); err != nil {
 		return p.failed(err)
@@ -117,13 +111,13 @@ func (c *Client) deliver(ctx context.Context, p *prepared) (err error) {
 
 // attempt is one attempt to publish a message.
 type attempt struct {
-	by      *session // that it was written to, or would have been
+	by      *session // the session that the message was or would have been written to
 	x       flow.Publication
 	written bool
 	not     flow.Outcome // why it was not written
 }
 
-// wait waits for what becomes of the attempt.
+// wait waits for the outcome of the attempt.
 func (a *attempt) wait(ctx context.Context) flow.Outcome {
 	if !a.written {
 		return a.not
@@ -135,15 +129,15 @@ func impossible(err error) attempt {
 	return attempt{not: flow.Outcome{Kind: flow.Impossible, Err: err}}
 }
 
-// enterFunc waits for a place in the window.
+// enterFunc waits for capacity in the publish window.
 type enterFunc func(ctx context.Context, w *flow.Window, e flow.Entry, cost int64) (flow.Share, error)
 
 func enterWindow(ctx context.Context, w *flow.Window, e flow.Entry, cost int64) (flow.Share, error) {
 	return w.Enter(ctx, e, cost)
 }
 
-// publish writes the message once everything it needs is there: a connection, its
-// destination, a place in the window.
+// publish waits for a connection, for the destination and for capacity in the publish window, then writes the
+// message.
 func (c *Client) publish(ctx context.Context, p *prepared, enter enterFunc) attempt {
 	sess, err := c.ready(ctx, p)
 	if err != nil {
@@ -170,7 +164,7 @@ func (c *Client) publish(ctx context.Context, p *prepared, enter enterFunc) atte
 		}
 		later, err := c.route(p, c.begin(p))
 		if err != nil || later.Exchange != route.Exchange || later.Queue != route.Queue {
-			w.GiveUp(s) // by what is left after the wait it goes into another queue
+			w.GiveUp(s) // after the wait, the rest of the delay needs another queue
 			continue
 		}
 		x, err := c.write(ctx, sess, p, s, e.Suspect || p.tries.Alone, &later)
@@ -181,7 +175,7 @@ func (c *Client) publish(ctx context.Context, p *prepared, enter enterFunc) atte
 	}
 }
 
-// stuckError returns the exported form of a *flow.StuckError, and any other error as it is.
+// stuckError converts a *flow.StuckError to the exported *StuckError, and returns any other error unchanged.
 func stuckError(err error) error {
 	if e, ok := errors.AsType[*flow.StuckError](err); ok {
 		return &StuckError{Queue: e.Queue, Since: e.Since, Err: e.Err}
@@ -189,7 +183,7 @@ func stuckError(err error) error {
 	return err
 }
 
-// write publishes by a route; the share is the publication's from then on.
+// write publishes the message on a route. The publication takes over the share s.
 func (c *Client) write(ctx context.Context, sess *session, p *prepared, s flow.Share, alone bool, route *topology.Route) (flow.Publication, error) {
 	pub := p.pub
 	pub.Headers = p.headers(route.Headers)
@@ -210,8 +204,7 @@ func (c *Client) write(ctx context.Context, sess *session, p *prepared, s flow.S
 	return x, err
 }
 
-// ready waits for a connection that takes publishes and has the destination. Its
-// errors are final.
+// ready waits for a connection that accepts publishes and on which the destination exists. Its errors are final.
 func (c *Client) ready(ctx context.Context, p *prepared) (*session, error) {
 	var last error
 	if p.way == atOnce {
@@ -246,30 +239,29 @@ func (c *Client) ready(ctx context.Context, p *prepared) (*session, error) {
 	}
 }
 
-// routeSlack is how long after Send began the delay that was asked for still
-// stands. Within it a declared delay stays the declared delay, for a strategy
-// that knows no other; after it the delay is what remains.
+// routeSlack is how long after the call of Send the originally requested delay is still used for routing. Within
+// that time a declared delay remains exactly that delay, which matters for a strategy that has only the declared
+// ones. Later, the route is based on the remaining delay.
 const routeSlack = 5 * time.Millisecond
 
-// route returns the way for what is left of the delay. It aims at the end of the delay that
-// was found for start, and not at the due instant before it: else a message that
-// took longer to be sent would be rounded differently, and might overtake one
-// that was sent before it with the same delay.
+// route returns the route for the remaining delay. It counts down to the end of the delay that the first route
+// has, and not to the due time, which may be earlier. Otherwise a message that took longer to send would be
+// rounded differently, and might overtake a message that was sent earlier with the same delay.
 func (c *Client) route(p *prepared, now time.Time) (topology.Route, error) {
 	if p.way != delayed || now.Sub(p.start) <= routeSlack || p.first.InstantHeader != "" {
-		return p.first, nil // by an instant, the way does not depend on what is left
+		return p.first, nil // a route with an absolute time does not depend on the remaining delay
 	}
 	route, err := c.strategy.Route(p.dest, remaining(p.aim, now), p.tolerance)
 	if errors.Is(err, topology.ErrDelay) {
-		// The strategy cannot do what remains (ttl: an undeclared delay). What was
-		// asked is possible, and late by what has passed.
+		// The strategy does not have the remaining delay: with ttl, it is not a declared one. The requested delay
+		// is possible, and makes the message late by the time that has passed.
 		return p.first, nil
 	}
 	return route, err
 }
 
-// follow decides by the outcome of a try what to do next, and mends what is missing on the
-// broker.
+// follow decides what to do next after the outcome of a try. If objects are missing on the broker, it declares
+// them again.
 func (c *Client) follow(ctx context.Context, p *prepared, sess *session, o flow.Outcome) flow.Step {
 	switch {
 	case o.Kind == flow.Expired:
@@ -277,7 +269,7 @@ func (c *Client) follow(ctx context.Context, p *prepared, sess *session, o flow.
 	case o.Kind == flow.Refused:
 		o.Err = c.learnSize(p, o.Err)
 	case o.Kind == flow.Nacked && p.way != delayed && p.dest.ToExchange():
-		p.tries.Unknown = true // of several queues behind the exchange one has refused it, and others have it
+		p.tries.Unknown = true // one of the exchange's queues has refused it, and other queues may have accepted it
 		c.detour(p)
 	}
 	var s flow.Step
@@ -288,7 +280,7 @@ func (c *Client) follow(ctx context.Context, p *prepared, sess *session, o flow.
 	if s.Do != flow.Declare {
 		return s
 	}
-	// A delay queue, its exchange or a binding is gone.
+	// A delay queue, its exchange or a binding no longer exists.
 	err := c.decl.Again(ctx, sess.Session, p.written)
 	if err == nil {
 		return s
@@ -297,11 +289,12 @@ func (c *Client) follow(ctx context.Context, p *prepared, sess *session, o flow.
 	if permanent(err) || errors.Is(err, topology.ErrDestination) {
 		return flow.Step{Do: flow.GiveUp, Err: because}
 	}
-	p.tries.Last = because // the connection was lost, say: the next try finds out
+	p.tries.Last = because // for example, the connection was lost, which the next try will notice
 	return s
 }
 
-// learnSize takes in what a refusal says about the broker's largest body.
+// learnSize remembers the broker's maximum message size if a refusal reports it. It returns err, or a
+// *MessageError in its place if the message was too large.
 func (c *Client) learnSize(p *prepared, err error) error {
 	ae, ok := errors.AsType[*amqp.Error](err)
 	if !ok {
@@ -315,9 +308,8 @@ func (c *Client) learnSize(p *prepared, err error) error {
 	return brokerLimit(len(p.pub.Body), limit)
 }
 
-// detour sends a message that nothing delays the way of those that are delayed: its
-// route queue waits for the one queue that refuses it, and no other gets it once more at
-// each try.
+// detour switches a message without a delay to the strategy's route. The message then waits in its route queue for
+// the one queue that refuses it, and the exchange's other queues do not receive another copy on each try.
 func (c *Client) detour(p *prepared) {
 	if p.way != atOnce {
 		return
@@ -327,8 +319,8 @@ func (c *Client) detour(p *prepared) {
 	}
 }
 
-// pause keeps a failing send from spinning, for d or else by how often it has
-// failed.
+// pause waits before the next try. It waits for d or, if d is 0, for a back-off that grows with the number of
+// pauses.
 func (c *Client) pause(ctx context.Context, p *prepared, d time.Duration) error {
 	if d == 0 {
 		p.pauses++
@@ -340,7 +332,7 @@ func (c *Client) pause(ctx context.Context, p *prepared, d time.Duration) error 
 	return nil
 }
 
-// deadline adds to the end of a context why nothing came: a blocked broker.
+// deadline adds ErrBlocked to the error of an expired context if an alarm on the broker blocks publishers.
 func (c *Client) deadline(err error) error {
 	if reason := c.pub.Status().Alarm; reason != "" && !errors.Is(err, ErrBlocked) {
 		return fmt.Errorf("%w (%s): %w", ErrBlocked, reason, err)
@@ -348,32 +340,30 @@ func (c *Client) deadline(err error) error {
 	return err
 }
 
-// failed turns a final cause into the caller's error.
+// failed wraps the final cause in the *SendError that the caller gets.
 func (p *prepared) failed(cause error) *SendError {
 	return &SendError{ID: p.pub.MessageId, Unknown: p.tries.MaybeTaken(), Tries: p.tries.Count, Cause: cause}
 }
 
-// Forward sends a delivery on to another destination, body, properties and headers
-// as they were received, and returns when the broker has confirmed it; a Handler
-// then returns nil. Without an ID it gets one, which d has from then on.
+// Forward sends a received delivery to another destination, with the body, properties and headers as they were
+// received. It returns nil when the broker has confirmed the message, and a Handler can then return nil to
+// acknowledge the original. If the delivery has no ID, Forward generates one and sets it in d.
 //
-// With a delay, which counts from the call, it goes through the strategy like a
-// message of Send. What would disturb it on the way (Expiration, UserID, a transient
-// DeliveryMode, the headers CC and x-delay of a foreign publisher) is carried in the
-// header rabbitdelay-carried, and the next Delivery has it again, as well as
-// Exchange and RoutingKey. Its attempts begin with 1.
+// With a delay, which counts from the call, the message goes through the strategy like a message of Send.
+// Properties and headers that would interfere with the delay (Expiration, UserID, a transient DeliveryMode, and
+// the headers CC and x-delay of another publisher) are carried in the header rabbitdelay-carried. The next
+// Delivery has them again, as well as Exchange and RoutingKey. Its attempts start at 1.
 //
-// Without a delay it goes straight to the exchange with the routing key, or to the
-// queue: no route queue is needed, so an exchange may have any number of routing
-// keys (Config.MaxRouteQueues does not apply). It then has all of these again. The
-// broker routes by CC, counts Expiration from now, and refuses a UserID that is not
-// the client's own user unless that has the tag impersonator (an *amqp091.Error with
-// code 406). A message that is routed to no queue is an error: ErrUnroutable. While one
-// of several queues refuses it, as one does that is full, the others get it at each try,
-// and the error is ErrOutcomeUnknown.
+// Without a delay, the message is published directly to the exchange with the routing key, or to the queue. No
+// route queue is needed, so an exchange may have any number of routing keys, and Config.MaxRouteQueues does not
+// apply. The message has all of its properties and headers again. The broker then routes by CC, counts Expiration
+// from now, and refuses a UserID that differs from the client's own user unless that user has the tag impersonator
+// (an *amqp091.Error with code 406). If the message is routed to no queue, the error is ErrUnroutable. While one
+// of several queues refuses the message, for example because it is full, the other queues receive a copy at each
+// try, and the error is ErrOutcomeUnknown.
 //
-// The broker's own headers of an earlier death (x-death and the like) and those that
-// begin with "rabbitdelay-" are left out. Errors are those of Send.
+// Headers that the broker added for an earlier dead-lettering (x-death and the like) and headers that begin with
+// "rabbitdelay-" are left out. Forward returns the same errors as Send.
 func (c *Client) Forward(ctx context.Context, d *Delivery, to topology.Destination, delay time.Duration) error {
 	if d == nil {
 		return &MessageError{Field: "Delivery", Reason: "nil; expected the delivery to send on"}

@@ -4,124 +4,118 @@ import (
 	"time"
 )
 
-// Stats is what a client knows of itself at one instant. The broker is not asked,
-// so it says nothing of messages that wait there: QueueInfo and the management
-// API do.
+// Stats is a snapshot of a client's state. It is taken without asking the broker, so it does not include messages
+// that are waiting there. For those, use QueueInfo or the management API.
 type Stats struct {
-	// Publish and Consume are the client's lasting connections. Declare is the one
-	// for declarations, which exists only while there is something to declare.
+	// Publish and Consume describe the client's long-lived connections. Declare describes the connection for
+	// declarations, which exists only while there is something to declare.
 	Publish ConnectionStats `json:"publish"`
 	Consume ConnectionStats `json:"consume"`
 	Declare ConnectionStats `json:"declare"`
 
-	// Sending counts messages between the call of a Send, SendBatch or SendEach
-	// and its outcome, those of consumers (retries, dead letters) included.
+	// Sending counts the messages whose Send, SendBatch or SendEach has been called and has not reported a result
+	// yet. It includes the messages that consumers publish, such as retries and dead letters.
 	Sending int `json:"sending"`
-	// InFlight counts those of them that were written to the current connection
-	// and await their confirm. Config.MaxInFlight bounds it, but for those into Stuck
-	// queues.
+	// InFlight counts the messages that were written to the current connection and await their confirm.
+	// Config.MaxInFlight bounds it, except for messages of Stuck queues.
 	InFlight int `json:"in_flight"`
-	// Stuck are queues that have confirmed nothing for a second or more although
-	// messages wait for it. Only their own messages wait.
+	// Stuck lists the queues that have confirmed nothing for at least a second although messages await their
+	// confirms. A stuck queue delays only its own messages.
 	Stuck []StuckQueue `json:"stuck,omitempty"`
 
-	// Consumers are the calls of Consume that run, by queue.
+	// Consumers describes the running calls of Consume, ordered by queue.
 	Consumers []ConsumerStats `json:"consumers,omitempty"`
 
-	// ClockBehind is since when this process's clock is seen behind those of the brokers
-	// and of the publishers, by two seconds or more; zero while it is not. Consumers then
-	// do not go by it.
+	// ClockBehind is the time since when this process's clock has been seen to be at least two seconds behind the
+	// clocks of the brokers and of the publishers. While it is set, consumers do not rely on this process's clock.
+	// It is zero otherwise.
 	ClockBehind time.Time `json:"clock_behind,omitzero"`
 
-	// Closing is when Close was called; zero before.
+	// Closing is the time at which Close was called, or zero.
 	Closing time.Time `json:"closing,omitzero"`
 }
 
 // ConnectionStats is the state of one connection.
 type ConnectionStats struct {
-	// State is connecting (before the first connection), connected, blocked,
-	// disconnected (the client is connecting again) or closed; empty if there is no
-	// connection and none is wanted: before the first Consume, and of Declare most
-	// of the time.
+	// State is the state of the connection: connecting (before the first connection), connected, blocked,
+	// disconnected (the client is reconnecting) or closed. It is empty if there is no connection and none is
+	// needed, which is the case for Consume before the first call of Consume, and for Declare most of the time.
 	State State `json:"state,omitempty"`
-	// Since is when that state began. Failed attempts to connect again do not
-	// change it.
+	// Since is when that state began. Failed attempts to reconnect do not change it.
 	Since time.Time `json:"since,omitzero"`
-	// Silent is since when the broker has not answered on a connection that stands. The
-	// client asks when a queue is stuck; the loss of the connection, by its heartbeats,
-	// may follow. Zero while it answers.
+	// Silent is the time since when the broker has not answered on an open connection. The client asks the broker
+	// for an answer when a queue is stuck. If the broker stays silent, missed heartbeats may close the connection
+	// later. Silent is zero while the broker answers.
 	Silent time.Time `json:"silent,omitzero"`
-	// Broker is the product and version, such as "RabbitMQ 4.3.1", and Address the
-	// host and port of the URL, of a connection that stands.
+	// Broker is the broker's product and version, such as "RabbitMQ 4.3.1". Address is the host and port of the
+	// URL in use. Both are empty while there is no connection.
 	Broker  string `json:"broker,omitempty"`
 	Address string `json:"address,omitempty"`
-	// Sessions counts the connections made so far.
+	// Sessions counts the connections that have been established so far.
 	Sessions uint64 `json:"sessions"`
-	// Reason is why the broker blocks or why there is no connection. It never
-	// contains a password.
+	// Reason says why the broker blocks publishers, or why there is no connection. It never contains a password.
 	Reason string `json:"reason,omitempty"`
-	// Err is the error of the last attempt to connect, or the end of the
-	// connection, while there is none.
+	// Err is the error of the last attempt to connect, or the error that ended the connection. It is nil while
+	// there is a connection.
 	Err error `json:"-"`
 }
 
-// StuckQueue is a queue that does not confirm.
+// StuckQueue is a queue that does not confirm messages.
 type StuckQueue struct {
 	Queue string    `json:"queue"`
-	Since time.Time `json:"since"` // the last confirm, or the first message that waits for one
+	Since time.Time `json:"since"` // the last confirm or, if no message awaited one then, the first publish after it
 }
 
-// ConsumerState is what a call of Consume is doing.
+// ConsumerState is the state of a call of Consume.
 type ConsumerState string
 
 // States of a consumer.
 const (
-	ConsumerStarting  ConsumerState = "starting"  // it has not consumed yet
-	ConsumerConsuming ConsumerState = "consuming" // the broker delivers to it
-	ConsumerDown      ConsumerState = "down"      // it did consume, and begins again
-	ConsumerPaused    ConsumerState = "paused"    // it begins no handlers, see PauseConsuming
-	ConsumerEnding    ConsumerState = "ending"    // handlers finish
+	ConsumerStarting  ConsumerState = "starting"  // consuming has not succeeded yet
+	ConsumerConsuming ConsumerState = "consuming" // the broker delivers messages to it
+	ConsumerDown      ConsumerState = "down"      // it was consuming, and is trying to consume again
+	ConsumerPaused    ConsumerState = "paused"    // it starts no handlers, see PauseConsuming
+	ConsumerEnding    ConsumerState = "ending"    // it waits for its running handlers
 )
 
-// ConsumerStats is one call of Consume.
+// ConsumerStats is the state of one call of Consume.
 type ConsumerStats struct {
 	Queue string        `json:"queue"`
 	State ConsumerState `json:"state"`
 	Since time.Time     `json:"since"`
-	// Reason and Err are why a consumer is not consuming.
+	// Reason and Err say why the consumer is not consuming.
 	Reason string `json:"reason,omitempty"`
 	Err    error  `json:"-"`
-	// Connection is the consumer's own connection; nil while it uses Stats.Consume. A consumer has one from
-	// the moment at which the broker ended a connection because its queue was consumed.
+	// Connection is the consumer's own connection. It is nil while the consumer uses the connection in
+	// Stats.Consume. A consumer gets its own connection when the broker has ended a connection because the
+	// consumer's queue was consumed.
 	Connection *ConnectionStats `json:"connection,omitempty"`
 
-	// Running counts handlers that run, of at most Concurrency. It includes those
-	// of a connection that was lost.
+	// Running counts the running handlers, at most Concurrency. It includes handlers that are still running for a
+	// lost connection.
 	Running     int `json:"running"`
 	Concurrency int `json:"concurrency"`
-	// Held counts messages that the broker has handed out and whose instant is to come.
+	// Held counts the received messages whose due time has not come yet.
 	Held int `json:"held"`
-	// Waiting counts messages that could begin and that no handler has begun; Settling
-	// those whose retry or dead letter is being published. Together with Held and Running
-	// they are at most Prefetch on one connection, which grows with Held.
+	// Waiting counts the received messages that are waiting for a handler. Settling counts the messages whose
+	// result is being settled, for example because their retry or dead letter is being published. On one
+	// connection, Waiting, Settling, Held and Running add up to at most Prefetch, which grows with Held.
 	Waiting  int `json:"waiting"`
 	Settling int `json:"settling"`
 	Prefetch int `json:"prefetch"`
-	// Oldest is since when the first of Waiting could have begun; zero if there is
-	// none, in a pause, and while all of them wait for the end of an earlier delivery of the
-	// same message. It is the lag that is due to this process: too few handlers, or slow ones.
+	// Oldest is the time since which the first of the Waiting messages has been ready for a handler. It is zero if
+	// there is none, during a pause, and while all of them wait for an earlier delivery of the same message to
+	// end. It shows the lag that this process causes by too few or too slow handlers.
 	Oldest time.Time `json:"oldest,omitzero"`
-	// Begun is when the last handler began, and Lateness how long after its
-	// message's due instant, by this process's clock. It is 0 if that message had
-	// no due instant. It is the lag of the whole way: delay queues, a queue that
-	// was full of others, and this process.
+	// Begun is when the last handler was started. Lateness is how long that was after its message's due time, by
+	// this process's clock, or 0 if the message had none. It shows the total lag: of the delay queues, of other
+	// messages in the queue, and of this process.
 	Begun    time.Time     `json:"begun,omitzero"`
 	Lateness time.Duration `json:"lateness_ns"`
-	// Returned counts messages that came before their instant and were sent back to the
-	// broker for the rest.
+	// Returned counts the messages that arrived before their due time and were sent back to the broker for the
+	// rest of their delay.
 	Returned uint64 `json:"returned"`
-	// Handled counts the handlers that have returned, Failed those of them with
-	// an error.
+	// Handled counts the handlers that have returned. Failed counts those that returned an error.
 	Handled uint64 `json:"handled"`
 	Failed  uint64 `json:"failed"`
 }

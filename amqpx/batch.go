@@ -15,15 +15,17 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// SendBatch publishes the messages with pipelined confirms, and returns nil
-// when all are confirmed. It publishes the shortest delays first, and messages
-// of one delay and destination in the given order. It retries failed messages
-// within the context's deadline (Config.SendTimeout without one), as Send does.
-// A *BatchError holds the errors of messages that failed for good, by index;
-// the others were sent. A Delay is counted from when its message is first
-// published, so that messages of one delay keep their order however long the
-// batch takes. An invalid message (*MessageError, *topology.DelayError, ...)
-// fails the whole batch with that error before anything is sent.
+// SendBatch publishes messages with pipelined confirms and returns nil when all of them are confirmed. It
+// publishes the shortest delays first, and messages with the same delay and destination in the given order. Like
+// Send, it retries failed messages until the context's deadline, or for Config.SendTimeout if the context has
+// none.
+//
+// A Delay counts from when its message is first published, so messages with the same delay keep their order
+// however long the batch takes.
+//
+// If some messages fail for good, the error is a *BatchError with their errors by index, and all other messages
+// were sent. An invalid message (*MessageError, *topology.DelayError and so on) fails the whole batch with its
+// error before anything is sent.
 func (c *Client) SendBatch(ctx context.Context, msgs []Message) error {
 	failed := map[int]*SendError{}
 	var mu sync.Mutex
@@ -40,12 +42,13 @@ func (c *Client) SendBatch(ctx context.Context, msgs []Message) error {
 	return err
 }
 
-// SendEach is SendBatch for a caller who does not wait for the slowest message:
-// outcome is called for each message as soon as its fate is known, with its index
-// and nil or a *SendError. The calls come from several goroutines and must not
-// block; all have returned when SendEach returns. Its error is that of an invalid
-// message, and then nothing was sent and outcome was not called; or it says that outcome
-// panicked, and then all was sent that could be.
+// SendEach is like SendBatch, for a caller that wants each result without waiting for the slowest message. It
+// calls outcome once per message, as soon as the message's result is known, with the message's index and nil or a
+// *SendError. The calls come from several goroutines and must not block. All of them have returned when SendEach
+// returns.
+//
+// SendEach returns an error if a message is invalid, in which case nothing was sent and outcome was not called, or
+// if outcome panicked, in which case all messages were tried nevertheless.
 func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i int, err error)) error {
 	if outcome == nil {
 		return fmt.Errorf("%w: SendEach: outcome is nil; SendBatch collects the outcomes", ErrConfig)
@@ -75,7 +78,7 @@ func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i in
 			}
 			return err
 		}
-		b.items[i].up = up // of all at one instant, as their start is
+		b.items[i].up = up // the same for all messages, like their start
 		if b.items[i].from == fromCall {
 			b.items[i].from = fromWrite
 		}
@@ -93,24 +96,24 @@ func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i in
 	return nil
 }
 
-// batch is one run of SendBatch.
+// batch is one call of SendEach.
 type batch struct {
 	c       *Client
 	items   []prepared
-	ctxs    []context.Context // of hooks; empty without
+	ctxs    []context.Context // one context per message from the hooks; nil without hooks
 	start   time.Time
 	outcome func(i int, err error)
 
-	panicked atomic.Pointer[guard.PanicError] // by outcome
+	panicked atomic.Pointer[guard.PanicError] // the last panic of outcome
 }
 
-// finish reports the outcome of an item that was begun.
+// finish reports the result of a message that the client has admitted.
 func (b *batch) finish(i int, err error) {
 	b.tell(i, err)
 	b.c.sends.done(err)
 }
 
-// tell reports the outcome of an item.
+// tell reports the result of a message to the hooks and to outcome.
 func (b *batch) tell(i int, err error) {
 	if b.ctxs != nil {
 		b.c.endSend(b.ctxs[i], &b.items[i], b.start, err)
@@ -120,9 +123,9 @@ func (b *batch) tell(i int, err error) {
 	}
 }
 
-// order is the order in which the items are published: by their delays. Messages
-// of neighbouring delays are in one queue, and a run of messages for one queue
-// costs a broker a third less than the same messages in turns with others.
+// order returns the order in which the messages are published: by delay. Messages with similar delays enter the
+// same queue, and a run of messages for one queue costs the broker a third less than the same messages interleaved
+// with messages for other queues.
 func (b *batch) order() []int {
 	order := make([]int, len(b.items))
 	for i := range order {
@@ -134,7 +137,7 @@ func (b *batch) order() []int {
 	return order
 }
 
-// groups divides the items, in their order, by where they enter and where they go.
+// groups groups the messages, in publishing order, by the queue that they enter and by destination.
 func (b *batch) groups() []*group {
 	type key struct {
 		entry, queue string
@@ -159,8 +162,8 @@ func (b *batch) groups() []*group {
 	return groups
 }
 
-// publishAll publishes group after group. One that must wait, for its destination or its
-// queue, goes on beside the others.
+// publishAll publishes one group after another. A group that must wait for its destination or its queue continues
+// concurrently with the next groups.
 func (b *batch) publishAll(ctx context.Context) {
 	groups := b.groups()
 	if len(groups) == 1 {
@@ -175,17 +178,17 @@ func (b *batch) publishAll(ctx context.Context) {
 	all.Wait()
 }
 
-// group is the part of a batch that enters one queue for one destination.
+// group is the messages of a batch that enter the same queue for the same destination.
 type group struct {
 	b     *batch
 	items []int
 
 	inflight []batchItem // published and not yet confirmed, oldest first
-	again    []int       // failed this round, to be tried once more
+	again    []int       // failed in this round, to be tried again
 	pause    time.Duration
 
 	wrote atomic.Int64
-	waits chan struct{} // closed when the next group may begin
+	waits chan struct{} // closed when the next group may start
 	once  sync.Once
 }
 
@@ -194,13 +197,13 @@ type batchItem struct {
 	attempt
 }
 
-// groupPatience is how long a group may make no progress before the next begins.
+// groupPatience is how long a group may make no progress before the next group starts.
 const groupPatience = 20 * time.Millisecond
 
-// yield makes room for the next group to begin.
+// yield lets the next group start.
 func (g *group) yield() { g.once.Do(func() { close(g.waits) }) }
 
-// watch yields when nothing was written since it last looked.
+// watch calls yield when nothing has been written for groupPatience.
 func (g *group) watch() (stop func()) {
 	var seen int64
 	var t *time.Timer
@@ -222,7 +225,7 @@ func (g *group) watch() (stop func()) {
 	return func() { t.Stop() }
 }
 
-// rounds publishes round after round what is not yet confirmed.
+// rounds publishes the unconfirmed messages in rounds until all of them have a result.
 func (g *group) rounds(ctx context.Context) {
 	stop := g.watch()
 	defer stop()
@@ -238,12 +241,12 @@ func (g *group) rounds(ctx context.Context) {
 			g.reap(ctx)
 		}
 		if todo = g.again; len(todo) > 0 {
-			_ = g.b.c.pause(ctx, &g.b.items[todo[0]], g.pause) // the next publish reports the end of ctx
+			_ = g.b.c.pause(ctx, &g.b.items[todo[0]], g.pause) // if ctx has ended, the next publish reports that
 		}
 	}
 }
 
-// publishItem writes item i, or follows up on why it could not be.
+// publishItem writes item i, or handles the reason why it could not be written.
 func (g *group) publishItem(ctx context.Context, i int) {
 	p := &g.b.items[i]
 	a := g.b.c.publish(ctx, p, g.enter)
@@ -260,7 +263,8 @@ func (g *group) publishItem(ctx context.Context, i int) {
 	}
 }
 
-// enter takes in confirms, which make room, before it waits for others to.
+// enter waits for capacity in the publish window. It first processes this group's own confirms, which free
+// capacity, and then waits for other senders to free some.
 func (g *group) enter(ctx context.Context, w *flow.Window, e flow.Entry, cost int64) (flow.Share, error) {
 	for len(g.inflight) > 0 {
 		if s, ok := w.TryEnter(e, cost); ok {
@@ -271,14 +275,14 @@ func (g *group) enter(ctx context.Context, w *flow.Window, e flow.Entry, cost in
 	return w.Enter(ctx, e, cost)
 }
 
-// reap waits for the oldest publication.
+// reap waits for the result of the oldest unconfirmed publication.
 func (g *group) reap(ctx context.Context) {
 	it := g.inflight[0]
 	g.inflight = g.inflight[1:]
 	g.followItem(ctx, it.index, it.by, it.wait(ctx))
 }
 
-// followItem decides what becomes of an item after a try.
+// followItem handles the outcome of a try.
 func (g *group) followItem(ctx context.Context, i int, sess *session, o flow.Outcome) {
 	p := &g.b.items[i]
 	s := g.b.c.follow(ctx, p, sess, o)

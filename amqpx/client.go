@@ -20,14 +20,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
-// Client sends delayed messages to, and consumes from, one RabbitMQ broker or
-// cluster. It is safe for concurrent use. It holds one connection to publish
-// and, from the first Consume, another to consume, so that a broker that blocks
-// publishers does not hold up acknowledgements. While it declares destinations it
-// has a third one, because the broker may end a connection over a declaration; it
-// is closed after a minute without use. For the same reason the consumer of a queue
-// over which the broker has ended a connection gets one of its own, and so does a run of
-// package inspect.
+// Client sends delayed messages to, and consumes from, one RabbitMQ broker or cluster. It is safe for concurrent
+// use.
+//
+// A client holds one connection for publishing and, from the first call of Consume, another for consuming, so that
+// a broker that blocks publishers does not delay acknowledgements. It declares destinations on a third connection,
+// because the broker may end a connection over a declaration. That connection is closed after a minute without
+// use. For the same reason, each run of package inspect has a connection of its own, and so has the consumer of a
+// queue over which the broker has ended a connection.
 type Client struct {
 	cfg      Config
 	strategy Strategy
@@ -36,7 +36,7 @@ type Client struct {
 	decl     *declare.Declarer
 	clocks   lasthop.Judge
 	clock    brokerClock
-	began    time.Time // monotonic
+	began    time.Time // has a monotonic clock reading
 	sizes    sizes
 
 	pub *wire.Link[*session]
@@ -46,8 +46,8 @@ type Client struct {
 	closed     bool
 	conStarted bool
 	running    map[*consumer]struct{}
-	pauses     *pauses  // of queues
-	silent     sync.Map // queues whose last answer to basic.get ended a connection, or was none
+	pauses     *pauses  // queues that are paused
+	silent     sync.Map // queues whose last basic.get ended the connection or was not answered
 	consumers  sync.WaitGroup
 	stop       context.Context // ends at Close
 	stopCancel context.CancelFunc
@@ -55,28 +55,27 @@ type Client struct {
 	sends        *underWay
 	closing      sync.Once
 	closingSince atomic.Pointer[time.Time] // nil before Close
-	forced       context.Context           // ends when Close is to wait for nothing any more
+	forced       context.Context           // ends when Close must not wait any longer
 	force        context.CancelCauseFunc
-	over         context.Context // ends soon after that, and cuts the connections
+	over         context.Context // ends soon after that, which closes the connections abruptly
 	cut          context.CancelFunc
 	abandoned    atomic.Int64  // handlers that the end of Close's context cut off
-	shut         chan struct{} // closed when Close is done, after shutErr is set
+	shut         chan struct{} // closed when Close has finished, after shutErr is set
 	shutErr      error
 }
 
 // openTimeout bounds Open when its context has no deadline.
 const openTimeout = 30 * time.Second
 
-// Open connects to the broker, checks in a few round trips whether the
-// strategy's topology exists (live.Broker.Ensure), and declares it if it is
-// missing. It tries until the context ends (30 s without a deadline), and fails
-// at once when trying again is pointless: an untrusted certificate, a
-// *plan.ConflictError. Refused credentials are final if they are refused again after 2 s
-// or more, because a starting broker refuses everybody; RabbitMQ answers each wrong password
-// after 3 s. Without Config.Logger it writes a line to
-// slog.Default after 3 s of failed attempts; its error has the last one. Errors caused by the configuration wrap
-// ErrConfig. A strategy that proves the broker by messages of its own (Canary)
-// cannot do so while an alarm blocks publishers; the error then wraps ErrBlocked.
+// Open connects to the broker, checks in a few round trips whether the strategy's topology exists
+// (live.Broker.Ensure), and declares it if it is missing. It retries until the context ends, or for 30 s if the
+// context has no deadline. It fails immediately if retrying is pointless, for example because of an untrusted
+// certificate or a *plan.ConflictError. Refused credentials are final only if they are refused again after 2 s or
+// more, because a starting broker refuses all users. RabbitMQ takes 3 s to answer a wrong password.
+//
+// Without Config.Logger, Open writes one line to slog.Default after 3 s of failed attempts. Its error contains the
+// last attempt's error. Errors caused by the configuration wrap ErrConfig. A strategy that tests the broker with
+// messages of its own (Canary) cannot do so while an alarm blocks publishers, and the error then wraps ErrBlocked.
 func Open(ctx context.Context, cfg Config) (*Client, error) {
 	direct := cfg.Dial == nil
 	var tell func(why error)
@@ -118,14 +117,14 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// Strategy is the client's strategy.
+// Strategy returns the strategy that the client uses.
 func (c *Client) Strategy() Strategy { return c.strategy }
 
-// MaxDelay is the longest delay that Send accepts.
+// MaxDelay returns the longest delay that Send accepts.
 func (c *Client) MaxDelay() time.Duration { return c.strategy.MaxDelay() }
 
-// BrokerVersion is the product and version of the broker connected last, such as
-// "RabbitMQ 4.3.1"; empty while there is no connection.
+// BrokerVersion returns the product and version of the broker that the publishing connection is connected to, such
+// as "RabbitMQ 4.3.1". It returns "" while there is no connection.
 func (c *Client) BrokerVersion() string {
 	if s, ok := c.pub.Current(); ok {
 		return s.Broker
@@ -133,15 +132,15 @@ func (c *Client) BrokerVersion() string {
 	return ""
 }
 
-// session is a connection of the client's.
+// session is one of the client's connections.
 type session struct {
 	*declare.Session
 
-	pub    *flow.Publisher // nil on a consuming link
-	starts wait.Mutex      // of a consuming link, held while one of its consumers starts
+	pub    *flow.Publisher // nil on a consuming connection
+	starts wait.Mutex      // on a consuming connection, held while one of its consumers starts
 }
 
-// declaring is what the client declares.
+// declaring returns the configuration of the client's declarer.
 func (c *Client) declaring(direct bool) declare.Config {
 	return declare.Config{
 		Strategy: c.strategy, OnlyLook: c.cfg.Declare == DeclareNothing, QueueType: c.cfg.QueueType,
@@ -165,16 +164,15 @@ func (c *Client) declaring(direct bool) declare.Config {
 	}
 }
 
-// Apply declares a topology beside the strategy's own, such as the exchanges
-// and queues of an application. It fails with *plan.ConflictError when the
-// broker has something else under one of the names.
+// Apply declares a topology in addition to the strategy's own, such as an application's exchanges and queues. It
+// fails with a *plan.ConflictError if the broker has a different object with one of the names.
 func (c *Client) Apply(ctx context.Context, t topology.Topology) error { return c.decl.Apply(ctx, t) }
 
-// setupPublish makes a fresh publishing connection usable.
+// setupPublish prepares a new publishing connection for use.
 func (c *Client) setupPublish(ctx context.Context, s *wire.Session) (*session, error) {
 	pub := flow.NewPublisher(s.Conn, c.cfg.MaxInFlight, c.stuck)
 	opened := make(chan error, 1)
-	go func() { opened <- pub.Open(ctx) }() // beside the declaration: one round trip less or two
+	go func() { opened <- pub.Open(ctx) }() // concurrently with the declaration, which saves one or two round trips
 	err := c.decl.Strategy(ctx, s.Conn)
 	if openErr := <-opened; err == nil {
 		err = openErr
@@ -193,8 +191,7 @@ func (c *Client) stateHook(connection string) func(wire.Event) {
 	}
 }
 
-// stuck logs which queues have stopped confirming, and asks whether it is the broker
-// that has stopped.
+// stuck logs the queues that have stopped confirming, and checks whether the broker itself has stopped answering.
 func (c *Client) stuck(queues []string) {
 	go c.pub.Probe()
 	for _, con := range c.consuming() {
@@ -207,28 +204,27 @@ func (c *Client) setupConsume(_ context.Context, s *wire.Session) (*session, err
 	return &session{Session: &declare.Session{Session: s}, starts: wait.NewMutex()}, nil
 }
 
-// QueueInfo is what a broker tells about a queue.
+// QueueInfo is the broker's information about a queue.
 type QueueInfo struct {
-	Ready     int // messages that wait for a consumer
+	Ready     int // messages that are ready for delivery
 	Consumers int
 }
 
-// QueueInfo asks the broker about a queue by a passive declaration, which changes
-// nothing. It takes three round trips, on a channel of its own of the connection
-// for declarations, and needs no right to the queue before RabbitMQ 4.3, and any
-// right (configure, write or read) since. A queue that the broker counts as empty and without
-// consumers is asked for a message as well, if the user may read it, because the broker counts one
-// that does not answer in the same way. A message that has come in the meantime is put back.
+// QueueInfo asks the broker about a queue with a passive declaration, which changes nothing. It takes three round
+// trips on the connection for declarations, on a separate channel. Before RabbitMQ 4.3 it needs no permission on
+// the queue, and since then any of configure, write or read.
 //
-// The broker counts the messages that are ready. It leaves out those that a
-// consumer holds unacknowledged, those that are still in a delay queue, and those
-// that the last delay queue has begun to hand over: a queue without a ready
-// message need not be done with.
+// The broker reports a queue that does not answer as empty and without consumers. If a queue looks like that, and
+// the user may read it, QueueInfo also asks it for a message, to find out whether it answers. If a message has
+// arrived in the meantime, it is requeued.
 //
-// The error wraps an *amqp.Error with the code NotFound for a queue that does not
-// exist, or whose node is down; AccessRefused for one that the user may not see;
-// ResourceLocked for one that is exclusive to another connection. It wraps ErrUnavailable for a
-// queue that does not answer.
+// Ready leaves out the messages that a consumer holds unacknowledged, messages that are still in a delay queue,
+// and messages that the last delay queue has begun to hand over. So a queue without ready messages may still have
+// work to come.
+//
+// The error wraps an *amqp.Error with the code NotFound if the queue does not exist or its node is down,
+// AccessRefused if the user may not see it, and ResourceLocked if it is exclusive to another connection. It wraps
+// ErrUnavailable if the queue does not answer.
 func (c *Client) QueueInfo(ctx context.Context, queue string) (QueueInfo, error) {
 	info, err := c.queueInfo(ctx, queue)
 	if err != nil {
@@ -257,8 +253,9 @@ func (c *Client) queueInfo(ctx context.Context, queue string) (info QueueInfo, e
 	return info, c.answers(ctx, sess.Session, queue)
 }
 
-// answers returns a *live.UnavailableError for a queue that the broker counts as empty because it does not answer. The
-// broker may end the connection over that, so a queue that has not answered before is asked on one of its own.
+// answers returns a *live.UnavailableError if the broker reports a queue as empty because the queue does not
+// answer. The broker may end the connection over the question, so a queue that did not answer before is asked on a
+// separate connection.
 func (c *Client) answers(ctx context.Context, sess *declare.Session, queue string) error {
 	do := c.decl.Do
 	if _, silent := c.silent.Load(queue); silent {
@@ -266,7 +263,7 @@ func (c *Client) answers(ctx context.Context, sess *declare.Session, queue strin
 	}
 	return do(ctx, sess, func(conn *amqp.Connection) error {
 		why, err := live.Answers(ctx, conn, queue)
-		if why == "" && !conn.IsClosed() { // as it is after a question to a stream
+		if why == "" && !conn.IsClosed() { // asking a stream closes the connection
 			c.silent.Delete(queue)
 			return err
 		}
@@ -278,29 +275,28 @@ func (c *Client) answers(ctx context.Context, sess *declare.Session, queue strin
 	})
 }
 
-// Close ends the client in order. Consumers end as Consume describes; their
-// handlers, and everybody else, may send meanwhile. Then further sends are refused
-// with ErrClosed, and Close waits until each message that is under way has been
-// confirmed, or has failed by its own deadline. Then the connections are closed.
+// Close shuts the client down gracefully. First, the consumers end as Consume describes. During that time, their
+// handlers and the rest of the program may still send. Then further sends are refused with ErrClosed, and Close
+// waits until each message that is being sent has been confirmed or has failed by its own deadline. Finally, the
+// connections are closed.
 //
-// When ctx ends first, handlers get the end of their context and two seconds to
-// notice, sends that wait return with ErrClosed, connections to a broker that does not
-// answer are cut, and the error is a *CloseError that says what was left. So give it a context of its own, with a deadline below
-// the grace period of the process, and not the one whose end asked the process to
-// stop: with that nothing is waited for. Close with a context that does not end
-// takes as long as the longest deadline of a send and drain time of a consumer
-// (30 s each by default).
+// If ctx ends first, the contexts of running handlers are cancelled and handlers get two more seconds, waiting
+// sends return with ErrClosed, and connections to a broker that does not answer are cut. The error is then a
+// *CloseError that says what was left. So give Close a context of its own, with a deadline below the process's
+// grace period. Do not pass the context whose end told the process to stop, because Close would then wait for
+// nothing. With a context that never ends, Close takes as long as the longest deadline of a send plus the longest
+// drain time of a consumer (30 s each by default).
 //
-// A Client that was not made by Open returns ErrClosed.
+// Close may be called more than once, and concurrently. All calls wait for the end of the shutdown and return the
+// same error, and the end of any call's context counts.
 //
-// It may be called more than once and by many goroutines: all calls wait for the
-// end, the end of any call's context counts, and all return the same error.
+// A Client that was not created by Open returns ErrClosed.
 func (c *Client) Close(ctx context.Context) error {
 	if c.force == nil {
 		return ErrClosed
 	}
 	defer context.AfterFunc(ctx, func() {
-		c.sends.keepFailures() // those of handlers that are cut off, too
+		c.sends.keepFailures() // including the sends of handlers that are cut off
 		c.force(ctx.Err())
 	})()
 	c.closing.Do(func() {
@@ -344,6 +340,5 @@ func (c *Client) shutDown() error {
 	return &left
 }
 
-// closeGrace is how long after the end of Close's context the connections may still end
-// in order, as far as the broker answers.
+// closeGrace is how long the connections may still take to close gracefully after the end of Close's context.
 const closeGrace = 200 * time.Millisecond

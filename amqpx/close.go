@@ -11,18 +11,17 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 )
 
-// CloseError is what Close returns when its context ended before everything was
-// done. errors.Is and errors.As find the context's error and those of Messages.
+// CloseError is the error of Close when its context ended before everything was done. errors.Is and errors.As find
+// the context's error and the errors in Messages.
 type CloseError struct {
-	// Unconfirmed counts the messages of Send and SendBatch that were not confirmed.
-	// Their callers got the same errors.
+	// Unconfirmed counts the messages of Send, SendBatch and SendEach that were not confirmed. Their callers
+	// received the same errors.
 	Unconfirmed int
-	// Messages are the errors of the first 100 of them: which were not sent, and of
-	// which nobody knows.
+	// Messages holds the errors of the first 100 of these messages. Each error says whether the message was not
+	// sent or whether its outcome is unknown.
 	Messages []*SendError
-	// Handlers counts those that the end of Close's context cut off: they failed after
-	// it, or were still running. Their messages were not acknowledged and will be
-	// delivered again.
+	// Handlers counts the handlers that the end of Close's context cut off, which means that they failed after it
+	// or were still running. Their messages were not acknowledged and will be delivered again.
 	Handlers int
 	// Cause is the context's error.
 	Cause error
@@ -52,20 +51,19 @@ func (e *CloseError) Unwrap() []error {
 	return errs
 }
 
-// underWay counts the messages between the call of a Send and its return, without
-// a lock.
+// underWay counts, without a lock, the messages that are being sent: from the call of Send to its return.
 type underWay struct {
-	count atomic.Int64  // messages, less notAccepting after close
-	none  chan struct{} // closed when there are none and will be none
+	count atomic.Int64  // number of messages, minus notAccepting after close
+	none  chan struct{} // closed when there are no messages and no more can be admitted
 	once  sync.Once
 
-	keep   atomic.Bool // failures are kept
+	keep   atomic.Bool // whether failures are recorded
 	mu     sync.Mutex
 	failed int
 	first  []*SendError
 }
 
-// notAccepting is what close subtracts.
+// notAccepting is subtracted from the count by close, which makes it negative.
 const notAccepting = 1 << 62
 
 // maxCloseMessages bounds CloseError.Messages.
@@ -73,7 +71,7 @@ const maxCloseMessages = 100
 
 func newUnderWay() *underWay { return &underWay{none: make(chan struct{})} }
 
-// admit takes n messages in, unless the client is being closed.
+// admit adds n messages to the count, or returns ErrClosed if the client is being closed.
 func (u *underWay) admit(n int) error {
 	for {
 		have := u.count.Load()
@@ -105,13 +103,13 @@ func (u *underWay) leave(n int) {
 	}
 }
 
-// close refuses further messages.
+// close makes admit refuse further messages.
 func (u *underWay) close() {
 	u.count.Add(-notAccepting)
 	u.leave(0)
 }
 
-// len is the number of messages under way.
+// len returns the number of messages that are being sent.
 func (u *underWay) len() int {
 	n := u.count.Load()
 	if n < 0 {
@@ -120,15 +118,15 @@ func (u *underWay) len() int {
 	return int(n)
 }
 
-// keepFailures begins to keep what fails from now on.
+// keepFailures starts recording failures.
 func (u *underWay) keepFailures() { u.keep.Store(true) }
 
-// failures waits for what is still under way, which the end of the connections
-// makes return, and gives what was kept.
+// failures waits for the remaining messages, which fail when their connections end, and returns the recorded
+// failures.
 func (u *underWay) failures() (failed int, first []*SendError) {
 	select {
 	case <-u.none:
-	case <-time.After(wire.CloseWait): // one that is deaf counts, too
+	case <-time.After(wire.CloseWait): // a send that has not returned by then is counted as failed
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -17,55 +17,54 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// prepared is a message that has been checked, on its way through its tries.
+// prepared is a message that has passed its checks, with the state of its tries.
 type prepared struct {
 	dest      topology.Destination
 	way       way
 	start     time.Time
-	up        time.Duration // of the client, at start
-	asked     time.Duration // the delay at start
+	up        time.Duration // the client's uptime at start
+	asked     time.Duration // the requested delay, counted from start
 	due       int64         // epoch ms, by the clock of the message's DeliverAt
-	aim       int64         // epoch ms, by this process's clock: when the delay that start asks for ends; not before due less the lead
+	aim       int64         // epoch ms, by this process's clock: the end of the delay that was chosen at start, at the earliest due minus lead
 	from      origin
-	offset    time.Duration // of the clock of due
-	lead      time.Duration // the broker delivers it that much before
-	lowers    bool          // its priority, where a delay queue does not take that; else it is refused
+	offset    time.Duration // of due's clock from this process's clock
+	lead      time.Duration // how long before due the broker delivers the message
+	lowers    bool          // lower a priority that the delay queues do not support, instead of refusing the message
 	tolerance time.Duration
 	pub       amqp.Publishing // without Headers
-	user, own amqp.Table      // headers: of the message, and of a message that is passed on
-	added     amqp.Table      // headers of hooks
+	user, own amqp.Table      // headers: the user's, and rabbitdelay's own on a message that is passed on
+	added     amqp.Table      // headers that hooks added
 	attempt   int64
 	version   int64
-	created   int64 // of the task, in ms; 0 for none
+	created   int64 // when the task's row was written, in epoch ms; 0 for none
 	tries     flow.Tries
 	pauses    int
-	written   time.Time // the last try
+	written   time.Time // when it was last written to a connection
 	hops      int
-	delay     time.Duration  // the delay of the last route
-	first     topology.Route // for the delay that was asked for
+	delay     time.Duration  // of the last route
+	first     topology.Route // the route for the requested delay
 }
 
-// way is how a message goes to its destination.
+// way is how a message is routed to its destination.
 type way int
 
 const (
-	delayed  way = iota // by the strategy
-	atOnce              // straight, because nothing delays it
-	straight            // by a route that was given
+	delayed  way = iota // through the strategy
+	atOnce              // directly, because the message has no delay
+	straight            // on a route that the caller has chosen
 )
 
-// origin is what a message's due instant is counted from.
+// origin is the point in time from which a message's delay is counted.
 type origin int
 
 const (
-	fromEpoch origin = iota
-	fromCall         // of Send
-	fromWrite        // when the message is first written
+	fromEpoch origin = iota // the message has an absolute due time
+	fromCall                // the call of Send
+	fromWrite               // the first write of the message to a connection
 )
 
-// prepare checks a message and turns it into what goes over the wire. now is
-// the instant from which Delay counts; direct is a way past the strategy, without
-// a delay, for what was received and is passed on; nil for none.
+// prepare checks a message and converts it to its wire form. Delay counts from now. If direct is not nil, it is a
+// route without a delay that bypasses the strategy, for received messages that are passed on.
 func (c *Client) prepare(m *Message, direct *topology.Route, now time.Time) (*prepared, error) {
 	p := &prepared{}
 	if err := c.prepareAs(p, m, direct, now); err != nil {
@@ -74,8 +73,8 @@ func (c *Client) prepare(m *Message, direct *topology.Route, now time.Time) (*pr
 	return p, nil
 }
 
-// prepareAs is prepare for a message whose place is there already. It keeps
-// nothing of m but what m points to. Beside an error, p has what SendEnd tells of m.
+// prepareAs is like prepare, but fills in a prepared that the caller has allocated. It keeps no reference to m
+// itself, only to what m points to. Even if it returns an error, it has set the fields of p that SendEnd reports.
 func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now time.Time) error {
 	dest := topology.Destination{Queue: m.Queue, Exchange: m.Exchange, RoutingKey: m.RoutingKey}
 	p.dest, p.pub.MessageId = dest, m.ID
@@ -86,18 +85,18 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now 
 		// The default exchange routes by queue name.
 		dest = topology.Destination{Queue: m.RoutingKey}
 	}
-	if len(m.Body) > c.cfg.MaxBody && m.own == nil { // what was received may be passed on
+	if len(m.Body) > c.cfg.MaxBody && m.own == nil { // a received message may be passed on even if it is larger
 		return &MessageError{"Body", fmt.Sprintf("%d bytes; expected at most %d: store the payload elsewhere and send a reference", len(m.Body), c.cfg.MaxBody)}
 	}
 	if err := c.sizes.check(len(m.Body), now); err != nil {
 		return err
 	}
-	// The horizon is known before any connection is needed.
+	// A delay that is too long is refused here, before a connection is needed.
 	due := dueAt(m, now)
 	aim := due - floorMilli(m.ClockOffset)
 	asked := remaining(aim, now)
 	if m.DeliverAt.IsZero() {
-		asked = min(asked, ceilMillis(m.Delay)) // the present need not be a whole number of milliseconds
+		asked = min(asked, ceilMillis(m.Delay)) // now is rarely a whole number of milliseconds, so the difference may be 1 ms too long
 	}
 	var r topology.Route
 	var lead time.Duration
@@ -132,7 +131,7 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now 
 	}
 	t := flow.Tries{}
 	if direct != nil {
-		t.Returns = flow.MaxUnroutable - 1 // nothing of it could be declared again
+		t.Returns = flow.MaxUnroutable - 1 // there is nothing to declare again for a direct route
 	}
 	*p = prepared{
 		tries: t,
@@ -160,10 +159,10 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now 
 	return nil
 }
 
-// Check returns the error with which Send would refuse the message before it
-// publishes anything: *MessageError, *topology.DelayError, *topology.KeyError or
-// *topology.DestinationError; the last for a destination that is not listed, too, where
-// Send has it in a *SendError. It needs no connection.
+// Check returns the error with which Send would refuse the message before publishing it, without needing a
+// connection. The error is a *MessageError, *topology.DelayError, *topology.KeyError or
+// *topology.DestinationError. It is a *topology.DestinationError also for a destination that is not listed
+// (DeclareListed), for which Send wraps it in a *SendError.
 func (c *Client) Check(m Message) error {
 	p := &prepared{}
 	if err := c.prepareAs(p, &m, nil, c.cfg.Now()); err != nil {
@@ -172,8 +171,8 @@ func (c *Client) Check(m Message) error {
 	return c.listed(p.dest)
 }
 
-// newID is a UUIDv7. Its random part comes from the runtime's generator, which the
-// operating system seeded: ids must differ and need not be secret.
+// newID returns a new UUIDv7. Its random part comes from the runtime's generator, which the operating system has
+// seeded. Ids must be unique, but they need not be secret.
 func newID(now time.Time) string {
 	var u uuid.UUID
 	binary.BigEndian.PutUint64(u[:8], uint64(now.UnixMilli())<<16|rand.Uint64()&0x0FFF|0x7000)
@@ -181,9 +180,9 @@ func newID(now time.Time) string {
 	return u.String()
 }
 
-// begin returns the instant for which a route is looked for. A delay is the same by every clock: its
-// time passes by the monotonic one. One that counts from when its message is first written is counted
-// from there.
+// begin returns the time for which a route is chosen. A relative delay is measured with the monotonic clock, so
+// wall clock changes do not affect it. If the delay counts from the first write of the message,
+// begin lets it start now until the message has been written.
 func (c *Client) begin(p *prepared) time.Time {
 	if p.from == fromEpoch {
 		return c.cfg.Now()
@@ -197,7 +196,7 @@ func (c *Client) begin(p *prepared) time.Time {
 	return now
 }
 
-// restart counts the delay from now.
+// restart makes the delay count from now.
 func (p *prepared) restart(now time.Time) {
 	p.due += ceilMillis(now.Sub(p.start)).Milliseconds()
 	p.aim += ceilMilli(now) - ceilMilli(p.start)
@@ -205,24 +204,23 @@ func (p *prepared) restart(now time.Time) {
 	p.pub.Timestamp = now
 }
 
-// maxDelay is the longest delay that can be expressed, in whole milliseconds: 292
-// years, longer than any strategy's.
+// maxDelay is the longest delay that can be expressed in whole milliseconds. It is 292 years, longer than any
+// strategy's maximum.
 const maxDelay = time.Duration(math.MaxInt64 - math.MaxInt64%int64(time.Millisecond))
 
-// dueAt is the due instant in epoch milliseconds, rounded up, at most maxDelay from now. The
-// broker cuts its clock to milliseconds, so a message may reach its consumer up to a millisecond
-// before it, and the consumer holds it.
+// dueAt returns the due time in epoch milliseconds, rounded up, at most maxDelay from now. The broker truncates
+// its clock to milliseconds, so a message may reach its consumer up to a millisecond before its due time, and the
+// consumer then holds it.
 func dueAt(m *Message, now time.Time) int64 {
 	latest := now.UnixMilli() + maxDelay.Milliseconds()
 	if m.DeliverAt.IsZero() && m.Delay == 0 {
-		return now.UnixMilli() // nobody waits for it
+		return now.UnixMilli() // immediately, without rounding up
 	}
 	if m.DeliverAt.IsZero() {
 		return min(ceilMilli(now.Add(min(m.Delay, maxDelay))), latest)
 	}
-	// Not Before or After: an instant that is very far away, such as
-	// time.Unix(math.MaxInt64, 0), overflows in the time.Time itself, and only Unix
-	// gives back the number that was meant.
+	// Before and After do not work here because a time in the very distant future, such as
+	// time.Unix(math.MaxInt64, 0), overflows inside time.Time. Only Unix returns the intended number.
 	switch at := m.DeliverAt.Unix(); {
 	case at < 0:
 		return 0
@@ -232,7 +230,7 @@ func dueAt(m *Message, now time.Time) int64 {
 	return ceilMilli(m.DeliverAt)
 }
 
-// ceilMilli is an instant in epoch milliseconds, rounded up.
+// ceilMilli returns a time in epoch milliseconds, rounded up.
 func ceilMilli(t time.Time) int64 {
 	ms := t.UnixMilli()
 	if t.Nanosecond()%int(time.Millisecond) > 0 {
@@ -241,7 +239,7 @@ func ceilMilli(t time.Time) int64 {
 	return ms
 }
 
-// ceilMillis is a duration in whole milliseconds, rounded up, at most maxDelay.
+// ceilMillis rounds a duration up to whole milliseconds, at most maxDelay.
 func ceilMillis(d time.Duration) time.Duration {
 	if d > maxDelay {
 		return maxDelay
@@ -249,7 +247,7 @@ func ceilMillis(d time.Duration) time.Duration {
 	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
-// floorMilli is a duration in milliseconds, rounded down.
+// floorMilli returns a duration in milliseconds, rounded down.
 func floorMilli(d time.Duration) int64 {
 	ms := d.Milliseconds()
 	if d%time.Millisecond < 0 {
@@ -258,7 +256,7 @@ func floorMilli(d time.Duration) int64 {
 	return ms
 }
 
-// remaining is the delay until due, from now, not negative and not overflowing.
+// remaining returns the delay from now until due. It is never negative and never overflows.
 func remaining(due int64, now time.Time) time.Duration {
 	ms := due - now.UnixMilli()
 	switch {
@@ -270,15 +268,15 @@ func remaining(due int64, now time.Time) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-// reaches reports whether what nothing delays goes straight to the destination: to an
-// exchange, which would need a route queue for each routing key, and to a queue for
-// replies, to which nobody else can bind if it is exclusive. A client that declares
-// nothing has its route queues, and need have no right to the exchange.
+// reaches reports whether a message without a delay is published directly to the destination. That is the case for
+// an exchange, which would otherwise need a route queue per routing key, and for a broker-named reply queue, which
+// no other connection can bind if it is exclusive. With DeclareNothing, route queues already exist, and the client
+// may have no permission on the exchange, so the answer is no.
 func (c *Client) reaches(d topology.Destination) bool {
 	return (d.ToExchange() || d.ServerNamed()) && c.cfg.Declare != DeclareNothing
 }
 
-// straightTo is the way to a destination without a delay and past the strategy.
+// straightTo returns a route to a destination without a delay that bypasses the strategy.
 func straightTo(d topology.Destination) *topology.Route {
 	if d.ToExchange() {
 		return &topology.Route{Exchange: d.Exchange, RoutingKey: d.RoutingKey, Mandatory: true}
@@ -286,7 +284,7 @@ func straightTo(d topology.Destination) *topology.Route {
 	return &topology.Route{RoutingKey: d.Queue, Queue: d.Queue, Mandatory: true}
 }
 
-// milliOf is an instant as a header has it, 0 for none.
+// milliOf returns a time in epoch milliseconds as headers carry it, or 0 for the zero time.
 func milliOf(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -294,7 +292,7 @@ func milliOf(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
-// headers is the table that goes over the wire, until recycle.
+// headers returns the table of headers to publish. The caller passes it to recycle when it is no longer needed.
 func (p *prepared) headers(ofRoute amqp.Table) amqp.Table {
 	t := userHeaders(p.user, p.added)
 	maps.Copy(t, p.own)
@@ -325,13 +323,13 @@ func (p *prepared) headers(ofRoute amqp.Table) amqp.Table {
 	return t
 }
 
-// tellOffset is the difference between clocks from which on a message tells it. The store
-// corrects for no less.
+// tellOffset is the smallest difference between clocks that a message reports. The store does not correct smaller
+// ones.
 const tellOffset = 20 * time.Millisecond
 
-// stamp returns the instant at which a message says it was sent. If the clock of its due instant is
-// behind this process's, it goes by that clock: this process's may be the wrong one, and would
-// make the message late. If it is ahead, a header tells by how much.
+// stamp returns the timestamp property for a message that is sent now. If the due time's clock is behind this
+// process's clock, stamp uses the due time's clock, because this process's clock may be the wrong one and would
+// make the message late. If it is ahead, a header carries the difference instead.
 func stamp(now time.Time, offset time.Duration) time.Time {
 	if offset <= -tellOffset {
 		return now.Add(offset)
@@ -339,18 +337,18 @@ func stamp(now time.Time, offset time.Duration) time.Time {
 	return now
 }
 
-// usualFrame is RabbitMQ's frame_max, into which whatever checkHeaders takes fits.
+// usualFrame is RabbitMQ's default frame_max. Any headers that checkHeaders accepts fit into it.
 const usualFrame = 128 << 10
 
-// checkFrame refuses a message whose headers do not fit into a frame of a connection
-// to a broker with a smaller frame_max, which would end that connection.
+// checkFrame rejects a message whose headers do not fit into a frame of this connection. On a broker with a
+// frame_max below the default, such a message would end the connection.
 func checkFrame(most int, p *prepared, ofRoute amqp.Table) error {
 	if most == 0 || most >= usualFrame {
 		return nil
 	}
 	headers := p.headers(ofRoute)
 	defer recycle(headers)
-	m := table.Measure{Size: 128} // the frame itself, an instant, and properties of a fixed length
+	m := table.Measure{Size: 128} // the frame itself, a time, and properties of fixed length
 	m.Table(headers, 0)
 	x := &p.pub
 	for _, s := range []string{x.ContentType, x.ContentEncoding, x.CorrelationId, x.ReplyTo, x.Expiration, x.MessageId, x.Type, x.UserId, x.AppId} {
@@ -362,8 +360,9 @@ func checkFrame(most int, p *prepared, ofRoute amqp.Table) error {
 	return nil
 }
 
-// checkPriority asks whether a message may go its way with its priority. That of
-// one which a consumer sends on is lowered: its sender is not here to be told.
+// checkPriority rejects a priority that the delay queues do not support. If the message is one that a consumer
+// publishes in place of a received one, it lowers the priority instead, because the original sender cannot be
+// told.
 func (c *Client) checkPriority(sess *session, p *prepared, route *topology.Route) error {
 	if p.way != delayed || route.Hops == 0 {
 		return nil
@@ -375,10 +374,9 @@ func (c *Client) checkPriority(sess *session, p *prepared, route *topology.Route
 	return err
 }
 
-// sizes remembers the largest body that the broker takes, where that is less
-// than Config.MaxBody. The broker tells it only by closing the channel that all
-// senders share, so it is not asked again for each message, but once in a while:
-// its max_message_size may have been raised.
+// sizes remembers the broker's maximum message size if it is smaller than Config.MaxBody. The broker reports its
+// limit only by closing the channel that all senders share. The limit is therefore not tested with every message,
+// but only once per askAgain, in case max_message_size has been raised.
 type sizes struct{ last atomic.Pointer[sizeLimitSeen] }
 
 type sizeLimitSeen struct {
@@ -386,12 +384,12 @@ type sizeLimitSeen struct {
 	at    time.Time
 }
 
-// askAgain is how long a limit stands.
+// askAgain is how long a learned limit is applied.
 const askAgain = time.Minute
 
 func (s *sizes) learn(limit int, now time.Time) { s.last.Store(&sizeLimitSeen{limit, now}) }
 
-// check refuses a body over a limit that was learnt lately.
+// check rejects a body that is larger than a recently learned limit.
 func (s *sizes) check(size int, now time.Time) error {
 	if l := s.last.Load(); l != nil && size > l.limit && now.Sub(l.at) < askAgain {
 		return brokerLimit(size, l.limit)

@@ -22,29 +22,26 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Declaration is what a Client may create on the broker.
+// Declaration says what a Client may create on the broker.
 type Declaration string
 
 const (
-	// DeclareMissing creates the strategy's topology, and destination queues
-	// that do not exist. It needs configure permission. It is the default.
+	// DeclareMissing creates the strategy's topology, and destination queues that do not exist. It needs the
+	// configure permission. It is the default.
 	DeclareMissing Declaration = "missing"
-	// DeclareListed creates the strategy's topology and the destinations in
-	// Config.Destinations. Any other destination is refused with a
-	// *topology.DestinationError, so that a typo does not create a queue that
-	// nobody reads; except a queue for replies that the broker has named.
+	// DeclareListed creates the strategy's topology and the destinations in Config.Destinations. Any other
+	// destination is refused with a *topology.DestinationError, so that a typo does not create a queue without
+	// consumers. Broker-named reply queues are the exception: they need not be listed.
 	DeclareListed Declaration = "listed"
-	// DeclareNothing checks that things exist and creates none: for clients
-	// without configure permission, after `rabbitdelay apply`. It assumes that
-	// objects exist which the user may not see (since RabbitMQ 4.3 that needs
-	// some right to them). It binds its destinations again, because AMQP has no
-	// other way to check a binding; that needs write on the destination's queue
-	// and read on the delivery exchange. Without these Send fails with a
-	// *topology.DestinationError.
+	// DeclareNothing checks that objects exist and creates none. Use it for clients without the configure
+	// permission, after `rabbitdelay apply`. It assumes that objects which the user may not see exist (since
+	// RabbitMQ 4.3, seeing an object needs some permission on it). It re-binds its destinations, the only way AMQP
+	// offers to check a binding, which needs write on the destination's queue and read on the delivery exchange.
+	// Without these permissions Send fails with a *topology.DestinationError.
 	DeclareNothing Declaration = "nothing"
 )
 
-// Defaults of Config, and of a consumer.
+// Defaults of Config and of consumers. DefaultMaxBody and DefaultHeldBytes are in bytes.
 const (
 	DefaultHeartbeat       = 10 * time.Second
 	DefaultDialTimeout     = 10 * time.Second
@@ -61,109 +58,101 @@ const (
 	DefaultHeldBytes    = 64 << 20
 )
 
-// Config configures a Client. Only URL, or URLs, is required; zero values take
-// the defaults given at each field.
+// Config configures a Client. Only URL or URLs is required. All other fields have the defaults given here, which
+// apply to zero values.
 type Config struct {
-	// URL of the broker, amqp:// or amqps://. User and password are
-	// percent-encoded. They never appear in logs or errors.
+	// URL is the broker's URL, amqp:// or amqps://. The user and password in it are percent-encoded. They never
+	// appear in logs or errors.
 	URL string
-	// URLs are further nodes of the same cluster. Those and URL are tried in a
-	// random order, each before one is tried again; after a lost connection the
-	// others come first.
+	// URLs lists further nodes of the same cluster. The client tries these and URL in random order, each of them
+	// once before it tries any of them again. After a lost connection it tries the other nodes first.
 	URLs []string
-	// Login returns user and password, instead of those of the URLs, each time a
-	// connection is made: from a file or a vault where passwords are renewed. Its
-	// errors count as a broker that does not answer, and must not contain the
-	// password. ctx ends with DialTimeout.
+	// Login returns the user and password to use in place of those in the URLs. It is called for each new
+	// connection, so it can read credentials that are rotated, from a file or a vault for example. Its errors are
+	// treated like a broker that does not answer, and must not contain the password. Its ctx ends after
+	// DialTimeout.
 	Login func(ctx context.Context) (username, password string, err error)
-	// TLS configures amqps: roots, client certificates, server name. Default:
-	// the system's roots and the host of the URL.
+	// TLS configures amqps connections: root CAs, client certificates and server name. By default the client uses
+	// the system's root CAs and the URL's host.
 	TLS *tls.Config
-	// GetTLS returns the TLS configuration at each handshake, instead of TLS; see
-	// package tlsfiles. The client copies what it returns.
+	// GetTLS returns the TLS configuration for each handshake and takes precedence over TLS. See package tlsfiles
+	// for one that reloads certificates. The client clones the returned value.
 	GetTLS func() *tls.Config
-	// ExternalAuth authenticates by the client certificate (SASL EXTERNAL; the
-	// broker needs rabbitmq_auth_mechanism_ssl) instead of the URL's user.
+	// ExternalAuth authenticates with the client certificate (SASL EXTERNAL) in place of the URL's user. The
+	// broker needs the plugin rabbitmq_auth_mechanism_ssl.
 	ExternalAuth bool
 
-	// Dial makes the connection below AMQP and TLS, instead of the default TCP
-	// dialer: in memory to an amqptest.Server, through a proxy, over a socket with
-	// options of its own. Network is "tcp" and addr host and port of the URL; ctx
-	// ends with DialTimeout.
+	// Dial makes the network connection below AMQP and TLS, in place of the default TCP dialer. Use it to connect
+	// in memory to an amqptest.Server, through a proxy, or over a socket with special options. network is "tcp",
+	// and addr is the host and port of the URL. Its ctx ends after DialTimeout.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
-	// Strategy delays the messages. Default: dlx.NewBucket with the clock layout
-	// (10 ms) on quorum queues.
+	// Strategy delays the messages. The default is dlx.NewBucket with the clock layout (10 ms) on quorum queues.
 	Strategy Strategy
-	// QueueType of destination queues that the client creates, default quorum.
+	// QueueType is the type of the destination queues that the client creates. The default is quorum.
 	QueueType topology.QueueType
-	// Declare is what the client may create, default DeclareMissing.
+	// Declare says what the client may create on the broker. The default is DeclareMissing.
 	Declare Declaration
-	// Destinations sets retry policies and dead-letter queues by destination
-	// queue; queues that are not listed take the defaults.
+	// Destinations sets retry policies, dead-letter queues and leads by destination. Destinations that are not
+	// listed use the defaults.
 	Destinations []topology.Destination
 
-	// ConnectionName is shown by the broker's management, default "rabbitdelay".
+	// ConnectionName is the name that RabbitMQ's management UI shows, at most 200 bytes. The default is
+	// "rabbitdelay".
 	ConnectionName string
-	// Heartbeat interval, default 10 s, 1 s to 65535 s. A dead connection is
-	// noticed within three of them. "?heartbeat=SECONDS" in a URL overrides it;
-	// 0 there takes the broker's own.
+	// Heartbeat is the heartbeat interval, 1 s to 65535 s. The default is 10 s. A dead connection is noticed
+	// within three intervals. A "?heartbeat=SECONDS" in a URL overrides it, where 0 stands for the broker's own
+	// interval.
 	Heartbeat time.Duration
-	// DialTimeout bounds the TCP, TLS and AMQP handshakes together, default 10 s.
+	// DialTimeout bounds the TCP, TLS and AMQP handshakes together. The default is 10 s.
 	DialTimeout time.Duration
-	// ReconnectMin and ReconnectMax bound the jittered exponential back-off
-	// between attempts to connect, defaults 100 ms and 10 s. The client never
-	// gives up.
+	// ReconnectMin and ReconnectMax bound the jittered exponential back-off between attempts to connect. The
+	// defaults are 100 ms and 10 s. The client never stops trying.
 	ReconnectMin, ReconnectMax time.Duration
-	// SendTimeout bounds Send and SendBatch when their context has no deadline,
-	// default 30 s.
+	// SendTimeout bounds Send, SendBatch and SendEach if their context has no deadline. The default is 30 s.
 	SendTimeout time.Duration
-	// RecheckInterval is how long a destination counts as declared and bound,
-	// default 1 min. The first send after that checks it again in the
-	// background, so that a deleted destination is back before most of its
-	// waiting messages are due.
+	// RecheckInterval is how long the client assumes that a destination is still declared and bound. The default
+	// is 1 min. The first send after that checks the destination again in the background, so a deleted destination
+	// is restored before most of the messages waiting for it are due.
 	RecheckInterval time.Duration
-	// MaxRouteQueues is how many route queues this client may make, default
-	// 100, 1 to 100,000. An exchange destination needs one for each routing
-	// key to which something is delayed, and it stays for ever; existing ones do not
-	// count. Beyond the limit
-	// Send fails with a *topology.DestinationError before creating anything, so
-	// that order numbers in routing keys do not fill the broker.
+	// MaxRouteQueues is how many route queues this client may create, 1 to 100,000. The default is 100. An
+	// exchange destination needs a route queue for each routing key with delayed messages, and a route queue is
+	// never deleted. Existing ones do not count. At the limit, Send fails with a *topology.DestinationError before
+	// it creates anything, so that order numbers in routing keys do not fill the broker with queues.
 	MaxRouteQueues int
-	// MaxInFlight is the number of messages that may await their confirm,
-	// default 1024, half of which may be for one queue; a body over 16 KiB
-	// counts as several messages. Send waits at the limit. Messages of a queue
+	// MaxInFlight is the number of messages that may await their confirm. The default is 1024, of which one queue
+	// may take half. A body over 16 KiB counts as several messages. At the limit, Send waits. Messages for a queue
 	// that has confirmed nothing for a second do not count.
 	MaxInFlight int
-	// MaxBody is the largest body accepted, in bytes, default 16 MiB (the
-	// broker's own max_message_size since 4.0). If the broker's limit is lower,
-	// the broker refuses the first message over it, and the client refuses
-	// further ones for a minute.
+	// MaxBody is the largest accepted body in bytes. The default is 16 MiB, which is also the default of the
+	// broker's max_message_size since 4.0. If the broker's limit is lower, the broker refuses the first message
+	// above it, and the client refuses further ones for a minute.
 	MaxBody int
-	// HeldBytes is how many bytes of messages each consumer makes room for while it holds
-	// them until their instant (Lead), default 64 MiB; WithHeldBytes, which says more, takes
-	// precedence.
+	// HeldBytes is the size in bytes of the messages for which each consumer enlarges its buffer while it holds
+	// messages until their due time (see Lead). The default is 64 MiB. WithHeldBytes explains the limit, and
+	// overrides it for one consumer.
 	HeldBytes int
 
-	// Lead is how long before its instant a delayed message reaches the consumer of its
-	// queue, which holds it until then: so neither the resolution nor the broker's own
-	// lateness, as long as it is shorter, makes it late. Default 0, at most a minute. Only
-	// consumers that hold messages may read such queues: those of this package, and
-	// others as docs/wire.md says. A lead of its own (Destinations) takes precedence;
-	// exchanges and the broker's queues for replies have no other. The ttl strategy has
-	// none, nor does a message with a Tolerance.
+	// Lead is how long before its due time a delayed message is delivered to the consumer of its queue, which
+	// holds it until then. With a lead, neither the strategy's resolution nor the broker's own lateness makes a
+	// message late as long as they are shorter than the lead. The default is 0, the maximum is a minute.
+	//
+	// Only consumers that hold messages may read such queues: those of this package, and others that do what
+	// docs/wire.md describes. A Lead in Destinations takes precedence. For exchanges and broker-named reply
+	// queues, only a Lead in Destinations applies. There is no lead with the ttl strategy, or for a message with a
+	// Tolerance.
 	Lead time.Duration
 
-	// Now is this process's wall clock, default time.Now: a test gives one that is wrong.
+	// Now returns this process's wall clock time. The default is time.Now. Tests can set a clock that is wrong.
 	Now func() time.Time
-	// Logger, default silent, but for one line to slog.Default while Open waits in
-	// vain.
+	// Logger receives the client's log. By default the client logs nothing, except one line to slog.Default when
+	// Open has waited for the broker for 3 s.
 	Logger *zap.Logger
-	// Hooks observe sends, handlers and connections; see Hook.
+	// Hooks observe sends, handlers and connections. See Hook.
 	Hooks []Hook
 }
 
-// WithDefaults returns the configuration with its defaults filled in.
+// WithDefaults returns the configuration with the defaults filled in.
 func (c Config) WithDefaults() Config {
 	setDefault(&c.QueueType, topology.Quorum)
 	setDefault(&c.Declare, DeclareMissing)
@@ -197,8 +186,9 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// Validate checks every field, after WithDefaults, and reports all problems at
-// once. An error about a value is also a *topology.FieldError.
+// Validate checks every field and reports all problems together. Call it on the result of WithDefaults. Every
+// error wraps ErrConfig. An error about a value that is out of range or not one of the allowed values is also a
+// *topology.FieldError.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(field, format string, args ...any) {
@@ -259,7 +249,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// destination returns a queue with its configured retry policy and dead-letter queue.
+// destination returns the destination of a queue with its configured retry policy and dead-letter queue.
 func (c Config) destination(queue string) topology.Destination {
 	for _, d := range c.Destinations {
 		if d.Queue == queue {
@@ -269,7 +259,7 @@ func (c Config) destination(queue string) topology.Destination {
 	return topology.Destination{Queue: queue}
 }
 
-// lead returns how long before its instant a message reaches a destination.
+// lead returns how long before its due time a message is delivered to the destination.
 func (c Config) lead(dest topology.Destination) time.Duration {
 	for i := range c.Destinations {
 		if d := &c.Destinations[i]; d.Lead != nil && d.Queue == dest.Queue && d.Exchange == dest.Exchange && d.RoutingKey == dest.RoutingKey {
@@ -282,7 +272,7 @@ func (c Config) lead(dest topology.Destination) time.Duration {
 	return c.Lead
 }
 
-// anyLead returns a lead that messages of the client may have, and its field; 0 for none.
+// anyLead returns the first positive lead in the configuration and its field's name, or 0 if there is none.
 func (c Config) anyLead() (field string, lead time.Duration) {
 	for i, d := range c.Destinations {
 		if d.Lead != nil && *d.Lead > 0 {
@@ -292,7 +282,7 @@ func (c Config) anyLead() (field string, lead time.Duration) {
 	return "Lead", c.Lead
 }
 
-// wire is how a client of this configuration connects.
+// wire returns the connection settings.
 func (c Config) wire() wire.Config {
 	nodes := c.URLs
 	if c.URL != "" || len(c.URLs) == 0 {
@@ -305,7 +295,7 @@ func (c Config) wire() wire.Config {
 	}
 }
 
-// tlsFor returns the TLS configuration of one handshake.
+// tlsFor returns the TLS configuration for one handshake.
 func (c Config) tlsFor(uri amqp.URI) (*tls.Config, error) {
 	switch {
 	case c.GetTLS != nil:
@@ -323,19 +313,19 @@ func (e *configError) Error() string        { return ErrConfig.Error() + ": " + 
 func (e *configError) Unwrap() error        { return e.err }
 func (e *configError) Is(target error) bool { return target == ErrConfig }
 
-// maxConnectionName leaves it readable in the management's lists.
+// maxConnectionName keeps the name readable in the lists of the management UI.
 const maxConnectionName = 200
 
-// listed refuses, with DeclareListed, what is not in Config.Destinations: neither
-// a destination there nor the dead-letter queue of one. A queue that the broker has named
-// cannot be listed, and nobody creates it by mistake.
+// listed returns the error of Config.Listed.
 func (c *Client) listed(dest topology.Destination) error { return c.cfg.Listed(dest) }
 
-// Listed is that of the client's configuration.
+// Listed returns the error of Config.Listed for the client's configuration.
 func (c *Client) Listed(dest topology.Destination) error { return c.cfg.Listed(dest) }
 
-// Listed returns the error with which a client of this configuration refuses a
-// destination that DeclareListed leaves out; nil with another Declare.
+// Listed returns the error with which a client refuses a destination that is missing from Destinations when
+// Declare is DeclareListed. It returns nil if the destination is listed, is the dead-letter queue of a listed
+// destination, or is a broker-named queue, which nobody creates by mistake. It always returns nil with another
+// Declare.
 func (c Config) Listed(dest topology.Destination) error {
 	if c.Declare != DeclareListed || dest.ServerNamed() {
 		return nil
@@ -356,7 +346,7 @@ func (c Config) Listed(dest topology.Destination) error {
 		Reason: fmt.Sprintf("is not a destination of the configuration, and only those may be used (declare: listed): %s", some(names))}, c.Destinations}
 }
 
-// unlistedError is that of Listed.
+// unlistedError is the error of Listed.
 type unlistedError struct {
 	*topology.DestinationError
 
@@ -365,12 +355,13 @@ type unlistedError struct {
 
 func (e *unlistedError) Unwrap() error { return e.DestinationError }
 
-// Listed are the destinations of which none is the one that is refused.
+// Listed returns the destinations in the configuration.
 func (e *unlistedError) Listed() []topology.Destination { return e.list }
 
-// maxNamed is how many destinations an error names.
+// maxNamed is the maximum number of destinations that an error names.
 const maxNamed = 10
 
+// some joins the first maxNamed names and counts the rest.
 func some(names []string) string {
 	if more := len(names) - maxNamed; more > 0 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), more)
@@ -378,8 +369,8 @@ func some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// strategy is the one that was given, or the default. It refuses one that has no delay less
-// a lead.
+// strategy returns the configured strategy, or the default. It refuses the ttl strategy together with a lead,
+// because a declared delay minus a lead is not a declared delay.
 func (c Config) strategy() (Strategy, error) {
 	if c.Strategy == nil {
 		return dlx.NewBucket(dlx.BucketConfig{})
@@ -390,37 +381,34 @@ func (c Config) strategy() (Strategy, error) {
 	return c.Strategy, nil
 }
 
-// Strategy turns a delay into a place to publish. It does no I/O, so that the same
-// configuration has the same answer in every process. Packages dlx and plugin
-// implement it without importing this package.
+// Strategy decides where to publish a message so that it is delivered after a delay. It does no I/O, so the same
+// configuration gives the same answers in every process. Packages dlx and plugin implement it without importing
+// this package.
 type Strategy interface {
-	// Name is ttl, bucket, nservicebus, celery, plugin, native or auto.
+	// Name returns ttl, bucket, nservicebus, celery, plugin, native or auto.
 	Name() string
-	// Prefix begins the names of all broker objects, also of those that the client
-	// makes: route queues, the lock.
+	// Prefix returns the prefix of the names of all broker objects, including those that the client creates: route
+	// queues and the lock.
 	Prefix() string
-	// Topology is what must exist on the broker, the delivery exchange and the
-	// parked queue included.
+	// Topology returns the objects that must exist on the broker, including the delivery exchange and the parked
+	// queue.
 	Topology() topology.Topology
-	// Bindings connect the delivery exchange with one destination. They assume
-	// that the destination's target queue exists.
+	// Bindings returns the bindings that connect the delivery exchange to a destination. The destination's target
+	// queue must exist before they are declared.
 	Bindings(dest topology.Destination) []topology.Binding
-	// Route returns where to publish a message that is due after delay. The
-	// route's own delay is at least delay; with a tolerance it may be up to
-	// delay + tolerance if that saves hops. A delay of 0 goes straight to the
-	// destination. Errors are *topology.DelayError or *topology.KeyError.
+	// Route returns where to publish a message that is due after delay. The delay of the route is at least delay.
+	// With a tolerance, it may be up to delay + tolerance if that saves hops. A delay of 0 uses no delay queue.
+	// Errors are *topology.DelayError or *topology.KeyError.
 	Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error)
-	// MaxDelay is the longest delay that Route accepts.
+	// MaxDelay returns the longest delay that Route accepts.
 	MaxDelay() time.Duration
 }
 
-// Canary is a Strategy whose routes may have an InstantHeader. A broker that
-// ignores the header would deliver their messages at once, so a Client sends none
-// of them on a connection before messages of its own have proven, on that
-// connection, that they wait.
+// Canary is a Strategy whose routes may have an InstantHeader. A broker that ignores this header would deliver the
+// messages immediately. Therefore a Client uses such routes on a connection only after test messages on that
+// connection have shown that the broker delays them.
 type Canary interface {
-	// Canary returns the bindings that lead to a queue, which the client declares for
-	// it, and a route to there through each queue in which messages wait. Without
-	// routes there is nothing to prove.
+	// Canary returns the bindings that lead to a test queue, which the client declares, and one route to it
+	// through each queue in which messages wait. If there are no routes, nothing needs to be tested.
 	Canary(queue string) ([]topology.Binding, []topology.Route)
 }

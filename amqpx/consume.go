@@ -17,43 +17,42 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// Consume runs handler on the messages of queue, until ctx is cancelled or the
-// client is closed; then it stops the intake, lets running handlers finish
-// (WithDrainTimeout), and returns nil, or ErrDrainTimeout. Messages that were
-// handed out and not begun go back to the queue at once. For a broker that does not
-// answer it waits 2 s at most, and no longer than the drain time. It survives lost
-// connections, and a deleted queue, which it declares and binds again. Until
-// its first message can be taken, a refusal by the broker that lasts for 2 s is
-// final, and the error wraps an *amqp091.Error: credentials, access,
-// conflicting arguments, or a queue that is exclusive to another connection or
-// missing without the right to declare it. Later Consume retries without end
-// and logs it once a minute.
+// Consume runs handler on the messages of queue until ctx is cancelled or the client is closed. It then stops the
+// intake, waits for running handlers (WithDrainTimeout), and returns nil, or ErrDrainTimeout. Messages that no
+// handler has started on go back to the queue immediately. For a broker that does not answer, it waits at most 2
+// s, and no longer than the drain time.
 //
-// The broker ends the whole connection (541) when a queue is consumed whose process is gone. Consume then goes on
-// with a connection for this queue alone, so that the client's other consumers keep theirs, and retries until the
-// queue is back; Health and ConsumerStats.Connection show that.
+// Consume survives lost connections, and also a deleted queue, which it declares and binds again. Until it has
+// started to consume for the first time, a refusal by the broker that lasts for 2 s is final, and the error wraps
+// an *amqp091.Error. Examples are refused credentials or access, conflicting arguments, and a queue that is
+// exclusive to another connection, or that is missing while the user may not declare it. After that, Consume
+// retries without end and logs the failure once a minute.
 //
-// A queue to which no retry could be sent is refused with ErrConfig: one that
-// belongs to a delay strategy, such as delay.parked, or whose name is too long. So is a
-// stream, whose messages stay when they are acknowledged.
+// The broker ends the whole connection (541) when a queue is consumed whose process is gone. Consume then
+// continues on a separate connection for this queue, so that the client's other consumers keep theirs, and retries
+// until the queue is back. Health and ConsumerStats.Connection show this.
 //
-// A message is acknowledged only after its handler returned nil, or after its
-// retry or its dead letter was confirmed by the broker.
+// Consume refuses with ErrConfig a queue to which no retry could be sent: one that belongs to a delay strategy,
+// such as delay.parked, or one whose name is too long. It also refuses a stream, because a stream keeps messages
+// when they are acknowledged.
 //
-// Errors are a *ConsumeError. ConsumeAll consumes several queues.
+// A message is acknowledged only after its handler has returned nil, or after the broker has confirmed its retry
+// or its dead letter.
+//
+// The error is a *ConsumeError. To consume several queues, use ConsumeAll.
 func (c *Client) Consume(ctx context.Context, queue string, handler Handler, opts ...ConsumeOption) error {
 	return c.ConsumeAll(ctx, Consumer{queue, handler, opts})
 }
 
-// Consumer is one call of Consume, as ConsumeAll takes it.
+// Consumer holds the arguments of one Consume, for ConsumeAll.
 type Consumer struct {
 	Queue   string
 	Handler Handler
 	Options []ConsumeOption
 }
 
-// ConsumeError is what Consume and ConsumeAll return: why the consumer of a queue ended, or
-// did not begin.
+// ConsumeError is the error of Consume and ConsumeAll. It says why the consumer of a queue ended or could not
+// start.
 type ConsumeError struct {
 	Queue string
 	Err   error
@@ -64,10 +63,10 @@ func (e *ConsumeError) Error() string { return fmt.Sprintf("consume %s: %v", e.Q
 // Unwrap returns the cause.
 func (e *ConsumeError) Unwrap() error { return e.Err }
 
-// ConsumeAll is Consume for several queues. It runs until ctx is cancelled or the client is
-// closed, and ends all when one ends for good, so that no process goes on with half of its
-// consumers. Nothing is consumed unless all consumers are valid. It returns when all have
-// ended; the error joins a *ConsumeError for each queue that has one.
+// ConsumeAll is like Consume, for several queues. It runs until ctx is cancelled or the client is closed. If one
+// consumer stops for good, ConsumeAll stops all of them, so that no process continues with only some of its
+// consumers. It starts none unless all of them are valid. It returns when all have ended. The error joins a
+// *ConsumeError for each consumer that failed.
 func (c *Client) ConsumeAll(ctx context.Context, consumers ...Consumer) error {
 	if len(consumers) == 0 {
 		return fmt.Errorf("%w: no consumers; give ConsumeAll one for each queue", ErrConfig)
@@ -94,7 +93,7 @@ func (c *Client) ConsumeAll(ctx context.Context, consumers ...Consumer) error {
 	return joinConsumers(consumers, errs)
 }
 
-// joinConsumers joins the errors of consumers, each with its queue; nil if there are none.
+// joinConsumers wraps each error in a *ConsumeError and joins them. It returns nil if there are none.
 func joinConsumers(consumers []Consumer, errs []error) error {
 	var all []error
 	for i, err := range errs {
@@ -105,7 +104,7 @@ func joinConsumers(consumers []Consumer, errs []error) error {
 	return errors.Join(all...)
 }
 
-// runConsumer runs a consumer to its end.
+// runConsumer registers a consumer, runs it, and removes it when it ends.
 func (c *Client) runConsumer(ctx context.Context, k *consumer) error {
 	if err := c.startConsuming(k); err != nil {
 		return err
@@ -165,11 +164,11 @@ func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption
 	return k, nil
 }
 
-// wantHandler is what to give Consume instead of a nil handler.
+// wantHandler tells the caller what to pass to Consume in place of a nil handler.
 const wantHandler = "expected a function. JSON makes no handler of a nil function; schedule.Handler and idempotency.Handler " +
 	"make none of a nil function or a nil database: on a pool of pgx use pgxtx.TaskHandler and pgxtx.IdempotentHandler"
 
-// consumable returns why no consumer can have a queue, whatever its options; nil if one can.
+// consumable returns an error if the queue cannot be consumed, whatever the consumer's options.
 func (c *Client) consumable(queue string) error {
 	if queue == "" || len(queue) > topology.MaxRoutingKey || !isName(queue) {
 		return fmt.Errorf("%w: queue: %q; expected a name of 1 to %d bytes of UTF-8 without line breaks", ErrConfig, queue, topology.MaxRoutingKey)
@@ -180,7 +179,7 @@ func (c *Client) consumable(queue string) error {
 	return c.listed(topology.Destination{Queue: queue})
 }
 
-// checkRoutes refuses what could be consumed and then neither retried nor
+// checkRoutes returns an error if the queue's messages could be consumed, but then neither retried nor
 // dead-lettered.
 func (k *consumer) checkRoutes() error {
 	if err := k.c.routesBack(k.queue, k.possible(k.retry.Backoff), k.possible(k.retry.MaxBackoff)); err != nil {
@@ -192,9 +191,8 @@ func (k *consumer) checkRoutes() error {
 	return nil
 }
 
-// routesBack refuses a queue to which a message could not come back after each of the
-// delays. auto may choose another strategy for another delay, and so leave less room in the
-// routing key for the queue's name.
+// routesBack returns an error if a message could not return to the queue after one of the delays. The strategy
+// auto may use different strategies for different delays, which may allow queue names of different lengths.
 func (c *Client) routesBack(queue string, delays ...time.Duration) error {
 	for _, delay := range delays {
 		_, err := c.strategy.Route(topology.Destination{Queue: queue}, delay, 0)
@@ -210,8 +208,8 @@ func (c *Client) routesBack(queue string, delays ...time.Duration) error {
 	return nil
 }
 
-// startConsuming counts a consumer, or without one a run of package inspect, and opens the
-// consuming connection for the first consumer.
+// startConsuming registers a consumer or, if k is nil, a run of package inspect. It opens the consuming connection
+// for the first consumer.
 func (c *Client) startConsuming(k *consumer) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -242,7 +240,7 @@ func (k *consumer) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(k.c.stop, cancel)()
-	// Values of the caller's context reach the handlers; its end does not.
+	// Handlers get the values of the caller's context, but not its cancellation.
 	handlers, endHandlers := context.WithCancel(context.WithoutCancel(ctx))
 	defer endHandlers()
 	k.handlers, k.ending = handlers, ctx
@@ -259,7 +257,7 @@ func (k *consumer) run(ctx context.Context) error {
 			k.become(ConsumerEnding, nil)
 			returned := k.beginHandBack(sub)
 			err := k.awaitDrain(endHandlers)
-			k.unsubscribe(sub, returned) // not before: handlers acknowledge on its channel
+			k.unsubscribe(sub, returned) // only now, because handlers acknowledge on its channel
 			return err
 		}
 		k.down(err)
@@ -271,12 +269,12 @@ func (k *consumer) run(ctx context.Context) error {
 			attempt = 1
 		}
 		k.restarts.Warn(k.log, sparse.Kind(err), "consumer ended; starting again", zap.Error(err))
-		_ = wait.For(ctx, wait.Backoff(k.c.cfg.ReconnectMin, k.c.cfg.ReconnectMax, attempt)) // serve finds out
+		_ = wait.For(ctx, wait.Backoff(k.c.cfg.ReconnectMin, k.c.cfg.ReconnectMax, attempt)) // if ctx has ended, serve notices
 	}
 }
 
-// serve takes messages from one connection until that, or ctx, ends. The
-// subscription stays open, for acknowledgements; it is nil when there was none.
+// serve consumes on one connection until the subscription or ctx ends. The returned subscription stays open for
+// acknowledgements. It is nil if none was started.
 func (k *consumer) serve(ctx context.Context) (*subscription, error) {
 	sess, err := k.connection(ctx)
 	if err != nil {
@@ -290,8 +288,8 @@ func (k *consumer) serve(ctx context.Context) (*subscription, error) {
 	return sub, k.intake(ctx, sub)
 }
 
-// stepAside takes a subscription off its queue. Its channel stays open until the handlers of its
-// messages have ended.
+// stepAside ends a subscription in the background. It cancels the consumers immediately, but keeps the channel
+// open until the handlers of its messages have ended.
 func (k *consumer) stepAside(s *subscription) {
 	k.leaving.Go(func() {
 		<-k.beginHandBack(s)
@@ -300,9 +298,9 @@ func (k *consumer) stepAside(s *subscription) {
 	})
 }
 
-// unsubscribe ends the subscription when what was not begun has been returned. It waits for
-// the broker at most for wire.CloseWait and the drain time, which is short where the process
-// has to be, and not past the end of Close's context.
+// unsubscribe closes the subscription after the messages that were not handled have been returned to the queue. It
+// waits for the broker for at most wire.CloseWait, no longer than the drain time, which is short in a process that
+// must end quickly, and not past the end of Close's context.
 func (k *consumer) unsubscribe(s *subscription, returned <-chan struct{}) {
 	ctx, cancel := context.WithTimeout(k.c.forced, min(wire.CloseWait, k.drain))
 	defer cancel()
@@ -326,8 +324,8 @@ func (k *consumer) down(err error) {
 	k.become(ConsumerStarting, err)
 }
 
-// awaitDrain waits for what was begun, cancels the handlers' context when the
-// drain time or Close's context is over, and gives them a moment to notice.
+// awaitDrain waits for the running handlers. When the drain time or Close's context is over, it cancels their
+// context and gives them two more seconds.
 func (k *consumer) awaitDrain(cancel func()) error {
 	const notice = 2 * time.Second
 	idle := make(chan struct{})

@@ -10,17 +10,17 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// ConsumeOption tunes one call of Consume.
+// ConsumeOption configures one call of Consume.
 type ConsumeOption func(*consumer)
 
-// expect refuses an option's argument that is not as it has to be. The first one counts.
+// expect records an error if an option's argument is invalid. Only the first error is kept.
 func (k *consumer) expect(ok bool, option string, given any, want string) {
 	if !ok && k.refusal == nil {
 		k.refusal = fmt.Errorf("%w: %s: %v; expected %s", ErrConfig, option, given, want)
 	}
 }
 
-// WithConcurrency sets the number of handlers that run at once, default 16.
+// WithConcurrency sets the maximum number of concurrently running handlers, 1 to 65535. The default is 16.
 func WithConcurrency(n int) ConsumeOption {
 	return func(k *consumer) {
 		k.expect(n >= 1 && n <= maxPrefetch, "WithConcurrency", n, "1 to 65535")
@@ -28,12 +28,13 @@ func WithConcurrency(n int) ConsumeOption {
 	}
 }
 
-// WithPrefetch sets how many unacknowledged messages the broker delivers,
-// including those being handled and those whose retry or dead letter is being
-// published; default four times the concurrency, at most 65535. While half of them are
-// held until their instant (Config.Lead), the consumer makes room for as many more, up to
-// 65535, by further consumers on the broker; a queue with a single active consumer gives
-// those nothing, and needs a prefetch for its rate times the lead.
+// WithPrefetch sets how many unacknowledged messages the broker delivers, 1 to 65535. They include the messages
+// that are being handled and those whose retry or dead letter is being published. The default is four times the
+// concurrency, at most 65535.
+//
+// When messages that are held until their due time (Config.Lead) take half of the prefetch, the consumer doubles
+// it, up to 65535, by starting further consumers on the broker. On a queue with a single active consumer those
+// receive nothing, so set a prefetch of at least the message rate times the lead there.
 func WithPrefetch(n int) ConsumeOption {
 	return func(k *consumer) {
 		k.expect(n >= 1 && n <= maxPrefetch, "WithPrefetch", n, "1 to 65535")
@@ -41,10 +42,12 @@ func WithPrefetch(n int) ConsumeOption {
 	}
 }
 
-// WithHeldBytes sets how many bytes of messages the consumer makes room for while it holds them
-// until their instant (Config.Lead); default Config.HeldBytes, 64 MiB, each message counting 1 KiB besides its body. Beyond
-// that it takes no more places than its prefetch: messages wait in their queue until places are free, and
-// may be late. It does not bound the prefetch itself, whose messages may be of any size.
+// WithHeldBytes sets the size in bytes up to which the consumer enlarges its buffer while it holds messages until
+// their due time (Config.Lead). The default is Config.HeldBytes, 64 MiB. Each message counts as its body plus 1
+// KiB.
+//
+// Above that size the consumer uses only its prefetch. Further messages wait in their queue and may be late. The
+// option does not limit the prefetch itself, whose messages may be of any size.
 func WithHeldBytes(n int) ConsumeOption {
 	return func(k *consumer) {
 		k.expect(n >= 1, "WithHeldBytes", n, "1 or more")
@@ -52,10 +55,10 @@ func WithHeldBytes(n int) ConsumeOption {
 	}
 }
 
-// WithDrainTimeout sets how long running handlers may go on when the consumer ends,
-// before their context is cancelled; default 30 s. One that then returns an error gives its
-// message back. If that is within 2 s, Consume returns nil all the same; ErrDrainTimeout is
-// for handlers that go on for longer.
+// WithDrainTimeout sets how long running handlers may continue when the consumer ends, before their context is
+// cancelled. The default is 30 s. A handler that returns an error after that gives its message back to the queue.
+// If all handlers return within 2 s of the cancellation, Consume returns nil. Otherwise it returns
+// ErrDrainTimeout.
 func WithDrainTimeout(d time.Duration) ConsumeOption {
 	return func(k *consumer) {
 		k.expect(d >= 0, "WithDrainTimeout", d, "0 or more")
@@ -64,16 +67,15 @@ func WithDrainTimeout(d time.Duration) ConsumeOption {
 	}
 }
 
-// WithRetry sets the retry policy, instead of the one in Config.Destinations. Zero
-// fields take the defaults of topology.Retry: 5 attempts, 1 s doubling up to 10 min, none
-// of them repeated at once (Immediate).
+// WithRetry sets the retry policy, in place of the one in Config.Destinations. Zero fields have the defaults of
+// topology.Retry: 5 attempts, a back-off of 1 s that doubles up to 10 min, and no immediate repetitions
+// (Immediate).
 func WithRetry(r topology.Retry) ConsumeOption { return func(k *consumer) { k.retry = r } }
 
-// WithBackoff sets how long a message waits for its next attempt after err,
-// instead of the retry policy's growing delay. The policy's MaxAttempts holds;
-// RetryIn and Snooze take precedence. A delay below 10 ms, such as 0, stands for 1 s, and
-// each is brought to one that the strategy has. It is called at most once for a
-// delivery, from the handlers' goroutines; if it panics, the policy's delay applies.
+// WithBackoff sets how long a message waits for its next attempt after err, in place of the retry policy's growing
+// delay. The policy's MaxAttempts still applies, and RetryIn and Snooze take precedence. A delay below 10 ms, such
+// as 0, becomes 1 s. A delay that the strategy does not have is replaced by one that it has. The function is
+// called at most once per delivery, on the handlers' goroutines. If it panics, the policy's delay applies.
 func WithBackoff(backoff func(d *Delivery, err error) time.Duration) ConsumeOption {
 	return func(k *consumer) {
 		k.expect(backoff != nil, "WithBackoff", "nil", "a function, or no option")
@@ -85,26 +87,25 @@ func WithBackoff(backoff func(d *Delivery, err error) time.Duration) ConsumeOpti
 	}
 }
 
-// WithErrorPolicy sets what becomes of a message by its handler's error: policy returns
-// the error in its place, such as Reject(err), RetryIn(d, err), Snooze(d) or Requeue(err).
-// nil, and an error that it returns unchanged, leave the rest to the retry policy. Errors that
-// ask for something themselves (Reject and so on) and panics do not get there.
+// WithErrorPolicy sets a function that decides, by its handler's error, what happens to a message. policy returns
+// an error to use in place of the handler's, such as Reject(err), RetryIn(d, err), Snooze(d) or Requeue(err). If
+// it returns nil or the same error, the retry policy applies. It is not called for panics, or for errors that
+// already ask for something themselves (Reject and so on).
 //
 //	amqpx.WithErrorPolicy(func(d *amqpx.Delivery, err error) error {
 //		switch {
 //		case errors.Is(err, ErrNoSuchOrder):
-//			return amqpx.Reject(err) // to the dead letters, at once
+//			return amqpx.Reject(err) // dead-letter immediately
 //		case errors.Is(err, ErrBusy):
-//			return amqpx.RetryIn(5*time.Minute, err) // at another pace
+//			return amqpx.RetryIn(5*time.Minute, err) // retry more slowly
 //		case errors.Is(err, ErrProviderDown):
-//			return amqpx.Snooze(time.Minute) // until it is up, without using up attempts
+//			return amqpx.Snooze(time.Minute) // wait until it is up, without using up attempts
 //		}
 //		return nil
 //	})
 //
-// Handlers of package schedule record in the task's row what the policy makes of an error. It
-// is called from the handlers' goroutines, once for each failed run; if it panics, the error
-// stays as it is.
+// Handlers of package schedule record the policy's decision in the task's row. The policy is called on the
+// handlers' goroutines, once per failed run. If it panics, the handler's error is used unchanged.
 func WithErrorPolicy(policy func(d *Delivery, err error) error) ConsumeOption {
 	return func(k *consumer) {
 		k.expect(policy != nil, "WithErrorPolicy", "nil", "a function, or no option")
@@ -115,12 +116,12 @@ func WithErrorPolicy(policy func(d *Delivery, err error) error) ConsumeOption {
 	}
 }
 
-// WithDeadLetterQueue names the queue for messages whose attempts are used up or
-// that were rejected, instead of Config.Destinations' or queue + ".dead".
+// WithDeadLetterQueue names the queue for messages that were rejected or whose attempts are used up. The default
+// is the dead-letter queue in Config.Destinations, or queue + ".dead".
 func WithDeadLetterQueue(name string) ConsumeOption { return func(k *consumer) { k.dead = name } }
 
-// WithMiddleware wraps the handler; the first middleware is the outermost, and
-// those of a second WithMiddleware are within those of the first.
+// WithMiddleware wraps the handler. The first middleware is the outermost. If the option is given more than once,
+// later middleware is inside earlier middleware.
 func WithMiddleware(m ...Middleware) ConsumeOption {
 	return func(k *consumer) { k.middleware = append(k.middleware, m...) }
 }

@@ -15,37 +15,35 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// Handler acts on one message. Its error decides the message's fate: nil
-// acknowledges; Reject(err) dead-letters now; RetryIn(d, err) retries after d;
-// Snooze(d) delivers it again after d without counting an attempt; Requeue(err)
-// gives it back to the queue as it is; any other error, and a panic, retries with
-// the consumer's back-off until MaxAttempts, then dead-letters. The context ends
-// when the consumer's drain time is over.
+// Handler handles one message. Its error decides what happens to the message: nil acknowledges it, Reject(err)
+// dead-letters it immediately, RetryIn(d, err) retries it after d, Snooze(d) delivers it again after d without
+// counting an attempt, and Requeue(err) returns it to the queue unchanged. After any other error, and after a
+// panic, the message is retried with the consumer's back-off until MaxAttempts, and then dead-lettered. The
+// context ends when the consumer's drain time is over.
 type Handler func(ctx context.Context, d *Delivery) error
 
-// Delivery is a received message. Tests of a Handler can build one: an
-// idempotent handler needs ID and Queue, a task handler ID, Version and DueAt.
+// Delivery is a received message. Tests of a Handler can create one: an idempotent handler needs ID and Queue, a
+// task handler needs ID, Version and DueAt.
 type Delivery struct {
 	ID    string // AMQP message-id; empty if the publisher gave none
 	Queue string // the queue it was consumed from
-	// DueAt is the due instant that the publisher asked for, zero without the
-	// header. For a retry it is the instant of the retry.
+	// DueAt is the due time that the publisher asked for, or zero if the message has no such header. For a retry
+	// it is the time of the retry.
 	DueAt time.Time
-	// Attempt counts deliveries by rabbitdelay's own retries, 1 on the first. A
-	// redelivery after a lost connection does not count; since RabbitMQ 4.3 one does
-	// whose handler ran past the broker's consumer timeout.
+	// Attempt counts the attempts to handle the message, 1 on the first delivery. It increases with each of
+	// rabbitdelay's own retries, but not with a redelivery after a lost connection. Since RabbitMQ 4.3, it also
+	// increases if the handler ran past the broker's consumer timeout.
 	Attempt int
-	// MaxAttempts is the consumer's limit: after an error in attempt
-	// MaxAttempts there is no further one.
+	// MaxAttempts is the consumer's limit. After an error in attempt number MaxAttempts there is no further attempt.
 	MaxAttempts int
-	Snoozes     int       // how often it was snoozed
-	Version     int64     // task version, 0 for none
-	Created     time.Time // when the row of that task was written; zero for none
-	Redelivered bool      // the broker may have delivered it before
+	Snoozes     int       // how often the message was snoozed
+	Version     int64     // the task's version; 0 without a task
+	Created     time.Time // when the task's row was written; zero without a task
+	Redelivered bool      // the broker may have delivered the message before
 
-	// Exchange and RoutingKey are where the message was sent to, the same on every
-	// attempt: those of an exchange destination or of a foreign publisher, and ""
-	// and the queue's name for a message to the queue.
+	// Exchange and RoutingKey are the destination that the message was originally sent to. They are the same on
+	// every attempt. For a message to an exchange, or from another publisher, they are that publisher's exchange
+	// and routing key. For a message to a queue, they are "" and the queue's name.
 	Exchange   string
 	RoutingKey string
 
@@ -58,25 +56,25 @@ type Delivery struct {
 	AppID           string
 	Priority        uint8
 	Timestamp       time.Time // when it was sent, whole seconds; zero if absent
-	// Expiration, UserID and DeliveryMode are AMQP's properties. Retries and
-	// snoozes of a foreign publisher's message keep them, with its Timestamp and the
-	// headers CC and x-delay, in the header rabbitdelay-carried.
-	Expiration   string // milliseconds in decimal; empty for none
-	UserID       string // whose the broker found it to be; empty for none
+	// Expiration, UserID and DeliveryMode are AMQP properties. Retries and snoozes of another publisher's message
+	// keep them in the header rabbitdelay-carried, together with its Timestamp and the headers CC and x-delay.
+	Expiration   string // in milliseconds, decimal; empty if absent
+	UserID       string // the user that the broker has verified; empty if absent
 	DeliveryMode uint8  // 1 transient, 2 persistent, 0 absent
-	// Headers are all headers as received.
+	// Headers contains all headers as received.
 	Headers amqp.Table
 
-	deliveries int64 // how often it was delivered before, as far as it says so
-	returns    int64 // how often it came back to its queue, as far as that counts
-	acquired   int64 // how often it was handed out before, as far as the broker says so
-	returned   int64 // how often a consumer sent it back before its instant
+	deliveries int64 // how often it was delivered before, as far as its headers say
+	returns    int64 // how often it came back to its queue, as far as the broker counts that
+	acquired   int64 // how often the broker delivered it before, as far as the broker says
+	returned   int64 // how often a consumer sent it back before its due time
 
-	received *received // nil in a Delivery that a test made
+	received *received // nil in a Delivery that Consume has not received
 }
 
-// DueSince is DueAt, or when its task was written, or else when it was sent, if that is the instant 0,
-// which means immediately: the instant to show, and to count lateness from.
+// DueSince returns the time from which to count lateness, and the time to show to users. It is DueAt, except if
+// DueAt is the Unix epoch, which means immediately. It is then the time when the task was written or, without a
+// task, the time when the message was sent.
 func (d *Delivery) DueSince() time.Time {
 	switch {
 	case d.DueAt.UnixMilli() != 0:
@@ -87,17 +85,16 @@ func (d *Delivery) DueSince() time.Time {
 	return d.Timestamp
 }
 
-// received is what a Delivery has of its consumer. Copies of a Delivery share it.
+// received is the part of a Delivery that its consumer sets. Copies of the Delivery share it.
 type received struct {
 	consumer  *consumer
 	once      sync.Once
-	backoff   time.Duration // before the next attempt, decided once
-	immediate atomic.Int32  // runs that may follow at once, in this attempt
+	backoff   time.Duration // before the next attempt; computed once
+	immediate atomic.Int32  // how many immediate runs are left in this attempt
 }
 
-// ReadDelivery reads a message that was received from a queue otherwise than by Consume. It
-// takes whatever comes: headers of other types than expected count as absent. Prefix is that
-// of the delay objects, Strategy.Prefix.
+// ReadDelivery converts a message that was received without Consume. It accepts any message, and treats headers of
+// an unexpected type as absent. prefix is the prefix of the delay objects, Strategy.Prefix.
 func ReadDelivery(raw amqp.Delivery, queue, prefix string) *Delivery {
 	p := header.Of(&raw)
 	d := &Delivery{
@@ -131,16 +128,15 @@ func ReadDelivery(raw amqp.Delivery, queue, prefix string) *Delivery {
 		d.returned = min(max(n, 0), math.MaxInt32)
 	}
 	if _, carried := raw.Headers[HeaderCarried]; carried && !naming.Reserved(prefix, raw.Exchange) {
-		// Not by a consumer of ours. The broker has compared the property with who was
-		// logged in; a header anybody may write.
+		// The message was not published by a rabbitdelay consumer. The broker has verified the property against
+		// the publisher's login, whereas any publisher can write the header.
 		d.UserID = raw.UserId
 	}
 	d.Exchange, d.RoutingKey = header.SentTo(prefix, raw.Exchange, raw.RoutingKey, raw.Headers, queue)
 	return d
 }
 
-// arrival reads what a message says of its instants. Values that nobody could mean count
-// as absent.
+// arrival reads the times in a message's headers. It treats implausible values as absent.
 func arrival(raw amqp.Delivery) lasthop.Arrival {
 	a := lasthop.Arrival{Sent: raw.Timestamp, Due: header.Instant(raw.Headers, HeaderDue), Again: raw.Redelivered}
 	if lead, ok := header.Integer(raw.Headers, HeaderLead); ok && lead > 0 && lead <= topology.MaxLead.Milliseconds() {
@@ -154,14 +150,14 @@ func arrival(raw amqp.Delivery) lasthop.Arrival {
 	}
 	a.Absolute, _ = raw.Headers[HeaderAbsolute].(bool)
 	a.Expired = lastExpiry(raw.Headers)
-	if _, renewed := raw.Headers[HeaderDeliveries]; renewed { // its last delay was not that of its publisher
+	if _, renewed := raw.Headers[HeaderDeliveries]; renewed { // its last delay was not its publisher's
 		a.Expired, a.Again = header.Instant(raw.Headers, HeaderExpired), true
 	}
 	return a
 }
 
-// lastExpiry returns when the message left its last delay queue, by the broker's clock in
-// whole seconds; zero if it left none. The broker lists the latest death first.
+// lastExpiry returns when the message left its last delay queue, by the broker's clock in whole seconds, or zero
+// if it passed through none. The broker lists the latest death first.
 func lastExpiry(headers amqp.Table) time.Time {
 	deaths, _ := headers["x-death"].([]any)
 	if len(deaths) == 0 {
@@ -175,14 +171,13 @@ func lastExpiry(headers amqp.Table) time.Time {
 	return at
 }
 
-// properties are those that the message cannot keep while it waits.
+// properties returns the properties that the message cannot keep while it is delayed.
 func (d *Delivery) properties() *header.Properties {
 	return &header.Properties{Expiration: d.Expiration, UserID: d.UserID, DeliveryMode: d.DeliveryMode, Timestamp: d.Timestamp, Headers: d.Headers}
 }
 
-// message is the delivery as a message to be published again, without its
-// destination and delay. The headers that the broker interprets are left out by
-// Send.
+// message returns the delivery as a message to be published again, without destination and delay. Send leaves out
+// the headers that the broker interprets.
 func (d *Delivery) message() Message {
 	return Message{
 		ID: d.ID, Body: d.Body, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding,

@@ -13,53 +13,51 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
-// Sentinels for errors.Is on the errors of Client's methods.
+// Errors for use with errors.Is on the errors of Client's methods.
 var (
-	// ErrConfig is wrapped by every error about a configuration or an argument that no
-	// other one is for.
+	// ErrConfig is wrapped by every error about a configuration or an argument for which there is no more specific
+	// error.
 	ErrConfig = errors.New("invalid configuration")
-	// ErrNotSent: the broker did not take the message; sending it again cannot
-	// make a duplicate.
+	// ErrNotSent means that the broker has not accepted the message. Sending it again cannot create a duplicate.
 	ErrNotSent = errors.New("not sent")
-	// ErrOutcomeUnknown: the message was written to a connection and no confirm
-	// came before the deadline or the end of the connection, or it went straight to an
-	// exchange and one of several queues may have refused it; it may arrive.
+	// ErrOutcomeUnknown means that the message may arrive or not. It was written to a connection, but no confirm
+	// came before the deadline or the end of the connection. Or it was published directly to an exchange, and one
+	// of several queues may have refused it.
 	ErrOutcomeUnknown = errors.New("outcome unknown")
-	// ErrClosed: the client is closed.
+	// ErrClosed means that the client is closed.
 	ErrClosed = wire.ErrClosed
-	// ErrBlocked: the broker blocks publishers (a memory or disk alarm).
+	// ErrBlocked means that the broker blocks publishers because of a memory or disk alarm.
 	ErrBlocked = wire.ErrBlocked
-	// ErrUnroutable: the broker returned the message, because a delay queue is
-	// missing and could not be declared again, or because nothing delays the message
-	// and its exchange routes it to no queue.
+	// ErrUnroutable means that the broker returned the message. Either a delay queue is missing and could not be
+	// declared again, or the message has no delay and its exchange routes it to no queue.
 	ErrUnroutable = flow.ErrUnroutable
-	// ErrNacked: the broker refused the message (basic.nack), for instance because
-	// a queue is full, at every try until the deadline.
+	// ErrNacked means that the broker refused the message (basic.nack) at every try until the deadline, for
+	// example because a queue is full.
 	ErrNacked = flow.ErrNacked
-	// ErrUnavailable: a queue is there and does not answer, because it has lost its leader, its
-	// process is gone or its node is down. How many messages it has is unknown.
+	// ErrUnavailable means that a queue exists but does not answer, because it has lost its leader, its process is
+	// gone or its node is down. The number of its messages is unknown.
 	ErrUnavailable = live.ErrUnavailable
-	// ErrMessage: the message itself is invalid; wrapped by *MessageError.
+	// ErrMessage means that the message itself is invalid. It is wrapped by *MessageError.
 	ErrMessage = errors.New("invalid message")
-	// ErrDrainTimeout: handlers of a consumer were still running 2 s after the end of the
-	// drain time. Their messages were not acknowledged and will be delivered again.
+	// ErrDrainTimeout means that handlers of a consumer were still running 2 s after the end of the drain time.
+	// Their messages were not acknowledged and will be delivered again.
 	ErrDrainTimeout = errors.New("drain timeout")
-	// ErrBody: a body could not be decoded; wrapped by the errors of JSON, which reject.
+	// ErrBody means that a body could not be decoded. It is wrapped by the errors of JSON, which reject the
+	// message.
 	ErrBody = errors.New("body not understood")
-	// ErrType: a message has a type for which ByType has no handler.
+	// ErrType means that ByType has no handler for the message's type.
 	ErrType = errors.New("no handler for messages of type")
-	// ErrHandlerTimeout: the cause with which the context of a handler ends at the
-	// limit of Timeout, wrapped by the error of such an attempt.
+	// ErrHandlerTimeout is the cause with which a handler's context ends at the limit set by Timeout. The error of
+	// such an attempt wraps it.
 	ErrHandlerTimeout = errors.New("handler timeout")
 )
 
-// SendError is what Send returns, and SendBatch per message, when a message was
-// not confirmed. errors.Is finds either ErrNotSent or ErrOutcomeUnknown in it,
-// and the cause.
+// SendError is the error of Send, and of SendBatch for each message, if a message was not confirmed. errors.Is
+// finds either ErrNotSent or ErrOutcomeUnknown in it, and the cause.
 type SendError struct {
 	ID      string // the message id, under which it can be sent again
-	Unknown bool   // the outcome is unknown; otherwise it was not sent
-	Tries   int    // how often it was written to a connection
+	Unknown bool   // whether the outcome is unknown; if not, the message was not sent
+	Tries   int    // how often the message was written to a connection
 	Cause   error
 }
 
@@ -70,7 +68,7 @@ func (e *SendError) Error() string {
 	return fmt.Sprintf("message %s: not sent: %v", e.ID, e.Cause)
 }
 
-// Unwrap returns the class and the cause.
+// Unwrap returns ErrNotSent or ErrOutcomeUnknown, and the cause.
 func (e *SendError) Unwrap() []error {
 	if e.Unknown {
 		return []error{ErrOutcomeUnknown, e.Cause}
@@ -78,11 +76,11 @@ func (e *SendError) Unwrap() []error {
 	return []error{ErrNotSent, e.Cause}
 }
 
-// StuckError is the cause when a message waited for a queue that confirms nothing. As
-// in all errors of this package the text is the same however long that lasts.
+// StuckError is the cause if a message waited for a queue that confirms nothing. Its text, like that of all errors
+// of this package, does not change with how long that lasts.
 type StuckError struct {
-	Queue string    // that the message would enter
-	Since time.Time // the last confirm, or the first message that waits for one
+	Queue string    // the queue that the message would enter
+	Since time.Time // the last confirm or, if no message awaited one then, the first publish after it
 	Err   error     // the context's error
 }
 
@@ -93,7 +91,7 @@ func (e *StuckError) Error() string {
 // Unwrap returns the context's error.
 func (e *StuckError) Unwrap() error { return e.Err }
 
-// BatchError is what SendBatch returns when some messages were not confirmed.
+// BatchError is the error of SendBatch if some messages were not confirmed.
 type BatchError struct {
 	Total int
 	// Failed holds the error of each failed message by its index in the batch.
@@ -124,7 +122,7 @@ func (e *BatchError) Unwrap() []error {
 	return errs
 }
 
-// MessageError is about one field of a Message: what is wrong and what was expected.
+// MessageError is an error about one field of a Message. Reason says what is wrong and what was expected.
 type MessageError struct {
 	Field  string
 	Reason string
@@ -146,13 +144,14 @@ func (e *indexError) Error() string {
 }
 func (e *indexError) Unwrap() error { return e.err }
 
-// DialError is what answered at a broker's address, if anything, and what that means.
+// DialError is a failed attempt to connect. It says what answered at a broker's address, if anything, and what
+// that means.
 type DialError struct {
 	Address string // host:port
 	Reason  string
-	// Final: trying again with the same configuration is pointless.
+	// Final means that trying again with the same configuration is pointless.
 	Final bool
-	Err   error // as the library or the operating system has it
+	Err   error // the error of the library or the operating system
 }
 
 func (e *DialError) Error() string { return "connect to " + e.Address + ": " + e.Reason }
@@ -160,10 +159,9 @@ func (e *DialError) Error() string { return "connect to " + e.Address + ": " + e
 // Unwrap returns the cause.
 func (e *DialError) Unwrap() error { return e.Err }
 
-// permanent reports whether connecting again with the same configuration is
-// pointless: refused credentials or virtual host, an untrusted certificate, a
-// topology that conflicts with what the broker has, or a broker that does not delay
-// as the strategy needs it.
+// permanent reports whether connecting again with the same configuration is pointless. That is the case for
+// refused credentials, a refused virtual host, an untrusted certificate, a topology that conflicts with the
+// broker's objects, and a broker that cannot delay messages in the way that the strategy needs.
 func permanent(err error) bool {
 	if n, ok := errors.AsType[*wire.NodesError](err); ok {
 		return n.All(permanent)

@@ -14,12 +14,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Middleware wraps a Handler in another one that does something before and after
-// it, or instead of it. What it returns is the handler's result: it may turn one
-// error into another, Reject(err) for instance.
+// Middleware wraps a Handler in another one that does something before it, after it or in place of it. The result
+// of the outer handler counts, so it may replace an error by another one, for example by Reject(err).
 type Middleware func(next Handler) Handler
 
-// chain is h within the middleware; nil if one of them is missing or returns none.
+// chain wraps h in the middleware. It returns nil if a middleware is nil or returns nil.
 func chain(h Handler, middleware []Middleware) Handler {
 	for _, m := range slices.Backward(middleware) {
 		if m == nil || h == nil {
@@ -30,10 +29,9 @@ func chain(h Handler, middleware []Middleware) Handler {
 	return h
 }
 
-// Timeout is a Middleware that ends the handler's context after d. The attempt
-// has failed if the handler returns an error after that, and succeeded if it
-// returns nil. A handler that does not look at its context keeps its slot for as
-// long as it runs. d of 0 or less sets no limit.
+// Timeout returns a Middleware that ends the handler's context after d. If the handler then returns an error, the
+// attempt has failed. If it returns nil, the attempt has succeeded. A handler that ignores its context keeps its
+// slot for as long as it runs. A d of 0 or less sets no limit.
 func Timeout(d time.Duration) Middleware {
 	return func(next Handler) Handler {
 		if d <= 0 || next == nil {
@@ -55,9 +53,9 @@ func Timeout(d time.Duration) Middleware {
 	}
 }
 
-// JSON returns a Handler that decodes the body of each message into a T. A body that is no
-// JSON of a T is rejected, and fn is not called: see Delivery.JSON. Without fn there is no
-// Handler, and Consume says so.
+// JSON returns a Handler that decodes each message's body into a T. A body that does not decode into a T is
+// rejected without calling fn, as described at Delivery.JSON. If fn is nil, JSON returns nil, which Consume
+// refuses with an error that says so.
 func JSON[T any](fn func(ctx context.Context, v T, d *Delivery) error) Handler {
 	if fn == nil {
 		return nil
@@ -71,16 +69,16 @@ func JSON[T any](fn func(ctx context.Context, v T, d *Delivery) error) Handler {
 	}
 }
 
-// JSON decodes the body into what v points to, in any handler:
+// JSON decodes the body into the value that v points to. It can be used in any handler:
 //
 //	var o Order
 //	if err := d.JSON(&o); err != nil {
 //		return err
 //	}
 //
-// Its error rejects the message, which goes to the dead letters at once with the reason:
-// no further attempt would decode it. errors.Is finds ErrBody in it. Fields that v does not
-// have are ignored, whatever the content type.
+// Its error rejects the message: returned by the handler, it dead-letters the message immediately with the reason,
+// because no further attempt would decode the body. errors.Is finds ErrBody in it. Fields that v does not have are
+// ignored, and so is the content type.
 func (d *Delivery) JSON(v any) error {
 	err := json.Unmarshal(d.Body, v)
 	if err == nil {
@@ -93,13 +91,12 @@ func (d *Delivery) JSON(v any) error {
 	return Reject(fmt.Errorf("%w: %s of %T (content type %q, %d bytes): %w", ErrBody, what, v, d.ContentType, len(d.Body), err))
 }
 
-// ByType returns a Handler that calls the one for the message's type (Message.Type, the AMQP
-// property; "" for a message without one). A message of another type goes to otherwise or,
-// where that is nil, is rejected with an error that names the types there are. errors.Is finds
-// ErrType in it.
+// ByType returns a Handler that calls the handler for the message's type: Message.Type, the AMQP property, or ""
+// for a message without one. Messages of other types go to otherwise. If otherwise is nil, they are rejected with
+// an error that lists the known types, in which errors.Is finds ErrType.
 //
-// A handler may be any: of schedule, of idempotency, made by JSON. ByType panics if one is nil,
-// as http.Handle does.
+// The handlers can be of any kind, such as those of packages schedule and idempotency, or those that JSON returns.
+// ByType panics if one of them is nil, as http.Handle does.
 func ByType(handlers map[string]Handler, otherwise Handler) Handler {
 	handlers = maps.Clone(handlers)
 	types := slices.Sorted(maps.Keys(handlers))

@@ -14,57 +14,55 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Headers that rabbitdelay writes. Consumers in other languages can rely on
-// their names and types. Instants are milliseconds since the Unix epoch. Each
-// header costs the client and the broker time, so a message carries only
-// headers whose value is not known otherwise.
+// Headers that rabbitdelay writes. Consumers in other languages can rely on their names and types. Times are
+// milliseconds since the Unix epoch. Each header costs the client and the broker time, so a message carries only
+// the headers whose value is not known otherwise.
 const (
-	HeaderDue         = header.Due         // "rabbitdelay-due", int64: the due instant
+	HeaderDue         = header.Due         // "rabbitdelay-due", int64: the due time
 	HeaderAttempt     = header.Attempt     // "rabbitdelay-attempt", int64: from 2 on; absent on the first delivery
 	HeaderSnoozes     = header.Snoozes     // "rabbitdelay-snoozes", int64: from 1 on; absent on a message that was never snoozed
-	HeaderLead        = header.Lead        // "rabbitdelay-lead", int64: ms before the due instant at which the message may reach its consumer, which holds it; absent for 0
-	HeaderAbsolute    = header.Absolute    // "rabbitdelay-absolute", bool: true where the publisher asked for an instant; absent for a delay
-	HeaderClockOffset = header.ClockOffset // "rabbitdelay-clock-offset", int64: ms by which the clock of the due instant is ahead of the publisher's; absent below 20, and where it is behind
+	HeaderLead        = header.Lead        // "rabbitdelay-lead", int64: how many ms before its due time the message may reach its consumer, which holds it; absent for 0
+	HeaderAbsolute    = header.Absolute    // "rabbitdelay-absolute", bool: true if the publisher asked for an absolute time; absent for a delay
+	HeaderClockOffset = header.ClockOffset // "rabbitdelay-clock-offset", int64: by how many ms the due time's clock is ahead of the publisher's; absent below 20, and if it is behind
 	HeaderReturned    = header.Returned    // "rabbitdelay-returned", int64: how often consumers have sent it back as too early; absent for 0
 	HeaderExpired     = header.Expired     // "rabbitdelay-expired", int64: on a renewed message, when it left its last delay queue by the broker's clock; absent if it left none
 	HeaderDeliveries  = header.Delivered   // "rabbitdelay-deliveries", int64: on a renewed message, how often it was delivered before and may have been handled
-	HeaderVersion     = header.Version     // "rabbitdelay-version", int64: of a task; absent without one
-	HeaderCreated     = header.Created     // "rabbitdelay-created", int64: when a task's row was written; absent without one
-	HeaderDestination = header.Destination // "rabbitdelay-destination", string: exchange:routing-key for a message to an exchange; on other messages only on dead letters, the queue
+	HeaderVersion     = header.Version     // "rabbitdelay-version", int64: the task's version; absent without a task
+	HeaderCreated     = header.Created     // "rabbitdelay-created", int64: when the task's row was written; absent without a task
+	HeaderDestination = header.Destination // "rabbitdelay-destination", string: exchange:routing-key for a message to an exchange; for other messages the queue, on dead letters only
 
-	// On retries and the dead letter of a message that came through an
-	// exchange: that exchange and its routing key.
+	// HeaderExchange and HeaderRoutingKey are set on the retries and the dead letter of a message that was
+	// published to an exchange: they are that exchange and its routing key.
 	HeaderExchange   = header.Exchange   // "rabbitdelay-exchange", string
 	HeaderRoutingKey = header.RoutingKey // "rabbitdelay-routing-key", string
 
-	// Of a foreign publisher's message: its expiration, user-id, delivery-mode,
-	// timestamp, CC and x-delay, as far as it has them, while it waits.
+	// HeaderCarried holds, while another publisher's message is delayed, its expiration, user-id, delivery-mode,
+	// timestamp, CC and x-delay, as far as it has them.
 	HeaderCarried = header.Carried // "rabbitdelay-carried", table
 
-	HeaderQueue    = header.Queue    // "rabbitdelay-queue", string, on dead letters: the queue whose consumer gave the message up
-	HeaderRequeued = header.Requeued // "rabbitdelay-requeued", int64: when inspect.Requeue sent it last; also on its retries and dead letters
+	HeaderQueue    = header.Queue    // "rabbitdelay-queue", string, on dead letters: the queue whose consumer dead-lettered the message
+	HeaderRequeued = header.Requeued // "rabbitdelay-requeued", int64: when inspect.Requeue last sent the message; kept on its retries and dead letters
 
 	HeaderReason   = header.Reason   // "rabbitdelay-reason", string, on dead letters: rejected, attempts, deliveries or unreadable, see package inspect
 	HeaderError    = header.Error    // "rabbitdelay-error", string, on retries and dead letters: the last error's text, cut at 1 KiB
-	HeaderAttempts = header.Attempts // "rabbitdelay-attempts", array of strings, likewise: "instant error" per attempt, the last 32
+	HeaderAttempts = header.Attempts // "rabbitdelay-attempts", array of strings, on retries and dead letters: "time error" for each of the last 32 attempts
 
-	// Of a message that amqp091 cannot read: its headers are nested too deep, too many, or
-	// longer than a frame. It has them on its way from the connection to its consumer,
-	// which dead-letters it.
+	// HeaderUnreadable marks a message whose headers amqp091 cannot read because they are nested too deeply, too
+	// many, or longer than a frame. The connection sets it, and the consumer dead-letters the message.
 	HeaderUnreadable = header.Unreadable // "rabbitdelay-unreadable", string: why
-	// HeaderRaw has the headers as the broker sent them, encoded, and cut off where they
-	// do not fit into a frame; on the dead letter too.
+	// HeaderRaw holds the headers of such a message in their encoded form, truncated if they do not fit into a
+	// frame. The dead letter has it as well.
 	HeaderRaw = header.Raw // "rabbitdelay-raw-headers", bytes
 )
 
-// tables are empty ones that were used before. amqp091 encodes a table when it
-// publishes and keeps nothing of it, so the next message may have it.
+// tables holds empty tables for reuse. amqp091 encodes a table when it publishes and keeps no reference to it, so
+// the next message can use the same table.
 var tables = sync.Pool{New: func() any { return make(amqp.Table, 8) }}
 
-// maxTable is the number of headers up to which a table is kept.
+// maxTable is the largest number of headers of a table that is kept for reuse.
 const maxTable = 32
 
-// recycle puts a table back that nobody needs any more.
+// recycle makes a table that is no longer needed available for reuse.
 func recycle(t amqp.Table) {
 	if len(t) > maxTable {
 		return
@@ -73,7 +71,7 @@ func recycle(t amqp.Table) {
 	tables.Put(t)
 }
 
-// userHeaders copies what belongs to the user, the last of a name.
+// userHeaders copies the user's headers from all tables. If a name occurs more than once, the last value counts.
 func userHeaders(all ...amqp.Table) amqp.Table {
 	t, ok := tables.Get().(amqp.Table)
 	if !ok {
@@ -89,11 +87,12 @@ func userHeaders(all ...amqp.Table) amqp.Table {
 	return t
 }
 
-// maxHeaderCount leaves room for those that rabbitdelay and the broker add.
+// maxHeaderCount is the largest number of user headers. It leaves space for the headers that rabbitdelay and the
+// broker add.
 const maxHeaderCount = 8000
 
-// checkHeaders refuses headers of the user and of rabbitdelay's own with which the
-// broker would end the connection, or the consumer its own.
+// checkHeaders rejects user headers and headers of rabbitdelay's own over which the broker, or later the consumer,
+// would end its connection.
 func checkHeaders(own amqp.Table, user ...amqp.Table) error {
 	m := table.Measure{Most: header.MaxOfUser}
 	count := 0
@@ -108,7 +107,7 @@ func checkHeaders(own amqp.Table, user ...amqp.Table) error {
 	if count > maxHeaderCount {
 		m.Failf("%d headers; expected at most %d: large data belongs in the body", count, maxHeaderCount)
 	}
-	m.Most = header.MaxOfAll // what is carried for a foreign publisher may be long
+	m.Most = header.MaxOfAll // headers carried for another publisher may be long
 	for name, v := range own {
 		m.Header(name, v)
 	}
@@ -118,7 +117,7 @@ func checkHeaders(own amqp.Table, user ...amqp.Table) error {
 	return nil
 }
 
-// sendable returns those of the headers which hooks added that the message can have.
+// sendable returns the headers that hooks have added, without those that would make the message invalid.
 func (m *Message) sendable() amqp.Table {
 	if len(m.added) == 0 || checkHeaders(m.own, m.Headers, m.added) == nil {
 		return m.added
@@ -133,20 +132,17 @@ func (m *Message) sendable() amqp.Table {
 	return some
 }
 
-// normalPriority is the highest priority that does not overtake others in a quorum
-// queue.
+// normalPriority is the highest priority that is not delivered ahead of other messages by a quorum queue.
 const normalPriority = 4
 
-// priorityProblem refuses a priority with which a message would hold up all others
-// in its delay queue. From RabbitMQ 4.0 on a quorum queue hands out messages with
-// a priority above 4 first, and before 4.3 it expires only the one that is next: it
-// looks at no other until that one is due, and then at those behind it that have the
-// same priority. Before 4.0 it takes no notice of priorities. A version that cannot
-// be read is refused too: a priority can be lowered, what is held up cannot be
-// helped.
+// priorityProblem rejects a priority with which a message would block all other messages in its delay queue. From
+// RabbitMQ 4.0 on, a quorum queue delivers messages with a priority above 4 first. Before 4.3 it expires only the
+// next message in that order: it looks at no other until that one is due, and then only at those behind it with
+// the same priority. Before 4.0 quorum queues ignore priorities. If the version cannot be parsed, the priority is
+// rejected as well, because a priority can be lowered, whereas a blocked delay queue cannot be repaired.
 //
-// broker is product and version, such as "RabbitMQ 4.0.5". Messages that pass
-// through no delay queue need not be asked about.
+// broker is the product and version, such as "RabbitMQ 4.0.5". For messages that pass through no delay queue, no
+// check is needed.
 func priorityProblem(broker string, s Strategy, priority uint8) error {
 	if priority <= normalPriority {
 		return nil

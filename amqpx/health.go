@@ -11,25 +11,25 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 )
 
-// HealthError is what Health returns when something is wrong. errors.Is finds
-// ErrBlocked and ErrClosed in it, and errors.As what ended a connection.
+// HealthError is the error of Health. errors.Is finds ErrBlocked and ErrClosed in it, and errors.As the error that
+// ended a connection.
 type HealthError struct {
 	Problems []HealthProblem // at least one
 }
 
-// HealthProblem is one thing that is wrong.
+// HealthProblem is one problem that Health has found.
 type HealthProblem struct {
-	// Part is "publish", "consume" (the connections), "consumer QUEUE", "queue
-	// NAME" (which does not confirm), "clock" or "client".
+	// Part says what has the problem: "publish" or "consume" (the connections), "consumer QUEUE", "queue NAME" (a
+	// queue that does not confirm), "clock" or "client".
 	Part string `json:"part"`
-	// State is that of the part: a State of a connection, a ConsumerState, "silent" (the
-	// broker does not answer), "stuck", "behind" or "closing".
+	// State is the state of that part: a State of a connection, a ConsumerState, "silent" (the broker does not
+	// answer), "stuck", "behind" or "closing".
 	State string    `json:"state"`
 	Since time.Time `json:"since"`
-	// Reason is the cause, as far as it is known; it never contains a password.
+	// Reason is the cause, as far as it is known. It never contains a password.
 	Reason string `json:"reason,omitempty"`
-	// Final: it does not pass by itself. The broker refuses the user, the virtual
-	// host or the certificate, or has objects that conflict with the strategy's.
+	// Final means that the problem does not go away by itself. The broker refuses the user, the virtual host or
+	// the certificate, or has objects that conflict with the strategy's.
 	Final bool  `json:"final,omitempty"`
 	Err   error `json:"-"`
 }
@@ -61,14 +61,13 @@ func (e *HealthError) Unwrap() []error {
 	return errs
 }
 
-// Health returns nil while messages can be sent and every running Consume is
-// consuming or paused, and else a *HealthError that says what is wrong and since when. It
-// costs what Stats costs, so a probe may ask each second.
+// Health returns nil while messages can be sent and every running Consume is consuming or paused. Otherwise it
+// returns a *HealthError that says what is wrong and since when. It is as cheap as Stats, so a probe may call it
+// every second.
 //
-// It is for a readiness probe, or for an alert on a problem that lasts: a client
-// reconnects by itself, and a restart of the process does not bring a broker back.
-// A liveness probe should not depend on it. Handlers that are slow, and messages
-// that are late, are no problem here; see ConsumerStats.
+// Use it for a readiness probe, or to alert on a problem that lasts. A liveness probe should not depend on it,
+// because a client reconnects by itself, and restarting the process does not bring a broker back. Slow handlers
+// and late messages are not reported here. See ConsumerStats for those.
 func (c *Client) Health() error {
 	s := c.Stats()
 	var all []HealthProblem
@@ -79,7 +78,7 @@ func (c *Client) Health() error {
 		all = append(all, s.Consume.problems("consume")...)
 	}
 	for _, q := range s.Stuck {
-		if s.Publish.State != StateConnected { // nothing is confirmed then, and that is said
+		if s.Publish.State != StateConnected { // then nothing is confirmed, and the connection's problem says so
 			break
 		}
 		all = append(all, HealthProblem{Part: "queue " + q.Queue, State: "stuck", Since: q.Since, Reason: "it has confirmed nothing since; only its own messages wait"})
@@ -89,7 +88,7 @@ func (c *Client) Health() error {
 		switch {
 		case k.State == ConsumerConsuming && !silent.IsZero():
 			all = append(all, HealthProblem{Part: "consumer " + k.Queue, State: "silent", Since: silent, Reason: "the broker does not answer on its connection"})
-		case k.State == ConsumerPaused: // somebody wants that
+		case k.State == ConsumerPaused: // a pause is intended
 		case k.State != ConsumerConsuming:
 			all = append(all, HealthProblem{Part: "consumer " + k.Queue, State: string(k.State), Since: k.Since, Reason: k.Reason, Err: k.Err, Final: final(k.Err, k.Since)})
 		}
@@ -103,7 +102,7 @@ func (c *Client) Health() error {
 	return &HealthError{Problems: all}
 }
 
-// problems are those of a connection: none, or one.
+// problems returns the connection's problem, if it has one.
 func (s ConnectionStats) problems(part string) []HealthProblem {
 	p := HealthProblem{Part: part, State: string(s.State), Since: s.Since, Reason: s.Reason, Err: s.Err}
 	switch s.State {
@@ -120,12 +119,13 @@ func (s ConnectionStats) problems(part string) []HealthProblem {
 	return []HealthProblem{p}
 }
 
-// final reports whether an error stands: a broker that starts refuses everybody.
+// final reports whether an error is permanent. A refusal counts only after a while, because a starting broker
+// refuses all users.
 func final(err error, since time.Time) bool {
 	return err != nil && permanent(err) && time.Since(since) >= wire.RefusalStands
 }
 
-// Stats returns the client's state. It takes microseconds, asks nobody, and takes no
+// Stats returns a snapshot of the client's state. It takes microseconds, sends nothing to the broker, and takes no
 // lock that a send or a handler waits for.
 func (c *Client) Stats() Stats {
 	s := Stats{
@@ -160,7 +160,7 @@ func (c *Client) consumerStats() []ConsumerStats {
 	return all
 }
 
-// connectionStats is what Stats shows of a link.
+// connectionStats converts the status of a publishing or consuming connection.
 func connectionStats(s wire.Status) ConnectionStats {
 	out := ConnectionStats{State: State(s.State), Since: s.Since, Sessions: s.Sessions}
 	if s.Session != nil {
@@ -175,7 +175,7 @@ func connectionStats(s wire.Status) ConnectionStats {
 	return out
 }
 
-// declaringStats is what Stats shows of the connection for declarations.
+// declaringStats converts the status of the connection for declarations.
 func declaringStats(s declare.Status) ConnectionStats {
 	out := ConnectionStats{State: State(s.State), Since: s.Since, Broker: s.Broker, Address: s.Address, Sessions: s.Sessions, Err: s.Err}
 	if s.Err != nil {

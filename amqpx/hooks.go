@@ -11,45 +11,43 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Hook observes a Client: metrics and tracing. Each function may be nil. They are called
-// synchronously, from many goroutines, and should return at once. A panic in one is
-// logged, and changes nothing.
+// Hook observes a Client, for metrics and tracing. Each function may be nil. The functions are called
+// synchronously, from many goroutines, and should return quickly. A panic in one is logged and has no other
+// effect.
 type Hook struct {
-	// SendStart is called for every message that is sent, retries and dead letters of
-	// consumers included, and returns the context for the send. What it writes into added,
-	// such as a trace context, becomes headers of the message in place of those of the same
-	// name; those that AMQP cannot carry, or with which the message would be too large, are
-	// left out. The context of a retry or a dead letter has the values of the handler's.
+	// SendStart is called for every message that is sent, including the retries and dead letters of consumers, and
+	// returns the context for the send. Entries that it writes to added, such as a trace context, become headers
+	// of the message and replace existing headers of the same name. Entries that AMQP cannot carry, or that would
+	// make the message too large, are left out. The context of a retry or a dead letter has the values of the
+	// handler's context.
 	SendStart func(ctx context.Context, m Message, added amqp.Table) context.Context
-	// SendEnd is called with the context of SendStart.
+	// SendEnd is called when a send has ended, with the context that SendStart returned.
 	SendEnd func(ctx context.Context, e SendEnd)
 
-	// HandleStart is called for every run of a handler, and returns its context.
+	// HandleStart is called before each delivery is handled, and returns the context for its handler.
 	HandleStart func(ctx context.Context, d *Delivery) context.Context
-	// HandleEnd is called with that context when the message's fate is settled. After a
-	// failure that is when the broker has confirmed its retry or dead letter; other
-	// messages may have begun by then.
+	// HandleEnd is called with that context when the delivery is settled. After a failure, that is when the broker
+	// has confirmed the retry or dead letter, and other messages may have started by then.
 	HandleEnd func(ctx context.Context, e HandleEnd)
 
 	// ConnectionState is called when the state of a connection changes.
 	ConnectionState func(e StateEvent)
 }
 
-// SendEnd is the outcome of one message.
+// SendEnd is the result of sending one message.
 type SendEnd struct {
 	ID string
-	// Destination has Queue, or Exchange and RoutingKey. That of a dead letter is the
-	// dead-letter queue.
+	// Destination has either Queue, or Exchange and RoutingKey. For a dead letter it is the dead-letter queue.
 	Destination topology.Destination
 	Strategy    string
-	Hops        int           // delay queues on the message's way
-	Delay       time.Duration // the delay that it was given; 0 when none was found
-	Tries       int           // how often it was published
+	Hops        int           // number of delay queues that the message passes through
+	Delay       time.Duration // the delay of its route; 0 if there was no route
+	Tries       int           // how often the message was published
 	Duration    time.Duration // from SendStart to the confirm or the error
-	Err         error         // nil: confirmed
+	Err         error         // nil if the message was confirmed
 }
 
-// Outcome is what became of a delivery.
+// Outcome says how a delivery was settled.
 type Outcome string
 
 // Outcomes of a delivery.
@@ -58,48 +56,48 @@ const (
 	OutcomeRetried      Outcome = "retried"       // published again with a delay, then acknowledged
 	OutcomeSnoozed      Outcome = "snoozed"       // the same, after Snooze
 	OutcomeDeadLettered Outcome = "dead-lettered" // published to the dead-letter queue, then acknowledged
-	OutcomeRequeued     Outcome = "requeued"      // returned to the queue, after Requeue, or because neither was possible
-	OutcomeReturned     Outcome = "returned"      // it came before its instant: published again for the rest of its delay
-	OutcomeLost         Outcome = "lost"          // the connection ended first: the broker delivers it again
+	OutcomeRequeued     Outcome = "requeued"      // returned to the queue, after Requeue or because it could be neither acknowledged nor replaced
+	OutcomeReturned     Outcome = "returned"      // arrived before its due time: published again for the rest of its delay
+	OutcomeLost         Outcome = "lost"          // the connection ended first, so the broker will redeliver it
 )
 
-// HandleEnd is the outcome of one delivery.
+// HandleEnd is the result of one delivery.
 type HandleEnd struct {
 	Delivery *Delivery
 	Outcome  Outcome
-	Lateness time.Duration // handler's start minus due instant; negative: early, by this process's clock
-	Duration time.Duration // of the handler
+	Lateness time.Duration // the handler's start minus the due time, by this process's clock; negative if early
+	Duration time.Duration // how long the handler ran
 	Panicked bool
 	Err      error // the handler's error
 }
 
-// State of a connection.
+// State is the state of a connection.
 type State string
 
 // States of a connection.
 const (
 	StateConnecting   State = "connecting"
 	StateConnected    State = "connected"
-	StateBlocked      State = "blocked" // the broker reads no publishes: memory or disk alarm
+	StateBlocked      State = "blocked" // the broker does not accept publishes because of a memory or disk alarm
 	StateUnblocked    State = "unblocked"
 	StateDisconnected State = "disconnected"
 	StateClosed       State = "closed"
 )
 
-// StateEvent is a change of one of the client's connections.
+// StateEvent is a state change of one of the client's connections.
 type StateEvent struct {
 	Connection string // publish, consume, or "consume QUEUE" for a consumer that has a connection of its own
 	State      State
-	Attempt    int    // of StateConnecting: 1 is the first since a connection that held for Config.ReconnectMax
-	Broker     string // of StateConnected: the broker's product and version
-	Reason     string // of StateBlocked
-	Err        error  // of StateDisconnected
+	Attempt    int    // for StateConnecting: 1 is the first attempt since a connection that lasted for Config.ReconnectMax
+	Broker     string // for StateConnected: the broker's product and version
+	Reason     string // for StateBlocked: the broker's reason
+	Err        error  // for StateDisconnected: why the connection ended
 }
 
-// hooks are Config.Hooks.
+// hooks holds the hooks of Config.Hooks.
 type hooks struct {
-	all   []Hook // whose panics are logged
-	sends bool   // one of them is for messages that are sent
+	all   []Hook // wrapped so that panics are logged
+	sends bool   // whether any of them observes sends
 }
 
 func newHooks(all []Hook, log *zap.Logger) hooks {
@@ -111,7 +109,8 @@ func newHooks(all []Hook, log *zap.Logger) hooks {
 	return h
 }
 
-// guarded is x with its panics logged. A context of its own that is nil counts as none.
+// guarded wraps the functions of x so that panics are logged. If a function returns a nil context, the previous
+// one is kept.
 func guarded(x Hook, log *zap.Logger) (g Hook) {
 	call := func(f func()) { guard.Observe(log, "hook", f) }
 	start := func(ctx context.Context, f func() context.Context) context.Context {
@@ -144,7 +143,8 @@ func guarded(x Hook, log *zap.Logger) (g Hook) {
 	return g
 }
 
-// sendStart returns the context for a send, and the message with what hooks add.
+// sendStart calls the SendStart hooks. It returns the context for the send, and the message with the headers that
+// hooks have added.
 func (h hooks) sendStart(ctx context.Context, m Message) (context.Context, Message) {
 	if !h.sends {
 		return ctx, m

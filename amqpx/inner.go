@@ -32,7 +32,7 @@ func init() { //nolint:gochecknoinits // package inspect gives these values, and
 	}
 }
 
-// inside is the inner side of a Client.
+// inside gives package inspect access to the internals of a Client.
 type inside struct{ c *Client }
 
 func (s inside) Begin() (end func(), err error) { return s.c.consumers.Done, s.c.startConsuming(nil) }
@@ -71,7 +71,7 @@ func (s inside) Pass(ctx context.Context, p inner.Parcel) error {
 	return s.c.sendOne(ctx, passing(p), way)
 }
 
-// passing is a parcel as a message.
+// passing converts a parcel to a message.
 func passing(p inner.Parcel) Message {
 	return Message{
 		ID: p.MessageId, Queue: p.To.Queue, Exchange: p.To.Exchange, RoutingKey: p.To.RoutingKey,
@@ -82,15 +82,15 @@ func passing(p inner.Parcel) Message {
 	}
 }
 
-// rehearsal is a client without connections.
+// rehearsal checks, without publishing, whether parcels could be sent. Its client has no connections.
 type rehearsal struct {
 	c  *Client
-	on string // the broker
+	on string // the broker's product and version
 
-	mu     wait.Mutex // held while the broker is asked
+	mu     wait.Mutex // held while a check uses the channel
 	ch     *wire.Channel
-	asked  map[string]error // nil: can be used
-	routes int              // queues that would be created
+	asked  map[string]error // results by destination; nil if it can be used
+	routes int              // number of route queues that would be created
 }
 
 func rehearse(conn *amqp.Connection, cfg Config) (pass func(context.Context, inner.Parcel) error, err error) {
@@ -108,8 +108,8 @@ func rehearse(conn *amqp.Connection, cfg Config) (pass func(context.Context, inn
 	return r.pass, nil
 }
 
-// pass returns the error of Pass, as far as it can be known before anything is declared
-// and published.
+// pass returns the error that Pass would return, as far as it can be found out without declaring or publishing
+// anything.
 func (r *rehearsal) pass(ctx context.Context, parcel inner.Parcel) error {
 	m := passing(parcel)
 	p, err := r.c.prepare(&m, nil, r.c.cfg.Now())
@@ -133,7 +133,7 @@ func (r *rehearsal) pass(ctx context.Context, parcel inner.Parcel) error {
 	return err
 }
 
-// ask asks the broker for a destination.
+// ask checks a destination on the broker.
 func (r *rehearsal) ask(ctx context.Context, dest topology.Destination) error {
 	route, err := r.c.decl.Rehearse(ctx, r.ch, dest, r.routes)
 	if route {

@@ -7,25 +7,26 @@ import (
 	"sync"
 )
 
-// Since RabbitMQ 4.3 a message whose handler runs past the broker's consumer timeout comes back as if it had been put
-// back by basic.nack: x-delivery-count stays, so no count of deliveries would ever end a handler that always takes
-// too long. Its consumer counts such a run as a failed attempt. It does so when the message comes again, and not
-// before: what is published for a delivery that the broker has taken away would be one message more. A message that
-// was only held, or whose connection was lost, is no attempt.
+// Since RabbitMQ 4.3, a message whose handler runs past the broker's consumer timeout is requeued as if by
+// basic.nack. x-delivery-count does not increase, so no limit on deliveries would ever stop a handler that always
+// takes too long. The consumer therefore counts such a run as a failed attempt. It does so only when the message
+// is redelivered, because a retry published for a delivery that the broker has taken back would be a duplicate. If
+// a message was only held, or its connection was lost, that does not count as an attempt.
 
-// overruns are messages whose handler was running when the broker ended the consumer of its subscription.
+// overruns records the messages whose handler was running when the broker cancelled the consumer of their
+// subscription.
 type overruns struct {
 	mu sync.Mutex
 	of map[string]overrun
 }
 
-// overrun is what a message was like when the handler that ran past the timeout began.
+// overrun is the state of a message when the handler that overran the consumer timeout was started.
 type overrun struct {
 	returns, acquired int64
-	text              string // of the handler's error
+	text              string // the text of the handler's error
 }
 
-// put keeps a message whose handler has ended after the broker ended the consumer.
+// put records a message whose handler has ended after the broker cancelled the consumer.
 func (o *overruns) put(d *Delivery, text string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -35,8 +36,9 @@ func (o *overruns) put(d *Delivery, text string) {
 	o.of[d.identity()] = overrun{d.returns, d.acquired, text}
 }
 
-// take forgets a message that is delivered again, and returns an error if the broker had taken it away from its handler.
-// Each end of its channel or connection, of which there may have been some since, counts as a delivery too.
+// take removes the record of a redelivered message, and returns an error if the broker had taken the message back
+// while its handler was running. If its channel or connection has ended in the meantime, each such end also counts
+// as a delivery, so take compares how much the two counts have grown.
 func (o *overruns) take(d *Delivery) error {
 	if !d.Redelivered {
 		return nil

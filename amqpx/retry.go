@@ -10,7 +10,7 @@ type rejectError struct{ err error }
 func (e *rejectError) Error() string { return e.err.Error() }
 func (e *rejectError) Unwrap() error { return e.err }
 
-// Reject returned by a handler dead-letters the message now, whatever its
+// Reject returns an error with which a handler dead-letters the message immediately, whatever its number of
 // attempts. A nil err stands for "rejected".
 func Reject(err error) error {
 	if err == nil {
@@ -19,8 +19,8 @@ func Reject(err error) error {
 	return &rejectError{err}
 }
 
-// IsRejected reports whether err was made by Reject, for wrappers of a Handler that
-// keep their own record of a message's fate.
+// IsRejected reports whether err was made by Reject. It is for wrappers of a Handler that keep their own record of
+// what happens to a message.
 func IsRejected(err error) bool {
 	_, ok := errors.AsType[*rejectError](err)
 	return ok
@@ -34,9 +34,8 @@ type retryInError struct {
 func (e *retryInError) Error() string { return e.err.Error() }
 func (e *retryInError) Unwrap() error { return e.err }
 
-// noDelay is what a delay below shortestDelay stands for: 0 or less, and a number
-// without its unit. A handler that returns one again and again would otherwise keep
-// itself and the broker busy with nothing else.
+// noDelay replaces any delay below shortestDelay, which may be 0, negative, or a number whose unit was forgotten.
+// Without this, a handler that keeps returning such a delay would keep itself and the broker busy.
 const (
 	noDelay       = time.Second
 	shortestDelay = 10 * time.Millisecond
@@ -49,10 +48,10 @@ func orNoDelay(d time.Duration) time.Duration {
 	return d
 }
 
-// RetryIn returned by a handler retries the message after d instead of the
-// consumer's back-off; below 10 ms, such as 0, after 1 s. A strategy that does not have
-// just this delay takes the next longer one that it has, and beyond its longest that: ttl the
-// declared delays, bucket up to MaxDelay. It counts as an attempt. A nil err stands for "retry".
+// RetryIn returns an error with which a handler retries the message after d, in place of the consumer's back-off.
+// It counts as an attempt. A d below 10 ms, such as 0, becomes 1 s. If the strategy does not have exactly this
+// delay, the next longer one is used, or the longest one if there is none: ttl has the declared delays, bucket all
+// delays up to MaxDelay. A nil err stands for "retry".
 func RetryIn(d time.Duration, err error) error {
 	if err == nil {
 		err = errors.New("retry")
@@ -64,14 +63,14 @@ type snoozeError struct{ delay time.Duration }
 
 func (e *snoozeError) Error() string { return "snoozed" }
 
-// Snooze returned by a handler delivers the message again after d (below 10 ms, such as
-// 0, after 1 s; see RetryIn for delays that the strategy does not have), because what it waits for has not happened yet. It does not count as an attempt, however
-// often it is returned; Delivery.Snoozes counts them, for a handler that wants an
-// end.
+// Snooze returns an error with which a handler has the message delivered again after d, because a condition that
+// it needs is not met yet. It does not count as an attempt, however often it is returned. Delivery.Snoozes counts
+// snoozes, for a handler that wants to stop at some point. A d below 10 ms, such as 0, becomes 1 s. RetryIn
+// describes what happens to delays that the strategy does not have.
 func Snooze(d time.Duration) error { return &snoozeError{delay: orNoDelay(d)} }
 
-// IsSnoozed reports whether err was made by Snooze, for wrappers of a Handler that
-// keep their own record of a message's fate.
+// IsSnoozed reports whether err was made by Snooze. It is for wrappers of a Handler that keep their own record of
+// what happens to a message.
 func IsSnoozed(err error) bool {
 	_, ok := errors.AsType[*snoozeError](err)
 	return ok
@@ -82,14 +81,15 @@ type requeueError struct{ err error }
 func (e *requeueError) Error() string { return e.err.Error() }
 func (e *requeueError) Unwrap() error { return e.err }
 
-// Requeue returned by a handler gives the message back to its queue as it is
-// (basic.nack with requeue): nothing is published, no attempt is counted, and it
-// keeps its properties and headers. It goes back after a pause of up to 1 s, which
-// doubles with each delivery that the broker counts, to 10 s; until then it takes a
-// place in the consumer's prefetch. Since RabbitMQ 4.0, and in classic queues, it comes
-// before those behind it: what fails for its own sake had better be retried. A quorum
-// queue counts it as a delivery, and after more than 200 it is dead-lettered. A nil
+// Requeue returns an error with which a handler returns the message to its queue unchanged (basic.nack with
+// requeue). Nothing is published, no attempt is counted, and the message keeps its properties and headers. A nil
 // err stands for "requeued".
+//
+// The message is requeued after a pause of up to 1 s, whose limit doubles with each delivery that the broker
+// counts, to 10 s. During the pause it takes a place in the consumer's prefetch. In classic queues, and in quorum
+// queues since RabbitMQ 4.0, it returns ahead of the messages behind it, so retry a message that fails because of
+// its own content, and do not requeue it. A quorum queue counts a requeue as a delivery. After more than 200
+// deliveries the message is dead-lettered.
 func Requeue(err error) error {
 	if err == nil {
 		err = errors.New("requeued")
@@ -97,8 +97,8 @@ func Requeue(err error) error {
 	return &requeueError{err}
 }
 
-// IsRequeued reports whether err was made by Requeue, for wrappers of a Handler that
-// keep their own record of a message's fate.
+// IsRequeued reports whether err was made by Requeue. It is for wrappers of a Handler that keep their own record
+// of what happens to a message.
 func IsRequeued(err error) bool {
 	_, ok := errors.AsType[*requeueError](err)
 	return ok

@@ -11,27 +11,28 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
-// settle acknowledges a message, gives it back or replaces it. What it sends has the values
-// of ctx.
+// settle acknowledges, requeues or replaces a message according to the verdict. Messages that it publishes have
+// the context values of ctx.
 func (k *consumer) settle(ctx context.Context, j *job, v verdict) Outcome {
 	k.settling.Add(1)
 	defer k.settling.Add(-1)
 	switch v.ask {
 	case askAck:
 		return j.ack(OutcomeAcked)
-	case askRequeue: // after a pause: the broker delivers it again at once
+	case askRequeue: // after a pause, because the broker redelivers it immediately
 		k.log.Debug("requeued", zap.String("id", j.d.ID), zap.String("error", v.text))
 		k.linger(j, v.delay)
 		return j.giveBack()
 	case askRecount:
-		if err := j.raw.Reject(true); err != nil { // which RabbitMQ 4.3 counts, unlike basic.nack
+		if err := j.raw.Reject(true); err != nil { // RabbitMQ 4.3 counts basic.reject as a delivery, but not basic.nack
 			return OutcomeLost
 		}
 		return OutcomeRequeued
 	case askReturn:
 		if v.err != nil && j.d.returned >= lasthop.Patience {
-			// The handler's clock says that it is early, and a broker whose clock is ahead of that one sends it here
-			// again and again. A header cannot tell the next consumer so.
+			// The handler's clock says that the message is early, and a broker whose clock is ahead of the
+			// handler's would deliver it here again and again. A header cannot tell the next consumer about this,
+			// so the wait happens here.
 			rest := j.d.DueAt.Add(-v.offset).Sub(k.c.cfg.Now())
 			k.linger(j, min(max(rest, 0), lasthop.MaxHold))
 		}
@@ -39,20 +40,19 @@ func (k *consumer) settle(ctx context.Context, j *job, v verdict) Outcome {
 	return k.replace(ctx, j, k.successor(j.d, v))
 }
 
-// passTimeout bounds one attempt to publish a retry or a dead letter; between
-// attempts it waits passMin, doubled each time, up to passMax.
+// passTimeout bounds one attempt to publish a retry or a dead letter. The pause between attempts is passMin,
+// doubled each time up to passMax.
 const (
 	passTimeout = 10 * time.Second
 	passMin     = 100 * time.Millisecond
 	passMax     = 10 * time.Second
 )
 
-// replace publishes a message in place of the received one and acknowledges that
-// one when the broker has confirmed. Until then the received one stays
-// unacknowledged, so that nothing is lost; when neither is possible it goes back
-// to the queue. It looks before each try whether the received one is still here:
-// once the broker delivers it again, it would become two. A consumer that ends
-// waits for no second try.
+// replace publishes a message in place of the received one, and acknowledges the received one when the broker has
+// confirmed the new one. Until then the received message stays unacknowledged, so it cannot be lost. If neither is
+// possible, it is requeued. Before each try, replace checks that the received message has not been taken back,
+// because publishing after the broker has redelivered it would create a duplicate. If the consumer is shutting
+// down, there is no second try.
 func (k *consumer) replace(values context.Context, j *job, m successor) Outcome {
 	if m.ID == "" {
 		m.ID = newID(time.Now()) // the same for all tries
@@ -72,15 +72,15 @@ func (k *consumer) replace(values context.Context, j *job, m successor) Outcome 
 			k.log.Error("the message's headers cannot be published again and are dropped", zap.String("id", m.ID), zap.Error(err))
 			continue
 		case errors.Is(err, ErrMessage), errors.Is(err, ErrClosed):
-			k.linger(j, passMax) // it comes back at once
+			k.linger(j, passMax) // it is redelivered immediately after that
 			return j.giveBack()
 		}
 		k.linger(j, wait.Backoff(passMin, passMax, try))
 	}
 }
 
-// sendInPlace is one attempt to publish a message in place of the received one. Where a queue for
-// it is missing, it is declared for the next.
+// sendInPlace tries once to publish a message in place of the received one. If its queue is missing, sendInPlace
+// declares it for the next try.
 func (k *consumer) sendInPlace(values context.Context, j *job, m successor) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(values), passTimeout)
 	defer cancel()
@@ -95,9 +95,9 @@ func (k *consumer) sendInPlace(values context.Context, j *job, m successor) erro
 	return err
 }
 
-// dropHeaders takes off what a foreign publisher wrote, first as headers and then what is
-// carried, and reports whether there was any. That may be more than can be published again
-// (too large, types that amqp091 cannot write): the body matters more.
+// dropHeaders removes headers of another publisher, first the message's own headers and, on further calls, those
+// that are carried. It reports whether there were any. Such headers may be impossible to publish again because
+// they are too large or have types that amqp091 cannot write, and the body matters more.
 func (m *Message) dropHeaders() bool {
 	if m.Headers != nil {
 		m.Headers = nil
@@ -112,7 +112,7 @@ func (m *Message) dropHeaders() bool {
 	return false
 }
 
-// linger waits, at most until the message is no longer here or the consumer ends.
+// linger waits for d, or until the message is no longer held here or the consumer ends.
 func (k *consumer) linger(j *job, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -123,6 +123,7 @@ func (k *consumer) linger(j *job, d time.Duration) {
 	}
 }
 
+// ack acknowledges the message and returns o, or OutcomeLost if that fails.
 func (j *job) ack(o Outcome) Outcome {
 	if err := j.raw.Ack(false); err != nil {
 		return OutcomeLost
@@ -130,6 +131,7 @@ func (j *job) ack(o Outcome) Outcome {
 	return o
 }
 
+// giveBack requeues the message.
 func (j *job) giveBack() Outcome {
 	if err := j.raw.Nack(false, true); err != nil {
 		return OutcomeLost

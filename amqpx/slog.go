@@ -8,15 +8,14 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// SlogLogger is a logger for Config.Logger, and for that of a schedule.Store, which
-// writes to a handler of log/slog. The handler's level counts. A logger's name is the
-// attribute "logger".
+// SlogLogger returns a logger that writes to a handler of log/slog. Use it for Config.Logger, or for the logger of
+// a schedule.Store. The handler's level applies. The logger's name is written as the attribute "logger".
 func SlogLogger(h slog.Handler) *zap.Logger { return zap.New(slogCore{h}) }
 
-// slogCore is a zapcore.Core on a slog.Handler.
+// slogCore is a zapcore.Core that writes to a slog.Handler.
 type slogCore struct{ handler slog.Handler }
 
-// slogLevel is a level of slog: its levels are four apart, as zap's are one.
+// slogLevel converts a level of zap to one of slog, whose levels are four apart.
 func slogLevel(l zapcore.Level) slog.Level { return slog.Level(4 * l) }
 
 func (c slogCore) Enabled(l zapcore.Level) bool {
@@ -45,7 +44,7 @@ func (c slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 
 func (slogCore) Sync() error { return nil }
 
-// slogAttrs are fields in their order; what zap makes of one may be several.
+// slogAttrs converts fields to attributes. A field may become several attributes.
 func slogAttrs(fields []zapcore.Field) []slog.Attr {
 	attrs := make([]slog.Attr, 0, len(fields))
 	for _, f := range fields {

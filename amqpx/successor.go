@@ -13,16 +13,16 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// successor is the message that takes the place of a received one, under the same id.
+// successor is the message that replaces a received one, with the same id.
 type successor struct {
 	Message
 
-	route   *topology.Route // nil: by the strategy
-	outcome Outcome         // of the received one, when this one is confirmed
+	route   *topology.Route // nil for the strategy's route
+	outcome Outcome         // the received message's outcome when this one is confirmed
 }
 
-// successor forms what takes the place of a message that failed, was snoozed or came too
-// early: the delivery as a message to its queue again, with what is known of its past.
+// successor builds the message that replaces one that failed, was snoozed or arrived too early. It is the delivery
+// as a message to the same queue, or to the dead-letter queue, with a record of its past.
 func (k *consumer) successor(d *Delivery, v verdict) successor {
 	s, snoozes := successor{Message: d.message()}, d.Snoozes
 	s.Queue, s.Attempt, s.own = k.queue, d.Attempt, amqp.Table{}
@@ -48,9 +48,9 @@ func (k *consumer) successor(d *Delivery, v verdict) successor {
 	return s
 }
 
-// rest is for a message that is too early: it waits for the rest of its delay. It is no attempt, and keeps
-// its instant, whose clock is ahead of this process's by v.offset. It has a route where the
-// strategy has not just the delay that is left.
+// rest prepares a message that arrived too early for the rest of its delay. This does not count as an attempt, and
+// the message keeps its due time, whose clock is ahead of this process's by v.offset. If the strategy does not
+// have exactly the remaining delay, the message gets a route with the nearest one.
 func (k *consumer) rest(s *successor, d *Delivery, v verdict) {
 	k.log.Debug("sent back: too early", zap.String("id", d.ID), zap.Time("due", d.DueAt))
 	s.outcome, s.DeliverAt, s.ClockOffset = OutcomeReturned, d.DueAt, v.offset
@@ -60,26 +60,26 @@ func (k *consumer) rest(s *successor, d *Delivery, v verdict) {
 	if delay == left {
 		return
 	}
-	if route, err := k.c.strategy.Route(topology.Destination{Queue: k.queue}, delay, 0); err == nil { // or the send says why
+	if route, err := k.c.strategy.Route(topology.Destination{Queue: k.queue}, delay, 0); err == nil { // if this fails, the send reports the error
 		s.route = &route
 	}
 }
 
-// later sets the delay before the next attempt or, snoozed, the same one.
+// later sets the delay before the next attempt or, after Snooze, before the same attempt.
 func (k *consumer) later(s *successor, d *Delivery, v verdict) {
 	s.Delay = k.nextDelay(d, v)
-	if s.outcome == OutcomeRetried { // the others of a minute are counted
+	if s.outcome == OutcomeRetried { // further ones within a minute are only counted
 		k.failures.Warn(k.log, "", "a handler failed; its message is tried again", zap.String("id", d.ID), zap.Int("attempt", d.Attempt), zap.Int("max_attempts", d.MaxAttempts), zap.Duration("delay", s.Delay), zap.String("error", v.text))
 	}
 	k.log.Debug(string(s.outcome), zap.String("id", d.ID), zap.Int("attempt", d.Attempt), zap.Int("snoozes", d.Snoozes), zap.Duration("delay", s.Delay), zap.String("error", v.text))
 	if behind := d.DueAt.Sub(k.c.cfg.Now().Add(s.Delay)); behind > 0 && behind < maxDelay {
-		// This clock is behind the publisher's. An instant before the message's own
-		// would say that it is an older one.
+		// This process's clock is behind the publisher's. A due time before the message's current one would make
+		// it look like an older message.
 		s.DeliverAt, s.ClockOffset, s.Delay = d.DueAt, behind, 0
 	}
 }
 
-// bury sends a message straight to the dead-letter queue.
+// bury prepares a message for the dead-letter queue, without a delay.
 func (k *consumer) bury(s *successor, d *Delivery, v verdict) {
 	reason := cmp.Or(v.reason, header.ReasonAttempts)
 	k.log.Warn("dead-lettered", zap.String("id", d.ID), zap.String("reason", reason), zap.Int("attempt", d.Attempt), zap.String("error", v.text))
@@ -90,12 +90,11 @@ func (k *consumer) bury(s *successor, d *Delivery, v verdict) {
 	}
 }
 
-// RetryDelay returns how long the message will wait for its next delivery when the
-// handler returns err: that of Snooze or RetryIn, or the consumer's back-off. It
-// is the same at every call. 0 and true: the handler runs again at once, in the same
-// attempt (topology.Retry.Immediate). false: there will be none, because err rejects or
-// requeues the message or this was its last attempt, or the Delivery was not received by
-// Consume.
+// RetryDelay returns how long the message will wait for its next delivery if the handler returns err: the delay of
+// Snooze or RetryIn, or the consumer's back-off. Every call returns the same delay. A delay of 0 with true means
+// that the handler will run again immediately, in the same attempt (topology.Retry.Immediate). RetryDelay returns
+// false if there will be no further delivery after a delay, because err rejects or requeues the message, this was
+// its last attempt, or the Delivery was not received by Consume.
 func (d *Delivery) RetryDelay(err error) (delay time.Duration, ok bool) {
 	if d.received == nil || err == nil {
 		return 0, false
@@ -110,8 +109,8 @@ func (d *Delivery) RetryDelay(err error) (delay time.Duration, ok bool) {
 	return d.received.consumer.nextDelay(d, v), true
 }
 
-// nextDelay is the delay before the next delivery, one that the strategy has: what was asked
-// for, or the back-off.
+// nextDelay returns the delay before the next delivery, which is the requested one or the back-off, adapted to the
+// delays that the strategy has.
 func (k *consumer) nextDelay(d *Delivery, v verdict) time.Duration {
 	if v.delay > 0 {
 		return k.possible(v.delay)
@@ -121,13 +120,13 @@ func (k *consumer) nextDelay(d *Delivery, v verdict) time.Duration {
 	return k.possible(r.backoff)
 }
 
-// growing is the retry policy's delay.
+// growing returns the retry policy's delay.
 func (k *consumer) growing(d *Delivery, _ error) time.Duration {
 	return k.retry.Delay(d.Attempt, rand.Float64())
 }
 
-// possible is the delay nearest to d that the strategy has: a declared one of
-// ttl, or the strategy's maximum.
+// possible returns d if the strategy has that delay. Otherwise it returns the next longer declared delay (ttl), or
+// the longest one there is.
 func (k *consumer) possible(d time.Duration) time.Duration {
 	_, err := k.c.strategy.Route(topology.Destination{Queue: k.queue}, d, 0)
 	de, ok := errors.AsType[*topology.DelayError](err)

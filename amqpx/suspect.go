@@ -11,18 +11,20 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
-// A broker ends the whole connection (541) when a queue is consumed whose process is gone. Its answer does not
-// name the queue, so the consumers of a connection start one after another: the one that was starting is the
-// suspect, and starts on a connection of its own from then on.
+// A broker ends the whole connection (541) when a queue is consumed whose process is gone. The error does not name
+// the queue. Therefore the consumers of a connection start one after another, and the consumer that was starting
+// is the suspect. From then on it starts on a separate connection.
 
-// startPatience is how long a consumer waits for others to start first. A queue without a leader may take longer
-// to answer, and holds up nobody: if the connection then ends, all that were starting are suspects.
+// startPatience is how long a consumer waits for other consumers to start first. A queue without a leader may take
+// longer to answer, but it does not delay the others by more than that. If the connection then ends, all consumers
+// that were starting are suspects.
 const startPatience = time.Second
 
-// connection waits for the connection to consume on, and for a while for the publishing one: without that, messages
-// would be taken that can be neither renewed, retried nor dead-lettered, and each cut would bring them nearer to their
-// queue's delivery limit. Until the first intake it gives up when the broker refuses the client's consuming connection
-// for good: wrong credentials, no access.
+// connection waits for the connection to consume on and, for a while, for the publishing connection. Without the
+// latter, the consumer would receive messages that it can neither renew, retry nor dead-letter, and each lost
+// connection would bring them closer to their queue's delivery limit. Until the first intake, it returns an error
+// if the broker permanently refuses the client's consuming connection, for example because of wrong credentials or
+// missing access.
 func (k *consumer) connection(ctx context.Context) (*session, error) {
 	publishing, cancel := context.WithTimeout(ctx, k.c.cfg.ReconnectMax)
 	_, _ = k.c.pub.Wait(publishing, false)
@@ -39,8 +41,8 @@ func (k *consumer) connection(ctx context.Context) (*session, error) {
 	return k.c.con.Wait(ctx, false)
 }
 
-// startOn starts a broker consumer on a subscription, and gives the consumer a connection of its own if the broker
-// ends this one.
+// startOn starts a broker consumer on a subscription. If the broker ends the connection over that, startOn gives
+// this consumer a connection of its own.
 func (k *consumer) startOn(s *subscription, p place) (<-chan amqp.Delivery, error) {
 	patience, cancel := context.WithTimeout(s.live, startPatience)
 	defer cancel()
@@ -56,7 +58,7 @@ func (k *consumer) startOn(s *subscription, p place) (<-chan amqp.Delivery, erro
 	return deliveries, err
 }
 
-// isolate gives the consumer a connection of its own, unless it has one.
+// isolate gives the consumer a connection of its own, unless it already has one.
 func (k *consumer) isolate() {
 	role := "consume " + k.queue
 	own := wire.NewLink(k.c.over, role, k.c.cfg.wire(), k.c.setupConsume, k.c.stateHook(role))
@@ -65,7 +67,8 @@ func (k *consumer) isolate() {
 	}
 }
 
-// endOwn closes the consumer's own connection, if there is one. It waits for the broker no longer than Close does.
+// endOwn closes the consumer's own connection, if it has one. It does not wait for the broker past the end of
+// Close's context.
 func (k *consumer) endOwn() {
 	if own := k.own.Load(); own != nil {
 		_ = wait.Done(k.c.forced, func() error { own.Close(); return nil })

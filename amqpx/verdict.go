@@ -16,20 +16,20 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
-// verdict is what is to become of a message. It is read from the handler's error once (asked),
-// because what others wrote may panic at any call.
+// verdict says what happens to a message after its handler. It is read from the handler's error once (see asked),
+// because methods of an error that is not ours may panic at any call.
 type verdict struct {
 	ask    ask
-	reason string        // of askBury
-	delay  time.Duration // before it comes again, as its error asks for; 0: back-off
-	offset time.Duration // of askReturn: the clock of the due instant minus this process's
-	err    error         // for hooks; nil: success
-	text   string        // of err
+	reason string        // for askBury
+	delay  time.Duration // before the next delivery, as the error asks for; 0 for the back-off
+	offset time.Duration // for askReturn: the due time's clock minus this process's clock
+	err    error         // for hooks; nil on success
+	text   string        // the text of err
 }
 
 const (
 	askAck   ask = iota
-	askRetry     // while there are attempts left
+	askRetry     // if there are attempts left
 	askSnooze
 	askRequeue
 	askBury
@@ -39,13 +39,13 @@ const (
 
 type ask int
 
-// ownVerdict is the verdict on an error that is not the user's.
+// ownVerdict returns the verdict for one of this package's own errors.
 func ownVerdict(ask ask, reason string, err error) verdict {
 	return verdict{ask: ask, reason: reason, err: err, text: err.Error()}
 }
 
-// judge runs the handler. A panic, also one of its error's methods, is an error of that
-// message.
+// judge runs the handler and returns the verdict. A panic of the handler, or of a method of its error, is treated
+// as an error of that message.
 func (k *consumer) judge(ctx context.Context, d *Delivery) (v verdict, panicked bool) {
 	if v, ok := k.unhandled(d); ok {
 		return v, false
@@ -56,14 +56,14 @@ func (k *consumer) judge(ctx context.Context, d *Delivery) (v verdict, panicked 
 		}
 		d.received.immediate.Store(int32(left))
 		v, panicked = k.tryOnce(ctx, d)
-		if left == 0 || v.ask != askRetry || v.delay > 0 { // it asks for something else
+		if left == 0 || v.ask != askRetry || v.delay > 0 { // the error asks for something other than a retry with back-off
 			return v, panicked
 		}
 		k.log.Debug("failed, and tried again at once", zap.String("id", d.ID), zap.String("error", v.text))
 	}
 }
 
-// unhandled is the verdict on a message that does not get to its handler, and ok.
+// unhandled returns the verdict for a message that must not reach its handler, and whether that is the case.
 func (k *consumer) unhandled(d *Delivery) (v verdict, ok bool) {
 	if why, ok := d.Headers[HeaderUnreadable].(string); ok {
 		return ownVerdict(askBury, header.ReasonUnreadable, fmt.Errorf("cannot be read, and was not handled: %s", why)), true

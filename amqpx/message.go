@@ -13,40 +13,37 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Message is a message to be delivered later. One of Queue and Exchange names
-// its destination; at most one of Delay and DeliverAt says when.
+// Message is a message to be delivered later. Its destination is either Queue or Exchange with RoutingKey. Its
+// time is at most one of Delay and DeliverAt.
 type Message struct {
-	// ID is the AMQP message-id; a UUIDv7 is given when empty. Retries of one
-	// Send keep it, so consumers can recognise a duplicate. At most 255 bytes.
+	// ID is the AMQP message-id, at most 255 bytes. If it is empty, the message gets a UUIDv7. All tries of one
+	// Send use the same ID, so consumers can recognize duplicates.
 	ID string
 
-	// Queue is the destination queue. One that the broker has named, for replies, is
-	// possible; with a delay it must not be exclusive to its connection.
+	// Queue is the destination queue. It may be a broker-named reply queue. With a delay, such a queue must not be
+	// exclusive to its connection.
 	Queue string
-	// Exchange with RoutingKey is the other form of a destination; the exchange
-	// may be of any type and must exist.
+	// Exchange and RoutingKey are the other form of a destination. The exchange may be of any type and must exist.
 	Exchange   string
 	RoutingKey string
 
-	// Delay is counted from the call of Send, and in SendBatch from when the
-	// message is first published. 0 delivers at once, straight to an exchange: no
-	// route queue is made, and a message that the exchange routes to no queue is
-	// ErrUnroutable (with DeclareNothing it goes through its route queue all the same).
-	// Fractions of a millisecond round up. Negative is an error, and so is less than a
-	// microsecond, such as the 30 of a forgotten time.Second.
+	// Delay counts from the call of Send or, in SendBatch, from when the message is first published. A Delay of 0
+	// delivers the message immediately. To an exchange it is then published directly, without a route queue, and
+	// the error is ErrUnroutable if the exchange routes it to no queue. (With DeclareNothing it goes through its
+	// route queue nevertheless.) Fractions of a millisecond are rounded up. A negative Delay is an error, and so
+	// is one of less than a microsecond, such as 30 if time.Second was forgotten.
 	Delay time.Duration
-	// DeliverAt is the due instant; an instant in the past delivers at once. If
-	// it is zero, Delay applies. Instants that come from a wrong unit are errors: seconds read as
-	// milliseconds (January 1970 to March 1973), and milliseconds read as seconds.
+	// DeliverAt is the due time. If it is in the past, the message is delivered immediately. If it is zero, Delay
+	// applies. Times that result from a wrong unit are errors: seconds read as milliseconds (January 1970 to March
+	// 1973), and milliseconds read as seconds.
 	DeliverAt time.Time
-	// ClockOffset is the clock of DeliverAt minus this process's, for a DeliverAt
-	// that was computed on another machine, such as the database's. The message
-	// waits until that clock shows DeliverAt, and has that as its due instant. Where that clock
-	// is behind, Delivery.Timestamp goes by it too.
-	// Without DeliverAt it must be 0.
+	// ClockOffset is the clock of DeliverAt minus this process's clock. Set it if DeliverAt was computed on
+	// another machine, such as the database server. The message waits until that clock shows DeliverAt, and has
+	// DeliverAt as its due time. If that clock is behind, Delivery.Timestamp follows it as well. Without
+	// DeliverAt, ClockOffset must be 0.
 	ClockOffset time.Duration
-	// Tolerance is how much later the message may arrive if that saves hops in
-	// the broker. 0 means as close as the resolution allows.
+	// Tolerance is how much later the message may arrive if that saves hops in the broker. The default, 0, means
+	// as close as the strategy's resolution allows.
 	Tolerance time.Duration
 
 	Body            []byte
@@ -57,32 +54,31 @@ type Message struct {
 	ReplyTo         string
 	AppID           string
 	Priority        uint8
-	// Headers are copied. Names that begin with "rabbitdelay-", and those that
-	// the broker interprets (x-death, x-first-death-*, x-last-death-*, x-delay,
-	// CC, BCC) or NServiceBus (its delay), are left out.
+	// Headers are the message's headers. Send copies them, except for names that begin with "rabbitdelay-" and for
+	// headers that the broker interprets (x-death, x-first-death-*, x-last-death-*, x-delay, CC, BCC) or that
+	// NServiceBus interprets (its delay).
 	Headers amqp.Table
 
-	// Attempt is the number of the delivery to come, 1 (also for 0) on the first.
+	// Attempt is the number of the attempt for which the message will be delivered. 0 and 1 stand for the first.
 	Attempt int
-	// Version is the version of the task that the message stands for, 0 for none.
+	// Version is the version of the task that the message belongs to, or 0 if there is none.
 	Version int64
-	// Created is when the row of that task was written, zero for none. It distinguishes
-	// the task from an earlier one of the same id. It is kept in whole milliseconds.
+	// Created is when that task's row was written, or zero if there is none. It distinguishes the task from an
+	// earlier one with the same id. It is kept in whole milliseconds.
 	Created time.Time
 
-	added  amqp.Table         // headers of hooks
-	own    amqp.Table         // further headers of rabbitdelay's own
-	as     *header.Properties // of a message that is forwarded or passed on as it is; nil for none
-	userID string             // that it is published with, by which the broker may refuse it; empty for none
-	sent   time.Time          // its timestamp, instead of the present
+	added  amqp.Table         // headers that hooks have added
+	own    amqp.Table         // rabbitdelay's own headers
+	as     *header.Properties // properties of a message that is forwarded or passed on unchanged; nil if there are none
+	userID string             // user-id to publish with, which may make the broker refuse the message; empty for none
+	sent   time.Time          // timestamp to publish with in place of the current time
 }
 
-// directReplyTo is a pseudo-queue. One message with it would break the channel
-// that all senders share, once for each try.
+// directReplyTo is a pseudo-queue. Each try to publish a message with it would close the channel that all senders
+// share.
 const directReplyTo = "amq.rabbitmq.reply-to"
 
-// Check returns the *MessageError of a message that no client can send, whatever
-// its configuration and the broker.
+// Check returns a *MessageError if no client could send the message, whatever its configuration and the broker.
 func (m *Message) Check() error {
 	for _, check := range []func() error{m.checkDestination, m.checkInstant, m.checkProperties} {
 		if err := check(); err != nil {
@@ -124,7 +120,7 @@ func (m *Message) checkInstant() error {
 	if m.Tolerance < 0 {
 		return &MessageError{"Tolerance", fmt.Sprintf("%s is negative; expected 0 or more", topology.FormatDuration(m.Tolerance))}
 	}
-	if m.own != nil { // it is passed on as it came
+	if m.own != nil { // a received message is passed on unchanged
 		return nil
 	}
 	for _, slip := range []struct{ field, reason string }{

@@ -106,8 +106,8 @@ func (k *consumer) tryOnce(ctx context.Context, d *Delivery) (v verdict, panicke
 	return v, p != nil
 }
 
-// requeueMin, doubled with each delivery that the broker counts, up to requeueMax,
-// is how long a requeued message is kept from the queue.
+// requeueMin is how long a message is held before it is requeued. It doubles with each delivery that the broker
+// counts, up to requeueMax.
 const (
 	requeueMin = time.Second
 	requeueMax = 10 * time.Second
@@ -119,15 +119,15 @@ var (
 	errGoexit     = errors.New("handler ended its goroutine (runtime.Goexit, which t.FailNow calls)")
 )
 
-// verdictError is an error that the consumer's policy has judged.
+// verdictError is an error to which the consumer's policy has been applied.
 type verdictError struct{ error }
 
 func (e *verdictError) Unwrap() error { return e.error }
 
-// Verdict returns what the consumer's policy (WithErrorPolicy) makes of a handler's error,
-// for wrappers of a Handler that keep their own record of a message's fate. The policy is
-// asked once: what Verdict returned stays as it is. Without a policy, and for a Delivery
-// that was not received by Consume, that is err.
+// Verdict returns the error that the consumer's policy (WithErrorPolicy) puts in place of a handler's error. It is
+// for wrappers of a Handler that keep their own record of what happens to a message. The policy is applied only
+// once: an error that Verdict has returned stays unchanged. Without a policy, and for a Delivery that was not
+// received by Consume, Verdict returns err.
 func (d *Delivery) Verdict(err error) error {
 	if d.received == nil || err == nil {
 		return err
@@ -140,8 +140,7 @@ func (d *Delivery) Verdict(err error) error {
 	return &verdictError{k.policy(d, err)}
 }
 
-// asked reads what an error itself says is to become of its message. Unless ok it says nothing,
-// which is askRetry.
+// asked reads from an error what it asks for. If it asks for nothing, the verdict is askRetry, and ok is false.
 func asked(err error) (v verdict, ok bool) {
 	in, again := errors.AsType[*retryInError](err)
 	snooze, snoozed := errors.AsType[*snoozeError](err)
@@ -166,17 +165,17 @@ func asked(err error) (v verdict, ok bool) {
 	return v, again || snoozed || rejected || requeued || tooEarly
 }
 
-// counts are the large counts of deliveries that messages had. Only one that rises when
-// the message is rejected is believed.
+// counts remembers delivery counts that are implausibly large. A publisher can set such a count, so it is believed
+// only if it increases when the message is rejected.
 type counts struct {
 	mu   sync.Mutex
 	last map[string]int64
 }
 
-// maxCounts bounds the messages that are remembered.
+// maxCounts is the maximum number of messages that are remembered.
 const maxCounts = 1000
 
-// put keeps a message's count, and returns the one before.
+// put remembers a message's count. It returns the previously remembered count, and whether there was one.
 func (c *counts) put(d *Delivery) (before int64, seen bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,7 +188,8 @@ func (c *counts) put(d *Delivery) (before int64, seen bool) {
 	return before, seen
 }
 
-// identity distinguishes the messages of a queue: by their ids, or else by their bodies.
+// identity returns a value that distinguishes the messages of a queue: the message's id or, without one, a hash of
+// its body.
 func (d *Delivery) identity() string {
 	if d.ID != "" {
 		return d.ID

@@ -269,7 +269,8 @@ func (k *consumer) run(ctx context.Context) error {
 			attempt = 1
 		}
 		k.restarts.Warn(k.log, sparse.Kind(err), "consumer ended; starting again", zap.Error(err))
-		_ = wait.For(ctx, wait.Backoff(k.c.cfg.ReconnectMin, k.c.cfg.ReconnectMax, attempt)) // if ctx has ended, serve notices
+		// If ctx has ended, serve notices.
+		_ = wait.For(ctx, wait.Backoff(k.c.cfg.ReconnectMin, k.c.cfg.ReconnectMax, attempt))
 	}
 }
 

@@ -56,7 +56,7 @@ const (
 	OutcomeRetried      Outcome = "retried"       // published again with a delay, then acknowledged
 	OutcomeSnoozed      Outcome = "snoozed"       // the same, after Snooze
 	OutcomeDeadLettered Outcome = "dead-lettered" // published to the dead-letter queue, then acknowledged
-	OutcomeRequeued     Outcome = "requeued"      // returned to the queue, after Requeue or because it could be neither acknowledged nor replaced
+	OutcomeRequeued     Outcome = "requeued"      // returned to the queue by Requeue, or because neither of these was possible
 	OutcomeReturned     Outcome = "returned"      // arrived before its due time: published again for the rest of its delay
 	OutcomeLost         Outcome = "lost"          // the connection ended first, so the broker will redeliver it
 )

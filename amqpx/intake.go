@@ -290,7 +290,8 @@ func (s *subscription) countOthers(ctx context.Context, queue string) {
 // queue's delivery limit. Nothing is returned before the broker has cancelled the consumers, because the messages
 // and their copies would only be delivered here again.
 func (k *consumer) handBack(s *subscription) {
-	defer time.AfterFunc(wire.CloseWait/2, s.renewals.stop).Stop() // renewals get that long to be confirmed, because an abandoned one can leave a duplicate
+	// Renewals get half of CloseWait to be confirmed, because an abandoned renewal can leave a duplicate.
+	defer time.AfterFunc(wire.CloseWait/2, s.renewals.stop).Stop()
 	ended := make(chan struct{})
 	go func() {
 		s.cancelAll()

@@ -25,7 +25,7 @@ type prepared struct {
 	up        time.Duration // the client's uptime at start
 	asked     time.Duration // the requested delay, counted from start
 	due       int64         // epoch ms, by the clock of the message's DeliverAt
-	aim       int64         // epoch ms, by this process's clock: the end of the delay that was chosen at start, at the earliest due minus lead
+	aim       int64         // epoch ms, by this process's clock: see Client.route; never earlier than due minus lead
 	from      origin
 	offset    time.Duration // of due's clock from this process's clock
 	lead      time.Duration // how long before due the broker delivers the message
@@ -96,7 +96,8 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now 
 	aim := due - floorMilli(m.ClockOffset)
 	asked := remaining(aim, now)
 	if m.DeliverAt.IsZero() {
-		asked = min(asked, ceilMillis(m.Delay)) // now is rarely a whole number of milliseconds, so the difference may be 1 ms too long
+		// The difference may be 1 ms too long, because now need not be a whole number of milliseconds.
+		asked = min(asked, ceilMillis(m.Delay))
 	}
 	var r topology.Route
 	var lead time.Duration

@@ -88,8 +88,8 @@ func (e *requeueError) Unwrap() error { return e.err }
 // The message is requeued after a pause of up to 1 s, whose limit doubles with each delivery that the broker
 // counts, to 10 s. During the pause it takes a place in the consumer's prefetch. In classic queues, and in quorum
 // queues since RabbitMQ 4.0, it returns ahead of the messages behind it, so retry a message that fails because of
-// its own content, and do not requeue it. A quorum queue counts a requeue as a delivery. After more than 200
-// deliveries the message is dead-lettered.
+// its own content, and do not requeue it. Before RabbitMQ 4.3, a quorum queue counts a requeue as a delivery, and
+// after more than 200 deliveries the message is dead-lettered. Since 4.3 it does not count requeues.
 func Requeue(err error) error {
 	if err == nil {
 		err = errors.New("requeued")

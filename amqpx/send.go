@@ -363,7 +363,8 @@ func (p *prepared) failed(cause error) *SendError {
 // try, and the error is ErrOutcomeUnknown.
 //
 // Headers that the broker added for an earlier dead-lettering (x-death and the like) and headers that begin with
-// "rabbitdelay-" are left out. Forward returns the same errors as Send.
+// "rabbitdelay-" are left out. Forward returns the same errors as Send, but it does not apply
+// Config.SendTimeout. If ctx has no deadline, there is none.
 func (c *Client) Forward(ctx context.Context, d *Delivery, to topology.Destination, delay time.Duration) error {
 	if d == nil {
 		return &MessageError{Field: "Delivery", Reason: "nil; expected the delivery to send on"}

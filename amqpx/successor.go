@@ -60,7 +60,8 @@ func (k *consumer) rest(s *successor, d *Delivery, v verdict) {
 	if delay == left {
 		return
 	}
-	if route, err := k.c.strategy.Route(topology.Destination{Queue: k.queue}, delay, 0); err == nil { // if this fails, the send reports the error
+	// If Route fails, the send reports the error.
+	if route, err := k.c.strategy.Route(topology.Destination{Queue: k.queue}, delay, 0); err == nil {
 		s.route = &route
 	}
 }

@@ -73,8 +73,8 @@ const openTimeout = 30 * time.Second
 // certificate or a *plan.ConflictError. Refused credentials are final only if they are refused again after 2 s or
 // more, because a starting broker refuses all users. RabbitMQ takes 3 s to answer a wrong password.
 //
-// Without Config.Logger, Open writes one line to slog.Default after 3 s of failed attempts. Its error contains the
-// last attempt's error. Errors caused by the configuration wrap ErrConfig. A strategy that tests the broker with
+// Without Config.Logger, Open writes one line to slog.Default after 3 s of failed attempts. The error of Open
+// contains the last attempt's error. Errors caused by the configuration wrap ErrConfig. A strategy that tests the broker with
 // messages of its own (Canary) cannot do so while an alarm blocks publishers, and the error then wraps ErrBlocked.
 func Open(ctx context.Context, cfg Config) (*Client, error) {
 	direct := cfg.Dial == nil

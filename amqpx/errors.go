@@ -52,7 +52,7 @@ var (
 	ErrHandlerTimeout = errors.New("handler timeout")
 )
 
-// SendError is the error of Send, and of SendBatch for each message, if a message was not confirmed. errors.Is
+// SendError is the error of Send, and of SendBatch and SendEach for each message, if it was not confirmed. errors.Is
 // finds either ErrNotSent or ErrOutcomeUnknown in it, and the cause.
 type SendError struct {
 	ID      string // the message id, under which it can be sent again

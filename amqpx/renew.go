@@ -119,7 +119,7 @@ func (k *consumer) renewed(ctx context.Context, j *job) bool {
 }
 
 // wayOfCopy returns the route of a copy. A copy that could be handled as soon as it arrives is delayed a little if
-// the strategy can do that, because the received message must be acknowledged before the copy is handled: its
+// the strategy can do that, because the received message must be acknowledged before the copy is handled, whose
 // handler may crash the process.
 func (k *consumer) wayOfCopy(early bool) *topology.Route {
 	queue := topology.Destination{Queue: k.queue}

@@ -74,8 +74,9 @@ const openTimeout = 30 * time.Second
 // more, because a starting broker refuses all users. RabbitMQ takes 3 s to answer a wrong password.
 //
 // Without Config.Logger, Open writes one line to slog.Default after 3 s of failed attempts. The error of Open
-// contains the last attempt's error. Errors caused by the configuration wrap ErrConfig. A strategy that tests the broker with
-// messages of its own (Canary) cannot do so while an alarm blocks publishers, and the error then wraps ErrBlocked.
+// contains the last attempt's error. Errors caused by the configuration wrap ErrConfig. A strategy that tests the
+// broker with messages of its own (Canary) cannot do so while an alarm blocks publishers, and the error then wraps
+// ErrBlocked.
 func Open(ctx context.Context, cfg Config) (*Client, error) {
 	direct := cfg.Dial == nil
 	var tell func(why error)

@@ -15,52 +15,52 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// Reasons of a DeadLetter.
+// Values of DeadLetter.Reason.
 const (
-	// Those that a consumer of rabbitdelay writes, in amqpx.HeaderReason.
+	// Reasons that a consumer of rabbitdelay writes to amqpx.HeaderReason.
 	ReasonRejected   = header.ReasonRejected   // "rejected": the handler returned amqpx.Reject
-	ReasonAttempts   = header.ReasonAttempts   // "attempts": they were used up
+	ReasonAttempts   = header.ReasonAttempts   // "attempts": all attempts were used up
 	ReasonDeliveries = header.ReasonDeliveries // "deliveries": more than 200 without an outcome
-	ReasonUnreadable = header.ReasonUnreadable // "unreadable": its headers are beyond what amqp091 reads; amqpx.HeaderRaw has them
+	ReasonUnreadable = header.ReasonUnreadable // "unreadable": amqp091 cannot read its headers, see amqpx.HeaderRaw
 
-	// ReasonParked: it was due, and nothing was bound for its destination.
+	// ReasonParked means that the message became due while no queue was bound for its destination.
 	ReasonParked = "parked"
 
-	// The broker's own, as x-death has them.
-	ReasonExpired       = "expired"        // a TTL of its queue or of its own
+	// The broker's own reasons, as in x-death.
+	ReasonExpired       = "expired"        // the TTL of the queue or of the message
 	ReasonMaxLen        = "maxlen"         // the queue's length limit
 	ReasonDeliveryLimit = "delivery_limit" // the queue's delivery limit
 )
 
-// DeadLetter is a message as it lies in a dead-letter queue or in the parked queue. Its Delivery's Queue is that
-// queue; Attempt is the attempt that failed last; Exchange and RoutingKey are what a handler saw.
+// DeadLetter is a message in a dead-letter queue or in the parked queue. In the embedded Delivery, Queue is that queue,
+// Attempt is the attempt that failed last, and Exchange and RoutingKey are the ones that a handler saw.
 type DeadLetter struct {
 	*amqpx.Delivery
 
-	// Reason is why it lies there: one of the Reason constants, or "rejected" by a consumer that is not
-	// rabbitdelay's. It is empty for a message that is no dead letter.
+	// Reason is why the message is in this queue. It is one of the Reason constants, or "rejected" if a consumer that
+	// is not rabbitdelay's rejected it. It is empty for a message that is not a dead letter.
 	Reason string
-	// Error is the last error's text; empty if none is known.
+	// Error is the text of the last error; empty if none is known.
 	Error string
-	// Attempts are the failed ones, "instant error" each, at most the last 32.
+	// Attempts lists the failed attempts, each as "time error", and at most the last 32.
 	Attempts []string
-	// Died is when it came to lie there, by the clock of the consumer or the broker, the latter in whole seconds;
-	// zero if nothing tells.
+	// Died is when the message arrived in this queue, by the clock of the consumer or of the broker. The broker's time
+	// is in whole seconds. It is zero if unknown.
 	Died time.Time
-	// Destination is where it belongs: the queue in which it died, or where a parked message was sent to. It is
-	// zero if nothing tells.
+	// Destination is where the message belongs: the queue in which it died, or the destination that a parked message
+	// was sent to. It is zero if unknown.
 	Destination topology.Destination
-	// Requeued is when Requeue sent it last; zero if never.
+	// Requeued is when Requeue last sent the message; zero if it never did.
 	Requeued time.Time
 }
 
-// ReadDeadLetter decodes a message that was received from a queue. Prefix is that of the delay objects,
-// Strategy.Prefix.
+// ReadDeadLetter decodes a message that was received from a queue. The prefix is the one of the delay objects, as
+// Strategy.Prefix returns it.
 func ReadDeadLetter(raw amqp.Delivery, queue, prefix string) DeadLetter {
 	l := DeadLetter{Delivery: amqpx.ReadDelivery(raw, queue, prefix), Died: raw.Timestamp, Requeued: header.Instant(raw.Headers, header.Requeued)}
 	l.Error, _ = raw.Headers[header.Error].(string)
 	for _, a := range header.FailedAttempts(raw.Headers) {
-		text, _ := a.(string) // it is one
+		text, _ := a.(string) // it is always a string
 		l.Attempts = append(l.Attempts, text)
 	}
 	exchange, key := raw.Exchange, raw.RoutingKey
@@ -89,7 +89,7 @@ func ReadDeadLetter(raw amqp.Delivery, queue, prefix string) DeadLetter {
 	return l
 }
 
-// lastAttempt is the instant of the last attempt that has one.
+// lastAttempt returns the time of the last attempt that has one, or otherwise if none has.
 func lastAttempt(attempts []string, otherwise time.Time) time.Time {
 	for _, a := range slices.Backward(attempts) {
 		text, _, _ := strings.Cut(a, " ")
@@ -100,7 +100,7 @@ func lastAttempt(attempts []string, otherwise time.Time) time.Time {
 	return otherwise
 }
 
-// parkedFor is the destination of a parked message.
+// parkedFor returns the destination of a parked message.
 func parkedFor(raw amqp.Delivery, prefix string) topology.Destination {
 	key, ok := dlx.DestinationKey(raw.RoutingKey)
 	if tag, rest, _ := strings.Cut(raw.RoutingKey, "."); tag == "plugin" {
@@ -111,7 +111,7 @@ func parkedFor(raw amqp.Delivery, prefix string) topology.Destination {
 			return dest
 		}
 	}
-	// A message to an exchange says so itself; where the exchange's name ends, the routing key decides.
+	// A message to an exchange has its destination in a header. The routing key shows where the exchange's name ends.
 	name, _ := raw.Headers[header.Destination].(string)
 	for i := range len(name) {
 		dest := topology.Destination{Exchange: name[:i], RoutingKey: name[min(i+1, len(name)):]}
@@ -122,14 +122,14 @@ func parkedFor(raw amqp.Delivery, prefix string) topology.Destination {
 	return topology.Destination{}
 }
 
-// death is an entry of x-death.
+// death is an entry of the x-death header.
 type death struct {
 	queue, reason, exchange, key string
 	at                           time.Time
 }
 
-// lastDeath is the newest death in a queue that is none of the strategies', and ok. Without one it has the
-// instant of the newest alone.
+// lastDeath returns the newest death in a queue that does not belong to a strategy, and true. If there is none, it
+// returns only the time of the newest death, and false.
 func lastDeath(h amqp.Table, prefix string) (d death, ok bool) {
 	list, _ := h["x-death"].([]any)
 	var newest time.Time
@@ -153,31 +153,30 @@ func lastDeath(h amqp.Table, prefix string) (d death, ok bool) {
 	return death{at: newest}, false
 }
 
-// DeadLetterFilter chooses dead letters. Its zero value chooses all, and each field that is set narrows the
-// choice.
+// DeadLetterFilter selects dead letters. The zero value selects all, and each field that is set narrows the selection.
 type DeadLetterFilter struct {
-	Reasons      []string // one of them, each a constant such as ReasonRejected
-	IDs          []string // one of them
-	Destinations []string // one of them: a queue, or "exchange:routing key"
-	Tasks        bool     // only those of tasks (package schedule)
-	Error        string   // a part of the last error's text
-	ErrorLike    string   // an error, or an ErrorGroup's: those that are Alike
-	// Header with HeaderValue, as text, among the application's headers.
+	Reasons      []string // any of these, each a constant such as ReasonRejected
+	IDs          []string // any of these
+	Destinations []string // any of these: a queue, or "exchange:routing key"
+	Tasks        bool     // only dead letters of tasks (package schedule)
+	Error        string   // a substring of the last error's text
+	ErrorLike    string   // an error, or an ErrorGroup's ErrorLike; matches errors for which Alike returns the same
+	// Header is the name of an application header, which must have the value HeaderValue when formatted as text.
 	Header, HeaderValue string
-	// OlderThan and NewerThan compare how long it has lain there, see DeadLetter.Died; 0 does not. What does not
-	// tell is not chosen.
+	// OlderThan and NewerThan limit the time since DeadLetter.Died; 0 means no limit. If either is set, messages whose
+	// Died is unknown never match.
 	OlderThan, NewerThan time.Duration
 }
 
-// deadReasons are those that a dead letter can have.
+// deadReasons are the reasons that a dead letter can have.
 var deadReasons = []string{ReasonRejected, ReasonAttempts, ReasonDeliveries, ReasonUnreadable, ReasonParked, ReasonExpired, ReasonMaxLen, ReasonDeliveryLimit}
 
-// Empty reports whether the filter chooses everything.
+// Empty reports whether the filter selects everything.
 func (f *DeadLetterFilter) Empty() bool {
 	return len(f.Reasons)+len(f.IDs)+len(f.Destinations) == 0 && !f.Tasks && f.Error == "" && f.ErrorLike == "" && f.Header == "" && f.OlderThan == 0 && f.NewerThan == 0
 }
 
-// Matches reports whether the filter chooses a dead letter at an instant.
+// Matches reports whether the filter selects a dead letter at the time now.
 func (f *DeadLetterFilter) Matches(l *DeadLetter, now time.Time) bool {
 	among := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
 	if f.Tasks && l.Version == 0 || !among(f.Reasons, l.Reason) || !among(f.IDs, l.ID) || !among(f.Destinations, l.Destination.String()) || !strings.Contains(l.Error, f.Error) {

@@ -19,83 +19,83 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// Bounds of GroupErrors.
+// Limits of GroupErrors.
 const (
 	DefaultGroups = 50
 	MaxGroups     = 1000
 
-	groupPortion = 1000    // messages that are held by one consumer, at most
+	groupPortion = 1000    // maximum number of messages held by one consumer
 	maxExample   = 4 << 10 // bytes of an error's text
 )
 
-// GroupOrder is an order of groups.
+// GroupOrder is the sort order of groups.
 type GroupOrder string
 
-// Orders of groups.
+// The sort orders of groups.
 const (
-	GroupsNewest GroupOrder = "newest" // those of the newest dead letters first
-	GroupsOldest GroupOrder = "oldest" // those of the oldest dead letters first
-	GroupsMost   GroupOrder = "most"   // the largest first
+	GroupsNewest GroupOrder = "newest" // groups with the newest dead letters first
+	GroupsOldest GroupOrder = "oldest" // groups with the oldest dead letters first
+	GroupsMost   GroupOrder = "most"   // largest groups first
 )
 
-// GroupOptions tune GroupErrors.
+// GroupOptions configures GroupErrors.
 type GroupOptions struct {
-	// Limit is how many groups are returned; default DefaultGroups, at most MaxGroups.
+	// Limit is the maximum number of groups that are returned; the default is DefaultGroups, the maximum MaxGroups.
 	Limit int
-	// Order of the groups; default GroupsNewest.
+	// Order is the sort order of the groups; the default is GroupsNewest.
 	Order GroupOrder
-	// Prefix of the delay objects; default topology.DefaultPrefix.
+	// Prefix is the prefix of the delay objects; the default is topology.DefaultPrefix.
 	Prefix string
-	// Management has the type and the delivery limit of the queue. Without it queues are looked through from
-	// RabbitMQ 4.3 on only.
+	// Management is used to read the queue's type and delivery limit. Without it, GroupErrors only examines queues on
+	// RabbitMQ 4.3 and later.
 	Management *live.Management
-	// Progress is called after every portion of messages.
+	// Progress is called after each batch of messages.
 	Progress func(looked, total int)
 }
 
-// ErrorGroups are the messages of a queue by their error.
+// ErrorGroups is the result of GroupErrors: the messages of a queue, grouped by their errors.
 type ErrorGroups struct {
 	Queue  string       `json:"queue"`
-	Total  int          `json:"total"`     // ready at the beginning; no more are looked at
-	Looked int          `json:"looked_at"` // of them; fewer if somebody else had some
+	Total  int          `json:"total"`     // messages that were ready at the beginning; no more are examined
+	Looked int          `json:"looked_at"` // how many of them were examined; fewer if another consumer had some
 	Groups []ErrorGroup `json:"groups"`
-	// Others are messages of groups that are not returned, because there are more than GroupOptions.Limit. Beyond
-	// MaxGroups the smallest groups of those seen so far are given up for others, so that a group that is
-	// returned may have some here too: AtLeast.
+	// Others counts messages in groups that are not returned because there are more groups than GroupOptions.Limit. If
+	// there are more than MaxGroups groups, the smaller groups found so far are dropped during the run, so even a group
+	// that is returned may have messages that are only counted here. AtLeast reports that case.
 	Others  int  `json:"others"`
 	AtLeast bool `json:"at_least,omitempty"`
-	// Notes are what the look has disturbed.
+	// Notes describe side effects on the queue, and why the result may be incomplete.
 	Notes []string `json:"notes,omitempty"`
 }
 
-// ErrorGroup is messages that belong to one destination, and died for one reason and of errors that are alike. A
-// DeadLetterFilter with Destinations, Reasons and ErrorLike of a group chooses them, for Requeue.
+// ErrorGroup is a group of messages that have the same destination, died for the same reason and have similar errors.
+// To select them for Requeue, use a DeadLetterFilter with the group's Destinations, Reasons and ErrorLike.
 type ErrorGroup struct {
 	Destination string     `json:"destination"`          // a queue, or "exchange:routing key"; empty if unknown
-	Reason      string     `json:"reason"`               // empty for what is no dead letter
-	ErrorLike   string     `json:"error_like"`           // Alike of the errors; empty if none is known
-	Messages    int        `json:"messages"`             // how many
-	First       *time.Time `json:"first,omitempty"`      // when the first of them came to lie there; nil: unknown
-	Last        *time.Time `json:"last,omitempty"`       // and the last
-	ExampleID   string     `json:"example_id,omitempty"` // of the newest
-	Example     string     `json:"example,omitempty"`    // its error, up to 4 KiB
-	Attempt     int        `json:"attempt"`              // its last one
-	Task        bool       `json:"task,omitempty"`       // it is a task's
+	Reason      string     `json:"reason"`               // empty for messages that are not dead letters
+	ErrorLike   string     `json:"error_like"`           // the errors as Alike returns them; empty if no error is known
+	Messages    int        `json:"messages"`             // the number of messages
+	First       *time.Time `json:"first,omitempty"`      // when the first of them died; nil if unknown
+	Last        *time.Time `json:"last,omitempty"`       // when the last of them died; nil if unknown
+	ExampleID   string     `json:"example_id,omitempty"` // id of the newest message
+	Example     string     `json:"example,omitempty"`    // the newest message's error, up to 4 KiB
+	Attempt     int        `json:"attempt"`              // the newest message's last attempt
+	Task        bool       `json:"task,omitempty"`       // the newest message belongs to a task
 }
 
-// GroupErrors looks through a whole queue and groups its messages by their errors. It holds every message until
-// it has seen the last, and then puts all of them back, in their order except in a quorum queue before RabbitMQ
-// 4.0. Its memory does not grow with the queue: it keeps groups, and no messages.
+// GroupErrors reads a whole queue and groups its messages by their errors. It holds every message until it has seen the
+// last one, and then puts all of them back. They keep their order, except in a quorum queue before RabbitMQ 4.0. Memory
+// use does not grow with the queue, because only the groups are kept and not the messages.
 //
-// What a look changes is what Peek changes, for all messages: it acknowledges none and spends no delivery limit
-// (a queue in which it would, is refused with a *PeekError), the messages have the redelivered flag afterwards,
-// and RabbitMQ before 4.3 counts a delivery in x-delivery-count. While it looks, consumers do not get them, and
-// the broker remembers each that is held, which costs it some hundred bytes of memory. Two looks at the same time
-// share the messages, and each sees a part (Looked).
+// It has the same side effects as Peek, on all messages of the queue. It acknowledges no messages and uses up no
+// delivery limit; a queue in which it would do so is refused with a *PeekError. Afterwards the messages have the
+// redelivered flag, and RabbitMQ before 4.3 has counted a delivery in x-delivery-count. Until the messages are put
+// back, consumers do not get them, and the broker tracks each message that is held, which costs it some hundred bytes
+// of memory. Two concurrent calls share the messages, and each sees only part of them (Looked).
 //
-// When ctx ends, everything is put back. If the process or the connection ends in between, the broker puts the
-// messages back and counts a delivery, which RabbitMQ from 4.0 on compares with a delivery limit. A look that
-// takes longer than the broker's consumer timeout (30 min) ends so. Errors are those of Peek.
+// When ctx ends, everything is put back. If the process or the connection ends before that, the broker puts the
+// messages back and counts a delivery, which RabbitMQ 4.0 and later compares with a delivery limit. The same happens if
+// the call takes longer than the broker's consumer timeout (30 min). Errors are those of Peek.
 func GroupErrors(ctx context.Context, conn *amqp.Connection, queue string, o GroupOptions) (ErrorGroups, error) {
 	if o.Limit < 0 || o.Limit > MaxGroups {
 		return ErrorGroups{}, fmt.Errorf("group %s: limit %d; expected 1 to %d, or 0 for %d", queue, o.Limit, MaxGroups, DefaultGroups)
@@ -114,7 +114,7 @@ func GroupErrors(ctx context.Context, conn *amqp.Connection, queue string, o Gro
 	return g.result(wire.Version(wire.Broker(conn))), nil
 }
 
-// grouping is one look through a queue.
+// grouping is the state of one GroupErrors call.
 type grouping struct {
 	o      GroupOptions
 	out    ErrorGroups
@@ -123,7 +123,7 @@ type grouping struct {
 
 type groupKey struct{ destination, reason, like string }
 
-// look takes all messages, and puts them back.
+// look takes all messages and puts them back.
 func (g *grouping) look(ctx context.Context, conn *amqp.Connection) error {
 	forced, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -161,22 +161,22 @@ func (g *grouping) look(ctx context.Context, conn *amqp.Connection) error {
 	return cmp.Or(err, t.putBack())
 }
 
-// Alike returns the text of an error without what differs between two messages that failed of the same: numbers,
-// with the unit of time or the colons and points between them, and ids become #, quoted parts "…", and white space
-// one space. Only the first 1,024 bytes count.
+// Alike returns the text of an error without the parts that differ between two messages that failed for the same
+// reason. Numbers and ids become #, including the unit of time or the colons and points between numbers. Quoted parts
+// become "…", and white space becomes one space. Only the first 1,024 bytes are used.
 //
 //	order 42 was not found       order # was not found
 //	dial tcp 10.0.0.7:5432: …    dial tcp #: …
 //	no such user: "Ann" (3f2a9c1e-…)  no such user: … (#)
 func Alike(text string) string { return alike.Text(text) }
 
-// put puts a message into its group.
+// put adds a message to its group.
 func (g *grouping) put(l DeadLetter) {
 	g.out.Looked++
 	k := groupKey{l.Destination.String(), l.Reason, Alike(l.Error)}
 	x := g.groups[k]
 	if x == nil {
-		if len(g.groups) >= MaxGroups { // the smaller half gives room
+		if len(g.groups) >= MaxGroups { // drop the smaller half to make space
 			for _, x := range g.sorted(GroupsMost)[MaxGroups/2:] {
 				g.out.Others += x.Messages
 				delete(g.groups, groupKey{x.Destination, x.Reason, x.ErrorLike})
@@ -200,7 +200,7 @@ func (g *grouping) put(l DeadLetter) {
 	}
 }
 
-// groupOrders are what a group is sorted by, the largest first.
+// groupOrders maps each order to its sort key; groups are sorted by it in descending order.
 var groupOrders = map[GroupOrder]func(*ErrorGroup) int64{
 	GroupsNewest: func(x *ErrorGroup) int64 { return milli(x.Last, math.MinInt64) },
 	GroupsOldest: func(x *ErrorGroup) int64 { return -milli(x.First, math.MaxInt64) },
@@ -227,7 +227,7 @@ func (g *grouping) sorted(order GroupOrder) []*ErrorGroup {
 	return list
 }
 
-// result returns the groups in their order.
+// result returns the groups in the requested order.
 func (g *grouping) result(version observed.Version) ErrorGroups {
 	out := g.out
 	out.Groups = []ErrorGroup{}

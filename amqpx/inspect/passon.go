@@ -15,12 +15,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// PassOn sends a message that another program published, and that waits elsewhere than in a queue, to its
-// destination at an instant: with its id, properties, body, timestamp, user-id and headers, also those of
-// rabbitdelay. It is persistent from then on. Offset is the clock of at minus this process's. NotCarried tells
-// what is left out.
+// PassOn sends a message that another program published, and that is waiting somewhere other than in a queue, to its
+// destination at the given time. The message keeps its id, properties, body, timestamp, user-id and headers, including
+// rabbitdelay's own headers. It becomes persistent. The offset is the clock of at minus this process's clock.
+// NotCarried returns what is left out.
 //
-// Errors are those of Client.Send. A user-id that is not the connection's is refused by the broker.
+// Errors are those of Client.Send. The broker refuses a user-id that is not the connection's user.
 func PassOn(ctx context.Context, c *amqpx.Client, raw amqp.Delivery, to topology.Destination, at time.Time, offset time.Duration) error {
 	if c == nil {
 		return fmt.Errorf("%w: the client is nil; expected one that amqpx.Open returned", amqpx.ErrConfig)
@@ -28,7 +28,7 @@ func PassOn(ctx context.Context, c *amqpx.Client, raw amqp.Delivery, to topology
 	return inner.Of(c).Pass(ctx, passing(raw, to, at, offset))
 }
 
-// passing is the message that PassOn sends.
+// passing returns the message that PassOn sends.
 func passing(raw amqp.Delivery, to topology.Destination, at time.Time, offset time.Duration) inner.Parcel {
 	p := parcelOf(amqpx.ReadDelivery(raw, to.Queue, topology.DefaultPrefix), to)
 	p.DeliverAt, p.ClockOffset = at, offset
@@ -42,7 +42,7 @@ func passing(raw amqp.Delivery, to topology.Destination, at time.Time, offset ti
 	return p
 }
 
-// parcelOf is a delivery as it is sent on.
+// parcelOf returns a parcel that sends a delivery on.
 func parcelOf(d *amqpx.Delivery, to topology.Destination) inner.Parcel {
 	return inner.Parcel{
 		Publishing: amqp.Publishing{
@@ -54,9 +54,9 @@ func parcelOf(d *amqpx.Delivery, to topology.Destination) inner.Parcel {
 	}
 }
 
-// NotCarried names what a message has and PassOn leaves out: "expiration", because it would count while the
-// message waits, and headers by which the broker routes, such as "CC" and "x-death". The plugin's own header
-// x-delay is not named.
+// NotCarried names the parts of a message that PassOn leaves out. These are "expiration", because it would count while
+// the message waits, and headers by which the broker routes, such as "CC" and "x-death". The plugin's own header
+// x-delay is not listed.
 func NotCarried(raw amqp.Delivery) []string {
 	var out []string
 	if raw.Expiration != "" {
@@ -71,8 +71,8 @@ func NotCarried(raw amqp.Delivery) []string {
 	return out
 }
 
-// PluginDestination is the destination of a message that rabbitdelay's strategy plugin published with a routing
-// key; not ok for any other key.
+// PluginDestination returns the destination of a message that rabbitdelay's strategy plugin published with the routing
+// key. For any other key, ok is false.
 func PluginDestination(prefix, key string) (dest topology.Destination, ok bool) {
 	rest, ok := strings.CutPrefix(key, "plugin.")
 	if !ok {
@@ -81,14 +81,14 @@ func PluginDestination(prefix, key string) (dest topology.Destination, ok bool) 
 	return topology.DestinationOf(prefix, rest)
 }
 
-// Rehearsal finds what a client would refuse without changing anything on the broker: it asks for exchanges and
-// queues by passive declarations. Only publishing shows whether a user may publish to an exchange. It is safe for
-// concurrent use.
+// Rehearsal finds out what a client would refuse without changing anything on the broker. It checks exchanges and
+// queues by passive declarations. Whether a user may publish to an exchange shows only when it publishes. It is safe
+// for concurrent use.
 type Rehearsal struct {
 	pass func(context.Context, inner.Parcel) error
 }
 
-// Rehearse takes the configuration that amqpx.Open would, and a connection. It fails with what is wrong in cfg.
+// Rehearse returns a Rehearsal on the connection for a client with the configuration cfg. It fails if cfg is invalid.
 func Rehearse(conn *amqp.Connection, cfg amqpx.Config) (*Rehearsal, error) {
 	pass, err := inner.Rehearse(conn, cfg)
 	if err != nil {
@@ -97,15 +97,15 @@ func Rehearse(conn *amqp.Connection, cfg amqpx.Config) (*Rehearsal, error) {
 	return &Rehearsal{pass: pass}, nil
 }
 
-// PassOn returns the error of the function PassOn, as far as it can be known before anything is declared and
-// published.
+// PassOn returns the error that the function PassOn would return, as far as it can be known before anything is declared
+// or published.
 func (r *Rehearsal) PassOn(ctx context.Context, raw amqp.Delivery, to topology.Destination, at time.Time, offset time.Duration) error {
 	return r.pass(ctx, passing(raw, to, at, offset))
 }
 
-// Dial opens one connection as amqpx.Open does, to the first of Config.URL and URLs that answers, in a random
-// order, and declares nothing. The caller closes it. If no node answers, the error has an *amqpx.DialError for
-// each.
+// Dial opens one connection in the same way as amqpx.Open. It tries Config.URL and URLs in random order, uses the first
+// node that answers, and declares nothing. The caller closes the connection. If no node answers, the error has an
+// *amqpx.DialError for each.
 func Dial(ctx context.Context, cfg amqpx.Config) (*amqp.Connection, error) {
 	return inner.Dial(ctx, cfg)
 }

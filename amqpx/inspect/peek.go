@@ -19,21 +19,22 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// Bounds of Peek.
+// Limits of Peek.
 const (
 	DefaultPeek  = 10
 	MaxPeek      = 1000
-	maxPeekBytes = 64 << 20 // of bodies; the message that passes it is the last
+	maxPeekBytes = 64 << 20 // total size of the bodies; the message that exceeds it is the last
 )
 
 // ErrPeek is wrapped by every *PeekError.
 var ErrPeek = errors.New("the queue was not looked into")
 
-// PeekError is why Peek did not look into a queue, before it took anything.
+// PeekError explains why Peek, GroupErrors or Requeue did not examine a queue. It is returned before any message was
+// taken.
 type PeekError struct {
 	Queue  string
-	Reason string // and what to do
-	Err    error  // of the management API, where that is why
+	Reason string // the reason and what to do about it
+	Err    error  // the error of the management API, if that is the reason
 }
 
 func (e *PeekError) Error() string { return fmt.Sprintf("%v: %s: %s", ErrPeek, e.Queue, e.Reason) }
@@ -41,51 +42,49 @@ func (e *PeekError) Error() string { return fmt.Sprintf("%v: %s: %s", ErrPeek, e
 // Unwrap makes errors.Is(err, ErrPeek) true.
 func (e *PeekError) Unwrap() error { return ErrPeek }
 
-// PeekOptions tune Peek.
+// PeekOptions configures Peek.
 type PeekOptions struct {
-	// Limit is how many messages are read, from the queue's head; default DefaultPeek, at most MaxPeek.
+	// Limit is how many messages are read from the head of the queue; the default is DefaultPeek, the maximum MaxPeek.
 	Limit int
-	// Prefix of the delay objects; default topology.DefaultPrefix.
+	// Prefix is the prefix of the delay objects; the default is topology.DefaultPrefix.
 	Prefix string
-	// Management has the type and the delivery limit of the queue. Without it queues are looked into from
-	// RabbitMQ 4.3 on only.
+	// Management is used to read the queue's type and delivery limit. Without it, Peek only examines queues on RabbitMQ
+	// 4.3 and later.
 	Management *live.Management
 }
 
-// Peeked is what lies at the head of a queue.
+// Peeked is the result of Peek: the messages at the head of a queue.
 type Peeked struct {
 	Queue    string
-	Messages []DeadLetter // in the queue's order; Reason is empty for what is no dead letter
-	// More is how many further messages were ready. Messages that consumers hold unacknowledged are not counted,
-	// and not seen.
+	Messages []DeadLetter // in the queue's order; Reason is empty for messages that are not dead letters
+	// More is how many further messages were ready. Messages that consumers hold unacknowledged are neither counted nor
+	// seen.
 	More int
-	// Notes are what the look has disturbed.
+	// Notes describe side effects on the queue, and why messages may be missing.
 	Notes []string
 
-	moved bool // messages that were read before lie before these now
+	moved bool // messages that had been read before are now ahead of these
 }
 
-// Peek reads the messages at the head of a queue and puts them back. When it returns they are in the queue again,
-// so that a Requeue that follows finds them. It acknowledges none, and spends no delivery limit:
+// Peek reads the messages at the head of a queue and puts them back. They are in the queue again when it returns, so
+// that a Requeue that follows finds them. It acknowledges no messages and uses up no delivery limit:
 //
-//   - RabbitMQ 4.3 and later counts a message that is put back by basic.nack as acquired, not as delivered in
-//     vain.
-//   - Before, every way back counts towards the limit of a quorum queue, 20 by default from 4.0 on. Peek then
-//     looks only into queues whose limit nobody reaches, such as those that rabbitdelay declares, and into
-//     classic ones; for others it returns a *PeekError that says what to do.
+//   - RabbitMQ 4.3 and later counts a message that is put back by basic.nack as acquired, not as a failed delivery.
+//   - Before 4.3, each time that a message is put back counts towards the delivery limit of a quorum queue, which is 20
+//     by default from 4.0 on. Peek then only examines classic queues and queues with a limit that is never reached,
+//     such as the ones that rabbitdelay declares. For other queues it returns a *PeekError that says what to do.
 //
-// It does not look into delay queues and route queues, whose messages would be late, nor into streams
-// (*PeekError).
+// It does not examine delay queues and route queues, because their messages would be late, or streams (*PeekError).
 //
-// While it looks, for some milliseconds, consumers do not get these messages, and after it they have the
-// redelivered flag. They go back to their place, except in quorum queues before RabbitMQ 4.0, which put them at
-// the end; Notes say so. To keep them in order Peek may read more messages than it returns, up to MaxPeek. If the
-// process or the connection ends in between, the broker puts them back and counts a delivery.
+// For the few milliseconds that Peek takes, consumers do not get these messages, and afterwards the messages have the
+// redelivered flag. They return to their original position, except in quorum queues before RabbitMQ 4.0, which put them
+// at the end; Notes say so. To keep messages in order, Peek may read more of them than it returns, up to MaxPeek. If
+// the process or the connection ends before it is done, the broker puts the messages back and counts a delivery.
 //
-// The connection is one of Dial, which also reads messages that end a connection of amqp091-go's own; Peek refuses
-// another (*PeekError).
+// The connection must be one that Dial returned, because such a connection can also read messages that would end a
+// plain connection of amqp091-go. Peek refuses any other connection (*PeekError).
 //
-// The user needs the right to read the queue. The error wraps an *amqp.Error with the code NotFound,
+// The user needs the permission to read the queue. The error wraps an *amqp.Error with the code NotFound,
 // AccessRefused, or ResourceLocked for a queue that is exclusive or has a single active consumer.
 func Peek(ctx context.Context, conn *amqp.Connection, queue string, o PeekOptions) (Peeked, error) {
 	if o.Limit < 0 || o.Limit > MaxPeek {
@@ -111,7 +110,7 @@ func Peek(ctx context.Context, conn *amqp.Connection, queue string, o PeekOption
 	return p, nil
 }
 
-// mayPeek refuses a queue into which a look would cost something.
+// mayPeek refuses a queue whose messages would be dropped or delayed by reading them.
 func mayPeek(ctx context.Context, conn *amqp.Connection, queue string, o PeekOptions) error {
 	refuse := func(reason string, args ...any) error {
 		return &PeekError{Queue: queue, Reason: fmt.Sprintf(reason, args...)}
@@ -132,7 +131,7 @@ func mayPeek(ctx context.Context, conn *amqp.Connection, queue string, o PeekOpt
 
 const peekCosts = "RabbitMQ before 4.3 counts each look towards the delivery limit of a quorum queue, and drops the message beyond it"
 
-// peekRefused is for a queue whose limit returns could not tell.
+// peekRefused returns the error for a queue whose limit could not be determined by the function returns.
 func peekRefused(queue string, err error) error {
 	e := &PeekError{Queue: queue, Reason: peekCosts + "; " + err.Error()}
 	switch {
@@ -151,9 +150,9 @@ var (
 	errLimitNotYet  = errors.New("the management API does not know yet whether a policy sets it, as for some seconds after the queue was declared or its node started: try again in 10 s")
 )
 
-// returns is how often a message of a queue may be put back. From RabbitMQ 4.3 on that costs nothing; before, a
-// quorum queue compares each time with its delivery limit, which a policy may have set, so that only the
-// management API knows it.
+// returns reports how often a message of a queue may be put back. From RabbitMQ 4.3 on there is no limit. Before, a
+// quorum queue compares the count with its delivery limit, which may be set by a policy, so that only the management
+// API knows it.
 func returns(ctx context.Context, m *live.Management, queue string, v observed.Version) (int64, error) {
 	counts := !v.Known() || v.Before(4, 3, 0)
 	if m == nil {
@@ -166,7 +165,7 @@ func returns(ctx context.Context, m *live.Management, queue string, v observed.V
 	switch {
 	case err == nil && q != nil && q.Type == live.TypeStream:
 		return 0, live.ErrStream
-	case !counts || err == nil && q == nil: // the broker answers for itself
+	case !counts || err == nil && q == nil: // the broker itself reports that the queue does not exist
 		return math.MaxInt64, nil
 	case err != nil:
 		return 0, fmt.Errorf("the limit could not be read: %w", err)
@@ -187,12 +186,12 @@ func (p *Peeked) read(ctx context.Context, conn *amqp.Connection, o PeekOptions)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = ch.Close() }() // what is still held goes back
+	defer func() { _ = ch.Close() }() // puts back any messages that are still held
 	before, err := ch.QueueDeclarePassive(p.Queue, true, false, false, false, nil)
 	if err != nil {
 		return err
 	}
-	if before.Messages+before.Consumers == 0 { // which is what the broker says of one without a leader
+	if before.Messages+before.Consumers == 0 { // the broker reports the same for a queue without a leader
 		if err := answers(ctx, conn, p.Queue); err != nil {
 			return err
 		}
@@ -200,8 +199,8 @@ func (p *Peeked) read(ctx context.Context, conn *amqp.Connection, o PeekOptions)
 	size := 0
 	var last amqp.Delivery
 	read := 0
-	// A quorum queue keeps what came back before the rest, each behind what was there already. So whoever takes
-	// one of these takes all, and they stay in order.
+	// A quorum queue keeps returned messages ahead of the rest, each behind the ones that were returned before. To
+	// preserve their order, read either all or none of the returned messages.
 	for (read < o.Limit || last.Redelivered) && read < MaxPeek && size < maxPeekBytes && ctx.Err() == nil {
 		raw, ok, failed := ch.Get(p.Queue, false)
 		if err = failed; err != nil || !ok {
@@ -215,15 +214,16 @@ func (p *Peeked) read(ctx context.Context, conn *amqp.Connection, o PeekOptions)
 	p.More = read - len(p.Messages) + int(last.MessageCount)
 	p.moved = last.Redelivered && last.MessageCount > 0
 	if err == nil && read > 0 {
-		err = ch.Nack(last.DeliveryTag, true, true) // by basic.reject 4.3 counts it
+		err = ch.Nack(last.DeliveryTag, true, true) // because 4.3 counts a basic.reject
 	}
-	if err == nil { // a quorum queue answers before it has put them back, and counts the reader as a consumer until then
+	// A quorum queue answers before it has put the messages back, and counts the reader as a consumer until then.
+	if err == nil {
 		err = wire.AwaitSettled(ctx, ch, p.Queue, before.Consumers)
 	}
 	return err
 }
 
-// countedLooks is from how many deliveries on Notes warn of header.MaxDeliveries.
+// countedLooks is the number of deliveries from which on Notes warns about header.MaxDeliveries.
 const countedLooks = header.MaxDeliveries / 2
 
 func (p *Peeked) note(v observed.Version, o PeekOptions) {

@@ -18,63 +18,68 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// RequeueOptions choose what Requeue takes, and what it does with it. Only Queue, or From, is required.
+// RequeueOptions selects the messages that Requeue processes and what it does with them. Either Queue or From is
+// required; all other fields are optional.
 type RequeueOptions struct {
 	// Queue is a dead-letter queue, or the parked queue (topology.ParkedQueue).
 	Queue string
-	// From has the messages instead, such as SavedIn for a file that Save has filled. It is read to its end
-	// before anything is sent, so that a mistake in it sends nothing, and then once more. It stays as it is: a
-	// second run sends the messages again, under the same ids.
+	// From supplies the messages instead of Queue, for example SavedIn for a file that Save has written. It is first
+	// read to its end, before anything is sent, so that an invalid entry is found before any message goes out, and then
+	// read a second time. From itself is not changed, so a second run sends the messages again, with the same ids.
 	From iter.Seq2[SavedMessage, error]
-	// Filter chooses among its messages. The zero value chooses all.
+	// Filter selects messages. The zero value selects all of them.
 	Filter DeadLetterFilter
-	// To is where they go, a queue or an exchange with a routing key. The zero value: each to where it belongs,
-	// DeadLetter.Destination. Messages that are no dead letters go only with To.
+	// To is the queue, or the exchange and routing key, that messages are sent to. With the zero value each message is
+	// sent to its own DeadLetter.Destination. Messages that are not dead letters are sent only if To is set.
 	To topology.Destination
-	// KeepAttempts leaves the number of the attempt that failed last as it is, so that a message whose attempts
-	// are used up has one more. Otherwise attempts start anew. What the earlier ones failed of stays with the
-	// message either way.
+	// KeepAttempts keeps the number of the attempt that failed last, so that a message that has used up its attempts
+	// gets one more. Otherwise attempts are counted from 1 again. The errors of earlier attempts stay with the message
+	// in both cases.
 	KeepAttempts bool
-	// Limit ends the run after so many messages that went or that their destination did not take; 0 for no limit. So
-	// a run with a limit of 1 tries a destination without looking through the whole queue when it refuses.
+	// Limit ends the run after this many messages were either sent or refused by their destination; 0 means no limit.
+	// With a limit of 1, a run therefore tries a destination once and stops if it refuses, without going through the
+	// whole queue.
 	Limit int
-	// Rate is how many messages may go each second; 0 for no limit.
+	// Rate limits how many messages are sent each second; 0 means no limit.
 	Rate float64
-	// InFlight is how many messages are sent at a time, 1 to 1000, default 1. A process that is killed may leave
-	// so many that come twice.
+	// InFlight is how many messages are sent concurrently, from 1 to 1000; the default is 1. If the process is killed,
+	// up to that many messages may be delivered twice.
 	InFlight int
-	// Discard removes the messages instead, those that cannot be read too, and the dead letters of tasks without
-	// asking Tasks: for good, unless Save keeps them. What is no dead letter stays.
+	// Discard permanently removes the messages instead of sending them. This includes unreadable messages, and the dead
+	// letters of tasks, for which Tasks is not consulted. Set Save to keep a copy. Messages that are not dead letters
+	// stay.
 	Discard bool
-	// Save keeps messages before Discard removes them, InFlight at a time; SaveFile.Save is one. A message is
-	// removed only when Save has returned nil for it. An error ends the run, and the messages stay.
+	// Save stores messages before Discard removes them, up to InFlight in each call. SaveFile.Save is an
+	// implementation. A message is removed only after Save has returned nil for it. An error ends the run, and the
+	// messages stay in the queue.
 	Save func([]SavedMessage) error
-	// DryRun decides about each message and puts it back.
+	// DryRun reports what would be done with each message and puts it back.
 	DryRun bool
-	// Management has the queue's delivery limit, towards which a message that is put back counts before RabbitMQ
-	// 4.3. Without it nothing is put back there, unless the queue is a classic one: what stays goes to the end of
-	// the queue as a copy, and DryRun returns a *PeekError.
+	// Management is used to read the queue's delivery limit. Before RabbitMQ 4.3, each time that a message is put back
+	// counts towards that limit. Without Management on such a broker, nothing is put back unless the queue is a classic
+	// queue: messages that stay are copied to the end of the queue instead, and DryRun returns a *PeekError.
 	Management *live.Management
-	// Tasks decides about dead letters of tasks; *schedule.Store is one. Without it they stay where they are,
-	// because a message alone does not revive a task.
+	// Tasks decides about the dead letters of tasks. *schedule.Store implements it. Without it these messages stay in
+	// the queue, because a message alone does not revive a task.
 	Tasks TaskStore
-	// Progress is called after every message that was looked at.
+	// Progress is called after each message that was examined.
 	Progress func(RequeueReport)
 }
 
 // TaskStore decides about the dead letter of a task.
 type TaskStore interface {
-	// RequeueDead decides what becomes of it: RequeueSent, its message is to be sent; RequeueRevived, its row is
-	// pending again and the dead letter can go; RequeueRemoved, the task is over or has a newer message, and the
-	// dead letter can go; RequeueStayed, for the reason why, as for every other outcome. With dryRun it changes
+	// RequeueDead decides what to do with the dead letter l. RequeueSent means that the message is to be sent.
+	// RequeueRevived means that the task's row is pending again, so the dead letter can be removed. RequeueRemoved
+	// means that the task is over or has a newer message, so the dead letter can be removed. RequeueStayed means that
+	// the message stays in the queue, and why gives the reason; so does any other outcome. With dryRun set, it changes
 	// nothing.
 	RequeueDead(ctx context.Context, l *DeadLetter, dryRun bool) (outcome RequeueOutcome, why string, err error)
 }
 
-// RequeueOutcome is what became of a message that was chosen.
+// RequeueOutcome is the result for a message that was selected.
 type RequeueOutcome string
 
-// Outcomes of Requeue.
+// The outcomes of Requeue.
 const (
 	RequeueSent    RequeueOutcome = "sent"    // confirmed by the broker, then acknowledged
 	RequeueRevived RequeueOutcome = "revived" // its task is pending again
@@ -84,79 +89,81 @@ const (
 	RequeueDiscarded RequeueOutcome = "discarded" // by RequeueOptions.Discard
 )
 
-// RequeueReport is what a run has done, or with DryRun would do.
+// RequeueReport describes what a run has done or, with DryRun, would do.
 type RequeueReport struct {
-	Total  int `json:"total"`  // ready at the beginning, or in From; no more are taken
-	Looked int `json:"looked"` // how many of them were looked at
+	Total  int `json:"total"`  // messages that were ready at the beginning, or that are in From; no more are taken
+	Looked int `json:"looked"` // how many of them were examined
 	Chosen int `json:"chosen"`
 
 	Sent    int `json:"sent"`
 	Revived int `json:"revived"`
 	Removed int `json:"removed"`
-	Stayed  int `json:"stayed"` // chosen, and for a reason still there
+	Stayed  int `json:"stayed"` // selected, but still in the queue for the reason in Results
 
 	Discarded int `json:"discarded"`
 
-	// Line is the line of From up to which all is done, so that another run need not begin before the next; 0
+	// Line is the last line of From up to which everything is done, so that another run can start after it. It is 0
 	// without From.
 	Line int `json:"line,omitempty"`
 
-	// Again counts messages that were sent back during the run, by this one or another, and have died again. They
-	// are not chosen.
+	// Again counts messages that were sent back while the run was going on, by this run or by another, and have become
+	// dead letters again. They are not selected.
 	Again int `json:"again"`
-	// Moved counts messages that stayed and went to the end of the queue, as copies, because its delivery limit
-	// might have dropped them had they been put back.
+	// Moved counts messages that stayed but were copied to the end of the queue, because putting them back might have
+	// exceeded the queue's delivery limit.
 	Moved int `json:"moved"`
-	// Anonymous counts messages that were sent, or copied, without the user id that they had: the broker takes none
-	// but that of the client's login, unless the login has the tag impersonator. A user id that only the header
-	// rabbitdelay-carried has is not taken from there, because anybody may write that.
+	// Anonymous counts messages that were sent or copied without their user id. The broker only accepts the user id of
+	// the client's login, unless the login has the tag impersonator. A user id that is known only from the header
+	// rabbitdelay-carried is not used, because any publisher can write that header.
 	Anonymous int `json:"anonymous,omitempty"`
-	// AnonymousIDs are the ids of the first 20 of them, and WhyAnonymous is the first one's reason.
+	// AnonymousIDs has the ids of the first 20 of these messages, and WhyAnonymous has the first one's reason.
 	AnonymousIDs []string `json:"anonymous_ids,omitempty"`
 	WhyAnonymous string   `json:"why_anonymous,omitempty"`
 	// PutBack counts messages that were taken and put back.
 	PutBack int `json:"put_back"`
-	// CountsDeliveries: the broker counts each message that is put back towards a delivery limit (quorum queues
-	// before RabbitMQ 4.3), and DeliveryLimit is that limit; -1: unknown.
+	// CountsDeliveries reports that the broker counts each message that is put back towards a delivery limit, as quorum
+	// queues do before RabbitMQ 4.3. DeliveryLimit is that limit, or -1 if it is unknown.
 	CountsDeliveries bool  `json:"counts_deliveries"`
 	DeliveryLimit    int64 `json:"delivery_limit"`
 
-	// Results are the chosen messages by destination, outcome and reason.
+	// Results counts the selected messages by destination, outcome and reason.
 	Results []RequeueResult `json:"results"`
 }
 
-// RequeueResult counts messages that had the same fate.
+// RequeueResult counts messages with the same destination, outcome and reason.
 type RequeueResult struct {
 	Destination string         `json:"destination"` // a queue, or "exchange:routing key"; empty if unknown
 	Outcome     RequeueOutcome `json:"outcome"`
-	Why         string         `json:"why,omitempty"` // of what stayed
+	Why         string         `json:"why,omitempty"` // why the messages stayed
 	Count       int            `json:"count"`
-	Lines       []int          `json:"lines,omitempty"` // of RequeueOptions.From that stayed, the first 20
+	Lines       []int          `json:"lines,omitempty"` // the first 20 lines of RequeueOptions.From that stayed
 }
 
-// Gone is how many have left the queue.
+// Gone returns how many messages have left the queue.
 func (r *RequeueReport) Gone() int { return r.Sent + r.Revived + r.Removed + r.Discarded }
 
-// Requeue sends dead letters, or parked messages, back to where they belong. Each is published under its id, with
-// the headers of the application and, where the broker takes it, the user id, and acknowledged when the broker has confirmed it. It goes straight to its
-// destination, without a delay, unless it was parked before it was due.
+// Requeue sends dead letters or parked messages back to their destinations. Each message is published with its id, the
+// application's headers and, if the broker accepts it, its user id, and is acknowledged after the broker has confirmed
+// it. It goes straight to its destination without a delay, unless it was parked before it was due.
 //
-// A run takes the messages that are ready when it begins, and no more: not those that come meanwhile, nor what it
-// sent and died again. Messages that are not chosen, or cannot go, are held until the run ends and then put back,
-// in their place (before RabbitMQ 4.0, at a quorum queue's end); to keep their order a run with a Limit may hold
-// up to 20,000 further messages for a moment. Before RabbitMQ 4.3 a quorum queue counts what is put back towards
-// its delivery limit; see RequeueOptions.Management. A destination that is gone, forbidden or full is not tried
-// again in the same run. Nor is one that gives no answer within 10 s; its message may have been taken, and may
-// come twice.
+// A run takes only the messages that are ready when it begins. It takes neither messages that arrive later nor messages
+// that it has sent and that have become dead letters again. Messages that are not selected, or that cannot be sent, are
+// held until the run ends and are then put back in their original position (at the end of a quorum queue before
+// RabbitMQ 4.0). To preserve their order, a run with a Limit may briefly hold up to 20,000 further messages. Before
+// RabbitMQ 4.3, a quorum queue counts each message that is put back towards its delivery limit; see
+// RequeueOptions.Management. A destination that does not exist, is full, or that the user may not write to, is not
+// tried again in the same run. Neither is a destination that does not answer within 10 s; its message may have been
+// accepted, and may be delivered twice.
 //
-// When ctx ends, messages that are being sent are seen to their end. A process that is killed, or a connection
-// that is lost, leaves at most InFlight messages that were sent and are still there: a second run sends them
-// again, under the same ids. Before 4.3 the broker counts a delivery for each message that was held, and drops
-// one that has no more left. Two runs at once share the messages. The broker's consumer timeout (30 min) bounds
-// how long messages may be held, and so a run that leaves messages behind.
+// When ctx ends, Requeue waits for the messages that are being sent. If the process is killed or the connection is
+// lost, up to InFlight messages may have been sent and still be in the queue, so a second run sends them again with the
+// same ids. In that case a broker before 4.3 counts a delivery for each message that was held, and drops a message that
+// exceeds its limit. Two concurrent runs share the messages. The broker's consumer timeout (30 min) limits how long
+// messages may be held, and therefore the duration of a run that leaves messages behind.
 //
-// The report is what was done, also beside an error. Errors: those of amqpx, ErrConfig, ErrClosed and ErrBlocked,
-// a *PeekError for a stream, the context's, an *amqp091.Error (NotFound for a queue that does not exist).
+// The report says what was done, even if an error is returned. Errors are those of amqpx, ErrConfig, ErrClosed and
+// ErrBlocked, a *PeekError for a stream, the context's error, and an *amqp091.Error (NotFound for a queue that does not
+// exist).
 func Requeue(ctx context.Context, client *amqpx.Client, o RequeueOptions) (RequeueReport, error) {
 	o.InFlight = cmp.Or(o.InFlight, 1)
 	if o.Progress == nil {
@@ -197,8 +204,8 @@ func Requeue(ctx context.Context, client *amqpx.Client, o RequeueOptions) (Reque
 	return r.rep, err
 }
 
-// Validate checks every field but Tasks. Prefix is that of the delay objects, Strategy.Prefix. Errors:
-// amqpx.ErrConfig.
+// Validate checks all fields except Tasks. The prefix is the one of the delay objects, as Strategy.Prefix returns it.
+// Errors wrap amqpx.ErrConfig.
 func (o *RequeueOptions) Validate(prefix string) error {
 	bad := func(field string, value any, want string) error {
 		return fmt.Errorf("%w: requeue: %w", amqpx.ErrConfig, &topology.FieldError{Field: field, Value: value, Want: want})
@@ -235,7 +242,7 @@ func (o *RequeueOptions) Validate(prefix string) error {
 	return nil
 }
 
-// requeue is one run.
+// requeue is the state of one run.
 type requeue struct {
 	c      inner.Client
 	prefix string // of the delay objects
@@ -245,18 +252,18 @@ type requeue struct {
 
 	src   source
 	users userIDs
-	taken []*letter // and not yet looked at
+	taken []*letter // received but not yet examined
 	portions
 
 	refused map[topology.Destination]string    // why no more messages go there
-	existed map[topology.Destination]time.Time // when one was seen to be there
+	existed map[topology.Destination]time.Time // when a destination was last found to exist
 	next    time.Time                          // when the next message may go, by Rate
-	failed  int                                // messages whose destination did not take them
+	failed  int                                // messages that their destination refused
 }
 
-// run takes the messages, in portions, and puts those back that stay.
+// run takes the messages in batches and puts back the ones that stay.
 func (r *requeue) run(ctx context.Context) (err error) {
-	defer func() { err = errors.Join(err, r.src.end(r.taken)) }() // also if Save panics
+	defer func() { err = errors.Join(err, r.src.end(r.taken)) }() // even if Save panics
 	for err == nil && r.rep.Looked < r.rep.Total && !r.full() {
 		if r.taken, err = r.src.take(ctx, r.portion()); err != nil || len(r.taken) == 0 {
 			break
@@ -266,19 +273,20 @@ func (r *requeue) run(ctx context.Context) (err error) {
 	return err
 }
 
-// full reports whether no more may go.
+// full reports whether the limit has been reached.
 func (r *requeue) full() bool { return r.o.Limit > 0 && r.tried() >= r.o.Limit }
 
-// tried returns how many messages count towards the limit: those that went, and those that a destination refused.
+// tried returns how many messages count towards the limit: the ones that were sent and the ones that a destination
+// refused.
 func (r *requeue) tried() int { return r.rep.Gone() + r.failed }
 
 const (
 	maxPortion = 250 // messages in memory
-	maxLines   = 20  // that a result names, and ids that a report names
+	maxLines   = 20  // maximum number of lines in a result, and of ids in a report
 )
 
-// portion is how many messages to take next: few when they go slowly, because what is taken is kept from
-// everybody else.
+// portion returns how many messages to take next. It takes few if they are sent slowly, because messages that are held
+// are not available to other consumers.
 func (r *requeue) portion() int {
 	n := min(r.portions.next(), r.rep.Total-r.rep.Looked)
 	if r.o.Limit > 0 && r.o.Filter.Empty() {
@@ -290,10 +298,10 @@ func (r *requeue) portion() int {
 	return max(n, 1)
 }
 
-// process decides about a portion and sends what goes, InFlight at a time.
+// process decides about a batch and sends the selected messages, InFlight at a time.
 func (r *requeue) process(ctx context.Context) error {
 	var round []*letter
-	defer func() { r.taken = append(r.taken, round...) }() // chosen, and the run has ended
+	defer func() { r.taken = append(r.taken, round...) }() // if the run ends early, these were selected but not sent
 	for len(r.taken) > 0 {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -336,7 +344,7 @@ func (r *requeue) process(ctx context.Context) error {
 	return nil
 }
 
-// anonymous counts a message that lost its user id for a reason.
+// anonymous counts a message that lost its user id for the reason why; it does nothing if why is empty.
 func (r *RequeueReport) anonymous(id, why string) {
 	if why == "" {
 		return
@@ -349,7 +357,7 @@ func (r *RequeueReport) anonymous(id, why string) {
 	}
 }
 
-// settle counts a letter, if it was chosen, and reports the progress.
+// settle counts a letter if it was selected, and reports the progress.
 func (r *requeue) settle(l *letter, chosen bool) {
 	if rep := &r.rep; chosen {
 		rep.Chosen++

@@ -18,30 +18,30 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
-// source is where a run takes its messages from.
+// source supplies the messages of a run.
 type source interface {
 	// begin returns how many messages there are.
 	begin(ctx context.Context) (total int, err error)
-	// take returns up to n further messages; none: that was all.
+	// take returns up to n further messages; an empty result means that there are no more.
 	take(ctx context.Context, n int) ([]*letter, error)
 	// keep is called for a message that stays.
 	keep(l *letter) error
 	// acknowledge removes messages for good.
 	acknowledge(round []*letter) error
-	// end keeps what was taken and not looked at.
+	// end keeps the messages that were taken but not examined.
 	end(left []*letter) error
 }
 
-// queueSource is a queue. What stays is held until the run ends, and then put back.
+// queueSource takes messages from a queue. Messages that stay are held until the run ends and then put back.
 type queueSource struct {
 	taker
 
 	client *amqpx.Client
-	r      *requeue // in whose report it fills in what the queue costs
+	r      *requeue // its report says what putting back costs in this queue
 
-	conn      *amqp.Connection // of the run alone
+	conn      *amqp.Connection // used by this run only
 	limit     int64            // how often a message may be put back
-	consumers int              // of others
+	consumers int              // number of other consumers
 
 	copies       *amqp.Channel // nil before the first copy
 	returned     chan amqp.Return
@@ -49,7 +49,7 @@ type queueSource struct {
 	endCopies    func()
 }
 
-// begin looks at the queue and opens the channel.
+// begin examines the queue and opens the channel.
 func (q *queueSource) begin(ctx context.Context) (total int, err error) {
 	info, err := q.client.QueueInfo(ctx, q.queue) // it waits for a broker
 	if err != nil {
@@ -81,7 +81,7 @@ func (q *queueSource) hangUp() {
 	_ = wait.Done(q.forced, func() error { wire.CloseConn(q.conn); return nil })
 }
 
-// answers returns a *live.UnavailableError for a queue without a leader, which the broker counts as empty.
+// answers returns a *live.UnavailableError for a queue without a leader, which the broker reports as empty.
 func answers(ctx context.Context, conn *amqp.Connection, queue string) error {
 	why, err := live.Answers(ctx, conn, queue)
 	if why != "" {
@@ -90,9 +90,9 @@ func answers(ctx context.Context, conn *amqp.Connection, queue string) error {
 	return err
 }
 
-// learnLimit finds out how often the queue lets a message be put back. Since RabbitMQ 4.3 that does not count.
-// Before, a quorum queue takes the lower of an argument and a policy, and AMQP shows no policy: a declaration
-// with the very argument succeeds under any. Without the management API only a classic queue is known to drop
+// learnLimit finds out how often the queue allows a message to be put back. Since RabbitMQ 4.3 there is no limit.
+// Before, a quorum queue uses the lower of an argument and a policy, and AMQP does not show policies: a declaration
+// with the same argument succeeds under any policy. Without the management API, only a classic queue is known to drop
 // nothing.
 func (q *queueSource) learnLimit(ctx context.Context) error {
 	version := wire.Version(wire.Broker(q.conn))
@@ -113,8 +113,8 @@ func (q *queueSource) learnLimit(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// classic reports whether the queue is known to be a classic one: a declaration as a quorum queue is refused
-// because of the type.
+// classic reports whether the queue is known to be a classic queue, because the broker refuses to declare it as a
+// quorum queue due to its type.
 func (q *queueSource) classic(ctx context.Context) bool {
 	ours := topology.Destination{Queue: "any", DeadLetter: q.queue}.Queues(topology.Quorum)[:1]
 	other := ""
@@ -127,7 +127,7 @@ func (q *queueSource) classic(ctx context.Context) bool {
 
 func (q *queueSource) take(ctx context.Context, n int) ([]*letter, error) {
 	taken, err := q.receive(ctx, n)
-	q.r.rep.PutBack += len(taken) // unless it goes
+	q.r.rep.PutBack += len(taken) // corrected when a message leaves the queue
 	list := make([]*letter, len(taken))
 	for i, raw := range taken {
 		list[i] = &letter{raw: raw, DeadLetter: ReadDeadLetter(raw, q.queue, q.r.prefix)}
@@ -135,7 +135,8 @@ func (q *queueSource) take(ctx context.Context, n int) ([]*letter, error) {
 	return list, err
 }
 
-// acknowledge takes messages off the queue, and returns when the channel has read it: nothing else is sent before.
+// acknowledge removes messages from the queue. It returns after the channel has processed the acknowledgements, so that
+// nothing else is sent before that.
 func (q *queueSource) acknowledge(round []*letter) error {
 	for _, l := range round {
 		if err := q.remove(&l.raw); err != nil {
@@ -143,11 +144,11 @@ func (q *queueSource) acknowledge(round []*letter) error {
 		}
 		q.r.rep.PutBack--
 	}
-	return q.ask(q.forced, func() error { return q.ch.Qos(1, 0, false) }) // its answer comes after the acknowledgements
+	return q.ask(q.forced, func() error { return q.ch.Qos(1, 0, false) }) // answered after the acknowledgements
 }
 
-// keep makes sure that a message which stays can be put back: where the queue might drop it, a copy goes to the
-// queue's end instead.
+// keep makes sure that a message that stays can be put back. If the queue might drop it, keep publishes a copy to the
+// end of the queue and removes the original.
 func (q *queueSource) keep(l *letter) error {
 	count, _ := header.Integer(l.raw.Headers, header.Deliveries)
 	if !q.r.rep.CountsDeliveries || count+1 < q.limit {
@@ -164,8 +165,8 @@ func (q *queueSource) keep(l *letter) error {
 	return nil
 }
 
-// copyHeaders are the headers of a message as its copy has them. By CC the broker would route the copy to other
-// queues too, so that is carried.
+// copyHeaders returns the headers of a message for its copy. The broker would route the copy to other queues by a CC
+// header, so that one is moved to the header rabbitdelay-carried.
 func copyHeaders(raw *amqp.Delivery) amqp.Table {
 	if _, ok := raw.Headers[header.CC]; !ok {
 		return raw.Headers
@@ -177,7 +178,7 @@ func copyHeaders(raw *amqp.Delivery) amqp.Table {
 	return h
 }
 
-// copyBack publishes a message to the queue that it came from, as it is.
+// copyBack publishes an unchanged copy of a message to the queue that it came from.
 func (q *queueSource) copyBack(raw *amqp.Delivery) error {
 	ctx, cancel := context.WithTimeout(q.forced, sendTimeout)
 	defer cancel()
@@ -223,7 +224,7 @@ func (q *queueSource) copyBack(raw *amqp.Delivery) error {
 	return fmt.Errorf("connection ended before the confirm: %w", <-q.copiesClosed)
 }
 
-// openCopies opens the channel for copies, which the run keeps.
+// openCopies opens the channel for copies, which stays open for the rest of the run.
 func (q *queueSource) openCopies(ctx context.Context) error {
 	q.endCopies()
 	sess, err := q.r.c.Publishing(ctx, true)
@@ -239,7 +240,7 @@ func (q *queueSource) openCopies(ctx context.Context) error {
 	return ch.Confirm(false)
 }
 
-// end returns everything that was not acknowledged to the queue, in its order.
+// end returns all unacknowledged messages to the queue, in order.
 func (q *queueSource) end(left []*letter) error {
 	defer q.hangUp()
 	if q.ch == nil {
@@ -265,12 +266,12 @@ func (q *queueSource) end(left []*letter) error {
 	return errors.Join(err, back)
 }
 
-// mostReturned bounds how many messages a run takes only to keep their order.
+// mostReturned limits how many messages a run takes only to preserve their order.
 const mostReturned = 20_000
 
-// takeReturned takes the rest of the messages that were put back at some time. A quorum queue has these before all
-// others, and puts what comes back behind them: so they stay in order only together. Where the broker counts that,
-// or puts back at the end, they are left alone.
+// takeReturned takes the remaining messages that had been put back before. A quorum queue delivers these ahead of all
+// others and adds returned messages behind them, so they keep their order only if all are returned together. If the
+// broker counts returns, or puts messages back at the end, takeReturned takes none.
 func (q *queueSource) takeReturned() error {
 	if q.r.rep.CountsDeliveries || wire.Version(wire.Broker(q.conn)).Before(4, 0, 0) {
 		return nil
@@ -283,17 +284,17 @@ func (q *queueSource) takeReturned() error {
 	return nil
 }
 
-// savedSource is RequeueOptions.From. What stays is there all the same.
+// savedSource takes messages from RequeueOptions.From. Messages that stay need no action, because From is not changed.
 type savedSource struct {
 	list   iter.Seq2[SavedMessage, error]
 	prefix string
 
 	next func() (SavedMessage, error, bool)
 	stop func()
-	read int // messages, in this pass
+	read int // how many messages in this pass
 }
 
-// begin reads all messages once, to find every mistake before anything is sent.
+// begin reads all messages once, to find every error before anything is sent.
 func (s *savedSource) begin(ctx context.Context) (total int, err error) {
 	for _, err := range s.list {
 		if err == nil {

@@ -17,23 +17,23 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// letter is a message on its way through a run.
+// letter is a message during a run.
 type letter struct {
 	DeadLetter
 	raw    amqp.Delivery
-	line   int                  // of RequeueOptions.From; 0 without
-	edited bool                 // in From
-	userID string               // with which it is sent
-	lost   string               // why it is sent without the user id that it has; empty if it is not
-	dest   topology.Destination // where it goes
-	fate   RequeueResult        // what becomes of it
+	line   int                  // line of RequeueOptions.From; 0 without From
+	edited bool                 // it was edited in From
+	userID string               // the user id with which it is sent
+	lost   string               // why it is sent without its user id; empty if it keeps it
+	dest   topology.Destination // the destination to which it is sent
+	fate   RequeueResult        // its result
 }
 
 func (l *letter) stays(why string) {
 	l.fate = RequeueResult{Destination: l.dest.String(), Outcome: RequeueStayed, Why: why}
 }
 
-// decide reports whether a letter is chosen, and records what is to become of it.
+// decide reports whether a letter is selected, and records what to do with it.
 func (r *requeue) decide(ctx context.Context, l *letter) (chosen bool, err error) {
 	if l.Requeued.UnixMilli() >= r.began.UnixMilli() {
 		r.rep.Again++
@@ -89,7 +89,7 @@ func (r *requeue) decide(ctx context.Context, l *letter) (chosen bool, err error
 	if r.o.DryRun || r.early(l) {
 		err = r.exists(ctx, l)
 	}
-	carried := l.raw.UserId == "" && l.UserID != "" && r.early(l) // through the strategy, as on a retry
+	carried := l.raw.UserId == "" && l.UserID != "" && r.early(l) // goes through the strategy, as on a retry
 	if err == nil && l.fate.Outcome == RequeueSent && !carried {
 		l.userID, l.lost, err = r.users.of(ctx, &l.raw)
 	}
@@ -100,12 +100,12 @@ func (r *requeue) decide(ctx context.Context, l *letter) (chosen bool, err error
 func (r *requeue) early(l *letter) bool { return l.DueAt.After(r.c.Now()) }
 
 const (
-	existsFor   = time.Second      // how long a destination that was there is taken to be
-	sendTimeout = 10 * time.Second // of one message
+	existsFor   = time.Second      // how long a destination is assumed to exist after a check
+	sendTimeout = 10 * time.Second // limit for sending one message
 )
 
-// exists keeps a letter whose destination is not there. A client that declares would create it, and nobody would
-// read it.
+// exists marks a letter as staying if its destination does not exist. A client that declares would create the
+// destination, and no consumer would read from it.
 func (r *requeue) exists(ctx context.Context, l *letter) error {
 	if time.Since(r.existed[l.dest]) < existsFor {
 		return nil
@@ -131,10 +131,10 @@ func (r *requeue) exists(ctx context.Context, l *letter) error {
 		return nil
 	}
 	r.existed[asked] = time.Now()
-	return ctx.Err() // what may not be looked at may still be sent to
+	return ctx.Err() // a destination that may not be examined may still accept messages
 }
 
-// send sends or saves a round, and takes those off the queue that went.
+// send sends or saves a round of messages, and removes the ones that were sent or saved from the queue.
 func (r *requeue) send(ctx context.Context, round []*letter) error {
 	var stop error
 	if r.o.Discard {
@@ -150,7 +150,7 @@ func (r *requeue) send(ctx context.Context, round []*letter) error {
 	return errors.Join(stop, err)
 }
 
-// save has a round kept that is to be discarded.
+// save calls RequeueOptions.Save for a round of messages that will be discarded.
 func (r *requeue) save(round []*letter) error {
 	if r.o.Save == nil {
 		return nil
@@ -171,14 +171,14 @@ func (r *requeue) save(round []*letter) error {
 	return fmt.Errorf("messages that could not be saved stay: %w", err)
 }
 
-// sendAll sends a round, side by side.
+// sendAll sends a round of messages concurrently.
 func (r *requeue) sendAll(ctx context.Context, round []*letter) (stop error) {
 	errs := make([]error, len(round))
 	var all sync.WaitGroup
 	for i, l := range round {
 		if l.fate.Outcome == RequeueSent {
 			all.Go(func() {
-				// Not until the run ends: an outcome that nobody waits for would be one that nobody knows.
+				// Do not cancel when the run ends, because then the outcome would be unknown.
 				ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendTimeout)
 				defer cancel()
 				defer context.AfterFunc(r.c.Forced(), cancel)()
@@ -196,10 +196,10 @@ func (r *requeue) sendAll(ctx context.Context, round []*letter) (stop error) {
 		se, sent := errors.AsType[*amqpx.SendError](errs[i])
 		switch {
 		case sent && se.Tries == 0 && !errors.Is(errs[i], topology.ErrDestination), errors.Is(errs[i], amqpx.ErrClosed):
-			stop = errs[i] // no connection, or a broker that blocks: nothing else would go
+			stop = errs[i] // there is no connection or the broker blocks, so no other message can be sent either
 			l.stays("not sent: " + why)
 		case errors.Is(errs[i], amqpx.ErrMessage), sent && wire.IsCode(errs[i], amqp.PreconditionFailed):
-			l.stays(why) // the message's own trouble
+			l.stays(why) // the message itself is the reason
 		default:
 			r.refuse(l, why)
 		}
@@ -210,7 +210,7 @@ func (r *requeue) sendAll(ctx context.Context, round []*letter) (stop error) {
 	return stop
 }
 
-// pace waits until n more messages may go.
+// pace waits until n more messages may be sent.
 func (r *requeue) pace(ctx context.Context, n int) error {
 	if r.o.Rate <= 0 {
 		return nil
@@ -229,7 +229,7 @@ func (r *requeue) pace(ctx context.Context, n int) error {
 	}
 }
 
-// parcel is a letter as it is sent.
+// parcel returns a letter in the form in which it is sent.
 func (r *requeue) parcel(l *letter) inner.Parcel {
 	p := parcelOf(l.Delivery, l.dest)
 	p.DeliverAt, p.Straight, p.UserId = l.DueAt, !r.early(l), l.userID
@@ -240,20 +240,21 @@ func (r *requeue) parcel(l *letter) inner.Parcel {
 		before.Record(p.Own, 0)
 		p.Attempt = 1
 	}
-	p.Own[header.Requeued] = r.began.Add(time.Since(r.began)).UnixMilli() // not before began, whatever the clock does
+	p.Own[header.Requeued] = r.began.Add(time.Since(r.began)).UnixMilli() // never before began
 	if !l.dest.ToExchange() {
 		header.Origin(p.Own, l.Exchange, l.RoutingKey)
 	}
 	return p
 }
 
-// refuse keeps a letter because its destination takes none, and with it all others of this run.
+// refuse marks a letter as staying because its destination refuses it. All further letters for that destination in this
+// run stay as well.
 func (r *requeue) refuse(l *letter, why string) {
 	r.refused[l.dest] = why
 	l.stays(why)
 }
 
-// whyStays returns in words why a destination took no message.
+// whyStays describes why a destination refused a message.
 func whyStays(err error, dest topology.Destination) string {
 	switch {
 	case errors.Is(err, amqpx.ErrUnroutable) && !wire.IsCode(err, amqp.NotFound) && dest.ToExchange() && dest.Exchange != "":

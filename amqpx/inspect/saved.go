@@ -23,25 +23,26 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 )
 
-// SavedMessage is a message outside of a broker, with all its properties, headers and its body. In JSON it is a
-// line of a file that SaveFile writes and SavedIn reads; docs/operations.md describes it.
+// SavedMessage is a message that is stored outside of a broker, with all its properties, its headers and its body. Its
+// JSON form is one line of the file that SaveFile writes and SavedIn reads; docs/operations.md describes the format.
 type SavedMessage struct {
-	Queue   string    // from which it was taken
-	Saved   time.Time // when it was
+	Queue   string    // the queue from which it was taken
+	Saved   time.Time // when it was taken
 	Message amqp.Delivery
 
-	// Line is where SavedIn has found it, from 1; else 0.
+	// Line is the line number at which SavedIn found it, counted from 1; otherwise 0.
 	Line int
-	// Edited reports whether the line of a task's message differs from what SaveFile has written, by its digest. Without
-	// one it counts as edited. Requeue revives a task as its row is, so it keeps such a line.
+	// Edited reports whether the line of a task's message differs from what SaveFile has written, judging by its
+	// digest. A line without a digest counts as edited. Requeue revives a task from its row and not from the file, so
+	// a message whose task would be revived stays if its line was edited.
 	Edited bool
 }
 
-// savedLine is a SavedMessage in JSON. The names of properties are AMQP's.
+// savedLine is the JSON form of a SavedMessage. Property names are AMQP's.
 type savedLine struct {
 	Queue           text          `json:"queue"`
 	Saved           *time.Time    `json:"saved,omitempty"`
-	Exchange        text          `json:"exchange,omitzero"` // to which it was published last
+	Exchange        text          `json:"exchange,omitzero"` // the exchange to which it was last published
 	RoutingKey      text          `json:"routing_key,omitzero"`
 	Redelivered     bool          `json:"redelivered,omitempty"`
 	MessageID       text          `json:"message_id,omitzero"`
@@ -59,13 +60,14 @@ type savedLine struct {
 	Headers         savedHeaders  `json:"headers,omitempty"`
 	Body            *string       `json:"body,omitempty"`
 	BodyBase64      *base64String `json:"body_base64,omitempty"`
-	Digest          string        `json:"digest,omitempty"` // of a task's message, of everything before it as it was saved
+	Digest          string        `json:"digest,omitempty"` // of all fields above, as saved; only for tasks
 }
 
-// base64String is bytes, in JSON base64.
+// base64String is a byte slice that is base64 in JSON.
 type base64String []byte
 
-// MarshalJSON writes a message on one line. That of a task has a digest, which tells whether somebody has edited it.
+// MarshalJSON writes the message on one line. The line of a task's message has a digest, so that an edit can be
+// detected.
 func (m SavedMessage) MarshalJSON() ([]byte, error) {
 	l := m.line()
 	if m.isTask() {
@@ -82,14 +84,14 @@ func (m SavedMessage) isTask() bool {
 	return task
 }
 
-// digest returns the digest of a line that has none.
+// digest returns the digest of a line whose Digest is empty.
 func (l savedLine) digest() (string, error) {
 	data, err := marshal(l)
 	sum := sha256.Sum256(data)
 	return base64.RawURLEncoding.EncodeToString(sum[:12]), err
 }
 
-// line returns a message as its line has it, without a digest.
+// line returns the line of a message, without a digest.
 func (m SavedMessage) line() savedLine {
 	d := &m.Message
 	l := savedLine{
@@ -112,13 +114,13 @@ func (m SavedMessage) line() savedLine {
 	return l
 }
 
-// isText reports whether a body is kept as text: what an editor shows.
+// isText reports whether a body is saved as text, which means that an editor can display it.
 func isText(body []byte) bool {
 	return utf8.Valid(body) && !bytes.ContainsFunc(body, func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\r' && r != '\t' })
 }
 
-// UnmarshalJSON reads what MarshalJSON has written, and perhaps somebody has edited. Queue and one of body and
-// body_base64 must be there; a name that is unknown is an error.
+// UnmarshalJSON reads a line that MarshalJSON has written and that may have been edited since. It requires queue and
+// exactly one of body and body_base64, and rejects unknown names.
 func (m *SavedMessage) UnmarshalJSON(data []byte) error {
 	var l savedLine
 	dec := json.NewDecoder(bytes.NewReader(data))
@@ -157,7 +159,7 @@ func (m *SavedMessage) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// marshal is json.Marshal without the escapes for HTML.
+// marshal works like json.Marshal, but does not escape HTML.
 func marshal(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -166,11 +168,12 @@ func marshal(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-// maxSavedLine bounds a line. RabbitMQ takes bodies of up to 512 MiB, by default 16 or 128.
+// maxSavedLine limits the length of a line. RabbitMQ accepts bodies of up to 512 MiB; its default limit is 16 or 128
+// MiB.
 const maxSavedLine = 1 << 30
 
-// SavedIn returns the messages of a file that a SaveFile has written. It reads the file anew each time, a line at
-// a time. Blank lines are left out. The first line that is no message ends it with a *SavedError.
+// SavedIn returns the messages of a file that a SaveFile has written. Each iteration opens the file again and reads it
+// line by line. Blank lines are skipped. The first line that is not a message ends the iteration with a *SavedError.
 func SavedIn(path string) iter.Seq2[SavedMessage, error] {
 	return func(yield func(SavedMessage, error) bool) {
 		f, err := os.Open(path)
@@ -197,7 +200,7 @@ func SavedIn(path string) iter.Seq2[SavedMessage, error] {
 	}
 }
 
-// SavedError is what is wrong with a line of a file of messages.
+// SavedError is the error of an invalid line in a file of messages.
 type SavedError struct {
 	Path string
 	Line int
@@ -206,10 +209,10 @@ type SavedError struct {
 
 func (e *SavedError) Error() string { return fmt.Sprintf("%s:%d: %v", e.Path, e.Line, e.Err) }
 
-// Unwrap returns the error of the line alone.
+// Unwrap returns the error without the path and the line number.
 func (e *SavedError) Unwrap() error { return e.Err }
 
-// readSaved reads a line; a blank one is a message without a queue.
+// readSaved reads a line. For a blank line it returns a message without a queue.
 func readSaved(in *bufio.Reader) (m SavedMessage, err error) {
 	var line []byte
 	for {
@@ -237,18 +240,18 @@ func readSaved(in *bufio.Reader) (m SavedMessage, err error) {
 	return m, err
 }
 
-// SaveFile is a new file of messages, one a line, for RequeueOptions.Save.
+// SaveFile is a new file of messages, one on each line, for RequeueOptions.Save.
 type SaveFile struct {
 	mu      sync.Mutex
 	f       *os.File
 	path    string
-	size    int64 // of what is safe on disk
+	size    int64 // how many bytes are safely on disk
 	written int
 	broken  error // why nothing more can be written
 }
 
-// CreateSaveFile creates a file that only its owner may read. A file that is there already is an error that wraps
-// fs.ErrExist: none is written over.
+// CreateSaveFile creates a file that only its owner may read. It never overwrites a file: if the path exists, the error
+// wraps fs.ErrExist.
 func CreateSaveFile(path string) (*SaveFile, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err == nil {
@@ -260,9 +263,9 @@ func CreateSaveFile(path string) (*SaveFile, error) {
 	return &SaveFile{f: f, path: path}, nil
 }
 
-// syncFolder makes a new name safe on disk.
+// syncFolder syncs a directory, so that a new file name in it survives a crash.
 func syncFolder(dir string) error {
-	if runtime.GOOS == "windows" { // where a folder cannot be opened for it
+	if runtime.GOOS == "windows" { // where a directory cannot be opened for syncing
 		return nil
 	}
 	d, err := os.Open(dir)
@@ -272,8 +275,8 @@ func syncFolder(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Save appends messages, and returns nil when they are safe on disk. After an error none of them are in the file,
-// and nothing more can be saved in it.
+// Save appends messages to the file and returns nil once they are safely on disk. After an error, none of the messages
+// are in the file, and every later call returns an error.
 func (s *SaveFile) Save(list []SavedMessage) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -293,7 +296,7 @@ func (s *SaveFile) Save(list []SavedMessage) error {
 	return s.broken
 }
 
-// append writes messages, and returns how many bytes they have.
+// append writes messages and returns their size in bytes.
 func (s *SaveFile) append(list []SavedMessage) (n int64, err error) {
 	out := bufio.NewWriterSize(s.f, 1<<20)
 	for _, m := range list {
@@ -313,14 +316,14 @@ func (s *SaveFile) append(list []SavedMessage) (n int64, err error) {
 	return n, s.f.Sync()
 }
 
-// Written is how many messages are in the file.
+// Written returns how many messages are in the file.
 func (s *SaveFile) Written() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.written
 }
 
-// Close closes the file, and removes it if no message is in it.
+// Close closes the file, and removes it if it contains no messages.
 func (s *SaveFile) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,21 +15,21 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// A header's value in a file has its AMQP type, because a consumer may ask for it. Strings, booleans, null and
-// arrays are those of JSON, and a whole number is an int64; of all others the type stands before the value, as in
-// {"int32": 5}.
+// In a file, the value of a header keeps its AMQP type, because a consumer may check it. Strings, booleans, null and
+// arrays are written as in JSON, and a whole number is an int64. For all other types, the name of the type precedes the
+// value, as in {"int32": 5}.
 
-// savedHeaders is a table, in JSON an object.
+// savedHeaders is a header table that is an object in JSON.
 type savedHeaders amqp.Table
 
-// text is a string, in JSON {"base64": ...} if it is not UTF-8.
+// text is a string that is {"base64": ...} in JSON if it is not valid UTF-8.
 type text string
 
-// seconds is an instant as AMQP has it, in JSON RFC 3339 or, beyond the years that has, the seconds since the
-// epoch.
+// seconds is an AMQP timestamp. In JSON it is RFC 3339, or the seconds since the epoch if the year is outside the range
+// of RFC 3339.
 type seconds struct{ time.Time }
 
-const encoded = "base64:" // before the name of a header that is not UTF-8
+const encoded = "base64:" // precedes the name of a header that is not valid UTF-8
 
 func (t text) MarshalJSON() ([]byte, error) { return marshal(savable(string(t))) }
 
@@ -79,7 +79,7 @@ func (s *seconds) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &at); err != nil {
 		return fmt.Errorf("%s; expected an instant such as 2026-12-24T08:00:00Z", shorten(data))
 	}
-	s.Time = time.Unix(at.Unix(), 0) // as amqp091 reads it
+	s.Time = time.Unix(at.Unix(), 0) // the same value that amqp091 reads
 	return nil
 }
 
@@ -117,10 +117,10 @@ func (h *savedHeaders) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// exactInt is the largest whole number that programs which read JSON agree on.
+// exactInt is the largest whole number that all JSON parsers represent exactly.
 const exactInt = 1 << 53
 
-// savable returns what is written for a value of a header.
+// savable returns the JSON form of a header's value.
 func savable(v any) any {
 	typed := func(name string, v any) any { return map[string]any{name: v} }
 	switch v := v.(type) {
@@ -153,7 +153,7 @@ func savable(v any) any {
 		}
 		return out
 	}
-	return v // nil and bool too
+	return v // including nil and bool
 }
 
 func savableFloat(f float64, bits int) any {
@@ -163,7 +163,7 @@ func savableFloat(f float64, bits int) any {
 	return json.Number(strconv.FormatFloat(f, 'g', -1, bits))
 }
 
-// readValue reads what savable returns.
+// readValue parses a value that savable has written.
 func readValue(data []byte) (any, error) {
 	switch data = bytes.TrimSpace(data); {
 	case bytes.HasPrefix(data, []byte{'{'}):
@@ -195,7 +195,7 @@ func readValue(data []byte) (any, error) {
 
 var errTyped = errors.New(`expected a type with its value, such as {"int32": 5}, {"time": "2026-12-24T08:00:00Z"}, {"bytes": "AQI="} or {"table": {"name": "value"}}`)
 
-// readTyped reads {"type": value}.
+// readTyped parses {"type": value}.
 func readTyped(data []byte) (any, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(data, &fields); err != nil {
@@ -216,7 +216,7 @@ func readTyped(data []byte) (any, error) {
 	return nil, fmt.Errorf("%s; %w", shorten(data), errTyped)
 }
 
-// readers read the value behind the name of its type.
+// readers parse a value by the name of its type.
 var readers map[string]func(json.RawMessage) (any, error)
 
 func init() { //nolint:gochecknoinits // a table nests: its reader reads values
@@ -238,7 +238,7 @@ func init() { //nolint:gochecknoinits // a table nests: its reader reads values
 	}
 }
 
-// itself is for a type that reads itself.
+// itself returns a reader for a type that implements json.Unmarshaler.
 func itself[T any](as func(T) any) func(json.RawMessage) (any, error) {
 	return func(raw json.RawMessage) (any, error) {
 		var v T
@@ -278,7 +278,7 @@ func readDecimal(raw json.RawMessage) (any, error) {
 
 func unquoted(raw json.RawMessage) string { return strings.Trim(string(raw), `"`) }
 
-// shorten returns the beginning of what is wrong.
+// shorten returns the beginning of invalid data, for an error message.
 func shorten(data []byte) string {
 	const most = 40
 	if len(data) <= most {

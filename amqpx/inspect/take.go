@@ -16,27 +16,28 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// taker takes messages from a queue and holds them, until they are acknowledged or put back.
+// taker takes messages from a queue and holds them until they are acknowledged or put back.
 type taker struct {
 	ch     *amqp.Channel
 	queue  string
-	forced context.Context // when it ends, nothing is waited for any more
-	took   int             // so far
-	lots   [][]uint64      // delivery tags of those that are held, by the consumer that took them
-	again  bool            // the last one that was taken had been put back at some time
-	robbed bool            // others take what is put back, so that there is nothing to wait for
+	forced context.Context // when it ends, no operation waits any longer
+	took   int             // how many messages so far
+	lots   [][]uint64      // delivery tags of the messages that are held, grouped by the consumer that received them
+	again  bool            // the last message that was taken had been put back before
+	robbed bool            // other consumers take what is put back, so waiting for it is useless
 }
 
 const (
-	takeIdle    = 100 * time.Millisecond // how long a portion waits for a further message before it asks whether there is one
-	syncTimeout = 30 * time.Second       // of a round trip to the queue's broker
+	takeIdle    = 100 * time.Millisecond // pause after which a batch ends
+	syncTimeout = 30 * time.Second       // limit for a round trip to the queue's broker
 )
 
-// receive takes up to n messages; none means that there are none. A consumer whose prefetch is n gets n messages
-// and no more, because none of them is acknowledged before it is cancelled; a basic.get for each would be n round
-// trips.
+// receive takes up to n messages; an empty result means that the queue is empty. It uses a consumer with a prefetch of
+// n. Because none of its messages are acknowledged before the consumer is cancelled, it receives at most n messages. A
+// basic.get for each message would need n round trips.
 func (t *taker) receive(ctx context.Context, n int) (taken []amqp.Delivery, err error) {
-	tag := fmt.Sprintf("%s%010d", naming.RequeueConsumer, t.took) // a broker puts back by tag
+	// The broker puts messages back in the order of consumer tags.
+	tag := fmt.Sprintf("%s%010d", naming.RequeueConsumer, t.took)
 	var from <-chan amqp.Delivery
 	err = t.ask(ctx, func() (err error) {
 		if err = t.ch.Qos(n, 0, false); err == nil {
@@ -57,7 +58,7 @@ func (t *taker) receive(ctx context.Context, n int) (taken []amqp.Delivery, err 
 	for raw := range from {
 		taken = append(taken, raw)
 	}
-	if len(taken) == 0 && ctx.Err() == nil { // nothing came in time: the queue itself knows whether it is empty
+	if len(taken) == 0 && ctx.Err() == nil { // nothing arrived in time, so ask the queue itself whether it is empty
 		var one []amqp.Delivery
 		err = t.ask(ctx, func() error {
 			raw, ok, err := t.ch.Get(t.queue, false)
@@ -66,7 +67,7 @@ func (t *taker) receive(ctx context.Context, n int) (taken []amqp.Delivery, err 
 			}
 			return err
 		})
-		if err == nil { // or Get may still run
+		if err == nil { // on an error, Get may still be running
 			taken = one
 		}
 	}
@@ -82,7 +83,7 @@ func (t *taker) receive(ctx context.Context, n int) (taken []amqp.Delivery, err 
 	return taken, cmp.Or(err, ctx.Err())
 }
 
-// arrived returns the first n deliveries, or those before the first pause.
+// arrived returns up to n deliveries. It stops at the first pause of takeIdle.
 func (t *taker) arrived(ctx context.Context, from <-chan amqp.Delivery, n int) (taken []amqp.Delivery) {
 	idle := time.NewTimer(takeIdle)
 	defer idle.Stop()
@@ -103,7 +104,7 @@ func (t *taker) arrived(ctx context.Context, from <-chan amqp.Delivery, n int) (
 	return taken
 }
 
-// ask runs a request, and explains the end of the channel.
+// ask runs a request, and explains the error if the channel was closed.
 func (t *taker) ask(ctx context.Context, request func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
@@ -114,7 +115,7 @@ func (t *taker) ask(ctx context.Context, request func() error) error {
 	return err
 }
 
-// remove takes a message off the queue.
+// remove acknowledges a message, which removes it from the queue.
 func (t *taker) remove(raw *amqp.Delivery) error {
 	if err := raw.Ack(false); err != nil {
 		return err
@@ -128,13 +129,13 @@ func (t *taker) remove(raw *amqp.Delivery) error {
 	return nil
 }
 
-// holds reports whether messages are held.
+// holds reports whether the taker holds any messages.
 func (t *taker) holds() bool {
 	return slices.ContainsFunc(t.lots, func(tags []uint64) bool { return len(tags) > 0 })
 }
 
-// putBack returns the messages that are held to the queue, in its order. It waits for each lot: of a quorum queue
-// a broker has 32 returns under way at a time, and mixes up the lots of those that wait.
+// putBack returns the messages that are held to the queue, in order. It waits after each group, because a broker
+// processes 32 returns to a quorum queue concurrently and mixes up the groups that have to wait.
 func (t *taker) putBack() error {
 	if !t.holds() {
 		return nil
@@ -144,7 +145,7 @@ func (t *taker) putBack() error {
 		if len(tags) == 0 || err != nil {
 			continue
 		}
-		if err = t.ch.Nack(tags[len(tags)-1], true, true); err != nil { // by basic.reject 4.3 counts it
+		if err = t.ch.Nack(tags[len(tags)-1], true, true); err != nil { // because 4.3 counts a basic.reject
 			return err
 		}
 		there, err = t.seen(there + len(tags))
@@ -152,8 +153,9 @@ func (t *taker) putBack() error {
 	return err
 }
 
-// seen waits until so many messages are ready, for a second: somebody may have taken them. A quorum queue answers
-// before it has put them back, and a run that begins then would find none. It returns how many are.
+// seen waits up to about a second until want messages are ready, and returns how many are. A quorum queue answers
+// before it has put messages back, and a run that begins at that moment would find none. The messages may not appear at
+// all, because another consumer may have taken them.
 func (t *taker) seen(want int) (there int, err error) {
 	for try := range 50 {
 		if there, err = t.ready(); err != nil || there >= want || t.robbed {
@@ -165,43 +167,43 @@ func (t *taker) seen(want int) (there int, err error) {
 	return there, nil
 }
 
-// settled waits until the queue has taken note of every acknowledgement. Others is how many consumers it counts
-// beside the channel's.
+// settled waits until the queue has processed every acknowledgement. The parameter others is the number of consumers,
+// not including this channel's, that the queue counts.
 func (t *taker) settled(others int) error {
 	return t.ask(t.forced, func() error { return wire.AwaitSettled(t.forced, t.ch, t.queue, others) })
 }
 
-// ready is how many messages of the queue are there to be taken.
+// ready returns how many messages are ready in the queue.
 func (t *taker) ready() (int, error) {
 	var q amqp.Queue
 	err := t.ask(t.forced, func() (err error) {
 		q, err = t.ch.QueueDeclarePassive(t.queue, true, false, false, false, nil)
 		return err
 	})
-	if err != nil { // or the question may still be asked
+	if err != nil { // the request may still be running
 		return 0, err
 	}
 	return q.Messages, nil
 }
 
-// portions bound how many messages are taken at a time. How long they are shows when they are there, so that the
-// first portion is small, and each at most twice as large as the one before.
+// portions limits how many messages are taken at a time. The size of messages is known only once they have arrived, so
+// the first batch is small, and each further batch is at most twice as large as the one before.
 type portions struct {
-	most    int // of one
-	grown   int // how many the last one might have had
-	longest int // body that was seen
+	most    int // maximum number of messages in a batch
+	grown   int // upper limit of the last batch by count alone
+	longest int // longest body seen so far, in bytes
 }
 
 const (
 	firstPortion = 8
-	portionBytes = 16 << 20 // if none is longer than those before
+	portionBytes = 16 << 20 // if no message is longer than the ones before
 )
 
-// next is how many messages to take.
+// next returns how many messages to take.
 func (p *portions) next() int {
 	p.grown = min(max(2*p.grown, firstPortion), p.most)
 	return max(1, min(p.grown, portionBytes/max(p.longest, 1)))
 }
 
-// saw remembers how long messages are.
+// saw records the size of a message.
 func (p *portions) saw(raw *amqp.Delivery) { p.longest = max(p.longest, len(raw.Body)) }

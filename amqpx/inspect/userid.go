@@ -12,13 +12,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
-// userIDs knows which user ids the broker takes from this client. A run has one.
+// userIDs records which user ids the broker accepts from this client. Each run has its own.
 type userIDs struct {
 	c       inner.Client
-	refused map[string]string // why not; empty for one that is taken
+	refused map[string]string // the reason; empty for a user id that is accepted
 }
 
-// of returns the user id with which a message can be published again, and if that is not the one it has, why.
+// of returns the user id with which a message can be published again. If that is not the original user id, lost is the
+// reason.
 func (u *userIDs) of(ctx context.Context, raw *amqp.Delivery) (id, lost string, err error) {
 	if raw.UserId == "" {
 		if p := header.Of(raw); p.UserID != "" {
@@ -39,7 +40,8 @@ func (u *userIDs) of(ctx context.Context, raw *amqp.Delivery) (id, lost string, 
 	return raw.UserId, "", nil
 }
 
-// try publishes a message with the user id to no queue, on a channel of its own: a refusal ends the channel.
+// try publishes a message with the user id to a queue that does not exist. It uses a separate channel, because a
+// refusal closes the channel.
 func (u *userIDs) try(ctx context.Context, userID string) (why string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
@@ -76,5 +78,5 @@ func (u *userIDs) try(ctx context.Context, userID string) (why string, err error
 	return "", err
 }
 
-// noQueue is the name of a queue that nobody has.
+// noQueue is the name of a queue that does not exist on any broker.
 const noQueue = "rabbitdelay.no-queue.71bd0a93c5e24f6c"

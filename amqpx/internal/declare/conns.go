@@ -17,30 +17,29 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
-// conns are the connections on which a client declares, apart from those
-// that publish and consume: the broker may answer a declaration by ending the
-// connection (541), and it does not read from one that it blocks because it has
-// published. One connection serves all; it is opened when something is to be
-// declared and closed when it has been idle.
+// conns manages the connections on which a client declares. They are separate from the connections for publishing and
+// consuming, because the broker may answer a declaration by closing the connection (541), and because it does not read
+// from a connection that it blocks for having published. All declarations share one connection, which is opened when it
+// is first needed and closed when it has been idle.
 type conns struct {
 	cfg    wire.Config
-	direct bool // no dialer of the user's
+	direct bool // the user has configured no dialer
 	log    *zap.Logger
 
-	over   context.Context // cuts the connections
+	over   context.Context // its end cuts the connections
 	ctx    context.Context // ends at close
 	cancel context.CancelFunc
-	work   sync.WaitGroup // what begin runs
+	work   sync.WaitGroup // the goroutines that begin has started
 	dials  wait.Mutex     // held while the shared connection is being opened
-	alone  chan struct{}  // one for each connection for one destination alone
+	alone  chan struct{}  // limits the connections that are not shared
 
 	mu     sync.Mutex
 	closed bool
 	shared *connection
 	open   map[*connection]struct{}
-	failed error // of the last attempt to connect
+	failed error // the error of the last attempt to connect
 	fails  int
-	again  time.Time // when to try after that
+	again  time.Time // when to try again after that error
 
 	sessions uint64
 	shown    atomic.Pointer[shown]
@@ -48,17 +47,17 @@ type conns struct {
 
 type connection struct {
 	conn  *amqp.Connection
-	node  string // where to dial, which may be a URL with its password
+	node  string // where to dial; may be a URL with its password
 	url   string
 	users int
-	done  bool // takes no new users, and is closed when the last one has left
+	done  bool // accepts no new users, and is closed when the last user has left
 	idle  *time.Timer
 }
 
 const (
-	// declareIdle is how long the connection stays open without a user.
+	// declareIdle is how long the connection stays open without users.
 	declareIdle = time.Minute
-	// maxAloneConns bounds the connections for one destination each.
+	// maxAloneConns limits the connections that are not shared, each of which serves one destination.
 	maxAloneConns = 4
 )
 
@@ -71,8 +70,8 @@ func newConns(over context.Context, cfg wire.Config, direct bool) *conns {
 	return p
 }
 
-// begin runs f beside its caller, until close at the latest. It reports false
-// after that.
+// begin runs f in a goroutine, with a context that ends at close. It reports false, and does not run f, if conns is
+// already closed.
 func (p *conns) begin(f func(ctx context.Context)) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,7 +81,7 @@ func (p *conns) begin(f func(ctx context.Context)) bool {
 	return !p.closed
 }
 
-// Close ends the connections and what runs on them.
+// Close closes the connections and stops the goroutines that use them.
 func (c *Declarer) Close() {
 	p := c.conns
 	p.mu.Lock()
@@ -95,7 +94,7 @@ func (c *Declarer) Close() {
 		wire.CloseConn(d.conn)
 	}
 	p.work.Wait()
-	for _, d := range p.all() { // those that were being opened
+	for _, d := range p.all() { // the ones that were still being opened
 		p.retire(d)
 	}
 }
@@ -106,17 +105,16 @@ func (p *conns) all() []*connection {
 	return slices.Collect(maps.Keys(p.open))
 }
 
-// loan is the use of a connection.
+// loan is a borrowed connection.
 type loan struct {
 	conn *amqp.Connection
-	end  func() // gives it back
-	// spoil closes the connection as soon as nobody else uses it: it does not answer.
+	end  func() // returns the connection
+	// spoil closes the connection once it has no other users, because it does not answer.
 	spoil func()
 }
 
-// borrow returns the shared connection to the broker of a session, or one that
-// nobody else uses. Where the broker refuses another connection, which a limit on
-// connections may do, it lends the session's own.
+// borrow returns the shared connection to a session's broker, or with alone a connection that is not shared. If the
+// broker refuses another connection, for example because of a connection limit, borrow returns the session's own.
 func (p *conns) borrow(ctx context.Context, sess *Session, alone bool) (loan, error) {
 	if alone {
 		return p.borrowAlone(ctx, sess)
@@ -161,8 +159,8 @@ func (p *conns) borrowAlone(ctx context.Context, sess *Session) (loan, error) {
 	return l, nil
 }
 
-// node returns the session's own node, to which its declarations go: in a cluster
-// another node may route by a new binding later.
+// node returns the session's own node, to which its declarations are sent. Another node of a cluster might route by a
+// new binding only later.
 func (p *conns) node(sess *Session) string {
 	if addr, ok := sess.Conn.RemoteAddr().(*net.TCPAddr); ok && p.direct {
 		return addr.String()
@@ -170,8 +168,8 @@ func (p *conns) node(sess *Session) string {
 	return sess.URL
 }
 
-// join adds a user to the shared connection; nil when there is none to the node. A
-// session that publishes nothing does not mind which it is.
+// join adds a user to the shared connection. It returns nil if there is no shared connection to the session's node. A
+// session that does not publish accepts any node.
 func (p *conns) join(sess *Session) *connection {
 	p.mu.Lock()
 	d := p.shared
@@ -190,7 +188,7 @@ func (p *conns) join(sess *Session) *connection {
 	return nil
 }
 
-// connect opens a connection, which has one user.
+// connect opens a connection, which starts with one user.
 func (p *conns) connect(ctx context.Context, sess *Session) (*connection, error) {
 	p.mu.Lock()
 	failed, pause := p.failed, time.Until(p.again)
@@ -219,7 +217,7 @@ func (p *conns) connect(ctx context.Context, sess *Session) (*connection, error)
 	d := &connection{conn: conn, node: node, url: sess.URL, users: 1}
 	d.idle = time.AfterFunc(declareIdle, func() {
 		p.change(d, func() {
-			if d.users == 0 { // nobody has just come
+			if d.users == 0 { // no user has joined in the meantime
 				p.takeOut(d)
 			}
 		})
@@ -242,7 +240,7 @@ func (p *conns) lend(d *connection) loan {
 	return loan{conn: d.conn, end: leave, spoil: func() { p.retire(d); leave() }}
 }
 
-// retire takes a connection out of use.
+// retire stops a connection from being used again.
 func (p *conns) retire(d *connection) { p.change(d, func() { p.takeOut(d) }) }
 
 func (p *conns) takeOut(d *connection) {
@@ -254,8 +252,7 @@ func (p *conns) takeOut(d *connection) {
 	}
 }
 
-// change modifies a connection with the lock held, and closes it if it has no
-// users and will get none.
+// change modifies a connection with the lock held, and closes the connection if it has no users and accepts none.
 func (p *conns) change(d *connection, f func()) {
 	p.mu.Lock()
 	f()
@@ -265,42 +262,42 @@ func (p *conns) change(d *connection, f func()) {
 		delete(p.open, d)
 	}
 	p.mu.Unlock()
-	if over && !p.begin(func(context.Context) { wire.CloseConn(d.conn) }) { // nobody need wait for the broker
+	if over && !p.begin(func(context.Context) { wire.CloseConn(d.conn) }) { // do not wait for the broker
 		wire.CloseConn(d.conn)
 	}
 }
 
-// Status is the state of the connection for declarations. Its State is empty when there is
-// none and none is wanted.
+// Status is the state of the connection for declarations. Its State is empty if there is no connection and none is
+// needed.
 type Status struct {
 	State    wire.State
 	Since    time.Time
 	Broker   string // product and version
 	Address  string
 	Sessions uint64 // connections made so far
-	Err      error  // of StateDisconnected
+	Err      error  // set in StateDisconnected
 }
 
-// shown is a Status with the connection that it is about.
+// shown is a Status with the connection that it describes.
 type shown struct {
 	Status
 
 	conn *amqp.Connection
 }
 
-// Status returns the state of the shared connection. It takes no lock.
+// Status returns the state of the shared connection. It does not lock.
 func (c *Declarer) Status() Status {
 	s := c.conns.shown.Load()
 	if s == nil {
 		return Status{}
 	}
-	if s.State == wire.StateConnected && s.conn.IsClosed() { // nobody has looked since
+	if s.State == wire.StateConnected && s.conn.IsClosed() { // its end has not been noticed yet
 		return Status{Sessions: s.Sessions}
 	}
 	return s.Status
 }
 
-// show keeps the state for Status; the caller holds p.mu.
+// show stores the state for Status. The caller holds p.mu.
 func (p *conns) show() {
 	var s shown
 	switch {

@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// Strategy is what is declared.
+// Strategy is the delay strategy whose topology and bindings are declared.
 type Strategy interface {
 	Name() string
 	Prefix() string
@@ -24,33 +24,32 @@ type Strategy interface {
 	Bindings(dest topology.Destination) []topology.Binding
 }
 
-// Config is what a Declarer may create, and for whom. All fields are required.
+// Config configures a Declarer: what it may create, and for whom. All fields are required.
 type Config struct {
 	Strategy       Strategy
 	OnlyLook       bool // create nothing
 	QueueType      topology.QueueType
 	MaxRouteQueues int
-	Recheck        time.Duration // how long a destination counts as bound
-	// Listed returns the error of a destination that may not be used.
+	Recheck        time.Duration // how long a destination is assumed to be bound
+	// Listed returns the error for a destination that may not be used.
 	Listed func(topology.Destination) error
-	// Configured returns the destination of a queue as it is configured.
+	// Configured returns the destination of a queue with its configured options.
 	Configured func(queue string) topology.Destination
 
 	Wire   wire.Config
-	Direct bool // Wire.Dial reaches any address
-	// Publishing returns the publishing connection and waits for it, Current without
-	// waiting.
+	Direct bool // Wire.Dial can reach any address
+	// Publishing returns the publishing connection and waits for it if necessary. Current does not wait.
 	Publishing func(ctx context.Context) (*Session, error)
 	Current    func() (*Session, bool)
-	Alarm      func() string // why the broker blocks; empty if it does not
+	Alarm      func() string // the reason why the broker blocks; empty if it does not
 }
 
-// Session is a connection that needs something to be declared.
+// Session is a connection for which something has to be declared.
 type Session struct {
 	*wire.Session
 
 	Publishes bool
-	proof     atomic.Pointer[proof] // nil: nothing may be sent by an instant now
+	proof     atomic.Pointer[proof] // nil while messages that are due at a given time may not be sent
 }
 
 // Declarer declares what one client needs.
@@ -63,11 +62,11 @@ type Declarer struct {
 	own   *ownBindings
 
 	mu        wait.Mutex // held while the strategy's topology is being declared
-	declared  time.Time  // when it last was
-	lookEnded bool       // the connection ended while it was looked for
+	declared  time.Time  // when it was last declared
+	lookEnded bool       // the connection ended during the check for the topology
 }
 
-// New returns a Declarer. The end of over cuts its connections.
+// New returns a Declarer. Its connections are cut when over ends.
 func New(over context.Context, cfg Config) *Declarer {
 	c := &Declarer{cfg: cfg, log: cfg.Wire.Log, over: over, conns: newConns(over, cfg.Wire, cfg.Direct), mu: wait.NewMutex()}
 	c.own = newOwnBindings(c)
@@ -75,13 +74,14 @@ func New(over context.Context, cfg Config) *Declarer {
 	return c
 }
 
-// Do runs f on a connection that the broker may end over what f asks, and gives the
-// connection up when it does not answer before ctx ends.
+// Do runs f on a connection that the broker may close in reply to the requests in f. If f does not return before ctx
+// ends, Do stops using the connection.
 func (c *Declarer) Do(ctx context.Context, s *Session, f func(conn *amqp.Connection) error) error {
 	return c.do(ctx, s, false, f)
 }
 
-// DoAlone is Do on a connection that nobody else uses, for what the broker may answer by ending it.
+// DoAlone works like Do, but on a connection that is not shared. Use it for requests that the broker may answer by
+// closing the connection.
 func (c *Declarer) DoAlone(ctx context.Context, s *Session, f func(conn *amqp.Connection) error) error {
 	return c.do(ctx, s, true, f)
 }
@@ -105,7 +105,8 @@ func (c *Declarer) do(ctx context.Context, s *Session, alone bool, f func(conn *
 	}
 }
 
-// beside runs f until Close at the latest, and returns its error or that of ctx.
+// beside runs f concurrently, with a context that ends when the Declarer is closed. It returns the error of f or, if
+// that is earlier, of ctx.
 func (c *Declarer) beside(ctx context.Context, f func(ctx context.Context) error) error {
 	done := make(chan error, 1)
 	if !c.conns.begin(func(ctx context.Context) { done <- f(ctx) }) {
@@ -114,11 +115,11 @@ func (c *Declarer) beside(ctx context.Context, f func(ctx context.Context) error
 	return wait.Result(ctx, done)
 }
 
-// Strategy declares the strategy's topology where it is not there, on a connection that is
-// new and has published nothing, or checks that it is there. The caller closes the
-// connection when ctx ends first, which ends what is under way.
+// Strategy declares the parts of the strategy's topology that are missing, or only checks for them if the client may
+// not declare. The connection must be new, and nothing may have been published on it. If ctx ends first, the caller
+// must close the connection, which stops the declarations.
 func (c *Declarer) Strategy(ctx context.Context, conn *amqp.Connection) error {
-	return c.beside(ctx, func(whole context.Context) error { // also during Close, whose handlers may send
+	return c.beside(ctx, func(whole context.Context) error { // also works during Close, because handlers may still send
 		if err := c.mu.Lock(ctx); err != nil {
 			return err
 		}
@@ -127,7 +128,7 @@ func (c *Declarer) Strategy(ctx context.Context, conn *amqp.Connection) error {
 	})
 }
 
-// declareStrategy declares by one of the functions below, for a caller that holds mu.
+// declareStrategy declares with the given function. The caller holds mu.
 func (c *Declarer) declareStrategy(ctx context.Context, conn *amqp.Connection, declare func(context.Context, *amqp.Connection, topology.Topology) error) error {
 	began := time.Now()
 	if err := declare(ctx, conn, c.cfg.Strategy.Topology()); err != nil {
@@ -142,8 +143,8 @@ func (c *Declarer) declareStrategy(ctx context.Context, conn *amqp.Connection, d
 	return nil
 }
 
-// ensureTopology declares a topology that is not there. A look over which the broker ended
-// the connection is not repeated: see live.Broker.Ensure.
+// ensureTopology declares a topology unless it exists. If the broker closed the connection during the check, the check
+// is not repeated; see live.Broker.Ensure.
 func (c *Declarer) ensureTopology(ctx context.Context, conn *amqp.Connection, t topology.Topology) error {
 	switch {
 	case c.cfg.OnlyLook:
@@ -159,7 +160,7 @@ func (c *Declarer) ensureTopology(ctx context.Context, conn *amqp.Connection, t 
 	return err
 }
 
-// notApplied adds to a missing exchange what to do about it.
+// notApplied adds to the error for a missing exchange what to do about it.
 func notApplied(err error) error {
 	if wire.IsCode(err, amqp.NotFound) {
 		return fmt.Errorf("%w; %w", err, errNotApplied)
@@ -175,8 +176,8 @@ func (c *Declarer) declareAll(ctx context.Context, conn *amqp.Connection, t topo
 	return c.apply(ctx, conn, t)
 }
 
-// applying calls do with how this client declares a topology. That it has no lock is worth a line only if something
-// was created: a user without the right to the lock may have none at all.
+// applying calls do with the options with which this client declares a topology. A missing lock is logged only if
+// something was created, because a user without the permission for the lock may not be able to create anything.
 func (c *Declarer) applying(do func(live.ApplyOptions) error) error {
 	var unlocked error
 	err := do(live.ApplyOptions{Prefix: c.cfg.Strategy.Prefix(), Unlocked: func(err error) { unlocked = err }})
@@ -186,12 +187,12 @@ func (c *Declarer) applying(do func(live.ApplyOptions) error) error {
 	return err
 }
 
-// redeclareTimeout bounds one declaration of everything.
+// redeclareTimeout limits one declaration of everything.
 const redeclareTimeout = time.Minute
 
-// Again declares again everything that messages need, unless that was done after the
-// instant given. It goes on when its caller does not wait any more. Its errors are final
-// when Config.Wire.Permanent or a *topology.DestinationError says so.
+// Again declares everything that messages need again, unless that was done later than the time after. It continues when
+// its caller stops waiting. An error is final if Config.Wire.Permanent reports it or if it is a
+// *topology.DestinationError.
 func (c *Declarer) Again(ctx context.Context, s *Session, after time.Time) error {
 	return c.beside(ctx, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, redeclareTimeout)
@@ -202,7 +203,7 @@ func (c *Declarer) Again(ctx context.Context, s *Session, after time.Time) error
 	})
 }
 
-// redeclare is Again on a connection. What may be new is proven again.
+// redeclare does what Again does, on a given connection. If delays have to be proven, they are proven again.
 func (c *Declarer) redeclare(ctx context.Context, conn *amqp.Connection, after time.Time) error {
 	if err := c.mu.Lock(ctx); err != nil {
 		return err
@@ -228,16 +229,15 @@ func (c *Declarer) redeclare(ctx context.Context, conn *amqp.Connection, after t
 	return err
 }
 
-// Apply declares a topology beside the strategy's own, such as the exchanges
-// and queues of an application. It fails with *plan.ConflictError when the
-// broker has something else under one of the names.
+// Apply declares a topology in addition to the strategy's, such as an application's exchanges and queues. It fails with
+// a *plan.ConflictError if the broker has a different object with one of the names.
 func (c *Declarer) Apply(ctx context.Context, t topology.Topology) error {
 	s, err := c.cfg.Publishing(ctx)
 	if err != nil {
 		return err
 	}
 	return c.Do(ctx, s, func(conn *amqp.Connection) error {
-		if err := c.mu.Lock(ctx); err != nil { // of a connection's Applies one at a time
+		if err := c.mu.Lock(ctx); err != nil { // one Apply at a time on a connection
 			return err
 		}
 		defer c.mu.Unlock()
@@ -252,7 +252,7 @@ func (c *Declarer) apply(ctx context.Context, conn *amqp.Connection, t topology.
 	})
 }
 
-// exchangeExists asks for an exchange of any type.
+// exchangeExists checks whether an exchange of any type exists.
 func exchangeExists(ch *amqp.Channel, name string) error {
 	return ch.ExchangeDeclarePassive(name, amqp.ExchangeTopic, true, false, false, false, nil)
 }

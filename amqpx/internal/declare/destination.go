@@ -18,9 +18,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
+// look describes why a destination is checked.
 type look struct {
-	awaited bool // messages wait to be published on the strength of it
-	failed  int  // how many before it in a row have failed
+	awaited bool // messages are waiting to be published after the check
+	failed  int  // how many consecutive attempts before it have failed
 }
 
 // destination makes sure that a destination exists and is bound.
@@ -54,12 +55,11 @@ type declaration struct {
 	dest  topology.Destination
 	look  look
 	ch    *wire.Channel
-	made  bool // a queue was missing
-	lying int  // messages in the last queue looked at, if it was there
+	made  bool // a queue was missing and has been declared
+	lying int  // messages in the queue that was checked last, if it exists
 }
 
-// bind binds the destination, and where the broker needs it once more; see
-// ownBindings.
+// bind binds the destination. If the broker requires it, bind also makes a second binding; see ownBindings.
 func (d *declaration) bind() error {
 	bindings := d.c.cfg.Strategy.Bindings(d.dest)
 	version, _ := d.ch.Conn.Properties["version"].(string)
@@ -85,8 +85,7 @@ func (d *declaration) refuse(reason string, err error) error {
 	return fmt.Errorf("%w: %w", &topology.DestinationError{Destination: d.dest, Reason: reason}, err)
 }
 
-// queues looks for the queues that the destination needs, and creates those that
-// are missing.
+// queues checks the queues that the destination needs, and creates the ones that are missing.
 func (d *declaration) queues(ctx context.Context) error {
 	if d.dest.ToExchange() {
 		if err := d.targetExists(); err != nil {
@@ -112,9 +111,8 @@ func (d *declaration) queues(ctx context.Context) error {
 	return nil
 }
 
-// foreign reports whether the strategy delays on another system's queues. Its
-// endpoints and workers declare their own queues, and could not start if one were
-// there with arguments of ours.
+// foreign reports whether the strategy uses another system's delay queues. That system's endpoints and workers declare
+// their own queues, and could not start if a queue existed with different arguments.
 func (d *declaration) foreign() bool {
 	return slices.ContainsFunc(d.c.cfg.Strategy.Bindings(d.dest), func(b topology.Binding) bool {
 		_, ok := foreign.System(b.Exchange)
@@ -122,7 +120,7 @@ func (d *declaration) foreign() bool {
 	})
 }
 
-// targetQueueExists looks for a queue that somebody else declares.
+// targetQueueExists checks for a queue that another program declares.
 func (d *declaration) targetQueueExists() error {
 	err := d.ch.Do(func(ch *amqp.Channel) error { return queueExists(ch, d.dest.Queue) })
 	switch {
@@ -136,7 +134,7 @@ func (d *declaration) targetQueueExists() error {
 	return fmt.Errorf("queue %s: %w", d.dest.Queue, err)
 }
 
-// NoExchange is why a message cannot be sent to an exchange that is not there.
+// NoExchange is the reason why a message cannot be sent to an exchange that does not exist.
 const NoExchange = "does not exist; declare the exchange first (rabbitdelay apply, or Client.Apply)"
 
 func (d *declaration) targetExists() error {
@@ -150,16 +148,14 @@ func (d *declaration) targetExists() error {
 	return err
 }
 
-// hidden reports whether an object could not be looked at by a client that only
-// looks. Since RabbitMQ 4.3 that takes some right to it, which a producer need
-// not have: it takes for granted that the object is there. Whether a queue is
-// there that messages are delivered to, binding it tells.
+// hidden reports whether a client that only checks was not allowed to check an object. Since RabbitMQ 4.3 the check
+// requires a permission for the object that a producer may not have. The client then assumes that the object exists.
+// For a queue to which messages are delivered, binding it shows whether it exists.
 func (c *Declarer) hidden(err error) bool {
 	return c.cfg.OnlyLook && wire.IsCode(err, amqp.AccessRefused)
 }
 
-// queue leaves an existing queue as it is, whatever its arguments, and creates
-// one that is missing.
+// queue leaves an existing queue unchanged, whatever its arguments are, and creates a missing one.
 func (d *declaration) queue(ctx context.Context, q topology.Queue) error {
 	var seen amqp.Queue
 	see := func(ch *amqp.Channel) (err error) {
@@ -201,7 +197,7 @@ func (d *declaration) queue(ctx context.Context, q topology.Queue) error {
 	})
 	d.made = true
 	if wire.IsCode(err, amqp.PreconditionFailed) && d.ch.Do(see) == nil {
-		return nil // another created it in the meantime, such as a consumer with its own dead-letter queue
+		return nil // another client created it in the meantime, such as a consumer with its own dead-letter queue
 	}
 	if err != nil {
 		d.c.dests.mu.Lock()
@@ -213,22 +209,21 @@ func (d *declaration) queue(ctx context.Context, q topology.Queue) error {
 	return nil
 }
 
-// maybeUnfinished reports whether another client may still be creating the target queue, of
-// which the broker says nothing but that it is empty. What comes there too early waits in a
-// delay queue for three minutes, with all behind it.
+// maybeUnfinished reports whether another client may still be creating the target queue, which the broker then shows as
+// an empty queue. A message that arrives too early waits in a delay queue for three minutes, with all messages behind
+// it.
 func (d *declaration) maybeUnfinished(q amqp.Queue) bool {
 	return q.Messages == 0 && q.Consumers == 0 && d.look.awaited && !d.c.cfg.OnlyLook &&
 		q.Name == d.dest.TargetQueue(d.c.cfg.Strategy.Prefix())
 }
 
-// mostSentOn bounds what one look sends on. What lies behind the messages without a
-// TTL has one, and goes by itself.
+// mostSentOn limits how many messages one check rejects. Messages behind the ones without a TTL have a TTL, and leave
+// the queue by expiring.
 const mostSentOn = 1000
 
-// sendOn rejects what lies in a route queue, which takes it the way that it would have
-// gone by expiring. Nothing should lie there; but before RabbitMQ 4.3 a quorum queue
-// takes messages before it has its TTL, and one that came then would stay for ever, and
-// all that come later behind it.
+// sendOn rejects the messages in a route queue, which routes them to where they would have gone by expiring. Usually
+// there are none. However, before RabbitMQ 4.3 a quorum queue accepts messages before its TTL is set, and a message
+// that arrives at that time would stay forever, with all later messages behind it.
 func (d *declaration) sendOn(route string) error {
 	err := d.ch.Do(func(ch *amqp.Channel) error {
 		q, err := ch.QueueDeclarePassive(route, true, false, false, false, nil)
@@ -250,18 +245,16 @@ func (d *declaration) sendOn(route string) error {
 	return nil
 }
 
-// isDown reports whether a queue that is not there has its node down. Otherwise it does
-// not exist.
+// isDown reports whether a queue was not found because its node is down. Otherwise the queue does not exist.
 func isDown(err error) bool {
 	ae, ok := errors.AsType[*amqp.Error](err)
 	return ok && ae.Code == amqp.NotFound && !strings.Contains(ae.Reason, "no queue '")
 }
 
-// creating keeps this client's other destinations, and other clients, from creating
-// the same queue. A dead-letter queue may belong to many destinations, and a RabbitMQ 3.10 has
-// been seen to answer 541, which ends the connection, while another was creating the same queue.
-// Whoever has it may be stuck: after some seconds there is only something to lose by waiting
-// longer.
+// creating prevents this client's other destinations, and other clients, from creating the same queue concurrently.
+// Many destinations may share a dead-letter queue, and RabbitMQ 3.10 has been seen to answer 541, which closes the
+// connection, while another client was creating the same queue. The holder of the lock may hang, so creating proceeds
+// without the lock after some seconds.
 func (d *declaration) creating(ctx context.Context, queue string) (unlock func(), err error) {
 	ds := d.c.dests
 	ds.mu.Lock()
@@ -291,16 +284,15 @@ func (d *declaration) creating(ctx context.Context, queue string) (unlock func()
 
 const creatingWait = 3 * time.Second
 
-// lacksDelivery reports whether somebody has deleted a delivery exchange.
+// lacksDelivery reports whether a delivery exchange has been deleted.
 func (d *declaration) lacksDelivery() bool {
 	return slices.ContainsFunc(d.c.cfg.Strategy.Bindings(d.dest), func(b topology.Binding) bool {
 		return wire.IsCode(d.ch.Do(func(ch *amqp.Channel) error { return exchangeExists(ch, b.Exchange) }), amqp.NotFound)
 	})
 }
 
-// notBound explains why a client that may not declare could not bind.
-// AMQP has no way to ask whether a binding is there; to make it again is the one
-// way to know.
+// notBound explains why a client that may not declare could not bind. Such a client binds because AMQP has no request
+// that checks for a binding; making it again is the only way.
 func (d *declaration) notBound(err error) error {
 	ae, ok := errors.AsType[*amqp.Error](err)
 	if !ok {
@@ -326,8 +318,8 @@ func tooManyRoutes(limit int) string {
 		"With many keys delay to one queue, bound to the exchange by a pattern or consumed by who publishes on; or raise the bound", limit)
 }
 
-// Rehearse asks the broker for a destination, and creates nothing. It reports whether a
-// route queue would be created for it. made is how many would be so far.
+// Rehearse checks a destination on the broker and creates nothing. The parameter made is the number of route queues
+// that would have been created so far, and route reports whether another one would be.
 func (c *Declarer) Rehearse(ctx context.Context, ch *wire.Channel, dest topology.Destination, made int) (route bool, err error) {
 	if err := c.cfg.Listed(dest); err != nil {
 		return false, err

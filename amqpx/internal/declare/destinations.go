@@ -13,62 +13,61 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
-// destinations remembers which destinations exist and are bound on the current
-// connection. The mandatory flag tells only about a message's first hop, so the
-// last one is looked after here, before the first message is sent that way.
+// destinations records which destinations exist and are bound in the current session. The mandatory flag covers only
+// the first hop of a message, so the last hop is checked here before the first message is sent to a destination.
 //
-// A destination is declared by one try at a time, which does not end with those
-// who wait for it, and apart from all other destinations: one that cannot be used
-// is nobody else's trouble.
+// For each destination there is one attempt at a time. It does not end with the callers that wait for it, and it is
+// independent of all other destinations, so one that cannot be used does not affect the others.
 type destinations struct {
 	c *Declarer
 
 	mu       sync.Mutex
-	epoch    uint64 // raised when everything is to be looked at again
+	epoch    uint64 // incremented when all destinations have to be checked again
 	known    map[destKey]*destination
-	sweepAt  int                   // the size of known at which to look for what can be forgotten
-	creating map[string]wait.Mutex // by queue
-	routes   map[string]bool       // route queues that this client made
+	sweepAt  int                   // when known has this size, unusable destinations are forgotten
+	creating map[string]wait.Mutex // by queue name
+	routes   map[string]bool       // route queues that this client has created
 }
 
 type destKey struct{ queue, exchange, key string }
 
 type destination struct {
 	mu     sync.Mutex
-	ok     stamp     // where it was declared last
-	at     time.Time // when it was
-	try    *try      // under way; nil for none
-	failed failure   // of the last try; its err is nil after a success
+	ok     stamp     // the session and epoch for which it was last declared
+	at     time.Time // when it was last declared
+	try    *try      // the attempt that is running; nil if none
+	failed failure   // the result of the last attempt; its err is nil after a success
 }
 
-// stamp identifies the session for which a destination was declared.
+// stamp identifies the session and epoch for which a destination was declared.
 type stamp struct{ gen, epoch uint64 } // sessions count from 1
 
-// failure is what is left of a try that failed.
+// failure is the result of a failed attempt.
 type failure struct {
 	err     error
-	until   time.Time // the error stands for that long
-	count   int       // of failed tries in a row
-	ends    int       // of those in a row that ended the connection
-	alone   bool      // the next try gets a connection of its own
-	refused bool      // access was refused, and that stood
+	until   time.Time // callers get the error until then
+	count   int       // number of consecutive failed attempts
+	ends    int       // number of consecutive failed attempts that ended the connection
+	alone   bool      // the next attempt gets a separate connection
+	refused bool      // access was refused for longer than accessStands
 }
 
+// try is an attempt to declare a destination.
 type try struct {
-	stamp stamp // zero: for a consumer
+	stamp stamp // zero for a consumer
 	done  chan struct{}
-	err   error // after done
+	err   error // set before done is closed
 }
 
 const (
-	// tryTimeout bounds one try. Its connection is given up then.
+	// tryTimeout limits one attempt. After it, the connection is no longer used.
 	tryTimeout = 10 * time.Second
-	// errorStands is how long the error of a try that failed is everybody's answer.
+	// errorStands is how long the error of a failed attempt is returned to all callers.
 	errorStands = time.Second
-	// firstErrorStands is that of an error that may pass; it doubles with each.
+	// firstErrorStands is the same for an error that may be temporary. It doubles with each failed attempt, up to
+	// errorStands.
 	firstErrorStands = 50 * time.Millisecond
-	// maxEnds is how often a destination may be tried again after its declaration
-	// ended the connection.
+	// maxEnds is how often a destination is tried again after its declaration ended the connection.
 	maxEnds = 2
 )
 
@@ -86,10 +85,10 @@ func (ds *destinations) entry(sess *Session, k destKey) (*destination, stamp) {
 	return d, stamp{sess.Gen, ds.epoch}
 }
 
-// minSweep is the number of destinations below which none is forgotten.
+// minSweep is the number of destinations below which none are forgotten.
 const minSweep = 1000
 
-// sweep forgets destinations that could not be used, when there are many.
+// sweep forgets destinations that could not be used if there are many destinations.
 func (ds *destinations) sweep() {
 	if len(ds.known) < ds.sweepAt {
 		return
@@ -104,9 +103,9 @@ func (ds *destinations) sweep() {
 	ds.sweepAt = max(minSweep, 2*len(ds.known))
 }
 
-// Ensure declares and binds a destination on first use in a session. An error that wraps
-// topology.ErrDestination is final. Any other may pass: it comes at once when a try has
-// just failed, and is worth another call after a pause.
+// Ensure declares and binds a destination on its first use in a session. An error that wraps topology.ErrDestination is
+// final. Any other error may be temporary: Ensure returns it immediately if an attempt has just failed, and the caller
+// can try again after a pause.
 func (c *Declarer) Ensure(ctx context.Context, sess *Session, dest topology.Destination) error {
 	ds := c.dests
 	for {
@@ -137,7 +136,7 @@ func (c *Declarer) Ensure(ctx context.Context, sess *Session, dest topology.Dest
 	}
 }
 
-// Consume declares and binds a queue for a consumer, whatever is known of it.
+// Consume declares and binds a queue for a consumer, even if the queue is known to exist.
 func (c *Declarer) Consume(ctx context.Context, sess *Session, dest topology.Destination) error {
 	ds := c.dests
 	for {
@@ -166,12 +165,12 @@ func (t *try) wait(ctx context.Context) error {
 	}
 }
 
-// start begins a try; the caller holds d.mu.
+// start begins an attempt. The caller holds d.mu.
 func (ds *destinations) start(d *destination, sess *Session, dest topology.Destination, s stamp) *try {
 	t := &try{stamp: s, done: make(chan struct{})}
 	before := d.failed
 	d.try = t
-	// A consumer publishes nothing, and what is looked at again was bound.
+	// A consumer publishes nothing, and a destination that is checked again was bound before.
 	l := look{}
 	if s != (stamp{}) && s != d.ok {
 		l = look{awaited: true, failed: before.count}
@@ -200,14 +199,14 @@ func (ds *destinations) run(ctx context.Context, d *destination, t *try, sess *S
 	t.err, d.try = now.err, nil
 	close(t.done)
 	switch {
-	case t.stamp == stamp{}: // a consumer has its own dead-letter queue, and its own pauses
+	case t.stamp == stamp{}: // a consumer has its own dead-letter queue and its own back-off
 	case err == nil:
 		d.ok, d.at, d.failed = t.stamp, time.Now(), failure{}
-	case rechecked && saysNothing(err): // nothing is known that was not known before
+	case rechecked && saysNothing(err): // no new information
 		d.at = time.Now()
 	default:
 		d.ok, d.failed = stamp{}, now
-		level := zap.DebugLevel // those who send have the error
+		level := zap.DebugLevel // the senders get the error
 		if rechecked {
 			level = zap.WarnLevel
 		}
@@ -215,8 +214,7 @@ func (ds *destinations) run(ctx context.Context, d *destination, t *try, sess *S
 	}
 }
 
-// addRoute counts a route queue that this client is about to make. It reports
-// false when there are too many.
+// addRoute counts a route queue that this client is about to create. It reports false if the limit has been reached.
 func (ds *destinations) addRoute(queue string) bool {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()

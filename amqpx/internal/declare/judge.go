@@ -16,11 +16,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
-// judge returns what an error of a try means for its destination.
+// judge returns what the error of an attempt means for its destination.
 func judge(dest topology.Destination, err error, before failure) failure {
 	now := failure{err: err, count: before.count + 1, alone: before.alone, refused: wire.IsCode(err, amqp.AccessRefused)}
 	if wire.EndsConnection(err) {
-		// It may have been another destination's declaration on the same connection.
+		// The reason may have been another destination's declaration on the same connection.
 		now.ends, now.alone = before.ends+1, true
 	}
 	if errors.Is(err, errNoAnswer) {
@@ -37,8 +37,8 @@ func judge(dest topology.Destination, err error, before failure) failure {
 	return now
 }
 
-// whyFinal returns why a destination cannot be used and what to do; empty for an error that
-// may pass.
+// whyFinal returns why a destination cannot be used and what to do about it. It returns an empty string for an error
+// that may be temporary.
 func whyFinal(err error, ends int) string {
 	ae, ok := errors.AsType[*amqp.Error](err)
 	if !ok || errors.Is(err, topology.ErrDestination) {
@@ -46,7 +46,7 @@ func whyFinal(err error, ends int) string {
 	}
 	switch {
 	case strings.Contains(ae.Reason, "timeout"), strings.Contains(ae.Reason, "timed out"):
-		// The broker makes that up when its metadata store or a queue's leader does not answer.
+		// The broker reports this when its metadata store or a queue's leader does not answer.
 		return ""
 	case ae.Code == amqp.ResourceLocked:
 		return "is exclusive to another connection, and no other can bind it; send to a queue that is not, or let its owner declare it without exclusive"
@@ -62,21 +62,21 @@ func whyFinal(err error, ends int) string {
 	return ""
 }
 
-// isReserved reports whether the name alone is refused.
+// isReserved reports whether access was refused only because of the name.
 func isReserved(e *amqp.Error) bool { return strings.Contains(e.Reason, "reserved prefix") }
 
-// saysNothing reports whether an error says nothing of the destination.
+// saysNothing reports whether an error contains no information about the destination.
 func saysNothing(err error) bool {
 	e, ok := errors.AsType[*amqp.Error](err)
 	return !errors.Is(err, topology.ErrDestination) && (!ok || !e.Server || wire.EndsConnection(err) || e.Code == amqp.ConnectionForced)
 }
 
-// accessStands is for how long access must be refused before that is believed: a
-// broker that is starting refuses its users for a moment.
+// accessStands is how long access must be refused before the refusal counts, because a broker that is starting refuses
+// its users for a moment.
 const accessStands = 2 * time.Second
 
-// believed runs f again while access is refused, until that stands; at once if it
-// stood before.
+// believed runs f again while access is refused, for up to accessStands. If the refusal counted before, it does not run
+// f again.
 func believed(ctx context.Context, before bool, f func() error) error {
 	began := time.Now()
 	for {
@@ -91,28 +91,26 @@ func believed(ctx context.Context, before bool, f func() error) error {
 	}
 }
 
-// passingError is an error of the broker's that may be over soon, whatever its
-// code means elsewhere.
+// passingError is an error of the broker that may be temporary, whatever its code means in other contexts.
 type passingError struct{ err error }
 
 func (e *passingError) Error() string { return e.err.Error() }
 func (e *passingError) Unwrap() error { return e.err }
 
-// Passes reports whether err may be over soon, whatever its code says elsewhere.
+// Passes reports whether err may be temporary, whatever its code means in other contexts.
 func Passes(err error) bool {
 	_, ok := errors.AsType[*passingError](err)
 	return ok
 }
 
-// errNotApplied is the error of a client that only looks and finds no layout. It is no
-// *topology.DestinationError: no destination would do.
+// errNotApplied is the error of a client that only checks and finds no layout. It is not a *topology.DestinationError,
+// because every destination is affected.
 var errNotApplied = errors.New("this client may not declare (DeclareNothing): run rabbitdelay apply with the same settings first")
 
 var errNoAnswer = errors.New("no answer from the broker")
 
-// Final reports whether declaring again is pointless: the broker has something else under
-// one of the names, nothing is applied, or the broker does not delay as the strategy needs
-// it.
+// Final reports whether declaring again is pointless. That is the case if the broker has a different object with one of
+// the names, if the layout was not applied, or if the broker does not delay as the strategy requires.
 func Final(err error) bool {
 	if _, conflict := errors.AsType[*plan.ConflictError](err); conflict {
 		return true

@@ -22,18 +22,17 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
-// ownBindings are second bindings of destinations, with an argument that is
-// this client's alone. Where live.LateBindings says so, the broker tells a
-// client that the binding is there while another is still making it. No other
-// client creates this client's own binding, so once it exists the broker routes
-// by it. The plain binding is complete long before the own one is removed.
+// ownBindings manages second bindings of destinations, which have an argument that is unique to this client. With
+// brokers for which live.LateBindings reports true, the broker may report a binding as existing while another client is
+// still creating it. A binding with a unique argument is created by this client only, so once it exists, the broker
+// routes by it. The plain binding is complete long before the client's own binding is removed.
 type ownBindings struct {
 	c  *Declarer
 	id string
 
 	mu      sync.Mutex
 	until   map[string]ownBinding
-	sweeper bool // a goroutine waits to take them away
+	sweeper bool // a goroutine is waiting to remove them
 }
 
 type ownBinding struct {
@@ -41,22 +40,22 @@ type ownBinding struct {
 	until time.Time
 }
 
-// ownStays is for how long a binding of one's own stays.
+// ownStays is how long a client's own binding stays.
 const ownStays = 30 * time.Second
 
 var clients atomic.Int64
 
 func newOwnBindings(c *Declarer) *ownBindings {
 	host, _ := os.Hostname()
-	space, _ := os.Readlink("/proc/self/ns/pid") // containers may share a host's name and count processes anew
+	space, _ := os.Readlink("/proc/self/ns/pid") // containers may share host names and process ids
 	id := fmt.Sprintf("%s/%s/%d/%d", host, space, os.Getpid(), clients.Add(1))
 	return &ownBindings{c: c, id: id, until: map[string]ownBinding{}}
 }
 
-// of returns this client's own form of a binding: no other client has its argument, which
-// is mostly the same when the process starts again in its place, so that what a
-// process that was killed left behind is used again. A try that follows one without
-// an answer makes another: the broker may still be making the first.
+// of returns this client's own variant of a binding. No other client uses the same argument. The argument usually stays
+// the same if the process is restarted in the same place, so that a binding left behind by a killed process is reused.
+// An attempt after one without an answer uses a different argument, because the broker may still be creating the first
+// binding.
 func (o *ownBindings) of(conn *amqp.Connection, b topology.Binding, try int) topology.Binding {
 	from, _, err := net.SplitHostPort(conn.LocalAddr().String())
 	if err != nil {
@@ -69,8 +68,7 @@ func (o *ownBindings) of(conn *amqp.Connection, b topology.Binding, try int) top
 	return b
 }
 
-// keep has a binding taken away when it is no longer needed. It is called
-// before the binding is made.
+// keep schedules the removal of a binding. It is called before the binding is made.
 func (o *ownBindings) keep(b topology.Binding) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -84,7 +82,7 @@ func ownKey(b topology.Binding) string {
 	return strings.Join([]string{b.Exchange, b.Queue, b.RoutingKey, fmt.Sprint(b.Arguments[argument.Binder])}, "\x00")
 }
 
-// withdraw takes bindings away when their time has come, until there are none.
+// withdraw removes bindings when they expire, until there are none.
 func (o *ownBindings) withdraw(ctx context.Context) {
 	more := func() bool {
 		o.mu.Lock()
@@ -102,7 +100,7 @@ func (o *ownBindings) withdraw(ctx context.Context) {
 	}
 }
 
-// takeAway removes the bindings whose time has come by an instant.
+// takeAway removes the bindings that expire no later than by.
 func (o *ownBindings) takeAway(ctx context.Context, by time.Time) error {
 	o.mu.Lock()
 	var due []ownBinding
@@ -129,7 +127,7 @@ func (o *ownBindings) takeAway(ctx context.Context, by time.Time) error {
 			if err != nil && saysNothing(err) {
 				return err
 			}
-			o.mu.Lock()                                                      // also when the queue is gone
+			o.mu.Lock()                                                      // even if the queue no longer exists
 			if key := ownKey(b.Binding); o.until[key].until.Equal(b.until) { // not made again in the meantime
 				delete(o.until, key)
 			}
@@ -139,8 +137,8 @@ func (o *ownBindings) takeAway(ctx context.Context, by time.Time) error {
 	})
 }
 
-// Unbind takes this client's own bindings away, if the broker answers soon. It is called
-// before Close, while there is a publishing connection.
+// Unbind removes this client's own bindings if the broker answers within wire.CloseWait. It is called before Close,
+// while there is a publishing connection.
 func (c *Declarer) Unbind() {
 	if _, connected := c.cfg.Current(); !connected {
 		return

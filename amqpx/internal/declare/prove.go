@@ -14,19 +14,18 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// proof means that on a connection, and until something is declared anew, the
-// broker delays by an instant.
+// proof records that the broker was shown to delay until a given time. It holds for one connection, until something is
+// declared again.
 type proof struct {
-	// ahead is what an instant of this process's clock lacks by the broker's, in ms,
-	// where that is ahead; else 0.
+	// ahead is by how many milliseconds the broker's clock is ahead of this process's clock; 0 if it is not ahead.
 	ahead int64
 }
 
-// errUnproven is the error while it is being found out whether the broker delays by an
-// instant. Whoever has it tries again.
+// errUnproven is returned while the check whether the broker delays until a given time is running. The caller should
+// try again.
 var errUnproven = errors.New("it is not proven yet that the broker delays by an instant")
 
-// Instant returns an instant of this process's clock by the broker's, both in epoch ms.
+// Instant converts a time of this process's clock to the broker's clock, both in epoch ms.
 func (s *Session) Instant(aim int64) (int64, error) {
 	p := s.proof.Load()
 	if p == nil {
@@ -35,12 +34,12 @@ func (s *Session) Instant(aim int64) (int64, error) {
 	return aim + p.ahead, nil
 }
 
-// canary is a Strategy that has something to prove; see amqpx.Canary.
+// canary is a Strategy whose delays have to be proven; see amqpx.Canary.
 type canary interface {
 	Canary(queue string) ([]topology.Binding, []topology.Route)
 }
 
-// ways returns the ways that are to be proven; nil if there are none.
+// ways returns a function for the routes that have to be proven; nil if there are none.
 func (c *Declarer) ways() func(queue string) ([]topology.Binding, []topology.Route) {
 	s, ok := c.cfg.Strategy.(canary)
 	if !ok {
@@ -52,9 +51,9 @@ func (c *Declarer) ways() func(queue string) ([]topology.Binding, []topology.Rou
 	return s.Canary
 }
 
-// Prove finds out whether the broker of a session delays by an instant, where the
-// strategy needs that. It publishes on the session's own connection: one for
-// declarations must never be blocked for having published.
+// Prove checks whether the broker of a session delays until a given time, if the strategy depends on that. It publishes
+// on the session's own connection, because the broker may block a connection that publishes, and the connection for
+// declarations must never be blocked.
 func (c *Declarer) Prove(ctx context.Context, sess *Session) error {
 	ways := c.ways()
 	if ways == nil {
@@ -80,8 +79,8 @@ func (c *Declarer) Prove(ctx context.Context, sess *Session) error {
 	return nil
 }
 
-// unprove holds back what is to be sent by an instant until the session is proven
-// again; nil where there is nothing to prove.
+// unprove stops messages that are due at a given time from being sent until the session is proven again. It returns nil
+// if there is nothing to prove.
 func (c *Declarer) unprove() *Session {
 	sess, ok := c.cfg.Current()
 	if !ok || c.ways() == nil {

@@ -12,30 +12,30 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
-// confirmChannel is a channel in confirm mode that many goroutines publish on.
-// Returns are matched with their message before its confirm counts as success.
+// confirmChannel is a channel in confirm mode on which many goroutines publish. A returned message is matched with its
+// publication before the confirm counts as success.
 type confirmChannel struct {
 	ch    *amqp.Channel
-	ended chan struct{} // closed when the channel has ended, after err is set
+	ended chan struct{} // closed after the channel has ended and err is set
 	err   error
 
-	uses atomic.Int64 // publications without their answer
-	left atomic.Bool  // no more are to come
+	uses atomic.Int64 // publications that have no answer yet
+	left atomic.Bool  // no further publications are accepted
 
 	mu       sync.Mutex
-	returns  chan amqp.Return               // filled by amqp091's reader, before the confirm
-	returned map[returnKey]returnedMessages // those taken from the channel and not yet matched
+	returns  chan amqp.Return               // amqp091's reader adds returns before it resolves the confirm
+	returned map[returnKey]returnedMessages // read from returns but not yet matched
 }
 
 type returnKey struct{ id, exchange, key string }
 
 type returnedMessages struct {
 	reason string // the broker's reply text
-	count  int    // of messages alike: one id published twice
+	count  int    // how many identical messages were returned, such as one id published twice
 }
 
-// openConfirmChannel opens a channel; room is the number of returns that may come
-// before somebody takes a confirm.
+// openConfirmChannel opens a channel. The parameter room is how many returns can be buffered before the receiver of a
+// confirm reads them.
 func openConfirmChannel(conn *amqp.Connection, room int) (*confirmChannel, error) {
 	ch, err := conn.Channel()
 	if err != nil {
@@ -61,8 +61,8 @@ func openConfirmChannel(conn *amqp.Connection, room int) (*confirmChannel, error
 	return c, nil
 }
 
-// use reports whether a message may be published on the channel, which then is not closed
-// before its unuse.
+// use reports whether a message may be published on the channel. If so, the channel stays open at least until the
+// matching unuse.
 func (c *confirmChannel) use() bool {
 	c.uses.Add(1)
 	if c.left.Load() {
@@ -78,16 +78,15 @@ func (c *confirmChannel) unuse() {
 	}
 }
 
-// closeLeft closes a channel that was left, when it has all its answers.
+// closeLeft closes a channel that was left, once it has received all its answers.
 func (c *confirmChannel) closeLeft() {
 	if c.left.Load() && c.uses.Load() == 0 {
 		go func() { _ = c.ch.Close() }()
 	}
 }
 
-// takeReturn matches a returned message with its publication. amqp091's reader
-// puts a return into the channel before it resolves the confirm, so after the
-// confirm the return, if any, is either in the channel or in the map.
+// takeReturn matches a returned message with its publication. amqp091's reader puts a return into the Go channel before
+// it resolves the confirm, so after the confirm the return, if any, is either in the channel or in the map.
 func (c *confirmChannel) takeReturn(k returnKey) (reason string, found bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,9 +114,9 @@ func (c *confirmChannel) takeReturn(k returnKey) (reason string, found bool) {
 	return r.reason, true
 }
 
-// slot holds a channel that is opened again when the broker has closed it.
+// slot holds a channel, and opens a new one after the broker has closed it.
 type slot struct {
-	mu  wait.Mutex // held while one is being opened
+	mu  wait.Mutex // held while a channel is being opened
 	cur atomic.Pointer[confirmChannel]
 }
 
@@ -134,7 +133,7 @@ func (s *slot) get(ctx context.Context, conn *amqp.Connection, room int) (*confi
 		s.mu.Unlock()
 		return c, nil
 	}
-	// The lock is held until the broker has answered, also when nobody waits any more.
+	// Hold the lock until the broker has answered, even if the caller no longer waits.
 	var c *confirmChannel
 	opened := make(chan error, 1)
 	go func() {
@@ -153,7 +152,7 @@ func (s *slot) get(ctx context.Context, conn *amqp.Connection, room int) (*confi
 	}
 }
 
-// renew drops the channel: the next user opens another.
+// renew drops the channel, so that the next user opens a new one.
 func (s *slot) renew() {
 	if c := s.cur.Swap(nil); c != nil {
 		c.left.Store(true)
@@ -161,7 +160,7 @@ func (s *slot) renew() {
 	}
 }
 
-// open is the channel, nil if there is none that works.
+// open returns the channel, or nil if there is none or it is closed.
 func (s *slot) open() *confirmChannel {
 	if c := s.cur.Load(); c != nil && !c.ch.IsClosed() {
 		return c

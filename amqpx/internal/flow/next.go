@@ -8,85 +8,83 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// What the broker says about a message that it does not take.
+// The broker's reasons for not accepting a message.
 var (
 	ErrUnroutable = errors.New("unroutable")
 	ErrNacked     = errors.New("refused by the broker")
 )
 
-// Outcome is what became of one try to publish a message.
+// Outcome is the result of one attempt to publish a message.
 type Outcome struct {
 	Kind Kind
-	Err  error // why it is not confirmed
-	Code int   // of Refused and Disturbed: AMQP's reply code
+	Err  error // why it was not confirmed
+	Code int   // for Refused and Disturbed: AMQP's reply code
 
 	alone   bool   // the message had its channel to itself
-	suspect bool   // of Disturbed and Lost: this message may be the reason
-	doubt   string // of Disturbed: the broker's text, when it does not say which message it means
-	stands  bool   // of Refused: access to this exchange has been refused for a while
+	suspect bool   // for Disturbed and Lost: this message may be the cause
+	doubt   string // for Disturbed: the broker's text if it does not say which message it means
+	stands  bool   // for Refused: access to this exchange has been refused for at least refusedFor
 }
 
 // Kind distinguishes outcomes.
 type Kind int
 
-// Kinds of outcomes.
+// The kinds of outcomes.
 const (
 	Confirmed  Kind = iota
-	Impossible      // nothing was written, and nothing ever will be
-	Unwritten       // nothing was written, this time
+	Impossible      // nothing was written, and another attempt would fail as well
+	Unwritten       // nothing was written, but another attempt may succeed
 	Nacked          // basic.nack
 	Returned        // basic.return: the broker has no queue for it
 	Refused         // the broker closed the channel because of this message
 	Disturbed       // the broker closed the channel, perhaps because of another message
 	Lost            // the connection ended before the confirm
-	Expired         // the caller's time was over before the confirm
+	Expired         // the caller's deadline passed before the confirm
 )
 
-// Tries is what a message has been through. The zero value is that of a message that was
-// never tried.
+// Tries is the history of a message's attempts. The zero value is for a message that has not been tried.
 type Tries struct {
 	Count   int   // how often it was written
-	Unknown bool  // it may have been taken
+	Unknown bool  // the broker may have accepted it
 	Alone   bool  // it gets a channel to itself
 	Returns int   // how often the broker had no queue or no exchange for it
 	Last    error // why the last try failed
 
-	doubt   string // it was unconfirmed when the broker closed the channel with this text
-	refusal bool   // it was refused access once
-	broken  int    // connections that ended while it was alone
+	doubt   string // the broker closed the channel with this text while the message was unconfirmed
+	refusal bool   // access was refused once before
+	broken  int    // number of connections that ended while it was alone on its channel
 }
 
-// MaybeTaken reports whether the broker may have taken the message in one of the tries.
+// MaybeTaken reports whether the broker may have accepted the message in one of the attempts.
 func (t Tries) MaybeTaken() bool { return t.Unknown || t.doubt != "" }
 
-// Step is what to do after a try.
+// Step is what to do after an attempt.
 type Step struct {
 	Do    Act
-	Err   error         // of GiveUp: why
-	Pause time.Duration // before Publish and Declare; 0: the usual back-off
+	Err   error         // for GiveUp: the reason
+	Pause time.Duration // before Publish and Declare; 0 means the usual back-off
 }
 
-// Act is what to do.
+// Act is the action of a Step.
 type Act int
 
-// Acts.
+// The actions of a Step.
 const (
-	Publish Act = iota // again
-	Declare            // what the message needs, and publish again
+	Publish Act = iota // publish again
+	Declare            // declare what the message needs, and publish again
 	Finish             // the message is confirmed
 	GiveUp
 )
 
-// MaxUnroutable is how often a message may find no queue or no exchange, with
-// everything declared again in between, before the error is final.
+// MaxUnroutable is how often a message may be unroutable or find no exchange, with everything declared again in
+// between, before the error is final.
 const MaxUnroutable = 3
 
-// maxBroken is how many connections may end while a message is alone on its
-// channel before it counts as the reason.
+// maxBroken is how many connections may end while a message is alone on its channel before the message counts as the
+// cause.
 const maxBroken = 2
 
-// Next decides what follows a try. It is the only place that does, for one message and
-// for many alike.
+// Next decides what to do after an attempt. All such decisions are made here, for single messages and for batches.
 func (t Tries) Next(o Outcome) (Tries, Step) {
 	if o.Kind == Confirmed || o.Kind > Unwritten {
 		t.Count++
@@ -127,14 +125,14 @@ func (t Tries) Next(o Outcome) (Tries, Step) {
 	return t, Step{}
 }
 
-// afterRefusal is Next after the broker has closed the channel because of the message.
+// afterRefusal is the part of Next for a channel that the broker closed because of the message.
 func (t Tries) afterRefusal(o Outcome) (Tries, Step) {
 	if ae, ok := errors.AsType[*amqp.Error](o.Err); t.doubt != "" && (!ok || ae.Reason != t.doubt) {
-		t.Unknown = true // that time it was another message's doing
+		t.Unknown = true // the earlier close had another message as its cause
 	}
 	t.doubt = ""
 	switch {
-	case o.Code == amqp.NotFound: // the exchange: somebody has deleted it
+	case o.Code == amqp.NotFound: // the exchange has been deleted
 		t.Returns++
 		return t, t.unroutable(o.Err)
 	case o.Code == amqp.AccessRefused && !o.stands && !t.refusal:
@@ -144,7 +142,7 @@ func (t Tries) afterRefusal(o Outcome) (Tries, Step) {
 	return t, Step{Do: GiveUp, Err: o.Err}
 }
 
-// unroutable is the step after a delay queue or an exchange was not there.
+// unroutable returns the step after a delay queue or an exchange was not found.
 func (t Tries) unroutable(err error) Step {
 	if t.Returns >= MaxUnroutable {
 		return Step{Do: GiveUp, Err: err}
@@ -152,7 +150,7 @@ func (t Tries) unroutable(err error) Step {
 	return Step{Do: Declare}
 }
 
-// Because adds to the error of a deadline why the message was not sent before.
+// Because adds the error of the attempt before to the error of a deadline.
 func Because(err, last error) error {
 	if last == nil || errors.Is(err, last) {
 		return err

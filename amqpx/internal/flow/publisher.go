@@ -10,28 +10,27 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Publisher publishes on one connection. The broker refuses some messages by
-// closing their channel, with everything unconfirmed on it, so not all share one:
-// a way on which the broker has not yet taken a message is tried on a channel
-// beside the shared one, and a message that may be the reason for a close gets one
-// to itself. So does one of a way on which nothing is confirmed: a channel of RabbitMQ
-// 4.0 waits up to half a minute for the leader of a quorum queue that it has not used
-// yet, and with it all that was published on it after that.
+// Publisher publishes on one connection. The broker refuses some messages by closing their channel, with all
+// unconfirmed messages on it, so not all messages share one channel. A way on which the broker has not yet accepted a
+// message is tried on the trial channel, and a message that may be the cause of a close gets a channel to itself. The
+// same applies to a message on a way whose queue has stopped confirming and that is not yet proven, because a channel
+// of RabbitMQ 4.0 waits up to half a minute for the leader of a quorum queue that it has not used before, and blocks
+// everything that was published on it after that.
 type Publisher struct {
 	Window *Window
 
 	conn   *amqp.Connection
-	room   int // for returns
+	room   int // how many returns a channel buffers
 	shared slot
 	trial  slot
 	alone  *semaphore.Weighted
 }
 
-// maxReturns bounds the returns that a channel buffers. The confirm after each
-// return wakes a goroutine that drains them, so a few suffice.
+// maxReturns limits the returns that a channel buffers. The confirm after each return wakes a goroutine that drains
+// them, so a few suffice.
 const maxReturns = 1024
 
-// maxAlone bounds the channels of messages that are published alone.
+// maxAlone limits the number of channels for messages that are published alone.
 const maxAlone = 64
 
 // NewPublisher returns a Publisher with at most maxInFlight unconfirmed messages of up to
@@ -54,7 +53,7 @@ func (p *Publisher) Open(ctx context.Context) error {
 	return err
 }
 
-// Publication is a message on its way to its confirm.
+// Publication is a message that was published and is not yet confirmed.
 type Publication struct {
 	dc    *amqp.DeferredConfirmation
 	on    *confirmChannel
@@ -67,15 +66,14 @@ type Publication struct {
 // Alone reports whether the message has its channel to itself.
 func (x *Publication) Alone() bool { return x.alone }
 
-// Address is where a message is published to.
+// Address is the exchange and routing key to which a message is published.
 type Address struct {
 	Exchange, RoutingKey string
 	Mandatory            bool
 }
 
-// Publish writes a message and takes the share over, which comes back with the outcome.
-// With alone the message gets a channel to itself. An error means that nothing was
-// written.
+// Publish writes a message and takes ownership of the share, which is released with the outcome. With alone, the
+// message gets a channel to itself. An error means that nothing was written.
 func (p *Publisher) Publish(ctx context.Context, s Share, alone bool, to Address, msg amqp.Publishing) (Publication, error) {
 	alone = alone || s.probe
 	on, err := p.channel(ctx, s.proven, alone)
@@ -122,7 +120,7 @@ func (p *Publisher) ownChannel(ctx context.Context) (*confirmChannel, error) {
 		}
 		select {
 		case opened <- c:
-		case <-ctx.Done(): // nobody waits for it any more
+		case <-ctx.Done(): // the caller no longer waits
 			p.closeOwn(c)
 		}
 	}()
@@ -136,8 +134,8 @@ func (p *Publisher) ownChannel(ctx context.Context) (*confirmChannel, error) {
 	}
 }
 
-// closeOwn closes the channel of a message that was alone, and does not wait: a broker
-// that blocks the connection answers when the alarm is over.
+// closeOwn closes the channel of a message that was alone. It does not wait, because a broker that blocks the
+// connection answers only after the alarm.
 func (p *Publisher) closeOwn(on *confirmChannel) {
 	go func() {
 		_ = on.ch.Close()
@@ -145,8 +143,8 @@ func (p *Publisher) closeOwn(on *confirmChannel) {
 	}()
 }
 
-// Outcome waits for what becomes of a publication, until ctx ends, and gives its share
-// back; when ctx ends first, as soon as the answer comes after all.
+// Outcome waits for the outcome of a publication until ctx ends, and releases its share. If ctx ends first, the share
+// is released when the answer arrives.
 func (p *Publisher) Outcome(ctx context.Context, x *Publication) Outcome {
 	select {
 	case <-x.dc.Done():
@@ -165,7 +163,7 @@ func (p *Publisher) Outcome(ctx context.Context, x *Publication) Outcome {
 	return p.finish(x)
 }
 
-// finish settles the books of a publication that has its answer.
+// finish updates the window after a publication has received its answer.
 func (p *Publisher) finish(x *Publication) Outcome {
 	o := x.answer()
 	if o.Kind == Refused && o.Code == amqp.AccessRefused {
@@ -186,7 +184,7 @@ func (p *Publisher) finish(x *Publication) Outcome {
 	return o
 }
 
-// answer is what the broker has said of the publication.
+// answer returns the broker's answer for the publication.
 func (x *Publication) answer() Outcome {
 	reason, unroutable := x.on.takeReturn(x.key)
 	switch {
@@ -197,7 +195,7 @@ func (x *Publication) answer() Outcome {
 	case !x.on.ch.IsClosed():
 		return Outcome{Kind: Nacked, Err: ErrNacked}
 	}
-	<-x.on.ended // for the reason, which comes at the same time
+	<-x.on.ended // for the error, which is set at about the same time
 	return x.closed(x.on.err)
 }
 
@@ -205,8 +203,8 @@ func (x *Publication) answer() Outcome {
 func (x *Publication) closed(err error) Outcome {
 	ae, ok := errors.AsType[*amqp.Error](err)
 	if !ok || !ae.Server || !ae.Recover {
-		// The connection has ended. Where the broker ended it because of what it read
-		// (and not because it stops, or the line broke), a message may be the reason.
+		// The connection has ended. If the broker closed it because of something that it read, and not because it is
+		// stopping or the network failed, a message may be the cause.
 		blames := ok && ae.Server && ae.Code != amqp.ConnectionForced
 		return Outcome{Kind: Lost, Err: fmt.Errorf("connection ended before the confirm: %w", err), alone: x.alone, suspect: blames}
 	}
@@ -216,7 +214,7 @@ func (x *Publication) closed(err error) Outcome {
 	case x.alone, mine && !x.share.proven:
 		o.Kind = Refused
 	case mine:
-		// The right to it was there: this message may have been taken before it went.
+		// The permission existed before, so the broker may have accepted this message before it was revoked.
 		o.suspect = true
 	case !named:
 		o.suspect, o.doubt = true, ae.Reason
@@ -224,8 +222,7 @@ func (x *Publication) closed(err error) Outcome {
 	return o
 }
 
-// blamed reports whether the broker's reason for closing the channel names a
-// message, and whether that is this one.
+// blamed reports whether the broker's reason for closing the channel names a message, and whether it is this one.
 func (x *Publication) blamed(reason string) (named, mine bool) {
 	if limit, ok := SizeLimit(reason); ok {
 		return true, x.size > limit
@@ -241,8 +238,8 @@ func (x *Publication) blamed(reason string) (named, mine bool) {
 	return true, mine
 }
 
-// quotedAfter returns what stands between the words given and the next quote; a reply
-// text may be cut off before that.
+// quotedAfter returns the text between the given words and the next quote. It reports false if there is none, because a
+// reply text may be truncated.
 func quotedAfter(text, words string) (string, bool) {
 	_, rest, ok := strings.Cut(text, words)
 	if !ok {
@@ -252,8 +249,8 @@ func quotedAfter(text, words string) (string, bool) {
 	return quoted, ok
 }
 
-// SizeLimit returns the largest body in bytes that the broker takes, from the reply text
-// with which it closed a channel because of a larger one.
+// SizeLimit returns the largest body, in bytes, that the broker accepts. It parses the reply text with which the broker
+// closed a channel because of a larger one.
 func SizeLimit(reason string) (limit int, ok bool) {
 	_, text, found := strings.Cut(reason, "message size ")
 	if !found {

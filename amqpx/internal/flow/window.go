@@ -12,52 +12,52 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Window bounds what is unconfirmed on one connection: so many messages in all, and half
-// of them in one lane, so that a queue which stops confirming leaves room for the others.
-// What such a queue still holds after stuckAfter no longer counts towards the whole, and
-// until it confirms again it gets one message each stuckAfter.
+// Window limits the number of unconfirmed messages on one connection. There is a limit in total and a limit of half of
+// that for each lane, so that a queue that stops confirming does not block the others. After stuckAfter without a
+// confirm, the messages of such a queue no longer count towards the total, and until the queue confirms again it gets
+// one message in each interval of stuckAfter.
 //
-// It also knows on which ways the broker has taken a message, or refused one.
+// It also records on which ways the broker has accepted or refused messages.
 type Window struct {
 	whole   *semaphore.Weighted
 	perLane int64
-	onStuck func(lanes []string) // is told of those that have become stuck
+	onStuck func(lanes []string) // is called with the lanes that have become stuck
 
 	mu       sync.Mutex
 	lanes    map[laneKey]*lane
 	ways     map[Way]*way
-	watching bool          // look will run
-	moved    chan struct{} // closed, and replaced, when somebody at the gate may go on
+	watching bool          // a call of look is scheduled
+	moved    chan struct{} // closed and replaced when a message that waits at gate may be able to proceed
 
-	// Written with mu held, and read without.
+	// Written with mu held, and read without it.
 	inflight atomic.Int64
-	stuck    atomic.Pointer[[]Stuck] // nil for none
+	stuck    atomic.Pointer[[]Stuck] // nil if none
 }
 
-// laneKey names the queue that a message enters. If the strategy does not name
-// the queue, each way has its own lane.
+// laneKey identifies the queue that a message enters. If the strategy does not name the queue, each way has its own
+// lane.
 type laneKey struct {
 	queue string
 	way   Way
 }
 
-// Way is where messages of one destination enter.
+// Way identifies where messages for one destination are published.
 type Way struct {
-	Exchange string    // to which they are published
+	Exchange string    // the exchange to which they are published
 	To       [3]string // identifies the destination
 }
 
-// Stuck is a queue that does not confirm.
+// Stuck is a queue that has stopped confirming.
 type Stuck struct {
 	Queue string
-	Since time.Time // the last confirm, or the first message that waits for one
+	Since time.Time // time of the last confirm, or of the first message that waits for one
 }
 
-// StuckError is why a message could not enter a queue before its context ended.
+// StuckError is returned when a message could not enter a queue before its context ended.
 type StuckError struct {
 	Stuck
 
-	Err error // the context's
+	Err error // the context's error
 }
 
 func (e *StuckError) Error() string {
@@ -67,29 +67,28 @@ func (e *StuckError) Error() string {
 // Unwrap returns the context's error.
 func (e *StuckError) Unwrap() error { return e.Err }
 
-// lane is what goes into one queue. Window.mu guards all but room.
+// lane is the state of one queue. Window.mu guards all fields except room.
 type lane struct {
 	name     string
 	room     *semaphore.Weighted
 	inflight int
-	counted  int64     // what it holds of the window
-	round    int       // counts how often that was written off
-	moved    time.Time // the last answer, or the first publish of those in flight
+	counted  int64     // how much of the window it occupies
+	round    int       // number of times that counted was reset
+	moved    time.Time // time of the last answer, or of the first publish of the unconfirmed messages
 	stuck    bool
-	next     time.Time // when a stuck lane gets its next message
-	probed   bool      // a message that tries a way into it is on its way
+	next     time.Time // when a stuck lane may publish its next message
+	probed   bool      // a message that tests an unproven way into it is unconfirmed
 }
 
-// way is a Way with what the broker has said of it on this connection. Window.mu guards
-// it.
+// way records what the broker has answered about a Way on this connection. Window.mu guards it.
 type way struct {
 	proven  bool // a message was confirmed
-	trial   int  // unconfirmed messages on the channel for what is not proven
-	round   int  // counts how often those were written off
+	trial   int  // unconfirmed messages on the trial channel
+	round   int  // number of times that trial was reset
 	refusal standing
 }
 
-// standing is the broker's standing refusal to take messages of a way.
+// standing is a refusal by the broker of messages on a way, and how long it has lasted.
 type standing struct {
 	err         error
 	since, last time.Time
@@ -98,10 +97,10 @@ type standing struct {
 // windowBytes is the body size up to which a message counts as one.
 const windowBytes = 16 << 10
 
-// stuckAfter is how long a queue may confirm nothing before it counts as stuck.
+// stuckAfter is how long a queue may go without a confirm before it counts as stuck.
 const stuckAfter = time.Second
 
-// maxWays bounds what a flow remembers of idle ways and lanes.
+// maxWays is the number of ways or lanes from which on idle ones are forgotten.
 const maxWays = 1 << 13
 
 func newWindow(maxInFlight int, onStuck func(lanes []string)) *Window {
@@ -112,10 +111,10 @@ func newWindow(maxInFlight int, onStuck func(lanes []string)) *Window {
 	}
 }
 
-// InFlight returns how many messages await their confirm. It takes no lock.
+// InFlight returns how many messages are unconfirmed. It does not lock.
 func (win *Window) InFlight() int { return int(win.inflight.Load()) }
 
-// Stuck returns the queues that do not confirm, by name. It takes no lock.
+// Stuck returns the queues that have stopped confirming, sorted by name. It does not lock.
 func (win *Window) Stuck() []Stuck {
 	if stuck := win.stuck.Load(); stuck != nil {
 		return slices.Clone(*stuck)
@@ -123,33 +122,33 @@ func (win *Window) Stuck() []Stuck {
 	return nil
 }
 
-// Share is the place of one message in its lane and in the window. It goes back with the
-// outcome of its publication, or by GiveUp.
+// Share is one message's share of its lane and of the window. It is released with the outcome of the publish, or by
+// GiveUp.
 type Share struct {
 	way    *way
 	lane   *lane
 	cost   int64
 	round  int
-	proven bool // when it was given
-	trial  int  // the way's round, then
-	probe  bool // it gets a channel to itself: the trial channel may be held up
+	proven bool // whether the way was proven when the share was given
+	trial  int  // the way's round when the share was given
+	probe  bool // the message gets a channel to itself, because the trial channel may be blocked
 }
 
-// Cost returns what a message takes of the window.
+// Cost returns how much of the window a message occupies.
 func (win *Window) Cost(body []byte) int64 {
 	return min(max(int64(len(body)), windowBytes), win.perLane)
 }
 
-// Entry is where a message may enter, as far as the broker has told.
+// Entry is the way and the lane of a message, with what the broker has answered about them so far.
 type Entry struct {
 	way     *way
 	lane    *lane
-	Suspect bool  // the broker has refused the last message of the way
-	Refused error // the reason, while it is recent enough not to ask again
+	Suspect bool  // the broker refused the last message of this way
+	Refused error // the reason, if it is recent enough not to try again
 }
 
-// Find returns where a message enters that goes a way into a queue. Without the queue's
-// name it is known by the name of its destination.
+// Find returns the entry for a message on a way into a queue. If the queue's name is empty, the lane is named after the
+// destination.
 func (win *Window) Find(wk Way, queue string, dest func() string) Entry {
 	lk := laneKey{queue: queue}
 	if queue == "" {
@@ -182,8 +181,7 @@ func (win *Window) Find(wk Way, queue string, dest func() string) Entry {
 	return e
 }
 
-// forgetIdle makes room where there are very many ways. What is forgotten is
-// found out again.
+// forgetIdle removes idle ways and lanes if there are very many. Their state is found out again when they are used.
 func (win *Window) forgetIdle() {
 	if len(win.ways) < maxWays && len(win.lanes) < maxWays {
 		return
@@ -200,7 +198,7 @@ func (win *Window) forgetIdle() {
 	}
 }
 
-// TryEnter returns a share if there is one without waiting.
+// TryEnter returns a share if one is available without waiting.
 func (win *Window) TryEnter(e Entry, cost int64) (Share, bool) {
 	w, l := e.way, e.lane
 	if !l.room.TryAcquire(cost) {
@@ -213,8 +211,8 @@ func (win *Window) TryEnter(e Entry, cost int64) (Share, bool) {
 	return win.enterNow(w, l, cost), true
 }
 
-// Enter waits for a share. Its error is the context's, or a *StuckError if a queue that
-// does not confirm is the reason.
+// Enter waits for a share. Its error is the context's, or a *StuckError if the reason is a queue that has stopped
+// confirming.
 func (win *Window) Enter(ctx context.Context, e Entry, cost int64) (Share, error) {
 	w, l := e.way, e.lane
 	if err := l.room.Acquire(ctx, cost); err != nil {
@@ -243,7 +241,7 @@ func (win *Window) Enter(ctx context.Context, e Entry, cost int64) (Share, error
 	return win.enterNow(w, l, cost), nil
 }
 
-// gate reports whether a message may go on now, and if not, what to wait for.
+// gate reports whether a message may proceed now and, if not, what to wait for.
 func (win *Window) gate(w *way, l *lane) (open bool, moved <-chan struct{}, wait time.Duration) {
 	win.mu.Lock()
 	defer win.mu.Unlock()
@@ -253,8 +251,8 @@ func (win *Window) gate(w *way, l *lane) (open bool, moved <-chan struct{}, wait
 			return false, win.moved, stuckAfter
 		}
 	case w.proven && w.trial > 0:
-		// It moves to the shared channel when the trial channel has all its confirms:
-		// on two channels at once its messages could overtake each other.
+		// The way moves to the shared channel when all messages on the trial channel are confirmed. If both channels
+		// were used at once, its messages could overtake each other.
 		return false, win.moved, stuckAfter
 	case !l.stuck:
 		return true, nil, 0
@@ -272,7 +270,7 @@ func (win *Window) enterNow(w *way, l *lane, cost int64) Share {
 	defer win.mu.Unlock()
 	probe := l.stuck && !w.proven
 	switch {
-	case probe: // which may overtake those on the trial channel
+	case probe: // may overtake the messages on the trial channel
 		l.probed = true
 		w.trial = 0
 		w.round++
@@ -292,16 +290,16 @@ func (win *Window) enterNow(w *way, l *lane, cost int64) Share {
 	return Share{way: w, lane: l, cost: cost, round: l.round, proven: w.proven, trial: w.round, probe: probe}
 }
 
-// answer is what the broker has said about a message.
+// answer is the broker's answer about a message.
 type answer int
 
 const (
-	silence answer = iota // nothing
+	silence answer = iota // no answer
 	taken
 	notTaken
 )
 
-// GiveUp returns the share of a message that was not written.
+// GiveUp releases the share of a message that was not written.
 func (win *Window) GiveUp(s Share) { win.leave(s, silence) }
 
 func (win *Window) leave(s Share, a answer) {
@@ -316,7 +314,7 @@ func (win *Window) leave(s Share, a answer) {
 	if a != silence {
 		l.moved = time.Now()
 	}
-	unstuck := l.stuck && (a != silence || l.inflight == 0) // what was never written tells nothing
+	unstuck := l.stuck && (a != silence || l.inflight == 0) // an unwritten message is no sign
 	if unstuck {
 		l.stuck = false
 		win.showStuck()
@@ -342,8 +340,8 @@ func (win *Window) leave(s Share, a answer) {
 	}
 }
 
-// look writes off what stuck lanes hold of the window. It runs as long as
-// anything is in flight.
+// look stops counting the messages of stuck lanes towards the window. It reschedules itself while any messages are
+// unconfirmed.
 func (win *Window) look() {
 	now := time.Now()
 	var stuck []string
@@ -372,8 +370,7 @@ func (win *Window) look() {
 	}
 }
 
-// showStuck keeps the stuck lanes for Stuck; the caller holds mu. It goes through
-// all lanes, which is rare.
+// showStuck stores the stuck lanes for Stuck. The caller holds mu. It iterates over all lanes, but is called rarely.
 func (win *Window) showStuck() {
 	var all []Stuck
 	for _, l := range win.lanes {
@@ -389,7 +386,7 @@ func (win *Window) showStuck() {
 	win.stuck.Store(&all)
 }
 
-// why explains the end of a wait.
+// why returns the error for a wait that ended.
 func (win *Window) why(l *lane, err error) error {
 	win.mu.Lock()
 	defer win.mu.Unlock()
@@ -399,13 +396,12 @@ func (win *Window) why(l *lane, err error) error {
 	return &StuckError{Stuck{l.name, l.moved}, err}
 }
 
-// refusedFor is for how long a refusal of access must last before it is
-// believed: a broker that is starting or stopping refuses, too, while it does not
-// know its users.
+// refusedFor is how long a refusal of access must last before it counts. A broker that is starting or stopping also
+// refuses access, because it does not know its users.
 const refusedFor = time.Second
 
-// refused records that the broker has refused a message of the way, and reports whether
-// that has stood for long enough to be believed.
+// refused records that the broker has refused a message of the way. It reports whether the refusal has lasted long
+// enough to count.
 func (win *Window) refused(w *way, err error) (stands bool) {
 	win.mu.Lock()
 	defer win.mu.Unlock()

@@ -1,30 +1,31 @@
-// Package lasthop decides when a consumer may handle a message that has left the broker's
-// delay queues. A producer may have asked for it some time before its due instant (the
-// lead), and a broker whose clock is wrong may have let it go too early. Three clocks meet
-// here, and each may be wrong: the consumer's own, the publisher's and the broker's. The
-// package does no I/O and reads no clock.
+// Package lasthop decides when a consumer may handle a message that has left the broker's delay queues. The producer
+// may have asked for delivery some time before the message is due (the lead), and a broker whose clock is wrong may
+// have released it too early. Three clocks are involved, the consumer's own, the publisher's and the broker's, and each
+// of them may be wrong. The package does no I/O and reads no clock.
 //
-// The rules, for clocks that may differ by up to Allowed because seconds are cut and NTP corrects:
+// The rules are as follows. Clocks may differ by up to Allowed, because timestamps are truncated to seconds and NTP
+// corrects clocks.
 //
-//   - Early by no more than its lead and that: hold it until its instant, by the own clock.
-//   - Earlier, and another clock explains it: trust the broker, which has waited for as long as
-//     it was asked to, and hold the message for what is left of its lead. The own clock is wrong if a
-//     publisher's and a broker's were both ahead of it, in this message or within 10 minutes;
-//     one of them alone is wrong itself. A publisher whose clock is ahead explains a delay, which
-//     is the same by every clock, but no instant.
-//   - Earlier, and nothing explains it: the broker let it go. Send it back for the rest; after
-//     five times hold it for a minute before, so that no policy makes a loop.
-//   - Later than what is left of its lead by more than that: the own clock may be ahead, or the
-//     publisher's behind. Hold it for what is left of its lead.
+//   - If a message is early by no more than its lead plus Allowed, hold it until it is due by the own clock.
+//   - If it is earlier and another clock explains it, trust the broker, which has waited for as long as requested, and
+//     hold the message for the remaining lead. The own clock counts as wrong if both a publisher's and a broker's clock
+//     were ahead of it, in this message or within the last 10 minutes. If only one of them was ahead, that one counts
+//     as wrong. A publisher whose clock is ahead explains a delay, which has the same length by every clock, but not an
+//     absolute time.
+//   - If it is earlier and no clock explains it, the broker released it too early. Send it back for the rest of its
+//     delay. After it was sent back five times, hold it for a minute before sending it back again, so that a policy
+//     cannot create a fast loop.
+//   - If it is later than expected from its remaining lead by more than Allowed, the own clock may be ahead or the
+//     publisher's behind. Hold it for the remaining lead.
 //
-// What is left of a lead is counted by the broker's clock, and not from the arrival: the message may
-// have waited behind others, or another consumer may have held it and given it back. The message says
-// when the broker let it go, by the broker's clock. What that clock shows now is at least the latest
-// instant that it has shown in a message, or in an answer (Told), and the time that has passed since
-// by the monotonic clock. So a wrong own clock makes no message early, and no message is held longer
-// than its lead because it comes back.
+// The remaining lead is computed from the broker's clock and not from the arrival, because the message may have waited
+// behind others, or another consumer may have held it and returned it. The message says when the broker released it, by
+// the broker's clock. The broker's clock now shows at least the latest time that it has shown in a message or in an
+// answer (Told), plus the time that has passed since then by the monotonic clock. So a wrong own clock does not make a
+// message early, and no message is held longer than its lead because it is redelivered.
 //
-// A step of the own clock, detected by the monotonic one, forgets what was seen of it.
+// If the own clock is set, which the monotonic clock detects, everything that was observed about the own clock is
+// discarded.
 package lasthop
 
 import (
@@ -32,69 +33,69 @@ import (
 	"time"
 )
 
-// Bounds of what clocks may differ by, and of what waits in a consumer.
+// Limits for differences between clocks and for waits in a consumer.
 const (
-	// Allowed is by how much clocks may differ before one of them counts as wrong. A
-	// message that is early by no more than its lead and this waits in the consumer.
+	// Allowed is how much clocks may differ before one of them counts as wrong. A message that is early by no more than
+	// its lead plus Allowed waits in the consumer.
 	Allowed = 2 * time.Second
 	// MaxHold is the longest wait in a consumer.
 	MaxHold = time.Minute
-	// maxOffset bounds what a message may say of the clock of its due instant.
+	// maxOffset limits the clock offset that a message may state for its due time.
 	maxOffset = 24 * time.Hour
-	// Patience is how often a message may come back before it waits here for long.
+	// Patience is how often a message may be sent back before it is held for up to MaxHold.
 	Patience = 5
-	// memory is how long a difference between clocks that was seen counts.
+	// memory is how long an observed difference between clocks is remembered.
 	memory = 10 * time.Minute
 )
 
-// Arrival is what a message says of its instants.
+// Arrival has the times and the delivery history that a message carries.
 type Arrival struct {
 	Due      time.Time     // by the publisher's clock plus Offset
-	Offset   time.Duration // of the clock of Due, such as a database's
-	Absolute bool          // the publisher asked for an instant; else for a delay, which no clock changes
+	Offset   time.Duration // offset of the clock of Due, such as a database's
+	Absolute bool          // the publisher asked for a time and not for a delay, which is the same by every clock
 	Lead     time.Duration // how long before Due the broker was to deliver it
-	Sent     time.Time     // by the publisher's clock, in whole seconds; zero for unknown
-	Expired  time.Time     // by the broker's clock, in whole seconds, when the last delay ended; zero for none
+	Sent     time.Time     // by the publisher's clock, in whole seconds; zero if unknown
+	Expired  time.Time     // when the last delay ended by the broker's clock, in whole seconds; zero if none
 	Returned int           // how often consumers have sent it back
-	Again    bool          // it was handed out before
+	Again    bool          // it was delivered before
 }
 
-// Decision says what a consumer does with a message.
+// Decision is what a consumer should do with a message.
 type Decision struct {
-	Wait   time.Duration // before anything else
-	Return bool          // then it goes back to the broker for the rest of its delay, and is not handled
-	// Doubt reports that the message is later than was planned by the own clock, and is held because that
-	// clock may be wrong. An answer of the broker about its clock (Told) may shorten the wait.
+	Wait   time.Duration // how long to wait before anything else
+	Return bool          // after the wait, return it to the broker for the rest of its delay, unhandled
+	// Doubt reports that the message is later than planned by the own clock, but is held because that clock may be
+	// wrong. If the broker reports its clock (Told), the wait may become shorter.
 	Doubt bool
 }
 
-// Judge compares clocks over the messages that a process receives. The zero value is
-// ready; it is safe for concurrent use.
+// Judge compares clocks across the messages that a process receives. The zero value is ready to use. It is safe for
+// concurrent use.
 type Judge struct {
 	mu     sync.Mutex
-	base   time.Time // when the process began, by the own clock as it was first seen or last set
-	broker reading   // the latest that is known of the broker's clock
-	plans  time.Time // when a broker last let a message go as its publisher had planned
-	apart  time.Time // when one last did so later: the publisher's clock may be behind
-	behind time.Time // when the own clock was last seen behind a broker's and a publisher's
-	since  time.Time // since when it is
+	base   time.Time // when the process began, by the own clock as first seen or last set
+	broker reading   // the latest reading of the broker's clock
+	plans  time.Time // when a broker last released a message at the time that its publisher had planned
+	apart  time.Time // when a broker last released one later than planned, so that the publisher's clock may be behind
+	behind time.Time // when the own clock was last seen behind both a broker's and a publisher's
+	since  time.Time // since when it has been behind
 	by     time.Duration
 }
 
-// reading is what a broker's clock has shown, in whole seconds, when the process had been up for some time.
+// reading is the time that a broker's clock has shown, in whole seconds, and the process's uptime at that moment.
 type reading struct {
-	shows time.Time // zero for nothing
+	shows time.Time // zero if unknown
 	up    time.Duration
 }
 
-// now returns an instant that the broker's clock has reached. It is not ok if nothing is known, or that
-// is too old.
+// now returns a time that the broker's clock has reached. It reports false if there is no reading or the reading is too
+// old.
 func (r reading) now(up time.Duration) (at time.Time, ok bool) {
 	passed := up - r.up
 	return r.shows.Add(passed), !r.shows.IsZero() && passed <= memory
 }
 
-// Told takes in what a broker has said of its clock.
+// Told records the time that a broker's clock has shown.
 func (j *Judge) Told(shows time.Time, up time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -107,8 +108,7 @@ func (j *Judge) read(shows time.Time, up time.Duration) {
 	}
 }
 
-// Wait decides about a message that arrives now. The process has been up for as long as its monotonic
-// clock says.
+// Wait decides about a message that arrives now. The parameter up is the process's uptime by the monotonic clock.
 func (j *Judge) Wait(a Arrival, now time.Time, up time.Duration) Decision {
 	if a.Due.IsZero() {
 		return Decision{}
@@ -132,21 +132,21 @@ func (j *Judge) Wait(a Arrival, now time.Time, up time.Duration) Decision {
 		return Decision{Wait: left}
 	case a.Returned < Patience:
 		return Decision{Return: true}
-	case early <= MaxHold: // something sends it here again and again, as a policy does
+	case early <= MaxHold: // something keeps returning it, such as a policy
 		return Decision{Wait: early}
 	}
 	return Decision{Wait: MaxHold, Return: true}
 }
 
-// immediate reports whether nothing has delayed the message.
+// immediate reports whether the message was not delayed at all.
 func (a Arrival) immediate(due time.Time) bool {
 	return a.Expired.IsZero() && a.Lead == 0 && !a.Absolute && !a.Sent.IsZero() && due.Sub(a.Sent) < time.Second
 }
 
-// left returns what is left of the wait after the broker let the message go: never less than what is, whichever
-// clock is wrong but the broker's.
+// left returns how much of the lead remains since the broker released the message. The result is never too short,
+// unless the broker's clock is wrong.
 func (j *Judge) left(a Arrival, due time.Time, up time.Duration) time.Duration {
-	rest := a.Lead // or the whole of a shorter wait
+	rest := a.Lead // or the whole delay if that is shorter
 	if !a.Sent.IsZero() {
 		rest = max(0, min(a.Lead, due.Sub(a.Sent)))
 	}
@@ -154,32 +154,33 @@ func (j *Judge) left(a Arrival, due time.Time, up time.Duration) time.Duration {
 	if a.Expired.IsZero() || !known {
 		return rest
 	}
-	passed := shows.Sub(a.Expired.Add(time.Second)) // whose fraction was cut off
+	passed := shows.Sub(a.Expired.Add(time.Second)) // the fraction of a second was truncated
 	return max(0, rest-max(0, passed))
 }
 
-// confirmed reports whether the own clock may decide about a message of which the broker's does not tell when
-// it was let go, because it went straight to its queue. The own clock has to agree with the broker's. No publisher's
-// may have been seen behind, and unless the message was handed out before, one has to be known to be right.
+// confirmed reports whether the own clock may decide about a message that does not say when the broker released it,
+// because it went straight to its queue. The own clock must agree with the broker's, and no publisher's clock may have
+// been seen behind recently. Unless the message was delivered before, a publisher's clock must also have been seen to
+// be right recently.
 func (j *Judge) confirmed(a Arrival, now time.Time, up time.Duration) bool {
 	shows, known := j.broker.now(up)
 	agree := known && within(now.Sub(shows), Allowed)
 	return a.Expired.IsZero() && agree && !recent(j.apart, now) && (a.Again || recent(j.plans, now))
 }
 
-// trustsBroker reports whether a message that is early by the own clock is not: another
-// clock is wrong, and the broker has waited for as long as it was asked to.
+// trustsBroker reports whether a message is only apparently early by the own clock, because another clock is wrong and
+// the broker has waited for as long as requested.
 func (j *Judge) trustsBroker(a Arrival, now time.Time) bool {
 	if !a.Expired.IsZero() && recent(j.behind, now) && a.Expired.Sub(now) > Allowed {
 		return true // the own clock is wrong
 	}
-	// The publisher's clock is ahead, and a delay is the same by every clock.
+	// The publisher's clock is ahead. A delay has the same length by every clock.
 	return !a.Absolute && a.Sent.Sub(now) > Allowed
 }
 
-// look takes in what a message tells of the clocks.
+// look records what a message shows about the clocks.
 func (j *Judge) look(a Arrival, due, now time.Time, up time.Duration) {
-	now = now.Round(0) // by the wall clock alone
+	now = now.Round(0) // use the wall clock only
 	if began := now.Add(-up); j.base.IsZero() || !within(began.Sub(j.base), Allowed) {
 		j.base, j.plans, j.apart, j.behind, j.since = began, time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	}
@@ -187,7 +188,7 @@ func (j *Judge) look(a Arrival, due, now time.Time, up time.Duration) {
 		return
 	}
 	j.read(a.Expired, up)
-	switch later := a.Expired.Sub(due.Add(-a.Lead)); { // by less than a second more
+	switch later := a.Expired.Sub(due.Add(-a.Lead)); { // too small by less than a second, because Expired is truncated
 	case later > Allowed-time.Second:
 		j.apart = now
 	case later >= -Allowed:
@@ -204,8 +205,8 @@ func (j *Judge) look(a Arrival, due, now time.Time, up time.Duration) {
 	}
 }
 
-// Behind reports whether the own clock is behind the brokers' and the publishers', since
-// when that is seen, and by how much it was last.
+// Behind reports whether the own clock is behind the brokers' and the publishers' clocks, since when that has been
+// observed, and the latest difference.
 func (j *Judge) Behind(now time.Time) (by time.Duration, since time.Time, behind bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -216,10 +217,10 @@ func recent(at, now time.Time) bool { return !at.IsZero() && now.Sub(at) <= memo
 
 func within(d, bound time.Duration) bool { return d.Abs() <= bound }
 
-// EarlyError is the error of a handler that knows better than the consumer that the instant of
-// its message is to come: it asks for the message to be sent back for the rest.
+// EarlyError is returned by a handler that knows, unlike the consumer, that its message is not due yet. It requests
+// that the message be sent back for the rest of its delay.
 type EarlyError struct {
-	Offset time.Duration // the clock of the due instant minus this process's
+	Offset time.Duration // the clock of the due time minus this process's clock
 }
 
 func (e *EarlyError) Error() string { return "too early by the clock of its due instant" }

@@ -9,26 +9,26 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
-// CloseWait is how long the end of a channel waits for a broker that does not answer.
-// The channel then ends with its connection.
+// CloseWait is how long closing a channel waits for a broker that does not answer. After that the channel stays open
+// until its connection ends.
 const CloseWait = 2 * time.Second
 
-// CloseChannel ends a channel, and waits for that until ctx ends or CloseWait has passed.
-// What was not acknowledged goes back to the queue.
+// CloseChannel closes a channel. It waits until the broker answers, ctx ends or CloseWait has passed. Unacknowledged
+// messages return to the queue.
 func CloseChannel(ctx context.Context, ch *amqp.Channel) {
 	ctx, cancel := context.WithTimeout(ctx, CloseWait)
 	defer cancel()
 	closed := make(chan error, 1)
-	go func() { closed <- ch.Close() }() // also when ctx has ended already
+	go func() { closed <- ch.Close() }() // runs even if ctx has already ended
 	_ = wait.Result(ctx, closed)
 }
 
-// Window is how many acknowledgements and returns of a channel a broker has under way to a quorum queue at a time.
-// Those that wait behind them are lost when the channel ends.
+// Window is how many acknowledgements and returns of a channel to a quorum queue the broker processes concurrently.
+// Further ones wait, and are lost when the channel ends.
 const Window = 32
 
-// Consumers returns how many consumers a queue counts. A quorum queue counts a cancelled one until its last message
-// is settled.
+// Consumers returns how many consumers a queue counts. A quorum queue counts a cancelled consumer until its last
+// message is settled.
 func Consumers(ctx context.Context, ch *amqp.Channel, queue string) (int, error) {
 	q, err := wait.Value(ctx, func() (amqp.Queue, error) {
 		return ch.QueueDeclarePassive(queue, true, false, false, false, nil)
@@ -36,9 +36,9 @@ func Consumers(ctx context.Context, ch *amqp.Channel, queue string) (int, error)
 	return q.Consumers, err
 }
 
-// AwaitSettled waits until a queue counts at most so many consumers: those beside the cancelled ones of the channel,
-// whose acknowledgements and returns it has then taken note of. As others may have begun to consume, it waits for
-// some seconds at most.
+// AwaitSettled waits until a queue counts at most the given number of consumers, which should be the number of
+// consumers other than the cancelled ones of the channel. The queue has then processed the acknowledgements and returns
+// of these. Other clients may have begun to consume, so it waits for some seconds at most.
 func AwaitSettled(ctx context.Context, ch *amqp.Channel, queue string, most int) error {
 	for try := range 100 {
 		n, err := Consumers(ctx, ch, queue)
@@ -52,8 +52,8 @@ func AwaitSettled(ctx context.Context, ch *amqp.Channel, queue string, most int)
 	return nil
 }
 
-// Channel runs operations one after another on a channel of Conn, and opens another one
-// after each operation that failed.
+// Channel runs operations one after another on a channel of Conn. After an operation that failed, it opens a new
+// channel.
 type Channel struct {
 	Conn *amqp.Connection
 	ch   *amqp.Channel
@@ -73,10 +73,10 @@ func (c *Channel) Do(op func(ch *amqp.Channel) error) (err error) {
 	return err
 }
 
-// Close closes the channel. Another Do opens one again.
+// Close closes the channel. Do opens a new one if necessary.
 func (c *Channel) Close() {
 	if c.ch != nil {
-		_ = c.ch.Close() // the broker may have closed it
+		_ = c.ch.Close() // the broker may already have closed it
 		c.ch = nil
 	}
 }

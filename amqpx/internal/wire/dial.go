@@ -17,15 +17,16 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// Config is how to connect. All fields but Login are required.
+// Config configures how to connect. All fields except Login are required.
 type Config struct {
-	Nodes []string // URLs, tried in a random order
-	// Name begins the names of connections, which the broker's management shows.
+	Nodes []string // URLs, tried in random order
+	// Name is the first part of the connection names that the broker's management UI shows.
 	Name string
-	// Login returns user and password, instead of those of the URLs; nil for those.
+	// Login returns a user and a password, which replace the ones in the URLs. If it is nil, the ones in the URLs are
+	// used.
 	Login        func(ctx context.Context) (username, password string, err error)
 	ExternalAuth bool // SASL EXTERNAL
-	// TLS returns a configuration for one handshake, which its owner does not use again.
+	// TLS returns a configuration for one handshake. The caller may modify it.
 	TLS  func(uri amqp.URI) (*tls.Config, error)
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
@@ -33,15 +34,15 @@ type Config struct {
 	DialTimeout                time.Duration
 	ReconnectMin, ReconnectMax time.Duration
 
-	// Failed makes an error of a failed attempt to connect.
+	// Failed converts a failed attempt to connect into an error.
 	Failed func(Failure) error
 	// Permanent reports whether further attempts after an error are pointless.
 	Permanent func(err error) bool
 	Log       *zap.Logger
 }
 
-// Dial opens a connection to the first node that answers, as Open does, and for the same role. If none does, the
-// error has the failure of each. The end of ctx ends the attempts, and the end of over cuts the connection.
+// Dial opens a connection to the first node that answers, in the same way as Open and for the given role. If no node
+// answers, the error has the failure of each. The attempts end when ctx ends, and the connection is cut when over ends.
 func Dial(ctx, over context.Context, cfg Config, role string) (*amqp.Connection, error) {
 	n := newNodes(cfg.Nodes)
 	for left := len(n.all); ; left-- {
@@ -55,9 +56,9 @@ func Dial(ctx, over context.Context, cfg Config, role string) (*amqp.Connection,
 	}
 }
 
-// Open makes one connection to the node of a URL, without recovery, through a writer that
-// gathers and a reader that keeps from amqp091 what it cannot read. Its name is
-// Config.Name and, if there is one, the role. The end of over cuts it.
+// Open makes one connection to the node of a URL. It does not reconnect. Writes are buffered, and frames that amqp091
+// cannot read are converted before it sees them. The name of the connection is Config.Name, followed by the role if it
+// is not empty. The connection is cut when over ends.
 func Open(ctx, over context.Context, cfg Config, rawURL, role string) (conn *amqp.Connection, err error) {
 	uri, err := brokerurl.Parse(rawURL)
 	if err != nil {
@@ -70,7 +71,7 @@ func Open(ctx, over context.Context, cfg Config, rawURL, role string) (conn *amq
 	return conn, err
 }
 
-// Product is what the connections of Open say that they are.
+// Product is the product name that connections of Open report to the broker.
 const Product = "rabbitdelay"
 
 type attempt struct {
@@ -81,7 +82,7 @@ type attempt struct {
 
 	first  greeting
 	socket *table.Reader // nil before there is a connection
-	stop   func() bool   // stops the end of the attempt's context from closing it
+	stop   func() bool   // stops the end of the attempt's context from closing the connection
 }
 
 func (a *attempt) open(ctx context.Context, rawURL string) (*amqp.Connection, error) {
@@ -102,11 +103,11 @@ func (a *attempt) open(ctx context.Context, rawURL string) (*amqp.Connection, er
 		if err != nil {
 			return nil, a.failed("no user and password to log in with: "+err.Error(), err)
 		}
-		a.uri.Username = user // for errors
+		a.uri.Username = user // for error messages
 		ac.SASL = []amqp.Authentication{&amqp.PlainAuth{Username: user, Password: password}}
 	}
 	_, rest, _ := strings.Cut(rawURL, ":")
-	conn, err := amqp.DialConfig("amqp:"+rest, ac) // secure encrypts, and amqp091 does not
+	conn, err := amqp.DialConfig("amqp:"+rest, ac) // secure does the encryption instead of amqp091
 	if a.stop != nil && !a.stop() {                // ctx ended during the handshake
 		if err == nil {
 			CloseConn(conn)
@@ -123,7 +124,7 @@ func (a *attempt) open(ctx context.Context, rawURL string) (*amqp.Connection, er
 	return conn, nil
 }
 
-// dial makes the connection below AMQP.
+// dial opens the network connection below AMQP.
 func (a *attempt) dial(ctx context.Context, network string) (net.Conn, error) {
 	c, err := a.cfg.Dial(ctx, network, hostPort(a.uri))
 	if err != nil {
@@ -145,7 +146,7 @@ func (a *attempt) dial(ctx context.Context, network string) (net.Conn, error) {
 	return a.socket, nil
 }
 
-// secure encrypts a connection that is to be encrypted. It closes one that cannot be.
+// secure encrypts the connection if its scheme is amqps. It closes the connection if that fails.
 func (a *attempt) secure(ctx context.Context, c net.Conn) (net.Conn, error) {
 	if a.uri.Scheme != "amqps" {
 		return c, nil
@@ -164,7 +165,7 @@ func (a *attempt) secure(ctx context.Context, c net.Conn) (net.Conn, error) {
 	return nil, err
 }
 
-// CloseConn closes in order, and waits 2 s at most for a broker that is stuck.
+// CloseConn closes a connection gracefully, and waits at most 2 s for a broker that does not answer.
 func CloseConn(conn *amqp.Connection) {
 	_ = conn.CloseDeadline(time.Now().Add(2 * time.Second))
 }
@@ -180,7 +181,7 @@ func Broker(conn *amqp.Connection) string {
 	return product + " " + version
 }
 
-// Version returns the version in what Broker returns.
+// Version returns the version from a string that Broker has returned.
 func Version(broker string) observed.Version {
 	_, text, _ := strings.Cut(broker, " ")
 	return observed.ParseVersion(text)

@@ -1,14 +1,13 @@
-// Package wire keeps a connection to a broker for ever. It dials one of several nodes,
-// says what answered when that is not a broker, gathers what is written, and begins
-// again when the connection ends.
+// Package wire maintains a connection to a broker. It dials one of several nodes, identifies what answered if it is not
+// a broker, buffers writes, and reconnects when the connection ends.
 //
-// It knows AMQP's handshake and its end. It does not know messages, destinations or
-// what a connection is for: the owner of a Link sets each fresh connection up.
+// It knows how AMQP connections are opened and closed. It does not know messages, destinations or the purpose of a
+// connection: the owner of a Link sets up each new connection.
 //
-//   - link.go: a Link, which connects again and again, and those who wait for it
-//   - status.go: the one state of a Link and the one place where it changes
-//   - dial.go, failure.go: one connection, and why there is none
+//   - link.go: a Link, which reconnects and lets callers wait for a connection
+//   - status.go: the state of a Link and all changes to it
+//   - dial.go, failure.go: opens one connection, and explains why it failed
 //   - nodes.go: where to connect
-//   - writer.go: gathers writes below AMQP
-//   - channel.go: channels that come and go
+//   - writer.go: buffers writes below AMQP
+//   - channel.go: helpers for short-lived channels
 package wire

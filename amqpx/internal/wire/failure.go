@@ -16,20 +16,20 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Failure is what answered at a broker's address, if anything, and what that means.
+// Failure describes a failed attempt to connect: what answered at a broker's address, if anything, and what that means.
 type Failure struct {
 	Address string // host:port
 	Reason  string
 	Final   bool  // trying again with the same configuration is pointless
-	Err     error // as the library or the operating system has it
+	Err     error // the error of the library or of the operating system
 }
 
-// failed returns the error of an attempt that another one may follow.
+// failed returns the error of an attempt that may be repeated.
 func (a *attempt) failed(reason string, err error) error {
 	return a.cfg.Failed(Failure{Address: hostPort(a.uri), Reason: reason, Err: err})
 }
 
-// explain puts a failed handshake into words.
+// explain returns a descriptive error for a failed handshake.
 func (a *attempt) explain(ctx context.Context, err error) error {
 	a.first.mu.Lock()
 	heard, failed := a.first.heard, a.first.err
@@ -37,7 +37,7 @@ func (a *attempt) explain(ctx context.Context, err error) error {
 	if failed != nil && len(heard) == 0 && ctx.Err() == nil {
 		heard = a.askHTTP(ctx)
 	}
-	// amqp091 calls whatever ends the connection while it logs in a wrong password.
+	// amqp091 reports any end of the connection during login as a wrong password.
 	if timeout, ok := errors.AsType[net.Error](failed); ok && timeout.Timeout() {
 		err = failed
 	}
@@ -84,7 +84,7 @@ func reasonOf(uri amqp.URI, heard []byte, err error) (reason string, final bool)
 	return text, false
 }
 
-// otherProtocol recognizes what is not a broker, and a broker that wants TLS or does not.
+// otherProtocol recognizes a server that is not a broker, and a broker that requires TLS or does not support it.
 func otherProtocol(uri amqp.URI, heard []byte, err error) (string, bool) {
 	if record, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		heard = record.RecordHeader[:]
@@ -109,7 +109,7 @@ func otherProtocol(uri amqp.URI, heard []byte, err error) (string, bool) {
 	return fmt.Sprintf("something that is not AMQP answered (it began with %q)", said), true
 }
 
-// refusal recognizes a broker that does not let the user in.
+// refusal recognizes a broker that refuses the user.
 func refusal(uri amqp.URI, err error) (string, bool) {
 	ae, ok := errors.AsType[*amqp.Error](err)
 	switch {
@@ -139,11 +139,10 @@ func isTLSError(err error) bool {
 	return unverified || unknown || otherHost || plain
 }
 
-// greeting is a connection that remembers what the other end said first, and why nothing
-// more was heard.
+// greeting is a connection that records the first bytes from the other end and the first read error.
 type greeting struct {
 	net.Conn
-	mu    sync.Mutex // amqp091 may still read when its dial has failed
+	mu    sync.Mutex // amqp091 may still be reading when its dial has failed
 	heard []byte
 	err   error
 }
@@ -175,9 +174,8 @@ func (g *greeting) Write(p []byte) (int, error) {
 	return n, withoutAddresses(err)
 }
 
-// withoutAddresses returns a network error without its addresses, so that its text is the
-// same for every connection: the local port is another each time, and the broker's address
-// is known.
+// withoutAddresses returns a network error without its addresses, so that its text is the same for every connection.
+// The local port differs each time, and the broker's address is known.
 func withoutAddresses(err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return &net.OpError{Op: op.Op, Err: op.Err}
@@ -187,9 +185,8 @@ func withoutAddresses(err error) error {
 
 const askTimeout = 2 * time.Second
 
-// askHTTP finds out whether what keeps silent is an HTTP server, as RabbitMQ's
-// management is one: to it the AMQP header is the beginning of a request, and it waits
-// for the rest.
+// askHTTP checks whether a server that does not answer is an HTTP server, such as RabbitMQ's management. An HTTP server
+// takes the AMQP header as the beginning of a request and waits for the rest.
 func (a *attempt) askHTTP(ctx context.Context) []byte {
 	ctx, cancel := context.WithTimeout(ctx, min(askTimeout, a.cfg.DialTimeout))
 	defer cancel()

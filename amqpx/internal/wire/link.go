@@ -17,16 +17,16 @@ import (
 // Session is one connection of a Link.
 type Session struct {
 	Conn   *amqp.Connection
-	Broker string // product and version, see Broker
+	Broker string // product and version; see the function Broker
 	URL    string
-	Gen    uint64 // counts a Link's sessions from 1
+	Gen    uint64 // number of this session within its Link, counted from 1
 
 	blocked <-chan amqp.Blocking
 	probing atomic.Bool
-	silent  atomic.Pointer[time.Time] // since when the broker owes an answer; nil while it answers
+	silent  atomic.Pointer[time.Time] // when the broker stopped answering; nil while it answers
 }
 
-// Silent returns since when the broker owes an answer; zero while it answers.
+// Silent returns the time since which the broker has not answered; zero while it answers.
 func (s *Session) Silent() time.Time {
 	if since := s.silent.Load(); since != nil {
 		return *since
@@ -34,48 +34,47 @@ func (s *Session) Silent() time.Time {
 	return time.Time{}
 }
 
-// Event is what happened to a Link, for those who watch it. A failed attempt to connect
-// is StateDisconnected also before the first connection.
+// Event reports a change of a Link to its observer. A failed attempt to connect is reported as StateDisconnected even
+// before the first connection.
 type Event struct {
 	State   State
-	Attempt int    // of StateConnecting: 1 is the first since a connection that held
-	Broker  string // of StateConnected: product and version
-	Reason  string // of StateBlocked
-	Err     error  // of StateDisconnected
+	Attempt int    // for StateConnecting; counted from 1 since the last connection that lasted
+	Broker  string // for StateConnected: product and version
+	Reason  string // for StateBlocked
+	Err     error  // for StateDisconnected
 }
 
-// Link keeps one connection alive for ever: it dials, sets up, waits for the end, and
-// begins again after a capped and jittered back-off. amqp091's own recovery stays off,
-// because it gives up after a fixed number of tries. T is what a connection is used
-// through.
+// Link maintains a connection. It dials, sets the connection up, waits for its end, and starts again after a capped
+// back-off with jitter. amqp091's own recovery is not used, because it gives up after a fixed number of attempts. T is
+// the type through which the connection is used.
 type Link[T any] struct {
 	role string
 	cfg  Config
 	log  *zap.Logger
 	down sparse.Log
-	// setup makes a fresh connection usable; an error closes the connection.
+	// setup makes a new connection usable. If it fails, the connection is closed.
 	setup func(ctx context.Context, s *Session) (T, error)
 	tell  func(Event)
 
-	nodes  *nodes          // of the supervisor
-	over   context.Context // cuts the connection
+	nodes  *nodes          // used only by run
+	over   context.Context // its end cuts the connection
 	cancel context.CancelFunc
 	ended  chan struct{}
 
-	now atomic.Pointer[moment[T]] // stored by the supervisor alone
+	now atomic.Pointer[moment[T]] // stored only by run
 }
 
-// moment is a Status until the next one.
+// moment is a Status and a channel that announces the next one.
 type moment[T any] struct {
 	Status
 
-	use  T             // of the session
+	use  T             // the value that setup returned for the session
 	next chan struct{} // closed when there is a later moment
 }
 
-// NewLink returns a Link that is not started. role distinguishes its connections from
-// others of the same client. The end of over cuts the connection. tell is called in the
-// goroutine that keeps the connection, and must return at once.
+// NewLink returns a Link that is not started. The role distinguishes its connections from others of the same client.
+// The connection is cut when over ends. tell is called in the goroutine that maintains the connection, so it must not
+// block.
 func NewLink[T any](over context.Context, role string, cfg Config, setup func(context.Context, *Session) (T, error), tell func(Event)) *Link[T] {
 	l := &Link[T]{
 		role: role, cfg: cfg, setup: setup, tell: tell, nodes: newNodes(cfg.Nodes), over: over,
@@ -85,31 +84,31 @@ func NewLink[T any](over context.Context, role string, cfg Config, setup func(co
 	return l
 }
 
-// Start begins to connect.
+// Start begins to connect in the background.
 func (l *Link[T]) Start() {
 	ctx, cancel := context.WithCancel(context.Background()) //nolint:gosec // Close calls it
 	l.cancel = cancel
 	go l.run(ctx)
 }
 
-// Close ends the connection and waits for that.
+// Close closes the connection and waits until that is done.
 func (l *Link[T]) Close() {
 	l.cancel()
 	<-l.ended
 }
 
-// Status returns the state now.
+// Status returns the current status.
 func (l *Link[T]) Status() Status { return l.now.Load().Status }
 
-// Current returns what the connection is used through, and whether there is one.
+// Current returns the value that setup returned for the connection, and whether there is a connection.
 func (l *Link[T]) Current() (use T, ok bool) {
 	m := l.now.Load()
 	return m.use, m.Session != nil
 }
 
-// Wait returns what the connection is used through, and waits for a connection if there
-// is none. With open it also waits until the broker takes publishes. When ctx ends the
-// error wraps ErrBlocked or the reason why there is no connection.
+// Wait returns the value that setup returned for the connection. If there is no connection, it waits for one. With open
+// it also waits until the broker accepts publishes. When ctx ends, the error wraps ErrBlocked or the reason why there
+// is no connection.
 func (l *Link[T]) Wait(ctx context.Context, open bool) (use T, err error) {
 	for {
 		m := l.now.Load()
@@ -127,16 +126,15 @@ func (l *Link[T]) Wait(ctx context.Context, open bool) (use T, err error) {
 	}
 }
 
-// tellAfter is how long First waits in silence.
+// tellAfter is how long First waits before it calls tell.
 const tellAfter = 3 * time.Second
 
-// RefusalStands is for how long a broker must refuse before that is believed: one that
-// is starting or stopping refuses access, too, while it does not know its users and
-// virtual hosts.
+// RefusalStands is how long a broker must refuse access before the refusal counts. A broker that is starting or
+// stopping also refuses access, because it does not know its users and virtual hosts.
 const RefusalStands = 2 * time.Second
 
-// First waits for the first connection, and returns early with an error that no further
-// attempt would mend. After 3 s it calls tell once with the last error; nil does not.
+// First waits for the first connection. It returns early if the error shows that further attempts are pointless. After
+// 3 s without a connection it calls tell once with the last error, unless tell is nil.
 func (l *Link[T]) First(ctx context.Context, tell func(why error)) error {
 	began := time.Now()
 	for {
@@ -160,7 +158,7 @@ func (l *Link[T]) First(ctx context.Context, tell func(why error)) error {
 	}
 }
 
-// why explains to those who waited why there is no connection that takes publishes.
+// why returns the error for a caller that waited in vain for a connection that accepts publishes.
 func (s Status) why(err error) error {
 	switch {
 	case s.Alarm != "":
@@ -171,7 +169,7 @@ func (s Status) why(err error) error {
 	return fmt.Errorf("no connection yet: %w", err)
 }
 
-// run is the supervisor: it alone changes the state.
+// run is the supervisor goroutine. Only run and the functions that it calls change the state.
 func (l *Link[T]) run(ctx context.Context) {
 	defer close(l.ended)
 	defer func() {
@@ -180,8 +178,8 @@ func (l *Link[T]) run(ctx context.Context) {
 	}()
 	l.become(started{})
 	for attempt := 1; ; attempt++ {
-		// No change: it would wake those who wait to judge the last error once more,
-		// while this attempt may be about to succeed.
+		// Do not change the status here. That would wake waiting callers, which would check the last error again
+		// although this attempt may be about to succeed.
 		l.tell(Event{State: StateConnecting, Attempt: attempt})
 		s, what, err := l.connect(ctx)
 		if err == nil {
@@ -189,7 +187,7 @@ func (l *Link[T]) run(ctx context.Context) {
 			began := time.Now()
 			err = l.keep(ctx, s)
 			if time.Since(began) > l.cfg.ReconnectMax {
-				attempt = 0 // it held; the next back-off starts small
+				attempt = 0 // it lasted, so the next back-off starts small
 			}
 		}
 		if ctx.Err() != nil {
@@ -205,11 +203,11 @@ func (l *Link[T]) run(ctx context.Context) {
 	}
 }
 
-// setupTimeout bounds the setup of a connection where DialTimeout is shorter.
+// setupTimeout limits the setup of a connection if DialTimeout is shorter.
 const setupTimeout = 30 * time.Second
 
-// connect tries one node, sets the connection up and hands it to those who wait for it.
-// Its error comes with what failed, in words.
+// connect tries one node, sets the connection up and makes it available to waiting callers. If it fails, what describes
+// the step that failed.
 func (l *Link[T]) connect(ctx context.Context) (s *Session, what string, err error) {
 	raw := l.nodes.next()
 	conn, err := Open(ctx, l.over, l.cfg, raw, l.role)
@@ -233,8 +231,8 @@ func (l *Link[T]) connect(ctx context.Context) (s *Session, what string, err err
 	return s, "", nil
 }
 
-// prepare runs setup. That may publish, and so be what the broker blocks: whoever waits
-// for the session is to learn why there is none.
+// prepare runs setup. Because setup may publish, the broker may block it, so prepare records alarms in the meantime.
+// Callers that wait for the session then learn why there is none.
 func (l *Link[T]) prepare(ctx context.Context, s *Session) (use T, err error) {
 	ctx, cancel := context.WithTimeout(ctx, max(l.cfg.DialTimeout, setupTimeout))
 	defer cancel()
@@ -257,7 +255,7 @@ func (l *Link[T]) prepare(ctx context.Context, s *Session) (use T, err error) {
 	}
 }
 
-// keep returns why the connection has ended. It ends it when ctx does.
+// keep waits for the end of the connection and returns the reason. It closes the connection when ctx ends.
 func (l *Link[T]) keep(ctx context.Context, s *Session) error {
 	closed := s.Conn.NotifyClose(make(chan *amqp.Error, 1))
 	for blocked := s.blocked; ; {
@@ -281,8 +279,7 @@ func (l *Link[T]) keep(ctx context.Context, s *Session) error {
 	}
 }
 
-// setBlocked records that the broker blocks, or does so no more, and returns the event
-// of that.
+// setBlocked records that the broker blocks or no longer blocks publishing, and returns the corresponding event.
 func (l *Link[T]) setBlocked(b amqp.Blocking) Event {
 	if !b.Active {
 		l.become(allClear{})
@@ -298,8 +295,8 @@ func (l *Link[T]) setBlocked(b amqp.Blocking) Event {
 	return Event{State: StateBlocked, Reason: reason}
 }
 
-// become makes a change, and wakes those who wait for one. What the connection is used
-// through comes with ready.
+// become applies a change and wakes the callers that wait for one. A ready change also has the value that setup
+// returned.
 func (l *Link[T]) become(c change, use ...T) {
 	was := l.now.Load()
 	m := &moment[T]{Status: was.step(c, time.Now()), next: make(chan struct{})}
@@ -313,8 +310,8 @@ func (l *Link[T]) become(c change, use ...T) {
 // silentAfter is how long a broker may take to answer before it counts as silent.
 const silentAfter = time.Second
 
-// Probe asks the broker for an answer, and records in the session when none comes within
-// a second. Heartbeats take longer, and may go on while nothing else does.
+// Probe asks the broker for an answer, and records in the session if none arrives within a second. Heartbeats would
+// take longer to notice, and may continue although the broker does nothing else.
 func (l *Link[T]) Probe() {
 	s := l.Status().Session
 	if s == nil || !s.probing.CompareAndSwap(false, true) {
@@ -325,7 +322,7 @@ func (l *Link[T]) Probe() {
 	answered := make(chan struct{})
 	go func() {
 		defer close(answered)
-		if ch, err := s.Conn.Channel(); err == nil { // ends with the connection
+		if ch, err := s.Conn.Channel(); err == nil { // closed with the connection
 			_ = ch.Close()
 		}
 	}()

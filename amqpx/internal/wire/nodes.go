@@ -7,13 +7,12 @@ import (
 	"strings"
 )
 
-// nodes chooses among the URLs of the brokers in a random order, so that many clients do
-// not all connect to the first one. Each is tried before one is tried again, and
-// the one whose connection was lost comes last.
+// nodes iterates over the URLs of the brokers in a random order, so that not all clients connect to the first one. Each
+// URL is tried before one is tried again, and the one whose connection was lost is tried last.
 type nodes struct {
 	all    []string
 	round  []string // not tried yet
-	last   string   // chosen last
+	last   string   // the URL that was returned last
 	failed map[string]error
 }
 
@@ -34,14 +33,14 @@ func (n *nodes) next() string {
 	return n.last
 }
 
-// connected begins a new round, which is used when the connection is lost.
+// connected starts a new round, which is used when the connection is lost.
 func (n *nodes) connected() {
 	n.round = nil
 	clear(n.failed)
 }
 
-// fail records why the URL that was chosen last was of no use, and returns that together
-// with the last failures of the others.
+// fail records the error of the URL that was returned last. It returns that error together with the last errors of the
+// other URLs.
 func (n *nodes) fail(err error) error {
 	n.failed[n.last] = err
 	if len(n.all) == 1 {
@@ -56,10 +55,10 @@ func (n *nodes) fail(err error) error {
 	return e
 }
 
-// NodesError is why there is no connection to any of several brokers.
+// NodesError is the error when no connection could be made to any of several brokers.
 type NodesError struct {
-	total int      // brokers
-	names []string // host:port of those that were tried
+	total int      // number of brokers
+	names []string // host:port of the brokers that were tried
 	errs  []error
 }
 
@@ -77,7 +76,7 @@ func (e *NodesError) Error() string {
 // Unwrap returns the errors of the brokers that were tried.
 func (e *NodesError) Unwrap() []error { return e.errs }
 
-// All reports whether every broker was tried and has an error that is.
+// All reports whether every broker was tried and is returns true for every error.
 func (e *NodesError) All(is func(error) bool) bool {
 	return len(e.errs) == e.total && !slices.ContainsFunc(e.errs, func(err error) bool { return !is(err) })
 }

@@ -8,60 +8,57 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// State is what a Link is doing.
+// State is the state of a Link.
 type State string
 
-// States of a Link. A Link begins as StateConnecting and stays there until its first
-// connection; later it alternates between StateDisconnected and StateConnected.
+// The states of a Link. A Link begins as StateConnecting and stays there until its first connection; later it
+// alternates between StateDisconnected and StateConnected.
 const (
 	StateConnecting   State = "connecting"
 	StateConnected    State = "connected"
-	StateBlocked      State = "blocked" // connected, and the broker reads no publishes: memory or disk alarm
+	StateBlocked      State = "blocked" // connected, but a memory or disk alarm stops publishes
 	StateDisconnected State = "disconnected"
 	StateClosed       State = "closed"
 
-	StateUnblocked State = "unblocked" // of an Event alone: the Link is connected again
+	StateUnblocked State = "unblocked" // only in an Event: the Link is connected again
 )
 
-// Errors of those who wait for a Link.
+// Errors that are returned to callers that wait for a Link.
 var (
 	ErrClosed  = errors.New("client is closed")
 	ErrBlocked = errors.New("broker blocks publishing")
 )
 
-// Status is the state of a Link at one instant. The zero value is that of a Link that
-// was not started.
+// Status is the state of a Link at one moment. The zero value is the status of a Link that was not started.
 type Status struct {
 	State    State
 	Since    time.Time // when State began
-	Sessions uint64    // connections made so far
-	Session  *Session  // of StateConnected and StateBlocked; nil while the Link closes
-	// Alarm is why the broker blocks. It may be set before StateBlocked, while a fresh
-	// connection is set up.
+	Sessions uint64    // number of connections made so far
+	Session  *Session  // set in StateConnected and StateBlocked; nil while the Link closes
+	// Alarm is why the broker blocks. It may be set before StateBlocked, while a new connection is set up.
 	Alarm string
-	// Err is why there is no connection, as far as is known.
+	// Err is why there is no connection, if known.
 	Err error
-	// Refused is since when the broker has refused access at every attempt; zero: it has
-	// not.
+	// Refused is since when the broker has refused access at every attempt; zero if it has not.
 	Refused time.Time
 }
 
-// change is what happens to a Link.
+// change is an event that changes the status of a Link.
 type change interface {
 	apply(s *Status, now time.Time)
 }
 
 type (
-	started  struct{}                   // begins to connect
+	started  struct{}                   // the Link begins to connect
 	ready    struct{ session *Session } // a connection was made and set up
-	alarm    struct{ reason string }    // the broker blocks
-	allClear struct{}                   // it does so no more
+	alarm    struct{ reason string }    // the broker blocks publishing
+	allClear struct{}                   // the broker no longer blocks publishing
 	lost     struct{ err error }        // there is no connection, or it has ended
-	closing  struct{}                   // no more waiting: the connection is being closed
+	closing  struct{}                   // the connection is being closed, and callers stop waiting
 	closed   struct{}
 )
 
-// step returns the status after a change. It is the only place where it changes.
+// step returns the status after a change. All changes of the status are made here.
 func (s Status) step(c change, now time.Time) Status {
 	was := s.State
 	c.apply(&s, now)
@@ -100,7 +97,7 @@ func (c lost) apply(s *Status, now time.Time) {
 		s.State = StateDisconnected
 	}
 	s.Session, s.Alarm, s.Err = nil, "", c.err
-	switch { // the first of several refusals in a row counts
+	switch { // keep the time of the first of several consecutive refusals
 	case !IsCode(c.err, amqp.AccessRefused) && !IsCode(c.err, amqp.NotAllowed):
 		s.Refused = time.Time{}
 	case s.Refused.IsZero():
@@ -114,14 +111,13 @@ func (closed) apply(s *Status, _ time.Time) {
 	*s = Status{State: StateClosed, Sessions: s.Sessions, Since: s.Since, Err: ErrClosed}
 }
 
-// IsCode reports whether err is the broker's with a reply code of AMQP.
+// IsCode reports whether err is an *amqp091.Error with the given reply code.
 func IsCode(err error, code int) bool {
 	ae, ok := errors.AsType[*amqp.Error](err)
 	return ok && ae.Code == code
 }
 
-// EndsConnection reports whether the broker answered by ending the connection,
-// because of what it was asked.
+// EndsConnection reports whether the broker closed the connection because of a request.
 func EndsConnection(err error) bool {
 	e, ok := errors.AsType[*amqp.Error](err)
 	return ok && e.Server && slices.Contains([]int{

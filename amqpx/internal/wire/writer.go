@@ -8,29 +8,28 @@ import (
 	"time"
 )
 
-// writer is a connection that gathers what is written: Write copies into a buffer and
-// returns, and a goroutine sends what has gathered. amqp091 flushes every frame of every
-// publish on its own; gathered, a hundred publishes cost one system call. And
-// because Write never waits for the socket, no publish can hang on a broker that
-// has stopped reading (memory or disk alarm): the window of unconfirmed messages
-// bounds the buffer, and a caller's deadline holds.
+// writer is a connection that buffers writes: Write copies into a buffer and returns, and a goroutine sends the
+// buffer's content. amqp091 flushes every frame of every publish separately; with the buffer, a hundred publishes cost
+// one system call. Because Write never waits for the socket, no publish can hang on a broker that has stopped reading
+// because of a memory or disk alarm. The window of unconfirmed messages limits the size of the buffer, and a caller's
+// deadline is respected.
 type writer struct {
 	net.Conn
 
 	mu      sync.Mutex
-	more    sync.Cond // signalled when buf gets its first byte, or at the end
+	more    sync.Cond // signalled when buf gets its first byte, and at the end
 	buf     []byte
 	spare   []byte
 	err     error
 	closed  bool
-	flushed chan struct{} // closed when the flusher has ended
+	flushed chan struct{} // closed when the flush goroutine has ended
 	uncut   func() bool
 }
 
 // keepBuffer is the size up to which a written buffer is kept for reuse.
 const keepBuffer = 1 << 20
 
-// newWriter writes to c, which the end of over closes.
+// newWriter returns a writer to c. The connection c is closed when over ends.
 func newWriter(over context.Context, c net.Conn) *writer {
 	w := &writer{Conn: c, flushed: make(chan struct{})}
 	w.uncut = context.AfterFunc(over, func() { _ = c.Close() })
@@ -75,7 +74,7 @@ func (w *writer) flush() {
 			w.spare = out[:0]
 		}
 		if err != nil {
-			// The reader sees the closed socket and ends the connection.
+			// The reader notices the closed socket and ends the connection.
 			w.err = err
 			_ = w.Conn.Close()
 			return
@@ -83,11 +82,11 @@ func (w *writer) flush() {
 	}
 }
 
-// closeFlush bounds how long Close waits for the socket to take what is left.
+// closeFlush limits how long Close waits for the remaining data to be written.
 const closeFlush = 200 * time.Millisecond
 
-// Close sends what is left in the buffer, if the socket takes it quickly (a
-// close-ok, say), and closes.
+// Close sends the rest of the buffer, such as a close-ok, if that is possible within closeFlush, and closes the
+// connection.
 func (w *writer) Close() error {
 	w.mu.Lock()
 	if w.closed {

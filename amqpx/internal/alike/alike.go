@@ -1,4 +1,4 @@
-// Package alike normalises the texts of errors, so that errors of one kind can be grouped and chosen.
+// Package alike normalises the texts of errors, so that errors of one kind can be grouped and selected.
 package alike
 
 import (
@@ -8,12 +8,12 @@ import (
 	"unicode/utf8"
 )
 
-// Most is how many bytes of an error's text decide what it is like.
+// Most is how many bytes of an error's text are compared.
 const Most = 1 << 10
 
-// Text returns the text of an error without what differs between two messages that failed of the same: numbers,
-// with the unit of time or the colons and points between them, and ids become #, quoted parts "…", and white space
-// one space, because fields of forms hold one line. Only the first 1,024 bytes count.
+// Text returns the text of an error without the parts that differ between two messages that failed for the same reason.
+// Numbers and ids become #, including the unit of time or the colons and points between numbers. Quoted parts become
+// "…", and white space becomes one space, because form fields hold one line. Only the first 1,024 bytes are used.
 //
 //	order 42 was not found       order # was not found
 //	dial tcp 10.0.0.7:5432: …    dial tcp #: …
@@ -21,12 +21,12 @@ const Most = 1 << 10
 func Text(text string) string {
 	text = strings.ToValidUTF8(text[:min(len(text), Most)], "")
 	var out []byte
-	after := ' ' // the character before
+	after := ' ' // the previous character
 	for text != "" {
 		r, n := utf8.DecodeRuneInString(text)
 		instead := ""
 		switch {
-		case closing[r] != 0 && !joins(after): // not the one in don't
+		case closing[r] != 0 && !joins(after): // an apostrophe within a word is not a quote
 			if end := quoted(text, r); end > 0 {
 				n, instead = end, "…"
 			}
@@ -41,7 +41,7 @@ func Text(text string) string {
 		}
 		piece := cmp.Or(instead, text[:n])
 		if end := len(out); piece[0] == '#' && end > 1 && strings.IndexByte(".:,-/", out[end-1]) >= 0 && out[end-2] == '#' {
-			out, piece = out[:end-1], piece[1:] // numbers with a character between them are one
+			out, piece = out[:end-1], piece[1:] // numbers with a separator between them count as one
 		}
 		out = append(out, piece...)
 		after, _ = utf8.DecodeLastRuneInString(text[:n])
@@ -51,8 +51,9 @@ func Text(text string) string {
 	return strings.TrimSpace(strings.ToValidUTF8(line[:min(len(line), Most)], ""))
 }
 
-// Pieces returns what every text contains, in this order, that is like one: the parts of the latter between what stands
-// for something else. A database can leave out most other texts by them; it returns at most the first few.
+// Pieces returns substrings that every text with the normalised form like contains, in this order. These are the parts
+// of like between its placeholders. A database query can use them to exclude most other texts. At most the first few
+// are returned.
 func Pieces(like string) []string {
 	const most = 8
 	list := strings.FieldsFunc(like, func(r rune) bool { return r == '#' || r == '…' || unicode.IsSpace(r) })
@@ -61,13 +62,13 @@ func Pieces(like string) []string {
 
 func isWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
 
-// closing quotes by their opening ones.
+// closing maps opening quotes to closing quotes.
 var closing = map[rune]rune{'"': '"', '\'': '\'', '`': '`', '“': '”', '‘': '’', '«': '»', '„': '“'}
 
-// joins reports whether a quote beside the character is a part of a word, or of what stands for one.
+// joins reports whether a quote next to the character is part of a word, or of a placeholder for one.
 func joins(r rune) bool { return isWord(r) || r == '#' }
 
-// quoted returns how long the quoted part is at the beginning of a text; 0 if it has no end.
+// quoted returns the length of the quoted part at the beginning of a text; 0 if it has no closing quote.
 func quoted(text string, open rune) int {
 	escaped := false
 	for i, r := range text {
@@ -102,10 +103,10 @@ func isUUID(text string) bool {
 
 func isHex(c byte) bool { return strings.IndexByte("0123456789abcdefABCDEF", c) >= 0 }
 
-// minID is how long a word with digits is at least that may be an id.
+// minID is the minimum length of a word with digits that may be an id.
 const minID = 8
 
-// wordAlike returns what stands for a word; empty for the word itself.
+// wordAlike returns the replacement for a word; empty if the word stays.
 func wordAlike(word string) string {
 	var b strings.Builder // the word with a # for each run of digits
 	runs, hex, in := 0, true, false

@@ -9,30 +9,30 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// maxDepth bounds tables in tables. A broker has no bound; amqp091 reads 32.
+// maxDepth limits how deeply tables may be nested. Brokers have no limit; amqp091 reads up to 32 levels.
 const maxDepth = 1000
 
-// Why bytes are not what a Decoder is asked for.
+// The reasons why bytes cannot be decoded.
 var (
 	errShort = errors.New("the bytes end too soon")
 	errDeep  = fmt.Errorf("tables nested deeper than %d levels", maxDepth)
 )
 
-// Decoder takes AMQP values off the front of bytes. After the first mistake every
-// value is zero, and Err returns the reason.
+// Decoder decodes AMQP values from the beginning of a byte slice. After the first error every value is zero, and Err
+// returns the error.
 type Decoder struct {
 	b     []byte
 	err   error
 	depth int
 }
 
-// NewDecoder returns a Decoder of b, which it does not copy.
+// NewDecoder returns a Decoder that reads from b without copying it.
 func NewDecoder(b []byte) *Decoder { return &Decoder{b: b} }
 
-// Err returns the first mistake, nil for none.
+// Err returns the first error, or nil if there was none.
 func (d *Decoder) Err() error { return d.err }
 
-// Failed reports whether there was a mistake.
+// Failed reports whether there was an error.
 func (d *Decoder) Failed() bool { return d.err != nil }
 
 func (d *Decoder) fail(err error) {
@@ -52,7 +52,7 @@ func (d *Decoder) take(n int) []byte {
 	return b
 }
 
-// number reads n bytes, the highest first.
+// number reads n bytes in big-endian order.
 func (d *Decoder) number(n int) uint64 {
 	var v uint64
 	for _, b := range d.take(n) {
@@ -79,7 +79,7 @@ func (d *Decoder) ShortStr() string { return string(d.take(int(d.Octet()))) }
 // LongStr reads a string with a length of four bytes.
 func (d *Decoder) LongStr() string { return string(d.take(int(d.Long()))) }
 
-// Bits reads a byte of flags, the lowest first.
+// Bits reads a byte of flags. The lowest bit comes first.
 func (d *Decoder) Bits() [8]bool {
 	var out [8]bool
 	b := d.Octet()
@@ -89,7 +89,7 @@ func (d *Decoder) Bits() [8]bool {
 	return out
 }
 
-// readNested calls read until the bytes are used up whose length comes first.
+// readNested reads a length and calls read until that many bytes are consumed.
 func (d *Decoder) readNested(read func(*Decoder)) {
 	in := &Decoder{b: d.take(int(d.Long())), err: d.err, depth: d.depth + 1}
 	if in.depth > maxDepth {

@@ -1,5 +1,5 @@
-// Package codec encodes and decodes AMQP 0-9-1: values, field tables, the properties
-// of basic, and frames. It knows the bytes alone: no method, no connection, no broker.
+// Package codec encodes and decodes AMQP 0-9-1 values, field tables, the properties of the basic class, and frames. It
+// only handles bytes, and knows no methods, connections or brokers.
 //
 //   - decoder.go, encoder.go: values and field tables
 //   - properties.go: the properties of a message

@@ -26,7 +26,7 @@ func (e *Encoder) Long(v uint32) { e.b = binary.BigEndian.AppendUint32(e.b, v) }
 // LongLong appends eight bytes.
 func (e *Encoder) LongLong(v uint64) { e.b = binary.BigEndian.AppendUint64(e.b, v) }
 
-// ShortStr appends a string. It cuts what is longer than 255 bytes, as the broker does.
+// ShortStr appends a string. It truncates a string that is longer than 255 bytes, as the broker does.
 func (e *Encoder) ShortStr(s string) {
 	s = s[:min(len(s), 255)]
 	e.Octet(uint8(len(s)))
@@ -48,7 +48,7 @@ func (e *Encoder) Bool(v bool) {
 	e.Octet(0)
 }
 
-// nested appends what write appends, with its length in front.
+// nested appends the output of write, preceded by its length.
 func (e *Encoder) nested(write func()) {
 	at := len(e.b)
 	e.Long(0)
@@ -56,7 +56,7 @@ func (e *Encoder) nested(write func()) {
 	binary.BigEndian.PutUint32(e.b[at:], uint32(len(e.b)-at-4))
 }
 
-// Table appends a field table. A value of a type that AMQP lacks becomes void.
+// Table appends a field table. A value of a type that AMQP does not have is encoded as void.
 func (e *Encoder) Table(t amqp.Table) {
 	e.nested(func() {
 		for name, v := range t {

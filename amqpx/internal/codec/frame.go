@@ -17,7 +17,7 @@ const (
 
 const frameEnd = 0xCE
 
-// FrameOverhead is how many bytes a frame has besides its payload.
+// FrameOverhead is the size of a frame without its payload, in bytes.
 const FrameOverhead = 8
 
 // Frame is one frame on the wire.
@@ -27,14 +27,14 @@ type Frame struct {
 	Payload []byte
 }
 
-// ErrFrame means that bytes are no frame, or one that is too long.
+// ErrFrame is returned for bytes that are not a frame, and for a frame that is too long.
 var ErrFrame = errors.New("malformed frame")
 
-// readChunk bounds what is allocated for bytes that have only been announced.
+// readChunk limits how much memory is allocated ahead of the bytes that have arrived.
 const readChunk = 64 << 10
 
-// ReadFrame reads a frame of at most limit bytes, its head and end included; 0 for no
-// limit. It fails with ErrFrame, or with the reader's error.
+// ReadFrame reads a frame of at most limit bytes, including its head and end; 0 means no limit. It fails with ErrFrame
+// or the reader's error.
 func ReadFrame(r *bufio.Reader, limit uint32) (Frame, error) {
 	var head [7]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

@@ -7,7 +7,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Properties reads the flags and the properties of basic, as the broker encodes them.
+// Properties reads the flags and the properties of the basic class, as the broker encodes them.
 func (d *Decoder) Properties() (p amqp.Publishing) {
 	flags := d.Short()
 	has := func(bit int) bool { return flags>>bit&1 == 1 }
@@ -43,7 +43,7 @@ func (d *Decoder) Properties() (p amqp.Publishing) {
 	return p
 }
 
-// Properties appends the flags and the properties of basic that p has.
+// Properties appends the flags and the properties of the basic class that p has.
 func (e *Encoder) Properties(p amqp.Publishing) {
 	at, flags := len(e.b), uint16(0)
 	e.Short(0)

@@ -1,15 +1,13 @@
-// Package faketime recognises the virtual time of testing/synctest, in which what asks
-// again and again, or goes by another program's clock, has to behave differently.
+// Package faketime detects the virtual time of testing/synctest. Code that polls, or that depends on another program's
+// clock, has to behave differently there.
 package faketime
 
 import "time"
 
-// apart is by how much a bubble's clock differs from the system's at least. It begins in
-// the year 2000.
+// apart is the minimum difference between a bubble's clock, which begins in the year 2000, and the system's.
 const apart = time.Hour
 
-// Inside reports whether the caller runs in a testing/synctest bubble: its clock is not
-// the system's.
+// Inside reports whether the caller runs in a testing/synctest bubble, where the clock differs from the system's.
 func Inside() bool {
 	system, ok := systemTime()
 	return ok && time.Until(system).Abs() > apart

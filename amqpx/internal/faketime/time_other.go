@@ -4,5 +4,5 @@ package faketime
 
 import "time"
 
-// systemTime is unknown, and no bubble recognised.
+// systemTime reports that the system's time is unknown, so no bubble is detected.
 func systemTime() (time.Time, bool) { return time.Time{}, false }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// systemTime is the operating system's clock.
+// systemTime returns the time of the operating system's clock.
 func systemTime() (time.Time, bool) {
 	var t syscall.Filetime
 	syscall.GetSystemTimeAsFileTime(&t)

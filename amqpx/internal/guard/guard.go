@@ -1,5 +1,5 @@
-// Package guard runs what users gave, which may panic where nobody else could recover:
-// in goroutines of this module's own.
+// Package guard calls functions of the user in goroutines of this module, where the user could not recover from a
+// panic.
 package guard
 
 import (
@@ -9,17 +9,17 @@ import (
 	"go.uber.org/zap"
 )
 
-// PanicError is a panic in a function of the user's.
+// PanicError is a panic in a function of the user.
 type PanicError struct {
-	What  string // panicked
+	What  string // the function that panicked
 	Value string
 	Stack []byte
 }
 
 func (e *PanicError) Error() string { return e.What + " panicked: " + e.Value }
 
-// Call runs f, and returns its panic, which it logs with the fields; nil if there was none.
-// what names f.
+// Call runs f. If f panics, Call logs the panic with the given fields and returns it; otherwise it returns nil. The
+// parameter what names f.
 func Call(log *zap.Logger, what string, f func(), fields ...zap.Field) (p *PanicError) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -31,5 +31,5 @@ func Call(log *zap.Logger, what string, f func(), fields ...zap.Field) (p *Panic
 	return nil
 }
 
-// Observe runs f, whose panic is logged and nobody else's trouble.
+// Observe runs f, and only logs a panic.
 func Observe(log *zap.Logger, what string, f func()) { _ = Call(log, what, f) }

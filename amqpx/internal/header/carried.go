@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/table"
 )
 
-// Keys of Carried beside CC and Delay.
+// Keys of the header Carried, in addition to CC and Delay.
 const (
 	carriedExpiration = "expiration"
 	carriedUserID     = "user-id"
@@ -17,18 +17,17 @@ const (
 	carriedTimestamp  = "timestamp"
 )
 
-// Properties are what a message cannot keep where it belongs while it waits, and its
-// headers: an expiration would end its wait early, a transient delivery mode would lose it,
-// the broker compares a user-id with who is logged in, and CC and x-delay would send it
-// another way.
+// Properties are a message's headers and the properties that it cannot keep in their usual place while it waits. An
+// expiration would end the wait early, a transient delivery mode could lose the message, the broker compares a user-id
+// with the connection's user, and CC and x-delay would change the route.
 type Properties struct {
 	Expiration, UserID string
-	DeliveryMode       uint8 // 0 for none
+	DeliveryMode       uint8 // 0 if unset
 	Timestamp          time.Time
 	Headers            amqp.Table
 }
 
-// Of returns the properties of a received message, with those that were carried for it.
+// Of returns the properties of a received message, including the ones that were carried in a header.
 func Of(raw *amqp.Delivery) Properties {
 	p := Properties{raw.Expiration, raw.UserId, raw.DeliveryMode, raw.Timestamp, raw.Headers}
 	t, ok := raw.Headers[Carried].(amqp.Table)
@@ -41,7 +40,7 @@ func Of(raw *amqp.Delivery) Properties {
 		p.DeliveryMode = amqp.Transient
 	}
 	p.Timestamp, _ = t[carriedTimestamp].(time.Time)
-	p.Headers = maps.Clone(p.Headers) // what was received may be published again as it is
+	p.Headers = maps.Clone(p.Headers) // the received headers may be published again unchanged
 	for _, name := range []string{CC, Delay} {
 		if v, ok := t[name]; ok {
 			p.Headers[name] = v
@@ -50,7 +49,7 @@ func Of(raw *amqp.Delivery) Properties {
 	return p
 }
 
-// Apply has a message published with the properties instead of its own; its headers stay.
+// Apply sets the properties on a message that is about to be published. The headers of pub do not change.
 func (p *Properties) Apply(pub *amqp.Publishing) {
 	pub.Expiration, pub.UserId, pub.Timestamp = p.Expiration, p.UserID, p.Timestamp
 	if p.DeliveryMode != 0 {
@@ -58,9 +57,9 @@ func (p *Properties) Apply(pub *amqp.Publishing) {
 	}
 }
 
-// Carry adds what a foreign message has to own, the headers that it is published with.
+// Carry adds a foreign message's properties to own, the headers with which it will be published.
 func (p *Properties) Carry(own amqp.Table) {
-	_, ours := p.Headers[Due] // which our client writes on every message
+	_, ours := p.Headers[Due] // our client writes it on every message
 	_, carried := p.Headers[Carried]
 	if ours && !carried {
 		return
@@ -70,7 +69,7 @@ func (p *Properties) Carry(own amqp.Table) {
 	}
 }
 
-// Carried returns the header Carried of a message, whoever published it.
+// Carried returns the header Carried for the properties, whether or not the message is foreign.
 func (p *Properties) Carried() amqp.Table {
 	t := amqp.Table{}
 	if p.Expiration != "" {
@@ -89,12 +88,12 @@ func (p *Properties) Carried() amqp.Table {
 	return t
 }
 
-// CarryRouting adds the headers CC and x-delay, where they can be written again.
+// CarryRouting adds the headers CC and x-delay to t if they can be written again.
 func (p *Properties) CarryRouting(t amqp.Table) {
 	for _, name := range []string{CC, Delay} {
 		v, ok := p.Headers[name]
 		m := table.Measure{Most: MaxOfAll}
-		m.Value(v, 1) // the table that carries it is a level
+		m.Value(v, 1) // the table that carries it adds a level
 		if ok && m.Err == nil {
 			t[name] = table.Wide(v)
 		}

@@ -1,8 +1,8 @@
-// Package header knows the headers of a message: those that rabbitdelay writes, those that
-// the broker interprets, and what it carries there for a foreign publisher. It knows tables
-// and deliveries as they come, and neither the client nor a broker.
+// Package header defines the headers of a message: rabbitdelay's own headers, the headers that the broker interprets,
+// and the properties that rabbitdelay carries in a header for a foreign publisher. It works on tables and deliveries,
+// and knows neither the client nor a broker.
 //
-//   - names.go: which headers there are, and which a message keeps
-//   - carried.go: what cannot stay where it belongs while a message waits
+//   - names.go: the names of the headers, and which of them a message keeps
+//   - carried.go: properties that have to be moved while a message waits
 //   - record.go: what happened to a message before, and where it was sent to
 package header

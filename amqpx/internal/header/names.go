@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Headers that rabbitdelay writes, as package amqpx describes them.
+// Names of rabbitdelay's own headers. Package amqpx describes them.
 const (
 	Due         = OwnPrefix + "due"
 	Attempt     = OwnPrefix + "attempt"
@@ -37,7 +37,7 @@ const (
 	Unreadable  = table.HeaderUnreadable
 	Raw         = table.HeaderRaw
 
-	// OwnPrefix begins their names.
+	// OwnPrefix is the prefix of these names.
 	OwnPrefix = table.OwnPrefix
 )
 
@@ -49,41 +49,37 @@ const (
 	ReasonUnreadable = "unreadable"
 )
 
-// Headers of foreign publishers that take a message another way when it is published with
-// them.
+// Headers of foreign publishers that change the route of a message that is published with them.
 const (
 	CC    = "CC"
 	Delay = "x-delay"
 )
 
-// Deliveries is the count of a quorum queue. Anybody may publish a message with
-// it, and the queue replaces it only when it has something to count: a classic queue
-// never, RabbitMQ 4.3 not for what was put back by basic.nack.
+// Deliveries is the name of the header with a quorum queue's delivery count. Any publisher can set it, and the queue
+// replaces it only if it has something to count. A classic queue never does, and RabbitMQ 4.3 does not count messages
+// that were put back by basic.nack.
 const Deliveries = "x-delivery-count"
 
-// Acquired is how often a quorum queue has handed the message out before, since RabbitMQ 4.3. That counts what was
-// put back by basic.nack, and what the consumer timeout took away.
+// Acquired is the name of the header that counts how often a quorum queue has delivered the message before, since
+// RabbitMQ 4.3. It includes messages that were put back by basic.nack, or that the consumer timeout returned to the
+// queue.
 const Acquired = "x-acquired-count"
 
-// MaxDeliveries is how often a message may have been delivered without an
-// outcome. Its queue has no limit of its own, and a message that kills each process
-// which handles it would do so for ever.
+// MaxDeliveries is how often a message may be delivered without an outcome. Its queue has no limit of its own, and a
+// message that crashes each process that handles it would otherwise do so forever.
 const MaxDeliveries = 200
 
-// A message's headers and properties travel in one frame (128 KiB by default), over
-// whose size the broker ends the connection. MaxOfUser bounds the encoded size of the
-// user's headers, MaxOfAll that of all.
+// A message's headers and properties travel in one frame (128 KiB by default), and the broker ends the connection if it
+// is larger. MaxOfUser limits the encoded size of the user's headers, MaxOfAll the size of all headers.
 const (
 	MaxOfUser = 100 << 10
 	MaxOfAll  = 124 << 10
 )
 
-// Routing reports whether the broker would interpret the header, so that a
-// message that is published again with it would take another way: before 4.0.1
-// an old x-death makes the broker drop the message as a cycle, CC and BCC copy
-// it past the delay, x-delay is the plugin's, by the x-opt-delivery ones RabbitMQ
-// 4.4 delays in quorum queues, ours too, and NServiceBus delays again what it finds
-// its own on.
+// Routing reports whether the broker would interpret the header and therefore change the route of a message that is
+// published again with it. Before 4.0.1, an old x-death makes the broker drop the message as a cycle. CC and BCC
+// deliver copies without the delay. x-delay belongs to the plugin. By the x-opt-delivery headers, RabbitMQ 4.4 delays
+// in quorum queues, including ours. NServiceBus delays a message again if it finds its own header on it.
 func Routing(name string) bool {
 	switch name {
 	case "x-death", Delay, CC, "BCC", Deliveries, Acquired,
@@ -93,10 +89,10 @@ func Routing(name string) bool {
 	return strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-")
 }
 
-// Kept reports whether a message keeps a header of the user's.
+// Kept reports whether a message keeps a header of the application.
 func Kept(name string) bool { return !strings.HasPrefix(name, OwnPrefix) && !Routing(name) }
 
-// Integer reads an integer header of any width.
+// Integer returns the value of an integer header of any width.
 func Integer(h amqp.Table, name string) (int64, bool) {
 	switch v := reflect.ValueOf(h[name]); v.Kind() {
 	case reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Int:
@@ -108,10 +104,10 @@ func Integer(h amqp.Table, name string) (int64, bool) {
 	}
 }
 
-// MaxEpochMilli is the end of the year 9999, the last that RFC 3339 can write.
+// MaxEpochMilli is the end of the year 9999, the last year that RFC 3339 can represent.
 const MaxEpochMilli = 253402300799999
 
-// Instant reads an instant; zero for none.
+// Instant returns the time in a header, or the zero time if there is none.
 func Instant(h amqp.Table, name string) time.Time {
 	if ms, ok := Integer(h, name); ok && ms > 0 && ms < MaxEpochMilli {
 		return time.UnixMilli(ms)

@@ -9,14 +9,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// Bounds of what is written about failures.
+// Limits for the record of failures.
 const (
 	maxErrorText   = 1024
 	maxAttemptText = 300
 	maxAttemptLog  = 32
 )
 
-// Record adds the headers to own that tell what happened to the message before.
+// Record copies the headers that describe the message's earlier attempts to own.
 func (p *Properties) Record(own amqp.Table, snoozes int) {
 	if snoozes > 0 {
 		own[Snoozes] = int64(snoozes)
@@ -33,15 +33,15 @@ func (p *Properties) Record(own amqp.Table, snoozes int) {
 	p.Carry(own)
 }
 
-// RecordFailure adds an attempt to own that fails now, with a text.
+// RecordFailure adds a failed attempt to own, with the current time and the error text.
 func RecordFailure(own amqp.Table, text string) {
 	list := append(FailedAttempts(own), cut(time.Now().UTC().Format(time.RFC3339Nano)+" "+text, maxAttemptText))
 	own[Attempts] = list[max(0, len(list)-maxAttemptLog):]
 	own[Error] = cut(text, maxErrorText)
 }
 
-// FailedAttempts returns the record of the failed attempts, strings all. Whatever else a
-// foreign publisher wrote there is left out: it might not go over the wire again.
+// FailedAttempts returns the record of failed attempts. All elements are strings. Values of other types, which a
+// foreign publisher may have written, are left out because they might not be encodable.
 func FailedAttempts(h amqp.Table) []any {
 	old, _ := h[Attempts].([]any)
 	list := make([]any, 0, len(old)+1)
@@ -53,7 +53,7 @@ func FailedAttempts(h amqp.Table) []any {
 	return list[max(0, len(list)-maxAttemptLog):]
 }
 
-// cut shortens s to n bytes, at a character's boundary.
+// cut shortens s to at most n bytes without splitting a UTF-8 character.
 func cut(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -64,8 +64,8 @@ func cut(s string, n int) string {
 	return s[:n]
 }
 
-// Origin adds the headers of a retry or a dead letter to own that say where the message
-// was sent to, unless that was the queue itself.
+// Origin adds the headers of a retry or a dead letter to own that record where the message was originally sent, unless
+// it was sent to the queue itself.
 func Origin(own amqp.Table, exchange, key string) {
 	if exchange == "" {
 		return
@@ -74,10 +74,9 @@ func Origin(own amqp.Table, exchange, key string) {
 	own[Destination] = topology.Destination{Exchange: exchange, RoutingKey: key}.String()
 }
 
-// SentTo returns where a message was sent to that came to a queue through an exchange,
-// with a routing key. What a strategy delivers, retries above all, comes through an
-// exchange of ours and with a key of ours; a retry's headers then have the exchange
-// and the key of the first attempt.
+// SentTo returns where a message was originally sent that arrived in a queue through the given exchange with the given
+// routing key. Messages that a strategy delivers, such as retries, arrive through an exchange of rabbitdelay with a key
+// of rabbitdelay. The headers of a retry have the exchange and the key of the first attempt.
 func SentTo(prefix, exchange, key string, headers amqp.Table, queue string) (string, string) {
 	if exchange != "" && !naming.Reserved(prefix, exchange) {
 		return exchange, key

@@ -1,4 +1,4 @@
-// Package hung is a database that accepts and says nothing, for tests.
+// Package hung provides a database that accepts connections but never answers, for tests.
 package hung
 
 import (

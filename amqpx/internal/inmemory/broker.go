@@ -1,5 +1,5 @@
-// Package inmemory is amqptest's broker with what tests of several packages ask it, and what
-// programs do there that are not ours. It is for tests in a testing/synctest bubble.
+// Package inmemory adds helpers to amqptest's broker that the tests of several packages use, including operations of
+// foreign programs. It is for tests in a testing/synctest bubble.
 package inmemory
 
 import (
@@ -12,15 +12,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// Versions are those of RabbitMQ that behave differently.
+// Versions are the versions of RabbitMQ that behave differently.
 var Versions = []string{"3.10.8", "4.0.5", "4.3.0"}
 
-// Broker ends with its test, which it fails where something is not as wanted.
+// Broker is a broker that ends with its test. Its methods fail the test on errors.
 type Broker struct {
 	testing.TB
 	*amqptest.Server
 
-	plain *amqp.Channel // of a foreign program
+	plain *amqp.Channel // a channel of a foreign program
 }
 
 // New starts a broker.
@@ -29,14 +29,13 @@ func New(t testing.TB, o amqptest.Options) *Broker {
 	return &Broker{TB: t, Server: amqptest.Start(t, o)}
 }
 
-// After waits for d of the bubble's time, and for everything in the bubble to come to rest.
+// After waits for d of the bubble's time, and then until everything in the bubble is blocked.
 func After(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
 }
 
-// Channel returns a plain channel, of a program that does not use amqpx. A new one replaces
-// one that was closed.
+// Channel returns a channel of a program that does not use amqpx. If the channel was closed, it opens a new one.
 func (b *Broker) Channel() *amqp.Channel {
 	b.Helper()
 	if b.plain != nil && !b.plain.IsClosed() {
@@ -69,7 +68,7 @@ func (b *Broker) Delete(queue string) {
 	}
 }
 
-// Publish publishes a message, which is in its queue when this returns.
+// Publish publishes a message. The message is in its queue when Publish returns.
 func (b *Broker) Publish(exchange, key string, p amqp.Publishing) {
 	b.Helper()
 	if err := b.Channel().PublishWithContext(b.Context(), exchange, key, false, false, p); err != nil {
@@ -78,7 +77,7 @@ func (b *Broker) Publish(exchange, key string, p amqp.Publishing) {
 	synctest.Wait()
 }
 
-// State returns the state of a queue that has to be there.
+// State returns the state of a queue, which must exist.
 func (b *Broker) State(queue string) amqptest.QueueState {
 	b.Helper()
 	q, ok := b.Queue(queue)
@@ -88,7 +87,7 @@ func (b *Broker) State(queue string) amqptest.QueueState {
 	return q
 }
 
-// Holds fails the test unless so many messages of a queue are ready and held by consumers.
+// Holds fails the test unless the given numbers of a queue's messages are ready and unacknowledged.
 func (b *Broker) Holds(queue string, ready, unacked int) {
 	b.Helper()
 	if q := b.State(queue); q.Ready != ready || q.Unacked != unacked {

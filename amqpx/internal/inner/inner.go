@@ -1,5 +1,5 @@
-// Package inner is the side of an amqpx.Client that package inspect works with and
-// applications do not see. Package amqpx fills it in.
+// Package inner gives package inspect access to functions of an amqpx.Client that applications do not see. Package
+// amqpx sets its variables.
 package inner
 
 import (
@@ -13,50 +13,50 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Filled in by package amqpx, whose types these take and return.
+// Set by package amqpx, because the arguments and results are values of its types.
 var (
-	// Of returns the inner side of an *amqpx.Client.
+	// Of returns the Client of an *amqpx.Client.
 	Of func(client any) Client
-	// Dial connects as Open does with an amqpx.Config, and declares nothing.
+	// Dial opens a connection in the same way as amqpx.Open, with an amqpx.Config, and declares nothing.
 	Dial func(ctx context.Context, cfg any) (*amqp.Connection, error)
-	// Rehearse returns what says with which error a client of an amqpx.Config would refuse
-	// a message. It may be called by several goroutines.
+	// Rehearse returns a function that reports the error with which a client with the given amqpx.Config would refuse a
+	// message. The function is safe for concurrent use.
 	Rehearse func(conn *amqp.Connection, cfg any) (pass func(context.Context, Parcel) error, err error)
 )
 
-// Client is an *amqpx.Client.
+// Client is the interface of an *amqpx.Client to package inspect.
 type Client interface {
-	// Begin counts a run for which Close waits, until end is called.
+	// Begin registers an operation. Close waits until end is called.
 	Begin() (end func(), err error)
-	// Now is the wall clock.
+	// Now returns the time by the wall clock.
 	Now() time.Time
-	// Stopped ends when Close is called, Forced when it is to wait for nothing any more.
+	// Stopped returns a context that ends when Close is called. The context of Forced ends when Close stops waiting.
 	Stopped() context.Context
 	Forced() context.Context
-	// Dial opens a connection for the run alone: the broker ends the connection that reads
-	// from a queue whose process is gone, and consumers must keep theirs. The caller closes it.
+	// Dial opens a separate connection for an operation, because the broker ends the connection that reads from a queue
+	// whose process is gone, and consumers must keep theirs. The caller closes it.
 	Dial(ctx context.Context) (*amqp.Connection, error)
-	// Publishing waits for the connection to publish, one that is not blocked if that
-	// is asked for.
+	// Publishing waits for the publishing connection. With unblocked it also waits until the broker does not block that
+	// connection.
 	Publishing(ctx context.Context, unblocked bool) (*wire.Session, error)
-	// Declaring runs f with a connection over which the broker may end it.
+	// Declaring runs f with a connection that the broker may close in reply to the requests in f.
 	Declaring(ctx context.Context, f func(*amqp.Connection) error) error
-	// Pass sends a message on, as Send does.
+	// Pass sends a message on, in the same way as Send.
 	Pass(ctx context.Context, p Parcel) error
 }
 
-// Parcel is a message that was received, on its way to another place.
+// Parcel is a received message that is sent on to another destination.
 type Parcel struct {
-	amqp.Publishing // of which As has some, and the client gives others
+	amqp.Publishing // some properties come from As instead, and others from the client
 
 	To       topology.Destination
-	Straight bool // past the strategy, without a delay
+	Straight bool // skip the strategy, and send without a delay
 
 	DeliverAt   time.Time
 	ClockOffset time.Duration
 	Attempt     int
 	Version     int64
 	Created     time.Time
-	Own         amqp.Table         // headers of rabbitdelay's own
-	As          *header.Properties // that it keeps; nil for none
+	Own         amqp.Table         // rabbitdelay's own headers
+	As          *header.Properties // properties that the message keeps; nil for none
 }

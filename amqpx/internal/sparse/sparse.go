@@ -1,4 +1,4 @@
-// Package sparse logs a trouble that lasts without filling the log.
+// Package sparse logs a persistent problem without flooding the log.
 package sparse
 
 import (
@@ -11,11 +11,11 @@ import (
 	"go.uber.org/zap"
 )
 
-// interval is how often a trouble that lasts is logged.
+// interval is how often a persistent problem is logged.
 const interval = time.Minute
 
-// Log logs a trouble when it begins or changes, then once a minute with the number of
-// lines that it left out. The zero value is ready to use.
+// Log logs a problem when it begins or changes, and after that once a minute with the number of lines that were
+// suppressed. The zero value is ready to use.
 type Log struct {
 	mu   sync.Mutex
 	kind string
@@ -23,7 +23,7 @@ type Log struct {
 	left int
 }
 
-// Warn logs a line, or counts it. Troubles of another kind are others.
+// Warn logs a line or counts it as suppressed. A different kind is a different problem, which is logged immediately.
 func (s *Log) Warn(log *zap.Logger, kind, msg string, fields ...zap.Field) {
 	s.mu.Lock()
 	now := time.Now()
@@ -41,8 +41,8 @@ func (s *Log) Warn(log *zap.Logger, kind, msg string, fields ...zap.Field) {
 	log.Warn(msg, fields...)
 }
 
-// Kind returns what distinguishes an error from others, whose texts have ports and ids in
-// them: the reply code of AMQP, or nothing.
+// Kind returns a string that identifies the kind of an error, because error texts contain ports and ids. It is the AMQP
+// reply code, or empty for other errors.
 func Kind(err error) string {
 	if ae, ok := errors.AsType[*amqp.Error](err); ok {
 		return strconv.Itoa(ae.Code)

@@ -9,17 +9,15 @@ import (
 	"time"
 )
 
-// Conn runs statements: on a database, on one connection of it, or in a
-// transaction.
+// Conn executes statements on a database, on one of its connections, or in a transaction.
 type Conn interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (Rows, error)
-	// QueryRowContext reads one row. Its Scan returns sql.ErrNoRows when there is
-	// none.
+	// QueryRowContext reads one row. The row's Scan returns sql.ErrNoRows if there is none.
 	QueryRowContext(ctx context.Context, query string, args ...any) Row
 }
 
-// Rows are the rows of a query. *sql.Rows has the same contract.
+// Rows is the result of a query. *sql.Rows has the same contract.
 type Rows interface {
 	Next() bool
 	Scan(dest ...any) error
@@ -27,7 +25,7 @@ type Rows interface {
 	Close() error
 }
 
-// Row is at most one row of a query.
+// Row is the result of a query for at most one row.
 type Row interface {
 	Scan(dest ...any) error
 }
@@ -35,44 +33,43 @@ type Row interface {
 // Tx is a transaction.
 type Tx interface {
 	Conn
-	// Commit returns sql.ErrTxDone when the transaction has ended already.
+	// Commit returns sql.ErrTxDone if the transaction has already ended.
 	Commit(ctx context.Context) error
-	// Rollback works also when ctx has ended.
+	// Rollback works even if ctx has ended.
 	Rollback(ctx context.Context) error
-	// Own returns the transaction itself, of the type that its package calls one.
+	// Own returns the underlying transaction, such as a *sql.Tx or a pgx.Tx.
 	Own(ctx context.Context) (any, error)
 }
 
-// Session is one connection, which the caller has for itself until Close.
+// Session is one connection that is reserved for the caller until Close.
 type Session interface {
 	Conn
 	Close() error
 }
 
-// DB is a database. Values of one database are equal.
+// DB is a database. Two DB values of the same database are equal.
 type DB interface {
 	Conn
 	Begin(ctx context.Context, opts *sql.TxOptions) (Tx, error)
 	Session(ctx context.Context) (Session, error)
-	// Dialect is what the driver says, false if it does not.
+	// Dialect returns the dialect that the driver implies, and false if it implies none.
 	Dialect() (Dialect, bool)
 }
 
-// Executor is what callers of database/sql hand in: *sql.DB, *sql.Tx, *sql.Conn
-// and what wraps them.
+// Executor is the type that callers of database/sql pass: *sql.DB, *sql.Tx, *sql.Conn and wrappers of these.
 type Executor interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// Database is an Executor that begins transactions, a *sql.DB.
+// Database is an Executor that can begin transactions, such as a *sql.DB.
 type Database interface {
 	Executor
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
-// On returns the Conn of an Executor, which is a DB for a database. The statements of
-// one that is nil, or a nil pointer, fail with ErrNoExecutor.
+// On returns the Conn of an Executor. For a *sql.DB the Conn is also a DB. If the Executor is nil or a nil pointer, all
+// statements fail with ErrNoExecutor.
 func On(ex Executor) Conn {
 	if f, ok := ex.(foreign); ok {
 		return f.Conn
@@ -87,8 +84,7 @@ func On(ex Executor) Conn {
 	return conn{ex}
 }
 
-// Of returns the DB of a Database. The statements of one that is nil, or a nil pointer, fail
-// with ErrNoDatabase.
+// Of returns the DB of a Database. If the Database is nil or a nil pointer, all statements fail with ErrNoDatabase.
 func Of(db Database) DB {
 	if IsNil(db) {
 		none := nowhere{ErrNoDatabase}
@@ -100,7 +96,7 @@ func Of(db Database) DB {
 	return pool{conn{db}, db}
 }
 
-// Executes returns the Executor of a Tx.
+// Executes returns an Executor for a Tx.
 func Executes(t Tx) Executor {
 	if own, ok := t.(tx); ok {
 		return own.tx
@@ -108,14 +104,13 @@ func Executes(t Tx) Executor {
 	return Foreign(t)
 }
 
-// Foreign returns a Database that stands for a connection of another package than
-// database/sql: On and Of return the connection again. Its own methods only return
-// errors.
+// Foreign returns a Database that wraps a connection of a package other than database/sql. On and Of return the wrapped
+// connection. Its QueryContext and BeginTx only return errors.
 func Foreign(c Conn) Database { return foreign{c} }
 
 type foreign struct{ Conn }
 
-// IsForeign reports whether Foreign made a Database.
+// IsForeign reports whether a Database was returned by Foreign.
 func IsForeign(db Database) bool {
 	_, ok := db.(foreign)
 	return ok
@@ -129,7 +124,7 @@ func (foreign) QueryContext(context.Context, string, ...any) (*sql.Rows, error) 
 
 func (foreign) BeginTx(context.Context, *sql.TxOptions) (*sql.Tx, error) { return nil, errForeign }
 
-// As returns the transaction as its package's type.
+// As returns the underlying transaction as the type T of its package.
 func As[T any](ctx context.Context, t Tx) (own T, err error) {
 	x, err := t.Own(ctx)
 	if err != nil {
@@ -142,8 +137,8 @@ func As[T any](ctx context.Context, t Tx) (own T, err error) {
 	return own, nil
 }
 
-// Hand returns what a function with a *sql.Tx is called with. For a transaction of
-// another package the *sql.Tx is nil, and Handed finds the transaction in ctx.
+// Hand returns the arguments for a function that takes a *sql.Tx. For a transaction of another package the *sql.Tx is
+// nil, and Handed retrieves the transaction from the context.
 func Hand(ctx context.Context, t Tx) (context.Context, *sql.Tx) {
 	if own, ok := t.(tx); ok {
 		return ctx, own.tx
@@ -153,7 +148,7 @@ func Hand(ctx context.Context, t Tx) (context.Context, *sql.Tx) {
 
 type handed struct{}
 
-// Handed returns the transaction that Hand left in ctx, as its package's type.
+// Handed returns the transaction that Hand put into ctx, as the type T of its package.
 func Handed[T any](ctx context.Context) (own T, err error) {
 	t, ok := ctx.Value(handed{}).(Tx)
 	if !ok {
@@ -162,9 +157,8 @@ func Handed[T any](ctx context.Context) (own T, err error) {
 	return As[T](ctx, t)
 }
 
-// unwrap takes the *sql.DB, *sql.Tx or *sql.Conn out of the wrappers of sqlx and
-// bun. bun writes arguments into the query by itself and understands no $1, and
-// of a *sqlx.DB one can not see that it is a database.
+// unwrap returns the *sql.DB, *sql.Tx or *sql.Conn inside a wrapper of sqlx or bun. It is necessary because bun formats
+// arguments into the query and does not understand $1, and because a *sqlx.DB cannot be recognised as a database.
 func unwrap(ex Executor) Executor {
 	v := reflect.Indirect(reflect.ValueOf(ex))
 	if v.Kind() != reflect.Struct {
@@ -199,7 +193,7 @@ func (c conn) ExecContext(ctx context.Context, query string, args ...any) (sql.R
 func (c conn) QueryContext(ctx context.Context, query string, args ...any) (Rows, error) {
 	rows, err := c.ex.QueryContext(ctx, query, args...) //nolint:rowserrcheck // the caller checks
 	if err != nil {
-		return nil, err // and no interface with a nil pointer in it
+		return nil, err // do not return an interface that contains a nil pointer
 	}
 	return rows, nil
 }
@@ -224,7 +218,7 @@ func (p pool) Begin(ctx context.Context, opts *sql.TxOptions) (Tx, error) {
 
 func (p pool) Session(ctx context.Context) (Session, error) {
 	db, ok := p.db.(*sql.DB)
-	if !ok { // one connection already
+	if !ok { // it is already a single connection
 		return held{p.conn}, nil
 	}
 	c, err := db.Conn(ctx)
@@ -242,7 +236,7 @@ func (p pool) Dialect() (Dialect, bool) {
 	return OfDriver(db)
 }
 
-// held is a Session that ends with its owner.
+// held is a Session whose connection is closed by its owner and not by Close.
 type held struct{ conn }
 
 func (held) Close() error { return nil }
@@ -266,7 +260,7 @@ type session struct {
 
 func (s session) Close() error { return s.c.Close() }
 
-// OneRow is the first of the rows of a query, or the query's error.
+// OneRow returns the first row of a query's result, or the query's error.
 func OneRow(rows Rows, err error) Row { return oneRow{rows, err} }
 
 type oneRow struct {
@@ -291,9 +285,9 @@ func (r oneRow) Scan(dest ...any) error {
 	return r.rows.Close()
 }
 
-// Answers returns nil where the database answers a statement that reads nothing within
-// patience, and else why not. A server that hangs accepts connections and says nothing,
-// which no driver takes for an error.
+// Answers returns nil if the database answers a query within patience, and otherwise the reason why it does not. The
+// query reads no table. A server that hangs accepts connections and does not answer, which no driver reports as an
+// error.
 func Answers(ctx context.Context, c Conn, patience time.Duration) error {
 	bounded, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -305,13 +299,13 @@ func Answers(ctx context.Context, c Conn, patience time.Duration) error {
 	return err
 }
 
-// silentError is a database that says nothing.
+// silentError is the error for a database that does not answer.
 type silentError struct {
 	patience time.Duration
 	cause    error
 }
 
-// Public returns what may be told to everybody.
+// Public returns the part of the message that may be shown to any user.
 func (e *silentError) Public() string {
 	return fmt.Sprintf("the database has not answered within %v", e.patience)
 }

@@ -1,6 +1,6 @@
-// Package sqldb is what amqpx/idempotency and amqpx/schedule share to speak to a
-// business database through database/sql without importing any driver: the SQL
-// dialect, the errors that mean "run it again", transactions and migrations.
+// Package sqldb is shared by amqpx/idempotency and amqpx/schedule. It accesses an application's database through
+// database/sql without importing a driver, and provides the SQL dialects, the classification of errors, transactions
+// and migrations.
 package sqldb
 
 import (
@@ -16,21 +16,21 @@ import (
 // Dialect is a family of databases that understand the same SQL.
 type Dialect string
 
-// The dialects there are.
+// The supported dialects.
 const (
 	PostgreSQL Dialect = "postgres"
 	MySQL      Dialect = "mysql" // and MariaDB
 	SQLite     Dialect = "sqlite"
 )
 
-// ErrDialect is in the error of a database that is none of the dialects.
+// ErrDialect is wrapped by the error for a database that has none of the dialects.
 var ErrDialect = errors.New("database is not recognised as PostgreSQL, MySQL, MariaDB or SQLite")
 
 // Valid reports whether d is one of the dialects.
 func (d Dialect) Valid() bool { return d == PostgreSQL || d == MySQL || d == SQLite }
 
-// Bind writes the placeholders of query, which are question marks, the way the
-// dialect wants them. The query must not contain a question mark otherwise.
+// Bind replaces the question marks in query by the dialect's placeholders. The query must not contain question marks
+// for any other purpose.
 func (d Dialect) Bind(query string) string {
 	if d != PostgreSQL {
 		return query
@@ -52,8 +52,8 @@ func (d Dialect) Bind(query string) string {
 	}
 }
 
-// InsertMissing returns the statement that inserts into a table, given with its columns and
-// values, and leaves rows that exist as they are.
+// InsertMissing returns a statement that inserts rows and leaves existing rows unchanged. The parameter into is the
+// table with its columns and values.
 func (d Dialect) InsertMissing(into string) string {
 	if d == MySQL {
 		return "INSERT IGNORE INTO " + into
@@ -61,13 +61,12 @@ func (d Dialect) InsertMissing(into string) string {
 	return "INSERT INTO " + into + " ON CONFLICT DO NOTHING"
 }
 
-// JSON is the placeholder for a JSON text in a query of PostgreSQL: rows or values,
-// any number of them, as one parameter, so that the query is planned once. It is
-// passed as a string, which every driver can do.
+// JSON is the placeholder for a JSON text in a query of PostgreSQL. It passes any number of rows or values as one
+// parameter, so that the query is planned once. The parameter is a string, which every driver supports.
 const JSON = "CAST(CAST(? AS text) AS json)"
 
-// OfDriver recognises the well-known drivers by the name of their type. It says
-// false for others, for instance one that wraps a driver for tracing.
+// OfDriver recognises well-known drivers by the name of their type. It returns false for other drivers, such as one
+// that wraps a driver for tracing.
 func OfDriver(db *sql.DB) (Dialect, bool) {
 	switch name := fmt.Sprintf("%T", db.Driver()); name {
 	case "*stdlib.Driver", "*pq.Driver", "pq.Driver":
@@ -80,9 +79,8 @@ func OfDriver(db *sql.DB) (Dialect, bool) {
 	return "", false
 }
 
-// Detect asks the database what it is. version() exists everywhere but on
-// SQLite, so the query never fails, and aborts the transaction it may run in, on
-// the databases where a failed statement does that.
+// Detect determines the dialect by querying the database. Only SQLite has no function version(), so on the databases
+// where a failed statement aborts the surrounding transaction, the query does not fail.
 func Detect(ctx context.Context, c Conn) (Dialect, error) {
 	var version string
 	err := c.QueryRowContext(ctx, "SELECT version()").Scan(&version)
@@ -102,13 +100,13 @@ func Detect(ctx context.Context, c Conn) (Dialect, error) {
 	return "", fmt.Errorf("asking the database for its version: %w", err)
 }
 
-// Resolver finds the dialect of one database once.
+// Resolver determines the dialect of a database once.
 type Resolver struct {
 	known atomic.Value // Dialect
 }
 
-// NewResolver takes the dialect given, or the driver's when it is empty, or
-// leaves it to the first Resolve.
+// NewResolver uses the given dialect or, if that is empty, the driver's. If neither is known, the first Resolve
+// determines it.
 func NewResolver(db DB, given Dialect) *Resolver {
 	r := &Resolver{}
 	if given != "" {
@@ -119,8 +117,8 @@ func NewResolver(db DB, given Dialect) *Resolver {
 	return r
 }
 
-// Resolve returns the dialect. It asks through c, not through the pool, because a
-// caller may hold the pool's only connection.
+// Resolve returns the dialect. It queries through c and not through the pool, because the caller may hold the pool's
+// only connection.
 func (r *Resolver) Resolve(ctx context.Context, c Conn) (Dialect, error) {
 	if d, ok := r.known.Load().(Dialect); ok {
 		if !d.Valid() {

@@ -13,14 +13,14 @@ import (
 	"strings"
 )
 
-// ErrNoTable is in the error of a statement whose table does not exist.
+// ErrNoTable is wrapped by the error of a statement whose table does not exist.
 var ErrNoTable = errors.New("the table does not exist; run the migrations first (Migrate, or rabbitdelay migrate)")
 
-// ErrDenied is in the error of a statement that the database's user may not run.
+// ErrDenied is wrapped by the error of a statement that the database user may not run.
 var ErrDenied = errors.New("the database's user lacks a right; docs/permissions.md lists what each part of a system needs")
 
-// Explain adds ErrNoTable to the error of a statement that missed its table, and
-// ErrDenied to that of one that was refused.
+// Explain wraps the error of a statement with ErrNoTable if its table does not exist, and with ErrDenied if the
+// database user may not run it.
 func Explain(err error) error {
 	for _, known := range []error{ErrNoTable, ErrDenied} {
 		if errors.Is(err, known) {
@@ -45,7 +45,7 @@ func denied(err error) bool {
 		return true
 	}
 	switch mysqlNumber(err) {
-	case 1044, 1142, 1143, 1227: // of a database, a table, a column, an operation
+	case 1044, 1142, 1143, 1227: // for a database, a table, a column, an operation
 		return true
 	}
 	switch sqliteCode(err) & 0xff {
@@ -55,16 +55,14 @@ func denied(err error) bool {
 	return false
 }
 
-// NoTransaction reports whether a statement about a savepoint failed because there is no
-// transaction.
+// NoTransaction reports whether a savepoint statement failed because there is no transaction.
 func NoTransaction(err error) bool {
 	return sqlState(err) == "25P01" || mysqlNumber(err) == 1305
 }
 
-// Transient reports whether the error means that the database undid the
-// transaction, or refused to start it, only because of another one, so that
-// running it again from its start is right: deadlocks, serialization failures,
-// lock timeouts, a busy SQLite file.
+// Transient reports whether the database rolled back the transaction, or refused to start it, only because of another
+// transaction. It is then correct to run it again from the start. Examples are deadlocks, serialization failures, lock
+// timeouts and a busy SQLite file.
 func Transient(err error) bool {
 	switch sqlState(err) {
 	case "40001", "40P01", "55P03": // serialization_failure, deadlock_detected, lock_not_available
@@ -81,8 +79,8 @@ func Transient(err error) bool {
 	return false
 }
 
-// Away reports whether the error means that the database does not answer: it cannot be
-// reached, is starting or stopping, has no connection left, or took too long.
+// Away reports whether the error means that the database is not available: it cannot be reached, is starting or
+// stopping, has no free connection, or took too long.
 func Away(err error) bool {
 	if _, ok := errors.AsType[net.Error](err); ok {
 		return true
@@ -104,11 +102,11 @@ func Away(err error) bool {
 	case 5, 10, 14: // SQLITE_BUSY, SQLITE_IOERR, SQLITE_CANTOPEN
 		return true
 	}
-	return slices.ContainsFunc(chain(err), func(e error) bool { return e.Error() == "invalid connection" }) // of MySQL's driver
+	return slices.ContainsFunc(chain(err), func(e error) bool { return e.Error() == "invalid connection" }) // MySQL
 }
 
-// Refused reports whether the database refuses the values of a statement: a constraint,
-// a type or a trigger does. The same statement fails again until one of those changes.
+// Refused reports whether the database rejects the values of a statement because of a constraint, a type or a trigger.
+// The same statement will fail again until one of these, or the values, change.
 func Refused(err error) bool {
 	switch state := sqlState(err); {
 	case strings.HasPrefix(state, "22"), strings.HasPrefix(state, "23"), state == "P0001": // data exceptions, integrity constraints, RAISE
@@ -139,7 +137,7 @@ func missingTable(err error) bool {
 		strings.Contains(err.Error(), "no such table: rabbitdelay_")
 }
 
-// sqlState is what the PostgreSQL drivers offer as a method.
+// sqlState returns the SQLSTATE of an error of the PostgreSQL drivers, which provide it by a method.
 func sqlState(err error) string {
 	var e interface{ SQLState() string }
 	if errors.As(err, &e) {
@@ -148,9 +146,8 @@ func sqlState(err error) string {
 	return ""
 }
 
-// mysqlNumber reads the number from the text, "Error 1213 (40001): …". The
-// driver has it in a field only, which cannot be reached without importing the
-// driver.
+// mysqlNumber parses the error number from a text such as "Error 1213 (40001): …". The driver provides the number only
+// in a field, which cannot be accessed without importing the driver.
 func mysqlNumber(err error) int {
 	for _, e := range chain(err) {
 		rest, ok := strings.CutPrefix(e.Error(), "Error ")
@@ -168,8 +165,8 @@ func mysqlNumber(err error) int {
 	return 0
 }
 
-// sqliteCode returns the extended result code of modernc.org/sqlite, or the
-// primary one by the text that every SQLite driver takes from the library.
+// sqliteCode returns the extended result code of modernc.org/sqlite. For other SQLite drivers it returns the primary
+// code, by the text that they take from the library.
 func sqliteCode(err error) int {
 	for _, e := range chain(err) {
 		text := e.Error()
@@ -186,7 +183,7 @@ func sqliteCode(err error) int {
 	return 0
 }
 
-// chain lists err and all that it wraps.
+// chain lists err and all errors that it wraps.
 func chain(err error) []error {
 	if err == nil {
 		return nil

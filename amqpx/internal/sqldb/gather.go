@@ -9,34 +9,32 @@ import (
 	"sync"
 )
 
-// Gather runs callers that come at the same time in one transaction, so that
-// they share its round trips and its wait for the disk. Nobody waits for company:
-// while a transaction is on its way, those who arrive form the next one.
+// Gather runs concurrent callers in one transaction, so that they share its round trips and its wait for the disk. No
+// caller waits for others to arrive: callers that arrive while a transaction is running form the next one.
 //
-// A transaction that fails, for whatever reason, is undone, and each of its
-// callers runs alone. So one caller's failure is never another's.
+// A transaction that fails for any reason is rolled back, and each of its callers is run in a transaction of its own.
+// So the failure of one caller never affects another.
 type Gather[T any] struct {
 	db       DB
 	opts     *sql.TxOptions
-	most     int // callers in one transaction
+	most     int // maximum number of callers in one transaction
 	together func(ctx context.Context, tx Tx, items []T) error
 
 	mu      sync.Mutex
 	waiting []*member[T]
-	running int // transactions on their way
+	running int // number of running transactions
 }
 
-// How many transactions of one Gather run at once: while one commits, another
-// works. More than two have fewer callers each, and cost more than they saved
-// where that was measured (two cores, client and database together), except when
-// as many callers wait as one can have.
+// How many transactions of one Gather run concurrently. While one commits, another does its work. More than two have
+// fewer callers each, and in a measurement with two cores for both client and database they cost more than they saved,
+// except when at least as many callers are waiting as fit into one transaction.
 const (
 	lanes     = 2
 	mostLanes = 4
 )
 
-// NewGather makes a Gather whose transactions are of at most so many callers.
-// together does the work of all items; it may run again, as fn of Transact.
+// NewGather returns a Gather with at most the given number of callers in each transaction. The function together does
+// the work of all items. It may be run again, like the fn of Transact.
 func NewGather[T any](db DB, opts *sql.TxOptions, most int, together func(ctx context.Context, tx Tx, items []T) error) *Gather[T] {
 	return &Gather[T]{db: db, opts: opts, most: most, together: together}
 }
@@ -45,13 +43,13 @@ func NewGather[T any](db DB, opts *sql.TxOptions, most int, together func(ctx co
 type member[T any] struct {
 	ctx   context.Context
 	item  T
-	group []*member[T]  // those that it leads, itself the first
-	lead  chan struct{} // closed when it has a group
-	done  chan bool     // whether the transaction in which it was was committed
+	group []*member[T]  // the callers that it leads, beginning with itself
+	lead  chan struct{} // closed when group is set
+	done  chan bool     // reports whether the transaction that contained it was committed
 }
 
-// Do commits the item together with others, or else returns what alone returns.
-// The transaction ends when the context of one of its callers ends.
+// Do commits the item together with other callers' items, or returns the result of alone. The transaction is cancelled
+// when the context of one of its callers ends.
 func (g *Gather[T]) Do(ctx context.Context, item T, alone func() error) error {
 	m := &member[T]{ctx: ctx, item: item, lead: make(chan struct{}), done: make(chan bool, 1)}
 	g.mu.Lock()
@@ -82,13 +80,12 @@ func (g *Gather[T]) Do(ctx context.Context, item T, alone func() error) error {
 			if g.leave(m) {
 				return ctx.Err()
 			}
-			left = nil // it is in a transaction, which ends now
+			left = nil // it is in a transaction, which is being cancelled
 		}
 	}
 }
 
-// appoint makes the first who waits the leader of the next transaction. The
-// caller holds the lock.
+// appoint makes the first waiting caller the leader of the next transaction. The caller holds the lock.
 func (g *Gather[T]) appoint() {
 	n := min(len(g.waiting), g.most)
 	leader := g.waiting[0]
@@ -97,7 +94,7 @@ func (g *Gather[T]) appoint() {
 	close(leader.lead)
 }
 
-// next passes a lane on.
+// next starts the next transaction in place of one that has ended, if callers are waiting.
 func (g *Gather[T]) next() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -108,8 +105,8 @@ func (g *Gather[T]) next() {
 	}
 }
 
-// may reports whether so many transactions may run, one of them with callers that
-// wait now. The caller holds the lock.
+// may reports whether the given number of transactions may run, if one of them takes the callers that wait now. The
+// caller holds the lock.
 func (g *Gather[T]) may(running int) bool {
 	switch n := len(g.waiting); {
 	case running <= lanes:
@@ -130,16 +127,16 @@ func (g *Gather[T]) leave(m *member[T]) bool {
 	return i >= 0
 }
 
-// runAlone is for a leader without followers.
+// runAlone runs a leader without followers.
 func (g *Gather[T]) runAlone(alone func() error) error {
-	defer g.next() // also when alone panics
+	defer g.next() // even if alone panics
 	return alone()
 }
 
-// run commits the group's items, and reports whether it did.
+// run commits the group's items, and reports whether it succeeded.
 func (g *Gather[T]) run(group []*member[T]) (committed bool) {
 	defer func() {
-		// Also when the goroutine ends in between.
+		// This runs even if the goroutine ends early.
 		for _, m := range group[1:] {
 			m.done <- committed
 		}
@@ -161,8 +158,7 @@ func (g *Gather[T]) run(group []*member[T]) (committed bool) {
 	return Transact(ctx, g.db, g.opts, func(tx Tx) error { return g.safely(ctx, tx, items) }) == nil
 }
 
-// safely turns a panic into an error: it happens again where it belongs, when
-// its item runs alone.
+// safely converts a panic into an error. The panic happens again in the right goroutine when the item is run alone.
 func (g *Gather[T]) safely(ctx context.Context, tx Tx, items []T) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -172,5 +168,5 @@ func (g *Gather[T]) safely(ctx context.Context, tx Tx, items []T) (err error) {
 	return g.together(ctx, tx, items)
 }
 
-// ErrApart is for together to return when the items cannot go together.
+// ErrApart is returned by together if the items cannot be processed together.
 var ErrApart = errors.New("each of these must run alone")

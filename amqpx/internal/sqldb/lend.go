@@ -10,7 +10,7 @@ import (
 	"reflect"
 )
 
-// ErrLent is the error of a Commit or Rollback of a transaction that is shared.
+// ErrLent is returned by Commit and Rollback of a transaction that is shared.
 var ErrLent = errors.New("this transaction is shared with other messages, and ends with their handler; return an error to undo it")
 
 // lender is a Tx of another package that can be lent.
@@ -18,8 +18,8 @@ type lender interface {
 	Lend(ctx context.Context) (lent Tx, ended func() bool)
 }
 
-// Lend runs do with a transaction that does what t does, and that do cannot end: its Commit and
-// Rollback are ErrLent. Lend returns an error if do tried to.
+// Lend runs do with a transaction that executes its statements in t but that do cannot end, because its Commit and
+// Rollback return ErrLent. Lend returns an error if do tried to end it.
 func Lend(ctx context.Context, t Tx, do func(Tx) error) error {
 	if own, ok := t.(lender); ok {
 		lent, ended := own.Lend(ctx)
@@ -36,11 +36,11 @@ func Lend(ctx context.Context, t Tx, do func(Tx) error) error {
 	c := &lentConn{tx: own.tx}
 	db := sql.OpenDB(lentConnector{c})
 	defer func() { _ = db.Close() }()
-	lent, err := db.BeginTx(context.WithoutCancel(ctx), nil) // which ends here, whatever ends ctx
+	lent, err := db.BeginTx(context.WithoutCancel(ctx), nil) // it ends with this function, even if ctx ends earlier
 	if err != nil {
 		return fmt.Errorf("sharing a transaction: %w", err)
 	}
-	defer func() { _ = lent.Rollback() }() // also closes the statements and rows that do has left open
+	defer func() { _ = lent.Rollback() }() // also closes statements and rows that do has left open
 	err = do(tx{conn{lent}, lent})
 	if err == nil && c.ended {
 		err = ErrLent
@@ -48,7 +48,7 @@ func Lend(ctx context.Context, t Tx, do func(Tx) error) error {
 	return err
 }
 
-// lentConnector has one connection.
+// lentConnector is a connector with a single connection.
 type lentConnector struct{ c *lentConn }
 
 func (l lentConnector) Connect(context.Context) (driver.Conn, error) { return l.c, nil }
@@ -58,8 +58,7 @@ type lentDriver struct{}
 
 func (lentDriver) Open(string) (driver.Conn, error) { return nil, ErrLent }
 
-// lentConn is the driver's side of a transaction that is lent: it runs every statement in the
-// transaction it was lent from.
+// lentConn is the driver connection of a lent transaction. It executes every statement in the original transaction.
 type lentConn struct {
 	tx    *sql.Tx
 	ended bool
@@ -77,18 +76,18 @@ var _ interface {
 func (c *lentConn) Begin() (driver.Tx, error)                                    { return c, nil }
 func (c *lentConn) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) { return c, nil }
 func (c *lentConn) Close() error                                                 { return nil }
-func (c *lentConn) CheckNamedValue(*driver.NamedValue) error                     { return nil } // the driver does
+func (c *lentConn) CheckNamedValue(*driver.NamedValue) error                     { return nil } // checked later
 func (c *lentConn) Prepare(query string) (driver.Stmt, error) {
 	return c.PrepareContext(context.Background(), query)
 }
 
-// Commit does not commit.
+// Commit returns ErrLent without committing.
 func (c *lentConn) Commit() error {
 	c.ended = true
 	return ErrLent
 }
 
-// Rollback does not roll back.
+// Rollback returns ErrLent without rolling back.
 func (c *lentConn) Rollback() error {
 	c.ended = true
 	return ErrLent
@@ -110,7 +109,7 @@ func (c *lentConn) QueryContext(ctx context.Context, query string, args []driver
 	return lentRowsOf(c.tx.QueryContext(ctx, query, given(args)...))
 }
 
-// given are arguments as the caller gave them.
+// given returns the arguments in the form in which the caller passed them.
 func given(args []driver.NamedValue) []any {
 	out := make([]any, len(args))
 	for i, a := range args {
@@ -132,7 +131,7 @@ var _ interface {
 } = lentStmt{}
 
 func (s lentStmt) Close() error                               { return s.s.Close() }
-func (s lentStmt) NumInput() int                              { return -1 } // the driver counts
+func (s lentStmt) NumInput() int                              { return -1 } // the original driver counts them
 func (s lentStmt) CheckNamedValue(*driver.NamedValue) error   { return nil }
 func (s lentStmt) Exec([]driver.Value) (driver.Result, error) { return nil, driver.ErrSkip }
 func (s lentStmt) Query([]driver.Value) (driver.Rows, error)  { return nil, driver.ErrSkip }
@@ -145,12 +144,12 @@ func (s lentStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (d
 	return lentRowsOf(s.s.QueryContext(ctx, given(args)...))
 }
 
-// lentRows are rows of the transaction that was lent, as a driver's.
+// lentRows presents rows of the original transaction as a driver's rows.
 type lentRows struct {
 	rows    *sql.Rows
 	columns []string
 	types   []*sql.ColumnType
-	values  []any // pointers to what Scan reads
+	values  []any // pointers that Scan fills
 }
 
 func lentRowsOf(rows *sql.Rows, err error) (driver.Rows, error) {
@@ -188,7 +187,7 @@ func (r *lentRows) Next(dest []driver.Value) error {
 	return nil
 }
 
-// ColumnTypeDatabaseTypeName is the driver's.
+// ColumnTypeDatabaseTypeName returns the original driver's value.
 func (r *lentRows) ColumnTypeDatabaseTypeName(i int) string {
 	if i < len(r.types) {
 		return r.types[i].DatabaseTypeName()
@@ -196,7 +195,7 @@ func (r *lentRows) ColumnTypeDatabaseTypeName(i int) string {
 	return ""
 }
 
-// ColumnTypeScanType is the driver's.
+// ColumnTypeScanType returns the original driver's value.
 func (r *lentRows) ColumnTypeScanType(i int) reflect.Type {
 	if i < len(r.types) {
 		return r.types[i].ScanType()
@@ -204,7 +203,7 @@ func (r *lentRows) ColumnTypeScanType(i int) reflect.Type {
 	return reflect.TypeFor[any]()
 }
 
-// ColumnTypeNullable is the driver's.
+// ColumnTypeNullable returns the original driver's value.
 func (r *lentRows) ColumnTypeNullable(i int) (nullable, ok bool) {
 	if i < len(r.types) {
 		return r.types[i].Nullable()

@@ -13,10 +13,9 @@ import (
 	"time"
 )
 
-// Migrations are the versions of one component's tables. Files holds
-// migrations/<dialect>/<version>_<name>.sql; statements end with a semicolon at
-// the end of a line. Each statement must be harmless when it is repeated,
-// because MySQL commits every one of them by itself.
+// Migrations has the schema versions of one component's tables. Files contains
+// migrations/<dialect>/<version>_<name>.sql, in which each statement ends with a semicolon at the end of a line. Each
+// statement must be safe to repeat, because MySQL commits every statement on its own.
 type Migrations struct {
 	Component string
 	Files     fs.FS
@@ -58,9 +57,8 @@ func (m Migrations) load(d Dialect) ([]migration, error) {
 	return list, nil
 }
 
-// Script is the SQL that Migrate would run on an empty database, with the
-// records of it, for a team's own migration tool. It is empty for an unknown
-// dialect.
+// Script returns the SQL that Migrate would run on an empty database, including the statements that record the
+// versions, for use with a separate migration tool. It returns an empty string for an unknown dialect.
 func (m Migrations) Script(d Dialect) string {
 	list, err := m.load(d)
 	if err != nil {
@@ -80,9 +78,8 @@ func (m Migrations) Script(d Dialect) string {
 	return b.String()
 }
 
-// Migrate brings the component's tables to the newest version. Processes that do
-// it at the same time wait for each other; when there is nothing to do it only
-// reads.
+// Migrate migrates the component's tables to the newest version. Concurrent processes wait for each other. If nothing
+// has to be done, Migrate only reads.
 func (m Migrations) Migrate(ctx context.Context, db DB) error {
 	conn, err := db.Session(ctx)
 	if err != nil {
@@ -106,16 +103,16 @@ func (m Migrations) Migrate(ctx context.Context, db DB) error {
 	return nil
 }
 
-// lockID is an arbitrary number that no other program is likely to lock.
+// lockID is an arbitrary number that other programs are unlikely to lock.
 const lockID = 0x7261626269746474
 
-// locked applies what is pending while no other process does. PostgreSQL and
-// SQLite do it in one transaction; MySQL cannot, and holds a named lock.
+// locked applies the pending migrations while holding a lock against other processes. PostgreSQL and SQLite do this in
+// one transaction. MySQL cannot, so it holds a named lock.
 func (m Migrations) locked(ctx context.Context, conn Conn, d Dialect, list []migration) (err error) {
 	begin, end, undo := "BEGIN", "COMMIT", "ROLLBACK"
 	switch d {
 	case MySQL:
-		// The lock's name is global to the server, the tables are the database's.
+		// The name of the lock is global to the server, so it includes the database.
 		const name = "CONCAT('rabbitdelay:', LEFT(SHA2(DATABASE(), 256), 32))"
 		var got sql.NullInt64
 		if err := conn.QueryRowContext(ctx, "SELECT GET_LOCK("+name+", 60)").Scan(&got); err != nil {
@@ -135,8 +132,8 @@ func (m Migrations) locked(ctx context.Context, conn Conn, d Dialect, list []mig
 	}
 	defer func() {
 		if err != nil {
-			// The caller's context may be what failed; the connection goes back
-			// to the pool and must not be left in a transaction.
+			// The caller's context may have caused the error. The connection returns to the pool and must not be left
+			// in a transaction.
 			_, _ = conn.ExecContext(context.WithoutCancel(ctx), undo)
 		}
 	}()
@@ -167,7 +164,7 @@ func (m Migrations) locked(ctx context.Context, conn Conn, d Dialect, list []mig
 	return err
 }
 
-// beginBusy waits for SQLite's one writer also where no busy_timeout is set.
+// beginBusy waits for SQLite's single writer, even if no busy_timeout is set.
 func beginBusy(ctx context.Context, conn Conn, begin string) error {
 	for {
 		_, err := conn.ExecContext(ctx, begin)
@@ -205,7 +202,7 @@ func (m Migrations) pending(ctx context.Context, conn Conn, d Dialect, list []mi
 	return todo, rows.Err()
 }
 
-// statements splits a file at semicolons that end a line.
+// statements splits a file at semicolons at the end of a line.
 func statements(text string) []string {
 	var list []string
 	for s := range strings.SplitSeq(text+"\n", ";\n") {

@@ -7,13 +7,13 @@ import (
 	"reflect"
 )
 
-// Errors of what was left out.
+// Errors for missing arguments.
 var (
 	ErrNoExecutor = errors.New("the executor is nil; pass the transaction with which the change is to commit, or schedule.NoTx to run outside of one, on the store's own database")
 	ErrNoDatabase = errors.New("the database is nil; pass the *sql.DB that was opened")
 )
 
-// nowhere stands for an executor or a database that is nil.
+// nowhere stands in for a nil executor or database.
 type nowhere struct{ err error }
 
 func (n nowhere) ExecContext(context.Context, string, ...any) (sql.Result, error) { return nil, n.err }
@@ -22,7 +22,7 @@ func (n nowhere) QueryContext(context.Context, string, ...any) (*sql.Rows, error
 
 func (n nowhere) BeginTx(context.Context, *sql.TxOptions) (*sql.Tx, error) { return nil, n.err }
 
-// IsNil reports whether there is nothing in an interface, or a nil pointer.
+// IsNil reports whether an interface is nil or contains a nil pointer.
 func IsNil(x any) bool {
 	v := reflect.ValueOf(x)
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()

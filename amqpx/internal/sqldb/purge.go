@@ -5,24 +5,23 @@ import (
 	"fmt"
 )
 
-// MaxPurge is the largest batch of Purge.
+// MaxPurge is the maximum batch size of Purge.
 const MaxPurge = 100_000
 
-// Expired names the rows that a purge deletes.
+// Expired describes the rows that a purge deletes.
 type Expired struct {
 	Table string
 	Key   string // the columns of the primary key
-	Where string // with placeholders for Args
+	Where string // has placeholders for Args
 	Args  []any
 	Order string // the columns of the index that Where uses
-	// Unlocked: nobody changes such rows, so that nobody needs the right to, which
-	// PostgreSQL asks of whoever locks one.
+	// Unlocked means that the rows are not locked before they are deleted, because no transaction changes such rows.
+	// PostgreSQL requires an additional permission for locking a row.
 	Unlocked bool
 }
 
-// Purge deletes the rows batch by batch, each in a transaction of its own, until
-// a batch is not full. Rows that somebody has locked are left for the next time
-// where the database can skip them.
+// Purge deletes rows in batches, each in its own transaction, until a batch is not full. On databases that can skip
+// locked rows, locked rows are left for the next purge.
 func Purge(ctx context.Context, db DB, d Dialect, e Expired, batch int) (int64, error) {
 	if batch < 1 || batch > MaxPurge {
 		return 0, fmt.Errorf("purging %s: batch is %d, expected 1 to %d", e.Table, batch, MaxPurge)

@@ -10,20 +10,19 @@ import (
 	"time"
 )
 
-// tries is how often Transact runs a transaction that the database undid only
-// because of another one, before it gives the error to its caller.
+// tries is how often Transact runs a transaction that the database rolled back only because of another one, before it
+// returns the error to its caller.
 const tries = 8
 
-// ErrCommit is in the error of a commit whose outcome is unknown.
+// ErrCommit is wrapped by the error of a commit whose outcome is unknown.
 var ErrCommit = errors.New("commit failed, its outcome is unknown")
 
-// ErrRolledBack is in the error of a Commit that has surely committed nothing.
+// ErrRolledBack is wrapped by the error of a commit that has certainly committed nothing.
 var ErrRolledBack = errors.New("rolled back before the commit")
 
-// Transact runs fn in a transaction and commits it. It runs fn again when the
-// database undid the transaction because of another one. A panic in fn rolls
-// back and goes on. The error of a commit whose outcome is unknown has ErrCommit
-// in it.
+// Transact runs fn in a transaction and commits it. It runs fn again if the database rolled back the transaction
+// because of another one. If fn panics, Transact rolls back and the panic continues. The error of a commit whose
+// outcome is unknown wraps ErrCommit.
 func Transact(ctx context.Context, db DB, opts *sql.TxOptions, fn func(Tx) error) error {
 	pause := 2 * time.Millisecond
 	for try := 1; ; try++ {
@@ -31,8 +30,7 @@ func Transact(ctx context.Context, db DB, opts *sql.TxOptions, fn func(Tx) error
 		if err == nil || try == tries || !Transient(err) || ctx.Err() != nil {
 			return err
 		}
-		// Two transactions that met in a deadlock would meet again without the
-		// random part.
+		// Without the random part, two transactions that deadlocked would meet again.
 		timer := time.NewTimer(pause/2 + rand.N(pause))
 		select {
 		case <-timer.C:
@@ -52,20 +50,20 @@ func once(ctx context.Context, db DB, opts *sql.TxOptions, fn func(Tx) error) (e
 	committed := false
 	defer func() {
 		if !committed {
-			// Also on a panic, which goes on after this.
+			// This also runs on a panic, which then continues.
 			_ = tx.Rollback(ctx)
 		}
 	}()
 	if err := fn(tx); err != nil {
 		return err
 	}
-	committed = true // or unknown: a rollback can change neither
+	committed = true // or the outcome is unknown; a rollback cannot change either
 	err = tx.Commit(ctx)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, sql.ErrTxDone) && ctx.Err() != nil:
-		return fmt.Errorf("%w: %w", ErrRolledBack, ctx.Err()) // by database/sql
+		return fmt.Errorf("%w: %w", ErrRolledBack, ctx.Err()) // database/sql rolled it back
 	case errors.Is(err, sql.ErrTxDone):
 		return errors.New("commit: the handler ended the transaction itself; leave that to the caller of the handler")
 	case Transient(err), errors.Is(err, ErrRolledBack):
@@ -76,8 +74,8 @@ func once(ctx context.Context, db DB, opts *sql.TxOptions, fn func(Tx) error) (e
 	return fmt.Errorf("%w: %w", ErrCommit, err)
 }
 
-// aborted reports whether err is a PostgreSQL driver's for a commit that became a
-// rollback, because a statement had failed before.
+// aborted reports whether err is a PostgreSQL driver's error for a commit that became a rollback because a statement
+// had failed before.
 func aborted(err error) bool {
 	text := err.Error()
 	return strings.Contains(text, "commit unexpectedly resulted in rollback") || // pgx

@@ -1,6 +1,6 @@
-// Package table knows which AMQP tables the library can write and read again. It knows
-// the encoding of headers and nothing else of messages, and no broker.
+// Package table determines which AMQP tables amqp091 can write and read again. It knows the encoding of headers, but no
+// other part of a message, and no broker.
 //
-//   - measure.go: whether a table can be written
-//   - reader.go: hands messages on whose headers the library cannot read
+//   - measure.go: checks whether a table can be written
+//   - reader.go: presents messages whose headers amqp091 cannot read
 package table

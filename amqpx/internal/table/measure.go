@@ -10,30 +10,30 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// amqp091 reads no table that is nested deeper or that has more elements: it ends the
-// connection at every delivery.
+// Limits of tables that amqp091 can read. It ends the connection at every delivery of a message with a table that is
+// nested deeper or has more elements.
 const (
 	MaxDepth    = 32
 	MaxElements = 8192
 )
 
-// Measure adds up the bytes that amqp091 writes for a table, and stops at the first
-// value that cannot be written, or read again.
+// Measure computes how many bytes amqp091 writes for a table. It stops at the first value that cannot be written or
+// that could not be read again.
 type Measure struct {
 	Size int // so far
-	Most int // that Size may be; 0 for no limit
+	Most int // upper limit of Size; 0 for no limit
 	Err  error
-	name string // of the header that is measured
+	name string // the header that is being measured
 }
 
-// Failf records why the table cannot be written, unless there is a reason already.
+// Failf records why the table cannot be written, unless a reason is already recorded.
 func (m *Measure) Failf(format string, args ...any) {
 	if m.Err == nil {
 		m.Err = fmt.Errorf(format, args...)
 	}
 }
 
-// Add counts n bytes. What is too long ends the walk: a table may contain itself.
+// Add counts n bytes. Exceeding the limit ends the walk, because a table may contain itself.
 func (m *Measure) Add(n int) {
 	if m.Size += n; m.Most > 0 && m.Size > m.Most {
 		m.Failf("more than %d bytes, the most that a message may have: large data belongs in the body", m.Most)
@@ -54,7 +54,7 @@ func (m *Measure) field(name string, v any, depth int) {
 	m.Value(v, depth)
 }
 
-// Table measures a table that has depth tables or arrays around it.
+// Table measures a table inside depth other tables or arrays.
 func (m *Measure) Table(t amqp.Table, depth int) {
 	m.container(len(t), depth)
 	for name, v := range t {
@@ -65,7 +65,7 @@ func (m *Measure) Table(t amqp.Table, depth int) {
 	}
 }
 
-// container measures what a table or an array has beside its elements.
+// container measures a table or an array without its elements.
 func (m *Measure) container(elements, depth int) {
 	m.Add(4)
 	switch {
@@ -76,7 +76,7 @@ func (m *Measure) container(elements, depth int) {
 	}
 }
 
-// Value measures a value that has depth tables or arrays around it.
+// Value measures a value inside depth tables or arrays.
 func (m *Measure) Value(v any, depth int) {
 	m.Add(1)
 	switch v := v.(type) {
@@ -113,15 +113,15 @@ func (m *Measure) Value(v any, depth int) {
 	}
 }
 
-// finite refuses what Erlang has no number for.
+// finite rejects values that Erlang's floats cannot represent.
 func (m *Measure) finite(f float64) {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		m.Failf("%q has the value %v; expected a finite number: RabbitMQ ends the connection over others", m.name, f)
 	}
 }
 
-// Wide returns a header's value with every int in it as an int64. amqp091 writes an
-// int in 32 bits and cuts off what is above. What has none is not copied.
+// Wide returns a header's value with every int converted to an int64. amqp091 writes an int as 32 bits and drops the
+// higher bits. A value that contains no int is returned without copying it.
 func Wide(v any) any {
 	w, _ := widened(v)
 	return w

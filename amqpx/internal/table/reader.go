@@ -11,54 +11,51 @@ import (
 	"sync/atomic"
 )
 
-// Headers of a message that amqp091 cannot read, as a Reader shows it.
+// Headers of a message whose own headers amqp091 cannot read, as a Reader presents it.
 const (
-	HeaderUnreadable = "rabbitdelay-unreadable"  // string: why
+	HeaderUnreadable = "rabbitdelay-unreadable"  // string: the reason
 	HeaderRaw        = "rabbitdelay-raw-headers" // bytes: the headers as the broker sent them
 )
 
-// OwnPrefix begins the names of the headers that rabbitdelay writes.
+// OwnPrefix is the prefix of the names of rabbitdelay's own headers.
 const OwnPrefix = "rabbitdelay-"
 
-// Reader is a connection below amqp091, which ends the connection over headers that it cannot
-// read (nested too deep, too many, or longer than a frame), again at each delivery. It
-// hands such a message on with other headers: those that rabbitdelay and the broker
-// wrote, HeaderUnreadable and HeaderRaw. So it can be seen, put back, and set aside.
-// What the broker has stays as it is.
+// Reader is a connection below amqp091. amqp091 ends the connection when it receives headers that it cannot read,
+// because they are nested too deeply, too many or longer than a frame, and it does so again at each redelivery. Reader
+// replaces the headers of such a message by the ones that rabbitdelay and the broker wrote, HeaderUnreadable and
+// HeaderRaw. The message can then be inspected, put back, or dead-lettered. The message on the broker does not change.
 type Reader struct {
 	net.Conn
 
 	in       *bufio.Reader
-	pass     int64         // bytes of the current frame that go on as they are
-	instead  []byte        // of a frame: goes on before anything else
-	frameMax atomic.Uint32 // that was agreed on; 0 before, and for none
+	pass     int64         // bytes of the current frame to be passed on unchanged
+	instead  []byte        // replaces a frame, and is returned before anything else
+	frameMax atomic.Uint32 // as negotiated; 0 before that, and for no limit
 }
 
-// readBuffer is what one system call reads at most; a header frame that is not whole
-// in it is copied.
+// readBuffer is the maximum size of one read from the connection. A header frame that is only partly in the buffer is
+// copied.
 const readBuffer = 32 << 10
 
-// maxHeaderFrame bounds what is held of a header frame. RabbitMQ's frame_max is 128 KiB
-// by default.
+// maxHeaderFrame is the largest header frame that is buffered and checked. RabbitMQ's frame_max is 128 KiB by default.
 const maxHeaderFrame = 1 << 20
 
-// Frames of AMQP.
+// AMQP frame types and sizes.
 const (
 	frameHeader   = 2
 	frameHead     = 7 // type, channel, size
 	frameOverhead = frameHead + 1
 )
 
-// NewReader returns a Reader of c.
+// NewReader returns a Reader that reads from c.
 func NewReader(c net.Conn) *Reader {
 	return &Reader{Conn: c, in: bufio.NewReaderSize(c, readBuffer)}
 }
 
-// SetFrameMax records the largest frame on which client and broker have agreed, in bytes; 0
-// for no limit. It may be called while Read runs.
+// SetFrameMax sets the negotiated maximum frame size in bytes; 0 means no limit. It may be called while Read runs.
 func (c *Reader) SetFrameMax(size int) { c.frameMax.Store(uint32(size)) }
 
-// Read returns what has come. It waits for more only while it has nothing.
+// Read returns the data that has arrived. It waits for data only if it has none to return.
 func (c *Reader) Read(p []byte) (n int, err error) {
 	for n < len(p) && err == nil {
 		var m int
@@ -79,7 +76,7 @@ func (c *Reader) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// more reports whether the next step needs to wait for nothing.
+// more reports whether the next step can run without waiting for data.
 func (c *Reader) more() bool {
 	have := c.in.Buffered()
 	if c.pass > 0 || have < frameHead {
@@ -91,10 +88,10 @@ func (c *Reader) more() bool {
 
 func frameSize(head []byte) int { return int(binary.BigEndian.Uint32(head[3:])) + frameOverhead }
 
-// next looks at the frames that have come, and decides how they go on.
+// next examines the frames that have arrived, and decides whether to pass them on unchanged.
 func (c *Reader) next() error {
 	have, err := c.in.Peek(max(frameHead, c.in.Buffered()))
-	if len(have) < frameHead { // no frame, or the end
+	if len(have) < frameHead { // not a whole frame head, or the end of the data
 		c.pass = int64(len(have))
 		if len(have) > 0 {
 			return nil
@@ -116,8 +113,8 @@ func (c *Reader) next() error {
 	return nil
 }
 
-// header takes a header frame whole, and decides how it goes on. What there is of one
-// that is cut off goes on as it is: the next Read finds the end.
+// header reads a whole header frame and decides whether to pass it on unchanged. If the frame is truncated, the
+// available bytes are passed on unchanged, and the next Read returns the error.
 func (c *Reader) header(size int) {
 	frame := make([]byte, size)
 	n, err := io.ReadFull(c.in, frame)
@@ -130,7 +127,7 @@ func (c *Reader) header(size int) {
 	}
 }
 
-// readable returns the frame to hand on instead of a header frame; nil for that itself.
+// readable returns the replacement for a header frame; nil if the frame can be passed on unchanged.
 func (c *Reader) readable(frame []byte) []byte {
 	headers, ok := headersOf(frame)
 	if !ok {
@@ -147,7 +144,7 @@ func (c *Reader) readable(frame []byte) []byte {
 	return rewritten(frame, headers[:len(headers)-len(rest)], rest, limit, err)
 }
 
-// headersOf returns a header frame from its table of headers on.
+// headersOf returns the part of a header frame that begins with its headers table.
 func headersOf(frame []byte) (from []byte, ok bool) {
 	const fixed, contentType, contentEncoding, headers = 14, 1 << 15, 1 << 14, 1 << 13
 	payload := frame[frameHead : len(frame)-1]
@@ -168,10 +165,10 @@ func headersOf(frame []byte) (from []byte, ok bool) {
 	return from, flags&headers != 0
 }
 
-// maxKept bounds the headers that a message keeps that cannot be read.
+// maxKept limits the size of the headers that are kept of a message whose headers cannot be read.
 const maxKept = 8 << 10
 
-// rewritten is a header frame with other headers than those given, which rest follows.
+// rewritten returns a header frame in which other headers replace the given ones. The rest of the frame follows them.
 func rewritten(frame, headers, rest []byte, limit int, why error) []byte {
 	out := append(make([]byte, 0, len(frame)+512), frame[:len(frame)-1-len(rest)-len(headers)]...)
 	table, most := len(out), maxKept
@@ -201,7 +198,7 @@ func rewritten(frame, headers, rest []byte, limit int, why error) []byte {
 	return out
 }
 
-// kept reports whether rabbitdelay reads a header of a message that cannot be read.
+// kept reports whether a header is kept although the message's headers cannot be read.
 func kept(name string) bool {
 	switch name {
 	case HeaderUnreadable, HeaderRaw, OwnPrefix + "reason":
@@ -216,7 +213,7 @@ func appendField(b []byte, name string, kind byte, value []byte) []byte {
 	return append(b, value...)
 }
 
-// Why headers cannot be read.
+// The reasons why headers cannot be read.
 var (
 	errDeepHeaders   = fmt.Errorf("headers nested deeper than %d levels", MaxDepth)
 	errManyHeaders   = fmt.Errorf("headers with more than %d elements in a table or an array", MaxElements)
@@ -224,11 +221,11 @@ var (
 	errBrokenHeaders = errors.New("headers that are malformed, or have a value of an unknown type")
 )
 
-// widths has, for each type of a value, how many bytes it takes, and one more.
+// widths has the encoded size of each value type in bytes, including the byte for the type itself.
 var widths = [256]byte{'V': 1, 't': 2, 'b': 2, 'B': 2, 's': 3, 'u': 3, 'I': 5, 'i': 5, 'f': 5, 'D': 6, 'l': 9, 'd': 9, 'T': 9}
 
-// skipTable returns what follows an encoded table, and why amqp091 could not read it.
-// It is nil where nothing tells.
+// skipTable returns the bytes that follow an encoded table, and the reason why amqp091 could not read the table. The
+// bytes are nil if the end of the table is unknown.
 func skipTable(b []byte, depth int) (rest []byte, err error) {
 	return skipContainer(b, depth, skipField)
 }
@@ -282,7 +279,7 @@ func skipValue(b []byte, depth int) (rest []byte, err error) {
 	return b[n:], nil
 }
 
-// cutLong cuts off what has its length before it. Rest is nil if there is less.
+// cutLong splits off a value that is preceded by its length. The rest is nil if there are too few bytes.
 func cutLong(b []byte) (content, rest []byte) {
 	if len(b) < 4 {
 		return nil, nil

@@ -1,5 +1,5 @@
-// Package units recognises instants and durations whose number was given in the wrong unit, such as seconds that were
-// read as milliseconds.
+// Package units detects times and durations whose number was given in the wrong unit, such as seconds that were read as
+// milliseconds.
 package units
 
 import (
@@ -9,14 +9,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// What was meant lies between these, in seconds: from 2001 to the year 5138. In milliseconds they are the instants
-// that the table of tasks refuses as well.
+// The range of times that are plausible, in seconds: from 2001 to the year 5138. As milliseconds, the same numbers are
+// the times that the tasks table also rejects.
 const (
 	firstSecond = 1_000_000_000
 	lastSecond  = 100_000_000_000
 )
 
-// Instant returns why t cannot be what its author meant, and what that may have been; "" for nothing.
+// Instant returns why t is probably not the intended time and what may have been intended; "" if t is plausible.
 func Instant(t time.Time) string {
 	s, ms := t.Unix(), t.UnixMilli()
 	switch {
@@ -32,8 +32,8 @@ func Instant(t time.Time) string {
 
 func written(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// Duration returns why d cannot be what its author meant; "" for nothing. A duration that was computed may be a few
-// microseconds, so only what is shorter is certainly a number without its unit.
+// Duration returns why d is probably not the intended duration; "" if d is plausible. A computed duration may be a few
+// microseconds, so only a shorter one is certain to be a number without a unit.
 func Duration(d time.Duration) string {
 	if d == 0 || d.Abs() >= time.Microsecond {
 		return ""

@@ -56,8 +56,8 @@ func Dial(ctx, over context.Context, cfg Config, role string) (*amqp.Connection,
 	}
 }
 
-// Open makes one connection to the node of a URL. It does not reconnect. Writes are buffered, and frames that amqp091
-// cannot read are converted before it sees them. The name of the connection is Config.Name, followed by the role if it
+// Open makes one connection to the node of a URL. It does not reconnect. Writes are buffered, and headers that amqp091
+// cannot read are replaced before it sees them. The name of the connection is Config.Name, followed by the role if it
 // is not empty. The connection is cut when over ends.
 func Open(ctx, over context.Context, cfg Config, rawURL, role string) (conn *amqp.Connection, err error) {
 	uri, err := brokerurl.Parse(rawURL)

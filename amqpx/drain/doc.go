@@ -1,24 +1,25 @@
-// Package drain moves what waits in the x-delayed-message plugin into the delay queues of a client. It reads and
-// changes the plugin's table through the broker's own shell, which the caller provides; it knows neither
-// rabbitmqctl nor SSH.
+// Package drain moves the messages that wait in the x-delayed-message plugin to the delay queues of a client. It reads
+// and changes the plugin's table through the broker's own shell, which the caller provides. It does not know
+// rabbitmqctl or SSH.
 //
-//   - drain.go: Config, Report, Look and Run, and the Lock: one drain for each virtual host
-//   - run.go: portions of the table: read, send, record, delete
+//   - drain.go: Config, Report, Look and Run, and the Lock, which allows one drain for each virtual host
+//   - run.go: reads, sends, records and deletes the table in batches
 //   - journal.go: the file that makes a killed run repeatable
 //
-// Why it is built so:
+// Reasons for the design:
 //
-//   - A message is confirmed, noted in a file, and then deleted by its row's reference. The next run first
-//     deletes what the file has, and does not send it again. Deleting before sending would lose what a kill finds
-//     in between.
-//   - The plugin is not stopped: suspending its process would hold up every producer. What it might deliver
-//     meanwhile is left to it by a margin.
-//   - Deletion runs in the plugin's process (sys:replace_state), where no delivery can come in between, and takes
-//     a due instant's index entry with its last row: on 3.10 an entry without a row stops all deliveries behind
-//     it.
-//   - The lock proves the broker. The node's own shell looks for the exclusive queue; if it is not there, the
-//     client's address and that shell are two brokers, and messages would arrive where nobody waits for them.
-//   - A message without an id gets a hash of its node, instant and reference, so that a second try is recognised.
-//   - The answer is a stream with an end: a portion is sent before more is read, the pipe holds the broker back,
-//     and an answer without its last line is an error.
+//   - A message is confirmed, recorded in a file, and then deleted by the reference of its row. The next run first
+//     deletes the rows that are recorded in the file, and does not send them again. If rows were deleted before
+//     sending, a kill in between would lose messages.
+//   - The plugin is not stopped, because suspending its process would block every producer. Messages that it might
+//     deliver during the run are left to it by a margin.
+//   - Rows are deleted in the plugin's process (sys:replace_state), where no delivery can happen in between. The index
+//     entry of a due time is deleted with its last row, because on 3.10 an entry without a row stops all deliveries
+//     behind it.
+//   - The lock proves that both ends are the same broker. The node's own shell checks for the exclusive queue. If the
+//     queue does not exist there, the client's address and the shell belong to different brokers, and messages would
+//     arrive where no consumer waits for them.
+//   - A message without an id gets a hash of its node, due time and reference, so that a second attempt is recognised.
+//   - The answer is a stream with an end marker. A batch is sent before more is read, the pipe limits the speed of the
+//     broker, and an answer without its last line is an error.
 package drain

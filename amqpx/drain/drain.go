@@ -14,101 +14,102 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/plugin/table"
 )
 
-// DefaultMargin is Config.Margin if that is 0.
+// DefaultMargin is used if Config.Margin is 0.
 const DefaultMargin = time.Minute
 
-// Shell evaluates an Erlang expression on the node whose table is drained, as "rabbitmqctl eval" does with its
-// standard input, and returns its output while it runs. Close waits for its end and returns its error.
+// Shell evaluates an Erlang expression on the node whose table is drained, as "rabbitmqctl eval" does with its standard
+// input, and returns its output while it runs. Close of the output waits for the end of the evaluation and returns its
+// error.
 type Shell func(ctx context.Context, expression string) (io.ReadCloser, error)
 
-// Config is for one run.
+// Config configures one run.
 type Config struct {
-	Client *amqpx.Client // sends; its strategy must not be the plugin; not used with DryRun
+	Client *amqpx.Client // sends the messages; its strategy must not be the plugin; not used with DryRun
 	Shell  Shell
-	// OtherBroker: Shell reaches another broker than the client's, to which the messages move. Without it that is
-	// an error.
+	// OtherBroker means that Shell reaches a different broker than the client, to which the messages are moved. Without
+	// it, that is an error.
 	OtherBroker bool
-	// State is the file that says, after a kill, what was sent and not yet deleted. It is made if there is none,
-	// and kept.
+	// State is the path of a file that records, in case of a kill, which messages were sent and are not yet deleted.
+	// The file is created if it does not exist, and is not removed.
 	State string
 	// Vhost is the client's virtual host.
 	Vhost string
-	// User is the client's: the broker takes no other user-id from it.
+	// User is the client's user. The broker accepts no other user-id from the client.
 	User string
-	// Prefix is that of rabbitdelay's objects.
+	// Prefix is the prefix of rabbitdelay's objects.
 	Prefix string
-	// Exchanges are the names of those to drain; empty for all of the virtual host.
+	// Exchanges are the names of the exchanges to drain; empty for all exchanges of the virtual host.
 	Exchanges []string
-	// Margin is how far ahead a message must be due to be taken; the plugin delivers what is due sooner. Sending
-	// and deleting some 2,000 messages must take less. Default DefaultMargin; at least 10 s.
+	// Margin is how far in the future a message must be due to be moved; the plugin delivers messages that are due
+	// sooner. Sending and deleting some 2,000 messages must take less than the margin. The default is DefaultMargin;
+	// the minimum is 10 s.
 	Margin time.Duration
-	// LeaveOut names what messages may lose: "expiration", "user-id", or a header that inspect.NotCarried names;
-	// with "priority" one above 4 becomes 4 and is sent where quorum delay queues would refuse it. Without it
-	// such messages stay.
+	// LeaveOut names the parts that messages may lose: "expiration", "user-id", or a header that inspect.NotCarried
+	// returns. With "priority", a priority above 4 is reduced to 4, so that the message is sent where quorum delay
+	// queues would refuse it. Messages that would lose anything else are not moved.
 	LeaveOut []string
-	// DryRun is asked what would be refused; nothing is sent, deleted or noted in State. Nil to move the
-	// messages.
+	// DryRun reports for each message whether it would be refused; nothing is sent, deleted or recorded in State. Nil
+	// to move the messages.
 	DryRun *inspect.Rehearsal
-	// Progress is called now and then; nil for nobody.
+	// Progress is called from time to time; nil for no calls.
 	Progress func(Report)
 
-	portion int // rows; portionRows unless a test says otherwise
+	portion int // rows in a batch; portionRows except in tests
 }
 
-// Report counts what became of the messages. Found is the sum of Sent, Soon and the counts of Refused.
+// Report counts messages by their result. Found is the sum of Sent, Soon and the counts of Refused.
 type Report struct {
 	Node  string `json:"node"`
 	Found int64  `json:"found"`
-	// Sent are confirmed; with DryRun those that would be sent.
+	// Sent counts messages that were confirmed or, with DryRun, that would be sent.
 	Sent int64 `json:"sent"`
-	// Exchanges are those of the messages that are Sent, in the order of the first.
+	// Exchanges counts the sent messages by exchange, in the order of each exchange's first message.
 	Exchanges []Moved `json:"exchanges"`
-	// Soon are due within the margin: left for the plugin to deliver.
+	// Soon counts messages that are due within the margin and are left for the plugin to deliver.
 	Soon int64 `json:"already_due"`
-	// Refused stay in the plugin.
+	// Refused counts messages that stay in the plugin.
 	Refused []Refused `json:"refused"`
-	// Deleted are gone from the plugin's table, those of an earlier run included.
+	// Deleted counts rows that were deleted from the plugin's table, including those of an earlier run.
 	Deleted int64 `json:"deleted"`
-	// Resumed were sent by an earlier run that was killed before it deleted them.
+	// Resumed counts messages that were sent by an earlier run that was killed before it deleted them.
 	Resumed int64 `json:"resumed"`
-	// Twice were sent and then delivered by the plugin too, before they could be deleted: they come twice, under
-	// one id if they had one.
+	// Twice counts messages that were sent and then also delivered by the plugin before they could be deleted. They are
+	// delivered twice, with the same id if they had one.
 	Twice int64 `json:"twice"`
-	// Other are of other virtual hosts, or of exchanges that were not chosen.
+	// Other counts messages of other virtual hosts, or of exchanges that were not selected.
 	Other int64 `json:"other"`
-	// Elsewhere is how many other nodes have tables of their own.
+	// Elsewhere is how many other nodes have their own tables.
 	Elsewhere int `json:"other_tables"`
 }
 
-// Moved counts the messages of an exchange that are sent.
+// Moved counts the sent messages of an exchange.
 type Moved struct {
 	Exchange string `json:"exchange"`
 	Sent     int64  `json:"sent"`
 }
 
-// Refused counts the messages of an exchange that stay for one reason.
+// Refused counts the messages of an exchange that stay for the same reason.
 type Refused struct {
 	Exchange string `json:"exchange"`
 	Why      string `json:"why"`
 	Count    int64  `json:"count"`
 }
 
-// ErrNoTable is the error for a node without the plugin's table.
+// ErrNoTable is returned for a node without the plugin's table.
 var ErrNoTable = errors.New("the node has no table of the plugin: the plugin is not enabled there, or messages wait on other nodes")
 
-// ErrIncomplete is the error for a shell that ended before it had printed everything.
+// ErrIncomplete is returned if the shell ended before it had printed everything.
 var ErrIncomplete = errors.New("the answer of the broker's shell ends too soon")
 
-// ErrOtherBroker is the error if Shell and Client reach different brokers, or if the connection of Lock has
-// ended.
+// ErrOtherBroker is returned if Shell and Client reach different brokers, or if the connection of Lock has ended.
 var ErrOtherBroker = errors.New("the node is of another broker than the connection that holds the lock")
 
-// ErrSameBroker is the error if Config.OtherBroker is set although Shell and Client reach the same broker, or if
-// somebody drains that broker into itself.
+// ErrSameBroker is returned if Config.OtherBroker is set although Shell and Client reach the same broker, or if another
+// process drains that broker into itself.
 var ErrSameBroker = errors.New("the node is of the connection's own broker, or its plugin is being drained")
 
-// Look counts the rows of the table, of all virtual hosts, without reading them. It needs the Lock, whose queue
-// shows whether the node belongs to the client's broker.
+// Look counts the rows of the table for all virtual hosts without reading them. It requires the Lock, because the
+// Lock's queue shows whether the node belongs to the client's broker.
 func Look(ctx context.Context, cfg Config) (table.Head, error) {
 	var head table.Head
 	err := each(ctx, cfg.Shell, table.Look(cfg.Vhost, lockQueue(cfg.Prefix)), func(l table.Line) error {
@@ -132,13 +133,13 @@ func Look(ctx context.Context, cfg Config) (table.Head, error) {
 	return head, nil
 }
 
-// Run moves what waits, while the caller holds the Lock. It reads the table by due instant, sends a portion,
-// records each message in State once the broker has confirmed it, and deletes the portion's rows from the table
-// before it continues.
+// Run moves the waiting messages while the caller holds the Lock. It reads the table in the order of due times, sends a
+// batch, records each message in State after the broker has confirmed it, and deletes the rows of the batch from the
+// table before it continues.
 //
-// After an error, and after a kill, nothing is lost: call it again with the same State. Messages that were sent
-// and not recorded, a few hundred at most, are sent again under their ids. A message without an id gets one that
-// is the same in each run.
+// After an error or a kill nothing is lost; call Run again with the same State. Messages that were sent but not
+// recorded, a few hundred at most, are sent again with their ids. A message without an id gets one that is the same in
+// each run.
 func Run(ctx context.Context, cfg Config) (Report, error) {
 	if cfg.Margin == 0 {
 		cfg.Margin = DefaultMargin
@@ -161,7 +162,7 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 	if r.journal, err = openJournal(cfg.State, fmt.Sprintf("%q %q", head.Node, cfg.Vhost)); err != nil {
 		return Report{}, err
 	}
-	if r.rep.Resumed = int64(len(r.journal.pending)); r.rep.Resumed > 0 { // sent by an earlier run, and not deleted
+	if r.rep.Resumed = int64(len(r.journal.pending)); r.rep.Resumed > 0 { // sent by an earlier run, but not deleted
 		_, err = r.delete(ctx)
 	}
 	if err == nil {
@@ -172,19 +173,20 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 
 const minMargin = 10 * time.Second
 
-// ErrLocked is the error if another connection drains the plugin. The connection of a machine that has gone
-// counts until the broker misses its heartbeats.
+// ErrLocked is returned if another connection drains the plugin. If a machine has disappeared, its connection counts
+// until the broker misses its heartbeats.
 var ErrLocked = errors.New("another process drains the plugin of this virtual host")
 
-// The broker releases the lock of a killed process when it has found its connection closed.
+// Waiting for the lock. The broker releases the lock of a killed process when it has noticed that the connection is
+// closed.
 const (
 	lockWait  = 15 * time.Second
 	lockPause = 250 * time.Millisecond
 )
 
-// Lock prevents others from draining until the connection ends: two at once would send everything twice. It needs
-// permission to configure the queue PREFIX.plugin-drain, and waits up to 15 s for a lock that is held before it
-// fails with ErrLocked.
+// Lock prevents other processes from draining until the connection ends, because two concurrent drains would send
+// everything twice. The user needs permission to configure the queue PREFIX.plugin-drain. If the lock is held, Lock
+// waits up to 15 s before it fails with ErrLocked.
 func Lock(ctx context.Context, conn *amqp.Connection, prefix string) error {
 	deadline := time.Now().Add(lockWait)
 	tick := time.NewTicker(lockPause)

@@ -13,16 +13,16 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/plugin/table"
 )
 
-// journal records which messages were sent and may still be in the plugin's table. It is a text file: a line that
-// names the table, "sent ID" for each message that the broker has confirmed, and "deleted" when the rows of all
-// before it are deleted.
+// journal records which messages were sent and may still be in the plugin's table. It is a text file. The first line
+// identifies the table, "sent ID" is appended for each confirmed message, and "deleted" is appended after the rows of
+// all preceding messages were deleted.
 type journal struct {
 	mu      sync.Mutex
 	f       file
-	pending []table.ID // sent, and not known to be deleted
+	pending []table.ID // sent, but possibly not deleted
 }
 
-// file is an *os.File.
+// file is the interface of an *os.File.
 type file interface {
 	io.ReadWriteSeeker
 	Truncate(size int64) error
@@ -35,7 +35,8 @@ const (
 	deletedLine = "deleted"
 )
 
-// openJournal opens or creates the journal of a table. It cuts off the unfinished last line of a killed process.
+// openJournal opens or creates the journal of a table. It removes an incomplete last line, which a killed process may
+// have left.
 func openJournal(path, of string) (*journal, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -86,8 +87,8 @@ func (j *journal) read(path, head string) error {
 	return lines.Err()
 }
 
-// write appends a line. It truncates a line that it could not write whole, or else the next one would follow half
-// a line after a full disk.
+// write appends a line. If the line could only be written partly, for example because the disk is full, write truncates
+// it, so that the next line does not follow half a line.
 func (j *journal) write(s string) error {
 	n, err := j.f.Write([]byte(s))
 	if err == nil || n == 0 {
@@ -100,8 +101,7 @@ func (j *journal) write(s string) error {
 	return errors.Join(err, terr)
 }
 
-// sent records a confirmed message. The record survives the end of the process, but not necessarily a power
-// failure.
+// sent records a confirmed message. The record survives the end of the process, but not necessarily a power failure.
 func (j *journal) sent(id table.ID) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -109,7 +109,7 @@ func (j *journal) sent(id table.ID) error {
 	return j.write(sentWord + id.String() + "\n")
 }
 
-// deleted records that the rows of all messages sent are deleted.
+// deleted records that the rows of all sent messages were deleted.
 func (j *journal) deleted() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -22,17 +22,18 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// A portion is sent and deleted before the next is read.
+// Size of a batch, which is sent and deleted before the next one is read.
 const (
 	portionRows  = 2000
 	portionBytes = 32 << 20
-	// inFlight bounds what a kill may send again: what is confirmed and not noted.
+	// inFlight is the maximum number of messages that are sent again after a kill, because they were confirmed but not
+	// recorded.
 	inFlight = 200
-	// sendFor is how long one message may take; then the run ends.
+	// sendFor is how long sending one message may take before the run ends.
 	sendFor = 30 * time.Second
 )
 
-// run is a call of Run.
+// run is the state of one call of Run.
 type run struct {
 	cfg     Config
 	rep     Report
@@ -42,7 +43,7 @@ type run struct {
 	bytes   int
 }
 
-// walk reads the table from its first row to its last, and moves it portion by portion.
+// walk reads the table from its first row to its last, and moves it in batches.
 func (r *run) walk(ctx context.Context) error {
 	ended := false
 	s := table.Selection{Vhost: r.cfg.Vhost, Exchanges: r.cfg.Exchanges, Margin: r.cfg.Margin}
@@ -71,14 +72,14 @@ func (r *run) walk(ctx context.Context) error {
 	return err
 }
 
-// move sends a portion and deletes the rows of the messages sent.
+// move sends a batch and deletes the rows of the sent messages.
 func (r *run) move(ctx context.Context) error {
 	rows := r.portion
 	r.portion, r.bytes = nil, 0
 	err := r.sendAll(ctx, rows)
 	if r.journal != nil && len(r.journal.pending) > 0 {
 		sent := int64(len(r.journal.pending))
-		gone, derr := r.delete(context.WithoutCancel(ctx)) // what was sent must not come twice
+		gone, derr := r.delete(context.WithoutCancel(ctx)) // sent messages must not be delivered twice
 		if derr == nil {
 			r.rep.Twice += sent - gone
 		}
@@ -90,7 +91,7 @@ func (r *run) move(ctx context.Context) error {
 	return err
 }
 
-// delete deletes the rows of messages that were sent, and returns how many there were.
+// delete deletes the rows of sent messages and returns how many rows existed.
 func (r *run) delete(ctx context.Context) (int64, error) {
 	if err := r.journal.f.Sync(); err != nil { // so that the records survive a power failure
 		return 0, err
@@ -121,7 +122,7 @@ func (r *run) delete(ctx context.Context) (int64, error) {
 // deleteFor is how long a deletion may take.
 const deleteFor = 10 * time.Minute
 
-// sendAll sends concurrently. It stops at an error that is not about one message.
+// sendAll sends concurrently. It stops at an error that does not concern a single message.
 func (r *run) sendAll(ctx context.Context, rows []*table.Row) error {
 	var (
 		mu    sync.Mutex
@@ -166,7 +167,7 @@ func (r *run) sendAll(ctx context.Context, rows []*table.Row) error {
 	return errors.Join(stop, ctx.Err())
 }
 
-// entry returns the one of a list that is meant, and adds it if there is none.
+// entry returns the matching element of a list, and appends one if there is none.
 func entry[T any](list *[]T, meant func(T) bool, added T) *T {
 	i := slices.IndexFunc(*list, meant)
 	if i < 0 {
@@ -176,7 +177,7 @@ func entry[T any](list *[]T, meant func(T) bool, added T) *T {
 	return &(*list)[i]
 }
 
-// tooSoon is the reason of a message that became due while those before it were sent.
+// tooSoon is the reason for a message that became due too soon while other messages were being sent.
 const tooSoon = "due too soon"
 
 // send sends a message, or returns the reason why it stays. An error ends the run.
@@ -188,7 +189,8 @@ func (r *run) send(ctx context.Context, row *table.Row) (why string, err error) 
 	if why != "" {
 		return why, nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendFor) // an outcome that nobody waits for would be unknown
+	// If the caller stopped waiting, the outcome would be unknown.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendFor)
 	defer cancel()
 	if r.cfg.DryRun != nil {
 		err = r.cfg.DryRun.PassOn(ctx, raw, dest, row.DueAt(), r.offset)
@@ -245,13 +247,13 @@ func (r *run) message(row *table.Row) (raw amqp.Delivery, dest topology.Destinat
 	return raw, dest, ""
 }
 
-// normalPriority is the highest that overtakes no other message in a quorum queue.
+// normalPriority is the highest priority with which a message overtakes no others in a quorum queue.
 const normalPriority = 4
 
 func (r *run) leaves(name string) bool { return slices.Contains(r.cfg.LeaveOut, name) }
 
-// refusal returns the reason of an error that is about one message, the same text for all messages with that
-// reason; empty for an error that ends the run.
+// refusal returns the reason if an error concerns a single message. Messages with the same reason have the same text.
+// It returns an empty string for an error that ends the run.
 func refusal(err error) string {
 	if e, ok := errors.AsType[*amqpx.MessageError](err); ok {
 		return e.Error()
@@ -275,8 +277,8 @@ func refusal(err error) string {
 	return ""
 }
 
-// each calls do for each line that an expression prints. It does not read ahead, so the broker prints no faster
-// than do works.
+// each calls do for each line that an expression prints. It does not read ahead, so the broker prints no faster than do
+// processes.
 func each(ctx context.Context, shell Shell, expression string, do func(table.Line) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -286,7 +288,7 @@ func each(ctx context.Context, shell Shell, expression string, do func(table.Lin
 	}
 	err = lines(out, do)
 	if err != nil {
-		cancel() // nobody reads what is left
+		cancel() // the rest of the output is not read
 	}
 	if cerr := out.Close(); err == nil {
 		err = cerr

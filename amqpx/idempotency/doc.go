@@ -1,5 +1,5 @@
-// Package idempotency makes the effect of a message happen once although the message may arrive several times.
-// The handler's effect and the record of the message id commit in one transaction of the business database:
+// Package idempotency makes the effect of a message happen once, even if the message is delivered several times. The
+// handler's effect and the record of the message id commit in one transaction of the application's database:
 //
 //	client.Consume(ctx, "orders.expire", idempotency.Handler(db,
 //		func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
@@ -7,11 +7,11 @@
 //			return err
 //		}))
 //
-// PostgreSQL, MySQL from 8.0, MariaDB from 10.6 and SQLite are supported through database/sql, with the caller's
-// driver, and PostgreSQL through pgx too, by package pgxtx. Migrate, or the SQL that Migrations returns, creates
-// the table rabbitdelay_processed; RunPurge keeps it small.
+// PostgreSQL, MySQL from 8.0, MariaDB from 10.6 and SQLite are supported through database/sql with the caller's driver.
+// PostgreSQL is also supported through pgx, by package pgxtx. Migrate, or the SQL that Migrations returns, creates the
+// table rabbitdelay_processed. RunPurge keeps the table small.
 //
-// On SQLite set a busy timeout (for modernc.org/sqlite
-// file:app.db?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)), so that consumers wait for the one writer
+// On SQLite, set a busy timeout (for modernc.org/sqlite
+// file:app.db?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)), so that consumers wait for the single writer
 // instead of running a transaction again.
 package idempotency

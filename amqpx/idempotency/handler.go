@@ -16,44 +16,44 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
 
-// Func is the effect of a message. Everything it does with tx commits together with the record of the message, or
-// not at all. It returns every error of tx, because a database may have undone the transaction by then, and it
-// neither commits nor rolls back. It may run again for the same delivery when the database undid the transaction
+// Func is the effect of a message. Everything that it does with tx commits together with the record of the message, or
+// not at all. It must return every error of tx, because the database may have aborted the transaction by then, and it
+// must neither commit nor roll back. It may run again for the same delivery if the database rolled back the transaction
 // because of another one (a deadlock, a serialization failure), so effects outside tx are not covered.
 type Func func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error
 
-// Sentinels that errors.Is finds in what the handler returns.
+// Errors that the handler returns. Use errors.Is to check for them.
 var (
-	// ErrKey: the message has no id, or one that cannot be a key. It is dead-lettered, because a repetition of it
-	// could not be recognised.
+	// ErrKey means that the message has no id, or one that cannot be a key. The message is dead-lettered, because a
+	// repeated delivery of it could not be recognised.
 	ErrKey = errors.New("a repeated delivery of this message could not be recognised")
-	// ErrTask: the message stands for a task to this queue, whose row says whether its effect is still wanted,
-	// and becomes done with it. It is dead-lettered; schedule.Handler consumes it.
+	// ErrTask means that the message belongs to a task for this queue. The task's row decides whether the effect is
+	// still wanted, and becomes done with it. The message is dead-lettered. Use schedule.Handler to consume it.
 	ErrTask = errors.New("message is a task")
-	// ErrCommit: the commit failed and may have happened all the same, for instance because the connection was
-	// lost. The message is retried, and the record decides.
+	// ErrCommit means that the commit failed but may have happened anyway, for example because the connection was lost.
+	// The message is retried, and the record decides whether the effect runs again.
 	ErrCommit = sqldb.ErrCommit
-	// ErrNoTable: the table rabbitdelay_processed does not exist; run Migrate.
+	// ErrNoTable means that the table rabbitdelay_processed does not exist. Run Migrate.
 	ErrNoTable = sqldb.ErrNoTable
 )
 
-// maxKey is the longest scope or message id in bytes, as long as AMQP's own.
+// maxKey is the maximum length of a scope or message id in bytes, which is also AMQP's maximum.
 const maxKey = 255
 
-// Handler wraps fn for Client.Consume. For each message it opens a transaction, records the message id, runs fn
-// and commits. When the id is recorded already the effect is skipped and the message acknowledged. Of several
-// consumers that get the same message at once, one commits; the others wait for it in the database, then skip, or
-// take over when it failed.
+// Handler wraps fn for Client.Consume. For each message it opens a transaction, records the message id, runs fn and
+// commits. If the id is already recorded, the effect is skipped and the message is acknowledged. If several consumers
+// receive the same message concurrently, one of them commits. The others wait for it in the database and then skip the
+// message, or take over if it failed.
 //
-// The handler returns fn's error or the database's, which retries the message. A message without a usable key is
-// rejected with ErrKey, and that of a task to this queue with ErrTask. A task to an exchange is taken like any
-// other message, for services without the table of tasks; one of its queues needs schedule.Handler. A panic in fn
+// The handler returns the error of fn or of the database, and the message is then retried. A message without a usable
+// key is rejected with ErrKey, and the message of a task for this queue with ErrTask. A task for an exchange is handled
+// like any other message, for services without the tasks table; one of its queues needs schedule.Handler. A panic in fn
 // rolls back and is passed on.
 //
-// Without fn, or with a nil database or option, there is no Handler, and Consume says so. On a pool of pgx use
-// pgxtx.IdempotentHandler, or service.IdempotentHandler, which fits the service's database.
+// Without fn, or with a nil database or option, Handler returns nil, which Consume reports as an error. For a pool of
+// pgx, use pgxtx.IdempotentHandler or service.IdempotentHandler, which adapts to the service's database.
 //
-// To test the handler, call it with a Delivery that has ID and, unless there is a scope, Queue.
+// To test the handler, call it with a Delivery that has an ID and, unless a scope is set, a Queue.
 func Handler(db Database, fn Func, opts ...HandlerOption) amqpx.Handler {
 	if fn == nil || sqldb.IsNil(db) || slices.ContainsFunc(opts, func(o HandlerOption) bool { return o == nil }) {
 		return nil
@@ -80,7 +80,7 @@ type handler struct {
 	scope  string
 	key    func(*amqpx.Delivery) (string, error)
 	group  int
-	gather *sqldb.Gather[*piece] // nil: each message has a transaction of its own
+	gather *sqldb.Gather[*piece] // nil if each message has its own transaction
 	guards []func(context.Context, sqldb.Tx, *amqpx.Delivery) (bool, error)
 	onSkip func(context.Context, *amqpx.Delivery, SkipReason)
 }
@@ -97,10 +97,10 @@ func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) error {
 	alone := func() error {
 		return sqldb.Transact(ctx, h.db, h.txOpts, func(tx sqldb.Tx) error {
 			p.skipped = ""
-			// The record is the first statement of the transaction, for three reasons: a concurrent one with the
-			// same id waits here for the outcome of this one, before fn has read anything; a deferred transaction
-			// of SQLite takes its write lock here, and need not turn a read lock into one, which can fail; and
-			// MySQL's repeatable read takes its snapshot after the wait.
+			// The record is the first statement of the transaction for three reasons. A concurrent transaction with the
+			// same id waits here for the outcome of this one, before fn has read anything. A deferred transaction of
+			// SQLite takes its write lock here and does not have to upgrade a read lock, which can fail. And MySQL's
+			// repeatable read takes its snapshot after the wait.
 			n, err := h.insert(ctx, tx, []*piece{p})
 			if err != nil {
 				return fmt.Errorf("recording message %q: %w", id, sqldb.Explain(err))
@@ -123,7 +123,7 @@ func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) error {
 	return err
 }
 
-// piece is a message on its way to its commit.
+// piece is a message that is being handled, until its commit.
 type piece struct {
 	ctx       context.Context
 	d         *amqpx.Delivery
@@ -131,7 +131,7 @@ type piece struct {
 	skipped   SkipReason
 }
 
-// effect asks the guards and runs fn.
+// effect checks the guards and runs fn.
 func (h *handler) effect(tx sqldb.Tx, p *piece) error {
 	for _, guard := range h.guards {
 		ok, err := guard(p.ctx, tx, p.d)
@@ -152,10 +152,10 @@ func (h *handler) effect(tx sqldb.Tx, p *piece) error {
 	return h.fn(ctx, own, p.d)
 }
 
-// together records several messages in one statement and runs their effects. It goes on only when all of them are
-// new.
+// together records several messages in one statement and runs their effects. It returns sqldb.ErrApart unless all of
+// the messages are new.
 func (h *handler) together(ctx context.Context, tx sqldb.Tx, pieces []*piece) error {
-	// Groups that have messages in common meet in the same order.
+	// Sort the records, so that groups with common messages insert them in the same order and do not deadlock.
 	sorted := slices.SortedFunc(slices.Values(pieces), func(a, b *piece) int {
 		return cmp.Or(cmp.Compare(a.scope, b.scope), cmp.Compare(a.id, b.id))
 	})
@@ -196,7 +196,7 @@ func (h *handler) identify(d *amqpx.Delivery) (scope, id string, err error) {
 	return scope, id, nil
 }
 
-// insert records messages, and returns how many of them were new.
+// insert records messages and returns how many of them were new.
 func (h *handler) insert(ctx context.Context, tx sqldb.Tx, pieces []*piece) (int64, error) {
 	const (
 		into        = "INTO rabbitdelay_processed (scope, message_id, outcome, processed_at) "
@@ -227,7 +227,7 @@ func (h *handler) insert(ctx context.Context, tx sqldb.Tx, pieces []*piece) (int
 	} else {
 		values := "VALUES " + row + strings.Repeat(", "+row, len(pieces)-1)
 		if query += values + unlessThere; d == sqldb.MySQL {
-			query = "INSERT IGNORE " + into + values // IGNORE would also turn bad values into warnings; identify saw to those
+			query = "INSERT IGNORE " + into + values // identify has checked the values
 		}
 		for _, p := range pieces {
 			args = append(args, p.scope, p.id, now)

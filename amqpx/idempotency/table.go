@@ -19,29 +19,29 @@ var files embed.FS
 
 var migrations = sqldb.Migrations{Component: "idempotency", Files: files}
 
-// Migrate creates the table rabbitdelay_processed, or brings it to the newest version. It may be called at every
-// start and by many processes at once; it only reads when there is nothing to do. The versions are recorded in
+// Migrate creates the table rabbitdelay_processed or migrates it to the newest version. It may be called at every
+// start, by many processes concurrently. If nothing has to be done, it only reads. The versions are recorded in
 // rabbitdelay_schema.
 func Migrate(ctx context.Context, db Database) error {
 	return migrations.Migrate(ctx, sqldb.Of(db))
 }
 
-// Migrations is the SQL that Migrate runs on an empty database, for a team's own migration tool; empty for an
-// unknown dialect.
+// Migrations returns the SQL that Migrate runs on an empty database, for use with a separate migration tool. It returns
+// an empty string for an unknown dialect.
 func Migrations(d Dialect) string { return migrations.Script(sqldb.Dialect(d)) }
 
-// Record is what a handler has recorded of a message.
+// Record is the record that a handler has made of a message.
 type Record struct {
-	Scope string // the handler's: the queue, unless it was given another
-	ID    string // the message id, or what WithKey made of it
-	// Guarded: When or OnlyIf said no, and the effect was left out. Otherwise it was committed.
+	Scope string // the handler's scope: the queue, unless WithScope was used
+	ID    string // the message id, or the key that WithKey returned
+	// Guarded means that When or OnlyIf declined the effect, so it was skipped. Otherwise the effect was committed.
 	Guarded     bool
 	ProcessedAt time.Time
 }
 
-// Find reads the records of a message in the given scopes, in their order. Records are found by scope and id; no
-// index knows the id alone. No record means that the effect was not committed in these scopes, or was longer ago
-// than Retention.Keep. Errors: ErrNoTable.
+// Find reads the records of a message in the given scopes and returns them in that order. It needs the scopes because
+// no index has the id alone. If there is no record, the effect was not committed in these scopes, or it was committed
+// longer ago than Retention.Keep. Errors: ErrNoTable.
 func Find(ctx context.Context, db *sql.DB, id string, scopes ...string) ([]Record, error) {
 	conn := sqldb.Of(db)
 	d, err := sqldb.NewResolver(conn, "").Resolve(ctx, conn)
@@ -66,21 +66,21 @@ func Find(ctx context.Context, db *sql.DB, id string, scopes ...string) ([]Recor
 	return found, nil
 }
 
-// Retention is how long records are kept. A repetition that comes later is not recognised any more, so Keep must
-// be longer than a message can wait in the broker after its first delivery: consumer outages, retries, dead
-// letters that are put back by hand.
+// Retention configures how long records are kept. A repeated delivery after that is not recognised, so Keep must be
+// longer than a message can wait in the broker after its first delivery, including consumer outages, retries and dead
+// letters that are requeued by hand.
 type Retention struct {
-	Keep  time.Duration // age at which a record may be deleted; default 7 days
+	Keep  time.Duration // age from which on a record may be deleted; default 7 days
 	Every time.Duration // pause between two purges; default 10 minutes
 	Batch int           // rows deleted by one statement; default 1000
 }
 
-// WithDefaults fills in what is zero.
+// WithDefaults returns r with its zero fields set to the defaults.
 func (r Retention) WithDefaults() Retention {
 	return Retention{cmp.Or(r.Keep, 7*24*time.Hour), cmp.Or(r.Every, 10*time.Minute), cmp.Or(r.Batch, 1000)}
 }
 
-// Validate checks the bounds.
+// Validate checks that the fields are in range.
 func (r Retention) Validate() error {
 	switch {
 	case units.Duration(r.Keep) != "":
@@ -97,10 +97,10 @@ func (r Retention) Validate() error {
 	return nil
 }
 
-// Purge deletes the records that are older than olderThan and returns how many it has deleted. It deletes batch rows
-// at a time, each batch in a statement and transaction of its own, found by an index, so that it holds no lock for
-// long. It refuses an age that is negative or below a microsecond, because it would forget messages that may still
-// come again; 0 deletes all records. Any other error comes with the number of records deleted before it.
+// Purge deletes the records that are older than olderThan and returns how many were deleted. Each batch is found by an
+// index and deleted by one statement in its own transaction, so that no lock is held for long. Purge refuses an age that
+// is negative or below a microsecond, because it would forget messages that may still be delivered again; 0 deletes all
+// records. Any other error comes with the number of records deleted before it.
 func Purge(ctx context.Context, db Database, olderThan time.Duration, batch int) (int64, error) {
 	if reason := units.Duration(olderThan); reason != "" {
 		return 0, fmt.Errorf("purging processed messages: older than %s", reason)
@@ -115,9 +115,9 @@ func Purge(ctx context.Context, db Database, olderThan time.Duration, batch int)
 	}, batch)
 }
 
-// RunPurge purges now and then every r.Every until ctx ends, and returns nil then. It returns an error at once
-// only for an r that is not valid; the errors of a purge go to report, which may be nil, and the next purge tries
-// again. Several processes may run it.
+// RunPurge purges immediately and then every r.Every until ctx ends, when it returns nil. It returns an error only if r
+// is invalid. Errors of a purge are passed to report, which may be nil, and the next purge tries again. Several
+// processes may run it.
 func RunPurge(ctx context.Context, db Database, r Retention, report func(deleted int64, err error)) error {
 	if err := r.Validate(); err != nil {
 		return err

@@ -15,16 +15,16 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// Executor is satisfied by pgx.Tx, *pgxpool.Pool, *pgxpool.Conn and *pgx.Conn.
+// Executor is implemented by pgx.Tx, *pgxpool.Pool, *pgxpool.Conn and *pgx.Conn.
 type Executor interface {
 	Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, query string, args ...any) (pgx.Rows, error)
 }
 
-// On returns what the methods of a *schedule.Store need to run on ex: in the transaction tx by
-// On(tx), at once by On(pool) or On(conn). What needs several statements is one
-// transaction on a pool, and on a connection that is in none. On a nil ex the methods
-// fail with schedule.ErrNoExecutor; schedule.NoTx stands for the store's own pool.
+// On returns an Executor for the methods of a *schedule.Store. With On(tx) they run in the transaction tx, and with
+// On(pool) or On(conn) they take effect immediately. Operations with several statements run in one transaction on a
+// pool, and also on a connection that is not in a transaction. If ex is nil, the methods fail with
+// schedule.ErrNoExecutor. To use the store's own pool, pass schedule.NoTx.
 func On(ex Executor) schedule.Executor {
 	if sqldb.IsNil(ex) {
 		return nil
@@ -40,7 +40,7 @@ func On(ex Executor) schedule.Executor {
 	return sqldb.Foreign(conn{ex})
 }
 
-// beginner is what can begin a transaction.
+// beginner is an Executor that can begin a transaction.
 type beginner interface {
 	Executor
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
@@ -54,7 +54,7 @@ func onConn(b beginner, c *pgx.Conn) schedule.Executor {
 	return sqldb.Foreign(conn{b})
 }
 
-// conn is a sqldb.Conn.
+// conn implements sqldb.Conn.
 type conn struct{ ex Executor }
 
 func (c conn) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
@@ -74,7 +74,7 @@ func (c conn) QueryRowContext(ctx context.Context, query string, args ...any) sq
 	return sqldb.OneRow(c.QueryContext(ctx, query, args...))
 }
 
-// affected is a sql.Result: a number of rows.
+// affected is a sql.Result that has only the number of affected rows.
 type affected int64
 
 func (a affected) RowsAffected() (int64, error) { return int64(a), nil }
@@ -83,11 +83,11 @@ func (affected) LastInsertId() (int64, error) {
 	return 0, errors.New("PostgreSQL has no last insert id; use RETURNING")
 }
 
-// rows are those of a query, and of a batch that ends with it.
+// rows is the result of a query, which may be the last statement of a batch.
 type rows struct {
 	pgx.Rows
 
-	end func() error // of the batch
+	end func() error // ends the batch
 }
 
 func noBatch() error { return nil }
@@ -96,7 +96,7 @@ func (r rows) Next() bool {
 	if r.Rows.Next() {
 		return true
 	}
-	_ = r.end() // Err has the same error
+	_ = r.end() // Err returns the same error
 	return false
 }
 
@@ -109,7 +109,7 @@ func (r rows) Close() error {
 	return ended
 }
 
-// database is a sqldb.DB.
+// database implements sqldb.DB.
 type database struct {
 	conn
 
@@ -118,7 +118,7 @@ type database struct {
 
 func onPool(pool *pgxpool.Pool) database { return database{conn{pool}, pool} }
 
-// Listener returns what wakes a relay on the pool; nil on one connection.
+// Listener returns a listener that wakes a relay on the pool, or nil for a single connection.
 func (d database) Listener() schedule.Listener {
 	pool, ok := d.b.(*pgxpool.Pool)
 	if !ok {
@@ -158,7 +158,7 @@ func (s session) Close() error {
 	return nil
 }
 
-// isolations are the levels that PostgreSQL has.
+// isolations maps the isolation levels of database/sql to the levels of PostgreSQL.
 var isolations = map[sql.IsolationLevel]pgx.TxIsoLevel{
 	sql.LevelDefault:         "",
 	sql.LevelReadUncommitted: pgx.ReadUncommitted,
@@ -184,15 +184,14 @@ func (d database) Begin(_ context.Context, opts *sql.TxOptions) (sqldb.Tx, error
 	return t, nil
 }
 
-// transaction is a sqldb.Tx that begins with its first statement, in one round
-// trip.
+// transaction implements sqldb.Tx. It begins with its first statement, in the same round trip.
 type transaction struct {
 	b    beginner
 	opts pgx.TxOptions
 	tx   pgx.Tx // nil before the first statement
 }
 
-// first sends BEGIN and the statement. The caller closes the results.
+// first sends BEGIN and the first statement. The caller closes the results.
 func (t *transaction) first(ctx context.Context, query string, args []any) (pgx.BatchResults, error) {
 	var b pgx.Batch
 	b.BeginTx(t.opts)
@@ -241,7 +240,7 @@ func (t *transaction) QueryRowContext(ctx context.Context, query string, args ..
 	return sqldb.OneRow(t.QueryContext(ctx, query, args...))
 }
 
-// Own returns the pgx.Tx, which a function gets.
+// Own returns the pgx.Tx for a function of the user.
 func (t *transaction) Own(ctx context.Context) (any, error) {
 	var err error
 	if t.tx == nil {
@@ -250,8 +249,8 @@ func (t *transaction) Own(ctx context.Context) (any, error) {
 	return t.tx, err
 }
 
-// Lend returns the transaction as one that a function cannot end, and whether it tried to. A
-// function may begin and end savepoints.
+// Lend returns a transaction that a function cannot end, and a function that reports whether it tried to. A function
+// may begin and end savepoints.
 func (t *transaction) Lend(context.Context) (sqldb.Tx, func() bool) {
 	l := &lentTransaction{transaction: t}
 	return l, func() bool { return l.ended }
@@ -272,7 +271,7 @@ func (l *lentTransaction) Own(ctx context.Context) (any, error) {
 	return pgx.Tx(&lentTx{own.(pgx.Tx), l}), nil //nolint:errcheck,forcetypeassert // it always is one
 }
 
-// lentTx is a pgx.Tx whose Commit and Rollback are errors.
+// lentTx is a pgx.Tx whose Commit and Rollback return an error.
 type lentTx struct {
 	pgx.Tx
 
@@ -297,14 +296,13 @@ func (t *transaction) Commit(ctx context.Context) error {
 	switch {
 	case errors.Is(err, pgx.ErrTxClosed), ctx.Err() != nil && pgconn.SafeToRetry(err):
 		return sql.ErrTxDone
-	case pgconn.SafeToRetry(err): // it was not sent, and the connection is closed
+	case pgconn.SafeToRetry(err): // the commit was not sent, and the connection is closed
 		return fmt.Errorf("%w: %w", sqldb.ErrRolledBack, err)
 	}
 	return err
 }
 
-// rollbackTimeout bounds a rollback. A connection that does not answer is closed,
-// which rolls back too.
+// rollbackTimeout limits a rollback. A connection that does not answer is closed, which also rolls back.
 const rollbackTimeout = 5 * time.Second
 
 func (t *transaction) Rollback(ctx context.Context) error {

@@ -1,7 +1,6 @@
-// Package pgxtx runs tasks and idempotent handlers on pgx itself: a task is
-// scheduled in a pgx.Tx, and a handler's function gets the pgx.Tx that commits
-// with the task's status or the message's record. A program that works with
-// database/sql, also with pgx below it, does not need this package.
+// Package pgxtx runs tasks and idempotent handlers on pgx directly. A task is scheduled in a pgx.Tx, and the function
+// of a handler gets the pgx.Tx that commits with the task's status or the message's record. A program that uses
+// database/sql does not need this package, even if its driver is pgx.
 //
 //	tasks, err := pgxtx.New(pool, client, schedule.Config{})
 //	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
@@ -13,7 +12,6 @@
 //		return expire(ctx, tx, d)
 //	}))
 //
-// The first statement of each transaction of a handler or a relay travels
-// together with its BEGIN, which saves one of the round trips that database/sql
-// needs.
+// In each transaction of a handler or a relay, BEGIN is sent together with the first statement, which saves one of the
+// round trips that database/sql needs.
 package pgxtx

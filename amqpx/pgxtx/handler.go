@@ -13,17 +13,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// Func is the effect of a task or a message. Everything it does with tx commits
-// together with the task's status or the message's record, or not at all. It
-// returns every error of tx, because PostgreSQL has aborted the transaction by
-// then, and neither commits nor rolls back; tx.Begin, a savepoint, is its own
-// affair. It may run again for the same delivery when the database undid the
-// transaction because of another one (a deadlock, a serialization failure).
+// Func is the effect of a task or a message. Everything that it does with tx commits together with the task's status or
+// the message's record, or not at all. It must return every error of tx, because PostgreSQL has aborted the transaction
+// by then, and it must neither commit nor roll back. It may create savepoints with tx.Begin. It may run again for the
+// same delivery if the database rolled back the transaction because of another one (a deadlock, a serialization
+// failure).
 type Func func(ctx context.Context, tx pgx.Tx, d *amqpx.Delivery) error
 
-// TaskHandler is schedule.Handler with a pgx.Tx. It takes the same options, with
-// WithTxOptions in the words of database/sql, and holds one connection of the
-// pool for each message or group that it is handling.
+// TaskHandler is schedule.Handler with a pgx.Tx. It takes the same options, including WithTxOptions with the types of
+// database/sql. It holds one connection of the pool for each message or group that it is handling.
 func TaskHandler(pool *pgxpool.Pool, fn Func, opts ...schedule.HandlerOption) amqpx.Handler {
 	if fn == nil || pool == nil {
 		return nil
@@ -31,12 +29,11 @@ func TaskHandler(pool *pgxpool.Pool, fn Func, opts ...schedule.HandlerOption) am
 	return schedule.Handler(Database(pool), fn.handed, opts...)
 }
 
-// LeaseFunc is schedule.LeaseFunc with a complete that gets a pgx.Tx.
+// LeaseFunc is schedule.LeaseFunc, except that complete gets a pgx.Tx.
 type LeaseFunc func(ctx context.Context, d *amqpx.Delivery, key string) (complete Func, err error)
 
-// LeaseHandler is schedule.LeaseHandler with a pgx.Tx. It takes the same options.
-// It holds no connection of the pool while fn runs, but for the statements that
-// renew the lease.
+// LeaseHandler is schedule.LeaseHandler with a pgx.Tx. It takes the same options. While fn runs, it uses a connection
+// of the pool only for the statements that renew the lease.
 func LeaseHandler(pool *pgxpool.Pool, fn LeaseFunc, opts ...schedule.HandlerOption) amqpx.Handler {
 	if fn == nil || pool == nil {
 		return nil
@@ -50,8 +47,8 @@ func LeaseHandler(pool *pgxpool.Pool, fn LeaseFunc, opts ...schedule.HandlerOpti
 	}, opts...)
 }
 
-// IdempotentHandler is idempotency.Handler with a pgx.Tx. It takes the same
-// options; the guard of idempotency.When gets a pgx.Tx too.
+// IdempotentHandler is idempotency.Handler with a pgx.Tx. It takes the same options. The guard of idempotency.When also
+// gets a pgx.Tx.
 func IdempotentHandler(pool *pgxpool.Pool, fn Func, opts ...idempotency.HandlerOption) amqpx.Handler {
 	if fn == nil || pool == nil {
 		return nil
@@ -59,7 +56,7 @@ func IdempotentHandler(pool *pgxpool.Pool, fn Func, opts ...idempotency.HandlerO
 	return idempotency.Handler(Database(pool), fn.handed, opts...)
 }
 
-// handed is fn as the function of a handler that gets its transaction by ctx.
+// handed adapts fn to a handler that passes its transaction in the context.
 func (fn Func) handed(ctx context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
 	tx, err := sqldb.Handed[pgx.Tx](ctx)
 	if err != nil {

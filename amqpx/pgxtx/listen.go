@@ -12,27 +12,25 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// Listener wakes a relay by LISTEN and NOTIFY on a connection that it opens by
-// connect and closes itself. The connection must reach the server: a pooler that
-// hands out connections by transaction delivers no notifications. New has one
-// already; this one is for a store on database/sql.
+// Listener returns a listener that wakes a relay by LISTEN and NOTIFY. It opens its connection with connect and closes
+// it. The connection must be to the server itself, because a pooler that assigns connections by transaction delivers no
+// notifications. Stores of New have a listener already; use this function for a store on database/sql.
 func Listener(connect func(ctx context.Context) (*pgx.Conn, error)) schedule.Listener {
 	return listener(connect)
 }
 
 type listener func(ctx context.Context) (*pgx.Conn, error)
 
-// Times of a listening connection.
+// Timeouts of a listening connection.
 const (
-	listenConnect = 15 * time.Second // connecting, and LISTEN
-	listenIdle    = 30 * time.Second // silence after which the connection is tried
-	listenPing    = 10 * time.Second // the longest that the trial takes
+	listenConnect = 15 * time.Second // for connecting and LISTEN
+	listenIdle    = 30 * time.Second // time without a notification after which the connection is checked
+	listenPing    = 10 * time.Second // for the check
 	listenClose   = 2 * time.Second
 )
 
-// Listen implements schedule.Listener. In a testing/synctest bubble, whose time would
-// stand still while a connection waits, it listens to nothing: there are no other
-// processes, and the stores of the bubble wake the relay by themselves.
+// Listen implements schedule.Listener. In a testing/synctest bubble, time would stop while a connection waits, so
+// Listen only waits for ctx there. A bubble contains no other processes, and its stores wake the relay themselves.
 func (l listener) Listen(ctx context.Context, wake func()) error {
 	if faketime.Inside() {
 		wake()
@@ -46,9 +44,9 @@ func (l listener) Listen(ctx context.Context, wake func()) error {
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), listenClose)
 		defer cancel()
-		_ = conn.Close(ctx) // nothing is under way
+		_ = conn.Close(ctx) // no statement is running
 	}()
-	wake() // for what was written before
+	wake() // for tasks that were written before
 	for {
 		if err := l.next(ctx, conn); err != nil {
 			return fmt.Errorf("listening for tasks: %w", err)
@@ -65,14 +63,14 @@ func (l listener) connect(ctx context.Context) (*pgx.Conn, error) {
 		return nil, err
 	}
 	if _, err := conn.Exec(ctx, "LISTEN "+schedule.NotifyChannel); err != nil {
-		_ = conn.Close(ctx) // the error says more
+		_ = conn.Close(ctx) // the error of LISTEN is more useful
 		return nil, err
 	}
 	return conn, nil
 }
 
-// next waits for a notification. A connection whose other end is gone would stay
-// silent for ever, so silence is answered with a trial.
+// next waits for a notification. If the other end of a connection is gone, the connection could stay silent forever, so
+// next pings after a time without notifications.
 func (l listener) next(ctx context.Context, conn *pgx.Conn) error {
 	for {
 		waiting, cancel := context.WithTimeout(ctx, listenIdle)

@@ -11,21 +11,19 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// New is schedule.New on a pool. schedule.NoTx stands for the pool; On makes an
-// Executor of a transaction. Unless cfg has a Listener, Run listens by itself: it takes one
-// connection out of the pool for that, for as long as it runs, and the pool may
-// open another in its place. A pooler such as PgBouncer in transaction mode
-// delivers no notifications; behind one, tasks that other processes wrote are
-// found at the next look (Config.PollInterval).
+// New is schedule.New for a pool. schedule.NoTx executes on the pool, and On returns an Executor for a transaction.
+// Unless cfg has a Listener, Run listens for notifications itself. It takes one connection out of the pool for that as
+// long as it runs, and the pool may open another in its place. A pooler such as PgBouncer in transaction mode delivers
+// no notifications. Behind such a pooler, tasks that other processes have written are found at the next poll
+// (Config.PollInterval).
 func New(pool *pgxpool.Pool, sender schedule.Sender, cfg schedule.Config) (*schedule.Store, error) {
 	return schedule.New(Database(pool), sender, cfg)
 }
 
-// Database is the pool where a schedule.Database is wanted, such as in service.Options.
+// Database returns the pool as a schedule.Database, for example for service.Options.
 func Database(pool *pgxpool.Pool) schedule.Database { return sqldb.Foreign(onPool(pool)) }
 
-// Migrate creates the tables of schedule and idempotency, or brings them to the
-// newest version; see schedule.Migrate.
+// Migrate creates the tables of schedule and idempotency or migrates them to the newest version; see schedule.Migrate.
 func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	db := Database(pool)
 	if err := idempotency.Migrate(ctx, db); err != nil {
@@ -34,13 +32,12 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	return schedule.Migrate(ctx, db)
 }
 
-// Purge is idempotency.Purge on a pool. Finished tasks are purged by Run of their
-// store.
+// Purge is idempotency.Purge for a pool. Finished tasks are purged by Run of their store.
 func Purge(ctx context.Context, pool *pgxpool.Pool, olderThan time.Duration, batch int) (int64, error) {
 	return idempotency.Purge(ctx, Database(pool), olderThan, batch)
 }
 
-// RunPurge is idempotency.RunPurge on a pool.
+// RunPurge is idempotency.RunPurge for a pool.
 func RunPurge(ctx context.Context, pool *pgxpool.Pool, r idempotency.Retention, report func(deleted int64, err error)) error {
 	return idempotency.RunPurge(ctx, Database(pool), r, report)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 )
 
-// Message is a message in a queue.
+// Message is the JSON form of a message in a queue.
 type Message struct {
 	Position    int            `json:"position"               doc:"from the queue's head, which is 1"`
 	Queue       string         `json:"queue"`
@@ -31,7 +31,7 @@ type Message struct {
 	BodyBase64  string         `json:"body_base64,omitempty"  doc:"instead of body when that is not UTF-8"`
 }
 
-// MessageOf returns a message in JSON.
+// MessageOf returns the JSON form of a message.
 func MessageOf(position int, m inspect.DeadLetter) Message {
 	out := Message{
 		Position: position, Queue: m.Queue, ID: m.ID, Due: Instant(m.DueSince()), Attempt: m.Attempt, Snoozes: m.Snoozes, Version: m.Version,
@@ -45,7 +45,7 @@ func MessageOf(position int, m inspect.DeadLetter) Message {
 	return out
 }
 
-// MessagesOf returns messages in JSON, with positions from 1.
+// MessagesOf returns the JSON form of messages, with positions counted from 1.
 func MessagesOf(list []inspect.DeadLetter) []Message {
 	i := 0
 	return listOf(list, func(m inspect.DeadLetter) Message {
@@ -54,7 +54,7 @@ func MessagesOf(list []inspect.DeadLetter) []Message {
 	})
 }
 
-// Trace is what has become of one message or task.
+// Trace is the JSON form of what is known about a message or task.
 type Trace struct {
 	ID       string           `json:"id"`
 	Why      string           `json:"why"                    doc:"what has become of it, or why nothing has"`
@@ -71,7 +71,7 @@ type Trace struct {
 	Notes    []string         `json:"notes"                  nullable:"false"`
 }
 
-// TraceOf returns a trace in JSON.
+// TraceOf returns the JSON form of a trace.
 func TraceOf(t trace.Trace) Trace {
 	out := Trace{
 		ID: t.ID, Why: t.Why, Found: t.Found(), Effects: EffectsOf(t.Effects), Records: RecordsOf(t.Records), Lying: MessagesOf(t.Lying),

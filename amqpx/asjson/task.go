@@ -8,7 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 )
 
-// Task is a durable task.
+// Task is the JSON form of a task.
 type Task struct {
 	ID            string            `json:"id"`
 	Queue         string            `json:"queue,omitempty"`
@@ -36,7 +36,7 @@ type Task struct {
 	BodyBase64    string            `json:"body_base64,omitempty"    doc:"instead of body when that is not UTF-8"`
 }
 
-// TaskOf returns a task in JSON.
+// TaskOf returns the JSON form of a task.
 func TaskOf(t schedule.Task) Task {
 	out := Task{
 		ID: t.ID, Queue: t.Queue, Exchange: t.Exchange, RoutingKey: t.RoutingKey, Status: string(t.Status),
@@ -49,10 +49,10 @@ func TaskOf(t schedule.Task) Task {
 	return out
 }
 
-// TasksOf returns tasks in JSON.
+// TasksOf returns the JSON form of tasks.
 func TasksOf(list []schedule.Task) []Task { return listOf(list, TaskOf) }
 
-// Effect is what the handler of a queue has recorded of a task.
+// Effect is the JSON form of what the handler of a queue has recorded about a task.
 type Effect struct {
 	Version    int64  `json:"version"`
 	Queue      string `json:"queue"`
@@ -61,28 +61,28 @@ type Effect struct {
 	LeaseUntil string `json:"lease_until,omitempty" format:"date-time"`
 }
 
-// EffectsOf returns effects in JSON.
+// EffectsOf returns the JSON form of effects.
 func EffectsOf(list []schedule.Effect) []Effect {
 	return listOf(list, func(e schedule.Effect) Effect {
 		return Effect{e.Version, e.Queue, Instant(e.DoneAt), e.Attempts, Instant(e.LeaseUntil)}
 	})
 }
 
-// Record is one of idempotency.
+// Record is the JSON form of an idempotency record.
 type Record struct {
 	Scope     string `json:"scope"`
 	Guarded   bool   `json:"guarded"   doc:"a guard left the effect out"`
 	Processed string `json:"processed" format:"date-time"`
 }
 
-// RecordsOf returns records in JSON.
+// RecordsOf returns the JSON form of records.
 func RecordsOf(list []idempotency.Record) []Record {
 	return listOf(list, func(r idempotency.Record) Record {
 		return Record{r.Scope, r.Guarded, shown.Instant(r.ProcessedAt)}
 	})
 }
 
-// Content is the destination and the message of a task, as a caller gives them.
+// Content is the destination and the message of a task, as callers specify them.
 type Content struct {
 	Queue         string            `json:"queue,omitempty"          doc:"the destination: a queue, or exchange and routing_key"`
 	Exchange      string            `json:"exchange,omitempty"`
@@ -98,7 +98,7 @@ type Content struct {
 	Tags          []string          `json:"tags,omitempty"           maxItems:"20"`
 }
 
-// Recurring is a recurring task.
+// Recurring is the JSON form of a recurring task.
 type Recurring struct {
 	Name  string `json:"name"`
 	State string `json:"state" enum:"active,paused,ended,wrong"`
@@ -113,7 +113,7 @@ type Recurring struct {
 	Updated   string   `json:"updated"              format:"date-time"`
 }
 
-// RecurringSpec is the part of it that a caller gives.
+// RecurringSpec is the part of a recurring task that callers specify.
 type RecurringSpec struct {
 	Cron         string `json:"cron,omitempty"          doc:"five fields, or six with seconds in front, or @daily; or every"`
 	TimeZone     string `json:"time_zone,omitempty"     doc:"of cron, such as Europe/Berlin; default UTC"`
@@ -128,7 +128,7 @@ type RecurringSpec struct {
 	Content
 }
 
-// RecurringOf returns a recurring task in JSON, with up to n of its next instants.
+// RecurringOf returns the JSON form of a recurring task, with up to n of its next due times.
 func RecurringOf(r schedule.Recurring, now time.Time, n int) Recurring {
 	t := r.Task
 	spec := RecurringSpec{
@@ -153,7 +153,7 @@ func RecurringOf(r schedule.Recurring, now time.Time, n int) Recurring {
 	}
 }
 
-// Held is a destination whose tasks are held back: paused, or with a ceiling.
+// Held is the JSON form of a destination whose tasks are paused or limited by a ceiling.
 type Held struct {
 	Queue       string  `json:"queue,omitempty"`
 	Exchange    string  `json:"exchange,omitempty"     doc:"with all its routing keys"`
@@ -167,7 +167,7 @@ type Held struct {
 	Note        string  `json:"note,omitempty"         doc:"after a change: nothing has this name, which may be misspelt"`
 }
 
-// HeldOf returns a destination in JSON.
+// HeldOf returns the JSON form of a destination's state.
 func HeldOf(d schedule.DestinationState) Held {
 	return Held{
 		Queue: d.Queue, Exchange: d.Exchange, PausedAt: Instant(d.PausedAt), PausedBy: d.PausedBy,

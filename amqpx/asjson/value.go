@@ -1,8 +1,8 @@
-// Package asjson is the JSON of tasks, messages, recurring tasks and traces, both for --json of the commands and
-// for the HTTP API. Instants are RFC 3339 in UTC with milliseconds, durations such as 90s, 30m or 7d; lists are
-// never null. It does no I/O. Handlers decode the bodies of messages by amqpx.JSON.
+// Package asjson defines the JSON of tasks, messages, recurring tasks and traces, both for --json of the commands and
+// for the HTTP API. Times are in the format of RFC 3339 in UTC with milliseconds, durations in the form of 90s, 30m or
+// 7d, and lists are never null. It does no I/O. To decode the bodies of messages, handlers use amqpx.JSON instead.
 //
-// task.go has tasks, recurring ones too, message.go messages and traces, value.go the values in them.
+// task.go has tasks and recurring tasks, message.go messages and traces, and value.go the values in them.
 package asjson
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Instant returns shown.Instant; nothing for the zero time.
+// Instant returns shown.Instant, or an empty string for the zero time.
 func Instant(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -26,7 +26,7 @@ func Instant(t time.Time) string {
 	return shown.Instant(t)
 }
 
-// Duration returns topology.FormatDuration; nothing for 0.
+// Duration returns topology.FormatDuration, or an empty string for 0.
 func Duration(d time.Duration) string {
 	if d == 0 {
 		return ""
@@ -34,7 +34,7 @@ func Duration(d time.Duration) string {
 	return topology.FormatDuration(d)
 }
 
-// Text returns a UTF-8 body as plain, another one as base64 (RFC 4648, with padding).
+// Text returns a UTF-8 body as plain, and any other body as binary in base64 (RFC 4648, with padding).
 func Text(body []byte) (plain, binary string) {
 	if utf8.Valid(body) {
 		return string(body), ""
@@ -42,7 +42,7 @@ func Text(body []byte) (plain, binary string) {
 	return "", base64.StdEncoding.EncodeToString(body)
 }
 
-// value replaces numbers that JSON cannot express by their names.
+// value replaces numbers that JSON cannot represent, such as NaN, by their names.
 func value(v any) any {
 	switch v := v.(type) {
 	case float32:
@@ -69,7 +69,7 @@ func values(m map[string]any) map[string]any {
 	return out
 }
 
-// listOf is never nil.
+// listOf applies of to each element of a list. The result is never nil.
 func listOf[T, U any](list []T, of func(T) U) []U {
 	out := make([]U, 0, len(list))
 	for _, v := range list {

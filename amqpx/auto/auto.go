@@ -1,4 +1,4 @@
-// Package auto chooses among strategies by a message's delay.
+// Package auto selects a strategy by a message's delay.
 package auto
 
 import (
@@ -13,29 +13,29 @@ import (
 
 // Config configures New.
 type Config struct {
-	// Bucket takes every delay that no other strategy takes. Required.
+	// Bucket is used for every delay that no other strategy handles. Required.
 	Bucket *dlx.Bucket
-	// TTL takes the delays that it declares exactly; nil for none.
+	// TTL is used for exactly the delays that it declares; nil for none.
 	TTL *dlx.TTL
-	// Plugin takes delays from PluginMin to PluginMax, both inclusive; nil for none. Give it only when the probe
-	// has found the plugin.
+	// Plugin is used for delays from PluginMin to PluginMax, both inclusive; nil for none. Set it only if the probe has
+	// found the plugin.
 	Plugin               amqpx.Strategy
 	PluginMin, PluginMax time.Duration
-	// Native takes every delay that is left, instead of Bucket, whose queues stay; nil for none. Give it only
-	// when live.ProbeInstants has found that the broker delays by an instant.
+	// Native is used instead of Bucket for every remaining delay; nil for none. The queues of Bucket stay. Set it only
+	// if live.ProbeInstants has found that the broker delays until a given time.
 	Native *dlx.Native
 }
 
-// Strategy chooses a strategy by the delay: ttl where the delay is declared exactly, else plugin in its range,
-// else native if it is given, else bucket. The choice depends on the configuration and the delay alone, so two
-// producers never disagree.
+// Strategy selects a strategy by the delay: TTL if the delay is declared exactly, otherwise Plugin if the delay is in
+// its range, otherwise Native if it is set, and otherwise Bucket. The choice depends only on the configuration and the
+// delay, so all producers with the same configuration make the same choice.
 type Strategy struct {
 	cfg  Config
-	all  []amqpx.Strategy // that may be chosen, Bucket first
+	all  []amqpx.Strategy // the strategies that may be selected, beginning with Bucket
 	topo topology.Topology
 }
 
-// New combines strategies. The error wraps amqpx.ErrConfig.
+// New returns a Strategy that combines the configured strategies. Errors wrap amqpx.ErrConfig.
 func New(c Config) (*Strategy, error) {
 	if c.Bucket == nil {
 		return nil, fmt.Errorf("%w: Bucket is nil; the auto strategy needs it for the delays of no other strategy", amqpx.ErrConfig)
@@ -68,16 +68,16 @@ func New(c Config) (*Strategy, error) {
 	return &Strategy{cfg: c, all: all, topo: topo}, nil
 }
 
-// Name is auto.
+// Name returns "auto".
 func (a *Strategy) Name() string { return "auto" }
 
-// Topology is that of all strategies that may be chosen.
+// Topology returns the merged topology of all strategies that may be selected.
 func (a *Strategy) Topology() topology.Topology { return a.topo }
 
-// Prefix begins the names of all broker objects.
+// Prefix returns the prefix of the names of all broker objects.
 func (a *Strategy) Prefix() string { return a.cfg.Bucket.Prefix() }
 
-// MaxDelay is the longest delay of any of them.
+// MaxDelay returns the longest delay of any of the strategies.
 func (a *Strategy) MaxDelay() time.Duration {
 	d := a.cfg.Bucket.MaxDelay()
 	if a.cfg.TTL != nil {
@@ -92,7 +92,7 @@ func (a *Strategy) MaxDelay() time.Duration {
 	return d
 }
 
-// Bindings are those of all strategies.
+// Bindings returns the bindings of all strategies.
 func (a *Strategy) Bindings(dest topology.Destination) []topology.Binding {
 	var all []topology.Binding
 	for _, s := range a.all {
@@ -101,7 +101,7 @@ func (a *Strategy) Bindings(dest topology.Destination) []topology.Binding {
 	return all
 }
 
-// Canary is that of the native strategy; without it there is nothing to prove.
+// Canary returns the canary of the native strategy. Without a native strategy, there is nothing to prove.
 func (a *Strategy) Canary(queue string) ([]topology.Binding, []topology.Route) {
 	if a.cfg.Native == nil {
 		return nil, nil
@@ -109,7 +109,7 @@ func (a *Strategy) Canary(queue string) ([]topology.Binding, []topology.Route) {
 	return a.cfg.Native.Canary(queue)
 }
 
-// Choose returns the strategy for a delay, and why.
+// Choose returns the strategy for a delay and the reason for the choice.
 func (a *Strategy) Choose(delay time.Duration) (s amqpx.Strategy, reason string) {
 	switch {
 	case a.cfg.TTL != nil && a.cfg.TTL.Declares(delay):
@@ -122,7 +122,7 @@ func (a *Strategy) Choose(delay time.Duration) (s amqpx.Strategy, reason string)
 	return a.cfg.Bucket, fmt.Sprintf("%s is neither declared as a ttl nor in the plugin's range", topology.FormatDuration(delay))
 }
 
-// Route asks the chosen strategy.
+// Route returns the route of the strategy that Choose selects.
 func (a *Strategy) Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error) {
 	s, _ := a.Choose(delay)
 	r, err := s.Route(dest, delay, tolerance)

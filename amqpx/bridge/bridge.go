@@ -15,28 +15,28 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// DefaultConcurrency is how many messages of each of its queues a bridge has under way.
+// DefaultConcurrency is how many messages of each queue a bridge handles concurrently by default.
 const DefaultConcurrency = 64
 
 // Config configures a Bridge.
 type Config struct {
 	Exchange Exchange
-	// Concurrency is how many messages of each of the two queues are under way at once, default
-	// DefaultConcurrency, at most 65535. With more than 1, messages that are due at about the same time may
-	// change places.
+	// Concurrency is how many messages of each of the two queues are handled concurrently; the default is
+	// DefaultConcurrency, the maximum 65535. With more than 1, messages that are due at about the same time may be
+	// reordered.
 	Concurrency int
 }
 
-// Stats counts what a Bridge has done since it was made.
+// Stats counts what a Bridge has done since New.
 type Stats struct {
-	Delayed   int64 `json:"delayed"`   // began to wait
-	Delivered int64 `json:"delivered"` // reached the exchange for consumers
-	Dead      int64 `json:"dead"`      // went to the dead-letter queue, with the reason
-	Failed    int64 `json:"failed"`    // tries that failed, and were or will be repeated
+	Delayed   int64 `json:"delayed"`   // messages whose delay has begun
+	Delivered int64 `json:"delivered"` // messages that were sent to the exchange for consumers
+	Dead      int64 `json:"dead"`      // messages that were dead-lettered, with the reason
+	Failed    int64 `json:"failed"`    // failed attempts, each of which is repeated
 }
 
-// Bridge takes messages that producers publish as they did for the plugin, delays them by the client's strategy,
-// and sends them on when they are due. Several may run for one exchange.
+// Bridge receives messages that producers publish as they did for the plugin, delays them by the client's strategy, and
+// sends them on when they are due. Several bridges may run for one exchange.
 type Bridge struct {
 	c *amqpx.Client
 	x Exchange
@@ -45,9 +45,9 @@ type Bridge struct {
 	delayed, delivered, dead, failed atomic.Int64
 }
 
-// New makes a bridge. It fails with ErrExchange, with the *topology.DelayError of a strategy that lacks a
-// delay which producers may ask for: up to MaxDelay, in steps of a millisecond, or with the
-// *topology.DestinationError of a client that does not list its queue for what is due.
+// New returns a Bridge. It fails with ErrExchange if the exchange is invalid. It fails with a *topology.DelayError if
+// the strategy does not support all delays that producers may request, which are up to MaxDelay in steps of a
+// millisecond, and with a *topology.DestinationError if the client does not list the bridge's queue for due messages.
 func New(c *amqpx.Client, cfg Config) (*Bridge, error) {
 	if err := cfg.Exchange.Validate(c.Strategy().Prefix()); err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func (b *Bridge) Stats() Stats {
 	return Stats{Delayed: b.delayed.Load(), Delivered: b.delivered.Load(), Dead: b.dead.Load(), Failed: b.failed.Load()}
 }
 
-// ErrStarting is Health's answer until both queues are consumed for the first time.
+// ErrStarting is returned by Health until both queues have been consumed for the first time.
 var ErrStarting = errors.New("starting")
 
 // Health returns nil while the bridge works, and otherwise ErrStarting or the client's *amqpx.HealthError.
@@ -82,8 +82,8 @@ func (b *Bridge) Health() error {
 	return b.c.Health()
 }
 
-// Declare creates what is missing of Exchange.Topology on the broker. It fails with *plan.ConflictError if the
-// broker has something else under one of the names, the plugin's exchange above all, and with the errors of
+// Declare creates the objects of Exchange.Topology that are missing on the broker. It fails with a *plan.ConflictError
+// if the broker has a different object with one of the names, most likely the plugin's exchange, and with the errors of
 // Client.Apply.
 func (b *Bridge) Declare(ctx context.Context) error {
 	if err := b.c.Apply(ctx, b.x.Topology()); err != nil {
@@ -92,8 +92,8 @@ func (b *Bridge) Declare(ctx context.Context) error {
 	return nil
 }
 
-// Run bridges until ctx ends, and finishes the messages that are under way. It declares nothing: see Declare. It
-// fails with the errors of Client.Consume.
+// Run runs the bridge until ctx ends, and then finishes the messages that are being handled. It declares nothing; see
+// Declare. It fails with the errors of Client.Consume.
 func (b *Bridge) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, q := range []string{b.x.Queue(), b.x.DueQueue()} {
@@ -104,8 +104,8 @@ func (b *Bridge) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// handle calls take within tryTimeout and counts the outcome. A message whose try is cut off because the process
-// ends returns to its queue unchanged.
+// handle calls take with a limit of tryTimeout and counts the result. If the process ends during the attempt, the
+// message returns to its queue unchanged.
 func (b *Bridge) handle(ctx context.Context, d *amqpx.Delivery) error {
 	try, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
@@ -122,14 +122,15 @@ func (b *Bridge) handle(ctx context.Context, d *amqpx.Delivery) error {
 	return err
 }
 
-// tryTimeout bounds a try: the message then waits for the next without a place among those under way.
+// tryTimeout limits one attempt. After it, the message waits for the next attempt without occupying one of the
+// concurrent places.
 const tryTimeout = 10 * time.Second
 
-// patience retries a message that its queues refuse for years.
+// patience retries a message for years if its queues refuse it.
 var patience = topology.Retry{MaxAttempts: 1_000_000, Backoff: time.Second, MaxBackoff: time.Minute}
 
-// take is the handler of both queues. It goes by the header: a positive delay has yet to begin; a negative one,
-// as the plugin leaves it, is over.
+// take is the handler of both queues. It decides by the header: if the delay is positive, the delay has not begun yet;
+// if it is negative, as the plugin leaves it, the delay is over.
 func (b *Bridge) take(ctx context.Context, d *amqpx.Delivery) error {
 	b.unexpire(d)
 	delay, err := Delay(d.Headers)
@@ -146,14 +147,14 @@ func (b *Bridge) take(ctx context.Context, d *amqpx.Delivery) error {
 	asked := d.Headers[Header]
 	d.Headers[Header] = -delay.Milliseconds()
 	if err := b.judge(d, b.c.Forward(ctx, d, topology.Destination{Queue: b.x.DueQueue()}, delay)); err != nil {
-		d.Headers[Header] = asked // the next try has to delay it
+		d.Headers[Header] = asked // so that the next attempt delays it
 		return err
 	}
 	b.delayed.Add(1)
 	return nil
 }
 
-// judge returns the error of Forward, as a rejection if the message itself is the cause. Any other error is
+// judge returns the error of Forward, wrapped by amqpx.Reject if the message itself is the cause. All other errors are
 // retried.
 func (b *Bridge) judge(d *amqpx.Delivery, err error) error {
 	ae, _ := errors.AsType[*amqp.Error](err)
@@ -170,7 +171,7 @@ func (b *Bridge) judge(d *amqpx.Delivery, err error) error {
 	return err
 }
 
-// unexpire restores a message that expired before a bridge took it.
+// unexpire restores the routing key, CC and expiration of a message that expired before a bridge received it.
 func (b *Bridge) unexpire(d *amqpx.Delivery) {
 	deaths, _ := d.Headers["x-death"].([]any)
 	for _, e := range deaths {
@@ -181,7 +182,7 @@ func (b *Bridge) unexpire(d *amqpx.Delivery) {
 		d.Exchange = b.x.Name
 		if keys, _ := t["routing-keys"].([]any); len(keys) > 0 {
 			d.RoutingKey, _ = keys[0].(string)
-			if len(keys) > 1 { // before RabbitMQ 4.0 the header went with the death
+			if len(keys) > 1 { // before RabbitMQ 4.0 the death removed the header
 				d.Headers["CC"] = keys[1:]
 			}
 		}

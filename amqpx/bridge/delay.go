@@ -11,19 +11,19 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Header is the header by which producers ask the plugin for a delay, in milliseconds.
+// Header is the name of the header by which producers request a delay from the plugin, in milliseconds.
 const Header = "x-delay"
 
-// MaxDelay is the plugin's longest delay. Plugin and bridge deliver a message that asks for more at once.
+// MaxDelay is the plugin's maximum delay. The plugin and a bridge deliver a message with a longer delay immediately.
 const MaxDelay = math.MaxUint32 * time.Millisecond
 
-// ErrDelay is wrapped by the error of a header that the plugin would not have taken.
+// ErrDelay is wrapped by the error for a header that the plugin would have refused.
 var ErrDelay = errors.New("invalid " + Header)
 
 // Delay returns how long the plugin would delay a message with these headers. Integers and strings of digits are
-// milliseconds; the fraction of a float is cut off. A value that is absent, 0, negative, of another type, or more
-// than MaxDelay is no delay. A string that is no number is an error (ErrDelay); the plugin closes the producer's
-// channel.
+// milliseconds; the fraction of a float is truncated. If the value is absent, 0, negative, of another type, or more
+// than MaxDelay, there is no delay. A string that is not a number is an error (ErrDelay); the plugin would close the
+// producer's channel.
 func Delay(headers amqp.Table) (time.Duration, error) {
 	value := headers[Header]
 	if text, ok := value.([]byte); ok {
@@ -36,7 +36,7 @@ func Delay(headers amqp.Table) (time.Duration, error) {
 	case v.CanUint():
 		ms = int64(v.Uint())
 	case v.CanFloat():
-		if f := v.Float(); f > 0 && f < math.MaxUint32+1 { // not NaN, nor what overflows
+		if f := v.Float(); f > 0 && f < math.MaxUint32+1 { // not NaN, and no overflow
 			ms = int64(f)
 		}
 	case v.Kind() == reflect.String:

@@ -1,30 +1,30 @@
-// Package bridge stands in for an exchange of the plugin rabbitmq_delayed_message_exchange on a stock broker, for
-// producers that cannot change today: they go on publishing to the exchange's name with the header x-delay. It is
-// a user of the client like any other, and knows no strategy.
+// Package bridge replaces an exchange of the plugin rabbitmq_delayed_message_exchange on a broker without plugins. It
+// is for producers that cannot be changed yet: they continue to publish to the same exchange name with the header
+// x-delay. A bridge uses the client like any application and does not depend on a strategy.
 //
-//   - bridge.go: the way of a message, from its producer to the exchange for consumers
-//   - delay.go: what the plugin makes of x-delay; pure
-//   - topology.go: the exchanges and queues of a bridge; pure
+//   - bridge.go: handles messages, from their producer to the exchange for consumers
+//   - delay.go: the plugin's interpretation of x-delay; without I/O
+//   - topology.go: the exchanges and queues of a bridge; without I/O
 //
-// Why it is built so:
+// Reasons for the design:
 //
-//   - An exchange destination has a route queue for each routing key, because the key on the way carries the
-//     digits, a stock broker cannot replace it, and a dead-letter routing key is an argument of the queue. A key
-//     in CC would survive, but level exchanges and consumers' topic bindings would match both keys, and the
-//     consumer would get the wrong one. So what has waited comes to a queue, and the bridge publishes it with its
-//     own key: no object for a key, and any strategy.
-//   - x-delay is positive until the delay has begun and negative after, as the plugin leaves it. A confirm
-//     precedes each acknowledgement; a kill in between repeats, under the same message id if the producer gave
-//     one.
-//   - Expiration counts from the due instant, as with the plugin. A message that expires in Queue because no
-//     bridge was there is dead-lettered, at least once, to DueQueue. Its delay begins there, with the key, CC and
-//     expiration of x-death.
-//   - On the way expiration, user-id, delivery mode, timestamp, CC and x-delay are in the header
-//     rabbitdelay-carried: an expiration would end the wait early, the broker compares a user-id with the login,
-//     and CC would copy the message past the delay. A carried user-id is believed only if the message came
-//     through an exchange of the strategies, to which foreign publishers need no right.
-//   - On 3.10 messages that the plugin itself delivers have a negative x-delay in a quorum queue, and a positive
-//     one in a classic queue: there they would be delayed again. So all queues are quorum queues.
-//   - The delay counts from when a bridge takes the message: timestamp has whole seconds and the producer's
-//     clock, and nothing else has the publish instant.
+//   - An exchange destination has a route queue for each routing key, because the key of a waiting message carries the
+//     digits, a broker without plugins cannot replace it, and a dead-letter routing key is an argument of the queue. A
+//     key in CC would survive, but level exchanges and consumers' topic bindings would match both keys, and the
+//     consumer would get the wrong one. So due messages are sent to a queue, and the bridge publishes each with its
+//     original key. This needs no object per key, and works with any strategy.
+//   - x-delay is positive until the delay has begun and negative after that, as the plugin leaves it. Each message is
+//     acknowledged after the confirm. A kill in between repeats the message, with the same message id if the producer
+//     set one.
+//   - Expiration counts from the due time, as with the plugin. A message that expires in Queue because no bridge was
+//     running is dead-lettered, at least once, to DueQueue. Its delay begins there, with the key, CC and expiration of
+//     x-death.
+//   - While a message waits, its expiration, user-id, delivery mode, timestamp, CC and x-delay are in the header
+//     rabbitdelay-carried. An expiration would end the wait early, the broker compares a user-id with the connection's
+//     user, and CC would deliver copies without the delay. A carried user-id is trusted only if the message arrived
+//     through an exchange of the strategies, to which foreign publishers need no permission.
+//   - On 3.10, messages that the plugin itself delivers have a negative x-delay in a quorum queue but a positive one in
+//     a classic queue, where they would be delayed again. So all queues are quorum queues.
+//   - The delay counts from when a bridge receives the message. The timestamp has whole seconds and is by the
+//     producer's clock, and nothing else has the time of publishing.
 package bridge

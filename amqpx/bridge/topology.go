@@ -18,20 +18,20 @@ func Types() []string {
 	return []string{amqp.ExchangeDirect, amqp.ExchangeTopic, amqp.ExchangeFanout, amqp.ExchangeHeaders}
 }
 
-// Exchange is the exchange of the plugin that a bridge replaces.
+// Exchange is the plugin's exchange that a bridge replaces.
 type Exchange struct {
-	Name string // under which producers publish
+	Name string // the name to which producers publish
 	Type string // its x-delayed-type: one of Types
 }
 
 // ErrExchange is wrapped by every error of Exchange.Validate.
 var ErrExchange = errors.New("invalid exchange")
 
-// maxName leaves room for the suffixes of Exchange's names and the prefixes of a strategy.
+// maxName leaves space for the suffixes of the names that Exchange returns and for the prefixes of a strategy.
 const maxName = 160
 
-// Validate returns an error that wraps ErrExchange if the exchange cannot be bridged. Prefix is that of the delay
-// objects.
+// Validate returns an error that wraps ErrExchange if the exchange cannot be bridged. The prefix is the one of the
+// delay objects.
 func (x Exchange) Validate(prefix string) error {
 	switch {
 	case x.Name == "" || len(x.Name) > maxName:
@@ -46,22 +46,22 @@ func (x Exchange) Validate(prefix string) error {
 	return nil
 }
 
-// Due returns the name of the exchange, of Type, to which consumers bind their queues. Messages reach it when
-// they are due, with their routing key.
+// Due returns the name of the exchange to which consumers bind their queues. Its type is Type. Messages are published
+// to it when they are due, with their original routing key.
 func (x Exchange) Due() string { return x.Name + ".due" }
 
-// Queue returns the name of the queue that takes everything producers publish.
+// Queue returns the name of the queue that receives all messages that producers publish.
 func (x Exchange) Queue() string { return x.Name + ".bridge" }
 
-// DueQueue returns the name of the queue of due messages on their way to Due.
+// DueQueue returns the name of the queue of due messages, which the bridge publishes to Due.
 func (x Exchange) DueQueue() string { return x.Name + ".bridge.due" }
 
-// DeadQueue returns the name of the queue of messages that could not be delivered, with the reason.
+// DeadQueue returns the name of the queue of messages that could not be delivered. Each has the reason in its headers.
 func (x Exchange) DeadQueue() string { return x.Name + ".bridge.dead" }
 
-// Topology returns what a bridge needs on the broker. The old name becomes a topic exchange, whatever Type is:
-// only that takes every routing key into one queue. All queues are quorum queues. A message that expires in Queue
-// goes to DueQueue and is still delayed.
+// Topology returns the objects that a bridge needs on the broker. The exchange with the original name becomes a topic
+// exchange for every Type, because only a topic exchange routes all routing keys to one queue. All queues are quorum
+// queues. A message that expires in Queue is dead-lettered to DueQueue and is still delayed.
 func (x Exchange) Topology() topology.Topology {
 	in := topology.Destination{Queue: x.Queue(), DeadLetter: x.DueQueue()}
 	due := topology.Destination{Queue: x.DueQueue(), DeadLetter: x.DeadQueue()}
@@ -78,8 +78,8 @@ func (x Exchange) Topology() topology.Topology {
 	}
 }
 
-// Bypasses returns the bindings of the exchange that are not the bridge's. Their queues get every message at
-// once.
+// Bypasses returns the bindings of the exchange that are not the bridge's. Their queues receive every message
+// immediately.
 func (x Exchange) Bypasses(found []topology.Binding) (all []topology.Binding) {
 	for _, b := range found {
 		if b.Exchange == x.Name && b.Queue != x.Queue() {
@@ -89,8 +89,8 @@ func (x Exchange) Bypasses(found []topology.Binding) (all []topology.Binding) {
 	return all
 }
 
-// Explain adds what to do to the *plan.ConflictError of an exchange that exists with another type. It returns any
-// other error unchanged, nil included.
+// Explain adds instructions to the *plan.ConflictError for an exchange that exists with another type. It returns any
+// other error unchanged, including nil.
 func (x Exchange) Explain(err error) error {
 	c, conflict := errors.AsType[*plan.ConflictError](err)
 	if !conflict || c.Kind != topology.KindExchange || c.Name != x.Name {

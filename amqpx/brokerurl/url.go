@@ -1,5 +1,4 @@
-// Package brokerurl reads the URL of a broker as a client does, and shows it without its password. It does no
-// I/O.
+// Package brokerurl parses the URL of a broker as a client does, and prints it without its password. It does no I/O.
 package brokerurl
 
 import (
@@ -11,7 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Errors about a URL say nothing of the URL itself: what could not be parsed may hold the password.
+// Errors about a URL do not contain the URL, because a URL that could not be parsed may contain the password.
 var (
 	errURL    = errors.New("expected a URL like amqp://user:password@host:5672/vhost (or amqps://), with special characters in user and password percent-encoded")
 	errCut    = errors.New("a character of the user or the password ends the address; percent-encode # as %23, / as %2F, ? as %3F and @ as %40")
@@ -22,8 +21,8 @@ var (
 	errNoHost = errors.New("no host in the URL; is a variable not set? Expected a URL like amqp://user:password@host:5672/vhost")
 )
 
-// Parse reads a broker's URL as amqpx.Open does. It accepts the same URLs as amqp091.ParseURI, except one without
-// a host (for which amqp091 uses localhost) and those that Check refuses. Its errors never contain the password.
+// Parse parses a broker's URL as amqpx.Open does. It accepts the same URLs as amqp091.ParseURI, except a URL without a
+// host (for which amqp091 uses localhost) and URLs that Check refuses. Its errors never contain the password.
 func Parse(s string) (amqp.URI, error) {
 	if strings.TrimSpace(s) == "" {
 		return amqp.URI{}, errEmpty
@@ -50,10 +49,10 @@ func Parse(s string) (amqp.URI, error) {
 	return u, nil
 }
 
-// Check refuses a URL in which user or password would be read as something that errors and logs show. In
-// amqp://user:12#34@host the # ends the address: "user" would be the host and "12", part of the password, the port.
-// In amqp://user:password:5672 an @ is missing, a password of digits may be the port, and
-// amqp://user@password@host has one in place of a colon.
+// Check refuses a URL in which part of the user or the password would be taken for a part of the URL that errors and
+// logs show. In amqp://user:12#34@host the # ends the address, so "user" would be the host and "12", part of the
+// password, the port. In amqp://user:password:5672 an @ is missing, and a password of digits may be taken for the port.
+// In amqp://user@password@host an @ replaces the colon.
 func Check(s string) error {
 	_, rest, _ := strings.Cut(s, ":")
 	authority, hierarchical := strings.CutPrefix(rest, "//")
@@ -74,7 +73,7 @@ func Check(s string) error {
 			return errColons
 		}
 	}
-	for host := range strings.SplitSeq(hosts, ",") { // PostgreSQL has several
+	for host := range strings.SplitSeq(hosts, ",") { // a PostgreSQL URL may have several hosts
 		if strings.Count(host, ":") > 1 && !strings.HasPrefix(host, "[") {
 			return errColons
 		}
@@ -88,14 +87,14 @@ func Check(s string) error {
 	return nil
 }
 
-// Redact returns the URL of a broker or a database with its password replaced, safe to print. A URL that cannot
-// be parsed is replaced entirely.
+// Redact returns the URL of a broker or a database with its password replaced, so that it is safe to print. A URL that
+// cannot be parsed is replaced entirely.
 func Redact(s string) string {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme == "" {
 		return "(not a URL)"
 	}
-	// In what is opaque user:password could stand, and an @ after the host is part of a password that is not
+	// An opaque part may contain user:password, and an @ after the host is part of a password that is not
 	// percent-encoded.
 	if u.Opaque != "" || Check(s) != nil {
 		return u.Scheme + ":(redacted)"

@@ -1,6 +1,6 @@
-// Package service is the shortest way to a service: Open makes what a file describes (the strategy, a client, a
-// store of tasks on a database, logging, telemetry), and Run runs the relay, consumers and whatever else the
-// service has, until one of them fails for good or the process is asked to stop.
+// Package service is the shortest way to write a service. Open creates everything that a file describes: the strategy,
+// a client, a store of tasks on a database, logging and telemetry. Run runs the relay, the consumers and the other
+// parts of the service until one of them fails permanently or the process is asked to stop.
 //
 //	func main() {
 //		if err := run(); err != nil {
@@ -19,23 +19,23 @@
 //			service.ServeHTTP(":8080", service.Probe(s.Health)))
 //	}
 //
-// Link the driver of the database by a blank import of config/postgres, config/mysql or config/sqlite, or open it
-// yourself (Options.Database). A program that wants less imports amqpx and amqpx/schedule alone; these have fewer
-// dependencies.
+// Link the database driver by a blank import of config/postgres, config/mysql or config/sqlite, or open the database
+// yourself (Options.Database). A program that needs fewer dependencies can import only amqpx and amqpx/schedule.
 //
 // # Errors and exit codes
 //
-// Open's errors are about the file (errors.Is config.ErrConfig; a restart changes nothing), the database
-// ("database: …", after it has not answered until the context's end) and the broker ("open: …"). Run returns nil
-// when the process was asked to stop and everything was finished in order. Otherwise its error has each part that
-// failed: an *amqpx.ConsumeError, what a relay ended with (schedule.ErrDenied, schedule.ErrClock), an address in
-// use; and what was cut off (ErrCutOff), whose messages come again. Exit with 1 for all of them. Under systemd,
-// exit with another code for config.ErrConfig, such as 78, and name it in RestartPreventExitStatus.
+// Open returns errors about the file (errors.Is config.ErrConfig; a restart does not help), the database ("database:
+// …", if it has not answered before the context ends) and the broker ("open: …"). Run returns nil if the process was
+// asked to stop and everything was finished in order. Otherwise its error contains the error of each part that failed:
+// an *amqpx.ConsumeError, the error that ended a relay (schedule.ErrDenied, schedule.ErrClock), or an address that is
+// in use. If parts were cut off, it also wraps ErrCutOff, and their messages are delivered again. Exit with 1 for all
+// of these. Under systemd, exit with a different code for config.ErrConfig, such as 78, and list it in
+// RestartPreventExitStatus.
 //
-// A broker or a database that is gone while Run runs is no error: the client connects again, handlers retry, and
-// Health has what is wrong.
+// It is not an error if the broker or the database becomes unavailable while Run runs: the client reconnects, handlers
+// retry, and Health reports the problem.
 //
 //   - service.go: Options, Open, Close; the database and its tables
-//   - run.go: Run, and the end of a process
-//   - http.go: what answers over HTTP
+//   - run.go: Run, and the shutdown of a process
+//   - http.go: the HTTP endpoints
 package service

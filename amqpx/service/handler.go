@@ -12,12 +12,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// Effect is the function of a handler. T is *sql.Tx, or pgx.Tx where Options.Database is a pool of pgx.
+// Effect is the function of a handler. T is *sql.Tx, or pgx.Tx if Options.Database is a pool of pgx.
 type Effect[T any] func(ctx context.Context, tx T, d *amqpx.Delivery) error
 
-// TaskHandler returns schedule.Handler, or pgxtx.TaskHandler, on the service's database, whichever that is. It
-// returns nil for a nil fn or a service without a database, which Consume refuses, and panics if T is not the
-// transaction of the service's database.
+// TaskHandler returns schedule.Handler or pgxtx.TaskHandler, depending on the service's database. It returns nil, which
+// Consume refuses, for a nil fn or a service without a database. It panics if T is not the type of the transactions of
+// the service's database.
 func TaskHandler[T any](s *Service, fn Effect[T], opts ...schedule.HandlerOption) amqpx.Handler {
 	if fn == nil || s.database == nil {
 		return nil
@@ -26,8 +26,8 @@ func TaskHandler[T any](s *Service, fn Effect[T], opts ...schedule.HandlerOption
 	return schedule.Handler(s.database, fn.handed, opts...)
 }
 
-// IdempotentHandler returns idempotency.Handler, or pgxtx.IdempotentHandler, on the service's database. Otherwise
-// it does what TaskHandler does.
+// IdempotentHandler returns idempotency.Handler or pgxtx.IdempotentHandler, depending on the service's database. The
+// same applies to it as to TaskHandler.
 func IdempotentHandler[T any](s *Service, fn Effect[T], opts ...idempotency.HandlerOption) amqpx.Handler {
 	if fn == nil || s.database == nil {
 		return nil
@@ -36,7 +36,7 @@ func IdempotentHandler[T any](s *Service, fn Effect[T], opts ...idempotency.Hand
 	return idempotency.Handler(s.database, fn.handed, opts...)
 }
 
-// check panics if the service's database has other transactions than T.
+// check panics if T is not the type of the transactions of the service's database.
 func (fn Effect[T]) check(s *Service) {
 	foreign := sqldb.IsForeign(s.database)
 	if _, standard := any((*T)(nil)).(**sql.Tx); standard == foreign {
@@ -48,8 +48,8 @@ func (fn Effect[T]) check(s *Service) {
 	}
 }
 
-// handed is fn as the function of a handler that gets the *sql.Tx itself, and the transaction of another package
-// by ctx.
+// handed adapts fn to a handler, which passes a *sql.Tx as an argument and the transaction of another package in the
+// context.
 func (fn Effect[T]) handed(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
 	if own, ok := any(tx).(T); ok && tx != nil {
 		return fn(ctx, own, d)

@@ -16,10 +16,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// Probe answers GET /healthz with 200 while the process runs, and GET /readyz with 200 while ready returns nil,
-// else with 503 and the parts that do not work, as {"ok":false,"problem":"…"}. Give it Service.Health. It needs no
-// login, so an answer has neither addresses nor users nor names of queues, which errors of a broker and a database
-// have: they belong into the log. Let a liveness probe ask /healthz: a restart does not bring a broker back.
+// Probe returns a handler for health checks. It answers GET /healthz with 200 while the process runs. It answers GET
+// /readyz with 200 while ready returns nil, and otherwise with 503 and the parts that do not work, as
+// {"ok":false,"problem":"…"}. Pass it Service.Health. It requires no login, so its answers contain no addresses, users
+// or names of queues, which the errors of a broker or a database have; these belong in the log. Use /healthz for a
+// liveness probe, because a restart does not repair a broker.
 func Probe(ready func() error) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, nil) })
@@ -38,13 +39,13 @@ func answer(w http.ResponseWriter, err error) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 	text, _ := json.Marshal(out) //nolint:errchkjson // text and a boolean
-	_, _ = w.Write(text)         // who asked may have gone
+	_, _ = w.Write(text)         // the client may have disconnected
 }
 
-// notReady is the problem of which no more is told without a login.
+// notReady is the answer for a problem whose details are not shown without a login.
 const notReady = "not ready; the log says why"
 
-// public returns what may be told to everybody of an error of Health.
+// public returns the part of an error of Health that may be shown without a login.
 func public(err error) string {
 	if errors.Is(err, ErrStopping) || errors.Is(err, ErrStarting) {
 		return err.Error()
@@ -70,12 +71,12 @@ func public(err error) string {
 	return cmp.Or(strings.Join(slices.Compact(parts), "; "), notReady)
 }
 
-// requestDrain is how long ServeHTTP waits for requests at its end.
+// requestDrain is how long ServeHTTP waits for running requests when it stops.
 const requestDrain = 10 * time.Second
 
-// ServeHTTP returns the part that answers requests at addr, HOST:PORT. At its end it accepts no further ones, and
-// waits up to 10 s for those that run. An address that cannot be used is an error, which ends the service. For
-// other settings write a Part of your own.
+// ServeHTTP returns a part that serves HTTP requests at addr, which is HOST:PORT. When it stops, it accepts no further
+// requests and waits up to 10 s for the running ones. If the address cannot be used, it returns an error, which ends
+// the service. If you need other settings, write your own Part.
 func ServeHTTP(addr string, h http.Handler) Part {
 	return func(ctx context.Context) error {
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)

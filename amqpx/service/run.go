@@ -17,22 +17,23 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/faketime"
 )
 
-// Part is something that a service runs until ctx ends. It then finishes what it has begun and returns. An error
-// ends the service; nil does not.
+// Part is a part of a service that runs until ctx ends, and then finishes its work and returns. If it returns an error,
+// the service ends; if it returns nil, the service continues.
 type Part func(ctx context.Context) error
 
-// Consume returns the part that consumes a queue; see amqpx.Client.Consume.
+// Consume returns a part that consumes a queue; see amqpx.Client.Consume.
 func (s *Service) Consume(queue string, handler amqpx.Handler, opts ...amqpx.ConsumeOption) Part {
 	return func(ctx context.Context) error { return s.Client.Consume(ctx, queue, handler, opts...) }
 }
 
-// Run runs the parts, and on a database the relay of tasks (schedule.Store.Run) and the purge of idempotency's
-// records, until a part fails for good, ctx ends, or the process gets SIGTERM or SIGINT. Then it ends in order
-// and closes what Open opened: first all parts end what they take in and finish what they have begun, which may
-// send and schedule meanwhile; then what was sent is confirmed; then the connections and the database are closed.
-// That takes DrainTimeout at most. A second signal cuts it short, a third ends the process at once.
+// Run runs the given parts. With a database it also runs the relay of tasks (schedule.Store.Run) and the purge of
+// idempotency records. It runs until a part fails permanently, ctx ends, or the process receives SIGTERM or SIGINT. It
+// then shuts down in order and closes what Open has opened. First, all parts stop accepting work and finish what they
+// have begun, during which they may still send and schedule. Then sent messages are confirmed, and finally the
+// connections and the database are closed. The shutdown takes at most DrainTimeout. A second signal cuts it short, and
+// a third ends the process immediately.
 //
-// It returns nil when it was asked to stop and all was finished; see the package's comment.
+// Run returns nil if it was asked to stop and everything was finished; see the package comment.
 func (s *Service) Run(ctx context.Context, parts ...Part) error {
 	running, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -42,7 +43,7 @@ func (s *Service) Run(ctx context.Context, parts ...Part) error {
 	errs, idle := s.start(running, end, append(parts, s.own()...))
 	select {
 	case <-running.Done():
-	case <-idle: // nothing is left to run
+	case <-idle: // all parts have returned
 	}
 	s.stopping.Store(true)
 	s.Logger.Info("stopping", zap.NamedError("reason", context.Cause(running)), zap.Duration("within", s.drain))
@@ -64,10 +65,11 @@ func (s *Service) Run(ctx context.Context, parts ...Part) error {
 	return err
 }
 
-// abandon is how long Run waits for parts that do not notice that the drain time is over.
+// abandon is how long Run waits for parts that do not return after the drain timeout.
 const abandon = 3 * time.Second
 
-// ErrCutOff is in Run's error when the end of the process did not wait for all that ran. Its messages come again.
+// ErrCutOff is wrapped by Run's error if the shutdown did not wait for everything that was running. Messages that were
+// cut off are delivered again.
 var ErrCutOff = errors.New("what still ran was cut off")
 
 var (
@@ -75,7 +77,7 @@ var (
 	errForced  = fmt.Errorf("%w: a second signal", ErrCutOff)
 )
 
-// start runs the parts, and closes idle when none runs any more. errs are then complete.
+// start runs the parts, and closes idle when all of them have returned. The slice errs is complete then.
 func (s *Service) start(ctx context.Context, end context.CancelCauseFunc, parts []Part) (errs []error, idle <-chan struct{}) {
 	errs = make([]error, len(parts))
 	var wg sync.WaitGroup
@@ -92,7 +94,7 @@ func (s *Service) start(ctx context.Context, end context.CancelCauseFunc, parts 
 	return errs, done
 }
 
-// own are the parts that a database asks for.
+// own returns the parts that run if the service has a database.
 func (s *Service) own() []Part {
 	if s.Tasks == nil {
 		return nil
@@ -114,8 +116,8 @@ func (s *Service) own() []Part {
 	}
 }
 
-// onSignals ends the service at the first signal, and its drain time at the second. In a testing/synctest bubble,
-// in which Go can not wait for signals, it does nothing.
+// onSignals stops the service at the first signal, and ends the drain at the second. In a testing/synctest bubble, in
+// which Go cannot wait for signals, it does nothing.
 func (s *Service) onSignals(end, force context.CancelCauseFunc) (stop func()) {
 	if faketime.Inside() {
 		return func() {}
@@ -135,7 +137,7 @@ func (s *Service) onSignals(end, force context.CancelCauseFunc) (stop func()) {
 				return
 			}
 		}
-		signal.Stop(signals) // the next one has its usual effect
+		signal.Stop(signals) // the next signal has its default effect
 		<-done
 	})
 	return func() { signal.Stop(signals); close(done); wg.Wait() }

@@ -23,47 +23,48 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// DefaultDrainTimeout leaves some of the 30 s that Kubernetes gives a process to end.
+// DefaultDrainTimeout is a bit less than the 30 s that Kubernetes gives a process to end.
 const DefaultDrainTimeout = 25 * time.Second
 
-// Options of Open. The zero value reads the file that RABBITDELAY_FILE names, and without one the environment
-// alone. Open logs which file it has read, or that there was none.
+// Options configures Open. With the zero value, Open reads the file that RABBITDELAY_FILE names or, if that is not set,
+// only the environment. Open logs which file it has read, or that there was none.
 type Options struct {
-	// File is the YAML file; the environment overrides it, see package config.
+	// File is the path of the YAML file. The environment overrides the file; see package config.
 	File string
 
-	// Logger of client, store and service; default slog.Default.
+	// Logger is the logger of the client, the store and the service; the default is slog.Default.
 	Logger *slog.Logger
-	// Zap is a logger of zap instead.
+	// Zap is a zap logger that replaces Logger. Set at most one of the two.
 	Zap *zap.Logger
 
-	// Database is one that the program has opened: a *sql.DB, or pgxtx.Database of a pool. It stays open.
-	// Default: database.url of the file. With neither there are no tasks, and DB and Tasks are nil.
+	// Database is a database that the program has opened: a *sql.DB, or pgxtx.Database of a pool. It stays open. The
+	// default is the database.url of the file. If there is neither, the service has no tasks, and DB and Tasks are nil.
 	Database schedule.Database
-	// Migrate creates the tables of schedule and idempotency, or brings them to the newest version. Without it
-	// they have to be there: rabbitdelay migrate makes them at deployment.
+	// Migrate makes Open create the tables of schedule and idempotency, or migrate them to the newest version. Without
+	// it the tables must exist; rabbitdelay migrate creates them at deployment.
 	Migrate bool
 
-	// Telemetry; the zero value uses OpenTelemetry's global providers, which record nothing until the program
-	// sets some.
+	// Telemetry configures traces and metrics. The zero value uses OpenTelemetry's global providers, which record
+	// nothing unless the program sets them.
 	Telemetry telemetry.Config
 
-	// Client and Tasks change what the file has made of their configurations, such as Client.Dial and
-	// Client.Hooks, or Tasks.Horizon and Tasks.Hooks.
+	// Client and Tasks modify the configurations that result from the file, for example Client.Dial and Client.Hooks,
+	// or Tasks.Horizon and Tasks.Hooks.
 	Client func(*amqpx.Config)
 	Tasks  func(*schedule.Config)
 
-	// DrainTimeout is how long the end of Run may take in order, default 25 s; keep it below the grace period of
-	// the process. Then handlers get the end of their context and two seconds to notice.
+	// DrainTimeout is how long an orderly shutdown of Run may take; the default is 25 s. Keep it below the grace period
+	// of the process. When it is over, the contexts of handlers are cancelled, and handlers get two more seconds to
+	// return.
 	DrainTimeout time.Duration
 }
 
-// Service is what Open has opened.
+// Service is what Open has created and opened.
 type Service struct {
 	Config    *config.Config
 	Client    *amqpx.Client
 	Tasks     *schedule.Store // nil without a database
-	DB        *sql.DB         // the file's, or the one that was given; nil for a pool of pgx, see TaskHandler
+	DB        *sql.DB         // the file's database or Options.Database; nil for a pool of pgx, see TaskHandler
 	Telemetry *telemetry.Telemetry
 	Logger    *zap.Logger
 
@@ -74,12 +75,12 @@ type Service struct {
 	stopping atomic.Bool
 }
 
-// openTimeout bounds Open when its context has no deadline.
+// openTimeout limits Open if its context has no deadline.
 const openTimeout = 30 * time.Second
 
-// Open reads the file, opens its database and connects to its broker. It waits for both until ctx ends (30 s
-// without a deadline), and writes the file's recurring tasks. What it opened is closed by Run, or by Close.
-// Errors: see the package's comment.
+// Open reads the file, opens its database and connects to its broker. It waits for both until ctx ends, or for 30 s if
+// ctx has no deadline. It also writes the file's recurring tasks to the database. Run or Close closes what Open has
+// opened. For the errors, see the package comment.
 func Open(ctx context.Context, o Options) (s *Service, err error) {
 	if o.Logger != nil && o.Zap != nil {
 		return nil, fmt.Errorf("%w: both Logger and Zap; give one", config.ErrConfig)
@@ -110,7 +111,7 @@ func Open(ctx context.Context, o Options) (s *Service, err error) {
 	return s, nil
 }
 
-// tell logs what was opened, so that a service which has lost its file is noticed.
+// tell logs what was opened, so that a service that does not find its file is noticed.
 func (s *Service) tell(given bool) {
 	database := s.Config.Database.URL.String()
 	switch {
@@ -128,7 +129,7 @@ func (s *Service) tell(given bool) {
 		zap.String("database", database))
 }
 
-// open opens the database and the client, and makes the store.
+// open opens the database and the client, and creates the store.
 func (s *Service) open(ctx context.Context, o Options) error {
 	tasks, err := s.openDatabase(o)
 	if err != nil {
@@ -169,8 +170,8 @@ func (s *Service) open(ctx context.Context, o Options) error {
 	return s.observe()
 }
 
-// openDatabase takes the database that was given, or opens the file's, and returns how tasks are configured on
-// it. There may be none.
+// openDatabase uses the given database or opens the file's, and returns the configuration of tasks on it. There may be
+// no database.
 func (s *Service) openDatabase(o Options) (tasks schedule.Config, err error) {
 	tasks = schedule.Config{Logger: s.Logger, Ceilings: s.Config.Ceilings()}
 	u := s.Config.Database.URL
@@ -190,13 +191,13 @@ func (s *Service) openDatabase(o Options) (tasks schedule.Config, err error) {
 	return tasks, nil
 }
 
-// Pauses between tries to reach a database, and how long one may take.
+// Waiting for a database: the pause between attempts, and the limit for one attempt.
 const (
 	databasePause    = time.Second
 	databasePatience = 5 * time.Second
 )
 
-// prepare waits until the database answers, and makes sure of its tables.
+// prepare waits until the database answers, and creates or checks its tables.
 func (s *Service) prepare(ctx context.Context, migrate bool) error {
 	look, err := schedule.New(s.database, nil, schedule.Config{Logger: s.Logger})
 	if err != nil {
@@ -229,7 +230,7 @@ func (s *Service) prepare(ctx context.Context, migrate bool) error {
 	return nil
 }
 
-// applySchedules writes the file's recurring tasks, if it has some.
+// applySchedules writes the file's recurring tasks to the database, if the file has any.
 func (s *Service) applySchedules(ctx context.Context) error {
 	if len(s.Config.Schedules) == 0 {
 		return nil
@@ -248,7 +249,7 @@ func (s *Service) applySchedules(ctx context.Context) error {
 	return nil
 }
 
-// observe makes the metrics of what was opened.
+// observe registers the metrics of everything that was opened.
 func (s *Service) observe() error {
 	keep := func(r metric.Registration, err error) error {
 		if err == nil {
@@ -263,8 +264,8 @@ func (s *Service) observe() error {
 	return err
 }
 
-// Health returns nil while the client works and the relay runs, and else why not: for a readiness probe, see
-// Probe. Before Run it is schedule.ErrNotRunning where there is a database.
+// Health returns nil while the client works and the relay runs, and otherwise the reason. Use it for a readiness probe;
+// see Probe. If there is a database, it returns schedule.ErrNotRunning before Run is called.
 func (s *Service) Health() error {
 	if s.stopping.Load() {
 		return ErrStopping
@@ -276,14 +277,14 @@ func (s *Service) Health() error {
 	return err
 }
 
-// ErrStarting is for a Probe's ready function, until there is something to ask.
+// ErrStarting is for the ready function of a Probe to return until the service is open.
 var ErrStarting = errors.New("starting")
 
-// ErrStopping is what Health returns once Run has begun to end.
+// ErrStopping is returned by Health when Run has begun to shut down.
 var ErrStopping = errors.New("stopping")
 
-// Close closes what Open opened, in a program that does not call Run: the client in order, see
-// amqpx.Client.Close, and the database unless it was given.
+// Close closes what Open has opened, for a program that does not call Run. It closes the client in order, see
+// amqpx.Client.Close, and then the database unless that was given by Options.Database.
 func (s *Service) Close(ctx context.Context) error {
 	var errs []error
 	if s.Client != nil {

@@ -1,5 +1,5 @@
-// Package shown formats numbers, durations, instants and the texts of other people for terminals, pages and logs.
-// It knows nothing of messages, tasks or the broker.
+// Package shown formats numbers, durations, times and texts from other sources for terminals, pages and logs. It does
+// not know messages, tasks or the broker.
 package shown
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Line returns s as one line that is safe to print. It quotes text with control characters, line breaks, changes
-// of direction or invisible characters.
+// Line returns s as one line that is safe to print. It quotes text that contains control characters, line breaks,
+// changes of direction or invisible characters.
 func Line(s string) string {
 	for _, r := range s {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
@@ -25,11 +25,11 @@ func Line(s string) string {
 	return s
 }
 
-// traceID stands for the id of a trace in a link to it.
+// traceID is the placeholder for a trace's id in a link.
 const traceID = "{id}"
 
-// CheckTraceLink returns nil if pattern is an address of a web site in which {id} stands for the id of a trace,
-// or is empty.
+// CheckTraceLink returns nil if pattern is empty, or is the address of a web site that contains {id} as the placeholder
+// for a trace's id.
 func CheckTraceLink(pattern string) error {
 	if pattern == "" {
 		return nil
@@ -41,12 +41,12 @@ func CheckTraceLink(pattern string) error {
 	return nil
 }
 
-// TraceLink returns the address of a trace.
+// TraceLink returns the address of the trace with the given id.
 func TraceLink(pattern, id string) string {
 	return strings.ReplaceAll(pattern, traceID, url.QueryEscape(id))
 }
 
-// CheckColor returns nil if color is one such as #c62828, or empty.
+// CheckColor returns nil if color is empty or has the form #c62828.
 func CheckColor(color string) error {
 	digits, hash := strings.CutPrefix(color, "#")
 	if color == "" || hash && len(digits) == 6 && strings.Trim(strings.ToLower(digits), "0123456789abcdef") == "" {
@@ -55,10 +55,10 @@ func CheckColor(color string) error {
 	return fmt.Errorf("%q; expected a colour of six hexadecimal digits, such as #c62828", Shorten(color, 20))
 }
 
-// maxTitle is how long a title may be, so that it has room beside the navigation.
+// maxTitle is the maximum length of a title, so that it fits next to the navigation.
 const maxTitle = 40
 
-// CheckTitle returns nil if title is one short line, or empty.
+// CheckTitle returns nil if title is empty or one short line.
 func CheckTitle(title string) error {
 	if utf8.RuneCountInString(title) > maxTitle || Line(title) != title || strings.TrimSpace(title) != title {
 		return fmt.Errorf("%q; expected one line of at most %d characters", Shorten(title, 60), maxTitle)
@@ -66,8 +66,8 @@ func CheckTitle(title string) error {
 	return nil
 }
 
-// OneLine joins the lines of s, such as those of a joined error, with semicolons, or with a space where the first
-// ends in a colon.
+// OneLine joins the lines of s, for example of a joined error. It separates them by semicolons, or by a space after a
+// line that ends in a colon.
 func OneLine(s string) string {
 	var out string
 	for line := range strings.Lines(s) {
@@ -84,7 +84,7 @@ func OneLine(s string) string {
 	return out
 }
 
-// Shorten returns at most n characters of s. Where it cuts, the last one is an ellipsis.
+// Shorten returns at most n characters of s. If it truncates s, the last character is an ellipsis.
 func Shorten(s string, n int) string {
 	if r := []rune(s); len(r) > n {
 		return string(r[:n-1]) + "…"
@@ -92,8 +92,8 @@ func Shorten(s string, n int) string {
 	return s
 }
 
-// Known returns a number as text, "at least" so many where there may be more, and "unknown" for none of an unknown
-// number.
+// Known returns n formatted by text. If unknown is set, n is only a lower limit, so Known returns "at least" with the
+// number, or "unknown" if n is 0.
 func Known(n int64, unknown bool, text func(int64) string) string {
 	switch {
 	case !unknown:
@@ -104,7 +104,7 @@ func Known(n int64, unknown bool, text func(int64) string) string {
 	return "at least " + text(n)
 }
 
-// Number returns n with its thousands separated: 12,345.
+// Number returns n with thousands separators, such as 12,345.
 func Number[N int | int64](n N) string {
 	s := strconv.FormatInt(int64(n), 10)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
@@ -121,10 +121,10 @@ func Count[N int | int64](n N, one, many string) string {
 	return Number(n) + " " + many
 }
 
-// Instant returns t in UTC with milliseconds (RFC 3339).
+// Instant returns t in UTC with milliseconds, in the format of RFC 3339.
 func Instant(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }
 
-// FromNow returns the rough distance of at from now: "in 1h30m", "2d1h ago" or "now".
+// FromNow returns the approximate distance of at from now, such as "in 1h30m", "2d1h ago" or "now".
 func FromNow(at, now time.Time) string {
 	d := at.Sub(now).Round(time.Second)
 	switch {
@@ -136,7 +136,7 @@ func FromNow(at, now time.Time) string {
 	return "in " + Roughly(d)
 }
 
-// Roughly returns the two largest units of d; from ten days on, only the days.
+// Roughly returns the two largest units of d. From ten days on, it returns only the days.
 func Roughly(d time.Duration) string {
 	const day = 24 * time.Hour
 	d = d.Round(time.Second)

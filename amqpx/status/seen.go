@@ -13,16 +13,16 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// soon are the times of DueSoon.
+// soon are the durations for which DueSoon counts.
 var soon = []time.Duration{time.Minute, 10 * time.Minute, time.Hour, 24 * time.Hour}
 
-// seen is what Take has read.
+// seen is the data that Take has read.
 type seen struct {
 	at         time.Time
 	cfg        doctor.Config
-	snap       *doctor.Snapshot          // nil: the broker could not be reached
-	looks      map[string]inspect.Peeked // by queue
-	known      map[string]Lying          // likewise, from an earlier look
+	snap       *doctor.Snapshot          // nil if the broker could not be reached
+	looks      map[string]inspect.Peeked // by queue name
+	known      map[string]Lying          // by queue name, from an earlier Take
 	tasks      *Tasks
 	unseen     []doctor.Unseen
 	notes      []string
@@ -30,8 +30,8 @@ type seen struct {
 	standstill *doctor.Standstill
 }
 
-// nothing returns a Status of what could not be seen. Its lists are empty and not nil, because null in JSON means
-// that a list is unknown.
+// nothing returns a Status that only says what could not be read. Its lists are empty instead of nil, because null in
+// JSON means that a list is unknown.
 func (s seen) nothing() Status {
 	return Status{
 		At: s.at, Layouts: []Layout{}, DueSoon: []Due{}, Destinations: []Destination{}, Parked: Lying{Groups: []Group{}}, Alarms: []string{},
@@ -39,7 +39,7 @@ func (s seen) nothing() Status {
 	}
 }
 
-// status returns what was seen as a Status. It does no I/O.
+// status converts the data that was read into a Status. It does no I/O.
 func (s seen) status() Status {
 	out := s.nothing()
 	out.Tasks, out.clocks, out.standstill = s.tasks, s.clocks, s.standstill
@@ -71,13 +71,13 @@ func (s seen) status() Status {
 	return out
 }
 
-// count returns the counts of a queue.
+// count returns the message counts of a queue.
 func (s seen) count(queue string) Count {
 	q := s.snap.Live.Queues[queue]
 	return Count{q.Ready(), q.Leaving, q.Unacked, q.Unknown()}
 }
 
-// layouts returns those on the broker, first those of the configuration.
+// layouts returns the layouts on the broker, beginning with the ones of the configuration.
 func (s seen) layouts() []Layout {
 	type key struct {
 		earlier bool
@@ -87,8 +87,8 @@ func (s seen) layouts() []Layout {
 	for _, q := range s.cfg.Want.Queues {
 		wanted[q.Name] = q
 	}
-	// Queues of one position of a layout dead-letter to one exchange. What is left of a delay behind them is less
-	// than the shortest of them.
+	// Queues at the same position of a layout dead-letter to the same exchange. The delay that remains after such a
+	// queue is less than the TTL of the shortest of them.
 	shortest := map[string]Span{}
 	place := func(layout string, q topology.Queue) string { return layout + " " + q.DeadLetter.Exchange }
 	found := map[key]*Layout{}
@@ -114,12 +114,12 @@ func (s seen) layouts() []Layout {
 			shortest[place(of, q)] = ttl
 		}
 		l.Waiting = l.Waiting.plus(n)
-		if n.Total() > 0 && !q.Native() { // there each message has an instant of its own
+		if n.Total() > 0 && !q.Native() { // in native queues each message has its own due time
 			l.Delays = append(l.Delays, Delay{Queue: name, TTL: ttl, Waiting: n, place: place(of, q)})
 		}
 	}
 	for name, x := range s.snap.Live.Exchanges {
-		if x.HeldKnown { // the plugin's
+		if x.HeldKnown { // the plugin's exchange
 			if of, ok := naming.LayoutOf(s.cfg.Prefix, name); ok {
 				l := at(of.Name, slices.ContainsFunc(s.cfg.Want.Exchanges, func(e topology.Exchange) bool { return e.Name == name }))
 				l.Waiting.Ready += x.Held
@@ -146,7 +146,7 @@ func (s seen) layouts() []Layout {
 	return out
 }
 
-// destinations are the configured ones, and queues that are bound besides.
+// destinations returns the configured destinations and other queues that are bound.
 func (s seen) destinations() []Destination {
 	out := []Destination{}
 	listed := map[string]bool{}
@@ -176,7 +176,7 @@ func (s seen) destinations() []Destination {
 	return out
 }
 
-// deadLetterQueues are those that have messages, with the parked queue.
+// deadLetterQueues returns the queues that contain dead letters, and the parked queue if it is not empty.
 func (s seen) deadLetterQueues() []string {
 	var out []string
 	for _, d := range s.destinations() {
@@ -194,7 +194,7 @@ func (s seen) deadLetterQueues() []string {
 // silent reports whether a queue does not answer.
 func (s seen) silent(queue string) bool { return s.snap.Live.Queues[queue].Unavailable != "" }
 
-// lying returns what was seen in a queue.
+// lying returns what was read from a dead-letter queue or the parked queue.
 func (s seen) lying(queue string) Lying {
 	if l, ok := s.known[queue]; ok {
 		return l

@@ -1,9 +1,8 @@
-// Package status answers the first question of a bad night: what waits, where, and until when. Take reads a
-// broker and a business database, and changes nothing. What it returns is data for a terminal, a page or an
-// alert, with what could not be seen. It knows no printing.
+// Package status reports which messages and tasks are waiting, where, and until when. Take reads a broker and an
+// application's database, and changes nothing. The result is data for a terminal, a page or an alert, and says what
+// could not be read. The package prints nothing.
 //
-// status.go has the model, take.go and tasks.go what is read, and seen.go how the model is made of that, without
-// I/O.
+// status.go has the model, take.go and tasks.go read the data, and seen.go builds the model from it, without I/O.
 package status
 
 import (
@@ -14,60 +13,62 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 )
 
-// Status is what was seen at one moment. The ready messages of destinations' queues, dead letters and parked
+// Status is the state of the system at one moment. Ready messages in destinations' queues, dead letters and parked
 // messages are counted at that moment; other counts come from the management API and are up to 10 s old.
 type Status struct {
 	At time.Time `json:"at"`
-	// Broker is nil if it could not be reached; Unseen says why.
+	// Broker is nil if the broker could not be reached; Unseen has the reason.
 	Broker *Broker `json:"broker"`
-	// Layouts are the sets of delay queues, those of the configuration first.
+	// Layouts are the sets of delay queues, beginning with the ones of the configuration.
 	Layouts []Layout `json:"layouts"`
 	DueSoon []Due    `json:"due_soon"`
-	// Destinations are the configured ones, and with the management API all that are bound.
+	// Destinations are the configured destinations and, if the management API is available, all other bound ones.
 	Destinations []Destination `json:"destinations"`
 	Parked       Lying         `json:"parked"`
-	// Tasks is nil without a database, or if it could not be read.
+	// Tasks is nil if there is no database, or if it could not be read.
 	Tasks *Tasks `json:"tasks"`
-	// Clients are the connections of rabbitdelay's clients and relays, by name. Nil: unknown; it needs the
-	// management API.
+	// Clients are the connections of rabbitdelay's clients and relays, grouped by name. It is nil if unknown, because
+	// it requires the management API.
 	Clients []Client `json:"clients"`
-	// Alarms are the broker's, such as "memory on rabbit@a"; empty if there are none, or if they could not be
-	// seen.
+	// Alarms are the broker's alarms, such as "memory on rabbit@a". It is empty if there are none or if they could not
+	// be read.
 	Alarms   []string         `json:"alarms"`
 	Findings []doctor.Finding `json:"findings"`
-	// Unseen is what could not be seen, and why.
+	// Unseen lists what could not be read, and why.
 	Unseen []doctor.Unseen `json:"unseen"`
-	// Notes name what the look has disturbed, and what else is worth knowing.
+	// Notes list side effects of Take, and other remarks.
 	Notes []string `json:"notes"`
 
 	clocks     measured
-	standstill *doctor.Standstill // which the next look goes on with; nil: none
+	standstill *doctor.Standstill // continued by the next Take; nil if there is none
 }
 
-// measured are the nodes' clocks, and when they were looked at.
+// measured is the nodes' clocks and when they were measured.
 type measured struct {
 	clocks []doctor.Clock
 	unseen []doctor.Unseen
 	at     time.Time
 }
 
-// Complete reports whether everything could be seen.
+// Complete reports whether everything could be read.
 func (s Status) Complete() bool { return len(s.Unseen) == 0 }
 
-// Broker is what was looked at, and by what means.
+// Broker is the broker that was read, and the means by which it was read.
 type Broker struct {
 	Version string `json:"version"`
 	Vhost   string `json:"vhost"`
-	Source  string `json:"source"` // management API, or AMQP
+	Source  string `json:"source"` // "management API" or "AMQP"
 }
 
-// Count is how many messages a queue has. Ready ones wait; Leaving ones are dead letters on their way, which the
-// next queue has not confirmed; Unacked ones a consumer holds. AMQP alone knows Ready only.
+// Count is the number of messages in a queue. Ready messages wait in the queue. Leaving messages are dead letters that
+// the next queue has not confirmed yet. Unacked messages are held by a consumer. Without the management API, only Ready
+// is known.
 type Count struct {
 	Ready   int64 `json:"ready"`
 	Leaving int64 `json:"leaving"`
 	Unacked int64 `json:"unacked"`
-	// Unknown: there may be more, because the user may not look at the queue, or at one of several.
+	// Unknown means that there may be more messages, because the user may not examine the queue, or one of several
+	// queues.
 	Unknown bool `json:"unknown,omitempty"`
 }
 
@@ -75,66 +76,66 @@ func (c Count) plus(o Count) Count {
 	return Count{c.Ready + o.Ready, c.Leaving + o.Leaving, c.Unacked + o.Unacked, c.Unknown || o.Unknown}
 }
 
-// Total returns the sum.
+// Total returns the sum of the counts.
 func (c Count) Total() int64 { return c.Ready + c.Leaving + c.Unacked }
 
 // Layout is a set of delay queues, or the plugin's exchange.
 type Layout struct {
 	Name string `json:"name"`
-	// Earlier: the configuration does not have these queues; they belong to a layout that was, or to another
+	// Earlier means that these queues are not in the configuration. They belong to an earlier layout or to another
 	// process.
 	Earlier bool  `json:"earlier"`
 	Queues  int   `json:"queues"`
 	Waiting Count `json:"waiting"`
-	// Delays are the queues that are not empty, the shortest first; none of the native strategy, whose queues
-	// hold messages until an instant that each has.
+	// Delays are the queues that are not empty, in ascending order of delay. It is empty for the native strategy, whose
+	// queues hold each message until its own due time.
 	Delays []Delay `json:"delays"`
 }
 
-// Drained reports whether it is known that nothing waits in the layout.
+// Drained reports whether the layout is known to have no waiting messages.
 func (l Layout) Drained() bool { return l.Waiting == Count{} }
 
 // Delay is a delay queue.
 type Delay struct {
 	Queue string `json:"queue"`
 	TTL   Span   `json:"ttl_ms"`
-	// Latest is after what time, from when it came into the queue, a message is due at the latest: the TTL, and
-	// those of the shorter queues that it may still pass.
+	// Latest is the maximum time from when a message enters the queue until it is due: the queue's TTL plus the TTLs of
+	// the shorter queues that the message may still pass through.
 	Latest  Span  `json:"latest_ms"`
 	Waiting Count `json:"waiting"`
 
-	place string // in its layout
+	place string // position in its layout
 }
 
-// Span is a duration, in JSON whole milliseconds.
+// Span is a duration that is a whole number of milliseconds in JSON.
 type Span time.Duration
 
-// MarshalJSON writes milliseconds.
+// MarshalJSON writes the number of milliseconds.
 func (s Span) MarshalJSON() ([]byte, error) {
 	return strconv.AppendInt(nil, time.Duration(s).Milliseconds(), 10), nil
 }
 
-// UnmarshalJSON reads milliseconds.
+// UnmarshalJSON reads a number of milliseconds.
 func (s *Span) UnmarshalJSON(data []byte) error {
 	ms, err := strconv.ParseInt(string(data), 10, 64)
 	*s = Span(time.Duration(ms) * time.Millisecond)
 	return err
 }
 
-// Due is what will be due within a time.
+// Due counts the messages and tasks that will be due within a time.
 type Due struct {
 	Within Span `json:"within_ms"`
-	// OnBroker is at least so many messages: those in queues that all leave in time. Others may have little of a
-	// long delay left.
+	// OnBroker is a lower limit. It counts the messages in queues that all messages leave in time. Other queues may
+	// also have messages for which little of a long delay remains.
 	OnBroker int64 `json:"on_broker_at_least"`
-	// Tasks are pending ones of the database, sent to the broker or not; nil: unknown.
+	// Tasks counts the pending tasks of the database, whether or not they were sent to the broker; nil if unknown.
 	Tasks *int64 `json:"tasks"`
 }
 
-// Destination is a queue, or an exchange with a routing key.
+// Destination is the state of a queue, or of an exchange with a routing key.
 type Destination struct {
 	Name string `json:"name"` // the queue, or exchange:routing-key
-	// Queue is the destination's queue, or the route queue before its exchange.
+	// Queue is the destination's queue or, for an exchange, its route queue.
 	Queue     string `json:"queue"`
 	Exchange  bool   `json:"exchange"`
 	Exists    bool   `json:"exists"`
@@ -143,85 +144,84 @@ type Destination struct {
 	Dead      *Lying `json:"dead"` // nil without a dead-letter queue
 }
 
-// Unconsumed reports whether it is known that a queue has no consumer.
+// Unconsumed reports whether the queue is known to have no consumer.
 func (d Destination) Unconsumed() bool {
 	return !d.Exchange && d.Exists && d.Consumers == 0 && !d.Waiting.Unknown
 }
 
-// Lying is what lies in a dead-letter queue or in the parked queue.
+// Lying is the content of a dead-letter queue or of the parked queue.
 type Lying struct {
 	Queue    string `json:"queue"`
 	Messages int64  `json:"messages"`
-	// Unknown: the user may not look at the queue.
+	// Unknown means that the user may not examine the queue.
 	Unknown bool `json:"unknown,omitempty"`
-	// Held of them are not ready: a consumer has them, such as a run of requeue.
+	// Held is how many of the messages are not ready because a consumer has them, such as a run of requeue.
 	Held int64 `json:"held"`
-	// Looked is the number of messages, from the head, that are in Groups.
+	// Looked is how many messages, from the head of the queue, were examined and are in Groups.
 	Looked int     `json:"looked_at"`
 	Groups []Group `json:"groups"`
-	// Oldest is since when the first of those lies there; nil: unknown.
+	// Oldest is when the oldest of the examined messages arrived in the queue; nil if unknown.
 	Oldest *time.Time `json:"oldest"`
 }
 
-// Group is messages that lie somewhere for the same reason.
+// Group is the messages that are in a queue for the same reason.
 type Group struct {
-	Destination string `json:"destination"` // where they belong; empty if unknown
-	Reason      string `json:"reason"`      // empty for what is no dead letter
+	Destination string `json:"destination"` // where the messages belong; empty if unknown
+	Reason      string `json:"reason"`      // empty for messages that are not dead letters
 	Messages    int    `json:"messages"`
-	Error       string `json:"error"` // of the newest of them; empty if unknown
+	Error       string `json:"error"` // the newest message's error; empty if unknown
 }
 
-// Client is the connections of one name.
+// Client is all connections with the same name.
 type Client struct {
 	Name        string `json:"name"`
 	Connections int    `json:"connections"`
-	Blocked     int    `json:"blocked"` // by an alarm
+	Blocked     int    `json:"blocked"` // how many of them are blocked by an alarm
 }
 
-// Tasks are those of a business database.
+// Tasks is the state of the tasks in an application's database.
 type Tasks struct {
 	Counts []TaskCount `json:"counts"`
-	// Held are the destinations that are paused, have a ceiling, or are sent over a time what came due in a
-	// pause. What waits for that is not overdue.
+	// Held are the destinations that are paused, have a ceiling, or are spreading tasks that came due during a pause.
+	// Tasks that wait for this are not overdue.
 	Held []schedule.DestinationState `json:"held"`
 	// Overdue is the oldest pending task that is due; nil if there is none.
 	Overdue *Overdue `json:"oldest_overdue"`
-	// Unsent tasks have been due for 10 s and were never given to the broker. Unhandled ones were, and have been
-	// due for 2 min. More tells that not all were counted.
+	// Unsent counts tasks that have been due for 10 s and were never sent to the broker. Unhandled counts tasks that
+	// were sent and have been due for 2 min. More means that not all of them were counted.
 	Unsent    int64 `json:"unsent"`
 	Unhandled int64 `json:"unhandled"`
 	More      bool  `json:"more"`
-	// Idle are recurring tasks that make no tasks at present although nobody has paused them, by name, with the
+	// Idle are recurring tasks that currently create no tasks although they are not paused, sorted by name, with the
 	// reason.
 	Idle []doctor.IdleRecurring `json:"idle_recurring"`
-	// Unlisted are the destinations of pending tasks that the configuration does not list and its relays refuse
-	// to send to, by name.
+	// Unlisted are the destinations of pending tasks that are not in the configuration, so that its relays refuse to
+	// send to them, sorted by name.
 	Unlisted []doctor.UnlistedTasks `json:"unlisted"`
-	// Relays are those that run on the database, or died there within a week, the one seen last first; nil:
+	// Relays are the relays that run on the database or that died there within a week, most recently seen first; nil if
 	// unknown.
 	Relays []schedule.Relay `json:"relays"`
 
 	late    doctor.Tasks
-	due     []int64 // within each of soon
-	unheard error   // why Relays are unknown
+	due     []int64 // pending tasks due within each duration of soon
+	unheard error   // the reason why Relays is unknown
 	read    time.Time
-	took    time.Duration // to read them
+	took    time.Duration // how long reading the tasks took
 }
 
-// TaskCount is how many tasks of a queue have a status. Queue is empty for those whose destination is an
-// exchange.
+// TaskCount is the number of a queue's tasks with a status. Queue is empty for tasks whose destination is an exchange.
 type TaskCount struct {
 	Queue  string          `json:"queue"`
 	Status schedule.Status `json:"status"`
 	Count  int64           `json:"count"`
 }
 
-// Overdue is a task that should have happened.
+// Overdue is a task that is due and has not been handled.
 type Overdue struct {
 	ID          string    `json:"id"`
 	Destination string    `json:"destination"`
 	Due         time.Time `json:"due"`
-	Sent        bool      `json:"sent"` // to the broker
+	Sent        bool      `json:"sent"` // whether it was sent to the broker
 	Attempts    int       `json:"attempts"`
 	LastError   string    `json:"last_error"`
 }

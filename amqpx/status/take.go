@@ -18,45 +18,47 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live/snapshot"
 )
 
-// AreaBroker is the Area of a broker that could not be reached, AreaDeadLetters of dead-letter queues that were
-// not looked into, AreaRelays of the relays of a database.
+// Values of doctor.Unseen.Area, in addition to the doctor's own: a broker that could not be reached, dead-letter queues
+// that were not examined, and the relays of a database.
 const (
 	AreaBroker      doctor.Area = "broker"
 	AreaDeadLetters doctor.Area = "dead-letters"
 	AreaRelays      doctor.Area = "relays"
 )
 
-// Source is what Take reads.
+// Source configures what Take reads.
 type Source struct {
 	// Want is what the broker should have; see doctor.Config. Its Roles are not used.
 	Want doctor.Config
-	// Broker is how the broker is reached. Its Peek is not used.
+	// Broker says how to reach the broker. Its Peek is not used.
 	Broker snapshot.Source
-	// Tasks is the store of a business database; nil: none.
+	// Tasks is the store of an application's database; nil if there is none.
 	Tasks *schedule.Store
-	// Peek is how many messages of each dead-letter queue, and of the parked queue, are looked at for their
-	// reasons; 0: none, at most inspect.MaxPeek. See inspect.Peek for what a look disturbs.
+	// Peek is how many messages of each dead-letter queue and of the parked queue are read to find the reasons why they
+	// are there. 0 means none; the maximum is inspect.MaxPeek. See inspect.Peek for the side effects of reading them.
 	Peek int
-	// Before, if given, is an earlier status: a queue that has as many messages as then is not looked into again,
-	// clocks are measured again after 5 min, delay queues are watched on, and tasks are counted again after
-	// twenty times as long as it took, which bounds what looking again and again costs a large database.
+	// Before is an earlier status; nil if there is none. With it, a queue that still has the same number of messages is
+	// not read again, clocks are measured again only after 5 min, and delay queues continue to be watched. Tasks are
+	// counted again only after twenty times the duration of the last count, which limits the cost for a large database
+	// if Take is called repeatedly.
 	Before *Status
-	// Patience bounds the look at the broker, and three times as long that at the database, which has to count;
-	// default DefaultPatience. What has not answered is in Status.Unseen, a database that says nothing after 3 s.
+	// Patience limits how long Take reads the broker. The limit for the database is three times as long, because
+	// counting takes time; a database that does not answer at all is given up after 3 s. The default is
+	// DefaultPatience. What has not answered in time is listed in Status.Unseen.
 	Patience time.Duration
 }
 
 // DefaultPatience is the default of Source.Patience.
 const DefaultPatience = 40 * time.Second
 
-// closeTimeout bounds the goodbye to the broker.
+// closeTimeout limits closing the connection to the broker.
 const closeTimeout = 2 * time.Second
 
-// Take looks at the broker and the database. It changes nothing. A broker or a database that does not answer
-// within Source.Patience is in Status.Unseen. Take returns an error only if neither answers, or if the management
-// API belongs to another broker (*live.ClusterError).
+// Take reads the broker and the database. It changes nothing. A broker or a database that does not answer within
+// Source.Patience is listed in Status.Unseen. Take returns an error only if neither of them answers, or if the
+// management API belongs to another broker (*live.ClusterError).
 func Take(ctx context.Context, src Source) (Status, error) {
-	src.Want.Roles = []doctor.Role{} // what the user may do is the doctor's question
+	src.Want.Roles = []doctor.Role{} // the user's permissions are checked by the doctor and not here
 	s := seen{at: time.Now().UTC(), cfg: src.Want.WithDefaults(), looks: map[string]inspect.Peeked{}, known: map[string]Lying{}}
 	var tasks *Tasks
 	tasksErr, read := error(nil), make(chan struct{})
@@ -79,7 +81,7 @@ func Take(ctx context.Context, src Source) (Status, error) {
 	} else if s.tasks != nil && s.snap != nil {
 		s.snap.Tasks = &s.tasks.late
 	}
-	if s.tasks != nil && s.tasks.late.Unread != "" && s.snap == nil { // or the doctor says it
+	if s.tasks != nil && s.tasks.late.Unread != "" && s.snap == nil { // otherwise the doctor reports it
 		s.unseenf(doctor.AreaDatabase, "recurring tasks and destinations of tasks: %s", s.tasks.late.Unread)
 	}
 	if s.tasks != nil && s.tasks.unheard != nil {
@@ -99,10 +101,10 @@ func (s *seen) unseenf(a doctor.Area, format string, args ...any) {
 	s.unseen = append(s.unseen, doctor.Unseen{Area: a, Why: why})
 }
 
-// remeasure is how long clocks are not measured again.
+// remeasure is how long measured clocks are reused.
 const remeasure = 5 * time.Minute
 
-// within calls look, and bounds it by patience.
+// within calls look with a limit of patience.
 func within(ctx context.Context, what string, patience time.Duration, look func(context.Context) error) error {
 	one, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -125,7 +127,7 @@ func (s *seen) broker(ctx context.Context, src Source) error {
 	if src.Broker.Watch > 0 {
 		src.Broker.Standstill = &doctor.Standstill{}
 		if before := src.Before; before != nil && before.standstill != nil {
-			src.Broker.Standstill, src.Broker.Watch = before.standstill, 0 // time has passed since
+			src.Broker.Standstill, src.Broker.Watch = before.standstill, 0 // the time since then is the watch
 		}
 	}
 	src.Broker.Hasty = src.Broker.Hasty || src.Before != nil
@@ -152,15 +154,15 @@ func (s *seen) broker(ctx context.Context, src Source) error {
 		s.unseenf(AreaDeadLetters, "%v", err)
 		return nil
 	}
-	defer func() { _ = conn.CloseDeadline(time.Now().Add(closeTimeout)) }() // the work is done
+	defer func() { _ = conn.CloseDeadline(time.Now().Add(closeTimeout)) }() // nothing is left to do
 	for _, q := range queues {
 		s.look(ctx, conn, q, src)
 	}
 	return nil
 }
 
-// recall takes over what an earlier status knows of a queue that has not changed since, and reports whether it
-// did.
+// recall reuses the result of an earlier status for a queue with the same number of messages, and reports whether it
+// could.
 func (s *seen) recall(queue string, before *Status) bool {
 	was := before.Parked
 	for _, d := range before.Destinations {
@@ -175,7 +177,7 @@ func (s *seen) recall(queue string, before *Status) bool {
 	return true
 }
 
-// look looks into a queue of dead letters.
+// look reads the messages of a dead-letter queue.
 func (s *seen) look(ctx context.Context, conn *amqp.Connection, queue string, src Source) {
 	got, err := inspect.Peek(ctx, conn, queue, inspect.PeekOptions{Limit: min(src.Peek, inspect.MaxPeek), Prefix: s.cfg.Prefix, Management: src.Broker.Management})
 	if err != nil {
@@ -183,7 +185,7 @@ func (s *seen) look(ctx context.Context, conn *amqp.Connection, queue string, sr
 		return
 	}
 	s.looks[queue] = got
-	q := s.snap.Live.Queues[queue] // what was looked at is newer than what was counted
+	q := s.snap.Live.Queues[queue] // what was read now is newer than the count
 	q.Messages = int64(len(got.Messages)+got.More) + q.Unacked + q.Leaving
 	s.snap.Live.Queues[queue] = q
 	for _, n := range got.Notes {

@@ -11,17 +11,17 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 )
 
-// A working relay sends a task long before unsentGrace after its due instant. Handlers get the same time as the
-// relay allows before it sends again.
+// A working relay sends a task long before unsentGrace has passed since it was due. For handlers, the limit is the time
+// after which the relay sends a task again.
 const (
 	unsentGrace = 10 * time.Second
-	maxLate     = 1000 // tasks that are looked at
+	maxLate     = 1000 // maximum number of tasks that are read
 )
 
-// Late sums up the pending tasks that should have been sent, or handled, and who would send them.
+// Late summarises the pending tasks that should have been sent or handled, and the relays that should send them.
 func Late(ctx context.Context, store *schedule.Store, now time.Time) (doctor.Tasks, error) {
 	relays, err := store.Relays(ctx)
-	if err != nil { // a user who may not read them sees the tasks
+	if err != nil { // a user who may not read the relays still gets the tasks
 		relays = nil
 	}
 	sum, err := late(ctx, store, now, relays)
@@ -32,11 +32,11 @@ func Late(ctx context.Context, store *schedule.Store, now time.Time) (doctor.Tas
 	return sum, nil
 }
 
-// standstill is how long after its instant an occurrence without a task shows that nobody plans its recurring
-// task. A relay that waits for the one before it looks again within a minute.
+// standstill is how long an occurrence without a task must be overdue before it shows that no relay plans its recurring
+// task. A relay that waits for the previous occurrence checks again within a minute.
 const standstill = 3 * time.Minute
 
-// readTroubles adds what will not happen although nobody has said so.
+// readTroubles adds recurring tasks and pending tasks that will not happen although they were not paused or cancelled.
 func readTroubles(ctx context.Context, store *schedule.Store, sum *doctor.Tasks) {
 	sum.Idle, sum.Unlisted, sum.Unread = []doctor.IdleRecurring{}, []doctor.UnlistedTasks{}, ""
 	for r, err := range store.Schedules().List(ctx, schedule.NoTx) {
@@ -68,13 +68,13 @@ func late(ctx context.Context, store *schedule.Store, now time.Time, relays []sc
 	sum := doctor.Tasks{Now: now, Relays: schedule.WhoSends(relays, now)}
 	n := 0
 	filter := schedule.Filter{Status: schedule.StatusPending, DueTo: now.Add(-unsentGrace), Limit: maxLate, WithoutBody: true, Unheld: true}
-	for task, err := range store.List(ctx, schedule.NoTx, filter) { // the first due first
+	for task, err := range store.List(ctx, schedule.NoTx, filter) { // in the order of due times
 		if err != nil {
 			return doctor.Tasks{}, err
 		}
 		n++
 		switch due := task.DueSince(); {
-		case !due.Before(filter.DueTo): // it is due immediately, and was written just now
+		case !due.Before(filter.DueTo): // it was due immediately, and was written only just now
 		case task.SentAt.IsZero():
 			sum.Unsent++
 			sum.OldestUnsent = earlier(sum.OldestUnsent, due)
@@ -91,12 +91,12 @@ func late(ctx context.Context, store *schedule.Store, now time.Time, relays []sc
 }
 
 const (
-	answering = 3 * time.Second // how long a database may take to answer at all
-	recount   = 20              // how much longer tasks are not counted again than it took
+	answering = 3 * time.Second // limit for a database to answer at all
+	recount   = 20              // tasks are not counted again for this many times the duration of the last count
 )
 
-// readTasks reads the figures of the database; nil if there is none. Those that take long are taken over from
-// Source.Before for a while.
+// readTasks reads the figures of the database; nil if there is none. Figures that take long to read are reused from
+// Source.Before for some time.
 func readTasks(ctx context.Context, src Source, now time.Time) (t *Tasks, err error) {
 	store := src.Tasks
 	if store == nil {
@@ -128,11 +128,11 @@ func readTasks(ctx context.Context, src Source, now time.Time) (t *Tasks, err er
 	return t, err
 }
 
-// mostImmediate bounds how many tasks that are due at 0 are read for the oldest of them.
+// mostImmediate limits how many tasks that are due at 0 are read to find the oldest of them.
 const mostImmediate = 100
 
-// oldest returns the task that is overdue for the longest, nil for none. Those that are due at 0, which means at
-// once, come first in the order of the table and are due since they were written.
+// oldest returns the task that has been overdue for the longest time; nil if there is none. Tasks that are due at 0,
+// which means immediately, come first in the order of the table and have been due since they were written.
 func oldest(ctx context.Context, store *schedule.Store, now time.Time) (o *Overdue, err error) {
 	filter := schedule.Filter{Status: schedule.StatusPending, WithoutBody: true, Unheld: true}
 	first, rest := filter, filter
@@ -156,7 +156,7 @@ func oldest(ctx context.Context, store *schedule.Store, now time.Time) (o *Overd
 	return o, nil
 }
 
-// earlier returns the earlier of two instants, of which the zero one is none.
+// earlier returns the earlier of two times, and ignores a if it is zero.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || b.Before(a) {
 		return b
@@ -164,7 +164,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// countAll reads an index of all tasks.
+// countAll counts all tasks, which reads a whole index.
 func (t *Tasks) countAll(ctx context.Context, store *schedule.Store, now time.Time) error {
 	began := time.Now()
 	counts, err := store.Count(ctx, schedule.NoTx, schedule.Filter{})

@@ -15,8 +15,8 @@ const (
 	stateKey      = attribute.Key("rabbitdelay.state")
 )
 
-// ObserveClient reports Client.Stats at each collection, until Unregister. Attributes such as
-// semconv.MessagingClientID("billing") distinguish the clients of a process; each needs its own.
+// ObserveClient reports Client.Stats at each collection until the registration is unregistered. Use attributes such as
+// semconv.MessagingClientID("billing") to distinguish the clients of a process; each client needs different ones.
 func (t *Telemetry) ObserveClient(c *amqpx.Client, attributes ...attribute.KeyValue) (metric.Registration, error) {
 	m := &maker{meter: t.meter, own: attributes}
 	connection := m.gauge("rabbitdelay.connection.state", "{connection}", "1 for the state that a connection is in, 0 for the others.")
@@ -41,7 +41,7 @@ func (t *Telemetry) ObserveClient(c *amqpx.Client, attributes ...attribute.KeyVa
 		s, now := c.Stats(), time.Now()
 		for name, k := range map[string]amqpx.ConnectionStats{"publish": s.Publish, "consume": s.Consume} {
 			if k.State == "" {
-				continue // none is wanted
+				continue // no connection is needed
 			}
 			for _, state := range []amqpx.State{amqpx.StateConnecting, amqpx.StateConnected, amqpx.StateBlocked, amqpx.StateDisconnected, amqpx.StateClosed} {
 				o.ObserveInt64(connection, oneIf(k.State == state), m.with(connectionKey.String(name), stateKey.String(string(state))))

@@ -15,7 +15,8 @@ import (
 // other is the name of all destinations beyond the limit.
 const other = "_OTHER"
 
-// destinations has the destinations seen so far: names of queues and exchanges, without routing keys.
+// destinations records the destinations seen so far by their names, which are queues and exchanges without routing
+// keys.
 type destinations struct {
 	most int
 	rest *destination
@@ -46,7 +47,7 @@ func (d *destinations) get(name string) *destination {
 	return d.all[name]
 }
 
-// destination caches the names, options and attributes with which it is recorded.
+// destination caches the names, options and attributes that are recorded for a destination.
 type destination struct {
 	name                  string
 	sendSpan, processSpan string
@@ -67,7 +68,7 @@ func newDestination(name string) *destination {
 
 func (d *destination) attribute() attribute.KeyValue { return semconv.MessagingDestinationName(d.name) }
 
-// Attributes of every send, and of every handler, and how their spans begin.
+// Attributes and start options of the spans of every send and of every handler.
 var (
 	sendAttributes = []attribute.KeyValue{
 		semconv.MessagingSystemRabbitMQ, semconv.MessagingOperationName("send"), semconv.MessagingOperationTypeSend,
@@ -79,7 +80,7 @@ var (
 	processOptions = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(processAttributes...)}
 )
 
-// outcomes are those of a delivery, in the order of destination.processed.
+// outcomes are the possible outcomes of a delivery, in the order of destination.processed.
 var outcomes = [...]amqpx.Outcome{
 	amqpx.OutcomeAcked, amqpx.OutcomeRetried, amqpx.OutcomeSnoozed, amqpx.OutcomeDeadLettered, amqpx.OutcomeRequeued, amqpx.OutcomeLost,
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// handleStart begins the span of a delivery. The handler's context carries it and the message's baggage. The span
-// ends when the message is settled; the time of the handler alone is in messaging.process.duration.
+// handleStart begins the span of a delivery. The handler's context has the span and the message's baggage. The span
+// ends when the message is settled; the duration of the handler alone is in messaging.process.duration.
 func (t *Telemetry) handleStart(ctx context.Context, d *amqpx.Delivery) context.Context {
 	dest := t.destinations.get(d.Queue)
 	opts := processOptions
@@ -24,7 +24,7 @@ func (t *Telemetry) handleStart(ctx context.Context, d *amqpx.Delivery) context.
 	sent := trace.SpanContextFromContext(ctx)
 	switch {
 	case !sent.IsValid():
-	case !sent.IsRemote(): // of the call of Consume, which lasts
+	case !sent.IsRemote(): // it is the context of the call of Consume, which runs for a long time
 		opts = append(slices.Clip(opts), trace.WithNewRoot())
 	case t.parents:
 	default:
@@ -65,17 +65,17 @@ func (t *Telemetry) handleEnd(ctx context.Context, e amqpx.HandleEnd) {
 	span.End()
 }
 
-// Attributes of a handler's span; the outcome is also one of its metrics.
+// Attributes of the span of a handler. The outcome is also an attribute of its metrics.
 const (
 	outcomeKey  = attribute.Key("rabbitdelay.outcome")
 	attemptKey  = attribute.Key("rabbitdelay.attempt")
 	latenessKey = attribute.Key("rabbitdelay.lateness") // seconds
 )
 
-// handleErrors are the values of error.type for a handler. The first is success, which includes a snooze.
+// handleErrors are the values of error.type for a handler. The first stands for success, which includes a snooze.
 var handleErrors = [...]string{"", "panic", "rejected", "timeout", "canceled", other}
 
-// handleError returns the index in handleErrors of how a handler ended.
+// handleError returns the index in handleErrors for the result of a handler.
 func handleError(e amqpx.HandleEnd) int {
 	class := other
 	switch {

@@ -13,11 +13,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// ObserveQueues reports what lies in the queues of the destinations, in their dead-letter queues and in the
-// parked queue, until Unregister. Queues that the client consumes are reported without being given, with their
-// dead-letter queue if it has the default name. Of at most Config.MaxDestinations queues the broker is asked, as
-// Client.QueueInfo does, at most once in Config.Interval and in the background as for ObserveStore. Queues that
-// do not exist, do not answer, or that the user may not see, are left out.
+// ObserveQueues reports the messages in the queues of the destinations, in their dead-letter queues and in the parked
+// queue, until the registration is unregistered. Queues that the client consumes are included even if they are not in
+// given, with their dead-letter queues if these have the default name. It reads at most Config.MaxDestinations queues,
+// as Client.QueueInfo does, at most once per Config.Interval and in the background as ObserveStore does. Queues that do
+// not exist, do not answer, or that the user may not examine, are left out.
 func (t *Telemetry) ObserveQueues(c *amqpx.Client, given []topology.Destination, attributes ...attribute.KeyValue) (metric.Registration, error) {
 	m := &maker{meter: t.meter, own: attributes}
 	ready := m.gauge("rabbitdelay.queue.ready", "{message}", "Messages in a destination's queue that wait for a consumer.")
@@ -47,7 +47,7 @@ func (t *Telemetry) ObserveQueues(c *amqpx.Client, given []topology.Destination,
 	})
 }
 
-// watched returns the queues to look at, with their dead-letter queues.
+// watched returns the queues to read, with their dead-letter queues.
 func (t *Telemetry) watched(c *amqpx.Client, given []topology.Destination) map[string]string {
 	list := map[string]string{}
 	add := func(d topology.Destination) {
@@ -64,10 +64,10 @@ func (t *Telemetry) watched(c *amqpx.Client, given []topology.Destination) map[s
 	return list
 }
 
-// queues are what was read.
+// queues is the result of reading the queues.
 type queues struct {
-	of     map[string]queue // those that are there
-	parked *amqpx.QueueInfo // nil: not there
+	of     map[string]queue // the queues that exist
+	parked *amqpx.QueueInfo // nil if it does not exist
 }
 
 type queue struct{ own, dead *amqpx.QueueInfo }
@@ -91,7 +91,7 @@ func readQueues(ctx context.Context, c *amqpx.Client, watched map[string]string)
 	return q, err
 }
 
-// look asks about a queue; nil if it does not exist, does not answer or the user may not see it.
+// look reads a queue. It returns nil if the queue does not exist or does not answer, or if the user may not examine it.
 func look(ctx context.Context, c *amqpx.Client, name string) (*amqpx.QueueInfo, error) {
 	info, err := c.QueueInfo(ctx, name)
 	if errors.Is(err, amqpx.ErrUnavailable) {

@@ -8,27 +8,27 @@ import (
 	"go.opentelemetry.io/otel"
 )
 
-// reading caches figures of a database or a broker. get returns the cached ones, and has old ones read again in
-// the background.
+// reading caches figures that are read from a database or a broker. The method recent returns the cached figures, and
+// starts a new read in the background if they are old.
 type reading[T any] struct {
 	read     func(ctx context.Context) (T, error)
 	interval time.Duration
 
 	mu      sync.Mutex
 	value   T
-	at      time.Time     // of value; zero: none
-	next    time.Time     // when to read again
-	running chan struct{} // closed when the present read ends; nil: none runs
+	at      time.Time     // when value was read; zero if never
+	next    time.Time     // when to read next
+	running chan struct{} // closed when the current read ends; nil if none is running
 }
 
-// Bounds of a reading.
+// Timing of reads.
 const (
 	patience    = 250 * time.Millisecond // how long a collection waits for new figures
 	readTimeout = 10 * time.Second
-	restFactor  = 9 // times as long as a read took, nothing is read
+	restFactor  = 9 // the pause after a read is at least this many times its duration
 )
 
-// recent returns the figures, and reports whether they are recent enough to be used.
+// recent returns the figures and reports whether they are recent enough to be used.
 func (r *reading[T]) recent(ctx context.Context) (value T, ok bool) {
 	wait := r.refresh()
 	t := time.NewTimer(patience)
@@ -40,14 +40,14 @@ func (r *reading[T]) recent(ctx context.Context) (value T, ok bool) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// While reads fail or take long, the last figures stand for some time.
+	// If reads fail or take long, the previous figures remain valid for some time.
 	return r.value, !r.at.IsZero() && time.Since(r.at) < 3*r.interval+readTimeout*restFactor
 }
 
-// done is closed.
+// done is a closed channel.
 var done = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// refresh starts a read if one is due, and returns a channel that is closed when no read runs any more.
+// refresh starts a read if one is due. It returns a channel that is closed when no read is running.
 func (r *reading[T]) refresh() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// sendStart begins the span of a send, and adds its context to the headers of a message that has none.
+// sendStart begins the span of a send. If the message's headers have no trace context, it adds the span's.
 func (t *Telemetry) sendStart(ctx context.Context, m amqpx.Message, added amqp.Table) context.Context {
 	d := t.destinations.get(nameOf(m.Queue, m.Exchange, m.RoutingKey))
 	creation := trace.SpanContext{}
@@ -32,11 +32,11 @@ func (t *Telemetry) sendStart(ctx context.Context, m amqpx.Message, added amqp.T
 	ctx, _ = t.tracer.Start(ctx, d.sendSpan, opts...) //nolint:spancheck // sendEnd ends it
 	if !creation.IsValid() {
 		if _, ok := m.Headers["tracestate"]; ok {
-			added["tracestate"] = "" // without a readable traceparent it is another trace's
+			added["tracestate"] = "" // without a readable traceparent it belongs to another trace
 		}
-		// Of a trace that nobody records only the baggage: a link to a span that nobody has would lead nowhere,
-		// and each header costs broker and client time. A parent that is not sampled says that its children are
-		// not either.
+		// If the trace is not sampled, add only the baggage. A link to a span that was not recorded would lead nowhere,
+		// and each header costs the broker and the client time. With ParentSpans the context is still needed, because
+		// it tells the children that they are not sampled either.
 		if sc := trace.SpanContextFromContext(ctx); sc.IsValid() && !sc.IsSampled() && !t.parents {
 			t.propagator.Inject(trace.ContextWithSpanContext(ctx, trace.SpanContext{}), headers(added))
 		} else {
@@ -46,7 +46,7 @@ func (t *Telemetry) sendStart(ctx context.Context, m amqpx.Message, added amqp.T
 	return ctx
 }
 
-// sendEnd ends the span and records the outcome.
+// sendEnd ends the span and records the result.
 func (t *Telemetry) sendEnd(ctx context.Context, e amqpx.SendEnd) {
 	d := t.destinations.get(nameOf(e.Destination.Queue, e.Destination.Exchange, e.Destination.RoutingKey))
 	class := sendError(e.Err)
@@ -60,7 +60,7 @@ func (t *Telemetry) sendEnd(ctx context.Context, e amqpx.SendEnd) {
 	t.sendDuration.Record(ctx, e.Duration.Seconds(), opts...)
 	span := trace.SpanFromContext(ctx)
 	if span.IsRecording() {
-		span.SetName(d.sendSpan) // a dead letter's destination is known only now
+		span.SetName(d.sendSpan) // the destination of a dead letter is only known now
 		span.SetAttributes(
 			semconv.MessagingDestinationName(fullName(e.Destination)), semconv.MessagingMessageID(e.ID),
 			delayKey.Float64(e.Delay.Seconds()), hopsKey.Int(e.Hops), triesKey.Int(e.Tries),
@@ -73,14 +73,15 @@ func (t *Telemetry) sendEnd(ctx context.Context, e amqpx.SendEnd) {
 	span.End()
 }
 
-// Attributes of a send's span.
+// Attributes of the span of a send.
 const (
 	delayKey = attribute.Key("rabbitdelay.delay") // seconds
 	hopsKey  = attribute.Key("rabbitdelay.hops")
 	triesKey = attribute.Key("rabbitdelay.tries")
 )
 
-// nameOf returns the destination for metrics: a queue or an exchange. The default exchange routes by queue name.
+// nameOf returns the name of a destination for metrics: a queue or an exchange. For the default exchange the routing
+// key is the name of the queue.
 func nameOf(queue, exchange, routingKey string) string {
 	switch {
 	case queue != "":
@@ -91,7 +92,7 @@ func nameOf(queue, exchange, routingKey string) string {
 	return routingKey
 }
 
-// fullName returns a destination as the conventions name it: {exchange}:{routing key} where both are given.
+// fullName returns the name of a destination according to the conventions: {exchange}:{routing key} if both are given.
 func fullName(d topology.Destination) string {
 	if d.Queue == "" && d.Exchange != "" && d.RoutingKey != "" {
 		return d.Exchange + ":" + d.RoutingKey
@@ -99,10 +100,10 @@ func fullName(d topology.Destination) string {
 	return nameOf(d.Queue, d.Exchange, d.RoutingKey)
 }
 
-// sendErrors are the values of error.type for a send; the first is success.
+// sendErrors are the values of error.type for a send. The first stands for success.
 var sendErrors = [...]string{"", "invalid", "blocked", "unroutable", "nacked", "closed", "timeout", "canceled", "refused", other}
 
-// sendError returns the index in sendErrors of an error.
+// sendError returns the index of an error in sendErrors.
 func sendError(err error) int {
 	class := other
 	var refused *amqp.Error
@@ -130,7 +131,7 @@ func sendError(err error) int {
 	return slices.Index(sendErrors[:], class)
 }
 
-// headers presents the headers of a message to a propagator, which sees only strings.
+// headers presents the headers of a message to a propagator, which only sees strings.
 type headers map[string]any
 
 var _ propagation.TextMapCarrier = headers(nil)
@@ -150,7 +151,8 @@ func (h headers) Keys() []string {
 	return keys
 }
 
-// creation returns the context in which a message was created, invalid if its headers have none that can be read.
+// creation returns the trace context in which a message was created. It is invalid if the headers have none that can be
+// read.
 func (t *Telemetry) creation(h propagation.TextMapCarrier) trace.SpanContext {
 	return trace.SpanContextFromContext(t.propagator.Extract(context.Background(), h))
 }

@@ -14,23 +14,23 @@ import (
 
 const horizonKey = attribute.Key("rabbitdelay.horizon")
 
-// horizons are the horizons of rabbitdelay.tasks.pending: due within a minute, after that within an hour, and so
-// on.
+// horizons are the time ranges of rabbitdelay.tasks.pending. Each range begins at the end of the one before: due within
+// a minute, after that within an hour, and so on.
 var horizons = []struct {
 	name   string
 	within time.Duration
 }{{"1m", time.Minute}, {"1h", time.Hour}, {"1d", 24 * time.Hour}, {"7d", 7 * 24 * time.Hour}}
 
-// maxCount bounds each count of tasks: reading ten million entries of an index takes a database some seconds.
+// maxCount limits each count of tasks, because a database takes some seconds to read ten million entries of an index.
 const maxCount = 1_000_000
 
-// relayParts are the values of schedule.Fault.Part.
+// relayParts are the possible values of schedule.Fault.Part.
 var relayParts = []string{"relay", "recall", "sweep", "recurring", "purge", "clock", "listen"}
 
-// ObserveStore reports the tasks of a store's table and the health of its relay, until Unregister. It reads the
-// table at most once in Config.Interval, for at most 10 s, in the background: a collection waits 250 ms for it
-// and then reports what was read before. Counts end at a million. Errors go to otel.Handle. The attributes
-// distinguish the stores of a process.
+// ObserveStore reports the tasks in a store's table and the health of its relay until the registration is unregistered.
+// It reads the table in the background, at most once per Config.Interval and for at most 10 s. A collection waits 250
+// ms for a read and then reports the previous figures. Counts are limited to a million. Errors are passed to
+// otel.Handle. Use attributes to distinguish the stores of a process.
 func (t *Telemetry) ObserveStore(s *schedule.Store, attributes ...attribute.KeyValue) (metric.Registration, error) {
 	within := make([]time.Duration, len(horizons))
 	for i, h := range horizons {

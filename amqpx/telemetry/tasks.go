@@ -21,13 +21,13 @@ const (
 	reasonKey = attribute.Key("rabbitdelay.reason")
 )
 
-// Hooks returns the hooks of a store, for schedule.Config.Hooks. They record, and then call those of next. A task
-// and each of its messages carry the trace context and the baggage of the context in which it was scheduled,
+// Hooks returns hooks for schedule.Config.Hooks of a store. They record the events and then call the hooks of next. A
+// task and each of its messages carry the trace context and the baggage of the context in which the task was scheduled,
 // unless the task has its own.
 func (t *Telemetry) Hooks(next schedule.Hooks) schedule.Hooks {
-	// Counters begin at 0, so that their first increase is visible.
+	// Add 0 to the counters, so that their first increase is visible.
 	ctx := context.Background()
-	for _, yes := range []bool{false, true} { // destinations are not known before they fail
+	for _, yes := range []bool{false, true} { // destinations are unknown until they fail
 		t.tasks.sent.Add(ctx, 0, metric.WithAttributes(resentKey.Bool(yes)))
 		t.tasks.unsent.Add(ctx, 0, metric.WithAttributes(finalKey.Bool(yes)))
 	}
@@ -37,7 +37,7 @@ func (t *Telemetry) Hooks(next schedule.Hooks) schedule.Hooks {
 	}
 	h := next
 	h.BeforeSchedule = func(ctx context.Context, task *schedule.Task) {
-		// The task gets the context, unless it has one of its own.
+		// Add the context to the task, unless the task has its own.
 		if own := propagation.MapCarrier(task.Headers); !t.creation(own).IsValid() && trace.SpanContextFromContext(ctx).IsValid() {
 			delete(own, "tracestate")
 			if task.Headers == nil {
@@ -83,17 +83,17 @@ func (t *Telemetry) Hooks(next schedule.Hooks) schedule.Hooks {
 	return h
 }
 
-// TaskSkipped counts a message without an effect, for schedule.OnSkip.
+// TaskSkipped counts a message whose effect was skipped. Pass it to schedule.OnSkip.
 func (t *Telemetry) TaskSkipped(ctx context.Context, d *amqpx.Delivery, reason schedule.SkipReason) {
 	t.skip(ctx, d, string(reason))
 }
 
-// MessageSkipped counts a message without an effect, for idempotency.OnSkip.
+// MessageSkipped counts a message whose effect was skipped. Pass it to idempotency.OnSkip.
 func (t *Telemetry) MessageSkipped(ctx context.Context, d *amqpx.Delivery, reason idempotency.SkipReason) {
 	t.skip(ctx, d, string(reason))
 }
 
-// skip counts, and sets the reason on the handler's span.
+// skip counts the message and adds the reason to the handler's span.
 func (t *Telemetry) skip(ctx context.Context, d *amqpx.Delivery, reason string) {
 	t.skipped.Add(ctx, 1, metric.WithAttributes(t.destinations.get(d.Queue).attribute(), reasonKey.String(reason)))
 	trace.SpanFromContext(ctx).SetAttributes(reasonKey.String(reason))

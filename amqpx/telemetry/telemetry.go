@@ -1,21 +1,19 @@
-// Package telemetry makes OpenTelemetry traces and metrics of what a client and a store do. It imports
-// OpenTelemetry's API only; the program chooses the SDK and the exporters.
+// Package telemetry records OpenTelemetry traces and metrics of clients and stores. It imports only OpenTelemetry's
+// API; the program chooses the SDK and the exporters.
 //
-// Names follow OpenTelemetry's semantic conventions for messaging, version 1.43 (in development). A span for
-// sending and one for handling are joined by a link, because a delay of a month is no part of either;
-// Config.ParentSpans makes one trace of them. The context of a sampled trace lies in the message's headers, as it
-// was when it was first sent or its task scheduled, and stays there through retries, snoozes, dead letters and
-// requeues.
+// Names follow OpenTelemetry's semantic conventions for messaging, version 1.43 (in development). The span of sending a
+// message and the span of handling it are connected by a link, because a delay of a month should not be part of either;
+// Config.ParentSpans makes them one trace. The context of a sampled trace is stored in the message's headers when the
+// message is first sent or its task is scheduled, and stays there through retries, snoozes, dead letters and requeues.
 //
-// Metrics tell destinations apart by name, up to Config.MaxDestinations, and never messages. docs/telemetry.md
-// lists them all.
+// Metrics distinguish destinations by name, up to Config.MaxDestinations, but never messages. docs/telemetry.md lists
+// all metrics.
 //
 //   - telemetry.go: Config and the instruments
-//   - send.go, handle.go, tasks.go: the hooks, with their spans and counters, and the trace context in a
-//     message's headers
-//   - destinations.go: what is recorded of each destination, and how many there are
-//   - client.go, store.go, queues.go: what a collection observes; reading.go: values that are read in the
-//     background
+//   - send.go, handle.go, tasks.go: the hooks with their spans and counters, and the trace context in a message's
+//     headers
+//   - destinations.go: what is recorded for each destination, and the limit on their number
+//   - client.go, store.go, queues.go: what a collection observes; reading.go: values that are read in the background
 package telemetry
 
 import (
@@ -41,30 +39,30 @@ const ScopeName = "github.com/rabbitdelay/rabbitdelay/amqpx/telemetry"
 
 // Config configures a Telemetry. The zero value uses OpenTelemetry's global providers.
 type Config struct {
-	// TracerProvider, default the global one.
+	// TracerProvider is used for traces; the default is the global one.
 	TracerProvider trace.TracerProvider
-	// MeterProvider, default the global one.
+	// MeterProvider is used for metrics; the default is the global one.
 	MeterProvider metric.MeterProvider
-	// Propagator reads and writes the trace context in headers; default the global one, or W3C's trace context
-	// and baggage if none is set there when New is called.
+	// Propagator reads and writes the trace context in headers. The default is the global one or, if that is not set
+	// when New is called, W3C's trace context and baggage.
 	Propagator propagation.TextMapPropagator
-	// ParentSpans makes the span of a handler a child of the span that sent its message, instead of a trace of
-	// its own with a link. Such a trace lasts as long as the delay, and most backends assemble traces of minutes
-	// only.
+	// ParentSpans makes the span of a handler a child of the span that sent its message. Otherwise it belongs to a
+	// separate trace with a link. A trace with ParentSpans lasts as long as the delay, and most backends can only
+	// assemble traces of some minutes.
 	ParentSpans bool
-	// MaxDestinations is how many destinations are told apart in span names and metrics, default 200, 1 to
-	// 10,000; further ones are "_OTHER". With more than 200 raise the SDK's own limit of 2000 attribute sets for
-	// each instrument.
+	// MaxDestinations is how many destinations are distinguished in span names and metrics, from 1 to 10,000; the
+	// default is 200. Further ones are called "_OTHER". If it is above 200, also raise the SDK's limit of 2000
+	// attribute sets for each instrument.
 	MaxDestinations int
-	// Interval is how old figures of the database and of queues may be, default 30 s, 1 s to 1 h. Reading them
-	// takes at most a tenth of the time.
+	// Interval is how old the figures of the database and of queues may be, from 1 s to 1 h; the default is 30 s.
+	// Reading them takes at most a tenth of the time.
 	Interval time.Duration
 }
 
-// ErrConfig is wrapped by the errors of New about its Config.
+// ErrConfig is wrapped by the errors of New about an invalid Config.
 var ErrConfig = errors.New("invalid configuration")
 
-// Telemetry observes clients, by Hook, and stores, by Hooks. It is safe for many goroutines and clients.
+// Telemetry observes clients through Hook and stores through Hooks. It is safe for concurrent use by many clients.
 type Telemetry struct {
 	tracer       trace.Tracer
 	meter        metric.Meter
@@ -80,24 +78,24 @@ type Telemetry struct {
 	tasks           taskInstruments
 }
 
-// taskInstruments are the instruments of schedule.Hooks.
+// taskInstruments are the instruments that the hooks of a store record to.
 type taskInstruments struct {
 	sent, unsent, purged, errors metric.Int64Counter
 	skew                         metric.Float64Gauge
 }
 
-// Hook returns the hook of a client, for amqpx.Config.Hooks.
+// Hook returns a hook for amqpx.Config.Hooks of a client.
 func (t *Telemetry) Hook() amqpx.Hook {
 	return amqpx.Hook{SendStart: t.sendStart, SendEnd: t.sendEnd, HandleStart: t.handleStart, HandleEnd: t.handleEnd}
 }
 
-// Bucket boundaries, in seconds. Those of lateness go from a millisecond to a day.
+// Bucket boundaries in seconds. The ones of lateness range from a millisecond to a day.
 var (
 	durations  = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300}
 	latenesses = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}
 )
 
-// New returns a Telemetry. Errors wrap ErrConfig, or are the meter's.
+// New returns a Telemetry. Its errors wrap ErrConfig, or are errors of the meter.
 func New(cfg Config) (*Telemetry, error) {
 	cfg.TracerProvider, cfg.MeterProvider = cmp.Or(cfg.TracerProvider, otel.GetTracerProvider()), cmp.Or(cfg.MeterProvider, otel.GetMeterProvider())
 	cfg.MaxDestinations, cfg.Interval = cmp.Or(cfg.MaxDestinations, 200), cmp.Or(cfg.Interval, 30*time.Second)
@@ -136,10 +134,10 @@ func New(cfg Config) (*Telemetry, error) {
 	return t, m.err
 }
 
-// maker creates instruments and keeps the first error. Those that are observed get a callback in common.
+// maker creates instruments and keeps the first error. Observable instruments share one callback.
 type maker struct {
 	meter metric.Meter
-	own   []attribute.KeyValue // of everything that is observed
+	own   []attribute.KeyValue // attributes of every observation
 	all   []metric.Observable
 	err   error
 }
@@ -183,12 +181,12 @@ func observed[I metric.Observable](m *maker, instrument I, err error) I {
 	return instrument
 }
 
-// with returns the attributes of an observation.
+// with returns the attributes of an observation, including the maker's own.
 func (m *maker) with(more ...attribute.KeyValue) metric.ObserveOption {
 	return metric.WithAttributes(append(more, m.own...)...)
 }
 
-// register has the instruments observed at each collection.
+// register registers a callback that observes the instruments at each collection.
 func (m *maker) register(observe func(context.Context, metric.Observer) error) (metric.Registration, error) {
 	if m.err != nil {
 		return nil, m.err

@@ -1,4 +1,4 @@
-// Package tlsfiles reads certificates and keys again while a process runs.
+// Package tlsfiles reloads certificates and keys while a process runs.
 package tlsfiles
 
 import (
@@ -13,15 +13,15 @@ import (
 	"go.uber.org/zap"
 )
 
-// Files names PEM files that are renewed while the process runs.
+// Files are the paths of PEM files that may be renewed while the process runs.
 type Files struct {
-	CA         string // certificates to trust instead of the system's; empty for those
+	CA         string // certificates to trust instead of the system's; empty to use the system's
 	Cert       string // client certificate; empty for none
 	Key        string // its private key
-	ServerName string // name that the broker's certificate must have; default: the host of the URL
+	ServerName string // expected name in the broker's certificate; default: the host of the URL
 }
 
-// Error is about the file that cannot be used.
+// Error is the error for a file that cannot be used.
 type Error struct {
 	Field string // CA, Cert or Key
 	Text  string
@@ -29,10 +29,10 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Text }
 
-// Load reads the files, and returns a function for amqpx.Config.GetTLS that reads them again at each handshake.
-// Files that cannot be used then (a certificate that has been replaced before its key, a file that is half
-// written) are logged, and those that worked last stay in use until the next handshake. The error is a *Error. A
-// nil log is silent.
+// Load reads the files, and returns a function for amqpx.Config.GetTLS that reads them again at each handshake. If the
+// files cannot be used at that time, for example because a certificate has been replaced before its key or a file is
+// only half written, the error is logged and the last usable ones stay in use until the next handshake. The error is an
+// *Error. With a nil log nothing is logged.
 func (f Files) Load(log *zap.Logger) (current func() *tls.Config, err error) {
 	if log == nil {
 		log = zap.NewNop()
@@ -56,7 +56,7 @@ func (f Files) Read() (*tls.Config, error) {
 	return f.parse(raw)
 }
 
-// reloader keeps what worked last.
+// reloader keeps the last usable configuration.
 type reloader struct {
 	files Files
 	log   *zap.Logger
@@ -64,10 +64,10 @@ type reloader struct {
 	mu  sync.Mutex
 	raw pemFiles
 	cfg *tls.Config
-	bad string // what was logged last
+	bad string // the error that was logged last
 }
 
-// pemFiles are the files' contents.
+// pemFiles has the contents of the files.
 type pemFiles struct{ ca, cert, key string }
 
 func (r *reloader) current() *tls.Config {

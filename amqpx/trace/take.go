@@ -20,24 +20,23 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
-// Source is what Take reads.
+// Source configures what Take reads.
 type Source struct {
-	// Status is how the broker and the tasks are reached, and which destinations there are. Its Peek is how many
-	// messages of each dead-letter queue, and of the parked queue, are searched; default and most
-	// inspect.MaxPeek.
+	// Status says how to reach the broker and the tasks, and which destinations exist. Its Peek is how many messages of
+	// each dead-letter queue and of the parked queue are searched; the default, and the maximum, is inspect.MaxPeek.
 	Status status.Source
-	// DB has the records of idempotency; nil: none.
+	// DB is the database with the idempotency records; nil if there is none.
 	DB *sql.DB
-	// Queues are further ones that may have the message dead, and Scopes further ones of idempotency. The queues
-	// of the destinations and of the task are searched anyway.
+	// Queues are additional queues that may have the message as a dead letter, and Scopes are additional scopes of
+	// idempotency records. The queues of the destinations and of the task are always searched.
 	Queues, Scopes []string
 }
 
-// closeTimeout bounds the goodbye to the broker.
+// closeTimeout limits closing the connection to the broker.
 const closeTimeout = 2 * time.Second
 
-// Take finds out what is known of a message or task id. It changes nothing; see inspect.Peek for what the search
-// in dead-letter queues disturbs. What does not answer is in Trace.Unseen; the errors are those of status.Take.
+// Take finds out what is known about a message id or task id. It changes nothing; see inspect.Peek for the side effects
+// of searching dead-letter queues. What does not answer is listed in Trace.Unseen. The errors are those of status.Take.
 func Take(ctx context.Context, id string, src Source) (Trace, error) {
 	if id == "" {
 		return Trace{}, errors.New("trace: the id is empty; expected a message id or a task's id")
@@ -49,7 +48,7 @@ func Take(ctx context.Context, id string, src Source) (Trace, error) {
 		return Trace{}, err
 	}
 	t := Trace{ID: id, At: s.At}
-	for _, u := range s.Unseen { // what a doctor would have looked at does not matter here
+	for _, u := range s.Unseen { // findings of the doctor do not matter here
 		switch u.Area {
 		case status.AreaBroker, doctor.AreaDatabase, doctor.AreaManagement, doctor.AreaMessages:
 			t.Unseen = append(t.Unseen, u)
@@ -78,7 +77,7 @@ func Take(ctx context.Context, id string, src Source) (Trace, error) {
 	return t, nil
 }
 
-// unknown says which queues may have the message although nothing is counted in them.
+// unknown lists the queues that may have the message although their number of messages is unknown.
 func (t *Trace) unknown(s status.Status) {
 	if slices.ContainsFunc(t.Unseen, func(u doctor.Unseen) bool { return u.Area == doctor.AreaMessages }) {
 		return
@@ -108,7 +107,7 @@ func (t *Trace) unseen(a doctor.Area, err error) {
 	t.Unseen = append(t.Unseen, doctor.Unseen{Area: a, Why: strings.ReplaceAll(err.Error(), "\n", "; ")})
 }
 
-// database reads what a database has of the id, unless that is known to be silent.
+// database reads what the database has about the id, unless the database is known not to answer.
 func (t *Trace) database(ctx context.Context, src Source, s status.Status, patience time.Duration) {
 	if slices.ContainsFunc(s.Unseen, func(u doctor.Unseen) bool { return u.Area == doctor.AreaDatabase }) {
 		return
@@ -123,12 +122,12 @@ func (t *Trace) database(ctx context.Context, src Source, s status.Status, patie
 	var err error
 	t.Records, err = idempotency.Find(ctx, src.DB, t.ID, t.Scopes...)
 	t.RecordsKnown = err == nil
-	if err != nil && !errors.Is(err, idempotency.ErrNoTable) { // without the table nobody records
+	if err != nil && !errors.Is(err, idempotency.ErrNoTable) { // without the table there are no records
 		t.unseen(doctor.AreaDatabase, err)
 	}
 }
 
-// row reads the task, and what handlers have recorded of it.
+// row reads the task, and what handlers have recorded about it.
 func (t *Trace) row(ctx context.Context, store *schedule.Store, s status.Status) {
 	if store == nil || s.Tasks == nil {
 		return
@@ -155,7 +154,7 @@ func (t *Trace) row(ctx context.Context, store *schedule.Store, s status.Status)
 	}
 }
 
-// queues are the destinations' that may have handled the message.
+// queues returns the destinations' queues whose consumers may have handled the message.
 func (t *Trace) queues(s status.Status) []string {
 	var list []string
 	for _, d := range s.Destinations {
@@ -177,17 +176,17 @@ func unique(list []string) []string {
 	return slices.Compact(list)
 }
 
-// search looks into dead-letter queues and the parked queue.
+// search searches the dead-letter queues and the parked queue.
 func (t *Trace) search(ctx context.Context, src Source, s status.Status, limit int) {
 	conn, err := src.Status.Broker.Dial(ctx)
 	if err != nil {
 		t.unseen(status.AreaBroker, err)
 		return
 	}
-	defer func() { _ = conn.CloseDeadline(time.Now().Add(closeTimeout)) }() // the work is done
-	// The queues that may have the message dead or parked, with how many messages of each somebody holds.
+	defer func() { _ = conn.CloseDeadline(time.Now().Add(closeTimeout)) }() // nothing is left to do
+	// The queues that may have the message dead-lettered or parked, and how many of their messages consumers hold.
 	held, silent := map[string]int64{s.Parked.Queue: s.Parked.Held}, map[string]bool{s.Parked.Queue: s.Parked.Unknown}
-	for _, q := range t.queues(s) { // of those that are not listed nothing is known
+	for _, q := range t.queues(s) { // for queues that are not listed, nothing is known
 		held[topology.Destination{Queue: q}.DeadLetterQueue()] = 0
 	}
 	for _, d := range s.Destinations {
@@ -203,9 +202,9 @@ func (t *Trace) search(ctx context.Context, src Source, s status.Status, limit i
 	}
 	for _, q := range queues {
 		n, counted := ready[q]
-		asked := slices.Contains(src.Queues, q) // other names may be guessed
+		asked := slices.Contains(src.Queues, q) // the other names may be guesses
 		switch {
-		case n.Missing && !asked, silent[q]: // of the latter Trace.Unseen tells
+		case n.Missing && !asked, silent[q]: // Trace.Unseen lists the silent ones
 			continue
 		case n.Unavailable != "":
 			t.unseen(doctor.AreaMessages, &live.UnavailableError{Queue: q, Reason: n.Unavailable})

@@ -1,7 +1,7 @@
-// Package trace answers why one message or task has not happened, or that it has: its row, what handlers have
-// recorded of it, and where its message is. It changes nothing.
+// Package trace finds out what happened to a message or task, or why it has not happened yet. It reads the task's row,
+// the records of handlers, and the queues that may have the message. It changes nothing.
 //
-// trace.go has the model, take.go reads broker and database, and why.go says in a sentence what they mean,
+// trace.go has the model, take.go reads the broker and the database, and why.go explains the result in a sentence,
 // without I/O.
 package trace
 
@@ -16,60 +16,60 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 )
 
-// Trace is what can be known about an id.
+// Trace is everything that could be found out about an id.
 type Trace struct {
 	ID string
 	At time.Time
-	// Why is a sentence: what has become of it, or why nothing has.
+	// Why is a sentence that says what happened, or why nothing has happened yet.
 	Why string
-	// Task is its row; nil if there is none. TasksKnown is set if the table was read.
+	// Task is the task's row; nil if there is none. TasksKnown is set if the table was read.
 	Task       *schedule.Task
 	TasksKnown bool
 	Effects    []schedule.Effect
-	// Records are those of idempotency in Scopes; RecordsKnown is set if they were read.
+	// Records are the idempotency records in Scopes. RecordsKnown is set if they were read.
 	Records      []idempotency.Record
 	Scopes       []string
 	RecordsKnown bool
-	// Lying are the messages with this id in the queues that were searched.
+	// Lying are the messages with this id that were found in the queues in Searched.
 	Lying    []inspect.DeadLetter
 	Searched []Searched
-	// Waiting are delay queues that are not empty. A message there cannot be looked at without making it late, so
-	// any of them may have it.
+	// Waiting are the delay queues that are not empty. Reading a message there would make it late, so these queues are
+	// not searched, and any of them may have the message.
 	Waiting []status.Delay
-	// Unsearched are destinations' queues that are not empty. A look there would keep messages from their
-	// consumers.
+	// Unsearched are the destinations' queues that are not empty. They are not searched, because that would keep
+	// messages from their consumers.
 	Unsearched []string
-	// Relays are those of the database; nil: unknown.
+	// Relays are the relays of the database; nil if unknown.
 	Relays []schedule.Relay
 	// Destination is the state of the task's destination; nil if unknown.
 	Destination *status.Destination
-	// Unseen is what could not be seen, and why.
+	// Unseen lists what could not be read, and why.
 	Unseen []doctor.Unseen
 	Notes  []string
 }
 
-// Complete reports whether everything could be seen that can be.
+// Complete reports whether everything that can be read was read.
 func (t Trace) Complete() bool { return len(t.Unseen) == 0 }
 
-// Everywhere reports whether every place was searched where the broker may have the message.
+// Everywhere reports whether every place in the broker that may have the message was searched.
 func (t Trace) Everywhere() bool {
 	return t.searched() && t.Complete() && len(t.Waiting)+len(t.Unsearched) == 0
 }
 
-// searched reports whether every message of the queues in Searched was looked at.
+// searched reports whether every message of the queues in Searched was read.
 func (t Trace) searched() bool {
 	return !slices.ContainsFunc(t.Searched, func(s Searched) bool { return !s.All() })
 }
 
-// Found reports whether anything is known of the id.
+// Found reports whether anything is known about the id.
 func (t Trace) Found() bool { return t.Task != nil || len(t.Records)+len(t.Lying) > 0 }
 
-// Searched is a queue that was looked into from its head.
+// Searched is a queue that was searched from its head.
 type Searched struct {
 	Queue    string `json:"queue"`
 	Looked   int    `json:"looked_at"`
 	Messages int64  `json:"messages"`
 }
 
-// All reports whether every message was looked at.
+// All reports whether every message of the queue was read.
 func (s Searched) All() bool { return int64(s.Looked) >= s.Messages }

@@ -18,7 +18,7 @@ const unsentGrace = 10 * time.Second
 
 const noError = "no error is recorded"
 
-// Explain returns the sentence of Why from the other fields. It does no I/O.
+// Explain returns the sentence for Why, based on the other fields. It does no I/O.
 func (t *Trace) Explain() string {
 	if t.Task != nil {
 		return t.whyTask(*t.Task)
@@ -76,7 +76,7 @@ func (t *Trace) whyTask(k schedule.Task) string {
 	return t.whySent(k)
 }
 
-// whySent explains a task that is due, was sent, and has not happened.
+// whySent explains why a task that is due and was sent has not happened.
 func (t *Trace) whySent(k schedule.Task) string {
 	begin := fmt.Sprintf("it was due at %s and sent at %s, and no handler has committed its effect: ", shown.Instant(k.DueSince()), shown.Instant(k.SentAt))
 	d := t.Destination
@@ -95,7 +95,7 @@ func (t *Trace) whySent(k schedule.Task) string {
 	return begin + "its message is on its way, in a consumer's hands or lost, and the relay sends a lost one again"
 }
 
-// unlessSent returns that no relay runs, if none does.
+// unlessSent returns a clause that no relay is running, or an empty string if one is running or that is unknown.
 func (t *Trace) unlessSent() string {
 	if t.Relays == nil || slices.ContainsFunc(t.Relays, func(r schedule.Relay) bool { return r.Running(t.At) }) {
 		return ""

@@ -59,7 +59,7 @@ type Options struct {
 	DrainTimeout time.Duration
 }
 
-// Service is what Open has created and opened.
+// Service has everything that Open has created and opened.
 type Service struct {
 	Config    *config.Config
 	Client    *amqpx.Client
@@ -277,7 +277,7 @@ func (s *Service) Health() error {
 	return err
 }
 
-// ErrStarting is for the ready function of a Probe to return until the service is open.
+// ErrStarting can be returned by the ready function of a Probe until the service is open.
 var ErrStarting = errors.New("starting")
 
 // ErrStopping is returned by Health when Run has begun to shut down.

@@ -125,7 +125,7 @@ func (t Tries) Next(o Outcome) (Tries, Step) {
 	return t, Step{}
 }
 
-// afterRefusal is the part of Next for a channel that the broker closed because of the message.
+// afterRefusal decides like Next after the broker has closed the channel because of the message.
 func (t Tries) afterRefusal(o Outcome) (Tries, Step) {
 	if ae, ok := errors.AsType[*amqp.Error](o.Err); t.doubt != "" && (!ok || ae.Reason != t.doubt) {
 		t.Unknown = true // the earlier close had another message as its cause

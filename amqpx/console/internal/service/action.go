@@ -14,10 +14,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Kind is what an Action does.
+// Kind is the kind of an Action.
 type Kind string
 
-// Kinds of actions, of which Delete is for bulk changes only.
+// The kinds of actions. Delete is only available for bulk changes.
 const (
 	Cancel Kind = "cancel"
 	Delete Kind = "delete"
@@ -27,15 +27,15 @@ const (
 	MoveBy Kind = "move-by"
 )
 
-// Action is a change of one task or many.
+// Action is a change of one task or of many tasks.
 type Action struct {
 	Kind   Kind
-	At     time.Time     // for MoveTo, and for Revive, where zero means now
-	By     time.Duration // for MoveBy
-	Spread time.Duration // over which due instants of a bulk change are spread
+	At     time.Time     // the new due time; required for MoveTo; zero means now for Revive
+	By     time.Duration // the distance by which MoveBy moves a task
+	Spread time.Duration // the period over which a bulk change spreads the due times
 }
 
-// checked returns the action with its defaults, or a *FieldError.
+// checked returns the action with its defaults filled in, or a *FieldError.
 func (a Action) checked() (Action, error) {
 	switch {
 	case a.Kind != MoveBy && a.By != 0:
@@ -52,7 +52,7 @@ func (a Action) checked() (Action, error) {
 	return a, nil
 }
 
-// forMany returns the action as package schedule takes it for many tasks.
+// forMany converts the action to a bulk action of package schedule.
 func (a Action) forMany() (schedule.BulkAction, error) {
 	a, err := a.checked()
 	if err != nil {
@@ -75,7 +75,7 @@ func (a Action) forMany() (schedule.BulkAction, error) {
 	return schedule.BulkAction{}, &FieldError{"action", fmt.Sprintf("action is %q; expected cancel, delete, fire, revive, move-to or move-by", a.Kind)}
 }
 
-// String returns the action as the audit shows it.
+// String returns the action as it appears in the audit.
 func (a Action) String() string {
 	text := string(a.Kind)
 	if !a.At.IsZero() {
@@ -97,7 +97,7 @@ func signed(d time.Duration) string {
 	return topology.FormatDuration(d)
 }
 
-// Change does a to the task. The errors are those of the store's methods.
+// Change applies a to the task. It returns the errors of the corresponding method of schedule.Store.
 func (c *Core) Change(ctx context.Context, who Identity, id string, a Action) error {
 	s, err := c.store()
 	if err != nil {
@@ -128,7 +128,7 @@ func (c *Core) Change(ctx context.Context, who Identity, id string, a Action) er
 	return c.recorded(ctx, who, e, do)
 }
 
-// BulkCount returns how many tasks Bulk would change now.
+// BulkCount returns how many tasks Bulk would change if it ran now.
 func (c *Core) BulkCount(ctx context.Context, f schedule.Filter, a Action) (int64, error) {
 	return readStore(ctx, c, func(ctx context.Context, s *schedule.Store) (int64, error) {
 		act, err := a.forMany()
@@ -139,8 +139,8 @@ func (c *Core) BulkCount(ctx context.Context, f schedule.Filter, a Action) (int6
 	})
 }
 
-// Bulk starts a job that changes the tasks that f selects, at most count of them: what was
-// counted and confirmed.
+// Bulk starts a job that changes the tasks that f selects, at most count of them. The count is the number that
+// BulkCount returned and the user confirmed.
 func (c *Core) Bulk(ctx context.Context, who Identity, f schedule.Filter, a Action, count int64) (Job, error) {
 	if count < 1 {
 		return Job{}, &FieldError{"count", fmt.Sprintf("count is %d; expected how many tasks may be changed, 1 or more: what a dry run has counted", count)}
@@ -164,14 +164,14 @@ func (c *Core) Bulk(ctx context.Context, who Identity, f schedule.Filter, a Acti
 	return c.start(ctx, who, Entry{Action: "bulk." + string(a.Kind), Detail: q.words(false)}, count, q)
 }
 
-// all returns f without what makes a page of it.
+// all returns f without the fields that select and order a page.
 func all(f schedule.Filter) schedule.Filter {
 	f.Limit, f.After, f.Sort, f.WithoutBody = 0, schedule.Cursor{}, schedule.SortDue, false
 	return f
 }
 
-// breath is the longest pause after a batch of a job. Who waits for SQLite's lock looks every
-// 100 ms.
+// breath is the longest pause after a batch of a job. It is just longer than the 100 ms that a writer sleeps between
+// two attempts to get SQLite's lock.
 const breath = 110 * time.Millisecond
 
 type bulkRequest struct {
@@ -180,7 +180,7 @@ type bulkRequest struct {
 	Count  int64           `json:"count"`
 }
 
-// bulk runs the job from where it was interrupted.
+// bulk runs the job, and resumes where it was interrupted.
 func (c *Core) bulk(ctx context.Context, w *working, q bulkRequest) (string, error) {
 	s, err := c.store()
 	if err != nil {
@@ -196,7 +196,7 @@ func (c *Core) bulk(ctx context.Context, w *working, q bulkRequest) (string, err
 	if o.Limit <= 0 {
 		return changed(0), nil
 	}
-	// Only a move by a duration would change a task again.
+	// Of all actions, only a move by a duration would change a task a second time.
 	if q.Action.Kind == MoveBy && w.now().place != "" {
 		if o.After, err = schedule.ParseBulkPlace(w.now().place); err != nil {
 			return "", err
@@ -208,7 +208,7 @@ func (c *Core) bulk(ctx context.Context, w *working, q bulkRequest) (string, err
 	began := time.Now()
 	o.Progress = func(p schedule.BulkProgress) {
 		w.at(before+p.Changed, p.Place.String())
-		select { // as long as the batch took, so that others get their turn
+		select { // for the same duration as the batch took, so that other clients get their turn
 		case <-time.After(min(time.Since(began), breath)):
 		case <-ctx.Done():
 		}
@@ -221,7 +221,7 @@ func (c *Core) bulk(ctx context.Context, w *working, q bulkRequest) (string, err
 	return changed(p.Changed), err
 }
 
-// DescribeTasks returns a filter in words, with values of headers only for operators.
+// DescribeTasks describes a filter in words. It includes header values only if values is set, which is for operators.
 func DescribeTasks(f schedule.Filter, values bool) string {
 	var parts []string
 	add := func(name, value string) {

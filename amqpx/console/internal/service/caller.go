@@ -11,12 +11,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 )
 
-// Role is what a caller may do.
+// Role is a caller's set of permissions.
 type Role string
 
-// An operator may do all that a viewer may.
+// The roles. An operator may do everything that a viewer may do.
 const (
-	RoleViewer   Role = "viewer"   // sees everything but bodies and most values of headers
+	RoleViewer   Role = "viewer"   // sees everything except bodies and most header values
 	RoleOperator Role = "operator" // sees everything and changes things
 )
 
@@ -31,21 +31,20 @@ type Identity struct {
 	Role Role
 }
 
-// Caller is who makes a request, with what a page needs to answer it. The handler in
-// front of pages and API puts it into the request's context.
+// Caller is the originator of a request, together with what a page needs to render its answer. The handler in front
+// of the pages and the API puts it into the request's context.
 type Caller struct {
 	Identity
 
-	// FormToken goes into every form, in the field FormTokenField.
+	// FormToken is sent with every form, in the field FormTokenField.
 	FormToken string
-	// Prefix comes before the path of every link and form: empty, or such as
-	// /rabbitdelay.
+	// Prefix precedes the path of every link and form. It is empty, or a path such as /rabbitdelay.
 	Prefix string
-	// Session is set for callers who logged in by the form, and so can log out.
+	// Session reports that the caller logged in with the form and so can log out.
 	Session bool
 }
 
-// FormTokenField is the hidden field of every form.
+// FormTokenField is the name of the hidden field of every form that holds the FormToken.
 const FormTokenField = "token"
 
 type callerKey struct{}
@@ -55,30 +54,29 @@ func WithCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-// CallerOf returns the caller in ctx. Without one it returns the zero value, which may do
-// nothing.
+// CallerOf returns the caller in ctx. If ctx has none, it returns the zero value, which may not do anything.
 func CallerOf(ctx context.Context) Caller {
 	c, _ := ctx.Value(callerKey{}).(Caller)
 	return c
 }
 
-// Hidden replaces a value that only an operator may see.
+// Hidden is shown to viewers in place of a value that only an operator may see.
 const Hidden = "(hidden)"
 
-// harmless reports whether a header holds nothing confidential.
+// harmless reports whether the header of this name holds nothing confidential.
 func harmless(name string) bool {
 	name = strings.ToLower(name)
 	return name == "traceparent" || strings.HasPrefix(name, "rabbitdelay-") || strings.HasPrefix(name, "x-death") || strings.HasPrefix(name, "x-first-death")
 }
 
-// veilTask hides from viewers the body and the values of headers.
+// veilTask hides the body and confidential header values from viewers.
 func veilTask(who Identity, t *schedule.Task) {
 	if !who.Role.May(RoleOperator) {
 		t.Body, t.Headers = nil, veilHeaders(t.Headers, Hidden)
 	}
 }
 
-// veilDead does the same for messages.
+// veilDead hides the bodies and confidential header values of messages from viewers.
 func veilDead(who Identity, list []inspect.DeadLetter) {
 	if who.Role.May(RoleOperator) {
 		return
@@ -112,18 +110,18 @@ func veilUnseen(who Identity, list []doctor.Unseen) []doctor.Unseen {
 	return list
 }
 
-// veilEntry hides from viewers why something was not done.
+// veilEntry hides from viewers the error of an audit entry.
 func veilEntry(who Identity, e *Entry) {
 	if e.Error != "" && !who.Role.May(RoleOperator) {
 		e.Error = Hidden
 	}
 }
 
-// untold replaces what a driver or a broker says, for viewers.
+// untold is shown to viewers in place of the error of a driver or a broker.
 const untold = "the log of this process says why"
 
-// Told returns the text of err for who. The words of drivers and brokers may name users
-// and addresses, so only operators get them.
+// Told returns the text of err that may be shown to who. Errors of drivers and brokers may name users and addresses,
+// so only operators see them in full.
 func Told(who Identity, err error) string {
 	if who.Role.May(RoleOperator) || ours(err) && !errors.Is(err, ErrBroker) {
 		return err.Error()
@@ -131,7 +129,7 @@ func Told(who Identity, err error) string {
 	if p, ok := errors.AsType[*inspect.PeekError](err); ok && p.Err == nil {
 		return err.Error()
 	}
-	if errors.Is(err, ErrNoQueue) { // which says it all
+	if errors.Is(err, ErrNoQueue) { // the rest of the text would add nothing
 		return ErrNoQueue.Error()
 	}
 	for _, known := range []error{ErrBroker, ErrRefused, schedule.ErrNoTable, schedule.ErrDenied, inspect.ErrPeek} {

@@ -17,33 +17,33 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Config is what a Core works on. Each part may be missing.
+// Config configures a Core. Every field is optional.
 type Config struct {
 	Store *schedule.Store
-	DB    *sql.DB // of Store
-	// Client returns the client that requeues; it is called for each requeue.
+	DB    *sql.DB // the database of Store
+	// Client returns the client that requeues dead letters. It is called for each requeue.
 	Client func() (*amqpx.Client, error)
-	// Look returns how to look at the broker; Source.Tasks is not used.
+	// Look returns how to inspect the broker. Source.Tasks is not used.
 	Look func(ctx context.Context) (status.Source, error)
 	// Previous returns the layouts that Retire deletes.
 	Previous func(ctx context.Context) (topology.Topology, error)
-	// Problem returns what keeps the process from working, if anything.
+	// Problem returns the reason why the process cannot do its work, or nil.
 	Problem func() error
-	// Keep is how long audit entries and jobs are kept.
+	// Keep is how long audit entries and jobs are kept before they are deleted.
 	Keep time.Duration
-	// Discarded is the directory in which discards keep messages; "" for no discards.
+	// Discarded is the directory in which discarded messages are saved. If it is empty, messages cannot be discarded.
 	Discarded string
 	Logger    *zap.Logger
 }
 
-// Core is everything that pages and API can see or do. Methods that change something need
-// an operator (ErrForbidden) and record who did it before they do it. A method whose
-// database or broker this process lacks returns ErrUnavailable.
+// Core implements everything that the pages and the API can show or change. Methods that change something need an
+// operator, or else return ErrForbidden, and they record who called them before they change anything. Methods return
+// ErrUnavailable if this process lacks the database or the broker that they need.
 type Core struct {
 	cfg     Config
 	log     *zap.Logger
 	ledger  ledger
-	ctx     context.Context // ends with the Core
+	ctx     context.Context // canceled by Close
 	cancel  context.CancelFunc
 	working sync.WaitGroup
 
@@ -54,10 +54,10 @@ type Core struct {
 	suggested  suggestions
 	owner      string
 	purged     atomic.Pointer[error] // the outcome of the last purge of the ledger
-	unkept     atomic.Pointer[error] // the outcome of the last writing of the history
+	unkept     atomic.Pointer[error] // the outcome of the last update of the history
 }
 
-// New returns a Core at once, without connecting to anything. Close ends what it started.
+// New returns a Core immediately, without connecting to anything. Close stops its background work.
 func New(cfg Config) *Core {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
@@ -74,8 +74,7 @@ func New(cfg Config) *Core {
 	return c
 }
 
-// Close ends the jobs of this process, which another process can continue, and waits for
-// them until ctx ends.
+// Close stops the jobs of this process and waits for them until ctx ends. Another process can continue the jobs.
 func (c *Core) Close(ctx context.Context) error {
 	c.cancel()
 	ended := make(chan struct{})

@@ -19,18 +19,18 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Requeue selects dead letters or parked messages and says where to send them.
+// Requeue selects dead letters or parked messages and names their destination.
 type Requeue struct {
 	Queue  string
 	Filter inspect.DeadLetterFilter
-	To     topology.Destination // zero: where each belongs
-	Limit  int                  // messages
+	To     topology.Destination // zero: send each message to its own destination
+	Limit  int                  // the maximum number of messages
 	Rate   float64              // messages a second; 0: no limit
-	// Discard removes them instead, and keeps them in a file of the job.
+	// Discard removes the messages instead of sending them, and saves them in a file of the job.
 	Discard bool
 }
 
-// action is the job's name.
+// action returns the name of the job's action.
 func (r Requeue) action() string {
 	if r.Discard {
 		return "discard"
@@ -38,11 +38,10 @@ func (r Requeue) action() string {
 	return "requeue"
 }
 
-// goodbye bounds the end of a connection.
+// goodbye is the timeout for closing a connection.
 const goodbye = 2 * time.Second
 
-// Peek returns what lies at the head of a dead-letter queue or of the parked queue, with
-// bodies only for operators.
+// Peek returns the messages at the head of a dead-letter queue or of the parked queue. Only operators see the bodies.
 func (c *Core) Peek(ctx context.Context, who Identity, queue string, limit int) (inspect.Peeked, error) {
 	if err := within("limit", limit, inspect.MaxPeek); err != nil {
 		return inspect.Peeked{}, err
@@ -57,17 +56,17 @@ func (c *Core) Peek(ctx context.Context, who Identity, queue string, limit int) 
 	if err != nil {
 		return inspect.Peeked{}, ofBroker(err)
 	}
-	defer func() { _ = conn.CloseDeadline(time.Now().Add(goodbye)) }() // the work is done
+	defer func() { _ = conn.CloseDeadline(time.Now().Add(goodbye)) }() // an error no longer matters
 	p, err := inspect.Peek(ctx, conn, queue, inspect.PeekOptions{Limit: limit, Prefix: src.Want.Prefix, Management: src.Broker.Management})
 	veilDead(who, p.Messages)
 	return p, ofBroker(err)
 }
 
-// longestLook bounds a look through a whole queue, for which somebody waits.
+// longestLook is the timeout for reading a whole queue while a user waits.
 const longestLook = 50 * time.Second
 
-// ErrorGroups groups the messages of a whole queue by their errors. A result is kept for a
-// while, by how long it took, because all messages are held meanwhile.
+// ErrorGroups groups the messages of a whole queue by their errors. The messages are unavailable to consumers while
+// it reads them, so the result is cached for a multiple of the time that it took.
 func (c *Core) ErrorGroups(ctx context.Context, queue string, order inspect.GroupOrder, limit int) (inspect.ErrorGroups, error) {
 	if err := within("limit", limit, inspect.MaxGroups); err != nil {
 		return inspect.ErrorGroups{}, err
@@ -83,7 +82,7 @@ func (c *Core) ErrorGroups(ctx context.Context, queue string, order inspect.Grou
 		if err != nil {
 			return inspect.ErrorGroups{}, err
 		}
-		defer func() { _ = conn.CloseDeadline(time.Now().Add(goodbye)) }() // the work is done
+		defer func() { _ = conn.CloseDeadline(time.Now().Add(goodbye)) }() // an error no longer matters
 		g, err := inspect.GroupErrors(ctx, conn, queue, inspect.GroupOptions{Limit: limit, Order: order, Prefix: src.Want.Prefix, Management: src.Broker.Management})
 		if err != nil && errors.Is(context.Cause(ctx), errLongQueue) {
 			err = errLongQueue
@@ -116,14 +115,14 @@ func (c *Core) requeueOptions(ctx context.Context, r Requeue) (*amqpx.Client, in
 		return nil, o, ofBroker(err)
 	}
 	o.Management = src.Broker.Management
-	if c.cfg.Store != nil { // and no interface with a nil pointer in it
+	if c.cfg.Store != nil { // a nil pointer in the interface would not be nil
 		o.Tasks = c.cfg.Store
 	}
 	return client, o, nil
 }
 
-// RequeueDryRun returns what a requeue would do. It needs an operator, because it takes
-// each message and puts it back.
+// RequeueDryRun reports what a requeue would do. It needs an operator, because it takes each message from the queue
+// and puts it back.
 func (c *Core) RequeueDryRun(ctx context.Context, who Identity, r Requeue) (inspect.RequeueReport, error) {
 	if !who.Role.May(RoleOperator) {
 		return inspect.RequeueReport{}, fmt.Errorf("%s: %w", r.action(), ErrForbidden)
@@ -154,16 +153,16 @@ func (c *Core) Requeue(ctx context.Context, who Identity, r Requeue) (Job, error
 	return c.start(ctx, who, Entry{Action: r.action(), Target: r.Queue, Detail: q.words(false)}, int64(r.Limit), q)
 }
 
-// reservedAtOnce is how many messages a job reserves with one write. Fewer than twice as many of its limit are
-// not done if its process is killed and the job continued.
+// reservedAtOnce is the number of messages that a job reserves with one write. If its process is killed and the job
+// is continued, fewer than twice this many messages of the limit remain undone.
 const reservedAtOnce = 100
 
-// requeue runs the job. It records how many messages may be done before they are, so that a job that is continued
-// after its process was killed does no more than its limit.
+// requeue runs the job. It records how many messages it may process before it processes them, so that a job that is
+// continued after its process was killed does not exceed its limit.
 func (c *Core) requeue(ctx context.Context, w *working, r Requeue) (string, error) {
 	before := w.now().Done
 	reserved, err := strconv.ParseInt(w.now().place, 10, 64)
-	if err != nil { // the job begins, or its last process ended it in order
+	if err != nil { // the job starts, or its last process ended properly
 		reserved = before
 	}
 	unsure, limit := reserved-before, int64(r.Limit)
@@ -183,7 +182,7 @@ func (c *Core) requeue(ctx context.Context, w *working, r Requeue) (string, erro
 			reserved = min(gone+unsure+needs+reservedAtOnce, limit)
 		}
 		place := strconv.FormatInt(reserved, 10)
-		w.at(gone, place) // first, or a heartbeat might write the place before
+		w.at(gone, place) // before progress, or a heartbeat might overwrite the new place with the old one
 		if more {
 			if err := w.progress(ctx, nil, gone, place, nil); err != nil {
 				cancel(err)
@@ -215,7 +214,7 @@ func (c *Core) requeue(ctx context.Context, w *working, r Requeue) (string, erro
 	return result, ofBroker(err)
 }
 
-// doneBefore returns in words what earlier processes of a job have done.
+// doneBefore describes how many messages earlier processes of a job have processed.
 func doneBefore(n, unsure int64) string {
 	text := shown.Count(n, "message", "messages") + " done before"
 	if unsure > 0 {
@@ -224,7 +223,7 @@ func doneBefore(n, unsure int64) string {
 	return text
 }
 
-// DescribeDead returns a filter in words, with values of headers only for operators.
+// DescribeDead describes a filter in words. It includes header values only if values is set, which is for operators.
 func DescribeDead(f inspect.DeadLetterFilter, values bool) string {
 	var parts []string
 	add := func(name, value string) {
@@ -250,13 +249,13 @@ func DescribeDead(f inspect.DeadLetterFilter, values bool) string {
 	return strings.Join(parts, ", ")
 }
 
-// discardedAtOnce is how many messages are made safe on disk at a time.
+// discardedAtOnce is the number of messages that are synced to disk together.
 const discardedAtOnce = 250
 
-// errNoDiscards is that of a process that may not lose what it removes.
+// errNoDiscards means that the process has no directory in which to save discarded messages.
 var errNoDiscards = fmt.Errorf("%w: this process has no directory for the messages; set serve.discarded, or use rabbitdelay discard --save", ErrUnavailable)
 
-// discard removes messages for a job, and keeps them in a new file first.
+// discard removes messages for a job, and first saves them in a new file.
 func (c *Core) discard(ctx context.Context, w *working, client *amqpx.Client, o inspect.RequeueOptions) (p inspect.RequeueReport, kept string, err error) {
 	if err := os.MkdirAll(c.cfg.Discarded, 0o700); err != nil {
 		return p, "", fmt.Errorf("serve.discarded: %w", err)
@@ -285,13 +284,13 @@ func (c *Core) discardPath(job string, n int) string {
 	return filepath.Join(c.cfg.Discarded, fmt.Sprintf("%s.%d.jsonl", job, n))
 }
 
-// Discarded returns the messages that a job has removed and this process has in its directory:
-// lines that inspect.SavedIn reads. It needs an operator.
+// Discarded returns the messages that a job has discarded and this process has saved in its directory, as lines that
+// inspect.SavedIn reads. It needs an operator. It returns ErrNoMessages if there are none.
 func (c *Core) Discarded(ctx context.Context, who Identity, id string) (io.ReadCloser, error) {
 	if !who.Role.May(RoleOperator) {
 		return nil, fmt.Errorf("discarded messages: %w", ErrForbidden)
 	}
-	j, err := c.job(ctx, id) // only an id of ours becomes a part of a path
+	j, err := c.job(ctx, id) // only the id of an existing job may become part of a path
 	if err != nil {
 		return nil, err
 	}
@@ -316,10 +315,10 @@ func (c *Core) Discarded(ctx context.Context, who Identity, id string) (io.ReadC
 	}{io.MultiReader(readers...), all}, nil
 }
 
-// files are read one after the other.
+// files is a list of open files that Close closes together.
 type files []*os.File
 
-// Close closes all of them.
+// Close closes all files.
 func (list files) Close() (err error) {
 	for _, f := range list {
 		err = errors.Join(err, f.Close())
@@ -327,7 +326,7 @@ func (list files) Close() (err error) {
 	return err
 }
 
-// fates counts what became of messages.
+// fates reports how many messages of a requeue or a discard had each outcome.
 func fates(p inspect.RequeueReport, discard bool) string {
 	if discard {
 		return fmt.Sprintf("%d looked at, %d discarded, %d stayed", p.Looked, p.Discarded, p.Stayed)

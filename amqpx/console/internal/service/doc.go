@@ -1,29 +1,31 @@
-// Package service is what the console's pages and its API share: what can be seen of
-// tasks, messages and layouts, what can be changed, by whom, and the record of who did.
-// It knows databases and brokers, and nothing of HTTP, HTML or JSON.
+// Package service implements what the console's pages and its API have in common: reading tasks, messages and
+// layouts, changing them, checking who may do so, and keeping the audit. It knows databases and brokers, but nothing
+// about HTTP, HTML or JSON.
 //
-//   - core.go: what a Core works on; read.go: how it reads a database that may be slow
-//   - caller.go: roles, callers, what only an operator may see, and who is told why
-//   - errors.go: what went wrong
-//   - overview.go, histogram.go: the first page, one look for all readers, and what is kept
-//     because it costs something
-//   - history.go: how tasks ended until now, kept in the database
-//   - tasks.go, schedule.go, action.go: tasks, new tasks, and changes of one or many
-//   - recurring.go: recurring tasks, and destinations that are held back
-//   - dead.go, layouts.go: dead letters, retirement
-//   - jobs.go: the life of a job, and reading the audit; ledger.go: writing both, kept by ledger_table.go in
-//     the database or by ledger_memory.go without one
+//   - core.go has the configuration and life cycle of a Core, and read.go reads from a database that may be slow.
+//   - caller.go has roles and callers, and hides from viewers what only an operator may see.
+//   - errors.go has the errors and their classification.
+//   - overview.go and histogram.go have the first page: one survey that all readers share, and a
+//     cache for expensive results.
+//   - history.go counts the tasks that ended, and keeps the counts in the database.
+//   - tasks.go, schedule.go and action.go read tasks, schedule tasks, and change one task or many.
+//   - recurring.go has recurring tasks, and the destinations that are held back.
+//   - dead.go has dead letters, and layouts.go retires earlier layouts.
+//   - jobs.go runs jobs and reads the audit. ledger.go writes both. ledger_table.go stores them in
+//     the database, and ledger_memory.go in memory if there is no database.
 //
-// Why it is built so:
+// The reasons for this design:
 //
-//   - All readers share one look, taken while somebody looks. What reads an index of all tasks is
-//     kept for twenty times as long as it took, at most a twentieth of the database's time. A
-//     hanging database gives no error, so readers first ask something cheap (Store.Ping).
-//   - The history is written once, two minutes after its span, as a function of the tasks: any
-//     console may write it, writing twice changes nothing, and a later console reads what is
-//     missing. A counter raised by handlers would have none of that, and all would wait for its
-//     row. Relays write none: without a console nobody looks.
-//   - A batch of a job, the job's place and the ids of its tasks commit together, if the job is
-//     still this process's: a process that takes over, even from one that is only slow, moves
-//     nothing twice.
+//   - All readers share one survey, which is only taken while somebody is reading. The result of a
+//     query that reads an index of all tasks is kept for twenty times as long as the query took, so
+//     these queries use at most a twentieth of the database's time. A hanging database returns no
+//     error, so readers first send it a cheap query (Store.Ping).
+//   - A span of the history is written once, two minutes after its end, and derives from the tasks
+//     alone. Any console may write it, writing it twice changes nothing, and a console that starts
+//     later reads the missing spans. A counter that handlers increment would have none of these
+//     properties, and all handlers would contend for its row. Relays do not write the history,
+//     because without a console nobody reads it.
+//   - A batch of a job commits in one transaction with the job's position and the ids of the changed
+//     tasks, and only if this process still owns the job. A process that takes the job over therefore
+//     moves no task twice, even if the previous owner is not dead but slow.
 package service

@@ -13,28 +13,28 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// Errors of a Core, besides those of package schedule (ErrNotFound, ErrExists, ErrStatus,
-// ErrNoSchedule, *TaskError, *RecurringError).
+// Errors that the methods of a Core return, in addition to those of package schedule (ErrNotFound, ErrExists,
+// ErrStatus, ErrNoSchedule, *TaskError, *RecurringError).
 var (
 	// ErrForbidden means that the change needs an operator.
 	ErrForbidden = errors.New("it needs the role operator")
-	// ErrUnavailable means that this process lacks what the method needs, such as a
-	// database; the error says what.
+	// ErrUnavailable means that this process lacks what the method needs, such as a database. The wrapping error says
+	// what is missing.
 	ErrUnavailable = errors.New("not available")
-	// ErrNoJob means that no job has the id.
+	// ErrNoJob means that there is no job with the given id.
 	ErrNoJob = errors.New("there is no such job")
-	// ErrNoMessages means that a job has discarded none, or keeps them with another process.
+	// ErrNoMessages means that the job has discarded no messages, or that another process saved them.
 	ErrNoMessages = errors.New("this process keeps no discarded messages of it")
-	// ErrJobState means that the job cannot be continued, or stopped.
+	// ErrJobState means that the job is in a state in which it cannot be continued or stopped.
 	ErrJobState = errors.New("the job's state does not allow it")
 
-	// ErrBroker means that the broker does not answer, ErrRefused that it answers and
-	// refuses, and ErrNoQueue that it has no such queue.
+	// ErrBroker means that the broker does not answer. ErrRefused means that it refuses the request. ErrNoQueue means
+	// that it has no such queue.
 	ErrBroker  = errors.New("the broker does not answer")
 	ErrRefused = errors.New("the broker refuses it")
 	ErrNoQueue = errors.New("there is no such queue")
-	// ErrDatabase means that the database does not answer. Drivers do not wrap it;
-	// DatabaseAway recognizes their errors.
+	// ErrDatabase means that the database does not answer. The errors of drivers do not wrap it, so use DatabaseAway
+	// to recognize them.
 	ErrDatabase = errors.New("the database does not answer")
 
 	errLongQueue = errors.New("the queue is too long to look through while you wait; \"rabbitdelay errors\" takes its time")
@@ -42,10 +42,10 @@ var (
 	errSlow = errors.New("the database took too long; narrow the filter, by a queue, a status or due instants")
 )
 
-// FieldError names the input that is wrong. Reason is a sentence about it that says what was expected.
+// FieldError reports a wrong input field. Reason is a sentence that names the value and what was expected.
 type FieldError struct{ Field, Reason string }
 
-// ErrNotRecorded means that the audit could not be written, and so nothing was done.
+// ErrNotRecorded means that the audit entry could not be written, so the change was not made.
 var ErrNotRecorded = errors.New("nothing was done, because it could not be recorded")
 
 func (e *FieldError) Error() string { return e.Reason }
@@ -58,7 +58,7 @@ func within(field string, n, most int) error {
 	return nil
 }
 
-// ofBroker adds to an error of the broker what kind it is.
+// ofBroker wraps an error of the broker in ErrBroker, ErrRefused or ErrNoQueue.
 func ofBroker(err error) error {
 	if err == nil || ours(err) || errors.Is(err, inspect.ErrPeek) {
 		return err
@@ -80,7 +80,7 @@ func DatabaseAway(err error) bool {
 	return !errors.Is(err, ErrBroker) && !errors.Is(err, ErrRefused) && (errors.Is(err, ErrDatabase) || errors.Is(err, errSlow) || sqldb.Away(err))
 }
 
-// ours reports whether an error is about the request and in this program's words.
+// ours reports whether an error is about the request and was worded by this program.
 func ours(err error) bool {
 	if _, ok := errors.AsType[*FieldError](err); ok {
 		return true

@@ -9,27 +9,27 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// MaxBins is the largest number of bins of a histogram.
+// MaxBins is the maximum number of bins of a histogram.
 const MaxBins = 240
 
-// Histogram counts pending tasks by due instant. If nobody chose the span, its bins grow
-// with the distance from now, after one for overdue tasks.
+// Histogram counts pending tasks by due time. Unless the user chose the time span, its bins grow with the distance
+// from now, and the first bin has the overdue tasks.
 type Histogram struct {
 	From, To time.Time
 	Bins     []schedule.Bin
-	// Before and After count the tasks outside.
+	// Before and After count the tasks that are due before From and after To.
 	Before, After int64
 }
 
-// growing are the ends of the bins ahead of now, for a span that nobody has chosen.
+// growing has the ends of the bins, relative to now, for a time span that the user did not choose.
 var growing = []time.Duration{
 	time.Minute, 5 * time.Minute, 15 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour, 4 * time.Hour, 8 * time.Hour, 16 * time.Hour,
 	24 * time.Hour, 2 * 24 * time.Hour, 4 * 24 * time.Hour, 7 * 24 * time.Hour, 14 * 24 * time.Hour, 30 * 24 * time.Hour, 60 * 24 * time.Hour,
 	120 * 24 * time.Hour, 240 * 24 * time.Hour, 366 * 24 * time.Hour,
 }
 
-// Histogram counts pending tasks by due instant between from and to; if both are zero, from
-// the oldest overdue task to a year ahead.
+// Histogram counts pending tasks by due time between from and to. If both are zero, it counts from the oldest overdue
+// task to a year ahead.
 func (c *Core) Histogram(ctx context.Context, f schedule.Filter, from, to time.Time, bins int) (Histogram, error) {
 	s, err := c.store()
 	if err != nil {
@@ -49,7 +49,7 @@ func (c *Core) Histogram(ctx context.Context, f schedule.Filter, from, to time.T
 	if err := c.answers(ctx); err != nil {
 		return Histogram{}, err
 	}
-	return c.histograms.get(key, func(now time.Time) (Histogram, error) { // it reads the index of all tasks that it counts
+	return c.histograms.get(key, func(now time.Time) (Histogram, error) { // this reads an index of all counted tasks, so results are kept
 		ctx, cancel := context.WithTimeout(ctx, slowest)
 		defer cancel()
 		return takeHistogram(ctx, s, f, from, to, bins, now)
@@ -65,7 +65,7 @@ func takeHistogram(ctx context.Context, s *schedule.Store, f schedule.Filter, fr
 	if from.IsZero() {
 		h.From, h.To = now, now.Add(growing[len(growing)-1])
 		later := f
-		later.DueFrom = time.UnixMilli(1) // what is due at 0 is due since it was written
+		later.DueFrom = time.UnixMilli(1) // the due time 0 means due since it was written
 		for _, first := range []schedule.Filter{f, later} {
 			first.Limit, first.WithoutBody = 1, true
 			for t, err := range s.List(ctx, schedule.NoTx, first) {
@@ -114,14 +114,13 @@ func takeHistogram(ctx context.Context, s *schedule.Store, f schedule.Filter, fr
 }
 
 const (
-	// keepTimes is how many times longer than it took a result is kept.
+	// keepTimes is how long a result is kept, as a multiple of the time that it took.
 	keepTimes = 20
-	// maxKept is the most results that are kept.
+	// maxKept is the maximum number of results that are kept.
 	maxKept = 64
 )
 
-// kept keeps results by what was asked, because each costs the database or the broker
-// something.
+// kept caches results by their query, because each query puts load on the database or the broker.
 type kept[T any] struct {
 	mu   sync.Mutex
 	last map[string]keptResult[T]
@@ -132,8 +131,8 @@ type keptResult[T any] struct {
 	until time.Time
 }
 
-// get returns what is kept, or else what take returns. It takes one at a time, so that many
-// callers cost no more than one.
+// get returns the cached result, or else calls take. It calls take for one caller at a time, so that many concurrent
+// callers cause no more load than one.
 func (k *kept[T]) get(key string, take func(now time.Time) (T, error)) (T, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -14,15 +14,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// History is how tasks ended: by minute of the last hour, by ten minutes of the last day, by
-// hour of the last week. Spans without a task are left out, and those that have not been
+// History counts the tasks that ended, in three resolutions: by minute for the last hour, by ten minutes for the last
+// day, and by hour for the last week. Spans in which no task ended are left out, and so are spans that have not been
 // read yet.
 type History struct{ Hour, Day, Week []schedule.Ends }
 
-// resolution is a width of spans, and for how long they are kept.
+// resolution is a span width together with the time that spans of this width are kept.
 type resolution struct{ width, over time.Duration }
 
-// resolutions, the finest first. Each width is a multiple of the one before.
+// resolutions lists the finest resolution first. Each width is a multiple of the one before it.
 var resolutions = [...]resolution{
 	{time.Minute, time.Hour},
 	{10 * time.Minute, 24 * time.Hour},
@@ -30,19 +30,19 @@ var resolutions = [...]resolution{
 }
 
 const (
-	// settle is how long after its end a span is read for good: a handler's transaction
-	// commits after the instant that it records as the end.
+	// settle is the time between the end of a span and its final reading. It must not be zero, because a handler's
+	// transaction commits after the time that it records as the task's end.
 	settle = 2 * time.Minute
-	// relax is how many times longer than a reading of tasks the pause after it is.
+	// relax is the pause after reading tasks, as a multiple of the time that the reading took.
 	relax = 20
 )
 
-// history has what the table has, and what is too young for it. The rows are written once,
-// from the tasks, so that it does not matter which of several consoles writes one, or
-// whether two do.
+// history caches the spans of the history table, and the minutes that are too recent for the table. A row of the
+// table is written once and derives from the tasks alone. It therefore does not matter which of several consoles
+// writes a row, or whether two consoles write the same one.
 type history struct {
 	mu    sync.Mutex
-	spans [len(resolutions)]map[int64]schedule.Ends // by when they begin
+	spans [len(resolutions)]map[int64]schedule.Ends // keyed by the beginning of the span in Unix milliseconds
 
 	recent   []schedule.Ends // minutes
 	recentAt time.Time
@@ -61,7 +61,7 @@ func (h *history) keep(level int, e schedule.Ends) {
 	h.spans[level][e.From.UnixMilli()] = e
 }
 
-// missing returns the spans that could be there and are not, the newest first.
+// missing returns the spans that are old enough to be in the table but are not, newest first.
 func (h *history) missing(level int, now time.Time) []time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -75,7 +75,7 @@ func (h *history) missing(level int, now time.Time) []time.Time {
 	return list
 }
 
-// sum adds up a span from finer ones, if they are all there.
+// sum computes a span from spans of the next finer resolution, if all of them are known.
 func (h *history) sum(level int, from time.Time) (e schedule.Ends, ok bool) {
 	if level == 0 {
 		return e, false
@@ -93,8 +93,8 @@ func (h *history) sum(level int, from time.Time) (e schedule.Ends, ok bool) {
 	return e, true
 }
 
-// consecutive returns how many of the spans follow each other back in time, without one that finer
-// spans add up to.
+// consecutive returns how many spans, starting with the first, adjoin each other backwards in time and cannot be
+// computed from finer spans.
 func (h *history) consecutive(level int, spans []time.Time) int {
 	for i := 1; i < len(spans); i++ {
 		if _, ok := h.sum(level, spans[i]); ok || !spans[i].Equal(spans[i-1].Add(-resolutions[level].width)) {
@@ -104,8 +104,8 @@ func (h *history) consecutive(level int, spans []time.Time) int {
 	return len(spans)
 }
 
-// view returns what is known at an instant, the minutes that are too young for the table
-// read anew.
+// view returns the history up to now. It reads the minutes that are too recent for the table from the tasks, unless
+// it did so only a short time ago.
 func (h *history) view(ctx context.Context, s *schedule.Store, now time.Time) (v History, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -123,8 +123,8 @@ func (h *history) view(ctx context.Context, s *schedule.Store, now time.Time) (v
 	return v, nil
 }
 
-// joined returns the spans of a resolution in their order, and where they are not kept yet
-// those of the finer ones.
+// joined returns the spans of a resolution in chronological order. It computes recent spans that are not kept yet
+// from the finer spans.
 func (h *history) joined(level int, finer []schedule.Ends, now time.Time) []schedule.Ends {
 	r := resolutions[level]
 	young := map[int64]schedule.Ends{}
@@ -150,7 +150,7 @@ func (h *history) joined(level int, finer []schedule.Ends, now time.Time) []sche
 	return list
 }
 
-// keepHistory writes the history, minute by minute, until the Core is closed.
+// keepHistory updates the history table once a minute until the Core is closed.
 func (c *Core) keepHistory(t *table) {
 	for c.ctx.Err() == nil {
 		err := c.answers(c.ctx)
@@ -173,7 +173,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// writeHistory reads the table, adds what is missing there, and deletes what is old.
+// writeHistory reads the table, adds missing spans, and deletes expired spans.
 func (c *Core) writeHistory(ctx context.Context, t *table) error {
 	now, err := t.clock(ctx)
 	if err != nil {
@@ -197,11 +197,11 @@ func (c *Core) writeHistory(ctx context.Context, t *table) error {
 	return nil
 }
 
-// brisk is a reading after which the next one may be of twice as many spans.
+// brisk is the duration below which a reading may be followed by one of twice as many spans.
 const brisk = 50 * time.Millisecond
 
-// complete writes spans that are missing: what finer ones add up to, or else what it reads
-// from the tasks, several at once if that is fast. It rests after each reading.
+// complete writes the missing spans. It computes a span from finer spans where it can, and reads the others from the
+// tasks, several spans per query if the last query was fast. It pauses after each reading.
 func (c *Core) complete(ctx context.Context, t *table, level int, missing []time.Time) error {
 	for most := 1; len(missing) > 0; {
 		if e, ok := c.history.sum(level, missing[0]); ok {
@@ -218,7 +218,7 @@ func (c *Core) complete(ctx context.Context, t *table, level int, missing []time
 			return s.Ended(ctx, schedule.NoTx, missing[n-1], resolutions[level].width, n)
 		})
 		took := time.Since(began)
-		if err != nil && !errors.Is(err, errSlow) { // there are too many; finer spans add up to the next one
+		if err != nil && !errors.Is(err, errSlow) { // too many tasks, so skip these spans; later ones are computed from finer spans
 			return err
 		}
 		for _, e := range list {
@@ -237,7 +237,7 @@ func (c *Core) complete(ctx context.Context, t *table, level int, missing []time
 	return ctx.Err()
 }
 
-// clock reads the database's clock, which is the same for all consoles.
+// clock reads the database's clock, because all consoles share it.
 func (t *table) clock(ctx context.Context) (now time.Time, err error) {
 	err = t.rows(ctx, "SELECT @now", nil, func(rows sqldb.Rows) error {
 		var ms int64
@@ -248,7 +248,7 @@ func (t *table) clock(ctx context.Context) (now time.Time, err error) {
 	return now, err
 }
 
-// history reads the spans by their widths in milliseconds, and by when they begin.
+// history reads the table's spans, keyed by their width and their beginning in milliseconds.
 func (t *table) history(ctx context.Context) (map[int64]map[int64]schedule.Ends, error) {
 	kept := map[int64]map[int64]schedule.Ends{}
 	for _, r := range resolutions {
@@ -262,7 +262,7 @@ func (t *table) history(ctx context.Context) (map[int64]map[int64]schedule.Ends,
 			return err
 		}
 		e.From, e.To = time.UnixMilli(at), time.UnixMilli(at+width)
-		// What another program wrote counts as absent.
+		// A row that another program wrote in a different format counts as missing.
 		if err := json.Unmarshal([]byte(late), &e.Late); err == nil && kept[width] != nil {
 			kept[width][at] = e
 		}
@@ -271,7 +271,7 @@ func (t *table) history(ctx context.Context) (map[int64]map[int64]schedule.Ends,
 	return kept, err
 }
 
-// addHistory writes a span unless somebody else has.
+// addHistory writes a span unless the table has it already.
 func (t *table) addHistory(ctx context.Context, e schedule.Ends) error {
 	d, err := t.dialect.Resolve(ctx, t.db)
 	if err != nil {
@@ -290,7 +290,7 @@ func (t *table) addHistory(ctx context.Context, e schedule.Ends) error {
 	return err
 }
 
-// forgetHistory deletes the spans of a width that begin before an instant.
+// forgetHistory deletes the spans of the given width that begin before the given time.
 func (t *table) forgetHistory(ctx context.Context, width time.Duration, before time.Time) error {
 	_, err := t.exec(ctx, t.db, "DELETE FROM rabbitdelay_history WHERE width_ms = ? AND begins_at < ?", width.Milliseconds(), before.UnixMilli())
 	return err

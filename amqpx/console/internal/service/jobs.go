@@ -21,14 +21,14 @@ var (
 	errClosing = errors.New("the process ends")
 )
 
-// request is what a job is to do, as the ledger keeps it.
+// request describes the work of a job, as the ledger stores it.
 type request struct {
 	Bulk    *bulkRequest `json:"bulk,omitempty"`
 	Requeue *Requeue     `json:"requeue,omitempty"`
 	Retire  bool         `json:"retire,omitempty"`
 }
 
-// words returns the request in words, with values of headers only for operators.
+// words describes the request in words. It includes header values only if values is set, which is for operators.
 func (q request) words(values bool) string {
 	switch {
 	case q.Bulk != nil:
@@ -50,7 +50,7 @@ func (q request) words(values bool) string {
 	return ""
 }
 
-// detailOf returns a request of the ledger in words for an operator; "" without one.
+// detailOf describes a stored request in words for an operator. It returns "" if text is empty or cannot be read.
 func detailOf(text string) string {
 	var q request
 	if text == "" || json.Unmarshal([]byte(text), &q) != nil { //nolint:musttag // as start writes it
@@ -59,14 +59,15 @@ func detailOf(text string) string {
 	return q.words(true)
 }
 
-// working is a job that runs in this process.
+// working is a job that is running in this process.
 type working struct {
 	c  *Core
-	mu sync.Mutex // of r
+	mu sync.Mutex // guards r
 	r  record
 }
 
-// progress records in tx how far the job is and which tasks it changed.
+// progress records in tx the position of the job and the tasks that it changed. It returns errNotMine if this process
+// no longer owns the job.
 func (w *working) progress(ctx context.Context, tx sqldb.Conn, done int64, place string, ids []any) error {
 	now := w.now()
 	now.Done, now.place = done, place
@@ -77,7 +78,7 @@ func (w *working) progress(ctx context.Context, tx sqldb.Conn, done int64, place
 	return err
 }
 
-// at remembers how far the job is.
+// at sets the position of the job for later heartbeats.
 func (w *working) at(done int64, place string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -90,7 +91,7 @@ func (w *working) now() record {
 	return w.r
 }
 
-// start records a job and begins it.
+// start records a job and runs it in the background.
 func (c *Core) start(ctx context.Context, who Identity, e Entry, total int64, q request) (Job, error) {
 	e = newEntry(who, e)
 	if !who.Role.May(RoleOperator) {
@@ -109,7 +110,7 @@ func (c *Core) start(ctx context.Context, who Identity, e Entry, total int64, q 
 	return r.Job, nil
 }
 
-// run does a job of this process in the background.
+// run executes a job of this process in the background.
 func (c *Core) run(r record, q request) {
 	w := &working{c: c, r: r}
 	c.working.Go(func() {
@@ -139,8 +140,8 @@ func (c *Core) run(r record, q request) {
 	})
 }
 
-// beat reports until ctx ends that the job is alive and, unless the job does so itself, how
-// far it is. It ends a job that another process has taken over.
+// beat sends heartbeats until ctx ends. They include the job's position unless the job records it itself. beat
+// cancels a job that was stopped or that another process has taken over.
 func (w *working) beat(ctx context.Context, cancel context.CancelCauseFunc, recordsItself bool) {
 	tick := time.NewTicker(heartbeat)
 	defer tick.Stop()
@@ -159,7 +160,7 @@ func (w *working) beat(ctx context.Context, cancel context.CancelCauseFunc, reco
 			mine, err = w.c.ledger.reached(ctx, nil, r, nil)
 		}
 		switch {
-		case err != nil: // the database may be back at the next beat
+		case err != nil: // try again at the next heartbeat
 			w.c.log.Warn("job: heartbeat", zap.String("job", r.ID), zap.Error(err))
 		case !mine:
 			cancel(errNotMine)
@@ -174,7 +175,7 @@ func (w *working) finish(result string, err error) {
 	r.State, r.Result = JobDone, result
 	switch {
 	case errors.Is(err, errNotMine):
-		r.State = JobStopped // which the ledger knows already
+		r.State = JobStopped // the ledger has this state already
 	case err != nil && w.c.ctx.Err() != nil:
 		r.State, r.Result = JobInterrupted, errClosing.Error()
 	case err != nil:
@@ -189,7 +190,7 @@ func (w *working) finish(result string, err error) {
 		zap.Int64("done", r.Done), zap.String("result", r.Result), zap.String("error", r.Entry.Error))
 }
 
-// Job returns a job of this process, or of another one on the same database.
+// Job returns a job of this process, or of another process on the same database.
 func (c *Core) Job(ctx context.Context, who Identity, id string) (Job, error) {
 	r, err := c.job(ctx, id)
 	veilEntry(who, &r.Entry)
@@ -221,7 +222,7 @@ func (c *Core) Jobs(ctx context.Context, who Identity, limit int) ([]Job, error)
 	return out, err
 }
 
-// StopJob ends a running job after its present step, in whichever process it runs.
+// StopJob stops a running job after its current step, in whichever process it runs.
 func (c *Core) StopJob(ctx context.Context, who Identity, id string) (Job, error) {
 	err := c.recorded(ctx, who, Entry{Action: "job.stop", Target: id}, func() error {
 		r, err := c.job(ctx, id)
@@ -240,7 +241,7 @@ func (c *Core) StopJob(ctx context.Context, who Identity, id string) (Job, error
 	return c.Job(ctx, who, id)
 }
 
-// ContinueJob goes on with a job that failed, or was interrupted or stopped.
+// ContinueJob resumes a job that failed, or was interrupted or stopped.
 func (c *Core) ContinueJob(ctx context.Context, who Identity, id string) (Job, error) {
 	err := c.recorded(ctx, who, Entry{Action: "job.continue", Target: id}, func() error {
 		r, err := c.job(ctx, id)
@@ -251,7 +252,7 @@ func (c *Core) ContinueJob(ctx context.Context, who Identity, id string) (Job, e
 		if err := json.Unmarshal([]byte(r.request), &q); err != nil { //nolint:musttag // start has written it
 			return fmt.Errorf("job %s: what it was to do cannot be read: %w", id, err)
 		}
-		owner := newID() // what still runs under the last owner in this process ends
+		owner := newID() // ends a run under the previous owner that is still active in this process
 		taken, err := c.ledger.take(ctx, id, owner)
 		if err != nil {
 			return err
@@ -271,11 +272,11 @@ func (c *Core) ContinueJob(ctx context.Context, who Identity, id string) (Job, e
 	return c.Job(ctx, who, id)
 }
 
-// MaxEntries is the largest number of entries or jobs that Audit and Jobs return.
+// MaxEntries is the maximum number of entries or jobs that Audit and Jobs return.
 const MaxEntries = 500
 
-// Audit returns the newest entries, or those before the entry with the id before. With a
-// target it returns only those about it.
+// Audit returns the newest entries, or the entries before the one with the id before. If target is not empty, it
+// returns only the entries about this target.
 func (c *Core) Audit(ctx context.Context, who Identity, target, before string, limit int) ([]Entry, error) {
 	if err := within("limit", limit, MaxEntries); err != nil {
 		return nil, err
@@ -283,7 +284,7 @@ func (c *Core) Audit(ctx context.Context, who Identity, target, before string, l
 	return read(ctx, c, func(ctx context.Context) ([]Entry, error) { return c.visibleEntries(ctx, who, target, before, limit) })
 }
 
-// visibleEntries returns entries of the ledger as who may see them.
+// visibleEntries returns the entries of the ledger without what who may not see.
 func (c *Core) visibleEntries(ctx context.Context, who Identity, target, before string, limit int) ([]Entry, error) {
 	records, err := c.ledger.entries(ctx, target, before, limit)
 	list := make([]Entry, len(records))

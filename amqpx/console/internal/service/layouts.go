@@ -14,14 +14,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/removal"
 )
 
-// RetirePlan is what a retirement would do.
+// RetirePlan describes what a retirement would do.
 type RetirePlan struct {
 	Layouts []status.Layout
-	Text    string // as the command prints it
-	Refused string // why it cannot be done now; empty if it can
+	Text    string // in the format of the command
+	Refused string // why the retirement is not possible now; empty if it is possible
 }
 
-// previous returns what Retire deletes.
+// previous returns the layouts that Retire deletes.
 func (c *Core) previous(ctx context.Context) (topology.Topology, removal.Options, status.Source, error) {
 	src, err := c.source(ctx)
 	if err != nil {
@@ -44,7 +44,7 @@ func (c *Core) previous(ctx context.Context) (topology.Topology, removal.Options
 	return t, o, src, err
 }
 
-// RetirePlan returns what Retire would delete, and what stands in the way.
+// RetirePlan returns what Retire would delete, and the reason if it would refuse.
 func (c *Core) RetirePlan(ctx context.Context) (RetirePlan, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
@@ -70,7 +70,7 @@ func (c *Core) RetirePlan(ctx context.Context) (RetirePlan, error) {
 	if err != nil {
 		return p, ofBroker(err)
 	}
-	defer func() { _ = conn.CloseDeadline(time.Now().Add(goodbye)) }() // the work is done
+	defer func() { _ = conn.CloseDeadline(time.Now().Add(goodbye)) }() // an error no longer matters
 	m, err := live.Broker{Conn: conn, Inspector: src.Broker.Management}.Removal(ctx, t, opts)
 	if err != nil {
 		return p, ofBroker(err)
@@ -89,7 +89,7 @@ func (c *Core) RetirePlan(ctx context.Context) (RetirePlan, error) {
 	return p, nil
 }
 
-// Retire starts a job that deletes the layouts of delay.previous.
+// Retire starts a job that deletes the layouts in delay.previous.
 func (c *Core) Retire(ctx context.Context, who Identity) (Job, error) {
 	if !who.Role.May(RoleOperator) {
 		return Job{}, fmt.Errorf("retire: %w", ErrForbidden)
@@ -104,7 +104,7 @@ func (c *Core) Retire(ctx context.Context, who Identity) (Job, error) {
 	return c.start(ctx, who, Entry{Action: "retire", Detail: "the layouts of delay.previous"}, 0, request{Retire: true})
 }
 
-// retire runs the job.
+// retire executes the job that Retire started.
 func (c *Core) retire(ctx context.Context) (string, error) {
 	t, opts, src, err := c.previous(ctx)
 	if err != nil {
@@ -117,7 +117,7 @@ func (c *Core) retire(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", ofBroker(err)
 	}
-	defer func() { _ = conn.CloseDeadline(time.Now().Add(goodbye)) }() // the work is done
+	defer func() { _ = conn.CloseDeadline(time.Now().Add(goodbye)) }() // an error no longer matters
 	rep, err := live.Broker{Conn: conn, Inspector: src.Broker.Management}.Destroy(ctx, t, opts)
 	if err != nil {
 		return rep.String(), ofBroker(err)

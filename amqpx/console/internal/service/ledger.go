@@ -13,43 +13,43 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
 
-// Entry is a line of the audit: who did what.
+// Entry is an entry of the audit: a change, and the name of the caller who made it.
 type Entry struct {
 	ID     string
 	At     time.Time
 	Who    string
 	Action string // task.cancel, bulk.move-to, recurring.pause, requeue, discard, retire, login ...
-	Target string // a task's id, a queue, a name; empty for a filter
-	Detail string // the filter, the instant
-	Error  string // why it was not done
-	Result string // what was done, in a line; of jobs and of commands
+	Target string // a task's id, a queue or a name; empty if a filter selects the tasks
+	Detail string // such as the filter or the due time
+	Error  string // why the change failed
+	Result string // the outcome in one line; set by jobs and commands
 }
 
-// ledger keeps the audit and the jobs.
+// ledger stores the audit and the jobs.
 type ledger interface {
-	// add writes an entry, and that of a job with its request.
+	// add writes an entry, or a job's entry together with its request.
 	add(ctx context.Context, r record) error
-	// outcome adds to an entry what was done, and why it failed.
+	// outcome adds to an entry its result, and the reason if it failed.
 	outcome(ctx context.Context, id, result, why string) error
-	// entries returns the newest entries, those of jobs with their requests. The entries
-	// of a task include bulk changes that changed it.
+	// entries returns the newest entries, including the requests of jobs. If target is a task's id, the entries
+	// include the bulk changes that changed this task.
 	entries(ctx context.Context, target, before string, limit int) ([]record, error)
 
-	// jobs returns the newest jobs, or only the one with the id, if there is one.
+	// jobs returns the newest jobs, or the job with the given id if id is not empty.
 	jobs(ctx context.Context, id string, limit int) ([]record, error)
-	// alive records that the owner works on the job; reached records also how far it is
-	// and which tasks it changed, in tx unless that is nil. mine is false once the job
-	// has another owner or was stopped.
+	// alive records that the owner is still working on the job. reached also records the job's position and the tasks
+	// that it changed, in tx unless tx is nil. Both return false for mine once the job has another owner or was
+	// stopped.
 	alive(ctx context.Context, r record) (mine bool, err error)
 	reached(ctx context.Context, tx sqldb.Conn, r record, tasks []any) (mine bool, err error)
-	// end records the outcome of a job of the owner. A stopped job stays stopped.
+	// end records the outcome of a job that r.owner owns. A stopped job keeps its state.
 	end(ctx context.Context, r record) error
-	// stop ends a running job, whoever its owner is, and reports whether it ran.
+	// stop stops a running job of any owner, and reports whether the job was running.
 	stop(ctx context.Context, id string) (bool, error)
-	// take hands a job that ended without being done, or whose owner is silent, to
-	// another owner, and reports whether it could.
+	// take assigns a job to another owner and reports whether it could. The job must have failed, or been interrupted
+	// or stopped, or its owner must have stopped reporting.
 	take(ctx context.Context, id, owner string) (bool, error)
-	// purge deletes entries and jobs from before an instant, except running jobs.
+	// purge deletes the entries and jobs from before the given time, except running jobs.
 	purge(ctx context.Context, before time.Time) (int64, error)
 }
 
@@ -57,23 +57,23 @@ type ledger interface {
 type record struct {
 	Job
 
-	request string // what a job is to do
-	place   string // after which it goes on
+	request string // the job's request, as JSON
+	place   string // the position from which the job continues
 	owner   string
 }
 
-// silent is how long a job may not report before its process is taken for dead.
+// silent is how long a job may go without a heartbeat before its process is considered dead.
 const silent = 15 * time.Second
 
 // newID returns an id that sorts by time.
 func newID() string {
-	return uuid.Must(uuid.NewV7()).String() // fails where the system has no random numbers
+	return uuid.Must(uuid.NewV7()).String() // panics if the system cannot provide random numbers
 }
 
-// maxTarget is the width of the table's column.
+// maxTarget is the width of the table's target column.
 const maxTarget = 255
 
-// newEntry completes an entry that is to be recorded.
+// newEntry fills in the id, the time and the caller of an entry.
 func newEntry(who Identity, e Entry) Entry {
 	e.ID, e.At, e.Who = newID(), time.Now(), who.Name
 	if len(e.Target) > maxTarget {
@@ -82,7 +82,7 @@ func newEntry(who Identity, e Entry) Entry {
 	return e
 }
 
-// recorded calls do for an operator, after it has recorded the entry.
+// recorded records the entry and then calls do. It returns ErrForbidden unless who is an operator.
 func (c *Core) recorded(ctx context.Context, who Identity, e Entry, do func() error) error {
 	e = newEntry(who, e)
 	if !who.Role.May(RoleOperator) {
@@ -102,7 +102,7 @@ func (c *Core) recorded(ctx context.Context, who Identity, e Entry, do func() er
 	return err
 }
 
-// record writes to the ledger, if the database answers at all.
+// record writes to the ledger if the database answers.
 func (c *Core) record(ctx context.Context, r record) error {
 	if err := c.answers(ctx); err != nil {
 		return err
@@ -118,7 +118,7 @@ func (c *Core) logged(e Entry) {
 	c.log.Info("audit", fields...)
 }
 
-// Note records what was done or refused elsewhere, such as a login.
+// Note records an event that happened outside of the Core, such as a login or a refused login.
 func (c *Core) Note(ctx context.Context, who Identity, e Entry) {
 	who.Name = cmp.Or(who.Name, "nobody")
 	e = newEntry(who, e)
@@ -130,7 +130,7 @@ func (c *Core) Note(ctx context.Context, who Identity, e Entry) {
 
 const (
 	purgeEvery = 10 * time.Minute
-	purgeAgain = 15 * time.Second // after one that failed
+	purgeAgain = 15 * time.Second // after a failure
 )
 
 // purgeOld deletes old entries until the Core is closed.
@@ -165,18 +165,18 @@ const (
 	JobRunning     JobState = "running"
 	JobDone        JobState = "done"
 	JobFailed      JobState = "failed"
-	JobInterrupted JobState = "interrupted" // its process ended
-	JobStopped     JobState = "stopped"     // by StopJob
+	JobInterrupted JobState = "interrupted" // its process ended before the job was done
+	JobStopped     JobState = "stopped"     // stopped by StopJob
 )
 
-// Job is a change that takes long and runs in the background.
+// Job is a long-running change that runs in the background.
 type Job struct {
 	ID       string
 	Entry    Entry
 	State    JobState
 	Total    int64
 	Done     int64
-	Result   string // a line, once it is over
+	Result   string // the outcome in one line; set when the job ends
 	Finished time.Time
 }
 

@@ -9,13 +9,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
 
-// memory is the ledger of a process without a database. The log keeps all of it, too.
+// memory is the ledger of a process without a database. All entries also go to the log.
 type memory struct {
 	mu   sync.Mutex
-	list []record // the oldest first
+	list []record // oldest first
 }
 
-// remembered is the most entries that are kept.
+// remembered is the maximum number of entries that are kept.
 const remembered = 1000
 
 func (m *memory) add(_ context.Context, r record) error {
@@ -29,7 +29,7 @@ func (m *memory) add(_ context.Context, r record) error {
 	return nil
 }
 
-// change calls do with a record and returns its result; false without such a record.
+// change calls do with the record of this id and returns its result. It returns false if there is no such record.
 func (m *memory) change(id string, do func(*record) bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -11,13 +11,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
 
-// table is the ledger in rabbitdelay_audit.
+// table is the ledger in the table rabbitdelay_audit.
 type table struct {
 	db      sqldb.DB
 	dialect *sqldb.Resolver
 }
 
-// nowSQL is the database's time in milliseconds. Owners of jobs have clocks of their own.
+// nowSQL is an expression for the database's time in milliseconds. Each owner of jobs has its own clock, so these
+// clocks cannot be compared.
 var nowSQL = map[sqldb.Dialect]string{
 	sqldb.PostgreSQL: "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)",
 	sqldb.MySQL:      "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000",
@@ -28,7 +29,7 @@ func withNow(d sqldb.Dialect, query string) string {
 	return strings.ReplaceAll(query, "@now", nowSQL[d])
 }
 
-// exec runs a statement, in which @now is the database's time, and returns how many rows it
+// exec runs a statement, in which @now stands for the database's time, and returns the number of rows that it
 // changed.
 func (t *table) exec(ctx context.Context, on sqldb.Conn, query string, args ...any) (int64, error) {
 	d, err := t.dialect.Resolve(ctx, on)
@@ -139,7 +140,7 @@ func (t *table) reached(ctx context.Context, tx sqldb.Conn, r record, tasks []an
 	return err == nil, err
 }
 
-// changed records which tasks a bulk change has changed.
+// changed records the tasks that a bulk change has changed.
 func (t *table) changed(ctx context.Context, on sqldb.Conn, id string, tasks []any) error {
 	if len(tasks) == 0 {
 		return nil
@@ -148,7 +149,7 @@ func (t *table) changed(ctx context.Context, on sqldb.Conn, id string, tasks []a
 	for _, task := range tasks {
 		args = append(args, id, task)
 	}
-	// A job may change a task again, such as one that failed once more.
+	// A job may change a task twice, for example if the task failed again in the meantime.
 	d, err := t.dialect.Resolve(ctx, on)
 	if err != nil {
 		return err
@@ -157,14 +158,14 @@ func (t *table) changed(ctx context.Context, on sqldb.Conn, id string, tasks []a
 	return err
 }
 
-// mine changes the row of a job that runs and belongs to r.owner.
+// mine updates the row of a running job of r.owner, and reports whether there is such a row.
 func (t *table) mine(ctx context.Context, on sqldb.Conn, r record, set string, args ...any) (bool, error) {
 	const where = " WHERE id = ? AND owner = ? AND state = 'running'"
 	n, err := t.exec(ctx, on, "UPDATE rabbitdelay_audit SET "+set+where, append(args, r.ID, r.owner)...)
 	if err != nil || n > 0 {
 		return err == nil, err
 	}
-	// MySQL does not count a row that stays the same, as within one millisecond.
+	// MySQL does not count a row whose values stay the same, for example within one millisecond.
 	var found int
 	d, err := t.dialect.Resolve(ctx, on)
 	if err != nil {
@@ -191,7 +192,7 @@ func (t *table) take(ctx context.Context, id, owner string) (bool, error) {
 	return n > 0, err
 }
 
-// purgeBatch is the most rows that one transaction deletes.
+// purgeBatch is the maximum number of rows that one transaction deletes.
 const purgeBatch = 1000
 
 func (t *table) purge(ctx context.Context, before time.Time) (int64, error) {
@@ -215,26 +216,27 @@ func (t *table) purge(ctx context.Context, before time.Time) (int64, error) {
 	return n, err
 }
 
-// firstID returns what sorts before all ids that newID makes from an instant on.
+// firstID returns a string that sorts before every id that newID generates at or after the given time.
 func firstID(at time.Time) string {
 	ms := at.UnixMilli()
 	return fmt.Sprintf("%08x-%04x-7", ms>>16, ms&0xffff)
 }
 
-// Recorder writes entries of the audit for what is done outside of a Core.
+// Recorder writes audit entries for changes made outside of a Core, such as by a command.
 type Recorder struct{ table table }
 
-// NewRecorder returns the audit of a database.
+// NewRecorder returns a Recorder that writes to the audit table of db.
 func NewRecorder(db *sql.DB) *Recorder {
 	on := sqldb.Of(db)
 	return &Recorder{table{db: on, dialect: sqldb.NewResolver(on, "")}}
 }
 
-// recording bounds a statement of the audit.
+// recording is the timeout of a statement that writes to the audit.
 const recording = 10 * time.Second
 
-// Record writes an entry of who, calls do, and adds the outcome to it: what do returns, in a
-// line, and its error. Do gets the entry's id.
+// Record writes an audit entry for who, calls do with the entry's id, and adds the outcome to the entry: the one-line
+// result and the error that do returned. If the entry cannot be written, it does not call do and returns
+// ErrNotRecorded.
 func (r *Recorder) Record(ctx context.Context, who string, e Entry, do func(id string) (result string, err error)) error {
 	e = newEntry(Identity{Name: who}, e)
 	adding, cancel := context.WithTimeout(ctx, recording)
@@ -255,7 +257,7 @@ func (r *Recorder) Record(ctx context.Context, who string, e Entry, do func(id s
 	return err
 }
 
-// Changed adds to an entry how far it is and which tasks a batch has changed, in the batch's transaction.
+// Changed records the progress of an entry and the tasks that a batch has changed, in the batch's transaction.
 func (r *Recorder) Changed(ctx context.Context, tx sqldb.Conn, id string, done int64, place string, tasks []any) error {
 	if _, err := r.table.exec(ctx, tx, "UPDATE rabbitdelay_audit SET done = ?, place = ? WHERE id = ?", done, place, id); err != nil {
 		return err

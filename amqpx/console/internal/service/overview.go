@@ -17,44 +17,42 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
-// Overview is the first page: what one sees in the first five seconds.
+// Overview is the content of the first page, which shows the most important facts at a glance.
 type Overview struct {
 	At     time.Time
 	Status status.Status
-	// Horizon counts the pending tasks by how far ahead they are due, overdue ones first.
+	// Horizon counts the pending tasks by how far ahead they are due, starting with the overdue ones.
 	Horizon []HorizonCount
-	// History is how tasks ended, up to now.
+	// History counts the tasks that ended until now.
 	History History
-	// Ended counts the tasks that ended in the last hour; nil if unknown.
+	// Ended counts the tasks that ended in the last hour. It is nil if the counts are unknown.
 	Ended *Ended
-	// Rates are those of the last minute; nil if unknown.
+	// Rates are the current message rates of the virtual host. It is nil if they are unknown.
 	Rates *Rates
 	// Alarms are the broker's memory and disk alarms, by node.
 	Alarms []string
-	// Problem is what keeps this process from working; empty if nothing does.
+	// Problem is the reason why this process cannot do its work. It is empty if there is none.
 	Problem string
-	// Brokerless is set if the process has no broker to look at.
+	// Brokerless is set if this process is not configured with a broker.
 	Brokerless bool
 }
 
-// HorizonCount counts the pending tasks that are due before Until and not before that of
-// the count before it.
+// HorizonCount counts the pending tasks that are due before Until but not before the Until of the previous count.
 type HorizonCount struct {
 	Name  string // overdue, 1m, 1h, 1d, 7d, 30d, later
 	Until time.Time
 	Count int64
-	More  bool // not all were counted
+	More  bool // counting stopped at the limit
 }
 
-// Ended counts the tasks that were done or failed within an hour, those that failed in the
-// hour before and within a day, and those that are being tried again after a failed attempt.
-// Each count stops at 10,000.
+// Ended counts the tasks that were done or failed within the last hour, the tasks that failed in the hour before it
+// and within the last day, and the tasks that are being retried after a failed attempt. Each count stops at 10,000.
 type Ended struct{ Done, Failed, FailedBefore, FailedDay, Retried int64 }
 
-// Rates are messages a second.
+// Rates are message rates in messages per second.
 type Rates struct{ In, Out float64 }
 
-// Blind returns why nothing of the broker is shown; empty if something is.
+// Blind returns why the overview has nothing from the broker, or an empty string if it has.
 func (o Overview) Blind() string {
 	switch {
 	case o.Status.Broker != nil:
@@ -65,7 +63,7 @@ func (o Overview) Blind() string {
 	return "The broker could not be looked at."
 }
 
-// Away reports whether the broker, or the database, does not answer, and why.
+// Away reports whether the area, which is the broker or the database, does not answer, and why.
 func (o Overview) Away(area doctor.Area) (why string, away bool) {
 	i := slices.IndexFunc(o.Status.Unseen, func(u doctor.Unseen) bool { return u.Area == area })
 	if i < 0 {
@@ -81,23 +79,23 @@ func (o *Overview) addUnseen(area doctor.Area, err error) {
 }
 
 const (
-	fresh    = 4 * time.Second  // the age from which an overview is taken anew
-	patience = 10 * time.Second // for one look at the broker
-	waiting  = 2 * time.Second  // for a new overview, if there is one that is not outdated
-	outdated = 3 * patience     // the age from which an overview is not shown: a look takes no longer than that
-	counted  = 10_000           // tasks, the most of one count
-	peeked   = 20               // messages of each dead-letter queue
+	fresh    = 4 * time.Second  // the maximum age of an overview that is reused
+	patience = 10 * time.Second // the timeout of one survey of the broker
+	waiting  = 2 * time.Second  // how long to wait for a new overview if there is one that is not outdated
+	outdated = 3 * patience     // the age from which an overview is not shown; no survey takes longer
+	counted  = 10_000           // the limit of each count of tasks
+	peeked   = 20               // the number of messages peeked in each dead-letter queue
 )
 
-// looks shares one look among all callers.
+// looks shares one survey among all concurrent callers.
 type looks struct {
 	mu   sync.Mutex
 	last *Overview
-	next chan struct{} // closed when the present look has ended; nil without one
+	next chan struct{} // closed when the current survey ends; nil if none is running
 }
 
-// Overview returns an overview that is at most a few seconds old and shared by all callers.
-// Here and elsewhere, only operators are told why something is not seen or not done.
+// Overview returns an overview that is at most a few seconds old and shared by all callers. As in other methods, only
+// operators see why something could not be read or done.
 func (c *Core) Overview(ctx context.Context, who Identity) (Overview, error) {
 	o, err := c.overview(ctx)
 	if !who.Role.May(RoleOperator) && o.Problem != "" {
@@ -140,7 +138,7 @@ func (c *Core) overview(ctx context.Context) (Overview, error) {
 	return *l.last, nil
 }
 
-// look takes an overview for all callers that wait for it.
+// look takes one overview on behalf of all waiting callers.
 func (c *Core) look(last *Overview, done chan struct{}) {
 	ctx, cancel := context.WithTimeout(c.ctx, 3*patience)
 	defer cancel()
@@ -152,7 +150,7 @@ func (c *Core) look(last *Overview, done chan struct{}) {
 	close(done)
 }
 
-// Watch calls each with every new Overview until ctx ends or each fails.
+// Watch calls each with every new Overview until ctx ends or each returns an error.
 func (c *Core) Watch(ctx context.Context, who Identity, each func(Overview) error) error {
 	var at time.Time
 	for {
@@ -179,7 +177,7 @@ func (c *Core) Watch(ctx context.Context, who Identity, each func(Overview) erro
 	}
 }
 
-// survey looks at everything. What does not answer goes into Status.Unseen.
+// survey reads everything that an overview shows. Areas that do not answer are listed in Status.Unseen.
 func (c *Core) survey(ctx context.Context, last *Overview) Overview {
 	o := Overview{At: time.Now(), Brokerless: c.cfg.Look == nil}
 	src, err := c.source(ctx)
@@ -217,7 +215,7 @@ func (c *Core) survey(ctx context.Context, last *Overview) Overview {
 	return o
 }
 
-// problem returns what keeps this process from doing its own work.
+// problem returns the reason why this process cannot do its own work, or nil.
 func (c *Core) problem() error {
 	if c.cfg.Problem != nil {
 		if err := c.cfg.Problem(); err != nil {
@@ -232,7 +230,7 @@ func (c *Core) problem() error {
 	return nil
 }
 
-// horizons are the spans in which pending tasks are counted.
+// horizons are the time spans by which pending tasks are counted.
 var horizons = []struct {
 	name  string
 	until time.Duration
@@ -264,7 +262,7 @@ func countAhead(ctx context.Context, s *schedule.Store, now time.Time) ([]Horizo
 	return out, nil
 }
 
-// countEnded counts the tasks that ended until now.
+// countEnded counts the tasks that ended within the last hour and day.
 func countEnded(ctx context.Context, s *schedule.Store, now time.Time) (*Ended, error) {
 	var e Ended
 	for _, x := range []struct {
@@ -288,7 +286,7 @@ func countEnded(ctx context.Context, s *schedule.Store, now time.Time) (*Ended, 
 	return &e, err
 }
 
-// readRates returns those of the virtual host.
+// readRates returns the rates of the virtual host, or nil if they cannot be read.
 func readRates(ctx context.Context, m *live.Management) *Rates {
 	type rate struct {
 		Rate float64 `json:"rate"`
@@ -307,7 +305,7 @@ func readRates(ctx context.Context, m *live.Management) *Rates {
 	return &Rates{In: out.Stats.Publish.Rate, Out: out.Stats.Deliver.Rate}
 }
 
-// warn logs that the broker or the database does not answer, when that changes.
+// warn logs that the broker or the database does not answer, unless the previous overview had the same reason.
 func (c *Core) warn(last *Overview, o Overview) {
 	for _, area := range []doctor.Area{status.AreaBroker, doctor.AreaDatabase} {
 		why, away := o.Away(area)

@@ -24,11 +24,11 @@ func (c *Core) source(ctx context.Context) (status.Source, error) {
 		return status.Source{}, fmt.Errorf("%w: this process has no broker to look at", ErrUnavailable)
 	}
 	src, err := c.cfg.Look(ctx)
-	src.Broker.Hasty = true // somebody waits for the page, which is renewed
+	src.Broker.Hasty = true // a user is waiting for the page, which is refreshed anyway
 	return src, ofBroker(err)
 }
 
-// blind returns a source whose broker cannot be looked at.
+// blind returns a source whose connections to the broker fail with err.
 func blind(err error) status.Source {
 	var src status.Source
 	src.Broker.Dial = func(context.Context) (*amqp.Connection, error) { return nil, err }
@@ -36,11 +36,11 @@ func blind(err error) status.Source {
 }
 
 const (
-	answering = 3 * time.Second  // for the database to answer at all
-	slowest   = 20 * time.Second // for the database to answer a page or a request
+	answering = 3 * time.Second  // the timeout of a check that the database answers at all
+	slowest   = 20 * time.Second // the timeout of the queries of one page or request
 )
 
-// answers returns nil if the database answers, or if there is none.
+// answers returns nil if the database answers, or if there is no database.
 func (c *Core) answers(ctx context.Context) error {
 	if c.cfg.Store == nil {
 		return nil
@@ -48,8 +48,8 @@ func (c *Core) answers(ctx context.Context) error {
 	return c.cfg.Store.Ping(ctx, answering)
 }
 
-// read calls do, which reads the database, unless that does not answer at all, and bounds
-// how long it may take.
+// read calls do, which reads the database, with a timeout. It returns an error without calling do if the database
+// does not answer.
 func read[T any](ctx context.Context, c *Core, do func(context.Context) (T, error)) (T, error) {
 	if err := c.answers(ctx); err != nil {
 		var none T
@@ -64,7 +64,7 @@ func read[T any](ctx context.Context, c *Core, do func(context.Context) (T, erro
 	return v, err
 }
 
-// readStore is read for what needs the store.
+// readStore is read for a function that needs the store.
 func readStore[T any](ctx context.Context, c *Core, do func(context.Context, *schedule.Store) (T, error)) (T, error) {
 	s, err := c.store()
 	if err != nil {

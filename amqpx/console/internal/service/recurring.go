@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// maxRecurring bounds a list of recurring tasks.
+// maxRecurring is the maximum length of a list of recurring tasks.
 const maxRecurring = 10_000
 
 // Recurring returns all recurring tasks, at most 10,000.
@@ -33,7 +33,7 @@ func (c *Core) Recurring(ctx context.Context, who Identity) ([]schedule.Recurrin
 	})
 }
 
-// LastRuns returns the last occurrence of each recurring task that has come to an end, by name.
+// LastRuns returns, by name, the last occurrence of each recurring task that has ended.
 func (c *Core) LastRuns(ctx context.Context, names []string) (map[string]schedule.Task, error) {
 	return readStore(ctx, c, func(ctx context.Context, s *schedule.Store) (map[string]schedule.Task, error) {
 		return s.Schedules().LastRuns(ctx, schedule.NoTx, names)
@@ -49,7 +49,7 @@ func (c *Core) RecurringTask(ctx context.Context, who Identity, name string) (sc
 	})
 }
 
-// PutRecurring creates a recurring task, or changes the one of that name.
+// PutRecurring creates a recurring task, or changes the existing one of that name.
 func (c *Core) PutRecurring(ctx context.Context, who Identity, r schedule.Recurring) (change schedule.Change, err error) {
 	err = c.changeRecurring(ctx, who, "put", r.Name, func(x schedule.Schedules) (err error) {
 		change, err = x.Put(ctx, schedule.NoTx, r)
@@ -58,17 +58,17 @@ func (c *Core) PutRecurring(ctx context.Context, who Identity, r schedule.Recurr
 	return change, err
 }
 
-// PauseRecurring withdraws the occurrences that are not due yet, and makes no more.
+// PauseRecurring withdraws the occurrences that are not due yet, and schedules no more.
 func (c *Core) PauseRecurring(ctx context.Context, who Identity, name string) error {
 	return c.changeRecurring(ctx, who, "pause", name, func(x schedule.Schedules) error { return x.Pause(ctx, schedule.NoTx, name) })
 }
 
-// ResumeRecurring makes occurrences again, from now on.
+// ResumeRecurring schedules occurrences again, starting from now.
 func (c *Core) ResumeRecurring(ctx context.Context, who Identity, name string) error {
 	return c.changeRecurring(ctx, who, "resume", name, func(x schedule.Schedules) error { return x.Resume(ctx, schedule.NoTx, name) })
 }
 
-// FireRecurring schedules one more occurrence, due now, and returns the id of its task.
+// FireRecurring schedules one additional occurrence, due now, and returns the id of its task.
 func (c *Core) FireRecurring(ctx context.Context, who Identity, name string) (id string, err error) {
 	err = c.changeRecurring(ctx, who, "fire", name, func(x schedule.Schedules) (err error) {
 		id, err = x.Fire(ctx, schedule.NoTx, name)
@@ -77,7 +77,7 @@ func (c *Core) FireRecurring(ctx context.Context, who Identity, name string) (id
 	return id, err
 }
 
-// DeleteRecurring deletes a recurring task and withdraws what is not due yet.
+// DeleteRecurring deletes a recurring task and withdraws the occurrences that are not due yet.
 func (c *Core) DeleteRecurring(ctx context.Context, who Identity, name string) error {
 	return c.changeRecurring(ctx, who, "delete", name, func(x schedule.Schedules) error { return x.Delete(ctx, schedule.NoTx, name) })
 }
@@ -90,14 +90,14 @@ func (c *Core) changeRecurring(ctx context.Context, who Identity, action, name s
 	return c.recorded(ctx, who, Entry{Action: "recurring." + action, Target: name}, func() error { return do(s.Schedules()) })
 }
 
-// Destinations returns those that are held back.
+// Destinations returns the destinations that are held back.
 func (c *Core) Destinations(ctx context.Context) ([]schedule.DestinationState, error) {
 	return readStore(ctx, c, func(ctx context.Context, s *schedule.Store) ([]schedule.DestinationState, error) {
 		return s.Destinations(ctx, schedule.NoTx)
 	})
 }
 
-// Destination returns what holds one back, if anything.
+// Destination returns the state of one destination, which is a zero state with its name if nothing holds it back.
 func (c *Core) Destination(ctx context.Context, d topology.Destination) (schedule.DestinationState, error) {
 	list, err := c.Destinations(ctx)
 	for _, x := range list {
@@ -108,8 +108,9 @@ func (c *Core) Destination(ctx context.Context, d topology.Destination) (schedul
 	return schedule.DestinationState{Queue: d.Queue, Exchange: d.Exchange}, err
 }
 
-// UnknownDestination says in English that nothing knows a destination, which may be misspelt; empty if
-// something does: a task, a recurring task, or what this process has last seen of the broker and of its file.
+// UnknownDestination returns a sentence which says that no such destination is known, since its name may be misspelt.
+// It returns an empty string if a task or a recurring task has the destination, or if it is in the last overview of
+// this process.
 func (c *Core) UnknownDestination(ctx context.Context, d topology.Destination) (string, error) {
 	name := cmp.Or(d.Queue, d.Exchange)
 	seen := c.seenDestinations()
@@ -133,7 +134,7 @@ func (c *Core) UnknownDestination(ctx context.Context, d topology.Destination) (
 	})
 }
 
-// seenDestinations are those of the last overview, of an exchange without a routing key.
+// seenDestinations returns the destinations in the last overview, and of exchanges only the names.
 func (c *Core) seenDestinations() (list []topology.Destination) {
 	c.looks.mu.Lock()
 	defer c.looks.mu.Unlock()
@@ -145,7 +146,7 @@ func (c *Core) seenDestinations() (list []topology.Destination) {
 			list = append(list, topology.Destination{Queue: d.Name})
 			continue
 		}
-		for i := range len(d.Name) { // either may have a colon
+		for i := range len(d.Name) { // both the exchange and the routing key may contain a colon
 			if d.Name[i] == ':' {
 				list = append(list, topology.Destination{Exchange: d.Name[:i]})
 			}
@@ -154,14 +155,14 @@ func (c *Core) seenDestinations() (list []topology.Destination) {
 	return list
 }
 
-// PauseDestination keeps the tasks of a destination in the table.
+// PauseDestination keeps the tasks for a destination in the table until ResumeDestination is called.
 func (c *Core) PauseDestination(ctx context.Context, who Identity, d topology.Destination) error {
 	return c.changeDestination(ctx, who, Entry{Action: "destination.pause"}, d, func(s *schedule.Store) error {
 		return s.Pause(ctx, schedule.NoTx, d, who.Name)
 	})
 }
 
-// ResumeDestination sends them again, over a time if spread is set.
+// ResumeDestination sends the tasks again. If spread is set, it spreads the overdue tasks over that time.
 func (c *Core) ResumeDestination(ctx context.Context, who Identity, d topology.Destination, spread time.Duration) error {
 	e := Entry{Action: "destination.resume"}
 	if spread > 0 {
@@ -170,7 +171,7 @@ func (c *Core) ResumeDestination(ctx context.Context, who Identity, d topology.D
 	return c.changeDestination(ctx, who, e, d, func(s *schedule.Store) error { return s.Resume(ctx, schedule.NoTx, d, spread) })
 }
 
-// SetCeiling bounds how many tasks a second come to a destination; 0 takes the bound away.
+// SetCeiling limits the number of tasks per second that are sent to a destination. Zero removes the limit.
 func (c *Core) SetCeiling(ctx context.Context, who Identity, x schedule.Ceiling) error {
 	e := Entry{Action: "destination.ceiling", Detail: "none"}
 	if x.PerSecond != 0 {

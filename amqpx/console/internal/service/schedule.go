@@ -12,32 +12,32 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 )
 
-// MaxBatch is the largest number of tasks for one Schedule.
+// MaxBatch is the maximum number of tasks in one call of Schedule.
 const MaxBatch = 1000
 
-// NewTask is a task to write. If an equal task exists already, that is no error.
+// NewTask is a task to schedule. It is not an error if an equal task already exists.
 type NewTask struct {
 	schedule.Task
 
-	Replace bool            // overwrite a different task of the same id, whatever its status
-	AnyDue  bool            // a task that differs only in its due instant is equal
-	Unique  schedule.Unique // of a task with a UniqueKey
+	Replace bool            // overwrite a different task with the same id, whatever its status
+	AnyDue  bool            // a task that differs only in its due time counts as equal
+	Unique  schedule.Unique // the options of a task with a UniqueKey
 }
 
-// UniqueEnded is the outcome of a task with a unique key that was scheduled before, by an equal
-// call with its id, and has ended since: nothing was scheduled.
+// UniqueEnded is the outcome if an equal call with the same id already scheduled this task under its unique key, and
+// the task has ended since. Nothing is scheduled.
 const UniqueEnded schedule.UniqueOutcome = "ended"
 
-// ScheduleResult is the outcome for one task of a Schedule.
+// ScheduleResult is the outcome of Schedule for one task.
 type ScheduleResult struct {
-	Asked   string                 // the id that the task was given
-	ID      string                 // of the task that stands
-	Created bool                   // false: an equal task exists, or one of the unique key
-	Outcome schedule.UniqueOutcome // of a task with a UniqueKey
+	Asked   string                 // the id in the request
+	ID      string                 // the id of the task that exists now
+	Created bool                   // false if an equal task, or one with the same unique key, exists
+	Outcome schedule.UniqueOutcome // set for a task with a UniqueKey
 	Err     error
 }
 
-// Schedule writes each of the tasks, or says in its result why not.
+// Schedule writes the tasks. The result of a task that could not be written has the error.
 func (c *Core) Schedule(ctx context.Context, who Identity, tasks []NewTask) ([]ScheduleResult, error) {
 	s, err := c.store()
 	if err != nil {
@@ -62,24 +62,24 @@ func (c *Core) Schedule(ctx context.Context, who Identity, tasks []NewTask) ([]S
 				return err
 			}
 		}
-		for i, t := range tasks { // none was written
+		for i, t := range tasks { // the batch was rolled back
 			out[i] = scheduleOne(ctx, s, t)
 			if err := out[i].Err; err != nil && !ofTask(err) {
 				return err
 			}
 		}
 		if len(out) == 1 {
-			return out[0].Err // for the audit
+			return out[0].Err // so that the audit has the error
 		}
 		return nil
 	})
 	if err != nil && ofTask(err) {
-		err = nil // it is in the result
+		err = nil // the result has the error
 	}
 	return out, err
 }
 
-// ofTask reports whether an error is about one task, and not about the database.
+// ofTask reports whether an error is about a single task rather than the database.
 func ofTask(err error) bool {
 	return errors.Is(err, schedule.ErrExists) || errors.Is(err, schedule.ErrTask)
 }
@@ -100,14 +100,14 @@ func scheduleOne(ctx context.Context, s *schedule.Store, t NewTask) (r ScheduleR
 	return ScheduleResult{Asked: t.ID, ID: unique.ID, Created: unique.Outcome == schedule.UniqueCreated, Outcome: unique.Outcome}
 }
 
-// scheduleByID is what becomes of a task that was scheduled with err.
+// scheduleByID returns the outcome of scheduling a task by its id, given the error err of the first attempt.
 func scheduleByID(ctx context.Context, s *schedule.Store, t NewTask, err error) (created bool, _ error) {
 	if !errors.Is(err, schedule.ErrExists) {
 		return err == nil, err
 	}
 	have, gerr := s.Get(ctx, schedule.NoTx, t.ID)
 	switch {
-	// An equal task is overwritten if its due instant counts from now, or if it has ended.
+	// With Replace, an equal task is overwritten only if its due time depends on now, or if it has ended.
 	case gerr == nil && equal(have, t) && (!t.Replace || !t.AnyDue && (have.Status == schedule.StatusPending || have.Status == schedule.StatusRunning)):
 		return false, nil
 	case t.Replace:
@@ -116,8 +116,8 @@ func scheduleByID(ctx context.Context, s *schedule.Store, t NewTask, err error) 
 	return false, err
 }
 
-// equal reports whether an existing task was made by the same call. Headers that a hook of
-// the store has added do not count.
+// equal reports whether an existing task was created by an equal call. It ignores headers that a hook of the store
+// may have added.
 func equal(have schedule.Task, t NewTask) bool {
 	due := have.DeliverAt.Equal(t.DeliverAt.Add(time.Millisecond - 1).Truncate(time.Millisecond))
 	for name, value := range t.Headers {

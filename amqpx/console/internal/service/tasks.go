@@ -15,17 +15,17 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/trace"
 )
 
-// MaxPage is the largest number of tasks on a page.
+// MaxPage is the maximum number of tasks on a page.
 const MaxPage = 1000
 
 // TaskPage is one page of tasks.
 type TaskPage struct {
 	Tasks []schedule.Task
-	Next  schedule.Cursor // its ID is empty at the end
+	Next  schedule.Cursor // its ID is empty on the last page
 }
 
-// Tasks returns at most f.Limit tasks without bodies, in the order of f.Sort, after f.After. Here and elsewhere, viewers see only the names of most headers, and cannot filter
-// by them.
+// Tasks returns at most f.Limit tasks without bodies, in the order of f.Sort, after f.After. As in other methods,
+// viewers see only the names of most headers, and cannot filter by headers.
 func (c *Core) Tasks(ctx context.Context, who Identity, f schedule.Filter) (TaskPage, error) {
 	if f.Header != "" && !who.Role.May(RoleOperator) {
 		return TaskPage{}, fmt.Errorf("filter by header: %w", ErrForbidden)
@@ -52,8 +52,8 @@ func (c *Core) Tasks(ctx context.Context, who Identity, f schedule.Filter) (Task
 	})
 }
 
-// Count returns how many tasks f selects, up to limit; more reports whether there are
-// further ones.
+// Count returns how many tasks f selects, up to limit. The result more reports whether there are more than that. A
+// limit of zero counts all of them.
 func (c *Core) Count(ctx context.Context, f schedule.Filter, limit int64) (n int64, more bool, err error) {
 	n, err = readStore(ctx, c, func(ctx context.Context, s *schedule.Store) (int64, error) {
 		return s.CountUpTo(ctx, schedule.NoTx, f, limit)
@@ -74,23 +74,22 @@ func (c *Core) TaskErrors(ctx context.Context, who Identity, f schedule.Filter, 
 	})
 }
 
-// Suggestions are names for the fields of a filter, as far as they are known at once.
+// Suggestions are names to suggest for the fields of a filter, as far as they are available without delay.
 type Suggestions struct{ Queues, Tags []string }
 
 const (
-	suggestMost  = 200         // names of a kind
-	suggestEvery = time.Minute // that tags are read
+	suggestMost  = 200         // the maximum number of names of one kind
+	suggestEvery = time.Minute // how often the tags are read
 )
 
-// suggestions has the tags that were read last.
+// suggestions caches the tags that were read last.
 type suggestions struct {
 	mu   sync.Mutex
 	tags []string
 	at   time.Time
 }
 
-// Suggest returns queues of the last overview and tags of the table, the first of each in their
-// order.
+// Suggest returns queues of the last overview and tags of the table, the first of each in sorted order.
 func (c *Core) Suggest(ctx context.Context) (Suggestions, error) {
 	s := &c.suggested
 	s.mu.Lock()
@@ -107,7 +106,7 @@ func (c *Core) Suggest(ctx context.Context) (Suggestions, error) {
 	return Suggestions{c.knownQueues(), s.tags}, err
 }
 
-// knownQueues are those of the last overview.
+// knownQueues returns the queues in the last overview.
 func (c *Core) knownQueues() []string {
 	c.looks.mu.Lock()
 	defer c.looks.mu.Unlock()
@@ -131,17 +130,17 @@ func (c *Core) knownQueues() []string {
 	return list[:min(len(list), suggestMost)]
 }
 
-// TaskDetail is one task and what has become of it.
+// TaskDetail is one task together with its history.
 type TaskDetail struct {
 	Task    schedule.Task
 	Effects []schedule.Effect
 	Records []idempotency.Record
-	Why     string // what has become of it, or why nothing has, in a sentence
-	TraceID string // from the trace context that the task carries; empty without one
+	Why     string // a sentence that explains the task's current state
+	TraceID string // from the task's trace context; empty if it has none
 	Audit   []Entry
 }
 
-// Task returns a task, with its Body only for operators.
+// Task returns a task with its history. Only operators see its Body.
 func (c *Core) Task(ctx context.Context, who Identity, id string) (TaskDetail, error) {
 	return readStore(ctx, c, func(ctx context.Context, s *schedule.Store) (d TaskDetail, err error) {
 		if d.Task, err = s.Get(ctx, schedule.NoTx, id); err != nil {
@@ -178,7 +177,7 @@ func (c *Core) Task(ctx context.Context, who Identity, id string) (TaskDetail, e
 	})
 }
 
-// destination returns the state of a destination in the last overview; nil if unknown.
+// destination returns the state of a destination in the last overview, or nil if it is not there.
 func (c *Core) destination(name string) *status.Destination {
 	c.looks.mu.Lock()
 	defer c.looks.mu.Unlock()
@@ -192,8 +191,8 @@ func (c *Core) destination(name string) *status.Destination {
 	return nil
 }
 
-// Trace looks for a message or task, in the dead-letter queues too, which takes seconds.
-// Bodies are for operators only.
+// Trace looks for a message or task. It also searches the dead-letter queues, which takes seconds. Only operators see
+// bodies.
 func (c *Core) Trace(ctx context.Context, who Identity, id string) (trace.Trace, error) {
 	src, err := c.source(ctx)
 	if err != nil {

@@ -27,99 +27,99 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Identity is the name and role of whoever makes a request.
+// Identity is the name and role of the caller of a request.
 type Identity struct {
 	Name string
 	Role Role
 }
 
-// Role is what a caller may do.
+// Role is a caller's set of permissions.
 type Role string
 
-// The roles. A viewer sees everything but the bodies of messages and most values of headers;
-// an operator sees everything and changes things.
+// The roles. A viewer sees everything except the bodies of messages and most header values. An operator sees
+// everything and can change things.
 const (
 	RoleViewer   = Role(service.RoleViewer)
 	RoleOperator = Role(service.RoleOperator)
 )
 
-// ErrNobody is what Identify returns for a request of an unknown caller. It is answered with
-// 401; any other error of Identify is logged and answered with 503.
+// ErrNobody is the error that Config.Identify returns if the caller of a request is unknown. The console answers such
+// a request with 401. It logs any other error of Identify and answers with 503.
 var ErrNobody = errors.New("nobody is logged in")
 
 // DefaultKeepAudit is the default of Config.KeepAudit.
 const DefaultKeepAudit = 90 * 24 * time.Hour
 
-// Config is what a Console works on, and for whom. Each part may be missing; what needs it
-// then reports that.
+// Config configures a Console. Every field is optional. Pages and API operations that need a missing field report
+// that it is missing.
 type Config struct {
-	// Store has the tasks, and DB is its database, which also keeps the audit and the jobs.
-	// Without a database these are in memory.
+	// Store has the tasks. DB is its database, which also stores the audit and the jobs. Set both or neither. Without
+	// a database, the audit and the jobs are kept in memory.
 	Store *schedule.Store
 	DB    *sql.DB
-	// Client returns the client that requeues messages, which need not be connected yet.
+	// Client returns the client that requeues messages. The client need not be connected yet.
 	Client func() (*amqpx.Client, error)
-	// Look returns how to look at the broker. Source.Tasks and Source.Peek are not used.
+	// Look returns how to inspect the broker. Source.Tasks and Source.Peek are not used.
 	Look func(ctx context.Context) (status.Source, error)
-	// Previous returns the earlier layouts that may be retired.
+	// Previous returns the earlier layouts that an operator may retire.
 	Previous func(ctx context.Context) (topology.Topology, error)
-	// Problem returns what keeps the process from working, for the first page.
+	// Problem returns the reason why the process cannot do its work, or nil. The first page shows it.
 	Problem func() error
 
-	// Prefix comes before all paths, such as /rabbitdelay; empty for none. Requests may come
-	// with it or, from a proxy that strips it, without it.
+	// Prefix precedes all paths, for example /rabbitdelay. It is empty by default. Requests are answered with the
+	// prefix and, for a proxy that strips it, without it.
 	Prefix string
-	// Identify returns who makes a request, in an application with a login of its own.
+	// Identify returns the caller of a request. Set it in an application that has its own login.
 	Identify func(r *http.Request) (Identity, error)
-	// FormKey signs the tokens in forms if Identify is set. Processes that share the requests
-	// of a user need the same key; by default each process makes its own.
+	// FormKey signs the form tokens if Identify is set. Processes that share the requests of a user need the same
+	// key. By default, each process generates its own.
 	FormKey []byte
-	// Users is the file of users and tokens, written by SetUser and NewToken, instead of
-	// Identify. It is read again when it changes. With neither, everybody is an operator,
-	// and only requests to localhost, 127.0.0.1 and [::1] are answered.
+	// Users is the path of the file of users and tokens that SetUser and NewToken write. Use it instead of Identify.
+	// The console reads the file again when it changes. With neither Users nor Identify, every caller is an operator,
+	// and the console only answers requests to localhost, 127.0.0.1 and [::1].
 	Users string
-	// Proxy is the network of proxies whose X-Forwarded-For is trusted. Failed logins are
-	// counted by that address.
+	// Proxy is the network of the proxies whose X-Forwarded-For header is trusted. The console counts login attempts
+	// by the address in this header. By default, no proxy is trusted.
 	Proxy netip.Prefix
 
-	// KeepAudit is how long audit entries and jobs are kept; default DefaultKeepAudit, at
-	// least an hour.
+	// KeepAudit is how long audit entries and jobs are kept. The minimum is an hour, and the default is
+	// DefaultKeepAudit.
 	KeepAudit time.Duration
 
-	// Discarded is the directory in which discards keep the messages that they remove, a file
-	// for each job, which only its owner may read; empty for no discards. Nothing deletes the
-	// files.
+	// Discarded is the directory in which the console saves the messages that it discards, in files for each job that
+	// only their owner may read. The console never deletes these files. By default, Discarded is empty and messages
+	// cannot be discarded.
 	Discarded string
 
-	// Title stands at the top of every page, so that two consoles can be told apart: one
-	// line of at most 40 characters; default "rabbitdelay".
+	// Title is at the top of every page, so that users can tell two consoles apart. It is one line of at most 40
+	// characters. The default is "rabbitdelay".
 	Title string
-	// Color is that of a line above all pages, such as #c62828; empty for none.
+	// Color is the color of a line at the top of every page, for example #c62828. By default, there is no line.
 	Color string
-	// TraceURL is a link to a task's trace, http or https, in which {id} stands for the
-	// trace id; empty for no link.
+	// TraceURL is an http or https link to a task's trace, in which {id} stands for the trace ID. By default, there
+	// is no link.
 	TraceURL string
-	// Version is that of the program, for the OpenAPI document.
+	// Version is the version of the program, for the OpenAPI document.
 	Version string
-	// Logger also gets the audit; nil is silent.
+	// Logger receives warnings and a copy of the audit. By default, nothing is logged.
 	Logger *zap.Logger
 }
 
-// Console is the handler of pages and API.
+// Console is the http.Handler of the pages and the API. Create it with New.
 type Console struct {
 	cfg   Config
 	core  *service.Core
-	users *auth.Auth // nil without a file
+	users *auth.Auth // nil without a file of users
 	form  auth.Key
 	api   *http.ServeMux
 	pages *page.Pages
 	cross *http.CrossOriginProtection
-	ended chan struct{} // a place for each form of an ended session that is being read
-	large chan struct{} // a place for one large request
+	ended chan struct{} // a semaphore for forms of ended sessions that are being read
+	large chan struct{} // a semaphore for one large API request
 }
 
-// New makes a console and reads the file of users. Until Close, it deletes old entries of the
-// audit in the background.
+// New returns a Console and reads the file of users. It returns an error if cfg is invalid or the file cannot be
+// read. Until Close is called, the console deletes expired audit entries in the background.
 func New(cfg Config) (*Console, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
@@ -167,69 +167,69 @@ func New(cfg Config) (*Console, error) {
 	return c, nil
 }
 
-// Close ends what runs in the background, with the jobs of this process, which another process
-// can continue. It waits for them until ctx ends.
+// Close stops the background work, including the jobs of this process, and waits for it until ctx ends. Another
+// process can continue the jobs.
 func (c *Console) Close(ctx context.Context) error { return c.core.Close(ctx) }
 
-// SetUser adds a user to a file of users, or changes role and password of an existing one;
-// created reports which. The password has 10 to 72 bytes.
+// SetUser adds a user to a file of users, or changes the role and the password of an existing user. The result
+// created reports which of the two happened. The password must have 10 to 72 bytes. SetUser creates a missing file.
 func SetUser(file, name string, role Role, password []byte) (created bool, err error) {
 	return auth.SetUser(file, name, service.Role(role), password)
 }
 
-// NewToken adds a token for a program to a file of users, or replaces the one of that name. The
-// file has only its hash, so it cannot be shown again.
+// NewToken adds a token for a program to a file of users, or replaces the token of that name. The file only has the
+// token's hash, so the token cannot be shown again.
 func NewToken(file, name string, role Role) (token string, err error) {
 	return auth.NewToken(file, name, service.Role(role))
 }
 
-// RemoveUser removes the user and the token of a name from a file of users. Their sessions end.
+// RemoveUser removes the user and the token of this name from a file of users, and ends the user's sessions.
 func RemoveUser(file, name string) error { return auth.Remove(file, name) }
 
-// ErrNotRecorded is wrapped by errors of Audit.Record that come before anything is done.
+// ErrNotRecorded is wrapped by the error of Audit.Record if the entry could not be written. In this case, nothing was
+// done.
 var ErrNotRecorded = service.ErrNotRecorded
 
-// Audit records who did what outside of a Console, such as by a command or a script. Consoles
-// on the same database show it with what they record themselves, and delete it after
-// Config.KeepAudit.
+// Audit records changes that are made outside of a Console, such as by a command or a script. Consoles on the same
+// database show these entries together with their own, and delete them after Config.KeepAudit.
 type Audit struct{ to *service.Recorder }
 
-// NewAudit returns the audit in the database of a schedule.Store.
+// NewAudit returns the audit in db, which must be the database of a schedule.Store.
 func NewAudit(db *sql.DB) *Audit { return &Audit{service.NewRecorder(db)} }
 
-// AuditEntry is what is about to be done.
+// AuditEntry describes a change that is about to be made.
 type AuditEntry struct {
-	Who    string // such as a user and a host; up to 255 bytes
-	Action string // such as requeue; up to 64 bytes
-	Target string // a queue, a name; empty for a filter
-	Detail string // such as the filter; without bodies and values of headers, which viewers may not see
+	Who    string // for example a user and a host; up to 255 bytes
+	Action string // for example requeue; up to 64 bytes
+	Target string // such as a queue or a task's id; empty if a filter selects the targets
+	Detail string // such as the filter; without bodies and header values, which viewers may not see
 }
 
-// Record records an entry, calls do, and adds to the entry what do returns: the outcome, in a
-// line, and an error. If the entry cannot be written, nothing is done, and the error wraps
-// ErrNotRecorded. An entry without an outcome is one of a process that was killed.
+// Record writes an audit entry, calls do, and adds the results of do to the entry: a one-line outcome and an error.
+// If the entry cannot be written, Record does not call do and returns an error that wraps ErrNotRecorded. An entry
+// without an outcome means that the process was killed during do.
 func (a *Audit) Record(ctx context.Context, e AuditEntry, do func(*AuditRecord) (outcome string, err error)) error {
 	return a.to.Record(ctx, e.Who, service.Entry{Action: e.Action, Target: e.Target, Detail: e.Detail}, func(id string) (string, error) {
 		return do(&AuditRecord{a.to, id})
 	})
 }
 
-// AuditRecord is an entry whose change is under way.
+// AuditRecord is an audit entry whose change is in progress.
 type AuditRecord struct {
 	to *service.Recorder
 	id string
 }
 
-// Changed adds tasks that were changed to the entry, so that it is among those of each task, and how
-// far the change has come. It is a schedule.BulkOptions.Record.
+// Changed adds the changed tasks to the entry, so that the audit of each of these tasks shows it, and records the
+// progress of the change. Use it as schedule.BulkOptions.Record.
 func (r *AuditRecord) Changed(ctx context.Context, tx schedule.Executor, p schedule.BulkProgress, ids []any) error {
 	return r.to.Changed(ctx, sqldb.On(tx), r.id, p.Changed, p.Place.String(), ids)
 }
 
-// DescribeDeadLetters returns a filter in words for AuditEntry.Detail, without the value of a
-// header; empty for all.
+// DescribeDeadLetters describes a filter in words for AuditEntry.Detail, without the value of a header. The result is
+// empty if the filter selects all messages.
 func DescribeDeadLetters(f inspect.DeadLetterFilter) string { return service.DescribeDead(f, false) }
 
-// DescribeTasks returns a filter in words for AuditEntry.Detail, without the value of a header;
-// "all" for all.
+// DescribeTasks describes a filter in words for AuditEntry.Detail, without the value of a header. The result is "all"
+// if the filter selects all tasks.
 func DescribeTasks(f schedule.Filter) string { return service.DescribeTasks(f, false) }

@@ -1,6 +1,6 @@
-// Package console shows and changes what rabbitdelay delays: pages for people and an HTTP
-// API for programs, as an http.Handler. "rabbitdelay serve" is a process around it; an
-// application mounts it behind its own login:
+// Package console shows delayed messages and tasks and lets operators change them. It is an http.Handler that serves
+// pages for people and an HTTP API for programs. The command "rabbitdelay serve" runs it as a process of its own. An
+// application can also mount it behind its own login:
 //
 //	c, err := console.New(console.Config{
 //		Store: tasks, DB: db, Prefix: "/admin/delays",
@@ -12,8 +12,8 @@
 //	mux.Handle("/admin/delays/", c)
 //	defer c.Close(ctx)
 //
-// console.go has what a Console works on, and the audit for others; guard.go is the only place
-// that decides who may do what, before anything is read, and bounds what is read. Below it,
-// internal/service knows databases and brokers, internal/page and internal/api know how
-// people and programs see that, and internal/auth knows users.
+// console.go has the configuration, and the audit for changes made outside of a console. guard.go is the only place
+// that decides what a caller may do, before anything is read, and it limits the size of requests. Below these files,
+// internal/service works with databases and brokers, internal/page and internal/api present them to people and to
+// programs, and internal/auth manages users.
 package console

@@ -22,11 +22,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
 )
 
-// policy allows pages to load only what they are served with.
+// policy allows pages to load only resources from the console itself.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// ServeHTTP answers requests with or without the prefix. Who may do what is decided here; the
-// service checks again before it changes something.
+// ServeHTTP answers a request, with or without the prefix in its path. It decides what the caller may do. The service
+// checks the caller's role again before it changes anything.
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer drained(w, r)()
 	h := w.Header()
@@ -35,10 +35,10 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("Referrer-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
-	if r.TLS != nil { // a proxy that ends TLS decides for its own host
+	if r.TLS != nil { // a proxy that terminates TLS decides this for its own host
 		h.Set("Strict-Transport-Security", "max-age=31536000")
 	}
-	if c.cfg.Prefix != "" && r.URL.Path == c.cfg.Prefix { // links are relative to what is below
+	if c.cfg.Prefix != "" && r.URL.Path == c.cfg.Prefix { // relative links need the trailing slash
 		http.Redirect(w, r, c.cfg.Prefix+"/", http.StatusPermanentRedirect)
 		return
 	}
@@ -70,7 +70,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, http.StatusServiceUnavailable, "you could not be identified; the log says why")
 		return
 	}
-	if slices.Contains([]string{"/live", "/live-tasks", "/api/v1/events"}, r.URL.Path) { // the answer does not end by itself
+	if slices.Contains([]string{"/live", "/live-tasks", "/api/v1/events"}, r.URL.Path) { // the response does not end by itself
 		var end func()
 		r, end = c.watched(r, caller)
 		defer end()
@@ -95,7 +95,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// inside returns the request without the prefix.
+// inside returns the request without the prefix in its path.
 func (c *Console) inside(r *http.Request) *http.Request {
 	below, ok := strings.CutPrefix(r.URL.Path, c.cfg.Prefix)
 	if !ok || c.cfg.Prefix == "" || below != "" && below[0] != '/' {
@@ -126,13 +126,13 @@ func readable(u *url.URL) bool {
 	return text(u.Path)
 }
 
-// dotted reports whether a part of an escaped path is . or .., which would be resolved: the answer
-// would be that of another path.
+// dotted reports whether a segment of an escaped path is . or .. . Such a path would be resolved, and the response
+// would be the one for another path.
 func dotted(escaped string) bool {
 	return slices.ContainsFunc(strings.Split(escaped, "/"), func(part string) bool { return part == "." || part == ".." })
 }
 
-// cleaned returns an escaped path without double slashes and dots, as http.ServeMux wants it.
+// cleaned returns an escaped path without double slashes and dot segments, as http.ServeMux requires it.
 func cleaned(escaped string) string {
 	clean := path.Clean("/" + escaped)
 	if strings.HasSuffix(escaped, "/") && clean != "/" {
@@ -141,8 +141,8 @@ func cleaned(escaped string) string {
 	return clean
 }
 
-// LoopbackHost reports whether a Host header is a name by which a machine calls itself. With
-// another name for the same address, a page of another site could reach it through a browser.
+// LoopbackHost reports whether a Host header is a loopback name of this machine. If other names for the same address
+// were accepted, a page of another site could reach the console through a browser.
 func LoopbackHost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -154,7 +154,7 @@ func LoopbackHost(host string) bool {
 	return false
 }
 
-// caller returns who makes the request, or ErrNobody.
+// caller returns the caller of the request. It returns ErrNobody if the file of users does not have the caller.
 func (c *Console) caller(r *http.Request) (service.Caller, error) {
 	switch {
 	case c.users != nil:
@@ -175,8 +175,8 @@ func isAPI(r *http.Request) bool {
 	return strings.HasPrefix(r.URL.Path, "/api/") || r.URL.Path == "/api"
 }
 
-// changes reports whether a request changes something that others see too: every request that
-// is not a look, except for preferences and the end of the caller's own session.
+// changes reports whether a request changes something that other users see too. This includes every request that does
+// not only read, except for preferences and the logout of the caller's own session.
 func changes(r *http.Request) bool {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
@@ -187,7 +187,7 @@ func changes(r *http.Request) bool {
 	return true
 }
 
-// operation answers a request for the API.
+// operation answers an API request.
 func (c *Console) operation(w http.ResponseWriter, r *http.Request) {
 	none, pattern := c.api.Handler(r)
 	if pattern != "" {
@@ -198,7 +198,7 @@ func (c *Console) operation(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	said := unread{header: w.Header()}
-	none.ServeHTTP(&said, r) // 404, or 405 and what is allowed
+	none.ServeHTTP(&said, r) // 404, or 405 with the allowed methods
 	why := "no such operation; /api/openapi.json lists them"
 	if allowed := w.Header().Get("Allow"); allowed != "" {
 		why = r.Method + " is not allowed here, but " + allowed + "; /api/openapi.json lists the operations"
@@ -206,7 +206,7 @@ func (c *Console) operation(w http.ResponseWriter, r *http.Request) {
 	refuse(w, r, said.code, why)
 }
 
-// unread keeps an answer's code and headers, and discards its text.
+// unread records the status code and headers of a response, and discards its body.
 type unread struct {
 	header http.Header
 	code   int
@@ -216,11 +216,11 @@ func (u *unread) Header() http.Header         { return u.header }
 func (u *unread) Write(p []byte) (int, error) { return len(p), nil }
 func (u *unread) WriteHeader(code int)        { u.code = code }
 
-// recheck is how often a listener's rights are checked.
+// recheck is how often the permissions of a caller with an open event stream are checked again.
 const recheck = 5 * time.Second
 
-// watched ends a request once its caller may no longer make it: after a logout elsewhere, a
-// new password or a change of role.
+// watched cancels a request once its caller may no longer make it, for example after a logout in another tab, a new
+// password or a change of role.
 func (c *Console) watched(r *http.Request, who service.Caller) (*http.Request, func()) {
 	ctx, cancel := context.WithCancel(r.Context())
 	go func() {
@@ -240,7 +240,7 @@ func (c *Console) watched(r *http.Request, who service.Caller) (*http.Request, f
 	return r.WithContext(ctx), cancel
 }
 
-// unknown answers a caller that is not known.
+// unknown answers a request of an unknown caller.
 func (c *Console) unknown(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case isAPI(r):
@@ -251,7 +251,7 @@ func (c *Console) unknown(w http.ResponseWriter, r *http.Request) {
 			select {
 			case c.ended <- struct{}{}:
 				defer func() { <-c.ended }()
-				// httptest's recorder has no deadlines.
+				// Deadlines are not supported by httptest's recorder.
 				_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(slowForm))
 			default:
 				w.Header().Set("Retry-After", "5")
@@ -266,7 +266,7 @@ func (c *Console) unknown(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// forbidden answers a viewer who wants to change something.
+// forbidden answers a viewer's request to change something, and records it in the audit.
 func (c *Console) forbidden(w http.ResponseWriter, r *http.Request) {
 	c.core.Note(r.Context(), service.CallerOf(r.Context()).Identity, service.Entry{Action: "refused", Target: r.Method + " " + r.URL.Path, Error: service.ErrForbidden.Error()})
 	if isAPI(r) {
@@ -277,7 +277,7 @@ func (c *Console) forbidden(w http.ResponseWriter, r *http.Request) {
 	c.pages.Problem(w, r, http.StatusForbidden, "Your role is viewer. Only an operator can change something.")
 }
 
-// login shows the form or begins a session.
+// login shows the login form or starts a session.
 func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		c.pages.Login(w, r, http.StatusOK, "")
@@ -298,12 +298,12 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// to redirects to an address of the pages.
+// to redirects to a local address of the pages.
 func (c *Console) to(w http.ResponseWriter, r *http.Request, local string) {
 	http.Redirect(w, r, c.cfg.Prefix+"/"+strings.TrimPrefix(local, "./"), http.StatusSeeOther)
 }
 
-// posted answers a form, which must have been made for this caller.
+// posted answers a submitted form, whose token must belong to this caller.
 func (c *Console) posted(w http.ResponseWriter, r *http.Request, caller service.Caller) {
 	if !c.parse(w, r, maxForm) {
 		return
@@ -320,7 +320,7 @@ func (c *Console) posted(w http.ResponseWriter, r *http.Request, caller service.
 	c.pages.ServeHTTP(w, r)
 }
 
-// refuse answers with a reason.
+// refuse answers with a status code and a reason.
 func refuse(w http.ResponseWriter, r *http.Request, code int, why string) {
 	if !isAPI(r) {
 		http.Error(w, why, code)
@@ -336,23 +336,23 @@ func refuse(w http.ResponseWriter, r *http.Request, code int, why string) {
 	_ = json.NewEncoder(w).Encode(out) //nolint:errchkjson // texts and a number; who asked may have gone
 }
 
-// Bounds of the bodies of forms.
+// Maximum sizes of the bodies of forms.
 const (
 	maxForm  = 24 << 20
 	maxLogin = 64 << 10
-	maxEnded = 4 << 20 // of a session that has ended; it is given back, as with a body of 1 MiB
+	maxEnded = 4 << 20 // the form of an ended session, which is shown again after the login; enough for a task with a body of 1 MiB
 )
 
 const (
 	maxAtOnce = 16              // forms of ended sessions that are read at the same time
-	slowForm  = 3 * time.Second // for one of them
-	largeBody = 2 << 20         // above it, one request to the API is answered at a time
+	slowForm  = 3 * time.Second // the timeout for reading one of them
+	largeBody = 2 << 20         // only one API request above this size is answered at a time
 
 	// largeWait is how long another large request waits for its turn.
 	largeWait = 10 * time.Second
 )
 
-// turn waits until no other large request is answered. Without ok it has answered itself.
+// turn waits until no other large request is being answered. If ok is false, turn has answered the request itself.
 func (c *Console) turn(w http.ResponseWriter, r *http.Request) (end func(), ok bool) {
 	if r.ContentLength >= 0 && r.ContentLength <= largeBody {
 		return func() {}, true
@@ -368,7 +368,7 @@ func (c *Console) turn(w http.ResponseWriter, r *http.Request) (end func(), ok b
 	return nil, false
 }
 
-// parse reads a form of at most so many bytes. If it returns false, it has answered itself.
+// parse reads a form of at most the given number of bytes. If it returns false, it has answered the request itself.
 func (c *Console) parse(w http.ResponseWriter, r *http.Request, most int64) bool {
 	r.Body = http.MaxBytesReader(w, r.Body, most)
 	if err := r.ParseForm(); err != nil {
@@ -382,34 +382,34 @@ func (c *Console) parse(w http.ResponseWriter, r *http.Request, most int64) bool
 	return true
 }
 
-// Bounds of how much of a body is read after its request was answered.
+// Limits for reading the rest of a body after its request was answered.
 const (
 	maxDrain  = 64 << 20
 	slowDrain = 10 * time.Second
 )
 
-// drained replaces the body of r, and returns what reads the rest of it after the answer.
+// drained replaces the body of r, and returns a function that reads the rest of the body after the handler returns.
 func drained(w http.ResponseWriter, r *http.Request) func() {
 	if r.Body == nil || r.Body == http.NoBody {
 		return func() {}
 	}
 	body := &sentBody{from: r.Body, awaited: r.Header.Get("Expect") != ""}
 	r.Body = body
-	return func() { // reads what the answer did not need, before the answer is sent
+	return func() { // reads the part of the body that the handler did not need, before the response is sent
 		if body.awaited {
 			return
 		}
-		// httptest's recorder has no deadlines.
+		// Deadlines are not supported by httptest's recorder.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(slowDrain))
 		_, _ = io.CopyN(io.Discard, body.from, maxDrain)
 	}
 }
 
-// sentBody is a request's body. A client that is still sending it when its connection is
-// closed gets a reset connection, and no answer.
+// sentBody is a request's body whose rest is read after the handler returns. Without this, the server would close the
+// connection, and a client that is still sending would get a connection reset instead of the response.
 type sentBody struct {
 	from    io.Reader
-	awaited bool // the client waits for the first read before it sends
+	awaited bool // the client waits for the first read before it sends the body
 }
 
 func (b *sentBody) Read(p []byte) (int, error) {
@@ -417,5 +417,5 @@ func (b *sentBody) Read(p []byte) (int, error) {
 	return b.from.Read(p)
 }
 
-// Close does nothing: what drained returns reads the rest, and the server closes its own body.
+// Close does nothing, because the function that drained returns reads the rest, and the server closes its own body.
 func (b *sentBody) Close() error { return nil }

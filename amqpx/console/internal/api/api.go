@@ -13,13 +13,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
 )
 
-// Register adds the operations to mux, below /api. Prefix comes before the paths outside.
+// Register adds the operations to mux, below /api. The prefix precedes their paths in the OpenAPI document.
 func Register(mux *http.ServeMux, svc *service.Core, prefix, version string, log *zap.Logger) huma.API {
 	cfg := huma.DefaultConfig("rabbitdelay", version)
 	cfg.Info.Description = "See and change delayed messages and durable tasks. Instants are RFC 3339 in UTC, durations such as 90s, 30m or 7d. " +
 		"Errors are application/problem+json (RFC 9457); errors[].location names the field. Viewers can read everything but bodies and header values; changes need an operator."
 	cfg.OpenAPIPath, cfg.DocsPath, cfg.SchemasPath = "/api/openapi", "", ""
-	cfg.CreateHooks = nil // no links to schemas in answers
+	cfg.CreateHooks = nil // do not add links to schemas to responses
 	cfg.RejectUnknownQueryParameters = true
 	cfg.Formats = map[string]huma.Format{}
 	for _, name := range []string{"application/json", "json"} {
@@ -49,7 +49,7 @@ func Register(mux *http.ServeMux, svc *service.Core, prefix, version string, log
 	return a.API
 }
 
-// allowNull adds to the document that a pointer to a struct may be null, which huma leaves out.
+// allowNull declares in the document that a pointer to a struct may be null, which huma omits.
 func allowNull(schemas huma.Registry) {
 	for name, s := range schemas.Map() {
 		t := schemas.TypeFromRef("#/components/schemas/" + name)
@@ -63,8 +63,8 @@ func allowNull(schemas huma.Registry) {
 	}
 }
 
-// schemaName returns the name of a type in the document. Types of other packages than those of
-// answers have their package's name in front.
+// schemaName returns the name of a type in the document. For types of packages other than those of responses, the
+// package's name precedes it.
 func schemaName(t reflect.Type, hint string) string {
 	name := huma.DefaultSchemaNamer(t, hint)
 	for t.Kind() == reflect.Pointer {

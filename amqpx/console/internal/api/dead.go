@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// ChosenMessages are those of a queue that a change is about.
+// ChosenMessages selects the messages of a queue that a request changes.
 type ChosenMessages struct {
 	Queue        string   `json:"queue"                  minLength:"1"                                                                      maxLength:"255"                                             doc:"a dead-letter queue, or the parked queue"`
 	Reasons      []string `json:"reasons,omitempty"`
@@ -80,7 +80,7 @@ func (a *api) dead() {
 		Report *inspect.RequeueReport `json:"report,omitempty" doc:"after a dry run"`
 		Job    *job                   `json:"job,omitempty"`
 	}
-	// change tries it dry, or starts a job.
+	// change performs a dry run or starts a job.
 	change := func(ctx context.Context, r service.Requeue, dryRun bool, err error) (*body[requeued], error) {
 		if err != nil {
 			return nil, err

@@ -15,12 +15,12 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// exactNames makes validation refuse "QUEUE" for "queue", as it refuses other unknown fields:
-// encoding/json takes the one for the other. huma has it as a variable of the process.
+// exactNames makes validation reject "QUEUE" for "queue", as it rejects other unknown fields. Otherwise encoding/json
+// would accept one for the other. In huma this is a global variable.
 var exactNames = sync.OnceFunc(func() { huma.ValidateStrictCasing = true })
 
-// decode reads JSON. It refuses what encoding/json would replace by U+FFFD, because different ids
-// would become one, and says without Go's types which value is wrong.
+// decode decodes JSON. It rejects text that encoding/json would replace with U+FFFD, because different ids would
+// become equal, and it reports a value of the wrong type without naming Go types.
 func decode(data []byte, v any) error {
 	if !utf8.Valid(data) {
 		return errors.New("expected UTF-8, which JSON is; give other bytes as base64, in body_base64")
@@ -40,7 +40,7 @@ func decode(data []byte, v any) error {
 	return err
 }
 
-// jsonType is what JSON calls a kind of Go's.
+// jsonType returns the JSON name of a Go kind.
 func jsonType(kind string) string {
 	switch kind {
 	case "int", "int64", "int32", "uint8", "uint16", "uint32", "uint64":
@@ -57,7 +57,7 @@ func jsonType(kind string) string {
 	return "an object"
 }
 
-// loneSurrogate returns the first escape such as \ud800 that has no other half; empty for none.
+// loneSurrogate returns the first escape such as \ud800 that has no other half, or an empty string.
 func loneSurrogate(data []byte) string {
 	for i := 0; i < len(data); i++ {
 		if data[i] != '\\' {
@@ -65,7 +65,7 @@ func loneSurrogate(data []byte) string {
 		}
 		first, ok := escaped(data[i:])
 		if !ok || !utf16.IsSurrogate(first) {
-			i++ // what is escaped
+			i++ // the escaped character
 			continue
 		}
 		var second rune
@@ -80,7 +80,7 @@ func loneSurrogate(data []byte) string {
 	return ""
 }
 
-// escaped reads an escape such as \u00e9.
+// escaped decodes an escape such as \u00e9.
 func escaped(data []byte) (rune, bool) {
 	if len(data) < 6 || data[0] != '\\' || data[1] != 'u' {
 		return 0, false

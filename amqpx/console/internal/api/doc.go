@@ -1,8 +1,7 @@
-// Package api is the console's HTTP API, for programs in any language: operations, their
-// OpenAPI document, and the JSON of requests. The JSON of answers is that of package asjson.
-// Who may call what is decided in front of it, and again by the service.
+// Package api implements the console's HTTP API for programs in any language: the operations, their OpenAPI document,
+// and the JSON of requests. The JSON of responses is defined in package asjson. The handler in front of the API
+// decides what a caller may do, and the service checks it again.
 //
-// api.go registers the operations, which tasks.go, bulk.go, recurring.go, dead.go, now.go and
-// records.go hold; operation.go is what they have in common, values.go reads requests, problem.go
-// turns errors into answers.
+// api.go registers the operations, which are in tasks.go, bulk.go, recurring.go, dead.go, now.go and records.go.
+// operation.go has their common parts, values.go reads requests, and problem.go converts errors to responses.
 package api

@@ -46,7 +46,7 @@ type horizon struct {
 	More  bool   `json:"more"`
 }
 
-// ends is how tasks ended in a minute, ten minutes or an hour.
+// ends counts the tasks that ended within a minute, ten minutes or an hour.
 type ends struct {
 	From    string  `json:"from"    format:"date-time"`
 	To      string  `json:"to"      format:"date-time"`
@@ -115,7 +115,7 @@ func (a *api) now() {
 	sse.Register(a.API, op("GET", "/events", "events", tagNow, "Each new overview, as server-sent events"),
 		map[string]any{"overview": overview{}},
 		func(ctx context.Context, _ *struct{}, send sse.Sender) {
-			_ = a.svc.Watch(ctx, who(ctx), func(o service.Overview) error { return send.Data(overviewOf(o)) }) // the listener has gone
+			_ = a.svc.Watch(ctx, who(ctx), func(o service.Overview) error { return send.Data(overviewOf(o)) }) // the client has gone away
 		})
 	type plan struct {
 		Layouts []broker.Layout `json:"layouts"           doc:"earlier ones on the broker"`

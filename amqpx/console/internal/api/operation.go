@@ -13,11 +13,11 @@ import (
 
 const (
 	base = "/api/v1"
-	// maxBody bounds a request for one task, whose body may be 1 MiB or what the
-	// store takes, in base64, or for many tasks. It takes four times as much memory.
+	// maxBody limits a request that has many tasks, or one task whose base64 body may have 1 MiB or the store's
+	// limit. Reading a request takes four times its size in memory.
 	maxBody  = 24 << 20
 	maxSmall = 64 << 10
-	// slowest is how long the body of a request may take.
+	// slowest is the timeout for reading the body of a request.
 	slowest = 30 * time.Second
 )
 
@@ -28,7 +28,7 @@ type api struct {
 	log *zap.Logger
 }
 
-// op returns an operation.
+// op returns an operation with the defaults of all operations, and applies change to it.
 func op(method, at, id, tag, summary string, change ...func(*huma.Operation)) huma.Operation {
 	o := huma.Operation{
 		OperationID: id, Method: method, Path: base + at, Summary: summary, Tags: []string{tag},
@@ -41,16 +41,16 @@ func op(method, at, id, tag, summary string, change ...func(*huma.Operation)) hu
 	return o
 }
 
-// large allows bodies with tasks in them.
+// large raises the body limit of an operation whose requests have tasks in them.
 func large(o *huma.Operation) {
 	o.MaxBodyBytes = maxBody
 	o.Errors = append(o.Errors, http.StatusRequestEntityTooLarge)
 }
 
-// body is an answer.
+// body is a response.
 type body[T any] struct{ Body T }
 
-// answer returns what the service returned as an answer.
+// answer converts a result of the service to a response.
 func answer[T any](a *api, v T, err error) (*body[T], error) {
 	if err != nil {
 		return nil, a.problem(err)

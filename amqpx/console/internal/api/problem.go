@@ -15,12 +15,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// wrong returns a 422 that names a field; message is a sentence about it.
+// wrong returns a 422 that names a field. The message is a sentence about the field.
 func wrong(location, message string) error {
 	return huma.Error422UnprocessableEntity(message, &huma.ErrorDetail{Location: location, Message: message})
 }
 
-// ofField is wrong for a Go field and a reason without a subject.
+// ofField returns a 422 for a Go field and a reason without a subject.
 func ofField(field, reason string) error {
 	at := place(field)
 	return huma.Error422UnprocessableEntity(key(at)+": "+reason, &huma.ErrorDetail{Location: at, Message: reason})
@@ -29,13 +29,13 @@ func ofField(field, reason string) error {
 // key returns the last part of a location.
 func key(at string) string { return at[strings.LastIndexByte(at, '.')+1:] }
 
-// Bounds of a problem, because megabytes of a request may be wrong.
+// Limits of a problem response, because megabytes of a request may be wrong.
 const (
 	maxDetails  = 20
 	maxLocation = 200
 )
 
-// bounded keeps a problem from repeating the request, but shows the value of an unknown parameter.
+// bounded keeps a problem response from repeating the request. It does show the value of an unknown parameter.
 func bounded(ctx huma.Context, _ string, v any) (any, error) {
 	m, ok := v.(*huma.ErrorModel)
 	if !ok {
@@ -60,8 +60,8 @@ func bounded(ctx huma.Context, _ string, v any) (any, error) {
 	return m, nil
 }
 
-// located adds where a field is that the service rejected. The service knows only its name, the
-// operation knows where it is.
+// located completes the location of a field that the service rejected. The service knows only the field's name, and
+// the operation knows which part of the request has the field.
 func located(ctx huma.Context, _ string, v any) (any, error) {
 	m, ok := v.(*huma.ErrorModel)
 	if !ok {
@@ -85,7 +85,7 @@ func located(ctx huma.Context, _ string, v any) (any, error) {
 	return v, nil
 }
 
-// problem returns an error as an answer.
+// problem converts an error to a response.
 func (a *api) problem(err error) error {
 	if s, ok := err.(huma.StatusError); ok { //nolint:errorlint // made here, and not wrapped
 		return s
@@ -106,7 +106,7 @@ func (a *api) problem(err error) error {
 	if d, ok := errors.AsType[*topology.DestinationError](err); ok && errors.Is(err, amqpx.ErrConfig) {
 		return wrong(place("To"), d.Error())
 	}
-	text := service.Told(service.Identity{}, err) // drivers' errors are for the log
+	text := service.Told(service.Identity{}, err) // errors of drivers only go to the log
 	switch {
 	case errors.Is(err, service.ErrNoQueue):
 		return huma.Error404NotFound(text)
@@ -127,7 +127,7 @@ func (a *api) problem(err error) error {
 	return huma.Error503ServiceUnavailable(text)
 }
 
-// place returns where requests have a Go field, or only its name if that differs between them.
+// place returns the location of a Go field in requests, or only its name if the location differs between requests.
 func place(field string) string {
 	switch name := snake(field); name {
 	case "id", "name":

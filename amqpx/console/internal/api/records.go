@@ -53,7 +53,7 @@ func entriesOf(list []service.Entry) []entry {
 	return out
 }
 
-// Most limits a list.
+// Most is the query parameter that limits the length of a list.
 type Most struct {
 	Limit int `query:"limit" default:"50" minimum:"1" maximum:"500"`
 }
@@ -96,7 +96,7 @@ func (a *api) records() {
 				return nil, a.problem(err)
 			}
 			return &huma.StreamResponse{Body: func(to huma.Context) {
-				defer func() { _ = kept.Close() }() // only read
+				defer func() { _ = kept.Close() }() // closing a file that was only read
 				to.SetHeader("Content-Type", "application/jsonl")
 				to.SetHeader("Content-Disposition", `attachment; filename="discarded-`+in.ID+`.jsonl"`)
 				if _, err := io.Copy(to.BodyWriter(), kept); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// ahead is the number of next instants in an answer.
+// ahead is the number of upcoming occurrences in a response.
 const ahead = 10
 
 func recurringOf(r schedule.Recurring) asjson.Recurring {
@@ -90,7 +90,7 @@ func (a *api) recurring() {
 		})
 }
 
-// Destination is that of a request.
+// Destination is the destination in a request.
 type Destination struct {
 	Queue    string `json:"queue,omitempty"    maxLength:"255"`
 	Exchange string `json:"exchange,omitempty" maxLength:"255" doc:"instead of a queue, with all its routing keys"`

@@ -15,7 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// NewTask is a task of a request.
+// NewTask is a task in a request.
 type NewTask struct {
 	Due string `json:"due" minLength:"1" doc:"an instant: 2026-12-24T08:00:00Z, \"tomorrow 08:00 Europe/Berlin\", now, or from now such as 90m"`
 
@@ -24,7 +24,7 @@ type NewTask struct {
 	asjson.Content
 }
 
-// unique is how a request treats other tasks of a unique key.
+// unique controls how a request treats other tasks with the same unique key.
 type unique struct {
 	Key       string `json:"key"                  minLength:"1"                                                                                 maxLength:"255" doc:"what the task is about; at most one pending task has it"`
 	OnPending string `json:"on_pending,omitempty" enum:"keep,replace,push-back"                                                                 default:"keep"  doc:"what happens to a pending task of the key"`
@@ -37,7 +37,7 @@ type newTaskWithID struct {
 	NewTask
 }
 
-// task reads a task. Its texts are checked here, the rest by the store.
+// task converts the request to a task. It validates the texts, and the store validates the rest.
 func (n NewTask) task(at, id string, replace bool) (service.NewTask, error) {
 	var in reader
 	out := service.NewTask{Task: in.content(at, n.Content), Replace: replace}
@@ -48,18 +48,18 @@ func (n NewTask) task(at, id string, replace bool) (service.NewTask, error) {
 	}
 	out.DeliverAt = in.instant(at+".due", n.Due)
 	_, err := time.Parse(time.RFC3339Nano, n.Due)
-	out.AnyDue = err != nil // it depends on now
+	out.AnyDue = err != nil // the due time depends on now
 	if replace && out.UniqueKey != "" {
 		in.fail(at+".unique", "expected no unique key with replace, which is about the id; see unique.on_pending")
 	}
 	return out, in.err
 }
 
-// content reads the destination and the message of a task.
+// content converts the destination and the message of a task.
 func (r *reader) content(at string, c asjson.Content) schedule.Task {
 	t := schedule.Task{
 		Queue: c.Queue, Exchange: c.Exchange, RoutingKey: c.RoutingKey, ContentType: c.ContentType, Type: c.Type,
-		CorrelationID: c.CorrelationID, Priority: uint8(c.Priority), Headers: c.Headers, Tags: c.Tags, // the schema bounds it
+		CorrelationID: c.CorrelationID, Priority: uint8(c.Priority), Headers: c.Headers, Tags: c.Tags, // the schema limits the priority
 		ExpiresAfter: r.duration(at+".expires_after", c.ExpiresAfter), Body: []byte(c.Body),
 	}
 	if c.BodyBase64 == "" {
@@ -234,7 +234,7 @@ func (a *api) tasks() {
 		})
 }
 
-// changed makes a change unless it was read with an error, and returns the task as it is then.
+// changed makes a change and returns the task after it. If err is not nil, it returns err instead.
 func (a *api) changed(ctx context.Context, id string, act service.Action, err error) (*body[asjson.Task], error) {
 	if err == nil {
 		err = a.svc.Change(ctx, who(ctx), id, act)

@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// reader reads the texts of a request. Its first error stays.
+// reader parses the texts of a request, and keeps the first error.
 type reader struct{ err error }
 
 func (r *reader) fail(location, message string) {
@@ -19,7 +19,7 @@ func (r *reader) fail(location, message string) {
 	}
 }
 
-// instant reads an instant as schedule.ParseInstant does. Empty is zero.
+// instant parses a time as schedule.ParseInstant does. An empty string is the zero time.
 func (r *reader) instant(location, s string) time.Time {
 	if s == "" {
 		return time.Time{}
@@ -32,7 +32,7 @@ func (r *reader) instant(location, s string) time.Time {
 	return at
 }
 
-// shift reads a duration with a sign.
+// shift parses a duration with an optional sign.
 func (r *reader) shift(location, s string) time.Duration {
 	d, ok := signed(s)
 	if !ok {
@@ -50,7 +50,7 @@ func signed(s string) (time.Duration, bool) {
 	return d, err == nil && len(s)-len(digits) <= 1
 }
 
-// duration reads a duration; empty is 0.
+// duration parses a duration. An empty string is 0.
 func (r *reader) duration(location, s string) time.Duration {
 	if s == "" {
 		return 0
@@ -62,12 +62,12 @@ func (r *reader) duration(location, s string) time.Duration {
 	return d
 }
 
-// maxQuoted is how much of a wrong value an error repeats.
+// maxQuoted is the number of bytes of a wrong value that an error repeats.
 const maxQuoted = 60
 
 func quoted(s string) string { return "\"" + shortened(s, maxQuoted) + "\"" }
 
-// shortened returns the beginning of a long text.
+// shortened returns at most the first most bytes of a text, with an ellipsis if it was longer.
 func shortened(s string, most int) string {
 	if len(s) > most {
 		s = strings.ToValidUTF8(s[:most], "") + "…"
@@ -75,36 +75,36 @@ func shortened(s string, most int) string {
 	return s
 }
 
-// Ids and names are in paths, which cannot hold all of them: the router takes a segment of %2F
-// for the end of the path, clients resolve . and .., and proxies change escapes. So each may be
-// in the query instead, with elsewhere in its place in the path.
+// elsewhere replaces an id or a name in a path if the value is in the query instead. A path cannot hold every value,
+// because the router takes a segment of %2F for the end of the path, clients resolve . and .., and proxies change
+// escapes.
 const elsewhere = "-"
 
-// TaskPath is the id of the task or message of a request.
+// TaskPath is the id of the task or message in a request.
 type TaskPath struct {
 	ID      string `path:"id"  minLength:"1"   maxLength:"255"                                                                                                doc:"the id, percent-encoded; - if it is in the query"`
 	QueryID string `query:"id" maxLength:"255" doc:"the id, with - in its place in the path: a path cannot hold /, . and .., and some proxies change escapes"`
 }
 
-// Resolve reads the id from path or query.
+// Resolve reads the id from the path or the query.
 func (p *TaskPath) Resolve(huma.Context) []error { return resolve(&p.ID, p.QueryID, "id") }
 
-// RecurringPath is the name of the recurring task of a request.
+// RecurringPath is the name of the recurring task in a request.
 type RecurringPath struct {
 	Name      string `path:"name"  minLength:"1"   maxLength:"200"                                                                                                  doc:"the name, percent-encoded; - if it is in the query"`
 	QueryName string `query:"name" maxLength:"200" doc:"the name, with - in its place in the path: a path cannot hold /, . and .., and some proxies change escapes"`
 }
 
-// Resolve reads the name from path or query.
+// Resolve reads the name from the path or the query.
 func (p *RecurringPath) Resolve(huma.Context) []error { return resolve(&p.Name, p.QueryName, "name") }
 
-// QueuePath is the queue of a request.
+// QueuePath is the queue in a request.
 type QueuePath struct {
 	Queue      string `path:"queue"  minLength:"1"   maxLength:"255"                                                                                                   doc:"the queue, percent-encoded; - if it is in the query"`
 	QueryQueue string `query:"queue" maxLength:"255" doc:"the queue, with - in its place in the path: a path cannot hold /, . and .., and some proxies change escapes"`
 }
 
-// Resolve reads the queue from path or query.
+// Resolve reads the queue from the path or the query.
 func (p *QueuePath) Resolve(huma.Context) []error { return resolve(&p.Queue, p.QueryQueue, "queue") }
 
 func resolve(path *string, query, name string) []error {

@@ -19,16 +19,16 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
 )
 
-// Config is the source of users and the way of requests.
+// Config configures an Auth.
 type Config struct {
-	// Path of the file of users.
+	// Path is the path of the file of users.
 	Path string
-	// Prefix comes before all paths.
+	// Prefix precedes all paths.
 	Prefix string
-	// Proxy is a network whose X-Forwarded-For is trusted.
+	// Proxy is a network whose X-Forwarded-For header is trusted.
 	Proxy netip.Prefix
-	// Note records a login or a logout, and why a login was refused; why is empty
-	// after success. A name that no user has is "".
+	// Note records a login or a logout. If a login was refused, why is the reason, otherwise it is empty. The name in
+	// who is empty if there is no such user.
 	Note   func(r *http.Request, who service.Identity, action, why string)
 	Logger *zap.Logger
 }
@@ -37,21 +37,21 @@ type Config struct {
 type Auth struct {
 	cfg       Config
 	file      *watched
-	byAddress limiter // logins from unknown browsers
-	byBrowser limiter // the others, so that no stranger locks them out
-	noted     limiter // refusals that are recorded
+	byAddress limiter // limits logins from unknown browsers
+	byBrowser limiter // limits logins from known browsers, so that a stranger cannot lock out a user
+	noted     limiter // limits the refusals that are recorded
 	ended     ended
-	busy      chan struct{} // bounds the processors that comparing passwords takes
+	busy      chan struct{} // limits how many passwords are compared at the same time
 	now       func() time.Time
 }
 
 const (
 	cookie        = "rabbitdelay_session"
-	browserCookie = "rabbitdelay_browser" // names a user who has logged in here before
+	browserCookie = "rabbitdelay_browser" // identifies a browser in which the user has logged in before
 	browserLife   = 365 * 24 * time.Hour
 )
 
-// New reads the file of users.
+// New returns an Auth after reading the file of users.
 func New(cfg Config) (*Auth, error) {
 	a := &Auth{
 		cfg:       cfg,
@@ -71,7 +71,7 @@ func New(cfg Config) (*Auth, error) {
 	return a, err
 }
 
-// Caller returns who makes a request, if that is known.
+// Caller returns the caller of a request, and whether the caller is known.
 func (a *Auth) Caller(r *http.Request) (service.Caller, bool) {
 	f := a.file.now()
 	if bearer, ok := bearerOf(r); ok {
@@ -94,16 +94,16 @@ func bearerOf(r *http.Request) (string, bool) {
 	return strings.TrimSpace(token), strings.EqualFold(scheme, "Bearer")
 }
 
-// Errors of Login, for the form. Neither reveals whether there is such a user.
+// Errors of Login, for the form. Neither of them reveals whether the user exists.
 var (
 	ErrWrong = errors.New("name or password is wrong")
 	ErrMany  = errors.New("too many tries; wait a minute")
 )
 
-// Login begins a session for the name and password of the form.
+// Login starts a session for the name and password in the form.
 func (a *Auth) Login(w http.ResponseWriter, r *http.Request) error {
 	name, password := r.PostFormValue("name"), r.PostFormValue("password")
-	name = name[:min(len(name), maxName+1)] // nobody's is longer
+	name = name[:min(len(name), maxName+1)] // no user has a longer name
 	f := a.file.now()
 	u, known := f.user(name)
 	who := service.Identity{Name: u.Name, Role: u.Role}
@@ -126,7 +126,7 @@ func (a *Auth) Login(w http.ResponseWriter, r *http.Request) error {
 		return r.Context().Err()
 	}
 	if !known && len(f.Users) > 0 {
-		u = f.Users[0] // so that it takes as long
+		u = f.Users[0] // so that an unknown name takes the same time
 	}
 	if err := bcrypt.CompareHashAndPassword([]byte(u.Password), []byte(password)); err != nil || !known {
 		a.cfg.Logger.Warn("login failed", zap.String("name", name), zap.String("address", address))
@@ -142,8 +142,8 @@ func (a *Auth) Login(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// Logout ends the session, in this process also for whoever has a copy of its cookie. A changed
-// password ends all sessions of a user.
+// Logout ends the session. This process then also rejects copies of the session's cookie. Changing the password ends
+// all sessions of a user in all processes.
 func (a *Auth) Logout(w http.ResponseWriter, r *http.Request) {
 	f := a.file.now()
 	for _, c := range r.CookiesNamed(a.nameOf(r, cookie)) {
@@ -155,13 +155,14 @@ func (a *Auth) Logout(w http.ResponseWriter, r *http.Request) {
 	http.SetCookie(w, a.cookieOf(r, cookie, "", -time.Second))
 }
 
-// Secure reports whether a request came over TLS, here or at a proxy. A false header harms only the sender.
+// Secure reports whether a request came over TLS, to this process or to a proxy. Forging the header only harms the
+// sender.
 func Secure(r *http.Request) bool {
 	return r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
 }
 
-// nameOf returns the name of a cookie. Over TLS it has a prefix, for which browsers refuse cookies that another host of
-// the domain, or a page without TLS, has set.
+// nameOf returns the name of a cookie. Over TLS it has a prefix, which makes browsers reject cookies that another
+// host of the domain, or a page without TLS, has set.
 func (a *Auth) nameOf(r *http.Request, name string) string {
 	switch {
 	case !Secure(r):
@@ -169,7 +170,7 @@ func (a *Auth) nameOf(r *http.Request, name string) string {
 	case a.cfg.Prefix == "":
 		return "__Host-" + name
 	}
-	return "__Secure-" + name // __Host- is for the path / only
+	return "__Secure-" + name // __Host- requires the path /
 }
 
 func (a *Auth) cookieOf(r *http.Request, name, value string, life time.Duration) *http.Cookie {
@@ -179,7 +180,7 @@ func (a *Auth) cookieOf(r *http.Request, name, value string, life time.Duration)
 	}
 }
 
-// address returns the client's address, for the limit.
+// address returns the client's address for the login limit.
 func (a *Auth) address(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -197,21 +198,21 @@ func (a *Auth) address(r *http.Request) string {
 	return host
 }
 
-// network returns an address, for IPv6 the network of one customer.
+// network returns an IPv4 address unchanged, and the /64 network of an IPv6 address, which belongs to one customer.
 func network(ip netip.Addr) string {
 	if ip = ip.Unmap(); ip.Is6() {
-		p, _ := ip.WithZone("").Prefix(64) // it has 128 bits
+		p, _ := ip.WithZone("").Prefix(64) // an IPv6 address has 128 bits, so this cannot fail
 		return p.String()
 	}
 	return ip.String()
 }
 
-// FormOK reports whether a form was made for this caller.
+// FormOK reports whether a form has the token of this caller.
 func FormOK(c service.Caller, r *http.Request) bool {
 	return c.FormToken != "" && hmac.Equal([]byte(r.PostFormValue(service.FormTokenField)), []byte(c.FormToken))
 }
 
-// limiter allows each key a rate, and forgets keys that have not been used for long.
+// limiter limits the rate for each key, and forgets keys that have not been used for a while.
 type limiter struct {
 	every time.Duration
 	burst int
@@ -220,10 +221,10 @@ type limiter struct {
 	keys map[string]*rate.Limiter
 }
 
-// maxKeys bounds the memory of a limiter.
+// maxKeys limits the memory of a limiter.
 const maxKeys = 10_000
 
-// allow reports whether one more is allowed, and takes it.
+// allow reports whether one more attempt is allowed, and counts it.
 func (l *limiter) allow(key string, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -232,10 +233,10 @@ func (l *limiter) allow(key string, now time.Time) bool {
 		if l.keys == nil {
 			l.keys = map[string]*rate.Limiter{}
 		}
-		if len(l.keys) >= maxKeys { // drop those that have all they are allowed
+		if len(l.keys) >= maxKeys { // drop keys whose burst is fully available
 			maps.DeleteFunc(l.keys, func(_ string, k *rate.Limiter) bool { return k.TokensAt(now) >= float64(l.burst) })
 		}
-		if len(l.keys) >= maxKeys { // all of them are in use: an attack from many places
+		if len(l.keys) >= maxKeys { // all keys are in use, which indicates a distributed attack
 			return false
 		}
 		k = rate.NewLimiter(rate.Every(l.every), l.burst)
@@ -244,7 +245,7 @@ func (l *limiter) allow(key string, now time.Time) bool {
 	return k.AllowN(now, 1)
 }
 
-// back forgets a key whose attempts were not an attack.
+// back forgets a key after a successful login.
 func (l *limiter) back(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,7 +1,7 @@
-// Package auth identifies who makes a request, by a session that began with a login form or
-// by a token. It knows users, and not what a request may do.
+// Package auth identifies the caller of a request, by a session that started with the login form or by a token. It
+// knows users, but not what a request may do.
 //
-// auth.go has logins and logouts and how often one may try, session.go what sessions and tokens
-// consist of, and file.go the file of users, which lock_unix.go locks
-// (lock_other.go does not).
+// auth.go has the login, the logout and the limit on login attempts. session.go has the format of sessions and
+// tokens. file.go has the file of users. lock_unix.go locks this file, and lock_other.go is for systems on which it
+// cannot be locked.
 package auth

@@ -27,44 +27,45 @@ import (
 
 // File is the content of a file of users.
 type File struct {
-	// SessionKey signs sessions, 32 bytes in base64. Whoever has it can make sessions.
+	// SessionKey signs sessions and has 32 bytes in base64. Anyone who has it can forge sessions.
 	SessionKey string  `yaml:"session_key"`
 	Users      []User  `yaml:"users"`
 	Tokens     []Token `yaml:"tokens,omitempty"`
 }
 
-// User logs in by the form.
+// User is a person who logs in with the form.
 type User struct {
 	Name     string       `yaml:"name"`
 	Role     service.Role `yaml:"role"`
-	Password string       `yaml:"password"` // bcrypt
+	Password string       `yaml:"password"` // a bcrypt hash
 }
 
-// Token is for programs, as "Authorization: Bearer".
+// Token identifies a program, which sends it as "Authorization: Bearer".
 type Token struct {
 	Name   string       `yaml:"name"`
 	Role   service.Role `yaml:"role"`
-	SHA256 string       `yaml:"sha256"` // of the token, in hex
+	SHA256 string       `yaml:"sha256"` // the hash of the token, in hexadecimal
 }
 
 const (
-	// MinPassword and MaxPassword are in bytes; bcrypt takes no more.
+	// MinPassword and MaxPassword are the allowed lengths in bytes. bcrypt accepts no more than 72.
 	MinPassword = 10
 	MaxPassword = 72
 
 	keyBytes  = 32
-	tokenMark = "rdt_" // scanners for secrets recognize a token by it
+	tokenMark = "rdt_" // helps secret scanners to recognize a token
 	maxName   = 64
 
-	// tokenPrefix comes before a token's name in the names of callers.
+	// tokenPrefix precedes a token's name in the name of its caller.
 	tokenPrefix = "token "
 )
 
-// Cost is bcrypt's of new passwords. Tests lower it.
+// Cost is the bcrypt cost of new passwords. Tests lower it.
 var Cost = 12
 
-// Read reads a file. It holds the key that signs sessions, so Read refuses one that every account of the machine may
-// read, one that its group or others may write, and one in a folder where others may replace it.
+// Read reads a file of users. Because the file has the key that signs sessions, Read rejects a file that other
+// accounts can read, a file that its group or others can write, and a file in a directory where others can replace
+// it.
 func Read(path string) (*File, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -160,7 +161,7 @@ func checkName(name string, role service.Role) error {
 	return nil
 }
 
-// checkUser also keeps users apart from tokens, which the audit names alike.
+// checkUser also makes sure that the names of users and tokens differ, because both appear in the audit.
 func checkUser(name string, role service.Role) error {
 	if len(name) >= len(tokenPrefix) && strings.EqualFold(name[:len(tokenPrefix)], tokenPrefix) {
 		return fmt.Errorf("name: %q; expected one that does not begin with %q, which stands before the names of tokens", name, tokenPrefix)
@@ -168,8 +169,7 @@ func checkUser(name string, role service.Role) error {
 	return checkName(name, role)
 }
 
-// SetUser adds a user to a file, or changes password and role of an existing one. It creates a
-// missing file.
+// SetUser adds a user to a file, or changes the password and the role of an existing user. It creates a missing file.
 func SetUser(path, name string, role service.Role, password []byte) (created bool, err error) {
 	if err := checkUser(name, role); err != nil {
 		return false, err
@@ -192,7 +192,7 @@ func SetUser(path, name string, role service.Role, password []byte) (created boo
 	return created, err
 }
 
-// NewToken adds a token to a file, or replaces the one of that name. It cannot be shown again.
+// NewToken adds a token to a file, or replaces the token of that name. The token cannot be shown again.
 func NewToken(path, name string, role service.Role) (token string, err error) {
 	if err := checkName(name, role); err != nil {
 		return "", err
@@ -209,10 +209,10 @@ func NewToken(path, name string, role service.Role) (token string, err error) {
 	return token, err
 }
 
-// ErrNoUser means that no user and no token has the name.
+// ErrNoUser means that there is neither a user nor a token of this name.
 var ErrNoUser = errors.New("there is neither a user nor a token of that name")
 
-// Remove removes the user and the token of a name from a file.
+// Remove removes the user and the token of this name from a file.
 func Remove(path, name string) error {
 	if _, err := os.Stat(path); err != nil {
 		return err
@@ -241,8 +241,8 @@ func sum(token string) string {
 	return hex.EncodeToString(s[:])
 }
 
-// change writes a file anew, with its mode and owner, so that a reader sees the old one or the new
-// one. Several processes change it one after the other.
+// change replaces a file atomically, and keeps its mode and owner. A reader sees either the old or the new content. A
+// lock serializes the changes of several processes.
 func change(path string, do func(*File)) error {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
@@ -281,12 +281,12 @@ func change(path string, do func(*File)) error {
 		err = os.Rename(tmp.Name(), path)
 	}
 	if err != nil {
-		_ = os.Remove(tmp.Name()) // it is not there after a rename
+		_ = os.Remove(tmp.Name()) // after a rename there is nothing to remove
 	}
 	return err
 }
 
-// look is how often a file is checked for changes.
+// look is the interval at which a file is checked for changes.
 const look = time.Second
 
 // watched is a file that is read again when it has changed.
@@ -314,8 +314,8 @@ func watch(path string, warn func(error)) (*watched, error) {
 	return w, nil
 }
 
-// now returns the file, at most a second old. An empty or missing file has no users; a file with a
-// mistake stays as it was before.
+// now returns the content of the file, which is at most a second old. An empty or missing file has no users. If the
+// file has a mistake, now returns the last valid content.
 func (w *watched) now() *File {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// lock waits until no other process changes files in dir, and leaves nothing behind.
+// lock waits until no other process is changing files in dir. It creates no lock file.
 func lock(dir string) (unlock func(), err error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -23,10 +23,10 @@ func lock(dir string) (unlock func(), err error) {
 		_ = d.Close()
 		return nil, err
 	}
-	return func() { _ = d.Close() }, nil // which unlocks
+	return func() { _ = d.Close() }, nil // closing the directory unlocks it
 }
 
-// keep sets mode and owner of tmp to those of the file that it will replace.
+// keep sets the mode and owner of tmp to those of the file that it will replace.
 func keep(tmp *os.File, was os.FileInfo) error {
 	if s, ok := was.Sys().(*syscall.Stat_t); ok && int(s.Uid) != os.Geteuid() {
 		if err := tmp.Chown(int(s.Uid), int(s.Gid)); err != nil {

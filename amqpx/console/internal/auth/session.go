@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// life is how long a session lasts.
+// life is the duration of a session.
 const life = 12 * time.Hour
 
-// A session is "expiry.name.mark.id", each but the first in base64, and a signature of
-// that. The mark is of the user's password and role, so that changing them ends it.
+// A session is the string "expiry.name.mark.id" followed by its signature. Each part except the first is in base64.
+// The mark is derived from the user's password and role, so changing either ends the session.
 
 var text = base64.RawURLEncoding
 
 func (f *File) sign(purpose, s string) string {
-	key, _ := base64.StdEncoding.DecodeString(f.SessionKey) // check has done so
+	key, _ := base64.StdEncoding.DecodeString(f.SessionKey) // check has already decoded it
 	m := hmac.New(sha256.New, key)
 	_, _ = m.Write([]byte(purpose + "\x00" + s)) // a hash never fails
 	return text.EncodeToString(m.Sum(nil))
@@ -40,13 +40,13 @@ func (f *File) user(name string) (User, bool) {
 	return User{}, false
 }
 
-// session returns a new session.
+// session returns the cookie value of a new session.
 func (f *File) session(u User, now time.Time) string {
 	s := strconv.FormatInt(now.Add(life).Unix(), 10) + "." + text.EncodeToString([]byte(u.Name)) + "." + f.mark(u) + "." + random(text)
 	return s + "." + f.sign("session", s)
 }
 
-// whose returns the user of a valid session.
+// whose returns the user of a session, if the session is valid.
 func (f *File) whose(session string, now time.Time) (User, bool) {
 	i := strings.LastIndexByte(session, '.')
 	if i < 0 || !hmac.Equal([]byte(session[i+1:]), []byte(f.sign("session", session[:i]))) {
@@ -65,8 +65,8 @@ func (f *File) whose(session string, now time.Time) (User, bool) {
 	return u, ok && hmac.Equal([]byte(parts[2]), []byte(f.mark(u)))
 }
 
-// A browser's cookie is "id.signature", of the id and a name. It gives no rights: tries
-// to log in as that user are counted apart from those of strangers.
+// A browser's cookie is "id.signature", and the signature covers the id and a user name. It grants no permissions.
+// Login attempts with the cookie are counted separately from the attempts of strangers.
 
 func (f *File) newBrowser(name string) string {
 	id := random(text)
@@ -84,7 +84,7 @@ func (f *File) browser(cookies []*http.Cookie, name string) (id string, ok bool)
 	return "", false
 }
 
-// ended holds sessions that were logged out of, until they would have expired.
+// ended holds sessions that were logged out, until they would have expired.
 type ended struct {
 	mu    sync.Mutex
 	until map[string]time.Time
@@ -107,7 +107,7 @@ func (e *ended) has(session string) bool {
 	return ok
 }
 
-// token returns the token that a program gave.
+// token returns the token with the given value.
 func (f *File) token(given string) (Token, bool) {
 	have := sum(given)
 	for _, t := range f.Tokens {
@@ -118,10 +118,10 @@ func (f *File) token(given string) (Token, bool) {
 	return Token{}, false
 }
 
-// Key signs the tokens in forms of callers without a session here.
+// Key signs the form tokens of callers that have no session of their own.
 type Key []byte
 
-// Token goes with a caller's name.
+// Token returns the form token for a caller's name.
 func (k Key) Token(name string) string {
 	m := hmac.New(sha256.New, k)
 	_, _ = m.Write([]byte(name)) // a hash never fails

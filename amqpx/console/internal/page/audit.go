@@ -5,7 +5,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 )
 
-// auditData is who did what.
+// auditData is the data of the audit page: who changed what.
 type auditData struct {
 	Target   string
 	Entries  []service.Entry
@@ -40,7 +40,7 @@ type jobData struct {
 	Running   bool
 	Resumable bool
 	BackHref  string
-	Kept      string // where the messages are that it has discarded
+	Kept      string // the address of the messages that the job has discarded
 }
 
 func (p *Pages) job(r *request) (answer, error) {
@@ -62,7 +62,7 @@ func (p *Pages) job(r *request) (answer, error) {
 	return answer{name: "job", title: "Job", data: d}, nil
 }
 
-// jobActs are the changes of a job.
+// jobActs lists the changes of a job.
 var jobActs = map[string]struct{ label, question string }{
 	"stop":     {"Stop", "Stop this job after its present step? What it has done stays done."},
 	"continue": {"Continue", "Continue this job where it stopped?"},

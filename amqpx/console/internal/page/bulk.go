@@ -16,18 +16,18 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// act is a change of tasks: what its buttons and questions say, and which fields it has.
+// act is a change of tasks: its labels and questions, and the fields of its form.
 type act struct {
 	kind           service.Kind
-	label, verb    string // for many tasks
+	label, verb    string // for a change of many tasks
 	from           []schedule.Status
-	at, by, spread bool // its fields
+	at, by, spread bool // the fields of its form
 	danger         bool
 
-	// For one task; name is empty if only many tasks can be changed so.
+	// The following are for a change of one task. The name is empty if only many tasks can be changed this way.
 	name, button, question string
 	past                   string // "The task was ..."
-	preset                 string // in the field at
+	preset                 string // the initial value of the field at
 }
 
 var (
@@ -36,7 +36,7 @@ var (
 	finished    = []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusExpired, schedule.StatusFailed}
 )
 
-// acts are in the order of their buttons.
+// acts lists the changes in the order of their buttons.
 var acts = []act{
 	{
 		kind: service.Fire, label: "Fire", verb: "Fire", from: pendingOnly, spread: true,
@@ -60,7 +60,7 @@ var acts = []act{
 
 func (a act) takes(s schedule.Status) bool { return slices.Contains(a.from, s) }
 
-// noun returns the word for the tasks that the act takes.
+// noun returns the word for the tasks that the act can change.
 func (a act) noun() string {
 	if len(a.from) == 1 {
 		return string(a.from[0])
@@ -68,7 +68,7 @@ func (a act) noun() string {
 	return "finished"
 }
 
-// read reads the act's fields.
+// read parses the act's fields.
 func (a act) read(r *request) (service.Action, error) {
 	in, x := fields{request: r}, service.Action{Kind: a.kind}
 	switch {
@@ -95,24 +95,25 @@ func (a act) read(r *request) (service.Action, error) {
 	return x, in.err
 }
 
-// bulkData asks whether to change many tasks.
+// bulkData is the data of the page that asks for confirmation before many tasks are changed.
 type bulkData struct {
 	Kind, Verb, Noun string
 	At, By, Spread   bool
-	Fields           url.Values // of the action
-	Hidden           url.Values // of the rest of the form
+	Fields           url.Values // the fields of the action
+	Hidden           url.Values // the other fields of the form
 	Conditions       []condition
 	Count            int64
-	Counted          string // a digest of what was counted; empty before that
+	Counted          string // a digest of the counted form; empty before counting
 	Due              time.Time
 	Over             time.Duration
-	Again            bool // something else had been counted
+	Again            bool // the form has changed since it was counted
 	Danger           bool
 	Problem          string
 	BackHref         string
 }
 
-// readBulk reads the act with its filter, which without a status takes what the act takes.
+// readBulk parses the act and its filter. A filter without a status gets the status of the tasks that the act can
+// change.
 func readBulk(r *request) (act, schedule.Filter, service.Action, error) {
 	i := slices.IndexFunc(acts, func(a act) bool { return string(a.kind) == r.get("action") })
 	if i < 0 {
@@ -134,14 +135,14 @@ func readBulk(r *request) (act, schedule.Filter, service.Action, error) {
 	return a, f, x, err
 }
 
-// askBulk counts, and asks. An act with fields counts once they are filled in.
+// askBulk counts the tasks and asks for confirmation. It does not count until the act's fields are filled in.
 func (p *Pages) askBulk(r *request) (answer, error) {
 	k, f, action, err := readBulk(r)
 	if k.kind == "" {
 		return answer{}, err
 	}
 	filter, form := filterValues(f), typed(r.form)
-	if err == nil { // otherwise the reader's own words stay
+	if err == nil { // otherwise the user's input stays
 		maps.Copy(form, filter)
 	}
 	d := bulkData{
@@ -169,7 +170,7 @@ func (p *Pages) askBulk(r *request) (answer, error) {
 	return a, nil
 }
 
-// doBulk changes what was counted, and no more. It counts anything else again.
+// doBulk changes the tasks that were counted. If the form differs from the counted one, it counts again instead.
 func (p *Pages) doBulk(r *request) (answer, error) {
 	if r.form.Get("do") == "count" {
 		return r.count("bulk", p.askBulk)
@@ -182,18 +183,18 @@ func (p *Pages) doBulk(r *request) (answer, error) {
 	if err != nil || count < 1 {
 		return answer{}, fieldError("count", "%q; expected the number that was confirmed", r.get("count"))
 	}
-	f.WithoutBody = false // it belongs to List
+	f.WithoutBody = false // WithoutBody is an option of List
 	j, err := p.svc.Bulk(r.Context(), r.who.Identity, f, action, count)
 	return answer{to: link("job", "id", j.ID)}, err
 }
 
-// A page that changes many things counts them first. Its form has a digest of what was counted;
-// if it is sent with other fields, it is counted again.
+// A page that changes many things counts them first. Its form has a digest of the form that was counted. If the form
+// is submitted with other fields, the page counts again.
 
-// unsaid are the fields of such a form that do not matter for what is done.
+// unsaid lists the fields of such a form that do not affect what is changed.
 var unsaid = []string{service.FormTokenField, "count", "counted", "do", "dry", "zone"}
 
-// typed returns the fields that matter, without empty ones and with one kind of line break.
+// typed returns the fields that affect the change, without empty fields and with normalized line breaks.
 func typed(form url.Values) url.Values {
 	v := url.Values{}
 	for name, values := range form {
@@ -207,8 +208,8 @@ func typed(form url.Values) url.Values {
 	return v
 }
 
-// counted returns the digest of a form. An absolute time is in it as it was understood, because
-// "08:00" is another day tomorrow.
+// counted returns the digest of a form. It includes the time that an absolute time was parsed to, because "08:00"
+// means a different day tomorrow.
 func (r *request) counted(form url.Values, at time.Time) string {
 	text := form.Encode() + "\n" + r.prefs.zone.String()
 	if s := form.Get("at"); s != "" && s[0] != '+' && s[0] != '-' {
@@ -218,7 +219,7 @@ func (r *request) counted(form url.Values, at time.Time) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// count answers a form whose button counts, by an address that says the same if that is not too
+// count answers the button that counts. It redirects to an address with the same fields, unless that address is too
 // long.
 func (r *request) count(path string, ask handler) (answer, error) {
 	form := typed(r.form)
@@ -232,7 +233,7 @@ func (r *request) count(path string, ask handler) (answer, error) {
 	return ask(r)
 }
 
-// recounted marks the page that shows a form again.
+// recounted marks a page that shows a form again because it has changed.
 func recounted(a answer, err error) (answer, error) {
 	switch d := a.data.(type) {
 	case bulkData:

@@ -17,11 +17,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// deadData are the queues with dead letters or parked messages.
+// deadData lists the queues with dead letters or parked messages.
 type deadData struct {
 	Queues []status.Lying
 	Parked status.Lying
-	Blind  string // why there is nothing
+	Blind  string // why there is nothing to show
 }
 
 func (p *Pages) dead(r *request) (answer, error) {
@@ -38,7 +38,7 @@ func (p *Pages) dead(r *request) (answer, error) {
 	return answer{name: "dead", title: "Dead letters and parked messages", data: d}, nil
 }
 
-// deadQueueData are the messages at the head of a queue.
+// deadQueueData has the messages at the head of a queue.
 type deadQueueData struct {
 	inspect.Peeked
 
@@ -78,15 +78,15 @@ func (p *Pages) deadQueue(r *request) (answer, error) {
 	return answer{name: "dead-queue", title: "Queue " + shown.Line(shown.Shorten(d.Queue, 40)), data: d}, nil
 }
 
-// requeueData is the form, with what it would do.
+// requeueData is the data of the form, with the outcome of the dry run.
 type requeueData struct {
 	Fields  url.Values
 	Queue   string
-	Discard bool                   // instead
+	Discard bool                   // discard the messages instead
 	Report  *inspect.RequeueReport // nil before the dry run
 	Chosen  int
-	Counted string // a digest of what was tried
-	Again   bool   // something else had been tried
+	Counted string // a digest of the form of the dry run
+	Again   bool   // the form has changed since the dry run
 	Results []requeueLine
 	Notes   []string
 	Problem string
@@ -98,7 +98,7 @@ type requeueLine struct {
 	Stays bool
 }
 
-// maxRequeue bounds one run.
+// maxRequeue is the maximum number of messages in one run.
 const maxRequeue = 1_000_000
 
 // requeueFields are the fields of the form of a requeue or discard.
@@ -130,10 +130,10 @@ func readRequeue(r *request) (service.Requeue, error) {
 	return q, in.err
 }
 
-// discards reports whether a page is about discards: their form is that of a requeue.
+// discards reports whether a page discards messages. Its form is that of a requeue.
 func discards(r *request) bool { return strings.HasSuffix(r.URL.Path, "/discard") }
 
-// askRequeue is the form, and with "dry" the outcome for each message.
+// askRequeue shows the form and, with the field "dry", the outcomes of a dry run.
 func (p *Pages) askRequeue(r *request) (answer, error) {
 	form := typed(r.form)
 	d := requeueData{Fields: form, Queue: r.form.Get("queue"), Discard: discards(r), Counted: r.counted(form, time.Time{})}
@@ -166,7 +166,7 @@ func (p *Pages) askRequeue(r *request) (answer, error) {
 	return a, nil
 }
 
-// doRequeue sends what a dry run has chosen, and no more. It tries anything else dry again.
+// doRequeue sends the messages that a dry run chose. If the form differs from that dry run, it runs a new one.
 func (p *Pages) doRequeue(r *request) (answer, error) {
 	if r.form.Get("do") == "count" {
 		return r.count(strings.TrimPrefix(r.URL.Path, "/"), p.askRequeue)
@@ -184,7 +184,7 @@ func (p *Pages) doRequeue(r *request) (answer, error) {
 	return answer{to: link("job", "id", j.ID)}, err
 }
 
-// outcomes in words, like those of the command.
+// outcomes describes the outcomes in words, similar to those of the command.
 var outcomes = []struct {
 	is   inspect.RequeueOutcome
 	text string
@@ -216,7 +216,7 @@ func requeueLines(rep inspect.RequeueReport) []requeueLine {
 	return list
 }
 
-// deadErrorsData are the messages of a whole queue by their errors.
+// deadErrorsData groups the messages of a whole queue by their errors.
 type deadErrorsData struct {
 	inspect.ErrorGroups
 
@@ -232,10 +232,10 @@ type groupOrder struct {
 type errorRow struct {
 	inspect.ErrorGroup
 
-	Requeue, Discard string // the forms that have this group chosen
+	Requeue, Discard string // the forms with this group selected
 }
 
-// groupOrders are in the order of their links.
+// groupOrders lists the sort orders in the order of their links.
 var groupOrders = []struct {
 	is    inspect.GroupOrder
 	label string
@@ -268,7 +268,7 @@ func (p *Pages) deadErrors(r *request) (answer, error) {
 	return answer{name: "dead-errors", title: "Errors in " + shown.Line(shown.Shorten(queue, 40)), data: d}, nil
 }
 
-// traceData is what has become of an id; the zero value asks for one.
+// traceData is the result of a search for an id. The zero value shows an empty search form.
 type traceData struct {
 	trace.Trace
 
@@ -277,7 +277,7 @@ type traceData struct {
 
 func (p *Pages) trace(r *request) (answer, error) {
 	a := answer{name: "trace", title: "Find a message or task"}
-	id := strings.TrimRight(r.form.Get("id"), " \t\r\n") // as it is pasted
+	id := strings.TrimRight(r.form.Get("id"), " \t\r\n") // without the spaces that come with pasting
 	if id == "" {
 		a.data = traceData{}
 		return a, nil
@@ -294,7 +294,7 @@ func (p *Pages) trace(r *request) (answer, error) {
 	return a, nil
 }
 
-// sentence returns s with a capital letter and a full stop.
+// sentence returns s with an initial capital letter and a full stop.
 func sentence(s string) string {
 	first, n := utf8.DecodeRuneInString(s)
 	if n == 0 {

@@ -1,36 +1,36 @@
-// Package page is the console as people see it: what waits, what is wrong, and the forms
-// that change it. Every page is one level below where the console is mounted, so that
-// relative links hold under any prefix, and works without JavaScript. The package knows
-// what a reader sees, and reads no database and no broker.
+// Package page implements the console's pages: what is waiting, what is wrong, and the forms to change it. Every page
+// is one level below the path at which the console is mounted, so that relative links work under any prefix. All
+// pages work without JavaScript. The package only presents data, and does not access a database or a broker.
 //
-// The handler in front of it puts a service.Caller into the request's context, and compares
-// the form token of every POST with the caller's.
+// The handler in front of this package puts a service.Caller into the request's context, and compares the form token
+// of every POST request with the caller's.
 //
-//   - page.go: which pages there are; request.go: requests, answers, and forms; service.go: what they need
-//     of the service
-//   - render.go: templates, assets, and how values are shown
-//   - problem.go: what an error means to a reader; login.go: the login and preferences
-//   - now.go: the first page, made of verdict.go, histogram.go, ended.go and the clock of
-//     layouts.go, which are pure; live.go: its events
-//   - tasks.go, task.go: lists and their filters, one task, a new one
-//   - bulk.go: how tasks can be changed, and many at once, as they were counted and confirmed
-//   - recurring.go, held.go, dead.go, layouts.go, audit.go: the other pages; dead.go also finds
-//     messages, and audit.go has the jobs
+//   - page.go routes requests to pages. request.go has requests, responses and forms. service.go
+//     declares the methods of the service that the pages need.
+//   - render.go has templates, assets, and the formatting of values.
+//   - problem.go explains errors to users. login.go has the login and the preferences.
+//   - now.go is the first page. It combines verdict.go, histogram.go, ended.go and the clock of
+//     layouts.go, which are pure functions. live.go sends its updates.
+//   - tasks.go and task.go have lists and their filters, single tasks, and the form for a new task.
+//   - bulk.go has the changes of tasks, and changes many tasks together after they were counted and
+//     confirmed.
+//   - recurring.go, held.go, dead.go, layouts.go and audit.go have the other pages. dead.go also finds
+//     messages, and audit.go also has the jobs.
 //
-// What holds for every page:
+// The following applies to every page:
 //
 //   - Templates, one style sheet and one script are embedded, without a build step.
-//   - Ids may have any characters. They are in queries, and in a form's address rather than its
-//     fields, whose newlines would change on their way.
-//   - What changes something asks by GET and acts by POST at the same address, and GET fills the
-//     form from the query. So a form whose session has ended is filled in again after the login,
-//     and a link can carry a form.
-//   - What changes many things carries a digest of what was counted: the fields as they were
-//     typed, their time zone, and the instant that a local time meant. A form that is sent with
-//     anything else is counted again.
-//   - Drawings are SVG without text, stretched to the window. Labels are HTML beside them, which
-//     stays readable on a telephone and at 400 %.
-//   - Live updates are parts of pages as HTML by server-sent events, rendered once for all who
-//     look at the same span or list. The script changes only what differs, so that nobody loses a
-//     focus, a selection or an open detail.
+//   - Ids may contain any character. They are in the query of an address rather than in the path or
+//     in form fields, because browsers change newlines in form fields.
+//   - A page that changes something asks with GET and acts on POST at the same address, and GET fills
+//     in the form from the query. A form whose session has ended can therefore be filled in again
+//     after the login, and a link can fill in a form.
+//   - A page that changes many things has a digest of what was counted: the fields as they were
+//     typed, their time zone, and the time that a local time meant. If a form is submitted with
+//     anything else, the page counts again.
+//   - Drawings are SVG without text and stretch with the window. Their labels are HTML next to them,
+//     which stays readable on a phone and at 400 % zoom.
+//   - Live updates are parts of pages, sent as HTML by server-sent events and rendered once for all
+//     users who view the same span or list. The script changes only what differs, so that no user
+//     loses the focus, a selection or an open detail.
 package page

@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// periods are how far back one can look at the tasks that ended. The first is the default.
+// periods are the selectable periods for ended tasks. The first is the default.
 var periods = []period{
 	{"hour", time.Minute, 60, func(h service.History) []schedule.Ends { return h.Hour }},
 	{"day", 10 * time.Minute, 144, func(h service.History) []schedule.Ends { return h.Day }},
@@ -23,11 +23,11 @@ var periods = []period{
 type period struct {
 	Name  string
 	Width time.Duration
-	n     int // spans
+	n     int // the number of spans
 	of    func(service.History) []schedule.Ends
 }
 
-// periodOf returns the period that the address names.
+// periodOf returns the period that the request names, or the default.
 func periodOf(r *request) period {
 	for _, p := range periods {
 		if p.Name == r.get("over") {
@@ -37,19 +37,19 @@ func periodOf(r *request) period {
 	return periods[0]
 }
 
-// endedChart is how the tasks of a period ended: a bar for each span, and their lateness as
-// two lines. The drawings are Slots by 100.
+// endedChart shows how the tasks of a period ended, with a bar for each span, and their lateness as two lines. The
+// drawings are Slots wide and 100 high.
 type endedChart struct {
 	Period  period
 	Choices []choice
 	Slots   int
-	Rows    []endedRow // the spans in which tasks ended, the oldest first
-	Top     string     // of the bars, tasks a minute
-	Ago     [2]string  // the axis's first and middle label
+	Rows    []endedRow // the spans in which tasks ended, oldest first
+	Top     string     // the top of the bars' axis, in tasks per minute
+	Ago     [2]string  // the first and the middle label of the time axis
 
-	P50, P99         string // paths
-	Late, HalfLate   string // the top of the axis of lateness, and half of it
-	LastP50, LastP99 string // of the newest span with done tasks; empty without one
+	P50, P99         string // SVG paths
+	Late, HalfLate   string // the top and the middle of the lateness axis
+	LastP50, LastP99 string // of the newest span with done tasks; empty if there is none
 
 	LastMinute  int64 // tasks done in the last full minute
 	Done        int64
@@ -58,13 +58,13 @@ type endedChart struct {
 	FailedInAll int64
 }
 
-// choice is one of several views of a page.
+// choice is a link to one of several views of a page.
 type choice struct {
 	Name, Href string
 	Current    bool
 }
 
-// endedRow is a span with its bar: what was done, and on top of it what failed.
+// endedRow is a span with its bar, which stacks the failed tasks on top of the done tasks.
 type endedRow struct {
 	From                  stamp
 	Done, Failed, Retries int64
@@ -74,7 +74,7 @@ type endedRow struct {
 	FailedY, FailedH      float64
 }
 
-// chartEnded draws a period of a history. It is pure.
+// chartEnded draws a period of a history. It is a pure function.
 func chartEnded(r *request, o service.Overview) endedChart {
 	p := periodOf(r)
 	c := endedChart{Period: p, Slots: p.n, Ago: [2]string{topology.FormatDuration(p.Width * time.Duration(p.n)), topology.FormatDuration(p.Width * time.Duration(p.n) / 2)}}
@@ -102,7 +102,7 @@ func chartEnded(r *request, o service.Overview) endedChart {
 	c.drawBars(r, list, first)
 	c.drawLateness(list, first)
 	if e := o.Ended; e != nil {
-		c.FailedInAll = max(c.FailedInAll, e.FailedDay) // which is newer
+		c.FailedInAll = max(c.FailedInAll, e.FailedDay) // the overview's count is newer
 	}
 	return c
 }
@@ -120,7 +120,7 @@ func (c *endedChart) drawBars(r *request, list []schedule.Ends, first time.Time)
 			X: int(e.From.Sub(first) / c.Period.Width), DoneH: barHeight(e.Done, most, 1.5), FailedH: barHeight(e.Failed, most, 4),
 		}
 		if row.X < 0 || row.X >= c.Slots {
-			continue // of an old overview
+			continue // a span of an outdated overview
 		}
 		row.DoneY = math.Max(0, 100-row.DoneH)
 		row.FailedY = math.Max(0, row.DoneY-row.FailedH)
@@ -129,7 +129,7 @@ func (c *endedChart) drawBars(r *request, list []schedule.Ends, first time.Time)
 	}
 }
 
-// barHeight returns the height of a bar in percent; what is not 0 can be seen.
+// barHeight returns the height of a bar in percent. A count above zero has at least the visible height least.
 func barHeight(n, most int64, least float64) float64 {
 	if n == 0 {
 		return 0
@@ -137,7 +137,7 @@ func barHeight(n, most int64, least float64) float64 {
 	return math.Max(least, 100*float64(n)/float64(most))
 }
 
-// perMinute returns a rate with as many digits as say something.
+// perMinute formats a rate with no more than its significant digits.
 func perMinute(rate float64) string {
 	if rate < 10 && rate != math.Trunc(rate) {
 		return fmt.Sprintf("%.1f", rate)
@@ -158,7 +158,7 @@ func (c *endedChart) drawLateness(list []schedule.Ends, first time.Time) {
 	c.P50, c.P99 = c.linePath(list, first, top, 0.5), c.linePath(list, first, top, 0.99)
 }
 
-// linePath has a gap where nothing was done in a span.
+// linePath returns the SVG path of a percentile, with gaps for spans in which no task was done.
 func (c *endedChart) linePath(list []schedule.Ends, first time.Time, top time.Duration, share float64) string {
 	var b strings.Builder
 	var drawn time.Time
@@ -177,7 +177,7 @@ func (c *endedChart) linePath(list []schedule.Ends, first time.Time, top time.Du
 	return b.String()
 }
 
-// roundUp returns the next of 1, 2 and 5 times a power of ten.
+// roundUp rounds up to 1, 2 or 5 times a power of ten.
 func roundUp(d time.Duration) time.Duration {
 	unit := math.Pow(10, math.Floor(math.Log10(float64(d))))
 	for _, f := range []float64{1, 2, 5, 10} {
@@ -188,7 +188,7 @@ func roundUp(d time.Duration) time.Duration {
 	return d
 }
 
-// short returns at most three digits of a duration below a minute.
+// short formats a duration with at most three digits if it is below a minute.
 func short(d time.Duration) string {
 	switch {
 	case d >= time.Minute:

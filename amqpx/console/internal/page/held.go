@@ -8,7 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// heldData are the destinations that are held back.
+// heldData lists the destinations that are held back.
 type heldData struct {
 	Destinations []schedule.DestinationState
 	Notice       string
@@ -22,7 +22,7 @@ func (p *Pages) held(r *request) (answer, error) {
 	return answer{name: "held", title: "Paused destinations and ceilings", data: heldData{list, heldNotices[r.form.Get("done")], schedule.MostWaiting}}, err
 }
 
-// heldActData is the question before a change of one.
+// heldActData is the data of the page that asks for confirmation before a destination is changed.
 type heldActData struct {
 	Name, Queue, Exchange string
 	Path, Label, Question string
@@ -31,7 +31,7 @@ type heldActData struct {
 	PerSecond             string
 }
 
-// destination is that of a form.
+// destination returns the destination in a form.
 func (r *request) destination() (topology.Destination, error) {
 	d := topology.Destination{Queue: r.get("queue"), Exchange: r.get("exchange")}
 	if (d.Queue == "") == (d.Exchange == "") {

@@ -12,45 +12,45 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Bins of the histogram, and the narrowest span into which one can zoom.
+// The number of bins of the histogram, and the narrowest span to which a user can zoom in.
 const (
 	bins      = 60
 	narrowest = time.Minute
 )
 
-// histogram is the drawing of pending tasks by due instant. The x of a bar is its number, its
-// height a percentage: of the fullest bar if all are of one width, and otherwise of the
-// decades of its tasks an hour, so that a wide bar is not higher for being wide.
+// histogram is the drawing of pending tasks by due time. The x of a bar is its index, and its height is a percentage.
+// If all bins have the same width, the height is relative to the fullest bar. Otherwise the height is logarithmic in
+// the number of tasks per hour, so that a wide bin does not have a higher bar because of its width.
 type histogram struct {
 	Bars          []bar
 	Ticks         []tick
 	Total         int64
 	Top, Bottom   string    // of the axis
-	Lines         []float64 // the y of its lines
-	Scale         string    // what the axis means
+	Lines         []float64 // the y of the axis's lines
+	Scale         string    // an explanation of the axis
 	Before, After int64
 	BeforeHref    string
 	AfterHref     string
 	From, To      stamp
 	Zoomed        bool
 	Queue         string
-	OutHref       string // the span around, twice as long
+	OutHref       string // zooms out to twice the span
 	TasksHref     string
-	Problem       string // why there is none
+	Problem       string // why there is no histogram
 }
 
-// bar has the tasks of one bin.
+// bar is the bar of one bin.
 type bar struct {
 	X        float64
 	Y, H     float64
 	Count    int64
 	Href     string
 	From, To stamp
-	Width    string // how long the bin is
+	Width    string // the duration of the bin
 	Class    string
 }
 
-// tick is a label below the bars, at a fraction of the whole in percent.
+// tick is a label below the bars. The labels are evenly spaced.
 type tick struct {
 	Text, Until string
 	ISO         string
@@ -76,7 +76,7 @@ func (p *Pages) histogram(r *request, o service.Overview) (histogram, error) {
 	return draw(r, f, h, !from.IsZero() || !to.IsZero()), nil
 }
 
-// draw is pure.
+// draw converts a histogram to its drawing. It is a pure function.
 func draw(r *request, f schedule.Filter, h service.Histogram, zoomed bool) histogram {
 	v := histogram{From: r.stamp(h.From), To: r.stamp(h.To), Before: h.Before, After: h.After, Zoomed: zoomed, Queue: f.Queue}
 	for _, b := range h.Bins {
@@ -117,7 +117,7 @@ func draw(r *request, f schedule.Filter, h service.Histogram, zoomed bool) histo
 	return v
 }
 
-// scale sets the axis, and returns the heights of the bars.
+// scale sets the axis and returns the heights of the bars.
 func (v *histogram) scale(bins []schedule.Bin) []float64 {
 	heights := make([]float64, len(bins))
 	if len(bins) == 0 {
@@ -125,7 +125,7 @@ func (v *histogram) scale(bins []schedule.Bin) []float64 {
 	}
 	width := func(b schedule.Bin) time.Duration { return b.To.Sub(b.From) }
 	var most int64
-	least, high := math.Inf(1), 0.0 // tasks an hour
+	least, high := math.Inf(1), 0.0 // tasks per hour
 	even := true
 	for _, b := range bins {
 		most, even = max(most, b.Count), even && (width(b)-width(bins[0])).Abs() < time.Second
@@ -161,12 +161,12 @@ func (v *histogram) scale(bins []schedule.Bin) []float64 {
 	return heights
 }
 
-// hourly returns how many tasks an hour a bin has.
+// hourly returns the number of tasks per hour in a bin.
 func hourly(b schedule.Bin) float64 {
 	return float64(b.Count) / math.Max(b.To.Sub(b.From).Hours(), 1e-9)
 }
 
-// decade returns a power of ten.
+// decade formats a power of ten.
 func decade(exponent float64) string {
 	if exponent < 0 {
 		return strconv.FormatFloat(math.Pow(10, exponent), 'f', int(-exponent), 64)
@@ -174,7 +174,7 @@ func decade(exponent float64) string {
 	return shown.Number(int64(math.Pow(10, exponent)))
 }
 
-// spanHref leads into a span: to its histogram, or to its tasks if it is short.
+// spanHref links to the details of a span: its histogram, or its tasks if the span is short.
 func spanHref(f schedule.Filter, from, to time.Time) string {
 	if to.Sub(from) >= narrowest {
 		return nowHref(f, from, to)
@@ -187,7 +187,7 @@ func nowHref(f schedule.Filter, from, to time.Time) string {
 	return link("./", "queue", f.Queue, "from", exact(from), "to", exact(to))
 }
 
-// axisText returns the parts of a time that differ within a span, and from now.
+// axisText formats only those parts of a time that differ within the span and from now.
 func axisText(t, now time.Time, span time.Duration) string {
 	const day = 24 * time.Hour
 	away := t.Sub(now).Abs()

@@ -9,11 +9,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// layoutsData are the sets of delay queues.
+// layoutsData lists the layouts of delay queues.
 type layoutsData struct {
 	Layouts []status.Layout
-	Earlier bool   // there is one to retire
-	Blind   string // why there is nothing
+	Earlier bool   // there is a layout to retire
+	Blind   string // why there is nothing to show
 }
 
 func (p *Pages) layouts(r *request) (answer, error) {
@@ -41,20 +41,20 @@ func (p *Pages) doRetire(r *request) (answer, error) {
 	return answer{to: link("job", "id", j.ID)}, err
 }
 
-// clock is what delay queues hold, by their delays: a ring for each unit of time, the shortest
-// outside.
+// clock shows the messages in delay queues by their delays. It has a ring for each unit of time, with the shortest
+// unit outside.
 type clock struct {
 	Rings []ring
 	Total int64
 }
 
-// ring has the queues of one unit, a cell for each number of units.
+// ring has the queues of one unit, with a cell for each number of units.
 type ring struct {
 	Name   string
 	Unit   time.Duration
 	Cells  []cell
 	Total  int64
-	Queues int // that are not empty
+	Queues int // the number of queues that are not empty
 	Most   string
 }
 
@@ -62,18 +62,18 @@ type ring struct {
 type cell struct {
 	Name  string
 	Count int64
-	Heat  int // 0 for empty to 5 for most of all
+	Heat  int // 0 for empty to 5 for the highest count
 	Path  string
 }
 
 const (
 	ringDay   = 24 * time.Hour
 	ringMonth = 32 * ringDay
-	clockSize = 240.0 // of the drawing, both ways
+	clockSize = 240.0 // the width and height of the drawing
 )
 
-// ringUnits are those of the clock layout, the longest first. Queues of other layouts are where
-// their delays belong.
+// ringUnits are the units of the clock layout, longest first. Queues of other layouts are added to the cells that
+// match their delays.
 var ringUnits = []struct {
 	name  string
 	unit  time.Duration
@@ -83,7 +83,7 @@ var ringUnits = []struct {
 	{"minutes", time.Minute, 60}, {"seconds", time.Second, 60}, {"hundredths", 10 * time.Millisecond, 100},
 }
 
-// clockOf counts what waits by delay. It is pure.
+// clockOf counts the waiting messages by delay. It is a pure function.
 func clockOf(layouts []status.Layout) clock {
 	var c clock
 	most := int64(0)
@@ -122,7 +122,7 @@ func clockOf(layouts []status.Layout) clock {
 	return c
 }
 
-// ringOf returns the ring of the largest unit that fits.
+// ringOf returns the ring of the largest unit that is not longer than the delay.
 func ringOf(ttl time.Duration) int {
 	for i, u := range ringUnits {
 		if ttl >= u.unit {
@@ -132,7 +132,7 @@ func ringOf(ttl time.Duration) int {
 	return len(ringUnits) - 1
 }
 
-// heat is logarithmic, so that one message is visible beside a million.
+// heat is logarithmic, so that one message is visible next to a million.
 func heat(n, most int64) int {
 	const steps = 5
 	if n <= 0 {
@@ -144,7 +144,7 @@ func heat(n, most int64) int {
 	return 1 + int(math.Floor((steps-1)*math.Log(float64(n))/math.Log(float64(most))+1e-9))
 }
 
-// sector returns the outline of a cell, clockwise from the top.
+// sector returns the outline of a cell. The cells are in clockwise order from the top.
 func sector(ring, k, of int) string {
 	const (
 		hole, width, gap = 32.0, 13.0, 1.5

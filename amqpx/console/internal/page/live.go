@@ -16,7 +16,7 @@ import (
 // feed sends events until ctx ends or send fails.
 type feed func(ctx context.Context, q *request, send func([]byte) error) error
 
-// stream sends a page's parts by server-sent events, each time there is something new.
+// stream sends parts of a page as server-sent events whenever they change.
 func (p *Pages) stream(from feed) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q, err := p.request(w, r)
@@ -32,24 +32,24 @@ func (p *Pages) stream(from feed) http.HandlerFunc {
 			return
 		}
 		if err := from(r.Context(), q, send); err != nil && r.Context().Err() == nil {
-			_ = send(eventOf("problem", []byte(describe(err).Heading))) // whoever reads sees it
+			_ = send(eventOf("problem", []byte(describe(err).Heading))) // the user sees that the stream has failed
 		}
 	}
 }
 
-// beginStream begins an answer of events, and returns what sends one.
+// beginStream starts a response of events and returns a function that sends an event.
 func beginStream(w http.ResponseWriter) (send func([]byte) error, err error) {
 	c := http.NewResponseController(w)
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no") // a proxy that gathers would hold events back
-	// The server's deadlines are those of an answer that ends.
+	h.Set("X-Accel-Buffering", "no") // otherwise a buffering proxy would delay events
+	// The server's deadlines are for responses that end.
 	if err := errors.Join(supported(c.SetReadDeadline(time.Time{})), c.Flush()); err != nil {
 		return nil, err
 	}
 	return func(event []byte) error {
-		// A browser that went away without a word must not hold this for ever.
+		// A browser that disappeared without closing the connection must not block this goroutine forever.
 		const patience = 20 * time.Second
 		if err := supported(c.SetWriteDeadline(time.Now().Add(patience))); err != nil {
 			return err
@@ -61,7 +61,7 @@ func beginStream(w http.ResponseWriter) (send func([]byte) error, err error) {
 	}, nil
 }
 
-// feedNow sends the parts of the first page. All readers of the same span share one rendering.
+// feedNow sends the parts of the first page. All users of the same span share one rendering.
 func (p *Pages) feedNow(ctx context.Context, q *request, send func([]byte) error) error {
 	return p.svc.Watch(ctx, q.who.Identity, func(o service.Overview) error {
 		event, err := p.liveEvent(q, o)
@@ -73,14 +73,13 @@ func (p *Pages) feedNow(ctx context.Context, q *request, send func([]byte) error
 }
 
 const (
-	// pace is the pause before a list of tasks is read again while somebody looks at it; it is
-	// at least relax times as long as reading took.
+	// pace is the minimum pause before a list of tasks is read again while a user is viewing it. The pause is also at
+	// least relax times the duration of the last reading.
 	pace  = 4 * time.Second
 	relax = 20
 )
 
-// feedTasks sends a list of tasks and their number. All readers of the same list share one
-// reading and one rendering.
+// feedTasks sends a list of tasks and their number. All users of the same list share one query and one rendering.
 func (p *Pages) feedTasks(ctx context.Context, q *request, send func([]byte) error) error {
 	var last []byte
 	for {
@@ -89,7 +88,7 @@ func (p *Pages) feedTasks(ctx context.Context, q *request, send func([]byte) err
 			return err
 		}
 		if bytes.Equal(event, last) {
-			event = eventOf("same", []byte("1")) // so both sides see that the other is there
+			event = eventOf("same", []byte("1")) // so that both sides notice a broken connection
 		} else {
 			last = event
 		}
@@ -104,7 +103,7 @@ func (p *Pages) feedTasks(ctx context.Context, q *request, send func([]byte) err
 	}
 }
 
-// tasksEvent returns the newest rendering of a list, and for how long it is good.
+// tasksEvent returns the latest rendering of a list, and how long it stays valid.
 func (p *Pages) tasksEvent(q *request) (event []byte, pause time.Duration, err error) {
 	key := []string{"tasks", q.prefs.Zone, string(q.who.Role), q.form.Get("after")}
 	for _, name := range filterFields {
@@ -135,7 +134,7 @@ func (p *Pages) tasksEvent(q *request) (event []byte, pause time.Duration, err e
 	return e.event, max(pace, relax*e.took), nil
 }
 
-// supported ignores that a server of tests has no deadlines.
+// supported ignores the error of a test server that does not support deadlines.
 func supported(err error) error {
 	if errors.Is(err, http.ErrNotSupported) {
 		return nil
@@ -143,17 +142,17 @@ func supported(err error) error {
 	return err
 }
 
-// maxKept is the most renderings that are kept.
+// maxKept is the maximum number of cached renderings.
 const maxKept = 200
 
-// liveCache has the newest rendering of each span or list, for each time zone and role.
+// liveCache has the latest rendering of each span or list, for each time zone and role.
 type liveCache struct {
 	mu   sync.Mutex
 	kept map[string]*liveEntry
 }
 
 type liveEntry struct {
-	turn  chan struct{} // held by whoever reads and changes the rest
+	turn  chan struct{} // a lock for the other fields
 	at    time.Time
 	took  time.Duration
 	event []byte
@@ -194,7 +193,7 @@ func (p *Pages) liveEvent(q *request, o service.Overview) ([]byte, error) {
 	return e.event, nil
 }
 
-// eventOf returns an event; each line of data is a line of it.
+// eventOf encodes an event. Each line of the data becomes a data line of the event.
 func eventOf(name string, data []byte) []byte {
 	var b bytes.Buffer
 	_, _ = fmt.Fprintf(&b, "event: %s\n", name)

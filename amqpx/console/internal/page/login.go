@@ -7,22 +7,22 @@ import (
 	"strings"
 )
 
-// loginData is the login form.
+// loginData is the data of the login form.
 type loginData struct {
 	Problem string
-	Next    string // where to go then
-	// Ended: a form was sent whose session had ended. Lost are its fields if they
-	// do not fit into Next.
+	Next    string // the address to go to after the login
+	// Ended reports that a form was submitted whose session had ended. Lost has the fields of the form if they do not
+	// fit into Next.
 	Ended bool
 	Lost  []condition
 }
 
-// maxNext bounds the address to come back to.
+// maxNext limits the length of the address to return to.
 const maxNext = 4096
 
-// Login answers a request that needs a login with the form, which is sent by POST to login with
-// the fields name, password, next (where to go then; see Local) and the form token. A form whose
-// session has ended is filled in again after the login. Problem says why a login was refused.
+// Login answers a request that needs a login with the login form. The form is submitted by POST to login with the
+// fields name, password, next (the address to go to after the login; see Local) and the form token. A form whose
+// session has ended is filled in again after the login. The problem is the reason why a login was refused.
 func (p *Pages) Login(w http.ResponseWriter, r *http.Request, status int, problem string) {
 	q, err := p.request(w, r)
 	d := loginData{Problem: problem}
@@ -41,7 +41,7 @@ func (p *Pages) Login(w http.ResponseWriter, r *http.Request, status int, proble
 	p.write(w, q, answer{name: "login", title: "Log in", status: status, data: d})
 }
 
-// formAgain returns the address of a form with its fields filled in.
+// formAgain returns the address of a form with its fields filled in, or the fields if the address would be too long.
 func formAgain(path string, form url.Values) (next string, lost []condition) {
 	v := url.Values{}
 	for name, values := range form {
@@ -59,7 +59,7 @@ func formAgain(path string, form url.Values) (next string, lost []condition) {
 	return path, lost
 }
 
-// setPreferences is the form for readers without JavaScript.
+// setPreferences saves the preferences of users without JavaScript.
 func (p *Pages) setPreferences(r *request) (answer, error) {
 	to := answer{to: Local(r.form.Get("back"))}
 	if r.form.Has("theme") {
@@ -84,7 +84,7 @@ func cookie(name, value string) *http.Cookie {
 	return c
 }
 
-// Local returns address for a redirect if it is one of the console, otherwise "./".
+// Local returns address for a redirect if it is an address of the console, and otherwise "./".
 func Local(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || u.Opaque != "" ||

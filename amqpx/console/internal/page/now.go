@@ -8,7 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 )
 
-// nowData is the front page.
+// nowData is the data of the first page.
 type nowData struct {
 	service.Overview
 
@@ -20,17 +20,17 @@ type nowData struct {
 	Dead      []deadLine
 	Relays    []relay
 	Unhandled int64
-	Age       time.Duration // of what is shown
+	Age       time.Duration // the age of the overview
 }
 
-// relay is one that runs on the database, or has died there.
+// relay is a relay that runs on the database, or that died there.
 type relay struct {
 	schedule.Relay
 
 	Runs bool
 }
 
-// horizonCell is how many tasks are due within a time, with where they are.
+// horizonCell is the number of tasks that are due within a time span, with a link to them.
 type horizonCell struct {
 	service.HorizonCount
 
@@ -64,16 +64,16 @@ func (p *Pages) nowData(r *request, o service.Overview) (nowData, error) {
 	return d, nil
 }
 
-// deadLine is messages that died, or were parked, in one queue for one reason.
+// deadLine counts the messages in one queue that were dead-lettered or parked for one reason.
 type deadLine struct {
 	Queue    string
 	Messages int64
-	Reason   string // empty: unknown
-	Error    string // of the newest of them
+	Reason   string // empty if unknown
+	Error    string // of the newest message
 }
 
-// deadLines returns what lies in the dead-letter queues and the parked queue, as far as
-// somebody has looked.
+// deadLines returns the messages in the dead-letter queues and the parked queue. Messages that the overview has not
+// peeked at have no reason.
 func deadLines(o service.Overview) []deadLine {
 	var list []deadLine
 	add := func(l status.Lying) {
@@ -93,7 +93,7 @@ func deadLines(o service.Overview) []deadLine {
 	return list
 }
 
-// horizonLabels of the names that a service gives.
+// horizonLabels are the labels for the names that the service uses.
 var horizonLabels = map[string]string{
 	"overdue": "Overdue", "1m": "Next minute", "1h": "Next hour", "1d": "Next day", "7d": "Next 7 days", "30d": "Next 30 days", "later": "Later",
 }

@@ -10,22 +10,21 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
 )
 
-// Options tune the pages. The zero value is ready to use.
+// Options configure the pages. The zero value is ready to use.
 type Options struct {
-	// Title is at the top of every page, to tell two consoles apart; default "rabbitdelay".
+	// Title is at the top of every page, to tell two consoles apart. The default is "rabbitdelay".
 	Title string
-	// Color is that of a line above all pages, such as #c62828; empty for none.
+	// Color is the color of a line at the top of all pages, for example #c62828. By default, there is no line.
 	Color string
-	// TraceURL is a link to a task's trace, in which {id} stands for the trace id;
-	// empty for no link.
+	// TraceURL is a link to a task's trace, in which {id} stands for the trace ID. By default, there is no link.
 	TraceURL string
-	// Logger gets the errors of databases and brokers; nil is silent.
+	// Logger receives the errors of databases and brokers. By default, nothing is logged.
 	Logger *zap.Logger
-	// Now is the clock; default time.Now.
+	// Now is the clock. The default is time.Now.
 	Now func() time.Time
 }
 
-// Pages is the handler of all pages. What it serves below assets/ needs no login.
+// Pages is the handler of all pages. The files below assets/ need no login.
 type Pages struct {
 	svc  Service
 	o    Options
@@ -33,7 +32,7 @@ type Pages struct {
 	live liveCache
 }
 
-// New makes the pages of a service.
+// New returns the pages of a service.
 func New(svc Service, o Options) *Pages {
 	o.Title = cmp.Or(o.Title, "rabbitdelay")
 	if o.Logger == nil {
@@ -57,8 +56,8 @@ func New(svc Service, o Options) *Pages {
 		p.mux.HandleFunc("GET /"+path, p.serve(h))
 	}
 	p.mux.HandleFunc("POST /preferences", p.serve(p.setPreferences))
-	// A change asks by GET, with the values of a form in the URL, and is made by POST. So
-	// the form of a session that has ended can be shown again.
+	// A change asks with GET, with the values of the form in the URL, and acts on POST. The form of a session that
+	// has ended can therefore be shown again.
 	change := func(path string, ask, do handler) {
 		p.mux.HandleFunc("GET /"+path, p.serve(operator(ask)))
 		p.mux.HandleFunc("POST /"+path, p.serve(operator(do)))
@@ -88,11 +87,10 @@ func New(svc Service, o Options) *Pages {
 	return p
 }
 
-// ServeHTTP answers with a page; a task's id may have any characters, so that none
-// stands in a path.
+// ServeHTTP answers with a page. Task ids are never part of a path, because they may contain any character.
 func (p *Pages) ServeHTTP(w http.ResponseWriter, r *http.Request) { p.mux.ServeHTTP(w, r) }
 
-// serve makes a page of what a handler answers.
+// serve converts a handler's answer to a response.
 func (p *Pages) serve(h handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q, err := p.request(w, r)
@@ -110,8 +108,7 @@ func (p *Pages) serve(h handler) http.HandlerFunc {
 	}
 }
 
-// write sends an answer. A redirect is relative to the browser's address, which
-// knows the prefix.
+// write sends a response. Redirects are relative to the browser's address, which includes the prefix.
 func (p *Pages) write(w http.ResponseWriter, r *request, a answer) {
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
@@ -136,9 +133,9 @@ func (p *Pages) write(w http.ResponseWriter, r *request, a answer) {
 	_, _ = w.Write(body) //nolint:gosec // html/template has escaped it; the reader may have gone
 }
 
-// Problem answers a request that is refused before it comes to a page, with the reason and, for
-// those who may look, the navigation.
+// Problem answers a request that is refused before it reaches a page, with the reason and, for users who may see it,
+// the navigation.
 func (p *Pages) Problem(w http.ResponseWriter, r *http.Request, status int, why string) {
-	q, _ := p.request(w, r) // only the form can be wrong, and nobody needs it
+	q, _ := p.request(w, r) // only the form can be invalid, and it is not needed
 	p.write(w, q, answer{name: "problem", title: http.StatusText(status), status: status, data: problemData{status, http.StatusText(status), why, "Nothing was changed."}})
 }

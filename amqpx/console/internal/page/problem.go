@@ -12,15 +12,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 )
 
-// problemData is the reason why there is no page.
+// problemData is the data of the page that explains an error.
 type problemData struct {
 	Status  int
 	Heading string
-	Detail  string // the error itself
+	Detail  string // the text of the error
 	Advice  string
 }
 
-// kinds of problems; errors.Is finds the first.
+// kinds lists the kinds of problems. The first kind that matches the error applies.
 var kinds = []struct {
 	is      error
 	status  int
@@ -49,7 +49,7 @@ var kinds = []struct {
 	{inspect.ErrPeek, http.StatusConflict, "The queue was not read", "Nothing was taken from it."},
 }
 
-// describe returns what an error means to the reader.
+// describe explains an error to the user.
 func describe(err error) problemData {
 	if fe, ok := errors.AsType[*service.FieldError](err); ok {
 		return problemData{http.StatusBadRequest, "This was not understood", fe.Error(), "Go back and correct it. Nothing was changed."}
@@ -65,16 +65,16 @@ func describe(err error) problemData {
 	return problemData{http.StatusServiceUnavailable, "Something went wrong", err.Error(), "The audit says whether anything was changed."}
 }
 
-// maxDetail bounds the text of an error, which may contain the request.
+// maxDetail limits the text of an error, which may contain the request.
 const maxDetail = 2000
 
-// problem is the page for an error. It keeps the navigation.
+// problem returns the page for an error. The page keeps the navigation.
 func (p *Pages) problem(r *request, err error) answer {
 	d := describe(err)
 	if d.Status >= http.StatusInternalServerError {
 		p.o.Logger.Warn("page", zap.String("path", r.URL.Path), zap.Error(err))
 	}
-	if d.Detail = service.Told(r.who.Identity, err); d.Detail == d.Heading { // it would say the same twice
+	if d.Detail = service.Told(r.who.Identity, err); d.Detail == d.Heading { // do not show the same text twice
 		d.Detail = ""
 	}
 	d.Detail = shown.Shorten(d.Detail, maxDetail)

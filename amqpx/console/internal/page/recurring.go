@@ -14,22 +14,22 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 )
 
-// recurringData are all recurring tasks.
+// recurringData lists all recurring tasks.
 type recurringData struct {
 	Tasks  []recurringRow
-	Sorts  []choice // the orders there are
+	Sorts  []choice // the available sort orders
 	Notice string
 }
 
-// recurringRow is one of them with its next occurrences.
+// recurringRow is one recurring task with its next occurrences.
 type recurringRow struct {
 	Recurring schedule.Recurring
 	State     schedule.RecurringState
 	Next      []schedule.Occurrence
-	Last      *schedule.Task // the last occurrence that came to an end, if there is one
+	Last      *schedule.Task // the last occurrence that has ended, if there is one
 }
 
-// Late returns how late the last run was, if it was done.
+// Late returns how late the last run was. It is empty if the last occurrence was not done.
 func (r recurringRow) Late() string {
 	if r.Last == nil || r.Last.Status != schedule.StatusDone {
 		return ""
@@ -37,7 +37,7 @@ func (r recurringRow) Late() string {
 	return short(max(0, r.Last.FinishedAt.Sub(r.Last.DeliverAt))) + " late"
 }
 
-// recurringSorts are the orders of the list; the first is the default.
+// recurringSorts lists the sort orders of the list. The first is the default.
 var recurringSorts = []struct {
 	name, label string
 	compare     func(a, b recurringRow) int
@@ -47,7 +47,7 @@ var recurringSorts = []struct {
 	{"last", "last run", func(a, b recurringRow) int { return compareInstants(b.ended(), a.ended()) }},
 }
 
-// compareInstants orders those that are zero behind the others.
+// compareInstants orders times chronologically, with zero times last.
 func compareInstants(a, b time.Time) int {
 	if a.IsZero() != b.IsZero() {
 		return map[bool]int{true: 1, false: -1}[a.IsZero()]
@@ -69,7 +69,7 @@ func (r recurringRow) ended() time.Time {
 	return r.Last.FinishedAt
 }
 
-// ahead is the number of next occurrences on the page of one.
+// ahead is the number of upcoming occurrences on the page of a recurring task.
 const ahead = 10
 
 func (p *Pages) recurring(r *request) (answer, error) {
@@ -113,7 +113,7 @@ func (r *recurringRow) ranLast(runs map[string]schedule.Task) {
 	}
 }
 
-// recurringTaskData is one with who changed it.
+// recurringTaskData is a recurring task with its audit.
 type recurringTaskData struct {
 	recurringRow
 
@@ -121,7 +121,7 @@ type recurringTaskData struct {
 	Notice string
 }
 
-// recurringActs are the changes of a recurring task.
+// recurringActs lists the changes of a recurring task.
 var recurringActs = map[string]struct{ label, past, question string }{
 	"pause":  {"Pause", "The recurring task was paused.", "Pause this recurring task? It does not occur again until it is resumed."},
 	"resume": {"Resume", "The recurring task was resumed.", "Resume this recurring task?"},
@@ -149,7 +149,7 @@ func (p *Pages) recurringTask(r *request) (answer, error) {
 	}
 	const entries = 20
 	if d.Audit, err = p.svc.Audit(r.Context(), r.who.Identity, name, "", entries); err != nil {
-		d.Audit = nil // the task itself is worth showing
+		d.Audit = nil // show the task even without its audit
 	}
 	return answer{name: "recurring-task", title: "Recurring task " + shown.Line(shown.Shorten(name, 40)), data: d}, nil
 }
@@ -189,7 +189,7 @@ func (p *Pages) doRecurringAct(name string) handler {
 	}
 }
 
-// askRecurring is the form for one, new or existing.
+// askRecurring shows the form for a new or an existing recurring task.
 func (p *Pages) askRecurring(r *request) (answer, error) {
 	d := formData{Fields: url.Values{}, BackHref: "recurring"}
 	if name := r.form.Get("edit"); name != "" {

@@ -32,9 +32,9 @@ var templateFiles embed.FS
 //go:embed assets
 var assetFiles embed.FS
 
-// view is the data of every template: its own, and what is around it.
+// view is the data of every template: the page's own data, and what the layout needs.
 type view struct {
-	Page  string // the template's name
+	Page  string // the name of the template
 	Title string
 	Data  any
 
@@ -44,11 +44,11 @@ type view struct {
 	Operator  bool
 	TokenName string
 	Prefs     preferences
-	Zone      string // of the times on the page
-	Here      string // the page's own address, to come back to
+	Zone      string // the time zone of the times on the page
+	Here      string // the address of the page, for returning to it
 	Nav       []navItem
 	At        stamp
-	Asset     string // the assets' version
+	Asset     string // the version of the assets
 	TraceURL  string
 
 	r *request
@@ -59,7 +59,7 @@ type navItem struct {
 	Current    bool
 }
 
-// sections are the pages in the navigation, with the pages below each.
+// sections lists the navigation entries, with the pages that belong to each of them.
 var sections = []struct {
 	name, href string
 	pages      []string
@@ -87,7 +87,7 @@ func (p *Pages) view(r *request, a answer) view {
 	return v
 }
 
-// here returns the address to which a form without one of its own comes back.
+// here returns the address to which a form in the layout returns.
 func here(r *request) string {
 	name := strings.TrimPrefix(r.URL.Path, "/")
 	if r.Method == http.MethodPost || name == "preferences" {
@@ -106,19 +106,19 @@ func (p *Pages) render(r *request, a answer) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// part renders one template of a page alone.
+// part renders a single template of a page.
 func (p *Pages) part(r *request, a answer, name string) ([]byte, error) {
 	var b bytes.Buffer
 	err := templates()[a.name].ExecuteTemplate(&b, name, p.view(r, a))
 	return b.Bytes(), err
 }
 
-// templates are the pages by name; each has the shared layout and parts.
+// templates has the templates of the pages by name. Each includes the shared layout and parts.
 var templates = sync.OnceValue(func() map[string]*template.Template {
 	shared := template.Must(template.New("").Funcs(functions).ParseFS(templateFiles, "templates/layout.html", "templates/parts.html"))
 	names, err := fs.Glob(templateFiles, "templates/*.html")
 	if err != nil {
-		panic(err) // the pattern is right
+		panic(err) // the pattern is valid
 	}
 	pages := map[string]*template.Template{}
 	for _, file := range names {
@@ -130,13 +130,13 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 	return pages
 })
 
-// assetVersion is in the assets' addresses, so that browsers may keep them.
+// assetVersion is part of the assets' addresses, so that browsers can cache the assets.
 var assetVersion = sync.OnceValue(func() string {
 	h := sha256.New()
 	for _, name := range []string{"assets/console.css", "assets/console.js"} {
 		b, err := assetFiles.ReadFile(name)
 		if err != nil {
-			panic(err) // it is embedded
+			panic(err) // the file is embedded
 		}
 		_, _ = h.Write(b)
 	}
@@ -154,10 +154,10 @@ func serveAsset(w http.ResponseWriter, r *http.Request) {
 	http.ServeFileFS(w, r, assetFiles, strings.TrimPrefix(path.Clean(r.URL.Path), "/")) //nolint:gosec // the files are embedded, and there are no others
 }
 
-// Query returns a value of the page's own address.
+// Query returns a parameter of the page's own address.
 func (v view) Query(name string) string { return v.r.URL.Query().Get(name) }
 
-// functions are for the templates.
+// functions are the functions available in templates.
 var functions = template.FuncMap{
 	"count":     func(n any) string { return shown.Number(toInt(n)) },
 	"known":     func(n int64, unknown bool) string { return shown.Known(n, unknown, shown.Number) },
@@ -179,7 +179,7 @@ var functions = template.FuncMap{
 	"traceLink": shown.TraceLink,
 }
 
-// dict passes several values to a template.
+// dict combines several values into a map for a template.
 func dict(pairs ...any) map[string]any {
 	m := make(map[string]any, len(pairs)/2)
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -210,19 +210,19 @@ func formatAny(d any) string {
 	return ""
 }
 
-// Bodies that a page shows, and how much of them.
+// Maximum number of bytes of a body that a page shows.
 const (
 	maxBodyText = 16 << 10
 	maxBodyHex  = 1 << 10
 )
 
-// bodyView is a body as a page shows it.
+// bodyView is a body in the form in which a page shows it.
 type bodyView struct {
 	Size   int
 	Kind   string // JSON, text or binary
 	Text   string
-	Base64 string // of a binary one
-	Cut    int    // how many bytes are not shown
+	Base64 string // of a binary body
+	Cut    int    // the number of bytes that are not shown
 }
 
 func showBody(b []byte) bodyView {
@@ -245,5 +245,5 @@ func showBody(b []byte) bodyView {
 	return v
 }
 
-// unprintable reports whether a text cannot be shown as it is: control characters, changes of direction.
+// unprintable reports whether a character cannot be shown as it is, such as control and text direction characters.
 func unprintable(r rune) bool { return !unicode.IsPrint(r) && !strings.ContainsRune("\n\r\t", r) }

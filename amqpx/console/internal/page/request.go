@@ -19,31 +19,31 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// request is a request with its caller, preferences and form.
+// request is an HTTP request with its caller, preferences and form.
 type request struct {
 	*http.Request
 
 	who   service.Caller
-	now   time.Time // in the reader's time zone
+	now   time.Time // in the user's time zone
 	prefs preferences
-	form  url.Values // of the query, and over it of the body of a POST
-	still bool       // the browser says how far away instants are
+	form  url.Values // the query parameters, overridden by the body of a POST
+	still bool       // the browser computes relative times itself
 }
 
 // answer is a page or a redirect.
 type answer struct {
-	name   string // of the template
+	name   string // the name of the template
 	title  string
 	data   any
 	status int    // default 200
-	to     string // redirect there instead
+	to     string // redirect to this address instead
 
 	cookies []*http.Cookie
 }
 
 type handler func(*request) (answer, error)
 
-// operator refuses everybody else before anything is read.
+// operator rejects callers who are not operators before anything is read.
 func operator(h handler) handler {
 	return func(r *request) (answer, error) {
 		if !r.who.Role.May(service.RoleOperator) {
@@ -66,7 +66,7 @@ func takes(h handler, known ...string) handler {
 	}
 }
 
-// maxForm bounds the body of a form; a task's own bound is Config.MaxBody.
+// maxForm limits the body of a form. The limit for a task's body is Config.MaxBody.
 const maxForm = 4 << 20
 
 func (p *Pages) request(w http.ResponseWriter, r *http.Request) (*request, error) {
@@ -75,17 +75,17 @@ func (p *Pages) request(w http.ResponseWriter, r *http.Request) (*request, error
 	if r.Method != http.MethodPost {
 		return q, nil
 	}
-	if r.PostForm == nil { // else the handler before has read it
+	if r.PostForm == nil { // otherwise the outer handler has parsed it
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 		if err := r.ParseForm(); err != nil {
 			return q, &service.FieldError{Field: "form", Reason: "form: " + err.Error()}
 		}
 	}
-	// A time without a zone is one of the zone that the page named.
+	// A time without a zone is in the time zone of the page that had the form.
 	if zone, ok := zoneOf(r.PostForm.Get("zone")); ok {
 		q.prefs.Zone, q.prefs.zone, q.now = zone.String(), zone, q.now.In(zone)
 	}
-	// What must be exact stands in the address: browsers change line breaks in fields.
+	// Values that must stay exact are in the query, because browsers change line breaks in form fields.
 	for name, values := range r.PostForm {
 		q.form[name] = make([]string, len(values))
 		for i, v := range values {
@@ -95,11 +95,10 @@ func (p *Pages) request(w http.ResponseWriter, r *http.Request) (*request, error
 	return q, nil
 }
 
-// errNoPage: nothing is at this address.
+// errNoPage means that there is no page at the address.
 var errNoPage = errors.New("there is no such page")
 
-// link returns a page's address with a query of names and values in turn. Empty values are left
-// out.
+// link returns a page's address with a query of alternating names and values. It omits empty values.
 func link(path string, pairs ...string) string {
 	v := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -127,7 +126,7 @@ func fieldError(field, format string, args ...any) error {
 	return &service.FieldError{Field: field, Reason: field + ": " + fmt.Sprintf(format, args...)}
 }
 
-// fields reads the fields of a form. After its first error, which stays, it reads nothing.
+// fields parses the fields of a form. It keeps the first error and parses nothing after it.
 type fields struct {
 	*request
 
@@ -140,7 +139,7 @@ func (in *fields) failf(name, format string, args ...any) {
 	}
 }
 
-// instant reads a field; zero if it is empty.
+// instant parses a time. An empty field is the zero time.
 func (in *fields) instant(name string) time.Time {
 	s := in.get(name)
 	if s == "" || in.err != nil {
@@ -153,7 +152,7 @@ func (in *fields) instant(name string) time.Time {
 	return t
 }
 
-// required is instant for a field that must not be empty.
+// required parses a time that must not be empty.
 func (in *fields) required(name string) time.Time {
 	t := in.instant(name)
 	if t.IsZero() {
@@ -162,7 +161,7 @@ func (in *fields) required(name string) time.Time {
 	return t
 }
 
-// duration reads a field; 0 if it is empty.
+// duration parses a duration. An empty field is 0.
 func (in *fields) duration(name string) time.Duration {
 	s := in.get(name)
 	if s == "" || in.err != nil {
@@ -175,7 +174,7 @@ func (in *fields) duration(name string) time.Duration {
 	return d
 }
 
-// number reads a field with a whole number, or returns its default.
+// number parses a whole number from 1 to most, or returns the default if the field is empty.
 func (in *fields) number(name string, otherwise, most int) int {
 	s := in.get(name)
 	if s == "" || in.err != nil {
@@ -189,16 +188,16 @@ func (in *fields) number(name string, otherwise, most int) int {
 	return n
 }
 
-// preferences are the choices of a reader. They are in cookies without a path, which a browser
-// keeps for where the console is mounted.
+// preferences are the user's choices. They are stored in cookies without a path, so a browser keeps them for the path
+// at which the console is mounted.
 type preferences struct {
-	Theme string // light, dark, or empty for that of the system
-	Zone  string // an IANA name; empty for that of the browser
-	Keys  string // off, or empty for on: the keys of one letter
+	Theme string // light, dark, or empty for the system's theme
+	Zone  string // an IANA name; empty for the browser's time zone
+	Keys  string // off, or empty for on: the single-letter shortcuts
 	zone  *time.Location
 }
 
-// Cookies of the preferences; console.js writes them too.
+// Cookies of the preferences. console.js writes them too.
 const (
 	themeCookie = "rabbitdelay_theme"
 	zoneCookie  = "rabbitdelay_zone"
@@ -215,7 +214,7 @@ func readPreferences(r *http.Request) preferences {
 	}
 	name := r.URL.Query().Get("zone")
 	if c, err := r.Cookie(zoneCookie); err == nil && name == "" {
-		name, _ = url.QueryUnescape(c.Value) // what cannot be read is no zone
+		name, _ = url.QueryUnescape(c.Value) // a value that cannot be decoded is not a time zone
 	}
 	if zone, ok := zoneOf(name); ok {
 		p.Zone, p.zone = name, zone
@@ -223,18 +222,18 @@ func readPreferences(r *http.Request) preferences {
 	return p
 }
 
-// zoneOf returns the time zone of a name, if there is one.
+// zoneOf returns the time zone of this name, if it exists.
 func zoneOf(name string) (*time.Location, bool) {
 	zone, err := time.LoadLocation(name)
 	return zone, err == nil && name != "" && name != "Local"
 }
 
-// stamp is an instant as a page shows it.
+// stamp is a time in the forms in which a page shows it.
 type stamp struct {
 	Zero  bool
-	ISO   string // exact, in UTC
-	Text  string // in the reader's time zone
-	Until string // from now
+	ISO   string // the exact time, in UTC
+	Text  string // in the user's time zone
+	Until string // relative to now
 	Past  bool
 }
 
@@ -251,7 +250,7 @@ func (r *request) stamp(t time.Time) stamp {
 
 var writtenInstant = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)`)
 
-// instants returns a sentence with its instants in the reader's time zone.
+// instants replaces the times in a sentence with times in the user's time zone.
 func (r *request) instants(s string) string {
 	return writtenInstant.ReplaceAllStringFunc(s, func(iso string) string {
 		t, err := time.Parse(time.RFC3339, iso)

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Service is what the pages need of a service.Core, which documents the methods.
+// Service is the part of service.Core that the pages need. service.Core documents the methods.
 type Service interface {
 	overviews
 	tasks

@@ -26,7 +26,7 @@ type taskData struct {
 	Events  []event
 	Acts    []actLink
 	Notice  string // what was just done
-	Problem string // why it was not done
+	Problem string // why the change was refused
 }
 
 // event is a line of a task's history.
@@ -40,7 +40,7 @@ func (p *Pages) task(r *request) (answer, error) {
 	return p.taskPage(r, r.form.Get("id"), nil)
 }
 
-// taskPage shows a task, and why a change of it was refused.
+// taskPage shows a task and, if refused is not nil, the reason why a change of it was refused.
 func (p *Pages) taskPage(r *request, id string, refused error) (answer, error) {
 	t, err := p.svc.Task(r.Context(), r.who.Identity, id)
 	if err != nil {
@@ -72,7 +72,7 @@ func (p *Pages) taskPage(r *request, id string, refused error) (answer, error) {
 	return a, nil
 }
 
-// uniqueNotices are the outcomes of a task with a unique key, on the page of the one that stands.
+// uniqueNotices describe the outcomes of scheduling a task with a unique key, on the page of the existing task.
 var uniqueNotices = map[schedule.UniqueOutcome]string{
 	schedule.UniqueCreated:    "The task was scheduled.",
 	schedule.UniqueKept:       "This task of the unique key was pending, and was kept as it is.",
@@ -81,10 +81,10 @@ var uniqueNotices = map[schedule.UniqueOutcome]string{
 	schedule.UniqueRefused:    "Nothing was scheduled: this task of the unique key is running, or was done within the cooldown.",
 }
 
-// actLink leads to a change of one task.
+// actLink links to a change of one task.
 type actLink struct{ Name, Label, Path string }
 
-// history returns what is known of a task, in order.
+// history returns the known events of a task in chronological order.
 func history(t service.TaskDetail) []event {
 	x := t.Task
 	var list []event
@@ -117,11 +117,11 @@ func history(t service.TaskDetail) []event {
 	return list
 }
 
-// actData asks whether to change one thing.
+// actData is the data of the page that asks for confirmation before one thing is changed.
 type actData struct {
 	Label, Question, Path string
 	IDField, ID           string
-	At                    string // in the field at; empty without one
+	At                    string // the value of the field at; empty if there is no such field
 	BackHref              string
 	Danger                bool
 	Detail                string
@@ -171,8 +171,8 @@ const (
 	encodingBase64 = "base64"
 )
 
-// writeMessage fills the fields of a form with a task's message. A body with carriage returns is
-// written as base64, because browsers send every line break as CRLF.
+// writeMessage fills in the fields of a form with a task's message. It encodes a body with carriage returns as
+// base64, because browsers submit every line break as CRLF.
 func writeMessage(v url.Values, t schedule.Task) {
 	encoding, body := encodingText, string(t.Body)
 	if !utf8.Valid(t.Body) || strings.ContainsAny(body, "\x00\r") {
@@ -194,7 +194,7 @@ func writeMessage(v url.Values, t schedule.Task) {
 	}
 }
 
-// readMessage reads them back.
+// readMessage parses the fields that writeMessage fills in.
 func readMessage(in *fields) schedule.Task {
 	t := schedule.Task{
 		Queue: in.get("queue"), Exchange: in.get("exchange"), RoutingKey: in.get("routing-key"), ContentType: in.get("content-type"), Type: in.get("type"),
@@ -227,7 +227,7 @@ func readMessage(in *fields) schedule.Task {
 	return t
 }
 
-// lines returns the lines that are not empty.
+// lines returns the lines of s that are not empty, without the spaces around them.
 func lines(s string) []string {
 	var list []string
 	for line := range strings.Lines(s) {
@@ -238,7 +238,7 @@ func lines(s string) []string {
 	return list
 }
 
-// expiry returns a duration for a field; empty for 0.
+// expiry formats a duration for a field. Zero is an empty string.
 func expiry(d time.Duration) string {
 	if d == 0 {
 		return ""
@@ -250,12 +250,12 @@ func expiry(d time.Duration) string {
 type formData struct {
 	Fields   url.Values
 	Problem  string
-	Editing  bool   // an existing recurring task
-	From     string // the task it copies
+	Editing  bool   // the form edits an existing recurring task
+	From     string // the id of the task that is copied
 	BackHref string
 }
 
-// askNew is the form for a task, filled in from the URL or from the task "copy".
+// askNew shows the form for a new task, filled in from the URL or from the task whose id is in "copy".
 func (p *Pages) askNew(r *request) (answer, error) {
 	d := formData{Fields: url.Values{}, BackHref: "tasks"}
 	if id := r.form.Get("copy"); id != "" {

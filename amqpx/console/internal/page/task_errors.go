@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 )
 
-// taskErrorsData are the tasks that a filter selects, by their errors.
+// taskErrorsData groups the tasks that a filter selects by their errors.
 type taskErrorsData struct {
 	schedule.ErrorGroups
 
@@ -20,7 +20,8 @@ type taskErrorsData struct {
 	TasksHref  string // the same tasks as a list
 }
 
-// taskErrorRow is a group with the pages that have its tasks chosen. Without an error nothing chooses them.
+// taskErrorRow is a group with links to pages that have its tasks selected. A group of tasks without an error has no
+// links.
 type taskErrorRow struct {
 	schedule.ErrorGroup
 
@@ -29,7 +30,7 @@ type taskErrorRow struct {
 	Bulk        []bulkLink
 }
 
-// taskErrorOrders are in the order of their links.
+// taskErrorOrders lists the sort orders in the order of their links.
 var taskErrorOrders = []struct {
 	is    schedule.ErrorGroupOrder
 	label string

@@ -12,39 +12,38 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 )
 
-// pageSize is the number of tasks on a page. Counting stops at countLimit, because more would cost
-// the database more than it is worth.
+// pageSize is the number of tasks on a page. Counting stops at countLimit to limit the load on the database.
 const (
 	pageSize   = 50
 	countLimit = 10_000
 )
 
-// tasksData is a page of tasks.
+// tasksData is the data of a page of tasks.
 type tasksData struct {
-	Form       url.Values // what the filter's fields have
+	Form       url.Values // the values of the filter's fields
 	Conditions []condition
 	Statuses   []schedule.Status
 	Tasks      []schedule.Task
 	Count      int64
-	More       bool // than Count
-	First      bool // nothing lies before this page
+	More       bool // there are more than Count
+	First      bool // this is the first page
 	FirstHref  string
 	NextHref   string
 	Bulk       []bulkLink
 	LiveHref   string
-	ErrorsHref string // these tasks by error; empty where tasks have none
+	ErrorsHref string // the same tasks grouped by error; empty if they have no errors
 	Suggest    service.Suggestions
-	Due, Ended column // Ended has no address where no task has an end
-	Problem    string // why the filter was not understood
+	Due, Ended column // Ended has no address if none of the tasks has ended
+	Problem    string // why the filter could not be parsed
 }
 
-// column is the head of a column by which a list can be sorted.
+// column is the header of a column by which a list can be sorted.
 type column struct {
-	Href string // sorts by it, or the other way round
-	Aria string // ascending, descending, or none
+	Href string // sorts by this column, or reverses the order
+	Aria string // the aria-sort value: ascending, descending, or none
 }
 
-// columnOf returns the head of the column that sorts by first, or from the last one on.
+// columnOf returns the header of a column whose ascending order is first and whose descending order is last.
 func columnOf(sorted, first, last schedule.Sort, filter url.Values) column {
 	c := column{Aria: "none"}
 	next := last
@@ -63,8 +62,8 @@ func columnOf(sorted, first, last schedule.Sort, filter url.Values) column {
 	return c
 }
 
-// readSort reads the order of a list. Without one it is that of due instants, and of what has
-// ended the newest first.
+// readSort parses the order of a list. The default order is by due time, or for ended tasks by the time of their end,
+// newest first.
 func readSort(r *request, s schedule.Status) (schedule.Sort, error) {
 	switch x := r.get("sort"); {
 	case x == "" && slices.Contains(finished, s):
@@ -78,7 +77,7 @@ func readSort(r *request, s schedule.Status) (schedule.Sort, error) {
 	}
 }
 
-// bulkLink leads to a change of all tasks that the filter selects.
+// bulkLink links to a change of all tasks that the filter selects.
 type bulkLink struct{ Label, Href, Kind string }
 
 func (p *Pages) tasks(r *request) (answer, error) {
@@ -108,7 +107,7 @@ func (p *Pages) tasks(r *request) (answer, error) {
 	} else {
 		values.Del("sort")
 	}
-	asked := maps.Clone(d.Form) // relative instants go on
+	asked := maps.Clone(d.Form) // with relative times as they were typed
 	maps.DeleteFunc(asked, func(_ string, v []string) bool { return v[0] == "" })
 	d.Due = columnOf(f.Sort, schedule.SortDue, schedule.SortDueLast, asked)
 	if slices.Contains(finished, f.Status) || f.Sort == schedule.SortEnded || f.Sort == schedule.SortEndedLast {
@@ -145,7 +144,7 @@ func (p *Pages) tasks(r *request) (answer, error) {
 	}
 	if !r.still {
 		if d.Suggest, err = p.svc.Suggest(r.Context()); err != nil {
-			d.Suggest.Tags = nil // nobody needs them
+			d.Suggest.Tags = nil // the page works without suggestions
 		}
 	}
 	if after := r.form.Get("after"); after != "" {
@@ -156,20 +155,20 @@ func (p *Pages) tasks(r *request) (answer, error) {
 	return a, nil
 }
 
-// statuses in the order of a task's life.
+// statuses lists the statuses in the order of a task's life cycle.
 var statuses = []schedule.Status{
 	schedule.StatusPending, schedule.StatusRunning, schedule.StatusDone, schedule.StatusCancelled, schedule.StatusExpired, schedule.StatusFailed,
 }
 
-// filterFields are the names of a filter's parts in a URL.
+// filterFields lists the URL parameters of a filter.
 var filterFields = []string{"queue", "exchange", "status", "from", "to", "prefix", "unique-key", "tag", "header", "value", "error", "error-like", "sort", chosenField}
 
-// chosenField has the ids of rows that were selected, one a line, escaped: an id may have any
-// characters.
+// chosenField is the parameter with the ids of the selected rows, one per line. They are escaped, because an id may
+// contain any character.
 const chosenField = "chosen"
 
-// readFilter reads a filter from a URL or a form. Times are as people write them; without a zone
-// they are in the reader's.
+// readFilter parses a filter from a URL or a form. Times may be in any format that people write. A time without a
+// zone is in the user's time zone.
 func readFilter(r *request) (schedule.Filter, error) {
 	in := fields{request: r}
 	var ids []string
@@ -192,7 +191,7 @@ func readFilter(r *request) (schedule.Filter, error) {
 	return f, in.err
 }
 
-// filterValues returns a filter as values of a URL.
+// filterValues returns the URL parameters of a filter.
 func filterValues(f schedule.Filter) url.Values {
 	v := url.Values{}
 	for name, value := range map[string]string{
@@ -207,7 +206,7 @@ func filterValues(f schedule.Filter) url.Values {
 	return v
 }
 
-// escaped writes ids as chosen reads them.
+// escaped encodes ids for chosenField.
 func escaped(ids []string) string {
 	list := make([]string, len(ids))
 	for i, id := range ids {
@@ -216,7 +215,7 @@ func escaped(ids []string) string {
 	return strings.Join(list, "\n")
 }
 
-// exact returns a time for a URL, such as 2026-12-24T08:00:00Z; empty for none.
+// exact formats a time for a URL, such as 2026-12-24T08:00:00Z. The zero time is an empty string.
 func exact(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -224,10 +223,10 @@ func exact(t time.Time) string {
 	return t.UTC().Format(time.RFC3339Nano)
 }
 
-// condition is one part of a filter, in words.
+// condition is one condition of a filter, in words.
 type condition struct{ Name, Value string }
 
-// conditions returns a filter in words; nothing if it selects all.
+// conditions describes a filter in words. The result is empty if the filter selects all tasks.
 func conditions(r *request, f schedule.Filter) []condition {
 	var list []condition
 	add := func(name, value string) {

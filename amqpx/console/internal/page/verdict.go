@@ -13,40 +13,40 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 )
 
-// Levels of a verdict, the worst last.
+// Levels of a verdict, from best to worst.
 const (
 	levelGood = iota
 	levelWarning
 	levelBad
 )
 
-// verdict is a line about whether all is well, with reasons.
+// verdict is a one-line summary of the system's health, with reasons.
 type verdict struct {
 	Level   int
 	Text    string
 	Reasons []reason
 }
 
-// Class returns the level's class in the style sheet.
+// Class returns the level's CSS class.
 func (v verdict) Class() string { return [...]string{"good", "warning", "bad"}[v.Level] }
 
-// reason is one thing that is not well, and where to look.
+// reason is one problem, with a link to its details.
 type reason struct {
 	Level int
 	Text  string
 	Href  string
 }
 
-// Class returns the level's class in the style sheet.
+// Class returns the level's CSS class.
 func (r reason) Class() string { return verdict{Level: r.Level}.Class() }
 
-// Word returns the level for readers who do not see colours.
+// Word returns the level in a word, for users who do not see colors.
 func (r reason) Word() string { return [...]string{"good", "look", "wrong"}[r.Level] }
 
-// stale is the age from which an overview is out of date.
+// stale is the age above which an overview is outdated.
 const stale = time.Minute
 
-// judge weighs an overview. It is pure.
+// judge derives the verdict from an overview. It is a pure function.
 func judge(o service.Overview, now time.Time) verdict {
 	var v verdict
 	add := func(level int, href, format string, args ...any) {
@@ -111,7 +111,7 @@ func judge(o service.Overview, now time.Time) verdict {
 		v.Text = "All is well"
 	case levelWarning:
 		v.Text = shown.Count(len(v.Reasons), "thing needs a look", "things need a look")
-		if hour := together(o.History.Hour); hour.Done > 0 && hour.Lateness(0.99) < late { // almost all of them
+		if hour := together(o.History.Hour); hour.Done > 0 && hour.Lateness(0.99) < late { // at least 99 %
 			v.Text = "Deliveries are on time; " + v.Text
 		}
 	case levelBad:
@@ -124,8 +124,8 @@ func judge(o service.Overview, now time.Time) verdict {
 	return v
 }
 
-// addAway adds what does not answer and what still works, or else what keeps the process from
-// working, which is often the same in other words.
+// addAway adds the components that do not answer, and what still works. If all of them answer, it adds the problem of
+// the process, which would otherwise often repeat the same cause in other words.
 func addAway(o service.Overview, add addReason) {
 	broker, noBroker := o.Away(status.AreaBroker)
 	noBroker = noBroker && !o.Brokerless
@@ -171,7 +171,7 @@ func addPlaces(o service.Overview, add addReason) {
 	}
 }
 
-// listed returns the first few names.
+// listed joins the first few names.
 func listed(names []string) string {
 	const show = 3
 	if len(names) > show {
@@ -180,23 +180,22 @@ func listed(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// What a verdict says of failures and lateness.
+// Thresholds for failures and lateness.
 const (
-	// late is a lateness that a working relay and idle handlers never reach, and
-	// veryLate one at which tasks are called overdue.
+	// late is a lateness that a working relay and idle handlers never reach, and veryLate is the lateness above which
+	// tasks are considered overdue.
 	late     = 10 * time.Second
 	veryLate = 2 * time.Minute
-	// newest are the minutes whose lateness is compared with that of the hour.
+	// newest is the period whose lateness is compared with the rest of the hour.
 	newest = 10 * time.Minute
-	// Of so many tasks that failed in an hour, a tenth of all that came to an end is
-	// more than some bad ones.
+	// manyFailed is the number of failed tasks in an hour from which a failure rate of a tenth is more than a few bad
+	// tasks.
 	manyFailed = 10
 )
 
 type addReason = func(level int, href, format string, args ...any)
 
-// addFailures adds the tasks that have failed, the more urgent the more of them did so
-// in the last hour.
+// addFailures adds the failed tasks. The more of them failed in the last hour, the more urgent the reason is.
 func addFailures(o service.Overview, add addReason) {
 	var all int64
 	if o.Status.Tasks != nil {
@@ -229,7 +228,7 @@ func addFailures(o service.Overview, add addReason) {
 	add(level, href, "%s in the last hour, %s; %s in all", shown.Count(e.Failed, "task failed", "tasks failed"), trend, shown.Number(max(all, e.Failed)))
 }
 
-// addLateness adds how late the tasks of the last hour were, if they were.
+// addLateness adds the lateness of the last hour's tasks if they were late.
 func addLateness(o service.Overview, add addReason) {
 	hour := together(o.History.Hour)
 	switch half, most := hour.Lateness(0.5), hour.Lateness(0.99); {
@@ -245,7 +244,7 @@ func addLateness(o service.Overview, add addReason) {
 	}
 }
 
-// trendOf compares the newest minutes with those before, by the lateness of a share.
+// trendOf compares a percentile of the lateness in the newest minutes with that of the rest of the hour.
 func trendOf(o service.Overview, share float64) (level int, trend string) {
 	from := o.At.Add(-newest)
 	i, _ := slices.BinarySearchFunc(o.History.Hour, from, func(e schedule.Ends, at time.Time) int { return e.From.Compare(at) })

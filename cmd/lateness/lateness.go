@@ -1,4 +1,4 @@
-// Package lateness measures how late messages come, as commands, benchmarks and the fault suite report it.
+// Package lateness measures how late messages arrive, for the reports of commands, benchmarks and the fault suite.
 package lateness
 
 import (
@@ -8,22 +8,22 @@ import (
 	"time"
 )
 
-// Record collects how many milliseconds after their due instants messages came. All values are kept, so the
-// percentiles are exact. It is safe for concurrent use, and its zero value is empty.
+// Record collects the lateness of messages in milliseconds. It keeps all values, so the percentiles are exact. It is
+// safe for concurrent use, and its zero value is ready to use.
 type Record struct {
 	mu     sync.Mutex
 	values []int64
 	early  int
 }
 
-// Percentiles are in milliseconds.
+// Percentiles are percentiles of the lateness in milliseconds.
 type Percentiles struct {
 	P50 int64 `json:"p50"`
 	P99 int64 `json:"p99"`
 	Max int64 `json:"max"`
 }
 
-// Add records a message that came at and was due at due.
+// Add records a message that arrived at the time at and was due at the time due.
 func (r *Record) Add(at, due time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -34,7 +34,7 @@ func (r *Record) Add(at, due time.Time) {
 	}
 }
 
-// Summary returns the percentiles, all 0 without a value, and how many messages were early.
+// Summary returns the percentiles and the number of early messages. Without any message, all of them are 0.
 func (r *Record) Summary() (p Percentiles, early int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -47,10 +47,10 @@ func (r *Record) Summary() (p Percentiles, early int) {
 	}, r.early
 }
 
-// Percentile returns the nearest rank: the smallest value that is not exceeded by at
-// least that share of all. The values are sorted, and there is at least one.
+// Percentile returns the nearest-rank percentile, which is the smallest value such that at least the given share of
+// the values do not exceed it. The values must be sorted, and there must be at least one.
 func Percentile[T any](sorted []T, share float64) T {
-	const rounding = 1e-9 // 0.07 of 100 is 7, and not a little more
+	const rounding = 1e-9 // a share of 0.07 of 100 values is 7 values, despite floating-point errors
 	rank := int(math.Ceil(share*float64(len(sorted)) - rounding))
 	return sorted[max(rank, 1)-1]
 }

@@ -1,5 +1,4 @@
-// Command rabbitdelay-lab shows and measures rabbitdelay on servers that it starts
-// for that, or on those that it is given.
+// Command rabbitdelay-lab demonstrates and measures rabbitdelay, on servers that it starts or on existing servers.
 package main
 
 import (

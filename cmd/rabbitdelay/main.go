@@ -1,5 +1,5 @@
-// Command rabbitdelay plans and applies the topology for delayed messages on
-// RabbitMQ, sends and consumes them, and finds what is wrong with them.
+// Command rabbitdelay plans and applies the topology for delayed messages on RabbitMQ, sends and consumes messages,
+// and finds problems.
 package main
 
 import (

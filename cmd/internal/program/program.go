@@ -1,6 +1,6 @@
-// Package program has what the programs rabbitdelay and rabbitdelay-lab share: the
-// flags of all their commands, the settings that these lead to, and how a run
-// ends. It knows no command, and neither broker nor database.
+// Package program implements what the programs rabbitdelay and rabbitdelay-lab have in common: the flags of all their
+// commands, loading the settings, and exit codes. It does not know any command, and it uses neither a broker nor a
+// database.
 package program
 
 import (
@@ -28,21 +28,21 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
-// Exit codes of every program. Usage errors are errors.
+// Exit codes of every program. A usage error exits with ExitError.
 const (
 	ExitOK        = 0
 	ExitError     = 1
-	ExitInterrupt = 130 // a signal came first
+	ExitInterrupt = 130 // interrupted by a signal
 )
 
-// Program is one run.
+// Program is one run of a program.
 type Program struct {
 	*term.Terminal
 
 	LogLevel string // --log-level
 
 	file  string
-	flags *pflag.FlagSet // of the command
+	flags *pflag.FlagSet // of the command that runs
 }
 
 // New returns a program that reads its settings from flags and prints to t.
@@ -50,8 +50,8 @@ func New(t *term.Terminal) *Program {
 	return &Program{Terminal: t, flags: &pflag.FlagSet{}}
 }
 
-// Main is a process's: it calls run, which the first signal interrupts, and
-// returns the exit code. A second signal ends the process at once.
+// Main runs a process. It calls run with a context that the first signal cancels, and returns the exit code. A second
+// signal terminates the process immediately.
 func Main(run func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -59,8 +59,8 @@ func Main(run func(ctx context.Context, args []string, stdin io.Reader, stdout, 
 	return run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 }
 
-// Run executes a command line and returns the exit code. Output goes to stdout;
-// errors, logs and progress to stderr.
+// Run executes a command line and returns the exit code. Results go to stdout, and errors, logs and progress go to
+// stderr.
 func Run(ctx context.Context, root func(*Program) *cobra.Command, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	t, end := term.New(ctx, stdin, stdout, stderr)
 	defer end()
@@ -88,13 +88,13 @@ func Run(ctx context.Context, root func(*Program) *cobra.Command, args []string,
 		}
 	}
 	if err != nil {
-		t.JSON = t.JSON || slices.Contains(args, "--json") // a wrong flag may stand before it
+		t.JSON = t.JSON || slices.Contains(args, "--json") // the command line may have an invalid flag before --json
 		t.PrintError(err)
 	}
 	return code
 }
 
-// StatusError is an error that ends the program with a code of its own. Err is printed unless it is nil.
+// StatusError is an error with its own exit code. Err is printed unless it is nil.
 type StatusError struct {
 	Code int
 	Err  error
@@ -105,7 +105,7 @@ func (s *StatusError) Error() string { return fmt.Sprintf("exit status %d", s.Co
 // Unwrap returns Err.
 func (s *StatusError) Unwrap() error { return s.Err }
 
-// Exit ends the program with a code; what happened has been printed.
+// Exit returns an error that ends the program with a code and prints nothing. It returns nil for ExitOK.
 func Exit(code int) error {
 	if code == ExitOK {
 		return nil
@@ -113,7 +113,7 @@ func Exit(code int) error {
 	return &StatusError{Code: code}
 }
 
-// Load reads the settings. Flags override everything; defaults are those of this command.
+// Load reads the settings. Flags override all other sources. The defaults are the command's own.
 func (p *Program) Load(defaults map[string]string) (*config.Config, error) {
 	overrides := map[string]config.Override{}
 	p.flags.Visit(func(f *pflag.Flag) {
@@ -135,14 +135,15 @@ func (p *Program) Load(defaults map[string]string) (*config.Config, error) {
 	return config.Load(config.Source{File: file, Overrides: overrides, Defaults: defaults})
 }
 
-// LogBeginning has the logs say when a process began that runs for weeks, unless --log-level was given.
+// LogBeginning raises the log level to info unless --log-level was given. Long-running commands call it, so that
+// their log shows when they started.
 func (p *Program) LogBeginning() {
 	if !p.Given("log-level") {
 		p.LogLevel = "info"
 	}
 }
 
-// Logger writes to standard error.
+// Logger returns a logger that writes to standard error.
 func (p *Program) Logger() *zap.Logger {
 	level, err := zapcore.ParseLevel(p.LogLevel)
 	if err != nil {
@@ -158,7 +159,7 @@ func (p *Program) Logger() *zap.Logger {
 	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(p.Stderr)), level))
 }
 
-// Flags adds the flags of all commands to the root of a program, and their checks.
+// Flags adds the flags of all commands, and their checks, to the root command of a program.
 func (p *Program) Flags(root *cobra.Command) {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error { return p.check(c) }
@@ -169,7 +170,7 @@ func (p *Program) Flags(root *cobra.Command) {
 			c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
 			hint = config.DidYouMean(name, names)
 		}
-		if number, ok := errors.AsType[*strconv.NumError](err); ok { // without the name of a function
+		if number, ok := errors.AsType[*strconv.NumError](err); ok { // omit the name of the Go function
 			err = errors.New(strings.Replace(err.Error(), number.Error(), number.Err.Error(), 1))
 		}
 		return fmt.Errorf("%w; see %s --help%s", err, c.CommandPath(), hint)
@@ -193,19 +194,19 @@ func (p *Program) Flags(root *cobra.Command) {
 
 // Annotations of flags.
 const (
-	choices = "rabbitdelay_choices" // the words of which the flag takes one
-	setting = "rabbitdelay_setting" // the path of the setting that it overrides
+	choices = "rabbitdelay_choices" // the words that the flag accepts
+	setting = "rabbitdelay_setting" // the path of the setting that the flag overrides
 )
 
-// Setting adds a flag that overrides the setting at path, and returns its value.
+// Setting adds a flag that overrides the setting at path, and returns the flag's value.
 func Setting(f *pflag.FlagSet, path, name, usage string) *string {
 	value := f.String(name, "", usage)
 	_ = f.SetAnnotation(name, setting, []string{path}) // the flag exists
 	return value
 }
 
-// Choice adds a flag that takes one of words, which its help lists after usage and
-// a shell completes. Other words are refused before the command runs.
+// Choice adds a flag that takes one of words. The help lists the words after usage, and shells complete them. Other
+// words are rejected before the command runs.
 func Choice(c *cobra.Command, target *string, name, value, usage string, words ...string) {
 	if usage != "" {
 		usage += ": "
@@ -216,7 +217,7 @@ func Choice(c *cobra.Command, target *string, name, value, usage string, words .
 	complete(c, name, words)
 }
 
-// complete has a shell complete a flag's words.
+// complete registers the words with which a shell completes a flag.
 func complete(c *cobra.Command, name string, words []string) {
 	_ = c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 }
@@ -226,7 +227,7 @@ func oneOf(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
-// Exclusive returns an error if two flags were given that exclude each other.
+// Exclusive returns an error if both of two mutually exclusive flags were given.
 func (p *Program) Exclusive(a, b string) error {
 	if p.Given(a) && p.Given(b) {
 		return fmt.Errorf("both --%s and --%s; give one", a, b)
@@ -234,14 +235,14 @@ func (p *Program) Exclusive(a, b string) error {
 	return nil
 }
 
-// Given reports whether a flag of the command was given.
+// Given reports whether the command line has the flag.
 func (p *Program) Given(flag string) bool { return p.flags.Changed(flag) }
 
-// mayBeEmpty are the flags of which empty text is a value.
+// mayBeEmpty lists the flags for which an empty text is a valid value.
 var mayBeEmpty = []string{"body", "routing-key"}
 
-// check runs before every command. Flags that were given empty or as blanks are errors, most often
-// because a variable in a script is not set: their defaults would be a surprise.
+// check runs before every command. It rejects flags that are empty or blank, which is most often caused by an unset
+// variable in a script. Using their defaults would be surprising.
 func (p *Program) check(c *cobra.Command) error {
 	p.flags = c.Flags()
 	var empty, wrong error
@@ -264,8 +265,8 @@ func (p *Program) check(c *cobra.Command) error {
 	return nil
 }
 
-// finish completes a command and those below it: without Args they take no arguments, a group prints its
-// help, and the help shows no default of 0s, which means nothing, or what the usage of the flag names.
+// finish completes a command and its subcommands. A command without Args accepts no arguments, and a group of
+// commands prints its help. The help does not show a default of 0s, because its meaning is in the usage of the flag.
 func finish(c *cobra.Command) {
 	if c.Args == nil {
 		c.Args = NoArgs
@@ -285,7 +286,7 @@ func finish(c *cobra.Command) {
 
 func blank(s string) bool { return strings.TrimSpace(s) == "" }
 
-// AtMostOneArg is cobra.MaximumNArgs(1) with a hint.
+// AtMostOneArg is cobra.MaximumNArgs(1) with a hint in its error.
 func AtMostOneArg(c *cobra.Command, args []string) error {
 	if len(args) <= 1 {
 		return nil
@@ -293,7 +294,7 @@ func AtMostOneArg(c *cobra.Command, args []string) error {
 	return fmt.Errorf("unexpected argument %q; one is enough; see %s --help", yamldoc.Clip(args[1]), c.CommandPath())
 }
 
-// NoArgs is cobra.NoArgs with a hint.
+// NoArgs is cobra.NoArgs with a hint in its error.
 func NoArgs(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

@@ -1,5 +1,5 @@
-// Package term prints the output of commands: results to standard output, as text for people (table.go) or as
-// JSON, and everything else to standard error. It asks, and shows how far something is.
+// Package term prints the output of commands. Results go to standard output, as text for people (table.go) or as
+// JSON, and everything else goes to standard error. The package also asks questions and shows progress.
 package term
 
 import (
@@ -24,19 +24,19 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
-// Terminal is where a program reads and writes, interactive or not.
+// Terminal has the input and the outputs of a program, whether or not they are interactive.
 type Terminal struct {
-	Name           string // of the program, before its errors
+	Name           string // the program's name, which precedes its errors
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	JSON, Quiet    bool
 
-	waiting atomic.Bool // there is a line whose place a note takes
+	waiting atomic.Bool // the current line is replaced by the next note
 	lost    atomic.Pointer[error]
 }
 
-// New returns a terminal whose standard error several goroutines may write to, and the function that ends it:
-// what is written later is dropped. Whatever waits for standard input gets the error of ctx when that ends.
+// New returns a terminal whose standard error can be used by several goroutines, and a function that closes it.
+// Writes after that are dropped. Reads from standard input return the error of ctx once ctx ends.
 func New(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) (t *Terminal, end func()) {
 	errs := &serialWriter{w: stderr}
 	return &Terminal{Stdin: &input{ctx, stdin}, Stdout: stdout, Stderr: errs}, errs.end
@@ -52,22 +52,22 @@ func (t *Terminal) PrintJSON(v any) error {
 	return err
 }
 
-// Printf writes to standard output for people. Lost returns its error.
+// Printf writes text for people to standard output. Lost returns its error.
 func (t *Terminal) Printf(format string, args ...any) {
 	_, _ = fmt.Fprintf(t, format, args...)
 }
 
-// Write writes to standard output, and remembers the first error for Lost.
+// Write writes to standard output and keeps the first error for Lost.
 func (t *Terminal) Write(p []byte) (int, error) {
 	n, err := t.Stdout.Write(p)
-	if err != nil && !errors.Is(err, syscall.EPIPE) { // a closed pipe is the reader's wish
+	if err != nil && !errors.Is(err, syscall.EPIPE) { // the reader closed the pipe on purpose
 		t.lost.CompareAndSwap(nil, &err)
 	}
 	return n, err
 }
 
-// Lost returns why something that Printf or Write had to write is missing on
-// standard output, nil if nothing is.
+// Lost returns the first error of Printf or Write, which means that standard output is incomplete. It returns nil if
+// there was none.
 func (t *Terminal) Lost() error {
 	if err := t.lost.Load(); err != nil {
 		return *err
@@ -75,7 +75,7 @@ func (t *Terminal) Lost() error {
 	return nil
 }
 
-// Notef writes to standard error what is going on: a line, or with --json an object.
+// Notef writes a progress note to standard error, as a line or with --json as an object.
 func (t *Terminal) Notef(format string, args ...any) {
 	if t.Quiet {
 		return
@@ -89,16 +89,16 @@ func (t *Terminal) Notef(format string, args ...any) {
 	_, _ = fmt.Fprintln(t.Stderr, text)
 }
 
-// errorJSON writes an object of one text to standard error.
+// errorJSON writes an object with a single text to standard error.
 func (t *Terminal) errorJSON(key, text string) {
 	line, err := json.Marshal(map[string]string{key: text})
-	if err == nil { // text always can be
+	if err == nil { // a map of strings can always be encoded
 		_, _ = fmt.Fprintf(t.Stderr, "%s\n", line)
 	}
 }
 
-// PrintError writes an error to standard error: one line, or with --json one
-// object. The problems of a file keep their lines.
+// PrintError writes an error to standard error as one line, or with --json as one object. The problems of a
+// configuration file stay on separate lines.
 func (t *Terminal) PrintError(err error) {
 	text := hidden.ReplaceAllString(err.Error(), "${1}xxxxx@")
 	if t.JSON {
@@ -111,11 +111,11 @@ func (t *Terminal) PrintError(err error) {
 	_, _ = fmt.Fprintf(t.Stderr, "%s: %s\n", t.Name, text)
 }
 
-// hidden matches user:password@ in a URL: an error may quote an argument without
-// knowing that it is one, as the parser of flags does.
+// hidden matches user:password@ in a URL. An error may quote an argument that has a URL without recognizing it, as
+// the flag parser does.
 var hidden = regexp.MustCompile(`(://[^\s:/@"']*:)[^\s"']*@`)
 
-// Waiting shows on a terminal what takes a while, until done is called.
+// Waiting shows on a terminal that an operation is in progress, until done is called.
 func (t *Terminal) Waiting(what string) (done func()) {
 	if t.Quiet || !Is(t.Stderr) {
 		return func() {}
@@ -137,7 +137,7 @@ func Is(stream any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// unwrap returns what the process was given as the stream.
+// unwrap returns the stream that the process was given.
 func unwrap(stream any) any {
 	switch s := stream.(type) {
 	case *serialWriter:
@@ -148,7 +148,7 @@ func unwrap(stream any) any {
 	return stream
 }
 
-// Size returns the number of columns and rows of a terminal, 0 if they are unknown.
+// Size returns the number of columns and rows of a terminal, or 0 if they are unknown.
 func Size(stream any) (columns, rows int) {
 	if f, ok := stream.(*os.File); ok {
 		if columns, rows, err := term.GetSize(int(f.Fd())); err == nil {
@@ -158,8 +158,8 @@ func Size(stream any) (columns, rows int) {
 	return 0, 0
 }
 
-// serialWriter is a writer that the loggers of a run, its connections and its own
-// messages share. It drops what comes after the run has ended.
+// serialWriter serializes the writes of a run's loggers, connections and messages. It drops writes after the run has
+// ended.
 type serialWriter struct {
 	mu    sync.Mutex
 	w     io.Writer
@@ -181,8 +181,8 @@ func (s *serialWriter) end() {
 	s.ended = true
 }
 
-// input reads until the run's context ends. A terminal or a pipe cannot be told to
-// stop: the process ends, and the reading with it.
+// input stops reading when the run's context ends. A blocking read from a terminal or a pipe cannot be interrupted,
+// so it continues in the background until the process ends.
 type input struct {
 	ctx context.Context
 	r   io.Reader
@@ -190,14 +190,14 @@ type input struct {
 
 func (i *input) Read(p []byte) (int, error) {
 	b, err := until(i.ctx, func() ([]byte, error) {
-		b := make([]byte, len(p)) // not p, which its owner has back when the context ends
+		b := make([]byte, len(p)) // not p, because the caller may reuse p after the context ends
 		n, err := i.r.Read(b)
 		return b[:n], err
 	})
 	return copy(p, b), err
 }
 
-// until returns what read returns, or the end of ctx.
+// until returns the result of read, or the error of ctx if ctx ends first.
 func until(ctx context.Context, read func() ([]byte, error)) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -219,10 +219,11 @@ func until(ctx context.Context, read func() ([]byte, error)) ([]byte, error) {
 	}
 }
 
-// Interactive reports whether somebody can be asked: whether standard input is a terminal.
+// Interactive reports whether standard input is a terminal, so that the user can be asked.
 func (t *Terminal) Interactive() bool { return Is(t.Stdin) }
 
-// Ask asks on standard error, and returns a line of standard input, empty at its end.
+// Ask prints a question to standard error and returns a line of standard input. At the end of input, the line is
+// empty.
 func (t *Terminal) Ask(question string) (string, error) {
 	if _, err := fmt.Fprint(t.Stderr, question); err != nil {
 		return "", err
@@ -232,12 +233,13 @@ func (t *Terminal) Ask(question string) (string, error) {
 	case errors.Is(err, io.EOF):
 		err = nil
 	case err != nil:
-		_, _ = fmt.Fprintln(t.Stderr) // ends the question's line
+		_, _ = fmt.Fprintln(t.Stderr) // end the line with the question
 	}
 	return strings.TrimSpace(line), err
 }
 
-// Secret asks on the terminal that is standard input, without showing the answer.
+// Secret asks a question on the terminal without echoing the answer. It returns an error if standard input is not a
+// terminal.
 func (t *Terminal) Secret(ctx context.Context, question string) ([]byte, error) {
 	in, ok := unwrap(t.Stdin).(*os.File)
 	if !ok {
@@ -248,19 +250,19 @@ func (t *Terminal) Secret(ctx context.Context, question string) ([]byte, error) 
 	if err != nil {
 		return nil, err
 	}
-	_, _ = fmt.Fprint(t.Stderr, question) // who answers has seen it, or not
+	_, _ = fmt.Fprint(t.Stderr, question) // the answer does not depend on it
 	secret, err := until(ctx, func() ([]byte, error) { return term.ReadPassword(fd) })
 	_, _ = fmt.Fprintln(t.Stderr)
 	if ctx.Err() != nil {
-		_ = term.Restore(fd, before) // that what is typed shows again; the process ends
+		_ = term.Restore(fd, before) // turn echo on again, because ReadPassword is still running
 	}
 	return secret, err
 }
 
-// Progress is a progress bar on a terminal, and nothing elsewhere.
+// Progress is a progress bar. It draws nothing if standard error is not a terminal.
 type Progress struct{ bar *progressbar.ProgressBar }
 
-// Progress draws nothing without a total.
+// Progress returns a progress bar. If total is less than 1, it draws nothing.
 func (t *Terminal) Progress(total int, what string) Progress {
 	if t.Quiet || !Is(t.Stderr) || total < 1 {
 		return Progress{}
@@ -277,14 +279,14 @@ func (t *Terminal) Progress(total int, what string) Progress {
 	)}
 }
 
-// Add moves the bar on.
+// Add advances the bar by n.
 func (p Progress) Add(n int) {
 	if p.bar != nil {
 		_ = p.bar.Add(n) // drawing only
 	}
 }
 
-// Set moves the bar to n of the total, with another description.
+// Set moves the bar to n of the total and changes its description.
 func (p Progress) Set(n int, what string) {
 	if p.bar != nil {
 		p.bar.Describe(what)
@@ -292,7 +294,7 @@ func (p Progress) Set(n int, what string) {
 	}
 }
 
-// Clear takes the bar off the screen.
+// Clear removes the bar from the screen.
 func (p Progress) Clear() {
 	if p.bar != nil {
 		_ = p.bar.Clear()

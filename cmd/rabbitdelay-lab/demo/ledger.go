@@ -10,10 +10,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
 )
 
-// entry is a line of the ledger: a number that is known, or what a query counts in
-// the database if that is more.
+// entry is a line of the ledger. Its number is n or the result of the query, whichever is larger.
 type entry struct {
-	key, what string // in JSON, unless it is empty, and for people
+	key, what string // the key in JSON, which is omitted if empty, and the description for people
 	kind      kind
 	n         int
 	query     string
@@ -23,7 +22,7 @@ type kind bool
 
 const (
 	fact    kind = false
-	promise kind = true // that there are none
+	promise kind = true // the number must be 0
 )
 
 func (o *orders) entries() []entry {
@@ -75,7 +74,7 @@ func (p *posts) entries() []entry {
 	}
 }
 
-// showLedger compares what was done with what the database holds. Its error names the broken promises.
+// showLedger compares the stories with the contents of the database. Its error lists the broken promises.
 func (s *stage) showLedger(ctx context.Context) error {
 	orders, broken := s.account(ctx, "orders", s.Orders, s.orders.entries(), &s.orders.late)
 	posts, wrong := s.account(ctx, "posts", s.Posts, s.posts.entries(), &s.posts.published)
@@ -90,8 +89,8 @@ func (s *stage) showLedger(ctx context.Context) error {
 	return errors.Join(s.PrintJSON(json.RawMessage(line+"}")), broken, wrong)
 }
 
-// account counts for one story, and prints the counts for people or returns them as
-// the members of a JSON object.
+// account counts the results of one story. It prints them for people, or returns them as the members of a JSON
+// object.
 func (s *stage) account(ctx context.Context, story string, told int, entries []entry, late *lateness.Record) (members string, err error) {
 	var text, broken, list []string
 	for _, e := range entries {

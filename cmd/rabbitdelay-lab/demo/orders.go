@@ -14,9 +14,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
-// orders are cancelled unless they are paid in time. Placing an order sends a
-// message that is due when the order expires; whoever handles it looks whether the
-// order was paid meanwhile, so that nobody has to take the message back.
+// orders are cancelled unless they are paid in time. Placing an order sends a message that is due when the order
+// expires. Its handler checks whether the order has been paid in the meantime, so the message never has to be
+// cancelled.
 type orders struct {
 	*stage
 	queue      string
@@ -32,14 +32,14 @@ var orderTables = []string{
 func (o *orders) life(ctx context.Context, number int) error {
 	id, expiry := fmt.Sprintf("order-%d", number), 4*time.Second+rand.N(4*time.Second)
 	if o.strategy != config.StrategyBucket {
-		expiry = expiry.Truncate(time.Second) // one of wholeSeconds
+		expiry = expiry.Truncate(time.Second) // the ttl strategy requires one of wholeSeconds
 	}
 	due := time.Now().Add(expiry)
 	if err := o.exec(ctx, o.db, "INSERT INTO orders (id, status, due_ms) VALUES (?, 'unpaid', ?)", id, due.UnixMilli()); err != nil {
 		return err
 	}
 	copies := 1
-	if rand.IntN(3) == 0 { // as a shop sends that crashed before it saw the confirm
+	if rand.IntN(3) == 0 { // as if a shop crashed before it received the confirm
 		copies = 2
 		o.duplicates.Add(1)
 	}
@@ -50,13 +50,13 @@ func (o *orders) life(ctx context.Context, number int) error {
 		o.sent.Add(1)
 	}
 	if rand.IntN(2) == 0 || !pauseUntil(ctx, due.Add(-rand.N(expiry))) {
-		return nil // nobody pays
+		return nil // the order is not paid
 	}
 	return o.exec(ctx, o.db, "UPDATE orders SET status = 'paid', paid_ms = ? WHERE id = ? AND status = 'unpaid'", time.Now().UnixMilli(), id)
 }
 
-// handler cancels each order once, however often its message comes: the effect and
-// the record of the message's id commit in one transaction.
+// handler cancels each order once, even if its message arrives several times, because the effect and the record of
+// the message's id commit in one transaction.
 func (o *orders) handler() amqpx.Handler {
 	cancel := idempotency.Handler(o.db, func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
 		if err := o.exec(ctx, tx, "UPDATE orders SET status = 'cancelled' WHERE id = ? AND status = 'unpaid'", d.ID); err != nil {

@@ -14,14 +14,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
 )
 
-// posts are published when they are due, whatever their authors change meanwhile.
-// A post and its task are written in one transaction, and so is every change of
-// them. Messages of earlier instants come all the same; schedule.Handler stops them.
+// posts are published when they are due, whatever changes their authors make before that. A post and its task are
+// written in one transaction, and so is every change to them. Messages for earlier due times still arrive, and
+// schedule.Handler skips them.
 type posts struct {
 	*stage
 	queue                          string
-	scheduled, rolledBack, tooLate atomic.Int64 // tooLate are changes
-	stale, cancelled, repeated     atomic.Int64 // messages that had no effect
+	scheduled, rolledBack, tooLate atomic.Int64 // tooLate counts changes
+	stale, cancelled, repeated     atomic.Int64 // count messages without effect
 	arrived, published             lateness.Record
 }
 
@@ -30,29 +30,29 @@ var postTables = []string{
 	"publications (post_id VARCHAR(64) NOT NULL, at_ms BIGINT NOT NULL)",
 }
 
-// change is an act of an author on a post. Its instants are fractions of the time
-// from the writing of the post to its first due instant.
+// change is an author's change to a post. Its times are fractions of the time between writing the post and its first
+// due time.
 type change struct {
 	at float64
 	do func(p *posts, ctx context.Context, tx *sql.Tx, id string, to time.Time) error
 	to float64
 }
 
-// fates are the changes to twenty posts.
+// fates are the changes to every twenty posts.
 var fates = [20][]change{
-	0:  {},                          // rolled back
-	1:  {{0.4, (*posts).move, 1.4}}, // later
+	0:  {},                          // the transaction is rolled back
+	1:  {{0.4, (*posts).move, 1.4}}, // moved to a later time
 	2:  {{0.5, (*posts).move, 1.6}},
-	3:  {{0.3, (*posts).move, 0.6}}, // earlier
+	3:  {{0.3, (*posts).move, 0.6}}, // moved to an earlier time
 	4:  {{0.4, (*posts).move, 0.7}},
-	5:  {{0.3, (*posts).move, 1.5}, {0.5, (*posts).move, 0.8}}, // there and back
-	6:  {{0.5, (*posts).move, 1.5}, {1.1, (*posts).cancel, 0}}, // when its first message has come
+	5:  {{0.3, (*posts).move, 1.5}, {0.5, (*posts).move, 0.8}}, // moved to a later time and back
+	6:  {{0.5, (*posts).move, 1.5}, {1.1, (*posts).cancel, 0}}, // cancelled after the first message has arrived
 	7:  {{0.2, (*posts).cancel, 0}},
 	8:  {{0.4, (*posts).cancel, 0}},
 	9:  {{0.6, (*posts).cancel, 0}},
 	10: {{0.3, (*posts).fire, 0}},
 	11: {{0.6, (*posts).fire, 0}},
-	12: {{1.0, (*posts).cancel, 0}}, // at the very instant
+	12: {{1.0, (*posts).cancel, 0}}, // exactly at the due time
 	13: {{1.0, (*posts).move, 1.3}},
 }
 
@@ -86,7 +86,7 @@ func (p *posts) life(ctx context.Context, number int) error {
 		if err == nil && pauseUntil(ctx, at(c.at)) {
 			err = p.transact(ctx, func(tx *sql.Tx) error { return c.do(p, ctx, tx, id, at(c.to)) })
 		}
-		if errors.Is(err, schedule.ErrStatus) { // it is published
+		if errors.Is(err, schedule.ErrStatus) { // the post is already published
 			p.tooLate.Add(1)
 			err = nil
 		}
@@ -94,8 +94,8 @@ func (p *posts) life(ctx context.Context, number int) error {
 	return err
 }
 
-// transact commits what do does. A database may undo a transaction for another's
-// sake; what is not committed may be done again.
+// transact runs do in a transaction and commits it. It retries, because a database may abort a transaction in favor
+// of another one.
 func (p *posts) transact(ctx context.Context, do func(tx *sql.Tx) error) error {
 	for try := 1; ; try++ {
 		tx, err := p.db.BeginTx(ctx, nil)
@@ -103,7 +103,7 @@ func (p *posts) transact(ctx context.Context, do func(tx *sql.Tx) error) error {
 			if err = do(tx); err == nil {
 				return tx.Commit()
 			}
-			_ = tx.Rollback() // err says what went wrong
+			_ = tx.Rollback() // err has the reason
 		}
 		if try == 5 || errors.Is(err, errRollback) || errors.Is(err, schedule.ErrStatus) {
 			return err
@@ -135,7 +135,7 @@ func (p *posts) cancel(ctx context.Context, tx *sql.Tx, id string, _ time.Time) 
 
 var errCrash = errors.New("as if the process had died before it acknowledged")
 
-// handler publishes each post once. A message in four comes again after its effect.
+// handler publishes each post once. One message in four is redelivered after its effect.
 func (p *posts) handler() amqpx.Handler {
 	publish := schedule.Handler(p.db,
 		func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {

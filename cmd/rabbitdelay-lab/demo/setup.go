@@ -1,6 +1,6 @@
-// Package demo runs two stories with the SDK, on a real broker and a real database. orders.go and posts.go
-// have the code that an application would have, setup.go what they run on and the console beside them, and
-// ledger.go compares what was done with what came of it.
+// Package demo runs two stories with the SDK, on a real broker and a real database. orders.go and posts.go have the
+// code that an application would have. setup.go prepares the broker, the database and the console. ledger.go compares
+// the actions in the stories with their results.
 package demo
 
 import (
@@ -39,24 +39,24 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
-// Options say how much is told; a story of 0 is left out.
+// Options set the size of each story. A story of size 0 is omitted.
 type Options struct {
 	Orders, Posts int
-	Hold          bool // the console stays open after the stories
-	Verbose       bool // says why there is no container
+	Hold          bool // keep the console open after the stories
+	Verbose       bool // show why there is no container
 }
 
-// stage is the broker, the database and the clients that the stories run on.
+// stage has the broker, the database and the clients that the stories use.
 type stage struct {
 	*program.Program
 	Options
-	name              string // of this run
+	name              string // the name of this run
 	cfg               *config.Config
 	broker            *broker.Broker
-	strategy, version string // the broker's
+	strategy, version string // the names that the broker reports
 	db                *sql.DB
 	dialect           idempotency.Dialect
-	clients           [2]*amqpx.Client // each as if in a process of its own
+	clients           [2]*amqpx.Client // each client stands for a process
 	tasks             *schedule.Store
 	orders            *orders
 	posts             *posts
@@ -65,8 +65,8 @@ type stage struct {
 	sent, handled atomic.Int64 // messages
 }
 
-// Run runs the stories and prints the ledger. What it made is removed at the end,
-// also after an error or Ctrl-C. It fails when a promise was broken.
+// Run runs the stories and prints the ledger. It removes everything that it created before it returns, even after an
+// error or Ctrl-C. It returns an error if a promise was broken.
 func Run(ctx context.Context, p *program.Program, o Options) (err error) {
 	s := &stage{Program: p, Options: o, name: "rabbitdelay-demo-" + uuid.NewString()[:8]}
 	s.orders = &orders{stage: s, queue: s.name + ".orders.expire"}
@@ -80,7 +80,7 @@ func Run(ctx context.Context, p *program.Program, o Options) (err error) {
 	return nil
 }
 
-// later has something undone at the end, the last first.
+// later registers a cleanup function. They run at the end, in reverse order.
 func (s *stage) later(undo func(context.Context) error) { s.undo = append(s.undo, undo) }
 
 func (s *stage) clear(ctx context.Context) (err error) {
@@ -93,7 +93,7 @@ func (s *stage) clear(ctx context.Context) (err error) {
 	return err
 }
 
-// wholeSeconds are the delays of the ttl strategy, which has no others.
+// wholeSeconds has the delays of the ttl strategy, which supports no other delays.
 var wholeSeconds = map[string]string{"delay.ttl.delays": "4s,5s,6s,7s"}
 
 func (s *stage) findBroker(ctx context.Context) (err error) {
@@ -117,8 +117,8 @@ func (s *stage) findBroker(ctx context.Context) (err error) {
 	return nil
 }
 
-// openDatabase opens one for the demo alone, since a relay sends whatever tasks it
-// finds: a file of SQLite, or a schema on the server that was given.
+// openDatabase opens a database for the demo alone, because a relay sends all tasks that it finds. It is a SQLite
+// file, or a new schema on the configured server.
 func (s *stage) openDatabase(ctx context.Context) (err error) {
 	u := s.cfg.Database.URL
 	if u == "" || strings.HasPrefix(string(u), "sqlite:") {
@@ -152,7 +152,7 @@ func (s *stage) makeSchema(ctx context.Context, u config.URL) (config.URL, error
 		return "", err
 	}
 	s.later(func(context.Context) error { return server.Close() })
-	inside, _ := url.Parse(string(u)) // OpenDB has
+	inside, _ := url.Parse(string(u)) // OpenDB has parsed it before
 	schema, cascade := strings.ReplaceAll(s.name, "-", "_"), ""
 	if dialect == idempotency.PostgreSQL {
 		q := inside.Query()
@@ -168,7 +168,7 @@ func (s *stage) makeSchema(ctx context.Context, u config.URL) (config.URL, error
 	return config.URL(inside.String()), nil
 }
 
-// openClients opens what the stories send, consume and schedule with.
+// openClients opens the clients and the task store of the stories.
 func (s *stage) openClients(ctx context.Context) error {
 	s.cfg.Topology = topology.Topology{Destinations: []topology.Destination{{Queue: s.orders.queue}, {Queue: s.posts.queue}}}
 	strategy, err := s.cfg.Strategy(ctx, s.Logger())
@@ -199,7 +199,7 @@ func (s *stage) openClients(ctx context.Context) error {
 	return err
 }
 
-// wipe takes the demo's queues and exchanges off a broker that does not end with it.
+// wipe removes the demo's queues and exchanges from a broker that continues to run.
 func (s *stage) wipe(ctx context.Context, strategy amqpx.Strategy) error {
 	all, err := s.cfg.Describe(strategy)
 	if err != nil || s.broker.Source() != broker.Environment {
@@ -214,7 +214,7 @@ func (s *stage) wipe(ctx context.Context, strategy amqpx.Strategy) error {
 	return live.Broker{Conn: conn}.Wipe(ctx, all)
 }
 
-// work relays and consumes until ctx ends.
+// work relays tasks and consumes messages until ctx ends.
 func (s *stage) work(ctx context.Context, all *errgroup.Group) {
 	if s.Posts > 0 {
 		all.Go(func() error { return s.tasks.Run(ctx) })
@@ -225,7 +225,7 @@ func (s *stage) work(ctx context.Context, all *errgroup.Group) {
 	}
 }
 
-// play runs the stories side by side, until everything has happened.
+// play runs both stories concurrently until all their messages are handled.
 func (s *stage) play(ctx context.Context) error {
 	working, stop := context.WithCancel(ctx)
 	defer stop()
@@ -258,8 +258,8 @@ func (s *stage) play(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// settle waits until no task is pending and every message was handled, or none can
-// be expected any more: the ledger then shows what is missing.
+// settle waits until no task is pending and every message was handled. It gives up after 30 seconds, and the ledger
+// then shows what is missing.
 func (s *stage) settle(ctx context.Context) error {
 	for patience := time.Now().Add(30 * time.Second); time.Now().Before(patience); {
 		var pending int
@@ -272,7 +272,7 @@ func (s *stage) settle(ctx context.Context) error {
 	return nil
 }
 
-// pauseUntil waits, and reports whether the instant came before the end of the context.
+// pauseUntil waits until the given time, and reports false if the context ended before.
 func pauseUntil(ctx context.Context, at time.Time) bool {
 	select {
 	case <-time.After(time.Until(at)):
@@ -282,7 +282,7 @@ func pauseUntil(ctx context.Context, at time.Time) bool {
 	}
 }
 
-// exec runs a statement with question marks for placeholders.
+// exec runs a statement that has question marks as placeholders.
 func (s *stage) exec(ctx context.Context, ex schedule.Executor, query string, args ...any) error {
 	for n := 1; s.dialect == idempotency.PostgreSQL && strings.Contains(query, "?"); n++ {
 		query = strings.Replace(query, "?", "$"+strconv.Itoa(n), 1)
@@ -291,8 +291,8 @@ func (s *stage) exec(ctx context.Context, ex schedule.Executor, query string, ar
 	return err
 }
 
-// openConsole shows the stories to this machine, as an application would that mounts
-// the console, until the demo ends.
+// openConsole serves the console on this machine until the demo ends, in the same way as an application that mounts
+// it.
 func (s *stage) openConsole(ctx context.Context) error {
 	cfg := console.Config{
 		Title: "rabbitdelay demo", Look: s.look, Logger: s.Logger(),
@@ -311,13 +311,13 @@ func (s *stage) openConsole(ctx context.Context) error {
 		return err
 	}
 	server := &http.Server{Handler: c, ReadHeaderTimeout: 5 * time.Second}
-	go func() { _ = server.Serve(l) }() // until it is closed
+	go func() { _ = server.Serve(l) }() // until Close is called
 	s.later(func(context.Context) error { return server.Close() })
 	s.Notef("console: http://%s/", l.Addr())
 	return nil
 }
 
-// look returns what the console looks at the broker with.
+// look returns the source from which the console reads the broker.
 func (s *stage) look(ctx context.Context) (src status.Source, err error) {
 	c := *s.cfg
 	c.Broker.ConnectionName = s.name + " console"
@@ -337,7 +337,7 @@ func (s *stage) look(ctx context.Context) (src status.Source, err error) {
 	return src, err
 }
 
-// hold keeps the console open until the demo is interrupted, and what is scheduled there happens.
+// hold keeps the console open until the demo is interrupted. Tasks that are scheduled there are still handled.
 func (s *stage) hold(ctx context.Context) error {
 	if !s.Hold {
 		return nil

@@ -1,4 +1,4 @@
-// Package lab is the command rabbitdelay-lab, callable in-process.
+// Package lab implements the command rabbitdelay-lab, which can be called in-process.
 package lab
 
 import (
@@ -18,8 +18,8 @@ import (
 
 type app struct{ *program.Program }
 
-// Run executes the command line and returns the process's exit code. Output goes
-// to stdout; errors, logs and progress to stderr.
+// Run executes the command line and returns the process's exit code. Results go to stdout, and errors, logs and
+// progress go to stderr.
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return program.Run(ctx, command, args, stdin, stdout, stderr)
 }
@@ -106,7 +106,7 @@ lost or done twice, or published although it was cancelled.`,
 	return c
 }
 
-// told checks the numbers, and drops that of the story that is not told.
+// told checks the numbers and sets the number of a story that is not selected to 0.
 func told(o *demo.Options, story string) error {
 	const most = 1_000_000
 	switch {
@@ -191,7 +191,7 @@ func (a *app) bench(c *cobra.Command, o bench.Options, report string) error {
 	if result == nil || len(result.Scenarios) == 0 {
 		return err
 	}
-	// What was measured until an error or an interrupt took its time.
+	// Report the measurements up to an error or an interrupt, because they took a long time.
 	if report != "" {
 		if werr := result.WriteReport(report); werr != nil {
 			return errors.Join(err, fmt.Errorf("--report: %w", werr))

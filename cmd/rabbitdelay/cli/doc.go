@@ -1,4 +1,4 @@
-// Package cli is the command rabbitdelay, callable in-process: its root with the flags of all commands and
-// the table of exit codes, settings and version. The other commands stand in the packages beside it, by act:
-// messages, tasks, schedules, layout, serve, plugin.
+// Package cli implements the command rabbitdelay, which can be called in-process. It has the root command with the
+// global flags and the table of exit codes, and the commands settings and version. The other commands are in
+// neighboring packages, grouped by purpose: messages, tasks, schedules, layout, serve and plugin.
 package cli

@@ -24,8 +24,8 @@ import (
 	_ "github.com/rabbitdelay/rabbitdelay/config/sqlite"   // sqlite:
 )
 
-// Run executes the command line and returns the process's exit code. Output goes
-// to stdout; errors, logs and progress to stderr.
+// Run executes the command line and returns the process's exit code. Results go to stdout, and errors, logs and
+// progress go to stderr.
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return program.Run(ctx, command, args, stdin, stdout, stderr)
 }
@@ -112,7 +112,7 @@ destinations describe objects on the broker, schedules recurring tasks.`,
 		Example: `  rabbitdelay settings
   rabbitdelay settings --json | jq -r .variable`,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := term.List(a.Terminal, nil, term.Each(config.Settings()), func(s config.Setting) (any, []string) { // two rows each
+			_, err := term.List(a.Terminal, nil, term.Each(config.Settings()), func(s config.Setting) (any, []string) { // two lines for each setting
 				return s, []string{s.Path, s.Type, "default " + s.Default + "\n  " + cmp.Or(s.Variable, "(file only)"), "", s.Meaning}
 			})
 			return err

@@ -41,7 +41,7 @@ type wouldDestroy struct {
 	Refused  string `json:"refused,omitempty"`
 }
 
-// destroyRun is one run of destroy, or of retire.
+// destroyRun is one run of destroy or of retire.
 type destroyRun struct {
 	app.Consent
 
@@ -50,7 +50,7 @@ type destroyRun struct {
 	messages     int64
 	layouts      []string
 	all          bool
-	retire       bool // previous layouts only
+	retire       bool // only the previous layouts
 
 	on      *app.Broker
 	options removal.Options
@@ -131,16 +131,16 @@ func (r *destroyRun) destroy(ctx context.Context) (err error) {
 	return r.advised(r.Run(ctx, r))
 }
 
-// choose replaces what the settings describe: by that together with the previous
-// layouts, by these alone for retire, or by the layouts that were named.
+// choose determines the layouts to delete. By default these are the current and the previous layouts, for retire only
+// the previous ones, and with --layout the named ones.
 func (r *destroyRun) choose(ctx context.Context) (err error) {
 	on, prefix := r.on, r.on.Config.Delay.Prefix
 	switch {
 	case r.retire && len(on.Config.Delay.Previous) == 0:
 		return errors.New("delay.previous is empty, so there is nothing to retire; list the earlier layouts there, or delete one that no file describes with destroy --layout")
 	case r.retire:
-		// The file names them, so their objects go although the names of the ttl strategy's and of the plugin's
-		// do not show whose they are.
+		// The file names these layouts, so their objects are deleted, even though the names of the ttl strategy's and
+		// the plugin's objects do not show which configuration uses them.
 		if on.Want, err = on.Config.DescribePrevious(on.Strategy); err != nil {
 			return err
 		}
@@ -186,7 +186,8 @@ func layoutNames(found observed.Broker, prefix string) []string {
 	return slices.Compact(names)
 }
 
-// Count shows what would go. Who deletes messages types their number, and no more of them are deleted.
+// Count shows what would be deleted. To delete messages, the user types their number, and no more of them are
+// deleted.
 func (r *destroyRun) Count(ctx context.Context) (q app.Question, err error) {
 	done := r.Waiting("looking at the broker")
 	r.removal, err = r.on.Removal(ctx, r.on.Want, r.options)
@@ -253,7 +254,7 @@ func (r *destroyRun) Outcome() string {
 	return fmt.Sprintf("%d deleted with %s, %d kept, %d failed", r.report.Count(live.StateDeleted), shown.Count(messages, "message", "messages"), r.report.Count(live.StateKept), r.report.Count(live.StateFailed))
 }
 
-// Do deletes, unless that is refused.
+// Do deletes the objects, unless the plan is refused.
 func (r *destroyRun) Do(ctx context.Context) (err error) {
 	if err := r.removal.Refusal(); err != nil || r.DryRun {
 		return err
@@ -294,7 +295,7 @@ func (r *destroyRun) Tell(_ time.Duration, failed error) (err error) {
 	return cmp.Or(err, failed)
 }
 
-// advised adds to a refusal what this command can do about it.
+// advised adds to a refusal what the user can do about it.
 func (r *destroyRun) advised(err error) error {
 	full, isFull := errors.AsType[*removal.NotEmptyError](err)
 	switch {

@@ -1,10 +1,10 @@
-// Package layout has the commands on what is on a broker: the objects that delay messages, and what waits in
-// them. It compares, declares and removes through topology/live, and judges by topology/doctor; only doctor
-// and status look into a database.
+// Package layout has the commands for the objects on a broker that delay messages, and for the messages in them. It
+// compares, declares and removes objects with topology/live, and diagnoses with topology/doctor. Only doctor and
+// status use a database.
 //
 //	plan.go     plan, apply
 //	destroy.go  destroy, retire: count, ask, do, tell
-//	doctor.go   what is wrong
-//	status.go   what waits where
-//	file.go     the file, without a broker: validate, schema, export
+//	doctor.go   problems on the broker
+//	status.go   waiting messages
+//	file.go     commands that read the file without a broker: validate, schema, export
 package layout

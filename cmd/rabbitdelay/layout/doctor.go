@@ -23,7 +23,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live/snapshot"
 )
 
-// doctorTimeout bounds one look at a broker, beside the time for which delay queues are watched.
+// doctorTimeout limits one inspection of a broker, in addition to the time for which delay queues are watched.
 const doctorTimeout = 2 * time.Minute
 
 const doctorStandstill = 10 * time.Second
@@ -40,12 +40,13 @@ type doctorRun struct {
 	standstill app.Duration
 }
 
-// fails reports whether findings are as severe as --fail-on wants them.
+// fails reports whether the findings reach the severity of --fail-on.
 func (d *doctorRun) fails(r doctor.Report) bool {
 	return r.Count(doctor.SeverityCritical) > 0 || d.failOn == string(doctor.SeverityWarning) && !r.Clean()
 }
 
-// DoctorCommand returns the command doctor. What keeps it from looking, wrong usage left out, ends it with ExitUnseen.
+// DoctorCommand returns the command doctor. If doctor cannot inspect the broker, it exits with ExitUnseen, except
+// after wrong usage.
 func DoctorCommand(a *app.App) *cobra.Command {
 	d := &doctorRun{App: a, standstill: app.Duration(doctorStandstill)}
 	c := &cobra.Command{
@@ -110,7 +111,7 @@ ones, or wrong usage; 2 none of these, but not everything could be checked (see 
 	return c
 }
 
-// report prints what was found, and returns how the command ends.
+// report prints the findings and returns the error of the command.
 func (d *doctorRun) report(r doctor.Report) (err error) {
 	if d.JSON {
 		err = d.PrintJSON(r)
@@ -118,7 +119,7 @@ func (d *doctorRun) report(r doctor.Report) (err error) {
 		if d.Quiet {
 			r.Notes = nil
 		}
-		var style doctor.Style // coloured and as wide as the terminal that it is on
+		var style doctor.Style // colored and as wide as the terminal, if there is one
 		if term.Is(d.Stdout) {
 			style.Color = os.Getenv("NO_COLOR") == "" && !strings.EqualFold(os.Getenv("TERM"), "dumb")
 			columns, _ := term.Size(d.Stdout)
@@ -145,7 +146,8 @@ func areaNames() []string {
 	return names
 }
 
-// skipped returns the areas that need not be looked at. AMQP alone shows nothing of most of them.
+// skipped returns the areas that are not inspected. With --amqp-only, these are most areas, because AMQP shows
+// nothing about them.
 func (d *doctorRun) skipped() ([]doctor.Area, error) {
 	var areas []doctor.Area
 	if d.amqpOnly {
@@ -160,12 +162,12 @@ func (d *doctorRun) skipped() ([]doctor.Area, error) {
 	return areas, nil
 }
 
-// blind returns the error of a doctor who could not look.
+// blind returns the error of a doctor that could not inspect the broker.
 func blind(err error) error {
 	return &program.StatusError{Code: app.ExitUnseen, Err: err}
 }
 
-// asked returns what the flags say of every broker, or why they are wrong.
+// asked returns the configuration from the flags that do not depend on the broker, or an error if a flag is wrong.
 func (d *doctorRun) asked() (cfg doctor.Config, err error) {
 	if _, err = parseRoles(d.roles, ""); err != nil {
 		return cfg, err
@@ -224,8 +226,8 @@ func (d *doctorRun) examine(ctx context.Context, cfg doctor.Config) (doctor.Repo
 	return doctor.Diagnose(cfg, snap), nil
 }
 
-// proveInstants proves the holding queues as each client does, with the same rights,
-// or a queue of its own if they do not exist yet.
+// proveInstants tests the holding queues as each client does, with the same permissions. If they do not exist yet, it
+// tests a queue of its own.
 func proveInstants(ctx context.Context, c *config.Config) error {
 	s, err := c.Offline()
 	if err != nil {
@@ -240,7 +242,7 @@ func proveInstants(ctx context.Context, c *config.Config) error {
 		_, err = live.Broker{Conn: conn}.Prove(ctx, c.Delay.Prefix, canary.Canary)
 	}
 	if _, clock := errors.AsType[*live.ClockError](err); clock {
-		return nil // it delays; how far apart the clocks are is a finding of its own
+		return nil // messages are delayed; the difference between the clocks is a separate finding
 	}
 	if err == nil || errors.Is(err, live.ErrInstantsIgnored) {
 		return err

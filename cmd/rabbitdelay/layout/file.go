@@ -177,7 +177,7 @@ func (x *exporter) export() error {
 	return err
 }
 
-// write returns the topology in the format asked for.
+// write returns the topology in the requested format.
 func (x *exporter) write(t topology.Topology) ([]byte, error) {
 	switch {
 	case x.format == formatKubernetes:

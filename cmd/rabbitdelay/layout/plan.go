@@ -45,8 +45,8 @@ that would break delays or lose dead letters.`,
 	return c
 }
 
-// Planned prints a plan, and returns how a command ends that shows one: with an
-// error if the plan cannot be carried out, else with ExitToDo if it is not empty.
+// Planned prints a plan and returns the error of a command that shows a plan. This is an error if the plan cannot be
+// carried out, or else ExitToDo if the plan is not empty.
 func Planned(a *app.App, p plan.Plan, all bool) (err error) {
 	if a.JSON {
 		err = a.PrintJSON(p)

@@ -23,9 +23,9 @@ import (
 )
 
 const (
-	defaultStatusPeek = 20 // dead letters of each queue that status looks at
-	// statusStandstill is the longest TTL of delay queues of which one look finds out whether they
-	// keep messages; --watch finds out of all in time.
+	defaultStatusPeek = 20 // the number of dead letters that status peeks at in each queue
+	// statusStandstill is the longest TTL of delay queues for which a single inspection finds out whether they keep
+	// messages for too long. With --watch, this works for all delay queues after some time.
 	statusStandstill = time.Second
 	defaultWatch     = 5 * time.Second // the management API's counts are up to 5 s old
 )
@@ -126,7 +126,7 @@ func (r *statusRun) look(ctx context.Context, c *config.Config, src status.Sourc
 
 const clearScreen = "\x1b[H\x1b[2J"
 
-// repeat looks until Ctrl-C. What cannot be looked at now may be back at the next look.
+// repeat shows the status until Ctrl-C. It keeps going after an error, because the next inspection may succeed.
 func (r *statusRun) repeat(ctx context.Context, c *config.Config, src status.Source) error {
 	tick := time.NewTicker(time.Duration(r.interval))
 	defer tick.Stop()
@@ -149,7 +149,7 @@ func (r *statusRun) repeat(ctx context.Context, c *config.Config, src status.Sou
 	}
 }
 
-// draw shows the nth look, on a terminal in place of the one before.
+// draw shows the nth status. On a terminal it replaces the previous one.
 func (r *statusRun) draw(s status.Status, failed error, n int) error {
 	screen := !r.JSON && term.Is(r.Stdout)
 	switch {
@@ -190,7 +190,7 @@ func (r *statusRun) printPage(w io.Writer, s status.Status) error {
 	return p.Flush()
 }
 
-// onScreen returns a text cut to a terminal: what is below its end would push the top out of sight.
+// onScreen cuts a text to the size of a terminal. A longer text would scroll its beginning out of sight.
 func onScreen(text string, width, height int) string {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	if more := len(lines) - (height - 1); more > 0 {
@@ -209,7 +209,7 @@ type statusPage struct {
 	quiet bool
 }
 
-// heading begins a table of its own.
+// heading starts a new table with its own column widths.
 func (p *statusPage) heading(cells ...string) {
 	p.Linef("")
 	p.Row(cells...)
@@ -217,7 +217,7 @@ func (p *statusPage) heading(cells ...string) {
 
 func number(n int64) string { return strconv.FormatInt(n, 10) }
 
-// known is a number of which there may be more.
+// known formats a number, and marks it if the actual number may be larger.
 func known(n int64, unknown bool) string { return shown.Known(n, unknown, number) }
 
 func (p *statusPage) all() {
@@ -429,5 +429,5 @@ func (p *statusPage) findings() {
 	for _, f := range p.Findings {
 		p.Row(fmt.Sprintf("%s %s: %s", f.Severity, f.ID, shown.Line(f.What)))
 	}
-	_ = p.Flush() // the next one has the error
+	_ = p.Flush() // the next Flush returns the error
 }

@@ -14,24 +14,24 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Exit codes beside those of every program. The help of rabbitdelay has the table.
+// Exit codes in addition to those of every program. The help of rabbitdelay lists all of them.
 const (
-	ExitToDo    = 2 // plan: there is something to do; requeue, plugin drain: messages stayed
-	ExitUnseen  = 2 // doctor, status, trace, plugin status: not everything could be seen
-	ExitTimeout = 3 // consume: fewer messages came than were wanted
+	ExitToDo    = 2 // plan: there are changes to make; requeue, plugin drain: some messages stayed
+	ExitUnseen  = 2 // doctor, status, trace, plugin status: some parts could not be inspected
+	ExitTimeout = 3 // consume: fewer messages arrived than requested
 )
 
 // App is one run of rabbitdelay.
 type App struct {
 	*program.Program
 
-	Version string // of this binary
+	Version string // the version of this binary
 }
 
-// Seconds returns a duration as JSON has it, to the millisecond.
+// Seconds returns a duration in seconds for JSON, rounded to milliseconds.
 func Seconds(d time.Duration) float64 { return math.Round(d.Seconds()*1000) / 1000 }
 
-// BodyText returns a body for people: its length unless it is text.
+// BodyText returns a body as text for people, or its length if it is not valid UTF-8.
 func BodyText(body []byte) string {
 	if !utf8.Valid(body) {
 		return fmt.Sprintf("(%d bytes)", len(body))
@@ -39,7 +39,7 @@ func BodyText(body []byte) string {
 	return string(body)
 }
 
-// Duration is a flag in the syntax of the YAML file, days included.
+// Duration is a flag value in the syntax of the YAML file, which includes days.
 type Duration time.Duration
 
 func (d *Duration) String() string { return topology.FormatDuration(time.Duration(*d)) }
@@ -54,7 +54,7 @@ func (d *Duration) Set(s string) error {
 	return err
 }
 
-// Instant is a flag in the syntax of schedule.ParseInstant.
+// Instant is a flag value in the syntax of schedule.ParseInstant.
 type Instant time.Time
 
 func (i *Instant) String() string {
@@ -74,7 +74,7 @@ func (i *Instant) Set(s string) error {
 	return err
 }
 
-// ParseHeader reads the name=value of --header.
+// ParseHeader parses the name=value of a --header flag.
 func ParseHeader(pair string) (name, value string, err error) {
 	name, value, ok := strings.Cut(pair, "=")
 	if !ok || name == "" {
@@ -83,7 +83,7 @@ func ParseHeader(pair string) (name, value string, err error) {
 	return name, value, nil
 }
 
-// ParseHeaders reads the name=value pairs of several --header.
+// ParseHeaders parses the name=value pairs of several --header flags.
 func ParseHeaders(pairs []string) (map[string]string, error) {
 	headers := make(map[string]string, len(pairs))
 	for _, p := range pairs {
@@ -96,7 +96,7 @@ func ParseHeaders(pairs []string) (map[string]string, error) {
 	return headers, nil
 }
 
-// ReadBody returns what --body stands for: text, @file, or - for standard input.
+// ReadBody returns the body that --body specifies: a literal text, the content of @file, or - for standard input.
 func ReadBody(flag string, stdin io.Reader) ([]byte, error) {
 	switch {
 	case flag == "-":

@@ -19,15 +19,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live/snapshot"
 )
 
-// Broker is a broker and what should be on it.
+// Broker is a connected broker together with its desired topology.
 type Broker struct {
 	live.Broker
 
 	Config   *config.Config
 	Strategy amqpx.Strategy
 	Want     topology.Topology
-	// Readable reports whether the inspector reads the management API; the AMQP
-	// one declares in order to look.
+	// Readable reports whether the inspector reads the management API. The AMQP inspector cannot read, and declares
+	// objects to check them.
 	Readable bool
 
 	conn *amqp.Connection
@@ -36,7 +36,7 @@ type Broker struct {
 // Close closes the connection.
 func (b *Broker) Close() { Close(b.conn) }
 
-// Broker reads the settings, connects, and finds the best way to look at the broker.
+// Broker loads the settings, connects, and chooses the best available inspector.
 func (a *App) Broker(ctx context.Context) (*Broker, error) {
 	c, err := a.Load(nil)
 	if err != nil {
@@ -52,7 +52,7 @@ func (a *App) Broker(ctx context.Context) (*Broker, error) {
 	return b, a.Connect(ctx, b)
 }
 
-// Connect connects to the broker and finds the best way to look at it.
+// Connect connects to the broker and chooses the best available inspector.
 func (a *App) Connect(ctx context.Context, b *Broker) (err error) {
 	if b.conn, err = b.Config.Dial(ctx); err != nil {
 		return err
@@ -77,11 +77,11 @@ func (a *App) Connect(ctx context.Context, b *Broker) (err error) {
 	return nil
 }
 
-// managementPatience is how long a management API is waited for; AMQP tells as well.
+// managementPatience is how long to wait for the management API before AMQP is used instead.
 const managementPatience = 10 * time.Second
 
-// management returns the management API of the broker, or why it does not answer.
-// The API of another broker is an error.
+// management returns the management API of the broker. If the API does not answer, why is the reason. If it belongs
+// to another broker, management returns an error.
 func management(ctx context.Context, c *config.Config, conn *amqp.Connection) (m *live.Management, why, err error) {
 	if m, err = c.Management(); errors.Is(err, config.ErrNoManagement) {
 		return nil, err, nil
@@ -100,10 +100,10 @@ func management(ctx context.Context, c *config.Config, conn *amqp.Connection) (m
 	return m, why, nil
 }
 
-// Close closes a connection on which nothing is under way.
+// Close closes an idle connection.
 func Close(conn *amqp.Connection) { _ = conn.CloseDeadline(time.Now().Add(2 * time.Second)) }
 
-// Open connects a client by the settings.
+// Open connects a client with the given settings.
 func (a *App) Open(ctx context.Context, c *config.Config, s amqpx.Strategy) (*amqpx.Client, error) {
 	cfg, err := c.Client(s, a.Logger())
 	if err != nil {
@@ -112,10 +112,10 @@ func (a *App) Open(ctx context.Context, c *config.Config, s amqpx.Strategy) (*am
 	return amqpx.Open(ctx, cfg)
 }
 
-// OpenUndeclared connects a client that declares nothing, because a command by hand may have been given the
-// wrong file. The management API is nil if it does not answer.
+// OpenUndeclared connects a client that declares nothing, because a manually entered command may use the wrong file.
+// The management API is nil if it does not answer.
 func (a *App) OpenUndeclared(ctx context.Context, c *config.Config) (*amqpx.Client, *live.Management, error) {
-	conn, err := c.Dial(ctx) // returns what answered, instead of trying for long
+	conn, err := c.Dial(ctx) // fails with the broker's error, whereas the client would keep retrying
 	if err != nil {
 		return nil, nil, err
 	}
@@ -133,14 +133,14 @@ func (a *App) OpenUndeclared(ctx context.Context, c *config.Config) (*amqpx.Clie
 	return client, m, err
 }
 
-// Undeclared is a strategy whose objects need not be there.
+// Undeclared is a strategy whose objects may be missing on the broker.
 type Undeclared struct{ amqpx.Strategy }
 
-// Topology returns nothing.
+// Topology returns an empty topology.
 func (Undeclared) Topology() topology.Topology { return topology.Topology{} }
 
-// ManagementIfThere returns the broker's management API, nil if it does not
-// answer: whatever needs it reports that itself.
+// ManagementIfThere returns the broker's management API, or nil if it does not answer. The code that needs it reports
+// that it is missing.
 func (a *App) ManagementIfThere(ctx context.Context, c *config.Config, conn *amqp.Connection) (*live.Management, error) {
 	m, why, err := management(ctx, c, conn)
 	if err == nil && why == nil {
@@ -152,13 +152,13 @@ func (a *App) ManagementIfThere(ctx context.Context, c *config.Config, conn *amq
 	return nil, err
 }
 
-// Examined fills in what a look at the broker needs, by the settings. The name is that of the connection.
+// Examined fills in cfg and src for an inspection of the broker. The connection's name starts with name.
 func (a *App) Examined(ctx context.Context, c *config.Config, cfg *doctor.Config, src *snapshot.Source, name string) (err error) {
 	cfg.Prefix, cfg.File, cfg.Plugin, cfg.MaxRouteQueues = c.Delay.Prefix, c.File(), pluginUse(c), c.Broker.MaxRouteQueues
 	switch s, serr := c.Strategy(ctx, a.Logger()); {
 	case serr == nil:
 		cfg.Want, err = c.Describe(s)
-	case errors.Is(serr, live.ErrNoPlugin): // what does not depend on it
+	case errors.Is(serr, live.ErrNoPlugin): // what does not depend on the plugin
 		cfg.Want, err = topology.DeliveryTopology(c.Delay.Prefix).Merge(c.Topology.WithDestinationQueues(c.Delay.Prefix, c.Delay.QueueType))
 	default:
 		err = serr
@@ -166,7 +166,7 @@ func (a *App) Examined(ctx context.Context, c *config.Config, cfg *doctor.Config
 	if err != nil {
 		return err
 	}
-	// A name of its own, by which the management API shows when it connected.
+	// A unique name, by which the management API shows when the connection was opened.
 	c.Broker.ConnectionName = name + " " + uuid.NewString()
 	src.Dial, src.ConnectionName = c.Dial, c.Broker.ConnectionName
 	nodes, err := c.Nodes()
@@ -188,7 +188,7 @@ func (a *App) Examined(ctx context.Context, c *config.Config, cfg *doctor.Config
 	}
 	src.Management, err = c.Management()
 	if errors.Is(err, config.ErrNoManagement) || errors.Is(err, config.ErrNoBroker) {
-		return nil // what then cannot be seen is reported where it is missing
+		return nil // missing parts are reported where they are needed
 	}
 	return err
 }

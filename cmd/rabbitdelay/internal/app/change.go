@@ -16,16 +16,16 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console"
 )
 
-// Change is a command that changes or removes something. Run takes its steps, in this order.
+// Change is a command that changes or removes something. Consent.Run calls its methods in this order.
 type Change interface {
-	// Count looks at what would be changed, and returns the question to ask; one
-	// without a text need not be asked. With --dry-run it is not asked either.
+	// Count finds out what would be changed, and returns the question to ask. A question without a text is not asked.
+	// With --dry-run, no question is asked.
 	Count(ctx context.Context) (Question, error)
-	// Do does it, or with --dry-run finds out what it would do.
+	// Do makes the change, or with --dry-run finds out what it would change.
 	Do(ctx context.Context) error
-	// Tell prints what Do did, also when that failed on the way, and returns how the command ends.
+	// Tell prints the results of Do, even if Do failed halfway, and returns the error of the command.
 	Tell(took time.Duration, failed error) error
-	// Entry returns what is about to be done, and Outcome what Do has done, in a line: for the audit where
+	// Entry describes the change for the audit, and Outcome describes the results of Do in one line. They are used if
 	// there is a database.
 	Entry() console.AuditEntry
 	Outcome() string
@@ -33,26 +33,26 @@ type Change interface {
 
 // Question is asked before something is changed.
 type Question struct {
-	Text     string // with what to type
-	Answer   string // the one that consents; default yes
-	Declined string // the error of any other answer: what was not done
+	Text     string // includes what to type
+	Answer   string // the answer that consents; default yes
+	Declined string // the error for any other answer, which says what was not done
 }
 
-// Consent is the leave to change something: given by --yes, needless with --dry-run,
-// else asked for. Run records who has it in the audit of a database.
+// Consent is the user's consent to a change. It is given by --yes, not needed with --dry-run, and otherwise asked
+// for. Run records who gave it in the audit of a database.
 type Consent struct {
 	*App
 	Actor
 
 	Yes, DryRun bool
 
-	db string // --db, of a command that wants it for the audit alone
+	db string // --db of a command that uses the database only for the audit
 
-	DB     *sql.DB              // with the audit; nil: there is none
-	Record *console.AuditRecord // while Do runs; nil without an audit
+	DB     *sql.DB              // the database with the audit; nil if there is none
+	Record *console.AuditRecord // set while Do runs; nil without an audit
 }
 
-// Actor is who changes something, in the audit of the database.
+// Actor is the name under which the database's audit records a change.
 type Actor struct{ name string }
 
 // RegisterActor adds the flag --actor.
@@ -60,7 +60,7 @@ func (a *Actor) RegisterActor(f *pflag.FlagSet) {
 	f.StringVar(&a.name, "actor", "", "who does this, for the audit of the database; default user@host")
 }
 
-// Name is who it is: what the flag says, or the user and the host of this process.
+// Name returns the value of --actor, or by default the user and the host of this process.
 func (a *Actor) Name() string {
 	if a.name != "" {
 		return a.name
@@ -76,26 +76,26 @@ func (a *Actor) Name() string {
 	return name + "@" + host
 }
 
-// Audited does something, and records it in the audit of the database. detail is what the
-// action and its target leave open, such as the new instant.
+// Audited calls do and records it in the audit of the database. The detail describes what the action and its target
+// do not, such as the new due time.
 func (a *Actor) Audited(ctx context.Context, db *sql.DB, action, target, detail string, do func() error) error {
 	e := console.AuditEntry{Who: a.Name(), Action: action, Target: target, Detail: detail}
 	return console.NewAudit(db).Record(ctx, e, func(*console.AuditRecord) (string, error) { return "", do() })
 }
 
-// Register adds the flags --yes, --actor and --dry-run, the latter with its help.
+// Register adds the flags --yes, --actor and --dry-run. dryRun is the help of --dry-run.
 func (c *Consent) Register(f *pflag.FlagSet, dryRun string) {
 	f.BoolVarP(&c.Yes, "yes", "y", false, "do not ask")
 	f.BoolVar(&c.DryRun, "dry-run", false, dryRun)
 	c.RegisterActor(f)
 }
 
-// RegisterAudit adds the flag --db, for what needs no database otherwise.
+// RegisterAudit adds the flag --db, for commands that do not need a database otherwise.
 func (c *Consent) RegisterAudit(f *pflag.FlagSet) {
 	f.StringVar(&c.db, "db", "", databaseUsage+"; without it there is no audit")
 }
 
-// Possible returns an error if nobody can be asked, before anything is begun.
+// Possible returns an error if consent is needed and the user cannot be asked. Call it before making any change.
 func (c *Consent) Possible() error {
 	if c.Yes || c.DryRun || c.Interactive() {
 		return nil
@@ -103,7 +103,7 @@ func (c *Consent) Possible() error {
 	return errors.New("cannot ask, because standard input is not a terminal; give --yes to go on without asking, or --dry-run to see what would happen")
 }
 
-// Run counts, asks, does and tells.
+// Run counts, asks for consent, makes the change, and reports the result.
 func (c *Consent) Run(ctx context.Context, x Change) error {
 	question, err := x.Count(ctx)
 	if err != nil {
@@ -121,7 +121,7 @@ func (c *Consent) Run(ctx context.Context, x Change) error {
 	return x.Tell(time.Since(began), err)
 }
 
-// do does x, and records it where there is an audit.
+// do runs x.Do, and records it if there is an audit.
 func (c *Consent) do(ctx context.Context, x Change) error {
 	if c.DB == nil || c.DryRun {
 		return x.Do(ctx)
@@ -135,7 +135,7 @@ func (c *Consent) do(ctx context.Context, x Change) error {
 	})
 }
 
-// GoOn adds to the error of an interrupted change how to go on; nil stays nil.
+// GoOn adds to the error of an interrupted change how to resume it. It returns nil if err is nil.
 func GoOn(err error) error {
 	if err == nil {
 		return nil

@@ -19,14 +19,14 @@ import (
 
 const databaseUsage = "database: postgres://…, mysql://… or sqlite:path; default database.url, RABBITDELAY_DATABASE_URL"
 
-// DatabaseFlag adds the flag --db for database.url; its help ends with more.
+// DatabaseFlag adds the flag --db for database.url. The text more is appended to its help.
 func DatabaseFlag(f *pflag.FlagSet, more string) {
 	program.Setting(f, "database.url", "db", databaseUsage+more)
 }
 
 var errNoDatabase = errors.New("no database; give --db, database.url in the file, or RABBITDELAY_DATABASE_URL")
 
-// openDB opens a database that exists: a missing file of SQLite is a mistake here, not a new database.
+// openDB opens an existing database. A missing SQLite file is an error, and is not created.
 func openDB(cfg *config.Config) (*sql.DB, error) {
 	u := cfg.Database.URL
 	if u == "" {
@@ -46,8 +46,8 @@ func openDB(cfg *config.Config) (*sql.DB, error) {
 	return db, nil
 }
 
-// OpenAudit opens the database with the audit, for a Consent; end closes it. Without a
-// database in the settings it does nothing.
+// OpenAudit opens the database with the audit for a Consent. The function end closes it. OpenAudit does nothing if
+// the settings have no database, or if the database is open already.
 func (c *Consent) OpenAudit(cfg *config.Config) (end func(), err error) {
 	its := *cfg
 	its.Database.URL = cmp.Or(config.URL(c.db), cfg.Database.URL)
@@ -60,23 +60,23 @@ func (c *Consent) OpenAudit(cfg *config.Config) (end func(), err error) {
 	return func() { _ = c.DB.Close() }, nil
 }
 
-// Store is the tasks of a database.
+// Store is a task store with its database.
 type Store struct {
 	*schedule.Store
 
 	DB *sql.DB
 }
 
-// Close closes the database, in which nothing is under way.
+// Close closes the database, which must be idle.
 func (s *Store) Close() { _ = s.DB.Close() }
 
-// InTx runs do in a transaction, which what names in the errors of the database.
+// InTx runs do in a transaction. The errors of the transaction start with what.
 func (s *Store) InTx(ctx context.Context, what string, do func(tx *sql.Tx) error) error {
 	tx, err := s.DB.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	defer func() { _ = tx.Rollback() }() // nothing after the commit
+	defer func() { _ = tx.Rollback() }() // has no effect after the commit
 	if err := do(tx); err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (s *Store) InTx(ctx context.Context, what string, do func(tx *sql.Tx) error
 	return nil
 }
 
-// OpenStore opens the database of the settings, which need not answer yet.
+// OpenStore opens the database in the settings, without waiting for it to answer.
 func (a *App) OpenStore(cfg *config.Config) (*Store, error) {
 	db, err := openDB(cfg)
 	if err != nil {
@@ -100,7 +100,7 @@ func (a *App) OpenStore(cfg *config.Config) (*Store, error) {
 	return &Store{s, db}, nil
 }
 
-// WithStore runs do on the tasks of the database of the settings.
+// WithStore loads the settings and runs do with the store of their database.
 func (a *App) WithStore(ctx context.Context, do func(ctx context.Context, s *Store) error) error {
 	cfg, err := a.Load(nil)
 	if err != nil {
@@ -109,7 +109,7 @@ func (a *App) WithStore(ctx context.Context, do func(ctx context.Context, s *Sto
 	return a.WithStoreOf(ctx, cfg, do)
 }
 
-// WithStoreOf is WithStore with settings that were read before.
+// WithStoreOf is WithStore for settings that are already loaded.
 func (a *App) WithStoreOf(ctx context.Context, cfg *config.Config, do func(ctx context.Context, s *Store) error) error {
 	s, err := a.OpenStore(cfg)
 	if err != nil {
@@ -122,17 +122,18 @@ func (a *App) WithStoreOf(ctx context.Context, cfg *config.Config, do func(ctx c
 	return do(ctx, s)
 }
 
-// Answering is how long a database may take to answer at all: some have to be
-// woken. Tests have less patience.
+// Answering is how long to wait for a database to answer at all, because some databases first have to be started.
+// Tests shorten it.
 var Answering = 10 * time.Second
 
-// AdviceMigrate is for those who do not make a database.
+// AdviceMigrate is the advice for commands that do not create a database.
 const AdviceMigrate = "; \"rabbitdelay migrate\" makes a new one"
 
-// CheckDatabase returns why a database does not answer; advice ends what is said of a file that cannot be opened.
+// CheckDatabase returns an error if a database does not answer. If a file cannot be opened, the error ends with
+// advice.
 func CheckDatabase(ctx context.Context, s *schedule.Store, advice string) error {
 	if err := s.Ping(ctx, Answering); err != nil {
-		if text := err.Error(); strings.Contains(text, "unable to open database file") || strings.Contains(text, "readonly database") { // all that SQLite reports
+		if text := err.Error(); strings.Contains(text, "unable to open database file") || strings.Contains(text, "readonly database") { // SQLite reports nothing more specific
 			err = fmt.Errorf("%w; expected a file that is there, and the right to write it and its directory%s", err, advice)
 		}
 		return fmt.Errorf("connecting to the database: %w", err)
@@ -140,7 +141,7 @@ func CheckDatabase(ctx context.Context, s *schedule.Store, advice string) error 
 	return nil
 }
 
-// CheckTasks returns why a database has no tasks to work with, before anything is begun.
+// CheckTasks returns an error if a database does not answer or its tasks cannot be read.
 func CheckTasks(ctx context.Context, s *schedule.Store) error {
 	if err := CheckDatabase(ctx, s, AdviceMigrate); err != nil {
 		return err
@@ -153,7 +154,7 @@ func CheckTasks(ctx context.Context, s *schedule.Store) error {
 	return nil
 }
 
-// ApplySchedules writes the file's recurring tasks; without a file, nothing.
+// ApplySchedules writes the recurring tasks of the file. It does nothing without a file.
 func (a *App) ApplySchedules(ctx context.Context, s schedule.Schedules, cfg *config.Config) (schedule.Applied, error) {
 	if cfg.File() == "" {
 		return schedule.Applied{}, nil
@@ -169,7 +170,7 @@ func (a *App) ApplySchedules(ctx context.Context, s schedule.Schedules, cfg *con
 	return done, nil
 }
 
-// AppliedText returns what ApplySchedules changed, empty for nothing.
+// AppliedText describes what ApplySchedules changed. It is empty if nothing changed.
 func AppliedText(done schedule.Applied) string {
 	var parts []string
 	for _, p := range []struct {

@@ -11,14 +11,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// Broker is RabbitMQ in memory, which the program reaches at URL.
+// Broker is an in-memory RabbitMQ that the program reaches at URL.
 type Broker struct {
 	*amqptest.Server
 
 	URL string
 }
 
-// NewBroker starts a broker that ends with the test.
+// NewBroker starts a broker that is closed when the test ends.
 func NewBroker(t *testing.T, o amqptest.Options) *Broker {
 	t.Helper()
 	b, err := startBroker(o)
@@ -39,13 +39,13 @@ func startBroker(o amqptest.Options) (*Broker, error) {
 	return &Broker{srv, url}, nil
 }
 
-// Run runs the program in this process on the broker.
+// Run runs the program in this process with the URL of the broker.
 func (b *Broker) Run(t *testing.T, args ...string) Ran {
 	t.Helper()
 	return Run(t.Context(), append(args, "--url", b.URL)...)
 }
 
-// Channel returns a channel of another program.
+// Channel returns a channel of a client other than the program.
 func (b *Broker) Channel(t *testing.T) *amqp.Channel {
 	t.Helper()
 	conn, err := b.Connect()
@@ -78,7 +78,7 @@ func (b *Broker) FillWith(t *testing.T, queue string, messages ...amqp.Publishin
 	}
 }
 
-// Ready returns how many messages wait in a queue, and fails the test if somebody holds some.
+// Ready returns the number of ready messages in a queue, and fails the test if any message is unacknowledged.
 func (b *Broker) Ready(t *testing.T, queue string) int {
 	t.Helper()
 	q, ok := b.Queue(queue)
@@ -91,7 +91,7 @@ func (b *Broker) Ready(t *testing.T, queue string) int {
 	return q.Ready
 }
 
-// on runs f with a channel of another program.
+// on runs f with a channel of a client other than the program.
 func (b *Broker) on(f func(*amqp.Channel) error) error {
 	conn, err := b.Connect()
 	if err != nil {
@@ -130,20 +130,20 @@ func publish(ch *amqp.Channel, exchange, key string, messages []amqp.Publishing)
 	return nil
 }
 
-// message is one of a script's file of messages.
+// message is a message in a script's YAML file.
 type message struct {
 	ID          string         `yaml:"id"`
 	Body        string         `yaml:"body"`
 	ContentType string         `yaml:"content_type"`
 	Type        string         `yaml:"type"`
 	Headers     map[string]any `yaml:"headers"`
-	// Count publishes the message that many times. In all its texts # is the number, from 0 on.
+	// Count publishes the message that many times. Each # in its texts is replaced by the index, starting at 0.
 	Count int `yaml:"count"`
-	// Unreadable adds a header that no client can decode.
+	// Unreadable adds a header that clients cannot decode.
 	Unreadable bool `yaml:"unreadable"`
 }
 
-// decodeMessages reads the YAML of a script.
+// decodeMessages decodes the YAML messages of a script.
 func decodeMessages(text string) (list []amqp.Publishing, err error) {
 	dec := yaml.NewDecoder(strings.NewReader(text))
 	dec.KnownFields(true)
@@ -169,7 +169,7 @@ func decodeMessages(text string) (list []amqp.Publishing, err error) {
 	return list, nil
 }
 
-// amqpValue turns a value of YAML into one that AMQP has.
+// amqpValue converts a YAML value to an AMQP value.
 func amqpValue(v any, number func(string) string) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -19,16 +19,16 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 )
 
-// answering names the variable that shortens how long the program under test waits for a database.
+// answering is the name of the environment variable that shortens how long the tested program waits for a database.
 const answering = "CLITEST_ANSWERING"
 
-// Main runs the tests of a package that has scripts; its TestMain calls it. Scripts start the test's own
-// binary as the program rabbitdelay, so that nothing is built for them and coverage counts.
+// Main runs the tests of a package that has scripts. Call it from TestMain. Scripts run the test binary itself as the
+// program rabbitdelay, so that it need not be built separately and its coverage is measured.
 func Main(m *testing.M) {
 	testscript.Main(isolated{m}, map[string]func(){"rabbitdelay": rabbitdelay})
 }
 
-// rabbitdelay is the program in a process of its own.
+// rabbitdelay runs the program in its own process.
 func rabbitdelay() {
 	if text := os.Getenv(answering); text != "" {
 		d, err := time.ParseDuration(text)
@@ -45,10 +45,10 @@ func rabbitdelay() {
 	os.Exit(code)
 }
 
-// leaked is the exit code of a command that left goroutines behind. The program itself never uses it.
+// leaked is the exit code of a command that left goroutines running. The program itself never uses this code.
 const leaked = 99
 
-// isolated runs tests without the settings of the machine, and fails if goroutines are left.
+// isolated runs tests without the settings of the machine, and fails if goroutines are left running.
 type isolated struct{ m *testing.M }
 
 // Run implements testscript.TestingM.
@@ -79,24 +79,24 @@ func (r Ran) String() string {
 	return fmt.Sprintf("exit %d\nstandard output:\n%sstandard error:\n%s", r.Code, r.Stdout, r.Stderr)
 }
 
-// Run runs the program in this process, without standard input.
+// Run runs the program in this process with empty standard input.
 func Run(ctx context.Context, args ...string) Ran {
 	return RunWith(ctx, "", args...)
 }
 
-// RunWith runs the program in this process with standard input.
+// RunWith runs the program in this process with the given standard input.
 func RunWith(ctx context.Context, stdin string, args ...string) Ran {
 	var out, errs strings.Builder
 	code := cli.Run(ctx, args, strings.NewReader(stdin), &out, &errs)
 	return Ran{code, out.String(), errs.String()}
 }
 
-// RunTo runs the program in this process with outputs of the caller and returns the exit code.
+// RunTo runs the program in this process with the given outputs, and returns the exit code.
 func RunTo(ctx context.Context, stdout, stderr io.Writer, args ...string) (code int) {
 	return cli.Run(ctx, args, strings.NewReader(""), stdout, stderr)
 }
 
-// Buffer is an output that may be read while the program writes it.
+// Buffer is an output that can be read while the program is writing it.
 type Buffer struct {
 	mu sync.Mutex
 	b  strings.Builder
@@ -109,14 +109,14 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return b.b.Write(p)
 }
 
-// String returns what has been written so far.
+// String returns the text that has been written so far.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.String()
 }
 
-// FreeAddress returns an address of this machine at which no program listens.
+// FreeAddress returns a local address at which no program is listening.
 func FreeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -137,7 +137,7 @@ func Expect(t *testing.T, code int, args ...string) Ran {
 	return got
 }
 
-// NewDB returns the URL of a new SQLite file that has been migrated.
+// NewDB creates a SQLite file, migrates it, and returns its URL.
 func NewDB(t *testing.T) (url string) {
 	t.Helper()
 	url = "sqlite:" + t.TempDir() + "/tasks.db"
@@ -145,7 +145,7 @@ func NewDB(t *testing.T) (url string) {
 	return url
 }
 
-// Await polls until ok returns true, and fails the test if that takes longer than a minute.
+// Await polls until ok returns true. It fails the test after a minute.
 func Await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	if !poll(ok) {

@@ -1,8 +1,8 @@
-// Package clitest tests the program rabbitdelay as an operator uses it: by scripts, which are txtar files in
-// testdata/script beside the package of a command. docs/development.md describes how to write one.
+// Package clitest tests the program rabbitdelay in the way that an operator uses it, with scripts. Scripts are txtar
+// files in the directory testdata/script of a command's package. docs/development.md describes how to write them.
 //
-// What a script cannot express, such as an output that fails after some lines, is a Go test that calls
-// [Run] with a [Broker] and a database of [NewDB].
+// Cases that a script cannot express, such as an output that fails after some lines, are Go tests that call [Run]
+// with a [Broker] and a database of [NewDB].
 //
 // Only tests import this package.
 package clitest

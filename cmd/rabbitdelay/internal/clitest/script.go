@@ -20,8 +20,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
-// Scripts runs every script of testdata/script. With UPDATE_SCRIPTS=1 it writes what the program prints into
-// them, for review.
+// Scripts runs every script in testdata/script. With UPDATE_SCRIPTS=1 it updates the expected output in the scripts,
+// for review.
 func Scripts(t *testing.T) {
 	t.Helper()
 	testscript.Run(t, testscript.Params{
@@ -41,7 +41,7 @@ func Scripts(t *testing.T) {
 	})
 }
 
-// setup gives a script its own environment.
+// setup prepares the environment of a script.
 func setup(e *testscript.Env) error {
 	e.Setenv("HOME", e.WorkDir)
 	e.Setenv("USER", "tester")
@@ -51,13 +51,13 @@ func setup(e *testscript.Env) error {
 	return nil
 }
 
-// state is what helpers of one script have started.
+// state has what the helpers of one script have started.
 type state struct {
 	broker *Broker
 	hung   []net.Listener
 }
 
-// stateKey is the key of a script's state among its values.
+// stateKey is the key of a script's state in its values.
 type stateKey struct{}
 
 func (s *state) close() {
@@ -69,7 +69,7 @@ func (s *state) close() {
 	}
 }
 
-// exits runs a program and expects an exit code.
+// exits runs a program and checks its exit code.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits code program [args...]")
@@ -91,7 +91,7 @@ func run(ts *testscript.TestScript, name string, args ...string) int {
 	return 0
 }
 
-// helperFunc does something for a script and returns what it prints.
+// helperFunc implements a command of scripts and returns its output.
 type helperFunc func(s *state, ts *testscript.TestScript, args []string) (string, error)
 
 var helpers = map[string]helperFunc{
@@ -118,15 +118,15 @@ func help(ts *testscript.TestScript, name string, args []string) (string, error)
 	return helpers[name](s, ts, args)
 }
 
-// errUsage asks for the documents.
+// errUsage refers to the documentation.
 var errUsage = errors.New("wrong arguments; docs/development.md lists what scripts may say")
 
-// brokerCommand starts a broker in memory and sets AMQP_URL, or acts on the one that runs:
+// brokerCommand starts an in-memory broker and sets AMQP_URL, or acts on the running broker:
 //
-//	broker [version [plugin]]    start one of this version
-//	broker stop                  end it
+//	broker [version [plugin]]    start a broker of this version
+//	broker stop                  stop the broker
 //	broker calls METHOD          count how often clients called an AMQP method
-//	broker exchange NAME TYPE    declare an exchange; of type x-delayed-message: topic
+//	broker exchange NAME TYPE    declare an exchange; x-delayed-message exchanges behave like topic
 func (s *state) brokerCommand(ts *testscript.TestScript, args []string) (string, error) {
 	switch {
 	case len(args) == 1 && args[0] == "stop":
@@ -159,7 +159,7 @@ func (s *state) brokerCommand(ts *testscript.TestScript, args []string) (string,
 	return "", nil
 }
 
-// dbCommand makes a database and sets RABBITDELAY_DATABASE_URL:
+// dbCommand creates a database and sets RABBITDELAY_DATABASE_URL:
 //
 //	db [FILE]    migrate a SQLite file, tasks.db by default
 func (s *state) dbCommand(ts *testscript.TestScript, args []string) (string, error) {
@@ -174,11 +174,11 @@ func (s *state) dbCommand(ts *testscript.TestScript, args []string) (string, err
 	return "", nil
 }
 
-// queueCommand looks at queues and fills them:
+// queueCommand inspects and fills queues:
 //
 //	queue                        list all queues
-//	queue count                  count them
-//	queue show NAME...           show how many messages wait in queues
+//	queue count                  count all queues
+//	queue show NAME...           show how many messages are in queues
 //	queue fill NAME [FILE]       declare a quorum queue and publish the messages of a YAML file to it
 //	queue delete NAME            delete a queue with its messages
 //	queue send EXCHANGE KEY FILE publish the messages of a YAML file to an exchange
@@ -220,7 +220,7 @@ func (s *state) queueCommand(ts *testscript.TestScript, args []string) (string, 
 	return b.String(), nil
 }
 
-// shown describes a queue in a line.
+// shown describes a queue in one line.
 func (s *state) shown(name string) string {
 	q, ok := s.broker.Queue(name)
 	if !ok {
@@ -242,7 +242,7 @@ func (s *state) shown(name string) string {
 	return line
 }
 
-// sqlCommand runs a statement on the database of RABBITDELAY_DATABASE_URL and prints its rows.
+// sqlCommand runs a statement on the database at RABBITDELAY_DATABASE_URL and prints its rows.
 func (s *state) sqlCommand(ts *testscript.TestScript, args []string) (string, error) {
 	if len(args) != 1 {
 		return "", errUsage
@@ -309,7 +309,7 @@ func Hung() (net.Listener, error) {
 	return l, nil
 }
 
-// session types the commands of a file and prints the file again, with what they print now:
+// session runs the commands in a file and prints the file with their current output:
 //
 //	$ rabbitdelay tasks count
 //	0 tasks
@@ -317,9 +317,9 @@ func Hung() (net.Listener, error) {
 //	! rabbitdelay: unknown command "fly"; see rabbitdelay tasks --help
 //	[exit 1]
 //
-// A command is a line of the shell, or one of the helpers. Lines after it that begin with > belong to it.
-// Lines of standard error begin with !. A line that begins with # is a comment, and a blank line before it
-// belongs to it. Text that differs from run to run is replaced, as by scrub.
+// A command is a shell command line or one of the helpers. Lines after it that start with > continue the command.
+// Lines of standard error start with !. A line that starts with # is a comment, and a blank line before a comment is
+// kept. Text that differs between runs is replaced by scrub.
 func session(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: session file")
@@ -335,7 +335,7 @@ func session(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		command, ok := strings.CutPrefix(line, "$ ")
 		if !ok {
-			continue // printed by the command before
+			continue // old output of the previous command
 		}
 		fmt.Fprintln(&b, line)
 		typing := []string{command}
@@ -376,7 +376,7 @@ func typed(ts *testscript.TestScript, command string) string {
 	return text
 }
 
-// split splits the words of a helper's line. Quotes of both kinds keep a word together.
+// split splits a helper's command line into words. Single and double quotes keep a word together.
 func split(line string) (words []string) {
 	var word strings.Builder
 	quote, begun := rune(0), false

@@ -8,11 +8,11 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// duration matches a duration as the program prints it, such as 59m59.9s or 1d.
+// duration matches a duration in the program's format, such as 59m59.9s or 1d.
 const duration = `\d[\d.]*(ns|µs|ms|s|m|h|d)[\d.hms]*`
 
-// changing are texts that differ from run to run, with their replacements in a session. Instants before 2000
-// and from 2090 on are a script's own and stay.
+// changing lists patterns of text that differs between runs, with their replacements in a session. Times before 2000
+// and from 2090 on come from the script itself and are kept.
 var changing = []struct {
 	pattern *regexp.Regexp
 	with    string
@@ -31,10 +31,10 @@ var changing = []struct {
 	{regexp.MustCompile(`127\.0\.0\.1:[3-6]\d{4}\b`), "127.0.0.1:PORT"},
 }
 
-// columns are the spaces between the columns of a table, whose widths depend on what was replaced.
+// columns matches the spaces between the columns of a table, whose widths depend on the replaced text.
 var columns = regexp.MustCompile(`(\S) {2,}`)
 
-// scrub replaces what differs from run to run.
+// scrub replaces text that differs between runs.
 func scrub(ts *testscript.TestScript, text string) string {
 	text = strings.ReplaceAll(text, ts.Getenv("WORK"), "$WORK")
 	before := text

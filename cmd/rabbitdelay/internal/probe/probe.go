@@ -1,4 +1,4 @@
-// Package probe answers those who ask over HTTP whether a process works, and Prometheus.
+// Package probe answers HTTP health checks of a process, and serves its metrics to Prometheus.
 package probe
 
 import (
@@ -27,8 +27,8 @@ import (
 // Probe answers over HTTP:
 //
 //	/healthz   200 while the process runs
-//	/readyz    200 while ready returns nil, else 503 with the parts that do not work
-//	/metrics   what Prometheus reads
+//	/readyz    200 while ready returns nil, otherwise 503 with the parts that do not work
+//	/metrics   the metrics for Prometheus
 type Probe struct {
 	http.Handler
 
@@ -38,13 +38,13 @@ type Probe struct {
 	ready func() error
 }
 
-// What a process that does not work yet, or no longer, answers to /readyz.
+// Errors that /readyz reports while a process is starting or stopping.
 var (
 	ErrStarting = service.ErrStarting
 	ErrStopping = service.ErrStopping
 )
 
-// New returns a probe that answers that the process is starting.
+// New returns a probe that reports that the process is starting, until Set is called.
 func New(metrics http.Handler) *Probe {
 	p := &Probe{ready: func() error { return ErrStarting }}
 	mux := http.NewServeMux()
@@ -54,28 +54,28 @@ func New(metrics http.Handler) *Probe {
 	return p
 }
 
-// Server returns a server whose connections are bounded. A handler that sends events sets bounds of its own.
+// Server returns a server with timeouts. A handler that sends events must set its own.
 func Server(h http.Handler) *http.Server {
 	return &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute, IdleTimeout: 2 * time.Minute}
 }
 
-// Answers reports whether a request is the probe's.
+// Answers reports whether the probe answers the request.
 func (*Probe) Answers(r *http.Request) bool {
 	return slices.Contains([]string{"/healthz", "/readyz", "/metrics"}, r.URL.Path)
 }
 
-// Listen answers at address, host:port, and returns the address in use.
+// Listen serves the probe at address, which is host:port, and returns the address in use.
 func (p *Probe) Listen(ctx context.Context, address string) (net.Addr, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("--probe: %w; expected HOST:PORT, such as 127.0.0.1:8087 or :8087", err)
 	}
 	p.server = Server(p)
-	go func() { _ = p.server.Serve(l) }() // until Close
+	go func() { _ = p.server.Serve(l) }() // until Close is called
 	return l.Addr(), nil
 }
 
-// Set has ready decide from now on.
+// Set replaces the function that reports whether the process is ready.
 func (p *Probe) Set(ready func() error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,12 +89,12 @@ func (p *Probe) check() error {
 	return ready()
 }
 
-// Close ends what Listen began.
+// Close closes the server that Listen started.
 func (p *Probe) Close() { _ = p.server.Close() }
 
 // Metrics are the metrics of a process, for Prometheus.
 type Metrics struct {
-	// Handler answers with them.
+	// Handler serves the metrics.
 	http.Handler
 	// Telemetry has the hooks of the client and of the store.
 	*telemetry.Telemetry
@@ -102,7 +102,7 @@ type Metrics struct {
 	provider *sdk.MeterProvider
 }
 
-// NewMetrics returns the metrics of a process, those of its runtime included.
+// NewMetrics returns the metrics of a process, including those of the Go runtime.
 func NewMetrics() (*Metrics, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -118,8 +118,8 @@ func NewMetrics() (*Metrics, error) {
 	return m, err
 }
 
-// Observe reports a client, its queues, and a store unless it is nil. The destinations
-// are those of the configuration.
+// Observe starts to report a client, its queues, and a store unless it is nil. The destinations are those in the
+// configuration.
 func (m *Metrics) Observe(client *amqpx.Client, store *schedule.Store, destinations []topology.Destination) error {
 	_, err := m.ObserveClient(client)
 	_, queuesErr := m.ObserveQueues(client, destinations)
@@ -131,5 +131,5 @@ func (m *Metrics) Observe(client *amqpx.Client, store *schedule.Store, destinati
 	return err
 }
 
-// Close ends the reporting.
+// Close stops the reporting.
 func (m *Metrics) Close(ctx context.Context) error { return m.provider.Shutdown(ctx) }

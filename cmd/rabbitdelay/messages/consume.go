@@ -30,25 +30,26 @@ type receiver struct {
 	*app.App
 
 	queue    string
-	count    int64 // 0: no end
+	count    int64 // 0 means no limit
 	timeout  app.Duration
 	prefetch int
 
 	received int64
 	late     lateness.Record
-	noted    bool // that a message was early
+	noted    bool // a message was early and the note about it was printed
 	bar      term.Progress
 }
 
 const (
-	defaultPrefetch = 64    // keeps a terminal busy, and is little to give back
-	maxPrefetch     = 65535 // AMQP's
+	defaultPrefetch = 64    // enough to keep a terminal busy, with few messages to return at the end
+	maxPrefetch     = 65535 // the maximum of AMQP
 	consumerTag     = "rabbitdelay"
-	ackPause        = 100 * time.Millisecond // for which a message that was printed waits for others to be acknowledged with it
-	// maxHold bounds how early a message may be by this process's clock, beside its lead, and
-	// still be waited for: the broker's clock may differ by a millisecond or two.
+	ackPause        = 100 * time.Millisecond // how long a printed message may wait to be acknowledged together with later ones
+	// maxHold is how early a message may be by this process's clock, in addition to its lead, for consume to hold it
+	// until it is due. The broker's clock may differ by a millisecond or two.
 	maxHold = 20 * time.Millisecond
-	// ackTimeout bounds the last acknowledgements: a broker that has stopped reading does not keep the command.
+	// ackTimeout is the timeout of the last acknowledgements, in case the broker has stopped reading from the
+	// connection.
 	ackTimeout = 5 * time.Second
 )
 
@@ -86,7 +87,7 @@ when the timeout or Ctrl-C came first; 1 for errors.`,
 	}
 	f := c.Flags()
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		switch { // what is typed is meant: a script's 0 must not empty the queue
+		switch { // an explicit 0, such as from a script, is an error and must not empty the queue
 		case f.Changed("count") && r.count < 1:
 			return fmt.Errorf("--count: %d; expected 1 or more; without --count there is no end", r.count)
 		case f.Changed("timeout") && r.timeout <= 0:
@@ -117,12 +118,12 @@ func (r *receiver) receive(ctx context.Context) error {
 	if err := r.check(); err != nil {
 		return err
 	}
-	signal.Ignore(syscall.SIGPIPE) // a broken pipe is an error of the write then, and the message goes back
+	signal.Ignore(syscall.SIGPIPE) // a broken pipe then fails the write, and the message returns to the queue
 	c, err := r.Load(nil)
 	if err != nil {
 		return err
 	}
-	// A message taken out of a queue of the delay strategies never arrives.
+	// A message that is taken out of a queue of the delay strategies never reaches its destination.
 	switch prefix := c.Delay.Prefix; {
 	case r.queue == topology.ParkedQueue(prefix):
 		return fmt.Errorf("--queue: %q holds messages whose destination is missing, and consume would delete them; look at them by rabbitdelay peek, and send them on by rabbitdelay requeue", r.queue)
@@ -138,7 +139,7 @@ func (r *receiver) receive(ctx context.Context) error {
 		return err
 	}
 	if r.timeout > 0 {
-		// It is for the messages; connecting and declaring have their own.
+		// The timeout is for receiving messages. Connecting and declaring have their own timeouts.
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(r.timeout))
 		defer cancel()
@@ -159,8 +160,8 @@ func (r *receiver) receive(ctx context.Context) error {
 	return nil
 }
 
-// closed reports whether standard output was closed when the process began. The Go
-// runtime opens the null device in its place, for reading too.
+// closed reports whether standard output was closed when the process started. In this case the Go runtime opens the
+// null device in its place, and opens it for reading too.
 func closed(out io.Writer) bool {
 	f, ok := out.(*os.File)
 	if !ok {
@@ -194,7 +195,7 @@ type receivedMessage struct {
 	Lateness *int64 `json:"lateness_ms,omitempty"`
 	Attempt  int    `json:"attempt"`
 	Body     string `json:"body,omitempty"`
-	Binary   string `json:"body_base64,omitempty"` // instead of body when that is not UTF-8
+	Binary   string `json:"body_base64,omitempty"` // set instead of body if the body is not UTF-8
 }
 
 var errGoesBack = errors.New("the message goes back to the queue")
@@ -211,7 +212,7 @@ func (r *receiver) take(d amqp.Delivery) error {
 	}
 	if due, ok := dueOf(d); ok {
 		r.late.Add(at, due)
-		if by := due.Sub(at); by > maxHold && !r.noted { // beyond what clocks differ; the summary counts the others
+		if by := due.Sub(at); by > maxHold && !r.noted { // more than the clocks may differ; the summary counts smaller values
 			r.noted = true
 			r.Notef("note: message %s came %s before it is due: another program put it into the queue, or this machine's clock is behind the broker's",
 				shown.Line(d.MessageId), topology.FormatDuration(by.Truncate(time.Millisecond)))
@@ -243,7 +244,7 @@ func integer(v any) (int64, bool) {
 func (r *receiver) printDelivery(d amqp.Delivery, at time.Time) error {
 	m := receivedMessage{ID: d.MessageId, Received: shown.Instant(at), Attempt: 1}
 	if due, ok := dueOf(d); ok {
-		if due.UnixMilli() == 0 { // at once
+		if due.UnixMilli() == 0 { // the message was sent without a delay
 			due = at
 			if !d.Timestamp.IsZero() {
 				due = d.Timestamp

@@ -1,10 +1,10 @@
-// Package messages has the commands on messages of a broker: send, consume, peek, errors, requeue, discard
-// and trace. send and consume declare what is missing, and say so; the others declare nothing.
+// Package messages has the commands for messages on a broker: send, consume, peek, errors, requeue, discard and
+// trace. send and consume declare missing objects and report them. The other commands declare nothing.
 //
-//	send.go     messages with a delay
-//	doorway.go  what sending or consuming is about to declare
-//	consume.go  the command, and what it prints; receive.go  how it takes the messages
-//	peek.go     messages, where they lie, and grouped by their errors
+//	send.go     send messages with a delay
+//	doorway.go  checks before send or consume declares something
+//	consume.go  the command consume and its output; receive.go  how it receives the messages
+//	peek.go     show messages, and group them by their errors
 //	requeue.go  requeue: count, ask, do, tell; discard.go  the same for discard
-//	trace.go    one message or task, wherever it is
+//	trace.go    find one message or task
 package messages

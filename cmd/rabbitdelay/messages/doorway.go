@@ -18,7 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// doorway looks at a broker before a command by hand changes it.
+// doorway checks the state of a broker before a manually entered command changes it.
 type doorway struct {
 	*app.App
 
@@ -26,8 +26,8 @@ type doorway struct {
 	conn *amqp.Connection
 }
 
-// knock connects. Unlike a service, a command by hand does not wait for a broker
-// that is not there: the error has what answered.
+// knock connects to the broker. A service would wait for a broker that does not answer, but a manually entered
+// command returns the error instead.
 func knock(ctx context.Context, a *app.App, c *config.Config) (*doorway, error) {
 	conn, err := c.Dial(ctx)
 	if err != nil {
@@ -38,7 +38,7 @@ func knock(ctx context.Context, a *app.App, c *config.Config) (*doorway, error) 
 
 func (d *doorway) close() { app.Close(d.conn) }
 
-// has declares passively. An object that the user may not see is assumed to exist.
+// has reports whether a passive declaration succeeds. An object that the user has no access to is assumed to exist.
 func (d *doorway) has(look func(*amqp.Channel) error) (bool, error) {
 	ch, err := d.conn.Channel()
 	if err != nil {
@@ -63,8 +63,8 @@ func (d *doorway) hasQueue(name string) (bool, error) {
 	})
 }
 
-// hasOneOf reports whether one of the exchanges is there. It asks for three of many, although somebody may
-// have deleted a part of a layout.
+// hasOneOf reports whether one of the exchanges exists. It checks up to three of them, in case a part of a layout was
+// deleted.
 func (d *doorway) hasOneOf(exchanges ...string) (bool, error) {
 	if n := len(exchanges); n > 3 {
 		exchanges = []string{exchanges[0], exchanges[n/2], exchanges[n-1]}
@@ -80,8 +80,8 @@ func (d *doorway) hasOneOf(exchanges ...string) (bool, error) {
 	return false, nil
 }
 
-// layout prints what declaring the strategy's topology is about to create, and asks where that may not be
-// meant: most often somebody has forgotten -f. It is silent if the layout exists.
+// layout announces what declaring the strategy's topology will create, and asks for consent if that may be
+// unintended, most often because -f was forgotten. It prints nothing if the layout exists.
 func (d *doorway) layout(s amqpx.Strategy, yes bool) error {
 	prefix := d.c.Delay.Prefix
 	if d.c.Broker.Declare == amqpx.DeclareNothing {
@@ -116,7 +116,7 @@ func (d *doorway) layout(s amqpx.Strategy, yes bool) error {
 	return nil
 }
 
-// otherLayout names what there is of the prefix; empty for nothing.
+// otherLayout names the existing layout with this prefix. It returns an empty string if there is none.
 func (d *doorway) otherLayout(prefix string) (string, error) {
 	there, err := d.hasOneOf(topology.DeliveryExchange(prefix))
 	if !there || err != nil {
@@ -139,7 +139,7 @@ func (d *doorway) otherLayout(prefix string) (string, error) {
 	return "another layout", nil
 }
 
-// ownExchanges returns those that no other layout has.
+// ownExchanges returns the exchanges that only this layout has.
 func ownExchanges(t topology.Topology, prefix string) []string {
 	var names []string
 	for _, e := range t.Exchanges {
@@ -150,7 +150,7 @@ func ownExchanges(t topology.Topology, prefix string) []string {
 	return names
 }
 
-// layoutsOf names the layouts of exchanges, as doctor and destroy do.
+// layoutsOf returns the names of the exchanges' layouts, as doctor and destroy show them.
 func layoutsOf(exchanges []string, prefix string) string {
 	var names []string
 	for _, e := range exchanges {
@@ -161,7 +161,7 @@ func layoutsOf(exchanges []string, prefix string) string {
 	return strings.Join(names, ", ")
 }
 
-// missing returns the queues that a destination needs and the broker does not have.
+// missing returns the queues that a destination needs but the broker does not have.
 func (d *doorway) missing(dest topology.Destination) ([]string, error) {
 	needs := []string{dest.TargetQueue(d.c.Delay.Prefix)}
 	if !dest.ToExchange() && !d.c.Delay.Foreign() {
@@ -178,7 +178,7 @@ func (d *doorway) missing(dest topology.Destination) ([]string, error) {
 	return names, nil
 }
 
-// created reports the queues that a command has made: nobody may read from a queue of such a name.
+// created reports the queues that a command has created, because a misspelt queue may have no consumer.
 func created(a *app.App, c *config.Config, names []string) {
 	if len(names) == 0 {
 		return

@@ -22,7 +22,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// peekTimeout bounds one look into a queue.
+// peekTimeout is the timeout for peeking at a queue.
 const peekTimeout = time.Minute
 
 // PeekCommand returns the command peek.
@@ -98,7 +98,7 @@ func peek(ctx context.Context, a *app.App, queue string, limit int) error {
 	return nil
 }
 
-// maxBodyShown is how many characters of a body people are shown.
+// maxBodyShown is the maximum number of characters of a body in the output for people.
 const maxBodyShown = 200
 
 func printMessage(a *app.App, position int, m inspect.DeadLetter) error {

@@ -17,8 +17,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
-// ensureQueue creates the queue, and the dead-letter queue of a destination, where
-// it does not exist. A dead-letter queue gets none of its own.
+// ensureQueue creates the queue, and the dead-letter queue of a destination, if the queue does not exist. A
+// dead-letter queue gets no dead-letter queue of its own.
 func (r *receiver) ensureQueue(d *doorway) error {
 	there, err := d.hasQueue(r.queue)
 	if there || err != nil {
@@ -52,13 +52,13 @@ func (r *receiver) ensureQueue(d *doorway) error {
 		}
 		names = append(names, q.Name)
 	}
-	slices.Reverse(names) // the one that was asked for first
+	slices.Reverse(names) // the requested queue first
 	created(r.App, d.c, names)
 	return nil
 }
 
-// consume ends with the context, when enough messages came, or with an error that
-// another connection would not mend.
+// consume returns when the context ends, when enough messages have arrived, or after an error that reconnecting would
+// not fix.
 func (r *receiver) consume(ctx context.Context, d *doorway) error {
 	for {
 		err := r.session(ctx, d.conn)
@@ -78,7 +78,7 @@ func (r *receiver) consume(ctx context.Context, d *doorway) error {
 	}
 }
 
-// again connects until it can, or the context ends: nil.
+// again reconnects until it succeeds. It returns nil if the context ends.
 func (r *receiver) again(ctx context.Context, c *config.Config, err error) *doorway {
 	const pause = time.Second
 	log := r.Logger()
@@ -96,17 +96,17 @@ func (r *receiver) again(ctx context.Context, c *config.Config, err error) *door
 	}
 }
 
-// session is a consumer on one connection. Its delivery tags count from 1.
+// session is a consumer on one connection. Its delivery tags start at 1.
 type session struct {
 	ch       *amqp.Channel
 	prefetch uint64
-	wanted   uint64 // 0: no end
-	printed  uint64 // the last delivery that was
+	wanted   uint64 // 0 means no limit
+	printed  uint64 // the tag of the last printed delivery
 	acked    uint64
 }
 
-// session consumes from one connection. At its end what was printed is
-// acknowledged, and what was not goes back with the channel.
+// session consumes from one connection. At its end it acknowledges the printed messages, and closing the channel
+// returns the others to the queue.
 func (r *receiver) session(ctx context.Context, conn *amqp.Connection) error {
 	ch, err := conn.Channel()
 	if err != nil {
@@ -125,7 +125,7 @@ func (r *receiver) session(ctx context.Context, conn *amqp.Connection) error {
 	if err != nil {
 		return fmt.Errorf("consume %s: %w", r.queue, err)
 	}
-	defer func() { r.received -= int64(s.printed - s.acked) }() // they come again
+	defer func() { r.received -= int64(s.printed - s.acked) }() // these will be redelivered
 	open, err := r.takeAll(ctx, s, deliveries)
 	if open {
 		return errors.Join(err, s.finish(conn))
@@ -139,8 +139,8 @@ func (r *receiver) session(ctx context.Context, conn *amqp.Connection) error {
 	return fmt.Errorf("consume %s: %w", r.queue, amqp.ErrClosed)
 }
 
-// takeAll prints what comes until it is enough or the context ends. It reports
-// whether the consumer is still open: the broker may have ended it.
+// takeAll prints deliveries until there are enough or the context ends. It reports whether the consumer is still
+// open, because the broker may have cancelled it.
 func (r *receiver) takeAll(ctx context.Context, s *session, deliveries <-chan amqp.Delivery) (open bool, err error) {
 	tick := time.NewTicker(ackPause)
 	defer tick.Stop()
@@ -161,7 +161,7 @@ func (r *receiver) takeAll(ctx context.Context, s *session, deliveries <-chan am
 				case <-ctx.Done():
 				}
 				if ctx.Err() != nil {
-					return true, nil // it goes back
+					return true, nil // the message returns to the queue
 				}
 			}
 			if err := r.take(d); err != nil {
@@ -176,7 +176,7 @@ func (r *receiver) takeAll(ctx context.Context, s *session, deliveries <-chan am
 	return true, nil
 }
 
-// untilDue returns how long a message that came soon enough before its instant waits for it.
+// untilDue returns how long to hold a message that arrived slightly before it is due.
 func untilDue(d amqp.Delivery) time.Duration {
 	due, ok := dueOf(d)
 	lead, _ := integer(d.Headers[amqpx.HeaderLead])
@@ -187,16 +187,16 @@ func untilDue(d amqp.Delivery) time.Duration {
 	return 0
 }
 
-// ack acknowledges what was printed, many at a time: of single acknowledgements a quorum queue's broker has
-// 32 under way, and forgets the others when the channel is closed. With a count the last ones wait for the
-// end, so that the broker hands out no more than are wanted: on RabbitMQ 4.0 to 4.2 one that is handed out
-// and given back is a step nearer to its queue's delivery limit.
+// ack acknowledges the printed messages, many at a time. A quorum queue's broker processes only 32 single
+// acknowledgements at a time, and loses the others when the channel is closed. With a count, the last messages are
+// acknowledged at the end, so that the broker delivers no more messages than requested. On RabbitMQ 4.0 to 4.2, a
+// message that is delivered and returned comes one step closer to its queue's delivery limit.
 func (s *session) ack() {
 	through := s.printed
 	if s.wanted > 0 {
 		through = min(through, s.wanted-s.prefetch)
 	}
-	_ = s.ackThrough(through) // otherwise the connection is lost, and they come again
+	_ = s.ackThrough(through) // if this fails, the connection is lost and the messages are redelivered
 }
 
 func (s *session) ackThrough(tag uint64) error {
@@ -210,14 +210,14 @@ func (s *session) ackThrough(tag uint64) error {
 	return err
 }
 
-// finish acknowledges all that was printed.
+// finish acknowledges all printed messages.
 func (s *session) finish(conn *amqp.Connection) error {
 	defer time.AfterFunc(ackTimeout, func() { _ = conn.CloseDeadline(time.Now()) }).Stop()
-	if err := s.ch.Cancel(consumerTag, false); err != nil { // nothing more is handed out for what is acknowledged now
+	if err := s.ch.Cancel(consumerTag, false); err != nil { // acknowledgements now cause no further deliveries
 		return err
 	}
 	if err := s.ackThrough(s.printed); err != nil {
 		return err
 	}
-	return s.ch.Close() // after the acknowledgements, which the connection's end might overtake
+	return s.ch.Close() // waits for the acknowledgements, which closing the connection might overtake
 }

@@ -24,17 +24,17 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// requeueRun is one run of requeue, or of discard.
+// requeueRun is one run of requeue or of discard.
 type requeueRun struct {
 	app.Consent
 
 	o      inspect.RequeueOptions
 	parked bool
-	from   string // a file instead
-	skip   int    // lines of it
+	from   string // a saved file instead of a queue
+	skip   int    // the number of lines of the file to skip
 	header string
 
-	file   string // that discard writes
+	file   string // the file that discard writes
 	noFile bool
 	saved  *inspect.SaveFile
 
@@ -105,7 +105,7 @@ stayed; 1 error.`,
 	return c
 }
 
-// choiceFlags say which messages of a queue are meant.
+// choiceFlags adds the flags that select messages of a queue.
 func (r *requeueRun) choiceFlags(f *pflag.FlagSet) {
 	o := &r.o
 	f.StringVar(&o.Queue, "queue", "", "the dead-letter queue")
@@ -140,7 +140,7 @@ func (r *requeueRun) check() error {
 		return errors.New("--routing-key is for --to-exchange; give both")
 	case o.Filter.OlderThan < 0 || o.Filter.NewerThan < 0:
 		return errors.New("--older-than, --newer-than: expected 0 or more")
-	case o.InFlight < 1: // the SDK takes 0 for the default
+	case o.InFlight < 1: // the SDK would use its default for 0
 		return fmt.Errorf("--in-flight: %d; expected 1 to 1000", o.InFlight)
 	}
 	if r.from != "" {
@@ -155,7 +155,7 @@ func (r *requeueRun) check() error {
 	return err
 }
 
-// lines are the messages of --from, without those that --skip leaves out.
+// lines yields the messages of --from, without the lines that --skip omits.
 func (r *requeueRun) lines() iter.Seq2[inspect.SavedMessage, error] {
 	return func(yield func(inspect.SavedMessage, error) bool) {
 		last := 0
@@ -181,7 +181,7 @@ func oneOf(given ...bool) bool {
 	return n == 1
 }
 
-// place is what the messages are in.
+// place returns the queue or the file that has the messages.
 func (r *requeueRun) place() string { return cmp.Or(r.o.Queue, r.from) }
 
 func (r *requeueRun) requeue(ctx context.Context) error {
@@ -220,11 +220,11 @@ func (r *requeueRun) requeue(ctx context.Context) error {
 	if r.client, r.o.Management, err = r.OpenUndeclared(ctx, cfg); err != nil {
 		return err
 	}
-	defer func() { _ = r.client.Close(context.WithoutCancel(ctx)) }() // nothing is under way
+	defer func() { _ = r.client.Close(context.WithoutCancel(ctx)) }() // the client is idle
 	return r.Run(ctx, r)
 }
 
-// byFlag returns the error of a field of RequeueOptions as one of the flag that sets it.
+// byFlag converts an error about a field of RequeueOptions to one about the flag that sets the field.
 func byFlag(err error) error {
 	f, ok := errors.AsType[*topology.FieldError](err)
 	if !ok {
@@ -234,8 +234,8 @@ func byFlag(err error) error {
 	return fmt.Errorf("--%s: %s; expected %s", cmp.Or(name, strings.ToLower(f.Field)), f.Given(), f.Want)
 }
 
-// Count counts the messages in the queue or the file; discard counts those that are
-// chosen, and then removes no more.
+// Count counts the messages in the queue or the file. For discard, it counts the selected messages, and discard
+// removes no more than this number.
 func (r *requeueRun) Count(ctx context.Context) (q app.Question, err error) {
 	if r.ready, err = r.waiting(ctx); err != nil {
 		return q, err
@@ -303,7 +303,7 @@ func (r *requeueRun) Outcome() string {
 	return fmt.Sprintf("%d looked at, %d sent, %d revived, %d removed, %d stayed", p.Looked, p.Sent, p.Revived, p.Removed, p.Stayed)
 }
 
-// Do requeues or discards, or with --dry-run finds out what would become of the messages.
+// Do requeues or discards the messages, or with --dry-run finds out what would happen to them.
 func (r *requeueRun) Do(ctx context.Context) (err error) {
 	if r.file != "" && !r.DryRun {
 		r.saved, err = inspect.CreateSaveFile(r.file)
@@ -326,7 +326,7 @@ func (r *requeueRun) Do(ctx context.Context) (err error) {
 }
 
 func (r *requeueRun) Tell(took time.Duration, failed error) error {
-	if errors.Is(failed, inspect.ErrPeek) || r.file != "" && r.saved == nil && failed != nil { // before it looked at anything
+	if errors.Is(failed, inspect.ErrPeek) || r.file != "" && r.saved == nil && failed != nil { // it failed before reading any message
 		return failed
 	}
 	if err := r.printReport(took); err != nil {
@@ -346,13 +346,13 @@ func (r *requeueRun) Tell(took time.Duration, failed error) error {
 type requeued struct {
 	Queue  string `json:"queue,omitempty"`
 	From   string `json:"from,omitempty"`
-	File   string `json:"file,omitempty"` // that has what was discarded
+	File   string `json:"file,omitempty"` // the file with the discarded messages
 	DryRun bool   `json:"dry_run,omitempty"`
 	inspect.RequeueReport
 	Seconds float64 `json:"seconds"`
 }
 
-// outcomes in the order in which they are told, and in words.
+// outcomes describes the outcomes, in the order in which they are printed.
 var outcomes = []struct {
 	is         inspect.RequeueOutcome
 	did, would string
@@ -416,7 +416,7 @@ func (r *requeueRun) printReport(took time.Duration) error {
 	return nil
 }
 
-// anonymous says which messages lost their user ids.
+// anonymous lists the messages that lost their user ids.
 func (r *requeueRun) anonymous() string {
 	rep := r.report
 	ids := slices.Clone(rep.AnonymousIDs)
@@ -437,7 +437,7 @@ func (r *requeueRun) anonymous() string {
 	return fmt.Sprintf("%s %s %s (%s): %s", shown.Count(rep.Anonymous, "message", "messages"), verb, whose, strings.Join(ids, ", "), shown.Line(rep.WhyAnonymous))
 }
 
-// lineNumbers returns the lines of --from that a result is about, if any.
+// lineNumbers returns the lines of --from to which a result applies, if there are any.
 func lineNumbers(x inspect.RequeueResult) string {
 	if len(x.Lines) == 0 {
 		return ""

@@ -47,7 +47,7 @@ type sent struct {
 	Strategy  string  `json:"strategy"`
 }
 
-// sendBatch is how many messages one call of SendBatch takes.
+// sendBatch is the number of messages in one call of SendBatch.
 const sendBatch = 256
 
 // SendCommand returns the command send.
@@ -91,7 +91,7 @@ message was confirmed, 1 for errors, 130 after Ctrl-C.`,
 	return c
 }
 
-// check reads the flags that need more than their own value.
+// check validates flags in combination, and parses those that need it.
 func (s *sender) check() error {
 	switch {
 	case s.message.Queue == "" && s.message.Exchange == "":
@@ -133,7 +133,7 @@ func (s *sender) check() error {
 	return err
 }
 
-// next returns the message number i, from 0.
+// next returns the message with index i, starting at 0.
 func (s *sender) next(i int) amqpx.Message {
 	m := s.message
 	if m.ID != "" && s.count > 1 {
@@ -168,7 +168,7 @@ func (s *sender) send(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = client.Close(ctx) }() // every send has returned
+	defer func() { _ = client.Close(ctx) }() // all sends have returned
 	bar := s.Progress(s.count, "sending")
 	start := time.Now()
 	err = s.sendAll(ctx, client, bar)
@@ -190,8 +190,8 @@ func (s *sender) send(ctx context.Context) error {
 	return err
 }
 
-// open connects when what that declares is wanted. It names the queues of the
-// destination that are not there yet.
+// open connects after checking that the declarations are wanted. It also returns the queues of the destination that
+// do not exist yet.
 func (s *sender) open(ctx context.Context, c *config.Config) (*amqpx.Client, []string, error) {
 	strategy, err := c.Strategy(ctx, s.Logger())
 	if err != nil {
@@ -213,7 +213,7 @@ func (s *sender) open(ctx context.Context, c *config.Config) (*amqpx.Client, []s
 	return client, missing, err
 }
 
-// sendAll sends in batches, several at once. The first error ends it: what was not sent by then is not begun.
+// sendAll sends several batches concurrently. After the first error, it starts no further batch.
 func (s *sender) sendAll(ctx context.Context, client *amqpx.Client, bar term.Progress) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -264,5 +264,5 @@ func (s *sender) account(n int, err error) {
 		s.attempted.Add(int64(n))
 		s.confirmed.Add(int64(batch.Total - len(batch.Failed)))
 	}
-	// Any other error is of a message that is not possible: nothing was sent.
+	// Any other error means that a message is invalid and nothing was sent.
 }

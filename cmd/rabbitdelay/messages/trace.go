@@ -195,7 +195,7 @@ func (r *traceRun) printSearch(t trace.Trace) {
 	}
 }
 
-// maxDelaysNamed is how many delay queues are named.
+// maxDelaysNamed is the maximum number of delay queues that trace names.
 const maxDelaysNamed = 8
 
 func delayNames(delays []status.Delay) string {

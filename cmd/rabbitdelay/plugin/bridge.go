@@ -82,7 +82,7 @@ begun, prints a line with what it did, with --json {"delayed":N,"delivered":N,"d
 	return c
 }
 
-// maxConcurrency is a quarter of AMQP's prefetch.
+// maxConcurrency is a quarter of AMQP's maximum prefetch.
 const maxConcurrency = math.MaxUint16 / 4
 
 func (r *bridgeRun) run(ctx context.Context) (err error) {
@@ -113,15 +113,15 @@ func (r *bridgeRun) run(ctx context.Context) (err error) {
 	return r.bridge(ctx)
 }
 
-// look returns an error for objects that must not be there, and for queues that are bound past the bridge. A dry run shows what is
-// missing.
+// look returns an error if conflicting objects exist, or if queues are bound in a way that bypasses the bridge. A dry
+// run prints the missing objects.
 func (r *bridgeRun) look(ctx context.Context, b *app.Broker) error {
 	p, err := b.Plan(ctx, b.Want)
 	if err != nil {
 		return err
 	}
 	refusal := r.x.Explain(p.Refusal(false))
-	if refusal == nil { // else the bindings are those of another exchange, which needs them
+	if refusal == nil { // otherwise the bindings belong to another exchange, which needs them
 		found, err := b.Inspector.Inspect(ctx, r.x.Topology())
 		if err != nil {
 			return err
@@ -146,7 +146,7 @@ func (r *bridgeRun) bridge(ctx context.Context) (err error) {
 	if r.metrics, err = probe.NewMetrics(); err != nil {
 		return err
 	}
-	defer func() { _ = r.metrics.Close(context.WithoutCancel(ctx)) }() // nothing is exported
+	defer func() { _ = r.metrics.Close(context.WithoutCancel(ctx)) }() // there is nothing to export
 	p := probe.New(r.metrics)
 	if r.probe != "" {
 		at, err := p.Listen(ctx, r.probe)
@@ -184,7 +184,7 @@ func (r *bridgeRun) bridge(ctx context.Context) (err error) {
 	return r.Show(out, "%d messages delayed, %d delivered, %d dead, %d tries failed, in %.1f s\n", out.Delayed, out.Delivered, out.Dead, out.Failed, out.Seconds)
 }
 
-// open connects, with the bridge's queues among the destinations.
+// open connects a client that has the bridge's queues among its destinations.
 func (r *bridgeRun) open(ctx context.Context) (*amqpx.Client, error) {
 	cfg, err := r.cfg.Client(r.strategy, r.Logger())
 	if err != nil {
@@ -203,8 +203,8 @@ func (r *bridgeRun) open(ctx context.Context) (*amqpx.Client, error) {
 	return client, nil
 }
 
-// troubled returns a hook that logs messages that do not get on: they are tried for years,
-// without a word from the client. It logs one line of a kind every ten seconds.
+// troubled returns a hook that logs messages that keep failing, because the client retries them for years without
+// logging. It logs at most one line with the same text every ten seconds.
 func troubled(log *zap.Logger) amqpx.Hook {
 	log = log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, 10*time.Second, 1, 0)

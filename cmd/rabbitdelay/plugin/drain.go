@@ -33,7 +33,7 @@ type drainRun struct {
 
 	cfg    *config.Config
 	conn   *amqp.Connection
-	rows   int64 // in the plugin's table
+	rows   int64 // the number of rows in the plugin's table
 	report drain.Report
 }
 
@@ -157,7 +157,7 @@ func (r *drainRun) Count(ctx context.Context) (app.Question, error) {
 	}, nil
 }
 
-// Do moves the messages, or with --dry-run finds out which would move.
+// Do moves the messages, or with --dry-run finds out which messages would move.
 func (r *drainRun) Do(ctx context.Context) error {
 	s, err := r.cfg.Strategy(ctx, r.Logger())
 	if err != nil {
@@ -175,7 +175,7 @@ func (r *drainRun) Do(ctx context.Context) error {
 		if r.o.Client, err = r.Open(ctx, r.cfg, s); err != nil {
 			return err
 		}
-		defer func() { _ = r.o.Client.Close(context.WithoutCancel(ctx)) }() // nothing is under way
+		defer func() { _ = r.o.Client.Close(context.WithoutCancel(ctx)) }() // the client is idle
 	}
 	bar := r.Progress(int(r.rows), "moving")
 	defer bar.Clear()
@@ -253,11 +253,11 @@ func (r *drainRun) print(took time.Duration) error {
 	return nil
 }
 
-// maxComplaint is how much of what a command wrote to standard error is shown.
+// maxComplaint is the maximum number of bytes of a command's standard error that are shown.
 const maxComplaint = 2000
 
-// evalBy returns a shell that runs "COMMAND eval" by the shell, with the expression on standard input: as
-// root, Debian's wrapper of rabbitmqctl expands what it finds in arguments.
+// evalBy returns a function that runs "COMMAND eval" in a shell, with the expression on standard input. The
+// expression is not an argument because Debian's wrapper of rabbitmqctl expands its arguments when it runs as root.
 func evalBy(command string) drain.Shell {
 	return func(ctx context.Context, expression string) (io.ReadCloser, error) {
 		c := exec.CommandContext(ctx, "sh", "-c", "exec "+command+" eval")
@@ -295,7 +295,7 @@ func (e *evaluation) Close() error {
 	return fmt.Errorf("%s eval: %w: %s", e.command, err, why)
 }
 
-// beginning keeps the first of what is written to it.
+// beginning keeps the first maxComplaint bytes that are written to it.
 type beginning []byte
 
 func (b *beginning) Write(p []byte) (int, error) {

@@ -20,13 +20,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
-// pluginTimeout bounds a look: on RabbitMQ 3.10 each count reads the whole table.
+// pluginTimeout is the timeout of plugin status. On RabbitMQ 3.10, each count reads the whole table.
 const pluginTimeout = 2 * time.Minute
 
 type pluginStatus struct {
 	Vhost     string           `json:"vhost"`
 	Exchanges []plugin.Delayed `json:"exchanges"`
-	// Publishers publish to one of them, or what nothing is bound for.
+	// Publishers are connections that publish to one of the exchanges, or publish messages that are not routed.
 	Publishers []live.Publisher `json:"publishers"`
 	InTheWay   []string         `json:"in_the_way"`
 	Unseen     []string         `json:"unseen"`
@@ -116,7 +116,7 @@ func lookAtPlugin(ctx context.Context, m *live.Management, prefix string) (plugi
 	return s, nil
 }
 
-// otherNodes returns what the tables of further nodes hide.
+// otherNodes describes what is unknown because other nodes have tables of their own.
 func otherNodes(ctx context.Context, m *live.Management) []string {
 	var nodes []struct {
 		Name string `json:"name"`

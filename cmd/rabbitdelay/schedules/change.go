@@ -18,7 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/tasks"
 )
 
-// definition is the flags that define a recurring task.
+// definition has the flags that define a recurring task.
 type definition struct {
 	cron, zone       string
 	every, jitter    app.Duration
@@ -143,11 +143,11 @@ yet are withdrawn in the same transaction; it goes on from now.`,
 	return c
 }
 
-// change is a method of the recurring tasks.
+// change is a method of schedule.Schedules that changes one recurring task.
 type change func(s schedule.Schedules, ctx context.Context, tx schedule.Executor, name string) error
 
-// change does it to every name, each in a transaction of its own, and prints the
-// recurring task as it is then.
+// change calls do for every name, each in its own transaction, and prints the recurring task as it is after the
+// change.
 func (x *schedules) change(c *cobra.Command, names []string, do change) error {
 	return x.changeEach(c, names, func(ctx context.Context, s *app.Store, name string) (err error) {
 		var r schedule.Recurring

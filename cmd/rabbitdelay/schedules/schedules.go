@@ -56,8 +56,8 @@ pauses, resumes or deletes any.`,
 	return c
 }
 
-// each does something with every name. One that fails does not hold up the
-// others, and has a line of its own on standard error.
+// each calls do for every name. If do fails for a name, each prints its error as a line on standard error and
+// continues with the other names.
 func (x *schedules) each(ctx context.Context, names []string, do func(ctx context.Context, s *app.Store, name string) error) error {
 	return x.WithStore(ctx, func(ctx context.Context, s *app.Store) error {
 		code := program.ExitOK
@@ -74,7 +74,7 @@ func (x *schedules) each(ctx context.Context, names []string, do func(ctx contex
 	})
 }
 
-// changeEach is each for a change, which is recorded.
+// changeEach is like each for changes, which it records in the audit.
 func (x *schedules) changeEach(c *cobra.Command, names []string, do func(ctx context.Context, s *app.Store, name string) error) error {
 	return x.each(c.Context(), names, func(ctx context.Context, s *app.Store, name string) error {
 		return x.Audited(ctx, s.DB, "recurring."+c.Name(), name, "", func() error { return do(ctx, s, name) })
@@ -95,7 +95,7 @@ func oneSchedule(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// nextCount is how many instants show and next print.
+// nextCount is the number of occurrences that show and next print.
 const nextCount = 10
 
 func (x *schedules) listCommand() *cobra.Command {

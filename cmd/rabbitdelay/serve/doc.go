@@ -1,8 +1,8 @@
-// Package serve has the process that runs for weeks, rabbitdelay serve, and users,
-// which writes the file of those who may log in there.
+// Package serve has the long-running process, rabbitdelay serve, and the command users, which writes the file of the
+// users who may log in there.
 //
 //	serve.go  the command, its settings and its HTTP server
-//	relay.go  what it does in the background: the client, the relay, its health
+//	relay.go  the background work: the client, the relay, their health
 //	users.go  users add, token, remove
-//	healthcheck.go  asks a serve that runs
+//	healthcheck.go  checks a running serve
 package serve

@@ -19,7 +19,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
-// healthTimeout bounds a healthcheck, below the 30 s that Docker waits.
+// healthTimeout is the timeout of a healthcheck. It is below Docker's default timeout of 30 s.
 const healthTimeout = 10 * time.Second
 
 // HealthCommand returns the command healthcheck.
@@ -54,7 +54,7 @@ it asks its own machine.`,
 	}
 }
 
-// healthURL returns the address of /healthz of a serve with these settings on this machine.
+// healthURL returns the local address of /healthz of a serve with these settings.
 func healthURL(s *config.Serve) string {
 	host, port, _ := net.SplitHostPort(cmp.Or(s.Listen, config.DefaultListen))
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {

@@ -21,22 +21,22 @@ import (
 )
 
 const (
-	// again is the pause before serve tries again to begin with what was not there.
+	// again is the pause before serve retries after it could not start, for example without a broker.
 	again = 2 * time.Second
-	// opening is how long it waits for a broker before it reports what is wrong.
+	// opening is how long serve waits for a broker before it reports the problem.
 	opening = 10 * time.Second
-	// preparing bounds what is written to the database before it relays.
+	// preparing is the timeout for reading and writing the database before the relay starts.
 	preparing = time.Minute
-	// watching is the pause between two looks at the database where nothing is relayed.
+	// watching is the interval at which the database is checked if serve does not relay.
 	watching = 5 * time.Second
 )
 
-// relayPart is the part of serve in the background: the client and the relay.
+// relayPart is the background part of serve: the client and the relay.
 type relayPart struct {
 	*app.App
 
 	cfg     *config.Config
-	db      *sql.DB // nil: no relay
+	db      *sql.DB // nil without a database
 	metrics *probe.Metrics
 
 	flags schedule.Config
@@ -47,13 +47,13 @@ type relayPart struct {
 	purged        atomic.Int64
 	interruptions atomic.Int64
 
-	relays bool // and there is a database
+	relays bool // there is a database, and relaying is not turned off
 
 	mu       sync.Mutex
 	client   *amqpx.Client
-	store    *schedule.Store // that relays
-	observed bool            // by the metrics
-	problem  error           // why it has not begun
+	store    *schedule.Store // the store that relays
+	observed bool            // the metrics observe the client and the store
+	problem  error           // why it could not start
 }
 
 type relayed struct {
@@ -77,11 +77,11 @@ func (r *relayPart) register(f *pflag.FlagSet) {
 	f.IntVar(&c.Workers, "workers", d.Workers, "batches processed at the same time")
 }
 
-// check returns what is wrong with the flags, before anything is begun.
+// check validates the flags before anything is started.
 func (r *relayPart) check() error {
 	c := r.config(nil).WithDefaults()
 	if c.Horizon == 0 {
-		c.Horizon = time.Hour // the strategy's
+		c.Horizon = time.Hour // a placeholder for the strategy's horizon
 	}
 	return c.Validate()
 }
@@ -109,7 +109,7 @@ func (r *relayPart) config(listener schedule.Listener) schedule.Config {
 	return c
 }
 
-// connectAndRelay connects, and relays if it is to, until ctx ends. What is not there is tried again.
+// connectAndRelay connects and, if relays is set, relays until ctx ends. It retries after errors.
 func (r *relayPart) connectAndRelay(ctx context.Context) {
 	log := r.Logger()
 	told := ""
@@ -133,17 +133,17 @@ func (r *relayPart) connectAndRelay(ctx context.Context) {
 	}
 }
 
-// close ends the client, at once when ctx has ended.
+// close closes the client, immediately if ctx has ended.
 func (r *relayPart) close(ctx context.Context) {
 	r.mu.Lock()
 	client := r.client
 	r.mu.Unlock()
 	if client != nil {
-		_ = client.Close(ctx) // nothing is under way
+		_ = client.Close(ctx) // the client is idle
 	}
 }
 
-// once begins, and returns nil when ctx has ended.
+// once connects and runs the relay. It returns nil when ctx has ended, or the error that prevents it from working.
 func (r *relayPart) once(ctx context.Context) error {
 	client, err := r.connect(ctx)
 	if err != nil {
@@ -169,7 +169,7 @@ func (r *relayPart) once(ctx context.Context) error {
 	return store.Run(ctx)
 }
 
-// begun records that nothing keeps the process from working.
+// begun records that the process has started to work, and clears the last problem.
 func (r *relayPart) begun(store *schedule.Store) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -184,7 +184,7 @@ func (r *relayPart) begun(store *schedule.Store) error {
 	return r.metrics.Observe(r.client, r.store, r.cfg.Topology.Destinations)
 }
 
-// watch looks at the database, which nothing else here asks, until ctx ends.
+// watch checks the database regularly until ctx ends, because nothing else uses it when serve does not relay.
 func (r *relayPart) watch(ctx context.Context, store *schedule.Store) error {
 	for {
 		select {
@@ -201,7 +201,7 @@ func (r *relayPart) watch(ctx context.Context, store *schedule.Store) error {
 	}
 }
 
-// connect opens the client once; it connects again by itself.
+// connect opens the client if it is not open yet. The client reconnects by itself.
 func (r *relayPart) connect(ctx context.Context) (*amqpx.Client, error) {
 	r.mu.Lock()
 	client := r.client
@@ -214,7 +214,7 @@ func (r *relayPart) connect(ctx context.Context) (*amqpx.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !r.relays { // it sends no delayed message, but requeues
+	if !r.relays { // it only requeues and sends no delayed messages
 		c.Broker.Declare = amqpx.DeclareNothing
 		s = app.Undeclared{Strategy: s}
 	}
@@ -228,7 +228,7 @@ func (r *relayPart) connect(ctx context.Context) (*amqpx.Client, error) {
 	return amqpx.Open(ctx, cfg)
 }
 
-// prepare returns the store that relays, and writes the file's recurring tasks.
+// prepare returns the store that relays, and writes the recurring tasks of the file.
 func (r *relayPart) prepare(ctx context.Context, client *amqpx.Client) (*schedule.Store, error) {
 	ctx, cancel := context.WithTimeout(ctx, preparing)
 	defer cancel()
@@ -253,7 +253,7 @@ func (r *relayPart) prepare(ctx context.Context, client *amqpx.Client) (*schedul
 	return schedule.New(r.db, client, r.config(listener))
 }
 
-// theClient returns the client, for a requeue.
+// theClient returns the client for requeueing.
 func (r *relayPart) theClient() (*amqpx.Client, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -263,7 +263,7 @@ func (r *relayPart) theClient() (*amqpx.Client, error) {
 	return r.client, nil
 }
 
-// health returns what keeps this process from working.
+// health returns the problem that keeps this process from working, or nil.
 func (r *relayPart) health() error {
 	r.mu.Lock()
 	client, store, problem, observed := r.client, r.store, r.problem, r.observed
@@ -271,7 +271,7 @@ func (r *relayPart) health() error {
 	switch {
 	case problem != nil:
 		return problem
-	case !observed: // it has not begun
+	case !observed: // it has not started yet
 		return probe.ErrStarting
 	case store == nil:
 		return client.Health()

@@ -29,7 +29,7 @@ import (
 
 const (
 	maxHeader = 64 << 10
-	goodbye   = 5 * time.Second // for what is under way when it is stopped
+	goodbye   = 5 * time.Second // the time to finish work in progress when serve is stopped
 )
 
 type serveRun struct {
@@ -91,7 +91,7 @@ elsewhere.`,
 
 func (r *serveRun) load() (*config.Config, error) {
 	r.LogBeginning()
-	cfg, err := r.Load(map[string]string{"broker.connection_name": "rabbitdelay serve"}) // status shows it
+	cfg, err := r.Load(map[string]string{"broker.connection_name": "rabbitdelay serve"}) // status shows this name
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func (r *serveRun) load() (*config.Config, error) {
 		return nil, fmt.Errorf("--listen: %s can be reached from other machines, where everybody might change everything; give --users FILE, which \"rabbitdelay users add\" writes, or listen at 127.0.0.1", cfg.Serve.Listen)
 	}
 	if cfg.FirstURL() == "" {
-		return nil, config.ErrNoBroker // there is nothing to wait for
+		return nil, config.ErrNoBroker // waiting would not help
 	}
 	return cfg, nil
 }
@@ -130,7 +130,7 @@ func (r *serveRun) run(ctx context.Context) (err error) {
 	if r.relay.metrics, err = probe.NewMetrics(); err != nil {
 		return err
 	}
-	defer func() { _ = r.relay.metrics.Close(context.WithoutCancel(ctx)) }() // nothing is exported
+	defer func() { _ = r.relay.metrics.Close(context.WithoutCancel(ctx)) }() // there is nothing to export
 	if err := r.relay.check(); err != nil {
 		return err
 	}
@@ -170,8 +170,8 @@ func (r *serveRun) run(ctx context.Context) (err error) {
 	return r.until(ctx, server, served, c, p)
 }
 
-// database opens the database, which need not answer yet. A file of SQLite must be
-// there: it does not come back by itself.
+// database opens the database without waiting for it to answer. A SQLite file must exist already, because a missing
+// file does not come back by itself.
 func (r *serveRun) database(ctx context.Context, cfg *config.Config) (*app.Store, error) {
 	store, err := r.OpenStore(cfg)
 	if err != nil {
@@ -186,8 +186,8 @@ func (r *serveRun) database(ctx context.Context, cfg *config.Config) (*app.Store
 	return store, nil
 }
 
-// besideConsole answers a probe's requests beside the console's. Metrics that are asked for under another
-// name than this machine's are left to the console where nobody logs in: it refuses them.
+// besideConsole serves the probe and the console. If there is no login, a request for metrics under a name other than
+// a loopback name goes to the console, which rejects it.
 func besideConsole(p *probe.Probe, c *console.Console, everybody bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		foreign := everybody && req.URL.Path == "/metrics" && !console.LoopbackHost(req.Host)
@@ -199,8 +199,7 @@ func besideConsole(p *probe.Probe, c *console.Console, everybody bool) http.Hand
 	})
 }
 
-// serveTLS returns what https needs, nil for http. Files that have changed are used
-// from the next connection on.
+// serveTLS returns the TLS configuration, or nil for plain HTTP. Changed files take effect with the next connection.
 func serveTLS(files config.ServeTLS, log *zap.Logger) (*tls.Config, error) {
 	if files.Cert == "" {
 		return nil, nil //nolint:nilnil // http
@@ -218,7 +217,7 @@ func serveTLS(files config.ServeTLS, log *zap.Logger) (*tls.Config, error) {
 	}, nil
 }
 
-// until runs the relay until ctx ends, or until the server can answer no more.
+// until runs the relay until ctx ends or the server fails.
 func (r *serveRun) until(ctx context.Context, server *http.Server, served <-chan error, c *console.Console, p *probe.Probe) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -238,10 +237,10 @@ func (r *serveRun) until(ctx context.Context, server *http.Server, served <-chan
 	<-ctx.Done()
 	bye, done := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
 	defer done()
-	closing := c.Close(bye) // ends those who watch, too
-	r.relay.close(ctx)      // not before: jobs send by its client
+	closing := c.Close(bye) // also ends open event streams
+	r.relay.close(ctx)      // only now, because jobs use its client
 	if err := server.Shutdown(bye); err != nil {
-		_ = server.Close() // who still reads has had time
+		_ = server.Close() // clients that are still reading have had enough time
 	}
 	err := <-ended
 	if errors.Is(err, http.ErrServerClosed) {
@@ -253,11 +252,11 @@ func (r *serveRun) until(ctx context.Context, server *http.Server, served <-chan
 	return errors.Join(err, r.relay.summary(time.Since(start)))
 }
 
-// relook is how long the answer to what the broker should have is kept: it depends on
-// whether the broker has the plugin.
+// relook is how long the desired topology of the broker is cached. It has to be renewed because it depends on whether
+// the broker has the plugin.
 const relook = 5 * time.Minute
 
-// look returns what the console looks at the broker with.
+// look returns the function with which the console inspects the broker.
 func (r *serveRun) look(cfg *config.Config) func(ctx context.Context) (status.Source, error) {
 	var mu sync.Mutex
 	var known status.Source

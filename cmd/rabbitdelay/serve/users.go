@@ -43,7 +43,7 @@ it has changed: a new password or role ends the user's sessions.`,
 	return c
 }
 
-// command completes a command on one name; change gets the file.
+// command completes a command that has a single name as its argument and changes the file of users.
 func (r *usersRun) command(c *cobra.Command, role bool, change func(ctx context.Context, file, name string) error) *cobra.Command {
 	if role {
 		program.Choice(c, &r.role, "role", "", "", string(console.RoleViewer), string(console.RoleOperator))
@@ -126,7 +126,7 @@ func (r *usersRun) removeCommand() *cobra.Command {
 	})
 }
 
-// password returns what somebody types twice, or a line of standard input.
+// password returns a password that the user types twice, or a line of standard input if that is not a terminal.
 func (r *usersRun) password(ctx context.Context) ([]byte, error) {
 	if term.Is(r.Stdin) {
 		first, err := r.Secret(ctx, "Password: ")

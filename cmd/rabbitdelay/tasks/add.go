@@ -17,14 +17,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 )
 
-// MessageFlags are the flags of what a task sends.
+// MessageFlags are the flags for the destination and the message of a task.
 type MessageFlags struct {
 	task    schedule.Task
 	body    string
 	headers []string
 }
 
-// Register adds the flags. The help of those that may be repeated ends with list.
+// Register adds the flags. The text list is appended to the help of repeatable flags.
 func (m *MessageFlags) Register(f *pflag.FlagSet, list string) {
 	t := &m.task
 	f.StringVar(&t.Queue, "queue", "", "destination queue")
@@ -40,7 +40,7 @@ func (m *MessageFlags) Register(f *pflag.FlagSet, list string) {
 	f.StringArrayVar(&t.Tags, "tag", nil, "a `tag`, by which tasks are found; repeatable"+list)
 }
 
-// Apply changes the task as the flags that were given say.
+// Apply changes the task according to the flags that were given.
 func (m *MessageFlags) Apply(a *app.App, t *schedule.Task) (err error) {
 	if err := a.Exclusive("queue", "exchange"); err != nil {
 		return err
@@ -138,7 +138,7 @@ func (x *tasks) add(ctx context.Context, t schedule.Task, replace bool) error {
 	})
 }
 
-// uniqueFlags are what add does about other tasks of a unique key.
+// uniqueFlags control what add does if there are other tasks with the same unique key.
 type uniqueFlags struct {
 	key string
 	schedule.Unique
@@ -153,7 +153,7 @@ func (u *uniqueFlags) register(c *cobra.Command) {
 	f.Var((*app.Duration)(&u.Cooldown), "cooldown", "with --unique-key, refuse the task while one of the key is running, and for so long after one was done")
 }
 
-// check returns the error of flags that have no meaning without --unique-key, or with it.
+// check returns an error for flags that require --unique-key, or that exclude it.
 func (u *uniqueFlags) check(a *app.App) error {
 	if u.key != "" {
 		return a.Exclusive("unique-key", "replace")

@@ -30,11 +30,11 @@ type bulk struct {
 	app.Consent
 
 	x      *tasks
-	name   string // of the command
-	did    string // what it has done, such as "cancelled"
-	of     string // to which tasks
-	detail string // of a change by ids, for the audit
-	again  string // the flag without which it must not be repeated, if any
+	name   string // the name of the command
+	did    string // the past participle of the change, such as "cancelled"
+	of     string // the tasks that it changes
+	detail string // for the audit of a change by ids
+	again  string // the flag that is required to repeat the command safely, if there is one
 
 	all   bool
 	after string
@@ -60,10 +60,10 @@ func (b *bulk) spreads(c *cobra.Command) {
 	c.Flags().Var((*app.Duration)(&b.options.Spread), "spread", "spread the due instants of many tasks over this long; default all at once")
 }
 
-// bulkFlags are the flags that mean nothing with ids.
+// bulkFlags lists the flags that only apply to filters, not to ids.
 var bulkFlags = []string{"all", "yes", "dry-run", "batch", "pause", "limit", "spread", "after"}
 
-// byFilter reports whether the tasks are chosen by filters, not by ids.
+// byFilter reports whether the tasks are selected by filters rather than by ids.
 func (b *bulk) byFilter(ids []string) (bool, error) {
 	given := func(names []string) string {
 		for _, name := range names {
@@ -89,10 +89,10 @@ func (b *bulk) byFilter(ids []string) (bool, error) {
 	return true, nil
 }
 
-// change is a method of the store.
+// change is a method of schedule.Store that changes one task.
 type change func(s *schedule.Store, ctx context.Context, tx schedule.Executor, id string) error
 
-// run does one to each of the ids, or action to what the filter chooses.
+// run applies one to each of the ids, or action to the tasks that the filter selects.
 func (b *bulk) run(c *cobra.Command, ids []string, action schedule.BulkAction, one change) error {
 	many, err := b.byFilter(ids)
 	if err != nil {
@@ -119,10 +119,10 @@ func (b *bulk) run(c *cobra.Command, ids []string, action schedule.BulkAction, o
 	})
 }
 
-// changeLine is the result, and with --dry-run what it would be.
+// changeLine is the result of a change, or with --dry-run the expected result.
 type changeLine struct {
 	Changed  int64   `json:"changed"`
-	Matching int64   `json:"matching"` // at the beginning
+	Matching int64   `json:"matching"` // the number of matching tasks before the change
 	After    string  `json:"after,omitempty"`
 	Seconds  float64 `json:"seconds"`
 }
@@ -179,13 +179,13 @@ func (b *bulk) Tell(took time.Duration, failed error) error {
 		return app.GoOn(failed)
 	}
 	how := fmt.Sprintf("to go on, give the same command with %s '%s': without it, tasks would be %s twice", b.again, l.After, b.did)
-	if errors.Is(failed, context.Canceled) { // whose own error has no place for it
+	if errors.Is(failed, context.Canceled) { // its error says nothing about resuming
 		return &program.StatusError{Code: program.ExitInterrupt, Err: errors.New("interrupted; " + how)}
 	}
 	return fmt.Errorf("%w; %s", failed, how)
 }
 
-// change does it to every id, each in a transaction of its own, and prints the task as it is then.
+// change calls do for every id, each in its own transaction, and prints the task as it is after the change.
 func (b *bulk) change(ctx context.Context, ids []string, do change) error {
 	return b.x.WithStore(ctx, func(ctx context.Context, s *app.Store) error {
 		return b.x.each(ids, func(id string) (t schedule.Task, err error) {
@@ -203,7 +203,7 @@ func (b *bulk) change(ctx context.Context, ids []string, do change) error {
 	})
 }
 
-// deleteIDs deletes finished tasks one by one.
+// deleteIDs deletes finished tasks by their ids.
 func (b *bulk) deleteIDs(ctx context.Context, ids []string) error {
 	return b.x.WithStore(ctx, func(ctx context.Context, s *app.Store) error {
 		return b.x.each(ids, func(id string) (t schedule.Task, err error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 )
 
-// filterFlags choose tasks.
+// filterFlags are the flags that select tasks.
 type filterFlags struct {
 	chosen   schedule.Filter
 	header   string
@@ -52,7 +52,7 @@ func (x *filterFlags) filter() (f schedule.Filter, err error) {
 	return f, nil
 }
 
-// moment is a flag in the syntax of schedule.ParseInstant, which keeps what was written.
+// moment is a time flag in the syntax of schedule.ParseInstant. It keeps the original text.
 type moment struct {
 	at   time.Time
 	text string
@@ -68,7 +68,7 @@ func (m *moment) Set(s string) error {
 	return err
 }
 
-// shift is a flag: a duration that may have a sign.
+// shift is a duration flag with an optional sign.
 type shift time.Duration
 
 func (s *shift) String() string {
@@ -105,7 +105,7 @@ func signed(text string) (time.Duration, error) {
 	return 0, fmt.Errorf("more than one sign in %q", text)
 }
 
-// when is the flags --delay and --at.
+// when has the flags --delay and --at.
 type when struct {
 	delay app.Duration
 	at    moment

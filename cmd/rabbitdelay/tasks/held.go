@@ -20,7 +20,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// held is one run of a command that changes what holds a destination back.
+// held is one run of a command that pauses, resumes or limits a destination.
 type held struct {
 	*tasks
 	app.Actor
@@ -35,7 +35,7 @@ func (h *held) register(c *cobra.Command) {
 	h.RegisterActor(c.Flags())
 }
 
-// apply does it to the destination, and prints how that is then. The queue may be the argument.
+// apply calls do for the destination and prints its new state. The queue may be given as an argument.
 func (h *held) apply(ctx context.Context, args []string, action string, do func(ctx context.Context, s *schedule.Store) error) error {
 	if len(args) > 0 {
 		if h.to.Queue != "" {
@@ -81,15 +81,14 @@ func (h *held) apply(ctx context.Context, args []string, action string, do func(
 			return err
 		}
 		now := time.Now()
-		if len(relays) == 0 || !relays[0].Running(now) { // the one seen last first
+		if len(relays) == 0 || !relays[0].Running(now) { // relays are sorted by when they were last seen, newest first
 			h.Notef("%s, so nobody takes back the tasks that the broker has: they happen when they are due, until a relay starts", schedule.WhoSends(append([]schedule.Relay{}, relays...), now))
 		}
 		return nil
 	})
 }
 
-// noteUnknown says on standard error that nothing knows the destination, which may be misspelt: no
-// file, no task and no recurring task.
+// noteUnknown prints a note if no file, task or recurring task has the destination, because it may be misspelt.
 func (h *held) noteUnknown(ctx context.Context, s *app.Store, cfg *config.Config) error {
 	var names []string
 	for _, d := range cfg.Topology.Destinations {

@@ -22,7 +22,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// listLimit is how many tasks list shows people who do not say how many.
+// listLimit is the default number of tasks that list prints for people.
 const listLimit = 100
 
 func (x *tasks) listCommand() *cobra.Command {
@@ -60,7 +60,7 @@ the broker. Bodies are not listed; see "tasks show".`,
 func (x *tasks) list(ctx context.Context, s *app.Store, f schedule.Filter) error {
 	limit, more := f.Limit, false
 	if limit > 0 {
-		f.Limit++ // to see whether there are more
+		f.Limit++ // to find out whether there are more
 	}
 	now := time.Now()
 	head := []string{"ID", "DESTINATION", "STATUS", "DUE", "", "AT", "VERSION", "ATTEMPTS", "LAST ERROR"}
@@ -81,7 +81,7 @@ func (x *tasks) list(ctx context.Context, s *app.Store, f schedule.Filter) error
 	return nil
 }
 
-// first yields the first items, up to limit unless that is 0, and then sets more if there are others.
+// first yields at most limit items, or all items if limit is 0. It sets more if it omits any.
 func first[T any](items iter.Seq2[T, error], limit int, more *bool) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		n := 0
@@ -149,7 +149,7 @@ func Show(on *term.Terminal, t schedule.Task) error {
 	return table.Flush()
 }
 
-// MessageRows adds the rows of what a task or a recurring task sends.
+// MessageRows adds the rows for the message of a task or a recurring task.
 func MessageRows(table *term.Table, t schedule.Task) {
 	table.Field("content type", t.ContentType)
 	table.Field("type", t.Type)
@@ -182,7 +182,7 @@ type totalLine struct {
 	Total int64 `json:"total"`
 }
 
-// maxBins keeps a histogram readable and its statement short.
+// maxBins keeps a histogram readable and its SQL statement short.
 const maxBins = 1000
 
 func (x *tasks) countCommand() *cobra.Command {
@@ -247,7 +247,7 @@ func (x *tasks) count(ctx context.Context, s *app.Store, f schedule.Filter) erro
 	return x.printNumbers(head, append(lines, numberLine{totalLine{total}, []string{"total", "", strconv.FormatInt(total, 10)}}))
 }
 
-// bins returns where a histogram begins, and how many steps it has.
+// bins returns the start of a histogram and its number of steps.
 func bins(f schedule.Filter, width time.Duration) (from time.Time, n int, err error) {
 	if width < time.Millisecond {
 		return from, 0, fmt.Errorf("--per: %s; expected 1ms or more", topology.FormatDuration(width))

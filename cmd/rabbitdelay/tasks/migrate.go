@@ -63,7 +63,7 @@ func migrate(ctx context.Context, a *app.App, cfg *config.Config) error {
 	if err != nil {
 		return fmt.Errorf("--db: %w", err)
 	}
-	defer func() { _ = conn.Close() }() // nothing is under way
+	defer func() { _ = conn.Close() }() // the database is idle
 	store, err := schedule.New(conn, nil, schedule.Config{Destination: cfg.Listed, Logger: a.Logger()})
 	if err != nil {
 		return err
@@ -95,7 +95,7 @@ func migrate(ctx context.Context, a *app.App, cfg *config.Config) error {
 	return a.Show(out, "%s %s: %s\n%s", name, state, strings.Join(out.Migrated, ", "), recurring)
 }
 
-// migrations returns how many migrations a database has; -1 if it does not say, as an empty one.
+// migrations returns the number of migrations in a database, or -1 if it cannot be read, as in an empty database.
 func migrations(ctx context.Context, conn *sql.DB) (n int) {
 	if err := conn.QueryRowContext(ctx, "SELECT COUNT(*) FROM rabbitdelay_schema").Scan(&n); err != nil {
 		return -1
@@ -103,8 +103,8 @@ func migrations(ctx context.Context, conn *sql.DB) (n int) {
 	return n
 }
 
-// databaseName returns a database as people know it: a file by its path, which
-// holds no password, without the parameters, which might.
+// databaseName returns the name of a database for output. For SQLite this is the path without its parameters, because
+// the path has no password but the parameters might.
 func databaseName(u config.URL) string {
 	if path, ok := strings.CutPrefix(string(u), "sqlite:"); ok {
 		path, _, _ = strings.Cut(path, "?")

@@ -62,7 +62,8 @@ them.
 	return c
 }
 
-// removeDead removes dead letters whose tasks have newer messages: those with these ids, or any.
+// removeDead removes dead letters with these ids whose tasks have newer messages. Without ids, it considers all dead
+// letters.
 func (x *tasks) removeDead(ctx context.Context, queues, ids []string) error {
 	cfg, err := x.Load(nil)
 	if err != nil {
@@ -76,7 +77,7 @@ func (x *tasks) removeDead(ctx context.Context, queues, ids []string) error {
 		log.Infof("dead letters stay where they are, without an effect: %v", err)
 		return nil
 	}
-	defer func() { _ = client.Close(context.WithoutCancel(ctx)) }() // nothing is under way
+	defer func() { _ = client.Close(context.WithoutCancel(ctx)) }() // the client is idle
 	return x.WithStore(ctx, func(ctx context.Context, s *app.Store) error {
 		for _, dead := range deadLetterQueues(cfg, queues) {
 			rep, err := inspect.Requeue(ctx, client, inspect.RequeueOptions{
@@ -97,7 +98,7 @@ func (x *tasks) removeDead(ctx context.Context, queues, ids []string) error {
 	})
 }
 
-// deadLetterQueues returns those of the file's destinations, and of other queues.
+// deadLetterQueues returns the dead-letter queues of the file's destinations and of the given queues.
 func deadLetterQueues(cfg *config.Config, queues []string) []string {
 	destinations := slices.Clone(cfg.Topology.Destinations)
 	for _, queue := range queues {
@@ -114,10 +115,10 @@ func deadLetterQueues(cfg *config.Config, queues []string) []string {
 	return list
 }
 
-// superseded removes dead letters whose tasks have newer messages, and leaves all others.
+// superseded removes dead letters whose tasks have newer messages, and keeps all others.
 type superseded struct{ s *schedule.Store }
 
-// RequeueDead implements the requeue of tasks: it neither sends nor revives.
+// RequeueDead implements inspect's interface for requeueing tasks. It neither sends nor revives.
 func (x superseded) RequeueDead(ctx context.Context, l *inspect.DeadLetter, _ bool) (inspect.RequeueOutcome, string, error) {
 	t, err := x.s.Get(ctx, schedule.NoTx, l.ID)
 	switch {

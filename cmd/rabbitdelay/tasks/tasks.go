@@ -61,8 +61,8 @@ type refused struct {
 	Error string `json:"error"`
 }
 
-// each does something with every id, and prints what became of it. One that
-// fails does not hold up the others, and has a line of its own on standard error.
+// each calls do for every id and shows the resulting task. If do fails for an id, each prints its error as a line on
+// standard error and continues with the other ids.
 func (x *tasks) each(ids []string, do func(id string) (schedule.Task, error), show func(schedule.Task) error) error {
 	code := program.ExitOK
 	for _, id := range ids {
@@ -112,7 +112,7 @@ func remedy(e *schedule.StatusError) string {
 }
 
 func (x *tasks) changed(t schedule.Task) error {
-	t.Body = nil // nobody changed it
+	t.Body = nil // the change did not affect the body
 	due := ""
 	if t.Status == schedule.StatusPending {
 		due = fmt.Sprintf(", due %s, version %d", term.When(t.DueSince(), time.Now()), t.Version)

@@ -217,7 +217,7 @@ func (p *statusPage) heading(cells ...string) {
 
 func number(n int64) string { return strconv.FormatInt(n, 10) }
 
-// known formats a number, and marks it if the actual number may be larger.
+// known formats a number, and says so if the actual number is unknown or may be larger.
 func known(n int64, unknown bool) string { return shown.Known(n, unknown, number) }
 
 func (p *statusPage) all() {

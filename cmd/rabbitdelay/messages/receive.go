@@ -176,7 +176,7 @@ func (r *receiver) takeAll(ctx context.Context, s *session, deliveries <-chan am
 	return true, nil
 }
 
-// untilDue returns how long to hold a message that arrived slightly before it is due.
+// untilDue returns how long to hold a message that arrived early by at most its lead and maxHold, and otherwise 0.
 func untilDue(d amqp.Delivery) time.Duration {
 	due, ok := dueOf(d)
 	lead, _ := integer(d.Headers[amqpx.HeaderLead])

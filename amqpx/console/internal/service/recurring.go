@@ -134,7 +134,7 @@ func (c *Core) UnknownDestination(ctx context.Context, d topology.Destination) (
 	})
 }
 
-// seenDestinations returns the destinations in the last overview, and of exchanges only the names.
+// seenDestinations returns the destinations in the last overview. Exchanges are returned without a routing key.
 func (c *Core) seenDestinations() (list []topology.Destination) {
 	c.looks.mu.Lock()
 	defer c.looks.mu.Unlock()

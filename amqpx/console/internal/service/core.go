@@ -43,7 +43,7 @@ type Core struct {
 	cfg     Config
 	log     *zap.Logger
 	ledger  ledger
-	ctx     context.Context // canceled by Close
+	ctx     context.Context // cancelled by Close
 	cancel  context.CancelFunc
 	working sync.WaitGroup
 

@@ -1,6 +1,6 @@
 // Package service implements what the console's pages and its API have in common: reading tasks, messages and
 // layouts, changing them, checking who may do so, and keeping the audit. It knows databases and brokers, but nothing
-// about HTTP, HTML or JSON.
+// about the HTTP, HTML and JSON in which the console presents them.
 //
 //   - core.go has the configuration and life cycle of a Core, and read.go reads from a database that may be slow.
 //   - caller.go has roles and callers, and hides from viewers what only an operator may see.

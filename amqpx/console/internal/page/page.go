@@ -48,7 +48,7 @@ func New(svc Service, o Options) *Pages {
 	for path, h := range map[string]handler{
 		"{$}": takes(p.now, "queue", "from", "to", "over"), "tasks": takes(p.tasks, append([]string{"after"}, filterFields...)...),
 		"task-errors": takes(p.taskErrors, append([]string{"order"}, filterFields...)...),
-		"task": takes(p.task, "id", "done"), "job": takes(p.job, "id"), "audit": takes(p.audit, "target", "before"),
+		"task":        takes(p.task, "id", "done"), "job": takes(p.job, "id"), "audit": takes(p.audit, "target", "before"),
 		"recurring": takes(p.recurring, "sort", "done"), "recurring-task": takes(p.recurringTask, "name", "done"), "held": takes(p.held, "done"),
 		"trace": takes(p.trace, "id"), "dead": takes(p.dead), "dead-queue": takes(p.deadQueue, "queue", "limit"),
 		"dead-errors": takes(p.deadErrors, "queue", "order"), "layouts": takes(p.layouts),

@@ -28,10 +28,9 @@ wherever the task's message is, and a relay does the sending: only revive talks 
 the broker, to remove dead letters.
 
 list, count and errors select tasks by destination, status, due instant, id prefix,
-tag, header and error. cancel, reschedule, fire and revive take ids and change each in its own
-transaction, or take the same filters: they then count the tasks, ask, and change
-them in batches. delete takes filters only. pause, resume and ceiling take a
-destination.
+tag, header and error. cancel, reschedule, fire, revive and delete take ids and change
+each task in its own transaction, or take the same filters: they then count the
+tasks, ask, and change them in batches. pause, resume and ceiling take a destination.
 
 Exit code: 0 done; 1 error, as when a task does not exist or its status does not
 allow the change.`,

@@ -13,35 +13,29 @@ import (
 
 // BucketConfig configures the bucket strategy.
 type BucketConfig struct {
-	// Prefix begins the names of all broker objects. Default "delay".
+	// Prefix is the start of the names of all broker objects. Default "delay".
 	Prefix string
-	// Layout is "clock" (the default), "hex" or "binary". With explicit Radices
-	// it is empty.
+	// Layout is "clock" (the default), "hex" or "binary". Leave it empty if you set Radices.
 	Layout string
-	// Radices is an explicit layout, the lowest position first: 1 to 28 numbers
-	// from 2 to 1000. A position of radix r needs r-1 queues; there may be at
-	// most 1000 in all, and none with a TTL over ten years.
+	// Radices is an explicit layout with the lowest position first: 1 to 28 numbers from 2 to 1000. A position of radix
+	// r needs r-1 queues. The layout may have at most 1000 queues in total, and no queue may have a TTL over ten years.
 	Radices []int
-	// Resolution is the smallest step of a delay: whole milliseconds from 10ms
-	// to 1h. With the clock it divides the next larger one of 1s, 1m and 1h.
-	// Default 10ms for clock, 100ms for hex and Radices, 1s for binary. A delay is
-	// rounded up to it, so that messages at arbitrary instants are late by up to
-	// one step. A finer one costs the broker processor time and queues: the clock
-	// has 283 with 10ms and 193 with 100ms. Set 100ms for more than about 2,000
-	// messages a second on two cores, or where 283 queues are too many.
+	// Resolution is the smallest step of a delay, in whole milliseconds from 10ms to 1h. With the clock layout it must
+	// divide the next larger unit of 1s, 1m and 1h. The default is 10ms for clock, 100ms for hex and Radices, and 1s
+	// for binary. A delay is rounded up to the resolution, so messages with arbitrary due times are late by up to one
+	// step. A finer resolution costs the broker CPU time and queues: the clock layout has 283 queues with 10ms and 193
+	// with 100ms. Set 100ms for more than about 2,000 messages a second on two cores, or if 283 queues are too many.
 	Resolution time.Duration
-	// QueueType is the type of the delay queues. Default topology.Quorum, which
-	// dead-letters at least once (RabbitMQ 3.10 or later). Classic queues are
-	// faster, and can lose messages when a broker dies between two hops.
+	// QueueType is the type of the delay queues. The default is topology.Quorum, which dead-letters at least once
+	// (RabbitMQ 3.10 or later). Classic queues are faster but can lose messages when a broker dies between two hops.
 	QueueType topology.QueueType
-	// TopicPermissions has messages enter through one topic exchange, where
-	// the broker holds each routing key against the user's topic permissions.
-	// Without it they enter through a fanout exchange per queue, which is
-	// faster and needs only the right to write to it.
+	// TopicPermissions makes messages enter through one topic exchange, where the broker checks each routing key
+	// against the user's topic permissions. By default messages enter through one fanout exchange per queue, which is
+	// faster and only requires write permission on that exchange.
 	TopicPermissions bool
 }
 
-// WithDefaults fills in what is not set.
+// WithDefaults returns the configuration with defaults for unset fields.
 func (c BucketConfig) WithDefaults() BucketConfig {
 	c.Prefix = cmp.Or(c.Prefix, topology.DefaultPrefix)
 	if c.Layout == "" && len(c.Radices) == 0 {
@@ -52,8 +46,8 @@ func (c BucketConfig) WithDefaults() BucketConfig {
 	return c
 }
 
-// Validate checks the configuration after WithDefaults. It finds every wrong
-// field; each is a *topology.FieldError in the joined error.
+// Validate applies WithDefaults and checks the configuration. It reports every invalid field as a *topology.FieldError
+// in the joined error.
 func (c BucketConfig) Validate() error {
 	c = c.WithDefaults()
 	errs := []error{checkNames("bucket", c.Prefix, c.QueueType)}
@@ -75,17 +69,15 @@ func (c BucketConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Bucket delays by any duration: it writes the delay as digits, and each value
-// of each digit is a queue of constant TTL. It implements amqpx.Strategy and is
-// safe for concurrent use.
+// Bucket is a strategy that delays by any duration. It writes the delay as digits, and each value of each digit has a
+// queue of constant TTL. It implements amqpx.Strategy and is safe for concurrent use.
 type Bucket struct {
 	positional
-	base      string // of the names of exchanges and queues
+	base      string // the start of the names of exchanges and queues
 	queueType topology.QueueType
 }
 
-// NewBucket makes the bucket strategy from a configuration, after WithDefaults
-// and Validate.
+// NewBucket returns the bucket strategy for a configuration. It applies WithDefaults and returns the error of Validate.
 func NewBucket(c BucketConfig) (*Bucket, error) {
 	c = c.WithDefaults()
 	if err := c.Validate(); err != nil {
@@ -105,50 +97,45 @@ func NewBucket(c BucketConfig) (*Bucket, error) {
 	return b, nil
 }
 
-// Name is "bucket".
+// Name returns "bucket".
 func (b *Bucket) Name() string { return b.strategy }
 
-// Prefix begins the names of all broker objects.
+// Prefix returns the start of the names of all broker objects.
 func (b *Bucket) Prefix() string { return b.prefix }
 
-// MaxDelay returns the longest delay: all digits at their largest.
+// MaxDelay returns the longest delay, which has every digit at its largest value.
 func (b *Bucket) MaxDelay() time.Duration { return b.layout.longest() }
 
 // Resolution returns the step to which delays are rounded up.
 func (b *Bucket) Resolution() time.Duration { return b.layout.resolution }
 
-// Bindings connect the delivery exchange with the destination's target queue.
-// They match the exact number of digits; with "#" a message for "a.b" would
-// reach "b" too. Bindings does not check the destination; Route does.
+// Bindings returns the binding of the destination's target queue to the delivery exchange. It matches the exact number
+// of digits, because with "#" a message for "a.b" would reach "b" too. Bindings does not check the destination; Route
+// does.
 func (b *Bucket) Bindings(dest topology.Destination) []topology.Binding {
 	return b.bindings(dest)
 }
 
-// Route returns the exchange and the routing key for delay, rounded up to the
-// resolution. With a tolerance it returns the delay up to delay+tolerance that
-// needs the fewest hops.
+// Route returns the exchange and the routing key for delay, rounded up to the resolution. With a tolerance it picks the
+// delay between delay and delay+tolerance that needs the fewest hops.
 //
-// Errors (those about the destination do not depend on the delay):
-// *topology.DelayError for a negative delay or tolerance and for one over
-// MaxDelay; *topology.DestinationError for an invalid destination or one that
-// belongs to a strategy; *topology.KeyError for a destination whose name is too
-// long for a routing key.
+// It returns a *topology.DelayError for a negative delay or tolerance and for a delay over MaxDelay, a
+// *topology.DestinationError for an invalid destination or one that belongs to a strategy, and a *topology.KeyError for
+// a destination whose name is too long for a routing key. Errors about the destination do not depend on the delay.
 func (b *Bucket) Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error) {
 	return b.route(dest, delay, tolerance)
 }
 
-// Topology is the delivery exchange, a queue with its entry exchange for each
-// value of each digit, and an exchange for each position except the highest.
+// Topology returns the delivery exchange, a queue with its entry exchange for each value of each digit, and an exchange
+// for each position except the highest.
 //
-// A message enters the queue of its highest digit that is not 0. From there on it
-// is dead-lettered to the exchange of the next lower position, which puts it into
-// the queue of the next digit that is not 0, or hands it to the delivery exchange
-// when there is none. Each exchange knows all positions below it: to pass a
-// message on from exchange to exchange, one for each 0, would cost the broker as
-// much again as routing it to its queue, and round delays are mostly zeros.
+// A message enters the queue of its highest non-zero digit. From there it is dead-lettered to the exchange of the next
+// lower position, which routes it to the queue of the next non-zero digit, or to the delivery exchange if all remaining
+// digits are 0. Each exchange has bindings for all positions below it. Passing a message from exchange to exchange for
+// every 0 would cost the broker as much again as routing it to its queue, and round delays are mostly zeros.
 //
-// The exchanges of the positions have the parked queue as their alternate, so
-// that a missing queue never blocks the at-least-once queue above it.
+// The position exchanges have the parked queue as their alternate exchange's target, so a missing queue never blocks
+// the at-least-once queue above it.
 func (b *Bucket) Topology() topology.Topology {
 	t := topology.DeliveryTopology(b.prefix)
 	l := &b.layout
@@ -166,7 +153,7 @@ func (b *Bucket) Topology() topology.Topology {
 		t.Exchanges = append(t.Exchanges, topology.Exchange{Name: b.through, Kind: "topic"})
 		b.bindDigits(&t, b.through, l.tag, top)
 	}
-	for i := top - 1; i >= 0; i-- { // nothing is dead-lettered into the highest position
+	for i := top - 1; i >= 0; i-- { // no queue dead-letters into the highest position
 		t.Exchanges = append(t.Exchanges, topology.Exchange{
 			Name: b.level(i), Kind: "topic", AlternateExchange: topology.ParkedQueue(b.prefix),
 		})
@@ -179,8 +166,8 @@ func (b *Bucket) Topology() topology.Topology {
 	return t
 }
 
-// bindDigits binds the queues of the positions from i down to an exchange, each
-// by the digit of its own after zeros.
+// bindDigits binds the queues of position i and all lower positions to an exchange. Each binding matches the queue's
+// own digit after zeros in the positions between.
 func (b *Bucket) bindDigits(t *topology.Topology, exchange, above string, i int) {
 	l := &b.layout
 	for ; i >= 0; i-- {
@@ -193,5 +180,5 @@ func (b *Bucket) bindDigits(t *topology.Topology, exchange, above string, i int)
 	}
 }
 
-// level is the exchange for messages that come from a higher position.
+// level returns the name of the exchange at position i for messages from a higher position.
 func (b *Bucket) level(i int) string { return b.base + ".level-" + strconv.Itoa(i) }

@@ -1,12 +1,14 @@
-// Package dlx delays messages by message TTL and dead-lettering on a stock
-// RabbitMQ: the ttl strategy (one queue per declared delay), the bucket strategy
-// (any delay, in digits), the levels strategy (likewise, on the queues that
-// NServiceBus or Celery has) and the native strategy (any delay, by an instant for
-// which RabbitMQ 4.4 and later hold a message).
+// Package dlx delays messages by message TTL and dead-lettering on a stock RabbitMQ. It has four strategies:
 //
-// A strategy is a file with its configuration, topology and routes (bucket.go, ttl.go,
-// levels.go, native.go). They share number systems and the routes by them (layout.go), and names
-// and the way into a queue (entry.go); parse.go reads a destination back from a routing key.
+//   - ttl has one queue per declared delay.
+//   - bucket supports any delay, which it writes as digits.
+//   - levels supports any delay in the same way, on the queues of NServiceBus or Celery.
+//   - native supports any delay. It writes the delivery time into a header, and RabbitMQ 4.4 and later hold the message
+//     until that time.
 //
-// The package is pure: it describes topology and routes and touches no broker.
+// Each strategy has a file with its configuration, topology and routes (bucket.go, ttl.go, levels.go, native.go). The
+// strategies share the number systems with their routes (layout.go), and the naming and entry exchanges of queues
+// (entry.go). The file parse.go extracts the destination from a routing key.
+//
+// The package does no I/O. It only describes topology and routes.
 package dlx

@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
-// checkNames checks what the configurations have in common.
+// checkNames checks the fields that all configurations have in common.
 func checkNames(of, prefix string, qt topology.QueueType) error {
 	var errs []error
 	if err := topology.CheckPrefix(prefix); err != nil {
@@ -25,9 +25,8 @@ func checkNames(of, prefix string, qt topology.QueueType) error {
 	return errors.Join(errs...)
 }
 
-// variant is what tells the objects of two configurations on one broker apart;
-// it is empty for the default one. The queue type shows in it, the tag only
-// where it is not the default.
+// variant returns the part of object names that distinguishes two configurations on one broker. It is empty for the
+// default configuration. It includes the tag if it is not the default, and "classic" for classic queues.
 func variant(tag, defaultTag string, qt topology.QueueType) string {
 	switch {
 	case tag == defaultTag && qt != topology.Classic:
@@ -42,8 +41,8 @@ func variant(tag, defaultTag string, qt topology.QueueType) string {
 
 const day = 24 * time.Hour
 
-// durationName writes a whole number of milliseconds as one topic word: 10ms,
-// 30m, 1d, 1m4s. Different durations have different names.
+// durationName formats a whole number of milliseconds as one topic word, such as 10ms, 30m, 1d or 1m4s. Different
+// durations have different names.
 func durationName(d time.Duration) string {
 	if d == 0 {
 		return "0s"
@@ -62,7 +61,7 @@ func durationName(d time.Duration) string {
 	return string(b)
 }
 
-// destinationKey is the destination's part of a routing key.
+// destinationKey returns the destination's part of a routing key. Overhead is the length of the rest of the key.
 func destinationKey(strategy string, dest topology.Destination, prefix string, overhead int) (string, error) {
 	if err := dest.Validate(prefix); err != nil {
 		return "", fmt.Errorf("%s strategy: %w", strategy, err)
@@ -74,6 +73,7 @@ func destinationKey(strategy string, dest topology.Destination, prefix string, o
 	return key, nil
 }
 
+// negative returns the error for a negative delay or, if the delay is not negative, a negative tolerance.
 func negative(strategy string, delay, tolerance, maximum time.Duration) error {
 	e := &topology.DelayError{Strategy: strategy, Delay: delay, Max: maximum, Reason: "is negative", Hint: "send without a delay"}
 	if delay >= 0 {
@@ -83,8 +83,8 @@ func negative(strategy string, delay, tolerance, maximum time.Duration) error {
 	return e
 }
 
-// delayQueue holds messages for ttl and then dead-letters them, with their own
-// routing key, to next.
+// delayQueue returns a queue that holds messages for ttl and then dead-letters them to next with their original routing
+// key.
 func delayQueue(name string, ttl time.Duration, next string, qt topology.QueueType) topology.Queue {
 	q := topology.Queue{
 		Name:       name,
@@ -94,27 +94,25 @@ func delayQueue(name string, ttl time.Duration, next string, qt topology.QueueTy
 	}
 	if qt == topology.Quorum {
 		q.DeadLetter.AtLeastOnce = true
-		q.Overflow = argument.RejectPublish // any other turns at-least-once off
+		q.Overflow = argument.RejectPublish // any other overflow behavior turns at-least-once off
 		limit := topology.NoDeliveryLimit
 		q.DeliveryLimit = &limit
 	}
 	return q
 }
 
-// A message enters a strategy through an exchange that has the name of its first
-// queue and feeds nothing else.
+// A message enters a strategy through an exchange that has the name of the message's first queue and is bound to that
+// queue only.
 //
-// A topic exchange could find the queue by the routing key (and does with
-// BucketConfig.TopicPermissions), but doubles the broker's cost of a publish:
-// it walks the words of the key, and the broker checks the key of every message
-// that a client publishes into a topic exchange against the user's topic
-// permissions, set or not. A channel remembers the outcome for a dozen keys
-// only, and delays are part of the key, so that nearly every message has a key
-// of its own.
+// A topic exchange could find the queue by the routing key, which is what BucketConfig.TopicPermissions does, but it
+// doubles the broker's cost of a publish. The exchange walks the words of the key, and the broker checks the key of
+// every message that a client publishes to a topic exchange against the user's topic permissions, even if none are set.
+// A channel caches the outcome for only a dozen keys. Delays are part of the key, so nearly every message has a
+// different key.
 
-// addQueue adds a delay queue with the way into it, unless messages come through one
-// exchange for all queues. An entry exchange has no alternate exchange, so that a
-// missing queue makes a mandatory message come back to its publisher.
+// addQueue adds a delay queue with its own entry exchange, unless messages enter all queues through the exchange named
+// through. An entry exchange has no alternate exchange, so a mandatory message is returned to its publisher if the
+// queue is missing.
 func addQueue(t *topology.Topology, q topology.Queue, through string) {
 	t.Queues = append(t.Queues, q)
 	if through != "" {

@@ -13,13 +13,13 @@ import (
 
 // Names of layouts.
 const (
-	// LayoutClock has positions that people know: parts of a second, seconds,
-	// minutes, hours, days, and twelve "months" of 32 days. It reaches 384 days.
+	// LayoutClock has positions like a clock and a calendar: parts of a second, seconds, minutes, hours, days, and
+	// twelve "months" of 32 days. It reaches 384 days.
 	LayoutClock = "clock"
-	// LayoutHex has radix 16 and as many positions as 366 days need; the
-	// highest position is no larger than needed.
+	// LayoutHex has radix 16 and as many positions as 366 days need. The radix of the highest position is no larger
+	// than needed.
 	LayoutHex = "hex"
-	// LayoutBinary has 28 positions of radix 2: the fewest queues, the most hops.
+	// LayoutBinary has 28 positions of radix 2. It needs the fewest queues and the most hops.
 	LayoutBinary = "binary"
 )
 
@@ -35,19 +35,18 @@ const (
 	maxQueues     = 1000
 )
 
-// layout is the number system in which delays are written. The position 0 is
-// the lowest.
+// layout is the number system in which delays are written. Position 0 is the lowest.
 type layout struct {
-	tag        string // one topic word, different for layouts whose digits differ in meaning
+	tag        string // one topic word, different for layouts whose digits have different meanings
 	resolution time.Duration
 	radices    []int64
-	units      []int64 // what 1 at each position is worth, in resolutions
+	units      []int64 // the value of a 1 at each position, in resolutions
 	max        int64   // the largest number
 }
 
-// defaultResolution is the one that does not show in a layout's tag. 10ms costs
-// the clock no hop, only queues at its lowest position; at a fixed small radix it
-// is one more digit, which means another hop for most messages.
+// defaultResolution returns the resolution that a layout's tag does not mention. With the clock layout, 10ms costs no
+// extra hop, only more queues at the lowest position. With a small fixed radix it needs one more digit, which means
+// another hop for most messages.
 func defaultResolution(name string) time.Duration {
 	switch name {
 	case LayoutClock:
@@ -59,8 +58,8 @@ func defaultResolution(name string) time.Duration {
 	}
 }
 
-// newLayout works out a layout of a known name, or of explicit radices where the
-// name is empty. Its errors are *topology.FieldError.
+// newLayout returns the layout with the given name, or with explicit radices if the name is empty. Its errors are
+// *topology.FieldError.
 func newLayout(name string, radices []int, resolution time.Duration) (layout, error) {
 	if resolution < minResolution || resolution > maxResolution || resolution%time.Millisecond != 0 {
 		return layout{}, &topology.FieldError{
@@ -105,9 +104,8 @@ func newLayout(name string, radices []int, resolution time.Duration) (layout, er
 	return l, nil
 }
 
-// fill computes what follows from the radices, and refuses a layout with a
-// queue whose TTL no broker accepts. That bound also keeps all arithmetic on
-// durations far from overflow.
+// fill computes the units and the maximum from the radices. It rejects a layout with a queue whose TTL exceeds the
+// broker's maximum. That limit also keeps all arithmetic on durations far from overflow.
 func (l *layout) fill(name string) error {
 	unit := int64(1)
 	bound := int64(topology.MaxTTL / l.resolution)
@@ -128,12 +126,12 @@ func (l *layout) fill(name string) error {
 	return nil
 }
 
-// ttl is how long a message stays in the queue of digit v at position i.
+// ttl returns how long a message stays in the queue of digit v at position i.
 func (l *layout) ttl(i int, v int64) time.Duration {
 	return time.Duration(v*l.units[i]) * l.resolution
 }
 
-// longest is the longest delay: all digits at their largest.
+// longest returns the longest delay, which has every digit at its largest value.
 func (l *layout) longest() time.Duration { return time.Duration(l.max) * l.resolution }
 
 func checkRadices(radices []int) error {
@@ -156,8 +154,8 @@ func checkRadices(radices []int) error {
 	return nil
 }
 
-// clockRadices starts the clock at the position that the resolution divides:
-// 10ms gives 100 hundredths in a second, 5s gives 12 parts of a minute.
+// clockRadices returns the radices of the clock layout, starting at the unit that the resolution divides. For example,
+// 10ms gives 100 hundredths of a second and 5s gives 12 parts of a minute.
 func clockRadices(resolution time.Duration) ([]int64, error) {
 	positions := []time.Duration{time.Second, time.Minute, time.Hour, day, clockMonth, 12 * clockMonth}
 	var radices []int64
@@ -189,12 +187,11 @@ func hexRadices(resolution time.Duration) []int64 {
 	return radices
 }
 
-// digits is a number of resolutions, written in a layout. Only the first
-// len(layout.radices) are used.
+// digits is a number of resolutions written in a layout. Only the first len(layout.radices) elements are used.
 type digits [maxPositions]int64
 
-// write returns the digits of n and how many of them are not 0, which is the
-// number of queues that the message passes through.
+// write returns the digits of n and how many of them are not 0, which is the number of queues that the message passes
+// through.
 func (l *layout) write(n int64) (d digits, hops int) {
 	for i := len(l.radices) - 1; i >= 0 && n > 0; i-- {
 		d[i] = n / l.units[i]
@@ -206,14 +203,13 @@ func (l *layout) write(n int64) (d digits, hops int) {
 	return d, hops
 }
 
-// fewestHops returns the number from lo to hi with the fewest digits other than
-// 0, and of those the smallest.
+// fewestHops returns the number from lo to hi with the fewest non-zero digits. If several numbers have equally few, it
+// returns the smallest.
 //
-// Only lo itself and lo rounded up to each position can be that number: a larger
-// one differs from lo first at some position, where its digit is larger; the
-// digits below cost hops unless they are 0, which is lo rounded up to that
-// position or something no better. Each rounding clears the lowest digit that
-// is not 0 and may set at most one, so the hops never grow on the way.
+// Only lo itself and lo rounded up to some position can be that number. A larger candidate has a larger digit than lo
+// at the highest position in which the two differ. Its digits below that position cost hops unless they are 0, and if
+// they are all 0, the candidate is at best as good as lo rounded up to that position. Each rounding clears the lowest
+// non-zero digit and sets at most one other, so the hops never increase from one rounding to the next.
 func (l *layout) fewestHops(lo, hi int64) (best int64, d digits, hops int) {
 	cur, n := l.write(lo)
 	best, d, hops = lo, cur, n
@@ -247,20 +243,20 @@ func (l *layout) fewestHops(lo, hi int64) (best int64, d digits, hops int) {
 	return best, d, hops
 }
 
-// positional is a strategy that writes a delay as digits: each value of each digit is a
-// queue of constant TTL.
+// positional is a strategy that writes a delay as digits. Each value of each digit has a queue of constant TTL.
 type positional struct {
 	strategy string
 	prefix   string
 	deliver  string
 	layout   layout
-	keyTag   string     // before the digits of a routing key
-	through  string     // exchange before all queues; empty where each has one of its name
-	names    [][]string // of queues, by position and digit; "" for the digit 0
-	overhead int        // bytes of a routing key that are not the destination's, at most
+	keyTag   string     // precedes the digits of a routing key
+	through  string     // the exchange in front of all queues; empty if each queue has an entry exchange of the same name
+	names    [][]string // queue names by position and digit; "" for the digit 0
+	overhead int        // maximum length of a routing key without the destination, in bytes
 }
 
-// newPositional fills in the queues, by the names of digit v at position i.
+// newPositional fills in the queue names and the overhead. The function name returns the queue of digit v at position
+// i.
 func newPositional(p positional, name func(i int, v int64) string) positional {
 	p.overhead = len(p.keyTag)
 	for i, r := range p.layout.radices {
@@ -274,7 +270,7 @@ func newPositional(p positional, name func(i int, v int64) string) positional {
 	return p
 }
 
-// bindings match the exact number of digits.
+// bindings returns a binding that matches the exact number of digits.
 func (p *positional) bindings(dest topology.Destination) []topology.Binding {
 	return []topology.Binding{{
 		Exchange: p.deliver, Queue: dest.TargetQueue(p.prefix),
@@ -282,8 +278,8 @@ func (p *positional) bindings(dest topology.Destination) []topology.Binding {
 	}}
 }
 
-// route rounds the delay up to the resolution, and further as far as the tolerance allows
-// to the number with the fewest digits other than 0.
+// route rounds the delay up to the resolution. Within the tolerance it rounds further up, to the number with the fewest
+// non-zero digits.
 func (p *positional) route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error) {
 	key, err := destinationKey(p.strategy, dest, p.prefix, p.overhead)
 	if err != nil {
@@ -323,8 +319,7 @@ func (p *positional) route(dest topology.Destination, delay, tolerance time.Dura
 	}, nil
 }
 
-// routingKey is the tag, the digits from the highest to the lowest, and the
-// destination, in one allocation.
+// routingKey concatenates the tag, the digits from the highest to the lowest, and the destination in one allocation.
 func (p *positional) routingKey(d *digits, dest string) string {
 	var buf [topology.MaxRoutingKey]byte
 	k := append(buf[:0], p.keyTag...)

@@ -11,39 +11,38 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/foreign"
 )
 
-// Layouts of other systems, which Levels takes.
+// Layouts of other systems that Levels supports.
 const (
 	LayoutNServiceBus = foreign.NServiceBus
 	LayoutCelery      = foreign.Celery
 )
 
-// HeaderNServiceBusDelay is on messages that NServiceBus delays, an int32 in seconds.
+// HeaderNServiceBusDelay is the header of messages that NServiceBus delays. Its value is an int32 in seconds.
 const HeaderNServiceBusDelay = "NServiceBus.Transport.RabbitMQ.DelayInSeconds"
 
 // LevelsConfig configures delays on the queues of another system.
 type LevelsConfig struct {
-	// Layout is "nservicebus" (its transport's delay infrastructure v2) or "celery"
-	// (native delayed delivery of Celery 5.5 and kombu 5.5).
+	// Layout is "nservicebus" (the delay infrastructure v2 of its RabbitMQ transport) or "celery" (native delayed
+	// delivery of Celery 5.5 and kombu 5.5). It is required.
 	Layout string
-	// Prefix begins the names of what rabbitdelay adds: the parked queue and route
-	// queues. Default "delay".
+	// Prefix is the start of the names of the objects that rabbitdelay adds: the parked queue and route queues. Default
+	// "delay".
 	Prefix string
-	// QueueType is that of the other system. Default topology.Quorum, and the only
-	// one with NServiceBus; with Celery it is its setting
-	// broker_native_delayed_delivery_queue_type. Classic queues drop a message whose
-	// destination is gone.
+	// QueueType is the queue type that the other system uses. The default is topology.Quorum, which is the only valid
+	// type with NServiceBus. With Celery, set it to Celery's broker_native_delayed_delivery_queue_type. Classic queues
+	// drop a message whose destination no longer exists.
 	QueueType topology.QueueType
 }
 
-// WithDefaults fills in what is not set. There is no default for Layout.
+// WithDefaults returns the configuration with defaults for unset fields. Layout has no default.
 func (c LevelsConfig) WithDefaults() LevelsConfig {
 	c.Prefix = cmp.Or(c.Prefix, topology.DefaultPrefix)
 	c.QueueType = cmp.Or(c.QueueType, topology.Quorum)
 	return c
 }
 
-// Validate checks the configuration after WithDefaults. It finds every wrong
-// field; each is a *topology.FieldError in the joined error.
+// Validate applies WithDefaults and checks the configuration. It reports every invalid field as a *topology.FieldError
+// in the joined error.
 func (c LevelsConfig) Validate() error {
 	c = c.WithDefaults()
 	errs := []error{checkNames("levels", c.Prefix, c.QueueType)}
@@ -56,29 +55,26 @@ func (c LevelsConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Levels delays on the queues that NServiceBus and Celery have for their own
-// delayed messages: 28 levels, each of twice the delay of the one below, the
-// lowest of a second. It declares what they declare, so that either may come first,
-// and leaves their bindings alone. It implements amqpx.Strategy and is safe for
-// concurrent use.
+// Levels is a strategy that delays on the queues that NServiceBus and Celery have for their own delayed messages. They
+// have 28 levels. The lowest delays by one second, and each other level by twice the delay of the level below it.
+// Levels declares the same objects as the other system, so either may start first, and leaves that system's bindings
+// alone. It implements amqpx.Strategy and is safe for concurrent use.
 //
-// The delivery exchange is theirs, and has no alternate exchange. A message whose
-// destination is gone when it is due stays in the last queue it was in, which
-// tries again every few minutes; 32 of them stop that queue for everybody. A policy
-// can give the exchange one, see docs/wire.md.
+// The delivery exchange belongs to the other system and has no alternate exchange. A message whose destination no
+// longer exists when it is due stays in the last level's queue, which retries every few minutes. With 32 such messages
+// that queue stops for all users. A policy can give the exchange an alternate exchange; see docs/wire.md.
 type Levels struct {
 	positional
 	queueType topology.QueueType
 }
 
-// NewLevels makes the strategy from a configuration, after WithDefaults and
-// Validate.
+// NewLevels returns the levels strategy for a configuration. It applies WithDefaults and returns the error of Validate.
 func NewLevels(c LevelsConfig) (*Levels, error) {
 	c = c.WithDefaults()
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	l, err := newLayout(LayoutBinary, nil, time.Second) // their numbers are those of binary
+	l, err := newLayout(LayoutBinary, nil, time.Second) // both systems use the numbers of the binary layout
 	if err != nil {
 		return nil, err
 	}
@@ -90,19 +86,19 @@ func NewLevels(c LevelsConfig) (*Levels, error) {
 	}, nil
 }
 
-// Name is the layout's.
+// Name returns the name of the layout.
 func (s *Levels) Name() string { return s.strategy }
 
-// Prefix begins the names of what is not the other system's.
+// Prefix returns the start of the names of the objects that rabbitdelay adds.
 func (s *Levels) Prefix() string { return s.prefix }
 
-// MaxDelay is 2^28-1 seconds, about 8 years and a half.
+// MaxDelay returns 2^28-1 seconds, about eight and a half years.
 func (s *Levels) MaxDelay() time.Duration { return s.layout.longest() }
 
-// Resolution returns the step to which delays are rounded up, a second.
+// Resolution returns the step to which delays are rounded up, which is one second.
 func (s *Levels) Resolution() time.Duration { return s.layout.resolution }
 
-// Topology is the parked queue, and the levels as the other system declares them.
+// Topology returns the parked queue, and the levels as the other system declares them.
 func (s *Levels) Topology() topology.Topology {
 	t := topology.ParkedTopology(s.prefix)
 	t.Exchanges = append(t.Exchanges, topology.Exchange{Name: s.deliver, Kind: "topic"})
@@ -113,7 +109,7 @@ func (s *Levels) Topology() topology.Topology {
 			next = s.names[i-1][1]
 		}
 		q := delayQueue(name, s.layout.ttl(i, 1), next, s.queueType)
-		q.DeliveryLimit, q.Overflow = nil, argument.RejectPublish // as the other system has it
+		q.DeliveryLimit, q.Overflow = nil, argument.RejectPublish // the same arguments as the other system
 		t.Exchanges = append(t.Exchanges, topology.Exchange{Name: name, Kind: "topic"})
 		t.Queues = append(t.Queues, q)
 		t.Bindings = append(t.Bindings,
@@ -124,19 +120,18 @@ func (s *Levels) Topology() topology.Topology {
 	return t
 }
 
-// Bindings connect the other system's delivery exchange with the destination's
-// target queue, by the exact number of digits. They stand beside the other
-// system's own, which begin with "#": by those a message for "a.b" reaches "b"
-// too. A queue to which both lead gets a message once.
+// Bindings returns the binding of the destination's target queue to the other system's delivery exchange. It matches
+// the exact number of digits. The other system's own bindings begin with "#" and also deliver a message for "a.b" to
+// "b". A queue that matches both bindings gets a message once.
 func (s *Levels) Bindings(dest topology.Destination) []topology.Binding {
 	return s.bindings(dest)
 }
 
-// Route returns the level and the routing key for delay, rounded up to seconds.
-// With a tolerance it returns the delay up to delay+tolerance that needs the fewest
-// hops. With NServiceBus it has the header that its delayed messages have.
+// Route returns the level's exchange and the routing key for delay, rounded up to seconds. With a tolerance it picks
+// the delay between delay and delay+tolerance that needs the fewest hops. With NServiceBus the route includes the
+// header HeaderNServiceBusDelay.
 //
-// Its errors are those of Bucket.Route.
+// It returns the same errors as Bucket.Route.
 func (s *Levels) Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error) {
 	r, err := s.route(dest, delay, tolerance)
 	if s.strategy == LayoutNServiceBus && r.Delay > 0 {

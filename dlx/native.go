@@ -12,31 +12,30 @@ import (
 
 // NativeConfig configures the native strategy.
 type NativeConfig struct {
-	// Prefix begins the names of all broker objects. Default "delay".
+	// Prefix is the start of the names of all broker objects. Default "delay".
 	Prefix string
-	// Queues is how many holding queues there are, 1 to 64, default 4. Each hands on
-	// about 4,000 messages a second on two cores. Messages of one destination with
-	// one delay are all in one of them, which keeps their order. Two configurations
-	// that differ in it share the queues that both have.
+	// Queues is the number of holding queues, 1 to 64. Default 4. Each queue forwards about 4,000 messages a second on
+	// two cores. All messages with the same destination and the same delay go through the same queue, which keeps their
+	// order. Two configurations that differ only in Queues share the queues that both of them have.
 	Queues int
-	// TopicPermissions: see BucketConfig.TopicPermissions.
+	// TopicPermissions has the same meaning as BucketConfig.TopicPermissions.
 	TopicPermissions bool
 }
 
-// DefaultNativeQueues is NativeConfig.Queues where nobody sets it.
+// DefaultNativeQueues is the default of NativeConfig.Queues.
 const DefaultNativeQueues = 4
 
 const maxNativeQueues = 64
 
-// WithDefaults fills in what is not set.
+// WithDefaults returns the configuration with defaults for unset fields.
 func (c NativeConfig) WithDefaults() NativeConfig {
 	c.Prefix = cmp.Or(c.Prefix, topology.DefaultPrefix)
 	c.Queues = cmp.Or(c.Queues, DefaultNativeQueues)
 	return c
 }
 
-// Validate checks the configuration after WithDefaults. It finds every wrong
-// field; each is a *topology.FieldError in the joined error.
+// Validate applies WithDefaults and checks the configuration. It reports every invalid field as a *topology.FieldError
+// in the joined error.
 func (c NativeConfig) Validate() error {
 	c = c.WithDefaults()
 	err := checkNames(nativeTag, c.Prefix, topology.Quorum)
@@ -50,27 +49,24 @@ func (c NativeConfig) Validate() error {
 
 const nativeTag = "native"
 
-// maxNativeDelay is far below the 292 years beyond which an instant takes a queue
-// down for good.
+// maxNativeDelay keeps the delivery time far below 292 years from now, because a later one takes the queue down
+// permanently.
 const maxNativeDelay = topology.MaxTTL
 
-// Native delays by an instant in a header, for which RabbitMQ 4.4 and later hold a
-// message in a quorum queue. The queues have a TTL of 0: a message expires in them
-// as soon as it is ready, and is dead-lettered to its destination. It implements
-// amqpx.Strategy and is safe for concurrent use.
+// Native is a strategy that delays by a delivery time in a header. RabbitMQ 4.4 and later hold a message with this
+// header in a quorum queue until that time. The queues have a TTL of 0, so a message expires as soon as it is ready and
+// is dead-lettered to its destination. Native implements amqpx.Strategy and is safe for concurrent use.
 //
-// An older broker, a classic queue and a stream ignore the header, and would hand
-// every message on at once. amqpx.Client therefore sends nothing through the
-// strategy before a canary has proven each of its queues; see Canary.
+// Older brokers, classic queues and streams ignore the header and would forward every message immediately. amqpx.Client
+// therefore sends nothing through the strategy until a canary has verified each of its queues; see Canary.
 type Native struct {
 	prefix  string
 	deliver string
 	queues  []string
-	through string // exchange before all queues; empty where each has one of its name
+	through string // the exchange in front of all queues; empty if each queue has an entry exchange of the same name
 }
 
-// NewNative makes the native strategy from a configuration, after WithDefaults and
-// Validate.
+// NewNative returns the native strategy for a configuration. It applies WithDefaults and returns the error of Validate.
 func NewNative(c NativeConfig) (*Native, error) {
 	c = c.WithDefaults()
 	if err := c.Validate(); err != nil {
@@ -87,18 +83,18 @@ func NewNative(c NativeConfig) (*Native, error) {
 	return n, nil
 }
 
-// Name is "native".
+// Name returns "native".
 func (n *Native) Name() string { return nativeTag }
 
-// Prefix begins the names of all broker objects.
+// Prefix returns the start of the names of all broker objects.
 func (n *Native) Prefix() string { return n.prefix }
 
-// MaxDelay is ten years.
+// MaxDelay returns ten years.
 func (n *Native) MaxDelay() time.Duration { return maxNativeDelay }
 
-// Topology is the delivery exchange, and the holding queues with their entry
-// exchanges. They have no length limit: with one and drop-head, a queue in which
-// only delayed messages wait is busy for ever.
+// Topology returns the delivery exchange, and the holding queues with their entry exchanges. The queues have no length
+// limit, because a queue with a limit and drop-head keeps the broker permanently busy while it contains only delayed
+// messages.
 func (n *Native) Topology() topology.Topology {
 	t := topology.DeliveryTopology(n.prefix)
 	if n.through != "" {
@@ -113,28 +109,27 @@ func (n *Native) Topology() topology.Topology {
 	return t
 }
 
-// key is a routing key through holding queue number, from 1 on; 0 is for none.
+// key returns a routing key through the holding queue with the given number, counted from 1. The number 0 stands for no
+// holding queue.
 func (n *Native) key(number int, dest string) string {
 	return nativeTag + "." + strconv.Itoa(number) + "." + dest
 }
 
-// Bindings connect the delivery exchange with the destination's target queue.
-// Route checks whether the destination is possible at all.
+// Bindings returns the binding of the destination's target queue to the delivery exchange. Bindings does not check the
+// destination; Route does.
 func (n *Native) Bindings(dest topology.Destination) []topology.Binding {
 	return []topology.Binding{{
 		Exchange: n.deliver, Queue: dest.TargetQueue(n.prefix), RoutingKey: nativeTag + ".*." + dest.Key(n.prefix),
 	}}
 }
 
-// Route returns the way through one of the holding queues, with the name of the
-// header that is to carry the instant at which delay ends, rounded up to whole
-// milliseconds. A tolerance changes nothing: there is one hop for every delay.
+// Route returns the route through one of the holding queues. It includes the name of the header in which the caller
+// must write the delivery time, which is when delay ends, rounded up to whole milliseconds. A tolerance changes
+// nothing, because every delay takes one hop.
 //
-// Errors (those about the destination do not depend on the delay):
-// *topology.DelayError for a negative delay or tolerance and for one over
-// MaxDelay; *topology.DestinationError for an invalid destination or one that
-// belongs to a strategy; *topology.KeyError for a destination whose name is too
-// long for a routing key.
+// It returns a *topology.DelayError for a negative delay or tolerance and for a delay over MaxDelay, a
+// *topology.DestinationError for an invalid destination or one that belongs to a strategy, and a *topology.KeyError for
+// a destination whose name is too long for a routing key. Errors about the destination do not depend on the delay.
 func (n *Native) Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error) {
 	overhead := len(n.key(len(n.queues), ""))
 	key, err := destinationKey(n.Name(), dest, n.prefix, overhead)
@@ -157,7 +152,7 @@ func (n *Native) Route(dest topology.Destination, delay, tolerance time.Duration
 	return r, nil
 }
 
-// routeBy is the way through a holding queue.
+// routeBy returns the route through the holding queue with index i.
 func (n *Native) routeBy(i uint64, key string) topology.Route {
 	return topology.Route{
 		Exchange: cmp.Or(n.through, n.queues[i]), Queue: n.queues[i], RoutingKey: n.key(int(i)+1, key),
@@ -165,8 +160,8 @@ func (n *Native) routeBy(i uint64, key string) topology.Route {
 	}
 }
 
-// spread is the same number in every process for a destination and a delay: FNV-1a,
-// folded, because the low bits alone depend on few others.
+// spread hashes a destination and a delay to a number that is the same in every process. It uses FNV-1a and folds the
+// result, because the low bits alone depend on too few of the other bits.
 func spread(key string, ms int64) uint64 {
 	const offset, prime = 14695981039346656037, 1099511628211
 	h := uint64(offset)
@@ -180,10 +175,10 @@ func spread(key string, ms int64) uint64 {
 	return h>>32 ^ h>>11
 }
 
-// Canary returns what proves that a broker delays: the bindings to a queue that a
-// client declares for it, named naming.CanaryQueue and something of its own, and
-// a way through each holding queue to there. A message whose header has an instant
-// to come must arrive after one without the header that was published behind it.
+// Canary returns the bindings and routes for a test of whether the broker delays messages. The caller declares the
+// queue for the test, named naming.CanaryQueue plus a suffix of its own. The bindings connect the queue to the delivery
+// exchange, and there is one route through each holding queue to it. The broker passes the test if a message whose
+// header holds a future time arrives after a message without the header that was published later.
 func (n *Native) Canary(queue string) ([]topology.Binding, []topology.Route) {
 	dest := topology.Destination{Queue: queue}
 	routes := make([]topology.Route, len(n.queues))

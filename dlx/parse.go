@@ -8,13 +8,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// layoutTag is the first word of a bucket layout's routing keys: its name or its
-// radices, and its resolution unless that is the default.
+// layoutTag matches the first word of the bucket layouts' routing keys: the layout's name or radices, followed by its
+// resolution unless that is the default.
 var layoutTag = regexp.MustCompile(`^(?:(clock|hex|binary)|r([0-9]+(?:x[0-9]+)*))(?:-([0-9a-z]+))?$`)
 
-// DestinationKey is the part of a routing key that names the destination (see
-// topology.Destination.Key), as Route has written it for the bucket, the ttl, the
-// levels or the native strategy in any layout. It is false for a key of none.
+// DestinationKey extracts the destination (see topology.Destination.Key) from a routing key that Route of the bucket,
+// ttl, levels or native strategy has returned, in any layout. It returns false for any other routing key.
 func DestinationKey(routingKey string) (key string, ok bool) {
 	tag, rest, _ := strings.Cut(routingKey, ".")
 	if tag == ttlTag || tag == nativeTag {
@@ -22,7 +21,7 @@ func DestinationKey(routingKey string) (key string, ok bool) {
 		return key, ok
 	}
 	digits, ok := positions(tag)
-	if tag == "0" || tag == "1" { // of Levels, whose keys have no tag
+	if tag == "0" || tag == "1" { // a key of Levels, which has no tag
 		digits, ok = binaryPositions-1, true
 	}
 	for range digits {
@@ -34,7 +33,7 @@ func DestinationKey(routingKey string) (key string, ok bool) {
 	return rest, ok
 }
 
-// positions is the number of digits of the layout with this tag.
+// positions returns the number of digits of the layout with the given tag.
 func positions(tag string) (n int, ok bool) {
 	m := layoutTag.FindStringSubmatch(tag)
 	if m == nil {

@@ -13,30 +13,29 @@ import (
 
 // TTLConfig configures the ttl strategy.
 type TTLConfig struct {
-	// Prefix begins the names of all broker objects. Default "delay".
+	// Prefix is the start of the names of all broker objects. Default "delay".
 	Prefix string
-	// Delays are the delays that can be used: whole milliseconds from 1ms to
-	// ten years, each once, at most 1000. A delay of 0 needs none.
+	// Delays lists the supported delays: 1 to 1000 different values in whole milliseconds from 1ms to ten years. The
+	// delay 0 is always supported and need not be listed.
 	Delays []time.Duration
-	// RoundUp replaces a delay that is not declared by the next longer one that is.
-	// Otherwise such a delay is an error.
+	// RoundUp replaces a delay that is not declared by the next longer declared delay. By default, such a delay is an
+	// error unless the message's tolerance covers the next longer one.
 	RoundUp bool
-	// QueueType is the type of the delay queues. Default topology.Quorum; see
-	// BucketConfig.QueueType.
+	// QueueType is the type of the delay queues. Default topology.Quorum; see BucketConfig.QueueType.
 	QueueType topology.QueueType
-	// TopicPermissions: see BucketConfig.TopicPermissions.
+	// TopicPermissions has the same meaning as BucketConfig.TopicPermissions.
 	TopicPermissions bool
 }
 
-// WithDefaults fills in what is not set. There is no default for Delays.
+// WithDefaults returns the configuration with defaults for unset fields. Delays has no default.
 func (c TTLConfig) WithDefaults() TTLConfig {
 	c.Prefix = cmp.Or(c.Prefix, topology.DefaultPrefix)
 	c.QueueType = cmp.Or(c.QueueType, topology.Quorum)
 	return c
 }
 
-// Validate checks the configuration after WithDefaults. It finds every wrong
-// field; each is a *topology.FieldError in the joined error.
+// Validate applies WithDefaults and checks the configuration. It reports every invalid field as a *topology.FieldError
+// in the joined error.
 func (c TTLConfig) Validate() error {
 	c = c.WithDefaults()
 	errs := []error{checkNames("ttl", c.Prefix, c.QueueType)}
@@ -60,16 +59,16 @@ func (c TTLConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// TTL delays by one of the declared durations, each of which has a queue. It
-// implements amqpx.Strategy and is safe for concurrent use.
+// TTL is a strategy that delays by one of the declared durations, each of which has a queue. It implements
+// amqpx.Strategy and is safe for concurrent use.
 type TTL struct {
 	prefix    string
 	base      string
 	deliver   string
 	delays    []time.Duration // ascending
-	names     []string        // of delays
-	queues    []string        // of delays
-	through   string          // exchange before all queues; empty where each has one of its name
+	names     []string        // parallel to delays
+	queues    []string        // parallel to delays
+	through   string          // the exchange in front of all queues; empty if each queue has an entry exchange of the same name
 	roundUp   bool
 	queueType topology.QueueType
 	overhead  int
@@ -77,8 +76,7 @@ type TTL struct {
 
 const ttlTag = "ttl"
 
-// NewTTL makes the ttl strategy from a configuration, after WithDefaults and
-// Validate.
+// NewTTL returns the ttl strategy for a configuration. It applies WithDefaults and returns the error of Validate.
 func NewTTL(c TTLConfig) (*TTL, error) {
 	c = c.WithDefaults()
 	if err := c.Validate(); err != nil {
@@ -106,23 +104,22 @@ func NewTTL(c TTLConfig) (*TTL, error) {
 	return t, nil
 }
 
-// Name is "ttl".
+// Name returns "ttl".
 func (t *TTL) Name() string { return "ttl" }
 
-// Prefix begins the names of all broker objects.
+// Prefix returns the start of the names of all broker objects.
 func (t *TTL) Prefix() string { return t.prefix }
 
 // MaxDelay returns the longest declared delay.
 func (t *TTL) MaxDelay() time.Duration { return t.delays[len(t.delays)-1] }
 
-// Declares reports whether a delay is one of the declared ones, exactly.
+// Declares reports whether delay is exactly one of the declared delays.
 func (t *TTL) Declares(delay time.Duration) bool {
 	_, ok := slices.BinarySearch(t.delays, delay)
 	return ok
 }
 
-// Topology is the delivery exchange, and for each declared delay a queue with
-// its entry exchange.
+// Topology returns the delivery exchange, and a queue with its entry exchange for each declared delay.
 func (t *TTL) Topology() topology.Topology {
 	top := topology.DeliveryTopology(t.prefix)
 	if t.through != "" {
@@ -139,23 +136,20 @@ func (t *TTL) Topology() topology.Topology {
 	return top
 }
 
-// Bindings connect the delivery exchange with the destination's target queue.
-// Route checks whether the destination is possible at all.
+// Bindings returns the binding of the destination's target queue to the delivery exchange. Bindings does not check the
+// destination; Route does.
 func (t *TTL) Bindings(dest topology.Destination) []topology.Binding {
 	return []topology.Binding{{
 		Exchange: t.deliver, Queue: dest.TargetQueue(t.prefix), RoutingKey: ttlTag + ".*." + dest.Key(t.prefix),
 	}}
 }
 
-// Route returns the exchange and the routing key that carry a message for exactly
-// delay, which must be 0 or declared; with a tolerance, or with RoundUp, for the
-// next longer declared one.
+// Route returns the exchange and the routing key for delay, which must be 0 or a declared delay. With a tolerance or
+// RoundUp, it uses the next longer declared delay for a delay that is not declared.
 //
-// Errors (those about the destination do not depend on the delay):
-// *topology.DelayError, which lists the declared delays, for any other one;
-// *topology.DestinationError for an invalid destination or one that belongs to
-// a strategy; *topology.KeyError for a destination whose name is too long for a
-// routing key.
+// It returns a *topology.DelayError, which lists the declared delays, for any other delay, a *topology.DestinationError
+// for an invalid destination or one that belongs to a strategy, and a *topology.KeyError for a destination whose name
+// is too long for a routing key. Errors about the destination do not depend on the delay.
 func (t *TTL) Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error) {
 	key, err := destinationKey(t.Name(), dest, t.prefix, t.overhead)
 	if err != nil {
@@ -185,7 +179,7 @@ func (t *TTL) Route(dest topology.Destination, delay, tolerance time.Duration) (
 	}, nil
 }
 
-// undeclared explains a delay whose place among the declared ones is i.
+// undeclared returns the error for a delay that is not declared. The index i is its position among the declared delays.
 func (t *TTL) undeclared(delay time.Duration, i int) error {
 	e := &topology.DelayError{
 		Strategy: t.Name(), Delay: delay, Min: t.delays[0], Max: t.MaxDelay(),

@@ -10,12 +10,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
-// MaxDelay is the longest delay of the plugin: 2^32-1 ms, about 49.7 days. The
-// plugin does not delay a message with a longer one at all.
+// MaxDelay is the longest delay that the plugin supports: 2^32-1 ms, about 49.7 days. The plugin does not delay a
+// message with a longer delay at all.
 const MaxDelay = math.MaxUint32 * time.Millisecond
 
-// HeaderDelay is the header that the plugin reads, in milliseconds. On delivery
-// it is negative.
+// HeaderDelay is the header in which the plugin expects the delay, in milliseconds. The value is negative when the
+// message is delivered.
 const HeaderDelay = "x-delay"
 
 const (
@@ -26,15 +26,14 @@ const (
 
 // Config configures the plugin strategy.
 type Config struct {
-	// Prefix begins the names of all broker objects. Default "delay".
+	// Prefix is the start of the names of all broker objects. Default "delay".
 	Prefix string
-	// MaxDelay is the longest delay that is accepted: whole milliseconds from 1ms
-	// to 2^32-1 ms. Default 2^32-1 ms. The plugin holds about 3 kB of memory per
-	// waiting message on one node, so a lower bound is wise.
+	// MaxDelay is the longest delay that Route accepts, in whole milliseconds from 1ms to 2^32-1 ms. Default 2^32-1 ms.
+	// The plugin needs about 3 kB of memory per waiting message, on one node, so consider a lower limit.
 	MaxDelay time.Duration
 }
 
-// WithDefaults fills in what is not set.
+// WithDefaults returns the configuration with defaults for unset fields.
 func (c Config) WithDefaults() Config {
 	if c.Prefix == "" {
 		c.Prefix = topology.DefaultPrefix
@@ -45,8 +44,8 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Validate checks the configuration after WithDefaults. It finds every wrong
-// field; each is a *topology.FieldError in the joined error.
+// Validate applies WithDefaults and checks the configuration. It reports every invalid field as a *topology.FieldError
+// in the joined error.
 func (c Config) Validate() error {
 	c = c.WithDefaults()
 	var errs []error
@@ -65,12 +64,11 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Strategy delays by an x-delayed-message exchange. It implements
-// amqpx.Strategy and is safe for concurrent use. live.ProbePlugin reports
-// whether a broker has the plugin.
+// Strategy delays messages with an x-delayed-message exchange. It implements amqpx.Strategy and is safe for concurrent
+// use. To find out whether a broker has the plugin, use live.ProbePlugin.
 //
-// The plugin keeps waiting messages in a table of the node that took them: they
-// are not replicated, and cannot be counted per destination.
+// The plugin keeps waiting messages in a table of the node that received them. The messages are not replicated and
+// cannot be counted per destination.
 type Strategy struct {
 	prefix   string
 	exchange string
@@ -78,8 +76,7 @@ type Strategy struct {
 	max      time.Duration
 }
 
-// New makes the plugin strategy from a configuration, after WithDefaults and
-// Validate.
+// New returns the plugin strategy for a configuration. It applies WithDefaults and returns the error of Validate.
 func New(c Config) (*Strategy, error) {
 	c = c.WithDefaults()
 	if err := c.Validate(); err != nil {
@@ -93,22 +90,21 @@ func New(c Config) (*Strategy, error) {
 	}, nil
 }
 
-// exchangeName is that of the delayed exchange.
+// exchangeName returns the name of the delayed exchange.
 func exchangeName(prefix string) string { return prefix + ".plugin" }
 
-// Name is "plugin".
+// Name returns "plugin".
 func (s *Strategy) Name() string { return "plugin" }
 
-// Prefix begins the names of all broker objects.
+// Prefix returns the start of the names of all broker objects.
 func (s *Strategy) Prefix() string { return s.prefix }
 
-// MaxDelay is the configured bound.
+// MaxDelay returns the configured maximum delay.
 func (s *Strategy) MaxDelay() time.Duration { return s.max }
 
-// Topology is the delivery exchange and one delayed exchange bound to it. The
-// delayed exchange has no alternate exchange: the plugin tells the broker that a
-// message which it holds was not routed, so an alternate exchange would get
-// every message at once.
+// Topology returns the delivery exchange and one delayed exchange bound to it. The delayed exchange has no alternate
+// exchange. The plugin reports every message that it holds as unrouted, so an alternate exchange would receive every
+// message immediately.
 func (s *Strategy) Topology() topology.Topology {
 	t := topology.DeliveryTopology(s.prefix)
 	t.Exchanges = append(t.Exchanges, topology.Exchange{
@@ -119,8 +115,8 @@ func (s *Strategy) Topology() topology.Topology {
 	return t
 }
 
-// Bindings connect the delivery exchange with the destination's target queue.
-// Route checks whether the destination is possible at all.
+// Bindings returns the binding of the destination's target queue to the delivery exchange. Bindings does not check the
+// destination; Route does.
 func (s *Strategy) Bindings(dest topology.Destination) []topology.Binding {
 	return []topology.Binding{{
 		Exchange:   s.deliver,
@@ -129,15 +125,12 @@ func (s *Strategy) Bindings(dest topology.Destination) []topology.Binding {
 	}}
 }
 
-// Route returns the exchange, the routing key and the x-delay header that carry a
-// message for delay, rounded up to whole milliseconds. A tolerance changes
-// nothing: the plugin's delays are exact.
+// Route returns the exchange, the routing key and the x-delay header for delay, rounded up to whole milliseconds. A
+// tolerance changes nothing, because the plugin's delays are exact.
 //
-// Errors (those about the destination do not depend on the delay):
-// *topology.DelayError for a negative delay or tolerance and for one over
-// MaxDelay; *topology.DestinationError for an invalid destination or one that
-// belongs to a strategy; *topology.KeyError for a destination whose name is too
-// long for a routing key.
+// It returns a *topology.DelayError for a negative delay or tolerance and for a delay over MaxDelay, a
+// *topology.DestinationError for an invalid destination or one that belongs to a strategy, and a *topology.KeyError for
+// a destination whose name is too long for a routing key. Errors about the destination do not depend on the delay.
 func (s *Strategy) Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error) {
 	if err := dest.Validate(s.prefix); err != nil {
 		return topology.Route{}, fmt.Errorf("plugin strategy: %w", err)

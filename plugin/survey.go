@@ -12,19 +12,19 @@ import (
 // Delayed is an x-delayed-message exchange of a virtual host.
 type Delayed struct {
 	Name string `json:"name"`
-	// Type is its x-delayed-type, by which it routes what is due.
+	// Type is the x-delayed-type of the exchange, by which it routes messages that are due.
 	Type string `json:"delayed_type"`
-	// Waiting is how many messages the node that was asked holds for it, nil if that
-	// was not told.
+	// Waiting is the number of waiting messages of this exchange on the node that was asked. It is nil if the broker
+	// did not report the number.
 	Waiting *int64 `json:"waiting"`
-	// Own reports whether it belongs to rabbitdelay's strategy plugin.
+	// Own reports whether the exchange belongs to rabbitdelay's plugin strategy.
 	Own bool `json:"own"`
-	// Bound is what it routes to; From are the exchanges that route to it.
+	// Bound lists the bindings from this exchange. From lists the exchanges that are bound to it as a source.
 	Bound []Bound  `json:"bound"`
 	From  []string `json:"from"`
 }
 
-// Bound is a queue or an exchange that is bound to a Delayed.
+// Bound is a binding from a Delayed exchange to a queue or another exchange.
 type Bound struct {
 	Queue      string         `json:"queue,omitempty"`
 	Exchange   string         `json:"exchange,omitempty"`
@@ -32,8 +32,8 @@ type Bound struct {
 	Arguments  map[string]any `json:"arguments,omitempty"`
 }
 
-// Survey finds the x-delayed-message exchanges of a virtual host, ordered by name.
-// Prefix is that of rabbitdelay's objects.
+// Survey returns the x-delayed-message exchanges of a virtual host, ordered by name. Prefix is the prefix of
+// rabbitdelay's objects.
 func Survey(found observed.Broker, prefix string) []Delayed {
 	list := []Delayed{}
 	for name, e := range found.Exchanges {
@@ -60,8 +60,8 @@ func Survey(found observed.Broker, prefix string) []Delayed {
 	return list
 }
 
-// InTheWay returns what must go before a broker can become RabbitMQ 4.3 without a
-// loss, a sentence each, in the order in which it is to be done.
+// InTheWay returns the obstacles to upgrading a broker to RabbitMQ 4.3 without losing messages, as one sentence each,
+// in the order in which an operator should remove them.
 func InTheWay(list []Delayed) []string {
 	out := []string{}
 	waiting, unknown := int64(0), 0

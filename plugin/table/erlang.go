@@ -8,24 +8,24 @@ import (
 	"time"
 )
 
-// names binds the plugin's tables on the node that evaluates.
+// names defines variables for the plugin's tables on the node that evaluates the expression.
 const names = `
 Table = list_to_atom("rabbit_delayed_message" ++ atom_to_list(node())),
 Index = list_to_atom(atom_to_list(Table) ++ "_index"),
 Tables = case mnesia:system_info(is_running) of yes -> mnesia:system_info(tables); _ -> [] end,
 `
 
-// Selection is which rows of the table are read.
+// Selection selects the rows of the table to read.
 type Selection struct {
 	Vhost string
-	// Exchanges are the names of those whose messages are read; empty for all.
+	// Exchanges lists the exchanges whose messages are read. Empty means all exchanges.
 	Exchanges []string
-	// Margin is how far ahead of the broker's clock a message must be due to be read.
-	// What is due sooner is only counted.
+	// Margin is how far ahead of the broker's clock a message must be due to be read. Messages that are due sooner are
+	// only counted.
 	Margin time.Duration
 }
 
-// head prints a Head, with what else is asked.
+// head defines a function that prints a Head with additional fields.
 const head = `
 B = fun(X) -> base64:encode(iolist_to_binary(X)) end,
 Int = fun(I) -> integer_to_list(I) end,
@@ -37,16 +37,14 @@ Head = fun(More) ->
 end,
 `
 
-// Look is the expression that prints a Head, which reports whether the node's broker has a
-// queue, and no row.
+// Look returns the expression that prints only a Head. The Head also reports whether the broker has the given queue.
 func Look(vhost, queue string) string {
 	return names + head + fmt.Sprintf(`Head([",\"has_queue\":", atom_to_list(rabbit_amqqueue:exists(rabbit_misc:r(%s, queue, %s)))]).
 `, binary(vhost), binary(queue))
 }
 
-// Read is the expression that prints a Head, the rows in the order of their due
-// instants, and an End, an object of JSON a line. The node needs memory for some 200
-// rows at a time.
+// Read returns the expression that prints a Head, the rows ordered by due time, and an End, as one JSON object per
+// line. The node buffers some 200 rows in memory at a time.
 func Read(s Selection) string {
 	list := make([]string, len(s.Exchanges))
 	for i, e := range s.Exchanges {
@@ -59,9 +57,8 @@ From = erlang:system_time(millisecond) + %d,
 `, binary(s.Vhost), strings.Join(list, ", "), s.Margin.Milliseconds()) + readRows
 }
 
-// readRows takes a row apart as RabbitMQ 3.10 keeps it, a delivery, and as later
-// versions do, a message container. A row that cannot be taken apart is printed with
-// the reason.
+// readRows decodes rows in both formats: a delivery in RabbitMQ 3.10 and a message container in later versions. A row
+// that cannot be decoded is printed with the reason.
 const readRows = `
 Text = fun(T) -> B(io_lib:format("~0P", [T, 9])) end,
 Content = fun(M) ->
@@ -112,8 +109,8 @@ case lists:member(Table, Tables) of
 end.
 `
 
-// Delete is the expression that deletes exactly these rows, in the plugin's own
-// process, so that it delivers none of them meanwhile, and prints a Deleted.
+// Delete returns the expression that deletes exactly these rows and prints a Deleted. It runs in the plugin's own
+// process, so the plugin delivers none of the rows in the meantime.
 func Delete(rows []ID) string {
 	var list strings.Builder
 	for _, r := range rows {
@@ -125,8 +122,8 @@ Lines = binary:split(<<"` + strings.TrimSuffix(list.String(), ";") + `">>, <<";"
 ` + deleteRows
 }
 
-// deleteRows deletes the index entry of a due instant with its last row: on RabbitMQ
-// 3.10 one without a row, once due, keeps everything behind it from being delivered.
+// deleteRows deletes the index entry of a due time together with its last row. On RabbitMQ 3.10 an index entry without
+// a row, once it is due, blocks the delivery of all later messages.
 const deleteRows = `
 Wanted = lists:foldl(fun(L, M) ->
   [D, R] = binary:split(L, <<" ">>),
@@ -164,7 +161,7 @@ Count = receive {Tag, Sum} -> Sum after 0 -> 0 end,
 io:put_chars(["{\"deleted\":", integer_to_list(Count), "}\n"]).
 `
 
-// binary is an Erlang binary of any bytes.
+// binary returns an Erlang expression for a binary with any bytes.
 func binary(s string) string {
 	return `base64:decode(<<"` + base64.StdEncoding.EncodeToString([]byte(s)) + `">>)`
 }
@@ -175,12 +172,12 @@ type ID struct {
 	Ref []byte // an Erlang reference
 }
 
-// String is the id as ParseID reads it, without line breaks and semicolons.
+// String formats the ID for ParseID. The result contains no line breaks or semicolons.
 func (id ID) String() string {
 	return strconv.FormatInt(id.Due, 10) + " " + base64.StdEncoding.EncodeToString(id.Ref)
 }
 
-// ParseID reads what String writes.
+// ParseID parses an ID that String has formatted.
 func ParseID(s string) (ID, error) {
 	due, ref, ok := strings.Cut(s, " ")
 	ms, err := strconv.ParseInt(due, 10, 64)

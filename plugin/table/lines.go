@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Line is what Read and Delete print in one line; one field is set.
+// Line is one line that Read or Delete prints. Exactly one field is set.
 type Line struct {
 	Head    *Head
 	Row     *Row
@@ -16,36 +16,35 @@ type Line struct {
 	Deleted *int64
 }
 
-// Head comes first.
+// Head is the first line of the output.
 type Head struct {
 	Node []byte `json:"node"`
 	Now  int64  `json:"now"`  // the broker's clock, epoch ms
-	Rows int64  `json:"rows"` // of all virtual hosts; -1 where the node has no table of the plugin
-	// Elsewhere is how many other nodes have a table of their own.
+	Rows int64  `json:"rows"` // in all virtual hosts; -1 if the node has no table of the plugin
+	// Elsewhere is the number of other nodes' tables that this node knows.
 	Elsewhere int `json:"elsewhere"`
-	// HasQueue reports whether the node's broker has the queue that Look was asked about.
+	// HasQueue reports whether the broker has the queue that Look was called with.
 	HasQueue bool `json:"has_queue"`
 }
 
-// Row is a message that waits.
+// Row is a waiting message.
 type Row struct {
 	Due        int64    `json:"due"` // epoch ms, by the broker's clock
 	Exchange   []byte   `json:"exchange"`
 	Ref        []byte   `json:"ref"`
-	Keys       [][]byte `json:"keys"` // routing keys, CC and BCC among them
+	Keys       [][]byte `json:"keys"` // routing keys, including CC and BCC
 	Properties []byte   `json:"properties"`
 	Body       []byte   `json:"body"`
-	Unreadable []byte   `json:"unreadable"` // why the broker could not take the row apart
+	Unreadable []byte   `json:"unreadable"` // why the broker could not decode the row
 }
 
-// End comes last: without it the answer is not complete.
+// End is the last line of the output. If it is missing, the output is incomplete.
 type End struct {
-	Soon  int64 `json:"soon"`  // due within the margin, and not printed
-	Other int64 `json:"other"` // of other virtual hosts and exchanges
+	Soon  int64 `json:"soon"`  // messages due within the margin, which are not printed
+	Other int64 `json:"other"` // messages of other virtual hosts and exchanges
 }
 
-// ParseLine reads a line that an expression printed. Ok is false for what rabbitmqctl
-// prints itself.
+// ParseLine parses a line that an expression printed. It returns false for ok if the line is rabbitmqctl's own output.
 func ParseLine(line []byte) (l Line, ok bool, err error) {
 	if len(line) == 0 || line[0] != '{' {
 		return l, false, nil
@@ -77,14 +76,14 @@ func ParseLine(line []byte) (l Line, ok bool, err error) {
 	return l, true, nil
 }
 
-// ID identifies the row among those of its node.
+// ID returns the row's ID, which is unique on its node.
 func (r *Row) ID() ID { return ID{r.Due, r.Ref} }
 
-// DueAt returns the due instant, by the broker's clock.
+// DueAt returns the time at which the message is due, by the broker's clock.
 func (r *Row) DueAt() time.Time { return time.UnixMilli(r.Due) }
 
-// MessageID returns an id for a message that has none: the same however often the row is
-// read, and no other row's.
+// MessageID returns a message ID for a message that has none. The ID is the same every time the row is read, and
+// differs from that of any other row.
 func (r *Row) MessageID(node string) string {
 	sum := sha256.Sum256([]byte(node + "\n" + r.ID().String()))
 	return "plugin-" + hex.EncodeToString(sum[:16])

@@ -134,8 +134,8 @@ func (b *Bucket) Route(dest topology.Destination, delay, tolerance time.Duration
 // digits are 0. Each exchange has bindings for all positions below it. Passing a message from exchange to exchange for
 // every 0 would cost the broker as much again as routing it to its queue, and round delays are mostly zeros.
 //
-// The position exchanges have the parked queue as their alternate exchange's target, so a missing queue never blocks
-// the at-least-once queue above it.
+// The alternate exchange of the position exchanges feeds the parked queue, so a missing queue never blocks the
+// at-least-once queue above it.
 func (b *Bucket) Topology() topology.Topology {
 	t := topology.DeliveryTopology(b.prefix)
 	l := &b.layout

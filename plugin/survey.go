@@ -19,7 +19,7 @@ type Delayed struct {
 	Waiting *int64 `json:"waiting"`
 	// Own reports whether the exchange belongs to rabbitdelay's plugin strategy.
 	Own bool `json:"own"`
-	// Bound lists the bindings from this exchange. From lists the exchanges that are bound to it as a source.
+	// Bound lists the bindings from this exchange. From lists the exchanges that have a binding to it.
 	Bound []Bound  `json:"bound"`
 	From  []string `json:"from"`
 }

@@ -15,18 +15,18 @@ type channel struct {
 	in   inbox
 
 	deliveries *rabbit.Channel
-	lastQueue  string // the one declared last, which an empty name means
+	lastQueue  string // the last declared queue, to which an empty name refers
 	confirming bool
-	seq        uint64 // of the publishes since confirm.select
+	seq        uint64 // number of publishes since confirm.select
 	content    *content
 	closing    bool // channel.close was sent
 	timeout    *time.Timer
 }
 
-// onFrame handles a method or a part of a message.
+// onFrame handles a frame of a method or of a message's content.
 func (ch *channel) onFrame(f codec.Frame) {
 	if ch.closing && (f.Kind != codec.FrameMethod || methodIn(f.Payload) != channelCloseOk && methodIn(f.Payload) != channelClose) {
-		return // sent before the client knew
+		return // the client sent it before it received channel.close
 	}
 	switch f.Kind {
 	case codec.FrameMethod:
@@ -58,11 +58,11 @@ func (ch *channel) onMethod(f codec.Frame) {
 	}
 }
 
-// handler reads the arguments of a method, carries it out and answers. Arguments that
-// cannot be decoded are zero; such a method changes nothing.
+// handler decodes the arguments of a method, executes it and answers. If arguments cannot be decoded, they are zero and
+// the method changes nothing.
 type handler func(ch *channel, d *codec.Decoder) *rabbit.Error
 
-// handlers has the handler of each method that a client may send on a channel.
+// handlers returns the handler of each method that a client may send on a channel.
 func handlers() map[method]handler {
 	return map[method]handler{
 		channelOpen: (*channel).onOpen, channelClose: (*channel).onClose, channelCloseOk: (*channel).onCloseOk, channelFlow: (*channel).onFlow,
@@ -81,7 +81,7 @@ func handlers() map[method]handler {
 	}
 }
 
-// reply answers, unless the client wants no answer.
+// reply sends an answer, unless the client has set no-wait.
 func (ch *channel) reply(nowait bool, m method, about string, args []byte) {
 	if !nowait {
 		ch.conn.send(ch.id, m, about, args)
@@ -102,7 +102,7 @@ func (ch *channel) fail(err *rabbit.Error, m method) {
 	ch.conn.send(ch.id, channelClose, "", closing(err, m))
 }
 
-// end returns the messages that the channel holds to their queues.
+// end requeues the channel's unsettled messages.
 func (ch *channel) end() {
 	ch.content = nil
 	ch.deliveries.Close()

@@ -13,8 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
 )
 
-// conn is a client's connection. Everything except reading happens with the server
-// locked.
+// conn is a client's connection. Everything except reading from it happens with the server locked.
 type conn struct {
 	srv    *Server
 	net    net.Conn
@@ -33,11 +32,11 @@ type conn struct {
 	open      bool
 	closing   bool // connection.close was sent
 	ended     bool
-	published bool // which lets it be blocked
+	published bool // the client has published; only then can the connection be blocked
 	blocked   bool
 
 	beat     *time.Timer
-	interval time.Duration // of heartbeats
+	interval time.Duration // heartbeat interval
 	sent     time.Time
 	received time.Time
 }
@@ -46,8 +45,8 @@ func newConn(s *Server, n net.Conn, number int) *conn {
 	return &conn{srv: s, net: n, number: number, channels: map[uint16]*channel{}, received: time.Now()}
 }
 
-// greeting opens a connection. It is also the answer to a client that sent something
-// else.
+// greeting is the protocol header that opens a connection. The server also sends it to a client that began with
+// something else.
 const greeting = "AMQP\x00\x00\x09\x01"
 
 // serve reads frames until the connection ends.
@@ -66,7 +65,7 @@ func (c *conn) serve() {
 	c.srv.do(c.start)
 	for {
 		f, err := codec.ReadFrame(r, c.frameMax)
-		done := true // what do does not run has ended with the server
+		done := true // do does not call its function if the server is closed
 		c.srv.do(func() { done = c.take(f, err) })
 		if done {
 			return
@@ -74,8 +73,7 @@ func (c *conn) serve() {
 	}
 }
 
-// take handles a frame, or the error that came instead of one, and reports whether the
-// connection has ended.
+// take handles a frame, or the error of reading one, and reports whether the connection has ended.
 func (c *conn) take(f codec.Frame, err error) (done bool) {
 	for c.blocked && !c.ended && !c.srv.closed {
 		c.srv.unblocked.Wait() // a broker that blocks a connection does not read it
@@ -105,7 +103,7 @@ func (c *conn) onChannel(f codec.Frame) {
 	ch := c.channels[f.Channel]
 	if ch == nil {
 		if c.closing || !c.open || f.Kind == codec.FrameMethod && methodIn(f.Payload) == channelCloseOk {
-			return // both sides may close a channel at once
+			return // both sides may close a channel at the same time
 		}
 		if f.Kind != codec.FrameMethod || methodIn(f.Payload) != channelOpen {
 			c.fail(rabbit.Refusal(amqp.ChannelError, "expected 'channel.open'"), methodIn(f.Payload))
@@ -202,8 +200,8 @@ func (c *conn) tuneOk(d *codec.Decoder) {
 	}
 }
 
-// heartbeat sends a heartbeat if nothing else was sent, and ends a connection that has
-// been silent for two intervals.
+// heartbeat sends a heartbeat if nothing else has been sent recently. It ends a connection that has been silent for two
+// intervals.
 func (c *conn) heartbeat() {
 	now := time.Now()
 	switch {
@@ -268,8 +266,8 @@ func (c *conn) endChannels() {
 	}
 }
 
-// send writes a method and the content that follows it, unless a Control decides
-// otherwise. about is the queue or exchange that the method concerns.
+// send writes a method and its content, unless a Control decides otherwise. The parameter about is the queue or
+// exchange that the method concerns.
 func (c *conn) send(channel uint16, m method, about string, args []byte, content ...[]byte) {
 	act := c.srv.faults.act(c, Frame{Method: m.String(), Name: about, Connection: c.name, Channel: channel})
 	if !act.Drop {
@@ -294,7 +292,7 @@ func (c *conn) send(channel uint16, m method, about string, args []byte, content
 
 func (c *conn) write(b []byte) {
 	c.sent = time.Now()
-	_, _ = c.net.Write(b) // a client that is gone is noticed by the reader
+	_, _ = c.net.Write(b) // the reader notices when the client is gone
 }
 
 // inbox holds back frames while an earlier one is delayed.
@@ -334,7 +332,7 @@ func (in *inbox) put(c *conn, f codec.Frame, handle func(codec.Frame)) {
 	handle(f)
 }
 
-// stall calls f after d, and then handles the frames that have come meanwhile.
+// stall calls f after d, and then handles the frames that have arrived in the meantime.
 func (in *inbox) stall(c *conn, d time.Duration, handle func(codec.Frame), f func()) {
 	in.stalled = true
 	time.AfterFunc(d, func() {

@@ -79,7 +79,7 @@ func (ch *channel) Cancelled(consumer string) {
 	ch.conn.send(ch.id, basicCancel, "", encode(consumer, true)) // no answer is expected
 }
 
-// message delivers a message, and watches that it is acknowledged in time.
+// message delivers a message and starts the timer for the consumer timeout.
 func (ch *channel) message(m method, about string, msg *rabbit.Message, args ...any) {
 	if most := ch.conn.srv.opts.ConsumerTimeout; most >= 0 && ch.timeout == nil {
 		ch.timeout = time.AfterFunc(most, func() { ch.conn.srv.do(ch.overdue) })
@@ -88,7 +88,7 @@ func (ch *channel) message(m method, about string, msg *rabbit.Message, args ...
 	ch.conn.send(ch.id, m, about, encode(args...), header(p), p.Body)
 }
 
-// overdue closes the channel if a delivery was not acknowledged in time. Since 4.3 it ends only its consumer.
+// overdue closes the channel if a delivery was not acknowledged in time. Since 4.3 it ends only the consumer.
 func (ch *channel) overdue() {
 	if ch.closing || ch.conn.ended {
 		return
@@ -105,7 +105,7 @@ func (ch *channel) overdue() {
 	}
 	if s.broker.Version().AtLeast(4, 3, 0) {
 		ch.deliveries.Overdue(oldest)
-		ch.timeout.Reset(0) // for the next
+		ch.timeout.Reset(0) // check the next one
 		return
 	}
 	ch.fail(rabbit.Refusal(amqp.PreconditionFailed, "delivery acknowledgement on channel %d timed out. Timeout value used: %d ms. "+

@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
 )
 
-// queueName returns name, or if it is empty the queue that was declared last.
+// queueName returns name, or the last declared queue if name is empty.
 func (ch *channel) queueName(name string) (string, *rabbit.Error) {
 	if name = cmp.Or(name, ch.lastQueue); name == "" {
 		return "", rabbit.Refusal(amqp.NotFound, "no previously declared queue")
@@ -67,7 +67,7 @@ func (ch *channel) onExchangeDelete(d *codec.Decoder) *rabbit.Error {
 	return err
 }
 
-// onBinding returns the handler of a method about a binding of a queue or an exchange, which ok answers.
+// onBinding returns the handler of a method that binds or unbinds a queue or an exchange. The method ok is its answer.
 func onBinding(kind string, ok method) handler {
 	return func(ch *channel, d *codec.Decoder) *rabbit.Error {
 		c := ch.conn
@@ -94,7 +94,7 @@ func onBinding(kind string, ok method) handler {
 		if err != nil {
 			return err
 		}
-		var effective int64 // the answer comes once the binding is
+		var effective int64 // the answer is sent once the binding is effective
 		if ok == queueBindOk || ok == exchangeBindOk {
 			effective, err = c.vhost.Bind(b, c)
 		} else {
@@ -105,7 +105,7 @@ func onBinding(kind string, ok method) handler {
 		}
 		reply := func() { ch.reply(nowait, ok, to, nil) }
 		if late := c.srv.until(time.UnixMilli(effective)); late > 0 {
-			ch.in.stall(c, late, ch.onFrame, reply) // with what comes later on the channel
+			ch.in.stall(c, late, ch.onFrame, reply) // also delays later frames on the channel
 			return nil
 		}
 		reply()
@@ -134,7 +134,7 @@ func (ch *channel) onQueueDeclare(d *codec.Decoder) *rabbit.Error {
 	return nil
 }
 
-// declareQueue creates or finds a queue, and names one that has no name.
+// declareQueue creates or finds a queue. It generates a name if the name is empty.
 func (ch *channel) declareQueue(s *rabbit.QueueSpec, passive bool) (*rabbit.Queue, *rabbit.Error) {
 	c := ch.conn
 	if passive {
@@ -195,8 +195,7 @@ func (ch *channel) onQueuePurge(d *codec.Decoder) *rabbit.Error {
 	return nil
 }
 
-// readable returns a queue that the user may read, nil if the arguments cannot be
-// decoded.
+// readable returns a queue that the user may read, or nil if the arguments could not be decoded.
 func (ch *channel) readable(d *codec.Decoder, name string) (*rabbit.Queue, *rabbit.Error) {
 	if d.Failed() {
 		return nil, nil

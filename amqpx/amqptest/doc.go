@@ -1,11 +1,10 @@
-// Package amqptest is RabbitMQ in memory, for tests of what is built on it. It
-// speaks AMQP 0-9-1 as RabbitMQ does: connections and channels, confirms and
-// mandatory returns, consumers and prefetch, exchanges of all types, queues with
-// TTLs, length limits and delivery limits, dead letters with their x-death,
-// permissions, alarms, and the broker's own refusals in its own words.
+// Package amqptest provides an in-memory RabbitMQ for tests. It speaks AMQP 0-9-1 and behaves like RabbitMQ. It
+// supports connections and channels, confirms and mandatory returns, consumers and prefetch, exchanges of all types,
+// queues with TTLs, length limits and delivery limits, dead-lettering with x-death headers, permissions, alarms, and
+// the errors of the broker with their original texts.
 //
-// A Server works inside a testing/synctest bubble: there a delay of 30 minutes
-// or of a year passes at once, and every run of a test is the same.
+// A Server works inside a testing/synctest bubble, where a delay of 30 minutes or of a year takes no real time and
+// every run of a test is the same.
 //
 //	synctest.Test(t, func(t *testing.T) {
 //		srv := amqptest.NewServer(amqptest.Options{})
@@ -14,58 +13,53 @@
 //		…
 //	})
 //
-// A schedule.Store goes by that time too; docs/testing.md says what databases do in a bubble,
-// and how long a day takes with each.
+// A schedule.Store in the bubble uses the same fake time. See docs/testing.md for how databases behave in a bubble and
+// how long a simulated day takes with each.
 //
-// Make the Server inside the bubble, and close it there after its clients. For
-// amqp091-go alone there is Server.Connect, and Server.Listen serves a socket for
-// other processes, outside bubbles.
+// Create the Server inside the bubble, and close it there after its clients. Programs that use only amqp091-go can call
+// Server.Connect. Outside bubbles, Server.Listen accepts connections of other processes on a socket.
 //
 // # Faults
 //
-// A test switches production failures on and off. Nack, Return, Refuse and
-// Silence affect one exchange or queue, Deny a permission, Block and Unblock
-// raise and clear alarms; Lose, Delay, CutAt and Control affect single methods;
-// CutConnections, CloseConnections, RefuseConnections and RefuseLogins affect
-// connections.
+// A test can inject production failures and undo them. Nack, Return, Refuse and Silence affect one exchange or queue,
+// and Deny affects a permission. Block and Unblock raise and clear alarms. Lose, Delay, CutAt and Control affect single
+// methods. CutConnections, CloseConnections, RefuseConnections and RefuseLogins affect connections.
 //
-// # Expecting
+// # Expectations
 //
-// Expect and ExpectNone look for the message that waits for a queue, wherever the broker has
-// it until its instant, and show what is there instead. RunUntilIdle lets time pass until
-// nothing is left to happen.
+// Expect and ExpectNone look for a message that waits for a queue, wherever the broker keeps it until it is due. If
+// they fail, they show the messages that were found instead. RunUntilIdle lets time pass until no event is pending.
 //
-// # Looking
+// # Inspection
 //
-// Queue, Queues, Exchanges, Bindings and Connections show the current state;
-// Publishes, Calls and RoundTrips count what clients did.
+// Queue, Queues, Exchanges, Bindings and Connections show the current state. Publishes, Calls and RoundTrips count the
+// operations of clients.
 //
 // # Versions
 //
-// Options.Version selects the RabbitMQ version, from 3.10 on. Versions differ
-// in delivery limits and what counts towards them, priorities of quorum queues,
-// cycles of dead letters, the refusals that end the connection, and their
-// texts. From 4.4 on a quorum queue holds a message until the instant of its
-// header x-opt-delivery-time.
+// Options.Version selects the RabbitMQ version, from 3.10 on. Versions differ in delivery limits and which deliveries
+// count towards them, in priorities of quorum queues, in dead-letter cycles, in which errors close the connection, and
+// in error texts. From 4.4 on, a quorum queue holds a message until the time in its header x-opt-delivery-time.
 //
-// # Left out
+// # Limitations
 //
-// Streams, clusters, policies, the management API, TLS, transactions (540),
-// direct reply-to, consumer priorities across nodes, and everything about disks
-// and memory except the alarm. Durable and transient objects are the same,
-// because the Server is never restarted. Its faults are exact; a real broker's
-// depend on chance.
+// The server does not support streams, clusters, policies, the management API, TLS, transactions (540), direct
+// reply-to, consumer priorities across nodes, and anything related to disks and memory except the alarm. It treats
+// durable and transient objects the same, because a Server is never restarted. Its faults are deterministic, while
+// those of a real broker depend on chance.
 //
 // # Files
 //
-// The package puts AMQP in front of the rules in internal/rabbit. It knows connections
-// and frames, and nothing of what a broker does with a message.
+// The package implements the AMQP protocol on top of the broker rules in internal/rabbit. It handles connections and
+// frames, and leaves to internal/rabbit what a broker does with a message.
 //
-//   - server.go: Options, users, virtual hosts, the one lock; sockets
-//   - pipe.go: connections in memory that never block a writer
-//   - conn.go, channel.go: connections and channels, frames in their order
-//   - method.go: the methods of AMQP, and the header frame of a message
-//   - declare.go, publish.go, consume.go: what each method does; user.go: permissions
-//   - faults.go: what a test has asked for; look.go: what it can see; expect.go: what it
-//     expects
+//   - server.go: Options, users, virtual hosts, the server's lock, and sockets
+//   - pipe.go: in-memory connections that never block a writer
+//   - conn.go, channel.go: connections and channels, and the order of frames
+//   - method.go: the AMQP methods, and the header frame of a message
+//   - declare.go, publish.go, consume.go: the implementation of each method
+//   - user.go: permissions
+//   - faults.go: the faults that a test has injected
+//   - look.go: inspection
+//   - expect.go: expectations
 package amqptest

@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// Start is NewServer for a test, at whose end the server is closed.
+// Start starts a server with NewServer and closes it when the test ends.
 func Start(t testing.TB, opts Options) *Server {
 	t.Helper()
 	s := NewServer(opts)
@@ -24,21 +24,21 @@ func Start(t testing.TB, opts Options) *Server {
 	return s
 }
 
-// Waiting is a message that waits: for its instant, or in its queue for a consumer.
+// Waiting is a message that waits until it is due, or in its queue for a consumer.
 type Waiting struct {
 	Message
 
-	// Queue to which it comes, or in which it is.
+	// Queue is the queue to which the message will be delivered, or in which it already is.
 	Queue string
-	// In is the queue in which it is now; empty while the delayed-message plugin has it.
+	// In is the queue that currently contains the message. It is empty while the delayed-message plugin holds it.
 	In string
-	// Due is its due instant (amqpx.HeaderDue), zero if it has none.
+	// Due is the time at which the message is due (amqpx.HeaderDue), or zero if it has none.
 	Due time.Time
 }
 
-// Waiting returns the messages of the virtual host "/" that no consumer has, by their due
-// instants. It follows TTLs, dead letters and bindings to where a delayed message comes; one to
-// several queues is there several times.
+// Waiting returns the messages of the virtual host "/" that no consumer has received, ordered by due time. It follows
+// TTLs, dead-lettering and bindings to find the queue in which a delayed message will arrive. A message that will
+// arrive in several queues is listed once for each.
 func (s *Server) Waiting() (all []Waiting) {
 	s.do(func() {
 		v := s.broker.VHost("/")
@@ -56,10 +56,10 @@ func (s *Server) Waiting() (all []Waiting) {
 	return all
 }
 
-// transit returns what reports whether a queue is one of a delay strategy. Prefixes are those
-// that have a delivery exchange.
+// transit returns a function that reports whether a queue belongs to a delay strategy. It derives the prefixes from the
+// existing delivery exchanges.
 func (s *Server) transit() func(queue string) bool {
-	prefixes := []string{"delay"} // without which other systems' queues would not be known
+	prefixes := []string{"delay"} // always included, because other systems' delay queues would not be known otherwise
 	for _, name := range s.broker.VHost("/").ExchangeNames() {
 		if p, ok := strings.CutSuffix(name, ".deliver"); ok {
 			prefixes = append(prefixes, p)
@@ -70,21 +70,22 @@ func (s *Server) transit() func(queue string) bool {
 	}
 }
 
-// Want describes a message. Only Queue is required: what is zero may be anything.
+// Want describes an expected message. Only Queue is required. Fields that are zero match any value.
 type Want struct {
 	Queue string
 	ID    string // message id
 	Type  string
-	// Body as it is, or as JSON with the same values.
+	// Body is the expected body. If both bodies are JSON, they are compared by value.
 	Body string
-	// Due instant, or In, the time until then, each give or take Within, by default a second.
+	// Due is the expected due time. In is the same as a duration from now. Set at most one of them. Both allow a
+	// deviation of Within, which is one second by default.
 	Due    time.Time
 	In     time.Duration
 	Within time.Duration
 }
 
-// Expect returns the message that waits for w.Queue as described. It ends the test if there is
-// none, or more than one, and shows what waits instead. What a consumer has taken waits no more.
+// Expect returns the message that matches w and waits for w.Queue. If there is no such message, or more than one, it
+// ends the test and shows the waiting messages. Messages that a consumer has received are no longer waiting.
 func (s *Server) Expect(t testing.TB, w Want) Waiting {
 	t.Helper()
 	w.check(t)
@@ -106,7 +107,7 @@ func (s *Server) Expect(t testing.TB, w Want) Waiting {
 	return Waiting{}
 }
 
-// ExpectNone fails the test if a message waits for w.Queue as described, and shows which.
+// ExpectNone fails the test if a message that matches w waits for w.Queue, and shows the matching messages.
 func (s *Server) ExpectNone(t testing.TB, w Want) {
 	t.Helper()
 	w.check(t)
@@ -116,7 +117,7 @@ func (s *Server) ExpectNone(t testing.TB, w Want) {
 	}
 }
 
-// check ends the test if nothing could be as described.
+// check ends the test if the description is incomplete or contradictory.
 func (w Want) check(t testing.TB) {
 	t.Helper()
 	switch {
@@ -127,7 +128,7 @@ func (w Want) check(t testing.TB) {
 	}
 }
 
-// due returns the instant that is wanted, zero for any.
+// due returns the expected due time, or zero if any time matches.
 func (w Want) due() time.Time {
 	if w.Due.IsZero() && w.In != 0 {
 		return time.Now().Add(w.In)
@@ -135,7 +136,7 @@ func (w Want) due() time.Time {
 	return w.Due
 }
 
-// differs returns in what a message is not as described; empty if it is.
+// differs returns the name of the first property in which the message differs from w, or "" if the message matches.
 func (w Want) differs(m Waiting) string {
 	due := w.due()
 	switch {
@@ -153,7 +154,7 @@ func (w Want) differs(m Waiting) string {
 	return ""
 }
 
-// sameBody compares two bodies, as JSON if both are.
+// sameBody compares two bodies. If both are JSON, it compares their values.
 func sameBody(a, b string) bool {
 	var x, y any
 	if json.Unmarshal([]byte(a), &x) == nil && json.Unmarshal([]byte(b), &y) == nil {
@@ -162,7 +163,7 @@ func sameBody(a, b string) bool {
 	return a == b
 }
 
-// String describes what is wanted.
+// String describes the expected message.
 func (w Want) String() string {
 	parts := []string{fmt.Sprintf("queue %q", w.Queue)}
 	for _, p := range []struct{ what, value string }{{"id", w.ID}, {"type", w.Type}, {"body", w.Body}} {
@@ -176,10 +177,10 @@ func (w Want) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// maxListed bounds what a failure shows.
+// maxListed is the maximum number of messages that a test failure lists.
 const maxListed = 20
 
-// list describes messages, and in what those for the same queue differ.
+// list formats messages. For messages of the same queue, it also shows how they differ from w.
 func (w Want) list(all []Waiting) string {
 	if len(all) == 0 {
 		return " none"
@@ -209,7 +210,7 @@ func dueText(due time.Time) string {
 	return fmt.Sprintf("due in %s (%s)", topology.FormatDuration(time.Until(due).Round(time.Millisecond)), at)
 }
 
-// clip shortens a body for a failure.
+// clip shortens a body for a failure message.
 func clip(body []byte) string {
 	const most = 200
 	if len(body) > most {
@@ -218,22 +219,22 @@ func clip(body []byte) string {
 	return string(body)
 }
 
-// Pauses between two looks of RunUntilIdle.
+// Intervals at which RunUntilIdle polls.
 const (
 	shortLook      = time.Millisecond
 	longLook       = time.Second
 	longBubbleLook = time.Minute
 )
 
-// RunUntilIdle waits until nothing is left to happen: no message waits for its
-// instant, and queues with a consumer are empty. What lies in a queue without a consumer does
-// not count. In a testing/synctest bubble that takes no time, and then everything is at rest;
-// elsewhere it takes as long as the delays. It ends the test, and shows what is left, when the
-// limit is over: with consumers that retry for ever, or recurring tasks, nothing is ever idle.
+// RunUntilIdle waits until no event is pending, which means that no message waits to become due and all queues with a
+// consumer are empty. Messages in queues without a consumer do not count. In a testing/synctest bubble this takes no
+// real time, and all goroutines are idle when it returns. Outside a bubble it takes as long as the delays. If the limit
+// expires first, RunUntilIdle ends the test and shows what is still pending. With consumers that retry forever, or with
+// recurring tasks, the server never becomes idle.
 //
-// Each of more says when something else is due next, the zero time for never: the pending tasks
-// of a store, see docs/testing.md. What is due and does not happen, such as a task that nobody
-// consumes, is never idle.
+// Each function in more returns the time at which something else is due next, such as the next pending task of a store,
+// or the zero time if nothing is due; see docs/testing.md. If something is due and does not happen, such as a task that
+// has no consumer, the server never becomes idle.
 func (s *Server) RunUntilIdle(t testing.TB, limit time.Duration, more ...func() time.Time) {
 	t.Helper()
 	end := time.Now().Add(limit)
@@ -266,8 +267,7 @@ func (s *Server) RunUntilIdle(t testing.TB, limit time.Duration, more ...func() 
 	}
 }
 
-// next returns what is left to happen, and the instant when the first of it will, if that is
-// known.
+// next returns what is still pending and the time of the earliest event, if that is known.
 func (s *Server) next(more []func() time.Time) (at time.Time, left []string) {
 	earliest := func(t time.Time) {
 		if at.IsZero() || t.Before(at) {

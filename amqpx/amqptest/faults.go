@@ -10,23 +10,23 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
 )
 
-// faults are those in effect.
+// faults is the set of faults in effect.
 type faults struct {
 	named        []*fault
 	denied       []*denial
 	controls     []*control
-	alarm        string // why publishers are blocked
+	alarm        string // the reason for which publishers are blocked; empty without an alarm
 	refuseDials  int
 	refuseLogins int
 }
 
-// fault is what happens to messages of one exchange or queue.
+// fault is a fault that affects messages of one exchange or queue.
 type fault struct {
 	name           string
 	refusal        *rabbit.Error
 	returns, nacks bool
 	silent         bool
-	held           []func() // confirms that are kept back
+	held           []func() // confirms that Silence holds back
 }
 
 type denial struct {
@@ -37,7 +37,7 @@ type denial struct {
 
 type control struct{ decide func(Frame) Action }
 
-// refusal returns the error with which declaring a name, or reading from it, is refused.
+// refusal returns the injected error for declaring or consuming from the given name, or nil.
 func (f *faults) refusal(name string) *rabbit.Error {
 	for _, x := range f.named {
 		if x.refusal != nil && x.name == name {
@@ -47,14 +47,14 @@ func (f *faults) refusal(name string) *rabbit.Error {
 	return nil
 }
 
-// effect is the sum of the faults of a message's exchange and queues.
+// effect combines the faults of a message's exchange and queues.
 type effect struct {
 	refusal        *rabbit.Error
 	returns, nacks bool
 	silent         *fault
 }
 
-// of returns the effect of the faults of these exchanges and queues.
+// of returns the combined effect of the faults of the given exchanges and queues.
 func (f *faults) of(names []string) effect {
 	var e effect
 	for _, x := range f.named {
@@ -70,8 +70,7 @@ func (f *faults) of(names []string) effect {
 	return e
 }
 
-// add appends x to a list of faults, and returns the function that removes it and then
-// calls after.
+// add appends x to a list of faults. It returns a function that removes x and then calls after, if after is not nil.
 func add[T comparable](s *Server, list *[]T, x T, after func()) (undo func()) {
 	s.do(func() { *list = append(*list, x) })
 	return func() {
@@ -85,18 +84,17 @@ func add[T comparable](s *Server, list *[]T, x T, after func()) (undo func()) {
 	}
 }
 
-// Refuse answers whatever is published to an exchange or queue, and every
-// declaration of it, binding to it and consumer of it, by closing the channel
-// with code and text, or the connection where the code says so (530, 541 and
-// others). The text gets the code's name before it: Refuse("q", 404, "no queue
-// 'q'") says "NOT_FOUND - no queue 'q'".
+// Refuse makes the server reject every publish to an exchange or queue, and every declaration of it, binding to it and
+// consumer of it. The server closes the channel with the code and text, or the connection for codes that require that
+// (530, 541 and others). It prefixes the text with the name of the code, so Refuse("q", 404, "no queue 'q'") results in
+// "NOT_FOUND - no queue 'q'". Call undo to remove the fault.
 func (s *Server) Refuse(name string, code int, text string) (undo func()) {
 	return add(s, &s.faults.named, &fault{name: name, refusal: rabbit.Refusal(code, "%s", text)}, nil)
 }
 
-// RefuseMethod answers a client's method about a queue or exchange as Refuse does, and leaves
-// all other methods alone: RefuseMethod("basic.consume", "q", 541, "…") is a queue that can be
-// declared although its process is gone. An empty name means any.
+// RefuseMethod makes the server reject one client method for a queue or exchange in the same way as Refuse, and leaves
+// all other methods alone. For example, RefuseMethod("basic.consume", "q", 541, "…") simulates a queue that can be
+// declared although its process has crashed. An empty name matches every queue and exchange.
 func (s *Server) RefuseMethod(method, name string, code int, text string) (undo func()) {
 	refusal := rabbit.Refusal(code, "%s", text)
 	return s.Control(func(f Frame) Action {
@@ -107,19 +105,19 @@ func (s *Server) RefuseMethod(method, name string, code int, text string) (undo 
 	})
 }
 
-// Return returns as unroutable all mandatory messages to an exchange or a
-// queue, and drops other messages to it.
+// Return makes the server return all mandatory messages for an exchange or a queue as unroutable, and drop all other
+// messages for it.
 func (s *Server) Return(name string) (undo func()) {
 	return add(s, &s.faults.named, &fault{name: name, returns: true}, nil)
 }
 
-// Nack answers messages to an exchange or a queue with basic.nack, and drops them.
+// Nack makes the server answer messages for an exchange or a queue with basic.nack and drop them.
 func (s *Server) Nack(name string) (undo func()) {
 	return add(s, &s.faults.named, &fault{name: name, nacks: true}, nil)
 }
 
-// Silence keeps back the confirms of messages published to an exchange, or that
-// come to a queue. The messages themselves arrive. Undoing it sends the confirms.
+// Silence holds back the confirms of messages that are published to an exchange or routed to a queue. The messages
+// themselves arrive. The undo function sends the confirms.
 func (s *Server) Silence(name string) (undo func()) {
 	f := &fault{name: name, silent: true}
 	return add(s, &s.faults.named, f, func() {
@@ -130,14 +128,14 @@ func (s *Server) Silence(name string) (undo func()) {
 	})
 }
 
-// Deny takes a permission away from a user, or with an empty name from all, for
-// what matches the pattern. It panics if that is no regular expression.
+// Deny removes a user's permission for all names that match the pattern. With an empty user, it removes the permission
+// from all users. It panics if the pattern is not a valid regular expression.
 func (s *Server) Deny(user string, p Permission, pattern string) (undo func()) {
 	return add(s, &s.faults.denied, &denial{user, p, regexp.MustCompile(pattern)}, nil)
 }
 
-// Block raises an alarm, as of memory or disk: connections that publish are told
-// the reason and are not read any more until Unblock. Others are not touched.
+// Block raises an alarm, like one for memory or disk. The server sends the reason to connections that publish, and
+// stops reading from them until Unblock is called. It does not affect other connections.
 func (s *Server) Block(reason string) (undo func()) {
 	s.do(func() {
 		s.faults.alarm = reason
@@ -148,7 +146,7 @@ func (s *Server) Block(reason string) (undo func()) {
 	return s.Unblock
 }
 
-// Unblock ends the alarm.
+// Unblock clears the alarm.
 func (s *Server) Unblock() {
 	s.do(func() {
 		s.faults.alarm = ""
@@ -163,7 +161,7 @@ func (s *Server) Unblock() {
 	})
 }
 
-// CutConnections ends all connections without a word.
+// CutConnections ends all connections without closing them properly.
 func (s *Server) CutConnections() {
 	s.do(func() {
 		for c := range s.conns {
@@ -172,8 +170,7 @@ func (s *Server) CutConnections() {
 	})
 }
 
-// CloseConnections closes all connections as an operator does, with 320
-// CONNECTION_FORCED and a text.
+// CloseConnections closes all connections with 320 CONNECTION_FORCED and the given text, as an operator can do.
 func (s *Server) CloseConnections(text string) {
 	s.do(func() {
 		for c := range s.conns {
@@ -182,11 +179,10 @@ func (s *Server) CloseConnections(text string) {
 	})
 }
 
-// RefuseConnections makes Dial fail as if nothing listened.
+// RefuseConnections makes Dial fail with "connection refused".
 func (s *Server) RefuseConnections() (undo func()) { return s.count(&s.faults.refuseDials) }
 
-// RefuseLogins answers every login with 403, as a broker with another password
-// does, and one that has just started.
+// RefuseLogins rejects every login with 403. A broker does this if the password is wrong, or if it has just started.
 func (s *Server) RefuseLogins() (undo func()) { return s.count(&s.faults.refuseLogins) }
 
 func (s *Server) count(n *int) (undo func()) {
@@ -202,41 +198,39 @@ func (s *Server) count(n *int) (undo func()) {
 	}
 }
 
-// Frame is a method between a client and the server, with the message that belongs
-// to it.
+// Frame is a method that is sent between a client and the server, including the message that belongs to it.
 type Frame struct {
 	Connection string // the client's connection_name
 	Channel    uint16 // 0 for methods of the connection
 	FromClient bool
 	Method     string // e.g. "basic.publish", "queue.declare-ok"
-	// Name is the queue or exchange that the method is about: what is declared,
-	// consumed from, published to (the routing key for the default exchange), and
-	// for a binding its destination. Confirms have that of their message.
+	// Name is the queue or exchange that the method concerns. This is the object that is declared, consumed from or
+	// published to (the routing key for the default exchange), or the destination of a binding. Confirms have the name
+	// of their message.
 	Name string
 }
 
-// Action decides about a Frame. The zero Action lets it pass.
+// Action is what to do with a Frame. The zero Action lets it pass.
 type Action struct {
-	// Drop loses it: what comes from a client has no effect, what goes to one does
-	// not arrive.
+	// Drop loses the frame. A client's frame has no effect, and a server's frame does not arrive.
 	Drop bool
-	// Cut cuts the connection after it, or with Drop instead of it.
+	// Cut cuts the connection after the frame. Together with Drop, it cuts the connection instead of passing the frame.
 	Cut bool
-	// Delay is for frames from clients: the server begins with it, and with what
-	// comes behind it on its channel, only after that time.
+	// Delay postpones a client's frame by the given time, together with all later frames on the same channel. It has no
+	// effect on frames from the server.
 	Delay time.Duration
 
-	refusal *rabbit.Error // of a client's method on a channel
+	refusal *rabbit.Error // the error for a client's method on a channel
 }
 
-// Control calls decide for each method in either direction. The latest Control
-// is asked first, until one returns an Action that is not zero. decide is
-// called by one goroutine at a time and must not call the Server.
+// Control calls decide for each method in either direction. If there are several controls, the server calls the latest
+// one first and stops at the first Action that is not zero. The function decide is called by one goroutine at a time
+// and must not call methods of the Server.
 func (s *Server) Control(decide func(Frame) Action) (undo func()) {
 	return add(s, &s.faults.controls, &control{decide}, nil)
 }
 
-// act asks the controls about a frame, the latest first.
+// act returns the action of the controls for a frame. It calls the latest control first.
 func (f *faults) act(c *conn, fr Frame) Action {
 	if c.closing && fr.FromClient {
 		return Action{}
@@ -249,9 +243,8 @@ func (f *faults) act(c *conn, fr Frame) Action {
 	return Action{}
 }
 
-// CutAt cuts the connection on which the n-th frame of a method passes, from 1
-// on, before it has an effect or arrives: CutAt("basic.ack", 1) loses the first
-// confirm although the message is safe.
+// CutAt cuts the connection when the n-th frame of a method passes, counted from 1, before the frame has an effect or
+// arrives. For example, CutAt("basic.ack", 1) loses the first confirm although the broker has stored the message.
 func (s *Server) CutAt(method string, n int) (undo func()) {
 	return s.Control(func(f Frame) Action {
 		if f.Method != method {
@@ -262,17 +255,16 @@ func (s *Server) CutAt(method string, n int) (undo func()) {
 	})
 }
 
-// Lose drops all frames of a method about a name, or with an empty name about
-// any: with Lose("queue.declare", "q") declarations of q have neither an effect
-// nor an answer; with Lose("queue.declare-ok", "q") they have their effect but
-// no answer.
+// Lose drops all frames of a method that concern a name, or all frames of the method if the name is empty. With
+// Lose("queue.declare", "q"), declarations of q have no effect and get no answer. With Lose("queue.declare-ok", "q"),
+// they take effect but get no answer.
 func (s *Server) Lose(method, name string) (undo func()) {
 	return s.Control(func(f Frame) Action {
 		return Action{Drop: f.Method == method && (name == "" || f.Name == name)}
 	})
 }
 
-// Delay delays a client's method about a name, or with an empty name about any.
+// Delay delays all frames of a client method that concern a name, or all frames of the method if the name is empty.
 func (s *Server) Delay(method, name string, d time.Duration) (undo func()) {
 	return s.Control(func(f Frame) Action {
 		if f.FromClient && f.Method == method && (name == "" || f.Name == name) {

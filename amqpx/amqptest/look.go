@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest/internal/rabbit"
 )
 
-// QueueState is a queue at one instant.
+// QueueState is a snapshot of a queue.
 type QueueState struct {
 	Name      string
 	Type      string // classic or quorum
@@ -20,27 +20,28 @@ type QueueState struct {
 	Ready     int
 	Unacked   int
 	Consumers int
-	// Delayed are messages that wait for the instant of x-opt-delivery-time, from
-	// RabbitMQ 4.4 on.
+	// Delayed is the number of messages that wait for the time in their header x-opt-delivery-time, from RabbitMQ 4.4
+	// on.
 	Delayed int
-	// DeadLetters are those of an at-least-once queue that could not be routed yet.
+	// DeadLetters is the number of dead letters of an at-least-once queue that could not be routed yet.
 	DeadLetters int
-	// Messages are those that are ready, in the order of their delivery.
+	// Messages lists the ready messages in delivery order.
 	Messages []Message
 }
 
-// Message is one in a queue, as a consumer would get it.
+// Message is a message in a queue, as a consumer would receive it.
 type Message struct {
 	amqp.Publishing
 	Exchange   string
 	RoutingKey string
-	Expires    time.Time // zero if it does not
+	Expires    time.Time // zero if the message does not expire
 }
 
-// Queue returns a queue of the virtual host "/"; ok is false if it does not exist.
+// Queue returns the state of a queue of the virtual host "/". It returns false if the queue does not exist.
 func (s *Server) Queue(name string) (state QueueState, ok bool) { return s.QueueIn("/", name) }
 
-// QueueIn returns a queue of a virtual host; ok is false if either does not exist.
+// QueueIn returns the state of a queue of a virtual host. It returns false if the queue or the virtual host does not
+// exist.
 func (s *Server) QueueIn(vhost, name string) (state QueueState, ok bool) {
 	s.do(func() {
 		if v := s.broker.VHost(vhost); v != nil {
@@ -61,7 +62,7 @@ func (s *Server) QueueIn(vhost, name string) (state QueueState, ok bool) {
 	return state, ok
 }
 
-// seen returns a message as a consumer would get it.
+// seen returns a message as a consumer would receive it.
 func (s *Server) seen(m *rabbit.Message) Message {
 	p := m.Publishing
 	p.Headers = m.Delivered(s.broker.Version())
@@ -74,15 +75,14 @@ func (s *Server) Queues() (names []string) {
 	return names
 }
 
-// Exchange is an exchange at one instant.
+// Exchange is a snapshot of an exchange.
 type Exchange struct {
 	Name, Type                    string
 	Durable, AutoDelete, Internal bool
 	Arguments                     amqp.Table
 }
 
-// Exchanges returns the exchanges of the virtual host "/" that clients have declared,
-// by name.
+// Exchanges returns the exchanges of the virtual host "/" that clients have declared, ordered by name.
 func (s *Server) Exchanges() (all []Exchange) {
 	s.do(func() {
 		v := s.broker.VHost("/")
@@ -95,16 +95,16 @@ func (s *Server) Exchanges() (all []Exchange) {
 	return all
 }
 
-// Binding leads from an exchange to a queue or an exchange.
+// Binding is a binding from an exchange to a queue or another exchange.
 type Binding struct {
 	Exchange   string
-	Queue      string // one of Queue and ToExchange
+	Queue      string // exactly one of Queue and ToExchange is set
 	ToExchange string
 	RoutingKey string
 	Arguments  amqp.Table
 }
 
-// Bindings returns the bindings of an exchange of the virtual host "/", oldest first.
+// Bindings returns the bindings from an exchange of the virtual host "/", oldest first.
 func (s *Server) Bindings(exchange string) (all []Binding) {
 	s.do(func() {
 		if e := s.broker.VHost("/").Exchange(exchange); e != nil {
@@ -116,11 +116,11 @@ func (s *Server) Bindings(exchange string) (all []Binding) {
 	return all
 }
 
-// ConnectionState is a connection at one instant.
+// ConnectionState is a snapshot of a connection.
 type ConnectionState struct {
 	Name, User, VHost string
-	Channels          int // that are open
-	ChannelsOpened    int // ever
+	Channels          int // currently open channels
+	ChannelsOpened    int // channels ever opened
 	Consumers         int
 	Unacked           int
 	Blocked           bool
@@ -151,14 +151,14 @@ func (s *Server) Connections() (all []ConnectionState) {
 	return all
 }
 
-// Publishes returns how many messages clients have published to an existing exchange,
-// whatever became of them.
+// Publishes returns how many messages clients have published to an existing exchange, whether or not the server
+// accepted them.
 func (s *Server) Publishes(exchange string) (n int) {
 	s.do(func() { n = s.published[exchange] })
 	return n
 }
 
-// Calls returns how many methods of a kind, such as "queue.declare", clients have sent.
+// Calls returns how many times clients have sent a method, such as "queue.declare".
 func (s *Server) Calls(method string) (n int) {
 	s.do(func() {
 		for m, k := range s.calls {
@@ -170,8 +170,7 @@ func (s *Server) Calls(method string) (n int) {
 	return n
 }
 
-// RoundTrips returns how many methods that have an answer clients have sent, those with
-// no-wait included.
+// RoundTrips returns how many times clients have sent a method that has an answer, including calls with no-wait.
 func (s *Server) RoundTrips() (n int) {
 	s.do(func() {
 		for m, k := range s.calls {

@@ -8,8 +8,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
 )
 
-// method names a method as AMQP does, "queue.declare"; its number is class and
-// method.
+// method identifies an AMQP method. Its value consists of the class number and the method number, and its String method
+// returns AMQP's name, such as "queue.declare".
 type method uint32
 
 func (m method) String() string {
@@ -102,7 +102,7 @@ var methodNames = map[method]string{
 	txSelect: "tx.select", txCommit: "tx.commit", txRollback: "tx.rollback",
 }
 
-// readMethod returns the method of a method frame, and a Decoder of its arguments.
+// readMethod returns the method of a method frame and a Decoder for its arguments.
 func readMethod(payload []byte) (method, *codec.Decoder) {
 	d := codec.NewDecoder(payload)
 	return method(uint32(d.Short())<<16 | uint32(d.Short())), d
@@ -113,7 +113,7 @@ func methodIn(payload []byte) method {
 	return m
 }
 
-// encode returns the arguments of a method: numbers, short strings and single flags.
+// encode encodes the arguments of a method: numbers, short strings and single flags.
 func encode(values ...any) []byte {
 	var e codec.Encoder
 	for _, v := range values {
@@ -137,7 +137,7 @@ func encode(values ...any) []byte {
 	return e.Bytes()
 }
 
-// header returns the header frame's payload of a message.
+// header returns the payload of a message's header frame.
 func header(p amqp.Publishing) []byte {
 	var e codec.Encoder
 	e.Short(60) // the class basic

@@ -9,15 +9,14 @@ import (
 	"time"
 )
 
-// pipe is one direction of a connection in memory. Writes never block: the pipe keeps
-// whatever is not read yet. Reads wait on a condition, which is durably blocking in a
-// testing/synctest bubble.
+// pipe is one direction of an in-memory connection. Writes never block, because the pipe buffers everything that has
+// not been read. Reads wait on a condition variable, which is durably blocking in a testing/synctest bubble.
 type pipe struct {
 	mu       sync.Mutex
 	more     sync.Cond
 	buf      []byte
 	latency  time.Duration
-	under    [][]byte // written and not yet there, oldest first
+	under    [][]byte // written but not yet readable because of the latency, oldest first
 	closed   bool
 	timer    *time.Timer
 	deadline time.Time
@@ -45,7 +44,7 @@ func (p *pipe) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// arrive makes the oldest write that is under way readable.
+// arrive makes the oldest pending write readable.
 func (p *pipe) arrive() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -54,7 +53,7 @@ func (p *pipe) arrive() {
 	p.more.Broadcast()
 }
 
-// Read also returns what was written before the end.
+// Read reads from the pipe. It returns all data that was written before the pipe was closed.
 func (p *pipe) Read(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,7 +75,7 @@ func (p *pipe) Read(b []byte) (int, error) {
 	}
 }
 
-// end closes the pipe. Reads return what is left, and then io.EOF.
+// end closes the pipe. Reads return the remaining data and then io.EOF.
 func (p *pipe) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,13 +109,13 @@ func (p *pipe) wake() {
 	p.more.Broadcast()
 }
 
-// pipeConn is one end of a connection in memory.
+// pipeConn is one end of an in-memory connection.
 type pipeConn struct {
 	in, out       *pipe
 	local, remote pipeAddr
 }
 
-// pipes returns the two ends of a connection.
+// pipes returns both ends of a new connection.
 func pipes(client, server string, latency time.Duration) (c, s *pipeConn) {
 	up, down := newPipe(latency), newPipe(latency)
 	return &pipeConn{down, up, pipeAddr(client), pipeAddr(server)}, &pipeConn{up, down, pipeAddr(server), pipeAddr(client)}
@@ -125,7 +124,7 @@ func pipes(client, server string, latency time.Duration) (c, s *pipeConn) {
 func (c *pipeConn) Read(b []byte) (int, error)  { return c.in.Read(b) }
 func (c *pipeConn) Write(b []byte) (int, error) { return c.out.Write(b) }
 
-// Close ends both directions, as a socket does.
+// Close closes both directions, as closing a socket does.
 func (c *pipeConn) Close() error {
 	c.in.end()
 	c.out.end()
@@ -142,7 +141,7 @@ func (c *pipeConn) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline does nothing: writing never waits.
+// SetWriteDeadline does nothing, because writes never block.
 func (c *pipeConn) SetWriteDeadline(time.Time) error { return nil }
 
 type pipeAddr string

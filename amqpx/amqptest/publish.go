@@ -7,7 +7,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
 )
 
-// content is a message whose frames have not all arrived.
+// content is a message whose frames have not all arrived yet.
 type content struct {
 	exchange, key        string
 	mandatory, immediate bool
@@ -26,11 +26,11 @@ func (ch *channel) onPublish(d *codec.Decoder) *rabbit.Error {
 	return nil
 }
 
-// onContent takes the header frame and then the body frames of a message.
+// onContent handles the header frame or a body frame of a message.
 func (ch *channel) onContent(f codec.Frame) {
 	ct := ch.content
 	if ct == nil && len(ch.conn.srv.faults.controls) > 0 {
-		return // of a publish that a script has dropped
+		return // belongs to a publish that a Control has dropped
 	}
 	if ct == nil || ct.headed != (f.Kind == codec.FrameBody) {
 		ch.conn.fail(rabbit.Refusal(amqp.UnexpectedFrame, "expected method frame, got non method frame instead"), 0)
@@ -38,7 +38,7 @@ func (ch *channel) onContent(f codec.Frame) {
 	}
 	if f.Kind == codec.FrameHeader {
 		d := codec.NewDecoder(f.Payload)
-		d.Long() // as header writes it: class and weight
+		d.Long() // skip class and weight, which the function header writes
 		ct.headed, ct.size, ct.message = true, d.LongLong(), d.Properties()
 		if d.Failed() {
 			ch.conn.fail(rabbit.Refusal(amqp.SyntaxError, "cannot decode properties"), basicPublish)
@@ -94,7 +94,7 @@ func (ch *channel) publish(ct *content) *rabbit.Error {
 	return nil
 }
 
-// acceptable refuses what RabbitMQ refuses in any exchange.
+// acceptable returns an error for messages that RabbitMQ rejects for any exchange.
 func (ch *channel) acceptable(ct *content) *rabbit.Error {
 	c, size := ch.conn, len(ct.message.Body)
 	switch most := c.srv.opts.MaxMessageSize; {
@@ -117,7 +117,7 @@ func (ch *channel) acceptable(ct *content) *rabbit.Error {
 	return nil
 }
 
-// confirm acks or nacks a message, unless a fault keeps the confirm back.
+// confirm acks or nacks a message, unless a fault holds the confirm back.
 func (ch *channel) confirm(about string, fault effect, rejected bool) {
 	if !ch.confirming {
 		return
@@ -140,7 +140,7 @@ func (ch *channel) confirm(about string, fault effect, rejected bool) {
 	tell()
 }
 
-// block blocks a connection that has published, while an alarm is in effect.
+// block blocks a connection that has published if an alarm is in effect.
 func (c *conn) block() {
 	reason := c.srv.faults.alarm
 	if reason == "" || !c.published || c.blocked || !c.open || c.closing {

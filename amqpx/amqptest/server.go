@@ -26,61 +26,56 @@ const (
 	DefaultConsumerTimeout = 30 * time.Minute
 )
 
-// Options of a Server. The zero value is a RabbitMQ 4.3.0 with the user guest,
-// whose password is guest, and the virtual host "/".
+// Options configures a Server. The zero value is a RabbitMQ 4.3.0 with the user guest, whose password is guest, and the
+// virtual host "/".
 type Options struct {
-	// Version of RabbitMQ whose behaviour is wanted, from 3.10 on, e.g. "3.10.8",
-	// "4.0.5". Default 4.3.0.
+	// Version is the RabbitMQ version to simulate, such as "3.10.8" or "4.0.5". It must be 3.10 or later. Default
+	// 4.3.0.
 	Version string
 	// Plugin enables the plugin rabbitmq_delayed_message_exchange.
 	Plugin bool
-	// Users who may connect. Default guest with the password guest and all rights.
+	// Users lists the users that may connect. Default: guest with the password guest and all permissions.
 	Users []User
-	// VHosts are the virtual hosts besides "/".
+	// VHosts lists virtual hosts in addition to "/".
 	VHosts []string
-	// DefaultQueueType of queues that are declared without x-queue-type: classic
-	// (the default) or quorum.
+	// DefaultQueueType is the type of queues that are declared without x-queue-type: classic (the default) or quorum.
 	DefaultQueueType string
-	// MaxMessageSize is the largest body, in bytes. Default 16 MiB, and 128 MiB
-	// before 4.0.
+	// MaxMessageSize is the maximum size of a message body in bytes. Default 16 MiB, or 128 MiB before 4.0.
 	MaxMessageSize int
-	// FrameMax is the largest frame in bytes, default 128 KiB, at least 8 KiB.
+	// FrameMax is the maximum frame size in bytes, at least 8 KiB. Default 128 KiB.
 	FrameMax int
-	// ChannelMax is how many channels a connection may have, default 2047.
+	// ChannelMax is the maximum number of channels per connection. Default 2047.
 	ChannelMax int
-	// Heartbeat is what the server proposes and URL carries, whole seconds up
-	// to 65535 s. Default none: a year in a bubble would have millions of
-	// heartbeats, and they would keep a deadlocked bubble running instead of
-	// failing.
+	// Heartbeat is the interval that the server proposes and that URL includes, in whole seconds up to 65535 s. The
+	// default is no heartbeats, because a year in a synctest bubble would have millions of them, and they would keep a
+	// deadlocked bubble running instead of letting it fail.
 	Heartbeat time.Duration
-	// ConsumerTimeout is how long a delivery may wait for its acknowledgement
-	// before the channel is closed. Default 30 min; negative for no bound. Since
-	// 4.3 it is about quorum queues only, and ends the consumer instead of the channel.
+	// ConsumerTimeout is how long a delivery may stay unacknowledged before the server closes the channel. Default 30
+	// min. A negative value disables the timeout. Since 4.3 the timeout applies to quorum queues only, and ends the
+	// consumer instead of the channel.
 	ConsumerTimeout time.Duration
-	// Latency is how long bytes of a connection in memory take, one way: half a
-	// round trip. Connections over a socket do not have it.
+	// Latency is the one-way latency of an in-memory connection, which is half a round trip. Default 0. It does not
+	// apply to socket connections.
 	Latency time.Duration
-	// LateBindings is how long a new binding of a topic exchange takes until it
-	// has an effect and is answered. The same binding from another client is
-	// meanwhile answered at once. RabbitMQ 3.12 to 4.2 on Mnesia does so for
-	// some milliseconds.
+	// LateBindings is how long a new binding of a topic exchange takes until it has an effect and the server confirms
+	// it. If another client declares the same binding during this time, the server confirms that one immediately.
+	// RabbitMQ 3.12 to 4.2 on Mnesia behaves like this for some milliseconds. Default 0.
 	LateBindings time.Duration
-	// ClockAhead is how much the server's clock is ahead of this process's, negative
-	// for behind.
+	// ClockAhead is how far the server's clock is ahead of this process's clock. It is negative if the server's clock
+	// is behind. Default 0.
 	ClockAhead time.Duration
 }
 
-// User is a user who may connect. The patterns are regular expressions about
-// names of queues and exchanges, as RabbitMQ has them: ".*" allows all, ""
-// nothing. The default exchange is called amq.default.
+// User is a user that may connect. As in RabbitMQ, the permissions are regular expressions for names of queues and
+// exchanges: ".*" allows everything and "" allows nothing. They match the default exchange by the name amq.default.
 type User struct {
 	Name, Password         string
 	Configure, Write, Read string
-	// VHosts that the user may use, default all.
+	// VHosts lists the virtual hosts that the user may access. Default all.
 	VHosts []string
 }
 
-// Server is a RabbitMQ in memory. All methods may be called by many goroutines.
+// Server is an in-memory RabbitMQ broker. It is safe for concurrent use.
 type Server struct {
 	opts     Options
 	users    map[string]*user
@@ -89,22 +84,22 @@ type Server struct {
 	mu        sync.Mutex
 	unblocked sync.Cond // signalled when a connection may be read again, or ends
 	broker    *rabbit.Broker
-	timer     *time.Timer // for what the broker does next
+	timer     *time.Timer // fires at the broker's next event
 	conns     map[*conn]struct{}
-	number    int // of connections ever made
+	number    int // connections ever made
 	listeners []net.Listener
 	closed    bool
 	running   sync.WaitGroup
 
 	faults    faults
 	published map[string]int // messages by exchange
-	calls     map[method]int // methods of clients
+	calls     map[method]int // methods that clients have sent
 }
 
-// NewServer starts a server. Inside a testing/synctest bubble it belongs to the
-// bubble, as does everything that it starts, and has to be closed there.
+// NewServer starts a server. If it is called inside a testing/synctest bubble, the server and everything that it starts
+// belong to the bubble, and the server must be closed in the bubble.
 //
-// It panics if an option is invalid.
+// NewServer panics if an option is invalid.
 func NewServer(opts Options) *Server {
 	opts.Version = cmp.Or(opts.Version, DefaultVersion)
 	opts.FrameMax = cmp.Or(opts.FrameMax, DefaultFrameMax)
@@ -144,8 +139,8 @@ func NewServer(opts Options) *Server {
 	return s
 }
 
-// do calls f with the server locked, after everything that is due, and then sets the
-// timer for what comes next.
+// do locks the server, runs all events that are due, calls f, and sets the timer for the next event. It does not call f
+// if the server is closed.
 func (s *Server) do(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,11 +156,10 @@ func (s *Server) do(f func()) {
 
 func (s *Server) advance() { s.broker.Advance(time.Now().Add(s.opts.ClockAhead)) }
 
-// until returns the time until an instant of the server's clock.
+// until returns the duration until the given time of the server's clock.
 func (s *Server) until(at time.Time) time.Duration { return time.Until(at) - s.opts.ClockAhead }
 
-// Close cuts all connections, as if the broker were killed, and waits for the
-// goroutines of the server.
+// Close cuts all connections, as if the broker were killed, and waits for the server's goroutines to end.
 func (s *Server) Close() {
 	s.mu.Lock()
 	if !s.closed {
@@ -183,14 +177,13 @@ func (s *Server) Close() {
 	s.running.Wait()
 }
 
-// host is the host of URL; nothing resolves it.
+// host is the host name in URL. It is never resolved.
 const host = "amqptest:5672"
 
-// URL returns the URL for a client that connects by Dial as the first user. It has
-// Options.Heartbeat.
+// URL returns the URL for a client that connects through Dial as the first user. The URL includes Options.Heartbeat.
 func (s *Server) URL() string { return s.URLAs(s.opts.Users[0].Name) }
 
-// URLAs returns the URL for another user.
+// URLAs returns the URL for a client that connects through Dial as the given user.
 func (s *Server) URLAs(name string) string { return s.url(name, host) }
 
 func (s *Server) url(name, addr string) string {
@@ -202,7 +195,7 @@ func (s *Server) url(name, addr string) string {
 	return u.String()
 }
 
-// Dial connects in memory, whatever the address. Use it as amqpx.Config.Dial.
+// Dial returns an in-memory connection to the server, regardless of the address. Use it as amqpx.Config.Dial.
 func (s *Server) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -220,17 +213,17 @@ func (s *Server) Dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return client, nil
 }
 
-// Connect returns a connection of amqp091-go in memory, as the first user: one of a program that does not use
-// rabbitdelay. To look into queues, as inspect.Peek and packages status and trace do, open one by inspect.Dial with
-// Config.URL and Config.Dial of this server.
+// Connect returns an in-memory amqp091-go connection as the first user. Use it to simulate a program that does not use
+// rabbitdelay. To inspect queues with inspect.Peek or the packages status and trace, open a connection with
+// inspect.Dial instead, and pass it this server's URL and Dial.
 func (s *Server) Connect() (*amqp.Connection, error) {
 	return amqp.DialConfig(s.URL(), amqp.Config{Dial: func(network, addr string) (net.Conn, error) {
 		return s.Dial(context.Background(), network, addr)
 	}})
 }
 
-// Listen also serves a socket on 127.0.0.1, for clients in other processes, and returns
-// its URL. Sockets do not work inside a testing/synctest bubble.
+// Listen makes the server also accept clients of other processes on a socket of 127.0.0.1, and returns its URL. It may
+// be called several times. Sockets do not work inside a testing/synctest bubble.
 func (s *Server) Listen() (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,8 +239,7 @@ func (s *Server) Listen() (string, error) {
 	return s.url(s.opts.Users[0].Name, l.Addr().String()), nil
 }
 
-// listen joins each socket to a connection in memory, so that the server never
-// waits for a client that does not read.
+// listen connects each socket to an in-memory connection, so the server never waits for a client that does not read.
 func (s *Server) listen(l net.Listener) {
 	for {
 		socket, err := l.Accept()
@@ -262,7 +254,7 @@ func (s *Server) listen(l net.Listener) {
 		// Copy both ways until one side ends. Bytes that the server has already written still
 		// reach the socket.
 		s.running.Go(func() {
-			_, _ = io.Copy(mem, socket) // the end of either side is the end of both
+			_, _ = io.Copy(mem, socket) // when either side ends, close both
 			_ = mem.Close()
 		})
 		s.running.Go(func() {

@@ -10,25 +10,25 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
 )
 
-// Permission is a kind of right to queues and exchanges.
+// Permission is a kind of permission for queues and exchanges.
 type Permission string
 
 // The three permissions of RabbitMQ.
 const (
 	PermissionConfigure Permission = "configure" // declare and delete
-	PermissionWrite     Permission = "write"     // publish to, bind a queue
+	PermissionWrite     Permission = "write"     // publish to an exchange, bind a queue
 	PermissionRead      Permission = "read"      // consume, purge, bind from an exchange
 )
 
-// user is a User whose patterns are compiled.
+// user is a User with compiled permission patterns.
 type user struct {
 	User
 
 	allowed map[Permission]func(name string) bool
 }
 
-// pattern compiles a permission. The permission to everything needs no regular
-// expression: every method asks for one or two.
+// pattern compiles a permission. It avoids a regular expression for permissions that allow everything, because every
+// method checks one or two permissions.
 func pattern(p string) func(name string) bool {
 	switch p {
 	case "":
@@ -52,7 +52,7 @@ func (s *Server) may(u *user, p Permission, name string) bool {
 	return u.allowed[p](name)
 }
 
-// permit returns RabbitMQ's refusal if the user of a connection lacks a permission.
+// permit returns RabbitMQ's error if the connection's user lacks a permission.
 func (c *conn) permit(p Permission, kind, name string) *rabbit.Error {
 	if c.srv.may(c.user, p, name) {
 		return nil
@@ -64,8 +64,8 @@ func (c *conn) permit(p Permission, kind, name string) *rabbit.Error {
 	return rabbit.Refusal(amqp.AccessRefused, "%saccess to %s '%s' in vhost '%s' refused for user '%s'", verb, kind, name, c.vhostName, c.user.Name)
 }
 
-// permitAny is permit for any of the permissions, which a passive declaration needs
-// since 4.3.
+// permitAny returns RabbitMQ's error if the user has none of the three permissions. A passive declaration requires at
+// least one of them since 4.3.
 func (c *conn) permitAny(kind, name string) *rabbit.Error {
 	if !c.srv.broker.Version().AtLeast(4, 3, 0) {
 		return nil
@@ -78,7 +78,7 @@ func (c *conn) permitAny(kind, name string) *rabbit.Error {
 	return rabbit.Refusal(amqp.AccessRefused, "access to %s '%s' in vhost '%s' refused for user '%s'", kind, name, c.vhostName, c.user.Name)
 }
 
-// login returns the user that an answer to connection.start names; nil to refuse it.
+// login returns the user for an answer to connection.start, or nil if the login is rejected.
 func (s *Server) login(mechanism, response string) *user {
 	var name, password string
 	switch mechanism {

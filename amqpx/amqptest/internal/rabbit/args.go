@@ -12,13 +12,13 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// inequivalent returns RabbitMQ's refusal of a declaration that differs from the existing
-// object; received and current are in its words.
+// inequivalent returns RabbitMQ's error for a declaration that differs from the existing object. The parameters
+// received and current are in RabbitMQ's wording.
 func inequivalent(arg, of, received, current string) *Error {
 	return precondition("inequivalent arg '%s' for %s: received %s but current is %s", arg, of, received, current)
 }
 
-// sameArgs compares the arguments that RabbitMQ compares.
+// sameArgs compares the arguments with the given keys, which are the ones that RabbitMQ compares.
 func sameArgs(of string, have, want amqp.Table, keys []string) *Error {
 	for _, k := range keys {
 		h, hok := have[k]
@@ -40,7 +40,7 @@ func sameArgs(of string, have, want amqp.Table, keys []string) *Error {
 	return nil
 }
 
-// flag is a property that a declaration must repeat.
+// flag is a property that must be the same in every declaration.
 type flag struct {
 	arg        string
 	have, want bool
@@ -55,7 +55,7 @@ func sameFlags(of string, flags ...flag) *Error {
 	return nil
 }
 
-// typeNames has RabbitMQ's words for the types of values in a table.
+// typeNames maps types of table values to RabbitMQ's names.
 var typeNames = map[reflect.Type]string{
 	reflect.TypeFor[string](): "longstr", reflect.TypeFor[[]byte](): "binary", reflect.TypeFor[bool](): "bool",
 	reflect.TypeFor[int8](): "byte", reflect.TypeFor[uint8](): "unsignedbyte",
@@ -68,10 +68,10 @@ var typeNames = map[reflect.Type]string{
 
 func typeName(v any) string { return cmp.Or(typeNames[reflect.TypeOf(v)], "void") }
 
-// maxTTL is the broker's bound for TTLs and expirations: ten years, in ms.
+// maxTTL is the broker's maximum for TTLs and expirations: ten years, in ms.
 const maxTTL = 10 * 365 * 86400 * 1000
 
-// arguments reads the values of a table and keeps the first refusal.
+// arguments reads the values of a table and keeps the first error.
 type arguments struct {
 	table amqp.Table
 	of    string // "queue 'q' in vhost '/'"
@@ -104,7 +104,7 @@ func (a *arguments) number(key string, lo, hi, absent int64) int64 {
 	return n
 }
 
-// typed returns an argument of a type; ok is false if the key is missing or its value is of another.
+// typed returns an argument of type T. It returns false if the key is missing or its value has another type.
 func typed[T any](a *arguments, key string) (x T, ok bool) {
 	v, set := a.table[key]
 	if x, ok = v.(T); set && !ok {
@@ -113,8 +113,8 @@ func typed[T any](a *arguments, key string) (x T, ok bool) {
 	return x, ok
 }
 
-// oneOf returns a value that must be one of the allowed words. wrong is the refusal of
-// another one, with VALUE in its place.
+// oneOf returns an argument that must be one of the allowed values. For any other value the error is the text wrong, in
+// which VALUE is replaced by that value.
 func (a *arguments) oneOf(key, wrong string, allowed ...string) string {
 	s, ok := typed[string](a, key)
 	if !ok || slices.Contains(allowed, s) {
@@ -124,16 +124,16 @@ func (a *arguments) oneOf(key, wrong string, allowed ...string) string {
 	return ""
 }
 
-// queueArg is an argument of queues that has no effect here, but may be refused.
+// queueArg is a queue argument that has no effect in this model but may be rejected.
 type queueArg struct {
 	key     string
-	classic bool // a classic queue takes it
+	classic bool // classic queues accept it
 	quorum  bool
 	check   func(a *arguments, key string)
 }
 
-// queueArgs returns the arguments that a type of queue does not take on a version, or
-// whose values are checked.
+// queueArgs returns the arguments that one of the queue types does not accept in a version, or whose values are
+// checked.
 func queueArgs(v Version) []queueArg {
 	positive := func(a *arguments, key string) { a.number(key, 1, math.MaxInt64, 0) }
 	natural := func(a *arguments, key string) { a.number(key, 0, math.MaxInt64, 0) }
@@ -172,7 +172,7 @@ func queueArgs(v Version) []queueArg {
 	return all
 }
 
-// known refuses arguments that the type of a queue does not take, and then wrong values.
+// known rejects arguments that the queue type does not accept, and then invalid values.
 func (a *arguments) known(quorum bool, v Version) {
 	kind := "rabbit_classic_queue"
 	if quorum {

@@ -13,35 +13,34 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Options of a Broker.
+// Options configures a Broker.
 type Options struct {
 	Version Version
-	// Plugin: exchanges may have the type x-delayed-message.
+	// Plugin allows exchanges of type x-delayed-message.
 	Plugin bool
-	// DefaultQueueType of queues that are declared without one, default classic.
+	// DefaultQueueType is the type of queues that are declared without one. Default classic.
 	DefaultQueueType string
-	// LateBindings is how long a new binding of a topic exchange takes until
-	// messages are routed by it.
+	// LateBindings is how long a new binding of a topic exchange takes until it routes messages. Default 0.
 	LateBindings time.Duration
 }
 
 // Broker is one node with its virtual hosts.
 type Broker struct {
 	opts   Options
-	now    int64 // ms of the epoch, floored as the broker does
+	now    int64 // ms since the epoch, rounded down as the broker does
 	vhosts map[string]*VHost
 	events events
-	seq    uint64 // of messages and events, in the order they came
+	seq    uint64 // sequence number of messages and events
 }
 
-// New returns a broker with the virtual host "/" whose clock shows now.
+// New returns a broker with the virtual host "/" and its clock set to now.
 func New(opts Options, now time.Time) *Broker {
 	b := &Broker{opts: opts, now: now.UnixMilli(), vhosts: map[string]*VHost{}}
 	b.AddVHost("/")
 	return b
 }
 
-// AddVHost creates a virtual host with the exchanges that every one has.
+// AddVHost creates a virtual host with the predefined exchanges.
 func (b *Broker) AddVHost(name string) *VHost {
 	if v := b.vhosts[name]; v != nil {
 		return v
@@ -60,7 +59,7 @@ func (b *Broker) AddVHost(name string) *VHost {
 	return v
 }
 
-// VHost returns a virtual host, nil if it does not exist.
+// VHost returns a virtual host, or nil if it does not exist.
 func (b *Broker) VHost(name string) *VHost { return b.vhosts[name] }
 
 // Version returns the version whose rules apply.
@@ -79,7 +78,7 @@ func (b *Broker) CloseOwner(owner any) {
 	}
 }
 
-// event runs when the clock reaches an instant.
+// event is a function that runs when the clock reaches a time.
 type event struct {
 	at  int64
 	seq uint64
@@ -102,14 +101,13 @@ func (e *events) Pop() any {
 	return x
 }
 
-// at schedules f for an instant of the broker's clock.
+// at schedules f for a time of the broker's clock.
 func (b *Broker) at(ms int64, f func()) {
 	b.seq++
 	heap.Push(&b.events, event{ms, b.seq, f})
 }
 
-// Advance moves the clock to now and runs the events until then. The clock never goes
-// back.
+// Advance moves the clock forward to now and runs all events that are due. The clock never goes back.
 func (b *Broker) Advance(now time.Time) {
 	ms := now.UnixMilli()
 	for len(b.events) > 0 && b.events[0].at <= ms {
@@ -120,7 +118,7 @@ func (b *Broker) Advance(now time.Time) {
 	b.now = max(b.now, ms)
 }
 
-// Next returns the instant of the next event; ok is false if there is none.
+// Next returns the time of the next event. It returns false if there is none.
 func (b *Broker) Next() (at time.Time, ok bool) {
 	if len(b.events) == 0 {
 		return time.Time{}, false
@@ -134,13 +132,13 @@ type VHost struct {
 	name      string
 	exchanges map[string]*Exchange
 	queues    map[string]*Queue
-	delayed   map[*Message]bool // that the plugin has
+	delayed   map[*Message]bool // messages that the plugin holds
 }
 
-// Queue returns a queue, nil if it does not exist.
+// Queue returns a queue, or nil if it does not exist.
 func (v *VHost) Queue(name string) *Queue { return v.queues[name] }
 
-// Exchange returns an exchange, nil if it does not exist.
+// Exchange returns an exchange, or nil if it does not exist.
 func (v *VHost) Exchange(name string) *Exchange { return v.exchanges[name] }
 
 // QueueNames returns the names of all queues, sorted.
@@ -155,10 +153,10 @@ func reserved(kind, name string) *Error {
 	return Refusal(amqp.AccessRefused, "%s name '%s' contains reserved prefix 'amq.*'", kind, name)
 }
 
-// Version of RabbitMQ whose rules apply, e.g. 3.10.8.
+// Version is a version of RabbitMQ, such as 3.10.8.
 type Version struct{ Major, Minor, Patch int }
 
-// ParseVersion reads "4.3.0" or "4.3".
+// ParseVersion parses a version such as "4.3.0" or "4.3".
 func ParseVersion(s string) (Version, error) {
 	parts := strings.Split(s, ".")
 	var n [3]int

@@ -9,30 +9,30 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Sink receives what the consumers of a channel get.
+// Sink receives the deliveries and cancellations for the consumers of a channel.
 type Sink interface {
-	// Deliver hands out a message to a consumer.
+	// Deliver delivers a message to a consumer.
 	Deliver(consumer string, d Delivery)
-	// Cancelled is called when the broker ends a consumer, such as that of a deleted queue.
+	// Cancelled is called when the broker cancels a consumer, for example because its queue was deleted.
 	Cancelled(consumer string)
 }
 
-// Delivery is a message that was handed out.
+// Delivery is a delivered message.
 type Delivery struct {
 	Tag         uint64
 	Redelivered bool
 	Message     *Message
 }
 
-// Channel has the consumers and the unsettled deliveries of an AMQP channel.
+// Channel is the state of an AMQP channel: its consumers and unsettled deliveries.
 type Channel struct {
 	broker    *Broker
 	owner     any // the connection
 	sink      Sink
-	prefetch  int // of consumers that begin from now on
-	global    int // of all consumers together
+	prefetch  int // prefetch of each consumer that starts from now on
+	global    int // prefetch of all consumers together
 	tag       uint64
-	unacked   []*held // by tag
+	unacked   []*held // ordered by tag
 	consumers map[string]*Consumer
 	names     int
 }
@@ -43,10 +43,10 @@ type held struct {
 	queue    *Queue
 	consumer *Consumer // nil for basic.get
 	at       int64
-	gone     bool // it came back when it had waited too long, and its settlement has no effect
+	gone     bool // the consumer timeout has requeued it, so its settlement has no effect
 }
 
-// Consumer takes messages from a queue.
+// Consumer is a consumer of a queue.
 type Consumer struct {
 	Tag       string
 	NoAck     bool
@@ -64,10 +64,9 @@ func (b *Broker) NewChannel(owner any, sink Sink) *Channel {
 	return &Channel{broker: b, owner: owner, sink: sink, consumers: map[string]*Consumer{}}
 }
 
-// Qos bounds the unsettled deliveries of each later consumer, or with global those of the
-// whole channel.
+// Qos limits the unsettled deliveries of each consumer that starts later or, with global, those of the whole channel.
 func (c *Channel) Qos(prefetch int, global bool) *Error {
-	if !global || c.broker.is(4, 3, 0) { // which takes it for each consumer
+	if !global || c.broker.is(4, 3, 0) { // 4.3 ignores global
 		c.prefetch = prefetch
 		return nil
 	}
@@ -76,8 +75,7 @@ func (c *Channel) Qos(prefetch int, global bool) *Error {
 	return nil
 }
 
-// Consume starts a consumer, and names one without a tag. It calls begun before the first
-// delivery.
+// Consume starts a consumer. It generates a tag if the consumer has none. It calls begun before the first delivery.
 func (c *Channel) Consume(q *Queue, k Consumer, args amqp.Table, begun func(tag string)) *Error {
 	if k.Tag == "" {
 		c.names++
@@ -107,7 +105,7 @@ func (c *Channel) Consume(q *Queue, k Consumer, args amqp.Table, begun func(tag 
 	return nil
 }
 
-// Cancel ends a consumer. Its unsettled deliveries stay with the channel.
+// Cancel stops a consumer. Its unsettled deliveries stay with the channel.
 func (c *Channel) Cancel(tag string) {
 	k := c.consumers[tag]
 	if k == nil {
@@ -122,8 +120,8 @@ func (k *Consumer) leave() {
 	k.queue.consumers = slices.DeleteFunc(k.queue.consumers, func(x *Consumer) bool { return x == k })
 }
 
-// left follows the end of a consumer: it is the next one's turn, or the end of an
-// auto-delete queue.
+// left updates the queue after a consumer has stopped. It deletes an auto-delete queue without consumers, and otherwise
+// delivers to the next consumer.
 func (q *Queue) left() {
 	q.use()
 	if q.AutoDelete && len(q.consumers) == 0 && !q.gone {
@@ -132,7 +130,7 @@ func (q *Queue) left() {
 	q.pump()
 }
 
-// Get delivers one message; ok is false if none is ready.
+// Get delivers one message. It returns false if none is ready.
 func (c *Channel) Get(q *Queue, noAck bool) (d Delivery, ok bool, err *Error) {
 	if q.single && q.quorum {
 		return d, false, Refusal(amqp.ResourceLocked, "cannot obtain access to locked %s. basic.get operations "+
@@ -149,7 +147,7 @@ func (c *Channel) Get(q *Queue, noAck bool) (d Delivery, ok bool, err *Error) {
 	return d, true, nil
 }
 
-// hand delivers a message, to a consumer or for k nil to basic.get.
+// hand delivers a message to consumer k, or to basic.get if k is nil.
 func (c *Channel) hand(m *Message, q *Queue, k *Consumer, noAck bool) Delivery {
 	c.tag++
 	d := Delivery{Tag: c.tag, Redelivered: m.returned, Message: m}
@@ -163,8 +161,7 @@ func (c *Channel) hand(m *Message, q *Queue, k *Consumer, noAck bool) Delivery {
 	return d
 }
 
-// Oldest returns the instant of the oldest unsettled delivery; ok is false if there is
-// none.
+// Oldest returns the time of the oldest unsettled delivery, in ms. It returns false if there is none.
 func (c *Channel) Oldest(quorumOnly bool) (ms int64, ok bool) {
 	for _, h := range c.unacked {
 		if !h.gone && (!quorumOnly || h.queue.quorum) {
@@ -174,9 +171,9 @@ func (c *Channel) Oldest(quorumOnly bool) (ms int64, ok bool) {
 	return 0, false
 }
 
-// Overdue ends the consumers of quorum queues that have not settled what they were given by an instant or before, as
-// RabbitMQ does since 4.3. What they were given so long ago comes back, and that is no failed delivery. What they were
-// given later stays with the channel.
+// Overdue applies the consumer timeout of RabbitMQ 4.3 and later. It cancels the consumers of quorum queues that have
+// not settled a delivery made at or before the given time, and requeues these deliveries without counting them as
+// failed. Later deliveries stay with the channel.
 func (c *Channel) Overdue(ms int64) {
 	var overdue []*held
 	var ended []*Consumer
@@ -205,8 +202,8 @@ func (c *Channel) Overdue(ms int64) {
 	}
 }
 
-// settle removes the delivery with the tag, or with multiple all up to it, where 0 means
-// all.
+// settle removes the delivery with the given tag or, with multiple, all deliveries up to it. With multiple, the tag 0
+// means all deliveries.
 func (c *Channel) settle(tag uint64, multiple bool) ([]*held, *Error) {
 	i := sort.Search(len(c.unacked), func(i int) bool { return c.unacked[i].tag >= tag })
 	var done []*held
@@ -239,25 +236,25 @@ func (c *Channel) Ack(tag uint64, multiple bool) *Error {
 	return err
 }
 
-// Reject is basic.reject: the message is requeued or dead-lettered.
+// Reject implements basic.reject, which requeues or dead-letters a message.
 func (c *Channel) Reject(tag uint64, requeue bool) *Error {
 	done, err := c.settle(tag, false)
 	c.giveBack(done, giving{requeue: requeue, asked: true, failed: true})
 	return err
 }
 
-// Nack is basic.nack, which does not count as a failure since 4.3.
+// Nack implements basic.nack. Since 4.3 it does not count as a failed delivery.
 func (c *Channel) Nack(tag uint64, multiple, requeue bool) *Error {
 	done, err := c.settle(tag, multiple)
 	c.giveBack(done, giving{requeue: requeue, asked: true, failed: !c.broker.is(4, 3, 0)})
 	return err
 }
 
-// giving describes how messages come back to their queue.
+// giving describes how messages return to their queue.
 type giving struct {
-	requeue bool // or they are dead-lettered
-	asked   bool // by the consumer, not by the end of its channel
-	failed  bool // it counts as a failed delivery
+	requeue bool // requeue instead of dead-letter
+	asked   bool // requested by the consumer, not caused by the end of its channel
+	failed  bool // counts as a failed delivery
 }
 
 // giveBack returns settled deliveries to their queues.
@@ -274,7 +271,7 @@ func (c *Channel) giveBack(done []*held, how giving) {
 func (q *Queue) comeBack(m *Message, how giving) {
 	again := *m
 	again.returned = true
-	if q.quorum || q.vhost.is(4, 3, 0) { // which counts in all queues
+	if q.quorum || q.vhost.is(4, 3, 0) { // 4.3 counts in all queues
 		again.acquired++
 		if how.failed {
 			again.deliveries++
@@ -306,7 +303,7 @@ func (c *Channel) Recover() {
 	c.giveBack(done, giving{requeue: true, asked: true, failed: !c.broker.is(4, 3, 0)})
 }
 
-// Close ends the channel and its consumers, and requeues the unsettled deliveries.
+// Close stops the channel and its consumers, and requeues the unsettled deliveries.
 func (c *Channel) Close() {
 	done, _ := c.settle(0, true)
 	ended := c.consumers
@@ -352,7 +349,7 @@ func (c *Channel) pumpAll() {
 	}
 }
 
-// takes reports whether a consumer may get one more message.
+// takes reports whether the consumer may receive one more message.
 func (k *Consumer) takes() bool {
 	if k.NoAck {
 		return true
@@ -361,7 +358,7 @@ func (k *Consumer) takes() bool {
 	return (k.prefetch == 0 || k.inFlight < k.prefetch) && (c.global == 0 || len(c.unacked) < c.global)
 }
 
-// next returns the consumer whose turn it is, nil if none takes a message.
+// next returns the next consumer in round-robin order, or nil if no consumer may receive a message.
 func (q *Queue) next() *Consumer {
 	for i, k := range q.consumers {
 		switch takes := k.takes(); {
@@ -372,7 +369,7 @@ func (q *Queue) next() *Consumer {
 		case !takes:
 			continue
 		}
-		// To the end of those with its priority.
+		// Move the consumer behind all others of the same priority.
 		j := i
 		for j+1 < len(q.consumers) && q.consumers[j+1].Priority == k.Priority {
 			q.consumers[j] = q.consumers[j+1]
@@ -384,7 +381,7 @@ func (q *Queue) next() *Consumer {
 	return nil
 }
 
-// pump delivers as many messages as the consumers take.
+// pump delivers as many messages as the consumers may receive.
 func (q *Queue) pump() {
 	now := q.vhost.broker.now
 	handed := false

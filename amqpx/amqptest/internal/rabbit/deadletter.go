@@ -7,19 +7,18 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// deadLetterPrefetch is how many dead letters the worker of an at-least-once queue has at
-// a time, deadLetterRetry how many ms it waits before it retries one that could not be
-// routed.
+// deadLetterPrefetch is how many dead letters the worker of an at-least-once queue handles at a time. deadLetterRetry
+// is how many ms the worker waits before it retries a dead letter that could not be routed.
 const (
 	deadLetterPrefetch = 32
 	deadLetterRetry    = 180_000
 )
 
-// deadLetter is a message in an at-least-once queue that is not yet safe elsewhere.
+// deadLetter is a message of an at-least-once queue that no target queue has accepted yet.
 type deadLetter struct {
 	message *Message
 	reason  string
-	retry   int64 // when it is tried again; 0: it has not been tried
+	retry   int64 // time of the next attempt; 0 before the first
 }
 
 // giveUp dead-letters a message, or drops it if the queue has no dead-letter exchange.
@@ -37,8 +36,8 @@ func (q *Queue) giveUp(m *Message, reason string) {
 	}
 }
 
-// targets returns the queues of a dead letter, without those that would make a cycle, and
-// the dead letter.
+// targets returns the queues to which a message is dead-lettered, without those that would form a cycle, and the
+// resulting dead letter.
 func (q *Queue) targets(m *Message, reason string) ([]*Queue, *Message) {
 	dead := m.died(q.Name, reason, q.vhost.broker.now)
 	if q.vhost.is(4, 0, 0) {
@@ -55,8 +54,7 @@ func (q *Queue) targets(m *Message, reason string) ([]*Queue, *Message) {
 	return slices.DeleteFunc(queues, func(to *Queue) bool { return reason != reasonRejected && dead.cycle(to.Name) }), dead
 }
 
-// without returns a copy of headers that lacks one; the headers of a message never
-// change.
+// without returns the headers without the given one. It copies them, because the headers of a message never change.
 func without(headers amqp.Table, name string) amqp.Table {
 	if _, ok := headers[name]; !ok {
 		return headers
@@ -66,9 +64,8 @@ func without(headers amqp.Table, name string) amqp.Table {
 	return rest
 }
 
-// forwardDead forwards the dead letters of an at-least-once queue in their order. One that
-// no queue takes stays and is retried. deadLetterPrefetch of those hold up all behind
-// them.
+// forwardDead forwards the dead letters of an at-least-once queue in order. A dead letter that no queue accepts stays
+// and is retried. Once deadLetterPrefetch of these have accumulated, they block all later ones.
 func (q *Queue) forwardDead() {
 	b := q.vhost.broker
 	for i := 0; i < len(q.dead) && i < deadLetterPrefetch && !q.gone; {
@@ -92,18 +89,18 @@ func (q *Queue) forwardDead() {
 	}
 }
 
-// Waiting is a message that no consumer has, where it is and where it comes to.
+// Waiting is a message that no consumer has received, with its current queue and its destinations.
 type Waiting struct {
 	Message *Message
-	Queue   string   // in which it is; empty while the plugin has it
-	Ends    []string // the queues to which TTLs and dead letters bring it
+	Queue   string   // current queue; empty while the plugin holds the message
+	Ends    []string // queues in which the message arrives through TTLs and dead-lettering
 }
 
-// maxHops ends the search for what goes round in a circle.
+// maxHops limits the search for destinations, in case the topology contains a cycle.
 const maxHops = 100
 
-// Waiting returns the messages that no consumer has, in the order in which they came. transit
-// reports whether a queue is one that messages only pass.
+// Waiting returns the messages that no consumer has received, in order of arrival. The function transit reports whether
+// messages only pass through a queue.
 func (v *VHost) Waiting(transit func(queue string) bool) (all []Waiting) {
 	for _, name := range v.QueueNames() {
 		q := v.queues[name]
@@ -131,7 +128,7 @@ func (v *VHost) Waiting(transit func(queue string) bool) (all []Waiting) {
 	return all
 }
 
-// destinations returns where a message in the queue comes to.
+// destinations returns the queues in which a message of this queue eventually arrives.
 func (q *Queue) destinations(m *Message, expires bool, transit func(string) bool, hops int) (names []string) {
 	if expires && q.deadLetter != nil && transit(q.Name) && hops < maxHops {
 		queues, dead := q.targets(m, reasonExpired)

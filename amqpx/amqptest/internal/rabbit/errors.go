@@ -6,8 +6,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Error is a refusal in RabbitMQ's own words. Soft ones close the channel, the
-// others the connection.
+// Error is an AMQP error with RabbitMQ's text. A soft error closes the channel, and any other error closes the
+// connection.
 type Error struct {
 	Code int
 	Text string // e.g. "NOT_FOUND - no queue 'q' in vhost '/'"
@@ -24,7 +24,7 @@ func (e *Error) Soft() bool {
 	return false
 }
 
-// codeNames has the word with which the text of each code begins.
+// codeNames maps each code to the name with which its text begins.
 var codeNames = map[int]string{
 	amqp.ContentTooLarge:    "CONTENT_TOO_LARGE",
 	amqp.NoRoute:            "NO_ROUTE",
@@ -58,10 +58,10 @@ func Refusal(code int, format string, args ...any) *Error {
 	return &Error{Code: code, Text: text}
 }
 
-// maxText is how long a reply text may be, in bytes.
+// maxText is the maximum length of a reply text in bytes.
 const maxText = 255
 
-// deprecated returns the refusal of a feature that 4.3 no longer permits.
+// deprecated returns the error for a feature that 4.3 no longer permits.
 func deprecated(feature string) *Error {
 	return Refusal(amqp.InternalError, "Feature `%s` is deprecated.\nBy default, this feature is not permitted anymore.\n"+
 		"The feature will be removed from a future major RabbitMQ version, regardless of the configuration; actual version to be determined.\n"+

@@ -11,33 +11,33 @@ import (
 // delayedKind is the exchange type of the plugin.
 const delayedKind = "x-delayed-message"
 
-// ExchangeSpec has the arguments of exchange.declare.
+// ExchangeSpec is the set of arguments of exchange.declare.
 type ExchangeSpec struct {
 	Name, Kind                    string
 	Durable, AutoDelete, Internal bool
 	Args                          amqp.Table
 }
 
-// Exchange routes messages.
+// Exchange is an exchange with its outgoing bindings.
 type Exchange struct {
 	ExchangeSpec
 
 	vhost    *VHost
 	bindings []*Binding
-	direct   map[string][]*Binding // by key; nil where the kind does not look so
-	topic    map[string][]*Binding // by the first word of the pattern; "" if that is a wildcard
+	direct   map[string][]*Binding // by routing key; nil for kinds that do not use it
+	topic    map[string][]*Binding // by the first word of the pattern; "" if that word is a wildcard
 }
 
-// Binding leads from an exchange to a queue or another exchange.
+// Binding is a binding from an exchange to a queue or another exchange.
 type Binding struct {
 	Source     string
-	Queue      string // one of Queue and ToExchange
+	Queue      string // exactly one of Queue and ToExchange is set
 	ToExchange string
 	Key        string
 	Args       amqp.Table
 
 	pattern   []string
-	effective int64 // when messages are routed by it
+	effective int64 // when the binding starts to route messages
 }
 
 func (b *Binding) same(x *Binding) bool {
@@ -45,7 +45,7 @@ func (b *Binding) same(x *Binding) bool {
 		(len(b.Args) == 0 && len(x.Args) == 0 || reflect.DeepEqual(b.Args, x.Args))
 }
 
-// kind returns how the exchange routes. x-delayed-message has it in an argument.
+// kind returns the exchange type by which the exchange routes. For x-delayed-message it is in an argument.
 func (e *Exchange) kind() string {
 	if e.Kind == delayedKind {
 		k, _ := e.Args["x-delayed-type"].(string)
@@ -56,8 +56,8 @@ func (e *Exchange) kind() string {
 
 func (e *Exchange) of() string { return "exchange '" + e.Name + "' in vhost '" + e.vhost.name + "'" }
 
-// CheckExchangeKind refuses exchange types that the broker does not have. Before 4.0 that
-// error closes the connection.
+// CheckExchangeKind returns an error for exchange types that the broker does not have. Before 4.0 that error closes the
+// connection.
 func (v *VHost) CheckExchangeKind(kind string) *Error {
 	switch kind {
 	case "direct", "fanout", "topic", "headers":
@@ -74,7 +74,7 @@ func (v *VHost) CheckExchangeKind(kind string) *Error {
 	return Refusal(code, "unknown exchange type '%s'", kind)
 }
 
-// CheckExchange is a passive declaration.
+// CheckExchange implements a passive declaration.
 func (v *VHost) CheckExchange(name string) *Error {
 	if name == "" {
 		return notDefault()
@@ -89,7 +89,7 @@ func notDefault() *Error {
 	return Refusal(amqp.AccessRefused, "operation not permitted on the default exchange")
 }
 
-// DeclareExchange creates an exchange, or checks that the existing one is the same.
+// DeclareExchange creates an exchange, or checks that the existing one is equivalent.
 func (v *VHost) DeclareExchange(s ExchangeSpec) *Error {
 	if err := v.CheckExchangeKind(s.Kind); err != nil {
 		return err
@@ -133,8 +133,7 @@ func (e *Exchange) equivalent(s ExchangeSpec) *Error {
 	return sameArgs(e.of(), e.Args, s.Args, keys)
 }
 
-// DeleteExchange removes an exchange and the bindings from and to it. It succeeds if the
-// exchange does not exist.
+// DeleteExchange deletes an exchange and the bindings from and to it. It succeeds if the exchange does not exist.
 func (v *VHost) DeleteExchange(name string, ifUnused bool) *Error {
 	if name == "" {
 		return notDefault()
@@ -154,8 +153,8 @@ func (v *VHost) DeleteExchange(name string, ifUnused bool) *Error {
 	return nil
 }
 
-// Bind adds a binding. effective is when messages are routed by it, which is
-// when the broker answers whoever made it; a second binder is answered at once.
+// Bind adds a binding. It returns the time from which the binding routes messages, which is when the broker answers the
+// client that made the binding. If the binding already exists, the broker answers immediately.
 func (v *VHost) Bind(b Binding, owner any) (effective int64, err *Error) {
 	e, err := v.ends(b, owner)
 	if err != nil {
@@ -238,8 +237,8 @@ func (e *Exchange) add(b *Binding) {
 	}
 }
 
-// firstWord returns the key of a topic pattern in Exchange.topic: "" for a wildcard and
-// for an empty pattern.
+// firstWord returns the key of a topic pattern in Exchange.topic, which is "" for an initial wildcard and for an empty
+// pattern.
 func firstWord(pattern []string) string {
 	if len(pattern) == 0 || pattern[0] == "*" || pattern[0] == "#" {
 		return ""
@@ -279,9 +278,9 @@ func (e *Exchange) removeBindings(which func(*Binding) bool) {
 		e.topic[k] = slices.DeleteFunc(l, which)
 	}
 	if e.AutoDelete && len(e.bindings) == 0 {
-		_ = e.vhost.DeleteExchange(e.Name, false) // it is no system exchange
+		_ = e.vhost.DeleteExchange(e.Name, false) // never fails, because it is not a system exchange
 	}
 }
 
-// Bindings returns the bindings of the exchange, oldest first.
+// Bindings returns the bindings from the exchange, oldest first.
 func (e *Exchange) Bindings() []*Binding { return e.bindings }

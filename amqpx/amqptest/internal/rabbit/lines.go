@@ -2,14 +2,13 @@ package rabbit
 
 import "slices"
 
-// lines has the ready messages of a queue: those that came back, and one line for each
-// priority.
+// lines holds the ready messages of a queue in one line for each priority, plus one line for returned messages.
 type lines struct {
-	back   line   // quorum queues deliver first what came back, since 4.0
+	back   line   // returned messages, which quorum queues deliver first since 4.0
 	levels []line // by priority, from the lowest
 	level  func(*Message) int
-	merged bool // only the message that is next expires
-	// ratio is how many of the upper level go before one of the lower, 0 for all.
+	merged bool // only the message that is next in delivery order expires
+	// ratio is how many messages of the upper level are delivered before one of the lower level; 0 means all.
 	ratio, gone int
 	count       int
 	bytes       int64
@@ -41,7 +40,7 @@ func (l *line) pop() *Message {
 	return m
 }
 
-// insert puts a message at its place, mostly the end or the beginning.
+// insert inserts a message in order of seq. Its position is usually the end or the beginning.
 func (l *line) insert(m *Message) {
 	i, _ := slices.BinarySearchFunc(l.items[l.head:], m, func(a, b *Message) int {
 		if a.seq < b.seq {
@@ -52,7 +51,7 @@ func (l *line) insert(m *Message) {
 	l.items = slices.Insert(l.items, l.head+i, m)
 }
 
-// newLines returns empty lines, one for each priority of the queue's type and version.
+// newLines returns empty lines, one for each priority that the queue's type and version support.
 func (q *Queue) newLines() lines {
 	n, level := q.maxPriority+1, func(m *Message) int { return min(int(m.Priority), q.maxPriority) }
 	var ls lines
@@ -69,9 +68,8 @@ func (q *Queue) newLines() lines {
 	return ls
 }
 
-// priority43 is the line in a quorum queue since 4.3. A message without a priority
-// has 4; that one with priority 0, which Go's client does not send, would be behind
-// it is not seen here.
+// priority43 returns a message's priority in a quorum queue since 4.3. A message without a priority has priority 4. An
+// explicit priority of 0 would be lower, but it cannot be distinguished here, and Go's client does not send it.
 func priority43(m *Message) int {
 	if m.Priority == 0 {
 		return 4
@@ -88,8 +86,8 @@ func (ls *lines) put(m *Message) {
 	ls.bytes += size(m)
 }
 
-// putBack returns a message: to its old place, or before all others in the order
-// in which they come back.
+// putBack puts back a returned message, either in its old position or before all other messages, in the order in which
+// messages are returned.
 func (ls *lines) putBack(m *Message, first bool) {
 	if first {
 		ls.back.items = append(ls.back.items, m)
@@ -100,7 +98,7 @@ func (ls *lines) putBack(m *Message, first bool) {
 	ls.bytes += size(m)
 }
 
-// nextLine returns the line whose first message is next, nil if all are empty.
+// nextLine returns the line that contains the next message, or nil if all lines are empty.
 func (ls *lines) nextLine() *line {
 	if ls.back.len() > 0 {
 		return &ls.back
@@ -132,7 +130,7 @@ func (ls *lines) popFirst(l *line) *Message {
 	return m
 }
 
-// heads calls f with the lines whose first message may expire.
+// heads calls f for each line whose first message may expire.
 func (ls *lines) heads(f func(*line)) {
 	if ls.merged {
 		if l := ls.nextLine(); l != nil {

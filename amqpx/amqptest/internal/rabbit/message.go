@@ -11,39 +11,38 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Message is a message in a queue, or on its way there. Copies in other queues share its
-// content, which never changes.
+// Message is a message in a queue or on its way to one. Copies in other queues share its content, which never changes.
 type Message struct {
 	amqp.Publishing
 	Exchange    string
-	RoutingKeys []string // the routing key, then those of CC
+	RoutingKeys []string // the routing key, followed by those in the CC header
 
-	hidden     []string // the routing keys of BCC
-	deaths     []death  // the latest first
-	first      death    // the first of all; before 4.0.1 none if it came with deaths of others
-	foreign    bool     // it came with deaths of others, and has none of its own yet
-	carried    int64    // how many failed deliveries it has taken along from where it died
-	deliveries int64    // how many failed in this queue
-	lasting    int64    // and how many of these it will take along
-	acquired   int64    // how often it came back to this one
+	hidden     []string // the routing keys in the BCC header
+	deaths     []death  // the most recent first
+	first      death    // the first death; before 4.0.1 none if the client published deaths
+	foreign    bool     // the client published deaths, and the message has not died here yet
+	carried    int64    // failed deliveries carried over from the queue where it died
+	deliveries int64    // failed deliveries in this queue
+	lasting    int64    // failed deliveries in this queue that will be carried over
+	acquired   int64    // number of times it was returned to this queue
 	returned   bool     // it has been delivered before
-	quorum     bool     // its queue is one
-	seq        uint64   // its place in the queue
-	expires    int64    // ms of the epoch, 0 for never
-	queued     int64    // when it came into the queue
+	quorum     bool     // its queue is a quorum queue
+	seq        uint64   // its position in the queue
+	expires    int64    // ms since the epoch, 0 for never
+	queued     int64    // when it entered the queue
 }
 
-// death counts how often a queue gave up a message for a reason.
+// death is an entry of x-death. It counts how often a queue dead-lettered the message for one reason.
 type death struct {
 	queue, reason, exchange string
 	count                   int64
 	at                      time.Time
 	keys                    []any
 	expiration              string
-	asCame                  amqp.Table // what a client published
+	asCame                  amqp.Table // the original entry, if a client published it
 }
 
-// Reasons of dead letters.
+// Reasons for dead-lettering.
 const (
 	reasonExpired       = "expired"
 	reasonRejected      = "rejected"
@@ -51,7 +50,7 @@ const (
 	reasonDeliveryLimit = "delivery_limit"
 )
 
-// newMessage returns the message that was published, without its header BCC.
+// newMessage returns a published message without its BCC header.
 func (v *VHost) newMessage(exchange, key string, p amqp.Publishing) (m *Message, err *Error) {
 	m = &Message{Publishing: p, Exchange: exchange, RoutingKeys: []string{key}}
 	if m.RoutingKeys, err = appendKeys(m.RoutingKeys, p.Headers, "CC"); err != nil {
@@ -70,7 +69,7 @@ func (v *VHost) newMessage(exchange, key string, p amqp.Publishing) (m *Message,
 	case ms >= 0 && v.is(3, 13, 0):
 		m.Expiration = strconv.FormatInt(ms, 10)
 	}
-	// What a client publishes as x-death counts as deaths before 4.0.1.
+	// Before 4.0.1, an x-death header that a client publishes counts as deaths.
 	if _, m.foreign = p.Headers["x-death"]; m.foreign && !v.is(4, 0, 1) {
 		m.deaths = readDeaths(p.Headers)
 	} else {
@@ -79,7 +78,7 @@ func (v *VHost) newMessage(exchange, key string, p amqp.Publishing) (m *Message,
 	return m, nil
 }
 
-// appendKeys appends the routing keys in a header.
+// appendKeys appends the routing keys in the given header.
 func appendKeys(keys []string, headers amqp.Table, name string) ([]string, *Error) {
 	v, ok := headers[name]
 	if !ok {
@@ -97,7 +96,7 @@ func appendKeys(keys []string, headers amqp.Table, name string) ([]string, *Erro
 	return keys, nil
 }
 
-// expiration returns the property in ms, -1 if it is empty.
+// expiration parses the expiration property. It returns the value in ms, or -1 if the property is empty.
 func expiration(s string) (int64, *Error) {
 	if s == "" {
 		return -1, nil
@@ -139,8 +138,7 @@ func readDeaths(headers amqp.Table) []death {
 	return ds
 }
 
-// died returns the message after it died in a queue: with the death on record and without
-// its expiration.
+// died returns the message after it has died in a queue, with the death recorded and the expiration removed.
 func (m *Message) died(queue, reason string, now int64) *Message {
 	d := death{queue: queue, reason: reason, exchange: m.Exchange, count: 1, at: time.Unix(now/1000, 0), expiration: m.Expiration}
 	for _, k := range m.RoutingKeys {
@@ -168,8 +166,7 @@ func (m *Message) died(queue, reason string, now int64) *Message {
 	return dead
 }
 
-// cycle reports whether a dead letter has been in a queue before without having been
-// rejected anywhere since.
+// cycle reports whether the dead letter has already been in the queue and has not been rejected anywhere since.
 func (m *Message) cycle(queue string) bool {
 	for _, d := range m.deaths {
 		if d.reason == reasonRejected {
@@ -182,8 +179,7 @@ func (m *Message) cycle(queue string) bool {
 	return false
 }
 
-// Delivered returns the headers with which the message is delivered: its own and the
-// broker's.
+// Delivered returns the headers with which the message is delivered, including those that the broker adds.
 func (m *Message) Delivered(v Version) amqp.Table {
 	died := len(m.deaths) > 0 && !m.foreign
 	if !died && !m.quorum {
@@ -217,11 +213,11 @@ func (m *Message) Delivered(v Version) amqp.Table {
 	return h
 }
 
-// failures returns how many deliveries of the message have failed, as x-delivery-count.
-// Before 4.3 those in other queues count until one fails in this one.
+// failures returns the number of failed deliveries, as in x-delivery-count. Before 4.3, failures in other queues count
+// until a delivery fails in this queue.
 func (m *Message) failures(v Version) int64 { return cmp.Or(m.counted(v), m.carried) }
 
-// counted returns how many of these count towards the delivery limit of its queue.
+// counted returns the number of failures that count towards the delivery limit of the queue.
 func (m *Message) counted(v Version) int64 {
 	if v.AtLeast(4, 3, 0) {
 		return m.carried + m.deliveries
@@ -243,13 +239,13 @@ func (d death) table() amqp.Table {
 	return t
 }
 
-// keys returns the routing keys, those of BCC included.
+// keys returns the routing keys, including those of BCC.
 func (m *Message) keys() []string { return append(slices.Clip(m.RoutingKeys), m.hidden...) }
 
-// RoutingKey returns the key with which it was published or dead-lettered.
+// RoutingKey returns the key with which the message was published or dead-lettered.
 func (m *Message) RoutingKey() string { return m.RoutingKeys[0] }
 
-// Expires returns when it expires, zero if it does not.
+// Expires returns when the message expires, or zero if it does not.
 func (m *Message) Expires() time.Time {
 	if m.expires == 0 {
 		return time.Time{}

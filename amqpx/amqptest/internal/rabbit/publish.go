@@ -7,14 +7,13 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Outcome is what became of a published message.
+// Outcome is the result of publishing a message.
 type Outcome struct {
-	Routed   bool // some queue is there for it
-	Rejected bool // a queue that is full refused it
+	Routed   bool // the message was routed to at least one queue
+	Rejected bool // a full queue rejected the message
 }
 
-// Prepare checks a message and finds its queues. The error is about the exchange or the
-// message.
+// Prepare checks a message and finds its queues. It returns an error if the exchange or the message is invalid.
 func (v *VHost) Prepare(exchange, key string, p amqp.Publishing) (*Message, []*Queue, *Error) {
 	e := v.exchanges[exchange]
 	if e == nil {
@@ -30,7 +29,7 @@ func (v *VHost) Prepare(exchange, key string, p amqp.Publishing) (*Message, []*Q
 	return m, v.route(exchange, m.keys(), m.Headers), nil
 }
 
-// Publish puts a message into the queues that Prepare found, or has the plugin delay it.
+// Publish puts a message into the queues that Prepare found, or passes it to the plugin.
 func (v *VHost) Publish(m *Message, queues []*Queue) Outcome {
 	if v.delay(m) {
 		return Outcome{}
@@ -42,7 +41,7 @@ func (v *VHost) Publish(m *Message, queues []*Queue) Outcome {
 	return out
 }
 
-// delay has the plugin hold a message until it is due, and reports whether it does.
+// delay passes a message to the plugin until it is due. It reports whether the plugin delays the message.
 func (v *VHost) delay(m *Message) bool {
 	e := v.exchanges[m.Exchange]
 	ms, ok := integer(m.Headers["x-delay"])
@@ -63,7 +62,7 @@ func (v *VHost) delay(m *Message) bool {
 	return true
 }
 
-// maxPluginDelay is beyond what the plugin delays.
+// maxPluginDelay is the longest delay of the plugin in ms. It does not delay a message with a longer one.
 const maxPluginDelay = 1<<32 - 1
 
 func negative(v any) any {
@@ -84,7 +83,7 @@ func (q *Queue) full(m *Message) bool {
 	return q.maxLen >= 0 && int64(q.Ready()+len(q.delayed)) >= q.maxLen || q.maxBytes >= 0 && q.lines.bytes+size(m) > q.maxBytes
 }
 
-// enqueue takes a copy of a message, and reports false if the queue refuses it.
+// enqueue adds a copy of a message. It returns false if the queue rejects the message.
 func (q *Queue) enqueue(m *Message) bool {
 	if q.gone {
 		return true
@@ -152,7 +151,7 @@ func (q *Queue) expire() {
 	}
 }
 
-// dropOverflow dead-letters the oldest messages until the limits are kept.
+// dropOverflow dead-letters the oldest messages until the queue is within its limits.
 func (q *Queue) dropOverflow() {
 	if q.overflow == "reject-publish" || q.overflow == "reject-publish-dlx" {
 		return
@@ -166,10 +165,9 @@ func (q *Queue) dropOverflow() {
 	}
 }
 
-// delayNatively holds a message in a quorum queue until the instant of its header
-// x-opt-delivery-time, as RabbitMQ 4.4 does, and reports whether it does: not for a value
-// that is no instant in the future. The TTL runs meanwhile, and takes effect when the
-// message is ready.
+// delayNatively holds a message in a quorum queue until the time in its header x-opt-delivery-time, as RabbitMQ 4.4
+// does. It reports whether it holds the message, which is not the case if the value is not a time in the future. The
+// TTL runs during the delay, and takes effect when the message becomes ready.
 func (q *Queue) delayNatively(m *Message) bool {
 	at, ok := m.Headers["x-opt-delivery-time"].(int64)
 	if t, isTime := m.Headers["x-opt-delivery-time"].(time.Time); isTime {

@@ -9,14 +9,14 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// QueueSpec has the arguments of queue.declare.
+// QueueSpec is the set of arguments of queue.declare.
 type QueueSpec struct {
 	Name                           string
 	Durable, AutoDelete, Exclusive bool
 	Args                           amqp.Table
 }
 
-// Queue holds messages.
+// Queue is a queue with its messages and consumers.
 type Queue struct {
 	QueueSpec
 
@@ -29,21 +29,21 @@ type Queue struct {
 	maxLen      int64 // -1 for none
 	maxBytes    int64 // -1 for none
 	overflow    string
-	deadLetter  *string // exchange
+	deadLetter  *string // exchange name
 	deadKey     *string
 	atLeastOnce bool
-	limit       int64 // of failed deliveries
-	unlimited   bool  // there is none
-	maxPriority int   // of a classic queue
+	limit       int64 // delivery limit
+	unlimited   bool  // there is no delivery limit
+	maxPriority int   // for a classic queue
 	single      bool  // x-single-active-consumer
 
-	lines     lines // what is ready
-	waiting   int   // messages that a consumer or a getter holds
+	lines     lines // ready messages
+	waiting   int   // number of unsettled messages
 	dead      []*deadLetter
 	consumers []*Consumer
-	used      int64             // when it was last declared, got from or consumed
-	delayed   map[*Message]bool // that wait for an instant of their own
-	purges    int               // how often it was purged, which those do not survive
+	used      int64             // when it was last declared, got from or consumed from
+	delayed   map[*Message]bool // messages that wait for their x-opt-delivery-time
+	purges    int               // number of purges; delayed messages do not survive one
 	gone      bool
 }
 
@@ -64,7 +64,7 @@ var (
 
 func (q *Queue) of() string { return "queue '" + q.Name + "' in vhost '" + q.vhost.name + "'" }
 
-// access refuses an exclusive queue to other connections.
+// access returns an error if the queue is exclusive to another connection.
 func (q *Queue) access(owner any) *Error {
 	if q.owner == nil || q.owner == owner {
 		return nil
@@ -89,7 +89,7 @@ func (v *VHost) Find(name string, owner any) (*Queue, *Error) {
 	return q, nil
 }
 
-// DeclareQueue creates a queue, or checks that the existing one is the same.
+// DeclareQueue creates a queue, or checks that the existing one is equivalent.
 func (v *VHost) DeclareQueue(s QueueSpec, owner any) (*Queue, *Error) {
 	if strings.HasPrefix(s.Name, "amq.") && v.queues[s.Name] == nil {
 		return nil, reserved("queue", s.Name)
@@ -97,8 +97,8 @@ func (v *VHost) DeclareQueue(s QueueSpec, owner any) (*Queue, *Error) {
 	return v.DeclareNamed(s, owner)
 }
 
-// DeclareNamed is DeclareQueue for a name that the broker has given, which may
-// begin with "amq.".
+// DeclareNamed is the same as DeclareQueue, but also accepts a name that the broker has generated, which may begin with
+// "amq.".
 func (v *VHost) DeclareNamed(s QueueSpec, owner any) (*Queue, *Error) {
 	if kind := v.broker.opts.DefaultQueueType; kind != "" && !s.Exclusive && s.Durable && !s.AutoDelete {
 		s.Args = withType(s.Args, kind)
@@ -135,7 +135,7 @@ func (q *Queue) equivalent(s QueueSpec, owner any) *Error {
 	}
 	have, want := q.Args, s.Args
 	if q.vhost.is(4, 0, 0) || !q.quorum && want["x-queue-type"] != "quorum" {
-		have, want = withType(have, "classic"), withType(want, "classic") // which is what no type says
+		have, want = withType(have, "classic"), withType(want, "classic") // no type means classic
 	}
 	keys := classicArgs
 	if q.quorum {
@@ -144,7 +144,7 @@ func (q *Queue) equivalent(s QueueSpec, owner any) *Error {
 	return sameArgs(q.of(), have, want, keys)
 }
 
-// withType returns the arguments with kind as their queue type if they have none.
+// withType returns the arguments with kind as the queue type, unless they already contain a type.
 func withType(args amqp.Table, kind string) amqp.Table {
 	all := amqp.Table{"x-queue-type": kind}
 	maps.Copy(all, args)
@@ -199,7 +199,7 @@ func (q *Queue) configureDeadLetters(a *arguments) {
 }
 
 func (q *Queue) configureQuorum(a *arguments) {
-	// RabbitMQ does not look at the type: what is no number is more than any count.
+	// RabbitMQ does not check the type, and a value that is not a number compares as greater than any count.
 	v, set := q.Args["x-delivery-limit"]
 	n, whole := integer(v)
 	switch since4 := q.vhost.is(4, 0, 0); {
@@ -221,11 +221,11 @@ func (q *Queue) configureQuorum(a *arguments) {
 		}
 	}
 	if q.overflow == "reject-publish-dlx" {
-		q.overflow = "drop-head" // a quorum queue does not know it
+		q.overflow = "drop-head" // quorum queues do not support it
 	}
 }
 
-// use postpones the end of a queue with x-expires.
+// use restarts the x-expires timer of a queue.
 func (q *Queue) use() {
 	if q.idle == 0 {
 		return
@@ -239,8 +239,8 @@ func (q *Queue) use() {
 	})
 }
 
-// DeleteQueue removes a queue with its messages and returns how many were ready. It
-// succeeds if the queue does not exist.
+// DeleteQueue deletes a queue with its messages and returns how many were ready. It succeeds if the queue does not
+// exist.
 func (v *VHost) DeleteQueue(name string, owner any, ifUnused, ifEmpty bool) (int, *Error) {
 	q := v.queues[name]
 	if q == nil {
@@ -281,23 +281,23 @@ func (q *Queue) Purge() int {
 	return n
 }
 
-// Ready returns how many messages can be delivered.
+// Ready returns the number of messages that can be delivered.
 func (q *Queue) Ready() int { return q.lines.count }
 
-// Unacked returns how many messages await their settlement.
+// Unacked returns the number of unsettled messages.
 func (q *Queue) Unacked() int { return q.waiting }
 
-// Dying returns how many dead letters of an at-least-once queue cannot be routed yet.
+// Dying returns the number of dead letters of an at-least-once queue that could not be routed yet.
 func (q *Queue) Dying() int { return len(q.dead) }
 
-// Delayed returns how many messages wait for an instant of their own (RabbitMQ 4.4).
+// Delayed returns the number of messages that wait for their x-opt-delivery-time (RabbitMQ 4.4).
 func (q *Queue) Delayed() int { return len(q.delayed) }
 
-// Consumers returns how many consumers the queue has.
+// Consumers returns the number of consumers.
 func (q *Queue) Consumers() int { return len(q.consumers) }
 
-// Quorum reports whether it is a quorum queue.
+// Quorum reports whether the queue is a quorum queue.
 func (q *Queue) Quorum() bool { return q.quorum }
 
-// Messages returns the ready messages in the order of their delivery.
+// Messages returns the ready messages in delivery order.
 func (q *Queue) Messages() []*Message { return q.lines.all() }

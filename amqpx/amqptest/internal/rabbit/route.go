@@ -8,8 +8,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// route returns the queues of a message with these routing keys, each once. An exchange
-// without a match hands the message to its alternate exchange; an exchange is visited once.
+// route returns the queues for a message with these routing keys, each queue once. If nothing matches in an exchange,
+// the message goes to its alternate exchange. Each exchange is visited at most once.
 func (v *VHost) route(exchange string, keys []string, headers amqp.Table) (queues []*Queue) {
 	var work []*Exchange
 	seenExchange, seenQueue := map[*Exchange]bool{nil: true}, map[*Queue]bool{nil: true}
@@ -39,7 +39,7 @@ func (v *VHost) route(exchange string, keys []string, headers amqp.Table) (queue
 	return queues
 }
 
-// matching returns the bindings by which the exchange itself routes a message.
+// matching returns the exchange's bindings that match a message.
 func (e *Exchange) matching(keys []string, headers amqp.Table) (found []*Binding) {
 	switch e.kind() {
 	case "fanout":
@@ -74,8 +74,8 @@ func (e *Exchange) matching(keys []string, headers amqp.Table) (found []*Binding
 	return slices.DeleteFunc(found, func(b *Binding) bool { return b.effective > e.vhost.broker.now })
 }
 
-// words splits a routing key as RabbitMQ does: an empty key has no words, and
-// any other has one more than dots.
+// words splits a routing key as RabbitMQ does. An empty key has no words, and any other key has one more word than
+// dots.
 func words(key string) []string {
 	if key == "" {
 		return nil
@@ -83,9 +83,8 @@ func words(key string) []string {
 	return strings.Split(key, ".")
 }
 
-// matchWords reports whether a topic binding matches a routing key: "*" is one word, "#"
-// any number of words. It backtracks to the last "#" only, so its time is at most the
-// product of both lengths.
+// matchWords reports whether a topic pattern matches a routing key. "*" matches one word, and "#" matches any number of
+// words. It backtracks only to the last "#", so its running time is at most the product of both lengths.
 func matchWords(p, k []string) bool {
 	var i, j int
 	hash, from := -1, 0
@@ -109,9 +108,8 @@ func matchWords(p, k []string) bool {
 	return i == len(p)
 }
 
-// matchHeaders reports whether the headers of a message satisfy the arguments of a
-// binding to a headers exchange. Arguments that begin with "x-" count with
-// all-with-x and any-with-x only.
+// matchHeaders reports whether the headers of a message satisfy the arguments of a binding to a headers exchange.
+// Arguments that begin with "x-" are only compared with all-with-x and any-with-x.
 func matchHeaders(args, headers amqp.Table) bool {
 	mode, _ := args["x-match"].(string)
 	withX := strings.HasSuffix(mode, "-with-x")
@@ -136,8 +134,7 @@ func matchHeaders(args, headers amqp.Table) bool {
 	return !some || matched > 0
 }
 
-// sameValue compares values of a table as RabbitMQ does: numbers by value,
-// whatever their width.
+// sameValue compares table values as RabbitMQ does. Numbers are compared by value, regardless of their width.
 func sameValue(a, b any) bool {
 	if x, ok := integer(a); ok {
 		y, ok := integer(b)
@@ -152,7 +149,7 @@ func sameValue(a, b any) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// integer reads a whole number of any width.
+// integer returns a whole number of any integer type.
 func integer(v any) (int64, bool) {
 	switch n := reflect.ValueOf(v); n.Kind() {
 	case reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Int:

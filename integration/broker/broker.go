@@ -1,10 +1,9 @@
 // Package broker finds or starts a RabbitMQ broker for the demo and the tests.
 //
-// It looks in this order: the URL that was given or the environment variable
-// AMQP_URL; a container, when Docker answers and an image is there or can be
-// pulled; a private node of an installed rabbitmq-server, in a temporary
-// directory and on free ports. What it starts does not outlive the process,
-// whether that returns, is interrupted, panics or is killed.
+// It tries these sources in order: the URL in Options or in the environment variable AMQP_URL; a container, if Docker
+// answers and an image is available or can be pulled; and a private node of an installed rabbitmq-server, in a
+// temporary directory and on free ports. A broker that this package starts does not outlive the process, whether the
+// process returns, is interrupted, panics or is killed.
 package broker
 
 import (
@@ -38,79 +37,74 @@ const (
 )
 
 var (
-	// ErrNoBroker is wrapped when no source has a broker. Its text names the
-	// ways to provide one; the error around it says what was tried.
+	// ErrNoBroker is wrapped if no source has a broker. Its text explains how to provide one, and the wrapping error
+	// says what was tried.
 	ErrNoBroker = errors.New("no RabbitMQ broker: set AMQP_URL to one that runs," +
 		" or start Docker and build the images with `make images`," +
 		" or install the package rabbitmq-server")
 
-	// ErrNotOurs is returned by methods that control a broker which Start did
-	// not start.
+	// ErrNotOurs is returned by methods that control a broker if Start did not start that broker.
 	ErrNotOurs = errors.New("the broker at AMQP_URL was not started here and is not controlled from here")
 )
 
-// Options say which broker is wanted. The zero value takes any.
+// Options configures which broker Start finds or starts. The zero value accepts any broker.
 type Options struct {
-	// URL of a running broker. It wins over everything else. Default: the
-	// environment variable AMQP_URL.
+	// URL is the URL of a running broker. It takes precedence over everything else. Default: the environment variable
+	// AMQP_URL.
 	URL string
 
-	// Version is the release line wanted, such as "4.3" or "3.10". Default: the
-	// newest that is there. It does not apply to a URL.
+	// Version is the release line, such as "4.3" or "3.10". Default: the newest one available. It does not apply to a
+	// URL.
 	Version string
 
-	// Source restricts the search to containers or to nodes. Default: the
-	// environment variable RABBITDELAY_START_BROKER, else both.
+	// Source restricts the search to containers or to nodes. Default: the environment variable
+	// RABBITDELAY_START_BROKER, or both if that is not set.
 	Source Source
 
-	// Verbose logs Docker's whole error where there is no image.
+	// Verbose logs Docker's full error if there is no image.
 	Verbose bool
 
-	// Management starts the management plugin with its HTTP API.
+	// Management enables the management plugin with its HTTP API.
 	Management bool
 
-	// Plugin puts the x-delayed-message exchange plugin into the broker. Ask
-	// PluginAvailable first: without the plugin's file Start fails.
+	// Plugin enables the x-delayed-message exchange plugin. Call PluginAvailable first, because Start fails if the
+	// plugin's file is missing.
 	Plugin bool
 
 	// Config is appended to the broker's rabbitmq.conf.
 	Config string
 
-	// Advanced is the broker's advanced.config, in Erlang terms, for what
-	// rabbitmq.conf has no name for.
+	// Advanced is the broker's advanced.config, in Erlang terms, for settings that rabbitmq.conf does not support.
 	Advanced string
 
-	// Clock is by how much the clock of a private node is ahead of the machine's; see
-	// [Broker.SetClock]. A container has the machine's.
+	// Clock is how far the clock of a private node is ahead of the machine's clock; see [Broker.SetClock]. A container
+	// always uses the machine's clock.
 	Clock time.Duration
 
-	// Durable makes the broker wait for the disk, as it does by itself. Otherwise it does not
-	// where libeatmydata is installed: what it confirmed outlives its process, but not the
-	// machine's power.
+	// Durable makes the broker sync its data to the disk, as RabbitMQ does by default. Otherwise, if libeatmydata is
+	// installed, the broker does not sync. Confirmed messages then survive the death of the broker's process, but not a
+	// power failure of the machine.
 	Durable bool
 
-	// Dir is where the temporary directory of a node is made. Default:
-	// os.TempDir.
+	// Dir is the directory in which a node's temporary directory is created. Default: os.TempDir.
 	Dir string
 
-	// Data is the directory of the broker's data, which is kept. Default: one that ends with
-	// the broker.
+	// Data is the directory of the broker's data, which Close keeps. Default: a directory that is removed with the
+	// broker.
 	Data string
 
-	// Port is where the broker listens. Default: a free one.
+	// Port is the port that the broker listens on. Default: a free port.
 	Port int
 
-	// Beside is a private node that a private node can form a cluster with: it goes by the same
-	// cookie and epmd, and ends first.
+	// Beside is another private node with which the new private node can form a cluster. The new node uses the same
+	// cookie and the same epmd. Close it before the other node.
 	Beside *Broker
 
-	// Log receives one line that says which broker is used and why. Default: it
-	// is dropped.
+	// Log receives one line that says which broker is used and why. Default: the line is dropped.
 	Log func(line string)
 }
 
-// A Broker is a RabbitMQ broker in use. Its methods are safe for concurrent
-// use.
+// A Broker is a running RabbitMQ broker. Its methods are safe for concurrent use.
 type Broker struct {
 	url           string
 	managementURL string
@@ -120,31 +114,30 @@ type Broker struct {
 	server server // nil for a broker that was not started here
 	guard  *guard.Guard
 
-	mu     sync.Mutex // serializes what changes the state of the server
+	mu     sync.Mutex // serializes changes of the server's state
 	closed bool
 }
 
-// server is one broker of ours. Its data and its ports stay the same until
-// remove.
+// server is a broker that Start has started. It keeps its data and its ports until remove is called.
 type server interface {
 	start(ctx context.Context) error // returns before the broker is ready
-	stop(ctx context.Context) error  // orderly
+	stop(ctx context.Context) error  // graceful
 	kill(ctx context.Context) error
 	pause(ctx context.Context) error
 	resume(ctx context.Context) error
 	remove(ctx context.Context) error
 
 	ctl(ctx context.Context, args []string) (string, error)
-	ended(ctx context.Context) bool // the broker's process is gone
+	ended(ctx context.Context) bool // reports whether the broker's process has ended
 	log(ctx context.Context) string
 }
 
-// removal bounds how long Close and a failed Start take to clean up.
+// removal is the maximum time for cleanup in Close and in a failed Start.
 const removal = time.Minute
 
-// Start finds or starts a broker and returns when it accepts connections. ctx
-// bounds the start and not the life of the broker; call Close. It fails with
-// an error that wraps ErrNoBroker when no source has one.
+// Start finds or starts a broker and returns when it accepts connections. The context applies only to starting, not to
+// the life of the broker, so call Close when you no longer need it. The error wraps ErrNoBroker if no source has a
+// broker.
 func Start(ctx context.Context, o Options) (*Broker, error) {
 	if o.Log == nil {
 		o.Log = func(string) {}
@@ -167,7 +160,7 @@ func Start(ctx context.Context, o Options) (*Broker, error) {
 	return search(ctx, o)
 }
 
-// use connects to a broker that runs already.
+// use connects to a broker that is already running.
 func use(ctx context.Context, o Options) (*Broker, error) {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
@@ -180,8 +173,8 @@ func use(ctx context.Context, o Options) (*Broker, error) {
 	return b, nil
 }
 
-// search tries the sources in their order. The line that is logged says briefly, or in full with Options.Verbose, why a
-// source was passed over. If all were, the error says so in full.
+// search tries the sources in order. The logged line explains why sources were skipped, briefly or, with
+// Options.Verbose, in full. If all sources were skipped, the error explains this in full.
 func search(ctx context.Context, o Options) (*Broker, error) {
 	var logged, passed []string
 	for _, source := range []Source{Container, Node} {
@@ -219,7 +212,7 @@ func startFrom(ctx context.Context, source Source, o Options) (_ *Broker, why st
 		}
 	}()
 
-	// A port may be taken between its choice and its use.
+	// Another process may take a port after it was chosen and before it is used.
 	for attempt := 0; ; attempt++ {
 		var s server
 		var where addresses
@@ -257,27 +250,25 @@ func startFrom(ctx context.Context, source Source, o Options) (_ *Broker, why st
 // amqp://guest:guest@127.0.0.1:5672/.
 func (b *Broker) URL() string { return b.url }
 
-// RedactedURL returns the broker's URL for people to read, without its
-// password.
+// RedactedURL returns the broker's URL without its password, for display.
 func (b *Broker) RedactedURL() string { return redact(b.url) }
 
-// ManagementURL returns the URL of the management API with user and password,
-// such as http://guest:guest@127.0.0.1:15672, or "" when there is none. For a
-// broker at AMQP_URL it is what RABBITDELAY_MANAGEMENT_URL says.
+// ManagementURL returns the URL of the management API with user and password, such as
+// http://guest:guest@127.0.0.1:15672, or "" if there is none. For a broker at AMQP_URL it is the value of
+// RABBITDELAY_MANAGEMENT_URL.
 func (b *Broker) ManagementURL() string { return b.managementURL }
 
-// Version returns the version that the broker reports to its clients, such as
-// 4.3.6.
+// Version returns the version that the broker reports to its clients, such as 4.3.6.
 func (b *Broker) Version() string { return b.version }
 
 // Line returns the release line of Version, such as 4.3.
 func (b *Broker) Line() string { return line(b.version) }
 
-// Source returns where the broker comes from.
+// Source returns how the broker was found.
 func (b *Broker) Source() Source { return b.source }
 
-// Close ends the broker and removes its container or its directory. It does
-// nothing to a broker that Start did not start, and nothing the second time.
+// Close stops the broker and removes its container or its directory. It does nothing if Start did not start the broker,
+// or if it has already been called.
 func (b *Broker) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -286,14 +277,14 @@ func (b *Broker) Close() error {
 	}
 	b.closed = true
 	if err := b.remove(); err != nil {
-		// The guard stays on watch: it tries again when the process ends.
+		// Keep the guard running, because it tries again when the process ends.
 		return fmt.Errorf("broker: not all was removed: %w", err)
 	}
 	return b.guard.Dismiss()
 }
 
-// remove does not take a context: what was started is removed also when the
-// caller's has ended.
+// remove removes the broker. It does not take a context, because it must also work after the caller's context has
+// ended.
 func (b *Broker) remove() error {
 	if b.server == nil {
 		return nil
@@ -310,7 +301,7 @@ func (b *Broker) remove() error {
 func redact(raw string) string {
 	u, err := url.Parse(raw)
 	if err != nil {
-		// The text of the error may hold the password.
+		// The error may contain the password.
 		return "(a URL that cannot be parsed)"
 	}
 	return u.Redacted()

@@ -9,12 +9,11 @@ import (
 	"time"
 )
 
-// EnvFaketime names the file of libfaketime. Default: where Debian's package libfaketime
-// puts it.
+// EnvFaketime names the libfaketime library file. Default: the path of Debian's package libfaketime.
 const EnvFaketime = "RABBITDELAY_FAKETIME"
 
-// FaketimeAvailable returns the file of libfaketime, by which a private node gets a clock of
-// its own, or "" and the reason why there is none.
+// FaketimeAvailable returns the path of libfaketime, which gives a private node its own clock. If it is not installed,
+// it returns "" and the reason.
 func FaketimeAvailable() (path, reason string) {
 	if path = os.Getenv(EnvFaketime); path != "" {
 		return path, ""
@@ -25,10 +24,10 @@ func FaketimeAvailable() (path, reason string) {
 	return "", "libfaketime is not installed; `make setup` does that, or name its file by " + EnvFaketime
 }
 
-// SetClock sets the clock of the broker ahead of the machine's, or behind where that is
-// negative: within about a second if the broker runs and has been started with a clock that was
-// wrong, else from its next start on. It fails for a broker that is no private node, and without
-// libfaketime.
+// SetClock sets the broker's clock ahead of the machine's clock, or behind it if the duration is negative. If the
+// broker is running and was started with a modified clock, the change takes effect within about a second. Otherwise it
+// takes effect at the next start. SetClock returns an error if the broker is not a private node, or if libfaketime is
+// missing.
 func (b *Broker) SetClock(ahead time.Duration) error {
 	return b.control(func(s server) error {
 		n, ok := s.(*node)
@@ -58,22 +57,22 @@ func (n *node) setClock(ahead time.Duration) error {
 	return os.WriteFile(file, []byte(offset(ahead)+"\n"), 0o600)
 }
 
-// ClockAhead sets a broker's clock ahead by that much, with the libfaketime of
-// [FaketimeAvailable].
+// ClockAhead returns a Preload that sets a broker's clock ahead, using the libfaketime library at path (see
+// [FaketimeAvailable]).
 func ClockAhead(path string, ahead time.Duration) Preload {
 	return faketime(path, "FAKETIME="+offset(ahead))
 }
 
 func faketime(path string, settings ...string) Preload {
-	// A node whose waits end by a wrong clock shows nothing.
+	// Keep the monotonic clock real. With wrong timeouts inside the node, a test would prove nothing.
 	return Preload{libraries: []string{path}, env: append(settings, "FAKETIME_DONT_FAKE_MONOTONIC=1")}
 }
 
 func offset(ahead time.Duration) string { return fmt.Sprintf("%+ds", int(ahead.Seconds())) }
 
-// forgetClock removes what libfaketime leaves behind of a process that was killed.
+// forgetClock removes the shared memory that libfaketime leaves behind when its process is killed.
 func forgetClock(pid int) {
 	for _, name := range []string{"faketime_shm_%d", "sem.faketime_sem_%d"} {
-		_ = os.Remove(fmt.Sprintf("/dev/shm/"+name, pid)) // most have none
+		_ = os.Remove(fmt.Sprintf("/dev/shm/"+name, pid)) // most processes have none
 	}
 }

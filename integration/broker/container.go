@@ -32,14 +32,14 @@ const (
 	managementPort = "15672/tcp"
 )
 
-// addresses are where a broker is reached, as host:port.
+// addresses holds the addresses of a broker, as host:port.
 type addresses struct {
 	amqp       string
 	management string // "" without the management plugin
 }
 
-// container is a broker in a container. It keeps its ports and its data from
-// stop to start, because the ports are chosen here and not by Docker.
+// container is a broker in a container. It keeps its ports and its data across a stop and a start, because this package
+// chooses the ports instead of Docker.
 type container struct {
 	provider *testcontainers.DockerProvider
 	docker   client.APIClient
@@ -51,8 +51,7 @@ type container struct {
 
 var prepareOnce sync.Once
 
-// prepareTestcontainers sets what testcontainers reads from the environment,
-// unless the user has set it.
+// prepareTestcontainers sets the environment variables that testcontainers reads, unless the user has set them.
 func prepareTestcontainers() {
 	prepareOnce.Do(func() {
 		set := func(name, value string) {
@@ -60,20 +59,19 @@ func prepareTestcontainers() {
 				_ = os.Setenv(name, value)
 			}
 		}
-		// Its own reaper is one more image, which a machine without a registry
-		// does not have. The guard does the same by the docker command; without
-		// that command the reaper is the only one who can.
+		// Testcontainers' reaper needs another image, which a machine without access to a registry does not have. The
+		// guard does the same with the docker command. Only without that command is the reaper necessary.
 		if _, err := exec.LookPath("docker"); err == nil {
 			set("TESTCONTAINERS_RYUK_DISABLED", "true")
 		}
-		// Ports are published on the loopback interface. Inside a container
-		// testcontainers would otherwise take the gateway for the host.
+		// Ports are published on the loopback interface. Inside a container, testcontainers would otherwise use the
+		// gateway as the host.
 		set("TESTCONTAINERS_HOST_OVERRIDE", loopback.Host)
 		tclog.SetDefault(tclog.NewNoopLogger())
 	})
 }
 
-// newDocker returns a client when Docker answers.
+// newDocker returns a provider if Docker answers.
 func newDocker(ctx context.Context) (*testcontainers.DockerProvider, error) {
 	prepareTestcontainers()
 	provider, err := newProvider()
@@ -88,8 +86,8 @@ func newDocker(ctx context.Context) (*testcontainers.DockerProvider, error) {
 	return provider, nil
 }
 
-// newProvider makes an error of the panic by which testcontainers says that it
-// finds no Docker.
+// newProvider returns a testcontainers provider. It converts the panic with which testcontainers reports that Docker is
+// missing into an error.
 func newProvider() (provider *testcontainers.DockerProvider, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -121,8 +119,7 @@ func newContainer(ctx context.Context, g *guard.Guard, o Options) (_ server, whe
 	if err != nil {
 		return nil, addresses{}, "", err
 	}
-	// A daemon elsewhere publishes on all its addresses, or nobody here would
-	// reach it.
+	// A remote daemon must publish on all its addresses to be reachable from here.
 	bind := netip.MustParseAddr("0.0.0.0")
 	if host == loopback.Host || host == "localhost" {
 		host, bind = loopback.Host, netip.MustParseAddr(loopback.Host)
@@ -153,8 +150,8 @@ func newContainer(ctx context.Context, g *guard.Guard, o Options) (_ server, whe
 			Labels:       map[string]string{"rabbitdelay": "broker"},
 			ExposedPorts: exposed,
 			Files:        files,
-			// The name must not change with the container's: the data
-			// directory bears it.
+			// The node's name must not change with the container's name, because it is part of the data directory's
+			// name.
 			Env: map[string]string{"RABBITMQ_NODENAME": "rabbit@localhost"},
 			HostConfigModifier: func(h *dockercontainer.HostConfig) {
 				h.PortBindings = published
@@ -168,7 +165,7 @@ func newContainer(ctx context.Context, g *guard.Guard, o Options) (_ server, whe
 	return c, where, fmt.Sprintf("in a container of %s (%s)", chosen.name, reason), nil
 }
 
-// containerFiles returns what is copied into the container before it starts.
+// containerFiles returns the files to copy into the container before it starts.
 func containerFiles(o Options, chosen image) ([]testcontainers.ContainerFile, error) {
 	files := []testcontainers.ContainerFile{{
 		Reader:            strings.NewReader(enabledPlugins(o)),
@@ -257,7 +254,7 @@ func (c *container) kill(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The signal was only sent; start would find the container running.
+	// The signal is asynchronous. Without waiting, start could find the container still running.
 	wait := c.docker.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: dockercontainer.WaitConditionNotRunning})
 	select {
 	case err := <-wait.Error:
@@ -283,8 +280,8 @@ func (c *container) resume(ctx context.Context) error {
 	return err
 }
 
-// remove goes by the name and not by the id: the creation may have failed
-// after Docker had made the container.
+// remove removes the container by name instead of by ID, because the creation may have failed after Docker had created
+// the container.
 func (c *container) remove(ctx context.Context) error {
 	_, err := c.docker.ContainerRemove(ctx, c.request.Name, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 	if err != nil && !errdefs.IsNotFound(err) {

@@ -9,30 +9,27 @@ import (
 	"strings"
 )
 
-// Stop ends the broker in good order. Its data and its port are kept for
-// Start.
+// Stop stops the broker gracefully. It keeps its data and its port for Start.
 func (b *Broker) Stop(ctx context.Context) error {
 	return b.control(func(s server) error { return s.stop(ctx) })
 }
 
-// Kill ends the broker as a crash would.
+// Kill kills the broker, which simulates a crash.
 func (b *Broker) Kill(ctx context.Context) error {
 	return b.control(func(s server) error { return s.kill(ctx) })
 }
 
-// Pause keeps the broker from doing anything while its connections stay open,
-// as a dead network would.
+// Pause freezes the broker while its connections stay open, which simulates a network failure.
 func (b *Broker) Pause(ctx context.Context) error {
 	return b.control(func(s server) error { return s.pause(ctx) })
 }
 
-// Resume takes Pause back.
+// Resume undoes Pause.
 func (b *Broker) Resume(ctx context.Context) error {
 	return b.control(func(s server) error { return s.resume(ctx) })
 }
 
-// Start starts the broker after Stop or Kill, with the data and under the
-// URL that it had, and returns when it accepts connections.
+// Start starts the broker after Stop or Kill, with the same data and URL, and returns when it accepts connections.
 func (b *Broker) Start(ctx context.Context) error {
 	return b.control(func(s server) error {
 		if err := s.start(ctx); err != nil {
@@ -42,7 +39,7 @@ func (b *Broker) Start(ctx context.Context) error {
 	})
 }
 
-// Restart is Stop and Start.
+// Restart calls Stop and then Start.
 func (b *Broker) Restart(ctx context.Context) error {
 	if err := b.Stop(ctx); err != nil {
 		return err
@@ -50,8 +47,7 @@ func (b *Broker) Restart(ctx context.Context) error {
 	return b.Start(ctx)
 }
 
-// Ctl runs rabbitmqctl on the broker with args and returns what it printed on
-// standard output.
+// Ctl runs rabbitmqctl on the broker and returns its standard output.
 func (b *Broker) Ctl(ctx context.Context, args ...string) (string, error) {
 	s, err := b.ours()
 	if err != nil {
@@ -64,8 +60,8 @@ func (b *Broker) Ctl(ctx context.Context, args ...string) (string, error) {
 	return out, nil
 }
 
-// CtlCommand is the shell's command that runs rabbitmqctl in the broker's container,
-// for what needs its standard input. A broker that is no container has none.
+// CtlCommand returns a shell command that runs rabbitmqctl in the broker's container. Use it if rabbitmqctl needs
+// standard input. It returns an error if the broker is not a container.
 func (b *Broker) CtlCommand() (string, error) {
 	s, err := b.ours()
 	if err != nil {
@@ -81,8 +77,7 @@ func (b *Broker) CtlCommand() (string, error) {
 	return "docker exec -i " + c.running.GetContainerID() + " rabbitmqctl", nil
 }
 
-// MemoryBytes returns the memory of the broker's process as the operating
-// system counts it (RSS).
+// MemoryBytes returns the memory of the broker's process as measured by the operating system (RSS).
 func (b *Broker) MemoryBytes(ctx context.Context) (int64, error) {
 	out, err := b.Ctl(ctx, "--silent", "status", "--formatter", "json")
 	if err != nil {
@@ -95,7 +90,7 @@ func (b *Broker) MemoryBytes(ctx context.Context) (int64, error) {
 			} `json:"total"`
 		} `json:"memory"`
 	}
-	// Warnings may stand before the JSON object.
+	// The output may contain warnings before the JSON object.
 	if start := strings.IndexByte(out, '{'); start > 0 {
 		out = out[start:]
 	}

@@ -7,16 +7,13 @@ import (
 	"github.com/testcontainers/testcontainers-go"
 )
 
-// Docker returns testcontainers' provider when Docker answers, set up like the
-// one that Start uses, for tests that need more than one broker. The caller
-// closes it.
+// Docker returns a testcontainers provider with the same setup as the one in Start, for tests that need more than one
+// broker. It returns an error if Docker does not answer. The caller must close the provider.
 func Docker(ctx context.Context) (*testcontainers.DockerProvider, error) { return newDocker(ctx) }
 
-// LocalImage returns the name of an image of a release line such as "4.3" that
-// is there and that `make images` built, or that EnvNextImage names: such images
-// take a node's name and a cluster's secret from the environment, and official ones
-// take them otherwise.
-// It fails with an error that wraps ErrNoBroker when there is none.
+// LocalImage returns the name of an available image for a release line such as "4.3". It considers only images that
+// `make images` built or that EnvNextImage names, because these read the node's name and the cluster's secret from the
+// environment, while official images set them in a different way. The error wraps ErrNoBroker if there is none.
 func LocalImage(ctx context.Context, docker *testcontainers.DockerProvider, releaseLine string) (string, error) {
 	found, err := images(ctx, docker.Client())
 	if err != nil {

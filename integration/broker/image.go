@@ -16,20 +16,19 @@ import (
 )
 
 const (
-	// localImages are what `make images` builds.
+	// localImages is the repository of the images that `make images` builds.
 	localImages = "rabbitdelay/rabbitmq"
 
-	// officialImages are the ones of Docker's library. Those that end in
-	// -management carry the plugin's web pages too; all carry the plugin.
+	// officialImages is the repository of Docker's official images. Images whose tag ends in -management also contain
+	// the web pages of the management plugin. The plugin itself is in all of them.
 	officialImages = "rabbitmq"
 
-	// EnvNextImage names an image of a RabbitMQ that is not released yet, such as
-	// rabbitmq-next:4.4.0. Its tag tells the version. It is taken for that version
-	// and its release line, and never as the newest one here.
+	// EnvNextImage names an image of a RabbitMQ version that is not released yet, such as rabbitmq-next:4.4.0. Its tag
+	// is the version. It is used only for that version and its release line, and never as the newest version.
 	EnvNextImage = "RABBITDELAY_NEXT_IMAGE"
 
-	// dockerAnswers bounds how long Docker is waited for, and pullBegins how
-	// long a registry is: neither may hold up a machine that has none.
+	// dockerAnswers is how long to wait for Docker, and pullBegins is how long to wait for a registry. They are short,
+	// because a machine may have neither.
 	dockerAnswers = 5 * time.Second
 	pullBegins    = 10 * time.Second
 	pullEnds      = 5 * time.Minute
@@ -40,13 +39,13 @@ type image struct {
 	name    string
 	version string // such as 4.3.6, or a prefix of it
 	local   bool   // built by make images
-	next    bool   // of EnvNextImage
+	next    bool   // from EnvNextImage
 }
 
 var officialTag = regexp.MustCompile(`^(\d+(?:\.\d+)*)(-management)?(-alpine)?$`)
 
-// images returns the images of RabbitMQ that are there, the newest version
-// first, and among equals the one that `make images` built.
+// images returns the available RabbitMQ images, the newest version first. For equal versions, an image that `make
+// images` built comes first.
 func images(ctx context.Context, docker client.APIClient) ([]image, error) {
 	ctx, cancel := context.WithTimeout(ctx, dockerAnswers)
 	defer cancel()
@@ -87,8 +86,8 @@ func images(ctx context.Context, docker client.APIClient) ([]image, error) {
 	return found, nil
 }
 
-// officialVersion reads the full version, which a tag such as 4-management
-// does not tell.
+// officialVersion returns the full version of an official image, because a tag such as 4-management does not contain
+// it.
 func officialVersion(ctx context.Context, docker client.APIClient, name, tag string) string {
 	inspected, err := docker.ImageInspect(ctx, name)
 	if err != nil || inspected.Config == nil {
@@ -102,8 +101,8 @@ func officialVersion(ctx context.Context, docker client.APIClient, name, tag str
 	return tag
 }
 
-// chooseImage returns the image for a release line, or the newest for "", and
-// why it is that one. It pulls the official image when none is there.
+// chooseImage returns the image for a release line, or the newest image for "", and the reason for the choice. If no
+// image is available, it pulls the official one.
 func chooseImage(ctx context.Context, docker client.APIClient, wanted string) (image, string, error) {
 	found, err := images(ctx, docker)
 	if err != nil {
@@ -126,11 +125,11 @@ func chooseImage(ctx context.Context, docker client.APIClient, wanted string) (i
 	return image{name: name, version: wanted}, "just pulled", nil
 }
 
-// noImageError says that no image of a RabbitMQ is here and that none can be pulled.
+// noImageError reports that there is no RabbitMQ image and that none can be pulled.
 type noImageError struct {
 	version string // empty for any
-	pulled  string // the image that was tried
-	err     error  // why it cannot be pulled
+	pulled  string // image that could not be pulled
+	err     error  // why it could not be pulled
 }
 
 func (e *noImageError) Error() string {
@@ -140,7 +139,7 @@ func (e *noImageError) Error() string {
 // Unwrap returns why the image cannot be pulled.
 func (e *noImageError) Unwrap() error { return e.err }
 
-// brief returns an error in a few words where Docker's are many and of no help to most readers.
+// brief summarizes an error, because Docker's errors are long and do not help most readers.
 func brief(err error) string {
 	if _, ok := errors.AsType[*noImageError](err); ok {
 		return "no container image available"
@@ -148,8 +147,7 @@ func brief(err error) string {
 	return fmt.Sprintf("no container (%v)", err)
 }
 
-// pull pulls an image. It gives up early when the registry does not begin to
-// answer.
+// pull pulls an image. It gives up early if the registry does not start to answer.
 func pull(ctx context.Context, docker client.APIClient, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, pullEnds)
 	defer cancel()
@@ -182,13 +180,12 @@ func pull(ctx context.Context, docker client.APIClient, name string) error {
 	return fail(nil)
 }
 
-// matches reports whether version belongs to the release line, or is the exact
-// version, that is wanted.
+// matches reports whether version belongs to the wanted release line or equals the wanted version.
 func matches(version, wanted string) bool {
 	return version == wanted || strings.HasPrefix(version, wanted+".")
 }
 
-// compareVersions orders 3.10.8 before 4.0.5 and 3.9 before 3.10.
+// compareVersions compares versions numerically, so that 3.10.8 is before 4.0.5 and 3.9 is before 3.10.
 func compareVersions(a, b string) int {
 	return slices.Compare(numbers(a), numbers(b))
 }

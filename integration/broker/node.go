@@ -21,14 +21,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/loopback"
 )
 
-// debianScripts holds the scripts of Debian's package. What the package puts
-// into the path are wrappers that change to the user rabbitmq and its home,
-// where the broker of the system lives.
+// debianScripts is the directory with the scripts of Debian's package. The scripts in the path are wrappers that switch
+// to the user rabbitmq and its home directory, which contains the data of the system's broker.
 const debianScripts = "/usr/lib/rabbitmq/bin"
 
-// node is a broker of an installed rabbitmq-server, which touches nothing
-// outside its directory. It has an epmd of its own, since one that a node
-// starts as a daemon would stay behind for ever.
+// node is a broker of an installed rabbitmq-server that touches nothing outside its directory. It has its own epmd,
+// because an epmd that a node starts as a daemon would keep running forever.
 type node struct {
 	guard   *guard.Guard
 	name    string
@@ -37,20 +35,20 @@ type node struct {
 	dir     string
 	env     []string
 	ports   nodePorts
-	hasty   Preload // unless it waits for the disk
+	hasty   Preload // empty if the node syncs its data to the disk
 	cookie  string
-	beside  bool // another node's epmd is its own
+	beside  bool // it uses the epmd of another node
 
 	mu        sync.Mutex
-	clock     Preload        // where that is not the machine's
-	broker    *guard.Process // nil when it does not run
-	portIndex *guard.Process // epmd, likewise
+	clock     Preload        // empty if it uses the machine's clock
+	broker    *guard.Process // nil while it does not run
+	portIndex *guard.Process // epmd; nil while it does not run
 }
 
 type nodePorts struct{ amqp, management, distribution, epmd int }
 
-// scriptsDir returns the directory of the real scripts of an installed
-// rabbitmq-server, and the version, which is "" when it cannot be told.
+// scriptsDir returns the directory with the real scripts of an installed rabbitmq-server and its version. The version
+// is "" if it is unknown.
 func scriptsDir() (dir, version string, err error) {
 	script := filepath.Join(debianScripts, "rabbitmq-server")
 	if _, err := os.Stat(script); err != nil {
@@ -130,8 +128,8 @@ func newNode(g *guard.Guard, o Options) (server, addresses, string, error) {
 	return n, where, "a private node of the rabbitmq-server that is installed", nil
 }
 
-// environment keeps the node from reading or writing anything of the system's
-// broker, whose settings may stand in the environment too.
+// environment returns the environment of the node. It omits the settings of the system's broker, so that the node does
+// not read or write any of that broker's files.
 func (n *node) environment(home, data string) []string {
 	var env []string
 	for _, variable := range os.Environ() {
@@ -164,11 +162,10 @@ func (n *node) environment(home, data string) []string {
 	)
 }
 
-// configure writes what the node reads when it starts.
+// configure writes the node's configuration files.
 func (n *node) configure(o Options, version string) error {
 	config := fmt.Sprintf("listeners.tcp.default = %s\n", loopback.Address(n.ports.amqp))
-	// The log is a file of ours already, which also has what comes before the
-	// logger works.
+	// Log to standard output only. It already goes to a file, which also contains the output before the logger starts.
 	config += "log.console = true\nlog.console.level = info\nlog.file = false\n"
 	if o.Management {
 		config += fmt.Sprintf("management.tcp.ip = %s\nmanagement.tcp.port = %d\n", loopback.Host, n.ports.management)
@@ -178,7 +175,7 @@ func (n *node) configure(o Options, version string) error {
 		"rabbitmq.conf":     config,
 		"rabbitmq-env.conf": "",
 		"enabled_plugins":   enabledPlugins(o),
-		// Erlang must find localhost also where there is no /etc/hosts.
+		// Erlang must resolve localhost even without /etc/hosts.
 		"inetrc": "{host, {127,0,0,1}, [\"localhost\"]}.\n{lookup, [file, native]}.\n",
 	}
 	if o.Advanced != "" {
@@ -234,8 +231,8 @@ func (n *node) start(context.Context) error {
 	return nil
 }
 
-// run starts a program under the guard, with its output in the node's log, and more in its
-// environment than all have.
+// run starts a program under the guard and appends its output to the node's log. The parameter more adds to the node's
+// environment.
 func (n *node) run(more []string, path string, args ...string) (*guard.Process, error) {
 	output, err := os.OpenFile(n.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -296,7 +293,7 @@ func (n *node) resume(context.Context) error {
 	return n.broker.Continue()
 }
 
-// remove kills: nothing of the data is wanted any more.
+// remove kills the node, because its data is no longer needed.
 func (n *node) remove(ctx context.Context) error {
 	err := n.kill(ctx)
 	n.mu.Lock()

@@ -8,17 +8,15 @@ import (
 	"slices"
 )
 
-// EnvPluginDir names the folder in which the x-delayed-message plugin is looked
-// for. Default: rabbitdelay/plugins in the user's cache folder.
+// EnvPluginDir names the directory that contains the x-delayed-message plugin. Default: rabbitdelay/plugins in the
+// user's cache directory.
 const EnvPluginDir = "RABBITDELAY_PLUGIN_DIR"
 
 const pluginName = "rabbitmq_delayed_message_exchange"
 
-// PluginAvailable returns the file of the x-delayed-message plugin for a
-// release line of RabbitMQ such as "4.0", or "" and the reason why there is
-// none. The file is <folder>/<line>/rabbitmq_delayed_message_exchange*.ez,
-// where the folder is what RABBITDELAY_PLUGIN_DIR says, or rabbitdelay/plugins
-// in the user's cache folder.
+// PluginAvailable returns the path of the x-delayed-message plugin for a release line of RabbitMQ such as "4.0". If
+// there is none, it returns "" and the reason. It looks for <folder>/<line>/rabbitmq_delayed_message_exchange*.ez,
+// where <folder> is the value of RABBITDELAY_PLUGIN_DIR, or rabbitdelay/plugins in the user's cache directory.
 func PluginAvailable(version string) (path, reason string) {
 	folder := os.Getenv(EnvPluginDir)
 	if folder == "" {
@@ -29,7 +27,7 @@ func PluginAvailable(version string) (path, reason string) {
 		folder = filepath.Join(cache, "rabbitdelay", "plugins")
 	}
 	folder = filepath.Join(folder, cmp.Or(line(version), "unknown"))
-	// A pattern error is not possible unless the folder's name is a pattern.
+	// The pattern is always valid, unless the directory's name contains pattern characters.
 	found, err := filepath.Glob(filepath.Join(folder, pluginName+"*.ez"))
 	if err != nil || len(found) == 0 {
 		return "", "plugin not found in " + folder

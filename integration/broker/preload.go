@@ -10,31 +10,31 @@ import (
 	"github.com/testcontainers/testcontainers-go"
 )
 
-// A Preload is what the process of a broker loads before its own libraries, with the
-// environment that those read. The zero value is nothing.
+// A Preload is a set of libraries that a broker's process loads before its own ones (LD_PRELOAD), and the environment
+// that these libraries read. The zero value loads nothing.
 type Preload struct {
 	libraries []string // paths
 	env       []string
 }
 
-// Hasty is what spares a broker the wait for the disk, where libeatmydata is installed. What
-// was written outlives the broker's process then, but not the machine's power.
+// Hasty returns a Preload that makes a broker skip syncing to the disk, if libeatmydata is installed. Written data then
+// survives the death of the broker's process, but not a power failure of the machine.
 func Hasty() Preload {
 	return Preload{libraries: firstOf("/usr/lib/*/libeatmydata.so")}
 }
 
-// firstOf returns the first file that matches a good pattern, or none.
+// firstOf returns the first file that matches a valid pattern, or an empty slice.
 func firstOf(pattern string) []string {
 	found, _ := filepath.Glob(pattern)
 	return found[:min(1, len(found))]
 }
 
-// With returns both.
+// With returns the combination of both Preloads.
 func (p Preload) With(more Preload) Preload {
 	return Preload{libraries: slices.Concat(p.libraries, more.libraries), env: slices.Concat(p.env, more.env)}
 }
 
-// variables are the environment of a process that loads it.
+// variables returns the environment variables for a process that loads it.
 func (p Preload) variables() []string {
 	if len(p.libraries) == 0 {
 		return nil
@@ -42,8 +42,8 @@ func (p Preload) variables() []string {
 	return append([]string{"LD_PRELOAD=" + strings.Join(p.libraries, ":")}, p.env...)
 }
 
-// ContainerFiles have the broker of a container load it, from the moment on when it has become
-// the user that it runs as.
+// ContainerFiles returns files that make the broker of a container load the libraries. They take effect after the
+// broker has switched to the user that it runs as.
 func (p Preload) ContainerFiles() []testcontainers.ContainerFile {
 	if len(p.libraries) == 0 {
 		return nil

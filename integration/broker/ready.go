@@ -14,40 +14,39 @@ import (
 )
 
 const (
-	// startup is how long a broker may take to accept connections. It takes 5 to
-	// 10 seconds on a machine that has nothing else to do.
+	// startup is how long a broker may take to accept connections. On an idle machine it takes 5 to 10 seconds.
 	startup = 5 * time.Minute
 
-	// poll is how often readiness is asked for.
+	// poll is the interval between readiness checks.
 	poll = 100 * time.Millisecond
 
-	// handshake bounds one attempt to connect.
+	// handshake is the timeout of one connection attempt.
 	handshake = 5 * time.Second
 
-	// logLines of a broker's log go into the error when it does not come up.
+	// logLines is the number of log lines in the error if a broker does not start.
 	logLines = 30
 )
 
-// waitReady waits until the broker of ours accepts connections, and notes its
-// version. The error tells the end of the broker's log.
+// waitReady waits until a broker that Start has started accepts connections, and stores its version. The error includes
+// the end of the broker's log.
 func (b *Broker) waitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startup)
 	defer cancel()
 	version, err := waitReady(ctx, b.url, b.managementURL, b.server.ended)
 	if err != nil {
-		// The log is wanted most when the time is up.
+		// Read the log even if the context has expired, because that is when it is needed most.
 		logCtx, cancelLog := context.WithTimeout(context.WithoutCancel(ctx), handshake)
 		defer cancelLog()
 		return &startError{err: err, log: b.server.log(logCtx)}
 	}
-	// Only the first start sets it: others may read it during a restart.
+	// Set the version only at the first start, because other goroutines may read it during a restart.
 	if b.version == "" {
 		b.version = version
 	}
 	return nil
 }
 
-// startError is a broker that did not come up.
+// startError is the error of a broker that did not start.
 type startError struct {
 	err error
 	log string
@@ -62,15 +61,15 @@ func (e *startError) Error() string {
 
 func (e *startError) Unwrap() error { return e.err }
 
-// errEnded is a broker whose process ended while it was waited for.
+// errEnded reports that the broker's process ended before it was ready.
 var errEnded = errors.New("its process ended")
 
 var taken = regexp.MustCompile(`eaddrinuse|EADDRINUSE|address already in use|port is already allocated`)
 
 func portTaken(err error) bool { return taken.MatchString(err.Error()) }
 
-// waitReady polls until a connection is accepted, and the management API too
-// when there is a URL of it, and returns the broker's version.
+// waitReady polls until the broker accepts a connection and, if managementURL is not empty, the management API answers.
+// It returns the broker's version.
 func waitReady(ctx context.Context, url, managementURL string, ended func(context.Context) bool) (string, error) {
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
@@ -96,8 +95,7 @@ func waitReady(ctx context.Context, url, managementURL string, ended func(contex
 	}
 }
 
-// refused reports whether waiting will not change the answer: credentials or the
-// virtual host are wrong, or the URL is.
+// refused reports whether waiting cannot help, because the credentials, the virtual host or the URL are wrong.
 func refused(err error) bool {
 	if answer, ok := errors.AsType[*amqp.Error](err); ok {
 		return answer.Code == amqp.AccessRefused || answer.Code == amqp.NotAllowed
@@ -109,7 +107,7 @@ var errURL = errors.New("the URL is not one of AMQP; want amqp://user:password@h
 
 func shakeHands(url string) (version string, err error) {
 	if _, err := amqp.ParseURI(url); err != nil {
-		return "", errURL // and not err, which may quote the password
+		return "", errURL // not err, which may contain the password
 	}
 	conn, err := amqp.DialConfig(url, amqp.Config{
 		Dial:      amqp.DefaultDial(handshake),
@@ -138,7 +136,7 @@ func askManagement(ctx context.Context, managementURL string) error {
 	if err != nil {
 		return err
 	}
-	// A client of its own, since the connections of the shared one stay open.
+	// Use a separate client, because the connections of the shared one stay open.
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(request)
 	if err != nil {
@@ -152,9 +150,9 @@ func askManagement(ctx context.Context, managementURL string) error {
 	return nil
 }
 
-// excerpt returns the lines of a log that say why the broker did not come up:
-// those before RabbitMQ says that it gives up, since what follows is only the
-// trace of Erlang's shutting down, or else the last ones.
+// excerpt returns the lines of a log that explain why the broker did not start. These are the lines before RabbitMQ's
+// message that it gives up, because only the trace of Erlang's shutdown follows. Without that message they are the last
+// lines of the log.
 func excerpt(log string) string {
 	if reason, _, failed := strings.Cut(log, "BOOT FAILED"); failed {
 		log = reason

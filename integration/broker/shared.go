@@ -11,15 +11,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 )
 
-// shared are the brokers of this process, one for each set of options.
+// shared holds the brokers of this process, one for each set of options.
 var shared servers.Shared[string, *Broker]
 
-// Shared returns a broker that all tests of the process with the same options
-// share. The first call starts it. CloseShared, called by TestMain, ends it.
-// The test fails when there is no broker; it is skipped when
+// Shared returns a broker that all tests of the process with the same options share. The first call starts it.
+// CloseShared, which TestMain must call, stops it. The test fails if there is no broker, and is skipped if
 // RABBITDELAY_SKIP_INTEGRATION is 1.
 //
-// A broker without settings of its own always has its management API, and one
+// A broker without custom settings always has its management API, and a broker without a version is the newest one, so
+// that a process starts only one broker of each version.
 // without a version is the newest, so that a process starts one of each version.
 func Shared(t servers.TB, o Options) *Broker {
 	t.Helper()
@@ -40,7 +40,7 @@ func Shared(t servers.TB, o Options) *Broker {
 	return b
 }
 
-// Newest returns the newest release line that is here, or "" if Start is to find out. An image that
+// Newest returns the newest available release line, or "" if Start should find it out. An image that
 // RABBITDELAY_NEXT_IMAGE names does not count.
 func Newest() string { return newest() }
 
@@ -63,5 +63,5 @@ var newest = sync.OnceValue(func() string {
 	return lines[len(lines)-1]
 })
 
-// CloseShared ends the brokers that Shared started.
+// CloseShared stops the brokers that Shared started.
 func CloseShared() error { return shared.Close() }

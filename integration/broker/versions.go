@@ -9,14 +9,13 @@ import (
 	"strings"
 )
 
-// EnvTestVersion names the only release line that Versions returns, such as 4.0.
+// EnvTestVersion restricts Versions to one release line, such as 4.0.
 const EnvTestVersion = "RABBITDELAY_TEST_VERSION"
 
-// Versions returns the release lines that Start can give without pulling an
-// image, such as "3.10", "4.0" and "4.3", the oldest first: of the broker at
-// AMQP_URL alone when that is set, else of the images and of the installed
-// rabbitmq-server, or of these the one that RABBITDELAY_TEST_VERSION names. It
-// fails with an error that wraps ErrNoBroker when there is none.
+// Versions returns the release lines that Start can provide without pulling an image, such as "3.10", "4.0" and "4.3",
+// the oldest first. If AMQP_URL is set, it returns only the release line of that broker. Otherwise it returns those of
+// the available images and of the installed rabbitmq-server, or only the one that RABBITDELAY_TEST_VERSION names. The
+// error wraps ErrNoBroker if there is none.
 func Versions(ctx context.Context) ([]string, error) {
 	if url := os.Getenv(EnvURL); url != "" {
 		b, err := use(ctx, Options{URL: url, Log: func(string) {}})
@@ -61,7 +60,7 @@ func imageLines(ctx context.Context) (_ []string, err error) {
 	}
 	var lines []string
 	for _, i := range found {
-		// A tag such as 4 tells no release line.
+		// A tag such as 4 does not contain a release line.
 		if strings.Contains(i.version, ".") {
 			lines = append(lines, line(i.version))
 		}

@@ -1,8 +1,6 @@
-// Package cluster starts a RabbitMQ cluster of containers on a private network,
-// whose nodes tests stop, kill, freeze and cut off from each other. Its nodes
-// are reached on ports of 127.0.0.1 also while they are cut off from the others,
-// as in a partition that clients do not see. What it starts does not outlive the
-// process.
+// Package cluster starts a RabbitMQ cluster of containers on a private network. Tests can stop, kill, freeze and
+// isolate its nodes. Clients reach the nodes on ports of 127.0.0.1 even while a node is isolated from the others, as in
+// a partition that clients do not notice. A cluster does not outlive the process.
 package cluster
 
 import (
@@ -26,26 +24,24 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/loopback"
 )
 
-// ErrUnavailable is wrapped when this machine cannot run a cluster: Docker does
-// not answer, or the image is not there.
+// ErrUnavailable is wrapped if this machine cannot run a cluster, because Docker does not answer or the image is
+// missing.
 var ErrUnavailable = errors.New("no cluster can be started here")
 
-// Options say which cluster is wanted.
+// Options configures a cluster.
 type Options struct {
-	// Version is the release line, default 4.3. Its image must have been built
-	// by `make images`.
+	// Version is the release line. Default 4.3. Its image must have been built by `make images`.
 	Version string
-	// Nodes is their number, default 3.
+	// Nodes is the number of nodes. Default 3.
 	Nodes int
-	// TickTime is after how much silence a node gives another up, default 15 s.
-	// RabbitMQ's own default is 60 s.
+	// TickTime is how long a node may be silent before another node considers it down. Default 15 s. RabbitMQ's own
+	// default is 60 s.
 	TickTime time.Duration
 	// Advanced is the nodes' advanced.config, in Erlang terms. Default: none.
 	Advanced string
-	// Ahead is by how much the clocks of the first nodes are ahead, in whole seconds. It needs
-	// broker.FaketimeAvailable.
+	// Ahead is how far the clocks of the first nodes are ahead, in whole seconds. It requires broker.FaketimeAvailable.
 	Ahead []time.Duration
-	// Log receives a line when the cluster is up. Default: it is dropped.
+	// Log receives a line when the cluster is up. Default: the line is dropped.
 	Log func(line string)
 }
 
@@ -56,13 +52,12 @@ const (
 	amqpPort  = "5672/tcp"
 )
 
-// Cluster is a running cluster. Its methods are safe for concurrent use by
-// callers that look after different nodes.
+// Cluster is a running cluster. Its methods are safe for concurrent use by callers that work on different nodes.
 type Cluster struct {
 	provider *testcontainers.DockerProvider
 	docker   client.APIClient
 	guard    *guard.Guard
-	network  string // its name, empty when it was not created
+	network  string // its name; empty if it was not created
 	nodes    []*node
 	version  string
 }
@@ -75,9 +70,8 @@ type node struct {
 	running   testcontainers.Container
 }
 
-// Start starts a cluster and returns when all its nodes know each other and
-// accept connections. The error wraps ErrUnavailable where this machine cannot
-// run one.
+// Start starts a cluster and returns when all its nodes know each other and accept connections. The error wraps
+// ErrUnavailable if this machine cannot run a cluster.
 func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 	if o.Version == "" {
 		o.Version = "4.3"
@@ -147,8 +141,8 @@ func (c *Cluster) createNetwork(ctx context.Context, name string) error {
 	return nil
 }
 
-// createNodes creates the containers with two networks each: Docker's own, on
-// which clients reach it, and the private one, on which the nodes do.
+// createNodes creates the containers. Each is connected to two networks: clients reach it on Docker's default network,
+// and nodes reach each other on the private network.
 func (c *Cluster) createNodes(ctx context.Context, name, image string, o Options) error {
 	ports, err := loopback.Ports(o.Nodes)
 	if err != nil {
@@ -161,7 +155,7 @@ func (c *Cluster) createNodes(ctx context.Context, name, image string, o Options
 	for i := range o.Nodes {
 		conf = append(conf, fmt.Sprintf("cluster_formation.classic_config.nodes.%d = rabbit@%s", i+1, host(i)))
 	}
-	// A reader can be read once, so every node has its own.
+	// A reader can be read only once, so every node needs its own.
 	files := func(i int) []testcontainers.ContainerFile {
 		list := []testcontainers.ContainerFile{
 			file("/etc/rabbitmq/conf.d/90-cluster.conf", strings.Join(conf, "\n")+"\n"),
@@ -221,7 +215,7 @@ func file(path, content string) testcontainers.ContainerFile {
 	return testcontainers.ContainerFile{Reader: strings.NewReader(content), ContainerFilePath: path, FileMode: 0o644}
 }
 
-// Nodes is their number.
+// Nodes returns the number of nodes.
 func (c *Cluster) Nodes() int { return len(c.nodes) }
 
 // URLs returns the AMQP URLs of the nodes, with the password.
@@ -253,7 +247,7 @@ func (c *Cluster) Close() error {
 		}
 	}
 	if err := errors.Join(append(errs, c.provider.Close())...); err != nil {
-		// The guard stays on watch: it tries again when the process ends.
+		// Keep the guard running, because it tries again when the process ends.
 		return fmt.Errorf("cluster: not all was removed: %w", err)
 	}
 	if c.guard == nil {

@@ -20,19 +20,19 @@ import (
 	tcexec "github.com/testcontainers/testcontainers-go/exec"
 )
 
-// Stop ends a node in good order. Its data and its port are kept for Start.
+// Stop stops a node gracefully. The node keeps its data and its port for Start.
 func (c *Cluster) Stop(ctx context.Context, i int) error {
 	_, err := c.docker.ContainerStop(ctx, c.nodes[i].container, client.ContainerStopOptions{})
 	return explain(i, "stop", err)
 }
 
-// Kill ends a node as a crash would.
+// Kill kills a node, which simulates a crash.
 func (c *Cluster) Kill(ctx context.Context, i int) error {
 	name := c.nodes[i].container
 	if _, err := c.docker.ContainerKill(ctx, name, client.ContainerKillOptions{Signal: "KILL"}); err != nil {
 		return explain(i, "kill", err)
 	}
-	// The signal was only sent; Start would find the container running.
+	// The signal is asynchronous. Without waiting, Start could find the container still running.
 	wait := c.docker.ContainerWait(ctx, name, client.ContainerWaitOptions{Condition: dockercontainer.WaitConditionNotRunning})
 	select {
 	case err := <-wait.Error:
@@ -42,8 +42,8 @@ func (c *Cluster) Kill(ctx context.Context, i int) error {
 	}
 }
 
-// Start starts a node after Stop or Kill and returns when it accepts
-// connections. A node of a cluster comes up only together with a majority.
+// Start starts a node after Stop or Kill and returns when it accepts connections. A node of a cluster only starts
+// together with a majority of the nodes.
 func (c *Cluster) Start(ctx context.Context, i int) error {
 	if _, err := c.docker.ContainerStart(ctx, c.nodes[i].container, client.ContainerStartOptions{}); err != nil {
 		return explain(i, "start", err)
@@ -51,25 +51,25 @@ func (c *Cluster) Start(ctx context.Context, i int) error {
 	return c.WaitReady(ctx, i)
 }
 
-// Pause freezes a node; its connections stay open.
+// Pause freezes a node. Its connections stay open.
 func (c *Cluster) Pause(ctx context.Context, i int) error {
 	_, err := c.docker.ContainerPause(ctx, c.nodes[i].container, client.ContainerPauseOptions{})
 	return explain(i, "pause", err)
 }
 
-// Resume takes Pause back.
+// Resume undoes Pause.
 func (c *Cluster) Resume(ctx context.Context, i int) error {
 	_, err := c.docker.ContainerUnpause(ctx, c.nodes[i].container, client.ContainerUnpauseOptions{})
 	return explain(i, "resume", err)
 }
 
-// Leave cuts a node off from the other nodes. Clients still reach it.
+// Leave isolates a node from the other nodes. Clients can still reach it.
 func (c *Cluster) Leave(ctx context.Context, i int) error {
 	_, err := c.docker.NetworkDisconnect(ctx, c.network, client.NetworkDisconnectOptions{Container: c.nodes[i].container})
 	return explain(i, "cut off", err)
 }
 
-// Join takes Leave back.
+// Join undoes Leave.
 func (c *Cluster) Join(ctx context.Context, i int) error {
 	n := c.nodes[i]
 	_, err := c.docker.NetworkConnect(ctx, c.network, client.NetworkConnectOptions{
@@ -79,18 +79,18 @@ func (c *Cluster) Join(ctx context.Context, i int) error {
 	return explain(i, "join", err)
 }
 
-// Mute keeps from the other nodes what a node says; it still hears them. That needs root, nsenter and
-// iptables.
+// Mute drops everything that a node sends to the other nodes. The node still receives from them. This requires root,
+// nsenter and iptables.
 func (c *Cluster) Mute(ctx context.Context, i int) error {
 	return explain(i, "mute", c.filter(ctx, i, "--append"))
 }
 
-// Unmute takes Mute back.
+// Unmute undoes Mute.
 func (c *Cluster) Unmute(ctx context.Context, i int) error {
 	return explain(i, "unmute", c.filter(ctx, i, "--delete"))
 }
 
-// filter changes the rule that drops a node's packets to the others.
+// filter adds or deletes the rule that drops a node's packets to the other nodes.
 func (c *Cluster) filter(ctx context.Context, i int, change string) error {
 	looked, err := c.docker.ContainerInspect(ctx, c.nodes[i].container, client.ContainerInspectOptions{})
 	if err != nil {
@@ -122,14 +122,15 @@ func (c *Cluster) Ctl(ctx context.Context, i int, args ...string) (string, error
 	return string(out), explain(i, "rabbitmqctl "+strings.Join(args, " "), err)
 }
 
-// Leader returns the node that leads a quorum queue, as told by node from.
+// Leader returns the node that leads a quorum queue, as reported by the node from.
 func (c *Cluster) Leader(ctx context.Context, from int, queue string) (int, error) {
 	return leader(func(args ...string) (string, error) { return c.Ctl(ctx, from, args...) }, queue, func(name string) int {
 		return slices.IndexFunc(c.nodes, func(n *node) bool { return name == "rabbit@"+n.host })
 	})
 }
 
-// leader is Leader by what a node's rabbitmqctl says; number is that of a node by its name, or -1.
+// leader implements Leader with the given rabbitmqctl. The function number returns the index of a node by its name, or
+// -1.
 func leader(ctl func(args ...string) (string, error), queue string, number func(name string) int) (int, error) {
 	out, err := ctl("--silent", "list_queues", "--formatter", "json", "name", "leader")
 	if err != nil {
@@ -172,10 +173,10 @@ func (c *Cluster) WaitReady(ctx context.Context, i int) error {
 	})
 }
 
-// runningNodes is how many nodes a node sees run, on every version.
+// runningNodes evaluates to the number of running nodes that a node sees. It works on every version.
 const runningNodes = "length([N || N <- [node() | nodes()], rabbit:is_running(N)])."
 
-// waitFormed waits until every node knows all n.
+// waitFormed waits until each of the n nodes sees all n nodes.
 func waitFormed(ctx context.Context, n int, ctl func(i int, args ...string) (string, error)) error {
 	return poll(ctx, "the nodes do not find each other", func() error {
 		for i := range n {

@@ -10,15 +10,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 )
 
-// Nodes is a cluster without Docker: nodes of the rabbitmq-server that is installed, on 127.0.0.1. Its
-// methods are safe for concurrent use by callers that look after different nodes.
+// Nodes is a cluster without Docker. It consists of nodes of the installed rabbitmq-server on 127.0.0.1. Its methods
+// are safe for concurrent use by callers that work on different nodes.
 type Nodes struct {
 	nodes []*broker.Broker
 	names []string
 }
 
-// StartNodes is Start without Docker. Options.TickTime and Ahead do not apply, and Version must be the
-// installed one. The error wraps ErrUnavailable where this machine cannot run one.
+// StartNodes starts a cluster without Docker. Options.TickTime and Options.Ahead do not apply, and Version must be the
+// installed one. The error wraps ErrUnavailable if this machine cannot run a cluster.
 func StartNodes(ctx context.Context, o Options) (_ *Nodes, err error) {
 	if o.Nodes == 0 {
 		o.Nodes = 3
@@ -59,7 +59,7 @@ func StartNodes(ctx context.Context, o Options) (_ *Nodes, err error) {
 	return c, nil
 }
 
-// enter makes a new node one of the cluster.
+// enter adds a new node to the cluster.
 func (c *Nodes) enter(ctx context.Context, i int) error {
 	name, err := c.Ctl(ctx, i, "--silent", "eval", "node().")
 	if err != nil {
@@ -77,7 +77,7 @@ func (c *Nodes) enter(ctx context.Context, i int) error {
 	return nil
 }
 
-// Nodes is their number.
+// Nodes returns the number of nodes.
 func (c *Nodes) Nodes() int { return len(c.nodes) }
 
 // URLs returns the AMQP URLs of the nodes, with the password.
@@ -91,43 +91,43 @@ func (c *Nodes) URLs() (urls []string) {
 // Version returns the version that the nodes report.
 func (c *Nodes) Version() string { return c.nodes[0].Version() }
 
-// Stop ends a node in good order. Its data and its port are kept for Start.
+// Stop stops a node gracefully. The node keeps its data and its port for Start.
 func (c *Nodes) Stop(ctx context.Context, i int) error {
 	return explain(i, "stop", c.nodes[i].Stop(ctx))
 }
 
-// Kill ends a node as a crash would.
+// Kill kills a node, which simulates a crash.
 func (c *Nodes) Kill(ctx context.Context, i int) error {
 	return explain(i, "kill", c.nodes[i].Kill(ctx))
 }
 
-// Start starts a node after Stop or Kill and returns when it accepts connections. A node of a
-// cluster comes up only together with a majority.
+// Start starts a node after Stop or Kill and returns when it accepts connections. A node of a cluster only starts
+// together with a majority of the nodes.
 func (c *Nodes) Start(ctx context.Context, i int) error {
 	return explain(i, "start", c.nodes[i].Start(ctx))
 }
 
-// Pause freezes a node; its connections stay open.
+// Pause freezes a node. Its connections stay open.
 func (c *Nodes) Pause(ctx context.Context, i int) error {
 	return explain(i, "pause", c.nodes[i].Pause(ctx))
 }
 
-// Resume takes Pause back.
+// Resume undoes Pause.
 func (c *Nodes) Resume(ctx context.Context, i int) error {
 	return explain(i, "resume", c.nodes[i].Resume(ctx))
 }
 
-// Leave cuts a node off from the other nodes, which it does not let in any more. Clients still reach it.
+// Leave isolates a node from the other nodes by refusing their connections. Clients can still reach it.
 func (c *Nodes) Leave(ctx context.Context, i int) error {
 	return c.each(ctx, i, "erlang:set_cookie('%[1]s', 'of nobody'), erlang:disconnect_node('%[1]s').")
 }
 
-// Join takes Leave back.
+// Join undoes Leave.
 func (c *Nodes) Join(ctx context.Context, i int) error {
 	return c.each(ctx, i, "erlang:set_cookie('%[1]s', erlang:get_cookie()), net_kernel:connect_node('%[1]s').")
 }
 
-// each evaluates an expression on a node for each other one.
+// each evaluates an expression on a node once for each other node.
 func (c *Nodes) each(ctx context.Context, i int, expression string) error {
 	for j, name := range c.names {
 		if j == i {
@@ -146,14 +146,14 @@ func (c *Nodes) Ctl(ctx context.Context, i int, args ...string) (string, error) 
 	return out, explain(i, "ask", err)
 }
 
-// Leader returns the node that leads a quorum queue, as told by node from.
+// Leader returns the node that leads a quorum queue, as reported by the node from.
 func (c *Nodes) Leader(ctx context.Context, from int, queue string) (int, error) {
 	return leader(func(args ...string) (string, error) { return c.Ctl(ctx, from, args...) }, queue, func(name string) int {
 		return slices.Index(c.names, name)
 	})
 }
 
-// Close ends the nodes, the first one last: the others go by its epmd.
+// Close stops the nodes. It stops the first node last, because the others use its epmd.
 func (c *Nodes) Close() (err error) {
 	for _, b := range slices.Backward(c.nodes) {
 		err = errors.Join(err, b.Close())

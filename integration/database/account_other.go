@@ -7,8 +7,7 @@ import (
 	"os/exec"
 )
 
-// account stands for whoever this process runs as. Servers are started on Unix
-// systems only.
+// account is the user that this process runs as. Servers are started on Unix systems only.
 type account struct{}
 
 func lookupAccount(string) (account, error) { return account{}, nil }

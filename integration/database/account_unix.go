@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// account is the system's user that a server runs as. PostgreSQL refuses to
-// run as root. The zero value is whoever this process runs as.
+// account is the system user that a server runs as. PostgreSQL refuses to run as root. The zero value is the user that
+// this process runs as.
 type account struct {
 	uid, gid int
 	other    bool
 }
 
-// lookupAccount returns the account of a name for root, and the zero value for
-// everybody else, who cannot change accounts and need not, and for no name.
+// lookupAccount returns the account with the given name if this process runs as root. It returns the zero value for an
+// empty name, and for all other users, who cannot change accounts and do not need to.
 func lookupAccount(name string) (account, error) {
 	if os.Getuid() != 0 || name == "" {
 		return account{}, nil
@@ -54,8 +54,8 @@ func (a account) become(cmd *exec.Cmd) {
 	}
 }
 
-// remove removes a directory in which the children of a killed server may still
-// be writing: they see a moment later that it is gone.
+// remove removes a directory. It retries, because the children of a killed server may still write to the directory
+// until they notice that the server is gone.
 func (account) remove(dir string) error {
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()

@@ -5,22 +5,20 @@ import (
 	"net/url"
 )
 
-// URL returns the address with user, password and database, such as
-// postgres://rabbitdelay:…@127.0.0.1:23456/rabbitdelay. The schemes are
-// postgres, mysql and redis.
+// URL returns the server's URL with user, password and database, such as
+// postgres://rabbitdelay:…@127.0.0.1:23456/rabbitdelay. The schemes are postgres, mysql and redis.
 func (s *Server) URL() string { return s.url }
 
-// RedactedURL returns the URL for people to read, without the password.
+// RedactedURL returns the URL without the password, for display.
 func (s *Server) RedactedURL() string {
 	u, err := url.Parse(s.url)
 	if err != nil {
-		return "(a URL that cannot be parsed)" // the error may quote the password
+		return "(a URL that cannot be parsed)" // the error may contain the password
 	}
 	return u.Redacted()
 }
 
-// Driver returns the name under which database/sql knows the driver: pgx or
-// mysql.
+// Driver returns the name of the database/sql driver: pgx or mysql.
 func (s *Server) Driver() string {
 	switch s.kind {
 	case PostgreSQL:
@@ -32,15 +30,15 @@ func (s *Server) Driver() string {
 	}
 }
 
-// DSN returns the address in the form that the driver takes: for pgx the URL,
-// for mysql user:password@tcp(host:port)/database with parseTime.
+// DSN returns the data source name for the driver. For pgx this is the URL, and for mysql it is
+// user:password@tcp(host:port)/database with parseTime.
 func (s *Server) DSN() string {
 	if s.Driver() != "mysql" {
 		return s.url
 	}
 	u, err := url.Parse(s.url)
 	if err != nil {
-		return s.url // the driver refuses it
+		return s.url // the driver rejects it
 	}
 	password, _ := u.User.Password()
 	query := u.Query()

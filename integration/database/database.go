@@ -1,7 +1,6 @@
-// Package database starts private PostgreSQL, MariaDB, MySQL and Redis servers
-// for the tests, from the installed programs, in a temporary directory and on a
-// free port of 127.0.0.1; MySQL also in a container. What it starts does not outlive
-// the process, whether that returns, is interrupted, panics or is killed.
+// Package database starts private PostgreSQL, MariaDB, MySQL and Redis servers for tests. It runs the installed
+// programs in a temporary directory and on a free port of 127.0.0.1. MySQL can also run in a container. A server does
+// not outlive the process, whether the process returns, is interrupted, panics or is killed.
 package database
 
 import (
@@ -21,7 +20,7 @@ import (
 // A Kind is a kind of database server.
 type Kind string
 
-// The kinds there are.
+// The supported kinds.
 const (
 	PostgreSQL Kind = "PostgreSQL"
 	MariaDB    Kind = "MariaDB"
@@ -29,9 +28,8 @@ const (
 	Redis      Kind = "Redis"
 )
 
-// Environment variables that name a running server to be used instead of a
-// private one, as postgres://user:password@host:port/database and
-// mysql://user:password@host:port/database.
+// Environment variables with the URL of a running server to use instead of a private one, such as
+// postgres://user:password@host:port/database or mysql://user:password@host:port/database.
 const (
 	EnvPostgreSQL = "RABBITDELAY_POSTGRES_URL"
 	EnvMariaDB    = "RABBITDELAY_MARIADB_URL"
@@ -39,26 +37,22 @@ const (
 )
 
 var (
-	// ErrNotInstalled is wrapped when the programs of a server are not there.
-	// The error around it names the package.
+	// ErrNotInstalled is wrapped if a server's programs are not installed. The wrapping error names the package.
 	ErrNotInstalled = errors.New("the server is not installed")
 
-	// ErrNotOurs is returned by methods that control a server which Start did
-	// not start.
+	// ErrNotOurs is returned by methods that control a server if Start did not start that server.
 	ErrNotOurs = errors.New("the server was given by the environment and is not controlled from here")
 )
 
-// Options say how a server is started.
+// Options configures how a server is started.
 type Options struct {
-	// Durable makes the server write to the disk as it does by default for its users: at
-	// every commit, Redis every second. Otherwise a commit survives the death of the server
-	// but not that of the machine, and its data are in memory where there is room: tests
-	// are faster.
+	// Durable makes the server sync to the disk as it does by default: at every commit, or every second for Redis.
+	// Otherwise, to make tests faster, a commit survives the death of the server but not that of the machine, and the
+	// data is kept in memory if there is enough.
 	Durable bool
 }
 
-// A Server is a database server in use. Its methods are safe for concurrent
-// use.
+// A Server is a running database server. Its methods are safe for concurrent use.
 type Server struct {
 	kind     Kind
 	url      string
@@ -67,11 +61,11 @@ type Server struct {
 	instance instance
 
 	mu      sync.Mutex
-	process *guard.Process // nil when it does not run
+	process *guard.Process // nil while it does not run
 	closed  bool
 }
 
-// instance is what an engine is told about one server.
+// instance holds the settings of one server.
 type instance struct {
 	dir      string
 	port     int
@@ -82,10 +76,10 @@ type instance struct {
 	container string // its name, for a server in a container
 }
 
-// name is the user and the database of every private server.
+// name is the name of the user and the database of every private server.
 const name = "rabbitdelay"
 
-// engine knows the programs of one kind of server.
+// engine runs the programs of one kind of server.
 type engine interface {
 	// prepare creates the data directory.
 	prepare(ctx context.Context, s *Server) error
@@ -93,22 +87,21 @@ type engine interface {
 	// command returns the path and arguments of the server.
 	command(i instance) []string
 
-	// ready returns nil when the server answers and the database and the user
-	// are there.
+	// ready returns nil if the server answers and the database and the user exist.
 	ready(ctx context.Context, i instance) error
 
 	url(i instance) string
 	stopSignal() os.Signal
-	account() string // in which the server runs when this process is root's, or ""
+	account() string // the server's account if this process runs as root, or ""
 
-	// stopping, killed and removed are called before the process is asked to end,
-	// when it is killed, and when the server is not wanted any more.
+	// stopping is called before the process is asked to stop, killed when it is killed, and removed when the server is
+	// no longer needed.
 	stopping(ctx context.Context, i instance) error
 	killed(i instance) error
 	removed(i instance) error
 }
 
-// installed is part of an engine whose process is the server itself.
+// installed is embedded in engines whose process is the server itself.
 type installed struct{}
 
 func (installed) stopping(context.Context, instance) error { return nil }
@@ -120,10 +113,9 @@ const (
 	poll    = 50 * time.Millisecond
 )
 
-// Start starts a private server and returns when it answers, or takes the one
-// that the environment names. ctx bounds the start and not the life of the
-// server; call Close. It fails with an error that wraps ErrNotInstalled when
-// the programs are not there.
+// Start starts a private server and returns when it answers. If the environment names a running server, it uses that
+// one instead. The context applies only to starting, not to the life of the server, so call Close when you no longer
+// need it. The error wraps ErrNotInstalled if the programs are not installed.
 func Start(ctx context.Context, kind Kind, o Options) (_ *Server, err error) {
 	var e engine
 	var given string
@@ -185,7 +177,7 @@ func Start(ctx context.Context, kind Kind, o Options) (_ *Server, err error) {
 	if err := e.prepare(ctx, s); err != nil {
 		return nil, err
 	}
-	// A port may be taken between its choice and its use.
+	// Another process may take a port after it was chosen and before it is used.
 	for attempt := 0; ; attempt++ {
 		ports, err := loopback.Ports(1)
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/loopback"
 )
 
-// mariaDB holds the paths of MariaDB's programs.
+// mariaDB is the engine for MariaDB. It holds the paths of its programs.
 type mariaDB struct {
 	installed
 
@@ -34,8 +34,8 @@ func findMariaDB() (engine, error) {
 	return mariaDB{server: server, installer: installer}, nil
 }
 
-// writeInit writes the file that the server runs before it answers. Its own root
-// gets no way in from the network.
+// writeInit writes the file that the server runs before it answers. It removes network access for the server's own root
+// user.
 func (mariaDB) writeInit(s *Server) error {
 	return s.write("init.sql", fmt.Sprintf(`CREATE DATABASE IF NOT EXISTS %[1]s CHARACTER SET utf8mb4;
 CREATE USER IF NOT EXISTS '%[1]s'@'%[2]s' IDENTIFIED BY '%[3]s';
@@ -64,7 +64,7 @@ func (m mariaDB) command(i instance) []string {
 	}, serverSettings(i)...)
 }
 
-// serverSettings are those that MySQL's server knows too, wherever it runs.
+// serverSettings returns the settings that MySQL's server also supports, wherever it runs.
 func serverSettings(i instance) []string {
 	settings := []string{"--skip-name-resolve", "--character-set-server=utf8mb4", "--innodb-buffer-pool-size=64M"}
 	if !i.durable {
@@ -73,15 +73,14 @@ func serverSettings(i instance) []string {
 	return settings
 }
 
-// ready waits for the server's greeting, which it sends only after it has run
-// its init file.
+// ready waits for the server's greeting, which the server sends only after it has run its init file.
 func (mariaDB) ready(ctx context.Context, i instance) error {
 	conn, err := dial(ctx, i.port)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	// Four bytes of header, then the version of the protocol.
+	// The greeting starts with a header of four bytes, followed by the protocol version.
 	var greeting [5]byte
 	if _, err := io.ReadFull(conn, greeting[:]); err != nil {
 		return err
@@ -103,7 +102,7 @@ func (mariaDB) stopSignal() os.Signal { return syscall.SIGTERM }
 
 func (mariaDB) account() string { return "mysql" }
 
-// dial connects for one question that takes a short answer.
+// dial connects for one request with a short response.
 func dial(ctx context.Context, port int) (net.Conn, error) {
 	const answer = 5 * time.Second
 	conn, err := (&net.Dialer{Timeout: answer}).DialContext(ctx, "tcp", loopback.Address(port))

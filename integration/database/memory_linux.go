@@ -2,7 +2,7 @@ package database
 
 import "syscall"
 
-// inMemory returns a directory in memory that has room for a server, or "".
+// inMemory returns an in-memory directory with enough space for a server, or "".
 func inMemory() string {
 	const dir, room = "/dev/shm", 4 << 30
 	var fs syscall.Statfs_t

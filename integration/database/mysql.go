@@ -12,11 +12,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/loopback"
 )
 
-// mySQL is MySQL's own server, which Debian keeps in sid only and which cannot
-// be installed beside MariaDB's.
-type mySQL struct{ mariaDB } // of which it understands the command line
+// mySQL is the engine for MySQL's own server. Debian has it only in sid, and it cannot be installed together with
+// MariaDB's server.
+type mySQL struct{ mariaDB } // whose command line it accepts
 
-// findMySQL takes an installed server, or else an image.
+// findMySQL returns the engine for an installed server or, if there is none, for an image.
 func findMySQL(ctx context.Context) (engine, error) {
 	path, err := lookProgram("mysqld", "mysql-server-core")
 	if err == nil {
@@ -44,7 +44,7 @@ func (m mySQL) command(i instance) []string {
 	return append(m.mariaDB.command(i), mySQLSettings(i)...)
 }
 
-// mySQLSettings are those that MariaDB's server does not know.
+// mySQLSettings returns the settings that MariaDB's server does not support.
 func mySQLSettings(i instance) []string {
 	settings := []string{"--mysqlx=OFF", "--secure-file-priv=NULL"}
 	if !i.durable {
@@ -53,10 +53,10 @@ func mySQLSettings(i instance) []string {
 	return settings
 }
 
-// mySQLImages are what `make images` builds, and the official one.
+// mySQLImages lists the repository of the images that `make images` builds, and the official one.
 var mySQLImages = []string{"rabbitdelay/mysql", "mysql"}
 
-// mySQLImage returns the id of an image that is there.
+// mySQLImage returns the ID of an available image.
 func mySQLImage(ctx context.Context) (string, error) {
 	for _, repository := range mySQLImages {
 		out, err := docker(ctx, "image", "ls", "--quiet", "--no-trunc", repository)
@@ -70,10 +70,10 @@ func mySQLImage(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("%w: there is no image of it either; `make images` builds %s", ErrNotInstalled, mySQLImages[0])
 }
 
-// mySQLContainer is a server in a container. Its process here is the docker
-// command that is attached to it. The data lives as long as the container.
+// mySQLContainer is the engine for a MySQL server in a container. Its process on this machine is the docker command
+// that is attached to the container. The data lives as long as the container.
 type mySQLContainer struct {
-	mariaDB // whose greeting it has
+	mariaDB // for the greeting, which is the same
 
 	image string
 }
@@ -83,13 +83,12 @@ func (mySQLContainer) prepare(_ context.Context, s *Server) error {
 	if err := s.guard.Container(s.instance.container); err != nil {
 		return err
 	}
-	// In a file and not in the arguments, which everybody on the machine can read.
+	// Pass the password in a file, because all users of the machine can read the arguments.
 	return s.write("environment", fmt.Sprintf("MYSQL_DATABASE=%s\nMYSQL_ROOT_PASSWORD=%s\n", name, s.instance.password))
 }
 
 func (c mySQLContainer) command(i instance) []string {
-	// One that was killed may still be on its way to its end. At the first start
-	// there is none.
+	// A killed container may not have ended yet. At the first start there is no container.
 	if _, err := docker(context.Background(), "wait", i.container); err == nil {
 		return dockerCommand("start", "--attach", i.container)
 	}
@@ -102,8 +101,8 @@ func (mySQLContainer) url(i instance) string { return mySQLURL("root", i) }
 
 func (mySQLContainer) account() string { return "" }
 
-// stopping does not leave it to the attached command to pass a signal on, which
-// may end before the container does.
+// stopping stops the container itself. It does not rely on the attached command to forward a signal, because that
+// command may end before the container does.
 func (mySQLContainer) stopping(ctx context.Context, i instance) error {
 	_, err := docker(ctx, "stop", "-t", "60", i.container)
 	return err
@@ -122,7 +121,7 @@ func (mySQLContainer) removed(i instance) error {
 	return err
 }
 
-// docker runs a docker command that answers at once.
+// docker runs a docker command and returns its output.
 func docker(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, startup)
 	defer cancel()
@@ -135,8 +134,8 @@ func docker(ctx context.Context, args ...string) (string, error) {
 	return text, nil
 }
 
-// dockerCommand keeps the user's settings of docker, which are in the home
-// directory; a server's process has another one.
+// dockerCommand returns a docker command that uses the docker settings in the user's home directory. A server's process
+// has a different home directory.
 func dockerCommand(args ...string) []string {
 	command := []string{"docker"}
 	if home, err := os.UserHomeDir(); err == nil && os.Getenv("DOCKER_CONFIG") == "" {

@@ -15,17 +15,17 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/loopback"
 )
 
-// postgreSQL holds the directory of PostgreSQL's programs.
+// postgreSQL is the engine for PostgreSQL. It holds the directory of its programs.
 type postgreSQL struct {
 	installed
 
 	bin string
 }
 
-// findPostgreSQL takes the newest of Debian's, who keeps one directory for each
-// major version outside the path, or else the one in the path.
+// findPostgreSQL returns the engine for the newest version that Debian has installed, or else for the version in the
+// path. Debian keeps each major version in its own directory outside the path.
 func findPostgreSQL() (engine, error) {
-	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb") // the pattern is good
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb") // the pattern is valid
 	if len(found) > 0 {
 		major := func(path string) int {
 			n, _ := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(path))))
@@ -71,8 +71,7 @@ func (p postgreSQL) command(i instance) []string {
 	return command
 }
 
-// ready creates the database, which a server that has come up for the second
-// time has already.
+// ready creates the database, unless it already exists because this is not the server's first start.
 func (p postgreSQL) ready(ctx context.Context, i instance) error {
 	cmd := exec.CommandContext(ctx, p.program("createdb"), "--host="+loopback.Host, "--port="+strconv.Itoa(i.port),
 		"--username="+name, "--no-password", "--maintenance-db=postgres", name)
@@ -88,7 +87,7 @@ func (postgreSQL) url(i instance) string {
 	return fmt.Sprintf("postgres://%s:%s@%s/%s", name, i.password, loopback.Address(i.port), name)
 }
 
-// stopSignal is the one that does not wait for the clients to go.
+// stopSignal returns the signal for a shutdown that does not wait for clients to disconnect.
 func (postgreSQL) stopSignal() os.Signal { return syscall.SIGINT }
 
 func (postgreSQL) account() string { return "postgres" }

@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/guard"
 )
 
-// Stop ends the server in good order. Its data and its port are kept for Start.
+// Stop stops the server gracefully. It keeps its data and its port for Start.
 func (s *Server) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -28,7 +28,7 @@ func (s *Server) Stop(ctx context.Context) error {
 	return err
 }
 
-// Kill ends the server as a crash would.
+// Kill kills the server, which simulates a crash.
 func (s *Server) Kill() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,8 +47,7 @@ func (s *Server) kill() error {
 	return err
 }
 
-// Start starts the server after Stop or Kill, with the data and under the URL
-// that it had, and returns when it answers.
+// Start starts the server after Stop or Kill, with the same data and URL, and returns when it answers.
 func (s *Server) Start(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +64,7 @@ func (s *Server) Start(ctx context.Context) error {
 	return s.start(ctx)
 }
 
-// Restart is Stop and Start.
+// Restart calls Stop and then Start.
 func (s *Server) Restart(ctx context.Context) error {
 	if err := s.Stop(ctx); err != nil {
 		return err
@@ -73,8 +72,8 @@ func (s *Server) Restart(ctx context.Context) error {
 	return s.Start(ctx)
 }
 
-// Close ends the server and removes its directory. It does nothing to a server
-// that Start did not start, and nothing the second time.
+// Close stops the server and removes its directory. It does nothing if Start did not start the server, or if it has
+// already been called.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,19 +81,19 @@ func (s *Server) Close() error {
 		return nil
 	}
 	s.closed = true
-	err := s.kill() // nothing of the data is wanted any more
+	err := s.kill() // the data is no longer needed
 	if s.instance.dir != "" {
 		err = errors.Join(err, s.engine.removed(s.instance), s.instance.system.remove(s.instance.dir))
 	}
 	if err != nil {
-		// The guard stays on watch: it tries again when the process ends.
+		// Keep the guard running, because it tries again when the process ends.
 		return fmt.Errorf("database: not all was removed: %w", err)
 	}
 	return s.guard.Dismiss()
 }
 
-// start runs the server's program and waits until it answers. A server that
-// finds the remains of its killed predecessor still in memory is started again.
+// start runs the server's program and waits until it answers. It tries again if the server fails because remains of its
+// killed predecessor are still in memory.
 func (s *Server) start(ctx context.Context) error {
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
@@ -137,10 +136,9 @@ func (s *Server) launch(ctx context.Context, ticker *time.Ticker) error {
 	}
 }
 
-// run starts a program under the guard in the account of the server, with its
-// output in the server's log.
+// run starts a program under the guard, in the server's account. It writes the program's output to the server's log.
 func (s *Server) run(command ...string) (*guard.Process, error) {
-	// A log of its own for each run: only the last one's is ever asked for.
+	// Overwrite the log at each run, because only the last one is ever needed.
 	output, err := os.Create(s.logFile())
 	if err != nil {
 		return nil, err
@@ -158,7 +156,7 @@ func (s *Server) run(command ...string) (*guard.Process, error) {
 	return p, nil
 }
 
-// finish runs a program to its end.
+// finish runs a program and waits for it to end.
 func (s *Server) finish(ctx context.Context, command ...string) error {
 	p, err := s.run(command...)
 	if err != nil {
@@ -170,7 +168,7 @@ func (s *Server) finish(ctx context.Context, command ...string) error {
 	return nil
 }
 
-// write writes a file into the server's directory that its account can read.
+// write writes a file that the server's account can read into the server's directory.
 func (s *Server) write(file, content string) error {
 	path := filepath.Join(s.instance.dir, file)
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
@@ -191,8 +189,7 @@ func (s *Server) log() string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// lookProgram finds a program in the path, or where Debian keeps servers, which
-// is not in the path of everybody.
+// lookProgram finds a program in the path or in Debian's directory for servers, which is not in every user's path.
 func lookProgram(program, debianPackage string) (string, error) {
 	if path, err := exec.LookPath(program); err == nil {
 		return path, nil

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/loopback"
 )
 
-// redis holds the path of Redis's program.
+// redis is the engine for Redis. It holds the path of its program.
 type redis struct {
 	installed
 
@@ -27,8 +27,7 @@ func findRedis() (engine, error) {
 }
 
 func (redis) prepare(_ context.Context, s *Server) error {
-	// In a file and not in the arguments, which everybody on the machine can
-	// read.
+	// Pass the password in a file, because all users of the machine can read the arguments.
 	return s.write("redis.conf", "requirepass "+s.instance.password+"\n")
 }
 

@@ -7,13 +7,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 )
 
-// shared are the servers of this process.
+// shared holds the servers of this process.
 var shared servers.Shared[Kind, *Server]
 
-// Shared returns a server that all tests of the process share. The first call
-// starts it. CloseShared, called by TestMain, ends it. The test fails when
-// there is none; it is skipped when RABBITDELAY_SKIP_INTEGRATION is 1, and when
-// there is no MySQL, which not every machine can have.
+// Shared returns a server that all tests of the process share. The first call starts it. CloseShared, which TestMain
+// must call, stops it. The test fails if the server is not available. It is skipped if RABBITDELAY_SKIP_INTEGRATION is
+// 1, or if there is no MySQL, because not every machine can have it.
 func Shared(t servers.TB, kind Kind) *Server {
 	t.Helper()
 	s, err := shared.Use(t, kind, func() (*Server, error) { return Start(context.Background(), kind, Options{}) })
@@ -26,5 +25,5 @@ func Shared(t servers.TB, kind Kind) *Server {
 	return s
 }
 
-// CloseShared ends the servers that Shared started.
+// CloseShared stops the servers that Shared started.
 func CloseShared() error { return shared.Close() }

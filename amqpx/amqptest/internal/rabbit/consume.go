@@ -66,7 +66,7 @@ func (b *Broker) NewChannel(owner any, sink Sink) *Channel {
 
 // Qos limits the unsettled deliveries of each consumer that starts later or, with global, those of the whole channel.
 func (c *Channel) Qos(prefetch int, global bool) *Error {
-	if !global || c.broker.is(4, 3, 0) { // 4.3 ignores global
+	if !global || c.broker.is(4, 3, 0) { // 4.3 applies global to each consumer
 		c.prefetch = prefetch
 		return nil
 	}

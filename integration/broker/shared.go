@@ -20,7 +20,6 @@ var shared servers.Shared[string, *Broker]
 //
 // A broker without custom settings always has its management API, and a broker without a version is the newest one, so
 // that a process starts only one broker of each version.
-// without a version is the newest, so that a process starts one of each version.
 func Shared(t servers.TB, o Options) *Broker {
 	t.Helper()
 	if o.Config == "" && o.Advanced == "" {

@@ -48,7 +48,7 @@ var (
 type Options struct {
 	// Durable makes the server sync to the disk as it does by default: at every commit, or every second for Redis.
 	// Otherwise, to make tests faster, a commit survives the death of the server but not that of the machine, and the
-	// data is kept in memory if there is enough.
+	// data is kept in memory if enough memory is free.
 	Durable bool
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/proxy"
 )
 
-// Brokers is the broker or the cluster of a run. *cluster.Cluster is one.
+// Brokers is the broker or the cluster of a run. It is implemented by *cluster.Cluster.
 type Brokers interface {
 	Nodes() int
 	URLs() []string
@@ -22,14 +22,14 @@ type Brokers interface {
 	Close() error
 }
 
-// divided is what only a cluster can do.
+// divided is the set of methods that only a cluster has.
 type divided interface {
 	Leader(ctx context.Context, from int, queue string) (int, error)
 	Leave(ctx context.Context, i int) error
 	Join(ctx context.Context, i int) error
 }
 
-// OneNode makes a broker of one node usable in a run.
+// OneNode returns a single broker as Brokers for a run.
 func OneNode(b *broker.Broker) Brokers { return oneNode{b} }
 
 type oneNode struct{ *broker.Broker }
@@ -45,7 +45,7 @@ func (o oneNode) Ctl(ctx context.Context, _ int, args ...string) (string, error)
 	return o.Broker.Ctl(ctx, args...)
 }
 
-// side is who a network fault hits.
+// side is the kind of clients that a network fault affects.
 type side int
 
 const (
@@ -83,15 +83,14 @@ func (n *network) close() {
 	}
 }
 
-// from returns the URLs of a side, beginning with another node for each i.
+// from returns the nodes' URLs for a side. The first URL depends on i, so that clients start with different nodes.
 func (n *network) from(s side, i int) []string {
 	urls := n.urls[s]
 	at := i % len(urls)
 	return append(append([]string(nil), urls[at:]...), urls[:at]...)
 }
 
-// hit returns the proxies that a fault aims at: of producers, of consumers, or
-// of both.
+// hit returns the proxies that a fault affects: those of producers, of consumers, or of both.
 func (n *network) hit(aim int) []*proxy.Proxy {
 	switch aim % 3 {
 	case 0:
@@ -103,7 +102,7 @@ func (n *network) hit(aim int) []*proxy.Proxy {
 	}
 }
 
-// cuts is how many connections were cut at a frame, or by Cut.
+// cuts returns how many connections were cut, at a frame or by Cut.
 func (n *network) cuts() int {
 	total := 0
 	for _, s := range n.proxies {

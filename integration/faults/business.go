@@ -14,15 +14,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/database"
 )
 
-// SQLite names the embedded database beside the kinds of package database.
+// SQLite is the embedded database, in addition to the kinds of package database.
 const SQLite database.Kind = "SQLite"
 
 // business is the business database of a run.
 type business struct {
 	kind   database.Kind
 	server *database.Server // nil for SQLite
-	wire   *wire            // between consumers and server; nil for SQLite
-	db     *sql.DB          // past the wire
+	wire   *wire            // proxy between consumers and server; nil for SQLite
+	db     *sql.DB          // connects directly, without the wire
 	driver string
 	dsn    string // for consumers, through the wire
 }
@@ -34,7 +34,7 @@ func startBusiness(ctx context.Context, kind database.Kind, dir string) (_ *busi
 			err = errors.Join(err, b.close())
 		}
 	}()
-	var own string // past the wire
+	var own string // without the wire
 	if kind == SQLite {
 		b.driver = "sqlite"
 		b.dsn = filepath.Join(dir, "business.db") + "?_pragma=busy_timeout(180000)&_pragma=journal_mode(wal)&_txlock=immediate"
@@ -52,7 +52,7 @@ func startBusiness(ctx context.Context, kind database.Kind, dir string) (_ *busi
 	if b.db, err = sql.Open(b.driver, own); err != nil {
 		return nil, err
 	}
-	// Connections do not outlive a restart of the server.
+	// Keep no idle connections, because they do not survive a restart of the server.
 	b.db.SetMaxIdleConns(0)
 	if err := idempotency.Migrate(ctx, b.db); err != nil {
 		return nil, err
@@ -72,8 +72,7 @@ func startBusiness(ctx context.Context, kind database.Kind, dir string) (_ *busi
 	return b, nil
 }
 
-// throughWire makes the consumers' data source name: through the wire, and
-// with a lock timeout of a second.
+// throughWire sets the consumers' data source name. It points to the wire and has a lock timeout of one second.
 func (b *business) throughWire() error {
 	u, err := url.Parse(b.server.URL())
 	if err != nil {
@@ -114,8 +113,7 @@ func (b *business) close() error {
 	return errors.Join(errs...)
 }
 
-// effects reads what was committed. The tally must agree with the rows: both
-// are written by the same transactions.
+// effects reads the committed effects. The tally must agree with the rows, because the same transactions write both.
 func (b *business) effects(ctx context.Context) ([]Effect, error) {
 	var total int
 	if err := b.db.QueryRowContext(ctx, "SELECT COALESCE(SUM(n), 0) FROM tally").Scan(&total); err != nil {
@@ -139,14 +137,14 @@ func (b *business) effects(ctx context.Context) ([]Effect, error) {
 	if err := rows.Err(); err != nil {
 		return nil, err
 	}
-	// Rows were counted after the tally, and consumers may be at work.
+	// Only fewer rows than the tally is an error. Rows are read after the tally, and consumers may be writing.
 	if len(list) < total {
 		return nil, fmt.Errorf("%d effects and a tally of %d: transactions were committed in part", len(list), total)
 	}
 	return list, nil
 }
 
-// lockTable keeps consumers from recording messages for longer than they wait.
+// lockTable locks the table for longer than the consumers' lock timeout, so that they cannot record messages.
 func (b *business) lockTable(ctx context.Context, hold time.Duration) error {
 	conn, err := b.db.Conn(ctx)
 	if err != nil {
@@ -168,15 +166,15 @@ func (b *business) lockTable(ctx context.Context, hold time.Duration) error {
 	return err
 }
 
-// conflict competes with consumers for the tally in transactions that make
-// theirs fail to be serialized, or deadlock.
+// conflict competes with consumers for the tally, in transactions that cause theirs to deadlock or to fail with a
+// serialization error.
 func (b *business) conflict(ctx context.Context, hold time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, hold)
 	defer cancel()
 	for ctx.Err() == nil {
 		tx, err := b.db.BeginTx(ctx, nil)
 		if err != nil {
-			continue // the time is up, or the database is down by another fault
+			continue // the time is up, or another fault has taken the database down
 		}
 		for slot := tallySlots - 1; slot >= 0; slot-- {
 			if _, err = tx.ExecContext(ctx, fmt.Sprintf("UPDATE tally SET n = n + 0 WHERE slot = %d", slot)); err != nil {
@@ -194,8 +192,7 @@ func (b *business) conflict(ctx context.Context, hold time.Duration) error {
 	return nil
 }
 
-// wait waits for a fixed time, which is how long a fault lasts, or for the end
-// of ctx.
+// wait waits for a fault's fixed duration, or until ctx ends.
 func wait(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -9,53 +9,52 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
 )
 
-// Violation is a kind of broken promise.
+// Violation is a kind of violated guarantee.
 type Violation string
 
-// The violations there are.
+// The kinds of violations.
 const (
-	Lost    Violation = "lost"    // acknowledged, and without an effect
-	Early   Violation = "early"   // an effect, or a handler's run, before the due instant
+	Lost    Violation = "lost"    // an acknowledged message without an effect
+	Early   Violation = "early"   // an effect or a handler run before the due time
 	Twice   Violation = "twice"   // more than one effect
-	Phantom Violation = "phantom" // an effect of a message that was not sent or was cancelled, or that nobody sent
+	Phantom Violation = "phantom" // an effect of a message that is unknown, was not sent or was cancelled
 )
 
-// Broken is one broken promise.
+// Broken is one violated guarantee.
 type Broken struct {
 	Violation Violation
 	ID        string
 	Detail    string
 }
 
-// Verdict is what Check found.
+// Verdict is the result of Check.
 type Verdict struct {
 	Messages     int // calls of Send
 	Acknowledged int
 	NotSent      int
 	Unknown      int
-	Arrived      int // of Unknown: those that have an effect
+	Arrived      int // messages of Unknown that have an effect
 	Effects      int
 
-	Delivered  int // runs of handlers
-	Duplicates int // of Delivered: the same attempt of the same message again
-	Retries    int // of Delivered: attempts after the first
+	Delivered  int // handler runs
+	Duplicates int // runs of Delivered that repeat an attempt of a message
+	Retries    int // runs of Delivered that are not the first attempt
 
 	Lost, Early, Twice, Phantom int
 	Broken                      []Broken // at most maxBroken of each kind
 
-	// Earliest is the smallest distance from a due instant to its effect, and
-	// Lateness the distances in ascending order.
+	// Earliest is the smallest time from a due time to its effect. Lateness lists these times in ascending order.
 	Earliest time.Duration
 	Lateness []time.Duration
 }
 
-// maxBroken bounds how many violations of a kind are listed.
+// maxBroken is the maximum number of listed violations of each kind.
 const maxBroken = 20
 
-// Clean reports whether every promise was kept.
+// Clean reports whether there are no violations.
 func (v Verdict) Clean() bool { return v.Lost+v.Early+v.Twice+v.Phantom == 0 }
 
-// String lists what was broken, in one line for each.
+// String returns the number of violations of each kind, and one line for each listed violation.
 func (v Verdict) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d lost, %d early, %d twice, %d phantom", v.Lost, v.Early, v.Twice, v.Phantom)
@@ -65,8 +64,7 @@ func (v Verdict) String() string {
 	return b.String()
 }
 
-// Percentile returns the lateness that a share p of the effects does not exceed, 0
-// without an effect.
+// Percentile returns the lateness that a share p of the effects does not exceed. It returns 0 if there are no effects.
 func (v Verdict) Percentile(p float64) time.Duration {
 	if len(v.Lateness) == 0 {
 		return 0
@@ -81,10 +79,9 @@ func (v *Verdict) brokef(kind Violation, count *int, id, format string, args ...
 	}
 }
 
-// Check compares what producers were told with what consumers did. An
-// acknowledged message has exactly one effect, at or after its due instant; one
-// with unknown outcome none or one; one that was not sent, and one that nobody
-// sent, none. No handler runs before the due instant of its delivery.
+// Check compares the results that producers received with the effects that consumers committed. An acknowledged message
+// must have exactly one effect, at or after its due time. A message with an unknown outcome may have at most one. A
+// message that was not sent or is unknown must have none. No handler may run before the due time of its delivery.
 func Check(sent []Sent, effects []Effect, seen []Seen) Verdict {
 	v := Verdict{Messages: len(sent), Effects: len(effects), Delivered: len(seen)}
 	byID := make(map[string][]time.Time, len(effects))
@@ -94,13 +91,13 @@ func Check(sent []Sent, effects []Effect, seen []Seen) Verdict {
 	known := make(map[string]Sent, len(sent))
 	for _, s := range sent {
 		if _, again := known[s.ID]; again {
-			// Two calls under one id could not be told apart below.
+			// The checks below could not distinguish two calls with the same ID.
 			v.brokef(Phantom, &v.Phantom, s.ID, "the workload used the id twice")
 		}
 		known[s.ID] = s
 		v.count(s, byID[s.ID])
 	}
-	// In the order of the effects, so that the same ledger gives the same text.
+	// Iterate in the order of the effects, so that the same ledger gives the same text.
 	for _, e := range effects {
 		if _, ok := known[e.ID]; !ok {
 			v.brokef(Phantom, &v.Phantom, e.ID, "an effect at %s of a message that nobody sent", clock(e.At))

@@ -20,24 +20,23 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// EnvConsumer makes a program that calls ConsumerMain a consumer process. Its
-// value is the configuration.
+// EnvConsumer turns a program that calls ConsumerMain into a consumer process. Its value is the configuration.
 const EnvConsumer = "RABBITDELAY_FAULTS_CONSUMER"
 
-// consumerConfig is what a consumer process is told.
+// consumerConfig is the configuration of a consumer process.
 type consumerConfig struct {
 	URLs         []string `json:"urls"`
 	Strategy     Strategy `json:"strategy"`
 	Driver       string   `json:"driver"`
 	DSN          string   `json:"dsn"`
 	Number       int      `json:"number"`       // of the process
-	Serializable bool     `json:"serializable"` // its transactions are
-	Seen         string   `json:"seen"`         // file to which every run of the handler is appended
+	Serializable bool     `json:"serializable"` // use serializable transactions
+	Seen         string   `json:"seen"`         // file to which every handler run is appended
 	Log          string   `json:"log"`          // file, or empty
-	Tasks        bool     `json:"tasks"`        // there are some beside the messages
+	Tasks        bool     `json:"tasks"`        // also consume tasks
 }
 
-// Orders that a consumer process takes on its standard input.
+// Orders that a consumer process accepts on its standard input.
 const (
 	orderDieBeforeCommit = "die-before-commit"
 	orderDieBeforeAck    = "die-before-ack"
@@ -52,12 +51,11 @@ const (
 	drainTimeout = 300 * time.Millisecond
 	overrunFor   = 6 * time.Second
 	tallySlots   = 8
-	pauses       = 25 // more than RabbitMQ 4 returns a message
+	pauses       = 25 // more than the number of returns that RabbitMQ 4 allows
 )
 
-// ConsumerMain runs a consumer process when the environment says so, and reports
-// whether it did. Call it before anything else in main or TestMain, with the
-// drivers of the databases imported.
+// ConsumerMain runs a consumer process if EnvConsumer is set, and reports whether it did. Call it before anything else
+// in main or TestMain, with the database drivers imported.
 func ConsumerMain() (ran bool, err error) {
 	raw := os.Getenv(EnvConsumer)
 	if raw == "" {
@@ -70,20 +68,20 @@ func ConsumerMain() (ran bool, err error) {
 	return true, consume(cfg)
 }
 
-// consumer is the process's state.
+// consumer is the state of a consumer process.
 type consumer struct {
 	cfg  consumerConfig
 	seen *os.File
-	// Armed by orders, and disarmed by the message that they meet.
+	// Orders set these, and the next message resets them.
 	dieBeforeCommit, dieBeforeAck, overrun atomic.Bool
 	panics                                 atomic.Int32
-	client                                 atomic.Pointer[amqpx.Client] // nil before it has one
+	client                                 atomic.Pointer[amqpx.Client] // nil until it is connected
 }
 
 func consume(cfg consumerConfig) error {
 	c := &consumer{cfg: cfg}
 	var err error
-	// Every line is a write of its own, so that none is lost with the process.
+	// Write every line with a separate system call, so that no line is lost when the process dies.
 	if c.seen, err = os.OpenFile(cfg.Seen, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
 		return err
 	}
@@ -117,7 +115,7 @@ func consume(cfg consumerConfig) error {
 	tasks := func() error { return nil }
 	if cfg.Tasks {
 		tasks = consume(taskQueue, schedule.Handler(db, func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
-			// The fence has let it pass: a message of before a move is no run of the handler.
+			// The fence has passed. A message that was sent before its task was moved does not count as a handler run.
 			if err := c.note(d); err != nil {
 				return err
 			}
@@ -137,19 +135,19 @@ func consume(cfg consumerConfig) error {
 	})
 	err = errors.Join(messages(), tasks())
 	if errors.Is(err, amqpx.ErrDrainTimeout) {
-		return nil // what was ordered; the process takes the handler with it
+		return nil // expected after an overrun order; the handler ends with the process
 	}
 	return errors.Join(err, client.Close(context.WithoutCancel(ctx)))
 }
 
-// consuming returns what begins to consume a queue, which returns what waits for the end of that.
+// consuming returns a function that starts to consume a queue. That function returns a function that waits for its end.
 func (c *consumer) consuming(ctx context.Context, stop func(), client *amqpx.Client) func(string, amqpx.Handler) func() error {
 	return func(queue string, handle amqpx.Handler) func() error {
 		ended := make(chan error, 1)
 		go func() {
-			defer stop() // one does not go on without the other
+			defer stop() // when one consumer ends, stop the other
 			ended <- client.Consume(ctx, queue, func(ctx context.Context, d *amqpx.Delivery) error {
-				// A database that does not answer must not hold a handler for ever.
+				// A database that does not answer must not block a handler forever.
 				ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 				defer cancel()
 				if err := handle(ctx, d); err != nil {
@@ -166,8 +164,8 @@ func (c *consumer) consuming(ctx context.Context, stop func(), client *amqpx.Cli
 	}
 }
 
-// open tries until a broker lets it in: the process may be started while there
-// is none.
+// open connects and retries until a broker accepts the connection, because the process may start while the broker is
+// down.
 func open(ctx context.Context, conf amqpx.Config) (*amqpx.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
@@ -184,7 +182,7 @@ func open(ctx context.Context, conf amqpx.Config) (*amqpx.Client, error) {
 	}
 }
 
-// obey takes orders until standard input ends, which it does with the parent.
+// obey executes orders until standard input ends, which happens when the parent process ends.
 func (c *consumer) obey(stop func()) {
 	defer stop()
 	lines := bufio.NewScanner(os.Stdin)
@@ -206,7 +204,7 @@ func (c *consumer) obey(stop func()) {
 	}
 }
 
-// giveBack pauses the consumers again and again: some pauses begin before a consumer has looked at what it was given.
+// giveBack pauses the consumers repeatedly, because some pauses begin before a consumer has started on its deliveries.
 func (c *consumer) giveBack() {
 	client := c.client.Load()
 	if client == nil {
@@ -214,7 +212,7 @@ func (c *consumer) giveBack() {
 	}
 	for round := range pauses {
 		for _, queue := range []string{destination, taskQueue} {
-			_ = client.PauseConsuming(queue, amqpx.PauseHandBack) // its name is one
+			_ = client.PauseConsuming(queue, amqpx.PauseHandBack) // the queue name is valid
 		}
 		<-time.After(20 * time.Millisecond)
 		client.ResumeConsuming(destination)
@@ -223,15 +221,15 @@ func (c *consumer) giveBack() {
 	}
 }
 
-// note writes down that the handler runs.
+// note records that the handler runs.
 func (c *consumer) note(d *amqpx.Delivery) error {
 	now := time.Now().UnixMicro()
 	_, err := fmt.Fprintf(c.seen, "%s %d %d %d\n", d.ID, d.Attempt, d.DueAt.UnixMicro(), now)
 	return err
 }
 
-// effect is the work of the workload: a row for the message, and a tally that
-// transactions compete for.
+// effect is the work of the workload. It inserts a row for the message and updates a tally for which transactions
+// compete.
 func (c *consumer) effect(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
 	now := time.Now().UnixMicro()
 	for _, q := range []string{
@@ -246,7 +244,7 @@ func (c *consumer) effect(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) er
 		panic("on purpose")
 	}
 	if c.overrun.CompareAndSwap(true, false) {
-		<-time.After(overrunFor) // deaf to its context
+		<-time.After(overrunFor) // ignores its context
 	}
 	if c.dieBeforeCommit.CompareAndSwap(true, false) {
 		die()
@@ -254,8 +252,8 @@ func (c *consumer) effect(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) er
 	return nil
 }
 
-// safe leaves of an id what the workload's ids are made of: the statements have
-// no placeholders, which every dialect writes its own way.
+// safe removes all characters from an ID that the workload's IDs do not contain. This is necessary because the
+// statements have no placeholders, which differ between dialects.
 func safe(id string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '-' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' {
@@ -265,7 +263,7 @@ func safe(id string) string {
 	}, id)
 }
 
-// die ends the process as kill -9 does.
+// die kills the process as kill -9 does.
 func die() {
 	self, err := os.FindProcess(os.Getpid())
 	if err == nil {

@@ -15,29 +15,28 @@ import (
 	"time"
 )
 
-// consumers are the consumer processes of a run. One that ends is replaced.
+// consumers manages the consumer processes of a run. It replaces a process that ends.
 type consumers struct {
 	dir string
 
 	mu      sync.Mutex
 	procs   []*process
 	closing bool
-	errs    []error // of processes that ended and should not have
+	errs    []error // of processes that ended unexpectedly
 
 	done sync.WaitGroup
 }
 
-// process is one place among the consumers, held by one process after another.
+// process is a slot for a consumer process. When a process ends, a new one takes its slot.
 type process struct {
 	cfg     consumerConfig
 	orders  io.Writer
 	current *exec.Cmd
-	ended   chan struct{} // closed when the current one has
+	ended   chan struct{} // closed when the current one has ended
 	starts  int
 }
 
-// startConsumers starts one process for each configuration, whose files it
-// places in dir.
+// startConsumers starts one process for each configuration. It puts the files of the processes into dir.
 func startConsumers(dir string, cfgs []consumerConfig) (*consumers, error) {
 	cs := &consumers{dir: dir}
 	for i, cfg := range cfgs {
@@ -53,7 +52,7 @@ func startConsumers(dir string, cfgs []consumerConfig) (*consumers, error) {
 	return cs, nil
 }
 
-// start starts a process and has it replaced when it ends.
+// start starts a process and replaces it when it ends.
 func (cs *consumers) start(p *process) error {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -76,7 +75,7 @@ func (cs *consumers) start(p *process) error {
 	}
 	defer output.Close()
 	cmd.Stdout, cmd.Stderr = output, output
-	// The pipe ends with this process, and the consumer with the pipe.
+	// When this process ends, the pipe closes, and the consumer ends too.
 	pipe, err := cmd.StdinPipe()
 	if err != nil {
 		return err
@@ -91,7 +90,7 @@ func (cs *consumers) start(p *process) error {
 		err := cmd.Wait()
 		close(ended)
 		var exit *exec.ExitError
-		if errors.As(err, &exit) && exit.ExitCode() >= 0 { // by itself, not by a signal
+		if errors.As(err, &exit) && exit.ExitCode() >= 0 { // it exited and was not killed by a signal
 			cs.mu.Lock()
 			cs.errs = append(cs.errs, fmt.Errorf("consumer process %d: %w: %s", p.cfg.Number, err, lastLine(p.cfg.Log+".stderr")))
 			tooMany := len(cs.errs) > 20
@@ -109,7 +108,7 @@ func (cs *consumers) start(p *process) error {
 	return nil
 }
 
-// lastLine is the last line of a file, which says why a process ended.
+// lastLine returns the last line of a file, which explains why a process ended.
 func lastLine(file string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -119,8 +118,7 @@ func lastLine(file string) string {
 	return lines[len(lines)-1]
 }
 
-// order sends a process an order and returns a channel that is closed when the process
-// ends.
+// order sends an order to a process. It returns a channel that is closed when the process ends.
 func (cs *consumers) order(aim int, what string) (ended <-chan struct{}, err error) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -129,14 +127,14 @@ func (cs *consumers) order(aim int, what string) (ended <-chan struct{}, err err
 	return p.ended, err
 }
 
-// kill kills a process, unless it has ended.
+// kill kills a process. It does nothing if the process has ended.
 func (cs *consumers) kill(aim int) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	_ = cs.procs[aim%len(cs.procs)].current.Process.Kill()
 }
 
-// starts is how many processes there were.
+// starts returns how many processes have been started.
 func (cs *consumers) starts() int {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -147,8 +145,7 @@ func (cs *consumers) starts() int {
 	return n
 }
 
-// close ends the processes, kindly at first, and returns the errors of those
-// that had ended by themselves.
+// close stops the processes, gracefully at first. It returns the errors of processes that ended unexpectedly.
 func (cs *consumers) close() error {
 	cs.mu.Lock()
 	cs.closing = true
@@ -175,13 +172,13 @@ func (cs *consumers) close() error {
 	return errors.Join(cs.errs...)
 }
 
-// readSeen reads what all processes wrote down.
+// readSeen reads the handler runs that all processes recorded.
 func (cs *consumers) readSeen() ([]Seen, error) {
 	var all []Seen
 	for _, p := range cs.procs {
 		f, err := os.Open(p.cfg.Seen)
 		if errors.Is(err, os.ErrNotExist) {
-			continue // it never had a message
+			continue // the process never received a message
 		}
 		if err != nil {
 			return nil, err

@@ -1,8 +1,6 @@
-// Package faults proves what rabbitdelay promises while things break. A workload
-// of known messages runs through real brokers and databases; faults of the
-// network, of brokers, of consumers and of the database are injected in a
-// sequence that a seed determines; then what producers were told is compared
-// with what consumers committed.
+// Package faults tests rabbitdelay's guarantees under faults. It runs a workload of known messages through real brokers
+// and databases, and injects faults of the network, the brokers, the consumers and the database in a sequence that a
+// seed determines. Then it compares the results that producers received with the effects that consumers committed.
 //
-// `make faults DURATION=1h SEED=7` runs it long and prints the ledger.
+// Run `make faults DURATION=1h SEED=7` for a long run that prints the ledger.
 package faults

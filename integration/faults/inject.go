@@ -9,26 +9,25 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/proxy"
 )
 
-// rig is what faults are injected into.
+// rig holds the components into which faults are injected.
 type rig struct {
 	brokers   Brokers
 	network   *network
 	consumers *consumers
 	business  *business
-	queues    []string // delay queues that messages wait in, by name
+	queues    []string // names of the delay queues that contain messages
 }
 
 const (
-	// orderTime bounds how long a consumer's order waits for a message to meet.
+	// orderTime is how long an order to a consumer waits for a message.
 	orderTime = 15 * time.Second
-	// healTime bounds how long healing one fault may take.
+	// healTime is the maximum time to heal one fault.
 	healTime = 4 * time.Minute
 )
 
-// inject causes a fault, waits as long as it lasts, and heals it. When ctx
-// ends it heals at once.
+// inject causes a fault, waits for its duration, and heals it. If ctx ends, it heals the fault immediately.
 func (r *rig) inject(ctx context.Context, f Fault) error {
-	// What was begun is healed whatever becomes of the run.
+	// Always heal a fault that has begun, even if the run is aborted.
 	steady, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.Hold+healTime)
 	defer cancel()
 	switch f.Kind {
@@ -87,7 +86,7 @@ func (r *rig) injectNetwork(ctx context.Context, f Fault) {
 
 func (r *rig) injectBroker(ctx, steady context.Context, f Fault) error {
 	b, i := r.brokers, f.Aim%r.brokers.Nodes()
-	// between does something to a node, waits, and undoes it.
+	// between applies begin to a node, waits, and applies end.
 	between := func(begin, end func(context.Context, int) error) error {
 		if err := begin(steady, i); err != nil {
 			return err
@@ -119,7 +118,7 @@ func (r *rig) injectBroker(ctx, steady context.Context, f Fault) error {
 		return between(b.Kill, b.Start)
 	default:
 		for i = range b.Nodes() {
-			// As an operator does: not before the others can do without it.
+			// Like an operator, wait until the cluster can do without this node.
 			if _, err := b.Ctl(steady, i, "--silent", "eval", "rabbit_upgrade_preparation:await_online_quorum_plus_one(60000)."); err != nil {
 				return err
 			}
@@ -148,7 +147,7 @@ func (r *rig) injectAlarm(ctx, steady context.Context, f Fault) error {
 
 func (r *rig) injectConsumer(ctx context.Context, f Fault) error {
 	tell := func(what string) (<-chan struct{}, error) {
-		// A process that is just being replaced does not listen.
+		// A process that is currently being replaced does not accept orders.
 		for {
 			ended, err := r.consumers.order(f.Aim, what)
 			if err == nil || ctx.Err() != nil {

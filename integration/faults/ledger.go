@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Outcome is what a producer was told about a message.
+// Outcome is the result that a producer received for a message.
 type Outcome int
 
 // The outcomes of Send.
@@ -16,13 +16,13 @@ const (
 	Unknown                     // amqpx.ErrOutcomeUnknown
 )
 
-// Sent is a message as its producer knows it.
+// Sent is a message from its producer's point of view.
 type Sent struct {
 	ID      string
 	Due     time.Time
 	Outcome Outcome
-	Began   time.Time // the call of Send
-	Ended   time.Time // its return
+	Began   time.Time // when Send was called
+	Ended   time.Time // when Send returned
 }
 
 // Effect is a row that a consumer committed for a message.
@@ -31,16 +31,16 @@ type Effect struct {
 	At time.Time // taken inside the transaction, before its commit
 }
 
-// Seen is one run of a handler.
+// Seen is one handler run.
 type Seen struct {
 	ID      string
 	Attempt int
-	Due     time.Time // of this attempt: a retry is due later than the message
+	Due     time.Time // due time of this attempt; a retry is due later than the message
 	At      time.Time
 }
 
-// Ledger holds what was sent and what came of it. Producers add to it from many
-// goroutines; effects and deliveries are added when the run is over.
+// Ledger records sent messages and their effects. Producers add to it concurrently, and effects and deliveries are
+// added after the run.
 type Ledger struct {
 	mu   sync.Mutex
 	sent []Sent
@@ -56,7 +56,7 @@ func (l *Ledger) Record(s Sent) {
 	l.sent = append(l.sent, s)
 }
 
-// Sent returns the messages so far.
+// Sent returns the messages recorded so far.
 func (l *Ledger) Sent() []Sent {
 	l.mu.Lock()
 	defer l.mu.Unlock()

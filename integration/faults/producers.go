@@ -13,20 +13,20 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// producers send messages at a steady rate and record what they were told.
+// producers send messages at a constant rate and record the results.
 type producers struct {
 	clients  []*amqpx.Client
 	strategy Strategy
 	ledger   *Ledger
 	rate     float64 // messages per second
 
-	calls chan struct{} // bounds the calls of Send that are running
+	calls chan struct{} // limits concurrent calls of Send
 
 	mu     sync.Mutex
-	failed error // what no fault explains
+	failed error // an error that no fault explains
 }
 
-// maxCalls is more than the rate and the longest deadline make.
+// maxCalls is more than the number of concurrent calls that result from the rate and the longest deadline.
 const maxCalls = 8192
 
 const (
@@ -34,7 +34,7 @@ const (
 	batchShare = 0.1 // of the messages
 )
 
-// run sends until ctx ends, and returns when every call has returned.
+// run sends messages until ctx ends, and returns when all calls have returned.
 func (p *producers) run(ctx context.Context) error {
 	p.calls = make(chan struct{}, maxCalls)
 	var running sync.WaitGroup
@@ -65,7 +65,7 @@ func (p *producers) run(ctx context.Context) error {
 
 // send sends n messages in one call.
 func (p *producers) send(n int) {
-	// Not the run's context: what was begun gets its outcome.
+	// Do not use the run's context, so that every call gets its outcome.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second+rand.N(9*time.Second))
 	defer cancel()
 	client := p.clients[rand.IntN(len(p.clients))]
@@ -119,8 +119,7 @@ func (p *producers) fail(err error) {
 	}
 }
 
-// message draws one, to the queue or through the exchange, by delay or by
-// instant.
+// message generates a random message, to the queue or through the exchange, with a delay or a due time.
 func (p *producers) message() (amqpx.Message, Sent) {
 	delay := p.strategy.delay()
 	m := amqpx.Message{ID: uuid.NewString(), Queue: destination, Delay: delay, Body: []byte(`{"order":42}`)}
@@ -129,7 +128,7 @@ func (p *producers) message() (amqpx.Message, Sent) {
 	}
 	now := time.Now()
 	s := Sent{ID: m.ID, Began: now, Due: now.Truncate(time.Millisecond).Add(delay)}
-	if p.strategy.Name != "ttl" && rand.IntN(2) == 0 { // ttl has no delay for any instant
+	if p.strategy.Name != "ttl" && rand.IntN(2) == 0 { // ttl does not support arbitrary due times
 		m.Delay, m.DeliverAt = 0, s.Due
 	}
 	return m, s

@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// onChannel runs f on a channel that passes the proxies by.
+// onChannel runs f with a function that opens channels directly to a broker, without the proxies.
 func (r *run) onChannel(f func(ch func() (*amqp.Channel, error)) error) error {
 	var errs []error
 	for _, url := range r.cfg.Brokers.URLs() {
@@ -28,8 +28,7 @@ func (r *run) onChannel(f func(ch func() (*amqp.Channel, error)) error) error {
 	return errors.Join(errs...)
 }
 
-// depth is the number of messages in a queue that wait; none when there is no
-// such queue.
+// depth returns the number of ready messages in a queue, or 0 if the queue does not exist.
 func depth(open func() (*amqp.Channel, error), queue string) (int, error) {
 	ch, err := open()
 	if err != nil {
@@ -38,7 +37,7 @@ func depth(open func() (*amqp.Channel, error), queue string) (int, error) {
 	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 	var answer *amqp.Error
 	if errors.As(err, &answer) && answer.Code == amqp.NotFound {
-		return 0, nil // the channel is closed
+		return 0, nil // the error has closed the channel
 	}
 	if err != nil {
 		return 0, err
@@ -46,9 +45,8 @@ func depth(open func() (*amqp.Channel, error), queue string) (int, error) {
 	return q.Messages, ch.Close()
 }
 
-// waiting is the number of messages on their way in the broker. A passive
-// declaration would not do: it leaves out what is delivered and not
-// acknowledged, and what an at-least-once queue is handing on.
+// waiting returns the number of messages in the broker's queues. A passive declaration is not enough, because it does
+// not count unacknowledged messages and messages that an at-least-once queue is dead-lettering.
 func (r *run) waiting(ctx context.Context) (total int, err error) {
 	out, err := r.cfg.Brokers.Ctl(ctx, 0, "--silent", "list_queues", "--formatter", "json", "name", "messages")
 	if err != nil {
@@ -83,7 +81,7 @@ func (r *run) delayQueues() []string {
 	return names
 }
 
-// leftOver counts the parked messages and the dead letters.
+// leftOver counts the messages in the parked queue and in the dead-letter queues.
 func (r *run) leftOver() (parked, dead int, err error) {
 	err = r.onChannel(func(open func() (*amqp.Channel, error)) error {
 		var err error
@@ -97,7 +95,7 @@ func (r *run) leftOver() (parked, dead int, err error) {
 	return parked, dead, err
 }
 
-// purge empties what an earlier run on the same brokers left.
+// purge removes the messages that an earlier run on the same brokers left.
 func (r *run) purge() error {
 	names := append(r.delayQueues(), topology.ParkedQueue(topology.DefaultPrefix), topology.Destination{Queue: destination}.DeadLetterQueue())
 	return r.onChannel(func(open func() (*amqp.Channel, error)) error {

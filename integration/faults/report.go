@@ -15,7 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Report is what a run showed.
+// Report is the result of a run.
 type Report struct {
 	Name      string
 	Strategy  string
@@ -26,12 +26,12 @@ type Report struct {
 	Duration  time.Duration // of sending
 	Verdict   Verdict
 	Injected  []Injected
-	Settled   time.Duration // how long after sending the last effects were there
+	Settled   time.Duration // time from the end of sending until the last effects
 	Waiting   int           // messages that are still in delay queues or in the destination
 	Parked    int           // messages in the parked queue
 	Dead      int           // messages in the dead-letter queue
-	Cuts      int           // connections cut at a frame or a commit, or by a cut
-	Processes int           // consumer processes, those that were killed included
+	Cuts      int           // connections cut at a frame, at a commit or by a cut
+	Processes int           // consumer processes, including killed ones
 }
 
 func (r *run) report() *Report {
@@ -53,11 +53,11 @@ func (r *run) report() *Report {
 	return rep
 }
 
-// onTime is the lateness below which an effect shows that an outage is over.
+// onTime is the maximum lateness of an effect that shows that an outage is over.
 const onTime = time.Second
 
-// recoveries records, for each fault, how long after its end a message sent since was
-// confirmed, and an effect came on time.
+// recoveries records the recovery time of each fault: the time from its end until a message that was sent since then
+// has been confirmed, and an effect has been on time.
 func recoveries(injected []Injected, sent []Sent, effects []Effect) {
 	type span struct{ began, ended time.Time }
 	var acknowledged []span
@@ -97,7 +97,7 @@ func recoveries(injected []Injected, sent []Sent, effects []Effect) {
 	}
 }
 
-// FailedFaults are those that could not be injected or healed.
+// FailedFaults returns how many faults could not be injected or healed.
 func (r *Report) FailedFaults() int {
 	n := 0
 	for _, f := range r.Injected {
@@ -108,7 +108,7 @@ func (r *Report) FailedFaults() int {
 	return n
 }
 
-// kindStats are the faults of one kind.
+// kindStats is the statistics of one kind of fault.
 type kindStats struct {
 	Kind        Kind  `json:"kind"`
 	Count       int   `json:"count"`
@@ -147,7 +147,7 @@ func (r *Report) kinds() []kindStats {
 	return list
 }
 
-// MarshalJSON writes the report with durations in milliseconds.
+// MarshalJSON encodes the report with durations in milliseconds.
 func (r *Report) MarshalJSON() ([]byte, error) {
 	v := r.Verdict
 	return json.Marshal(map[string]any{
@@ -171,8 +171,7 @@ func millis(d time.Duration) float64 {
 	return float64(d.Round(10*time.Microsecond)) / float64(time.Millisecond)
 }
 
-// Print writes reports as tables for people: the ledger, and the faults by kind
-// of each run.
+// Print writes reports as text tables: the ledger, and the faults of each run by kind.
 func Print(w io.Writer, reports []*Report) error {
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', tabwriter.AlignRight)
 	rows := []struct {
@@ -233,7 +232,7 @@ func ms(d time.Duration) string {
 	return strconv.FormatFloat(millis(d), 'f', 1, 64)
 }
 
-// number groups the digits of large numbers.
+// number formats a number with grouped digits.
 func number(n int) string {
 	s := strconv.Itoa(n)
 	var b strings.Builder

@@ -18,40 +18,39 @@ import (
 
 // Config describes a run.
 type Config struct {
-	Name     string   // what the broker is, for the report
+	Name     string   // description of the broker, for the report
 	Brokers  Brokers  // required; the caller closes it
 	Strategy Strategy // required
 	Second   *Strategy
-	Lead     time.Duration // of the second producer's messages, which consumers hold
+	Lead     time.Duration // lead of the second producer's messages, which consumers hold
 	Database database.Kind // default PostgreSQL
 
-	Kinds    []Kind        // default all that the brokers and the database can have
+	Kinds    []Kind        // default: all that the brokers and the database support
 	Seed     uint64        // of the sequence of faults
 	Duration time.Duration // of sending and of injecting
 	Rate     float64       // messages per second, default 150
-	Tasks    float64       // per second, beside the messages; default none
-	Settle   time.Duration // at most this long is waited for the last effects, default 10 min
+	Tasks    float64       // tasks per second, in addition to the messages; default none
+	Settle   time.Duration // maximum time to wait for the last effects, default 10 min
 
 	Dir string            // for files; required
-	Log func(line string) // progress; default: it is dropped
+	Log func(line string) // receives progress; default: it is dropped
 }
 
 // calm is how long the workload runs before the first fault.
 const calm = 3 * time.Second
 
-// Injected is a fault that happened.
+// Injected is a fault that was injected.
 type Injected struct {
 	Fault
-	Mixed         bool // another one was there at the same time
+	Mixed         bool // there was another fault at the same time
 	Began, Healed time.Time
-	Over          time.Time     // when the other one was healed too
+	Over          time.Time     // when the other fault was also healed
 	Recovery      time.Duration // from Over until sends are confirmed and effects are on time; -1: not before the end
-	Err           error         // it could not be injected, or not be healed
+	Err           error         // why it could not be injected or healed
 }
 
-// Run sends a workload through the brokers while it injects faults, waits until
-// what was sent has its effects, and compares. It returns an error only when
-// the run itself failed; broken promises are in the report.
+// Run sends a workload through the brokers while it injects faults, waits until all sent messages have their effects,
+// and checks the guarantees. It returns an error only if the run itself failed. Violated guarantees are in the report.
 func Run(ctx context.Context, cfg Config) (_ *Report, err error) {
 	if cfg.Log == nil {
 		cfg.Log = func(string) {}
@@ -79,7 +78,7 @@ func Run(ctx context.Context, cfg Config) (_ *Report, err error) {
 	return run.settle(ctx)
 }
 
-// possible are the kinds of faults that the brokers and the database can have.
+// possible returns the kinds of faults that the brokers and the database support.
 func (c Config) possible() []Kind {
 	groups := []string{"network", "broker", "consumer", "database"}
 	if c.Brokers.Nodes() > 1 {
@@ -95,14 +94,14 @@ func (c Config) possible() []Kind {
 	})
 }
 
-// run is a run under way.
+// run is a run in progress.
 type run struct {
 	cfg      Config
 	rig      rig
 	clients  []*amqpx.Client
 	strategy amqpx.Strategy
 	ledger   Ledger
-	tasks    *tasks // nil: none
+	tasks    *tasks // nil without tasks
 	awakened bool
 
 	mu       sync.Mutex
@@ -152,8 +151,8 @@ func (r *run) prepare(ctx context.Context) error {
 	return err
 }
 
-// connect opens the producers' clients, each of which begins with another node,
-// and declares what the workload needs.
+// connect opens the producers' clients, each of which starts with a different node, and declares the workload's
+// objects.
 func (r *run) connect(ctx context.Context) error {
 	strategies := []Strategy{r.cfg.Strategy, r.cfg.Strategy}
 	if r.cfg.Second != nil {
@@ -188,13 +187,13 @@ func (r *run) connect(ctx context.Context) error {
 	return r.purge()
 }
 
-// work sends and injects for the duration of the run.
+// work sends messages and injects faults for the duration of the run.
 func (r *run) work(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Duration)
 	defer cancel()
 	p := &producers{clients: r.clients, strategy: r.cfg.Strategy, ledger: &r.ledger, rate: r.cfg.Rate}
 	if s := r.cfg.Second; s != nil && s.Name == "ttl" {
-		p.strategy = *s // its delays are possible for both
+		p.strategy = *s // both strategies support its delays
 	}
 	var injecting, reporting, scheduling sync.WaitGroup
 	if r.tasks != nil {
@@ -241,7 +240,7 @@ func (r *run) inject(ctx context.Context) {
 	}
 }
 
-// progress logs every half minute how far the run has come.
+// progress logs the run's progress every half minute.
 func (r *run) progress(ctx context.Context) {
 	began := time.Now()
 	ticker := time.NewTicker(30 * time.Second)
@@ -260,8 +259,7 @@ func (r *run) progress(ctx context.Context) {
 	}
 }
 
-// settle waits until every acknowledged message has its effect and nothing
-// waits any more, and makes the report.
+// settle waits until every acknowledged message has its effect and no message is waiting, and returns the report.
 func (r *run) settle(ctx context.Context) (*Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Settle)
 	defer cancel()
@@ -328,11 +326,11 @@ func (r *run) settle(ctx context.Context) (*Report, error) {
 	return report, nil
 }
 
-// workerPatience is longer than a broker's worker waits before it repeats a dead letter.
+// workerPatience is longer than the time after which a broker's dead-letter worker retries a message.
 const workerPatience = 4 * time.Minute
 
-// awaken restarts the nodes once, as docs/operations.md advises, if messages have not moved for too long and two
-// elections at once can have left a queue of these brokers without the worker that dead-letters.
+// awaken restarts the nodes once, as docs/operations.md advises, if messages have not moved for too long and the
+// brokers have a version in which two concurrent elections can leave a queue without its dead-letter worker.
 func (r *run) awaken(ctx context.Context, waiting int, still time.Duration) error {
 	v := observed.ParseVersion(r.cfg.Brokers.Version())
 	defect := v.Before(4, 2, 7) || v.AtLeast(4, 3, 0) && v.Before(4, 3, 1)
@@ -352,8 +350,7 @@ func (r *run) awaken(ctx context.Context, waiting int, still time.Duration) erro
 	return nil
 }
 
-// unsettled describes what a run that ended without settling still waited for: messages
-// without their effect, messages in queues, or an answer.
+// unsettled describes why a run did not settle: messages without their effect, messages in queues, or an error.
 func unsettled(v Verdict, waiting int, err error) string {
 	const named = 5
 	text := fmt.Sprintf("%d messages without their effect, %d in queues", v.Lost, waiting)
@@ -378,7 +375,7 @@ func unsettled(v Verdict, waiting int, err error) string {
 func (r *run) close() error {
 	var errs []error
 	if r.rig.consumers != nil {
-		_ = r.rig.consumers.close() // its errors were told by settle
+		_ = r.rig.consumers.close() // settle has reported its errors
 	}
 	if r.tasks != nil {
 		r.tasks.end()

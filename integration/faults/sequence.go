@@ -11,53 +11,53 @@ import (
 // Kind is a kind of fault.
 type Kind string
 
-// The kinds of faults. Where a fault lasts, it is healed afterwards.
+// The kinds of faults. A fault that has a duration is healed afterwards.
 const (
-	// The network between clients and broker.
-	Cut        Kind = "network-cut"         // connections are reset, and refused for a while
-	Stall      Kind = "network-stall"       // nothing passes in either direction, connections stay open
-	HalfClose  Kind = "network-half-close"  // one direction ends, the other stays open
-	Slow       Kind = "network-slow"        // every piece of data is held up
+	// Faults of the network between clients and broker.
+	Cut        Kind = "network-cut"         // connections are reset, and new ones refused for a while
+	Stall      Kind = "network-stall"       // no data passes in either direction, but connections stay open
+	HalfClose  Kind = "network-half-close"  // one direction is closed, but the other stays open
+	Slow       Kind = "network-slow"        // every piece of data is delayed
 	CutConfirm Kind = "network-cut-confirm" // cut between a publish and its confirm
 	CutAck     Kind = "network-cut-ack"     // cut between a delivery and its ack
 
-	// A broker of one node.
+	// Faults of a single broker.
 	Restart     Kind = "broker-restart"
 	Kill        Kind = "broker-kill"         // kill -9
-	Down        Kind = "broker-down"         // kill -9, and back after every waiting message is due
-	Freeze      Kind = "broker-freeze"       // the process stands still
+	Down        Kind = "broker-down"         // kill -9, and started again after every waiting message is due
+	Freeze      Kind = "broker-freeze"       // the process is suspended
 	MemoryAlarm Kind = "broker-memory-alarm" // publishers are blocked
-	DiskAlarm   Kind = "broker-disk-alarm"   // likewise
+	DiskAlarm   Kind = "broker-disk-alarm"   // publishers are blocked
 
-	// A cluster.
+	// Faults of a cluster.
 	KillLeader     Kind = "cluster-kill-leader"     // kill -9 of the node that leads a bucket queue
 	RollingRestart Kind = "cluster-rolling-restart" // every node in turn
-	Partition      Kind = "cluster-partition"       // one node is cut off from the others, not from clients
+	Partition      Kind = "cluster-partition"       // one node is isolated from the other nodes, but not from clients
 	FreezeNode     Kind = "cluster-freeze-node"
-	NodeAlarm      Kind = "cluster-memory-alarm" // of one node, which blocks publishers on all
+	NodeAlarm      Kind = "cluster-memory-alarm" // an alarm of one node, which blocks publishers on all nodes
 
-	// A consumer process.
+	// Faults of a consumer process.
 	KillBeforeCommit Kind = "consumer-kill-before-commit" // kill -9 after the effect's statement
 	KillBeforeAck    Kind = "consumer-kill-before-ack"    // kill -9 after the commit
 	Panic            Kind = "consumer-panic"
-	Overrun          Kind = "consumer-overrun" // it ends while a handler runs past the drain time
-	Pauses           Kind = "consumer-pauses"  // it gives back what it holds, more often than RabbitMQ 4 returns a message
+	Overrun          Kind = "consumer-overrun" // it stops while a handler runs for longer than the drain time
+	Pauses           Kind = "consumer-pauses"  // it returns its messages more often than RabbitMQ 4 allows
 
-	// The business database.
+	// Faults of the business database.
 	DatabaseRestart Kind = "database-restart"
 	DatabaseKill    Kind = "database-kill"         // kill -9
-	LoseCommit      Kind = "database-lose-commit"  // the connection is cut in place of a commit
-	LoseAnswer      Kind = "database-lose-answer"  // the connection is cut in place of a commit's answer
-	LockTable       Kind = "database-lock-timeout" // a table lock outlasts the lock timeout
-	Conflict        Kind = "database-conflict"     // a competitor provokes serialization failures
+	LoseCommit      Kind = "database-lose-commit"  // the connection is cut instead of forwarding a commit
+	LoseAnswer      Kind = "database-lose-answer"  // the connection is cut instead of forwarding a commit's answer
+	LockTable       Kind = "database-lock-timeout" // a table lock lasts longer than the lock timeout
+	Conflict        Kind = "database-conflict"     // a competing client causes serialization failures
 )
 
-// spec is how often, and for how long, a kind of fault occurs in a sequence.
+// spec says how often and for how long a kind of fault occurs in a sequence.
 type spec struct {
 	kind   Kind
-	group  string        // faults of one group are never at once
-	weight int           // how often in a deck
-	lo, hi time.Duration // how long it lasts
+	group  string        // faults of the same group never occur at the same time
+	weight int           // number of occurrences per round
+	lo, hi time.Duration // minimum and maximum duration
 }
 
 // MaxDelay is the longest delay of the workload.
@@ -98,11 +98,11 @@ var specs = []spec{
 	{Conflict, "database", 1, 2 * time.Second, 5 * time.Second},
 }
 
-// Fault is one fault to come.
+// Fault is a fault to inject.
 type Fault struct {
 	Kind Kind
-	Hold time.Duration // how long it lasts before it is healed
-	Aim  int           // which of several it hits: taken modulo their number
+	Hold time.Duration // duration before it is healed
+	Aim  int           // index of the affected component, taken modulo their number
 }
 
 // String describes the fault in one line.
@@ -110,14 +110,13 @@ func (f Fault) String() string {
 	return fmt.Sprintf("%s for %v (aim %d)", f.Kind, f.Hold.Round(time.Millisecond), f.Aim)
 }
 
-// Step is one fault, or two of different groups at once, and a rest after them.
+// Step is one fault, or two simultaneous faults of different groups, followed by a rest.
 type Step struct {
 	Faults []Fault
 	Rest   time.Duration
 }
 
-// Kinds returns the kinds of the groups named: network, broker, cluster,
-// consumer, database.
+// Kinds returns the kinds of the given groups: network, broker, cluster, consumer, database.
 func Kinds(groups ...string) []Kind {
 	var kinds []Kind
 	for _, s := range specs {
@@ -128,9 +127,8 @@ func Kinds(groups ...string) []Kind {
 	return kinds
 }
 
-// Sequence is an endless sequence of faults of the kinds given. The same seed
-// and kinds give the same sequence. Every kind comes alone in each round of it,
-// and a third of the steps have a second fault beside the first.
+// Sequence returns an endless sequence of faults of the given kinds. The same seed and kinds give the same sequence.
+// Every kind occurs alone in each round, and a third of the steps have two faults.
 func Sequence(seed uint64, kinds []Kind) iter.Seq[Step] {
 	var deck []spec
 	for _, s := range specs {

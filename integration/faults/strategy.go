@@ -12,14 +12,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Strategy is how a run delays its messages.
+// Strategy describes how a run delays its messages.
 type Strategy struct {
 	Name      string             `json:"name"`       // bucket, ttl, plugin or native
 	QueueType topology.QueueType `json:"queue_type"` // of the delay queues and of the destination
-	Layout    string             `json:"layout"`     // of bucket: clock, hex or binary; default clock
+	Layout    string             `json:"layout"`     // layout of the bucket strategy: clock, hex or binary; default clock
 }
 
-// ttls are the delays of the ttl strategy.
+// ttls lists the delays of the ttl strategy.
 var ttls = []time.Duration{
 	200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second, MaxDelay,
 }
@@ -39,7 +39,7 @@ func (s Strategy) build() (amqpx.Strategy, error) {
 	}
 }
 
-// delay draws one that the strategy has.
+// delay returns a random delay that the strategy supports.
 func (s Strategy) delay() time.Duration {
 	if s.Name == "ttl" {
 		return ttls[rand.IntN(len(ttls))]
@@ -47,8 +47,8 @@ func (s Strategy) delay() time.Duration {
 	return 200*time.Millisecond + rand.N(MaxDelay-200*time.Millisecond).Truncate(time.Millisecond)
 }
 
-// clientConfig is common to producers and consumers. Dead connections are
-// noticed soon, so that a run sees many faults.
+// clientConfig returns the configuration that producers and consumers share. It makes clients detect dead connections
+// quickly, so that a run has time for many faults.
 func clientConfig(urls []string, s Strategy) (amqpx.Config, error) {
 	strategy, err := s.build()
 	if err != nil {
@@ -61,8 +61,8 @@ func clientConfig(urls []string, s Strategy) (amqpx.Config, error) {
 	}, nil
 }
 
-// The names of the workload on the broker. The queue is also reached through an
-// exchange, so that route queues are under test.
+// The names of the workload on the broker. Messages also reach the queue through an exchange, in order to test route
+// queues.
 const (
 	destination = "faults.orders"
 	events      = "faults.events"
@@ -72,7 +72,7 @@ const (
 func workloadTopology(t topology.QueueType) topology.Topology {
 	return topology.Topology{
 		Exchanges: []topology.Exchange{{Name: events, Kind: "topic"}},
-		Queues: slices.Concat( // as the client declares them
+		Queues: slices.Concat( // the same arguments as in the client's declaration
 			topology.Destination{Queue: destination}.Queues(t), topology.Destination{Queue: taskQueue}.Queues(t)),
 		Bindings: []topology.Binding{{Exchange: events, Queue: destination, RoutingKey: "order.*"}},
 	}

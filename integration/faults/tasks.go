@@ -15,18 +15,18 @@ import (
 // taskQueue is the destination of tasks.
 const taskQueue = "faults.tasks"
 
-// tasks are scheduled at a steady rate; three in four are then cancelled, moved or fired. In the
-// ledger one that was cancelled is a message that was not sent.
+// tasks schedules tasks at a constant rate. It then cancels, moves or fires three out of four. The ledger records a
+// cancelled task as a message that was not sent.
 type tasks struct {
 	store  *schedule.Store
 	db     *sql.DB
 	ledger *Ledger
 	rate   float64 // per second
 
-	end func() // of the relay
+	end func() // stops the relay
 }
 
-// startTasks makes the tables and runs the relay until end is called.
+// startTasks creates the tables and runs the relay until end is called.
 func startTasks(ctx context.Context, db *sql.DB, sender schedule.Sender, ledger *Ledger, rate float64) (*tasks, error) {
 	if err := schedule.Migrate(ctx, db); err != nil {
 		return nil, err
@@ -37,11 +37,11 @@ func startTasks(ctx context.Context, db *sql.DB, sender schedule.Sender, ledger 
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
-	running.Go(func() { _ = store.Run(ctx) }) // the ledger shows what it did not do
+	running.Go(func() { _ = store.Run(ctx) }) // the ledger shows if it failed
 	return &tasks{store: store, db: db, ledger: ledger, rate: rate, end: func() { cancel(); running.Wait() }}, nil
 }
 
-// run schedules until ctx ends, and returns when every change has its outcome.
+// run schedules tasks until ctx ends, and returns when every change has its outcome.
 func (t *tasks) run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -60,11 +60,11 @@ func (t *tasks) run(ctx context.Context) {
 func (t *tasks) one() {
 	s := Sent{ID: uuid.NewString(), Began: time.Now()}
 	s.Due = s.Began.Truncate(time.Millisecond).Add(3*time.Second + rand.N(MaxDelay-3*time.Second).Truncate(time.Millisecond))
-	// No change is begun when a handler may have begun.
+	// Start no change once a handler may have started.
 	ctx, cancel := context.WithDeadline(context.Background(), s.Due.Add(-500*time.Millisecond))
 	defer cancel()
 	if err := t.store.Schedule(ctx, t.db, schedule.Task{ID: s.ID, Queue: taskQueue, DeliverAt: s.Due}); err != nil {
-		s.Outcome = Unknown // the commit's answer may be what was lost
+		s.Outcome = Unknown // the commit may have succeeded and only its answer been lost
 	} else {
 		wait(ctx, rand.N(2*time.Second))
 		t.change(ctx, &s)
@@ -73,7 +73,7 @@ func (t *tasks) one() {
 	t.ledger.Record(s)
 }
 
-// change changes a task, and what is to become of it. After an error either may.
+// change changes a task and its expected outcome. After an error, either outcome is possible.
 func (t *tasks) change(ctx context.Context, s *Sent) {
 	switch rand.IntN(4) {
 	case 0:
@@ -88,6 +88,6 @@ func (t *tasks) change(ctx context.Context, s *Sent) {
 		}
 	case 2:
 		s.Due = time.Now().Truncate(time.Millisecond)
-		_ = t.store.FireNow(ctx, t.db, s.ID) // or it comes when it was due
+		_ = t.store.FireNow(ctx, t.db, s.ID) // if this fails, the task is sent at its original due time
 	}
 }

@@ -7,8 +7,7 @@ import (
 	"sync"
 )
 
-// wire is a TCP proxy in front of a database, which cuts a connection at a
-// commit: in its place, or in place of its answer.
+// wire is a TCP proxy in front of a database. It can cut a connection instead of forwarding a commit or its answer.
 type wire struct {
 	target string
 	ln     net.Listener
@@ -45,7 +44,7 @@ func (w *wire) close() {
 	w.done.Wait()
 }
 
-// cutAt sets what is cut from now on; an empty kind cuts nothing.
+// cutAt sets the kind of cut from now on. An empty kind disables cuts.
 func (w *wire) cutAt(k Kind) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -89,7 +88,7 @@ type wirePair struct {
 	client, server net.Conn
 
 	mu        sync.Mutex
-	committed bool // a commit went to the server, and its answer is to be lost
+	committed bool // the server has received a commit, and its answer will be lost
 }
 
 func (p *wirePair) forward(from io.Reader, to io.Writer, pass func([]byte) bool) {
@@ -117,8 +116,7 @@ func (p *wirePair) forward(from io.Reader, to io.Writer, pass func([]byte) bool)
 	}
 }
 
-// request reports whether data from the client is passed on. Drivers write a commit as
-// a statement of its own, in one piece.
+// request reports whether to forward data from the client. Drivers send a commit as a separate statement, in one piece.
 func (p *wirePair) request(data []byte) bool {
 	if !bytes.Contains(bytes.ToLower(data), []byte("commit")) {
 		return true
@@ -137,7 +135,7 @@ func (p *wirePair) request(data []byte) bool {
 	return true
 }
 
-// answer reports whether data from the server is passed on.
+// answer reports whether to forward data from the server.
 func (p *wirePair) answer([]byte) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -2,5 +2,5 @@
 
 package guard
 
-// awaitEnd can only be had on Linux.
+// awaitEnd is only supported on Linux.
 func awaitEnd(int) bool { return false }

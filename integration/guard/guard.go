@@ -1,10 +1,9 @@
-// Package guard cleans up after a process that starts servers, however that
-// process ends: returned, interrupted, panicked or killed with SIGKILL.
+// Package guard cleans up after a process that starts servers, no matter whether that process returns, is interrupted,
+// panics or is killed with SIGKILL.
 //
-// A guard is a small child process in a session of its own that reads from a
-// pipe of which only this process holds the other end. While this process
-// lives, it is told what was started. When the pipe closes, and it closes with
-// the process whatever happened, the guard kills, removes and ends.
+// A guard is a small child process in its own session. It reads from a pipe whose other end only this process holds.
+// This process tells the guard what it has started. The pipe closes whenever this process ends, and then the guard
+// kills the processes, removes the directories and containers, and ends.
 package guard
 
 import (
@@ -17,8 +16,8 @@ import (
 	"syscall"
 )
 
-// A Guard knows what a process started and cleans it up when the process ends
-// without having done so. It is safe for concurrent use.
+// A Guard keeps track of what this process has started, and cleans it up if the process ends without doing so. It is
+// safe for concurrent use.
 type Guard struct {
 	mu      sync.Mutex
 	pipe    io.WriteCloser
@@ -30,24 +29,24 @@ type Guard struct {
 // ErrDismissed is returned by the methods of a Guard after Dismiss.
 var ErrDismissed = errors.New("guard: dismissed already")
 
-// watch has the process group that pid leads killed when this process ends.
+// watch makes the guard kill the process group that pid leads when this process ends.
 func (g *Guard) watch(pid int) error { return g.tell("process", strconv.Itoa(pid)) }
 
-// Directory has a directory removed, with everything in it, when this process
-// ends. What is mounted there is unmounted first.
+// Directory makes the guard remove a directory with its contents when this process ends. The guard first unmounts any
+// file systems that are mounted there.
 func (g *Guard) Directory(path string) error { return g.tell("directory", path) }
 
-// Container has a container removed, running or not, with its volumes, when
-// this process ends. It needs the docker command. The container may be created
-// after the call, so that no moment is left in which nobody would remove it.
+// Container makes the guard remove a container with its volumes when this process ends, even if the container is
+// running. It requires the docker command. Call it before creating the container, so that the guard covers the
+// container from the beginning.
 func (g *Guard) Container(name string) error { return g.tell("container", name) }
 
-// Network has a Docker network removed, after the containers, when this process
-// ends. Like Container, it is called before the network is created.
+// Network makes the guard remove a Docker network, after the containers, when this process ends. Call it before
+// creating the network.
 func (g *Guard) Network(name string) error { return g.tell("network", name) }
 
-// Dismiss ends the guard without cleaning anything, and waits for its end. The
-// caller has cleaned up itself. Calling it again does nothing.
+// Dismiss stops the guard without any cleanup and waits for its end. Call it after cleaning up. Calling it again does
+// nothing.
 func (g *Guard) Dismiss() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -8,8 +8,7 @@ import (
 	"os/exec"
 )
 
-// New returns a guard that watches over nothing: on this system only an orderly
-// end cleans up.
+// New returns a guard that does nothing. On this system, servers are only cleaned up if the process ends normally.
 func New() (*Guard, error) {
 	return &Guard{pipe: discard{}, wait: func() error { return nil }}, nil
 }
@@ -21,7 +20,7 @@ func (discard) Close() error                { return nil }
 
 var errSystem = errors.New("guard: server processes can be started on Unix systems only")
 
-// Start fails: server processes are started on Unix systems only.
+// Start returns an error, because server processes are started on Unix systems only.
 func (*Guard) Start(*exec.Cmd) (*Process, error) { return nil, errSystem }
 
 func (*Process) killGroup() error       { return errSystem }

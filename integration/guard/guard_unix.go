@@ -16,8 +16,8 @@ import (
 //go:embed guard.sh
 var script string
 
-// gate holds a started program back until the guard knows of it: it waits for
-// a line and becomes the program, or ends when the pipe closes before that.
+// gate delays a started program until the guard knows it. It waits for a line and then executes the program, or ends if
+// the pipe closes before that.
 const gate = `IFS= read -r go && [ "$go" = go ] && exec "$@" </dev/null`
 
 // New starts a guard process.
@@ -25,8 +25,7 @@ func New() (*Guard, error) {
 	cmd := exec.Command("/bin/sh", "-c", script, "rabbitdelay-guard")
 	cmd.Dir = "/" // so that it keeps no directory busy
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	// Standard output and error stay closed to it: go test waits for everybody
-	// who holds its own.
+	// Do not pass on standard output and error, because go test waits for all processes that hold its own.
 	pipe, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("guard: %w", err)
@@ -37,9 +36,8 @@ func New() (*Guard, error) {
 	return &Guard{pipe: pipe, wait: cmd.Wait, kill: syscall.Kill}, nil
 }
 
-// Start starts cmd in a session of its own, so that a Ctrl-C in the terminal
-// does not reach it, and under the guard from before its first instruction.
-// cmd.Stdin must be nil: the program reads nothing.
+// Start starts cmd under the guard, which covers the process from its first instruction. The process has its own
+// session, so that a Ctrl-C in the terminal does not reach it. cmd.Stdin must be nil, because the program has no input.
 func (g *Guard) Start(cmd *exec.Cmd) (*Process, error) {
 	if cmd.Stdin != nil {
 		return nil, fmt.Errorf("guard: %s: standard input must be nil", cmd.Path)

@@ -7,33 +7,32 @@ import (
 	"sync"
 )
 
-// A Process is a server process under a guard. Its number, which is its group's too,
-// stays its own until what is left of the group was killed; nothing is signalled by
-// it after that.
+// A Process is a server process under a guard. Its process ID is also the ID of its process group. The ID stays
+// reserved until the rest of the group has been killed, and no signal is sent to it after that.
 type Process struct {
 	guard *Guard
 	pid   int
-	ended chan struct{} // closed when it has ended and was waited for
-	err   error         // of waiting; read it after ended
-	clear error         // of taking it from the guard; likewise
+	ended chan struct{} // closed when the process has ended and was reaped
+	err   error         // result of waiting; read it after ended is closed
+	clear error         // error of removing the process from the guard; read it after ended is closed
 
 	mu   sync.Mutex
-	gone bool // the system may give the number to another
+	gone bool // the system may reuse the process ID
 }
 
-// Ended is closed when the process has ended, and what it left in its group.
+// Ended returns a channel that is closed when the process and the rest of its group have ended.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// ID returns the number by which the system knows the process.
+// ID returns the process ID.
 func (p *Process) ID() int { return p.pid }
 
-// Wait waits for the process to end, and kills it when ctx ends first. The
-// error is how it ended, like that of exec.Cmd.Wait.
+// Wait waits for the process to end, and kills it if ctx ends first. The error says how the process ended, like that of
+// exec.Cmd.Wait.
 func (p *Process) Wait(ctx context.Context) error {
 	select {
 	case <-p.ended:
 	case <-ctx.Done():
-		_ = p.ifOurs(p.killGroup) // it may have ended meanwhile
+		_ = p.ifOurs(p.killGroup) // it may have ended in the meantime
 		<-p.ended
 	}
 	if p.clear != nil {
@@ -45,29 +44,27 @@ func (p *Process) Wait(ctx context.Context) error {
 	return p.err
 }
 
-// Stop asks the process to end by a signal, and kills it when it has not ended
-// before ctx has.
+// Stop asks the process to end with a signal, and kills it if it has not ended when ctx ends.
 func (p *Process) Stop(ctx context.Context, s os.Signal) error {
 	_ = p.ifOurs(func() error { return p.signal(s) }) // it may have ended by itself
-	_ = p.Wait(ctx)                                   // how it ends when asked to is its own affair
+	_ = p.Wait(ctx)                                   // its exit status does not matter
 	return ctx.Err()
 }
 
-// Kill kills the process and its group, and waits for its end.
+// Kill kills the process and its group, and waits for the process to end.
 func (p *Process) Kill() error {
 	_ = p.ifOurs(p.killGroup) // it may have ended by itself
 	<-p.ended
 	return p.clear
 }
 
-// Suspend stops the process and its group without ending them. The error is
-// os.ErrProcessDone when they have ended.
+// Suspend suspends the process and its group. It returns os.ErrProcessDone if they have ended.
 func (p *Process) Suspend() error { return p.ifOurs(p.suspendGroup) }
 
-// Continue takes Suspend back.
+// Continue undoes Suspend.
 func (p *Process) Continue() error { return p.ifOurs(p.continueGroup) }
 
-// ifOurs signals the process as long as its number is its own.
+// ifOurs calls signal while the process ID still belongs to the process.
 func (p *Process) ifOurs(signal func() error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,9 +74,8 @@ func (p *Process) ifOurs(signal func() error) error {
 	return signal()
 }
 
-// reap waits for the end of the process. It ends what it left in its group, and takes
-// it from the guard, before wait gives its number back. Where the end cannot be
-// awaited without that, what it left is let be.
+// reap waits for the process to end. Before wait releases the process ID, it kills the rest of the process group and
+// removes the process from the guard. On systems that cannot wait without releasing the ID, it does not kill the rest.
 func (p *Process) reap(wait func() error) {
 	defer close(p.ended)
 	held := awaitEnd(p.pid)
@@ -89,7 +85,7 @@ func (p *Process) reap(wait func() error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if held {
-		_ = p.killGroup() // most leave nothing
+		_ = p.killGroup() // usually there are no others
 	}
 	p.clear = p.guard.tell("forget", strconv.Itoa(p.pid))
 	if held {

@@ -11,20 +11,18 @@ import (
 // Host is the only address that private servers listen on.
 const Host = "127.0.0.1"
 
-// Systems take the port of an outgoing connection from 32768 upwards. A server
-// that is stopped and started again must find its port free, so ports come
-// from below.
+// Systems use ports from 32768 upwards for outgoing connections. A server that is stopped and started again must find
+// its port free, so ports are chosen from a lower range.
 const (
 	lowest  = 12000
 	highest = 32000
 )
 
-// Ports returns n different ports that nobody listens on at this moment.
-// Another process may take one before the caller does; who starts a server on
-// it tries again with others.
+// Ports returns n different ports that are currently free. Another process may take a port before the caller uses it,
+// so a caller that starts a server should retry with other ports.
 func Ports(n int) ([]int, error) {
 	ports := make([]int, 0, n)
-	// Held until all are found, so that they differ.
+	// Keep the listeners open until all ports are found, so that the ports differ.
 	var held []net.Listener
 	defer func() {
 		for _, listener := range held {

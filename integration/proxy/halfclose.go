@@ -2,9 +2,8 @@ package proxy
 
 import "net"
 
-// HalfClose ends one direction of all connections, as a peer that shuts its
-// sending side does: the receiver reads the end, and the other direction stays
-// open.
+// HalfClose closes one direction of all connections, like a peer that shuts down its sending side. The receiver reads
+// the end of the stream, and the other direction stays open.
 func (p *Proxy) HalfClose(d Direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package proxy is a TCP proxy between a client and a broker that tests break
-// on purpose: it cuts, stalls, refuses and slows connections, and can cut at a
-// chosen AMQP frame, such as between a publish and its confirm.
+// Package proxy is a TCP proxy between a client and a broker with which tests simulate network faults. It can cut,
+// stall, refuse and slow down connections, and cut them at a chosen AMQP frame, for example between a publish and its
+// confirm.
 package proxy
 
 import (
@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Direction of data through the proxy.
+// Direction is the direction of data through the proxy.
 type Direction int
 
 // Directions.
@@ -22,16 +22,16 @@ const (
 	ToClient
 )
 
-// Frame is one AMQP 0-9-1 frame on its way.
+// Frame is an AMQP 0-9-1 frame that passes through the proxy.
 type Frame struct {
 	Direction Direction
 	Type      byte // 1 method, 2 header, 3 body, 8 heartbeat
 	Channel   uint16
-	Class     uint16 // of a method
-	Method    uint16 // of a method
+	Class     uint16 // only of a method frame
+	Method    uint16 // only of a method frame
 }
 
-// Methods that tests cut at, as class and method.
+// Methods for CutAt, as class and method.
 var (
 	BasicPublish = [2]uint16{60, 40}
 	BasicAck     = [2]uint16{60, 80}
@@ -42,13 +42,13 @@ func (f Frame) Is(d Direction, m [2]uint16) bool {
 	return f.Type == 1 && f.Direction == d && f.Class == m[0] && f.Method == m[1]
 }
 
-// Proxy forwards connections to one target.
+// Proxy forwards connections to a target.
 type Proxy struct {
 	target string
 	ln     net.Listener
 
 	mu      sync.Mutex
-	changed sync.Cond // stalled or closed changed
+	changed sync.Cond // signals changes of stalled or closed
 	conns   map[*pair]struct{}
 	refuse  bool
 	stalled [2]bool
@@ -63,7 +63,7 @@ type Proxy struct {
 type pair struct{ client, broker net.Conn }
 
 func (p *pair) close() {
-	// Reset instead of a polite end: that is what a cut looks like.
+	// Reset the connection instead of closing it gracefully, to simulate a cut.
 	if c, ok := p.client.(*net.TCPConn); ok {
 		_ = c.SetLinger(0)
 	}
@@ -83,8 +83,7 @@ func New(target string) (*Proxy, error) {
 	return p, nil
 }
 
-// ForURL starts a proxy in front of a broker's URL and returns the URL through
-// the proxy as well.
+// ForURL starts a proxy in front of the broker at a URL. It also returns the URL of the proxy.
 func ForURL(rawURL string) (*Proxy, string, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil {
@@ -102,10 +101,10 @@ func ForURL(rawURL string) (*Proxy, string, error) {
 	return p, u.String(), nil
 }
 
-// Addr is the proxy's own address.
+// Addr returns the proxy's address.
 func (p *Proxy) Addr() string { return p.ln.Addr().String() }
 
-// Close ends the proxy and its connections.
+// Close stops the proxy and cuts its connections.
 func (p *Proxy) Close() {
 	p.update(func() { p.closed = true })
 	_ = p.ln.Close()
@@ -113,7 +112,7 @@ func (p *Proxy) Close() {
 	p.done.Wait()
 }
 
-// Cut ends all connections with a reset.
+// Cut resets all connections.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -123,21 +122,20 @@ func (p *Proxy) Cut() {
 	p.cuts++
 }
 
-// Refuse makes the proxy close new connections at once, or not.
+// Refuse controls whether the proxy closes new connections immediately.
 func (p *Proxy) Refuse(on bool) { p.update(func() { p.refuse = on }) }
 
-// Stall stops forwarding in a direction, or goes on with it. The connections
-// stay open.
+// Stall stops or resumes forwarding in one direction. The connections stay open.
 func (p *Proxy) Stall(d Direction, on bool) { p.update(func() { p.stalled[d] = on }) }
 
-// Slow adds a pause before every piece of data that is forwarded.
+// Slow adds a pause before every piece of data that the proxy forwards.
 func (p *Proxy) Slow(pause time.Duration) { p.update(func() { p.slow = pause }) }
 
-// CutAt cuts a connection in place of forwarding a frame for which f is true;
-// nil ends it. f is called from many goroutines.
+// CutAt makes the proxy cut a connection instead of forwarding a frame for which f returns true. A nil f disables this.
+// The function f is called from several goroutines.
 func (p *Proxy) CutAt(f func(Frame) bool) { p.update(func() { p.cutAt = f }) }
 
-// Cuts is how often connections were cut, by Cut or CutAt.
+// Cuts returns how many connections were cut, by Cut or CutAt.
 func (p *Proxy) Cuts() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -213,7 +211,7 @@ func (p *Proxy) forward(pr *pair, from io.Reader, to io.Writer, d Direction) {
 	}
 }
 
-// wants reports whether the connection is to be cut at a frame.
+// wants reports whether to cut the connection at a frame.
 func (p *Proxy) wants(f Frame) bool {
 	p.mu.Lock()
 	cutAt := p.cutAt
@@ -221,7 +219,7 @@ func (p *Proxy) wants(f Frame) bool {
 	return cutAt != nil && cutAt(f)
 }
 
-// pass waits while the direction is stalled, and reports whether to go on.
+// pass waits while the direction is stalled, and reports whether to continue.
 func (p *Proxy) pass(d Direction) bool {
 	p.mu.Lock()
 	for p.stalled[d] && !p.closed {
@@ -235,19 +233,17 @@ func (p *Proxy) pass(d Direction) bool {
 	return !closed
 }
 
-// frames finds the frames in a stream without keeping their content.
+// frames finds the frames in a stream without storing their content.
 type frames struct {
 	direction Direction
-	skip      int    // bytes that belong to what has been looked at
-	head      []byte // the beginning of a frame, until it can be looked at
+	skip      int    // number of bytes that belong to a frame that was already inspected
+	head      []byte // beginning of a frame that is still too short to inspect
 }
 
-// headLen is enough of a frame to know its method: type, channel, size, class,
-// method.
+// headLen is the number of bytes that identify a frame's method: type, channel, size, class, method.
 const headLen = 7 + 4
 
-// feed looks at data and returns what to forward of it, all of it unless the
-// connection is to be cut.
+// feed inspects data and returns the part to forward, which is all of it unless the connection should be cut.
 func (r *frames) feed(data []byte, cut func(Frame) bool) (send []byte, end bool) {
 	for i := 0; i < len(data); {
 		if r.skip > 0 {

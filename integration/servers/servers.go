@@ -1,4 +1,4 @@
-// Package servers holds the servers that all tests of a process share.
+// Package servers manages servers that all tests of a process share.
 package servers
 
 import (
@@ -9,16 +9,15 @@ import (
 	"time"
 )
 
-// Patience bounds every wait of a test for something that must come. It says nothing
-// about how fast it should come, so that a busy machine fails no test.
+// Patience is the timeout for everything that a test waits for. It does not express how fast something should happen,
+// and is long so that tests do not fail on a busy machine.
 const Patience = 6 * time.Minute
 
-// EnvSkip makes tests that need a broker or a database skip when it is 1.
-// Otherwise they fail when there is none.
+// EnvSkip makes tests that need a broker or a database skip if it is 1. Otherwise they fail if there is none.
 const EnvSkip = "RABBITDELAY_SKIP_INTEGRATION"
 
-// TB is what is needed of a *testing.T. It is not testing.TB, so that a program
-// that links a launcher does not bring the package testing along.
+// TB is the required subset of *testing.T. It replaces testing.TB, so that a program that links a launcher does not
+// also link the package testing.
 type TB interface {
 	Helper()
 	Logf(format string, args ...any)
@@ -26,7 +25,7 @@ type TB interface {
 	Fatalf(format string, args ...any)
 }
 
-// Shared are the servers of one kind, one for each key. The zero value has none.
+// Shared holds the servers of one kind, one for each key. The zero value is empty.
 type Shared[K comparable, S io.Closer] struct {
 	mu  sync.Mutex
 	all map[K]*server[S]
@@ -38,9 +37,8 @@ type server[S io.Closer] struct {
 	err  error
 }
 
-// Use returns the server of a key. The first call starts it; those that come
-// meanwhile wait for it. What failed to start is not tried again. The test is skipped
-// when EnvSkip is 1.
+// Use returns the server for a key. The first call starts the server, and concurrent calls wait for it. Use does not
+// retry a failed start. It skips the test if EnvSkip is 1.
 func (s *Shared[K, S]) Use(t TB, key K, start func() (S, error)) (S, error) {
 	t.Helper()
 	if os.Getenv(EnvSkip) == "1" {
@@ -60,7 +58,7 @@ func (s *Shared[K, S]) Use(t TB, key K, start func() (S, error)) (S, error) {
 	return one.it, one.err
 }
 
-// Close ends the servers that were started.
+// Close closes the servers that were started.
 func (s *Shared[K, S]) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

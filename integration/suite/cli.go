@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/cli"
 )
 
-// Ran is one run of the command line.
+// Ran is the result of running the command line.
 type Ran struct {
 	Code           int
 	Stdout, Stderr string
@@ -20,10 +20,10 @@ func (r Ran) String() string {
 	return fmt.Sprintf("exit %d\nstandard output:\n%sstandard error:\n%s", r.Code, r.Stdout, r.Stderr)
 }
 
-// Lines are the lines of standard output.
+// Lines returns the lines of standard output.
 func (r Ran) Lines() []string { return strings.Split(strings.TrimSuffix(r.Stdout, "\n"), "\n") }
 
-// Last reads the last line, which must have exactly the keys, in their order.
+// Last decodes the last line, which must be a JSON object with exactly the given keys in that order.
 func (r Ran) Last(t *testing.T, keys ...string) map[string]any {
 	t.Helper()
 	lines := r.Lines()

@@ -16,8 +16,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 )
 
-// FastReconnect keeps tests of lost connections short, and gives what a test sends the time
-// of a busy machine.
+// FastReconnect returns the configuration with short reconnect delays, so that tests of lost connections are short. It
+// also sets a send timeout that is long enough for a busy machine.
 func FastReconnect(cfg amqpx.Config) amqpx.Config {
 	cfg.SendTimeout = cmp.Or(cfg.SendTimeout, Patience)
 	cfg.ReconnectMin, cfg.ReconnectMax = 5*time.Millisecond, 50*time.Millisecond
@@ -25,7 +25,7 @@ func FastReconnect(cfg amqpx.Config) amqpx.Config {
 	return cfg
 }
 
-// OpenClient opens a client, of the shared broker without an address, and closes it with the test.
+// OpenClient opens a client and closes it at the end of the test. Without a URL it connects to the shared broker.
 func OpenClient(t testing.TB, cfg amqpx.Config) *amqpx.Client {
 	t.Helper()
 	if cfg.URL == "" {
@@ -48,8 +48,7 @@ func OpenClient(t testing.TB, cfg amqpx.Config) *amqpx.Client {
 
 var queueNumber atomic.Int64
 
-// NewQueue names a queue of this test and deletes it, with its dead letters,
-// at the end.
+// NewQueue returns a queue name for this test. At the end of the test it deletes the queue with its dead letters.
 func NewQueue(t testing.TB) string {
 	t.Helper()
 	name := fmt.Sprintf("it.%d.%d", time.Now().UnixNano(), queueNumber.Add(1))
@@ -92,7 +91,7 @@ func Consume(t testing.TB, c *amqpx.Client, queue string, h amqpx.Handler, opts 
 	return stop
 }
 
-// RawChannel is that of a program that does not use rabbitdelay.
+// RawChannel returns a channel of an AMQP client that does not use rabbitdelay.
 func RawChannel(t testing.TB) *amqp.Channel {
 	t.Helper()
 	conn, err := amqp.Dial(broker.Shared(t, broker.Options{}).URL())
@@ -107,7 +106,7 @@ func RawChannel(t testing.TB) *amqp.Channel {
 	return ch
 }
 
-// RawGet takes one message with a plain AMQP client, waiting for it.
+// RawGet waits for a message and gets it with a plain AMQP client.
 func RawGet(t testing.TB, queue string) amqp.Delivery {
 	t.Helper()
 	ch := RawChannel(t)

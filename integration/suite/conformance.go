@@ -12,19 +12,19 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
-// The matrix: every strategy on every queue type on every release line at hand,
-// and in memory, so that amqptest does what brokers do. A line that the suite does
-// not name but that a broker has, such as that of AMQP_URL, is a column of its own.
+// The conformance matrix has every strategy on every queue type on every available release line. It also includes
+// amqptest, in order to verify that amqptest behaves like a broker. A broker's release line that is not listed here,
+// such as that of AMQP_URL, is an additional column.
 var (
 	ConformanceStrategies = []string{"ttl", "bucket clock", "bucket hex", "plugin", "native", "nservicebus", "celery"}
 	ConformanceTypes      = []topology.QueueType{topology.Classic, topology.Quorum}
 	ConformanceLines      = []string{"3.10", "4.0", "4.3"}
 )
 
-// Memory is the column of amqptest.
+// Memory is the name of the column for amqptest.
 const Memory = "memory"
 
-// InstantsIgnored returns why the broker cannot delay by an instant; "" if it can.
+// InstantsIgnored returns why the broker cannot delay by a delivery time, or "" if it can.
 func InstantsIgnored(t *testing.T, b *broker.Broker) string {
 	err := live.ProbeInstants(t.Context(), "cf-probe", func(context.Context) (*amqp.Connection, error) { return amqp.Dial(b.URL()) })
 	switch {

@@ -7,7 +7,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// Send sends messages, or fails the test.
+// Send sends messages. It fails the test on an error.
 func Send(t testing.TB, c *amqpx.Client, msgs ...amqpx.Message) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)

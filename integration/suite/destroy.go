@@ -11,8 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Objects are the names of queues and exchanges of a virtual host, the broker's
-// own left out.
+// Objects returns the names of the queues and exchanges of a virtual host, without the predefined ones.
 func (v *Vhost) Objects(t *testing.T) []string {
 	t.Helper()
 	current, err := v.Mgmt.Inspect(t.Context(), topology.Topology{})
@@ -32,13 +31,13 @@ func (v *Vhost) Objects(t *testing.T) []string {
 	return names
 }
 
-// CommandOn runs the command line with a file on a virtual host.
+// CommandOn returns a function that runs the command line with a configuration file on a virtual host.
 func CommandOn(t *testing.T, v *Vhost, yaml string) func(args ...string) Ran {
 	t.Helper()
 	return CommandWith(t, v, yaml, v.Mgmt.Endpoint())
 }
 
-// CommandWith is commandOn with a management API at another address.
+// CommandWith is the same as CommandOn, with a management API at another address.
 func CommandWith(t *testing.T, v *Vhost, yaml, management string) func(args ...string) Ran {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "delays.yaml")

@@ -4,7 +4,7 @@ import (
 	"strings"
 )
 
-// ShellWords splits a command as a shell does, single quotes honoured.
+// ShellWords splits a command like a shell. It supports single quotes.
 func ShellWords(s string) []string {
 	var words []string
 	var word strings.Builder

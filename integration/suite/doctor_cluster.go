@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Docker runs a docker command and gives its output.
+// Docker runs a docker command and returns its output.
 func Docker(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "docker", args...).Output()

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// Gathers waits until a queue, and the parked queue, hold that many messages
-// together.
+// Gathers waits until a queue and the parked queue together hold the given number of messages.
 func Gathers(t *testing.T, v *Vhost, queue string, want int) {
 	t.Helper()
 	Eventually(t, fmt.Sprintf("%d messages in %s", want, queue), func() bool {
@@ -20,7 +19,7 @@ func Gathers(t *testing.T, v *Vhost, queue string, want int) {
 // MessagesIn returns how many messages a queue holds.
 func MessagesIn(t *testing.T, v *Vhost, queue string) int {
 	t.Helper()
-	ch, err := v.Conn.Channel() // closed here: it is asked many times, and a connection has 2047
+	ch, err := v.Conn.Channel() // closed below, because MessagesIn is called many times and a connection has only 2047 channels
 	if err != nil {
 		t.Fatal(err)
 	}

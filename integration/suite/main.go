@@ -1,4 +1,4 @@
-// Package suite is what the tests on real servers share: clients, vhosts, commands and waiting.
+// Package suite contains helpers for the tests on real servers: clients, virtual hosts, commands and waiting.
 package suite
 
 import (
@@ -14,12 +14,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
-// cliEnv makes a test binary the command rabbitdelay. Its value is the arguments, a line each.
+// cliEnv turns a test binary into the command rabbitdelay. Its value is the arguments, one per line.
 const cliEnv = "RABBITDELAY_TEST_CLI"
 
-// Main runs the tests of a package, ends the brokers and database servers that they
-// share, and returns the exit code. In a process of [Command] it runs the command. The plan says which of the
-// tests belong to which tier.
+// Main runs the tests of a package, stops the brokers and database servers that they share, and returns the exit code.
+// In a process that [Command] started, it runs the command instead. The plan says which tier each test belongs to.
 func Main(m *testing.M, plan tier.Plan) int {
 	if args := os.Getenv(cliEnv); args != "" {
 		return cli.Run(context.Background(), strings.Split(args, "\n"), os.Stdin, os.Stdout, os.Stderr)
@@ -32,8 +31,8 @@ func Main(m *testing.M, plan tier.Plan) int {
 	return code
 }
 
-// Command returns rabbitdelay with args as a process of its own, which a test can
-// kill. The package's TestMain calls [Main].
+// Command returns a command that runs rabbitdelay with args in a separate process, which a test can kill. The package's
+// TestMain must call [Main].
 func Command(ctx context.Context, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, os.Args[0])
 	c.Env = append(os.Environ(), cliEnv+"="+strings.Join(args, "\n"))

@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// User makes a user with permissions in the virtual host, and gives the URL with
-// which it connects.
+// User creates a user with permissions in the virtual host and returns the URL for connecting as that user.
 func (v *Vhost) User(t *testing.T, name, tags string, permissions [3]string) string {
 	t.Helper()
 	name = name + "-" + v.Name
@@ -23,15 +22,15 @@ func (v *Vhost) User(t *testing.T, name, tags string, permissions [3]string) str
 	return u.String()
 }
 
-// Permit grants permissions to a user of this virtual host, by its full name: configure,
-// write, read.
+// Permit grants permissions in this virtual host to the user with the given full name. The permissions are configure,
+// write and read.
 func (v *Vhost) Permit(t *testing.T, name string, permissions [3]string) {
 	t.Helper()
 	body := map[string]string{"configure": permissions[0], "write": permissions[1], "read": permissions[2]}
 	v.Manage(t, http.MethodPut, v.Mgmt.InVhost("permissions", name), body)
 }
 
-// PermitTopics grants topic permissions to the user of a URL, by exchange: write, read.
+// PermitTopics grants topic permissions to the user in a URL. For each exchange, these are write and read.
 func (v *Vhost) PermitTopics(t *testing.T, userURL string, permissions map[string][2]string) {
 	t.Helper()
 	u, err := url.Parse(userURL)

@@ -16,27 +16,27 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 )
 
-// layout is a virtual host with the default layout, and what there was in it when that was new.
+// layout is a virtual host with the default layout, and its definitions when it was new.
 type layout struct {
 	vhost string
 	fresh definitions
 }
 
-// layouts are those that no test uses.
+// layouts holds the virtual hosts that no test is using.
 var layouts = struct {
 	sync.Mutex
 	free map[*broker.Broker][]layout
 }{free: map[*broker.Broker][]layout{}}
 
-// OnPrepared is OnVhosts for a test whose clients have the default layout: it is there
-// already. Declaring and deleting its 283 queues costs a broker more than most tests do.
+// OnPrepared is the same as OnVhosts, for a test whose clients have the default layout, which is already declared.
+// Declaring and deleting its 283 queues costs a broker more than most tests do.
 func OnPrepared(t *testing.T, test func(t *testing.T, v *Vhost)) {
 	t.Helper()
 	onVersions(t, Prepared, test)
 }
 
-// Prepared returns a virtual host that has the default layout and nothing else, for the time
-// of the test. A later test gets the same one, if this one leaves the layout as it was.
+// Prepared returns a virtual host that contains only the default layout, for the duration of the test. If the test
+// leaves the layout unchanged, a later test reuses the virtual host.
 func Prepared(t *testing.T, b *broker.Broker) *Vhost {
 	t.Helper()
 	for {
@@ -53,14 +53,14 @@ func Prepared(t *testing.T, b *broker.Broker) *Vhost {
 		}
 		messages, err := v.purge(l.fresh)
 		MustSucceed(t, err)
-		if messages == 0 { // else what its last test sent has come only now, and more may follow
+		if messages == 0 { // otherwise messages of its last test have arrived only now, and more may follow
 			end = func(t *testing.T) { v.giveBack(t, l.fresh) }
 			return v
 		}
 	}
 }
 
-// declare has a client declare the default layout.
+// declare uses a client to declare the default layout.
 func (v *Vhost) declare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
@@ -71,7 +71,7 @@ func (v *Vhost) declare(ctx context.Context) error {
 	return c.Close(ctx)
 }
 
-// takeLayout takes a virtual host that no test uses, or names one that is to be made.
+// takeLayout takes a virtual host that no test is using, or returns a name for a new one.
 func takeLayout(b *broker.Broker) (l layout, known bool) {
 	layouts.Lock()
 	defer layouts.Unlock()
@@ -83,8 +83,8 @@ func takeLayout(b *broker.Broker) (l layout, known bool) {
 	return free[0], true
 }
 
-// giveBack keeps the virtual host for another test, without what this one has made in it. One that
-// is not as it was is removed.
+// giveBack deletes what the test has created and keeps the virtual host for another test. It removes a virtual host
+// that it cannot restore.
 func (v *Vhost) giveBack(t *testing.T, fresh definitions) {
 	if t.Failed() || v.Broker.Source() == broker.Environment || !v.tidy(fresh) {
 		v.remove(t)
@@ -95,7 +95,7 @@ func (v *Vhost) giveBack(t *testing.T, fresh definitions) {
 	layouts.free[v.Broker] = append(layouts.free[v.Broker], layout{v.Name, fresh})
 }
 
-// tidy deletes what a test has made, and reports whether the virtual host is as it was.
+// tidy deletes what a test has created, and reports whether the virtual host is in its original state.
 func (v *Vhost) tidy(fresh definitions) bool {
 	now, err := v.definitions()
 	if err != nil {
@@ -103,7 +103,7 @@ func (v *Vhost) tidy(fresh definitions) bool {
 	}
 	for _, kind := range []string{"queues", "exchanges", "policies"} {
 		for _, name := range now.names(kind) {
-			if !slices.Contains(fresh.names(kind), name) { // it may end by itself meanwhile
+			if !slices.Contains(fresh.names(kind), name) { // it may be deleted automatically in the meantime
 				_, _ = v.Mgmt.Call(context.Background(), http.MethodDelete, v.Mgmt.InVhost(kind, name), nil, nil)
 			}
 		}
@@ -115,7 +115,7 @@ func (v *Vhost) tidy(fresh definitions) bool {
 	return err == nil && reflect.DeepEqual(now, fresh)
 }
 
-// purge empties the queues of a layout, and returns how many messages were ready there.
+// purge purges the queues of a layout and returns how many ready messages they contained.
 func (v *Vhost) purge(fresh definitions) (messages int, err error) {
 	conn, err := amqp.Dial(v.URL)
 	if err != nil {
@@ -141,7 +141,7 @@ func (v *Vhost) purge(fresh definitions) (messages int, err error) {
 	return messages, nil
 }
 
-// definitions are what the management API exports of a virtual host: its objects by kind, as JSON.
+// definitions is the management API's export of a virtual host: its objects by kind, as JSON.
 type definitions map[string][]string
 
 func (v *Vhost) definitions() (definitions, error) {
@@ -151,7 +151,7 @@ func (v *Vhost) definitions() (definitions, error) {
 	}
 	d := definitions{}
 	for kind, value := range all {
-		list, _ := value.([]any) // or such as the broker's version
+		list, _ := value.([]any) // nil for values that are not lists, such as the broker's version
 		for _, object := range list {
 			text, err := json.Marshal(object)
 			if err != nil {
@@ -164,7 +164,7 @@ func (v *Vhost) definitions() (definitions, error) {
 	return d, nil
 }
 
-// names are those of one kind.
+// names returns the names of the objects of one kind.
 func (d definitions) names(kind string) []string {
 	names := make([]string, len(d[kind]))
 	for i, text := range d[kind] {

@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 )
 
-// BindingsOf returns the exchanges to which a queue of the shared broker is bound; none if there is no such queue.
+// BindingsOf returns the exchanges to which a queue of the shared broker is bound, or none if the queue does not exist.
 func BindingsOf(t testing.TB, queue string) (exchanges []string) {
 	t.Helper()
 	var bindings []struct {
@@ -24,7 +24,7 @@ func BindingsOf(t testing.TB, queue string) (exchanges []string) {
 	return exchanges
 }
 
-// LogQueues logs which queues of the shared broker hold messages, for a test that waited for one in vain.
+// LogQueues logs which queues of the shared broker contain messages. Call it if a message has not arrived.
 func LogQueues(t testing.TB) {
 	t.Helper()
 	var queues []struct {
@@ -43,7 +43,7 @@ func LogQueues(t testing.TB) {
 	}
 }
 
-// ask reads what the management API of the shared broker answers. What does not exist is left as it is.
+// ask decodes an answer of the shared broker's management API. If the object does not exist, it leaves into unchanged.
 func ask(t testing.TB, path string, into any) error {
 	t.Helper()
 	client := http.Client{Timeout: Patience}

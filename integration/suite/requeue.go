@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// Requeuer is a client with few queues.
+// Requeuer returns a client with few queues.
 func Requeuer(t *testing.T, v *Vhost) *amqpx.Client {
 	t.Helper()
 	s, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{time.Minute}})
@@ -23,7 +23,7 @@ func Requeuer(t *testing.T, v *Vhost) *amqpx.Client {
 	return OpenClient(t, amqpx.Config{URL: v.URL, Strategy: s})
 }
 
-// Buries puts n messages that died in a queue into another, which it declares.
+// Buries declares a queue and publishes n messages to it that have died in the queue died.
 func Buries(t *testing.T, v *Vhost, queue, died string, n int, args amqp.Table) {
 	t.Helper()
 	ch := v.Channel(t)
@@ -51,7 +51,7 @@ func Buries(t *testing.T, v *Vhost, queue, died string, n int, args amqp.Table) 
 	}
 }
 
-// Drains takes everything out of a queue, in its order.
+// Drains removes all messages from a queue and returns their IDs in order.
 func Drains(t *testing.T, v *Vhost, queue string) (ids []string) {
 	t.Helper()
 	ch := v.Channel(t)
@@ -88,11 +88,10 @@ func Makes(t *testing.T, v *Vhost, queue string, args amqp.Table) {
 	}
 }
 
-// QuorumQueue is the arguments of a quorum queue.
+// QuorumQueue is the set of arguments of a quorum queue.
 var QuorumQueue = amqp.Table{"x-queue-type": "quorum"}
 
-// Known waits until the management API knows the queue's policies, where they matter
-// for a look.
+// Known waits until the management API reports the queue's policies, on versions where inspection depends on them.
 func Known(t *testing.T, v *Vhost, queue string) {
 	t.Helper()
 	if observed.ParseVersion(v.Broker.Version()).AtLeast(4, 3, 0) {

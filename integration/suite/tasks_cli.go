@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Objects reads JSON lines.
+// Objects decodes standard output as JSON lines.
 func (r Ran) Objects(t *testing.T) []map[string]any {
 	t.Helper()
 	var list []map[string]any

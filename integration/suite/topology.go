@@ -16,8 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
-// Vhost is a virtual host of a test's own, so that its policies and objects
-// meet no others.
+// Vhost is a virtual host for a single test, so that its policies and objects do not affect other tests.
 type Vhost struct {
 	Name   string
 	URL    string
@@ -25,10 +24,10 @@ type Vhost struct {
 	Mgmt   *live.Management
 	Broker *broker.Broker
 
-	user string // of the suite
+	user string // user of the suite
 }
 
-// Dial connects to the vhost for the time of the test.
+// Dial connects to the virtual host for the duration of the test.
 func (v *Vhost) Dial(t *testing.T) *amqp.Connection {
 	t.Helper()
 	conn, err := amqp.Dial(v.URL)
@@ -39,8 +38,9 @@ func (v *Vhost) Dial(t *testing.T) *amqp.Connection {
 	return conn
 }
 
-// Channel is for what a test does beside the code under test. It ends with its connection: a broker was seen that did
-// not answer when it was closed by itself, and amqp091 waits for that without a limit.
+// Channel returns a channel for operations that are not part of the code under test. It is closed together with its
+// connection. Closing it separately is not safe, because a broker once did not answer, and amqp091 waits for the answer
+// without a timeout.
 func (v *Vhost) Channel(t *testing.T) *amqp.Channel {
 	t.Helper()
 	ch, err := v.Conn.Channel()
@@ -50,13 +50,13 @@ func (v *Vhost) Channel(t *testing.T) *amqp.Channel {
 	return ch
 }
 
-// OnVhosts runs a test on every broker version at hand, in a fresh virtual host.
+// OnVhosts runs a test on every available broker version, in a new virtual host.
 func OnVhosts(t *testing.T, test func(t *testing.T, v *Vhost)) {
 	t.Helper()
 	onVersions(t, NewVhost, test)
 }
 
-// vhostFunc returns a virtual host for the time of a test.
+// vhostFunc returns a virtual host for the duration of a test.
 type vhostFunc func(t *testing.T, b *broker.Broker) *Vhost
 
 func onVersions(t *testing.T, vhost vhostFunc, test func(t *testing.T, v *Vhost)) {
@@ -70,8 +70,7 @@ func onVersions(t *testing.T, vhost vhostFunc, test func(t *testing.T, v *Vhost)
 	}
 }
 
-// OnNewest runs a test whose outcome no version decides in a fresh virtual host on the
-// newest broker.
+// OnNewest runs a test whose outcome does not depend on the version. It uses a new virtual host on the newest broker.
 func OnNewest(t *testing.T, test func(t *testing.T, v *Vhost)) {
 	t.Helper()
 	onVhost(t, "newest", "", NewVhost, test)
@@ -79,7 +78,7 @@ func OnNewest(t *testing.T, test func(t *testing.T, v *Vhost)) {
 
 func onVhost(t *testing.T, name, version string, vhost vhostFunc, test func(t *testing.T, v *Vhost)) {
 	t.Run(name, func(t *testing.T) {
-		t.Parallel() // the brokers know nothing of each other, and most of the time is waiting
+		t.Parallel() // the brokers are independent, and most of the time is waiting
 		b := broker.Shared(t, broker.Options{Version: version})
 		if b.ManagementURL() == "" {
 			t.Skipf("skipped: the broker at AMQP_URL is used without its management API; set %s", broker.EnvManagementURL)
@@ -94,13 +93,13 @@ func newVhostName() string {
 	return fmt.Sprintf("t%d-%d", time.Now().UnixNano(), vhostNumber.Add(1))
 }
 
-// NewVhost creates a vhost for the time of the test.
+// NewVhost creates a virtual host for the duration of the test.
 func NewVhost(t *testing.T, b *broker.Broker) *Vhost {
 	t.Helper()
 	return NamedVhost(t, b, newVhostName())
 }
 
-// NamedVhost creates a vhost of a given name for the time of the test.
+// NamedVhost creates a virtual host with the given name for the duration of the test.
 func NamedVhost(t *testing.T, b *broker.Broker, name string) *Vhost {
 	t.Helper()
 	v := newVhost(t, b, name)
@@ -109,7 +108,7 @@ func NamedVhost(t *testing.T, b *broker.Broker, name string) *Vhost {
 	return v
 }
 
-// newVhost returns the virtual host of a name, which need not exist yet.
+// newVhost returns the virtual host with the given name, which need not exist yet.
 func newVhost(t *testing.T, b *broker.Broker, name string) *Vhost {
 	t.Helper()
 	u, err := url.Parse(b.URL())
@@ -126,7 +125,7 @@ func newVhost(t *testing.T, b *broker.Broker, name string) *Vhost {
 	return v
 }
 
-// open creates the virtual host, unless it is there, and connects to it.
+// open creates the virtual host, unless it exists, and connects to it.
 func (v *Vhost) open(t *testing.T) {
 	t.Helper()
 	v.Manage(t, http.MethodPut, "/api/vhosts/"+v.Name, map[string]any{})
@@ -134,8 +133,8 @@ func (v *Vhost) open(t *testing.T) {
 	v.Conn = v.Dial(t)
 }
 
-// remove deletes the virtual host. A broker of ours takes up to half a minute for the queues
-// of a layout, for which nobody waits: what is left ends with the broker.
+// remove deletes the virtual host. A broker that Start has started takes up to half a minute to delete the queues of a
+// layout. Tests do not wait for that, because the rest ends with the broker.
 func (v *Vhost) remove(t *testing.T) {
 	if v.Broker.Source() == broker.Environment {
 		v.Manage(t, http.MethodDelete, "/api/vhosts/"+v.Name, nil)
@@ -146,7 +145,7 @@ func (v *Vhost) remove(t *testing.T) {
 	}()
 }
 
-// Manage changes something through the management API, also when the test has ended.
+// Manage makes a change through the management API, even after the test has ended.
 func (v *Vhost) Manage(t *testing.T, method, path string, body any) {
 	t.Helper()
 	if _, err := v.Mgmt.Call(context.WithoutCancel(t.Context()), method, path, body, nil); err != nil {
@@ -154,7 +153,7 @@ func (v *Vhost) Manage(t *testing.T, method, path string, body any) {
 	}
 }
 
-// MustApply creates what is wanted, or fails the test.
+// MustApply creates the given topology, or fails the test.
 func MustApply(t *testing.T, b live.Broker, want topology.Topology) live.Report {
 	t.Helper()
 	report, err := b.Apply(t.Context(), want, live.ApplyOptions{})

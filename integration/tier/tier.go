@@ -4,9 +4,9 @@
 //   - test (make test) is what a contributor runs before a push: the packages' own tests, and the cases on servers
 //     that a change most often breaks, on the newest RabbitMQ, PostgreSQL and SQLite
 //   - servers (make test-servers) is everything else that a broker or a database decides
-//   - all (make test-all) adds what takes too long for every landing
+//   - all (make test-all) adds the tests that take too long to run before every push
 //
-// A package below integration calls [Run] in its TestMain. Outside of the Makefile, where [Env] is not set, go test
+// A package below integration calls [Run] in its TestMain. If [Env] is not set, as outside of the Makefile, go test
 // runs every test, so that a single one can be run by its name alone.
 package tier
 
@@ -39,8 +39,8 @@ const Newest = "NEWEST"
 // An entry is the name of a test, optionally followed by the names of subtests after slashes, as in
 // "TestScheduleUnique/sqlite|postgres". Each element is a regular expression that has to match the whole name.
 type Plan struct {
-	Test    []string // what make test runs
-	Nightly []string // what only make test-all runs
+	Test    []string // tests that make test runs
+	Nightly []string // tests that only make test-all runs
 }
 
 const every = ".*"
@@ -78,7 +78,7 @@ func set(name, value string) {
 	}
 }
 
-// patterns returns what go test's -run and -skip have to be for a tier.
+// patterns returns the values of go test's -run and -skip flags for a tier.
 func (p Plan) patterns(tier string, newest func() string) (run, skip string, err error) {
 	switch tier {
 	case "", All:
@@ -95,7 +95,7 @@ func (p Plan) patterns(tier string, newest func() string) (run, skip string, err
 	}
 }
 
-// join writes entries as one pattern of go test.
+// join combines entries into one pattern for go test.
 func join(entries []string, newest func() string) string {
 	var alternatives []string
 	for _, entry := range entries {

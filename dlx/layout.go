@@ -250,7 +250,7 @@ type positional struct {
 	deliver  string
 	layout   layout
 	keyTag   string     // precedes the digits of a routing key
-	through  string     // the exchange in front of all queues; empty if each queue has an entry exchange of the same name
+	through  string     // the exchange in front of all queues; empty if each has an entry exchange
 	names    [][]string // queue names by position and digit; "" for the digit 0
 	overhead int        // maximum length of a routing key without the destination, in bytes
 }

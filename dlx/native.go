@@ -63,7 +63,7 @@ type Native struct {
 	prefix  string
 	deliver string
 	queues  []string
-	through string // the exchange in front of all queues; empty if each queue has an entry exchange of the same name
+	through string // the exchange in front of all queues; empty if each has an entry exchange
 }
 
 // NewNative returns the native strategy for a configuration. It applies WithDefaults and returns the error of Validate.

@@ -68,7 +68,7 @@ type TTL struct {
 	delays    []time.Duration // ascending
 	names     []string        // parallel to delays
 	queues    []string        // parallel to delays
-	through   string          // the exchange in front of all queues; empty if each queue has an entry exchange of the same name
+	through   string          // the exchange in front of all queues; empty if each has an entry exchange
 	roundUp   bool
 	queueType topology.QueueType
 	overhead  int

@@ -13,9 +13,9 @@ import (
 
 const mebibyte = 1 << 20
 
-// processorTime measures what n messages cost the broker in processor time, from their
-// publishing until they are in the destination queue. Unlike a rate, that hardly depends
-// on what else the machine does. direct is what a message without a hop costs.
+// processorTime measures the broker's CPU time for n messages, from publishing until they are in the destination queue.
+// Unlike a rate, this hardly depends on other load on the machine. The parameter direct is the cost of a message
+// without a hop.
 func processorTime(n int, delay delayFor, direct *float64) work {
 	return func(ctx context.Context, t *turn) error {
 		hops := 0.0
@@ -38,7 +38,7 @@ func processorTime(n int, delay delayFor, direct *float64) work {
 		if err := t.c.purge(); err != nil {
 			return err
 		}
-		// What an idle broker takes, its answers to this question included, is not theirs.
+		// Subtract the CPU time of an idle broker, including its answers to this measurement.
 		idle, during, err := t.spent(ctx, func() error { return wait.For(ctx, 3*time.Second) })
 		if err != nil {
 			return err
@@ -56,8 +56,7 @@ func processorTime(n int, delay delayFor, direct *float64) work {
 	}
 }
 
-// spent returns how many seconds of processor time the broker took during f, and how many
-// seconds that was.
+// spent returns the broker's CPU time during f and the duration of f, both in seconds.
 func (t *turn) spent(ctx context.Context, f func() error) (processor, took float64, err error) {
 	const milliseconds = "element(1, erlang:statistics(runtime))."
 	began, before := time.Now(), 0.0
@@ -71,7 +70,7 @@ func (t *turn) spent(ctx context.Context, f func() error) (processor, took float
 	return (processor - before) / 1000, time.Since(began).Seconds(), err
 }
 
-// eval reads the numbers that an expression prints on the broker.
+// eval evaluates an expression on the broker and reads the numbers that it prints.
 func (t *turn) eval(ctx context.Context, expression string, numbers ...any) error {
 	out, err := t.broker.Ctl(ctx, "--silent", "eval", expression)
 	if err != nil {
@@ -101,7 +100,7 @@ func (t *turn) filled(ctx context.Context, n int) error {
 	}
 }
 
-// declareLayout declares a layout that is not there twice, and takes it away.
+// declareLayout declares a layout that does not exist, declares it again, and deletes it.
 func declareLayout(c *client) work {
 	return func(ctx context.Context, t *turn) (err error) {
 		conn, err := dialRaw(t.broker.URL())
@@ -139,8 +138,8 @@ func declareLayout(c *client) work {
 	}
 }
 
-// pile publishes n messages that wait for 1 to 32 days: nothing comes out, and they are in
-// the 31 queues of the days and the first of the months.
+// pile publishes n messages with delays of 1 to 32 days. None of them is delivered during the run. They are in the 31
+// queues of the days and the first queue of the months.
 func pile(n int) work {
 	return func(ctx context.Context, t *turn) error {
 		before, err := t.weigh(ctx)
@@ -176,11 +175,11 @@ func pile(n int) work {
 	}
 }
 
-// weight is what a broker takes up, in bytes: Erlang's memory, the resident set of its
-// process, and the size of its data.
+// weight is a broker's resource usage in bytes: Erlang's memory, the resident set size of its process, and the size of
+// its data.
 type weight struct{ erlang, rss, disk float64 }
 
-// weigh collects garbage before it looks.
+// weigh measures the weight after a garbage collection.
 func (t *turn) weigh(ctx context.Context) (w weight, err error) {
 	err = t.eval(ctx, `[garbage_collect(P) || P <- processes()], io:format("~b ~s ~s", [erlang:memory(total),
 		os:cmd("grep VmRSS /proc/" ++ os:getpid() ++ "/status | tr -dc 0-9"),
@@ -188,8 +187,8 @@ func (t *turn) weigh(ctx context.Context) (w weight, err error) {
 	return weight{w.erlang, w.rss * 1024, w.disk * 1024}, err
 }
 
-// settled weighs until the memory no longer falls: what was just published is still on its
-// way to the disk.
+// settled measures the weight repeatedly until the memory no longer falls, because recently published messages are
+// still being written to the disk.
 func (t *turn) settled(ctx context.Context) (now weight, err error) {
 	last, err := t.weigh(ctx)
 	for i := 0; i < 10 && err == nil; i++ {

@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
-// client is a client with names of its own, which the runner opens for its group.
+// client is a client with its own object names. The runner opens it for its group.
 type client struct {
 	queueType topology.QueueType
 	strategy  strategyFor
@@ -25,14 +25,14 @@ type client struct {
 
 	*amqpx.Client
 
-	queue  string // its destination
+	queue  string // name of its destination
 	routes amqpx.Strategy
 	conn   *amqp.Connection
-	all    topology.Topology // everything that was made
+	all    topology.Topology // everything that was declared
 	end    func(context.Context) error
 }
 
-// strategyFor makes a strategy whose names begin with a prefix.
+// strategyFor returns a strategy for a prefix.
 type strategyFor func(prefix string) (amqpx.Strategy, error)
 
 func bucket(c dlx.BucketConfig) *client {
@@ -42,45 +42,44 @@ func bucket(c dlx.BucketConfig) *client {
 	}}
 }
 
-// clock has the default layout.
+// clock returns a client with the default layout.
 func clock(t topology.QueueType) *client { return bucket(dlx.BucketConfig{QueueType: t}) }
 
-// exact has what delay.exact stands for: a lead, and steps to go with it.
+// exact returns a client with the settings of delay.exact: a lead, and a resolution that suits it.
 func exact(t topology.QueueType) *client {
 	c := bucket(tenths(dlx.LayoutClock, t))
 	c.lead = 400 * time.Millisecond
 	return c
 }
 
-// atTenths follows the names of cases with a resolution of a tenth of a second.
+// atTenths is the suffix of the names of cases with a resolution of 100 ms.
 const atTenths = ", 100 ms"
 
-// exactly follows those of cases with a lead as well.
+// exactly is the suffix of the names of cases that also have a lead.
 const exactly = ", exact"
 
-// tenths is a layout with a resolution of a tenth of a second, whatever its own, so that
-// layouts are compared that round alike.
+// tenths returns a layout with a resolution of 100 ms instead of its default, so that compared layouts round in the
+// same way.
 func tenths(layout string, t topology.QueueType) dlx.BucketConfig {
 	return dlx.BucketConfig{Layout: layout, QueueType: t, Resolution: 100 * time.Millisecond}
 }
 
-// pluggable has the plugin strategy, whose messages are on one node, unreplicated, as those
-// of classic queues are.
+// pluggable returns a client with the plugin strategy. It uses classic queues, because the plugin's messages are on one
+// node and are not replicated, like those of classic queues.
 func pluggable() *client {
 	return &client{queueType: topology.Classic, strategy: func(prefix string) (amqpx.Strategy, error) {
 		return plugin.New(plugin.Config{Prefix: prefix})
 	}}
 }
 
-// natively has the native strategy with so many holding queues.
+// natively returns a client with the native strategy and the given number of holding queues.
 func natively(queues int) *client {
 	return &client{queueType: topology.Quorum, strategy: func(prefix string) (amqpx.Strategy, error) {
 		return dlx.NewNative(dlx.NativeConfig{Prefix: prefix, Queues: queues})
 	}}
 }
 
-// open connects c, and declares and binds its destination, so that the first repeat does
-// not.
+// open connects c, and declares and binds its destination, so that this does not happen in the first repeat.
 func (r *run) open(ctx context.Context, url string, c *client) error {
 	r.opened++
 	prefix := fmt.Sprintf("%s-%d", r.tag, r.opened)
@@ -115,7 +114,7 @@ func (r *run) open(ctx context.Context, url string, c *client) error {
 	return nil
 }
 
-// purge empties all queues.
+// purge purges all queues of the client.
 func (c *client) purge() error {
 	ch, err := c.conn.Channel()
 	if err != nil {
@@ -130,7 +129,7 @@ func (c *client) purge() error {
 	return nil
 }
 
-// close takes everything off the broker.
+// close closes the client and deletes all its objects from the broker.
 func (c *client) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
@@ -142,7 +141,7 @@ func (c *client) close(ctx context.Context) error {
 	return err
 }
 
-// plain returns n further queues without anything to them.
+// plain returns n additional queues without any arguments.
 func (c *client) plain(n int) ([]string, error) {
 	ch, err := c.conn.Channel()
 	if err != nil {
@@ -164,7 +163,7 @@ func (c *client) plain(n int) ([]string, error) {
 	return names, nil
 }
 
-// dialRaw has the settings of amqpx's connections.
+// dialRaw connects with the same settings as amqpx.
 func dialRaw(url string) (*amqp.Connection, error) {
 	return amqp.DialConfig(url, amqp.Config{Heartbeat: 10 * time.Second, Locale: "en_US"})
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
 )
 
-// Between which rates the highest is searched, per second, and how often the interval in
-// which it lies is halved. climbs are enough repeats for any search.
+// The range of rates, in messages per second, in which the highest rate is searched, and how often the remaining
+// interval is halved. The number climbs is enough repeats for any search.
 const (
 	slowest = 500.0
 	fastest = 64_000.0
@@ -18,15 +18,15 @@ const (
 	climbs  = 8 + halving
 )
 
-// search finds the highest rate that holds.
+// search finds the highest rate that a client sustains.
 type search struct {
-	held     float64 // the highest that did
-	failed   float64 // the lowest that did not
+	held     float64 // the highest rate that was sustained
+	failed   float64 // the lowest rate that was not sustained
 	halvings int
 }
 
-// next is the rate to try: twice the last until one fails, then the middle. It is 0 when
-// the answer is found.
+// next returns the next rate to try. It doubles the rate until one fails, and then takes the middle of the interval. It
+// returns 0 if the search has ended.
 func (e *search) next() float64 {
 	switch {
 	case e.failed == 0 && e.held == 0:
@@ -50,11 +50,11 @@ func (e *search) record(rate float64, held bool) {
 	}
 }
 
-// climb finds the highest rate at which the p99 lateness stays under so many milliseconds. A
-// repeat tries one rate, so that the searches of a group take turns.
+// climb finds the highest rate at which the p99 lateness stays below the given number of milliseconds. Each repeat
+// tries one rate, so that the searches of a group take turns.
 func climb(most float64, f flow) work {
 	var e search
-	var last float64 // p99 of the highest rate that held
+	var last float64 // p99 of the highest sustained rate
 	return func(ctx context.Context, t *turn) error {
 		if f.rate = e.next(); f.rate == 0 || t.o.Quick && e.held > 0 {
 			return nil

@@ -25,15 +25,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
-// site is a console beside many pending tasks.
+// site is a console that shows many pending tasks.
 type site struct {
 	*httptest.Server
 
-	middle string // due instant of the task in the middle, Unix milliseconds
+	middle string // due time of the task in the middle, Unix milliseconds
 }
 
-// openSite fills the table of tasks, one every 100 ms from tomorrow on, and serves the
-// console.
+// openSite fills the task table with one task every 100 ms from tomorrow on, and serves the console.
 func openSite(ctx context.Context, r *run, s *Scenario) (end func(context.Context) error, err error) {
 	if err := postgres(ctx, r, s); err != nil {
 		return nil, err
@@ -74,7 +73,7 @@ func openSite(ctx context.Context, r *run, s *Scenario) (end func(context.Contex
 	return end, nil
 }
 
-// get reads the lines of a page until its end or that of ctx.
+// get reads the lines of a page until the page or ctx ends.
 func (s *site) get(ctx context.Context, path string, line func(string)) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/"+path, http.NoBody)
 	if err != nil {
@@ -100,7 +99,7 @@ func (s *site) get(ctx context.Context, path string, line func(string)) error {
 	}
 }
 
-// load times n loads of a page, from the request to the last byte.
+// load measures n loads of a page, from the request to the last byte.
 func load(n int, path string) work {
 	return func(ctx context.Context, t *turn) error {
 		var took []float64
@@ -109,7 +108,7 @@ func load(n int, path string) work {
 			if err := t.site.get(ctx, strings.ReplaceAll(path, "{middle}", t.site.middle), func(string) {}); err != nil {
 				return err
 			}
-			if i >= 3 { // the first have no connections and no plans yet
+			if i >= 3 { // the first loads have no connections and no query plans yet
 				took = append(took, 1000*time.Since(began).Seconds())
 			}
 		}
@@ -118,10 +117,10 @@ func load(n int, path string) work {
 	}
 }
 
-// watchers is how many browsers look at the first page at once.
+// watchers is the number of browsers that watch the first page at the same time.
 const watchers = 100
 
-// watch counts what it costs when browsers watch the first page for so long.
+// watch measures the cost of browsers that watch the first page for the given duration.
 func watch(long time.Duration) work {
 	return func(ctx context.Context, t *turn) error {
 		watching, stop := context.WithCancel(ctx)
@@ -149,7 +148,7 @@ func watch(long time.Duration) work {
 		}
 		first.Wait()
 		look := func() (now [5]float64, err error) {
-			var transactions float64 // that have ended; outside of one, each statement is its own
+			var transactions float64 // ended transactions; a statement outside of one counts as its own transaction
 			err = t.db.QueryRowContext(ctx, "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()").Scan(&transactions)
 			return [5]float64{float64(time.Now().UnixMicro()) / 1e6, float64(events.Load()), float64(bytes.Load()) / 1024, ownProcessor(), transactions}, err
 		}
@@ -170,8 +169,8 @@ func watch(long time.Duration) work {
 	}
 }
 
-// ownProcessor is how many seconds of processor time this process has taken, in hundredths;
-// 0 on other systems than Linux.
+// ownProcessor returns the CPU time of this process in seconds, with a precision of hundredths. It returns 0 on systems
+// other than Linux.
 func ownProcessor() (seconds float64) {
 	content, _ := os.ReadFile("/proc/self/stat")
 	if _, after, ok := strings.Cut(string(content), ") "); ok {

@@ -21,7 +21,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/telemetry"
 )
 
-// Handlers whose effects are nothing.
+// Handlers without any effects.
 
 func bare(*turn) amqpx.Handler {
 	return func(context.Context, *amqpx.Delivery) error { return nil }
@@ -37,7 +37,8 @@ func asTasks(t *turn) amqpx.Handler {
 	return schedule.Handler(t.db, noEffect, schedule.WithGroup(t.o.Concurrency))
 }
 
-// consume empties a queue of n messages by a handler. They are tasks with rows if asked for.
+// consume empties a queue of n messages with a handler. If rows is set, the messages are tasks with rows in the
+// database.
 func consume(n int, rows bool, handler func(t *turn) amqpx.Handler) work {
 	return func(ctx context.Context, t *turn) error {
 		if err := t.fill(ctx, n, rows); err != nil {
@@ -63,7 +64,7 @@ func consume(n int, rows bool, handler func(t *turn) amqpx.Handler) work {
 	}
 }
 
-// rawConsume does so by the client library alone, without a handler.
+// rawConsume empties a queue of n messages with the client library alone, without a handler.
 func rawConsume(n int) work {
 	return func(ctx context.Context, t *turn) error {
 		if err := t.fill(ctx, n, false); err != nil {
@@ -103,7 +104,7 @@ func rawConsume(n int) work {
 	}
 }
 
-// fill puts messages into the destination queue, and their rows into the table of tasks.
+// fill puts messages into the destination queue and, if rows is set, their rows into the task table.
 func (t *turn) fill(ctx context.Context, n int, rows bool) error {
 	for sent := 0; sent < n; sent += batchSize {
 		msgs := make([]amqpx.Message, min(batchSize, n-sent))
@@ -132,8 +133,7 @@ func (t *turn) fill(ctx context.Context, n int, rows bool) error {
 	return nil
 }
 
-// observed makes a client record all metrics and a share of the traces by an SDK that
-// exports to nowhere.
+// observed makes a client record all metrics and a share of the traces with an SDK whose exporter discards them.
 func (c *client) observed(sampled float64) *client {
 	c.observe = func() (hook amqpx.Hook, end func(context.Context) error, err error) {
 		traces := trace.NewTracerProvider(trace.WithSampler(trace.TraceIDRatioBased(sampled)), trace.WithBatcher(tracetest.NewNoopExporter()))

@@ -1,12 +1,10 @@
-// Package bench measures rabbitdelay beside what people would use instead, in one run
-// on one broker. What is measured and its baseline take turns (A B A B), so that a busy
-// machine slows both, and a claim is the ratio of the two. The baselines are plain
-// programs in this package, with the same bodies, connection settings and number of
-// messages in flight.
+// Package bench compares rabbitdelay with the alternatives that people would use instead, in one run on one broker. A
+// case and its baseline take turns (A B A B), so that a busy machine slows down both, and a claim is the ratio of the
+// two. The baselines are plain programs in this package that use the same bodies, connection settings and number of
+// unconfirmed or unacknowledged messages.
 //
-// scenarios.go is the table of all scenarios, which run.go runs. A case's work is in
-// publish.go, consume.go, tasks.go, steady.go (lateness; its timers in timers.go), climb.go
-// (the highest rate), broker.go (processor time, memory) or console.go. client.go and
-// servers.go open what it works on, and print.go shows the Result
-// (result.go); options.go has what one may choose.
+// The file scenarios.go contains the table of all scenarios, and run.go runs them. A case's work is in publish.go,
+// consume.go, tasks.go, steady.go (lateness; its timers are in timers.go), climb.go (the highest rate), broker.go (CPU
+// time and memory) or console.go. The files client.go and servers.go open the clients and servers, print.go prints the
+// Result (result.go), and options.go contains the options.
 package bench

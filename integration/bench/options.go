@@ -10,49 +10,49 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Options select what is measured. Zero values take the defaults.
+// Options selects what is measured. Fields that are zero have their defaults.
 type Options struct {
-	// Scenarios to run, default all.
+	// Scenarios lists the scenarios to run. Default all.
 	Scenarios []string
-	// QueueTypes of delay and destination queues, default quorum and classic. Scenarios
-	// that take long use the first only.
+	// QueueTypes lists the types of the delay and destination queues. Default quorum and classic. Scenarios that take
+	// long use only the first.
 	QueueTypes []topology.QueueType
-	// Quick makes everything small, to find out in a few minutes whether it works. Its
-	// figures mean nothing.
+	// Quick makes everything small, in order to check in a few minutes that the benchmark works. The resulting figures
+	// are meaningless.
 	Quick bool
 	Sizes
 
-	// URL of the broker. Default: AMQP_URL, else a broker is started for each scenario.
+	// URL is the URL of the broker. Default: AMQP_URL. If neither is set, a broker is started for each scenario.
 	URL string
 
-	// Progress is called for each group of cases. It returns what advances the bar by so
-	// many repeats, and what ends it. Default: no progress.
+	// Progress is called for each group of cases. It returns a function that advances the progress bar by the given
+	// number of repeats, and a function that ends it. Default: no progress.
 	Progress func(what string, total int) (add func(n int), done func())
-	// Log receives lines about what is used and what is left out. Default: none.
+	// Log receives lines about what is used and what is skipped. Default: the lines are dropped.
 	Log func(line string)
 }
 
-// Sizes are the options that the figures depend on. The second of two defaults is that of
-// Options.Quick.
+// Sizes contains the options that affect the figures. If two defaults are given, the second is that of Options.Quick.
 type Sizes struct {
-	// Messages per repeat of publish, consume, telemetry, schedule and cost, default 30,000 or 1,500.
+	// Messages is the number of messages per repeat of publish, consume, telemetry, schedule and cost. Default 30,000
+	// or 1,500.
 	Messages int `json:"messages"`
-	// Rate of latency in messages per second, and of the tasks whose lateness schedule
-	// and bulk measure; default 1,000 or 300.
+	// Rate is the rate of latency in messages per second, and the rate of the tasks whose lateness schedule and bulk
+	// measure. Default 1,000 or 300.
 	Rate int `json:"rate"`
-	// Repeats of each case, default 3 or 1; at most 2 for latency and native, and 1 for
-	// bulk, console and pending.
+	// Repeats is the number of repeats of each case, at most 2 for latency and native, and 1 for bulk, console and
+	// pending. Default 3 or 1.
 	Repeats int `json:"repeats"`
-	// Pending is the number of waiting messages of pending, and of tasks that bulk moves
-	// and console shows; default 1,000,000 or 5,000.
+	// Pending is the number of waiting messages in pending, and of tasks that bulk moves and console shows. Default
+	// 1,000,000 or 5,000.
 	Pending int `json:"pending"`
-	// Body is the size of every body in bytes, default 256.
+	// Body is the size of every message body in bytes. Default 256.
 	Body int `json:"body_bytes"`
-	// Concurrency of consume and telemetry, default 64.
+	// Concurrency is the concurrency of consume and telemetry. Default 64.
 	Concurrency int `json:"concurrency"`
 }
 
-// size is a field of Sizes, with its defaults and bounds.
+// size is a field of Sizes with its defaults and limits.
 type size struct {
 	name                string
 	value               *int
@@ -73,7 +73,7 @@ func (s *Sizes) all() []size {
 // ErrOptions is wrapped by errors about Options.
 var ErrOptions = errors.New("benchmark not possible")
 
-// WithDefaults returns the options with their defaults filled in.
+// WithDefaults returns the options with defaults for unset fields.
 func (o Options) WithDefaults() Options {
 	for _, s := range o.all() {
 		switch {
@@ -99,8 +99,7 @@ func (o Options) WithDefaults() Options {
 	return o
 }
 
-// Validate checks the options after WithDefaults. It reports everything that is wrong at
-// once.
+// Validate checks the options after WithDefaults. It reports all errors together.
 func (o Options) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) {
@@ -124,9 +123,9 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Run measures the scenarios one after the other. What lacks a server, such as
-// PostgreSQL, is left out with a note; it is an error if nothing else was asked for. The
-// result is returned with an error too, as far as it got.
+// Run measures the scenarios one after the other. It skips everything that lacks a server, such as PostgreSQL, and adds
+// a note to the result. If nothing else was requested, this is an error. If Run fails, it returns the incomplete result
+// together with the error.
 func Run(ctx context.Context, o Options) (*Result, error) {
 	o = o.WithDefaults()
 	if err := o.Validate(); err != nil {

@@ -16,17 +16,17 @@ import (
 	"time"
 )
 
-// Format selects how Write shows a result.
+// Format selects the output format of Write.
 type Format string
 
-// The formats there are.
+// The supported formats.
 const (
 	Text     Format = "text"     // for a terminal
 	Markdown Format = "markdown" // for docs/performance.md
 )
 
-// WriteReport writes the result into a folder, which it makes: all values as result.json,
-// and the tables as result.md.
+// WriteReport writes the result into a directory, which it creates if necessary. It writes all values to result.json
+// and the tables to result.md.
 func (r *Result) WriteReport(dir string) error {
 	var tables bytes.Buffer
 	data, err := json.MarshalIndent(r, "", " ")
@@ -38,8 +38,8 @@ func (r *Result) WriteReport(dir string) error {
 		os.WriteFile(filepath.Join(dir, "result.md"), tables.Bytes(), 0o644))
 }
 
-// Write writes the result for people: every case with the medians of its metrics and
-// their ranges, then every target.
+// Write writes the result in a readable format: every case with the medians and ranges of its metrics, followed by
+// every target.
 func (r *Result) Write(w io.Writer, f Format) error {
 	fmt.Fprintf(w, "%s, %d cores, %s, %s, %s. = marks baselines; ranges are over the repeats.\n",
 		r.Started.Format(time.RFC3339), r.Machine.Cores, r.Machine.OS, r.Machine.Go, r.Sizes)
@@ -61,7 +61,7 @@ func (r *Result) Write(w io.Writer, f Format) error {
 	return errors.Join(append(errs, targets.write(w, f))...)
 }
 
-// Missed returns how many targets were not met, and how many there are.
+// Missed returns how many targets were not met and the total number of targets.
 func (r *Result) Missed() (missed, total int) {
 	for _, s := range r.Scenarios {
 		for _, t := range s.Targets {
@@ -85,10 +85,10 @@ func (t Target) cells() []string {
 	return []string{t.Text, ranged(t.Value, t.Low, t.High) + " " + t.Unit, wanted + number(t.Bound), verdict}
 }
 
-// table has its heads in the first row, and its names in the first column.
+// table is a table with headings in the first row and names in the first column.
 type table [][]string
 
-// tables has one for each group, with a column for each metric.
+// tables returns one table for each group, with a column for each metric.
 func (s *Scenario) tables() []table {
 	var list []table
 	for i := 0; i < len(s.Cases); {
@@ -130,7 +130,7 @@ func newTable(group []*Case) table {
 	return t
 }
 
-// write aligns the columns with spaces, or parts them with bars.
+// write writes the table, with columns that are aligned with spaces or, in Markdown, separated by bars.
 func (t table) write(w io.Writer, f Format) error {
 	if len(t) < 2 {
 		return nil
@@ -156,7 +156,7 @@ func (t table) write(w io.Writer, f Format) error {
 	return err
 }
 
-// ranged is a median with its range.
+// ranged formats a median with its range.
 func ranged(median, lowest, highest float64) string {
 	if lowest == highest {
 		return number(median)
@@ -164,7 +164,7 @@ func ranged(median, lowest, highest float64) string {
 	return fmt.Sprintf("%s (%s-%s)", number(median), number(lowest), number(highest))
 }
 
-// number has three significant digits, and no more than the reader needs.
+// number formats a number with three significant digits, or fewer if the reader does not need them.
 func number(v float64) string {
 	format := func(v float64, digits int) string { return strconv.FormatFloat(v, 'f', digits, 64) }
 	switch a := math.Abs(v); {

@@ -17,46 +17,46 @@ import (
 )
 
 const (
-	batchSize      = 5000    // of SendBatch where it is not what is measured
-	maxStream      = 200_000 // messages of one SendBatch, for the memory
+	batchSize      = 5000    // of SendBatch in cases that do not measure SendBatch itself
+	maxStream      = 200_000 // messages in one SendBatch, to limit the memory
 	sendGoroutines = 64
-	minBody        = 16 // leaves room for a number and an instant in every body
+	minBody        = 16 // enough for a number and a due time in every body
 )
 
-// body is a payload that begins with a number, so that no two are the same.
+// body returns a payload that begins with a number, so that all payloads differ.
 func body(size, number int) []byte {
 	b := make([]byte, size)
 	binary.BigEndian.PutUint64(b, uint64(number))
 	return b
 }
 
-// delayFor is the delay of the i-th message.
+// delayFor returns the delay of the i-th message.
 type delayFor func(i int) time.Duration
 
-// span is a range of delays, both ends included.
+// span is a range of delays that includes both ends.
 type span struct{ lo, hi time.Duration }
 
 func (s span) String() string {
 	return fmt.Sprintf("delays %.0f-%.0f s", s.lo.Seconds(), s.hi.Seconds())
 }
 
-// at is the delay of the i-th message: whole milliseconds of the span, evenly, and the same
-// in each run.
+// at returns the delay of the i-th message, in whole milliseconds. The delays are evenly distributed over the span and
+// the same in each run.
 func (s span) at(i int) time.Duration {
 	var p rand.PCG
 	p.Seed(27, uint64(i))
 	return s.lo + time.Duration(p.Uint64()%uint64((s.hi-s.lo).Milliseconds()+1))*time.Millisecond
 }
 
-// sendBatch sends n messages by one SendBatch.
+// sendBatch sends n messages with one SendBatch.
 func sendBatch(n int, delay delayFor) work {
 	return func(ctx context.Context, t *turn) error {
 		return t.measure(n, func() error { return t.sendBatches(ctx, n, n, delay) })
 	}
 }
 
-// sendBatches sends n messages by SendBatch, so many at a time. At the end of each batch
-// it waits for the last confirms, so that a continuous stream is one batch.
+// sendBatches sends n messages with SendBatch, in batches of the given size. SendBatch waits for the last confirms of
+// each batch, so a continuous stream needs a single batch.
 func (t *turn) sendBatches(ctx context.Context, n, batch int, delay delayFor) error {
 	msgs := make([]amqpx.Message, min(n, batch, maxStream))
 	for sent := 0; sent < n; sent += len(msgs) {
@@ -71,7 +71,7 @@ func (t *turn) sendBatches(ctx context.Context, n, batch int, delay delayFor) er
 	return nil
 }
 
-// send sends n messages by Send from many goroutines.
+// send sends n messages with Send from several goroutines.
 func send(n int, delay delayFor) work {
 	return func(ctx context.Context, t *turn) error {
 		return t.measure(n, func() error {
@@ -82,7 +82,7 @@ func send(n int, delay delayFor) work {
 	}
 }
 
-// parallel calls f with the numbers below n from many goroutines.
+// parallel calls f with the numbers below n from several goroutines.
 func parallel(n int, f func(i int) error) error {
 	var next atomic.Int64
 	var all errgroup.Group
@@ -99,7 +99,7 @@ func parallel(n int, f func(i int) error) error {
 	return all.Wait()
 }
 
-// rawPipelined publishes n messages from one goroutine, as many of them unconfirmed as amqpx has
+// rawPipelined publishes n messages from one goroutine. It allows the same number of unconfirmed messages as amqpx does
 // by default.
 func rawPipelined(n int, to targets) work {
 	return rawly(n, to, func(ctx context.Context, publish rawPublish) error {
@@ -121,7 +121,7 @@ func rawPipelined(n int, to targets) work {
 	})
 }
 
-// rawShared publishes n messages from many goroutines, each of which waits for its own confirm.
+// rawShared publishes n messages from several goroutines, each of which waits for the confirm of every message.
 func rawShared(n int, to targets) work {
 	return rawly(n, to, func(ctx context.Context, publish rawPublish) error {
 		return parallel(n, func(i int) error {
@@ -137,17 +137,17 @@ func rawShared(n int, to targets) work {
 // rawPublish publishes the i-th message.
 type rawPublish func(i int) (*amqp.DeferredConfirmation, error)
 
-// target is where a message is published, and what its route needs.
+// target is the address of a published message and the headers of its route.
 type target struct {
 	exchange, key string
 	mandatory     bool
 	headers       amqp.Table
 }
 
-// targets are those of the messages of a client by their numbers.
+// targets returns the targets of a client's messages by their numbers.
 type targets func(c *client) (func(i int) (target, error), error)
 
-// plainQueues are so many queues without anything to them, at random.
+// plainQueues chooses randomly among n queues without arguments.
 func plainQueues(n int) targets {
 	return func(c *client) (func(i int) (target, error), error) {
 		names, err := c.plain(n)
@@ -155,8 +155,8 @@ func plainQueues(n int) targets {
 	}
 }
 
-// sameRoutes are the exchanges, keys and headers by which amqpx delays, so that the broker does the
-// same for both.
+// sameRoutes uses the exchanges, keys and headers by which amqpx delays messages, so that the broker's work is the
+// same.
 func sameRoutes(delay delayFor) targets {
 	return func(c *client) (func(i int) (target, error), error) {
 		to := topology.Destination{Queue: c.queue}
@@ -168,7 +168,7 @@ func sameRoutes(delay delayFor) targets {
 	}
 }
 
-// rawly is what a careful program does with amqp091-go itself, on a channel in confirm mode.
+// rawly publishes as a careful program does with amqp091-go alone, on a channel in confirm mode.
 func rawly(n int, to targets, do func(ctx context.Context, publish rawPublish) error) work {
 	return func(ctx context.Context, t *turn) error {
 		next, err := to(t.c)
@@ -197,7 +197,7 @@ func rawly(n int, to targets, do func(ctx context.Context, publish rawPublish) e
 	}
 }
 
-// confirmed waits for a confirm; nil is one that nobody waits for.
+// confirmed waits for a confirm. It returns immediately if c is nil.
 func confirmed(ctx context.Context, c *amqp.DeferredConfirmation) error {
 	if c == nil {
 		return nil

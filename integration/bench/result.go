@@ -19,24 +19,24 @@ type Result struct {
 	Scenarios []*Scenario `json:"scenarios"`
 }
 
-// Machine is what the figures were measured on.
+// Machine describes the machine of a run.
 type Machine struct {
 	OS    string `json:"os"`
 	Cores int    `json:"cores"`
 	Go    string `json:"go"`
 }
 
-// Scenario is what was measured for one question.
+// Scenario is the result of one scenario.
 type Scenario struct {
 	Name    string   `json:"name"`
 	Seconds float64  `json:"seconds"`
 	Servers []string `json:"servers"` // such as RabbitMQ 4.3.1
 	Cases   []*Case  `json:"cases"`
 	Targets []Target `json:"targets"`
-	Notes   []string `json:"notes,omitempty"` // what was left out and why
+	Notes   []string `json:"notes,omitempty"` // what was skipped and why
 }
 
-// Case is one thing that was measured, or one that it is measured against.
+// Case is the result of one case, which is either measured or a baseline.
 type Case struct {
 	Name     string    `json:"name"`
 	Group    string    `json:"group"` // cases of one group are comparable
@@ -54,7 +54,7 @@ type Metric struct {
 	Max    float64   `json:"max"`
 }
 
-// Target is a claim with what was measured for it.
+// Target is a claim with the measured value.
 type Target struct {
 	Text   string  `json:"text"`
 	Unit   string  `json:"unit"` // x for a ratio
@@ -62,11 +62,11 @@ type Target struct {
 	Low    float64 `json:"low"`
 	High   float64 `json:"high"`
 	Bound  float64 `json:"bound"`
-	AtMost bool    `json:"at_most"` // else at least
+	AtMost bool    `json:"at_most"` // the bound is a maximum, otherwise a minimum
 	Met    bool    `json:"met"`
 }
 
-// Names of metrics that claims refer to.
+// Names of metrics in claims.
 const (
 	metricRate        = "rate"
 	metricAllocations = "allocations"
@@ -76,12 +76,12 @@ const (
 	metricLastTenth   = "last tenth / first"
 )
 
-// notef adds a note of one line, once.
+// notef adds a single-line note, unless it already exists.
 func (s *Scenario) notef(format string, args ...any) {
 	s.Notes = once(s.Notes, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; "))
 }
 
-// uses adds a server, once.
+// uses adds a server, unless it is already listed.
 func (s *Scenario) uses(server string) { s.Servers = once(s.Servers, server) }
 
 func once(list []string, one string) []string {
@@ -91,7 +91,7 @@ func once(list []string, one string) []string {
 	return append(list, one)
 }
 
-// find returns a case. It makes it on first use.
+// find returns a case and creates it on first use.
 func (s *Scenario) find(group, name string, baseline bool) *Case {
 	for _, c := range s.Cases {
 		if c.Group == group && c.Name == name {
@@ -114,7 +114,7 @@ func (c *Case) add(name, unit string, value float64) {
 	m.Median, m.Min, m.Max = spread(m.Values)
 }
 
-// addPercentiles records percentiles of values, which it sorts.
+// addPercentiles records percentiles of values. It sorts values in place.
 func (c *Case) addPercentiles(unit string, values []float64, shares ...float64) {
 	slices.Sort(values)
 	for _, share := range shares {
@@ -135,7 +135,7 @@ func (c *Case) metric(name string) *Metric {
 	return nil
 }
 
-// values are those of a case's metric, none if it was not measured.
+// values returns the values of a case's metric, or none if it was not measured.
 func (s *Scenario) values(group, name, metric string) (values []float64, unit string) {
 	for _, c := range s.Cases {
 		if m := c.metric(metric); m != nil && c.Group == group && c.Name == name {
@@ -145,7 +145,7 @@ func (s *Scenario) values(group, name, metric string) (values []float64, unit st
 	return nil, ""
 }
 
-// judge compares what was measured with what a group claims.
+// judge compares the measured values with the claims of a group.
 func (s *Scenario) judge(group string, claims []claim) {
 	for _, c := range claims {
 		values, unit := s.values(group, c.ours, c.metric)
@@ -165,7 +165,7 @@ func (s *Scenario) judge(group string, claims []claim) {
 	}
 }
 
-// ratios divides repeat by repeat, because these ran side by side.
+// ratios divides the values of each repeat, because these were measured at about the same time.
 func ratios(a, b []float64) []float64 {
 	var list []float64
 	for i := range min(len(a), len(b)) {
@@ -176,7 +176,7 @@ func ratios(a, b []float64) []float64 {
 	return list
 }
 
-// spread returns the median and the range of values, of which there is at least one.
+// spread returns the median and the range of values, which must not be empty.
 func spread(values []float64) (median, lowest, highest float64) {
 	sorted := slices.Sorted(slices.Values(values))
 	n := len(sorted)

@@ -11,10 +11,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 )
 
-// scenario asks one question.
+// scenario is a set of groups that answer one question.
 type scenario struct {
 	name, about string
-	prepare     func(ctx context.Context, r *run, s *Scenario) (end func(context.Context) error, err error) // optional, makes what all groups share
+	prepare     func(ctx context.Context, r *run, s *Scenario) (end func(context.Context) error, err error) // optional, prepares what all groups share
 	groups      func(o Options) []group
 }
 
@@ -27,12 +27,12 @@ type group struct {
 	claims  []claim
 }
 
-// kase is one thing that is measured.
+// kase is one case to measure.
 type kase struct {
 	name     string
 	baseline bool
-	needs    need    // beside the broker
-	on       *client // nil: none; cases that share one share its connection and queues
+	needs    need    // server in addition to the broker
+	on       *client // nil for none; cases with the same client share its connection and queues
 	work     work
 }
 
@@ -46,11 +46,10 @@ type turn struct {
 	s      *Scenario
 	c      *client
 	broker *broker.Broker
-	row    *Case // gets the figures
+	row    *Case // receives the figures
 }
 
-// claim is that a figure of a case, or its ratio to that of a baseline, is at least or
-// at most the bound.
+// claim says that a figure of a case, or its ratio to that of a baseline, is at least or at most the bound.
 type claim struct {
 	ours, metric, over string // over is empty for the figure itself
 	bound              float64
@@ -65,11 +64,11 @@ func atMost(ours, metric, over string, bound float64) claim {
 	return claim{ours, metric, over, bound, true}
 }
 
-// errLeftOut ends what lacks a server.
+// errLeftOut reports that a required server is missing.
 var errLeftOut = errors.New("left out")
 
-// leftOut reports whether err comes from a missing server or from a broker that was given
-// and cannot be looked into.
+// leftOut reports whether err is caused by a missing server, or by a broker that was given by its URL and cannot be
+// controlled.
 func leftOut(err error) bool {
 	return errors.Is(err, errLeftOut) || errors.Is(err, broker.ErrNotOurs)
 }
@@ -98,7 +97,7 @@ func (r *run) all(ctx context.Context) error {
 	return nil
 }
 
-// scenario runs the groups of one scenario. Brokers that it starts end with it.
+// scenario runs the groups of one scenario, and stops the brokers that it started.
 func (r *run) scenario(ctx context.Context, one scenario, s *Scenario) (err error) {
 	defer func() { err = joined(err, r.closeBrokers()) }()
 	if one.prepare != nil {
@@ -127,8 +126,8 @@ func (r *run) scenario(ctx context.Context, one scenario, s *Scenario) (err erro
 	return nil
 }
 
-// group opens the clients of a group and lets its cases take turns: A B C, B C A, C A B,
-// so that none always follows the same one, which may leave the broker some work.
+// group opens the clients of a group and runs its cases in turns: A B C, B C A, C A B. No case always follows the same
+// other one, which may leave the broker with some work.
 func (r *run) group(ctx context.Context, s *Scenario, g group) (err error) {
 	b, err := r.at(ctx, s, g.on)
 	if err != nil {
@@ -175,7 +174,7 @@ func (r *run) group(ctx context.Context, s *Scenario, g group) (err error) {
 	return interleave(g.repeats, works, add)
 }
 
-// interleave calls all in turn, and each time begins with the next one.
+// interleave calls all functions in each repeat, and starts each repeat with the next one.
 func interleave(repeats int, all []func() error, advance func(n int)) error {
 	for first := range repeats {
 		for i := range all {
@@ -188,8 +187,8 @@ func interleave(repeats int, all []func() error, advance func(n int)) error {
 	return nil
 }
 
-// measure runs f, which handles n messages, and enters what each of them cost. What is
-// allocated counts for the whole process: the client library's reader works for f too.
+// measure runs f, which handles n messages, and records the cost per message. Allocations are those of the whole
+// process, because the client library's reader also works for f.
 func (t *turn) measure(n int, f func() error) error {
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -207,7 +206,7 @@ func (t *turn) measure(n int, f func() error) error {
 	return nil
 }
 
-// joined keeps an error of the work before one of the cleaning up.
+// joined combines an error of the work with an error of the cleanup.
 func joined(err, cleaning error) error {
 	if cleaning == nil {
 		return err

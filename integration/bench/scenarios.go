@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// scenarios are all, in the order in which they run.
+// scenarios lists all scenarios in the order in which they run.
 var scenarios = []scenario{
 	{name: "publish", about: "confirmed publishing beside the raw client", groups: publishing},
 	{name: "consume", about: "bare, idempotent and task handlers beside the raw client", groups: consuming},
@@ -43,17 +43,17 @@ func Help() string {
 	return b.String()
 }
 
-// Delays of cases. Nothing with anyDelay, which is in one of 50 queues, comes out during a
-// repeat; some with soon are due while others are still sent.
+// Delays of cases. With anyDelay, which uses one of 50 queues, no message becomes due during a repeat. With soon, some
+// messages are due while others are still being sent.
 var (
 	noDelay      = span{}.at
-	halfAnHour   = span{30 * time.Minute, 30 * time.Minute}.at // the most asked for: one hop
+	halfAnHour   = span{30 * time.Minute, 30 * time.Minute}.at // the most common delay, which needs one hop
 	anyDelay     = span{10 * time.Minute, time.Hour - time.Millisecond}.at
 	soon         = span{2 * time.Second, 6 * time.Second}
 	wholeSeconds = func(i int) time.Duration { return time.Duration(2+i%5) * time.Second }
 )
 
-// perType has a group for each queue type.
+// perType returns one group for each queue type.
 func perType(o Options, f func(t topology.QueueType) group) []group {
 	groups := make([]group, len(o.QueueTypes))
 	for i, t := range o.QueueTypes {
@@ -68,7 +68,8 @@ func publishing(o Options) []group {
 		raw     = "raw client, one goroutine, 1024 in flight"
 		rawMany = "raw client, 64 goroutines"
 		raw50   = "raw client, 64 goroutines, 50 queues"
-		// What is left to the broker of the distance to the raw client, and what is the client's.
+		// Baselines that use amqpx's routes. They separate the broker's share of the distance to the raw client from
+		// the client's share.
 		rawBatch = raw + ", as SendBatch routes 10-60 min"
 		rawSend  = rawMany + ", as Send routes 10-60 min"
 		batchOne = "SendBatch, one goroutine, 30 min"
@@ -110,7 +111,7 @@ func consuming(o Options) []group {
 	const effects, tasks = "idempotent handler in groups, no effect", "task handler in groups, no effect"
 	return perType(o, func(t topology.QueueType) group {
 		c, n := clock(t), o.Messages
-		fewer := max(n/2, 500) // where they take transactions
+		fewer := max(n/2, 500) // for cases that take transactions
 		return group{
 			cases: []kase{
 				{name: raw, baseline: true, on: c, work: rawConsume(n)},
@@ -147,8 +148,7 @@ func scheduling(o Options) []group {
 	spaced := fmt.Sprintf("beside a flood of %d at a ceiling of %d/s", flooded, ceiling)
 	pushing := fmt.Sprintf("ScheduleUnique, %d keys, each pushes back the pending task", uniqueKeys)
 	debounced := fmt.Sprintf("beside %d tasks/s of %d unique keys that push each other back", o.Rate, uniqueKeys)
-	// Tasks are due within a second: to later ones the relay could come late without
-	// anybody noticing.
+	// Tasks are due within a second. With later due times, it would not be visible if the relay were late.
 	f := flow{rate: float64(o.Rate), delays: span{0, time.Second}, warm: 5 * time.Second, measure: 30 * time.Second}
 	if o.Quick {
 		f.warm, f.measure = 2*time.Second, 5*time.Second
@@ -223,8 +223,8 @@ func browsing(o Options) []group {
 }
 
 func waiting(o Options) []group {
-	// A minute, because about once in that time a quorum broker moves its log into the
-	// segments of the queues, and is later than else for two to three seconds.
+	// Measure for a minute, because about once a minute a quorum broker moves its log into the segments of the queues,
+	// and messages are later than usual for two to three seconds.
 	f := flow{rate: float64(o.Rate), delays: span{5 * time.Second, 35 * time.Second}, warm: 35 * time.Second, measure: time.Minute}
 	if o.Quick {
 		f.delays, f.warm, f.measure = span{time.Second, 3 * time.Second}, 3*time.Second, 2*time.Second
@@ -250,7 +250,7 @@ func waiting(o Options) []group {
 
 const byBucket, byPlugin = "bucket, classic queues", "plugin"
 
-// besidePlugin compares with the plugin on classic queues.
+// besidePlugin returns a group that compares rabbitdelay with the plugin on classic queues.
 func besidePlugin(title string, repeats int, w func() work, claims ...claim) group {
 	return group{
 		title: title + string(plugged), on: plugged, repeats: repeats, claims: claims,
@@ -258,10 +258,10 @@ func besidePlugin(title string, repeats int, w func() work, claims ...claim) gro
 	}
 }
 
-// underASecond bounds the p99 lateness of a search, in milliseconds.
+// underASecond is the maximum p99 lateness in a search, in milliseconds.
 const underASecond = 1000
 
-// highest is a search for the highest rate with a p99 lateness under so many milliseconds.
+// highest searches for the highest rate with a p99 lateness below the given number of milliseconds.
 func highest(o Options, most float64) work {
 	if o.Quick {
 		return climb(most, flow{delays: span{500 * time.Millisecond, time.Second}, warm: time.Second, measure: time.Second})
@@ -299,7 +299,7 @@ func rivalling(o Options) []group {
 		}}
 	}
 	f := flow{delays: soon, warm: 8 * time.Second, measure: 15 * time.Second}
-	rates := [][2]float64{{1_000, 15}, {4_000, 15}, {8_000, 25}, {12_000, 110}} // per second, and the p99 in ms that is aimed at
+	rates := [][2]float64{{1_000, 15}, {4_000, 15}, {8_000, 25}, {12_000, 110}} // rate per second, and the target for the p99 in ms
 	if o.Quick {
 		f = flow{delays: span{time.Second, 3 * time.Second}, warm: 3 * time.Second, measure: 2 * time.Second}
 		rates = [][2]float64{{float64(o.Rate), 15}}
@@ -347,7 +347,7 @@ func declaring(o Options) []group {
 }
 
 func piling(o Options) []group {
-	t, few := o.QueueTypes[0], max(o.Pending/10, 1000) // the plugin holds some 3 kB of memory for each
+	t, few := o.QueueTypes[0], max(o.Pending/10, 1000) // the plugin needs some 3 kB of memory for each message
 	ours := "bucket, " + string(t) + " queues"
 	return []group{
 		{

@@ -27,14 +27,14 @@ import (
 type run struct {
 	o      Options
 	result *Result
-	tag    string // of this run's names, on brokers that others use too
-	opened int    // clients
+	tag    string // part of this run's object names, for brokers with other users
+	opened int    // number of opened clients
 
-	brokers map[place]*broker.Broker // of the scenario
-	site    *site                    // of the scenario console
+	brokers map[place]*broker.Broker // brokers of the current scenario
+	site    *site                    // only in the scenario console
 	db      *sql.DB                  // nil until needed
 	redis   *redis.Client            // nil until needed
-	closing []func() error           // of databases
+	closing []func() error           // closes the databases
 }
 
 func newRun(o Options) *run {
@@ -67,12 +67,12 @@ func (r *run) closeBrokers() error {
 type place string
 
 const (
-	newest   place = "" // of those at hand, or the one that was given
+	newest   place = "" // the newest available broker, or the one that was given
 	plugged  place = " with the x-delayed-message plugin"
 	delaying place = ", which delays by an instant"
 )
 
-// at returns the scenario's broker of a kind. It starts it on first use.
+// at returns the scenario's broker of the given kind. It starts the broker on first use.
 func (r *run) at(ctx context.Context, s *Scenario, p place) (*broker.Broker, error) {
 	b, ok := r.brokers[p]
 	if !ok {
@@ -83,7 +83,7 @@ func (r *run) at(ctx context.Context, s *Scenario, p place) (*broker.Broker, err
 			o.Plugin = true
 			o.Version, err = r.pluginLine(ctx)
 		case delaying:
-			_, o.Version, _ = strings.Cut(os.Getenv(broker.EnvNextImage), ":") // else the newest may do
+			_, o.Version, _ = strings.Cut(os.Getenv(broker.EnvNextImage), ":") // without an image, the newest version may support it
 		}
 		if err != nil {
 			return nil, err
@@ -106,7 +106,7 @@ func (r *run) at(ctx context.Context, s *Scenario, p place) (*broker.Broker, err
 	return b, nil
 }
 
-// pluginLine returns the newest release line for which there are a broker and the plugin.
+// pluginLine returns the newest release line for which both a broker and the plugin are available.
 func (r *run) pluginLine(ctx context.Context) (string, error) {
 	if r.o.URL != "" || os.Getenv(broker.EnvURL) != "" {
 		return "", fmt.Errorf("%w: the broker was given, and none with the plugin is started beside it", errLeftOut)
@@ -126,10 +126,10 @@ func (r *run) pluginLine(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("%w: %s", errLeftOut, why)
 }
 
-// need makes a server that a case needs beside the broker.
+// need starts a server that a case needs in addition to the broker.
 type need func(ctx context.Context, r *run, s *Scenario) error
 
-// postgres provides r.db: PostgreSQL with the tables of idempotency and schedule.
+// postgres sets r.db to a PostgreSQL database with the tables of idempotency and schedule.
 func postgres(ctx context.Context, r *run, s *Scenario) error {
 	if r.db == nil {
 		server, err := r.start(ctx, database.PostgreSQL)
@@ -155,7 +155,7 @@ func postgres(ctx context.Context, r *run, s *Scenario) error {
 	return nil
 }
 
-// redisServer provides r.redis.
+// redisServer sets r.redis.
 func redisServer(ctx context.Context, r *run, s *Scenario) error {
 	if r.redis == nil {
 		server, err := r.start(ctx, database.Redis)
@@ -173,7 +173,7 @@ func redisServer(ctx context.Context, r *run, s *Scenario) error {
 	return nil
 }
 
-// start starts a server that writes to the disk as it does for its users.
+// start starts a server that syncs to the disk as it does by default.
 func (r *run) start(ctx context.Context, kind database.Kind) (*database.Server, error) {
 	server, err := database.Start(ctx, kind, database.Options{Durable: true})
 	if errors.Is(err, database.ErrNotInstalled) {

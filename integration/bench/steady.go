@@ -17,31 +17,31 @@ import (
 type flow struct {
 	rate   float64
 	delays span
-	// warm does not count. It is at least the longest delay, so that as many messages come
-	// out as go in when what counts begins.
+	// warm is the time before the measurement. It is at least the longest delay, so that the rates of sent and of due
+	// messages are the same when the measurement starts.
 	warm, measure time.Duration
 }
 
-// timer is something that keeps messages until they are due.
+// timer keeps messages until they are due.
 type timer struct {
 	run  func(ctx context.Context, came func(content []byte)) error // delivers until ctx ends
-	keep func(ctx context.Context, list []kept) error               // returns when the messages are safe
+	keep func(ctx context.Context, list []kept) error               // returns when the messages are stored safely
 }
 
-// kept is a message with the instant at which it is wanted.
+// kept is a message with the time at which it should be delivered.
 type kept struct {
 	content []byte
 	due     time.Time
 }
 
-// outcome of a flow.
+// outcome is the result of a flow.
 type outcome struct {
-	late    []float64 // sorted, milliseconds; none if the publisher fell behind before the window
+	late    []float64 // sorted, milliseconds; empty if the publisher fell behind before the window
 	missing int
-	kept    bool // the rate was kept by the publisher
+	kept    bool // the publisher sustained the rate
 }
 
-// steady measures how late the messages of a flow are.
+// steady measures the lateness of the messages of a flow.
 func steady(f flow, by func(ctx context.Context, t *turn) (timer, error)) work {
 	return func(ctx context.Context, t *turn) error {
 		via, err := by(ctx, t)
@@ -52,7 +52,7 @@ func steady(f flow, by func(ctx context.Context, t *turn) (timer, error)) work {
 		switch {
 		case err != nil:
 			return err
-		case !o.kept: // what came of a flow that was cut short is not what its rate would give
+		case !o.kept: // the result of an aborted flow does not represent its rate
 			t.s.notef("%s, %s: the publisher could not keep the rate", t.row.Group, t.row.Name)
 			return nil
 		case o.missing > 0:
@@ -63,8 +63,8 @@ func steady(f flow, by func(ctx context.Context, t *turn) (timer, error)) work {
 	}
 }
 
-// through sends the flow through a timer. Messages that have not come patience after the
-// last one was sent are missing.
+// through sends the flow through a timer. A message is missing if it has not arrived when the duration patience has
+// passed since the last message was sent.
 func (f flow) through(ctx context.Context, t timer, size int, patience time.Duration) (o outcome, err error) {
 	from := time.Now().Add(f.warm)
 	l := &arrivals{from: from.UnixMicro(), to: from.Add(f.measure).UnixMicro()}
@@ -87,7 +87,7 @@ func (f flow) through(ctx context.Context, t timer, size int, patience time.Dura
 		return func() error { return t.keep(ctx, list) }
 	})
 	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-		o.kept, err = false, nil // a publisher that waits for confirms until the deadline has fallen behind
+		o.kept, err = false, nil // the publisher was waiting for confirms at the deadline, so it has fallen behind
 	}
 	if err != nil {
 		return o, err
@@ -99,10 +99,9 @@ func (f flow) through(ctx context.Context, t timer, size int, patience time.Dura
 	return o, err
 }
 
-// pace calls send with how many messages are due to be sent by rate, until the time is
-// over or sending has fallen behind by more than a second. Each call that send returns
-// has a goroutine of its own, so that a slow confirm does not hold up the next. It
-// returns the first error, and whether the rate was kept.
+// pace calls send with the number of messages that the rate requires, until the time is over or sending has fallen
+// behind by more than a second. It runs each function that send returns in its own goroutine, so that a slow confirm
+// does not delay the next call. It returns the first error, and whether the rate was sustained.
 func pace(ctx context.Context, rate float64, during time.Duration, send func(n int) func() error) (kept bool, err error) {
 	running, rctx := errgroup.WithContext(ctx)
 	running.SetLimit(256)
@@ -118,7 +117,7 @@ func pace(ctx context.Context, rate float64, during time.Duration, send func(n i
 			running.Go(send(n))
 		}
 		if kept = elapsed == during; !kept {
-			_ = wait.For(rctx, 5*time.Millisecond) // the loop looks at rctx
+			_ = wait.For(rctx, 5*time.Millisecond) // the loop checks rctx
 		}
 	}
 	if err = running.Wait(); err == nil {
@@ -127,18 +126,18 @@ func pace(ctx context.Context, rate float64, during time.Duration, send func(n i
 	return kept, err
 }
 
-// arrivals collects how late messages came that were asked for within a window of time:
-// after the instants that were asked for, which their bodies carry, and not after those
-// that a timer made of them by rounding or by when it got to them.
+// arrivals records the lateness of messages that are due within a time window. It uses the requested due times, which
+// the bodies contain, and not the times that result when a timer rounds them or processes them late.
 type arrivals struct {
-	from, to int64 // due instants that count, Unix microseconds
+	from, to int64 // window of due times, Unix microseconds
 
 	mu     sync.Mutex
 	wanted int
 	late   []float64 // milliseconds
 }
 
-// asked returns the body of the message with a number that is asked for at an instant.
+// asked returns the body of the message with the given number and due time, and counts the message as requested if its
+// due time is in the window.
 func (l *arrivals) asked(size, number int, due time.Time) []byte {
 	content := body(size, number)
 	binary.BigEndian.PutUint64(content[8:], uint64(due.UnixMicro()))
@@ -154,7 +153,7 @@ func (l *arrivals) counts(due int64) bool {
 	return due >= l.from && due < l.to
 }
 
-// came records a message.
+// came records the arrival of a message.
 func (l *arrivals) came(content []byte) {
 	now := time.Now().UnixMicro()
 	if due := int64(binary.BigEndian.Uint64(content[8:minBody])); l.counts(due) {
@@ -164,8 +163,8 @@ func (l *arrivals) came(content []byte) {
 	}
 }
 
-// wait returns the sorted values when as many messages have come as were asked for. Those
-// that have not come within patience count as that late.
+// wait waits until all requested messages have arrived and returns the sorted lateness. A message that has not arrived
+// after the duration patience counts with that lateness.
 func (l *arrivals) wait(ctx context.Context, patience time.Duration) (late []float64, missing int, err error) {
 	for deadline := time.Now().Add(patience); ; {
 		l.mu.Lock()

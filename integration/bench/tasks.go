@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// write schedules n tasks, the i-th as long after now as late says.
+// write schedules n tasks. The function late returns how long after now the i-th task is due.
 func write(ctx context.Context, store *schedule.Store, n int, task schedule.Task, late delayFor) error {
 	for written := 0; written < n; written += batchSize {
 		list := make([]schedule.Task, min(batchSize, n-written))
@@ -43,13 +43,13 @@ func scheduleBatch(n int) work {
 	}
 }
 
-// Of unique keys.
+// Sizes of cases with unique keys.
 const (
 	writers    = 16
-	uniqueKeys = 100 // that many tasks share
+	uniqueKeys = 100 // number of unique keys that the tasks share
 )
 
-// scheduleEach writes n tasks one by one from some goroutines, each in a transaction of its own.
+// scheduleEach writes n tasks one by one from several goroutines, each in a separate transaction.
 func scheduleEach(n int, one func(ctx context.Context, store *schedule.Store, i int, task schedule.Task) error) work {
 	return func(ctx context.Context, t *turn) error {
 		store, err := schedule.New(t.db, nil, schedule.Config{})
@@ -79,13 +79,13 @@ func plainly(ctx context.Context, store *schedule.Store, _ int, task schedule.Ta
 	return store.Schedule(ctx, schedule.NoTx, task)
 }
 
-// fresh schedules a task whose unique key no other has.
+// fresh schedules a task with a unique key that no other task has.
 func fresh(ctx context.Context, store *schedule.Store, _ int, task schedule.Task) error {
 	task.UniqueKey = task.ID
 	return scheduleUnique(ctx, store, task)
 }
 
-// pushBack schedules a task of one of uniqueKeys, which pushes back the pending one.
+// pushBack schedules a task with one of uniqueKeys keys, which postpones the pending task of the same key.
 func pushBack(ctx context.Context, store *schedule.Store, i int, task schedule.Task) error {
 	task.UniqueKey = strconv.Itoa(i % uniqueKeys)
 	return scheduleUnique(ctx, store, task)
@@ -96,8 +96,8 @@ func scheduleUnique(ctx context.Context, store *schedule.Store, task schedule.Ta
 	return err
 }
 
-// debounce schedules tasks of a few unique keys at the rate that is measured, each of which
-// pushes back the one before.
+// debounce schedules tasks with a few unique keys at the measured rate. Each task postpones the previous one of its
+// key.
 func debounce(rate int) beside {
 	return func(ctx context.Context, t *turn, store *schedule.Store) (end func() error, err error) {
 		during, stop := context.WithCancel(ctx)
@@ -130,7 +130,7 @@ func debounce(rate int) beside {
 	}
 }
 
-// relay sends n tasks that are written already.
+// relay sends n tasks that have already been written.
 func relay(n int) work {
 	return func(ctx context.Context, t *turn) error {
 		ctx, cancel := context.WithCancel(ctx)
@@ -162,16 +162,15 @@ func relay(n int) work {
 	}
 }
 
-// beside begins what goes on while tasks are measured.
+// beside starts background work that runs while tasks are measured.
 type beside func(ctx context.Context, t *turn, store *schedule.Store) (end func() error, err error)
 
-// alone is nothing beside.
+// alone starts no background work.
 func alone(context.Context, *turn, *schedule.Store) (end func() error, err error) {
 	return func() error { return nil }, nil
 }
 
-// move moves so many other tasks by an hour. It schedules them beyond the relay's horizon
-// before it begins.
+// move moves n other tasks by an hour. It first schedules them beyond the relay's horizon.
 func move(n int) beside {
 	return func(ctx context.Context, t *turn, store *schedule.Store) (end func() error, err error) {
 		late := func(i int) time.Duration { return 48*time.Hour + anyDelay(i) }
@@ -186,18 +185,18 @@ func move(n int) beside {
 			took := time.Since(began).Seconds()
 			row.add("took", "s", took)
 			row.add(metricRate, "tasks/s", float64(n)/took)
-			row.add("longest transaction", "ms", 1000*done.Longest.Seconds()) // no lock is held longer
+			row.add("longest transaction", "ms", 1000*done.Longest.Seconds()) // upper limit of the time that locks are held
 			ended <- err
 		}()
 		return func() error { return <-ended }, nil
 	}
 }
 
-// backlog is how many overdue tasks each destination in trouble has.
+// backlog is the number of overdue tasks for each failing destination.
 const backlog = 3000
 
-// trouble makes a queue that is full and one that belongs to another connection, and
-// schedules overdue tasks to each of them and to an exchange that does not exist.
+// trouble declares a full queue and a queue that is exclusive to another connection. It schedules overdue tasks to each
+// of them and to an exchange that does not exist.
 func trouble(ctx context.Context, t *turn, store *schedule.Store) (end func() error, err error) {
 	full, exclusive := t.c.queue+".full", t.c.queue+".exclusive"
 	ch, err := t.c.conn.Channel()
@@ -228,14 +227,13 @@ func trouble(ctx context.Context, t *turn, store *schedule.Store) (end func() er
 	return end, nil
 }
 
-// Of a flood at a ceiling.
+// Sizes of flood.
 const (
 	flooded = 100_000
-	ceiling = 1000 // a second
+	ceiling = 1000 // tasks per second
 )
 
-// flood schedules overdue tasks to a queue with a ceiling, and measures at what rate they come
-// there.
+// flood schedules overdue tasks to a queue with a rate ceiling and measures the rate at which they arrive.
 func flood(ctx context.Context, t *turn, store *schedule.Store) (end func() error, err error) {
 	mail := t.c.queue + ".mail"
 	ch, err := t.c.conn.Channel()

@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// byClient keeps messages by the strategy of the case's client.
+// byClient keeps messages with the strategy of the case's client.
 func byClient(_ context.Context, t *turn) (timer, error) {
 	return timer{
 		run: func(ctx context.Context, came func([]byte)) error { return t.c.receive(ctx, t.c.queue, came) },
@@ -28,7 +28,7 @@ func byClient(_ context.Context, t *turn) (timer, error) {
 	}, nil
 }
 
-// receive consumes a queue until ctx ends. Its prefetch lets it take what comes in bursts.
+// receive consumes a queue until ctx ends. Its prefetch is large enough for bursts.
 func (c *client) receive(ctx context.Context, queue string, came func(content []byte)) error {
 	return c.Consume(ctx, queue, func(_ context.Context, d *amqpx.Delivery) error {
 		came(d.Body)
@@ -36,7 +36,7 @@ func (c *client) receive(ctx context.Context, queue string, came func(content []
 	}, amqpx.WithPrefetch(500))
 }
 
-// byRelay keeps messages as tasks for so many queues in turn, while something else goes on.
+// byRelay keeps messages as tasks for the given number of queues in turn, while other work runs in the background.
 func byRelay(queues int, other beside) func(ctx context.Context, t *turn) (timer, error) {
 	return func(ctx context.Context, t *turn) (timer, error) {
 		names, err := t.c.plain(queues)
@@ -76,7 +76,7 @@ func byRelay(queues int, other beside) func(ctx context.Context, t *turn) (timer
 const polledTable = `CREATE TABLE IF NOT EXISTS bench_polled (id BIGSERIAL PRIMARY KEY, due_us BIGINT NOT NULL, body BYTEA NOT NULL);
 CREATE INDEX IF NOT EXISTS bench_polled_due ON bench_polled (due_us)`
 
-// byTable keeps messages in an indexed table of PostgreSQL.
+// byTable keeps messages in an indexed PostgreSQL table.
 func byTable(ctx context.Context, t *turn) (timer, error) {
 	if _, err := t.db.ExecContext(ctx, polledTable); err != nil {
 		return timer{}, err
@@ -112,7 +112,7 @@ func byTable(ctx context.Context, t *turn) (timer, error) {
 	}, nil
 }
 
-// takeDue removes and returns what is due.
+// takeDue removes and returns messages that are due.
 var takeDue = redis.NewScript(`local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'LIMIT', 0, ARGV[2])
 for i = 1, #due do redis.call('ZREM', KEYS[1], due[i]) end
 return due`)
@@ -139,11 +139,10 @@ func bySet(_ context.Context, t *turn) (timer, error) {
 	}, nil
 }
 
-// pollTake is how many messages one look takes. It looks again at once while there are as
-// many.
+// pollTake is the maximum number of messages per poll. If a poll returns that many, the next one follows immediately.
 const pollTake = 5000
 
-// poll looks every second, the usual period. take removes what is due and returns it.
+// poll polls every second, which is the usual interval. The function take removes and returns messages that are due.
 func poll(ctx context.Context, came func(content []byte), take func(ctx context.Context, now int64) ([]string, error)) error {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()

@@ -1,3 +1,3 @@
-// Package browser has the tests of the console in a real browser: Debian's Chromium,
-// driven through its own protocol, on a rabbitdelay serve with a broker and a database.
+// Package browser contains tests of the console in a real browser. They drive Debian's Chromium through its own
+// protocol, against a running rabbitdelay serve with a broker and a database.
 package browser

@@ -1,6 +1,6 @@
-// Package orm tests tasks beside sqlx, gorm, bun and ent: scheduled in their
-// transactions, and handled with them in the transaction of a handler. It is a
-// module of its own, so that their dependencies are not rabbitdelay's.
+// Package orm tests tasks together with sqlx, gorm, bun and ent. Tasks are scheduled in the libraries' transactions,
+// and handlers use the libraries in their own transactions. The package is a separate module, so that rabbitdelay does
+// not depend on the libraries.
 package orm
 
 import (
@@ -30,15 +30,14 @@ type Order struct {
 	Status string `db:"status"`
 }
 
-// Library is what Check asks of one.
+// Library is the interface that Check requires of a library.
 type Library interface {
-	// InTx runs do in a transaction of the library that commits if do returns nil.
-	// insert writes an order with it; ex is what is given to Schedule.
+	// InTx runs do in a transaction of the library that commits if do returns nil. The function insert writes an order
+	// in that transaction, and ex is the executor to pass to Schedule.
 	InTx(ctx context.Context, do func(ex schedule.Executor, insert func(o Order) error) error) error
-	// Many is what is given for a batch in no transaction.
+	// Many returns the executor for a batch outside of a transaction.
 	Many() schedule.Executor
-	// Expire reads an unpaid order and sets its status, by the library in the
-	// handler's transaction.
+	// Expire reads an unpaid order and sets its status, using the library in the handler's transaction.
 	Expire(ctx context.Context, tx *sql.Tx, id string) error
 }
 
@@ -63,7 +62,7 @@ func Check(t *testing.T, open func(t *testing.T, db *sql.DB, dialect schedule.Di
 	})
 }
 
-// ownDatabase is an empty one for the test.
+// ownDatabase creates an empty database for the test and returns its data source name.
 func ownDatabase(t *testing.T) string {
 	t.Helper()
 	server := database.Shared(t, database.PostgreSQL)
@@ -107,7 +106,7 @@ func checkOn(t *testing.T, db *sql.DB, dialect schedule.Dialect, open func(t *te
 	must(t, err)
 	lib := open(t, db, dialect)
 	due := time.Now().Add(-time.Second).Truncate(time.Millisecond)
-	// What would break where arguments are written into the query.
+	// These bytes would break a query if arguments were written into it.
 	body := []byte{0, 255, '?', '\'', '$', '1', '\\'}
 	place := func(id string, end error) error {
 		return lib.InTx(t.Context(), func(ex schedule.Executor, insert func(o Order) error) error {
@@ -115,7 +114,7 @@ func checkOn(t *testing.T, db *sql.DB, dialect schedule.Dialect, open func(t *te
 			if err := errors.Join(insert(Order{id, "unpaid"}), tasks.Schedule(t.Context(), ex, task)); err != nil {
 				return err
 			}
-			// Reads, and an id that exists, leave the transaction usable.
+			// Reads, and scheduling an ID that already exists, must leave the transaction usable.
 			if err := tasks.Schedule(t.Context(), ex, task); !errors.Is(err, schedule.ErrExists) {
 				return fmt.Errorf("error is %w, expected ErrExists", err)
 			}
@@ -132,7 +131,7 @@ func checkOn(t *testing.T, db *sql.DB, dialect schedule.Dialect, open func(t *te
 	if _, err := tasks.Get(t.Context(), schedule.NoTx, "undone"); !errors.Is(err, schedule.ErrNotFound) {
 		t.Errorf("the task of a transaction that was undone: %v", err)
 	}
-	// Two statements, of which the second one fails: neither counts.
+	// The batch needs two statements. The second one fails, and then neither may take effect.
 	batch := make([]schedule.Task, 501)
 	for i := range batch {
 		batch[i] = schedule.Task{ID: fmt.Sprint("b", i), Queue: "q", DeliverAt: due}

@@ -1,4 +1,4 @@
-// Package prometheus starts a private Prometheus and asks it.
+// Package prometheus starts a private Prometheus server and queries it.
 package prometheus
 
 import (
@@ -19,10 +19,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/loopback"
 )
 
-// ErrNotInstalled means that Prometheus is not there.
+// ErrNotInstalled is returned if Prometheus is not installed.
 var ErrNotInstalled = errors.New("prometheus: not installed; install the package prometheus (`make setup` does)")
 
-// Server is a Prometheus that runs.
+// Server is a running Prometheus server.
 type Server struct {
 	url     string
 	dir     string
@@ -36,8 +36,8 @@ const (
 	poll    = 50 * time.Millisecond
 )
 
-// Start starts one that scrapes targets, host:port with metrics at /metrics, each
-// second, and evaluates a file of rules as often. Call Close.
+// Start starts a server that scrapes the targets and evaluates a rule file every second. Each target is a host:port
+// with metrics at /metrics. Call Close to stop the server.
 func Start(ctx context.Context, rules string, targets ...string) (_ *Server, err error) {
 	program, err := exec.LookPath("prometheus")
 	if err != nil {
@@ -108,7 +108,7 @@ func (s *Server) run(ctx context.Context, command ...string) error {
 	}
 }
 
-// Close ends it and removes its directory.
+// Close stops the server and removes its directory.
 func (s *Server) Close() error {
 	var err error
 	if s.process != nil {
@@ -141,8 +141,7 @@ func (s *Server) get(ctx context.Context, path string) (*http.Response, error) {
 	return answer, err
 }
 
-// Count is how many series an instant query finds now, those without a number left
-// out.
+// Count returns how many series an instant query currently returns, without those whose value is not a number.
 func (s *Server) Count(ctx context.Context, query string) (int, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/api/v1/query?query="+url.QueryEscape(query), http.NoBody)
 	if err != nil {

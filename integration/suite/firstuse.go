@@ -19,7 +19,7 @@ func Gathers(t *testing.T, v *Vhost, queue string, want int) {
 // MessagesIn returns how many messages a queue holds.
 func MessagesIn(t *testing.T, v *Vhost, queue string) int {
 	t.Helper()
-	ch, err := v.Conn.Channel() // closed below, because MessagesIn is called many times and a connection has only 2047 channels
+	ch, err := v.Conn.Channel() // closed below: a connection has only 2047 channels
 	if err != nil {
 		t.Fatal(err)
 	}

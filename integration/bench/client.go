@@ -141,7 +141,7 @@ func (c *client) close(ctx context.Context) error {
 	return err
 }
 
-// plain returns n additional queues without any arguments.
+// plain returns n additional queues without any arguments except their type.
 func (c *client) plain(n int) ([]string, error) {
 	ch, err := c.conn.Channel()
 	if err != nil {

@@ -147,7 +147,7 @@ type target struct {
 // targets returns the targets of a client's messages by their numbers.
 type targets func(c *client) (func(i int) (target, error), error)
 
-// plainQueues chooses randomly among n queues without arguments.
+// plainQueues chooses randomly among n queues that client.plain declares.
 func plainQueues(n int) targets {
 	return func(c *client) (func(i int) (target, error), error) {
 		names, err := c.plain(n)

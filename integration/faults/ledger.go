@@ -9,7 +9,7 @@ import (
 // Outcome is the result that a producer received for a message.
 type Outcome int
 
-// The outcomes of Send.
+// The results of Send.
 const (
 	Acknowledged Outcome = iota // Send returned nil
 	NotSent                     // amqpx.ErrNotSent

@@ -45,8 +45,9 @@ func depth(open func() (*amqp.Channel, error), queue string) (int, error) {
 	return q.Messages, ch.Close()
 }
 
-// waiting returns the number of messages in the broker's queues. A passive declaration is not enough, because it does
-// not count unacknowledged messages and messages that an at-least-once queue is dead-lettering.
+// waiting returns the number of messages in the delay queues, the route queue and the destinations. A passive
+// declaration is not enough, because it does not count unacknowledged messages and messages that an at-least-once queue
+// is dead-lettering.
 func (r *run) waiting(ctx context.Context) (total int, err error) {
 	out, err := r.cfg.Brokers.Ctl(ctx, 0, "--silent", "list_queues", "--formatter", "json", "name", "messages")
 	if err != nil {

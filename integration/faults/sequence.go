@@ -128,7 +128,7 @@ func Kinds(groups ...string) []Kind {
 }
 
 // Sequence returns an endless sequence of faults of the given kinds. The same seed and kinds give the same sequence.
-// Every kind occurs alone in each round, and a third of the steps have two faults.
+// Every kind occurs in each round as the first fault of a step, and about a third of the steps have a second fault.
 func Sequence(seed uint64, kinds []Kind) iter.Seq[Step] {
 	var deck []spec
 	for _, s := range specs {

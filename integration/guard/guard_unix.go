@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// script is what the guard process runs.
+// script is the shell script that the guard process runs.
 //
 //go:embed guard.sh
 var script string

@@ -16,7 +16,7 @@ func Gathers(t *testing.T, v *Vhost, queue string, want int) {
 	}
 }
 
-// MessagesIn returns how many messages a queue holds.
+// MessagesIn returns the number of ready messages in a queue.
 func MessagesIn(t *testing.T, v *Vhost, queue string) int {
 	t.Helper()
 	ch, err := v.Conn.Channel() // closed below: a connection has only 2047 channels

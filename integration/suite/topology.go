@@ -163,13 +163,13 @@ func MustApply(t *testing.T, b live.Broker, want topology.Topology) live.Report 
 	return report
 }
 
-// Managed is the virtual host as its management API shows it, unmanaged as AMQP does.
+// Managed returns the virtual host's broker with the management API for inspection.
 func (v *Vhost) Managed() live.Broker { return live.Broker{Conn: v.Conn, Inspector: v.Mgmt} }
 
-// Unmanaged returns the broker over AMQP alone.
+// Unmanaged returns the virtual host's broker without the management API, which is limited to AMQP.
 func (v *Vhost) Unmanaged() live.Broker { return live.Broker{Conn: v.Conn} }
 
-// Publish puts n messages into a queue.
+// Publish publishes n messages to a queue and waits for their confirms.
 func Publish(t *testing.T, v *Vhost, queue string, n int) {
 	t.Helper()
 	ch := v.Channel(t)

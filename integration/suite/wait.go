@@ -7,17 +7,16 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 )
 
-// Patience bounds every wait for something that must come.
+// Patience is the timeout for everything that a test waits for.
 const Patience = servers.Patience
 
-// Eventually polls a condition that nothing announces, and fails the test if it does not
-// hold within Patience.
+// Eventually polls a condition that has no notification, and fails the test if it does not hold within Patience.
 func Eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	Within(t, Patience, what, condition)
 }
 
-// Within is Eventually with a limit of its own, for what takes minutes by design.
+// Within is the same as Eventually with a different timeout, for conditions that take minutes by design.
 func Within(t testing.TB, limit time.Duration, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.After(limit)
@@ -32,7 +31,7 @@ func Within(t testing.TB, limit time.Duration, what string, condition func() boo
 	}
 }
 
-// MustSucceed fails the test for an error.
+// MustSucceed fails the test if err is not nil.
 func MustSucceed(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package schema is what ent's client is generated from.
+// Package schema defines the schema from which ent's client is generated.
 package schema
 
 import (

@@ -166,7 +166,7 @@ func MustApply(t *testing.T, b live.Broker, want topology.Topology) live.Report 
 // Managed returns the virtual host's broker with the management API for inspection.
 func (v *Vhost) Managed() live.Broker { return live.Broker{Conn: v.Conn, Inspector: v.Mgmt} }
 
-// Unmanaged returns the virtual host's broker without the management API, which is limited to AMQP.
+// Unmanaged returns the virtual host's broker without the management API, using AMQP only.
 func (v *Vhost) Unmanaged() live.Broker { return live.Broker{Conn: v.Conn} }
 
 // Publish publishes n messages to a queue and waits for their confirms.

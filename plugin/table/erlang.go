@@ -109,8 +109,8 @@ case lists:member(Table, Tables) of
 end.
 `
 
-// Delete returns the expression that deletes exactly these rows and prints a Deleted. It runs in the plugin's own
-// process, so the plugin delivers none of the rows in the meantime.
+// Delete returns the expression that deletes exactly these rows and prints how many it deleted. It runs in the plugin's
+// own process, so the plugin delivers none of the rows in the meantime.
 func Delete(rows []ID) string {
 	var list strings.Builder
 	for _, r := range rows {

@@ -40,7 +40,7 @@ func TestInstant(t *testing.T) {
 func TestDuration(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		-time.Microsecond: "", 0: "",
-		-1: "-1ns: a time.Duration counts nanoseconds; write -1*time.Second or -1*time.Millisecond",
+		-1:               "-1ns: a time.Duration counts nanoseconds; write -1*time.Second or -1*time.Millisecond",
 		time.Microsecond: "", time.Second: "",
 		30: "30ns: a time.Duration counts nanoseconds; write 30*time.Second or 30*time.Millisecond",
 	} {

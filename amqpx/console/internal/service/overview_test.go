@@ -15,7 +15,7 @@ import (
 func TestOverviewAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(Config{Look: func(context.Context) (status.Source, error) {
-			time.Sleep(5 * time.Second)
+			<-time.After(5 * time.Second)
 			return status.Source{}, errors.New("no broker")
 		}})
 		defer func() { _ = c.Close(context.WithoutCancel(t.Context())) }()
@@ -25,7 +25,7 @@ func TestOverviewAge(t *testing.T) {
 			{3 * time.Second, waiting, 7 * time.Second},     // the one whose look has ended by now
 			{time.Minute, 5 * time.Second, 5 * time.Second}, // a new one
 		} {
-			time.Sleep(x.pause)
+			<-time.After(x.pause)
 			began := time.Now()
 			o, err := c.Overview(t.Context(), Identity{Role: RoleOperator})
 			if err != nil {

@@ -16,34 +16,36 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
-// ApplyOptions are the options of Apply. The zero value is ready to use.
+// ApplyOptions holds the options of Apply. The zero value is ready to use.
 type ApplyOptions struct {
-	// Force applies although policies would break delay queues or lose dead letters. Conflicts stay errors.
+	// Force applies the topology even if policies would break delay queues or lose dead letters. Conflicts with
+	// existing objects are errors all the same.
 	Force bool
-	// Prefix begins the name of the lock, see Apply. Default topology.DefaultPrefix.
+	// Prefix is the prefix of the lock's name, see Apply. Default topology.DefaultPrefix.
 	Prefix string
 	// Unlocked, if set, is called with the reason when bindings are created without the lock.
 	Unlocked func(error)
 
-	locked bool // the caller has the lock
+	locked bool // the caller already has the lock
 }
 
-// Apply declares what the topology describes: exchanges, then queues, then bindings. It is idempotent, many
-// processes may run it at once, and it deletes nothing. What is on the broker already stays untouched; if it
-// differs, that is an error.
+// Apply declares the objects of the topology: exchanges, then queues, then bindings. It is idempotent, many processes
+// may run it concurrently, and it deletes nothing. It does not change objects that already exist. If an existing
+// object differs, Apply returns an error.
 //
-// With an Inspector it looks first, and touches nothing if an object conflicts or a policy would break a delay
-// queue or lose dead letters. It looks again afterwards, to check that the effective settings are the described
-// ones. Only Management sees policies.
+// With an Inspector it inspects the broker first, and changes nothing if an object conflicts or a policy would break
+// a delay queue or lose dead letters. It inspects the broker again afterwards, to check that the effective settings
+// match the topology. Only Management sees policies.
 //
-// Before RabbitMQ 4.3 it binds under a lock, the exclusive queue naming.LockQueue, so that the broker routes by
-// every binding when Apply returns, whichever client made it (see LateBindings). A connection can hold the lock
-// only once: run one Apply at a time on it. Without the right to configure that queue it binds without the
-// lock; where another has held it for 15 s, those who wait do so one after the other, or one more every 15 s.
+// Before RabbitMQ 4.3 Apply binds under a lock, the exclusive queue naming.LockQueue, so that the broker routes by
+// every binding when Apply returns, even by bindings that another client made (see LateBindings). A connection can
+// hold the lock only once, so run one Apply at a time on a connection. Without the permission to configure that
+// queue, Apply binds without the lock. If another client has held the lock for 15 s, the waiting clients bind one
+// after the other, or one more starts every 15 s.
 //
-// Errors, joined when there are several: *topology.ValidationError, *plan.PolicyError, *plan.ConflictError,
-// *ObjectError, or the context's. The Report says what exists now, also with an error. The bindings are not
-// tried when a queue or an exchange failed.
+// Errors are joined when there are several: *topology.ValidationError, *plan.PolicyError, *plan.ConflictError,
+// *ObjectError, or the context's error. The Report says what exists now, even when Apply fails. Apply does not try
+// the bindings if a queue or an exchange failed.
 func (b Broker) Apply(ctx context.Context, want topology.Topology, opts ApplyOptions) (Report, error) {
 	began := time.Now()
 	opts.Prefix = cmp.Or(opts.Prefix, topology.DefaultPrefix)
@@ -62,17 +64,17 @@ type applier struct {
 	Broker
 	want   topology.Topology
 	opts   ApplyOptions
-	names  map[string]bool // of everything to be declared
+	names  map[string]bool // names of everything to be declared
 	report Report
 }
 
 func (a *applier) apply(ctx context.Context, stages [][]declaration) error {
 	described := a.want
-	described.Destinations = nil // nothing is declared for them
+	described.Destinations = nil // destinations are not declared
 	if err := described.Validate(topology.AllowUndeclared()); err != nil {
 		return fmt.Errorf("apply: %w", err)
 	}
-	if a.Inspector != nil { // refuse before anything is touched
+	if a.Inspector != nil { // refuse before changing anything
 		p, err := a.Plan(ctx, a.want)
 		if err != nil {
 			return fmt.Errorf("apply: %w", err)
@@ -98,10 +100,10 @@ func (a *applier) apply(ctx context.Context, stages [][]declaration) error {
 			a.report.Results[i].State = StateCreated
 		case plan.ActionSame:
 			a.report.Results[i].State = StateExisted
-		default: // it was declared
+		default: // declared in the stages above
 		}
 	}
-	// What is in force has to be what was described.
+	// The effective settings must match the topology.
 	now, err := a.Plan(ctx, a.want)
 	if err != nil {
 		return fmt.Errorf("apply: everything is declared, reading it back failed: %w", err)
@@ -117,7 +119,8 @@ func (a *applier) apply(ctx context.Context, stages [][]declaration) error {
 	return nil
 }
 
-// declareAlone declares one stage, bindings of topic exchanges under the lock.
+// declareAlone declares one stage. It takes the lock for a stage with bindings of topic exchanges if the broker needs
+// it.
 func (a *applier) declareAlone(ctx context.Context, stage []declaration, results []Result) error {
 	if !a.opts.locked && len(stage) > 0 && stage[0].kind == topology.KindBinding && bindsTopics(a.want) {
 		version := ""
@@ -135,7 +138,7 @@ func (a *applier) declareAlone(ctx context.Context, stage []declaration, results
 	return a.declare(ctx, stage, results)
 }
 
-// bindsTopics reports whether a binding's exchange is a topic exchange or not known.
+// bindsTopics reports whether any binding's exchange is a topic exchange, or is not described by the topology.
 func bindsTopics(t topology.Topology) bool {
 	return slices.ContainsFunc(t.Bindings, func(b topology.Binding) bool {
 		e, described := t.Exchange(b.Exchange)
@@ -144,10 +147,10 @@ func bindsTopics(t topology.Topology) bool {
 }
 
 const (
-	// declareTries bounds the tries of one declaration that failed for a reason
-	// that passes, such as two processes creating one quorum queue.
+	// declareTries is the maximum number of attempts for one declaration that fails for a temporary reason, such as
+	// two processes that create the same quorum queue.
 	declareTries = 6
-	// The pauses between them.
+	// firstPause and lastPause bound the pauses between these attempts.
 	firstPause, lastPause = 100 * time.Millisecond, 2 * time.Second
 )
 
@@ -155,13 +158,13 @@ type declaration struct {
 	kind  topology.Kind
 	name  string
 	table map[string]any
-	needs []string // names of objects that must exist before
+	needs []string // names of the objects that must exist first
 	// exchangeType is the type of an exchange.
 	exchangeType string
 	declare      func(ch *amqp.Channel, noWait bool) error
 }
 
-// declarations are stage by stage what there is to declare. Those of one stage do not depend on each other.
+// declarations returns what to declare, in stages. The declarations of one stage do not depend on each other.
 func declarations(t topology.Topology) [][]declaration {
 	var exchanges, queues, bindings []declaration
 	for _, e := range t.Exchanges {
@@ -185,7 +188,8 @@ func declarations(t topology.Topology) [][]declaration {
 	return [][]declaration{exchanges, queues, bindings}
 }
 
-// declare runs one stage: pipelined, and if that fails one by one, so that the error names the object.
+// declare runs one stage. It pipelines the declarations, and if that fails it repeats them one by one, so that the
+// error names the object.
 func (a *applier) declare(ctx context.Context, stage []declaration, results []Result) error {
 	reason := a.pipelined(ctx, stage)
 	if reason == nil {
@@ -226,16 +230,17 @@ func (a *applier) declare(ctx context.Context, stage []declaration, results []Re
 	return errors.Join(errs...)
 }
 
-// mostErrors is how many failures of a stage its error names. The results have the others.
+// mostErrors is how many failures of a stage the joined error names. The results list all of them.
 const mostErrors = 5
 
-// refusedError is that of a user who lacks a right to several objects.
+// refusedError reports a user who lacks the permissions for one or several objects.
 type refusedError struct {
 	first  *ObjectError
 	others int
 }
 
-// allRefused returns one error for several that are all about a missing right, nil otherwise.
+// allRefused combines several errors into one if all of them are about a missing permission, and returns nil
+// otherwise.
 func allRefused(errs []error) error {
 	if len(errs) < 2 {
 		return nil
@@ -269,9 +274,10 @@ func setStates(results []Result, s State) {
 	}
 }
 
-// pipelined declares without waiting for each answer; a last operation with an answer shows that all went well.
+// pipelined declares without waiting for each answer. A last operation with an answer shows whether all of them
+// succeeded.
 func (a *applier) pipelined(ctx context.Context, stage []declaration) error {
-	errs := make([]error, len(stage)) // of a run, at its beginning
+	errs := make([]error, len(stage)) // the error of each run is at the index of its first declaration
 	onChannels(a.Conn, len(stage), func(s *session, from, to int) {
 		errs[from] = s.do(ctx, func(ch *amqp.Channel) error {
 			return fenced(ch, func() error {
@@ -287,8 +293,8 @@ func (a *applier) pipelined(ctx context.Context, stage []declaration) error {
 	return telling(errs)
 }
 
-// telling is the first refusal, else the first loss of the connection: the one may
-// have been the reason of the other.
+// telling returns the first error in which the broker refused an operation, or else the first loss of the connection,
+// because the refusal may have caused that loss.
 func telling(errs []error) error {
 	for _, err := range errs {
 		if err != nil && !isConnectionLost(err) {
@@ -298,8 +304,8 @@ func telling(errs []error) error {
 	return cmp.Or(errs...)
 }
 
-// fenced runs operations without an answer and a last one with, and gives the
-// broker's reason when one of them closed the channel.
+// fenced runs operations without an answer, followed by one with an answer. If one of them closed the channel, it
+// returns the broker's reason.
 func fenced(ch *amqp.Channel, ops func() error) error {
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 	err := ops()
@@ -323,9 +329,8 @@ func (a *applier) declareOne(ctx context.Context, s *session, o declaration) err
 	}
 }
 
-// mayPass reports whether a refusal may be over soon: a timeout of the broker's
-// metadata store or of a queue's leader, or an object that is missing although
-// it belongs to this topology, because another process is making it.
+// mayPass reports whether a refusal may be temporary: a timeout of the broker's metadata store or of a queue's
+// leader, or a missing object that belongs to this topology and that another process may be creating now.
 func (a *applier) mayPass(o declaration, err error) bool {
 	e, answered := errors.AsType[*amqp.Error](err)
 	if _, conflict := parseInequivalent(err, o.table); conflict || !answered {
@@ -345,12 +350,12 @@ func (a *applier) mayPass(o declaration, err error) bool {
 	return false
 }
 
-// isConnectionLost distinguishes an error of the whole connection, after which no
-// channel can be opened, from one of a channel.
+// isConnectionLost reports whether an error ended the whole connection, so that no further channel can be opened.
+// Other errors end only their channel.
 func isConnectionLost(err error) bool {
 	e, answered := errors.AsType[*amqp.Error](err)
 	if !answered {
-		return true // of the network
+		return true // a network error
 	}
 	switch e.Code {
 	case amqp.ConnectionForced, amqp.FrameError, amqp.SyntaxError, amqp.CommandInvalid, amqp.ChannelError,
@@ -360,9 +365,9 @@ func isConnectionLost(err error) bool {
 	return false
 }
 
-// connectionLost names the object that the broker refused before the connection ended, where the
-// broker names it: before 4.0 an unknown exchange type ends it, and so does an operation that the
-// client library sends right after the broker has closed the channel for the one before.
+// connectionLost returns the error for a lost connection. If the broker's reason names an object, the error names it
+// too. Before RabbitMQ 4.0 an unknown exchange type ends the connection. The same happens when the client library
+// sends another operation right after the broker has closed the channel because of the previous one.
 func (a *applier) connectionLost(stage []declaration, results []Result, reason, err error) error {
 	e, answered := errors.AsType[*amqp.Error](reason)
 	if !answered {

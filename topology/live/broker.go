@@ -10,13 +10,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/removal"
 )
 
-// Broker is a broker that is to be looked at and changed.
+// Broker is a broker to inspect and to change.
 type Broker struct {
-	// Conn declares and deletes; a connection runs one Apply at a time. Plan needs
-	// none where there is an Inspector.
+	// Conn declares and deletes objects. Run one Apply at a time on a connection. Plan does not need a Conn if there
+	// is an Inspector.
 	Conn Conn
-	// Inspector reads the broker; usually a *Management. Without one Plan and
-	// Destroy read over AMQP, and Apply does not look.
+	// Inspector reads the broker's objects. It is usually a *Management. Without an Inspector, Plan and Destroy read
+	// over AMQP, and Apply does not inspect.
 	Inspector Inspector
 }
 
@@ -27,7 +27,8 @@ func (b Broker) inspect(ctx context.Context, want topology.Topology) (observed.B
 	return NewAMQPInspector(b.Conn).Inspect(ctx, want)
 }
 
-// Plan compares a topology with what is there. Its error is that of looking; conflicts are part of the plan.
+// Plan compares a topology with the objects on the broker. It fails only if the broker cannot be inspected, because
+// conflicts are part of the plan.
 func (b Broker) Plan(ctx context.Context, want topology.Topology) (plan.Plan, error) {
 	found, err := b.inspect(ctx, want)
 	if err != nil {
@@ -36,8 +37,8 @@ func (b Broker) Plan(ctx context.Context, want topology.Topology) (plan.Plan, er
 	return plan.Compare(want, found), nil
 }
 
-// Removal returns what Destroy would do now. Its error is that of looking; whether
-// Destroy would refuse is part of the answer.
+// Removal returns what Destroy would do now. It fails only if the broker cannot be inspected. The returned plan tells
+// whether Destroy would refuse.
 func (b Broker) Removal(ctx context.Context, t topology.Topology, opts removal.Options) (removal.Plan, error) {
 	d := newDestroyer(b, t, opts)
 	err := d.plan(ctx)

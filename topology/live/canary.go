@@ -22,11 +22,11 @@ import (
 // ErrInstantsIgnored is wrapped by every *InstantsIgnoredError.
 var ErrInstantsIgnored = errors.New("the broker does not delay by an instant in a header")
 
-// InstantsIgnoredError reports a broker that hands on at once messages that carry
-// topology.HeaderInstant with an instant to come.
+// InstantsIgnoredError reports a broker that ignores topology.HeaderInstant. It hands a message on immediately
+// although the instant in the header is in the future.
 type InstantsIgnoredError struct {
-	Broker string // product and version, as far as it gave them
-	Queue  string // in which the message should have waited
+	Broker string // product and version, as far as the broker reported them
+	Queue  string // the queue in which the message should have waited
 }
 
 func (e *InstantsIgnoredError) Error() string {
@@ -38,15 +38,15 @@ func (e *InstantsIgnoredError) Error() string {
 // Unwrap makes errors.Is(err, ErrInstantsIgnored) true.
 func (e *InstantsIgnoredError) Unwrap() error { return ErrInstantsIgnored }
 
-// Clock is how much the broker's clock is ahead of this process's. It is negative
-// when it is behind. The true difference lies between Low and High.
+// Clock is the difference between the broker's clock and this process's clock. It is positive when the broker's clock
+// is ahead and negative when it is behind. The true difference is between Low and High.
 type Clock struct{ Low, High time.Duration }
 
-// ClockError means that the clocks of a broker and this process are too far apart for delays by an instant.
+// ClockError means that the clocks of a broker and this process are too far apart to delay messages by an instant.
 type ClockError struct {
 	Clock
 
-	Queue string // on whose leader's node the clock was read
+	Queue string // the queue whose leader's node has this clock
 }
 
 func (e *ClockError) Error() string {
@@ -54,42 +54,45 @@ func (e *ClockError) Error() string {
 	if e.High < 0 {
 		by, what = -e.High, "ahead of"
 	}
-	// Not what was measured, which is another figure each time.
+	// The message leaves out the measured difference because it changes with every measurement.
 	return fmt.Sprintf("this machine's clock is at least %v %s the broker's (read in the queue %s), and at most %v is tolerated, because an instant means the same to both; "+
 		"set the clocks (timedatectl set-ntp true), or use the strategy bucket",
 		by.Truncate(MaxClockDifference), what, e.Queue, MaxClockDifference)
 }
 
 const (
-	// MaxClockDifference is how far the clocks of the broker and this process may be
-	// apart for delays by an instant.
+	// MaxClockDifference is the largest difference between the clocks of the broker and this process that is accepted
+	// for delays by an instant.
 	MaxClockDifference = 10 * time.Second
 
-	canaryWait    = 200 * time.Millisecond // that a message is to wait
-	canaryEvery   = 20 * time.Millisecond  // a message that does not wait is sent beside it
+	canaryWait    = 200 * time.Millisecond // how long the delayed message should wait
+	canaryEvery   = 20 * time.Millisecond  // interval at which undelayed messages are sent while the delayed one waits
 	canaryTimeout = 10 * time.Second
-	// canarySettle is until other nodes of a cluster, too, route by a new binding.
+	// canarySettle is how long a new binding takes to reach the other nodes of a cluster.
 	canarySettle = 50 * time.Millisecond
-	// canaryExpires deletes what a process leaves behind that ends meanwhile, with the
-	// messages that come there yet, which else would be parked.
+	// canaryExpires is the x-expires of the temporary queues. If the process dies during a proof, the broker deletes
+	// its queue after this time, together with any messages that still arrive there. Without the queue those messages
+	// would be parked.
 	canaryExpires = time.Minute
 )
 
-// errNoCanary is why a canary has no verdict.
+// errNoCanary is the cause of a proof that timed out without a verdict.
 var errNoCanary = fmt.Errorf("messages that should prove that the broker delays by an instant did not come back within %v, as they would not while an alarm blocks publishers", canaryTimeout)
 
-// Prove finds out whether a broker delays by an instant in each of the queues that ways leads through, all at
-// once, by messages to a temporary queue below naming.CanaryQueue(prefix). ways is what amqpx.Canary has.
+// Prove checks that a broker delays messages by an instant in every queue that is reached through ways. It checks all
+// of them concurrently, with messages that end in a temporary queue whose name begins with
+// naming.CanaryQueue(prefix). The argument ways has the signature of amqpx.Canary.
 //
-// A message with an instant to come is published, and behind it messages without, all through the same queue.
-// Where the first comes out first, it was not delayed, whatever any clock says and however slow the broker is;
-// where the others come first, it waited. A client's clock that is behind may make an instant to come one of
-// the past: it is tried again with one that is to come by the broker's clock, which the x-death of the others
-// tells. The queue is not exclusive, because what comes after the client's end would be parked. It takes some
-// 300 ms, and 1.3 s where the clocks disagree.
+// Prove publishes a message with an instant in the future, and then messages without an instant through the same
+// queue. If the first message comes out first, it was not delayed, regardless of any clock and of the broker's speed.
+// If the other messages overtake it, it waited. When the client's clock is behind, its future instant may already be
+// in the past for the broker. In that case Prove tries again with an instant that is in the future by the broker's
+// clock, which it reads from the x-death headers of the other messages. The queue is not exclusive, because messages
+// that arrive after the client has gone would be parked if the queue went with it. A proof takes about 300 ms, or 1.3
+// s if the clocks disagree.
 //
-// The errors are *InstantsIgnoredError, *ClockError, and others when there is no verdict. The clock is that of
-// the node that is furthest ahead. Without routes there is nothing to prove.
+// The error is an *InstantsIgnoredError, a *ClockError, or another error if there is no verdict. The returned Clock
+// is that of the node that is furthest ahead. Without routes there is nothing to prove, and Prove returns no error.
 func (b Broker) Prove(ctx context.Context, prefix string, ways func(queue string) ([]topology.Binding, []topology.Route)) (Clock, error) {
 	queue := naming.CanaryQueue(prefix) + rand.Text()
 	bindings, routes := ways(queue)
@@ -106,15 +109,15 @@ func (b Broker) Prove(ctx context.Context, prefix string, ways func(queue string
 	})
 }
 
-// ProbeInstants is Prove with a temporary quorum queue of its own, on a connection
-// that dial makes, for callers that have declared nothing yet. It returns nil where new
-// quorum queues delay by an instant, and an *InstantsIgnoredError where they do not.
+// ProbeInstants works like Prove, but through a temporary quorum queue that it declares itself, on a connection from
+// dial. Use it before anything has been declared. It returns nil if new quorum queues delay by an instant, and an
+// *InstantsIgnoredError if they do not. It ignores the difference of the clocks.
 func ProbeInstants(ctx context.Context, prefix string, dial func(ctx context.Context) (*amqp.Connection, error)) error {
 	conn, err := dial(ctx)
 	if err != nil {
 		return fmt.Errorf("probing for delays by an instant: %w", err)
 	}
-	defer func() { _ = conn.CloseDeadline(time.Now().Add(closeTimeout)) }() // the answer is there
+	defer func() { _ = conn.CloseDeadline(time.Now().Add(closeTimeout)) }() // the result is already known
 	defer context.AfterFunc(ctx, func() { _ = conn.CloseDeadline(time.Now()) })()
 	queue := naming.CanaryQueue(prefix) + rand.Text()
 	holding := queue + ".held"
@@ -126,7 +129,7 @@ func ProbeInstants(ctx context.Context, prefix string, dial func(ctx context.Con
 		})
 	})
 	if _, clock := errors.AsType[*ClockError](err); clock {
-		return nil // it delays; the client says what is wrong with the clock
+		return nil // the broker does delay, and the client reports the wrong clock itself
 	}
 	if err == nil {
 		_, err = deleteQueue(ctx, &session{conn: conn}, holding, false)
@@ -142,8 +145,8 @@ func declareCanary(ch *amqp.Channel, name string, args amqp.Table) error {
 	return nil
 }
 
-// prove runs a canary through routes, which lead makes lead to a temporary queue, and deletes the queue when
-// nothing is on its way there any more.
+// prove runs a canary through routes and returns the measured clock. The function lead makes the routes end in the
+// temporary queue. prove deletes that queue once no message is on its way to it.
 func (b Broker) prove(ctx context.Context, queue string, routes []topology.Route, lead func(ch *amqp.Channel) error) (Clock, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, canaryTimeout, errNoCanary)
 	defer cancel()
@@ -166,7 +169,7 @@ func (b Broker) prove(ctx context.Context, queue string, routes []topology.Route
 		}
 		c.ch = ch
 		c.closed = ch.NotifyClose(make(chan *amqp.Error, 1))
-		c.returned = ch.NotifyReturn(make(chan amqp.Return, 16*len(c.ways))) // the first ends the run; none may wait to be read
+		c.returned = ch.NotifyReturn(make(chan amqp.Return, 16*len(c.ways))) // the first return ends the run, and none may block the channel
 		if c.arrivals, err = ch.Consume(queue, "", true, true, false, false, nil); err != nil {
 			return err
 		}
@@ -184,7 +187,7 @@ func (b Broker) prove(ctx context.Context, queue string, routes []topology.Route
 	return c.clock()
 }
 
-// canary is one proof under way, on one channel.
+// canary is one running proof on one channel.
 type canary struct {
 	broker   string
 	ways     []*canaryWay
@@ -192,28 +195,28 @@ type canary struct {
 	arrivals <-chan amqp.Delivery
 	returned <-chan amqp.Return
 	closed   <-chan *amqp.Error
-	number   int // of messages sent
+	number   int // number of messages sent
 }
 
-// canaryWay is the way through one queue.
+// canaryWay is the state of the proof for one queue.
 type canaryWay struct {
 	route topology.Route
-	clock Clock // what is known of it so far
+	clock Clock // what has been measured of the clock so far
 
-	open     map[string]time.Time // when the messages under way were sent, by id
-	held     string               // the id of the one that should wait; empty when it has come
-	instant  time.Time            // until which
-	overtook time.Time            // when the latest was sent that has come before it
+	open     map[string]time.Time // send times of the messages that have not come back, by id
+	held     string               // id of the delayed message; empty once it has come back
+	instant  time.Time            // the delayed message's instant
+	overtook time.Time            // send time of the latest message that came back before the delayed one
 	ignored  bool
 }
 
 var errCanaryGone = errors.New("the canary's channel or queue is gone")
 
-// run is nil when all queues delay. Nothing is under way any more when it gives that, or ErrInstantsIgnored.
+// run returns nil if all queues delay. When it returns nil or ErrInstantsIgnored, no message is on its way any more.
 func (c *canary) run(ctx context.Context) error {
 	err := c.rounds(ctx)
 	if (errors.Is(err, errCanaryGone) || errors.Is(err, amqp.ErrClosed)) && c.ch.IsClosed() {
-		if why := <-c.closed; why != nil { // such as a missing right to publish, which has no other answer
+		if why := <-c.closed; why != nil { // for example, a missing permission to publish, which the broker reports in no other way
 			return fmt.Errorf("the canary's channel was closed: %w", why)
 		}
 	}
@@ -224,7 +227,7 @@ func (c *canary) rounds(ctx context.Context) error {
 	if wait.For(ctx, canarySettle) != nil {
 		return context.Cause(ctx)
 	}
-	// At first without an instant: that the way is open, and what time it is there.
+	// The first round has no instant. It checks that messages get through, and reads the broker's clock.
 	if err := c.round(ctx, func(w *canaryWay) error { return c.send(ctx, w, false) }); err != nil {
 		return err
 	}
@@ -254,9 +257,9 @@ func (c *canary) rounds(ctx context.Context) error {
 	return nil
 }
 
-// hold chooses an instant to come by the broker's clock, not far: what is known of that clock is a second wide.
-// Where the clocks may agree it is chosen by this process's; what then comes at once may only be late, and is
-// tried again with an instant that is surely to come.
+// hold chooses an instant in the near future by the broker's clock, which is only known to within a second. If the
+// clocks may agree, it uses this process's clock. A message that then comes back immediately may only have been sent
+// too late, so the round is repeated with cautious set, and an instant that is certainly in the future.
 func (w *canaryWay) hold(cautious bool) {
 	delay := canaryWait
 	if cautious || w.clock.Low > 0 || w.clock.High < 0 {
@@ -278,8 +281,8 @@ func (c *canary) send(ctx context.Context, w *canaryWay, delayed bool) error {
 	return c.ch.PublishWithContext(ctx, w.route.Exchange, w.route.RoutingKey, true, false, m)
 }
 
-// round begins something on each way, and takes in what arrives until nothing is
-// under way. While a message waits, others are sent beside it.
+// round calls begin for each way, and handles arriving messages until none is on its way. While a delayed message
+// waits, round sends others through the same queue.
 func (c *canary) round(ctx context.Context, begin func(w *canaryWay) error) error {
 	for _, w := range c.ways {
 		if err := begin(w); err != nil {
@@ -318,7 +321,7 @@ func (c *canary) round(ctx context.Context, begin func(w *canaryWay) error) erro
 	return nil
 }
 
-// arrived takes in a message. One that comes a second time counts once.
+// arrived handles a message that has come back. It ignores duplicates.
 func (c *canary) arrived(d amqp.Delivery) error {
 	now := time.Now()
 	for _, w := range c.ways {
@@ -327,11 +330,11 @@ func (c *canary) arrived(d amqp.Delivery) error {
 			continue
 		}
 		delete(w.open, d.MessageId)
-		if d.MessageId != w.held { // it did not wait
+		if d.MessageId != w.held { // it was sent without an instant
 			if w.held != "" {
 				w.overtook = sent
 			}
-			if at, ok := expiredAt(d, w.route.Queue); ok { // in whole seconds
+			if at, ok := expiredAt(d, w.route.Queue); ok { // x-death has whole seconds
 				w.clock.narrow(at.Sub(now), at.Add(time.Second).Sub(sent))
 			}
 			return nil
@@ -339,7 +342,7 @@ func (c *canary) arrived(d amqp.Delivery) error {
 		w.held = ""
 		w.ignored = w.overtook.IsZero()
 		if !w.ignored {
-			// It waited behind what was sent before its instant, and came after it.
+			// It came back after a message that was sent before its instant, so it did wait.
 			w.clock.narrow(w.instant.Sub(now), w.instant.Sub(w.overtook))
 		}
 		return nil
@@ -350,12 +353,12 @@ func (c *canary) arrived(d amqp.Delivery) error {
 	return nil
 }
 
-// narrow adds what one look at the clock says.
+// narrow intersects the clock difference with the bounds from one more reading.
 func (c *Clock) narrow(low, high time.Duration) {
 	c.Low, c.High = max(c.Low, low), min(c.High, high)
 }
 
-// expiredAt is when a message expired in a queue, by the queue's clock.
+// expiredAt returns the time at which a message expired in a queue, according to the queue's node.
 func expiredAt(d amqp.Delivery, queue string) (time.Time, bool) {
 	deaths, _ := d.Headers["x-death"].([]any)
 	for _, x := range deaths {
@@ -367,7 +370,7 @@ func expiredAt(d amqp.Delivery, queue string) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// clock is that of the node that is furthest ahead, or the error of one that is too far away.
+// clock returns the clock of the node that is furthest ahead, or an error if any node's clock is too far off.
 func (c *canary) clock() (Clock, error) {
 	furthest := c.ways[0].clock
 	for _, w := range c.ways {

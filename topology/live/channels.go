@@ -12,13 +12,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
-// Conn opens channels; *amqp091.Connection is one.
+// Conn opens channels. *amqp091.Connection implements it.
 type Conn interface {
 	Channel() (*amqp.Channel, error)
 }
 
-// session runs operations one after another on a channel of its own, and opens
-// a fresh one after each error, because most errors close the channel.
+// session runs operations one after another on its own channel. It opens a new channel after each error, because most
+// errors close the channel.
 type session struct {
 	conn Conn
 	ch   *amqp.Channel
@@ -29,8 +29,8 @@ type outcome struct {
 	err error
 }
 
-// do runs one operation. The client library cannot interrupt one, so when the context ends first, the operation
-// is left to end by itself (with the broker's answer or with the connection), and its channel is closed then.
+// do runs one operation. The client library cannot interrupt an operation. When the context ends first, do returns
+// and leaves the operation running until the broker answers or the connection ends. The channel is closed then.
 func (s *session) do(ctx context.Context, op func(*amqp.Channel) error) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -45,7 +45,7 @@ func (s *session) do(ctx context.Context, op func(*amqp.Channel) error) error {
 		}
 		if err == nil {
 			if err = op(ch); err != nil {
-				_ = ch.Close() // of no use any more; usually the broker closed it
+				_ = ch.Close() // unusable now, and usually already closed by the broker
 			}
 		}
 		done <- outcome{ch, err}
@@ -59,7 +59,7 @@ func (s *session) do(ctx context.Context, op func(*amqp.Channel) error) error {
 	case <-ctx.Done():
 		go func() {
 			if o := <-done; o.err == nil {
-				_ = o.ch.Close() // nothing is in flight on it
+				_ = o.ch.Close() // no operation is running on it
 			}
 		}()
 		return context.Cause(ctx)
@@ -68,21 +68,21 @@ func (s *session) do(ctx context.Context, op func(*amqp.Channel) error) error {
 
 func (s *session) close() {
 	if s.ch != nil {
-		_ = s.ch.Close() // nothing is in flight on it
+		_ = s.ch.Close() // no operation is running on it
 		s.ch = nil
 	}
 }
 
 const (
-	// maxChannels is how many channels work side by side: the broker works on one operation per channel at a
-	// time, and since 4.0 each waits for its metadata store, which takes several in one go.
+	// maxChannels is the maximum number of channels used concurrently. The broker processes one operation per channel
+	// at a time, and since 4.0 each operation waits for the metadata store, which commits several in one batch.
 	maxChannels = 8
-	// perChannel is the least number of operations that is worth a channel.
+	// perChannel is the number of operations that justifies one more channel.
 	perChannel = 16
 )
 
-// onChannels divides operations 0 to n-1 into runs, as many as channels are worth
-// it, and lets work do each run, from up to and without to, on a channel of its own.
+// onChannels divides the operations 0 to n-1 into as many runs as justify a channel each. It calls work concurrently
+// for each run, from the index from up to but not including to, with a session of its own.
 func onChannels(conn Conn, n int, work func(s *session, from, to int)) {
 	channels := min(maxChannels, (n+perChannel-1)/perChannel)
 	var wg sync.WaitGroup
@@ -96,7 +96,7 @@ func onChannels(conn Conn, n int, work func(s *session, from, to int)) {
 	wg.Wait()
 }
 
-// sideBySide runs operations 0 to n-1 on several channels, and returns the error of each.
+// sideBySide runs the operations 0 to n-1 concurrently on several channels, and returns the error of each.
 func sideBySide(conn Conn, n int, op func(s *session, i int) error) []error {
 	errs := make([]error, n)
 	onChannels(conn, n, func(s *session, from, to int) {
@@ -128,7 +128,7 @@ func bind(ch *amqp.Channel, b topology.Binding, noWait bool) error {
 	return ch.QueueBind(b.Queue, b.RoutingKey, b.Exchange, noWait, table(b.Arguments))
 }
 
-// deleteQueue deletes a queue, on condition that it is empty and unused.
+// deleteQueue deletes a queue. With onCondition, the broker deletes it only if it is empty and has no consumers.
 func deleteQueue(ctx context.Context, s *session, name string, onCondition bool) (messages int64, err error) {
 	err = s.do(ctx, func(ch *amqp.Channel) error {
 		n, err := ch.QueueDelete(name, onCondition, onCondition, false)
@@ -142,8 +142,8 @@ func deleteExchange(ctx context.Context, s *session, name string, ifUnused bool)
 	return s.do(ctx, func(ch *amqp.Channel) error { return ch.ExchangeDelete(name, ifUnused, false) })
 }
 
-// table converts nested tables to the client library's own type, the only one
-// it can encode, and every int to an int64: of an int it writes 32 bits.
+// table converts nested tables to amqp.Table, the only table type that the client library encodes, and every int to
+// an int64, because the library encodes an int in 32 bits.
 func table(t map[string]any) amqp.Table {
 	if t == nil {
 		return nil
@@ -171,8 +171,8 @@ func field(v any) any {
 	return v
 }
 
-// inequivalent takes the broker's text apart that says why an object exists
-// with another argument. The text is cut at 255 bytes, so its end may be missing.
+// These expressions match the broker's text for an object that exists with a different argument. The broker cuts the
+// text at 255 bytes, so its end may be missing.
 var (
 	inequivalent = regexp.MustCompile(`inequivalent arg '([^']+)' for (?:queue|exchange) '`)
 	receivedText = regexp.MustCompile(`': received (.*) but current is (.*)$`)
@@ -180,7 +180,7 @@ var (
 	plainValue   = regexp.MustCompile(`^'(.*)'$`)
 )
 
-// brokerText is a value as the broker wrote it.
+// brokerText is a value in the broker's notation.
 type brokerText string
 
 // parseInequivalent reads a Mismatch from the error of a declaration; wanted is the table that was declared.
@@ -200,7 +200,7 @@ func parseInequivalent(err error, wanted map[string]any) (argument.Mismatch, boo
 	}
 	want, known := wanted[m.Argument]
 	_, text := want.(string)
-	if text && values != nil || m.Argument == "type" { // of an exchange; the other properties are booleans
+	if text && values != nil || m.Argument == "type" { // type of an exchange; its other properties are booleans
 		m.Want, m.Have = plainText(m.Want), plainText(m.Have)
 	}
 	if known {

@@ -14,10 +14,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// Time returns the time of the node to which the connection goes, cut to seconds, as it was at some moment between
-// the call and the return. AMQP has no request for it, so a message expires in an exclusive queue below
-// naming.CanaryQueue(prefix), and its x-death has the time. It takes the rights to configure, write to and read
-// such queues and to write to the default exchange.
+// Time returns the time of the node that the connection leads to, truncated to seconds. It is the time at some moment
+// between the call and the return. AMQP has no request for the time, so Time lets a message expire in an exclusive
+// queue whose name begins with naming.CanaryQueue(prefix), and reads the time from its x-death header. The user needs
+// the permissions to configure, write to and read such queues, and to write to the default exchange.
 func (b Broker) Time(ctx context.Context, prefix string) (at time.Time, err error) {
 	queue := naming.CanaryQueue(prefix) + rand.Text()
 	s := &session{conn: b.Conn}
@@ -32,7 +32,7 @@ func (b Broker) Time(ctx context.Context, prefix string) (at time.Time, err erro
 	return at, nil
 }
 
-// askTime sends a message that expires in the queue held, from where it comes to queue.
+// askTime sends a message that expires in the queue named held and is then dead-lettered to the queue named queue.
 func askTime(ctx context.Context, ch *amqp.Channel, queue, held string) (time.Time, error) {
 	classic := string(topology.Classic)
 	for name, args := range map[string]amqp.Table{

@@ -17,21 +17,22 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/removal"
 )
 
-// Destroy deletes a layout: the delay queues that the topology describes, the exchanges before and between
-// them, and the bindings of destinations for it. Configurations that differ may have the ttl strategy's layout
-// in common, or the plugin's: it stays while the broker has a layout that the topology does not describe,
-// unless the options' Layouts name it. What layouts share (the delivery exchange, the parked queue, route
-// queues) goes only when nothing else on the broker uses it; everything else only with the option Destinations.
-// The report says what stayed, and why.
+// Destroy deletes a layout: the delay queues that the topology describes, the exchanges in front of and between them,
+// and the destinations' bindings for that layout. Different configurations may share the layout of the ttl strategy
+// or of the plugin. Such a layout stays while the broker has a layout that the topology does not describe, unless the
+// options' Layouts name that one. Objects that layouts share (the delivery exchange, the parked queue and the route
+// queues) are deleted only when nothing else on the broker uses them. Everything else is deleted only with the option
+// Destinations. The report says what stayed, and why.
 //
-// It refuses before it touches anything: with a *removal.NotEmptyError while messages wait, a
-// *removal.ConsumersError while consumers are attached to what would go, and removal.ErrUnseen when it cannot
-// know. Then it first unbinds the delay queues from their entry exchanges and waits for 6 s, until all entered
-// messages are counted; if there is one, it binds them again.
+// Destroy refuses before it changes anything: with a *removal.NotEmptyError while messages wait, with a
+// *removal.ConsumersError while queues that would be deleted have consumers, and with removal.ErrUnseen when it
+// cannot know. It then first unbinds the delay queues from their entry exchanges and waits for 6 s, until all
+// messages that had entered are counted. If there are any, it restores these bindings.
 //
-// A quorum queue is counted just before its deletion, because the broker has no deletion on condition for it. A
-// message that is published straight into the queue in that millisecond is deleted with it, and reported as
-// ErrMessagesDeleted. A queue that got a message or a consumer meanwhile stays, together with the objects it
+// A quorum queue is counted just before its deletion, because the broker cannot delete a quorum queue only if it is
+// empty. A message that is published directly to the queue in the millisecond between is deleted with it, and
+// reported as ErrMessagesDeleted. A queue that received a message or a consumer since the check stays, together with
+// the objects that it needs. For that reason the queue for its dead letters is deleted after it.
 // needs: the queue for its dead letters is deleted after it.
 func (b Broker) Destroy(ctx context.Context, t topology.Topology, opts removal.Options) (Report, error) {
 	began := time.Now()
@@ -42,7 +43,7 @@ func (b Broker) Destroy(ctx context.Context, t topology.Topology, opts removal.O
 	return d.report, err
 }
 
-// Counts of the management API are up to statsAge old.
+// statsAge is the maximum age of the management API's counts.
 const (
 	statsAge   = 6 * time.Second
 	countEvery = time.Second
@@ -53,9 +54,9 @@ type destroyer struct {
 	t       topology.Topology
 	opts    removal.Options
 	removal removal.Plan
-	early   []removal.Step // those that went before the removal was made anew
+	early   []removal.Step // steps executed before the removal was planned again
 	report  Report
-	results map[object]Result // of what was tried
+	results map[object]Result // results of the executed steps
 }
 
 type object struct {
@@ -86,13 +87,13 @@ func (d *destroyer) destroy(ctx context.Context) error {
 		err = d.delete(ctx, order.DelayQueues)
 	}
 	if err != nil {
-		return errors.Join(err, d.reopen(ctx, order.WayIn)) // what is left keeps its way out
+		return errors.Join(err, d.reopen(ctx, order.WayIn)) // the messages left in the queues can still leave them
 	}
 	if err := d.stages(ctx, order.Layout); err != nil {
 		return err
 	}
-	d.early = order.Marks // a topology does not describe them, and what is gone is not planned again
-	// Somebody may have begun to use the rest.
+	d.early = order.Marks // the topology does not describe them, and a new plan omits deleted objects
+	// Another client may have begun to use the remaining objects.
 	if err := d.plan(ctx); err != nil {
 		return err
 	}
@@ -104,8 +105,8 @@ func (d *destroyer) destroy(ctx context.Context) error {
 	return errors.Join(err, d.stages(ctx, order.Declared))
 }
 
-// plan looks at the broker and decides. What only the management API counts may be
-// over since, so that is looked at again before it counts.
+// plan inspects the broker and decides what to delete. If only the management API counts messages, that count may be
+// outdated, so plan inspects again for up to statsAge.
 func (d *destroyer) plan(ctx context.Context) error {
 	for deadline := time.Now().Add(statsAge); ; {
 		now, stale, err := d.deletable(ctx)
@@ -122,11 +123,12 @@ func (d *destroyer) plan(ctx context.Context) error {
 	}
 }
 
-// deletable returns what would be deleted now. AMQP knows ready messages and consumers as they are, the
-// management API all messages as they were some seconds ago; stale reports that only the latter saw some.
+// deletable returns what would be deleted now. AMQP reports the current numbers of ready messages and consumers. The
+// management API reports all messages, but as they were some seconds ago. The result stale means that no message was
+// counted over AMQP.
 func (d *destroyer) deletable(ctx context.Context) (r removal.Plan, stale bool, err error) {
 	found, err := d.inspect(ctx, d.t)
-	if err == nil && found.BindingsKnown { // AMQP knows no others
+	if err == nil && found.BindingsKnown { // AMQP cannot report bindings, so these come from the management API
 		stale, err = d.recount(ctx, found)
 	}
 	if err != nil {
@@ -135,7 +137,7 @@ func (d *destroyer) deletable(ctx context.Context) (r removal.Plan, stale bool, 
 	return removal.Decide(d.t, found, d.opts), stale, nil
 }
 
-// recount adds what AMQP knows of the queues that may be deleted.
+// recount adds the counts over AMQP of the queues that may be deleted.
 func (d *destroyer) recount(ctx context.Context, found observed.Broker) (stale bool, err error) {
 	var queues []string
 	for _, q := range d.t.Queues {
@@ -160,8 +162,8 @@ func (d *destroyer) recount(ctx context.Context, found observed.Broker) (stale b
 	return stale, cmp.Or(errs...)
 }
 
-// close takes the way in away and counts, until nothing can be on its way any
-// more. Messages are then the error that they are before.
+// close unbinds the entry exchanges, and then counts messages until none can be on its way any more. If it finds
+// messages, it returns the same error as the check before it.
 func (d *destroyer) close(ctx context.Context, order removal.Order) error {
 	if err := d.delete(ctx, order.WayIn); err != nil {
 		return err
@@ -184,8 +186,8 @@ func (d *destroyer) close(ctx context.Context, order removal.Order) error {
 	return nil
 }
 
-// reopen puts the way in back. It ignores the end of the context, within reason:
-// half of the bindings is worse than waiting.
+// reopen restores the entry bindings. It continues for up to 10 s after the context has ended, because a layout with
+// half of its bindings is worse than the wait.
 func (d *destroyer) reopen(ctx context.Context, ways []removal.Step) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
@@ -205,7 +207,7 @@ func (d *destroyer) reopen(ctx context.Context, ways []removal.Step) error {
 	return errors.Join(errs...)
 }
 
-// stages deletes stage by stage. After each, what something needs that stayed is left where it is.
+// stages deletes stage by stage. Objects that a kept object needs are kept as well.
 func (d *destroyer) stages(ctx context.Context, stages [][]removal.Step) error {
 	var errs []error
 	for _, steps := range stages {
@@ -247,7 +249,8 @@ func (d *destroyer) delete(ctx context.Context, steps []removal.Step) error {
 	return errors.Join(errs...)
 }
 
-// finish makes the report: what was done, and of everything else what was found.
+// finish builds the report. It contains the results of the executed steps, and the planned state of all other
+// objects.
 func (d *destroyer) finish() {
 	planned := func(s removal.Step) bool {
 		return slices.ContainsFunc(d.removal.Steps, func(t removal.Step) bool { return objectOf(t) == objectOf(s) })
@@ -268,17 +271,17 @@ func (d *destroyer) finish() {
 	}
 }
 
-// ErrMessagesDeleted is wrapped by the *ObjectError of a quorum queue that received a message between the last
-// count and its deletion. Brokers cannot delete a quorum queue only if it is empty.
+// ErrMessagesDeleted is wrapped by the *ObjectError of a quorum queue that received a message between the last count
+// and its deletion. The broker cannot delete a quorum queue only if it is empty.
 var ErrMessagesDeleted = errors.New("messages that arrived meanwhile were deleted with it")
 
 type deletion struct {
 	Result
-	came removal.QueueCount // what came to a queue meanwhile, and keeps it
+	came removal.QueueCount // messages or consumers that arrived since the check, so that the queue is kept
 	err  error
 }
 
-// deleted is the outcome of what ends in an error, or in none. What is not there any more is deleted.
+// deleted returns the result of a deletion that ended with err. An object that no longer exists counts as deleted.
 func deleted(err error) deletion {
 	if _, down := queueDown(err); err == nil || isCode(err, amqp.NotFound) && !down {
 		return deletion{Result: Result{State: StateDeleted}}
@@ -308,15 +311,15 @@ func deleteStep(ctx context.Context, s *session, step removal.Step) deletion {
 	}))
 }
 
-// deleteQueueStep deletes a queue that is empty and has no consumer, or is forced. A classic queue is deleted
-// on that condition by the broker. For a quorum queue the broker refuses the condition (by closing the
-// connection), so it is looked at just before.
+// deleteQueueStep deletes a queue if it is empty and has no consumers, or if the step is forced. The broker itself
+// checks this condition for a classic queue. For a quorum queue the broker refuses the condition and closes the
+// connection, so deleteQueueStep counts its messages and consumers just before the deletion.
 func deleteQueueStep(ctx context.Context, s *session, step removal.Step) deletion {
 	if step.Forced {
 		n, err := deleteQueue(ctx, s, step.Name, false)
 		d := deleted(err)
 		if d.Messages = n; n == 0 && err == nil {
-			d.Messages = step.Messages // the broker's answer leaves out those that wait for an instant
+			d.Messages = step.Messages // the broker's answer omits messages that wait for an instant
 		}
 		return d
 	}
@@ -338,7 +341,7 @@ func deleteQueueStep(ctx context.Context, s *session, step removal.Step) deletio
 	return d
 }
 
-// inUse reports whether a queue stays, because something came to it or because that cannot be found out.
+// inUse reports whether a queue must stay, because it has messages or consumers or because it cannot be counted.
 func inUse(ctx context.Context, s *session, step removal.Step) (deletion, bool) {
 	q, err := countQueue(ctx, s, step.Name)
 	switch {
@@ -355,8 +358,8 @@ func inUse(ctx context.Context, s *session, step removal.Step) (deletion, bool) 
 	return d, true
 }
 
-// Wipe deletes everything that the topology describes, including messages, without checking for users. It is
-// for objects that a test or a demo created for itself.
+// Wipe deletes everything that the topology describes, including messages, without checking whether it is in use. Use
+// it for objects that a test or a demo created for itself.
 func (b Broker) Wipe(ctx context.Context, t topology.Topology) error {
 	queues := sideBySide(b.Conn, len(t.Queues), func(s *session, i int) error {
 		_, err := deleteQueue(ctx, s, t.Queues[i].Name, false)
@@ -368,7 +371,7 @@ func (b Broker) Wipe(ctx context.Context, t topology.Topology) error {
 	return errors.Join(errors.Join(queues...), errors.Join(exchanges...))
 }
 
-// objectFailed is the error of deleting an object, none if it is not there.
+// objectFailed wraps the error of an operation on an object. It returns nil if the object does not exist.
 func objectFailed(kind topology.Kind, name string, err error) error {
 	if err == nil || isCode(err, amqp.NotFound) {
 		return nil

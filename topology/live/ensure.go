@@ -17,18 +17,19 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// Ensure is Apply for many processes that often start with the same topology. If everything exists, it finds
-// that out in two round trips and declares nothing; if not, one process declares while the others wait. It does
-// not ask the Inspector.
+// Ensure is a faster Apply for many processes that often start with the same topology. If everything exists, it finds
+// that out in two round trips and declares nothing. Otherwise one process declares while the others wait. It does not
+// use the Inspector.
 //
-// A topology counts as there when its live.DeclaredExchange is, which is declared after everything else, and
-// all exchanges and queues. A single binding that was deleted since goes unnoticed; Apply creates it again.
+// A topology counts as complete if all its exchanges and queues exist, and its live.DeclaredExchange, which is
+// declared after everything else. Ensure does not notice if a single binding was deleted since then. Apply creates
+// such a binding again.
 func (b Broker) Ensure(ctx context.Context, want topology.Topology, opts ApplyOptions) error {
 	b.Inspector = nil
 	opts.locked = true
 	opts.Prefix = cmp.Or(opts.Prefix, topology.DefaultPrefix)
 	s, declared := &session{conn: b.Conn}, DeclaredExchange(opts.Prefix, want)
-	defer func() { go s.close() }() // nobody need wait for the answer
+	defer func() { go s.close() }() // need not wait for the answer
 	unlock, err := lockUnless(ctx, b.Conn, opts, func() (bool, error) { return isThere(ctx, s, want, declared) })
 	if err != nil || unlock == nil {
 		return err
@@ -40,14 +41,15 @@ func (b Broker) Ensure(ctx context.Context, want topology.Topology, opts ApplyOp
 	return b.mark(ctx, declared)
 }
 
-// isThere reports whether a topology is there. What is declared last is looked for first and
-// with an answer: amqp091 may send more on a channel that the broker closes, over which the broker
-// ends the connection, and without the topology that would be the rule. Where only a part is
-// missing it still happens: whoever has lost a connection to Ensure had better Apply on the next.
+// isThere reports whether a topology is complete. It checks the object that is declared last first, and waits for
+// that answer. Without the topology the first check usually fails and closes the channel. amqp091 may send more
+// operations on a channel that the broker has closed, and the broker then ends the connection. If only a part of the
+// topology is missing, this can still happen. A client that has lost a connection to Ensure should use Apply on the
+// next one.
 func isThere(ctx context.Context, s *session, t topology.Topology, declared string) (bool, error) {
 	last := func(ch *amqp.Channel) error { return exchangeExists(ch, declared, false) }
 	all := func(ch *amqp.Channel) error {
-		return fenced(ch, func() error { // only the last question is answered when everything is there
+		return fenced(ch, func() error { // if everything exists, only the last operation is answered
 			for _, e := range t.Exchanges {
 				if err := exchangeExists(ch, e.Name, true); err != nil {
 					return err
@@ -77,7 +79,7 @@ func exchangeExists(ch *amqp.Channel, name string, noWait bool) error {
 	return ch.ExchangeDeclarePassive(name, amqp.ExchangeFanout, true, false, false, noWait, nil)
 }
 
-// MarkDeclared declares the live.DeclaredExchange of a topology that was applied.
+// MarkDeclared declares the live.DeclaredExchange of a topology that has been applied.
 func (b Broker) MarkDeclared(ctx context.Context, prefix string, t topology.Topology) error {
 	return b.mark(ctx, DeclaredExchange(prefix, t))
 }
@@ -92,10 +94,10 @@ func (b Broker) mark(ctx context.Context, declared string) error {
 	return nil
 }
 
-// Verify checks, for a client that may not declare, whether a topology was declared: by its
-// live.DeclaredExchange, or else by its exchanges. RabbitMQ 4.3 and later show an exchange only to users with
-// some right to it; Verify assumes that exchanges it may not see exist. If others do not exist, the error is a
-// *MissingError.
+// Verify checks whether a topology was declared. It is for clients that may not declare objects. It looks for the
+// live.DeclaredExchange, and if that is missing, for the topology's exchanges. RabbitMQ 4.3 and later show an
+// exchange only to users with some permission on it, and Verify assumes that an exchange exists if it may not see it.
+// If other exchanges do not exist, the error is a *MissingError.
 func (b Broker) Verify(ctx context.Context, prefix string, t topology.Topology) error {
 	s := &session{conn: b.Conn}
 	defer s.close()
@@ -106,8 +108,8 @@ func (b Broker) Verify(ctx context.Context, prefix string, t topology.Topology) 
 	return err
 }
 
-// VerifyExchanges is Verify without a look at the live.DeclaredExchange:
-// something has turned out to be missing.
+// VerifyExchanges is like Verify, but does not look for the live.DeclaredExchange. Use it after an object has turned
+// out to be missing.
 func (b Broker) VerifyExchanges(ctx context.Context, t topology.Topology) error {
 	answers := sideBySide(b.Conn, len(t.Exchanges), func(s *session, i int) error {
 		return lookForExchange(ctx, s, t.Exchanges[i].Name)
@@ -131,8 +133,8 @@ func (b Broker) VerifyExchanges(ctx context.Context, t topology.Topology) error 
 // MissingError lists the exchanges of a topology that do not exist.
 type MissingError struct {
 	Exchanges []string
-	Total     int   // how many the topology has
-	Err       error // the broker's answer for the last of them, an *amqp091.Error (404)
+	Total     int   // number of exchanges in the topology
+	Err       error // the broker's answer for the last missing one, an *amqp091.Error (404)
 }
 
 func (e *MissingError) Error() string {
@@ -155,14 +157,15 @@ func lookForExchange(ctx context.Context, s *session, name string) error {
 	return err
 }
 
-// DeclaredExchange returns the name of the exchange that marks a topology as
-// completely declared. Nothing is bound to it.
+// DeclaredExchange returns the name of the exchange that marks a topology as completely declared. Nothing is bound to
+// it.
 //
-// The name has a hash of the exchanges, queues and bindings with all their arguments, whatever their order.
+// The name contains a hash of the exchanges, queues and bindings with all their arguments. Their order does not
+// matter.
 func DeclaredExchange(prefix string, t topology.Topology) string {
 	var lines []string
 	line := func(v any) {
-		text, err := json.Marshal(v) // with the keys of maps in order
+		text, err := json.Marshal(v) // Marshal sorts the keys of maps
 		if err != nil {
 			text = fmt.Append(nil, v)
 		}

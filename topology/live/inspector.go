@@ -15,23 +15,23 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// Inspector reads what is on a broker. NewAMQPInspector works with a plain
-// connection; Management reads more, through the management API.
+// Inspector reads the objects on a broker. NewAMQPInspector works with a plain connection. Management reads more,
+// through the management API.
 type Inspector interface {
-	// Inspect reads at least the objects that want names. An object that does
-	// not exist is absent from the answer, without an error.
+	// Inspect reads at least the objects that want names. Objects that do not exist are absent from the result,
+	// without an error.
 	Inspect(ctx context.Context, want topology.Topology) (observed.Broker, error)
 }
 
-// NewAMQPInspector inspects with declarations only. It learns whether an object exists and whether it equals
-// the wanted one (the first difference if not), by passive declaration and then by declaring it again as it is
-// wanted. Bindings and policies stay unknown. The user needs the permission to configure the objects. An object
-// that another process deletes between the two steps is created again.
+// NewAMQPInspector returns an Inspector that uses declarations only. It learns whether an object exists and whether
+// it equals the wanted one, or else the first difference. For that it declares the object passively and then again as
+// wanted. Bindings and policies remain unknown. The user needs the permission to configure the objects. If another
+// process deletes an object between the two declarations, the second one creates it again.
 func NewAMQPInspector(conn Conn) Inspector { return &amqpInspector{conn} }
 
 type amqpInspector struct{ conn Conn }
 
-// Inspect declares what is wanted, on a few channels.
+// Inspect implements Inspector. It declares the wanted objects on a few channels.
 func (i *amqpInspector) Inspect(ctx context.Context, want topology.Topology) (observed.Broker, error) {
 	exchanges, errs := lookAt(i.conn, want.Exchanges, func(s *session, e topology.Exchange) (string, *observed.Exchange, error) {
 		found, err := inspectExchange(ctx, s, e)
@@ -50,7 +50,7 @@ func (i *amqpInspector) Inspect(ctx context.Context, want topology.Topology) (ob
 	return observed.Broker{Source: "AMQP", Exchanges: exchanges, Queues: queues}, nil
 }
 
-// lookAt looks at objects side by side and returns what is there, by name, and the error of each.
+// lookAt inspects objects concurrently, and returns the existing ones by name and the error of each.
 func lookAt[W, F any](conn Conn, wanted []W, look func(s *session, w W) (name string, found *F, err error)) (map[string]F, []error) {
 	found, names := make([]*F, len(wanted)), make([]string, len(wanted))
 	errs := sideBySide(conn, len(wanted), func(s *session, i int) (err error) {
@@ -73,7 +73,7 @@ func inspectFailed(kind topology.Kind, name string, err error) error {
 	return fmt.Errorf("inspect %s %q: %w", kind, name, err)
 }
 
-// inspectExchange looks at an exchange; nil if there is none.
+// inspectExchange inspects an exchange. It returns nil if the exchange does not exist.
 func inspectExchange(ctx context.Context, s *session, e topology.Exchange) (*observed.Exchange, error) {
 	err := s.do(ctx, func(ch *amqp.Channel) error {
 		return ch.ExchangeDeclarePassive(e.Name, e.Kind, true, e.AutoDelete, e.Internal, false, nil)
@@ -90,7 +90,7 @@ func inspectExchange(ctx context.Context, s *session, e topology.Exchange) (*obs
 	return &observed.Exchange{}, err
 }
 
-// inspectQueue looks at a queue; nil if there is none.
+// inspectQueue inspects a queue. It returns nil if the queue does not exist.
 func inspectQueue(ctx context.Context, s *session, q topology.Queue) (*observed.Queue, error) {
 	found, err := countQueue(ctx, s, q.Name)
 	if found == nil || found.Unavailable != "" || err != nil {
@@ -103,12 +103,13 @@ func inspectQueue(ctx context.Context, s *session, q topology.Queue) (*observed.
 	return found, err
 }
 
-// countTimeout bounds how long one queue is waited for. A healthy one answers in milliseconds; of a classic queue whose
-// node is down the broker may say so after a minute and a half.
+// countTimeout bounds how long countQueue waits for one queue. A healthy queue answers in milliseconds. For a classic
+// queue whose node is down the broker may take a minute and a half to say so.
 const countTimeout = 10 * time.Second
 
-// countQueue counts what is ready in a queue, and its consumers; nil if there is none. A queue whose node is down
-// is there and unavailable, although the broker answers with the same code as for none.
+// countQueue counts a queue's ready messages and its consumers. It returns nil if the queue does not exist. A queue
+// whose node is down is returned as unavailable, although the broker answers with the same code as for a queue that
+// does not exist.
 func countQueue(ctx context.Context, s *session, queue string) (*observed.Queue, error) {
 	var q observed.Queue
 	one, cancel := context.WithTimeout(ctx, countTimeout)
@@ -126,24 +127,24 @@ func countQueue(ctx context.Context, s *session, queue string) (*observed.Queue,
 		return &observed.Queue{Unavailable: fmt.Sprintf("no answer within %v", countTimeout)}, nil
 	case isCode(err, amqp.NotFound):
 		return nil, nil
-	case err != nil: // q may still be written
+	case err != nil: // the operation may still be writing to q
 		return nil, err
 	}
 	return &q, nil
 }
 
-// Count is what a queue has now, by the broker's own answer. Messages that a consumer holds are not ready.
+// Count holds the current counts of a queue as the broker reports them. Unacknowledged messages are not ready.
 type Count struct {
 	Ready, Consumers int64
-	Missing          bool // there is no such queue
-	// Unavailable is why the broker cannot count, because the queue's node is down. A quorum queue without a leader
-	// is counted as 0; Leaderless tells.
+	Missing          bool // the queue does not exist
+	// Unavailable is the reason why the broker cannot count, which is that the queue's node is down or does not
+	// answer. It is empty otherwise. A quorum queue without a leader is counted as 0, and only Leaderless finds it.
 	Unavailable string
 }
 
-// Counts counts what is ready in queues, by passive declarations on a few channels. It
-// leaves out queues that the user may not see, or that belong to another connection
-// alone. Its error is that of the connection or the context.
+// Counts counts the ready messages and the consumers of queues, by passive declarations on a few channels. It omits
+// queues that the user may not see, and exclusive queues of other connections. It fails only if the connection fails
+// or the context ends.
 func Counts(ctx context.Context, conn Conn, queues []string) (map[string]Count, error) {
 	counts, errs := lookAt(conn, queues, func(s *session, name string) (string, *Count, error) {
 		q, err := countQueue(ctx, s, name)
@@ -161,14 +162,15 @@ func Counts(ctx context.Context, conn Conn, queues []string) (map[string]Count, 
 	return counts, errors.Join(errs...)
 }
 
-// TypeStream is the x-queue-type of a stream.
+// TypeStream is the x-queue-type argument of a stream.
 const TypeStream = "stream"
 
-// ErrStream refuses to take messages out of a stream.
+// ErrStream is wrapped by ConsumeQueue's error for a stream, because messages cannot be taken out of a stream.
 var ErrStream = errors.New("it is a stream, which can be read from any place without taking anything: consume it with x-stream-offset")
 
-// ConsumeQueue consumes from a queue, with acknowledgements, unless it is a stream: ErrStream. A stream would
-// begin with what comes next. The argument says what holds without it, and the broker refuses it for a stream.
+// ConsumeQueue consumes from a queue with manual acknowledgements. For a stream it fails with ErrStream, because a
+// stream consumer would start with the next message to be published. To detect streams it sets x-priority to 0, which
+// is the default, and which the broker refuses for a stream.
 func ConsumeQueue(ch *amqp.Channel, queue, tag string) (<-chan amqp.Delivery, error) {
 	deliveries, err := ch.Consume(queue, tag, false, false, false, false, amqp.Table{"x-priority": int32(0)})
 	if e, ok := errors.AsType[*amqp.Error](err); ok && e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "rabbit_stream_queue") {
@@ -177,8 +179,8 @@ func ConsumeQueue(ch *amqp.Channel, queue, tag string) (<-chan amqp.Delivery, er
 	return deliveries, err
 }
 
-// OtherType is the type of a queue that is there and has another type than q; "" if
-// there is no such queue, or if the user may not declare it.
+// OtherType returns the type of an existing queue whose type differs from that of q. It returns "" if the types are
+// the same, if there is no such queue, or if the user may not declare it.
 func OtherType(ctx context.Context, conn Conn, q topology.Queue) (string, error) {
 	q = topology.Queue{Name: q.Name, Type: q.Type} // the broker names the first argument that differs
 	found, err := NewAMQPInspector(conn).Inspect(ctx, topology.Topology{Queues: []topology.Queue{q}})

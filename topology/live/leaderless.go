@@ -16,11 +16,11 @@ import (
 // ErrUnavailable is wrapped by every *UnavailableError.
 var ErrUnavailable = errors.New("the queue does not answer")
 
-// UnavailableError means that a queue is there and that nobody can tell how many messages it has: it has lost its
-// leader, or its node is down.
+// UnavailableError means that a queue exists but that the number of its messages is unknown, because it has lost its
+// leader or its node is down.
 type UnavailableError struct {
 	Queue  string
-	Reason string // the broker's words, or its state
+	Reason string // the broker's text, or the queue's state
 }
 
 func (e *UnavailableError) Error() string {
@@ -34,8 +34,8 @@ func (e *UnavailableError) Error() string {
 // Unwrap makes errors.Is(err, ErrUnavailable) true.
 func (e *UnavailableError) Unwrap() error { return ErrUnavailable }
 
-// queueDown returns the broker's words if it refuses because a queue does not answer. For a classic queue whose
-// node is down it has the code of a queue that does not exist.
+// queueDown reports whether the broker refused an operation because a queue does not answer, and returns the broker's
+// text. For a classic queue whose node is down, the code is the same as for a queue that does not exist.
 func queueDown(err error) (why string, down bool) {
 	e, answered := errors.AsType[*amqp.Error](err)
 	if !answered || e.Code != amqp.NotFound || !strings.Contains(e.Reason, "queue '") || strings.Contains(e.Reason, "no queue '") {
@@ -44,7 +44,7 @@ func queueDown(err error) (why string, down bool) {
 	return reason(e), true
 }
 
-// reason returns the broker's words without the name of the code.
+// reason returns the broker's text without the name of the code.
 func reason(e *amqp.Error) string {
 	_, words, ok := strings.Cut(e.Reason, " - ")
 	if !ok {
@@ -54,26 +54,28 @@ func reason(e *amqp.Error) string {
 }
 
 const (
-	// askTimeout bounds how long Leaderless waits for one queue. A healthy one answers in milliseconds.
+	// askTimeout bounds how long Leaderless waits for one queue. A healthy queue answers in milliseconds.
 	askTimeout = 5 * time.Second
-	// maxLeaderless is the number of queues without a leader after which Leaderless asks no more: each costs it a
-	// connection.
+	// maxLeaderless is the number of leaderless queues after which Leaderless stops asking, because each of them
+	// costs a connection.
 	maxLeaderless = 3
 )
 
-// Leaderless finds out which of some queues do not answer, with the reason of each. It is for queues that the broker
-// counts as empty and without consumers: it says the same of a quorum queue without a leader. Only taking a message
-// tells, so Leaderless asks for one, and puts back what has come in the meantime. Because the broker may end the
-// connection over that, Leaderless dials its own.
+// Leaderless finds the queues that do not answer, and returns the reason for each by name. Call it for queues that
+// the broker counts as empty and without consumers, because it gives the same counts for a quorum queue without a
+// leader. Only an attempt to get a message reveals the difference, so Leaderless gets one, and requeues a message
+// that has arrived in the meantime. Because the broker may end the connection over this, Leaderless dials its own
+// connections.
 //
-// After a few of them it takes the rest for unavailable as well, without asking. Queues that the user may not read,
-// or that belong to another connection, are left out. Its error is that of dialing, or the context's.
+// After a few leaderless queues it reports all remaining queues as unavailable without asking them. It omits queues
+// that the user may not read, and exclusive queues of other connections. It fails only if dial fails or the context
+// ends.
 func Leaderless(ctx context.Context, dial func(context.Context) (*amqp.Connection, error), queues []string) (map[string]string, error) {
 	found := map[string]string{}
 	var conn *amqp.Connection
 	defer func() {
 		if conn != nil {
-			_ = conn.CloseDeadline(time.Now().Add(askTimeout)) // nothing is in flight on it
+			_ = conn.CloseDeadline(time.Now().Add(askTimeout)) // no operation is running on it
 		}
 	}()
 	for _, q := range slices.Sorted(slices.Values(queues)) {
@@ -93,14 +95,14 @@ func Leaderless(ctx context.Context, dial func(context.Context) (*amqp.Connectio
 		}
 		if why != "" {
 			found[q] = why
-			_ = conn.CloseDeadline(time.Now()) // its channel may still wait
+			_ = conn.CloseDeadline(time.Now()) // an operation may still be waiting on its channel
 		}
 	}
 	return found, nil
 }
 
-// Answers asks a queue for a message, which it puts back, and returns why the queue does not answer; empty if it
-// does. The broker may end the connection over that. The error is the context's.
+// Answers tries to get a message from a queue, and requeues it. It returns the reason why the queue does not answer,
+// or "" if it does. The broker may end the connection over this. The error is the context's.
 func Answers(ctx context.Context, conn *amqp.Connection, queue string) (why string, err error) {
 	one, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -109,7 +111,7 @@ func Answers(ctx context.Context, conn *amqp.Connection, queue string) (why stri
 		if err != nil {
 			return err
 		}
-		defer func() { _ = ch.Close() }() // what is still held goes back
+		defer func() { _ = ch.Close() }() // requeues a message that is still unacknowledged
 		d, ok, err := ch.Get(queue, false)
 		if err != nil || !ok {
 			return err

@@ -24,27 +24,27 @@ import (
 // DefaultManagementTimeout bounds one inspection when ManagementConfig.Timeout is 0.
 const DefaultManagementTimeout = 30 * time.Second
 
-// ManagementConfig is where the management API is, and how to log in to it.
+// ManagementConfig contains the management API's address and the login.
 type ManagementConfig struct {
-	// URL is the API's address without a path, e.g. "http://127.0.0.1:15672". It
-	// may carry the user and password.
+	// URL is the API's address without a path, e.g. "http://127.0.0.1:15672". It may contain the user name and
+	// password.
 	URL string
-	// URLs are those of further nodes of the same cluster. Requests go to a node
-	// that answers: any at first, then the same one while it does.
+	// URLs are the addresses of further nodes of the same cluster. Requests go to a random node at first, and then to
+	// the same node for as long as it answers.
 	URLs []string
-	// Username and Password override those of the URL; "guest" if neither gives
-	// one. The user needs the tag management, and policymaker for the policies.
+	// Username and Password override those in the URL. If neither is set, both default to "guest". The user needs the
+	// tag management, and the tag policymaker to read policies.
 	Username, Password string
 	Vhost              string            // the virtual host; empty means "/"
 	Transport          http.RoundTripper // carries custom TLS settings; nil means the default
 	Timeout            time.Duration     // bounds one inspection; 0 means DefaultManagementTimeout
 }
 
-// Management is RabbitMQ's management API, as an Inspector that reads a whole virtual host: objects with all
-// their arguments, bindings, message counts and policies. It is safe for concurrent use.
+// Management is a client of RabbitMQ's management API. As an Inspector it reads a whole virtual host: objects with
+// all their arguments, bindings, message counts and policies. It is safe for concurrent use.
 type Management struct {
 	endpoints []endpoint
-	at        atomic.Int32 // of endpoints: the one that answered last
+	at        atomic.Int32 // index of the endpoint that answered last
 	cfg       ManagementConfig
 }
 
@@ -52,7 +52,7 @@ type endpoint struct{ url, username, password string }
 
 var _ Inspector = (*Management)(nil)
 
-// NewManagement checks the configuration; it does not connect.
+// NewManagement checks the configuration, and returns an error if an address is not a valid URL. It does not connect.
 func NewManagement(cfg ManagementConfig) (*Management, error) {
 	var endpoints []endpoint
 	for _, raw := range append([]string{cfg.URL}, cfg.URLs...) {
@@ -67,14 +67,14 @@ func NewManagement(cfg ManagementConfig) (*Management, error) {
 		cfg.Timeout = DefaultManagementTimeout
 	}
 	m := &Management{endpoints: endpoints, cfg: cfg}
-	m.at.Store(rand.Int32N(int32(len(endpoints)))) // bounded by what one configures
+	m.at.Store(rand.Int32N(int32(len(endpoints)))) // the number of configured addresses is small
 	return m, nil
 }
 
 func newEndpoint(raw string, cfg ManagementConfig) (endpoint, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || strings.Count(u.Host, ":") > 1 && u.Host[0] != '[' {
-		// The URL itself may hold a password and stays out of the message.
+		// The URL may contain a password, so the message omits it.
 		return endpoint{}, errors.New("management API: expected a URL such as http://127.0.0.1:15672")
 	}
 	e := endpoint{username: cfg.Username, password: cfg.Password}
@@ -90,14 +90,14 @@ func newEndpoint(raw string, cfg ManagementConfig) (endpoint, error) {
 	return e, nil
 }
 
-// Inspect reads the whole virtual host. A user without the tag policymaker gets
-// an answer with PoliciesKnown false.
+// Inspect reads the whole virtual host. For a user without the tag policymaker the result has PoliciesKnown set to
+// false.
 func (m *Management) Inspect(ctx context.Context, _ topology.Topology) (observed.Broker, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
 	defer cancel()
 	found := observed.Broker{Source: "management API", BindingsKnown: true}
 	var exchanges, queues, bindings, policies error
-	var wg sync.WaitGroup // side by side, because an API under load takes seconds for each
+	var wg sync.WaitGroup // concurrently, because an API under load takes seconds for each request
 	wg.Go(func() { found.Exchanges, exchanges = m.exchanges(ctx) })
 	wg.Go(func() { found.Queues, queues = m.Queues(ctx) })
 	wg.Go(func() { found.Bindings, found.Unbind, bindings = m.bindings(ctx) })
@@ -121,16 +121,16 @@ func (m *Management) failed(what string, err error) error {
 	return fmt.Errorf("management API %s, virtual host %q: read %s: %w", m.Endpoint(), m.cfg.Vhost, what, err)
 }
 
-// get reads what is below the virtual host.
+// get reads a list of the virtual host's objects.
 func (m *Management) get(ctx context.Context, kind, columns string, out any) error {
 	_, err := m.Call(ctx, http.MethodGet, m.InVhost(kind)+"?columns="+columns, nil, out)
 	return err
 }
 
-// jsonObject is a JSON object; some versions write an empty one as a list.
+// jsonObject is a JSON object. Some versions of the API write an empty object as a list.
 type jsonObject map[string]any
 
-// UnmarshalJSON reads an object, and takes an empty list for an empty one.
+// UnmarshalJSON decodes an object, and decodes an empty list as an empty object.
 func (o *jsonObject) UnmarshalJSON(data []byte) error {
 	switch string(data) {
 	case "null":
@@ -150,15 +150,15 @@ func (o *jsonObject) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// exact returns a value of JSON with its numbers as int64 where they are whole, because a float64 has no room for
-// an integer above 2^53, such as an id.
+// exact returns a JSON value with its whole numbers as int64, because a float64 cannot represent every integer above
+// 2^53, such as an id.
 func exact(v any) any {
 	switch x := v.(type) {
 	case json.Number:
 		if n, err := x.Int64(); err == nil {
 			return n
 		}
-		f, _ := x.Float64() // infinite beyond its range
+		f, _ := x.Float64() // infinite if it is out of range
 		return f
 	case map[string]any:
 		for name, e := range x {
@@ -180,7 +180,7 @@ func (m *Management) exchanges(ctx context.Context) (map[string]observed.Exchang
 		AutoDelete bool       `json:"auto_delete"`
 		Internal   bool       `json:"internal"`
 		Arguments  jsonObject `json:"arguments"`
-		Delayed    *int64     `json:"messages_delayed"` // of the plugin's
+		Delayed    *int64     `json:"messages_delayed"` // only exchanges of the plugin have it
 	}
 	if err := m.get(ctx, "exchanges", "name,type,durable,auto_delete,internal,arguments,messages_delayed", &list); err != nil {
 		return nil, err
@@ -201,7 +201,7 @@ func (m *Management) exchanges(ctx context.Context) (map[string]observed.Exchang
 const queueColumns = "name,type,durable,auto_delete,exclusive,arguments,consumers,policy,operator_policy,effective_policy_definition," +
 	"messages,messages_ready,messages_unacknowledged,messages_delayed,message_bytes_ready,members,online,node,leader,state,message_stats.publish"
 
-// queueAnswer is a queue as the API describes it.
+// queueAnswer is a queue in the API's format.
 type queueAnswer struct {
 	Name            string     `json:"name"`
 	Type            string     `json:"type"`
@@ -214,10 +214,10 @@ type queueAnswer struct {
 	OperatorPolicy  string     `json:"operator_policy"`
 	EffectivePolicy jsonObject `json:"effective_policy_definition"`
 
-	Messages   *int64 `json:"messages"`       // absent of a queue that was just declared, or that does not answer
-	Ready      *int64 `json:"messages_ready"` // likewise
+	Messages   *int64 `json:"messages"`       // absent if the queue was just declared, or does not answer
+	Ready      *int64 `json:"messages_ready"` // absent in the same cases
 	Unacked    int64  `json:"messages_unacknowledged"`
-	Delayed    int64  `json:"messages_delayed"` // that wait for an instant
+	Delayed    int64  `json:"messages_delayed"` // waiting for an instant
 	ReadyBytes int64  `json:"message_bytes_ready"`
 
 	Members []string `json:"members"`
@@ -226,11 +226,11 @@ type queueAnswer struct {
 	Leader  string   `json:"leader"`
 	State   string   `json:"state"`
 
-	Stats jsonObject `json:"message_stats"` // absent while there are no such figures
+	Stats jsonObject `json:"message_stats"` // absent until the broker has statistics
 }
 
-// unavailable returns why the queue does not tell its counts, empty if it does. A quorum queue without a majority
-// of its replicas has no leader, whatever versions call its state.
+// unavailable returns the reason why the queue's counts are unknown, or "" if it knows of none. A quorum queue
+// without a majority of its replicas has no leader, whichever state the broker's version reports.
 func (q queueAnswer) unavailable() string {
 	online := 0
 	for _, m := range q.Members {
@@ -270,7 +270,7 @@ func (q queueAnswer) live() observed.Queue {
 	}
 }
 
-// Queues reads all queues of the virtual host, by name.
+// Queues returns all queues of the virtual host by name.
 func (m *Management) Queues(ctx context.Context) (map[string]observed.Queue, error) {
 	var list []queueAnswer
 	if err := m.get(ctx, "queues", queueColumns, &list); err != nil {
@@ -283,7 +283,7 @@ func (m *Management) Queues(ctx context.Context) (map[string]observed.Queue, err
 	return out, nil
 }
 
-// Queue reads one queue; nil if there is none.
+// Queue returns one queue. It returns nil if the queue does not exist.
 func (m *Management) Queue(ctx context.Context, name string) (*observed.Queue, error) {
 	var q queueAnswer
 	_, err := m.Call(ctx, http.MethodGet, m.InVhost("queues", name)+"?columns="+queueColumns, nil, &q)
@@ -297,8 +297,8 @@ func (m *Management) Queue(ctx context.Context, name string) (*observed.Queue, e
 	return &found, nil
 }
 
-// bindings are all but those of the default exchange, to which every queue is bound,
-// with the address at which each is deleted.
+// bindings returns all bindings except those of the default exchange, to which every queue is bound. The map unbind
+// has the URL for deleting each of them.
 func (m *Management) bindings(ctx context.Context) (out []topology.Binding, unbind map[string]string, err error) {
 	var list []struct {
 		Source      string     `json:"source"`
@@ -350,21 +350,22 @@ func (m *Management) policies(ctx context.Context) ([]observed.Policy, error) {
 	return out, nil
 }
 
-// Publisher is a connection that publishes.
+// Publisher identifies a connection that publishes.
 type Publisher struct {
 	User       string `json:"user"`
-	Connection string `json:"connection"` // as the broker calls it
+	Connection string `json:"connection"` // the broker's name for the connection
 }
 
-// UnroutedPublishers are the connections with an open channel that has published what no queue got at once.
-// Those into an x-delayed-message exchange are among them: the plugin reports what it holds to the broker as
-// not routed. The broker does not reveal into which exchange a channel publishes, unless it keeps detailed
-// rates. Its figures are up to 5 s old. Those of other users are left out without the tag monitoring.
+// UnroutedPublishers returns the connections with an open channel that has published messages that were not routed
+// immediately to any queue. They include the connections that publish to an x-delayed-message exchange, because the
+// plugin reports delayed messages to the broker as not routed. The broker does not tell which exchange a channel
+// publishes to, unless it collects detailed rates. The figures are up to 5 s old. Connections of other users are
+// omitted if the user does not have the tag monitoring.
 func (m *Management) UnroutedPublishers(ctx context.Context) ([]Publisher, error) {
 	var channels []struct {
 		User       string     `json:"user"`
 		Connection jsonObject `json:"connection_details"`
-		Stats      jsonObject `json:"message_stats"` // a list while there are no such figures
+		Stats      jsonObject `json:"message_stats"` // a list if there are no statistics
 	}
 	path := m.InVhost("vhosts") + "/channels?columns=user,connection_details.name,message_stats.drop_unroutable,message_stats.return_unroutable"
 	if _, err := m.Call(ctx, http.MethodGet, path, nil, &channels); err != nil {

@@ -19,25 +19,25 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
-// StatusError is an answer of the management API other than success.
+// StatusError reports an answer of the management API with a status other than success.
 type StatusError struct {
 	Path string
 	Code int    // HTTP status
-	Body []byte // the beginning of the answer
+	Body []byte // the beginning of the response body
 }
 
 func (e *StatusError) Error() string {
 	return fmt.Sprintf("%s: expected status 200, got %d %s", e.Path, e.Code, http.StatusText(e.Code))
 }
 
-// IsDenied reports whether an error of the management API is a denied access: it
-// answers 401 to users without the needed tag.
+// IsDenied reports whether the management API denied access. It answers 401 to users without the required tag.
 func IsDenied(err error) bool {
 	e, ok := errors.AsType[*StatusError](err)
 	return ok && (e.Code == http.StatusUnauthorized || e.Code == http.StatusForbidden)
 }
 
-// Failure returns in words what the management API did when a call failed: it may have answered all the same.
+// Failure describes what the management API did when a call failed, such as "did not answer". A failed call may still
+// have had an answer.
 func Failure(err error) string {
 	if IsDenied(err) {
 		return "refuses this user"
@@ -59,10 +59,10 @@ func (e *ClusterError) Error() string {
 		e.AMQP, e.Endpoint, e.Management)
 }
 
-// SameCluster finds out whether an AMQP connection leads to the cluster of the management API. In a cluster to which
-// nobody has given a name (cluster_name), each node tells its own over AMQP, so a name that differs has to be that of
-// one of the API's nodes. A user who may not list those declares an exclusive queue for a moment, which the API of the
-// same cluster shows. The error is a *ClusterError if the names are known, and neither holds.
+// SameCluster checks that an AMQP connection leads to the cluster of the management API. If nobody has set a
+// cluster's name (cluster_name), each node reports its own name over AMQP, so a different name must be that of one of
+// the API's nodes. If the user may not list the nodes, SameCluster briefly declares an exclusive queue, which the API
+// of the same cluster shows. The error is a *ClusterError if both names are known and both checks fail.
 func (m *Management) SameCluster(ctx context.Context, conn *amqp.Connection) error {
 	var overview struct {
 		Name string `json:"cluster_name"`
@@ -83,8 +83,8 @@ func (m *Management) SameCluster(ctx context.Context, conn *amqp.Connection) err
 	return &ClusterError{Endpoint: m.Endpoint(), AMQP: name, Management: overview.Name}
 }
 
-// hasNode reports whether the API's cluster has a node that tells this name over AMQP: the node's own, with the full
-// name of its host.
+// hasNode reports whether the API's cluster has a node with this default cluster name. Over AMQP a node reports its
+// own name, with the fully qualified host name.
 func (m *Management) hasNode(ctx context.Context, name string) (bool, error) {
 	var nodes []struct {
 		Name string `json:"name"`
@@ -99,22 +99,22 @@ func (m *Management) hasNode(ctx context.Context, name string) (bool, error) {
 	}), nil
 }
 
-// showsQueueOf reports whether the API shows a queue that a connection declares for this. It does not fail if the
-// connection's user may not declare one.
+// showsQueueOf declares a temporary queue on the connection, and reports whether the API shows it. It does not fail
+// if the connection's user may not declare one.
 func (m *Management) showsQueueOf(ctx context.Context, conn *amqp.Connection) (there bool, err error) {
 	refused := wait.Done(ctx, func() error {
 		ch, err := conn.Channel()
 		if err != nil {
 			return err
 		}
-		defer func() { _ = ch.Close() }() // it may have been refused
+		defer func() { _ = ch.Close() }() // the broker may already have closed it
 		q, err := ch.QueueDeclare("", false, true, true, false, nil)
 		if err != nil {
 			return err
 		}
 		found, err := m.Queue(ctx, q.Name)
 		there = err == nil && found != nil
-		_, _ = ch.QueueDelete(q.Name, false, false, false) // or it goes with the connection
+		_, _ = ch.QueueDelete(q.Name, false, false, false) // if this fails, the queue is deleted with the connection
 		return nil
 	})
 	if refused != nil {
@@ -125,14 +125,14 @@ func (m *Management) showsQueueOf(ctx context.Context, conn *amqp.Connection) (t
 
 const maxErrorBody = 64 << 10
 
-// Vhost returns the virtual host that is read.
+// Vhost returns the configured virtual host.
 func (m *Management) Vhost() string { return m.cfg.Vhost }
 
-// Endpoint returns the address, without user and password, of the API that answered
-// last, or will be asked first.
+// Endpoint returns the address, without user and password, of the node that answered last. Before the first call it
+// is the node that will be asked first.
 func (m *Management) Endpoint() string { return m.endpoints[m.at.Load()].url }
 
-// Each returns a Management for each node's API alone.
+// Each returns one Management per configured node, each using only that node's API.
 func (m *Management) Each() []*Management {
 	all := make([]*Management, len(m.endpoints))
 	for i, e := range m.endpoints {
@@ -141,7 +141,7 @@ func (m *Management) Each() []*Management {
 	return all
 }
 
-// InVhost returns a path below the virtual host, such as InVhost("queues") + "?columns=name".
+// InVhost returns the path of objects in the virtual host, as in InVhost("queues") + "?columns=name".
 func (m *Management) InVhost(kind string, names ...string) string {
 	words := []string{"/api", kind, url.PathEscape(m.cfg.Vhost)}
 	for _, n := range names {
@@ -150,14 +150,14 @@ func (m *Management) InVhost(kind string, names ...string) string {
 	return strings.Join(words, "/")
 }
 
-// RoundTrip is when a request left, when its answer came, and the broker's time in
-// the answer, in whole seconds; zero if it gave none.
+// RoundTrip holds the times of a request: when it was sent, when its answer was received, and the broker's time in
+// the answer, in whole seconds. Date is zero if the answer had none.
 type RoundTrip struct{ Sent, Received, Date time.Time }
 
-// Call sends a request to a path such as "/api/overview", with body as JSON unless it is nil, and decodes the
-// answer into out unless that is nil. ManagementConfig.Timeout bounds it. An answer other than success is a
-// *StatusError. Where there are several nodes, one that does not answer is passed over, but a request that may
-// have changed something is not made again.
+// Call sends a request to a path such as "/api/overview". It encodes body as JSON unless it is nil, and decodes the
+// answer into out unless that is nil. ManagementConfig.Timeout bounds the call. An answer with a status other than
+// success is a *StatusError. If there are several nodes, Call tries the next one when a node does not answer. It does
+// not repeat a request that may already have changed something.
 func (m *Management) Call(ctx context.Context, method, path string, body, out any) (RoundTrip, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
 	defer cancel()
@@ -174,12 +174,12 @@ func (m *Management) Call(ctx context.Context, method, path string, body, out an
 		at := (first + i) % n
 		x, answered, err := m.ask(ctx, m.endpoints[at], n-i, method, path, sent, out)
 		if answered {
-			m.at.Store(int32(at)) // an index
+			m.at.Store(int32(at)) // the index of an endpoint
 			return x, err
 		}
 		failed = append(failed, err)
 		op, network := errors.AsType[*net.OpError](err)
-		neverSent := network && op.Op == "dial" // there was no connection for it
+		neverSent := network && op.Op == "dial" // the connection failed, so no request was sent
 		if ctx.Err() != nil || method != http.MethodGet && !neverSent {
 			break
 		}
@@ -187,7 +187,7 @@ func (m *Management) Call(ctx context.Context, method, path string, body, out an
 	return RoundTrip{}, errors.Join(failed...)
 }
 
-// ask sends a request to one node, which gets its share of the time for those that are left.
+// ask sends a request to one node. The time limit is divided equally among this node and the remaining ones.
 func (m *Management) ask(ctx context.Context, e endpoint, left int, method, path string, sent []byte, out any) (x RoundTrip, answered bool, err error) {
 	if deadline, ok := ctx.Deadline(); ok && left > 1 {
 		var cancel context.CancelFunc
@@ -202,18 +202,18 @@ func (m *Management) ask(ctx context.Context, e endpoint, left int, method, path
 		req.Header.Set("Content-Type", "application/json")
 	}
 	req.SetBasicAuth(e.username, e.password)
-	req.Close = true // no idle connection stays behind
+	req.Close = true // leave no idle connection behind
 	x.Sent = time.Now()
 	resp, err := (&http.Client{Transport: m.cfg.Transport}).Do(req)
 	if err != nil {
 		return x, false, err
 	}
-	defer func() { _ = resp.Body.Close() }() // it was read, or the error is another
+	defer func() { _ = resp.Body.Close() }() // the body has been read, or another error is reported
 	x.Received = time.Now()
-	x.Date, _ = http.ParseTime(resp.Header.Get("Date")) // zero without one
+	x.Date, _ = http.ParseTime(resp.Header.Get("Date")) // zero if the header is missing
 	if resp.StatusCode/100 != 2 {
 		var b bytes.Buffer
-		_, _ = b.ReadFrom(io.LimitReader(resp.Body, maxErrorBody)) // what came of it helps, if anything did
+		_, _ = b.ReadFrom(io.LimitReader(resp.Body, maxErrorBody)) // use as much of the body as can be read
 		return x, true, &StatusError{Path: path, Code: resp.StatusCode, Body: b.Bytes()}
 	}
 	if out == nil {

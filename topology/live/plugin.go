@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// pluginName is as rabbitmq-plugins knows it.
+// pluginName is the plugin's name in rabbitmq-plugins.
 const pluginName = "rabbitmq_delayed_message_exchange"
 
 // ErrNoPlugin is wrapped by every *NoPluginError.
@@ -22,9 +22,9 @@ var ErrNoPlugin = errors.New("the delayed message plugin is not available")
 
 // NoPluginError reports a broker that does not know the x-delayed-message exchange type.
 type NoPluginError struct {
-	Product string // what the broker calls itself, e.g. "RabbitMQ"
-	Version string // its version, e.g. "4.0.5"
-	Cause   error  // what it answered
+	Product string // the product name that the broker reports, e.g. "RabbitMQ"
+	Version string // the broker's version, e.g. "4.0.5"
+	Cause   error  // the broker's answer
 }
 
 func (e *NoPluginError) Error() string {
@@ -36,7 +36,7 @@ func (e *NoPluginError) Error() string {
 		e.broker(), pluginName, advice, e.Cause)
 }
 
-// broker is the broker's name and version, as far as it gave them.
+// broker returns the broker's name and version as far as the broker reported them.
 func (e *NoPluginError) broker() string {
 	if name := strings.TrimSpace(e.Product + " " + e.Version); name != "" {
 		return name
@@ -44,7 +44,7 @@ func (e *NoPluginError) broker() string {
 	return "the broker"
 }
 
-// noPlugin is the error about the broker of a connection.
+// noPlugin returns the error for the broker of a connection.
 func noPlugin(conn *amqp.Connection, cause error) *NoPluginError {
 	product, _ := conn.Properties["product"].(string)
 	version, _ := conn.Properties["version"].(string)
@@ -54,16 +54,15 @@ func noPlugin(conn *amqp.Connection, cause error) *NoPluginError {
 // Unwrap makes errors.Is(err, ErrNoPlugin) true.
 func (e *NoPluginError) Unwrap() []error { return []error{ErrNoPlugin, e.Cause} }
 
-// closeTimeout bounds the goodbye to the broker after a probe.
+// closeTimeout bounds the closing handshake after a probe.
 const closeTimeout = 2 * time.Second
 
-// ProbePlugin finds out whether a broker has the plugin, by declaring and deleting a
-// delayed exchange "<prefix>.plugin.probe" of the default prefix. It does so on
-// a connection of its own, which dial makes and ProbePlugin closes, because a broker
-// before RabbitMQ 4.0 closes the whole connection over an unknown exchange type.
+// ProbePlugin checks whether a broker has the plugin. It declares and deletes a delayed exchange named
+// "<prefix>.plugin.probe", with the default prefix. It uses its own connection, which it opens with dial and closes
+// itself, because a broker before RabbitMQ 4.0 closes the whole connection when the exchange type is unknown.
 //
-// It returns nil when the plugin is there, a *NoPluginError when it is not, and another error if the probe
-// failed: dial failed, the connection broke, or ctx ended.
+// It returns nil if the broker has the plugin, a *NoPluginError if not, and another error if the probe failed because
+// dial failed, the connection broke or ctx ended.
 func ProbePlugin(ctx context.Context, dial func(ctx context.Context) (*amqp.Connection, error)) error {
 	conn, err := dial(ctx)
 	if err != nil {
@@ -72,12 +71,12 @@ func ProbePlugin(ctx context.Context, dial func(ctx context.Context) (*amqp.Conn
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(done)
-		// A deadline in the past: calls that wait for the broker return now.
+		// With a deadline in the past, calls that wait for the broker return immediately.
 		_ = conn.CloseDeadline(time.Now())
 	})
 	err = probe(conn)
 	if stop() {
-		_ = conn.CloseDeadline(time.Now().Add(closeTimeout)) // an answer is already there
+		_ = conn.CloseDeadline(time.Now().Add(closeTimeout)) // the answer has already arrived
 	} else {
 		<-done
 	}
@@ -95,8 +94,8 @@ func probe(conn *amqp.Connection) error {
 	if err != nil {
 		return err
 	}
-	// One fixed name: should the connection break before the deletion, the next
-	// probe takes the same exchange and deletes it.
+	// The name is fixed. If the connection breaks before the deletion, the next probe declares the same exchange and
+	// deletes it.
 	name := topology.DefaultPrefix + ".plugin.probe"
 	err = ch.ExchangeDeclare(name, argument.DelayedExchange, false, true, false, false, amqp.Table{argument.DelayedType: "topic"})
 	if err == nil {
@@ -106,12 +105,12 @@ func probe(conn *amqp.Connection) error {
 	switch {
 	case !refused:
 		return err
-	// Brokers before 4.0 answer 503 to an unknown type and close the connection, later ones 406 and
-	// close the channel.
+	// Brokers before 4.0 answer 503 for an unknown type and close the connection. Later ones answer 406 and close the
+	// channel.
 	case (e.Code == amqp.CommandInvalid || e.Code == amqp.PreconditionFailed) && strings.Contains(e.Reason, "exchange type"):
 		return noPlugin(conn, err)
 	case e.Code == amqp.AccessRefused:
-		return nil // brokers look at the type before the permission
+		return nil // the broker checks the type before the permission
 	}
 	return err
 }

@@ -13,43 +13,45 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
-// State is what Apply or Destroy did about an object.
+// State is the result of Apply or Destroy for an object.
 type State string
 
 const (
-	// StateDeclared: it exists now as described; whether it did before is not known.
+	// StateDeclared means that the object exists as described. It is unknown whether it existed before.
 	StateDeclared State = "declared"
-	// StateCreated: it did not exist before. Known with an Inspector only.
+	// StateCreated means that the object did not exist before. It is used only with an Inspector.
 	StateCreated State = "created"
-	// StateExisted: it did. Known with an Inspector only.
+	// StateExisted means that the object existed before. It is used only with an Inspector.
 	StateExisted State = "existed"
-	// StateFailed: the broker refused it; the error says why.
+	// StateFailed means that the broker refused the object. The error has the reason.
 	StateFailed State = "failed"
-	// StateUntried: it was neither made nor looked at, since something failed before.
+	// StateUntried means that the object was neither declared nor inspected, because an earlier step failed.
 	StateUntried State = "not tried"
-	// StateUnknown: it was sent to the broker, but the connection or the context ended before an answer.
+	// StateUnknown means that a request was sent to the broker, but the connection or the context ended before its
+	// answer.
 	StateUnknown State = "unknown"
-	// StateDeleted: Destroy removed it.
+	// StateDeleted means that Destroy deleted the object.
 	StateDeleted State = "deleted"
-	// StateAbsent: it was not there when Destroy began.
+	// StateAbsent means that the object did not exist when Destroy began.
 	StateAbsent State = "absent"
-	// StateKept: Destroy left it.
+	// StateKept means that Destroy kept the object.
 	StateKept State = "kept"
 )
 
 // Result is the state of one object.
 type Result struct {
 	Kind     topology.Kind `json:"kind"`
-	Name     string        `json:"name"` // of a binding, its description
+	Name     string        `json:"name"` // for a binding, its description
 	State    State         `json:"state"`
-	Messages int64         `json:"messages,omitempty"` // deleted together with a queue
-	Reason   string        `json:"reason,omitempty"`   // why Destroy kept it
+	Messages int64         `json:"messages,omitempty"` // number of messages that were deleted with a queue
+	Reason   string        `json:"reason,omitempty"`   // why Destroy kept the object
 }
 
-// Report is what Apply or Destroy did, object by object. It is complete also when they return an error.
+// Report lists the result of Apply or Destroy for each object. It is complete even when they return an error.
 type Report struct {
 	Results []Result `json:"results"`
-	// Plan is what an Inspector found before, the policies included that Force overrode; nil without one.
+	// Plan is the Inspector's plan before any change, including the policies that Force overrode. It is nil without
+	// an Inspector.
 	Plan *plan.Plan    `json:"plan,omitempty"`
 	Took time.Duration `json:"-"`
 }
@@ -79,8 +81,8 @@ func (r Report) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// ObjectError names the object that the broker refused to declare or delete, and
-// why; errors.As finds the *amqp091.Error in it.
+// ObjectError names the object that the broker refused to declare or delete, and the reason. Use errors.As to get the
+// *amqp091.Error.
 type ObjectError struct {
 	Kind topology.Kind
 	Name string
@@ -89,7 +91,7 @@ type ObjectError struct {
 }
 
 func (e *ObjectError) Error() string {
-	name := e.Name // a binding's description already has its quotes
+	name := e.Name // a binding's description is already quoted
 	if e.Kind != topology.KindBinding {
 		name = strconv.Quote(name)
 	}
@@ -108,7 +110,7 @@ func (e *ObjectError) Error() string {
 // Unwrap returns the broker's error.
 func (e *ObjectError) Unwrap() error { return e.Err }
 
-// objectError types the error of a declaration.
+// objectError returns a *plan.ConflictError if the object exists with other arguments, and an *ObjectError otherwise.
 func objectError(kind topology.Kind, name, op string, table map[string]any, err error) error {
 	if m, ok := parseInequivalent(err, table); ok {
 		return &plan.ConflictError{Kind: kind, Name: name, Argument: m.Argument, Want: m.Want, Have: m.Have}

@@ -1,5 +1,5 @@
-// Package wait holds the few ways in which this module waits: for a time, for a call that may hang, for a lock
-// whose holder may hang, and ever longer between attempts. It knows nothing of what is waited for.
+// Package wait contains the module's few ways to wait: for a duration, for a call that may hang, for a lock whose
+// holder may hang, and with back-off between attempts. It is independent of what the caller waits for.
 package wait
 
 import (
@@ -20,8 +20,8 @@ func For(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Done runs f, which may hang on a broker that has stopped reading, and returns its error. When ctx ends first
-// it returns the context's error, and f goes on in its goroutine until it returns by itself.
+// Done runs f, which may hang on a broker that has stopped reading, and returns its error. When ctx ends first, Done
+// returns the context's error, and f continues in its goroutine until it returns.
 func Done(ctx context.Context, f func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -31,7 +31,7 @@ func Done(ctx context.Context, f func() error) error {
 	return Result(ctx, done)
 }
 
-// Value is Done for an f that returns a value. The value is the zero one when ctx ends first.
+// Value is like Done, for a function that returns a value. It returns the zero value when ctx ends first.
 func Value[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	type result struct {
 		value T
@@ -54,7 +54,7 @@ func Value[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	}
 }
 
-// Result returns what comes from done, or the context's error when ctx ends first.
+// Result returns the error received from done, or the context's error when ctx ends first.
 func Result(ctx context.Context, done <-chan error) error {
 	select {
 	case err := <-done:
@@ -64,8 +64,8 @@ func Result(ctx context.Context, done <-chan error) error {
 	}
 }
 
-// Backoff returns the pause after an attempt, counted from 1. It doubles from lo up to hi and is a random point
-// in the upper half of that, so that many clients do not come back at once.
+// Backoff returns the pause after an attempt, counted from 1. The pause doubles with each attempt, from lo up to hi.
+// Backoff returns a random duration from its upper half, so that many clients do not retry at the same moment.
 func Backoff(lo, hi time.Duration, attempt int) time.Duration {
 	d := hi
 	if shift := max(attempt, 1) - 1; shift < 32 && lo<<shift>>shift == lo && lo<<shift < hi {
@@ -74,8 +74,8 @@ func Backoff(lo, hi time.Duration, attempt int) time.Duration {
 	return d/2 + rand.N(d/2+1)
 }
 
-// Mutex is a lock that a caller stops waiting for when its context ends: the holder may
-// be talking to a broker that does not answer. Use NewMutex.
+// Mutex is a lock that supports contexts: a caller stops waiting when its context ends. It is for locks whose holder
+// may be waiting for a broker that does not answer. Use NewMutex to create one.
 type Mutex chan struct{}
 
 // NewMutex returns an unlocked Mutex.

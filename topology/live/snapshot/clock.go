@@ -25,34 +25,34 @@ const (
 	methodDate      = "Date of the management API"
 )
 
-// Sampling of the broker's clock: a message every sampleEvery for a little more
-// than a second, so that one second's end lies among them.
+// To sample the broker's clock, a message is sent every sampleEvery for a little more than a second, so that the
+// samples include the transition from one second to the next.
 const (
 	sampleEvery = 4 * time.Millisecond
 	sampleFor   = 1050 * time.Millisecond
-	sampleWait  = 3 * time.Second // for what is still under way
+	sampleWait  = 3 * time.Second // for messages that have not come back yet
 )
 
-// reading is what one look at the broker's clock says about how far it is ahead of this process's.
+// reading is the range, from one look at the broker's clock, of how far it is ahead of this process's clock.
 type reading struct{ low, high time.Duration }
 
-// newReading is of a clock that showed a time, exact to resolution, between sent and received.
+// newReading returns the reading of a clock that showed the time shown, with the given resolution, between sent and
+// received.
 func newReading(sent, received, shown time.Time, resolution time.Duration) reading {
 	return reading{shown.Sub(received), shown.Add(resolution).Sub(sent)}
 }
 
-// Resolutions of the ways to look.
+// These are the resolutions of the methods.
 const (
 	deathResolution     = time.Second // whole seconds
 	connectedResolution = time.Millisecond
-	// dateResolution is more than its whole seconds: the HTTP server renews its text of the time
-	// only once a second.
+	// dateResolution is more than one second, because the HTTP server updates its formatted time only once a second.
 	dateResolution = 2 * time.Second
 )
 
-// narrow combines readings: the difference satisfies all of them. Whole seconds become milliseconds in this
-// way, because among many readings some lie just before and some just after the second's end. It fails where
-// the readings contradict each other, because a clock was set meanwhile.
+// narrow returns the range that satisfies all readings. Many readings together have a resolution of milliseconds
+// although each has only whole seconds, because some are just before and some just after the transition to the next
+// second. The result ok is false if the readings contradict each other because a clock was set in the meantime.
 func narrow(readings []reading) (low, high time.Duration, ok bool) {
 	low, high = math.MinInt64, math.MaxInt64
 	for _, r := range readings {
@@ -61,7 +61,7 @@ func narrow(readings []reading) (low, high time.Duration, ok bool) {
 	return low, high, len(readings) > 0 && low <= high
 }
 
-// heard adds readings of the clock of a node, which one way gave.
+// heard adds readings of a node's clock from one method.
 func (c *collector) heard(node, method string, readings ...reading) {
 	if c.clocks[node] == nil {
 		c.clocks[node] = map[string][]reading{}
@@ -69,7 +69,7 @@ func (c *collector) heard(node, method string, readings ...reading) {
 	c.clocks[node][method] = append(c.clocks[node][method], readings...)
 }
 
-// estimates returns the clocks of the nodes, by name.
+// estimates returns the clocks of the nodes, sorted by name.
 func (c *collector) estimates() []doctor.Clock {
 	var all []doctor.Clock
 	for _, node := range slices.Sorted(maps.Keys(c.clocks)) {
@@ -81,7 +81,7 @@ func (c *collector) estimates() []doctor.Clock {
 	return all
 }
 
-// estimate returns what the best of several ways to measure gave, by name.
+// estimate returns the range of the most precise method, or nil if there is none.
 func estimate(ways map[string][]reading) *doctor.Clock {
 	var best *doctor.Clock
 	for _, method := range []string{methodDeath, methodConnected, methodDate} {
@@ -93,8 +93,8 @@ func estimate(ways map[string][]reading) *doctor.Clock {
 	return best
 }
 
-// dates asks the management API of each node for its name, and hears the time in its
-// answer. A node that does not answer is asked by AMQP.
+// dates asks the management API of each node for the node's name, and takes the time from the answer. If a node's API
+// does not answer, its clock can still be measured over AMQP.
 func (c *collector) dates(ctx context.Context) {
 	if !c.managed {
 		return
@@ -114,7 +114,7 @@ func (c *collector) dates(ctx context.Context) {
 			if err != nil || x.Date.IsZero() {
 				return
 			}
-			// The times of the exchange are this machine's; a test may have set Now off.
+			// The request's times are from this machine's clock, while Now may be offset by a test.
 			off := time.Until(c.src.Now())
 			mu.Lock()
 			defer mu.Unlock()
@@ -124,11 +124,11 @@ func (c *collector) dates(ctx context.Context) {
 	wg.Wait()
 }
 
-// visit is a connection to a node, with a queue of its own there: the broker keeps an
-// exclusive queue on the node of its connection.
+// visit is a connection to a node, with an exclusive queue on that node. The broker keeps an exclusive queue on the
+// node of its connection.
 type visit struct {
 	address string
-	node    string // its name, or the address while that is not known
+	node    string // the node's name, or the address until the name is known
 	conn    *amqp.Connection
 	hangUp  func()
 	ch      *amqp.Channel
@@ -136,8 +136,8 @@ type visit struct {
 	err     error
 }
 
-// measure compares the clock of each node that can be reached with this process's. A
-// node that does not answer is said, and keeps no other from being looked at.
+// measure compares the clock of each reachable node with this process's clock. A node that does not answer is
+// reported in Unseen, and the other nodes are measured all the same.
 func (c *collector) measure(ctx context.Context) error {
 	c.dates(ctx)
 	if c.src.SkipClock || c.snap.Blocked != "" {
@@ -152,7 +152,7 @@ func (c *collector) measure(ctx context.Context) error {
 	for i, v := range visits {
 		wg.Go(func() {
 			defer v.hangUp()
-			// What came before the end counts, and a user who may not simply has none.
+			// Readings up to an error count. A user without the permissions has no readings.
 			reasons[i] = unlessBlocked(limit, v.conn, func(ctx context.Context) { readings[i], _ = c.sample(ctx, v) })
 		})
 	}
@@ -163,7 +163,7 @@ func (c *collector) measure(ctx context.Context) error {
 			c.snap.Blocked = reasons[i]
 		}
 	}
-	c.dates(ctx) // a second apart from the first, which halves what a whole second leaves open
+	c.dates(ctx) // one second after the first time, which halves the uncertainty of a whole second
 	return nil
 }
 
@@ -186,7 +186,7 @@ func (c *collector) visits(ctx context.Context) []*visit {
 			met = append(met, v)
 		case v.err == nil:
 			v.hangUp()
-		case isCode(v.err, amqp.AccessRefused): // that is a finding about permissions, or nobody's business
+		case isCode(v.err, amqp.AccessRefused): // package doctor reports missing permissions if they matter
 		case ctx.Err() == nil:
 			c.unseenf(doctor.AreaClock, "the clock of %s was not looked at: %s", cmp.Or(v.address, "the broker"), oneLine(v.err))
 		}
@@ -194,7 +194,7 @@ func (c *collector) visits(ctx context.Context) []*visit {
 	for _, v := range tried {
 		meet(v)
 	}
-	// Behind fewer addresses than nodes, one may lead to several.
+	// If there are fewer addresses than nodes, one address may lead to several nodes.
 	running := c.running()
 	for i := 0; len(ways) < len(running) && i < 2*len(running) && len(met) > 0 && len(c.unmet(met)) > 0 && ctx.Err() == nil; i++ {
 		if v := c.visit(ctx, ways[i%len(ways)]); v.err == nil {
@@ -207,7 +207,7 @@ func (c *collector) visits(ctx context.Context) []*visit {
 	return met
 }
 
-// running returns the names of the nodes that are up, as far as they are known.
+// running returns the names of the running nodes, or nil if the list of nodes is incomplete.
 func (c *collector) running() []string {
 	var names []string
 	for _, n := range c.snap.Nodes {
@@ -218,7 +218,7 @@ func (c *collector) running() []string {
 	return names
 }
 
-// unmet returns the nodes that are up and were not met, by AMQP or the management API.
+// unmet returns the running nodes that were reached neither over AMQP nor through the management API.
 func (c *collector) unmet(met []*visit) []string {
 	return slices.DeleteFunc(c.running(), func(name string) bool {
 		return len(c.clocks[name]) > 0 || slices.ContainsFunc(met, func(v *visit) bool { return v.node == name })
@@ -249,8 +249,8 @@ func (c *collector) visit(ctx context.Context, n Node) *visit {
 	return v
 }
 
-// sample sends messages through a queue in which they expire at once. The broker
-// notes in their x-death header when they did, in whole seconds.
+// sample sends messages through a queue in which they expire immediately. The broker records the time in their
+// x-death header, in whole seconds.
 func (c *collector) sample(ctx context.Context, v *visit) ([]reading, error) {
 	out, err := v.ch.QueueDeclare("", false, true, true, false, amqp.Table{
 		argument.MessageTTL: int32(0), argument.DeadLetterExchange: "", argument.DeadLetterRoutingKey: v.queue,

@@ -15,8 +15,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// get reads one thing from the management API. What the user may not read, or a
-// version does not have, is no error: it stays unknown.
+// get reads a path of the management API, and reports whether it succeeded. A path that the user may not read is no
+// error, and its data remains unknown. Other failures are added to Unseen.
 func (c *collector) get(ctx context.Context, path string, out any) bool {
 	one, cancel := c.ask(ctx)
 	defer cancel()
@@ -62,7 +62,8 @@ func (c *collector) management(ctx context.Context) error {
 	return nil
 }
 
-// nodes are listed for users with the tag monitoring; others see those that have queues.
+// nodes lists the nodes. The list is complete for users with the tag monitoring. Other users see only nodes that have
+// queues.
 func (c *collector) nodes(ctx context.Context) {
 	var list []struct {
 		Name       string   `json:"name"`
@@ -70,7 +71,7 @@ func (c *collector) nodes(ctx context.Context) {
 		Partitions []string `json:"partitions"`
 		Memory     bool     `json:"mem_alarm"`
 		Disk       bool     `json:"disk_free_alarm"`
-		Files      []string `json:"config_files"` // absent of a node that is down
+		Files      []string `json:"config_files"` // absent for a node that is down
 	}
 	if c.get(ctx, "/api/nodes?columns=name,running,partitions,mem_alarm,disk_free_alarm,config_files", &list) {
 		c.snap.NodesComplete = true
@@ -94,7 +95,8 @@ func (c *collector) nodes(ctx context.Context) {
 	}
 }
 
-// alarms are a health check, which every user may read; it answers 503 with the alarms when there are any.
+// alarms reads the alarms from a health check that every user may read. It answers 503 with a list of the alarms if
+// there are any.
 func (c *collector) alarms(ctx context.Context) {
 	one, cancel := c.ask(ctx)
 	defer cancel()
@@ -121,8 +123,8 @@ func (c *collector) alarms(ctx context.Context) {
 	}
 }
 
-// connections finds those that are blocked, rabbitdelay's, and the doctor's own,
-// whose time of connecting tells the clock of its node.
+// connections finds blocked connections, those of rabbitdelay clients, and the doctor's own connections, whose
+// connected_at reveals the clock of their node.
 func (c *collector) connections(ctx context.Context) {
 	var list []struct {
 		Name        string `json:"name"`
@@ -195,8 +197,8 @@ func (c *collector) peek(ctx context.Context) error {
 	return nil
 }
 
-// destinationIn reads the destination from a message's properties. The management API writes those and the
-// headers as an empty list where there are none; then the routing key says it.
+// destinationIn reads the destination from a message's properties. It returns "" if there is none, and then the
+// routing key tells the destination. The management API writes empty properties and headers as an empty list.
 func destinationIn(properties json.RawMessage) string {
 	var p struct {
 		Headers json.RawMessage `json:"headers"`

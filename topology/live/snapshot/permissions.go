@@ -15,15 +15,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 )
 
-// permissionTimeout bounds the test of one permission, which a healthy broker answers in milliseconds. One without a
-// majority for its metadata answers after 30 s, with an error that ends the connection.
+// permissionTimeout bounds the test of one permission, which a healthy broker answers in milliseconds. A broker
+// without a majority for its metadata answers after 30 s, with an error that ends the connection.
 const permissionTimeout = 5 * time.Second
 
-// permissions finds out which of the needed permissions the user lacks. Every
-// request here is refused or does nothing, whatever the permissions. They go over a connection of their own, which
-// the broker may end over them; then the rest stays unknown.
+// permissions finds out which of the needed permissions the user lacks. The broker refuses every request made here,
+// or the request has no effect, whether or not the user has the permission. The requests use their own connection,
+// because the broker may end it over them. In that case the remaining permissions stay unknown.
 func (c *collector) permissions(ctx context.Context) error {
-	needs := slices.DeleteFunc(doctor.Needs(c.cfg), func(n doctor.Need) bool { return n.Name == doctor.DefaultExchange }) // only publishing tells
+	needs := slices.DeleteFunc(doctor.Needs(c.cfg), func(n doctor.Need) bool { return n.Name == doctor.DefaultExchange }) // only a publish can test it
 	if len(needs) == 0 {
 		return nil
 	}
@@ -51,7 +51,7 @@ func (c *collector) permissions(ctx context.Context) error {
 	return nil
 }
 
-// testOne asks for one permission within permissionTimeout, and ends the connection when that is over.
+// testOne tests one permission. If there is no answer within permissionTimeout, it closes the connection.
 func (c *collector) testOne(ctx context.Context, conn *amqp.Connection, n doctor.Need) (denied doctor.Access, err error) {
 	one, cancel := context.WithTimeout(ctx, permissionTimeout)
 	defer cancel()
@@ -68,16 +68,16 @@ func (c *collector) testOne(ctx context.Context, conn *amqp.Connection, n doctor
 	case a := <-answered:
 		return a.denied, a.err
 	case <-one.Done():
-		_ = conn.CloseDeadline(time.Now()) // what waits returns now
+		_ = conn.CloseDeadline(time.Now()) // waiting calls return now
 		return denied, fmt.Errorf("the broker has not answered within %v", permissionTimeout)
 	}
 }
 
-// noBinding is a routing key that no binding has.
+// noBinding is a routing key that no binding uses.
 const noBinding = "rabbitdelay.doctor.no-such-binding"
 
-// askFor asks for one permission. The broker checks it before it looks at
-// arguments that are wrong on purpose, or for a binding that is not there.
+// askFor tests one permission. The broker checks the permission before it rejects the deliberately wrong arguments,
+// or before it looks for the missing binding.
 func askFor(conn *amqp.Connection, n doctor.Need) (doctor.Access, error) {
 	err := onChannel(conn, func(ch *amqp.Channel) error {
 		switch {
@@ -93,7 +93,7 @@ func askFor(conn *amqp.Connection, n doctor.Need) (doctor.Access, error) {
 			return err
 		case n.Operation == "configure":
 			return ch.ExchangeDeclare(n.Name, amqp.ExchangeTopic, true, false, false, false, amqp.Table{argument.AlternateExchange: int32(1)})
-		default: // the destination's permission comes first
+		default: // the broker checks the permission for the destination first
 			source := "amq.topic"
 			if n.Name == source {
 				source = "amq.direct"
@@ -119,14 +119,14 @@ func askFor(conn *amqp.Connection, n doctor.Need) (doctor.Access, error) {
 	return doctor.Access{}, nil
 }
 
-// about reports whether a refusal is about an object. The broker cuts its text at 255 bytes.
+// about reports whether a refusal concerns the given object. The broker cuts its text at 255 bytes.
 func about(e *amqp.Error, kind topology.Kind, name string) bool {
 	_, rest, ok := strings.Cut(e.Reason, "access to "+string(kind)+" '")
 	return ok && (strings.HasPrefix(rest, name+"'") || strings.HasPrefix(name, rest))
 }
 
-// publishing asks for the right to publish to the default exchange, on a connection of its own: under an
-// alarm the broker stops reading a connection that has published.
+// publishing tests the permission to publish to the default exchange. It uses its own connection, because during an
+// alarm the broker stops reading from a connection that has published.
 func (c *collector) publishing(ctx context.Context) error {
 	i := slices.IndexFunc(doctor.Needs(c.cfg), func(n doctor.Need) bool { return n.Name == doctor.DefaultExchange })
 	if i < 0 {
@@ -143,7 +143,7 @@ func (c *collector) publishing(ctx context.Context) error {
 	c.snap.Blocked = unlessBlocked(ctx, conn, func(ctx context.Context) {
 		_ = onChannel(conn, func(ch *amqp.Channel) error {
 			closed := ch.NotifyClose(make(chan *amqp.Error, 1))
-			// The broker refuses the message for its properties if not for the permission.
+			// If the user has the permission, the broker refuses the message because of its properties.
 			err := ch.PublishWithContext(ctx, "", noBinding, false, false, amqp.Publishing{Expiration: "none"})
 			if err != nil {
 				return err
@@ -163,12 +163,12 @@ func (c *collector) publishing(ctx context.Context) error {
 	return nil
 }
 
-// unlessBlocked runs what publishes on a connection, ends its context when the broker
-// blocks the connection, and returns the reason for that.
+// unlessBlocked calls run, which publishes on a connection. If the broker blocks the connection, it cancels run's
+// context and returns the broker's reason.
 func unlessBlocked(ctx context.Context, conn *amqp.Connection, run func(ctx context.Context)) (reason string) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { _ = conn.CloseDeadline(time.Now()) })() // what waits returns
+	defer context.AfterFunc(ctx, func() { _ = conn.CloseDeadline(time.Now()) })() // waiting calls return now
 	blocked := conn.NotifyBlocked(make(chan amqp.Blocking, 1))
 	done := make(chan struct{})
 	go func() {
@@ -177,7 +177,7 @@ func unlessBlocked(ctx context.Context, conn *amqp.Connection, run func(ctx cont
 	}()
 	select {
 	case b, open := <-blocked:
-		if open { // else the connection has ended, and what waits returns
+		if open { // otherwise the connection has ended, and waiting calls return
 			reason = b.Reason
 			cancel()
 		}

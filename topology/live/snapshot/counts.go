@@ -14,16 +14,16 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// Counts of the management API are up to 10 s old: a queue tells its own every 5 s,
-// and they are collected as often.
+// The counts of the management API are up to 10 s old, because a queue reports its counts every 5 s, and they are
+// collected every 5 s.
 const (
 	recountEvery = time.Second
 	routesFor    = 6 * time.Second
 	heldFor      = 11 * time.Second
 )
 
-// counts replaces older counts of what is ready by the broker's own, and waits for the
-// management API where those contradict what only it knows.
+// counts replaces older counts of ready messages by the broker's own. If these contradict a count that only the
+// management API has, it waits for the management API to update that count.
 func (c *collector) counts(ctx context.Context) error {
 	for _, name := range c.kept() {
 		c.older[name] = c.snap.Live.Queues[name].Messages
@@ -44,7 +44,7 @@ func (c *collector) counts(ctx context.Context) error {
 	for {
 		var routes, held []string
 		if time.Since(began) < routesFor {
-			for _, r := range c.snap.Live.Routes(c.cfg.Prefix, c.cfg.Want) { // what is on its way is in its route queue for a moment
+			for _, r := range c.snap.Live.Routes(c.cfg.Prefix, c.cfg.Want) { // a message in transit is in its route queue for a moment
 				if q := c.snap.Live.Queues[r.Queue]; q.Messages > 0 && !q.Unknown() {
 					routes = append(routes, r.Queue)
 				}
@@ -73,8 +73,8 @@ func (c *collector) counts(ctx context.Context) error {
 	}
 }
 
-// watched are the queues of which people act on a count, and with Source.Delays the
-// delay queues whose messages the broker counts as ready.
+// watched returns the queues whose counts users act on. With Source.Delays it adds the delay queues whose messages
+// the broker counts as ready.
 func (c *collector) watched() []string {
 	names := c.kept()
 	for _, d := range c.cfg.Want.Destinations {
@@ -95,9 +95,10 @@ func (c *collector) watched() []string {
 	})
 }
 
-// leaderless finds the queues that AMQP counts as empty because they have no leader. The management API does not tell
-// it either where only the queue's process is gone: it goes on showing what it last knew. It does not ask delay queues,
-// whose messages it would make late, but takes their counts for unknown over AMQP where another queue has no leader.
+// leaderless finds the queues that AMQP counts as empty because they have no leader. If only the queue's process is
+// gone, the management API does not reveal it either, because it continues to show the last known state. leaderless
+// does not ask delay queues, because that would make their messages late. If there is no management API and another
+// queue has no leader, it treats their counts as unknown.
 func (c *collector) leaderless(ctx context.Context, names []string) error {
 	var ask, delays []string
 	for _, name := range names {
@@ -145,17 +146,17 @@ func (c *collector) count(ctx context.Context, queues []string) error {
 	for name, n := range counted {
 		q := c.snap.Live.Queues[name]
 		switch {
-		case n.Missing: // deleted meanwhile
+		case n.Missing: // deleted in the meantime
 			continue
 		case n.Unavailable != "":
 			q.Unavailable = n.Unavailable
 			c.snap.Live.Queues[name] = q
 			continue
-		case q.Unavailable != "" && n.Ready+n.Consumers == 0: // which is what the broker says of one without a leader
+		case q.Unavailable != "" && n.Ready+n.Consumers == 0: // the broker gives the same counts for a queue without a leader
 			continue
 		}
 		q.Unavailable, q.Uncounted = "", false
-		if n.Consumers == 0 && q.Type == topology.Quorum { // which counts everybody who holds a message
+		if n.Consumers == 0 && q.Type == topology.Quorum { // it counts every client with an unacknowledged message as a consumer
 			q.Unacked, c.older[name] = 0, n.Ready
 		}
 		q.Messages, q.Consumers = n.Ready+q.Unacked+q.Leaving, n.Consumers
@@ -169,7 +170,7 @@ func (c *collector) count(ctx context.Context, queues []string) error {
 	return err
 }
 
-// consumers counts those of dead letters without runs of requeue, which come and go.
+// consumers recounts the consumers of dead letter queues without those of requeue runs, which are temporary.
 func (c *collector) consumers(ctx context.Context) {
 	kept := map[string]int64{}
 	for _, name := range c.kept() {
@@ -199,8 +200,9 @@ func (c *collector) consumers(ctx context.Context) {
 	}
 }
 
-// held are queues of dead letters in which nothing is ready, while an older count has some, which somebody
-// holds or which are gone, or while a run of requeue is there and what it holds is not counted yet.
+// held returns the dead letter queues whose counts are not final. Either no message is ready but an older count is
+// above 0, so that the messages are unacknowledged or gone, or a requeue run is consuming and its unacknowledged
+// messages are not counted yet.
 func (c *collector) held() []string {
 	return slices.DeleteFunc(c.kept(), func(n string) bool {
 		q := c.snap.Live.Queues[n]
@@ -214,8 +216,8 @@ func (c *collector) held() []string {
 	})
 }
 
-// recount asks the management API again. Of a route queue it keeps the lowest count
-// seen: one through which messages pass is sometimes empty.
+// recount asks the management API again. For a route queue it keeps the lowest count, because a queue that messages
+// only pass through is sometimes empty.
 func (c *collector) recount(ctx context.Context, name string, held bool) {
 	ctx, cancel := c.ask(ctx)
 	defer cancel()
@@ -231,11 +233,11 @@ func (c *collector) recount(ctx context.Context, name string, held bool) {
 	c.snap.Live.Queues[name] = q
 }
 
-// lookEvery is how often delay queues are counted while they are watched.
+// lookEvery is the interval at which watched delay queues are counted.
 const lookEvery = 200 * time.Millisecond
 
-// standstill looks at the delay queues, and again while one that matters may stand still: a
-// count that falls ends that for its queue.
+// standstill counts the delay queues, and repeats that while a relevant queue may be standing still. A falling count
+// clears its queue.
 func (c *collector) standstill(ctx context.Context) error {
 	if c.src.Standstill == nil {
 		return nil
@@ -251,7 +253,7 @@ func (c *collector) standstill(ctx context.Context) error {
 	}
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
-	var decidable time.Time // when all that are open were watched for long enough
+	var decidable time.Time // when all open queues had been watched for long enough
 	for {
 		open, waiting := c.src.Standstill.Open(w.delays, c.src.Watch)
 		switch {
@@ -311,7 +313,7 @@ func (w watch) figures(queues map[string]observed.Queue) map[string]doctor.Figur
 	return out
 }
 
-// look counts queues for a look, takes it in, and returns which of them have messages.
+// look counts the ready messages of queues, adds them to the Standstill, and returns the queues that have messages.
 func (w watch) look(ctx context.Context, names []string, l doctor.Look) (busy []string, err error) {
 	l.At, l.Ready = time.Now(), map[string]int64{}
 	counts, err := live.Counts(ctx, w.conn, names)

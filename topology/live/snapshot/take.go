@@ -1,5 +1,5 @@
-// Package snapshot reads from a broker what package doctor judges, by the management API or, if that does not
-// answer, by AMQP. It changes nothing on the broker.
+// Package snapshot reads from a broker the data that package doctor evaluates, through the management API or, if that
+// does not answer, over AMQP. It changes nothing on the broker.
 package snapshot
 
 import (
@@ -19,57 +19,59 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// Source is how Take reaches a broker.
+// Source tells Take how to reach a broker and what to read from it.
 type Source struct {
 	// Dial opens a connection, which Take closes. Required.
 	Dial func(ctx context.Context) (*amqp.Connection, error)
-	// ConnectionName is the beginning of the connection_name that Dial's connections have and no others, so
-	// that they are found in the management API; empty if they have none.
+	// ConnectionName is a prefix of the connection_name of Dial's connections, and of no other connections. Take uses
+	// it to find its own connections in the management API. It is empty if they have no name.
 	ConnectionName string
-	// Nodes are the ways to single nodes of the cluster, whose clocks are measured; nil for that of Dial alone.
+	// Nodes are the addresses of single nodes of the cluster, whose clocks are measured. If nil, only the node that
+	// Dial reaches is measured.
 	Nodes      []Node
-	Management *live.Management // reads the management API; nil for none
-	// ProbePlugin reports whether the broker has the x-delayed-message plugin. It is called if the
-	// configuration uses the plugin and the management API does not show it; nil leaves the question open.
+	Management *live.Management // client of the management API; nil if there is none
+	// ProbePlugin reports whether the broker has the x-delayed-message plugin. Take calls it if the configuration
+	// uses the plugin and the management API does not list the exchange types. If nil, the answer remains unknown.
 	ProbePlugin func(ctx context.Context) (bool, error)
-	// ProbeInstants reports whether the broker delays by an instant. It is called if the configuration relies
-	// on that, and makes a temporary queue; nil leaves the question open.
+	// ProbeInstants reports whether the broker delays by an instant. Take calls it if the configuration relies on
+	// that. It declares a temporary queue. If nil, the answer remains unknown.
 	ProbeInstants func(ctx context.Context) (bool, error)
-	// Peek is how many parked messages are read and put back, at most 100. Default 0, because RabbitMQ before
-	// 4.3 counts each read as a delivery; see Take.
+	// Peek is the number of parked messages that are read and requeued, at most 100. Default 0, because RabbitMQ
+	// before 4.3 counts each read as a delivery; see Take.
 	Peek   int
-	Delays bool // counts anew what is ready in delay queues too
-	// Hasty takes counts of dead letters as they are, also where one that is up to 5 s
+	Delays bool // also count ready messages in delay queues over AMQP
+	// Hasty accepts the counts of dead letters as they are, even if a count of the management API that is up to 5 s
 	// old contradicts the broker's own.
 	Hasty bool
-	// SkipClock leaves out the second in which messages through queues of its own
-	// measure the nodes' clocks. Others of Take's readings may still tell them.
+	// SkipClock skips the measurement of the nodes' clocks, which takes one second and sends messages through
+	// exclusive queues. The clocks may still be known from Take's other readings.
 	SkipClock bool
-	// Standstill watches delay queues that may keep messages for longer than their TTL; nil: none are looked
-	// for. Take gives it a look, and others while a queue with a TTL of at most Watch is not decided, for about
-	// twice that and 17 s at most. Given again, it decides those with a longer TTL.
+	// Standstill watches for delay queues that may keep messages for longer than their TTL. If nil, Take does not
+	// look for them. Take adds one observation, and continues to observe while a queue with a TTL of at most Watch is
+	// undecided, for at most about twice that time plus 17 s. Pass the same Standstill to later calls to decide
+	// queues with a longer TTL.
 	Standstill *doctor.Standstill
 	Watch      time.Duration
-	// Now is this process's clock, default time.Now.
+	// Now returns this process's time. Default time.Now.
 	Now func() time.Time
 }
 
-// Node is the way to a node of a cluster, or to several behind one address.
+// Node is the address of one node of a cluster, or of several nodes behind a load balancer.
 type Node struct {
-	Address string // host and port, for people
+	Address string // host and port, for display
 	Dial    func(ctx context.Context) (*amqp.Connection, error)
 }
 
-// Take takes a snapshot of a broker. It declares nothing permanent, and neither sends messages to others'
-// queues nor takes any. It tests permissions by requests that the broker refuses for another reason if the user
-// has the right, and the clocks by messages through its own exclusive queues. Over AMQP alone, for a user who
-// may configure the objects, it declares existing objects again as described.
+// Take takes a snapshot of a broker. It declares nothing permanent, and neither sends messages to other clients'
+// queues nor consumes their messages. It tests each permission with a request that the broker refuses for another
+// reason if the user has the permission, and measures the clocks with messages through its own exclusive queues. If
+// only AMQP is available and the user may configure the objects, it declares existing objects again as described.
 //
-// With Peek, parked messages are got and put back by the management API. RabbitMQ 4.0 to 4.2 counts that as a
-// delivery and drops a message after the twentieth, so Take does not peek there.
+// With Peek, it gets and requeues parked messages through the management API. RabbitMQ 4.0 to 4.2 count that as a
+// delivery and drop a message after the twentieth, so Take does not peek on these versions.
 //
-// It fails only when it cannot connect, when the management API is another broker's (*live.ClusterError), or
-// when the context ends; what else it cannot see it lists in doctor.Snapshot.Unseen.
+// Take fails only if it cannot connect, if the management API belongs to another broker (*live.ClusterError), or if
+// the context ends. Everything else that it cannot see is listed in doctor.Snapshot.Unseen.
 func Take(ctx context.Context, cfg doctor.Config, src Source) (doctor.Snapshot, error) {
 	if src.Now == nil {
 		src.Now = time.Now
@@ -103,18 +105,18 @@ type collector struct {
 
 	conn              *amqp.Connection
 	dialed, connected time.Time                       // before and after conn was dialed
-	managed           bool                            // the management API answers
-	inspected         time.Time                       // when it was read
+	managed           bool                            // whether the management API answers
+	inspected         time.Time                       // when the management API was read
 	mu                sync.Mutex                      // guards asked
-	asked             time.Duration                   // how long it took to answer what was asked of it since
-	uncounted         string                          // why it does not count all that is published; empty if it does
-	clocks            map[string]map[string][]reading // by node and way to measure
-	visited           map[string]bool                 // queues of dead letters that a run of requeue is at
-	older             map[string]int64                // and how many messages the management API has of each
+	asked             time.Duration                   // total duration of the later requests to the management API
+	uncounted         string                          // why the broker does not count all published messages; empty if it does
+	clocks            map[string]map[string][]reading // by node and method of measurement
+	visited           map[string]bool                 // dead letter queues that a requeue run is consuming
+	older             map[string]int64                // their message counts in the management API
 }
 
-// dial connects; the connection ends with the context, because the client
-// library cannot interrupt what waits for the broker's answer.
+// dial opens a connection that ends with the context, because the client library cannot interrupt a call that waits
+// for the broker's answer.
 func dial(ctx context.Context, to func(context.Context) (*amqp.Connection, error)) (conn *amqp.Connection, hangUp func(), err error) {
 	conn, err = to(ctx)
 	if err != nil {
@@ -123,7 +125,7 @@ func dial(ctx context.Context, to func(context.Context) (*amqp.Connection, error
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(done)
-		_ = conn.CloseDeadline(time.Now()) // what waits returns now
+		_ = conn.CloseDeadline(time.Now()) // waiting calls return now
 	})
 	return conn, func() {
 		if stop() {
@@ -142,7 +144,8 @@ func (c *collector) unseenf(a doctor.Area, format string, args ...any) {
 	c.snap.Unseen = append(c.snap.Unseen, doctor.Unseen{Area: a, Why: fmt.Sprintf(format, args...)})
 }
 
-// onChannel runs one operation on a channel of its own, since a refusal closes it.
+// onChannel runs one operation on its own channel, because the broker closes the channel when it refuses an
+// operation.
 func onChannel(conn *amqp.Connection, op func(ch *amqp.Channel) error) error {
 	ch, err := conn.Channel()
 	if err != nil {
@@ -158,7 +161,8 @@ func isCode(err error, code int) bool {
 	return ok && e.Code == code
 }
 
-// probes ask for the plugin, and whether the broker delays by instants, where that matters and is not known.
+// probes checks for the plugin and for delays by an instant, if the configuration needs them and the answer is
+// unknown.
 func (c *collector) probes(ctx context.Context) error {
 	if c.cfg.Plugin != doctor.PluginUnused && c.snap.ExchangeTypes == nil && c.src.ProbePlugin != nil {
 		there, err := c.src.ProbePlugin(ctx)
@@ -184,14 +188,14 @@ func (c *collector) probes(ctx context.Context) error {
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// A management API that answers slowly must not keep Take from looking over AMQP.
+// These limits keep a slow management API from preventing Take's checks over AMQP.
 const (
-	inspectionPatience = 10 * time.Second // for all objects
-	furtherPatience    = 6 * time.Second  // for all that is asked of it later
+	inspectionPatience = 10 * time.Second // for the first request, which reads all objects
+	furtherPatience    = 6 * time.Second  // for all later requests together
 )
 
-// ask returns the context of a request to the management API after the first, which ends when all of them together
-// have taken longer than furtherPatience.
+// ask returns a context for a later request to the management API. It ends when all these requests together have
+// taken longer than furtherPatience.
 func (c *collector) ask(ctx context.Context) (context.Context, context.CancelFunc) {
 	began := time.Now()
 	c.mu.Lock()
@@ -239,8 +243,8 @@ func (c *collector) objects(ctx context.Context) error {
 	return err
 }
 
-// passive finds out what exists. Since RabbitMQ 4.3 that takes some right to an
-// object; what the user may not look at is taken to be there.
+// passive finds out which objects exist. Since RabbitMQ 4.3 that takes some permission on an object. Objects that the
+// user may not see are assumed to exist.
 func (c *collector) passive(ctx context.Context) (observed.Broker, error) {
 	found := observed.Broker{Source: "AMQP, by passive declarations", Exchanges: map[string]observed.Exchange{}, Queues: map[string]observed.Queue{}}
 	hidden := 0

@@ -23,9 +23,9 @@ func (x *examination) checkVersion() {
 			Mend: "upgrade RabbitMQ to 3.10.2 or later",
 		})
 	}
-	// Whether the configuration relies on at-least-once dead-lettering.
+	// quorum means that the configuration relies on at-least-once dead-lettering.
 	quorum := slices.ContainsFunc(x.cfg.Want.Queues, atLeastOnce)
-	// 3.10 dead-letters at least once only with the feature flag.
+	// RabbitMQ 3.10 dead-letters at least once only with this feature flag.
 	if v.AtLeast(3, 10, 0) && v.Before(3, 11, 0) && quorum {
 		enabled, known := x.snap.Flags["stream_queue"]
 		switch {
@@ -36,7 +36,7 @@ func (x *examination) checkVersion() {
 				What: "The feature flag stream_queue is disabled.",
 				Why: fmt.Sprintf("RabbitMQ %s then silently dead-letters at most once, whatever the queues' arguments: "+
 					"a message is lost when a queue cannot take it over.", x.snap.Version),
-				// A change of policy makes the queues work their settings out again.
+				// A changed policy makes the queues evaluate their settings again.
 				Mend: "rabbitmqctl enable_feature_flag stream_queue && " +
 					x.ctl("set_policy", "--apply-to", "queues", "delay-refresh", "^"+regexp.QuoteMeta(x.cfg.Prefix)+`\.`, `{"queue-leader-locator":"balanced"}`) +
 					" && " + x.ctl("clear_policy", "delay-refresh"),
@@ -91,7 +91,7 @@ func (x *examination) checkPlugin() {
 	x.found(f)
 }
 
-// checkInstants asks what each client of the native strategy finds out for itself.
+// checkInstants checks that the broker delays by an instant, as each client of the native strategy does itself.
 func (x *examination) checkInstants() {
 	if !x.cfg.WantsInstants() {
 		return
@@ -167,16 +167,16 @@ func (x *examination) checkAlarms() {
 	})
 }
 
-// checkSettings looks for what shows of a node's own settings, which is the names of
-// its configuration files: dead_letter_worker_publisher_confirm_timeout can stand
-// in advanced.config only. What stands in the files cannot be seen.
+// checkSettings checks the names of the nodes' configuration files, which is all that the management API shows of a
+// node's own settings. The setting dead_letter_worker_publisher_confirm_timeout is possible only in advanced.config.
+// The content of the files is not visible.
 func (x *examination) checkSettings() {
 	if !slices.ContainsFunc(x.cfg.Want.Queues, atLeastOnce) {
 		return
 	}
 	var without []string
 	for _, n := range x.snap.Nodes {
-		// By its usual name, or one that was chosen (RABBITMQ_ADVANCED_CONFIG_FILE).
+		// The file has its usual name, or one set with RABBITMQ_ADVANCED_CONFIG_FILE.
 		advanced := func(file string) bool { return strings.HasPrefix(path.Base(file), "advanced") }
 		if n.Running && n.FilesKnown && !slices.ContainsFunc(n.ConfigFiles, advanced) {
 			without = append(without, n.Name)

@@ -26,7 +26,7 @@ func (x *examination) checkClock() {
 	if len(off) > 0 {
 		x.ownClock(off, names)
 	}
-	// The nodes' clocks were read at the same time, so this machine's does not matter.
+	// All nodes' clocks were compared with this machine's clock, so its own error cancels out.
 	low, high := apart(x.snap.Clocks)
 	if !high.certainly(low, x.cfg.ClockTolerance) {
 		return
@@ -65,8 +65,8 @@ func apart(clocks []Clock) (low, high Clock) {
 	return slices.MinFunc(clocks, byDifference), slices.MaxFunc(clocks, byDifference)
 }
 
-// astray returns the nodes whose clocks differ from that of most others. Where there is no
-// telling, those are the two that are furthest apart.
+// astray returns the nodes whose clocks differ from the majority's. If there is no clear majority, it returns the two
+// nodes that are furthest apart.
 func astray(clocks []Clock, tolerance time.Duration) []string {
 	sorted := slices.SortedFunc(slices.Values(clocks), func(a, b Clock) int { return cmp.Compare(a.Difference(), b.Difference()) })
 	middle, low, high := sorted[len(sorted)/2], sorted[0], sorted[len(sorted)-1]
@@ -85,12 +85,12 @@ func astray(clocks []Clock, tolerance time.Duration) []string {
 	return wrong
 }
 
-// certainly reports whether two clocks differ by more than the tolerance, however badly they are known.
+// certainly reports whether two clocks differ by more than the tolerance even with the uncertainty of their readings.
 func (c Clock) certainly(other Clock, tolerance time.Duration) bool {
 	return c.Low-other.High > tolerance || other.Low-c.High > tolerance
 }
 
-// figures lists clocks: "rabbit@a 2ms behind (±1ms), rabbit@b 30s ahead (±1ms)".
+// figures formats clocks, e.g. "rabbit@a 2ms behind (±1ms), rabbit@b 30s ahead (±1ms)".
 func figures(clocks []Clock) string {
 	return strings.Join(texts(clocks, func(c Clock) string {
 		return fmt.Sprintf("%s %s (±%v)", c.Node, strings.TrimSuffix(c.ahead(), " of"), roughly(c.Resolution()))

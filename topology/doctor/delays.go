@@ -22,7 +22,7 @@ func (x *examination) ours(name string) bool { return strings.HasPrefix(name, x.
 func (x *examination) checkMissing() {
 	missing := map[topology.Kind][]string{}
 	there := false
-	retired, gone := x.retired(), map[string]bool{} // gone are the tags of layouts whose bindings are missing
+	retired, gone := x.retired(), map[string]bool{} // gone has the tags of layouts whose bindings are missing
 	for _, s := range x.plan.Steps {
 		switch {
 		case s.Action == plan.ActionCreate && retired[s.Name] != "":
@@ -77,7 +77,7 @@ func (x *examination) checkConflicts() {
 			alike = append(alike, s)
 		}
 	}
-	// Delay queues that differ in the same way are told of together.
+	// Delay queues that differ in the same way share one finding.
 	for _, steps := range grouped(alike, func(s plan.Step) string {
 		if _, ok := naming.LayoutOf(x.cfg.Prefix, s.Name); ok && s.Kind == topology.KindQueue {
 			return strings.Join(differences(s), "\x00")
@@ -98,27 +98,27 @@ func onlyArguments(mismatches []argument.Mismatch, names ...string) bool {
 	return len(mismatches) > 0 && !slices.ContainsFunc(mismatches, func(m argument.Mismatch) bool { return !slices.Contains(names, m.Argument) })
 }
 
-// replace deletes queues and exchanges of layouts, which is refused while
-// messages are in them, and creates them as described.
+// replace returns the command that deletes queues and exchanges of layouts and creates them again as described. The
+// deletion is refused while they contain messages.
 func (x *examination) replace(names []string) string {
 	var parts []string
 	for _, n := range names {
 		l, ok := naming.LayoutOf(x.cfg.Prefix, n)
 		_, queue := x.want[n]
-		if !queue || len(names) > shown { // an exchange between queues, or so many that it is all of them
+		if !queue || len(names) > shown { // an exchange between queues, or so many names that the whole layout is meant
 			n = l.Name
 		}
 		if ok && !slices.Contains(parts, n) {
 			parts = append(parts, n)
 		}
 	}
-	if len(parts) == 0 { // what layouts share
+	if len(parts) == 0 { // only objects that layouts share
 		return x.run("destroy") + " && " + x.run("apply") + "   # when nothing is sent any more and all has drained; destroy refuses before"
 	}
 	return x.destroy(parts) + " && " + x.run("apply") + "   # destroy refuses while messages wait in them; what comes in between is parked"
 }
 
-// alternatePolicy is the command that parks what an exchange cannot route.
+// alternatePolicy returns the command for a policy that parks unroutable messages of an exchange.
 func (x *examination) alternatePolicy(exchange string) string {
 	return x.ctl("set_policy", "--apply-to", "exchanges", "delay-alternate", "^"+regexp.QuoteMeta(exchange)+"$",
 		fmt.Sprintf(`{"alternate-exchange":%q}`, topology.ParkedQueue(x.cfg.Prefix)))
@@ -138,7 +138,7 @@ func (x *examination) alternateExchange(s plan.Step) {
 	x.found(Finding{ID: "alternate-exchange", Severity: SeverityCritical, Objects: []string{s.Name}, What: what, Why: why, Mend: mend})
 }
 
-// otherwise reports objects that differ in the same way from what is described.
+// otherwise reports objects that differ from their description in the same way.
 func (x *examination) otherwise(steps []plan.Step) {
 	s := steps[0]
 	names := texts(steps, func(s plan.Step) string { return s.Name })
@@ -154,7 +154,7 @@ func (x *examination) otherwise(steps []plan.Step) {
 		f.Mend = x.replace(names)
 	case s.Kind == topology.KindExchange:
 		f.Mend = "describe the exchange under exchanges as it is, or give the one described another name"
-	default: // a destination's queue, or one that the file describes
+	default: // a destination's queue, or one described in the file
 		f.Severity = SeverityWarning
 		f.Why = "apply fails; clients take a destination's queue as it is, but what happens to messages that it gives up on is its own."
 		f.Mend = "describe the queue under queues as it is, or give the one described another name"
@@ -164,8 +164,8 @@ func (x *examination) otherwise(steps []plan.Step) {
 
 func differences(s plan.Step) []string { return texts(s.Mismatches, argument.Mismatch.String) }
 
-// checkStrays reports bindings that lead messages out of the delays to where nobody
-// sent them, once for each queue or exchange that gets them.
+// checkStrays reports bindings that lead messages out of the delays to places where nobody sent them. Each queue or
+// exchange at the end of such bindings is reported once.
 func (x *examination) checkStrays() {
 	to := func(s observed.Stray) string {
 		return s.Queue + "\x00" + s.ToExchange + "\x00" + strconv.FormatBool(s.Early)

@@ -17,8 +17,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// destinationQueues are the queues to which messages are delivered: those that
-// are configured, and those that are bound to the delivery exchange.
+// destinationQueues returns the queues to which messages are delivered: the configured ones, and those that are bound
+// to the delivery exchange.
 func (x *examination) destinationQueues() []string {
 	var names []string
 	for _, d := range x.cfg.Want.Destinations {
@@ -73,7 +73,7 @@ func (x *examination) checkConsumers(name string, q observed.Queue) {
 func (x *examination) checkConsumerTimeout(name string, q observed.Queue) {
 	ms, ok := lower(q.Arguments["x-consumer-timeout"], q.EffectivePolicy["consumer-timeout"])
 	timeout := time.Duration(ms) * time.Millisecond
-	if !ok || timeout >= x.cfg.MinConsumerTimeout || x.version.Before(3, 12, 0) { // older brokers have no timeout of a queue's own
+	if !ok || timeout >= x.cfg.MinConsumerTimeout || x.version.Before(3, 12, 0) { // older brokers have no timeout per queue
 		return
 	}
 	x.found(Finding{ID: "destination-consumer-timeout", Severity: SeverityWarning, Objects: []string{name},
@@ -83,8 +83,8 @@ func (x *examination) checkConsumerTimeout(name string, q observed.Queue) {
 	})
 }
 
-// ownPolicy is the command that gives a queue a policy of its own. Only one
-// policy applies to a queue, so it has the settings of the one that does now.
+// ownPolicy returns the command that gives a queue its own policy. Only one policy applies to a queue, so the new one
+// includes the settings of the current one.
 func (x *examination) ownPolicy(queue string, q observed.Queue, settings map[string]any) string {
 	definition, priority := map[string]any{}, 0
 	for _, p := range x.snap.Live.Policies {
@@ -101,7 +101,7 @@ func (x *examination) ownPolicy(queue string, q observed.Queue, settings map[str
 	return x.ctl("set_policy", "--priority", strconv.Itoa(priority), "--apply-to", "queues", "rabbitdelay-"+queue, "^"+regexp.QuoteMeta(queue)+"$", string(text))
 }
 
-// lower is the lower of an argument and a policy, which is what the broker takes.
+// lower returns the lower of an argument and a policy's value, which is the one that the broker applies.
 func lower(own, policy any) (int64, bool) {
 	a, okA := argument.Integer(own)
 	p, okP := argument.Integer(policy)
@@ -114,7 +114,7 @@ func lower(own, policy any) (int64, bool) {
 	return a, okA
 }
 
-// deadLetterExchange reports whether the broker has somewhere to send what it gives up on.
+// deadLetterExchange reports whether the queue has a dead-letter exchange by an argument or a policy.
 func deadLetterExchange(q observed.Queue) bool {
 	_, own := q.Arguments[argument.DeadLetterExchange]
 	_, policy := q.EffectivePolicy["dead-letter-exchange"]
@@ -145,7 +145,7 @@ func (x *examination) checkDeliveryLimit(name string, q observed.Queue) {
 	})
 }
 
-// checkDeadLetters reports messages that a handler or the broker gave up on.
+// checkDeadLetters reports messages that a handler or the broker has dead-lettered.
 func (x *examination) checkDeadLetters() {
 	var names, counts, moves []string
 	for _, kept := range x.snap.Live.Kept(x.cfg.Want) {
@@ -176,8 +176,8 @@ func (x *examination) checkDeadLetters() {
 	})
 }
 
-// overflow is what a queue does when it is full: of argument and policy a classic
-// queue heeds the first, a quorum queue the second.
+// overflow returns a queue's overflow behaviour. If both are set, a classic queue uses the argument, and a quorum
+// queue uses the policy.
 func overflow(q observed.Queue) string {
 	own, _ := q.Arguments[argument.Overflow].(string)
 	policy, _ := q.EffectivePolicy["overflow"].(string)
@@ -237,8 +237,8 @@ func (x *examination) checkRoutes() {
 	}
 }
 
-// checkRefuses reports a destination queue that gives messages back to the delay
-// queues: the broker has 32 dead letters of a queue under way and then stops it.
+// checkRefuses reports a destination queue that rejects messages from the delay queues. The broker has at most 32
+// dead letters of a queue in transit, and stops dead-lettering from it when none of them is confirmed.
 func (x *examination) checkRefuses(name string, q observed.Queue) {
 	most, full := bound(q)
 	var what, mend string
@@ -270,8 +270,8 @@ func (x *examination) checkRefuses(name string, q observed.Queue) {
 	})
 }
 
-// bound returns the length at which a queue refuses messages, if any, and whether it has reached it. A quorum
-// queue that was full refuses until it is down to four fifths.
+// bound returns the length at which a queue refuses messages, if it has one, and whether the queue has reached it. A
+// quorum queue that was full refuses messages until it has shrunk to four fifths of the limit.
 func bound(q observed.Queue) (most string, full bool) {
 	if !strings.HasPrefix(overflow(q), argument.RejectPublish) { // or reject-publish-dlx
 		return "", false
@@ -286,8 +286,8 @@ func bound(q observed.Queue) (most string, full bool) {
 	return most, full
 }
 
-// checkRouteCount finds route queues that multiply: a routing key with a number in
-// it needs another one for each number.
+// checkRouteCount reports a growing number of route queues. If routing keys contain a number, each number needs
+// another route queue.
 func (x *examination) checkRouteCount() {
 	var names []string
 	for name := range x.snap.Live.Queues {

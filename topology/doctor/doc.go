@@ -1,8 +1,8 @@
-// Package doctor finds what is wrong with a broker before it bites: policies that would fire delays early,
-// dead-lettering that is not what was asked for, messages that wait nowhere, permissions that are missing.
+// Package doctor finds problems of a broker before they cause damage: policies that would end delays early,
+// dead-lettering that differs from the configuration, messages that have no destination, and missing permissions.
 //
-// It judges a Snapshot (snapshot.go) and talks to nobody; package live/snapshot takes one. Diagnose (doctor.go)
-// runs every check, and each stands in the file of its subject. Findings and their Report are in finding.go,
-// which render.go writes for people.
-// Settings of nodes cannot be seen; a note tells of a node without advanced.config.
+// It evaluates a Snapshot (snapshot.go) and does no I/O. Package live/snapshot takes snapshots. Diagnose (doctor.go)
+// runs every check. Each check is in the file named after its subject. Findings and their Report are defined in
+// finding.go, and render.go formats them for display. The settings of nodes are not visible, so a note mentions nodes
+// without advanced.config.
 package doctor

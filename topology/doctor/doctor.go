@@ -9,7 +9,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
-// Diagnose reports what is wrong, critical findings first. It does no I/O.
+// Diagnose checks a snapshot against the configuration and returns the report, with critical findings first. It does
+// no I/O.
 func Diagnose(cfg Config, snap Snapshot) Report {
 	cfg = cfg.WithDefaults()
 	x := &examination{
@@ -26,7 +27,7 @@ func Diagnose(cfg Config, snap Snapshot) Report {
 		x.want[q.Name] = q
 	}
 	x.left, x.queues = x.leftovers(), x.destinationQueues()
-	// Policies are checked on what still drains as well.
+	// Policies are also checked on delay queues of older layouts that still drain.
 	checked := cfg.Want
 	for _, l := range x.left {
 		checked.Queues = append(slices.Clip(checked.Queues), l.queue)

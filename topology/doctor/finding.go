@@ -13,38 +13,37 @@ import (
 )
 
 const (
-	// SeverityCritical findings lose messages, deliver them early or do not deliver them, as things are now.
+	// SeverityCritical marks findings that already lose messages, deliver them early or do not deliver them.
 	SeverityCritical Severity = "critical"
-	// SeverityWarning findings will do so when something else happens: a node is lost, a handler
-	// fails, a backlog grows.
+	// SeverityWarning marks findings that will have these effects when something else happens: a node is lost, a
+	// handler fails, or a backlog grows.
 	SeverityWarning Severity = "warning"
 )
 
-// Severity is how bad a finding is.
+// Severity is the severity of a finding.
 type Severity string
 
-// Finding is one thing that is wrong.
+// Finding is one problem.
 type Finding struct {
-	ID       string   `json:"id"` // of the kind of finding, e.g. "policy-message-ttl"
+	ID       string   `json:"id"` // the kind of finding, e.g. "policy-message-ttl"
 	Severity Severity `json:"severity"`
 	What     string   `json:"what"`
-	Why      string   `json:"why"`  // it matters
-	Mend     string   `json:"mend"` // the command, or what to do
-	// Objects are the names of the queues, exchanges or nodes, all of them.
+	Why      string   `json:"why"`  // why it matters
+	Mend     string   `json:"mend"` // a command, or what to do
+	// Objects lists the names of all affected queues, exchanges or nodes.
 	Objects []string `json:"objects,omitempty"`
 }
 
-// PluginUse is what the configuration needs the x-delayed-message plugin for.
+// PluginUse is the configuration's use of the x-delayed-message plugin.
 type PluginUse int
 
-// The uses there are.
 const (
 	PluginUnused   PluginUse = iota
-	PluginOptional           // for a range of delays, where the broker has it
+	PluginOptional           // for a range of delays, if the broker has the plugin
 	PluginRequired           // for every delay
 )
 
-// Role is what the user of the connection is for.
+// Role is a purpose for which the connected user needs permissions.
 type Role string
 
 const (
@@ -64,28 +63,30 @@ const (
 	DefaultMaxRouteQueues     = 100
 )
 
-// Config is what the broker is compared with.
+// Config describes what the broker should have, and the limits for findings.
 type Config struct {
-	Want   topology.Topology // everything that should exist, destinations included
-	Prefix string            // of the delay objects, default "delay"
+	Want   topology.Topology // everything that should exist, including destinations
+	Prefix string            // prefix of the delay objects; default "delay"
 	Plugin PluginUse         // the use of the x-delayed-message plugin
-	// Skip lists areas that need not be checked; if they cannot be seen, the report is complete all the same.
+	// Skip lists areas that need not be checked. If they cannot be seen, the report still counts as complete.
 	Skip []Area
-	// Roles of the connected user; those without the permissions are findings. Nil: all; empty: none.
+	// Roles are the roles of the connected user. A missing permission of a role is a finding. Nil means all roles,
+	// and an empty slice means none.
 	Roles []Role
-	// Vhost and File stand in the commands that mend; File may be empty.
+	// Vhost and File are used in the commands that fix a finding. File may be empty.
 	Vhost, File string
 
-	// ClockTolerance is how much the clocks of the broker's nodes and of this process may differ, default 1 s.
+	// ClockTolerance is the largest accepted difference between the clocks of the broker's nodes and this process.
+	// Default 1 s.
 	ClockTolerance time.Duration
-	Backlog        int64 // how many messages may wait in a destination queue, default 10,000
-	// MinConsumerTimeout is the shortest consumer timeout of a destination queue
-	// that leaves handlers enough time, default 1 min.
+	Backlog        int64 // number of messages that may wait in a destination queue; default 10,000
+	// MinConsumerTimeout is the shortest consumer timeout of a destination queue that leaves handlers enough time.
+	// Default 1 min.
 	MinConsumerTimeout time.Duration
-	MaxRouteQueues     int // how many route queues there may be, default 100
+	MaxRouteQueues     int // number of route queues that may exist; default 100
 }
 
-// WithDefaults fills in what is not set.
+// WithDefaults returns the configuration with defaults for all unset fields.
 func (c Config) WithDefaults() Config {
 	c.Prefix = cmp.Or(c.Prefix, topology.DefaultPrefix)
 	c.Vhost = cmp.Or(c.Vhost, "/")
@@ -99,7 +100,7 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// WantsInstants reports whether the configuration relies on the broker to delay by an instant.
+// WantsInstants reports whether the configuration relies on the broker's own delay by an instant.
 func (c Config) WantsInstants() bool {
 	return slices.ContainsFunc(c.Want.Queues, func(q topology.Queue) bool {
 		l, ok := naming.LayoutOf(c.Prefix, q.Name)
@@ -107,24 +108,24 @@ func (c Config) WantsInstants() bool {
 	})
 }
 
-// Report is what Diagnose found.
+// Report is the result of Diagnose.
 type Report struct {
-	Broker   string    `json:"broker"` // version
+	Broker   string    `json:"broker"` // the broker's version
 	Source   string    `json:"source"` // how the broker was read
 	Vhost    string    `json:"vhost"`
-	Clocks   []Clock   `json:"clocks"` // of the nodes; empty: not measured
+	Clocks   []Clock   `json:"clocks"` // clocks of the nodes; empty if they were not measured
 	Parked   int64     `json:"parked"`
 	Findings []Finding `json:"findings"`
-	// Unseen lists what could not be checked.
+	// Unseen lists the checks that were not possible.
 	Unseen []Unseen `json:"unseen"`
-	// Notes are worth knowing, but are no problems.
+	// Notes contain useful information that is not a problem.
 	Notes []string `json:"notes"`
 }
 
-// Clean reports whether nothing was found. What was not looked at is in Unseen.
+// Clean reports whether there are no findings. Checks that were not possible are in Unseen.
 func (r Report) Clean() bool { return len(r.Findings) == 0 }
 
-// Complete reports whether everything that was not skipped was checked.
+// Complete reports whether all checks were possible, except those that were skipped.
 func (r Report) Complete() bool { return len(r.Unseen) == 0 }
 
 // Count returns the number of findings with the severity.
@@ -145,7 +146,7 @@ type examination struct {
 	version observed.Version
 	want    map[string]topology.Queue // by name
 	left    []leftover
-	queues  []string // to which messages are delivered
+	queues  []string // queues to which messages are delivered
 	rep     Report
 }
 
@@ -164,7 +165,7 @@ func (x *examination) notef(format string, args ...any) {
 
 func (x *examination) found(f Finding) { x.rep.Findings = append(x.rep.Findings, f) }
 
-// about reports a finding about objects; without any there is none.
+// about adds a finding about objects. It adds nothing if there are no objects.
 func (x *examination) about(objects []string, f Finding) {
 	if len(objects) > 0 {
 		f.Objects = objects
@@ -172,7 +173,7 @@ func (x *examination) about(objects []string, f Finding) {
 	}
 }
 
-// grouped puts together what has the same key, in the order of the first of each.
+// grouped groups the values with the same key, and orders the groups by their first values.
 func grouped[T any](all []T, key func(T) string) [][]T {
 	var groups [][]T
 	at := map[string]int{}

@@ -18,8 +18,8 @@ func (x *examination) checkForeign() {
 	}
 }
 
-// checkUnparked reports that what finds no queue blocks the levels: the other system
-// gives its delivery exchange no alternate one.
+// checkUnparked reports that unroutable messages block the levels, because the other system does not give its
+// delivery exchange an alternate exchange.
 func (x *examination) checkUnparked(deliver string) {
 	have, there := x.snap.Live.Exchanges[deliver]
 	if !there || !have.ArgumentsKnown || !x.snap.Live.PoliciesKnown {
@@ -44,8 +44,8 @@ func (x *examination) checkUnparked(deliver string) {
 	})
 }
 
-// checkSuffixes reports destinations whose messages reach another queue too,
-// because the other system binds by the end of the routing key.
+// checkSuffixes reports destinations whose messages also reach another queue, because the other system binds by the
+// end of the routing key.
 func (x *examination) checkSuffixes(deliver string) {
 	for _, d := range x.cfg.Want.Destinations {
 		key := d.Key(x.cfg.Prefix)
@@ -63,8 +63,8 @@ func (x *examination) checkSuffixes(deliver string) {
 	}
 }
 
-// foreignDiffers reports another system's objects that are otherwise than described,
-// and returns the steps that are about others.
+// foreignDiffers reports another system's objects that differ from their description, and returns the remaining
+// steps.
 func (x *examination) foreignDiffers(steps []plan.Step) (left []plan.Step) {
 	var names []string
 	var first plan.Step
@@ -87,7 +87,7 @@ func (x *examination) foreignDiffers(steps []plan.Step) (left []plan.Step) {
 	return left
 }
 
-// deliveries are the exchanges that destinations are bound to.
+// deliveries returns the exchanges to which destinations are bound.
 func deliveries(cfg Config) []string {
 	var names []string
 	for _, e := range cfg.Want.Exchanges {

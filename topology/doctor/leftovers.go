@@ -11,15 +11,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// leftover is a delay queue that the configuration does not have: of an older
-// layout, or of another process that has another configuration.
+// leftover is a delay queue that is not part of the configuration. It belongs to an older layout, or to another
+// process with a different configuration.
 type leftover struct {
 	queue    topology.Queue
 	messages int64
 	layout   naming.Layout
 }
 
-// leftovers are the delay queues of the prefix that are on the broker and not described.
+// leftovers returns the delay queues with the configured prefix that exist on the broker and are not described.
 func (x *examination) leftovers() []leftover {
 	var out []leftover
 	for name, live := range x.snap.Live.Queues {
@@ -37,9 +37,9 @@ func (x *examination) leftovers() []leftover {
 	return out
 }
 
-// checkLeftovers looks at what the configuration does not have, layout by layout. It may belong to
-// another process with the same prefix, so its existence is no finding. Messages in it for which no
-// destination is bound are one.
+// checkLeftovers checks the delay queues that are not part of the configuration, layout by layout. They may belong to
+// another process with the same prefix, so their existence is not a finding. Messages in a layout for which no
+// destination is bound are a finding.
 func (x *examination) checkLeftovers() {
 	for _, queues := range grouped(x.left, func(l leftover) string { return l.layout.Name }) {
 		layout := queues[0].layout
@@ -66,7 +66,7 @@ func (x *examination) checkLeftovers() {
 				l, ok := naming.LayoutOf(x.cfg.Prefix, q.Name)
 				return ok && l.Name == layout.Name
 			}) {
-				parts = all // this configuration uses some queues of the layout (the ttl strategy's)
+				parts = all // this configuration uses some queues of the layout (of the ttl strategy)
 			}
 			x.notef("%s, drained: yes. It has %s that this configuration does not use; they belong to an older layout or to another process. Once no process uses them:\n%s",
 				layout.Name, counted(len(queues), "empty delay queue", "empty delay queues"), x.destroy(parts))
@@ -78,7 +78,7 @@ func (x *examination) checkLeftovers() {
 			})
 		default:
 			unbound, ours := x.unboundFor(layout.Tag)
-			if !ours { // another configuration's, which does not send to these destinations
+			if !ours { // it belongs to another configuration, which does not send to these destinations
 				unbound = nil
 			}
 			x.about(unbound, Finding{ID: "leftover-partly-unbound", Severity: SeverityWarning,
@@ -96,11 +96,11 @@ func (x *examination) checkLeftovers() {
 	}
 }
 
-// RetiredAdvice is what to do about an earlier layout that is not on the broker any more.
+// RetiredAdvice says what to do about an earlier layout that no longer exists on the broker.
 const RetiredAdvice = "take it out of delay.previous in every file that has it; until then apply, and each service that starts with it, binds destinations for it again"
 
-// retired are the described bindings of layouts that are neither described nor on
-// the broker, with their layout's tag: those of delay.previous after retire.
+// retired returns the described bindings of layouts that are neither described nor on the broker, with their layout's
+// tag. These are the bindings of delay.previous after retire.
 func (x *examination) retired() map[string]string {
 	there := map[string]bool{}
 	for _, name := range slices.Concat(
@@ -123,13 +123,13 @@ func (x *examination) retired() map[string]string {
 
 var layoutTag = regexp.MustCompile(`^(?:(clock|hex|binary)|r([0-9]+(?:x[0-9]+)*))(?:-([0-9a-z]+))?$`)
 
-// previous is the setting that keeps destinations bound to a layout.
+// previous returns the setting that keeps destinations bound to a layout.
 func previous(l naming.Layout, queues []leftover) string {
 	if l.Native() {
 		return "delay: {previous: [{strategy: native}]}"
 	}
 	m := layoutTag.FindStringSubmatch(l.Tag)
-	if m == nil { // the ttl strategy's
+	if m == nil { // a layout of the ttl strategy
 		delays := texts(queues, func(q leftover) string { return strings.TrimPrefix(q.queue.Name, l.Name+".") })
 		return "delay: {previous: [{strategy: ttl, delays: [" + strings.Join(delays, ", ") + "]}]}"
 	}
@@ -143,9 +143,9 @@ func previous(l naming.Layout, queues []leftover) string {
 	return "delay: {previous: [{" + layout + "}]}"
 }
 
-// unboundFor returns the queues of the destinations that are not bound to the delivery exchange for a layout, and whether
-// others are for this layout and the configured one: then the layout is an earlier one of this configuration. Without
-// the management API neither is known.
+// unboundFor returns the destinations' queues that are not bound to the delivery exchange for a layout. The result
+// ours means that other queues are bound both for this layout and for the configured one, so that the layout is an
+// earlier one of this configuration. Without the management API both results are unknown.
 func (x *examination) unboundFor(tag string) (unbound []string, ours bool) {
 	if !x.snap.Live.BindingsKnown {
 		return nil, false

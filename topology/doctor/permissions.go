@@ -18,13 +18,14 @@ const DefaultExchange = "amq.default"
 // Need is a permission and how to test it.
 type Need struct {
 	Access
-	// For the right to read an exchange: a binding from it, which needs the right
-	// to write to its other end too.
+	// Binding is used to test the permission to read an exchange. It is a binding from that exchange, which also
+	// requires the permission to write to its other end.
 	Binding topology.Binding
 }
 
-// Needs returns the permissions that roles need on what is described, each once, for the first role
-// that needs it. Of the delay queues of one layout, which permissions name by a pattern, it takes three.
+// Needs returns the permissions that the configured roles need on the described objects. Each permission is listed
+// once, for the first role that needs it. For the delay queues of one layout it returns only three, because
+// permissions match such queues by a pattern.
 func Needs(cfg Config) []Need {
 	type asked struct {
 		Access
@@ -43,7 +44,8 @@ func Needs(cfg Config) []Need {
 	})
 }
 
-// clientNeeds are those of producers and consumers, whose retries are delayed messages.
+// clientNeeds returns the permissions of producers and consumers. Consumers need both kinds, because their retries
+// are delayed messages.
 func clientNeeds(cfg Config) []Need {
 	var out []Need
 	add := func(role Role, op string, kind topology.Kind, name string, b topology.Binding) {
@@ -57,18 +59,18 @@ func clientNeeds(cfg Config) []Need {
 			}
 		}
 	}
-	// To make sure that a destination is bound before the first message goes that way, by binding it.
+	// Clients bind a destination before its first message, to ensure that it is bound.
 	for _, role := range both {
 		for _, d := range cfg.Want.Destinations {
 			if role == RoleConsumer && d.ToExchange() {
-				continue // what it retries goes to its queue
+				continue // its retries go to its own queue
 			}
 			for _, e := range deliver {
 				add(role, "read", topology.KindExchange, e, topology.Binding{Exchange: e, Queue: d.TargetQueue(cfg.Prefix)})
 			}
 		}
 	}
-	// To prove, before the first message of a connection, that the broker delays by an instant.
+	// Clients prove, before the first message of a connection, that the broker delays by an instant.
 	if cfg.WantsInstants() {
 		queue, e := naming.CanaryQueue(cfg.Prefix)+"doctor", topology.DeliveryExchange(cfg.Prefix)
 		for _, role := range both {
@@ -123,8 +125,7 @@ func bootstrapperNeeds(cfg Config) []Need {
 	return out
 }
 
-// leftOut are the delay queues, and the exchanges of their names, that come after
-// the first three of their layout.
+// leftOut returns the delay queues, and the exchanges with the same names, after the first three of their layout.
 func leftOut(cfg Config) map[string]bool {
 	left, taken := map[string]bool{}, map[string]int{}
 	for _, q := range cfg.Want.Queues {
@@ -136,7 +137,7 @@ func leftOut(cfg Config) map[string]bool {
 	return left
 }
 
-// entries are the exchanges of strategies that messages are published into.
+// entries returns the strategies' exchanges to which messages are published.
 func entries(cfg Config) []string {
 	var names []string
 	for _, e := range cfg.Want.Exchanges {
@@ -174,8 +175,8 @@ func (x *examination) checkPermissions() {
 	}
 }
 
-// patterns match names, and with that of a delay queue all of its layout: only some of them were
-// looked at. Canaries have names of their own.
+// patterns returns regular expressions that match the names. For a delay queue the expression matches its whole
+// layout, because only some queues of the layout were tested. Canaries have a pattern of their own.
 func (x *examination) patterns(names []string) string {
 	var out []string
 	for _, name := range names {

@@ -24,8 +24,8 @@ func (x *examination) unavailable(name string) bool {
 	return q.Unavailable != "" || q.Type == topology.Quorum && len(q.Members) > 0 && online <= len(q.Members)/2
 }
 
-// noProcess reports whether the process of a quorum queue is gone although its nodes are up: the broker says so when it
-// is asked for a message, or lists no replica as online while each of their nodes runs.
+// noProcess reports whether the process of a quorum queue is gone although its nodes are up. In that case the broker
+// says so when it is asked for a message, or lists no replica as online while all their nodes are running.
 func (x *examination) noProcess(q observed.Queue) bool {
 	running := func(member string) bool {
 		return slices.ContainsFunc(x.snap.Nodes, func(n Node) bool { return n.Name == member && n.Running })
@@ -34,7 +34,7 @@ func (x *examination) noProcess(q observed.Queue) bool {
 	return down || strings.Contains(q.Unavailable, "noproc")
 }
 
-// server is the name of a quorum queue's process, as an Erlang term.
+// server returns the name of a quorum queue's process as an Erlang term.
 func (x *examination) server(queue string) string {
 	vhost := x.cfg.Vhost
 	if vhost == "/" {
@@ -43,8 +43,8 @@ func (x *examination) server(queue string) string {
 	return fmt.Sprintf("{list_to_atom(%q), node()}", vhost+"_"+queue)
 }
 
-// checkAvailable reports the queues of the virtual host that do not answer, whosever they are: what else is found
-// about them, or about the messages that should pass through them, follows from that.
+// checkAvailable reports all queues of the virtual host that do not answer, including those of other applications.
+// Other findings about these queues, or about messages that should pass through them, are consequences of this.
 func (x *examination) checkAvailable() {
 	var leaderless, down, gone []string
 	for _, name := range slices.Sorted(maps.Keys(x.snap.Live.Queues)) {
@@ -149,7 +149,7 @@ func (x *examination) checkParked() {
 		var dests []string
 		for _, p := range x.snap.ParkedSamples {
 			d, longest := cmp.Or(p.Destination, p.RoutingKey), 0
-			for _, described := range x.cfg.Want.Destinations { // with whose key that of the message ends
+			for _, described := range x.cfg.Want.Destinations { // the destination whose key is the end of the message's routing key
 				end := "." + described.Key(x.cfg.Prefix)
 				if p.Destination == "" && len(end) > longest && strings.HasSuffix(p.RoutingKey, end) {
 					d, longest = cmp.Or(described.Queue, described.Name), len(end)

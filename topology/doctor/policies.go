@@ -14,8 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
-// checkPolicies reports what policies do to delay queues, and to queues in which
-// dead letters and parked messages lie, once for each policy and setting.
+// checkPolicies reports the effects of policies on delay queues, dead letter queues and the parked queue, with one
+// finding per policy and setting.
 func (x *examination) checkPolicies() {
 	for _, all := range grouped(x.plan.Warnings, func(w plan.Warning) string {
 		return strings.Join([]string{w.Policy, w.Key, argument.Format(w.Value), strconv.FormatBool(w.Kept)}, "\x00")
@@ -56,8 +56,8 @@ func (x *examination) checkPolicies() {
 	}
 }
 
-// severityOf is critical for what loses messages, or delivers them early, as things
-// are now. A length does so once it is reached.
+// severityOf returns SeverityCritical for a policy that loses messages or delivers them early in the current state. A
+// length limit does so once it is reached.
 func (x *examination) severityOf(w plan.Warning, names []string) Severity {
 	limit, _ := argument.Integer(w.Value)
 	full := func(name string) bool {
@@ -74,8 +74,8 @@ func (x *examination) severityOf(w plan.Warning, names []string) Severity {
 	return SeverityCritical
 }
 
-// exempt is the command that takes out of a policy all that it harms. The broker's
-// regular expressions know lookahead.
+// exempt returns the command that excludes all harmed objects from a policy. The broker's regular expressions support
+// lookahead.
 func (x *examination) exempt(w plan.Warning) string {
 	i := slices.IndexFunc(x.snap.Live.Policies, func(p observed.Policy) bool { return p.Name == w.Policy && p.Definition[w.Key] != nil })
 	if i < 0 {
@@ -99,11 +99,11 @@ func (x *examination) exempt(w plan.Warning) string {
 	return x.ctl(command, "--priority", fmt.Sprint(p.Priority), "--apply-to", cmp.Or(p.ApplyTo, "all"), p.Name, pattern, string(definition))
 }
 
-// curedBefore is the pattern of a policy that has been narrowed like this.
+// curedBefore matches the pattern of a policy that exempt has already narrowed.
 var curedBefore = regexp.MustCompile(`^\^(\(\?!.*\)\(\?=\.\*\(\?:.*\)\))$`)
 
-// harmed are patterns of what a policy does harm to: everything of the strategies,
-// and dead letters, those of future destinations included.
+// harmed returns patterns for the objects that a policy harms: all objects of the strategies, and dead letter queues,
+// including those of future destinations.
 func (x *examination) harmed(policy string) []string {
 	var out []string
 	for _, w := range x.plan.Warnings {

@@ -10,10 +10,10 @@ import (
 	"unicode/utf8"
 )
 
-// Style is how Render writes.
+// Style contains the options of Render.
 type Style struct {
-	Color bool // for a terminal
-	Width int  // of lines, default 100, at least 60; commands are not broken
+	Color bool // use ANSI colours, for a terminal
+	Width int  // line width; default 100, at least 60; commands are not wrapped
 }
 
 const (
@@ -22,7 +22,7 @@ const (
 	margin       = "  "
 )
 
-// ANSI colours of severities and of what stands back.
+// These are the ANSI colours of severities and of secondary text.
 const (
 	red    = "\x1b[1;31m"
 	yellow = "\x1b[1;33m"
@@ -32,7 +32,7 @@ const (
 	reset  = "\x1b[0m"
 )
 
-// Render writes the report for people.
+// Render writes the report in a form for reading.
 func (r Report) Render(w io.Writer, s Style) error {
 	if s.Width == 0 {
 		s.Width = defaultWidth
@@ -75,7 +75,7 @@ func (r Report) Render(w io.Writer, s Style) error {
 			text, command, _ := strings.Cut(n, "\n")
 			p.wrapped(margin+"- ", margin+"  ", text)
 			if command != "" {
-				p.linef("%s", margin+"  "+visible(command)) // in one piece, to be copied
+				p.linef("%s", margin+"  "+visible(command)) // on one line, so that it can be copied
 			}
 		}
 	}
@@ -126,11 +126,11 @@ func (p *printer) paint(colour, s string) string {
 	return colour + s + reset
 }
 
-// wrapped writes text in lines of the width, the first with one indentation and
-// the others with another. Control characters, which names may have, are escaped.
+// wrapped writes text wrapped at the line width, with one indentation for the first line and another for the rest. It
+// escapes control characters, which names may contain.
 func (p *printer) wrapped(first, rest, text string) {
 	line := first
-	length := len(rest) // colours take no room
+	length := len(rest) // colours have no width
 	empty := true
 	for word := range strings.FieldsSeq(text) {
 		word = visible(word)
@@ -150,7 +150,7 @@ func (p *printer) wrapped(first, rest, text string) {
 	p.linef("%s", line)
 }
 
-// visible escapes what a terminal would take for a command.
+// visible replaces characters that a terminal would interpret as control characters.
 func visible(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r >= 0x7f && r < 0xa0 {
@@ -160,7 +160,7 @@ func visible(s string) string {
 	}, s)
 }
 
-// shown is how many names a sentence lists; Finding.Objects has all.
+// shown is the number of names that a sentence lists. Finding.Objects has all names.
 const shown = 3
 
 func texts[T any](all []T, text func(T) string) []string {
@@ -171,7 +171,7 @@ func texts[T any](all []T, text func(T) string) []string {
 	return out
 }
 
-// list is "a, b, c and 4 more".
+// list formats names as "a, b, c and 4 more".
 func list(names []string) string {
 	if len(names) <= shown+1 {
 		if n := len(names); n > 1 {
@@ -182,7 +182,7 @@ func list(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
 }
 
-// counted is "1 queue" or "12,345 queues".
+// counted formats a number with its noun, as in "1 queue" or "12,345 queues".
 func counted[N int | int64](n N, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -198,7 +198,7 @@ func thousands(n int64) string {
 	return s
 }
 
-// ctl is a rabbitmqctl command for the virtual host, its arguments quoted for a shell where they need it.
+// ctl returns a rabbitmqctl command for the virtual host. It quotes arguments for a shell if necessary.
 func (x *examination) ctl(command string, args ...string) string {
 	all := []string{"rabbitmqctl", "-p", shellQuote(x.cfg.Vhost), command}
 	for _, a := range args {
@@ -214,7 +214,8 @@ func (x *examination) run(command string) string {
 	return "rabbitdelay " + command + " -f " + shellQuote(x.cfg.File)
 }
 
-// destroy is the command that deletes layouts, or single queues of one. It refuses while messages are in them.
+// destroy returns the command that deletes layouts, or single queues of a layout. The command refuses while they
+// contain messages.
 func (x *examination) destroy(names []string) string {
 	return x.run("destroy") + " --layout " + shellQuote(strings.Join(names, ","))
 }
@@ -239,7 +240,7 @@ func roughly(d time.Duration) time.Duration {
 	}
 }
 
-// ahead is "2ms behind" or "1.5s ahead of".
+// ahead formats the difference as "2ms behind" or "1.5s ahead of".
 func (c Clock) ahead() string {
 	if d := c.Difference(); d < 0 {
 		return fmt.Sprintf("%v behind", roughly(-d))

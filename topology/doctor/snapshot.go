@@ -8,107 +8,108 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// Snapshot is what was seen of a broker. What could not be seen is left at its zero value, with a note.
+// Snapshot is the observed state of a broker. A field that could not be read has its zero value, with an entry in
+// Unseen or Notes.
 type Snapshot struct {
-	Version string // that the broker reports, e.g. "4.3.6"
+	Version string // the version that the broker reports, e.g. "4.3.6"
 	Live    observed.Broker
 
-	ExchangeTypes []string // those that the broker knows; nil: unknown
-	// Instants reports whether quorum queues delay by topology.HeaderInstant; nil: nobody asked.
+	ExchangeTypes []string // the types that the broker supports; nil if unknown
+	// Instants reports whether quorum queues delay by topology.HeaderInstant. It is nil if this was not tested.
 	Instants *bool
-	Flags    map[string]bool // the feature flags, true for enabled ones; nil: unknown
-	// Nodes of the cluster; nil: unknown. Where only some could be seen, because
-	// queues name them, they are all here and NodesComplete is false.
+	Flags    map[string]bool // the feature flags, true if enabled; nil if unknown
+	// Nodes are the nodes of the cluster, or nil if they are unknown. If the list of nodes cannot be read, Nodes
+	// contains the nodes that queues name, and NodesComplete is false.
 	Nodes              []Node
 	NodesComplete      bool
-	Alarms             []Alarm      // in effect
-	Blocked            string       // why the broker blocked a connection of the doctor's own
-	BlockedConnections []string     // the names of connections that the broker has blocked
-	Clients            []Connection // the connections of rabbitdelay's clients and relays; nil: unknown
+	Alarms             []Alarm      // alarms in effect
+	Blocked            string       // why the broker blocked one of the doctor's own connections
+	BlockedConnections []string     // names of the connections that the broker has blocked
+	Clients            []Connection // connections of rabbitdelay's clients and relays; nil if unknown
 
-	Denied        []Access   // the permissions that the connected user lacks, of those that it needs
-	Clocks        []Clock    // those of the nodes, by name, as far as they were measured
-	Standing      []Standing // the delay queues that were found to keep messages
-	ParkedSamples []Parked   // parked messages that were looked at
-	// Tasks are those of the business database; nil: there is none, or it could not be looked at.
+	Denied        []Access   // the needed permissions that the connected user lacks
+	Clocks        []Clock    // the nodes' clocks by name, if they were measured
+	Standing      []Standing // delay queues that keep messages for too long
+	ParkedSamples []Parked   // a sample of the parked messages
+	// Tasks describes the overdue tasks in the business database. It is nil if there is no database or it could not
+	// be read.
 	Tasks *Tasks
 
-	Unseen []Unseen // what could not be looked at
+	Unseen []Unseen // what could not be read
 	Notes  []string
 }
 
-// Area is something that a doctor looks at, for Config.Skip.
+// Area is an area that the doctor checks. Use it in Config.Skip.
 type Area string
 
-// The areas.
 const (
-	AreaManagement   Area = "management"    // everything that only the management API tells
-	AreaObjects      Area = "objects"       // objects that the user may not look at
-	AreaMessages     Area = "messages"      // of queues that do not answer
-	AreaPermissions  Area = "permissions"   // of the user
-	AreaArguments    Area = "arguments"     // of queues and exchanges
-	AreaBindings     Area = "bindings"      // whether they are there
-	AreaPolicies     Area = "policies"      // and what they do
-	AreaNodes        Area = "nodes"         // of the cluster, and replicas on them
-	AreaAlarms       Area = "alarms"        // memory and disk
-	AreaPlugin       Area = "plugin"        // whether the broker has it
-	AreaInstants     Area = "instants"      // whether the broker delays by them
-	AreaFeatureFlags Area = "feature-flags" // of RabbitMQ 3.10
-	AreaVersion      Area = "version"       // of the broker
-	AreaClock        Area = "clock"         // of each node, whether it agrees with this machine's and the others
+	AreaManagement   Area = "management"    // everything that only the management API shows
+	AreaObjects      Area = "objects"       // objects that the user may not see
+	AreaMessages     Area = "messages"      // messages in queues that do not answer
+	AreaPermissions  Area = "permissions"   // permissions of the user
+	AreaArguments    Area = "arguments"     // arguments of queues and exchanges
+	AreaBindings     Area = "bindings"      // existence of bindings
+	AreaPolicies     Area = "policies"      // policies and their effects
+	AreaNodes        Area = "nodes"         // nodes of the cluster, and the replicas on them
+	AreaAlarms       Area = "alarms"        // memory and disk alarms
+	AreaPlugin       Area = "plugin"        // whether the broker has the plugin
+	AreaInstants     Area = "instants"      // whether the broker delays by an instant
+	AreaFeatureFlags Area = "feature-flags" // feature flags of RabbitMQ 3.10
+	AreaVersion      Area = "version"       // version of the broker
+	AreaClock        Area = "clock"         // whether each node's clock agrees with this machine's and the other nodes' clocks
 	AreaStandstill   Area = "standstill"    // whether delay queues keep messages
-	AreaDatabase     Area = "database"      // tasks that are overdue
+	AreaDatabase     Area = "database"      // overdue tasks
 )
 
-// Areas are all of them.
+// Areas lists all areas.
 var Areas = []Area{
 	AreaManagement, AreaObjects, AreaMessages, AreaPermissions, AreaArguments, AreaBindings, AreaPolicies, AreaNodes, AreaAlarms, AreaPlugin, AreaInstants,
 	AreaFeatureFlags, AreaVersion, AreaClock, AreaStandstill, AreaDatabase,
 }
 
-// Unseen is something that could not be looked at.
+// Unseen is an area that could not be checked, with the reason.
 type Unseen struct {
 	Area Area   `json:"area"`
 	Why  string `json:"why"`
 }
 
-// Tasks sums up the pending tasks of a business database that are overdue.
+// Tasks summarizes the overdue pending tasks of a business database.
 type Tasks struct {
-	// Unsent tasks were never given to the broker, Unhandled ones were and are
-	// pending still. More tells that there are further ones of either kind.
+	// Unsent counts tasks that were never sent to the broker, and Unhandled counts tasks that were sent but are still
+	// pending. More means that there are further tasks of either kind.
 	Unsent, Unhandled int64
 	More              bool
-	// OldestUnsent and OldestUnhandled are since when the first of them is due.
+	// OldestUnsent and OldestUnhandled are the times at which the oldest of these tasks became due.
 	OldestUnsent, OldestUnhandled time.Time
-	LastError                     string // one that was noted on an unsent task, empty for none
-	// Idle are recurring tasks that make no tasks at present although nobody has paused them, by name.
+	LastError                     string // the error recorded on an unsent task; empty if there is none
+	// Idle lists, by name, the recurring tasks that currently create no tasks although nobody has paused them.
 	Idle []IdleRecurring
-	// Unlisted are the destinations of pending tasks that the configuration does not
-	// list, by name, where it has to (declare: listed).
+	// Unlisted lists, by name, the destinations of pending tasks that the configuration does not list although it
+	// must (declare: listed).
 	Unlisted []UnlistedTasks
-	Unread   string    // why Idle and Unlisted are not known; empty if they are
-	Relays   string    // who would send them, as a sentence: schedule.WhoSends
-	Now      time.Time // when that was
+	Unread   string    // why Idle and Unlisted are unknown; empty if they are known
+	Relays   string    // who would send the tasks, as a sentence: schedule.WhoSends
+	Now      time.Time // the time of this reading
 }
 
-// IdleRecurring is a recurring task that makes no tasks, and the reason.
+// IdleRecurring is a recurring task that creates no tasks, and the reason.
 type IdleRecurring struct {
 	Name   string `json:"name"`
 	Reason string `json:"reason"`
 }
 
-// UnlistedTasks are pending tasks of a destination that clients of the configuration refuse to send to.
+// UnlistedTasks counts the pending tasks of a destination that clients with this configuration refuse to send to.
 type UnlistedTasks struct {
 	Destination string `json:"destination"`
-	Pending     int64  `json:"pending"` // at most 10,000 are counted
+	Pending     int64  `json:"pending"` // counted up to 10,000
 }
 
 // Node is a node of a cluster.
 type Node struct {
 	Name        string
 	Running     bool
-	Partitions  []string // nodes that it has lost touch with
-	ConfigFiles []string // the paths of the files that it has read its settings from
+	Partitions  []string // nodes that it has lost contact with
+	ConfigFiles []string // paths of the files from which it has read its settings
 	FilesKnown  bool
 }
 
@@ -120,14 +121,14 @@ type Alarm struct {
 
 // Connection is a connection to the broker.
 type Connection struct {
-	Name    string // that its client gave
-	Blocked bool   // it may not publish now
+	Name    string // the name given by its client
+	Blocked bool   // whether the broker blocks it from publishing
 }
 
 // Parked is a parked message.
 type Parked struct {
 	RoutingKey  string
-	Destination string // of the header rabbitdelay-destination; empty without it
+	Destination string // the header rabbitdelay-destination; empty if it is missing
 }
 
 // Access is one permission on one object.
@@ -135,21 +136,21 @@ type Access struct {
 	Operation string // configure, write or read
 	Kind      topology.Kind
 	Name      string // "amq.default" for the default exchange, as in permissions
-	Role      Role   // that needs it first, in the order producer, consumer, bootstrapper
+	Role      Role   // the first role that needs it, in the order producer, consumer, bootstrapper
 }
 
-// Clock is how much a node's clock is ahead of this process's. It is negative when it
-// is behind. The true difference lies between Low and High.
+// Clock is the difference between a node's clock and this process's clock. It is positive when the node's clock is
+// ahead and negative when it is behind. The true difference is between Low and High.
 type Clock struct {
-	Node      string // or the address; empty for the broker, of which no more is known
+	Node      string // the node's name or address; empty if only the broker is known
 	Low, High time.Duration
 	Method    string // how it was measured
 }
 
-// Difference returns the middle of what is possible.
+// Difference returns the middle between Low and High.
 func (c Clock) Difference() time.Duration { return c.Low + (c.High-c.Low)/2 }
 
-// Resolution returns how far the true difference may be from Difference.
+// Resolution returns the maximum error of Difference.
 func (c Clock) Resolution() time.Duration { return (c.High - c.Low) / 2 }
 
 // MarshalJSON returns {"node":…,"difference_ms":…,"resolution_ms":…,"method":…}.

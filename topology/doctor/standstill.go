@@ -13,31 +13,31 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// Bounds of Standstill.
+// These are the bounds of Standstill.
 const (
-	// A queue is watched for longer than its TTL by as much again, within these bounds, so
-	// that neither a busy broker nor a steady flow looks like a standstill.
+	// A queue is watched for its TTL plus the same duration again, which is limited to minBeyond and maxBeyond. This
+	// way neither a busy broker nor a steady flow looks like a standstill.
 	minBeyond, maxBeyond = 5 * time.Second, time.Minute
-	// FiguresLag is how old the management API's figures may be.
+	// FiguresLag is the maximum age of the management API's figures.
 	FiguresLag = 11 * time.Second
-	// So many dead letters of a quorum queue are on their way at once; more, or more than are ready, are worth a watch.
+	// inTransit is the maximum number of a quorum queue's dead letters that are normally in transit at the same time.
+	// A higher number, or more than were ready, is worth watching.
 	inTransit = 32
 )
 
-// Delay is a queue in which messages wait for as long as its TTL.
+// Delay is a queue in which messages wait for its TTL.
 type Delay struct {
 	Layout string
-	Next   string // the exchange to which it dead-letters; those of one position share it
+	Next   string // the exchange to which it dead-letters; queues of one position share it
 	TTL    time.Duration
 }
 
-// feeds reports whether messages may go from the queue to another one.
+// feeds reports whether messages may move from the queue to another one.
 func (d Delay) feeds(to Delay) bool {
 	return d.Layout == to.Layout && d.Next != to.Next && d.TTL > to.TTL
 }
 
-// Delays returns the delay queues of a broker, by name, without those in which each message
-// has an instant of its own.
+// Delays returns the delay queues of a broker by name. It omits queues in which each message has its own instant.
 func Delays(cfg Config, live observed.Broker) map[string]Delay {
 	cfg = cfg.WithDefaults()
 	described := map[string]topology.Queue{}
@@ -58,42 +58,43 @@ func Delays(cfg Config, live observed.Broker) map[string]Delay {
 	return out
 }
 
-// Look is what delay queues have at one moment.
+// Look is an observation of the delay queues at one moment.
 type Look struct {
 	At    time.Time
-	Ready map[string]int64 // as the broker counts them at that moment
-	// All: Ready has every delay queue; only with such a look a watch begins.
+	Ready map[string]int64 // the broker's own counts at that moment
+	// All means that Ready has every delay queue. A watch begins only with such a look.
 	All     bool
-	Figures map[string]Figures // those of the management API, up to FiguresLag older than Read; nil: not read
+	Figures map[string]Figures // the management API's figures, up to FiguresLag older than Read; nil if they were not read
 	Read    time.Time
 }
 
-// Figures are what only the management API tells of a queue.
+// Figures are a queue's figures that only the management API shows.
 type Figures struct {
 	Ready     int64
-	Leaving   int64 // dead letters on their way
-	Published int64 // by channels, since the broker counts
+	Leaving   int64 // dead letters in transit
+	Published int64 // number of messages published by channels since the broker began to count
 }
 
 // Standing is a delay queue that keeps messages for longer than its TTL.
 type Standing struct {
 	Queue    string        `json:"queue"`
 	TTL      time.Duration `json:"-"`
-	Messages int64         `json:"messages"` // that are ready, or dead letters on their way
-	Kept     int64         `json:"kept"`     // at least so many of them were there all the time
-	For      time.Duration `json:"-"`        // that time
+	Messages int64         `json:"messages"` // messages that are ready, or dead letters in transit
+	Kept     int64         `json:"kept"`     // the minimum number of messages that stayed during the whole watch
+	For      time.Duration `json:"-"`        // the duration of the watch
 }
 
-// Standstill finds delay queues that keep messages for longer than their TTL, by several looks
-// at what they have. It takes no messages, and does no I/O. The zero value is ready.
+// Standstill finds delay queues that keep messages for longer than their TTL, from several observations of their
+// counts. It consumes no messages and does no I/O. The zero value is ready to use.
 //
-// A queue is moving when its count falls between two looks. Of one whose count has not fallen for longer than
-// its TTL, everything must have come since; what did come is at most what channels have published to it and to
-// the queues that dead-letter towards it, what these queues have less than before, and what was on its way.
-// What it has more than that has stayed for too long.
+// A queue is moving if its count falls between two observations. If the count has not fallen for longer than the TTL,
+// all messages now in the queue must have arrived since the watch began. The number of arrivals is at most the sum of
+// three figures: the messages that channels have published to the queue and to the queues that dead-letter towards
+// it, the decrease in these queues' counts, and the dead letters that were in transit. If the queue has more messages
+// than that, the excess has stayed for too long.
 //
-// Of its dead letters on their way, at least so many stay as it has messages that neither were ready at first nor have
-// come since.
+// The same applies to a queue's dead letters in transit. At least as many of them are stuck as the queue has messages
+// that neither were ready when the watch began nor have arrived since.
 type Standstill struct {
 	queues  map[string]*watched
 	figures map[string]Figures
@@ -101,17 +102,17 @@ type Standstill struct {
 	stuck   map[string]Standing
 }
 
-// watched is a queue whose count has not fallen.
+// watched is the state of a queue whose count has not fallen.
 type watched struct {
-	since   Look               // from when on
-	figures map[string]Figures // no newer than since
-	ready   int64              // at the last look
-	then    int64              // what was ready when it had been watched for long enough,
-	until   Look               // which was then
+	since   Look               // the observation with which the watch began
+	figures map[string]Figures // not newer than since
+	ready   int64              // the count in the last observation
+	then    int64              // the count when the queue had been watched for long enough
+	until   Look               // the observation with that count
 	found   *Standing
 }
 
-// Take takes in a look, which must be later than those before.
+// Take adds an observation, which must be later than the previous ones.
 func (s *Standstill) Take(delays map[string]Delay, l Look) {
 	if s.queues == nil {
 		s.queues = map[string]*watched{}
@@ -189,8 +190,8 @@ func (s *Standstill) watch(delays map[string]Delay, name string, d Delay, w *wat
 	s.queues[name].ready = l.Ready[name]
 }
 
-// came returns how many messages have come into a queue at most, between since and until,
-// by figures that are newer than both.
+// came returns the maximum number of messages that may have arrived in a queue between since and until. The figures
+// in now must be newer than both.
 func (w *watched) came(delays map[string]Delay, name string, now map[string]Figures) (n int64, known bool) {
 	if w.figures == nil {
 		return 0, false
@@ -203,7 +204,7 @@ func (w *watched) came(delays map[string]Delay, name string, now map[string]Figu
 		published := now[other].Published - w.figures[other].Published
 		was, counted := w.since.Ready[other]
 		if published < 0 || !counted {
-			return 0, false // the broker counts anew, or does not show the queue
+			return 0, false // the broker's counters were reset, or it does not show the queue
 		}
 		n += published
 		if other != name {
@@ -215,9 +216,9 @@ func (w *watched) came(delays map[string]Delay, name string, now map[string]Figu
 	return max(0, n+before-after), true
 }
 
-// Open returns the queues with a TTL of at most longest that may stand still and are not
-// decided, by name, and how many of them wait for newer figures of the management API. Dead
-// letters, whose watch takes 5 s for any TTL, count where longest is more than that.
+// Open returns the names of the undecided queues with a TTL of at most longest that may stand still, and how many of
+// them wait for newer figures of the management API. It includes queues with stuck dead letters if longest is more
+// than 5 s, because the watch for dead letters takes 5 s for any TTL.
 func (s *Standstill) Open(delays map[string]Delay, longest time.Duration) (names []string, waiting int) {
 	for name, w := range s.queues {
 		if delays[name].TTL > longest || w.found != nil {
@@ -243,7 +244,7 @@ func (s *Standstill) Open(delays map[string]Delay, longest time.Duration) (names
 	return names, waiting
 }
 
-// Found returns the queues that stand still, by TTL.
+// Found returns the queues that stand still, sorted by TTL.
 func (s *Standstill) Found() []Standing {
 	all := slices.Collect(maps.Values(s.stuck))
 	for name, w := range s.queues {

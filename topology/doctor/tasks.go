@@ -7,8 +7,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// checkTasks reports tasks of the business database that should have happened, recurring tasks that
-// do not recur, and tasks that a relay with this configuration refuses to send.
+// checkTasks reports overdue tasks of the business database, recurring tasks that create no tasks, and tasks that a
+// relay with this configuration refuses to send.
 func (x *examination) checkTasks() {
 	t := x.snap.Tasks
 	if t == nil {

@@ -91,7 +91,7 @@ func (c *collector) watched() []string {
 	slices.Sort(names)
 	return slices.DeleteFunc(slices.Compact(names), func(n string) bool {
 		q, there := c.snap.Live.Queues[n]
-		return !there || c.managed && q.Unavailable != "" // which the broker would count as empty, or not answer for minutes
+		return !there || c.managed && q.Unavailable != "" // the broker would count such a queue as empty, or not answer for minutes
 	})
 }
 

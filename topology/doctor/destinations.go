@@ -96,7 +96,7 @@ func (x *examination) ownPolicy(queue string, q observed.Queue, settings map[str
 	maps.Copy(definition, settings)
 	text, err := json.Marshal(definition)
 	if err != nil {
-		return x.ctl("list_policies") // cannot happen to what came as JSON
+		return x.ctl("list_policies") // cannot happen for values that were decoded from JSON
 	}
 	return x.ctl("set_policy", "--priority", strconv.Itoa(priority), "--apply-to", "queues", "rabbitdelay-"+queue, "^"+regexp.QuoteMeta(queue)+"$", string(text))
 }

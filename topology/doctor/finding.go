@@ -37,6 +37,7 @@ type Finding struct {
 // PluginUse is the configuration's use of the x-delayed-message plugin.
 type PluginUse int
 
+// These are the values of PluginUse.
 const (
 	PluginUnused   PluginUse = iota
 	PluginOptional           // for a range of delays, if the broker has the plugin
@@ -47,7 +48,7 @@ const (
 type Role string
 
 const (
-	// RoleProducer publishes into the entry exchanges.
+	// RoleProducer publishes to the entry exchanges.
 	RoleProducer Role = "producer"
 	// RoleConsumer consumes from the destination queues, retries and dead-letters.
 	RoleConsumer Role = "consumer"

@@ -167,7 +167,7 @@ func (x *examination) unboundFor(tag string) (unbound []string, ours bool) {
 			}
 		}
 		ours = ours || own && both
-		return own || !both // what is bound for another configuration alone is that one's
+		return own || !both // a queue that is bound only for another configuration belongs to that one
 	})
 	return unbound, ours
 }

@@ -42,6 +42,7 @@ type Snapshot struct {
 // Area is an area that the doctor checks. Use it in Config.Skip.
 type Area string
 
+// These are the areas of a snapshot.
 const (
 	AreaManagement   Area = "management"    // everything that only the management API shows
 	AreaObjects      Area = "objects"       // objects that the user may not see

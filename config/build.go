@@ -30,13 +30,13 @@ func (d Delay) levels(l Layout) dlx.LevelsConfig {
 	return dlx.LevelsConfig{Prefix: d.Prefix, Layout: l.Layout, QueueType: d.QueueType}
 }
 
-// Foreign reports whether the delay queues belong to another system, whose programs declare
+// Foreign reports whether the delay queues belong to another system. In that case the other system's programs declare
 // the queues that they consume.
 func (d Delay) Foreign() bool {
 	return d.Strategy == StrategyBucket && foreign.IsLayout(d.Bucket.Layout)
 }
 
-// bucket makes the strategy of a layout, which may be another system's.
+// bucket creates the strategy of a bucket layout or of another system's layout.
 func (d Delay) bucket() (amqpx.Strategy, error) {
 	if foreign.IsLayout(d.Bucket.Layout) {
 		return dlx.NewLevels(d.levels(d.Bucket))
@@ -55,7 +55,7 @@ func (d Delay) nativeStrategy() (*dlx.Native, error) {
 	return dlx.NewNative(dlx.NativeConfig{Prefix: d.Prefix, Queues: d.Native.Queues, TopicPermissions: d.TopicPermissions})
 }
 
-// offline makes the strategies that need no broker.
+// offline creates the strategies that need no broker.
 func (c *Config) offline() ([]amqpx.Strategy, error) {
 	var list []amqpx.Strategy
 	if s := c.Delay.Strategy; s == StrategyBucket || s == StrategyAuto {
@@ -82,11 +82,11 @@ func (c *Config) offline() ([]amqpx.Strategy, error) {
 	return list, nil
 }
 
-// Strategy makes the strategy of the settings and logs it with the reason. It connects to the
-// broker only to probe for the plugin (strategy plugin, or auto with a range for the plugin) and
-// for delays by an instant (auto with delay.native.auto). Auto works without what the broker
-// lacks; without the plugin, the strategy plugin is an error. Each client proves the strategy
-// native for itself.
+// Strategy creates the configured strategy, and logs it with the reason for its choice. It connects to the broker
+// only to probe for the plugin (strategy plugin, or auto with a range for the plugin) and for delays by an instant
+// (auto with delay.native.auto). With auto, features that the broker does not have are not used. With the strategy
+// plugin, a broker without the plugin is an error. The strategy native is not probed here, because each client proves
+// it itself.
 func (c *Config) Strategy(ctx context.Context, log *zap.Logger) (amqpx.Strategy, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -104,8 +104,8 @@ func (c *Config) Strategy(ctx context.Context, log *zap.Logger) (amqpx.Strategy,
 	return c.withPrevious(s)
 }
 
-// Offline is Strategy without a look at the broker. It assumes that the broker has what the
-// settings ask for.
+// Offline works like Strategy but does not connect to the broker. It assumes that the broker has all features that
+// the settings need.
 func (c *Config) Offline() (amqpx.Strategy, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -117,10 +117,10 @@ func (c *Config) Offline() (amqpx.Strategy, error) {
 	return c.withPrevious(s)
 }
 
-// probes ask a broker what it has.
+// probes contains the functions that test a broker's features.
 type probes struct {
-	plugin   func() (*plugin.Strategy, error) // live.ErrNoPlugin without it
-	instants func() error                     // live.ErrInstantsIgnored where it does not delay by them
+	plugin   func() (*plugin.Strategy, error) // returns live.ErrNoPlugin without the plugin
+	instants func() error                     // returns live.ErrInstantsIgnored if the broker does not delay by an instant
 }
 
 func (c *Config) choose(p probes) (s amqpx.Strategy, reason string, err error) {
@@ -184,7 +184,7 @@ func (c *Config) auto(has probes) (amqpx.Strategy, string, error) {
 	return a, reason, err
 }
 
-// drained is a strategy whose destinations stay bound to the previous layouts.
+// drained is a strategy that keeps destinations bound to the previous layouts as well.
 type drained struct {
 	amqpx.Strategy
 	previous []amqpx.Strategy
@@ -205,7 +205,7 @@ func (c *Config) withPrevious(s amqpx.Strategy) (amqpx.Strategy, error) {
 	return d, nil
 }
 
-// before makes an earlier strategy.
+// before creates the strategy of a previous layout.
 func (d Delay) before(p Previous) (amqpx.Strategy, error) {
 	d.QueueType = cmp.Or(p.QueueType, d.QueueType)
 	switch p.Strategy {
@@ -222,7 +222,7 @@ func (d Delay) before(p Previous) (amqpx.Strategy, error) {
 	return d.bucket()
 }
 
-// Canary is that of the present strategy, because nothing is sent through the previous ones.
+// Canary returns the canary of the current strategy, because no messages are sent through the previous ones.
 func (d *drained) Canary(queue string) ([]topology.Binding, []topology.Route) {
 	if s, ok := d.Strategy.(amqpx.Canary); ok {
 		return s.Canary(queue)
@@ -230,7 +230,7 @@ func (d *drained) Canary(queue string) ([]topology.Binding, []topology.Route) {
 	return nil, nil
 }
 
-// Bindings are the strategy's own and those of the previous layouts.
+// Bindings returns the strategy's bindings and those of the previous layouts.
 func (d *drained) Bindings(dest topology.Destination) []topology.Binding {
 	bindings := d.Strategy.Bindings(dest)
 	for _, p := range d.previous {
@@ -243,9 +243,8 @@ func (d *drained) Bindings(dest topology.Destination) []topology.Binding {
 	return bindings
 }
 
-// Client returns the configuration of an amqpx.Client with the strategy. It reads the TLS files
-// and the password file, so that a mistake shows at once. Without a broker's address it returns
-// ErrNoBroker.
+// Client returns the configuration of an amqpx.Client with the strategy. It reads the TLS files and the password
+// file, so that mistakes are reported immediately. Without a broker's address it returns ErrNoBroker.
 func (c *Config) Client(s amqpx.Strategy, log *zap.Logger) (amqpx.Config, error) {
 	b := &c.Broker
 	if b.first() == "" {
@@ -271,9 +270,9 @@ func (c *Config) Client(s amqpx.Strategy, log *zap.Logger) (amqpx.Config, error)
 	return cfg, nil
 }
 
-// Listed returns the error with which a client of this configuration refuses dest, because it
-// is the delay strategies' own, or because broker.declare is listed and the file does not list it;
-// otherwise nil.
+// Listed returns the error with which a client of this configuration refuses dest, or nil if the client accepts it. A
+// client refuses objects of the delay strategies and, if broker.declare is listed, destinations that the file does
+// not list.
 func (c *Config) Listed(dest topology.Destination) error {
 	if err := dest.Validate(c.Delay.Prefix); err != nil {
 		return err
@@ -281,9 +280,9 @@ func (c *Config) Listed(dest topology.Destination) error {
 	return amqpx.Config{Declare: c.Broker.Declare, Destinations: c.Topology.Destinations}.Listed(dest)
 }
 
-// Describe returns everything that has to exist on the broker: what the strategy needs, what
-// the file describes, the destinations' queues, and the bindings that lead to them. It fails
-// with *topology.MergeError if file and strategy describe the same object differently.
+// Describe returns all objects that must exist on the broker: the strategy's objects, the objects described in the
+// file, the destinations' queues, and the bindings to them. It returns a *topology.MergeError if the file and the
+// strategy describe the same object differently.
 func (c *Config) Describe(s amqpx.Strategy) (topology.Topology, error) {
 	own := c.ownQueues()
 	var bound topology.Topology
@@ -296,7 +295,7 @@ func (c *Config) Describe(s amqpx.Strategy) (topology.Topology, error) {
 	return s.Topology().Merge(own, bound)
 }
 
-// ownQueues returns what the file describes, with the queues of its destinations.
+// ownQueues returns the objects described in the file, with the queues of its destinations.
 func (c *Config) ownQueues() topology.Topology {
 	own := c.Topology
 	if c.Delay.Foreign() {
@@ -307,9 +306,8 @@ func (c *Config) ownQueues() topology.Topology {
 	return own
 }
 
-// DescribePrevious returns what retire deletes: the queues, exchanges and bindings of the
-// previous layouts that the present one does not share, and the bindings of the file's
-// destinations for them.
+// DescribePrevious returns the objects that retire deletes: the queues, exchanges and bindings of the previous
+// layouts that the current one does not share, and the bindings of the file's destinations for these layouts.
 func (c *Config) DescribePrevious(s amqpx.Strategy) (topology.Topology, error) {
 	d, ok := s.(*drained)
 	if !ok {
@@ -337,8 +335,7 @@ func (c *Config) DescribePrevious(s amqpx.Strategy) (topology.Topology, error) {
 	return before.Without(shared), nil
 }
 
-// DescribeAll returns what Describe does and the queues of the previous layouts, as destroy
-// needs it.
+// DescribeAll returns the same as Describe plus the queues of the previous layouts. Use it for destroy.
 func (c *Config) DescribeAll(s amqpx.Strategy) (topology.Topology, error) {
 	all, err := c.Describe(s)
 	if err != nil {
@@ -354,8 +351,8 @@ func (c *Config) DescribeAll(s amqpx.Strategy) (topology.Topology, error) {
 	return all, nil
 }
 
-// Ceilings are those of the file's destinations, for schedule.Config. A destination without
-// one is there with PerSecond 0, which removes what a file before this one has set.
+// Ceilings returns the ceilings of the file's destinations, for schedule.Config. A destination without a ceiling is
+// included with PerSecond 0, which removes a ceiling that an earlier version of the file has set.
 func (c *Config) Ceilings() []schedule.Ceiling {
 	var list []schedule.Ceiling
 	at := map[[2]string]int{}
@@ -367,7 +364,7 @@ func (c *Config) Ceilings() []schedule.Ceiling {
 			at[lane] = i
 			list = append(list, schedule.Ceiling{Queue: d.Queue, Exchange: d.Exchange})
 		}
-		if d.Ceiling != nil { // of an exchange only one, or all the same
+		if d.Ceiling != nil { // an exchange has at most one, or all of them are equal
 			list[i].PerSecond, list[i].Burst = d.Ceiling.PerSecond, d.Ceiling.Burst
 		}
 	}

@@ -12,57 +12,57 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
-// Config holds all settings of a process. Load makes one. In YAML, the path of a setting is its
-// field's name in lower case with underscores.
+// Config contains all settings of a process. Load reads them. In YAML, a setting's path consists of the field names
+// in lower case, with underscores between words.
 type Config struct {
 	Broker   Broker
 	Delay    Delay
 	Database Database
 	Serve    Serve
-	// Topology has the exchanges, queues, bindings and destinations of the file, without
-	// what the strategy needs.
+	// Topology contains the exchanges, queues, bindings and destinations described in the file, without the objects
+	// that the strategy needs.
 	Topology topology.Topology
-	// Schedules are the file's recurring tasks, for schedule.Schedules.Apply.
+	// Schedules are the recurring tasks in the file. Pass them to schedule.Schedules.Apply.
 	Schedules []schedule.Recurring
 
 	file    string
-	origins yamldoc.Places // of the values that were given, by path
+	origins yamldoc.Places // places of the values that were set, by path
 }
 
-// Broker is how to connect to the broker.
+// Broker contains the settings of the connection to the broker.
 type Broker struct {
-	// URL of the broker, amqp:// or amqps://. Default: the environment variable AMQP_URL.
-	// Without an address nothing connects, see ErrNoBroker.
+	// URL is the broker's address, amqp:// or amqps://. Default: the environment variable AMQP_URL. Without an
+	// address nothing connects, see ErrNoBroker.
 	URL URL
-	// URLs are nodes of the same cluster, beside URL or instead of it. All are tried
-	// in a random order.
+	// URLs are the addresses of nodes of the same cluster, in addition to URL or instead of it. A connection tries
+	// all of them in a random order.
 	URLs []URL
-	// Username and Password replace those of the URLs. PasswordFile names a file with the
-	// password instead, which is read for each connection.
+	// Username and Password replace those in the URLs. PasswordFile is the path of a file that contains the password
+	// instead. It is read for each connection.
 	Username     string
 	Password     Secret
 	PasswordFile string
-	// ManagementURL of the management API, http:// or https://, with user and
-	// password if they differ from the broker's. Default: port 15672 (15671 with amqps) of those
-	// brokers' hosts whose AMQP port is the default; one that answers is used.
+	// ManagementURL is the address of the management API, http:// or https://, with user and password if they differ
+	// from the broker's. Default: port 15672 (15671 with amqps) on the hosts of the broker addresses that use the
+	// default AMQP port. The first one that answers is used.
 	ManagementURL URL
 	TLS           TLS
-	// Config is the client's own part: ExternalAuth, ConnectionName, Declare, Heartbeat,
-	// DialTimeout, ReconnectMin, ReconnectMax, SendTimeout, MaxInFlight, MaxBody,
-	// HeldBytes and MaxRouteQueues are settings. In Go 0 means the default; an explicit 0 in a file is an
-	// error. Config.Client sets its addresses, login, strategy, destinations and logger.
+	// Config contains the client's own settings. Its fields ExternalAuth, ConnectionName, Declare, Heartbeat,
+	// DialTimeout, ReconnectMin, ReconnectMax, SendTimeout, MaxInFlight, MaxBody, HeldBytes and MaxRouteQueues are
+	// settings. In Go 0 means the default, but an explicit 0 in a file is an error. Config.Client fills in the
+	// addresses, login, strategy, destinations and logger.
 	amqpx.Config `json:"-"`
 }
 
-// TLS names PEM files for amqps, and the name in the broker's certificate.
+// TLS contains the paths of PEM files for amqps, and the host name expected in the broker's certificate.
 type TLS struct {
-	CA         string // certificates to trust instead of the system's
+	CA         string // certificates to trust instead of the system's certificates
 	Cert       string // client certificate
 	Key        string // its private key
-	ServerName string // default: the host of the URL
+	ServerName string // default: the host in the URL
 }
 
-// Names of strategies.
+// These are the names of the strategies.
 const (
 	StrategyBucket = "bucket"
 	StrategyTTL    = "ttl"
@@ -71,115 +71,117 @@ const (
 	StrategyAuto   = "auto"
 )
 
-// Delay is how messages are delayed.
+// Delay contains the settings of the delay strategy.
 type Delay struct {
 	// Strategy is bucket (the default), ttl, plugin, native or auto.
 	Strategy string
-	// Prefix of the names of delay objects, default "delay".
+	// Prefix is the prefix of the delay objects' names. Default "delay".
 	Prefix string
-	// QueueType of delay queues and of destination queues that do not stand under
-	// queues: quorum (the default) or classic.
+	// QueueType is the type of delay queues, and of destination queues that are not listed under queues: quorum (the
+	// default) or classic.
 	QueueType topology.QueueType
-	// TopicPermissions has the broker check a user's topic permissions for each
-	// message; see dlx.BucketConfig. Default false.
+	// TopicPermissions makes the broker check a user's topic permissions for each message; see dlx.BucketConfig.
+	// Default false.
 	TopicPermissions bool
 
-	// Lead is how long before its instant a message reaches its consumer, which holds it
-	// until then; see amqpx.Config. Default 0, with Exact 400 ms.
+	// Lead is how long before its instant a message is delivered to its consumer, which buffers it until then; see
+	// amqpx.Config. Default 0, or 400 ms with Exact.
 	Lead time.Duration
-	// Exact is a lead for messages to the millisecond, and a resolution to go with it: unless
-	// they are given, Lead is 400 ms and Bucket.Resolution 100 ms. All consumers must hold
-	// messages: those of amqpx do.
+	// Exact delivers messages to the millisecond by means of a lead and a matching resolution: unless they are set,
+	// Lead is 400 ms and Bucket.Resolution is 100 ms. All consumers must support leads, as those of amqpx do. Default
+	// false.
 	Exact bool
 
 	Bucket Layout
 	TTL    TTL
 	Plugin Plugin
 	Native Native
-	// Previous are earlier layouts. Destinations stay bound to them, so that what still waits
-	// in their queues arrives.
+	// Previous are earlier layouts. Destinations stay bound to them, so that messages still waiting in their queues
+	// arrive.
 	Previous []Previous
 }
 
-// Previous is a layout in which messages may still wait.
+// Previous describes an earlier layout in which messages may still wait.
 type Previous struct {
 	Strategy  string             // bucket (the default), ttl, plugin or native
 	QueueType topology.QueueType // default Delay.QueueType
 
-	// Of bucket, as in Layout.
+	// Layout, Radices and Resolution are settings of the bucket strategy, as in Layout.
 	Layout     string
 	Radices    []int
 	Resolution time.Duration
 
-	Delays []time.Duration // of ttl
-	Queues int             // of native
+	Delays []time.Duration // for ttl
+	Queues int             // for native
 }
 
-// Layout of the bucket strategy; see dlx.BucketConfig, and dlx.LevelsConfig for the
-// layouts of other systems.
+// Layout contains the settings of the bucket strategy; see dlx.BucketConfig, and dlx.LevelsConfig for the layouts of
+// other systems.
 type Layout struct {
 	Layout     string // clock (the default), hex, binary, nservicebus or celery
-	Radices    []int  // an explicit layout instead, lowest position first
+	Radices    []int  // a custom layout instead of Layout, lowest position first
 	Resolution time.Duration
 }
 
-// TTL strategy; see dlx.TTLConfig.
+// TTL contains the settings of the ttl strategy; see dlx.TTLConfig.
 type TTL struct {
 	Delays  []time.Duration
 	RoundUp bool
 }
 
-// Plugin strategy. With the auto strategy, the plugin takes delays from Min to Max, if the
-// broker has it; none if both are 0.
+// Plugin contains the settings of the plugin strategy. With the auto strategy, the plugin is used for delays from Min
+// to Max if the broker has it. If both are 0, auto does not use the plugin.
 type Plugin struct {
 	Min time.Duration
 	Max time.Duration // default: 2^32-1 ms, about 49 days
 }
 
-// Native strategy; see dlx.NativeConfig. With the auto strategy and Auto, it takes all delays
-// that neither the ttl strategy nor the plugin takes, if the broker delays by an instant.
+// Native contains the settings of the native strategy; see dlx.NativeConfig. With the auto strategy and Auto, it is
+// used for all delays that are covered by neither the ttl strategy nor the plugin, if the broker delays by an
+// instant.
 type Native struct {
 	Queues int
 	Auto   bool
 }
 
-// Database is where idempotency records and tasks live.
+// Database contains the settings of the database for idempotency records and tasks.
 type Database struct {
-	// URL is postgres://…, mysql://… or sqlite:path; see OpenDB.
+	// URL is the database's address, postgres://…, mysql://… or sqlite:path; see OpenDB.
 	URL URL
 }
 
-// Serve is how rabbitdelay serve answers.
+// Serve contains the settings of rabbitdelay serve.
 type Serve struct {
-	// Listen is HOST:PORT, default 127.0.0.1:8086.
+	// Listen is the address to listen on, HOST:PORT. Default 127.0.0.1:8086.
 	Listen string
-	// Users is the file of users and tokens.
+	// Users is the path of the file with users and tokens.
 	Users string
-	// PathPrefix comes before all paths, such as /rabbitdelay.
+	// PathPrefix is a prefix of all paths, such as /rabbitdelay.
 	PathPrefix string
-	// TrustedProxy is the address or network of proxies whose X-Forwarded-For is trusted.
+	// TrustedProxy is the address or network of the proxies whose X-Forwarded-For header is trusted.
 	TrustedProxy string
-	// Title stands at the top of every page, default rabbitdelay.
+	// Title is shown at the top of every page. Default rabbitdelay.
 	Title string
-	// Color is that of a line above all pages, such as #c62828.
+	// Color is the color of a line at the top of all pages, such as #c62828.
 	Color string
-	// TraceURL is a link to a trace, in which {id} stands for its id.
+	// TraceURL is a template for links to traces, in which {id} is replaced by the trace's id.
 	TraceURL string
-	// Discarded is the directory in which discards of the console keep messages.
+	// Discarded is the directory in which the console stores the messages that it discards.
 	Discarded string
-	// KeepAudit is how long the audit and the jobs are kept, default 90 days, at least an hour.
+	// KeepAudit is the retention time of the audit log and the jobs. Default 90 days, at least one hour.
 	KeepAudit time.Duration
-	// TLS files for https.
+	// TLS contains the certificate files for https.
 	TLS ServeTLS
 }
 
-// ServeTLS names PEM files.
+// ServeTLS contains the paths of PEM files.
 type ServeTLS struct {
 	Cert string // certificate chain
 	Key  string // its private key
 }
 
-// Proxy returns the network of TrustedProxy; the zero value without one.
+// Proxy returns the network of TrustedProxy, or the zero value if it is not set. It returns an error if TrustedProxy
+// is neither an address nor a network.
 func (s *Serve) Proxy() (netip.Prefix, error) {
 	switch {
 	case s.TrustedProxy == "":
@@ -194,7 +196,7 @@ func (s *Serve) Proxy() (netip.Prefix, error) {
 	return a.Prefix(a.BitLen())
 }
 
-// Loopback reports whether Listen can be reached from this machine only.
+// Loopback reports whether Listen can be reached only from this machine.
 func (s *Serve) Loopback() bool {
 	host, _, err := net.SplitHostPort(s.Listen)
 	if err != nil {
@@ -207,11 +209,11 @@ func (s *Serve) Loopback() bool {
 	return err == nil && a.IsLoopback()
 }
 
-// FirstURL returns the broker's URL, or the first of several; empty for none.
+// FirstURL returns the first of the broker's URLs, or "" if there is none.
 func (c *Config) FirstURL() URL { return c.Broker.first() }
 
-// DelayGiven reports whether a file, a flag or a variable sets the strategy or
-// its layout; otherwise both are the defaults.
+// DelayGiven reports whether a file was read, or a flag or an environment variable sets the strategy or its layout.
+// Otherwise both have their defaults.
 func (c *Config) DelayGiven() bool {
 	for path := range c.origins {
 		if strings.HasPrefix(path, "delay.") {
@@ -221,7 +223,8 @@ func (c *Config) DelayGiven() bool {
 	return c.file != ""
 }
 
-// Destination returns the file's destination for a queue, or the queue with the defaults.
+// Destination returns the file's destination for a queue. If the file has none, it returns a destination with the
+// queue and defaults.
 func (c *Config) Destination(queue string) topology.Destination {
 	for _, d := range c.Topology.Destinations {
 		if d.Queue == queue {
@@ -231,5 +234,5 @@ func (c *Config) Destination(queue string) topology.Destination {
 	return topology.Destination{Queue: queue}
 }
 
-// File returns the file from which the configuration was read; empty for none.
+// File returns the path of the file from which the configuration was read, or "" if there was none.
 func (c *Config) File() string { return c.file }

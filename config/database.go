@@ -13,18 +13,18 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/config/internal/dbdriver"
 )
 
-// OpenDB opens the database of a URL and returns its dialect:
+// OpenDB opens the database at a URL and returns its dialect. These forms are supported:
 //
 //	postgres://user:password@host:5432/database?sslmode=…   (postgresql:// too)
 //	mysql://user:password@host:3306/database?tls=…          (mariadb:// too)
 //	sqlite:path/to/file.db, sqlite:///path/to/file.db, sqlite::memory:
 //
-// The program links the drivers that it uses, by blank imports of config/postgres,
-// config/mysql and config/sqlite; ErrNoDriver says which one is missing.
+// The program links the drivers that it uses by blank imports of config/postgres, config/mysql and config/sqlite. If
+// the driver is not linked, the error wraps ErrNoDriver and names the package to import.
 //
-// MySQL's times are parsed, and one Exec runs one statement. SQLite gets a write
-// lock at the begin of a transaction, waits 20 s for it, and keeps a write-ahead
-// log. OpenDB does not connect. Its errors never contain the URL.
+// For MySQL, times are parsed and one Exec runs one statement. SQLite takes a write lock at the beginning of a
+// transaction, waits up to 20 s for it, and uses a write-ahead log. OpenDB does not connect. Its errors never contain
+// the URL.
 func OpenDB(u URL) (*sql.DB, idempotency.Dialect, error) {
 	d, dialect, err := driverOf(u)
 	if err != nil {
@@ -37,11 +37,10 @@ func OpenDB(u URL) (*sql.DB, idempotency.Dialect, error) {
 	return db, dialect, nil
 }
 
-// Listener wakes a relay by LISTEN and NOTIFY, where the database is PostgreSQL.
-// Elsewhere it is nil, and the relay looks at the table now and then. It opens a
-// connection of its own, which must reach the server itself: a pooler that hands
-// out connections by transaction delivers no notifications. It does not connect
-// yet. Its errors are those of OpenDB.
+// Listener returns a listener that wakes a relay by LISTEN and NOTIFY if the database is PostgreSQL. For other
+// databases it returns nil, and the relay polls the table. The listener opens its own connection, which must reach
+// the server directly, because a connection pooler in transaction mode does not deliver notifications. Listener does
+// not connect. Its errors are the same as OpenDB's.
 func Listener(u URL) (schedule.Listener, error) {
 	d, _, err := driverOf(u)
 	if err != nil || d.Listener == nil {
@@ -50,8 +49,7 @@ func Listener(u URL) (schedule.Listener, error) {
 	return d.Listener(string(u))
 }
 
-// ErrNoDriver is in the error of a database URL whose driver the program does not
-// link.
+// ErrNoDriver is wrapped by the error for a database URL if the program does not link the driver.
 var ErrNoDriver = errors.New("the program links no driver for this database")
 
 var errScheme = errors.New("expected a database URL: postgres://…, mysql://… or sqlite:path")
@@ -73,8 +71,8 @@ func driverOf(u URL) (dbdriver.Driver, idempotency.Dialect, error) {
 	return d, dialect, nil
 }
 
-// checkDatabase returns what is wrong with a database's URL. A program without its driver may
-// have nothing to do with the database, so then only the scheme is checked.
+// checkDatabase validates a database URL. A program without the driver may not use the database at all, so in that
+// case only the scheme is checked.
 func checkDatabase(u URL) error {
 	d, _, err := driverOf(u)
 	if errors.Is(err, ErrNoDriver) {
@@ -86,7 +84,7 @@ func checkDatabase(u URL) error {
 	return d.Check(string(u))
 }
 
-// Dialect is what a database's URL says it is; of the URL, the scheme is enough.
+// Dialect returns the dialect of a database URL. It only needs the URL's scheme.
 func Dialect(u URL) (idempotency.Dialect, error) {
 	scheme, _, _ := strings.Cut(string(u), ":")
 	switch scheme {
@@ -100,14 +98,14 @@ func Dialect(u URL) (idempotency.Dialect, error) {
 	return "", errScheme
 }
 
-// Migration is the tables of one component in the business database.
+// Migration creates and updates the tables of one component in the business database.
 type Migration struct {
 	Component string
 	Migrate   func(ctx context.Context, db *sql.DB) error
 	Script    func(d idempotency.Dialect) string
 }
 
-// Migrations are those of all components, in the order in which they run.
+// Migrations returns the migrations of all components in the order in which they run.
 func Migrations() []Migration {
 	return []Migration{
 		{"idempotency", func(ctx context.Context, db *sql.DB) error { return idempotency.Migrate(ctx, db) }, idempotency.Migrations},

@@ -22,9 +22,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
-// Dial opens a plain AMQP connection, without supervision, to the first node
-// that answers: to plan, apply and destroy, and to probe. The caller closes it.
-// See inspect.Dial for its errors.
+// Dial opens a plain AMQP connection, which is not supervised, to the first node that answers. Use it for plan,
+// apply, destroy and probes. The caller closes the connection. See inspect.Dial for its errors.
 func (c *Config) Dial(ctx context.Context) (*amqp.Connection, error) {
 	cfg, err := c.Client(nil, nil)
 	if err != nil {
@@ -34,14 +33,14 @@ func (c *Config) Dial(ctx context.Context) (*amqp.Connection, error) {
 	return inspect.Dial(ctx, cfg)
 }
 
-// Node is the way to one of the addresses of the configuration.
+// Node is one address of the configuration, with a function that connects to it.
 type Node struct {
 	Address string // host and port
 	Dial    func(ctx context.Context) (*amqp.Connection, error)
 }
 
-// Nodes returns the way to each of broker.url and broker.urls, by which Dial reaches
-// that one alone.
+// Nodes returns a Node for each address in broker.url and broker.urls. Each Node's Dial connects only to that
+// address.
 func (c *Config) Nodes() ([]Node, error) {
 	var nodes []Node
 	for _, u := range c.Broker.nodes() {
@@ -59,15 +58,16 @@ func (c *Config) Nodes() ([]Node, error) {
 // managementTimeout bounds one inspection through the management API.
 const managementTimeout = 20 * time.Second
 
-// ErrNoManagement is in the error of Management where nothing tells the address.
+// ErrNoManagement is returned by Management if the address of the management API is unknown.
 var ErrNoManagement = errors.New("the management API's address is not known; set broker.management_url, such as http://user:password@host:15672 (beside a broker at another port than 5672, or 5671 with TLS, none is assumed)")
 
 const managementForm = "expected a URL such as http://user:password@host:15672"
 
-// Management is an inspector that reads the broker through its management API, at
-// broker.management_url, or else at the default port of those of the brokers' hosts
-// where AMQP has its own: a host that maps the one maps the other. It has the broker's
-// user, and does not connect yet. Errors: ErrNoBroker, ErrNoManagement, *Error.
+// Management returns an inspector that reads the broker through its management API. The address is
+// broker.management_url, or else the default port of the management API on those broker hosts whose AMQP port is the
+// default, because a host that maps one port usually maps the other. It uses the broker's user unless
+// broker.management_url has its own. Management does not connect. Its errors are ErrNoBroker, ErrNoManagement and
+// *Error.
 func (c *Config) Management() (*live.Management, error) {
 	b := &c.Broker
 	if b.first() == "" {
@@ -123,8 +123,8 @@ func (c *Config) Management() (*live.Management, error) {
 	return live.NewManagement(cfg)
 }
 
-// reloading reads the files, and returns a function that reads them again at each
-// handshake; nil when nothing is set. A problem names the setting.
+// reloading reads the files, and returns a function that reads them again at each handshake. It returns nil if
+// nothing is set. The returned Problem names the setting.
 func (t TLS) reloading(log *zap.Logger) (func() *tls.Config, *Problem) {
 	if t == (TLS{}) {
 		return nil, nil
@@ -136,15 +136,15 @@ func (t TLS) reloading(log *zap.Logger) (func() *tls.Config, *Problem) {
 	return get, nil
 }
 
-// withTLS makes each request with the files as they are then.
+// withTLS is a round tripper that reads the TLS files again for each request.
 type withTLS func() *tls.Config
 
-// RoundTrip is http.RoundTripper's.
+// RoundTrip implements http.RoundTripper.
 func (get withTLS) RoundTrip(r *http.Request) (*http.Response, error) {
 	t := &http.Transport{
 		Proxy:             http.ProxyFromEnvironment,
 		TLSClientConfig:   get().Clone(),
-		DisableKeepAlives: true, // no idle connection stays behind
+		DisableKeepAlives: true, // leave no idle connection behind
 	}
 	return t.RoundTrip(r)
 }

@@ -2,5 +2,5 @@ package config
 
 import "github.com/rabbitdelay/rabbitdelay/topology/naming"
 
-// DidYouMean is naming.DidYouMean.
+// DidYouMean calls naming.DidYouMean.
 func DidYouMean(word string, candidates []string) string { return naming.DidYouMean(word, candidates) }

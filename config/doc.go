@@ -1,23 +1,29 @@
-// Package config reads the settings of a process from one YAML file, the environment and
-// command-line flags, and builds from them what the other packages take: a strategy, an
-// amqpx.Config, the whole topology, a database.
+// Package config reads the settings of a process from a YAML file, the environment and command-line flags. It builds
+// from them the arguments of the other packages: a strategy, an amqpx.Config, the whole topology and a database.
 //
-// The same file describes the exchanges, queues, bindings and destinations that package
-// topology reads. A setting comes from the first of these that gives it: a flag
-// (Source.Overrides); the environment variable RABBITDELAY_ followed by its path in capitals
-// with underscores, such as RABBITDELAY_BROKER_URL or RABBITDELAY_DELAY_STRATEGY (lists are
-// separated by commas); the file; its default. In the file, ${NAME} is the value of an
-// environment variable, ${NAME:-value} the same with a value for when it is unset or empty, and
-// $${ a literal ${. Variables are expanded after the file was parsed, so their values never
-// become YAML.
+// The same file describes the exchanges, queues, bindings and destinations that package topology reads. The value of
+// a setting comes from the first of these sources that sets it:
 //
-// Which databases a program can open depends on what it links: config/postgres, config/mysql,
+//  1. a flag (Source.Overrides)
+//  2. the environment variable RABBITDELAY_ followed by the setting's path in capitals with underscores, such as
+//     RABBITDELAY_BROKER_URL or RABBITDELAY_DELAY_STRATEGY; items of lists are separated by commas
+//  3. the file
+//  4. the default
+//
+// In the file, ${NAME} is replaced by the value of an environment variable, and ${NAME:-value} by the value after :-
+// if the variable is unset or empty. $${ is a literal ${. Variables are expanded after the file has been parsed, so
+// their values are never interpreted as YAML.
+//
+// The databases that a program can open depend on the drivers that it links: config/postgres, config/mysql and
 // config/sqlite; see OpenDB.
 //
-//   - config.go: the settings as a struct; settings.go: a row for each, which everything else
-//     reads, and texts into values
-//   - load.go: all sources, whose order viper decides, and the error; file.go: the YAML;
-//     schema.go: its JSON schema; didyoumean.go
-//   - validate.go: checks; login.go: addresses and passwords
-//   - build.go, probe.go, dial.go, database.go: what is built from settings
+//   - config.go: the settings as a struct
+//   - settings.go: the table of settings that all other files use, and the parsing of values
+//   - load.go: the sources, whose precedence viper decides, and the error
+//   - file.go: the YAML file
+//   - schema.go: the file's JSON schema
+//   - didyoumean.go: suggestions for misspelt names
+//   - validate.go: checks
+//   - login.go: addresses and passwords
+//   - build.go, probe.go, dial.go, database.go: the objects that are built from the settings
 package config

@@ -20,19 +20,19 @@ import (
 // file is the content of a YAML document.
 type file struct {
 	*yamldoc.Reader
-	values    map[string][]string  // of the settings by path, not yet read as what they are
-	previous  int                  // items of delay.previous
+	values    map[string][]string  // unparsed texts of the settings, by path
+	previous  int                  // number of items in delay.previous
 	topology  topology.Topology    // not yet validated
 	schedules []schedule.Recurring // each validated
 
 	overridden func(path string) bool
 }
 
-// readFile takes a document apart. Overridden values are not expanded, so that variables to which
-// only they refer need not be set.
+// readFile reads a document. It does not expand overridden values, so that variables that are only used in them need
+// not be set.
 func readFile(data []byte, overridden func(path string) bool) *file {
 	f := &file{Reader: yamldoc.Parse(data), values: map[string][]string{}, overridden: overridden}
-	f.Hidden = ofSettings // which may be passwords
+	f.Hidden = ofSettings // their values may be passwords
 	f.Expand = func(path, text string) (string, error) {
 		setting := ofSettings(path)
 		if setting && overridden(path) {
@@ -48,7 +48,7 @@ func readFile(data []byte, overridden func(path string) bool) *file {
 	return f
 }
 
-// keys read the keys of a document.
+// keys returns functions that read the top-level keys of a document.
 func (f *file) keys() map[string]yamldoc.Field {
 	fields := f.fields("", settings)
 	maps.Copy(fields, topology.YAMLFields(f.Reader, &f.topology))
@@ -56,8 +56,8 @@ func (f *file) keys() map[string]yamldoc.Field {
 	return fields
 }
 
-// ofSettings reports whether a path leads to a setting, or is that of the document, rather than
-// into the topology.
+// ofSettings reports whether a path is the path of a setting, or the empty path of the whole document. It is false
+// for paths in the topology.
 func ofSettings(path string) bool {
 	section, _, _ := strings.Cut(path, ".")
 	return path == "" || slices.Contains(sections, section)
@@ -72,7 +72,7 @@ var sections = func() (keys []string) {
 	return slices.Compact(keys)
 }()
 
-// fields read the keys of the mapping whose settings' paths begin with prefix.
+// fields returns functions that read the keys of the mapping at prefix.
 func (f *file) fields(prefix string, list []setting) map[string]yamldoc.Field {
 	fields := map[string]yamldoc.Field{}
 	for _, s := range list {
@@ -115,7 +115,7 @@ func (f *file) section(n *yaml.Node, path string, list []setting) {
 	}
 }
 
-// kind reads a value, or describes its kind.
+// kind returns a function that reads a value, or describes its kind for the schema.
 func (f *file) kind(k yamldoc.Kind, read yamldoc.Field) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
 		if !f.Describing(k) {
@@ -146,7 +146,7 @@ func (f *file) list(n *yaml.Node, path string) {
 	}
 }
 
-// text is a single value.
+// text returns the text of a scalar value. The result is false if the node is not a valid scalar.
 func (f *file) text(n *yaml.Node, path string) (string, bool) {
 	switch {
 	case f.overridden(path):
@@ -159,11 +159,10 @@ func (f *file) text(n *yaml.Node, path string) (string, bool) {
 	return n.Value, !f.Problems.At(path)
 }
 
-// schedulesKey is the file's list of recurring tasks. Only the file can give it.
+// schedulesKey is the key of the list of recurring tasks. They can only be set in the file.
 const schedulesKey = "schedules"
 
-// schedule reads a recurring task. What the values mean together is checked when
-// all are read.
+// schedule reads a recurring task. It validates the combination of values after it has read all of them.
 func (f *file) schedule(n *yaml.Node, path string) {
 	r := schedule.Recurring{}
 	t := &r.Task
@@ -221,7 +220,7 @@ func (f *file) schedule(n *yaml.Node, path string) {
 	}
 }
 
-// parsed reads a single value.
+// parsed returns a function that reads a scalar value with read.
 func (f *file) parsed(read func(string) error) yamldoc.Field {
 	return f.kind(yamldoc.Scalar, func(n *yaml.Node, path string) {
 		if text, ok := f.text(n, path); ok {
@@ -273,8 +272,7 @@ var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 var errExpansion = errors.New("expected ${NAME} or ${NAME:-value}, where NAME is of letters, digits and underscores; write $${ for a literal ${")
 
-// expand puts environment variables into a value. What a variable contains is
-// not expanded again.
+// expand replaces references to environment variables in a value. It does not expand the variables' contents again.
 func expand(value string) (string, error) {
 	if !strings.Contains(value, "${") {
 		return value, nil

@@ -16,31 +16,29 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
-// Source is what Load reads besides the environment.
+// Source contains the sources that Load reads in addition to the environment.
 type Source struct {
-	// File is the path of the YAML file; empty for none.
+	// File is the path of the YAML file. It is empty if there is no file.
 	File string
-	// Overrides are values that win over all others, by the path of the setting, such as
-	// "broker.url".
+	// Overrides are values that take precedence over all other sources, by the setting's path, such as "broker.url".
 	Overrides map[string]Override
-	// Defaults are values that all other sources override, by path; the items of a list are
+	// Defaults are values over which all other sources take precedence, by the setting's path. Items of a list are
 	// separated by commas.
 	Defaults map[string]string
 }
 
-// Override is the value of a setting with the name of its source for errors, such as "--url".
+// Override is the value of a setting and the name of its source, such as "--url", which errors mention.
 type Override struct {
 	Value  string
 	Origin string
 }
 
-// FileVariable is the environment variable that names the YAML file for the commands, like their
-// flag -f. Load does not read it.
+// FileVariable is the environment variable with which commands find the YAML file, like their flag -f. Load does not
+// read it.
 const FileVariable = envPrefix + "_FILE"
 
-// Load reads and validates the settings. An empty environment variable counts as not set; an
-// empty flag, or value in the file, is an error. One *Error reports all problems, each with the
-// place of its value.
+// Load reads and validates the settings. An empty environment variable counts as unset, but an empty flag or an empty
+// value in the file is an error. It reports all problems in one *Error, each with the place of its value.
 func Load(src Source) (*Config, error) {
 	var data []byte
 	if src.File != "" {
@@ -68,7 +66,7 @@ func load(data []byte, src Source) (*Config, error) {
 	l.c.setDefaults()
 	problems := &l.file.Problems
 	places := maps.Clone(l.c.origins)
-	for path, place := range l.file.Places { // settings may be overridden; what only the file can give is not
+	for path, place := range l.file.Places { // settings may be overridden, unlike values that only the file can set
 		if strings.HasPrefix(path, "destinations[") || strings.HasPrefix(path, schedulesKey+"[") {
 			places[path] = place
 		}
@@ -84,14 +82,13 @@ func load(data []byte, src Source) (*Config, error) {
 // ErrConfig is wrapped by every *Error.
 var ErrConfig = errors.New("configuration is not valid")
 
-// Problem is one thing that is wrong in a configuration: the path of the setting,
-// such as delay.bucket.resolution, where its value came from, and what was
-// expected. It never contains a URL.
+// Problem describes one problem of a configuration: the setting's path, such as delay.bucket.resolution, the source
+// of its value, and the expected value. It never contains a URL.
 type Problem = topology.Problem
 
-// Error lists everything that is wrong in a configuration, up to 100 problems.
+// Error lists the problems of a configuration, up to 100 of them.
 type Error struct {
-	File     string // empty without one
+	File     string // empty if there is no file
 	Problems []Problem
 }
 
@@ -109,11 +106,11 @@ func (e *Error) Unwrap() error { return ErrConfig }
 type loader struct {
 	src  Source
 	v    *viper.Viper
-	file *file // and the problems of all sources
+	file *file // with the problems of all sources
 	c    *Config
 }
 
-// rank orders the sources of values: a higher one wins.
+// rank is the precedence of a source. The value with the highest rank is used.
 type rank int
 
 const (
@@ -123,15 +120,15 @@ const (
 	byFlag
 )
 
-// given is a value with its source. All layers of viper hold such values, but for the
-// environment, which it reads itself: so whatever it returns also says which source won.
+// given is a value with its source. All layers of viper contain such values, except the environment, which viper
+// reads itself. For this reason viper's result also shows which source it came from.
 type given struct {
 	rank  rank
 	texts []string
 	place yamldoc.Place
 }
 
-// value returns what viper decides for a setting.
+// value returns the value that viper chooses for a setting.
 func (l *loader) value(path string) (given, bool) {
 	switch v := l.v.Get(path).(type) {
 	case given:
@@ -143,7 +140,7 @@ func (l *loader) value(path string) (given, bool) {
 	return given{}, false
 }
 
-// layers hands viper the overrides, the environment, the file and the defaults.
+// layers passes the overrides, the environment, the file and the defaults to viper.
 func (l *loader) layers(data []byte) {
 	known := map[string]bool{FileVariable: true}
 	for _, s := range settings {
@@ -160,7 +157,7 @@ func (l *loader) layers(data []byte) {
 	if url := os.Getenv("AMQP_URL"); url != "" {
 		l.v.SetDefault("broker.url", given{byDefault, []string{url}, yamldoc.Place{Origin: "AMQP_URL"}})
 	}
-	l.file = readFile(data, func(path string) bool { // the file is not in yet
+	l.file = readFile(data, func(path string) bool { // the file's values have not been merged yet
 		path, _, _ = strings.Cut(path, "[")
 		g, _ := l.value(path)
 		return g.rank > byFile
@@ -175,8 +172,8 @@ func (l *loader) layers(data []byte) {
 	}
 }
 
-// unknownVariables reports variables that look like a setting and are none, because a misspelt
-// one would go unnoticed.
+// unknownVariables reports environment variables that look like settings but are none, because otherwise a misspelt
+// variable would go unnoticed.
 func (l *loader) unknownVariables(known map[string]bool) {
 	names, parts := slices.Sorted(maps.Keys(known)), slices.Sorted(maps.Keys(l.file.keys()))
 	for _, kv := range os.Environ() {
@@ -188,7 +185,7 @@ func (l *loader) unknownVariables(known map[string]bool) {
 			l.file.Problems.Addf(yamldoc.Place{Origin: name}, "", "this is a part of the file, not a setting, and has no environment variable; `rabbitdelay settings` lists those that have")
 			continue
 		}
-		// Other programs of ours have variables that settings begin with.
+		// Other programs of this project have variables whose names are prefixes of settings' variables.
 		longer := func(setting string) bool { return strings.HasPrefix(setting, name) }
 		meant := DidYouMean(name, slices.DeleteFunc(slices.Clone(names), longer))
 		inSection := slices.ContainsFunc(sections, func(s string) bool { return strings.HasPrefix(name, variable(s)+"_") })
@@ -198,12 +195,12 @@ func (l *loader) unknownVariables(known map[string]bool) {
 	}
 }
 
-// service matches the variables that Kubernetes puts into every container for a Service, and
-// Docker for a link, either of which may be called rabbitdelay-broker.
+// service matches the variables that Kubernetes sets in every container for a Service, and Docker for a link, because
+// such a service may be named rabbitdelay-broker.
 var service = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)$`)
 
-// serviceVariable reports whether a variable was injected for a service. The plain …_PORT of a
-// service is an address, such as tcp://10.0.0.1:5672; a number may be meant as a setting.
+// serviceVariable reports whether a variable was set for a service. The plain …_PORT variable of a service is an
+// address, such as tcp://10.0.0.1:5672. A number may be meant as a setting.
 func serviceVariable(name, value string) bool {
 	if strings.HasSuffix(name, "_PORT") {
 		protocol, _, ok := strings.Cut(value, "://")
@@ -212,7 +209,7 @@ func serviceVariable(name, value string) bool {
 	return service.MatchString(name)
 }
 
-// read turns the texts that viper chose into values.
+// read parses the values that viper chose and assigns them to the settings.
 func (l *loader) read() {
 	for _, s := range settingsOf(l.c) {
 		g, ok := l.value(s.path)
@@ -236,7 +233,7 @@ func (l *loader) read() {
 	}
 }
 
-// assign sets the value of a setting, and remembers where it came from.
+// assign sets the value of a setting, and records its place.
 func (l *loader) assign(s setting, g given) {
 	written := g.place != yamldoc.Place{}
 	if written {
@@ -247,7 +244,7 @@ func (l *loader) assign(s setting, g given) {
 	}
 }
 
-// topology checks the rest of the file.
+// topology validates the parts of the file that are not settings.
 func (l *loader) topology() {
 	l.c.Topology, l.c.Schedules = l.file.topology, l.file.schedules
 	err := l.c.Topology.Validate(topology.DelayPrefix(cmp.Or(l.c.Delay.Prefix, topology.DefaultPrefix)))

@@ -13,12 +13,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/brokerurl"
 )
 
-// URL is the address of a broker, a management API or a database. It may hold a
-// password, so every way of printing it leaves the password out; string(u) is
-// the complete URL.
+// URL is the address of a broker, a management API or a database. It may contain a password, so String, GoString and
+// MarshalText omit the password. Use string(u) to get the complete URL.
 type URL string
 
-// String is the URL with its password replaced.
+// String returns the URL with its password redacted.
 func (u URL) String() string {
 	if u == "" {
 		return ""
@@ -26,16 +25,16 @@ func (u URL) String() string {
 	return brokerurl.Redact(string(u))
 }
 
-// GoString is String, for %#v.
+// GoString returns the same as String, for %#v.
 func (u URL) GoString() string { return u.String() }
 
-// MarshalText is String, for JSON.
+// MarshalText returns the same as String, for JSON.
 func (u URL) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
 
-// Secret is a password. No way of printing shows it; string(s) is the password itself.
+// Secret is a password. String, GoString and MarshalText do not reveal it. Use string(s) to get the password itself.
 type Secret string
 
-// String returns "xxxxx", or nothing for an empty password.
+// String returns "xxxxx", or "" for an empty password.
 func (s Secret) String() string {
 	if s == "" {
 		return ""
@@ -43,10 +42,10 @@ func (s Secret) String() string {
 	return "xxxxx"
 }
 
-// GoString is String, for %#v.
+// GoString returns the same as String, for %#v.
 func (s Secret) GoString() string { return s.String() }
 
-// MarshalText is String, for JSON.
+// MarshalText returns the same as String, for JSON.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // nodes returns the brokers' URLs.
@@ -57,7 +56,7 @@ func (b *Broker) nodes() []URL {
 	return append([]URL{b.URL}, b.URLs...)
 }
 
-// first returns the first URL; empty without one.
+// first returns the first URL, or "" if there is none.
 func (b *Broker) first() URL {
 	for _, u := range b.nodes() {
 		return u
@@ -65,13 +64,13 @@ func (b *Broker) first() URL {
 	return ""
 }
 
-// secure reports whether the brokers are reached by TLS. Without an address that is unknown, and
-// the TLS files may be meant for it.
+// secure reports whether the brokers are reached over TLS. Without an address it returns true, because the TLS files
+// may be meant for an address that is set later.
 func (b *Broker) secure() bool {
 	return b.first() == "" || strings.HasPrefix(string(b.first()), "amqps:")
 }
 
-// Vhost returns the virtual host of the brokers' URLs; "/" without a URL.
+// Vhost returns the virtual host of the brokers' URLs, or "/" without a URL.
 func (c *Config) Vhost() (string, error) {
 	if c.Broker.first() == "" {
 		return "/", nil
@@ -80,16 +79,16 @@ func (c *Config) Vhost() (string, error) {
 	return uri.Vhost, err
 }
 
-// ErrNoBroker is returned by whatever needs a broker if no setting gives an address. None is
-// guessed: a program without its settings would declare its queues on whatever broker happens
-// to run beside it.
+// ErrNoBroker is returned by every method that needs a broker if no setting has an address. There is no default
+// address, because a program without its settings would declare its queues on any broker that happens to run on the
+// same machine.
 var ErrNoBroker = errors.New("no broker is given; set AMQP_URL, --url of a command, or broker.url in the file to an address such as amqp://host:5672/vhost")
 
-// separate reports whether user or password are given apart from the URLs.
+// separate reports whether the user or the password is set separately from the URLs.
 func (b *Broker) separate() bool { return b.Username != "" || b.Password != "" || b.PasswordFile != "" }
 
-// credentials returns user and password that are given apart from a URL. Each call reads the file
-// anew, because a mounted secret may be renewed.
+// credentials returns the user and password that apply to a URL if they are set separately. Each call reads the
+// password file again, because a mounted secret may have been renewed.
 func (b *Broker) credentials(uri string) (username, password string, err error) {
 	u, err := brokerurl.Parse(uri)
 	if err != nil {
@@ -102,7 +101,7 @@ func (b *Broker) credentials(uri string) (username, password string, err error) 
 	return username, password, err
 }
 
-// source returns login for a client; nil if the URLs have user and password.
+// source returns a function that returns the current credentials, or nil if they are in the URLs.
 func (b *Broker) source() func(context.Context) (username, password string, err error) {
 	if !b.separate() {
 		return nil
@@ -111,7 +110,7 @@ func (b *Broker) source() func(context.Context) (username, password string, err 
 	return func(context.Context) (string, string, error) { return own.credentials(uri) }
 }
 
-// readSecret reads a file with a password and perhaps the end of its line.
+// readSecret reads a password from a file, without the line break at its end.
 func readSecret(file string) (string, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -124,7 +123,7 @@ func readSecret(file string) (string, error) {
 	return text, nil
 }
 
-// reason is an error's text without the path, which the problem names already.
+// reason returns an error's text without the path, because the problem already names it.
 func reason(err error) string {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err.Error()
@@ -132,7 +131,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// login checks how user and password are given.
+// login checks the settings for user and password.
 func (k *checker) login(b *Broker) {
 	hasPassword := b.Password != "" || b.PasswordFile != ""
 	switch {
@@ -149,9 +148,8 @@ func (k *checker) login(b *Broker) {
 	}
 }
 
-// reconcile settles what several sources give under different names: the value of the higher
-// source stands alone. Whoever gives --url means that broker and that user, whatever the file
-// says.
+// reconcile resolves settings that several sources set under different names: only the value of the source with the
+// higher rank is kept. For example, --url replaces the broker and the user that are set in the file.
 func (l *loader) reconcile() {
 	b := &l.c.Broker
 	rankOf := func(path string) rank {

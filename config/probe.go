@@ -8,15 +8,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
-// probeTimeout bounds a probe, dialing included.
+// probeTimeout bounds a probe, including the connection.
 const probeTimeout = 20 * time.Second
 
 func (c *Config) newPlugin() (*plugin.Strategy, error) {
 	return plugin.New(plugin.Config{Prefix: c.Delay.Prefix, MaxDelay: c.Delay.Plugin.Max})
 }
 
-// pluginStrategy makes the plugin strategy. Without the plugin on the broker, the error wraps
-// live.ErrNoPlugin.
+// pluginStrategy probes for the plugin and creates the plugin strategy. If the broker does not have the plugin, the
+// error wraps live.ErrNoPlugin.
 func (c *Config) pluginStrategy(ctx context.Context) (*plugin.Strategy, error) {
 	s, err := c.newPlugin()
 	if err != nil {
@@ -30,7 +30,7 @@ func (c *Config) pluginStrategy(ctx context.Context) (*plugin.Strategy, error) {
 	return s, nil
 }
 
-// probeInstants returns live.ErrInstantsIgnored unless the broker delays by an instant.
+// probeInstants returns an error that wraps live.ErrInstantsIgnored if the broker does not delay by an instant.
 func (c *Config) probeInstants(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

@@ -17,15 +17,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
-// setting is one value that the file, the environment or a flag can give. Its row is all that
-// is said of it: reading, checking, the schema, the environment and the documents use it.
+// setting is a value that the file, the environment or a flag can set. All information about a setting is in its row.
+// Reading, checking, the schema, the environment and the documentation use it.
 type setting struct {
 	path  string
 	field any    // pointer to the value
-	def   string // the default in words; if empty, that of the field
+	def   string // the default in words; if empty, the field's default value
 	help  string
-	// bounds are checked, if they are min and max of a duration or one of several texts.
-	// What amqpx and dlx bound is checked, and described, by them.
+	// bounds limits the value to a range of durations or to one of several texts. Limits that amqpx and dlx define
+	// are checked and described by those packages.
 	bounds bounds
 }
 
@@ -49,10 +49,10 @@ var (
 	strategies = []string{StrategyAuto, StrategyBucket, StrategyTTL, StrategyPlugin, StrategyNative}
 )
 
-// settings are the rows, with the defaults of all fields that have one.
+// settings lists the rows of all settings, with the default values of all fields that have one.
 var settings = settingsOf(defaults())
 
-// settingsOf returns the rows for the fields of c.
+// settingsOf returns the rows with pointers to the fields of c.
 func settingsOf(c *Config) []setting {
 	row := func(path string, field any, def, help string, limits ...bounds) setting {
 		s := setting{path: path, field: field, def: def, help: help}
@@ -144,7 +144,7 @@ func defaults() *Config {
 	return c
 }
 
-// byDefault returns the default of one of settings as text.
+// byDefault returns the default of a setting as text.
 func (s setting) byDefault() string {
 	v := reflect.ValueOf(s.field).Elem().Interface()
 	if d, ok := v.(time.Duration); ok {
@@ -153,8 +153,8 @@ func (s setting) byDefault() string {
 	return cmp.Or(s.def, fmt.Sprint(v))
 }
 
-// meaning returns the help with the bounds, which amqpx and dlx name for a value that is out
-// of them.
+// meaning returns the help text with the bounds. It obtains the bounds of amqpx and dlx from their errors for a value
+// that is out of range.
 func (s setting) meaning() string {
 	limits := s.bounds.String()
 	if len(s.bounds.oneOf) > 0 && strings.Contains(s.help, s.bounds.oneOf[0]) {
@@ -180,10 +180,10 @@ func (s setting) meaning() string {
 	return s.help + ", " + limits
 }
 
-// previousPath is a list of mappings, which only the file can give.
+// previousPath is the path of a list of mappings. It can only be set in the file.
 const previousPath = "delay.previous"
 
-// previousSettings are the settings of one item, at path.
+// previousSettings returns the rows for one item of the list, at path.
 func previousSettings(path string, l *Previous) []setting {
 	return []setting{
 		{path: path + ".delays", field: &l.Delays}, {path: path + ".layout", field: &l.Layout},
@@ -200,13 +200,13 @@ func variable(path string) string {
 
 const envPrefix = "RABBITDELAY"
 
-// Setting describes one setting to people.
+// Setting describes one setting for display.
 type Setting struct {
-	Path     string `json:"path"` // in YAML
+	Path     string `json:"path"` // the path in YAML
 	Type     string `json:"type"`
 	Default  string `json:"default"`
-	Variable string `json:"variable"` // of the environment; empty if only the file can give it
-	Meaning  string `json:"meaning"`  // with its bounds
+	Variable string `json:"variable"` // the environment variable; empty if only the file can set it
+	Meaning  string `json:"meaning"`  // including its bounds
 }
 
 // Settings returns all settings.
@@ -222,7 +222,7 @@ func Settings() []Setting {
 	})
 }
 
-// typeOf returns the type of a setting in words, and what it is in YAML.
+// typeOf returns the type of a setting in words and its kind in YAML.
 func typeOf(field any) (string, yamldoc.Kind) {
 	switch field.(type) {
 	case *URL:
@@ -243,12 +243,12 @@ func typeOf(field any) (string, yamldoc.Kind) {
 	return "text", yamldoc.Scalar
 }
 
-// errEmpty is for a value that was given and is empty, most often because a variable in it is
-// not set. Its default would be a surprise.
+// errEmpty reports an empty value, usually of an environment variable that is not set. Using the default instead
+// would surprise the user.
 var errEmpty = errors.New("is empty; give a value, or leave it out for the default")
 
-// parse reads the text of a setting into its field. It refuses a single value that was given
-// and is empty. Its errors never contain the text of a URL.
+// parse parses the text of a setting into its field. It rejects an empty scalar value if it was given explicitly. Its
+// errors never contain the text of a URL.
 func parse(field any, texts []string, given bool) error {
 	switch f := field.(type) {
 	case *[]URL:
@@ -280,7 +280,7 @@ func parse(field any, texts []string, given bool) error {
 		*f = d
 		return err
 	default:
-		reflect.ValueOf(field).Elem().SetString(text) // panics for a kind that has no reader
+		reflect.ValueOf(field).Elem().SetString(text) // panics for a kind without a parser
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
-// DefaultListen is where rabbitdelay serve answers.
+// DefaultListen is the default address on which rabbitdelay serve listens.
 const DefaultListen = "127.0.0.1:8086"
 
 // setDefaults fills in the defaults, except those of amqpx and dlx.
@@ -35,8 +35,8 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Of delay.exact: what the clock's steps and a broker under load are late by, and steps that
-// cost less than those without a lead.
+// These are the defaults of delay.exact. The lead covers the steps of the clock and the lateness of a broker under
+// load. The resolution costs less than the one without a lead.
 const (
 	exactLead       = 400 * time.Millisecond
 	exactResolution = 100 * time.Millisecond
@@ -61,13 +61,13 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// checker gathers problems.
+// checker collects problems.
 type checker struct {
 	problems yamldoc.Problems
 	origins  yamldoc.Places
 }
 
-// given reports whether a setting was written down, so that a 0 is a 0 and not the default.
+// given reports whether a setting was set explicitly, so that a 0 means 0 and not the default.
 func (k *checker) given(path string) bool {
 	_, ok := k.origins[path]
 	return ok
@@ -95,7 +95,7 @@ func (c *Config) problems() []Problem {
 	return k.problems
 }
 
-// bounds checks what the rows of the settings bound.
+// bounds checks the bounds in the rows of the settings.
 func (k *checker) bounds(c *Config) {
 	for _, s := range settingsOf(c) {
 		v := reflect.ValueOf(s.field).Elem()
@@ -116,7 +116,7 @@ func (k *checker) bounds(c *Config) {
 	}
 }
 
-// pair checks that a certificate has its key.
+// pair checks that a certificate and its key are set together.
 func (k *checker) pair(path, cert, key, why string) {
 	switch {
 	case cert == "" && key != "":
@@ -162,12 +162,12 @@ func (k *checker) broker(b *Broker) {
 	k.client(b)
 }
 
-// client checks what amqpx bounds.
+// client checks the settings that amqpx limits.
 func (k *checker) client(b *Broker) {
 	c := Config{Broker: Broker{Config: b.WithDefaults()}}
 	c.Broker.Config.URL, c.Broker.Config.URLs = "amqp://checked-above/", nil
 	written := settingsOf(&Config{Broker: *b})
-	for i, s := range settingsOf(&c) { // a 0 that was written down is a 0
+	for i, s := range settingsOf(&c) { // an explicit 0 stays 0
 		if v := reflect.ValueOf(s.field).Elem(); strings.HasPrefix(s.path, "broker.") && v.CanInt() && k.given(s.path) {
 			v.Set(reflect.ValueOf(written[i].field).Elem())
 		}
@@ -175,7 +175,7 @@ func (k *checker) client(b *Broker) {
 	k.fieldErrors(c.Broker.Config.Validate(), "broker")
 }
 
-// brokerURL checks a URL and reports whether it is amqps.
+// brokerURL validates a URL and reports whether its scheme is amqps.
 func (k *checker) brokerURL(path string, u URL) (secure bool) {
 	if _, err := brokerurl.Parse(string(u)); err != nil {
 		k.badf(path, "%v", err)
@@ -228,7 +228,7 @@ func (k *checker) delay(d *Delay) {
 	k.lead(d)
 }
 
-// lead refuses a lead that no message can have or no consumer heeds.
+// lead rejects a lead that no message can have, or that no consumer supports.
 func (k *checker) lead(d *Delay) {
 	path, value := "delay.lead", topology.FormatDuration(d.Lead)
 	if d.Exact {
@@ -293,7 +293,7 @@ func (k *checker) layout(d Delay, l Layout, path string) {
 
 var layouts = []string{dlx.LayoutClock, dlx.LayoutHex, dlx.LayoutBinary}
 
-// foreignLayout checks a layout of another system.
+// foreignLayout checks the settings of another system's layout.
 func (k *checker) foreignLayout(d Delay, l Layout, path string) {
 	if len(l.Radices) > 0 || k.given(path+".radices") {
 		k.badf(path+".radices", "are set; the layout %s has its own", l.Layout)
@@ -306,8 +306,8 @@ func (k *checker) foreignLayout(d Delay, l Layout, path string) {
 	}
 }
 
-// fieldErrors turns the errors of other packages about fields of their Config into problems of the
-// settings under path.
+// fieldErrors converts the errors of other packages about fields of their Config to problems of the settings under
+// path.
 func (k *checker) fieldErrors(err error, path string) {
 	for _, e := range unjoined(err) {
 		if f, ok := errors.AsType[*topology.FieldError](e); ok {
@@ -318,7 +318,7 @@ func (k *checker) fieldErrors(err error, path string) {
 	}
 }
 
-// unjoined returns the errors that err joins, at any depth.
+// unjoined returns the errors that are joined in err, at any depth.
 func unjoined(err error) []error {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
@@ -331,7 +331,7 @@ func unjoined(err error) []error {
 	return list
 }
 
-// snake is the YAML key of a Go field: QueueType -> queue_type.
+// snake returns the YAML key of a Go field, such as queue_type for QueueType.
 func snake(field string) string {
 	var b strings.Builder
 	for i, r := range field {
@@ -343,11 +343,11 @@ func snake(field string) string {
 	return b.String()
 }
 
-// schedules reports recurring tasks whose destination clients of this configuration refuse.
+// schedules reports recurring tasks with destinations that clients of this configuration refuse.
 func (k *checker) schedules(c *Config) {
 	for i, r := range c.Schedules {
 		if r.Validate() != nil {
-			continue // the reader of the file reports it
+			continue // the file's reader reports it
 		}
 		field := "queue"
 		if r.Task.Queue == "" {
@@ -359,7 +359,7 @@ func (k *checker) schedules(c *Config) {
 	}
 }
 
-// destinations reports those whose name is too long for a strategy's routing keys.
+// destinations reports destinations with names that are too long for the strategies' routing keys.
 func (k *checker) destinations(c *Config) {
 	strategies, err := c.offline()
 	if err != nil {

@@ -1,5 +1,4 @@
-// Package mysql lets package config open mysql:// and mariadb:// URLs. Import it
-// for that alone:
+// Package mysql enables package config to open mysql:// and mariadb:// URLs. Import it only for this effect:
 //
 //	import _ "github.com/rabbitdelay/rabbitdelay/config/mysql"
 package mysql
@@ -52,14 +51,14 @@ func parse(raw string) (*mysql.Config, error) {
 	cfg.User = u.User.Username()
 	cfg.Passwd, _ = u.User.Password()
 	cfg.DBName = strings.TrimPrefix(u.Path, "/")
-	// The parameters are the driver's own; it reads them best itself.
+	// The parameters are those of the driver, so the driver parses them.
 	parsed, err := mysql.ParseDSN(cfg.FormatDSN() + separator(cfg.FormatDSN()) + u.RawQuery)
 	if err != nil {
 		return nil, fmt.Errorf("%w; the parameters after ? are not the driver's", errURL)
 	}
 	parsed.ParseTime = true
 	parsed.MultiStatements = false
-	parsed.Logger = silent{} // standard error is not the driver's
+	parsed.Logger = silent{} // the driver must not write to standard error
 	return parsed, nil
 }
 

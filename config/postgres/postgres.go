@@ -1,5 +1,5 @@
-// Package postgres lets package config open postgres:// and postgresql:// URLs,
-// with pgx. Import it for that alone:
+// Package postgres enables package config to open postgres:// and postgresql:// URLs, with pgx. Import it only for
+// this effect:
 //
 //	import _ "github.com/rabbitdelay/rabbitdelay/config/postgres"
 package postgres
@@ -45,8 +45,8 @@ func listener(u string) (schedule.Listener, error) {
 var errURL = errors.New("expected a URL such as postgres://user:password@host:5432/database, with special characters in user and password percent-encoded")
 
 func parse(u string) (*pgx.ConnConfig, error) {
-	// ParseConfig takes other forms too, and its errors quote what they parse. It
-	// ends the password at the first @, so that what follows would be the host.
+	// ParseConfig also accepts other forms, and its errors quote their input. It ends the password at the first @, so
+	// that the rest of the password would become part of the host.
 	_, rest, _ := strings.Cut(u, ":")
 	if _, err := url.Parse(u); err != nil || !strings.HasPrefix(rest, "//") || strings.Count(rest, "@") > 1 {
 		return nil, errURL

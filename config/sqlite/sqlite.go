@@ -1,5 +1,5 @@
-// Package sqlite lets package config open sqlite: URLs, with modernc.org/sqlite.
-// Import it for that alone:
+// Package sqlite enables package config to open sqlite: URLs, with modernc.org/sqlite. Import it only for this
+// effect:
 //
 //	import _ "github.com/rabbitdelay/rabbitdelay/config/sqlite"
 package sqlite
@@ -9,7 +9,7 @@ import (
 	"errors"
 	"strings"
 
-	_ "modernc.org/sqlite" // the driver named sqlite
+	_ "modernc.org/sqlite" // registers the driver named sqlite
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/config/internal/dbdriver"
@@ -31,7 +31,7 @@ func open(u string) (*sql.DB, error) {
 	if err != nil {
 		return nil, errURL
 	}
-	if memory { // every connection would be a database of its own
+	if memory { // every connection would have its own database
 		db.SetMaxOpenConns(1)
 	}
 	return db, nil
@@ -39,7 +39,7 @@ func open(u string) (*sql.DB, error) {
 
 var errURL = errors.New("expected a file, such as sqlite:orders.db or sqlite:///var/lib/orders.db")
 
-// source is the driver's data source name.
+// source returns the driver's data source name, and whether it is a database in memory.
 func source(u string) (name string, memory bool, err error) {
 	_, rest, _ := strings.Cut(u, ":")
 	path, query, _ := strings.Cut(strings.TrimPrefix(rest, "//"), "?")
@@ -53,7 +53,7 @@ func source(u string) (name string, memory bool, err error) {
 	if path == ":memory:" {
 		return ":memory:?" + pragmas, true, nil
 	}
-	// In a file: URI these would end the path.
+	// In a file: URI these characters would end the path.
 	escaped := strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(path)
 	return "file:" + escaped + "?" + pragmas, false, nil
 }

@@ -1,5 +1,5 @@
-// Package dbdriver is where the database drivers that a program links make
-// themselves known to package config.
+// Package dbdriver is the registry in which the database drivers that a program links register themselves for package
+// config.
 package dbdriver
 
 import (
@@ -8,21 +8,19 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// Driver opens databases of one dialect. Its errors never contain the URL, and
-// none of its functions connects.
+// Driver opens databases of one dialect. Its errors never contain the URL, and none of its functions connects.
 type Driver struct {
 	Check    func(url string) error
 	Open     func(url string) (*sql.DB, error)
-	Listener func(url string) (schedule.Listener, error) // nil where the database cannot notify
+	Listener func(url string) (schedule.Listener, error) // nil if the database cannot notify
 }
 
 var linked = map[schedule.Dialect]Driver{}
 
-// Register is called by a driver's package when it is initialised, and by nobody
-// later.
+// Register adds a driver. A driver's package calls it during initialization. It must not be called later.
 func Register(dialect schedule.Dialect, d Driver) { linked[dialect] = d }
 
-// Of is the driver of a dialect, if it is linked.
+// Of returns the driver of a dialect, and whether it is linked.
 func Of(dialect schedule.Dialect) (Driver, bool) {
 	d, ok := linked[dialect]
 	return d, ok

@@ -9,18 +9,17 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
-// DeliveryExchange is the topic exchange in which every strategy ends. Its
-// routing keys are "<tag>.<strategy's own words>.<destination key>".
+// DeliveryExchange returns the name of the topic exchange at the end of every strategy. Its routing keys have the
+// form "<tag>.<strategy's own words>.<destination key>".
 func DeliveryExchange(prefix string) string { return prefix + ".deliver" }
 
-// ParkedQueue holds messages whose destination is gone. The fanout exchange of
-// the same name feeds it.
+// ParkedQueue returns the name of the queue for messages whose destination no longer exists. A fanout exchange of the
+// same name routes to it.
 func ParkedQueue(prefix string) string { return prefix + ".parked" }
 
-// DeliveryTopology returns the objects that all strategies share: the delivery exchange
-// and, as its alternate, the parked queue. They depend on neither the queue
-// type nor the strategy (the parked queue is always a quorum queue), so two
-// configurations with one prefix never conflict in them.
+// DeliveryTopology returns the objects that all strategies share: the delivery exchange, and the parked queue as its
+// alternate. They do not depend on the queue type or the strategy, and the parked queue is always a quorum queue. As
+// a result, two configurations with the same prefix never conflict in these objects.
 func DeliveryTopology(prefix string) Topology {
 	t := ParkedTopology(prefix)
 	t.Exchanges = append(t.Exchanges, Exchange{Name: DeliveryExchange(prefix), Kind: "topic", AlternateExchange: ParkedQueue(prefix)})
@@ -37,11 +36,10 @@ func ParkedTopology(prefix string) Topology {
 	}
 }
 
-// RouteQueue returns the queue that forwards to the exchange of an exchange
-// destination: messages expire in it at once and are dead-lettered to the
-// exchange with the destination's routing key. It is always a quorum queue with
-// at-least-once dead-lettering, because a classic one would silently drop
-// messages that the exchange cannot route.
+// RouteQueue returns the queue that forwards messages to the exchange of an exchange destination. Messages expire in
+// it immediately and are dead-lettered to the exchange with the destination's routing key. It is always a quorum
+// queue with at-least-once dead-lettering, because a classic queue would silently drop messages that the exchange
+// cannot route.
 func (d Destination) RouteQueue(prefix string) Queue {
 	ttl := time.Duration(0)
 	key := d.RoutingKey
@@ -54,16 +52,15 @@ func (d Destination) RouteQueue(prefix string) Queue {
 	}.unlimited()
 }
 
-// maxRouteName leaves room in the 255 bytes of a routing key for a strategy's
+// maxRouteName limits a route queue's name, so that the 255 bytes of a routing key also have space for a strategy's
 // own words.
 const maxRouteName = 160
 
-// routeNameEscape is shared because it is built on its first use, which costs
-// more than a publish may.
+// routeNameEscape is shared, because a Replacer is built on its first use, which takes longer than a publish should.
 var routeNameEscape = strings.NewReplacer("%", "%25", ":", "%3A")
 
 func routeQueueName(prefix, exchange, key string) string {
-	// Injective: a ':' or '%' of the exchange's own name is escaped.
+	// The name is unique because ':' and '%' in the exchange's own name are escaped.
 	esc := routeNameEscape.Replace(exchange)
 	name := prefix + ".route." + esc + ":" + key
 	if len(name) <= maxRouteName {

@@ -11,44 +11,43 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// Destination is where a delayed message ends: a queue, or an exchange (of any
-// type) with a routing key.
+// Destination is the final destination of a delayed message: a queue, or an exchange of any type with a routing key.
 type Destination struct {
 	// Name identifies the destination in YAML; empty means its queue's name.
 	Name string
-	// Queue is the destination queue. Either it or Exchange is set.
+	// Queue is the destination queue. Set either Queue or Exchange.
 	Queue string
-	// Exchange and RoutingKey are the other form. The message reaches the
-	// exchange with exactly this routing key.
+	// Exchange and RoutingKey are the alternative to Queue. The message is published to the exchange with exactly
+	// this routing key.
 	Exchange   string
 	RoutingKey string
-	// Retry is what consumers of Queue do with a message whose handler failed;
-	// nil means the consumer's own default.
+	// Retry is the policy with which consumers of Queue retry a message after its handler has failed. Nil means the
+	// consumer's own default.
 	Retry *Retry
-	// Lead is how long before its instant a delayed message reaches the consumer, which
-	// holds it until then, at most MaxLead; nil means the client's own. See amqpx.Config.
+	// Lead is how long before its instant a delayed message is delivered to the consumer, which buffers it until
+	// then. It is at most MaxLead. Nil means the client's own lead. See amqpx.Config.
 	Lead *time.Duration
-	// Ceiling bounds how many tasks of package schedule come here in a second; nil means any
-	// number. An exchange has one for all its routing keys.
+	// Ceiling limits the number of tasks of package schedule per second for this destination. Nil means no limit. All
+	// routing keys of an exchange share one ceiling.
 	Ceiling *Ceiling
-	// DeadLetter is the queue for messages whose attempts are used up or that
-	// were rejected; empty means Queue + ".dead".
+	// DeadLetter is the queue for messages that were rejected or have used up their attempts. Default: Queue +
+	// ".dead".
 	DeadLetter string
 }
 
-// Ceiling is a bound of schedule.Config.Ceilings, which documents it.
+// Ceiling is a rate limit; see schedule.Config.Ceilings.
 type Ceiling struct {
-	PerSecond float64 // MinPerSecond to MaxPerSecond
-	Burst     int     // 0 means a tenth of PerSecond, at least 1
+	PerSecond float64 // from MinPerSecond to MaxPerSecond
+	Burst     int     // 0 means a tenth of PerSecond, but at least 1
 }
 
-// Bounds of a Ceiling: one a day, and 100000 a second.
+// These are the bounds of a Ceiling: one task per day, and 100000 per second.
 const (
 	MinPerSecond = 1.0 / (24 * 60 * 60)
 	MaxPerSecond = 100_000
 )
 
-// Valid reports whether it is within its bounds.
+// Valid reports whether the ceiling is within its bounds.
 func (c Ceiling) Valid() bool {
 	return c.PerSecond >= MinPerSecond && c.PerSecond <= MaxPerSecond && c.Burst >= 0 && c.Burst <= MaxPerSecond
 }
@@ -59,8 +58,8 @@ const MaxLead = time.Minute
 // ToExchange reports whether the destination is an exchange.
 func (d Destination) ToExchange() bool { return d.Queue == "" }
 
-// ServerNamed reports whether the broker has named the queue (amq.gen-...). Only the
-// broker makes such a queue, and none beside it for its dead letters.
+// ServerNamed reports whether the broker has named the queue (amq.gen-...). Clients cannot declare a queue with such
+// a name, and there is no dead-letter queue for it.
 func (d Destination) ServerNamed() bool { return strings.HasPrefix(d.Queue, "amq.") }
 
 // DeadLetterQueue returns the queue for failed messages of a queue destination.
@@ -71,8 +70,8 @@ func (d Destination) DeadLetterQueue() string {
 	return d.Queue + ".dead"
 }
 
-// String is where messages go: the queue, or "exchange:routing-key"; empty for the zero
-// value.
+// String returns the destination in the form of the queue's name or "exchange:routing-key". It returns "" for the
+// zero value.
 func (d Destination) String() string {
 	if d.ToExchange() && d.Exchange+d.RoutingKey != "" {
 		return d.Exchange + ":" + d.RoutingKey
@@ -80,12 +79,11 @@ func (d Destination) String() string {
 	return d.Queue
 }
 
-// label is the destination's name in YAML.
+// label returns the destination's name in YAML.
 func (d Destination) label() string { return cmp.Or(d.Name, d.String()) }
 
-// TargetQueue returns the queue to which delay strategies bind the destination: the
-// queue itself, or the route queue that forwards to the exchange. Different
-// destinations have different target queues.
+// TargetQueue returns the queue that delay strategies bind for the destination: the queue itself, or the route queue
+// that forwards to the exchange. Different destinations have different target queues.
 func (d Destination) TargetQueue(prefix string) string {
 	if !d.ToExchange() {
 		return d.Queue
@@ -93,14 +91,14 @@ func (d Destination) TargetQueue(prefix string) string {
 	return routeQueueName(prefix, d.Exchange, d.RoutingKey)
 }
 
-// Key returns the part of a routing key that names the destination: the target
-// queue's name with topic wildcards escaped, so that it can stand in a binding.
+// Key returns the part of a routing key that names the destination. It is the target queue's name with topic
+// wildcards escaped, so that a binding can contain it.
 func (d Destination) Key(prefix string) string {
 	return escapeTopicWords(d.TargetQueue(prefix))
 }
 
-// DestinationOf returns the destination with this Key. It is false for an exchange
-// destination whose name is too long to stand in it.
+// DestinationOf returns the destination with the given Key. It returns false for an exchange destination whose name
+// was too long, so that its key has only a hash.
 func DestinationOf(prefix, key string) (Destination, bool) {
 	words := strings.Split(key, ".")
 	for i, w := range words {
@@ -120,8 +118,8 @@ var (
 	unescapeRoute = strings.NewReplacer("%3A", ":", "%25", "%")
 )
 
-// escapeTopicWords makes a name safe as part of a topic binding: the words "*"
-// and "#" would match others. '%' is the escape character.
+// escapeTopicWords escapes a name for use in a topic binding, because the words "*" and "#" would match other words.
+// The escape character is '%'.
 func escapeTopicWords(name string) string {
 	if !strings.ContainsAny(name, "*#%") {
 		return name
@@ -140,10 +138,9 @@ func escapeTopicWords(name string) string {
 	return strings.Join(words, ".")
 }
 
-// Queues returns what a queue destination needs: the queue and its dead-letter
-// queue. Messages that the broker gives up on, for example because of a
-// policy's length or delivery limit, go to the dead-letter queue too instead of
-// being dropped.
+// Queues returns the queues of a queue destination: the queue itself and its dead-letter queue. Messages that the
+// broker removes, for example because of a length or delivery limit in a policy, also go to the dead-letter queue
+// instead of being dropped.
 func (d Destination) Queues(t QueueType) []Queue {
 	dead := d.DeadLetterQueue()
 	q := Queue{Name: d.Queue, Type: t, DeadLetter: &DeadLetter{RoutingKey: &dead}}
@@ -154,9 +151,9 @@ func (d Destination) Queues(t QueueType) []Queue {
 	return []Queue{Queue{Name: dead, Type: t}.unlimited(), q.unlimited()}
 }
 
-// Validate refuses a destination without queue and exchange, one with both, and
-// one that a delay strategy with this prefix owns: a message sent there would
-// wait a second time, or loop for ever. The error is a *DestinationError.
+// Validate rejects a destination with neither or both of queue and exchange, and one that belongs to a delay strategy
+// with this prefix, because a message sent there would wait a second time or loop forever. The error is a
+// *DestinationError.
 func (d Destination) Validate(prefix string) error {
 	refuse := func(reason string) error { return &DestinationError{Destination: d, Reason: reason} }
 	name := d.Queue
@@ -199,9 +196,9 @@ func (e *DestinationError) Error() string {
 // Unwrap makes errors.Is(err, ErrDestination) true.
 func (e *DestinationError) Unwrap() error { return ErrDestination }
 
-// WithDestinationQueues adds the queues that the destinations need and the
-// topology does not describe: the queues of a queue destination, of the given
-// type (empty means Quorum), and the route queue of an exchange destination.
+// WithDestinationQueues returns the topology with the queues that its destinations need and that it does not
+// describe: the queues of a queue destination, with the given type (empty means Quorum), and the route queue of an
+// exchange destination.
 func (t Topology) WithDestinationQueues(prefix string, queueType QueueType) Topology {
 	described := map[string]bool{}
 	for _, q := range t.Queues {

@@ -10,19 +10,18 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
-// MaxTTL is the longest x-message-ttl and x-expires that a broker accepts: ten
-// years of 365 days, from RabbitMQ 3.10.2 on.
+// MaxTTL is the largest x-message-ttl and x-expires that a broker accepts: ten years of 365 days, since RabbitMQ
+// 3.10.2.
 const MaxTTL = 315_360_000_000 * time.Millisecond
 
-// longUnits are those that Go's own syntax does not have, longest first.
+// longUnits are the units that Go's syntax does not have, longest first.
 var longUnits = []struct {
 	name string
 	unit time.Duration
 }{{"w", 7 * 24 * time.Hour}, {"d", 24 * time.Hour}}
 
-// ParseDuration reads a duration in Go's syntax, with weeks of 7 days and days of
-// 24 hours before it if any: "1500ms", "30m", "1h30m", "7d", "1d12h", "2w". A bare
-// "0" needs no unit.
+// ParseDuration parses a duration in Go's syntax, optionally preceded by weeks of 7 days and days of 24 hours:
+// "1500ms", "30m", "1h30m", "7d", "1d12h", "2w". A plain "0" needs no unit.
 func ParseDuration(s string) (time.Duration, error) {
 	rest, negative := strings.CutPrefix(s, "-")
 	var sum time.Duration
@@ -60,13 +59,12 @@ func durationError(s string) error {
 	return fmt.Errorf("expected a duration such as 1500ms, 60s, 30m, 48h or 7d, got %q", yamldoc.Clip(s))
 }
 
-// FormatDuration writes a duration as people read it, with days of 24 hours and
-// without parts that are zero: "30m", "1h30m", "383d23h59m59.9s". ParseDuration
-// reads it back.
+// FormatDuration formats a duration for reading, with days of 24 hours and without parts that are zero: "30m",
+// "1h30m", "383d23h59m59.9s". ParseDuration accepts the result.
 func FormatDuration(d time.Duration) string {
 	const day = 24 * time.Hour
 	if d < 0 {
-		if d == math.MinInt64 { // which has no opposite
+		if d == math.MinInt64 { // it cannot be negated
 			d++
 		}
 		return "-" + FormatDuration(-d)

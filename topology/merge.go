@@ -12,8 +12,8 @@ import (
 // ErrMerge is wrapped by every *MergeError.
 var ErrMerge = errors.New("descriptions contradict each other")
 
-// MergeError reports two descriptions of one object that differ. In Mismatches,
-// Want is what the first description has and Have what the later one has.
+// MergeError reports two different descriptions of the same object. In Mismatches, Want is from the first description
+// and Have from the later one.
 type MergeError struct {
 	Kind       Kind
 	Name       string
@@ -32,10 +32,9 @@ func (e *MergeError) Error() string {
 // Unwrap makes errors.Is(err, ErrMerge) true.
 func (e *MergeError) Unwrap() error { return ErrMerge }
 
-// Merge returns the union of descriptions. Objects keep the order in which they
-// first appear, and equal descriptions of one object become one. Different
-// descriptions of one object are an error: Merge returns the zero Topology and
-// a joined *MergeError for each.
+// Merge returns the union of descriptions. Objects keep the order in which they first appear, and equal descriptions
+// of one object are merged. If descriptions of one object differ, Merge returns the zero Topology and joins a
+// *MergeError for each difference.
 func (t Topology) Merge(others ...Topology) (Topology, error) {
 	var out Topology
 	var errs []error
@@ -52,8 +51,8 @@ func (t Topology) Merge(others ...Topology) (Topology, error) {
 	return out, nil
 }
 
-// union returns a function that adds objects of one kind to those in out. Where one of
-// the same name stands there, it returns what differs.
+// union returns a function that adds objects of one kind to out. If out already has an object of the same name, it
+// returns the differences.
 func union[T any](out *[]T, kind Kind, name func(T) string, diff func(want, have T) []argument.Mismatch) func([]T) []error {
 	index := map[string]int{} // name -> position in out
 	return func(list []T) (errs []error) {
@@ -64,7 +63,7 @@ func union[T any](out *[]T, kind Kind, name func(T) string, diff func(want, have
 				*out = append(*out, x)
 				continue
 			}
-			if diff == nil { // the name says all
+			if diff == nil { // objects with the same name are equal
 				continue
 			}
 			if diffs := diff((*out)[at], x); len(diffs) > 0 {
@@ -75,7 +74,7 @@ func union[T any](out *[]T, kind Kind, name func(T) string, diff func(want, have
 	}
 }
 
-// Without returns the topology without the exchanges, queues and bindings of another.
+// Without returns the topology without the other topology's exchanges, queues and bindings.
 func (t Topology) Without(other Topology) Topology {
 	t.Exchanges = without(t.Exchanges, other.Exchanges, func(e Exchange) string { return e.Name })
 	t.Queues = without(t.Queues, other.Queues, func(q Queue) string { return q.Name })
@@ -91,7 +90,7 @@ func without[T any](list, others []T, name func(T) string) []T {
 	return slices.DeleteFunc(slices.Clone(list), func(x T) bool { return gone[name(x)] })
 }
 
-// diffExchange compares two descriptions of one exchange, all arguments included.
+// diffExchange compares two descriptions of one exchange, including all arguments.
 func diffExchange(want, have Exchange) []argument.Mismatch {
 	return slices.Concat(
 		argument.DiffProperty("type", want.Kind, have.Kind),
@@ -100,12 +99,12 @@ func diffExchange(want, have Exchange) []argument.Mismatch {
 		argument.Diff(want.Table(), have.Table()))
 }
 
-// diffQueue compares two descriptions of one queue, all arguments included.
+// diffQueue compares two descriptions of one queue, including all arguments.
 func diffQueue(want, have Queue) []argument.Mismatch {
 	return argument.Diff(want.Table(), have.Table())
 }
 
-// diffDestination compares two destinations of one name.
+// diffDestination compares two destinations with the same name.
 func diffDestination(want, have Destination) []argument.Mismatch {
 	return slices.Concat(
 		argument.DiffProperty("queue", want.Queue, have.Queue),
@@ -117,7 +116,7 @@ func diffDestination(want, have Destination) []argument.Mismatch {
 		argument.DiffProperty("retry", written(want.Retry, fields[Retry]), written(have.Retry, fields[Retry])))
 }
 
-// written is the text of a value that may be absent, which is nil.
+// written returns the text of a value, or nil if the value is absent.
 func written[T any](v *T, text func(T) string) any {
 	if v == nil {
 		return nil

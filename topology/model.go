@@ -15,14 +15,13 @@ import (
 type QueueType string
 
 const (
-	// Quorum queues are replicated and dead-letter at least once. It is the default.
+	// Quorum queues are replicated and dead-letter at least once. This is the default.
 	Quorum QueueType = "quorum"
-	// Classic queues live on one node and dead-letter at most once.
+	// Classic queues exist on one node and dead-letter at most once.
 	Classic QueueType = "classic"
 )
 
-// Topology is a set of broker objects. The order of declaration is exchanges,
-// queues, bindings.
+// Topology is a set of broker objects. They are declared in the order exchanges, queues, bindings.
 type Topology struct {
 	Exchanges    []Exchange
 	Queues       []Queue
@@ -33,7 +32,7 @@ type Topology struct {
 // Kind is the kind of a described object.
 type Kind string
 
-// Kinds of objects. A destination exists in descriptions only.
+// These are the kinds of objects. Destinations exist only in descriptions.
 const (
 	KindExchange    Kind = "exchange"
 	KindQueue       Kind = "queue"
@@ -41,7 +40,7 @@ const (
 	KindDestination Kind = "destination"
 )
 
-// Exchange returns an exchange by name.
+// Exchange returns the exchange with the given name, and whether the topology has it.
 func (t Topology) Exchange(name string) (Exchange, bool) {
 	i := slices.IndexFunc(t.Exchanges, func(e Exchange) bool { return e.Name == name })
 	if i < 0 {
@@ -50,7 +49,7 @@ func (t Topology) Exchange(name string) (Exchange, bool) {
 	return t.Exchanges[i], true
 }
 
-// Queue returns a queue by name.
+// Queue returns the queue with the given name, and whether the topology has it.
 func (t Topology) Queue(name string) (Queue, bool) {
 	i := slices.IndexFunc(t.Queues, func(q Queue) bool { return q.Name == name })
 	if i < 0 {
@@ -59,7 +58,7 @@ func (t Topology) Queue(name string) (Queue, bool) {
 	return t.Queues[i], true
 }
 
-// Empty reports whether there is nothing to declare; destinations do not count.
+// Empty reports whether there is nothing to declare. Destinations do not count.
 func (t Topology) Empty() bool {
 	return len(t.Exchanges) == 0 && len(t.Queues) == 0 && len(t.Bindings) == 0
 }
@@ -74,48 +73,44 @@ type Exchange struct {
 	Arguments         map[string]any // any further arguments
 }
 
-// Queue is a durable queue. Pointers are arguments for which absence and the
-// zero value differ.
+// Queue is a durable queue. A field is a pointer if an absent argument differs from its zero value.
 type Queue struct {
 	Name                 string
 	Type                 QueueType      // empty means Quorum
-	MessageTTL           *time.Duration // x-message-ttl, whole milliseconds
+	MessageTTL           *time.Duration // x-message-ttl, in whole milliseconds
 	DeadLetter           *DeadLetter
-	Overflow             string // x-overflow; empty for the broker's default (drop-head)
-	MaxLength            *int64 // x-max-length, messages
+	Overflow             string // x-overflow; empty means the broker's default (drop-head)
+	MaxLength            *int64 // x-max-length, in messages
 	MaxLengthBytes       *int64 // x-max-length-bytes
 	DeliveryLimit        *int64 // x-delivery-limit; quorum only; see NoDeliveryLimit
 	SingleActiveConsumer bool   // x-single-active-consumer
 	Arguments            map[string]any
 }
 
-// QueueType returns the queue's type, Quorum where none is set.
+// QueueType returns the queue's type, or Quorum if none is set.
 func (q Queue) QueueType() QueueType { return cmp.Or(q.Type, Quorum) }
 
-// IsDelay reports whether messages wait in the queue to be dead-lettered by its
-// TTL: it has both a message TTL and a dead-letter exchange.
+// IsDelay reports whether messages wait in the queue until its TTL dead-letters them. Such a queue has both a message
+// TTL and a dead-letter exchange.
 func (q Queue) IsDelay() bool { return q.MessageTTL != nil && q.DeadLetter != nil }
 
-// Native reports whether messages wait in the queue for an instant of their own, as
-// in those of the native strategy: it dead-letters at once what is ready, to the
-// routing key that the message has.
+// Native reports whether messages in the queue wait for their own instant, as in the queues of the native strategy.
+// Such a queue dead-letters ready messages immediately, with the message's own routing key.
 func (q Queue) Native() bool {
 	return q.IsDelay() && *q.MessageTTL == 0 && q.DeadLetter.RoutingKey == nil
 }
 
-// DeadLetter is where a queue sends messages that expire, are rejected, or
-// exceed a limit.
+// DeadLetter is where a queue sends messages that expire, are rejected or exceed a limit.
 type DeadLetter struct {
 	Exchange   string  // x-dead-letter-exchange; "" is the default exchange
 	RoutingKey *string // x-dead-letter-routing-key; nil keeps the message's own key
-	// AtLeastOnce sets x-dead-letter-strategy: at-least-once. It needs a quorum
-	// queue with overflow reject-publish (RabbitMQ 3.10 or later); with any other
-	// overflow the broker silently falls back to at-most-once.
+	// AtLeastOnce sets x-dead-letter-strategy to at-least-once. It needs a quorum queue with overflow reject-publish
+	// (RabbitMQ 3.10 or later). With any other overflow the broker silently uses at-most-once. Default false.
 	AtLeastOnce bool
 }
 
-// Binding routes from an exchange to a queue or to another exchange. Exactly
-// one of Queue and ToExchange is set.
+// Binding routes messages from an exchange to a queue or to another exchange. Set exactly one of Queue and
+// ToExchange.
 type Binding struct {
 	Exchange   string // source
 	Queue      string // destination queue
@@ -124,7 +119,7 @@ type Binding struct {
 	Arguments  map[string]any
 }
 
-// String describes the binding: source, destination, routing key, arguments.
+// String describes the binding by its source, destination, routing key and arguments.
 func (b Binding) String() string {
 	dest := "queue " + strconv.Quote(b.Queue)
 	if b.ToExchange != "" {
@@ -137,16 +132,14 @@ func (b Binding) String() string {
 	return s
 }
 
-// NoDeliveryLimit is the delivery limit of every quorum queue that the delay
-// strategies and their destinations have: one that no message reaches. Without
-// it RabbitMQ has a limit of 20 since 4.0, and until 4.2 each read that puts a
-// message back (basic.get, the management page, a consumer that ends) counts:
-// the 21st read of a dead letter or a parked message would drop it, and the
-// 21st read of a message in a delay queue would send it on too early. It is not
-// -1, which RabbitMQ 4.0 and later document and 3.10 does not.
+// NoDeliveryLimit is the delivery limit of all quorum queues of the delay strategies and their destinations. No
+// message reaches it. Without it RabbitMQ 4.0 and later apply a limit of 20, and up to 4.2 each read that returns a
+// message to the queue counts (basic.get, the management UI, or a consumer that ends). The 21st read of a dead letter
+// or a parked message would drop it, and the 21st read of a message in a delay queue would forward it too early. The
+// value is not -1, because -1 is documented by RabbitMQ 4.0 and later but not by 3.10.
 const NoDeliveryLimit int64 = 1_000_000_000
 
-// unlimited sets the delivery limit of a quorum queue. Classic queues have none.
+// unlimited sets the delivery limit of a quorum queue. Classic queues do not have one.
 func (q Queue) unlimited() Queue {
 	if q.Type != Classic {
 		limit := NoDeliveryLimit
@@ -155,7 +148,7 @@ func (q Queue) unlimited() Queue {
 	return q
 }
 
-// Table returns the queue's arguments as they go over the wire.
+// Table returns the queue's arguments as they are sent to the broker.
 func (q Queue) Table() map[string]any {
 	t := map[string]any{}
 	maps.Copy(t, q.Arguments)
@@ -190,7 +183,7 @@ func setInt(t map[string]any, key string, v *int64) {
 	}
 }
 
-// Table returns the exchange's arguments as they go over the wire.
+// Table returns the exchange's arguments as they are sent to the broker.
 func (e Exchange) Table() map[string]any {
 	t := map[string]any{}
 	maps.Copy(t, e.Arguments)

@@ -13,12 +13,12 @@ import (
 // ErrInvalid is wrapped by every *ValidationError.
 var ErrInvalid = errors.New("topology is not valid")
 
-// Problem is one thing wrong with a description: where, what was expected, what
-// came. Line and Column are 0 for a topology that was built in Go.
+// Problem describes one mistake in a description: its place, what was expected and what was found. Line and Column
+// are 0 for a topology that was built in Go.
 type Problem = yamldoc.Problem
 
-// ValidationError lists the problems of a description, all of them up to 100,
-// those of a YAML document in the order of their lines.
+// ValidationError lists the problems of a description, up to 100 of them. The problems of a YAML document are in the
+// order of its lines.
 type ValidationError struct {
 	Problems []Problem
 }
@@ -28,10 +28,10 @@ func (e *ValidationError) Error() string { return yamldoc.Problems(e.Problems).S
 // Unwrap makes errors.Is(err, ErrInvalid) true.
 func (e *ValidationError) Unwrap() error { return ErrInvalid }
 
-// Option changes what ParseYAML and Validate accept.
+// Option changes the rules of ParseYAML and Validate.
 type Option func(*rules)
 
-// rules are the options of one validation.
+// rules contains the options of one validation.
 type rules struct {
 	prefix     string
 	undeclared bool
@@ -49,16 +49,16 @@ func newRules(opts []Option) rules {
 // description may refer to without declaring them. The default is DefaultPrefix.
 func DelayPrefix(prefix string) Option { return func(r *rules) { r.prefix = prefix } }
 
-// AllowUndeclared accepts references to exchanges and queues that the topology
-// does not declare, for descriptions of a part of what is on the broker.
+// AllowUndeclared accepts references to exchanges and queues that the topology does not declare. Use it for
+// descriptions of only a part of the objects on a broker.
 func AllowUndeclared() Option { return func(r *rules) { r.undeclared = true } }
 
-// FieldError names the field of a Config that is wrong, its value and its bound.
+// FieldError reports an invalid field of a Config, its value and its bounds.
 type FieldError struct {
-	Of    string // whose field, e.g. "bucket"; may be empty
+	Of    string // owner of the field, e.g. "bucket"; may be empty
 	Field string // the Go name, e.g. "Resolution"
 	Value any
-	Want  string // the bound
+	Want  string // the allowed values
 }
 
 func (e *FieldError) Error() string {
@@ -69,8 +69,7 @@ func (e *FieldError) Error() string {
 	return fmt.Sprintf("%s is %s; it must be %s", name, e.Given(), e.Want)
 }
 
-// Given returns Value as a message shows it: text in quotes, durations as
-// FormatDuration writes them.
+// Given returns Value as it is shown in a message, with text in quotes and durations in the form of FormatDuration.
 func (e *FieldError) Given() string {
 	switch v := e.Value.(type) {
 	case string:
@@ -81,16 +80,15 @@ func (e *FieldError) Given() string {
 	return fmt.Sprint(e.Value)
 }
 
-// DefaultPrefix begins the names of the objects that delay strategies create.
+// DefaultPrefix is the default prefix of the names of the objects that delay strategies declare.
 const DefaultPrefix = "delay"
 
-// maxPrefix leaves room for the longest name that a strategy makes with a prefix.
+// maxPrefix limits the prefix so that the strategies' longest names are still valid.
 const maxPrefix = 64
 
-// CheckPrefix refuses a prefix from which no names of broker objects can be
-// made: an empty one, one of more than 64 bytes, one that is not UTF-8, one with
-// line breaks, which brokers cut out of names, or one that begins with "amq.",
-// which they reserve. The error is a *FieldError.
+// CheckPrefix rejects a prefix that cannot be used in names of broker objects. Such a prefix is empty, longer than 64
+// bytes, or not UTF-8, contains line breaks, which brokers remove from names, or begins with "amq.", which brokers
+// reserve. The error is a *FieldError.
 func CheckPrefix(prefix string) error {
 	if prefix == "" || len(prefix) > maxPrefix || !utf8.ValidString(prefix) || strings.ContainsAny(prefix, "\r\n") || strings.HasPrefix(prefix, "amq.") {
 		return &FieldError{

@@ -7,20 +7,18 @@ import (
 	"time"
 )
 
-// Retry is what consumers of a destination do with a message whose handler has
-// failed: it is delivered again after a growing delay, until MaxAttempts are used
-// up. A field that is 0 means its default.
+// Retry is the policy with which consumers of a destination retry a message after its handler has failed. The message
+// is delivered again after a growing delay, until MaxAttempts are used up. A field that is 0 has its default.
 type Retry struct {
-	MaxAttempts int           // deliveries in all, the first one included; default 5, 1 to 1,000,000
-	Immediate   int           // further runs of the handler at once, in each attempt that fails; default 0, up to 100
+	MaxAttempts int           // total number of deliveries, including the first one; default 5, 1 to 1,000,000
+	Immediate   int           // immediate further runs of the handler in each failed attempt; default 0, up to 100
 	Backoff     time.Duration // delay before the second attempt; default 1s, from 1ms
-	MaxBackoff  time.Duration // bound of the exponential growth; default 10m, or Backoff if that is longer
+	MaxBackoff  time.Duration // upper limit of the exponential growth; default 10m, or Backoff if that is longer
 	Multiplier  float64       // growth per attempt; default 2, 1 to 1000
-	Jitter      float64       // share of the delay that is random, up to 1; default 0.2, NoJitter for none
+	Jitter      float64       // random share of the delay, up to 1; default 0.2, NoJitter for none
 }
 
-// NoJitter as a Retry's Jitter switches jitter off; in YAML write "jitter: 0".
-// The field's zero value means the default, 0.2.
+// NoJitter disables a Retry's jitter. In YAML write "jitter: 0". The field's zero value means the default, 0.2.
 const NoJitter = -1
 
 const (
@@ -29,7 +27,7 @@ const (
 	maxMultiplier = 1000
 )
 
-// WithDefaults fills in what is not set.
+// WithDefaults returns the policy with defaults for all unset fields.
 func (r Retry) WithDefaults() Retry {
 	if r.MaxAttempts == 0 {
 		r.MaxAttempts = 5
@@ -55,8 +53,7 @@ func (r Retry) WithDefaults() Retry {
 	return r
 }
 
-// Validate checks the policy after WithDefaults. Each wrong field is a *FieldError
-// in the joined error.
+// Validate checks the policy after applying WithDefaults. The error joins a *FieldError for each invalid field.
 func (r Retry) Validate() error {
 	r = r.WithDefaults()
 	var errs []error
@@ -76,16 +73,16 @@ func (r Retry) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Delay returns how long a message waits for its next delivery after the given attempt
-// (1 is the first delivery) failed, of a valid policy with its defaults. rnd is a
-// random number from 0 to 1; the delay grows with it from (1-Jitter) of the
-// exponential value to all of it. The result never exceeds MaxBackoff.
+// Delay returns how long a message waits for its next delivery after the given attempt has failed. Attempt 1 is the
+// first delivery. The policy must be valid and have its defaults. The parameter rnd is a random number from 0 to 1.
+// As rnd grows, the delay grows from (1-Jitter) of the exponential value to the full value. The result never exceeds
+// MaxBackoff.
 func (r Retry) Delay(attempt int, rnd float64) time.Duration {
 	d := float64(r.Backoff) * math.Pow(r.Multiplier, float64(max(attempt, 1)-1))
-	if limit := float64(r.MaxBackoff); !(d < limit) { // +Inf too
+	if limit := float64(r.MaxBackoff); !(d < limit) { // also for +Inf
 		d = limit
 	}
-	if !(rnd > 0) { // NaN too
+	if !(rnd > 0) { // also for NaN
 		rnd = 0
 	}
 	d *= 1 - max(r.Jitter, 0)*(1-min(rnd, 1))

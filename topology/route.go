@@ -7,41 +7,40 @@ import (
 	"time"
 )
 
-// Route is where to publish one message, and the delay it will get there.
+// Route says where to publish a message, and which delay it gets there.
 type Route struct {
 	Exchange   string
 	RoutingKey string
-	// Queue is the delay queue that the message enters; empty when it enters none
-	// or the strategy does not know. When a queue stops confirming, the client holds
-	// back its messages only.
+	// Queue is the delay queue that the message enters. It is empty if the message enters none, or if the strategy
+	// does not know the queue. When a queue stops confirming messages, the client holds back only the messages for
+	// that queue.
 	Queue   string
-	Headers map[string]any // to be merged into the message's headers; nil for none
-	// InstantHeader names the header by which the broker itself delays. It carries the
-	// instant at which the delay ends, int64 milliseconds of the epoch, and is written
-	// when the message is. Empty where the way through the queues is the delay.
+	Headers map[string]any // headers to merge into the message's headers; may be nil
+	// InstantHeader is the name of the header by which the broker itself delays the message. The header contains the
+	// instant at which the delay ends, as int64 milliseconds since the epoch, and is set when the message is encoded.
+	// InstantHeader is empty if the delay results from the queues on the route.
 	InstantHeader string
-	Delay         time.Duration // the actual delay, never shorter than asked
-	Hops          int           // delay queues that the message passes through
-	// Mandatory reports whether basic.publish may carry the mandatory flag. The
-	// x-delayed-message exchange returns every mandatory message.
+	Delay         time.Duration // the actual delay, never shorter than requested
+	Hops          int           // number of delay queues that the message passes through
+	// Mandatory reports whether basic.publish may set the mandatory flag. An x-delayed-message exchange returns every
+	// mandatory message.
 	Mandatory bool
 }
 
-// HeaderInstant is the header by which RabbitMQ 4.4 and later hold a message in a
-// quorum queue: int64, milliseconds of the epoch. A value of another type, an
-// instant in the past, an older broker, a classic queue and a stream delay nothing.
+// HeaderInstant is the header with which RabbitMQ 4.4 and later delay a message in a quorum queue. Its value is an
+// int64 in milliseconds since the epoch. A value of another type, an instant in the past, an older broker, a classic
+// queue and a stream do not delay the message.
 const HeaderInstant = "x-opt-delivery-time"
 
 // ErrDelay is wrapped by every *DelayError.
 var ErrDelay = errors.New("invalid delay")
 
-// DelayError explains why a strategy has no route for a delay, and what it does
-// accept.
+// DelayError explains why a strategy has no route for a delay, and which delays it accepts.
 type DelayError struct {
 	Strategy string
 	Delay    time.Duration
 	Min, Max time.Duration   // the bounds, inclusive
-	Declared []time.Duration // for ttl: the delays there are; nil otherwise
+	Declared []time.Duration // for ttl, the declared delays; nil otherwise
 	Reason   string          // e.g. "is negative", "is longer than the strategy's maximum"
 	Hint     string          // what to do
 }
@@ -66,15 +65,15 @@ func (e *DelayError) Error() string {
 // Unwrap makes errors.Is(err, ErrDelay) true.
 func (e *DelayError) Unwrap() error { return ErrDelay }
 
-// MaxRoutingKey is the longest routing key or object name of AMQP 0-9-1, in bytes.
+// MaxRoutingKey is the maximum length of a routing key or an object's name in AMQP 0-9-1, in bytes.
 const MaxRoutingKey = 255
 
-// KeyError reports a destination's name that does not fit into a routing key
-// together with the strategy's own words.
+// KeyError reports a destination whose name is too long for a routing key that also contains the strategy's own
+// words.
 type KeyError struct {
 	Strategy string
 	Key      string // the destination's key
-	Overhead int    // bytes of the strategy's own words, at most
+	Overhead int    // maximum number of bytes in the strategy's own words
 }
 
 func (e *KeyError) Error() string {

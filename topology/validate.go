@@ -13,9 +13,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
-// Validate checks a topology against the rules of brokers and of the delay
-// strategies, including mistakes that a broker accepts silently. It reports all
-// problems at once, as a *ValidationError.
+// Validate checks a topology against the rules of brokers and of the delay strategies, including mistakes that a
+// broker accepts silently. It reports all problems in one *ValidationError.
 func (t Topology) Validate(opts ...Option) error {
 	if found := t.problems(newRules(opts)); len(found) > 0 {
 		return &ValidationError{Problems: found}
@@ -27,7 +26,7 @@ type validator struct {
 	rules
 	t         Topology
 	found     yamldoc.Problems
-	exchanges map[string]bool // that a reference may name
+	exchanges map[string]bool // names that a reference may use
 	queues    map[string]bool
 }
 
@@ -70,8 +69,8 @@ func (v *validator) addf(path, format string, args ...any) {
 	v.found.Addf(yamldoc.Place{}, path, format, args...)
 }
 
-// duplicates finds objects that are described twice, equal ones included: in
-// one description that is a mistake.
+// duplicates reports objects that are described twice, even if the descriptions are equal, because within one
+// description that is a mistake.
 func (v *validator) duplicates() {
 	seen := map[string]string{}
 	check := func(kind Kind, name, path, field, what string) {
@@ -104,7 +103,7 @@ func (v *validator) duplicates() {
 	}
 }
 
-// name checks the name of an object to be declared; path is the object's.
+// name checks the name of an object that will be declared. The path is that of the object.
 func (v *validator) name(path, what, name string) {
 	path += ".name"
 	switch {
@@ -117,8 +116,8 @@ func (v *validator) name(path, what, name string) {
 	}
 }
 
-// short checks what AMQP carries in a short string: 255 bytes of UTF-8. Brokers
-// cut line breaks out of names in silence.
+// short checks text that AMQP encodes as a short string: up to 255 bytes of UTF-8. Line breaks are rejected, because
+// brokers silently remove them from names.
 func (v *validator) short(path, s string) {
 	switch {
 	case len(s) > MaxRoutingKey:
@@ -130,7 +129,7 @@ func (v *validator) short(path, s string) {
 	}
 }
 
-// ownField maps arguments that have a field of their own to it.
+// ownField maps the arguments that have their own field to that field.
 var ownField = map[string]string{
 	argument.QueueType: "type", argument.MessageTTL: "message_ttl", argument.DeadLetterExchange: "dead_letter.exchange",
 	argument.DeadLetterRoutingKey: "dead_letter.routing_key", argument.DeadLetterStrategy: "dead_letter.at_least_once",
@@ -139,8 +138,8 @@ var ownField = map[string]string{
 	argument.AlternateExchange: "alternate_exchange",
 }
 
-// arguments checks a table: no argument that has a field, so that nothing can
-// be said twice, and only what AMQP can carry.
+// arguments checks a table of arguments. It rejects arguments that have their own field, so that each can only be set
+// in one place, and values that AMQP cannot encode.
 func (v *validator) arguments(path string, t map[string]any) {
 	path += ".arguments"
 	for _, k := range slices.Sorted(maps.Keys(t)) {
@@ -158,7 +157,7 @@ func (v *validator) arguments(path string, t map[string]any) {
 	}
 }
 
-// carried reports whether AMQP 0-9-1 can carry a value in a table.
+// carried reports whether AMQP 0-9-1 can encode a value in a table.
 func carried(v any) bool {
 	switch x := v.(type) {
 	case nil, bool, string, []byte, time.Time, float32, float64, int, int8, int16, int32, int64, uint8, uint16, uint32:
@@ -251,8 +250,8 @@ func (v *validator) queue(path string, q Queue) {
 	v.arguments(path, q.Arguments)
 }
 
-// loop refuses a queue whose messages expire into themselves through queues that all
-// have a TTL: the broker drops a message that comes round without having been rejected.
+// loop rejects a queue whose messages return to it by expiring in a cycle of queues with a TTL, because the broker
+// drops a message that completes such a cycle without having been rejected.
 func (v *validator) loop(path string, q Queue) {
 	next := func(q Queue) (Queue, bool) {
 		if q.MessageTTL == nil || q.DeadLetter == nil || q.DeadLetter.Exchange != "" || q.DeadLetter.RoutingKey == nil {
@@ -304,9 +303,8 @@ func (v *validator) deadLetter(path string, q Queue, classic bool) {
 	}
 }
 
-// expires checks x-expires, which deletes a queue, with the messages that wait
-// in it, when nobody has consumed from it for a while. Nobody ever consumes
-// from a delay queue.
+// expires checks x-expires. With this argument the broker deletes a queue and its messages if nobody has consumed
+// from it for that time. Delay queues never have consumers.
 func (v *validator) expires(path string, q Queue) {
 	value, ok := q.Arguments[argument.Expires]
 	if !ok {
@@ -360,7 +358,7 @@ func (v *validator) binding(path string, b Binding) {
 	v.arguments(path, b.Arguments)
 }
 
-// ceilings reports exchanges with several.
+// ceilings reports exchanges with more than one ceiling.
 func (v *validator) ceilings() {
 	first := map[string]int{}
 	for i, d := range v.t.Destinations {
@@ -410,7 +408,7 @@ func (v *validator) destination(path string, d Destination) {
 	}
 }
 
-// retryKeys are the keys of a retry's fields.
+// retryKeys maps the fields of Retry to their YAML keys.
 var retryKeys = map[string]string{
 	"MaxAttempts": "max_attempts", "Immediate": "immediate", "Backoff": "backoff", "MaxBackoff": "max_backoff", "Multiplier": "multiplier", "Jitter": "jitter",
 }

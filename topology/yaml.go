@@ -13,13 +13,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
-// ParseYAML reads the keys exchanges, queues, bindings and destinations of a
-// YAML document and validates them. Every problem is reported, with its line,
-// column and path, in one *ValidationError: unknown and repeated keys, wrong
-// types, and all that Validate refuses.
+// ParseYAML reads the keys exchanges, queues, bindings and destinations of a YAML document and validates the result.
+// It reports every problem with its line, column and path in one *ValidationError: unknown and repeated keys, wrong
+// types, and all problems that Validate finds.
 //
-// A destination's queue, and its dead-letter queue, need not stand under
-// queues: WithDestinationQueues adds them with the default type.
+// A destination's queue and its dead-letter queue need not be listed under queues, because WithDestinationQueues adds
+// them with the default type.
 func ParseYAML(data []byte, opts ...Option) (Topology, error) {
 	var t Topology
 	doc := yamldoc.Parse(data)
@@ -32,8 +31,8 @@ func ParseYAML(data []byte, opts ...Option) (Topology, error) {
 	return Topology{}, &ValidationError{Problems: doc.Problems}
 }
 
-// YAMLFields read the keys exchanges, queues, bindings and destinations into t, for
-// a document with keys of one's own. Validate it when the document has been read.
+// YAMLFields returns functions that read the keys exchanges, queues, bindings and destinations into t. Use it for a
+// document that also has other keys. Call Validate after the document has been read.
 func YAMLFields(doc *yamldoc.Reader, t *Topology) map[string]yamldoc.Field {
 	d := &decoder{doc}
 	return map[string]yamldoc.Field{
@@ -44,7 +43,7 @@ func YAMLFields(doc *yamldoc.Reader, t *Topology) map[string]yamldoc.Field {
 	}
 }
 
-// decoder turns nodes into a Topology.
+// decoder converts YAML nodes to a Topology.
 type decoder struct{ *yamldoc.Reader }
 
 func list[T any](d *decoder, dst *[]T, item func(*yaml.Node, string) T) yamldoc.Field {
@@ -130,8 +129,7 @@ func (d *decoder) readCeiling(dst *Ceiling) yamldoc.Field {
 	}
 }
 
-// readRetry reads a policy. In Go a field that is 0 means its default; who writes a 0
-// down means 0.
+// readRetry reads a retry policy. In Go a field that is 0 means its default, but in YAML an explicit 0 means 0.
 func (d *decoder) readRetry(dst *Retry) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
 		d.Mapping(n, path, map[string]yamldoc.Field{
@@ -145,7 +143,7 @@ func (d *decoder) readRetry(dst *Retry) yamldoc.Field {
 	}
 }
 
-// notZero reads a value that cannot be 0.
+// notZero reads a value that must not be 0.
 func notZero[T int | float64 | time.Duration](d *decoder, dst *T, read func(*T) yamldoc.Field, want string) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
 		read(dst)(n, path)
@@ -168,7 +166,7 @@ func (d *decoder) jitter(dst *float64) yamldoc.Field {
 	}
 }
 
-// scalar reports whether a node is a single value of one of the tags.
+// scalar reports whether a node is a scalar with one of the tags.
 func (d *decoder) scalar(n *yaml.Node, path, expected string, kind yamldoc.Kind, tags ...string) bool {
 	if d.Describing(kind) {
 		return false
@@ -180,7 +178,7 @@ func (d *decoder) scalar(n *yaml.Node, path, expected string, kind yamldoc.Kind,
 	return false
 }
 
-// optional reads into a pointer that stays nil when the key is absent.
+// optional reads a value into a pointer, which stays nil if the key is absent.
 func optional[T any](dst **T, read func(*T) yamldoc.Field) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
 		*dst = new(T)
@@ -219,7 +217,8 @@ func (d *decoder) float(dst *float64) yamldoc.Field {
 	}
 }
 
-// decoded reads a value of one of the tags; what has the tag and is none is not exact.
+// decoded reads a scalar with one of the tags. If it has the tag but cannot be decoded, the problem names exact as
+// the expected value.
 func decoded[T any](d *decoder, dst *T, kind yamldoc.Kind, expected, exact string, tags ...string) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
 		if d.scalar(n, path, expected, kind, tags...) && n.Decode(dst) != nil {
@@ -247,7 +246,7 @@ func (d *decoder) duration(dst *time.Duration) yamldoc.Field {
 	}
 }
 
-// maxDepth bounds the nesting of an argument's value.
+// maxDepth limits the nesting of an argument's value.
 const maxDepth = 16
 
 func (d *decoder) readArguments(n *yaml.Node, path string) map[string]any {
@@ -270,8 +269,7 @@ func (d *decoder) table(n *yaml.Node, path string, depth int) map[string]any {
 	return t
 }
 
-// value reads an argument's value: integers as int64, floats, booleans, text,
-// lists and tables.
+// value reads an argument's value: an integer as int64, a float, a boolean, text, a list or a table.
 func (d *decoder) value(n *yaml.Node, path string, depth int) any {
 	switch {
 	case depth > maxDepth:

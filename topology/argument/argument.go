@@ -1,6 +1,6 @@
 package argument
 
-// Arguments of RabbitMQ's own that the package writes and compares.
+// These are RabbitMQ's arguments that rabbitdelay sets and compares.
 const (
 	QueueType            = "x-queue-type"
 	MessageTTL           = "x-message-ttl"
@@ -18,12 +18,11 @@ const (
 	MaxPriority          = "x-max-priority"
 )
 
-// Values of Overflow and DeadLetterStrategy.
+// These are values of Overflow and DeadLetterStrategy.
 const (
 	DropHead      = "drop-head"
 	RejectPublish = "reject-publish"
-	// RejectPublishDLX also dead-letters what the queue refuses; classic queues
-	// only.
+	// RejectPublishDLX also dead-letters the messages that the queue rejects. Only classic queues support it.
 	RejectPublishDLX = "reject-publish-dlx"
 	AtLeastOnce      = "at-least-once"
 )
@@ -31,7 +30,6 @@ const (
 // DelayedExchange is the type of the delayed message plugin's exchanges.
 const DelayedExchange = "x-delayed-message"
 
-// Binder is the argument of a binding that a client makes beside the plain one
-// where live.LateBindings says so, and takes away again within a minute. Its value
-// names the client.
+// Binder is an argument of the temporary binding that a client adds to the regular one if live.LateBindings is true,
+// and removes within a minute. Its value identifies the client.
 const Binder = "rabbitdelay-binder"

@@ -1,4 +1,3 @@
-// Package argument knows the arguments of queues, exchanges and bindings: RabbitMQ's
-// names for them (argument.go), and how values compare and read (value.go). It knows
-// no object that has arguments.
+// Package argument defines the arguments of queues, exchanges and bindings: RabbitMQ's names for them (argument.go),
+// and the comparison and formatting of values (value.go). It is independent of the objects that have these arguments.
 package argument

@@ -12,9 +12,8 @@ import (
 	"time"
 )
 
-// Mismatch is one argument or property in which two descriptions of an object
-// differ. Want and Have are nil where the argument is absent, or a Go value, or
-// the broker's text of it.
+// Mismatch is an argument or property that differs between two descriptions of an object. Want and Have are Go
+// values, nil for an absent argument, or the broker's text of the value.
 type Mismatch struct {
 	Argument string
 	Want     any
@@ -25,8 +24,8 @@ func (m Mismatch) String() string {
 	return fmt.Sprintf("%s: wanted %s, found %s", m.Argument, Format(m.Want), Format(m.Have))
 }
 
-// Format writes an argument's value for people: nil as "none", text in
-// quotes, tables and lists in YAML's flow form with sorted keys.
+// Format formats an argument's value for display: nil as "none", text in quotes, and tables and lists in YAML's flow
+// style with sorted keys.
 func Format(v any) string {
 	switch x := v.(type) {
 	case nil:
@@ -51,14 +50,14 @@ func Format(v any) string {
 		}
 		return "{" + strings.Join(parts, ", ") + "}"
 	}
-	if n, ok := Integer(v); ok { // a float of JSON reads like the integer it equals
+	if n, ok := Integer(v); ok { // a whole float from JSON is formatted like an integer
 		return strconv.FormatInt(n, 10)
 	}
 	return fmt.Sprint(v)
 }
 
-// AsTable returns a value that is a table, whatever its type is called: a client of
-// AMQP has one of its own.
+// AsTable returns a value as a table. It accepts any map type with the same underlying type, because an AMQP client
+// has its own table type.
 func AsTable(v any) (map[string]any, bool) {
 	r, kind := reflect.ValueOf(v), reflect.TypeFor[map[string]any]()
 	if r.Kind() != reflect.Map || !r.CanConvert(kind) {
@@ -67,9 +66,8 @@ func AsTable(v any) (map[string]any, bool) {
 	return reflect.TypeAssert[map[string]any](r.Convert(kind))
 }
 
-// Equal compares argument values as the broker does: integers of any width
-// are equal when their numbers are, and so is a float without a fraction, which
-// is how JSON carries integers.
+// Equal compares argument values as the broker does. Integers of any width are equal if their numbers are equal. This
+// includes a float without a fraction, because JSON decodes integers as floats.
 func Equal(a, b any) bool {
 	if x, ok := Integer(a); ok {
 		y, ok := Integer(b)
@@ -108,7 +106,7 @@ func sameText(a []byte, b any) bool {
 	return false
 }
 
-// Integer returns an argument that is an integer of any width.
+// Integer returns the value of an argument that is an integer of any width.
 func Integer(v any) (int64, bool) {
 	switch x := v.(type) {
 	case int:
@@ -148,8 +146,7 @@ func float(v any) (float64, bool) {
 	return float64(i), ok
 }
 
-// Diff lists, in the order of their names, the arguments in which two
-// tables differ.
+// Diff returns the arguments that differ between two tables, sorted by name.
 func Diff(want, have map[string]any) []Mismatch {
 	var diffs []Mismatch
 	names := slices.Sorted(maps.Keys(want))
@@ -169,7 +166,7 @@ func Diff(want, have map[string]any) []Mismatch {
 	return diffs
 }
 
-// DiffProperty compares one property of an object.
+// DiffProperty compares one property of an object. It returns nil if the values are equal.
 func DiffProperty(name string, want, have any) []Mismatch {
 	if Equal(want, have) {
 		return nil

@@ -128,7 +128,7 @@ func (d *destroyer) plan(ctx context.Context) error {
 // counted over AMQP.
 func (d *destroyer) deletable(ctx context.Context) (r removal.Plan, stale bool, err error) {
 	found, err := d.inspect(ctx, d.t)
-	if err == nil && found.BindingsKnown { // AMQP cannot report bindings, so these come from the management API
+	if err == nil && found.BindingsKnown { // otherwise found already has the counts over AMQP
 		stale, err = d.recount(ctx, found)
 	}
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// DidYouMean returns "; did you mean a or b?" for up to three candidates that somebody who wrote
-// word may have meant; otherwise nothing.
+// DidYouMean returns "; did you mean a or b?" with up to three candidates that word may be a misspelling of. It
+// returns "" if there are none.
 func DidYouMean(word string, candidates []string) string {
 	names := meant(word, candidates)
 	if len(names) == 0 {
@@ -22,15 +22,15 @@ func DidYouMean(word string, candidates []string) string {
 
 const maxMeant = 3
 
-// meant are the candidates that word may have been meant to be, nearest first:
-// those that differ in a few letters, and those that word is the beginning of.
+// meant returns the candidates that word may stand for, nearest first. They differ from word in a few letters, or
+// begin with it.
 func meant(word string, candidates []string) []string {
 	type match struct {
 		name     string
 		distance int
 	}
 	var found []match
-	allowed := min(len([]rune(word))/3, 3) // letters that may be wrong
+	allowed := min(len([]rune(word))/3, 3) // maximum number of wrong letters
 	for _, name := range candidates {
 		if name == word || name == "" {
 			continue
@@ -51,8 +51,8 @@ func meant(word string, candidates []string) []string {
 	return names
 }
 
-// distance counts the letters to insert, to delete, to replace, and the
-// neighbours to exchange, that make b of a.
+// distance returns the number of letters to insert, delete or replace, and of adjacent letters to swap, to turn a
+// into b.
 func distance(a, b string) int {
 	x, y := []rune(a), []rune(b)
 	rows := make([][]int, len(x)+1)

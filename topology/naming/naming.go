@@ -1,6 +1,5 @@
-// Package naming reads the names of rabbitdelay's objects on a broker: which layout a
-// queue or an exchange belongs to, which names are reserved, and the names
-// of locks, canaries and marks. It knows no object, only text.
+// Package naming parses and builds the names of rabbitdelay's objects on a broker: the layout that a queue or an
+// exchange belongs to, reserved names, and the names of locks, canaries and marker exchanges. It works only on text.
 package naming
 
 import (
@@ -11,31 +10,29 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/foreign"
 )
 
-// Layout is the set of delay queues that an object's name shows it to belong to.
+// Layout is the set of delay queues that an object belongs to according to its name.
 type Layout struct {
-	Name string // the beginning of its objects' names, e.g. "delay.bucket.hex-classic"
-	// Tag is the first word of its routing keys, e.g. "hex". Two layouts that
-	// differ in the queue type only have the same.
+	Name string // prefix of its objects' names, e.g. "delay.bucket.hex-classic"
+	// Tag is the first word of its routing keys, e.g. "hex". Two layouts that differ only in the queue type have the
+	// same tag.
 	Tag string
 }
 
-// strategyTags are the tags of the strategies whose objects show no other, by
-// the word after the prefix.
+// strategyTags maps the word after the prefix to the tag of objects whose names show no other tag.
 var strategyTags = map[string]string{"bucket": "clock", "ttl": "ttl", "plugin": "plugin", "native": "native"}
 
-// Ambiguous reports whether configurations that differ have a layout of this name
-// in common. A bucket layout's name shows its digits and its resolution.
+// Ambiguous reports whether different configurations may share a layout with this name. It is false for bucket
+// layouts, whose names contain their digits and resolution.
 func (l Layout) Ambiguous() bool { return l.Tag == "ttl" || l.Tag == "plugin" || l.Tag == "native" }
 
-// Native reports whether the broker delays the layout's messages by an instant that
-// each carries. They wait in any of its queues, whatever its TTL, and are not ready.
+// Native reports whether the broker delays the layout's messages by the instant that each message carries. Such
+// messages may wait in any queue of the layout, regardless of its TTL, and are not ready.
 func (l Layout) Native() bool { return l.Tag == "native" }
 
-// LayoutOf returns the layout of a delay queue, or of an exchange before, between or
-// instead of such queues. It is false for every other name, those of the
-// delivery exchange, the parked queue and the route queues included.
+// LayoutOf returns the layout of a delay queue, or of an exchange in front of, between or instead of such queues. It
+// returns false for all other names, including the delivery exchange, the parked queue and the route queues.
 func LayoutOf(prefix, name string) (Layout, bool) {
-	const classic = "classic" // the queue type that shows in names
+	const classic = "classic" // the queue type that names contain
 	rest, ok := strings.CutPrefix(name, prefix+".")
 	strategy, rest, _ := strings.Cut(rest, ".")
 	tag := strategyTags[strategy]
@@ -43,7 +40,7 @@ func LayoutOf(prefix, name string) (Layout, bool) {
 		return Layout{}, false
 	}
 	l := Layout{Name: prefix + "." + strategy, Tag: tag}
-	// A variant begins with a letter, the name of a duration with a digit.
+	// A variant begins with a letter, while the name of a duration begins with a digit.
 	variant, _, _ := strings.Cut(rest, ".")
 	if variant == "" || variant[0] >= '0' && variant[0] <= '9' || strings.HasPrefix(variant, "level-") {
 		return l, true
@@ -55,8 +52,8 @@ func LayoutOf(prefix, name string) (Layout, bool) {
 	return l, true
 }
 
-// DelaysOf returns the name of the layout that a delay queue belongs to, rabbitdelay's
-// or another system's.
+// DelaysOf returns the name of the layout that a delay queue belongs to. The layout may be rabbitdelay's or another
+// system's.
 func DelaysOf(prefix, name string) (layout string, ok bool) {
 	if l, ok := LayoutOf(prefix, name); ok {
 		return l.Name, true
@@ -64,14 +61,14 @@ func DelaysOf(prefix, name string) (layout string, ok bool) {
 	return foreign.System(name)
 }
 
-// Tag returns the first word of a routing key or of a binding's key: a layout's tag.
+// Tag returns the first word of a routing key or a binding key, which is a layout's tag.
 func Tag(key string) string {
 	tag, _, _ := strings.Cut(key, ".")
 	return tag
 }
 
-// Reserved reports whether a name belongs to the strategies with this prefix, to
-// their shared delivery objects, or to the delays of another system.
+// Reserved reports whether a name belongs to the strategies with this prefix, to their shared delivery objects, or to
+// another system's delays.
 func Reserved(prefix, name string) bool {
 	if _, ok := foreign.System(name); ok {
 		return true
@@ -88,28 +85,27 @@ func Reserved(prefix, name string) bool {
 	return false
 }
 
-// RouteQueue reports whether a name is that of a queue that forwards to an exchange destination.
+// RouteQueue reports whether a name is that of a queue which forwards to an exchange destination.
 func RouteQueue(prefix, name string) bool { return strings.HasPrefix(name, prefix+".route.") }
 
-// LockQueue returns the queue by which one connection at a time makes the bindings of
-// a layout on a broker before RabbitMQ 4.3. It is exclusive to that connection.
+// LockQueue returns the name of the queue that serves as the lock for making the bindings of a layout on a broker
+// before RabbitMQ 4.3. The queue is exclusive, so only one connection at a time can hold the lock.
 func LockQueue(prefix string) string { return prefix + ".lock" }
 
-// CreationLock returns the queue by which one connection at a time creates a queue. It
-// is exclusive to that connection.
+// CreationLock returns the name of the queue that serves as the lock for the creation of a queue. It is exclusive, so
+// only one connection at a time can hold the lock.
 func CreationLock(prefix, queue string) string {
 	sum := sha256.Sum256([]byte(queue))
 	return LockQueue(prefix) + "." + base64.RawURLEncoding.EncodeToString(sum[:12])
 }
 
-// CanaryQueue begins the names of the temporary queues to which a client sends
-// messages that prove that the broker delays by an instant.
+// CanaryQueue returns the prefix of the names of temporary queues. A client sends messages to them to prove that the
+// broker delays by an instant.
 func CanaryQueue(prefix string) string { return prefix + ".canary." }
 
-// DeclaredExchange begins the names of the exchanges that mark a topology as
-// completely declared. The rest is a hash of the topology, see live.DeclaredExchange.
+// DeclaredExchange returns the prefix of the names of the exchanges that mark a topology as completely declared. The
+// rest of such a name is a hash of the topology, see live.DeclaredExchange.
 func DeclaredExchange(prefix string) string { return prefix + ".declared." }
 
-// RequeueConsumer begins the tags of the consumers by which a run of requeue takes
-// messages.
+// RequeueConsumer is the prefix of the consumer tags of requeue runs.
 const RequeueConsumer = "requeue-"

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// Problem is one thing that is wrong: where, what was expected, what came.
+// Problem describes one mistake: its place, what was expected and what was found.
 type Problem struct {
-	// Path leads to the value, e.g. "queues[2].message_ttl". It is empty for the
-	// document as a whole.
+	// Path is the path of the value, e.g. "queues[2].message_ttl". It is empty if the problem concerns the whole
+	// document.
 	Path string
 	Place
 	Message string
@@ -21,11 +21,10 @@ func (p Problem) String() string {
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ": ")
 }
 
-// Place is where a value came from. The zero Place is that of a default, and of
-// a value made in Go.
+// Place is the source of a value. The zero Place stands for a default or a value that was set in Go.
 type Place struct {
 	Origin       string // the flag or the environment variable; empty for a document
-	Line, Column int    // in the document, both from 1; Column is 0 where only the line is known
+	Line, Column int    // position in the document, counted from 1; Column is 0 if only the line is known
 }
 
 func (p Place) String() string {
@@ -38,10 +37,10 @@ func (p Place) String() string {
 	return fmt.Sprintf("line %d, column %d", p.Line, p.Column)
 }
 
-// Places maps paths to where their values came from.
+// Places maps paths to the places of their values.
 type Places map[string]Place
 
-// nearest is the place of a path, or of the nearest value around it.
+// nearest returns the place of a path, or of the innermost value around it that has a place.
 func (p Places) nearest(path string) Place {
 	for {
 		place, ok := p[path]
@@ -53,10 +52,10 @@ func (p Places) nearest(path string) Place {
 	}
 }
 
-// maxProblems keeps the report of a file that is something else readable.
+// maxProblems keeps the report short if the file is not a configuration at all.
 const maxProblems = 100
 
-// Problems are gathered up to 100; more are left out.
+// Problems collects up to 100 problems. Further ones are omitted.
 type Problems []Problem
 
 // Addf adds a problem.
@@ -66,8 +65,8 @@ func (ps *Problems) Addf(at Place, path, format string, args ...any) {
 	}
 }
 
-// Add adds the problems that a check of the values has found, each with its
-// place. It leaves out what only repeats that a value could not be read.
+// Add adds the problems that a check of the values has found, each with its place. It omits problems of values that
+// could not be read.
 func (ps *Problems) Add(found []Problem, places Places) {
 	for _, p := range found {
 		if !ps.Cover(p.Path) {
@@ -89,14 +88,14 @@ func (ps Problems) Cover(path string) bool {
 	})
 }
 
-// Sort puts the problems in the order of the document's lines.
+// Sort sorts the problems by their lines in the document.
 func (ps Problems) Sort() {
 	slices.SortStableFunc(ps, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 }
 
-// String is the one problem, or a list with one in each line.
+// String returns the only problem, or a list with one problem per line.
 func (ps Problems) String() string {
 	if len(ps) == 1 {
 		return ps[0].String()
@@ -109,8 +108,8 @@ func (ps Problems) String() string {
 	return b.String()
 }
 
-// Clip keeps a value that is quoted in a message short, and a password out of it
-// when somebody has put a URL where something else belongs.
+// Clip shortens a value that is quoted in a message. It replaces URLs entirely, because a URL in the wrong place may
+// contain a password.
 func Clip(s string) string {
 	const most = 40
 	if strings.Contains(s, "://") {

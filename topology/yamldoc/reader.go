@@ -1,5 +1,5 @@
-// Package yamldoc reads YAML documents that people write: it reports everything
-// that is wrong at once, each problem with its path, line and column.
+// Package yamldoc reads YAML documents that are written by hand. It reports all problems together, each with its
+// path, line and column.
 package yamldoc
 
 import (
@@ -14,25 +14,24 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Reader reads one document, and gathers its problems and places.
+// Reader reads one document, and collects its problems and the places of its values.
 type Reader struct {
 	Problems Problems
-	Places   Places // of all values that were read
-	// Expand, if there is one, puts variables into a single value before it is
-	// read. An unquoted value is then read as if what came out stood there, a
-	// quoted one stays text.
+	Places   Places // places of all values that were read
+	// Expand, if set, replaces variables in a scalar value before it is read. The result of an unquoted value is read
+	// as if it had been written in the document, while a quoted value remains text.
 	Expand func(path, text string) (string, error)
-	// Hidden reports which values no message may show; nil for none.
+	// Hidden reports whether messages must not show a value. Nil means that all values may be shown.
 	Hidden func(path string) bool
 
 	root  *yaml.Node
-	shape *Shape // being described; nil while a document is read
+	shape *Shape // the shape being described; nil while a document is read
 }
 
-// Field reads the value at path. It is never an alias: Reader follows those.
+// Field reads the value at path. The node is never an alias, because Reader resolves aliases.
 type Field func(n *yaml.Node, path string)
 
-// Parse takes in a document, which the reader's problems may say is none.
+// Parse parses a document. If it is not valid YAML, the problem is in the returned reader's Problems.
 func Parse(data []byte) *Reader {
 	r := &Reader{Places: Places{}}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
@@ -58,7 +57,7 @@ func (r *Reader) syntax(err error) {
 	if n, _ := fmt.Sscanf(text, "line %d:", &at.Line); n == 1 {
 		_, text, _ = strings.Cut(text, ": ")
 	}
-	if strings.HasPrefix(text, "unknown anchor") { // which it quotes, and which may be a password
+	if strings.HasPrefix(text, "unknown anchor") { // the error quotes the value, which may be a password
 		text = "an alias (a value that begins with *) without its anchor; put the value in quotes if it is none"
 	}
 	switch text {
@@ -75,8 +74,8 @@ func (r *Reader) Empty() bool {
 	return len(r.Problems) == 0 && (r.root == nil || IsNull(r.root))
 }
 
-// Document reads the document's keys; an empty one has none. Of one that is too large
-// it reads nothing.
+// Document reads the document's keys. It does nothing for an empty document, and reports a problem for one that is
+// too large.
 func (r *Reader) Document(fields map[string]Field) {
 	if r.root == nil || IsNull(r.root) {
 		return
@@ -89,18 +88,18 @@ func (r *Reader) Document(fields map[string]Field) {
 	r.Mapping(r.root, "", fields)
 }
 
-// maxValues bounds the work that nested aliases can make.
+// maxValues limits the number of values, because nested aliases can multiply them.
 const maxValues = 100_000
 
-// beyond counts the values in a node down, and returns the first for which nothing is
-// left; nil if there is none.
+// beyond counts down left for each value in a node, and returns the first value for which nothing is left. It returns
+// nil if there is none.
 func beyond(n *yaml.Node, left *int) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		return beyond(n.Alias, left)
 	}
 	for i, v := range n.Content {
 		if n.Kind == yaml.MappingNode && i%2 == 0 {
-			continue // a key
+			continue // skip keys
 		}
 		if *left--; *left < 0 {
 			return v
@@ -112,13 +111,12 @@ func beyond(n *yaml.Node, left *int) *yaml.Node {
 	return nil
 }
 
-// Failf reports what is wrong with a node.
+// Failf reports a problem of a node.
 func (r *Reader) Failf(n *yaml.Node, path, format string, args ...any) {
 	r.Problems.Addf(Place{Line: n.Line, Column: n.Column}, path, format, args...)
 }
 
-// Expected reports that a node is something else than what was expected, unless
-// a problem at path has said already why it cannot be read.
+// Expected reports that a node is not what was expected, unless there is already a problem at path.
 func (r *Reader) Expected(n *yaml.Node, path, what string) { r.expected(n, path, what+",") }
 
 func (r *Reader) expected(n *yaml.Node, path, what string) {
@@ -127,7 +125,7 @@ func (r *Reader) expected(n *yaml.Node, path, what string) {
 	}
 }
 
-// Mapping reads a mapping with the keys it may have.
+// Mapping reads a mapping with the given keys.
 func (r *Reader) Mapping(n *yaml.Node, path string, fields map[string]Field) {
 	if r.shape != nil {
 		r.shape.Kind, r.shape.Fields = Object, map[string]*Shape{}
@@ -150,8 +148,8 @@ func (r *Reader) Mapping(n *yaml.Node, path string, fields map[string]Field) {
 	})
 }
 
-// Entries goes through a mapping that may have any keys, each once. What it gives
-// as values is to be read by Value.
+// Entries calls read for each entry of a mapping with arbitrary keys, and reports repeated keys. Pass the values to
+// Value to read them.
 func (r *Reader) Entries(n *yaml.Node, path string, read func(key, value *yaml.Node, at string)) {
 	lines := map[string]int{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -175,7 +173,7 @@ func (r *Reader) Entries(n *yaml.Node, path string, read func(key, value *yaml.N
 	}
 }
 
-// List reads a list; an empty value is an empty list.
+// List reads a list. An empty value is an empty list.
 func (r *Reader) List(n *yaml.Node, path string, item Field) {
 	switch {
 	case r.shape != nil:
@@ -190,8 +188,8 @@ func (r *Reader) List(n *yaml.Node, path string, item Field) {
 	}
 }
 
-// Value reads the value of a key or of a list's item, its alias followed and its
-// variables put in. What an alias stands for has the alias's place.
+// Value reads the value of a key or of a list's item. It resolves an alias and expands variables. The value of an
+// alias has the alias's place.
 func (r *Reader) Value(n *yaml.Node, path string, read Field) {
 	r.Places[path] = Place{Line: n.Line, Column: n.Column}
 	value := *n
@@ -214,10 +212,10 @@ func (r *Reader) Value(n *yaml.Node, path string, read Field) {
 	read(&value, path)
 }
 
-// IsNull reports whether a value is empty.
+// IsNull reports whether a value is null or empty.
 func IsNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// describe returns what a node is, in words.
+// describe returns a description of a node for messages.
 func (r *Reader) describe(n *yaml.Node, path string) string {
 	switch {
 	case n.Kind == yaml.MappingNode:

@@ -4,12 +4,12 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Shape is what a value may be, as the functions that read it have said.
+// Shape describes the values that the functions which read a document accept.
 type Shape struct {
 	Kind    Kind
-	Null    bool              // it may be left empty
-	Fields  map[string]*Shape // of Object
-	Item    *Shape            // of List
+	Null    bool              // whether it may be left empty
+	Fields  map[string]*Shape // for Object
+	Item    *Shape            // for List
 	Meaning string
 	Default string
 }
@@ -17,13 +17,13 @@ type Shape struct {
 // Kind is the kind of a value.
 type Kind string
 
-// Kinds of values.
+// These are the kinds of values.
 const (
 	Any      Kind = "any"
 	Object   Kind = "object"  // with Fields
 	Table    Kind = "table"   // a mapping with any keys
-	List     Kind = "list"    // of Item
-	Text     Kind = "text"    // in YAML, too: a number has to be in quotes
+	List     Kind = "list"    // a list of Item
+	Text     Kind = "text"    // text in YAML as well, so a number must be quoted
 	Scalar   Kind = "scalar"  // any single value, read as text
 	Boolean  Kind = "boolean" // true or false
 	Integer  Kind = "integer"
@@ -31,9 +31,8 @@ const (
 	Duration Kind = "duration" // such as 30m
 )
 
-// Describe calls the functions that read a document's keys, for them to tell what
-// they read instead of reading it. They must begin with Mapping, List, Entries or
-// Describing. What they do besides is to be thrown away.
+// Describe calls the functions that read a document's keys, so that they describe what they read instead of reading
+// it. They must begin with a call of Mapping, List, Entries or Describing. Discard any other effects that they have.
 func (r *Reader) Describe(fields map[string]Field) *Shape {
 	s := &Shape{Kind: Any}
 	r.shape = s
@@ -42,8 +41,8 @@ func (r *Reader) Describe(fields map[string]Field) *Shape {
 	return s
 }
 
-// Describing reports whether the reader wants to know what a function reads, and
-// notes the kind. The function is to return then.
+// Describing reports whether the reader is collecting a description, and records the kind. If it returns true, the
+// calling function must return.
 func (r *Reader) Describing(k Kind) bool {
 	if r.shape == nil {
 		return false
@@ -52,21 +51,21 @@ func (r *Reader) Describing(k Kind) bool {
 	return true
 }
 
-// Explain adds words to what is being described.
+// Explain adds a meaning and a default to the current description.
 func (r *Reader) Explain(meaning, byDefault string) {
 	if r.shape != nil {
 		r.shape.Meaning, r.shape.Default = meaning, byDefault
 	}
 }
 
-// MayBeNull records that what is being described may be left empty.
+// MayBeNull records that the value being described may be left empty.
 func (r *Reader) MayBeNull() {
 	if r.shape != nil {
 		r.shape.Null = true
 	}
 }
 
-// below describes what a function reads inside of the value that is being described.
+// below describes the value that a function reads inside the value being described.
 func (r *Reader) below(path string, read Field) *Shape {
 	outer, s := r.shape, &Shape{Kind: Any}
 	r.shape = s

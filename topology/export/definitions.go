@@ -1,5 +1,5 @@
-// Package export writes a topology in the forms of other tools, for teams that
-// have their brokers' objects made by those.
+// Package export writes a topology in the formats of other tools, for teams that declare their brokers' objects with
+// those tools.
 package export
 
 import (
@@ -12,19 +12,19 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Definitions returns the topology as RabbitMQ's definitions in JSON, for `rabbitmqctl
-// import_definitions`, the management API (POST /api/definitions) or
-// `definitions.local.path` of a node that has the virtual host. Importing deletes
-// nothing, and leaves objects that exist as they are.
+// Definitions returns the topology as RabbitMQ definitions in JSON. Import them with `rabbitmqctl
+// import_definitions`, the management API (POST /api/definitions), or the setting `definitions.local.path` of a node
+// that has the virtual host. An import deletes nothing, and does not change existing objects.
 func Definitions(t topology.Topology, vhost string) ([]byte, error) {
 	return indented(definitionsOf(t, vhost))
 }
 
-// User is an administrator with all rights to a virtual host.
+// User is an administrator with all permissions for a virtual host.
 type User struct{ Name, Password string }
 
-// BootDefinitions returns Definitions with which a blank node boots, as its `definitions.local.path`: such a node
-// makes neither its default virtual host nor its default user, so both are there. The password is hashed.
+// BootDefinitions returns Definitions for the first boot of a blank node, as its `definitions.local.path`. With such
+// a file a node creates neither its default virtual host nor its default user, so the result contains both a virtual
+// host and a user. The password is hashed.
 func BootDefinitions(t topology.Topology, vhost string, u User) ([]byte, error) {
 	salt := make([]byte, 4)
 	if _, err := rand.Read(salt); err != nil {
@@ -37,7 +37,7 @@ func BootDefinitions(t topology.Topology, vhost string, u User) ([]byte, error) 
 	return indented(d)
 }
 
-// hashed256 is a password as RabbitMQ keeps it.
+// hashed256 returns a password in the form in which RabbitMQ stores it.
 func hashed256(salt []byte, password string) string {
 	sum := sha256.Sum256(append(slices.Clone(salt), password...))
 	return base64.StdEncoding.EncodeToString(append(slices.Clone(salt), sum[:]...))
@@ -123,7 +123,7 @@ type bindingDefinition struct {
 	Arguments       map[string]any `json:"arguments"`
 }
 
-// target is where a binding leads.
+// target returns the destination of a binding.
 func target(b topology.Binding) (name, kind string) {
 	if b.ToExchange != "" {
 		return b.ToExchange, "exchange"
@@ -131,7 +131,7 @@ func target(b topology.Binding) (name, kind string) {
 	return b.Queue, "queue"
 }
 
-// table is never nil: the broker wants an object.
+// table never returns nil, because the broker expects an object.
 func table(t map[string]any) map[string]any {
 	if t == nil {
 		return map[string]any{}

@@ -15,24 +15,23 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
-// KubernetesOptions say where the objects belong.
+// KubernetesOptions contains the names that the resources refer to.
 type KubernetesOptions struct {
 	Vhost string
-	// Cluster is the name of the RabbitmqCluster; it is required.
-	// ClusterNamespace is its namespace, empty for that of the manifests.
+	// Cluster is the name of the RabbitmqCluster. It is required. ClusterNamespace is its namespace. If it is empty,
+	// the namespace of the manifests is used.
 	Cluster, ClusterNamespace string
-	// Namespace of the manifests; empty for that of `kubectl apply -n`.
+	// Namespace is the namespace of the manifests. If it is empty, the namespace of `kubectl apply -n` is used.
 	Namespace string
 }
 
-// ErrKubernetes is wrapped by what the operator's resources cannot express.
+// ErrKubernetes is wrapped by the errors for objects that the operator's resources cannot express.
 var ErrKubernetes = errors.New("no resource of the messaging topology operator")
 
-// Kubernetes returns the topology as resources of RabbitMQ's messaging topology
-// operator (rabbitmq.com/v1beta1: Queue, Exchange, Binding), as one stream of YAML.
-// Queues stay on the broker when their resources are deleted (deletionPolicy:
-// retain); an operator too old to know that deletes them only when they are empty.
-// It fails with ErrKubernetes for an internal exchange, which has no resource.
+// Kubernetes returns the topology as resources of RabbitMQ's messaging topology operator (rabbitmq.com/v1beta1:
+// Queue, Exchange, Binding), in one YAML stream. Queues stay on the broker when their resources are deleted
+// (deletionPolicy: retain). An operator that is too old for this setting deletes a queue only if it is empty.
+// Kubernetes returns ErrKubernetes for an internal exchange, which has no resource.
 func Kubernetes(t topology.Topology, o KubernetesOptions) ([]byte, error) {
 	if !isName(o.Cluster) {
 		return nil, fmt.Errorf("the name of the RabbitmqCluster: %q; expected a Kubernetes name", o.Cluster)
@@ -122,7 +121,7 @@ type bindingSpec struct {
 	Cluster         clusterReference `yaml:"rabbitmqClusterReference"`
 }
 
-// maxName is what Kubernetes allows for the name of a resource.
+// maxName is the maximum length of a resource's name in Kubernetes.
 const maxName = 253
 
 var (
@@ -132,8 +131,8 @@ var (
 
 func isName(s string) bool { return len(s) <= maxName && validName.MatchString(s) }
 
-// objectName is the name of an object as it is where Kubernetes allows that, and
-// else a readable form of it with a hash, so that two objects never share one.
+// objectName returns the name of an object if Kubernetes allows it. Otherwise it returns a readable form with a hash,
+// so that two objects never have the same name.
 func objectName(name string) string {
 	if isName(name) {
 		return name

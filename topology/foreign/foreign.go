@@ -1,6 +1,5 @@
-// Package foreign knows the delays of other systems by the names of their objects:
-// the queues on which NServiceBus and Celery delay messages, and which the strategy
-// dlx.Levels uses too. It knows nothing of rabbitdelay's own objects.
+// Package foreign recognizes the delay objects of other systems by their names: the queues with which NServiceBus and
+// Celery delay messages, and which the strategy dlx.Levels can use. It does not handle rabbitdelay's own objects.
 package foreign
 
 import (
@@ -9,26 +8,25 @@ import (
 	"strings"
 )
 
-// Systems that delay messages on queues of their own.
+// These systems delay messages in queues of their own.
 const (
 	NServiceBus = "nservicebus"
 	Celery      = "celery"
 )
 
-// Levels is how many delay queues each system has.
+// Levels is the number of delay queues of each system.
 const Levels = 28
 
-// Binding begins the routing keys by which rabbitdelay binds destinations to a foreign
-// delivery exchange: a word for each level. The other systems' own bindings begin
-// with "#".
+// Binding is the prefix of the routing keys with which rabbitdelay binds destinations to a foreign delivery exchange.
+// It has one wildcard word for each level. The other systems' own bindings begin with "#".
 var Binding = strings.Repeat("*.", Levels)
 
-// scheme is how a system names its objects.
+// scheme contains a system's naming scheme.
 type scheme struct {
 	system  string
 	deliver string
-	level   string // what stands before a level's number
-	digits  string // the format of that number
+	level   string // the text before a level's number
+	digits  string // the format of the level's number
 }
 
 var schemes = []scheme{
@@ -45,27 +43,27 @@ func schemeOf(system string) scheme {
 	return scheme{}
 }
 
-// IsLayout reports whether a layout is another system's.
+// IsLayout reports whether a layout belongs to another system.
 func IsLayout(layout string) bool { return schemeOf(layout).system != "" }
 
-// Delivery returns the exchange in which a system's levels end.
+// Delivery returns the exchange at the end of a system's levels.
 func Delivery(system string) string { return schemeOf(system).deliver }
 
-// IsDelivery reports whether an exchange is one in which a system's levels end.
+// IsDelivery reports whether an exchange is the one at the end of a system's levels.
 func IsDelivery(exchange string) bool {
 	system, ok := System(exchange)
 	return ok && exchange == Delivery(system)
 }
 
-// Level returns the queue, and the exchange before it, that holds messages of a
-// system for 2^level seconds.
+// Level returns the name of the queue in which messages of a system wait for 2^level seconds, and of the exchange in
+// front of it.
 func Level(system string, level int) string {
 	s := schemeOf(system)
 	return s.level + fmt.Sprintf(s.digits, level)
 }
 
-// System returns the system that an exchange or a queue belongs to by its name. What
-// belongs to one is never deleted.
+// System returns the system to which an exchange or a queue belongs according to its name. Objects of other systems
+// are never deleted.
 func System(name string) (system string, ok bool) {
 	for _, s := range schemes {
 		if name == s.deliver {

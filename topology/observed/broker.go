@@ -11,47 +11,43 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// Broker is what a live.Inspector found on a broker.
+// Broker is the state of a broker as a live.Inspector found it.
 type Broker struct {
 	Source    string // how it was read: "management API" or "AMQP"
 	Exchanges map[string]Exchange
 	Queues    map[string]Queue
 	Bindings  []topology.Binding
-	// BindingsKnown reports whether Bindings is complete. AMQP has no way to read
-	// them.
+	// BindingsKnown reports whether Bindings is complete. Bindings cannot be read over AMQP.
 	BindingsKnown bool
-	// Unbind has the addresses at which the management API deletes bindings, by
-	// Binding.String.
+	// Unbind contains the URLs with which the management API deletes bindings, by Binding.String.
 	Unbind   map[string]string
 	Policies []Policy
-	// PoliciesKnown reports whether Policies is complete. They need the
-	// management API and a user with the tag policymaker or administrator.
+	// PoliciesKnown reports whether Policies is complete. Reading policies takes the management API and a user with
+	// the tag policymaker or administrator.
 	PoliciesKnown bool
 }
 
-// Exchange is an exchange that exists.
+// Exchange is an existing exchange.
 type Exchange struct {
-	// ArgumentsKnown reports whether the fields below it were read. If not,
-	// Mismatches has what the broker said about the wanted ones.
+	// ArgumentsKnown reports whether the fields from Kind to Arguments were read. If not, Mismatches contains the
+	// differences that the broker reported.
 	ArgumentsKnown bool
 	Kind           string
 	Durable        bool
 	AutoDelete     bool
 	Internal       bool
-	Arguments      map[string]any // all of them, alternate-exchange included
+	Arguments      map[string]any // all arguments, including alternate-exchange
 	Mismatches     []argument.Mismatch
 
-	// Held is how many messages an x-delayed-message exchange holds on the node
-	// that was asked, if HeldKnown.
+	// Held is the number of messages that an x-delayed-message exchange holds on the node that was asked. It is valid
+	// only if HeldKnown is true.
 	Held      int64
 	HeldKnown bool
 }
 
-// Layout returns the broker's objects of the named layouts and of the named
-// delay queues (queues of the ttl strategy are independent of each other):
-// queues, the exchanges of the same names and those between them, and all
-// bindings to and from them. It needs an Inspector that reads bindings, see
-// BindingsKnown.
+// Layout returns the broker's objects that belong to the named layouts, or are named delay queues (queues of the ttl
+// strategy are independent of each other). These are the queues, the exchanges of the same names and those between
+// them, and all bindings to and from them. It requires an Inspector that reads bindings, see BindingsKnown.
 func (l Broker) Layout(prefix string, names ...string) topology.Topology {
 	wanted := func(name string) bool {
 		layout, ok := naming.LayoutOf(prefix, name)
@@ -89,9 +85,8 @@ func (l Broker) Layout(prefix string, names ...string) topology.Topology {
 	return t
 }
 
-// Kept returns the queues in which messages lie until somebody handles them: the parked
-// queue, and the dead letters of destinations, those included that programs have
-// bound by themselves.
+// Kept returns the queues in which messages stay until somebody handles them: the parked queue, and the dead letter
+// queues of destinations, including destinations that programs have bound themselves.
 func (l Broker) Kept(want topology.Topology) []topology.Queue {
 	names, destinations := map[string]bool{}, map[string]bool{}
 	for _, d := range want.Destinations {
@@ -116,7 +111,7 @@ func (l Broker) Kept(want topology.Topology) []topology.Queue {
 		q, ours := described[name]
 		found, there := l.Queues[name]
 		switch {
-		case destinations[name], ours && q.IsDelay(): // judged as such
+		case destinations[name], ours && q.IsDelay(): // these queues are checked as destinations or delay queues
 		case ours:
 			out = append(out, q)
 		case there && found.ArgumentsKnown:
@@ -126,21 +121,21 @@ func (l Broker) Kept(want topology.Topology) []topology.Queue {
 	return out
 }
 
-// Route is a queue that forwards to an exchange destination.
+// Route is a route queue, which forwards to an exchange destination.
 type Route struct {
 	Queue       string
-	Destination topology.Destination // an exchange and a routing key; no exchange: unknown
+	Destination topology.Destination // with exchange and routing key; without an exchange it is unknown
 }
 
-// Routes returns the route queues that are described or on the broker, by name. Programs declare them when they first
-// send to an exchange, usually without any description.
+// Routes returns the route queues that are described or exist on the broker, sorted by name. Programs declare them
+// when they first send to an exchange, usually without any description.
 func (l Broker) Routes(prefix string, want topology.Topology) []Route {
 	all := map[string]topology.Destination{}
 	for name, q := range l.Queues {
 		if !naming.RouteQueue(prefix, name) {
 			continue
 		}
-		d, _ := topology.DestinationOf(prefix, name) // or what its arguments say, where the name is a hash
+		d, _ := topology.DestinationOf(prefix, name) // if the name has a hash, the queue's arguments below tell the destination
 		if q.ArgumentsKnown {
 			d.Exchange, _ = q.Arguments[argument.DeadLetterExchange].(string)
 			d.RoutingKey, _ = q.Arguments[argument.DeadLetterRoutingKey].(string)
@@ -159,7 +154,7 @@ func (l Broker) Routes(prefix string, want topology.Topology) []Route {
 	return routes
 }
 
-// Unavailable returns the names of the queues that cannot tell how many messages they have, sorted.
+// Unavailable returns the sorted names of the queues that cannot report how many messages they have.
 func (l Broker) Unavailable() []string {
 	var names []string
 	for name, q := range l.Queues {
@@ -171,11 +166,11 @@ func (l Broker) Unavailable() []string {
 	return names
 }
 
-// Version is a broker's version; the zero value is an unknown one.
+// Version is a broker's version. The zero value means that the version is unknown.
 type Version struct{ Major, Minor, Patch int }
 
-// ParseVersion reads a version as brokers report it, such as "4.0.5" or "3.13". What
-// it cannot read is unknown.
+// ParseVersion parses a version as reported by brokers, such as "4.0.5" or "3.13". It returns the zero value for
+// other text.
 func ParseVersion(s string) Version {
 	var v Version
 	if n, _ := fmt.Sscanf(s, "%d.%d.%d", &v.Major, &v.Minor, &v.Patch); n < 2 {
@@ -187,12 +182,12 @@ func ParseVersion(s string) Version {
 // Known reports whether the version is known.
 func (v Version) Known() bool { return v != Version{} }
 
-// Before reports whether the version is known and older than another.
+// Before reports whether the version is known and older than the given one.
 func (v Version) Before(major, minor, patch int) bool {
 	return v.Known() && cmp.Or(cmp.Compare(v.Major, major), cmp.Compare(v.Minor, minor), cmp.Compare(v.Patch, patch)) < 0
 }
 
-// AtLeast reports whether the version is known and not older than another.
+// AtLeast reports whether the version is known and not older than the given one.
 func (v Version) AtLeast(major, minor, patch int) bool {
 	return v.Known() && !v.Before(major, minor, patch)
 }

@@ -1,6 +1,5 @@
-// Package observed describes what was found on a broker, and what of it bears on a
-// topology: the broker with its version, its objects and the queues in which messages lie
-// until somebody handles them (broker.go, queue.go), what policies set on them (policy.go), and
-// bindings out of the delays that nobody described (strays.go). It does no I/O, and judges
-// nothing: packages plan, removal and doctor do.
+// Package observed describes the objects that were found on a broker and that matter to a topology: the broker with
+// its version, its objects, and the queues in which messages stay until somebody handles them (broker.go, queue.go),
+// the settings that policies apply to them (policy.go), and undescribed bindings that lead messages out of the delays
+// (strays.go). It does no I/O and makes no decisions. Packages plan, removal and doctor evaluate the data.
 package observed

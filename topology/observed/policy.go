@@ -9,29 +9,26 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
-// Policy is a policy of a virtual host: it sets arguments of the queues and
-// exchanges whose names match.
+// Policy is a policy of a virtual host. It sets arguments of the queues and exchanges whose names match its pattern.
 type Policy struct {
 	Name       string
 	Operator   bool   // an operator policy, which users cannot override
-	Pattern    string // regular expression, not anchored
+	Pattern    string // a regular expression, not anchored
 	ApplyTo    string // all, queues, classic_queues, quorum_queues, streams, exchanges
-	Priority   int    // of the matching ones the highest applies
+	Priority   int    // the matching policy with the highest priority applies
 	Definition map[string]any
 }
 
-// Effective is the merged definition that applies to an object, and its
-// sources.
+// Effective is the merged policy definition that applies to an object, with the source of each key.
 type Effective struct {
 	Definition     map[string]any
 	Source         map[string]string // key -> name of the policy that sets it
-	user, operator string            // the names of the two; empty for none
+	user, operator string            // the names of the two policies; empty if there is none
 }
 
-// policyFor merges the policies that match a name as the broker does: of the
-// matching user policies the one with the highest priority, of the operator
-// policies likewise; where both set a number the lower counts, else the
-// operator's.
+// policyFor merges the policies that match a name as the broker does. It chooses the matching user policy and the
+// matching operator policy with the highest priority. If both set a number, the lower one is used. For other values
+// the operator policy has precedence. It also returns the policies whose patterns cannot be parsed.
 func policyFor(policies []Policy, name string, targets ...string) (Effective, []string) {
 	var chosen [2]*Policy
 	var broken []string
@@ -78,9 +75,9 @@ func policyFor(policies []Policy, name string, targets ...string) (Effective, []
 	return e, broken
 }
 
-// matchPattern matches a name as the broker does. Its regular expressions know
-// lookahead, which Go's do not; of that it understands what stands at the beginning,
-// ^(?!but)(?=and)rest, with which policies leave objects out.
+// matchPattern matches a name as the broker does. The broker's regular expressions support lookahead, which Go's do
+// not. matchPattern supports lookahead only at the beginning, as in ^(?!but)(?=and)rest, which is the usual way to
+// exclude objects from a policy.
 func matchPattern(pattern, name string) (matches, readable bool) {
 	if re, err := regexp.Compile(pattern); err == nil {
 		return re.MatchString(name), true
@@ -101,8 +98,8 @@ func matchPattern(pattern, name string) (matches, readable bool) {
 	return matches && re.MatchString(name), true
 }
 
-// lookahead cuts a lookahead off the beginning of a pattern, up to the first
-// parenthesis that leaves a whole expression.
+// lookahead removes a lookahead from the beginning of a pattern. The lookahead ends at the first parenthesis that
+// makes it a valid expression.
 func lookahead(pattern string) (ahead *regexp.Regexp, rest string, ok bool) {
 	for i := range pattern {
 		if pattern[i] != ')' {
@@ -115,8 +112,8 @@ func lookahead(pattern string) (ahead *regexp.Regexp, rest string, ok bool) {
 	return nil, "", false
 }
 
-// AlternateExchange returns that of an exchange, by its arguments or a policy; empty for
-// none.
+// AlternateExchange returns the alternate exchange of an exchange, which its arguments or a policy set, or "" if
+// there is none.
 func (l Broker) AlternateExchange(exchange string) string {
 	if name, ok := l.Exchanges[exchange].Arguments[argument.AlternateExchange].(string); ok {
 		return name
@@ -125,15 +122,15 @@ func (l Broker) AlternateExchange(exchange string) string {
 	return name
 }
 
-// PolicyOnExchange returns what policies set on an exchange.
+// PolicyOnExchange returns the policy settings that apply to an exchange.
 func (l Broker) PolicyOnExchange(name string) Effective {
 	e, _ := policyFor(l.Policies, name, "exchanges")
 	return e
 }
 
-// PolicyOn returns what policies set on a queue, and the names of policies whose
-// patterns cannot be read. Their list is of now; what a queue itself reports is up to
-// 5 s old, and counts where the list cannot be read.
+// PolicyOn returns the policy settings that apply to a queue, and the names of policies whose patterns cannot be
+// parsed. It evaluates the list of policies, which is current. The settings that the queue itself reports are up to 5
+// s old, and are used only if the list is unknown or has a pattern that cannot be parsed.
 func (l Broker) PolicyOn(q topology.Queue) (e Effective, unreadable []string) {
 	e, broken := policyFor(l.Policies, q.Name, "queues", string(q.QueueType())+"_queues")
 	if found, ok := l.Queues[q.Name]; ok && found.ArgumentsKnown && (!l.PoliciesKnown || len(broken) > 0) {
@@ -142,9 +139,8 @@ func (l Broker) PolicyOn(q topology.Queue) (e Effective, unreadable []string) {
 	return e, broken
 }
 
-// WithCurrentPolicies returns the broker as its list of policies has it now. What
-// queues themselves report is older, and stays only where a pattern of the list
-// cannot be read.
+// WithCurrentPolicies returns the broker with the policy settings of its queues evaluated from the list of policies.
+// The settings that queues report themselves are older. They are kept only if a pattern in the list cannot be parsed.
 func (l Broker) WithCurrentPolicies() Broker {
 	if !l.PoliciesKnown {
 		return l

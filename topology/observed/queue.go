@@ -7,20 +7,20 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
-// Queue is a queue that exists.
+// Queue is an existing queue.
 type Queue struct {
-	// Hidden: the user may not look at it. It is taken to be there, and nothing else is known of it.
+	// Hidden means that the user may not see the queue. It is assumed to exist, and nothing else is known about it.
 	Hidden bool
-	// Unavailable is why the broker cannot tell how many messages the queue has, although the user may look at
-	// it: it has no leader, or its node is down. Empty for a queue that answers. The counts below are then those
-	// that were last known, usually 0.
+	// Unavailable is the reason why the broker cannot report the number of messages although the user may see the
+	// queue: it has no leader, or its node is down. It is empty for a queue that answers. If it is set, the counts
+	// below are the last known ones, usually 0.
 	Unavailable string
-	// Uncounted reports that the management API has no counts of a running queue, as for some seconds after it
-	// was declared, or after its node or leader came back.
+	// Uncounted means that the management API has no counts of a running queue. This lasts for some seconds after the
+	// queue was declared, or after its node or leader came back.
 	Uncounted bool
 
-	// ArgumentsKnown reports whether the fields down to Arguments were read. If
-	// not, Mismatches has what the broker said about the wanted ones.
+	// ArgumentsKnown reports whether the fields from Type to Arguments were read. If not, Mismatches contains the
+	// differences that the broker reported.
 	ArgumentsKnown bool
 	Type           topology.QueueType
 	Durable        bool
@@ -29,38 +29,37 @@ type Queue struct {
 	Arguments      map[string]any
 	Mismatches     []argument.Mismatch
 
-	// Messages is the number of messages: over AMQP those ready for delivery; by the
-	// management API all, up to 5 s old. Unacked and Leaving are among them: those that
-	// a consumer holds, and dead letters that the next queue has not confirmed.
-	// ReadyBytes are the bodies of ready ones that do not wait for an instant.
+	// Messages is the number of messages. Over AMQP it counts only messages that are ready for delivery. Through the
+	// management API it counts all messages, but is up to 5 s old. It includes Unacked, the unacknowledged messages,
+	// and Leaving, the dead letters that the next queue has not confirmed. ReadyBytes is the size of the bodies of
+	// ready messages, except those that wait for an instant.
 	Messages, Unacked, Leaving int64
 	ReadyBytes                 int64
 	Consumers                  int64
-	// Published is how many messages channels have published into it since the broker
-	// counts; dead letters are not among them. The management API knows it.
+	// Published is the number of messages that channels have published to the queue since the broker began to count.
+	// Dead letters are not included. Only the management API reports it.
 	Published int64
 
 	Members []string // nodes with a replica of a quorum queue
-	Online  []string // those of them that are up
-	Node    string   // of a classic queue, or the leader's
-	State   string   // running, down, …; empty for unknown
+	Online  []string // the nodes among Members that are up
+	Node    string   // the node of a classic queue, or of the leader
+	State   string   // running, down, …; empty if unknown
 
-	// EffectivePolicy is the merged definition of the policies that apply to it,
-	// empty if none does; nil if that is unknown, as for some seconds after a queue
-	// was declared or its node started. Policy and OperatorPolicy are their names.
+	// EffectivePolicy is the merged definition of the policies that apply to the queue. It is empty if none applies,
+	// and nil if it is unknown, as for some seconds after a queue was declared or its node started. Policy and
+	// OperatorPolicy are the policies' names.
 	EffectivePolicy map[string]any
 	Policy          string
 	OperatorPolicy  string
 }
 
-// Unknown reports whether the queue may have more messages than its counts tell.
+// Unknown reports whether the queue may have more messages than its counts show.
 func (q Queue) Unknown() bool { return q.Hidden || q.Unavailable != "" || q.Uncounted }
 
-// Ready returns the number of messages that wait in the queue, for a consumer or for an
-// instant of their own.
+// Ready returns the number of messages that wait in the queue for a consumer or for their own instant.
 func (q Queue) Ready() int64 { return max(0, q.Messages-q.Unacked-q.Leaving) }
 
-// Described returns a delay queue as its arguments describe it.
+// Described returns a delay queue as described by its arguments.
 func (q Queue) Described(name string) topology.Queue {
 	out := topology.Queue{Name: name, Type: q.Type, Arguments: q.Arguments}
 	if ms, ok := argument.Integer(q.Arguments[argument.MessageTTL]); ok {
@@ -74,13 +73,12 @@ func (q Queue) Described(name string) topology.Queue {
 	return out
 }
 
-// defaultDeliveryLimit is what a quorum queue has without an argument or a
-// policy, since RabbitMQ 4.0.
+// defaultDeliveryLimit is the delivery limit of a quorum queue without an argument or a policy, since RabbitMQ 4.0.
 const defaultDeliveryLimit = 20
 
-// DeliveryLimit returns how often the broker returns a message to the queue before it
-// drops it or dead-letters it, -1 for no limit; byDefault reports that nobody set it.
-// It needs ArgumentsKnown. Of an argument and a policy the broker takes the lower.
+// DeliveryLimit returns how often the broker returns a message to the queue before it drops or dead-letters the
+// message, or -1 if there is no limit. The result byDefault means that the limit is the broker's default. If both an
+// argument and a policy set a limit, the broker uses the lower one. DeliveryLimit requires ArgumentsKnown.
 func (q Queue) DeliveryLimit(v Version) (limit int64, byDefault bool) {
 	if q.Type != topology.Quorum {
 		return -1, false
@@ -101,8 +99,8 @@ func (q Queue) DeliveryLimit(v Version) (limit int64, byDefault bool) {
 	return limit, false
 }
 
-// deadLetterQueue is where a destination's queue sends its dead letters, by its
-// arguments or by custom.
+// deadLetterQueue returns the queue for the dead letters of a destination's queue, according to its arguments or else
+// to the default name.
 func (q Queue) deadLetterQueue(name string) string {
 	if key, ok := q.Arguments[argument.DeadLetterRoutingKey].(string); ok && q.Arguments[argument.DeadLetterExchange] == "" {
 		return key

@@ -10,20 +10,19 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// Stray is a binding that leads messages out of the delays and that nobody
-// described: its destination gets copies, early if the source is not the delivery
-// exchange. Where it is the delivery exchange, a message that matches is not parked
-// when its destination is gone.
+// Stray is an undescribed binding that leads messages out of the delays. Its destination gets copies of messages, and
+// gets them early if the source is not the delivery exchange. If the source is the delivery exchange, a message that
+// matches is not parked when its destination no longer exists.
 type Stray struct {
 	topology.Binding
 
-	// Early reports whether the copies come before the message is due.
+	// Early reports whether the copies arrive before the message is due.
 	Early bool
-	// Unbind is the address at which the management API deletes it; empty if unknown.
+	// Unbind is the URL with which the management API deletes the binding. It is empty if unknown.
 	Unbind string
 }
 
-// Effect returns what the binding does, as the second half of a sentence.
+// Effect returns a description of the binding's effect, for the second half of a sentence.
 func (s Stray) Effect() string {
 	if s.Early {
 		return "copies of messages leave the delays by it, before they are due"
@@ -31,7 +30,7 @@ func (s Stray) Effect() string {
 	return "copies of the messages that it matches leave by it, and such a message is not parked when its destination is gone"
 }
 
-// Advice returns how to remove the binding.
+// Advice returns instructions to remove the binding.
 func (s Stray) Advice() string {
 	if s.Unbind == "" {
 		return "unbind it"
@@ -39,11 +38,11 @@ func (s Stray) Advice() string {
 	return "unbind it: curl -u USER -X DELETE '" + s.Unbind + "'"
 }
 
-// Strays returns such bindings of the layouts' exchanges and of the delivery exchange. A
-// binding is in order if it is described, if it leads from one object of a layout
-// that is not described to another, and if it has the shape by which a destination
-// is bound to the delivery exchange for a layout: configurations with the same
-// prefix, earlier layouts and programs bind destinations that nothing here describes.
+// Strays returns the stray bindings of the layouts' exchanges and of the delivery exchange. Three kinds of bindings
+// are not strays: described bindings, bindings between objects of the same undescribed layout, and bindings with the
+// form in which a destination is bound to the delivery exchange for a layout. The last two kinds belong to
+// configurations with the same prefix, to earlier layouts, or to programs that bind destinations without a
+// description.
 func (l Broker) Strays(want topology.Topology) []Stray {
 	prefix, ok := prefixOf(want)
 	if !ok {
@@ -59,8 +58,8 @@ func (l Broker) Strays(want topology.Topology) []Stray {
 	var out []Stray
 	for _, b := range l.Bindings {
 		layout, early := naming.LayoutOf(prefix, b.Exchange)
-		// What is not described may be another configuration's, and so may be a binding of the
-		// exchange before all queues of a ttl or native layout.
+		// An undescribed binding may belong to another configuration, and so may a binding of the exchange in front
+		// of all queues of a ttl or native layout.
 		if !exchanges[b.Exchange] || layout.Ambiguous() && b.Exchange == layout.Name {
 			early = early && !staysIn(b, prefix, layout)
 		}
@@ -68,7 +67,7 @@ func (l Broker) Strays(want topology.Topology) []Stray {
 			continue
 		}
 		plain := b
-		if plain.Arguments[argument.Binder] != nil { // a client's second binding of the same
+		if plain.Arguments[argument.Binder] != nil { // an additional binding that a client made for the same purpose
 			plain.Arguments = nil
 		}
 		if !described[plain.String()] {
@@ -78,8 +77,8 @@ func (l Broker) Strays(want topology.Topology) []Stray {
 	return out
 }
 
-// Delivered returns the queues that are bound to the delivery exchange as destinations
-// are, the strategies' own left out, sorted.
+// Delivered returns the sorted names of the queues that are bound to the delivery exchange in the way of
+// destinations, without the strategies' own queues.
 func (l Broker) Delivered(want topology.Topology) []string {
 	prefix, ok := prefixOf(want)
 	if !ok {
@@ -94,7 +93,7 @@ func (l Broker) Delivered(want topology.Topology) []string {
 	return slices.Sorted(maps.Keys(queues))
 }
 
-// prefixOf returns the prefix of the strategies' objects in the topology.
+// prefixOf returns the prefix of the strategies' objects in the topology, and whether it has such objects.
 func prefixOf(t topology.Topology) (string, bool) {
 	for _, e := range t.Exchanges {
 		prefix, ok := strings.CutSuffix(e.Name, ".parked")
@@ -105,8 +104,8 @@ func prefixOf(t topology.Topology) (string, bool) {
 	return "", false
 }
 
-// staysIn reports whether a binding of a layout's exchange stays in the layout or
-// ends in the delivery exchange.
+// staysIn reports whether a binding of a layout's exchange leads to an object of the same layout or to the delivery
+// exchange.
 func staysIn(b topology.Binding, prefix string, of naming.Layout) bool {
 	if b.ToExchange == topology.DeliveryExchange(prefix) {
 		return true
@@ -115,17 +114,15 @@ func staysIn(b topology.Binding, prefix string, of naming.Layout) bool {
 	return own && to.Name == of.Name
 }
 
-// shapes are those of the bindings by which destinations are bound to the delivery
-// exchange.
+// shapes describes the form of the bindings with which destinations are bound to the delivery exchange.
 type shapes struct {
 	prefix string
-	// words is how many words of its own a layout has, by its tag, where the tag does
-	// not tell.
+	// words is the number of a layout's own words by its tag, if the tag does not show it.
 	words map[string]int
 }
 
-// shapesOf reads the words of layouts off the bindings that hand their messages to
-// the delivery exchange, such as "hex.*.*.0.0.#": those described, then those there.
+// shapesOf reads the number of words from the bindings that lead from a layout to the delivery exchange, such as
+// "hex.*.*.0.0.#". It reads the described bindings first, and then those on the broker.
 func shapesOf(prefix string, want topology.Topology, live Broker) shapes {
 	s := shapes{prefix, map[string]int{"ttl": 1, "native": 1, "plugin": 0}}
 	for _, b := range slices.Concat(want.Bindings, live.Bindings) {
@@ -138,9 +135,9 @@ func shapesOf(prefix string, want topology.Topology, live Broker) shapes {
 	return s
 }
 
-// delivers reports whether a binding of the delivery exchange takes the messages of
-// its queue and no others: the layout's tag, "*" for each of its words, and the
-// destination's key. For a layout that is not there no messages come.
+// delivers reports whether a binding of the delivery exchange matches only the messages for its queue. Its routing
+// key consists of the layout's tag, "*" for each word of the layout, and the destination's key. For an unknown layout
+// any number of words is accepted, because no messages come from it.
 func (s shapes) delivers(b topology.Binding) bool {
 	key, ok := strings.CutSuffix(b.RoutingKey, "."+topology.Destination{Queue: b.Queue}.Key(s.prefix))
 	if b.Queue == "" || !ok || len(b.Arguments) > 0 && b.Arguments[argument.Binder] == nil {

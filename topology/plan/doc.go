@@ -1,5 +1,4 @@
-// Package plan compares a described topology with what was found on a broker: which
-// objects are missing or differ and whether Apply would refuse (plan.go), which policies
-// would break them (policies.go), and all of it for people and machines (render.go). It
-// does no I/O.
+// Package plan compares a described topology with the objects on a broker. It finds missing and different objects and
+// decides whether Apply refuses (plan.go), finds policies that would break objects (policies.go), and formats the
+// result for display and as JSON (render.go). It does no I/O.
 package plan

@@ -12,42 +12,42 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// Action is what Apply would do about an object.
+// Action is what Apply would do with an object.
 type Action string
 
 const (
-	// ActionCreate: the object is missing.
+	// ActionCreate means that the object is missing.
 	ActionCreate Action = "create"
-	// ActionSame: it exists as described.
+	// ActionSame means that the object exists as described.
 	ActionSame Action = "same"
-	// ActionConflict: it exists and differs. Brokers do not change an object in place.
+	// ActionConflict means that the object exists but differs. Brokers do not change existing objects.
 	ActionConflict Action = "conflict"
-	// ActionUnverified: its existence could not be checked (bindings
-	// over AMQP). Apply declares it again, which changes nothing if it exists.
+	// ActionUnverified means that the object's existence could not be checked, as for bindings over AMQP. Apply
+	// declares the object again, which changes nothing if it exists.
 	ActionUnverified Action = "unverified"
 )
 
-// Step is one object of a plan.
+// Step is the planned action for one object.
 type Step struct {
 	Kind       topology.Kind
-	Name       string // of a binding, its description
+	Name       string // for a binding, its description
 	Action     Action
-	Mismatches []argument.Mismatch // of a conflict: the arguments that differ, as far as they could be read
-	Messages   int64               // of an existing queue
+	Mismatches []argument.Mismatch // for a conflict, the arguments that differ, as far as they could be read
+	Messages   int64               // number of messages in an existing queue
 }
 
-// Plan compares a described topology with what is on a broker.
+// Plan is the comparison of a described topology with the objects on a broker.
 type Plan struct {
 	Source   string // how the broker was read: "management API" or "AMQP"
-	Steps    []Step // exchanges, queues, bindings, each in the order of the description
+	Steps    []Step // exchanges, queues and bindings, each in the order of the description
 	Warnings []Warning
-	// Strays are bindings out of the delays that nobody described.
+	// Strays are undescribed bindings that lead messages out of the delays.
 	Strays []observed.Stray
 	// PoliciesChecked reports whether the policies could be read.
 	PoliciesChecked bool
 }
 
-// Compare finds wanted objects that are missing on a broker or differ.
+// Compare compares the wanted objects with the broker's, and returns the plan.
 func Compare(want topology.Topology, live observed.Broker) Plan {
 	p := Plan{Source: live.Source, PoliciesChecked: live.PoliciesKnown, Warnings: policyWarnings(want, live), Strays: live.Strays(want)}
 	for _, e := range want.Exchanges {
@@ -56,7 +56,7 @@ func Compare(want topology.Topology, live observed.Broker) Plan {
 	for _, q := range want.Queues {
 		p.Steps = append(p.Steps, compareQueue(q, live))
 	}
-	missing := map[string]bool{} // objects to be created have no bindings yet
+	missing := map[string]bool{} // objects that will be created have no bindings yet
 	for _, s := range p.Steps {
 		if s.Action == ActionCreate {
 			missing[string(s.Kind)+s.Name] = true
@@ -112,7 +112,7 @@ func compareQueue(want topology.Queue, live observed.Broker) Step {
 	if have.ArgumentsKnown {
 		args := map[string]any{}
 		maps.Copy(args, have.Arguments)
-		if have.Type != "" { // declared without x-queue-type, it has one all the same
+		if have.Type != "" { // a queue that was declared without x-queue-type has a type as well
 			args[argument.QueueType] = string(have.Type)
 		}
 		s.Mismatches = slices.Concat(
@@ -124,7 +124,7 @@ func compareQueue(want topology.Queue, live observed.Broker) Step {
 	return s.settled()
 }
 
-// settled sets the action of an object that exists.
+// settled sets the action of an existing object.
 func (s Step) settled() Step {
 	s.Action = ActionSame
 	if len(s.Mismatches) > 0 {
@@ -136,12 +136,11 @@ func (s Step) settled() Step {
 // Count returns the number of objects with the action.
 func (p Plan) Count(a Action) int { return len(p.with(a)) }
 
-// Empty reports whether there is nothing to do: nothing to create and no
-// conflict. Unverified bindings do not count, because applying them again
-// changes nothing unless somebody removed one.
+// Empty reports whether there is nothing to create and no conflict. Unverified bindings do not count, because
+// applying them again changes nothing unless somebody has removed one.
 func (p Plan) Empty() bool { return p.Count(ActionCreate)+p.Count(ActionConflict) == 0 }
 
-// Conflicts returns the objects that exist and differ.
+// Conflicts returns the steps for objects that exist but differ.
 func (p Plan) Conflicts() []Step { return p.with(ActionConflict) }
 
 func (p Plan) with(a Action) []Step {
@@ -154,9 +153,8 @@ func (p Plan) with(a Action) []Step {
 	return out
 }
 
-// comparedQueueArguments are the arguments that a broker compares when a queue
-// is declared again (those which its queue types know, up to 4.3). It accepts a
-// difference in any other, and so does the plan.
+// comparedQueueArguments are the arguments that a broker compares when a queue is declared again, for all its queue
+// types up to version 4.3. It accepts differences in other arguments, and so does the plan.
 var comparedQueueArguments = map[string]bool{
 	argument.QueueType: true, argument.MessageTTL: true, argument.DeadLetterExchange: true, argument.DeadLetterRoutingKey: true,
 	argument.DeadLetterStrategy: true, argument.Overflow: true, argument.MaxLength: true, argument.MaxLengthBytes: true,
@@ -166,10 +164,10 @@ var comparedQueueArguments = map[string]bool{
 	"x-queue-version": true, "x-queue-master-locator": true,
 }
 
-// comparedExchangeArguments: a broker compares alternate-exchange only. The
-// type inside an x-delayed-message exchange decides where messages go, so a
-// difference there is a conflict as well; other exchanges may have it from producers
-// that left the plugin, and take no notice of it.
+// comparedExchangeArguments returns the arguments to compare for an exchange of the given kind. A broker compares
+// only alternate-exchange. The x-delayed-type argument of an x-delayed-message exchange decides where messages are
+// routed, so a difference there is a conflict as well. Other exchanges may still have this argument from producers
+// that used the plugin before, and ignore it.
 func comparedExchangeArguments(kind string) map[string]bool {
 	return map[string]bool{argument.AlternateExchange: true, argument.DelayedType: kind == argument.DelayedExchange}
 }
@@ -181,14 +179,14 @@ func onlyCompared(diffs []argument.Mismatch, compared map[string]bool) []argumen
 // ErrConflict is wrapped by every *ConflictError.
 var ErrConflict = errors.New("exists with other arguments")
 
-// ConflictError reports an object that exists on the broker and differs in an
-// argument. Brokers do not change objects in place.
+// ConflictError reports an object that exists on the broker with a different argument. Brokers do not change existing
+// objects.
 type ConflictError struct {
 	Kind     topology.Kind
 	Name     string
 	Argument string
-	Want     any // nil for absent
-	Have     any // nil for absent, or the broker's text of it
+	Want     any // nil if absent
+	Have     any // nil if absent, or the broker's text of the value
 }
 
 func (e *ConflictError) Error() string {
@@ -199,12 +197,13 @@ func (e *ConflictError) Error() string {
 // Unwrap makes errors.Is(err, ErrConflict) true.
 func (e *ConflictError) Unwrap() error { return ErrConflict }
 
-// conflicts are several ConflictErrors. Those that differ alike are one part of its text, and the cure comes once.
+// conflicts joins several ConflictErrors. Its text groups objects that differ in the same way, and states the remedy
+// once.
 type conflicts []error
 
 func (e conflicts) Unwrap() []error { return e }
 
-// mostNamed is how many objects that differ alike a text names.
+// mostNamed is the number of objects that differ in the same way and are named in the text.
 const mostNamed = 3
 
 func (e conflicts) Error() string {
@@ -235,7 +234,7 @@ func (e conflicts) Error() string {
 // ErrPolicy is wrapped by every *PolicyError.
 var ErrPolicy = errors.New("policies break delays or lose dead letters")
 
-// PolicyError lists the policies that would break what was to be declared.
+// PolicyError lists the policies that would break the objects to be declared.
 type PolicyError struct{ Warnings []Warning }
 
 func (e *PolicyError) Error() string {
@@ -245,9 +244,8 @@ func (e *PolicyError) Error() string {
 // Unwrap makes errors.Is(err, ErrPolicy) true.
 func (e *PolicyError) Unwrap() error { return ErrPolicy }
 
-// Refusal returns why Apply would not create the missing objects, or nil: a
-// joined *ConflictError for each different argument, else a *PolicyError unless
-// forced.
+// Refusal returns the reason why Apply would not create the missing objects, or nil. It joins a *ConflictError for
+// each different argument. If there is none, it returns a *PolicyError for grave warnings, unless forced is true.
 func (p Plan) Refusal(forced bool) error {
 	var errs []error
 	for _, s := range p.Conflicts() {
@@ -264,7 +262,7 @@ func (p Plan) Refusal(forced bool) error {
 	return errors.Join(errs...)
 }
 
-// Grave returns the warnings for which Apply refuses.
+// Grave returns the warnings that make Apply refuse.
 func (p Plan) Grave() []Warning {
 	return slices.DeleteFunc(slices.Clone(p.Warnings), func(w Warning) bool { return w.Mild })
 }

@@ -12,9 +12,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// policyWarnings checks the policies on queues of ours, and on the exchanges that
-// feed delay queues. Each queue is judged by what it may never do: a delay queue
-// neither fires early nor loses a message, a kept one loses none.
+// policyWarnings checks the policies on the strategies' and destinations' queues, and on the exchanges in front of
+// delay queues. A delay queue must neither release messages early nor lose them. A kept queue must not lose messages.
 func policyWarnings(want topology.Topology, live observed.Broker) []Warning {
 	var out []Warning
 	unreadable := map[string]bool{}
@@ -49,7 +48,7 @@ func addAll(set map[string]bool, names []string) {
 
 const exemptAdvice = "narrow the policy's pattern, or give the object a policy of its own with a higher priority"
 
-// feedWarnings are about policies on the exchanges before delay queues.
+// feedWarnings returns warnings about policies on the exchanges in front of delay queues.
 func feedWarnings(want topology.Topology, live observed.Broker) []Warning {
 	delays, feeds := map[string]bool{}, map[string]bool{}
 	for _, q := range want.Queues {
@@ -75,7 +74,7 @@ func feedWarnings(want topology.Topology, live observed.Broker) []Warning {
 	return out
 }
 
-// queueWarnings gathers what policies do to one queue.
+// queueWarnings collects the effects of policies on one queue.
 type queueWarnings struct {
 	observed.Effective
 	q    topology.Queue
@@ -90,7 +89,7 @@ func (w *queueWarnings) add(mild bool, key, effect string) {
 	})
 }
 
-// lengths warns of what makes the queue full earlier than described.
+// lengths adds warnings for limits that make the queue full earlier than described.
 func (w *queueWarnings) lengths(mild bool, effect string) {
 	for _, of := range []struct {
 		key string
@@ -107,9 +106,9 @@ func (w *queueWarnings) limitsDeliveries() bool {
 	return ok && limit >= 0 && (w.q.DeliveryLimit == nil || limit < *w.q.DeliveryLimit)
 }
 
-// delayWarnings returns what a policy does to a delay queue. The broker takes the
-// lower of argument and policy for TTL, expiry and lengths, the policy for the
-// overflow of a quorum queue, and the argument for dead-lettering.
+// delayWarnings returns the effects of a policy on a delay queue. The broker uses the lower of argument and policy
+// for the TTL, the expiry and the lengths. It uses the policy for the overflow of a quorum queue, and the argument
+// for dead-lettering.
 func delayWarnings(q topology.Queue, e observed.Effective) []Warning {
 	w := queueWarnings{q: q, Effective: e}
 	if ttl, ok := argument.Integer(e.Definition["message-ttl"]); ok && ttl < q.MessageTTL.Milliseconds() {
@@ -141,21 +140,19 @@ func delayWarnings(q topology.Queue, e observed.Effective) []Warning {
 	return w.out
 }
 
-// Warning is a policy that changes an object of ours so that it no longer does
-// what it is for.
+// Warning is a policy that changes an object so that it no longer works as intended.
 type Warning struct {
 	Kind   topology.Kind
-	Name   string // of the object
+	Name   string // the object's name
 	Policy string // the policy's name; empty if unknown
-	Key    string // of the policy's definition, e.g. "message-ttl"
+	Key    string // the key in the policy's definition, e.g. "message-ttl"
 	Value  any
 	Effect string // what would happen
 	Advice string // what to do
-	// Kept reports whether the object is a queue in which messages lie until somebody
-	// handles them: dead letters, or the parked queue.
+	// Kept reports whether the object is a queue in which messages stay until somebody handles them, which is a dead
+	// letter queue or the parked queue.
 	Kept bool
-	// Mild reports whether messages are lost only once a bound is reached. Apply does
-	// not refuse then.
+	// Mild reports whether messages are lost only once a limit is reached. Apply does not refuse for such a warning.
 	Mild bool
 }
 
@@ -170,12 +167,12 @@ func (w Warning) String() string {
 	return fmt.Sprintf("%s %q: %s sets %s to %s: %s; %s", w.Kind, w.Name, by, w.Key, argument.Format(w.Value), w.Effect, w.Advice)
 }
 
-// keptWarnings returns how messages would leave a kept queue unasked.
+// keptWarnings returns the policies by which messages would leave a kept queue on their own.
 func keptWarnings(q topology.Queue, e observed.Effective) []Warning {
 	w := queueWarnings{q: q, Effective: e, kept: true}
 	gone := "dropped"
 	exchange, forwards := e.Definition["dead-letter-exchange"]
-	if q.DeadLetter != nil { // the argument counts
+	if q.DeadLetter != nil { // the argument takes precedence
 		exchange, forwards = q.DeadLetter.Exchange, true
 	}
 	if forwards {
@@ -198,8 +195,8 @@ func keptWarnings(q topology.Queue, e observed.Effective) []Warning {
 	return w.out
 }
 
-// overflow is what a queue does when it is full: of argument and policy a classic
-// queue heeds the first, a quorum queue the second.
+// overflow returns a queue's overflow behaviour. If both are set, a classic queue uses the argument, and a quorum
+// queue uses the policy.
 func overflow(q topology.Queue, e observed.Effective) string {
 	policy, _ := e.Definition["overflow"].(string)
 	if policy == "" || q.QueueType() == topology.Classic && q.Overflow != "" {

@@ -11,22 +11,22 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
-// maxListed is how many objects of one kind and action are listed one by one.
+// maxListed is the number of objects of one kind and action that are listed individually.
 const maxListed = 12
 
 var signs = map[Action]string{ActionCreate: "+", ActionSame: "=", ActionConflict: "!", ActionUnverified: "?"}
 
 var kindPlural = map[topology.Kind]string{topology.KindExchange: "exchanges", topology.KindQueue: "queues", topology.KindBinding: "bindings"}
 
-// String renders the plan for people: conflicts first, then objects to create,
-// then unchanged ones. Long lists are cut; Render lists everything.
+// String formats the plan for display: first conflicts, then objects to create, then unchanged ones. It shortens long
+// lists, while Render can list everything.
 func (p Plan) String() string {
 	var b strings.Builder
-	_ = p.Render(&b, false) // a strings.Builder takes everything
+	_ = p.Render(&b, false) // a strings.Builder never fails
 	return b.String()
 }
 
-// Render writes the plan for people. With all, no list is cut.
+// Render writes the plan in a form for reading. If all is true, it does not shorten lists.
 func (p Plan) Render(w io.Writer, all bool) error {
 	var b strings.Builder
 	if n := p.Count(ActionUnverified); n > 0 {
@@ -68,7 +68,7 @@ func (p Plan) renderGroup(b *strings.Builder, a Action, kind topology.Kind, all 
 		if s.Action != a || s.Kind != kind {
 			continue
 		}
-		// What is the same is listed on demand only, a conflict always.
+		// Conflicts are always listed, and unchanged objects only if all is set.
 		if !all && (a == ActionSame || listed == maxListed && a != ActionConflict) {
 			more++
 			continue
@@ -88,8 +88,8 @@ func (p Plan) renderGroup(b *strings.Builder, a Action, kind topology.Kind, all 
 	}
 }
 
-// groupWarnings returns one line for what one policy does to many objects. Kept queues are
-// named, up to maxListed.
+// groupWarnings returns one line for each effect that one policy has on many objects. It names kept queues, up to
+// maxListed of them.
 func groupWarnings(warnings []Warning) []string {
 	type group struct {
 		first Warning

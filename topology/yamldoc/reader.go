@@ -205,7 +205,7 @@ func (r *Reader) Value(n *yaml.Node, path string, read Field) {
 		case text != value.Value:
 			value.Value = text
 			if value.Style == 0 {
-				value.Tag = "" // to be found again
+				value.Tag = "" // let the decoder determine the tag again
 			}
 		}
 	}

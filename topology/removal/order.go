@@ -7,23 +7,23 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
-// Order is what a Plan deletes, in the order in which it goes. The
-// objects of one list, or of one stage of a list, may go side by side.
+// Order lists what a Plan deletes, in the order of deletion. The objects of one list, or of one stage of a list, may
+// be deleted concurrently.
 type Order struct {
 	WayIn       []Step // the bindings by which messages enter a layout
-	Marks       []Step // the exchanges that say that a topology is complete
+	Marks       []Step // the exchanges that mark a topology as complete
 	DelayQueues []Step
-	Layout      [][]Step // what else is a layout's own, and destinations' bindings for it
-	Shared      [][]Step // what all layouts of the prefix share
-	// Declared are the destinations and the file's own. A queue goes before the one
-	// that takes its dead letters, which stays if the first does: see Plan.Keep.
+	Layout      [][]Step // a layout's other own objects, and the destinations' bindings for it
+	Shared      [][]Step // objects that all layouts of the prefix share
+	// Declared contains the destinations' objects and the file's own. A queue is deleted before the queue for its
+	// dead letters, which stays if the first one does; see Plan.Keep.
 	Declared [][]Step
 }
 
 type stage int
 
 const (
-	withItsExchange stage = iota // a binding of what layouts share, or of the plugin's exchange, which needs it up to the end
+	withItsExchange stage = iota // a binding of shared objects or of the plugin's exchange, which is needed until its exchange is deleted
 	wayIn
 	marks
 	delayQueues
@@ -33,13 +33,13 @@ const (
 	declaredBindings
 	sharedExchanges
 	sharedQueues
-	parkedExchange // the alternate of the delivery exchange, and bound to the parked queue
+	parkedExchange // the alternate exchange of the delivery exchange, bound to the parked queue
 	declaredQueues
 	declaredExchanges
 )
 
-// stage finds the way into a layout by this: the exchanges between delay queues have an
-// alternate exchange, those before them have none.
+// stage returns the stage in which an object is deleted. It recognizes a layout's entry bindings by their exchanges:
+// those between delay queues have an alternate exchange, and those in front of them have none.
 func (x *remover) stage(s Step) stage {
 	source, described := x.t.Exchange(s.Binding.Exchange)
 	switch own, shared := s.part == ownPart, s.part == sharedPart; {
@@ -69,7 +69,7 @@ func (x *remover) stage(s Step) stage {
 	return declaredBindings
 }
 
-// Order returns what is to be deleted, in its order.
+// Order returns the objects to delete, in their order.
 func (r Plan) Order() Order {
 	at := func(wanted stage) []Step {
 		var out []Step
@@ -88,8 +88,8 @@ func (r Plan) Order() Order {
 	}
 }
 
-// deadLettersLast puts queues into stages, each of which has those that take no dead letters of queues in later
-// ones. Queues that dead-letter in a circle share one stage.
+// deadLettersLast divides queues into stages, so that no queue receives dead letters from queues in the same or a
+// later stage. Queues that dead-letter in a cycle share one stage.
 func (r Plan) deadLettersLast(queues []Step) [][]Step {
 	var stages [][]Step
 	for len(queues) > 0 {
@@ -97,7 +97,7 @@ func (r Plan) deadLettersLast(queues []Step) [][]Step {
 		for _, s := range queues {
 			left[s.object()] = true
 		}
-		// takes reports whether one of the other objects is among those that need a step's.
+		// takes reports whether another remaining object needs the step's object.
 		takes := func(s Step) bool {
 			i := slices.IndexFunc(r.Steps, func(t Step) bool { return t.object() == s.object() })
 			return slices.ContainsFunc(r.needs[i], func(n need) bool {

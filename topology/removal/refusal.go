@@ -12,16 +12,17 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
-// QueueCount is what is in a queue, or in the plugin's exchange.
+// QueueCount contains the counts of a queue, or of the plugin's exchange.
 type QueueCount struct {
 	Queue     string `json:"queue"`
 	Messages  int64  `json:"messages"`
 	Consumers int64  `json:"consumers,omitempty"`
-	// Delay reports whether the messages wait there for their delay.
+	// Delay reports whether the messages are delayed messages that are not due yet.
 	Delay bool `json:"delay"`
 }
 
-// String is "2 messages" or, without any, "1 consumer".
+// String returns the number of messages, such as "2 messages", or without messages the number of consumers, such as
+// "1 consumer".
 func (c QueueCount) String() string {
 	if c.Messages > 0 {
 		return counted(c.Messages, "message")
@@ -32,9 +33,9 @@ func (c QueueCount) String() string {
 // ErrNotEmpty is wrapped by every *NotEmptyError.
 var ErrNotEmpty = errors.New("queues hold messages")
 
-// NotEmptyError lists the queues that hold messages, for which Destroy refuses.
+// NotEmptyError lists the queues because of whose messages Destroy refuses.
 type NotEmptyError struct {
-	Queues []QueueCount // those that are not empty
+	Queues []QueueCount // the queues that are not empty
 	Total  int64
 	Bound  *int64 // Options.Messages
 }
@@ -60,7 +61,7 @@ func (e *NotEmptyError) Unwrap() error { return ErrNotEmpty }
 // ErrConsumers is wrapped by every *ConsumersError.
 var ErrConsumers = errors.New("queues have consumers")
 
-// ConsumersError lists the queues with consumers among those to be deleted.
+// ConsumersError lists the queues to be deleted that have consumers.
 type ConsumersError struct{ Queues []QueueCount }
 
 func (e *ConsumersError) Error() string {
@@ -73,7 +74,7 @@ func (e *ConsumersError) Unwrap() error { return ErrConsumers }
 
 const maxListed = 12
 
-// listCounts is "orders 2, mails 1", cut where it gets long.
+// listCounts formats counts as "orders 2, mails 1", and shortens long lists.
 func listCounts(queues []QueueCount, count func(QueueCount) int64) string {
 	var parts []string
 	for _, q := range queues[:min(len(queues), maxListed)] {
@@ -85,11 +86,11 @@ func listCounts(queues []QueueCount, count func(QueueCount) int64) string {
 	return strings.Join(parts, ", ")
 }
 
-// ErrUnseen is the reason why Destroy refuses without the management API.
+// ErrUnseen is the reason why Destroy refuses without the management API. It is also wrapped by *UnavailableError.
 var ErrUnseen = errors.New("AMQP alone does not show unacknowledged messages, messages in transit between queues, or other users of the layout")
 
-// UnavailableError lists the queues that do not answer among those to be deleted, for which Destroy refuses with Force
-// too: nobody can tell how many messages would go.
+// UnavailableError lists the queues to be deleted that do not answer. Destroy refuses because of them even with
+// Force, because the number of messages that would be deleted is unknown.
 type UnavailableError struct{ Queues []string }
 
 func (e *UnavailableError) Error() string {
@@ -105,16 +106,17 @@ func (e *UnavailableError) Error() string {
 // Unwrap makes errors.Is(err, ErrUnseen) true.
 func (e *UnavailableError) Unwrap() error { return ErrUnseen }
 
-// errHeld is the like of the plugin's exchange.
+// errHeld is the reason to refuse if the messages in the plugin's exchange cannot be counted.
 var errHeld = errors.New("the number of messages in the x-delayed-message exchange cannot be read")
 
-// errUncounted is the like of the native strategy's queues, with Force too: who forces something
-// must still be told how many go.
+// errUncounted is the reason to refuse if messages in the native strategy's queues cannot be counted. It applies even
+// with Force, because the caller must still learn how many messages are deleted.
 var errUncounted = fmt.Errorf("messages that wait for an instant are not counted by AMQP; give the management API: %w", ErrUnseen)
 
-// refusal is why nothing may be touched: messages that may not go, or not so many, consumers, a
-// broker that shows too little, and destinations' queues and the file's own objects that are not
-// the ones described. The names of delay queues belong to the strategies, however they were declared.
+// refusal returns the reason why nothing may be deleted, or nil. The reasons are messages that must not be deleted or
+// exceed the limit, consumers, a broker that shows too little, and destinations' queues or the file's own objects
+// that differ from their description. Delay queues belong to the strategies by their names, regardless of how they
+// were declared.
 func (x *remover) refusal(steps []Step) error {
 	full, busy := &NotEmptyError{Bound: x.opts.Messages}, &ConsumersError{}
 	var going, refused, native bool

@@ -11,82 +11,86 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// Options say what to delete. The zero value deletes a layout only if that verifiably loses nothing.
+// Options selects what to delete. The zero value deletes a layout only if it is certain that nothing is lost.
 type Options struct {
-	// Prefix of the delay objects, default DefaultPrefix.
+	// Prefix is the prefix of the delay objects. Default topology.DefaultPrefix.
 	Prefix string
-	// Layouts are deleted although another layout may use them, which the names of the ttl strategy's and of
-	// the plugin's objects do not show: "delay.ttl", "delay.plugin", or a queue of the ttl strategy,
-	// "delay.ttl.15m". They need to be in the topology as well; see Live.Layout.
+	// Layouts are deleted even if another layout may use them, which the names of the ttl strategy's, the native
+	// strategy's and the plugin's objects do not show. Examples are "delay.ttl" and "delay.plugin", or a single queue
+	// of the ttl strategy, "delay.ttl.15m". They must also be in the topology; see observed.Broker.Layout.
 	Layouts []string
-	// Destinations also deletes described objects that belong to no strategy: the destinations' queues with
-	// their dead-letter queues, and the file's own exchanges, queues and bindings. An object that something
-	// else is bound to stays, and so does a dead-letter queue while its destination's queue stays.
+	// Destinations also deletes described objects that do not belong to a strategy: the destinations' queues with
+	// their dead-letter queues, and the file's own exchanges, queues and bindings. An object stays if another object
+	// is bound to it. A dead-letter queue stays while its destination's queue stays. Default false.
 	Destinations bool
-	// Force deletes delay queues with their messages, even without the management API; objects that others may
-	// use then stay. With Destinations it also deletes objects that differ from their description.
+	// Force deletes delay queues including their messages, even without the management API. Objects that other
+	// configurations may use stay in that case. With Destinations it also deletes objects that differ from their
+	// description. Default false.
 	Force bool
-	// Messages bounds what Force deletes: it refuses when more messages would go. Nil sets no limit for delay
-	// queues; under Destinations it then deletes no message and no queue with a consumer.
+	// Messages is the maximum number of messages that Force may delete. It refuses if there are more. Nil means no
+	// limit for delay queues. With Destinations, nil means that no message and no queue with a consumer is deleted.
 	Messages *int64
 }
 
-// Plan is what Destroy would delete and what it would keep, object by object, and whether it would refuse.
+// Plan lists what Destroy would delete and keep, object by object, and contains the reason if it would refuse.
 type Plan struct {
 	Source  string // how the broker was read: "management API" or "AMQP"
 	Steps   []Step
 	refusal error
-	needs   [][]need // of each step
+	needs   [][]need // reasons to keep the object, for each step
 }
 
-// Action is what Destroy would do about an object.
+// Action is what Destroy would do with an object.
 type Action string
 
 const (
 	ActionDelete Action = "delete"
 	ActionKeep   Action = "keep"
-	// ActionAbsent: it is not on the broker.
+	// ActionAbsent means that the object does not exist on the broker.
 	ActionAbsent Action = "absent"
 )
 
 // Step is one object of a Plan.
 type Step struct {
 	Kind   topology.Kind
-	Name   string // of a binding, its description
+	Name   string // for a binding, its description
 	Action Action // ActionDelete, ActionKeep or ActionAbsent
-	Reason string // why it is kept
-	// Layout is the layout whose own the object is; empty for what layouts share,
-	// and for what is no layout's at all.
+	Reason string // why the object is kept
+	// Layout is the layout that the object belongs to. It is empty for objects that layouts share, and for objects
+	// that belong to no layout.
 	Layout string
-	// Messages and Consumers of a queue, and the messages that the plugin's exchange holds.
+	// Messages and Consumers are the counts of a queue. For the plugin's exchange, Messages is the number of messages
+	// that it holds.
 	Messages  int64
 	Consumers int64
-	// Forced objects go with what is in them, or bound to them.
+	// Forced objects are deleted with their messages, or with the bindings to them.
 	Forced  bool
-	Type    topology.QueueType // of a queue
-	Binding topology.Binding   // of a binding
+	Type    topology.QueueType // for a queue
+	Binding topology.Binding   // for a binding
 
 	part  part
 	stage stage
 }
 
-// part is how an object belongs to what is destroyed.
+// part says in which way an object belongs to what is destroyed.
 type part int
 
 const (
-	// ownPart is a layout's alone: its delay queues and the exchanges before and between them.
+	// ownPart is for the objects of one layout alone: its delay queues and the exchanges in front of and between
+	// them.
 	ownPart part = iota
-	// leadPart binds a destination to the delivery exchange for one layout.
+	// leadPart is for the bindings of destinations to the delivery exchange for one layout.
 	leadPart
-	// sharedPart serves all layouts of a prefix: the delivery exchange, the parked queue, the route queues.
+	// sharedPart is for objects that serve all layouts of a prefix: the delivery exchange, the parked queue and the
+	// route queues.
 	sharedPart
-	// declaredPart is everything else: destinations' queues, and what a file describes of its own.
+	// declaredPart is for everything else: destinations' queues, and the file's own objects.
 	declaredPart
-	// foreignPart is another system's, see Foreign.
+	// foreignPart is for another system's objects, see package foreign.
 	foreignPart
 )
 
-// Decide decides about every object that the topology describes, from what was found on the broker.
+// Decide decides what to do with every object that the topology describes, based on the state of the broker.
 func Decide(t topology.Topology, live observed.Broker, opts Options) Plan {
 	opts.Prefix = cmp.Or(opts.Prefix, topology.DefaultPrefix)
 	x := survey(t, live, opts)
@@ -102,7 +106,7 @@ func Decide(t topology.Topology, live observed.Broker, opts Options) Plan {
 	}
 	r.settle()
 	if slices.ContainsFunc(r.Steps, func(s Step) bool { return s.Action == ActionDelete && s.part != declaredPart }) {
-		// The exchanges that say that a topology is complete.
+		// These exchanges mark a topology as complete.
 		for _, name := range slices.Sorted(maps.Keys(live.Exchanges)) {
 			if strings.HasPrefix(name, naming.DeclaredExchange(opts.Prefix)) {
 				r.Steps = append(r.Steps, Step{Kind: topology.KindExchange, Name: name, Action: ActionDelete, part: sharedPart, stage: marks})
@@ -114,7 +118,7 @@ func Decide(t topology.Topology, live observed.Broker, opts Options) Plan {
 	return r
 }
 
-// settle keeps what something needs that stays, and what that needs in its turn.
+// settle keeps every object that a kept object needs, until nothing changes any more.
 func (r *Plan) settle() {
 	going := r.going()
 	for changed := true; changed; {
@@ -140,7 +144,7 @@ func (r *Plan) going() map[object]bool {
 	return going
 }
 
-// Keep marks an object as staying, and keeps the objects that it needs.
+// Keep marks an object as kept, and also keeps the objects that it needs.
 func (r *Plan) Keep(stays Step, reason string) {
 	for i := range r.Steps {
 		if s := &r.Steps[i]; s.object() == stays.object() {
@@ -150,14 +154,14 @@ func (r *Plan) Keep(stays Step, reason string) {
 	r.settle()
 }
 
-// Going returns those of the steps whose objects are still to be deleted.
+// Going returns the steps whose objects are still to be deleted.
 func (r Plan) Going(steps []Step) []Step {
 	going := r.going()
 	return slices.DeleteFunc(slices.Clone(steps), func(s Step) bool { return !going[s.object()] })
 }
 
-// Refusal returns why Destroy would touch nothing, nil if it would not refuse:
-// *NotEmptyError, *ConsumersError, *ConflictError or ErrUnseen, joined.
+// Refusal returns the reason why Destroy would delete nothing, or nil if it would not refuse. It joins
+// *NotEmptyError, *ConsumersError, *plan.ConflictError and ErrUnseen as they apply.
 func (r Plan) Refusal() error { return r.refusal }
 
 // Count returns the number of objects with the action.

@@ -10,8 +10,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Render writes the removal for people: what would go, layout by layout, then
-// what would stay and why. With all, nothing is summed up.
+// Render writes the removal in a form for reading: first what would be deleted, layout by layout, then what would
+// stay and why. If all is true, it lists every object.
 func (r Plan) Render(w io.Writer, all bool) error {
 	groups := r.groups(all)
 	var b strings.Builder
@@ -26,13 +26,14 @@ func (r Plan) Render(w io.Writer, all bool) error {
 	return err
 }
 
-// group are objects that are told of together: the first, and how many.
+// group is a group of objects that share a line: the first object, and the number of objects of each kind.
 type group struct {
 	Step
 	counts map[topology.Kind]int
 }
 
-// groups puts together what has one line. What holds messages has its own, and so has what is no layout's.
+// groups combines the objects that share a line. An object that contains messages has its own line, and so has an
+// object that belongs to no layout.
 func (r Plan) groups(all bool) []*group {
 	var order []*group
 	groups := map[string]*group{}
@@ -84,8 +85,7 @@ func counted(n int64, one string) string {
 	return fmt.Sprintf("%d %ss", n, one)
 }
 
-// MarshalJSON returns {"kind":…,"name":…,"action":…,"reason":…,"messages":n,"consumers":n},
-// without what is empty.
+// MarshalJSON returns {"kind":…,"name":…,"action":…,"reason":…,"messages":n,"consumers":n}, without empty fields.
 func (s Step) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		Kind      topology.Kind `json:"kind"`

@@ -14,28 +14,28 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// remover decides what goes, what stays, and why:
+// remover decides what is deleted, what stays, and why:
 //
-//   - A layout's own queues, exchanges and bindings go, and with them the bindings
-//     of destinations for it. What other configurations may use stays: the names of
-//     the ttl strategy's and of the plugin's objects do not tell whose they are.
-//   - What layouts share stays while another layout is there, and while it holds a
-//     message or has a consumer.
-//   - The delays of another system stay, whoever asks. Bindings by which
-//     rabbitdelay led them to destinations go.
-//   - What says that a topology is complete goes before a queue of a layout does,
-//     whosever topology that is: who starts next looks again.
-//   - Destinations, and what else a file declares, stay unless they are asked for.
-//   - What was not seen counts as in use.
-//   - What something needs that stays, stays as well; see needs.
+//   - A layout's own queues, exchanges and bindings are deleted, together with the
+//     destinations' bindings for it. Objects that other configurations may use stay, because
+//     the names of the ttl strategy's and the plugin's objects do not show who uses them.
+//   - Objects that layouts share stay while another layout exists, and while they contain a
+//     message or have a consumer.
+//   - The delay objects of another system always stay. The bindings with which rabbitdelay
+//     bound destinations to them are deleted.
+//   - The exchanges that mark a topology as complete are deleted before any queue of a layout,
+//     even if they mark another topology, so that a client that starts checks it again.
+//   - Destinations, and other objects declared by a file, stay unless their deletion is requested.
+//   - What could not be read counts as in use.
+//   - Objects that a kept object needs stay as well; see needs.
 type remover struct {
 	t    topology.Topology
 	live observed.Broker
 	opts Options
 
-	going  map[string]bool          // the layouts that are to be destroyed, by tag
-	unsure map[string]naming.Layout // those of them that others may use and nobody named, by tag
-	beside []besideObject           // the objects of other layouts that are on the broker, by name
+	going  map[string]bool          // the layouts to be destroyed, by tag
+	unsure map[string]naming.Layout // those layouts that others may use and that were not named, by tag
+	beside []besideObject           // the objects of other layouts on the broker, by name
 }
 
 type besideObject struct {
@@ -71,13 +71,14 @@ func survey(t topology.Topology, live observed.Broker, opts Options) *remover {
 	return x
 }
 
-// nameLayout reports whether the caller asked for an object of a layout by name.
+// nameLayout reports whether the options name a layout or one of its objects.
 func (o Options) nameLayout(l naming.Layout, object string) bool {
 	return slices.Contains(o.Layouts, l.Name) || slices.Contains(o.Layouts, object)
 }
 
-// mayUse is which other layout may use an object of a layout, empty without another. A layout of the same name
-// belongs to the other configuration too; naming the layout would delete both, so the object must be named.
+// mayUse returns the reason to keep an object that another layout may use, or "" if there is no other layout. A
+// layout with the same name also belongs to the other configuration. Naming the layout would delete the objects of
+// both, so in that case the object itself must be named.
 func (x *remover) mayUse(own naming.Layout, object string) string {
 	if len(x.beside) == 0 {
 		return ""
@@ -92,8 +93,8 @@ func (x *remover) mayUse(own naming.Layout, object string) string {
 	return fmt.Sprintf("the layout %s may use it too; to delete it anyway, give --layout %s", other, name)
 }
 
-// steps are the objects, to be deleted if they are there: bindings, those described and clients' second ones of
-// the same, then queues and exchanges.
+// steps returns the objects, to be deleted if they exist. It lists bindings first, both the described ones and the
+// additional ones that clients made for the same purpose, and then queues and exchanges.
 func (x *remover) steps() []Step {
 	var steps []Step
 	add := func(s Step, there bool) {
@@ -108,7 +109,7 @@ func (x *remover) steps() []Step {
 			s.Forced = x.forced(s.part)
 		case topology.KindExchange:
 			e, _ := x.t.Exchange(s.Name)
-			s.Forced = x.opts.Force && s.part == ownPart || e.Kind == argument.DelayedExchange // which delivers by its binding up to the end
+			s.Forced = x.opts.Force && s.part == ownPart || e.Kind == argument.DelayedExchange // it delivers through its binding until it is deleted
 		case topology.KindBinding:
 		}
 		steps = append(steps, s)
@@ -145,12 +146,12 @@ func (x *remover) steps() []Step {
 	return steps
 }
 
-// forced reports whether queues go with what is in them.
+// forced reports whether queues are deleted with their messages.
 func (x *remover) forced(p part) bool {
 	return x.opts.Force && (p == ownPart || p == declaredPart && x.opts.Messages != nil)
 }
 
-// place finds out what an object belongs to, by its name; of a binding by that of its source.
+// place determines what an object belongs to by its name. For a binding it uses the name of the source exchange.
 func (s *Step) place(prefix string) {
 	name := s.Name
 	if s.Kind == topology.KindBinding {
@@ -179,12 +180,12 @@ const (
 	notOurs = "it belongs to a destination or to the file, not to the layout"
 )
 
-// rule is why an object stays whatever becomes of the others, empty if it need not.
+// rule returns the reason why an object stays regardless of other objects, or "" if there is none.
 func (x *remover) rule(s Step) string {
 	belongs := cmp.Or(s.Binding.Exchange, s.Name)
 	seen := x.live.BindingsKnown
 	switch s.part {
-	case ownPart: // what has a name that does not tell configurations apart stays
+	case ownPart: // objects with names that do not distinguish configurations stay
 		layout, _ := naming.LayoutOf(x.opts.Prefix, belongs)
 		if layout.Ambiguous() && !x.opts.nameLayout(layout, belongs) {
 			return x.mayUse(layout, belongs)
@@ -218,7 +219,7 @@ func (x *remover) rule(s Step) string {
 
 func (x *remover) leadRule(b topology.Binding) string {
 	if leadsFromForeign(b) {
-		// One that finds no queue there holds up those behind it.
+		// Without the binding, a message that finds no queue there blocks those behind it.
 		system, _ := foreign.System(b.Exchange)
 		for name, q := range x.live.Queues {
 			if of, ok := foreign.System(name); ok && of == system && q.Messages > 0 {
@@ -245,20 +246,19 @@ func (x *remover) leadRule(b topology.Binding) string {
 	return ""
 }
 
-// leadsFromForeign reports whether a binding leads from a foreign delivery exchange to a
-// destination of rabbitdelay's.
+// leadsFromForeign reports whether a binding leads from a foreign delivery exchange to a destination of rabbitdelay.
 func leadsFromForeign(b topology.Binding) bool {
 	return foreign.IsDelivery(b.Exchange) && b.Queue != "" && strings.HasPrefix(b.RoutingKey, foreign.Binding)
 }
 
-// need is a reason to keep an object; it holds as long as all objects that it comes from stay.
+// need is a reason to keep an object. It applies as long as all objects in from stay.
 type need struct {
 	from   []object
 	reason string
 }
 
-// needs lists the reasons on the broker to keep an object. What a layout's own exchange leads to
-// does not need it.
+// needs returns the reasons to keep an object that result from other objects on the broker. The targets of a layout's
+// own exchange do not need that exchange.
 func (x *remover) needs(s Step) []need {
 	if s.Action != ActionDelete || s.part == leadPart || s.part == ownPart && (s.Kind != topology.KindExchange || x.opts.Force) {
 		return nil
@@ -294,7 +294,7 @@ func (x *remover) needs(s Step) []need {
 		}
 	}
 	if queue {
-		// Consumers publish dead letters by themselves, whatever arguments their queue has.
+		// Consumers publish dead letters themselves, regardless of their queue's arguments.
 		for _, d := range x.t.Destinations {
 			if _, there := x.live.Queues[d.Queue]; there && d.DeadLetterQueue() == s.Name {
 				add("the queue "+d.Queue+" dead-letters to it", queueNamed(d.Queue))

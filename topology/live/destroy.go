@@ -18,11 +18,11 @@ import (
 )
 
 // Destroy deletes a layout: the delay queues that the topology describes, the exchanges in front of and between them,
-// and the destinations' bindings for that layout. Different configurations may share the layout of the ttl strategy
-// or of the plugin. Such a layout stays while the broker has a layout that the topology does not describe, unless the
-// options' Layouts name that one. Objects that layouts share (the delivery exchange, the parked queue and the route
-// queues) are deleted only when nothing else on the broker uses them. Everything else is deleted only with the option
-// Destinations. The report says what stayed, and why.
+// and the destinations' bindings for that layout. Different configurations may share the layout of the ttl strategy,
+// the native strategy or the plugin. Such a layout stays while the broker has a layout that the topology does not
+// describe, unless the options' Layouts name it. Objects that layouts share (the delivery exchange, the parked queue
+// and the route queues) are deleted only when nothing else on the broker uses them. Everything else is deleted only
+// with the option Destinations. The report says what stayed, and why.
 //
 // Destroy refuses before it changes anything: with a *removal.NotEmptyError while messages wait, with a
 // *removal.ConsumersError while queues that would be deleted have consumers, and with removal.ErrUnseen when it

@@ -161,7 +161,7 @@ func (r Plan) Going(steps []Step) []Step {
 }
 
 // Refusal returns the reason why Destroy would delete nothing, or nil if it would not refuse. It joins
-// *NotEmptyError, *ConsumersError, *plan.ConflictError and ErrUnseen as they apply.
+// *NotEmptyError, *ConsumersError, *UnavailableError, *plan.ConflictError and ErrUnseen as they apply.
 func (r Plan) Refusal() error { return r.refusal }
 
 // Count returns the number of objects with the action.

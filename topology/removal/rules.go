@@ -18,7 +18,8 @@ import (
 //
 //   - A layout's own queues, exchanges and bindings are deleted, together with the
 //     destinations' bindings for it. Objects that other configurations may use stay, because
-//     the names of the ttl strategy's and the plugin's objects do not show who uses them.
+//     the names of the ttl strategy's, the native strategy's and the plugin's objects do not
+//     show who uses them.
 //   - Objects that layouts share stay while another layout exists, and while they contain a
 //     message or have a consumer.
 //   - The delay objects of another system always stay. The bindings with which rabbitdelay

@@ -19,13 +19,13 @@ import (
 
 const (
 	beatEvery = 10 * time.Second
-	// In a bubble a relay says for so long that it runs, and renews that halfway.
+	// With a virtual clock, a heartbeat is valid for beatAhead and is renewed halfway.
 	beatAhead = 24 * time.Hour
-	keepBeats = 7 * 24 * time.Hour // of a relay that has died
+	keepBeats = 7 * 24 * time.Hour // how long the row of a dead relay is kept
 )
 
-// Beat records that this relay runs, until ctx ends. Nothing depends on it: a relay that may
-// not write there relays all the same.
+// Beat writes a heartbeat of this relay until ctx ends. Nothing depends on it, so a relay that
+// lacks the permission to write heartbeats relays anyway.
 func (r *Relay) Beat(ctx context.Context) {
 	id := rand.Text()
 	host, _ := os.Hostname() // empty if unknown
@@ -45,11 +45,11 @@ func (r *Relay) Beat(ctx context.Context) {
 		if failed = err != nil; errors.Is(err, sqldb.ErrDenied) {
 			return
 		}
-		_ = pace.Sleep(ctx, every) // ctx is asked above
+		_ = pace.Sleep(ctx, every) // the loop checks ctx
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	_ = r.onDatabase(ctx, func(c rows.Conn) error { return c.RemoveRelay(ctx, id) }) // its silence tells too
+	_ = r.onDatabase(ctx, func(c rows.Conn) error { return c.RemoveRelay(ctx, id) }) // after an error, the missing heartbeat shows that it stopped
 }
 
 func (r *Relay) onDatabase(ctx context.Context, do func(rows.Conn) error) error {
@@ -60,7 +60,7 @@ func (r *Relay) onDatabase(ctx context.Context, do func(rows.Conn) error) error 
 	return do(c)
 }
 
-// moduleVersion is the version of rabbitdelay in this program.
+// moduleVersion returns the version of rabbitdelay in this program, empty if it is unknown.
 func moduleVersion() string {
 	const module = "github.com/rabbitdelay/rabbitdelay"
 	info, ok := debug.ReadBuildInfo()

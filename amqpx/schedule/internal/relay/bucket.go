@@ -5,25 +5,25 @@ import (
 	"time"
 )
 
-// bucket spaces the tasks of a lane so that any second has at most a rate's number of them
-// and a burst: the generic cell rate algorithm. Instants are nanoseconds since the epoch.
+// bucket is a rate limiter with the generic cell rate algorithm. In any second it allows at most
+// the rate's number of tasks and one burst. Times are nanoseconds since the Unix epoch.
 type bucket struct {
 	interval int64 // between two tasks at the rate
 	burst    int
-	free     int64 // when the next task is due at the rate, without a burst
+	free     int64 // when the next task may go at the rate, without a burst
 }
 
 func newBucket(perSecond float64, burst int, free int64) *bucket {
 	return &bucket{int64(math.Ceil(float64(time.Second) / perSecond)), burst, free}
 }
 
-// slack is how far ahead of the rate a burst may be.
+// slack returns how far ahead of the rate a burst may be.
 func (b *bucket) slack() int64 { return int64(b.burst-1) * b.interval }
 
-// opens is when the next task may go.
+// opens returns when the next task may go.
 func (b *bucket) opens() int64 { return b.free - b.slack() }
 
-// fits is how many tasks may go from now to until.
+// fits returns how many tasks may go from now to until.
 func (b *bucket) fits(now, until int64) int {
 	left := until + b.slack() - max(b.free, now)
 	if left < 0 {
@@ -32,7 +32,7 @@ func (b *bucket) fits(now, until int64) int {
 	return int(min(left/b.interval+1, math.MaxInt32))
 }
 
-// take returns when a task may go that is not to go before an instant.
+// take reserves a place for a task and returns when the task may go, at the earliest at release.
 func (b *bucket) take(release int64) int64 {
 	at := max(release, b.opens())
 	b.free = max(b.free, at) + b.interval

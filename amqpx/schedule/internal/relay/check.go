@@ -13,8 +13,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Check returns what is wrong with a task that no sender and no strategy can send, or that
-// the table cannot hold; nil for nothing.
+// Check returns an error for a task that no sender and no strategy can send, or that the table
+// cannot store, and nil for a valid task.
 func Check(t *rows.Task, maxBody int) *rows.FieldError {
 	bad := func(field, format string, args ...any) *rows.FieldError {
 		return &rows.FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}
@@ -72,7 +72,7 @@ func Check(t *rows.Task, maxBody int) *rows.FieldError {
 	return checkTags(t.Tags)
 }
 
-// Bounds of a task's tags.
+// Limits of a task's tags: their number, and the length of one in bytes.
 const (
 	maxTags = 20
 	maxTag  = 100
@@ -95,8 +95,8 @@ func checkTags(tags []string) *rows.FieldError {
 	return nil
 }
 
-// checker is a Sender that knows which messages it would refuse, lister one that knows its
-// destinations. *amqpx.Client is both.
+// checker is a Sender that can tell which messages it would reject. lister is a Sender that knows
+// its destinations. *amqpx.Client implements both.
 type (
 	checker interface{ Check(m amqpx.Message) error }
 	lister  interface {
@@ -109,8 +109,8 @@ var _ interface {
 	lister
 } = (*amqpx.Client)(nil)
 
-// Listed returns the error with which known, which may be nil, or a sender, which may be nil
-// too, refuses a destination, whatever the message.
+// Listed returns the error with which known or the sender rejects a destination, whatever the
+// message. Both known and sender may be nil.
 func Listed(sender Sender, known func(topology.Destination) error, dest topology.Destination) error {
 	if known != nil {
 		if err := known(dest); err != nil {
@@ -129,8 +129,8 @@ func Lists(sender Sender) bool {
 	return ok
 }
 
-// CheckFor returns why a task's destination is not Listed, or why the sender would refuse
-// its message: its strategy has no route for the destination, say.
+// CheckFor returns an error if a task's destination is not Listed, or if the sender would reject its
+// message, for example because its strategy has no route for the destination.
 func CheckFor(sender Sender, known func(topology.Destination) error, t *rows.Task) *rows.FieldError {
 	if err := Listed(sender, known, destinationOf(t)); err != nil {
 		return refused(t, err)
@@ -143,8 +143,8 @@ func CheckFor(sender Sender, known func(topology.Destination) error, t *rows.Tas
 	return nil
 }
 
-// undated is the task's message without an instant, which may be further away than a
-// message can wait.
+// undated returns the task's message without DeliverAt, because that may be further in the future
+// than a message can be delayed.
 func undated(t *rows.Task) amqpx.Message {
 	m := Message(t)
 	m.DeliverAt = time.Time{}
@@ -165,8 +165,8 @@ func refused(t *rows.Task, err error) *rows.FieldError {
 	return &rows.FieldError{Field: "Queue", Reason: err.Error()}
 }
 
-// leastOverhead is what every strategy at least has before the destination in a routing
-// key: its tag and what belongs to that.
+// leastOverhead is the smallest number of bytes that a strategy puts before the destination in a
+// routing key: its tag and the separator.
 const leastOverhead = len("plugin.")
 
 func checkKey(d topology.Destination) error {

@@ -10,8 +10,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// Look finds the lanes whose first row has an instant up to until, in a bubble all, apart from
-// those that are paused.
+// Look returns the lanes, except paused ones, whose first row is due by until, and the earliest
+// due time of the other lanes (0 for none). With a virtual clock, next considers all lanes.
 func (r *Relay) Look(ctx context.Context, p rows.Purpose, until int64) (due []rows.Waiting, next int64, err error) {
 	c, err := r.DB.Conn(ctx)
 	if err != nil {
@@ -30,8 +30,8 @@ func (r *Relay) Look(ctx context.Context, p rows.Purpose, until int64) (due []ro
 	return due, next, nil
 }
 
-// divide leaves of the lanes those that have something to do by now, and returns the first
-// instant of the others, 0 for none.
+// divide returns the lanes whose first row is due by now, and the earliest due time of the other
+// lanes, 0 for none.
 func divide(lanes []rows.Waiting, now int64) (due []rows.Waiting, next int64) {
 	due = slices.DeleteFunc(lanes, func(w rows.Waiting) bool {
 		if w.First > now && (next == 0 || w.First < next) {
@@ -42,8 +42,8 @@ func divide(lanes []rows.Waiting, now int64) (due []rows.Waiting, next int64) {
 	return due, next
 }
 
-// Take looks for lanes and claims up to a batch of their tasks, unless too many bytes are
-// on their way.
+// Take looks for lanes and claims up to a batch of their tasks. It claims nothing while too many
+// bytes are being published.
 func (r *Relay) Take(ctx context.Context) ([]*rows.Task, error) {
 	select {
 	case r.claiming <- struct{}{}:
@@ -63,7 +63,7 @@ func (r *Relay) Take(ctx context.Context) ([]*rows.Task, error) {
 	now, g := r.Pace.Now(), r.known()
 	lanes, again := g.gated(lanes, now)
 	if len(lanes) > 0 {
-		next = 0 // what cannot be claimed now is looked for at the usual interval
+		next = 0 // tasks that cannot be claimed now are looked for at the usual interval
 	}
 	r.ahead.Set(next)
 	r.opens.Set(again)
@@ -85,8 +85,8 @@ func (r *Relay) Take(ctx context.Context) ([]*rows.Task, error) {
 	return list, err
 }
 
-// turns orders lanes so that whoever got the least of the last claim comes first, and of
-// those whoever has waited longest.
+// turns sorts lanes by how many tasks they got in the last claim, fewest first. Among lanes with
+// the same number, the one that has waited longest comes first.
 func turns(list []rows.Waiting, got map[rows.Lane]int) []rows.Waiting {
 	return slices.SortedFunc(slices.Values(list), func(a, b rows.Waiting) int {
 		return cmp.Or(cmp.Compare(got[a.Lane], got[b.Lane]), cmp.Compare(a.First, b.First),
@@ -94,8 +94,9 @@ func turns(list []rows.Waiting, got map[rows.Lane]int) []rows.Waiting {
 	})
 }
 
-// Claim takes up to a batch of tasks for the time of the lease, of each wish its share,
-// the most urgent first. What one does not use goes to the others.
+// Claim claims up to a batch of tasks for the duration of the lease. Each wish (a request for
+// tasks of one lane) gets its share, the most urgent tasks first, and unused shares go to the
+// other wishes.
 func (r *Relay) Claim(ctx context.Context, p rows.Purpose, wishes []rows.Wish) ([]*rows.Task, error) {
 	list, _, err := r.claim(ctx, p, wishes)
 	return list, err
@@ -134,8 +135,8 @@ func (r *Relay) claim(ctx context.Context, p rows.Purpose, wishes []rows.Wish) (
 	return list, a, nil
 }
 
-// pick chooses rows: shares for all wishes, and then for those that have more what the
-// others left.
+// pick chooses rows in two rounds: first every wish gets its share, and then wishes with more
+// rows get the shares that the others have not used.
 func (r *Relay) pick(ctx context.Context, c rows.Conn, p rows.Purpose, wishes []rows.Wish) (picks []rows.Pick, err error) {
 	now := r.Pace.Now().UnixMilli()
 	got := make([]int, len(wishes))
@@ -160,14 +161,14 @@ func (r *Relay) pick(ctx context.Context, c rows.Conn, p rows.Purpose, wishes []
 		}
 		for i, left := range limits {
 			if left > 0 {
-				most[i] = 0 // it has no more
+				most[i] = 0 // the lane has no more rows
 			}
 		}
 	}
 	return picks, nil
 }
 
-// endLate ends the claimed tasks whose time is over, and returns the others.
+// endLate ends the claimed tasks that have expired, and returns the others.
 func (r *Relay) endLate(ctx context.Context, list []*rows.Task) ([]*rows.Task, error) {
 	now := r.Pace.Now()
 	var over, left []*rows.Task
@@ -184,8 +185,8 @@ func (r *Relay) endLate(ctx context.Context, list []*rows.Task) ([]*rows.Task, e
 	return left, r.settle(ctx, over, rows.EndLate(now))
 }
 
-// isLate reports whether a task's time is over. That of one which is due at once counts
-// from its creation.
+// isLate reports whether a task has expired. ExpiresAfter counts from the due time, or from the
+// creation of a task that was due immediately.
 func isLate(t *rows.Task, now time.Time) bool {
 	from := t.DeliverAt
 	if from.UnixMilli() == 0 {

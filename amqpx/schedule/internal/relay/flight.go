@@ -10,18 +10,18 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// flight is a part of a claim that is published together.
+// flight is the part of a claim that is published as one batch.
 type flight struct {
 	purpose rows.Purpose
 	list    []*rows.Task
 	began   time.Time
-	left    chan struct{} // closed when nobody need wait for it any more
+	left    chan struct{} // closed when Launch no longer needs to wait for the flight
 
 	mu       sync.Mutex
-	open     map[*rows.Task]bool  // without an outcome yet
-	outcomes map[*rows.Task]error // not yet settled; nil: confirmed
+	open     map[*rows.Task]bool  // tasks without an outcome yet
+	outcomes map[*rows.Task]error // outcomes that are not yet settled; a nil error means confirmed
 	sent     int
-	err      error // of settling
+	err      error // errors of settling the outcomes
 }
 
 func newFlight(p rows.Purpose, list []*rows.Task, now time.Time) *flight {
@@ -39,7 +39,7 @@ func (f *flight) bytes() (n int64) {
 	return n
 }
 
-// record keeps the outcome of a task.
+// record stores the outcome of a task until takeOutcomes.
 func (f *flight) record(t *rows.Task, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -47,7 +47,7 @@ func (f *flight) record(t *rows.Task, err error) {
 	f.outcomes[t] = err
 }
 
-// takeOutcomes takes those that nobody has taken.
+// takeOutcomes returns the outcomes since the last call.
 func (f *flight) takeOutcomes() map[*rows.Task]error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -56,7 +56,7 @@ func (f *flight) takeOutcomes() map[*rows.Task]error {
 	return taken
 }
 
-// waiting are the targets without an outcome of all their tasks.
+// waiting returns the targets of the tasks that have no outcome yet.
 func (f *flight) waiting() (list []Target) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -70,17 +70,18 @@ func (f *flight) waiting() (list []Target) {
 	return list
 }
 
-// result is how many were sent so far, and the error of settling.
+// result returns how many tasks were sent so far, and the errors of settling outcomes.
 func (f *flight) result() (sent int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.sent, f.err
 }
 
-// Launch publishes what was claimed: tasks whose targets are without trouble together, the
-// others each target by itself. It waits until all have landed, or until those that have
-// not take so long that nobody should wait for them. A relay that sends for the first time
-// waits for no target in trouble, so that the claims of others go on.
+// Launch publishes claimed tasks. Tasks of healthy targets are published together, and each
+// target in back-off is published separately. Launch waits until all outcomes are settled, or
+// until Patience is over for the batches that have none yet. When tasks are sent for the first
+// time (rows.ToSend), it does not wait for targets in back-off, so that the other targets' claims
+// go on.
 func (r *Relay) Launch(ctx context.Context, p rows.Purpose, list []*rows.Task) (sent int, err error) {
 	list, err = r.endLate(ctx, list)
 	now := r.Pace.Now()
@@ -105,7 +106,7 @@ func (r *Relay) Launch(ctx context.Context, p rows.Purpose, list []*rows.Task) (
 			n, err := f.result()
 			r.Report(err)
 			if n > 0 {
-				pace.Wake(r.DB.DB) // it may have more
+				pace.Wake(r.DB.DB) // the target may have more tasks
 			}
 		})
 	}
@@ -120,14 +121,16 @@ func (r *Relay) Launch(ctx context.Context, p rows.Purpose, list []*rows.Task) (
 	return sent, err
 }
 
-// Room is how many tasks a target may have now: none while it is in trouble.
+// Room returns how many tasks a target may be sent now: a whole batch, or fewer when it is in
+// back-off, or none while it pauses.
 func (r *Relay) Room(t Target) int { return r.troubles.room(t, r.Pace.Now()) }
 
-// Patience is how long a flight takes before nobody waits for it any more.
+// Patience is how long Launch waits for a flight. After that the flight goes on in the background.
 const Patience = time.Second
 
-// fly publishes a flight and settles its tasks. When that takes long, those with an outcome
-// are settled without the others, whose targets are held until they have one.
+// fly publishes a flight and settles its tasks. If that takes longer than Patience, it settles the
+// tasks that have an outcome, and keeps the targets of the other tasks out of claims until those
+// have one too.
 func (r *Relay) fly(ctx context.Context, f *flight, held []Target) {
 	bytes := f.bytes()
 	r.aloft.Add(bytes)
@@ -141,7 +144,7 @@ func (r *Relay) fly(ctx context.Context, f *flight, held []Target) {
 	defer timer.Stop()
 	select {
 	case <-published:
-		_ = r.land(ctx, f) // f keeps the error for Launch
+		_ = r.land(ctx, f) // f stores the error for Launch
 		r.troubles.release(held)
 		close(f.left)
 		return
@@ -159,7 +162,7 @@ func (r *Relay) fly(ctx context.Context, f *flight, held []Target) {
 	pace.Wake(r.DB.DB)
 }
 
-// land settles the tasks whose outcome is known by now.
+// land settles the tasks whose outcomes are known by now.
 func (r *Relay) land(ctx context.Context, f *flight) error {
 	ctx, cancel := context.WithTimeout(ctx, markTimeout)
 	defer cancel()

@@ -10,21 +10,21 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// gateAhead is how long before it may go a task is claimed whose lane has a ceiling. The
-// broker holds it until then. It is long enough for a claim and its publishing on a slow
-// database, and short, because what is written meanwhile comes behind it.
+// gateAhead is how long before its release a task of a lane with a ceiling is claimed. The broker
+// delays the message until then. It is long enough for a claim and its publishing on a slow
+// database. It is not longer, because tasks that are written in the meantime come after it.
 const gateAhead = time.Second
 
-// gates are those of the last look, by lane.
+// gates maps lanes to their gates (pause and ceiling).
 type gates map[rows.Lane]*rows.Gate
 
-// limited reports whether a lane's tasks are spaced.
+// limited reports whether the rate of a lane's tasks is limited.
 func (g gates) limited(l rows.Lane, now time.Time) bool {
 	x := g[l]
 	return x != nil && (x.PerSecond > 0 || x.Spreads(now))
 }
 
-// readGates reads what holds lanes back.
+// readGates reads all gates and stores them for known.
 func (r *Relay) readGates(ctx context.Context, c rows.Conn) (gates, error) {
 	list, err := c.Gates(ctx)
 	if err != nil {
@@ -38,7 +38,7 @@ func (r *Relay) readGates(ctx context.Context, c rows.Conn) (gates, error) {
 	return g, nil
 }
 
-// known are the gates of the last look.
+// known returns the gates that were read last.
 func (r *Relay) known() gates {
 	if g := r.gates.Load(); g != nil {
 		return *g
@@ -46,8 +46,8 @@ func (r *Relay) known() gates {
 	return nil
 }
 
-// gated leaves of lanes those that something may be claimed of, and returns when the first
-// of the others is to be looked at again, 0 for never.
+// gated returns the lanes from which tasks may be claimed, and the time at which the first of the
+// other lanes has to be looked at again, 0 for never.
 func (g gates) gated(lanes []rows.Waiting, now time.Time) (open []rows.Waiting, again int64) {
 	for _, w := range lanes {
 		from := w.First - gateAhead.Milliseconds()
@@ -60,7 +60,7 @@ func (g gates) gated(lanes []rows.Waiting, now time.Time) (open []rows.Waiting, 
 	return open, again
 }
 
-// earlier is the earlier of two instants, of which 0 is none.
+// earlier returns the earlier of two times, where 0 means no time.
 func earlier(a, b int64) int64 {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -68,8 +68,8 @@ func earlier(a, b int64) int64 {
 	return a
 }
 
-// admissible is what may be claimed of a lane as far as troubles and gates are known. What came
-// due in a pause is a wish of its own while it is sent over a time.
+// admissible returns the wishes for a lane that its targets' back-off and the known gates allow.
+// While a backlog that came due during a pause is spread over time, it gets a separate wish.
 func (r *Relay) admissible(l rows.Lane, g gates, until int64, now time.Time) []rows.Wish {
 	if !g.limited(l, now) {
 		return r.troubles.wishes(l, until, now)
@@ -87,14 +87,14 @@ func (r *Relay) admissible(l rows.Lane, g gates, until int64, now time.Time) []r
 	return both
 }
 
-// valve is the gate of a lane in one claim.
+// valve applies the gate of a lane during one claim.
 type valve struct {
 	*rows.Gate
 
-	ceiling, spread *bucket // nil: none
-	room            int     // tasks that the ceiling allows; -1: any number
+	ceiling, spread *bucket // nil: no limit
+	room            int     // number of tasks that the ceiling allows; -1: any number
 	picked          int
-	shut            bool // for a wish at least
+	shut            bool // whether at least one wish got nothing
 }
 
 func openValve(g *rows.Gate, now time.Time) *valve {
@@ -113,7 +113,7 @@ func openValve(g *rows.Gate, now time.Time) *valve {
 	return v
 }
 
-// most is how many rows of a wish may be claimed.
+// most returns how many rows of a wish may be claimed.
 func (v *valve) most(w rows.Wish, now time.Time) int {
 	n := w.Most
 	if v.spreads(w.Until) {
@@ -125,10 +125,10 @@ func (v *valve) most(w rows.Wish, now time.Time) int {
 	return n
 }
 
-// spreads reports whether what is due at an instant is sent over a time.
+// spreads reports whether a task with the given due time belongs to a backlog that is spread over time.
 func (v *valve) spreads(due int64) bool { return v.spread != nil && due <= v.SpreadDue.UnixMilli() }
 
-// slot sets when a task may go.
+// slot sets a task's NotBefore to the next time that the limits allow.
 func (v *valve) slot(t *rows.Task, now time.Time) {
 	at := max(t.DeliverAt.UnixNano(), now.UnixNano())
 	if v.spreads(t.DeliverAt.UnixMilli()) {
@@ -142,8 +142,8 @@ func (v *valve) slot(t *rows.Task, now time.Time) {
 	t.NotBefore = time.Unix(0, at)
 }
 
-// lookAt is when the lane is to be looked at again. Behind what is sent over a time nobody
-// sees when the next task is due.
+// lookAt returns when to look at the lane again. While a backlog is spread over time, that is a
+// fixed interval, because the backlog hides when the next task is due.
 func (v *valve) lookAt(now time.Time) time.Time {
 	if v.spread != nil {
 		return now.Add(gateAhead / 2)
@@ -157,15 +157,16 @@ func (v *valve) lookAt(now time.Time) time.Time {
 	return at
 }
 
-// admission is what the gates let through in one claim.
+// admission is the set of wishes that the gates allow in one claim.
 type admission struct {
 	now    time.Time
-	valves map[rows.Lane]*valve // nil: another relay is claiming there
+	valves map[rows.Lane]*valve // a nil value: another session has locked the gate
 	wishes []rows.Wish
 }
 
-// admit locks the gates of the wishes until the transaction ends, and lowers the wishes to
-// what they allow. It reads them anew: a claim may have waited long since the look.
+// admit locks the gates of the wishes until the transaction ends, and reduces the wishes to the
+// number of tasks that the gates allow. It reads the gates again, because the claim may have waited
+// for a long time since the last look.
 func (r *Relay) admit(ctx context.Context, c rows.Conn, wishes []rows.Wish) (*admission, error) {
 	a := &admission{now: r.Pace.Now(), valves: map[rows.Lane]*valve{}, wishes: append([]rows.Wish(nil), wishes...)}
 	known, err := r.readGates(ctx, c)
@@ -211,7 +212,7 @@ func (r *Relay) admit(ctx context.Context, c rows.Conn, wishes []rows.Wish) (*ad
 	return a, nil
 }
 
-// keep leaves of picks what the gates of their lanes have room for.
+// keep returns the picks that the gates of their lanes allow.
 func (a *admission) keep(picks []rows.Pick) []rows.Pick {
 	kept := picks[:0]
 	for _, p := range picks {
@@ -226,8 +227,8 @@ func (a *admission) keep(picks []rows.Pick) []rows.Pick {
 	return kept
 }
 
-// spend assigns the claimed tasks their instants, those first that are due first, and writes
-// what they use of the gates. One whose time is over uses nothing.
+// spend sets when the claimed tasks may be delivered, in the order of list, which is sorted by due
+// time, and writes what they use of the gates. An expired task uses nothing.
 func (a *admission) spend(ctx context.Context, c rows.Conn, list []*rows.Task) error {
 	spent := map[*valve]bool{}
 	for _, t := range list {
@@ -244,8 +245,8 @@ func (a *admission) spend(ctx context.Context, c rows.Conn, list []*rows.Task) e
 	return nil
 }
 
-// again is when the first of the gates is to be looked at again that may keep something back,
-// 0 for never.
+// again returns when to look again at the first of the lanes whose gates may still hold back
+// tasks, 0 for never.
 func (a *admission) again() (next int64) {
 	for _, v := range a.valves {
 		switch {
@@ -258,13 +259,12 @@ func (a *admission) again() (next int64) {
 	return next
 }
 
-// recallAhead is how long before their messages come the tasks of a paused lane are taken
-// back.
+// recallAhead is how long before the delivery of its message a task of a paused lane is recalled.
 const recallAhead = time.Minute
 
-// Recall takes back the tasks of paused lanes whose messages are with the broker and may
-// come within minutes, and returns the pause until the next look. Others stay there: the
-// pause may end before.
+// Recall recalls the tasks of paused lanes whose messages are with the broker and may be delivered
+// within minutes, and returns how long to wait before the next look. Messages that are delivered
+// later stay with the broker, because the lane may be resumed before.
 func (r *Relay) Recall(ctx context.Context) (time.Duration, error) {
 	c, err := r.DB.Conn(ctx)
 	if err != nil {
@@ -288,7 +288,8 @@ func (r *Relay) recall(ctx context.Context, l rows.Lane) error {
 	var total int64
 	for {
 		now := r.Pace.Now()
-		// A first message is to be sent again a grace after it comes, a third four times that.
+		// resend_at is one Grace after the delivery of a task's first message, and four times
+		// Grace after the delivery of its third.
 		until := now.Add(recallAhead + 4*r.Grace).UnixMilli()
 		if r.Pace.Virtual() {
 			until = rows.MaxDue

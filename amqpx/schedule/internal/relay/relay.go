@@ -18,14 +18,15 @@ type Sender interface {
 	SendBatch(ctx context.Context, msgs []amqpx.Message) error
 }
 
-// Config is what a relay is given. schedule.Config documents the settings.
+// Config is the configuration of a Relay. schedule.Config documents the settings.
 type Config struct {
 	DB     *rows.DB
 	Sender Sender
 	Pace   *pace.Pace
 	Log    *zap.Logger
-	Report func(err error) // the outcome of a try
-	// ReportCeiling, optional, gets after each look which ceilings somebody keeps locked.
+	Report func(err error) // gets the outcome of every step
+	// ReportCeiling, optional, is called after each look with an error that lists the ceilings
+	// that another session keeps locked, or nil.
 	ReportCeiling func(err error)
 
 	Horizon, PollInterval, PublishTimeout, Lease, Grace   time.Duration
@@ -34,35 +35,35 @@ type Config struct {
 	SendFailed                                            func(t *rows.Task, err error, failed bool)
 }
 
-// Relay relays the tasks of one database.
+// Relay publishes the due tasks of one database.
 type Relay struct {
 	Config
 
 	troubles *troubles
-	ahead    pace.Instant  // the due instant of what is to be sent next
-	claiming chan struct{} // one element while a claim is on its way; no mutex, for which a test's bubble would stand still
+	ahead    pace.Instant  // the due time of the task that has to be sent next
+	claiming chan struct{} // has one element during a claim; a mutex would stop the clock of a synctest bubble
 	got      map[rows.Lane]int
-	more     atomic.Bool // the last claim of new tasks left something
+	more     atomic.Bool // whether the last claim of new tasks left some behind
 	gates    atomic.Pointer[gates]
 	stuck    stuck
-	opens    pace.Instant // when a lane with a ceiling is to be looked at again
+	opens    pace.Instant // when to look again at a lane with a ceiling
 
 	flying sync.WaitGroup
-	aloft  atomic.Int64 // bytes of bodies in flights
+	aloft  atomic.Int64 // total bytes of the bodies that are being published
 
 	mu   sync.Mutex
-	held []settling // rows to be marked when who holds them lets go
+	held []settling // rows to be marked when another transaction has unlocked them
 }
 
-// New makes a relay.
+// New returns a relay that does not run yet.
 func New(c Config) *Relay {
 	return &Relay{Config: c, troubles: newTroubles(c.Batch), claiming: make(chan struct{}, 1), got: map[rows.Lane]int{}}
 }
 
-// FirstLook is the pause between the looks after a wake; it doubles up to PollInterval.
+// FirstLook is the first pause between two looks after a wake-up. It doubles up to PollInterval.
 const FirstLook = 4 * time.Millisecond
 
-// Loop relays until ctx ends. Several loops may run at once.
+// Loop relays until ctx ends. Several loops may run concurrently.
 func (r *Relay) Loop(ctx context.Context) {
 	pause, longest := r.PollInterval, r.Pace.Longest(r.PollInterval)
 	for {
@@ -79,7 +80,7 @@ func (r *Relay) Loop(ctx context.Context) {
 			pause = r.PollInterval // do not spin on a fault
 		}
 		wait := pause
-		if err == nil { // or what is known is of an earlier look
+		if err == nil { // otherwise r.ahead and r.opens may be from an earlier look
 			wait = r.idle(pause)
 		}
 		for waiting := true; waiting; {
@@ -98,7 +99,7 @@ func (r *Relay) Loop(ctx context.Context) {
 	}
 }
 
-// idle is how long there is nothing to do, as far as is known, and at most pause.
+// idle returns how long the relay expects to have nothing to do, at most pause.
 func (r *Relay) idle(pause time.Duration) time.Duration {
 	now := r.Pace.Now()
 	wait := r.ahead.Until(now.Add(r.Horizon), pause)
@@ -108,10 +109,10 @@ func (r *Relay) idle(pause time.Duration) time.Duration {
 	return r.opens.Until(now, wait)
 }
 
-// Step claims one batch, publishes it and marks it. It returns how many were claimed and
-// how many of those were sent. A batch that is claimed is carried to its end also when ctx
-// ends, so that a clean stop leaves no task under a lease; a crash leaves them until the
-// lease ends, and they are published again.
+// Step claims one batch, publishes it and marks it. It returns how many tasks were claimed and
+// how many of those were sent. A claimed batch is finished even when ctx ends, so that a clean
+// stop leaves no task under a lease. After a crash the tasks stay claimed until the lease ends,
+// and are then published again.
 func (r *Relay) Step(ctx context.Context) (found, sent int, err error) {
 	var list []*rows.Task
 	err = r.Pace.Answered(ctx, func(ctx context.Context) error {
@@ -131,12 +132,12 @@ func (r *Relay) Step(ctx context.Context) (found, sent int, err error) {
 	return len(list), sent, err
 }
 
-// lastTries is how often the rows that others hold are looked at when Run ends, within a
-// third of a second.
+// lastTries is how often Finish tries to mark rows that are locked by other transactions, within
+// a third of a second.
 const lastTries = 7
 
-// Finish waits for what is on its way, and settles what is left. What cannot be marked now
-// is published again when the lease ends.
+// Finish waits for the batches that are being published, and marks the remaining rows. Rows that
+// cannot be marked now are published again when the lease ends.
 func (r *Relay) Finish(ctx context.Context) error {
 	r.Landed()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTimeout)
@@ -144,5 +145,5 @@ func (r *Relay) Finish(ctx context.Context) error {
 	return r.settleHeld(ctx, lastTries)
 }
 
-// Landed waits until nothing is on its way.
+// Landed waits until all publishing has ended and its outcomes are recorded.
 func (r *Relay) Landed() { r.flying.Wait() }

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// ErrMaxSends is the error of a task that was sent as often as it may be.
+// ErrMaxSends is the error of a task that was sent Config.MaxSends times without being settled.
 var ErrMaxSends = errors.New("no handler settled the task")
 
 // eachSender is a Sender that reports the outcome of each message as soon as it is known.
@@ -22,7 +22,7 @@ type eachSender interface {
 
 var _ eachSender = (*amqpx.Client)(nil)
 
-// Publish sends the tasks, and reports of each whether it was confirmed.
+// Publish sends the tasks and calls outcome for each of them, with nil when it was confirmed.
 func (r *Relay) Publish(ctx context.Context, list []*rows.Task, outcome func(*rows.Task, error)) {
 	ctx, cancel := context.WithTimeout(ctx, r.PublishTimeout)
 	defer cancel()
@@ -37,8 +37,8 @@ func (r *Relay) Publish(ctx context.Context, list []*rows.Task, outcome func(*ro
 	r.send(ctx, good, outcome)
 }
 
-// send publishes tasks that can be read. A message that is not possible makes the sender
-// refuse its whole batch before anything is sent; halving finds it.
+// send publishes readable tasks. An invalid message makes the sender reject its whole batch before
+// anything is sent, so send halves the batch until it has found that message.
 func (r *Relay) send(ctx context.Context, list []*rows.Task, outcome func(*rows.Task, error)) {
 	if len(list) == 0 {
 		return
@@ -64,8 +64,8 @@ func (r *Relay) send(ctx context.Context, list []*rows.Task, outcome func(*rows.
 	}
 }
 
-// sendEach reports the outcome of each message, or returns the error of the whole batch,
-// of which nothing was sent.
+// sendEach reports the outcome of each message, or returns an error of the whole batch. After an
+// error of the whole batch, none of it was sent.
 func (r *Relay) sendEach(ctx context.Context, msgs []amqpx.Message, outcome func(i int, err error)) error {
 	if each, ok := r.Sender.(eachSender); ok {
 		return each.SendEach(ctx, msgs, outcome)
@@ -85,13 +85,13 @@ func (r *Relay) sendEach(ctx context.Context, msgs []amqpx.Message, outcome func
 	return nil
 }
 
-// verdict is what a failed send says about its task.
+// verdict is the cause of a failed send: the broker, the task's destination or the task itself.
 type verdict int
 
 const (
-	broker      verdict = iota // nothing: it may concern any message at this moment
-	destination                // its destination does not take it now
-	impossible                 // it can never be sent
+	broker      verdict = iota // says nothing about the task; any message might fail at the moment
+	destination                // the destination does not accept the message now
+	impossible                 // the task can never be sent
 )
 
 func judge(err error) verdict {
@@ -100,7 +100,7 @@ func judge(err error) verdict {
 	switch {
 	case errors.Is(err, ErrMaxSends), errors.Is(err, amqpx.ErrMessage), errors.Is(err, topology.ErrDelay), rows.IsRowError(err), errors.As(err, &key):
 		return impossible
-	case errors.Is(err, topology.ErrDestination) && !tried: // whatever the broker has
+	case errors.Is(err, topology.ErrDestination) && !tried: // rejected before publishing, whatever the broker has declared
 		return impossible
 	case errors.Is(err, topology.ErrDestination), errors.Is(err, amqpx.ErrNacked), errors.Is(err, amqpx.ErrUnroutable):
 		return destination
@@ -111,20 +111,20 @@ func judge(err error) verdict {
 	return broker
 }
 
-// gone reports whether the destination is missing or forbidden to the user,
-// which, unlike a full queue, does not pass by itself.
+// gone reports whether the destination does not exist or the user may not access it. Unlike
+// a full queue, that does not pass by itself.
 func gone(err error) bool {
 	if errors.Is(err, topology.ErrDestination) {
 		return true
 	}
 	if _, dialing := errors.AsType[*amqpx.DialError](err); dialing {
-		return false // a broker that refuses the login says nothing of the destination
+		return false // a refused login says nothing about the destination
 	}
 	ae, ok := errors.AsType[*amqp.Error](err)
 	return ok && (ae.Code == amqp.NotFound || ae.Code == amqp.AccessRefused)
 }
 
-// withoutID leaves out the message id, so that equal failures have equal texts.
+// withoutID removes the message id from an error, so that equal failures have equal texts.
 func withoutID(err error) error {
 	if se, ok := errors.AsType[*amqpx.SendError](err); ok {
 		return errors.New("not confirmed: " + se.Cause.Error())
@@ -132,7 +132,7 @@ func withoutID(err error) error {
 	return err
 }
 
-// Message is what the relay publishes for a task.
+// Message returns the message that the relay publishes for a task.
 func Message(t *rows.Task) amqpx.Message {
 	m := amqpx.Message{
 		ID: t.ID, Queue: t.Queue, Exchange: t.Exchange, RoutingKey: t.RoutingKey,

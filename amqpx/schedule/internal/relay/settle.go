@@ -15,9 +15,9 @@ import (
 // markTimeout bounds the statements that settle a batch.
 const markTimeout = 15 * time.Second
 
-// MarkSent records confirmed publishes. A row that changed meanwhile has another version,
-// and stays to be sent. A row that a handler holds is left to it: it becomes done, or the
-// handler's failure marks it.
+// MarkSent records confirmed publishes. A row that has changed since the claim has another
+// version and remains to be sent. A row that a handler has locked is left to the handler: the
+// task becomes done, or the recording of the handler's failure marks the row.
 func (r *Relay) MarkSent(ctx context.Context, list []*rows.Task) error {
 	pauses := make([]time.Duration, r.MaxSends)
 	for n := range pauses {
@@ -27,14 +27,14 @@ func (r *Relay) MarkSent(ctx context.Context, list []*rows.Task) error {
 	return r.settle(ctx, list, rows.MarkSent(r.Pace.Now(), pauses))
 }
 
-// fate is what becomes of a task that was not sent.
+// fate is the decision about a task whose send failed: it fails, or is retried later.
 type fate struct {
 	cause  string
 	failed bool
-	until  time.Time // given back until then
+	until  time.Time // the task is not claimed again before
 }
 
-// fateOf decides it. retry is when the task's target is tried again.
+// fateOf decides whether and when a task is retried. retry is when the task's target is tried again.
 func (r *Relay) fateOf(t *rows.Task, err error, retry, now time.Time) fate {
 	f := fate{cause: rows.ErrorText(withoutID(err))}
 	switch judge(err) {
@@ -55,8 +55,8 @@ func (r *Relay) fateOf(t *rows.Task, err error, retry, now time.Time) fate {
 	return f
 }
 
-// SettleFailures returns failed tasks to later claims, or ends them, also when ctx ends. Tasks with the
-// same fate share a statement.
+// SettleFailures releases tasks whose send failed for a later claim, or marks them as failed. It
+// goes on when ctx ends. Tasks with the same fate share a statement.
 func (r *Relay) SettleFailures(ctx context.Context, failures map[*rows.Task]error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTimeout)
 	defer cancel()
@@ -84,7 +84,7 @@ func (r *Relay) SettleFailures(ctx context.Context, failures map[*rows.Task]erro
 	return errors.Join(errs...)
 }
 
-// failUnreadable ends tasks whose rows cannot be read.
+// failUnreadable marks tasks whose rows cannot be read as failed.
 func (r *Relay) failUnreadable(ctx context.Context, list []*rows.Task, cause string) error {
 	for _, t := range list {
 		err := r.DB.Transact(ctx, func(c rows.Conn) error { return c.FailUnreadable(ctx, t.ID, cause, r.Pace.Now().UnixMilli()) })
@@ -95,21 +95,21 @@ func (r *Relay) failUnreadable(ctx context.Context, list []*rows.Task, cause str
 	return nil
 }
 
-// settling is a change of rows that this relay has claimed.
+// settling is a pending change of rows that this relay has claimed.
 type settling struct {
 	version int64
 	ids     []string
 	change  rows.Assignment
-	until   time.Time // the end of the lease, after which it is no longer ours
+	until   time.Time // after that the lease may have ended, and the rows are no longer this relay's
 }
 
-// settleTries is how often settle comes back at once for rows that were locked: another
-// relay's claim holds rows for a moment only. A longer lock is a handler's; the relay does
-// not wait for it and looks again before its next batch.
+// settleTries is how often settle immediately tries to change rows that are locked, because
+// another relay's claim locks rows for a moment only. A longer lock belongs to a handler. The relay
+// does not wait for it, and tries again before its next batch.
 const settleTries = 3
 
-// settle changes tasks, version by version: nearly all have version 1, and a row with
-// another one by now is no longer theirs.
+// settle applies a change to tasks, with one statement per version, because nearly all tasks have
+// version 1. A row that has another version by now was changed since the claim and stays as it is.
 func (r *Relay) settle(ctx context.Context, list []*rows.Task, change rows.Assignment) error {
 	versions := map[int64][]string{}
 	for _, t := range list {
@@ -127,14 +127,14 @@ func (r *Relay) settle(ctx context.Context, list []*rows.Task, change rows.Assig
 	return nil
 }
 
-// leave keeps rows for settleHeld.
+// leave stores a change for settleHeld.
 func (r *Relay) leave(x settling) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.held = append(r.held, x)
 }
 
-// settleHeld comes back for the rows that settle left behind.
+// settleHeld retries the changes of rows that were locked when settle tried.
 func (r *Relay) settleHeld(ctx context.Context, tries int) error {
 	r.mu.Lock()
 	held := r.held
@@ -150,7 +150,7 @@ func (r *Relay) settleHeld(ctx context.Context, tries int) error {
 	return errors.Join(errs...)
 }
 
-// settleFree leaves in x the rows that were locked every time.
+// settleFree changes the rows of x that are not locked. Rows that were locked at every try stay in x.
 func (r *Relay) settleFree(ctx context.Context, x *settling, tries int) error {
 	for try := 1; ; try++ {
 		var held []string

@@ -7,11 +7,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// shares divides n rows among lanes that have got some: as evenly as their wishes for more
-// allow, what does not divide to the first ones.
+// shares divides n rows among lanes as evenly as possible. got has how many rows each lane has
+// already, and most how many more it can take. A remainder goes to the first lanes.
 func shares(n int, got, most []int) []int {
 	out := make([]int, len(most))
-	var open []int // lanes that take more
+	var open []int // lanes that can take more
 	for i := range most {
 		if most[i] > 0 {
 			open = append(open, i)
@@ -33,11 +33,11 @@ func shares(n int, got, most []int) []int {
 	return out
 }
 
-// fitting leaves of picks what fits into so many bytes, at least one: the first of every
-// lane, then the second of every lane, and so on. A lane ends with the first that does not
-// fit, so that no task overtakes another of its lane for ever.
+// fitting returns the picks that fit into the given number of bytes, and at least one. It takes the
+// first pick of every wish, then the second of every wish, and so on. It stops with a wish at the
+// first pick that does not fit, so that small tasks cannot overtake a large one forever.
 func fitting(bytes int64, picks []rows.Pick) []rows.Pick {
-	place := make([]int, len(picks)) // of a pick in its lane
+	place := make([]int, len(picks)) // the position of a pick within its wish
 	seen := map[int]int{}
 	order := make([]int, len(picks))
 	for i, p := range picks {

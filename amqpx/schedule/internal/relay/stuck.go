@@ -11,24 +11,24 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// stuckAfter is how long the ceiling of a lane may be locked by others without being used before
+// stuckAfter is how long another session may lock the ceiling of a lane without using it before
 // that is reported. A claim takes milliseconds.
 const stuckAfter = 10 * time.Second
 
-// stuck notes lanes whose ceilings are locked by somebody who does not use them: a relay or another
-// session that hangs in a transaction.
+// stuck tracks lanes whose ceilings are locked by a session that does not use them: a relay or
+// another session that hangs in a transaction.
 type stuck struct {
 	mu    sync.Mutex
 	lanes map[rows.Lane]lockedGate
 }
 
-// lockedGate is a ceiling as it was when it was first found locked.
+// lockedGate is the state of a ceiling when it was first found locked.
 type lockedGate struct {
 	since            time.Time
-	free, spreadFree int64 // which a relay that works changes
+	free, spreadFree int64 // a relay that works would change them
 }
 
-// note notes that a ceiling was found locked, or not.
+// note records whether a ceiling was found locked.
 func (s *stuck) note(g *rows.Gate, locked bool, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,7 +44,7 @@ func (s *stuck) note(g *rows.Gate, locked bool, now time.Time) {
 	}
 }
 
-// list returns the lanes that are stuck, and since when.
+// list returns the lanes that have been locked without use for stuckAfter, and since when.
 func (s *stuck) list(now time.Time) map[rows.Lane]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +57,7 @@ func (s *stuck) list(now time.Time) map[rows.Lane]time.Time {
 	return list
 }
 
-// reportStuck reports ceilings that somebody keeps locked, and who that is.
+// reportStuck reports the ceilings that another session keeps locked, and which session that is.
 func (r *Relay) reportStuck(ctx context.Context) {
 	if r.ReportCeiling == nil {
 		return

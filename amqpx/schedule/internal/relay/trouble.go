@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// Target is exactly where the message of a task goes.
+// Target is the exact destination of a task's message, including the routing key.
 type Target struct{ Queue, Exchange, Key string }
 
 func targetOf(t *rows.Task) Target { return Target{t.Queue, t.Exchange, t.RoutingKey} }
@@ -22,42 +22,42 @@ func (t Target) String() string {
 	return fmt.Sprintf("exchange %s with routing key %q", t.Exchange, t.Key)
 }
 
-// Pauses before what could not be sent is tried again: the first, and the longest when the
-// fault is its destination's, or may be the whole broker's.
+// Pauses before a failed send is retried: the first pause, and the longest pause when the cause is
+// the destination, or may be the whole broker.
 const (
 	firstPause              = time.Second
 	longestDestinationPause = time.Minute
 	longestBrokerPause      = 15 * time.Second
 )
 
-// trouble is that of a target that does not take its messages. Nobody waits for a flight of
-// such a target. Any other flight that takes more than a second (Patience) gives its worker
-// back: what was confirmed is marked, and targets without an answer are left out of claims
-// until they have one.
+// trouble is the back-off state of a target that does not accept its messages. A relay that sends
+// for the first time does not wait for a flight of such a target. Any other flight that takes longer
+// than Patience (a second) frees its worker: confirmed tasks are marked, and targets that have not
+// answered are left out of claims until they have.
 type trouble struct {
-	failures int       // tries in a row that failed
-	until    time.Time // it is not tried before
-	window   int       // tasks that the next try may have
+	failures int       // number of consecutive failed tries
+	until    time.Time // the target is not tried before
+	window   int       // how many tasks the next try may have
 }
 
-// firstWindow is how many tasks a target gets that has refused some, goneWindow one that
-// does not exist. They double with every try without a failure.
+// firstWindow is how many tasks are sent to a target after it has rejected some. goneWindow is the
+// same for a target that does not exist. The window doubles with every try without a failure.
 const (
 	firstWindow = 10
 	goneWindow  = 100
 )
 
-// tally is what became of a target's messages in one flight.
+// tally counts the outcomes of a target's messages in one flight.
 type tally struct {
 	sent    int
-	refused int  // by the target
-	silent  int  // without an answer, while others got one
-	gone    bool // the target does not exist, or may not be used
+	refused int  // rejected because of the target
+	silent  int  // not answered, while other targets got answers
+	gone    bool // the target does not exist, or the user may not access it
 }
 
-// after is the trouble after another try. It is over when the window is as large
-// as a batch again. A target that is gone says so at once for any number of
-// tasks, and each task has pauses of its own.
+// after returns the back-off state after another try. The back-off ends when the window is as large
+// as a batch again. A target that is gone fails immediately for any number of tasks, so its
+// pause does not grow: each of its tasks has its own pauses.
 func (t trouble) after(x tally, now time.Time, batch int, jitter float64) trouble {
 	if x.refused+x.silent == 0 {
 		return trouble{window: min(2*t.window, batch)}
@@ -73,13 +73,13 @@ func (t trouble) after(x tally, now time.Time, batch int, jitter float64) troubl
 	return trouble{failures: t.failures + 1, until: now.Add(pause), window: min(firstWindow, batch)}
 }
 
-// over reports whether a target may go with the others again.
+// over reports whether a target may share a flight with other targets again.
 func (t trouble) over(batch int) bool {
 	return t.until.IsZero() && t.window >= batch
 }
 
-// troubles knows the targets in trouble. Those get flights of their own, so that
-// they hold up nobody else.
+// troubles keeps the back-off state of targets. Targets in back-off get separate flights, so that
+// they do not delay other targets.
 type troubles struct {
 	batch int
 
@@ -88,19 +88,20 @@ type troubles struct {
 	answered time.Time // when a message was last confirmed
 }
 
+// illness is the state of one target.
 type illness struct {
 	trouble
-	busy int // flights on their way that hold the target
+	busy int // number of unfinished flights that keep the target out of claims
 }
 
 func newTroubles(batch int) *troubles { return &troubles{batch: batch, ill: map[Target]*illness{}} }
 
-// mostKeys bounds the routing keys of an exchange that one claim distinguishes. Those
-// beyond are told apart after it.
+// mostKeys bounds the number of routing keys of an exchange that one claim distinguishes. Tasks of
+// further keys in back-off are separated after the claim, by part.
 const mostKeys = 50
 
-// wishes are what may be claimed of a lane: of a target in trouble nothing until its pause
-// is over, and then as much as its window has.
+// wishes returns what may be claimed of a lane. Of a target in back-off that is nothing until its
+// pause is over, and after that as many tasks as its window allows.
 func (h *troubles) wishes(l rows.Lane, until int64, now time.Time) []rows.Wish {
 	if l.Exchange == "" {
 		room := h.room(Target{Queue: l.Queue}, now)
@@ -125,7 +126,7 @@ func (h *troubles) wishes(l rows.Lane, until int64, now time.Time) []rows.Wish {
 	return append(list, others)
 }
 
-// room is how many tasks a target may have now.
+// room returns how many tasks a target may be sent now.
 func (h *troubles) room(t Target, now time.Time) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -142,13 +143,14 @@ func (i *illness) allows(now time.Time) int {
 	return i.window
 }
 
-// parted is a claim divided by the troubles of its targets.
+// parted is a claim divided by the back-off of its targets.
 type parted struct {
 	shared []*rows.Task
-	alone  map[Target][]*rows.Task    // each target in trouble by itself; they are held
-	later  map[time.Time][]*rows.Task // to be given back until then
+	alone  map[Target][]*rows.Task    // the targets in back-off, which are kept out of claims
+	later  map[time.Time][]*rows.Task // tasks to release, by when they may be claimed again
 }
 
+// part divides a claim, and keeps the targets of alone out of claims until release.
 func (h *troubles) part(list []*rows.Task, now time.Time) parted {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -173,7 +175,7 @@ func (h *troubles) part(list []*rows.Task, now time.Time) parted {
 	return p
 }
 
-// hold keeps targets out of claims until as many calls of release.
+// hold keeps targets out of claims until release has been called as often as hold.
 func (h *troubles) hold(targets []Target) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -194,7 +196,7 @@ func (h *troubles) release(targets []Target) {
 	}
 }
 
-// tidy forgets a target without trouble. The caller holds the lock.
+// tidy forgets a target whose back-off is over. The caller holds the lock.
 func (h *troubles) tidy(t Target) {
 	if i := h.ill[t]; i.busy == 0 && i.over(h.batch) {
 		delete(h.ill, t)
@@ -208,14 +210,14 @@ func (h *troubles) confirmed(now time.Time) {
 	h.answered = now
 }
 
-// learn takes in what a flight that began at an instant found.
+// learn updates the targets' back-off with the outcomes of a flight that began at began.
 func (h *troubles) learn(found map[Target]*tally, began, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for t, counted := range found {
 		x := *counted
 		if x.sent > 0 || !h.answered.After(began) {
-			x.silent = 0 // slow, or it is the broker that does not answer
+			x.silent = 0 // the target is only slow, or the whole broker does not answer
 		}
 		i := h.ill[t]
 		if i == nil {
@@ -225,14 +227,14 @@ func (h *troubles) learn(found map[Target]*tally, began, now time.Time) {
 			i = &illness{}
 			h.ill[t] = i
 		} else if x.sent+x.refused+x.silent == 0 {
-			continue // nothing is known that was not known before
+			continue // no new information
 		}
 		i.trouble = i.after(x, now, h.batch, rand.Float64())
 		h.tidy(t)
 	}
 }
 
-// retry is when a target is tried again; zero for one without trouble.
+// retry returns when a target is tried again, zero for a target that is not in back-off.
 func (h *troubles) retry(t Target) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -242,11 +244,11 @@ func (h *troubles) retry(t Target) time.Time {
 	return time.Time{}
 }
 
-// forgetAfter is how long after its pause a target is remembered that nobody has
-// sent to.
+// forgetAfter is how long after the end of its pause an unused target is remembered.
 const forgetAfter = 10 * time.Minute
 
-// next is when the next pause of a target ends; zero for none.
+// next returns when the next pause of a target ends, zero if no target pauses. It also forgets
+// targets that have not been used for forgetAfter.
 func (h *troubles) next(now time.Time) (next time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

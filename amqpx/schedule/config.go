@@ -16,28 +16,28 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Dialect names a family of databases that understand the same SQL.
+// Dialect is the name of a family of databases that understand the same SQL.
 type Dialect = string
 
-// The dialects.
+// The supported dialects.
 const (
 	PostgreSQL = "postgres"
 	MySQL      = "mysql" // and MariaDB
 	SQLite     = "sqlite"
 )
 
-// Executor runs statements: the caller's *sql.Tx, in whose commit the change
-// takes effect, or NoTx for the store's own database, at once. A *sql.DB or *sql.Conn
-// is one too, and so is what wraps them, such as the transactions of sqlx, bun, gorm
-// and ent. Methods fail with ErrNoExecutor on one that is nil.
+// Executor runs the statements of a change. Pass the caller's *sql.Tx, so that the change takes
+// effect when it commits, or NoTx, so that it takes effect immediately in the store's own database.
+// A *sql.DB and a *sql.Conn are Executors too, and so are types that wrap them, such as the
+// transactions of sqlx, bun, gorm and ent. Methods return ErrNoExecutor for a nil Executor.
 type Executor interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// NoTx is the Executor that stands for the store's own database, outside of any
-// transaction of the caller: the change takes effect at once, whatever becomes of what
-// the caller does beside it.
+// NoTx is the Executor that stands for the store's own database, outside of any transaction of
+// the caller. The change takes effect immediately, even if a transaction of the caller is rolled
+// back later.
 var NoTx Executor = noTx{}
 
 type noTx struct{}
@@ -48,31 +48,33 @@ func (noTx) ExecContext(context.Context, string, ...any) (sql.Result, error) { r
 
 func (noTx) QueryContext(context.Context, string, ...any) (*sql.Rows, error) { return nil, errNoTx }
 
-// Database is a *sql.DB, or pgxtx.Database of a pool of pgx.
+// Database is the database of a Store or a handler: a *sql.DB, or pgxtx.Database for a pool of pgx.
 type Database interface {
 	Executor
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
-// Ceiling bounds how many tasks of a destination, a queue or an exchange with all its routing
-// keys, come there in a second, whatever the number of relays. Any second has at most
-// PerSecond tasks and one Burst; what is beyond waits in the table, those first that are due
-// first, and holds up no other destination. Such tasks are given to the broker about a second
-// before they may go, and Delivery.DueAt is that instant then. Tasks that are sent again
-// count. What a consumer sends does not: a retry, say. Nor do tasks that were with the broker
-// before there was a ceiling.
+// Ceiling limits the rate of the tasks of a destination, which is a queue, or an exchange with all
+// its routing keys. The limit applies to the whole database, whatever the number of relays.
+//
+// In any second at most PerSecond tasks and one Burst are delivered. Further tasks wait in the
+// table, ordered by due time, and do not delay other destinations. A task is published about a
+// second before the limit allows its delivery, and its Delivery.DueAt is the time of that delivery.
+//
+// Tasks that are sent again count. Messages that a consumer sends, such as retries, do not count,
+// nor do tasks whose messages were with the broker before the ceiling was set.
 type Ceiling struct {
 	Queue    string
 	Exchange string
-	// PerSecond is at most 100000, and may be below 1: 0.1 is one in ten seconds. 0 removes the
-	// ceiling.
+	// PerSecond is the number of tasks per second, at most 100000. It may be below 1: 0.1 means one
+	// task in ten seconds. 0 removes the ceiling.
 	PerSecond float64
-	// Burst is how many tasks may go at once after a time with fewer; default a tenth of
-	// PerSecond, at least 1.
+	// Burst is how many tasks may be delivered together after a period with fewer tasks than
+	// PerSecond. The default is a tenth of PerSecond, at least 1.
 	Burst int
 }
 
-// completed returns the ceiling with its default, or what is wrong with it.
+// completed returns the ceiling with its defaults, or ErrConfig if it is invalid.
 func (x Ceiling) completed() (Ceiling, error) {
 	if _, err := laneOf(topology.Destination{Queue: x.Queue, Exchange: x.Exchange}); err != nil {
 		return x, err
@@ -87,7 +89,7 @@ func (x Ceiling) completed() (Ceiling, error) {
 	return x, nil
 }
 
-// laneOf is a destination as it is held back.
+// laneOf returns the lane of a destination that can be paused or limited.
 func laneOf(d topology.Destination) (rows.Lane, error) {
 	switch {
 	case (d.Queue == "") == (d.Exchange == ""):
@@ -102,16 +104,16 @@ func laneOf(d topology.Destination) (rows.Lane, error) {
 
 // Sender publishes tasks. *amqpx.Client is one.
 type Sender interface {
-	// SendBatch publishes with confirms; the error is an *amqpx.BatchError with
-	// the failures by index, or one that concerns the whole batch.
+	// SendBatch publishes messages and waits for their confirms. The error is an
+	// *amqpx.BatchError with the failures by index, or an error that concerns the whole batch.
 	SendBatch(ctx context.Context, msgs []amqpx.Message) error
-	// MaxDelay is the longest delay that a message may have.
+	// MaxDelay returns the longest delay that a message may have.
 	MaxDelay() time.Duration
 }
 
-// QueueInspector is what a Sender may be besides, for the sweeper to distinguish a queue
-// whose messages are waiting from one whose messages are lost. *amqpx.Client is one.
-// Without it the sweeper sends little again where consumers have stopped.
+// QueueInspector is an optional interface of a Sender. The sweeper uses it to distinguish a queue
+// whose messages are waiting from a queue whose messages are lost. *amqpx.Client implements it.
+// Without it the sweeper sends only a few tasks again to a queue whose consumers have stopped.
 type QueueInspector interface {
 	QueueInfo(ctx context.Context, queue string) (amqpx.QueueInfo, error)
 }
@@ -121,13 +123,12 @@ var (
 	_ QueueInspector = (*amqpx.Client)(nil)
 )
 
-// Listener wakes the relay when tasks were written, so that it need not wait
-// for its next look. On PostgreSQL it LISTENs on NotifyChannel, which the
-// table's trigger notifies. database/sql has no way to do that; pgxtx.Listener
-// does it, and pgxtx.New by itself.
+// Listener wakes the relay when tasks were written, so that it does not have to wait for its next
+// poll. On PostgreSQL it LISTENs on NotifyChannel, which the table's trigger notifies. database/sql
+// cannot do that. pgxtx.Listener implements it, and pgxtx.New sets it up by itself.
 type Listener interface {
-	// Listen calls wake for every notification, and once when it has begun to
-	// listen, until ctx ends or the connection is lost. Run calls it again then.
+	// Listen calls wake once when it has begun to listen, and then for every notification, until
+	// ctx ends or the connection is lost. After a lost connection, Run calls Listen again.
 	Listen(ctx context.Context, wake func()) error
 }
 
@@ -137,115 +138,113 @@ const NotifyChannel = "rabbitdelay_tasks"
 
 // Config tunes a Store. The zero value is ready to use.
 type Config struct {
-	// Dialect of the database; default: recognised.
+	// Dialect is the dialect of the database. By default it is detected.
 	Dialect Dialect
-	// MaxBody is the longest body that Schedule accepts, in bytes; default 1 MiB,
-	// at most 16 MiB, RabbitMQ's own default limit.
+	// MaxBody is the longest body that Schedule accepts, in bytes. The default is 1 MiB, and the
+	// maximum is 16 MiB, RabbitMQ's own default limit.
 	MaxBody int
-	// Horizon is how long before its due instant a task is sent to the broker;
-	// until then it waits in the table only. Default 24 hours, or the sender's
-	// MaxDelay if that is shorter, which is also its upper bound.
+	// Horizon is how long before its due time a task is sent to the broker. Until then it is in the
+	// table only. The default is 24 hours, or the sender's MaxDelay if that is shorter. MaxDelay is
+	// also the upper bound.
 	Horizon time.Duration
-	// Batch is how many tasks one claim takes; default 500, at most 5000.
+	// Batch is the largest number of tasks in one claim. The default is 500, the maximum 5000.
 	Batch int
-	// BatchBytes is how many bytes of bodies and headers one claim takes, unless a
-	// single task has more; default 16 MiB. Tasks of up to Workers + 2 times as many
-	// bytes are in memory.
+	// BatchBytes is the largest number of bytes of bodies and headers in one claim, except that a
+	// claim of a single task may have more. The default is 16 MiB. Up to Workers + 2 times as many
+	// bytes of tasks are in memory.
 	BatchBytes int
-	// Workers is how many batches are on their way at once in this process;
-	// default 2.
+	// Workers is how many batches this process publishes concurrently. The default is 2.
 	Workers int
-	// PollInterval is the longest pause between two looks for new tasks; default
-	// 1 second. Tasks scheduled through this Store, and those that a
-	// Listener reports, are looked for at once.
+	// PollInterval is the longest pause between two looks for new tasks. The default is 1 second.
+	// Tasks that are scheduled through this Store, or that a Listener reports, do not wait for it.
 	PollInterval time.Duration
-	// Listener, optional, wakes the relay for tasks that others wrote.
+	// Listener, optional, wakes the relay for tasks that other processes wrote.
 	Listener Listener
-	// PublishTimeout bounds the publishing of one batch; default 10 seconds.
+	// PublishTimeout bounds the publishing of one batch. The default is 10 seconds.
 	PublishTimeout time.Duration
-	// Lease is how long a claim keeps other relays off a task. After a crash its
-	// tasks are published that much later. Default 1 minute, at least twice
-	// PublishTimeout.
+	// Lease is how long a claim keeps other relays from claiming the same tasks. After a crash the
+	// claimed tasks are published later by up to that duration. The default is 1 minute, or twice
+	// PublishTimeout if that is longer. The minimum is twice PublishTimeout.
 	Lease time.Duration
-	// MaxSendFailures is how often in a row the sending of a task may fail
-	// because its destination does not exist before the task is failed; default
-	// 6, within about a minute. An invalid message or destination fails its task at once;
-	// an unreachable broker fails none.
+	// MaxSendFailures is the number of consecutive send failures after which a task fails because its
+	// destination does not exist. The default is 6, which takes about a minute. A task with an
+	// invalid message or destination fails immediately. An unreachable broker never fails a task.
 	MaxSendFailures int
-	// Grace is how long after its due instant a task that is still pending may be
-	// sent again; default 2 minutes. Make it longer than a handler takes. It is
-	// sent again when consumers have evidently passed it, not while it may wait
-	// in its queue; docs/guarantees.md lists what counts. The pause doubles with
-	// every time.
+	// Grace is how long after its due time a task that is still pending may be sent again. The
+	// default is 2 minutes. It should be longer than a handler takes. A task is sent again only when
+	// there is evidence that consumers have passed its message, and not while the message may be
+	// waiting in its queue; docs/guarantees.md lists the evidence. The pause doubles with every
+	// send.
 	Grace time.Duration
-	// MaxSends is how often a task is sent if no handler settles it; default 10,
-	// at most 20. When the last pause has ended, Grace x (2^MaxSends - 1) after it
-	// was due at the earliest, 34 hours by default, it fails with ErrMaxSends, once
-	// consumers have evidently taken its last message; until then it stays
-	// pending and is not sent.
+	// MaxSends is how often a task is sent if no handler settles it. The default is 10, the maximum
+	// 20. The last pause ends Grace x (2^MaxSends - 1) after the task was due at the earliest, which
+	// is 34 hours by default. After that the task fails with ErrMaxSends as soon as there is
+	// evidence that consumers have taken its last message. Until then it stays pending and is
+	// not sent.
 	MaxSends int
-	// SweepInterval is the pause between two looks for such tasks; default a
-	// quarter of Grace, at most 15 seconds.
+	// SweepInterval is the pause between two looks for tasks to send again. The default is a quarter
+	// of Grace, at most 15 seconds.
 	SweepInterval time.Duration
-	// Ceilings bound how many tasks come to a destination in a second. Run writes them to the
-	// database before it sends, and all relays there go by them, also those whose own
-	// configuration has others or none: by what was written last. One with PerSecond 0 removes
-	// that of its destination; what is not listed stays as it is.
+	// Ceilings limit the rates of destinations. Run writes them to the database before it sends
+	// tasks, and they apply to all relays of the database, even to relays whose own configuration
+	// has other ceilings or none: the ceiling that was written last applies. A ceiling with a
+	// PerSecond of 0 removes the ceiling of its destination. Destinations that are not listed keep
+	// theirs. See Store.SetCeiling for ceilings that are changed by hand.
 	Ceilings []Ceiling
-	// Retention is how long finished tasks stay.
+	// Retention is how long finished tasks are kept.
 	Retention Retention
-	// MaxClockSkew is the difference between this process's and the database's
-	// clock beyond which a warning is logged; default 1 second. ClockInterval is
-	// how often Run measures it, and others once a minute; default 1 minute.
+	// MaxClockSkew is the difference between the clocks of this process and the database beyond
+	// which a warning is logged. The default is 1 second. ClockInterval is how often Run measures
+	// the difference. The default is 1 minute. A store whose Run does not run measures it at most
+	// once a minute.
 	MaxClockSkew  time.Duration
 	ClockInterval time.Duration
-	// Destination, optional, refuses destinations of tasks, beside those that the
-	// sender refuses: amqpx.Config.Listed, for a store without a sender.
+	// Destination, optional, returns an error for a destination that tasks may not have, in addition
+	// to the destinations that the sender rejects. A store without a sender can use
+	// amqpx.Config.Listed.
 	Destination func(topology.Destination) error
-	// Hooks observe the store; see Hooks.
+	// Hooks observe the store.
 	Hooks Hooks
-	// Now is this process's wall clock, default time.Now: a test gives one that is wrong.
+	// Now returns this process's wall clock time. The default is time.Now. Tests set it to simulate
+	// a wrong clock.
 	Now func() time.Time
-	// DatabaseNow is the clock of a database that is part of this process, as SQLite is, and of
-	// any database in a testing/synctest bubble. The default is time.Now; a test gives one that
-	// is wrong. Other databases tell their own.
+	// DatabaseNow is the clock of a database that runs in this process, such as SQLite, and of any
+	// database in a testing/synctest bubble. The default is time.Now. Tests set it to simulate a
+	// wrong clock. Other databases are asked for their time.
 	DatabaseNow func() time.Time
-	// Logger; nil is silent.
+	// Logger gets the log messages. With nil nothing is logged.
 	Logger *zap.Logger
 }
 
-// Retention is how long finished tasks stay. A task's id can be used again
-// after that.
+// Retention is how long finished tasks are kept. After that the id of a task can be used again.
 type Retention struct {
-	Keep       time.Duration // after it was done or cancelled, or expired; default 7 days, at least Horizon
-	KeepFailed time.Duration // after it failed; default 30 days
+	Keep       time.Duration // after the task was done or cancelled, or expired; default 7 days, at least Horizon
+	KeepFailed time.Duration // after the task failed; default 30 days
 	Every      time.Duration // pause between two purges; default 10 minutes
-	Batch      int           // rows deleted by one statement; default 1000
+	Batch      int           // rows that one statement deletes; default 1000
 }
 
-// Hooks observe a Store. Each may be nil. All but BeforeSchedule are called from
-// the goroutines of Run, and must not block. A panic in one is logged, and changes
-// nothing.
+// Hooks observe a Store. Each may be nil. All hooks except BeforeSchedule are called from the
+// goroutines of Run, and must not block. A panic in a hook is logged and has no other effect.
 type Hooks struct {
 	// BeforeSchedule is called with a copy of each task that is about to be written, in the
-	// caller's goroutine. It may add headers, such as the trace context of ctx,
-	// which every message of the task then has. Headers with which the task could not
-	// be sent are dropped again.
+	// caller's goroutine. It may add headers, such as the trace context of ctx, and every message
+	// of the task will have them. Headers with which the task could not be sent are dropped.
 	BeforeSchedule func(ctx context.Context, t *Task)
-	// Relayed reports n tasks whose publish was confirmed; resent when it was the
-	// sweeper's.
+	// Relayed reports that the publishes of n tasks were confirmed. resent is true if the sweeper
+	// sent them again.
 	Relayed func(n int, resent bool)
-	// SendFailed reports a task that could not be sent, or that was sent MaxSends
-	// times and is not settled (ErrMaxSends). failed is true if its status is
-	// failed now; otherwise it will be tried again.
+	// SendFailed reports a task that could not be sent, or that was sent MaxSends times without
+	// being settled (ErrMaxSends). failed is true if the task's status is failed now. Otherwise
+	// sending it will be retried.
 	SendFailed func(t Task, err error, failed bool)
-	// ClockSkew reports the database's clock minus this process's, and how
-	// exactly it could be measured.
+	// ClockSkew reports the database's clock minus this process's clock, and how far the true
+	// difference may be from that.
 	ClockSkew func(skew, uncertainty time.Duration)
-	// Purged reports finished tasks that were deleted.
+	// Purged reports the number of finished tasks that were deleted.
 	Purged func(n int64)
-	// Error reports an error of Run's loops, which continue; what names the
-	// loop: relay, recall, recurring, sweep, purge, clock or listen.
+	// Error reports an error of one of Run's loops, which continue. what is the name of the loop:
+	// relay, recall, recurring, sweep, purge, clock or listen.
 	Error func(what string, err error)
 }
 
@@ -256,8 +255,8 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// WithDefaults fills in what is zero. Horizon's default depends on the sender,
-// and is filled in by New.
+// WithDefaults returns the configuration with the defaults of zero fields. The default of Horizon
+// that depends on the sender is set by New.
 func (c Config) WithDefaults() Config {
 	setDefault(&c.MaxBody, 1<<20)
 	setDefault(&c.Horizon, 24*time.Hour)
@@ -289,8 +288,8 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Validate checks every field, after WithDefaults, and reports all that is wrong
-// at once.
+// Validate checks every field and returns one error that lists all problems, each of which wraps
+// ErrConfig. Call it on the result of WithDefaults.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(field, format string, args ...any) {

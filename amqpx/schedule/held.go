@@ -16,22 +16,25 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// longestBy bounds who has paused a destination, in bytes.
+// longestBy bounds the text that says who has paused a destination, in bytes.
 const longestBy = 200
 
-// Pause keeps the tasks of a destination, a queue or an exchange with all its routing keys,
-// in the table from when ex commits, whichever relays run and start later. by says who did
-// it, for people. Recurring tasks go on making theirs. To pause what is paused changes
-// nothing. Errors: ErrConfig for a destination that is none, and for one that is not among
-// those which may be used, where the sender or Config.Destination lists them; elsewhere Known says
-// whether anything of that name is there.
+// Pause stops sending the tasks of a destination as soon as ex commits. The destination is a queue,
+// or an exchange with all its routing keys. Its tasks stay in the table until Resume, whichever
+// relays run now or start later, and recurring tasks still create new ones. by is shown to
+// operators as the person or program that paused it. Pausing twice is a no-op: the first PausedAt
+// and PausedBy stay.
 //
-// Batches that a relay is publishing at that moment are published. Tasks whose messages are
-// with the broker already, waiting for their instant or in the destination's queue, are taken
-// back by the relays that run, at most a second or so after the pause and before they are
-// due: their messages have no effect then, and the tasks are sent again after the pause. The
-// attempts of a task that was waiting for a retry are kept. A handler that has begun ends its
-// task. A task that MaxSends has sent more than three times may be handled.
+// Pause returns ErrConfig for an invalid destination or by, and for a destination that is not
+// listed, if the sender or Config.Destination lists the allowed ones. If they do not, use Known to
+// find out whether the destination is in use.
+//
+// Batches that a relay is publishing at that moment are still published. Tasks whose messages are
+// already with the broker, either delayed or in the destination's queue, are recalled by the running
+// relays: within about a second, or, if they are due much later, before they are due. Their messages
+// then have no effect, and the tasks are sent again after the pause. A task that was waiting for a retry keeps
+// its number of attempts. A handler that has already begun finishes its task. A task that was sent
+// more than three times (see Config.MaxSends) may still be handled.
 func (s *Store) Pause(ctx context.Context, ex Executor, d topology.Destination, by string) error {
 	if len(by) > longestBy || !utf8.ValidString(by) {
 		return fmt.Errorf("%w: by: %.300q; expected at most %d bytes of UTF-8", ErrConfig, by, longestBy)
@@ -52,10 +55,11 @@ func (s *Store) Pause(ctx context.Context, ex Executor, d topology.Destination, 
 	return nil
 }
 
-// Resume ends a pause when ex commits. What came due meanwhile is sent at once, or at an even
-// rate over spread, so that it does not come as a flood; what comes due later is not held up
-// by it. A Ceiling holds as well. To resume what is not paused changes nothing. Errors:
-// ErrConfig for a destination that is none, or a spread that is negative or above 30 days.
+// Resume ends a pause when ex commits. Tasks that came due during the pause are sent immediately,
+// or at an even rate over spread, so that they do not arrive all at once. Tasks that come due later
+// do not wait for them. A spread below one second counts as 0. A Ceiling of the destination still
+// applies. Resuming a destination that is not paused is a no-op. Resume returns ErrConfig for an
+// invalid destination, and for a spread that is negative or longer than 30 days.
 func (s *Store) Resume(ctx context.Context, ex Executor, d topology.Destination, spread time.Duration) error {
 	const longest = 30 * 24 * time.Hour
 	if spread < 0 || spread > longest {
@@ -87,19 +91,22 @@ func (s *Store) Resume(ctx context.Context, ex Executor, d topology.Destination,
 	return nil
 }
 
-// mostSpread bounds what Resume counts. What is beyond is sent when the time is over.
+// mostSpread bounds how many tasks Resume counts. Tasks beyond that are sent when spread is over.
 const mostSpread = 10_000_000
 
-// SetCeiling sets, changes or removes the ceiling of a destination when ex commits, for all
-// relays of the database. Config.Ceilings do so too when Run begins, unless it was changed by hand
-// since a configuration with the same ceiling wrote it. Errors: ErrConfig, as of Pause.
+// SetCeiling sets, changes or removes the ceiling of a destination when ex commits, for all relays
+// of the database. A PerSecond of 0 removes it. Run also sets the ceilings of Config.Ceilings when
+// it starts. A ceiling that was changed with SetCeiling after that stays, until Config.Ceilings has
+// another value for its destination. SetCeiling returns ErrConfig for an invalid ceiling or
+// destination, and, unless it removes a ceiling, for a destination that is not listed (see Pause).
 func (s *Store) SetCeiling(ctx context.Context, ex Executor, x Ceiling) error {
 	_, err := s.setCeiling(ctx, ex, x, false)
 	return err
 }
 
-// setCeiling is SetCeiling; a configuration leaves what was changed by hand since it wrote its
-// ceiling, which kept reports.
+// setCeiling implements SetCeiling. With configured, the ceiling comes from Config.Ceilings: a
+// ceiling that was changed by hand since the same configured one was written stays, and is returned
+// as kept.
 func (s *Store) setCeiling(ctx context.Context, ex Executor, x Ceiling, configured bool) (kept Ceiling, err error) {
 	if x, err = x.completed(); err != nil {
 		return kept, err
@@ -121,7 +128,7 @@ func (s *Store) setCeiling(ctx context.Context, ex Executor, x Ceiling, configur
 			g.FileWrote, g.FilePerSecond, g.FileBurst = true, x.PerSecond, x.Burst
 		}
 		if !same {
-			// What the old rate has promised for later is not held against the new one.
+			// Reservations that were made at the old rate do not delay tasks at the new one.
 			g.PerSecond, g.Burst, g.Free = x.PerSecond, x.Burst, min(g.Free, s.nowOn(ctx, c).Add(time.Second).UnixNano())
 		}
 		return nil
@@ -133,8 +140,8 @@ func (s *Store) setCeiling(ctx context.Context, ex Executor, x Ceiling, configur
 	return kept, nil
 }
 
-// holdable returns why a destination is not one to which tasks may be sent. An exchange is held back
-// with all its routing keys: one that is listed will do.
+// holdable returns an error if tasks may not be sent to a destination. Because an exchange is paused
+// or limited with all its routing keys, one listed routing key of it is enough.
 func (s *Store) holdable(d topology.Destination) error {
 	err := s.listed(d)
 	if err == nil {
@@ -154,14 +161,15 @@ func (s *Store) holdable(d topology.Destination) error {
 			names = append(names, cmp.Or(l.Queue, l.Exchange))
 		}
 	case d.Queue == "":
-		return nil // a check of one's own may refuse only the routing key, which is missing
+		return nil // the caller's own check may refuse the destination only for its missing routing key
 	}
 	return fmt.Errorf("%w: %w%s", ErrConfig, err, naming.DidYouMean(cmp.Or(d.Queue, d.Exchange), names))
 }
 
-// Known reports whether a task in the table, finished or not, or a recurring task has the
-// destination: a queue, or an exchange with any routing key. What neither has may be a slip of the
-// pen, or a destination whose first task is to come.
+// Known reports whether any task in the table, finished or not, or any recurring task has the given
+// destination, which is a queue, or an exchange with any routing key. A destination that is not
+// known may be misspelt, or may not have had its first task yet. Known returns ErrConfig for an
+// invalid destination.
 func (s *Store) Known(ctx context.Context, ex Executor, d topology.Destination) (bool, error) {
 	if _, err := laneOf(d); err != nil {
 		return false, err
@@ -181,7 +189,8 @@ func (s *Store) Known(ctx context.Context, ex Executor, d topology.Destination) 
 	return false, nil
 }
 
-// Waiting returns the destinations of pending tasks, of an exchange without a routing key.
+// Waiting returns the destinations that have pending tasks. An exchange is returned once, without a
+// routing key.
 func (s *Store) Waiting(ctx context.Context, ex Executor) ([]topology.Destination, error) {
 	return reading(ctx, s, ex, Filter{}, "looking for destinations", func(c rows.Conn, _ rows.Filter) (list []topology.Destination, err error) {
 		lanes, err := c.PendingLanes(ctx)
@@ -192,7 +201,7 @@ func (s *Store) Waiting(ctx context.Context, ex Executor) ([]topology.Destinatio
 	})
 }
 
-// changeGate changes what holds a destination back; doing says what that is in an error.
+// changeGate changes the pause or the rate limits of a destination. Errors begin with doing.
 func (s *Store) changeGate(ctx context.Context, ex Executor, doing string, d topology.Destination, change func(rows.Conn, *rows.Gate) error) error {
 	l, err := laneOf(d)
 	if err != nil {
@@ -214,39 +223,41 @@ func (s *Store) changeGate(ctx context.Context, ex Executor, doing string, d top
 	return err
 }
 
-// DestinationState is what holds a destination's tasks back.
+// DestinationState is the state of a destination that is paused or whose rate is limited.
 type DestinationState struct {
-	// Queue or Exchange is the destination, the latter with all its routing keys.
+	// Queue or Exchange is the destination. An exchange stands for all its routing keys.
 	Queue    string `json:"queue,omitempty"`
 	Exchange string `json:"exchange,omitempty"`
-	// PausedAt is since when it is paused, by the database's clock, and PausedBy by whom; zero
-	// if it is not.
+	// PausedAt is when the destination was paused, by the database's clock, and PausedBy is the
+	// text given to Pause. Both are zero if it is not paused.
 	PausedAt time.Time `json:"paused_at,omitzero"`
 	PausedBy string    `json:"paused_by,omitempty"`
-	// PerSecond and Burst are its Ceiling; 0 without one.
+	// PerSecond and Burst are the destination's Ceiling, 0 if it has none.
 	PerSecond float64 `json:"per_second,omitempty"`
 	Burst     int     `json:"burst,omitempty"`
-	// SpreadUntil is until when what came due in a pause is sent over a time; zero without that.
+	// SpreadUntil is until when tasks that came due during a pause are spread (see Resume). It is
+	// zero if none are.
 	SpreadUntil time.Time `json:"spread_until,omitzero"`
-	// Waiting counts the tasks that are due and wait for all this, up to MostWaiting.
+	// Waiting is the number of tasks that are due and not yet sent, up to MostWaiting.
 	Waiting int64 `json:"waiting"`
-	// Busy reports whether a relay has used the ceiling to the full within ten seconds, so
-	// that Waiting is no sign of trouble.
+	// Busy reports whether relays have used the whole ceiling, or the whole rate of a spread,
+	// within the last ten seconds. Then it is normal that tasks are waiting.
 	Busy bool `json:"busy"`
 }
 
-// Paused reports whether it is paused.
+// Paused reports whether the destination is paused.
 func (d DestinationState) Paused() bool { return !d.PausedAt.IsZero() }
 
-// Destination is the queue, or the exchange without a routing key.
+// Destination returns the queue, or the exchange without a routing key.
 func (d DestinationState) Destination() topology.Destination {
 	return topology.Destination{Queue: d.Queue, Exchange: d.Exchange}
 }
 
-// Name is that of the queue or the exchange.
+// Name returns the name of the queue or the exchange.
 func (d DestinationState) Name() string { return cmp.Or(d.Queue, d.Exchange) }
 
-// String returns in English what holds the tasks back, in one line; empty for nothing.
+// String describes in one line of English why tasks are held back. It is empty if nothing holds
+// them back.
 func (d DestinationState) String() string {
 	var parts []string
 	if d.Paused() {
@@ -265,14 +276,14 @@ func (d DestinationState) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// MostWaiting is how many tasks of a destination DestinationState counts.
+// MostWaiting is the largest number of tasks that DestinationState.Waiting counts.
 const MostWaiting = 100_000
 
-// busyFor is how long after its last use a ceiling counts as busy.
+// busyFor is how long a ceiling counts as busy after the last task that it allowed.
 const busyFor = 10 * time.Second
 
-// Destinations returns those that are paused, have a ceiling, or are sent over a time what
-// came due in a pause, by queue and exchange.
+// Destinations returns the destinations that are paused, that have a ceiling, or whose tasks of a
+// pause are being spread, sorted by queue and exchange.
 func (s *Store) Destinations(ctx context.Context, ex Executor) ([]DestinationState, error) {
 	return reading(ctx, s, ex, Filter{}, "reading destinations", func(c rows.Conn, _ rows.Filter) ([]DestinationState, error) {
 		return s.states(ctx, c)
@@ -313,7 +324,7 @@ func stateOf(g *rows.Gate, now time.Time) DestinationState {
 	return x
 }
 
-// utc is an instant in UTC; zero stays zero.
+// utc converts a time to UTC. The zero time stays as it is.
 func utc(t time.Time) time.Time {
 	if t.IsZero() {
 		return t

@@ -10,12 +10,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// RelaySilence is how long a relay that runs may at most be unseen: it says every 10
-// seconds that it does.
+// RelaySilence is the age of the last heartbeat beyond which a relay does not count as running. A
+// running relay sends one every 10 seconds.
 const RelaySilence = 20 * time.Second
 
-// Relay is a process whose Store.Run works on the database, or has died there within
-// a week. One that ended leaves nothing behind.
+// Relay is a process that runs Store.Run on the database, or that died within the last week. A
+// relay that has stopped normally is not listed.
 type Relay struct {
 	Name    string    `json:"name"`    // host:process
 	Version string    `json:"version"` // of rabbitdelay; empty if the build does not have it
@@ -26,14 +26,15 @@ type Relay struct {
 // Running reports whether the relay was seen within RelaySilence.
 func (r Relay) Running(now time.Time) bool { return now.Sub(r.Seen) <= RelaySilence }
 
-// place is where to look for the process.
+// place returns the host and the process id of the relay as text.
 func (r Relay) place() string {
 	host, pid, _ := strings.Cut(r.Name, ":")
 	return fmt.Sprintf("host %s, pid %s", host, pid)
 }
 
-// Silent returns what a relay's silence means, and where to look; empty if it runs. The
-// text is the same however long the silence lasts.
+// Silent explains why a relay without a recent heartbeat does not count as running, and where to
+// look. It returns an empty string if the relay runs. The text does not change while the silence
+// lasts.
 func (r Relay) Silent(now time.Time) string {
 	if r.Running(now) {
 		return ""
@@ -41,8 +42,8 @@ func (r Relay) Silent(now time.Time) string {
 	return fmt.Sprintf("no heartbeat since %s; the process is stopped, hung or cut off; look at %s", r.Seen.UTC().Format(time.RFC3339), r.place())
 }
 
-// WhoSends returns who would send tasks, as far as relays can be seen: those that run,
-// or what has become of the last one. It takes the list of Relays; nil is unknown.
+// WhoSends describes which relays send tasks at now, or why the relay that was seen last does not.
+// It takes the result of Store.Relays. A nil list means that the relays are unknown.
 func WhoSends(relays []Relay, now time.Time) string {
 	running := slices.DeleteFunc(slices.Clone(relays), func(r Relay) bool { return !r.Running(now) })
 	switch {
@@ -59,7 +60,7 @@ func WhoSends(relays []Relay, now time.Time) string {
 	return "a relay runs; its log says why a task is not sent; look at " + running[0].place()
 }
 
-// Relays reads the relays of the database, the one seen last first.
+// Relays returns the relays of the database, the most recently seen one first.
 func (s *Store) Relays(ctx context.Context) ([]Relay, error) {
 	return reading(ctx, s, NoTx, Filter{}, "reading relays", func(c rows.Conn, _ rows.Filter) ([]Relay, error) {
 		found, err := c.Relays(ctx)

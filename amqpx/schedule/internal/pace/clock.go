@@ -7,31 +7,31 @@ import (
 	"time"
 )
 
-// ErrClock is the error of a database's clock that cannot be gone by.
+// ErrClock is the error of a database's clock that is too far from this process's clock to be used.
 var ErrClock = errors.New("this process's clock and the database's are more than a day apart; set them right")
 
-// Clock is the database's clock as this process knows it: by the instant that was measured last,
-// and this process's monotonic clock since then. So no step of its own wall clock changes it.
+// Clock tracks the database's clock: it adds the time that has passed by this process's monotonic
+// clock to the last measurement. So a step of this process's wall clock does not change it.
 type Clock struct {
 	Local func() time.Time                             // this process's wall clock
-	Up    func() time.Duration                         // its monotonic one
-	Ask   func(ctx context.Context) (time.Time, error) // the database's
-	// Measured, optional, gets each difference that is measured: the database's clock minus
-	// this process's. The true one is within uncertainty of it.
+	Up    func() time.Duration                         // this process's monotonic clock
+	Ask   func(ctx context.Context) (time.Time, error) // reads the database's clock
+	// Measured, optional, is called with each measured difference: the database's clock minus
+	// this process's. The true difference is within uncertainty of skew.
 	Measured func(skew, uncertainty time.Duration)
 
 	known  atomic.Pointer[reading]
-	asking chan struct{} // holds an element while somebody refreshes
-	asked  time.Duration // when that began last
+	asking chan struct{} // has one element while a goroutine refreshes
+	asked  time.Duration // when the last refresh began
 }
 
-// reading is an instant of the database by the monotonic clock.
+// reading is a time of the database and the reading of the monotonic clock at that time.
 type reading struct {
 	at time.Time
 	up time.Duration
 }
 
-// NewClock makes a Clock of this process's wall clock.
+// NewClock returns a Clock that has not been measured yet. See the fields of Clock for the arguments.
 func NewClock(local func() time.Time, ask func(ctx context.Context) (time.Time, error), measured func(skew, uncertainty time.Duration)) *Clock {
 	began := time.Now()
 	return &Clock{
@@ -40,7 +40,7 @@ func NewClock(local func() time.Time, ask func(ctx context.Context) (time.Time, 
 	}
 }
 
-// Now is the database's instant; before it was measured, this process's.
+// Now returns the database's time, or this process's time before the first measurement.
 func (c *Clock) Now() time.Time {
 	r := c.known.Load()
 	if r == nil {
@@ -49,7 +49,8 @@ func (c *Clock) Now() time.Time {
 	return r.at.Add(c.Up() - r.up)
 }
 
-// Offset is the database's clock minus this process's, in whole milliseconds.
+// Offset returns the database's clock minus this process's, in whole milliseconds, and 0 before the
+// first measurement.
 func (c *Clock) Offset() time.Duration {
 	if c.known.Load() == nil {
 		return 0
@@ -57,11 +58,12 @@ func (c *Clock) Offset() time.Duration {
 	return c.Now().Sub(c.Local()).Round(time.Millisecond)
 }
 
-// refreshEvery is the age at which Refresh measures again.
+// refreshEvery is the age of a measurement at which Refresh measures again.
 const refreshEvery = time.Minute
 
-// Refresh measures once by ask where that is due, and waits for somebody else's first measurement. What
-// the database does not tell now is asked a minute later.
+// Refresh measures once with ask if the last measurement is older than refreshEvery. If there is no
+// measurement yet, it waits for one that another goroutine has begun. After a failure it asks again
+// no sooner than refreshEvery later.
 func (c *Clock) Refresh(ctx context.Context, ask func(ctx context.Context) (time.Time, error)) {
 	if r := c.known.Load(); r != nil {
 		if c.Up()-r.up < refreshEvery {
@@ -90,10 +92,10 @@ func (c *Clock) Refresh(ctx context.Context, ask func(ctx context.Context) (time
 type Sample struct {
 	Skew, Uncertainty time.Duration
 
-	began reading // by this process's clocks
+	began reading // this process's clocks when the sample began
 }
 
-// samples are as many as Measure and Adjust take at a time, of which the best counts.
+// samples is how many samples Measure and Adjust take. The best sample counts.
 const samples = 3
 
 func (c *Clock) sample(ctx context.Context, ask func(ctx context.Context) (time.Time, error)) (Sample, error) {
@@ -103,7 +105,8 @@ func (c *Clock) sample(ctx context.Context, ask func(ctx context.Context) (time.
 	return Sample{at.Sub(began.at.Add(took / 2)), took/2 + time.Millisecond, began}, err
 }
 
-// read reads both clocks of this process at one instant, unless it is interrupted again and again.
+// read reads both clocks of this process within a millisecond of each other, unless it is
+// interrupted at every try.
 func (c *Clock) read() (r reading) {
 	for range 10 {
 		before := c.Up()
@@ -135,8 +138,8 @@ func (c *Clock) measure(ctx context.Context, ask func(ctx context.Context) (time
 	return best, nil
 }
 
-// leastSkew is the difference of clocks below which they count as the same: it may come
-// from their adjustment, and would only make instants jump.
+// leastSkew is the difference up to which two clocks count as equal. So small a difference may come
+// from the adjustment of the clocks, and correcting it would only make times jump.
 const leastSkew = 20 * time.Millisecond
 
 func (x Sample) correction() time.Duration {
@@ -146,12 +149,12 @@ func (x Sample) correction() time.Duration {
 	return x.Skew.Round(time.Millisecond)
 }
 
-// farthestClock is how far the database's clock may be from this process's. What is
-// farther is no clock that runs wrong: a machine has not been set, or time is simulated.
+// farthestClock is how far the database's clock may be from this process's. A larger difference is
+// not a clock that is slightly wrong: a machine's clock has not been set, or time is simulated.
 const farthestClock = 24 * time.Hour
 
-// Adjust measures and corrects the clock. It returns ErrClock, and leaves the clock as it
-// was, where the correction would be none.
+// Adjust measures and corrects the clock. If the difference is more than a day, it returns ErrClock
+// and leaves the clock as it was.
 func (c *Clock) Adjust(ctx context.Context) error { return c.adjust(ctx, c.Ask, samples) }
 
 func (c *Clock) adjust(ctx context.Context, ask func(ctx context.Context) (time.Time, error), times int) error {
@@ -165,11 +168,11 @@ func (c *Clock) adjust(ctx context.Context, ask func(ctx context.Context) (time.
 	return err
 }
 
-// Adjust is Clock.Adjust within the time that the database has for an answer.
+// Adjust runs Clock.Adjust with Patience as its time limit.
 func (p *Pace) Adjust(ctx context.Context) error { return p.Answered(ctx, p.Clock.Adjust) }
 
-// SetClock adjusts the clock before the first claim. It tries again at the interval until
-// ctx ends, except after ErrClock.
+// SetClock adjusts the clock before the first claim. It retries at the interval until it succeeds or
+// ctx ends, but returns ErrClock immediately.
 func (p *Pace) SetClock(ctx context.Context, interval time.Duration, report func(error)) error {
 	for ctx.Err() == nil {
 		err := p.Adjust(ctx)

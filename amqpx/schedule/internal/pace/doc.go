@@ -1,5 +1,5 @@
-// Package pace has when the loops of Run go on: their pauses, what wakes them, and the
-// clock that they go by. It knows no table and no message.
+// Package pace decides when the loops of Run continue: it has their pauses, the signals that wake
+// them, and their clock. It does not know tables or messages.
 //
 //	pace.go   pauses, and a loop that does something at an interval
 //	wake.go   which loops run on a database, and waking them

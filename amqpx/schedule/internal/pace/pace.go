@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Sleep waits, and returns ctx's error if that ends first.
+// Sleep waits for d, and returns ctx's error if ctx ends first.
 func Sleep(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()
@@ -24,16 +24,16 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Backoff returns the pause after a failure, which doubles with each of the failures
-// before it.
+// Backoff returns the pause after a failure. It begins with first and doubles with each earlier
+// failure, up to longest.
 func Backoff(first time.Duration, before int, longest time.Duration) time.Duration {
 	return min(first<<min(max(before, 0), 20), longest)
 }
 
-// Pace is how the loops of one Run wait. In a testing/synctest bubble no other process
-// can write, and looks at short intervals would make a virtual day cost minutes: there
-// each loop waits for the instant at which it has something to do, or until a store of
-// the bubble has written.
+// Pace controls how the loops of one Run wait. In a testing/synctest bubble no other process can
+// write to the database, and polling at short intervals would make a virtual day take minutes of
+// real time. There each loop waits until it has something to do, or until a store in the bubble has
+// written.
 type Pace struct {
 	*Clock
 
@@ -49,19 +49,19 @@ type Pace struct {
 	rung    chan struct{} // closed when something is written
 }
 
-// New makes a Pace.
+// New returns a Pace with the given Interval and Patience.
 func New(c *Clock, interval, patience time.Duration) *Pace {
 	return &Pace{Clock: c, Interval: interval, Patience: patience, Woken: make(chan struct{}, 1)}
 }
 
-// longestPause is the longest pause of a loop in a bubble. After it a task is found that
-// was written past all stores.
+// longestPause is the longest pause of a loop in a bubble. After at most that pause, a loop finds
+// tasks that were written without a store.
 const longestPause = 10 * time.Minute
 
 // Virtual reports whether Run runs in a bubble.
 func (p *Pace) Virtual() bool { return p.virtual }
 
-// Longest is the longest pause of a loop whose interval is given.
+// Longest returns the longest pause of a loop with the given interval.
 func (p *Pace) Longest(interval time.Duration) time.Duration {
 	if p.virtual {
 		return max(interval, longestPause)
@@ -69,7 +69,7 @@ func (p *Pace) Longest(interval time.Duration) time.Duration {
 	return interval
 }
 
-// Rarely is the interval of what nobody waits for.
+// Rarely returns the interval of a loop that is not urgent.
 func (p *Pace) Rarely(interval time.Duration) time.Duration {
 	if p.virtual {
 		return max(interval, 6*longestPause)
@@ -77,8 +77,8 @@ func (p *Pace) Rarely(interval time.Duration) time.Duration {
 	return interval
 }
 
-// Workers is how many batches are on their way at once: in a bubble they would only look
-// one after the other.
+// Workers returns the number of batches that are published concurrently: n, or 1 in a bubble, where
+// additional workers would only poll one after the other.
 func (p *Pace) Workers(n int) int {
 	if p.virtual {
 		return 1
@@ -86,7 +86,8 @@ func (p *Pace) Workers(n int) int {
 	return n
 }
 
-// Horizon is up to which instant a look is to find lanes: all, where the next one counts.
+// Horizon returns the time up to which a look has to find lanes. In a bubble it has to find all
+// lanes, because the loop waits for the next one.
 func (p *Pace) Horizon(until int64) int64 {
 	if p.virtual {
 		return math.MaxInt64
@@ -94,8 +95,8 @@ func (p *Pace) Horizon(until int64) int64 {
 	return until
 }
 
-// Written returns a channel that is closed when something is written in the bubble, and
-// nil outside of bubbles. A loop takes it before it looks.
+// Written returns a channel that is closed when something is written in the bubble, and nil outside
+// of a bubble. A loop calls it before it looks, so that it does not miss a write.
 func (p *Pace) Written() <-chan struct{} {
 	if !p.virtual {
 		return nil
@@ -117,8 +118,8 @@ func (p *Pace) ring() {
 	}
 }
 
-// Wait pauses, and reports whether ctx goes on. A pause that is longer than the interval
-// ends an interval after something was written.
+// Wait waits for pause, and returns false if ctx ends. When written is closed, a pause that is longer
+// than the interval ends one interval later.
 func Wait(ctx context.Context, pause, interval time.Duration, written <-chan struct{}) bool {
 	end := time.Now().Add(pause)
 	after := time.After(pause)
@@ -134,11 +135,11 @@ func Wait(ctx context.Context, pause, interval time.Duration, written <-chan str
 	}
 }
 
-// againAfter is the longest pause after a loop has failed.
+// againAfter is the longest pause of a loop after an error.
 const againAfter = 15 * time.Second
 
-// Every does something now and after each of the pauses that do returns, sooner after it
-// failed, until ctx ends. report gets the outcomes.
+// Every calls do now and again after each pause that do returns, until ctx ends. After an error the
+// pause is the interval, at most againAfter. report gets the outcomes.
 func (p *Pace) Every(ctx context.Context, interval time.Duration, report func(error), do func() (pause time.Duration, err error)) {
 	for {
 		began, written := time.Now(), p.Written()
@@ -156,9 +157,9 @@ func (p *Pace) Every(ctx context.Context, interval time.Duration, report func(er
 	}
 }
 
-// Answered runs do with Patience as its time limit. It gives up a connection over
-// which no answer comes, because the server hangs or the network drops packets; nothing
-// else would show that, for as long as TCP keeps such a connection.
+// Answered runs do with Patience as its time limit, and thus gives up a connection when the server
+// hangs or the network drops packets. Without the limit that would go unnoticed for as long as TCP
+// keeps such a connection.
 func (p *Pace) Answered(ctx context.Context, do func(ctx context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, p.Patience)
 	defer cancel()
@@ -169,13 +170,13 @@ func (p *Pace) Answered(ctx context.Context, do func(ctx context.Context) error)
 	return err
 }
 
-// Instant is one at which there is something to do, as far as is known.
+// Instant is the expected time of a loop's next work.
 type Instant struct{ ms atomic.Int64 }
 
-// Set sets it in milliseconds, 0 for none.
+// Set sets the time in milliseconds since the Unix epoch, 0 for none.
 func (x *Instant) Set(ms int64) { x.ms.Store(ms) }
 
-// Until is how long it is from now, at most the given time.
+// Until returns the duration from now to the Instant, at least 0 and at most most.
 func (x *Instant) Until(now time.Time, most time.Duration) time.Duration {
 	ms := x.ms.Load()
 	if ms == 0 {

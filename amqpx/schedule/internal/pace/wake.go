@@ -8,14 +8,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
 
-// running are the paces of this process, by their databases.
+// running holds the registered paces of this process by database.
 var running = struct {
 	sync.Mutex
 
 	on map[sqldb.DB][]*Pace
 }{on: map[sqldb.DB][]*Pace{}}
 
-// Begin registers a pace until the function that it returns is called.
+// Begin registers a pace until the returned function is called.
 func (p *Pace) Begin(db sqldb.DB) (unregister func()) {
 	p.virtual = faketime.Inside()
 	running.Lock()
@@ -37,26 +37,27 @@ func runningOn(db sqldb.DB) []*Pace {
 	return slices.Clone(running.on[db])
 }
 
-// Wrote has the loops on a database look soon, which they would not in a bubble.
+// Wrote makes the loops on a database look soon after a write. It only has an effect in a bubble,
+// where they would otherwise not look soon.
 func Wrote(db sqldb.DB) {
 	for _, p := range runningOn(db) {
 		p.ring()
 	}
 }
 
-// Wake has the relays on a database look now, and several times in the moments after.
+// Wake makes the relays on a database look now, and several times shortly afterwards.
 func Wake(db sqldb.DB) {
 	for _, p := range runningOn(db) {
 		p.ring()
 		select {
 		case p.Woken <- struct{}{}:
-		default: // it will look anyway
+		default: // the relay has a wake-up pending already
 		}
 	}
 }
 
-// Due has the relays on a database look soon for a task that was written, and at once if it
-// may be due before their next look.
+// Due makes the relays on a database look for a task that was written: immediately if it may be due
+// before their next look, and soon (see Wrote) otherwise. due is in milliseconds.
 func (p *Pace) Due(db sqldb.DB, due int64) {
 	if due <= p.Now().Add(2*p.Interval).UnixMilli() {
 		Wake(db)

@@ -1,22 +1,24 @@
-// Package recur makes the tasks of recurring ones: by the rule of a row, in the row's own
-// transaction, ahead of time. It knows timetables, occurrences and rows; it knows no
-// message, and what can be sent it is told.
+// Package recur creates the tasks of recurring tasks ahead of time, according to the rule in a row
+// and in a transaction that locks the row. It knows timetables, occurrences and rows. It does not
+// know messages; its caller provides the check whether a task can be sent.
 //
-//	rule.go        what a row says, and what is wrong with it
-//	occurrence.go  the instants of a rule, and the ids of their tasks
-//	planner.go     the rows that a relay plans, one after the other
+//	rule.go        the rule of a row, and its validation
+//	occurrence.go  the occurrence times of a rule, and the ids of their tasks
+//	planner.go     the loop that plans the rows of a relay, one after the other
 //	plan.go        the plan of one row
 //	write.go       adding, changing, pausing, firing and deleting rows
 //
-// Why it is built so:
+// The reasons for this design:
 //
-//   - A relay takes the row with the earliest plan_at, inserts the tasks of its next occurrences
-//     and moves plan_at, in one transaction; there is no leader. A task's id is its occurrence, so
-//     it happens once. One is always ahead, so the broker can time it.
-//   - The misfire policy comes before the first send and counts what was made before the outage: a
-//     returning relay would first send what it is to leave out.
-//   - A withdrawn task is cancelled, not deleted: if it comes back, its version must differ from
-//     that of a message still with the broker.
-//   - A library reads cron expressions as if wall clocks were UTC; timetable makes instants of
-//     them by two rules, which a test compares with every minute of two years in ten zones.
+//   - A relay claims the row with the earliest plan_at, inserts the tasks of its next occurrences
+//     and advances plan_at, in one transaction, so there is no leader. The occurrence is part of the
+//     task's id, so each occurrence happens once. The next task always exists in advance, so that
+//     the broker can time it.
+//   - The misfire policy is applied before the first send, and also to tasks that were created before
+//     the outage. Otherwise a returning relay would send tasks that the policy leaves out.
+//   - A withdrawn task is cancelled, not deleted. If it is created again, its version must differ
+//     from the version of a message that is still with the broker.
+//   - A library evaluates cron expressions as if wall clocks were in UTC. Package timetable turns the
+//     results into points in time by two rules, which a test compares with every minute of two years
+//     in ten time zones.
 package recur

@@ -10,18 +10,18 @@ import (
 
 // Occurrence is one time at which a recurring task happens.
 type Occurrence struct {
-	ID        string    // of its task
-	At        time.Time // by the timetable, in its time zone
-	DeliverAt time.Time // with jitter
+	ID        string    // the id of its task
+	At        time.Time // its time by the timetable, in the time zone of the recurring task
+	DeliverAt time.Time // At with jitter
 }
 
-// occurrenceLayout of the instant in an id; a fired one has milliseconds.
+// The formats of the time in a task's id. An occurrence that was fired by hand has milliseconds.
 const (
 	occurrenceLayout = "2006-01-02T15:04:05Z"
 	firedLayout      = "2006-01-02T15:04:05.000Z"
 )
 
-// occurrenceOf is the one of a row at an instant.
+// occurrenceOf returns a row's occurrence at a time.
 func occurrenceOf(s *rows.Schedule, at time.Time) Occurrence {
 	o := Occurrence{ID: s.Name + "@" + at.UTC().Format(occurrenceLayout), At: at, DeliverAt: at}
 	if zone, err := zoneOf(s.TimeZone); err == nil {
@@ -35,7 +35,8 @@ func occurrenceOf(s *rows.Schedule, at time.Time) Occurrence {
 	return o
 }
 
-// Parse takes the id of an occurrence's task apart.
+// Parse splits the id of an occurrence's task into the name of the recurring task and the
+// occurrence's time. ok is false for other ids.
 func Parse(id string) (name string, at time.Time, ok bool) {
 	name, instant, ok := strings.Cut(id, "@")
 	if !ok || checkName(name) != "" {
@@ -48,8 +49,8 @@ func Parse(id string) (name string, at time.Time, ok bool) {
 	return name, at, true
 }
 
-// Next returns the next n occurrences after an instant by the timetable alone. The error is
-// an *Error.
+// Next returns the next n occurrences after a time, from the timetable alone. The error is an
+// *Error.
 func Next(s *rows.Schedule, after time.Time, n int) ([]Occurrence, error) {
 	SetDefaults(s)
 	t, problems := compile(s)

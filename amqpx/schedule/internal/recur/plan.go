@@ -12,30 +12,30 @@ import (
 )
 
 const (
-	// ahead is how long before its instant an occurrence becomes a task at the latest.
-	// Half of that is what a relay may be late without a message's being so.
+	// ahead is how long before its time an occurrence becomes a task at the latest. A relay
+	// may be late by half of that before a message is late.
 	ahead = time.Minute
-	// misfireAfter is how late an occurrence is missed.
+	// misfireAfter is the lateness from which an occurrence counts as missed.
 	misfireAfter = time.Minute
-	// mostPlanned bounds what one transaction makes, beside what was missed.
+	// mostPlanned bounds how many tasks one transaction creates, not counting missed occurrences.
 	mostPlanned = 1000
-	// wrongPause is the pause before a row that cannot be read is looked at again: it may
-	// have been mended, or its time zone may be known by then.
+	// wrongPause is the pause before an invalid row is read again. It may have been corrected
+	// by then.
 	wrongPause = time.Hour
-	// never is a plan_at that does not come.
+	// never is a plan_at that is never reached.
 	never = math.MaxInt64
 	// LargestBody is RabbitMQ's own default limit of a message, in bytes.
 	LargestBody = 16 << 20
 )
 
-// What last_error says of a task that is cancelled here. One that was withdrawn may come
-// back, unlike one that somebody cancelled.
+// The values of last_error of tasks that this package cancels. A withdrawn task may be created
+// again, unlike a task that a user has cancelled.
 const (
 	withdrawn = "withdrawn: its schedule was changed"
 	leftOut   = "missed: its schedule's misfire policy leaves it out"
 )
 
-// planning makes the tasks of one row, in a transaction that holds the row.
+// planning creates the tasks of one row, in a transaction that has locked the row.
 type planning struct {
 	*Planner
 
@@ -43,13 +43,13 @@ type planning struct {
 	s     *rows.Schedule
 	table *timetable.Timetable
 	now   time.Time
-	limit error            // this relay cannot read the row, another one may
-	back  map[string]int64 // the versions of the tasks that were withdrawn, by id
+	limit error            // why this relay cannot plan the row, although another relay may be able to
+	back  map[string]int64 // withdrawn tasks: the versions for creating them again, by id
 }
 
-// plan brings the tasks of a row up to date: it makes those that are to exist by now, and
-// withdraws those of an older version of the row. A limit is why this relay cannot read
-// the row, and another one may.
+// plan brings the tasks of a row up to date. It creates the tasks that should exist by now, and
+// withdraws the tasks of an older version of the row. limit says why this relay cannot plan the
+// row, although another relay may be able to.
 func (p *Planner) plan(ctx context.Context, c rows.Conn, s *rows.Schedule) (limit, err error) {
 	x := &planning{Planner: p, c: c, s: s, now: p.Pace.Now()}
 	lookAt, err := x.update(ctx)
@@ -59,10 +59,10 @@ func (p *Planner) plan(ctx context.Context, c rows.Conn, s *rows.Schedule) (limi
 	return x.limit, c.Planned(ctx, s, lookAt)
 }
 
-// limited reports whether this process cannot read the row, and another may.
+// limited reports whether this relay cannot plan the row, although another relay may be able to.
 func (p *planning) limited() bool { return p.limit != nil }
 
-// update returns when to look at the row again.
+// update applies the row's rule and returns when to look at the row again.
 func (p *planning) update(ctx context.Context) (lookAt int64, err error) {
 	s := p.s
 	fresh, bad := s.Version != s.Planned, s.LastError != ""
@@ -102,8 +102,9 @@ func (p *planning) update(ctx context.Context) (lookAt int64, err error) {
 	return lookAt, p.materialise(ctx, list)
 }
 
-// read checks what the row says, which another program may have written. What another
-// relay may be able to read is no fault of the row: it is the limit.
+// read validates the row, which another program may have written, and reports whether it can be
+// planned. A problem that another relay may not have is not an error of the row, so it becomes the
+// limit.
 func (p *planning) read() bool {
 	var err error
 	s := p.s
@@ -134,12 +135,12 @@ func (p *planning) read() bool {
 	return false
 }
 
-// from is the id of the first occurrence from an instant on.
+// from returns the id of the occurrence at a time. Ids of later occurrences sort after it.
 func (p *planning) from(at time.Time) string { return occurrenceOf(p.s, at).ID }
 
-// withdraw takes the tasks away that are not due yet, and remembers those that were taken
-// away earlier. With all it takes those too that were moved away from an instant that has
-// passed, in whose place nothing would come.
+// withdraw withdraws the tasks that are not due yet, and notes them and earlier withdrawn ones in
+// p.back. With all it also withdraws tasks that were rescheduled and whose original time has passed.
+// Otherwise those stay, because the new plan would not create a task in their place.
 func (p *planning) withdraw(ctx context.Context, all bool) (err error) {
 	from := p.from(p.now.Add(-rows.MaxJitter))
 	if all {
@@ -153,7 +154,8 @@ func (p *planning) withdraw(ctx context.Context, all bool) (err error) {
 	return err
 }
 
-// misfire decides on what was missed, and returns those that are to be made late.
+// misfire applies the misfire policy to missed occurrences, and returns the occurrences whose tasks
+// are to be created late.
 func (p *planning) misfire(ctx context.Context) ([]time.Time, error) {
 	s := p.s
 	cut := p.now.Add(-misfireAfter)
@@ -176,17 +178,17 @@ func (p *planning) misfire(ctx context.Context) ([]time.Time, error) {
 		return late, err
 	}
 	if s.Misfire == MisfireOnce && len(late) == 0 {
-		ids = ids[:len(ids)-1] // the last of them is the one
+		ids = ids[:len(ids)-1] // the policy keeps the last one
 	}
 	return late, p.leaveOut(ctx, ids)
 }
 
-// missed are the tasks that were made before the outage and that no handler has begun
-// with, in their order.
+// missed returns the ids of missed tasks that were created before the outage and that no handler has
+// started, in order.
 func (p *planning) missed(ctx context.Context, cut time.Time) (ids []string, err error) {
 	all, err := p.c.Missed(ctx, p.s.Name, p.from(p.s.PlanAt.Add(-ahead-p.s.Jitter)), cut.UnixMilli())
 	for _, id := range all {
-		if _, at, _ := Parse(id); p.from(at) == id { // and not fired by hand
+		if _, at, _ := Parse(id); p.from(at) == id { // exclude occurrences that were fired by hand
 			ids = append(ids, id)
 		}
 	}
@@ -205,8 +207,8 @@ func (p *planning) leaveOut(ctx context.Context, ids []string) error {
 	return nil
 }
 
-// upcoming adds what is to be a task by now: all within ahead, and the next one in any
-// case. lookAt is when to look again.
+// upcoming appends to late the occurrences that should be tasks by now: all within ahead, and at
+// least the next one. lookAt is when to look at the row again.
 func (p *planning) upcoming(late []time.Time) (list []time.Time, lookAt int64) {
 	s := p.s
 	list = late
@@ -227,11 +229,12 @@ func (p *planning) upcoming(late []time.Time) (list []time.Time, lookAt int64) {
 	return list, last.UnixMilli()
 }
 
-// single is upcoming for what must not overlap: the next one becomes a task when the last
-// one is no longer pending, and is left out if it is still then.
+// single is like upcoming, for occurrences that must not overlap. The next occurrence becomes a task
+// when the previous task is no longer pending. If that is still pending when the occurrence is due,
+// the occurrence is skipped.
 func (p *planning) single(ctx context.Context, late []time.Time) (list []time.Time, lookAt int64, err error) {
 	s := p.s
-	if !s.NextAt.IsZero() && !s.NextAt.After(p.now) { // the last of those that are due
+	if !s.NextAt.IsZero() && !s.NextAt.After(p.now) { // only the last of the due ones
 		late = append(late, p.table.Latest(s.NextAt, p.now, 1)...)
 		s.NextAt = p.table.Next(p.now)
 	}
@@ -258,8 +261,8 @@ func (p *planning) single(ctx context.Context, late []time.Time) (list []time.Ti
 	return list, max(rows.Millis(occurrenceOf(s, list[0]).DeliverAt), p.now.UnixMilli()+1), nil
 }
 
-// pending reports whether the task of the last occurrence is. It may have been purged, or
-// deleted by somebody.
+// pending reports whether the task of the last occurrence is pending or running. A task that was
+// purged or deleted is not.
 func (p *planning) pending(ctx context.Context) (bool, error) {
 	if p.s.LastAt.IsZero() {
 		return false, nil
@@ -268,8 +271,8 @@ func (p *planning) pending(ctx context.Context) (bool, error) {
 	return status == rows.Pending || status == rows.Running, err
 }
 
-// recheck is when to look again whether the last one is pending: soon after its instant,
-// then more and more seldom, and when the next one would be due.
+// recheck returns when to look again whether the last task is still pending: soon after its due
+// time, then at growing intervals, and at the time of the next occurrence.
 func (p *planning) recheck() int64 {
 	due := occurrenceOf(p.s, p.s.LastAt).DeliverAt
 	if due.After(p.now) {
@@ -282,8 +285,8 @@ func (p *planning) recheck() int64 {
 	return rows.Millis(at)
 }
 
-// materialise makes the tasks of occurrences. One that exists, whatever became of it, stays
-// as it is, unless it was withdrawn.
+// materialise inserts the tasks of occurrences. A task that exists already, whatever its status,
+// stays as it is, except that a withdrawn task is replaced.
 func (p *planning) materialise(ctx context.Context, list []time.Time) error {
 	if len(list) == 0 {
 		return nil

@@ -20,16 +20,16 @@ type Planner struct {
 	DB      *rows.DB
 	Pace    *pace.Pace
 	Log     *zap.Logger
-	MaxBody int // of what a caller writes, and of what this relay plans
+	MaxBody int // longest body, in bytes, that a caller may write and that this relay plans
 
 	CheckTask CheckTask
-	Sendable  func(t *rows.Task) *rows.FieldError // why the sender would refuse it
+	Sendable  func(t *rows.Task) *rows.FieldError // why the sender would reject the task, nil if it would not
 
-	asides map[string]aside // rows that are left alone, by name; of the one goroutine that plans
+	asides map[string]aside // rows to skip for a time, by name; used by the planning goroutine only
 }
 
-// longestLook bounds the pause between two looks for recurring tasks, so that one that was
-// just written is planned long before its tasks run out.
+// longestLook bounds the pause between two looks for recurring tasks, so that a row that was just
+// written is planned long before its tasks run out.
 const longestLook = 15 * time.Second
 
 // Loop plans recurring tasks until ctx ends.
@@ -47,12 +47,12 @@ func (p *Planner) Loop(ctx context.Context, report func(error)) {
 	}
 }
 
-// mostFailures is how many rows may fail in one look. The others are planned all the same;
-// more than that is the database's trouble. Rows that failed are left alone for a time, so
-// that the next look comes to others.
+// mostFailures is how many rows may fail in one look before it ends, because more failures suggest
+// a problem of the database. Up to that number, the remaining rows are still planned. Rows that failed are
+// skipped for a time, so that the next look reaches other rows.
 const mostFailures = 10
 
-// aside is a row that this relay leaves alone for a time, because it could not plan it.
+// aside is a row that this relay skips for a time, because it could not plan it.
 type aside struct {
 	until time.Time
 	err   error
@@ -60,12 +60,12 @@ type aside struct {
 
 const (
 	failurePause = 5 * time.Second
-	limitPause   = time.Minute // of a row that another relay may be able to read
-	mostAside    = 5000        // placeholders of a statement
+	limitPause   = time.Minute // for a row that another relay may be able to plan
+	mostAside    = 5000        // bounds the placeholders of a statement
 )
 
-// PlanAll plans all rows that are to be looked at by now, each in a transaction of its own,
-// and returns how long to wait.
+// PlanAll plans all rows whose plan_at has come, each in a separate transaction, and returns how
+// long to wait before the next call.
 func (p *Planner) PlanAll(ctx context.Context) (pause time.Duration, err error) {
 	pause = min(p.Pace.Interval, longestLook)
 	longest := p.Pace.Longest(pause)
@@ -86,11 +86,11 @@ func (p *Planner) PlanAll(ctx context.Context) (pause time.Duration, err error) 
 		var limit error
 		err = p.Pace.Answered(ctx, func(ctx context.Context) (err error) { s, limit, err = p.planNext(ctx); return err })
 		switch {
-		case s == nil || ctx.Err() != nil: // the end of this relay is no row's failure
+		case s == nil || ctx.Err() != nil: // shutting down is not the row's fault
 			return pause, errors.Join(p.Aside(), err)
 		case err == nil && limit != nil:
 			a := aside{until: p.Pace.Now().Add(limitPause)}
-			if s.LastError == "" { // or the row says it
+			if s.LastError == "" { // otherwise the row's last_error has it
 				a.err = limit
 			}
 			p.leaveAlone(s, a)
@@ -110,7 +110,7 @@ func (p *Planner) leaveAlone(s *rows.Schedule, a aside) {
 	p.asides[s.Name] = a
 }
 
-// Aside returns the errors of the rows that are left alone.
+// Aside returns the errors of the rows that this relay skips for a time.
 func (p *Planner) Aside() error {
 	var errs []error
 	for _, name := range p.leftAlone() {
@@ -121,7 +121,7 @@ func (p *Planner) Aside() error {
 
 func (p *Planner) leftAlone() []string { return slices.Sorted(maps.Keys(p.asides)) }
 
-// blame writes into a row why the database refuses its tasks, and lets it wait.
+// blame writes into a row why the database refuses its tasks, and postpones its planning.
 func (p *Planner) blame(ctx context.Context, s *rows.Schedule, why error) error {
 	p.Log.Warn("the database refuses the tasks of a recurring task", zap.String("name", s.Name), zap.Error(why))
 	c, err := p.DB.Conn(ctx)
@@ -131,7 +131,8 @@ func (p *Planner) blame(ctx context.Context, s *rows.Schedule, why error) error 
 	return c.Blame(ctx, s, why, p.Pace.Now().Add(limitPause))
 }
 
-// nextLook is how long it takes until a row is to be looked at, at most longest; 0 for now.
+// nextLook returns how long to wait until a row has to be planned, at most longest, and 0 if one is
+// due now.
 func (p *Planner) nextLook(ctx context.Context, longest time.Duration) (time.Duration, error) {
 	c, err := p.DB.Conn(ctx)
 	if err != nil {
@@ -148,8 +149,8 @@ func (p *Planner) nextLook(ctx context.Context, longest time.Duration) (time.Dur
 	return max(0, time.Duration(at-now)*time.Millisecond), nil
 }
 
-// planNext plans the row that has waited longest. It returns nil when there is none, or
-// another relay has it; and the row with an error that is about it.
+// planNext plans the due row that has waited longest. It returns no row if none is due or if another
+// relay has locked it. It returns the row together with a limit or an error that concerns the row.
 func (p *Planner) planNext(ctx context.Context) (s *rows.Schedule, limit, err error) {
 	err = p.DB.Transact(ctx, func(c rows.Conn) (err error) {
 		limit = nil

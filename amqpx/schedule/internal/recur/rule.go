@@ -10,7 +10,7 @@ import (
 	"strings"
 	"sync"
 	"time"
-	_ "time/tzdata" // half a megabyte, for a relay in an image without time zones, which could not read what others wrote
+	_ "time/tzdata" // half a megabyte, so that a relay in an image without time zones can read every row
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/recur/timetable"
@@ -18,7 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Policies of a row; schedule.Misfire and schedule.Overlap document them.
+// The policies of a row. schedule.Misfire and schedule.Overlap document them.
 const (
 	MisfireSkip  = "skip"
 	MisfireOnce  = "once"
@@ -27,13 +27,13 @@ const (
 	OverlapSkip  = "skip"
 )
 
-// Bounds of a row.
+// Limits of a row: the length of a name in bytes, and MisfireLimit.
 const (
 	maxName    = 200
 	maxMisfire = 10_000
 )
 
-// Error is what is wrong with a recurring task, field by field.
+// Error is the error of an invalid recurring task, with one problem per wrong field.
 type Error struct {
 	Name     string
 	Problems []*rows.FieldError // at least one
@@ -51,7 +51,7 @@ func wrong(s *rows.Schedule, field, format string, args ...any) *Error {
 	return &Error{s.Name, []*rows.FieldError{{Field: field, Reason: fmt.Sprintf(format, args...)}}}
 }
 
-// SetDefaults fills in what is empty.
+// SetDefaults fills in the defaults of empty fields.
 func SetDefaults(s *rows.Schedule) {
 	s.TimeZone = cmp.Or(s.TimeZone, "UTC")
 	s.Misfire = cmp.Or(s.Misfire, MisfireOnce)
@@ -59,11 +59,12 @@ func SetDefaults(s *rows.Schedule) {
 	s.Overlap = cmp.Or(s.Overlap, OverlapAllow)
 }
 
-// CheckTask returns what is wrong with a task of a body of at most maxBody bytes.
+// CheckTask returns the problem of an invalid task, or of one whose body is longer than maxBody
+// bytes, and nil for a valid task.
 type CheckTask func(t *rows.Task, maxBody int) *rows.FieldError
 
-// Check fills in defaults and checks a row. An unknown time zone is the last of the
-// problems. The error is an *Error.
+// Check fills in defaults, validates a row and returns its timetable. The error is an *Error, in
+// which an unknown time zone is the last problem.
 func Check(s *rows.Schedule, maxBody int, checkTask CheckTask) (*timetable.Timetable, error) {
 	SetDefaults(s)
 	found := &Error{Name: s.Name}
@@ -116,7 +117,7 @@ func checkName(name string) (reason string) {
 	return ""
 }
 
-// compile returns the timetable of a row, or what is wrong with that.
+// compile returns the timetable of a row, or the problems of its rule.
 func compile(s *rows.Schedule) (t *timetable.Timetable, problems []*rows.FieldError) {
 	bad := func(field, format string, args ...any) {
 		problems = append(problems, &rows.FieldError{Field: field, Reason: fmt.Sprintf(format, args...)})
@@ -135,7 +136,7 @@ func compile(s *rows.Schedule) (t *timetable.Timetable, problems []*rows.FieldEr
 	}
 	zone, unknown := zoneOf(s.TimeZone)
 	if unknown != nil {
-		zone = time.UTC // for what else is wrong
+		zone = time.UTC // to find the other problems too
 	}
 	rule := timetable.Rule{Cron: s.Cron, Zone: zone, Every: s.Every, Anchor: s.Start, Start: s.Start, End: s.End}
 	if s.Start.IsZero() {
@@ -151,7 +152,7 @@ func compile(s *rows.Schedule) (t *timetable.Timetable, problems []*rows.FieldEr
 	return t, problems
 }
 
-// Zones holds time zones that were read, which are files.
+// Zones caches time zones, because loading one reads a file.
 var Zones sync.Map // name -> *time.Location
 
 func zoneOf(name string) (*time.Location, error) {
@@ -166,7 +167,7 @@ func zoneOf(name string) (*time.Location, error) {
 	return zone, nil
 }
 
-// same reports whether two rows say the same, apart from what relays keep.
+// same reports whether two rows are equal, except for the columns that relays maintain and paused.
 func same(a, b *rows.Schedule) bool {
 	return a.Name == b.Name && a.Cron == b.Cron && a.TimeZone == b.TimeZone && a.Every == b.Every &&
 		sameInstant(a.Start, b.Start) && sameInstant(a.End, b.End) && a.Jitter.Milliseconds() == b.Jitter.Milliseconds() &&
@@ -181,12 +182,12 @@ func sameMessage(a, b *rows.Task) bool {
 		a.ExpiresAfter == b.ExpiresAfter && maps.Equal(a.Headers, b.Headers) && slices.Equal(a.Tags, b.Tags)
 }
 
-// sameInstant compares as the table does.
+// sameInstant compares two times in the table's precision, milliseconds.
 func sameInstant(a, b time.Time) bool {
 	return a.IsZero() == b.IsZero() && (a.IsZero() || rows.Millis(a) == rows.Millis(b))
 }
 
-// onlyZone reports whether nothing but the time zone is wrong.
+// onlyZone reports whether an unknown time zone is the only problem.
 func onlyZone(err error) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && e.Problems[0].Field == "TimeZone"

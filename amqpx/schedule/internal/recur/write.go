@@ -15,10 +15,10 @@ var (
 	ErrNone   = errors.New("there is no recurring task of that name")
 )
 
-// Change is what Put did.
+// Change is the outcome of Put.
 type Change int
 
-// The changes there are.
+// The outcomes of Put.
 const (
 	Created Change = iota
 	Changed
@@ -37,7 +37,8 @@ func found(s *rows.Schedule, err error) (*rows.Schedule, error) {
 	return s, err
 }
 
-// Check refuses what cannot be written, and tasks that cannot be sent.
+// Check fills in defaults and returns an *Error for a row that cannot be written, or whose tasks
+// cannot be sent.
 func (p *Planner) Check(s *rows.Schedule) error {
 	if _, err := Check(s, p.MaxBody, p.CheckTask); err != nil {
 		return err
@@ -50,7 +51,8 @@ func (p *Planner) Check(s *rows.Schedule) error {
 	return nil
 }
 
-// Add inserts a row that was checked, and the task of its next occurrence.
+// Add inserts a checked row, and plans it, so that the task of its next occurrence exists. It
+// returns ErrExists if there is a row of that name.
 func (p *Planner) Add(ctx context.Context, c rows.Conn, s *rows.Schedule) error {
 	inserted, err := c.InsertSchedule(ctx, s, p.Pace.Now().UnixMilli())
 	if err != nil {
@@ -62,8 +64,8 @@ func (p *Planner) Add(ctx context.Context, c rows.Conn, s *rows.Schedule) error 
 	return p.replan(ctx, c, s.Name)
 }
 
-// Put inserts a row that was checked, or changes the one of that name so that it says the
-// same.
+// Put inserts a checked row, or changes the existing row of that name to match it. A row that is
+// paused stays paused.
 func (p *Planner) Put(ctx context.Context, c rows.Conn, s *rows.Schedule) (Change, error) {
 	old, err := Get(ctx, c, s.Name)
 	switch {
@@ -84,7 +86,7 @@ func (p *Planner) Put(ctx context.Context, c rows.Conn, s *rows.Schedule) (Chang
 	})
 }
 
-// Edit applies change to a row.
+// Edit applies change to a row, checks and writes it, and plans it again.
 func (p *Planner) Edit(ctx context.Context, c rows.Conn, name string, change func(s *rows.Schedule) error) error {
 	s, err := p.lock(ctx, c, name)
 	if err != nil {
@@ -103,7 +105,7 @@ func (p *Planner) Edit(ctx context.Context, c rows.Conn, name string, change fun
 	return p.replan(ctx, c, name)
 }
 
-// SetPaused pauses or resumes a row.
+// SetPaused pauses or resumes a row, and plans it again.
 func (p *Planner) SetPaused(ctx context.Context, c rows.Conn, name string, paused bool) error {
 	if _, err := p.lock(ctx, c, name); err != nil {
 		return err
@@ -114,7 +116,7 @@ func (p *Planner) SetPaused(ctx context.Context, c rows.Conn, name string, pause
 	return p.replan(ctx, c, name)
 }
 
-// Delete withdraws the tasks that are not due yet, and deletes a row.
+// Delete deletes a row, and withdraws its tasks that are not due yet.
 func (p *Planner) Delete(ctx context.Context, c rows.Conn, name string) error {
 	s, err := p.lock(ctx, c, name)
 	if err != nil {
@@ -127,7 +129,7 @@ func (p *Planner) Delete(ctx context.Context, c rows.Conn, name string) error {
 	return c.DeleteSchedule(ctx, name)
 }
 
-// Fired returns the task of one occurrence more, due at an instant.
+// Fired returns the task of an additional occurrence that is due at the given time.
 func (p *Planner) Fired(ctx context.Context, c rows.Conn, name string, at time.Time) (*rows.Task, error) {
 	s, err := Get(ctx, c, name)
 	if err != nil {
@@ -145,7 +147,7 @@ func (p *Planner) lock(ctx context.Context, c rows.Conn, name string) (*rows.Sch
 	return found(c.LockSchedule(ctx, name, p.Pace.Now().UnixMilli()))
 }
 
-// replan withdraws what no longer holds, and makes what holds now.
+// replan withdraws the tasks of the row's older version, and creates the tasks of the current one.
 func (p *Planner) replan(ctx context.Context, c rows.Conn, name string) error {
 	s, err := Get(ctx, c, name)
 	if err != nil {

@@ -10,32 +10,33 @@ import (
 	"time"
 )
 
-// Gate is a row of rabbitdelay_destinations: what holds the tasks of a lane back.
+// Gate is a row of rabbitdelay_destinations: the pause and the rate limits of a lane.
 type Gate struct {
 	Lane
 
-	PausedAt time.Time // zero: not paused
+	PausedAt time.Time // zero if the lane is not paused
 	PausedBy string
 
-	PerSecond float64 // the ceiling; 0: none
+	PerSecond float64 // the ceiling, 0 for none
 	Burst     int
-	Free      int64 // nanoseconds since the epoch: when the next task is due at that rate
+	Free      int64 // when the next task may be sent at that rate, in nanoseconds since the epoch
 
-	// What was due by SpreadDue, in a pause, is sent at SpreadRate until SpreadUntil.
+	// Until SpreadUntil, tasks that came due by SpreadDue, during a pause, are sent at SpreadRate, in
+	// tasks per second.
 	SpreadDue, SpreadUntil time.Time
 	SpreadRate             float64
-	SpreadFree             int64 // as Free
+	SpreadFree             int64 // like Free, for SpreadRate
 
-	// The ceiling that a configuration wrote last. It stays where the ceiling is changed by hand.
+	// The ceiling that a configuration wrote last. Changing the ceiling by hand does not change it.
 	FileWrote     bool
 	FilePerSecond float64
 	FileBurst     int
 }
 
-// Paused reports whether nothing is sent.
+// Paused reports whether the lane is paused.
 func (g *Gate) Paused() bool { return !g.PausedAt.IsZero() }
 
-// Spreads reports whether what came due in a pause is sent over a time.
+// Spreads reports whether, at now, tasks that came due during a pause are being spread over time.
 func (g *Gate) Spreads(now time.Time) bool { return g.SpreadRate > 0 && now.Before(g.SpreadUntil) }
 
 const (
@@ -43,13 +44,13 @@ const (
 	ofLane      = " WHERE queue = ? AND exchange = ?"
 )
 
-// Gates reads those that hold something back, or did.
+// Gates reads all gates, including lanes that are no longer paused or limited.
 func (c Conn) Gates(ctx context.Context) ([]*Gate, error) {
 	return c.gates(ctx, "SELECT "+gateColumns+" FROM rabbitdelay_destinations ORDER BY queue, exchange")
 }
 
-// LockGates locks and reads those of some lanes. Those that another relay has locked are
-// missing.
+// LockGates locks and reads the gates of the given lanes. The result does not contain gates that
+// another session has locked.
 func (c Conn) LockGates(ctx context.Context, lanes []Lane) (map[Lane]*Gate, error) {
 	const one = "(queue = ? AND exchange = ?)"
 	args := make([]any, 0, 2*len(lanes))
@@ -64,12 +65,14 @@ func (c Conn) LockGates(ctx context.Context, lanes []Lane) (map[Lane]*Gate, erro
 	return by, err
 }
 
-// LongestClaim is how long the server lets a claim of lanes with a ceiling be idle between two
-// statements. Then it ends the session: a relay that hangs would keep all others from those lanes.
+// LongestClaim is how long the server allows a claim of lanes with a ceiling to be idle between two
+// statements. After that the server ends the session, because a relay that hangs would keep all
+// other relays from claiming those lanes.
 const LongestClaim = 10 * time.Second
 
-// BoundClaim sets that limit for the transaction, unless the server has one already. Only PostgreSQL
-// has it for a transaction.
+// BoundClaim sets LongestClaim as the idle timeout of the transaction, unless the session already
+// has one. Only PostgreSQL supports that for a single transaction. On other databases BoundClaim
+// does nothing.
 func (c Conn) BoundClaim(ctx context.Context) error {
 	if !c.postgres() {
 		return nil
@@ -79,8 +82,8 @@ func (c Conn) BoundClaim(ctx context.Context) error {
 	return err
 }
 
-// GateHolder says which session has the row of a lane locked, as far as the database tells; empty if
-// it does not.
+// GateHolder describes the session that has locked the gate of a lane. It returns an empty string if
+// the database does not tell; only PostgreSQL does.
 func (c Conn) GateHolder(ctx context.Context, l Lane) (string, error) {
 	if !c.postgres() {
 		return "", nil
@@ -111,7 +114,7 @@ func (c Conn) gates(ctx context.Context, query string, args ...any) (list []*Gat
 	return list, err
 }
 
-// LockGate locks the row of a lane, which it makes if there is none.
+// LockGate locks and reads the gate of a lane. It inserts the row if there is none.
 func (c Conn) LockGate(ctx context.Context, l Lane) (*Gate, error) {
 	if _, err := c.exec(ctx, c.insertMissing("rabbitdelay_destinations (queue, exchange) VALUES (?, ?)"), l.Queue, l.Exchange); err != nil {
 		return nil, err
@@ -126,23 +129,23 @@ func (c Conn) LockGate(ctx context.Context, l Lane) (*Gate, error) {
 	return list[0], nil
 }
 
-// WriteGate writes a row that is locked.
+// WriteGate writes a gate whose row is locked.
 func (c Conn) WriteGate(ctx context.Context, g *Gate) error {
 	_, err := c.exec(ctx, "UPDATE rabbitdelay_destinations SET paused_at = ?, paused_by = ?, per_second = ?, burst = ?, free_at = ?, spread_due = ?, spread_until = ?, spread_rate = ?, spread_free = ?, file_per_second = ?, file_burst = ?"+ofLane,
 		orNull(g.PausedAt), g.PausedBy, g.PerSecond, g.Burst, g.Free, zeroOr(g.SpreadDue), zeroOr(g.SpreadUntil), g.SpreadRate, g.SpreadFree, sql.NullFloat64{Float64: g.FilePerSecond, Valid: g.FileWrote}, g.FileBurst, g.Queue, g.Exchange)
 	return err
 }
 
-// SpendGate writes what a claim has used of a row that is locked.
+// SpendGate writes how much of the rate limits a claim has used. The row is locked.
 func (c Conn) SpendGate(ctx context.Context, g *Gate) error {
 	_, err := c.exec(ctx, "UPDATE rabbitdelay_destinations SET free_at = ?, spread_free = ?"+ofLane, g.Free, g.SpreadFree, g.Queue, g.Exchange)
 	return err
 }
 
-// Recall takes back up to most tasks of a lane whose messages the broker has, the first to
-// be sent again first, with a resend_at up to an instant. Each has a new version, so that its
-// message has no effect, and is to be sent again. Tasks on which a handler is working are
-// passed over.
+// Recall recalls up to most tasks of a lane whose messages are with the broker and whose resend_at
+// is at most until, the earliest resend_at first. Each task gets a new version, so that its message
+// has no effect, and becomes unsent. Tasks whose rows are locked, for example by a handler, are
+// skipped. Recall returns the number of recalled tasks.
 func (c Conn) Recall(ctx context.Context, l Lane, until int64, most int, now int64) (int64, error) {
 	if err := c.WriteFirst(ctx); err != nil {
 		return 0, err
@@ -155,7 +158,7 @@ func (c Conn) Recall(ctx context.Context, l Lane, until int64, most int, now int
 		stillPending+" AND id IN ("+marks(len(ids))+")", append([]any{now}, anys(ids)...)...)
 }
 
-// zeroOr is a column that has 0 for no instant.
+// zeroOr returns the value of a column that has 0 for the zero time.
 func zeroOr(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -163,7 +166,7 @@ func zeroOr(t time.Time) int64 {
 	return Stored(t)
 }
 
-// PendingLanes are the lanes that have pending tasks.
+// PendingLanes returns the lanes that have pending tasks.
 func (c Conn) PendingLanes(ctx context.Context) ([]Lane, error) {
 	var list []Lane
 	seen := map[Lane]bool{}
@@ -182,8 +185,8 @@ func (c Conn) PendingLanes(ctx context.Context) ([]Lane, error) {
 	return list, nil
 }
 
-// pendingOf is what is pending in a lane, in the order of an index: only what was sent, if
-// sent is set.
+// pendingOf returns the FROM and WHERE clauses of the pending tasks of a lane that are due, which
+// an index has in order. With sent they match only tasks that were sent.
 func (c Conn) pendingOf(l Lane, sent bool) string {
 	condition := ""
 	if sent {
@@ -192,13 +195,13 @@ func (c Conn) pendingOf(l Lane, sent bool) string {
 	return " FROM " + c.byDestination(l.Exchange, "queue") + " WHERE queue = ? AND exchange = ? AND status = 'pending' AND due_at <= ?" + condition
 }
 
-// OldestOf returns the due instant of the pending task of a lane that was due first, zero if
-// none is due: of all, or of those that were sent.
+// OldestOf returns the earliest due time of the pending tasks of a lane that are due, or zero if
+// none is due. With sent it considers only tasks that were sent.
 func (c Conn) OldestOf(ctx context.Context, l Lane, sent bool, now int64) (time.Time, error) {
 	return c.oldest(ctx, c.pendingOf(l, sent), l.Queue, l.Exchange, now)
 }
 
-// CountDue counts the pending tasks of a lane that are due, and stops at most.
+// CountDue counts the pending tasks of a lane that are due, up to most.
 func (c Conn) CountDue(ctx context.Context, l Lane, now, most int64) (int64, error) {
 	return c.number(ctx, "SELECT COUNT(*) FROM (SELECT 1"+c.pendingOf(l, false)+" ORDER BY due_at LIMIT ?) AS counted", l.Queue, l.Exchange, now, most)
 }

@@ -2,19 +2,19 @@ package timetable
 
 import "time"
 
-// clock finds the instants at which the wall clock of a zone shows what an
-// expression names. Wall clocks are kept as times in UTC.
+// clock finds the points in time at which the wall clock of a time zone matches an expression. Wall
+// clock times are represented as times in UTC.
 type clock struct {
 	zone *time.Location
 	wall func(after time.Time) time.Time // the next match, zero for none
 }
 
-// once is for expressions that name hours. Each wall clock time that matches is
-// one instant: the first of two when clocks are set back, the end of the gap when
-// it does not exist because they were set forward. Several in one gap are one.
+// once returns the next match of an expression that names hours. Each matching wall clock time
+// occurs once: when clocks are set back, at the first of its two times, and when it does not exist
+// because clocks are set forward, at the end of the gap. Several matches in one gap become one.
 func (c clock) once(after time.Time) time.Time {
-	// A later wall clock time is never an earlier instant, and those up to what
-	// the clock shows now are all past.
+	// A later wall clock time never maps to an earlier point in time, and all wall clock times up to
+	// the one that is shown now are past.
 	for w := c.wall(c.shown(after)); !w.IsZero(); w = c.wall(w) {
 		if at := c.instant(w); at.After(after) {
 			return at
@@ -23,8 +23,9 @@ func (c clock) once(after time.Time) time.Time {
 	return time.Time{}
 }
 
-// running is for expressions of every hour, which mean a rhythm: a match in the
-// hour that is repeated is two instants, and in the hour that is left out none.
+// running returns the next match of an expression that matches every hour and so means a fixed
+// rhythm. A match in the hour that is repeated occurs twice, and a match in the hour that is skipped
+// does not occur.
 func (c clock) running(after time.Time) time.Time {
 	for {
 		local := after.In(c.zone)
@@ -41,17 +42,18 @@ func (c clock) running(after time.Time) time.Time {
 		if first := c.shown(change); c.wall(first.Add(-1)).Equal(first) {
 			return change
 		}
-		after = change // goes on by the offset that holds from there on
+		after = change // continue with the offset that applies from then on
 	}
 }
 
-// shown is what the wall clock shows.
+// shown returns the time that the wall clock shows at t.
 func (c clock) shown(t time.Time) time.Time {
 	_, offset := t.In(c.zone).Zone()
 	return t.UTC().Add(time.Duration(offset) * time.Second)
 }
 
-// instant is when the wall clock shows w.
+// instant returns the first point in time at which the wall clock shows w, or the end of the gap if it
+// never does.
 func (c clock) instant(w time.Time) time.Time {
 	at := time.Date(w.Year(), w.Month(), w.Day(), w.Hour(), w.Minute(), w.Second(), w.Nanosecond(), c.zone)
 	begin, end := at.ZoneBounds()
@@ -63,7 +65,7 @@ func (c clock) instant(w time.Time) time.Time {
 	case begin.IsZero():
 		return at
 	}
-	// The clock may have shown it already, before it was set back.
+	// The clock may have shown w already, before it was set back.
 	_, offset := begin.Add(-1).In(c.zone).Zone()
 	if earlier := w.Add(-time.Duration(offset) * time.Second); earlier.Before(begin) {
 		return earlier

@@ -10,8 +10,8 @@ import (
 	cron "github.com/netresearch/go-cron"
 )
 
-// searchYears is how far ahead the next match of an expression is looked for:
-// 29 February is 8 years away at most, a certain weekday on it 40.
+// searchYears is how far ahead the next match of an expression is searched. 29 February is at most
+// 8 years away, and 29 February on a given weekday at most 40.
 const searchYears = 40
 
 var parser = cron.MustNewParser(cron.Second | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow |
@@ -19,8 +19,8 @@ var parser = cron.MustNewParser(cron.Second | cron.Minute | cron.Hour | cron.Dom
 
 const words = "@hourly, @daily, @weekly, @monthly, @yearly"
 
-// parse reads an expression. The schedule it returns is asked about wall clocks only,
-// as if they were UTC, so that the library knows of no time zone.
+// parse parses an expression. The caller passes wall clock times to the result as if they were in
+// UTC, so that the library never handles time zones.
 func parse(expression string) (*cron.SpecSchedule, error) {
 	fields := strings.Fields(expression)
 	if len(fields) == 5 {
@@ -42,7 +42,7 @@ func parse(expression string) (*cron.SpecSchedule, error) {
 			return nil, err
 		}
 	}
-	// In lower case, because the library takes the H of THU for a hash.
+	// Lower case, because the library interprets the H of THU as a hash.
 	s, err := parser.Parse(strings.ToLower(strings.Join(fields, " ")))
 	if err != nil {
 		return nil, explain(fields)
@@ -53,7 +53,7 @@ func parse(expression string) (*cron.SpecSchedule, error) {
 	}
 	if len(fields) == len(places) {
 		spec.DowOrDom = !starred(fields[3]) && !starred(fields[5])
-		const star = 1 << 63 // the library's own mark, of a star anywhere in a field
+		const star = 1 << 63 // the library's flag for a star anywhere in a field
 		spec.Dom, spec.Dow = spec.Dom&^star, spec.Dow&^star
 	}
 	if spec.Next(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
@@ -62,8 +62,8 @@ func parse(expression string) (*cron.SpecSchedule, error) {
 	return spec, nil
 }
 
-// unnamed refuses a weekday that is a number next to Quartz's syntax in either field of days: Quartz
-// counts Sunday as 1, and crontab as 0, so that the number would be another day than was meant.
+// unnamed rejects numeric weekdays in expressions that use Quartz's syntax in either day field.
+// Quartz counts Sunday as 1 and crontab as 0, so the number could mean another day than intended.
 func unnamed(dom, dow string) error {
 	number := ""
 	quartz := strings.ContainsAny(dom, "?lLwW#") || strings.ContainsAny(dow, "?#")
@@ -81,13 +81,14 @@ func unnamed(dom, dow string) error {
 	return fmt.Errorf("weekday %q: expected a name next to ?, L, W or #, such as fri, mon-fri or fri#L for the last Friday: Quartz, whose signs these are, counts Sunday as 1, and crontab counts it as 0", number)
 }
 
-// starred reports whether a field of days restricts the other one, and does not add to
-// it. As in Vixie's cron its first character decides, whatever follows.
+// starred reports whether a day field begins with a star or question mark. Then a day has to match
+// both day fields, otherwise it has to match one of them. As in Vixie's cron, only the first
+// character decides.
 func starred(field string) bool {
 	return strings.HasPrefix(field, "*") || strings.HasPrefix(field, "?")
 }
 
-// places are the fields in their order.
+// places describes the fields of an expression in order.
 var places = []struct{ name, first, values string }{
 	{"second", "0", "0 to 59"},
 	{"minute", "0", "0 to 59"},
@@ -97,8 +98,8 @@ var places = []struct{ name, first, values string }{
 	{"weekday", "0", "0 to 7 (Sunday is 0 and 7) or sun to sat, mon#2, fri#L"},
 }
 
-// explain names the first part of an expression that the library refuses alone. The
-// library's own texts name Go functions, and options that nobody here can set.
+// explain returns an error that names the first part of an expression that is invalid by itself. The
+// library's own errors name Go functions, and options that users of this package cannot set.
 func explain(fields []string) error {
 	for place, field := range fields {
 		for part := range strings.SplitSeq(field, ",") {
@@ -110,12 +111,12 @@ func explain(fields []string) error {
 	return fmt.Errorf("%q is unknown, expected %s, or 5 fields (minute hour day month weekday), 6 with seconds in front", strings.Join(fields, " "), words)
 }
 
-// alone reports whether a part is valid in its place.
+// alone reports whether a part is valid by itself in the field at place.
 func alone(place int, part string) bool {
 	fields := strings.Fields(strings.Repeat("* ", len(places)))
 	fields[place] = strings.ToLower(part)
 	_, err := parser.Parse(strings.Join(fields, " "))
-	return part == "" || err == nil // the library skips empty parts
+	return part == "" || err == nil // the library ignores empty parts
 }
 
 func reason(place int, part string) error {

@@ -1,30 +1,29 @@
-// Package timetable computes when something recurs: by a cron expression in a
-// time zone, or by an interval. It is pure: no clock, no I/O but reading the time
-// zone database.
+// Package timetable computes recurrence times, from a cron expression in a time zone or from an
+// interval. It uses no clock, and no I/O except for reading the time zone database.
 package timetable
 
 import "time"
 
-// Rule is when something recurs: by Cron in Zone, or by Every.
+// Rule is a recurrence rule: either Cron in Zone, or Every.
 type Rule struct {
 	// Cron has 5 fields, or 6 with seconds in front, or is a word such as @daily.
 	Cron string
 	Zone *time.Location
-	// Every counts from Anchor on, whole seconds.
+	// Every is an interval of whole seconds, counted from Anchor.
 	Every  time.Duration
 	Anchor time.Time
-	// Start is the first instant that may be one, End the first that may not; zero
-	// for no bound.
+	// Start is the earliest possible recurrence, and End is after the last one (exclusive). Zero
+	// means no bound.
 	Start, End time.Time
 }
 
-// Timetable is a Rule that was checked.
+// Timetable is a validated Rule.
 type Timetable struct {
 	next       func(after time.Time) time.Time // zero for none
 	start, end time.Time
 }
 
-// New checks a rule. The error is about Cron.
+// New validates a rule and returns its timetable. The error concerns Cron.
 func New(r Rule) (*Timetable, error) {
 	t := &Timetable{start: r.Start, end: r.End}
 	if r.Cron == "" {
@@ -44,10 +43,10 @@ func New(r Rule) (*Timetable, error) {
 	return t, nil
 }
 
-// everyHour are the bits of the hours 0 to 23.
+// everyHour has the bits of the hours 0 to 23.
 const everyHour = 1<<24 - 1
 
-// Next is the first instant after the given one; zero for none.
+// Next returns the first recurrence after a time, zero if there is none.
 func (t *Timetable) Next(after time.Time) time.Time {
 	if !t.start.IsZero() && after.Before(t.start) {
 		after = t.start.Add(-1)
@@ -59,10 +58,10 @@ func (t *Timetable) Next(after time.Time) time.Time {
 	return at
 }
 
-// Latest are the last instants from from to to, both inclusive, at most n, in
-// their order.
+// Latest returns the last n recurrences between from and to, both inclusive, in order. There may be
+// fewer than n.
 func (t *Timetable) Latest(from, to time.Time, n int) []time.Time {
-	// Ever longer looks back, because there may be millions of them.
+	// Search back in growing steps, because there may be millions of recurrences.
 	for back := time.Minute; ; back *= 2 {
 		begin := to.Add(-back)
 		if begin.Before(from) {
@@ -81,7 +80,7 @@ func (t *Timetable) Latest(from, to time.Time, n int) []time.Time {
 	}
 }
 
-// elapsed is the first multiple of every after an instant, counted from anchor.
+// elapsed returns the first multiple of every, counted from anchor, that is later than after.
 func elapsed(anchor time.Time, every time.Duration, after time.Time) time.Time {
 	if after.Before(anchor) {
 		return anchor

@@ -195,8 +195,8 @@ type Config struct {
 	Retention Retention
 	// MaxClockSkew is the difference between the clocks of this process and the database beyond
 	// which a warning is logged. The default is 1 second. ClockInterval is how often Run measures
-	// the difference. The default is 1 minute. A store whose Run does not run measures it at most
-	// once a minute.
+	// the difference. The default is 1 minute. Handlers, and stores whose Run does not run, measure
+	// it once a minute as they use the database.
 	MaxClockSkew  time.Duration
 	ClockInterval time.Duration
 	// Destination, optional, returns an error for a destination that tasks may not have, in addition

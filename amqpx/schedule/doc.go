@@ -1,7 +1,7 @@
-// Package schedule keeps delayed tasks in the business database and lets
-// RabbitMQ time them. A task is enlisted in the caller's own transaction, can be
-// cancelled, moved, fired early, listed and counted while it waits, and happens
-// once. Losing the whole broker delays tasks; it loses none.
+// Package schedule keeps delayed tasks in the business database and lets RabbitMQ time them. A task
+// is written in the caller's own transaction. While it is pending it can be cancelled, moved, fired
+// early, listed and counted, and it happens once. Losing the whole broker delays tasks, but no task
+// is lost.
 //
 //	tasks, err := schedule.New(db, client, schedule.Config{})
 //	err = tasks.Schedule(ctx, tx, schedule.Task{ID: "order-42-expire", Queue: "orders.expire", DeliverAt: t, Body: b})
@@ -15,63 +15,63 @@
 //
 // Every task is a row of rabbitdelay_tasks. The relay claims the rows that are
 // due within its horizon, publishes them with the remaining delay and marks
-// them. A change of a task gives the row a new version; the message of an older
-// version, wherever it is by then, no longer matches the row, and Handler
+// them. Every change of a task gives the row a new version. The message of an older
+// version, wherever it is by then, no longer matches the row, so Handler
 // acknowledges it without an effect. A task that is still pending some time
-// after its due instant is published again by the sweeper.
+// after its due time is published again by the sweeper if its message appears to be lost.
 //
-// Handler is for effects in the business database, which commit with the task.
-// LeaseHandler is for work that is not one transaction: a call to a payment
-// provider, an e-mail. docs/guarantees.md compares what can happen twice.
+// Use Handler for effects in the business database, which commit together with the task.
+// Use LeaseHandler for work that does not fit into one transaction, such as a call to a payment
+// provider or an e-mail. docs/guarantees.md compares what can happen twice.
 //
 // # Unique keys
 //
-// Store.ScheduleUnique merges a task with the pending one of its key: keeps that,
-// replaces it or pushes it back. That is the same change of a row as a move, so the
-// messages of before have no effect.
+// Store.ScheduleUnique merges a task with the pending task of the same key: it keeps the pending
+// task, replaces it or pushes it back. A replaced or moved task gets a new version, so
+// its earlier messages have no effect.
 //
 // # Recurring tasks
 //
-// Store.Schedules has tasks that recur, by a cron expression in a time zone or by
-// an interval. Each occurrence is a task, which Run makes ahead.
+// Store.Schedules manages tasks that recur by a cron expression in a time zone or at an
+// interval. Each occurrence is a task, which Run creates in advance.
 //
 // # The table as a contract
 //
 // Any program in any language may write rows, and any consumer may check a
-// message against its row before it acts. Migrations has the columns;
-// docs/tasks.md has the statements, for each database, as the tests run them.
-// Instants are milliseconds since the Unix epoch.
+// message against its row before it acts. Migrations returns the columns, and
+// docs/tasks.md has the statements for each database, which run as tests.
+// Times are in milliseconds since the Unix epoch.
 //
 // PostgreSQL, MySQL from 8.0.16, MariaDB from 10.6 and SQLite from 3.35 are
-// supported through database/sql, with the caller's driver, and PostgreSQL through
-// pgx too, by package pgxtx. On SQLite set a busy timeout and begin transactions
+// supported through database/sql with the caller's driver. PostgreSQL is also supported through
+// pgx, by package pgxtx. On SQLite, set a busy timeout, and begin transactions
 // that read before they write with BEGIN IMMEDIATE (modernc.org/sqlite:
 // file:app.db?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)&_txlock=immediate).
 //
-// # Rooms
+// # Packages and files
 //
-// This package is the face: its types, the conversions between them and rows, and the
-// handlers. It has no SQL and no loop. Below internal, each room importing only those
-// before it:
+// This package has the public types, their conversions to and from rows, and the
+// handlers. It contains no SQL and no loop. The packages below internal, each of which imports only
+// packages above it:
 //
-//	rows   all SQL, and in what the dialects differ; knows no message
+//	rows   all SQL and the differences between dialects; does not know messages
 //	pace   pauses, waking and the clock of Run's loops
-//	relay  claims tasks, sends their messages, settles what became of them
-//	sweep  what is sent again, and when
-//	recur  recurring tasks, by a timetable; needs rows and pace only
+//	relay  claims tasks, publishes their messages and records the outcomes
+//	sweep  decides which tasks are sent again, and when
+//	recur  recurring tasks and their timetables; needs rows and pace only
 //
-// A task goes from write.go into rows, from there through relay to the broker, and
-// comes back as a message to handler.go, which asks fence.go before its effect.
+// A task goes from write.go into rows and from there through relay to the broker. It
+// comes back as a message to handler.go, which checks it with fence.go before its effect.
 //
-//	task.go, filter.go, errors.go        what callers give and get
-//	config.go, store.go                  settings, and the store that is made of them
-//	write.go, read.go, backlog.go        the store's tasks; ended.go: how they ended
-//	unique.go                            at most one pending task of a key
-//	bulk.go, bulk_run.go                 changing many
-//	held.go, unlisted.go                 destinations that are paused, have a ceiling, or are on no list
+//	task.go, filter.go, errors.go        arguments and results
+//	config.go, store.go                  the configuration, and the Store
+//	write.go, read.go, backlog.go        writing and reading tasks; ended.go: how they ended
+//	unique.go                            at most one pending task per unique key
+//	bulk.go, bulk_run.go                 changing many tasks
+//	held.go, unlisted.go                 destinations that are paused, have a ceiling, or are not listed
 //	recurring.go, schedules.go           recurring tasks
-//	run.go, health.go, relays.go         the loops, how they are, and who runs them
-//	handler.go, group.go, lease.go       a message's effect
-//	fence.go, attempt.go, failure.go     what a message may do, and what is recorded of it
-//	requeue.go, instant.go               dead letters; instants as people write them
+//	run.go, health.go, relays.go         the loops, their health, and the processes that run them
+//	handler.go, group.go, lease.go       handling a message
+//	fence.go, attempt.go, failure.go     checking a message against its row, and recording attempts
+//	requeue.go, instant.go               dead letters; parsing times that people write
 package schedule

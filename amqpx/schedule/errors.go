@@ -14,56 +14,58 @@ import (
 
 // Sentinels that errors.Is finds in what this package returns.
 var (
-	// ErrExists: a task with that id exists, in any status; wrapped by
-	// *ExistsError. Replace() overwrites it instead.
+	// ErrExists occurs when a task with the given id exists, in any status. *ExistsError wraps it.
+	// Use Replace() to overwrite the existing task.
 	ErrExists = errors.New("task exists")
-	// ErrNotFound: there is no task of that id (any more: finished ones are
-	// purged).
+	// ErrNotFound occurs when there is no task with the given id. The task may have been purged
+	// after it finished.
 	ErrNotFound = errors.New("task not found")
-	// ErrStatus: the task's status does not allow the change, usually because it
-	// came too late; wrapped by *StatusError.
+	// ErrStatus occurs when the task's status does not allow the change, usually because the change
+	// came too late. *StatusError wraps it.
 	ErrStatus = errors.New("task's status does not allow it")
-	// ErrUnique: another task of its unique key is pending, so this one cannot be;
-	// wrapped by *UniqueError.
+	// ErrUnique occurs when a task cannot become pending because another task with its unique key is
+	// pending. *UniqueError wraps it.
 	ErrUnique = errors.New("another task of the unique key is pending")
-	// ErrTask: the task is not possible; wrapped by *TaskError.
+	// ErrTask occurs when a task is invalid. *TaskError wraps it.
 	ErrTask = errors.New("task not possible")
-	// ErrNotTask: Handler got a message without a task's id or version, or one
-	// without a due instant whose task is not yet due. It is dead-lettered.
+	// ErrNotTask occurs when Handler gets a message without a task's id or version, or a message
+	// without a due time before its task is due. The message is dead-lettered.
 	ErrNotTask = errors.New("message is not a task")
-	// ErrRecurring: the recurring task is not possible; wrapped by *RecurringError.
+	// ErrRecurring occurs when a recurring task is invalid. *RecurringError wraps it.
 	ErrRecurring = errors.New("recurring task not possible")
-	// ErrScheduleExists: there is a recurring task of that name; Put overwrites it.
+	// ErrScheduleExists occurs when there is a recurring task of the same name. Use Put to overwrite it.
 	ErrScheduleExists = recur.ErrExists
-	// ErrNoSchedule: there is no recurring task of that name.
+	// ErrNoSchedule occurs when there is no recurring task of the given name.
 	ErrNoSchedule = recur.ErrNone
-	// ErrMaxSends: a task was sent Config.MaxSends times, and no handler settled it.
+	// ErrMaxSends occurs when a task was sent Config.MaxSends times and no handler settled it.
 	ErrMaxSends = relay.ErrMaxSends
-	// ErrPoison: a message's attempts ended without an outcome, as when the process
-	// dies of it; wrapped by *PoisonError. It is dead-lettered, and its task failed.
+	// ErrPoison occurs when the attempts of a message ended without an outcome, for example because
+	// they crashed the process. *PoisonError wraps it. The message is dead-lettered, and its task
+	// fails.
 	ErrPoison = errors.New("poison message")
-	// ErrLeaseLost: the lease of LeaseHandler's work ended before the work did, so
-	// that another process may have begun it.
+	// ErrLeaseLost occurs when the lease of LeaseHandler's work ended before the work did, so that
+	// another process may have begun the same work.
 	ErrLeaseLost = errors.New("lease lost")
-	// ErrConfig: wrapped by every error of Config.Validate.
+	// ErrConfig is wrapped by every error of Config.Validate, and by the errors of methods whose
+	// filters or options are invalid.
 	ErrConfig = errors.New("schedule configuration not possible")
-	// ErrNoSender: Run on a Store that was made without a Sender.
+	// ErrNoSender is returned by Run if the Store was created without a Sender.
 	ErrNoSender = errors.New("the store has no sender to relay tasks with; give New a client")
-	// ErrClock: the database's clock and this process's are more than a day apart. Run
-	// returns it, as does Health where a clock was set while Run runs.
+	// ErrClock occurs when the clocks of the database and of this process are more than a day apart.
+	// Run returns it when it starts. Health returns it if a clock was changed while Run runs.
 	ErrClock = pace.ErrClock
-	// ErrNotRunning: Health of a store whose Run does not run.
+	// ErrNotRunning is returned by Health if the store's Run is not running.
 	ErrNotRunning = errors.New("the store's Run does not run")
-	// ErrCommit: the commit of a handler's transaction failed and may have
-	// happened all the same. The message is retried, and the task's row decides.
+	// ErrCommit occurs when the commit of a handler's transaction failed, although it may have taken
+	// effect. The message is retried, and the task's row shows whether the effect happened.
 	ErrCommit = sqldb.ErrCommit
-	// ErrNoExecutor: a nil Executor was passed where a transaction or NoTx is expected.
+	// ErrNoExecutor occurs when a nil Executor was passed instead of a transaction or NoTx.
 	ErrNoExecutor = sqldb.ErrNoExecutor
-	// ErrNoDatabase: a nil Database was passed.
+	// ErrNoDatabase occurs when a nil Database was passed.
 	ErrNoDatabase = sqldb.ErrNoDatabase
-	// ErrNoTable: the table rabbitdelay_tasks does not exist; run Migrate.
+	// ErrNoTable occurs when the table rabbitdelay_tasks does not exist. Run Migrate to create it.
 	ErrNoTable = sqldb.ErrNoTable
-	// ErrDenied: the database's user lacks a right that docs/permissions.md lists.
+	// ErrDenied occurs when the database's user lacks a permission that docs/permissions.md lists.
 	ErrDenied = sqldb.ErrDenied
 )
 
@@ -99,12 +101,12 @@ func (e *StatusError) Error() string {
 // Unwrap makes errors.Is(err, ErrStatus) true.
 func (e *StatusError) Unwrap() error { return ErrStatus }
 
-// UniqueError is the error of a task that cannot be pending again, because another one of
-// its unique key is.
+// UniqueError is the error of a task that cannot become pending again, because another task with its
+// unique key is pending.
 type UniqueError struct {
 	ID      string
 	Key     string
-	Pending string // the other task; empty if it appeared at the same instant
+	Pending string // the id of the other task; empty if that was written at the same moment
 }
 
 func (e *UniqueError) Error() string {
@@ -118,7 +120,7 @@ func (e *UniqueError) Error() string {
 // Unwrap makes errors.Is(err, ErrUnique) true.
 func (e *UniqueError) Unwrap() error { return ErrUnique }
 
-// TaskError names the field of a Task that is wrong, and what was expected.
+// TaskError is the error of an invalid Task. It names the wrong field and what was expected.
 type TaskError struct {
 	ID     string
 	Field  string
@@ -132,7 +134,7 @@ func (e *TaskError) Error() string {
 // Unwrap makes errors.Is(err, ErrTask) true.
 func (e *TaskError) Unwrap() error { return ErrTask }
 
-// RecurringError names the field of a Recurring that is wrong, and what was expected.
+// RecurringError is the error of an invalid Recurring. It names the wrong field and what was expected.
 type RecurringError struct {
 	Name   string
 	Field  string
@@ -146,8 +148,7 @@ func (e *RecurringError) Error() string {
 // Unwrap makes errors.Is(err, ErrRecurring) true.
 func (e *RecurringError) Unwrap() error { return ErrRecurring }
 
-// PoisonError is the error of a task that was given up because its attempts ended
-// without an outcome.
+// PoisonError is the error of a task that failed because its attempts ended without an outcome.
 type PoisonError struct {
 	ID       string
 	Attempts int
@@ -160,7 +161,7 @@ func (e *PoisonError) Error() string {
 // Unwrap makes errors.Is(err, ErrPoison) true.
 func (e *PoisonError) Unwrap() error { return ErrPoison }
 
-// taskError returns the error of a task with a problem, nil without one.
+// taskError converts a problem to a *TaskError, and nil to nil.
 func taskError(id string, problem *rows.FieldError) error {
 	if problem == nil {
 		return nil

@@ -1,17 +1,16 @@
-// Package sweep decides what is sent again and when, and ends what has been left behind:
-// leases of dead processes and rows without an instant. It claims and sends by the relay,
-// and knows nothing of how that is done.
+// Package sweep decides which tasks are sent again and when. It also ends the leases of dead
+// processes, and fails rows without a valid due time. It claims and sends tasks through the relay.
 //
-//	sweep.go     the sweep of all destinations, and of one
-//	evidence.go  what says that messages are lost, and how many are tried; pure
+//	sweep.go     the sweep of all destinations, and of a single one
+//	evidence.go  the evidence that messages are lost, and how many tasks are tried; pure functions
 //
-// Why it is built so:
+// The reasons for this design:
 //
-//   - Lateness is no loss. Otherwise a five-minute pause of consumers at 60 % load would never
-//     end: copies of waiting tasks would use the spare capacity and make those behind late in
-//     turn.
-//   - Queues hand messages out in order, so the condition is not resend_at <= now but resend_at <=
-//     reached, the instant when the last message came whose task is done. It is read from the
-//     newest 200 done tasks of a destination by the index of List, costs nothing to keep, and
-//     regulates itself: copies join the same queue.
+//   - A late task is not a lost task. If it were treated as lost, the effects of a five-minute pause
+//     of consumers at 60 % load would never end: copies of waiting tasks would use the spare
+//     capacity, and make the tasks behind them late in turn.
+//   - Queues deliver messages in order, so the condition is not resend_at <= now but resend_at <=
+//     reached, where reached is when the last message arrived whose task is done. It is read from
+//     the newest 200 done tasks of a destination with the index of List. Nothing has to be
+//     maintained for it, and it regulates itself, because copies join the same queue.
 package sweep

@@ -2,47 +2,47 @@ package sweep
 
 import "github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 
-// ground is what says that a message may be sent again.
+// ground is the reason why messages may be sent again.
 type ground string
 
-// The grounds there are.
+// The possible grounds.
 const (
-	// noGround: nothing says that the messages are lost.
+	// noGround means that nothing suggests that the messages are lost.
 	noGround ground = ""
-	// passedBy: consumers have taken what came to the queue a grace after them.
+	// passedBy means that consumers have taken messages that arrived in the queue one Grace or more
+	// later.
 	passedBy ground = "consumers have passed them"
-	// queueEmpty: no message is ready, and the consumers do not come forward. Only
-	// the unacknowledged messages are unknown.
+	// queueEmpty means that no message is ready, and that the consumers make no progress. Only the
+	// unacknowledged messages may still exist.
 	queueEmpty ground = "their queue is empty"
-	// allQuiet: the consumers do not come forward, and what the queue holds cannot
-	// be known.
+	// allQuiet means that the consumers make no progress, and that the depth of the queue cannot be
+	// determined.
 	allQuiet ground = "nothing of their destination is being settled"
 )
 
-// evidence is what is known of a destination that has overdue tasks. Instants and
-// durations are in milliseconds.
+// evidence is what is known about a destination that has overdue tasks. Times and durations are in
+// milliseconds.
 type evidence struct {
 	now, grace int64
 	first      int64 // the earliest resend_at
 	rows.Passage
 
-	ready int // messages in the queue; unknownDepth, or undecided while nobody has asked
+	ready int // number of ready messages in the queue, or unknownDepth or undecided
 }
 
-// What ready is when it is no number.
+// Values of ready that are not a number of messages.
 const (
-	unknownDepth = -1
-	undecided    = -2
+	unknownDepth = -1 // the broker does not tell
+	undecided    = -2 // the broker has not been asked yet
 )
 
-// ground judges the evidence. ask is true if the depth of the queue has to be
-// known first.
+// ground evaluates the evidence. ask is true if the depth of the queue has to be determined first.
 func (e evidence) ground() (g ground, ask bool) {
 	switch {
 	case e.first <= e.Reached:
 		return passedBy, false
 	case e.now-e.Lively < e.grace:
-		return noGround, false // they are at work, and may come to it
+		return noGround, false // consumers make progress and may reach the messages
 	case e.ready == undecided:
 		return noGround, true
 	case e.ready == unknownDepth:
@@ -50,10 +50,10 @@ func (e evidence) ground() (g ground, ask bool) {
 	case e.ready == 0:
 		return queueEmpty, false
 	}
-	return noGround, false // they wait in the queue
+	return noGround, false // the messages are waiting in the queue
 }
 
-// until is the latest resend_at of what may be sent again.
+// until returns the latest resend_at of the tasks that may be sent again.
 func (e evidence) until(g ground) int64 {
 	if g == passedBy {
 		return min(e.Reached, e.now)
@@ -61,43 +61,44 @@ func (e evidence) until(g ground) int64 {
 	return e.now
 }
 
-// Bounds of a window, in tasks.
+// Limits of a window, in tasks.
 const (
 	firstTries = 10
 	mostTries  = 5000
 )
 
-// window bounds what is sent again of a destination while nothing shows that its
-// messages are lost: a few tasks at first, more when consumers settle those, and
-// fewer when not.
+// window bounds how many tasks of a destination are sent again while nothing proves that their
+// messages are lost. It begins with a few tasks, grows when consumers settle them, and shrinks when
+// they do not.
 type window struct {
 	size  int
-	sent  int      // how many were sent again last
-	out   []string // ids of those, or of the first of them
-	since int64    // when
-	used  int64    // when it was looked at last
-	told  int64    // when the log last said something about it
+	sent  int      // number of tasks that were sent again last
+	out   []string // ids of those tasks, at most the first watched ones
+	since int64    // when they were sent
+	used  int64    // when the window was used last
+	told  int64    // when something was last logged about it
 }
 
-// watched is how many of the tasks that were sent again are looked after.
+// watched bounds how many of the tasks that were sent again are watched.
 const watched = 500
 
-// remember records what was sent again.
+// remember records the tasks that were sent again.
 func (w *window) remember(ids []string, now int64) {
 	if len(ids) > 0 {
 		w.sent, w.out, w.since = len(ids), ids[:min(len(ids), watched)], now
 	}
 }
 
-// failing reports whether fewer than half of what was sent again were settled, when
-// they had a grace to come.
+// failing reports whether fewer than half of the watched tasks were settled within a Grace after they
+// were sent again.
 func (w *window) failing(now, grace int64, unsettled int) bool {
 	return 2*unsettled > len(w.out) && now-w.since >= grace
 }
 
-// room is how many tasks may be sent again now, if so many of out are still to be
-// settled. It is none while they may still come. An empty queue takes a few
-// without harm; where that is not known the window closes to one.
+// room returns how many tasks may be sent again now, if unsettled of the watched tasks are not
+// settled yet. It returns 0 while those may still be delivered. The window of an empty queue shrinks
+// to firstTries, which does no harm. If it is not known whether the queue is empty, it shrinks to one
+// task.
 func (w *window) room(g ground, now, grace int64, unsettled int) int {
 	switch {
 	case w.size == 0:
@@ -117,10 +118,10 @@ func (w *window) room(g ground, now, grace int64, unsettled int) int {
 	return w.size
 }
 
-// toldFor is for how long the log does not say the same again, in milliseconds.
+// toldFor is how long the same message is not logged again, in milliseconds.
 const toldFor = 60 * 60 * 1000
 
-// worthLogging reports whether the log is to say something, and remembers that it did.
+// worthLogging reports whether to log a message about the window now, and remembers that it was logged.
 func (w *window) worthLogging(now int64) bool {
 	if w.told != 0 && now-w.told < toldFor {
 		return false

@@ -18,28 +18,29 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// Inspector looks at a queue; see schedule.QueueInspector.
+// Inspector reads the state of a queue; see schedule.QueueInspector.
 type Inspector interface {
 	QueueInfo(ctx context.Context, queue string) (amqpx.QueueInfo, error)
 }
 
-// Sweeper sweeps the tasks of a relay's database.
+// Sweeper sends overdue tasks of a relay's database again.
 type Sweeper struct {
 	*relay.Relay
 
 	Interval  time.Duration
 	Inspector Inspector // nil: the depth of a queue is unknown
 
-	overdueAt pace.Instant // when something is to be sent again next
-	claimed   atomic.Bool  // something was sent again by this sweep
-	idle      int          // sweeps in a row that found overdue tasks and sent none again
+	overdueAt pace.Instant // when the next task becomes overdue
+	claimed   atomic.Bool  // whether this sweep has claimed tasks to send again
+	idle      int          // consecutive sweeps that found overdue tasks and sent none again
 
 	mu      sync.Mutex
 	windows map[relay.Target]*window // of destinations with overdue tasks
 }
 
-// Next is the pause until the next sweep. A lease may end at any time. In a bubble, where each sweep costs real
-// time, overdue tasks that nobody handles are looked at ever more rarely, up to once in Grace.
+// Next returns the pause until the next sweep. That is the interval while tasks run under leases, which
+// may end at any time. In a testing/synctest bubble, where each sweep costs real time, overdue tasks
+// that are not handled are looked at less and less often, down to once per Grace.
 func (s *Sweeper) Next(ctx context.Context) time.Duration {
 	if !s.Pace.Virtual() {
 		return s.Interval
@@ -57,10 +58,12 @@ func (s *Sweeper) Next(ctx context.Context) time.Duration {
 	return max(s.Interval, s.overdueAt.Until(s.Pace.Now(), s.Pace.Longest(s.Interval)))
 }
 
-// maxDoublings of an interval, which is at most a day, do not overflow.
+// maxDoublings bounds how often the interval, which is at most a day, is doubled, so that it does not
+// overflow.
 const maxDoublings = 10
 
-// Sweep ends what was left behind, and sends overdue tasks again.
+// Sweep ends the leases of dead processes, fails tasks without a valid due time, and sends overdue
+// tasks again.
 func (s *Sweeper) Sweep(ctx context.Context) error {
 	c, err := s.DB.Conn(ctx)
 	if err != nil {
@@ -69,8 +72,8 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	return errors.Join(s.endLeases(ctx, c), s.failTimeless(ctx, c), s.resendOverdue(ctx, c))
 }
 
-// endLeases makes tasks pending again whose leases have ended: their processes have died.
-// Their messages come again; now they can be cancelled, too.
+// endLeases makes tasks pending again whose leases have ended because their processes have died. The
+// broker redelivers their messages. Once pending, the tasks can also be cancelled.
 func (s *Sweeper) endLeases(ctx context.Context, c rows.Conn) error {
 	now := s.Pace.Now().UnixMilli()
 	ids, err := c.EndedLeases(ctx, now)
@@ -89,7 +92,7 @@ func (s *Sweeper) endLeases(ctx context.Context, c rows.Conn) error {
 	return nil
 }
 
-// failTimeless fails pending tasks that are never due.
+// failTimeless fails pending tasks whose due_at is not a valid time, because they would never be due.
 func (s *Sweeper) failTimeless(ctx context.Context, c rows.Conn) error {
 	list, err := c.Timeless(ctx)
 	if err != nil {
@@ -102,11 +105,11 @@ func (s *Sweeper) failTimeless(ctx context.Context, c rows.Conn) error {
 	return s.SettleFailures(ctx, failures)
 }
 
-// sweepers is how many destinations are swept at once, so that one that does not answer,
-// or does not confirm, keeps few from theirs.
+// sweepers is how many destinations are swept concurrently, so that a destination that does not
+// answer or confirm delays few others.
 const sweepers = 8
 
-// resendOverdue sends overdue tasks again, of each destination what the evidence allows.
+// resendOverdue sends overdue tasks of each destination again, as far as the evidence allows.
 func (s *Sweeper) resendOverdue(ctx context.Context, c rows.Conn) error {
 	now := s.Pace.Now().UnixMilli()
 	lanes, next, err := s.Look(ctx, rows.ToResend, now)
@@ -146,14 +149,14 @@ func (s *Sweeper) resendOverdue(ctx context.Context, c rows.Conn) error {
 	return errors.Join(errs...)
 }
 
-// suspicion is a destination some of whose messages may be lost.
+// suspicion is a destination whose messages may be lost, with the evidence.
 type suspicion struct {
 	relay.Target
 	evidence
 }
 
-// suspicions are the destinations of a lane with tasks whose resend_at has passed, and
-// what the table says of their consumers.
+// suspicions returns the destinations of a lane that have tasks whose resend_at has passed, with the
+// progress of their consumers according to the table.
 func (s *Sweeper) suspicions(ctx context.Context, c rows.Conn, w rows.Waiting, now int64) ([]suspicion, error) {
 	firsts := map[string]int64{"": w.First}
 	if w.Exchange != "" {
@@ -175,7 +178,7 @@ func (s *Sweeper) suspicions(ctx context.Context, c rows.Conn, w rows.Waiting, n
 	return list, nil
 }
 
-// sweepTarget sends again what may be of one destination.
+// sweepTarget sends the overdue tasks of one destination again, as far as the evidence allows.
 func (s *Sweeper) sweepTarget(ctx context.Context, c rows.Conn, x suspicion) error {
 	g, ask := x.ground()
 	var info amqpx.QueueInfo
@@ -211,8 +214,7 @@ func (s *Sweeper) sweepTarget(ctx context.Context, c rows.Conn, x suspicion) err
 	return err
 }
 
-// resend sends up to room tasks of a destination again, batch after batch, and returns
-// their ids.
+// resend sends up to room tasks of a destination again, in batches, and returns their ids.
 func (s *Sweeper) resend(ctx context.Context, x suspicion, g ground, room int) (tried []string, err error) {
 	total := 0
 	defer func() {
@@ -223,7 +225,7 @@ func (s *Sweeper) resend(ctx context.Context, x suspicion, g ground, room int) (
 	for room > 0 && err == nil && ctx.Err() == nil {
 		most := min(room, s.Room(x.Target))
 		if most == 0 {
-			break // it is in trouble
+			break // the destination is in back-off
 		}
 		list, claimErr := s.Claim(ctx, rows.ToResend, []rows.Wish{x.wish(g, most, s.MaxSends)})
 		if claimErr != nil || len(list) == 0 {
@@ -237,14 +239,14 @@ func (s *Sweeper) resend(ctx context.Context, x suspicion, g ground, room int) (
 		}
 		total, err = total+sent, errors.Join(failErr, sendErr)
 		if room -= len(list); sent < len(rest) {
-			break // the broker does not take them
+			break // the broker does not accept them
 		}
 	}
 	return tried, err
 }
 
-// wish is what may be claimed. Where nothing shows that messages are lost, tasks are not
-// to fail for having been sent often.
+// wish returns what may be claimed. With allQuiet, nothing shows that messages are lost, so it leaves
+// out tasks that were already sent MaxSends times, because they would fail.
 func (x suspicion) wish(g ground, most, maxSends int) rows.Wish {
 	w := rows.Wish{Lane: rows.Lane{Queue: x.Queue, Exchange: x.Exchange}, Until: x.until(g), Most: most, Keys: []string{x.Key}}
 	if g == allQuiet {
@@ -253,7 +255,7 @@ func (x suspicion) wish(g ground, most, maxSends int) rows.Wish {
 	return w
 }
 
-// giveUp fails the tasks that were sent as often as they may be, and returns the others.
+// giveUp fails the tasks that were sent MaxSends times, and returns the others.
 func (s *Sweeper) giveUp(ctx context.Context, t relay.Target, list []*rows.Task) (rest []*rows.Task, err error) {
 	failures := map[*rows.Task]error{}
 	for _, c := range list {
@@ -269,7 +271,7 @@ func (s *Sweeper) giveUp(ctx context.Context, t relay.Target, list []*rows.Task)
 	return rest, s.SettleFailures(ctx, failures)
 }
 
-// depthTimeout bounds the look at a queue.
+// depthTimeout is the time limit of a request for a queue's depth.
 const depthTimeout = 5 * time.Second
 
 // depth asks the broker for the number of ready messages.
@@ -294,7 +296,7 @@ func (s *Sweeper) depth(ctx context.Context, t relay.Target) (ready int, info am
 	return unknownDepth, info, err
 }
 
-// window is that of a destination, as the last sweep left it.
+// window returns the window of a destination, with its state after the last sweep.
 func (s *Sweeper) window(t relay.Target) *window {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -310,8 +312,7 @@ func (s *Sweeper) window(t relay.Target) *window {
 	return w
 }
 
-// forgetWindows drops the windows of destinations that have had nothing overdue for some
-// time.
+// forgetWindows drops the windows of destinations that have had no overdue tasks for two Graces.
 func (s *Sweeper) forgetWindows(now int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

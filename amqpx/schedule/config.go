@@ -244,7 +244,7 @@ type Hooks struct {
 	// Purged reports the number of finished tasks that were deleted.
 	Purged func(n int64)
 	// Error reports an error of one of Run's loops, which continue. what is the name of the loop:
-	// relay, recall, recurring, sweep, purge, clock or listen.
+	// relay, ceiling, recall, recurring, sweep, purge, clock or listen.
 	Error func(what string, err error)
 }
 

@@ -51,8 +51,8 @@
 // # Packages and files
 //
 // This package has the public types, their conversions to and from rows, and the
-// handlers. It contains no SQL and no loop. The packages below internal, each of which imports only
-// packages above it:
+// handlers. It contains no SQL and no loop. The packages below internal import only packages that
+// are above them in this list:
 //
 //	rows   all SQL and the differences between dialects; does not know messages
 //	pace   pauses, waking and the clock of Run's loops

@@ -10,12 +10,12 @@ import (
 
 var _ inspect.TaskStore = (*Store)(nil)
 
-// RequeueDead decides about a task's dead or parked message, by its row; see
-// inspect.RequeueOptions.Tasks. A failed task to a queue is revived, due now, and a
-// relay sends it under a new version. Of a task to an exchange the message itself
-// goes back to the queue in which it died, so that no other queue gets it again. A
-// message of a task that is over, or was moved, revived or sent anew meanwhile, has
-// no effect any more.
+// RequeueDead decides what to do with the dead or parked message of a task, from the task's row; see
+// inspect.RequeueOptions.Tasks. A failed task to a queue is revived, due now, and a relay sends it with
+// a new version. The message of a task to an exchange is returned to the queue in which it was
+// dead-lettered, so that no other queue gets it again. A message whose task has finished, or was
+// moved, revived or replaced in the meantime, would have no effect and is removed. With dryRun,
+// RequeueDead changes nothing.
 func (s *Store) RequeueDead(ctx context.Context, l *inspect.DeadLetter, dryRun bool) (inspect.RequeueOutcome, string, error) {
 	c, err := s.conn(ctx, NoTx)
 	if err != nil {
@@ -32,7 +32,7 @@ func (s *Store) RequeueDead(ctx context.Context, l *inspect.DeadLetter, dryRun b
 		}
 		err = s.Revive(ctx, NoTx, l.ID, s.nowIn(ctx, NoTx))
 		if changed := new(*StatusError); errors.As(err, changed) || errors.Is(err, ErrNotFound) {
-			continue // somebody was faster
+			continue // another process has changed the task
 		}
 		if taken, ok := errors.AsType[*UniqueError](err); ok {
 			return inspect.RequeueStayed, taken.Error(), nil
@@ -41,7 +41,7 @@ func (s *Store) RequeueDead(ctx context.Context, l *inspect.DeadLetter, dryRun b
 	}
 }
 
-// requeue decides what becomes of a dead message of a version.
+// requeue decides what to do with a dead message of the given version.
 func requeue(f rows.Found, version int64) (outcome inspect.RequeueOutcome, why string) {
 	over := f.Status == rows.Done || f.Status == rows.Cancelled || f.Status == rows.Expired
 	switch {
@@ -51,7 +51,7 @@ func requeue(f rows.Found, version int64) (outcome inspect.RequeueOutcome, why s
 		return inspect.RequeueStayed, "it is newer than the row of its task: the database is an older copy, or another one"
 	case f.Version > version:
 		return inspect.RequeueRemoved, ""
-	case !f.ToQueue && f.Status == rows.Done: // with another queue's effect, perhaps
+	case !f.ToQueue && f.Status == rows.Done: // possibly with the effect of another queue only
 		return inspect.RequeueSent, ""
 	case over:
 		return inspect.RequeueRemoved, ""

@@ -13,19 +13,20 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// Run relays tasks, makes those of recurring ones, sweeps overdue ones and purges
-// finished ones until ctx ends. It then settles the running batches (within
-// PublishTimeout and some seconds) and returns nil. Several processes may run it on
-// one database; they share the work without a leader. Errors on the way go to
-// Hooks.Error, Health and the log, and it goes on. It returns ErrNoSender at once
-// when the store has no sender, and as it begins ErrClock when the database's clock
-// is more than a day from this process's, and ErrDenied when the database's user
-// lacks a right.
+// Run relays tasks, creates the tasks of recurring tasks, sends overdue tasks again and purges
+// finished tasks until ctx ends. It then finishes the running batches, within PublishTimeout and some
+// seconds, and returns nil. Several processes may run it on one database. They share the work without
+// a leader.
 //
-// In a testing/synctest bubble, where a year passes at once, it goes by the bubble's
-// clock whatever the database. Instead of looking at intervals it waits for what is
-// due and for what stores on the same *sql.DB or pool write; what is written past them
-// it finds within 10 minutes, or by Wake. Make the store in the bubble.
+// Errors while it runs go to Hooks.Error, Health and the log, and Run continues. It returns
+// ErrNoSender immediately if the store has no sender. When it starts, it returns ErrClock if the
+// database's clock is more than a day from this process's, and ErrDenied if the database's user lacks
+// a permission.
+//
+// In a testing/synctest bubble, where a year passes immediately, Run uses the bubble's clock with any
+// database. Instead of polling at intervals it waits until something is due, or until a store on the
+// same *sql.DB or pool writes. It finds tasks that are written in other ways within 10 minutes, or
+// after Wake. Create the store inside the bubble.
 func (s *Store) Run(ctx context.Context) error {
 	if s.sender == nil {
 		return ErrNoSender
@@ -40,8 +41,8 @@ func (s *Store) Run(ctx context.Context) error {
 		return err
 	}
 	locked := s.setCeilings(ctx, s.cfg.Ceilings)
-	// Before the first task is sent, so that what was missed is not sent before its
-	// misfire policy is asked.
+	// Plan before the first task is sent, so that the misfire policy is applied to missed occurrences
+	// before they are sent.
 	_, err := s.planner.PlanAll(ctx)
 	s.reports("recurring")(err)
 	var wg sync.WaitGroup
@@ -77,22 +78,24 @@ func (s *Store) Run(ctx context.Context) error {
 	return nil
 }
 
-// Health returns nil while Run runs and each part of it succeeded when it last ran,
-// ErrNotRunning while Run does not run, and else a *HealthError. It asks nobody, so
-// a probe may call it each second. A part that failed is tried again within 15
-// seconds. A database that hangs is a failure after a minute (Lease, if that is
-// longer). A destination in trouble is no fault: it delays its own tasks only,
-// which say so. Nor is a recurring task whose row is wrong, which Recurring.LastError
-// says; one that only this process cannot read is. For the sender see amqpx.Client's Health.
+// Health reports whether Run works. It returns nil while Run runs and each of its parts succeeded when
+// it last ran, ErrNotRunning while Run does not run, and otherwise a *HealthError. It does no I/O, so
+// a probe may call it every second.
+//
+// A part that failed is retried within 15 seconds. A database that hangs counts as a failure after a
+// minute, or after Lease if that is longer. A destination that rejects its messages is not a fault,
+// because it delays only its own tasks, whose LastError shows it. A recurring task with an invalid
+// row is not a fault either; see Recurring.LastError. A recurring task that only this process cannot
+// plan is a fault. For the health of the sender, see amqpx.Client's Health.
 func (s *Store) Health() error { return s.faults.health() }
 
-// Wake makes the relays of this process that run on the store's database look for
-// tasks now. Schedule and the changes do it by themselves, but cannot know when the
-// caller's transaction commits; a relay looks several times in the moments after.
+// Wake makes the relays of this process that run on the store's database look for tasks now. Schedule
+// and the methods that change tasks do that by themselves. Because they do not know when the caller's
+// transaction commits, a relay looks several times shortly afterwards.
 func (s *Store) Wake() { pace.Wake(s.db.DB) }
 
-// Ping returns nil where the database answers a statement that reads nothing within
-// patience, and else why it does not.
+// Ping returns nil if the database answers a statement that reads no table within patience, and
+// otherwise an error.
 func (s *Store) Ping(ctx context.Context, patience time.Duration) error {
 	return sqldb.Answers(ctx, s.db, patience)
 }
@@ -103,7 +106,7 @@ const listenPause = time.Second
 func (s *Store) listen(ctx context.Context) {
 	report := s.reports("listen")
 	wake := func() {
-		report(nil) // it listens
+		report(nil) // listening has begun
 		s.Wake()
 	}
 	for {
@@ -129,10 +132,10 @@ func (s *Store) purge(ctx context.Context) error {
 	return err
 }
 
-// Purge deletes tasks that finished longer ago than r allows, with the records of
-// their effects, and returns the number of tasks. It deletes r.Batch rows at a time,
-// each batch in a transaction of its own. Fields of r that are zero take the
-// store's configuration. Run does it by itself.
+// Purge deletes finished tasks whose retention is over, together with the records of their effects,
+// and returns the number of deleted tasks. It deletes r.Batch rows at a time, each batch in a separate
+// transaction. Zero fields of r have the values of Config.Retention. Run purges by itself, so calling
+// Purge is needed only in addition to that.
 func (s *Store) Purge(ctx context.Context, r Retention) (int64, error) {
 	setDefault(&r.Keep, s.cfg.Retention.Keep)
 	setDefault(&r.KeepFailed, s.cfg.Retention.KeepFailed)
@@ -140,24 +143,26 @@ func (s *Store) Purge(ctx context.Context, r Retention) (int64, error) {
 	return s.db.Purge(ctx, rows.Keep{Finished: r.Keep, Failed: r.KeepFailed, Batch: r.Batch}, s.nowIn(ctx, NoTx))
 }
 
-// ClockSkew measures the database's clock minus this process's, as the best of
-// three tries; on SQLite, and in a testing/synctest bubble, it is 0. The true difference
-// is within uncertainty of it. Store and handlers go by the database's clock: they measure it
-// once a minute as they use the database, Run every ClockInterval, and the store warns beyond
-// MaxClockSkew. Between two measurements a step of this process's clock changes nothing. Due instants come from
-// the clocks of the programs that write tasks; if those differ from the database's, their tasks
-// are early or late by as much.
+// ClockSkew measures the database's clock minus this process's clock, as the best of three samples.
+// The true difference is within uncertainty of skew. On SQLite, and in a testing/synctest bubble, it
+// is 0.
+//
+// Stores and handlers use the database's clock. They measure it once a minute as they use the
+// database, and Run measures it every ClockInterval. The store warns if the difference exceeds
+// MaxClockSkew. Between two measurements, a step of this process's clock has no effect. Due times,
+// however, come from the clocks of the programs that write tasks. If such a clock differs from the
+// database's, that program's tasks are early or late by the same amount.
 func (s *Store) ClockSkew(ctx context.Context) (skew, uncertainty time.Duration, err error) {
 	best, err := s.pace.Measure(ctx)
 	return best.Skew, best.Uncertainty, err
 }
 
-// ceilingPatience bounds how long the start of a relay waits for ceilings that other sessions keep locked: those stop
-// their own destinations, and must not stop all others.
+// ceilingPatience bounds how long the start of a relay waits for ceilings that other sessions keep locked. Such a lock
+// stops the tasks of its own destination, and must not stop the tasks of other destinations.
 const ceilingPatience = 5 * time.Second
 
-// setCeilings writes ceilings of the configuration that were not changed by hand since, and returns those that it
-// could not write.
+// setCeilings writes the configured ceilings, except ceilings that were changed by hand since, and returns the ceilings
+// that it could not write.
 func (s *Store) setCeilings(ctx context.Context, ceilings []Ceiling) (left []Ceiling) {
 	bounded, cancel := context.WithTimeout(ctx, ceilingPatience)
 	defer cancel()

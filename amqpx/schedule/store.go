@@ -19,18 +19,19 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Migrate creates the tables rabbitdelay_tasks and rabbitdelay_schedules, or brings them
-// to the newest version. It may be called at every start and by many processes at once; it
-// only reads when there is nothing to do. The versions are recorded in rabbitdelay_schema.
+// Migrate creates the tables of this package, such as rabbitdelay_tasks and rabbitdelay_schedules, or
+// upgrades them to the newest version. It may be called at every start and by many processes
+// concurrently. If there is nothing to do, it only reads. The versions are recorded in
+// rabbitdelay_schema.
 func Migrate(ctx context.Context, db Database) error {
 	return rows.Migrations.Migrate(ctx, sqldb.Of(db))
 }
 
-// Migrations returns the SQL that Migrate runs on an empty database, for a team's own
-// migration tool; empty for an unknown dialect.
+// Migrations returns the SQL that Migrate runs on an empty database, for use with a separate
+// migration tool. It returns an empty string for an unknown dialect.
 func Migrations(d Dialect) string { return rows.Migrations.Script(sqldb.Dialect(d)) }
 
-// Store schedules, changes and relays tasks. It is safe for many goroutines.
+// Store schedules, changes and relays tasks. It is safe for concurrent use.
 type Store struct {
 	db      *rows.DB
 	sender  Sender
@@ -44,8 +45,9 @@ type Store struct {
 	faults  faults
 }
 
-// New makes a store on a database that Migrate has prepared. sender may be nil in a
-// process that only writes, or looks at, tasks. It does no I/O. The error wraps ErrConfig.
+// New returns a store for a database that Migrate has prepared. sender may be nil in a process that
+// only writes or reads tasks and does not call Run. New does no I/O. Errors of the configuration wrap
+// ErrConfig.
 func New(db Database, sender Sender, cfg Config) (*Store, error) {
 	if sqldb.IsNil(db) {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, ErrNoDatabase)
@@ -87,7 +89,7 @@ func New(db Database, sender Sender, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// on returns the connection of an Executor.
+// on returns the connection of an Executor, which for NoTx is the store's database.
 func (s *Store) on(ex Executor) sqldb.Conn {
 	if ex == NoTx {
 		return s.db.DB
@@ -95,13 +97,13 @@ func (s *Store) on(ex Executor) sqldb.Conn {
 	return sqldb.On(ex)
 }
 
-// conn returns on's with its dialect.
+// conn returns the connection of an Executor with its dialect.
 func (s *Store) conn(ctx context.Context, ex Executor) (rows.Conn, error) {
 	return s.db.On(ctx, s.on(ex))
 }
 
-// nowIn is the database's instant. Where it is to be measured, that is on the connection of the
-// Executor: a transaction may have the only one.
+// nowIn returns the database's time. If it has to be measured, that happens on the connection of the
+// Executor, because a transaction may use the only connection.
 func (s *Store) nowIn(ctx context.Context, ex Executor) time.Time {
 	c, err := s.conn(ctx, ex)
 	if err != nil {
@@ -119,12 +121,12 @@ func (s *Store) refresh(ctx context.Context, c rows.Conn) {
 	s.pace.Refresh(ctx, func(ctx context.Context) (time.Time, error) { return c.Clock(ctx, s.own) })
 }
 
-// sendable returns why the sender would refuse a task.
+// sendable returns why the sender would reject a task, or nil.
 func (s *Store) sendable(t *rows.Task) *rows.FieldError {
 	return relay.CheckFor(s.sender, s.cfg.Destination, t)
 }
 
-// observed runs a hook, whose panic is logged and changes nothing.
+// observed runs a hook. A panic in it is logged and has no other effect.
 func (s *Store) observed(hook func()) { guard.Observe(s.log, "hook", hook) }
 
 func (s *Store) relayed(n int, resent bool) {
@@ -157,7 +159,8 @@ func (s *Store) measured(skew, uncertainty time.Duration) {
 	}
 }
 
-// reports returns what keeps, logs and hands on the outcomes of a part's tries.
+// reports returns a function that records the outcomes of a part of Run for Health, and that logs
+// errors and passes them to Hooks.Error.
 func (s *Store) reports(part string) func(error) {
 	return func(err error) {
 		err = sqldb.Explain(err)
@@ -167,7 +170,7 @@ func (s *Store) reports(part string) func(error) {
 		}
 		level := zap.WarnLevel
 		if errors.Is(err, ErrDenied) {
-			level = zap.ErrorLevel // nothing but a grant mends it
+			level = zap.ErrorLevel // only granting the permission fixes it
 		}
 		s.log.Log(level, "schedule: "+part+" failed; it will be tried again", zap.Error(err))
 		if s.cfg.Hooks.Error != nil {
@@ -176,7 +179,7 @@ func (s *Store) reports(part string) func(error) {
 	}
 }
 
-// reading reads something about the tasks that a filter chooses.
+// reading runs read with the connection and the row filter, and wraps its error with what.
 func reading[T any](ctx context.Context, s *Store, ex Executor, f Filter, what string, read func(c rows.Conn, f rows.Filter) (T, error)) (none T, err error) {
 	filter, err := f.rowFilter()
 	if err != nil {

@@ -19,70 +19,69 @@ type OnPending string
 const (
 	// KeepPending leaves the pending task as it is. This is the default.
 	KeepPending OnPending = "keep"
-	// ReplacePending makes the given task take the place of the pending one, which keeps
-	// its id: a new due instant, destination, payload and tags.
+	// ReplacePending gives the pending task the due time, destination, payload and tags of the given
+	// task. The pending task keeps its id.
 	ReplacePending OnPending = "replace"
-	// PushBackPending moves the pending task to the due instant of the given one, never
-	// earlier, and at most to Unique.MaxWait after the pending one was scheduled. Its
-	// payload stays.
+	// PushBackPending moves the pending task to the due time of the given task if that is later, but
+	// at most to Unique.MaxWait after the pending task was scheduled. The pending task keeps its
+	// payload.
 	PushBackPending OnPending = "push-back"
 )
 
-// Unique is how ScheduleUnique treats other tasks of the same unique key. The zero value
-// keeps a pending one.
+// Unique has the options of ScheduleUnique. The zero value keeps a pending task as it is.
 type Unique struct {
 	OnPending OnPending
-	// MaxWait, of PushBackPending and required there, is how long after it was scheduled
-	// a task is due at the latest, however often it is pushed back. Without it an endless
-	// stream would put it off for ever, as it does with ReplacePending.
+	// MaxWait is how long after it was scheduled a task is due at the latest, however often it is
+	// pushed back. It is required with PushBackPending, and must be 0 otherwise. Without it an
+	// endless stream of calls would postpone the task forever, as it can with ReplacePending.
 	MaxWait time.Duration
-	// Cooldown refuses the task while one of the key is running, and for so long after
-	// one was done. 0 is not at all; at most Config.Retention.Keep, after which done
-	// tasks are deleted.
+	// Cooldown is how long after a task of the key was done a new task is refused. While a task of the
+	// key is running, a new task is refused too. The default 0 refuses none. The maximum is
+	// Config.Retention.Keep, because done tasks are deleted after that.
 	Cooldown time.Duration
 }
 
-// UniqueOutcome is what ScheduleUnique did.
+// UniqueOutcome is the outcome of ScheduleUnique.
 type UniqueOutcome string
 
-// The outcomes there are.
+// The outcomes of ScheduleUnique.
 const (
 	UniqueCreated    UniqueOutcome = "created"     // there was no pending task of the key
-	UniqueKept       UniqueOutcome = "kept"        // the pending one stands as it was
-	UniqueReplaced   UniqueOutcome = "replaced"    // it has a new payload and due instant
-	UniquePushedBack UniqueOutcome = "pushed-back" // it has a later due instant
-	UniqueRefused    UniqueOutcome = "refused"     // by Unique.Cooldown
+	UniqueKept       UniqueOutcome = "kept"        // the pending task was not changed
+	UniqueReplaced   UniqueOutcome = "replaced"    // the pending task has a new payload and due time
+	UniquePushedBack UniqueOutcome = "pushed-back" // the pending task has a later due time
+	UniqueRefused    UniqueOutcome = "refused"     // refused because of Unique.Cooldown
 )
 
-// UniqueResult is the task that stands for a unique key.
+// UniqueResult is the result of ScheduleUnique.
 type UniqueResult struct {
 	Outcome UniqueOutcome
-	// ID is that of the pending task; after UniqueRefused that of the one that is running
-	// or was done.
+	// ID is the id of the pending task. After UniqueRefused it is the id of the task that is running or
+	// was done.
 	ID string
-	// DeliverAt is when the pending task is due; zero after UniqueRefused.
+	// DeliverAt is when the pending task is due. It is zero after UniqueRefused.
 	DeliverAt time.Time
-	// Until is when the cooldown ends; zero after other outcomes than UniqueRefused, and
-	// while the task is running.
+	// Until is when the cooldown ends. It is set after UniqueRefused only, and is zero while the task
+	// is running.
 	Until time.Time
 }
 
-// ScheduleUnique enlists a task with a UniqueKey in ex, like Schedule, or merges it with
-// the pending task of that key: there is never more than one. ID may be empty, and is a
-// UUIDv7 then. In a database it is one transaction.
+// ScheduleUnique writes a task with a UniqueKey with ex, like Schedule, or merges it with the pending
+// task of the same key, so that there is never more than one. If ID is empty, the task gets a UUIDv7.
+// With NoTx it is one transaction.
 //
-// The pending task is locked until ex commits. Its handler waits for that, and so finds
-// what ex has changed; ScheduleUnique waits for a handler that has begun, and for other
-// transactions that schedule the key. A transaction that schedules several keys does so
-// in one order everywhere, or the database may end one of two as a deadlock. A handler
-// that schedules its own key in its transaction schedules the next task.
+// The pending task is locked until ex commits. Its handler waits for the commit, and so sees what ex
+// has changed. ScheduleUnique waits for a handler that has begun, and for other transactions that
+// schedule the same key. Transactions that schedule several keys should do so in the same order
+// everywhere, because otherwise the database may end one of them as a deadlock. A handler that
+// schedules its own key in its transaction schedules the next task.
 //
-// Only pending tasks are merged. While a LeaseHandler works on one, a second task is
-// created; if that work fails and would be retried, its task is cancelled in favour of
-// the second one.
+// Only pending tasks are merged. While a LeaseHandler works on a task, a second task is created. If
+// that work fails and would be retried while the second task is pending and due first, its task is
+// cancelled in favor of the second one.
 //
-// Errors: *TaskError for an invalid task, key or Unique; *ExistsError if no task of the
-// key is pending, and the id exists (the transaction can continue after it).
+// ScheduleUnique returns *TaskError for an invalid task, key or Unique, and *ExistsError if no task of
+// the key is pending but the id exists. The transaction can continue after an *ExistsError.
 func (s *Store) ScheduleUnique(ctx context.Context, ex Executor, t Task, u Unique) (UniqueResult, error) {
 	if t.ID == "" {
 		id, err := uuid.NewV7()
@@ -112,7 +111,7 @@ func (s *Store) ScheduleUnique(ctx context.Context, ex Executor, t Task, u Uniqu
 	return result, nil
 }
 
-// checkUnique returns what is wrong with a task of ScheduleUnique.
+// checkUnique returns the problem of an invalid task or Unique, nil if both are valid.
 func (s *Store) checkUnique(t *rows.Task, u Unique) *rows.FieldError {
 	bad := func(field, format string, args ...any) *rows.FieldError {
 		return &rows.FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}
@@ -145,8 +144,8 @@ type uniqueCall struct {
 	u Unique
 }
 
-// uniqueTries is how often the pending task of a key may end, or another one appear,
-// between the statements of one call. Each time others have got on.
+// uniqueTries is how often the pending task of a key may end, or another one appear, between the
+// statements of one call. Each time another transaction has made progress.
 const uniqueTries = 100
 
 func (x uniqueCall) run(ctx context.Context) (UniqueResult, error) {
@@ -162,7 +161,7 @@ func (x uniqueCall) run(ctx context.Context) (UniqueResult, error) {
 		result, err = x.write(ctx)
 		return result.Outcome == UniqueRefused, err
 	})
-	if err == nil && !undone && result.Outcome == UniqueRefused { // each statement is a transaction of its own
+	if err == nil && !undone && result.Outcome == UniqueRefused { // every statement is a separate transaction
 		_, err = x.c.ChangeHolder(ctx, rows.Holder{ID: x.t.ID, Version: 1}, rows.GiveWay("its unique key cools down: task "+result.ID+" is running or was done", x.now(ctx)))
 	}
 	return result, err
@@ -197,7 +196,7 @@ func (x uniqueCall) write(ctx context.Context) (UniqueResult, error) {
 
 func (x uniqueCall) now(ctx context.Context) int64 { return x.s.nowOn(ctx, x.c).UnixMilli() }
 
-// cooling is the result of a cooldown that has not ended; zero without one.
+// cooling returns the refusal of a cooldown that has not ended, or the zero result.
 func (x uniqueCall) cooling(ctx context.Context) (UniqueResult, error) {
 	if x.u.Cooldown == 0 {
 		return UniqueResult{}, nil
@@ -213,25 +212,25 @@ func (x uniqueCall) cooling(ctx context.Context) (UniqueResult, error) {
 	return result, nil
 }
 
-// created is the result of a task that was inserted. The pending one may have been done
-// while the insertion waited for it: nobody else's can become pending any more, so that
-// this look at the cooldown is the one that counts.
+// created returns the result of an inserted task. A pending task may have been done while the insertion
+// waited for it. From now on no other task of the key can become pending, so this check of the
+// cooldown is the final one.
 func (x uniqueCall) created(ctx context.Context) (UniqueResult, error) {
 	refused, err := x.cooling(ctx)
 	if err != nil {
 		return UniqueResult{}, err
 	}
 	if refused.Outcome != "" {
-		return refused, nil // and run undoes the insertion
+		return refused, nil // run undoes the insertion
 	}
 	return UniqueResult{Outcome: UniqueCreated, ID: x.t.ID, DeliverAt: time.UnixMilli(rows.Millis(x.t.DeliverAt))}, x.c.WriteTags(ctx, x.t)
 }
 
-// merge merges the task with the pending one of its key. The result is zero if that has
-// ended, and no longer stands in the way.
+// merge merges the task with the pending task of its key. The result is zero if the pending task has
+// ended, so that the task can be inserted.
 func (x uniqueCall) merge(ctx context.Context, h rows.Holder) (UniqueResult, error) {
 	if w, _ := ctx.Value(workKey{}).(*work); w != nil && w.id == h.ID {
-		return UniqueResult{}, w.finishOnce(ctx, x.c) // it is the handler's own, whose effect stands
+		return UniqueResult{}, w.finishOnce(ctx, x.c) // the handler's own task, whose effect is kept
 	}
 	if h.Over {
 		return UniqueResult{}, x.c.Expire(ctx, h.ID, h.Version, x.now(ctx))
@@ -259,7 +258,7 @@ func (x uniqueCall) merge(ctx context.Context, h rows.Holder) (UniqueResult, err
 	return result, err
 }
 
-// pushedTo is the instant to which the pending task is pushed back; 0 if it is not.
+// pushedTo returns the time to which the pending task is pushed back, 0 if it is not.
 func (x uniqueCall) pushedTo(h rows.Holder) int64 {
 	if x.u.OnPending != PushBackPending {
 		return 0

@@ -8,20 +8,20 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// DestinationCount is how many pending tasks a destination has, at most
-// MostUnlisted of those of its queue or exchange that are due first.
+// DestinationCount is the number of pending tasks of a destination, among the first MostUnlisted
+// pending tasks of its queue or exchange by due time.
 type DestinationCount struct {
 	Destination topology.Destination
 	Pending     int64
 }
 
-// MostUnlisted is how many tasks of a queue or an exchange Unlisted reads.
+// MostUnlisted is the largest number of tasks of a queue or an exchange that Unlisted reads.
 const MostUnlisted = 10_000
 
-// Unlisted returns the destinations of pending tasks that may not be used: that
-// Config.Destination or the sender refuses. Schedule refuses such tasks, so they were
-// written by other programs, or before the configuration changed; a relay with this
-// configuration will refuse to send them. Without either check there are none.
+// Unlisted returns the destinations of pending tasks that Config.Destination or the sender rejects.
+// Schedule rejects such tasks, so they were written by other programs, or before the configuration
+// changed. A relay with this configuration will not send them. Without either check the result is
+// empty.
 func (s *Store) Unlisted(ctx context.Context) ([]DestinationCount, error) {
 	if !relay.Lists(s.sender) && s.cfg.Destination == nil {
 		return nil, nil
@@ -36,7 +36,7 @@ func (s *Store) Unlisted(ctx context.Context) ([]DestinationCount, error) {
 	}
 	var list []DestinationCount
 	for _, l := range lanes {
-		// An exchange is asked about with each of its routing keys.
+		// An exchange is checked with each of its routing keys.
 		if l.Exchange == "" && s.listed(topology.Destination{Queue: l.Queue}) == nil {
 			continue
 		}
@@ -54,8 +54,8 @@ func (s *Store) Unlisted(ctx context.Context) ([]DestinationCount, error) {
 	return list, nil
 }
 
-// listed returns the error with which the configuration or the sender refuses a
-// destination, whatever the message.
+// listed returns the error with which the configuration or the sender rejects a destination, whatever
+// the message.
 func (s *Store) listed(dest topology.Destination) error {
 	return relay.Listed(s.sender, s.cfg.Destination, dest)
 }

@@ -16,27 +16,29 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 )
 
-// Option tunes one call of Schedule or ScheduleBatch.
+// Option is an option of a single call of Schedule or ScheduleBatch.
 type Option func(*writing)
 
 type writing struct{ on rows.OnExisting }
 
-// Replace makes the given task take the place of one with the same id, whatever
-// its status. The version goes on from the old one's, so that its messages no
-// longer count. A handler may replace its own task in its transaction, with the
-// context that it was given: its effect stands, and the new task follows.
+// Replace makes Schedule overwrite an existing task with the same id, whatever its status, instead
+// of returning *ExistsError. The new task continues the version numbers of the old one, so that the
+// old task's messages have no effect. A handler may replace its own task in its transaction, if it
+// passes the context that it was given. Then its effect is kept, and the new task follows.
 func Replace() Option { return func(w *writing) { w.on = rows.Replace } }
 
-// Schedule enlists a task in ex: the caller's transaction, or a database.
-// Nothing is sent unless that commits. A DeliverAt in the past is due at once.
-// Errors: *TaskError for an invalid task, or one with a UniqueKey; *ExistsError for an id that exists
-// (the transaction can continue after it).
+// Schedule writes a task with ex, which is the caller's transaction, or NoTx for the store's database.
+// The task is sent only after a commit. A task with a DeliverAt in the past is due immediately.
+//
+// Schedule returns *TaskError for an invalid task and for a task with a UniqueKey (use
+// ScheduleUnique), and *ExistsError if the id exists. The transaction can continue after an
+// *ExistsError.
 func (s *Store) Schedule(ctx context.Context, ex Executor, t Task, opts ...Option) error {
 	return s.ScheduleBatch(ctx, ex, []Task{t}, opts...)
 }
 
-// ScheduleBatch enlists many tasks with few statements, all or none of them. When
-// it fails in a transaction of the caller, the caller rolls back.
+// ScheduleBatch writes many tasks with few statements, either all of them or none. If it fails in a
+// transaction of the caller, the caller has to roll back.
 func (s *Store) ScheduleBatch(ctx context.Context, ex Executor, tasks []Task, opts ...Option) error {
 	w := writing{on: rows.Refuse}
 	for i, o := range opts {
@@ -74,7 +76,7 @@ func (s *Store) ScheduleBatch(ctx context.Context, ex Executor, tasks []Task, op
 	return err
 }
 
-// direct runs do on c, without a transaction of its own.
+// direct runs do on c without beginning a transaction.
 func (s *Store) direct(ctx context.Context, c sqldb.Conn, do func(rows.Conn) error) error {
 	x, err := s.db.On(ctx, c)
 	if err != nil {
@@ -83,14 +85,14 @@ func (s *Store) direct(ctx context.Context, c sqldb.Conn, do func(rows.Conn) err
 	return do(x)
 }
 
-// toWrite checks tasks, with what the hook adds, and returns their rows.
+// toWrite checks tasks after Hooks.BeforeSchedule, and returns their rows.
 func (s *Store) toWrite(ctx context.Context, tasks []Task) ([]*rows.Task, error) {
 	list := make([]*rows.Task, len(tasks))
 	seen := make(map[string]bool, len(tasks))
 	for i := range tasks {
 		list[i] = s.hooked(ctx, tasks[i])
 		problem := s.check(list[i])
-		if problem != nil && problem.Field == "Headers" { // the hook's, perhaps
+		if problem != nil && problem.Field == "Headers" { // the hook may have added them
 			list[i].Headers = tasks[i].Headers
 			problem = s.check(list[i])
 		}
@@ -105,7 +107,7 @@ func (s *Store) toWrite(ctx context.Context, tasks []Task) ([]*rows.Task, error)
 	return list, nil
 }
 
-// hooked is the row of a task after Hooks.BeforeSchedule.
+// hooked returns the row of a task after Hooks.BeforeSchedule.
 func (s *Store) hooked(ctx context.Context, t Task) *rows.Task {
 	if hook := s.cfg.Hooks.BeforeSchedule; hook != nil {
 		t.Headers = maps.Clone(t.Headers)
@@ -114,7 +116,7 @@ func (s *Store) hooked(ctx context.Context, t Task) *rows.Task {
 	return t.row()
 }
 
-// check returns why a task cannot be written, or sent.
+// check returns why a task cannot be written or sent, or nil.
 func (s *Store) check(t *rows.Task) *rows.FieldError {
 	if problem := relay.Check(t, s.cfg.MaxBody); problem != nil {
 		return problem
@@ -130,15 +132,15 @@ func (s *Store) insert(ctx context.Context, c rows.Conn, list []*rows.Task, on r
 	return err
 }
 
-// Cancel ends a pending task without its effect, when ex commits. It waits for a
-// handler that is running on it; handlers of a task to an exchange undo their effects
-// instead. Errors: ErrNotFound, or *StatusError when it is too late.
+// Cancel cancels a pending task when ex commits, so that it has no effect. It waits for a handler
+// that is working on the task. Handlers of a task to an exchange roll back their effects instead.
+// Cancel returns ErrNotFound if there is no such task, and *StatusError if it is too late.
 func (s *Store) Cancel(ctx context.Context, ex Executor, id string) error {
 	return s.change(ctx, ex, id, "cancel", StatusPending, rows.Cancel(s.nowIn(ctx, ex).UnixMilli()))
 }
 
-// CancelBatch cancels those of the tasks that are pending, and returns how many
-// were. In a database it is one transaction.
+// CancelBatch cancels the tasks with the given ids that are pending, and returns their number. With
+// NoTx it is one transaction.
 func (s *Store) CancelBatch(ctx context.Context, ex Executor, ids []string) (int, error) {
 	var total int64
 	err := s.db.Within(ctx, s.on(ex), func(c rows.Conn) (err error) {
@@ -151,15 +153,17 @@ func (s *Store) CancelBatch(ctx context.Context, ex Executor, ids []string) (int
 	return int(total), nil
 }
 
-// Reschedule moves a pending task to another instant, earlier or later, when ex
-// commits. Its attempts start anew. Errors: as Cancel, and *TaskError.
+// Reschedule moves a pending task to an earlier or later due time when ex commits. Its attempts are
+// counted from the beginning again. Reschedule returns the errors of Cancel, and *TaskError for an
+// invalid time.
 func (s *Store) Reschedule(ctx context.Context, ex Executor, id string, deliverAt time.Time) error {
 	return s.move(ctx, ex, id, "reschedule", StatusPending, deliverAt)
 }
 
-// RescheduleBy moves a pending task by a duration from where it is when the statement
-// runs, so that several at once add up, when ex commits. It ends at the bounds of an
-// instant: at once, and the year 9999. Its attempts start anew. Errors: as Reschedule.
+// RescheduleBy moves a pending task by a duration when ex commits. The duration is added to the due
+// time that the task has when the statement runs, so that concurrent calls add up. The result is
+// never before "immediately" nor after the year 9999. The attempts are counted from the beginning
+// again. The errors are those of Reschedule.
 func (s *Store) RescheduleBy(ctx context.Context, ex Executor, id string, by time.Duration) error {
 	if reason := units.Duration(by); reason != "" {
 		return &TaskError{ID: id, Field: "DeliverAt", Reason: "moved by " + reason}
@@ -171,15 +175,15 @@ func (s *Store) RescheduleBy(ctx context.Context, ex Executor, id string, by tim
 	return err
 }
 
-// FireNow makes a pending task due at once by the database's clock, when
-// ex commits. Errors: as Cancel.
+// FireNow makes a pending task due immediately by the database's clock, when ex commits. The errors
+// are those of Cancel.
 func (s *Store) FireNow(ctx context.Context, ex Executor, id string) error {
 	return s.move(ctx, ex, id, "fire", StatusPending, s.nowIn(ctx, ex).Truncate(time.Millisecond))
 }
 
-// Revive makes a failed task pending again, due at deliverAt; an instant in the
-// past means at once. Errors: as Reschedule, and *UniqueError if another task of its
-// unique key is pending.
+// Revive makes a failed task pending again, due at deliverAt, or immediately if that is in the past.
+// The errors are those of Reschedule, and *UniqueError if another task with its unique key is
+// pending.
 func (s *Store) Revive(ctx context.Context, ex Executor, id string, deliverAt time.Time) error {
 	return s.move(ctx, ex, id, "revive", StatusFailed, deliverAt)
 }
@@ -208,7 +212,7 @@ func (s *Store) change(ctx context.Context, ex Executor, id, action string, want
 		return err
 	}
 	key := ""
-	if want == StatusFailed { // it is to be pending
+	if want == StatusFailed { // the task would become pending
 		var pending string
 		if key, pending, err = c.KeyTaken(ctx, id); err == nil && pending != "" {
 			err = &UniqueError{ID: id, Key: key, Pending: pending}
@@ -231,9 +235,9 @@ func (s *Store) change(ctx context.Context, ex Executor, id, action string, want
 	return nil
 }
 
-// work is a task whose handler runs, in the context of that handler. Its task is
-// finished after the handler's function, or before that replaces it in the same
-// transaction: a successor is no competitor, whose replacement would undo the effect.
+// work is the task of a running handler, stored in that handler's context. The task is finished after
+// the handler's function, or before the function replaces the task in the same transaction. The
+// replacement is then a successor, and does not undo the effect.
 type work struct {
 	id       string
 	finish   func(ctx context.Context, c rows.Conn) error
@@ -247,7 +251,7 @@ func withWork(ctx context.Context, w *work) context.Context {
 	return context.WithValue(ctx, workKey{}, w)
 }
 
-// finishOnce finishes the task unless that has happened.
+// finishOnce finishes the task unless it is finished already.
 func (w *work) finishOnce(ctx context.Context, c rows.Conn) error {
 	if w.finished {
 		return nil
@@ -257,7 +261,7 @@ func (w *work) finishOnce(ctx context.Context, c rows.Conn) error {
 	return err
 }
 
-// finishBefore finishes the task of the handler that replaces it in its transaction.
+// finishBefore finishes the task of a handler if the handler is about to replace it in its transaction.
 func (s *Store) finishBefore(ctx context.Context, c sqldb.Conn, tasks []*rows.Task) error {
 	w, _ := ctx.Value(workKey{}).(*work)
 	if _, outside := c.(sqldb.DB); w == nil || outside {

@@ -7,37 +7,37 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// Backlog is how much waits in a table, in counts that cost little however many
-// tasks there are.
+// Backlog has the numbers of waiting tasks in a table. Reading them is cheap however many tasks there
+// are.
 type Backlog struct {
-	// At is the instant for which it was read, by the database's clock.
+	// At is the time for which the backlog was read, by the database's clock.
 	At time.Time
-	// Oldest is the due instant of the pending task that was due first; zero if none is
-	// due. It and Overdue leave out what Paused and Throttled count.
+	// Oldest is the earliest due time of the pending tasks that are due, zero if none is due. Oldest
+	// and Overdue leave out the tasks that Paused and Throttled count.
 	Oldest time.Time
 	// Overdue counts the pending tasks that are due, sent or not.
 	Overdue int64
 	// Paused counts the tasks that are due and wait because their destination is paused.
 	Paused int64
-	// Throttled counts the tasks that are due and wait for a ceiling that relays use to the
-	// full, or are sent over a time after a pause.
+	// Throttled counts the tasks that are due and wait for a ceiling that relays use fully, or
+	// that are spread over time after a pause.
 	Throttled int64
-	// Unsent counts those that Run should have sent by now: pending, due within
-	// Config.Horizon, and never given to the broker in their present version. It leaves out
-	// Paused and Throttled, and of a destination with a ceiling what is not due.
+	// Unsent counts the tasks that Run should have sent by now. They are pending, due within
+	// Config.Horizon, and were never sent in their current version. It leaves out Paused and
+	// Throttled, and tasks of a destination with a ceiling that are not due.
 	Unsent int64
-	// Within counts the pending tasks between the horizons that were asked for: due
-	// after the one before (after At for the first), and not after this one; the last
-	// element those after all of them.
+	// Within counts the pending tasks between the given horizons. Each element counts tasks that are
+	// due after the previous horizon (after At for the first element) and not after this one. The last
+	// element counts the tasks after all horizons.
 	Within []int64
 }
 
 // mostLanes bounds the destinations whose unsent tasks Backlog counts.
 const mostLanes = 1000
 
-// Backlog reads how much waits. horizons ascend. No count goes beyond most, 1 or
-// more; a count of most means that many or more. So each count reads at most so many
-// entries of an index. Unsent tasks are counted of up to 1000 destinations.
+// Backlog reads the numbers of waiting tasks. horizons have to be in ascending order. most, at least 1,
+// bounds each count, so that each count reads at most that many entries of an index. A count of most
+// means that many or more. Unsent counts the tasks of up to 1000 destinations.
 func (s *Store) Backlog(ctx context.Context, horizons []time.Duration, most int64) (Backlog, error) {
 	return reading(ctx, s, NoTx, Filter{}, "reading the backlog", func(c rows.Conn, _ rows.Filter) (Backlog, error) {
 		return s.backlog(ctx, c, horizons, most)
@@ -71,7 +71,7 @@ func (s *Store) backlog(ctx context.Context, c rows.Conn, horizons []time.Durati
 		}
 		b.Within, after = append(b.Within, n), until
 	}
-	// Lane by lane, as a claim finds them and as the index has them.
+	// Count lane by lane, like a claim, because the index has that order.
 	until := now + s.cfg.Horizon.Milliseconds()
 	lanes, err := c.Lanes(ctx, rows.ToSend, until)
 	for _, l := range lanes[:min(len(lanes), mostLanes)] {
@@ -94,7 +94,7 @@ func (s *Store) backlog(ctx context.Context, c rows.Conn, horizons []time.Durati
 	return b, err
 }
 
-// overdueByLane reads what is due where lanes are held back.
+// overdueByLane counts due tasks lane by lane when lanes are held back.
 func (s *Store) overdueByLane(ctx context.Context, c rows.Conn, b *Backlog, paused map[rows.Lane]bool, limited map[rows.Lane]*DestinationState, most int64) error {
 	now := b.At.UnixMilli()
 	lanes, err := c.PendingLanes(ctx)

@@ -12,40 +12,40 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// LeaseFunc is work whose effects are not all in one transaction: a call to a
-// payment provider, an e-mail. It runs without a transaction, under a lease that is
-// renewed while it runs. ctx ends when the lease is lost (the cause is ErrLeaseLost),
-// because another process may begin then.
+// LeaseFunc does work whose effects are not all in one transaction, such as a call to a payment
+// provider or an e-mail. It runs without a transaction, under a lease that is renewed while it runs.
+// ctx ends with the cause ErrLeaseLost when the lease is lost, because another process may then begin
+// the same work.
 //
-// The work is done at least once: when the process dies after the call and before
-// the commit, it is done again. key is the same for every attempt of the task in
-// this queue, also after it was revived, fired or moved; give it to the provider as
-// the idempotency key of the call, so that a repetition has no second effect there.
-// Only Replace, or an id that is used again, makes new work with a new key. complete, which may be nil,
-// runs in the transaction that makes the task done, to store what the work
-// returned.
+// The work is done at least once. If the process dies after the call and before the commit, it is done
+// again. key is the same for every attempt of the task in this queue, even after the task was revived,
+// fired or moved. Pass it to the provider as the idempotency key of the call, so that a repetition has
+// no second effect there. Only Replace, or reusing the id for a new task, results in a new key.
+// complete, which may be nil, runs in the transaction that makes the task done. Use it to store the
+// result of the work.
 type LeaseFunc func(ctx context.Context, d *amqpx.Delivery, key string) (complete Func, err error)
 
-// DefaultLease is how long the lease of LeaseHandler is without WithLease.
+// DefaultLease is the duration of LeaseHandler's lease without WithLease.
 const DefaultLease = time.Minute
 
-// minLease leaves time for the statements that renew it.
+// minLease is the shortest lease. It leaves enough time for the statements that renew it.
 const minLease = time.Second
 
-// WithLease sets how long LeaseHandler's lease is; default 1 minute, at least 1
-// second. It is renewed three times as often. After a crash the work begins again
-// when the lease has ended.
+// WithLease sets the duration of LeaseHandler's lease. The default is 1 minute, the minimum 1 second. The
+// lease is renewed three times within its duration. After a crash the work begins again when the lease
+// has ended.
 func WithLease(d time.Duration) HandlerOption {
 	return func(h *handler) { h.lease = max(d, minLease) }
 }
 
-// LeaseHandler is Handler for work that is not one transaction; see LeaseFunc. The
-// task's status is running while a lease is held; it cannot be cancelled or moved
-// then. A second delivery meanwhile is snoozed until the lease would end.
+// LeaseHandler wraps fn for Client.Consume, like Handler, for work that does not fit into one
+// transaction; see LeaseFunc. While the work has a lease, the task's status is running, and the task
+// cannot be cancelled or moved. A second delivery during that time is snoozed until the lease would
+// end.
 //
-// Errors, panics, retries and dead letters are those of Handler. An attempt whose
-// lease ends without an outcome counts; see PoisonError. WithGroup has no meaning
-// here. Without fn, or with a nil database or option, there is no Handler, and Consume says so.
+// Errors, panics, retries and dead letters are treated as by Handler. An attempt whose lease ends
+// without an outcome counts; see PoisonError. WithGroup has no effect. If fn, the database or an option
+// is nil, LeaseHandler returns nil, and Consume reports the error.
 func LeaseHandler(db Database, fn LeaseFunc, opts ...HandlerOption) amqpx.Handler {
 	if fn == nil || sqldb.IsNil(db) || lacksOption(opts) {
 		return nil
@@ -82,7 +82,7 @@ func (h *leaseHandler) handle(ctx context.Context, d *amqpx.Delivery) (err error
 	return h.conclude(ctx, d, a, err)
 }
 
-// refused is what becomes of a message that did not get the lease.
+// refused returns the outcome of a message that did not get the lease.
 func (h *leaseHandler) refused(ctx context.Context, d *amqpx.Delivery, err error) error {
 	if held, ok := errors.AsType[*heldError](err); ok {
 		return amqpx.Snooze(held.rest + time.Second)
@@ -93,7 +93,7 @@ func (h *leaseHandler) refused(ctx context.Context, d *amqpx.Delivery, err error
 	return h.conclude(ctx, d, nil, err)
 }
 
-// underLease runs the work and renews the lease meanwhile.
+// underLease runs the work, and renews the lease while it runs.
 func (h *leaseHandler) underLease(ctx context.Context, a *attempt, d *amqpx.Delivery) (Func, error) {
 	ctx, lose := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
@@ -101,7 +101,7 @@ func (h *leaseHandler) underLease(ctx context.Context, a *attempt, d *amqpx.Deli
 		defer close(ended)
 		h.keepLease(ctx, a, lose)
 	}()
-	defer func() { lose(nil); <-ended }() // also when the work panics
+	defer func() { lose(nil); <-ended }() // even if the work panics
 	complete, err := h.work(ctx, d, a.idempotencyKey())
 	if err != nil && errors.Is(context.Cause(ctx), ErrLeaseLost) {
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
@@ -109,16 +109,16 @@ func (h *leaseHandler) underLease(ctx context.Context, a *attempt, d *amqpx.Deli
 	return complete, err
 }
 
-// idempotencyKey identifies the work to a provider: the task, which an id and the
-// instant of its creation make unique, and the queue, whose handler is one of several
-// that may work on it. The version is no part of it: what is revived, fired or moved
-// after an attempt began is the same work.
+// idempotencyKey identifies the work to a provider. It consists of the task's id and creation time,
+// which make the task unique, and the queue, because the handlers of several queues may work on the
+// task. It does not contain the version, because a task that is revived, fired or moved after an
+// attempt has begun is the same work.
 func (a *attempt) idempotencyKey() string {
 	return fmt.Sprintf("%s.%d.%s", a.Task, a.Created, a.Queue)
 }
 
-// keepLease renews the lease until ctx ends. It calls lose when somebody else may have
-// it: another attempt's token is there, or it could not be renewed in time.
+// keepLease renews the lease until ctx ends. It calls lose when another attempt may have the lease,
+// because the row has another token or because the lease could not be renewed in time.
 func (h *handler) keepLease(ctx context.Context, a *attempt, lose context.CancelCauseFunc) {
 	ticker := time.NewTicker(a.lease / 3)
 	defer ticker.Stop()
@@ -146,13 +146,13 @@ func (h *handler) keepLease(ctx context.Context, a *attempt, lose context.Cancel
 	}
 }
 
-// lost is the error of an attempt whose lease another one has.
+// lost returns the error of an attempt whose lease another attempt has taken.
 func (a *attempt) lost() error {
 	return fmt.Errorf("%w: another attempt has task %s", ErrLeaseLost, a.Task)
 }
 
-// renew reports whether the lease is still the attempt's. The statement ends with the
-// lease at the latest.
+// renew renews the lease until until, and reports whether the attempt still has it. The statement is
+// cancelled when the lease ends.
 func (h *handler) renew(ctx context.Context, a *attempt, until time.Time) (bool, error) {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
@@ -163,8 +163,8 @@ func (h *handler) renew(ctx context.Context, a *attempt, until time.Time) (bool,
 	return c.RenewLease(ctx, a.EffectKey, a.token, a.clock.Add(time.Since(a.begun)+a.lease).UnixMilli())
 }
 
-// complete makes the task done, if the lease is still this attempt's. The task is
-// locked last, so that the handlers of other queues do not wait for fn.
+// complete makes the task done if this attempt still has the lease. It locks the task last, so that the
+// handlers of other queues do not wait for fn.
 func (h *leaseHandler) complete(ctx context.Context, a *attempt, d *amqpx.Delivery, fn Func) error {
 	return sqldb.Transact(ctx, h.db.DB, h.txOpts, func(tx sqldb.Tx) error {
 		c, err := h.db.On(ctx, tx)

@@ -15,7 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Get reads one task. Errors: ErrNotFound.
+// Get returns the task with the given id, or ErrNotFound.
 func (s *Store) Get(ctx context.Context, ex Executor, id string) (Task, error) {
 	c, err := s.conn(ctx, ex)
 	if err != nil {
@@ -31,11 +31,10 @@ func (s *Store) Get(ctx context.Context, ex Executor, id string) (Task, error) {
 	return taskOf(t), nil
 }
 
-// List iterates over tasks in the order of f.Sort, by default of their due instant and
-// id, where what another program wrote without an instant comes last. It reads page by page, each page
-// beginning where the last one ended, so no statement stays open between two steps,
-// and tasks that move meanwhile may be seen twice or not at all. The iteration ends
-// after an error.
+// List iterates over tasks in the order of f.Sort, by default by due time and id. By default, tasks
+// that another program wrote without a valid due time come last. List reads page by page, and each
+// page begins where the last one ended. So no statement stays open between two steps, and tasks that
+// move in the meantime may be seen twice or not at all. The iteration ends after an error.
 func (s *Store) List(ctx context.Context, ex Executor, f Filter) iter.Seq2[Task, error] {
 	return func(yield func(Task, error) bool) {
 		if err := s.list(ctx, ex, f, func(t *rows.Task) bool { return yield(taskOf(t), nil) }); err != nil {
@@ -76,7 +75,7 @@ type QueueCount struct {
 	Count  int64
 }
 
-// Count counts tasks by queue and status, in that order.
+// Count counts the tasks that the filter chooses by queue and status, sorted in that order.
 func (s *Store) Count(ctx context.Context, ex Executor, f Filter) ([]QueueCount, error) {
 	return reading(ctx, s, ex, f, "counting tasks", func(c rows.Conn, f rows.Filter) (counts []QueueCount, err error) {
 		list, err := c.CountByQueue(ctx, f)
@@ -87,8 +86,8 @@ func (s *Store) Count(ctx context.Context, ex Executor, f Filter) ([]QueueCount,
 	})
 }
 
-// CountUpTo counts the tasks that the filter chooses, and stops at limit: a result
-// of limit + 1 means that there are more. A limit of 0 is none.
+// CountUpTo counts the tasks that the filter chooses, up to limit. A result of limit + 1 means that
+// there are more. A limit of 0 means no limit.
 func (s *Store) CountUpTo(ctx context.Context, ex Executor, f Filter, limit int64) (int64, error) {
 	return reading(ctx, s, ex, f, "counting tasks", func(c rows.Conn, f rows.Filter) (int64, error) {
 		if limit <= 0 {
@@ -98,8 +97,8 @@ func (s *Store) CountUpTo(ctx context.Context, ex Executor, f Filter, limit int6
 	})
 }
 
-// CountFinished counts the tasks that came to an end in a status from an instant on,
-// and before another. It stops at limit: a result of limit + 1 means that there are more.
+// CountFinished counts the tasks that finished with a status between from, inclusive, and to,
+// exclusive, up to limit. A result of limit + 1 means that there are more.
 func (s *Store) CountFinished(ctx context.Context, ex Executor, status Status, from, to time.Time, limit int64) (int64, error) {
 	if !slices.Contains([]Status{StatusDone, StatusCancelled, StatusExpired, StatusFailed}, status) {
 		return 0, fmt.Errorf("%w: counting finished tasks: status %q; expected done, cancelled, expired or failed", ErrConfig, status)
@@ -115,8 +114,8 @@ type Bin struct {
 	Count    int64
 }
 
-// Histogram counts tasks by due instant: n bins of the given width, from the
-// instant from on. Widths are whole milliseconds.
+// Histogram counts tasks by due time, in n bins of the given width that begin at from. The width is
+// in whole milliseconds.
 func (s *Store) Histogram(ctx context.Context, ex Executor, f Filter, from time.Time, width time.Duration, n int) ([]Bin, error) {
 	if width < time.Millisecond || n < 1 || n > 100_000 {
 		return nil, fmt.Errorf("histogram: width %s and %d bins, expected at least 1ms and 1 to 100000", topology.FormatDuration(width), n)
@@ -142,17 +141,17 @@ func (s *Store) Histogram(ctx context.Context, ex Executor, f Filter, from time.
 	})
 }
 
-// Effect is what the handler of one queue has recorded about a task: of a task to an
-// exchange its effect, of others only attempts that are recorded before they run.
+// Effect is the record of one queue's handler about a task. For a task to an exchange it records the
+// effect. For other tasks there are only records of attempts that are recorded before they run.
 type Effect struct {
-	Version    int64     // the task's
-	Queue      string    // whose handler it is
+	Version    int64     // the version of the task
+	Queue      string    // the queue of the handler
 	DoneAt     time.Time // when the effect was committed; zero before
-	Attempts   int       // that were recorded before they ran
-	LeaseUntil time.Time // until then an attempt has the task to itself; zero without one
+	Attempts   int       // number of attempts that were recorded before they ran
+	LeaseUntil time.Time // until when an attempt has a lease; zero without one
 }
 
-// Effects reads what handlers have recorded about a task, by version and queue.
+// Effects returns the records of handlers about a task, sorted by version and queue.
 func (s *Store) Effects(ctx context.Context, ex Executor, id string) ([]Effect, error) {
 	return reading(ctx, s, ex, Filter{}, "reading the effects of task "+id, func(c rows.Conn, _ rows.Filter) (list []Effect, err error) {
 		found, err := c.Effects(ctx, id)
@@ -163,12 +162,12 @@ func (s *Store) Effects(ctx context.Context, ex Executor, id string) ([]Effect, 
 	})
 }
 
-// Tags returns the first tags that tasks have, in their order, at most limit.
+// Tags returns the first tags in sort order that any tasks have, at most limit of them.
 func (s *Store) Tags(ctx context.Context, ex Executor, limit int) ([]string, error) {
 	return reading(ctx, s, ex, Filter{}, "reading tags", func(c rows.Conn, _ rows.Filter) ([]string, error) { return c.TagNames(ctx, limit) })
 }
 
-// heldLanes are those whose tasks wait although they are due, by whether they are paused.
+// heldLanes returns the lanes that are paused, and the lanes whose rate limit holds back due tasks.
 func (s *Store) heldLanes(ctx context.Context, c rows.Conn) (paused map[rows.Lane]bool, limited map[rows.Lane]*DestinationState, err error) {
 	gates, err := c.Gates(ctx)
 	paused, limited = map[rows.Lane]bool{}, map[rows.Lane]*DestinationState{}
@@ -183,8 +182,8 @@ func (s *Store) heldLanes(ctx context.Context, c rows.Conn) (paused map[rows.Lan
 	return paused, limited, err
 }
 
-// listUnheld is List lane by lane, where lanes are held back: a paused one may have any number
-// of tasks before those of others.
+// listUnheld lists tasks lane by lane if lanes are held back, because a paused lane may have any number
+// of tasks that are due before the tasks of other lanes.
 func (s *Store) listUnheld(ctx context.Context, c rows.Conn, l rows.Listing, yield func(*rows.Task) bool) error {
 	paused, limited, err := s.heldLanes(ctx, c)
 	if err != nil {

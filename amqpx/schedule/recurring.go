@@ -10,74 +10,73 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Misfire is what becomes of occurrences whose time passed while no relay ran.
+// Misfire is the policy for occurrences whose time passed while no relay ran.
 type Misfire string
 
-// An occurrence is missed when it is more than a minute late and no handler has
-// begun with it.
+// The misfire policies. An occurrence is missed when it is more than a minute late and no handler has
+// started it.
 const (
-	MisfireSkip Misfire = recur.MisfireSkip // they are left out
-	MisfireOnce Misfire = recur.MisfireOnce // the last of them happens; the default
-	MisfireAll  Misfire = recur.MisfireAll  // they all happen, up to the last MisfireLimit of them
+	MisfireSkip Misfire = recur.MisfireSkip // missed occurrences are skipped
+	MisfireOnce Misfire = recur.MisfireOnce // only the last missed occurrence happens; the default
+	MisfireAll  Misfire = recur.MisfireAll  // all missed occurrences happen, up to the last MisfireLimit
 )
 
-// Overlap is whether an occurrence may begin while the one before it is pending.
+// Overlap is the policy for an occurrence that is due while the previous one is pending.
 type Overlap string
 
-// The task of an occurrence is pending until its handler has committed, or it was
-// cancelled or failed. One to an exchange is done with the first queue whose handler
-// has committed; others may be at it still.
+// The overlap policies. The task of an occurrence is pending until its handler has committed, or it
+// was cancelled or failed. A task to an exchange is done as soon as the handler of the first queue has
+// committed, although handlers of other queues may still be working.
 const (
 	OverlapAllow Overlap = recur.OverlapAllow // the default
-	OverlapSkip  Overlap = recur.OverlapSkip  // it is left out
+	OverlapSkip  Overlap = recur.OverlapSkip  // the occurrence is skipped
 )
 
-// Recurring is one row of rabbitdelay_schedules: a task that recurs by a cron
-// expression or an interval. Each occurrence is a task of its own. The first part
-// is the caller's; the second is kept by this package, and ignored where a
-// Recurring is written.
+// Recurring is one row of rabbitdelay_schedules: a task that recurs by a cron expression or at an
+// interval. Each occurrence is a separate task. The caller sets the fields of the first part. The
+// fields of the second part are maintained by this package, and are ignored when a Recurring is
+// written.
 type Recurring struct {
-	// Name identifies it: 1 to 200 bytes of UTF-8 without @ and NUL. The tasks'
-	// ids are NAME@INSTANT; see ParseOccurrence.
+	// Name identifies the recurring task: 1 to 200 bytes of UTF-8 without @ and NUL. The ids of the
+	// tasks are the name, @ and the occurrence's time; see ParseOccurrence.
 	Name string
-	// Cron has five fields (minute, hour, day of month, month, weekday), six with
-	// seconds in front, or is @hourly, @daily, @weekly, @monthly or @yearly. As in
-	// Vixie's cron one of the two fields of days is enough, unless one begins with a
-	// star, also with a step such as */2: then both must match. L, W and # are as in
-	// Quartz.
+	// Cron is an expression with five fields (minute, hour, day of month, month, weekday), or six
+	// fields with seconds in front, or @hourly, @daily, @weekly, @monthly or @yearly. As in Vixie's
+	// cron, a day has to match one of the two day fields. If one of them begins with a star, even
+	// with a step such as */2, a day has to match both. L, W and # are as in Quartz.
 	Cron string
-	// TimeZone of Cron is an IANA name such as Europe/Berlin; default UTC. Of a time
-	// that comes twice because clocks are set back, the first is taken; a time that
-	// is left out because they are set forward is the first instant after the gap.
-	// An expression of every hour is a rhythm, and goes on through both.
+	// TimeZone is the time zone of Cron, an IANA name such as Europe/Berlin. The default is UTC. A
+	// time that occurs twice because clocks are set back is used the first time. A time that
+	// does not exist because clocks are set forward is moved to the end of the gap. An expression
+	// that matches every hour keeps its rhythm through both.
 	TimeZone string
-	// Every is an interval instead, in whole seconds, of elapsed time. It counts from
-	// Start, or else from the creation, one Every after which is the first.
+	// Every is an interval of elapsed time in whole seconds. Set either Cron or Every. The interval
+	// counts from Start. Without Start, the first occurrence is one interval after the creation.
 	Every time.Duration
-	// Start is the first instant that may be an occurrence, End the first that may
-	// not. Zero for no bound.
+	// Start is the earliest time of an occurrence, and End is after the last one (exclusive). Zero
+	// means no bound.
 	Start, End time.Time
-	// Jitter delays each occurrence by up to as much, at most a day. How much is
-	// decided by name and instant. Default 0.
+	// Jitter delays each occurrence by a duration between 0 and Jitter, which depends on the name and
+	// the time of the occurrence only. The default is 0, the maximum a day.
 	Jitter time.Duration
-	// Misfire is what happens after an outage; default MisfireOnce. MisfireLimit
-	// bounds MisfireAll; default 100, at most 10,000.
+	// Misfire is the policy after an outage. The default is MisfireOnce. MisfireLimit bounds the
+	// occurrences of MisfireAll. The default is 100, the maximum 10,000.
 	Misfire      Misfire
 	MisfireLimit int
-	// Overlap is what happens while the last occurrence is pending; default
-	// OverlapAllow. OverlapSkip does not go with MisfireAll.
+	// Overlap is the policy while the previous occurrence is pending. The default is OverlapAllow.
+	// OverlapSkip cannot be combined with MisfireAll.
 	Overlap Overlap
 
-	// Task is what each occurrence is. Its ID and DeliverAt are not used.
+	// Task is the template of each occurrence's task. Its ID and DeliverAt are ignored.
 	Task Task
 
 	Paused    bool
 	Origin    string    // OriginConfig if Apply wrote it
 	Version   int64     // raised by every change
-	NextAt    time.Time // the next occurrence that is no task yet; zero for none
-	LastAt    time.Time // the last that became a task; it may be ahead
-	SkippedAt time.Time // the last that was left out, by Misfire or Overlap
-	LastError string    // why no occurrences follow at present; only what other programs wrote can be wrong
+	NextAt    time.Time // the next occurrence that is not yet a task; zero for none
+	LastAt    time.Time // the last occurrence that became a task; it may be in the future
+	SkippedAt time.Time // the last occurrence that was skipped because of Misfire or Overlap
+	LastError string    // why no tasks are created at present; only rows of other programs can be invalid
 	CreatedAt time.Time
 	UpdatedAt time.Time
 }
@@ -99,7 +98,7 @@ func recurringOf(s *rows.Schedule) Recurring {
 	}
 }
 
-// recurringError returns an error of the room with its problems as *RecurringErrors.
+// recurringError converts the problems of a *recur.Error to *RecurringErrors.
 func recurringError(err error) error {
 	e, ok := errors.AsType[*recur.Error](err)
 	if !ok {
@@ -112,8 +111,8 @@ func recurringError(err error) error {
 	return errors.Join(errs...)
 }
 
-// Validate checks what a caller writes. The error wraps a *RecurringError for each
-// field that is wrong.
+// Validate checks the fields that the caller sets. The error wraps a *RecurringError for each wrong
+// field.
 func (r Recurring) Validate() error {
 	_, err := recur.Check(r.scheduleRow(), Config{}.WithDefaults().MaxBody, relay.Check)
 	return recurringError(err)
@@ -121,19 +120,18 @@ func (r Recurring) Validate() error {
 
 // Occurrence is one time at which a Recurring happens.
 type Occurrence struct {
-	ID        string    // of its task
-	At        time.Time // by the timetable, in its time zone
-	DeliverAt time.Time // with jitter
+	ID        string    // the id of its task
+	At        time.Time // its time by the timetable, in the time zone of the Recurring
+	DeliverAt time.Time // At with jitter
 }
 
-// ParseOccurrence takes the id of an occurrence's task apart: the name of the
-// Recurring, and the instant of its timetable, or the one at which it was fired.
-// ok is false for the id of any other task.
+// ParseOccurrence splits the id of an occurrence's task into the name of the Recurring and the time of
+// the occurrence by the timetable, or the time at which it was fired. ok is false for the id of any
+// other task.
 func ParseOccurrence(id string) (name string, at time.Time, ok bool) { return recur.Parse(id) }
 
-// Next returns the next n occurrences after an instant, fewer if it ends before. It
-// goes by the timetable alone, whether it is paused or not. The error is a
-// *RecurringError.
+// Next returns the next n occurrences after a time, or fewer if the Recurring ends before. It uses the
+// timetable alone, even if the Recurring is paused. The error is a *RecurringError.
 func (r Recurring) Next(after time.Time, n int) ([]Occurrence, error) {
 	found, err := recur.Next(r.scheduleRow(), after, n)
 	if err != nil {
@@ -146,10 +144,11 @@ func (r Recurring) Next(after time.Time, n int) ([]Occurrence, error) {
 	return list, nil
 }
 
-// RecurringState is whether a Recurring makes tasks, and why not.
+// RecurringState is the state of a Recurring.
 type RecurringState string
 
-// Paused and wrong ones make no tasks until somebody changes them.
+// The states of a Recurring. In the states paused and wrong no tasks are created until the Recurring
+// is changed.
 const (
 	RecurringActive RecurringState = "active"
 	RecurringPaused RecurringState = "paused"
@@ -157,8 +156,8 @@ const (
 	RecurringWrong  RecurringState = "wrong" // LastError says why
 )
 
-// State returns whether it makes tasks. One in a time zone that is not known here is
-// active: its relay says what is wrong.
+// State returns whether tasks are created. A Recurring whose time zone this process does not know is
+// active, because a relay may know it.
 func (r Recurring) State(now time.Time) RecurringState {
 	switch {
 	case r.LastError != "":
@@ -172,8 +171,8 @@ func (r Recurring) State(now time.Time) RecurringState {
 	return RecurringActive
 }
 
-// Upcoming returns the next n occurrences that will happen as things stand: none if it
-// is paused or wrong, nor if its time zone is not known here.
+// Upcoming returns the next n occurrences that will happen unless the Recurring is changed. It returns
+// none if the Recurring is paused or wrong, or if this process does not know its time zone.
 func (r Recurring) Upcoming(now time.Time, n int) []Occurrence {
 	if r.Paused || r.LastError != "" {
 		return nil
@@ -185,7 +184,7 @@ func (r Recurring) Upcoming(now time.Time, n int) []Occurrence {
 	return list
 }
 
-// Timetable returns when it recurs, such as "30 2 * * * Europe/Berlin" or "every 15m".
+// Timetable describes the recurrence as text, such as "30 2 * * * Europe/Berlin" or "every 15m".
 func (r Recurring) Timetable() string {
 	if r.Cron == "" {
 		return "every " + topology.FormatDuration(r.Every)

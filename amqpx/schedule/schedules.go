@@ -14,15 +14,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// Schedules are the recurring tasks of a store. A method's Executor is as that of
-// the store's: what it changes, its tasks included, takes effect when that
-// commits.
+// Schedules reads and changes the recurring tasks of a store. As with the methods of Store, a change
+// and its tasks take effect when the Executor's transaction commits, or immediately with NoTx.
 type Schedules struct{ s *Store }
 
 // Schedules returns the store's recurring tasks.
 func (s *Store) Schedules() Schedules { return Schedules{s} }
 
-// Get reads one. Errors: ErrNoSchedule.
+// Get returns the recurring task of the given name, or ErrNoSchedule.
 func (x Schedules) Get(ctx context.Context, ex Executor, name string) (Recurring, error) {
 	c, err := x.s.conn(ctx, ex)
 	if err != nil {
@@ -38,8 +37,8 @@ func (x Schedules) Get(ctx context.Context, ex Executor, name string) (Recurring
 // schedulePage is how many rows List reads at a time.
 const schedulePage = 100
 
-// List iterates over all of them in the order of their names, page by page, without
-// the tasks' bodies. The iteration ends after an error.
+// List iterates over all recurring tasks, sorted by name. It reads them page by page, without the
+// bodies of their tasks. The iteration ends after an error.
 func (x Schedules) List(ctx context.Context, ex Executor) iter.Seq2[Recurring, error] {
 	return func(yield func(Recurring, error) bool) {
 		c, err := x.s.conn(ctx, ex)
@@ -60,10 +59,10 @@ func (x Schedules) List(ctx context.Context, ex Executor) iter.Seq2[Recurring, e
 	}
 }
 
-// Change is what a write did.
+// Change is the outcome of Put.
 type Change string
 
-// The changes there are.
+// The outcomes of Put.
 const (
 	Created   Change = "created"
 	Changed   Change = "changed"
@@ -75,9 +74,9 @@ var changes = map[recur.Change]Change{recur.Created: Created, recur.Changed: Cha
 // lastRuns is how many recurring tasks LastRuns reads at a time.
 const lastRuns = 50
 
-// LastRuns returns, by the names of recurring tasks, the last occurrence of each that was
-// done, failed or expired, without its body and tags, for as long as tasks are kept after
-// their end. Names without one are left out.
+// LastRuns returns the last occurrence of each named recurring task that was done, failed or expired,
+// by name and without body and tags. Names without such an occurrence, or whose last one has been
+// purged, are left out.
 func (x Schedules) LastRuns(ctx context.Context, ex Executor, names []string) (map[string]Task, error) {
 	c, err := x.s.conn(ctx, ex)
 	if err != nil {
@@ -97,7 +96,7 @@ func (x Schedules) LastRuns(ctx context.Context, ex Executor, names []string) (m
 	return runs, nil
 }
 
-// write runs do in ex, in a transaction of its own if that is a database.
+// write runs do with ex, in a new transaction if ex is a database.
 func (x Schedules) write(ctx context.Context, ex Executor, what string, do func(p *recur.Planner, c rows.Conn) error) error {
 	err := x.s.db.Within(ctx, x.s.on(ex), func(c rows.Conn) error {
 		x.s.refresh(ctx, c)
@@ -113,19 +112,19 @@ func (x Schedules) write(ctx context.Context, ex Executor, what string, do func(
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// writeOne is write for one recurring task.
+// writeOne runs write for a single recurring task.
 func (x Schedules) writeOne(ctx context.Context, ex Executor, name string, do func(p *recur.Planner, c rows.Conn) error) error {
 	return x.write(ctx, ex, "recurring task "+name, do)
 }
 
-// checked is the row of a recurring task that can be written.
+// checked returns the row of a valid recurring task, or an error.
 func (x Schedules) checked(r *Recurring) (*rows.Schedule, error) {
 	s := r.scheduleRow()
 	return s, recurringError(x.s.planner.Check(s))
 }
 
-// Add creates one, and the task of its next occurrence. Errors: *RecurringError,
-// ErrScheduleExists (the transaction can continue after both).
+// Add creates a recurring task, and the task of its next occurrence. It returns *RecurringError if it
+// is invalid, and ErrScheduleExists if the name exists. The transaction can continue after both.
 func (x Schedules) Add(ctx context.Context, ex Executor, r Recurring) error {
 	s, err := x.checked(&r)
 	if err != nil {
@@ -134,10 +133,10 @@ func (x Schedules) Add(ctx context.Context, ex Executor, r Recurring) error {
 	return x.writeOne(ctx, ex, r.Name, func(p *recur.Planner, c rows.Conn) error { return p.Add(ctx, c, s) })
 }
 
-// Put creates one, or changes the one of that name so that it says the same. It
-// may be called at every start of a program: what is the same stays untouched, and
-// one that is paused stays paused. A change withdraws the tasks that are not due
-// yet and goes on from now. Errors: *RecurringError.
+// Put creates a recurring task, or changes the one of the same name to match r. It may be called at
+// every start of a program, because an identical recurring task is not touched, and a paused one
+// stays paused. A change withdraws the tasks that are not due yet, and the new rule applies from now
+// on. Put returns *RecurringError if r is invalid.
 func (x Schedules) Put(ctx context.Context, ex Executor, r Recurring) (change Change, err error) {
 	s, err := x.checked(&r)
 	if err != nil {
@@ -151,10 +150,10 @@ func (x Schedules) Put(ctx context.Context, ex Executor, r Recurring) (change Ch
 	return change, err
 }
 
-// Edit changes one: change gets it as it is and sets what is to be different, its
-// Name excepted. It withdraws the tasks that are not due yet and goes on from now.
-// Errors: ErrNoSchedule, *RecurringError, and those of change, which leave all as it
-// was if the caller rolls back.
+// Edit changes a recurring task. change gets the current one and modifies its fields; a change of Name
+// is ignored. Edit withdraws the tasks that are not due yet, and the new rule applies from now on. It
+// returns ErrNoSchedule, *RecurringError, or the error of change. If the caller then rolls back,
+// nothing has changed.
 func (x Schedules) Edit(ctx context.Context, ex Executor, name string, change func(r *Recurring) error) error {
 	return x.writeOne(ctx, ex, name, func(p *recur.Planner, c rows.Conn) error {
 		return p.Edit(ctx, c, name, func(s *rows.Schedule) error {
@@ -168,27 +167,27 @@ func (x Schedules) Edit(ctx context.Context, ex Executor, name string, change fu
 	})
 }
 
-// Pause withdraws the tasks that are not due yet, and makes no more. Errors:
-// ErrNoSchedule.
+// Pause withdraws the tasks of a recurring task that are not due yet, and stops the creation of new
+// ones until Resume. It returns ErrNoSchedule if there is no recurring task of that name.
 func (x Schedules) Pause(ctx context.Context, ex Executor, name string) error {
 	return x.writeOne(ctx, ex, name, func(p *recur.Planner, c rows.Conn) error { return p.SetPaused(ctx, c, name, true) })
 }
 
-// Resume goes on from now; what would have happened meanwhile does not. Errors:
-// ErrNoSchedule.
+// Resume continues a paused recurring task from now on. Occurrences during the pause do not happen. It
+// returns ErrNoSchedule if there is no recurring task of that name.
 func (x Schedules) Resume(ctx context.Context, ex Executor, name string) error {
 	return x.writeOne(ctx, ex, name, func(p *recur.Planner, c rows.Conn) error { return p.SetPaused(ctx, c, name, false) })
 }
 
-// Delete withdraws the tasks that are not due yet, and deletes it. Errors:
-// ErrNoSchedule.
+// Delete deletes a recurring task, and withdraws its tasks that are not due yet. It returns
+// ErrNoSchedule if there is no recurring task of that name.
 func (x Schedules) Delete(ctx context.Context, ex Executor, name string) error {
 	return x.writeOne(ctx, ex, name, func(p *recur.Planner, c rows.Conn) error { return p.Delete(ctx, c, name) })
 }
 
-// Fire schedules one occurrence more, due at once, and returns its task's id. The
-// timetable goes on as it was; a pause and Overlap do not keep it. Errors:
-// ErrNoSchedule.
+// Fire schedules an additional occurrence that is due immediately, and returns the id of its task. The
+// timetable does not change. Fire works even if the recurring task is paused or Overlap would skip
+// the occurrence. It returns ErrNoSchedule if there is no recurring task of that name.
 func (x Schedules) Fire(ctx context.Context, ex Executor, name string) (id string, err error) {
 	now := x.s.nowIn(ctx, ex).Truncate(time.Millisecond)
 	err = x.writeOne(ctx, ex, name, func(p *recur.Planner, c rows.Conn) error {
@@ -206,21 +205,20 @@ func (x Schedules) Fire(ctx context.Context, ex Executor, name string) (id strin
 	return id, nil
 }
 
-// OriginConfig is the Origin of what Apply wrote.
+// OriginConfig is the Origin of recurring tasks that Apply wrote.
 const OriginConfig = "config"
 
-// Applied is what Apply did, by names.
+// Applied is the result of Apply: the names of the recurring tasks by outcome.
 type Applied struct {
 	Created, Changed, Unchanged []string
-	// Unlisted were applied earlier and are not in the list any more. They go on; to
-	// end one, Pause or Delete it.
+	// Unlisted has the names that were applied earlier and are not in the list any more. They
+	// continue to recur. To end one, Pause or Delete it.
 	Unlisted []string
 }
 
-// Apply puts a whole list, such as that of a configuration file, in one
-// transaction. It deletes and pauses nothing, because another program may have a
-// list of its own, and an older version of this one may still be running. Errors:
-// *RecurringError.
+// Apply calls Put for a whole list, such as the one of a configuration file, in one transaction. It
+// deletes and pauses nothing, because another program may have a different list, and an older version
+// of this program may still be running. It returns *RecurringError if one is invalid.
 func (x Schedules) Apply(ctx context.Context, ex Executor, list []Recurring) (done Applied, err error) {
 	listed := map[string]bool{}
 	all := make([]*rows.Schedule, len(list))

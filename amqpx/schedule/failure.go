@@ -12,15 +12,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// recordTimeout bounds the recording of a failure, which may have to happen when
-// the handler's context is about to end.
+// recordTimeout is the time limit for recording a failure, which may be necessary after the handler's
+// context has ended.
 const recordTimeout = 5 * time.Second
 
-// failed records a failed attempt. An attempt that was cut off by the end of the
-// consumer is none: its message goes back to the queue as it was. Nor is one that
-// snoozes or requeues, but the sweeper has to know for how long.
+// failed records a failed attempt. An attempt that was interrupted by the end of the consumer does not
+// count, because its message returns to the queue unchanged. An attempt that snoozes or requeues does
+// not count either, but the sweeper has to know for how long.
 func (h *handler) failed(ctx context.Context, d *amqpx.Delivery, a *attempt, cause error) {
-	cutOff := errors.Is(ctx.Err(), context.Canceled) // the other end is the handler's own time limit
+	cutOff := errors.Is(ctx.Err(), context.Canceled) // not DeadlineExceeded, which is the handler's own time limit
 	if cutOff && a == nil {
 		return
 	}
@@ -28,7 +28,7 @@ func (h *handler) failed(ctx context.Context, d *amqpx.Delivery, a *attempt, cau
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	if cutOff {
-		// As if it had not been recorded before it ran; if that fails, it counts.
+		// Undo the record from before it ran. If that fails, the attempt counts.
 		_ = h.record(ctx, d, a, rows.Failure{}, 0)
 		return
 	}
@@ -46,16 +46,17 @@ func (h *handler) failed(ctx context.Context, d *amqpx.Delivery, a *attempt, cau
 	}
 }
 
-// counts reports whether an attempt that ended with cause uses up an attempt. One that is
-// repeated at once does not.
+// counts reports whether an attempt that ended with cause counts. One that is repeated immediately does
+// not.
 func counts(d *amqpx.Delivery, cause error) bool {
 	delay, again := d.RetryDelay(cause)
 	return !amqpx.IsSnoozed(cause) && !amqpx.IsRequeued(cause) && (!again || delay > 0)
 }
 
-// record records a failure, after which the task is not sent again for some time. If the unique
-// key of a task that was running has another pending task by now, they cannot both be pending. The
-// one that is due first does the work: the task waits for its retry as running, or gives way.
+// record records a failure, after which the task is not sent again for the duration again. If the unique
+// key of a running task has another pending task by now, only one of them can be pending. The task that
+// is due first does the work, so the failed task either stays running until its retry, or gives way and
+// is cancelled.
 func (h *handler) record(ctx context.Context, d *amqpx.Delivery, a *attempt, f rows.Failure, again time.Duration) error {
 	err := h.recordOnce(ctx, d, a, f, again)
 	for range besideTries {
@@ -72,8 +73,8 @@ func (h *handler) record(ctx context.Context, d *amqpx.Delivery, a *attempt, f r
 // besideTries is how often the other task of a unique key may change while a failure is recorded.
 const besideTries = 3
 
-// besideAnother decides what becomes of a failed task while another one of its unique key is
-// pending. If that has ended, the failure is recorded as any other.
+// besideAnother decides whether a failed task stays or gives way while another task of its unique key is
+// pending. If the other task has ended, the failure is recorded like any other.
 func (h *handler) besideAnother(ctx context.Context, d *amqpx.Delivery, f *rows.Failure, again time.Duration) error {
 	c, err := h.db.Conn(ctx)
 	if err != nil {
@@ -96,10 +97,11 @@ func (h *handler) besideAnother(ctx context.Context, d *amqpx.Delivery, f *rows.
 	return nil
 }
 
-// recordOnce also ends the attempt a that was recorded before it ran, if it was.
+// recordOnce records a failure in one transaction. It also ends the attempt a if that was recorded before
+// it ran.
 func (h *handler) recordOnce(ctx context.Context, d *amqpx.Delivery, a *attempt, f rows.Failure, again time.Duration) error {
 	return h.db.Transact(ctx, func(c rows.Conn) error {
-		now, err := c.Clock(ctx, h.own) // by which the relays judge when to send again
+		now, err := c.Clock(ctx, h.own) // relays use it to decide when to send again
 		if err != nil {
 			return err
 		}
@@ -122,7 +124,7 @@ func (h *handler) recordOnce(ctx context.Context, d *amqpx.Delivery, a *attempt,
 	})
 }
 
-// attemptNumber is how many attempts the task has had.
+// attemptNumber returns how many attempts the task has had.
 func attemptNumber(d *amqpx.Delivery, a *attempt, cause error) int {
 	if e, ok := errors.AsType[*PoisonError](cause); ok {
 		return e.Attempts
@@ -133,9 +135,9 @@ func attemptNumber(d *amqpx.Delivery, a *attempt, cause error) int {
 	return d.Attempt
 }
 
-// retryMargin is how long after a retry was due the sweeper goes on to leave the
-// task alone. A retry whose pause is not known, because the Delivery is a test's,
-// is taken to come within unknownRetry.
+// retryMargin is how long after the due time of a retry the sweeper still does not send the task again.
+// unknownRetry is the assumed pause of a retry whose pause is unknown, because a test has created the
+// Delivery.
 const (
 	retryMargin  = 2 * time.Minute
 	unknownRetry = 15 * time.Minute

@@ -10,30 +10,30 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// fenceOf is what a message says of its task. One without an instant stands for now.
+// fenceOf returns the fence of a message. A message without a due time gets now as its due time.
 func fenceOf(d *amqpx.Delivery, now int64) rows.Fence {
 	f := rows.Fence{ID: d.ID, Version: d.Version, Due: now}
 	if !d.Created.IsZero() {
 		f.Created = d.Created.UnixMilli()
 	}
 	if !d.DueAt.IsZero() {
-		f.Due = max(rows.Stored(d.DueAt), 0) // as the row has it, also where a test gives the task's own instant
+		f.Due = max(rows.Stored(d.DueAt), 0) // in the precision of the row, in case a test has set the task's own time
 	}
 	return f
 }
 
-// pass is what the fence has let through.
+// pass is the result of the fence for a message that may have its effect.
 type pass struct {
-	exchange bool  // the task goes to one, and is made done by finish
-	created  int64 // of its row
+	exchange bool  // the task is to an exchange, so finish has to make it done
+	created  int64 // created_at of its row
 }
 
-// fence admits one message of a task: it makes a task to a queue done, and
-// records the effect of one to an exchange. Otherwise it returns why not.
+// fence checks a message against its task's row. If the message may have its effect, fence makes a task
+// to a queue done, and records the effect of a task to an exchange. Otherwise it returns the reason.
 func fence(ctx context.Context, c rows.Conn, d *amqpx.Delivery, now int64) (p pass, why SkipReason, err error) {
 	f := fenceOf(d, now)
-	// The row decides whether the task goes to a queue. The message mostly knows, but
-	// may have come through an exchange of the user's, or be a test's.
+	// The row decides whether the task's destination is a queue. The message usually shows it, but it
+	// may have come through an exchange of the user, or be created by a test.
 	for _, toQueue := range []bool{d.Exchange == "", d.Exchange != ""} {
 		var passed bool
 		if toQueue {
@@ -56,7 +56,7 @@ func fence(ctx context.Context, c rows.Conn, d *amqpx.Delivery, now int64) (p pa
 			return pass{}, why, err
 		}
 	}
-	return pass{}, SkipStale, nil // it became another task meanwhile
+	return pass{}, SkipStale, nil // it was replaced in the meantime
 }
 
 // fenceExchange records the effect of the message's queue. A delivery of the same
@@ -67,8 +67,8 @@ func fenceExchange(ctx context.Context, c rows.Conn, d *amqpx.Delivery, f rows.F
 	}
 	row, err := c.FindWorking(ctx, d.ID, now)
 	if err == nil && row.Keyed && row.Status == rows.Pending {
-		// Who keeps it for his key must not find it pending and unlocked while an effect
-		// runs that has not seen his change.
+		// Lock the task, so that a transaction that keeps it for its unique key cannot find it
+		// pending and unlocked while an effect runs that has not seen that transaction's changes.
 		row, err = c.Find(ctx, d.ID, now, rows.Exclusive)
 	}
 	if err != nil || row.ToQueue || !row.Open(f) || row.Due > f.Due || row.Status != rows.Done && row.Over {
@@ -78,9 +78,9 @@ func fenceExchange(ctx context.Context, c rows.Conn, d *amqpx.Delivery, f rows.F
 	return pass{true, row.Created}, passed, err
 }
 
-// finish makes a task to an exchange done, after its effect in one of its queues, and
-// keeps it from being replaced before that is committed. A *skipError undoes the
-// effect of a task that was cancelled, moved or replaced meanwhile.
+// finish makes a task to an exchange done after its effect in one of its queues, and keeps it from being
+// replaced before that is committed. It returns a *skipError if the task was cancelled, moved or
+// replaced in the meantime, so that the effect is rolled back.
 func (p pass) finish(ctx context.Context, c rows.Conn, d *amqpx.Delivery, now int64) error {
 	if !p.exchange {
 		return nil
@@ -97,7 +97,7 @@ func (p pass) finish(ctx context.Context, c rows.Conn, d *amqpx.Delivery, now in
 	return skipped(row, f, d)
 }
 
-// skipped is whyNot as an error.
+// skipped returns the reason of whyNot as an error.
 func skipped(row rows.Found, f rows.Fence, d *amqpx.Delivery) error {
 	reason, err := whyNot(row, f, d)
 	if err != nil {
@@ -130,34 +130,34 @@ func whyNot(row rows.Found, f rows.Fence, d *amqpx.Delivery) (SkipReason, error)
 	return SkipDuplicate, nil
 }
 
-// heldError is the error of a message while another attempt has the lease.
+// heldError is the error of a message whose lease another attempt has.
 type heldError struct{ rest time.Duration }
 
 func (e *heldError) Error() string { return "another attempt holds the lease" }
 
-// errFailed is the error of a message that comes again after its task has failed: its consumer
-// may have ended before the dead letter was safe.
+// errFailed is the error of a message that is redelivered after its task has failed, because its
+// consumer may have ended before the message was dead-lettered.
 var errFailed = errors.New("the task has failed")
 
-// skipError is the error of a message for which there is nothing to do.
+// skipError is the error of a message that has no effect.
 type skipError struct{ reason SkipReason }
 
 func (e *skipError) Error() string { return "no effect: " + string(e.reason) }
 
-// foreignError is the error of a message that cannot be judged. It wraps ErrNotTask.
+// foreignError is the error of a message that cannot be checked against a task. It wraps ErrNotTask.
 type foreignError struct{ error }
 
 func (e *foreignError) Unwrap() error { return e.error }
 
-// SkipReason is why a message of a task had no effect.
+// SkipReason is the reason why a message of a task had no effect.
 type SkipReason string
 
-// The reasons there are.
+// The skip reasons.
 const (
-	SkipDuplicate SkipReason = "duplicate" // the task was done by another delivery of this version, to an exchange: in this queue
+	SkipDuplicate SkipReason = "duplicate" // another delivery of this version had the effect (for a task to an exchange: in this queue)
 	SkipStale     SkipReason = "stale"     // the task has another version, or is due later
 	SkipCancelled SkipReason = "cancelled"
-	SkipExpired   SkipReason = "expired" // too late to be worth it, see Task.ExpiresAfter
+	SkipExpired   SkipReason = "expired" // too late for its effect, see Task.ExpiresAfter
 	SkipFailed    SkipReason = "failed"
-	SkipMissing   SkipReason = "missing" // there is no such task (any more)
+	SkipMissing   SkipReason = "missing" // the task does not exist, or no longer exists
 )

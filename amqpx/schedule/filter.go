@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// Filter chooses tasks. The zero value chooses all; conditions are joined by and.
+// Filter chooses tasks that match all of its conditions. The zero value chooses all tasks.
 type Filter struct {
 	Queue    string
 	Exchange string
@@ -18,33 +18,33 @@ type Filter struct {
 	DueFrom  time.Time // inclusive
 	DueTo    time.Time // exclusive
 	IDPrefix string
-	// IDs choose the tasks with one of these ids, at most 1000 of them; none chooses any.
+	// IDs chooses tasks that have one of these ids, at most 1000. Empty chooses any id.
 	IDs []string
 	Tag string // tasks that have this tag
-	// UniqueKey chooses the tasks of a unique key, of which at most one is pending.
+	// UniqueKey chooses the tasks with this unique key, of which at most one is pending.
 	UniqueKey string
-	// Header and HeaderValue choose tasks that have this header. No index knows
-	// it: combine it with others where there are many tasks.
+	// Header and HeaderValue choose tasks that have this header. It is not indexed, so combine it
+	// with other conditions if there are many tasks.
 	Header, HeaderValue string
-	// Error chooses tasks whose LastError contains it, and ErrorLike those whose LastError
-	// differs from it in numbers, ids and quoted parts only: an error, or an ErrorGroup's. No
-	// index knows them, so everything else that the filter chooses is read: combine them with
-	// a status and a destination where there are many tasks.
+	// Error chooses tasks whose LastError contains it. ErrorLike chooses tasks whose LastError
+	// differs from it only in numbers, ids and quoted parts; it is an error, or the ErrorLike of an
+	// ErrorGroup. Neither is indexed, so all tasks that match the other conditions are read.
+	// Combine them with a status and a destination if there are many tasks.
 	Error, ErrorLike string
 
-	// The rest concerns List only.
+	// The other fields apply to List only.
 	Sort  Sort   // the order; the zero value is SortDue
 	After Cursor // start after this task, see CursorOf
-	Limit int    // at most so many; 0 for all
-	// WithoutBody leaves Body empty, which saves reading it.
+	Limit int    // the largest number of tasks; 0 for all
+	// WithoutBody leaves Body empty, which avoids reading it.
 	WithoutBody bool
-	// Unheld, with a Limit, leaves out the tasks of paused destinations, and those that wait
-	// for a ceiling that is in use or for the time after a pause: what remains should have
+	// Unheld, with a Limit, leaves out the tasks of paused destinations, and tasks that wait for a
+	// ceiling that is in use or are spread over time after a pause. The remaining tasks should have
 	// been sent.
 	Unheld bool
 }
 
-// rowFilter returns the filter in the words of the table. The error is one of an unknown status.
+// rowFilter converts the filter for package rows. It returns an error for an unknown status.
 func (f Filter) rowFilter() (rows.Filter, error) {
 	if f.Status != "" && !slices.Contains(rows.Statuses, string(f.Status)) {
 		return rows.Filter{}, fmt.Errorf("status is %q, expected one of %v", f.Status, rows.Statuses)
@@ -61,11 +61,11 @@ func (f Filter) rowFilter() (rows.Filter, error) {
 // maxIDs bounds Filter.IDs.
 const maxIDs = 1000
 
-// Sort is an order of List. Tasks of one instant are in the order of their ids.
+// Sort is an order of List. Tasks with the same time are sorted by id.
 type Sort string
 
-// The orders there are. Those by end leave out tasks that have not ended; SortDueLast leaves
-// out what another program wrote without an instant.
+// The orders of List. SortEnded and SortEndedLast leave out tasks that have not ended. SortDueLast
+// leaves out tasks that another program wrote without a valid due time.
 const (
 	SortDue       Sort = ""           // by due instant, the first one first
 	SortDueLast   Sort = "due-last"   // by due instant, the last one first
@@ -81,7 +81,7 @@ func (s Sort) parsed() (rows.Sort, error) {
 	return rows.Sort{}, fmt.Errorf("sort is %q, expected none, %s, %s or %s", string(s), SortDueLast, SortEnded, SortEndedLast)
 }
 
-// CursorOf returns the place of a task in the order of the filter.
+// CursorOf returns the position of a task in the order of the filter.
 func (f Filter) CursorOf(t Task) Cursor {
 	if s, err := f.Sort.parsed(); err == nil && s.Ended {
 		return Cursor{DeliverAt: t.FinishedAt, ID: t.ID}
@@ -89,13 +89,13 @@ func (f Filter) CursorOf(t Task) Cursor {
 	return t.Cursor()
 }
 
-// Cursor is a place in the order of List.
+// Cursor is a position in the order of List.
 type Cursor struct {
-	DeliverAt time.Time // or when the task ended, where that is the order
+	DeliverAt time.Time // or when the task ended, if that is the order
 	ID        string
 }
 
-// String is the cursor as text, which ParseCursor reads.
+// String returns the cursor as text for ParseCursor.
 func (c Cursor) String() string {
 	if c.ID == "" {
 		return ""
@@ -103,7 +103,7 @@ func (c Cursor) String() string {
 	return strconv.FormatInt(rows.Stored(c.DeliverAt), 10) + "/" + c.ID
 }
 
-// ParseCursor reads a cursor that String wrote.
+// ParseCursor parses the text that Cursor.String returns.
 func ParseCursor(s string) (Cursor, error) {
 	due, id, ok := strings.Cut(s, "/")
 	ms, err := strconv.ParseInt(due, 10, 64)
@@ -113,5 +113,5 @@ func ParseCursor(s string) (Cursor, error) {
 	return Cursor{DeliverAt: time.UnixMilli(ms), ID: id}, nil
 }
 
-// Cursor is the task's place in the order of List.
+// Cursor returns the task's position in the default order of List, by due time.
 func (t Task) Cursor() Cursor { return Cursor{DeliverAt: t.DeliverAt, ID: t.ID} }

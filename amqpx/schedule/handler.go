@@ -16,83 +16,82 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// Func is the effect of a task. Everything it does with tx commits together with
-// the task's status, or not at all. It returns every error of tx, because a
-// database may have undone the transaction by then, and it neither commits nor
-// rolls back. It may run again for the same delivery when the database undid the
-// transaction because of another one (a deadlock, a serialization failure).
+// Func is the effect of a task. Everything it does with tx commits together with the task's status, or
+// not at all. It must return every error of tx, because the database may have rolled back the
+// transaction by then, and it must not commit or roll back. It may run again for the same delivery if
+// the database rolled back the transaction because of another one (a deadlock or a serialization
+// failure).
 type Func func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error
 
-// HandlerOption changes what Handler does.
+// HandlerOption is an option of Handler or LeaseHandler.
 type HandlerOption func(*handler)
 
-// OnSkip is called after a message was acknowledged without an effect, for
-// counting. It runs in the goroutine of the message.
+// OnSkip sets a hook that is called after a message was acknowledged without an effect, for example to
+// count such messages. It runs in the goroutine of the message.
 func OnSkip(hook func(ctx context.Context, d *amqpx.Delivery, reason SkipReason)) HandlerOption {
 	return func(h *handler) { h.onSkip = hook }
 }
 
-// OnFailure is called after a failed attempt was recorded in the task's row;
-// final is true if the task's status is failed now. recordErr is nil if the
-// failure was recorded.
+// OnFailure sets a hook that is called after the handler has tried to record a failed attempt in the
+// task's row. final is true if no attempt follows, so that the task's status becomes failed. recordErr
+// is nil if the failure was recorded.
 func OnFailure(hook func(ctx context.Context, d *amqpx.Delivery, err error, final bool, recordErr error)) HandlerOption {
 	return func(h *handler) { h.onFailure = hook }
 }
 
-// WithDialect sets the dialect of a database that is not recognised.
+// WithDialect sets the dialect of a database for which it is not detected.
 func WithDialect(d Dialect) HandlerOption { return func(h *handler) { h.given = sqldb.Dialect(d) } }
 
-// WithNow sets this process's wall clock, default time.Now: a test gives one that is wrong.
+// WithNow sets this process's wall clock. The default is time.Now. Tests use it to simulate a wrong
+// clock.
 func WithNow(now func() time.Time) HandlerOption { return func(h *handler) { h.local = now } }
 
-// WithDatabaseNow sets the clock of a database that is part of this process, as Config.DatabaseNow
-// does for a store.
+// WithDatabaseNow sets the clock of a database that runs in this process, as Config.DatabaseNow does
+// for a store.
 func WithDatabaseNow(now func() time.Time) HandlerOption {
 	return func(h *handler) { h.own = now }
 }
 
-// WithTxOptions sets the isolation of the transactions; the default is the database's,
-// and every level is right for the fence. Messages that came through an exchange have READ
-// COMMITTED as their default on MySQL and MariaDB: at REPEATABLE READ their handler may not
-// see what a transaction has changed that kept the task, see ScheduleUnique.
+// WithTxOptions sets the options of the transactions, such as the isolation level. The default is the
+// database's, and the handler works correctly at every level. For messages that came through an
+// exchange, the default on MySQL and MariaDB is READ COMMITTED. At REPEATABLE READ their handler may
+// not see the changes of a transaction that kept the pending task; see ScheduleUnique.
 func WithTxOptions(opts *sql.TxOptions) HandlerOption { return func(h *handler) { h.txOpts = opts } }
 
-// Handler wraps fn for Client.Consume. For each message it opens a transaction
-// whose first statement is the fence: it makes the task done if it is pending in
-// the message's version. When it is not (a duplicate, a stale message, a
-// cancelled task) the message is acknowledged without an effect. Otherwise fn
-// runs and the transaction commits.
+// Handler wraps fn for Client.Consume. For each message it opens a transaction whose first statement
+// makes the task done if it is pending in the message's version. If it is not, because the message is
+// a duplicate or stale or the task was cancelled, the message is acknowledged without an effect.
+// Otherwise fn runs and the transaction commits.
 //
-// A task to an exchange has its effect once in each queue that gets it. It is done
-// with the first of them, and another queue's failure does not change that. A
-// message that waits in one queue longer than Retention.Keep after that, or until
-// the task is replaced, has none. The effects in several queues do not wait for each
-// other, except on SQLite, which has one writer. Such a task can be cancelled and
-// moved until its first effect is committed: what runs then is undone.
+// A task to an exchange has its effect once in each queue that gets the message. It is done with the
+// first of these effects, and the failure of another queue's handler does not change that. A message
+// has no effect if it waits in a queue for longer than Retention.Keep after that, or until the task is
+// replaced. The effects in several queues do not wait for each other, except on SQLite, which has one
+// writer. Such a task can be cancelled and moved until its first effect is committed. Effects that are
+// running at that time are rolled back.
 //
-// An error of fn, or a panic, undoes the transaction and is recorded in the
-// task's row: its attempts, its last error and, when it was the last attempt
-// (Delivery.MaxAttempts) or amqpx.Reject, the status failed. The error is
-// returned, so the message is retried or dead-lettered; the sweeper leaves the
-// task alone until the retry is due. A message that is not a task's is rejected
-// with ErrNotTask, and so is one without a due instant (Delivery.DueAt, the header
-// rabbitdelay-due) while its task is not due.
+// An error of fn, or a panic, rolls back the transaction and is recorded in the task's row: the number
+// of attempts, the last error, and the status failed if it was the last attempt (Delivery.MaxAttempts)
+// or amqpx.Reject. Handler returns the error, so that the message is retried or dead-lettered, and the
+// sweeper does not send the task again before the retry is due. A message that does not belong to a
+// task is rejected with ErrNotTask, and so is a message without a due time (Delivery.DueAt, the header
+// rabbitdelay-due) before its task is due.
 //
-// An attempt that ends its process has no outcome that anybody could record. So an
-// attempt of a message that was delivered before is recorded before it runs. When
-// MaxAttempts of them ended like that, the task is failed and the message rejected
-// with a *PoisonError. Messages that were handled beside such a one are tried one at
-// a time in each process, so that they are not taken for the cause.
+// An attempt that crashes its process has no outcome that could be recorded. Therefore an attempt of a
+// redelivered message is recorded before it runs. When MaxAttempts such attempts have ended
+// without an outcome, the task fails and the message is rejected with a *PoisonError. Messages that
+// were being handled at the same time as such a message are then tried one at a time in each process,
+// so that they are not mistaken for the cause.
 //
-// A message that comes before its task is due by the database's clock is sent back to
-// the broker for the rest, and is no attempt.
+// A message that arrives before its task is due by the database's clock is returned to the broker for
+// the rest of the delay, and does not count as an attempt.
 //
-// Without fn, or with a nil database or option, there is no Handler, and Consume says so. On a pool of pgx use
-// pgxtx.TaskHandler, or service.TaskHandler, which fits the service's database.
+// If fn, the database or an option is nil, Handler returns nil, and Consume reports the error. With a pool of pgx,
+// use pgxtx.TaskHandler, or service.TaskHandler, which suits the service's database.
 //
-// To test the handler, call it with a Delivery that has ID, Version (1 for a
-// task that was never moved) and DueAt, the task's instant, which may be in the
-// future; for a task to an exchange also Queue.
+// To test the handler, call it with a Delivery that has ID, Version (1 for a task that was never
+// moved) and DueAt, the task's due time, which may be in the future. For a task to an exchange also
+// set Queue.
 func Handler(db Database, fn Func, opts ...HandlerOption) amqpx.Handler {
 	if fn == nil || sqldb.IsNil(db) || lacksOption(opts) {
 		return nil
@@ -168,8 +167,8 @@ func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) (err error) {
 	return h.conclude(ctx, d, a, err)
 }
 
-// alone runs the effect of one task in a transaction of its own. A reason says why the
-// task has none; what the fence wrote then is committed.
+// alone runs the effect of one task in a separate transaction. skipped is the reason if the task has no
+// effect; the changes of the fence are then committed anyway.
 func (h *handler) alone(ctx context.Context, d *amqpx.Delivery) (skipped SkipReason, err error) {
 	opts, err := h.optionsFor(ctx, d)
 	if err != nil {
@@ -196,8 +195,8 @@ func (h *handler) alone(ctx context.Context, d *amqpx.Delivery) (skipped SkipRea
 	return skipped, err
 }
 
-// optionsFor are the options of the transaction of a message that came through an exchange
-// or not.
+// optionsFor returns the transaction options for a message, which depend on whether it came through an
+// exchange.
 func (h *handler) optionsFor(ctx context.Context, d *amqpx.Delivery) (*sql.TxOptions, error) {
 	if h.txOpts != nil || d.Exchange == "" {
 		return h.txOpts, nil
@@ -206,7 +205,7 @@ func (h *handler) optionsFor(ctx context.Context, d *amqpx.Delivery) (*sql.TxOpt
 	return c.FreshReads(), err
 }
 
-// conclude is what becomes of a message that was handled, with err.
+// conclude returns the outcome of a message whose handling ended with err.
 func (h *handler) conclude(ctx context.Context, d *amqpx.Delivery, a *attempt, err error) error {
 	if err == nil {
 		return nil
@@ -231,7 +230,7 @@ func (h *handler) conclude(ctx context.Context, d *amqpx.Delivery, a *attempt, e
 	return err
 }
 
-// deadLetter ends the message of a task that has failed, with the error of its last attempt.
+// deadLetter dead-letters the message of a failed task, with the error of the task's last attempt.
 func (h *handler) deadLetter(ctx context.Context, d *amqpx.Delivery) error {
 	c, err := h.db.Conn(ctx)
 	if err == nil {
@@ -247,7 +246,7 @@ func (h *handler) deadLetter(ctx context.Context, d *amqpx.Delivery) error {
 	return amqpx.Reject(fmt.Errorf("%w, and its error cannot be read: %w", errFailed, err))
 }
 
-// notBegun is what becomes of a message whose attempt could not begin.
+// notBegun returns the outcome of a message whose attempt could not begin.
 func (h *handler) notBegun(ctx context.Context, d *amqpx.Delivery, err error) error {
 	if errors.Is(err, ErrPoison) {
 		err = amqpx.Reject(err)
@@ -256,7 +255,7 @@ func (h *handler) notBegun(ctx context.Context, d *amqpx.Delivery, err error) er
 	return err
 }
 
-// recordPanic is deferred. It records a panic as a failure, and goes on with it.
+// recordPanic records a panic as a failure and panics again. It has to be deferred.
 func (h *handler) recordPanic(ctx context.Context, d *amqpx.Delivery, a **attempt) {
 	if r := recover(); r != nil {
 		h.failed(ctx, d, *a, fmt.Errorf("handler panicked: %v", r))
@@ -264,8 +263,8 @@ func (h *handler) recordPanic(ctx context.Context, d *amqpx.Delivery, a **attemp
 	}
 }
 
-// notTask rejects a message that no task can have sent. An id that no task can have
-// would be an error of the database, and be tried again.
+// notTask rejects a message that cannot belong to a task. An invalid id would otherwise cause an error
+// of the database, and the message would be retried.
 func notTask(d *amqpx.Delivery) error {
 	if rows.CheckID(d.ID) == "" && d.Version >= 1 {
 		return nil
@@ -274,12 +273,12 @@ func notTask(d *amqpx.Delivery) error {
 		ErrNotTask, d.ID, d.Version, d.Queue))
 }
 
-// clockSlack is a difference that adjusting clocks may make.
+// clockSlack is a difference that may come from the adjustment of clocks.
 const clockSlack = 20 * time.Millisecond
 
-// tooEarly returns the error that sends back a message whose task is due later by the
-// database's clock. The delay before a retry is the same by every clock, and the consumer has seen to
-// it; a Delivery that a test made may be early.
+// tooEarly returns an error that returns a message to the broker if its task is due later by the
+// database's clock. It ignores retries, because the consumer has already waited for their delay, and a
+// Delivery that a test has created.
 func (h *handler) tooEarly(ctx context.Context, d *amqpx.Delivery) error {
 	h.clock.Refresh(ctx, h.clock.Ask)
 	if _, received := d.Headers[amqpx.HeaderDue]; !received || d.DueAt.IsZero() || d.Attempt > 1 || d.Snoozes > 0 {
@@ -300,5 +299,5 @@ func (h *handler) askClock(ctx context.Context) (time.Time, error) {
 	return c.Clock(ctx, h.own)
 }
 
-// nowMilli is the database's instant in epoch milliseconds.
+// nowMilli returns the database's time in milliseconds since the Unix epoch.
 func (h *handler) nowMilli() int64 { return h.clock.Now().UnixMilli() }

@@ -151,8 +151,8 @@ func (a *attempt) lost() error {
 	return fmt.Errorf("%w: another attempt has task %s", ErrLeaseLost, a.Task)
 }
 
-// renew renews the lease until until, and reports whether the attempt still has it. The statement is
-// cancelled when the lease ends.
+// renew renews the lease, and reports whether the attempt still has it. The statement is cancelled at
+// until, the end of the current lease.
 func (h *handler) renew(ctx context.Context, a *attempt, until time.Time) (bool, error) {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
@@ -197,7 +197,7 @@ func (h *leaseHandler) complete(ctx context.Context, a *attempt, d *amqpx.Delive
 	})
 }
 
-// stillOpen is a *skipError when the lease had ended, and then the task.
+// stillOpen returns a *skipError if the task was changed or ended after the lease had ended.
 func (a *attempt) stillOpen(ctx context.Context, c rows.Conn, d *amqpx.Delivery, l rows.Lock) error {
 	task, err := c.Find(ctx, a.Task, a.clock.UnixMilli(), l)
 	switch {

@@ -17,15 +17,15 @@ const effectRow = " WHERE task_id = ? AND created_at = ? AND version = ? AND que
 
 func (k EffectKey) args() []any { return []any{k.Task, k.Created, k.Version, k.Queue} }
 
-// Record is what a row of rabbitdelay_effects says of earlier attempts.
+// Record is the part of a row of rabbitdelay_effects about earlier attempts.
 type Record struct {
 	Attempts int
-	Token    string // of an attempt without an outcome; empty for none
+	Token    string // the token of an attempt without an outcome; empty if there is none
 	Lease    int64
 	Done     bool
 }
 
-// LockRecord locks the row, which it makes if there is none.
+// LockRecord locks and reads the row of a key. It inserts the row if there is none.
 func (c Conn) LockRecord(ctx context.Context, k EffectKey, now int64) (r Record, err error) {
 	insert := c.insertMissing("rabbitdelay_effects (task_id, created_at, version, queue, updated_at) VALUES (?, ?, ?, ?, ?)")
 	if _, err := c.exec(ctx, insert, append(k.args(), now)...); err != nil {
@@ -37,50 +37,49 @@ func (c Conn) LockRecord(ctx context.Context, k EffectKey, now int64) (r Record,
 	return r, err
 }
 
-// BeginAttempt records an attempt under a token, with a lease until an instant, or 0.
+// BeginAttempt records an attempt with its token, and with the end of its lease, 0 for no lease.
 func (c Conn) BeginAttempt(ctx context.Context, k EffectKey, number int, token string, lease, now int64) error {
 	_, err := c.exec(ctx, "UPDATE rabbitdelay_effects SET attempts = ?, lease_token = ?, lease_until = ?, updated_at = ?"+effectRow, append([]any{number, token, lease, now}, k.args()...)...)
 	return err
 }
 
-// EndAttempt records that the attempt of a token had an outcome, and how many attempts
-// there were.
+// EndAttempt records that the attempt with the token had an outcome, and the number of attempts.
 func (c Conn) EndAttempt(ctx context.Context, k EffectKey, number int, token string) error {
 	_, err := c.exec(ctx, "UPDATE rabbitdelay_effects SET attempts = ?, lease_token = '', lease_until = 0"+effectRow+" AND lease_token = ?",
 		append(append([]any{number}, k.args()...), token)...)
 	return err
 }
 
-// RenewLease renews the lease of a token, and reports whether it is still that token's.
+// RenewLease renews the lease, and reports whether the token still has it.
 func (c Conn) RenewLease(ctx context.Context, k EffectKey, token string, until int64) (bool, error) {
 	return c.changed(ctx, "UPDATE rabbitdelay_effects SET lease_until = ?"+effectRow+" AND lease_token = ? AND done_at IS NULL",
 		append(append([]any{until}, k.args()...), token)...)
 }
 
-// CompleteLease records the effect of the lease of a token, and reports whether it is
-// still that token's.
+// CompleteLease records the effect of work under a lease, and reports whether the token still has the
+// lease.
 func (c Conn) CompleteLease(ctx context.Context, k EffectKey, token string, now int64) (bool, error) {
 	return c.changed(ctx, "UPDATE rabbitdelay_effects SET done_at = ?, lease_until = 0, updated_at = ?"+effectRow+" AND lease_token = ? AND done_at IS NULL",
 		append(append([]any{now, now}, k.args()...), token)...)
 }
 
-// StartRunning makes a task running that passes the fence. Of a task to an exchange other
-// queues may have done their part, or failed.
+// StartRunning makes a task running if it passes the fence. The handlers of other queues of a task to an
+// exchange may already have succeeded or failed.
 func (c Conn) StartRunning(ctx context.Context, f Fence, now int64) error {
 	_, err := c.exec(ctx, "UPDATE rabbitdelay_tasks SET status = 'running', finished_at = NULL, updated_at = ? WHERE "+fenced+
 		" AND (status = 'pending' OR status = 'failed' AND exchange <> '') AND "+c.unexpired(now), append([]any{now}, f.args()...)...)
 	return err
 }
 
-// EndRunning makes a task done whose work under a lease is complete. It is pending again
-// if the lease has ended and nobody has begun since.
+// EndRunning makes a task done whose work under a lease is complete. The task may be pending again if the
+// lease has ended and no other attempt has begun since.
 func (c Conn) EndRunning(ctx context.Context, k EffectKey, now int64) error {
 	_, err := c.exec(ctx, makeDone+"id = ? AND version = ? AND created_at = ? AND (status IN ('running', 'pending') OR status = 'failed' AND exchange <> '')",
 		now, now, k.Task, k.Version, k.Created)
 	return err
 }
 
-// raiseAttempts keeps the higher number of attempts.
+// raiseAttempts raises the number of attempts, but never lowers it.
 const raiseAttempts = "attempts = CASE WHEN attempts < ? THEN ? ELSE attempts END, last_error = ?"
 
 // RecordDeath records in a task that an attempt ended without an outcome.
@@ -90,20 +89,20 @@ func (c Conn) RecordDeath(ctx context.Context, k EffectKey, attempts int, cause 
 	return err
 }
 
-// Failure is what an attempt's end without an effect does to its task.
+// Failure describes how an attempt without an effect changes its task.
 type Failure struct {
-	Counts   bool   // otherwise attempts and last_error stay as they are
+	Counts   bool   // whether the attempt counts; if not, attempts and last_error do not change
 	Attempts int    // the attempt's number
-	Cause    string // as last_error has it
-	Final    bool   // the task is failed
-	GivesWay bool   // it is cancelled, because another task of its unique key is pending
-	Stays    bool   // it stays running until its retry, because such a task is pending
-	ResendAt int64  // if not final: it is not sent again before that; 0 leaves it
+	Cause    string // the new last_error
+	Final    bool   // the task fails
+	GivesWay bool   // the task is cancelled, because another task of its unique key is pending
+	Stays    bool   // the task stays running until its retry, because such a task is pending
+	ResendAt int64  // if not final: the task is not sent again before; 0 does not change it
 }
 
-// RecordFailure records a failure of the attempt of a token, unless the task has had
-// another outcome or an attempt of another queue runs under a lease. A task that is to
-// be pending again while another one of its unique key is: sqldb.Duplicate.
+// RecordFailure records a failure of the attempt with the token, unless the task has had another outcome
+// or an attempt of another queue runs under a lease. The error satisfies sqldb.Duplicate if the task
+// would become pending while another task of its unique key is pending.
 func (c Conn) RecordFailure(ctx context.Context, id string, version int64, f Failure, token string, now int64) error {
 	set, args := "updated_at = ?", []any{now}
 	if f.Counts || f.GivesWay {
@@ -116,8 +115,8 @@ func (c Conn) RecordFailure(ctx context.Context, id string, version int64, f Fai
 		set, args = set+", status = 'cancelled', finished_at = ?", append(args, now)
 	case f.Stays:
 	default:
-		// The relay may not have marked the row yet; it leaves rows alone that a handler
-		// holds.
+		// The relay may not have marked the row yet, because it skips rows that a handler has
+		// locked.
 		set += ", status = 'pending'"
 	}
 	if f.ResendAt > 0 {

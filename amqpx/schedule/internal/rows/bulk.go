@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// Locked is what of a task may have changed since it was read.
+// Locked has the columns of a locked task that may have changed since it was read.
 type Locked struct {
 	Version int64
 	Status  string
 }
 
-// Seen is a task as a page of a bulk change found it.
+// Seen is the state of a task when a page of a bulk change was read.
 type Seen struct {
 	Place
 
@@ -23,13 +23,13 @@ type Seen struct {
 // Order is the order of a bulk change.
 type Order int
 
-// The orders there are.
+// The orders of a bulk change.
 const (
 	Forwards  Order = iota
 	Backwards       // from the last due instant to the first
 )
 
-// Page reads the next tasks after a place, without locking them: fewer than limit only if there are no more.
+// Page reads the next tasks after a place without locking them. It returns fewer than limit only if there are no more.
 func (c Conn) Page(ctx context.Context, f Filter, after Place, o Order, limit int) (page []Seen, err error) {
 	for {
 		read, last, err := c.pagePart(ctx, f, after, o, limit, func(s Seen) { page = append(page, s) })
@@ -39,12 +39,12 @@ func (c Conn) Page(ctx context.Context, f Filter, after Place, o Order, limit in
 		if len(page) >= limit {
 			return page[:limit], nil
 		}
-		after = last // many rows may have other errors
+		after = last // many rows may have errors that do not match
 	}
 }
 
-// pagePart calls row with those of the next rows after a place that the filter chooses, and returns how many it has read
-// and the place of the last.
+// pagePart reads the next rows after a place and calls row for the tasks that the filter chooses. It returns how many
+// rows it has read, and the place of the last one.
 func (c Conn) pagePart(ctx context.Context, f Filter, after Place, o Order, limit int, row func(Seen)) (read int, last Place, err error) {
 	order, beyond := "due_at, id", ">"
 	if o == Backwards {
@@ -75,7 +75,7 @@ func (c Conn) pagePart(ctx context.Context, f Filter, after Place, o Order, limi
 	return read, last, err
 }
 
-// LockTasks locks tasks, and returns those that exist and that it got.
+// LockTasks locks tasks, and returns the tasks that exist and were locked.
 func (c Conn) LockTasks(ctx context.Context, ids []string, l Lock) (map[string]Locked, error) {
 	locked := make(map[string]Locked, len(ids))
 	query := "SELECT id, version, status FROM rabbitdelay_tasks WHERE id IN (" + marks(len(ids)) + ")" + c.lock(l)
@@ -89,7 +89,7 @@ func (c Conn) LockTasks(ctx context.Context, ids []string, l Lock) (map[string]L
 	return locked, err
 }
 
-// Chosen returns those of the ids that the filter chooses.
+// Chosen returns the ids, among the given ones, of tasks that the filter chooses.
 func (c Conn) Chosen(ctx context.Context, f Filter, ids []string) ([]string, error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -109,9 +109,9 @@ func (c Conn) Chosen(ctx context.Context, f Filter, ids []string) ([]string, err
 	return chosen, err
 }
 
-// ChangeAll changes tasks that are locked. It goes by their ids alone: with the filter
-// beside them a database whose statistics are behind reads all that the filter chooses,
-// with the rows locked.
+// ChangeAll changes tasks that are locked. The statement finds them by their ids alone. With the filter in
+// addition, a database with outdated statistics could read everything that the filter chooses while the
+// rows are locked.
 func (c Conn) ChangeAll(ctx context.Context, ids []string, a Assignment) (int64, error) {
 	return c.exec(ctx, "UPDATE rabbitdelay_tasks SET "+a.set+" WHERE id IN ("+marks(len(ids))+")", append(a.args, anys(ids)...)...)
 }

@@ -8,31 +8,31 @@ import (
 	"time"
 )
 
-// Lane is a destination as claims divide the table: a queue, or an exchange with all its
-// routing keys.
+// Lane is a destination by which claims divide the table: a queue, or an exchange with all its routing
+// keys.
 type Lane struct{ Queue, Exchange string }
 
-// Lane returns the task's.
+// Lane returns the lane of the task.
 func (t *Task) Lane() Lane { return Lane{t.Queue, t.Exchange} }
 
-// Waiting is a lane that has something to send.
+// Waiting is a lane that has tasks to send.
 type Waiting struct {
 	Lane
 
-	First int64 // the earliest instant in it: due_at or, to be sent again, resend_at
+	First int64 // the earliest due_at or, with ToResend, resend_at of its rows
 }
 
-// Purpose is why the relay or the sweeper claims tasks.
+// Purpose is the purpose of a claim: the first send by the relay, or sending again by the sweeper.
 type Purpose int
 
-// The purposes there are.
+// The purposes of a claim.
 const (
 	ToSend   Purpose = iota // never sent in this version
 	ToResend                // sent, and still pending
 )
 
-// from is the table, the index and the condition of a purpose. The index has queue and
-// exchange in front and the instant behind them. MySQL has one for both purposes.
+// from returns the table, the index and the condition of a purpose. The index begins with queue and
+// exchange, followed by the time. MySQL has one index for both purposes.
 func (c Conn) from(p Purpose) string {
 	if p == ToResend {
 		return c.tasksBy("claim", "resend") + " WHERE status = 'pending' AND resend_at IS NOT NULL"
@@ -40,7 +40,7 @@ func (c Conn) from(p Purpose) string {
 	return c.tasksBy("claim", "claim") + " WHERE status = 'pending' AND resend_at IS NULL"
 }
 
-// instant is what orders the rows of a lane.
+// instant returns the expression that orders the rows of a lane.
 func (c Conn) instant(p Purpose) string {
 	switch {
 	case p == ToResend:
@@ -51,8 +51,8 @@ func (c Conn) instant(p Purpose) string {
 	return "due_at"
 }
 
-// Lanes finds the lanes whose first row has an instant up to until. It costs some steps
-// down an index for each lane that there is, however many rows wait there.
+// Lanes returns the lanes whose first row is due by until. It takes a few index lookups per existing lane,
+// however many rows are waiting.
 func (c Conn) Lanes(ctx context.Context, p Purpose, until int64) (list []Waiting, err error) {
 	err = c.each(ctx, c.lanesQuery(p), []any{until}, func(scan scanner) error {
 		var w Waiting
@@ -63,8 +63,8 @@ func (c Conn) Lanes(ctx context.Context, p Purpose, until int64) (list []Waiting
 	return list, err
 }
 
-// lanesQuery goes from each name to the next one by the index. MySQL does that by itself
-// for a GROUP BY of the index's first columns, and cannot for what is written out.
+// lanesQuery returns a query that goes from each name to the next one by the index. MySQL does that by
+// itself for a GROUP BY of the index's first columns, but not for the recursive query.
 func (c Conn) lanesQuery(p Purpose) string {
 	const columns = "queue, exchange, first FROM (SELECT queue, exchange, "
 	from, instant := c.from(p), c.instant(p)
@@ -85,26 +85,26 @@ func (c Conn) lanesQuery(p Purpose) string {
 		" UNION ALL SELECT '', name FROM exchanges WHERE name IS NOT NULL) AS lanes) AS firsts WHERE first <= ?"
 }
 
-// Wish is what may be claimed of a lane.
+// Wish is a request to claim rows of a lane.
 type Wish struct {
 	Lane
 
-	Until     int64    // rows whose instant is not after it
-	After     int64    // and after this one; 0 for all
-	Most      int      // rows
-	Keys      []string // only these routing keys, unless it is empty
-	OtherKeys []string // not these
-	SendsLess int      // rows that were sent less often; 0 for all
+	Until     int64    // only rows whose time is not after this
+	After     int64    // only rows whose time is after this; 0 for all
+	Most      int      // the largest number of rows
+	Keys      []string // only these routing keys; empty for all
+	OtherKeys []string // not these routing keys
+	SendsLess int      // only rows that were sent less often than this; 0 for all
 }
 
 // Pick is a row that may be claimed.
 type Pick struct {
-	Wish int   // its index
-	ID   any   // as the driver has it
-	Size int64 // bytes of what varies, the body above all
+	Wish int   // the index of its wish
+	ID   any   // the id in the type that the driver returned
+	Size int64 // bytes of the columns of variable length, mainly the body
 }
 
-// narrow is what a wish asks beyond its lane.
+// narrow returns the conditions of a wish in addition to its lane.
 func (w Wish) narrow() *clause {
 	more := &clause{}
 	if n := len(w.Keys); n > 0 {
@@ -119,9 +119,8 @@ func (w Wish) narrow() *clause {
 	return more
 }
 
-// Pick locks up to limits rows of each wish, the most urgent first, after skipping so
-// many of each. Rows that another relay is claiming, or a handler is working on, are
-// passed over.
+// Pick locks up to limits[i] rows of each wish i, the most urgent ones first, after skipping the first
+// skip[i] rows. It leaves out rows that another relay is claiming or a handler is working on.
 func (c Conn) Pick(ctx context.Context, p Purpose, wishes []Wish, skip, limits []int, now int64) (picks []Pick, err error) {
 	instant := c.instant(p)
 	var parts []string
@@ -154,7 +153,7 @@ func (c Conn) Pick(ctx context.Context, p Purpose, wishes []Wish, skip, limits [
 	return picks, err
 }
 
-// Claim takes a lease until an instant on what was picked, and reads it.
+// Claim sets the lease of the picked rows to end at until, and reads the rows.
 func (c Conn) Claim(ctx context.Context, picks []Pick, until int64) ([]*Task, error) {
 	which := make([]any, len(picks))
 	for i, p := range picks {
@@ -174,8 +173,8 @@ func (c Conn) Claim(ctx context.Context, picks []Pick, until int64) ([]*Task, er
 	return c.tasks(ctx, "SELECT "+taskColumns+" FROM rabbitdelay_tasks WHERE id "+condition, args)
 }
 
-// MarkSent records a confirmed publish. A later resend_at stays: a handler's failure may have
-// set it. pauses are those before a task is sent again, by how often it was sent.
+// MarkSent records a confirmed publish. A later resend_at stays, because a handler's failure may have set
+// it. pauses has the pause before a task is sent again, by the number of times it was sent before.
 func MarkSent(now time.Time, pauses []time.Duration) Assignment {
 	var cases strings.Builder
 	last := len(pauses) - 1
@@ -193,7 +192,7 @@ func MarkSent(now time.Time, pauses []time.Duration) Assignment {
 	}
 }
 
-// GiveBack leaves tasks that could not be sent to a claim after until.
+// GiveBack releases tasks that could not be sent, so that they are claimed again after until.
 func GiveBack(cause string, now, until time.Time) Assignment {
 	return Assignment{
 		set:  "last_error = ?, updated_at = ?, send_failures = send_failures + 1, claimed_until = ?",
@@ -201,7 +200,7 @@ func GiveBack(cause string, now, until time.Time) Assignment {
 	}
 }
 
-// Postpone leaves tasks that were not tried to a claim after until.
+// Postpone releases tasks that were not tried, so that they are claimed again after until.
 func Postpone(until time.Time) Assignment {
 	return Assignment{set: "claimed_until = ?", args: []any{until.UnixMilli()}}
 }
@@ -214,7 +213,7 @@ func FailUnsendable(cause string, now time.Time) Assignment {
 	}
 }
 
-// EndLate ends tasks whose time is over.
+// EndLate marks tasks as expired.
 func EndLate(now time.Time) Assignment {
 	return Assignment{
 		set:  "status = 'expired', finished_at = ?, updated_at = ?, claimed_until = 0",
@@ -222,8 +221,8 @@ func EndLate(now time.Time) Assignment {
 	}
 }
 
-// Settle changes those of the claimed tasks that nobody holds and that still have the
-// version, and returns the ids of those that somebody holds.
+// Settle changes the claimed tasks that are not locked and still have the version, and returns the ids of
+// the tasks that are locked.
 func (c Conn) Settle(ctx context.Context, version int64, ids []string, a Assignment) (held []string, err error) {
 	condition, which, err := c.anyOf(anys(ids))
 	if err != nil {
@@ -249,7 +248,7 @@ func (c Conn) Settle(ctx context.Context, version int64, ids []string, a Assignm
 	return others(ids, free), err
 }
 
-// others are the ids that are not among some.
+// others returns the ids that are not among some.
 func others(ids, some []string) (list []string) {
 	among := make(map[string]bool, len(some))
 	for _, id := range some {

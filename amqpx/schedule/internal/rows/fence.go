@@ -11,12 +11,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
 
-// Fence is what a message says of its task. The instant of the creation keeps a message
-// of an older task of the same id, whose row has been deleted, from firing the new one.
+// Fence has the values of a message that are compared with its task's row. The creation time prevents a
+// message of an older, deleted task from having an effect for a new task with the same id.
 type Fence struct {
 	ID      string `json:"id"`
 	Version int64  `json:"version"`
-	Created int64  `json:"created"` // 0 stands for any: foreign publishers' messages may have none
+	Created int64  `json:"created"` // 0 matches any, because messages of other publishers may have none
 	Due     int64  `json:"due"`
 }
 
@@ -31,10 +31,11 @@ func (f Fence) args() []any {
 	return []any{f.ID, f.Version, from, to, f.Due}
 }
 
-// The fence of a task to a queue is one statement. Of a task to an exchange each queue
-// that gets it records its own effect first, and makes the task done when that has
-// happened: until then it locks nothing of the task, so that one queue's handler waits
-// for no other's. Another queue's failure does not end the task.
+// makeDone is the beginning of the statements that make tasks done. The fence of a task to a queue is one
+// such statement. For a task to an exchange, the handler of each queue records its own effect first, and
+// makes the task done after the effect. Until then it has no exclusive lock on the task, so that the
+// handlers of different queues do not wait for each other. The failure of another queue's handler does
+// not end the task.
 const makeDone = "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ?, updated_at = ? WHERE "
 
 // Done makes a task to a queue done if it passes the fence, and reports whether it did.
@@ -42,14 +43,14 @@ func (c Conn) Done(ctx context.Context, f Fence, now int64) (bool, error) {
 	return c.changed(ctx, makeDone+fenced+" AND status = 'pending' AND exchange = '' AND "+c.unexpired(now), append([]any{now, now}, f.args()...)...)
 }
 
-// AllDone makes those of the tasks to queues done that pass the fence, by one statement,
-// and returns how many did.
+// AllDone makes all tasks to queues that pass their fences done, with one statement, and returns their
+// number.
 func (c Conn) AllDone(ctx context.Context, fences []Fence, now int64) (int64, error) {
 	open := stillPending + " AND (exchange = '') IS TRUE AND (" + c.unexpired(now) + ") IS TRUE"
 	if c.postgres() {
-		// To plan what is below costs more than to run it. This is planned once, and written
-		// so that the planner, which does not know how many tasks they are, finds the rows
-		// by their ids: else it reads the whole table, or all that is pending in the index
+		// Planning the statement below would cost more than running it. This one is planned once. The
+		// planner does not know the number of tasks, so the statement is written in a way that finds
+		// the rows by id. Otherwise it would read the whole table, or all pending rows of the index
 		// of the status.
 		list, err := json.Marshal(fences)
 		if err != nil {
@@ -68,7 +69,7 @@ func (c Conn) AllDone(ctx context.Context, fences []Fence, now int64) (int64, er
 }
 
 // ExchangeDone makes a task to an exchange done after its effect in one of its queues,
-// and reports whether it was still to be had.
+// and reports whether the task still allowed that.
 func (c Conn) ExchangeDone(ctx context.Context, f Fence, now int64) (bool, error) {
 	return c.changed(ctx, makeDone+fenced+" AND status IN ('pending', 'running', 'failed') AND exchange <> ''", append([]any{now, now}, f.args()...)...)
 }
@@ -81,26 +82,26 @@ func (c Conn) RecordEffect(ctx context.Context, k EffectKey, now int64) (bool, e
 	if err != nil || recorded {
 		return recorded, err
 	}
-	// Unless its effect is there, its row is that of an attempt.
+	// The row exists. Without an effect it belongs to an attempt.
 	return c.changed(ctx, "UPDATE rabbitdelay_effects SET done_at = ?, updated_at = ?"+effectRow+" AND done_at IS NULL AND lease_until <= ?",
 		append(append([]any{now, now}, k.args()...), now)...)
 }
 
-// Expire ends a task whose message came too late.
+// Expire marks a task as expired because its message arrived too late.
 func (c Conn) Expire(ctx context.Context, id string, version, now int64) error {
 	_, err := c.exec(ctx, "UPDATE rabbitdelay_tasks SET status = 'expired', finished_at = ?, updated_at = ? WHERE id = ? AND version = ? AND status = 'pending'", now, now, id, version)
 	return err
 }
 
-// Found is a task as a message finds it.
+// Found is the state of a task's row that a message is checked against.
 type Found struct {
-	Version int64 // 0: there is none
+	Version int64 // 0 if there is no such task
 	Created int64
 	Due     int64
 	Status  string
 	ToQueue bool
-	Keyed   bool // it has a unique key
-	Over    bool // its time is: expires_after has passed
+	Keyed   bool // whether it has a unique key
+	Over    bool // whether expires_after has passed
 }
 
 // Find reads a task. now is this process's clock.
@@ -108,7 +109,7 @@ func (c Conn) Find(ctx context.Context, id string, now int64, l Lock) (f Found, 
 	return c.find(ctx, id, now, c.lock(l))
 }
 
-// find reads a task if more, the end of the statement, allows it.
+// find reads a task. more is the end of the statement, with further conditions or a lock.
 func (c Conn) find(ctx context.Context, id string, now int64, more string) (f Found, err error) {
 	var exchange string
 	var keyed, over int
@@ -121,9 +122,9 @@ func (c Conn) find(ctx context.Context, id string, now int64, more string) (f Fo
 	return f, err
 }
 
-// FindWorking is Find for a handler that is about to work on a task to an exchange: a pause passes
-// the row over, where the database has a lock for that. It does not lock a task with a unique key,
-// whose handlers lock it exclusively.
+// FindWorking reads a task for a handler that is about to work on a task to an exchange. If the database has
+// a suitable lock, the recall of a pause then skips the row. FindWorking does not lock a task with a
+// unique key, because its handlers lock it exclusively.
 func (c Conn) FindWorking(ctx context.Context, id string, now int64) (Found, error) {
 	if c.postgres() {
 		if f, err := c.find(ctx, id, now, " AND unique_key IS NULL"+c.lock(Working)); err != nil || f.Version != 0 {
@@ -133,15 +134,15 @@ func (c Conn) FindWorking(ctx context.Context, id string, now int64) (Found, err
 	return c.Find(ctx, id, now, Unlocked)
 }
 
-// Is reports whether the row is that of a fence's task, in its version.
+// Is reports whether the row is the fence's task in the fence's version.
 func (f Found) Is(x Fence) bool {
 	return f.Version == x.Version && (x.Created == 0 || x.Created == f.Created)
 }
 
-// Open reports whether a message may still have an effect as far as the row says.
+// Open reports whether the row allows that the message still has an effect.
 func (f Found) Open(x Fence) bool {
 	return f.Is(x) && (f.Status == Pending || !f.ToQueue && f.Status != Cancelled && f.Status != Expired)
 }
 
-// Late reports whether the row is pending and its time is over.
+// Late reports whether the row is the fence's task, and is pending although it has expired.
 func (f Found) Late(x Fence) bool { return f.Is(x) && f.Status == Pending && f.Over }

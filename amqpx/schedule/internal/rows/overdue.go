@@ -22,24 +22,24 @@ func (c Conn) FirstOverdue(ctx context.Context, l Lane, now int64) (map[string]i
 	return firsts, err
 }
 
-// Passage is how far the consumers of a destination have come.
+// Passage is the progress of a destination's consumers.
 type Passage struct {
-	// Reached is when the last message came to the queue whose task is done: when that
-	// was due, or when it was sent if it was sent once, and late. Whatever came before it
-	// has been taken from the queue. 0: none is known.
+	// Reached is when the last message whose task is done arrived in the queue: when the task was
+	// due, or when it was sent if it was sent once, and late. Messages that arrived before it have
+	// been taken from the queue. It is 0 if no such message is known.
 	Reached int64
-	// Lively is when a task was last done by the only message that was sent for it, not
-	// by one that was sent again.
+	// Lively is when a task was last done by the only message that was sent for it, not by a message
+	// that was sent again.
 	Lively int64
 }
 
-// recent is how many of the done tasks of a lane are looked at, those that were due last.
-// It is more than one because an exchange has routing keys, each with consumers of its
-// own, and because tasks may be due at the same instant.
+// recent is how many of the done tasks of a lane are read, beginning with the latest due time. It is more
+// than one because each routing key of an exchange has separate consumers, and because several tasks may
+// be due at the same time.
 const recent = 200
 
-// Passages returns how far consumers have come, by routing key. A key without a recent
-// task is missing.
+// Passages returns the progress of a lane's consumers by routing key. A key without a recent task is
+// missing.
 func (c Conn) Passages(ctx context.Context, l Lane, now int64) (map[string]Passage, error) {
 	all := map[string]Passage{}
 	query := "SELECT routing_key, due_at, finished_at, sends, sent_at FROM " + c.byDestination(l.Exchange, "queue") +
@@ -61,8 +61,8 @@ func (c Conn) Passages(ctx context.Context, l Lane, now int64) (map[string]Passa
 	return all, err
 }
 
-// CountUnsettled counts those of the tasks that are still pending as they were sent again.
-// One that its handler has replaced was sent once at most.
+// CountUnsettled counts the given tasks that are still pending after they were sent again. A task that its
+// handler has replaced does not count, because it was sent once at most.
 func (c Conn) CountUnsettled(ctx context.Context, ids []string) (int64, error) {
 	if len(ids) == 0 {
 		return 0, nil
@@ -70,9 +70,8 @@ func (c Conn) CountUnsettled(ctx context.Context, ids []string) (int64, error) {
 	return c.number(ctx, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE "+stillPending+" AND sends > 1 AND id IN ("+marks(len(ids))+")", anys(ids)...)
 }
 
-// Timeless reads some pending tasks whose due_at is no instant up to the year 9999, with
-// the reason in Bad. No claim comes to them: they are never due, and a text sorts behind
-// all numbers in SQLite.
+// Timeless reads some pending tasks whose due_at is not a time up to the year 9999, with the reason in Bad.
+// No claim finds them, because they are never due. In SQLite a text sorts after all numbers.
 func (c Conn) Timeless(ctx context.Context) ([]*Task, error) {
 	list, err := c.tasks(ctx, "SELECT "+bodiless+" FROM rabbitdelay_tasks WHERE status = 'pending' AND due_at > ? ORDER BY due_at, id LIMIT 500", []any{int64(MaxDue)})
 	for _, t := range list {
@@ -83,8 +82,8 @@ func (c Conn) Timeless(ctx context.Context) ([]*Task, error) {
 	return list, err
 }
 
-// noLease is the condition that nobody but the attempt of a token works on a task under a
-// lease. Its parameters are the instant and the token.
+// noLease is the condition that no attempt except the one with a given token works on a task under a
+// lease. Its parameters are the time and the token.
 const noLease = " AND NOT EXISTS (SELECT 1 FROM rabbitdelay_effects AS e WHERE e.task_id = rabbitdelay_tasks.id AND e.version = rabbitdelay_tasks.version" +
 	" AND e.created_at = rabbitdelay_tasks.created_at AND e.done_at IS NULL AND e.lease_until > ? AND e.lease_token <> ?)"
 
@@ -93,9 +92,8 @@ func (c Conn) EndedLeases(ctx context.Context, now int64) ([]string, error) {
 	return c.texts(ctx, "SELECT id FROM rabbitdelay_tasks WHERE status = 'running'"+noLease+" LIMIT 1000", now, "")
 }
 
-// EndLease makes a task pending again whose lease has ended, and reports whether it did. If
-// another task of its unique key is pending, it waits for its retry until that is overdue, and is
-// cancelled then.
+// EndLease makes a task pending again whose lease has ended, and reports whether it did. If another task of
+// its unique key is pending, the task stays running until its retry is overdue, and is then cancelled.
 func (c Conn) EndLease(ctx context.Context, id string, now int64) (bool, error) {
 	end := func(set string, args ...any) (bool, error) {
 		return c.changed(ctx, "UPDATE rabbitdelay_tasks SET "+set+", updated_at = ? WHERE id = ? AND status = 'running'"+noLease, append(args, now, id, now, "")...)

@@ -13,29 +13,27 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// attempt is an attempt that was recorded before it ran, so that it counts also if
-// it ends its process. Its row in rabbitdelay_effects has its token until there is
-// an outcome.
+// attempt is an attempt that was recorded before it ran, so that it counts even if it crashes its process.
+// Its row in rabbitdelay_effects has its token until there is an outcome.
 type attempt struct {
 	rows.EffectKey
 
 	token string
-	lease time.Duration // 0: it holds a row of the task locked instead
-	clock time.Time     // the database's, at begun
+	lease time.Duration // 0 if the attempt keeps a row of the task locked instead
+	clock time.Time     // the database's time at begun
 	begun time.Time
 
-	number  int    // of this attempt
-	before  int    // attempts on record before it
-	release func() // of the lane for suspects; nil: it is not in it
+	number  int    // the number of this attempt
+	before  int    // number of attempts that were recorded before it
+	release func() // leaves the lane for suspects; nil if the attempt is not in it
 }
 
 func newAttempt(d *amqpx.Delivery, created int64, lease time.Duration) *attempt {
 	return &attempt{EffectKey: rows.EffectKey{Task: d.ID, Created: created, Version: d.Version, Queue: d.Queue}, token: rand.Text(), lease: lease}
 }
 
-// suspect records the attempt of a message that the broker delivered before: the
-// process may have ended with it. nil without an error: the fence will say why
-// there is nothing to do.
+// suspect records the attempt of a redelivered message, because the message may have crashed its previous
+// process. It returns nil without an error if there is nothing to do; the fence will then tell the reason.
 func (h *handler) suspect(ctx context.Context, d *amqpx.Delivery) (*attempt, error) {
 	c, err := h.db.Conn(ctx)
 	if err != nil {
@@ -57,7 +55,7 @@ func (h *handler) suspect(ctx context.Context, d *amqpx.Delivery) (*attempt, err
 	return a, nil
 }
 
-// enter begins the attempt, in the lane for suspects where it has to be.
+// enter begins the attempt, in the lane for suspects if necessary.
 func (h *handler) enter(ctx context.Context, a *attempt, d *amqpx.Delivery) error {
 	err := h.beginAttempt(ctx, a, d)
 	if errors.Is(err, errSuspect) {
@@ -73,11 +71,11 @@ func (h *handler) enter(ctx context.Context, a *attempt, d *amqpx.Delivery) erro
 
 var errSuspect = errors.New("an attempt before this one ended without an outcome")
 
-// beginAttempt counts the attempt, and takes the lease if it is to have one. Errors:
-// *skipError, *heldError, errSuspect for an attempt that may run only in the lane
-// for suspects, *PoisonError when there were enough.
+// beginAttempt records the attempt, and takes the lease if it needs one. It returns *skipError, *heldError,
+// errSuspect for an attempt that may run only in the lane for suspects, or *PoisonError if there were
+// MaxAttempts already.
 func (h *handler) beginAttempt(ctx context.Context, a *attempt, d *amqpx.Delivery) error {
-	var over error // is committed
+	var over error // returned after a commit
 	err := h.db.Transact(ctx, func(c rows.Conn) (err error) {
 		over = nil
 		a.begun = time.Now()
@@ -118,8 +116,8 @@ func (h *handler) beginAttempt(ctx context.Context, a *attempt, d *amqpx.Deliver
 	return err
 }
 
-// save writes the attempt into its row, and into the task's if the one before it died
-// without an outcome.
+// save writes the attempt into its row. If the previous attempt ended without an outcome, it also writes
+// that into the task's row.
 func (a *attempt) save(ctx context.Context, c rows.Conn, number int, died bool) error {
 	a.number = number
 	now, until := a.clock.UnixMilli(), int64(0)
@@ -133,26 +131,25 @@ func (a *attempt) save(ctx context.Context, c rows.Conn, number int, died bool) 
 	return c.RecordDeath(ctx, a.EffectKey, a.before, (&PoisonError{ID: a.Task, Attempts: a.before}).Error(), now)
 }
 
-// leaveLane leaves the lane for suspects. It does nothing for nil.
+// leaveLane leaves the lane for suspects. It does nothing for a nil attempt.
 func (a *attempt) leaveLane() {
 	if a != nil && a.release != nil {
 		a.release()
 	}
 }
 
-// suspected is true while a suspect runs in this process. Those that were handled
-// beside a message which ended the process are suspects as well, and one at a time
-// is enough to find out which it was.
+// suspected is true while a suspect runs in this process. Messages that were being handled at the same time
+// as a message that crashed the process are suspects too. Running them one at a time shows which one it was.
 var suspected atomic.Bool
 
-// A suspect that runs for longer than laneWait is not the one that ends processes,
-// and holds up the others no longer.
+// A suspect that runs for longer than laneWait is assumed not to crash processes, and no longer delays the
+// other suspects. laneLook is how often they check.
 const (
 	laneWait = time.Minute
 	laneLook = 20 * time.Millisecond
 )
 
-// suspectLane waits until no other suspect runs.
+// suspectLane waits until no other suspect runs, at most laneWait. release ends the caller's turn.
 func suspectLane(ctx context.Context) (release func(), err error) {
 	patience := time.NewTimer(laneWait)
 	defer patience.Stop()
@@ -170,7 +167,7 @@ func suspectLane(ctx context.Context) (release func(), err error) {
 	return func() { suspected.Store(false) }, nil
 }
 
-// startLease makes the task running, unless it is, and returns when it was created.
+// startLease makes the task running, unless it is running already, and returns when the task was created.
 func (h *handler) startLease(ctx context.Context, c rows.Conn, d *amqpx.Delivery, now int64) (created int64, err error) {
 	defer pace.Wrote(h.db.DB)
 	f := fenceOf(d, now)

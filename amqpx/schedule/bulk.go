@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// BulkAction is what Bulk does to each task that a filter chooses.
+// BulkAction is the change that Bulk makes to each task that a filter chooses.
 type BulkAction struct {
 	verb string        // as in StatusError.Action
 	want []string      // statuses
@@ -21,82 +21,79 @@ type BulkAction struct {
 	by   time.Duration // instead of at, of move
 }
 
-// BulkCancel ends pending tasks without their effect.
+// BulkCancel cancels pending tasks, so that they have no effect.
 func BulkCancel() BulkAction { return BulkAction{verb: "cancel", want: []string{rows.Pending}} }
 
-// BulkMoveTo moves pending tasks to an instant. Those that are there already are
-// not counted and stay as they are.
+// BulkMoveTo moves pending tasks to a due time. Tasks that already have that due time are not changed or
+// counted.
 func BulkMoveTo(at time.Time) BulkAction {
 	return BulkAction{verb: "reschedule", want: []string{rows.Pending}, at: at}
 }
 
-// BulkMoveBy moves pending tasks by a duration, later or, when it is negative,
-// earlier. To do it twice moves them twice: go on with BulkOptions.After after an
-// interruption.
+// BulkMoveBy moves pending tasks later by a duration, or earlier if it is negative. Running it twice moves
+// the tasks twice, so use BulkOptions.After to continue after an interruption.
 func BulkMoveBy(d time.Duration) BulkAction {
 	return BulkAction{verb: "reschedule", want: []string{rows.Pending}, by: d}
 }
 
-// BulkFire makes pending tasks due at once. Those that are due already, or with
-// BulkOptions.Spread within that period, are not counted and stay as they are.
+// BulkFire makes pending tasks due immediately. Tasks that are due already, or with BulkOptions.Spread
+// within that period, are not changed or counted.
 func BulkFire() BulkAction { return BulkAction{verb: "fire", want: []string{rows.Pending}} }
 
-// BulkRevive makes failed tasks pending again, due at the instant; one in the past
-// means at once. One whose unique key has a pending task stays as it is.
+// BulkRevive makes failed tasks pending again, due at the given time, or immediately if that is in the past.
+// A task whose unique key has a pending task is not changed.
 func BulkRevive(at time.Time) BulkAction {
 	return BulkAction{verb: "revive", want: []string{rows.Failed}, at: at}
 }
 
-// BulkDelete deletes finished tasks before their retention ends. Pending ones are
-// never deleted: cancel them first. Done ones to an exchange stay until their
-// retention ends, and are not counted: a queue that is slower than the first needs the
-// row for its effect.
+// BulkDelete deletes finished tasks before their retention ends. It never deletes pending tasks; cancel them
+// first. Done tasks to an exchange are not deleted or counted, because the handler of a slower queue still
+// needs the row for its effect. They are kept until their retention ends.
 func BulkDelete() BulkAction {
 	return BulkAction{verb: "delete", want: []string{rows.Done, rows.Cancelled, rows.Expired, rows.Failed}}
 }
 
-// BulkOptions tune Bulk. The zero value is ready to use.
+// BulkOptions has the options of Bulk. The zero value is ready to use.
 type BulkOptions struct {
-	// Batch is the number of tasks of one transaction; default 500, at most 5000.
+	// Batch is the number of tasks in one transaction. The default is 500, the maximum 5000.
 	Batch int
-	// Pause between two batches, for a database that has other things to do.
+	// Pause is the pause between two batches, for a database with other load. The default is none.
 	Pause time.Duration
-	// Limit ends the run after so many changed tasks; 0 for no limit.
+	// Limit ends the run after this many changed tasks. 0 means no limit.
 	Limit int64
-	// Spread distributes the due instants of BulkMoveTo, BulkFire and BulkRevive
-	// over this period, batch by batch, so that not all are due at once.
+	// Spread distributes the due times of BulkMoveTo, BulkFire and BulkRevive over this period, batch
+	// by batch, so that not all tasks are due at the same time.
 	Spread time.Duration
-	// After goes on where a run was interrupted: the Place of its last progress.
+	// After continues a run that was interrupted. Set it to the Place of the run's last progress.
 	After BulkPlace
 	// Progress is called after every batch.
 	Progress func(BulkProgress)
-	// Record is called at the end of every batch's transaction, tx, with the ids of the
-	// tasks that the batch changed, so that what it writes there says exactly how far
-	// the run is. When it returns an error, the batch is undone and the run ends.
+	// Record is called at the end of every batch's transaction, tx, with the ids of the tasks that the
+	// batch has changed. Use it to store exactly how far the run is. If it returns an error, the batch is
+	// rolled back and the run ends.
 	Record func(ctx context.Context, tx Executor, p BulkProgress, ids []any) error
 }
 
-// BulkProgress is how far a run has got.
+// BulkProgress is the progress of a run.
 type BulkProgress struct {
 	Changed int64
 	Place   BulkPlace
-	// Longest is the duration of the longest transaction, which is how long a task
-	// was locked at most.
+	// Longest is the duration of the longest transaction, and so the longest time for which a task was
+	// locked.
 	Longest time.Duration
 }
 
-// BulkPlace is how far a run has looked.
+// BulkPlace is the position of a run.
 type BulkPlace struct {
-	Cursor // of the last task that was looked at
+	Cursor // the position of the last task that was looked at
 
-	// Held are the ids of tasks before it that a handler was working on when their
-	// batch was changed. At the end of the run, or when there are more than 100, Bulk
-	// waits for them.
+	// Held has the ids of earlier tasks that were locked, for example by a handler, when their batch was
+	// changed. At the end of the run, or when there are more than 100, Bulk waits for them.
 	Held []string
 }
 
-// String is the place as text, which ParseBulkPlace reads: its cursor, or a JSON array
-// of that and the ids of Held.
+// String returns the place as text for ParseBulkPlace: its cursor, or a JSON array of the cursor and the ids
+// of Held.
 func (p BulkPlace) String() string {
 	if len(p.Held) == 0 {
 		return p.Cursor.String()
@@ -105,7 +102,7 @@ func (p BulkPlace) String() string {
 	return string(text)
 }
 
-// ParseBulkPlace reads a place that String wrote.
+// ParseBulkPlace parses the text that BulkPlace.String returns.
 func ParseBulkPlace(s string) (p BulkPlace, err error) {
 	if !strings.HasPrefix(s, "[") {
 		p.Cursor, err = ParseCursor(s)
@@ -122,8 +119,7 @@ func ParseBulkPlace(s string) (p BulkPlace, err error) {
 	return p, err
 }
 
-// validate checks the action, the filter and the options together, and fills in
-// what is not set.
+// validate checks the action, the filter and the options together, and fills in defaults.
 func (a *BulkAction) validate(f *Filter, o *BulkOptions, now time.Time) error {
 	bad := func(field string, value any, want string) error {
 		return fmt.Errorf("%w: bulk %s: %w", ErrConfig, a.verb, &topology.FieldError{Field: field, Value: value, Want: want})
@@ -168,13 +164,13 @@ func (a *BulkAction) validate(f *Filter, o *BulkOptions, now time.Time) error {
 	return nil
 }
 
-// CheckBulk returns the error with which Bulk would refuse this as it is. Errors: ErrConfig.
+// CheckBulk returns the ErrConfig with which Bulk would reject these arguments, or nil.
 func (s *Store) CheckBulk(f Filter, a BulkAction, o BulkOptions) error {
 	return a.validate(&f, &o, s.pace.Now())
 }
 
-// BulkCount returns the number of tasks that Bulk would change now. BulkOptions.After is
-// not looked at. Errors: ErrConfig.
+// BulkCount returns the number of tasks that Bulk would change now. It ignores BulkOptions.After. It returns
+// ErrConfig for invalid arguments.
 func (s *Store) BulkCount(ctx context.Context, f Filter, a BulkAction, o BulkOptions) (int64, error) {
 	now := s.nowIn(ctx, NoTx)
 	if err := a.validate(&f, &o, now); err != nil {
@@ -195,7 +191,7 @@ func (s *Store) BulkCount(ctx context.Context, f Filter, a BulkAction, o BulkOpt
 	})
 }
 
-// statuses are those of the tasks that the filter and the action choose.
+// statuses returns the statuses of the tasks that the filter and the action choose.
 func (a *BulkAction) statuses(f Filter) []string {
 	if f.Status != "" {
 		return []string{string(f.Status)}
@@ -203,8 +199,8 @@ func (a *BulkAction) statuses(f Filter) []string {
 	return a.want
 }
 
-// narrow leaves of what the filter chooses what is still to be changed of one status, so
-// that a task is not changed twice, in one run or in two.
+// narrow restricts the filter to tasks of one status that still have to be changed, so that a task is not
+// changed twice, in the same run or in a second one.
 func (a *BulkAction) narrow(f rows.Filter, status string, spread time.Duration, now time.Time) rows.Filter {
 	f.Status = status
 	switch {

@@ -13,14 +13,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 )
 
-// Bulk changes all tasks that the filter chooses, in transactions of a batch each,
-// in the order of their due instants (BulkMoveBy with a positive duration: from the
-// last). Tasks that appear meanwhile may be changed or not. A task that a handler
-// works on does not hold up the others; Bulk comes back to it at the end.
+// Bulk changes all tasks that the filter chooses, with one transaction per batch, in the order of their due
+// times (in reverse order for BulkMoveBy with a positive duration). Tasks that are added in the meantime may
+// or may not be changed. A task that a handler is working on does not delay the others, because Bulk
+// returns to it at the end.
 //
-// When ctx ends, or after an error, the batches before stay changed. A second run
-// goes on where the first ended, with all actions but BulkMoveBy also without
-// BulkOptions.After. Errors: ErrConfig.
+// If ctx ends or an error occurs, the earlier batches stay changed. A second run continues where the first
+// one ended. Only BulkMoveBy needs BulkOptions.After for that. Bulk returns ErrConfig for invalid arguments.
 func (s *Store) Bulk(ctx context.Context, f Filter, a BulkAction, o BulkOptions) (BulkProgress, error) {
 	r := bulkRun{s: s, action: a, opts: o, began: s.nowIn(ctx, NoTx)}
 	if err := r.action.validate(&f, &r.opts, r.began); err != nil {
@@ -55,15 +54,15 @@ type bulkRun struct {
 	opts   BulkOptions
 	began  time.Time
 	total  int64  // only with Spread
-	status string // that is being changed
+	status string // the status whose tasks are being changed
 	done   BulkProgress
 }
 
-// pageBatches is how many batches are read at once: a database that has no
-// statistics yet may read all that the filter chooses for each page.
+// pageBatches is how many batches are read as one page. A database without statistics may read everything
+// that the filter chooses for each page.
 const pageBatches = 20
 
-// maxHeld is how many held tasks wait until the end of a run.
+// maxHeld is how many locked tasks may be left for the end of a run.
 const maxHeld = 100
 
 // changeStatus changes the tasks of one status.
@@ -95,7 +94,7 @@ func (r *bulkRun) changeStatus(ctx context.Context) error {
 	return r.changeHeld(ctx, 0)
 }
 
-// allowed is as many of n tasks as the limit leaves.
+// allowed returns n, reduced to what the limit still allows.
 func (r *bulkRun) allowed(n int) int {
 	if r.opts.Limit == 0 {
 		return n
@@ -105,13 +104,13 @@ func (r *bulkRun) allowed(n int) int {
 
 func (r *bulkRun) full() bool { return r.opts.Limit > 0 && r.done.Changed >= r.opts.Limit }
 
-// chosen is what is still to be changed.
+// chosen returns a filter of the tasks that still have to be changed.
 func (r *bulkRun) chosen() rows.Filter {
 	return r.action.narrow(r.filter, r.status, r.opts.Spread, r.began)
 }
 
-// page reads the places of the next tasks. Tasks that move later come backwards: what has
-// moved is not met again.
+// page reads the places of the next tasks. Tasks that are moved later are read in reverse order, so that a
+// moved task is not found again.
 func (r *bulkRun) page(ctx context.Context) ([]rows.Seen, error) {
 	c, err := r.s.conn(ctx, NoTx)
 	if err != nil {
@@ -124,8 +123,8 @@ func (r *bulkRun) page(ctx context.Context) ([]rows.Seen, error) {
 	return c.Page(ctx, r.chosen(), rows.Place(r.done.Place.Cursor), order, pageBatches*r.opts.Batch)
 }
 
-// changeBatch changes those of the batch that nobody holds and that are as the page found
-// them; the others are held from then on.
+// changeBatch changes the tasks of a batch that are not locked and have not changed since the page was read.
+// The others are added to Held.
 func (r *bulkRun) changeBatch(ctx context.Context, batch []rows.Seen) error {
 	ids := make([]string, len(batch))
 	for i, p := range batch {
@@ -146,7 +145,7 @@ func (r *bulkRun) changeBatch(ctx context.Context, batch []rows.Seen) error {
 				p.Place.Held = append(p.Place.Held, seen.ID)
 			}
 		}
-		if r.filter.ByError() { // an attempt that failed since then has changed the error, and not the version
+		if r.filter.ByError() { // an attempt that has failed since then has changed the error but not the version
 			if free, err = c.Chosen(ctx, r.chosen(), free); err != nil {
 				return err
 			}
@@ -155,9 +154,8 @@ func (r *bulkRun) changeBatch(ctx context.Context, batch []rows.Seen) error {
 	})
 }
 
-// changeHeld changes those of the held tasks that the filter still chooses, until so
-// many are left: in one batch those that are free by now, then each of the others as
-// soon as it is.
+// changeHeld changes the held tasks that the filter still chooses, until at most left remain. It first changes
+// all unlocked tasks in one batch, and then waits for each of the others.
 func (r *bulkRun) changeHeld(ctx context.Context, left int) error {
 	lock := rows.SkipLocked
 	for n := len(r.done.Place.Held) - left; n > 0 && !r.full(); n = min(1, len(r.done.Place.Held)-left) {
@@ -187,10 +185,10 @@ func (r *bulkRun) changeHeld(ctx context.Context, left int) error {
 	return nil
 }
 
-// bulkTries is how often a batch is done anew because of a unique key that others schedule.
+// bulkTries is how often a batch is tried because of a unique key that other transactions schedule.
 const bulkTries = 20
 
-// transact does a step of the run, and goes on from there when it is committed.
+// transact runs a step of the run in a transaction, and takes over its progress after the commit.
 func (r *bulkRun) transact(ctx context.Context, step func(c rows.Conn, p *BulkProgress) error) error {
 	var p BulkProgress
 	began := time.Now()
@@ -199,8 +197,8 @@ func (r *bulkRun) transact(ctx context.Context, step func(c rows.Conn, p *BulkPr
 		return step(c, &p)
 	}
 	err := r.s.db.Transact(ctx, once)
-	// A task of a unique key was scheduled just now, and is met the next time, unless others
-	// schedule and end tasks of the key all the time.
+	// A task of a unique key was scheduled at the same time. The next try finds it, unless other
+	// transactions keep scheduling and ending tasks of the key.
 	for try := 1; sqldb.Duplicate(err) && try < bulkTries; try++ {
 		if err = pace.Sleep(ctx, pace.Backoff(time.Millisecond, try-1, 100*time.Millisecond)); err == nil {
 			err = r.s.db.Transact(ctx, once)
@@ -220,7 +218,7 @@ func (r *bulkRun) transact(ctx context.Context, step func(c rows.Conn, p *BulkPr
 	return nil
 }
 
-// update changes tasks that are locked, and records the progress.
+// update changes locked tasks, and records the progress.
 func (r *bulkRun) update(ctx context.Context, c rows.Conn, ids []string, p *BulkProgress) error {
 	if len(ids) > 0 {
 		n, err := r.apply(ctx, c, ids)
@@ -232,7 +230,7 @@ func (r *bulkRun) update(ctx context.Context, c rows.Conn, ids []string, p *Bulk
 	if r.opts.Record == nil {
 		return nil
 	}
-	tx, _ := c.Conn.(sqldb.Tx) // of transact
+	tx, _ := c.Conn.(sqldb.Tx) // the transaction of transact
 	return r.opts.Record(ctx, sqldb.Executes(tx), *p, anys(ids))
 }
 
@@ -264,7 +262,7 @@ func (r *bulkRun) apply(ctx context.Context, c rows.Conn, ids []string) (int64, 
 	return c.ChangeAll(ctx, ids, rows.DueAt(rows.Millis(r.action.at.Add(r.offset())), now))
 }
 
-// offset is the batch's place in the period of Spread.
+// offset returns the batch's position within the period of Spread.
 func (r *bulkRun) offset() time.Duration {
 	if r.total == 0 {
 		return 0

@@ -9,22 +9,22 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Ends is how tasks ended from From, inclusive, to To, exclusive.
+// Ends counts the tasks that ended between From, inclusive, and To, exclusive.
 type Ends struct {
 	From, To     time.Time
 	Done, Failed int64
-	// Retries counts, of these tasks, the attempts after the first.
+	// Retries counts the attempts of these tasks after the first one.
 	Retries int64
-	// Late counts the done tasks by how long after their due instants they were done: at
-	// most 1, 2 to 9 ms, then 10, 12, 15, 18, 22, 27, 33, 39, 47, 56, 68 and 82 ms, ten
-	// times as much and so on, at most 100,000 s, and beyond. Zeros at the end may be left
-	// out.
+	// Late counts the done tasks by lateness, which is how long after their due times they were done.
+	// The upper bounds of the counts are 1 to 9 ms, then 10, 12, 15, 18, 22, 27, 33, 39, 47, 56, 68 and
+	// 82 ms, ten times these values and so on up to 100,000 s. The last count has no bound. Zeros at the
+	// end may be left out.
 	Late []int64
 }
 
-// Lateness returns how late a share of the done tasks was at most, such as 0.99 of them, to
-// about a tenth: within one count of Late the tasks are taken as evenly spread. It is 0 if
-// none was done.
+// Lateness returns a quantile of the lateness of the done tasks: for 0.99, the lateness that 99 % of them
+// did not exceed. It is accurate to about a tenth, because it assumes that tasks are evenly spread within
+// each count of Late. It returns 0 if no task was done.
 func (e Ends) Lateness(share float64) time.Duration {
 	want := share * float64(e.Done)
 	var below float64
@@ -38,7 +38,7 @@ func (e Ends) Lateness(share float64) time.Duration {
 	return 0
 }
 
-// Plus adds the tasks of another span; From and To stay.
+// Plus returns the sum with the tasks of another span. From and To do not change.
 func (e Ends) Plus(o Ends) Ends {
 	late := make([]int64, max(len(e.Late), len(o.Late)))
 	for _, counts := range [][]int64{e.Late, o.Late} {
@@ -51,7 +51,7 @@ func (e Ends) Plus(o Ends) Ends {
 	return e
 }
 
-// lateSpan returns the bounds of a class of lateness; the last one has no end.
+// lateSpan returns the bounds of a class of lateness. The last class has no end.
 func lateSpan(class int) (from, to time.Duration) {
 	last := len(rows.LateBounds) - 1
 	if class > 0 {
@@ -60,9 +60,9 @@ func lateSpan(class int) (from, to time.Duration) {
 	return from, rows.LateBounds[min(class, last)]
 }
 
-// Ended reads how tasks ended in n spans of the given width, from the instant from on.
-// Widths are whole milliseconds. It reads the row of each task that ended there, by the
-// index of the ends, so the spans should be short where many tasks end.
+// Ended counts how tasks ended in n spans of the given width that begin at from. The width is in whole
+// milliseconds. Ended reads the row of each task that ended in the spans, by an index, so the spans should
+// be short if many tasks end.
 func (s *Store) Ended(ctx context.Context, ex Executor, from time.Time, width time.Duration, n int) ([]Ends, error) {
 	if width < time.Millisecond || n < 1 || n > 100_000 {
 		return nil, fmt.Errorf("ended tasks: width %s and %d spans, expected at least 1ms and 1 to 100000", topology.FormatDuration(width), n)
@@ -79,9 +79,8 @@ func (s *Store) Ended(ctx context.Context, ex Executor, from time.Time, width ti
 	})
 }
 
-// CountRetried counts the pending tasks of which an attempt has failed, and which are
-// tried again. It looks at limit of the tasks that are due, those first that were due
-// first.
+// CountRetried counts the pending tasks that have had a failed attempt and will be retried. It reads at
+// most limit of the tasks that are due, beginning with the earliest due time.
 func (s *Store) CountRetried(ctx context.Context, ex Executor, limit int64) (int64, error) {
 	return reading(ctx, s, ex, Filter{}, "counting tasks that are tried again", func(c rows.Conn, _ rows.Filter) (int64, error) {
 		return c.CountRetried(ctx, s.nowOn(ctx, c).UnixMilli(), limit)

@@ -11,11 +11,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// Bounds of Store.ErrorGroups.
+// Limits of Store.ErrorGroups.
 const (
-	// DefaultGroups and MaxGroups are the default and the most of ErrorGroupOptions.Limit.
+	// DefaultGroups and MaxGroups are the default and the maximum of ErrorGroupOptions.Limit.
 	DefaultGroups, MaxGroups = 50, 1000
-	// DefaultLook and MaxLook are the default and the most of ErrorGroupOptions.Look.
+	// DefaultLook and MaxLook are the default and the maximum of ErrorGroupOptions.Look.
 	DefaultLook, MaxLook = 100_000, 10_000_000
 )
 
@@ -29,14 +29,15 @@ const (
 	GroupsMost   ErrorGroupOrder = "most"   // the largest groups come first
 )
 
-// ErrorGroupOptions tune Store.ErrorGroups. The zero value is ready to use.
+// ErrorGroupOptions has the options of Store.ErrorGroups. The zero value is ready to use.
 type ErrorGroupOptions struct {
-	// Limit is the most groups to return; default DefaultGroups, at most MaxGroups.
+	// Limit is the largest number of groups to return. The default is DefaultGroups, the maximum
+	// MaxGroups.
 	Limit int
-	// Order of the groups; default GroupsNewest.
+	// Order is the order of the groups. The default is GroupsNewest.
 	Order ErrorGroupOrder
-	// Look is the most tasks to read, the newest first; default DefaultLook, at most MaxLook.
-	// ErrorGroups.More says whether there were others.
+	// Look is the largest number of tasks to read, the newest first. The default is DefaultLook, the
+	// maximum MaxLook. ErrorGroups.More reports whether there are more tasks.
 	Look int
 }
 
@@ -48,8 +49,8 @@ type ErrorGroups struct {
 	Others int          `json:"others"`    // tasks of groups that are not returned, because there are more than Limit
 }
 
-// ErrorGroup is tasks of one destination whose errors are alike. A Filter with the Queue or Exchange and the
-// ErrorLike of a group, and with the status that was grouped, chooses exactly its tasks.
+// ErrorGroup is a group of tasks of one destination whose errors are alike. A Filter with the Queue or Exchange and the
+// ErrorLike of a group, and with the status that was grouped, chooses exactly the group's tasks.
 type ErrorGroup struct {
 	Queue     string    `json:"queue,omitempty"`
 	Exchange  string    `json:"exchange,omitempty"`
@@ -62,8 +63,8 @@ type ErrorGroup struct {
 }
 
 // ErrorGroups groups the tasks that the filter chooses by destination and error. Without a status it groups failed
-// tasks; pending ones have the errors of attempts that are tried again. Tasks that change in the meantime may be
-// counted or not. Errors: ErrConfig.
+// tasks. Use StatusPending for the errors of attempts that will be retried. Tasks that change in the meantime may or
+// may not be counted. It returns ErrConfig for invalid arguments.
 func (s *Store) ErrorGroups(ctx context.Context, ex Executor, f Filter, o ErrorGroupOptions) (ErrorGroups, error) {
 	setDefault(&o.Limit, DefaultGroups)
 	setDefault(&o.Look, DefaultLook)
@@ -111,7 +112,7 @@ func addToGroup(groups map[groupKey]*ErrorGroup, t rows.Unsuccessful) {
 	}
 }
 
-// groupedBy is what groups are sorted by, the largest first.
+// groupedBy maps an order to the sort key of a group. The group with the largest key comes first.
 var groupedBy = map[ErrorGroupOrder]func(*ErrorGroup) int64{
 	GroupsNewest: func(g *ErrorGroup) int64 { return g.Last.UnixMilli() },
 	GroupsOldest: func(g *ErrorGroup) int64 { return -g.First.UnixMilli() },

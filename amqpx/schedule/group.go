@@ -29,14 +29,14 @@ func WithGroup(n int) HandlerOption { return func(h *handler) { h.group = min(n,
 
 const maxGroup = 200
 
-// piece is a task's message on its way to its commit.
+// piece is a task's message that waits to be handled in a shared transaction.
 type piece struct {
 	ctx context.Context
 	d   *amqpx.Delivery
 }
 
-// together makes several tasks done by one statement and runs their effects. It
-// goes on only when all of them pass the fence.
+// together makes several tasks done with one statement and runs their effects. It continues only if all of
+// them pass the fence.
 func (h *handler) together(ctx context.Context, tx sqldb.Tx, pieces []piece) error {
 	c, err := h.db.On(ctx, tx)
 	if err != nil {

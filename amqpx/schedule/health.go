@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// HealthError is what Store.Health returns when parts of Run fail. errors.Is finds
-// ErrDenied and the databases' errors in it.
+// HealthError is the error of Store.Health when parts of Run fail. errors.Is finds ErrDenied and the errors
+// of the database in it.
 type HealthError struct {
 	Faults []Fault // at least one, in the order in which they began
 }
 
-// Fault is a part of Run that fails at present.
+// Fault describes a part of Run that currently fails.
 type Fault struct {
 	Part  string    `json:"part"` // "relay", "ceiling", "recall", "sweep", "recurring", "purge", "clock" or "listen"
 	Since time.Time `json:"since"`
-	// Err is the error of the last try; Since is when the first try failed after the
-	// last that did not, by this process's clock.
+	// Err is the error of the last try. Since is when the first of the consecutive tries failed, by this
+	// process's clock.
 	Err error `json:"-"`
 }
 
@@ -78,7 +78,7 @@ func (f *faults) setRunning(running bool) {
 	f.of = map[string]Fault{}
 }
 
-// setOutcome keeps the outcome of a part's try.
+// setOutcome records the outcome of a part's try.
 func (f *faults) setOutcome(part string, err error, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -8,17 +8,17 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// ParseInstant reads an instant as people write it:
+// ParseInstant parses a time in one of the forms that people write:
 //
 //	2026-12-24T08:00:00Z              RFC 3339, any offset
 //	2026-12-24 08:00 Europe/Berlin    a local time, seconds optional
 //	tomorrow 08:00 Europe/Berlin      or today
-//	08:00 Europe/Berlin               the next time that it is so late there
+//	08:00 Europe/Berlin               the next time that the clocks there show 08:00
 //	90m, +90m, 7d, -1h30m             from now
 //	now
 //
-// A local time without a zone is one of now's location. A local time that daylight
-// saving leaves out is an error; of one that comes twice it is the first.
+// A local time without a zone is in the location of now. A local time that does not exist because of
+// daylight saving time is an error. Of a local time that occurs twice, ParseInstant returns the first.
 func ParseInstant(s string, now time.Time) (time.Time, error) {
 	s = strings.TrimSpace(s)
 	if t, err := time.Parse(time.RFC3339, s); err == nil {
@@ -80,14 +80,14 @@ func ParseInstant(s string, now time.Time) (time.Time, error) {
 	return t, err
 }
 
-// at is the time of clock on the day.
+// at returns the time of clock on the day.
 func at(day, clock time.Time) (time.Time, error) {
 	y, m, d := day.Date()
 	t := time.Date(y, m, d, clock.Hour(), clock.Minute(), clock.Second(), 0, day.Location())
 	if t.Hour() != clock.Hour() || t.Minute() != clock.Minute() {
 		return t, fmt.Errorf("%s does not exist in %s on %s, because of daylight saving; choose another time", clock.Format(time.TimeOnly), day.Location(), day.Format(time.DateOnly))
 	}
-	// Of two times that read the same, which one Date gives is not said.
+	// time.Date does not specify which of two times with the same wall clock time it returns.
 	if earlier := t.Add(-time.Hour); earlier.Format(time.DateTime) == t.Format(time.DateTime) {
 		t = earlier
 	}

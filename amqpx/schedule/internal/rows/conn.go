@@ -15,14 +15,14 @@ var files embed.FS
 // Migrations create and upgrade the tables.
 var Migrations = sqldb.Migrations{Component: "schedule", Files: files}
 
-// DB is a database with the tables.
+// DB is a database that has the tables of Migrations.
 type DB struct {
 	sqldb.DB
 
 	dialect *sqldb.Resolver
 }
 
-// Open makes a DB. The dialect is found with the first statement unless it is given.
+// Open returns a DB. Unless the dialect is given, it is detected with the first statement.
 func Open(db sqldb.DB, given sqldb.Dialect) *DB {
 	return &DB{db, sqldb.NewResolver(db, given)}
 }
@@ -43,7 +43,7 @@ func (db *DB) On(ctx context.Context, c sqldb.Conn) (Conn, error) {
 // Conn returns the Conn of the database itself.
 func (db *DB) Conn(ctx context.Context) (Conn, error) { return db.On(ctx, db.DB) }
 
-// Within runs do on c: a database gets a transaction of its own.
+// Within runs do on c. If c is a database, it runs do in a new transaction.
 func (db *DB) Within(ctx context.Context, c sqldb.Conn, do func(Conn) error) error {
 	x, err := db.On(ctx, c)
 	if err != nil {
@@ -55,8 +55,8 @@ func (db *DB) Within(ctx context.Context, c sqldb.Conn, do func(Conn) error) err
 	return do(x)
 }
 
-// Transact runs do in a transaction that is read committed, which keeps MySQL from
-// locking the gaps between rows, into which others want to insert.
+// Transact runs do in a transaction with the isolation level READ COMMITTED, which prevents MySQL from
+// locking the gaps between rows, into which other transactions insert.
 func (db *DB) Transact(ctx context.Context, do func(Conn) error) error {
 	c, err := db.Conn(ctx)
 	if err != nil {
@@ -80,9 +80,9 @@ func (db *DB) transact(ctx context.Context, own sqldb.DB, opts *sql.TxOptions, d
 	}))
 }
 
-// Undoable runs do, and undoes what do has written if do asks for it. The transaction goes on. It
-// reports whether it did: it cannot where each statement is a transaction of its own. SQLite, which
-// has one writer, does not need it.
+// Undoable runs do, and rolls back the changes of do if do asks for it, while the transaction continues. It
+// reports whether it rolled back, which is impossible if each statement is a separate transaction. SQLite
+// does not need it, because it has one writer.
 func (c Conn) Undoable(ctx context.Context, do func() (undo bool, err error)) (undone bool, err error) {
 	const savepoint = "SAVEPOINT rabbitdelay"
 	marked := !c.sqlite()
@@ -94,7 +94,7 @@ func (c Conn) Undoable(ctx context.Context, do func() (undo bool, err error)) (u
 	}
 	undo, err := do()
 	if err != nil || !marked {
-		return false, err // an *ExistsError changes nothing, and other errors end the transaction
+		return false, err // after an *ExistsError nothing has changed, and other errors end the transaction
 	}
 	if undo {
 		if _, err := c.exec(ctx, "ROLLBACK TO "+savepoint); err != nil {

@@ -24,8 +24,8 @@ func (c Conn) readCommitted() *sql.TxOptions {
 	return &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 }
 
-// FreshReads are the options of a transaction that locks after it has read, and has to see
-// what others committed meanwhile. PostgreSQL refuses the lock where it would not.
+// FreshReads returns the options of a transaction that locks rows after it has read, and that has to see what
+// other transactions have committed in the meantime. PostgreSQL refuses the lock if it would not see that.
 func (c Conn) FreshReads() *sql.TxOptions {
 	if c.mysql() {
 		return c.readCommitted()
@@ -33,22 +33,22 @@ func (c Conn) FreshReads() *sql.TxOptions {
 	return nil
 }
 
-// Lock is how a SELECT locks what it reads.
+// Lock is the locking clause of a SELECT.
 type Lock string
 
-// On SQLite, which has one writer, none of them is needed.
+// The locks. SQLite needs none of them, because it has one writer.
 const (
 	Unlocked   Lock = ""
 	Exclusive  Lock = " FOR UPDATE"
-	SkipLocked Lock = " FOR UPDATE SKIP LOCKED" // passes over what others have locked
-	// Current reads what the statement before it met: MySQL's repeatable read shows
-	// rows as they were at the transaction's first read unless they are locked.
+	SkipLocked Lock = " FOR UPDATE SKIP LOCKED" // leaves out rows that other transactions have locked
+	// Current reads the state that the previous statement has found. Without a lock, MySQL's REPEATABLE
+	// READ shows rows as they were at the transaction's first read.
 	Current Lock = " LOCK IN SHARE MODE"
-	// Working marks a row on which a handler works, so that SkipLocked passes it over. It keeps
-	// nobody from changing the row, and several handlers may have it. Only PostgreSQL has such
-	// a lock.
+	// Working marks a row on which a handler works, so that SkipLocked leaves it out. It does not prevent
+	// other transactions from changing the row, and several handlers may have it. Only PostgreSQL has
+	// such a lock.
 	Working Lock = " FOR KEY SHARE"
-	// Shared keeps others from changing the row until the transaction ends.
+	// Shared prevents other transactions from changing the row until the transaction ends.
 	Shared Lock = " FOR SHARE"
 )
 
@@ -62,8 +62,8 @@ func (c Conn) lock(l Lock) string {
 	return string(l)
 }
 
-// WriteFirst begins a transaction that reads before it writes: on SQLite, whose read lock
-// could fail to become a write lock, with a statement that writes.
+// WriteFirst has to be called at the beginning of a transaction that reads before it writes. On SQLite it runs
+// a statement that writes, because a read lock might fail to become a write lock later.
 func (c Conn) WriteFirst(ctx context.Context) error {
 	if !c.sqlite() {
 		return nil
@@ -72,13 +72,12 @@ func (c Conn) WriteFirst(ctx context.Context) error {
 	return err
 }
 
-// insertMissing returns a statement that leaves a row that exists as it is.
+// insertMissing returns an INSERT that does nothing if the row exists.
 func (c Conn) insertMissing(into string) string { return c.dialect.InsertMissing(into) }
 
-// tasksBy returns the table with the index by which MySQL or SQLite has to go; "" leaves
-// it to the planner. MySQL's statistics do not know what a status means for the order of
-// a list, and SQLite has no statistics until somebody runs ANALYZE: both would read
-// everything that is pending.
+// tasksBy returns the table with the index that MySQL or SQLite has to use. "" leaves the choice to the planner.
+// MySQL's statistics do not show how a status affects the order of a list, and SQLite has no statistics until
+// ANALYZE is run, so both would read all pending rows.
 func (c Conn) tasksBy(mysql, sqlite string) string {
 	switch {
 	case c.mysql() && mysql != "":
@@ -95,8 +94,8 @@ var clockQueries = map[sqldb.Dialect]string{
 	sqldb.MySQL:      "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000",
 }
 
-// ownClock reports whether this process's clock is the one to go by: SQLite is part of
-// the process, and nobody outside of a bubble knows its time.
+// ownClock reports whether this process's clock has to be used: SQLite runs in the process, and inside a
+// testing/synctest bubble no database knows the bubble's time.
 func (c Conn) ownClock() bool { return c.sqlite() || faketime.Inside() }
 
 // Clock reads the database's clock. local is this process's.
@@ -111,9 +110,9 @@ func (c Conn) Clock(ctx context.Context, local func() time.Time) (time.Time, err
 	return time.UnixMilli(ms), nil
 }
 
-// unexpired is the condition of a row whose time is not over by the database's clock, or
-// by now where that is this process's. The time of a row that is due at 0, which means at
-// once, counts from when it was written. Nothing is added that could overflow.
+// unexpired returns the condition that a row has not expired by the database's clock, or by now if ownClock. For
+// a row that is due at 0, which means immediately, the time counts from when it was written. The condition
+// avoids additions that could overflow.
 func (c Conn) unexpired(now int64) string {
 	clock := clockQueries[c.dialect]
 	if c.ownClock() {
@@ -122,8 +121,8 @@ func (c Conn) unexpired(now int64) string {
 	return "(expires_after IS NULL OR expires_after > " + clock + " - CASE WHEN due_at = 0 THEN created_at ELSE due_at END)"
 }
 
-// beyond is the condition of what comes after a place in an order, written so that an
-// index leads there even when many tasks are due at one instant.
+// beyond returns the condition of the rows after a place in an order. It is written so that an index finds the
+// place even if many tasks are due at the same time.
 func (c Conn) beyond(s Sort, p Place) (condition string, args []any) {
 	at := Stored(p.DeliverAt)
 	than := ">"
@@ -136,8 +135,8 @@ func (c Conn) beyond(s Sort, p Place) (condition string, args []any) {
 	return fmt.Sprintf("(%s, id) %s (?, ?)", s.column(), than), []any{at, p.ID}
 }
 
-// anyOf completes "WHERE id " for a statement that is planned often: PostgreSQL plans
-// one parameter of JSON once, however many ids it has.
+// anyOf returns the condition after "WHERE id " for a statement that runs often. PostgreSQL plans a statement with
+// one JSON parameter once, however many ids it has.
 func (c Conn) anyOf(ids []any) (condition string, args []any, err error) {
 	if !c.postgres() {
 		return "IN (" + marks(len(ids)) + ")", ids, nil
@@ -146,7 +145,7 @@ func (c Conn) anyOf(ids []any) (condition string, args []any, err error) {
 	return "= ANY (ARRAY (SELECT json_array_elements_text(" + sqldb.JSON + ")))", []any{string(list)}, err
 }
 
-// bodySize is the length of a body in bytes.
+// bodySize returns the expression of the length of a body in bytes.
 func (c Conn) bodySize() string {
 	if c.sqlite() {
 		return "length(CAST(body AS BLOB))"
@@ -154,7 +153,7 @@ func (c Conn) bodySize() string {
 	return "octet_length(body)"
 }
 
-// marks is n placeholders.
+// marks returns n placeholders.
 func marks(n int) string { return "?" + strings.Repeat(", ?", n-1) }
 
 func anys[T any](list []T) []any {

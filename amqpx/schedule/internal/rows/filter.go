@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Filter chooses tasks. Its conditions are joined by and; the zero value chooses all.
+// Filter chooses tasks that match all of its conditions. The zero value chooses all tasks.
 type Filter struct {
 	Queue, Exchange     string
 	Status              string
@@ -18,17 +18,17 @@ type Filter struct {
 	Error               string // last_error contains it
 	ErrorLike           string // last_error is like it, see package alike
 
-	Sent bool // only what was sent in its present version
+	Sent bool // only tasks that were sent in their current version
 
-	// Of a bulk change:
+	// For bulk changes:
 	ToQueue bool  // leaves out tasks to an exchange
-	Outside *Span // due before or after it
+	Outside *Span // only tasks that are due before or after it
 }
 
-// Span is a range of instants in milliseconds, both inclusive.
+// Span is a range of times in milliseconds, both inclusive.
 type Span struct{ From, To int64 }
 
-// Place is a task's place in the order of due instant and id.
+// Place is the position of a task in an order by time and id.
 type Place struct {
 	DeliverAt time.Time
 	ID        string
@@ -52,7 +52,8 @@ func (w *clause) String() string {
 	return " WHERE " + strings.Join(w.conditions, " AND ")
 }
 
-// where writes the status out, so that the planner can use a partial index.
+// where returns the WHERE clause of the filter. The status is a literal in it, so that the planner can use a
+// partial index.
 func (f Filter) where() *clause {
 	w := &clause{}
 	switch {
@@ -113,8 +114,8 @@ const afterAll = "\U0010FFFF"
 // literally escapes a text for LIKE.
 var literally = strings.NewReplacer("~", "~~", "%", "~%", "_", "~_")
 
-// likeHeader finds a header in the JSON as it is written here, or as programs write it
-// that put a space after the colon.
+// likeHeader returns a pattern that finds a header in JSON as this package writes it, or with another separator,
+// for programs that write a space after the colon.
 func likeHeader(name, colon, value string) string {
 	k, _ := json.Marshal(name)  //nolint:errchkjson // strings do not fail
 	v, _ := json.Marshal(value) //nolint:errchkjson // strings do not fail

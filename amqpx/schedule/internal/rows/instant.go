@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// MaxDue is the end of the year 9999, the last instant that every client can write
-// down. An instant before minDue, in March 1973, is as past as any; the table refuses it
-// from programs that write seconds instead of milliseconds.
+// MaxDue is the end of the year 9999, the last time that every client can represent. Times before minDue, in
+// March 1973, are all equally in the past. The table rejects them, because they come from programs that
+// write seconds instead of milliseconds.
 const (
 	MaxDue = 253402300799999
 	minDue = 100000000000
 )
 
-// farAway stands for an instant that is none, so that it sorts behind all others.
+// farAway stands for an invalid time, so that it sorts after all valid times.
 const farAway = MaxDue + 1
 
-// Millis is an instant as it is written. It rounds up, so that nothing is early.
+// Millis converts a due time for writing. It rounds up, so that no task is early.
 func Millis(t time.Time) int64 {
 	if t.Unix() < minDue/1000 {
 		return 0
@@ -25,9 +25,9 @@ func Millis(t time.Time) int64 {
 	return Stored(t)
 }
 
-// Stored is an instant that was read from a row or is compared with rows. It is at most
-// MaxDue + 1. It goes by Unix, because an instant that is very far away, such as
-// time.Unix(math.MaxInt64, 0), overflows in its milliseconds and in time.Time itself.
+// Stored converts a time that was read from a row or is compared with rows. The result is at most MaxDue + 1. It
+// uses Unix, because a very distant time, such as time.Unix(math.MaxInt64, 0), overflows in milliseconds and in
+// time.Time itself.
 func Stored(t time.Time) int64 {
 	if t.Unix() > MaxDue/1000 {
 		return MaxDue + 1
@@ -56,7 +56,7 @@ func orZero(ms sql.NullInt64) time.Time {
 	return time.UnixMilli(ms.Int64)
 }
 
-// expiresAfter is the column of Task.ExpiresAfter, rounded up.
+// expiresAfter returns the column value of Task.ExpiresAfter, rounded up.
 func expiresAfter(d time.Duration) any {
 	if d <= 0 {
 		return nil
@@ -68,7 +68,7 @@ func expiresAfter(d time.Duration) any {
 	return ms
 }
 
-// expiresAfterOf is the duration of the column, at most what a Duration can hold.
+// expiresAfterOf returns the duration of the column, limited to what a Duration can represent.
 func expiresAfterOf(ms sql.NullInt64) time.Duration {
 	return time.Duration(min(ms.Int64, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 }

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// Get reads a task, also one that can never be sent. The error is sql.ErrNoRows if there
-// is none.
+// Get reads a task, even one that can never be sent. The error is sql.ErrNoRows if there is none.
 func (c Conn) Get(ctx context.Context, id string) (*Task, error) {
 	t, err := scanTask(func(dest ...any) error {
 		return c.one(ctx, "SELECT "+taskColumns+" FROM rabbitdelay_tasks WHERE id = ?", []any{id}, dest...)
@@ -32,7 +31,7 @@ func (c Conn) tasks(ctx context.Context, query string, args []any) (list []*Task
 	return list, err
 }
 
-// Sort is an order of tasks: by due instant and id, or by when they ended and id.
+// Sort is an order of tasks: by due time and id, or by when they ended and id.
 type Sort struct{ Ended, Last bool }
 
 func (s Sort) column() string {
@@ -42,7 +41,7 @@ func (s Sort) column() string {
 	return "due_at"
 }
 
-// order is the ORDER BY of both columns.
+// order returns the ORDER BY of both columns.
 func (s Sort) order() string {
 	if s.Last {
 		return s.column() + " DESC, id DESC"
@@ -50,7 +49,7 @@ func (s Sort) order() string {
 	return s.column() + ", id"
 }
 
-// Place returns where a task stands in the order.
+// Place returns the position of a task in the order.
 func (s Sort) Place(t *Task) Place {
 	if s.Ended {
 		return Place{t.FinishedAt, t.ID}
@@ -58,8 +57,8 @@ func (s Sort) Place(t *Task) Place {
 	return Place{t.DeliverAt, t.ID}
 }
 
-// Listing is a list of tasks. What has no instant in the order, such as the end of a pending
-// task, is left out; only a list by due instants has rows without one, at its end.
+// Listing describes a list of tasks. Tasks without a time in the order, such as pending tasks in an order by end,
+// are left out. Only the list by ascending due time contains rows without a valid time, at its end.
 type Listing struct {
 	Filter
 
@@ -68,17 +67,17 @@ type Listing struct {
 	Limit       int
 	WithoutBody bool
 
-	timeless bool // rows whose due_at is no instant, by id
+	timeless bool // lists rows whose due_at is not a valid time, by id
 }
 
 // listPage is how many rows List reads at a time.
 const listPage = 500
 
-// List calls yield with the tasks of a list until that returns false. Each page begins
-// where the last one ended, so that no statement stays open in between.
+// List calls yield with the tasks of a list until yield returns false. Each page begins where the last one
+// ended, so that no statement stays open in between.
 func (c Conn) List(ctx context.Context, l Listing, yield func(*Task) bool) error {
-	// SQLite has any value in any column, and sorts texts behind all numbers, where a
-	// place could not tell them apart.
+	// SQLite allows any value in any column, and sorts texts after all numbers, where a place could
+	// not distinguish them.
 	l.timeless = l.Sort == Sort{} && c.sqlite() && l.After.ID != "" && Stored(l.After.DeliverAt) > MaxDue
 	columns := taskColumns
 	if l.WithoutBody {
@@ -120,9 +119,9 @@ func (c Conn) List(ctx context.Context, l Listing, yield func(*Task) bool) error
 	return nil
 }
 
-// listQuery reads columns, among them due_at and id, of up to n tasks. Without a status
-// it is the union of the statuses, each of which an index has in order. The order makes
-// each database go by that index, and stop.
+// listQuery returns a query of columns, which include due_at and id, of up to n tasks. Without a status it is the
+// union of the statuses, each of which an index has in order. Because of the order, each database uses that
+// index and stops early.
 func (c Conn) listQuery(l Listing, columns string, n int) (query string, args []any) {
 	order := l.Sort.order()
 	if l.timeless {
@@ -168,9 +167,8 @@ func (c Conn) listQuery(l Listing, columns string, n int) (query string, args []
 	return query + " ORDER BY " + order, args
 }
 
-// byDestination is the table with the index of a destination. Without statistics the
-// index of the status would seem as good for ORDER BY due_at, and has a seldom used
-// destination's tasks far apart.
+// byDestination returns the table with the index of a destination. Without statistics the index of the status would
+// seem equally good for ORDER BY due_at, although the tasks of a rarely used destination are far apart in it.
 func (c Conn) byDestination(exchange, sqlite string) string {
 	if exchange != "" {
 		return c.tasksBy("exchange", sqlite)
@@ -178,8 +176,7 @@ func (c Conn) byDestination(exchange, sqlite string) string {
 	return c.tasksBy("queue", sqlite)
 }
 
-// Effect is a row of rabbitdelay_effects as it is shown. Instants are zero where there
-// is none.
+// Effect is a row of rabbitdelay_effects for display. Times that are not set are zero.
 type Effect struct {
 	Version    int64
 	Queue      string
@@ -188,7 +185,7 @@ type Effect struct {
 	LeaseUntil time.Time
 }
 
-// Effects reads what handlers have recorded about a task, by version and queue.
+// Effects returns the records of handlers about a task, sorted by version and queue.
 func (c Conn) Effects(ctx context.Context, id string) (list []Effect, err error) {
 	const query = "SELECT version, queue, COALESCE(done_at, 0), attempts, lease_until FROM rabbitdelay_effects WHERE task_id = ? ORDER BY version, queue"
 	err = c.each(ctx, query, []any{id}, func(scan scanner) error {
@@ -202,7 +199,7 @@ func (c Conn) Effects(ctx context.Context, id string) (list []Effect, err error)
 	return list, err
 }
 
-// orNever is the instant of a column that has 0 for none.
+// orNever returns the time of a column that has 0 for no time.
 func orNever(ms int64) time.Time {
 	if ms == 0 {
 		return time.Time{}

@@ -15,7 +15,7 @@ type Relay struct {
 	Started, Seen time.Time
 }
 
-// Relays reads them, the one that was seen last first.
+// Relays returns the relays, the most recently seen one first.
 func (c Conn) Relays(ctx context.Context) (list []Relay, err error) {
 	err = c.each(ctx, "SELECT name, version, started_at, seen_at FROM rabbitdelay_relays ORDER BY seen_at DESC, name", nil, func(scan scanner) error {
 		var r Relay
@@ -28,8 +28,8 @@ func (c Conn) Relays(ctx context.Context) (list []Relay, err error) {
 	return list, err
 }
 
-// RenewRelay records that a relay runs, or will until r.Seen. It inserts the row if there is
-// none, and then deletes those of relays that were last seen before an instant.
+// RenewRelay records that a relay runs, or will run until r.Seen. If there is no row yet, it inserts one, and then
+// deletes the rows of relays that were last seen before forget.
 func (c Conn) RenewRelay(ctx context.Context, id string, r Relay, forget time.Time) error {
 	renewed, err := c.changed(ctx, "UPDATE rabbitdelay_relays SET seen_at = ? WHERE id = ?", r.Seen.UnixMilli(), id)
 	if err != nil || renewed {
@@ -42,14 +42,13 @@ func (c Conn) RenewRelay(ctx context.Context, id string, r Relay, forget time.Ti
 	return err
 }
 
-// RemoveRelay deletes the row of a relay that ends.
+// RemoveRelay deletes the row of a relay that stops.
 func (c Conn) RemoveRelay(ctx context.Context, id string) error {
 	_, err := c.exec(ctx, "DELETE FROM rabbitdelay_relays WHERE id = ?", id)
 	return err
 }
 
-// relayRights are statements that change nothing, for which a database's user needs the
-// rights of a relay.
+// relayRights has statements that change nothing, but require the permissions of a relay.
 var relayRights = []struct{ right, query string }{
 	{"SELECT and UPDATE on rabbitdelay_tasks", "UPDATE rabbitdelay_tasks SET status = status WHERE id = ''"},
 	{"INSERT on rabbitdelay_tasks", "INSERT INTO rabbitdelay_tasks (id, due_at) SELECT id, due_at FROM rabbitdelay_tasks WHERE id = ''"},

@@ -140,8 +140,8 @@ func (a *BulkAction) validate(f *Filter, o *BulkOptions, now time.Time) error {
 		return bad("limit", o.Limit, "0 or more")
 	case o.Spread < 0:
 		return bad("spread", o.Spread, "0 or more")
-	case units.Duration(a.by) != "":
-		return fmt.Errorf("%w: bulk %s: by is %s", ErrConfig, a.verb, units.Duration(a.by))
+	case units.Shift(a.by) != "":
+		return fmt.Errorf("%w: bulk %s: by is %s", ErrConfig, a.verb, units.Shift(a.by))
 	case units.Duration(o.Spread) != "":
 		return fmt.Errorf("%w: bulk %s: spread is %s", ErrConfig, a.verb, units.Duration(o.Spread))
 	case o.Spread > 0 && (a.verb == "cancel" || a.verb == "delete" || a.by != 0):

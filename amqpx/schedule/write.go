@@ -165,7 +165,7 @@ func (s *Store) Reschedule(ctx context.Context, ex Executor, id string, deliverA
 // never before "immediately" nor after the year 9999. The attempts are counted from the beginning
 // again. The errors are those of Reschedule.
 func (s *Store) RescheduleBy(ctx context.Context, ex Executor, id string, by time.Duration) error {
-	if reason := units.Duration(by); reason != "" {
+	if reason := units.Shift(by); reason != "" {
 		return &TaskError{ID: id, Field: "DeliverAt", Reason: "moved by " + reason}
 	}
 	err := s.change(ctx, ex, id, "reschedule", StatusPending, rows.DueBy(by, s.nowIn(ctx, ex).UnixMilli()))

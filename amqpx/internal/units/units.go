@@ -35,6 +35,14 @@ func written(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 // Duration returns why d is probably not the intended duration; "" if d is plausible. A computed duration may be a few
 // microseconds, so only a shorter one is certain to be a number without a unit.
 func Duration(d time.Duration) string {
+	if d <= 0 {
+		return ""
+	}
+	return Shift(d)
+}
+
+// Shift is Duration for a duration by which something is moved, which may be negative.
+func Shift(d time.Duration) string {
 	if d == 0 || d.Abs() >= time.Microsecond {
 		return ""
 	}

@@ -38,14 +38,18 @@ func TestInstant(t *testing.T) {
 }
 
 func TestDuration(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		-time.Microsecond: "", 0: "",
-		-1:               "-1ns: a time.Duration counts nanoseconds; write -1*time.Second or -1*time.Millisecond",
-		time.Microsecond: "", time.Second: "",
-		30: "30ns: a time.Duration counts nanoseconds; write 30*time.Second or 30*time.Millisecond",
+	const thirty = "30ns: a time.Duration counts nanoseconds; write 30*time.Second or 30*time.Millisecond"
+	const back = "-30ns: a time.Duration counts nanoseconds; write -30*time.Second or -30*time.Millisecond"
+	for d, want := range map[time.Duration]struct{ duration, shift string }{
+		0: {}, time.Microsecond: {}, -time.Microsecond: {}, time.Second: {},
+		30:  {thirty, thirty},
+		-30: {"", back}, // its caller says that it must not be negative
 	} {
-		if got := Duration(d); got != want {
-			t.Errorf("%d: %q, expected %q", d, got, want)
+		if got := Duration(d); got != want.duration {
+			t.Errorf("%d: %q, expected %q", d, got, want.duration)
+		}
+		if got := Shift(d); got != want.shift {
+			t.Errorf("moved by %d: %q, expected %q", d, got, want.shift)
 		}
 	}
 }

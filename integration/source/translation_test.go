@@ -36,9 +36,11 @@ func TestTranslations(t *testing.T) {
 	}
 }
 
-// codeOf returns the fenced code of a document without its comments.
+// codeOf returns the fenced code of a document without its comments. A fence marked as text has sentences, which are
+// translated.
 func codeOf(text string) string {
-	return comments.ReplaceAllString(strings.Join(fences.FindAllString(text, -1), "\n"), "")
+	code := slices.DeleteFunc(fences.FindAllString(text, -1), func(fence string) bool { return strings.HasPrefix(fence, "```text") })
+	return comments.ReplaceAllString(strings.Join(code, "\n"), "")
 }
 
 // figuresOf returns the numbers in a document's sentences and tables, sorted.

@@ -32,13 +32,13 @@ type Schedule struct {
 	LastError                 string
 	CreatedAt, UpdatedAt      time.Time
 
-	Planned  int64 // the version that the relays go by
+	Planned  int64 // the version that was planned last
 	PlanAt   time.Time
 	BodySize int64
 	Bad      *FieldError // what another program wrote cannot be read
 }
 
-// FieldError is what is wrong with a field of a task or a schedule.
+// FieldError is the problem of an invalid field of a task or a schedule.
 type FieldError struct{ Field, Reason string }
 
 func (e *FieldError) Error() string { return Words(e.Field) + ": " + e.Reason }
@@ -83,7 +83,7 @@ func (s *Schedule) values() []any {
 	}
 }
 
-// flag is a column of a boolean.
+// flag returns the column value of a boolean.
 func flag(set bool) int {
 	if set {
 		return 1
@@ -91,8 +91,8 @@ func flag(set bool) int {
 	return 0
 }
 
-// scheduleColumns are those of a Schedule in the order of scanSchedule. body is the
-// column, or NULL to leave it out.
+// scheduleColumns returns the columns of a Schedule in the order of scanSchedule. body is the column, or NULL to
+// leave it out.
 func (c Conn) scheduleColumns(body string) string {
 	return "name, cron, time_zone, every_ms, starts_at, ends_at, jitter_ms, misfire, misfire_limit, overlap, " +
 		"queue, exchange, routing_key, " + body + ", content_type, type, correlation_id, priority, expires_after, headers, tags, paused, origin, version, " +
@@ -139,15 +139,14 @@ func scanSchedule(scan scanner) (*Schedule, error) {
 	return s, nil
 }
 
-// Schedule reads one. The error is sql.ErrNoRows if there is none.
+// Schedule reads the schedule of the given name. The error is sql.ErrNoRows if there is none.
 func (c Conn) Schedule(ctx context.Context, name string) (*Schedule, error) {
 	return scanSchedule(func(dest ...any) error {
 		return c.one(ctx, "SELECT "+c.scheduleColumns("body")+" FROM rabbitdelay_schedules WHERE name = ?", []any{name}, dest...)
 	})
 }
 
-// Schedules reads up to n of them after a name, in the order of their names and without
-// bodies.
+// Schedules reads up to n schedules whose names sort after the given name, sorted by name and without bodies.
 func (c Conn) Schedules(ctx context.Context, after string, n int) ([]*Schedule, error) {
 	return c.schedules(ctx, fmt.Sprintf("SELECT %s FROM rabbitdelay_schedules WHERE name > ? ORDER BY name LIMIT %d", c.scheduleColumns("NULL"), n), after)
 }
@@ -163,12 +162,12 @@ func (c Conn) schedules(ctx context.Context, query string, args ...any) (list []
 	return list, err
 }
 
-// ScheduleNames returns the names of an origin, in their order.
+// ScheduleNames returns the names of the schedules with an origin, sorted.
 func (c Conn) ScheduleNames(ctx context.Context, origin string) ([]string, error) {
 	return c.texts(ctx, "SELECT name FROM rabbitdelay_schedules WHERE origin = ? ORDER BY name", origin)
 }
 
-// InsertSchedule reports whether it inserted it: there may be one of that name.
+// InsertSchedule inserts a schedule unless there is one of that name, and reports whether it did.
 func (c Conn) InsertSchedule(ctx context.Context, s *Schedule, now int64) (bool, error) {
 	values := append([]any{s.Name, now, now}, s.values()...)
 	query := "INSERT INTO rabbitdelay_schedules (name, created_at, updated_at, " + strings.Join(definition, ", ") + ") VALUES (" + marks(len(values)) + ")"
@@ -191,26 +190,26 @@ func (c Conn) LockSchedule(ctx context.Context, name string, now int64) (*Schedu
 	return c.Schedule(ctx, name)
 }
 
-// WriteSchedule writes what a caller may write.
+// WriteSchedule writes the columns that a caller may set.
 func (c Conn) WriteSchedule(ctx context.Context, s *Schedule) error {
 	_, err := c.exec(ctx, "UPDATE rabbitdelay_schedules SET "+strings.Join(definition, " = ?, ")+" = ? WHERE name = ?", append(s.values(), s.Name)...)
 	return err
 }
 
-// PauseSchedule writes nothing else, so that what cannot be read can be paused, and stays
-// as it is.
+// PauseSchedule pauses or resumes a schedule. It writes no other column, so that even an unreadable row can be
+// paused.
 func (c Conn) PauseSchedule(ctx context.Context, name string, paused bool) error {
 	_, err := c.exec(ctx, "UPDATE rabbitdelay_schedules SET paused = ? WHERE name = ?", flag(paused), name)
 	return err
 }
 
-// DeleteSchedule deletes it.
+// DeleteSchedule deletes the schedule of the given name.
 func (c Conn) DeleteSchedule(ctx context.Context, name string) error {
 	_, err := c.exec(ctx, "DELETE FROM rabbitdelay_schedules WHERE name = ?", name)
 	return err
 }
 
-// Planned writes how far a relay has planned a row, and when it is to be looked at again.
+// Planned writes how far a relay has planned a row, and when to plan it again.
 func (c Conn) Planned(ctx context.Context, s *Schedule, lookAt int64) error {
 	var lastError any
 	if s.LastError != "" {
@@ -221,7 +220,7 @@ func (c Conn) Planned(ctx context.Context, s *Schedule, lookAt int64) error {
 	return err
 }
 
-// Blame writes into a row why the database refuses its tasks, and lets it wait.
+// Blame writes into a row why the database refuses its tasks, and postpones its planning to lookAt.
 func (c Conn) Blame(ctx context.Context, s *Schedule, why error, lookAt time.Time) error {
 	_, err := c.exec(ctx, "UPDATE rabbitdelay_schedules SET last_error = ?, plan_at = ? WHERE name = ? AND version = ?", ErrorText(why), lookAt.UnixMilli(), s.Name, s.Version)
 	return err
@@ -236,8 +235,7 @@ func without(names []string) *clause {
 	return w
 }
 
-// NextPlan returns when the first of the rows is to be looked at, apart from some; false
-// if there is none.
+// NextPlan returns the earliest plan_at of all rows except some. It returns false if there is none.
 func (c Conn) NextPlan(ctx context.Context, except []string) (int64, bool, error) {
 	var at sql.NullInt64
 	where := without(except)
@@ -245,8 +243,8 @@ func (c Conn) NextPlan(ctx context.Context, except []string) (int64, bool, error
 	return at.Int64, at.Valid, err
 }
 
-// ClaimSchedule takes the row that has waited longest for the time of the transaction,
-// without its body; nil if no row is to be looked at by now.
+// ClaimSchedule locks the due row that has waited longest until the transaction ends, and reads it without its
+// body. It returns nil if no row is due.
 func (c Conn) ClaimSchedule(ctx context.Context, now int64, except []string) (*Schedule, error) {
 	where := without(except)
 	where.and("plan_at <= ?", now)
@@ -263,10 +261,9 @@ func (c Conn) ClaimSchedule(ctx context.Context, now int64, except []string) (*S
 	return list[0], nil
 }
 
-// Withdraw cancels the tasks of a schedule that are not due yet, from an id on, with a
-// reason in last_error. Their new version is one that no message has, and that no relay
-// marks which is publishing the old one. It returns the versions, by id, of all that were
-// withdrawn, now or earlier.
+// Withdraw cancels the tasks of a schedule whose ids are not before from and that are not due yet, with a reason
+// in last_error. They get a new version, which no message has and which a relay that is publishing the old one
+// does not mark. Withdraw returns the versions by id of all tasks that were withdrawn now or earlier.
 func (c Conn) Withdraw(ctx context.Context, name, from, reason string, now int64) (map[string]int64, error) {
 	to := name + "@" + afterAll
 	if _, err := c.exec(ctx, "UPDATE rabbitdelay_tasks SET status = 'cancelled', version = version + 1, last_error = ?, finished_at = ?, updated_at = ? "+
@@ -286,8 +283,8 @@ func (c Conn) Withdraw(ctx context.Context, name, from, reason string, now int64
 	return versions, err
 }
 
-// Missed returns the ids of a schedule's tasks, from an id on, that were due by cut and
-// that no handler has begun with, in their order. Those that a handler has are left out.
+// Missed returns the sorted ids of a schedule's tasks, not before from, that were due by cut and that no handler
+// has started. It leaves out locked rows, on which a handler may be working.
 func (c Conn) Missed(ctx context.Context, name, from string, cut int64) ([]string, error) {
 	return c.texts(ctx, "SELECT id FROM rabbitdelay_tasks WHERE id >= ? AND id < ? AND status = 'pending' AND attempts = 0 AND due_at <= ? "+
 		"AND NOT EXISTS (SELECT 1 FROM rabbitdelay_effects WHERE task_id = id) ORDER BY id"+c.lock(SkipLocked), from, name+"@"+afterAll, cut)
@@ -308,8 +305,7 @@ func (c Conn) Delete(ctx context.Context, id string) error {
 // carried are the columns that a task has from its schedule.
 const carried = "queue, exchange, routing_key, body, content_type, type, correlation_id, priority, expires_after, headers"
 
-// InsertOccurrence makes a task of a schedule unless there is one of that id, and reports
-// whether it did.
+// InsertOccurrence inserts a task of a schedule unless the id exists, and reports whether it did.
 func (c Conn) InsertOccurrence(ctx context.Context, s *Schedule, id string, due, version, now int64) (bool, error) {
 	values, exists := "?, ?, ?, ?, ?", "ON CONFLICT (id) DO NOTHING"
 	switch {
@@ -334,8 +330,7 @@ func (c Conn) TagOccurrences(ctx context.Context, s *Schedule, ids []string) err
 	return c.writeTags(ctx, list, Replace)
 }
 
-// LastRuns reads, without bodies, the occurrence of each recurring task that came last of
-// those that were done, failed or expired.
+// LastRuns reads the last occurrence of each recurring task that was done, failed or expired, without bodies.
 func (c Conn) LastRuns(ctx context.Context, names []string) ([]*Task, error) {
 	parts, args := make([]string, len(names)), make([]any, 0, 2*len(names))
 	for i, name := range names {

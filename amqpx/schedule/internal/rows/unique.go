@@ -13,7 +13,7 @@ type Holder struct {
 	ID           string
 	Version      int64
 	Created, Due int64
-	Over         bool // its time is: expires_after has passed
+	Over         bool // whether expires_after has passed
 }
 
 // byKey is the condition of the pending task of a unique key, as the index has it.
@@ -25,14 +25,14 @@ func (c Conn) byKey() string {
 }
 
 // InsertUnique inserts a task, without its tags, unless its unique key has a pending task
-// or its id exists, and reports whether it did. It waits for whoever is about to write,
-// or to end, the pending task of the key.
+// or its id exists, and reports whether it did. It waits for transactions that are writing or ending the
+// pending task of the key.
 func (c Conn) InsertUnique(ctx context.Context, t *Task, now int64) (inserted bool, err error) {
 	query := "INSERT INTO rabbitdelay_tasks (" + strings.Join(written, ", ") + ") VALUES (" + marks(len(written)) + ")"
 	if c.mysql() {
-		// An error would leave a shared lock, and two who have it wait for each other to
-		// get the exclusive one. The change makes a row that is there count as two,
-		// whatever the driver counts.
+		// An error would leave a shared lock, and two transactions that have it would wait for each
+		// other to get the exclusive lock. The change makes an existing row count as two, whatever the
+		// driver counts.
 		query += " ON DUPLICATE KEY UPDATE updated_at = CASE WHEN " + stillPending + " AND unique_key = VALUES(unique_key) THEN GREATEST(updated_at + 1, VALUES(updated_at)) ELSE updated_at END"
 	} else {
 		query += " ON CONFLICT DO NOTHING"
@@ -58,7 +58,7 @@ func (c Conn) Holder(ctx context.Context, key string, now int64) (h Holder, foun
 	return h, err == nil, err
 }
 
-// ReplaceBy makes a holder's row that of another task, in a later version.
+// ReplaceBy turns a holder's row into the row of t, in a later version.
 func (t *Task) ReplaceBy(h Holder, now int64) Assignment {
 	values := t.written(max(now, h.Created+1))
 	var set strings.Builder
@@ -69,15 +69,15 @@ func (t *Task) ReplaceBy(h Holder, now int64) Assignment {
 }
 
 // Touch changes nothing but updated_at. A handler whose transaction is repeatable read, and
-// which therefore does not see what the caller's transaction commits beside this, cannot
-// change the row, and begins anew.
+// which therefore does not see what else the caller's transaction commits, cannot change the row, and begins
+// again.
 func Touch(now int64) Assignment { return Assignment{set: touched, args: []any{now, now}} }
 
-// touched sets updated_at to an instant, and in any case to another one.
+// touched sets updated_at to a time that is always later than its current value.
 const touched = "updated_at = CASE WHEN updated_at < ? THEN ? ELSE updated_at + 1 END"
 
-// ChangeHolder changes a holder, and reports whether it was still as it was found: where
-// nothing is locked, because there is no transaction, it may not be.
+// ChangeHolder changes a holder if it has not changed since it was found, and reports whether it did. Without a
+// transaction the row is not locked, so it may have changed.
 func (c Conn) ChangeHolder(ctx context.Context, h Holder, a Assignment) (bool, error) {
 	return c.changed(ctx, "UPDATE rabbitdelay_tasks SET "+a.set+" WHERE id = ? AND version = ? AND status = 'pending'", append(a.args, h.ID, h.Version)...)
 }
@@ -97,11 +97,11 @@ func (c Conn) WriteTags(ctx context.Context, t *Task) error {
 // Recent is a task of a unique key that is running or was done.
 type Recent struct {
 	ID   string
-	Done int64 // 0: it is running
+	Done int64 // when it was done; 0 if it is running
 }
 
-// RecentOf finds a task of a unique key that is running, or else the last that was done
-// after an instant, and reports whether there is one.
+// RecentOf finds a running task of a unique key, or else the last task of the key that was done after after. It
+// reports whether there is one.
 func (c Conn) RecentOf(ctx context.Context, key string, after int64) (r Recent, found bool, err error) {
 	query := "SELECT id, CASE WHEN status = 'running' THEN 0 ELSE finished_at END AS done FROM rabbitdelay_tasks WHERE unique_key = ? AND (status = 'running' OR status = 'done' AND finished_at > ?)" +
 		" ORDER BY CASE WHEN status = 'running' THEN 0 ELSE 1 END, finished_at DESC LIMIT 1" + c.lock(Current)
@@ -161,7 +161,7 @@ func (c Conn) KeysFree(ctx context.Context, ids []string) ([]string, error) {
 	return free, nil
 }
 
-// GiveWay ends a task in favour of another one of its unique key.
+// GiveWay cancels a task in favor of another task of its unique key.
 func GiveWay(cause string, now int64) Assignment {
 	return Assignment{set: "status = 'cancelled', last_error = ?, finished_at = ?, updated_at = ?", args: []any{cause, now, now}}
 }

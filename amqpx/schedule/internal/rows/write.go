@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
 
-// Bounds of one statement: rows, so that placeholders suffice everywhere, and bytes, so
-// that it fits into a packet of MariaDB's default of 16 MiB.
+// Limits of one statement. The number of rows is limited because of the number of placeholders, and the number of
+// bytes so that it fits into a packet of MariaDB's default size of 16 MiB.
 const (
 	insertRows  = 500
 	insertBytes = 4 << 20
@@ -23,20 +23,20 @@ const (
 // they have no statistics, and where they do not know the number of ids.
 const stillPending = "(status = 'pending') IS TRUE"
 
-// written are the columns that Insert writes.
+// written lists the columns that Insert writes.
 var written = []string{"id", "queue", "exchange", "routing_key", "due_at", "body", "content_type", "type", "correlation_id", "priority", "expires_after", "unique_key", "headers", "created_at", "updated_at"}
 
-// written are the values of the columns written.
+// written returns the values of the columns written.
 func (t *Task) written(now int64) []any {
 	key := sql.NullString{String: t.UniqueKey, Valid: t.UniqueKey != ""}
 	return []any{t.ID, t.Queue, t.Exchange, t.RoutingKey, Millis(t.DeliverAt), blob(t.Body), t.ContentType, t.Type, t.CorrelationID, t.Priority, expiresAfter(t.ExpiresAfter), key, asJSON(t.Headers), now, now}
 }
 
-// renewed makes a row like a new one of a later version, which the relay sends anew.
+// renewed resets a row to a new one of a later version, which the relay sends again.
 const renewed = `status = 'pending', attempts = 0, last_error = NULL, finished_at = NULL, ` +
 	`sent_at = NULL, sends = 0, send_failures = 0, resend_at = NULL, claimed_until = 0`
 
-// OnExisting is what Insert does about tasks that exist.
+// OnExisting is the policy of Insert for tasks that exist.
 type OnExisting int
 
 const (
@@ -46,8 +46,7 @@ const (
 	Replace
 )
 
-// Insert writes tasks with their tags. existing are the ids that were there already; the
-// caller rolls back what was written before them.
+// Insert writes tasks with their tags. existing has the ids that existed already; the caller then rolls back.
 func (c Conn) Insert(ctx context.Context, tasks []*Task, now int64, on OnExisting) (existing []string, err error) {
 	for _, chunk := range split(tasks) {
 		if existing, err = c.insertChunk(ctx, chunk, now, on); err != nil || len(existing) > 0 {
@@ -144,14 +143,14 @@ func ids(tasks []*Task) []string {
 	return list
 }
 
-// Assignment is what a statement sets of tasks, and a condition that they have to meet.
+// Assignment is a change of task columns, and a condition that the tasks have to meet.
 type Assignment struct {
 	set       string
 	args      []any
 	condition string
 }
 
-// Cancel ends tasks without their effect.
+// Cancel cancels tasks, so that they have no effect.
 func Cancel(now int64) Assignment {
 	return Assignment{set: "status = 'cancelled', finished_at = ?, updated_at = ?", args: []any{now, now}}
 }
@@ -188,7 +187,7 @@ func (c Conn) Change(ctx context.Context, id, want string, a Assignment) (change
 // changeTries is how often a task may change between the statements of one Change.
 const changeTries = 100
 
-// CancelPending cancels those of the tasks that are pending, and returns how many were.
+// CancelPending cancels the given tasks that are pending, and returns their number.
 func (c Conn) CancelPending(ctx context.Context, ids []string, now int64) (total int64, err error) {
 	for len(ids) > 0 {
 		n := min(len(ids), insertRows)

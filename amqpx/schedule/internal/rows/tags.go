@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// writeTags writes the tags of tasks that have just been written, in place of what they
-// had when they replaced others.
+// writeTags writes the tags of tasks that have just been written. With Replace, it deletes the tags of the
+// replaced tasks first.
 func (c Conn) writeTags(ctx context.Context, tasks []*Task, on OnExisting) error {
 	var args []any
 	for _, t := range tasks {

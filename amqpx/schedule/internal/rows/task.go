@@ -29,13 +29,13 @@ type Task struct {
 	Sends                                    int
 	SentAt, CreatedAt, UpdatedAt, FinishedAt time.Time
 
-	NotBefore time.Time // of a claimed task whose lane has a ceiling: when it may go
+	NotBefore time.Time // when a claimed task of a limited lane may be delivered
 
 	Failures int   // sends that failed since the last confirmed one
-	Bad      error // *RowError: what another program wrote cannot be sent
+	Bad      error // a *RowError if another program wrote a row that cannot be sent
 }
 
-// The statuses there are.
+// The statuses of a task.
 const (
 	Pending   = "pending"
 	Running   = "running"
@@ -48,14 +48,14 @@ const (
 // Statuses lists them in the order of a task's life.
 var Statuses = []string{Pending, Running, Done, Cancelled, Expired, Failed}
 
-// taskColumns are those of a Task in the order of scanTask.
+// taskColumns has the columns of a Task in the order of scanTask.
 const taskColumns = "id, queue, exchange, routing_key, due_at, version, status, body, content_type, type, correlation_id, priority, expires_after, unique_key, headers, created_at, updated_at, finished_at, attempts, last_error, sent_at, sends, send_failures"
 
 // bodiless are the columns without the body.
 var bodiless = strings.Replace(taskColumns, " body,", " NULL,", 1)
 
-// scanTask reads a row of taskColumns. What of it can be read has been, also where Bad
-// says that it can never be sent.
+// scanTask reads a row of taskColumns. If Bad is set, so that the task can never be sent, the readable columns are
+// set anyway.
 func scanTask(scan scanner) (*Task, error) {
 	t := &Task{}
 	var due, created, updated int64
@@ -108,7 +108,7 @@ func blob(body []byte) []byte {
 	return body
 }
 
-// CheckID returns what is wrong with a task's id, or a unique key, "" for nothing.
+// CheckID returns the problem of an invalid task id or unique key, "" for a valid one.
 func CheckID(id string) string {
 	switch {
 	case id == "":

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// Ends is how tasks ended within one span.
+// Ends counts the tasks that ended within one time span, by outcome and lateness.
 type Ends struct {
 	Done, Failed int64
 	Retries      int64   // attempts after the first
 	Late         []int64 // the done ones by lateness: one count for each of LateBounds, and one beyond
 }
 
-// LateBounds are the latenesses by which done tasks are counted: 1 to 9 ms, from then on
-// twelve for each power of ten, up to 100,000 s.
+// LateBounds are the upper bounds of the histogram of lateness: every millisecond from 1 to 9 ms, then twelve bounds
+// for each power of ten, up to 100,000 s.
 var LateBounds = lateBounds()
 
 func lateBounds() (list []time.Duration) {
@@ -30,8 +30,8 @@ func lateBounds() (list []time.Duration) {
 	return append(list, 100_000*time.Second)
 }
 
-// lateClass is the number of the class of LateBounds of a row. Lateness counts from when
-// the row was written if it was due at 0, which means at once.
+// lateClass is the SQL expression for the index in LateBounds of a row's lateness. If due_at is 0, which means
+// immediately, the lateness is measured from the time when the row was written.
 var lateClass = func() string {
 	var b strings.Builder
 	b.WriteString("CASE")
@@ -44,14 +44,14 @@ var lateClass = func() string {
 
 const lateness = "finished_at - CASE WHEN due_at = 0 THEN created_at ELSE due_at END"
 
-// Ended reads how tasks ended in n spans of step milliseconds from start on.
+// Ended counts the tasks that ended in each of n consecutive spans of step milliseconds, the first of which begins at start.
 func (c Conn) Ended(ctx context.Context, start, step int64, n int) ([]Ends, error) {
 	spans := make([]Ends, n)
 	for i := range spans {
 		spans[i].Late = make([]int64, len(LateBounds)+1)
 	}
 	read := func(status, class, retries string, row func(e *Ends, class int, count int64)) error {
-		// The remainder is taken off first, because / keeps it in MySQL.
+		// The remainder is subtracted first, because / is not an integer division in MySQL.
 		number := fmt.Sprintf("((finished_at - %d) - (finished_at - %d) %% %d) / %d", start, start, step, step)
 		query := fmt.Sprintf("SELECT number, %s AS class, COUNT(*), SUM(%s) FROM (SELECT %s AS number, %s AS late, attempts FROM %s WHERE status = '%s' AND finished_at >= ? AND finished_at < ?) AS ended GROUP BY number, class",
 			class, retries, number, lateness, c.tasksBy("finished", ""), status)
@@ -78,8 +78,8 @@ func (c Conn) Ended(ctx context.Context, start, step int64, n int) ([]Ends, erro
 	return spans, read(Failed, "0", "CASE WHEN attempts > 1 THEN attempts - 1 ELSE 0 END", func(e *Ends, _ int, count int64) { e.Failed += count })
 }
 
-// CountRetried counts the tasks that an attempt has failed of, and that are to be tried
-// again. It looks at the first most of those that are due.
+// CountRetried counts the pending tasks that have failed at least once and are due to be tried again. It looks at no
+// more than the given number of due tasks, the earliest first.
 func (c Conn) CountRetried(ctx context.Context, now, most int64) (int64, error) {
 	return c.number(ctx, "SELECT COUNT(*) FROM (SELECT attempts"+c.pendingInOrder()+" AND due_at <= ? ORDER BY due_at LIMIT ?) AS due WHERE attempts > 0", now, most)
 }

@@ -11,13 +11,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/alike"
 )
 
-// Databases cannot tell which errors are alike, and compare texts differently. So a statement leaves out only what
-// certainly does not match, and Matches decides about the rest.
+// Databases cannot decide which errors are alike, and they compare texts in different ways. A statement therefore
+// excludes only the rows that certainly do not match, and Matches decides about the others.
 
-// ByError reports whether the filter has a condition that only Matches decides.
+// ByError reports whether the filter has a condition on the error, which only Matches can decide.
 func (f Filter) ByError() bool { return f.Error+f.ErrorLike != "" }
 
-// Matches reports whether the filter chooses a task with this error, as far as the error decides.
+// Matches reports whether a task with this error satisfies the filter's conditions on the error.
 func (f Filter) Matches(lastError string) bool {
 	if !strings.Contains(lastError, f.Error) {
 		return false
@@ -25,7 +25,7 @@ func (f Filter) Matches(lastError string) bool {
 	return f.ErrorLike == "" || alike.Text(lastError) == alike.Text(f.ErrorLike)
 }
 
-// errorParts are patterns for LIKE that every matching error satisfies.
+// errorParts returns patterns for LIKE. Every error that the filter selects matches all of them.
 func (f Filter) errorParts() (list []string) {
 	if f.Error != "" {
 		list = append(list, "%"+literally.Replace(f.Error)+"%")
@@ -40,8 +40,8 @@ func (f Filter) errorParts() (list []string) {
 	return append(list, "%"+strings.Join(append(pieces, ""), "%"))
 }
 
-// eachByError calls row with the queue, status, due instant and last_error of every task that the filter chooses, until
-// that returns false.
+// eachByError calls row with the queue, status and due time of every task that the filter selects, until row returns
+// false.
 func (c Conn) eachByError(ctx context.Context, f Filter, row func(queue, status string, due int64) bool) error {
 	where := f.where()
 	query := "SELECT queue, status, due_at, last_error FROM rabbitdelay_tasks" + where.String()
@@ -62,19 +62,19 @@ func (c Conn) eachByError(ctx context.Context, f Filter, row func(queue, status 
 
 var errEnough = errors.New("enough rows were read")
 
-// Unsuccessful is a task with its error, for grouping.
+// Unsuccessful is a task with its last error, as it is read for grouping.
 type Unsuccessful struct {
 	ID, Queue, Exchange string
 	At                  time.Time // when it ended; when it is due, if it has not ended
 	LastError           string    // the beginning of it
 }
 
-// failuresPage is how many rows Failures reads at a time.
+// failuresPage is the number of rows that Failures reads in one statement.
 const failuresPage = 5000
 
-// Failures calls row with the tasks of one status, the newest first: those that ended last, or are due last. It reads
-// at most this many rows of what the filter chooses apart from errors, and returns how many it read, and whether there
-// are more.
+// Failures calls row for the tasks of one status, the newest first: by the time when they ended or, for tasks that have
+// not ended, by the time when they are due. It applies the conditions on errors after reading, reads at most the given
+// number of rows, and returns how many it read and whether there are more.
 func (c Conn) Failures(ctx context.Context, f Filter, ended bool, most int, row func(Unsuccessful)) (read int, more bool, err error) {
 	sort := Sort{Ended: ended, Last: true}
 	columns := fmt.Sprintf("id, queue, exchange, due_at, finished_at, SUBSTR(last_error, 1, %d) AS last_error", alike.Most)

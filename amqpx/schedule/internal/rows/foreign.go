@@ -9,20 +9,20 @@ import (
 	"unicode/utf8"
 )
 
-// RowError is the error of a row that another program wrote and that can never be sent.
+// RowError reports why a row that another program wrote can never be sent.
 type RowError struct{ reasons []string }
 
 func (e *RowError) Error() string { return strings.Join(e.reasons, "; ") }
 
-// cell reads a value of whatever type, as SQLite has it in every column, and records
-// one that does not fit.
+// cell scans a value of any type, because a column in SQLite can hold values of every type, and records a problem if
+// the value has the wrong one.
 type cell struct {
 	column string
 	into   any
 	row    *RowError
 }
 
-// Scan makes a cell an sql.Scanner.
+// Scan implements sql.Scanner.
 func (c cell) Scan(v any) error {
 	switch into := c.into.(type) {
 	case *string:
@@ -79,7 +79,7 @@ func (c cell) whole(v any) int64 {
 	return farAway
 }
 
-// checkTexts records texts that no message can have, and makes them valid.
+// checkTexts records a problem for every text that a message cannot contain, and replaces the text by a valid one.
 func (e *RowError) checkTexts(t *Task) {
 	for _, x := range []struct {
 		column string
@@ -98,13 +98,13 @@ func (e *RowError) checkTexts(t *Task) {
 	}
 }
 
-// IsText reports whether every database takes s as a text: UTF-8 without NUL.
+// IsText reports whether every database accepts s as text, which must be UTF-8 without NUL.
 func IsText(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
 
-// maxErrorText bounds last_error, in bytes.
+// maxErrorText is the maximum length of last_error in bytes.
 const maxErrorText = 1024
 
-// ErrorText is an error as last_error can hold it.
+// ErrorText returns the text of an error, cut and cleaned so that last_error can hold it.
 func ErrorText(err error) string {
 	s := []rune(err.Error()) // invalid UTF-8 becomes the replacement character
 	out := make([]byte, 0, min(len(s), maxErrorText))

@@ -22,7 +22,7 @@ func TestOverviewAge(t *testing.T) {
 		for _, x := range []struct{ pause, took, age time.Duration }{
 			{0, 5 * time.Second, 5 * time.Second},           // the first one
 			{5 * time.Second, waiting, 12 * time.Second},    // the last one, after a short wait
-			{3 * time.Second, waiting, 7 * time.Second},     // the one whose look has ended by now
+			{4 * time.Second, waiting, 8 * time.Second},     // the one that was being taken then
 			{time.Minute, 5 * time.Second, 5 * time.Second}, // a new one
 		} {
 			<-time.After(x.pause)

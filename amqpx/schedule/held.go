@@ -56,7 +56,7 @@ func (s *Store) Pause(ctx context.Context, ex Executor, d topology.Destination, 
 }
 
 // Resume ends a pause when ex commits. Tasks that came due during the pause are sent immediately,
-// or at an even rate over spread, so that they do not arrive all at once. Tasks that come due later
+// or at an even rate over spread, so that consumers are not flooded. Tasks that come due later
 // do not wait for them. A spread below one second counts as 0. A Ceiling of the destination still
 // applies. Resuming a destination that is not paused is a no-op. Resume returns ErrConfig for an
 // invalid destination, and for a spread that is negative or longer than 30 days.

@@ -252,7 +252,7 @@ func (win *Window) gate(w *way, l *lane) (open bool, moved <-chan struct{}, wait
 		}
 	case w.proven && w.trial > 0:
 		// The way moves to the shared channel when all messages on the trial channel are confirmed. If both channels
-		// were used at once, its messages could overtake each other.
+		// were used simultaneously, its messages could overtake each other.
 		return false, win.moved, stuckAfter
 	case !l.stuck:
 		return true, nil, 0

@@ -18,7 +18,7 @@ export GORACE ?= atexit_sleep_ms=100
 # share memory, and make test-all for everything. The insides of SQLite and bcrypt are left out. These two have no
 # generic code, which would be linked into the others as well.
 WATCH = $(if $(RACE),$(RACE) -gcflags='modernc.org/sqlite/lib=-race=false' -gcflags='golang.org/x/crypto/blowfish=-race=false')
-SHARED := /amqpx(/amqptest|/console/internal/service|/idempotency|/internal/(codec|declare|flow|header|lasthop|sqldb|table|wire)|/pgxtx|/schedule|/schedule/internal/(pace|relay|sweep)|/service|/telemetry)?$$
+SHARED := (/console/service|/rabbitdelay/internal/(codec|sqldb)|/amqpx(/amqptest|/idempotency|/internal/(declare|flow|header|lasthop|table|wire)|/pgxtx|/schedule|/schedule/internal/(pace|relay|sweep)|/service|/telemetry)?)$$$$
 
 # vet is part of make lint. CI takes no result of another run.
 GO_TEST = $(GO) test -vet=off $(if $(CI),-count=1) -timeout $(TEST_TIMEOUT) -parallel $(TEST_PARALLEL) -p
@@ -29,24 +29,29 @@ PLAIN := CGO_ENABLED=0 GOFLAGS=-trimpath
 
 # The packages of the product and their tests.
 SHARED_PACKAGES = $$($(GO) list ./... | grep -E '$(SHARED)')
-OTHER_PACKAGES = $$($(GO) list ./... | grep -Ev '$(SHARED)|/integration/')
+OTHER_PACKAGES = $$($(GO) list ./... | grep -Ev '$(SHARED)|/integration/|/operations(/|$$)')
 
 # Packages of these that also have tests which take too long under the race detector (!race), and the tests.
 UNRACED_PACKAGES := ./amqpx/amqptest ./amqpx/schedule
 UNRACED_TESTS = $(shell grep -l '^//go:build !race' $(UNRACED_PACKAGES:%=%/*_test.go) | xargs sed -n 's/^func \(\(Test\|Example\)[A-Za-z0-9_]*\).*/\1/p' | paste -sd '|')
 
+# The program's tests on real brokers, which are beside its packages.
+PROGRAM_SUITE := ./cmd/rabbitdelay/internal/operations
+
 # The packages below integration. Those that make test and make test-servers share say in a tier.Plan which of their
 # tests belong to which. Those that no list names belong to make test-servers.
-QUICK_SUITES := bench loopback proxy servers source tier
-NAMED_SUITES := conformance faults messages operations orm simulate tasks
+QUICK_SUITES := bench demo loopback pictures proxy servers source tier
+NAMED_SUITES := compare conformance faults messages orm simulate tasks
 SERVER_SUITES = $(filter-out $(QUICK_SUITES) $(NAMED_SUITES),$(sort $(patsubst integration/%/,%,$(dir $(wildcard integration/*/*_test.go)))))
 
 # The seeds of the simulation that belong to make test; make test-servers has the next 200.
 TEST_SEEDS := 40
 
-# The tests beside sqlx, gorm, bun and ent are a module of their own, which follows the dependencies of
-# this one by itself.
-ORM := cd integration/orm && $(PLAIN) GOFLAGS='-trimpath -mod=mod'
+# The tests beside sqlx, gorm, bun and ent, and the comparison with River and asynq, are modules of their own, which
+# follow the dependencies of this one by themselves.
+MODULE := $(PLAIN) GOFLAGS='-trimpath -mod=mod'
+ORM := cd integration/orm && $(MODULE)
+COMPARE := cd integration/compare && $(MODULE)
 
 # Where the conformance suite writes its table, which go test keeps to itself when all is well.
 TABLE := $(CURDIR)/.cache/conformance.txt
@@ -70,7 +75,7 @@ help: ## say what the targets do
 .PHONY: demo
 demo: ## run the main job on a real broker: orders that expire unless they are paid (ARGS=...)
 	@integration/setup.sh broker
-	@$(GO) run ./cmd/rabbitdelay-lab demo $(ARGS)
+	@$(GO) run ./integration/lab demo $(ARGS)
 
 .PHONY: test
 test: setup-test ## before a push: the packages' tests, and the main cases on RabbitMQ, PostgreSQL and SQLite
@@ -85,7 +90,7 @@ test-shared:
 test-others:
 	@status=0; set -x; \
 	$(PLAIN) $(GO_TEST) 1 $(OTHER_PACKAGES) $(QUICK_SUITES:%=./integration/%) || status=$$?; \
-	$(PLAIN) $(GO_TEST) 1 ./integration/tasks ./integration/operations ./integration/conformance || status=$$?; \
+	$(PLAIN) $(GO_TEST) 1 ./integration/tasks ./integration/lab ./integration/tutorials ./cmd/rabbitdelay/internal/operations ./integration/conformance || status=$$?; \
 	$(GO_TEST) 1 $(WATCH) ./integration/messages || status=$$?; \
 	$(PLAIN) $(GO_TEST) 1 -run '^($(UNRACED_TESTS))$$' $(UNRACED_PACKAGES) || status=$$?; \
 	$(PLAIN) $(GO_TEST) 1 ./integration/simulate -args -from 1 -seeds $(TEST_SEEDS) || status=$$?; \
@@ -94,26 +99,32 @@ test-others:
 .PHONY: test-servers
 test-servers: setup ## before a landing: other versions, databases, languages and browsers, short fault runs
 	@mkdir -p $(CACHE)
-	@status=0; RABBITDELAY_TEST_TIER=servers $(MAKE) --no-print-directory --keep-going --jobs=2 test-matrix test-faults || status=$$?; \
+	@status=0; RABBITDELAY_TEST_TIER=servers $(MAKE) --no-print-directory --keep-going --jobs=2 $(SERVER_PARTS:%=servers-%) || status=$$?; \
 	[ ! -f $(TABLE) ] || [ "$$RABBITDELAY_SKIP_INTEGRATION" = 1 ] || cat $(TABLE); exit $$status
 
-# The two halves of make test-servers. Brokers that wait for a processor refuse what they would else do, so
-# conformance, which asks most of them, runs last and beside the faults, which mostly wait. Tests of tasks wait for
-# leases and pauses.
-.PHONY: test-matrix test-faults
-test-matrix:
-	@status=0; set -x; \
-	$(PLAIN) $(GO_TEST) 1 ./integration/operations $(SERVER_SUITES:%=./integration/%) || status=$$?; \
-	$(PLAIN) $(GO_TEST) 1 -parallel $$((2 * $(TEST_PARALLEL))) ./integration/tasks || status=$$?; \
-	RABBITDELAY_CONFORMANCE_TABLE=$(TABLE) $(PLAIN) $(GO_TEST) 1 ./integration/conformance || status=$$?; \
-	exit $$status
-test-faults:
-	@status=0; set -x; \
-	$(PLAIN) $(GO_TEST) 1 -parallel $$((2 * $(TEST_PARALLEL))) ./integration/messages || status=$$?; \
-	($(ORM) $(GO_TEST) 1 ./...) || status=$$?; \
-	RABBITDELAY_TEST_TIER= $(PLAIN) $(GO_TEST) 1 ./integration/simulate -args -from $$(($(TEST_SEEDS) + 1)) -seeds 200 || status=$$?; \
-	$(PLAIN) $(GO_TEST) 1 ./integration/faults || status=$$?; \
-	exit $$status
+# The parts of make test-servers in the order in which they start, two at a time: long ones first, so that both halves
+# end together. Tests of messages and tasks wait for leases and pauses most of the time, so more of them run at once.
+# Brokers that wait for a processor refuse what they would otherwise do, so conformance, which asks most of them, is last.
+SERVER_PARTS := tasks messages operations faults browser plugin broker tutorials others orm compare simulate conformance
+.PHONY: $(SERVER_PARTS:%=servers-%)
+servers-tasks servers-messages:
+	$(PLAIN) $(GO_TEST) 1 -parallel $$((2 * $(TEST_PARALLEL))) ./integration/$(@:servers-%=%)
+servers-faults servers-browser servers-broker servers-tutorials:
+	$(PLAIN) $(GO_TEST) 1 ./integration/$(@:servers-%=%)
+servers-operations:
+	$(PLAIN) $(GO_TEST) 1 $(PROGRAM_SUITE)
+servers-plugin:
+	$(PLAIN) $(GO_TEST) 1 $(PROGRAM_SUITE)/plugin
+servers-others:
+	$(PLAIN) $(GO_TEST) 1 $(patsubst %,./integration/%,$(filter-out $(SERVER_PARTS),$(SERVER_SUITES)))
+servers-orm:
+	$(ORM) $(GO_TEST) 1 ./...
+servers-compare:
+	$(COMPARE) $(GO_TEST) 1 ./...
+servers-simulate:
+	RABBITDELAY_TEST_TIER= $(PLAIN) $(GO_TEST) 1 ./integration/simulate -args -from $$(($(TEST_SEEDS) + 1)) -seeds 200
+servers-conformance:
+	RABBITDELAY_CONFORMANCE_TABLE=$(TABLE) $(PLAIN) $(GO_TEST) 1 ./integration/conformance
 
 # Versions on which make test-all repeats what else runs on the newest alone.
 OLDER_VERSIONS := 3.10 4.0
@@ -127,11 +138,12 @@ test-all: setup ## every night and before a release: everything on everything, l
 	RABBITDELAY_TEST_TIER=all RABBITDELAY_CONFORMANCE_TABLE=$(TABLE) $(GO_TEST) 1 $(WATCH) ./...
 	@for version in $(OLDER_VERSIONS); do \
 		echo "on RabbitMQ $$version alone"; \
-		RABBITDELAY_TEST_VERSION=$$version $(GO_TEST) 1 $(WATCH) $(patsubst %,./integration/%,messages operations tasks browser) || exit 1; \
+		RABBITDELAY_TEST_VERSION=$$version $(GO_TEST) 1 $(WATCH) $(PROGRAM_SUITE)/... $(patsubst %,./integration/%,messages tasks browser) || exit 1; \
 	done
 	$(PLAIN) $(GO_TEST) 1 $(OTHER_PACKAGES)
 	$(PLAIN) $(GO_TEST) 1 -run '^($(UNRACED_TESTS))$$' $(UNRACED_PACKAGES)
 	$(ORM) $(GO_TEST) 1 ./...
+	$(COMPARE) $(GO_TEST) 1 ./...
 	$(MAKE) --no-print-directory microbench
 	$(MAKE) --no-print-directory simulate SEEDS=5000
 	$(MAKE) --no-print-directory simulate-defects SEEDS=1000
@@ -151,6 +163,7 @@ conformance: setup ## run every strategy on every queue type and RabbitMQ versio
 test-short: ## test what needs neither a broker nor a database
 	RABBITDELAY_SKIP_INTEGRATION=1 $(PLAIN) $(GO) test -short -timeout $(TEST_TIMEOUT) ./...
 	$(ORM) RABBITDELAY_SKIP_INTEGRATION=1 $(GO) test -short -timeout $(TEST_TIMEOUT) ./...
+	$(COMPARE) RABBITDELAY_SKIP_INTEGRATION=1 $(GO) test -short -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: setup-test
 setup-test: ## install what make test needs: a C compiler, RabbitMQ and PostgreSQL
@@ -167,7 +180,12 @@ images: ## build Docker images of RabbitMQ 3.10, 4.0 and 4.3 and of MySQL from D
 .PHONY: bench
 bench: ## measure beside the raw client, polling and the plugin, half an hour or more (ARGS="latency --quick")
 	@integration/setup.sh servers
-	@$(GO) run ./cmd/rabbitdelay-lab bench --report $(CACHE)/bench $(ARGS)
+	@$(GO) run ./integration/lab bench --report $(CACHE)/bench $(ARGS)
+
+.PHONY: compare
+compare: ## measure against River, asynq, Redis and a polled table, 20 minutes (ARGS="steady --quick")
+	@integration/setup.sh servers
+	@$(COMPARE) $(GO) run . --report $(CURDIR)/$(CACHE)/compare $(ARGS)
 
 # Once each, so that they cannot rot; for figures: -count=10 -benchtime=1s, and benchstat.
 .PHONY: microbench
@@ -176,7 +194,21 @@ microbench: ## run every Go benchmark once
 
 .PHONY: build
 build: ## build the commands into bin/
-	$(GO) build -trimpath -o bin/ ./cmd/rabbitdelay ./cmd/rabbitdelay-lab
+	$(GO) build -trimpath -o bin/ ./cmd/rabbitdelay
+
+.PHONY: pictures
+pictures: ## draw the diagrams and plots of the documents into docs/images
+	@$(PLAIN) $(GO) test -vet=off -count=1 ./integration/pictures -args -update
+
+.PHONY: site
+site: ## build the documents as web pages, with a search, into bin/site, and check their links
+	@integration/setup.sh site
+	@docs/site/build.sh $(CURDIR)/bin/site
+
+.PHONY: man
+man: ## write the man pages of the commands to bin/man
+	@mkdir -p bin/man
+	@$(PLAIN) $(GO) test -vet=off -count=1 -run '^TestManPages$$' ./cmd/rabbitdelay/internal/cli -args -man $(CURDIR)/bin/man
 
 # Of what `make release` builds.
 VERSION ?= 0.0.0
@@ -203,6 +235,7 @@ fmt: ## format the Go files
 lint: $(LINT) ## check the Go files
 	@$(PLAIN) "$$(cat $(LINT))" run ./...
 	@lint="$$(cat $(LINT))"; $(ORM) "$$lint" run ./...
+	@lint="$$(cat $(LINT))"; $(COMPARE) "$$lint" run ./...
 
 # It asks the database of Go's vulnerabilities, so it is no part of lint, which works offline.
 .PHONY: vulncheck

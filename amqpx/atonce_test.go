@@ -13,17 +13,18 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// events declares an exchange with a queue that takes its keys order.*.
+// events declares an exchange, and a queue that receives its keys order.*.
 func (m *memory) events() {
 	m.Helper()
 	ch := m.Channel()
 	m.Declare("audit", nil)
-	if err := errors.Join(ch.ExchangeDeclare("events", "topic", true, false, false, false, nil), ch.QueueBind("audit", "order.*", "events", false, nil)); err != nil {
+	if err := errors.Join(ch.ExchangeDeclare("events", "topic", true, false, false, false, nil),
+		ch.QueueBind("audit", "order.*", "events", false, nil)); err != nil {
 		m.Fatal(err)
 	}
 }
 
-// routeQueues are those that were made for exchange destinations.
+// routeQueues returns the route queues that were created for exchange destinations.
 func (m *memory) routeQueues() (names []string) {
 	for _, name := range m.Queues() {
 		if strings.HasPrefix(name, "delay.route.") {
@@ -33,7 +34,8 @@ func (m *memory) routeQueues() (names []string) {
 	return names
 }
 
-// What is due goes straight to its exchange: no routing key needs a queue for it.
+// A message that is due is published directly to its exchange, so no routing key needs a route
+// queue.
 func TestDueAtOnceToAnExchange(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		m.events()
@@ -61,8 +63,8 @@ func TestDueAtOnceToAnExchange(t *testing.T) {
 	})
 }
 
-// Without a delay Send refuses what it refuses with one, and reports a message that
-// nobody would get.
+// Without a delay, Send refuses the same messages as with one, and reports a message that no queue
+// would receive.
 func TestDueAtOnceIsRefused(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		m.events()
@@ -79,15 +81,20 @@ func TestDueAtOnceIsRefused(t *testing.T) {
 			"routes it": {c, "events", amqpx.ErrUnroutable},
 		} {
 			began := time.Now()
-			if err := test.client.Send(t.Context(), amqpx.Message{Exchange: test.exchange, RoutingKey: "k"}); !errors.Is(err, test.want) || time.Since(began) > time.Second {
-				t.Errorf("%s: %v after %v, want %v", name, err, time.Since(began), test.want)
+			err := test.client.Send(t.Context(), amqpx.Message{Exchange: test.exchange, RoutingKey: "k"})
+			took := time.Since(began)
+			if !errors.Is(err, test.want) {
+				t.Errorf("%s: got %v, want %v", name, err, test.want)
+			}
+			if took > time.Second {
+				t.Errorf("%s: %v came after %v, want it within 1s", name, err, took)
 			}
 		}
 	})
 }
 
-// While a queue behind the exchange refuses a message, the others get one copy more and
-// not one at each try.
+// While one queue behind the exchange refuses a message, the other queues receive only one more
+// copy, and not one at each try.
 func TestDueAtOnceWhileAQueueRefuses(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		m.events()

@@ -78,7 +78,7 @@ func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i in
 			}
 			return err
 		}
-		b.items[i].up = up // the same for all messages, like their start
+		b.items[i].up = up // all messages of the batch share the start time
 		if b.items[i].from == fromCall {
 			b.items[i].from = fromWrite
 		}
@@ -91,12 +91,12 @@ func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i in
 		b.publishAll(ctx)
 	}
 	if p := b.panicked.Load(); p != nil {
-		return fmt.Errorf("after everything was tried: %w", p)
+		return fmt.Errorf("every message was tried, but %w", p)
 	}
 	return nil
 }
 
-// batch is one call of SendEach.
+// batch holds the state of one call to SendBatch or SendEach.
 type batch struct {
 	c       *Client
 	items   []prepared
@@ -137,7 +137,7 @@ func (b *batch) order() []int {
 	return order
 }
 
-// groups groups the messages, in publishing order, by the queue that they enter and by destination.
+// groups divides the messages, in publishing order, into groups that enter the same queue for the same destination.
 func (b *batch) groups() []*group {
 	type key struct {
 		entry, queue string

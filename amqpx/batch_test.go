@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// A batch is sent whole across several windows and a lost connection, and one
-// message that cannot be sent keeps none of it from being told of.
+// A batch is sent completely across several windows and a lost connection. One message that cannot
+// be sent does not keep the others from being reported.
 func TestSendBatch(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{MaxInFlight: 16})
@@ -50,8 +50,8 @@ func TestSendBatch(t *testing.T) {
 	})
 }
 
-// Messages of one delay keep their order over the move from the trial channel to
-// the shared one.
+// Messages with the same delay keep their order when their queue's messages move from the trial channel to the shared
+// one.
 func TestOrderAcrossChannels(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

@@ -11,44 +11,36 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/zap"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/consume"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/declare"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/flow"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
+	"github.com/rabbitdelay/rabbitdelay/internal/channels"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/live"
-	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
 // Client sends delayed messages to, and consumes from, one RabbitMQ broker or cluster. It is safe for concurrent
 // use.
 //
-// A client holds one connection for publishing and, from the first call of Consume, another for consuming, so that
-// a broker that blocks publishers does not delay acknowledgements. It declares destinations on a third connection,
-// because the broker may end a connection over a declaration. That connection is closed after a minute without
-// use. For the same reason, each run of package inspect has a connection of its own, and so has the consumer of a
-// queue over which the broker has ended a connection.
+// A client holds one connection for publishing and, from the first call to Consume, another for consuming, so that a
+// broker that blocks publishers does not delay acknowledgements. The broker may close a connection because of a failed
+// declaration, so destinations are declared on a third connection, which is closed after a minute without use.
+// Operations of package inspect each use their own connection for the same reason. So does a consumer whose queue has
+// made the broker close a connection before.
 type Client struct {
 	cfg      Config
 	strategy Strategy
 	hooks    hooks
 	log      *zap.Logger
 	decl     *declare.Declarer
-	clocks   lasthop.Judge
-	clock    brokerClock
 	began    time.Time // has a monotonic clock reading
 	sizes    sizes
 
-	pub *wire.Link[*session]
-	con *wire.Link[*session]
+	pub       *wire.Link[*session]
+	consumers *consume.Consumers
+	silent    sync.Map // queues whose last basic.get ended the connection or was not answered
 
-	mu         sync.Mutex
-	closed     bool
-	conStarted bool
-	running    map[*consumer]struct{}
-	pauses     *pauses  // queues that are paused
-	silent     sync.Map // queues whose last basic.get ended the connection or was not answered
-	consumers  sync.WaitGroup
 	stop       context.Context // ends at Close
 	stopCancel context.CancelFunc
 
@@ -57,9 +49,8 @@ type Client struct {
 	closingSince atomic.Pointer[time.Time] // nil before Close
 	forced       context.Context           // ends when Close must not wait any longer
 	force        context.CancelCauseFunc
-	over         context.Context // ends soon after that, which closes the connections abruptly
+	over         context.Context // ends shortly after forced, and then the connections are closed abruptly
 	cut          context.CancelFunc
-	abandoned    atomic.Int64  // handlers that the end of Close's context cut off
 	shut         chan struct{} // closed when Close has finished, after shutErr is set
 	shutErr      error
 }
@@ -67,11 +58,11 @@ type Client struct {
 // openTimeout bounds Open when its context has no deadline.
 const openTimeout = 30 * time.Second
 
-// Open connects to the broker, checks in a few round trips whether the strategy's topology exists
-// (live.Broker.Ensure), and declares it if it is missing. It retries until the context ends, or for 30 s if the
-// context has no deadline. It fails immediately if retrying is pointless, for example because of an untrusted
-// certificate or a *plan.ConflictError. Refused credentials are final only if they are refused again after 2 s or
-// more, because a starting broker refuses all users. RabbitMQ takes 3 s to answer a wrong password.
+// Open connects to the broker, checks in a few round trips whether the strategy's topology exists, and declares it if it
+// is missing. It retries until the context ends, or for 30 s if the context has no deadline. It fails immediately if
+// retrying is pointless, for example because of an untrusted certificate or a *topology.ConflictError. Refused
+// credentials are final only if they are refused again after 2 s or more, because a starting broker refuses all users.
+// RabbitMQ takes 3 s to answer a wrong password.
 //
 // Without Config.Logger, Open writes one line to slog.Default after 3 s of failed attempts. The error of Open
 // contains the last attempt's error. Errors caused by the configuration wrap ErrConfig. A strategy that tests the
@@ -93,14 +84,17 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{cfg: cfg, strategy: strategy, began: time.Now(), hooks: newHooks(cfg.Hooks, cfg.Logger), log: cfg.Logger, running: map[*consumer]struct{}{}, pauses: newPauses()}
+	c := &Client{cfg: cfg, strategy: strategy, began: time.Now(), hooks: newHooks(cfg.Hooks, cfg.Logger), log: cfg.Logger}
 	c.over, c.cut = context.WithCancel(context.Background())
 	c.stop, c.stopCancel = context.WithCancel(context.Background())
 	c.forced, c.force = context.WithCancelCause(context.Background())
 	c.sends, c.shut = newUnderWay(), make(chan struct{})
 	c.pub = wire.NewLink(c.over, "publish", cfg.wire(), c.setupPublish, c.stateHook("publish"))
-	c.con = wire.NewLink(c.over, "consume", cfg.wire(), c.setupConsume, c.stateHook("consume"))
 	c.decl = declare.New(c.over, c.declaring(direct))
+	c.consumers = consume.NewConsumers(consume.Config{
+		Strategy: strategy, Publisher: inside{c}, Declarer: c.decl, Wire: cfg.wire(), Changed: c.stateHook, Now: cfg.Now, Log: c.log,
+		Stop: c.stop, Forced: c.forced, Over: c.over,
+	})
 	c.pub.Start()
 
 	if _, ok := ctx.Deadline(); !ok {
@@ -133,12 +127,11 @@ func (c *Client) BrokerVersion() string {
 	return ""
 }
 
-// session is one of the client's connections.
+// session is a connection on which messages are published.
 type session struct {
 	*declare.Session
 
-	pub    *flow.Publisher // nil on a consuming connection
-	starts wait.Mutex      // on a consuming connection, held while one of its consumers starts
+	pub *flow.Publisher
 }
 
 // declaring returns the configuration of the client's declarer.
@@ -166,11 +159,15 @@ func (c *Client) declaring(direct bool) declare.Config {
 }
 
 // Apply declares a topology in addition to the strategy's own, such as an application's exchanges and queues. It
-// fails with a *plan.ConflictError if the broker has a different object with one of the names.
+// fails with a *topology.ConflictError if the broker has a different object with one of the names.
 func (c *Client) Apply(ctx context.Context, t topology.Topology) error { return c.decl.Apply(ctx, t) }
 
 // setupPublish prepares a new publishing connection for use.
 func (c *Client) setupPublish(ctx context.Context, s *wire.Session) (*session, error) {
+	if !wire.IsRabbitMQ(s.Broker) {
+		c.log.Warn("the broker is not RabbitMQ; it may ignore the quorum queue arguments that prevent message loss",
+			zap.String("broker", s.Broker))
+	}
 	pub := flow.NewPublisher(s.Conn, c.cfg.MaxInFlight, c.stuck)
 	opened := make(chan error, 1)
 	go func() { opened <- pub.Open(ctx) }() // concurrently with the declaration, which saves one or two round trips
@@ -185,7 +182,7 @@ func (c *Client) setupPublish(ctx context.Context, s *wire.Session) (*session, e
 	return sess, c.decl.Prove(ctx, sess.Session)
 }
 
-// stateHook returns the function that passes a connection's changes to the hooks.
+// stateHook returns the function that passes a connection's state changes to the hooks.
 func (c *Client) stateHook(connection string) func(wire.Event) {
 	return func(e wire.Event) {
 		c.hooks.connectionState(StateEvent{Connection: connection, State: State(e.State), Attempt: e.Attempt, Broker: e.Broker, Reason: e.Reason, Err: e.Err})
@@ -195,14 +192,8 @@ func (c *Client) stateHook(connection string) func(wire.Event) {
 // stuck logs the queues that have stopped confirming, and checks whether the broker itself has stopped answering.
 func (c *Client) stuck(queues []string) {
 	go c.pub.Probe()
-	for _, con := range c.consuming() {
-		go con.Probe()
-	}
-	c.log.Warn("queues do not confirm; only their messages wait", zap.Int("count", len(queues)), zap.Strings("queues", queues[:min(len(queues), 10)]))
-}
-
-func (c *Client) setupConsume(_ context.Context, s *wire.Session) (*session, error) {
-	return &session{Session: &declare.Session{Session: s}, starts: wait.NewMutex()}, nil
+	c.consumers.Probe()
+	c.log.Warn("queues have stopped confirming; messages for other queues are not affected", zap.Int("count", len(queues)), zap.Strings("queues", queues[:min(len(queues), 10)]))
 }
 
 // QueueInfo is the broker's information about a queue.
@@ -224,39 +215,53 @@ type QueueInfo struct {
 // work to come.
 //
 // The error wraps an *amqp.Error with the code NotFound if the queue does not exist or its node is down,
-// AccessRefused if the user may not see it, and ResourceLocked if it is exclusive to another connection. It wraps
-// ErrUnavailable if the queue does not answer.
+// AccessRefused if the user is not allowed to see it, and ResourceLocked if it is exclusive to another
+// connection. It wraps ErrUnavailable if the queue does not answer.
 func (c *Client) QueueInfo(ctx context.Context, queue string) (QueueInfo, error) {
 	info, err := c.queueInfo(ctx, queue)
 	if err != nil {
-		return QueueInfo{}, fmt.Errorf("looking at queue %s: %w", queue, err)
+		return QueueInfo{}, fmt.Errorf("inspecting queue %s: %w", queue, err)
 	}
 	return info, nil
 }
 
-func (c *Client) queueInfo(ctx context.Context, queue string) (info QueueInfo, err error) {
+func (c *Client) queueInfo(ctx context.Context, queue string) (QueueInfo, error) {
 	sess, err := c.pub.Wait(ctx, false)
 	if err != nil {
-		return info, err
+		return QueueInfo{}, err
 	}
-	err = c.decl.Do(ctx, sess.Session, func(conn *amqp.Connection) error {
-		ch := wire.Channel{Conn: conn}
-		defer ch.Close()
-		return ch.Do(func(ch *amqp.Channel) error {
-			q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-			info = QueueInfo{Ready: q.Messages, Consumers: q.Consumers}
-			return err
-		})
-	})
+	info, err := c.count(ctx, sess.Session, queue)
 	if err != nil || info != (QueueInfo{}) {
 		return info, err
 	}
-	return info, c.answers(ctx, sess.Session, queue)
+	if err := c.answers(ctx, sess.Session, queue); err != nil {
+		return QueueInfo{}, err
+	}
+	return c.count(ctx, sess.Session, queue) // the queue may have had no leader for a moment
 }
 
-// answers returns a *live.UnavailableError if the broker reports a queue as empty because the queue does not
-// answer. The broker may end the connection over the question, so a queue that did not answer before is asked on a
-// separate connection.
+func (c *Client) count(ctx context.Context, sess *declare.Session, queue string) (QueueInfo, error) {
+	answered := make(chan QueueInfo, 1) // Do leaves the request running when ctx ends
+	err := c.decl.Do(ctx, sess, func(conn *amqp.Connection) error {
+		ch := wire.Channel{Conn: conn}
+		defer ch.Close()
+		return ch.Do(func(ch *amqp.Channel) error {
+			q, err := channels.Count(ctx, ch, queue)
+			if err == nil {
+				answered <- QueueInfo{Ready: q.Messages, Consumers: q.Consumers}
+			}
+			return err
+		})
+	})
+	if err != nil {
+		return QueueInfo{}, err
+	}
+	return <-answered, nil
+}
+
+// answers returns a *live.UnavailableError if the broker reports a queue as empty because the queue does not answer.
+// Asking may make the broker close the connection, so a queue that did not answer before is asked on a separate
+// connection.
 func (c *Client) answers(ctx context.Context, sess *declare.Session, queue string) error {
 	do := c.decl.Do
 	if _, silent := c.silent.Load(queue); silent {
@@ -281,15 +286,15 @@ func (c *Client) answers(ctx context.Context, sess *declare.Session, queue strin
 // waits until each message that is being sent has been confirmed or has failed by its own deadline. Finally, the
 // connections are closed.
 //
-// If ctx ends first, the contexts of running handlers are cancelled and handlers get two more seconds, waiting
-// sends return with ErrClosed, and connections to a broker that does not answer are cut. The error is then a
-// *CloseError that says what was left. So give Close a context of its own, with a deadline below the process's
-// grace period. Do not pass the context whose end told the process to stop, because Close would then wait for
-// nothing. With a context that never ends, Close takes as long as the longest deadline of a send plus the longest
-// drain time of a consumer (30 s each by default).
+// If ctx ends first, the contexts of running handlers are cancelled and handlers get two more seconds, waiting sends
+// return with ErrClosed, and connections to a broker that does not answer are cut. The error is then a *CloseError that
+// says what was left unfinished. So give Close a context of its own, with a deadline below the process's grace period.
+// Do not pass the context whose end told the process to stop: it has already ended, so Close would not wait at all.
+// With a context that never ends, Close takes as long as the longest deadline of a send plus the longest drain time of
+// a consumer (30 s each by default).
 //
-// Close may be called more than once, and concurrently. All calls wait for the end of the shutdown and return the
-// same error, and the end of any call's context counts.
+// Close may be called more than once, and concurrently. All calls wait for the end of the shutdown and return the same
+// error, and the end of any of their contexts cuts the shutdown short.
 //
 // A Client that was not created by Open returns ErrClosed.
 func (c *Client) Close(ctx context.Context) error {
@@ -313,16 +318,9 @@ func (c *Client) Close(ctx context.Context) error {
 }
 
 func (c *Client) shutDown() error {
-	c.mu.Lock()
-	c.closed = true
-	started := c.conStarted
-	c.mu.Unlock()
-	c.stopCancel()
-	c.consumers.Wait()
+	c.consumers.Wait(c.stopCancel)
 	defer context.AfterFunc(c.forced, func() { time.AfterFunc(closeGrace, c.cut) })()
-	if started {
-		c.con.Close()
-	}
+	c.consumers.Close()
 	c.sends.close()
 	select {
 	case <-c.sends.none:
@@ -333,7 +331,7 @@ func (c *Client) shutDown() error {
 	c.decl.Close()
 	c.cut()
 	failed, first := c.sends.failures()
-	left := CloseError{Unconfirmed: failed, Messages: first, Handlers: int(c.abandoned.Load())}
+	left := CloseError{Unconfirmed: failed, Messages: first, Handlers: c.consumers.Abandoned()}
 	if left.Unconfirmed == 0 && left.Handlers == 0 {
 		return nil
 	}

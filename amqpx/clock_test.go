@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A DeliverAt by a clock that is ahead or behind comes when that clock shows it,
-// alone and in a batch.
+// A message with a DeliverAt by a clock that is ahead or behind arrives when that clock shows the
+// time, whether it is sent alone or in a batch.
 func TestClockOffset(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -56,8 +56,8 @@ func TestClockOffset(t *testing.T) {
 	})
 }
 
-// A retry by a consumer whose clock is behind the publisher's waits as long as
-// any, and its due instant is not before the message's.
+// If the clock of a consumer is behind the publisher's, a retry waits as long as usual, and its due
+// time is not before the message's.
 func TestRetryByAClockThatIsBehind(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

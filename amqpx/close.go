@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 )
 
-// CloseError is the error of Close when its context ended before everything was done. errors.Is and errors.As find
-// the context's error and the errors in Messages.
+// CloseError is returned by Close if its context ended before everything was done. errors.Is and errors.As find the
+// context's error and the errors in Messages.
 type CloseError struct {
 	// Unconfirmed counts the messages of Send, SendBatch and SendEach that were not confirmed. Their callers
 	// received the same errors.
@@ -51,7 +51,7 @@ func (e *CloseError) Unwrap() []error {
 	return errs
 }
 
-// underWay counts, without a lock, the messages that are being sent: from the call of Send to its return.
+// underWay counts, without a lock, the messages that are being sent: from the call to Send to its return.
 type underWay struct {
 	count atomic.Int64  // number of messages, minus notAccepting after close
 	none  chan struct{} // closed when there are no messages and no more can be admitted

@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// Close ends consumers and refuses what comes after it. What cannot be confirmed
-// is in its error when its context ends.
+// Close ends consumers and refuses later calls. When its context ends, its error lists the messages that could not be
+// confirmed.
 func TestClose(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -46,8 +46,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// Close ends a consumer that is starting, one that waits for a connection, and
-// one whose handler is deaf.
+// Close ends a consumer that is starting, one that waits for a connection, and one whose handler ignores its context.
 func TestCloseEndsConsumers(t *testing.T) {
 	for name, begin := range map[string]func(m *memory) (bound time.Duration){
 		"starting":  func(m *memory) time.Duration { m.Delay("basic.consume", "q", time.Hour); return 5 * time.Second },
@@ -83,7 +82,7 @@ func TestCloseEndsConsumers(t *testing.T) {
 	}
 }
 
-// Close does not wait for a broker that is gone, whether the client knows or not.
+// Close does not wait for a broker that is gone, whether or not the client has noticed.
 func TestCloseWithoutABroker(t *testing.T) {
 	for _, gone := range []time.Duration{0, time.Minute} {
 		inMemory(t, func(t *testing.T, m *memory) {
@@ -99,7 +98,7 @@ func TestCloseWithoutABroker(t *testing.T) {
 	}
 }
 
-// Close waits for the confirms of what is under way, and takes nothing new.
+// Close waits for the confirms of messages that are being sent, and accepts no new ones.
 func TestCloseWaitsForConfirms(t *testing.T) {
 	for name, send := range map[string]func(c *client) error{
 		"one": func(c *client) error { return c.Send(c.m.Context(), amqpx.Message{ID: "late", Queue: "q"}) },
@@ -138,7 +137,7 @@ func TestCloseWaitsForConfirms(t *testing.T) {
 	}
 }
 
-// A send that fails by its own deadline is its caller's business.
+// A send that fails by its own deadline is reported to its caller only.
 func TestCloseWaitsForDeadlines(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{SendTimeout: 5 * time.Second})
@@ -154,8 +153,7 @@ func TestCloseWaitsForDeadlines(t *testing.T) {
 	})
 }
 
-// Handlers may send until they have ended. A handler that outlasts Close's context
-// is in its error.
+// Handlers may send until they have ended. The error from Close counts a handler that outlasts its context.
 func TestCloseWithHandlers(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -186,15 +184,19 @@ func TestCloseWithHandlers(t *testing.T) {
 		if !ok || left.Handlers != 2 || left.Unconfirmed != 0 {
 			t.Errorf("closed with %v, want two handlers", left)
 		}
-		if err := <-k.result; !errors.Is(err, amqpx.ErrDrainTimeout) || !strings.Contains(err.Error(), "handlers of queue in that ran past the end of Close's context: 2; ") {
-			t.Errorf("consume: %v", err)
+		const beyond = "2 handlers of queue in were still running after the end of Close's context; "
+		switch err := <-k.result; {
+		case !errors.Is(err, amqpx.ErrDrainTimeout):
+			t.Errorf("consume ended with %v, want %v", err, amqpx.ErrDrainTimeout)
+		case !strings.Contains(err.Error(), beyond):
+			t.Errorf("consume ended with %v; want it to say %q", err, beyond)
 		}
 		close(release)
 	})
 }
 
-// A broker that goes away and comes back while Close waits for handlers serves what
-// they send, and what was in flight.
+// If the broker goes away and comes back while Close waits for handlers, their messages and the unconfirmed ones are
+// sent.
 func TestCloseWhileTheBrokerRestarts(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -230,7 +232,7 @@ func TestCloseWhileTheBrokerRestarts(t *testing.T) {
 	})
 }
 
-// The end of any call's context ends the waiting of all.
+// When the context of any call to Close ends, all calls stop waiting.
 func TestCloseAgainHurriesTheFirst(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{SendTimeout: time.Hour})
@@ -246,7 +248,8 @@ func TestCloseAgainHurriesTheFirst(t *testing.T) {
 	})
 }
 
-// Handlers that the end of Close's context cuts off are left, even if they notice: their messages come again.
+// Handlers that the end of Close's context cuts off are counted, even if they return: their messages are delivered
+// again.
 func TestCloseReportsHandlersItCutOff(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -255,7 +258,7 @@ func TestCloseReportsHandlersItCutOff(t *testing.T) {
 		c.consume("q", func(ctx context.Context, _ *amqpx.Delivery) error {
 			return c.Send(ctx, amqpx.Message{Queue: "other"})
 		})
-		c.consume("p", func(context.Context, *amqpx.Delivery) error { // in time, in spite of that
+		c.consume("p", func(context.Context, *amqpx.Delivery) error { // it returns in time nevertheless
 			<-time.After(1500 * time.Millisecond)
 			return nil
 		})
@@ -278,7 +281,7 @@ func TestCloseReportsHandlersItCutOff(t *testing.T) {
 	})
 }
 
-// A zero Client was not opened. Closing it is no work, and nothing to panic over in a goroutine.
+// A zero Client was never opened. Closing it does nothing, and does not panic in a goroutine.
 func TestCloseOfAZeroClient(t *testing.T) {
 	if err := new(amqpx.Client).Close(t.Context()); !errors.Is(err, amqpx.ErrClosed) {
 		t.Errorf("got %v", err)

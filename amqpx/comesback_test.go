@@ -12,9 +12,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
 )
 
-// declareOwn declares a quorum queue of a user's own.
+// declareOwn declares a quorum queue with a user's own arguments.
 func (m *memory) declareOwn(queue string, more amqp.Table) {
 	m.Helper()
 	args := amqp.Table{"x-queue-type": "quorum"}
@@ -25,7 +26,7 @@ func (m *memory) declareOwn(queue string, more amqp.Table) {
 	}
 }
 
-// comesBack are ways in which what a consumer holds comes back to its queue.
+// comesBack lists ways in which a consumer's messages return to their queue.
 var comesBack = map[string]func(m *memory, c *client){
 	"pause": func(_ *memory, c *client) {
 		c.pause(amqpx.PauseHandBack)
@@ -38,8 +39,8 @@ var comesBack = map[string]func(m *memory, c *client){
 	},
 }
 
-// A message that was only held is not lost, however often it comes back and whatever the queue's limit is, and it
-// is handled at its instant as what it was.
+// A message that was only held is not lost, however many times it returns to its queue and whatever the queue's limit
+// is. It is handled unchanged when it is due.
 func TestHeldMessageIsNotLost(t *testing.T) {
 	for name, back := range comesBack {
 		// A client has its connections again some seconds after the last of several cuts.
@@ -56,7 +57,10 @@ func TestHeldMessageIsNotLost(t *testing.T) {
 					c.consume("q", got.handle)
 					began := time.Now()
 					for id, delay := range map[string]time.Duration{"straight": 55 * time.Second, "delayed": 65 * time.Second} {
-						c.mustSend(amqpx.Message{ID: id, Queue: "q", Delay: delay, Version: 7, Attempt: 3, Type: "order", Body: []byte("body"), Headers: amqp.Table{"mine": "kept"}})
+						c.mustSend(amqpx.Message{
+							ID: id, Queue: "q", Delay: delay, Version: 7, Attempt: 3, Type: "order",
+							Body: []byte("body"), Headers: amqp.Table{"mine": "kept"},
+						})
 					}
 					after(6 * time.Second)
 					for range rounds {
@@ -68,8 +72,23 @@ func TestHeldMessageIsNotLost(t *testing.T) {
 						t.Errorf("handled after %s", at)
 					}
 					for _, d := range got.all() {
-						if d.Version != 7 || d.Attempt != 3 || d.Type != "order" || string(d.Body) != "body" || d.Headers["mine"] != "kept" || !d.DueAt.Equal(began.Add(d.at.Sub(began))) {
-							t.Errorf("it came as %+v", d.Delivery)
+						if d.Version != 7 {
+							t.Errorf("%s came with version %d, want 7", d.ID, d.Version)
+						}
+						if d.Attempt != 3 {
+							t.Errorf("%s came with attempt %d, want 3", d.ID, d.Attempt)
+						}
+						if d.Type != "order" {
+							t.Errorf("%s came with type %q, want order", d.ID, d.Type)
+						}
+						if string(d.Body) != "body" {
+							t.Errorf("%s came with body %q, want body", d.ID, d.Body)
+						}
+						if d.Headers["mine"] != "kept" {
+							t.Errorf("%s came with the headers %v, want mine: kept", d.ID, d.Headers)
+						}
+						if !d.DueAt.Equal(began.Add(d.at.Sub(began))) {
+							t.Errorf("%s is due at %v but came at %v", d.ID, d.DueAt, d.at)
 						}
 					}
 				})
@@ -78,8 +97,8 @@ func TestHeldMessageIsNotLost(t *testing.T) {
 	}
 }
 
-// leavesUnseen are ways in which a message goes back before the intake of its consumer has looked at it: each pauses or
-// ends the consumer some time after it began to subscribe.
+// leavesUnseen lists ways in which a message returns before the intake of its consumer has seen it: each pauses or ends
+// the consumer some time after it began to subscribe.
 var leavesUnseen = map[string]func(c *client, h amqpx.Handler, subscribed time.Duration){
 	"pause": func(c *client, _ amqpx.Handler, subscribed time.Duration) {
 		c.ResumeConsuming("q")
@@ -93,7 +112,7 @@ var leavesUnseen = map[string]func(c *client, h amqpx.Handler, subscribed time.D
 	},
 }
 
-// A message is not lost either where each subscription ends as soon as it has begun.
+// A message is not lost even if each subscription ends right after it has begun.
 func TestMessageIsNotLostUnseen(t *testing.T) {
 	for name, leave := range leavesUnseen {
 		for limit, ids := range map[int64][]string{0: {"straight", "delayed", "waiting"}, 1: {"straight", "delayed"}} {
@@ -138,7 +157,7 @@ func TestMessageIsNotLostUnseen(t *testing.T) {
 	}
 }
 
-// A message that waits for a slot is not lost either.
+// A message that waits for a slot is not lost.
 func TestWaitingMessageIsNotLost(t *testing.T) {
 	for name, back := range comesBack {
 		t.Run(name, func(t *testing.T) {
@@ -178,7 +197,7 @@ func TestWaitingMessageIsNotLost(t *testing.T) {
 	}
 }
 
-// A strategy whose shortest delay is an hour makes no message that comes back an hour late.
+// If the shortest delay of a strategy is an hour, a renewed message is not an hour late.
 func TestRenewalIsNotLateByLongSteps(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
 		hours, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour})
@@ -214,10 +233,10 @@ func TestRenewalIsNotLateByLongSteps(t *testing.T) {
 	})
 }
 
-// maxReturns is after how many returns a message that may be handled is renewed.
+// maxReturns is the number of returns after which a message that may be handled is renewed.
 const maxReturns = 15
 
-// A message that ends its process each time is given up after some deliveries all the same.
+// A message that crashes its process each time is given up after some deliveries, even though it is renewed.
 func TestRenewalDoesNotHideAKiller(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
 		m.declareOwn("q", nil)
@@ -234,7 +253,7 @@ func TestRenewalDoesNotHideAKiller(t *testing.T) {
 	})
 }
 
-// A held message that comes back, to this process or another, is handled at its instant.
+// A held message that returns, to this process or to another, is handled when it is due.
 func TestHeldMessageComesBackInTime(t *testing.T) {
 	for _, opts := range []amqptest.Options{{}, {ClockAhead: 300 * time.Millisecond}, {ClockAhead: -1200 * time.Millisecond}} {
 		inEachVersion(t, opts, func(t *testing.T, m *memory) {
@@ -263,7 +282,7 @@ func TestHeldMessageComesBackInTime(t *testing.T) {
 	}
 }
 
-// Without the rights to ask the broker for its time a message is late by no more than its lead.
+// Without the permissions to ask the broker for its time, a message is late by no more than its lead.
 func TestComesBackWithoutRights(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Lead: 10 * time.Second})
@@ -284,7 +303,25 @@ func TestComesBackWithoutRights(t *testing.T) {
 	})
 }
 
-// A backlog that is overdue is not held, also where only the prefetch counts.
+// If a client asks a slow broker for its time and does not wait for the answer, it leaves no queue behind.
+func TestAskingASlowBrokerLeavesNothing(t *testing.T) {
+	inMemoryOf(t, amqptest.Options{Latency: 100 * time.Millisecond}, func(t *testing.T, m *memory) {
+		conn, err := m.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		for wait := 100 * time.Millisecond; wait < time.Second; wait += 50 * time.Millisecond {
+			_, _ = live.Broker{Conn: conn}.Time(m.within(wait), "delay")
+		}
+		after(5 * time.Minute)
+		for _, q := range m.Queues() {
+			t.Errorf("%s is left behind", q)
+		}
+	})
+}
+
+// A backlog of overdue messages is not held, even if only the prefetch limits it.
 func TestBacklogIsNotHeld(t *testing.T) {
 	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
 		m.declareSingleActive("q")
@@ -306,7 +343,68 @@ func TestBacklogIsNotHeld(t *testing.T) {
 	})
 }
 
-// A consumer whose clock is ahead by more than clocks may differ handles nothing early by as much.
+// A backlog of messages whose delays are shorter than their lead is not held either, whether consumers were away or the
+// broker could not be reached when they were sent. It is handled in time and never early, whichever clock is wrong.
+func TestBacklogOfShortDelaysIsNotHeld(t *testing.T) {
+	const hour = time.Hour
+	for name, c := range map[string]struct {
+		publisher, consumer, broker time.Duration // how far their clocks are ahead
+		away                        time.Duration // how long the broker refuses connections
+	}{
+		"clocks agree":                {},
+		"broker ahead":                {broker: hour},
+		"publisher behind":            {publisher: -hour},
+		"publisher ahead":             {publisher: hour},
+		"consumer behind":             {consumer: -hour},
+		"consumer ahead":              {consumer: hour},
+		"sent during an outage":       {away: 5 * time.Second},
+		"sent late after an outage":   {away: 9 * time.Second},
+		"publisher behind, sent late": {away: 5 * time.Second, publisher: -hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inEachVersion(t, amqptest.Options{ClockAhead: c.broker}, func(t *testing.T, m *memory) {
+				m.declareSingleActive("q")
+				by := func(ahead time.Duration) func() time.Time {
+					return func() time.Time { return time.Now().Add(ahead) }
+				}
+				publisher := m.open(amqpx.Config{Lead: 10 * time.Second, Now: by(c.publisher)})
+				if c.away > 0 {
+					publisher.mustSend(amqpx.Message{ID: "first", Queue: "q"}) // so that the client knows the queue
+					undo := m.RefuseConnections()
+					m.CutConnections()
+					time.AfterFunc(c.away, undo)
+				}
+				began, due := time.Now(), map[string]time.Duration{}
+				var batch []amqpx.Message
+				for i := range 1000 {
+					id, delay := fmt.Sprint(i), 8*time.Second+time.Duration(i)*time.Millisecond
+					due[id] = delay
+					batch = append(batch, amqpx.Message{ID: id, Queue: "q", Delay: delay})
+				}
+				if err := publisher.SendBatch(t.Context(), batch); err != nil {
+					t.Fatal(err)
+				}
+				after(10*time.Minute - time.Since(began))
+				var got collector
+				m.open(amqpx.Config{Lead: 10 * time.Second, Now: by(c.consumer)}).consume("q", got.handle, amqpx.WithPrefetch(64))
+				after(2 * time.Second)
+				if n := len(got.since(began)); n < 1000 {
+					t.Errorf("%d of 1000 overdue messages were handled within 2 s", n)
+				}
+				// Send one more message, without a delay, from a publisher whose clock may be wrong.
+				began = time.Now()
+				publisher.mustSend(amqpx.Message{ID: "fresh", Queue: "q", Delay: 8 * time.Second})
+				after(time.Minute)
+				if at := got.since(began)["fresh"]; len(at) != 1 || at[0] < 8*time.Second || at[0] > 10*time.Second {
+					t.Errorf("a message that was due after 8 s was handled after %v", at)
+				}
+			})
+		})
+	}
+}
+
+// A consumer whose clock is ahead by more than the allowed difference does not handle messages early by as much as its
+// clock is ahead.
 func TestEarlyByAClockAhead(t *testing.T) {
 	for _, ms := range []int{1900, 2100, 2500, 2900, 3500, 3600000} {
 		ahead := time.Duration(ms) * time.Millisecond

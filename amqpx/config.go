@@ -14,11 +14,11 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/zap"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/brokerurl"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/tlsfiles"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/internal/brokerurl"
+	"github.com/rabbitdelay/rabbitdelay/internal/tlsfiles"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -34,28 +34,28 @@ const (
 	// consumers. Broker-named reply queues are the exception: they need not be listed.
 	DeclareListed Declaration = "listed"
 	// DeclareNothing checks that objects exist and creates none. Use it for clients without the configure
-	// permission, after `rabbitdelay apply`. It assumes that objects which the user may not see exist (since
-	// RabbitMQ 4.3, seeing an object needs some permission on it). It re-binds its destinations, the only way AMQP
-	// offers to check a binding, which needs write on the destination's queue and read on the delivery exchange.
-	// Without these permissions Send fails with a *topology.DestinationError.
+	// permission, after `rabbitdelay apply`. It assumes that an object exists if the user is not allowed to see it
+	// (since RabbitMQ 4.3, seeing an object needs some permission on it). It re-binds its destinations, the only
+	// way AMQP offers to check a binding, which needs write on the destination's queue and read on the delivery
+	// exchange. Without these permissions Send fails with a *topology.DestinationError.
 	DeclareNothing Declaration = "nothing"
 )
 
-// Defaults of Config and of consumers. DefaultMaxBody and DefaultHeldBytes are in bytes.
+// Defaults of Config and of consumers. defaultMaxBody and defaultHeldBytes are in bytes.
 const (
-	DefaultHeartbeat       = 10 * time.Second
-	DefaultDialTimeout     = 10 * time.Second
-	DefaultReconnectMin    = 100 * time.Millisecond
-	DefaultReconnectMax    = 10 * time.Second
-	DefaultSendTimeout     = 30 * time.Second
+	defaultHeartbeat       = 10 * time.Second
+	defaultDialTimeout     = 10 * time.Second
+	defaultReconnectMin    = 100 * time.Millisecond
+	defaultReconnectMax    = 10 * time.Second
+	defaultSendTimeout     = 30 * time.Second
 	DefaultMaxInFlight     = 1024
-	DefaultRecheckInterval = time.Minute
-	DefaultMaxBody         = 16 << 20
+	defaultRecheckInterval = time.Minute
+	defaultMaxBody         = 16 << 20
 	DefaultMaxRouteQueues  = 100
 
-	DefaultConcurrency  = 16
+	defaultConcurrency  = 16
 	DefaultDrainTimeout = 30 * time.Second
-	DefaultHeldBytes    = 64 << 20
+	defaultHeldBytes    = 64 << 20
 )
 
 // Config configures a Client. Only URL or URLs is required. All other fields have the defaults given here, which
@@ -75,8 +75,9 @@ type Config struct {
 	// TLS configures amqps connections: root CAs, client certificates and server name. By default the client uses
 	// the system's root CAs and the URL's host.
 	TLS *tls.Config
-	// GetTLS returns the TLS configuration for each handshake and takes precedence over TLS. See package tlsfiles
-	// for one that reloads certificates. The client clones the returned value.
+	// GetTLS returns the TLS configuration for each handshake and takes precedence over TLS. Use it for
+	// certificates that are renewed while the process runs; a client that package config makes reads its files
+	// again in this way. The client clones the returned value.
 	GetTLS func() *tls.Config
 	// ExternalAuth authenticates with the client certificate (SASL EXTERNAL) in place of the URL's user. The
 	// broker needs the plugin rabbitmq_auth_mechanism_ssl.
@@ -128,9 +129,9 @@ type Config struct {
 	// broker's max_message_size since 4.0. If the broker's limit is lower, the broker refuses the first message
 	// above it, and the client refuses further ones for a minute.
 	MaxBody int
-	// HeldBytes is the size in bytes of the messages for which each consumer enlarges its buffer while it holds
-	// messages until their due time (see Lead). The default is 64 MiB. WithHeldBytes explains the limit, and
-	// overrides it for one consumer.
+	// HeldBytes limits how far each consumer enlarges its buffer while it holds messages until their due time
+	// (see Lead): it buffers more messages than its prefetch only up to this total size in bytes. The default
+	// is 64 MiB. WithHeldBytes explains the limit, and overrides it for one consumer.
 	HeldBytes int
 
 	// Lead is how long before its due time a delayed message is delivered to the consumer of its queue, which
@@ -157,15 +158,15 @@ func (c Config) WithDefaults() Config {
 	setDefault(&c.QueueType, topology.Quorum)
 	setDefault(&c.Declare, DeclareMissing)
 	setDefault(&c.ConnectionName, "rabbitdelay")
-	setDefault(&c.Heartbeat, DefaultHeartbeat)
-	setDefault(&c.DialTimeout, DefaultDialTimeout)
-	setDefault(&c.ReconnectMin, DefaultReconnectMin)
-	setDefault(&c.ReconnectMax, max(DefaultReconnectMax, c.ReconnectMin))
-	setDefault(&c.SendTimeout, DefaultSendTimeout)
-	setDefault(&c.RecheckInterval, DefaultRecheckInterval)
+	setDefault(&c.Heartbeat, defaultHeartbeat)
+	setDefault(&c.DialTimeout, defaultDialTimeout)
+	setDefault(&c.ReconnectMin, defaultReconnectMin)
+	setDefault(&c.ReconnectMax, max(defaultReconnectMax, c.ReconnectMin))
+	setDefault(&c.SendTimeout, defaultSendTimeout)
+	setDefault(&c.RecheckInterval, defaultRecheckInterval)
 	setDefault(&c.MaxInFlight, DefaultMaxInFlight)
-	setDefault(&c.MaxBody, DefaultMaxBody)
-	setDefault(&c.HeldBytes, DefaultHeldBytes)
+	setDefault(&c.MaxBody, defaultMaxBody)
+	setDefault(&c.HeldBytes, defaultHeldBytes)
 	setDefault(&c.MaxRouteQueues, DefaultMaxRouteQueues)
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
@@ -316,16 +317,15 @@ func (e *configError) Is(target error) bool { return target == ErrConfig }
 // maxConnectionName keeps the name readable in the lists of the management UI.
 const maxConnectionName = 200
 
-// listed returns the error of Config.Listed.
 func (c *Client) listed(dest topology.Destination) error { return c.cfg.Listed(dest) }
 
-// Listed returns the error of Config.Listed for the client's configuration.
+// Listed calls Config.Listed on the client's configuration.
 func (c *Client) Listed(dest topology.Destination) error { return c.cfg.Listed(dest) }
 
-// Listed returns the error with which a client refuses a destination that is missing from Destinations when
-// Declare is DeclareListed. It returns nil if the destination is listed, is the dead-letter queue of a listed
-// destination, or is a broker-named queue, which nobody creates by mistake. It always returns nil with another
-// Declare.
+// Listed returns the client's error for a destination that is missing from Destinations when Declare is
+// DeclareListed. It returns nil if the destination is listed, is the dead-letter queue of a listed
+// destination, or is a broker-named queue, which cannot be created by mistake. It always returns nil with
+// another Declare.
 func (c Config) Listed(dest topology.Destination) error {
 	if c.Declare != DeclareListed || dest.ServerNamed() {
 		return nil
@@ -343,10 +343,10 @@ func (c Config) Listed(dest topology.Destination) error {
 		return nil
 	}
 	return &unlistedError{&topology.DestinationError{Destination: dest,
-		Reason: fmt.Sprintf("is not a destination of the configuration, and only those may be used (declare: listed): %s", some(names))}, c.Destinations}
+		Reason: fmt.Sprintf("is not in the configuration, and only these destinations may be used (declare: listed): %s", some(names))}, c.Destinations}
 }
 
-// unlistedError is the error of Listed.
+// unlistedError is the error that Config.Listed returns.
 type unlistedError struct {
 	*topology.DestinationError
 
@@ -376,7 +376,7 @@ func (c Config) strategy() (Strategy, error) {
 		return dlx.NewBucket(dlx.BucketConfig{})
 	}
 	if field, lead := c.anyLead(); lead > 0 && c.Strategy.Name() == "ttl" {
-		return nil, &configError{&topology.FieldError{Field: field, Value: lead, Want: "0 with the ttl strategy, which has only the delays that are declared"}}
+		return nil, &configError{&topology.FieldError{Field: field, Value: lead, Want: "0 with the ttl strategy, which supports only declared delays"}}
 	}
 	return c.Strategy, nil
 }
@@ -404,10 +404,10 @@ type Strategy interface {
 	MaxDelay() time.Duration
 }
 
-// Canary is a Strategy whose routes may have an InstantHeader. A broker that ignores this header would deliver the
-// messages immediately. Therefore a Client uses such routes on a connection only after test messages on that
+// InstantProber is a Strategy whose routes may have an InstantHeader. A broker that ignores this header would deliver
+// the messages immediately. Therefore a Client uses such routes on a connection only after test messages on that
 // connection have shown that the broker delays them.
-type Canary interface {
+type InstantProber interface {
 	// Canary returns the bindings that lead to a test queue, which the client declares, and one route to it
 	// through each queue in which messages wait. If there are no routes, nothing needs to be tested.
 	Canary(queue string) ([]topology.Binding, []topology.Route)

@@ -12,8 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// A client whose connections are cut makes new ones, and both sending and
-// consuming go on.
+// A client whose connections are cut opens new ones, and continues to send and to consume.
 func TestConnectionsComeBack(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
 		c, o := m.watched(amqpx.Config{ConnectionName: "orders"})
@@ -48,7 +47,10 @@ func TestConnectionsComeBack(t *testing.T) {
 			t.Error(err)
 		}
 		states := o.saw().states
-		for _, want := range []string{"publish connecting", "publish connected", "publish disconnected", "publish closed", "consume connected", "consume disconnected", "consume closed"} {
+		for _, want := range []string{
+			"publish connecting", "publish connected", "publish disconnected", "publish closed", "consume connected",
+			"consume disconnected", "consume closed",
+		} {
 			if !slices.Contains(states, want) {
 				t.Errorf("no event %q in %q", want, states)
 			}
@@ -56,8 +58,8 @@ func TestConnectionsComeBack(t *testing.T) {
 	})
 }
 
-// A broker in alarm takes no publishes: sends wait for it, or say that it was
-// the reason. Consumers go on.
+// A broker with an alarm accepts no publishes. Send waits until the alarm ends, or fails with the alarm as the reason.
+// Consumers continue.
 func TestBlocked(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c, o := m.watched(amqpx.Config{})

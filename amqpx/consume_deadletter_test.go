@@ -27,7 +27,7 @@ func TestDeletedDeadLetterQueueComesBack(t *testing.T) {
 			return nil
 		}}
 		k := c.consume("q", got.handle)
-		c.mustSend(amqpx.Message{ID: "good", Queue: "q"}) // later ones do not look after the queue again
+		c.mustSend(amqpx.Message{ID: "good", Queue: "q"}) // later messages do not check the queue again
 		m.Delete("q.dead")
 		for i := range 20 {
 			c.mustSend(amqpx.Message{ID: fmt.Sprint("bad", i), Queue: "q"})
@@ -41,9 +41,9 @@ func TestDeletedDeadLetterQueueComesBack(t *testing.T) {
 	})
 }
 
-// A dead-letter queue that cannot be had, and a delay queue that takes nothing,
-// hold up the messages that need them and no handler; the broker is asked ever
-// more rarely, and the log says it once a minute.
+// A missing dead-letter queue, or a delay queue that accepts nothing, blocks the messages
+// that need it but no handler. The client asks the broker at growing intervals, and logs
+// the problem once a minute.
 func TestNoPlaceForAFailedMessage(t *testing.T) {
 	for name, trouble := range map[string]struct {
 		begin   func(m *memory) (undo func())
@@ -92,8 +92,8 @@ func TestNoPlaceForAFailedMessage(t *testing.T) {
 	}
 }
 
-// A message that ended its consumer 200 times is dead-lettered before its handler
-// has it; one that was merely looked at is not.
+// A message that ended its consumer 200 times is dead-lettered before its handler gets it. A
+// message that was only looked at is not.
 func TestPoison(t *testing.T) {
 	for looks, want := range map[int]string{100: "handled", 201: "q.dead"} {
 		t.Run(want, func(t *testing.T) {
@@ -128,7 +128,8 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// A count that the publisher wrote buries nothing, whether the queue replaces it or not.
+// A delivery count that a publisher wrote does not dead-letter a message, whether or not the queue
+// replaces the count.
 func TestForgedDeliveryCount(t *testing.T) {
 	for _, kind := range []string{"classic", "quorum"} {
 		for _, redelivered := range []bool{false, true} {

@@ -11,13 +11,16 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// At the end of a consumer, what was handed out and not begun goes back at once,
-// and its handlers finish.
+// When a consumer ends, deliveries that no handler has started on return to the queue immediately,
+// and running handlers finish.
 func TestDrainHandsBackWhatIsNotBegun(t *testing.T) {
 	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		finish := make(chan struct{})
-		k := c.consume("q", func(context.Context, *amqpx.Delivery) error { <-finish; return nil }, amqpx.WithConcurrency(6), amqpx.WithPrefetch(38), amqpx.WithDrainTimeout(time.Hour))
+		k := c.consume("q", func(context.Context, *amqpx.Delivery) error {
+			<-finish
+			return nil
+		}, amqpx.WithConcurrency(6), amqpx.WithPrefetch(38), amqpx.WithDrainTimeout(time.Hour))
 		for i := range 40 {
 			c.mustSend(amqpx.Message{ID: fmt.Sprint(i), Queue: "q"})
 		}
@@ -26,7 +29,7 @@ func TestDrainHandsBackWhatIsNotBegun(t *testing.T) {
 		result := make(chan error, 1)
 		go func() { result <- k.end() }()
 		after(0)
-		m.Holds("q", 34, 6) // what the handlers have
+		m.Holds("q", 34, 6) // deliveries of the handlers
 		m.hasConsumers("q", 0)
 		after(10 * time.Minute)
 		if len(result) > 0 {
@@ -41,8 +44,8 @@ func TestDrainHandsBackWhatIsNotBegun(t *testing.T) {
 	})
 }
 
-// A handler that runs past the drain time loses its context and its message; one
-// that goes on in spite of that is reported.
+// A handler that runs past the drain time loses its context and its message. If it still continues,
+// that is reported.
 func TestDrainTimeout(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -68,8 +71,8 @@ func TestDrainTimeout(t *testing.T) {
 	})
 }
 
-// A consumer that ends does not wait for a broker to take the retry of a message
-// that has failed: the message goes back.
+// A consumer that ends does not wait until the broker accepts the retry of a failed message. The message returns to the
+// queue.
 func TestDrainDoesNotWaitForARetryThatIsNotTaken(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

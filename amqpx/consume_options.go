@@ -1,30 +1,41 @@
 package amqpx
 
 import (
-	"cmp"
 	"fmt"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/consume"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// ConsumeOption configures one call of Consume.
-type ConsumeOption func(*consumer)
+// ConsumeOption configures one call to Consume.
+type ConsumeOption func(*consumeOptions)
+
+// consumeOptions are the settings of one call to Consume.
+type consumeOptions struct {
+	set        consume.Settings
+	backoff    func(d *Delivery, err error) time.Duration // nil for the retry policy's delay
+	policy     func(d *Delivery, err error) error         // nil for none
+	middleware []Middleware
+	refusal    error // the error about the first invalid option
+	log        *zap.Logger
+}
 
 // expect records an error if an option's argument is invalid. Only the first error is kept.
-func (k *consumer) expect(ok bool, option string, given any, want string) {
-	if !ok && k.refusal == nil {
-		k.refusal = fmt.Errorf("%w: %s: %v; expected %s", ErrConfig, option, given, want)
+func (o *consumeOptions) expect(ok bool, option string, given any, want string) {
+	if !ok && o.refusal == nil {
+		o.refusal = fmt.Errorf("%w: %s: %v; expected %s", ErrConfig, option, given, want)
 	}
 }
 
 // WithConcurrency sets the maximum number of concurrently running handlers, 1 to 65535. The default is 16.
 func WithConcurrency(n int) ConsumeOption {
-	return func(k *consumer) {
-		k.expect(n >= 1 && n <= maxPrefetch, "WithConcurrency", n, "1 to 65535")
-		k.concurrency = n
+	return func(o *consumeOptions) {
+		o.expect(n >= 1 && n <= consume.MaxPrefetch, "WithConcurrency", n, "1 to 65535")
+		o.set.Concurrency = n
 	}
 }
 
@@ -32,13 +43,13 @@ func WithConcurrency(n int) ConsumeOption {
 // that are being handled and those whose retry or dead letter is being published. The default is four times the
 // concurrency, at most 65535.
 //
-// When messages that are held until their due time (Config.Lead) take half of the prefetch, the consumer doubles
-// it, up to 65535, by starting further consumers on the broker. On a queue with a single active consumer those
-// receive nothing, so set a prefetch of at least the message rate times the lead there.
+// When messages that are held until their due time (Config.Lead) take half of the prefetch, the consumer doubles it, up
+// to 65535, by starting additional consumers on the broker. On a queue with a single active consumer, the additional
+// consumers receive nothing, so set a prefetch of at least the message rate times the lead.
 func WithPrefetch(n int) ConsumeOption {
-	return func(k *consumer) {
-		k.expect(n >= 1 && n <= maxPrefetch, "WithPrefetch", n, "1 to 65535")
-		k.prefetch = n
+	return func(o *consumeOptions) {
+		o.expect(n >= 1 && n <= consume.MaxPrefetch, "WithPrefetch", n, "1 to 65535")
+		o.set.Prefetch = n
 	}
 }
 
@@ -49,48 +60,43 @@ func WithPrefetch(n int) ConsumeOption {
 // Above that size the consumer uses only its prefetch. Further messages wait in their queue and may be late. The
 // option does not limit the prefetch itself, whose messages may be of any size.
 func WithHeldBytes(n int) ConsumeOption {
-	return func(k *consumer) {
-		k.expect(n >= 1, "WithHeldBytes", n, "1 or more")
-		k.heldBytes = n
+	return func(o *consumeOptions) {
+		o.expect(n >= 1, "WithHeldBytes", n, "1 or more")
+		o.set.HeldBytes = n
 	}
 }
 
 // WithDrainTimeout sets how long running handlers may continue when the consumer ends, before their context is
-// cancelled. The default is 30 s. A handler that returns an error after that gives its message back to the queue.
-// If all handlers return within 2 s of the cancellation, Consume returns nil. Otherwise it returns
-// ErrDrainTimeout.
+// cancelled. The default is 30 s. If a handler returns an error after that, its message is requeued. If all handlers
+// return within 2 s of the cancellation, Consume returns nil. Otherwise it returns ErrDrainTimeout.
 func WithDrainTimeout(d time.Duration) ConsumeOption {
-	return func(k *consumer) {
-		k.expect(d >= 0, "WithDrainTimeout", d, "0 or more")
-		k.expect(units.Duration(d) == "", "WithDrainTimeout", d, "a duration with its unit, such as 30*time.Second")
-		k.drain = d
+	return func(o *consumeOptions) {
+		o.expect(d >= 0, "WithDrainTimeout", d, "0 or more")
+		o.expect(units.Duration(d) == "", "WithDrainTimeout", d, "a duration with its unit, such as 30*time.Second")
+		o.set.Drain = d
 	}
 }
 
 // WithRetry sets the retry policy, in place of the one in Config.Destinations. Zero fields have the defaults of
 // topology.Retry: 5 attempts, a back-off of 1 s that doubles up to 10 min, and no immediate repetitions
 // (Immediate).
-func WithRetry(r topology.Retry) ConsumeOption { return func(k *consumer) { k.retry = r } }
+func WithRetry(r topology.Retry) ConsumeOption { return func(o *consumeOptions) { o.set.Retry = r } }
 
 // WithBackoff sets how long a message waits for its next attempt after err, in place of the retry policy's growing
-// delay. The policy's MaxAttempts still applies, and RetryIn and Snooze take precedence. A delay below 10 ms, such
-// as 0, becomes 1 s. A delay that the strategy does not have is replaced by one that it has. The function is
-// called at most once per delivery, on the handlers' goroutines. If it panics, the policy's delay applies.
+// delay. The policy's MaxAttempts still applies, and RetryIn and Snooze take precedence. A delay below 10 ms, such as
+// 0, becomes 1 s. A delay that the strategy does not support is replaced by one that it supports (see RetryIn). The
+// function is called at most once per delivery, on the handlers' goroutines. If it panics, the policy's delay applies.
 func WithBackoff(backoff func(d *Delivery, err error) time.Duration) ConsumeOption {
-	return func(k *consumer) {
-		k.expect(backoff != nil, "WithBackoff", "nil", "a function, or no option")
-		k.backoff = func(d *Delivery, err error) time.Duration {
-			delay := k.growing(d, err)
-			guard.Observe(k.log, "WithBackoff's function", func() { delay = orNoDelay(backoff(d, err)) })
-			return delay
-		}
+	return func(o *consumeOptions) {
+		o.expect(backoff != nil, "WithBackoff", "nil", "a function, or no option")
+		o.backoff = backoff
 	}
 }
 
-// WithErrorPolicy sets a function that decides, by its handler's error, what happens to a message. policy returns
-// an error to use in place of the handler's, such as Reject(err), RetryIn(d, err), Snooze(d) or Requeue(err). If
-// it returns nil or the same error, the retry policy applies. It is not called for panics, or for errors that
-// already ask for something themselves (Reject and so on).
+// WithErrorPolicy sets a function that decides, by its handler's error, what happens to a message. policy returns an
+// error to use in place of the handler's, such as Reject(err), RetryIn(d, err), Snooze(d) or Requeue(err). If it
+// returns nil or the same error, the retry policy applies. It is not called for panics, or for errors that already
+// request something (Reject and so on).
 //
 //	amqpx.WithErrorPolicy(func(d *amqpx.Delivery, err error) error {
 //		switch {
@@ -107,21 +113,20 @@ func WithBackoff(backoff func(d *Delivery, err error) time.Duration) ConsumeOpti
 // Handlers of package schedule record the policy's decision in the task's row. The policy is called on the
 // handlers' goroutines, once per failed run. If it panics, the handler's error is used unchanged.
 func WithErrorPolicy(policy func(d *Delivery, err error) error) ConsumeOption {
-	return func(k *consumer) {
-		k.expect(policy != nil, "WithErrorPolicy", "nil", "a function, or no option")
-		k.policy = func(d *Delivery, err error) error {
-			guard.Observe(k.log, "WithErrorPolicy's function", func() { err = cmp.Or(policy(d, err), err) })
-			return err
-		}
+	return func(o *consumeOptions) {
+		o.expect(policy != nil, "WithErrorPolicy", "nil", "a function, or no option")
+		o.policy = policy
 	}
 }
 
 // WithDeadLetterQueue names the queue for messages that were rejected or whose attempts are used up. The default
 // is the dead-letter queue in Config.Destinations, or queue + ".dead".
-func WithDeadLetterQueue(name string) ConsumeOption { return func(k *consumer) { k.dead = name } }
+func WithDeadLetterQueue(name string) ConsumeOption {
+	return func(o *consumeOptions) { o.set.DeadLetter = name }
+}
 
 // WithMiddleware wraps the handler. The first middleware is the outermost. If the option is given more than once,
-// later middleware is inside earlier middleware.
+// middleware of a later option is inside that of an earlier one.
 func WithMiddleware(m ...Middleware) ConsumeOption {
-	return func(k *consumer) { k.middleware = append(k.middleware, m...) }
+	return func(o *consumeOptions) { o.middleware = append(o.middleware, m...) }
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// A consumer that ran goes on trying, and says so once a minute.
+// A consumer that was running keeps trying, and logs that once a minute.
 func TestRefusedAgain(t *testing.T) {
 	for name, refuse := range map[string]func(m *memory) (undo func()){
 		"connection": func(m *memory) func() {
@@ -42,9 +42,9 @@ func TestRefusedAgain(t *testing.T) {
 	}
 }
 
-// A consumer whose queue somebody deletes makes it again and goes on; one whose
-// acknowledgement takes too long loses the message to the broker, which delivers
-// it again.
+// If the queue of a consumer is deleted, the consumer declares it again and continues. If
+// an acknowledgement takes too long, the broker takes the message back and delivers it
+// again.
 func TestAConsumerGoesOn(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{ConsumerTimeout: time.Hour}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

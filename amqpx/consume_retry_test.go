@@ -20,9 +20,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A failing handler has its attempts with growing pauses, then the message is a
-// dead letter with what happened; a rejected one is it at once; RetryIn sets the
-// pause.
+// A failing handler gets its attempts with growing pauses. Then the message is
+// dead-lettered with a record of them. A rejected message is dead-lettered immediately,
+// and RetryIn sets the pause.
 func TestRetriesAndDeadLetters(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c, o := m.watched(amqpx.Config{})
@@ -40,7 +40,9 @@ func TestRetriesAndDeadLetters(t *testing.T) {
 			}
 			return errors.New("never works")
 		}}
-		k := c.consume("q", got.handle, amqpx.WithConcurrency(1), amqpx.WithRetry(topology.Retry{MaxAttempts: 3, Backoff: time.Minute, Multiplier: 2, Jitter: -1}), amqpx.WithDeadLetterQueue("graveyard"), amqpx.WithPrefetch(5))
+		k := c.consume("q", got.handle, amqpx.WithConcurrency(1), amqpx.WithRetry(topology.Retry{
+			MaxAttempts: 3, Backoff: time.Minute, Multiplier: 2, Jitter: -1,
+		}), amqpx.WithDeadLetterQueue("graveyard"), amqpx.WithPrefetch(5))
 		for _, id := range []string{"fails", "rejected", "later", "panics"} {
 			c.mustSend(amqpx.Message{ID: id, Queue: "q", Body: []byte(id)})
 		}
@@ -81,7 +83,8 @@ func TestRetriesAndDeadLetters(t *testing.T) {
 	})
 }
 
-// The errors that decide a fate do so inside others, and with any delay.
+// The errors that decide what happens to a message also work when they are wrapped, and with any
+// delay.
 func TestFatesInsideErrors(t *testing.T) {
 	no := errors.New("no")
 	for name, test := range map[string]struct {
@@ -114,8 +117,8 @@ func TestFatesInsideErrors(t *testing.T) {
 	}
 }
 
-// A handler that ends its goroutine (t.FailNow in somebody's test) takes nothing
-// with it but its own attempt.
+// A handler that ends its goroutine, as t.FailNow does in a user's test, affects only its own
+// attempt.
 func TestHandlerThatEndsItsGoroutine(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -137,9 +140,9 @@ func TestHandlerThatEndsItsGoroutine(t *testing.T) {
 	})
 }
 
-// What the broker has taken away from a handler is not published again by it: the
-// broker delivers it again, and each delivery would become a chain of retries. Since 4.3 the
-// delivery that comes again is replaced by the second attempt.
+// A message that the broker has taken back from a handler is not published again by that
+// handler: the broker delivers it again, and otherwise each delivery would start another
+// chain of retries. Since 4.3 the redelivery is replaced by the second attempt.
 func TestNoRetryOfALostDelivery(t *testing.T) {
 	for version, want := range map[string][]int{"3.10.8": {1, 1}, "4.0.5": {1, 1}, "4.3.0": {1, 2}} {
 		inMemoryOf(t, amqptest.Options{Version: version, ConsumerTimeout: time.Minute}, func(t *testing.T, m *memory) {
@@ -165,7 +168,8 @@ func TestNoRetryOfALostDelivery(t *testing.T) {
 	}
 }
 
-// The same while a retry is being tried: one chain goes on, that of the redelivery.
+// If the broker takes a message back while the handler's retry of it is being published, that retry is given up: only
+// the redelivered message is retried.
 func TestRetryEndsWithItsDelivery(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -190,8 +194,7 @@ func TestRetryEndsWithItsDelivery(t *testing.T) {
 	})
 }
 
-// A handler sees the same exchange and key on every attempt, and the dead letter
-// tells them.
+// A handler sees the same exchange and key on every attempt, and the dead letter contains them.
 func TestEveryAttemptHasTheSameKey(t *testing.T) {
 	send := func(msg amqpx.Message) func(m *memory, c *client) {
 		return func(_ *memory, c *client) { c.mustSend(msg) }
@@ -204,10 +207,16 @@ func TestEveryAttemptHasTheSameKey(t *testing.T) {
 		exchange, key string
 		destination   string // on the dead letter
 	}{
-		"queue":                 {send(amqpx.Message{Queue: "q", Delay: time.Minute}), "", "q", "q"},
-		"queue at once":         {send(amqpx.Message{Queue: "q"}), "", "q", "q"},
-		"exchange":              {send(amqpx.Message{Exchange: "events", RoutingKey: "user.created", Delay: time.Minute}), "events", "user.created", "events:user.created"},
-		"exchange with a colon": {send(amqpx.Message{Exchange: "urn:events", RoutingKey: "user:created", Delay: time.Minute}), "urn:events", "user:created", "urn:events:user:created"},
+		"queue":         {send(amqpx.Message{Queue: "q", Delay: time.Minute}), "", "q", "q"},
+		"queue at once": {send(amqpx.Message{Queue: "q"}), "", "q", "q"},
+		"exchange": {
+			send(amqpx.Message{Exchange: "events", RoutingKey: "user.created", Delay: time.Minute}), "events",
+			"user.created", "events:user.created",
+		},
+		"exchange with a colon": {
+			send(amqpx.Message{Exchange: "urn:events", RoutingKey: "user:created", Delay: time.Minute}), "urn:events",
+			"user:created", "urn:events:user:created",
+		},
 		"foreign":               {publish("events", "user.deleted"), "events", "user.deleted", "events:user.deleted"},
 		"foreign without a key": {publish("fan", ""), "fan", "", "fan:"},
 		"foreign to the queue":  {publish("", "q"), "", "q", "q"},
@@ -235,7 +244,7 @@ func TestEveryAttemptHasTheSameKey(t *testing.T) {
 				if len(dead) != 1 || dead[0].Headers[amqpx.HeaderDestination] != test.destination {
 					t.Fatalf("dead letters %v, want one to %s", dead, test.destination)
 				}
-				// Whoever puts a dead letter back finds it as it was.
+				// A dead letter that is put back arrives unchanged.
 				m.Publish("", "q", dead[0].Publishing)
 				after(0)
 				if n := len(got.all()); n != 4 {
@@ -252,7 +261,7 @@ func TestEveryAttemptHasTheSameKey(t *testing.T) {
 	}
 }
 
-// A retry that is too large for the broker is not too large by its headers.
+// A retry whose body exceeds the broker's size limit keeps its headers, because removing them would not help.
 func TestARetryOverTheBrokersLimitKeepsItsHeaders(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c, o := m.watched(amqpx.Config{})
@@ -274,12 +283,14 @@ func TestARetryOverTheBrokersLimitKeepsItsHeaders(t *testing.T) {
 	})
 }
 
-// Headers that do not go into a frame together with what a retry adds are dropped: over
-// one that is too long the broker would end the connection, again and again.
+// Headers that do not fit into a frame together with those that a retry adds are dropped. Otherwise
+// the broker would end the connection each time.
 func TestARetryGoesIntoAFrame(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c, o := m.watched(amqpx.Config{})
-		k := c.consume("q", func(context.Context, *amqpx.Delivery) error { return errors.New(strings.Repeat("again", 100)) }, amqpx.WithRetry(topology.Retry{MaxAttempts: 2}))
+		k := c.consume("q", func(context.Context, *amqpx.Delivery) error {
+			return errors.New(strings.Repeat("again", 100))
+		}, amqpx.WithRetry(topology.Retry{MaxAttempts: 2}))
 		for _, c := range []struct{ cc, header int }{{150, 100_000}, {620, 0}} { // times 205 bytes
 			keys := slices.Repeat([]any{strings.Repeat("k", 200)}, c.cc)
 			m.Publish("", "q", amqp.Publishing{Headers: amqp.Table{"CC": keys, "mine": strings.Repeat("x", c.header)}})

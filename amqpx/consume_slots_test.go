@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// A producer whose clock is fast holds up neither itself nor anybody else.
+// A producer whose clock is ahead delays neither its own messages nor those of other producers.
 func TestMessagesFromAFastClock(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -51,7 +51,7 @@ func TestMessagesFromAFastClock(t *testing.T) {
 	})
 }
 
-// Several consumers of one queue, few and many at once, share its messages.
+// Several consumers of one queue share its messages, at low and at high concurrency.
 func TestConsumersOfOneQueue(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		type key struct{}
@@ -90,8 +90,8 @@ func TestConsumersOfOneQueue(t *testing.T) {
 	})
 }
 
-// A handler that takes longer than the broker's consumer timeout keeps one slot,
-// however often the broker delivers its message again meanwhile.
+// A handler that runs past the broker's consumer timeout keeps one slot, however many times the
+// broker redelivers its message in the meantime.
 func TestSlowHandlerKeepsOneSlot(t *testing.T) {
 	inEachVersion(t, amqptest.Options{ConsumerTimeout: time.Minute}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

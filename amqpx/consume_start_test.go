@@ -39,8 +39,8 @@ func TestConsumeRefusesQueuesWithoutAWayBack(t *testing.T) {
 	})
 }
 
-// What Send refuses at once as a destination Consume refuses, too, before it has
-// run: it would wait for ever in silence.
+// Consume immediately refuses a destination that Send refuses immediately, if it has not consumed
+// before. Otherwise it would wait forever.
 func TestConsumeRefusesWhatItCannotUse(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c, careful := m.open(amqpx.Config{}), m.open(amqpx.Config{Declare: amqpx.DeclareNothing})
@@ -96,7 +96,7 @@ func TestAbandonedStart(t *testing.T) {
 				if err := k.end(); err != nil {
 					t.Error(err)
 				}
-				if took := time.Since(began); took > 2*time.Second { // until what was handed out is back
+				if took := time.Since(began); took > 2*time.Second { // until the deliveries have returned
 					t.Errorf("it ended after %v", took)
 				}
 				after(time.Minute)
@@ -107,8 +107,8 @@ func TestAbandonedStart(t *testing.T) {
 	}
 }
 
-// A consumer that never ran ends when its connection is refused for good, and not
-// when that passes.
+// A consumer that never ran ends if its connection is refused permanently, but not if the refusal
+// may pass.
 func TestRefusedConnection(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -132,14 +132,14 @@ func TestRefusedConnection(t *testing.T) {
 	})
 }
 
-// Looking at a destination again that does not answer keeps no consumer of the
-// queue from starting.
+// Checking a destination again does not keep a consumer of its queue from starting, even if the
+// check gets no answer.
 func TestConsumeWhileItsQueueIsLookedAt(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{RecheckInterval: time.Second})
 		c.mustSend(amqpx.Message{Queue: "q"})
 		after(2 * time.Second)
-		// The client has published: its connection is not read any more.
+		// The client has published, so the broker no longer reads from its connection.
 		undo := m.Lose("queue.declare", "q")
 		c.mustSend(amqpx.Message{Queue: "q"})
 		after(0)

@@ -48,7 +48,8 @@ func TestConsumeAll(t *testing.T) {
 	})
 }
 
-// A consumer that the broker refuses for good ends the others, and the error says which it was.
+// If the broker permanently refuses one consumer, the others end as well, and the error names the
+// refused one.
 func TestConsumeAllEndsWithOne(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -62,7 +63,7 @@ func TestConsumeAllEndsWithOne(t *testing.T) {
 	})
 }
 
-// An option refuses what it cannot mean, also what another option would replace.
+// An option refuses an invalid argument, even if another option would replace its value.
 func TestOptionsRefuse(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -85,14 +86,19 @@ func TestOptionsRefuse(t *testing.T) {
 	})
 }
 
-// What cannot be consumed is found before anything is, and for all queues at once.
+// ConsumeAll reports everything that cannot be consumed before it consumes anything, for all queues
+// together.
 func TestConsumeAllChecksFirst(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		err := c.ConsumeAll(t.Context(), amqpx.Consumer{Queue: "fine", Handler: acked},
-			amqpx.Consumer{Queue: "no.handler"}, amqpx.Consumer{Queue: "retry", Handler: acked, Options: []amqpx.ConsumeOption{amqpx.WithRetry(topology.Retry{Immediate: 101})}},
+			amqpx.Consumer{Queue: "no.handler"},
+			amqpx.Consumer{Queue: "retry", Handler: acked, Options: []amqpx.ConsumeOption{amqpx.WithRetry(topology.Retry{ImmediateRetries: 101})}},
 			amqpx.Consumer{Queue: "no.option", Handler: acked, Options: []amqpx.ConsumeOption{amqpx.WithPrefetch(1), nil}})
-		for _, want := range []string{"consume no.handler: ", "handler is nil", "consume retry: ", "Immediate is 101; it must be 0 to 100", "consume no.option: ", "option 2 of 2 is nil"} {
+		for _, want := range []string{
+			"consume no.handler: ", "handler is nil", "consume retry: ",
+			"ImmediateRetries is 101; it must be 0 to 100", "consume no.option: ", "option 2 of 2 is nil",
+		} {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("error is %v; expected it to have %q", err, want)
 			}

@@ -14,8 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// What was deleted under a running client is made again: a delay queue on the
-// broker's return, a destination when it is looked at again.
+// Objects that are deleted while a client runs are created again: a delay queue when the broker returns a message, a
+// destination when it is checked again.
 func TestWhatIsDeletedComesBack(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -24,17 +24,17 @@ func TestWhatIsDeletedComesBack(t *testing.T) {
 		c.mustSend(amqpx.Message{ID: "1", Queue: "q", Delay: time.Minute})
 		m.Holds("delay.bucket.1m", 1, 0)
 		m.Delete("q")
-		after(2 * time.Minute) // the destination counts as known for one
+		after(2 * time.Minute) // a destination is assumed to exist for a minute
 		c.mustSend(amqpx.Message{ID: "2", Queue: "q", Delay: time.Minute})
 		after(2 * time.Minute)
 		if ids := m.IDs("q"); !slices.Equal(ids, []string{"2"}) {
 			t.Errorf("the destination holds %q", ids)
 		}
-		m.Holds("delay.parked", 1, 0) // the one that came to no queue
+		m.Holds("delay.parked", 1, 0) // the message that no queue received
 	})
 }
 
-// The delivery exchange is made again when a destination finds it gone.
+// The delivery exchange is created again when a destination's declaration does not find it.
 func TestDeliveryExchangeThatWasDeleted(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -47,8 +47,8 @@ func TestDeliveryExchangeThatWasDeleted(t *testing.T) {
 	})
 }
 
-// A connection that is lost while everything is declared again is no reason to
-// give a message up: it is sent on the next one.
+// If a connection is lost while everything is declared again, the message is not given up: it is sent on the next
+// connection.
 func TestRedeclareOnLostConnection(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		inMemory(t, func(t *testing.T, m *memory) {
@@ -64,7 +64,7 @@ func TestRedeclareOnLostConnection(t *testing.T) {
 	}
 }
 
-// Declarations have a connection of their own, as long as there are any.
+// A client has a separate connection for declarations, which is open only while it is used.
 func TestDeclareConnection(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{ConnectionName: "shop"})
@@ -89,7 +89,7 @@ func TestDeclareConnection(t *testing.T) {
 			t.Errorf("until there is a connection again: %v", err)
 		}
 		after(61 * time.Second)
-		// A limit on connections, or another password by now.
+		// The broker refuses the connection, for instance because of a limit on connections or a changed password.
 		m.RefuseLogins()
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "late"}); err != nil {
 			t.Errorf("without a connection of its own: %v", err)
@@ -97,10 +97,10 @@ func TestDeclareConnection(t *testing.T) {
 	})
 }
 
-// guest has all rights.
+// guest has all permissions.
 var guest = amqptest.User{Name: "guest", Password: "guest", Configure: ".*", Write: ".*", Read: ".*"}
 
-// Who may not declare uses what is there, and is told what is missing.
+// A client that is not allowed to declare uses existing objects, and reports missing ones.
 func TestDeclareNothing(t *testing.T) {
 	producer := amqptest.User{Name: "producer", Password: "p", Write: ".*", Read: ".*"}
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5", Users: []amqptest.User{guest, producer}}, func(t *testing.T, m *memory) {
@@ -130,7 +130,7 @@ func TestDeclareNothing(t *testing.T) {
 	})
 }
 
-// A client that may not declare does not send to a queue that may be unbound.
+// A client that is not allowed to declare does not send to a queue that might not be bound.
 func TestDeclareNothingToUnboundQueue(t *testing.T) {
 	blind := amqptest.User{Name: "blind", Password: "p", Write: `^(delay\.(bucket\.[0-9][^.]*|deliver|route\..*)|q)$`}
 	producer := blind
@@ -140,8 +140,13 @@ func TestDeclareNothingToUnboundQueue(t *testing.T) {
 		m.Declare("q", nil)
 		c := m.open(amqpx.Config{URL: m.URLAs("blind"), Declare: amqpx.DeclareNothing})
 		err := c.Send(t.Context(), amqpx.Message{Queue: "q"})
-		if _, ok := errors.AsType[*topology.DestinationError](err); !ok || !strings.Contains(err.Error(), "right to read from the exchange delay.deliver") || !strings.Contains(err.Error(), "rabbitdelay apply") {
-			t.Errorf("without the right to bind: %v", err)
+		if _, ok := errors.AsType[*topology.DestinationError](err); !ok {
+			t.Errorf("without the right to bind: got %v, want a DestinationError", err)
+		}
+		for _, want := range []string{"permission to read from the exchange delay.deliver", "rabbitdelay apply"} {
+			if !strings.Contains(fmt.Sprint(err), want) {
+				t.Errorf("without the right to bind: %v does not say %q", err, want)
+			}
 		}
 		c = m.open(amqpx.Config{URL: m.URLAs("producer"), Declare: amqpx.DeclareNothing})
 		if err := c.Send(t.Context(), amqpx.Message{ID: "1", Queue: "q"}); err != nil {
@@ -155,17 +160,17 @@ func TestDeclareNothingToUnboundQueue(t *testing.T) {
 	})
 }
 
-// A user without a right is told of it, and not once for each object of a layout.
+// A missing permission is reported once, and not for each object of a layout.
 func TestOneMissingRight(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		defer m.Deny("", amqptest.PermissionConfigure, `^delay\.`)()
 		_, err := amqpx.Open(m.within(time.Minute), amqpx.Config{URL: m.URL(), Dial: m.Dial})
 		text := fmt.Sprint(err)
-		if !strings.Contains(text, "configure access to exchange 'delay.") || !strings.Contains(text, "let this one declare nothing") {
+		if !strings.Contains(text, "configure access to exchange 'delay.") || !strings.Contains(text, "configure this one to declare nothing") {
 			t.Errorf("the error does not name the missing right and what to do: %.2000s", text)
 		}
-		// What the client library sends after the first refusal may cost the connection, and then one object is all that
-		// is known. Otherwise the error counts the others.
+		// An operation that the client library sends after the first refusal may end the connection, and then only one
+		// object is known. Otherwise the error counts the others.
 		if n := strings.Count(text, "ACCESS_REFUSED"); n != 1 || len(text) > 4096 {
 			t.Errorf("%d refusals in %d bytes, want one: %.2000s", n, len(text), text)
 		}

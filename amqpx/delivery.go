@@ -2,28 +2,27 @@ package amqpx
 
 import (
 	"context"
-	"math"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/consume"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
-	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 // Handler handles one message. Its error decides what happens to the message: nil acknowledges it, Reject(err)
-// dead-letters it immediately, RetryIn(d, err) retries it after d, Snooze(d) delivers it again after d without
-// counting an attempt, and Requeue(err) returns it to the queue unchanged. After any other error, and after a
-// panic, the message is retried with the consumer's back-off until MaxAttempts, and then dead-lettered. The
-// context ends when the consumer's drain time is over.
+// dead-letters it immediately, RetryIn(d, err) retries it after d, Snooze(d) delivers it again after d without counting
+// an attempt, and Requeue(err) returns it to the queue unchanged. After any other error, and after a panic, the message
+// is retried with the consumer's back-off until MaxAttempts, and then dead-lettered. The context ends when the
+// consumer's drain time has ended.
 type Handler func(ctx context.Context, d *Delivery) error
 
-// Delivery is a received message. Tests of a Handler can create one: an idempotent handler needs ID and Queue, a
-// task handler needs ID, Version and DueAt.
+// Delivery is a received message. A middleware or a handler may change its fields, for example to decrypt the body.
+// Retries and the dead letter contain the message as it was received. They share only the map in Headers, so replace
+// that map instead of changing it.
+//
+// Tests of a Handler can create a Delivery: an idempotent handler needs ID and Queue, a task handler needs ID, Version
+// and DueAt.
 type Delivery struct {
 	ID    string // AMQP message-id; empty if the publisher gave none
 	Queue string // the queue it was consumed from
@@ -36,14 +35,14 @@ type Delivery struct {
 	Attempt int
 	// MaxAttempts is the consumer's limit. After an error in attempt number MaxAttempts there is no further attempt.
 	MaxAttempts int
-	Snoozes     int       // how often the message was snoozed
+	Snoozes     int       // number of times the message was snoozed
 	Version     int64     // the task's version; 0 without a task
 	Created     time.Time // when the task's row was written; zero without a task
 	Redelivered bool      // the broker may have delivered the message before
 
-	// Exchange and RoutingKey are the destination that the message was originally sent to. They are the same on
-	// every attempt. For a message to an exchange, or from another publisher, they are that publisher's exchange
-	// and routing key. For a message to a queue, they are "" and the queue's name.
+	// Exchange and RoutingKey are the destination that the message was originally sent to. They are the same on every
+	// attempt. For a message that was sent to an exchange, or by another publisher, they are the publisher's exchange
+	// and routing key. For a message that was sent to a queue, they are "" and the queue's name.
 	Exchange   string
 	RoutingKey string
 
@@ -64,114 +63,58 @@ type Delivery struct {
 	// Headers contains all headers as received.
 	Headers amqp.Table
 
-	deliveries int64 // how often it was delivered before, as far as its headers say
-	returns    int64 // how often it came back to its queue, as far as the broker counts that
-	acquired   int64 // how often the broker delivered it before, as far as the broker says
-	returned   int64 // how often a consumer sent it back before its due time
-
-	received *received // nil in a Delivery that Consume has not received
+	received *consume.Delivery // nil in a Delivery that Consume has not received
 }
 
-// DueSince returns the time from which to count lateness, and the time to show to users. It is DueAt, except if
-// DueAt is the Unix epoch, which means immediately. It is then the time when the task was written or, without a
-// task, the time when the message was sent.
-func (d *Delivery) DueSince() time.Time {
-	switch {
-	case d.DueAt.UnixMilli() != 0:
-		return d.DueAt
-	case !d.Created.IsZero():
-		return d.Created
-	}
-	return d.Timestamp
-}
-
-// received is the part of a Delivery that its consumer sets. Copies of the Delivery share it.
-type received struct {
-	consumer  *consumer
-	once      sync.Once
-	backoff   time.Duration // before the next attempt; computed once
-	immediate atomic.Int32  // how many immediate runs are left in this attempt
-}
+// DueSince returns the time from which to count lateness, and the time to show to users. It is DueAt or, if DueAt is
+// the Unix epoch, which means immediately, the time when the task was written or, without a task, the time when the
+// message was sent.
+func (d *Delivery) DueSince() time.Time { return consume.DueSince(d.DueAt, d.Created, d.Timestamp) }
 
 // ReadDelivery converts a message that was received without Consume. It accepts any message, and treats headers of
 // an unexpected type as absent. prefix is the prefix of the delay objects, Strategy.Prefix.
 func ReadDelivery(raw amqp.Delivery, queue, prefix string) *Delivery {
-	p := header.Of(&raw)
-	d := &Delivery{
-		ID: raw.MessageId, Queue: queue, Attempt: 1, Redelivered: raw.Redelivered,
-		Body: raw.Body, ContentType: raw.ContentType, ContentEncoding: raw.ContentEncoding,
-		Type: raw.Type, CorrelationID: raw.CorrelationId, ReplyTo: raw.ReplyTo, AppID: raw.AppId,
-		Priority: raw.Priority, Timestamp: p.Timestamp, Headers: p.Headers,
-		Expiration: p.Expiration, UserID: p.UserID, DeliveryMode: p.DeliveryMode,
-		DueAt: header.Instant(raw.Headers, HeaderDue), Created: header.Instant(raw.Headers, HeaderCreated),
-	}
-	if n, ok := header.Integer(raw.Headers, HeaderAttempt); ok && n >= 1 && n <= math.MaxInt32 {
-		d.Attempt = int(n)
-	}
-	if n, ok := header.Integer(raw.Headers, HeaderSnoozes); ok && n >= 1 && n <= math.MaxInt32 {
-		d.Snoozes = int(n)
-	}
-	if v, ok := header.Integer(raw.Headers, HeaderVersion); ok {
-		d.Version = v
-	}
-	if n, ok := header.Integer(raw.Headers, header.Deliveries); ok && raw.Redelivered {
-		d.returns = n
-	}
-	d.deliveries = d.returns
-	if n, renewed := header.Integer(raw.Headers, HeaderDeliveries); renewed {
-		d.Redelivered, d.deliveries = true, d.returns+min(max(n, 0), math.MaxInt32)
-	}
-	if n, ok := header.Integer(raw.Headers, header.Acquired); ok && raw.Redelivered {
-		d.acquired = n
-	}
-	if n, ok := header.Integer(raw.Headers, HeaderReturned); ok {
-		d.returned = min(max(n, 0), math.MaxInt32)
-	}
-	if _, carried := raw.Headers[HeaderCarried]; carried && !naming.Reserved(prefix, raw.Exchange) {
-		// The message was not published by a rabbitdelay consumer. The broker has verified the property against
-		// the publisher's login, whereas any publisher can write the header.
-		d.UserID = raw.UserId
-	}
-	d.Exchange, d.RoutingKey = header.SentTo(prefix, raw.Exchange, raw.RoutingKey, raw.Headers, queue)
+	d := deliveryOf(consume.Decode(raw, queue, prefix))
+	d.received = nil
 	return d
 }
 
-// arrival reads the times in a message's headers. It treats implausible values as absent.
-func arrival(raw amqp.Delivery) lasthop.Arrival {
-	a := lasthop.Arrival{Sent: raw.Timestamp, Due: header.Instant(raw.Headers, HeaderDue), Again: raw.Redelivered}
-	if lead, ok := header.Integer(raw.Headers, HeaderLead); ok && lead > 0 && lead <= topology.MaxLead.Milliseconds() {
-		a.Lead = time.Duration(lead) * time.Millisecond
+// deliveryOf returns a received message as its handler sees it.
+func deliveryOf(r *consume.Delivery) *Delivery {
+	return &Delivery{
+		ID: r.ID, Queue: r.Queue, DueAt: r.DueAt, Attempt: r.Attempt, MaxAttempts: r.MaxAttempts, Snoozes: r.Snoozes,
+		Version: r.Version, Created: r.Created, Redelivered: r.Redelivered, Exchange: r.Exchange, RoutingKey: r.RoutingKey,
+		Body: r.Raw.Body, ContentType: r.Raw.ContentType, ContentEncoding: r.Raw.ContentEncoding, Type: r.Raw.Type,
+		CorrelationID: r.Raw.CorrelationId, ReplyTo: r.Raw.ReplyTo, AppID: r.Raw.AppId, Priority: r.Raw.Priority,
+		Timestamp: r.Timestamp, Expiration: r.Expiration, UserID: r.UserID, DeliveryMode: r.DeliveryMode, Headers: r.Headers,
+		received: r,
 	}
-	if offset, ok := header.Integer(raw.Headers, HeaderClockOffset); ok && offset > 0 && offset < header.MaxEpochMilli {
-		a.Offset = time.Duration(offset) * time.Millisecond
-	}
-	if n, ok := header.Integer(raw.Headers, HeaderReturned); ok && n > 0 {
-		a.Returned = int(min(n, math.MaxInt32))
-	}
-	a.Absolute, _ = raw.Headers[HeaderAbsolute].(bool)
-	a.Expired = lastExpiry(raw.Headers)
-	if _, renewed := raw.Headers[HeaderDeliveries]; renewed { // its last delay was not its publisher's
-		a.Expired, a.Again = header.Instant(raw.Headers, HeaderExpired), true
-	}
-	return a
 }
 
-// lastExpiry returns when the message left its last delay queue, by the broker's clock in whole seconds, or zero
-// if it passed through none. The broker lists the latest death first.
-func lastExpiry(headers amqp.Table) time.Time {
-	deaths, _ := headers["x-death"].([]any)
-	if len(deaths) == 0 {
-		return time.Time{}
+// ApplyPolicy returns the error that the consumer's policy (WithErrorPolicy) substitutes for a handler's error. It is
+// for wrappers of a Handler that keep their own record of what happens to a message. The policy is applied only once:
+// an error that ApplyPolicy has returned stays unchanged. Without a policy, and for a Delivery that was not received by
+// Consume, ApplyPolicy returns err.
+func (d *Delivery) ApplyPolicy(err error) error {
+	if d.received == nil {
+		return err
 	}
-	death, _ := deaths[0].(amqp.Table)
-	if reason, _ := death["reason"].(string); reason != "expired" {
-		return time.Time{}
-	}
-	at, _ := death["time"].(time.Time)
-	return at
+	return d.received.ApplyPolicy(err)
 }
 
-// properties returns the properties that the message cannot keep while it is delayed.
+// RetryDelay returns how long the message will wait for its next delivery if the handler returns err: the delay of
+// Snooze or RetryIn, or the consumer's back-off. Every call returns the same delay. A delay of 0 with true means
+// that the handler will run again immediately, in the same attempt (topology.Retry.Immediate). RetryDelay returns
+// false if there will be no further delivery after a delay, because err rejects or requeues the message, this was
+// its last attempt, or the Delivery was not received by Consume.
+func (d *Delivery) RetryDelay(err error) (delay time.Duration, ok bool) {
+	if d.received == nil || err == nil {
+		return 0, false
+	}
+	return d.received.RetryDelay(err)
+}
+
+// properties returns the properties that must not be set on the message while it is delayed.
 func (d *Delivery) properties() *header.Properties {
 	return &header.Properties{Expiration: d.Expiration, UserID: d.UserID, DeliveryMode: d.DeliveryMode, Timestamp: d.Timestamp, Headers: d.Headers}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A destination over which the broker ends the connection costs no message of
-// another one, and is final soon.
+// If the broker closes the connection because of one destination, no message for another destination is lost, and
+// messages for that destination fail permanently after a short time.
 func TestDestinationThatEndsTheConnection(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -25,10 +25,10 @@ func TestDestinationThatEndsTheConnection(t *testing.T) {
 		confirm := m.Silence("good")
 		sent := c.sending(amqpx.Message{ID: "under way", Queue: "good"})
 
-		m.Refuse("bad", amqp.InternalError, "no")
+		m.Refuse("bad", amqp.InternalError, "Cannot declare quorum queue 'bad' in vhost '/' on node 'rabbit@a' with leader on node 'rabbit@a': cluster_not_formed")
 		began := time.Now()
 		err := c.Send(t.Context(), amqpx.Message{Queue: "bad"})
-		if !errors.Is(err, topology.ErrDestination) || !strings.Contains(err.Error(), "541") {
+		if !errors.Is(err, topology.ErrDestination) || !strings.Contains(err.Error(), "541") || !strings.Contains(err.Error(), "docs/operations.md") {
 			t.Errorf("to the bad one: %v", err)
 		}
 		if took := time.Since(began); took > 5*time.Second {
@@ -48,13 +48,16 @@ func TestDestinationThatEndsTheConnection(t *testing.T) {
 	})
 }
 
-// Check returns what Send refuses without asking the broker, also of a destination that is not
-// listed.
+// Check returns the errors of Send that do not depend on the broker, even for a destination that is
+// not listed.
 func TestCheckOfUnlistedDestinations(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Declare: amqpx.DeclareListed, Destinations: []topology.Destination{{Queue: "listed"}}})
 		for _, delay := range []time.Duration{0, time.Minute} {
-			for _, msg := range []amqpx.Message{{Queue: "listed"}, {RoutingKey: "listed.dead"}, {Queue: "other"}, {RoutingKey: "other"}, {Exchange: "amq.topic", RoutingKey: "k"}} {
+			for _, msg := range []amqpx.Message{
+				{Queue: "listed"}, {RoutingKey: "listed.dead"}, {Queue: "other"}, {RoutingKey: "other"},
+				{Exchange: "amq.topic", RoutingKey: "k"},
+			} {
 				msg.Delay = delay
 				sent, _ := errors.AsType[*topology.DestinationError](c.Send(t.Context(), msg))
 				checked, _ := errors.AsType[*topology.DestinationError](c.Check(msg))
@@ -66,20 +69,23 @@ func TestCheckOfUnlistedDestinations(t *testing.T) {
 	})
 }
 
-// What a destination is refused for says whether it is final.
+// Whether the error of a destination is final depends on the reason.
 func TestDestinationsThatCannotBeUsed(t *testing.T) {
 	for name, test := range map[string]struct {
 		code   int
 		text   string
 		says   string
-		within time.Duration // it is final; zero: it passes
+		within time.Duration // until it is final; zero if it is temporary
 	}{
-		"exclusive to another": {amqp.ResourceLocked, "cannot obtain exclusive access to locked queue 'q' in vhost '/'", "exclusive to another connection", 100 * time.Millisecond},
-		"not allowed":          {amqp.AccessRefused, "configure access to queue 'q' in vhost '/' refused for user 'u'", "docs/permissions.md", 3 * time.Second},
-		"reserved":             {amqp.AccessRefused, "queue name 'q' contains reserved prefix 'amq.*'", "reserves", 100 * time.Millisecond},
-		"over a limit":         {amqp.PreconditionFailed, "cannot declare queue 'q': queue limit in vhost '/' (10) is reached", "queue limit", 100 * time.Millisecond},
-		"node down":            {amqp.NotFound, "home node 'rabbit@b' of durable queue 'q' in vhost '/' is down or inaccessible", "is down", 0},
-		"metadata store":       {amqp.PreconditionFailed, "timed out", "timed out", 0},
+		"exclusive to another": {
+			amqp.ResourceLocked, "cannot obtain exclusive access to locked queue 'q' in vhost '/'",
+			"exclusive to another connection", 100 * time.Millisecond,
+		},
+		"not allowed":    {amqp.AccessRefused, "configure access to queue 'q' in vhost '/' refused for user 'u'", "docs/permissions.md", 3 * time.Second},
+		"reserved":       {amqp.AccessRefused, "queue name 'q' contains reserved prefix 'amq.*'", "reserves", 100 * time.Millisecond},
+		"over a limit":   {amqp.PreconditionFailed, "cannot declare queue 'q': queue limit in vhost '/' (10) is reached", "queue limit", 100 * time.Millisecond},
+		"node down":      {amqp.NotFound, "home node 'rabbit@b' of durable queue 'q' in vhost '/' is down or inaccessible", "is down", 0},
+		"metadata store": {amqp.PreconditionFailed, "timed out", "timed out", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inMemory(t, func(t *testing.T, m *memory) {
@@ -123,7 +129,7 @@ func TestDestinationThatIsRefusedForAMoment(t *testing.T) {
 	})
 }
 
-// A destination that is being tried holds up no other one.
+// A destination that is being tried does not delay another one.
 func TestDestinationThatDoesNotAnswer(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -143,7 +149,7 @@ func TestDestinationThatDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// Routing keys with a number in them do not fill the broker.
+// Routing keys that contain numbers do not fill the broker with queues.
 func TestMaxRouteQueues(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		there := amqpx.Message{Exchange: "amq.topic", RoutingKey: "there", Delay: time.Second}
@@ -172,8 +178,8 @@ func TestMaxRouteQueues(t *testing.T) {
 	})
 }
 
-// An exchange gets its message with the routing key, after the delay, from an
-// exchange that exists before the message is sent.
+// An exchange receives its message with the routing key after the delay. The exchange must exist
+// before the message is sent.
 func TestExchangeDestinations(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

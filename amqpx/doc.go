@@ -1,34 +1,42 @@
 // Package amqpx sends messages that RabbitMQ delivers later, and consumes them.
 //
-// A Client publishes through a Strategy (package dlx: ttl and bucket; package plugin) with publisher confirms,
-// reconnects without end, and runs consumers in which the handler's error decides what happens to a message.
+//	client, err := amqpx.Open(ctx, amqpx.Config{URL: "amqp://guest:guest@localhost:5672/"})
+//	err = client.Send(ctx, amqpx.Message{Queue: "orders.expire", Delay: 30 * time.Minute, Body: body})
+//	err = client.Consume(ctx, "orders.expire", func(ctx context.Context, d *amqpx.Delivery) error {
+//		return expire(ctx, d.Body) // an error retries the message, later and later, and dead-letters it in the end
+//	})
 //
-// The files, from the public API down:
+// Open declares the broker objects that delays need, and reconnects whenever the connection is lost. Send returns when
+// the broker has confirmed the message. A message may be delivered more than once, so wrap handlers that must take
+// effect once: package idempotency remembers messages in the business database, and package schedule keeps whole tasks
+// there, which can be cancelled and rescheduled.
+//
+// How messages are delayed is decided by Config.Strategy. The default, dlx.NewBucket, delays by up to 384 days on any
+// RabbitMQ from 3.10.2. Package dlx also has a strategy with one queue for each declared delay, package plugin uses the
+// x-delayed-message exchange, and package auto chooses.
+//
+// The error that a handler returns decides what happens to its message: see Handler, Reject, RetryIn, Snooze and
+// Requeue. Stats, Health and Config.Hooks show how a client is doing. Package amqptest has a broker in memory for
+// tests, and package service opens and runs everything that a file describes.
+package amqpx
+
+// Files, from the public API down, for contributors to this package:
 //
 //   - client.go, close.go: opening and closing a Client
 //   - config.go: its configuration, and the Strategy interface
 //   - errors.go: the errors of all calls
 //   - message.go: Message
 //   - send.go, batch.go: publishing messages and waiting for their confirms
-//   - prepare.go, headers.go: checking messages and converting them to their wire form
-//   - consume.go, consume_options.go: Consume and its options
-//   - consumer.go: the state of one consumer
-//   - pause.go: pausing the consumers of a queue
-//   - intake.go: receiving messages, and the prefetch
-//   - hold.go: the buffer of messages that wait for their due time or for a handler
-//   - brokerclock.go: asking the broker for its time
-//   - suspect.go: the connections on which consumers start
-//   - renew.go: replacing messages that come close to their queue's delivery limit
+//   - prepare.go, timing.go, content.go, headers.go, sizes.go: checking a message, and deciding its route, when it is
+//     due and what is published of it
+//   - consume.go, consume_options.go, pause.go: Consume, its options and pauses
 //   - delivery.go: Delivery
-//   - handlers.go: handlers and middleware
-//   - process.go: running the handler on a delivery
-//   - verdict.go, retry.go: what the handler's error decides, and the errors that ask for something
-//   - overrun.go: deliveries that ran past the broker's consumer timeout
-//   - settle.go, successor.go: the acknowledgement, and the message that replaces the received one
+//   - handlers.go, retry.go: handlers, middleware, and the errors with which a handler asks for something
+//   - handling.go: the application's part in handling a delivery
 //   - hooks.go, stats.go, health.go, slog.go: observing a Client
-//   - inner.go: the part of a Client that package inspect uses
+//   - inner.go: the part of a Client that packages inspect and internal/consume use
 //
-// Package internal/wire keeps connections, internal/flow publishes on one, and internal/declare makes sure that
-// the objects that messages need exist on the broker. None of these packages imports amqpx. They build on
-// internal/header, internal/table and topology/live/wait. Package inspect, for administrators, builds on amqpx.
-package amqpx
+// Package internal/wire keeps connections, internal/flow publishes on one, internal/declare makes sure that the objects
+// that messages need exist on the broker, and internal/consume takes messages to their handlers and settles them. None
+// of these packages imports amqpx. They build on internal/header, internal/table and the packages in the internal folder
+// at the top of the module. Package inspect, for administrators, builds on amqpx.

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/consume"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/declare"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/flow"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
-	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/channels"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
 )
 
 // Errors for use with errors.Is on the errors of Client's methods.
@@ -20,9 +22,9 @@ var (
 	ErrConfig = errors.New("invalid configuration")
 	// ErrNotSent means that the broker has not accepted the message. Sending it again cannot create a duplicate.
 	ErrNotSent = errors.New("not sent")
-	// ErrOutcomeUnknown means that the message may arrive or not. It was written to a connection, but no confirm
-	// came before the deadline or the end of the connection. Or it was published directly to an exchange, and one
-	// of several queues may have refused it.
+	// ErrOutcomeUnknown means that the message may or may not arrive. It was written to a connection, but no
+	// confirm came before the deadline or the end of the connection. Or it was published directly to an exchange,
+	// and one of several queues may have refused it.
 	ErrOutcomeUnknown = errors.New("outcome unknown")
 	// ErrClosed means that the client is closed.
 	ErrClosed = wire.ErrClosed
@@ -41,23 +43,23 @@ var (
 	ErrMessage = errors.New("invalid message")
 	// ErrDrainTimeout means that handlers of a consumer were still running 2 s after the end of the drain time.
 	// Their messages were not acknowledged and will be delivered again.
-	ErrDrainTimeout = errors.New("drain timeout")
-	// ErrBody means that a body could not be decoded. It is wrapped by the errors of JSON, which reject the
+	ErrDrainTimeout = consume.ErrDrainTimeout
+	// ErrUnreadableBody means that a body could not be decoded. It is wrapped by the errors of JSON, which reject the
 	// message.
-	ErrBody = errors.New("body not understood")
-	// ErrType means that ByType has no handler for the message's type.
-	ErrType = errors.New("no handler for messages of type")
-	// ErrHandlerTimeout is the cause with which a handler's context ends at the limit set by Timeout. The error of
-	// such an attempt wraps it.
+	ErrUnreadableBody = errors.New("unreadable body")
+	// ErrUnknownType means that ByType has no handler for the message's type.
+	ErrUnknownType = errors.New("no handler for messages of type")
+	// ErrHandlerTimeout is the cancellation cause of a handler's context that has reached the limit set by Timeout. The
+	// error of such an attempt wraps it.
 	ErrHandlerTimeout = errors.New("handler timeout")
 )
 
-// SendError is the error of Send, and of SendBatch and SendEach for each message, if it was not confirmed. errors.Is
-// finds either ErrNotSent or ErrOutcomeUnknown in it, and the cause.
+// SendError is returned by Send if the message was not confirmed, and by SendBatch and SendEach for each such message.
+// errors.Is finds either ErrNotSent or ErrOutcomeUnknown in it, and the cause.
 type SendError struct {
-	ID      string // the message id, under which it can be sent again
+	ID      string // the message id; send the message again with the same id
 	Unknown bool   // whether the outcome is unknown; if not, the message was not sent
-	Tries   int    // how often the message was written to a connection
+	Tries   int    // number of times the message was written to a connection
 	Cause   error
 }
 
@@ -76,8 +78,9 @@ func (e *SendError) Unwrap() []error {
 	return []error{ErrNotSent, e.Cause}
 }
 
-// StuckError is the cause if a message waited for a queue that confirms nothing. Its text, like that of all errors
-// of this package, does not change with how long that lasts.
+// StuckError is the cause of an error if the message waited for a queue that has stopped confirming. Its text does not
+// contain how long the queue has been stuck, so that equal failures have equal texts. The same applies to all errors of
+// this package.
 type StuckError struct {
 	Queue string    // the queue that the message would enter
 	Since time.Time // the last confirm or, if no message awaited one then, the first publish after it
@@ -85,13 +88,13 @@ type StuckError struct {
 }
 
 func (e *StuckError) Error() string {
-	return fmt.Sprintf("queue %s confirms nothing: %v", e.Queue, e.Err)
+	return fmt.Sprintf("queue %s has stopped confirming messages: %v", e.Queue, e.Err)
 }
 
 // Unwrap returns the context's error.
 func (e *StuckError) Unwrap() error { return e.Err }
 
-// BatchError is the error of SendBatch if some messages were not confirmed.
+// BatchError is returned by SendBatch if some messages were not confirmed.
 type BatchError struct {
 	Total int
 	// Failed holds the error of each failed message by its index in the batch.
@@ -133,7 +136,7 @@ func (e *MessageError) Error() string { return fmt.Sprintf("message.%s: %s", e.F
 // Unwrap makes errors.Is(err, ErrMessage) true.
 func (e *MessageError) Unwrap() error { return ErrMessage }
 
-// indexError is the error of one message of a batch.
+// indexError adds the index of the message in its batch to an error.
 type indexError struct {
 	index int
 	err   error
@@ -166,7 +169,7 @@ func permanent(err error) bool {
 	if n, ok := errors.AsType[*wire.NodesError](err); ok {
 		return n.All(permanent)
 	}
-	if declare.Passes(err) {
+	if declare.Passes(err) || channels.Limited(err) {
 		return false
 	}
 	if ae, ok := errors.AsType[*amqp.Error](err); ok {

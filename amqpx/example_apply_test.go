@@ -9,11 +9,10 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
-// An application's own objects, from YAML. To apply them again changes nothing;
-// what is there with other arguments is an error and stays as it is.
+// Declares an application's own objects from YAML. Applying them again changes nothing. If an
+// object exists with other arguments, that is an error and the object is unchanged.
 func ExampleClient_Apply() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -38,7 +37,7 @@ bindings:
 
 	limit := int64(5)
 	shop.Queues[0].MaxLength = &limit
-	if conflict, ok := errors.AsType[*plan.ConflictError](client.Apply(ctx, shop)); ok {
+	if conflict, ok := errors.AsType[*topology.ConflictError](client.Apply(ctx, shop)); ok {
 		fmt.Println("changed:", conflict.Name, "has another", conflict.Argument)
 	}
 	// Output:

@@ -14,8 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// What another program sends at once waits a moment on its way to an exchange, and
-// reaches it with its own routing key and properties.
+// Delays a message that another program has sent without a delay. It then arrives at an exchange
+// with its own routing key and properties.
 func ExampleClient_Forward() {
 	srv := amqptest.NewServer(amqptest.Options{})
 	defer srv.Close()
@@ -43,12 +43,12 @@ func ExampleClient_Forward() {
 	go client.Consume(ctx, "due", func(ctx context.Context, d *amqpx.Delivery) error {
 		err := client.Forward(ctx, d, topology.Destination{Exchange: "orders.later", RoutingKey: d.RoutingKey}, 0)
 		if errors.Is(err, amqpx.ErrUnroutable) {
-			return amqpx.Reject(err) // nobody wants it; a retry would not help
+			return amqpx.Reject(err) // no queue receives it, so a retry would not help
 		}
 		return err
 	})
 
-	other, err := srv.Connect() // a program that knows nothing of rabbitdelay
+	other, err := srv.Connect() // a program that does not use rabbitdelay
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -71,8 +71,8 @@ func ExampleClient_Forward() {
 	// Output: 42 by order.paid, expires after 60000 ms
 }
 
-// A handler that cannot work at all for now, for no fault of the message's, gives it
-// back as it is.
+// A handler that cannot work at the moment, for a reason that is not the message's, returns the
+// message to its queue unchanged.
 func ExampleRequeue() {
 	maintenance := true
 	handle := func(_ context.Context, d *amqpx.Delivery) error {

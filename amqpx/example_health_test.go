@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// A readiness probe that says what is wrong, and since when.
+// A readiness probe that reports problems and when they began.
 func ExampleClient_Health() {
 	client, err := amqpx.Open(context.Background(), amqpx.Config{URL: brokerURL()})
 	if err != nil {
@@ -29,7 +29,7 @@ func ExampleClient_Health() {
 	}
 	fmt.Println(probe(), client.Stats().Publish.State)
 
-	// At the end of the process: a deadline below its grace period.
+	// When the process ends, use a deadline below its grace period.
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	fmt.Println("closed:", client.Close(ctx))

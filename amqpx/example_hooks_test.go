@@ -14,8 +14,8 @@ import (
 // A hook sees each send and each delivery, for metrics and traces.
 func ExampleHook() {
 	outcomes := amqpx.Hook{
-		SendStart: func(ctx context.Context, _ amqpx.Message, added amqp.Table) context.Context {
-			added["tenant"] = "acme"
+		SendStart: func(ctx context.Context, _ amqpx.Message, headers amqp.Table) context.Context {
+			headers["tenant"] = "acme"
 			return ctx
 		},
 		SendEnd: func(_ context.Context, e amqpx.SendEnd) {

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// What can never work goes to the dead-letter queue at once.
+// A message that can never be handled goes to the dead-letter queue immediately.
 func ExampleReject() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -42,7 +42,7 @@ func ExampleReject() {
 	// Output: no address: rejected, there is no address
 }
 
-// A handler that knows when to try again says so, instead of the retry policy.
+// A handler that knows when to try again overrides the retry policy.
 func ExampleRetryIn() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -69,8 +69,7 @@ func ExampleRetryIn() {
 	// Output: attempt 2
 }
 
-// A handler that waits for something asks again later, without using up its
-// attempts.
+// A handler that waits for a condition tries again later, without using up its attempts.
 func ExampleSnooze() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -97,7 +96,7 @@ func ExampleSnooze() {
 	// Output: export-7 is ready; attempt 1
 }
 
-// Middleware does for every message what need not stand in each handler.
+// Middleware does something for every message, so that handlers need not repeat it.
 func ExampleWithMiddleware() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/internal/argument"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
-// later is a strategy of one's own: every delay is the same, 200 ms, in one queue.
+// later is a custom strategy: every delay takes 200 ms, in a single queue.
 type later struct{}
 
 const laterQueue = "later.all"
@@ -19,8 +19,8 @@ const laterQueue = "later.all"
 func (later) Name() string   { return "later" }
 func (later) Prefix() string { return "later" }
 
-// Topology has the delivery exchange and the parked queue, as all have, and the
-// delay queue, which the broker empties into the delivery exchange.
+// Topology returns the delivery exchange and the parked queue, which every strategy has, and the
+// delay queue, from which messages expire into the delivery exchange.
 func (later) Topology() topology.Topology {
 	t := topology.DeliveryTopology("later")
 	ttl, limit := 200*time.Millisecond, topology.NoDeliveryLimit
@@ -49,8 +49,8 @@ func (l later) Route(dest topology.Destination, delay, _ time.Duration) (topolog
 	return topology.Route{Exchange: laterQueue, Queue: laterQueue, RoutingKey: dest.Key("later"), Delay: l.MaxDelay(), Hops: 1, Mandatory: true}, nil
 }
 
-// A strategy says what must be on the broker and where a message enters; the
-// client does the rest.
+// A custom strategy describes which objects must exist on the broker and where a message enters.
+// The client does the rest.
 func ExampleStrategy() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

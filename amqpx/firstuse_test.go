@@ -14,15 +14,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// late is how long a binding takes in a broker with late bindings.
+// late is how long a new binding takes to route messages on a broker with late bindings.
 const late = 20 * time.Millisecond
 
-// The broker tells the second binder of a destination that it is bound while it
-// does not route by the binding yet.
+// The broker tells the second client that binds a destination that the binding exists before it
+// routes messages.
 func TestFirstUseWhileAnotherClientBinds(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5", LateBindings: late}, func(t *testing.T, m *memory) {
 		m.Declare("q.dead", nil)
@@ -51,12 +51,12 @@ func TestFirstUseWhileAnotherClientBinds(t *testing.T) {
 	})
 }
 
-// ownBindings are those that a client has made for itself alone.
+// ownBindings returns the bindings that a client has made only for itself.
 func ownBindings(m *memory) []amqptest.Binding {
 	return slices.DeleteFunc(m.Bindings("delay.deliver"), func(b amqptest.Binding) bool { return len(b.Arguments) == 0 })
 }
 
-// A binding that could not be taken away is so later.
+// A binding that could not be removed is removed later.
 func TestOwnBindingsGoInTheEnd(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
 		m.open(amqpx.Config{}).mustSend(amqpx.Message{Queue: "q"})
@@ -84,8 +84,8 @@ func TestFirstUseAfterOneThatWasGivenUp(t *testing.T) {
 	})
 }
 
-// Clients that start at one instant on an empty broker do not lose messages on
-// their way between the delay queues.
+// Clients that start at the same time on an empty broker do not lose messages between the delay
+// queues.
 func TestStartWhileAnotherClientDeclares(t *testing.T) {
 	two, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2, 2}, Resolution: 100 * time.Millisecond})
 	if err != nil {
@@ -117,8 +117,8 @@ func TestStartWhileAnotherClientDeclares(t *testing.T) {
 	})
 }
 
-// A queue that another client is creating is there before it takes messages: whoever
-// finds one that is empty waits until nobody is creating it, but not for ever.
+// A queue that another client is creating is visible before it accepts messages. A client that
+// finds it empty waits until it has been created, but not forever.
 func TestFirstUseWaitsForWhoCreatesTheQueue(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		slow, fast := m.open(amqpx.Config{}), m.open(amqpx.Config{})
@@ -147,7 +147,8 @@ func TestFirstUseWaitsForWhoCreatesTheQueue(t *testing.T) {
 	})
 }
 
-// Without the right to the lock, and where one with a consumer is in use, nobody waits.
+// Without permission for the lock, and for a queue in use that has a consumer, a client does not
+// wait.
 func TestFirstUseWithoutTheLock(t *testing.T) {
 	lock := naming.CreationLock("delay", "q")
 	for name, given := range map[string]func(m *memory){
@@ -180,8 +181,8 @@ func TestFirstUseWithoutTheLock(t *testing.T) {
 	}
 }
 
-// Before RabbitMQ 4.3 a quorum queue takes messages before it has its TTL. They would
-// stay in a route queue for ever, and all others behind them.
+// Before RabbitMQ 4.3 a quorum queue accepts messages before it has its TTL. Such messages would
+// stay in a route queue forever, and so would all messages behind them.
 func TestMessagesThatStayInARouteQueueAreSentOn(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		d := topology.Destination{Exchange: "events", RoutingKey: "expired"}

@@ -24,13 +24,13 @@ func levels(t *testing.T, layout string) *dlx.Levels {
 	return s
 }
 
-// A worker's queue is the worker's to declare: sending makes neither it nor a
-// dead-letter queue, and delays once the worker has come.
+// A worker declares its own queue. Sending declares neither that queue nor a dead-letter queue, and
+// messages are delayed once the worker has started.
 func TestForeignQueueIsNotDeclared(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Strategy: levels(t, dlx.LayoutCelery)})
 		err := c.Send(m.within(time.Minute), amqpx.Message{Queue: "celery", Delay: time.Second})
-		if !errors.Is(err, topology.ErrDestination) || !strings.Contains(err.Error(), "its own programs declare the queue") {
+		if !errors.Is(err, topology.ErrDestination) || !strings.Contains(err.Error(), "that system's programs declare the queue") {
 			t.Errorf("got %v, want ErrDestination", err)
 		}
 		if _, there := m.Queue("celery"); there {
@@ -48,8 +48,8 @@ func TestForeignQueueIsNotDeclared(t *testing.T) {
 	})
 }
 
-// A message to an endpoint has the header that says its delay, and a retry the delay
-// of the retry. Its handler sees where it was sent to, not whose exchanges it came by.
+// A message to an endpoint has a header with its delay, and a retry has one with the delay of the
+// retry. Its handler sees the original destination and not the exchanges on the way.
 func TestForeignDelayHeader(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Strategy: levels(t, dlx.LayoutNServiceBus)})
@@ -76,7 +76,8 @@ func TestForeignDelayHeader(t *testing.T) {
 	})
 }
 
-// What a worker's queue gives up on died there, not in the levels before it.
+// A message that a worker's queue drops counts as dead in that queue, not in the levels in front of
+// it.
 func TestForeignLevelsAreNoDeaths(t *testing.T) {
 	death := func(queue, reason string) amqp.Table {
 		return amqp.Table{"queue": queue, "reason": reason, "exchange": "", "routing-keys": []any{queue}, "time": time.Unix(1, 0)}

@@ -17,7 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// foreignMessage is a message as a client of somebody else's publishes it.
+// foreignMessage returns a message as a program without rabbitdelay publishes it.
 func foreignMessage(key string) amqp.Publishing {
 	return amqp.Publishing{
 		MessageId: "m-" + key, Body: []byte("body"), Expiration: "90000", UserId: "guest", DeliveryMode: amqp.Transient,
@@ -26,8 +26,8 @@ func foreignMessage(key string) amqp.Publishing {
 	}
 }
 
-// What a foreign publisher set is there again after retries, snoozes and a forward
-// with a delay, and arrives when it is forwarded without one.
+// Properties that a publisher without rabbitdelay has set are restored after retries, snoozes and a forward with a
+// delay, and are sent unchanged by a forward without one.
 func TestForwardKeepsWhatAForeignPublisherSet(t *testing.T) {
 	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -41,7 +41,8 @@ func TestForwardKeepsWhatAForeignPublisherSet(t *testing.T) {
 		})
 		var steps []string
 		k := c.consume("in", func(ctx context.Context, d *amqpx.Delivery) error {
-			steps = append(steps, fmt.Sprintln(d.Attempt, d.Snoozes, d.Exchange, d.RoutingKey, d.Expiration, d.UserID, d.DeliveryMode, d.Timestamp.Unix(), d.Headers["x-delay"], d.Headers["CC"]))
+			steps = append(steps, fmt.Sprintln(d.Attempt, d.Snoozes, d.Exchange, d.RoutingKey, d.Expiration, d.UserID,
+				d.DeliveryMode, d.Timestamp.Unix(), d.Headers["x-delay"], d.Headers["CC"]))
 			switch len(steps) {
 			case 1:
 				return errors.New("no")
@@ -51,11 +52,12 @@ func TestForwardKeepsWhatAForeignPublisherSet(t *testing.T) {
 			return c.Forward(ctx, d, topology.Destination{Queue: "mid"}, time.Hour)
 		})
 		k2 := c.consume("mid", func(ctx context.Context, d *amqpx.Delivery) error {
-			steps = append(steps, fmt.Sprintln(d.Attempt, d.Snoozes, d.Exchange, d.RoutingKey, d.Expiration, d.UserID, d.DeliveryMode, d.Timestamp.Unix(), d.Headers["x-delay"], d.Headers["CC"]))
+			steps = append(steps, fmt.Sprintln(d.Attempt, d.Snoozes, d.Exchange, d.RoutingKey, d.Expiration, d.UserID,
+				d.DeliveryMode, d.Timestamp.Unix(), d.Headers["x-delay"], d.Headers["CC"]))
 			return c.Forward(ctx, d, topology.Destination{Exchange: "shop.due", RoutingKey: d.RoutingKey}, 0)
 		})
 		m.Publish("shop", "order.7", foreignMessage("order.7"))
-		after(time.Hour + 90*time.Second) // a minute and a second after the hour it is due, and 90 s later it expires
+		after(time.Hour + 90*time.Second) // it is due after an hour, and expires 90 s after that; this is a minute and a second later
 		k.stop()
 		k2.stop()
 		rest := "shop order.7 90000 guest 1 1700000000 5000 [copy.order.7]\n"
@@ -69,18 +71,35 @@ func TestForwardKeepsWhatAForeignPublisherSet(t *testing.T) {
 				t.Fatalf("%s has %d messages", q, len(all))
 			}
 			got := all[0]
-			if got.RoutingKey != "order.7" || got.Exchange != "shop.due" || got.MessageId != "m-order.7" || got.Expiration != "90000" || got.UserId != "guest" || got.DeliveryMode != amqp.Transient || got.Timestamp.Unix() != 1_700_000_000 || got.Priority != 3 || got.AppId != "shop" || got.ReplyTo != "answers" {
-				t.Errorf("%s got %+v", q, got)
-			}
-			if h := got.Headers; !reflect.DeepEqual(h["CC"], []any{"copy.order.7"}) || h["x-delay"] != int32(5000) || h["tenant"] != "blue" || h[amqpx.HeaderCarried] != nil {
-				t.Errorf("%s got the headers %v", q, h)
+			for _, c := range []struct {
+				field     string
+				got, want any
+			}{
+				{"RoutingKey", got.RoutingKey, "order.7"},
+				{"Exchange", got.Exchange, "shop.due"},
+				{"MessageId", got.MessageId, "m-order.7"},
+				{"Expiration", got.Expiration, "90000"},
+				{"UserId", got.UserId, "guest"},
+				{"DeliveryMode", got.DeliveryMode, amqp.Transient},
+				{"Timestamp", got.Timestamp.Unix(), int64(1_700_000_000)},
+				{"Priority", got.Priority, uint8(3)},
+				{"AppId", got.AppId, "shop"},
+				{"ReplyTo", got.ReplyTo, "answers"},
+				{"CC", got.Headers["CC"], []any{"copy.order.7"}},
+				{"x-delay", got.Headers["x-delay"], int32(5000)},
+				{"tenant", got.Headers["tenant"], "blue"},
+				{amqpx.HeaderCarried, got.Headers[amqpx.HeaderCarried], nil},
+			} {
+				if !reflect.DeepEqual(c.got, c.want) {
+					t.Errorf("%s: %s is %#v, want %#v", q, c.field, c.got, c.want)
+				}
 			}
 		}
 	})
 }
 
-// An exchange may have any number of routing keys without a queue for each, and one
-// that nothing is bound for says so.
+// An exchange may have any number of routing keys without a queue for each. A routing key without a binding returns
+// ErrUnroutable.
 func TestForwardNeedsNoRouteQueues(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{MaxRouteQueues: 1})
@@ -109,7 +128,7 @@ func TestForwardNeedsNoRouteQueues(t *testing.T) {
 	})
 }
 
-// Where one queue of an exchange refuses a message, others have it: it is not unsent.
+// If one queue of an exchange refuses a message, other queues may have received it, so it does not count as not sent.
 func TestForwardToAQueueThatRefuses(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -129,7 +148,7 @@ func TestForwardToAQueueThatRefuses(t *testing.T) {
 	})
 }
 
-// A user-id is carried, and not believed of a header that anybody may write.
+// A user-id is carried, but not trusted if it comes from a header that any publisher can write.
 func TestForwardBelievesNoUserOfAHeader(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -148,7 +167,7 @@ func TestForwardBelievesNoUserOfAHeader(t *testing.T) {
 	})
 }
 
-// apply declares what a test needs beside destinations.
+// apply declares the objects that a test needs in addition to destinations.
 func (c *client) apply(want topology.Topology) {
 	c.m.Helper()
 	if err := c.Apply(c.m.Context(), want); err != nil {
@@ -156,7 +175,7 @@ func (c *client) apply(want topology.Topology) {
 	}
 }
 
-// A requeued message comes again as it was, after pauses, and counts no attempt.
+// A requeued message is delivered again unchanged after a pause, and no attempt is counted.
 func TestRequeueAsItIs(t *testing.T) {
 	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
 		c, o := m.watched(amqpx.Config{})
@@ -186,6 +205,79 @@ func TestRequeueAsItIs(t *testing.T) {
 		}
 		if got := o.saw().outcomes; !slices.Equal(got, []amqpx.Outcome{amqpx.OutcomeRequeued, amqpx.OutcomeRequeued, amqpx.OutcomeRequeued, amqpx.OutcomeAcked}) {
 			t.Errorf("outcomes %v", got)
+		}
+	})
+}
+
+// The pause before a message is requeued grows with its deliveries, even if the broker does not count failed ones.
+func TestRequeuePausesGrow(t *testing.T) {
+	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		var came []time.Time
+		c.consume("q", func(context.Context, *amqpx.Delivery) error {
+			if came = append(came, time.Now()); len(came) < 7 {
+				return amqpx.Requeue(nil)
+			}
+			return nil
+		})
+		c.mustSend(amqpx.Message{ID: "x", Queue: "q"})
+		after(10 * time.Minute)
+		if len(came) != 7 {
+			t.Fatalf("%d deliveries, want 7", len(came))
+		}
+		first, last := came[1].Sub(came[0]), came[6].Sub(came[5])
+		if first < 500*time.Millisecond || first > time.Second || last < 5*time.Second || last > 10*time.Second {
+			t.Errorf("the first pause was %v and the last %v, want up to 1 s and up to 10 s", first, last)
+		}
+	})
+}
+
+// A message without an id keeps the id that Forward has given to it when it is retried, so that the retry and what was
+// forwarded can be recognized as the same message.
+func TestForwardedMessagesKeepTheirNewID(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		var ids []string
+		c.consume("in", func(ctx context.Context, d *amqpx.Delivery) error {
+			if len(ids) == 0 && d.ID != "" {
+				t.Errorf("the message came with the id %q", d.ID)
+			}
+			if err := c.Forward(ctx, d, topology.Destination{Queue: "out"}, time.Minute); err != nil {
+				t.Error(err)
+			}
+			if ids = append(ids, d.ID); len(ids) == 1 {
+				return errors.New("after it was forwarded")
+			}
+			return nil
+		})
+		m.Publish("", "in", amqp.Publishing{Body: []byte("x")})
+		after(time.Hour)
+		if len(ids) != 2 || ids[0] == "" || ids[0] != ids[1] {
+			t.Errorf("ids %q, want the same one twice", ids)
+		}
+	})
+}
+
+// A middleware may change the Delivery, for example to decrypt the body. The retry has the body that was received.
+func TestRetriesHaveTheReceivedBody(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		var bodies []string
+		decrypt := func(next amqpx.Handler) amqpx.Handler {
+			return func(ctx context.Context, d *amqpx.Delivery) error {
+				d.Body = []byte(strings.TrimPrefix(string(d.Body), "sealed "))
+				return next(ctx, d)
+			}
+		}
+		c.consume("q", func(_ context.Context, d *amqpx.Delivery) error {
+			bodies = append(bodies, string(d.Body))
+			return amqpx.Reject(nil)
+		}, amqpx.WithMiddleware(decrypt))
+		c.mustSend(amqpx.Message{Queue: "q", Body: []byte("sealed letter")})
+		after(time.Minute)
+		dead := m.State("q.dead").Messages
+		if len(dead) != 1 || string(dead[0].Body) != "sealed letter" || !slices.Equal(bodies, []string{"letter"}) {
+			t.Errorf("handled %q, and the dead letters are %v", bodies, dead)
 		}
 	})
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Middleware wraps a Handler in another one that does something before it, after it or in place of it. The result
-// of the outer handler counts, so it may replace an error by another one, for example by Reject(err).
+// Middleware wraps a Handler in another one that does something before it, after it or in place of it. The result of
+// the outer handler counts, so it may replace an error with another one, for example with Reject(err).
 type Middleware func(next Handler) Handler
 
 // chain wraps h in the middleware. It returns nil if a middleware is nil or returns nil.
@@ -76,28 +76,28 @@ func JSON[T any](fn func(ctx context.Context, v T, d *Delivery) error) Handler {
 //		return err
 //	}
 //
-// Its error rejects the message: returned by the handler, it dead-letters the message immediately with the reason,
-// because no further attempt would decode the body. errors.Is finds ErrBody in it. Fields that v does not have are
-// ignored, and so is the content type.
+// A handler that returns the error of JSON rejects the message: it is dead-lettered immediately, because no further
+// attempt could decode the body either. The error wraps ErrUnreadableBody. JSON ignores the content type, and fields
+// that v does not have.
 func (d *Delivery) JSON(v any) error {
 	err := json.Unmarshal(d.Body, v)
 	if err == nil {
 		return nil
 	}
-	what := "the body is no JSON"
+	what := "the body is not valid JSON for a value"
 	if len(d.Body) == 0 {
-		what = "the body is empty, expected JSON"
+		what = "the body is empty; expected JSON for a value"
 	}
-	return Reject(fmt.Errorf("%w: %s of %T (content type %q, %d bytes): %w", ErrBody, what, v, d.ContentType, len(d.Body), err))
+	return Reject(fmt.Errorf("%w: %s of %T (content type %q, %d bytes): %w", ErrUnreadableBody, what, v, d.ContentType, len(d.Body), err))
 }
 
-// ByType returns a Handler that calls the handler for the message's type: Message.Type, the AMQP property, or ""
-// for a message without one. Messages of other types go to otherwise. If otherwise is nil, they are rejected with
-// an error that lists the known types, in which errors.Is finds ErrType.
+// ByType returns a Handler that calls the handler for the message's type: Message.Type, the AMQP property, or "" for a
+// message without one. Messages of other types go to fallback. If fallback is nil, they are rejected with an error that
+// lists the known types and wraps ErrUnknownType.
 //
 // The handlers can be of any kind, such as those of packages schedule and idempotency, or those that JSON returns.
 // ByType panics if one of them is nil, as http.Handle does.
-func ByType(handlers map[string]Handler, otherwise Handler) Handler {
+func ByType(handlers map[string]Handler, fallback Handler) Handler {
 	handlers = maps.Clone(handlers)
 	types := slices.Sorted(maps.Keys(handlers))
 	for i, name := range types {
@@ -110,9 +110,9 @@ func ByType(handlers map[string]Handler, otherwise Handler) Handler {
 		if h, ok := handlers[d.Type]; ok {
 			return h(ctx, d)
 		}
-		if otherwise != nil {
-			return otherwise(ctx, d)
+		if fallback != nil {
+			return fallback(ctx, d)
 		}
-		return Reject(fmt.Errorf("%w %q; there are handlers for %s", ErrType, d.Type, cmp.Or(strings.Join(types, ", "), "no type at all")))
+		return Reject(fmt.Errorf("%w %q; there are handlers for %s", ErrUnknownType, d.Type, cmp.Or(strings.Join(types, ", "), "no type at all")))
 	}
 }

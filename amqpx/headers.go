@@ -15,18 +15,18 @@ import (
 )
 
 // Headers that rabbitdelay writes. Consumers in other languages can rely on their names and types. Times are
-// milliseconds since the Unix epoch. Each header costs the client and the broker time, so a message carries only
-// the headers whose value is not known otherwise.
+// milliseconds since the Unix epoch. Each header costs the client and the broker time, so a message carries only the
+// headers whose values the consumer cannot derive.
 const (
 	HeaderDue         = header.Due         // "rabbitdelay-due", int64: the due time
 	HeaderAttempt     = header.Attempt     // "rabbitdelay-attempt", int64: from 2 on; absent on the first delivery
 	HeaderSnoozes     = header.Snoozes     // "rabbitdelay-snoozes", int64: from 1 on; absent on a message that was never snoozed
 	HeaderLead        = header.Lead        // "rabbitdelay-lead", int64: how many ms before its due time the message may reach its consumer, which holds it; absent for 0
 	HeaderAbsolute    = header.Absolute    // "rabbitdelay-absolute", bool: true if the publisher asked for an absolute time; absent for a delay
-	HeaderClockOffset = header.ClockOffset // "rabbitdelay-clock-offset", int64: by how many ms the due time's clock is ahead of the publisher's; absent below 20, and if it is behind
-	HeaderReturned    = header.Returned    // "rabbitdelay-returned", int64: how often consumers have sent it back as too early; absent for 0
-	HeaderExpired     = header.Expired     // "rabbitdelay-expired", int64: on a renewed message, when it left its last delay queue by the broker's clock; absent if it left none
-	HeaderDeliveries  = header.Delivered   // "rabbitdelay-deliveries", int64: on a renewed message, how often it was delivered before and may have been handled
+	HeaderClockOffset = header.ClockOffset // "rabbitdelay-clock-offset", int64: ms by which the clock that the due time was computed with is ahead of the publisher's; absent if it is behind, or less than 20 ms ahead
+	HeaderReturned    = header.Returned    // "rabbitdelay-returned", int64: number of times that consumers sent the message back as too early; absent for 0
+	HeaderExpired     = header.Expired     // "rabbitdelay-expired", int64: on a renewed message, when it left its last delay queue, by the broker's clock; absent if it passed through none
+	HeaderDeliveries  = header.Delivered   // "rabbitdelay-deliveries", int64: on a renewed message, number of earlier deliveries in which it may have been handled
 	HeaderVersion     = header.Version     // "rabbitdelay-version", int64: the task's version; absent without a task
 	HeaderCreated     = header.Created     // "rabbitdelay-created", int64: when the task's row was written; absent without a task
 	HeaderDestination = header.Destination // "rabbitdelay-destination", string: exchange:routing-key for a message to an exchange; for other messages the queue, on dead letters only
@@ -36,8 +36,8 @@ const (
 	HeaderExchange   = header.Exchange   // "rabbitdelay-exchange", string
 	HeaderRoutingKey = header.RoutingKey // "rabbitdelay-routing-key", string
 
-	// HeaderCarried holds, while another publisher's message is delayed, its expiration, user-id, delivery-mode,
-	// timestamp, CC and x-delay, as far as it has them.
+	// HeaderCarried holds the expiration, user-id, delivery-mode, timestamp, CC and x-delay of another publisher's
+	// message while the message is delayed. Values that the message does not have are left out.
 	HeaderCarried = header.Carried // "rabbitdelay-carried", table
 
 	HeaderQueue    = header.Queue    // "rabbitdelay-queue", string, on dead letters: the queue whose consumer dead-lettered the message
@@ -47,11 +47,12 @@ const (
 	HeaderError    = header.Error    // "rabbitdelay-error", string, on retries and dead letters: the last error's text, cut at 1 KiB
 	HeaderAttempts = header.Attempts // "rabbitdelay-attempts", array of strings, on retries and dead letters: "time error" for each of the last 32 attempts
 
-	// HeaderUnreadable marks a message whose headers amqp091 cannot read because they are nested too deeply, too
-	// many, or longer than a frame. The connection sets it, and the consumer dead-letters the message.
+	// HeaderUnreadable replaces headers that amqp091 cannot decode because they are nested too deeply, too many, or
+	// larger than a frame. rabbitdelay sets it when it receives the message, before amqp091 sees it, and the consumer
+	// then dead-letters the message.
 	HeaderUnreadable = header.Unreadable // "rabbitdelay-unreadable", string: why
-	// HeaderRaw holds the headers of such a message in their encoded form, truncated if they do not fit into a
-	// frame. The dead letter has it as well.
+	// HeaderRaw holds these headers in their encoded form, truncated if they do not fit into a frame. The dead letter
+	// has both headers.
 	HeaderRaw = header.Raw // "rabbitdelay-raw-headers", bytes
 )
 
@@ -91,8 +92,8 @@ func userHeaders(all ...amqp.Table) amqp.Table {
 // broker add.
 const maxHeaderCount = 8000
 
-// checkHeaders rejects user headers and headers of rabbitdelay's own over which the broker, or later the consumer,
-// would end its connection.
+// checkHeaders rejects headers that would end a connection: the publisher's, because the broker refuses them, or the
+// consumer's, because amqp091 cannot read them. The parameter own contains rabbitdelay's own headers.
 func checkHeaders(own amqp.Table, user ...amqp.Table) error {
 	m := table.Measure{Most: header.MaxOfUser}
 	count := 0
@@ -132,17 +133,17 @@ func (m *Message) sendable() amqp.Table {
 	return some
 }
 
-// normalPriority is the highest priority that is not delivered ahead of other messages by a quorum queue.
+// normalPriority is the highest priority that a quorum queue does not deliver ahead of other messages.
 const normalPriority = 4
 
-// priorityProblem rejects a priority with which a message would block all other messages in its delay queue. From
-// RabbitMQ 4.0 on, a quorum queue delivers messages with a priority above 4 first. Before 4.3 it expires only the
-// next message in that order: it looks at no other until that one is due, and then only at those behind it with
-// the same priority. Before 4.0 quorum queues ignore priorities. If the version cannot be parsed, the priority is
-// rejected as well, because a priority can be lowered, whereas a blocked delay queue cannot be repaired.
+// priorityProblem rejects a priority that would make a message block all other messages in its delay queue. From
+// RabbitMQ 4.0 on, a quorum queue delivers messages with a priority above 4 first. Before 4.3 only the message that is
+// next in that order can expire. The messages behind it cannot expire until it is due. Before 4.0 quorum queues ignore
+// priorities. If the version cannot be parsed, the priority is rejected as well, because a sender can lower a priority,
+// whereas a blocked delay queue cannot be repaired.
 //
-// broker is the product and version, such as "RabbitMQ 4.0.5". For messages that pass through no delay queue, no
-// check is needed.
+// The parameter broker is the product and version, such as "RabbitMQ 4.0.5". The caller need not check messages that
+// pass through no delay queue.
 func priorityProblem(broker string, s Strategy, priority uint8) error {
 	if priority <= normalPriority {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 )
 
-// nested is a value with so many levels of tables or arrays in the table of headers.
+// nested returns a value that adds the given number of levels of tables or arrays to the headers.
 func nested(levels int, array bool) (v any) {
 	for range levels {
 		if array {
@@ -23,7 +23,7 @@ func nested(levels int, array bool) (v any) {
 	return v
 }
 
-// many is a table of so many elements.
+// many returns a table with the given number of elements.
 func many(n int) amqp.Table {
 	t := make(amqp.Table, n)
 	for i := range n {
@@ -32,11 +32,11 @@ func many(n int) amqp.Table {
 	return t
 }
 
-// Whatever amqp091 cannot read at the other end is refused before it is sent.
+// Headers that amqp091 could not read at the other end are refused before they are sent.
 func TestCheckRefusesWhatCannotBeRead(t *testing.T) {
 	for name, c := range map[string]struct {
 		headers amqp.Table
-		says    string // "" for what can be sent
+		says    string // "" for headers that can be sent
 	}{
 		"deep tables":        {amqp.Table{"a": nested(32, false)}, ""},
 		"too deep tables":    {amqp.Table{"a": nested(33, false)}, "deeper than 32"},
@@ -62,7 +62,7 @@ func TestCheckRefusesWhatCannotBeRead(t *testing.T) {
 	}
 }
 
-// arraysOfNothing are empty arrays in arrays that are not too long.
+// arraysOfNothing returns empty arrays in arrays that are not too long.
 func arraysOfNothing(n int) []any {
 	var all []any
 	for ; n > 0; n -= 8000 {

@@ -7,12 +7,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/consume"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/declare"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 )
 
-// HealthError is the error of Health. errors.Is finds ErrBlocked and ErrClosed in it, and errors.As the error that
-// ended a connection.
+// HealthError is returned by Health if there are problems. errors.Is finds ErrBlocked and ErrClosed in it, and
+// errors.As the error that ended a connection.
 type HealthError struct {
 	Problems []HealthProblem // at least one
 }
@@ -26,10 +27,10 @@ type HealthProblem struct {
 	// answer), "stuck", "behind" or "closing".
 	State string    `json:"state"`
 	Since time.Time `json:"since"`
-	// Reason is the cause, as far as it is known. It never contains a password.
+	// Reason is the cause, if it is known. It never contains a password.
 	Reason string `json:"reason,omitempty"`
-	// Final means that the problem does not go away by itself. The broker refuses the user, the virtual host or
-	// the certificate, or has objects that conflict with the strategy's.
+	// Final means that retrying cannot solve the problem: the broker refuses the user, the virtual host or the
+	// certificate, or has objects that conflict with the strategy's.
 	Final bool  `json:"final,omitempty"`
 	Err   error `json:"-"`
 }
@@ -65,9 +66,9 @@ func (e *HealthError) Unwrap() []error {
 // returns a *HealthError that says what is wrong and since when. It is as cheap as Stats, so a probe may call it
 // every second.
 //
-// Use it for a readiness probe, or to alert on a problem that lasts. A liveness probe should not depend on it,
-// because a client reconnects by itself, and restarting the process does not bring a broker back. Slow handlers
-// and late messages are not reported here. See ConsumerStats for those.
+// Use it for a readiness probe, or to alert on a problem that lasts. A liveness probe should not depend on it, because
+// a client reconnects automatically, and restarting the process does not bring a broker back. Slow handlers and late
+// messages are not reported here. See ConsumerStats for those.
 func (c *Client) Health() error {
 	s := c.Stats()
 	var all []HealthProblem
@@ -81,7 +82,7 @@ func (c *Client) Health() error {
 		if s.Publish.State != StateConnected { // then nothing is confirmed, and the connection's problem says so
 			break
 		}
-		all = append(all, HealthProblem{Part: "queue " + q.Queue, State: "stuck", Since: q.Since, Reason: "it has confirmed nothing since; only its own messages wait"})
+		all = append(all, HealthProblem{Part: "queue " + q.Queue, State: "stuck", Since: q.Since, Reason: "the queue has stopped confirming; messages for other queues are not affected"})
 	}
 	for _, k := range s.Consumers {
 		silent := cmp.Or(k.Connection, &s.Consume).Silent
@@ -94,7 +95,7 @@ func (c *Client) Health() error {
 		}
 	}
 	if since := s.ClockBehind; !since.IsZero() {
-		all = append(all, HealthProblem{Part: "clock", State: "behind", Since: since, Reason: "this process's clock is behind the brokers' and the publishers'; messages come when the broker says; set the clock"})
+		all = append(all, HealthProblem{Part: "clock", State: "behind", Since: since, Reason: "this process's clock is behind the clocks of the brokers and publishers, so consumers rely on the broker's clock; correct this process's clock"})
 	}
 	if len(all) == 0 {
 		return nil
@@ -110,7 +111,7 @@ func (s ConnectionStats) problems(part string) []HealthProblem {
 		if s.Silent.IsZero() {
 			return nil
 		}
-		p.State, p.Since, p.Reason = "silent", s.Silent, "the broker does not answer; the client connects again when heartbeats stay away, too"
+		p.State, p.Since, p.Reason = "silent", s.Silent, "the broker does not answer; the client reconnects if heartbeats are missed too"
 	case StateBlocked:
 		p.Err = ErrBlocked
 	default:
@@ -129,7 +130,7 @@ func final(err error, since time.Time) bool {
 // lock that a send or a handler waits for.
 func (c *Client) Stats() Stats {
 	s := Stats{
-		Publish: connectionStats(c.pub.Status()), Consume: connectionStats(c.con.Status()), Declare: declaringStats(c.decl.Status()),
+		Publish: connectionStats(c.pub.Status()), Consume: connectionStats(c.consumers.Status()), Declare: declaringStats(c.decl.Status()),
 		Sending: c.sends.len(), Consumers: c.consumerStats(),
 	}
 	if sess, ok := c.pub.Current(); ok {
@@ -138,7 +139,7 @@ func (c *Client) Stats() Stats {
 			s.Stuck = append(s.Stuck, StuckQueue(q))
 		}
 	}
-	if _, since, behind := c.clocks.Behind(c.cfg.Now()); behind {
+	if since, behind := c.consumers.ClockBehind(); behind {
 		s.ClockBehind = since
 	}
 	if at := c.closingSince.Load(); at != nil {
@@ -148,16 +149,33 @@ func (c *Client) Stats() Stats {
 }
 
 func (c *Client) consumerStats() []ConsumerStats {
-	c.mu.Lock()
-	all := make([]ConsumerStats, 0, len(c.running))
-	for k := range c.running {
-		all = append(all, k.stats())
+	stats := c.consumers.Stats()
+	all := make([]ConsumerStats, len(stats))
+	for i := range stats {
+		all[i] = consumerStatsOf(&stats[i])
 	}
-	c.mu.Unlock()
 	slices.SortFunc(all, func(a, b ConsumerStats) int {
 		return cmp.Or(cmp.Compare(a.Queue, b.Queue), a.Since.Compare(b.Since))
 	})
 	return all
+}
+
+// consumerStatsOf converts the stats of a consumer.
+func consumerStatsOf(s *consume.Stats) ConsumerStats {
+	out := ConsumerStats{
+		Queue: s.Queue, State: ConsumerState(s.State), Since: s.Since, Err: s.Err,
+		Running: s.Running, Concurrency: s.Concurrency, Held: s.Held, Waiting: s.Waiting, Settling: s.Settling,
+		Prefetch: s.Prefetch, Oldest: s.Oldest, Begun: s.Begun, Lateness: s.Lateness,
+		Returned: s.Returned, Handled: s.Handled, Failed: s.Failed,
+	}
+	if s.Err != nil {
+		out.Reason = s.Err.Error()
+	}
+	if s.Connection != nil {
+		connection := connectionStats(*s.Connection)
+		out.Connection = &connection
+	}
+	return out
 }
 
 // connectionStats converts the status of a publishing or consuming connection.

@@ -14,8 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// ill fails the test unless Health names exactly these parts, each with its state
-// and the instant when that began.
+// ill fails the test unless Health reports exactly these parts, each with its state and the time
+// when that began.
 func (c *client) ill(since time.Time, want ...string) *amqpx.HealthError {
 	c.m.Helper()
 	sick := c.unwell(want...)
@@ -27,7 +27,7 @@ func (c *client) ill(since time.Time, want ...string) *amqpx.HealthError {
 	return sick
 }
 
-// unwell is ill without the instant.
+// unwell is ill without the time.
 func (c *client) unwell(want ...string) *amqpx.HealthError {
 	c.m.Helper()
 	var got []string
@@ -76,7 +76,7 @@ func TestHealthOfABlockedConnection(t *testing.T) {
 	})
 }
 
-// While the client connects again the problem's instant stays that of the loss.
+// While the client reconnects, the reported time of the problem is still the time of the loss.
 func TestHealthWithoutABroker(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -105,7 +105,7 @@ func TestHealthWithoutABroker(t *testing.T) {
 	})
 }
 
-// A password that has been changed does not come right by itself.
+// A password that was changed is a permanent problem.
 func TestHealthOfARefusedUser(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -194,8 +194,8 @@ func TestHealthWhileClosing(t *testing.T) {
 	})
 }
 
-// Stats counts what runs, what waits for a handler and what is settled, and how
-// late the last message was.
+// Stats counts the running handlers and the messages that wait for a handler or are being settled,
+// and has the lateness of the last message.
 func TestStatsOfAConsumer(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -236,13 +236,25 @@ func TestStatsOfAConsumer(t *testing.T) {
 	})
 }
 
-// A client of which nothing is asked yet has no connection to consume.
+// A client that has not been used has no connection for consuming.
 func TestStatsAtRest(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		s := c.Stats()
-		if s.Publish.State != amqpx.StateConnected || s.Publish.Broker == "" || s.Publish.Address != "amqptest:5672" || s.Consume.State != "" || s.Declare.State != "" {
-			t.Errorf("got %+v", s)
+		if s.Publish.State != amqpx.StateConnected {
+			t.Errorf("the publish connection is %q, want %q", s.Publish.State, amqpx.StateConnected)
+		}
+		if s.Publish.Broker == "" {
+			t.Error("the publish connection names no broker")
+		}
+		if s.Publish.Address != "amqptest:5672" {
+			t.Errorf("the publish connection has the address %q, want amqptest:5672", s.Publish.Address)
+		}
+		if s.Consume.State != "" {
+			t.Errorf("the consume connection is %q, want none", s.Consume.State)
+		}
+		if s.Declare.State != "" {
+			t.Errorf("the declare connection is %q, want none", s.Declare.State)
 		}
 		c.mustSend(amqpx.Message{Queue: "q"})
 		if s := c.Stats(); s.Declare.State != amqpx.StateConnected || s.Declare.Sessions != 1 {

@@ -16,11 +16,11 @@ import (
 // effect.
 type Hook struct {
 	// SendStart is called for every message that is sent, including the retries and dead letters of consumers, and
-	// returns the context for the send. Entries that it writes to added, such as a trace context, become headers
+	// returns the context for the send. Entries that it writes to headers, such as a trace context, become headers
 	// of the message and replace existing headers of the same name. Entries that AMQP cannot carry, or that would
 	// make the message too large, are left out. The context of a retry or a dead letter has the values of the
 	// handler's context.
-	SendStart func(ctx context.Context, m Message, added amqp.Table) context.Context
+	SendStart func(ctx context.Context, m Message, headers amqp.Table) context.Context
 	// SendEnd is called when a send has ended, with the context that SendStart returned.
 	SendEnd func(ctx context.Context, e SendEnd)
 
@@ -42,7 +42,7 @@ type SendEnd struct {
 	Strategy    string
 	Hops        int           // number of delay queues that the message passes through
 	Delay       time.Duration // the delay of its route; 0 if there was no route
-	Tries       int           // how often the message was published
+	Tries       int           // number of times the message was published
 	Duration    time.Duration // from SendStart to the confirm or the error
 	Err         error         // nil if the message was confirmed
 }
@@ -122,8 +122,8 @@ func guarded(x Hook, log *zap.Logger) (g Hook) {
 		return ctx
 	}
 	if x.SendStart != nil {
-		g.SendStart = func(ctx context.Context, m Message, added amqp.Table) context.Context {
-			return start(ctx, func() context.Context { return x.SendStart(ctx, m, added) })
+		g.SendStart = func(ctx context.Context, m Message, headers amqp.Table) context.Context {
+			return start(ctx, func() context.Context { return x.SendStart(ctx, m, headers) })
 		}
 	}
 	if x.SendEnd != nil {

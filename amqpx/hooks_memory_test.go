@@ -59,7 +59,7 @@ func (w *ways) lastTries() int {
 	return w.tries
 }
 
-// A hook learns where each message goes, and which ones a handler's failure sends.
+// A hook sees where each message goes, and which messages are sent because a handler failed.
 func TestHooksSeeWhereMessagesGo(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		w := &ways{}
@@ -88,7 +88,7 @@ func TestHooksSeeWhereMessagesGo(t *testing.T) {
 	})
 }
 
-// What a hook adds is no reason to refuse a message.
+// Headers that a hook adds never make the client refuse a message.
 func TestHooksMakeNoMessageTooLarge(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		w := &ways{header: string(make([]byte, 200<<10))}
@@ -107,7 +107,7 @@ func TestHooksMakeNoMessageTooLarge(t *testing.T) {
 	})
 }
 
-// A header that AMQP cannot carry, or that is too large, costs none of the others.
+// A header that AMQP cannot carry, or that is too large, does not affect the others.
 func TestHooksLoseOnlyHeadersThatCannotBeSent(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		w := &ways{header: string(make([]byte, 200<<10))}

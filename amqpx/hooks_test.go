@@ -12,7 +12,7 @@ import (
 
 type ctxKey struct{}
 
-// A message that cannot be sent ends its hook too, with the error.
+// A message that cannot be sent also ends its hook, with the error.
 func TestSendHookSeesRefusedMessages(t *testing.T) {
 	var ends []SendEnd
 	var values []any
@@ -47,13 +47,13 @@ func TestSendHookSeesRefusedMessages(t *testing.T) {
 	}
 }
 
-// What a hook adds takes the place of a header of the message, whose own table stays as
-// it is: many messages may share it.
+// A header that a hook adds replaces a header of the message. The message's own table is unchanged,
+// because many messages may share it.
 func TestHooksAddHeaders(t *testing.T) {
 	c := offline(t, nil)
 	own := amqp.Table{"tenant": "a", "traceparent": "stale"}
-	_, m := newHooks([]Hook{{SendStart: func(_ context.Context, m Message, added amqp.Table) context.Context {
-		added["traceparent"], added[HeaderDue] = m.ID, "not for users"
+	_, m := newHooks([]Hook{{SendStart: func(_ context.Context, m Message, headers amqp.Table) context.Context {
+		headers["traceparent"], headers[HeaderDue] = m.ID, "not for users"
 		return nil
 	}}}, zap.NewNop()).sendStart(t.Context(), Message{ID: "one", Queue: "q", Headers: own})
 	p, err := c.prepare(&m, nil, time.Now())

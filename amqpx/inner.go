@@ -2,6 +2,7 @@ package amqpx
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -9,11 +10,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/declare"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inner"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
+	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
-func init() { //nolint:gochecknoinits // package inspect gives these values, and only this one knows their types
+func init() { //nolint:gochecknoinits // package inspect passes values whose types only this package knows
 	inner.Of = func(client any) inner.Client {
 		c, _ := client.(*Client)
 		return inside{c}
@@ -32,10 +33,10 @@ func init() { //nolint:gochecknoinits // package inspect gives these values, and
 	}
 }
 
-// inside gives package inspect access to the internals of a Client.
+// inside gives packages inspect and consume access to the internals of a Client.
 type inside struct{ c *Client }
 
-func (s inside) Begin() (end func(), err error) { return s.c.consumers.Done, s.c.startConsuming(nil) }
+func (s inside) Begin() (end func(), err error) { return s.c.consumers.Begin() }
 
 func (s inside) Now() time.Time { return s.c.cfg.Now() }
 
@@ -64,21 +65,28 @@ func (s inside) Declaring(ctx context.Context, f func(*amqp.Connection) error) e
 }
 
 func (s inside) Pass(ctx context.Context, p inner.Parcel) error {
-	var way *topology.Route
+	route := p.Route
 	if p.Straight {
-		way = straightTo(p.To)
+		route = straightTo(p.To)
 	}
-	return s.c.sendOne(ctx, passing(p), way)
+	return s.c.sendOne(ctx, passing(p), route)
 }
+
+func (s inside) Invalid(err error) (invalid, headers bool) {
+	bad, ok := errors.AsType[*MessageError](err)
+	return errors.Is(err, ErrMessage), ok && bad.Field == "Headers"
+}
+
+func (s inside) NewID() string { return newID(time.Now()) }
 
 // passing converts a parcel to a message.
 func passing(p inner.Parcel) Message {
 	return Message{
 		ID: p.MessageId, Queue: p.To.Queue, Exchange: p.To.Exchange, RoutingKey: p.To.RoutingKey,
-		DeliverAt: p.DeliverAt, ClockOffset: p.ClockOffset, Attempt: p.Attempt, Version: p.Version, Created: p.Created,
+		Delay: p.Delay, DeliverAt: p.DeliverAt, ClockOffset: p.ClockOffset, Attempt: p.Attempt, Version: p.Version, Created: p.Created,
 		Body: p.Body, ContentType: p.ContentType, ContentEncoding: p.ContentEncoding, Type: p.Type,
 		CorrelationID: p.CorrelationId, ReplyTo: p.ReplyTo, AppID: p.AppId, Priority: p.Priority, Headers: p.Headers,
-		own: p.Own, as: p.As, userID: p.UserId,
+		own: p.Own, as: p.As, userID: p.UserId, sent: p.Sent,
 	}
 }
 
@@ -89,7 +97,7 @@ type rehearsal struct {
 
 	mu     wait.Mutex // held while a check uses the channel
 	ch     *wire.Channel
-	asked  map[string]error // results by destination; nil if it can be used
+	asked  map[string]error // errors by destination; nil if messages can be sent to it
 	routes int              // number of route queues that would be created
 }
 
@@ -108,8 +116,7 @@ func rehearse(conn *amqp.Connection, cfg Config) (pass func(context.Context, inn
 	return r.pass, nil
 }
 
-// pass returns the error that Pass would return, as far as it can be found out without declaring or publishing
-// anything.
+// pass returns the error that Pass would return, if it can be found out without declaring or publishing anything.
 func (r *rehearsal) pass(ctx context.Context, parcel inner.Parcel) error {
 	m := passing(parcel)
 	p, err := r.c.prepare(&m, nil, r.c.cfg.Now())

@@ -15,10 +15,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A message with a lead is held by its consumer, and handled at its instant.
+// A message with a lead is held by its consumer, and handled when it is due.
 func TestLead(t *testing.T) {
 	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
 		bucket, err := dlx.NewBucket(dlx.BucketConfig{Resolution: 100 * time.Millisecond})
@@ -39,7 +40,10 @@ func TestLead(t *testing.T) {
 		}
 		began := time.Now()
 		want := map[string]time.Duration{}
-		for _, delay := range []time.Duration{time.Millisecond, 123 * time.Millisecond, 400 * time.Millisecond, 1234 * time.Millisecond, time.Hour + 7*time.Millisecond} {
+		for _, delay := range []time.Duration{
+			time.Millisecond, 123 * time.Millisecond, 400 * time.Millisecond, 1234 * time.Millisecond,
+			time.Hour + 7*time.Millisecond,
+		} {
 			for _, queue := range []string{"q", "far", "none"} {
 				msg := amqpx.Message{ID: fmt.Sprint(queue, delay), Queue: queue, Delay: delay}
 				c.mustSend(msg)
@@ -67,8 +71,56 @@ func TestLead(t *testing.T) {
 	})
 }
 
-// Held messages take no slot and no place of others, and the room for them follows from
-// how many there are.
+// A message whose delay is not longer than its lead still goes through a delay queue and gets the broker's timestamp.
+// The exceptions are the plugin, which adds none, and the shortest delays, which would be late.
+func TestLeadOfShortDelays(t *testing.T) {
+	const lead = 10 * time.Second
+	for name, c := range map[string]struct {
+		opts     amqptest.Options
+		strategy func() (amqpx.Strategy, error)
+		shortest time.Duration // the shortest delay that goes through a delay queue; 0 for none
+	}{
+		"bucket": {amqptest.Options{}, func() (amqpx.Strategy, error) { return dlx.NewBucket(dlx.BucketConfig{}) }, 10 * time.Millisecond},
+		"binary": {amqptest.Options{}, func() (amqpx.Strategy, error) { return dlx.NewBucket(dlx.BucketConfig{Layout: dlx.LayoutBinary}) }, time.Second},
+		"native": {delaysNatively, func() (amqpx.Strategy, error) { return dlx.NewNative(dlx.NativeConfig{}) }, time.Millisecond},
+		"plugin": {amqptest.Options{Plugin: true}, func() (amqpx.Strategy, error) { return plugin.New(plugin.Config{}) }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemoryOf(t, c.opts, func(t *testing.T, m *memory) {
+				s, err := c.strategy()
+				if err != nil {
+					t.Fatal(err)
+				}
+				client := m.open(amqpx.Config{Strategy: s, Lead: lead})
+				var got collector
+				client.consume("q", got.handle)
+				client.mustSend(amqpx.Message{ID: "first", Queue: "q"})
+				for _, delay := range []time.Duration{max(time.Millisecond, 2*c.shortest-time.Millisecond), max(3*time.Millisecond, 2*c.shortest), 5 * time.Second, lead} {
+					began, id := time.Now(), delay.String()
+					client.mustSend(amqpx.Message{ID: id, Queue: "q", Delay: delay})
+					after(time.Minute)
+					if at := got.since(began)[id]; len(at) != 1 || at[0] != delay {
+						t.Errorf("a delay of %v took %v", delay, at)
+					}
+					want := delay
+					stamped := c.shortest > 0 && delay >= 2*c.shortest
+					if stamped {
+						want -= c.shortest
+					}
+					all := got.all()
+					h := all[len(all)-1].Headers
+					_, died := h["x-death"]
+					if h[amqpx.HeaderLead] != want.Milliseconds() || died != stamped {
+						t.Errorf("a delay of %v: the lead is %v ms, a stamp is there: %v; want %v, %v", delay, h[amqpx.HeaderLead], died, want, stamped)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Held messages occupy no slot and do not use up the prefetch for other messages. The prefetch grows with the number of
+// held messages.
 func TestHeldMessagesMakeRoom(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Lead: time.Minute})
@@ -97,7 +149,7 @@ func TestHeldMessagesMakeRoom(t *testing.T) {
 				t.Fatalf("message %d was handled after %v, want %v", i, at, msg.Delay)
 			}
 		}
-		for range 20 { // the intake looks when something comes
+		for range 20 { // the intake looks when something arrives
 			after(11 * time.Second)
 			c.mustSend(amqpx.Message{Queue: "q"})
 		}
@@ -110,7 +162,7 @@ func TestHeldMessagesMakeRoom(t *testing.T) {
 	})
 }
 
-// A consumer that ends gives back what it holds.
+// A consumer that ends returns its held messages.
 func TestHeldMessagesGoBack(t *testing.T) {
 	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Lead: time.Minute})
@@ -140,7 +192,7 @@ func TestHeldMessagesGoBack(t *testing.T) {
 	})
 }
 
-// Retries and snoozes come at their instants, too.
+// Retries and snoozes are also handled exactly when they are due.
 func TestLeadOfRetries(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Lead: 5 * time.Second})
@@ -165,7 +217,7 @@ func TestLeadOfRetries(t *testing.T) {
 	})
 }
 
-// What comes far too early goes back for the rest, as it is.
+// A message that arrives far too early is sent back unchanged for the rest of its delay.
 func TestTooEarly(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -197,7 +249,7 @@ func TestTooEarly(t *testing.T) {
 	})
 }
 
-// With the ttl strategy it comes at the next delay that is declared.
+// With the ttl strategy, a message that is sent back arrives after the next longer declared delay.
 func TestTooEarlyForTTL(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		strategy, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{time.Minute, 30 * time.Minute}})
@@ -212,8 +264,15 @@ func TestTooEarlyForTTL(t *testing.T) {
 		m.Publish("", "q", amqp.Publishing{MessageId: "x", Timestamp: began, Headers: amqp.Table{amqpx.HeaderDue: due.UnixMilli(), amqpx.HeaderAbsolute: true}})
 		after(2 * time.Hour)
 		k.stop()
-		if all := got.all(); len(all) != 1 || all[0].at.Sub(began) < 20*time.Minute || all[0].at.Sub(began) > 31*time.Minute || all[0].DueAt.UnixMilli() != due.UnixMilli() {
-			t.Errorf("came as %v", got.since(began))
+		all := got.all()
+		if len(all) != 1 {
+			t.Fatalf("came as %v, want one delivery", got.since(began))
+		}
+		if at := all[0].at.Sub(began); at < 20*time.Minute || at > 31*time.Minute {
+			t.Errorf("came after %v, want 20m to 31m", at)
+		}
+		if at := all[0].DueAt; at.UnixMilli() != due.UnixMilli() {
+			t.Errorf("due at %v, want %v", at, due)
 		}
 	})
 }
@@ -245,7 +304,7 @@ func TestLeadIsChecked(t *testing.T) {
 	})
 }
 
-// A broker's clock that is wrong, and stays so, changes nothing.
+// A constant error of the broker's clock has no effect.
 func TestLeadByABrokersWrongClock(t *testing.T) {
 	for _, ahead := range []time.Duration{-time.Hour, -5 * time.Second, 5 * time.Second, time.Hour} {
 		inMemoryOf(t, amqptest.Options{ClockAhead: ahead}, func(t *testing.T, m *memory) {
@@ -267,8 +326,7 @@ func TestLeadByABrokersWrongClock(t *testing.T) {
 	}
 }
 
-// A consumer whose clock is behind, as publishers and broker tell, goes by the broker, and
-// says so.
+// A consumer whose clock is behind, as the publishers and the broker show, relies on the broker and reports it.
 func TestConsumersClockIsBehind(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{ClockAhead: time.Hour}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -294,7 +352,7 @@ func TestConsumersClockIsBehind(t *testing.T) {
 	})
 }
 
-// A connection that is lost while a consumer adds places leaves nothing behind.
+// If the connection is lost while a consumer raises its prefetch, no goroutine leaks.
 func TestCutWhileRoomIsMade(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Lead: time.Minute})
@@ -316,7 +374,7 @@ func TestCutWhileRoomIsMade(t *testing.T) {
 	})
 }
 
-// A handler never begins before the call and its delay, whatever the fraction of its millisecond.
+// A handler never begins before the delay after the call has passed, whatever the fraction of the millisecond.
 func TestFractionsOfAMillisecond(t *testing.T) {
 	for _, lead := range []time.Duration{0, time.Second} {
 		inMemory(t, func(t *testing.T, m *memory) {
@@ -340,8 +398,8 @@ func TestFractionsOfAMillisecond(t *testing.T) {
 	}
 }
 
-// What a consumer makes room for is bounded in bytes, and everything is handled all the same.
-func TestRoomIsBoundedInBytes(t *testing.T) {
+// The buffer of a consumer is bounded in bytes, and everything is handled nevertheless.
+func TestPrefetchIsBoundedInBytes(t *testing.T) {
 	const kib = 1 << 10
 	for name, bound := range map[string]struct {
 		all int
@@ -362,14 +420,14 @@ func roomIsBounded(t *testing.T, heldBytes int, opts ...amqpx.ConsumeOption) {
 		c.consume("q", got.handle, append(opts, amqpx.WithConcurrency(1), amqpx.WithPrefetch(4))...)
 		for i := range 1000 {
 			size := 100
-			if i >= 20 { // when room has been made for smaller ones
+			if i >= 20 { // when the buffer has grown for smaller messages
 				size = 9 * kib
 			}
 			c.mustSend(amqpx.Message{ID: fmt.Sprint(i), Queue: "q", Delay: 9 * time.Second, Body: make([]byte, size)})
 		}
 		for range 9 {
 			after(time.Second)
-			if s := c.Stats().Consumers[0]; s.Held > 100 { // 20 small ones, and 10 large ones for each of the places that they had
+			if s := c.Stats().Consumers[0]; s.Held > 100 { // 20 small ones, and 10 large ones for each of their places
 				t.Fatalf("%d messages of 10 KiB are held, in %d places", s.Held, s.Prefetch)
 			}
 		}

@@ -1,7 +1,10 @@
 package amqpx_test
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"net"
 	"testing"
 	"time"
 
@@ -11,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// A failing handler, a queue that is created and a dead letter show at the level of production.
+// A failing handler, the creation of a queue and a dead letter are logged at Info, the level used in production.
 func TestFailuresAreLogged(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		broken := errors.New("it failed")
@@ -29,15 +32,48 @@ func TestFailuresAreLogged(t *testing.T) {
 		if got := seen.FilterMessage("created queue").FilterField(zap.String("queue", "q")).Len(); got != 1 {
 			t.Errorf("lines about the new queue: %d", got)
 		}
-		retried := seen.FilterMessage("a handler failed; its message is tried again")
+		retried := seen.FilterMessage("a handler failed; its message is retried")
 		if retried.FilterField(zap.String("id", "failed")).Len() == 0 {
 			t.Error("no line about the failure before the dead letter")
 		}
 		for _, id := range []string{"failed", "rejected"} {
-			lines := seen.FilterMessage("dead-lettered").FilterField(zap.String("id", id)).All()
+			lines := seen.FilterMessage("dead-lettering a message").FilterField(zap.String("id", id)).All()
 			if len(lines) != 1 || lines[0].Level != zap.WarnLevel {
 				t.Errorf("dead letter %s: %v", id, lines)
 			}
+		}
+	})
+}
+
+// renamed is a connection to a server that calls itself LavinMQ.
+type renamed struct{ net.Conn }
+
+func (c renamed) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	copy(p, bytes.ReplaceAll(p[:n], []byte("RabbitMQ"), []byte("LavinMQ2")))
+	return n, err
+}
+
+// A broker that is not RabbitMQ is named in a warning.
+func TestForeignBrokerIsLogged(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		core, seen := logs.New(zap.WarnLevel)
+		c, err := amqpx.Open(t.Context(), amqpx.Config{
+			URL: m.URL(), Logger: zap.New(core),
+			Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+				conn, err := m.Server.Dial(ctx, network, address)
+				return renamed{conn}, err
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		lines := seen.FilterMessageSnippet("the broker is not RabbitMQ").All()
+		if len(lines) != 1 {
+			t.Errorf("lines about the broker: %v", seen.All())
 		}
 	})
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// exampleServer is the broker of the examples, in memory.
+// exampleServer is the in-memory broker of the examples.
 var exampleServer = sync.OnceValue(func() *amqptest.Server { return amqptest.NewServer(amqptest.Options{}) })
 
-// TestMain finds goroutines that were left behind.
+// TestMain fails if goroutines were left running.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	exampleServer().Close()
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// brokerURL is AMQP_URL in an application.
+// brokerURL stands for AMQP_URL in an application.
 func brokerURL() string {
 	url, err := exampleServer().Listen()
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inmemory"
+	"github.com/rabbitdelay/rabbitdelay/internal/inmemory"
 )
 
 // memory is a broker in memory.
@@ -29,19 +29,19 @@ func newMemory(t testing.TB, opts amqptest.Options) *memory {
 	return &memory{inmemory.New(t, opts)}
 }
 
-// inMemory runs a test in a bubble, in which time passes at once, with a broker.
+// inMemory runs a test with a broker in a bubble, in which time passes without real waiting.
 func inMemory(t *testing.T, test func(t *testing.T, m *memory)) {
 	t.Helper()
 	inMemoryOf(t, amqptest.Options{}, test)
 }
 
-// inMemoryOf is inMemory with a broker of another kind.
+// inMemoryOf is inMemory with a different kind of broker.
 func inMemoryOf(t *testing.T, opts amqptest.Options, test func(t *testing.T, m *memory)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(t, newMemory(t, opts)) })
 }
 
-// inEachVersion runs a test on a broker of each line that behaves differently.
+// inEachVersion runs a test on a broker of each release line that behaves differently.
 func inEachVersion(t *testing.T, opts amqptest.Options, test func(t *testing.T, m *memory)) {
 	t.Helper()
 	for _, opts.Version = range inmemory.Versions {
@@ -49,17 +49,17 @@ func inEachVersion(t *testing.T, opts amqptest.Options, test func(t *testing.T, 
 	}
 }
 
-// after waits for d of the bubble's time, and for everything in the bubble to come to rest.
+// after waits for d of the bubble's time, and until everything in the bubble is idle.
 func after(d time.Duration) { inmemory.After(d) }
 
-// within is a context that ends after a time.
+// within returns a context that ends after the given time.
 func (m *memory) within(d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(m.Context(), d)
 	m.Cleanup(cancel)
 	return ctx
 }
 
-// hasConsumers fails the test unless a queue has so many.
+// hasConsumers fails the test unless a queue has the given number of consumers.
 func (m *memory) hasConsumers(queue string, n int) {
 	m.Helper()
 	if got := m.State(queue).Consumers; got != n {
@@ -77,7 +77,7 @@ func (m *memory) delayed() (n int) {
 	return n
 }
 
-// connections are the names of the connections that end in a suffix.
+// connections returns the names of the connections that end in a suffix.
 func (m *memory) connections(suffix string) (names []string) {
 	for _, c := range m.Connections() {
 		if strings.HasSuffix(c.Name, suffix) {
@@ -87,7 +87,7 @@ func (m *memory) connections(suffix string) (names []string) {
 	return names
 }
 
-// refuseDelays has no delay queue take a message.
+// refuseDelays makes every delay queue refuse messages.
 func (m *memory) refuseDelays() (undo func()) {
 	var all []func()
 	for _, e := range m.Exchanges() {
@@ -102,7 +102,7 @@ func (m *memory) refuseDelays() (undo func()) {
 	}
 }
 
-// dialed is a connection to look into queues.
+// dialed returns a connection for looking into queues.
 func (m *memory) dialed(t *testing.T) *amqp.Connection {
 	t.Helper()
 	conn, err := inspect.Dial(t.Context(), amqpx.Config{URL: m.URL(), Dial: m.Dial})
@@ -113,14 +113,14 @@ func (m *memory) dialed(t *testing.T) *amqp.Connection {
 	return conn
 }
 
-// client is one of the broker in memory.
+// client returns a client of the broker in memory.
 type client struct {
 	*amqpx.Client
 
 	m *memory
 }
 
-// open is a client, which is closed when the test ends.
+// open returns a client that is closed when the test ends.
 func (m *memory) open(cfg amqpx.Config) *client {
 	m.Helper()
 	c, err := m.tryOpen(m.Context(), cfg)
@@ -130,7 +130,7 @@ func (m *memory) open(cfg amqpx.Config) *client {
 	return c
 }
 
-// tryOpen is open where that may fail.
+// tryOpen is open for a client that may fail to open.
 func (m *memory) tryOpen(ctx context.Context, cfg amqpx.Config) (*client, error) {
 	cfg.URL, cfg.Dial = cmp.Or(cfg.URL, m.URL()), m.Dial
 	c, err := amqpx.Open(ctx, cfg)
@@ -139,14 +139,14 @@ func (m *memory) tryOpen(ctx context.Context, cfg amqpx.Config) (*client, error)
 	}
 	m.Cleanup(func() {
 		err := c.Close(context.Background())
-		if _, left := errors.AsType[*amqpx.CloseError](err); err != nil && !left { // which a test has closed before
+		if _, left := errors.AsType[*amqpx.CloseError](err); err != nil && !left { // if the test has closed it
 			m.Errorf("close: %v", err)
 		}
 	})
 	return &client{c, m}, nil
 }
 
-// mustSend ends the test where a message cannot be sent.
+// mustSend ends the test if a message cannot be sent.
 func (c *client) mustSend(msgs ...amqpx.Message) {
 	c.m.Helper()
 	for _, msg := range msgs {
@@ -164,14 +164,14 @@ func (c *client) sending(msg amqpx.Message) (result <-chan error) {
 	return ended
 }
 
-// consumer is a Consume that runs.
+// consumer is a running Consume.
 type consumer struct {
 	m      *memory
 	cancel context.CancelFunc
 	result chan error
 }
 
-// consume runs a consumer until it is stopped, or the client closed.
+// consume runs a consumer until it is stopped, or until the client is closed.
 func (c *client) consume(queue string, h amqpx.Handler, opts ...amqpx.ConsumeOption) *consumer {
 	return c.consumeIn(c.m.Context(), queue, h, opts...)
 }
@@ -184,13 +184,13 @@ func (c *client) consumeIn(ctx context.Context, queue string, h amqpx.Handler, o
 	return k
 }
 
-// end ends a consumer and is what Consume returned.
+// end ends a consumer and returns the result of Consume.
 func (k *consumer) end() error {
 	k.cancel()
 	return <-k.result
 }
 
-// stop ends a consumer that has to end without an error.
+// stop ends a consumer, which must not return an error.
 func (k *consumer) stop() {
 	k.m.Helper()
 	if err := k.end(); err != nil {
@@ -198,15 +198,15 @@ func (k *consumer) stop() {
 	}
 }
 
-// collector is a handler that keeps what it is given.
+// collector is a handler that keeps the messages that it receives.
 type collector struct {
-	answer func(d *amqpx.Delivery) error // the handler's; nil: all goes well
+	answer func(d *amqpx.Delivery) error // the handler's result; nil means success
 
 	mu  sync.Mutex
 	got []handled
 }
 
-// handled is a delivery with the instant at which its handler began.
+// handled is a delivery with the time at which its handler began.
 type handled struct {
 	*amqpx.Delivery
 
@@ -223,7 +223,7 @@ func (k *collector) handle(_ context.Context, d *amqpx.Delivery) error {
 	return k.answer(d)
 }
 
-// all is what has come, in the order in which it came.
+// all returns the deliveries so far, in order of arrival.
 func (k *collector) all() []handled {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -244,7 +244,7 @@ func (k *collector) attempts() (attempts []int) {
 	return attempts
 }
 
-// since is how long after an instant each message came, by its id.
+// since returns how long after the given time each message arrived, by its id.
 func (k *collector) since(began time.Time) map[string][]time.Duration {
 	times := map[string][]time.Duration{}
 	for _, h := range k.all() {
@@ -253,7 +253,7 @@ func (k *collector) since(began time.Time) map[string][]time.Duration {
 	return times
 }
 
-// nothing is a handler with which all goes well.
+// nothing is a handler that always succeeds.
 func nothing(context.Context, *amqpx.Delivery) error { return nil }
 
 // observer has a client's log, and is a hook of every kind that keeps what it sees.
@@ -264,12 +264,12 @@ type observer struct {
 	seen events
 }
 
-// events are what an observer has seen.
+// events is what an observer has seen.
 type events struct {
 	states   []string        // e.g. "publish connected"
 	outcomes []amqpx.Outcome // of handlers
 	sends    int             // retries and dead letters included
-	repeated int             // sends that took more than one try and went well
+	repeated int             // sends that succeeded after more than one try
 }
 
 // watched is open with an observer.
@@ -281,7 +281,7 @@ func (m *memory) watched(cfg amqpx.Config) (*client, *observer) {
 	return m.open(cfg), o
 }
 
-// saw is what an observer has seen until now.
+// saw returns what an observer has seen so far.
 func (o *observer) saw() (e events) {
 	o.note(func(seen *events) {
 		e = *seen

@@ -27,7 +27,7 @@ type Message struct {
 	Exchange   string
 	RoutingKey string
 
-	// Delay counts from the call of Send or, in SendBatch, from when the message is first published. A Delay of 0
+	// Delay counts from the call to Send or, in SendBatch, from when the message is first published. A Delay of 0
 	// delivers the message immediately. To an exchange it is then published directly, without a route queue, and
 	// the error is ErrUnroutable if the exchange routes it to no queue. (With DeclareNothing it goes through its
 	// route queue nevertheless.) Fractions of a millisecond are rounded up. A negative Delay is an error, and so
@@ -96,10 +96,10 @@ func (m *Message) checkDestination() error {
 		return &MessageError{"Queue", fmt.Sprintf("both a queue (%q) and an exchange or routing key (%q, %q); give one destination", m.Queue, m.Exchange, m.RoutingKey)}
 	}
 	if strings.HasPrefix(m.Queue, directReplyTo) {
-		return &MessageError{"Queue", fmt.Sprintf("%q is an address of direct reply-to, which is no queue and cannot be bound; expected a queue that the requester declares for its replies, not exclusive", m.Queue)}
+		return &MessageError{"Queue", fmt.Sprintf("%q is a direct reply-to address, not a queue, and cannot be bound; expected a non-exclusive queue that the requester declares for its replies", m.Queue)}
 	}
 	if m.own == nil && !isName(m.Queue+m.Exchange+m.RoutingKey) {
-		return &MessageError{"Queue", fmt.Sprintf("%q, %q, %q as Queue, Exchange and RoutingKey; expected UTF-8 without line breaks: RabbitMQ ends the connection over names that are not UTF-8, and cuts line breaks out of them", m.Queue, m.Exchange, m.RoutingKey)}
+		return &MessageError{"Queue", fmt.Sprintf("%q, %q, %q as Queue, Exchange and RoutingKey; expected UTF-8 without line breaks: RabbitMQ closes the connection for names that are not UTF-8, and removes line breaks from names", m.Queue, m.Exchange, m.RoutingKey)}
 	}
 	return nil
 }
@@ -115,7 +115,7 @@ func (m *Message) checkInstant() error {
 		return &MessageError{"ClockOffset", fmt.Sprintf("%s without DeliverAt; expected 0, because a Delay is the same by every clock", topology.FormatDuration(m.ClockOffset))}
 	}
 	if m.Delay < 0 {
-		return &MessageError{"Delay", fmt.Sprintf("%s is negative; expected 0 or more, or DeliverAt for an instant", topology.FormatDuration(m.Delay))}
+		return &MessageError{"Delay", fmt.Sprintf("%s is negative; expected 0 or more, or DeliverAt for an absolute time", topology.FormatDuration(m.Delay))}
 	}
 	if m.Tolerance < 0 {
 		return &MessageError{"Tolerance", fmt.Sprintf("%s is negative; expected 0 or more", topology.FormatDuration(m.Tolerance))}
@@ -135,7 +135,7 @@ func (m *Message) checkInstant() error {
 
 func (m *Message) checkProperties() error {
 	if m.ReplyTo == directReplyTo {
-		return &MessageError{"ReplyTo", directReplyTo + " is answered only on the channel that consumes from it, and the broker closes any other that publishes it; expected a queue's name"}
+		return &MessageError{"ReplyTo", directReplyTo + " works only on the channel that consumes from it, and the broker closes any other channel that uses it; expected a queue's name"}
 	}
 	if m.Attempt < 0 {
 		return &MessageError{"Attempt", fmt.Sprintf("%d; expected 0 or more", m.Attempt)}

@@ -18,14 +18,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/auto"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
-// delaysNatively is a broker whose quorum queues know instants.
+// delaysNatively returns a broker whose quorum queues delay until a given time.
 var delaysNatively = amqptest.Options{Version: "4.4.0"}
 
-// maxHold is for how long a consumer may hold what it has received.
+// maxHold is how long a consumer may hold a received message.
 const maxHold = 20 * time.Millisecond
 
 func newNative(t testing.TB) *dlx.Native {
@@ -48,13 +48,13 @@ func (m *memory) held() (n int) {
 	return n
 }
 
-// tidy fails the test where a canary has left something behind.
+// tidy fails the test if a canary has left something behind.
 func (m *memory) tidy() {
 	m.Helper()
 	after(time.Hour)
 	m.Holds("delay.parked", 0, 0)
 	before := m.Queues()
-	after(time.Minute) // a client may be proving at that instant
+	after(time.Minute) // a client may be testing at that moment
 	for _, q := range m.Queues() {
 		if strings.HasPrefix(q, "delay.canary") && slices.Contains(before, q) {
 			m.Errorf("%s is left behind", q)
@@ -62,8 +62,8 @@ func (m *memory) tidy() {
 	}
 }
 
-// A delay to the millisecond takes one hop, and a retry and a dead letter carry no
-// instant of the attempt before.
+// A delay to the millisecond takes one hop. A retry and a dead letter do not carry the delivery
+// time of the previous attempt.
 func TestNative(t *testing.T) {
 	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Strategy: newNative(t)})
@@ -106,7 +106,7 @@ func TestNative(t *testing.T) {
 	})
 }
 
-// An instant does not depend on how long a message waits to be written.
+// The delivery time does not depend on how long a message waits to be written.
 func TestNativeInABatchAndThroughAnOutage(t *testing.T) {
 	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Strategy: newNative(t), SendTimeout: time.Minute, ReconnectMax: time.Second})
@@ -141,8 +141,7 @@ func TestNativeInABatchAndThroughAnOutage(t *testing.T) {
 	})
 }
 
-// On a broker that would deliver at once nothing is sent: Open fails, and says what
-// to do.
+// Nothing is sent on a broker that would deliver immediately: Open fails, and says what to do.
 func TestNativeWhereInstantsAreIgnored(t *testing.T) {
 	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
 		began := time.Now()
@@ -154,8 +153,8 @@ func TestNativeWhereInstantsAreIgnored(t *testing.T) {
 	})
 }
 
-// A client whose next broker ignores instants sends nothing there, and says so;
-// bucket is what the broker can do.
+// A client whose next broker ignores delivery times sends nothing there, and reports it. The error
+// recommends bucket, which the broker supports.
 func TestNativeReconnectsToABrokerThatIgnoresInstants(t *testing.T) {
 	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
 		old := newMemory(t, amqptest.Options{Version: "4.3.6"})
@@ -190,8 +189,8 @@ func TestNativeReconnectsToABrokerThatIgnoresInstants(t *testing.T) {
 	})
 }
 
-// Sends wait while a canary is under way, at a connection and where a holding queue
-// was made again.
+// Sends wait while a canary is running, on a new connection and when a holding queue was created
+// again.
 func TestNativeWaitsForItsProof(t *testing.T) {
 	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Strategy: newNative(t)})
@@ -208,7 +207,7 @@ func TestNativeWaitsForItsProof(t *testing.T) {
 		for len(m.connections("publish")) == 0 {
 			after(10 * time.Millisecond)
 		}
-		after(150 * time.Millisecond) // of some 250 that the proof takes
+		after(150 * time.Millisecond) // of about 250 ms that the test takes
 		select {
 		case err := <-sent:
 			t.Fatalf("sent without a proof: %v", err)
@@ -230,7 +229,7 @@ func TestNativeWaitsForItsProof(t *testing.T) {
 	})
 }
 
-// Neither a delay nor an instant is early by a clock that is not the broker's.
+// Neither a delay nor an absolute time is early because of a clock other than the broker's.
 func TestNativeWithOtherClocks(t *testing.T) {
 	for _, ahead := range []time.Duration{0, 5 * time.Millisecond, 500 * time.Millisecond, 3 * time.Second, -500 * time.Millisecond, -3 * time.Second} {
 		inMemoryOf(t, amqptest.Options{Version: "4.4.0", ClockAhead: ahead, Latency: time.Millisecond}, func(t *testing.T, m *memory) {
@@ -243,8 +242,9 @@ func TestNativeWithOtherClocks(t *testing.T) {
 			after(time.Minute)
 			const exact = 50 * time.Millisecond
 			for id, want := range map[string]time.Duration{"delay": 30 * time.Second, "at": 40 * time.Second} {
-				// Behind the broker's clock by less than what a canary can tell, a delay
-				// may be shorter by so little; ahead of it, late by the difference.
+				// If the publisher's clock is behind the broker's by less than a canary can detect, a
+				// delay may be shorter by that difference. If it is ahead, the message is late by the
+				// difference.
 				early := min(ahead, 20*time.Millisecond)
 				took := got.since(began)[id]
 				if len(took) != 1 || took[0] < want-max(early, 0) || took[0] > want+max(-ahead, 0)+exact {
@@ -263,9 +263,9 @@ func TestNativeWithOtherClocks(t *testing.T) {
 	}
 }
 
-// In a queue of a bucket RabbitMQ 4.4 would hold a message until the later of its TTL
-// and its instant. What has come natively goes on through buckets, and back, without
-// the instant that it came by.
+// In a bucket queue, RabbitMQ 4.4 would hold a message until the later of its TTL and its
+// delivery time. A message that came through the native strategy continues through
+// buckets, and back, without that delivery time.
 func TestNativeAndBucketsPassMessagesOn(t *testing.T) {
 	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
 		natively, buckets := m.open(amqpx.Config{Strategy: newNative(t)}), m.open(amqpx.Config{})
@@ -309,8 +309,8 @@ func TestNativeAndBucketsPassMessagesOn(t *testing.T) {
 	})
 }
 
-// An instant beyond 292 years takes a broker's queue down for good. Whatever a message
-// asks for, and by whatever clock, none waits for longer than ten years.
+// A delivery time beyond 292 years makes a broker's queue fail permanently. Whatever a message
+// requests, and by whatever clock, no message waits for longer than ten years.
 func TestNativeInstantsAreBounded(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.4.0", ClockAhead: live.MaxClockDifference - time.Second}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Strategy: newNative(t)})
@@ -345,8 +345,8 @@ func TestNativeInstantsAreBounded(t *testing.T) {
 	})
 }
 
-// Who connects while an alarm blocks publishers is told that, whether its own patience
-// ends first or the canary's; when the alarm is over it goes on.
+// A client that connects while an alarm blocks publishers is told about the alarm, whether its own
+// timeout ends first or the canary's. When the alarm is over, the client connects.
 func TestNativeConnectsInAnAlarm(t *testing.T) {
 	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
 		const reason = "low on memory"
@@ -388,7 +388,7 @@ func TestNativeConnectsInAnAlarm(t *testing.T) {
 // unproven hides the canary of a strategy.
 type unproven struct{ amqpx.Strategy }
 
-// A strategy that gives instants and no way to prove them sends nothing.
+// A strategy that uses delivery times but has no canary sends nothing.
 func TestInstantsWithoutACanary(t *testing.T) {
 	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Strategy: unproven{newNative(t)}, SendTimeout: time.Second})
@@ -399,7 +399,7 @@ func TestInstantsWithoutACanary(t *testing.T) {
 	})
 }
 
-// Auto with native takes it for what is left, and proves it too.
+// The auto strategy uses native for the remaining delays, and tests it too.
 func TestAutoTakesNative(t *testing.T) {
 	bucket, err := dlx.NewBucket(dlx.BucketConfig{})
 	if err != nil {

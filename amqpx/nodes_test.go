@@ -19,7 +19,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 )
 
-// cluster is several brokers in memory, which a client takes for one.
+// cluster is several in-memory brokers that a client treats as one.
 type cluster struct {
 	nodes map[string]*amqptest.Server // by address
 	urls  []string
@@ -67,7 +67,7 @@ func TestNodesInARandomOrder(t *testing.T) {
 	})
 }
 
-// Who has opened a client sees in Stats that it is connected.
+// After Open, Stats shows that the client is connected.
 func TestStatsOfAnOpenedClient(t *testing.T) {
 	inCluster(t, func(t *testing.T, k *cluster) {
 		for range 100 {
@@ -83,7 +83,7 @@ func TestStatsOfAnOpenedClient(t *testing.T) {
 	})
 }
 
-// A client that has lost its broker goes to another one, and stays there.
+// A client that has lost its broker connects to another one, and stays there.
 func TestReconnectTriesTheOthers(t *testing.T) {
 	inCluster(t, func(t *testing.T, k *cluster) {
 		c, err := amqpx.Open(t.Context(), amqpx.Config{URL: k.urls[0], URLs: k.urls[1:], Dial: k.dial})
@@ -102,8 +102,8 @@ func TestReconnectTriesTheOthers(t *testing.T) {
 	})
 }
 
-// While no broker answers the error names each with its reason. It is final only
-// when it is so for all of them.
+// While no broker answers, the error names each broker with its reason. It is final only if it is
+// final for all of them.
 func TestNoNodeAnswers(t *testing.T) {
 	inCluster(t, func(t *testing.T, k *cluster) {
 		k.nodes["one:5672"].RefuseConnections()
@@ -116,8 +116,13 @@ func TestNoNodeAnswers(t *testing.T) {
 		} {
 			err := open()
 			text := err.Error()
-			if !strings.Contains(text, "one:5672: connection refused") || !strings.Contains(text, `two:5672: the broker refused the user "guest"`) || strings.Contains(text, "guest:guest") {
-				t.Errorf("got %s", text)
+			for _, want := range []string{"one:5672: connection refused", `two:5672: the broker refused the user "guest"`} {
+				if !strings.Contains(text, want) {
+					t.Errorf("got %s; want it to say %q", text, want)
+				}
+			}
+			if strings.Contains(text, "guest:guest") {
+				t.Errorf("the password is in %s", text)
 			}
 			if ae, ok := errors.AsType[*amqp.Error](err); !ok || ae.Code != amqp.AccessRefused {
 				t.Errorf("no refusal in %v", err)
@@ -145,14 +150,13 @@ func TestNoNodeAnswers(t *testing.T) {
 	})
 }
 
-// credentials are what Config.Login returns.
+// credentials is the result of Config.Login.
 type credentials struct {
 	user, password string
 	err            error
 }
 
-// Passwords that are renewed are asked for at each connection, also at those for
-// declarations.
+// Renewed passwords are requested for each connection, including connections for declarations.
 func TestLogin(t *testing.T) {
 	opts := amqptest.Options{Users: []amqptest.User{
 		{Name: "old", Password: "first", Configure: ".*", Write: ".*", Read: ".*"},

@@ -10,12 +10,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Nothing to send on, to wrap or to choose from is an error that says so.
+// A missing message, handler or strategy is an error that says so.
 func TestNothingGiven(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
-		if err := c.Forward(t.Context(), &amqpx.Delivery{}, topology.Destination{Queue: "q"}, 30); !errors.Is(err, amqpx.ErrMessage) || !strings.Contains(err.Error(), "30*time.Second") {
-			t.Errorf("a delay without its unit: %v", err)
+		switch err := c.Forward(t.Context(), &amqpx.Delivery{}, topology.Destination{Queue: "q"}, 30); {
+		case !errors.Is(err, amqpx.ErrMessage):
+			t.Errorf("a delay without its unit: got %v, want %v", err, amqpx.ErrMessage)
+		case !strings.Contains(err.Error(), "30*time.Second"):
+			t.Errorf("a delay without its unit: %v does not suggest 30*time.Second", err)
 		}
 		if err := c.Forward(t.Context(), nil, topology.Destination{Queue: "q"}, 0); !errors.Is(err, amqpx.ErrMessage) {
 			t.Errorf("forward: %v", err)
@@ -24,7 +27,7 @@ func TestNothingGiven(t *testing.T) {
 			t.Errorf("timeout: %v", err)
 		}
 		err := amqpx.ByType(nil, nil)(t.Context(), &amqpx.Delivery{Type: "x"})
-		if !errors.Is(err, amqpx.ErrType) || !strings.Contains(err.Error(), "no type at all") {
+		if !errors.Is(err, amqpx.ErrUnknownType) || !strings.Contains(err.Error(), "no type at all") {
 			t.Errorf("by type: %v", err)
 		}
 	})

@@ -18,11 +18,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
-	"github.com/rabbitdelay/rabbitdelay/topology/plan"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A broker that is just starting refuses everybody: Open waits for it, and
-// believes a refusal that lasts.
+// A broker that is starting refuses all users. Open waits for it, and believes a refusal that
+// lasts.
 func TestOpenWaitsForABrokerThatIsStarting(t *testing.T) {
 	for _, c := range []struct {
 		refused time.Duration
@@ -37,7 +37,7 @@ func TestOpenWaitsForABrokerThatIsStarting(t *testing.T) {
 			if (err == nil) != c.opens {
 				t.Errorf("refused for %v: %v", c.refused, err)
 			}
-			if took := time.Since(began); took > 6*time.Second { // 2 s, and the pause that had begun
+			if took := time.Since(began); took > 6*time.Second { // 2 s, and the pause that had already begun
 				t.Errorf("refused for %v: Open took %v", c.refused, took)
 			}
 			if err != nil && errors.Is(err, t.Context().Err()) {
@@ -47,7 +47,7 @@ func TestOpenWaitsForABrokerThatIsStarting(t *testing.T) {
 	}
 }
 
-// Credentials that are wrong are final.
+// Wrong credentials are final.
 func TestOpenIsRefused(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		ctx := m.within(time.Hour)
@@ -63,11 +63,10 @@ func TestOpenIsRefused(t *testing.T) {
 	})
 }
 
-// So is what conflicts with the broker's own, also where the connection ends with
-// it: what the client library still sends on a channel that the broker closes makes
-// the broker do that.
+// Open fails immediately if the broker's objects conflict with the layout, even if the connection ends because of that:
+// if the client library sends an operation on a channel that the broker is closing, the broker closes the connection.
 func TestOpenFindsAConflict(t *testing.T) {
-	ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{time.Minute}}) // few queues: one channel declares them
+	ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{time.Minute}}) // few queues, so one channel declares them
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,20 +76,19 @@ func TestOpenFindsAConflict(t *testing.T) {
 			refusals := 0
 			m.Control(func(f amqptest.Frame) amqptest.Action {
 				if f.Method == "channel.close" && !f.FromClient {
-					refusals++ // the first says that the topology is not there
+					refusals++ // the first one reports that the topology does not exist
 				}
 				return amqptest.Action{Cut: name != "" && refusals > 1 && f.Method == "channel.open"}
 			})
 			_, err := m.tryOpen(t.Context(), cfg)
-			if ce, ok := errors.AsType[*plan.ConflictError](err); !ok || ce.Name != "delay.parked" {
+			if ce, ok := errors.AsType[*topology.ConflictError](err); !ok || ce.Name != "delay.parked" {
 				t.Errorf("%s: got %v", name, err)
 			}
 		})
 	}
 }
 
-// A client that may not declare and finds no layout says so shortly, in its error and in
-// its log.
+// If a client is not allowed to declare and finds no layout, its error and its log say so briefly.
 func TestOpenBeforeAnythingIsApplied(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		core, seen := logs.New(zap.InfoLevel)
@@ -107,7 +105,7 @@ func TestOpenBeforeAnythingIsApplied(t *testing.T) {
 	})
 }
 
-// Without a logger Open says once why it waits; its error says so too.
+// Without a logger, Open reports once why it waits. Its error contains the reason too.
 func TestOpenSaysWhyItWaits(t *testing.T) {
 	before := slog.Default()
 	defer slog.SetDefault(before)
@@ -135,7 +133,7 @@ func TestOpenSaysWhyItWaits(t *testing.T) {
 	}
 }
 
-// Open ends with what answered, and not with its deadline.
+// When the context of Open ends, the error contains the broker's answer, and not only that the deadline was exceeded.
 func TestOpenIsNotTriedInVain(t *testing.T) {
 	srv := httptest.NewServer(nil)
 	defer srv.Close()

@@ -7,15 +7,14 @@ import (
 	"time"
 )
 
-// However long each send takes between its start and its publishing, a message
-// never overtakes one of the same delay that was sent before it, and is never
-// early.
+// However long a send takes between its start and its publishing, its message never overtakes an earlier one with the
+// same delay, and is never early.
 func TestSlowSendsKeepTheOrderOfOneDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := offline(t, nil)
 		for range 200 {
 			delay := time.Second + rand.N(3*time.Second)
-			var last time.Time // when the message before leaves its last delay queue
+			var last time.Time // when the previous message leaves its last delay queue
 			for range 50 {
 				p, err := c.prepare(&Message{Queue: "q", Delay: delay}, nil, time.Now())
 				if err != nil {
@@ -23,7 +22,7 @@ func TestSlowSendsKeepTheOrderOfOneDelay(t *testing.T) {
 				}
 				<-time.After(rand.N(10 * time.Millisecond))
 				if rand.IntN(5) == 0 {
-					<-time.After(rand.N(300 * time.Millisecond)) // the window is full, the destination is declared, ...
+					<-time.After(rand.N(300 * time.Millisecond)) // the window is full, or the destination is being declared, ...
 				}
 				r, err := c.route(p, time.Now())
 				if err != nil {
@@ -42,7 +41,8 @@ func TestSlowSendsKeepTheOrderOfOneDelay(t *testing.T) {
 	})
 }
 
-// The messages of a batch, which start together, too.
+// The messages of a batch, which start together, keep their order even if they are published again after a lost
+// connection.
 func TestRestartKeepsTheOrderOfABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := offline(t, nil)
@@ -74,8 +74,8 @@ func TestRestartKeepsTheOrderOfABatch(t *testing.T) {
 	})
 }
 
-// A batch is published by delays, so that messages for one queue come in a run,
-// and in the order given where delays are the same.
+// A batch is published in the order of delays, so that messages for the same queue are consecutive.
+// Messages with the same delay keep the given order.
 func TestOrderOfABatch(t *testing.T) {
 	c := offline(t, nil)
 	b := &batch{c: c, items: make([]prepared, 500)}

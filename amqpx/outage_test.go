@@ -13,8 +13,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// However long one cause lasts, its errors and Health have one text: what groups errors
-// by their text sees one trouble, and not one for each message.
+// However long a cause lasts, its errors and Health have the same text, so that a tool that groups
+// errors by text sees one problem, and not one for each message.
 func TestTextsOfAnOutage(t *testing.T) {
 	for name, c := range map[string]struct {
 		begin func(m *memory)
@@ -53,7 +53,8 @@ func TestTextsOfAnOutage(t *testing.T) {
 					after(100 * time.Millisecond)
 				}
 				for what, all := range texts {
-					// One cause may be noticed at different points on a message's way.
+					// The same cause may be noticed at several points in the sending of a message, each with its own
+					// text.
 					if len(all) > 3 {
 						t.Errorf("%s: %d texts:\n%q", what, len(all), slices.Sorted(maps.Keys(all)))
 					}

@@ -17,10 +17,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// overruns is a broker that takes messages away from consumers without counting it.
+// overruns is a broker that takes messages back from consumers without counting that.
 var overruns = amqptest.Options{Version: "4.3.0", ConsumerTimeout: time.Minute}
 
-// A handler that always takes longer than the broker's consumer timeout uses up its attempts as one that fails.
+// A handler that always runs past the broker's consumer timeout uses up its attempts like one that fails.
 func TestOverrunsAreAttempts(t *testing.T) {
 	for result, err := range map[string]error{"success": nil, "no": errors.New("no")} {
 		for _, id := range []string{"x", ""} {
@@ -31,7 +31,7 @@ func TestOverrunsAreAttempts(t *testing.T) {
 					k := c.consume("q", got.handle, amqpx.WithRetry(topology.Retry{MaxAttempts: 3}))
 					m.Publish("", "q", amqp.Publishing{MessageId: id, Body: []byte("body")})
 					after(24 * time.Hour)
-					// A message without an id may run again while it still runs.
+					// A message without an id may run again while an earlier run continues.
 					if attempts := slices.Compact(got.attempts()); !slices.Equal(attempts, []int{1, 2, 3}) {
 						t.Errorf("attempts %v, want 1 to 3", attempts)
 					}
@@ -53,7 +53,7 @@ func TestOverrunsAreAttempts(t *testing.T) {
 	}
 }
 
-// Two processes between which such a message goes to and fro end it too.
+// Two processes between which such a message alternates also use up its attempts.
 func TestOverrunsOfSeveralProcesses(t *testing.T) {
 	inMemoryOf(t, overruns, func(t *testing.T, m *memory) {
 		var runs atomic.Int64
@@ -73,7 +73,82 @@ func TestOverrunsOfSeveralProcesses(t *testing.T) {
 	})
 }
 
-// What the broker takes away from a consumer that only held it is no attempt, and neither is a connection that was lost.
+// Several handlers that exceed the timeout together use up exactly their attempts.
+func TestOverrunsTogether(t *testing.T) {
+	for _, c := range []struct{ apart, takes time.Duration }{
+		{0, 90 * time.Second}, {10 * time.Millisecond, 70 * time.Second}, {3 * time.Second, 90 * time.Second},
+		{3 * time.Second, 5 * time.Minute}, {20 * time.Second, 90 * time.Second},
+	} {
+		t.Run(fmt.Sprint(c.apart, " ", c.takes), func(t *testing.T) {
+			apart, takes := c.apart, c.takes
+			inMemoryOf(t, overruns, func(t *testing.T, m *memory) {
+				c := m.open(amqpx.Config{})
+				got := collector{answer: func(*amqpx.Delivery) error { <-time.After(takes); return nil }}
+				c.consume("q", got.handle, amqpx.WithRetry(topology.Retry{MaxAttempts: 3}))
+				const n = 10
+				for i := range n {
+					m.Publish("", "q", amqp.Publishing{MessageId: fmt.Sprint(i)})
+					after(apart)
+				}
+				after(24 * time.Hour)
+				runs := map[string][]int{}
+				for _, d := range got.all() {
+					runs[d.ID] = append(runs[d.ID], d.Attempt)
+				}
+				for id, attempts := range runs {
+					if !slices.Equal(attempts, []int{1, 2, 3}) {
+						t.Errorf("attempts of %s: %v, want 1 to 3", id, attempts)
+					}
+				}
+				m.Holds("q.dead", n, 0)
+				m.Holds("q", 0, 0)
+			})
+		})
+	}
+}
+
+// Messages that are handled, held or waiting for a slot alongside a handler that exceeds the timeout are not affected.
+// Each is handled once, and their returns do not count towards the delivery limit.
+func TestOverrunDisturbsNoOthers(t *testing.T) {
+	inMemoryOf(t, overruns, func(t *testing.T, m *memory) {
+		m.declareOwn("q", amqp.Table{"x-delivery-limit": 1})
+		c := m.open(amqpx.Config{Lead: 30 * time.Second})
+		got := collector{answer: func(d *amqpx.Delivery) error {
+			switch {
+			case d.ID == "slow":
+				<-time.After(5 * time.Minute)
+			case d.ID == "fails" && d.Attempt == 1:
+				<-time.After(20 * time.Second)
+				return errors.New("no")
+			case d.ID != "waits":
+				<-time.After(20 * time.Second)
+			}
+			return nil
+		}}
+		c.consume("q", got.handle, amqpx.WithConcurrency(4), amqpx.WithRetry(topology.Retry{MaxAttempts: 4}))
+		c.mustSend(amqpx.Message{ID: "slow", Queue: "q"})
+		after(time.Second)
+		c.mustSend(amqpx.Message{ID: "held", Queue: "q", Delay: 80 * time.Second},
+			amqpx.Message{ID: "works", Queue: "q", Delay: 45 * time.Second}, amqpx.Message{ID: "fails", Queue: "q", Delay: 45 * time.Second})
+		after(46 * time.Second)
+		c.mustSend(amqpx.Message{ID: "waits", Queue: "q"})
+		after(24 * time.Hour)
+		runs := map[string][]int{}
+		for _, d := range got.all() {
+			if d.ID != "slow" {
+				runs[d.ID] = append(runs[d.ID], d.Attempt)
+			}
+		}
+		if want := "map[fails:[1 2] held:[1] waits:[1] works:[1]]"; fmt.Sprint(runs) != want {
+			t.Errorf("attempts %v, want %s", runs, want)
+		}
+		m.Holds("q.dead", 1, 0)
+		m.Holds("q", 0, 0)
+	})
+}
+
+// A message that the broker takes back from a consumer that only held it does not use up an attempt. Neither does a
+// lost connection.
 func TestHoldsAreNoAttempts(t *testing.T) {
 	long, cut := "runs long", "is cut"
 	for name, wait := range map[string]func(m *memory, c *client){
@@ -123,8 +198,8 @@ func TestHoldsAreNoAttempts(t *testing.T) {
 	}
 }
 
-// A consumer that was added for held messages and is ended by the broker is noticed: no retry is sent for what
-// the broker has taken away from it.
+// If the broker ends a consumer that was added for held messages, that is noticed: no retry is sent for messages that
+// the broker has taken back.
 func TestOverrunAmongHeldMessages(t *testing.T) {
 	inMemoryOf(t, overruns, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Lead: 30 * time.Second})
@@ -147,5 +222,42 @@ func TestOverrunAmongHeldMessages(t *testing.T) {
 		if !slices.Equal(runs["39"], []int{1, 2}) || len(runs) != 40 {
 			t.Errorf("of %d messages the slow one had attempts %v, want 1 and 2", len(runs), runs["39"])
 		}
+	})
+}
+
+// The in-memory broker closes the channel of a consumer that it can no longer notify of a timeout, as RabbitMQ 4.3
+// does.
+func TestTimeoutAfterCancel(t *testing.T) {
+	inMemoryOf(t, overruns, func(t *testing.T, m *memory) {
+		m.declareOwn("q", nil)
+		m.Publish("", "q", amqp.Publishing{MessageId: "x"})
+		conn, err := m.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		ch, err := conn.Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+		deliveries, err := ch.Consume("q", "tag", false, false, false, false, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-deliveries
+		if err := ch.Cancel("tag", false); err != nil {
+			t.Fatal(err)
+		}
+		after(2 * time.Minute)
+		select {
+		case e := <-closed:
+			if e.Code != amqp.PreconditionFailed || !strings.Contains(e.Reason, "timed out") {
+				t.Errorf("the channel was closed: %v", e)
+			}
+		default:
+			t.Error("the channel is open")
+		}
+		m.Holds("q", 1, 0)
 	})
 }

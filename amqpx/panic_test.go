@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// evil is an error that panics in one of its methods, of the nil pointer in all.
+// evil is an error that panics in one of its methods; a nil pointer panics in all of them.
 type evil struct{ in string }
 
 func (e *evil) panics(method string) {
@@ -30,7 +30,7 @@ func (e *evil) Is(error) bool { e.panics("Is"); return false }
 func (e *evil) As(any) bool   { e.panics("As"); return false }
 func (e *evil) Unwrap() error { e.panics("Unwrap"); return nil }
 
-// fickle is an error whose text can be had once.
+// fickle is an error whose text can be read only once.
 type fickle struct{ asked *bool }
 
 func (e fickle) Error() string {
@@ -41,8 +41,7 @@ func (e fickle) Error() string {
 	return "fickle"
 }
 
-// What a handler panics with, however late, is that attempt's error, and nobody else's
-// trouble.
+// A panic of a handler, however late, is the error of that attempt, and affects no other message.
 func TestPanicsAreTheMessagesOwn(t *testing.T) {
 	asked := false
 	for name, c := range map[string]struct {
@@ -117,8 +116,8 @@ func panicking() amqpx.Hook {
 	}
 }
 
-// A hook that panics changes nothing, and neither does the callback of a batch but
-// that SendEach says so.
+// A hook that panics changes nothing. The same applies to the callback of a batch, except that
+// SendEach reports the panic.
 func TestPanicsOfHooks(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Hooks: []amqpx.Hook{panicking()}})
@@ -145,7 +144,7 @@ func TestPanicsOfHooks(t *testing.T) {
 	})
 }
 
-// What the configuration has for dialling may panic, which is an error of that attempt.
+// If the configured dialer panics, the attempt to connect fails with an error.
 func TestPanicsOfDialling(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		n := 0
@@ -168,7 +167,7 @@ func TestPanicsOfDialling(t *testing.T) {
 	})
 }
 
-// A middleware that is none is refused before anything is consumed.
+// A nil middleware is refused before anything is consumed.
 func TestMiddlewareThatIsNone(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

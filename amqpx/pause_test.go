@@ -15,7 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// wantConsumer fails the test unless the only consumer has the state, and nothing is wrong.
+// wantConsumer fails the test unless the only consumer has the given state and there is no problem.
 func (c *client) wantConsumer(state amqpx.ConsumerState) {
 	c.m.Helper()
 	all := c.Stats().Consumers
@@ -35,7 +35,7 @@ func (c *client) pause(mode amqpx.PauseMode) {
 	}
 }
 
-// A mode that there is not pauses nothing.
+// An unknown mode pauses nothing.
 func TestPauseOfAnotherMode(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -73,8 +73,8 @@ func TestPauseOfAnImpossibleQueue(t *testing.T) {
 	})
 }
 
-// A consumer that hands back takes nothing until it goes on; what has begun is settled on
-// its channel, retries included.
+// A consumer that is paused with PauseHandBack takes nothing until it resumes. Started messages are settled on its
+// channel, including retries.
 func TestPauseHandsBack(t *testing.T) {
 	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -88,7 +88,7 @@ func TestPauseHandsBack(t *testing.T) {
 		m.Holds("q", 10, 10)
 		c.pause(amqpx.PauseHandBack)
 		after(0)
-		m.Holds("q", 19, 1) // what the handler has
+		m.Holds("q", 19, 1) // the handler's delivery
 		m.hasConsumers("q", 0)
 		c.wantConsumer(amqpx.ConsumerPaused)
 		close(finish)
@@ -109,8 +109,8 @@ func TestPauseHandsBack(t *testing.T) {
 	})
 }
 
-// A consumer that keeps its place begins nothing, and goes on with what it has in its order;
-// another mode takes its place.
+// A consumer that is paused with PauseKeepPlace starts no handlers. Afterwards it continues with its buffered messages
+// in order. Another mode replaces this one.
 func TestPauseKeepsPlace(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -147,7 +147,7 @@ func TestPauseKeepsPlace(t *testing.T) {
 	})
 }
 
-// A pause that ends without a connection leaves the consumer down, and Health says so.
+// If a pause ends while there is no connection, the consumer is down, and Health reports it.
 func TestPauseEndsWithoutConnection(t *testing.T) {
 	for _, mode := range []amqpx.PauseMode{amqpx.PauseHandBack, amqpx.PauseKeepPlace} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -176,8 +176,8 @@ func TestPauseEndsWithoutConnection(t *testing.T) {
 	}
 }
 
-// In a rolling update the paused single active consumer stays the active one, or another
-// takes over, as it was asked.
+// In a rolling update, the paused single active consumer stays the active one or is replaced by another, depending on
+// the mode.
 func TestPauseOfASingleActiveConsumer(t *testing.T) {
 	for mode, taken := range map[amqpx.PauseMode]int{amqpx.PauseKeepPlace: 0, amqpx.PauseHandBack: 4} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -207,7 +207,7 @@ func TestPauseOfASingleActiveConsumer(t *testing.T) {
 	}
 }
 
-// A consumer may begin paused, lose its connection in the pause, and end in it.
+// A consumer may start while it is paused, and may lose its connection or end during the pause.
 func TestPauseBeforeConsume(t *testing.T) {
 	for _, mode := range []amqpx.PauseMode{amqpx.PauseHandBack, amqpx.PauseKeepPlace} {
 		inMemory(t, func(t *testing.T, m *memory) {
@@ -245,8 +245,8 @@ func (m *memory) declareSingleActive(queue string) {
 	}
 }
 
-// A consumer that is paused while it makes room for what it holds lets a bubble's time pass, and takes its new consumer
-// off the queue too.
+// If a consumer is paused while it adds prefetch for held messages, a bubble's time can still pass, and the added
+// consumer is cancelled as well.
 func TestPauseWhileRoomIsMade(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Latency: 20 * time.Millisecond}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Lead: 10 * time.Second})

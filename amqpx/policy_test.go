@@ -15,7 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// deadLetterOf is the one message in the dead-letter queue of a queue.
+// deadLetterOf returns the only message in a queue's dead-letter queue.
 func (m *memory) deadLetterOf(queue string) inspect.DeadLetter {
 	m.Helper()
 	q := m.State(queue + ".dead")
@@ -26,8 +26,8 @@ func (m *memory) deadLetterOf(queue string) inspect.DeadLetter {
 	return inspect.ReadDeadLetter(amqp.Delivery{MessageId: p.MessageId, Headers: p.Headers, Body: p.Body}, queue+".dead", "delay")
 }
 
-// A handler that fails runs again at once, and only then after a delay; the attempts count the
-// delayed ones.
+// A failed handler is first run again immediately, and then after a delay. Attempts count only the
+// delayed runs.
 func TestImmediateRetries(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -42,7 +42,7 @@ func TestImmediateRetries(t *testing.T) {
 				panic("a panic is a failure like others")
 			}
 			return errors.New("no")
-		}, amqpx.WithRetry(topology.Retry{MaxAttempts: 2, Immediate: 2, Backoff: time.Minute, Jitter: topology.NoJitter}))
+		}, amqpx.WithRetry(topology.Retry{MaxAttempts: 2, ImmediateRetries: 2, Backoff: time.Minute, Jitter: topology.NoJitter}))
 		c.mustSend(amqpx.Message{ID: "a", Queue: "q"})
 		after(5 * time.Minute)
 		if want := []time.Duration{0, 0, 0, time.Minute, time.Minute, time.Minute}; !slices.Equal(runs, want) {
@@ -57,7 +57,8 @@ func TestImmediateRetries(t *testing.T) {
 	})
 }
 
-// What asks for something else is not repeated at once, nor is what succeeds then.
+// An error that asks for something else is not repeated immediately, nor is a run that then
+// succeeds.
 func TestImmediateRetriesEnd(t *testing.T) {
 	for name, answers := range map[string][]error{
 		"success": {errors.New("no"), nil}, "reject": {amqpx.Reject(nil)}, "snooze": {amqpx.Snooze(time.Minute), nil},
@@ -74,7 +75,7 @@ func TestImmediateRetriesEnd(t *testing.T) {
 						early++
 					}
 					return answers[min(runs, len(answers))-1]
-				}, amqpx.WithRetry(topology.Retry{Immediate: 5}))
+				}, amqpx.WithRetry(topology.Retry{ImmediateRetries: 5}))
 				c.mustSend(amqpx.Message{Queue: "q"})
 				after(time.Hour)
 				want := 1
@@ -95,7 +96,7 @@ var (
 	errDown = errors.New("provider is down")
 )
 
-// A policy decides by the error; what it leaves alone is retried as ever.
+// A policy decides by the error. If it does not decide, the message is retried as usual.
 func TestErrorPolicy(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -123,7 +124,7 @@ func TestErrorPolicy(t *testing.T) {
 			if len(began[d.ID]) > 1 {
 				return nil
 			}
-			return d.Verdict(d.Verdict(map[string]error{"gone": errGone, "busy": errBusy, "down": errDown}[d.ID])) // as a wrapper asks
+			return d.ApplyPolicy(d.ApplyPolicy(map[string]error{"gone": errGone, "busy": errBusy, "down": errDown}[d.ID])) // as a wrapper asks
 		}, amqpx.WithErrorPolicy(policy), amqpx.WithConcurrency(1))
 		for _, id := range []string{"gone", "busy", "down"} {
 			c.mustSend(amqpx.Message{ID: id, Queue: "q"})
@@ -144,7 +145,7 @@ func TestErrorPolicy(t *testing.T) {
 	})
 }
 
-// What the policy leaves alone, and a policy that panics, leave the error to the retries.
+// If the policy does not decide, or panics, the retry policy applies to the error.
 func TestErrorPolicyLeavesAlone(t *testing.T) {
 	for name, policy := range map[string]func(*amqpx.Delivery, error) error{
 		"nil": func(*amqpx.Delivery, error) error { return nil }, "same": func(_ *amqpx.Delivery, err error) error { return err },
@@ -169,11 +170,11 @@ type order struct {
 	Order int `json:"order"`
 }
 
-// A body that is no JSON of the type is a dead letter at once, with what is wrong.
+// A body that does not decode into the type is dead-lettered immediately, with the reason.
 func TestJSON(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"order":42,"new":1}`: "", `{"order":"42"}`: "cannot unmarshal string into Go struct field order.order of type int",
-		``: "the body is empty, expected JSON", `{"order":42} x`: "after top-level value", "\xff\x00": "invalid character",
+		``: "the body is empty; expected JSON", `{"order":42} x`: "after top-level value", "\xff\x00": "invalid character",
 	} {
 		inMemory(t, func(t *testing.T, m *memory) {
 			c := m.open(amqpx.Config{})
@@ -186,7 +187,7 @@ func TestJSON(t *testing.T) {
 				return func(ctx context.Context, d *amqpx.Delivery) error {
 					runs++
 					err := next(ctx, d)
-					if (err != nil) != errors.Is(err, amqpx.ErrBody) {
+					if (err != nil) != errors.Is(err, amqpx.ErrUnreadableBody) {
 						t.Errorf("%q: %v is no ErrBody", body, err)
 					}
 					return err
@@ -209,8 +210,8 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// The type of a message chooses its handler, on retries too; without one it is rejected, or
-// goes to the handler for the others.
+// The type of a message selects its handler, for retries too. A message of another type is
+// rejected, or goes to the handler for other types.
 func TestByType(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -238,8 +239,15 @@ func TestByType(t *testing.T) {
 		if want := []string{"none:2", "none:2", "other:4", "other:4", "paid:1", "paid:1"}; !slices.Equal(got, want) {
 			t.Errorf("handled %v, want %v", got, want)
 		}
-		if dl := m.deadLetterOf("q"); dl.ID != "3" || dl.Reason != inspect.ReasonRejected || dl.Error != `no handler for messages of type "late"; there are handlers for "", "paid"` {
-			t.Errorf("dead letter %s, %s: %s", dl.ID, dl.Reason, dl.Error)
+		dl := m.deadLetterOf("q")
+		if dl.ID != "3" {
+			t.Errorf("the dead letter is %s, want 3", dl.ID)
+		}
+		if dl.Reason != inspect.ReasonRejected {
+			t.Errorf("the dead letter's reason is %s, want %s", dl.Reason, inspect.ReasonRejected)
+		}
+		if want := `no handler for messages of type "late"; there are handlers for "", "paid"`; dl.Error != want {
+			t.Errorf("the dead letter's error is %s, want %s", dl.Error, want)
 		}
 	})
 	defer func() {

@@ -21,7 +21,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// offline is a client without connections, for what needs none.
+// offline returns a client without connections, for tests that do not need any.
 func offline(t testing.TB, s Strategy) *Client {
 	t.Helper()
 	if s == nil {
@@ -59,10 +59,10 @@ func TestPrepareRefusesBadMessages(t *testing.T) {
 		"long queue":            {Message{Queue: long}, "Queue", "256 bytes"},
 		"long routing key":      {Message{Exchange: "e", RoutingKey: long}, "RoutingKey", "256 bytes"},
 		"long content type":     {Message{Queue: "q", ContentType: long}, "ContentType", "256 bytes"},
-		"to direct reply-to":    {Message{Queue: "amq.rabbitmq.reply-to.g1h2"}, "Queue", "not exclusive"},
+		"to direct reply-to":    {Message{Queue: "amq.rabbitmq.reply-to.g1h2"}, "Queue", "non-exclusive queue"},
 		"direct reply-to":       {Message{Queue: "q", ReplyTo: "amq.rabbitmq.reply-to"}, "ReplyTo", "closes any other"},
-		"large body":            {Message{Queue: "q", Body: make([]byte, DefaultMaxBody+1)}, "Body", "expected at most 16777216"},
-		"impossible header":     {Message{Queue: "q", Headers: amqp.Table{"a": struct{}{}}}, "Headers", "AMQP table can hold"},
+		"large body":            {Message{Queue: "q", Body: make([]byte, defaultMaxBody+1)}, "Body", "expected at most 16777216"},
+		"impossible header":     {Message{Queue: "q", Headers: amqp.Table{"a": struct{}{}}}, "Headers", "that AMQP tables support"},
 		"long header name":      {Message{Queue: "q", Headers: amqp.Table{long: 1}}, "Headers", "256 bytes"},
 		"nested long name":      {Message{Queue: "q", Headers: amqp.Table{"a": amqp.Table{long: 1}}}, "Headers", "256 bytes"},
 		"no number":             {Message{Queue: "q", Headers: amqp.Table{"a": []any{amqp.Table{"b": math.NaN()}}}}, "Headers", "finite"},
@@ -91,7 +91,7 @@ func TestPrepareRefusesImpossibleDelays(t *testing.T) {
 		{Queue: "q", Delay: c.MaxDelay() + time.Millisecond},
 		{Queue: "q", Delay: math.MaxInt64},
 		{Queue: "q", DeliverAt: time.Now().AddDate(5000, 0, 0)},
-		{Queue: "q", DeliverAt: time.Unix(math.MaxInt64, 0)}, // "never"; before every other time.Time
+		{Queue: "q", DeliverAt: time.Unix(math.MaxInt64, 0)}, // "never"; it compares as before every other time.Time
 		{Queue: "q", DeliverAt: time.Unix(math.MaxInt64-62135596800, 999)},
 		{Queue: "q", DeliverAt: time.UnixMilli(math.MaxInt64)},
 		{Queue: "q", DeliverAt: time.Date(292277026596, 12, 4, 15, 30, 7, 0, time.UTC)},
@@ -128,8 +128,8 @@ func TestPrepareStripsWhatTheBrokerInterprets(t *testing.T) {
 	}
 }
 
-// The due instant in milliseconds is never before the instant asked for, and less than 1 ms after it. A message
-// without a delay is due in the millisecond of the call.
+// The due time in milliseconds is never before the requested time, and less than 1 ms after it. A message without a
+// delay is due in the millisecond of the call.
 func TestDueIsNeverEarly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.UnixMicro(rapid.Int64Range(0, 4e15).Draw(t, "now_us"))
@@ -163,9 +163,8 @@ func TestRemainingDoesNotOverflow(t *testing.T) {
 	}
 }
 
-// Within the slack a declared delay stays what was asked, after it the message
-// takes what remains, and what remains falls back to what was asked where the
-// strategy has nothing else.
+// If publishing is delayed by less than the slack, a message with a declared delay keeps that delay. After that, it
+// gets its remaining delay, or the original one if the strategy does not have the remaining delay.
 func TestRouteTakesWhatRemains(t *testing.T) {
 	ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{time.Minute}})
 	if err != nil {
@@ -214,7 +213,7 @@ func FuzzPrepareHeaders(f *testing.F) {
 	})
 }
 
-// Other programs may parse the ids that are given.
+// Message ids are UUIDv7, because other programs may parse them.
 func TestNewIDIsUUIDv7(t *testing.T) {
 	now := time.UnixMilli(1_700_000_000_123)
 	seen := map[string]bool{}
@@ -235,15 +234,14 @@ func TestNewIDIsUUIDv7(t *testing.T) {
 	}
 }
 
-// itself is a table that never ends.
+// itself is a table that contains itself.
 func itself() amqp.Table {
 	t := amqp.Table{}
 	t[""] = []any{t}
 	return t
 }
 
-// A dead letter goes to a queue that cannot be declared again with the topology:
-// its first return is final.
+// A dead letter goes to a queue that is not declared again with the topology, so its first return is final.
 func TestDeadLettersReturnIsFinal(t *testing.T) {
 	c := offline(t, nil)
 	p, err := c.prepare(&Message{Queue: "q"}, straightTo(topology.Destination{Queue: "q.dead"}), time.Now())
@@ -255,14 +253,14 @@ func TestDeadLettersReturnIsFinal(t *testing.T) {
 	}
 }
 
-// A step of the wall clock while a message waits to be written makes no delay shorter. An instant is by
-// that clock.
+// If the wall clock is changed while a message waits to be written, its delay does not become shorter. An absolute time
+// follows the wall clock.
 func TestDelaysPassByTheMonotonicClock(t *testing.T) {
 	ahead := time.Duration(0)
 	c := &Client{cfg: Config{Now: func() time.Time { return time.Now().Add(ahead) }}, began: time.Now()}
 	for from, want := range map[origin]time.Duration{fromCall: 0, fromWrite: 0, fromEpoch: time.Hour} {
 		ahead = 0
-		p := &prepared{from: from, start: c.cfg.Now(), up: time.Since(c.began)}
+		p := &prepared{timing: timing{from: from, start: c.cfg.Now(), up: time.Since(c.began)}}
 		start := p.start
 		ahead = time.Hour
 		if got := c.begin(p).Sub(start).Truncate(time.Minute); got != want {
@@ -271,8 +269,8 @@ func TestDelaysPassByTheMonotonicClock(t *testing.T) {
 	}
 }
 
-// A declared delay takes its own route, and a whole number of milliseconds no longer one, whatever the fraction of the
-// millisecond in which Send is called.
+// A declared delay uses its own route, and a whole number of milliseconds never becomes longer, whatever the fraction
+// of the millisecond in which Send is called.
 func TestFractionsOfAMillisecondKeepTheRoute(t *testing.T) {
 	c := offline(t, nil)
 	for _, delay := range []time.Duration{10 * time.Millisecond, time.Second, time.Hour} {

@@ -13,14 +13,14 @@ import (
 
 var benchBody = make([]byte, 256)
 
-// benchMessage has one of 300 delays, as messages of one kind have.
+// benchMessage has one of 300 delays, like messages of the same kind.
 func benchMessage(i int) amqpx.Message {
 	return amqpx.Message{Queue: "orders.expire", Delay: time.Duration(50+i%300) * 100 * time.Millisecond, Body: benchBody}
 }
 
-// BenchmarkPublish is a message from the call to its confirm, by each way of
-// sending, and by amqp091 itself without any header. The server in memory is part
-// of what is measured; what the client adds is the difference to raw.
+// BenchmarkPublish measures a message from the call to its confirm, for each way of
+// sending, and for amqp091 itself without any header. The measurement includes the
+// in-memory server. The cost of the client is the difference to raw.
 func BenchmarkPublish(b *testing.B) {
 	const window = 1024
 	b.Run("raw", func(b *testing.B) {
@@ -51,7 +51,7 @@ func BenchmarkPublish(b *testing.B) {
 				msgs[i] = benchMessage(i)
 			}
 			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ { // a message, of which each size-th sends the batch
+			for i := 0; b.Loop(); i++ { // each size-th message sends the batch
 				if i%size > 0 {
 					continue
 				}

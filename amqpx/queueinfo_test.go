@@ -29,7 +29,7 @@ func TestQueueInfo(t *testing.T) {
 		}
 		after(time.Second)
 		look(3, 0)
-		// One that a consumer holds is not ready.
+		// A message that a consumer holds is not ready.
 		if err := m.Channel().Qos(1, 0, false); err != nil {
 			t.Fatal(err)
 		}
@@ -38,13 +38,13 @@ func TestQueueInfo(t *testing.T) {
 		}
 		after(time.Second)
 		look(2, 1)
-		// A broker that takes no publishes answers all the same.
+		// A broker that accepts no publishes still answers.
 		defer m.Block("low on disk")()
 		look(2, 1)
 	})
 }
 
-// A queue that does not answer is not taken for an empty one, and what else is asked at the time is answered.
+// A queue that does not answer is not reported as empty, and other requests at that time are answered.
 func TestQueueInfoOfAQueueWithoutAProcess(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

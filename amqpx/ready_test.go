@@ -9,20 +9,20 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/live"
-	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 const roundTrip = 20 * time.Millisecond
 
-// far is a broker at a distance.
+// far is a broker with a high latency.
 func far(version string) amqptest.Options {
 	return amqptest.Options{Version: version, Latency: roundTrip / 2}
 }
 
-// roundTrips opens and closes a client in a bubble, in which only the line takes
-// time, and counts.
+// roundTrips opens and closes a client in a bubble in which only the network takes time, and counts
+// the round trips.
 func (m *memory) roundTrips(declare amqpx.Declaration) float64 {
 	m.Helper()
 	began := time.Now()
@@ -34,8 +34,8 @@ func (m *memory) roundTrips(declare amqpx.Declaration) float64 {
 	return float64(took) / float64(roundTrip)
 }
 
-// On a broker that has everything a client is ready after a handful of round
-// trips: three are the handshake of AMQP itself.
+// On a broker that has all objects, a client is ready after a few round trips, three of which are
+// AMQP's handshake.
 func TestReadyAtOnce(t *testing.T) {
 	for _, version := range []string{"4.3.0", "4.0.5"} {
 		inMemoryOf(t, far(version), func(t *testing.T, m *memory) {
@@ -50,7 +50,7 @@ func TestReadyAtOnce(t *testing.T) {
 	}
 }
 
-// What was deleted since is missed, and declared again.
+// A client detects objects that were deleted since they were declared, and declares them again.
 func TestReadyMissesWhatWasDeleted(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		m.roundTrips(amqpx.DeclareMissing)
@@ -60,8 +60,8 @@ func TestReadyMissesWhatWasDeleted(t *testing.T) {
 	})
 }
 
-// A binding between delay queues that was deleted is not missed when a client starts;
-// messages that need it are parked until Apply makes it again.
+// A deleted binding between delay queues is not detected when a client starts. Messages that need
+// it are parked until Apply makes it again.
 func TestDeletedBindingOfALayout(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		m.roundTrips(amqpx.DeclareMissing)
@@ -89,8 +89,8 @@ func TestDeletedBindingOfALayout(t *testing.T) {
 	})
 }
 
-// A layout that was declared by something else than rabbitdelay, from RabbitMQ's
-// definitions say, has no exchange that says so.
+// A layout that something other than rabbitdelay declared, such as RabbitMQ's definitions, has no
+// marker exchange.
 func TestDeclareNothingOnALayoutWithoutAFingerprint(t *testing.T) {
 	inMemoryOf(t, far("4.3.0"), func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -104,7 +104,7 @@ func TestDeclareNothingOnALayoutWithoutAFingerprint(t *testing.T) {
 	})
 }
 
-// A hundred clients start together on a broker that has nothing.
+// A hundred clients start together on an empty broker.
 func TestManyClientsOnAColdBroker(t *testing.T) {
 	for _, version := range []string{"4.3.0", "4.0.5"} {
 		inMemoryOf(t, far(version), func(t *testing.T, m *memory) {
@@ -127,8 +127,8 @@ func TestManyClientsOnAColdBroker(t *testing.T) {
 	}
 }
 
-// Where one client declares for longer than others believe it to be at work, or has
-// died over it, they go on one by one: all at once would be too much for the broker.
+// If one client declares for longer than the others expect, or has died, the others continue one at
+// a time. All of them together would be too much for the broker.
 func TestManyClientsWaitForOneThatDeclares(t *testing.T) {
 	for name, happens := range map[string]func(m *memory){
 		"slow": func(m *memory) { m.Delay("queue.bind", "delay.bucket.30m", 20*time.Second) },
@@ -158,8 +158,8 @@ func TestManyClientsWaitForOneThatDeclares(t *testing.T) {
 	}
 }
 
-// Each try for the lock that another has closes a channel, so that many who wait try
-// it seldom: they would slow down the one that they wait for.
+// Each attempt to get a lock that another client holds closes a channel. Many waiting clients
+// therefore try rarely, so that they do not slow down the holder.
 func TestClientsThatWaitForALayoutSeldomLook(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		const clients = 20

@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// A user without the right to configure anything is told so once, with what to do, and reads of no bindings that were
+// A user without the configure permission is told once, with advice, and sees no message about bindings that were
 // created without a lock.
 func TestOpenWithoutRights(t *testing.T) {
 	for _, version := range []string{"3.12.0", "4.3.0"} {

@@ -13,8 +13,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/flow"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
+	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
 // Send publishes one message and returns nil when the broker has confirmed it and routed it into a delay queue or,
@@ -55,12 +55,6 @@ func (c *Client) sendOne(ctx context.Context, m Message, direct *topology.Route)
 	return err
 }
 
-// isOfHeaders reports whether a message was refused because of its headers.
-func isOfHeaders(err error) bool {
-	bad, ok := errors.AsType[*MessageError](err)
-	return ok && bad.Field == "Headers"
-}
-
 // endSend calls the SendEnd hooks.
 func (c *Client) endSend(ctx context.Context, p *prepared, start time.Time, err error) {
 	if !c.hooks.sends {
@@ -74,7 +68,7 @@ func (c *Client) endSend(ctx context.Context, p *prepared, start time.Time, err 
 
 // end returns the final destination. For a message that bypasses the strategy, it is derived from the route.
 func (p *prepared) end() topology.Destination {
-	if p.way != delayed && p.first.Exchange == "" {
+	if p.routing != delayed && p.first.Exchange == "" {
 		return topology.Destination{Queue: p.first.RoutingKey}
 	}
 	return p.dest
@@ -114,7 +108,7 @@ type attempt struct {
 	by      *session // the session that the message was or would have been written to
 	x       flow.Publication
 	written bool
-	not     flow.Outcome // why it was not written
+	not     flow.Outcome // the outcome if it was not written
 }
 
 // wait waits for the outcome of the attempt.
@@ -153,8 +147,8 @@ func (c *Client) publish(ctx context.Context, p *prepared, enter enterFunc) atte
 		if err := cmp.Or(c.checkPriority(sess, p, &route), checkFrame(sess.Conn.Config.FrameSize, p, route.Headers)); err != nil {
 			return impossible(err)
 		}
-		way := flow.Way{Exchange: route.Exchange, To: [3]string{p.dest.Queue, p.dest.Exchange, p.dest.RoutingKey}}
-		e := w.Find(way, route.Queue, p.dest.String)
+		key := flow.Route{Exchange: route.Exchange, To: [3]string{p.dest.Queue, p.dest.Exchange, p.dest.RoutingKey}}
+		e := w.Find(key, route.Queue, p.dest.String)
 		if e.Refused != nil {
 			return impossible(e.Refused)
 		}
@@ -164,7 +158,7 @@ func (c *Client) publish(ctx context.Context, p *prepared, enter enterFunc) atte
 		}
 		later, err := c.route(p, c.begin(p))
 		if err != nil || later.Exchange != route.Exchange || later.Queue != route.Queue {
-			w.GiveUp(s) // after the wait, the rest of the delay needs another queue
+			w.GiveUp(s) // because of the wait, the remaining delay leads to another queue
 			continue
 		}
 		x, err := c.write(ctx, sess, p, s, e.Suspect || p.tries.Alone, &later)
@@ -204,10 +198,11 @@ func (c *Client) write(ctx context.Context, sess *session, p *prepared, s flow.S
 	return x, err
 }
 
-// ready waits for a connection that accepts publishes and on which the destination exists. Its errors are final.
+// ready waits for a connection that accepts publishes and on which the destination exists. If it returns an error,
+// trying again is pointless.
 func (c *Client) ready(ctx context.Context, p *prepared) (*session, error) {
 	var last error
-	if p.way == atOnce {
+	if p.routing == immediate {
 		if err := c.listed(p.dest); err != nil {
 			return nil, err
 		}
@@ -220,7 +215,7 @@ func (c *Client) ready(ctx context.Context, p *prepared) (*session, error) {
 		if err != nil {
 			return nil, flow.Because(err, last)
 		}
-		if p.way != delayed {
+		if p.routing != delayed {
 			return sess, nil
 		}
 		err = c.decl.Ensure(ctx, sess.Session, p.dest)
@@ -239,22 +234,31 @@ func (c *Client) ready(ctx context.Context, p *prepared) (*session, error) {
 	}
 }
 
-// routeSlack is how long after the call of Send the originally requested delay is still used for routing. Within
-// that time a declared delay remains exactly that delay, which matters for a strategy that has only the declared
-// ones. Later, the route is based on the remaining delay.
+// routeSlack is how long after the call to Send the route is still chosen for the requested delay. After that it is
+// chosen for the remaining delay. Without the slack, a declared delay would be shortened by some microseconds, and
+// would no longer be one of the strategy's declared delays.
 const routeSlack = 5 * time.Millisecond
 
-// route returns the route for the remaining delay. It counts down to the end of the delay that the first route
-// has, and not to the due time, which may be earlier. Otherwise a message that took longer to send would be
-// rounded differently, and might overtake a message that was sent earlier with the same delay.
+// route returns the route for the remaining delay. The delay ends when the first route would have delivered the
+// message, which may be later than the due time. If route counted down to the due time instead, a message that took
+// longer to send would be rounded differently, and might overtake a message that was sent earlier with the same delay.
+// If a message has taken longer to send than its delay without its lead, route shortens the lead.
 func (c *Client) route(p *prepared, now time.Time) (topology.Route, error) {
-	if p.way != delayed || now.Sub(p.start) <= routeSlack || p.first.InstantHeader != "" {
+	if p.routing != delayed || now.Sub(p.start) <= routeSlack || p.first.InstantHeader != "" {
 		return p.first, nil // a route with an absolute time does not depend on the remaining delay
 	}
-	route, err := c.strategy.Route(p.dest, remaining(p.aim, now), p.tolerance)
+	left := remaining(p.aim, now)
+	if left == 0 && p.lead > 0 {
+		r, lead, err := c.ahead(p.dest, remaining(p.due-floorMilli(p.offset), now), p.lead, p.tolerance)
+		if err == nil {
+			p.lead = lead
+			return r, nil
+		}
+	}
+	route, err := c.strategy.Route(p.dest, left, p.tolerance)
 	if errors.Is(err, topology.ErrDelay) {
-		// The strategy does not have the remaining delay: with ttl, it is not a declared one. The requested delay
-		// is possible, and makes the message late by the time that has passed.
+		// The strategy does not support the remaining delay, because ttl has only declared ones. Use the requested
+		// delay. The message is then late by the time that has passed.
 		return p.first, nil
 	}
 	return route, err
@@ -268,13 +272,13 @@ func (c *Client) follow(ctx context.Context, p *prepared, sess *session, o flow.
 		o.Err = c.deadline(o.Err)
 	case o.Kind == flow.Refused:
 		o.Err = c.learnSize(p, o.Err)
-	case o.Kind == flow.Nacked && p.way != delayed && p.dest.ToExchange():
-		p.tries.Unknown = true // one of the exchange's queues has refused it, and other queues may have accepted it
+	case o.Kind == flow.Nacked && p.routing != delayed && p.dest.ToExchange():
+		p.tries.Unknown = true // one of the exchange's queues has refused the message, and others may have accepted it
 		c.detour(p)
 	}
 	var s flow.Step
 	p.tries, s = p.tries.Next(o)
-	if p.way == atOnce && s.Do == flow.GiveUp && o.Kind == flow.Refused && o.Code == amqp.NotFound {
+	if p.routing == immediate && s.Do == flow.GiveUp && o.Kind == flow.Refused && o.Code == amqp.NotFound {
 		s.Err = fmt.Errorf("%w: %w", &topology.DestinationError{Destination: p.dest, Reason: declare.NoExchange}, s.Err)
 	}
 	if s.Do != flow.Declare {
@@ -289,7 +293,7 @@ func (c *Client) follow(ctx context.Context, p *prepared, sess *session, o flow.
 	if permanent(err) || errors.Is(err, topology.ErrDestination) {
 		return flow.Step{Do: flow.GiveUp, Err: because}
 	}
-	p.tries.Last = because // for example, the connection was lost, which the next try will notice
+	p.tries.Last = because // the connection was lost, for example; the next try finds out
 	return s
 }
 
@@ -308,14 +312,15 @@ func (c *Client) learnSize(p *prepared, err error) error {
 	return brokerLimit(len(p.pub.Body), limit)
 }
 
-// detour switches a message without a delay to the strategy's route. The message then waits in its route queue for
-// the one queue that refuses it, and the exchange's other queues do not receive another copy on each try.
+// detour switches a message without a delay to the strategy's route. The message then waits in its route queue until
+// the queue that refuses it accepts it. On a direct route, the exchange's other queues would receive another copy at
+// each try.
 func (c *Client) detour(p *prepared) {
-	if p.way != atOnce {
+	if p.routing != immediate {
 		return
 	}
 	if r, err := c.strategy.Route(p.dest, 0, 0); err == nil {
-		p.first, p.way, p.tries.Returns = r, delayed, 0
+		p.first, p.routing, p.tries.Returns = r, delayed, 0
 	}
 }
 
@@ -367,7 +372,7 @@ func (p *prepared) failed(cause error) *SendError {
 // Config.SendTimeout. If ctx has no deadline, there is none.
 func (c *Client) Forward(ctx context.Context, d *Delivery, to topology.Destination, delay time.Duration) error {
 	if d == nil {
-		return &MessageError{Field: "Delivery", Reason: "nil; expected the delivery to send on"}
+		return &MessageError{Field: "Delivery", Reason: "nil; expected the delivery to forward"}
 	}
 	if reason := units.Duration(delay); reason != "" {
 		return &MessageError{Field: "Delay", Reason: reason}

@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// slowest sends a message n times at once, and is the longest that one took.
+// slowest sends n messages concurrently, and returns the longest duration of a send.
 func (c *client) slowest(n int, msg amqpx.Message) time.Duration {
 	took := make([]time.Duration, n)
 	var all sync.WaitGroup
@@ -33,8 +33,8 @@ func (c *client) slowest(n int, msg amqpx.Message) time.Duration {
 	return slices.Max(took)
 }
 
-// A delay queue that confirms nothing holds up its own messages: others take no
-// time at all in a bubble.
+// A delay queue that confirms nothing delays only its own messages. Others take no time at all in a
+// bubble.
 func TestAQueueThatDoesNotConfirmHoldsUpItsOwn(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{MaxInFlight: 64})
@@ -48,7 +48,7 @@ func TestAQueueThatDoesNotConfirmHoldsUpItsOwn(t *testing.T) {
 				switch {
 				case errors.Is(err, amqpx.ErrOutcomeUnknown):
 					unknown.Add(1)
-				case errors.Is(err, amqpx.ErrNotSent) && strings.Contains(err.Error(), "delay.bucket.30m confirms nothing"):
+				case errors.Is(err, amqpx.ErrNotSent) && strings.Contains(err.Error(), "delay.bucket.30m has stopped confirming"):
 					notSent.Add(1)
 				default:
 					t.Errorf("into the stuck queue: %v", err)
@@ -81,8 +81,8 @@ func TestAQueueThatDoesNotConfirmHoldsUpItsOwn(t *testing.T) {
 	})
 }
 
-// A batch of which a part enters a stuck queue: the rest is confirmed, and those
-// are the ones that failed.
+// If a part of a batch enters a stuck queue, the rest is confirmed, and the error has exactly the
+// messages of that part.
 func TestABatchWithAStuckQueue(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -103,8 +103,8 @@ func TestABatchWithAStuckQueue(t *testing.T) {
 	})
 }
 
-// A user without access to some delay queues: final within seconds, not sent, then
-// at once, and nobody else notices.
+// If a user has no access to some delay queues, the first send to them fails permanently within seconds with
+// ErrNotSent, and later ones fail immediately. Other messages are not affected.
 func TestRefusedAccess(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c, o := m.watched(amqpx.Config{})
@@ -143,8 +143,8 @@ func TestRefusedAccess(t *testing.T) {
 	})
 }
 
-// A message that had a channel to itself is sent when it is confirmed, also where the
-// broker does not answer when that channel is closed, as under an alarm.
+// A message that had a channel to itself is sent when it is confirmed, even if the broker does not
+// answer the closing of that channel, as during an alarm.
 func TestNobodyWaitsForTheEndOfAChannel(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -167,8 +167,8 @@ func TestNobodyWaitsForTheEndOfAChannel(t *testing.T) {
 	})
 }
 
-// A message over which the broker would end the connection fails alone, and nothing
-// beside it comes twice.
+// If the broker closes the connection because of one message, only that message fails, and no other message is
+// duplicated.
 func TestOneBadMessageRepeatsNoOther(t *testing.T) {
 	for name, bad := range map[string]amqp.Table{
 		"arrays of nothing": {"a": []any{slices.Repeat([]any{[]any{}}, 8000), slices.Repeat([]any{[]any{}}, 8000)}},

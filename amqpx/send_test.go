@@ -14,8 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// An answer that is lost with its connection leaves a message's fate unknown: it
-// is sent again under its id, and arrives once or twice, never not at all.
+// If a confirm is lost together with its connection, the outcome of a message is unknown. The message is sent again
+// with its id, and arrives at least once.
 func TestAConfirmIsLost(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -32,7 +32,7 @@ func TestAConfirmIsLost(t *testing.T) {
 	})
 }
 
-// A full queue (reject-publish) refuses with a nack: the error at the deadline says so.
+// A full queue (reject-publish) refuses with a nack, and the error at the deadline says so.
 func TestNackIsInTheError(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{SendTimeout: 5 * time.Second})
@@ -71,8 +71,8 @@ func TestHeadersThatABrokerDelaysBy(t *testing.T) {
 	})
 }
 
-// A message that would hold up all others in its delay queue is refused, and a
-// retry of one goes on with a priority that does not.
+// A message that would block all other messages in its delay queue is refused. A retry of such a
+// message continues with a lower priority.
 func TestPriorityBefore43(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

@@ -21,7 +21,7 @@ func (m *memory) replies(exclusive bool) string {
 	return q.Name
 }
 
-// A reply can be delayed. If its queue has gone in the meantime it is parked.
+// A reply can be delayed. If its queue was deleted in the meantime, it is parked.
 func TestDelayedReply(t *testing.T) {
 	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
 		for _, d := range []amqpx.Declaration{amqpx.DeclareMissing, amqpx.DeclareListed, amqpx.DeclareNothing} {
@@ -34,8 +34,11 @@ func TestDelayedReply(t *testing.T) {
 			after(2 * time.Minute)
 			m.Holds(q, 2, 0)
 			m.Holds("delay.parked", parked.Ready+1, 0)
-			if err := m.open(amqpx.Config{Declare: d}).Send(t.Context(), amqpx.Message{Queue: gone, Delay: time.Minute}); !errors.Is(err, topology.ErrDestination) || !strings.Contains(err.Error(), "any more") {
-				t.Errorf("to a queue that is gone: %v", err)
+			switch err := m.open(amqpx.Config{Declare: d}).Send(t.Context(), amqpx.Message{Queue: gone, Delay: time.Minute}); {
+			case !errors.Is(err, topology.ErrDestination):
+				t.Errorf("to a queue that is gone: got %v, want %v", err, topology.ErrDestination)
+			case !strings.Contains(err.Error(), "no longer exists"):
+				t.Errorf("to a queue that is gone: %v does not say that it no longer exists", err)
 			}
 		}
 		for _, name := range m.Queues() {
@@ -46,7 +49,7 @@ func TestDelayedReply(t *testing.T) {
 	})
 }
 
-// Nobody binds to a queue that is exclusive to another connection, but everybody may
+// No other connection can bind a queue that is exclusive to a connection, but every connection may
 // publish to it.
 func TestReplyToAnExclusiveQueue(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
@@ -54,8 +57,11 @@ func TestReplyToAnExclusiveQueue(t *testing.T) {
 		q := m.replies(true)
 		c.mustSend(amqpx.Message{Queue: q})
 		m.Holds(q, 1, 0)
-		if err := c.Send(t.Context(), amqpx.Message{Queue: q, Delay: time.Minute}); !errors.Is(err, topology.ErrDestination) || !strings.Contains(err.Error(), "exclusive to another connection") {
-			t.Errorf("with a delay: %v", err)
+		switch err := c.Send(t.Context(), amqpx.Message{Queue: q, Delay: time.Minute}); {
+		case !errors.Is(err, topology.ErrDestination):
+			t.Errorf("with a delay: got %v, want %v", err, topology.ErrDestination)
+		case !strings.Contains(err.Error(), "exclusive to another connection"):
+			t.Errorf("with a delay: %v does not say that the queue is exclusive to another connection", err)
 		}
 	})
 }

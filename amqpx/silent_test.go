@@ -15,7 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 )
 
-// silencer makes a broker accept everything and answer nothing from an instant on.
+// silencer makes a broker accept everything and answer nothing, from a given time on.
 type silencer struct {
 	on   atomic.Bool
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -70,8 +70,8 @@ func inSilence(t *testing.T, test func(t *testing.T, m *memory, c *client, hang 
 	}
 }
 
-// A consumer without handlers ends soon on a broker that does not answer, and Close
-// by the end of its context.
+// A consumer without handlers ends soon on a broker that does not answer, and Close returns when
+// its context ends.
 func TestEndOnASilentBroker(t *testing.T) {
 	inSilence(t, func(t *testing.T, _ *memory, c *client, hang func()) {
 		c.mustSend(amqpx.Message{Queue: "q"}, amqpx.Message{Queue: "other"})
@@ -117,8 +117,8 @@ func TestCloseOnASilentBroker(t *testing.T) {
 	}
 }
 
-// Health names the connections, the consumers and every queue that a silent broker holds
-// up; a queue alone that does not confirm is nobody else's trouble.
+// Health names the connections, the consumers and every queue that a silent broker blocks. If only
+// one queue does not confirm, nothing else is affected.
 func TestHealthOfASilentBroker(t *testing.T) {
 	inSilence(t, func(t *testing.T, m *memory, c *client, hang func()) {
 		for _, q := range []string{"a", "b"} {
@@ -140,7 +140,7 @@ func TestHealthOfASilentBroker(t *testing.T) {
 	})
 }
 
-// A consumer that is paused and has nothing to do ends soon on a broker that does not answer.
+// A paused consumer without running handlers ends soon on a broker that does not answer.
 func TestEndOfAPauseOnASilentBroker(t *testing.T) {
 	inSilence(t, func(t *testing.T, _ *memory, c *client, hang func()) {
 		k := c.consume("q", nothing)
@@ -156,13 +156,15 @@ func TestEndOfAPauseOnASilentBroker(t *testing.T) {
 	})
 }
 
-// So does one whose renewals are not confirmed.
+// A consumer whose renewed messages are not confirmed also ends soon on a broker that does not answer.
 func TestEndWhileRenewing(t *testing.T) {
 	inSilence(t, func(t *testing.T, m *memory, c *client, hang func()) {
 		m.declareOwn("q", nil)
 		k := c.consume("q", nothing, amqpx.WithDrainTimeout(time.Second))
 		due := time.Now().Add(30 * time.Second)
-		m.Publish("", "q", amqp.Publishing{MessageId: "x", Timestamp: time.Now(), Headers: amqp.Table{amqpx.HeaderDue: due.UnixMilli(), amqpx.HeaderLead: int64(30000)}})
+		m.Publish("", "q", amqp.Publishing{MessageId: "x", Timestamp: time.Now(), Headers: amqp.Table{
+			amqpx.HeaderDue: due.UnixMilli(), amqpx.HeaderLead: int64(30000),
+		}})
 		after(time.Second)
 		m.Silence("")
 		m.CutConnections()

@@ -38,7 +38,7 @@ func TestSlogLogger(t *testing.T) {
 	}
 }
 
-// A service that logs by log/slog hands its handler to the client.
+// A service that logs with log/slog passes its handler to the client.
 func ExampleSlogLogger() {
 	logger := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	client, err := amqpx.Open(context.Background(), amqpx.Config{URL: brokerURL(), Logger: amqpx.SlogLogger(logger.Handler())})

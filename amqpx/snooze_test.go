@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A snoozed message comes again as often as the handler wants, with its attempts
-// as they were, and what had failed before stays on record.
+// A snoozed message is delivered again as many times as the handler wants, with the same number of
+// attempts, and the record of earlier failures is kept.
 func TestSnooze(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c, o := m.watched(amqpx.Config{})
@@ -59,7 +59,7 @@ func TestSnooze(t *testing.T) {
 	})
 }
 
-// What RetryDelay promises is what the message then waits.
+// RetryDelay returns the delay that the retried message actually gets.
 func TestRetryDelay(t *testing.T) {
 	no := errors.New("no")
 	backoff := amqpx.WithBackoff(func(d *amqpx.Delivery, err error) time.Duration {
@@ -99,7 +99,7 @@ func TestRetryDelay(t *testing.T) {
 						return nil
 					}
 					first = time.Now()
-					<-time.After(time.Second) // another moment
+					<-time.After(time.Second) // a different time
 					if delay, ok = d.RetryDelay(test.err); ok {
 						if again, _ := d.RetryDelay(test.err); again != delay {
 							t.Errorf("%v, then %v", delay, again)
@@ -127,8 +127,8 @@ func TestRetryDelay(t *testing.T) {
 	}
 }
 
-// Middleware wraps the handler from the outside in: it is passed the message and the error, and may
-// return another one. A panic passes through it as a panic.
+// Middleware wraps the handler from the outside in. It gets the message and the error, and may
+// return another error. A panic passes through it as a panic.
 func TestMiddleware(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -172,8 +172,7 @@ func TestMiddleware(t *testing.T) {
 	})
 }
 
-// A handler that is over its limit has failed if it says so, and can tell why its
-// context ended.
+// If a handler exceeds its time limit and returns an error, it has failed. It can find out why its context ended.
 func TestHandlerTimeout(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -187,7 +186,7 @@ func TestHandlerTimeout(t *testing.T) {
 			if d.Attempt == 1 {
 				return ctx.Err()
 			}
-			return nil // it was done all the same
+			return nil // it was done nevertheless
 		}, amqpx.WithMiddleware(amqpx.Timeout(time.Minute), amqpx.Timeout(0)))
 		c.mustSend(amqpx.Message{Queue: "q"})
 		after(2 * time.Hour)

@@ -23,12 +23,12 @@ type Stats struct {
 	// confirms. A stuck queue delays only its own messages.
 	Stuck []StuckQueue `json:"stuck,omitempty"`
 
-	// Consumers describes the running calls of Consume, ordered by queue.
+	// Consumers describes the running calls to Consume, ordered by queue.
 	Consumers []ConsumerStats `json:"consumers,omitempty"`
 
-	// ClockBehind is the time since when this process's clock has been seen to be at least two seconds behind the
-	// clocks of the brokers and of the publishers. While it is set, consumers do not rely on this process's clock.
-	// It is zero otherwise.
+	// ClockBehind is when this process's clock was first seen to be at least two seconds behind the clocks of the
+	// brokers and of the publishers. While it is set, consumers do not rely on this process's clock. It is zero
+	// otherwise.
 	ClockBehind time.Time `json:"clock_behind,omitzero"`
 
 	// Closing is the time at which Close was called, or zero.
@@ -39,13 +39,13 @@ type Stats struct {
 type ConnectionStats struct {
 	// State is the state of the connection: connecting (before the first connection), connected, blocked,
 	// disconnected (the client is reconnecting) or closed. It is empty if there is no connection and none is
-	// needed, which is the case for Consume before the first call of Consume, and for Declare most of the time.
+	// needed, which is the case for Consume before the first call to Consume, and for Declare most of the time.
 	State State `json:"state,omitempty"`
 	// Since is when that state began. Failed attempts to reconnect do not change it.
 	Since time.Time `json:"since,omitzero"`
-	// Silent is the time since when the broker has not answered on an open connection. The client asks the broker
-	// for an answer when a queue is stuck. If the broker stays silent, missed heartbeats may close the connection
-	// later. Silent is zero while the broker answers.
+	// Silent is the time since which the broker has not answered on an open connection. The client asks the
+	// broker for an answer when a queue is stuck. If the broker stays silent, missed heartbeats may close the
+	// connection later. Silent is zero while the broker answers.
 	Silent time.Time `json:"silent,omitzero"`
 	// Broker is the broker's product and version, such as "RabbitMQ 4.3.1". Address is the host and port of the
 	// URL in use. Both are empty while there is no connection.
@@ -66,7 +66,7 @@ type StuckQueue struct {
 	Since time.Time `json:"since"` // the last confirm or, if no message awaited one then, the first publish after it
 }
 
-// ConsumerState is the state of a call of Consume.
+// ConsumerState is the state of a call to Consume.
 type ConsumerState string
 
 // States of a consumer.
@@ -78,7 +78,7 @@ const (
 	ConsumerEnding    ConsumerState = "ending"    // it waits for its running handlers
 )
 
-// ConsumerStats is the state of one call of Consume.
+// ConsumerStats is the state of one call to Consume.
 type ConsumerStats struct {
 	Queue string        `json:"queue"`
 	State ConsumerState `json:"state"`
@@ -86,9 +86,8 @@ type ConsumerStats struct {
 	// Reason and Err say why the consumer is not consuming.
 	Reason string `json:"reason,omitempty"`
 	Err    error  `json:"-"`
-	// Connection is the consumer's own connection. It is nil while the consumer uses the connection in
-	// Stats.Consume. A consumer gets its own connection when the broker has ended a connection because the
-	// consumer's queue was consumed.
+	// Connection is the consumer's own connection. It is nil while the consumer uses the connection in Stats.Consume. A
+	// consumer gets its own connection if consuming from its queue has made the broker close a connection.
 	Connection *ConnectionStats `json:"connection,omitempty"`
 
 	// Running counts the running handlers, at most Concurrency. It includes handlers that are still running for a

@@ -8,7 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// consuming is a client of a broker in memory with so many consumers.
+// consuming returns a client of an in-memory broker with the given number of consumers.
 func consuming(t testing.TB, srv *amqptest.Server, consumers int) *Client {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -34,7 +34,7 @@ func consuming(t testing.TB, srv *amqptest.Server, consumers int) *Client {
 	return c
 }
 
-// BenchmarkHealth is what a probe costs with ten consumers.
+// BenchmarkHealth measures the cost of a probe with ten consumers.
 func BenchmarkHealth(b *testing.B) {
 	srv := amqptest.NewServer(amqptest.Options{})
 	b.Cleanup(srv.Close)

@@ -13,14 +13,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 )
 
-// breakQueue makes the broker end each connection that consumes from a queue, as it does when the queue's
-// process is gone.
+// breakQueue makes the broker end each connection that consumes from a queue, as it does if the queue's process is
+// gone.
 func (m *memory) breakQueue(name string) (undo func()) {
 	return m.RefuseMethod("basic.consume", name, amqp.InternalError, "the queue's process is gone")
 }
 
-// A queue that ends the connection of its consumer gets a connection of its own, so that healthy consumers
-// keep theirs.
+// If consuming from a queue makes the broker close the connection, that consumer gets a separate connection, so that
+// healthy consumers keep theirs.
 func TestBrokenQueueStopsNoOtherConsumer(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -33,7 +33,7 @@ func TestBrokenQueueStopsNoOtherConsumer(t *testing.T) {
 		first := c.consume("healthy", healthy.handle)
 		second := c.consume("broken", nothing)
 		after(time.Minute)
-		if got := len(healthy.all()); got > 2 { // the first 541 ends the connection that both had
+		if got := len(healthy.all()); got > 2 { // the first 541 ends the connection that both consumers used
 			t.Errorf("the healthy queue's handler ran %d times, want at most twice", got)
 		}
 		if left := m.State("healthy"); left.Ready+left.Unacked != 0 {
@@ -52,7 +52,7 @@ func TestBrokenQueueStopsNoOtherConsumer(t *testing.T) {
 	})
 }
 
-// Health says which consumer has no queue and why, and no longer says so when the queue is back.
+// Health says which consumer has no queue and why, until the queue is back.
 func TestHealthOfABrokenQueue(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -67,7 +67,7 @@ func TestHealthOfABrokenQueue(t *testing.T) {
 		if len(health.Problems) != 1 || health.Problems[0].Part != "consumer broken" {
 			t.Errorf("problems: %v", health)
 		}
-		if !strings.Contains(health.Error(), "ended the connection") || !strings.Contains(health.Error(), "process") {
+		if !strings.Contains(health.Error(), "closed the connection") || !strings.Contains(health.Error(), "process") {
 			t.Errorf("no cause in %v", health)
 		}
 		repair()
@@ -89,7 +89,8 @@ func TestHealthOfABrokenQueue(t *testing.T) {
 	})
 }
 
-// Consumers that begin together are not all suspected of what one of them did.
+// If several consumers start together and one of them makes the broker close the connection, the others are not
+// suspected.
 func TestOneOfManyConsumersIsSuspected(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -117,7 +118,7 @@ func TestOneOfManyConsumersIsSuspected(t *testing.T) {
 	})
 }
 
-// A queue that does not answer delays other consumers' start only briefly.
+// A queue that does not answer delays the start of other consumers only briefly.
 func TestSilentQueueDelaysNoStart(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -130,7 +131,7 @@ func TestSilentQueueDelaysNoStart(t *testing.T) {
 	})
 }
 
-// Looking into a broken queue cuts off no consumer.
+// Inspecting a broken queue does not interrupt any consumer.
 func TestRequeueOfABrokenQueueStopsNoConsumer(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

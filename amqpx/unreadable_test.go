@@ -12,8 +12,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 )
 
-// unreadable are headers that amqp091 writes, and over which it ends the connection
-// when it reads them, with the reason that is told.
+// unreadable returns headers that amqp091 can write but cannot read, so that it ends the
+// connection, with the reported reasons.
 func unreadable() map[string]amqp.Table {
 	deep := amqp.Table{}
 	for range 35 {
@@ -31,8 +31,8 @@ func unreadable() map[string]amqp.Table {
 	}
 }
 
-// A message that cannot be read is set aside with a reason, in whatever queue it is and
-// whoever looks, and nothing else waits for it.
+// A message that cannot be read is set aside with a reason, in any queue and for any kind of
+// reader, and no other message waits for it.
 func TestUnreadable(t *testing.T) {
 	for says, headers := range unreadable() {
 		t.Run(says, func(t *testing.T) {
@@ -41,9 +41,12 @@ func TestUnreadable(t *testing.T) {
 				other := &collector{}
 				others := c.consume("other", other.handle)
 				publish := func(id string, headers amqp.Table) {
-					m.Publish("", "first", amqp.Publishing{MessageId: id, Headers: headers, Body: []byte("of " + id), AppId: "shop", ContentType: "text/plain", DeliveryMode: 2})
+					m.Publish("", "first", amqp.Publishing{
+						MessageId: id, Headers: headers, Body: []byte("of " + id), AppId: "shop",
+						ContentType: "text/plain", DeliveryMode: 2,
+					})
 				}
-				// What is too long for a frame is so by what the broker adds.
+				// These headers are too long for a frame because of the headers that the broker adds.
 				m.Declare("first", amqp.Table{"x-message-ttl": 0, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"})
 				m.Declare("q", amqp.Table{"x-queue-type": "quorum"})
 				publish("before", nil)
@@ -60,7 +63,7 @@ func TestUnreadable(t *testing.T) {
 				}
 
 				got := &collector{}
-				// In order, which handlers side by side are not.
+				// One handler at a time receives the messages in order, which concurrent handlers do not guarantee.
 				k := c.consume("q", got.handle, amqpx.WithConcurrency(1))
 				after(time.Second)
 				if ids := got.ids(); strings.Join(ids, " ") != "before after" {
@@ -98,7 +101,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// ids are those of the messages that were looked at.
+// ids returns the ids of the messages that were read.
 func ids(p inspect.Peeked) string {
 	var list []string
 	for _, m := range p.Messages {

@@ -13,9 +13,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/auto"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/internal/foreign"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/foreign"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
@@ -82,11 +82,12 @@ func (c *Config) offline() ([]amqpx.Strategy, error) {
 	return list, nil
 }
 
-// Strategy creates the configured strategy, and logs it with the reason for its choice. It connects to the broker
-// only to probe for the plugin (strategy plugin, or auto with a range for the plugin) and for delays by an instant
-// (auto with delay.native.auto). With auto, features that the broker does not have are not used. With the strategy
-// plugin, a broker without the plugin is an error. The strategy native is not probed here, because each client proves
-// it itself.
+// Strategy creates the configured strategy, and logs it with the reason for its choice. It connects to the broker only
+// to find out which features the broker has: the plugin (strategy plugin, or auto with a range for the plugin), and
+// delays until a given time (auto with delay.native.auto).
+//
+// The strategy auto does not use features that the broker does not have. With the strategy plugin, a broker without the
+// plugin is an error. For the strategy native, nothing is tested here, because each client tests the broker itself.
 func (c *Config) Strategy(ctx context.Context, log *zap.Logger) (amqpx.Strategy, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -120,7 +121,7 @@ func (c *Config) Offline() (amqpx.Strategy, error) {
 // probes contains the functions that test a broker's features.
 type probes struct {
 	plugin   func() (*plugin.Strategy, error) // returns live.ErrNoPlugin without the plugin
-	instants func() error                     // returns live.ErrInstantsIgnored if the broker does not delay by an instant
+	instants func() error                     // returns live.ErrInstantsIgnored if the broker does not delay until a given time
 }
 
 func (c *Config) choose(p probes) (s amqpx.Strategy, reason string, err error) {
@@ -170,21 +171,21 @@ func (c *Config) auto(has probes) (amqpx.Strategy, string, error) {
 	if c.Delay.Native.Auto {
 		switch err := has.instants(); {
 		case errors.Is(err, live.ErrInstantsIgnored):
-			reason += "; not native, because the broker does not delay by an instant"
+			reason += "; not native, because the broker does not delay messages until a given time"
 		case err != nil:
 			return nil, "", err
 		default:
 			if cfg.Native, err = c.Delay.nativeStrategy(); err != nil {
 				return nil, "", err
 			}
-			reason += "; native instead of bucket, because the broker delays by an instant"
+			reason += "; native instead of bucket, because the broker delays messages until a given time"
 		}
 	}
 	a, err := auto.New(cfg)
 	return a, reason, err
 }
 
-// drained is a strategy that keeps destinations bound to the previous layouts as well.
+// drained is a strategy that also keeps destinations bound to the previous layouts, until those are drained.
 type drained struct {
 	amqpx.Strategy
 	previous []amqpx.Strategy
@@ -222,9 +223,10 @@ func (d Delay) before(p Previous) (amqpx.Strategy, error) {
 	return d.bucket()
 }
 
-// Canary returns the canary of the current strategy, because no messages are sent through the previous ones.
+// Canary returns the current strategy's canary. The previous layouts need no test, because no messages are sent through
+// them.
 func (d *drained) Canary(queue string) ([]topology.Binding, []topology.Route) {
-	if s, ok := d.Strategy.(amqpx.Canary); ok {
+	if s, ok := d.Strategy.(amqpx.InstantProber); ok {
 		return s.Canary(queue)
 	}
 	return nil, nil
@@ -270,9 +272,8 @@ func (c *Config) Client(s amqpx.Strategy, log *zap.Logger) (amqpx.Config, error)
 	return cfg, nil
 }
 
-// Listed returns the error with which a client of this configuration refuses dest, or nil if the client accepts it. A
-// client refuses objects of the delay strategies and, if broker.declare is listed, destinations that the file does
-// not list.
+// Listed returns the error of a client of this configuration for dest, or nil if the client accepts it. A client
+// refuses objects of the delay strategies and, if broker.declare is listed, destinations that the file does not list.
 func (c *Config) Listed(dest topology.Destination) error {
 	if err := dest.Validate(c.Delay.Prefix); err != nil {
 		return err
@@ -280,9 +281,9 @@ func (c *Config) Listed(dest topology.Destination) error {
 	return amqpx.Config{Declare: c.Broker.Declare, Destinations: c.Topology.Destinations}.Listed(dest)
 }
 
-// Describe returns all objects that must exist on the broker: the strategy's objects, the objects described in the
-// file, the destinations' queues, and the bindings to them. It returns a *topology.MergeError if the file and the
-// strategy describe the same object differently.
+// Describe returns all objects that must exist on the broker: the strategy's objects, the file's own objects, the
+// destinations' queues, and the bindings to them. It returns a topology.ErrMerge if the file and the strategy describe
+// the same object differently.
 func (c *Config) Describe(s amqpx.Strategy) (topology.Topology, error) {
 	own := c.ownQueues()
 	var bound topology.Topology
@@ -295,7 +296,7 @@ func (c *Config) Describe(s amqpx.Strategy) (topology.Topology, error) {
 	return s.Topology().Merge(own, bound)
 }
 
-// ownQueues returns the objects described in the file, with the queues of its destinations.
+// ownQueues returns the file's own objects, with the queues of its destinations.
 func (c *Config) ownQueues() topology.Topology {
 	own := c.Topology
 	if c.Delay.Foreign() {
@@ -306,8 +307,8 @@ func (c *Config) ownQueues() topology.Topology {
 	return own
 }
 
-// DescribePrevious returns the objects that retire deletes: the queues, exchanges and bindings of the previous
-// layouts that the current one does not share, and the bindings of the file's destinations for these layouts.
+// DescribePrevious returns the objects that retire deletes: the queues, exchanges and bindings of the previous layouts
+// that the current layout does not use, and the bindings of the file's destinations to these layouts.
 func (c *Config) DescribePrevious(s amqpx.Strategy) (topology.Topology, error) {
 	d, ok := s.(*drained)
 	if !ok {
@@ -351,10 +352,10 @@ func (c *Config) DescribeAll(s amqpx.Strategy) (topology.Topology, error) {
 	return all, nil
 }
 
-// Ceilings returns the ceilings of the file's destinations, for schedule.Config. A destination without a ceiling is
-// included with PerSecond 0, which removes a ceiling that an earlier version of the file has set.
-func (c *Config) Ceilings() []schedule.Ceiling {
-	var list []schedule.Ceiling
+// RateLimits returns the rate limits of the file's destinations, for schedule.Config. A destination without a rate
+// limit is included with PerSecond 0, which removes a rate limit that an earlier version of the file has set.
+func (c *Config) RateLimits() []schedule.RateLimit {
+	var list []schedule.RateLimit
 	at := map[[2]string]int{}
 	for _, d := range c.Topology.Destinations {
 		lane := [2]string{d.Queue, d.Exchange}
@@ -362,10 +363,10 @@ func (c *Config) Ceilings() []schedule.Ceiling {
 		if !listed {
 			i = len(list)
 			at[lane] = i
-			list = append(list, schedule.Ceiling{Queue: d.Queue, Exchange: d.Exchange})
+			list = append(list, schedule.RateLimit{Queue: d.Queue, Exchange: d.Exchange})
 		}
-		if d.Ceiling != nil { // an exchange has at most one, or all of them are equal
-			list[i].PerSecond, list[i].Burst = d.Ceiling.PerSecond, d.Ceiling.Burst
+		if d.RateLimit != nil { // an exchange has at most one, or all of them are equal
+			list[i].PerSecond, list[i].Burst = d.RateLimit.PerSecond, d.RateLimit.Burst
 		}
 	}
 	return list

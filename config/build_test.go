@@ -63,7 +63,7 @@ func TestStrategies(t *testing.T) {
 	}
 }
 
-// The broker is asked for the plugin only where it could be used.
+// The broker is asked for the plugin only if the plugin could be used.
 func TestProbesForThePluginOnlyWithRange(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -183,11 +183,11 @@ func TestDescribeConflict(t *testing.T) {
 	c.Topology.Exchanges[0].Name = "delay.bucket.level-0"
 	_, err := c.Describe(mustStrategy(t, c))
 	if !errors.Is(err, topology.ErrMerge) {
-		t.Errorf("got %v, want a *topology.MergeError", err)
+		t.Errorf("got %v, want a topology.ErrMerge", err)
 	}
 }
 
-// What is the delays' own is refused before there is a client.
+// The strategies' own objects are refused before there is a client.
 func TestListed(t *testing.T) {
 	c := mustLoad(t, "delay: {prefix: p}\ndestinations: [{queue: q}]\nbroker: {declare: listed}\n")
 	for d, want := range map[topology.Destination]string{
@@ -254,9 +254,13 @@ func TestTLSFiles(t *testing.T) {
 		want string
 	}{
 		{TLS{CA: "/none.pem"}, "broker.tls.ca: cannot read /none.pem: no such file or directory"},
-		{TLS{CA: key}, "broker.tls.ca: " + key + " has no certificate in PEM form"},
+		{TLS{CA: key}, "broker.tls.ca: " + key + " contains no certificate in PEM format"},
 		{TLS{Cert: cert, Key: "/none.pem"}, "broker.tls.key: cannot read /none.pem: no such file or directory"},
-		{TLS{Cert: key, Key: cert}, "broker.tls.cert: certificate " + key + " with key " + cert + ": tls: failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs may have been switched"},
+		{
+			TLS{Cert: key, Key: cert},
+			"broker.tls.cert: certificate " + key + " with key " + cert + ": tls: failed to find certificate PEM data in " +
+				"certificate input, but did find a private key; PEM inputs may have been switched",
+		},
 	} {
 		c.Broker.TLS = bad.tls
 		if _, err := c.Client(nil, nil); errText(err) != bad.want {
@@ -269,8 +273,8 @@ func TestTLSFiles(t *testing.T) {
 	}
 }
 
-// The native strategy is made without a look at the broker, is found by a client
-// beneath what was before, and is what was before.
+// The native strategy is created without reading the broker. A client finds the native part in it,
+// and it also keeps the previous layouts bound.
 func TestNative(t *testing.T) {
 	for yaml, queues := range map[string]int{
 		"{strategy: native, native: {queues: 2}}":                       2,
@@ -281,7 +285,7 @@ func TestNative(t *testing.T) {
 	} {
 		s := mustStrategy(t, mustLoad(t, "delay: "+yaml+"\n"))
 		var routes []topology.Route
-		if c, ok := s.(amqpx.Canary); ok {
+		if c, ok := s.(amqpx.InstantProber); ok {
 			_, routes = c.Canary("delay.canary.x")
 		}
 		if len(routes) != queues {
@@ -301,7 +305,7 @@ func TestNative(t *testing.T) {
 	}
 }
 
-// Auto takes native where it may and where the broker delays by an instant.
+// The auto strategy uses native if it is allowed and the broker delays until a given time.
 func TestAutoProbesForInstants(t *testing.T) {
 	for version, want := range map[string]string{"4.3.6": "bucket", "4.4.0": "native"} {
 		srv := amqptest.NewServer(amqptest.Options{Version: version})
@@ -320,7 +324,7 @@ func TestAutoProbesForInstants(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, routes := offline.(amqpx.Canary).Canary("x"); len(routes) != dlx.DefaultNativeQueues {
+		if _, routes := offline.(amqpx.InstantProber).Canary("x"); len(routes) != dlx.DefaultNativeQueues {
 			t.Errorf("offline: %v", routes)
 		}
 	}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"strings"
@@ -8,8 +9,8 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/internal/yamldoc"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
 // Config contains all settings of a process. Load reads them. In YAML, a setting's path consists of the field names
@@ -22,7 +23,7 @@ type Config struct {
 	// Topology contains the exchanges, queues, bindings and destinations described in the file, without the objects
 	// that the strategy needs.
 	Topology topology.Topology
-	// Schedules are the recurring tasks in the file. Pass them to schedule.Schedules.Apply.
+	// Schedules are the recurring tasks in the file. Pass them to schedule.RecurringTasks.Apply.
 	Schedules []schedule.Recurring
 
 	file    string
@@ -31,8 +32,8 @@ type Config struct {
 
 // Broker contains the settings of the connection to the broker.
 type Broker struct {
-	// URL is the broker's address, amqp:// or amqps://. Default: the environment variable AMQP_URL. Without an
-	// address nothing connects, see ErrNoBroker.
+	// URL is the broker's address, amqp:// or amqps://. Default: the environment variable AMQP_URL. Without an address,
+	// methods that connect return ErrNoBroker.
 	URL URL
 	// URLs are the addresses of nodes of the same cluster, in addition to URL or instead of it. A connection tries
 	// all of them in a random order.
@@ -84,7 +85,7 @@ type Delay struct {
 	// Default false.
 	TopicPermissions bool
 
-	// Lead is how long before its instant a message is delivered to its consumer, which buffers it until then; see
+	// Lead is how long before its due time a message is delivered to its consumer, which buffers it until then; see
 	// amqpx.Config. Default 0, or 400 ms with Exact.
 	Lead time.Duration
 	// Exact delivers messages to the millisecond by means of a lead and a matching resolution: unless they are set,
@@ -137,8 +138,8 @@ type Plugin struct {
 }
 
 // Native contains the settings of the native strategy; see dlx.NativeConfig. With the auto strategy and Auto, it is
-// used for all delays that are covered by neither the ttl strategy nor the plugin, if the broker delays by an
-// instant.
+// used for all delays that are covered by neither the ttl strategy nor the plugin, if the broker delays messages until
+// a given time.
 type Native struct {
 	Queues int
 	Auto   bool
@@ -158,8 +159,8 @@ type Serve struct {
 	Users string
 	// PathPrefix is a prefix of all paths, such as /rabbitdelay.
 	PathPrefix string
-	// TrustedProxy is the address or network of the proxies whose X-Forwarded-For header is trusted.
-	TrustedProxy string
+	// Proxy describes the reverse proxy in front of serve.
+	Proxy ServeProxy
 	// Title is shown at the top of every page. Default rabbitdelay.
 	Title string
 	// Color is the color of a line at the top of all pages, such as #c62828.
@@ -180,20 +181,36 @@ type ServeTLS struct {
 	Key  string // its private key
 }
 
-// Proxy returns the network of TrustedProxy, or the zero value if it is not set. It returns an error if TrustedProxy
-// is neither an address nor a network.
-func (s *Serve) Proxy() (netip.Prefix, error) {
-	switch {
-	case s.TrustedProxy == "":
-		return netip.Prefix{}, nil
-	case strings.Contains(s.TrustedProxy, "/"):
-		return netip.ParsePrefix(s.TrustedProxy)
+// ServeProxy describes a reverse proxy in front of rabbitdelay serve. If UserHeader is set, the proxy has authenticated
+// the user, and serve refuses requests that do not come from a trusted address.
+type ServeProxy struct {
+	// Trusted are the addresses and networks of the proxies, such as 10.0.0.0/8. Their X-Forwarded-For header is
+	// trusted as well; login attempts are counted by the address in it.
+	Trusted []string
+	// UserHeader is the header with the name of the authenticated user, such as X-Forwarded-User.
+	UserHeader string
+	// RoleHeader is the header with the user's groups, separated by commas, such as X-Forwarded-Groups. Without it,
+	// every user is a viewer.
+	RoleHeader string
+	// Operators and Viewers are the groups that make a user an operator or a viewer. Default operator and viewer.
+	Operators, Viewers []string
+}
+
+// Networks returns the networks of Trusted. It returns an error that names the first item that is neither an address
+// nor a network.
+func (p *ServeProxy) Networks() ([]netip.Prefix, error) {
+	list := make([]netip.Prefix, len(p.Trusted))
+	for i, text := range p.Trusted {
+		network, err := netip.ParsePrefix(text)
+		if a, aerr := netip.ParseAddr(text); aerr == nil {
+			network, err = a.Unmap().Prefix(a.Unmap().BitLen())
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%q; expected an address or a network, such as 10.0.0.0/8", yamldoc.Clip(text))
+		}
+		list[i] = network
 	}
-	a, err := netip.ParseAddr(s.TrustedProxy)
-	if err != nil {
-		return netip.Prefix{}, err
-	}
-	return a.Prefix(a.BitLen())
+	return list, nil
 }
 
 // Loopback reports whether Listen can be reached only from this machine.
@@ -212,8 +229,8 @@ func (s *Serve) Loopback() bool {
 // FirstURL returns the first of the broker's URLs, or "" if there is none.
 func (c *Config) FirstURL() URL { return c.Broker.first() }
 
-// DelayGiven reports whether a file was read, or a flag or an environment variable sets the strategy or its layout.
-// Otherwise both have their defaults.
+// DelayGiven reports whether a file was read, or a flag or an environment variable sets the strategy or its layout. If
+// not, both are the defaults.
 func (c *Config) DelayGiven() bool {
 	for path := range c.origins {
 		if strings.HasPrefix(path, "delay.") {

@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/brokerurl"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/config/internal/dbdriver"
+	"github.com/rabbitdelay/rabbitdelay/internal/brokerurl"
 )
 
 // OpenDB opens the database at a URL and returns its dialect. These forms are supported:
@@ -22,9 +22,15 @@ import (
 // The program links the drivers that it uses by blank imports of config/postgres, config/mysql and config/sqlite. If
 // the driver is not linked, the error wraps ErrNoDriver and names the package to import.
 //
-// For MySQL, times are parsed and one Exec runs one statement. SQLite takes a write lock at the beginning of a
-// transaction, waits up to 20 s for it, and uses a write-ahead log. OpenDB does not connect. Its errors never contain
-// the URL.
+// Connections have these properties:
+//
+//   - MySQL: times are parsed, and one Exec runs one statement.
+//   - SQLite: a transaction takes the write lock when it begins and waits up to 20 s for it, and the database uses a
+//     write-ahead log.
+//   - PostgreSQL: the first connection finds out whether there is a pooler such as PgBouncer in between. If so, no
+//     statements are prepared, unless the URL has a default_query_exec_mode.
+//
+// OpenDB does not connect. Its errors never contain the URL.
 func OpenDB(u URL) (*sql.DB, idempotency.Dialect, error) {
 	d, dialect, err := driverOf(u)
 	if err != nil {
@@ -38,9 +44,9 @@ func OpenDB(u URL) (*sql.DB, idempotency.Dialect, error) {
 }
 
 // Listener returns a listener that wakes a relay by LISTEN and NOTIFY if the database is PostgreSQL. For other
-// databases it returns nil, and the relay polls the table. The listener opens its own connection, which must reach
-// the server directly, because a connection pooler in transaction mode does not deliver notifications. Listener does
-// not connect. Its errors are the same as OpenDB's.
+// databases it returns nil, and the relay polls the table. The listener opens its own connection. A connection pooler
+// in transaction mode does not deliver notifications; the listener notices that, and the relay polls. Listener does not
+// connect. Its errors are the same as OpenDB's.
 func Listener(u URL) (schedule.Listener, error) {
 	d, _, err := driverOf(u)
 	if err != nil || d.Listener == nil {
@@ -50,7 +56,7 @@ func Listener(u URL) (schedule.Listener, error) {
 }
 
 // ErrNoDriver is wrapped by the error for a database URL if the program does not link the driver.
-var ErrNoDriver = errors.New("the program links no driver for this database")
+var ErrNoDriver = errors.New("no driver for this database is linked into the program")
 
 var errScheme = errors.New("expected a database URL: postgres://…, mysql://… or sqlite:path")
 
@@ -66,12 +72,12 @@ func driverOf(u URL) (dbdriver.Driver, idempotency.Dialect, error) {
 	}
 	d, ok := dbdriver.Of(dialect)
 	if !ok {
-		return d, "", fmt.Errorf("%w; add to it: import _ %q", ErrNoDriver, "github.com/rabbitdelay/rabbitdelay/config/"+dialect)
+		return d, "", fmt.Errorf("%w; add import _ %q", ErrNoDriver, "github.com/rabbitdelay/rabbitdelay/config/"+dialect)
 	}
 	return d, dialect, nil
 }
 
-// checkDatabase validates a database URL. A program without the driver may not use the database at all, so in that
+// checkDatabase validates a database URL. A program without the driver might not use the database at all, so in that
 // case only the scheme is checked.
 func checkDatabase(u URL) error {
 	d, _, err := driverOf(u)

@@ -27,8 +27,8 @@ func TestDatabaseURLErrorsHidePasswords(t *testing.T) {
 	}
 }
 
-// Transactions that read and then write, side by side, wait for each other
-// instead of failing with "database is locked".
+// Concurrent transactions that read and then write wait for each other instead of failing with
+// "database is locked".
 func TestSQLiteWritersWait(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "100% of #1?.db")
 	for _, form := range []URL{URL("sqlite:" + strings.ReplaceAll(file, "?", "-")), URL("sqlite://" + strings.ReplaceAll(file, "?", "-")), "sqlite::memory:"} {

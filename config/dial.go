@@ -16,14 +16,14 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/zap"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/brokerurl"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/tlsfiles"
+	"github.com/rabbitdelay/rabbitdelay/internal/brokerurl"
+	"github.com/rabbitdelay/rabbitdelay/internal/tlsfiles"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
-// Dial opens a plain AMQP connection, which is not supervised, to the first node that answers. Use it for plan,
-// apply, destroy and probes. The caller closes the connection. See inspect.Dial for its errors.
+// Dial opens a plain AMQP connection, which does not reconnect, to the first node that answers. Use it for plan, apply,
+// destroy and probes. The caller closes the connection. See inspect.Dial for its errors.
 func (c *Config) Dial(ctx context.Context) (*amqp.Connection, error) {
 	cfg, err := c.Client(nil, nil)
 	if err != nil {
@@ -59,13 +59,13 @@ func (c *Config) Nodes() ([]Node, error) {
 const managementTimeout = 20 * time.Second
 
 // ErrNoManagement is returned by Management if the address of the management API is unknown.
-var ErrNoManagement = errors.New("the management API's address is not known; set broker.management_url, such as http://user:password@host:15672 (beside a broker at another port than 5672, or 5671 with TLS, none is assumed)")
+var ErrNoManagement = errors.New("the management API's address is unknown; set broker.management_url, such as http://user:password@host:15672 (it is only guessed if the broker uses port 5672, or 5671 with TLS)")
 
 const managementForm = "expected a URL such as http://user:password@host:15672"
 
 // Management returns an inspector that reads the broker through its management API. The address is
 // broker.management_url, or else the default port of the management API on those broker hosts whose AMQP port is the
-// default, because a host that maps one port usually maps the other. It uses the broker's user unless
+// default, because a host that maps one port usually maps the other. The inspector logs in as the broker's user unless
 // broker.management_url has its own. Management does not connect. Its errors are ErrNoBroker, ErrNoManagement and
 // *Error.
 func (c *Config) Management() (*live.Management, error) {
@@ -123,8 +123,8 @@ func (c *Config) Management() (*live.Management, error) {
 	return live.NewManagement(cfg)
 }
 
-// reloading reads the files, and returns a function that reads them again at each handshake. It returns nil if
-// nothing is set. The returned Problem names the setting.
+// reloading reads the files, and returns a function that reads them again at each handshake. It returns nil if nothing
+// is set. If a file cannot be used, the returned Problem names its setting.
 func (t TLS) reloading(log *zap.Logger) (func() *tls.Config, *Problem) {
 	if t == (TLS{}) {
 		return nil, nil

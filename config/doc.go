@@ -16,14 +16,16 @@
 //
 // The databases that a program can open depend on the drivers that it links: config/postgres, config/mysql and
 // config/sqlite; see OpenDB.
+package config
+
+// Files, for contributors to this package:
 //
 //   - config.go: the settings as a struct
 //   - settings.go: the table of settings that all other files use, and the parsing of values
-//   - load.go: the sources, whose precedence viper decides, and the error
+//   - load.go: the sources and their precedence (with viper), and the error type
 //   - file.go: the YAML file
 //   - schema.go: the file's JSON schema
 //   - didyoumean.go: suggestions for misspelt names
 //   - validate.go: checks
 //   - login.go: addresses and passwords
 //   - build.go, probe.go, dial.go, database.go: the objects that are built from the settings
-package config

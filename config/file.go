@@ -13,8 +13,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/internal/yamldoc"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
 // file is the content of a YAML document.
@@ -32,7 +32,7 @@ type file struct {
 // not be set.
 func readFile(data []byte, overridden func(path string) bool) *file {
 	f := &file{Reader: yamldoc.Parse(data), values: map[string][]string{}, overridden: overridden}
-	f.Hidden = ofSettings // their values may be passwords
+	f.Known, f.Hidden = shape, ofSettings // the values of settings may be passwords
 	f.Expand = func(path, text string) (string, error) {
 		setting := ofSettings(path)
 		if setting && overridden(path) {
@@ -56,8 +56,8 @@ func (f *file) keys() map[string]yamldoc.Field {
 	return fields
 }
 
-// ofSettings reports whether a path is the path of a setting, or the empty path of the whole document. It is false
-// for paths in the topology.
+// ofSettings reports whether a path belongs to a setting, or is the empty path of the whole document. It is false for
+// paths in the topology.
 func ofSettings(path string) bool {
 	section, _, _ := strings.Cut(path, ".")
 	return path == "" || slices.Contains(sections, section)
@@ -215,7 +215,7 @@ func (f *file) schedule(n *yaml.Node, path string) {
 	}
 	for i := range f.schedules[:len(f.schedules)-1] {
 		if f.schedules[i].Name == r.Name {
-			bad("name", "%q is the name of schedules[%d] too", yamldoc.Clip(r.Name), i)
+			bad("name", "%q is also the name of schedules[%d]", yamldoc.Clip(r.Name), i)
 		}
 	}
 }
@@ -255,7 +255,7 @@ func (f *file) headers(t *schedule.Task) yamldoc.Field {
 func parseInstant(s string) (time.Time, error) {
 	t, err := time.Parse(time.RFC3339, s)
 	if err != nil {
-		return t, fmt.Errorf("expected an instant such as 2026-01-31T08:00:00Z, got %q", yamldoc.Clip(s))
+		return t, fmt.Errorf("expected a time such as 2026-01-31T08:00:00Z, got %q", yamldoc.Clip(s))
 	}
 	return t, nil
 }
@@ -270,9 +270,10 @@ func parsePriority(s string) (uint8, error) {
 
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-var errExpansion = errors.New("expected ${NAME} or ${NAME:-value}, where NAME is of letters, digits and underscores; write $${ for a literal ${")
+var errExpansion = errors.New("expected ${NAME} or ${NAME:-value}, where NAME consists of letters, digits and underscores; write $${ for a literal ${")
 
-// expand replaces references to environment variables in a value. It does not expand the variables' contents again.
+// expand replaces references to environment variables in a value. References in the variables' own values are not
+// expanded.
 func expand(value string) (string, error) {
 	if !strings.Contains(value, "${") {
 		return value, nil

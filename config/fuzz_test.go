@@ -8,7 +8,7 @@ import (
 
 const fuzzSecret = "Hunter-2-hunter"
 
-// FuzzDatabaseURL: whatever stands around a password, no error shows it.
+// FuzzDatabaseURL checks that no error shows a password, whatever is around it.
 func FuzzDatabaseURL(f *testing.F) {
 	for _, form := range []struct{ scheme, before, after, end string }{
 		{"postgres", "", "", "@db:5432/shop?sslmode=disable"},
@@ -38,12 +38,13 @@ func FuzzDatabaseURL(f *testing.F) {
 	})
 }
 
-// FuzzBrokerURL: a broker's URL from a file or a flag is refused without showing
-// it, or taken.
+// FuzzBrokerURL checks that a broker's URL from a file or a flag is accepted, or refused without
+// being shown.
 func FuzzBrokerURL(f *testing.F) {
 	for _, s := range []string{
 		"amqp://user:" + fuzzSecret + "@host/", "amqps://user:" + fuzzSecret + "@host:x/", "amqp://user:12/" + fuzzSecret + "@host", "http://" + fuzzSecret,
-		fuzzSecret, "amqp://user:%" + fuzzSecret, "amqp://[::1" + fuzzSecret, " amqp://u:" + fuzzSecret + "@h", "${" + fuzzSecret + "}", "amqp://u:" + fuzzSecret + "@h/\x00",
+		fuzzSecret, "amqp://user:%" + fuzzSecret, "amqp://[::1" + fuzzSecret, " amqp://u:" + fuzzSecret + "@h",
+		"${" + fuzzSecret + "}", "amqp://u:" + fuzzSecret + "@h/\x00",
 	} {
 		f.Add(s)
 	}

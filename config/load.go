@@ -12,8 +12,9 @@ import (
 
 	"github.com/spf13/viper"
 
+	"github.com/rabbitdelay/rabbitdelay/internal/naming"
+	"github.com/rabbitdelay/rabbitdelay/internal/yamldoc"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
 // Source contains the sources that Load reads in addition to the environment.
@@ -33,8 +34,8 @@ type Override struct {
 	Origin string
 }
 
-// FileVariable is the environment variable with which commands find the YAML file, like their flag -f. Load does not
-// read it.
+// FileVariable is the environment variable that tells commands where the YAML file is, like their flag -f. Load does
+// not read it.
 const FileVariable = envPrefix + "_FILE"
 
 // Load reads and validates the settings. An empty environment variable counts as unset, but an empty flag or an empty
@@ -52,13 +53,13 @@ func Load(src Source) (*Config, error) {
 
 func load(data []byte, src Source) (*Config, error) {
 	l := &loader{
-		src: src, v: viper.NewWithOptions(viper.KeyDelimiter("\x00")), // paths are its keys
+		src: src, v: viper.NewWithOptions(viper.KeyDelimiter("\x00")), // a separator that no path contains, so that paths are viper's keys
 		c: &Config{file: src.File, origins: yamldoc.Places{}},
 	}
 	l.layers(data)
 	if src.File != "" && l.file.Empty() {
 		keys := slices.Sorted(maps.Keys(l.file.keys()))
-		l.file.Problems.Addf(yamldoc.Place{}, "", "it is empty, or has only comments; expected at least one of the keys %s, or {} for a file without settings", strings.Join(keys, ", "))
+		l.file.Problems.Addf(yamldoc.Place{}, "", "the file is empty or has only comments; expected at least one of the keys %s, or {} for a file without settings", strings.Join(keys, ", "))
 	}
 	l.read()
 	l.reconcile()
@@ -74,13 +75,13 @@ func load(data []byte, src Source) (*Config, error) {
 	problems.Add(l.c.problems(), places)
 	if len(*problems) > 0 {
 		problems.Sort()
-		return nil, &Error{File: src.File, Problems: *problems}
+		return nil, failed(src.File, *problems)
 	}
 	return l.c, nil
 }
 
 // ErrConfig is wrapped by every *Error.
-var ErrConfig = errors.New("configuration is not valid")
+var ErrConfig = errors.New("invalid configuration")
 
 // Problem describes one problem of a configuration: the setting's path, such as delay.bucket.resolution, the source
 // of its value, and the expected value. It never contains a URL.
@@ -92,8 +93,16 @@ type Error struct {
 	Problems []Problem
 }
 
+func failed(file string, found yamldoc.Problems) *Error {
+	e := &Error{File: file}
+	for _, p := range found {
+		e.Problems = append(e.Problems, Problem(p))
+	}
+	return e
+}
+
 func (e *Error) Error() string {
-	text := yamldoc.Problems(e.Problems).String()
+	text := found(e.Problems).String()
 	if e.File != "" {
 		text = e.File + ": " + text
 	}
@@ -102,6 +111,15 @@ func (e *Error) Error() string {
 
 // Unwrap makes errors.Is(err, ErrConfig) true.
 func (e *Error) Unwrap() error { return ErrConfig }
+
+// found returns problems in the form in which they are collected.
+func found(list []Problem) yamldoc.Problems {
+	out := make(yamldoc.Problems, len(list))
+	for i, p := range list {
+		out[i] = yamldoc.Problem(p)
+	}
+	return out
+}
 
 type loader struct {
 	src  Source
@@ -120,8 +138,8 @@ const (
 	byFlag
 )
 
-// given is a value with its source. All layers of viper contain such values, except the environment, which viper
-// reads itself. For this reason viper's result also shows which source it came from.
+// given is a value with its source. All layers of viper contain such values, except the environment, which viper reads
+// itself. The type of a value from viper therefore also shows its source.
 type given struct {
 	rank  rank
 	texts []string
@@ -172,8 +190,8 @@ func (l *loader) layers(data []byte) {
 	}
 }
 
-// unknownVariables reports environment variables that look like settings but are none, because otherwise a misspelt
-// variable would go unnoticed.
+// unknownVariables reports environment variables that look like settings but do not exist. Without this check, a
+// misspelt variable would go unnoticed.
 func (l *loader) unknownVariables(known map[string]bool) {
 	names, parts := slices.Sorted(maps.Keys(known)), slices.Sorted(maps.Keys(l.file.keys()))
 	for _, kv := range os.Environ() {
@@ -182,15 +200,15 @@ func (l *loader) unknownVariables(known map[string]bool) {
 			continue
 		}
 		if slices.ContainsFunc(parts, func(key string) bool { return name == variable(key) }) {
-			l.file.Problems.Addf(yamldoc.Place{Origin: name}, "", "this is a part of the file, not a setting, and has no environment variable; `rabbitdelay settings` lists those that have")
+			l.file.Problems.Addf(yamldoc.Place{Origin: name}, "", "this part of the file is not a setting and has no environment variable; `rabbitdelay settings` lists the variables")
 			continue
 		}
-		// Other programs of this project have variables whose names are prefixes of settings' variables.
+		// Other programs of this project have variables whose names are the beginning of a setting's variable.
 		longer := func(setting string) bool { return strings.HasPrefix(setting, name) }
-		meant := DidYouMean(name, slices.DeleteFunc(slices.Clone(names), longer))
+		meant := naming.DidYouMean(name, slices.DeleteFunc(slices.Clone(names), longer))
 		inSection := slices.ContainsFunc(sections, func(s string) bool { return strings.HasPrefix(name, variable(s)+"_") })
 		if inSection || meant != "" {
-			l.file.Problems.Addf(yamldoc.Place{Origin: name}, "", "no setting has this environment variable; `rabbitdelay settings` lists them%s", meant)
+			l.file.Problems.Addf(yamldoc.Place{Origin: name}, "", "no setting has this environment variable; `rabbitdelay settings` lists the variables%s", meant)
 		}
 	}
 }
@@ -199,8 +217,8 @@ func (l *loader) unknownVariables(known map[string]bool) {
 // such a service may be named rabbitdelay-broker.
 var service = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)$`)
 
-// serviceVariable reports whether a variable was set for a service. The plain …_PORT variable of a service is an
-// address, such as tcp://10.0.0.1:5672. A number may be meant as a setting.
+// serviceVariable reports whether a variable was set for a service. The variable …_PORT of a service is an address,
+// such as tcp://10.0.0.1:5672. If it is a number, the user may have meant it as a setting.
 func serviceVariable(name, value string) bool {
 	if strings.HasSuffix(name, "_PORT") {
 		protocol, _, ok := strings.Cut(value, "://")
@@ -249,6 +267,6 @@ func (l *loader) topology() {
 	l.c.Topology, l.c.Schedules = l.file.topology, l.file.schedules
 	err := l.c.Topology.Validate(topology.DelayPrefix(cmp.Or(l.c.Delay.Prefix, topology.DefaultPrefix)))
 	if ve, ok := errors.AsType[*topology.ValidationError](err); ok {
-		l.file.Problems.Add(ve.Problems, l.file.Places)
+		l.file.Problems.Add(found(ve.Problems), l.file.Places)
 	}
 }

@@ -1,8 +1,11 @@
 package config
 
 import (
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -13,6 +16,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -55,7 +59,7 @@ serve:
   listen: 0.0.0.0:8443
   users: users.yaml
   path_prefix: /delays
-  trusted_proxy: 10.0.0.0/8
+  proxy: {trusted: [10.0.0.0/8, 192.0.2.1], user_header: X-Forwarded-User, role_header: X-Forwarded-Groups, operators: [sre], viewers: [dev, support]}
   title: shop (staging)
   color: "#c62828"
   trace_url: https://traces.example.org/trace/{id}
@@ -90,8 +94,8 @@ schedules:
   - {name: pulse, every: 90s, queue: pulses}
 `
 
-// excluded are settings that others exclude: radices the layout, a client
-// certificate user and password.
+// excluded lists settings that other settings exclude: radices exclude the layout, and a client certificate excludes
+// user and password.
 var excluded = []string{"delay.bucket.layout", "broker.username", "broker.password", "broker.password_file"}
 
 func TestLoadEverything(t *testing.T) {
@@ -128,7 +132,14 @@ func TestLoadEverything(t *testing.T) {
 		},
 		Database: Database{URL: "postgres://shop:p%40ss@db/shop"},
 		Serve: Serve{
-			Listen: "0.0.0.0:8443", Users: "users.yaml", PathPrefix: "/delays", TrustedProxy: "10.0.0.0/8", Title: "shop (staging)", Color: "#c62828", TraceURL: "https://traces.example.org/trace/{id}", Discarded: "/var/lib/rabbitdelay/discarded", KeepAudit: 30 * 24 * time.Hour, TLS: ServeTLS{Cert: "serve.pem", Key: "serve.key"},
+			Listen: "0.0.0.0:8443", Users: "users.yaml", PathPrefix: "/delays",
+			Proxy: ServeProxy{
+				Trusted: []string{"10.0.0.0/8", "192.0.2.1"}, UserHeader: "X-Forwarded-User",
+				RoleHeader: "X-Forwarded-Groups", Operators: []string{"sre"}, Viewers: []string{"dev", "support"},
+			},
+			Title: "shop (staging)", Color: "#c62828", TraceURL: "https://traces.example.org/trace/{id}",
+			Discarded: "/var/lib/rabbitdelay/discarded", KeepAudit: 30 * 24 * time.Hour,
+			TLS: ServeTLS{Cert: "serve.pem", Key: "serve.key"},
 		},
 		Topology: topology.Topology{
 			Queues:       []topology.Queue{{Name: "orders.expire", MaxLength: &length}},
@@ -140,7 +151,8 @@ func TestLoadEverything(t *testing.T) {
 			Misfire: schedule.MisfireAll, MisfireLimit: 7, Overlap: schedule.OverlapAllow,
 			Task: schedule.Task{
 				Exchange: "reports", RoutingKey: "report.nightly", Body: []byte(`{"of": "orders.expire"}`), ContentType: "application/json",
-				Type: "report", CorrelationID: "c", Priority: 3, ExpiresAfter: 2 * time.Hour, Headers: map[string]string{"tenant": "blue", "number": "7"}, Tags: []string{"blue", "green"},
+				Type: "report", CorrelationID: "c", Priority: 3, ExpiresAfter: 2 * time.Hour,
+				Headers: map[string]string{"tenant": "blue", "number": "7"}, Tags: []string{"blue", "green"},
 			},
 		}, {Name: "pulse", Every: 90 * time.Second, Task: schedule.Task{Queue: "pulses"}}},
 	}
@@ -162,7 +174,7 @@ func TestLoadDefaults(t *testing.T) {
 	}
 	want := &Config{
 		Delay: Delay{Strategy: "bucket", Prefix: "delay", QueueType: topology.Quorum, Previous: []Previous{}},
-		Serve: Serve{Listen: DefaultListen},
+		Serve: Serve{Listen: DefaultListen, Proxy: ServeProxy{Operators: []string{"operator"}, Viewers: []string{"viewer"}}},
 	}
 	want.origins = c.origins
 	if !reflect.DeepEqual(c, want) {
@@ -177,7 +189,7 @@ func TestLoadDefaults(t *testing.T) {
 	}
 }
 
-// Each source wins over the ones after it.
+// Each source takes precedence over the ones after it.
 func TestPrecedence(t *testing.T) {
 	file := []byte("broker: {url: amqp://file/}\ndelay: {prefix: file, queue_type: classic}\n")
 	check := func(want string, src Source) {
@@ -205,7 +217,7 @@ func TestPrecedence(t *testing.T) {
 	check("", Source{})
 }
 
-// No broker is guessed: what needs one asks for its address.
+// No broker is assumed: every method that needs one asks for its address.
 func TestNoBroker(t *testing.T) {
 	c, err := Load(Source{})
 	if err != nil {
@@ -224,7 +236,7 @@ func TestNoBroker(t *testing.T) {
 	}
 }
 
-// The management API is assumed beside a broker at its default port, and nowhere else.
+// The management API is assumed on the host of a broker with the default port, and nowhere else.
 func TestManagementIsBesideTheDefaultPort(t *testing.T) {
 	for file, want := range map[string]string{
 		"{url: 'amqp://h/'}":                                  "http://h:15672",
@@ -238,7 +250,7 @@ func TestManagementIsBesideTheDefaultPort(t *testing.T) {
 		switch {
 		case want == "" && !errors.Is(err, ErrNoManagement):
 			t.Errorf("%s: got %v, want ErrNoManagement", file, err)
-		case want != "" && (err != nil || m.Endpoint() != want):
+		case want != "" && (err != nil || live.Internal(m).Endpoint() != want):
 			t.Errorf("%s: got %v, want %s", file, err, want)
 		}
 	}
@@ -255,19 +267,23 @@ func TestDefaultsLoseAgainstAll(t *testing.T) {
 	}
 }
 
-// Every setting can be given by the environment alone.
+// Every setting can be set by the environment alone.
 func TestEnvironment(t *testing.T) {
 	given := map[string]string{
 		"BROKER_URL": "amqps://a/", "BROKER_URLS": "amqps://b/,amqps://c/", "BROKER_MANAGEMENT_URL": "http://m:1",
 		"BROKER_TLS_CA": "ca", "BROKER_TLS_CERT": "cert", "BROKER_TLS_KEY": "key", "BROKER_TLS_SERVER_NAME": "name",
 		"BROKER_EXTERNAL_AUTH": "true", "BROKER_CONNECTION_NAME": "c", "BROKER_HEARTBEAT": "2s",
 		"BROKER_DIAL_TIMEOUT": "2s", "BROKER_RECONNECT_MIN": "2s", "BROKER_RECONNECT_MAX": "3s",
-		"BROKER_SEND_TIMEOUT": "2s", "BROKER_MAX_IN_FLIGHT": "2", "BROKER_MAX_BODY": "2", "BROKER_HELD_BYTES": "2", "BROKER_MAX_ROUTE_QUEUES": "2", "BROKER_DECLARE": "missing",
+		"BROKER_SEND_TIMEOUT": "2s", "BROKER_MAX_IN_FLIGHT": "2", "BROKER_MAX_BODY": "2", "BROKER_HELD_BYTES": "2",
+		"BROKER_MAX_ROUTE_QUEUES": "2", "BROKER_DECLARE": "missing",
 		"DELAY_STRATEGY": "auto", "DELAY_LEAD": "1s", "DELAY_EXACT": "true", "DELAY_PREFIX": "p", "DELAY_QUEUE_TYPE": "classic", "DELAY_TOPIC_PERMISSIONS": "true",
 		"DELAY_BUCKET_LAYOUT": "", "DELAY_BUCKET_RADICES": "10, 60", "DELAY_BUCKET_RESOLUTION": "1s",
 		"DELAY_TTL_DELAYS": "60s,15m", "DELAY_TTL_ROUND_UP": "true",
 		"DELAY_PLUGIN_MIN": "1s", "DELAY_PLUGIN_MAX": "2s", "DELAY_NATIVE_QUEUES": "2", "DELAY_NATIVE_AUTO": "true", "DATABASE_URL": "sqlite:x.db",
-		"SERVE_LISTEN": ":1", "SERVE_USERS": "u", "SERVE_PATH_PREFIX": "/p", "SERVE_TRUSTED_PROXY": "::1", "SERVE_KEEP_AUDIT": "1d", "SERVE_TITLE": "t", "SERVE_COLOR": "#000000", "SERVE_TRACE_URL": "http://t/{id}", "SERVE_DISCARDED": "d", "SERVE_TLS_CERT": "c", "SERVE_TLS_KEY": "k",
+		"SERVE_LISTEN": ":1", "SERVE_USERS": "u", "SERVE_PATH_PREFIX": "/p", "SERVE_PROXY_TRUSTED": "::1",
+		"SERVE_PROXY_USER_HEADER": "X-User", "SERVE_PROXY_ROLE_HEADER": "X-Role", "SERVE_PROXY_OPERATORS": "o",
+		"SERVE_PROXY_VIEWERS": "v,w", "SERVE_KEEP_AUDIT": "1d", "SERVE_TITLE": "t", "SERVE_COLOR": "#000000",
+		"SERVE_TRACE_URL": "http://t/{id}", "SERVE_DISCARDED": "d", "SERVE_TLS_CERT": "c", "SERVE_TLS_KEY": "k",
 	}
 	for name, value := range given {
 		t.Setenv("RABBITDELAY_"+name, value)
@@ -330,7 +346,7 @@ func errText(err error) string {
 	return err.Error()
 }
 
-// What a variable contains stays one value.
+// The content of a variable remains a single value.
 func TestExpansionCannotInject(t *testing.T) {
 	t.Setenv("RD_TEST_EVIL", "x\n  url: amqp://evil/\nqueues: [{name: evil}]\n#")
 	c, err := load([]byte("broker:\n  connection_name: ${RD_TEST_EVIL}\n"), Source{})
@@ -345,7 +361,7 @@ func TestExpansionCannotInject(t *testing.T) {
 	if err != nil || c.Topology.Queues[0].Name != "{name: evil, max_length: 1}" {
 		t.Errorf("got %+v, %v", c, err)
 	}
-	// Quoted stays text, unquoted is what it looks like.
+	// A quoted value remains text, and an unquoted value is parsed.
 	t.Setenv("RD_TEST_EVIL", "12")
 	if _, err = load([]byte("queues:\n  - name: '${RD_TEST_EVIL}'\n"), Source{}); err != nil {
 		t.Error(err)
@@ -379,5 +395,56 @@ func TestFileErrors(t *testing.T) {
 	_, err = Load(Source{File: file})
 	if want := file + `: line 1, column 19: delay.strategy: "fast"; expected auto, bucket, ttl, plugin or native`; errText(err) != want {
 		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+// Common parts of several values are written once: below a key that begins with x-, in a mapping that other mappings
+// merge.
+func TestMergeKeys(t *testing.T) {
+	c, err := load([]byte(`
+x-common:
+  retry: &patient {max_attempts: 20, backoff: 10s}
+  destination: &mail
+    dead_letter: mail.dead
+    retry: {<<: *patient, backoff: 1s}
+  late: &late {lead: 2s, dead_letter: late.dead}
+destinations:
+- {<<: *mail, queue: text}
+- {queue: mail, <<: [*late, *mail], dead_letter: own.dead}
+`), Source{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	retry := &topology.Retry{MaxAttempts: 20, Backoff: time.Second}
+	lead := 2 * time.Second
+	want := []topology.Destination{
+		{Queue: "text", DeadLetter: "mail.dead", Retry: retry},
+		{Queue: "mail", DeadLetter: "own.dead", Retry: retry, Lead: &lead},
+	}
+	if !reflect.DeepEqual(c.Topology.Destinations, want) {
+		t.Errorf("got %+v, want %+v", c.Topology.Destinations, want)
+	}
+}
+
+// A management API behind https may have a certificate of a private authority while AMQP is not encrypted.
+func TestPrivateAuthorityOfTheManagementAPI(t *testing.T) {
+	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("[]")) }))
+	defer srv.Close()
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, works := range map[string]bool{"tls: {ca: " + ca + "}, ": true, "": false} {
+		c, err := load(fmt.Appendf(nil, "broker: {%surl: 'amqp://a:b@broker/', management_url: %q}\n", name, srv.URL), Source{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := c.Management()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = live.Internal(m).Queues(t.Context()); (err == nil) != works {
+			t.Errorf("with %q: %v", name, err)
+		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/brokerurl"
+	"github.com/rabbitdelay/rabbitdelay/internal/brokerurl"
 )
 
 // URL is the address of a broker, a management API or a database. It may contain a password, so String, GoString and
@@ -82,13 +82,13 @@ func (c *Config) Vhost() (string, error) {
 // ErrNoBroker is returned by every method that needs a broker if no setting has an address. There is no default
 // address, because a program without its settings would declare its queues on any broker that happens to run on the
 // same machine.
-var ErrNoBroker = errors.New("no broker is given; set AMQP_URL, --url of a command, or broker.url in the file to an address such as amqp://host:5672/vhost")
+var ErrNoBroker = errors.New("no broker address is set; set AMQP_URL, the flag --url, or broker.url in the file to an address such as amqp://host:5672/vhost")
 
-// separate reports whether the user or the password is set separately from the URLs.
+// separate reports whether the user or the password is set outside of the URLs.
 func (b *Broker) separate() bool { return b.Username != "" || b.Password != "" || b.PasswordFile != "" }
 
-// credentials returns the user and password that apply to a URL if they are set separately. Each call reads the
-// password file again, because a mounted secret may have been renewed.
+// credentials returns the user and password for a URL if they are set outside of the URLs. It reads the password file
+// at each call, because a mounted secret may have been renewed.
 func (b *Broker) credentials(uri string) (username, password string, err error) {
 	u, err := brokerurl.Parse(uri)
 	if err != nil {
@@ -123,7 +123,7 @@ func readSecret(file string) (string, error) {
 	return text, nil
 }
 
-// reason returns an error's text without the path, because the problem already names it.
+// reason returns an error's text without the path, which the problem already names.
 func reason(err error) string {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err.Error()
@@ -140,16 +140,17 @@ func (k *checker) login(b *Broker) {
 		if b.Username == "" {
 			path = "broker.password"
 		}
-		k.badf(path, "has no effect with broker.external_auth, which logs in by the client certificate; remove one")
+		k.badf(path, "has no effect with broker.external_auth, which logs in with the client certificate; remove one of the two")
 	case b.Password != "" && b.PasswordFile != "":
-		k.badf("broker.password_file", "is set, and so is broker.password; give one of them")
+		k.badf("broker.password_file", "is set together with broker.password; set only one of them")
 	case b.Username != "" && !hasPassword:
 		k.badf("broker.username", "has no password; set broker.password or broker.password_file, or put both into broker.url")
 	}
 }
 
-// reconcile resolves settings that several sources set under different names: only the value of the source with the
-// higher rank is kept. For example, --url replaces the broker and the user that are set in the file.
+// reconcile resolves conflicts between settings that have the same meaning under different names. It keeps only the
+// value of the source with the higher rank. For example, --url replaces the broker and the user that are set in the
+// file.
 func (l *loader) reconcile() {
 	b := &l.c.Broker
 	rankOf := func(path string) rank {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// who returns where a client of the settings connects and as whom.
+// who returns the address and the user with which a client of the settings connects.
 func who(t *testing.T, c *Config) string {
 	t.Helper()
 	var hosts []string
@@ -30,8 +30,8 @@ func who(t *testing.T, c *Config) string {
 	return fmt.Sprintf("%s as %s:%s", strings.Join(hosts, " "), user, password)
 }
 
-// User and password stand apart from the URL, as they are. A source wins over a
-// lower one with all that it says of the same thing.
+// User and password can be set separately from the URL, unescaped. A source overrides a lower-priority source's setting
+// as a whole.
 func TestLogin(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(secret, []byte("from a file\r\n"), 0o600); err != nil {
@@ -46,17 +46,27 @@ func TestLogin(t *testing.T) {
 	}{
 		{"in the URL", "{url: 'amqp://u:p@h'}", nil, nil, "amqp://u:p@h"},
 		{"apart", "{url: 'amqp://h', username: shop, password: 'a@/%#'}", nil, nil, "amqp://h as shop:a@/%#"},
-		{"instead of the URL's", "{url: 'amqp://u:p@h', username: shop, password: x}", nil, nil, "amqp://u:p@h as shop:x"},
+		{"instead of the one in the URL", "{url: 'amqp://u:p@h', username: shop, password: x}", nil, nil, "amqp://u:p@h as shop:x"},
 		{"the password alone", "{url: 'amqp://u:p@h', password: x}", nil, nil, "amqp://u:p@h as u:x"},
 		{"a file", "{url: 'amqp://h', username: shop, password_file: " + secret + "}", nil, nil, "amqp://h as shop:from a file"},
 		{"beside AMQP_URL", "{username: shop, password: x}", map[string]string{"AMQP_URL": "amqp://other"}, nil, "amqp://other as shop:x"},
 		{"several", "{urls: ['amqp://a', 'amqp://b'], username: shop, password: x}", nil, nil, "amqp://a amqp://b as shop:x"},
 		{"several beside one", "{url: 'amqp://c', urls: ['amqp://a']}", nil, nil, "amqp://c amqp://a"},
 		{"several and AMQP_URL", "{urls: ['amqp://a']}", map[string]string{"AMQP_URL": "amqp://other"}, nil, "amqp://a"},
-		{"password by the environment", "{url: 'amqp://h', username: shop, password_file: /none}", map[string]string{"RABBITDELAY_BROKER_PASSWORD": "env"}, nil, "amqp://h as shop:env"},
-		{"file by the environment", "{url: 'amqp://h', username: shop, password: x}", map[string]string{"RABBITDELAY_BROKER_PASSWORD_FILE": secret}, nil, "amqp://h as shop:from a file"},
+		{
+			"password by the environment", "{url: 'amqp://h', username: shop, password_file: /none}",
+			map[string]string{"RABBITDELAY_BROKER_PASSWORD": "env"}, nil, "amqp://h as shop:env",
+		},
+		{
+			"file by the environment", "{url: 'amqp://h', username: shop, password: x}",
+			map[string]string{"RABBITDELAY_BROKER_PASSWORD_FILE": secret}, nil, "amqp://h as shop:from a file",
+		},
 		{"URLs by the environment", "{url: 'amqp://u:p@h'}", map[string]string{"RABBITDELAY_BROKER_URLS": "amqp://a,amqp://b"}, nil, "amqp://a amqp://b"},
-		{"user by the environment", "{url: 'amqp://u:p@h'}", map[string]string{"RABBITDELAY_BROKER_USERNAME": "e", "RABBITDELAY_BROKER_PASSWORD": "f"}, nil, "amqp://u:p@h as e:f"},
+		{
+			"user by the environment", "{url: 'amqp://u:p@h'}",
+			map[string]string{"RABBITDELAY_BROKER_USERNAME": "e", "RABBITDELAY_BROKER_PASSWORD": "f"}, nil,
+			"amqp://u:p@h as e:f",
+		},
 		{"a flag", "{urls: ['amqp://a', 'amqp://b'], username: shop, password: x}", nil, flag, "amqp://flag:pw@f/"},
 		{"a flag without a user", "{username: shop, password: x}", nil, map[string]Override{"broker.url": {"amqp://f/", "--url"}}, "amqp://f/ as shop:x"},
 	} {
@@ -78,11 +88,11 @@ func TestLogin(t *testing.T) {
 func TestLoginIsRefused(t *testing.T) {
 	for file, want := range map[string]string{
 		"{username: shop}":                      "line 1, column 20: broker.username: has no password; set broker.password or broker.password_file, or put both into broker.url",
-		"{password: hunter2, password_file: x}": "line 1, column 44: broker.password_file: is set, and so is broker.password; give one of them",
+		"{password: hunter2, password_file: x}": "line 1, column 44: broker.password_file: is set together with broker.password; set only one of them",
 		"{password: ''}":                        "line 1, column 20: broker.password: is empty; give a value, or leave it out for the default",
 		"{password: [hunter2]}":                 "line 1, column 20: broker.password: expected a single value, got a list",
-		"{urls: ['amqp://a', 'amqps://b']}":     "line 1, column 16: broker.urls[1]: expected the scheme of the others; the nodes of a cluster are all amqp:// or all amqps://",
-		"{url: 'amqps://h', password: hunter2, external_auth: true, tls: {cert: a, key: b}}": "line 1, column 38: broker.password: has no effect with broker.external_auth, which logs in by the client certificate; remove one",
+		"{urls: ['amqp://a', 'amqps://b']}":     "line 1, column 16: broker.urls[1]: expected the same scheme as the other URLs; the nodes of a cluster must be all amqp:// or all amqps://",
+		"{url: 'amqps://h', password: hunter2, external_auth: true, tls: {cert: a, key: b}}": "line 1, column 38: broker.password: has no effect with broker.external_auth, which logs in with the client certificate; remove one of the two",
 	} {
 		_, err := load([]byte("broker: "+file+"\n"), Source{})
 		if errText(err) != want {
@@ -98,7 +108,7 @@ func TestLoginIsRefused(t *testing.T) {
 	}
 }
 
-// A password that is renewed is read at the next connection.
+// A renewed password is read for the next connection.
 func TestPasswordFileIsReadAgain(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "password")
 	c := &Config{Broker: Broker{URL: "amqp://h", Username: "shop", PasswordFile: secret}}

@@ -13,7 +13,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The settings of the machine that runs the tests are not theirs.
+	// Remove the settings of the machine that runs the tests.
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
 		if name == "AMQP_URL" || strings.HasPrefix(name, envPrefix+"_") {

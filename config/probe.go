@@ -30,7 +30,8 @@ func (c *Config) pluginStrategy(ctx context.Context) (*plugin.Strategy, error) {
 	return s, nil
 }
 
-// probeInstants returns an error that wraps live.ErrInstantsIgnored if the broker does not delay by an instant.
+// probeInstants returns an error that wraps live.ErrInstantsIgnored if the broker does not delay messages until a given
+// time.
 func (c *Config) probeInstants(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

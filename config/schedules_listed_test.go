@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What validate accepts, migrate and serve have to be able to use.
+// Everything that validate accepts must be usable by migrate and serve.
 func TestSchedulesOfDestinationsThatAreRefused(t *testing.T) {
 	const head = "destinations: [{queue: q}, {exchange: amq.direct, routing_key: paid}]\nschedules:\n  - name: nightly\n    cron: 0 3 * * *\n"
 	for name, c := range map[string]struct{ declare, destination, problem string }{

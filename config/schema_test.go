@@ -15,7 +15,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
+	"github.com/rabbitdelay/rabbitdelay/internal/yamldoc"
 )
 
 var update = flag.Bool("update", false, "write docs/rabbitdelay.schema.json and docs/wire.json")
@@ -70,7 +70,7 @@ func TestSchemaJudgesAsTheLoader(t *testing.T) {
 		"broker: [1]\n":                   false,
 		"delay: {previous: [{layout: hex, size: 1}]}\n":      false,
 		"delay: {previous: [{layout: hex}]}\n":               true,
-		"delay: {ttl: {delays: [soon]}}\n":                   true, // a value, which the loader alone knows
+		"delay: {ttl: {delays: [soon]}}\n":                   true, // a value that only the loader can check
 		"queues: [{name: q, message_ttl: 60}]\n":             false,
 		"queues: [{name: q, message_ttl: 1h30m}]\n":          true,
 		"queues: [{name: 5}]\n":                              false,
@@ -81,7 +81,7 @@ func TestSchemaJudgesAsTheLoader(t *testing.T) {
 		if err := yaml.Unmarshal([]byte(doc), &value); err != nil {
 			t.Fatal(err)
 		}
-		asJSON, err := json.Marshal(value) // in which an instant is text, as it is to editors
+		asJSON, err := json.Marshal(value) // a time becomes text, as for editors
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,8 +97,8 @@ func TestSchemaJudgesAsTheLoader(t *testing.T) {
 	}
 }
 
-// Each mapping of the schema has the keys that the loader accepts there, and no
-// others: the loader lists them to who writes an unknown one.
+// Each mapping of the schema has exactly the keys that the loader accepts there: the loader lists
+// them in the error for an unknown key.
 func TestSchemaHasTheKeysOfTheLoader(t *testing.T) {
 	f := readFile(nil, func(string) bool { return false })
 	seen := 0

@@ -12,13 +12,13 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/internal/yamldoc"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
-// setting is a value that the file, the environment or a flag can set. All information about a setting is in its row.
-// Reading, checking, the schema, the environment and the documentation use it.
+// setting is a value that the file, the environment or a flag can set. A setting's row contains everything about it,
+// and is used for reading, checking, the schema, the environment variables and the documentation.
 type setting struct {
 	path  string
 	field any    // pointer to the value
@@ -52,7 +52,7 @@ var (
 // settings lists the rows of all settings, with the default values of all fields that have one.
 var settings = settingsOf(defaults())
 
-// settingsOf returns the rows with pointers to the fields of c.
+// settingsOf returns the rows of the settings, with pointers to the fields of c.
 func settingsOf(c *Config) []setting {
 	row := func(path string, field any, def, help string, limits ...bounds) setting {
 		s := setting{path: path, field: field, def: def, help: help}
@@ -64,73 +64,79 @@ func settingsOf(c *Config) []setting {
 	return []setting{
 		row("broker.url", &c.Broker.URL, "AMQP_URL",
 			"the broker, amqp://user:password@host:5672/vhost or amqps://, special characters percent-encoded"),
-		row("broker.urls", &c.Broker.URLs, "none", "nodes of the same cluster, beside url or instead of it, tried in a random order"),
-		row("broker.username", &c.Broker.Username, "that of the URL", "user, instead of the URL's; as it is, not percent-encoded"),
-		row("broker.password", &c.Broker.Password, "that of the URL", "password, instead of the URL's; as it is, not percent-encoded"),
+		row("broker.urls", &c.Broker.URLs, "none", "nodes of the same cluster, in addition to url or instead of it; tried in random order"),
+		row("broker.username", &c.Broker.Username, "the one in the URL", "user, instead of the one in the URL; not percent-encoded"),
+		row("broker.password", &c.Broker.Password, "the one in the URL", "password, instead of the one in the URL; not percent-encoded"),
 		row("broker.password_file", &c.Broker.PasswordFile, "none", "file with the password, read again for each connection"),
-		row("broker.management_url", &c.Broker.ManagementURL, "beside a broker at port 5672 (amqps: 5671) port 15672 (15671) of its host, with its user",
+		row("broker.management_url", &c.Broker.ManagementURL, "port 15672 (15671) on the host of a broker at port 5672 (amqps: 5671), with the broker's user",
 			"the management API, http://user:password@host:15672 or https://"),
 		row("broker.tls.ca", &c.Broker.TLS.CA, "the system's certificates",
 			"PEM file of trusted certificates, for amqps; TLS files are read again at each handshake"),
 		row("broker.tls.cert", &c.Broker.TLS.Cert, "none", "PEM file of the client certificate"),
 		row("broker.tls.key", &c.Broker.TLS.Key, "none", "PEM file of its private key"),
 		row("broker.tls.server_name", &c.Broker.TLS.ServerName, "the host of the URL", "name that the broker's certificate must have"),
-		row("broker.external_auth", &c.Broker.ExternalAuth, "", "log in by the client certificate instead of user and password"),
+		row("broker.external_auth", &c.Broker.ExternalAuth, "", "log in with the client certificate instead of user and password"),
 		row("broker.connection_name", &c.Broker.ConnectionName, "",
-			"name of the connections in the broker's management, up to 200 bytes"),
+			"name of the connections in the broker's management UI, up to 200 bytes"),
 		row("broker.heartbeat", &c.Broker.Heartbeat, "", "interval of heartbeats"),
 		row("broker.dial_timeout", &c.Broker.DialTimeout, "", "time limit for the TCP, TLS and AMQP handshakes together"),
 		row("broker.reconnect_min", &c.Broker.ReconnectMin, "", "first pause between attempts to connect"),
 		row("broker.reconnect_max", &c.Broker.ReconnectMax, "", "longest pause between attempts to connect, at least reconnect_min"),
-		row("broker.send_timeout", &c.Broker.SendTimeout, "", "how long a send without a deadline of its own may take"),
-		row("broker.max_in_flight", &c.Broker.MaxInFlight, "", "messages that may await their confirm"),
+		row("broker.send_timeout", &c.Broker.SendTimeout, "", "time limit for a send without its own deadline"),
+		row("broker.max_in_flight", &c.Broker.MaxInFlight, "", "maximum number of messages that await their confirms"),
 		row("broker.max_body", &c.Broker.MaxBody, "", "largest body in bytes"),
 		row("broker.held_bytes", &c.Broker.HeldBytes, "",
-			"bytes of messages, each with 1024 besides its body, for which each consumer makes room beyond its prefetch while it holds them (delay.lead)"),
+			"size in bytes up to which each consumer buffers messages beyond its prefetch while it holds them (delay.lead); each message counts as its body plus 1024"),
 		row("broker.declare", &c.Broker.Declare, "",
-			"what may be created: missing (whatever is used), listed (the layout, and of destinations those of the file), nothing"),
+			"what may be created: missing (everything that is used), listed (the layout and the destinations in the file), nothing"),
 		row("broker.max_route_queues", &c.Broker.MaxRouteQueues, "",
-			"route queues that a client may make, one for each routing key of an exchange destination"),
+			"maximum number of route queues that a client creates, one for each routing key of an exchange destination"),
 		row("delay.strategy", &c.Delay.Strategy, "",
-			"bucket (any delay), ttl (declared delays), plugin (x-delayed-message), native (by an instant, RabbitMQ 4.4), auto (by the delay)", bounds{oneOf: strategies}),
+			"bucket (any delay), ttl (declared delays), plugin (x-delayed-message), native (delivery time in a header, RabbitMQ 4.4), auto (chosen by the delay)", bounds{oneOf: strategies}),
 		row("delay.prefix", &c.Delay.Prefix, "", "beginning of the names of all delay objects, 1 to 64 bytes"),
 		row("delay.queue_type", &c.Delay.QueueType, "",
-			"type of delay queues, and of destination queues not under queues", bounds{oneOf: queueTypes}),
+			"type of delay queues, and of destination queues that are not listed under queues", bounds{oneOf: queueTypes}),
 		row("delay.topic_permissions", &c.Delay.TopicPermissions, "", "let the broker check topic permissions for each message"),
 		row("delay.lead", &c.Delay.Lead, "0s; with exact 400ms",
-			"how long before its instant a message reaches its consumer, which holds it until then; a destination's own lead takes precedence", bounds{max: topology.MaxLead}),
+			"how long before its due time a message reaches its consumer, which holds it until then; a destination's own lead takes precedence", bounds{max: topology.MaxLead}),
 		row("delay.exact", &c.Delay.Exact, "",
-			"handle messages at their instant to the millisecond: a lead of 400ms and, of bucket, a resolution of 100ms; every consumer must hold messages"),
+			"handle messages at their due time to the millisecond: a lead of 400ms and, for bucket, a resolution of 100ms; every consumer must be able to hold messages"),
 		row("delay.bucket.layout", &c.Delay.Bucket.Layout, "",
 			"number system of the bucket strategy: clock, hex or binary; or the queues of nservicebus or celery"),
-		row("delay.bucket.radices", &c.Delay.Bucket.Radices, "none", "a layout of one's own instead: radices, lowest position first"),
+		row("delay.bucket.radices", &c.Delay.Bucket.Radices, "none", "a custom layout instead: radices, lowest position first"),
 		row("delay.bucket.resolution", &c.Delay.Bucket.Resolution, "10ms; hex, radices and exact: 100ms; binary: 1s",
 			"step of the bucket strategy's delays, 10ms to 1h"),
 		row("delay.ttl.delays", &c.Delay.TTL.Delays, "none", "the delays of the ttl strategy, 1ms to ten years"),
-		row("delay.ttl.round_up", &c.Delay.TTL.RoundUp, "", "send a delay that is not declared with the next longer one"),
+		row("delay.ttl.round_up", &c.Delay.TTL.RoundUp, "", "round a delay that is not declared up to the next longer one"),
 		row("delay.plugin.min", &c.Delay.Plugin.Min, "",
-			"shortest delay for which auto takes the plugin", bounds{max: plugin.MaxDelay}),
+			"shortest delay for which auto uses the plugin", bounds{max: plugin.MaxDelay}),
 		row("delay.plugin.max", &c.Delay.Plugin.Max, "",
-			"longest delay of the plugin; with min or max, auto takes the plugin between them", bounds{min: time.Millisecond, max: plugin.MaxDelay}),
+			"longest delay of the plugin; if min or max is set, auto uses the plugin between them", bounds{min: time.Millisecond, max: plugin.MaxDelay}),
 		row("delay.native.queues", &c.Delay.Native.Queues, "", "holding queues of the native strategy, which are quorum queues"),
 		row("delay.native.auto", &c.Delay.Native.Auto, "",
-			"let auto take native instead of bucket, where the broker delays by an instant"),
+			"let auto use native instead of bucket if the broker delays messages until a given time"),
 		row("database.url", &c.Database.URL, "none", "database of tasks and idempotency: postgres://, mysql:// or sqlite:path"),
 		row("serve.listen", &c.Serve.Listen, "",
-			"where rabbitdelay serve answers, HOST:PORT; an address that others reach needs serve.users"),
-		row("serve.users", &c.Serve.Users, "none", "file of users and tokens, which rabbitdelay users writes"),
-		row("serve.path_prefix", &c.Serve.PathPrefix, "none", "what comes before all paths, such as /rabbitdelay, behind a proxy"),
-		row("serve.trusted_proxy", &c.Serve.TrustedProxy, "none",
-			"address or network, such as 10.0.0.0/8, of proxies whose X-Forwarded-For says who fails to log in"),
+			"address on which rabbitdelay serve listens, HOST:PORT; an address that other machines can reach needs serve.users"),
+		row("serve.users", &c.Serve.Users, "none", "file with users and tokens, which rabbitdelay users writes"),
+		row("serve.path_prefix", &c.Serve.PathPrefix, "none", "prefix of all paths behind a proxy, such as /rabbitdelay"),
+		row("serve.proxy.trusted", &c.Serve.Proxy.Trusted, "none",
+			"addresses or networks, such as 10.0.0.0/8, of the reverse proxies in front of serve; their X-Forwarded-For identifies the client in failed logins"),
+		row("serve.proxy.user_header", &c.Serve.Proxy.UserHeader, "none",
+			"header with the user whom the proxy has authenticated, such as X-Forwarded-User; requests from other addresses are refused"),
+		row("serve.proxy.role_header", &c.Serve.Proxy.RoleHeader, "none; every user is a viewer",
+			"header with the user's groups, separated by commas or bars, such as X-Forwarded-Groups"),
+		row("serve.proxy.operators", &c.Serve.Proxy.Operators, "operator", "groups whose users are operators"),
+		row("serve.proxy.viewers", &c.Serve.Proxy.Viewers, "viewer", "groups whose users are viewers"),
 		row("serve.title", &c.Serve.Title, "rabbitdelay",
-			"what stands at the top of every page, to tell two installations apart, such as shop (staging)"),
+			"title at the top of every page, to distinguish installations, such as shop (staging)"),
 		row("serve.color", &c.Serve.Color, "none", "colour of a line above all pages, such as #c62828 for production"),
 		row("serve.trace_url", &c.Serve.TraceURL, "none",
 			"link to a task's trace, with {id} for the trace's id, such as https://traces.example.org/trace/{id}"),
 		row("serve.discarded", &c.Serve.Discarded, "none",
-			"directory in which the console and the API keep the messages that they discard; without it they discard none"),
+			"directory in which the console and the API save discarded messages; if it is not set, they discard none"),
 		row("serve.keep_audit", &c.Serve.KeepAudit, "90d",
-			"how long the audit and the jobs are kept", bounds{min: time.Hour, max: 3650 * 24 * time.Hour}),
+			"how long the audit log and the jobs are kept", bounds{min: time.Hour, max: 3650 * 24 * time.Hour}),
 		row("serve.tls.cert", &c.Serve.TLS.Cert, "none", "PEM file of the certificate chain, for https"),
 		row("serve.tls.key", &c.Serve.TLS.Key, "none", "PEM file of its private key"),
 	}
@@ -144,7 +150,7 @@ func defaults() *Config {
 	return c
 }
 
-// byDefault returns the default of a setting as text.
+// byDefault returns the text that describes a setting's default.
 func (s setting) byDefault() string {
 	v := reflect.ValueOf(s.field).Elem().Interface()
 	if d, ok := v.(time.Duration); ok {
@@ -158,7 +164,7 @@ func (s setting) byDefault() string {
 func (s setting) meaning() string {
 	limits := s.bounds.String()
 	if len(s.bounds.oneOf) > 0 && strings.Contains(s.help, s.bounds.oneOf[0]) {
-		limits = "" // explained
+		limits = "" // the help text already explains the bounds
 	}
 	c := defaults()
 	same := slices.IndexFunc(settings, func(o setting) bool { return o.path == s.path })
@@ -218,7 +224,7 @@ func Settings() []Setting {
 	}
 	return append(list, Setting{
 		Path: previousPath, Type: "list of layouts", Default: "none",
-		Meaning: "what delay: was before, each with strategy (default bucket), queue_type (default delay.queue_type), and layout, radices and resolution of bucket, delays of ttl, or queues of native; destinations stay bound to them until rabbitdelay retire has deleted them",
+		Meaning: "earlier values of delay, each with strategy (default bucket), queue_type (default delay.queue_type), and layout, radices and resolution of bucket, delays of ttl, or queues of native; destinations stay bound to them until rabbitdelay retire has deleted them",
 	})
 }
 
@@ -229,6 +235,8 @@ func typeOf(field any) (string, yamldoc.Kind) {
 		return "URL", yamldoc.Scalar
 	case *[]URL:
 		return "list of URLs", yamldoc.List
+	case *[]string:
+		return "list of texts", yamldoc.List
 	case *[]int:
 		return "list of integers", yamldoc.List
 	case *[]time.Duration:
@@ -243,8 +251,8 @@ func typeOf(field any) (string, yamldoc.Kind) {
 	return "text", yamldoc.Scalar
 }
 
-// errEmpty reports an empty value, usually of an environment variable that is not set. Using the default instead
-// would surprise the user.
+// errEmpty reports an empty value, usually of an environment variable that is not set. The default is not used instead,
+// because that could hide the mistake.
 var errEmpty = errors.New("is empty; give a value, or leave it out for the default")
 
 // parse parses the text of a setting into its field. It rejects an empty scalar value if it was given explicitly. Its
@@ -253,6 +261,11 @@ func parse(field any, texts []string, given bool) error {
 	switch f := field.(type) {
 	case *[]URL:
 		return parseList(f, texts, func(s string) (URL, error) { return URL(s), nil })
+	case *[]string:
+		if given && slices.Equal(texts, []string{""}) {
+			return errEmpty
+		}
+		return parseList(f, texts, parseText)
 	case *[]int:
 		return parseList(f, texts, parseInt)
 	case *[]time.Duration:
@@ -299,6 +312,13 @@ func parseList[T any](dst *[]T, texts []string, one func(string) (T, error)) err
 		return errors.New(strings.Join(wrong, "; "))
 	}
 	return nil
+}
+
+func parseText(s string) (string, error) {
+	if s == "" {
+		return "", errors.New("it is empty")
+	}
+	return s, nil
 }
 
 func parseInt(s string) (int, error) {

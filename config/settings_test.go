@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/console"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -27,12 +27,13 @@ func TestSettingsAreListed(t *testing.T) {
 	}
 }
 
-// What the list has in words is true.
+// The defaults that the list describes in words are correct.
 func TestSettingsDefaults(t *testing.T) {
 	steps := func(c dlx.BucketConfig) string { return topology.FormatDuration(c.WithDefaults().Resolution) }
 	for path, want := range map[string]string{
-		"delay.bucket.resolution": steps(dlx.BucketConfig{}) + "; hex, radices and exact: " + steps(dlx.BucketConfig{Layout: dlx.LayoutHex}) + "; binary: " + steps(dlx.BucketConfig{Layout: dlx.LayoutBinary}),
-		"serve.keep_audit":        topology.FormatDuration(console.DefaultKeepAudit),
+		"delay.bucket.resolution": steps(dlx.BucketConfig{}) +
+			"; hex, radices and exact: " + steps(dlx.BucketConfig{Layout: dlx.LayoutHex}) +
+			"; binary: " + steps(dlx.BucketConfig{Layout: dlx.LayoutBinary}),
 		"broker.max_route_queues": fmt.Sprint(amqpx.DefaultMaxRouteQueues),
 		"delay.plugin.max":        topology.FormatDuration(plugin.MaxDelay),
 	} {
@@ -43,7 +44,7 @@ func TestSettingsDefaults(t *testing.T) {
 	}
 }
 
-// Bounds stand in the row, or are those of the package that checks the value.
+// The bounds of a setting are in its row, or come from the package that checks the value.
 func TestSettingsMeanings(t *testing.T) {
 	for path, want := range map[string]string{
 		"broker.max_route_queues": ", 1 to 100000",
@@ -60,7 +61,7 @@ func TestSettingsMeanings(t *testing.T) {
 	}
 }
 
-// What Kubernetes injects for Services, and Docker for links, is no mistake.
+// The variables that Kubernetes sets for Services, and Docker for links, are not errors.
 func TestServiceVariables(t *testing.T) {
 	for name, value := range map[string]string{
 		"RABBITDELAY_BROKER_SERVICE_HOST":          "10.0.0.1",
@@ -75,7 +76,7 @@ func TestServiceVariables(t *testing.T) {
 		"RABBITDELAY_DELAY_RELAY_SERVICE_HOST":     "10.0.0.2",
 		"RABBITDELAY_BROKER_URL_PORT_5672_TCP":     "tcp://10.0.0.1:5672",
 		"RABBITDELAY_SERVICE_HOST":                 "10.0.0.3",
-		"RABBITDELAY_SKIP_INTEGRATION":             "1", // another program's
+		"RABBITDELAY_SKIP_INTEGRATION":             "1", // a variable of another program
 		"RABBITDELAY_MANAGEMENT_URL":               "http://127.0.0.1:15672",
 		"RABBITDELAY_START_BROKER":                 "node",
 		"RABBITDELAY_BROKER_SERVICE_PORT_AMQP_TLS": "5671",
@@ -103,7 +104,7 @@ func TestMisspeltVariables(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(name, "5672")
 			_, err := Load(Source{})
-			want := name + ": no setting has this environment variable; `rabbitdelay settings` lists them" + meant
+			want := name + ": no setting has this environment variable; `rabbitdelay settings` lists the variables" + meant
 			if !strings.HasPrefix(errText(err), want) || meant == "" && errText(err) != want {
 				t.Errorf("got %v, want %s", err, want)
 			}
@@ -111,20 +112,20 @@ func TestMisspeltVariables(t *testing.T) {
 	}
 }
 
-// A part of the file cannot be given by a variable, and saying nothing would start a service on defaults.
+// A whole section of the file cannot be set by a variable. Without an error, a service would start with defaults.
 func TestVariablesOfWholeParts(t *testing.T) {
 	for _, name := range []string{"RABBITDELAY_BROKER", "RABBITDELAY_DESTINATIONS", "RABBITDELAY_QUEUES", "RABBITDELAY_SCHEDULES", "RABBITDELAY_DELAY"} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(name, "amqp://localhost")
 			_, err := Load(Source{})
-			if want := name + ": this is a part of the file"; !strings.HasPrefix(errText(err), want) {
+			if want := name + ": this part of the file"; !strings.HasPrefix(errText(err), want) {
 				t.Errorf("got %v, want %s", err, want)
 			}
 		})
 	}
 }
 
-// Who writes a 0 down means 0, and who writes nothing has lost a variable.
+// An explicit 0 means 0, and an empty value means that a variable is missing.
 func TestExplicitZeroIsNotTheDefault(t *testing.T) {
 	zero := map[string]string{
 		"broker.heartbeat": "expected 1s to", "broker.dial_timeout": "expected 10ms to", "broker.reconnect_min": "expected 1ms to",
@@ -138,7 +139,7 @@ func TestExplicitZeroIsNotTheDefault(t *testing.T) {
 		switch field := s.field.(type) {
 		case *time.Duration, *int:
 			value, want = "0", zero[s.path]
-			if s.path == "delay.plugin.min" || s.path == "delay.lead" { // of which 0 is a value
+			if s.path == "delay.plugin.min" || s.path == "delay.lead" { // for which 0 is a valid value
 				continue
 			}
 		case *bool, *[]int, *[]URL, *[]time.Duration:
@@ -195,7 +196,7 @@ func TestJitterZero(t *testing.T) {
 - {queue: a, retry: {max_attempts: 0, backoff: 0, max_backoff: 0s, multiplier: 0, jitter: -1}}
 `), Source{})
 	for _, want := range []string{
-		"retry.max_attempts: expected 1 or more deliveries in all, got 0; leave the key out for the default",
+		"retry.max_attempts: expected 1 or more deliveries in total, got 0; omit the key for the default",
 		"retry.backoff: expected 1ms or more, got 0", "retry.max_backoff: expected backoff or more, got 0",
 		"retry.multiplier: expected 1 or more, got 0", "retry.jitter: expected 0 to 1, got -1",
 	} {
@@ -205,8 +206,8 @@ func TestJitterZero(t *testing.T) {
 	}
 }
 
-// No part of a password is in an error, whatever character makes the URL read
-// otherwise than it was meant, and wherever it came from.
+// No error contains a part of a password, whichever character makes the URL mean something else than intended, and
+// wherever the URL came from.
 func TestErrorsHidePasswords(t *testing.T) {
 	t.Setenv("AMQP_URL", "amqp://127.0.0.1:1/")
 	for _, char := range []string{"#", "/", "?", "@", "%", ":", " ", `"`, "'", "\\", "&", " #", "[", "]", "{", "*", "!", "|"} {
@@ -252,7 +253,7 @@ func TestErrorsHidePasswords(t *testing.T) {
 	}
 }
 
-// tryAll uses a configuration that was accepted; nothing listens at its ports.
+// tryAll uses a configuration that was accepted; no program listens on its ports.
 func tryAll(t *testing.T, c *Config) []error {
 	t.Helper()
 	_, err := c.Dial(t.Context())
@@ -260,7 +261,7 @@ func tryAll(t *testing.T, c *Config) []error {
 	if m, err := c.Management(); err != nil {
 		errs = append(errs, err)
 	} else {
-		_, err := m.Inspect(t.Context(), topology.Topology{})
+		_, err := live.Internal(m).Inspect(t.Context(), topology.Topology{})
 		errs = append(errs, err)
 	}
 	if c.Database.URL != "" {

@@ -7,18 +7,19 @@ import (
 	"net"
 	"net/url"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 	"unicode"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/brokerurl"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/internal/brokerurl"
+	"github.com/rabbitdelay/rabbitdelay/internal/foreign"
+	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/yamldoc"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/foreign"
-	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
 // DefaultListen is the default address on which rabbitdelay serve listens.
@@ -27,6 +28,12 @@ const DefaultListen = "127.0.0.1:8086"
 // setDefaults fills in the defaults, except those of amqpx and dlx.
 func (c *Config) setDefaults() {
 	c.Serve.Listen = cmp.Or(c.Serve.Listen, DefaultListen)
+	if len(c.Serve.Proxy.Operators) == 0 {
+		c.Serve.Proxy.Operators = []string{"operator"}
+	}
+	if len(c.Serve.Proxy.Viewers) == 0 {
+		c.Serve.Proxy.Viewers = []string{"viewer"}
+	}
 	c.Delay.Strategy = cmp.Or(c.Delay.Strategy, StrategyBucket)
 	c.Delay.Prefix = cmp.Or(c.Delay.Prefix, topology.DefaultPrefix)
 	c.Delay.QueueType = cmp.Or(c.Delay.QueueType, topology.Quorum)
@@ -35,8 +42,9 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// These are the defaults of delay.exact. The lead covers the steps of the clock and the lateness of a broker under
-// load. The resolution costs less than the one without a lead.
+// These are the defaults of delay.exact. The lead is longer than the resolution of the clock layout plus the lateness
+// of a broker under load. With a lead, messages are exact even with a coarse resolution, which costs the broker less
+// than a fine one.
 const (
 	exactLead       = 400 * time.Millisecond
 	exactResolution = 100 * time.Millisecond
@@ -51,12 +59,12 @@ func (c *Config) setExact() {
 	}
 }
 
-// Validate checks every setting and reports all problems in one *Error. Load calls it; use it for
+// Validate checks every setting and reports all problems in one *Error. Load calls Validate itself, so call it only for
 // a Config that was built or changed in Go.
 func (c *Config) Validate() error {
 	c.setDefaults()
 	if problems := c.problems(); len(problems) > 0 {
-		return &Error{File: c.file, Problems: problems}
+		return failed(c.file, problems)
 	}
 	return nil
 }
@@ -67,7 +75,7 @@ type checker struct {
 	origins  yamldoc.Places
 }
 
-// given reports whether a setting was set explicitly, so that a 0 means 0 and not the default.
+// given reports whether a setting was set explicitly. If so, 0 means 0 and not the default.
 func (k *checker) given(path string) bool {
 	_, ok := k.origins[path]
 	return ok
@@ -77,7 +85,7 @@ func (k *checker) badf(path, format string, args ...any) {
 	k.problems.Addf(yamldoc.Place{}, path, format, args...)
 }
 
-func (c *Config) problems() []Problem {
+func (c *Config) problems() yamldoc.Problems {
 	k := &checker{origins: c.origins}
 	k.bounds(c)
 	k.broker(&c.Broker)
@@ -134,7 +142,7 @@ func (k *checker) broker(b *Broker) {
 	for i, u := range b.URLs {
 		path := fmt.Sprintf("broker.urls[%d]", i)
 		if k.brokerURL(path, u) != secure {
-			k.badf(path, "expected the scheme of the others; the nodes of a cluster are all amqp:// or all amqps://")
+			k.badf(path, "expected the same scheme as the other URLs; the nodes of a cluster must be all amqp:// or all amqps://")
 		}
 	}
 	k.login(b)
@@ -146,18 +154,18 @@ func (k *checker) broker(b *Broker) {
 			k.badf("broker.management_url", "%v", err)
 		}
 	}
-	if !secure {
+	if !secure && !strings.HasPrefix(string(b.ManagementURL), "https:") { // the files may be for the management API alone
 		for _, f := range []struct{ name, value string }{
 			{"ca", b.TLS.CA}, {"cert", b.TLS.Cert}, {"key", b.TLS.Key}, {"server_name", b.TLS.ServerName},
 		} {
 			if f.value != "" {
-				k.badf("broker.tls."+f.name, "%q; it has no effect with amqp://; use amqps:// in broker.url", yamldoc.Clip(f.value))
+				k.badf("broker.tls."+f.name, "%q has no effect with amqp://; use amqps:// in broker.url, or https:// in broker.management_url", yamldoc.Clip(f.value))
 			}
 		}
 	}
 	k.pair("broker.tls", b.TLS.Cert, b.TLS.Key, "a client certificate needs both")
 	if b.ExternalAuth && (b.TLS.Cert == "" || !secure) {
-		k.badf("broker.external_auth", "true; it needs amqps:// and a client certificate (broker.tls.cert and broker.tls.key)")
+		k.badf("broker.external_auth", "true; external authentication needs amqps:// and a client certificate (broker.tls.cert and broker.tls.key)")
 	}
 	k.client(b)
 }
@@ -167,7 +175,7 @@ func (k *checker) client(b *Broker) {
 	c := Config{Broker: Broker{Config: b.WithDefaults()}}
 	c.Broker.Config.URL, c.Broker.Config.URLs = "amqp://checked-above/", nil
 	written := settingsOf(&Config{Broker: *b})
-	for i, s := range settingsOf(&c) { // an explicit 0 stays 0
+	for i, s := range settingsOf(&c) { // keep an explicit 0, which WithDefaults would replace
 		if v := reflect.ValueOf(s.field).Elem(); strings.HasPrefix(s.path, "broker.") && v.CanInt() && k.given(s.path) {
 			v.Set(reflect.ValueOf(written[i].field).Elem())
 		}
@@ -183,6 +191,37 @@ func (k *checker) brokerURL(path string, u URL) (secure bool) {
 	return strings.HasPrefix(string(u), "amqps:")
 }
 
+// headerName matches the names of HTTP headers that a proxy may use for a user.
+var headerName = regexp.MustCompile(`^[A-Za-z0-9-]+$`)
+
+func (k *checker) proxy(p *ServeProxy) {
+	networks, err := p.Networks()
+	if err != nil {
+		k.badf("serve.proxy.trusted", "%v", err)
+	}
+	for _, h := range []struct{ path, name string }{{"serve.proxy.user_header", p.UserHeader}, {"serve.proxy.role_header", p.RoleHeader}} {
+		switch {
+		case h.name == "":
+		case !headerName.MatchString(h.name):
+			k.badf(h.path, "%q; expected the name of a header, such as X-Forwarded-User", yamldoc.Clip(h.name))
+		case slices.ContainsFunc([]string{"Authorization", "Cookie", "Host"}, func(s string) bool { return strings.EqualFold(s, h.name) }):
+			k.badf(h.path, "%s; expected a header that only the proxy sets, such as X-Forwarded-User", h.name)
+		}
+	}
+	switch {
+	case p.UserHeader == "" && p.RoleHeader != "":
+		k.badf("serve.proxy.role_header", "has no effect without serve.proxy.user_header")
+	case p.UserHeader == "":
+	case len(p.Trusted) == 0:
+		k.badf("serve.proxy.user_header", "any client can send this header; set serve.proxy.trusted to the proxy's own addresses")
+	}
+	for i, n := range networks {
+		if p.UserHeader != "" && n.Bits() == 0 {
+			k.badf("serve.proxy.trusted", "%s trusts every client; expected the proxy's own addresses", p.Trusted[i])
+		}
+	}
+}
+
 func (k *checker) serve(s *Serve) {
 	if _, _, err := net.SplitHostPort(s.Listen); err != nil {
 		k.badf("serve.listen", "%q; expected HOST:PORT, such as %s or :8086", yamldoc.Clip(s.Listen), DefaultListen)
@@ -190,9 +229,7 @@ func (k *checker) serve(s *Serve) {
 	if p := s.PathPrefix; p != "" && (!strings.HasPrefix(p, "/") || strings.HasSuffix(p, "/") || strings.Contains(p, "//") || strings.ContainsAny(p, " ?#%;\"\\")) {
 		k.badf("serve.path_prefix", "%q; expected a path such as /rabbitdelay", yamldoc.Clip(p))
 	}
-	if _, err := s.Proxy(); err != nil {
-		k.badf("serve.trusted_proxy", "%q; expected an address or a network, such as 10.0.0.0/8", yamldoc.Clip(s.TrustedProxy))
-	}
+	k.proxy(&s.Proxy)
 	for _, x := range []struct {
 		path string
 		err  error
@@ -228,7 +265,8 @@ func (k *checker) delay(d *Delay) {
 	k.lead(d)
 }
 
-// lead rejects a lead that no message can have, or that no consumer supports.
+// lead rejects a lead with a strategy that cannot shorten its delays by the lead, or with a layout whose consumers do
+// not support leads.
 func (k *checker) lead(d *Delay) {
 	path, value := "delay.lead", topology.FormatDuration(d.Lead)
 	if d.Exact {
@@ -237,16 +275,16 @@ func (k *checker) lead(d *Delay) {
 	switch {
 	case d.Lead == 0:
 	case d.Strategy == StrategyTTL:
-		k.badf(path, "%s; the ttl strategy has only the delays that are declared, and none less a lead; use strategy: bucket", value)
+		k.badf(path, "%s; the ttl strategy supports only declared delays, which it cannot shorten by a lead; use strategy: bucket", value)
 	case d.Foreign():
-		k.badf(path, "%s; consumers of the layout %s do not hold messages; leave it out", value, d.Bucket.Layout)
+		k.badf(path, "%s; consumers of the layout %s do not hold messages; remove the lead", value, d.Bucket.Layout)
 	}
 }
 
 // native checks the number of holding queues.
 func (k *checker) native(queues int, path string) {
 	if queues == 0 && k.given(path+".queues") {
-		k.badf(path+".queues", "0; expected 1 or more; leave it out for the default")
+		k.badf(path+".queues", "0; expected 1 or more; omit it for the default")
 		return
 	}
 	k.fieldErrors(dlx.NativeConfig{Queues: queues}.Validate(), path)
@@ -267,7 +305,7 @@ func (k *checker) previous(d Delay, p Previous, path string) {
 	case StrategyNative:
 		k.native(p.Queues, path)
 	default:
-		k.badf(path+".strategy", "%q; expected bucket, ttl, plugin or native; of auto, give each", yamldoc.Clip(p.Strategy))
+		k.badf(path+".strategy", "%q; expected bucket, ttl, plugin or native; for auto, list each of its strategies", yamldoc.Clip(p.Strategy))
 	}
 	for _, f := range []struct{ key, of string }{
 		{"layout", StrategyBucket}, {"radices", StrategyBucket}, {"resolution", StrategyBucket}, {"delays", StrategyTTL}, {"queues", StrategyNative},
@@ -283,9 +321,9 @@ func (k *checker) layout(d Delay, l Layout, path string) {
 	case foreign.IsLayout(l.Layout):
 		k.foreignLayout(d, l, path)
 	case l.Resolution == 0 && k.given(path+".resolution"):
-		k.badf(path+".resolution", "0s; expected 10ms or more; leave it out for the default")
+		k.badf(path+".resolution", "0s; expected 10ms or more; omit it for the default")
 	case l.Layout != "" && !slices.Contains(layouts, l.Layout):
-		k.badf(path+".layout", "%q; expected binary, celery, clock, hex or nservicebus, or radices instead", yamldoc.Clip(l.Layout))
+		k.badf(path+".layout", "%q; expected binary, celery, clock, hex or nservicebus, or set radices instead", yamldoc.Clip(l.Layout))
 	default:
 		k.fieldErrors(Delay{}.bucketConfig(l).Validate(), path)
 	}
@@ -296,13 +334,13 @@ var layouts = []string{dlx.LayoutClock, dlx.LayoutHex, dlx.LayoutBinary}
 // foreignLayout checks the settings of another system's layout.
 func (k *checker) foreignLayout(d Delay, l Layout, path string) {
 	if len(l.Radices) > 0 || k.given(path+".radices") {
-		k.badf(path+".radices", "are set; the layout %s has its own", l.Layout)
+		k.badf(path+".radices", "are set; the layout %s has its own radices", l.Layout)
 	}
 	if l.Resolution != 0 && l.Resolution != time.Second || l.Resolution == 0 && k.given(path+".resolution") {
-		k.badf(path+".resolution", "%s; expected 1s, which the layout %s has", topology.FormatDuration(l.Resolution), l.Layout)
+		k.badf(path+".resolution", "%s; expected 1s, the resolution of the layout %s", topology.FormatDuration(l.Resolution), l.Layout)
 	}
 	if l.Layout == dlx.LayoutNServiceBus && d.QueueType == topology.Classic {
-		k.badf(path+".layout", "%s; it needs queue_type: quorum", l.Layout)
+		k.badf(path+".layout", "%s; this layout needs queue_type: quorum", l.Layout)
 	}
 }
 
@@ -347,7 +385,7 @@ func snake(field string) string {
 func (k *checker) schedules(c *Config) {
 	for i, r := range c.Schedules {
 		if r.Validate() != nil {
-			continue // the file's reader reports it
+			continue // an unreadable item, which the file's reader reports
 		}
 		field := "queue"
 		if r.Task.Queue == "" {

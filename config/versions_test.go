@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// Messages of each release from 0.1.0 on, which wait on a broker during an upgrade, are read as they
-// were meant. Each release adds its wire.json; none is ever changed.
+// Messages of each release since 0.1.0 that wait on a broker during an upgrade are read correctly.
+// Each release adds its wire.json, and none is ever changed.
 func TestMessagesOfEarlierReleases(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/wire.json")
 	if err != nil || len(files) == 0 {

@@ -17,7 +17,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// broker is RabbitMQ in memory, where whatever comes to rest is consumed at once.
+// broker is an in-memory RabbitMQ on which every message that reaches a final queue is consumed
+// immediately.
 type broker struct {
 	srv  *amqptest.Server
 	conn *amqp.Connection
@@ -29,25 +30,25 @@ type broker struct {
 	sent []outcome // by message id
 }
 
-// outcome is what became of a message.
+// outcome is what happened to a message.
 type outcome struct {
 	Returned bool // to its mandatory publisher
 	Rests    []rest
 	at       time.Time // when it was published
 }
 
-// rest is where one copy of a message came to rest.
+// rest is the queue in which one copy of a message stays.
 type rest struct {
 	Queue      string
 	RoutingKey string        // with which it got there
 	After      time.Duration // since it was published
-	Visited    []string      // the queues it expired in, in order, each as often as it did
+	Visited    []string      // the queues in which it expired, in order, each time that it did
 }
 
-// onBroker runs f in a bubble of its own with a broker that has a topology. What f
-// finds is for the caller to report, outside: a *rapid.T must fail where it was
-// made. Nor can rapid.Check run in a bubble: a test has no deadline there that it
-// could ask for, and with a year the time for all its checks would have passed.
+// onBroker runs f in its own bubble with a broker that has a topology. The caller reports
+// the results of f outside of the bubble, because a *rapid.T must fail where it was
+// created. rapid.Check itself cannot run in a bubble either: a test has no deadline
+// there, and if each check takes a year, the time for all checks would be over.
 func onBroker(t *testing.T, top topology.Topology, f func(b *broker) error) (err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -81,8 +82,8 @@ func (b *broker) connect() (err error) {
 	return nil
 }
 
-// declare makes a topology, and consumes from the queues that hold nothing back.
-// Only the last answer is waited for.
+// declare creates a topology, and consumes from the queues that do not delay. It waits only for the
+// last answer.
 func (b *broker) declare(top topology.Topology) error {
 	err := b.declareAll(top)
 	if err == nil {
@@ -141,14 +142,14 @@ func (b *broker) consume(queue string) error {
 func (b *broker) note(id string, what func(*outcome)) {
 	i, err := strconv.Atoi(id)
 	if err != nil {
-		panic(err) // nobody has sent that
+		panic(err) // the test has not sent that id
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	what(&b.sent[i])
 }
 
-// visited are the queues of x-death, of which the latest comes first.
+// visited returns the queues of x-death, the latest first.
 func visited(d amqp.Delivery) (queues []string) {
 	deaths, _ := d.Headers["x-death"].([]any)
 	for _, x := range deaths {
@@ -161,11 +162,11 @@ func visited(d amqp.Delivery) (queues []string) {
 	return queues
 }
 
-// carry publishes a message by each route, all at one instant, and gives what
-// became of each. When its delay is over, and ever after, it is returned or at rest
-// at one place; after the longest delay no queue holds anything. It looks at every
-// such instant, since a broker tries to forward what is stuck for as long as it
-// takes: to wait for a year first would be to wait for all of that.
+// carry publishes one message by each route, all at the same time, and returns what
+// happened to each. When its delay is over, and at any time after that, a message is
+// returned or in exactly one final place. After the longest delay no queue has any
+// message. carry looks at each of these times, because a broker retries a stuck message
+// for as long as it takes, and waiting for a year first would include all these retries.
 func (b *broker) carry(routes ...topology.Route) ([]outcome, error) {
 	first, began := len(b.sent), time.Now()
 	b.mu.Lock()
@@ -192,7 +193,7 @@ func (b *broker) carry(routes ...topology.Route) ([]outcome, error) {
 	return b.sent[first:], b.left()
 }
 
-// settled finds a message that should be somewhere by now and is not.
+// settled finds a message that should have a final place by now and does not.
 func (b *broker) settled(first int, routes []topology.Route, passed time.Duration) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -211,7 +212,7 @@ func (o outcome) settled() bool {
 	return len(o.Rests) == 1
 }
 
-// left finds a message that has not come to rest.
+// left finds a message that has not reached a final place.
 func (b *broker) left() error {
 	for _, name := range b.srv.Queues() {
 		if q, _ := b.srv.Queue(name); q.Ready+q.DeadLetters+q.Delayed > 0 {

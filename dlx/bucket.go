@@ -109,9 +109,9 @@ func (b *Bucket) MaxDelay() time.Duration { return b.layout.longest() }
 // Resolution returns the step to which delays are rounded up.
 func (b *Bucket) Resolution() time.Duration { return b.layout.resolution }
 
-// Bindings returns the binding of the destination's target queue to the delivery exchange. It matches the exact number
-// of digits, because with "#" a message for "a.b" would reach "b" too. Bindings does not check the destination; Route
-// does.
+// Bindings returns the binding of the destination's target queue to the delivery exchange. Its key matches the exact
+// number of digits. If the key had "#" in place of the digits, a message for "a.b" would also reach "b". Bindings does
+// not check the destination; Route does.
 func (b *Bucket) Bindings(dest topology.Destination) []topology.Binding {
 	return b.bindings(dest)
 }
@@ -131,11 +131,12 @@ func (b *Bucket) Route(dest topology.Destination, delay, tolerance time.Duration
 //
 // A message enters the queue of its highest non-zero digit. From there it is dead-lettered to the exchange of the next
 // lower position, which routes it to the queue of the next non-zero digit, or to the delivery exchange if all remaining
-// digits are 0. Each exchange has bindings for all positions below it. Passing a message from exchange to exchange for
-// every 0 would cost the broker as much again as routing it to its queue, and round delays are mostly zeros.
+// digits are 0. Each exchange has bindings for all positions below it, so that zeros are skipped. Without these
+// bindings a message would pass through one exchange for each 0. That costs the broker as much as routing the message
+// to a queue, and round delays consist mostly of zeros.
 //
-// The alternate exchange of the position exchanges feeds the parked queue, so a missing queue never blocks the
-// at-least-once queue above it.
+// The position exchanges have an alternate exchange that routes to the parked queue. A missing queue therefore never
+// blocks the at-least-once queue above it.
 func (b *Bucket) Topology() topology.Topology {
 	t := topology.DeliveryTopology(b.prefix)
 	l := &b.layout
@@ -166,8 +167,8 @@ func (b *Bucket) Topology() topology.Topology {
 	return t
 }
 
-// bindDigits binds the queues of position i and all lower positions to an exchange. Each binding matches the queue's
-// own digit after zeros in the positions between.
+// bindDigits binds the queues of position i and of all lower positions to an exchange. The binding of a queue matches
+// its own digit, preceded by zeros at the positions between i and its own.
 func (b *Bucket) bindDigits(t *topology.Topology, exchange, above string, i int) {
 	l := &b.layout
 	for ; i >= 0; i-- {

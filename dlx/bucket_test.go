@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/internal/argument"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
 func TestBucketConfigErrors(t *testing.T) {
@@ -154,8 +154,8 @@ func TestBucketToleranceOverflow(t *testing.T) {
 	}
 }
 
-// The longest name of a destination is the same for all delays, and with it the
-// longest routing key is just possible.
+// The longest name of a destination is the same for all delays, and its longest routing key is just
+// valid.
 func TestBucketKeyErrors(t *testing.T) {
 	for _, c := range configs() {
 		bucket := newBucket(t, c)
@@ -209,7 +209,10 @@ func TestKeyErrors(t *testing.T) {
 }
 
 func TestDestinationErrors(t *testing.T) {
-	strategies := []strategy{newBucket(t, dlx.BucketConfig{Prefix: "my.delay"}), newTTL(t, dlx.TTLConfig{Prefix: "my.delay", Delays: []time.Duration{time.Second}})}
+	strategies := []strategy{
+		newBucket(t, dlx.BucketConfig{Prefix: "my.delay"}),
+		newTTL(t, dlx.TTLConfig{Prefix: "my.delay", Delays: []time.Duration{time.Second}}),
+	}
 	for _, c := range []struct {
 		dest topology.Destination
 		ok   bool
@@ -234,7 +237,7 @@ func TestDestinationErrors(t *testing.T) {
 		{topology.Destination{Queue: "my.delay"}, true},
 		{topology.Destination{Queue: "my.delay.orders"}, true},
 		{topology.Destination{Queue: "my.delay.buckets"}, true},
-		{topology.Destination{Queue: "delay.bucket.30m"}, true}, // another prefix
+		{topology.Destination{Queue: "delay.bucket.30m"}, true}, // a different prefix
 		{topology.Destination{Queue: "your.my.delay.bucket"}, true},
 	} {
 		for _, s := range strategies {
@@ -247,7 +250,7 @@ func TestDestinationErrors(t *testing.T) {
 	}
 }
 
-// What must hold of every declared object, whatever the layout.
+// Every declared object must have these properties, whatever the layout.
 func TestBucketTopology(t *testing.T) {
 	for _, c := range configs() {
 		bucket := newBucket(t, c)
@@ -276,7 +279,7 @@ func TestBucketTopology(t *testing.T) {
 		}
 		for _, e := range top.Exchanges {
 			want := "delay.parked"
-			if !strings.Contains(e.Name, ".level-") && e.Name != "delay.deliver" { // the way in, and the parking place itself
+			if !strings.Contains(e.Name, ".level-") && e.Name != "delay.deliver" { // the entry exchange, and the parked exchange itself
 				want = ""
 			}
 			if e.AlternateExchange != want {
@@ -317,7 +320,9 @@ func TestBucketNames(t *testing.T) {
 	has(dlx.BucketConfig{QueueType: topology.Classic}, "delay.bucket.classic.30m", "delay.bucket.classic.30m")
 	has(dlx.BucketConfig{Layout: "hex"}, "delay.bucket.hex.1m42s400ms", "delay.bucket.hex.level-6")
 	has(dlx.BucketConfig{Layout: "binary"}, "delay.bucket.binary.1m4s", "delay.bucket.binary.level-26")
-	has(dlx.BucketConfig{Resolution: 100 * time.Millisecond, QueueType: topology.Classic}, "delay.bucket.clock-100ms-classic.900ms", "delay.bucket.clock-100ms-classic.900ms")
+	has(dlx.BucketConfig{
+		Resolution: 100 * time.Millisecond, QueueType: topology.Classic,
+	}, "delay.bucket.clock-100ms-classic.900ms", "delay.bucket.clock-100ms-classic.900ms")
 	has(dlx.BucketConfig{Radices: []int{10, 60}, Resolution: time.Second}, "delay.bucket.r10x60-1s.9m50s", "delay.bucket.r10x60-1s.level-0")
 	has(dlx.BucketConfig{Radices: []int{10, 60}}, "delay.bucket.r10x60.59s", "delay.bucket.r10x60.level-0")
 }

@@ -10,5 +10,5 @@
 // strategies share the number systems with their routes (layout.go), and the naming and entry exchanges of queues
 // (entry.go). The file parse.go extracts the destination from a routing key.
 //
-// The package does no I/O. It only describes topology and routes.
+// The package does no I/O. It only computes topologies and routes.
 package dlx

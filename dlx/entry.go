@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/internal/argument"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
 // checkNames checks the fields that all configurations have in common.
@@ -25,8 +25,8 @@ func checkNames(of, prefix string, qt topology.QueueType) error {
 	return errors.Join(errs...)
 }
 
-// variant returns the part of object names that distinguishes two configurations on one broker. It is empty for the
-// default configuration. It includes the tag if it is not the default, and "classic" for classic queues.
+// variant returns the part of object names that distinguishes two configurations on one broker. It contains the tag
+// unless the tag is the default, and "classic" for classic queues. It is empty for the default configuration.
 func variant(tag, defaultTag string, qt topology.QueueType) string {
 	switch {
 	case tag == defaultTag && qt != topology.Classic:
@@ -61,7 +61,8 @@ func durationName(d time.Duration) string {
 	return string(b)
 }
 
-// destinationKey returns the destination's part of a routing key. Overhead is the length of the rest of the key.
+// destinationKey returns the destination's part of a routing key. The parameter overhead is the length of the other
+// parts.
 func destinationKey(strategy string, dest topology.Destination, prefix string, overhead int) (string, error) {
 	if err := dest.Validate(prefix); err != nil {
 		return "", fmt.Errorf("%s strategy: %w", strategy, err)
@@ -73,12 +74,12 @@ func destinationKey(strategy string, dest topology.Destination, prefix string, o
 	return key, nil
 }
 
-// negative returns the error for a negative delay or, if the delay is not negative, a negative tolerance.
+// negative returns an error if the delay is negative or, if it is not, an error if the tolerance is negative.
 func negative(strategy string, delay, tolerance, maximum time.Duration) error {
 	e := &topology.DelayError{Strategy: strategy, Delay: delay, Max: maximum, Reason: "is negative", Hint: "send without a delay"}
 	if delay >= 0 {
 		e.Reason = "has the negative tolerance " + topology.FormatDuration(tolerance)
-		e.Hint = "a tolerance says how much later the message may be"
+		e.Hint = "expected a tolerance of 0 or more: how much later the message may be"
 	}
 	return e
 }
@@ -101,18 +102,18 @@ func delayQueue(name string, ttl time.Duration, next string, qt topology.QueueTy
 	return q
 }
 
-// A message enters a strategy through an exchange that has the name of the message's first queue and is bound to that
-// queue only.
+// A message enters a strategy through an exchange that has the name of the message's first queue and is bound only to
+// that queue.
 //
 // A topic exchange could find the queue by the routing key, which is what BucketConfig.TopicPermissions does, but it
 // doubles the broker's cost of a publish. The exchange walks the words of the key, and the broker checks the key of
 // every message that a client publishes to a topic exchange against the user's topic permissions, even if none are set.
-// A channel caches the outcome for only a dozen keys. Delays are part of the key, so nearly every message has a
-// different key.
+// A channel caches the result for only a dozen keys. This does not help, because delays are part of the key, so nearly
+// every message has a different key.
 
-// addQueue adds a delay queue with its own entry exchange, unless messages enter all queues through the exchange named
-// through. An entry exchange has no alternate exchange, so a mandatory message is returned to its publisher if the
-// queue is missing.
+// addQueue adds a delay queue with its own entry exchange. If through is not empty, the queue gets no entry exchange,
+// because messages enter all queues through the exchange of that name. An entry exchange has no alternate exchange, so
+// that a mandatory message is returned to its publisher if the queue is missing.
 func addQueue(t *topology.Topology, q topology.Queue, through string) {
 	t.Queues = append(t.Queues, q)
 	if through != "" {

@@ -34,8 +34,8 @@ func ExampleBucket_Route() {
 	// delay.bucket.21m clock.0.0.0.21.0.0.orders.expire: 21m0s in 1 hops
 }
 
-// How much each layout declares, the delivery exchange and the parked queue
-// included, and how far it reaches.
+// The example prints the number of objects that each layout declares, including the delivery exchange and the parked
+// queue, and the longest delay of the layout.
 func ExampleBucket_Topology() {
 	for _, c := range []dlx.BucketConfig{
 		{Layout: dlx.LayoutClock},
@@ -69,8 +69,8 @@ func ExampleBucket_Topology() {
 	// [60 60 24]    1s: 142 queues, 321 bindings, 145 exchanges, up to 23h59m59s
 }
 
-// Each delay is one hop, through one of four queues; the client writes the instant
-// at which it ends into the header.
+// Each delay is one hop, through one of four queues. The client writes the time at which the delay ends into the
+// header.
 func ExampleNative_Route() {
 	native, err := dlx.NewNative(dlx.NativeConfig{})
 	if err != nil {
@@ -91,10 +91,10 @@ func ExampleNative_Route() {
 	// delay.native.3 native.3.orders.expire: 30m0s in 1 hops, by "x-opt-delivery-time"
 	// delay.native.2 native.2.orders.expire: 1.235s in 1 hops, by "x-opt-delivery-time"
 	// delay.native.4 native.4.orders.expire: 87600h0m0s in 1 hops, by "x-opt-delivery-time"
-	// native strategy: delay 3650d1ns is longer than ten years; it accepts 0s to 3650d; keep the message in a durable schedule until it is nearer
+	// native strategy: delay 3650d1ns exceeds ten years; it accepts 0s to 3650d; keep the message as a task (package schedule) until it is due sooner
 }
 
-// A message for an endpoint of NServiceBus, on the queues that NServiceBus has.
+// A message is sent to an endpoint of NServiceBus through NServiceBus's own queues.
 func ExampleLevels() {
 	levels, err := dlx.NewLevels(dlx.LevelsConfig{Layout: dlx.LayoutNServiceBus})
 	if err != nil {

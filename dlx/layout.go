@@ -37,23 +37,23 @@ const (
 
 // layout is the number system in which delays are written. Position 0 is the lowest.
 type layout struct {
-	tag        string // one topic word, different for layouts whose digits have different meanings
+	tag        string // one topic word; layouts whose digits have different meanings have different tags
 	resolution time.Duration
 	radices    []int64
 	units      []int64 // the value of a 1 at each position, in resolutions
 	max        int64   // the largest number
 }
 
-// defaultResolution returns the resolution that a layout's tag does not mention. With the clock layout, 10ms costs no
-// extra hop, only more queues at the lowest position. With a small fixed radix it needs one more digit, which means
-// another hop for most messages.
+// defaultResolution returns the resolution that a layout has if its tag does not name one. With the clock layout, 10ms
+// costs no extra hop, only more queues at the lowest position. With a small fixed radix, 10ms would need one more
+// digit, and therefore one more hop for most messages.
 func defaultResolution(name string) time.Duration {
 	switch name {
 	case LayoutClock:
 		return 10 * time.Millisecond
 	case LayoutBinary:
 		return time.Second
-	default: // hex and explicit radices
+	default: // hex, or explicit radices
 		return 100 * time.Millisecond
 	}
 }
@@ -112,10 +112,10 @@ func (l *layout) fill(name string) error {
 	for i, r := range l.radices {
 		if unit > bound/(r-1) {
 			err := &topology.FieldError{Of: "bucket", Field: "Radices", Value: l.radices, Want: fmt.Sprintf(
-				"such that no queue's TTL is over %s, RabbitMQ's bound; at the resolution %s position %d exceeds it", topology.FormatDuration(topology.MaxTTL), topology.FormatDuration(l.resolution), i)}
+				"such that no queue's TTL is over RabbitMQ's maximum of %s; with the resolution %s, position %d exceeds it", topology.FormatDuration(topology.MaxTTL), topology.FormatDuration(l.resolution), i)}
 			if name != "" {
 				err.Field, err.Value = "Resolution", l.resolution
-				err.Want = fmt.Sprintf("finer with the %s layout, whose longest queue TTL would exceed %s, RabbitMQ's bound", name, topology.FormatDuration(topology.MaxTTL))
+				err.Want = fmt.Sprintf("finer with the %s layout, because its longest queue TTL would exceed RabbitMQ's maximum of %s", name, topology.FormatDuration(topology.MaxTTL))
 			}
 			return err
 		}
@@ -131,7 +131,7 @@ func (l *layout) ttl(i int, v int64) time.Duration {
 	return time.Duration(v*l.units[i]) * l.resolution
 }
 
-// longest returns the longest delay, which has every digit at its largest value.
+// longest returns the longest delay of the layout: that with every digit at its largest value.
 func (l *layout) longest() time.Duration { return time.Duration(l.max) * l.resolution }
 
 func checkRadices(radices []int) error {
@@ -139,7 +139,7 @@ func checkRadices(radices []int) error {
 		return &topology.FieldError{Of: "bucket", Field: "Radices", Value: radices, Want: want}
 	}
 	if len(radices) == 0 || len(radices) > maxPositions {
-		return bad(fmt.Sprintf("1 to %d numbers, the lowest position first", maxPositions))
+		return bad(fmt.Sprintf("1 to %d numbers, with the lowest position first", maxPositions))
 	}
 	queues := 0
 	for _, r := range radices {
@@ -206,10 +206,13 @@ func (l *layout) write(n int64) (d digits, hops int) {
 // fewestHops returns the number from lo to hi with the fewest non-zero digits. If several numbers have equally few, it
 // returns the smallest.
 //
-// Only lo itself and lo rounded up to some position can be that number. A larger candidate has a larger digit than lo
-// at the highest position in which the two differ. Its digits below that position cost hops unless they are 0, and if
-// they are all 0, the candidate is at best as good as lo rounded up to that position. Each rounding clears the lowest
-// non-zero digit and sets at most one other, so the hops never increase from one rounding to the next.
+// The result is either lo itself or lo rounded up at some position. To see why, take any other number n above lo, and
+// the highest position at which n and lo differ. There n has the larger digit. Non-zero digits of n below that position
+// only cost hops. If they are all 0, n has no fewer non-zero digits than lo rounded up at that position, which is no
+// larger than n.
+//
+// Each rounding clears the lowest non-zero digit and sets at most one other, so the hops never increase from one
+// rounding to the next.
 func (l *layout) fewestHops(lo, hi int64) (best int64, d digits, hops int) {
 	cur, n := l.write(lo)
 	best, d, hops = lo, cur, n
@@ -224,7 +227,7 @@ func (l *layout) fewestHops(lo, hi int64) (best int64, d digits, hops int) {
 		}
 		cur[i] = 0
 		n--
-		// hi <= max, so a carry never leaves the highest position.
+		// Because hi <= max, a carry never leaves the highest position.
 		for j := i + 1; ; j++ {
 			if cur[j] == 0 {
 				n++
@@ -296,17 +299,17 @@ func (p *positional) route(dest topology.Destination, delay, tolerance time.Dura
 	if n > l.max {
 		return topology.Route{}, &topology.DelayError{
 			Strategy: p.strategy, Delay: delay, Max: l.longest(),
-			Reason: "is longer than the layout " + l.tag + " reaches",
-			Hint:   "keep the message in a durable schedule until it is nearer, or use a layout that reaches further",
+			Reason: "exceeds the longest delay of the layout " + l.tag,
+			Hint:   "keep the message as a task (package schedule) until it is due sooner, or use a layout with a longer maximum",
 		}
 	}
 	most := l.max
-	if end := delay + tolerance; end >= delay { // no overflow
+	if end := delay + tolerance; end >= delay { // false if the sum overflows
 		most = min(max(n, int64(end/l.resolution)), l.max)
 	}
 	n, d, hops := l.fewestHops(n, most)
 	exchange, queue := p.deliver, ""
-	for i, names := range slices.Backward(p.names) { // the highest digit that is not 0
+	for i, names := range slices.Backward(p.names) { // begin with the highest digit that is not 0
 		if d[i] != 0 {
 			queue = names[d[i]]
 			exchange = cmp.Or(p.through, queue)

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/internal/argument"
+	"github.com/rabbitdelay/rabbitdelay/internal/foreign"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/argument"
-	"github.com/rabbitdelay/rabbitdelay/topology/foreign"
 )
 
 // Layouts of other systems that Levels supports.
@@ -34,47 +34,49 @@ type LevelsConfig struct {
 	QueueType topology.QueueType
 }
 
-// WithDefaults returns the configuration with defaults for unset fields. Layout has no default.
-func (c LevelsConfig) WithDefaults() LevelsConfig {
+// withDefaults returns the configuration with defaults for unset fields. Layout has no default.
+func (c LevelsConfig) withDefaults() LevelsConfig {
 	c.Prefix = cmp.Or(c.Prefix, topology.DefaultPrefix)
 	c.QueueType = cmp.Or(c.QueueType, topology.Quorum)
 	return c
 }
 
-// Validate applies WithDefaults and checks the configuration. It reports every invalid field as a *topology.FieldError
+// validate applies the defaults and checks the configuration. It reports every invalid field as a *topology.FieldError
 // in the joined error.
-func (c LevelsConfig) Validate() error {
-	c = c.WithDefaults()
+func (c LevelsConfig) validate() error {
+	c = c.withDefaults()
 	errs := []error{checkNames("levels", c.Prefix, c.QueueType)}
 	switch {
 	case !foreign.IsLayout(c.Layout):
 		errs = append(errs, &topology.FieldError{Of: "levels", Field: "Layout", Value: c.Layout, Want: "celery or nservicebus"})
 	case c.Layout == LayoutNServiceBus && c.QueueType == topology.Classic:
-		errs = append(errs, &topology.FieldError{Of: "levels", Field: "QueueType", Value: string(c.QueueType), Want: "quorum; NServiceBus has its delays in no others"})
+		errs = append(errs, &topology.FieldError{Of: "levels", Field: "QueueType", Value: string(c.QueueType), Want: "quorum, the only type that NServiceBus uses for delays"})
 	}
 	return errors.Join(errs...)
 }
 
-// Levels is a strategy that delays on the queues that NServiceBus and Celery have for their own delayed messages. They
-// have 28 levels. The lowest delays by one second, and each other level by twice the delay of the level below it.
-// Levels declares the same objects as the other system, so either may start first, and leaves that system's bindings
-// alone. It implements amqpx.Strategy and is safe for concurrent use.
+// Levels is a strategy that uses the delay queues of NServiceBus or Celery. These form 28 levels: the lowest delays
+// messages by one second, and each higher level by twice as long as the one below it. Levels declares the same objects
+// as the other system, so either of the two may start first, and it leaves that system's bindings alone. It implements
+// amqpx.Strategy and is safe for concurrent use.
 //
 // The delivery exchange belongs to the other system and has no alternate exchange. A message whose destination no
-// longer exists when it is due stays in the last level's queue, which retries every few minutes. With 32 such messages
-// that queue stops for all users. A policy can give the exchange an alternate exchange; see docs/wire.md.
+// longer exists when it is due stays in the last level's queue, which retries every few minutes. Once 32 such messages
+// have accumulated, that queue stops for all its users. A policy can give the exchange an alternate exchange; see
+// docs/wire.md.
 type Levels struct {
 	positional
 	queueType topology.QueueType
 }
 
-// NewLevels returns the levels strategy for a configuration. It applies WithDefaults and returns the error of Validate.
+// NewLevels returns the levels strategy for a configuration. Its error joins a
+// *topology.FieldError for each invalid field.
 func NewLevels(c LevelsConfig) (*Levels, error) {
-	c = c.WithDefaults()
-	if err := c.Validate(); err != nil {
+	c = c.withDefaults()
+	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	l, err := newLayout(LayoutBinary, nil, time.Second) // both systems use the numbers of the binary layout
+	l, err := newLayout(LayoutBinary, nil, time.Second) // both systems write delays like the binary layout
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +97,7 @@ func (s *Levels) Prefix() string { return s.prefix }
 // MaxDelay returns 2^28-1 seconds, about eight and a half years.
 func (s *Levels) MaxDelay() time.Duration { return s.layout.longest() }
 
-// Resolution returns the step to which delays are rounded up, which is one second.
+// Resolution returns one second, to which delays are rounded up.
 func (s *Levels) Resolution() time.Duration { return s.layout.resolution }
 
 // Topology returns the parked queue, and the levels as the other system declares them.
@@ -109,7 +111,7 @@ func (s *Levels) Topology() topology.Topology {
 			next = s.names[i-1][1]
 		}
 		q := delayQueue(name, s.layout.ttl(i, 1), next, s.queueType)
-		q.DeliveryLimit, q.Overflow = nil, argument.RejectPublish // the same arguments as the other system
+		q.DeliveryLimit, q.Overflow = nil, argument.RejectPublish // the arguments must be the same as the other system's
 		t.Exchanges = append(t.Exchanges, topology.Exchange{Name: name, Kind: "topic"})
 		t.Queues = append(t.Queues, q)
 		t.Bindings = append(t.Bindings,

@@ -1,6 +1,7 @@
 package dlx_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -12,14 +13,13 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/internal/foreign"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/foreign"
 )
 
-// declared is what another system declares and publishes. celery.json was recorded
-// by running kombu's native_delayed_delivery.py on a channel that writes down;
-// nservicebus.json follows DelayInfrastructure.cs of NServiceBus.RabbitMQ line by
-// line.
+// declared holds what another system declares and publishes. celery.json was recorded by running kombu's
+// native_delayed_delivery.py on a channel that records calls. nservicebus.json follows DelayInfrastructure.cs of
+// NServiceBus.RabbitMQ line by line.
 type declared struct {
 	Exchanges []struct{ Name, Type string }
 	Queues    []struct {
@@ -73,7 +73,7 @@ var levelsConfigs = []dlx.LevelsConfig{
 	{Layout: dlx.LayoutNServiceBus}, {Layout: dlx.LayoutCelery}, {Layout: dlx.LayoutCelery, QueueType: topology.Classic},
 }
 
-// lines are broker objects as text, so that a difference names them.
+// lines returns broker objects as text, so that a difference names them.
 func lines(t topology.Topology) []string {
 	var out []string
 	for _, e := range t.Exchanges {
@@ -89,11 +89,11 @@ func lines(t topology.Topology) []string {
 	return out
 }
 
-// What Levels declares is what the other system declares, so that whoever comes
-// second finds what it wants. Only the parked queue is added.
+// Levels declares exactly what the other system declares, so that either may start first. It adds
+// only the parked queue.
 func TestLevelsAreTheirs(t *testing.T) {
 	for _, c := range levelsConfigs {
-		c = c.WithDefaults()
+		c.QueueType = cmp.Or(c.QueueType, topology.Quorum)
 		want := part[declared](t, fixture(t, c.Layout), string(c.QueueType))
 		theirs := topology.Topology{}
 		for _, e := range want.Exchanges {
@@ -145,8 +145,8 @@ func namesOf(t topology.Topology) []string {
 	return names
 }
 
-// A routing key is theirs too. Celery enters at the highest level always, Levels
-// and NServiceBus at the highest that the message waits at.
+// The routing keys are the same as the other system's. Celery always publishes to the exchange of the highest level.
+// Levels and NServiceBus publish to that of the highest level at which the message waits.
 func TestLevelsKeysAreTheirs(t *testing.T) {
 	for system, queue := range map[string]string{dlx.LayoutNServiceBus: "Sales.Orders", dlx.LayoutCelery: "celery"} {
 		s := newLevels(t, dlx.LevelsConfig{Layout: system})
@@ -169,7 +169,7 @@ func TestLevelsKeysAreTheirs(t *testing.T) {
 	}
 }
 
-// Their own bindings stand beside ours: an endpoint's message arrives once.
+// The other system's own bindings exist alongside ours: an endpoint's message arrives once.
 func TestLevelsBesideTheirBindings(t *testing.T) {
 	dests := []topology.Destination{{Queue: "Sales"}, {Queue: "Billing.Sales"}, {Exchange: "ex.topic", RoutingKey: "a"}}
 	var strategies []strategy
@@ -177,7 +177,7 @@ func TestLevelsBesideTheirBindings(t *testing.T) {
 	for _, c := range levelsConfigs[:2] {
 		s := newLevels(t, c)
 		strategies = append(strategies, s)
-		for _, d := range dests[:1] { // of Billing.Sales Sales gets a copy, which is why ours are exact
+		for _, d := range dests[:1] { // Sales gets a copy of a message for Billing.Sales, which is why our bindings are exact
 			for _, delay := range []time.Duration{0, time.Millisecond, 90 * time.Second, s.MaxDelay()} {
 				r, err := s.Route(d, delay, 0)
 				if err != nil {
@@ -198,8 +198,8 @@ func TestLevelsBesideTheirBindings(t *testing.T) {
 	}
 }
 
-// Every delay and tolerance, to all destinations, on all systems at once: no message
-// is early, takes more hops than it must, or reaches another's queue.
+// For every delay and tolerance, to all destinations and on all systems together, no message is early, takes more hops
+// than necessary, or reaches another destination's queue.
 func TestLevelsRoutes(t *testing.T) {
 	dests := destinations()
 	var strategies []strategy
@@ -228,7 +228,8 @@ func TestLevelsRoutes(t *testing.T) {
 func TestLevelsRefuse(t *testing.T) {
 	s := newLevels(t, dlx.LevelsConfig{Layout: dlx.LayoutCelery})
 	for text, err := range map[string]error{
-		"celery strategy: delay 3106d21h24m15.000000001s is longer than the layout celery reaches": second(s.Route(topology.Destination{Queue: "q"}, s.MaxDelay()+1, 0)),
+		"celery strategy: delay 3106d21h24m15.000000001s exceeds the longest delay of the layout celery": second(
+			s.Route(topology.Destination{Queue: "q"}, s.MaxDelay()+1, 0)),
 		"belongs to the delay": second(s.Route(topology.Destination{Queue: "celery_delayed_3"}, 0, 0)),
 		"is negative":          second(s.Route(topology.Destination{Queue: "q"}, -1, 0)),
 		"a routing key holds":  second(s.Route(topology.Destination{Queue: strings.Repeat("q", 200)}, 0, 0)),

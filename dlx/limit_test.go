@@ -5,12 +5,12 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/internal/argument"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
-// Looking at a message costs it nothing: every quorum queue has a delivery limit
-// that nobody reaches, and a classic one has none.
+// Looking at a message never loses it: every quorum queue has a delivery limit that is never
+// reached, and a classic queue has none.
 func TestQuorumQueuesHaveADeliveryLimitThatNobodyReaches(t *testing.T) {
 	var all []topology.Queue
 	for _, qt := range []topology.QueueType{topology.Quorum, topology.Classic} {

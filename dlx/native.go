@@ -27,17 +27,17 @@ const DefaultNativeQueues = 4
 
 const maxNativeQueues = 64
 
-// WithDefaults returns the configuration with defaults for unset fields.
-func (c NativeConfig) WithDefaults() NativeConfig {
+// withDefaults returns the configuration with defaults for unset fields.
+func (c NativeConfig) withDefaults() NativeConfig {
 	c.Prefix = cmp.Or(c.Prefix, topology.DefaultPrefix)
 	c.Queues = cmp.Or(c.Queues, DefaultNativeQueues)
 	return c
 }
 
-// Validate applies WithDefaults and checks the configuration. It reports every invalid field as a *topology.FieldError
+// Validate applies the defaults and checks the configuration. It reports every invalid field as a *topology.FieldError
 // in the joined error.
 func (c NativeConfig) Validate() error {
-	c = c.WithDefaults()
+	c = c.withDefaults()
 	err := checkNames(nativeTag, c.Prefix, topology.Quorum)
 	if c.Queues < 1 || c.Queues > maxNativeQueues {
 		err = errors.Join(err, &topology.FieldError{
@@ -49,11 +49,11 @@ func (c NativeConfig) Validate() error {
 
 const nativeTag = "native"
 
-// maxNativeDelay keeps the delivery time far below 292 years from now, because a later one takes the queue down
+// maxNativeDelay limits delays far below 292 years, because a delivery time beyond that makes the broker's queue fail
 // permanently.
 const maxNativeDelay = topology.MaxTTL
 
-// Native is a strategy that delays by a delivery time in a header. RabbitMQ 4.4 and later hold a message with this
+// Native is a strategy that writes the delivery time into a header. RabbitMQ 4.4 and later hold a message with this
 // header in a quorum queue until that time. The queues have a TTL of 0, so a message expires as soon as it is ready and
 // is dead-lettered to its destination. Native implements amqpx.Strategy and is safe for concurrent use.
 //
@@ -68,7 +68,7 @@ type Native struct {
 
 // NewNative returns the native strategy for a configuration. It applies WithDefaults and returns the error of Validate.
 func NewNative(c NativeConfig) (*Native, error) {
-	c = c.WithDefaults()
+	c = c.withDefaults()
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
@@ -109,8 +109,8 @@ func (n *Native) Topology() topology.Topology {
 	return t
 }
 
-// key returns a routing key through the holding queue with the given number, counted from 1. The number 0 stands for no
-// holding queue.
+// key returns a routing key through the holding queue with the given number, counted from 1. The number 0 is used for a
+// message that passes through no holding queue.
 func (n *Native) key(number int, dest string) string {
 	return nativeTag + "." + strconv.Itoa(number) + "." + dest
 }
@@ -124,8 +124,8 @@ func (n *Native) Bindings(dest topology.Destination) []topology.Binding {
 }
 
 // Route returns the route through one of the holding queues. It includes the name of the header in which the caller
-// must write the delivery time, which is when delay ends, rounded up to whole milliseconds. A tolerance changes
-// nothing, because every delay takes one hop.
+// must write the delivery time, which is when delay ends, rounded up to whole milliseconds. A tolerance has no effect,
+// because every delay takes one hop.
 //
 // It returns a *topology.DelayError for a negative delay or tolerance and for a delay over MaxDelay, a
 // *topology.DestinationError for an invalid destination or one that belongs to a strategy, and a *topology.KeyError for
@@ -140,8 +140,8 @@ func (n *Native) Route(dest topology.Destination, delay, tolerance time.Duration
 		return topology.Route{}, negative(n.Name(), delay, tolerance, n.MaxDelay())
 	case delay > n.MaxDelay():
 		return topology.Route{}, &topology.DelayError{
-			Strategy: n.Name(), Delay: delay, Max: n.MaxDelay(), Reason: "is longer than ten years",
-			Hint: "keep the message in a durable schedule until it is nearer",
+			Strategy: n.Name(), Delay: delay, Max: n.MaxDelay(), Reason: "exceeds ten years",
+			Hint: "keep the message as a task (package schedule) until it is due sooner",
 		}
 	case delay == 0:
 		return topology.Route{Exchange: n.deliver, RoutingKey: n.key(0, key), Mandatory: true}, nil
@@ -175,10 +175,12 @@ func spread(key string, ms int64) uint64 {
 	return h>>32 ^ h>>11
 }
 
-// Canary returns the bindings and routes for a test of whether the broker delays messages. The caller declares the
-// queue for the test, named naming.CanaryQueue plus a suffix of its own. The bindings connect the queue to the delivery
-// exchange, and there is one route through each holding queue to it. The broker passes the test if a message whose
-// header holds a future time arrives after a message without the header that was published later.
+// Canary returns the bindings and routes for testing whether the broker delays messages. The caller declares a queue
+// for the test, whose name is naming.CanaryQueue plus a unique suffix. The bindings connect that queue to the delivery
+// exchange, and there is one route to it through each holding queue.
+//
+// To test a route, send a message whose header holds a future time, and then a message without the header. The broker
+// passes the test if the first message arrives after the second one.
 func (n *Native) Canary(queue string) ([]topology.Binding, []topology.Route) {
 	dest := topology.Destination{Queue: queue}
 	routes := make([]topology.Route, len(n.queues))

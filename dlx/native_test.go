@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 func TestNativeConfigErrors(t *testing.T) {
@@ -79,9 +79,9 @@ func TestNativeRoute(t *testing.T) {
 	}
 }
 
-// Any delay to any destination, through any number of queues, beside another
-// strategy: each message arrives at its instant and nowhere else, and one delay to
-// one destination is always the same queue.
+// Messages with any delay are sent to any destination through any number of queues, alongside another strategy. Each
+// message arrives only at its destination and when it is due, and the same delay to the same destination always uses
+// the same queue.
 func TestNativeDelays(t *testing.T) {
 	dests := destinations()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -111,7 +111,7 @@ func TestNativeDelays(t *testing.T) {
 	})
 }
 
-// Arbitrary delays use all queues alike, round ones too.
+// Arbitrary delays use all queues evenly, and so do round delays.
 func TestNativeSpreads(t *testing.T) {
 	s := newNative(t, dlx.NativeConfig{})
 	for _, step := range []time.Duration{time.Millisecond, 100 * time.Millisecond, time.Second, time.Minute} {
@@ -134,7 +134,7 @@ func TestNativeSpreads(t *testing.T) {
 	}
 }
 
-// A canary passes through each holding queue, and reaches its own queue alone.
+// A canary passes through each holding queue, and reaches only its own queue.
 func TestNativeCanary(t *testing.T) {
 	for _, c := range []dlx.NativeConfig{{}, {Queues: 12, TopicPermissions: true}} {
 		s := newNative(t, c)

@@ -8,9 +8,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A routing key of any layout tells its destination again.
+// The destination can be extracted from a routing key of any layout.
 func TestDestinationKey(t *testing.T) {
-	strategies := []strategy{newNative(t, dlx.NativeConfig{Queues: 12}), newTTL(t, dlx.TTLConfig{Delays: []time.Duration{time.Minute, 26*time.Hour + time.Millisecond}})}
+	strategies := []strategy{
+		newNative(t, dlx.NativeConfig{Queues: 12}),
+		newTTL(t, dlx.TTLConfig{Delays: []time.Duration{time.Minute, 26*time.Hour + time.Millisecond}}),
+	}
 	for _, c := range configs() {
 		strategies = append(strategies, newBucket(t, c))
 	}
@@ -35,7 +38,10 @@ func TestDestinationKey(t *testing.T) {
 }
 
 func TestDestinationKeyOfOthers(t *testing.T) {
-	for _, key := range []string{"", "orders", "orders.expire", "clock", "clock.0.0", "clock.0.0.0.x.0.0.a", "clock-1.0.a", "r1.0.a", "r99999999999999999999.0.a", "ttl.1m", "native.1"} {
+	for _, key := range []string{
+		"", "orders", "orders.expire", "clock", "clock.0.0", "clock.0.0.0.x.0.0.a", "clock-1.0.a", "r1.0.a",
+		"r99999999999999999999.0.a", "ttl.1m", "native.1",
+	} {
 		if got, ok := dlx.DestinationKey(key); ok {
 			t.Errorf("%q is for %q", key, got)
 		}

@@ -15,8 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// drawDelay prefers what is near a boundary: of the digits, of the maximum, of
-// a resolution.
+// drawDelay prefers delays near a boundary: of the digits, of the maximum, of a resolution.
 func drawDelay(t *rapid.T, s strategy, resolution time.Duration, rs []int) time.Duration {
 	maximum := s.MaxDelay()
 	unit := int64(resolution)
@@ -49,8 +48,8 @@ func drawTolerance(t *rapid.T) time.Duration {
 	return time.Duration(rapid.Int64Range(0, 1<<bits).Draw(t, "tolerance"))
 }
 
-// checkRoute proves all that is promised of one route of a bucket layout. The
-// best number within the tolerance is found by trying all, where they are few.
+// checkRoute checks everything that is promised about one route of a bucket layout. If there are
+// few numbers within the tolerance, it finds the best one by trying all.
 func checkRoute(t failer, bucket stepped, rs []int, dest topology.Destination, delay, tolerance time.Duration) topology.Route {
 	t.Helper()
 	r, err := bucket.Route(dest, delay, tolerance)
@@ -97,8 +96,8 @@ func checkRoute(t failer, bucket stepped, rs []int, dest topology.Destination, d
 	return r
 }
 
-// Every layout, queue type, and the ttl strategy on one broker with one delivery
-// exchange and all destinations: no message ever ends at another's.
+// Every layout, every queue type and the ttl strategy are on one broker with one delivery exchange and all
+// destinations. No message ever reaches another destination.
 func TestAllStrategiesTogether(t *testing.T) {
 	dests := destinations()
 	cs := configs()
@@ -115,7 +114,7 @@ func TestAllStrategiesTogether(t *testing.T) {
 	}
 	strategies = append(strategies, newNative(t, dlx.NativeConfig{}), newNative(t, dlx.NativeConfig{Queues: 12, TopicPermissions: true}))
 
-	// Every destination by every strategy, undelayed and delayed.
+	// These are messages to every destination by every strategy, without and with a delay.
 	var all []journey
 	for i, s := range strategies {
 		for _, d := range dests {
@@ -129,7 +128,7 @@ func TestAllStrategiesTogether(t *testing.T) {
 				}
 				r, err := s.Route(d, delay, 0)
 				if err != nil {
-					if len(d.TargetQueue("delay")) < 180 { // the long ones do not fit every layout
+					if len(d.TargetQueue("delay")) < 180 { // the long names do not fit every layout
 						t.Fatalf("%s %v to %+v: %v", s.Name(), delay, d, err)
 					}
 					continue
@@ -151,7 +150,7 @@ func TestAllStrategiesTogether(t *testing.T) {
 	}
 }
 
-// Layouts with random radices and resolutions, two on one broker.
+// Layouts with random radices and resolutions deliver correctly, with two layouts on one broker.
 func TestRandomRadices(t *testing.T) {
 	dests := []topology.Destination{{Queue: "a"}, {Queue: "a.b"}, {Queue: "b"}, {Queue: "0.a"}, {Queue: "#"}}
 	draw := func(t *rapid.T) dlx.BucketConfig {
@@ -189,15 +188,15 @@ func TestRandomRadices(t *testing.T) {
 	})
 }
 
-// Every delay of small layouts, and one nanosecond to either side of it, with
-// every tolerance up to the maximum.
+// This tests every delay of small layouts, and one nanosecond to either side of it, with every
+// tolerance up to the maximum.
 func TestSmallLayoutsExhaustively(t *testing.T) {
 	dest := topology.Destination{Queue: "a.b"}
 	dests := []topology.Destination{dest, {Queue: "b"}, {Queue: "0.b"}}
 	for _, rs := range [][]int{{2}, {5}, {2, 2}, {2, 3, 2}, {3, 2, 3}, {2, 2, 2, 2, 2}, {5, 4, 3}, {3, 3, 3, 3}, {10, 6}, {2, 7, 2, 3}} {
 		bucket := newBucket(t, dlx.BucketConfig{Radices: rs, Resolution: 10 * time.Millisecond})
 		res := bucket.Resolution()
-		all := map[time.Duration]journey{} // many delays and tolerances come to one
+		all := map[time.Duration]journey{} // many delays and tolerances result in the same one
 		check := func(delay, tolerance time.Duration) {
 			r := checkRoute(t, bucket, rs, dest, delay, tolerance)
 			if have, ok := all[r.Delay]; ok && !reflect.DeepEqual(have.Route, r) {
@@ -226,7 +225,7 @@ func TestSmallLayoutsExhaustively(t *testing.T) {
 	}
 }
 
-// Each queue of each layout is used by some delay, and holds exactly its digit.
+// Each queue of each layout is used by some delay, and delays messages by exactly the value of its digit.
 func TestEveryQueueIsReached(t *testing.T) {
 	dest := topology.Destination{Queue: "a"}
 	for _, c := range configs() {
@@ -256,8 +255,8 @@ func TestEveryQueueIsReached(t *testing.T) {
 	}
 }
 
-// A message whose destination or a later queue is gone is parked, once, with a
-// key that says where it was going; a missing first queue is reported to a
+// If its destination or a later queue is gone, a message is parked once, with a key that
+// shows where it was going. If the first queue is missing, the message is returned to a
 // mandatory publisher.
 func TestMissingQueues(t *testing.T) {
 	for _, c := range configs() {
@@ -302,7 +301,7 @@ func (r rest) parked(key string, after []string) bool {
 	return r.Queue == "delay.parked" && r.RoutingKey == key && slices.Equal(r.Visited, after)
 }
 
-// only is a queue of a topology, with its bindings.
+// only returns a queue of a topology with its bindings.
 func only(top topology.Topology, queue string) (part topology.Topology) {
 	for _, q := range top.Queues {
 		if q.Name == queue {

@@ -18,7 +18,7 @@ type TTLConfig struct {
 	// Delays lists the supported delays: 1 to 1000 different values in whole milliseconds from 1ms to ten years. The
 	// delay 0 is always supported and need not be listed.
 	Delays []time.Duration
-	// RoundUp replaces a delay that is not declared by the next longer declared delay. By default, such a delay is an
+	// RoundUp replaces a delay that is not declared with the next longer declared delay. By default, such a delay is an
 	// error unless the message's tolerance covers the next longer one.
 	RoundUp bool
 	// QueueType is the type of the delay queues. Default topology.Quorum; see BucketConfig.QueueType.
@@ -27,17 +27,17 @@ type TTLConfig struct {
 	TopicPermissions bool
 }
 
-// WithDefaults returns the configuration with defaults for unset fields. Delays has no default.
-func (c TTLConfig) WithDefaults() TTLConfig {
+// withDefaults returns the configuration with defaults for unset fields. Delays has no default.
+func (c TTLConfig) withDefaults() TTLConfig {
 	c.Prefix = cmp.Or(c.Prefix, topology.DefaultPrefix)
 	c.QueueType = cmp.Or(c.QueueType, topology.Quorum)
 	return c
 }
 
-// Validate applies WithDefaults and checks the configuration. It reports every invalid field as a *topology.FieldError
+// Validate applies the defaults and checks the configuration. It reports every invalid field as a *topology.FieldError
 // in the joined error.
 func (c TTLConfig) Validate() error {
-	c = c.WithDefaults()
+	c = c.withDefaults()
 	errs := []error{checkNames("ttl", c.Prefix, c.QueueType)}
 	bad := func(field string, value any, want string) {
 		errs = append(errs, &topology.FieldError{Of: "ttl", Field: field, Value: value, Want: want})
@@ -78,7 +78,7 @@ const ttlTag = "ttl"
 
 // NewTTL returns the ttl strategy for a configuration. It applies WithDefaults and returns the error of Validate.
 func NewTTL(c TTLConfig) (*TTL, error) {
-	c = c.WithDefaults()
+	c = c.withDefaults()
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
@@ -179,17 +179,18 @@ func (t *TTL) Route(dest topology.Destination, delay, tolerance time.Duration) (
 	}, nil
 }
 
-// undeclared returns the error for a delay that is not declared. The index i is its position among the declared delays.
+// undeclared returns the error for a delay that is not declared. The index i is where it would be inserted into the
+// declared delays.
 func (t *TTL) undeclared(delay time.Duration, i int) error {
 	e := &topology.DelayError{
 		Strategy: t.Name(), Delay: delay, Min: t.delays[0], Max: t.MaxDelay(),
 		Declared: slices.Clone(t.delays),
 		Reason:   "is not declared",
-		Hint:     "declare it, round up, give a tolerance, or use the bucket strategy",
+		Hint:     "declare the delay, enable round_up, set a tolerance, or use the bucket strategy",
 	}
 	if i == len(t.delays) {
-		e.Reason = "is longer than every declared delay"
-		e.Hint = "declare it, or use the bucket strategy"
+		e.Reason = "exceeds all declared delays"
+		e.Hint = "declare the delay, or use the bucket strategy"
 	}
 	return e
 }

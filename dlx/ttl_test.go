@@ -100,7 +100,7 @@ func TestTTLRoute(t *testing.T) {
 		}
 	}
 	_, err := strict.Route(dest, time.Hour, 0)
-	want := "ttl strategy: delay 1h is not declared; declared delays are 1m, 15m, 2d; declare it, round up, give a tolerance, or use the bucket strategy"
+	want := "ttl strategy: delay 1h is not declared; declared delays are 1m, 15m, 2d; declare the delay, enable round_up, set a tolerance, or use the bucket strategy"
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// strategy is amqpx.Strategy, which this package must satisfy without importing it.
+// strategy is amqpx.Strategy, which this package must implement without importing it.
 type strategy interface {
 	Name() string
 	Topology() topology.Topology
@@ -33,15 +33,15 @@ var (
 	_ strategy = (*dlx.Native)(nil)
 )
 
-// failer is *testing.T, *testing.F or *rapid.T.
+// failer is implemented by *testing.T, *testing.F and *rapid.T.
 type failer interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-// destinations are chosen so that a wrong binding would give the message of one
-// to another: names that are tails of others, wildcards, digits, dots in odd
-// places, names that look like routing keys of the strategies themselves.
+// destinations returns destinations that are chosen so that a wrong binding would deliver a message to the wrong one:
+// names that are endings of other names, wildcards, digits, dots in unusual places, and names that look like routing
+// keys of the strategies.
 func destinations() []topology.Destination {
 	dests := make([]topology.Destination, 0, 80)
 	for _, q := range []string{
@@ -63,7 +63,7 @@ func destinations() []topology.Destination {
 	return append(dests, topology.Destination{RoutingKey: "a"}, topology.Destination{RoutingKey: "x.#"}) // the default exchange
 }
 
-// sink is the queue behind an exchange destination.
+// sink returns the queue behind an exchange destination.
 func sink(d topology.Destination) string {
 	if d.Exchange == "" {
 		return d.RoutingKey
@@ -71,7 +71,8 @@ func sink(d topology.Destination) string {
 	return "sink of " + d.Exchange
 }
 
-// world is what the strategies and the destinations need on a broker, all bound.
+// world has everything that the strategies and the destinations need on a broker, with all
+// bindings.
 func world(t failer, dests []topology.Destination, strategies ...strategy) topology.Topology {
 	t.Helper()
 	var parts []topology.Topology
@@ -85,7 +86,7 @@ func world(t failer, dests []topology.Destination, strategies ...strategy) topol
 			parts = append(parts, topology.Topology{Queues: []topology.Queue{{Name: d.Queue}}})
 		}
 		for _, s := range strategies {
-			if _, err := s.Route(d, 0, 0); err == nil { // the others have names too long for it
+			if _, err := s.Route(d, 0, 0); err == nil { // the other destinations have names that are too long for it
 				parts = append(parts, topology.Topology{Bindings: s.Bindings(d)})
 			}
 		}
@@ -97,8 +98,8 @@ func world(t failer, dests []topology.Destination, strategies ...strategy) topol
 	return all
 }
 
-// exchangeDestination is a destination's exchange, of a type that its name
-// tells, with a queue behind it, and its route queue.
+// exchangeDestination returns a destination's exchange, whose name shows its type, with a queue
+// behind it, and its route queue.
 func exchangeDestination(d topology.Destination) topology.Topology {
 	top := topology.Topology{Queues: []topology.Queue{d.RouteQueue(topology.DefaultPrefix)}}
 	if d.Exchange == "" {
@@ -127,9 +128,8 @@ type journey struct {
 	To topology.Destination
 }
 
-// arrive proves that each message ends at its destination and nowhere else, after
-// the delay that its route says, by as many different queues as it says. It gives
-// where they came to rest.
+// arrive checks that each message reaches its destination and no other queue, after the delay and through the number of
+// different queues that its route says. It returns where the messages ended up.
 func arrive(t *testing.T, top topology.Topology, all ...journey) ([]rest, error) {
 	t.Helper()
 	routes := make([]topology.Route, len(all))
@@ -159,7 +159,7 @@ func (j journey) check(got rest) error {
 	queue, key, hops := j.To.Queue, j.RoutingKey, j.Hops
 	if j.To.ToExchange() {
 		queue, key = sink(j.To), j.To.RoutingKey
-		hops++ // the route queue, which holds nothing
+		hops++ // the route queue, which does not delay
 	}
 	different := len(slices.Compact(slices.Sorted(slices.Values(got.Visited))))
 	switch {
@@ -173,7 +173,7 @@ func (j journey) check(got rest) error {
 	return nil
 }
 
-// inBounds proves that a route's delay is what the interface promises.
+// inBounds checks that a route's delay is as the interface promises.
 func inBounds(t failer, r topology.Route, delay, tolerance, resolution time.Duration) {
 	t.Helper()
 	if r.Delay < delay || r.Delay-delay >= resolution && r.Delay-delay > tolerance {
@@ -208,7 +208,7 @@ func newNative(t failer, c dlx.NativeConfig) *dlx.Native {
 	return s
 }
 
-// radices are what Bucket documents of its layouts, written down once more.
+// radices has the radices that Bucket documents for its layouts, written down a second time.
 func radices(c dlx.BucketConfig) []int {
 	if len(c.Radices) > 0 {
 		return c.Radices
@@ -262,7 +262,7 @@ func configs() []dlx.BucketConfig {
 			dlx.BucketConfig{Layout: dlx.LayoutBinary, Resolution: 100 * time.Millisecond, QueueType: qt},
 			dlx.BucketConfig{Radices: []int{60, 60, 24, 7}, Resolution: time.Second, QueueType: qt},
 			dlx.BucketConfig{Radices: []int{3}, QueueType: qt},
-			dlx.BucketConfig{Radices: []int{10, 60, 60, 24, 32, 12}, QueueType: qt}, // those of the clock of 100ms
+			dlx.BucketConfig{Radices: []int{10, 60, 60, 24, 32, 12}, QueueType: qt}, // the radices of the clock layout of 100 ms
 		)
 	}
 	return all

@@ -4,6 +4,7 @@
 #
 # usage: setup.sh broker     a RabbitMQ for `make demo`
 #        setup.sh test       RabbitMQ, PostgreSQL and the race detector's C compiler for `make test`
+#        setup.sh site       MkDocs for `make site`
 #        setup.sh servers    that, other databases, languages, a browser and images for `make test-servers`
 #
 #   RABBITDELAY_IMAGES=0              builds no images
@@ -60,6 +61,13 @@ broker)
 		install "set AMQP_URL to a broker that runs, or start Docker and run \`make images\`" rabbitmq-server
 	fi
 	;;
+site)
+	trust_authorities
+	# Python's packages need not be Debian's.
+	if ! mkdocs build --help 2>/dev/null | grep -q material; then
+		install "run \`pip install mkdocs-material\`" mkdocs mkdocs-material
+	fi
+	;;
 test | servers)
 	trust_authorities
 	packages=
@@ -88,8 +96,15 @@ test | servers)
 		if [ -z "${RABBITDELAY_MARIADB_URL:-}" ] && ! server_installed mariadbd; then
 			packages="$packages mariadb-server"
 		fi
+		if ! server_installed pgbouncer && can_install; then
+			packages="$packages pgbouncer"
+		fi
 		if ! server_installed redis-server; then
 			packages="$packages redis-server"
+		fi
+		# A login in front of the console.
+		if ! server_installed nginx; then
+			packages="$packages nginx-light"
 		fi
 		if ! command -v prometheus >/dev/null || ! command -v promtool >/dev/null; then
 			packages="$packages prometheus"
@@ -116,7 +131,7 @@ test | servers)
 	fi
 	;;
 *)
-	say "want broker, test or servers, got '${1:-}'"
+	say "want broker, test, site or servers, got '${1:-}'"
 	exit 2
 	;;
 esac

@@ -2,24 +2,23 @@ package plugin_test
 
 import (
 	"fmt"
+	"log"
+	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/argument"
-	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// What live.Management inspects tells which exchanges a broker must lose before it
-// becomes RabbitMQ 4.3.
-func ExampleSurvey() {
-	found := observed.Broker{
-		Exchanges: map[string]observed.Exchange{"orders": {
-			Kind: "x-delayed-message", Arguments: map[string]any{argument.DelayedType: "topic"}, Held: 1200, HeldKnown: true,
-		}},
-		Bindings: []topology.Binding{{Exchange: "orders", Queue: "orders.expire", RoutingKey: "order.#"}},
+// The plugin's exchange holds a message and then routes it to the exchange delay.deliver.
+func ExampleNew() {
+	s, err := plugin.New(plugin.Config{})
+	if err != nil {
+		log.Fatal(err)
 	}
-	for _, d := range plugin.Survey(found, topology.DefaultPrefix) {
-		fmt.Println(d.Name, d.Type, *d.Waiting, d.Bound[0].Queue)
+	route, err := s.Route(topology.Destination{Queue: "orders.expire"}, time.Hour, 0)
+	if err != nil {
+		log.Fatal(err)
 	}
-	// Output: orders topic 1200 orders.expire
+	fmt.Println(route.Exchange, route.RoutingKey, route.Headers[plugin.HeaderDelay])
+	// Output: delay.plugin plugin.orders.expire 3600000
 }

@@ -6,12 +6,12 @@ import (
 	"math"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/internal/argument"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
-// MaxDelay is the longest delay that the plugin supports: 2^32-1 ms, about 49.7 days. The plugin does not delay a
-// message with a longer delay at all.
+// MaxDelay is the longest delay that the plugin supports: 2^32-1 ms, about 49.7 days. The plugin delivers a message
+// with a longer delay immediately.
 const MaxDelay = math.MaxUint32 * time.Millisecond
 
 // HeaderDelay is the header in which the plugin expects the delay, in milliseconds. The value is negative when the
@@ -33,8 +33,8 @@ type Config struct {
 	MaxDelay time.Duration
 }
 
-// WithDefaults returns the configuration with defaults for unset fields.
-func (c Config) WithDefaults() Config {
+// withDefaults returns the configuration with defaults for unset fields.
+func (c Config) withDefaults() Config {
 	if c.Prefix == "" {
 		c.Prefix = topology.DefaultPrefix
 	}
@@ -44,10 +44,10 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Validate applies WithDefaults and checks the configuration. It reports every invalid field as a *topology.FieldError
+// validate applies the defaults and checks the configuration. It reports every invalid field as a *topology.FieldError
 // in the joined error.
-func (c Config) Validate() error {
-	c = c.WithDefaults()
+func (c Config) validate() error {
+	c = c.withDefaults()
 	var errs []error
 	if err := topology.CheckPrefix(c.Prefix); err != nil {
 		if f, ok := errors.AsType[*topology.FieldError](err); ok {
@@ -76,10 +76,11 @@ type Strategy struct {
 	max      time.Duration
 }
 
-// New returns the plugin strategy for a configuration. It applies WithDefaults and returns the error of Validate.
+// New returns the plugin strategy for a configuration. Its error joins a
+// *topology.FieldError for each invalid field.
 func New(c Config) (*Strategy, error) {
-	c = c.WithDefaults()
-	if err := c.Validate(); err != nil {
+	c = c.withDefaults()
+	if err := c.validate(); err != nil {
 		return nil, err
 	}
 	return &Strategy{
@@ -126,7 +127,7 @@ func (s *Strategy) Bindings(dest topology.Destination) []topology.Binding {
 }
 
 // Route returns the exchange, the routing key and the x-delay header for delay, rounded up to whole milliseconds. A
-// tolerance changes nothing, because the plugin's delays are exact.
+// tolerance has no effect, because the plugin's delays are exact.
 //
 // It returns a *topology.DelayError for a negative delay or tolerance and for a delay over MaxDelay, a
 // *topology.DestinationError for an invalid destination or one that belongs to a strategy, and a *topology.KeyError for
@@ -161,9 +162,9 @@ func (s *Strategy) check(delay, tolerance time.Duration) error {
 		e.Reason, e.Hint = "is negative", "send without a delay"
 	case tolerance < 0:
 		e.Reason = "has the negative tolerance " + topology.FormatDuration(tolerance)
-		e.Hint = "a tolerance says how much later the message may be"
+		e.Hint = "expected a tolerance of 0 or more: how much later the message may be"
 	case delay > s.max:
-		e.Reason, e.Hint = "is longer than the configured maximum", "use the bucket strategy, which reaches a year"
+		e.Reason, e.Hint = "exceeds the configured maximum", "use the bucket strategy, which supports delays of up to a year"
 	default:
 		return nil
 	}

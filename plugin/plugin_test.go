@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// It is amqpx.Strategy, which this package does not import.
+// This is amqpx.Strategy, which this package does not import.
 var _ interface {
 	Name() string
 	Topology() topology.Topology
@@ -51,7 +51,7 @@ func TestConfigErrors(t *testing.T) {
 			t.Errorf("%+v: got %v", c.config, err)
 		}
 	}
-	if err := (plugin.Config{Prefix: strings.Repeat("p", 65), MaxDelay: -1}).Validate(); err == nil ||
+	if _, err := plugin.New(plugin.Config{Prefix: strings.Repeat("p", 65), MaxDelay: -1}); err == nil ||
 		!strings.Contains(err.Error(), "Prefix") || !strings.Contains(err.Error(), "MaxDelay") {
 		t.Errorf("two wrong fields gave %v", err)
 	}
@@ -102,7 +102,7 @@ func TestRoute(t *testing.T) {
 	}
 }
 
-// What is longer than 2^32-1 ms would not be delayed at all.
+// Delays longer than 2^32-1 ms would not be applied at all.
 func TestLongestDelay(t *testing.T) {
 	s := newStrategy(t, plugin.Config{})
 	r, err := s.Route(topology.Destination{Queue: "q"}, s.MaxDelay(), 0)
@@ -136,8 +136,8 @@ func TestDestinations(t *testing.T) {
 	}
 }
 
-// The binding of one destination is exactly its routing key, so that no message
-// reaches another: the key has no wildcard words and differs from every other.
+// The binding of one destination is exactly its routing key, so that no message reaches another
+// destination: the key has no wildcards and differs from every other key.
 func TestBindingIsTheKey(t *testing.T) {
 	s := newStrategy(t, plugin.Config{})
 	name := rapid.Custom(func(t *rapid.T) string {

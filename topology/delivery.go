@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+	"github.com/rabbitdelay/rabbitdelay/internal/argument"
 )
 
 // DeliveryExchange returns the name of the topic exchange at the end of every strategy. Its routing keys have the
@@ -17,9 +17,9 @@ func DeliveryExchange(prefix string) string { return prefix + ".deliver" }
 // same name routes to it.
 func ParkedQueue(prefix string) string { return prefix + ".parked" }
 
-// DeliveryTopology returns the objects that all strategies share: the delivery exchange, and the parked queue as its
-// alternate. They do not depend on the queue type or the strategy, and the parked queue is always a quorum queue. As
-// a result, two configurations with the same prefix never conflict in these objects.
+// DeliveryTopology returns the objects that all strategies share: the delivery exchange, and the parked queue for
+// messages that it cannot route. They do not depend on the queue type or the strategy, and the parked queue is always a
+// quorum queue. As a result, two configurations with the same prefix never conflict in these objects.
 func DeliveryTopology(prefix string) Topology {
 	t := ParkedTopology(prefix)
 	t.Exchanges = append(t.Exchanges, Exchange{Name: DeliveryExchange(prefix), Kind: "topic", AlternateExchange: ParkedQueue(prefix)})
@@ -56,7 +56,8 @@ func (d Destination) RouteQueue(prefix string) Queue {
 // own words.
 const maxRouteName = 160
 
-// routeNameEscape is shared, because a Replacer is built on its first use, which takes longer than a publish should.
+// routeNameEscape is a package variable because a Replacer is built on its first use, which would take too long in
+// every publish.
 var routeNameEscape = strings.NewReplacer("%", "%25", ":", "%3A")
 
 func routeQueueName(prefix, exchange, key string) string {

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/topology/argument"
-	"github.com/rabbitdelay/rabbitdelay/topology/naming"
+	"github.com/rabbitdelay/rabbitdelay/internal/argument"
+	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 )
 
 // Destination is the final destination of a delayed message: a queue, or an exchange of any type with a routing key.
@@ -21,35 +21,35 @@ type Destination struct {
 	// this routing key.
 	Exchange   string
 	RoutingKey string
-	// Retry is the policy with which consumers of Queue retry a message after its handler has failed. Nil means the
+	// Retry is the policy of Queue's consumers for retrying a message after its handler has failed. Nil means the
 	// consumer's own default.
 	Retry *Retry
-	// Lead is how long before its instant a delayed message is delivered to the consumer, which buffers it until
-	// then. It is at most MaxLead. Nil means the client's own lead. See amqpx.Config.
+	// Lead is how long before its due time a delayed message is delivered to the consumer, which buffers it until then.
+	// It is at most MaxLead. Nil means the client's own lead. See amqpx.Config.
 	Lead *time.Duration
-	// Ceiling limits the number of tasks of package schedule per second for this destination. Nil means no limit. All
-	// routing keys of an exchange share one ceiling.
-	Ceiling *Ceiling
+	// RateLimit limits the number of tasks of package schedule per second for this destination. Nil means no limit. All
+	// routing keys of an exchange share one rate limit.
+	RateLimit *RateLimit
 	// DeadLetter is the queue for messages that were rejected or have used up their attempts. Default: Queue +
 	// ".dead".
 	DeadLetter string
 }
 
-// Ceiling is a rate limit; see schedule.Config.Ceilings.
-type Ceiling struct {
-	PerSecond float64 // from MinPerSecond to MaxPerSecond
+// RateLimit is a rate limit; see schedule.Config.RateLimits.
+type RateLimit struct {
+	PerSecond float64 // from one a day to MaxPerSecond
 	Burst     int     // 0 means a tenth of PerSecond, but at least 1
 }
 
-// These are the bounds of a Ceiling: one task per day, and 100000 per second.
+// These are the bounds of a RateLimit: one task per day, and 100000 per second.
 const (
-	MinPerSecond = 1.0 / (24 * 60 * 60)
+	minPerSecond = 1.0 / (24 * 60 * 60)
 	MaxPerSecond = 100_000
 )
 
-// Valid reports whether the ceiling is within its bounds.
-func (c Ceiling) Valid() bool {
-	return c.PerSecond >= MinPerSecond && c.PerSecond <= MaxPerSecond && c.Burst >= 0 && c.Burst <= MaxPerSecond
+// Valid reports whether the rate limit is within its bounds.
+func (c RateLimit) Valid() bool {
+	return c.PerSecond >= minPerSecond && c.PerSecond <= MaxPerSecond && c.Burst >= 0 && c.Burst <= MaxPerSecond
 }
 
 // MaxLead is the longest lead.
@@ -159,7 +159,7 @@ func (d Destination) Validate(prefix string) error {
 	name := d.Queue
 	switch {
 	case d.Queue != "" && (d.Exchange != "" || d.RoutingKey != ""):
-		return refuse("is a queue and an exchange at once; give either a queue, or an exchange and a routing key")
+		return refuse("has both a queue and an exchange; give either a queue, or an exchange and a routing key")
 	case d.Queue == "" && d.Exchange == "" && d.RoutingKey == "":
 		return refuse("is empty; give either a queue, or an exchange and a routing key")
 	case d.Queue == "" && d.Exchange != "":
@@ -196,9 +196,9 @@ func (e *DestinationError) Error() string {
 // Unwrap makes errors.Is(err, ErrDestination) true.
 func (e *DestinationError) Unwrap() error { return ErrDestination }
 
-// WithDestinationQueues returns the topology with the queues that its destinations need and that it does not
-// describe: the queues of a queue destination, with the given type (empty means Quorum), and the route queue of an
-// exchange destination.
+// WithDestinationQueues returns the topology with those queues added that its destinations need and that it does not
+// describe yet. For a queue destination, these are its queues, with the given type (empty means Quorum). For an
+// exchange destination, it is the route queue.
 func (t Topology) WithDestinationQueues(prefix string, queueType QueueType) Topology {
 	described := map[string]bool{}
 	for _, q := range t.Queues {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
+	"github.com/rabbitdelay/rabbitdelay/internal/yamldoc"
 )
 
 // MaxTTL is the largest x-message-ttl and x-expires that a broker accepts: ten years of 365 days, since RabbitMQ
@@ -35,7 +35,7 @@ func ParseDuration(s string) (time.Duration, error) {
 			return 0, durationError(s)
 		}
 		if n*float64(u.unit) >= float64(math.MaxInt64-sum) {
-			return 0, fmt.Errorf("%q is longer than a duration can be", s)
+			return 0, fmt.Errorf("%q exceeds the longest possible duration (about 292 years)", s)
 		}
 		sum += time.Duration(n * float64(u.unit))
 		if rest = after; rest == "" {
@@ -47,7 +47,7 @@ func ParseDuration(s string) (time.Duration, error) {
 		return 0, durationError(s)
 	}
 	if d > math.MaxInt64-sum {
-		return 0, fmt.Errorf("%q is longer than a duration can be", s)
+		return 0, fmt.Errorf("%q exceeds the longest possible duration (about 292 years)", s)
 	}
 	if sum += d; negative {
 		sum = -sum
@@ -59,8 +59,8 @@ func durationError(s string) error {
 	return fmt.Errorf("expected a duration such as 1500ms, 60s, 30m, 48h or 7d, got %q", yamldoc.Clip(s))
 }
 
-// FormatDuration formats a duration for reading, with days of 24 hours and without parts that are zero: "30m",
-// "1h30m", "383d23h59m59.9s". ParseDuration accepts the result.
+// FormatDuration formats a duration in human-readable form, with days of 24 hours and without parts that are zero:
+// "30m", "1h30m", "383d23h59m59.9s". ParseDuration accepts the result.
 func FormatDuration(d time.Duration) string {
 	const day = 24 * time.Hour
 	if d < 0 {

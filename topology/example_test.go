@@ -7,7 +7,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Everything that is wrong with a file is reported at once, each with its place.
+// All problems of a file are reported together, each with its place.
 func ExampleParseYAML() {
 	_, err := topology.ParseYAML([]byte(`
 destinations:

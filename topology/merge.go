@@ -6,42 +6,42 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+	"github.com/rabbitdelay/rabbitdelay/internal/argument"
 )
 
-// ErrMerge is wrapped by every *MergeError.
-var ErrMerge = errors.New("descriptions contradict each other")
+// ErrMerge is wrapped by every error of Merge.
+var ErrMerge = errors.New("conflicting descriptions")
 
-// MergeError reports two different descriptions of the same object. In Mismatches, Want is from the first description
+// mergeError reports two different descriptions of the same object. In Mismatches, Want is from the first description
 // and Have from the later one.
-type MergeError struct {
-	Kind       Kind
-	Name       string
-	Mismatches []argument.Mismatch
+type mergeError struct {
+	kind       Kind
+	name       string
+	mismatches []Mismatch
 }
 
-func (e *MergeError) Error() string {
-	parts := make([]string, len(e.Mismatches))
-	for i, m := range e.Mismatches {
+func (e *mergeError) Error() string {
+	parts := make([]string, len(e.mismatches))
+	for i, m := range e.mismatches {
 		parts[i] = fmt.Sprintf("%s is %s in one and %s in the other", m.Argument, argument.Format(m.Want), argument.Format(m.Have))
 	}
 	return fmt.Sprintf("%s %q is described twice with different values: %s; keep one description, or use different names",
-		e.Kind, e.Name, strings.Join(parts, ", "))
+		e.kind, e.name, strings.Join(parts, ", "))
 }
 
 // Unwrap makes errors.Is(err, ErrMerge) true.
-func (e *MergeError) Unwrap() error { return ErrMerge }
+func (e *mergeError) Unwrap() error { return ErrMerge }
 
 // Merge returns the union of descriptions. Objects keep the order in which they first appear, and equal descriptions
-// of one object are merged. If descriptions of one object differ, Merge returns the zero Topology and joins a
-// *MergeError for each difference.
+// of one object are merged. If descriptions of one object differ, Merge returns the zero Topology and joins an error for each
+// difference, which wraps ErrMerge.
 func (t Topology) Merge(others ...Topology) (Topology, error) {
 	var out Topology
 	var errs []error
 	exchanges := union(&out.Exchanges, KindExchange, func(e Exchange) string { return e.Name }, diffExchange)
 	queues := union(&out.Queues, KindQueue, func(q Queue) string { return q.Name }, diffQueue)
 	bindings := union(&out.Bindings, KindBinding, Binding.String, nil)
-	destinations := union(&out.Destinations, KindDestination, Destination.label, diffDestination)
+	destinations := union(&out.Destinations, kindDestination, Destination.label, diffDestination)
 	for _, d := range append([]Topology{t}, others...) {
 		errs = slices.Concat(errs, exchanges(d.Exchanges), queues(d.Queues), bindings(d.Bindings), destinations(d.Destinations))
 	}
@@ -53,7 +53,7 @@ func (t Topology) Merge(others ...Topology) (Topology, error) {
 
 // union returns a function that adds objects of one kind to out. If out already has an object of the same name, it
 // returns the differences.
-func union[T any](out *[]T, kind Kind, name func(T) string, diff func(want, have T) []argument.Mismatch) func([]T) []error {
+func union[T any](out *[]T, kind Kind, name func(T) string, diff func(want, have T) []Mismatch) func([]T) []error {
 	index := map[string]int{} // name -> position in out
 	return func(list []T) (errs []error) {
 		for _, x := range list {
@@ -67,7 +67,7 @@ func union[T any](out *[]T, kind Kind, name func(T) string, diff func(want, have
 				continue
 			}
 			if diffs := diff((*out)[at], x); len(diffs) > 0 {
-				errs = append(errs, &MergeError{Kind: kind, Name: name(x), Mismatches: diffs})
+				errs = append(errs, &mergeError{kind: kind, name: name(x), mismatches: diffs})
 			}
 		}
 		return errs
@@ -91,32 +91,32 @@ func without[T any](list, others []T, name func(T) string) []T {
 }
 
 // diffExchange compares two descriptions of one exchange, including all arguments.
-func diffExchange(want, have Exchange) []argument.Mismatch {
+func diffExchange(want, have Exchange) []Mismatch {
 	return slices.Concat(
-		argument.DiffProperty("type", want.Kind, have.Kind),
-		argument.DiffProperty("auto_delete", want.AutoDelete, have.AutoDelete),
-		argument.DiffProperty("internal", want.Internal, have.Internal),
-		argument.Diff(want.Table(), have.Table()))
+		DiffProperty("type", want.Kind, have.Kind),
+		DiffProperty("auto_delete", want.AutoDelete, have.AutoDelete),
+		DiffProperty("internal", want.Internal, have.Internal),
+		DiffArguments(want.Table(), have.Table()))
 }
 
 // diffQueue compares two descriptions of one queue, including all arguments.
-func diffQueue(want, have Queue) []argument.Mismatch {
-	return argument.Diff(want.Table(), have.Table())
+func diffQueue(want, have Queue) []Mismatch {
+	return DiffArguments(want.Table(), have.Table())
 }
 
 // diffDestination compares two destinations with the same name.
-func diffDestination(want, have Destination) []argument.Mismatch {
+func diffDestination(want, have Destination) []Mismatch {
 	return slices.Concat(
-		argument.DiffProperty("queue", want.Queue, have.Queue),
-		argument.DiffProperty("exchange", want.Exchange, have.Exchange),
-		argument.DiffProperty("routing_key", want.RoutingKey, have.RoutingKey),
-		argument.DiffProperty("dead_letter", want.DeadLetter, have.DeadLetter),
-		argument.DiffProperty("lead", written(want.Lead, FormatDuration), written(have.Lead, FormatDuration)),
-		argument.DiffProperty("ceiling", written(want.Ceiling, fields[Ceiling]), written(have.Ceiling, fields[Ceiling])),
-		argument.DiffProperty("retry", written(want.Retry, fields[Retry]), written(have.Retry, fields[Retry])))
+		DiffProperty("queue", want.Queue, have.Queue),
+		DiffProperty("exchange", want.Exchange, have.Exchange),
+		DiffProperty("routing_key", want.RoutingKey, have.RoutingKey),
+		DiffProperty("dead_letter", want.DeadLetter, have.DeadLetter),
+		DiffProperty("lead", written(want.Lead, FormatDuration), written(have.Lead, FormatDuration)),
+		DiffProperty("rate_limit", written(want.RateLimit, fields[RateLimit]), written(have.RateLimit, fields[RateLimit])),
+		DiffProperty("retry", written(want.Retry, fields[Retry]), written(have.Retry, fields[Retry])))
 }
 
-// written returns the text of a value, or nil if the value is absent.
+// written formats the value that v points to, or returns nil if v is nil.
 func written[T any](v *T, text func(T) string) any {
 	if v == nil {
 		return nil

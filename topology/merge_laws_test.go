@@ -44,8 +44,8 @@ func topologies() *rapid.Generator[Topology] {
 	})
 }
 
-// Merging is idempotent and associative, and the order of the operands decides
-// only the order of the objects.
+// Merging is idempotent and associative, and the order of the operands determines only the order of
+// the objects.
 func TestMergeLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b, c := topologies().Draw(t, "a"), topologies().Draw(t, "b"), topologies().Draw(t, "c")

@@ -58,12 +58,8 @@ func TestMergeRefusesContradictions(t *testing.T) {
 		Destinations: []topology.Destination{{Queue: "d", Retry: &topology.Retry{MaxAttempts: 3}}},
 	}
 	got, err := a.Merge(b)
-	var merge *topology.MergeError
-	if !errors.As(err, &merge) || !errors.Is(err, topology.ErrMerge) || !got.Empty() {
+	if !errors.Is(err, topology.ErrMerge) || !got.Empty() {
 		t.Fatalf("got %+v, %v", got, err)
-	}
-	if merge.Kind != topology.KindExchange || merge.Name != "x" || len(merge.Mismatches) != 2 {
-		t.Errorf("first error is %+v", merge)
 	}
 	for _, text := range []string{
 		`exchange "x" is described twice with different values: type is "topic" in one and "direct" in the other, internal is false in one and true in the other`,

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+	"github.com/rabbitdelay/rabbitdelay/internal/argument"
 )
 
 // QueueType is the value of a queue's x-queue-type argument.
@@ -29,7 +29,7 @@ type Topology struct {
 	Destinations []Destination
 }
 
-// Kind is the kind of a described object.
+// Kind is the kind of an object in a topology.
 type Kind string
 
 // These are the kinds of objects. Destinations exist only in descriptions.
@@ -37,7 +37,7 @@ const (
 	KindExchange    Kind = "exchange"
 	KindQueue       Kind = "queue"
 	KindBinding     Kind = "binding"
-	KindDestination Kind = "destination"
+	kindDestination Kind = "destination"
 )
 
 // Exchange returns the exchange with the given name, and whether the topology has it.
@@ -73,7 +73,7 @@ type Exchange struct {
 	Arguments         map[string]any // any further arguments
 }
 
-// Queue is a durable queue. A field is a pointer if an absent argument differs from its zero value.
+// Queue is a durable queue. A field is a pointer if omitting the argument differs from setting it to the zero value.
 type Queue struct {
 	Name                 string
 	Type                 QueueType      // empty means Quorum
@@ -94,8 +94,8 @@ func (q Queue) QueueType() QueueType { return cmp.Or(q.Type, Quorum) }
 // TTL and a dead-letter exchange.
 func (q Queue) IsDelay() bool { return q.MessageTTL != nil && q.DeadLetter != nil }
 
-// Native reports whether messages in the queue wait for their own instant, as in the queues of the native strategy.
-// Such a queue dead-letters ready messages immediately, with the message's own routing key.
+// Native reports whether each message in the queue waits until its own due time, as in the queues of the native
+// strategy. Such a queue dead-letters ready messages immediately, with the message's own routing key.
 func (q Queue) Native() bool {
 	return q.IsDelay() && *q.MessageTTL == 0 && q.DeadLetter.RoutingKey == nil
 }

@@ -7,15 +7,32 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
+	"github.com/rabbitdelay/rabbitdelay/internal/yamldoc"
 )
 
 // ErrInvalid is wrapped by every *ValidationError.
-var ErrInvalid = errors.New("topology is not valid")
+var ErrInvalid = errors.New("invalid topology")
 
-// Problem describes one mistake in a description: its place, what was expected and what was found. Line and Column
-// are 0 for a topology that was built in Go.
-type Problem = yamldoc.Problem
+// Problem describes one mistake in a description: its place, what was expected and what was found.
+type Problem struct {
+	// Path is the path of the value, e.g. "queues[2].message_ttl". It is empty if the problem concerns the whole
+	// document.
+	Path         string
+	Origin       string // the flag or the environment variable that set the value; empty for a document
+	Line, Column int    // position in the document, counted from 1; 0 if unknown, as for a topology that was built in Go
+	Message      string
+}
+
+func (p Problem) String() string { return yamldoc.Problem(p).String() }
+
+// published converts the problems to the public type.
+func published(found yamldoc.Problems) []Problem {
+	list := make([]Problem, len(found))
+	for i, p := range found {
+		list[i] = Problem(p)
+	}
+	return list
+}
 
 // ValidationError lists the problems of a description, up to 100 of them. The problems of a YAML document are in the
 // order of its lines.
@@ -23,7 +40,13 @@ type ValidationError struct {
 	Problems []Problem
 }
 
-func (e *ValidationError) Error() string { return yamldoc.Problems(e.Problems).String() }
+func (e *ValidationError) Error() string {
+	all := make(yamldoc.Problems, len(e.Problems))
+	for i, p := range e.Problems {
+		all[i] = yamldoc.Problem(p)
+	}
+	return all.String()
+}
 
 // Unwrap makes errors.Is(err, ErrInvalid) true.
 func (e *ValidationError) Unwrap() error { return ErrInvalid }
@@ -86,9 +109,9 @@ const DefaultPrefix = "delay"
 // maxPrefix limits the prefix so that the strategies' longest names are still valid.
 const maxPrefix = 64
 
-// CheckPrefix rejects a prefix that cannot be used in names of broker objects. Such a prefix is empty, longer than 64
-// bytes, or not UTF-8, contains line breaks, which brokers remove from names, or begins with "amq.", which brokers
-// reserve. The error is a *FieldError.
+// CheckPrefix rejects a prefix that cannot be used in names of broker objects: one that is empty, is longer than 64
+// bytes, is not UTF-8, contains line breaks (which brokers remove from names), or begins with "amq." (which brokers
+// reserve). The error is a *FieldError.
 func CheckPrefix(prefix string) error {
 	if prefix == "" || len(prefix) > maxPrefix || !utf8.ValidString(prefix) || strings.ContainsAny(prefix, "\r\n") || strings.HasPrefix(prefix, "amq.") {
 		return &FieldError{

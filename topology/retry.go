@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// Retry is the policy with which consumers of a destination retry a message after its handler has failed. The message
-// is delivered again after a growing delay, until MaxAttempts are used up. A field that is 0 has its default.
+// Retry is the policy of a destination's consumers for retrying a message after its handler has failed. The message is
+// delivered again after a growing delay, at most MaxAttempts times. A field that is 0 has its default.
 type Retry struct {
-	MaxAttempts int           // total number of deliveries, including the first one; default 5, 1 to 1,000,000
-	Immediate   int           // immediate further runs of the handler in each failed attempt; default 0, up to 100
-	Backoff     time.Duration // delay before the second attempt; default 1s, from 1ms
-	MaxBackoff  time.Duration // upper limit of the exponential growth; default 10m, or Backoff if that is longer
-	Multiplier  float64       // growth per attempt; default 2, 1 to 1000
-	Jitter      float64       // random share of the delay, up to 1; default 0.2, NoJitter for none
+	MaxAttempts      int           // total number of deliveries, including the first one; default 5, 1 to 1,000,000
+	ImmediateRetries int           // additional immediate runs of the handler in each failed attempt; default 0, up to 100
+	Backoff          time.Duration // delay before the second attempt; default 1s, from 1ms
+	MaxBackoff       time.Duration // upper limit of the exponential growth; default 10m, or Backoff if that is longer
+	Multiplier       float64       // growth per attempt; default 2, 1 to 1000
+	Jitter           float64       // random share of the delay, up to 1; default 0.2, NoJitter for none
 }
 
 // NoJitter disables a Retry's jitter. In YAML write "jitter: 0". The field's zero value means the default, 0.2.
@@ -63,7 +63,7 @@ func (r Retry) Validate() error {
 		}
 	}
 	want(r.MaxAttempts >= 1 && r.MaxAttempts <= maxAttempts, "MaxAttempts", r.MaxAttempts, fmt.Sprintf("1 to %d", maxAttempts))
-	want(r.Immediate >= 0 && r.Immediate <= maxImmediate, "Immediate", r.Immediate, fmt.Sprintf("0 to %d", maxImmediate))
+	want(r.ImmediateRetries >= 0 && r.ImmediateRetries <= maxImmediate, "ImmediateRetries", r.ImmediateRetries, fmt.Sprintf("0 to %d", maxImmediate))
 	want(r.Backoff >= time.Millisecond && r.Backoff <= MaxTTL, "Backoff", r.Backoff, "1ms to "+FormatDuration(MaxTTL))
 	want(r.MaxBackoff >= r.Backoff && r.MaxBackoff <= MaxTTL, "MaxBackoff", r.MaxBackoff,
 		FormatDuration(r.Backoff)+" (Backoff) to "+FormatDuration(MaxTTL))

@@ -7,18 +7,17 @@ import (
 	"time"
 )
 
-// Route says where to publish a message, and which delay it gets there.
+// Route says where to publish a message, and how long it is delayed there.
 type Route struct {
 	Exchange   string
 	RoutingKey string
-	// Queue is the delay queue that the message enters. It is empty if the message enters none, or if the strategy
-	// does not know the queue. When a queue stops confirming messages, the client holds back only the messages for
-	// that queue.
+	// Queue is the delay queue that the message enters. It is empty if the message enters none, or if the strategy does
+	// not know the queue. If a queue stops confirming messages, the client delays only the messages for that queue.
 	Queue   string
 	Headers map[string]any // headers to merge into the message's headers; may be nil
-	// InstantHeader is the name of the header by which the broker itself delays the message. The header contains the
-	// instant at which the delay ends, as int64 milliseconds since the epoch, and is set when the message is encoded.
-	// InstantHeader is empty if the delay results from the queues on the route.
+	// InstantHeader is the name of the header that makes the broker itself delay the message. The header contains
+	// the time at which the delay ends, as int64 milliseconds since the epoch. The client sets it when it encodes
+	// the message. InstantHeader is empty if the delay results from the queues on the route.
 	InstantHeader string
 	Delay         time.Duration // the actual delay, never shorter than requested
 	Hops          int           // number of delay queues that the message passes through
@@ -27,9 +26,9 @@ type Route struct {
 	Mandatory bool
 }
 
-// HeaderInstant is the header with which RabbitMQ 4.4 and later delay a message in a quorum queue. Its value is an
-// int64 in milliseconds since the epoch. A value of another type, an instant in the past, an older broker, a classic
-// queue and a stream do not delay the message.
+// HeaderInstant is the header that makes RabbitMQ 4.4 and later delay a message in a quorum queue. Its value is an
+// int64 in milliseconds since the epoch. The message is not delayed if the value has another type or is in the past, on
+// an older broker, in a classic queue, or in a stream.
 const HeaderInstant = "x-opt-delivery-time"
 
 // ErrDelay is wrapped by every *DelayError.
@@ -41,7 +40,7 @@ type DelayError struct {
 	Delay    time.Duration
 	Min, Max time.Duration   // the bounds, inclusive
 	Declared []time.Duration // for ttl, the declared delays; nil otherwise
-	Reason   string          // e.g. "is negative", "is longer than the strategy's maximum"
+	Reason   string          // e.g. "is negative", "exceeds the strategy's maximum"
 	Hint     string          // what to do
 }
 

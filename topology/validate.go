@@ -9,15 +9,15 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/rabbitdelay/rabbitdelay/topology/argument"
-	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
+	"github.com/rabbitdelay/rabbitdelay/internal/argument"
+	"github.com/rabbitdelay/rabbitdelay/internal/yamldoc"
 )
 
 // Validate checks a topology against the rules of brokers and of the delay strategies, including mistakes that a
 // broker accepts silently. It reports all problems in one *ValidationError.
 func (t Topology) Validate(opts ...Option) error {
 	if found := t.problems(newRules(opts)); len(found) > 0 {
-		return &ValidationError{Problems: found}
+		return &ValidationError{Problems: published(found)}
 	}
 	return nil
 }
@@ -26,11 +26,11 @@ type validator struct {
 	rules
 	t         Topology
 	found     yamldoc.Problems
-	exchanges map[string]bool // names that a reference may use
+	exchanges map[string]bool // names that references may use
 	queues    map[string]bool
 }
 
-func (t Topology) problems(r rules) []Problem {
+func (t Topology) problems(r rules) yamldoc.Problems {
 	v := &validator{rules: r, t: t, exchanges: map[string]bool{}, queues: map[string]bool{}}
 	own := DeliveryTopology(r.prefix)
 	for _, e := range slices.Concat(own.Exchanges, t.Exchanges) {
@@ -60,7 +60,7 @@ func (t Topology) problems(r rules) []Problem {
 	for i, d := range t.Destinations {
 		v.destination(fmt.Sprintf("destinations[%d]", i), d)
 	}
-	v.ceilings()
+	v.rateLimits()
 	v.duplicates()
 	return v.found
 }
@@ -79,7 +79,7 @@ func (v *validator) duplicates() {
 		}
 		key := string(kind) + "\x00" + name
 		if first, ok := seen[key]; ok {
-			v.addf(path+field, "%s already stands in %s; remove one or change it", what, first)
+			v.addf(path+field, "%s is already described in %s; remove or change one of them", what, first)
 			return
 		}
 		seen[key] = path
@@ -98,7 +98,7 @@ func (v *validator) duplicates() {
 		if d.Queue == "" && d.Exchange == "" && d.RoutingKey == "" {
 			continue
 		}
-		check(KindDestination, d.label(), path, ".name", fmt.Sprintf("destination %q", yamldoc.Clip(d.label())))
+		check(kindDestination, d.label(), path, ".name", fmt.Sprintf("destination %q", yamldoc.Clip(d.label())))
 		check("target", strings.Join([]string{d.Queue, d.Exchange, d.RoutingKey}, "\x00"), path, "", "a destination of the same queue, or exchange and routing key,")
 	}
 }
@@ -121,11 +121,11 @@ func (v *validator) name(path, what, name string) {
 func (v *validator) short(path, s string) {
 	switch {
 	case len(s) > MaxRoutingKey:
-		v.addf(path, "%d bytes is too long, at most %d are possible; shorten %q by %d", len(s), MaxRoutingKey, yamldoc.Clip(s), len(s)-MaxRoutingKey)
+		v.addf(path, "%d bytes is too long; expected at most %d; shorten %q by %d", len(s), MaxRoutingKey, yamldoc.Clip(s), len(s)-MaxRoutingKey)
 	case !utf8.ValidString(s):
 		v.addf(path, "expected UTF-8 text, got %q", yamldoc.Clip(s))
 	case strings.ContainsAny(s, "\r\n\x00"):
-		v.addf(path, "%q contains a line break or a zero byte, which names and routing keys cannot carry", yamldoc.Clip(s))
+		v.addf(path, "%q contains a line break or a zero byte, which names and routing keys cannot contain", yamldoc.Clip(s))
 	}
 }
 
@@ -145,14 +145,14 @@ func (v *validator) arguments(path string, t map[string]any) {
 	for _, k := range slices.Sorted(maps.Keys(t)) {
 		at := path + "." + k
 		if field, ok := ownField[k]; ok {
-			v.addf(at, "%s has a field of its own; set %s instead", k, field)
+			v.addf(at, "%s has its own field; set %s instead", k, field)
 			continue
 		}
 		if k == "" || len(k) > MaxRoutingKey {
-			v.addf(at, "the name of an argument has 1 to %d bytes, this one has %d", MaxRoutingKey, len(k))
+			v.addf(at, "expected an argument name of 1 to %d bytes, got %d bytes", MaxRoutingKey, len(k))
 		}
 		if !carried(t[k]) {
-			v.addf(at, "AMQP cannot carry a %T; use text, an integer, a float, a boolean, a list or a table of these", t[k])
+			v.addf(at, "AMQP cannot encode a %T; use text, an integer, a float, a boolean, a list or a table of these", t[k])
 		}
 	}
 }
@@ -199,7 +199,7 @@ func (v *validator) exchange(path string, e Exchange) {
 	}
 	if e.Kind == argument.DelayedExchange {
 		if s, ok := e.Arguments[argument.DelayedType].(string); !ok || s == "" {
-			v.addf(path+".arguments."+argument.DelayedType, "an x-delayed-message exchange needs it: the type that routes after the delay, e.g. topic; got %s", argument.Format(e.Arguments[argument.DelayedType]))
+			v.addf(path+".arguments."+argument.DelayedType, "an x-delayed-message exchange needs the exchange type that routes messages after the delay, e.g. topic; got %s", argument.Format(e.Arguments[argument.DelayedType]))
 		}
 	}
 	if e.AlternateExchange != "" {
@@ -231,7 +231,7 @@ func (v *validator) queue(path string, q Queue) {
 	case "", argument.DropHead, argument.RejectPublish:
 	case argument.RejectPublishDLX:
 		if !classic {
-			v.addf(path+".overflow", "a quorum queue takes %s for %s; expected %s or %s", argument.RejectPublishDLX, argument.DropHead, argument.DropHead, argument.RejectPublish)
+			v.addf(path+".overflow", "a quorum queue treats %s as %s; expected %s or %s", argument.RejectPublishDLX, argument.DropHead, argument.DropHead, argument.RejectPublish)
 		}
 	default:
 		v.addf(path+".overflow", "unknown overflow %q; expected %s, %s, or on a classic queue %s", yamldoc.Clip(q.Overflow), argument.DropHead, argument.RejectPublish, argument.RejectPublishDLX)
@@ -240,7 +240,7 @@ func (v *validator) queue(path string, q Queue) {
 	v.count(path+".max_length", q.MaxLength, 0)
 	v.count(path+".max_length_bytes", q.MaxLengthBytes, 0)
 	if q.DeliveryLimit != nil && classic {
-		v.addf(path+".delivery_limit", "only quorum queues have a delivery limit and this is a classic one; remove it or change the type")
+		v.addf(path+".delivery_limit", "only quorum queues have a delivery limit, and this is a classic queue; remove the limit or change the type")
 	} else {
 		v.count(path+".delivery_limit", q.DeliveryLimit, -1)
 	}
@@ -267,7 +267,7 @@ func (v *validator) loop(path string, q Queue) {
 	for at, ok := next(q); ok && len(way) <= len(v.t.Queues); at, ok = next(at) {
 		way = append(way, at.Name)
 		if at.Name == q.Name {
-			v.addf(path+".dead_letter", "messages expire in a circle, %s, and brokers drop them; let one of the queues have no message_ttl, or another dead_letter", yamldoc.Clip(strings.Join(way, " -> ")))
+			v.addf(path+".dead_letter", "messages would expire in a cycle (%s), and brokers drop such messages; remove the message_ttl of one of the queues, or change its dead_letter", yamldoc.Clip(strings.Join(way, " -> ")))
 			return
 		}
 	}
@@ -297,13 +297,13 @@ func (v *validator) deadLetter(path string, q Queue, classic bool) {
 		return
 	}
 	if classic {
-		v.addf(path+".at_least_once", "only quorum queues dead-letter at least once and this is a classic one; remove it or change the type")
+		v.addf(path+".at_least_once", "only quorum queues dead-letter at least once, and this is a classic queue; remove at_least_once or change the type")
 	} else if q.Overflow != argument.RejectPublish {
-		v.addf(path+".at_least_once", "it needs overflow: %s, got %q; with any other the broker dead-letters at most once and does not say so", argument.RejectPublish, q.Overflow)
+		v.addf(path+".at_least_once", "at_least_once needs overflow: %s, got %q; with any other overflow the broker silently dead-letters at most once", argument.RejectPublish, q.Overflow)
 	}
 }
 
-// expires checks x-expires. With this argument the broker deletes a queue and its messages if nobody has consumed
+// expires checks x-expires. With this argument the broker deletes a queue and its messages if no client has consumed
 // from it for that time. Delay queues never have consumers.
 func (v *validator) expires(path string, q Queue) {
 	value, ok := q.Arguments[argument.Expires]
@@ -327,7 +327,7 @@ func (v *validator) priorities(path string, q Queue, classic bool) {
 	}
 	path += ".arguments." + argument.MaxPriority
 	if !classic {
-		v.addf(path, "quorum queues take no %s: they have two priorities of their own (4.0 or later); remove it or make the queue classic", argument.MaxPriority)
+		v.addf(path, "quorum queues do not support %s, because they have two built-in priorities (RabbitMQ 4.0 or later); remove the argument or make the queue classic", argument.MaxPriority)
 		return
 	}
 	if n, ok := argument.Integer(value); !ok || n < 0 || n > 255 {
@@ -337,14 +337,14 @@ func (v *validator) priorities(path string, q Queue, classic bool) {
 
 func (v *validator) binding(path string, b Binding) {
 	if b.Exchange == "" {
-		v.addf(path+".exchange", "a binding needs a source exchange; the default exchange routes to every queue by its name and takes no bindings")
+		v.addf(path+".exchange", "a binding needs a source exchange; the default exchange routes to every queue by its name and accepts no bindings")
 	} else {
 		v.short(path+".exchange", b.Exchange)
 		v.reference(path+".exchange", KindExchange, b.Exchange)
 	}
 	switch {
 	case b.Queue != "" && b.ToExchange != "":
-		v.addf(path, "a binding leads to queue %q or to exchange %q, not to both; remove one of queue and to_exchange", yamldoc.Clip(b.Queue), yamldoc.Clip(b.ToExchange))
+		v.addf(path, "a binding leads either to queue %q or to exchange %q; remove queue or to_exchange", yamldoc.Clip(b.Queue), yamldoc.Clip(b.ToExchange))
 	case b.Queue == "" && b.ToExchange == "":
 		v.addf(path, "a binding needs a destination: set queue or to_exchange")
 	case b.Queue != "":
@@ -358,18 +358,18 @@ func (v *validator) binding(path string, b Binding) {
 	v.arguments(path, b.Arguments)
 }
 
-// ceilings reports exchanges with more than one ceiling.
-func (v *validator) ceilings() {
+// rateLimits reports exchanges with more than one rate limit.
+func (v *validator) rateLimits() {
 	first := map[string]int{}
 	for i, d := range v.t.Destinations {
-		if d.Exchange == "" || d.Ceiling == nil {
+		if d.Exchange == "" || d.RateLimit == nil {
 			continue
 		}
 		at, listed := first[d.Exchange]
 		if !listed {
 			first[d.Exchange] = i
-		} else if *v.t.Destinations[at].Ceiling != *d.Ceiling {
-			v.addf(fmt.Sprintf("destinations[%d].ceiling", i), "exchange %q has another ceiling at destinations[%d]; it has one for all its routing keys", yamldoc.Clip(d.Exchange), at)
+		} else if *v.t.Destinations[at].RateLimit != *d.RateLimit {
+			v.addf(fmt.Sprintf("destinations[%d].rate_limit", i), "exchange %q has a different rate limit at destinations[%d]; all its routing keys share one rate limit", yamldoc.Clip(d.Exchange), at)
 		}
 	}
 }
@@ -391,17 +391,17 @@ func (v *validator) destination(path string, d Destination) {
 	}
 	switch {
 	case !d.ToExchange() && d.DeadLetterQueue() == d.Queue:
-		v.addf(path+".dead_letter", "%q is the destination itself, so a failed message would come back for ever; name another queue", yamldoc.Clip(d.DeadLetter))
+		v.addf(path+".dead_letter", "%q is the destination itself, so a failed message would be delivered again forever; name another queue", yamldoc.Clip(d.DeadLetter))
 	case !d.ToExchange() && len(d.DeadLetterQueue()) > MaxRoutingKey:
-		v.addf(path+".dead_letter", "the name of the dead-letter queue, %d bytes, is too long, at most %d are possible; set a shorter one", len(d.DeadLetterQueue()), MaxRoutingKey)
+		v.addf(path+".dead_letter", "the name of the dead-letter queue is %d bytes long; expected at most %d; set a shorter one", len(d.DeadLetterQueue()), MaxRoutingKey)
 	default:
 		v.short(path+".dead_letter", d.DeadLetter)
 	}
 	if d.Retry != nil {
 		v.retry(path+".retry", *d.Retry)
 	}
-	if d.Ceiling != nil && !d.Ceiling.Valid() {
-		v.addf(path+".ceiling", "expected per_second of one a day (0.0000116) to %d, and a burst of 1 to %d, got %v and %d", MaxPerSecond, MaxPerSecond, d.Ceiling.PerSecond, d.Ceiling.Burst)
+	if d.RateLimit != nil && !d.RateLimit.Valid() {
+		v.addf(path+".rate_limit", "expected per_second from one a day (0.0000116) to %d and a burst from 1 to %d, got %v and %d", MaxPerSecond, MaxPerSecond, d.RateLimit.PerSecond, d.RateLimit.Burst)
 	}
 	if d.Lead != nil && (*d.Lead < 0 || *d.Lead > MaxLead || *d.Lead%time.Millisecond != 0) {
 		v.addf(path+".lead", "expected 0 to %s in whole milliseconds, got %s", FormatDuration(MaxLead), FormatDuration(*d.Lead))
@@ -410,7 +410,7 @@ func (v *validator) destination(path string, d Destination) {
 
 // retryKeys maps the fields of Retry to their YAML keys.
 var retryKeys = map[string]string{
-	"MaxAttempts": "max_attempts", "Immediate": "immediate", "Backoff": "backoff", "MaxBackoff": "max_backoff", "Multiplier": "multiplier", "Jitter": "jitter",
+	"MaxAttempts": "max_attempts", "ImmediateRetries": "immediate_retries", "Backoff": "backoff", "MaxBackoff": "max_backoff", "Multiplier": "multiplier", "Jitter": "jitter",
 }
 
 func (v *validator) retry(path string, r Retry) {

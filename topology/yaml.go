@@ -10,7 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
+	"github.com/rabbitdelay/rabbitdelay/internal/yamldoc"
 )
 
 // ParseYAML reads the keys exchanges, queues, bindings and destinations of a YAML document and validates the result.
@@ -22,17 +22,22 @@ import (
 func ParseYAML(data []byte, opts ...Option) (Topology, error) {
 	var t Topology
 	doc := yamldoc.Parse(data)
+	doc.Known = func() *yamldoc.Shape {
+		described := yamldoc.Parse(nil)
+		return described.Describe(YAMLFields(described, &Topology{}))
+	}
 	doc.Document(YAMLFields(doc, &t))
 	doc.Problems.Add(t.problems(newRules(opts)), doc.Places)
 	if len(doc.Problems) == 0 {
 		return t, nil
 	}
 	doc.Problems.Sort()
-	return Topology{}, &ValidationError{Problems: doc.Problems}
+	return Topology{}, &ValidationError{Problems: published(doc.Problems)}
 }
 
 // YAMLFields returns functions that read the keys exchanges, queues, bindings and destinations into t. Use it for a
-// document that also has other keys. Call Validate after the document has been read.
+// document that also has other keys. Call Validate after the document has been read. It is for package config; other
+// programs use ParseYAML.
 func YAMLFields(doc *yamldoc.Reader, t *Topology) map[string]yamldoc.Field {
 	d := &decoder{doc}
 	return map[string]yamldoc.Field{
@@ -114,13 +119,13 @@ func (d *decoder) readDestination(n *yaml.Node, path string) (dest Destination) 
 		"routing_key": d.text(&dest.RoutingKey),
 		"retry":       optional(&dest.Retry, d.readRetry),
 		"lead":        optional(&dest.Lead, d.duration),
-		"ceiling":     optional(&dest.Ceiling, d.readCeiling),
+		"rate_limit":  optional(&dest.RateLimit, d.readRateLimit),
 		"dead_letter": d.text(&dest.DeadLetter),
 	})
 	return dest
 }
 
-func (d *decoder) readCeiling(dst *Ceiling) yamldoc.Field {
+func (d *decoder) readRateLimit(dst *RateLimit) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
 		d.Mapping(n, path, map[string]yamldoc.Field{
 			"per_second": d.float(&dst.PerSecond),
@@ -133,12 +138,12 @@ func (d *decoder) readCeiling(dst *Ceiling) yamldoc.Field {
 func (d *decoder) readRetry(dst *Retry) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
 		d.Mapping(n, path, map[string]yamldoc.Field{
-			"max_attempts": notZero(d, &dst.MaxAttempts, d.number, "1 or more deliveries in all"),
-			"immediate":    d.number(&dst.Immediate),
-			"backoff":      notZero(d, &dst.Backoff, d.duration, "1ms or more"),
-			"max_backoff":  notZero(d, &dst.MaxBackoff, d.duration, "backoff or more"),
-			"multiplier":   notZero(d, &dst.Multiplier, d.float, "1 or more"),
-			"jitter":       d.jitter(&dst.Jitter),
+			"max_attempts":      notZero(d, &dst.MaxAttempts, d.number, "1 or more deliveries in total"),
+			"immediate_retries": d.number(&dst.ImmediateRetries),
+			"backoff":           notZero(d, &dst.Backoff, d.duration, "1ms or more"),
+			"max_backoff":       notZero(d, &dst.MaxBackoff, d.duration, "backoff or more"),
+			"multiplier":        notZero(d, &dst.Multiplier, d.float, "1 or more"),
+			"jitter":            d.jitter(&dst.Jitter),
 		})
 	}
 }
@@ -148,7 +153,7 @@ func notZero[T int | float64 | time.Duration](d *decoder, dst *T, read func(*T) 
 	return func(n *yaml.Node, path string) {
 		read(dst)(n, path)
 		if *dst == 0 && !d.Problems.Cover(path) {
-			d.Failf(n, path, "expected %s, got 0; leave the key out for the default", want)
+			d.Failf(n, path, "expected %s, got 0; omit the key for the default", want)
 		}
 	}
 }
@@ -231,7 +236,7 @@ func (d *decoder) duration(dst *time.Duration) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
 		if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!int" && n.Value != "0" {
 			v := yamldoc.Clip(n.Value)
-			d.Failf(n, path, "a duration needs a unit, got the number %s; write %sms or %ss, whichever is meant", v, v, v)
+			d.Failf(n, path, "a duration needs a unit, got the number %s; write %sms or %ss", v, v, v)
 			return
 		}
 		if !d.scalar(n, path, "a duration such as 1500ms, 60s, 30m, 48h or 7d", yamldoc.Duration, "!!str", "!!int") {

@@ -45,7 +45,7 @@ bindings:
 destinations:
   - name: expire
     queue: implicit
-    retry: {max_attempts: 5, immediate: 2, backoff: 1s, max_backoff: 10m, multiplier: 2, jitter: 0.2}
+    retry: {max_attempts: 5, immediate_retries: 2, backoff: 1s, max_backoff: 10m, multiplier: 2, jitter: 0.2}
   - {exchange: orders, routing_key: order.paid, name: paid}
 `
 
@@ -79,7 +79,10 @@ func TestParseYAMLReadsEveryField(t *testing.T) {
 			{Exchange: "delay.parked", Queue: "plain"},
 		},
 		Destinations: []topology.Destination{
-			{Name: "expire", Queue: "implicit", Retry: &topology.Retry{MaxAttempts: 5, Immediate: 2, Backoff: time.Second, MaxBackoff: 10 * time.Minute, Multiplier: 2, Jitter: 0.2}},
+			{Name: "expire", Queue: "implicit", Retry: &topology.Retry{
+				MaxAttempts: 5, ImmediateRetries: 2, Backoff: time.Second, MaxBackoff: 10 * time.Minute, Multiplier: 2,
+				Jitter: 0.2,
+			}},
 			{Name: "paid", Exchange: "orders", RoutingKey: "order.paid"},
 		},
 	}
@@ -97,15 +100,15 @@ func TestParseYAMLOfNothing(t *testing.T) {
 	}
 }
 
-// Each document has one mistake; the problem must stand at its line and path.
+// Each document has one mistake; the problem must have its line and path.
 var mistakes = []struct {
 	name, doc, line, path, message string
 }{
 	{"top-level key", "queues: []\nqueue: []\n", "2:1", "queue", `unknown key "queue"`},
 	{"unknown field", "queues:\n  - name: a\n    ttl: 5s\n", "3:5", "queues[0].ttl", `unknown key "ttl"; expected one of arguments, dead_letter`},
 	{"kind for type", "exchanges:\n  - {name: a, type: topic, kind: topic}\n", "2:28", "exchanges[0].kind", "unknown key"},
-	{"repeated key", "queues:\n  - name: a\n    name: b\n", "3:5", "queues[0].name", "already stands in line 2"},
-	{"repeated section", "queues: []\nqueues: []\n", "2:1", "queues", "already stands in line 1"},
+	{"repeated key", "queues:\n  - name: a\n    name: b\n", "3:5", "queues[0].name", "already occurs in line 2"},
+	{"repeated section", "queues: []\nqueues: []\n", "2:1", "queues", "already occurs in line 1"},
 	{"not a list", "queues: {name: a}\n", "1:9", "queues", "expected a list"},
 	{"not a mapping", "queues:\n  - a\n", "2:5", "queues[0]", `expected a mapping with the keys`},
 	{"top is a list", "- a\n", "1:1", "", "expected a mapping"},
@@ -121,62 +124,112 @@ var mistakes = []struct {
 	{"negative duration", "queues:\n  - {name: a, message_ttl: -5s}\n", "2:28", "queues[0].message_ttl", "got -5s"},
 	{"duration past ten years", "queues:\n  - {name: a, message_ttl: 3651d}\n", "2:28", "queues[0].message_ttl", "too long"},
 	{"duration below a millisecond", "queues:\n  - {name: a, message_ttl: 1500us}\n", "2:28", "queues[0].message_ttl", "whole milliseconds"},
-	{"duration past 64 bits", "queues:\n  - {name: a, message_ttl: 200000d}\n", "2:28", "queues[0].message_ttl", "longer than a duration can be"},
-	{"queue twice", "queues:\n  - name: a\n  - name: a\n", "3:11", "queues[1].name", "already stands in queues[0]"},
-	{"exchange twice", "exchanges:\n  - {name: a, type: topic}\n  - {name: a, type: topic}\n", "3:12", "exchanges[1].name", "already stands in exchanges[0]"},
-	{"binding twice", "queues: [{name: a}]\nbindings:\n  - {exchange: amq.topic, queue: a}\n  - {exchange: amq.topic, queue: a, routing_key: ''}\n", "4:5", "bindings[1]", "already stands in bindings[0]"},
-	{"destination twice", "destinations:\n  - {name: a, queue: x}\n  - {name: a, queue: y}\n", "3:12", "destinations[1].name", "already stands in destinations[0]"},
+	{"duration past 64 bits", "queues:\n  - {name: a, message_ttl: 200000d}\n", "2:28", "queues[0].message_ttl", "exceeds the longest possible duration"},
+	{"queue twice", "queues:\n  - name: a\n  - name: a\n", "3:11", "queues[1].name", "is already described in queues[0]"},
+	{"exchange twice", "exchanges:\n  - {name: a, type: topic}\n  - {name: a, type: topic}\n", "3:12", "exchanges[1].name", "is already described in exchanges[0]"},
+	{
+		"binding twice",
+		"queues: [{name: a}]\nbindings:\n  - {exchange: amq.topic, queue: a}\n  - {exchange: amq.topic, queue: a, routing_key: ''}\n",
+		"4:5", "bindings[1]", "is already described in bindings[0]",
+	},
+	{
+		"destination twice", "destinations:\n  - {name: a, queue: x}\n  - {name: a, queue: y}\n", "3:12",
+		"destinations[1].name", "is already described in destinations[0]",
+	},
 	{"one place twice", "destinations:\n  - {name: a, queue: x}\n  - {name: b, queue: x}\n", "3:5", "destinations[1]", "same queue"},
 	{"no name", "queues:\n  - type: quorum\n", "2:5", "queues[0].name", "needs a name"},
 	{"reserved name", "queues:\n  - name: amq.a\n", "2:11", "queues[0].name", "reserve"},
 	{"name of 256 bytes", "queues:\n  - name: " + strings.Repeat("a", 256) + "\n", "2:11", "queues[0].name", "at most 255"},
 	{"name with a line break", "queues:\n  - name: \"a\\nb\"\n", "2:11", "queues[0].name", "line break"},
-	{"routing key of 256 bytes", "queues: [{name: a}]\nbindings:\n  - {exchange: amq.topic, queue: a, routing_key: " + strings.Repeat("k", 256) + "}\n", "3:50", "bindings[0].routing_key", "at most 255"},
+	{
+		"routing key of 256 bytes",
+		"queues: [{name: a}]\nbindings:\n  - {exchange: amq.topic, queue: a, routing_key: " + strings.Repeat("k", 256) + "}\n",
+		"3:50", "bindings[0].routing_key", "at most 255",
+	},
 	{"no exchange type", "exchanges:\n  - name: a\n", "2:5", "exchanges[0].type", "needs a type"},
 	{"unknown exchange type", "exchanges:\n  - {name: a, type: topik}\n", "2:21", "exchanges[0].type", `unknown exchange type "topik"`},
-	{"delayed without inner type", "exchanges:\n  - {name: a, type: x-delayed-message}\n", "2:5", "exchanges[0].arguments.x-delayed-type", "needs it"},
+	{"delayed without inner type", "exchanges:\n  - {name: a, type: x-delayed-message}\n", "2:5", "exchanges[0].arguments.x-delayed-type", "needs the exchange type"},
 	{"unknown queue type", "queues:\n  - {name: a, type: stream}\n", "2:21", "queues[0].type", "expected quorum or classic"},
-	{"dangling source", "queues: [{name: a}]\nbindings:\n  - {exchange: nowhere, queue: a}\n", "3:16", "bindings[0].exchange", `exchange "nowhere" is not declared`},
-	{"default exchange as source", "queues: [{name: a}]\nbindings:\n  - {exchange: '', queue: a}\n", "3:16", "bindings[0].exchange", "takes no bindings"},
+	{
+		"dangling source", "queues: [{name: a}]\nbindings:\n  - {exchange: nowhere, queue: a}\n", "3:16",
+		"bindings[0].exchange", `exchange "nowhere" is not declared`,
+	},
+	{"default exchange as source", "queues: [{name: a}]\nbindings:\n  - {exchange: '', queue: a}\n", "3:16", "bindings[0].exchange", "accepts no bindings"},
 	{"dangling queue", "bindings:\n  - {exchange: amq.topic, queue: nowhere}\n", "2:34", "bindings[0].queue", `queue "nowhere" is not declared`},
 	{"dangling exchange", "bindings:\n  - {exchange: amq.topic, to_exchange: nowhere}\n", "2:40", "bindings[0].to_exchange", `exchange "nowhere" is not declared`},
-	{"dangling alternate exchange", "exchanges:\n  - {name: a, type: topic, alternate_exchange: nowhere}\n", "2:48", "exchanges[0].alternate_exchange", "not declared"},
-	{"a circle of TTLs", "queues:\n  - name: a\n    message_ttl: 1s\n    dead_letter: {exchange: '', routing_key: b}\n  - name: b\n    message_ttl: 1s\n    dead_letter: {exchange: '', routing_key: a}\n", "4:18", "queues[0].dead_letter", "messages expire in a circle, a -> b -> a, and brokers drop them"},
+	{
+		"dangling alternate exchange", "exchanges:\n  - {name: a, type: topic, alternate_exchange: nowhere}\n", "2:48",
+		"exchanges[0].alternate_exchange", "not declared",
+	},
+	{
+		"a circle of TTLs",
+		"queues:\n  - name: a\n    message_ttl: 1s\n    dead_letter: {exchange: '', routing_key: b}\n" +
+			"  - name: b\n    message_ttl: 1s\n    dead_letter: {exchange: '', routing_key: a}\n",
+		"4:18", "queues[0].dead_letter", "messages would expire in a cycle (a -> b -> a), and brokers drop such messages",
+	},
 	{"a reserved destination", "destinations:\n  - queue: amq.foo\n", "2:12", "destinations[0].queue", "which brokers reserve"},
 	{"dangling dead-letter exchange", "queues:\n  - name: a\n    dead_letter: {exchange: nowhere}\n", "3:29", "queues[0].dead_letter.exchange", "not declared"},
 	{"dangling destination", "destinations:\n  - {exchange: nowhere, routing_key: k}\n", "2:16", "destinations[0].exchange", "not declared"},
-	{"binding to two", "queues: [{name: a}]\nbindings:\n  - {exchange: amq.topic, queue: a, to_exchange: amq.direct}\n", "3:5", "bindings[0]", "not to both"},
+	{"binding to two", "queues: [{name: a}]\nbindings:\n  - {exchange: amq.topic, queue: a, to_exchange: amq.direct}\n", "3:5", "bindings[0]", "leads either to"},
 	{"binding to none", "bindings:\n  - {exchange: amq.topic}\n", "2:5", "bindings[0]", "needs a destination"},
-	{"TTL said twice", "queues:\n  - name: a\n    message_ttl: 5s\n    arguments: {x-message-ttl: 6000}\n", "4:32", "queues[0].arguments.x-message-ttl", "set message_ttl instead"},
+	{
+		"TTL said twice", "queues:\n  - name: a\n    message_ttl: 5s\n    arguments: {x-message-ttl: 6000}\n", "4:32",
+		"queues[0].arguments.x-message-ttl", "set message_ttl instead",
+	},
 	{"type as argument", "queues:\n  - name: a\n    arguments: {x-queue-type: classic}\n", "3:31", "queues[0].arguments.x-queue-type", "set type instead"},
-	{"at least once, classic", "queues:\n  - name: a\n    type: classic\n    overflow: reject-publish\n    dead_letter: {exchange: '', at_least_once: true}\n", "5:48", "queues[0].dead_letter.at_least_once", "only quorum queues"},
-	{"at least once, drop-head", "queues:\n  - name: a\n    dead_letter: {exchange: '', at_least_once: true}\n", "3:48", "queues[0].dead_letter.at_least_once", "needs overflow: reject-publish"},
+	{
+		"at least once, classic",
+		"queues:\n  - name: a\n    type: classic\n    overflow: reject-publish\n    dead_letter: {exchange: '', at_least_once: true}\n",
+		"5:48", "queues[0].dead_letter.at_least_once", "only quorum queues",
+	},
+	{
+		"at least once, drop-head", "queues:\n  - name: a\n    dead_letter: {exchange: '', at_least_once: true}\n",
+		"3:48", "queues[0].dead_letter.at_least_once", "needs overflow: reject-publish",
+	},
 	{"dead letter without exchange", "queues:\n  - name: a\n    dead_letter: {routing_key: b}\n", "3:18", "queues[0].dead_letter", "needs the key exchange"},
-	{"delay queue to itself", "queues:\n  - name: a\n    message_ttl: 1s\n    dead_letter: {exchange: '', routing_key: a}\n", "4:46", "queues[0].dead_letter.routing_key", "cycle"},
+	{
+		"delay queue to itself",
+		"queues:\n  - name: a\n    message_ttl: 1s\n    dead_letter: {exchange: '', routing_key: a}\n", "4:46",
+		"queues[0].dead_letter.routing_key", "cycle",
+	},
 	{"delivery limit, classic", "queues:\n  - {name: a, type: classic, delivery_limit: 5}\n", "2:46", "queues[0].delivery_limit", "only quorum queues"},
 	{"delivery limit", "queues:\n  - {name: a, delivery_limit: -2}\n", "2:31", "queues[0].delivery_limit", "expected -1 or more"},
 	{"length", "queues:\n  - {name: a, max_length: -1}\n", "2:27", "queues[0].max_length", "expected 0 or more"},
 	{"overflow", "queues:\n  - {name: a, overflow: drop-tail}\n", "2:25", "queues[0].overflow", "unknown overflow"},
-	{"reject-publish-dlx on quorum", "queues:\n  - {name: a, overflow: reject-publish-dlx}\n", "2:25", "queues[0].overflow", "quorum queue takes"},
-	{"expiring queue under the prefix", "queues:\n  - {name: delay.mine, arguments: {x-expires: 60000}}\n", "2:47", "queues[0].arguments.x-expires", "must not expire"},
-	{"expiring delay queue", "queues:\n  - {name: a, message_ttl: 1s, dead_letter: {exchange: ''}, arguments: {x-expires: 60000}}\n", "2:84", "queues[0].arguments.x-expires", "must not expire"},
+	{"reject-publish-dlx on quorum", "queues:\n  - {name: a, overflow: reject-publish-dlx}\n", "2:25", "queues[0].overflow", "quorum queue treats"},
+	{
+		"expiring queue under the prefix", "queues:\n  - {name: delay.mine, arguments: {x-expires: 60000}}\n", "2:47",
+		"queues[0].arguments.x-expires", "must not expire",
+	},
+	{
+		"expiring delay queue",
+		"queues:\n  - {name: a, message_ttl: 1s, dead_letter: {exchange: ''}, arguments: {x-expires: 60000}}\n",
+		"2:84", "queues[0].arguments.x-expires", "must not expire",
+	},
 	{"expires of 0", "queues:\n  - {name: a, arguments: {x-expires: 0}}\n", "2:38", "queues[0].arguments.x-expires", "expected 1 to"},
-	{"priorities on quorum", "queues:\n  - {name: a, arguments: {x-max-priority: 5}}\n", "2:43", "queues[0].arguments.x-max-priority", "quorum queues take no"},
+	{"priorities on quorum", "queues:\n  - {name: a, arguments: {x-max-priority: 5}}\n", "2:43", "queues[0].arguments.x-max-priority", "quorum queues do not support"},
 	{"too many priorities", "queues:\n  - {name: a, type: classic, arguments: {x-max-priority: 256}}\n", "2:58", "queues[0].arguments.x-max-priority", "0 to 255"},
-	{"argument twice", "queues:\n  - name: a\n    arguments:\n      x: 1\n      x: 2\n", "5:7", "queues[0].arguments.x", "already stands in line 4"},
+	{"argument twice", "queues:\n  - name: a\n    arguments:\n      x: 1\n      x: 2\n", "5:7", "queues[0].arguments.x", "already occurs in line 4"},
 	{"argument of null", "queues:\n  - {name: a, arguments: {x: ~}}\n", "2:30", "queues[0].arguments.x", "got nothing"},
 	{"argument of infinity", "queues:\n  - {name: a, arguments: {x: .inf}}\n", "2:30", "queues[0].arguments.x", "finite"},
 	{"arguments as a list", "queues:\n  - {name: a, arguments: [x]}\n", "2:26", "queues[0].arguments", "expected a mapping of argument names"},
 	{"destination of nothing", "destinations:\n  - name: a\n", "2:5", "destinations[0]", "is empty"},
-	{"destination of two", "destinations:\n  - {queue: a, exchange: amq.topic}\n", "2:5", "destinations[0]", "at once"},
+	{"destination of two", "destinations:\n  - {queue: a, exchange: amq.topic}\n", "2:5", "destinations[0]", "has both a queue and an exchange"},
 	{"destination of a strategy", "destinations:\n  - {queue: delay.bucket.1s}\n", "2:5", "destinations[0]", "belongs to the delay strategies"},
-	{"dead letter to itself", "destinations:\n  - {queue: a, dead_letter: a}\n", "2:29", "destinations[0].dead_letter", "for ever"},
+	{"dead letter to itself", "destinations:\n  - {queue: a, dead_letter: a}\n", "2:29", "destinations[0].dead_letter", "delivered again forever"},
 	{"attempts", "destinations:\n  - {queue: a, retry: {max_attempts: -1}}\n", "2:38", "destinations[0].retry.max_attempts", "expected 1 to 1000000, got -1"},
-	{"immediate", "destinations:\n  - {queue: a, retry: {immediate: 101}}\n", "2:35", "destinations[0].retry.immediate", "expected 0 to 100, got 101"},
-	{"backoff bounds", "destinations:\n  - {queue: a, retry: {backoff: 10s, max_backoff: 5s}}\n", "2:51", "destinations[0].retry.max_backoff", "expected 10s (Backoff) to 3650d, got 5s"},
+	{
+		"immediate", "destinations:\n  - {queue: a, retry: {immediate_retries: 101}}\n", "2:43",
+		"destinations[0].retry.immediate_retries", "expected 0 to 100, got 101",
+	},
+	{
+		"backoff bounds", "destinations:\n  - {queue: a, retry: {backoff: 10s, max_backoff: 5s}}\n", "2:51",
+		"destinations[0].retry.max_backoff", "expected 10s (Backoff) to 3650d, got 5s",
+	},
 	{"multiplier", "destinations:\n  - {queue: a, retry: {multiplier: 0.5}}\n", "2:36", "destinations[0].retry.multiplier", "expected 1 to 1000, got 0.5"},
 	{"jitter", "destinations:\n  - {queue: a, retry: {jitter: 1.5}}\n", "2:32", "destinations[0].retry.jitter", "0 to 1"},
-	{"merge key", "queues:\n  - &a {name: a}\n  - <<: *a\n", "3:5", "queues[1].<<", "merge keys are not supported"},
+	{"merge key without a mapping", "queues:\n  - &a {name: a}\n  - <<: a\n", "3:9", "queues[1].<<", "expected an alias of a mapping"},
+	{"merged twice", "queues:\n  - &a {name: a}\n  - <<: *a\n", "2:15", "queues[1].name", `queue "a" is already described in queues[0]`},
 	{"two documents", "queues: []\n---\nqueues: []\n", "2:1", "", "second document"},
 	{"not YAML", "queues: [\n", "1:0", "", "not YAML"},
 }
@@ -206,7 +259,8 @@ func TestParseYAMLReportsLineAndPath(t *testing.T) {
 }
 
 func TestParseYAMLReportsEverythingAtOnceInOrder(t *testing.T) {
-	_, err := topology.ParseYAML([]byte("destinations:\n  - {queue: a, retry: {jitter: 2}}\nqueues:\n  - {name: 5, colour: red}\n  - {type: stream}\nbindings:\n  - {exchange: x, queue: y}\n"))
+	_, err := topology.ParseYAML([]byte("destinations:\n  - {queue: a, retry: {jitter: 2}}\n" +
+		"queues:\n  - {name: 5, colour: red}\n  - {type: stream}\nbindings:\n  - {exchange: x, queue: y}\n"))
 	var invalid *topology.ValidationError
 	if !errors.As(err, &invalid) {
 		t.Fatal(err)
@@ -239,7 +293,7 @@ func TestAliasesAreBounded(t *testing.T) {
 	}
 }
 
-// What was not read for its length is not said to be missing.
+// Values that were not read because the document is too long are not reported as missing.
 func TestTooManyValuesAreOneProblem(t *testing.T) {
 	_, err := topology.ParseYAML([]byte("destinations:\n" + strings.Repeat("  - {queue: q}\n", 60_000)))
 	if want := "line 50001, column 13: more than 100000 values with all aliases written out; split the file"; err == nil || err.Error() != want {
@@ -298,7 +352,10 @@ func TestParseDuration(t *testing.T) {
 			t.Errorf("%q: got %v, %v, want %v", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "d", "5", "1h1d", "1d-1h", "--1d", "1dd", "NaNd", "Infd", "1e3d", "0x1pd", "106752d", "99999999999999d", "106751d24h", "+-1s", "w", "1d1w", "1w-1d", "15251w", "15250w7d", "1ww"} {
+	for _, text := range []string{
+		"", "d", "5", "1h1d", "1d-1h", "--1d", "1dd", "NaNd", "Infd", "1e3d", "0x1pd", "106752d", "99999999999999d",
+		"106751d24h", "+-1s", "w", "1d1w", "1w-1d", "15251w", "15250w7d", "1ww",
+	} {
 		if got, err := topology.ParseDuration(text); err == nil {
 			t.Errorf("%q: got %v, want an error", text, got)
 		}
@@ -318,7 +375,7 @@ func TestFormatDuration(t *testing.T) {
 	}
 }
 
-// What is written is read back.
+// A formatted duration is read back as the same value.
 func FuzzFormatDuration(f *testing.F) {
 	f.Add(int64(384*24*time.Hour - 100*time.Millisecond))
 	f.Add(int64(math.MinInt64))
@@ -330,8 +387,8 @@ func FuzzFormatDuration(f *testing.F) {
 	})
 }
 
-// Whatever comes, ParseYAML gives either a topology that its own rules accept,
-// or problems that each say something.
+// For any input, ParseYAML returns either a topology that its own rules accept, or problems that
+// each have a text.
 func FuzzParseYAML(f *testing.F) {
 	f.Add([]byte(wholeYAML))
 	for _, m := range mistakes {

@@ -29,7 +29,7 @@ trap 'rm -rf "$work"' EXIT
 
 build() { # OS ARCH FILE
 	GOOS=$1 GOARCH=$2 go build -trimpath -buildvcs=true -o "$3" \
-		-ldflags "-s -w -buildid= -X github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/cli.version=v$version" ./cmd/rabbitdelay
+		-ldflags "-s -w -buildid= -X github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/cli.version=v$version" ./cmd/rabbitdelay
 }
 
 # dated gives all files of a folder the time of the commit.

@@ -16,12 +16,12 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
-	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
 )
 
-// Heartbeats keep a quiet connection for an hour; a client that has stopped is
-// gone after two intervals, and what it held is in the queue. Nobody has them who
-// does not ask.
+// Heartbeats keep an idle connection open for an hour. A client that has stopped is
+// disconnected after two intervals, and its unacknowledged messages return to the queue.
+// A client that did not ask for heartbeats gets none.
 func TestHeartbeats(t *testing.T) {
 	bubble(t, amqptest.Options{}, func(t *testing.T, _ *amqptest.Server, conn *amqp.Connection) {
 		if conn.Config.Heartbeat != 0 {
@@ -131,8 +131,7 @@ func TestUsersAndVHosts(t *testing.T) {
 	})
 }
 
-// The probe of the plugin finds what the options say, by the refusals of each
-// version.
+// The plugin probe finds what the options say, from the refusals of each version.
 func TestPlugin(t *testing.T) {
 	for _, version := range []string{"3.10.8", "4.0.5", "4.3.0"} {
 		for _, there := range []bool{true, false} {
@@ -146,8 +145,8 @@ func TestPlugin(t *testing.T) {
 	}
 }
 
-// A body crosses in as many frames as it takes, in both directions, and one that
-// is too large is refused with the broker's words.
+// A body is split into as many frames as it needs, in both directions. A body that is too large is
+// refused with the broker's text.
 func TestBodies(t *testing.T) {
 	bubble(t, amqptest.Options{FrameMax: 8192, MaxMessageSize: 100_000}, func(t *testing.T, _ *amqptest.Server, conn *amqp.Connection) {
 		ch, _ := confirming(t, conn)
@@ -170,8 +169,8 @@ func TestBodies(t *testing.T) {
 	})
 }
 
-// Two clients bind the same at one instant: the second is told so before a
-// message would arrive.
+// If two clients create the same binding at the same time, the second one is told that the binding exists before the
+// binding routes messages.
 func TestLateBindings(t *testing.T) {
 	bubble(t, amqptest.Options{Version: "4.0.5", LateBindings: 50 * time.Millisecond}, func(t *testing.T, _ *amqptest.Server, conn *amqp.Connection) {
 		ch, returned := confirming(t, conn)
@@ -201,7 +200,8 @@ func TestLateBindings(t *testing.T) {
 	})
 }
 
-// What a connection has alone goes with it; others are told what they lose.
+// The exclusive objects of a connection are deleted with it. Other clients are notified of what
+// they lose.
 func TestExclusiveAndAutoDelete(t *testing.T) {
 	bubble(t, amqptest.Options{}, func(t *testing.T, srv *amqptest.Server, conn *amqp.Connection) {
 		other, err := srv.Connect()
@@ -239,8 +239,8 @@ func TestExclusiveAndAutoDelete(t *testing.T) {
 	})
 }
 
-// Prefetch bounds what a consumer holds, consumers take turns, and a single
-// active one takes all until it ends.
+// Prefetch limits how many messages a consumer holds, consumers take turns, and a single active
+// consumer gets all messages until it ends.
 func TestConsumers(t *testing.T) {
 	bubble(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, srv *amqptest.Server, conn *amqp.Connection) {
 		pub := channel(t, conn)
@@ -292,7 +292,7 @@ func TestConsumers(t *testing.T) {
 	})
 }
 
-// What a client has done can be counted, and seen.
+// The operations of a client can be counted and inspected.
 func TestLooking(t *testing.T) {
 	bubble(t, amqptest.Options{}, func(t *testing.T, srv *amqptest.Server, conn *amqp.Connection) {
 		ch := channel(t, conn)
@@ -329,7 +329,7 @@ func TestLooking(t *testing.T) {
 	})
 }
 
-// Impossible options are said at once.
+// Invalid options are reported immediately.
 func TestOptionsAreChecked(t *testing.T) {
 	defer func() {
 		if r := recover(); r == nil || !strings.Contains(fmt.Sprint(r), "expected one like 4.3.0") {

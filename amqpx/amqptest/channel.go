@@ -6,7 +6,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest/internal/rabbit"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
+	"github.com/rabbitdelay/rabbitdelay/internal/codec"
 )
 
 type channel struct {
@@ -26,7 +26,7 @@ type channel struct {
 // onFrame handles a frame of a method or of a message's content.
 func (ch *channel) onFrame(f codec.Frame) {
 	if ch.closing && (f.Kind != codec.FrameMethod || methodIn(f.Payload) != channelCloseOk && methodIn(f.Payload) != channelClose) {
-		return // the client sent it before it received channel.close
+		return // the client sent this frame before it received channel.close
 	}
 	switch f.Kind {
 	case codec.FrameMethod:
@@ -58,8 +58,8 @@ func (ch *channel) onMethod(f codec.Frame) {
 	}
 }
 
-// handler decodes the arguments of a method, executes it and answers. If arguments cannot be decoded, they are zero and
-// the method changes nothing.
+// handler decodes the arguments of a method, executes it and answers. If the arguments cannot be decoded, they are zero
+// and the method has no effect.
 type handler func(ch *channel, d *codec.Decoder) *rabbit.Error
 
 // handlers returns the handler of each method that a client may send on a channel.
@@ -146,5 +146,5 @@ func (ch *channel) onConfirmSelect(d *codec.Decoder) *rabbit.Error {
 }
 
 func (ch *channel) onTx(*codec.Decoder) *rabbit.Error {
-	return rabbit.Refusal(amqp.NotImplemented, "amqptest has no transactions")
+	return rabbit.Refusal(amqp.NotImplemented, "amqptest does not support transactions")
 }

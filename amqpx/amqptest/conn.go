@@ -10,7 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest/internal/rabbit"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
+	"github.com/rabbitdelay/rabbitdelay/internal/codec"
 )
 
 // conn is a client's connection. Everything except reading from it happens with the server locked.
@@ -65,7 +65,7 @@ func (c *conn) serve() {
 	c.srv.do(c.start)
 	for {
 		f, err := codec.ReadFrame(r, c.frameMax)
-		done := true // do does not call its function if the server is closed
+		done := true // do does not call its function after the server has been closed
 		c.srv.do(func() { done = c.take(f, err) })
 		if done {
 			return
@@ -73,7 +73,7 @@ func (c *conn) serve() {
 	}
 }
 
-// take handles a frame, or the error of reading one, and reports whether the connection has ended.
+// take handles a frame or a read error, and reports whether the connection has ended.
 func (c *conn) take(f codec.Frame, err error) (done bool) {
 	for c.blocked && !c.ended && !c.srv.closed {
 		c.srv.unblocked.Wait() // a broker that blocks a connection does not read it
@@ -332,7 +332,7 @@ func (in *inbox) put(c *conn, f codec.Frame, handle func(codec.Frame)) {
 	handle(f)
 }
 
-// stall calls f after d, and then handles the frames that have arrived in the meantime.
+// stall calls f after d, and then uses handle for the frames that have arrived in the meantime.
 func (in *inbox) stall(c *conn, d time.Duration, handle func(codec.Frame), f func()) {
 	in.stalled = true
 	time.AfterFunc(d, func() {

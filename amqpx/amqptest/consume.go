@@ -6,7 +6,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest/internal/rabbit"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
+	"github.com/rabbitdelay/rabbitdelay/internal/codec"
 )
 
 func (ch *channel) onQos(d *codec.Decoder) *rabbit.Error {
@@ -88,7 +88,8 @@ func (ch *channel) message(m method, about string, msg *rabbit.Message, args ...
 	ch.conn.send(ch.id, m, about, encode(args...), header(p), p.Body)
 }
 
-// overdue closes the channel if a delivery was not acknowledged in time. Since 4.3 it ends only the consumer.
+// overdue closes the channel if a delivery was not acknowledged in time. Since 4.3 it cancels only the consumer, unless
+// the client has already cancelled it.
 func (ch *channel) overdue() {
 	if ch.closing || ch.conn.ended {
 		return
@@ -103,13 +104,16 @@ func (ch *channel) overdue() {
 		ch.timeout.Reset(left)
 		return
 	}
+	timeout := s.opts.ConsumerTimeout.Milliseconds()
 	if s.broker.Version().AtLeast(4, 3, 0) {
-		ch.deliveries.Overdue(oldest)
-		ch.timeout.Reset(0) // check the next one
-		return
+		if !ch.deliveries.Overdue(oldest) {
+			ch.timeout.Reset(0) // check the next delivery
+			return
+		}
+		timeout = -1 // the value in RabbitMQ 4.3's own error text
 	}
 	ch.fail(rabbit.Refusal(amqp.PreconditionFailed, "delivery acknowledgement on channel %d timed out. Timeout value used: %d ms. "+
-		"This timeout value can be configured, see consumers doc guide to learn more", ch.id, s.opts.ConsumerTimeout.Milliseconds()), 0)
+		"This timeout value can be configured, see consumers doc guide to learn more", ch.id, timeout), 0)
 }
 
 // onSettle returns the handler of basic.ack, nack or reject.

@@ -9,7 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest/internal/rabbit"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
+	"github.com/rabbitdelay/rabbitdelay/internal/codec"
 )
 
 // queueName returns name, or the last declared queue if name is empty.

@@ -44,14 +44,15 @@
 // # Limitations
 //
 // The server does not support streams, clusters, policies, the management API, TLS, transactions (540), direct
-// reply-to, consumer priorities across nodes, and anything related to disks and memory except the alarm. It treats
-// durable and transient objects the same, because a Server is never restarted. Its faults are deterministic, while
-// those of a real broker depend on chance.
-//
-// # Files
+// reply-to, consumer priorities across nodes, or anything related to disks and memory except the alarm. It treats
+// durable and transient objects alike, because a Server is never restarted. Its faults are deterministic, while those
+// of a real broker depend on chance.
+package amqptest
+
+// Files, for contributors to this package:
 //
 // The package implements the AMQP protocol on top of the broker rules in internal/rabbit. It handles connections and
-// frames, and leaves to internal/rabbit what a broker does with a message.
+// frames, while internal/rabbit decides what happens to a message.
 //
 //   - server.go: Options, users, virtual hosts, the server's lock, and sockets
 //   - pipe.go: in-memory connections that never block a writer
@@ -62,4 +63,3 @@
 //   - faults.go: the faults that a test has injected
 //   - look.go: inspection
 //   - expect.go: expectations
-package amqptest

@@ -98,7 +98,7 @@ func status(t *testing.T, db *sql.DB, id string) (s string) {
 	return s
 }
 
-// What docs/testing.md shows is what runs here.
+// The test that docs/testing.md shows is the one in this file.
 func TestPageShowsThisTest(t *testing.T) {
 	readme, err := os.ReadFile("../../docs/testing.md")
 	if err != nil {

@@ -34,7 +34,7 @@ func TestReminders(t *testing.T) {
 		if err := schedule.Migrate(t.Context(), db); err != nil {
 			t.Fatal(err)
 		}
-		store, err := schedule.New(db, client, schedule.Config{})
+		store, err := schedule.New(db, client, schedule.Config{VirtualTime: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +69,7 @@ func TestReminders(t *testing.T) {
 	})
 }
 
-// What docs/testing.md shows: with pending tasks nothing is idle until the last is done.
+// RunUntilIdle, called as in docs/testing.md, does not return while a task is pending.
 func TestRunUntilTasksAreDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.Start(t, amqptest.Options{})
@@ -83,7 +83,7 @@ func TestRunUntilTasksAreDone(t *testing.T) {
 		if err := schedule.Migrate(t.Context(), db); err != nil {
 			t.Fatal(err)
 		}
-		store, err := schedule.New(db, client, schedule.Config{})
+		store, err := schedule.New(db, client, schedule.Config{VirtualTime: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,9 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/faketime"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest/internal/faketime"
+	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 // Start starts a server with NewServer and closes it when the test ends.
@@ -24,7 +24,7 @@ func Start(t testing.TB, opts Options) *Server {
 	return s
 }
 
-// Waiting is a message that waits until it is due, or in its queue for a consumer.
+// Waiting is a message that is delayed until its due time, or that waits in its queue for a consumer.
 type Waiting struct {
 	Message
 
@@ -77,8 +77,8 @@ type Want struct {
 	Type  string
 	// Body is the expected body. If both bodies are JSON, they are compared by value.
 	Body string
-	// Due is the expected due time. In is the same as a duration from now. Set at most one of them. Both allow a
-	// deviation of Within, which is one second by default.
+	// Due is the expected due time. In is the expected due time as a duration from now. Set at most one of them. Both
+	// allow a deviation of Within, which is one second by default.
 	Due    time.Time
 	In     time.Duration
 	Within time.Duration
@@ -99,11 +99,11 @@ func (s *Server) Expect(t testing.TB, w Want) Waiting {
 	if len(found) == 1 {
 		return found[0]
 	}
-	number := "no message waits"
+	number := "found no message"
 	if len(found) > 1 {
-		number = fmt.Sprintf("%d messages wait, and not one,", len(found))
+		number = fmt.Sprintf("expected one message, found %d", len(found))
 	}
-	t.Fatalf("%s for %s; these do:%s", number, w, w.list(all))
+	t.Fatalf("%s for %s; waiting messages:%s", number, w, w.list(all))
 	return Waiting{}
 }
 
@@ -113,7 +113,7 @@ func (s *Server) ExpectNone(t testing.TB, w Want) {
 	w.check(t)
 	found := slices.DeleteFunc(s.Waiting(), func(m Waiting) bool { return w.differs(m) != "" })
 	if len(found) > 0 {
-		t.Errorf("expected no message for %s; these wait:%s", w, w.list(found))
+		t.Errorf("expected no message for %s; found:%s", w, w.list(found))
 	}
 }
 
@@ -122,9 +122,9 @@ func (w Want) check(t testing.TB) {
 	t.Helper()
 	switch {
 	case w.Queue == "":
-		t.Fatalf("Want.Queue is not set; expected the queue to which the message comes")
+		t.Fatalf("Want.Queue is not set; expected the queue to which the message is delivered")
 	case !w.Due.IsZero() && w.In != 0:
-		t.Fatalf("both Want.Due and Want.In; set one")
+		t.Fatalf("both Want.Due and Want.In are set; set only one")
 	}
 }
 
@@ -180,7 +180,7 @@ func (w Want) String() string {
 // maxListed is the maximum number of messages that a test failure lists.
 const maxListed = 20
 
-// list formats messages. For messages of the same queue, it also shows how they differ from w.
+// list formats messages. For messages in w.Queue, it also shows how they differ from w.
 func (w Want) list(all []Waiting) string {
 	if len(all) == 0 {
 		return " none"
@@ -201,7 +201,7 @@ func (w Want) list(all []Waiting) string {
 
 func dueText(due time.Time) string {
 	if due.IsZero() {
-		return "no due instant"
+		return "no due time"
 	}
 	at := due.UTC().Format("2006-01-02T15:04:05.000Z")
 	if late := time.Since(due); late > 0 {
@@ -232,9 +232,9 @@ const (
 // expires first, RunUntilIdle ends the test and shows what is still pending. With consumers that retry forever, or with
 // recurring tasks, the server never becomes idle.
 //
-// Each function in more returns the time at which something else is due next, such as the next pending task of a store,
-// or the zero time if nothing is due; see docs/testing.md. If something is due and does not happen, such as a task that
-// has no consumer, the server never becomes idle.
+// Each function in more returns when something outside the server is due next, such as the next pending task of a
+// store, or the zero time if nothing is due; see docs/testing.md. If something stays overdue, such as a task that has
+// no consumer, the server never becomes idle.
 func (s *Server) RunUntilIdle(t testing.TB, limit time.Duration, more ...func() time.Time) {
 	t.Helper()
 	end := time.Now().Add(limit)
@@ -277,7 +277,7 @@ func (s *Server) next(more []func() time.Time) (at time.Time, left []string) {
 	for _, ask := range more {
 		if due := ask(); !due.IsZero() {
 			earliest(due)
-			left = append(left, "something is "+dueText(due))
+			left = append(left, "something outside the server is "+dueText(due))
 		}
 	}
 	s.do(func() {

@@ -32,7 +32,7 @@ func (s *spy) Errorf(format string, args ...any) {
 }
 func (s *spy) Fatalf(format string, args ...any) { s.Errorf(format, args...); panic(fatal{}) }
 
-// failure runs do, and returns what it fails the test with.
+// failure runs do, and returns the text with which do failed the test.
 func failure(t *testing.T, do func(t testing.TB)) string {
 	t.Helper()
 	s := &spy{TB: t}
@@ -47,7 +47,7 @@ func failure(t *testing.T, do func(t testing.TB)) string {
 	return strings.Join(s.texts, "\n")
 }
 
-// opened is a client of a server, which ends with the test.
+// opened returns a client that is connected to srv. The client is closed when the test ends.
 func opened(t *testing.T, srv *amqptest.Server, cfg amqpx.Config) *amqpx.Client {
 	t.Helper()
 	cfg.URL, cfg.Dial = srv.URL(), srv.Dial
@@ -69,8 +69,7 @@ func strategy[S amqpx.Strategy](t *testing.T) func(S, error) amqpx.Strategy {
 	}
 }
 
-// Whatever delays a message, it is found under the queue to which it comes, until it was
-// consumed.
+// Whatever delays a message, Expect finds it under the queue in which it will arrive, until it is consumed.
 func TestExpect(t *testing.T) {
 	for name, s := range map[string]amqpx.Strategy{
 		"bucket": strategy[*dlx.Bucket](t)(dlx.NewBucket(dlx.BucketConfig{})), "prefix": strategy[*dlx.Bucket](t)(dlx.NewBucket(dlx.BucketConfig{Prefix: "later"})),
@@ -118,7 +117,7 @@ func TestExpect(t *testing.T) {
 				go func() {
 					_ = c.Consume(t.Context(), "q", func(context.Context, *amqpx.Delivery) error { consumed++; return nil })
 				}()
-				srv.RunUntilIdle(t, time.Hour) // what lies in other does not count
+				srv.RunUntilIdle(t, time.Hour) // messages in the queue other do not count
 				if srv.ExpectNone(t, amqptest.Want{Queue: "q"}); consumed != 1 {
 					t.Errorf("consumed %d", consumed)
 				}
@@ -127,7 +126,7 @@ func TestExpect(t *testing.T) {
 	}
 }
 
-// A message to an exchange is found under each queue that gets it.
+// A message that is sent to an exchange is found under each queue that receives it.
 func TestExpectThroughExchange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.Start(t, amqptest.Options{})
@@ -168,12 +167,12 @@ func plainChannel(t *testing.T, srv *amqptest.Server) *amqp.Channel {
 	return ch
 }
 
-// A failure shows what waits instead, and in what it differs.
+// A failure shows which messages wait instead, and how they differ.
 func TestExpectFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.Start(t, amqptest.Options{})
 		c := opened(t, srv, amqpx.Config{})
-		if got := failure(t, func(t testing.TB) { t.Helper(); srv.Expect(t, amqptest.Want{Queue: "q"}) }); got != `no message waits for queue "q"; these do: none` {
+		if got := failure(t, func(t testing.TB) { t.Helper(); srv.Expect(t, amqptest.Want{Queue: "q"}) }); got != `found no message for queue "q"; waiting messages: none` {
 			t.Error(got)
 		}
 		for i, delay := range []time.Duration{time.Minute, 15 * time.Minute} {
@@ -185,9 +184,9 @@ func TestExpectFailures(t *testing.T) {
 			want amqptest.Want
 			text []string
 		}{
-			{amqptest.Want{Queue: "q", Body: "x"}, []string{`2 messages wait, and not one, for queue "q", body "x"`, `id "0"`, `id "1"`}},
+			{amqptest.Want{Queue: "q", Body: "x"}, []string{`expected one message, found 2 for queue "q", body "x"`, `id "0"`, `id "1"`}},
 			{amqptest.Want{Queue: "q", ID: "0", In: 2 * time.Minute}, []string{
-				`no message waits for queue "q", id "0", due in 2m (`,
+				`found no message for queue "q", id "0", due in 2m (`,
 				`id "0", type "", body "x", due in 1m (2000-01-01T00:01:00.000Z) (another due)`, `(another id)`,
 			}},
 			{amqptest.Want{Queue: "q", ID: "1", Type: "t"}, []string{"(another type)"}},
@@ -202,7 +201,7 @@ func TestExpectFailures(t *testing.T) {
 			}
 		}
 		got := failure(t, func(t testing.TB) { t.Helper(); srv.ExpectNone(t, amqptest.Want{Queue: "q", ID: "1"}) })
-		if !strings.Contains(got, `expected no message for queue "q", id "1"; these wait:`) {
+		if !strings.Contains(got, `expected no message for queue "q", id "1"; found:`) {
 			t.Error(got)
 		}
 		if strings.Contains(got, `id "0"`) {
@@ -227,8 +226,8 @@ func TestExpectFailures(t *testing.T) {
 	})
 }
 
-// What is due and does not happen is looked at for as long as the limit says, and then named; that takes
-// seconds in a bubble.
+// If something is due and does not happen, RunUntilIdle waits until the limit and then names it. In a bubble that takes
+// seconds.
 func TestRunUntilIdleOfWhatNeverHappens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.Start(t, amqptest.Options{})
@@ -237,13 +236,13 @@ func TestRunUntilIdleOfWhatNeverHappens(t *testing.T) {
 			t.Helper()
 			srv.RunUntilIdle(t, 7*24*time.Hour, func() time.Time { asked++; return due })
 		})
-		if want := "not idle after 7d: something is due since 6d23h (2000-01-01T01:00:00.000Z)"; got != want || asked > 11_000 {
+		if want := "not idle after 7d: something outside the server is due since 6d23h (2000-01-01T01:00:00.000Z)"; got != want || asked > 11_000 {
 			t.Errorf("asked %d times; got %q, want %q", asked, got, want)
 		}
 	})
 }
 
-// Retries are over when RunUntilIdle returns, and so is what its caller names.
+// When RunUntilIdle returns, retries are over, and so are the events that its caller names.
 func TestRunUntilIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.Start(t, amqptest.Options{})

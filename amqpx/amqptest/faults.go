@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest/internal/rabbit"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
+	"github.com/rabbitdelay/rabbitdelay/internal/codec"
 )
 
 // faults is the set of faults in effect.
@@ -15,7 +15,7 @@ type faults struct {
 	named        []*fault
 	denied       []*denial
 	controls     []*control
-	alarm        string // the reason for which publishers are blocked; empty without an alarm
+	alarm        string // why publishers are blocked; empty without an alarm
 	refuseDials  int
 	refuseLogins int
 }
@@ -54,7 +54,7 @@ type effect struct {
 	silent         *fault
 }
 
-// of returns the combined effect of the faults of the given exchanges and queues.
+// of returns the combined effect of all faults that were injected for the given exchanges and queues.
 func (f *faults) of(names []string) effect {
 	var e effect
 	for _, x := range f.named {
@@ -182,7 +182,8 @@ func (s *Server) CloseConnections(text string) {
 // RefuseConnections makes Dial fail with "connection refused".
 func (s *Server) RefuseConnections() (undo func()) { return s.count(&s.faults.refuseDials) }
 
-// RefuseLogins rejects every login with 403. A broker does this if the password is wrong, or if it has just started.
+// RefuseLogins rejects every login with 403. A broker does this if the password is wrong, or for a moment after it has
+// started.
 func (s *Server) RefuseLogins() (undo func()) { return s.count(&s.faults.refuseLogins) }
 
 func (s *Server) count(n *int) (undo func()) {
@@ -205,8 +206,8 @@ type Frame struct {
 	FromClient bool
 	Method     string // e.g. "basic.publish", "queue.declare-ok"
 	// Name is the queue or exchange that the method concerns. This is the object that is declared, consumed from or
-	// published to (the routing key for the default exchange), or the destination of a binding. Confirms have the name
-	// of their message.
+	// published to (for the default exchange, the routing key), or the destination of a binding. For a confirm it is
+	// the name of the message that is confirmed.
 	Name string
 }
 

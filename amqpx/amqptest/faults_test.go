@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// bubble runs f with a server and a plain connection in a bubble of its own.
+// bubble runs f with a server and a plain connection in its own bubble.
 func bubble(t *testing.T, opts amqptest.Options, f func(t *testing.T, srv *amqptest.Server, conn *amqp.Connection)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -37,7 +37,7 @@ func channel(t *testing.T, conn *amqp.Connection) *amqp.Channel {
 	return ch
 }
 
-// confirming is a channel in confirm mode, and its returns.
+// confirming returns a channel in confirm mode, and a Go channel with the messages that the broker returns.
 func confirming(t *testing.T, conn *amqp.Connection) (*amqp.Channel, chan amqp.Return) {
 	t.Helper()
 	ch := channel(t, conn)

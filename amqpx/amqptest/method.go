@@ -5,7 +5,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
+	"github.com/rabbitdelay/rabbitdelay/internal/codec"
 )
 
 // method identifies an AMQP method. Its value consists of the class number and the method number, and its String method
@@ -131,7 +131,7 @@ func encode(values ...any) []byte {
 		case bool:
 			e.Bool(v)
 		default:
-			panic(fmt.Sprintf("amqptest: an argument of the type %T", v))
+			panic(fmt.Sprintf("amqptest: cannot encode an argument of type %T", v))
 		}
 	}
 	return e.Bytes()

@@ -4,7 +4,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest/internal/rabbit"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
+	"github.com/rabbitdelay/rabbitdelay/internal/codec"
 )
 
 // content is a message whose frames have not all arrived yet.

@@ -21,9 +21,9 @@ import (
 // Defaults of Options.
 const (
 	DefaultVersion         = "4.3.0"
-	DefaultChannelMax      = 2047
-	DefaultFrameMax        = 128 << 10
-	DefaultConsumerTimeout = 30 * time.Minute
+	defaultChannelMax      = 2047
+	defaultFrameMax        = 128 << 10
+	defaultConsumerTimeout = 30 * time.Minute
 )
 
 // Options configures a Server. The zero value is a RabbitMQ 4.3.0 with the user guest, whose password is guest, and the
@@ -47,8 +47,8 @@ type Options struct {
 	// ChannelMax is the maximum number of channels per connection. Default 2047.
 	ChannelMax int
 	// Heartbeat is the interval that the server proposes and that URL includes, in whole seconds up to 65535 s. The
-	// default is no heartbeats, because a year in a synctest bubble would have millions of them, and they would keep a
-	// deadlocked bubble running instead of letting it fail.
+	// default is no heartbeats, because a simulated year would need millions of them, and because they would keep a
+	// deadlocked synctest bubble running instead of letting it fail.
 	Heartbeat time.Duration
 	// ConsumerTimeout is how long a delivery may stay unacknowledged before the server closes the channel. Default 30
 	// min. A negative value disables the timeout. Since 4.3 the timeout applies to quorum queues only, and ends the
@@ -58,8 +58,8 @@ type Options struct {
 	// apply to socket connections.
 	Latency time.Duration
 	// LateBindings is how long a new binding of a topic exchange takes until it has an effect and the server confirms
-	// it. If another client declares the same binding during this time, the server confirms that one immediately.
-	// RabbitMQ 3.12 to 4.2 on Mnesia behaves like this for some milliseconds. Default 0.
+	// it. If another client declares the same binding during this time, the server confirms that declaration
+	// immediately. RabbitMQ 3.12 to 4.2 on Mnesia behaves like this for some milliseconds. Default 0.
 	LateBindings time.Duration
 	// ClockAhead is how far the server's clock is ahead of this process's clock. It is negative if the server's clock
 	// is behind. Default 0.
@@ -102,9 +102,9 @@ type Server struct {
 // NewServer panics if an option is invalid.
 func NewServer(opts Options) *Server {
 	opts.Version = cmp.Or(opts.Version, DefaultVersion)
-	opts.FrameMax = cmp.Or(opts.FrameMax, DefaultFrameMax)
-	opts.ChannelMax = cmp.Or(opts.ChannelMax, DefaultChannelMax)
-	opts.ConsumerTimeout = cmp.Or(opts.ConsumerTimeout, DefaultConsumerTimeout)
+	opts.FrameMax = cmp.Or(opts.FrameMax, defaultFrameMax)
+	opts.ChannelMax = cmp.Or(opts.ChannelMax, defaultChannelMax)
+	opts.ConsumerTimeout = cmp.Or(opts.ConsumerTimeout, defaultConsumerTimeout)
 	if opts.Users == nil {
 		opts.Users = []User{{Name: "guest", Password: "guest", Configure: ".*", Write: ".*", Read: ".*"}}
 	}
@@ -177,13 +177,13 @@ func (s *Server) Close() {
 	s.running.Wait()
 }
 
-// host is the host name in URL. It is never resolved.
+// host is the address in URL. The name is never resolved.
 const host = "amqptest:5672"
 
 // URL returns the URL for a client that connects through Dial as the first user. The URL includes Options.Heartbeat.
 func (s *Server) URL() string { return s.URLAs(s.opts.Users[0].Name) }
 
-// URLAs returns the URL for a client that connects through Dial as the given user.
+// URLAs returns the URL for a client that connects through Dial as the user with the given name.
 func (s *Server) URLAs(name string) string { return s.url(name, host) }
 
 func (s *Server) url(name, addr string) string {
@@ -251,10 +251,10 @@ func (s *Server) listen(l net.Listener) {
 			_ = socket.Close()
 			continue
 		}
-		// Copy both ways until one side ends. Bytes that the server has already written still
-		// reach the socket.
+		// Copy in both directions until one side ends. Bytes that the server has already written still reach the
+		// socket.
 		s.running.Go(func() {
-			_, _ = io.Copy(mem, socket) // when either side ends, close both
+			_, _ = io.Copy(mem, socket) // when either side ends, close both sides
 			_ = mem.Close()
 		})
 		s.running.Go(func() {

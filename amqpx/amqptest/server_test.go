@@ -19,7 +19,7 @@ func open(t *testing.T, srv *amqptest.Server) *amqpx.Client {
 	return client
 }
 
-// A year passes at once, and the message comes at its instant.
+// A year passes without taking real time, and the message arrives when it is due.
 func TestADelayOfAYear(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})

@@ -7,7 +7,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest/internal/rabbit"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
+	"github.com/rabbitdelay/rabbitdelay/internal/codec"
 )
 
 // Permission is a kind of permission for queues and exchanges.

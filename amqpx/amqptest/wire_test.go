@@ -8,11 +8,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
+	"github.com/rabbitdelay/rabbitdelay/internal/codec"
 )
 
-// A server that gets anything at all after the greeting neither panics nor hangs,
-// and serves the next client.
+// A server that receives arbitrary data after the greeting neither panics nor hangs, and serves the
+// next client.
 func FuzzServer(f *testing.F) {
 	f.Add([]byte(greeting))
 	f.Add(codec.AppendFrame([]byte(greeting), codec.Frame{Kind: codec.FrameMethod, Payload: []byte{0, 10, 0, 40, 1, '/', 0, 0}}))
@@ -37,7 +37,7 @@ func FuzzServer(f *testing.F) {
 	})
 }
 
-// Methods with arguments of any kind, on a channel that is open.
+// FuzzMethods sends methods with arbitrary arguments on an open channel.
 func FuzzMethods(f *testing.F) {
 	for m := range methodNames {
 		f.Add(uint16(m>>16), uint16(m), []byte{0, 0, 1, 'q', 0, 0, 0, 0, 0})
@@ -65,7 +65,7 @@ func TestPipe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := pipes("c", "s", 0)
 		big := make([]byte, 1<<20)
-		if _, err := c.Write(big); err != nil { // nobody reads
+		if _, err := c.Write(big); err != nil { // no client reads
 			t.Fatal(err)
 		}
 		if err := s.SetReadDeadline(time.Now().Add(time.Second)); err != nil {

@@ -21,8 +21,8 @@ type Config struct {
 	// found the plugin.
 	Plugin               amqpx.Strategy
 	PluginMin, PluginMax time.Duration
-	// Native is used instead of Bucket for every remaining delay; nil for none. The queues of Bucket stay. Set it only
-	// if live.ProbeInstants has found that the broker delays until a given time.
+	// Native is used instead of Bucket for every remaining delay; nil for none. The queues of Bucket are declared
+	// nevertheless. Set it only if live.ProbeInstants has found that the broker delays messages until a given time.
 	Native *dlx.Native
 }
 
@@ -38,7 +38,7 @@ type Strategy struct {
 // New returns a Strategy that combines the configured strategies. Errors wrap amqpx.ErrConfig.
 func New(c Config) (*Strategy, error) {
 	if c.Bucket == nil {
-		return nil, fmt.Errorf("%w: Bucket is nil; the auto strategy needs it for the delays of no other strategy", amqpx.ErrConfig)
+		return nil, fmt.Errorf("%w: Bucket is nil; the auto strategy needs it for delays that no other strategy handles", amqpx.ErrConfig)
 	}
 	all := []amqpx.Strategy{c.Bucket}
 	if c.TTL != nil {
@@ -53,7 +53,7 @@ func New(c Config) (*Strategy, error) {
 	var more []topology.Topology
 	for _, s := range all[1:] {
 		if s.Prefix() != c.Bucket.Prefix() {
-			return nil, fmt.Errorf("%w: the %s strategy has the prefix %q and the %s strategy %q; give both the same", amqpx.ErrConfig, c.Bucket.Name(), c.Bucket.Prefix(), s.Name(), s.Prefix())
+			return nil, fmt.Errorf("%w: the %s strategy has the prefix %q, but the %s strategy has %q; set the same prefix for both", amqpx.ErrConfig, c.Bucket.Name(), c.Bucket.Prefix(), s.Name(), s.Prefix())
 		}
 		more = append(more, s.Topology())
 	}
@@ -101,7 +101,8 @@ func (a *Strategy) Bindings(dest topology.Destination) []topology.Binding {
 	return all
 }
 
-// Canary returns the canary of the native strategy. Without a native strategy, there is nothing to prove.
+// Canary returns the canary of the native strategy. It returns nothing if there is no native strategy, because the
+// other strategies do not need to be tested.
 func (a *Strategy) Canary(queue string) ([]topology.Binding, []topology.Route) {
 	if a.cfg.Native == nil {
 		return nil, nil
@@ -117,7 +118,7 @@ func (a *Strategy) Choose(delay time.Duration) (s amqpx.Strategy, reason string)
 	case a.cfg.Plugin != nil && delay >= a.cfg.PluginMin && delay <= a.cfg.PluginMax:
 		return a.cfg.Plugin, fmt.Sprintf("%s is within the plugin's range %s to %s", topology.FormatDuration(delay), topology.FormatDuration(a.cfg.PluginMin), topology.FormatDuration(a.cfg.PluginMax))
 	case a.cfg.Native != nil:
-		return a.cfg.Native, fmt.Sprintf("%s is neither declared as a ttl nor in the plugin's range, and the broker delays by an instant", topology.FormatDuration(delay))
+		return a.cfg.Native, fmt.Sprintf("%s is neither declared as a ttl nor in the plugin's range, and the broker delays messages until a given time", topology.FormatDuration(delay))
 	}
 	return a.cfg.Bucket, fmt.Sprintf("%s is neither declared as a ttl nor in the plugin's range", topology.FormatDuration(delay))
 }

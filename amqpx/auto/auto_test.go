@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// parts are those of an auto strategy that has delays declared.
+// parts returns the parts of an auto strategy that has declared delays.
 func parts(t *testing.T, delays ...time.Duration) auto.Config {
 	t.Helper()
 	bucket, err := dlx.NewBucket(dlx.BucketConfig{})
@@ -83,8 +83,8 @@ func TestAutoNeedsABucket(t *testing.T) {
 	}
 }
 
-// auto takes the queue of a delay that is declared, the plugin in its range, and
-// the buckets otherwise; each message comes when it is due.
+// The auto strategy uses the queue of a declared delay, the plugin for delays in its range, and the
+// buckets otherwise. Each message arrives when it is due.
 func TestAuto(t *testing.T) {
 	plugged, err := plugin.New(plugin.Config{})
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 )
 
-// Delays that are declared take a queue of their own, all others the buckets.
+// Declared delays use their own queues, and all other delays use the buckets.
 func ExampleNew() {
 	bucket, err := dlx.NewBucket(dlx.BucketConfig{})
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package idempotency makes the effect of a message happen once, even if the message is delivered several times. The
-// handler's effect and the record of the message id commit in one transaction of the application's database:
+// Package idempotency makes a message take effect only once, even if the message is delivered several times. The
+// handler's effect and the record of the message id are committed in one transaction of the application's database:
 //
 //	client.Consume(ctx, "orders.expire", idempotency.Handler(db,
 //		func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {

@@ -12,8 +12,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 )
 
-// An order is cancelled only if it is still unpaid and due, and only once, however
-// often the message comes.
+// Cancels an order only if it is still unpaid and due, and only once, however many times the
+// message is delivered.
 func ExampleHandler() {
 	ctx := context.Background()
 	db, err := sql.Open("sqlite", ":memory:")

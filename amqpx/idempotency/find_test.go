@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 )
 
-// The record of a message says in which scopes its effect was committed, and when, and
-// in which a condition left it out.
+// The records of a message show in which scopes its effect was committed, when, and in which scopes
+// a condition declined it.
 func TestFind(t *testing.T) {
 	db := open(t, newConnector(t))
 	began := time.Now().Truncate(time.Millisecond)

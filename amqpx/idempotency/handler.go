@@ -13,23 +13,24 @@ import (
 	"unicode/utf8"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
 // Func is the effect of a message. Everything that it does with tx commits together with the record of the message, or
 // not at all. It must return every error of tx, because the database may have aborted the transaction by then, and it
 // must neither commit nor roll back. It may run again for the same delivery if the database rolled back the transaction
-// because of another one (a deadlock, a serialization failure), so effects outside tx are not covered.
+// because of another one (a deadlock, a serialization failure), so effects outside tx may happen more than once.
 type Func func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error
 
 // Errors that the handler returns. Use errors.Is to check for them.
 var (
 	// ErrKey means that the message has no id, or one that cannot be a key. The message is dead-lettered, because a
 	// repeated delivery of it could not be recognised.
-	ErrKey = errors.New("a repeated delivery of this message could not be recognised")
-	// ErrTask means that the message belongs to a task for this queue. The task's row decides whether the effect is
-	// still wanted, and becomes done with it. The message is dead-lettered. Use schedule.Handler to consume it.
-	ErrTask = errors.New("message is a task")
+	ErrKey = errors.New("a repeated delivery of this message could not be detected")
+	// ErrIsTask means that the message belongs to a task for this queue. The task's row decides whether the effect is
+	// still wanted, and is marked as done in the same transaction. The message is dead-lettered. Use schedule.Handler
+	// to consume it.
+	ErrIsTask = errors.New("the message belongs to a task")
 	// ErrCommit means that the commit failed but may have happened anyway, for example because the connection was lost.
 	// The message is retried, and the record decides whether the effect runs again.
 	ErrCommit = sqldb.ErrCommit
@@ -46,9 +47,9 @@ const maxKey = 255
 // message, or take over if it failed.
 //
 // The handler returns the error of fn or of the database, and the message is then retried. A message without a usable
-// key is rejected with ErrKey, and the message of a task for this queue with ErrTask. A task for an exchange is handled
-// like any other message, for services without the tasks table; one of its queues needs schedule.Handler. A panic in fn
-// rolls back and is passed on.
+// key is rejected with ErrKey, and the message of a task for this queue with ErrIsTask. A task for an exchange is
+// handled like any other message, for services without the tasks table; one of its queues needs schedule.Handler. If fn
+// panics, the transaction is rolled back and the panic continues.
 //
 // Without fn, or with a nil database or option, Handler returns nil, which Consume reports as an error. For a pool of
 // pgx, use pgxtx.IdempotentHandler or service.IdempotentHandler, which adapts to the service's database.
@@ -87,7 +88,7 @@ type handler struct {
 
 func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) error {
 	if d.Version > 0 && d.Exchange == "" {
-		return amqpx.Reject(fmt.Errorf("%w: %q; consume queue %s with schedule.Handler, or the task stays pending and is sent again", ErrTask, d.ID, d.Queue))
+		return amqpx.Reject(fmt.Errorf("%w: %q; consume queue %s with schedule.Handler; otherwise the task stays pending and is sent again", ErrIsTask, d.ID, d.Queue))
 	}
 	scope, id, err := h.identify(d)
 	if err != nil {
@@ -187,11 +188,11 @@ func (h *handler) identify(d *amqpx.Delivery) (scope, id string, err error) {
 	}
 	switch {
 	case id == "":
-		return "", "", fmt.Errorf("%w: it has no message-id; set one when publishing (Delivery.ID in a test), or give the handler another key by WithKey", ErrKey)
+		return "", "", fmt.Errorf("%w: the message has no id; set one when publishing (Delivery.ID in a test), or set another key with WithKey", ErrKey)
 	case len(id) > maxKey:
-		return "", "", fmt.Errorf("%w: its key is %d bytes long, expected at most %d; hash it", ErrKey, len(id), maxKey)
+		return "", "", fmt.Errorf("%w: the message's key is %d bytes long; expected at most %d; use a hash of the key", ErrKey, len(id), maxKey)
 	case !utf8.ValidString(id) || strings.ContainsRune(id, 0):
-		return "", "", fmt.Errorf("%w: its key %q is not UTF-8 without NUL, which every database can store", ErrKey, id)
+		return "", "", fmt.Errorf("%w: the message's key %q cannot be stored by every database; expected UTF-8 without NUL characters", ErrKey, id)
 	}
 	return scope, id, nil
 }

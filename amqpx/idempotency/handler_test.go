@@ -49,8 +49,8 @@ func countEffects(t *testing.T, db *sql.DB) (n int) {
 	return n
 }
 
-// connector opens SQLite through a driver of an unknown type, whose next commit
-// can be made to lose its answer.
+// connector opens SQLite through a driver of an unknown type. The answer of its next commit can be
+// lost.
 type connector struct {
 	dsn  string
 	lose *atomic.Int32 // 1: the commit happens and its answer is lost; 2: it does not happen
@@ -109,8 +109,8 @@ func (l lossyTx) Commit() error {
 	return l.Tx.Commit()
 }
 
-// The answer to a commit is lost. Whether it happened is not known to the
-// handler, so the message comes again, and the record decides.
+// If the answer to a commit is lost, the handler does not know whether the commit happened. The message is delivered
+// again, and the record of its effect decides whether it runs again.
 func TestCommitOutcomeUnknown(t *testing.T) {
 	for name, lose := range map[string]int32{"happened": 1, "did not happen": 2} {
 		t.Run(name, func(t *testing.T) {
@@ -136,9 +136,8 @@ func TestCommitOutcomeUnknown(t *testing.T) {
 	}
 }
 
-// Messages that share transactions have one effect each, whatever happens to
-// others in the same transaction; and of a repetition, and of one that a guard
-// holds back, the hook is told.
+// Messages that share a transaction have one effect each, whatever happens to the others.
+// The hook is told about repetitions, and about messages that a guard declines.
 func TestGroup(t *testing.T) {
 	c := newConnector(t)
 	db := open(t, c)
@@ -163,7 +162,7 @@ func TestGroup(t *testing.T) {
 	}, idempotency.WithGroup(16), idempotency.When(guard), idempotency.OnSkip(skip))
 	for round := range 6 {
 		if round == 1 {
-			c.lose.Store(1) // some commit happens, and its answer is lost
+			c.lose.Store(1) // one of the commits happens, and its answer is lost
 		}
 		var group sync.WaitGroup
 		errs := make([]error, n)
@@ -215,12 +214,12 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// A task to the queue is not for this handler; one to an exchange may be.
+// This handler rejects a task for the queue, but accepts a task for an exchange.
 func TestTasks(t *testing.T) {
 	db := open(t, newConnector(t))
 	h := idempotency.Handler(db, effect)
 	err := h(t.Context(), &amqpx.Delivery{ID: "task", Queue: "q", Version: 1})
-	if !errors.Is(err, idempotency.ErrTask) || !amqpx.IsRejected(err) || countEffects(t, db) != 0 {
+	if !errors.Is(err, idempotency.ErrIsTask) || !amqpx.IsRejected(err) || countEffects(t, db) != 0 {
 		t.Errorf("a task: %v, %d effects", err, countEffects(t, db))
 	}
 	if err := h(t.Context(), &amqpx.Delivery{ID: "post", Queue: "q", Exchange: "events", Version: 1}); err != nil || countEffects(t, db) != 1 {
@@ -247,7 +246,9 @@ func TestWrongDialect(t *testing.T) {
 func TestRunPurge(t *testing.T) {
 	db := open(t, newConnector(t))
 	old := time.Now().Add(-time.Hour).UnixMilli()
-	if _, err := db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_processed VALUES ('q', 'a', 'done', ?), ('q', 'b', 'done', ?)", old, time.Now().UnixMilli()); err != nil {
+	if _, err := db.ExecContext(t.Context(),
+		"INSERT INTO rabbitdelay_processed VALUES ('q', 'a', 'done', ?), ('q', 'b', 'done', ?)", old,
+		time.Now().UnixMilli()); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -6,20 +6,20 @@ import (
 	"fmt"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
 // Dialect is the name of a family of databases that understand the same SQL.
-type Dialect = string
+type Dialect string
 
 // The supported dialects.
 const (
-	PostgreSQL = "postgres"
-	MySQL      = "mysql" // and MariaDB
-	SQLite     = "sqlite"
+	PostgreSQL Dialect = "postgres"
+	MySQL      Dialect = "mysql" // and MariaDB
+	SQLite     Dialect = "sqlite"
 )
 
-// Database is the interface of a *sql.DB. Package pgxtx passes its own implementation for a pool of pgx.
+// Database is the interface of a *sql.DB. Package pgxtx passes its own implementation for a pgx pool.
 type Database interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
@@ -41,17 +41,17 @@ const (
 // HandlerOption configures a Handler.
 type HandlerOption func(*handler)
 
-// OnlyIf makes the effect depend on the state of the business data. The query runs in the same transaction before the
-// effect, and the effect happens only if the query finds a row. Otherwise the message is acknowledged, recorded and
-// counted as SkipGuarded.
+// OnlyIf makes the effect depend on the state of the business data. The query runs before the effect, in the same
+// transaction. If it finds no row, the effect is skipped, and the message is acknowledged, recorded and counted as
+// SkipGuarded.
 //
 //	// only if the order is still unpaid and due at this time
 //	idempotency.OnlyIf("SELECT 1 FROM orders WHERE id = $1 AND status = 'unpaid' AND due_ms <= $2 FOR UPDATE",
 //		func(d *amqpx.Delivery) []any { return []any{string(d.Body), d.DueAt.UnixMilli()} })
 //
 // Placeholders are in the driver's own syntax. Compare with <= and not =, because the DueAt of a retry is the time of
-// the retry. FOR UPDATE makes a concurrent payment wait for the effect. SQLite does not support it and does not need
-// it, because it has only one writer.
+// the retry. FOR UPDATE makes a concurrent payment wait for the effect. SQLite does not support FOR UPDATE, and does
+// not need it because it has only one writer.
 func OnlyIf(query string, args func(*amqpx.Delivery) []any) HandlerOption {
 	return guardedBy(func(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery) (bool, error) {
 		var list []any
@@ -100,21 +100,29 @@ func WithKey(key func(*amqpx.Delivery) (string, error)) HandlerOption {
 // WithGroup lets up to n messages that are being handled concurrently share a transaction. The default is 1. No message
 // waits for others to arrive. Grouping helps if most of the time is spent on beginning, recording and committing: at a
 // concurrency of 64 with a nearby database, it handled about three times as many messages without an effect, and twice
-// as many with an insert. An n over 1000 counts as 1000.
+// as many with an insert. An n over 1000 is reduced to 1000.
 //
-// The effects of a group run one after another. Two groups of one handler run concurrently, and up to four while n or
-// more messages wait. If fn itself waits, for example for a remote database, keep n at 1, or measure.
+// The effects of a group run one after another. Two groups of one handler run concurrently, or up to four while n or
+// more messages are waiting. If fn itself waits, for example for a remote database, keep n at 1 unless measurements
+// show that grouping helps.
 //
 // The guarantee is the same as without groups. If anything in a shared transaction fails (an error or a panic of fn, a
 // message that is already recorded, a deadlock), the transaction is rolled back and each of its messages is handled in
 // a transaction of its own, so that the failure of one message never affects another. An fn that often fails therefore
 // often runs twice. Locks that fn takes are held until its whole group has committed.
+//
+// fn must not end the transaction. In a group, Commit and Rollback return an error. So do all statements that may end
+// the transaction, as MySQL does for CREATE TABLE and in procedures. These are strings with several statements, and all
+// statements except SELECT, INSERT, UPDATE, DELETE, MERGE, REPLACE, COPY, NOTIFY and the savepoint statements. The
+// group's messages are then handled in separate transactions, where fn can run any statement. The same happens if fn
+// uses the Conn of a pgx.Tx, or a statement that it prepared on the *sql.DB. Never end the transaction through that
+// Conn.
 func WithGroup(n int) HandlerOption { return func(h *handler) { h.group = min(n, maxGroup) } }
 
 const maxGroup = 1000
 
 // OnSkip sets a function that is called after a message was skipped, for example for counting. It runs in the goroutine
-// of the message.
+// that handles the message.
 func OnSkip(hook func(ctx context.Context, d *amqpx.Delivery, reason SkipReason)) HandlerOption {
 	return func(h *handler) { h.onSkip = hook }
 }
@@ -123,6 +131,6 @@ func OnSkip(hook func(ctx context.Context, d *amqpx.Delivery, reason SkipReason)
 // be misleading.
 func WithDialect(d Dialect) HandlerOption { return func(h *handler) { h.given = sqldb.Dialect(d) } }
 
-// WithTxOptions sets the isolation level of the transactions. The default is the database's. Every level is correct for
-// the record, and only the effect may need a higher one. Transactions with serialization failures are run again.
+// WithTxOptions sets the isolation level of the transactions. The default is the database's. The record is correct at
+// every level, so set a higher one only if the effect needs it. Transactions with serialization failures are run again.
 func WithTxOptions(opts *sql.TxOptions) HandlerOption { return func(h *handler) { h.txOpts = opts } }

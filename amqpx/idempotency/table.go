@@ -9,8 +9,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -30,18 +30,19 @@ func Migrate(ctx context.Context, db Database) error {
 // an empty string for an unknown dialect.
 func Migrations(d Dialect) string { return migrations.Script(sqldb.Dialect(d)) }
 
-// Record is the record that a handler has made of a message.
+// Record is what a handler has recorded about a message.
 type Record struct {
 	Scope string // the handler's scope: the queue, unless WithScope was used
 	ID    string // the message id, or the key that WithKey returned
-	// Guarded means that When or OnlyIf declined the effect, so it was skipped. Otherwise the effect was committed.
+	// Guarded means that When or OnlyIf declined the effect, so it was skipped. If Guarded is false, the effect was
+	// committed.
 	Guarded     bool
 	ProcessedAt time.Time
 }
 
 // Find reads the records of a message in the given scopes and returns them in that order. It needs the scopes because
-// no index has the id alone. If there is no record, the effect was not committed in these scopes, or it was committed
-// longer ago than Retention.Keep. Errors: ErrNoTable.
+// there is no index on the id alone. If there is no record, the effect was not committed in these scopes, or it was
+// committed longer ago than Retention.Keep. Errors: ErrNoTable.
 func Find(ctx context.Context, db *sql.DB, id string, scopes ...string) ([]Record, error) {
 	conn := sqldb.Of(db)
 	d, err := sqldb.NewResolver(conn, "").Resolve(ctx, conn)
@@ -58,7 +59,7 @@ func Find(ctx context.Context, db *sql.DB, id string, scopes ...string) ([]Recor
 		case errors.Is(err, sql.ErrNoRows):
 			continue
 		case err != nil:
-			return nil, fmt.Errorf("reading the record of message %q in %q: %w", id, scope, sqldb.Explain(err))
+			return nil, fmt.Errorf("reading the record of message %q in scope %q: %w", id, scope, sqldb.Explain(err))
 		}
 		r.Guarded, r.ProcessedAt = outcome != "done", time.UnixMilli(at)
 		found = append(found, r)
@@ -70,18 +71,18 @@ func Find(ctx context.Context, db *sql.DB, id string, scopes ...string) ([]Recor
 // longer than a message can wait in the broker after its first delivery, including consumer outages, retries and dead
 // letters that are requeued by hand.
 type Retention struct {
-	Keep  time.Duration // age from which on a record may be deleted; default 7 days
+	Keep  time.Duration // age at which a record may be deleted; default 7 days
 	Every time.Duration // pause between two purges; default 10 minutes
 	Batch int           // rows deleted by one statement; default 1000
 }
 
-// WithDefaults returns r with its zero fields set to the defaults.
-func (r Retention) WithDefaults() Retention {
+// withDefaults returns r with its zero fields set to the defaults.
+func (r Retention) withDefaults() Retention {
 	return Retention{cmp.Or(r.Keep, 7*24*time.Hour), cmp.Or(r.Every, 10*time.Minute), cmp.Or(r.Batch, 1000)}
 }
 
-// Validate checks that the fields are in range.
-func (r Retention) Validate() error {
+// validate checks that the fields are in range.
+func (r Retention) validate() error {
 	switch {
 	case units.Duration(r.Keep) != "":
 		return fmt.Errorf("retention.keep: %s", units.Duration(r.Keep))
@@ -98,15 +99,16 @@ func (r Retention) Validate() error {
 }
 
 // Purge deletes the records that are older than olderThan and returns how many were deleted. Each batch is found by an
-// index and deleted by one statement in its own transaction, so that no lock is held for long. Purge refuses an age that
-// is negative or below a microsecond, because it would forget messages that may still be delivered again; 0 deletes all
-// records. Any other error comes with the number of records deleted before it.
+// index and deleted by one statement in its own transaction, so that no lock is held for long. Purge refuses an age
+// that is negative or below a microsecond, because it would delete the records of messages that may still be delivered
+// again. An age of 0 deletes all records. If another error occurs, the returned number counts the records that were
+// deleted before it.
 func Purge(ctx context.Context, db Database, olderThan time.Duration, batch int) (int64, error) {
 	if reason := units.Duration(olderThan); reason != "" {
-		return 0, fmt.Errorf("purging processed messages: older than %s", reason)
+		return 0, fmt.Errorf("purging processed messages: age: %s", reason)
 	}
 	if olderThan < 0 {
-		return 0, fmt.Errorf("purging processed messages: older than %s, expected 0 or more", topology.FormatDuration(olderThan))
+		return 0, fmt.Errorf("purging processed messages: the age is %s, expected 0 or more", topology.FormatDuration(olderThan))
 	}
 	before := time.Now().Add(-olderThan).UnixMilli()
 	return sqldb.Purge(ctx, sqldb.Of(db), "", sqldb.Expired{
@@ -115,14 +117,14 @@ func Purge(ctx context.Context, db Database, olderThan time.Duration, batch int)
 	}, batch)
 }
 
-// RunPurge purges immediately and then every r.Every until ctx ends, when it returns nil. It returns an error only if r
-// is invalid. Errors of a purge are passed to report, which may be nil, and the next purge tries again. Several
-// processes may run it.
+// RunPurge purges immediately and then every r.Every. It returns nil when ctx ends. It returns an error only if r is
+// invalid. Errors of a purge are passed to report, which may be nil, and the next purge tries again. Several processes
+// may run it.
 func RunPurge(ctx context.Context, db Database, r Retention, report func(deleted int64, err error)) error {
-	if err := r.Validate(); err != nil {
+	if err := r.validate(); err != nil {
 		return err
 	}
-	r = r.WithDefaults()
+	r = r.withDefaults()
 	ticker := time.NewTicker(r.Every)
 	defer ticker.Stop()
 	for {

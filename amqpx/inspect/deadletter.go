@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 // Values of DeadLetter.Reason.
@@ -37,8 +37,8 @@ const (
 type DeadLetter struct {
 	*amqpx.Delivery
 
-	// Reason is why the message is in this queue. It is one of the Reason constants, or "rejected" if a consumer that
-	// is not rabbitdelay's rejected it. It is empty for a message that is not a dead letter.
+	// Reason is why the message is in this queue. It is one of the Reason constants, or "rejected" if a consumer of
+	// another program rejected the message. It is empty for a message that is not a dead letter.
 	Reason string
 	// Error is the text of the last error; empty if none is known.
 	Error string
@@ -54,8 +54,8 @@ type DeadLetter struct {
 	Requeued time.Time
 }
 
-// ReadDeadLetter decodes a message that was received from a queue. The prefix is the one of the delay objects, as
-// Strategy.Prefix returns it.
+// ReadDeadLetter decodes a message that was received from a queue. The parameter prefix is the prefix of the delay
+// objects, as returned by Strategy.Prefix.
 func ReadDeadLetter(raw amqp.Delivery, queue, prefix string) DeadLetter {
 	l := DeadLetter{Delivery: amqpx.ReadDelivery(raw, queue, prefix), Died: raw.Timestamp, Requeued: header.Instant(raw.Headers, header.Requeued)}
 	l.Error, _ = raw.Headers[header.Error].(string)
@@ -89,15 +89,15 @@ func ReadDeadLetter(raw amqp.Delivery, queue, prefix string) DeadLetter {
 	return l
 }
 
-// lastAttempt returns the time of the last attempt that has one, or otherwise if none has.
-func lastAttempt(attempts []string, otherwise time.Time) time.Time {
+// lastAttempt returns the time of the last attempt with a valid time, or fallback if there is none.
+func lastAttempt(attempts []string, fallback time.Time) time.Time {
 	for _, a := range slices.Backward(attempts) {
 		text, _, _ := strings.Cut(a, " ")
 		if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
 			return at
 		}
 	}
-	return otherwise
+	return fallback
 }
 
 // parkedFor returns the destination of a parked message.
@@ -129,7 +129,7 @@ type death struct {
 }
 
 // lastDeath returns the newest death in a queue that does not belong to a strategy, and true. If there is none, it
-// returns only the time of the newest death, and false.
+// returns false and a death that contains only the time of the newest death.
 func lastDeath(h amqp.Table, prefix string) (d death, ok bool) {
 	list, _ := h["x-death"].([]any)
 	var newest time.Time
@@ -176,13 +176,13 @@ func (f *DeadLetterFilter) Empty() bool {
 	return len(f.Reasons)+len(f.IDs)+len(f.Destinations) == 0 && !f.Tasks && f.Error == "" && f.ErrorLike == "" && f.Header == "" && f.OlderThan == 0 && f.NewerThan == 0
 }
 
-// Matches reports whether the filter selects a dead letter at the time now.
-func (f *DeadLetterFilter) Matches(l *DeadLetter, now time.Time) bool {
+// matches reports whether the filter selects a dead letter at the time now.
+func (f *DeadLetterFilter) matches(l *DeadLetter, now time.Time) bool {
 	among := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
 	if f.Tasks && l.Version == 0 || !among(f.Reasons, l.Reason) || !among(f.IDs, l.ID) || !among(f.Destinations, l.Destination.String()) || !strings.Contains(l.Error, f.Error) {
 		return false
 	}
-	if f.ErrorLike != "" && Alike(l.Error) != Alike(f.ErrorLike) {
+	if f.ErrorLike != "" && NormalizeError(l.Error) != NormalizeError(f.ErrorLike) {
 		return false
 	}
 	if f.Header != "" {

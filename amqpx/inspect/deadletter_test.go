@@ -9,11 +9,11 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
+	"github.com/rabbitdelay/rabbitdelay/internal/codec"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Where a message died, why and when, as consumers and brokers write it.
+// ReadDeadLetter returns where, why and when a message died, as consumers and brokers record it.
 func TestReadDeadLetter(t *testing.T) {
 	sent, died := time.Unix(1000, 0), time.Unix(2000, 0)
 	death := func(queue, reason string, at time.Time) amqp.Table {
@@ -85,7 +85,7 @@ func TestReadDeadLetter(t *testing.T) {
 	}
 }
 
-// FuzzReadDeadLetter reads messages with any headers, as anybody may publish them.
+// FuzzReadDeadLetter reads messages with arbitrary headers, as any publisher can send them.
 func FuzzReadDeadLetter(f *testing.F) {
 	for _, h := range []amqp.Table{
 		{"x-death": []any{amqp.Table{"queue": "q", "reason": "rejected", "time": time.Unix(1, 0), "exchange": "", "routing-keys": []any{"q"}, "count": int64(1)}}},

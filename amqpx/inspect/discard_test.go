@@ -15,11 +15,12 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inmemory"
+	"github.com/rabbitdelay/rabbitdelay/internal/inmemory"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// kept is a Save that keeps messages in memory, and fails when there is no room.
+// kept is a Save that keeps messages in memory, and fails when there is no space left.
 type kept struct {
 	list []inspect.SavedMessage
 	room int
@@ -56,7 +57,7 @@ func (k *kept) all() iter.Seq2[inspect.SavedMessage, error] {
 	}
 }
 
-// A message leaves the queue when it is saved, and not before.
+// A message leaves the queue only after it has been saved.
 func TestDiscardSavesFirst(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -76,7 +77,7 @@ func TestDiscardSavesFirst(t *testing.T) {
 	})
 }
 
-// Where there is no room, everything that is not saved stays.
+// If there is no space left, all messages that are not saved stay.
 func TestDiscardWithoutRoom(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -92,7 +93,7 @@ func TestDiscardWithoutRoom(t *testing.T) {
 	})
 }
 
-// What waits for its consumer is no dead letter.
+// A message that waits for its consumer is not a dead letter, so it is not discarded.
 func TestDiscardSparesTheLiving(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -100,7 +101,7 @@ func TestDiscardSparesTheLiving(t *testing.T) {
 		m.Publish("", "q", amqp.Publishing{MessageId: "alive"})
 		for _, dry := range []bool{true, false} {
 			r, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "q", Discard: true, DryRun: dry, Management: limitedTo(m, "1000000000")})
-			if err != nil || r.Discarded != 0 || r.Stayed != 1 || !strings.Contains(r.Results[0].Why, "it is no dead letter") {
+			if err != nil || r.Discarded != 0 || r.Stayed != 1 || !strings.Contains(r.Results[0].Why, "is not a dead letter") {
 				t.Errorf("%v, %+v", err, r)
 			}
 		}
@@ -108,7 +109,7 @@ func TestDiscardSparesTheLiving(t *testing.T) {
 	})
 }
 
-// A panic of Save reaches the caller, and what is held goes back.
+// If Save panics, the caller gets the panic, and messages that are held return to the queue.
 func TestDiscardPanics(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -123,7 +124,7 @@ func TestDiscardPanics(t *testing.T) {
 	})
 }
 
-// What was saved goes where a requeue from the queue would have sent it, as it would have.
+// A saved message is sent to the same destination, and in the same way, as by a requeue from the queue.
 func TestRequeueFrom(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -164,8 +165,7 @@ func TestRequeueFrom(t *testing.T) {
 	})
 }
 
-// An error in what is to be sent sends nothing; a run that ends on the way says how far it
-// was.
+// If the saved file contains an error, nothing is sent. A run that is interrupted reports how far it was.
 func TestRequeueFromInterrupted(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -188,7 +188,7 @@ func TestRequeueFromInterrupted(t *testing.T) {
 			when       func(inspect.RequeueReport) bool
 			sent, line int
 		}{
-			{func(p inspect.RequeueReport) bool { return p.Looked == 2 }, 0, 0}, // q-01 is left out, and q-00 waits for q-02
+			{func(p inspect.RequeueReport) bool { return p.Examined == 2 }, 0, 0}, // q-01 is left out, and q-00 waits for q-02
 			{func(p inspect.RequeueReport) bool { return p.Sent == 2 }, 2, 3},
 		} {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -216,4 +216,23 @@ func TestRequeueFromRefuses(t *testing.T) {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
+}
+
+// A queue without a majority still has a count, but does not answer. If the management API knows that, the run does not
+// wait for the queue.
+func TestQueueWithoutAMajority(t *testing.T) {
+	inEachVersion(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.bury("q", 2)
+		lost := managed(t, `{"type": "quorum", "state": "minority", "effective_policy_definition": {"delivery-limit": 1000000000}}`)
+		conn := m.dialed(t)
+		_, peeked := inspect.Peek(t.Context(), conn, "q.dead", inspect.PeekOptions{Management: lost})
+		_, grouped := inspect.GroupErrors(t.Context(), conn, "q.dead", inspect.GroupOptions{Management: lost})
+		_, requeued := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "q.dead", DryRun: true, Management: lost})
+		for what, err := range map[string]error{"peek": peeked, "group": grouped, "requeue": requeued} {
+			if !errors.Is(err, live.ErrUnavailable) || !strings.Contains(err.Error(), "minority") {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	})
 }

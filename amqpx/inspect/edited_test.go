@@ -13,10 +13,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inmemory"
+	"github.com/rabbitdelay/rabbitdelay/internal/inmemory"
 )
 
-// edited returns the lines of a file of messages after an edit of each.
+// edited returns the lines of a file of messages after editing each message.
 func edited(t *testing.T, path string, edit func(line string) string) iter.Seq2[inspect.SavedMessage, error] {
 	t.Helper()
 	var list []inspect.SavedMessage
@@ -43,7 +43,8 @@ func edited(t *testing.T, path string, edit func(line string) string) iter.Seq2[
 	}
 }
 
-// A task is revived as its row is. An edit of its line would be lost, so such a line stays, and its number is named.
+// Requeue revives a failed task from its database row. If the task's line in the saved file was edited, Requeue skips
+// the line and reports its number, because the edit would be lost.
 func TestRequeueOfEditedTasks(t *testing.T) {
 	same := func(line string) string { return line }
 	for name, c := range map[string]struct {
@@ -97,15 +98,16 @@ func TestRequeueOfEditedTasks(t *testing.T) {
 	}
 }
 
-// A limit is a bound on what is tried. A destination that refuses has no run look through a queue of thousands.
+// The limit includes messages that a destination refuses. Otherwise a run with a small limit could read thousands of
+// them.
 func TestLimitEndsARunThatIsRefused(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		c.bury("q", 20)
 		m.Cleanup(m.Deny("", amqptest.PermissionWrite, "^amq.default$"))
 		r := c.requeue(inspect.RequeueOptions{Queue: "q.dead", Limit: 1})
-		if r.Sent != 0 || r.Stayed != 1 || r.Looked != 1 {
-			t.Errorf("%d sent, %d stayed, %d looked at: %+v", r.Sent, r.Stayed, r.Looked, r.Results)
+		if r.Sent != 0 || r.Stayed != 1 || r.Examined != 1 {
+			t.Errorf("%d sent, %d stayed, %d looked at: %+v", r.Sent, r.Stayed, r.Examined, r.Results)
 		}
 		m.Holds("q.dead", 20, 0)
 	})

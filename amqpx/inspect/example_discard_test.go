@@ -14,8 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 )
 
-// A dead letter is removed from its queue, and kept in a file. From there it is sent again, with
-// its body mended.
+// Removes a dead letter from its queue and keeps it in a file. From there it is sent again with its
+// body corrected.
 func ExampleSaveFile() {
 	ctx := context.Background()
 	srv := amqptest.NewServer(amqptest.Options{})
@@ -51,7 +51,7 @@ func ExampleSaveFile() {
 	}
 	fmt.Println(report.Discarded, "discarded")
 
-	mended := func(yield func(inspect.SavedMessage, error) bool) {
+	fixed := func(yield func(inspect.SavedMessage, error) bool) {
 		for m, err := range inspect.SavedIn(path) {
 			m.Message.Body = []byte(`{"amount": 5}`)
 			if !yield(m, err) {
@@ -59,7 +59,7 @@ func ExampleSaveFile() {
 			}
 		}
 	}
-	if report, err = inspect.Requeue(ctx, client, inspect.RequeueOptions{From: mended}); err != nil {
+	if report, err = inspect.Requeue(ctx, client, inspect.RequeueOptions{From: fixed}); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(report.Sent, "sent to", report.Results[0].Destination)

@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 )
 
-// Peek shows why messages lie in a dead-letter queue, and leaves them there.
+// Peek shows why messages are in a dead-letter queue, and leaves them there.
 func ExamplePeek() {
 	srv := amqptest.NewServer(amqptest.Options{Version: "4.3.0"})
 	defer srv.Close()
@@ -33,7 +33,7 @@ func ExamplePeek() {
 	// Output: order-42 rejected payments card expired
 }
 
-// reject puts a dead letter where a consumer of payments would have.
+// reject puts a dead letter where a consumer of payments would put it.
 func reject(conn *amqp.Connection, queue string) {
 	ch, err := conn.Channel()
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A program that moves messages of others asks first what would be refused.
+// A program that moves another program's messages finds out first which of them would be refused.
 func ExampleRehearse() {
 	srv := amqptest.NewServer(amqptest.Options{})
 	defer srv.Close()
@@ -28,7 +28,7 @@ func ExampleRehearse() {
 		log.Fatal(err)
 	}
 	to := topology.Destination{Exchange: "orders", RoutingKey: "paid"}
-	err = rehearsal.PassOn(context.Background(), amqp.Delivery{Body: []byte("42")}, to, time.Now().Add(time.Hour), 0)
+	err = rehearsal.Republish(context.Background(), amqp.Delivery{Body: []byte("42")}, to, time.Now().Add(time.Hour), 0)
 	fmt.Println(err)
 	// Output: destination exchange "orders" with routing key "paid" does not exist; declare the exchange first (rabbitdelay apply, or Client.Apply): Exception (404) Reason: "NOT_FOUND - no exchange 'orders' in vhost '/'"
 }

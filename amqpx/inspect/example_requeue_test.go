@@ -12,8 +12,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 )
 
-// The provider was down, its messages are dead, and now it is back: what failed of
-// that goes back to its queue, and what was rejected for another reason stays.
+// A provider was down and its messages were dead-lettered. Now it is back. The messages that failed
+// because of it return to their queue, and messages that were rejected for another reason stay.
 func ExampleRequeue() {
 	srv := amqptest.NewServer(amqptest.Options{})
 	defer srv.Close()
@@ -59,7 +59,7 @@ func ExampleRequeue() {
 	for _, r := range report.Results {
 		fmt.Println(r.Count, r.Outcome, "to", r.Destination)
 	}
-	fmt.Println(report.Looked-report.Chosen, "not chosen")
+	fmt.Println(report.Examined-report.Chosen, "not chosen")
 	// Output:
 	// 2 sent to charge
 	// 1 not chosen

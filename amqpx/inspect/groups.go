@@ -13,10 +13,10 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/alike"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
+	"github.com/rabbitdelay/rabbitdelay/internal/plan"
+	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
-	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
-	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 // Limits of GroupErrors.
@@ -55,10 +55,10 @@ type GroupOptions struct {
 
 // ErrorGroups is the result of GroupErrors: the messages of a queue, grouped by their errors.
 type ErrorGroups struct {
-	Queue  string       `json:"queue"`
-	Total  int          `json:"total"`     // messages that were ready at the beginning; no more are examined
-	Looked int          `json:"looked_at"` // how many of them were examined; fewer if another consumer had some
-	Groups []ErrorGroup `json:"groups"`
+	Queue   string       `json:"queue"`
+	Total   int          `json:"total"`   // messages that were ready when the call began; no more are examined
+	Sampled int          `json:"sampled"` // how many of them were examined; fewer if another consumer received some
+	Groups  []ErrorGroup `json:"groups"`
 	// Others counts messages in groups that are not returned because there are more groups than GroupOptions.Limit. If
 	// there are more than MaxGroups groups, the smaller groups found so far are dropped during the run, so even a group
 	// that is returned may have messages that are only counted here. AtLeast reports that case.
@@ -87,11 +87,11 @@ type ErrorGroup struct {
 // last one, and then puts all of them back. They keep their order, except in a quorum queue before RabbitMQ 4.0. Memory
 // use does not grow with the queue, because only the groups are kept and not the messages.
 //
-// It has the same side effects as Peek, on all messages of the queue. It acknowledges no messages and uses up no
-// delivery limit; a queue in which it would do so is refused with a *PeekError. Afterwards the messages have the
-// redelivered flag, and RabbitMQ before 4.3 has counted a delivery in x-delivery-count. Until the messages are put
-// back, consumers do not get them, and the broker tracks each message that is held, which costs it some hundred bytes
-// of memory. Two concurrent calls share the messages, and each sees only part of them (Looked).
+// It has the same side effects as Peek, on all messages of the queue. It neither acknowledges messages nor uses up a
+// delivery limit; a queue in which reading would use up the limit is refused with a *PeekError. Afterwards the messages
+// have the redelivered flag, and RabbitMQ before 4.3 has counted a delivery in x-delivery-count. Until the messages are
+// put back, consumers do not get them, and the broker tracks each message that is held, which costs it some hundred
+// bytes of memory. Two concurrent calls share the messages, and each sees only part of them (Sampled).
 //
 // When ctx ends, everything is put back. If the process or the connection ends before that, the broker puts the
 // messages back and counts a delivery, which RabbitMQ 4.0 and later compares with a delivery limit. The same happens if
@@ -128,52 +128,49 @@ func (g *grouping) look(ctx context.Context, conn *amqp.Connection) error {
 	forced, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	t := taker{queue: g.out.Queue, forced: forced}
-	var err error
+	q, err := countReady(ctx, conn, g.out.Queue)
+	if err != nil {
+		return err
+	}
+	g.out.Total = q.Messages
 	if t.ch, err = wait.Value(ctx, conn.Channel); err != nil {
 		return err
 	}
-	defer func() { _ = t.ch.Close() }()
-	q, err := wait.Value(ctx, func() (amqp.Queue, error) {
-		return t.ch.QueueDeclarePassive(g.out.Queue, true, false, false, false, nil)
-	})
-	g.out.Total = q.Messages
-	if err == nil && g.out.Total == 0 {
-		err = answers(ctx, conn, g.out.Queue)
-	}
+	defer wire.CloseChannel(forced, t.ch) // the broker does not answer while the queue does not
 	p := portions{most: groupPortion}
-	for err == nil && g.out.Looked < g.out.Total {
+	for err == nil && g.out.Sampled < g.out.Total {
 		var list []amqp.Delivery
-		list, err = t.receive(ctx, min(p.next(), g.out.Total-g.out.Looked))
+		list, err = t.receive(ctx, min(p.next(), g.out.Total-g.out.Sampled))
 		for i := range list {
 			p.saw(&list[i])
-			g.put(ReadDeadLetter(list[i], g.out.Queue, g.o.Prefix))
+			g.add(ReadDeadLetter(list[i], g.out.Queue, g.o.Prefix))
 		}
 		if len(list) == 0 {
 			break
 		}
 		if g.o.Progress != nil {
-			g.o.Progress(g.out.Looked, g.out.Total)
+			g.o.Progress(g.out.Sampled, g.out.Total)
 		}
 	}
-	if g.out.Looked == 0 || t.ch.IsClosed() {
+	if g.out.Sampled == 0 || t.ch.IsClosed() {
 		return err
 	}
 	return cmp.Or(err, t.putBack())
 }
 
-// Alike returns the text of an error without the parts that differ between two messages that failed for the same
-// reason. Numbers and ids become #, including the unit of time or the colons and points between numbers. Quoted parts
-// become "…", and white space becomes one space. Only the first 1,024 bytes are used.
+// NormalizeError returns the text of an error without the parts that differ between two messages that failed for the
+// same reason. Numbers and ids become #, including the unit of time or the colons and points between numbers. Quoted
+// parts become "…", and white space becomes one space. Only the first 1,024 bytes are used.
 //
 //	order 42 was not found       order # was not found
 //	dial tcp 10.0.0.7:5432: …    dial tcp #: …
 //	no such user: "Ann" (3f2a9c1e-…)  no such user: … (#)
-func Alike(text string) string { return alike.Text(text) }
+func NormalizeError(text string) string { return alike.Text(text) }
 
-// put adds a message to its group.
-func (g *grouping) put(l DeadLetter) {
-	g.out.Looked++
-	k := groupKey{l.Destination.String(), l.Reason, Alike(l.Error)}
+// add adds a message to its group.
+func (g *grouping) add(l DeadLetter) {
+	g.out.Sampled++
+	k := groupKey{l.Destination.String(), l.Reason, NormalizeError(l.Error)}
 	x := g.groups[k]
 	if x == nil {
 		if len(g.groups) >= MaxGroups { // drop the smaller half to make space
@@ -200,7 +197,8 @@ func (g *grouping) put(l DeadLetter) {
 	}
 }
 
-// groupOrders maps each order to its sort key; groups are sorted by it in descending order.
+// groupOrders maps each order to a function that returns a group's sort key. Groups are sorted by that key in
+// descending order.
 var groupOrders = map[GroupOrder]func(*ErrorGroup) int64{
 	GroupsNewest: func(x *ErrorGroup) int64 { return milli(x.Last, math.MinInt64) },
 	GroupsOldest: func(x *ErrorGroup) int64 { return -milli(x.First, math.MaxInt64) },
@@ -228,7 +226,7 @@ func (g *grouping) sorted(order GroupOrder) []*ErrorGroup {
 }
 
 // result returns the groups in the requested order.
-func (g *grouping) result(version observed.Version) ErrorGroups {
+func (g *grouping) result(version plan.Version) ErrorGroups {
 	out := g.out
 	out.Groups = []ErrorGroup{}
 	for i, x := range g.sorted(g.o.Order) {
@@ -239,11 +237,11 @@ func (g *grouping) result(version observed.Version) ErrorGroups {
 		}
 	}
 	note := func(format string, args ...any) { out.Notes = append(out.Notes, fmt.Sprintf(format, args...)) }
-	if out.Looked < out.Total {
-		note("%d of %d messages were seen: somebody else has the others, or has taken them", out.Looked, out.Total)
+	if out.Sampled < out.Total {
+		note("only %d of %d messages were examined: other consumers hold the rest, or have removed them", out.Sampled, out.Total)
 	}
-	if out.Looked > 0 && version.Before(4, 0, 0) {
-		note("before RabbitMQ 4.0 a quorum queue puts what was read at its end, and may mix it")
+	if out.Sampled > 0 && version.Before(4, 0, 0) {
+		note("before RabbitMQ 4.0, a quorum queue puts the messages that were read at its end, possibly in another order")
 	}
 	return out
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inmemory"
+	"github.com/rabbitdelay/rabbitdelay/internal/inmemory"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// layDead puts dead letters into q.dead, a second apart, whose errors a function returns.
+// layDead puts dead letters into q.dead, a second apart, with the errors that a function returns.
 func layDead(m *memory, n int, text func(i int) string) (first time.Time) {
 	m.Helper()
 	m.Declare("q.dead", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": topology.NoDeliveryLimit})
@@ -43,7 +43,7 @@ func group(t *testing.T, m *memory, o inspect.GroupOptions) inspect.ErrorGroups 
 	return g
 }
 
-// A whole queue is grouped by errors, in each order, and lies there as before.
+// A whole queue is grouped by errors, in each order, and is unchanged afterwards.
 func TestGroupErrors(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
 		const n = 3000 // several portions
@@ -67,7 +67,7 @@ func TestGroupErrors(t *testing.T) {
 			for _, x := range g.Groups {
 				got = append(got, fmt.Sprint(x.ErrorLike, " ", x.Messages))
 			}
-			if !slices.Equal(got, want) || g.Total != n || g.Looked != n || g.Others != 0 || g.AtLeast {
+			if !slices.Equal(got, want) || g.Total != n || g.Sampled != n || g.Others != 0 || g.AtLeast {
 				t.Errorf("%s: %q, want %q; %+v", order, got, want, g)
 			}
 		}
@@ -92,7 +92,7 @@ func TestGroupErrors(t *testing.T) {
 	})
 }
 
-// Groups are bounded, whatever lies in the queue, and the large ones survive.
+// The number of groups is bounded, whatever the queue contains, and the large groups are kept.
 func TestGroupErrorsIsBounded(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		const n = 4000
@@ -118,7 +118,7 @@ func TestGroupErrorsIsBounded(t *testing.T) {
 	})
 }
 
-// A look that is interrupted puts everything back.
+// If GroupErrors is interrupted, it puts everything back.
 func TestGroupErrorsInterrupted(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		layDead(m, 2000, func(int) string { return "x" })

@@ -14,25 +14,25 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inmemory"
+	"github.com/rabbitdelay/rabbitdelay/internal/inmemory"
 )
 
 // memory is a broker in memory.
 type memory struct{ *inmemory.Broker }
 
-// inMemory runs a test in a bubble, in which time passes at once, with a broker.
+// inMemory runs a test with a broker in a bubble, in which time passes without real waiting.
 func inMemory(t *testing.T, test func(t *testing.T, m *memory)) {
 	t.Helper()
 	inMemoryOf(t, amqptest.Options{}, test)
 }
 
-// inMemoryOf is inMemory with a broker of another kind.
+// inMemoryOf is inMemory with a different kind of broker.
 func inMemoryOf(t *testing.T, opts amqptest.Options, test func(t *testing.T, m *memory)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(t, &memory{inmemory.New(t, opts)}) })
 }
 
-// inEachVersion runs a test on a broker of each line that behaves differently.
+// inEachVersion runs a test on a broker of each release line that behaves differently.
 func inEachVersion(t *testing.T, test func(t *testing.T, m *memory)) {
 	t.Helper()
 	for _, version := range inmemory.Versions {
@@ -40,7 +40,7 @@ func inEachVersion(t *testing.T, test func(t *testing.T, m *memory)) {
 	}
 }
 
-// dialed is a connection to look into queues.
+// dialed returns a connection for looking into queues.
 func (m *memory) dialed(t *testing.T) *amqp.Connection {
 	t.Helper()
 	conn, err := inspect.Dial(t.Context(), amqpx.Config{URL: m.URL(), Dial: m.Dial})
@@ -51,14 +51,14 @@ func (m *memory) dialed(t *testing.T) *amqp.Connection {
 	return conn
 }
 
-// client is one of the broker in memory.
+// client returns a client of the broker in memory.
 type client struct {
 	*amqpx.Client
 
 	m *memory
 }
 
-// open is a client, which is closed when the test ends.
+// open returns a client that is closed when the test ends.
 func (m *memory) open(cfg amqpx.Config) *client {
 	m.Helper()
 	cfg.URL, cfg.Dial = m.URL(), m.Dial
@@ -74,7 +74,7 @@ func (m *memory) open(cfg amqpx.Config) *client {
 	return &client{c, m}
 }
 
-// mustSend ends the test where a message cannot be sent.
+// mustSend ends the test if a message cannot be sent.
 func (c *client) mustSend(msgs ...amqpx.Message) {
 	c.m.Helper()
 	for _, msg := range msgs {
@@ -84,8 +84,8 @@ func (c *client) mustSend(msgs ...amqpx.Message) {
 	}
 }
 
-// consume runs a consumer until it is stopped, which must not be an error, or the client
-// closed.
+// consume runs a consumer until it is stopped, which must not cause an error, or until the client
+// is closed.
 func (c *client) consume(queue string, h amqpx.Handler, opts ...amqpx.ConsumeOption) (stop func()) {
 	ctx, cancel := context.WithCancel(c.m.Context())
 	result := make(chan error, 1)
@@ -100,12 +100,12 @@ func (c *client) consume(queue string, h amqpx.Handler, opts ...amqpx.ConsumeOpt
 	}
 }
 
-// rejects is a handler that dead-letters.
+// rejects is a handler that dead-letters messages.
 func rejects(context.Context, *amqpx.Delivery) error {
 	return amqpx.Reject(errors.New("card rejected"))
 }
 
-// collector is a handler that keeps what it is given.
+// collector is a handler that keeps the messages that it receives.
 type collector struct {
 	answer error // the handler's
 
@@ -113,7 +113,7 @@ type collector struct {
 	got []handled
 }
 
-// handled is a delivery with the instant at which its handler began.
+// handled is a delivery with the time at which its handler began.
 type handled struct {
 	*amqpx.Delivery
 
@@ -127,7 +127,7 @@ func (k *collector) handle(_ context.Context, d *amqpx.Delivery) error {
 	return k.answer
 }
 
-// all is what has come, in the order in which it came.
+// all returns the deliveries so far, in order of arrival.
 func (k *collector) all() []handled {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -141,7 +141,7 @@ func (k *collector) attempts() (attempts []int) {
 	return attempts
 }
 
-// since is how long after an instant each message came, by its id.
+// since returns how long after the given time each message arrived, by its id.
 func (k *collector) since(began time.Time) map[string][]time.Duration {
 	times := map[string][]time.Duration{}
 	for _, h := range k.all() {

@@ -12,19 +12,19 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// What is missing is an error, and no panic in the middle of an incident.
+// A missing argument is an error, and does not cause a panic in the middle of an incident.
 func TestNothingToWorkWith(t *testing.T) {
 	_, requeued := inspect.Requeue(t.Context(), nil, inspect.RequeueOptions{Queue: "q.dead"})
 	_, peeked := inspect.Peek(t.Context(), nil, "q.dead", inspect.PeekOptions{})
-	passed := inspect.PassOn(t.Context(), nil, amqp.Delivery{}, topology.Destination{Queue: "q"}, time.Now(), 0)
-	for what, err := range map[string]error{"Requeue": requeued, "Peek": peeked, "PassOn": passed} {
+	passed := inspect.Republish(t.Context(), nil, amqp.Delivery{}, topology.Destination{Queue: "q"}, time.Now(), 0)
+	for what, err := range map[string]error{"Requeue": requeued, "Peek": peeked, "Republish": passed} {
 		if !errors.Is(err, amqpx.ErrConfig) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 }
 
-// A connection of amqp091-go's own ends at the first message that it cannot read.
+// A connection of amqp091-go itself ends at the first message that it cannot read.
 func TestPeekRefusesAPlainConnection(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		conn, err := m.Connect()

@@ -15,20 +15,21 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// PassOn sends a message that another program published, and that is waiting somewhere other than in a queue, to its
-// destination at the given time. The message keeps its id, properties, body, timestamp, user-id and headers, including
-// rabbitdelay's own headers. It becomes persistent. The offset is the clock of at minus this process's clock.
-// NotCarried returns what is left out.
+// Republish sends a message that another program published, and that does not wait in a queue (but, for example, in the
+// plugin's table), so that it reaches its destination at the given time. The message keeps its id, properties, body,
+// timestamp, user-id and headers, including rabbitdelay's own headers. It becomes persistent. UnsupportedProperties
+// returns the parts that are left out. The parameter offset says how far the clock that at was computed with is ahead
+// of this process's clock.
 //
 // Errors are those of Client.Send. The broker refuses a user-id that is not the connection's user.
-func PassOn(ctx context.Context, c *amqpx.Client, raw amqp.Delivery, to topology.Destination, at time.Time, offset time.Duration) error {
+func Republish(ctx context.Context, c *amqpx.Client, raw amqp.Delivery, to topology.Destination, at time.Time, offset time.Duration) error {
 	if c == nil {
 		return fmt.Errorf("%w: the client is nil; expected one that amqpx.Open returned", amqpx.ErrConfig)
 	}
 	return inner.Of(c).Pass(ctx, passing(raw, to, at, offset))
 }
 
-// passing returns the message that PassOn sends.
+// passing returns the message that Republish sends.
 func passing(raw amqp.Delivery, to topology.Destination, at time.Time, offset time.Duration) inner.Parcel {
 	p := parcelOf(amqpx.ReadDelivery(raw, to.Queue, topology.DefaultPrefix), to)
 	p.DeliverAt, p.ClockOffset = at, offset
@@ -42,7 +43,7 @@ func passing(raw amqp.Delivery, to topology.Destination, at time.Time, offset ti
 	return p
 }
 
-// parcelOf returns a parcel that sends a delivery on.
+// parcelOf returns a parcel that forwards a delivery.
 func parcelOf(d *amqpx.Delivery, to topology.Destination) inner.Parcel {
 	return inner.Parcel{
 		Publishing: amqp.Publishing{
@@ -54,10 +55,10 @@ func parcelOf(d *amqpx.Delivery, to topology.Destination) inner.Parcel {
 	}
 }
 
-// NotCarried names the parts of a message that PassOn leaves out. These are "expiration", because it would count while
-// the message waits, and headers by which the broker routes, such as "CC" and "x-death". The plugin's own header
-// x-delay is not listed.
-func NotCarried(raw amqp.Delivery) []string {
+// UnsupportedProperties names the parts of a message that Republish leaves out. These are "expiration", because the TTL
+// would run during the delay, and headers by which the broker routes, such as "CC" and "x-death". The plugin's own
+// header x-delay is not listed.
+func UnsupportedProperties(raw amqp.Delivery) []string {
 	var out []string
 	if raw.Expiration != "" {
 		out = append(out, "expiration")
@@ -82,8 +83,8 @@ func PluginDestination(prefix, key string) (dest topology.Destination, ok bool) 
 }
 
 // Rehearsal finds out what a client would refuse without changing anything on the broker. It checks exchanges and
-// queues by passive declarations. Whether a user may publish to an exchange shows only when it publishes. It is safe
-// for concurrent use.
+// queues by passive declarations. It cannot detect a missing permission to publish to an exchange, because the broker
+// checks that only when a message is published. It is safe for concurrent use.
 type Rehearsal struct {
 	pass func(context.Context, inner.Parcel) error
 }
@@ -97,9 +98,9 @@ func Rehearse(conn *amqp.Connection, cfg amqpx.Config) (*Rehearsal, error) {
 	return &Rehearsal{pass: pass}, nil
 }
 
-// PassOn returns the error that the function PassOn would return, as far as it can be known before anything is declared
-// or published.
-func (r *Rehearsal) PassOn(ctx context.Context, raw amqp.Delivery, to topology.Destination, at time.Time, offset time.Duration) error {
+// Republish returns the error that the function Republish would return, if that error can be predicted without
+// declaring or publishing anything.
+func (r *Rehearsal) Republish(ctx context.Context, raw amqp.Delivery, to topology.Destination, at time.Time, offset time.Duration) error {
 	return r.pass(ctx, passing(raw, to, at, offset))
 }
 

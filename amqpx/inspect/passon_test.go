@@ -16,8 +16,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A message that is passed on arrives at its instant by the other clock, as it was,
-// with what rabbitdelay had written on it.
+// A message that is passed on arrives unchanged when its due time is reached by the clock that the due time refers to.
+// It keeps the headers that rabbitdelay has set.
 func TestPassOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})
@@ -38,12 +38,12 @@ func TestPassOn(t *testing.T) {
 				amqpx.HeaderDue: int64(1), amqpx.HeaderAttempt: int64(3), amqpx.HeaderVersion: int64(4), amqpx.HeaderError: "broken",
 			},
 		}
-		if lost := inspect.NotCarried(raw); !reflect.DeepEqual(lost, []string{"CC", "expiration", "x-death"}) {
+		if lost := inspect.UnsupportedProperties(raw); !reflect.DeepEqual(lost, []string{"CC", "expiration", "x-death"}) {
 			t.Errorf("left out: %v", lost)
 		}
 		const ahead = time.Hour
 		at := time.Now().Add(ahead).Add(time.Minute)
-		if err := inspect.PassOn(t.Context(), c, raw, topology.Destination{Queue: "q"}, at, ahead); err != nil {
+		if err := inspect.Republish(t.Context(), c, raw, topology.Destination{Queue: "q"}, at, ahead); err != nil {
 			t.Fatal(err)
 		}
 		conn, err := srv.Connect()
@@ -88,7 +88,7 @@ func TestPassOn(t *testing.T) {
 	})
 }
 
-// A message of the strategy plugin says in its routing key where it belongs.
+// The routing key of a message from the strategy plugin contains its destination.
 func TestPluginDestination(t *testing.T) {
 	for key, want := range map[string]topology.Destination{
 		"plugin.orders.expire":              {Queue: "orders.expire"},

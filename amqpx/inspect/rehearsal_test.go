@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Several goroutines of a bubble may rehearse concurrently: time passes for those that wait for another's answer.
+// Several goroutines of a bubble may rehearse concurrently: time passes while one waits for another's answer.
 func TestRehearsalInABubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.Start(t, amqptest.Options{Latency: time.Second})
@@ -38,7 +38,7 @@ func TestRehearsalInABubble(t *testing.T) {
 		var all sync.WaitGroup
 		for _, key := range []string{"a", "b", "c"} {
 			all.Go(func() {
-				if err := r.PassOn(t.Context(), amqp.Delivery{MessageId: key}, topology.Destination{Exchange: "events", RoutingKey: key}, time.Now(), 0); err != nil {
+				if err := r.Republish(t.Context(), amqp.Delivery{MessageId: key}, topology.Destination{Exchange: "events", RoutingKey: key}, time.Now(), 0); err != nil {
 					t.Errorf("%s: %v", key, err)
 				}
 			})

@@ -13,9 +13,9 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inner"
+	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
-	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 // RequeueOptions selects the messages that Requeue processes and what it does with them. Either Queue or From is
@@ -23,9 +23,9 @@ import (
 type RequeueOptions struct {
 	// Queue is a dead-letter queue, or the parked queue (topology.ParkedQueue).
 	Queue string
-	// From supplies the messages instead of Queue, for example SavedIn for a file that Save has written. It is first
-	// read to its end, before anything is sent, so that an invalid entry is found before any message goes out, and then
-	// read a second time. From itself is not changed, so a second run sends the messages again, with the same ids.
+	// From supplies the messages instead of Queue, for example SavedIn for a file that Save has written. Requeue reads
+	// From twice: first to its end, so that an invalid entry is found before any message is sent, and then to send the
+	// messages. From itself is not changed, so a second run sends the messages again, with the same ids.
 	From iter.Seq2[SavedMessage, error]
 	// Filter selects messages. The zero value selects all of them.
 	Filter DeadLetterFilter
@@ -33,8 +33,8 @@ type RequeueOptions struct {
 	// sent to its own DeadLetter.Destination. Messages that are not dead letters are sent only if To is set.
 	To topology.Destination
 	// KeepAttempts keeps the number of the attempt that failed last, so that a message that has used up its attempts
-	// gets one more. Otherwise attempts are counted from 1 again. The errors of earlier attempts stay with the message
-	// in both cases.
+	// gets one more. By default, attempts are counted from 1 again. The errors of earlier attempts stay with the
+	// message in both cases.
 	KeepAttempts bool
 	// Limit ends the run after this many messages were either sent or refused by their destination; 0 means no limit.
 	// With a limit of 1, a run therefore tries a destination once and stops if it refuses, without going through the
@@ -68,11 +68,10 @@ type RequeueOptions struct {
 
 // TaskStore decides about the dead letter of a task.
 type TaskStore interface {
-	// RequeueDead decides what to do with the dead letter l. RequeueSent means that the message is to be sent.
-	// RequeueRevived means that the task's row is pending again, so the dead letter can be removed. RequeueRemoved
-	// means that the task is over or has a newer message, so the dead letter can be removed. RequeueStayed means that
-	// the message stays in the queue, and why gives the reason; so does any other outcome. With dryRun set, it changes
-	// nothing.
+	// RequeueDead decides what to do with the dead letter l. With RequeueSent the message is sent. RequeueRevived means
+	// that the task's row is pending again, so the dead letter can be removed. RequeueRemoved means that the task is
+	// over or has a newer message, so the dead letter can be removed. RequeueStayed means that the message stays in the
+	// queue, and why gives the reason; so does any other outcome. With dryRun set, it changes nothing.
 	RequeueDead(ctx context.Context, l *DeadLetter, dryRun bool) (outcome RequeueOutcome, why string, err error)
 }
 
@@ -91,9 +90,9 @@ const (
 
 // RequeueReport describes what a run has done or, with DryRun, would do.
 type RequeueReport struct {
-	Total  int `json:"total"`  // messages that were ready at the beginning, or that are in From; no more are taken
-	Looked int `json:"looked"` // how many of them were examined
-	Chosen int `json:"chosen"`
+	Total    int `json:"total"`    // messages that were ready at the beginning, or that are in From; no more are taken
+	Examined int `json:"examined"` // how many of them were examined
+	Chosen   int `json:"chosen"`
 
 	Sent    int `json:"sent"`
 	Revived int `json:"revived"`
@@ -102,13 +101,13 @@ type RequeueReport struct {
 
 	Discarded int `json:"discarded"`
 
-	// Line is the last line of From up to which everything is done, so that another run can start after it. It is 0
-	// without From.
+	// Line is the last line of From up to which all messages have been processed, so that another run can continue
+	// after it. It is 0 without From.
 	Line int `json:"line,omitempty"`
 
-	// Again counts messages that were sent back while the run was going on, by this run or by another, and have become
+	// DiedAgain counts messages that were sent back during this run, by this run or by another one, and have become
 	// dead letters again. They are not selected.
-	Again int `json:"again"`
+	DiedAgain int `json:"died_again"`
 	// Moved counts messages that stayed but were copied to the end of the queue, because putting them back might have
 	// exceeded the queue's delivery limit.
 	Moved int `json:"moved"`
@@ -151,9 +150,9 @@ func (r *RequeueReport) Gone() int { return r.Sent + r.Revived + r.Removed + r.D
 // held until the run ends and are then put back in their original position (at the end of a quorum queue before
 // RabbitMQ 4.0). To preserve their order, a run with a Limit may briefly hold up to 20,000 further messages. Before
 // RabbitMQ 4.3, a quorum queue counts each message that is put back towards its delivery limit; see
-// RequeueOptions.Management. A destination that does not exist, is full, or that the user may not write to, is not
-// tried again in the same run. Neither is a destination that does not answer within 10 s; its message may have been
-// accepted, and may be delivered twice.
+// RequeueOptions.Management. A destination that does not exist, is full, or that the user is not allowed to write to,
+// is not tried again in the same run. Neither is a destination that does not answer within 10 s; its message may have
+// been accepted, and may be delivered twice.
 //
 // When ctx ends, Requeue waits for the messages that are being sent. If the process is killed or the connection is
 // lost, up to InFlight messages may have been sent and still be in the queue, so a second run sends them again with the
@@ -204,21 +203,21 @@ func Requeue(ctx context.Context, client *amqpx.Client, o RequeueOptions) (Reque
 	return r.rep, err
 }
 
-// Validate checks all fields except Tasks. The prefix is the one of the delay objects, as Strategy.Prefix returns it.
-// Errors wrap amqpx.ErrConfig.
+// Validate checks all fields except Tasks. The parameter prefix is the prefix of the delay objects, as returned by
+// Strategy.Prefix. Errors wrap amqpx.ErrConfig.
 func (o *RequeueOptions) Validate(prefix string) error {
 	bad := func(field string, value any, want string) error {
 		return fmt.Errorf("%w: requeue: %w", amqpx.ErrConfig, &topology.FieldError{Field: field, Value: value, Want: want})
 	}
 	switch {
 	case o.From != nil && (o.Queue != "" || o.Discard):
-		return bad("From", "From", "none with Queue, which it replaces, or Discard")
+		return bad("From", "From", "unset with Queue or Discard")
 	case o.Save != nil && !o.Discard:
 		return bad("Save", "Save", "none without Discard")
 	case o.From == nil && (o.Queue == "" || len(o.Queue) > topology.MaxRoutingKey):
 		return bad("Queue", o.Queue, "the name of a dead-letter queue, or "+topology.ParkedQueue(prefix))
 	case naming.Reserved(prefix, o.Queue) && o.Queue != topology.ParkedQueue(prefix):
-		return bad("Queue", o.Queue, "a dead-letter queue, or "+topology.ParkedQueue(prefix)+"; messages in other queues of a strategy are on their way")
+		return bad("Queue", o.Queue, "a dead-letter queue, or "+topology.ParkedQueue(prefix)+"; messages in a strategy's other queues are still being delayed")
 	case o.InFlight < 0 || o.InFlight > 1000:
 		return bad("InFlight", o.InFlight, "1 to 1000")
 	case o.Limit < 0:
@@ -234,7 +233,7 @@ func (o *RequeueOptions) Validate(prefix string) error {
 	case o.To == topology.Destination{}:
 		return nil
 	case o.From == nil && o.To.Queue == o.Queue:
-		return bad("To", o.To.Queue, "another queue than the one that messages are taken from")
+		return bad("To", o.To.Queue, "a queue other than the one that messages are taken from")
 	}
 	if err := o.To.Validate(prefix); err != nil {
 		return fmt.Errorf("%w: requeue: To: %w", amqpx.ErrConfig, err)
@@ -264,7 +263,7 @@ type requeue struct {
 // run takes the messages in batches and puts back the ones that stay.
 func (r *requeue) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, r.src.end(r.taken)) }() // even if Save panics
-	for err == nil && r.rep.Looked < r.rep.Total && !r.full() {
+	for err == nil && r.rep.Examined < r.rep.Total && !r.full() {
 		if r.taken, err = r.src.take(ctx, r.portion()); err != nil || len(r.taken) == 0 {
 			break
 		}
@@ -288,7 +287,7 @@ const (
 // portion returns how many messages to take next. It takes few if they are sent slowly, because messages that are held
 // are not available to other consumers.
 func (r *requeue) portion() int {
-	n := min(r.portions.next(), r.rep.Total-r.rep.Looked)
+	n := min(r.portions.next(), r.rep.Total-r.rep.Examined)
 	if r.o.Limit > 0 && r.o.Filter.Empty() {
 		n = min(n, r.o.Limit-r.tried())
 	}
@@ -301,14 +300,14 @@ func (r *requeue) portion() int {
 // process decides about a batch and sends the selected messages, InFlight at a time.
 func (r *requeue) process(ctx context.Context) error {
 	var round []*letter
-	defer func() { r.taken = append(r.taken, round...) }() // if the run ends early, these were selected but not sent
+	defer func() { r.taken = append(r.taken, round...) }() // if the run ends early, put these back too: they were selected but not sent
 	for len(r.taken) > 0 {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		l := r.taken[0]
 		r.taken = r.taken[1:]
-		r.rep.Looked++
+		r.rep.Examined++
 		r.saw(&l.raw)
 		chosen, err := r.decide(ctx, l)
 		if err != nil {
@@ -344,7 +343,7 @@ func (r *requeue) process(ctx context.Context) error {
 	return nil
 }
 
-// anonymous counts a message that lost its user id for the reason why; it does nothing if why is empty.
+// anonymous records that a message was sent without its user id, for the reason why. It does nothing if why is empty.
 func (r *RequeueReport) anonymous(id, why string) {
 	if why == "" {
 		return

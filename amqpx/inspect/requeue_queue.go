@@ -13,18 +13,19 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
+	"github.com/rabbitdelay/rabbitdelay/internal/channels"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/live"
-	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
 // source supplies the messages of a run.
 type source interface {
-	// begin returns how many messages there are.
+	// begin prepares the source, and returns the number of its messages.
 	begin(ctx context.Context) (total int, err error)
 	// take returns up to n further messages; an empty result means that there are no more.
 	take(ctx context.Context, n int) ([]*letter, error)
-	// keep is called for a message that stays.
+	// keep is called for a message that stays in the source.
 	keep(l *letter) error
 	// acknowledge removes messages for good.
 	acknowledge(round []*letter) error
@@ -37,10 +38,10 @@ type queueSource struct {
 	taker
 
 	client *amqpx.Client
-	r      *requeue // its report says what putting back costs in this queue
+	r      *requeue // its report counts what is put back and copied
 
 	conn      *amqp.Connection // used by this run only
-	limit     int64            // how often a message may be put back
+	limit     int64            // how many times a message may be put back
 	consumers int              // number of other consumers
 
 	copies       *amqp.Channel // nil before the first copy
@@ -51,7 +52,7 @@ type queueSource struct {
 
 // begin examines the queue and opens the channel.
 func (q *queueSource) begin(ctx context.Context) (total int, err error) {
-	info, err := q.client.QueueInfo(ctx, q.queue) // it waits for a broker
+	info, err := q.client.QueueInfo(ctx, q.queue) // waits until the broker can be reached
 	if err != nil {
 		return 0, err
 	}
@@ -66,8 +67,6 @@ func (q *queueSource) begin(ctx context.Context) (total int, err error) {
 	q.limit, q.endCopies, q.consumers = math.MaxInt64, func() {}, info.Consumers
 	if info.Ready > 0 {
 		err = q.learnLimit(ctx)
-	} else if info.Consumers == 0 {
-		err = q.r.c.Declaring(ctx, func(conn *amqp.Connection) error { return answers(ctx, conn, q.queue) })
 	}
 	if err != nil {
 		return info.Ready, err
@@ -81,26 +80,38 @@ func (q *queueSource) hangUp() {
 	_ = wait.Done(q.forced, func() error { wire.CloseConn(q.conn); return nil })
 }
 
-// answers returns a *live.UnavailableError for a queue without a leader, which the broker reports as empty.
-func answers(ctx context.Context, conn *amqp.Connection, queue string) error {
+// count counts a queue's ready messages and consumers. For a queue without a leader, which the broker counts as empty, it
+// returns a *live.UnavailableError.
+func count(ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, queue string) (amqp.Queue, error) {
+	q, err := channels.Count(ctx, ch, queue)
+	if err != nil || q.Messages+q.Consumers > 0 {
+		return q, err
+	}
 	why, err := live.Answers(ctx, conn, queue)
 	if why != "" {
-		return &live.UnavailableError{Queue: queue, Reason: why}
+		return amqp.Queue{}, &live.UnavailableError{Queue: queue, Reason: why}
 	}
-	return err
+	if err != nil {
+		return amqp.Queue{}, err
+	}
+	return channels.Count(ctx, ch, queue) // the queue may have had no leader for a moment
 }
 
-// learnLimit finds out how often the queue allows a message to be put back. Since RabbitMQ 4.3 there is no limit.
+// learnLimit determines how many times the queue allows a message to be put back. Since RabbitMQ 4.3 there is no limit.
 // Before, a quorum queue uses the lower of an argument and a policy, and AMQP does not show policies: a declaration
-// with the same argument succeeds under any policy. Without the management API, only a classic queue is known to drop
+// with the same argument succeeds under any policy. Without the management API, only a classic queue is certain to drop
 // nothing.
 func (q *queueSource) learnLimit(ctx context.Context) error {
 	version := wire.Version(wire.Broker(q.conn))
-	if version.AtLeast(4, 3, 0) {
+	if version.AtLeast(4, 3, 0) && q.r.o.Management == nil {
 		return nil
 	}
-	limit, err := returns(ctx, q.r.o.Management, q.queue, version)
+	limit, err := allowedReturns(ctx, live.Internal(q.r.o.Management), q.queue, version)
 	switch {
+	case errors.Is(err, live.ErrUnavailable):
+		return err
+	case version.AtLeast(4, 3, 0):
+		return nil
 	case err == nil && limit >= topology.NoDeliveryLimit, err != nil && q.classic(ctx):
 		return nil
 	case err == nil:
@@ -127,7 +138,7 @@ func (q *queueSource) classic(ctx context.Context) bool {
 
 func (q *queueSource) take(ctx context.Context, n int) ([]*letter, error) {
 	taken, err := q.receive(ctx, n)
-	q.r.rep.PutBack += len(taken) // corrected when a message leaves the queue
+	q.r.rep.PutBack += len(taken) // acknowledge subtracts the messages that leave the queue
 	list := make([]*letter, len(taken))
 	for i, raw := range taken {
 		list[i] = &letter{raw: raw, DeadLetter: ReadDeadLetter(raw, q.queue, q.r.prefix)}
@@ -135,12 +146,12 @@ func (q *queueSource) take(ctx context.Context, n int) ([]*letter, error) {
 	return list, err
 }
 
-// acknowledge removes messages from the queue. It returns after the channel has processed the acknowledgements, so that
-// nothing else is sent before that.
+// acknowledge removes messages from the queue. It returns after the channel has processed the acknowledgements, so the
+// next message is not sent before they are processed.
 func (q *queueSource) acknowledge(round []*letter) error {
 	for _, l := range round {
 		if err := q.remove(&l.raw); err != nil {
-			return fmt.Errorf("message %s was %s and could not be acknowledged, so that it may come twice: %w", l.ID, l.fate.Outcome, err)
+			return fmt.Errorf("message %s was %s, but could not be acknowledged, so it may be delivered twice: %w", l.ID, l.fate.Outcome, err)
 		}
 		q.r.rep.PutBack--
 	}
@@ -155,7 +166,7 @@ func (q *queueSource) keep(l *letter) error {
 		return nil
 	}
 	if err := q.copyBack(&l.raw); err != nil {
-		return fmt.Errorf("message %s was delivered %d times and may be dropped when it is put back; a copy could not be made: %w", l.raw.MessageId, count+1, err)
+		return fmt.Errorf("message %s was delivered %d times and may be dropped when it is put back; copying it to the end of the queue failed: %w", l.raw.MessageId, count+1, err)
 	}
 	if err := q.remove(&l.raw); err != nil {
 		return err
@@ -165,8 +176,8 @@ func (q *queueSource) keep(l *letter) error {
 	return nil
 }
 
-// copyHeaders returns the headers of a message for its copy. The broker would route the copy to other queues by a CC
-// header, so that one is moved to the header rabbitdelay-carried.
+// copyHeaders returns the headers of a message for its copy. The broker would also route the copy to the queues in a CC
+// header, so that header is moved into the header rabbitdelay-carried.
 func copyHeaders(raw *amqp.Delivery) amqp.Table {
 	if _, ok := raw.Headers[header.CC]; !ok {
 		return raw.Headers
@@ -205,7 +216,7 @@ func (q *queueSource) copyBack(raw *amqp.Delivery) error {
 	}
 	taken, err := dc.WaitContext(ctx)
 	if err != nil {
-		return fmt.Errorf("the broker has not confirmed it: %w", err)
+		return fmt.Errorf("the broker has not confirmed the copy: %w", err)
 	}
 	select {
 	case back, ok := <-q.returned:
@@ -231,7 +242,7 @@ func (q *queueSource) openCopies(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ch, err := sess.Conn.Channel()
+	ch, err := channels.Open(sess.Conn)
 	if err != nil {
 		return err
 	}
@@ -266,7 +277,7 @@ func (q *queueSource) end(left []*letter) error {
 	return errors.Join(err, back)
 }
 
-// mostReturned limits how many messages a run takes only to preserve their order.
+// mostReturned is the maximum number of messages that a run takes for the sole purpose of preserving their order.
 const mostReturned = 20_000
 
 // takeReturned takes the remaining messages that had been put back before. A quorum queue delivers these ahead of all
@@ -291,7 +302,7 @@ type savedSource struct {
 
 	next func() (SavedMessage, error, bool)
 	stop func()
-	read int // how many messages in this pass
+	read int // number of messages read in this pass
 }
 
 // begin reads all messages once, to find every error before anything is sent.
@@ -319,7 +330,7 @@ func (s *savedSource) take(ctx context.Context, n int) (list []*letter, err erro
 			return list, err
 		}
 		s.read++
-		l := &letter{raw: m.Message, line: m.Line, edited: m.Edited, DeadLetter: ReadDeadLetter(m.Message, m.Queue, s.prefix)}
+		l := &letter{raw: m.Message, line: m.Line, edited: m.edited, DeadLetter: ReadDeadLetter(m.Message, m.Queue, s.prefix)}
 		if l.line == 0 {
 			l.line = s.read
 		}

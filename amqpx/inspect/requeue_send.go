@@ -22,7 +22,7 @@ type letter struct {
 	DeadLetter
 	raw    amqp.Delivery
 	line   int                  // line of RequeueOptions.From; 0 without From
-	edited bool                 // it was edited in From
+	edited bool                 // whether it was edited in From
 	userID string               // the user id with which it is sent
 	lost   string               // why it is sent without its user id; empty if it keeps it
 	dest   topology.Destination // the destination to which it is sent
@@ -36,10 +36,10 @@ func (l *letter) stays(why string) {
 // decide reports whether a letter is selected, and records what to do with it.
 func (r *requeue) decide(ctx context.Context, l *letter) (chosen bool, err error) {
 	if l.Requeued.UnixMilli() >= r.began.UnixMilli() {
-		r.rep.Again++
+		r.rep.DiedAgain++
 		return false, nil
 	}
-	if !r.o.Filter.Matches(&l.DeadLetter, r.began) {
+	if !r.o.Filter.matches(&l.DeadLetter, r.began) {
 		return false, nil
 	}
 	l.dest = l.Destination
@@ -51,35 +51,35 @@ func (r *requeue) decide(ctx context.Context, l *letter) (chosen bool, err error
 	why := r.refused[l.dest]
 	switch {
 	case r.o.Discard && l.Reason == "":
-		l.stays("it is no dead letter: nothing tells that it died")
+		l.stays("the message is not a dead letter: its headers do not show that it died")
 		return true, nil
 	case r.o.Discard:
 		l.fate.Outcome = RequeueDiscarded
 		return true, nil
 	case l.Reason == ReasonUnreadable:
-		why = "its headers cannot be read, wherever it goes; rabbitdelay discard removes it"
+		why = "the message's headers cannot be read by any consumer; rabbitdelay discard removes the message"
 	case l.Reason == "" && !elsewhere:
-		why = "it is no dead letter: nothing tells that it died; give a destination to move it all the same"
+		why = "the message is not a dead letter: its headers do not show that it died; give a destination to move it anyway"
 	case l.dest == topology.Destination{}:
-		why = "nothing tells where it belongs; give a destination"
+		why = "the message's headers do not show its destination; give one"
 	case l.dest.Queue == l.Queue:
-		why = "it died in this very queue; give another destination"
+		why = "the message died in this queue itself; give another destination"
 	case l.Version != 0 && elsewhere:
-		why = "a task goes where its row says; leave the destination out"
+		why = "the row of a task sets its destination; omit the destination"
 	case l.Version != 0 && r.o.Tasks == nil:
-		why = "the row of its task decides; give the database"
+		why = "the row of the message's task decides; give the database"
 	case l.Version != 0:
 		if l.fate.Outcome, l.fate.Why, err = r.o.Tasks.RequeueDead(ctx, &l.DeadLetter, r.o.DryRun || l.edited); err != nil {
 			return true, fmt.Errorf("task %s: %w", l.ID, err)
 		}
 		switch {
 		case l.edited && l.fate.Outcome == RequeueRevived:
-			why = "a task is revived as its row is, without what was edited in the file; change the row by SQL and revive it (rabbitdelay tasks revive), or schedule another task (rabbitdelay tasks add)"
+			why = "a task is revived from its row, so the edit in the file would be lost; change the row by SQL and revive the task (rabbitdelay tasks revive), or schedule another task (rabbitdelay tasks add)"
 		case l.fate.Outcome == RequeueSent:
 		case slices.Contains([]RequeueOutcome{RequeueRevived, RequeueRemoved, RequeueStayed}, l.fate.Outcome):
 			return true, nil
 		default:
-			why = fmt.Sprintf("the task store gave the unknown outcome %q", l.fate.Outcome)
+			why = fmt.Sprintf("the task store returned the unknown outcome %q", l.fate.Outcome)
 		}
 	}
 	if why != "" {
@@ -131,7 +131,7 @@ func (r *requeue) exists(ctx context.Context, l *letter) error {
 		return nil
 	}
 	r.existed[asked] = time.Now()
-	return ctx.Err() // a destination that may not be examined may still accept messages
+	return ctx.Err() // the destination may accept messages even if the user is not allowed to examine it
 }
 
 // send sends or saves a round of messages, and removes the ones that were sent or saved from the queue.
@@ -165,10 +165,10 @@ func (r *requeue) save(round []*letter) error {
 		return nil
 	}
 	for _, l := range round {
-		l.stays("it could not be saved")
+		l.stays("the message could not be saved")
 		err = errors.Join(err, r.src.keep(l))
 	}
-	return fmt.Errorf("messages that could not be saved stay: %w", err)
+	return fmt.Errorf("messages could not be saved and stay in the queue: %w", err)
 }
 
 // sendAll sends a round of messages concurrently.
@@ -229,7 +229,7 @@ func (r *requeue) pace(ctx context.Context, n int) error {
 	}
 }
 
-// parcel returns a letter in the form in which it is sent.
+// parcel converts a letter to the message that is published in its place.
 func (r *requeue) parcel(l *letter) inner.Parcel {
 	p := parcelOf(l.Delivery, l.dest)
 	p.DeliverAt, p.Straight, p.UserId = l.DueAt, !r.early(l), l.userID
@@ -240,7 +240,7 @@ func (r *requeue) parcel(l *letter) inner.Parcel {
 		before.Record(p.Own, 0)
 		p.Attempt = 1
 	}
-	p.Own[header.Requeued] = r.began.Add(time.Since(r.began)).UnixMilli() // never before began
+	p.Own[header.Requeued] = r.began.Add(time.Since(r.began)).UnixMilli() // by the monotonic clock, so that it is never before began
 	if !l.dest.ToExchange() {
 		header.Origin(p.Own, l.Exchange, l.RoutingKey)
 	}
@@ -258,17 +258,17 @@ func (r *requeue) refuse(l *letter, why string) {
 func whyStays(err error, dest topology.Destination) string {
 	switch {
 	case errors.Is(err, amqpx.ErrUnroutable) && !wire.IsCode(err, amqp.NotFound) && dest.ToExchange() && dest.Exchange != "":
-		return "the exchange routes it to no queue: nothing is bound for it"
+		return "the exchange routes the message to no queue: there is no matching binding"
 	case errors.Is(err, amqpx.ErrUnroutable), wire.IsCode(err, amqp.NotFound):
 		return "the destination does not exist"
 	case wire.IsCode(err, amqp.AccessRefused):
-		return "this user may not write there (403)"
+		return "this user is not allowed to write to the destination (403)"
 	case errors.Is(err, amqpx.ErrNacked) && dest.ToExchange():
-		return "a queue behind the exchange refuses messages: it is full, or has no leader; others may have taken it, and it may come twice"
+		return "a queue behind the exchange refuses messages because it is full or has no leader; other queues may have accepted the message, so it may be delivered twice"
 	case errors.Is(err, amqpx.ErrNacked):
-		return "the destination refuses messages: it is full, or has no leader"
+		return "the destination refuses messages because it is full or has no leader"
 	case errors.Is(err, amqpx.ErrOutcomeUnknown):
-		return "no confirm came in time; it may have been taken, and come twice"
+		return "the broker did not confirm the message in time; it may have accepted it, so the message may be delivered twice"
 	}
 	cause := err
 	if se, ok := errors.AsType[*amqpx.SendError](err); ok {

@@ -17,12 +17,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inmemory"
+	"github.com/rabbitdelay/rabbitdelay/internal/inmemory"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
-// requeue runs until its end, which must not be an error.
+// requeue runs until its end, which must not return an error.
 func (c *client) requeue(o inspect.RequeueOptions) inspect.RequeueReport {
 	c.m.Helper()
 	if o.Management == nil {
@@ -35,22 +35,22 @@ func (c *client) requeue(o inspect.RequeueOptions) inspect.RequeueReport {
 	return r
 }
 
-// bury sends n messages to a queue and has a handler reject them.
+// bury sends n messages to a queue with a handler that rejects them.
 func (c *client) bury(queue string, n int) {
 	c.m.Helper()
 	stop := c.consume(queue, rejects, amqpx.WithConcurrency(1))
 	for i := range n {
 		c.mustSend(amqpx.Message{ID: fmt.Sprintf("%s-%02d", queue, i), Queue: queue, Headers: amqp.Table{"n": int32(i % 2)}})
-		inmemory.After(time.Second) // dead letters of messages that are handled side by side come in any order
+		inmemory.After(time.Second) // dead letters of messages that are handled concurrently arrive in any order
 	}
 	stop()
 	c.m.Holds(queue+".dead", n, 0)
 }
 
-// counts are the numbers of a report, in the order of its fields.
+// counts returns the numbers of a report, in the order of its fields.
 func counts(r inspect.RequeueReport) string {
 	return fmt.Sprintf("%d total, %d looked, %d chosen: %d sent, %d revived, %d removed, %d stayed; %d again, %d moved",
-		r.Total, r.Looked, r.Chosen, r.Sent, r.Revived, r.Removed, r.Stayed, r.Again, r.Moved)
+		r.Total, r.Examined, r.Chosen, r.Sent, r.Revived, r.Removed, r.Stayed, r.DiedAgain, r.Moved)
 }
 
 func wantCounts(t *testing.T, r inspect.RequeueReport, want string) {
@@ -60,8 +60,8 @@ func wantCounts(t *testing.T, r inspect.RequeueReport, want string) {
 	}
 }
 
-// Dead letters go back to their queue as they were sent, with their ids, and
-// attempts anew or not.
+// Dead letters return to their queue unchanged, with their ids. Attempts are counted from the
+// beginning or continue.
 func TestRequeue(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -104,8 +104,8 @@ func TestRequeue(t *testing.T) {
 	})
 }
 
-// What is not chosen stays in its place, except where a broker puts back at the end.
-// A reason that no dead letter can have is a mistake, not nothing to do.
+// Messages that are not selected stay in their place, unless the broker puts messages back at the
+// end. A reason that no dead letter can have is an error, and not an empty selection.
 func TestRequeueUnknownReason(t *testing.T) {
 	for reason, ok := range map[string]bool{"bogus": false, "": false, "Rejected": false, inspect.ReasonMaxLen: true, inspect.ReasonUnreadable: true} {
 		o := inspect.RequeueOptions{Queue: "q.dead", Filter: inspect.DeadLetterFilter{Reasons: []string{inspect.ReasonRejected, reason}}}
@@ -155,7 +155,7 @@ func TestRequeueFilter(t *testing.T) {
 	})
 }
 
-// In what order messages that were put back lie.
+// Messages that are put back keep their order.
 func TestRequeuePutsBackInOrder(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -169,15 +169,15 @@ func TestRequeuePutsBackInOrder(t *testing.T) {
 	})
 }
 
-// A message that dies again during the run is not taken again, nor does it keep
-// the run going.
+// A message that is dead-lettered again during the run is not requeued a second time, and does not prevent the run from
+// ending.
 func TestRequeueOfWhatDiesAgain(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		c.bury("q", 5)
 		stop := c.consume("q", rejects)
 		other := make(chan inspect.RequeueReport)
-		go func() { // somebody else, who makes room for what comes back
+		go func() { // another client, which makes space for returning messages
 			r, _ := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "q.dead", Rate: 1})
 			other <- r
 		}()
@@ -192,8 +192,8 @@ func TestRequeueOfWhatDiesAgain(t *testing.T) {
 	})
 }
 
-// A message that the broker gave up on goes back to the queue that it died in, and
-// one that came through an exchange to the queue whose consumer gave it up.
+// A message that the broker has given up returns to the queue in which it died. A message that came
+// through an exchange returns to the queue whose consumer has given it up.
 func TestRequeueWhereItDied(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -228,8 +228,8 @@ func TestRequeueWhereItDied(t *testing.T) {
 	})
 }
 
-// Parked messages go to their destination once it is there again, and wait for
-// their instant if they were parked before it.
+// Parked messages go to their destination once it exists again. If they were parked before they
+// were due, they wait until then.
 func TestRequeueParked(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{RecheckInterval: time.Hour})
@@ -250,7 +250,7 @@ func TestRequeueParked(t *testing.T) {
 		if _, there := m.Queue("q"); there {
 			t.Error("the destination was created")
 		}
-		// One that was parked on its way: nobody reads the digit of the seconds.
+		// The first message was parked between two delay queues, because no binding matches its digit of seconds.
 		m.Publish("", "delay.parked", amqp.Publishing{MessageId: "way", Headers: amqp.Table{amqpx.HeaderDue: began.Add(20 * time.Minute).UnixMilli()}})
 		m.Publish("delay.parked", "clock.0.0.0.20.0.0.q", amqp.Publishing{MessageId: "wait",
 			Headers: amqp.Table{amqpx.HeaderDue: began.Add(20 * time.Minute).UnixMilli()}})
@@ -272,18 +272,18 @@ func TestRequeueParked(t *testing.T) {
 	})
 }
 
-// A destination that takes nothing is asked once, and is nobody else's trouble.
+// A destination that accepts nothing is tried once, and does not affect other destinations.
 func TestRequeueToWhatRefuses(t *testing.T) {
-	const full, gone, forbidden = "refuses messages", "does not exist", "may not write"
+	const full, gone, forbidden = "refuses messages", "does not exist", "not allowed to write"
 	for name, c := range map[string]struct {
 		spoil func(m *memory)
 		why   string
-		tries int // publishes to the destination, at most
+		tries int // maximum number of publishes to the destination
 	}{
 		"gone":      {func(m *memory) { m.Delete("q") }, gone, 1},
 		"full":      {func(m *memory) { m.Nack("q") }, full, 40},
 		"forbidden": {func(m *memory) { m.Refuse("q", amqp.AccessRefused, "no") }, forbidden, 5},
-		"silent":    {func(m *memory) { m.Silence("q") }, "no confirm", 1},
+		"silent":    {func(m *memory) { m.Silence("q") }, "did not confirm", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inMemory(t, func(t *testing.T, m *memory) {
@@ -313,13 +313,13 @@ func TestRequeueToWhatRefuses(t *testing.T) {
 	}
 }
 
-// limitedTo is the management API of a broker whose queues have a delivery limit.
+// limitedTo returns the management API of a broker whose queues have a delivery limit.
 func limitedTo(t testing.TB, limit string) *live.Management {
 	t.Helper()
 	return managed(t, `{"type": "quorum", "effective_policy_definition": {"delivery-limit": `+limit+`}}`)
 }
 
-// managed is a management API that has one answer.
+// managed returns a management API that always gives the same answer.
 func managed(t testing.TB, answer string) *live.Management {
 	t.Helper()
 	m, err := live.NewManagement(live.ManagementConfig{URL: "http://management", Transport: answers(answer)})
@@ -329,7 +329,7 @@ func managed(t testing.TB, answer string) *live.Management {
 	return m
 }
 
-// noDatabase is a database that has died.
+// noDatabase is a database that is down.
 type noDatabase struct{}
 
 var errNoDatabase = errors.New("no database")
@@ -338,14 +338,14 @@ func (noDatabase) RequeueDead(context.Context, *inspect.DeadLetter, bool) (inspe
 	return "", "", errNoDatabase
 }
 
-// byID is a TaskStore that gives a task's id as the outcome.
+// byID is a TaskStore whose outcome is the task's id.
 type byID struct{}
 
 func (byID) RequeueDead(_ context.Context, l *inspect.DeadLetter, _ bool) (inspect.RequeueOutcome, string, error) {
 	return inspect.RequeueOutcome(l.ID), "", nil
 }
 
-// A task stays if what the store says of it means nothing.
+// A task stays if the store returns an unknown outcome for it.
 func TestRequeueWithAnUnknownOutcome(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -366,16 +366,16 @@ func TestRequeueWithAnUnknownOutcome(t *testing.T) {
 	})
 }
 
-// answers is an HTTP server that has one answer.
+// answers returns an HTTP server that always gives the same answer.
 type answers string
 
 func (a answers) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(string(a)))}, nil
 }
 
-// What a queue may drop when it is put back goes to the queue's end instead, also
-// when the run ends before it was looked at; and a queue that drops nothing is left
-// as it is.
+// A message that its queue might drop when it is put back is copied to the queue's end
+// instead, even if the run ends before the message was examined. A queue that drops
+// nothing is left unchanged.
 func TestRequeueSparesTheDeliveryLimit(t *testing.T) {
 	cut := func(inspect.RequeueReport) {} // the context ends with it
 	chosen := func(ids ...string) inspect.DeadLetterFilter { return inspect.DeadLetterFilter{IDs: ids} }
@@ -448,7 +448,7 @@ func TestRequeueSparesTheDeliveryLimit(t *testing.T) {
 	}
 }
 
-// Long messages are taken by few, so that they find room in memory.
+// Long messages are taken in small batches, so that they fit into memory.
 func TestRequeueOfLongMessages(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -469,7 +469,7 @@ func TestRequeueOfLongMessages(t *testing.T) {
 	})
 }
 
-// A dry run asks for a destination once, and not for each message.
+// A dry run checks a destination once, and not for each message.
 func TestRequeueDryRunAsksOnce(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -488,7 +488,7 @@ func TestRequeueDryRunAsksOnce(t *testing.T) {
 	})
 }
 
-// Where the limit is not known, a look would change the queue or cost a delivery.
+// If the limit is unknown, looking at messages would change the queue or use up a delivery.
 func TestRequeueDryRunNeedsTheLimit(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -518,7 +518,7 @@ func TestRequeueDryRunNeedsTheLimit(t *testing.T) {
 	})
 }
 
-// Messages that are alive, or of which nothing is known, are not touched.
+// Messages that are not dead letters, or whose state is unknown, are left alone.
 func TestRequeueOfWhatIsNoDeadLetter(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -549,7 +549,7 @@ func TestRequeueRefuses(t *testing.T) {
 	})
 }
 
-// A broker that blocks stops the run; nothing is lost.
+// A broker that blocks publishers stops the run, and nothing is lost.
 func TestRequeueWhileBlocked(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -567,8 +567,7 @@ func TestRequeueWhileBlocked(t *testing.T) {
 	})
 }
 
-// However the run is interrupted, each message is there, and at most one is there
-// twice.
+// However the run is interrupted, no message is lost, and at most one is duplicated.
 func TestRequeueInterrupted(t *testing.T) {
 	for _, method := range []string{"basic.publish", "basic.ack", "basic.consume", "basic.cancel", "basic.nack", "basic.qos", "basic.get"} {
 		for n, reached := 1, true; reached && n <= 12; n++ {
@@ -580,7 +579,7 @@ func TestRequeueInterrupted(t *testing.T) {
 					undo := m.CutAt(method, n)
 					_, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "q.dead"})
 					undo()
-					reached = m.Calls(method)-before >= n-1 // the one that was cut off is not counted
+					reached = m.Calls(method)-before >= n-1 // the call that was cut off is not counted
 					inmemory.After(time.Minute)
 					there := map[string]int{}
 					for _, id := range append(m.IDs("q"), m.IDs("q.dead")...) {
@@ -599,7 +598,7 @@ func TestRequeueInterrupted(t *testing.T) {
 	}
 }
 
-// A run ends where the broker does not answer when its channel is closed.
+// A run ends even if the broker does not answer when the run closes its channel.
 func TestRequeueWithoutAGoodbye(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -626,14 +625,14 @@ func TestRequeueWithoutAGoodbye(t *testing.T) {
 	})
 }
 
-// A copy at the end of the queue does not go to the queues that CC once named.
+// A copy at the end of a queue is not routed to the queues in the message's old CC header.
 func TestRequeueCopiesToTheQueueAlone(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		m.Declare("other", nil)
 		m.Declare("theirs", amqp.Table{"x-queue-type": "quorum"})
 		foreign := amqp.Publishing{MessageId: "1", Headers: amqp.Table{"CC": []any{"other"}, "mine": "kept"}}
-		m.Publish("", "theirs", foreign) // as it lies in a dead-letter queue without a routing key of its own
+		m.Publish("", "theirs", foreign) // as it is in a dead-letter queue without its own routing key
 		stop := c.consume("q", rejects)
 		m.Publish("", "q", foreign)
 		inmemory.After(time.Second)
@@ -658,7 +657,8 @@ func TestRequeueCopiesToTheQueueAlone(t *testing.T) {
 	})
 }
 
-// A message whose copy the broker does not take stays, and the error is the broker's.
+// If the broker does not accept the copy of a message, the message stays, and the error is the
+// broker's.
 func TestRequeueWithoutACopy(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault func(*memory) func()
@@ -687,8 +687,8 @@ func TestRequeueWithoutACopy(t *testing.T) {
 	}
 }
 
-// A user-id in a header that anybody may write is not believed by way of a requeue, which
-// sends on through the strategy what is not due yet.
+// A requeue does not trust a user-id in a header that any publisher can write. A message that is
+// not due yet is sent through the strategy.
 func TestRequeueBelievesNoUserOfAHeader(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

@@ -33,12 +33,12 @@ type SavedMessage struct {
 	// Line is the line number at which SavedIn found it, counted from 1; otherwise 0.
 	Line int
 	// Edited reports whether the line of a task's message differs from what SaveFile has written, judging by its
-	// digest. A line without a digest counts as edited. Requeue revives a task from its row and not from the file, so
-	// a message whose task would be revived stays if its line was edited.
-	Edited bool
+	// digest. A line without a digest counts as edited. Requeue revives a task from its row and not from the file. If
+	// the line of such a message was edited, Requeue therefore leaves the message in the file.
+	edited bool
 }
 
-// savedLine is the JSON form of a SavedMessage. Property names are AMQP's.
+// savedLine is the JSON form of a SavedMessage. The names of properties are those of AMQP.
 type savedLine struct {
 	Queue           text          `json:"queue"`
 	Saved           *time.Time    `json:"saved,omitempty"`
@@ -127,7 +127,7 @@ func (m *SavedMessage) UnmarshalJSON(data []byte) error {
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&l); err != nil {
 		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field == "body" {
-			return fmt.Errorf("\"body\" is JSON's %s; expected a text, as jq's tojson makes it", wrong.Value)
+			return fmt.Errorf("\"body\" is a JSON %s; expected a string, such as jq's tojson returns", wrong.Value)
 		}
 		return err
 	}
@@ -135,7 +135,7 @@ func (m *SavedMessage) UnmarshalJSON(data []byte) error {
 	case l.Queue == "":
 		return errors.New(`no "queue"; expected the queue that the message was taken from`)
 	case (l.Body == nil) == (l.BodyBase64 == nil):
-		return errors.New(`expected one of "body", a text, and "body_base64"`)
+		return errors.New(`expected exactly one of "body" (a string) and "body_base64"`)
 	}
 	*m = SavedMessage{Queue: string(l.Queue), Message: amqp.Delivery{
 		Exchange: string(l.Exchange), RoutingKey: string(l.RoutingKey), Redelivered: l.Redelivered,
@@ -155,7 +155,7 @@ func (m *SavedMessage) UnmarshalJSON(data []byte) error {
 		m.Message.Body = *l.BodyBase64
 	}
 	digest, err := m.line().digest()
-	m.Edited = m.isTask() && digest != l.Digest
+	m.edited = m.isTask() && digest != l.Digest
 	return err
 }
 
@@ -173,7 +173,8 @@ func marshal(v any) ([]byte, error) {
 const maxSavedLine = 1 << 30
 
 // SavedIn returns the messages of a file that a SaveFile has written. Each iteration opens the file again and reads it
-// line by line. Blank lines are skipped. The first line that is not a message ends the iteration with a *SavedError.
+// line by line. Blank lines are skipped. The first line that is not a message ends the iteration with an error that has
+// its line number.
 func SavedIn(path string) iter.Seq2[SavedMessage, error] {
 	return func(yield func(SavedMessage, error) bool) {
 		f, err := os.Open(path)
@@ -189,7 +190,7 @@ func SavedIn(path string) iter.Seq2[SavedMessage, error] {
 				return
 			}
 			if err != nil {
-				yield(SavedMessage{}, &SavedError{path, line, err})
+				yield(SavedMessage{}, &savedError{path, line, err})
 				return
 			}
 			m.Line = line
@@ -200,17 +201,17 @@ func SavedIn(path string) iter.Seq2[SavedMessage, error] {
 	}
 }
 
-// SavedError is the error of an invalid line in a file of messages.
-type SavedError struct {
-	Path string
-	Line int
-	Err  error
+// savedError is returned for an invalid line in a file of messages.
+type savedError struct {
+	path string
+	line int
+	err  error
 }
 
-func (e *SavedError) Error() string { return fmt.Sprintf("%s:%d: %v", e.Path, e.Line, e.Err) }
+func (e *savedError) Error() string { return fmt.Sprintf("%s:%d: %v", e.path, e.line, e.err) }
 
 // Unwrap returns the error without the path and the line number.
-func (e *SavedError) Unwrap() error { return e.Err }
+func (e *savedError) Unwrap() error { return e.err }
 
 // readSaved reads a line. For a blank line it returns a message without a queue.
 func readSaved(in *bufio.Reader) (m SavedMessage, err error) {
@@ -223,7 +224,7 @@ func readSaved(in *bufio.Reader) (m SavedMessage, err error) {
 		case errors.Is(err, bufio.ErrBufferFull) && len(line) <= maxSavedLine:
 			continue
 		case errors.Is(err, bufio.ErrBufferFull):
-			return m, fmt.Errorf("it has more than %d MiB; expected a message in JSON", maxSavedLine>>20)
+			return m, fmt.Errorf("the line has more than %d MiB; expected a message in JSON", maxSavedLine>>20)
 		default:
 			return m, err
 		}
@@ -235,7 +236,7 @@ func readSaved(in *bufio.Reader) (m SavedMessage, err error) {
 	}
 	err = json.Unmarshal(line, &m)
 	if err != nil && !whole {
-		err = fmt.Errorf("it is cut off: %w; a message is removed from its queue only when its line is whole, so take the line out of the file", err)
+		err = fmt.Errorf("the line is truncated: %w; the message is still in its queue, because messages are removed only after their line is complete, so delete the line from the file", err)
 	}
 	return m, err
 }
@@ -291,7 +292,7 @@ func (s *SaveFile) Save(list []SavedMessage) error {
 	}
 	s.broken = fmt.Errorf("writing %s: %w", s.path, err)
 	if err := s.f.Truncate(s.size); err != nil {
-		s.broken = fmt.Errorf("%w; its last line may be cut off: %w", s.broken, err)
+		s.broken = fmt.Errorf("%w; the file's last line may be truncated: %w", s.broken, err)
 	}
 	return s.broken
 }
@@ -302,7 +303,7 @@ func (s *SaveFile) append(list []SavedMessage) (n int64, err error) {
 	for _, m := range list {
 		line, err := m.MarshalJSON()
 		if err == nil && len(line) >= maxSavedLine {
-			err = fmt.Errorf("it has more than %d MiB in JSON", maxSavedLine>>20)
+			err = fmt.Errorf("the message has more than %d MiB in JSON", maxSavedLine>>20)
 		}
 		if err != nil {
 			return 0, fmt.Errorf("message %q: %w", m.Message.MessageId, err)

@@ -16,7 +16,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// everything is a message with every property and a header of every type.
+// everything returns a message with every property and a header of every type.
 func everything() amqp.Delivery {
 	return amqp.Delivery{
 		Exchange: "e", RoutingKey: "k", Redelivered: true, MessageId: "id", Timestamp: time.Unix(1_700_000_000, 0), Type: "t", ContentType: "text/plain",
@@ -63,24 +63,24 @@ func TestSavedMessage(t *testing.T) {
 	}
 }
 
-// A mistake of whoever edits a line is named.
+// An error in an edited line is reported with its place.
 func TestSavedMessageRefuses(t *testing.T) {
 	for line, says := range map[string]string{
 		`{"body":"x"}`:  `no "queue"`,
-		`{"queue":"q"}`: `expected one of "body", a text, and "body_base64"`,
-		`{"queue":"q","body":"x","body_base64":"eA=="}`:                        `expected one of "body"`,
-		`{"queue":"q","body":{"a":1}}`:                                         `"body" is JSON's object; expected a text`,
+		`{"queue":"q"}`: `expected exactly one of "body" (a string) and "body_base64"`,
+		`{"queue":"q","body":"x","body_base64":"eA=="}`:                        `expected exactly one of "body"`,
+		`{"queue":"q","body":{"a":1}}`:                                         `"body" is a JSON object; expected a string`,
 		`{"queue":"q","boby":"x"}`:                                             `unknown field "boby"`,
 		`{"queue":"q","body_base64":"?"}`:                                      "expected base64",
 		`{"queue":"q","body":"x","message_id":7}`:                              "expected a string",
 		`{"queue":"q","body":"x","priority":256}`:                              "256",
-		`{"queue":"q","body":"x","timestamp":"now"}`:                           "expected an instant such as",
-		`{"queue":"q","body":"x","headers":[]}`:                                "expected headers in an object",
+		`{"queue":"q","body":"x","timestamp":"now"}`:                           "expected a time such as",
+		`{"queue":"q","body":"x","headers":[]}`:                                "expected an object with headers",
 		`{"queue":"q","body":"x","headers":{"n":1.5}}`:                         `header "n": 1.5; expected a whole number, or a type such as {"float64": 1.5}`,
 		`{"queue":"q","body":"x","headers":{"n":{}}}`:                          `header "n": {}; expected a type with its value`,
 		`{"queue":"q","body":"x","headers":{"n":{"int":1}}}`:                   `header "n": {"int":1}; expected a type with its value`,
 		`{"queue":"q","body":"x","headers":{"n":{"int8":128}}}`:                "int8: 128; expected a whole number from -128 to 127",
-		`{"queue":"q","body":"x","headers":{"n":{"float64":"x"}}}`:             "expected a number of 64 bits",
+		`{"queue":"q","body":"x","headers":{"n":{"float64":"x"}}}`:             "expected a 64-bit floating-point number",
 		`{"queue":"q","body":"x","headers":{"n":{"decimal":19.99}}}`:           "expected scale and value",
 		`{"queue":"q","body":"x","headers":{"n":{"table":{"m":{"bytes":1}}}}}`: `table: header "m": bytes: 1; expected base64 in a string`,
 		`{"queue":"q","body":"x"} {}`:                                          "after top-level value",
@@ -92,7 +92,8 @@ func TestSavedMessageRefuses(t *testing.T) {
 	}
 }
 
-// FuzzSavedMessage reads anything, and what it has read in the same way again.
+// FuzzSavedMessage reads arbitrary data, and reads a message that it has written again in the same
+// way.
 func FuzzSavedMessage(f *testing.F) {
 	line, err := SavedMessage{Queue: "q", Message: everything()}.MarshalJSON()
 	if err != nil {
@@ -149,7 +150,7 @@ func TestSaveFile(t *testing.T) {
 		t.Errorf("read %q", got)
 	}
 
-	// One that is empty is no trace of anything.
+	// An empty file is removed.
 	empty := filepath.Join(t.TempDir(), "empty")
 	if f, err = CreateSaveFile(empty); err == nil {
 		err = f.Close()
@@ -159,7 +160,7 @@ func TestSaveFile(t *testing.T) {
 	}
 }
 
-// A disk that is full is an error, and so is everything after it.
+// A full disk is an error, and so is every later call.
 func TestSaveFileOnAFullDisk(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
@@ -177,9 +178,9 @@ func TestSaveFileOnAFullDisk(t *testing.T) {
 func TestSavedInWithAMistake(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m.jsonl")
 	for text, says := range map[string]string{
-		"\n{\"queue\":\"q\",\"body\":\"\"}\n\n{\"queue\":\"q\"}\n":         path + ":4: expected one of",
-		"{\"queue\":\"q\",\"body\":\"\"}\n{\"queue\":\"q\",\"bo":           path + ":2: it is cut off",
-		"{\"queue\":\"q\",\"body\":\"\"}\n{\"queue\":\"q\",\"body\":{}}\n": path + `:2: "body" is JSON's object; expected a text`,
+		"\n{\"queue\":\"q\",\"body\":\"\"}\n\n{\"queue\":\"q\"}\n":         path + ":4: expected exactly one of",
+		"{\"queue\":\"q\",\"body\":\"\"}\n{\"queue\":\"q\",\"bo":           path + ":2: the line is truncated",
+		"{\"queue\":\"q\",\"body\":\"\"}\n{\"queue\":\"q\",\"body\":{}}\n": path + `:2: "body" is a JSON object; expected a string`,
 		"{\"queue\":\"q\",\"body\":\"\"}\n{\"queue\":\"q\",\"body\":\"\"}": "",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

@@ -15,9 +15,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// In a file, the value of a header keeps its AMQP type, because a consumer may check it. Strings, booleans, null and
-// arrays are written as in JSON, and a whole number is an int64. For all other types, the name of the type precedes the
-// value, as in {"int32": 5}.
+// In a file, the value of a header keeps its AMQP type, because a consumer may depend on that type. Strings, booleans,
+// null and arrays are written as in JSON, and a whole number is an int64. For all other types, the name of the type
+// precedes the value, as in {"int32": 5}.
 
 // savedHeaders is a header table that is an object in JSON.
 type savedHeaders amqp.Table
@@ -77,7 +77,7 @@ func (s *seconds) UnmarshalJSON(data []byte) error {
 	}
 	var at time.Time
 	if err := json.Unmarshal(data, &at); err != nil {
-		return fmt.Errorf("%s; expected an instant such as 2026-12-24T08:00:00Z", shorten(data))
+		return fmt.Errorf("%s; expected a time such as 2026-12-24T08:00:00Z", shorten(data))
 	}
 	s.Time = time.Unix(at.Unix(), 0) // the same value that amqp091 reads
 	return nil
@@ -97,7 +97,7 @@ func (h savedHeaders) MarshalJSON() ([]byte, error) {
 func (h *savedHeaders) UnmarshalJSON(data []byte) error {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(data, &fields); err != nil {
-		return fmt.Errorf("%s; expected headers in an object", shorten(data))
+		return fmt.Errorf("%s; expected an object with headers", shorten(data))
 	}
 	*h = make(savedHeaders, len(fields))
 	for name, raw := range fields {
@@ -231,15 +231,15 @@ func init() { //nolint:gochecknoinits // a table nests: its reader reads values
 		"float32": float(func(f float64) any { return float32(f) }, 32),
 		"float64": float(func(f float64) any { return f }, 64),
 		"decimal": readDecimal,
-		"time":    itself(func(s seconds) any { return s.Time }),
-		"bytes":   itself(func(b base64String) any { return []byte(b) }),
-		"base64":  itself(func(b base64String) any { return string(b) }),
-		"table":   itself(func(h savedHeaders) any { return amqp.Table(h) }),
+		"time":    unmarshaled(func(s seconds) any { return s.Time }),
+		"bytes":   unmarshaled(func(b base64String) any { return []byte(b) }),
+		"base64":  unmarshaled(func(b base64String) any { return string(b) }),
+		"table":   unmarshaled(func(h savedHeaders) any { return amqp.Table(h) }),
 	}
 }
 
-// itself returns a reader for a type that implements json.Unmarshaler.
-func itself[T any](as func(T) any) func(json.RawMessage) (any, error) {
+// unmarshaled returns a function that decodes a T with json.Unmarshal and converts it with as.
+func unmarshaled[T any](as func(T) any) func(json.RawMessage) (any, error) {
 	return func(raw json.RawMessage) (any, error) {
 		var v T
 		err := json.Unmarshal(raw, &v)
@@ -261,7 +261,7 @@ func float(as func(float64) any, bits int) func(json.RawMessage) (any, error) {
 	return func(raw json.RawMessage) (any, error) {
 		f, err := strconv.ParseFloat(unquoted(raw), bits)
 		if err != nil {
-			return nil, fmt.Errorf("%s; expected a number of %d bits", shorten(raw), bits)
+			return nil, fmt.Errorf("%s; expected a %d-bit floating-point number", shorten(raw), bits)
 		}
 		return as(f), nil
 	}

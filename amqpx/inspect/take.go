@@ -11,20 +11,21 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
-	"github.com/rabbitdelay/rabbitdelay/topology/live"
-	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
-	"github.com/rabbitdelay/rabbitdelay/topology/naming"
+	"github.com/rabbitdelay/rabbitdelay/internal/channels"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/naming"
+	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 )
 
 // taker takes messages from a queue and holds them until they are acknowledged or put back.
 type taker struct {
 	ch     *amqp.Channel
 	queue  string
-	forced context.Context // when it ends, no operation waits any longer
-	took   int             // how many messages so far
+	forced context.Context // when it ends, all operations stop waiting
+	took   int             // number of messages taken so far
 	lots   [][]uint64      // delivery tags of the messages that are held, grouped by the consumer that received them
-	again  bool            // the last message that was taken had been put back before
-	robbed bool            // other consumers take what is put back, so waiting for it is useless
+	again  bool            // whether the last message that was taken had been put back before
+	unseen bool            // messages that were put back cannot be counted, because other consumers receive them or the leader is busy
 }
 
 const (
@@ -32,11 +33,17 @@ const (
 	syncTimeout = 30 * time.Second       // limit for a round trip to the queue's broker
 )
 
+// unanswered returns the error for a queue that has not answered in time.
+func unanswered(queue string, within time.Duration) error {
+	return &live.UnavailableError{Queue: queue, Reason: fmt.Sprintf("no answer within %v", within)}
+}
+
 // receive takes up to n messages; an empty result means that the queue is empty. It uses a consumer with a prefetch of
 // n. Because none of its messages are acknowledged before the consumer is cancelled, it receives at most n messages. A
 // basic.get for each message would need n round trips.
 func (t *taker) receive(ctx context.Context, n int) (taken []amqp.Delivery, err error) {
-	// The broker puts messages back in the order of consumer tags.
+	// Number the tags, zero-padded: when the channel closes, the broker requeues unacknowledged messages in the order
+	// of consumer tags, and this keeps the queue's order.
 	tag := fmt.Sprintf("%s%010d", naming.RequeueConsumer, t.took)
 	var from <-chan amqp.Delivery
 	err = t.ask(ctx, func() (err error) {
@@ -58,7 +65,7 @@ func (t *taker) receive(ctx context.Context, n int) (taken []amqp.Delivery, err 
 	for raw := range from {
 		taken = append(taken, raw)
 	}
-	if len(taken) == 0 && ctx.Err() == nil { // nothing arrived in time, so ask the queue itself whether it is empty
+	if len(taken) == 0 && ctx.Err() == nil { // nothing arrived in time, so use basic.get to find out whether the queue is empty
 		var one []amqp.Delivery
 		err = t.ask(ctx, func() error {
 			raw, ok, err := t.ch.Get(t.queue, false)
@@ -67,7 +74,7 @@ func (t *taker) receive(ctx context.Context, n int) (taken []amqp.Delivery, err 
 			}
 			return err
 		})
-		if err == nil { // on an error, Get may still be running
+		if err == nil { // on an error, Get may still be running and may write to its result later
 			taken = one
 		}
 	}
@@ -106,11 +113,14 @@ func (t *taker) arrived(ctx context.Context, from <-chan amqp.Delivery, n int) (
 
 // ask runs a request, and explains the error if the channel was closed.
 func (t *taker) ask(ctx context.Context, request func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
+	one, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
-	err := wait.Done(ctx, request)
+	err := wait.Done(one, request)
+	if err != nil && one.Err() != nil && ctx.Err() == nil {
+		return unanswered(t.queue, syncTimeout)
+	}
 	if err != nil && t.ch.IsClosed() {
-		return fmt.Errorf("the broker took the channel away; what was not sent is in the queue again: %w", err)
+		return fmt.Errorf("the broker closed the channel; the messages that were not sent are in the queue again: %w", err)
 	}
 	return err
 }
@@ -154,21 +164,21 @@ func (t *taker) putBack() error {
 }
 
 // seen waits up to about a second until want messages are ready, and returns how many are. A quorum queue answers
-// before it has put messages back, and a run that begins at that moment would find none. The messages may not appear at
+// before it has put messages back, and a run that starts at that moment would find none. The messages may not appear at
 // all, because another consumer may have taken them.
 func (t *taker) seen(want int) (there int, err error) {
 	for try := range 50 {
-		if there, err = t.ready(); err != nil || there >= want || t.robbed {
+		if there, err = t.ready(); err != nil || there >= want || t.unseen {
 			return there, err
 		}
 		<-time.After(time.Duration(try) * time.Millisecond)
 	}
-	t.robbed = true
+	t.unseen = true
 	return there, nil
 }
 
-// settled waits until the queue has processed every acknowledgement. The parameter others is the number of consumers,
-// not including this channel's, that the queue counts.
+// settled waits until the queue has processed every acknowledgement. The parameter others is the number of the queue's
+// other consumers, without those of this channel.
 func (t *taker) settled(others int) error {
 	return t.ask(t.forced, func() error { return wire.AwaitSettled(t.forced, t.ch, t.queue, others) })
 }
@@ -177,9 +187,13 @@ func (t *taker) settled(others int) error {
 func (t *taker) ready() (int, error) {
 	var q amqp.Queue
 	err := t.ask(t.forced, func() (err error) {
-		q, err = t.ch.QueueDeclarePassive(t.queue, true, false, false, false, nil)
+		q, err = channels.Count(t.forced, t.ch, t.queue)
 		return err
 	})
+	if errors.Is(err, live.ErrUnavailable) {
+		t.unseen = true
+		return 0, nil
+	}
 	if err != nil { // the request may still be running
 		return 0, err
 	}

@@ -9,28 +9,29 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inner"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
-	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
+	"github.com/rabbitdelay/rabbitdelay/internal/channels"
+	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 )
 
-// userIDs records which user ids the broker accepts from this client. Each run has its own.
+// userIDs records which user ids the broker accepts from this client. Each run uses a new one.
 type userIDs struct {
 	c       inner.Client
 	refused map[string]string // the reason; empty for a user id that is accepted
 }
 
-// of returns the user id with which a message can be published again. If that is not the original user id, lost is the
-// reason.
+// of returns the user id with which a message can be published again. If that is not the original user id, lost says
+// why.
 func (u *userIDs) of(ctx context.Context, raw *amqp.Delivery) (id, lost string, err error) {
 	if raw.UserId == "" {
 		if p := header.Of(raw); p.UserID != "" {
-			lost = "only the header rabbitdelay-carried has it, which anybody may write"
+			lost = "only the header rabbitdelay-carried contains it, and any publisher can write that header"
 		}
 		return "", lost, nil
 	}
 	why, tried := u.refused[raw.UserId]
 	if !tried {
 		if why, err = u.try(ctx, raw.UserId); err != nil {
-			return "", "", fmt.Errorf("asking the broker whether it takes the user id %q: %w", raw.UserId, err)
+			return "", "", fmt.Errorf("testing whether the broker accepts the user id %q: %w", raw.UserId, err)
 		}
 		u.refused[raw.UserId] = why
 	}
@@ -46,7 +47,7 @@ func (u *userIDs) try(ctx context.Context, userID string) (why string, err error
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
 	err = u.c.Declaring(ctx, func(conn *amqp.Connection) error {
-		ch, err := conn.Channel()
+		ch, err := channels.Open(conn)
 		if err != nil {
 			return err
 		}
@@ -71,9 +72,9 @@ func (u *userIDs) try(ctx context.Context, userID string) (why string, err error
 	})
 	switch {
 	case wire.IsCode(err, amqp.PreconditionFailed):
-		return fmt.Sprintf("the broker takes the user id %q only from that user, or one with the tag impersonator", userID), nil
+		return fmt.Sprintf("the broker accepts the user id %q only from that user, or from a user with the tag impersonator", userID), nil
 	case wire.IsCode(err, amqp.AccessRefused):
-		return fmt.Sprintf("this user may not write to the default exchange, where the user id %q is tried first", userID), nil
+		return fmt.Sprintf("this user is not allowed to write to the default exchange, which is used to test the user id %q", userID), nil
 	}
 	return "", err
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inmemory"
+	"github.com/rabbitdelay/rabbitdelay/internal/inmemory"
 )
 
-// saved are lines of a file with dead letters of q, each of a user.
+// saved returns the lines of a file with dead letters of q, each from a different user.
 func saved(users ...string) *kept {
 	k := &kept{}
 	for i, user := range users {
@@ -26,7 +26,8 @@ func saved(users ...string) *kept {
 	return k
 }
 
-// A message keeps its user id where the broker takes it, and the report says which do not.
+// A message keeps its user id if the broker accepts it, and the report lists the messages that do
+// not.
 func TestRequeueKeepsUserIDs(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -58,7 +59,7 @@ func TestRequeueKeepsUserIDs(t *testing.T) {
 	})
 }
 
-// What is in the queue keeps its user id as well, and so does a copy at the queue's end.
+// A message in the queue keeps its user id as well, and so does a copy at the queue's end.
 func TestRequeueKeepsUserIDsOfAQueue(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -79,7 +80,7 @@ func TestRequeueKeepsUserIDsOfAQueue(t *testing.T) {
 	})
 }
 
-// A user id that only a header has, which anybody may write, is counted and not taken from there.
+// A user id that is only in a header, which any publisher can write, is counted but not used.
 func TestRequeueCountsUserIDsOfHeaders(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -87,7 +88,7 @@ func TestRequeueCountsUserIDsOfHeaders(t *testing.T) {
 		k := saved("")
 		k.list[0].Message.Headers[amqpx.HeaderCarried] = amqp.Table{"user-id": "guest"}
 		r := c.requeue(inspect.RequeueOptions{From: k.all()})
-		if r.Sent != 1 || r.Anonymous != 1 || !strings.Contains(r.WhyAnonymous, "only the header rabbitdelay-carried has it") {
+		if r.Sent != 1 || r.Anonymous != 1 || !strings.Contains(r.WhyAnonymous, "only the header rabbitdelay-carried contains it") {
 			t.Errorf("%+v", r)
 		}
 		var got collector

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
 // Executor is implemented by pgx.Tx, *pgxpool.Pool, *pgxpool.Conn and *pgx.Conn.
@@ -59,13 +59,13 @@ type conn struct{ ex Executor }
 
 func (c conn) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	tag, err := c.ex.Exec(ctx, query, args...)
-	return affected(tag.RowsAffected()), err
+	return affected(tag.RowsAffected()), sqldb.ExplainServer(err)
 }
 
 func (c conn) QueryContext(ctx context.Context, query string, args ...any) (sqldb.Rows, error) {
 	r, err := c.ex.Query(ctx, query, args...)
 	if err != nil {
-		return nil, err
+		return nil, sqldb.ExplainServer(err)
 	}
 	return rows{r, noBatch}, nil
 }
@@ -80,7 +80,7 @@ type affected int64
 func (a affected) RowsAffected() (int64, error) { return int64(a), nil }
 
 func (affected) LastInsertId() (int64, error) {
-	return 0, errors.New("PostgreSQL has no last insert id; use RETURNING")
+	return 0, errors.New("PostgreSQL does not report a last insert id; use RETURNING")
 }
 
 // rows is the result of a query, which may be the last statement of a batch.
@@ -99,6 +99,8 @@ func (r rows) Next() bool {
 	_ = r.end() // Err returns the same error
 	return false
 }
+
+func (r rows) Err() error { return sqldb.ExplainServer(r.Rows.Err()) }
 
 func (r rows) Close() error {
 	r.Rows.Close()
@@ -133,12 +135,52 @@ func (d database) Listener() schedule.Listener {
 	})
 }
 
+// free returns sqldb.ErrOneConnection if the caller's transaction holds the only connection.
+func (d database) free(ctx context.Context) error {
+	pool, ok := d.b.(*pgxpool.Pool)
+	if !ok {
+		return nil
+	}
+	return sqldb.Free(ctx, pool, func() int { return int(pool.Stat().MaxConns()) })
+}
+
+// PoolUse implements sqldb.Pool.
+func (d database) PoolUse() (sqldb.PoolUse, bool) {
+	pool, ok := d.b.(*pgxpool.Pool)
+	if !ok {
+		return sqldb.PoolUse{}, false
+	}
+	s := pool.Stat()
+	return sqldb.PoolUse{Waited: s.EmptyAcquireWaitTime(), Max: int(s.MaxConns()), Full: s.TotalConns() >= s.MaxConns()}, true
+}
+
+func (d database) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if err := d.free(ctx); err != nil {
+		return nil, err
+	}
+	return d.conn.ExecContext(ctx, query, args...)
+}
+
+func (d database) QueryContext(ctx context.Context, query string, args ...any) (sqldb.Rows, error) {
+	if err := d.free(ctx); err != nil {
+		return nil, err
+	}
+	return d.conn.QueryContext(ctx, query, args...)
+}
+
+func (d database) QueryRowContext(ctx context.Context, query string, args ...any) sqldb.Row {
+	return sqldb.OneRow(d.QueryContext(ctx, query, args...))
+}
+
 func (database) Dialect() (sqldb.Dialect, bool) { return sqldb.PostgreSQL, true }
 
 func (d database) Session(ctx context.Context) (sqldb.Session, error) {
 	p, ok := d.b.(*pgxpool.Pool)
 	if !ok {
 		return session{d.conn, func() {}}, nil
+	}
+	if err := d.free(ctx); err != nil {
+		return nil, err
 	}
 	c, err := p.Acquire(ctx)
 	if err != nil {
@@ -168,14 +210,17 @@ var isolations = map[sql.IsolationLevel]pgx.TxIsoLevel{
 	sql.LevelSerializable:    pgx.Serializable,
 }
 
-func (d database) Begin(_ context.Context, opts *sql.TxOptions) (sqldb.Tx, error) {
-	t := &transaction{b: d.b}
+func (d database) Begin(ctx context.Context, opts *sql.TxOptions) (sqldb.Tx, error) {
+	if err := d.free(ctx); err != nil {
+		return nil, err
+	}
+	t := &transaction{b: d.b, hold: sqldb.NewHold(d.b)}
 	if opts == nil {
 		return t, nil
 	}
 	level, ok := isolations[opts.Isolation]
 	if !ok {
-		return nil, fmt.Errorf("isolation level %v: PostgreSQL has read committed, repeatable read and serializable", opts.Isolation)
+		return nil, fmt.Errorf("isolation level %v: PostgreSQL supports read committed, repeatable read and serializable", opts.Isolation)
 	}
 	t.opts.IsoLevel = level
 	if opts.ReadOnly {
@@ -189,7 +234,11 @@ type transaction struct {
 	b    beginner
 	opts pgx.TxOptions
 	tx   pgx.Tx // nil before the first statement
+	hold *sqldb.Hold
 }
+
+// Held returns what the transaction holds.
+func (t *transaction) Held() *sqldb.Hold { return t.hold }
 
 // first sends BEGIN and the first statement. The caller closes the results.
 func (t *transaction) first(ctx context.Context, query string, args []any) (pgx.BatchResults, error) {
@@ -200,7 +249,7 @@ func (t *transaction) first(ctx context.Context, query string, args []any) (pgx.
 	t.tx = results.Tx()
 	if _, err := results.Exec(); err != nil {
 		_ = results.Close() // it has the same error
-		return nil, err
+		return nil, sqldb.ExplainServer(err)
 	}
 	return results, nil
 }
@@ -217,7 +266,7 @@ func (t *transaction) ExecContext(ctx context.Context, query string, args ...any
 	if closed := results.Close(); err == nil {
 		err = closed
 	}
-	return affected(tag.RowsAffected()), err
+	return affected(tag.RowsAffected()), sqldb.ExplainServer(err)
 }
 
 func (t *transaction) QueryContext(ctx context.Context, query string, args ...any) (sqldb.Rows, error) {
@@ -231,7 +280,7 @@ func (t *transaction) QueryContext(ctx context.Context, query string, args ...an
 	r, err := results.Query()
 	if err != nil {
 		_ = results.Close() // it has the same error
-		return nil, err
+		return nil, sqldb.ExplainServer(err)
 	}
 	return rows{r, results.Close}, nil
 }
@@ -249,46 +298,8 @@ func (t *transaction) Own(ctx context.Context) (any, error) {
 	return t.tx, err
 }
 
-// Lend returns a transaction that a function cannot end, and a function that reports whether it tried to. A function
-// may begin and end savepoints.
-func (t *transaction) Lend(context.Context) (sqldb.Tx, func() bool) {
-	l := &lentTransaction{transaction: t}
-	return l, func() bool { return l.ended }
-}
-
-// lentTransaction is a transaction that is shared with other messages.
-type lentTransaction struct {
-	*transaction
-
-	ended bool
-}
-
-func (l *lentTransaction) Own(ctx context.Context) (any, error) {
-	own, err := l.transaction.Own(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.Tx(&lentTx{own.(pgx.Tx), l}), nil //nolint:errcheck,forcetypeassert // it always is one
-}
-
-// lentTx is a pgx.Tx whose Commit and Rollback return an error.
-type lentTx struct {
-	pgx.Tx
-
-	l *lentTransaction
-}
-
-func (x *lentTx) Commit(context.Context) error {
-	x.l.ended = true
-	return sqldb.ErrLent
-}
-
-func (x *lentTx) Rollback(context.Context) error {
-	x.l.ended = true
-	return sqldb.ErrLent
-}
-
 func (t *transaction) Commit(ctx context.Context) error {
+	defer t.hold.End()
 	if t.tx == nil {
 		return nil
 	}
@@ -299,13 +310,14 @@ func (t *transaction) Commit(ctx context.Context) error {
 	case pgconn.SafeToRetry(err): // the commit was not sent, and the connection is closed
 		return fmt.Errorf("%w: %w", sqldb.ErrRolledBack, err)
 	}
-	return err
+	return sqldb.ExplainServer(err)
 }
 
 // rollbackTimeout limits a rollback. A connection that does not answer is closed, which also rolls back.
 const rollbackTimeout = 5 * time.Second
 
 func (t *transaction) Rollback(ctx context.Context) error {
+	defer t.hold.End()
 	if t.tx == nil {
 		return nil
 	}

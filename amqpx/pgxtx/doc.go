@@ -1,5 +1,5 @@
-// Package pgxtx runs tasks and idempotent handlers on pgx directly. A task is scheduled in a pgx.Tx, and the function
-// of a handler gets the pgx.Tx that commits with the task's status or the message's record. A program that uses
+// Package pgxtx runs tasks and idempotent handlers on pgx directly. A task is scheduled in a pgx.Tx, and a handler's
+// function gets the pgx.Tx in which the task's status or the message's record is committed. A program that uses
 // database/sql does not need this package, even if its driver is pgx.
 //
 //	tasks, err := pgxtx.New(pool, client, schedule.Config{})

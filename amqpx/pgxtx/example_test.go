@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// An order is placed, and its expiry scheduled, in one pgx.Tx.
+// Places an order and schedules its expiry in one pgx.Tx.
 func ExampleOn() {
 	place := func(ctx context.Context, pool *pgxpool.Pool, tasks *schedule.Store, order string) error {
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
@@ -37,7 +37,7 @@ func ExampleOn() {
 	_, _ = place, pay
 }
 
-// A process that relays tasks and handles them. The relay listens for what others
+// A process that relays and handles tasks. The relay listens for tasks that other processes
 // schedule.
 func ExampleNew() {
 	run := func(ctx context.Context, pool *pgxpool.Pool, client *amqpx.Client) error {
@@ -58,15 +58,14 @@ func ExampleNew() {
 	_ = run
 }
 
-// A provider charges an order, which no transaction can undo; the key makes a
-// repetition harmless. What it returned is stored in the pgx.Tx that makes the task
-// done.
+// Charges an order through a provider. No transaction can undo that, and the key makes a
+// repetition harmless. The result is stored in the pgx.Tx that marks the task as done.
 func ExampleLeaseHandler() {
 	handler := func(pool *pgxpool.Pool, charge func(ctx context.Context, order, key string) (receipt string, err error)) amqpx.Handler {
 		return pgxtx.LeaseHandler(pool, func(ctx context.Context, d *amqpx.Delivery, key string) (pgxtx.Func, error) {
 			receipt, err := charge(ctx, string(d.Body), key)
 			if err != nil {
-				return nil, err // it is retried, with the same key
+				return nil, err // the task is retried with the same key
 			}
 			return func(ctx context.Context, tx pgx.Tx, d *amqpx.Delivery) error {
 				_, err := tx.Exec(ctx, "INSERT INTO receipts (order_id, receipt) VALUES ($1, $2)", string(d.Body), receipt)
@@ -77,8 +76,8 @@ func ExampleLeaseHandler() {
 	_ = handler
 }
 
-// An order is cancelled only if it is still unpaid, and only once, however often
-// the message comes.
+// Cancels an order only if it is still unpaid, and only once, however many times the message is
+// delivered.
 func ExampleIdempotentHandler() {
 	handler := func(pool *pgxpool.Pool) amqpx.Handler {
 		return pgxtx.IdempotentHandler(pool,

@@ -9,15 +9,15 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// Func is the effect of a task or a message. Everything that it does with tx commits together with the task's status or
-// the message's record, or not at all. It must return every error of tx, because PostgreSQL has aborted the transaction
-// by then, and it must neither commit nor roll back. It may create savepoints with tx.Begin. It may run again for the
-// same delivery if the database rolled back the transaction because of another one (a deadlock, a serialization
-// failure).
+// Func is the effect of a task or a message. Everything that it does with tx is committed together with the task's
+// status or the message's record, or not at all. It must return every error of tx, because PostgreSQL has aborted the
+// transaction by then, and it must neither commit nor roll back. It may create savepoints with tx.Begin. It may run
+// again for the same delivery if the database rolled back the transaction because of another one (a deadlock, a
+// serialization failure).
 type Func func(ctx context.Context, tx pgx.Tx, d *amqpx.Delivery) error
 
 // TaskHandler is schedule.Handler with a pgx.Tx. It takes the same options, including WithTxOptions with the types of
@@ -56,7 +56,7 @@ func IdempotentHandler(pool *pgxpool.Pool, fn Func, opts ...idempotency.HandlerO
 	return idempotency.Handler(Database(pool), fn.handed, opts...)
 }
 
-// handed adapts fn to a handler that passes its transaction in the context.
+// handed calls fn with the pgx.Tx in the context. It has the signature of schedule.Func and idempotency.Func.
 func (fn Func) handed(ctx context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
 	tx, err := sqldb.Handed[pgx.Tx](ctx)
 	if err != nil {

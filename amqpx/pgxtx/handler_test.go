@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// A handler without its function is none, so that Consume refuses it before it takes a message.
+// Without its function, a handler is nil, so that Consume refuses it before it takes a message.
 func TestNoHandlerOfNoFunction(t *testing.T) {
 	for name, h := range map[string]amqpx.Handler{
 		"amqpx.JSON":              amqpx.JSON[int](nil),

@@ -2,19 +2,24 @@ package pgxtx
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/faketime"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// Listener returns a listener that wakes a relay by LISTEN and NOTIFY. It opens its connection with connect and closes
-// it. The connection must be to the server itself, because a pooler that assigns connections by transaction delivers no
-// notifications. Stores of New have a listener already; use this function for a store on database/sql.
+// Listener returns a listener that wakes a relay by LISTEN and NOTIFY. It opens a connection with connect, and closes
+// it when it ends. The stores of New already have a listener; use this function for a store on database/sql.
+//
+// A pooler in transaction mode delivers no notifications. If a pooler answers in place of the server, the listener
+// therefore first sends itself a notification from a second connection. If this notification does not arrive, the
+// listener ends with schedule.ErrNotNotified, and the relay only polls.
 func Listener(connect func(ctx context.Context) (*pgx.Conn, error)) schedule.Listener {
 	return listener(connect)
 }
@@ -26,51 +31,108 @@ const (
 	listenConnect = 15 * time.Second // for connecting and LISTEN
 	listenIdle    = 30 * time.Second // time without a notification after which the connection is checked
 	listenPing    = 10 * time.Second // for the check
+	listenProof   = 10 * time.Second // for a notification that the listener sends to itself
 	listenClose   = 2 * time.Second
 )
 
-// Listen implements schedule.Listener. In a testing/synctest bubble, time would stop while a connection waits, so
-// Listen only waits for ctx there. A bubble contains no other processes, and its stores wake the relay themselves.
+// Listen implements schedule.Listener.
 func (l listener) Listen(ctx context.Context, wake func()) error {
-	if faketime.Inside() {
-		wake()
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	conn, err := l.connect(ctx)
+	conn, pooled, err := l.connect(ctx)
 	if err != nil {
-		return fmt.Errorf("listening for tasks: %w", err)
+		return fmt.Errorf("listening for tasks: %w", sqldb.ExplainServer(err))
 	}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), listenClose)
 		defer cancel()
 		_ = conn.Close(ctx) // no statement is running
 	}()
+	if pooled {
+		if err := prove(ctx, conn); err != nil {
+			return fmt.Errorf("listening for tasks: %w", sqldb.ExplainServer(err))
+		}
+	}
 	wake() // for tasks that were written before
 	for {
 		if err := l.next(ctx, conn); err != nil {
-			return fmt.Errorf("listening for tasks: %w", err)
+			return fmt.Errorf("listening for tasks: %w", sqldb.ExplainServer(err))
 		}
 		wake()
 	}
 }
 
-func (l listener) connect(ctx context.Context) (*pgx.Conn, error) {
+// connect returns a connection that listens, and whether there is a pooler between the client and the server. LISTEN is
+// the last statement, so that an administrator can recognise the connection in pg_stat_activity.
+func (l listener) connect(ctx context.Context) (conn *pgx.Conn, pooled bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listenConnect)
 	defer cancel()
-	conn, err := l(ctx)
+	conn, err = l(ctx)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	if _, err := conn.Exec(ctx, "LISTEN "+schedule.NotifyChannel); err != nil {
-		_ = conn.Close(ctx) // the error of LISTEN is more useful
-		return nil, err
+	if pooled, err = throughPooler(ctx, conn); err == nil {
+		_, err = conn.Exec(ctx, "LISTEN "+schedule.NotifyChannel)
 	}
-	return conn, nil
+	if err != nil {
+		_ = conn.Close(ctx) // the first error is more useful
+		return nil, false, err
+	}
+	return conn, pooled, nil
 }
 
-// next waits for a notification. If the other end of a connection is gone, the connection could stay silent forever, so
-// next pings after a time without notifications.
+// prove returns schedule.ErrNotNotified if notifications do not arrive at a connection that listens through a pooler.
+// It tests this with a notification that another connection sends while this one is idle. A notification that arrives
+// together with the answer to a statement would prove nothing, because the pooler may have lent a listening connection
+// only for that statement.
+func prove(ctx context.Context, conn *pgx.Conn) error {
+	connecting, cancel := context.WithTimeout(ctx, listenConnect)
+	defer cancel()
+	token := rand.Text()
+	if err := notify(connecting, conn.Config(), token); err != nil {
+		return err
+	}
+	waiting, cancel := context.WithTimeout(ctx, listenProof)
+	defer cancel()
+	for {
+		n, err := conn.WaitForNotification(waiting)
+		switch {
+		case err == nil && (n == nil || n.Payload == token): // n is nil if the user's own OnNotification has received it
+			return nil
+		case err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+			return schedule.ErrNotNotified
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// notify sends a notification on a separate connection. The payload is 26 letters and digits.
+func notify(ctx context.Context, cfg *pgx.ConnConfig, payload string) error {
+	cfg.OnNotification = nil // otherwise the new connection would call the handler of the one whose configuration this is
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, "NOTIFY "+schedule.NotifyChannel+", '"+payload+"'")
+	_ = conn.Close(ctx) // the error of NOTIFY is more useful
+	return err
+}
+
+// throughPooler reports whether a pooler or proxy is between the client and the server. In that case the server process
+// that answers differs from the one that was announced when the client connected. throughPooler uses the simple
+// protocol, which needs no prepared statement.
+func throughPooler(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	results, err := conn.PgConn().Exec(ctx, "SELECT pg_backend_pid()").ReadAll()
+	if err != nil {
+		return false, err
+	}
+	if len(results) != 1 || len(results[0].Rows) != 1 || len(results[0].Rows[0]) != 1 {
+		return false, errors.New("the server's answer to pg_backend_pid() is not one number")
+	}
+	return string(results[0].Rows[0][0]) != strconv.FormatUint(uint64(conn.PgConn().PID()), 10), nil
+}
+
+// next waits for a notification. If the server is gone, the connection could stay silent forever, so next pings after a
+// time without notifications.
 func (l listener) next(ctx context.Context, conn *pgx.Conn) error {
 	for {
 		waiting, cancel := context.WithTimeout(ctx, listenIdle)

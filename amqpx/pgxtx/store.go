@@ -7,15 +7,17 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
 // New is schedule.New for a pool. schedule.NoTx executes on the pool, and On returns an Executor for a transaction.
-// Unless cfg has a Listener, Run listens for notifications itself. It takes one connection out of the pool for that as
-// long as it runs, and the pool may open another in its place. A pooler such as PgBouncer in transaction mode delivers
-// no notifications. Behind such a pooler, tasks that other processes have written are found at the next poll
-// (Config.PollInterval).
+// Unless cfg has a Listener, Run itself listens for notifications. While Run is running, it takes one connection out of
+// the pool, and the pool may open another one instead.
+//
+// A pooler such as PgBouncer in transaction mode neither delivers notifications nor supports prepared statements.
+// Behind such a pooler, add default_query_exec_mode=exec to the pool's URL. Run then finds tasks that other processes
+// have written at its next poll (Config.PollInterval).
 func New(pool *pgxpool.Pool, sender schedule.Sender, cfg schedule.Config) (*schedule.Store, error) {
 	return schedule.New(Database(pool), sender, cfg)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// attempt is an attempt that was recorded before it ran, so that it counts even if it crashes its process.
-// Its row in rabbitdelay_effects has its token until there is an outcome.
+// attempt is an attempt that was recorded before it ran, so that it counts even if it crashes its process. Its row in
+// rabbitdelay_effects contains the attempt's token until the attempt has an outcome.
 type attempt struct {
 	rows.EffectKey
 
@@ -32,8 +32,8 @@ func newAttempt(d *amqpx.Delivery, created int64, lease time.Duration) *attempt 
 	return &attempt{EffectKey: rows.EffectKey{Task: d.ID, Created: created, Version: d.Version, Queue: d.Queue}, token: rand.Text(), lease: lease}
 }
 
-// suspect records the attempt of a redelivered message, because the message may have crashed its previous
-// process. It returns nil without an error if there is nothing to do; the fence will then tell the reason.
+// suspect records the attempt of a redelivered message before it runs, because the message may have crashed its
+// previous process. It returns nil and no error if the message will not run; the fence then finds the reason.
 func (h *handler) suspect(ctx context.Context, d *amqpx.Delivery) (*attempt, error) {
 	c, err := h.db.Conn(ctx)
 	if err != nil {
@@ -47,7 +47,7 @@ func (h *handler) suspect(ctx context.Context, d *amqpx.Delivery) (*attempt, err
 	a := newAttempt(d, row.Created, 0)
 	err = h.enter(ctx, a, d)
 	if _, settled := errors.AsType[*skipError](err); settled {
-		return nil, nil //nolint:nilnil // the fence says it
+		return nil, nil //nolint:nilnil // the fence determines the reason
 	}
 	if err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (h *handler) suspect(ctx context.Context, d *amqpx.Delivery) (*attempt, err
 	return a, nil
 }
 
-// enter begins the attempt, in the lane for suspects if necessary.
+// enter starts the attempt, in the lane for suspects if necessary.
 func (h *handler) enter(ctx context.Context, a *attempt, d *amqpx.Delivery) error {
 	err := h.beginAttempt(ctx, a, d)
 	if errors.Is(err, errSuspect) {
@@ -69,17 +69,21 @@ func (h *handler) enter(ctx context.Context, a *attempt, d *amqpx.Delivery) erro
 	return err
 }
 
-var errSuspect = errors.New("an attempt before this one ended without an outcome")
+var errSuspect = errors.New("an earlier attempt ended without an outcome")
 
-// beginAttempt records the attempt, and takes the lease if it needs one. It returns *skipError, *heldError,
-// errSuspect for an attempt that may run only in the lane for suspects, or *PoisonError if there were
-// MaxAttempts already.
+// beginAttempt records the attempt, and takes the lease if it needs one. It returns one of these errors if the attempt
+// may not run:
+//
+//   - *skipError: the message has no effect
+//   - *heldError: another attempt has the lease
+//   - errSuspect: the attempt may run only in the lane for suspects
+//   - *poisonError: MaxAttempts attempts have already been recorded
 func (h *handler) beginAttempt(ctx context.Context, a *attempt, d *amqpx.Delivery) error {
 	var over error // returned after a commit
 	err := h.db.Transact(ctx, func(c rows.Conn) (err error) {
 		over = nil
 		a.begun = time.Now()
-		if a.clock, err = c.Clock(ctx, h.own); err != nil {
+		if a.clock, err = c.Clock(ctx); err != nil {
 			return err
 		}
 		now := a.clock.UnixMilli()
@@ -106,7 +110,7 @@ func (h *handler) beginAttempt(ctx context.Context, a *attempt, d *amqpx.Deliver
 		case earlier.Token != "" && a.release == nil:
 			return errSuspect
 		case d.MaxAttempts > 0 && a.before >= d.MaxAttempts:
-			return &PoisonError{ID: a.Task, Attempts: a.before}
+			return &poisonError{id: a.Task, attempts: a.before}
 		}
 		return a.save(ctx, c, max(a.before+1, d.Attempt), earlier.Token != "")
 	})
@@ -128,7 +132,7 @@ func (a *attempt) save(ctx context.Context, c rows.Conn, number int, died bool) 
 	if err != nil || !died {
 		return err
 	}
-	return c.RecordDeath(ctx, a.EffectKey, a.before, (&PoisonError{ID: a.Task, Attempts: a.before}).Error(), now)
+	return c.RecordDeath(ctx, a.EffectKey, a.before, (&poisonError{id: a.Task, attempts: a.before}).Error(), now)
 }
 
 // leaveLane leaves the lane for suspects. It does nothing for a nil attempt.
@@ -138,18 +142,18 @@ func (a *attempt) leaveLane() {
 	}
 }
 
-// suspected is true while a suspect runs in this process. Messages that were being handled at the same time
-// as a message that crashed the process are suspects too. Running them one at a time shows which one it was.
+// suspected is true while a suspect runs in this process. Messages that were being handled at the same time as a
+// message that crashed the process are suspects too. Running them one at a time shows which one crashed the process.
 var suspected atomic.Bool
 
-// A suspect that runs for longer than laneWait is assumed not to crash processes, and no longer delays the
-// other suspects. laneLook is how often they check.
+// laneWait is how long a suspect keeps other suspects waiting. If it runs for longer, it is assumed not to crash the
+// process. laneLook is how often waiting suspects check the lane.
 const (
 	laneWait = time.Minute
 	laneLook = 20 * time.Millisecond
 )
 
-// suspectLane waits until no other suspect runs, at most laneWait. release ends the caller's turn.
+// suspectLane waits until no other suspect runs, but at most for laneWait. release ends the caller's turn.
 func suspectLane(ctx context.Context) (release func(), err error) {
 	patience := time.NewTimer(laneWait)
 	defer patience.Stop()
@@ -161,13 +165,14 @@ func suspectLane(ctx context.Context) (release func(), err error) {
 		case <-patience.C:
 			return func() {}, nil
 		case <-ctx.Done():
-			return nil, fmt.Errorf("waiting for another message that may have ended its process: %w", ctx.Err())
+			return nil, fmt.Errorf("waiting while another message runs that may have crashed its process: %w", ctx.Err())
 		}
 	}
 	return func() { suspected.Store(false) }, nil
 }
 
-// startLease makes the task running, unless it is running already, and returns when the task was created.
+// startLease marks the task as running, unless it is already running, and returns the time at which the task was
+// created.
 func (h *handler) startLease(ctx context.Context, c rows.Conn, d *amqpx.Delivery, now int64) (created int64, err error) {
 	defer pace.Wrote(h.db.DB)
 	f := fenceOf(d, now)

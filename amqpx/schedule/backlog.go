@@ -7,37 +7,36 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// Backlog has the numbers of waiting tasks in a table. Reading them is cheap however many tasks there
-// are.
+// Backlog contains the numbers of waiting tasks. Reading it is cheap, however many tasks the table has.
 type Backlog struct {
 	// At is the time for which the backlog was read, by the database's clock.
 	At time.Time
-	// Oldest is the earliest due time of the pending tasks that are due, zero if none is due. Oldest
-	// and Overdue leave out the tasks that Paused and Throttled count.
+	// Oldest is the earliest due time of the pending tasks that are due, or zero if none is due. Oldest and Overdue
+	// leave out the tasks that Paused and Throttled count.
 	Oldest time.Time
 	// Overdue counts the pending tasks that are due, sent or not.
 	Overdue int64
 	// Paused counts the tasks that are due and wait because their destination is paused.
 	Paused int64
-	// Throttled counts the tasks that are due and wait for a ceiling that relays use fully, or
-	// that are spread over time after a pause.
+	// Throttled counts the tasks that are due but wait because their destination's rate limit is used up, or because
+	// they are spread over time after a pause.
 	Throttled int64
 	// Unsent counts the tasks that Run should have sent by now. They are pending, due within
 	// Config.Horizon, and were never sent in their current version. It leaves out Paused and
-	// Throttled, and tasks of a destination with a ceiling that are not due.
+	// Throttled, and tasks of a destination with a rate limit that are not due.
 	Unsent int64
-	// Within counts the pending tasks between the given horizons. Each element counts tasks that are
-	// due after the previous horizon (after At for the first element) and not after this one. The last
-	// element counts the tasks after all horizons.
+	// Within counts the pending tasks between the given horizons. Each element counts tasks that are due after the
+	// previous horizon (after At for the first element) and not after this one. The last element counts the tasks that
+	// are due after the last horizon.
 	Within []int64
 }
 
 // mostLanes bounds the destinations whose unsent tasks Backlog counts.
 const mostLanes = 1000
 
-// Backlog reads the numbers of waiting tasks. horizons have to be in ascending order. most, at least 1,
-// bounds each count, so that each count reads at most that many entries of an index. A count of most
-// means that many or more. Unsent counts the tasks of up to 1000 destinations.
+// Backlog counts waiting tasks. The horizons must be in ascending order. The parameter most, at least 1, caps each
+// count and so the number of index entries that are read: a count equal to most means "most or more". Unsent counts the
+// tasks of up to 1000 destinations.
 func (s *Store) Backlog(ctx context.Context, horizons []time.Duration, most int64) (Backlog, error) {
 	return reading(ctx, s, NoTx, Filter{}, "reading the backlog", func(c rows.Conn, _ rows.Filter) (Backlog, error) {
 		return s.backlog(ctx, c, horizons, most)
@@ -71,7 +70,7 @@ func (s *Store) backlog(ctx context.Context, c rows.Conn, horizons []time.Durati
 		}
 		b.Within, after = append(b.Within, n), until
 	}
-	// Count lane by lane, like a claim, because the index has that order.
+	// Count lane by lane, like a claim, because the index is ordered by lane.
 	until := now + s.cfg.Horizon.Milliseconds()
 	lanes, err := c.Lanes(ctx, rows.ToSend, until)
 	for _, l := range lanes[:min(len(lanes), mostLanes)] {
@@ -94,7 +93,8 @@ func (s *Store) backlog(ctx context.Context, c rows.Conn, horizons []time.Durati
 	return b, err
 }
 
-// overdueByLane counts due tasks lane by lane when lanes are held back.
+// overdueByLane counts due tasks lane by lane. It is needed if some lanes are paused or limited, because their tasks
+// are counted separately.
 func (s *Store) overdueByLane(ctx context.Context, c rows.Conn, b *Backlog, paused map[rows.Lane]bool, limited map[rows.Lane]*DestinationState, most int64) error {
 	now := b.At.UnixMilli()
 	lanes, err := c.PendingLanes(ctx)

@@ -18,8 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// site is a store that relays through a broker in memory, and its consumers, in a
-// bubble.
+// site is a store that relays through an in-memory broker, with its consumers, in a bubble.
 type site struct {
 	*testing.T
 	*Store
@@ -34,7 +33,7 @@ type site struct {
 	effects []effect
 }
 
-// effect is a run of a handler's function.
+// effect is one run of a handler's function.
 type effect struct {
 	queue string
 	id    string
@@ -54,6 +53,7 @@ func onSite(t *testing.T, cfg Config, test func(t *testing.T, s *site)) {
 		defer func() { _ = conn.Close() }()
 		plain, err := conn.Channel()
 		check(t, err)
+		cfg.VirtualTime = true
 		store, db := openStore(t, client, cfg)
 		defer func() { _ = db.Close() }()
 		ctx, stop := context.WithCancel(t.Context())
@@ -69,7 +69,7 @@ func onSite(t *testing.T, cfg Config, test func(t *testing.T, s *site)) {
 	})
 }
 
-// after waits for d, and then until everything in the bubble has come to rest.
+// after waits for d, and then until everything in the bubble is idle.
 func after(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
@@ -84,7 +84,7 @@ func (s *site) exchange(name string, queues ...string) {
 	}
 }
 
-// noted makes an effect that is noted, and then has the outcome of answer.
+// noted returns an effect that is recorded and then has the outcome of answer.
 func (s *site) noted(answer func(d *amqpx.Delivery) error) Func {
 	return func(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
 		s.mu.Lock()
@@ -97,7 +97,7 @@ func (s *site) noted(answer func(d *amqpx.Delivery) error) Func {
 	}
 }
 
-// consume runs a handler on a queue until the test ends, or until stop.
+// consume runs a handler on a queue until the test ends or stop is called.
 func (s *site) consume(queue string, h amqpx.Handler, opts ...amqpx.ConsumeOption) (stop func()) {
 	s.Helper()
 	opts = append([]amqpx.ConsumeOption{amqpx.WithRetry(topology.Retry{Jitter: topology.NoJitter})}, opts...)
@@ -149,8 +149,7 @@ func (s *site) wantEffects(id string, want ...string) {
 	}
 }
 
-// wantTask fails the test unless the task has this status and so many failed
-// attempts.
+// wantTask fails the test unless the task has this status and this number of failed attempts.
 func (s *site) wantTask(id string, status Status, attempts int) {
 	s.Helper()
 	got, err := s.Get(s.Context(), NoTx, id)
@@ -163,4 +162,10 @@ func (s *site) wantTask(id string, status Status, attempts int) {
 func (s *site) schedule(t Task) {
 	s.Helper()
 	check(s.T, s.Schedule(s.Context(), NoTx, t))
+}
+
+// replacing returns a task that replaces an existing one.
+func replacing(t Task) Task {
+	t.Replace = true
+	return t
 }

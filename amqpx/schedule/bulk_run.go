@@ -7,25 +7,28 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// Bulk changes all tasks that the filter chooses, with one transaction per batch, in the order of their due
-// times (in reverse order for BulkMoveBy with a positive duration). Tasks that are added in the meantime may
-// or may not be changed. A task that a handler is working on does not delay the others, because Bulk
-// returns to it at the end.
+// Bulk changes all tasks that the filter selects, with one transaction per batch, in the order of their due times
+// (in reverse order for BulkRescheduleBy with a positive duration). Tasks that are added in the meantime may or
+// may not be changed. A task that a handler is working on does not delay the others, because Bulk returns to it at
+// the end.
 //
-// If ctx ends or an error occurs, the earlier batches stay changed. A second run continues where the first
-// one ended. Only BulkMoveBy needs BulkOptions.After for that. Bulk returns ErrConfig for invalid arguments.
+// If ctx ends or an error occurs, the earlier batches stay changed. A second run then changes the remaining tasks. Only
+// for BulkRescheduleBy does it need BulkOptions.After to find them. Bulk returns ErrConfig for invalid arguments.
 func (s *Store) Bulk(ctx context.Context, f Filter, a BulkAction, o BulkOptions) (BulkProgress, error) {
-	r := bulkRun{s: s, action: a, opts: o, began: s.nowIn(ctx, NoTx)}
+	r := bulkRun{s: s, action: a, opts: o}
+	var err error
+	if r.began, err = s.nowIn(ctx, NoTx); err != nil {
+		return r.done, fmt.Errorf("bulk %s: %w", a.verb, err)
+	}
 	if err := r.action.validate(&f, &r.opts, r.began); err != nil {
 		return r.done, err
 	}
-	var err error
 	if r.filter, err = f.rowFilter(); err != nil {
 		return r.done, err
 	}
@@ -39,7 +42,7 @@ func (s *Store) Bulk(ctx context.Context, f Filter, a BulkAction, o BulkOptions)
 		if err := r.changeStatus(ctx); err != nil {
 			return r.done, fmt.Errorf("bulk %s: after %s: %w", a.verb, shown.Count(r.done.Changed, "task", "tasks"), err)
 		}
-		r.done.Place = BulkPlace{}
+		r.done.Place = BulkCursor{}
 	}
 	if r.done.Changed > 0 && a.verb != "cancel" && a.verb != "delete" {
 		s.Wake()
@@ -58,11 +61,11 @@ type bulkRun struct {
 	done   BulkProgress
 }
 
-// pageBatches is how many batches are read as one page. A database without statistics may read everything
-// that the filter chooses for each page.
+// pageBatches is the number of batches that are read as one page. A database without statistics may read everything
+// that the filter selects for each page.
 const pageBatches = 20
 
-// maxHeld is how many locked tasks may be left for the end of a run.
+// maxHeld is the maximum number of locked tasks that are left for the end of a run.
 const maxHeld = 100
 
 // changeStatus changes the tasks of one status.
@@ -104,13 +107,13 @@ func (r *bulkRun) allowed(n int) int {
 
 func (r *bulkRun) full() bool { return r.opts.Limit > 0 && r.done.Changed >= r.opts.Limit }
 
-// chosen returns a filter of the tasks that still have to be changed.
+// chosen returns a filter that selects the tasks that still have to be changed.
 func (r *bulkRun) chosen() rows.Filter {
 	return r.action.narrow(r.filter, r.status, r.opts.Spread, r.began)
 }
 
-// page reads the places of the next tasks. Tasks that are moved later are read in reverse order, so that a
-// moved task is not found again.
+// page reads the positions of the next tasks. Tasks that are postponed are read in reverse order, so that a postponed
+// task is not found again.
 func (r *bulkRun) page(ctx context.Context) ([]rows.Seen, error) {
 	c, err := r.s.conn(ctx, NoTx)
 	if err != nil {
@@ -123,8 +126,8 @@ func (r *bulkRun) page(ctx context.Context) ([]rows.Seen, error) {
 	return c.Page(ctx, r.chosen(), rows.Place(r.done.Place.Cursor), order, pageBatches*r.opts.Batch)
 }
 
-// changeBatch changes the tasks of a batch that are not locked and have not changed since the page was read.
-// The others are added to Held.
+// changeBatch changes the tasks of a batch that are not locked and have not changed since the page was read. The ids of
+// the locked tasks are added to Held.
 func (r *bulkRun) changeBatch(ctx context.Context, batch []rows.Seen) error {
 	ids := make([]string, len(batch))
 	for i, p := range batch {
@@ -135,17 +138,17 @@ func (r *bulkRun) changeBatch(ctx context.Context, batch []rows.Seen) error {
 		if err != nil {
 			return err
 		}
-		p.Place = BulkPlace{Cursor: Cursor(batch[len(batch)-1].Place), Held: slices.Clone(p.Place.Held)}
+		p.Place = BulkCursor{Cursor: Cursor(batch[len(batch)-1].Place), Held: slices.Clone(p.Place.Held)}
 		var free []string
 		for _, seen := range batch {
 			switch x, ok := locked[seen.ID]; {
 			case x == rows.Locked{Version: seen.Version, Status: r.status}:
 				free = append(free, seen.ID)
-			case !ok || x.Status == r.status: // locked and deleted look alike
+			case !ok || x.Status == r.status: // a missing row means that the task is locked or deleted
 				p.Place.Held = append(p.Place.Held, seen.ID)
 			}
 		}
-		if r.filter.ByError() { // an attempt that has failed since then has changed the error but not the version
+		if r.filter.ByError() { // an attempt that failed in the meantime changes the error but not the version
 			if free, err = c.Chosen(ctx, r.chosen(), free); err != nil {
 				return err
 			}
@@ -154,8 +157,8 @@ func (r *bulkRun) changeBatch(ctx context.Context, batch []rows.Seen) error {
 	})
 }
 
-// changeHeld changes the held tasks that the filter still chooses, until at most left remain. It first changes
-// all unlocked tasks in one batch, and then waits for each of the others.
+// changeHeld changes the held tasks that the filter still selects, until at most left remain. It first changes all
+// unlocked tasks in one batch, and then waits for each of the others.
 func (r *bulkRun) changeHeld(ctx context.Context, left int) error {
 	lock := rows.SkipLocked
 	for n := len(r.done.Place.Held) - left; n > 0 && !r.full(); n = min(1, len(r.done.Place.Held)-left) {
@@ -185,10 +188,11 @@ func (r *bulkRun) changeHeld(ctx context.Context, left int) error {
 	return nil
 }
 
-// bulkTries is how often a batch is tried because of a unique key that other transactions schedule.
+// bulkTries is the number of times that a batch is tried if other transactions keep scheduling tasks with the same
+// unique key.
 const bulkTries = 20
 
-// transact runs a step of the run in a transaction, and takes over its progress after the commit.
+// transact runs one step of the run in a transaction, and adopts the step's progress after the commit.
 func (r *bulkRun) transact(ctx context.Context, step func(c rows.Conn, p *BulkProgress) error) error {
 	var p BulkProgress
 	began := time.Now()
@@ -197,15 +201,15 @@ func (r *bulkRun) transact(ctx context.Context, step func(c rows.Conn, p *BulkPr
 		return step(c, &p)
 	}
 	err := r.s.db.Transact(ctx, once)
-	// A task of a unique key was scheduled at the same time. The next try finds it, unless other
-	// transactions keep scheduling and ending tasks of the key.
+	// Another transaction scheduled a task with the same unique key at the same time. The next try finds that task,
+	// unless further transactions keep scheduling and ending tasks with the key.
 	for try := 1; sqldb.Duplicate(err) && try < bulkTries; try++ {
 		if err = pace.Sleep(ctx, pace.Backoff(time.Millisecond, try-1, 100*time.Millisecond)); err == nil {
 			err = r.s.db.Transact(ctx, once)
 		}
 	}
 	if sqldb.Duplicate(err) {
-		return fmt.Errorf("%w: tasks of their unique keys were scheduled %d times meanwhile; give the same command again: %w", ErrUnique, bulkTries, err)
+		return fmt.Errorf("%w: other tasks with the same unique keys were scheduled in %d consecutive attempts; run the command again: %w", ErrUnique, bulkTries, err)
 	}
 	if err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// closedStore is a store without a sender, whose database is closed at the end.
+// closedStore returns a store without a sender, whose database is closed when the test ends.
 func closedStore(t *testing.T) (*Store, *sql.DB) {
 	t.Helper()
 	s, db := openStore(t, nil, Config{})
@@ -21,8 +21,8 @@ func closedStore(t *testing.T) (*Store, *sql.DB) {
 	return s, db
 }
 
-// many schedules n tasks: a third each of queue a, queue b and exchange x, due a
-// second apart, every fifth with the tag vip, in statuses by turns.
+// many schedules n tasks: a third each for queue a, queue b and exchange x, due a second apart,
+// every fifth with the tag vip, with alternating statuses.
 func many(t *testing.T, s *Store, base time.Time, n int) {
 	t.Helper()
 	tasks := make([]Task, n)
@@ -78,9 +78,9 @@ func TestFilterByTagHeaderAndExchange(t *testing.T) {
 	if !slices.Equal(got.Tags, []string{"campaign-7", "vip"}) {
 		t.Errorf("tags %q", got.Tags)
 	}
-	// Replaced by a task with other tags, then deleted: the tags go with it.
+	// The task is replaced by one with other tags, then deleted: its tags are deleted too.
 	got.Tags = []string{"other"}
-	check(t, s.Schedule(t.Context(), NoTx, got, Replace()))
+	check(t, s.Schedule(t.Context(), NoTx, replacing(got.Task)))
 	if n := len(dues(t, s, Filter{Tag: "vip"})); n != 5 {
 		t.Errorf("%d tasks with the old tag, want 5", n)
 	}
@@ -88,12 +88,12 @@ func TestFilterByTagHeaderAndExchange(t *testing.T) {
 	_, err = s.Bulk(t.Context(), Filter{Tag: "other"}, BulkDelete(), BulkOptions{})
 	check(t, err)
 	got.Tags = nil
-	check(t, s.Schedule(t.Context(), NoTx, got))
+	check(t, s.Schedule(t.Context(), NoTx, got.Task))
 	if n := len(dues(t, s, Filter{Tag: "other"})); n != 0 {
 		t.Errorf("a new task has the tags of a deleted one")
 	}
 	for _, tags := range [][]string{{""}, {"a", "a"}, {"a "}, {strings.Repeat("x", 101)}, make([]string, 21)} {
-		if err := s.Schedule(t.Context(), NoTx, Task{ID: "bad", Queue: "q", DeliverAt: time.Now(), Tags: tags}); !errors.Is(err, ErrTask) {
+		if err := s.Schedule(t.Context(), NoTx, Task{ID: "bad", Queue: "q", DeliverAt: time.Now(), Tags: tags}); !errors.Is(err, ErrInvalidTask) {
 			t.Errorf("tags %q: %v", tags, err)
 		}
 	}
@@ -113,7 +113,7 @@ func TestBulk(t *testing.T) {
 				t.Errorf("%d cancelled", n)
 			}
 		}},
-		"move by a day": {BulkMoveBy(24 * time.Hour), Filter{}, BulkOptions{Batch: 7}, 100, func(t *testing.T, s *Store) {
+		"move by a day": {BulkRescheduleBy(24 * time.Hour), Filter{}, BulkOptions{Batch: 7}, 100, func(t *testing.T, s *Store) {
 			for id, due := range dues(t, s, Filter{}) {
 				var i int
 				fmt.Sscanf(id, "t%d", &i)
@@ -122,24 +122,26 @@ func TestBulk(t *testing.T) {
 				}
 			}
 		}},
-		"move by three seconds": {BulkMoveBy(3 * time.Second), Filter{}, BulkOptions{Batch: 2}, 100, func(t *testing.T, s *Store) {
+		"move by three seconds": {BulkRescheduleBy(3 * time.Second), Filter{}, BulkOptions{Batch: 2}, 100, func(t *testing.T, s *Store) {
 			if due := dues(t, s, Filter{})["t0050"]; !due.Equal(base.Add(53 * time.Second)) {
 				t.Errorf("due at %v", due)
 			}
 		}},
-		"move back": {BulkMoveBy(-3 * time.Second), Filter{}, BulkOptions{Batch: 2}, 100, func(t *testing.T, s *Store) {
+		"move back": {BulkRescheduleBy(-3 * time.Second), Filter{}, BulkOptions{Batch: 2}, 100, func(t *testing.T, s *Store) {
 			if due := dues(t, s, Filter{})["t0050"]; !due.Equal(base.Add(47 * time.Second)) {
 				t.Errorf("due at %v", due)
 			}
 		}},
-		"move to": {BulkMoveTo(base.Add(50 * time.Second)), Filter{Tag: "vip"}, BulkOptions{Batch: 3}, 19, func(t *testing.T, s *Store) {
+		"move to": {BulkReschedule(base.Add(50 * time.Second)), Filter{Tag: "vip"}, BulkOptions{Batch: 3}, 19, func(t *testing.T, s *Store) {
 			for id, due := range dues(t, s, Filter{Tag: "vip"}) {
 				if !due.Equal(base.Add(50 * time.Second)) {
 					t.Errorf("%s is due at %v", id, due)
 				}
 			}
 		}},
-		"fire, spread": {BulkFire(), Filter{DueFrom: base.Add(10 * time.Second), DueTo: base.Add(60 * time.Second)}, BulkOptions{Batch: 10, Spread: time.Minute}, 50, func(t *testing.T, s *Store) {
+		"run, spread": {BulkRunNow(), Filter{
+			DueFrom: base.Add(10 * time.Second), DueTo: base.Add(60 * time.Second),
+		}, BulkOptions{Batch: 10, Spread: time.Minute}, 50, func(t *testing.T, s *Store) {
 			instants := map[time.Time]bool{}
 			for _, due := range dues(t, s, Filter{DueTo: base}) {
 				instants[due] = true
@@ -169,7 +171,7 @@ func TestBulk(t *testing.T) {
 			if c.action.by == 0 && c.opts.Limit == 0 {
 				again, err := s.Bulk(t.Context(), c.f, c.action, BulkOptions{Spread: c.opts.Spread})
 				check(t, err)
-				if name != "fire, spread" && again.Changed != 0 {
+				if name != "run, spread" && again.Changed != 0 {
 					t.Errorf("a second run changed %d", again.Changed)
 				}
 			}
@@ -177,9 +179,9 @@ func TestBulk(t *testing.T) {
 	}
 }
 
-// Fired tasks that are spread are fired once each: in one run that meets them again,
-// and in a second one that goes on.
-func TestBulkFireSpreadOnce(t *testing.T) {
+// If RunNow is spread over a period, each task becomes due once: in a run that finds it again, and in a second run that
+// continues the first.
+func TestBulkRunNowSpreadOnce(t *testing.T) {
 	fired := func(t *testing.T, s *Store) {
 		t.Helper()
 		for task, err := range s.List(t.Context(), NoTx, Filter{}) {
@@ -194,9 +196,9 @@ func TestBulkFireSpreadOnce(t *testing.T) {
 		many(t, s, time.Now().Add(time.Hour), 100)
 		for range 2 {
 			o := BulkOptions{Batch: 5, Spread: 30 * time.Minute, Limit: 50}
-			n, err := s.BulkCount(t.Context(), Filter{}, BulkFire(), o)
+			n, err := s.BulkCount(t.Context(), Filter{}, BulkRunNow(), o)
 			check(t, err)
-			got, err := s.Bulk(t.Context(), Filter{}, BulkFire(), o)
+			got, err := s.Bulk(t.Context(), Filter{}, BulkRunNow(), o)
 			check(t, err)
 			if n != 50 || got.Changed != 50 {
 				t.Errorf("counted %d, fired %d, want 50", n, got.Changed)
@@ -206,11 +208,11 @@ func TestBulkFireSpreadOnce(t *testing.T) {
 	})
 	t.Run("due within the period", func(t *testing.T) {
 		s, _ := closedStore(t)
-		many(t, s, time.Now().Add(time.Minute), 100) // the next 100 s
+		many(t, s, time.Now().Add(time.Minute), 100) // due within the next 100 s
 		o := BulkOptions{Batch: 1, Spread: 30 * time.Minute}
-		n, err := s.BulkCount(t.Context(), Filter{}, BulkFire(), o)
+		n, err := s.BulkCount(t.Context(), Filter{}, BulkRunNow(), o)
 		check(t, err)
-		got, err := s.Bulk(t.Context(), Filter{}, BulkFire(), o)
+		got, err := s.Bulk(t.Context(), Filter{}, BulkRunNow(), o)
 		check(t, err)
 		if n != 0 || got.Changed != 0 {
 			t.Errorf("counted %d, fired %d, want none: they are due within the period", n, got.Changed)
@@ -218,12 +220,13 @@ func TestBulkFireSpreadOnce(t *testing.T) {
 	})
 }
 
-// A moved task has a new version, so that the message of the old one has no
-// effect; a failed one that is revived has all its attempts.
+// A rescheduled task has a new version, so that the message of the old version has no effect; a
+// failed task that is revived has all its attempts.
 func TestBulkRenews(t *testing.T) {
 	s, db := closedStore(t)
 	many(t, s, time.Now().Add(time.Hour), 10)
-	_, err := db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET status = 'failed', attempts = 5, last_error = 'no', finished_at = 1, resend_at = 1, sends = 3")
+	_, err := db.ExecContext(t.Context(),
+		"UPDATE rabbitdelay_tasks SET status = 'failed', attempts = 5, last_error = 'no', finished_at = 1, resend_at = 1, sends = 3")
 	check(t, err)
 	if _, err := s.Bulk(t.Context(), Filter{Status: StatusPending}, BulkRevive(time.Now()), BulkOptions{}); !errors.Is(err, ErrConfig) {
 		t.Errorf("reviving pending tasks: %v", err)
@@ -241,19 +244,18 @@ func TestBulkRenews(t *testing.T) {
 	}
 }
 
-// A move by a duration that was interrupted goes on behind its last batch, and
-// moves each task once.
+// After an interruption, rescheduling by a duration continues after its last batch, and reschedules each task once.
 func TestBulkGoesOn(t *testing.T) {
 	base := time.Now().Add(time.Hour).Truncate(time.Millisecond)
 	for _, by := range []time.Duration{5 * time.Second, -5 * time.Second} {
 		s, _ := closedStore(t)
 		many(t, s, base, 100)
-		var after BulkPlace
+		var after BulkCursor
 		runs := 0
 		for {
 			ctx, cancel := context.WithCancel(t.Context())
 			batches := 0
-			p, err := s.Bulk(ctx, Filter{}, BulkMoveBy(by), BulkOptions{Batch: 9, After: after, Progress: func(BulkProgress) {
+			p, err := s.Bulk(ctx, Filter{}, BulkRescheduleBy(by), BulkOptions{Batch: 9, After: after, Progress: func(BulkProgress) {
 				if batches++; batches == 2 {
 					cancel()
 				}
@@ -266,7 +268,7 @@ func TestBulkGoesOn(t *testing.T) {
 			if !errors.Is(err, context.Canceled) || p.Changed != 18 {
 				t.Fatalf("%d changed: %v", p.Changed, err)
 			}
-			after, err = ParseBulkPlace(p.Place.String())
+			after, err = ParseBulkCursor(p.Place.String())
 			check(t, err)
 		}
 		if runs < 3 {
@@ -282,8 +284,8 @@ func TestBulkGoesOn(t *testing.T) {
 	}
 }
 
-// A move by a duration that was interrupted comes back to what it could not change,
-// and what is too much to remember it waits for at once; that may be a whole batch.
+// A run that reschedules tasks by a duration returns to tasks that were locked when it first reached them. If there are
+// too many of them to remember, it waits for the locks immediately.
 func TestBulkComesBack(t *testing.T) {
 	base := time.Now().Add(time.Hour).Truncate(time.Millisecond)
 	for _, n := range []int{3, maxHeld + 20, 150} {
@@ -303,13 +305,13 @@ func TestBulkComesBack(t *testing.T) {
 				cancel()
 			}
 		}}
-		p, err := s.Bulk(ctx, Filter{}, BulkMoveBy(-5*time.Second), o)
+		p, err := s.Bulk(ctx, Filter{}, BulkRescheduleBy(-5*time.Second), o)
 		if !errors.Is(err, context.Canceled) || len(p.Place.Held) != min(n, maxHeld) || most != n {
 			t.Fatalf("held %d, %d at most: %v", len(p.Place.Held), most, err)
 		}
-		after, err := ParseBulkPlace(p.Place.String())
+		after, err := ParseBulkCursor(p.Place.String())
 		check(t, err)
-		last, err := s.Bulk(t.Context(), Filter{}, BulkMoveBy(-5*time.Second), BulkOptions{After: after})
+		last, err := s.Bulk(t.Context(), Filter{}, BulkRescheduleBy(-5*time.Second), BulkOptions{After: after})
 		check(t, err)
 		if p.Changed+last.Changed != 400 {
 			t.Errorf("%d and %d changed", p.Changed, last.Changed)
@@ -324,12 +326,12 @@ func TestBulkComesBack(t *testing.T) {
 	}
 }
 
-// Tasks that somebody else has changed meanwhile cost no transaction each.
+// Tasks that were changed concurrently are handled in batches, and not in a transaction for each.
 func TestBulkComesBackInBatches(t *testing.T) {
 	s, db := closedStore(t)
 	many(t, s, time.Now().Add(time.Hour), 2000)
 	steps := 0
-	p, err := s.Bulk(t.Context(), Filter{}, BulkMoveBy(time.Hour), BulkOptions{Progress: func(BulkProgress) {
+	p, err := s.Bulk(t.Context(), Filter{}, BulkRescheduleBy(time.Hour), BulkOptions{Progress: func(BulkProgress) {
 		if steps++; steps == 1 { // after the places were read
 			_, err := db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET version = version + 1")
 			check(t, err)
@@ -341,12 +343,12 @@ func TestBulkComesBackInBatches(t *testing.T) {
 	}
 }
 
-// Places are read as they were written, whatever the ids.
+// A place, at which a bulk change continues, is parsed as it was printed, whatever the ids are.
 func FuzzBulkPlace(f *testing.F) {
 	f.Add(int64(1767225600000), "order-42", "a", "b\"[")
 	f.Add(int64(0), "", "x", "")
 	f.Fuzz(func(t *testing.T, due int64, id, a, b string) {
-		p := BulkPlace{Held: []string{}}
+		p := BulkCursor{Held: []string{}}
 		if due > 0 && due < rows.MaxDue && rows.CheckID(id) == "" {
 			p.Cursor = Cursor{DeliverAt: time.UnixMilli(due), ID: id}
 		}
@@ -358,7 +360,7 @@ func FuzzBulkPlace(f *testing.F) {
 		if p.ID == "" && len(p.Held) == 0 {
 			return
 		}
-		if got, err := ParseBulkPlace(p.String()); err != nil || got.Cursor != p.Cursor || !slices.Equal(got.Held, p.Held) {
+		if got, err := ParseBulkCursor(p.String()); err != nil || got.Cursor != p.Cursor || !slices.Equal(got.Held, p.Held) {
 			t.Errorf("%q is read as %+v (%v), want %+v", p, got, err, p)
 		}
 	})
@@ -372,14 +374,14 @@ func TestBulkRefuses(t *testing.T) {
 		o BulkOptions
 	}{
 		"no action":       {},
-		"no instant":      {a: BulkMoveTo(time.Time{})},
-		"no duration":     {a: BulkMoveBy(0)},
+		"no instant":      {a: BulkReschedule(time.Time{})},
+		"no duration":     {a: BulkRescheduleBy(0)},
 		"pending deleted": {f: Filter{Status: StatusPending}, a: BulkDelete()},
 		"limit of List":   {f: Filter{Limit: 3}, a: BulkCancel()},
 		"batch":           {a: BulkCancel(), o: BulkOptions{Batch: 5001}},
 		"spread a cancel": {a: BulkCancel(), o: BulkOptions{Spread: time.Second}},
-		"spread a shift":  {a: BulkMoveBy(time.Second), o: BulkOptions{Spread: time.Second}},
-		"too far":         {a: BulkMoveTo(time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC))},
+		"spread a shift":  {a: BulkRescheduleBy(time.Second), o: BulkOptions{Spread: time.Second}},
+		"too far":         {a: BulkReschedule(time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC))},
 	} {
 		if _, err := s.Bulk(t.Context(), c.f, c.a, c.o); !errors.Is(err, ErrConfig) {
 			t.Errorf("%s: %v", name, err)

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// A ceiling that was changed by hand stays when a relay starts with the configuration that wrote the
-// old one, and goes when the configuration has another one.
-func TestCeilingChangedByHandStays(t *testing.T) {
+// A rate limit that was changed by hand stays when a relay starts whose configuration has the value that was in effect
+// before the change. It is replaced if the configuration has a different value.
+func TestRateLimitChangedByHandStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, db := openStore(t, &recorder{}, Config{})
 		defer func() { check(t, db.Close()) }()
 		started := func(perSecond float64) float64 {
 			t.Helper()
-			if left := s.setCeilings(t.Context(), []Ceiling{{Queue: "q", PerSecond: perSecond}}); len(left) > 0 {
+			if left := s.setRateLimits(t.Context(), []RateLimit{{Queue: "q", PerSecond: perSecond}}); len(left) > 0 {
 				t.Errorf("not written: %v", left)
 			}
 			list, err := s.Destinations(t.Context(), NoTx)
@@ -26,11 +26,11 @@ func TestCeilingChangedByHandStays(t *testing.T) {
 		}
 		byHand := func(perSecond float64) {
 			t.Helper()
-			check(t, s.SetCeiling(t.Context(), NoTx, Ceiling{Queue: "q", PerSecond: perSecond}))
+			check(t, s.SetRateLimit(t.Context(), NoTx, RateLimit{Queue: "q", PerSecond: perSecond}))
 		}
 		for _, step := range []struct {
 			what     string
-			by, file float64 // by hand before the start, if not negative
+			by, file float64 // set by hand before the start, if not negative
 			want     float64
 		}{
 			{"the first start", -1, 50, 50},

@@ -13,17 +13,21 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// goBy makes now the clock of this process and of a database within it.
+// goBy sets the clock of this process and of an embedded database.
 func (s *Store) goBy(now func() time.Time) {
 	began := now()
-	s.pace.Local, s.own = now, now
+	*s.db = *rows.Open(s.db.DB, sqldb.SQLite, now)
+	s.pace.Local = now
 	s.pace.Up = func() time.Duration { return now().Sub(began) }
 }
 
-// The best of the measurements counts, and a slow one is no difference.
+// The reported difference is that of the most precise measurement. A measurement that took too long is not reported as
+// a difference.
 func TestClockSkewIsReported(t *testing.T) {
 	var seen time.Duration
 	synctest.Test(t, func(t *testing.T) {
@@ -42,7 +46,7 @@ func TestClockSkewIsReported(t *testing.T) {
 	})
 }
 
-// What a store writes is by the database's clock, also where no relay runs.
+// A store writes times by the database's clock, even if no relay runs.
 func TestWritesGoByTheDatabasesClock(t *testing.T) {
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
 		s, db := openStore(t, nil, Config{Now: func() time.Time { return time.Now().Add(ahead) }})
@@ -55,7 +59,7 @@ func TestWritesGoByTheDatabasesClock(t *testing.T) {
 			}
 		}
 		check(t, s.Schedule(t.Context(), NoTx, Task{ID: "a", Queue: "q", DeliverAt: began.Add(2 * time.Hour)}))
-		check(t, s.FireNow(t.Context(), NoTx, "a"))
+		check(t, s.RunNow(t.Context(), NoTx, "a"))
 		task, err := s.Get(t.Context(), NoTx, "a")
 		check(t, err)
 		right("created", task.CreatedAt)
@@ -65,14 +69,15 @@ func TestWritesGoByTheDatabasesClock(t *testing.T) {
 		check(t, err)
 		right("paused", held[0].PausedAt)
 		start := began.Add(10 * time.Minute).Truncate(time.Second)
-		check(t, s.Schedules().Add(t.Context(), NoTx, Recurring{Name: "r", Every: time.Minute, Start: start, Task: toQ()}))
+		check(t, s.Recurring().Add(t.Context(), NoTx, Recurring{Name: "r", Every: time.Minute, Start: start, Task: toQ()}))
 		if _, err := s.Get(t.Context(), NoTx, "r@"+start.UTC().Format(time.RFC3339)); err != nil {
 			t.Errorf("a clock ahead by %v: the first occurrence: %v", ahead, err)
 		}
 	}
 }
 
-// A consumer whose clock is ahead makes no retry later by that: its delay is the same by every clock.
+// If a consumer's clock is ahead, a retry is not later because of that: its delay has the same
+// length by every clock.
 func TestRetryByAClockThatIsAhead(t *testing.T) {
 	s, db := openStore(t, nil, Config{})
 	defer func() { _ = db.Close() }()
@@ -85,13 +90,13 @@ func TestRetryByAClockThatIsAhead(t *testing.T) {
 	}
 }
 
-// A relay whose clock differs from the database's goes by the database's: what it
-// sends is early or late by neither's.
+// A relay whose clock differs from the database's uses the database's clock: no task is early or
+// late because of the difference.
 func TestRelayGoesByTheDatabasesClock(t *testing.T) {
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			r := &recorder{}
-			s, db := openStore(t, r, Config{Horizon: time.Minute, PollInterval: time.Second})
+			s, db := openStore(t, r, Config{Horizon: time.Minute, PollInterval: time.Second, VirtualTime: true})
 			defer func() { _ = db.Close() }()
 			s.pace.Local = func() time.Time { return time.Now().Add(ahead) }
 			failing := 2
@@ -108,7 +113,7 @@ func TestRelayGoesByTheDatabasesClock(t *testing.T) {
 			go func() { done <- s.Run(ctx) }()
 			<-time.After(4 * time.Minute)
 			check(t, s.Schedule(t.Context(), NoTx, Task{ID: "b", Queue: "q", DeliverAt: due.Add(time.Hour)}))
-			check(t, s.FireNow(t.Context(), NoTx, "b"))
+			check(t, s.RunNow(t.Context(), NoTx, "b"))
 			<-time.After(3 * time.Second)
 			cancel()
 			check(t, <-done)
@@ -136,11 +141,11 @@ func TestRelayGoesByTheDatabasesClock(t *testing.T) {
 	}
 }
 
-// A clock that cannot be read keeps Run from claiming, not from ending.
+// If the clock cannot be read, Run does not claim tasks, but it can still end.
 func TestRunEndsWithoutAClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reported int
-		s, db := openStore(t, &recorder{}, Config{Hooks: Hooks{Error: func(what string, _ error) {
+		s, db := openStore(t, &recorder{}, Config{VirtualTime: true, Hooks: Hooks{Error: func(what string, _ error) {
 			if what == "clock" {
 				reported++
 			}
@@ -156,11 +161,11 @@ func TestRunEndsWithoutAClock(t *testing.T) {
 	})
 }
 
-// A clock that is years away is refused; one that is set while Run runs is no correction.
+// A clock that is years away is refused. If a clock is set while Run runs, Run does not adopt it.
 func TestRelayRefusesAClockYearsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{}
-		s, db := openStore(t, r, Config{})
+		s, db := openStore(t, r, Config{VirtualTime: true})
 		defer func() { check(t, db.Close()) }()
 		var ahead atomic.Int64
 		s.pace.Ask = func(context.Context) (time.Time, error) { return time.Now().Add(time.Duration(ahead.Load())), nil }
@@ -186,7 +191,7 @@ func TestRelayRefusesAClockYearsAway(t *testing.T) {
 	})
 }
 
-// The wrong clock of a relay makes no task late: its delay, and what its message says, are by the
+// A relay whose clock is wrong makes no task late, because the delay and the times in a task's message refer to the
 // database's clock.
 func TestRelayWithAWrongClockMakesNoTaskLate(t *testing.T) {
 	right := time.Now
@@ -199,7 +204,7 @@ func TestRelayWithAWrongClockMakesNoTaskLate(t *testing.T) {
 	}
 }
 
-// Nor does the wrong clock of a database: its tasks are due by that.
+// A wrong database clock makes no task late, because due times refer to that clock.
 func TestDatabaseWithAWrongClockMakesNoTaskLate(t *testing.T) {
 	right := time.Now
 	for _, lead := range []time.Duration{0, 5 * time.Second} {
@@ -211,7 +216,7 @@ func TestDatabaseWithAWrongClockMakesNoTaskLate(t *testing.T) {
 	}
 }
 
-// lateBy returns how late by the database's clock a task is handled. No task may be early.
+// lateBy returns how late a task is handled, by the database's clock, and fails the test if it is early.
 func lateBy(t *testing.T, lead time.Duration, relays, databases, consumers func() time.Time) (late time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -224,7 +229,7 @@ func lateBy(t *testing.T, lead time.Duration, relays, databases, consumers func(
 		}
 		sender, receiver := open(relays), open(consumers)
 		defer func() { check(t, errors.Join(sender.Close(t.Context()), receiver.Close(t.Context()))) }()
-		s, db := openStore(t, sender, Config{Now: relays, DatabaseNow: databases})
+		s, db := openStore(t, sender, Config{Now: relays, DatabaseNow: databases, VirtualTime: true})
 		defer func() { check(t, db.Close()) }()
 		ctx, stop := context.WithCancel(t.Context())
 		var handled time.Time

@@ -10,81 +10,81 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/recur"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // Dialect is the name of a family of databases that understand the same SQL.
-type Dialect = string
+type Dialect = idempotency.Dialect
 
 // The supported dialects.
 const (
-	PostgreSQL = "postgres"
-	MySQL      = "mysql" // and MariaDB
-	SQLite     = "sqlite"
+	PostgreSQL = idempotency.PostgreSQL
+	MySQL      = idempotency.MySQL // and MariaDB
+	SQLite     = idempotency.SQLite
 )
 
-// Executor runs the statements of a change. Pass the caller's *sql.Tx, so that the change takes
-// effect when it commits, or NoTx, so that it takes effect immediately in the store's own database.
-// A *sql.DB and a *sql.Conn are Executors too, and so are types that wrap them, such as the
-// transactions of sqlx, bun, gorm and ent. Methods return ErrNoExecutor for a nil Executor.
+// Executor runs the statements of a change. Pass the caller's *sql.Tx to make the change take effect when the
+// transaction commits, or NoTx to make it take effect immediately in the store's own database. A *sql.DB and a
+// *sql.Conn are Executors too, and so are types that wrap them, such as the transactions of sqlx, bun, gorm and ent.
+// Methods return ErrNoExecutor for a nil Executor.
 type Executor interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// NoTx is the Executor that stands for the store's own database, outside of any transaction of
-// the caller. The change takes effect immediately, even if a transaction of the caller is rolled
-// back later.
+// NoTx is the Executor for a call outside of any transaction. The change takes effect immediately in the store's own
+// database, and stays even if a transaction of the caller is rolled back later.
 var NoTx Executor = noTx{}
 
 type noTx struct{}
 
-var errNoTx = errors.New("schedule.NoTx runs no statements; it stands for the database of a Store")
+var errNoTx = errors.New("schedule.NoTx runs no statements; it only represents the database of a Store")
 
 func (noTx) ExecContext(context.Context, string, ...any) (sql.Result, error) { return nil, errNoTx }
 
 func (noTx) QueryContext(context.Context, string, ...any) (*sql.Rows, error) { return nil, errNoTx }
 
-// Database is the database of a Store or a handler: a *sql.DB, or pgxtx.Database for a pool of pgx.
+// Database is the database of a Store or a handler: a *sql.DB, or pgxtx.Database for a pgx pool.
 type Database interface {
 	Executor
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
-// Ceiling limits the rate of the tasks of a destination, which is a queue, or an exchange with all
+// RateLimit limits the rate of the tasks of a destination, which is a queue, or an exchange with all
 // its routing keys. The limit applies to the whole database, whatever the number of relays.
 //
-// In any second at most PerSecond tasks and one Burst are delivered. Further tasks wait in the
-// table, ordered by due time, and do not delay other destinations. A task is published about a
-// second before the limit allows its delivery, and its Delivery.DueAt is the time of that delivery.
+// In any second, at most PerSecond plus Burst tasks are delivered. Further tasks wait in the table, ordered by due
+// time, and do not delay other destinations. A task is published about a second before the limit allows its delivery,
+// and its Delivery.DueAt is the time of that delivery.
 //
-// Tasks that are sent again count. Messages that a consumer sends, such as retries, do not count,
-// nor do tasks whose messages were with the broker before the ceiling was set.
-type Ceiling struct {
+// Tasks that are sent again count towards the limit. Messages that a consumer sends, such as retries, do not count.
+// Neither do tasks whose messages were already on the broker when the rate limit was set.
+type RateLimit struct {
 	Queue    string
 	Exchange string
-	// PerSecond is the number of tasks per second, at most 100000. It may be below 1: 0.1 means one
-	// task in ten seconds. 0 removes the ceiling.
+	// PerSecond is the number of tasks per second, at most 100000. It may be below 1: 0.1 means one task in ten
+	// seconds. A PerSecond of 0 removes the rate limit.
 	PerSecond float64
-	// Burst is how many tasks may be delivered together after a period with fewer tasks than
-	// PerSecond. The default is a tenth of PerSecond, at least 1.
+	// Burst is the number of tasks that may be delivered together after a period with fewer tasks than PerSecond. The
+	// default is a tenth of PerSecond, at least 1.
 	Burst int
 }
 
-// completed returns the ceiling with its defaults, or ErrConfig if it is invalid.
-func (x Ceiling) completed() (Ceiling, error) {
+// completed returns the rate limit with its defaults, or ErrConfig if it is invalid.
+func (x RateLimit) completed() (RateLimit, error) {
 	if _, err := laneOf(topology.Destination{Queue: x.Queue, Exchange: x.Exchange}); err != nil {
 		return x, err
 	}
 	name := topology.Destination{Queue: x.Queue, Exchange: x.Exchange}
-	if x.PerSecond != 0 && !(topology.Ceiling{PerSecond: x.PerSecond, Burst: x.Burst}).Valid() {
-		return x, fmt.Errorf("%w: the ceiling of %s: %v tasks a second and a burst of %d; expected 0 for none, or one a day to %d a second, and a burst of 0 to %d",
+	if x.PerSecond != 0 && !(topology.RateLimit{PerSecond: x.PerSecond, Burst: x.Burst}).Valid() {
+		return x, fmt.Errorf("%w: the rate limit of %s: %v tasks a second and a burst of %d; expected 0 for no limit, or a rate from one a day to %d a second, and a burst of 0 to %d",
 			ErrConfig, name, x.PerSecond, x.Burst, topology.MaxPerSecond, topology.MaxPerSecond)
 	}
-	x.Burst = max(x.Burst, 0) // without a ceiling
+	x.Burst = max(x.Burst, 0) // without a rate limit
 	setDefault(&x.Burst, max(1, int(x.PerSecond/10)))
 	return x, nil
 }
@@ -95,14 +95,14 @@ func laneOf(d topology.Destination) (rows.Lane, error) {
 	case (d.Queue == "") == (d.Exchange == ""):
 		return rows.Lane{}, fmt.Errorf("%w: queue %q and exchange %q; set one of them", ErrConfig, d.Queue, d.Exchange)
 	case d.RoutingKey != "":
-		return rows.Lane{}, fmt.Errorf("%w: exchange %q with routing key %q; an exchange is held back with all its routing keys: leave the key out", ErrConfig, d.Exchange, d.RoutingKey)
+		return rows.Lane{}, fmt.Errorf("%w: exchange %q with routing key %q; an exchange is held back with all its routing keys: omit the key", ErrConfig, d.Exchange, d.RoutingKey)
 	case len(d.Queue+d.Exchange) > rows.MaxName || !rows.IsText(d.Queue+d.Exchange):
 		return rows.Lane{}, fmt.Errorf("%w: queue %.300q and exchange %.300q; expected at most %d bytes of UTF-8 without NUL", ErrConfig, d.Queue, d.Exchange, rows.MaxName)
 	}
 	return rows.Lane{Queue: d.Queue, Exchange: d.Exchange}, nil
 }
 
-// Sender publishes tasks. *amqpx.Client is one.
+// Sender publishes tasks. *amqpx.Client implements it.
 type Sender interface {
 	// SendBatch publishes messages and waits for their confirms. The error is an
 	// *amqpx.BatchError with the failures by index, or an error that concerns the whole batch.
@@ -123,17 +123,19 @@ var (
 	_ QueueInspector = (*amqpx.Client)(nil)
 )
 
-// Listener wakes the relay when tasks were written, so that it does not have to wait for its next
-// poll. On PostgreSQL it LISTENs on NotifyChannel, which the table's trigger notifies. database/sql
-// cannot do that. pgxtx.Listener implements it, and pgxtx.New sets it up by itself.
+// Listener wakes the relay when tasks were written, so that new tasks do not have to wait for the next poll. On
+// PostgreSQL it executes LISTEN for NotifyChannel, on which a trigger of the table sends notifications. database/sql
+// has no interface for notifications. pgxtx.Listener returns an implementation, and pgxtx.New sets one up
+// automatically.
 type Listener interface {
-	// Listen calls wake once when it has begun to listen, and then for every notification, until
-	// ctx ends or the connection is lost. After a lost connection, Run calls Listen again.
+	// Listen calls wake once after it has started to listen, and then for every notification, until ctx ends or the
+	// connection is lost. After a lost connection, Run calls Listen again. If notifications do not arrive, the error
+	// wraps ErrNotNotified. Run then logs that, polls at PollInterval, and calls Listen again every 10 minutes.
 	Listen(ctx context.Context, wake func()) error
 }
 
-// NotifyChannel is the channel on which PostgreSQL notifies of tasks that are
-// due within the next 5 seconds.
+// NotifyChannel is the channel on which PostgreSQL sends a notification when a task is written that is due within the
+// next 5 seconds.
 const NotifyChannel = "rabbitdelay_tasks"
 
 // Config tunes a Store. The zero value is ready to use.
@@ -143,20 +145,19 @@ type Config struct {
 	// MaxBody is the longest body that Schedule accepts, in bytes. The default is 1 MiB, and the
 	// maximum is 16 MiB, RabbitMQ's own default limit.
 	MaxBody int
-	// Horizon is how long before its due time a task is sent to the broker. Until then it is in the
-	// table only. The default is 24 hours, or the sender's MaxDelay if that is shorter. MaxDelay is
-	// also the upper bound.
+	// Horizon is how long before its due time a task is sent to the broker. Until then it is only in the table. The
+	// default is 24 hours, or the sender's MaxDelay if that is shorter. MaxDelay is also the upper bound.
 	Horizon time.Duration
 	// Batch is the largest number of tasks in one claim. The default is 500, the maximum 5000.
 	Batch int
-	// BatchBytes is the largest number of bytes of bodies and headers in one claim, except that a
-	// claim of a single task may have more. The default is 16 MiB. Up to Workers + 2 times as many
-	// bytes of tasks are in memory.
-	BatchBytes int
+	// batchBytes is the largest number of bytes of bodies and headers in one claim, except that a claim of a single
+	// task may have more. The default is 16 MiB. The relay keeps up to Workers + 2 times this many bytes of tasks in
+	// memory.
+	batchBytes int
 	// Workers is how many batches this process publishes concurrently. The default is 2.
 	Workers int
-	// PollInterval is the longest pause between two looks for new tasks. The default is 1 second.
-	// Tasks that are scheduled through this Store, or that a Listener reports, do not wait for it.
+	// PollInterval is the longest pause between two polls for new tasks. The default is 1 second. Tasks that are
+	// scheduled through this Store, or that a Listener reports, do not wait for it.
 	PollInterval time.Duration
 	// Listener, optional, wakes the relay for tasks that other processes wrote.
 	Listener Listener
@@ -170,48 +171,51 @@ type Config struct {
 	// destination does not exist. The default is 6, which takes about a minute. A task with an
 	// invalid message or destination fails immediately. An unreachable broker never fails a task.
 	MaxSendFailures int
-	// Grace is how long after its due time a task that is still pending may be sent again. The
-	// default is 2 minutes. It should be longer than a handler takes. A task is sent again only when
-	// there is evidence that consumers have passed its message, and not while the message may be
-	// waiting in its queue; docs/guarantees.md lists the evidence. The pause doubles with every
-	// send.
+	// Grace is how long after its due time a task that is still pending may be sent again. The default is 2 minutes. It
+	// should be longer than a handler takes. A task is sent again only when there is evidence that consumers have
+	// passed its message, and never while the message may still be waiting in its queue; docs/guarantees-details.md
+	// lists the evidence. The pause doubles with every send.
 	Grace time.Duration
-	// MaxSends is how often a task is sent if no handler settles it. The default is 10, the maximum
-	// 20. The last pause ends Grace x (2^MaxSends - 1) after the task was due at the earliest, which
-	// is 34 hours by default. After that the task fails with ErrMaxSends as soon as there is
-	// evidence that consumers have taken its last message. Until then it stays pending and is
-	// not sent.
+	// MaxSends is the number of times that a task is sent if no handler settles it. The default is 10, the maximum 20.
+	// The last pause ends no earlier than Grace x (2^MaxSends - 1) after the due time, which is 34 hours by default.
+	// After that the task fails with ErrMaxSends as soon as there is evidence that consumers have taken its last
+	// message. Until then it stays pending and is not sent again.
 	MaxSends int
-	// SweepInterval is the pause between two looks for tasks to send again. The default is a quarter
-	// of Grace, at most 15 seconds.
+	// SweepInterval is the pause between two searches for tasks to send again. The default is a quarter of Grace, at
+	// most 15 seconds.
 	SweepInterval time.Duration
-	// Ceilings limit the rates of destinations. Run writes them to the database before it sends
-	// tasks, and they apply to all relays of the database, even to relays whose own configuration
-	// has other ceilings or none: the ceiling that was written last applies. A ceiling with a
-	// PerSecond of 0 removes the ceiling of its destination. Destinations that are not listed keep
-	// theirs. See Store.SetCeiling for ceilings that are changed by hand.
-	Ceilings []Ceiling
+	// RateLimits limit the rates of destinations. Run writes them to the database before it sends tasks, and they apply
+	// to all relays of the database, even to relays whose own configuration has other rate limits or none: the rate
+	// limit that was written last applies. A rate limit with a PerSecond of 0 removes the rate limit of its
+	// destination. Destinations that are not listed keep their rate limits. See Store.SetRateLimit for rate limits that
+	// are changed by hand.
+	RateLimits []RateLimit
 	// Retention is how long finished tasks are kept.
 	Retention Retention
 	// MaxClockSkew is the difference between the clocks of this process and the database beyond
-	// which a warning is logged. The default is 1 second. ClockInterval is how often Run measures
-	// the difference. The default is 1 minute. Handlers, and stores whose Run does not run, measure
+	// which a warning is logged. The default is 1 second. Run measures the difference once a minute
+	// (clockInterval). Handlers, and stores whose Run does not run, measure
 	// it once a minute as they use the database.
 	MaxClockSkew  time.Duration
-	ClockInterval time.Duration
-	// Destination, optional, returns an error for a destination that tasks may not have, in addition
-	// to the destinations that the sender rejects. A store without a sender can use
-	// amqpx.Config.Listed.
+	clockInterval time.Duration
+	// Destination, which may be nil, returns an error for a destination that tasks are not allowed
+	// to have, in addition to the destinations that the sender rejects. A store without a sender can
+	// use amqpx.Config.Listed.
 	Destination func(topology.Destination) error
 	// Hooks observe the store.
 	Hooks Hooks
 	// Now returns this process's wall clock time. The default is time.Now. Tests set it to simulate
 	// a wrong clock.
 	Now func() time.Time
-	// DatabaseNow is the clock of a database that runs in this process, such as SQLite, and of any
-	// database in a testing/synctest bubble. The default is time.Now. Tests set it to simulate a
-	// wrong clock. Other databases are asked for their time.
+	// DatabaseNow replaces the database's clock. The default is the clock of the database server, which is asked for its
+	// time, and time.Now for SQLite and with VirtualTime. Tests set it to simulate a wrong clock.
 	DatabaseNow func() time.Time
+	// VirtualTime is for tests in a bubble of testing/synctest. The store then uses the bubble's clock with every
+	// database. Run waits until something is due or a store of the bubble writes, because polling every second would
+	// make a virtual day slow. A store of pgxtx then does not use LISTEN, because time in the bubble stands still while
+	// a goroutine reads from a connection. Without VirtualTime, Run in a bubble polls, and returns ErrClock with a
+	// database server.
+	VirtualTime bool
 	// Logger gets the log messages. With nil nothing is logged.
 	Logger *zap.Logger
 }
@@ -229,22 +233,22 @@ type Retention struct {
 type Hooks struct {
 	// BeforeSchedule is called with a copy of each task that is about to be written, in the
 	// caller's goroutine. It may add headers, such as the trace context of ctx, and every message
-	// of the task will have them. Headers with which the task could not be sent are dropped.
+	// of the task will have them. Headers that would make the task impossible to send are
+	// dropped.
 	BeforeSchedule func(ctx context.Context, t *Task)
-	// Relayed reports that the publishes of n tasks were confirmed. resent is true if the sweeper
-	// sent them again.
+	// Relayed reports that the publishes of n tasks were confirmed. resent is true if the sweeper sent these tasks
+	// again.
 	Relayed func(n int, resent bool)
-	// SendFailed reports a task that could not be sent, or that was sent MaxSends times without
-	// being settled (ErrMaxSends). failed is true if the task's status is failed now. Otherwise
-	// sending it will be retried.
-	SendFailed func(t Task, err error, failed bool)
+	// SendFailed reports a task that could not be sent, or that was sent MaxSends times without being settled
+	// (ErrMaxSends). failed is true if the task's status is now failed. If it is false, the task will be sent again.
+	SendFailed func(t TaskRow, err error, failed bool)
 	// ClockSkew reports the database's clock minus this process's clock, and how far the true
 	// difference may be from that.
 	ClockSkew func(skew, uncertainty time.Duration)
 	// Purged reports the number of finished tasks that were deleted.
 	Purged func(n int64)
-	// Error reports an error of one of Run's loops, which continue. what is the name of the loop:
-	// relay, ceiling, recall, recurring, sweep, purge, clock or listen.
+	// Error reports an error in one of Run's loops. The loop continues. what is the name of the loop: relay, rate
+	// limit, recall, recurring, sweep, purge, clock or listen.
 	Error func(what string, err error)
 }
 
@@ -255,13 +259,13 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// WithDefaults returns the configuration with the defaults of zero fields. The default of Horizon
-// that depends on the sender is set by New.
+// WithDefaults returns the configuration with the defaults of zero fields. New sets the default of Horizon, because it
+// depends on the sender.
 func (c Config) WithDefaults() Config {
 	setDefault(&c.MaxBody, 1<<20)
 	setDefault(&c.Horizon, 24*time.Hour)
 	setDefault(&c.Batch, 500)
-	setDefault(&c.BatchBytes, 16<<20)
+	setDefault(&c.batchBytes, 16<<20)
 	setDefault(&c.Workers, 2)
 	setDefault(&c.PollInterval, time.Second)
 	setDefault(&c.PublishTimeout, 10*time.Second)
@@ -275,11 +279,11 @@ func (c Config) WithDefaults() Config {
 	setDefault(&c.Retention.Every, 10*time.Minute)
 	setDefault(&c.Retention.Batch, 1000)
 	setDefault(&c.MaxClockSkew, time.Second)
-	setDefault(&c.ClockInterval, time.Minute)
+	setDefault(&c.clockInterval, time.Minute)
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	if c.DatabaseNow == nil {
+	if c.VirtualTime && c.DatabaseNow == nil {
 		c.DatabaseNow = time.Now
 	}
 	if c.Logger == nil {
@@ -312,7 +316,7 @@ func (c Config) Validate() error {
 	between("MaxBody", c.MaxBody, 1, recur.LargestBody)
 	within("Horizon", c.Horizon, time.Millisecond, 100*year)
 	between("Batch", c.Batch, 1, 5000)
-	between("BatchBytes", c.BatchBytes, 1, 1<<30)
+	between("batchBytes", c.batchBytes, 1, 1<<30)
 	between("Workers", c.Workers, 1, 64)
 	within("PollInterval", c.PollInterval, time.Millisecond, time.Hour)
 	within("PublishTimeout", c.PublishTimeout, time.Millisecond, time.Hour)
@@ -325,12 +329,12 @@ func (c Config) Validate() error {
 	within("Retention.KeepFailed", c.Retention.KeepFailed, time.Second, 100*year)
 	within("Retention.Every", c.Retention.Every, time.Millisecond, year)
 	between("Retention.Batch", c.Retention.Batch, 1, sqldb.MaxPurge)
-	for _, x := range c.Ceilings {
+	for _, x := range c.RateLimits {
 		if _, err := x.completed(); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	within("MaxClockSkew", c.MaxClockSkew, time.Millisecond, 24*time.Hour)
-	within("ClockInterval", c.ClockInterval, time.Millisecond, 24*time.Hour)
+	within("clockInterval", c.clockInterval, time.Millisecond, 24*time.Hour)
 	return errors.Join(errs...)
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// crashEnv makes a child process a consumer: it has the broker and the database.
+// crashEnv makes a child process a consumer. Its value has the broker and the database.
 const crashEnv = "RABBITDELAY_TEST_CRASH"
 
 func TestMain(m *testing.M) {
@@ -41,8 +41,8 @@ func openFile(file string) (*sql.DB, error) {
 	return sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(180000)&_pragma=journal_mode(wal)&_txlock=immediate")
 }
 
-// consumeUntilSettled is the child: it handles tasks until none is pending, or one
-// of them ends it.
+// consumeUntilSettled is the child process: it handles tasks until none is pending, or until one of them ends the
+// process.
 func consumeUntilSettled(url, file string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -74,8 +74,8 @@ func consumeUntilSettled(url, file string) error {
 	}
 }
 
-// A task that ends the process which handles it is given up after its attempts,
-// and those that are handled beside it are not blamed.
+// A task that crashes the process that handles it is given up after its attempts. Tasks that are handled at the same
+// time are not blamed.
 func TestTaskThatKillsItsProcess(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tasks.db")
 	db, err := openFile(file)
@@ -131,7 +131,7 @@ func TestTaskThatKillsItsProcess(t *testing.T) {
 			t.Errorf("%s, after %d processes: %s after %d attempts: %s", id, deaths, got.Status, got.Attempts, got.LastError)
 		}
 	}
-	// A first delivery, and five attempts on record, each.
+	// Each of the two tasks has a first delivery and five recorded attempts.
 	if deaths > 2*6 {
 		t.Errorf("%d processes were killed", deaths)
 	}
@@ -142,15 +142,15 @@ func TestTaskThatKillsItsProcess(t *testing.T) {
 	if effects != innocent || distinct != innocent {
 		t.Errorf("%d effects of %d of the %d others (%v)", effects, distinct, innocent, rows)
 	}
-	// The other one may have killed the process between the record and the dead letter, or before the acknowledgement.
+	// The other task may have killed the process between the record and the dead letter, or before the acknowledgement.
 	q, _ := srv.Queue("q.dead")
 	if len(q.Messages) == 0 || slices.ContainsFunc(q.Messages, func(m amqptest.Message) bool { return !slices.Contains(killers, m.MessageId) }) {
 		t.Errorf("dead letters: %+v", q.Messages)
 	}
 }
 
-// Connections that are lost, and consumers that end while the handler runs, are no
-// attempts of the task, however many there are.
+// Lost connections, and consumers that end while the handler runs, do not count as attempts of the task, however many
+// there are.
 func TestRedeliveriesAloneAreNoAttempts(t *testing.T) {
 	onSite(t, Config{}, func(_ *testing.T, s *site) {
 		var cutOff int

@@ -20,7 +20,7 @@ func sentOf(t *testing.T, db *sql.DB, like string) (n int) {
 	return n
 }
 
-// A queue that belongs to another connection holds up its own tasks only.
+// A queue that is exclusive to another connection delays only its own tasks.
 func TestExclusiveQueueHoldsUpNobodyElse(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		_, err := s.plain.QueueDeclare("owned", false, false, true, false, amqp.Table{})
@@ -37,7 +37,7 @@ func TestExclusiveQueueHoldsUpNobodyElse(t *testing.T) {
 	})
 }
 
-// A task for a queue of the delays themselves, which another program wrote, fails at once.
+// A task for a delay queue, which another program wrote, fails immediately.
 func TestImpossibleDestinationFailsItsTask(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		due := time.Now().UnixMilli()
@@ -55,7 +55,7 @@ func TestImpossibleDestinationFailsItsTask(t *testing.T) {
 	})
 }
 
-// A full queue with a backlog of its own holds up nobody else.
+// A full queue with a backlog delays no other queue.
 func TestFullQueueHoldsUpNobodyElse(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		_, err := s.plain.QueueDeclare("full", true, false, false, false, amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
@@ -70,8 +70,8 @@ func TestFullQueueHoldsUpNobodyElse(t *testing.T) {
 	})
 }
 
-// wantOthersOnTime fails the test unless tasks for another queue are sent at once,
-// one a second for a minute.
+// wantOthersOnTime fails the test unless tasks for another queue are sent immediately, one a second
+// for a minute.
 func wantOthersOnTime(s *site) {
 	s.Helper()
 	<-time.After(time.Second)
@@ -94,8 +94,7 @@ func wantOthersOnTime(s *site) {
 	}
 }
 
-// A queue that does not answer holds up nobody else, and has its tasks when it
-// does again.
+// A queue that does not answer delays no other queue, and gets its tasks when it answers again.
 func TestSilentQueueHoldsUpNobodyElse(t *testing.T) {
 	onSite(t, Config{Batch: 50}, func(t *testing.T, s *site) {
 		answer := s.srv.Silence("silent")
@@ -113,7 +112,7 @@ func TestSilentQueueHoldsUpNobodyElse(t *testing.T) {
 	})
 }
 
-// Nor does a routing key that the exchange routes to no queue hold up its others.
+// If an exchange cannot route one routing key, tasks with its other routing keys are not delayed.
 func TestRefusingRoutingKeyHoldsUpNobodyElse(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		check(t, s.plain.ExchangeDeclare("events", amqp.ExchangeTopic, true, false, false, false, nil))
@@ -138,7 +137,7 @@ func TestRefusingRoutingKeyHoldsUpNobodyElse(t *testing.T) {
 	})
 }
 
-// Nobody waits for the answer of a queue that is known to refuse.
+// The relay does not wait for the answer of a queue that is known to refuse.
 func TestSlowRefusalHoldsUpNobodyElse(t *testing.T) {
 	r := recorder{before: func(_ context.Context, msgs []amqpx.Message) error {
 		refused := &amqpx.BatchError{Total: len(msgs), Failed: map[int]*amqpx.SendError{}}
@@ -171,8 +170,8 @@ func TestSlowRefusalHoldsUpNobodyElse(t *testing.T) {
 	})
 }
 
-// A broker that refuses logins, as one does that starts, says nothing of the destinations:
-// their tasks wait for it.
+// If a broker refuses logins, for example because it is starting, that says nothing about the
+// destinations: their tasks wait for it.
 func TestRefusedLoginFailsNoTask(t *testing.T) {
 	onSite(t, Config{}, func(_ *testing.T, s *site) {
 		defer s.consume("q", Handler(s.db, s.noted(nil)))()

@@ -1,7 +1,6 @@
-// Package schedule keeps delayed tasks in the business database and lets RabbitMQ time them. A task
-// is written in the caller's own transaction. While it is pending it can be cancelled, moved, fired
-// early, listed and counted, and it happens once. Losing the whole broker delays tasks, but no task
-// is lost.
+// Package schedule keeps delayed tasks in the business database and lets RabbitMQ time them. A task is written in the
+// caller's own transaction. While it is pending it can be cancelled, rescheduled, run early, listed and counted, and it
+// takes effect once. Losing the whole broker delays tasks, but no task is lost.
 //
 //	tasks, err := schedule.New(db, client, schedule.Config{})
 //	err = tasks.Schedule(ctx, tx, schedule.Task{ID: "order-42-expire", Queue: "orders.expire", DeliverAt: t, Body: b})
@@ -13,26 +12,23 @@
 //
 // # How it works
 //
-// Every task is a row of rabbitdelay_tasks. The relay claims the rows that are
-// due within its horizon, publishes them with the remaining delay and marks
-// them. Every change of a task gives the row a new version. The message of an older
-// version, wherever it is by then, no longer matches the row, so Handler
-// acknowledges it without an effect. A task that is still pending some time
-// after its due time is published again by the sweeper if its message appears to be lost.
+// Every task is a row of rabbitdelay_tasks. The relay claims the rows that are due within its horizon, publishes them
+// with the remaining delay and marks them. Every change of a task gives the row a new version. The message of an older
+// version, wherever it is by then, no longer matches the row, so Handler acknowledges it without an effect. A task that
+// is still pending some time after its due time is published again by the sweeper if its message appears to be lost.
 //
-// Use Handler for effects in the business database, which commit together with the task.
-// Use LeaseHandler for work that does not fit into one transaction, such as a call to a payment
-// provider or an e-mail. docs/guarantees.md compares what can happen twice.
+// Use Handler for effects in the business database, which are committed together with the task's status. Use
+// LeaseHandler for work that does not fit into one transaction, such as a call to a payment provider or an e-mail.
+// docs/guarantees-details.md compares what can happen twice.
 //
 // # Unique keys
 //
-// Store.ScheduleUnique merges a task with the pending task of the same key: it keeps the pending
-// task, replaces it or pushes it back. A replaced or moved task gets a new version, so
-// its earlier messages have no effect.
+// Store.ScheduleUnique merges a task with the pending task that has the same key: it keeps the pending task, replaces
+// it or postpones it. A replaced or rescheduled task gets a new version, so its earlier messages have no effect.
 //
 // # Recurring tasks
 //
-// Store.Schedules manages tasks that recur by a cron expression in a time zone or at an
+// Store.Recurring manages tasks that recur by a cron expression in a time zone or at an
 // interval. Each occurrence is a task, which Run creates in advance.
 //
 // # The table as a contract
@@ -47,14 +43,15 @@
 // pgx, by package pgxtx. On SQLite, set a busy timeout, and begin transactions
 // that read before they write with BEGIN IMMEDIATE (modernc.org/sqlite:
 // file:app.db?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)&_txlock=immediate).
-//
-// # Packages and files
+package schedule
+
+// Packages and files, for contributors to this package:
 //
 // This package has the public types, their conversions to and from rows, and the
 // handlers. It contains no SQL and no loop. The packages below internal import only packages that
 // are above them in this list:
 //
-//	rows   all SQL and the differences between dialects; does not know messages
+//	rows   all SQL and the differences between dialects; knows nothing about messages
 //	pace   pauses, waking and the clock of Run's loops
 //	relay  claims tasks, publishes their messages and records the outcomes
 //	sweep  decides which tasks are sent again, and when
@@ -65,13 +62,14 @@
 //
 //	task.go, filter.go, errors.go        arguments and results
 //	config.go, store.go                  the configuration, and the Store
-//	write.go, read.go, backlog.go        writing and reading tasks; ended.go: how they ended
+//	write.go, read.go, backlog.go        writing and reading tasks
+//	ended.go                             how tasks ended
 //	unique.go                            at most one pending task per unique key
 //	bulk.go, bulk_run.go                 changing many tasks
-//	held.go, unlisted.go                 destinations that are paused, have a ceiling, or are not listed
+//	held.go, unlisted.go                 destinations that are paused, have a rate limit, or are not listed
 //	recurring.go, schedules.go           recurring tasks
 //	run.go, health.go, relays.go         the loops, their health, and the processes that run them
 //	handler.go, group.go, lease.go       handling a message
 //	fence.go, attempt.go, failure.go     checking a message against its row, and recording attempts
-//	requeue.go, instant.go               dead letters; parsing times that people write
-package schedule
+//	requeue.go                           what to do with the dead letters of tasks
+//	instant.go                           parsing times in human-readable formats

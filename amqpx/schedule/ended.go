@@ -9,8 +9,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Ends counts the tasks that ended between From, inclusive, and To, exclusive.
-type Ends struct {
+// CompletionStats counts the tasks that ended between From, inclusive, and To, exclusive.
+type CompletionStats struct {
 	From, To     time.Time
 	Done, Failed int64
 	// Retries counts the attempts of these tasks after the first one.
@@ -25,7 +25,7 @@ type Ends struct {
 // Lateness returns a quantile of the lateness of the done tasks: for 0.99, the lateness that 99 % of them
 // did not exceed. It is accurate to about a tenth, because it assumes that tasks are evenly spread within
 // each count of Late. It returns 0 if no task was done.
-func (e Ends) Lateness(share float64) time.Duration {
+func (e CompletionStats) Lateness(share float64) time.Duration {
 	want := share * float64(e.Done)
 	var below float64
 	for i, n := range e.Late {
@@ -38,8 +38,8 @@ func (e Ends) Lateness(share float64) time.Duration {
 	return 0
 }
 
-// Plus returns the sum with the tasks of another span. From and To do not change.
-func (e Ends) Plus(o Ends) Ends {
+// Plus returns e with the counts of another span added. From and To do not change.
+func (e CompletionStats) Plus(o CompletionStats) CompletionStats {
 	late := make([]int64, max(len(e.Late), len(o.Late)))
 	for _, counts := range [][]int64{e.Late, o.Late} {
 		for i, n := range counts {
@@ -51,7 +51,8 @@ func (e Ends) Plus(o Ends) Ends {
 	return e
 }
 
-// lateSpan returns the bounds of a class of lateness. The last class has no end.
+// lateSpan returns the bounds of the histogram bucket CompletionStats.Late[class]. The last bucket has no upper bound;
+// its to equals its from.
 func lateSpan(class int) (from, to time.Duration) {
 	last := len(rows.LateBounds) - 1
 	if class > 0 {
@@ -60,29 +61,29 @@ func lateSpan(class int) (from, to time.Duration) {
 	return from, rows.LateBounds[min(class, last)]
 }
 
-// Ended counts how tasks ended in n spans of the given width that begin at from. The width is in whole
-// milliseconds. Ended reads the row of each task that ended in the spans, by an index, so the spans should
-// be short if many tasks end.
-func (s *Store) Ended(ctx context.Context, ex Executor, from time.Time, width time.Duration, n int) ([]Ends, error) {
+// CompletionStats counts how tasks ended in each of n consecutive time spans of the given width, the first of which
+// begins at from. The width is in whole milliseconds. CompletionStats reads the row of each task that ended in the
+// spans, by an index, so the spans should be short if many tasks end.
+func (s *Store) CompletionStats(ctx context.Context, ex Executor, from time.Time, width time.Duration, n int) ([]CompletionStats, error) {
 	if width < time.Millisecond || n < 1 || n > 100_000 {
 		return nil, fmt.Errorf("ended tasks: width %s and %d spans, expected at least 1ms and 1 to 100000", topology.FormatDuration(width), n)
 	}
 	start, step := rows.Stored(from), width.Milliseconds()
-	return reading(ctx, s, ex, Filter{}, "reading how tasks ended", func(c rows.Conn, _ rows.Filter) ([]Ends, error) {
+	return reading(ctx, s, ex, Filter{}, "reading how tasks ended", func(c rows.Conn, _ rows.Filter) ([]CompletionStats, error) {
 		list, err := c.Ended(ctx, start, step, n)
-		out := make([]Ends, len(list))
+		out := make([]CompletionStats, len(list))
 		for i, e := range list {
 			at := start + int64(i)*step
-			out[i] = Ends{From: time.UnixMilli(at), To: time.UnixMilli(at + step), Done: e.Done, Failed: e.Failed, Retries: e.Retries, Late: e.Late}
+			out[i] = CompletionStats{From: time.UnixMilli(at), To: time.UnixMilli(at + step), Done: e.Done, Failed: e.Failed, Retries: e.Retries, Late: e.Late}
 		}
 		return out, err
 	})
 }
 
-// CountRetried counts the pending tasks that have had a failed attempt and will be retried. It reads at
-// most limit of the tasks that are due, beginning with the earliest due time.
+// CountRetried counts the pending tasks that are due and have had a failed attempt, which means that they are waiting
+// for a retry. It reads at most limit of the tasks that are due, beginning with the earliest due time.
 func (s *Store) CountRetried(ctx context.Context, ex Executor, limit int64) (int64, error) {
-	return reading(ctx, s, ex, Filter{}, "counting tasks that are tried again", func(c rows.Conn, _ rows.Filter) (int64, error) {
+	return reading(ctx, s, ex, Filter{}, "counting tasks that wait for a retry", func(c rows.Conn, _ rows.Filter) (int64, error) {
 		return c.CountRetried(ctx, s.nowOn(ctx, c).UnixMilli(), limit)
 	})
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Spans follow one another from the given instant on.
+// The intervals of the statistics follow one another without gaps from the given time on.
 func TestEnded(t *testing.T) {
 	s, db := openStore(t, nil, Config{})
 	defer func() { check(t, db.Close()) }()
@@ -13,7 +13,7 @@ func TestEnded(t *testing.T) {
 	end := from.Add(time.Minute).UnixMilli()
 	_, err := db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_tasks (id, queue, due_at, status, finished_at) VALUES ('a', 'q', ?, 'done', ?)", end, end)
 	check(t, err)
-	got, err := s.Ended(t.Context(), NoTx, from, time.Minute, 3)
+	got, err := s.CompletionStats(t.Context(), NoTx, from, time.Minute, 3)
 	check(t, err)
 	for i, e := range got {
 		if want := from.Add(time.Duration(i) * time.Minute); !e.From.Equal(want) {
@@ -26,30 +26,36 @@ func TestEnded(t *testing.T) {
 	if got[1].Done != 1 {
 		t.Errorf("%d were done in the second minute", got[1].Done)
 	}
-	if _, err := s.Ended(t.Context(), NoTx, from, time.Microsecond, 1); err == nil {
+	if _, err := s.CompletionStats(t.Context(), NoTx, from, time.Microsecond, 1); err == nil {
 		t.Error("a span of a microsecond is taken")
 	}
 }
 
-// The lateness of a share lies within the class in which it falls.
+// The lateness that is returned for a quantile is within the bucket that contains the quantile.
 func TestLatenessOfAShare(t *testing.T) {
-	e := Ends{Done: 100, Late: []int64{0, 0, 0, 0, 50, 0, 49, 1}}
-	for share, want := range map[float64]time.Duration{0: 4 * time.Millisecond, 0.25: 4500 * time.Microsecond, 0.5: 5 * time.Millisecond, 0.99: 7 * time.Millisecond, 1: 8 * time.Millisecond} {
+	e := CompletionStats{Done: 100, Late: []int64{0, 0, 0, 0, 50, 0, 49, 1}}
+	for share, want := range map[float64]time.Duration{
+		0:    4 * time.Millisecond,
+		0.25: 4500 * time.Microsecond,
+		0.5:  5 * time.Millisecond,
+		0.99: 7 * time.Millisecond,
+		1:    8 * time.Millisecond,
+	} {
 		if got := e.Lateness(share); got != want {
 			t.Errorf("%v: %v, expected %v", share, got, want)
 		}
 	}
 	late := make([]int64, 95)
 	late[94] = 1
-	if got := (Ends{Done: 1, Late: late}).Lateness(0.5); got != 100_000*time.Second {
+	if got := (CompletionStats{Done: 1, Late: late}).Lateness(0.5); got != 100_000*time.Second {
 		t.Errorf("beyond all: %v", got)
 	}
-	if got := (Ends{}).Lateness(0.5); got != 0 {
+	if got := (CompletionStats{}).Lateness(0.5); got != 0 {
 		t.Errorf("of none: %v", got)
 	}
 }
 
-// A task counts as tried again from its first failed attempt until its end, by the store's clock.
+// A task counts as retried from its first failed attempt until its end, by the store's clock.
 func TestCountRetried(t *testing.T) {
 	s, db := openStore(t, nil, Config{})
 	defer func() { check(t, db.Close()) }()

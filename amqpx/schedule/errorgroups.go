@@ -15,8 +15,8 @@ import (
 const (
 	// DefaultGroups and MaxGroups are the default and the maximum of ErrorGroupOptions.Limit.
 	DefaultGroups, MaxGroups = 50, 1000
-	// DefaultLook and MaxLook are the default and the maximum of ErrorGroupOptions.Look.
-	DefaultLook, MaxLook = 100_000, 10_000_000
+	// DefaultSample and MaxSample are the default and the maximum of ErrorGroupOptions.Sample.
+	DefaultSample, MaxSample = 100_000, 10_000_000
 )
 
 // ErrorGroupOrder is an order of ErrorGroups.
@@ -36,44 +36,44 @@ type ErrorGroupOptions struct {
 	Limit int
 	// Order is the order of the groups. The default is GroupsNewest.
 	Order ErrorGroupOrder
-	// Look is the largest number of tasks to read, the newest first. The default is DefaultLook, the
-	// maximum MaxLook. ErrorGroups.More reports whether there are more tasks.
-	Look int
+	// Sample is the largest number of tasks to read, the newest first. The default is DefaultSample, the
+	// maximum MaxSample. ErrorGroups.More reports whether there are more tasks.
+	Sample int
 }
 
 // ErrorGroups are tasks grouped by their errors.
 type ErrorGroups struct {
-	Looked int          `json:"looked_at"` // tasks that were read
-	More   bool         `json:"more"`      // older tasks were not read, so groups may be larger than Tasks says
-	Groups []ErrorGroup `json:"groups"`    // in the order of ErrorGroupOptions
-	Others int          `json:"others"`    // tasks of groups that are not returned, because there are more than Limit
+	Sampled int          `json:"sampled"` // tasks that were read
+	More    bool         `json:"more"`    // whether older tasks were not read, so that groups may be larger than Tasks says
+	Groups  []ErrorGroup `json:"groups"`  // in the order of ErrorGroupOptions
+	Others  int          `json:"others"`  // tasks of groups that are not returned, because there are more than Limit
 }
 
-// ErrorGroup is a group of tasks of one destination whose errors are alike. A Filter with the Queue or Exchange and the
-// ErrorLike of a group, and with the status that was grouped, chooses exactly the group's tasks.
+// ErrorGroup is a group of tasks with the same destination and similar errors. A Filter with the Queue or Exchange and
+// the ErrorLike of a group, and with the status that was grouped, selects exactly the group's tasks.
 type ErrorGroup struct {
 	Queue     string    `json:"queue,omitempty"`
 	Exchange  string    `json:"exchange,omitempty"`
 	ErrorLike string    `json:"error_like"` // without numbers, ids and quoted parts; empty if the tasks have no error
 	Tasks     int       `json:"tasks"`
-	First     time.Time `json:"first"`      // when the first of them ended, or is due if they have not ended
-	Last      time.Time `json:"last"`       // the same of the last
-	ExampleID string    `json:"example_id"` // the last one
+	First     time.Time `json:"first"`      // when the first task ended, or is due if the tasks have not ended
+	Last      time.Time `json:"last"`       // the same time of the last task
+	ExampleID string    `json:"example_id"` // the last task
 	Example   string    `json:"example"`    // its error
 }
 
-// ErrorGroups groups the tasks that the filter chooses by destination and error. Without a status it groups failed
+// ErrorGroups groups the tasks that the filter selects by destination and error. Without a status it groups failed
 // tasks. Use StatusPending for the errors of attempts that will be retried. Tasks that change in the meantime may or
 // may not be counted. It returns ErrConfig for invalid arguments.
 func (s *Store) ErrorGroups(ctx context.Context, ex Executor, f Filter, o ErrorGroupOptions) (ErrorGroups, error) {
 	setDefault(&o.Limit, DefaultGroups)
-	setDefault(&o.Look, DefaultLook)
+	setDefault(&o.Sample, DefaultSample)
 	o.Order = cmp.Or(o.Order, GroupsNewest)
 	switch {
 	case o.Limit < 1 || o.Limit > MaxGroups:
 		return ErrorGroups{}, fmt.Errorf("%w: grouping tasks: limit is %d; expected 1 to %d", ErrConfig, o.Limit, MaxGroups)
-	case o.Look < 1 || o.Look > MaxLook:
-		return ErrorGroups{}, fmt.Errorf("%w: grouping tasks: look is %d; expected 1 to %d", ErrConfig, o.Look, MaxLook)
+	case o.Sample < 1 || o.Sample > MaxSample:
+		return ErrorGroups{}, fmt.Errorf("%w: grouping tasks: sample is %d; expected 1 to %d", ErrConfig, o.Sample, MaxSample)
 	case groupedBy[o.Order] == nil:
 		return ErrorGroups{}, fmt.Errorf("%w: grouping tasks: order is %q; expected %s, %s or %s", ErrConfig, string(o.Order), GroupsNewest, GroupsOldest, GroupsMost)
 	}
@@ -81,8 +81,8 @@ func (s *Store) ErrorGroups(ctx context.Context, ex Executor, f Filter, o ErrorG
 	return reading(ctx, s, ex, f, "grouping tasks by error", func(c rows.Conn, f rows.Filter) (ErrorGroups, error) {
 		ended := f.Status != rows.Pending && f.Status != rows.Running
 		groups := map[groupKey]*ErrorGroup{}
-		read, more, err := c.Failures(ctx, f, ended, o.Look, func(t rows.Unsuccessful) { addToGroup(groups, t) })
-		out := ErrorGroups{Looked: read, More: more, Groups: []ErrorGroup{}}
+		read, more, err := c.Failures(ctx, f, ended, o.Sample, func(t rows.Unsuccessful) { addToGroup(groups, t) })
+		out := ErrorGroups{Sampled: read, More: more, Groups: []ErrorGroup{}}
 		for i, g := range sortedGroups(groups, o.Order) {
 			if i < o.Limit {
 				out.Groups = append(out.Groups, *g)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// fail makes tasks fail of an error each, one second after another.
+// fail makes tasks fail with one error each, a second apart.
 func fail(t *testing.T, db *sql.DB, base time.Time, errors map[string]string) {
 	t.Helper()
 	for id, text := range errors {
@@ -20,7 +20,7 @@ func fail(t *testing.T, db *sql.DB, base time.Time, errors map[string]string) {
 	}
 }
 
-// Tasks t0000, t0003, … are of queue a, t0001, t0004, … of queue b, the others of an exchange.
+// Tasks t0000, t0003, … are for queue a, t0001, t0004, … for queue b, and the others for an exchange.
 var failures = map[string]string{
 	"t0000": "payment provider: 503", "t0003": "payment provider: 429", "t0006": "Payment provider: 503", "t0001": "payment provider: 503",
 	"t0002": `no such user: "Ann" (3f2a9c1e-0000-4000-8000-0123456789AB)`, "t0005": `no such user: "Bob" (17)`, "t0009": "50% off_season\n\tat line 7",
@@ -46,20 +46,20 @@ func TestErrorGroups(t *testing.T) {
 			t.Errorf("%s: %s\nexpected %s", order, got, want)
 		}
 	}
-	g, err := s.ErrorGroups(t.Context(), NoTx, Filter{Queue: "a"}, ErrorGroupOptions{Look: 2, Limit: 1})
+	g, err := s.ErrorGroups(t.Context(), NoTx, Filter{Queue: "a"}, ErrorGroupOptions{Sample: 2, Limit: 1})
 	check(t, err)
 	if !g.More {
 		t.Error("two of four tasks were read, and nothing says so")
 	}
-	if g.Looked != 2 {
-		t.Errorf("%d tasks were read, expected 2", g.Looked)
+	if g.Sampled != 2 {
+		t.Errorf("%d tasks were read, expected 2", g.Sampled)
 	}
 	if g.Others != 1 {
 		t.Errorf("%d tasks of other groups, expected 1", g.Others)
 	}
 }
 
-// A filter by the error of a group finds, counts and changes the tasks of the group and no others.
+// A filter with the error of a group finds, counts and changes exactly the tasks of the group.
 func TestFilterByError(t *testing.T) {
 	s, db := closedStore(t)
 	base := time.Now().Truncate(time.Second).Add(time.Hour)
@@ -107,7 +107,7 @@ func TestFilterByError(t *testing.T) {
 	}
 }
 
-// A list and a bulk change find what they look for behind any number of tasks with other errors.
+// A list and a bulk change find matching tasks behind any number of tasks with other errors.
 func TestFilterByRareError(t *testing.T) {
 	s, db := closedStore(t)
 	base := time.Now().Truncate(time.Second).Add(time.Hour)
@@ -129,7 +129,7 @@ func TestFilterByRareError(t *testing.T) {
 	}
 }
 
-// An attempt that fails of something else while a bulk change is under way takes its task out of the change.
+// If an attempt fails with another error while a bulk change is running, its task is left out of the change.
 func TestErrorChangesDuringBulk(t *testing.T) {
 	s, db := closedStore(t)
 	many(t, s, time.Now().Add(time.Hour), 6)

@@ -10,8 +10,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// An export has three parts. The handler of each counts down in its transaction, and the
-// last one schedules what follows: once, although a message comes twice.
+// An export has three parts. The handler of each part decrements a counter in its transaction, and
+// the last one schedules the next step. That happens once, even if a message is delivered twice.
 func ExampleHandler_chain() {
 	ctx := context.Background()
 	db, err := sql.Open("sqlite", ":memory:")
@@ -23,7 +23,8 @@ func ExampleHandler_chain() {
 	if err := schedule.Migrate(ctx, db); err != nil {
 		panic(err)
 	}
-	if _, err := db.ExecContext(ctx, "CREATE TABLE exports (id TEXT PRIMARY KEY, parts_left INT NOT NULL); INSERT INTO exports VALUES ('export-7', 3)"); err != nil {
+	if _, err := db.ExecContext(ctx,
+		"CREATE TABLE exports (id TEXT PRIMARY KEY, parts_left INT NOT NULL); INSERT INTO exports VALUES ('export-7', 3)"); err != nil {
 		panic(err)
 	}
 	tasks, err := schedule.New(db, nil, schedule.Config{})

@@ -10,15 +10,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// charge is a call to a payment provider, which does it once for each key.
+// charge stands for a call to a payment provider, which charges once for each key.
 func charge(_ context.Context, order []byte, idempotencyKey string) (receipt string, err error) {
 	fmt.Printf("charging order %s\n", order)
 	return "receipt of " + idempotencyKey, nil
 }
 
-// An invoice is charged by a provider. The call is no part of a transaction, so it
-// runs under a lease, with a key by which the provider recognises a repetition; the
-// receipt is stored in the transaction that makes the task done.
+// Charges an invoice through a provider. The call cannot be part of a transaction, so it
+// runs under a lease, with a key by which the provider recognises a repetition. The
+// receipt is stored in the transaction that marks the task as done.
 func ExampleLeaseHandler() {
 	ctx := context.Background()
 	db, err := sql.Open("sqlite", ":memory:")
@@ -33,7 +33,7 @@ func ExampleLeaseHandler() {
 	if _, err := db.ExecContext(ctx, "CREATE TABLE receipts (order_id TEXT, receipt TEXT)"); err != nil {
 		panic(err)
 	}
-	// A process that relays gives an *amqpx.Client instead of nil, and calls Run.
+	// A process that relays passes an *amqpx.Client instead of nil, and calls Run.
 	tasks, err := schedule.New(db, nil, schedule.Config{})
 	if err != nil {
 		panic(err)
@@ -46,7 +46,7 @@ func ExampleLeaseHandler() {
 	handle := schedule.LeaseHandler(db, func(ctx context.Context, d *amqpx.Delivery, key string) (schedule.Func, error) {
 		receipt, err := charge(ctx, d.Body, key)
 		if err != nil {
-			return nil, err // it is retried, with the same key
+			return nil, err // the task is retried with the same key
 		}
 		return func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
 			_, err := tx.ExecContext(ctx, "INSERT INTO receipts VALUES (?, ?)", string(d.Body), receipt)
@@ -95,7 +95,8 @@ func ExampleHandler_subscribers() {
 		fmt.Printf("%s: %s\n", d.Queue, d.ID)
 		return nil
 	})
-	// client.Consume(ctx, queue, handle) would call it like this, also twice:
+	// client.Consume(ctx, queue, handle) would call it like this, and a message may be delivered
+	// twice:
 	for _, queue := range []string{"mail", "search", "mail"} {
 		d := &amqpx.Delivery{ID: "post-7", Version: 1, DueAt: at, Queue: queue, Exchange: "events", RoutingKey: "post.publish"}
 		if err := handle(ctx, d); err != nil {

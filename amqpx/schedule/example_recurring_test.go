@@ -9,9 +9,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// A report of every night is put at each start of the program. In Berlin there is
-// no 02:30 on 29 March 2026.
-func ExampleSchedules_Put() {
+// A program puts its nightly report at each start. In Berlin, 02:30 does not exist on 29 March
+// 2026.
+func ExampleRecurringTasks_Put() {
 	ctx := context.Background()
 	db, err := sql.Open("sqlite", ":memory:")
 	if err != nil {
@@ -31,7 +31,7 @@ func ExampleSchedules_Put() {
 		Task: schedule.Task{Queue: "reports"},
 	}
 	for range 2 {
-		change, err := tasks.Schedules().Put(ctx, schedule.NoTx, nightly)
+		change, err := tasks.Recurring().Put(ctx, schedule.NoTx, nightly)
 		if err != nil {
 			panic(err)
 		}
@@ -51,7 +51,7 @@ func ExampleSchedules_Put() {
 	// 2026-03-30 02:30:00 +0200 CEST nightly@2026-03-30T00:30:00Z
 }
 
-// A handler learns from the id which occurrence it has.
+// A handler gets the occurrence from the task's id.
 func ExampleParseOccurrence() {
 	name, at, ok := schedule.ParseOccurrence("nightly@2026-03-29T01:00:00Z")
 	fmt.Println(name, at, ok)

@@ -12,8 +12,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// A post is scheduled in the transaction that creates it, then moved. The message
-// of its first instant comes all the same, and has no effect.
+// Schedules a post in the transaction that creates it, and then reschedules it. The message for the original time still
+// arrives, but has no effect.
 func ExampleStore_Schedule() {
 	ctx := context.Background()
 	db, err := sql.Open("sqlite", ":memory:")
@@ -25,7 +25,7 @@ func ExampleStore_Schedule() {
 	if err := schedule.Migrate(ctx, db); err != nil {
 		panic(err)
 	}
-	// A process that relays gives an *amqpx.Client instead of nil, and calls Run.
+	// A process that relays passes an *amqpx.Client instead of nil, and calls Run.
 	tasks, err := schedule.New(db, nil, schedule.Config{})
 	if err != nil {
 		panic(err)
@@ -78,7 +78,7 @@ func ExampleStore_Schedule() {
 	// post-7 done
 }
 
-// All tasks of a campaign are moved, then cancelled.
+// Moves all tasks of a campaign, and then cancels them.
 func ExampleStore_Bulk() {
 	ctx := context.Background()
 	db, err := sql.Open("sqlite", ":memory:")
@@ -107,7 +107,7 @@ func ExampleStore_Bulk() {
 		}
 	}
 	campaign := schedule.Filter{Tag: "christmas"}
-	if _, err := tasks.Bulk(ctx, campaign, schedule.BulkMoveBy(-time.Hour), schedule.BulkOptions{}); err != nil {
+	if _, err := tasks.Bulk(ctx, campaign, schedule.BulkRescheduleBy(-time.Hour), schedule.BulkOptions{}); err != nil {
 		panic(err)
 	}
 	for task, err := range tasks.List(ctx, schedule.NoTx, campaign) {
@@ -132,8 +132,8 @@ func ExampleStore_Bulk() {
 	// 3 of 3 cancelled
 }
 
-// Each edit of a product pushes its reindexing back by five seconds, at most to a minute
-// after the first edit.
+// Each edit of a product postpones its reindexing by five seconds, up to a minute after the first
+// edit.
 func ExampleStore_ScheduleUnique() {
 	ctx := context.Background()
 	db, err := sql.Open("sqlite", ":memory:")
@@ -153,7 +153,7 @@ func ExampleStore_ScheduleUnique() {
 	for _, sinceFirst := range []time.Duration{0, 3 * time.Second, 58 * time.Second, 59 * time.Second} {
 		r, err := tasks.ScheduleUnique(ctx, schedule.NoTx, // or the transaction of the edit
 			schedule.Task{UniqueKey: "reindex-42", Queue: "search.reindex", DeliverAt: start.Add(sinceFirst + 5*time.Second), Body: []byte("42")},
-			schedule.Unique{OnPending: schedule.PushBackPending, MaxWait: time.Minute})
+			schedule.Unique{OnConflict: schedule.PushBackPending, MaxWait: time.Minute})
 		if err != nil {
 			panic(err)
 		}

@@ -19,15 +19,16 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// methodsWithExecutor calls do for each method of x whose second argument is an Executor, with
-// arguments that are right.
+// methodsWithExecutor calls do for each method of x whose second argument is an Executor, with valid arguments.
 func methodsWithExecutor(t *testing.T, x any, do func(name string, call func(schedule.Executor) error)) {
 	t.Helper()
 	task := schedule.Task{ID: "t", Queue: "q", DeliverAt: time.Now()}
 	given := map[reflect.Type]any{}
 	for _, v := range []any{
 		task, []schedule.Task{task}, schedule.Recurring{Name: "r", Every: time.Hour, Task: schedule.Task{Queue: "q"}}, []schedule.Recurring{},
-		"x", []string{"x"}, time.Now(), time.Second, 1, int64(1), schedule.Filter{}, schedule.ErrorGroupOptions{}, schedule.StatusDone, topology.Destination{Queue: "q"}, schedule.Ceiling{Queue: "q", PerSecond: 1}, schedule.Unique{}, func(*schedule.Recurring) error { return nil },
+		"x", []string{"x"}, time.Now(), time.Second, 1, int64(1), schedule.Filter{}, schedule.ErrorGroupOptions{},
+		schedule.StatusDone, topology.Destination{Queue: "q"}, schedule.RateLimit{Queue: "q", PerSecond: 1},
+		schedule.Unique{}, func(*schedule.Recurring) error { return nil },
 	} {
 		given[reflect.TypeOf(v)] = v
 	}
@@ -65,12 +66,12 @@ func methodsWithExecutor(t *testing.T, x any, do func(name string, call func(sch
 	}
 }
 
-// errorOf returns an error, or the one that a sequence ends with.
+// errorOf returns an error, or the one that ends a sequence.
 func errorOf(result any) (err error) {
 	switch r := result.(type) {
 	case error:
 		return r
-	case iter.Seq2[schedule.Task, error]:
+	case iter.Seq2[schedule.TaskRow, error]:
 		for _, err = range r {
 		}
 	case iter.Seq2[schedule.Recurring, error]:
@@ -80,8 +81,8 @@ func errorOf(result any) (err error) {
 	return err
 }
 
-// No method takes a nil executor for the store's own database: in a transaction that was
-// forgotten the change would stand whatever becomes of the rest.
+// No method treats a nil executor as the store's own database: if a caller forgot its transaction, the change would
+// stay whatever happens to that transaction.
 func TestNilExecutor(t *testing.T) {
 	db, err := sql.Open("sqlite", ":memory:")
 	if err != nil {
@@ -99,7 +100,7 @@ func TestNilExecutor(t *testing.T) {
 	for what, ex := range map[string]schedule.Executor{
 		"nil": nil, "nil *sql.Tx": (*sql.Tx)(nil), "nil *sql.DB": (*sql.DB)(nil), "pgxtx.On(nil)": pgxtx.On(nil), "pgxtx.On(nil tx)": pgxtx.On((*pgx.Conn)(nil)),
 	} {
-		for _, x := range []any{s, s.Schedules()} {
+		for _, x := range []any{s, s.Recurring()} {
 			methodsWithExecutor(t, x, func(name string, call func(schedule.Executor) error) {
 				if err := call(ex); !errors.Is(err, schedule.ErrNoExecutor) || !strings.Contains(err.Error(), "schedule.NoTx") {
 					t.Errorf("%T.%s on %s: %v", x, name, what, err)
@@ -110,7 +111,7 @@ func TestNilExecutor(t *testing.T) {
 	if n, err := s.CountUpTo(t.Context(), schedule.NoTx, schedule.Filter{}, 9); n != 0 || err != nil {
 		t.Errorf("%d tasks were written, %v", n, err)
 	}
-	for _, x := range []any{s, s.Schedules()} {
+	for _, x := range []any{s, s.Recurring()} {
 		methodsWithExecutor(t, x, func(name string, call func(schedule.Executor) error) {
 			if err := call(schedule.NoTx); errors.Is(err, schedule.ErrNoExecutor) {
 				t.Errorf("%T.%s on NoTx: %v", x, name, err)
@@ -119,7 +120,7 @@ func TestNilExecutor(t *testing.T) {
 	}
 }
 
-// A database that is nil is an error that says so, and makes no handler: Consume refuses that before it begins.
+// A nil database is an error that says so, and results in a nil handler, which Consume refuses before it begins.
 func TestNilDatabase(t *testing.T) {
 	ctx := t.Context()
 	effect := func(context.Context, *sql.Tx, *amqpx.Delivery) error { return nil }

@@ -11,14 +11,20 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// A message that is handled after its task's time has no effect, alone or in a
-// group; before that it has. Moving the task moves the end of its time.
+// A message that is handled after its task has expired has no effect, whether it is handled alone or in a group. Before
+// the expiry it has its effect. Rescheduling the task also changes the expiry.
 func TestTasksExpire(t *testing.T) {
 	for name, opts := range map[string][]HandlerOption{"alone": nil, "in groups": {WithGroup(10)}} {
 		t.Run(name, func(t *testing.T) {
 			s, db := closedStore(t)
 			due := time.Now().Add(-time.Minute).Truncate(time.Millisecond)
-			for id, after := range map[string]time.Duration{"late": 30 * time.Second, "early": time.Hour, "never": 0, "moved": 30 * time.Second, "rounded": time.Minute + time.Hour + 1} {
+			for id, after := range map[string]time.Duration{
+				"late":    30 * time.Second,
+				"early":   time.Hour,
+				"never":   0,
+				"moved":   30 * time.Second,
+				"rounded": time.Minute + time.Hour + 1,
+			} {
 				check(t, s.Schedule(t.Context(), NoTx, Task{ID: id, Queue: "q", DeliverAt: due, ExpiresAfter: after}))
 			}
 			check(t, s.Schedule(t.Context(), NoTx, Task{ID: "to exchange", Exchange: "x", DeliverAt: due, ExpiresAfter: time.Second}))
@@ -33,7 +39,10 @@ func TestTasksExpire(t *testing.T) {
 				for _, id := range []string{"late", "early", "never", "moved", "rounded", "to exchange"} {
 					task, err := s.Get(t.Context(), NoTx, id)
 					check(t, err)
-					check(t, h(t.Context(), &amqpx.Delivery{ID: id, Queue: "q", Exchange: task.Exchange, Version: task.Version, DueAt: task.DeliverAt, Attempt: 1, MaxAttempts: 5}))
+					check(t, h(t.Context(), &amqpx.Delivery{
+						ID: id, Queue: "q", Exchange: task.Exchange, Version: task.Version, DueAt: task.DeliverAt,
+						Attempt: 1, MaxAttempts: 5,
+					}))
 				}
 			}
 			if got, want := fmt.Sprint(effects), "[early never moved rounded]"; got != want {
@@ -58,7 +67,7 @@ func TestTasksExpire(t *testing.T) {
 	}
 }
 
-// The relay sends no task whose time is over, and keeps it for as long as others.
+// The relay does not send expired tasks, and they are kept as long as other tasks.
 func TestExpiredTasksAreNotSent(t *testing.T) {
 	sender := &recorder{}
 	bubble(t, sender, Config{}, func(t *testing.T, s *Store, _ *sql.DB) {
@@ -82,7 +91,7 @@ func TestExpiredTasksAreNotSent(t *testing.T) {
 	})
 }
 
-// What SQL may write: no due instant, and a time that no sum may have.
+// The tasks have values that SQL may write: no due time, and a duration that would overflow any sum.
 func TestExpiresAfterBounds(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Second}, func(_ *testing.T, s *site) {
 		defer s.consume("q", Handler(s.db, s.noted(nil)))()
@@ -90,7 +99,9 @@ func TestExpiresAfterBounds(t *testing.T) {
 		for id, c := range map[string]struct{ due, after int64 }{
 			"at once": {0, 3_600_000}, "for ever": {now, math.MaxInt64}, "for ever at once": {0, math.MaxInt64}, "later": {now + 60_000, math.MaxInt64 - 1},
 		} {
-			_, err := s.db.ExecContext(s.Context(), "INSERT INTO rabbitdelay_tasks (id, queue, due_at, expires_after, created_at, updated_at) VALUES (?, 'q', ?, ?, ?, ?)", id, c.due, c.after, now, now)
+			_, err := s.db.ExecContext(s.Context(),
+				"INSERT INTO rabbitdelay_tasks (id, queue, due_at, expires_after, created_at, updated_at) VALUES (?, 'q', ?, ?, ?, ?)",
+				id, c.due, c.after, now, now)
 			check(s.T, err)
 		}
 		s.schedule(Task{ID: "longest", Queue: "q", DeliverAt: time.Now(), ExpiresAfter: math.MaxInt64})

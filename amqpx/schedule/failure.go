@@ -8,17 +8,18 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
 // recordTimeout is the time limit for recording a failure, which may be necessary after the handler's
 // context has ended.
 const recordTimeout = 5 * time.Second
 
-// failed records a failed attempt. An attempt that was interrupted by the end of the consumer does not
-// count, because its message returns to the queue unchanged. An attempt that snoozes or requeues does
-// not count either, but the sweeper has to know for how long.
+// failed records a failed attempt, and passes it to the OnFailure hook. Two kinds of attempts do not count: one that
+// was interrupted by the end of the consumer, because its message returns to the queue unchanged, and one whose handler
+// snoozes or requeues the message. For the latter, failed only records the time until which the sweeper must not send
+// the task again.
 func (h *handler) failed(ctx context.Context, d *amqpx.Delivery, a *attempt, cause error) {
 	cutOff := errors.Is(ctx.Err(), context.Canceled) // not DeadlineExceeded, which is the handler's own time limit
 	if cutOff && a == nil {
@@ -28,7 +29,7 @@ func (h *handler) failed(ctx context.Context, d *amqpx.Delivery, a *attempt, cau
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	if cutOff {
-		// Undo the record from before it ran. If that fails, the attempt counts.
+		// The attempt was recorded before it ran. Undo that. If undoing fails, the attempt counts.
 		_ = h.record(ctx, d, a, rows.Failure{}, 0)
 		return
 	}
@@ -46,17 +47,18 @@ func (h *handler) failed(ctx context.Context, d *amqpx.Delivery, a *attempt, cau
 	}
 }
 
-// counts reports whether an attempt that ended with cause counts. One that is repeated immediately does
-// not.
+// counts reports whether an attempt that ended with cause counts towards the maximum number of attempts. An attempt
+// that is repeated immediately does not count.
 func counts(d *amqpx.Delivery, cause error) bool {
 	delay, again := d.RetryDelay(cause)
 	return !amqpx.IsSnoozed(cause) && !amqpx.IsRequeued(cause) && (!again || delay > 0)
 }
 
-// record records a failure, after which the task is not sent again for the duration again. If the unique
-// key of a running task has another pending task by now, only one of them can be pending. The task that
-// is due first does the work, so the failed task either stays running until its retry, or gives way and
-// is cancelled.
+// record records a failure. The task is not sent again until the duration again has passed.
+//
+// A task that failed may have a unique key that another task holds as its pending task. In that case the failed task
+// cannot become pending too. The task that is due first does the work: the failed task either stays running until its
+// retry, or it gives way and is cancelled.
 func (h *handler) record(ctx context.Context, d *amqpx.Delivery, a *attempt, f rows.Failure, again time.Duration) error {
 	err := h.recordOnce(ctx, d, a, f, again)
 	for range besideTries {
@@ -70,11 +72,12 @@ func (h *handler) record(ctx context.Context, d *amqpx.Delivery, a *attempt, f r
 	return err
 }
 
-// besideTries is how often the other task of a unique key may change while a failure is recorded.
+// besideTries is how many times besideAnother tries to record a failure if the pending task of the unique key keeps
+// changing.
 const besideTries = 3
 
-// besideAnother decides whether a failed task stays or gives way while another task of its unique key is
-// pending. If the other task has ended, the failure is recorded like any other.
+// besideAnother decides whether a failed task stays or gives way to another pending task with the same unique key. If
+// the other task has ended, the failure is recorded like any other.
 func (h *handler) besideAnother(ctx context.Context, d *amqpx.Delivery, f *rows.Failure, again time.Duration) error {
 	c, err := h.db.Conn(ctx)
 	if err != nil {
@@ -93,7 +96,7 @@ func (h *handler) besideAnother(ctx context.Context, d *amqpx.Delivery, f *rows.
 		return nil
 	}
 	f.GivesWay = true
-	f.Cause = strings.TrimPrefix(fmt.Sprintf("%s; it gave way to task %s of its unique key %s, due at %s", f.Cause, other, key, due.UTC().Format(time.RFC3339)), "; ")
+	f.Cause = strings.TrimPrefix(fmt.Sprintf("%s; gave way to task %s with the same unique key %s, due at %s", f.Cause, other, key, due.UTC().Format(time.RFC3339)), "; ")
 	return nil
 }
 
@@ -101,7 +104,7 @@ func (h *handler) besideAnother(ctx context.Context, d *amqpx.Delivery, f *rows.
 // it ran.
 func (h *handler) recordOnce(ctx context.Context, d *amqpx.Delivery, a *attempt, f rows.Failure, again time.Duration) error {
 	return h.db.Transact(ctx, func(c rows.Conn) error {
-		now, err := c.Clock(ctx, h.own) // relays use it to decide when to send again
+		now, err := c.Clock(ctx) // relays use it to decide when to send again
 		if err != nil {
 			return err
 		}
@@ -126,8 +129,8 @@ func (h *handler) recordOnce(ctx context.Context, d *amqpx.Delivery, a *attempt,
 
 // attemptNumber returns how many attempts the task has had.
 func attemptNumber(d *amqpx.Delivery, a *attempt, cause error) int {
-	if e, ok := errors.AsType[*PoisonError](cause); ok {
-		return e.Attempts
+	if e, ok := errors.AsType[*poisonError](cause); ok {
+		return e.attempts
 	}
 	if a != nil {
 		return a.number
@@ -135,9 +138,8 @@ func attemptNumber(d *amqpx.Delivery, a *attempt, cause error) int {
 	return d.Attempt
 }
 
-// retryMargin is how long after the due time of a retry the sweeper still does not send the task again.
-// unknownRetry is the assumed pause of a retry whose pause is unknown, because a test has created the
-// Delivery.
+// retryMargin is how long after the due time of a retry the sweeper still does not send the task again. unknownRetry is
+// the pause that is assumed if the pause before a retry is unknown because a test has created the Delivery.
 const (
 	retryMargin  = 2 * time.Minute
 	unknownRetry = 15 * time.Minute

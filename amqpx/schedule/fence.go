@@ -10,30 +10,32 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// fenceOf returns the fence of a message. A message without a due time gets now as its due time.
+// fenceOf returns the fence of a message. For a message without a due time, the fence contains now as the due time.
 func fenceOf(d *amqpx.Delivery, now int64) rows.Fence {
 	f := rows.Fence{ID: d.ID, Version: d.Version, Due: now}
 	if !d.Created.IsZero() {
 		f.Created = d.Created.UnixMilli()
 	}
 	if !d.DueAt.IsZero() {
-		f.Due = max(rows.Stored(d.DueAt), 0) // in the precision of the row, in case a test has set the task's own time
+		f.Due = max(rows.Stored(d.DueAt), 0) // milliseconds, as in the row; a test may have copied the task's exact time
 	}
 	return f
 }
 
-// pass is the result of the fence for a message that may have its effect.
+// pass is the result of the fence for a message that may take effect.
 type pass struct {
-	exchange bool  // the task is to an exchange, so finish has to make it done
+	exchange bool  // the task was sent to an exchange, so finish has to mark it as done
 	created  int64 // created_at of its row
 }
 
-// fence checks a message against its task's row. If the message may have its effect, fence makes a task
-// to a queue done, and records the effect of a task to an exchange. Otherwise it returns the reason.
+// fence checks a message against its task's row. If the message may take effect, fence marks the task as done or, if
+// the task was sent to an exchange, records the effect for the message's queue. If the message may not take effect,
+// fence returns the reason.
 func fence(ctx context.Context, c rows.Conn, d *amqpx.Delivery, now int64) (p pass, why SkipReason, err error) {
 	f := fenceOf(d, now)
-	// The row decides whether the task's destination is a queue. The message usually shows it, but it
-	// may have come through an exchange of the user, or be created by a test.
+	// The row contains the task's destination, which is a queue or an exchange. The delivery usually shows that too,
+	// but not if a message to a queue came through one of the application's exchanges, or if a test created the
+	// Delivery. So try the likely case first, then the other one.
 	for _, toQueue := range []bool{d.Exchange == "", d.Exchange != ""} {
 		var passed bool
 		if toQueue {
@@ -56,19 +58,20 @@ func fence(ctx context.Context, c rows.Conn, d *amqpx.Delivery, now int64) (p pa
 			return pass{}, why, err
 		}
 	}
-	return pass{}, SkipStale, nil // it was replaced in the meantime
+	return pass{}, SkipStale, nil // the task was replaced between the statements
 }
 
-// fenceExchange records the effect of the message's queue. A delivery of the same
-// queue at the same time waits here for the outcome of this one.
+// fenceExchange records the effect of the message's queue. If another delivery is handled in the same queue at the same
+// time, the statement waits for that delivery's transaction.
 func fenceExchange(ctx context.Context, c rows.Conn, d *amqpx.Delivery, f rows.Fence, now int64) (p pass, passed bool, err error) {
 	if err := c.WriteFirst(ctx); err != nil {
 		return p, false, err
 	}
 	row, err := c.FindWorking(ctx, d.ID, now)
 	if err == nil && row.Keyed && row.Status == rows.Pending {
-		// Lock the task, so that a transaction that keeps it for its unique key cannot find it
-		// pending and unlocked while an effect runs that has not seen that transaction's changes.
+		// Lock the task. Without the lock, a concurrent ScheduleUnique could keep this task as the pending task of its
+		// key, although its effect is already running and cannot see the changes of the transaction that called
+		// ScheduleUnique.
 		row, err = c.Find(ctx, d.ID, now, rows.Exclusive)
 	}
 	if err != nil || row.ToQueue || !row.Open(f) || row.Due > f.Due || row.Status != rows.Done && row.Over {
@@ -78,9 +81,10 @@ func fenceExchange(ctx context.Context, c rows.Conn, d *amqpx.Delivery, f rows.F
 	return pass{true, row.Created}, passed, err
 }
 
-// finish makes a task to an exchange done after its effect in one of its queues, and keeps it from being
-// replaced before that is committed. It returns a *skipError if the task was cancelled, moved or
-// replaced in the meantime, so that the effect is rolled back.
+// finish marks a task that was sent to an exchange as done, once the handler of one of the exchange's queues has had
+// its effect. The row stays locked until the transaction commits, so the task cannot be replaced until then. If the
+// task was cancelled, rescheduled or replaced in the meantime, finish returns a *skipError, and the effect is rolled
+// back.
 func (p pass) finish(ctx context.Context, c rows.Conn, d *amqpx.Delivery, now int64) error {
 	if !p.exchange {
 		return nil
@@ -112,12 +116,12 @@ func whyNot(row rows.Found, f rows.Fence, d *amqpx.Delivery) (SkipReason, error)
 	case row.Version == 0:
 		return SkipMissing, nil
 	case row.Is(f) && row.Status == rows.Pending && d.DueAt.IsZero():
-		return "", &foreignError{fmt.Errorf("%w: the message has no due instant, and the task is due at %s; a test sets Delivery.DueAt to the task's instant, a publisher the header %s",
+		return "", &foreignError{fmt.Errorf("%w: the message has no due time, but the task is due at %s; in a test, set Delivery.DueAt to the task's due time; in a publisher, set the header %s",
 			ErrNotTask, time.UnixMilli(row.Due).UTC().Format(time.RFC3339Nano), amqpx.HeaderDue)}
 	case !row.Is(f) || row.Status == rows.Pending:
 		return SkipStale, nil
 	case row.Status == rows.Running:
-		return "", &heldError{minLease} // by a LeaseHandler of the same queue
+		return "", &heldError{minLease} // a LeaseHandler of the same queue is working on it
 	case row.Status == rows.Cancelled:
 		return SkipCancelled, nil
 	case row.Status == rows.Expired:
@@ -130,21 +134,21 @@ func whyNot(row rows.Found, f rows.Fence, d *amqpx.Delivery) (SkipReason, error)
 	return SkipDuplicate, nil
 }
 
-// heldError is the error of a message whose lease another attempt has.
+// heldError is returned for a message whose task is leased by another attempt.
 type heldError struct{ rest time.Duration }
 
 func (e *heldError) Error() string { return "another attempt holds the lease" }
 
-// errFailed is the error of a message that is redelivered after its task has failed, because its
-// consumer may have ended before the message was dead-lettered.
+// errFailed is returned for a message that is redelivered although its task has failed. That happens if the consumer
+// ended before it could dead-letter the message.
 var errFailed = errors.New("the task has failed")
 
-// skipError is the error of a message that has no effect.
+// skipError is returned for a message that has no effect.
 type skipError struct{ reason SkipReason }
 
 func (e *skipError) Error() string { return "no effect: " + string(e.reason) }
 
-// foreignError is the error of a message that cannot be checked against a task. It wraps ErrNotTask.
+// foreignError is returned for a message that cannot be checked against a task. It wraps ErrNotTask.
 type foreignError struct{ error }
 
 func (e *foreignError) Unwrap() error { return e.error }
@@ -154,7 +158,7 @@ type SkipReason string
 
 // The skip reasons.
 const (
-	SkipDuplicate SkipReason = "duplicate" // another delivery of this version had the effect (for a task to an exchange: in this queue)
+	SkipDuplicate SkipReason = "duplicate" // another delivery of this version has already taken effect (in this queue, if the task was sent to an exchange)
 	SkipStale     SkipReason = "stale"     // the task has another version, or is due later
 	SkipCancelled SkipReason = "cancelled"
 	SkipExpired   SkipReason = "expired" // too late for its effect, see Task.ExpiresAfter

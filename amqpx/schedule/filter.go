@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// Filter chooses tasks that match all of its conditions. The zero value chooses all tasks.
+// Filter selects the tasks that match all of its conditions. The zero value selects all tasks.
 type Filter struct {
 	Queue    string
 	Exchange string
@@ -18,18 +18,18 @@ type Filter struct {
 	DueFrom  time.Time // inclusive
 	DueTo    time.Time // exclusive
 	IDPrefix string
-	// IDs chooses tasks that have one of these ids, at most 1000. Empty chooses any id.
+	// IDs selects the tasks with one of these ids, at most 1000. If it is empty, any id matches.
 	IDs []string
 	Tag string // tasks that have this tag
-	// UniqueKey chooses the tasks with this unique key, of which at most one is pending.
+	// UniqueKey selects the tasks with this unique key, of which at most one is pending.
 	UniqueKey string
-	// Header and HeaderValue choose tasks that have this header. It is not indexed, so combine it
-	// with other conditions if there are many tasks.
+	// Header and HeaderValue select the tasks that have this header. It is not indexed, so combine it with other
+	// conditions if there are many tasks.
 	Header, HeaderValue string
-	// Error chooses tasks whose LastError contains it. ErrorLike chooses tasks whose LastError
-	// differs from it only in numbers, ids and quoted parts; it is an error, or the ErrorLike of an
-	// ErrorGroup. Neither is indexed, so all tasks that match the other conditions are read.
-	// Combine them with a status and a destination if there are many tasks.
+	// Error selects the tasks whose LastError contains this text. ErrorLike selects the tasks whose LastError is
+	// similar, which means that it differs only in numbers, ids and quoted parts. Set it to an error, or to the
+	// ErrorLike of an ErrorGroup. Neither is indexed, so all tasks that match the other conditions are read. Combine
+	// them with a status and a destination if there are many tasks.
 	Error, ErrorLike string
 
 	// The other fields apply to List only.
@@ -38,9 +38,9 @@ type Filter struct {
 	Limit int    // the largest number of tasks; 0 for all
 	// WithoutBody leaves Body empty, which avoids reading it.
 	WithoutBody bool
-	// Unheld, with a Limit, leaves out the tasks of paused destinations, and tasks that wait for a
-	// ceiling that is in use or are spread over time after a pause. The remaining tasks should have
-	// been sent.
+	// Unheld leaves out tasks that are deliberately not sent: the tasks of paused destinations, and tasks that wait
+	// because a rate limit is used up or because they are spread over time after a pause. It requires a Limit. The
+	// remaining tasks are those that should already have been sent.
 	Unheld bool
 }
 
@@ -67,10 +67,10 @@ type Sort string
 // The orders of List. SortEnded and SortEndedLast leave out tasks that have not ended. SortDueLast
 // leaves out tasks that another program wrote without a valid due time.
 const (
-	SortDue       Sort = ""           // by due instant, the first one first
-	SortDueLast   Sort = "due-last"   // by due instant, the last one first
-	SortEnded     Sort = "ended"      // by when they ended, the first one first
-	SortEndedLast Sort = "ended-last" // by when they ended, the last one first
+	SortDue       Sort = ""           // by due time, earliest first
+	SortDueLast   Sort = "due-last"   // by due time, latest first
+	SortEnded     Sort = "ended"      // by when they ended, earliest first
+	SortEndedLast Sort = "ended-last" // by when they ended, latest first
 )
 
 func (s Sort) parsed() (rows.Sort, error) {
@@ -82,7 +82,7 @@ func (s Sort) parsed() (rows.Sort, error) {
 }
 
 // CursorOf returns the position of a task in the order of the filter.
-func (f Filter) CursorOf(t Task) Cursor {
+func (f Filter) CursorOf(t TaskRow) Cursor {
 	if s, err := f.Sort.parsed(); err == nil && s.Ended {
 		return Cursor{DeliverAt: t.FinishedAt, ID: t.ID}
 	}
@@ -108,7 +108,7 @@ func ParseCursor(s string) (Cursor, error) {
 	due, id, ok := strings.Cut(s, "/")
 	ms, err := strconv.ParseInt(due, 10, 64)
 	if !ok || err != nil || rows.CheckID(id) != "" {
-		return Cursor{}, fmt.Errorf("%q is no cursor; expected one that was printed before, such as 1767225600000/order-42", s)
+		return Cursor{}, fmt.Errorf("%q is not a cursor; expected one from earlier output, such as 1767225600000/order-42", s)
 	}
 	return Cursor{DeliverAt: time.UnixMilli(ms), ID: id}, nil
 }

@@ -12,10 +12,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// FuzzTaskID: an id is either refused with a TaskError, or every part of the
-// store and the handler takes it as it is.
+// FuzzTaskID checks that an id is either refused with a TaskError, or accepted unchanged by every
+// part of the store and the handler.
 func FuzzTaskID(f *testing.F) {
-	for _, id := range []string{"order-42-expire", "", " ", "a ", "a\x00b", "\xff", strings.Repeat("x", 255), strings.Repeat("x", 256), "'; DROP TABLE rabbitdelay_tasks; --", "%_", "ß", "\u202e"} {
+	for _, id := range []string{
+		"order-42-expire", "", " ", "a ", "a\x00b", "\xff", strings.Repeat("x", 255), strings.Repeat("x", 256),
+		"'; DROP TABLE rabbitdelay_tasks; --", "%_", "ß", "\u202e",
+	} {
 		f.Add(id, int64(1))
 	}
 	f.Add("order", int64(-1))
@@ -37,7 +40,7 @@ func FuzzTaskID(f *testing.F) {
 		ctx := t.Context()
 		task := Task{ID: id, Queue: "q", DeliverAt: time.UnixMilli(1000)}
 		possible := id != "" && len(id) <= 255 && utf8.ValidString(id) && !strings.ContainsRune(id, 0) && !strings.HasSuffix(id, " ")
-		err := store.Schedule(ctx, NoTx, task, Replace())
+		err := store.Schedule(ctx, NoTx, replacing(task))
 		if _, refused := errors.AsType[*TaskError](err); refused == possible || err != nil && possible {
 			t.Fatalf("id %q: %v", id, err)
 		}

@@ -5,26 +5,29 @@ import (
 	"fmt"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// WithGroup makes up to n tasks that are being handled at the same time share a
-// transaction; the default is 1. No task waits for others to arrive. It helps
-// when beginning, fence and commit dominate: at a concurrency of 64 and on a
-// database nearby, some three times as many tasks were handled without an
-// effect, and twice as many with an insert. n over 200 counts as 200.
+// WithGroup lets up to n tasks that are being handled concurrently share a transaction. The default is 1, the maximum
+// 200. No task waits for others to arrive. Grouping helps if most of the time is spent on beginning, checking the row
+// and committing: at a concurrency of 64 with a nearby database, it handled about three times as many tasks without an
+// effect, and twice as many with an insert.
 //
-// The effects of a group run one after another, and of one handler two groups
-// at a time, up to four while n or more tasks wait. If fn itself waits, for
-// example for a remote database, leave n at 1, or measure.
+// The effects of a group run one after another. Two groups of one handler run concurrently, or up to four while n or
+// more tasks are waiting. If fn itself waits, for example for a remote database, keep n at 1 unless measurements show
+// that grouping helps.
 //
-// The guarantee is the same. When anything in a shared transaction fails (an
-// error or a panic of fn, a task that is not pending, a deadlock), it is undone
-// and each of its tasks runs in a transaction of its own, so that one task's
-// failure is never another's. An fn that often fails therefore often runs twice.
-// What fn locks stays locked until all of its group are committed. fn cannot end the
-// transaction: its Commit and Rollback return errors, and each of the group runs alone then.
+// The guarantee is the same as without groups. If anything in a shared transaction fails (an error or a panic of fn, a
+// task that is not pending, a deadlock), the transaction is rolled back and each of its tasks is handled in a
+// transaction of its own, so that the failure of one task never affects another. An fn that often fails therefore often
+// runs twice. Locks that fn takes are held until its whole group has committed.
+//
+// fn must not end the transaction. In a group, Commit and Rollback return an error. So do all statements that may end
+// the transaction, as MySQL does for CREATE TABLE and in procedures. These are strings with several statements, and all
+// statements except SELECT, INSERT, UPDATE, DELETE, MERGE, REPLACE, COPY, NOTIFY and the savepoint statements. The
+// group's tasks are then handled in separate transactions, where fn can run any statement. The same happens if fn uses
+// the Conn of a pgx.Tx, or a statement that it prepared on the *sql.DB. Never end the transaction through that Conn.
 func WithGroup(n int) HandlerOption { return func(h *handler) { h.group = min(n, maxGroup) } }
 
 const maxGroup = 200
@@ -35,8 +38,8 @@ type piece struct {
 	d   *amqpx.Delivery
 }
 
-// together makes several tasks done with one statement and runs their effects. It continues only if all of
-// them pass the fence.
+// together marks several tasks as done with one statement and runs their effects. It continues only if all of them pass
+// the fence.
 func (h *handler) together(ctx context.Context, tx sqldb.Tx, pieces []piece) error {
 	c, err := h.db.On(ctx, tx)
 	if err != nil {

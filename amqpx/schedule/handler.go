@@ -11,16 +11,15 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// Func is the effect of a task. Everything it does with tx commits together with the task's status, or
-// not at all. It must return every error of tx, because the database may have rolled back the
-// transaction by then, and it must not commit or roll back. It may run again for the same delivery if
-// the database rolled back the transaction because of another one (a deadlock or a serialization
-// failure).
+// Func is the effect of a task. Everything that it does with tx is committed together with the task's status, or not at
+// all. It must return every error of tx, because the database may have rolled back the transaction by then, and it must
+// not commit or roll back. It may run again for the same delivery if the database rolled back the transaction because
+// of another one (a deadlock or a serialization failure).
 type Func func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error
 
 // HandlerOption is an option of Handler or LeaseHandler.
@@ -46,8 +45,8 @@ func WithDialect(d Dialect) HandlerOption { return func(h *handler) { h.given = 
 // clock.
 func WithNow(now func() time.Time) HandlerOption { return func(h *handler) { h.local = now } }
 
-// WithDatabaseNow sets the clock of a database that runs in this process, as Config.DatabaseNow does
-// for a store.
+// WithDatabaseNow replaces the database's clock, as Config.DatabaseNow does for a store. A test in virtual time on a
+// database server passes time.Now.
 func WithDatabaseNow(now func() time.Time) HandlerOption {
 	return func(h *handler) { h.own = now }
 }
@@ -58,40 +57,37 @@ func WithDatabaseNow(now func() time.Time) HandlerOption {
 // not see the changes of a transaction that kept the pending task; see ScheduleUnique.
 func WithTxOptions(opts *sql.TxOptions) HandlerOption { return func(h *handler) { h.txOpts = opts } }
 
-// Handler wraps fn for Client.Consume. For each message it opens a transaction whose first statement
-// makes the task done if it is pending in the message's version. If it is not, because the message is
-// a duplicate or stale or the task was cancelled, the message is acknowledged without an effect.
-// Otherwise fn runs and the transaction commits.
+// Handler wraps fn for Client.Consume. For each message it opens a transaction whose first statement marks the task as
+// done if it is pending in the message's version. If it is not, because the message is a duplicate or stale or the task
+// was cancelled, the message is acknowledged without an effect. If it is pending, fn runs and the transaction is
+// committed.
 //
-// A task to an exchange has its effect once in each queue that gets the message. It is done with the
-// first of these effects, and the failure of another queue's handler does not change that. A message
-// has no effect if it waits in a queue for longer than Retention.Keep after that, or until the task is
-// replaced. The effects in several queues do not wait for each other, except on SQLite, which has one
-// writer. Such a task can be cancelled and moved until its first effect is committed. Effects that are
-// running at that time are rolled back.
+// A task that is sent to an exchange takes effect once in each queue that receives the message. Its status becomes done
+// with the first of these effects, and the failure of another queue's handler does not change that. A message that is
+// still waiting Retention.Keep after the first effect, or when the task is replaced, has no effect. The effects in
+// different queues do not wait for each other, except on SQLite, which has only one writer. A cancel or reschedule is
+// possible until the first effect is committed, and rolls back effects that are still running.
 //
-// An error of fn, or a panic, rolls back the transaction and is recorded in the task's row: the number
-// of attempts, the last error, and the status failed if it was the last attempt (Delivery.MaxAttempts)
-// or amqpx.Reject. Handler returns the error, so that the message is retried or dead-lettered, and the
-// sweeper does not send the task again before the retry is due. A message that does not belong to a
-// task is rejected with ErrNotTask, and so is a message without a due time (Delivery.DueAt, the header
-// rabbitdelay-due) before its task is due.
+// An error or a panic in fn rolls back the transaction and is recorded in the task's row: the number of attempts, the
+// last error, and the status failed if it was the last attempt (Delivery.MaxAttempts) or the error was made by
+// amqpx.Reject. Handler returns the error, so that the message is retried or dead-lettered, and the sweeper does not
+// send the task again before the retry is due. A message that does not belong to a task is rejected with ErrNotTask,
+// and so is a message without a due time (Delivery.DueAt, the header rabbitdelay-due) before its task is due.
 //
 // An attempt that crashes its process has no outcome that could be recorded. Therefore an attempt of a
 // redelivered message is recorded before it runs. When MaxAttempts such attempts have ended
-// without an outcome, the task fails and the message is rejected with a *PoisonError. Messages that
+// without an outcome, the task fails and the message is rejected with ErrPoison. Messages that
 // were being handled at the same time as such a message are then tried one at a time in each process,
 // so that they are not mistaken for the cause.
 //
 // A message that arrives before its task is due by the database's clock is returned to the broker for
 // the rest of the delay, and does not count as an attempt.
 //
-// If fn, the database or an option is nil, Handler returns nil, and Consume reports the error. With a pool of pgx,
-// use pgxtx.TaskHandler, or service.TaskHandler, which suits the service's database.
+// If fn, the database or an option is nil, Handler returns nil, and Consume reports the error. With a pgx pool, use
+// pgxtx.TaskHandler, or service.TaskHandler, which suits the service's database.
 //
-// To test the handler, call it with a Delivery that has ID, Version (1 for a task that was never
-// moved) and DueAt, the task's due time, which may be in the future. For a task to an exchange also
-// set Queue.
+// To test the handler, call it with a Delivery that has ID, Version (1 for a task that was never rescheduled) and
+// DueAt, the task's due time, which may be in the future. For a task that is sent to an exchange, also set Queue.
 func Handler(db Database, fn Func, opts ...HandlerOption) amqpx.Handler {
 	if fn == nil || sqldb.IsNil(db) || lacksOption(opts) {
 		return nil
@@ -103,18 +99,18 @@ func lacksOption(opts []HandlerOption) bool {
 	return slices.ContainsFunc(opts, func(o HandlerOption) bool { return o == nil })
 }
 
-// call runs fn in a transaction of database/sql or of another package, see sqldb.Hand.
+// call runs fn with the transaction in the type that fn expects; see sqldb.Hand.
 func (fn Func) call(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery) error {
 	ctx, own := sqldb.Hand(ctx, tx)
 	return fn(ctx, own, d)
 }
 
 func newHandler(db sqldb.DB, fn Func, opts []HandlerOption) *handler {
-	h := &handler{fn: fn, local: time.Now, own: time.Now}
+	h := &handler{fn: fn, local: time.Now}
 	for _, o := range opts {
 		o(h)
 	}
-	h.db = rows.Open(db, h.given)
+	h.db = rows.Open(db, h.given, h.own)
 	h.clock = pace.NewClock(h.local, h.askClock, nil)
 	if h.group > 1 {
 		h.gather = sqldb.NewGather(db, h.txOpts, h.group, h.together)
@@ -126,8 +122,8 @@ type handler struct {
 	db    *rows.DB
 	fn    Func
 	local func() time.Time // this process's clock
-	own   func() time.Time // the clock of a database that is part of this process
-	clock *pace.Clock      // the database's
+	own   func() time.Time // replaces the database's own clock; see WithDatabaseNow
+	clock *pace.Clock      // the database's clock
 
 	group  int
 	gather *sqldb.Gather[piece] // nil: each task has a transaction of its own
@@ -167,8 +163,8 @@ func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) (err error) {
 	return h.conclude(ctx, d, a, err)
 }
 
-// alone runs the effect of one task in a separate transaction. skipped is the reason if the task has no
-// effect; the changes of the fence are then committed anyway.
+// alone runs the effect of one task in a separate transaction. If the task has no effect, skipped is the reason, and
+// the transaction is committed anyway, to keep what the fence has written, such as the status expired.
 func (h *handler) alone(ctx context.Context, d *amqpx.Delivery) (skipped SkipReason, err error) {
 	opts, err := h.optionsFor(ctx, d)
 	if err != nil {
@@ -205,7 +201,7 @@ func (h *handler) optionsFor(ctx context.Context, d *amqpx.Delivery) (*sql.TxOpt
 	return c.FreshReads(), err
 }
 
-// conclude returns the outcome of a message whose handling ended with err.
+// conclude decides what happens to a message whose handling ended with err, and returns the handler's error for it.
 func (h *handler) conclude(ctx context.Context, d *amqpx.Delivery, a *attempt, err error) error {
 	if err == nil {
 		return nil
@@ -225,7 +221,7 @@ func (h *handler) conclude(ctx context.Context, d *amqpx.Delivery, a *attempt, e
 	if _, ok := errors.AsType[*foreignError](err); ok {
 		return amqpx.Reject(err)
 	}
-	err = d.Verdict(err)
+	err = d.ApplyPolicy(err)
 	h.failed(ctx, d, a, err)
 	return err
 }
@@ -243,10 +239,10 @@ func (h *handler) deadLetter(ctx context.Context, d *amqpx.Delivery) error {
 			return amqpx.Reject(err)
 		}
 	}
-	return amqpx.Reject(fmt.Errorf("%w, and its error cannot be read: %w", errFailed, err))
+	return amqpx.Reject(fmt.Errorf("%w, but reading its error failed: %w", errFailed, err))
 }
 
-// notBegun returns the outcome of a message whose attempt could not begin.
+// notBegun returns the handler's error for a message whose attempt could not start.
 func (h *handler) notBegun(ctx context.Context, d *amqpx.Delivery, err error) error {
 	if errors.Is(err, ErrPoison) {
 		err = amqpx.Reject(err)
@@ -263,22 +259,22 @@ func (h *handler) recordPanic(ctx context.Context, d *amqpx.Delivery, a **attemp
 	}
 }
 
-// notTask rejects a message that cannot belong to a task. An invalid id would otherwise cause an error
-// of the database, and the message would be retried.
+// notTask rejects a message that cannot belong to a task, for example because its id is longer than a task's id.
+// Without this check, such an id would cause an error of the database, and the message would be retried.
 func notTask(d *amqpx.Delivery) error {
 	if rows.CheckID(d.ID) == "" && d.Version >= 1 {
 		return nil
 	}
-	return amqpx.Reject(fmt.Errorf("%w: message %q has version %d, expected a task's id and a version of 1 or more; only what package schedule sends belongs into queue %s",
+	return amqpx.Reject(fmt.Errorf("%w: message %q has version %d, expected a task's id and a version of 1 or more; only messages that package schedule sends belong in queue %s",
 		ErrNotTask, d.ID, d.Version, d.Queue))
 }
 
-// clockSlack is a difference that may come from the adjustment of clocks.
+// clockSlack is the amount by which a message may be early without tooEarly rejecting it. Such a difference may result
+// from the adjustment of a clock.
 const clockSlack = 20 * time.Millisecond
 
-// tooEarly returns an error that returns a message to the broker if its task is due later by the
-// database's clock. It ignores retries, because the consumer has already waited for their delay, and a
-// Delivery that a test has created.
+// tooEarly returns an error that sends a message back to the broker if its task is not due yet by the database's clock.
+// It accepts retries, because the consumer has already waited for their delay, and a Delivery that a test has created.
 func (h *handler) tooEarly(ctx context.Context, d *amqpx.Delivery) error {
 	h.clock.Refresh(ctx, h.clock.Ask)
 	if _, received := d.Headers[amqpx.HeaderDue]; !received || d.DueAt.IsZero() || d.Attempt > 1 || d.Snoozes > 0 {
@@ -296,7 +292,7 @@ func (h *handler) askClock(ctx context.Context) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	return c.Clock(ctx, h.own)
+	return c.Clock(ctx)
 }
 
 // nowMilli returns the database's time in milliseconds since the Unix epoch.

@@ -12,8 +12,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// What a test of one's own gives to a handler has an effect or an error, and never
-// neither.
+// If a test passes a Delivery that it has created to a handler, the Delivery has an effect or causes an error, and is
+// never silently ignored.
 func TestHandlerWithADeliveryOfOnesOwn(t *testing.T) {
 	in := time.Now().Add(time.Hour)
 	for name, tc := range map[string]struct {
@@ -24,7 +24,7 @@ func TestHandlerWithADeliveryOfOnesOwn(t *testing.T) {
 	}{
 		"as the message":       {in, amqpx.Delivery{ID: "t", Version: 1, DueAt: in}, true, ""},
 		"no instant, and due":  {time.Now().Add(-time.Minute), amqpx.Delivery{ID: "t", Version: 1}, true, ""},
-		"no instant, not due":  {in, amqpx.Delivery{ID: "t", Version: 1}, false, "sets Delivery.DueAt to the task's instant"},
+		"no instant, not due":  {in, amqpx.Delivery{ID: "t", Version: 1}, false, "set Delivery.DueAt to the task's due time"},
 		"no version":           {in, amqpx.Delivery{ID: "t", DueAt: in}, false, "expected a task's id and a version of 1 or more"},
 		"no id":                {in, amqpx.Delivery{Version: 1, DueAt: in}, false, "expected a task's id"},
 		"nothing but the body": {in, amqpx.Delivery{Body: []byte("x")}, false, "expected a task's id"},
@@ -56,7 +56,7 @@ func TestHandlerWithADeliveryOfOnesOwn(t *testing.T) {
 				if err != nil && (!errors.Is(err, schedule.ErrNotTask) || !amqpx.IsRejected(err)) {
 					t.Errorf("not rejected as no task: %v", err)
 				}
-				// The task is untouched by a message that is not its own.
+				// A message that is not the task's own does not change the task.
 				if task, err := tasks.Get(t.Context(), schedule.NoTx, "t"); err != nil || !tc.effect && (task.Status != schedule.StatusPending || task.Attempts != 0) {
 					t.Errorf("the task is %+v, %v", task, err)
 				}

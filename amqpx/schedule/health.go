@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// HealthError is the error of Store.Health when parts of Run fail. errors.Is finds ErrDenied and the errors
-// of the database in it.
+// HealthError is returned by Store.Health if parts of Run fail. errors.Is finds ErrDenied and the database's errors in
+// it.
 type HealthError struct {
 	Faults []Fault // at least one, in the order in which they began
 }
 
 // Fault describes a part of Run that currently fails.
 type Fault struct {
-	Part  string    `json:"part"` // "relay", "ceiling", "recall", "sweep", "recurring", "purge", "clock" or "listen"
+	Part  string    `json:"part"` // "relay", "rate limit", "recall", "sweep", "recurring", "purge", "clock" or "listen"
 	Since time.Time `json:"since"`
-	// Err is the error of the last try. Since is when the first of the consecutive tries failed, by this
+	// Err is the error of the last attempt. Since is when the first of the consecutive attempts failed, by this
 	// process's clock.
 	Err error `json:"-"`
 }
@@ -78,7 +78,7 @@ func (f *faults) setRunning(running bool) {
 	f.of = map[string]Fault{}
 }
 
-// setOutcome records the outcome of a part's try.
+// setOutcome records whether a part of Run has succeeded or failed.
 func (f *faults) setOutcome(part string, err error, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -12,29 +12,29 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 // longestBy bounds the text that says who has paused a destination, in bytes.
 const longestBy = 200
 
-// Pause stops sending the tasks of a destination as soon as ex commits. The destination is a queue,
-// or an exchange with all its routing keys. Its tasks stay in the table until Resume, whichever
-// relays run now or start later, and recurring tasks still create new ones. by is shown to
-// operators as the person or program that paused it. Pausing twice is a no-op: the first PausedAt
-// and PausedBy stay.
+// Pause stops sending the tasks of a destination as soon as ex commits. The destination is a queue, or an exchange with
+// all its routing keys. Use it while the service behind the destination must not get tasks, for example during an
+// incident. Its tasks stay in the table until Resume, whichever relays run now or start later, and recurring tasks
+// still create new ones. The parameter by is shown to operators as the person or program that paused the destination.
+// Pausing twice is a no-op: the first PausedAt and PausedBy stay.
 //
-// Pause returns ErrConfig for an invalid destination or by, and for a destination that is not
-// listed, if the sender or Config.Destination lists the allowed ones. If they do not, use Known to
-// find out whether the destination is in use.
+// Pause returns ErrConfig for an invalid destination or by, and for a destination that is not listed, if the sender or
+// Config.Destination restricts destinations to a list. If there is no such list, use Known to find out whether the
+// destination is in use.
 //
-// Batches that a relay is publishing at that moment are still published. Tasks whose messages are
-// already with the broker, either delayed or in the destination's queue, are recalled by the running
-// relays: within about a second, or, if they are due much later, before they are due. Their messages
-// then have no effect, and the tasks are sent again after the pause. A task that was waiting for a retry keeps
-// its number of attempts. A handler that has already begun finishes its task. A task that was sent
-// more than three times (see Config.MaxSends) may still be handled.
+// Batches that a relay is publishing when ex commits are still published. The running relays recall tasks whose
+// messages are already with the broker, either delayed or in the destination's queue. They recall tasks that are due
+// soon within about a second, and later ones before they are due. The messages of recalled tasks then have no effect,
+// and the tasks are sent again after the pause. A task that was waiting for a retry keeps its number of attempts. A
+// handler that has already started finishes its task. A task that was sent more than three times (see Config.MaxSends)
+// may still be handled.
 func (s *Store) Pause(ctx context.Context, ex Executor, d topology.Destination, by string) error {
 	if len(by) > longestBy || !utf8.ValidString(by) {
 		return fmt.Errorf("%w: by: %.300q; expected at most %d bytes of UTF-8", ErrConfig, by, longestBy)
@@ -55,11 +55,12 @@ func (s *Store) Pause(ctx context.Context, ex Executor, d topology.Destination, 
 	return nil
 }
 
-// Resume ends a pause when ex commits. Tasks that came due during the pause are sent immediately,
-// or at an even rate over spread, so that consumers are not flooded. Tasks that come due later
-// do not wait for them. A spread below one second counts as 0. A Ceiling of the destination still
-// applies. Resuming a destination that is not paused is a no-op. Resume returns ErrConfig for an
-// invalid destination, and for a spread that is negative or longer than 30 days.
+// Resume ends a pause when ex commits. Tasks that came due during the pause are sent immediately or, with a spread, at
+// an even rate over that duration, so that consumers are not flooded. Tasks that become due later do not wait for these
+// tasks. A spread of less than one second is treated as 0. A RateLimit of the destination still applies, and if sending
+// the tasks at that rate takes longer than the spread, they are spread over the longer time. Resuming a destination
+// that is not paused is a no-op. Resume returns ErrConfig for an invalid destination, and for a spread that is negative
+// or longer than 30 days.
 func (s *Store) Resume(ctx context.Context, ex Executor, d topology.Destination, spread time.Duration) error {
 	const longest = 30 * 24 * time.Hour
 	if spread < 0 || spread > longest {
@@ -80,7 +81,11 @@ func (s *Store) Resume(ctx context.Context, ex Executor, d topology.Destination,
 		now := s.nowOn(ctx, c)
 		n, err := c.CountUnsent(ctx, g.Lane, now.UnixMilli(), mostSpread)
 		if n > 0 {
-			g.SpreadDue, g.SpreadUntil, g.SpreadRate, g.SpreadFree = now, now.Add(spread), float64(n)/spread.Seconds(), now.UnixNano()
+			took := spread
+			if g.PerSecond > 0 {
+				took = max(took, time.Duration(min(float64(n)/g.PerSecond, longest.Seconds())*float64(time.Second)))
+			}
+			g.SpreadDue, g.SpreadUntil, g.SpreadRate, g.SpreadFree = now, now.Add(took), float64(n)/took.Seconds(), now.UnixNano()
 		}
 		return err
 	})
@@ -91,23 +96,26 @@ func (s *Store) Resume(ctx context.Context, ex Executor, d topology.Destination,
 	return nil
 }
 
-// mostSpread bounds how many tasks Resume counts. Tasks beyond that are sent when spread is over.
+// mostSpread bounds how many tasks Resume counts to compute the rate of a spread. Tasks beyond that number are sent
+// after the spread has ended.
 const mostSpread = 10_000_000
 
-// SetCeiling sets, changes or removes the ceiling of a destination when ex commits, for all relays
-// of the database. A PerSecond of 0 removes it. Run also sets the ceilings of Config.Ceilings when
-// it starts. A ceiling that was changed with SetCeiling after that stays, until Config.Ceilings has
-// another value for its destination. SetCeiling returns ErrConfig for an invalid ceiling or
-// destination, and, unless it removes a ceiling, for a destination that is not listed (see Pause).
-func (s *Store) SetCeiling(ctx context.Context, ex Executor, x Ceiling) error {
-	_, err := s.setCeiling(ctx, ex, x, false)
+// SetRateLimit sets, changes or removes the rate limit of a destination when ex commits, for all relays of the
+// database. A PerSecond of 0 removes it. Run also sets the rate limits of Config.RateLimits when it starts, but it
+// keeps a rate limit that was changed with SetRateLimit, unless Config.RateLimits has changed for the destination since
+// then.
+//
+// SetRateLimit returns ErrConfig for an invalid rate limit or destination. It also returns ErrConfig for a destination
+// that is not listed (see Pause), except when it removes a rate limit.
+func (s *Store) SetRateLimit(ctx context.Context, ex Executor, x RateLimit) error {
+	_, err := s.setRateLimit(ctx, ex, x, false)
 	return err
 }
 
-// setCeiling implements SetCeiling. With configured, the ceiling comes from Config.Ceilings: a
-// ceiling that was changed by hand since the same configured one was written stays, and is returned
-// as kept.
-func (s *Store) setCeiling(ctx context.Context, ex Executor, x Ceiling, configured bool) (kept Ceiling, err error) {
+// setRateLimit implements SetRateLimit. If configured is true, the rate limit comes from Config.RateLimits. If an
+// operator has changed the rate limit since this configured value was first written, their change stays, and
+// setRateLimit returns it as kept.
+func (s *Store) setRateLimit(ctx context.Context, ex Executor, x RateLimit, configured bool) (kept RateLimit, err error) {
 	if x, err = x.completed(); err != nil {
 		return kept, err
 	}
@@ -115,20 +123,20 @@ func (s *Store) setCeiling(ctx context.Context, ex Executor, x Ceiling, configur
 	if err := s.holdable(d); err != nil && x.PerSecond > 0 {
 		return kept, err
 	}
-	err = s.changeGate(ctx, ex, "the ceiling of", d, func(c rows.Conn, g *rows.Gate) error {
-		kept = Ceiling{}
+	err = s.changeGate(ctx, ex, "the rate limit of", d, func(c rows.Conn, g *rows.Gate) error {
+		kept = RateLimit{}
 		same := g.PerSecond == x.PerSecond && (g.Burst == x.Burst || x.PerSecond == 0)
 		if configured {
 			if g.FileWrote && g.FilePerSecond == x.PerSecond && g.FileBurst == x.Burst {
 				if !same {
-					kept = Ceiling{Queue: x.Queue, Exchange: x.Exchange, PerSecond: g.PerSecond, Burst: g.Burst}
+					kept = RateLimit{Queue: x.Queue, Exchange: x.Exchange, PerSecond: g.PerSecond, Burst: g.Burst}
 				}
 				return nil
 			}
 			g.FileWrote, g.FilePerSecond, g.FileBurst = true, x.PerSecond, x.Burst
 		}
 		if !same {
-			// Reservations that were made at the old rate do not delay tasks at the new one.
+			// Reservations that were made at the old rate must not delay tasks at the new one.
 			g.PerSecond, g.Burst, g.Free = x.PerSecond, x.Burst, min(g.Free, s.nowOn(ctx, c).Add(time.Second).UnixNano())
 		}
 		return nil
@@ -140,8 +148,8 @@ func (s *Store) setCeiling(ctx context.Context, ex Executor, x Ceiling, configur
 	return kept, nil
 }
 
-// holdable returns an error if tasks may not be sent to a destination. Because an exchange is paused
-// or limited with all its routing keys, one listed routing key of it is enough.
+// holdable returns an error if the destination is not one to which tasks may be sent. A pause or a rate limit applies
+// to all routing keys of an exchange, so the exchange is accepted if at least one of its routing keys is listed.
 func (s *Store) holdable(d topology.Destination) error {
 	err := s.listed(d)
 	if err == nil {
@@ -161,15 +169,14 @@ func (s *Store) holdable(d topology.Destination) error {
 			names = append(names, cmp.Or(l.Queue, l.Exchange))
 		}
 	case d.Queue == "":
-		return nil // the caller's own check may refuse the destination only for its missing routing key
+		return nil // the caller's own check may have failed only because there is no routing key
 	}
 	return fmt.Errorf("%w: %w%s", ErrConfig, err, naming.DidYouMean(cmp.Or(d.Queue, d.Exchange), names))
 }
 
-// Known reports whether any task in the table, finished or not, or any recurring task has the given
-// destination, which is a queue, or an exchange with any routing key. A destination that is not
-// known may be misspelt, or may not have had its first task yet. Known returns ErrConfig for an
-// invalid destination.
+// Known reports whether any task in the table, finished or not, or any recurring task has the given destination, which
+// is a queue, or an exchange with any routing key. A destination that is not known may be misspelt, or it may not have
+// had a task yet. Known returns ErrConfig for an invalid destination.
 func (s *Store) Known(ctx context.Context, ex Executor, d topology.Destination) (bool, error) {
 	if _, err := laneOf(d); err != nil {
 		return false, err
@@ -178,7 +185,7 @@ func (s *Store) Known(ctx context.Context, ex Executor, d topology.Destination) 
 	if err != nil || n > 0 {
 		return n > 0, err
 	}
-	for r, err := range s.Schedules().List(ctx, ex) {
+	for r, err := range s.Recurring().List(ctx, ex) {
 		if err != nil {
 			return false, err
 		}
@@ -192,7 +199,7 @@ func (s *Store) Known(ctx context.Context, ex Executor, d topology.Destination) 
 // Waiting returns the destinations that have pending tasks. An exchange is returned once, without a
 // routing key.
 func (s *Store) Waiting(ctx context.Context, ex Executor) ([]topology.Destination, error) {
-	return reading(ctx, s, ex, Filter{}, "looking for destinations", func(c rows.Conn, _ rows.Filter) (list []topology.Destination, err error) {
+	return reading(ctx, s, ex, Filter{}, "reading destinations with pending tasks", func(c rows.Conn, _ rows.Filter) (list []topology.Destination, err error) {
 		lanes, err := c.PendingLanes(ctx)
 		for _, l := range lanes {
 			list = append(list, topology.Destination{Queue: l.Queue, Exchange: l.Exchange})
@@ -201,7 +208,8 @@ func (s *Store) Waiting(ctx context.Context, ex Executor) ([]topology.Destinatio
 	})
 }
 
-// changeGate changes the pause or the rate limits of a destination. Errors begin with doing.
+// changeGate locks and changes the pause or the rate limit of a destination. Its errors begin with the parameter doing,
+// such as "pausing".
 func (s *Store) changeGate(ctx context.Context, ex Executor, doing string, d topology.Destination, change func(rows.Conn, *rows.Gate) error) error {
 	l, err := laneOf(d)
 	if err != nil {
@@ -232,16 +240,16 @@ type DestinationState struct {
 	// text given to Pause. Both are zero if it is not paused.
 	PausedAt time.Time `json:"paused_at,omitzero"`
 	PausedBy string    `json:"paused_by,omitempty"`
-	// PerSecond and Burst are the destination's Ceiling, 0 if it has none.
+	// PerSecond and Burst are the destination's RateLimit, 0 if it has none.
 	PerSecond float64 `json:"per_second,omitempty"`
 	Burst     int     `json:"burst,omitempty"`
-	// SpreadUntil is until when tasks that came due during a pause are spread (see Resume). It is
-	// zero if none are.
+	// SpreadUntil is when all the tasks that became due during a pause will have been sent (see Resume). It is zero if
+	// no tasks are being spread.
 	SpreadUntil time.Time `json:"spread_until,omitzero"`
-	// Waiting is the number of tasks that are due and not yet sent, up to MostWaiting.
+	// Waiting is the number of tasks that are due and not yet sent, up to MaxWaiting.
 	Waiting int64 `json:"waiting"`
-	// Busy reports whether relays have used the whole ceiling, or the whole rate of a spread,
-	// within the last ten seconds. Then it is normal that tasks are waiting.
+	// Busy reports whether relays have used up the rate limit, or the rate of a spread, within the last ten seconds. In
+	// that case it is normal that tasks are waiting.
 	Busy bool `json:"busy"`
 }
 
@@ -256,8 +264,8 @@ func (d DestinationState) Destination() topology.Destination {
 // Name returns the name of the queue or the exchange.
 func (d DestinationState) Name() string { return cmp.Or(d.Queue, d.Exchange) }
 
-// String describes in one line of English why tasks are held back. It is empty if nothing holds
-// them back.
+// String describes in one line of English why tasks are not sent, or are sent slowly. It returns "" if tasks are not
+// held back.
 func (d DestinationState) String() string {
 	var parts []string
 	if d.Paused() {
@@ -268,22 +276,22 @@ func (d DestinationState) String() string {
 		parts = append(parts, text)
 	}
 	if d.PerSecond > 0 {
-		parts = append(parts, fmt.Sprintf("at most %v a second, %d at once", d.PerSecond, d.Burst))
+		parts = append(parts, fmt.Sprintf("at most %v a second, in bursts of up to %d", d.PerSecond, d.Burst))
 	}
 	if !d.SpreadUntil.IsZero() {
-		parts = append(parts, "what came due in a pause is sent until "+d.SpreadUntil.Format(time.RFC3339))
+		parts = append(parts, "tasks that became due during the pause are sent until "+d.SpreadUntil.Format(time.RFC3339))
 	}
 	return strings.Join(parts, "; ")
 }
 
-// MostWaiting is the largest number of tasks that DestinationState.Waiting counts.
-const MostWaiting = 100_000
+// MaxWaiting is the largest number of tasks that DestinationState.Waiting counts.
+const MaxWaiting = 100_000
 
-// busyFor is how long a ceiling counts as busy after the last task that it allowed.
+// busyFor is how long a rate limit counts as busy after the last task that it allowed.
 const busyFor = 10 * time.Second
 
-// Destinations returns the destinations that are paused, that have a ceiling, or whose tasks of a
-// pause are being spread, sorted by queue and exchange.
+// Destinations returns the destinations that are paused, that have a rate limit, or whose tasks are being spread after
+// a pause, sorted by queue and exchange.
 func (s *Store) Destinations(ctx context.Context, ex Executor) ([]DestinationState, error) {
 	return reading(ctx, s, ex, Filter{}, "reading destinations", func(c rows.Conn, _ rows.Filter) ([]DestinationState, error) {
 		return s.states(ctx, c)
@@ -301,7 +309,7 @@ func (s *Store) states(ctx context.Context, c rows.Conn) (list []DestinationStat
 		if !x.Paused() && x.PerSecond == 0 && x.SpreadUntil.IsZero() {
 			continue
 		}
-		if x.Waiting, err = c.CountUnsent(ctx, g.Lane, now.UnixMilli(), MostWaiting); err != nil {
+		if x.Waiting, err = c.CountUnsent(ctx, g.Lane, now.UnixMilli(), MaxWaiting); err != nil {
 			return nil, err
 		}
 		list = append(list, x)

@@ -17,7 +17,8 @@ import (
 
 var mail = topology.Destination{Queue: "mail"}
 
-// What is due in a pause happens once, after it, also what the broker had; nobody else waits.
+// A task that is due during a pause happens once, after the pause, even if its message was already with the broker.
+// Other destinations do not wait.
 func TestPauseKeepsTasksInTheTable(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		s.consumeAll([]string{"mail", "other"}, Handler(s.db, s.noted(nil)))
@@ -53,7 +54,7 @@ func TestPauseKeepsTasksInTheTable(t *testing.T) {
 	})
 }
 
-// A task that waits for a retry as its destination is paused keeps its attempts.
+// A task that waits for a retry when its destination is paused keeps its number of attempts.
 func TestPauseKeepsAttempts(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		fails := true
@@ -97,7 +98,7 @@ func TestPauseOfAnExchange(t *testing.T) {
 	})
 }
 
-// What came due in a pause is spread; what comes due after it is on time.
+// Tasks that came due during a pause are spread. Tasks that come due later are on time.
 func TestResumeSpreads(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		s.consume("mail", Handler(s.db, s.noted(nil)))
@@ -128,13 +129,53 @@ func TestResumeSpreads(t *testing.T) {
 	})
 }
 
-// A recurring task goes on making its tasks, which wait; a relay that starts in the pause
-// goes by it too.
+// A spread and a rate limit both apply: the tasks that came due during a pause take the longer of the two times, and no
+// longer.
+func TestResumeSpreadsWithinARateLimit(t *testing.T) {
+	for _, c := range []struct {
+		tasks        int
+		perSecond    float64
+		spread, took time.Duration
+	}{
+		{20, 2, 10 * time.Second, 10 * time.Second},
+		{60, 2, 10 * time.Second, 30 * time.Second},
+		{20, 2, time.Minute, time.Minute},
+		{300, 7, 30 * time.Second, 300 * time.Second / 7},
+	} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			onSite(t, Config{RateLimits: []RateLimit{{Queue: "mail", PerSecond: c.perSecond}}}, func(t *testing.T, s *site) {
+				s.consume("mail", Handler(s.db, s.noted(nil)))
+				check(t, s.Pause(t.Context(), NoTx, mail, ""))
+				for i := range c.tasks {
+					s.schedule(Task{ID: fmt.Sprint("old", i), Queue: "mail", DeliverAt: time.Now()})
+				}
+				after(time.Hour)
+				check(t, s.Resume(t.Context(), NoTx, mail, c.spread))
+				from := time.Since(s.began)
+				states, err := s.Destinations(t.Context(), NoTx)
+				if check(t, err); len(states) != 1 || states[0].SpreadUntil.Sub(time.Now().Add(c.took)).Abs() > time.Second {
+					t.Errorf("%+v, expected that they are sent within %v", states, c.took)
+				}
+				after(10 * time.Minute)
+				at := s.instants("mail")
+				if len(at) != c.tasks {
+					t.Fatalf("%d tasks came, expected %d", len(at), c.tasks)
+				}
+				wantRateLimit(t, at, int(c.perSecond)+2)
+				if took := at[len(at)-1] - from; took < c.took*9/10 || took > c.took*11/10+time.Second {
+					t.Errorf("they took %v, expected about %v", took, c.took)
+				}
+			})
+		})
+	}
+}
+
+// A recurring task continues to create tasks, which wait. A relay that starts during the pause respects it too.
 func TestPauseAndRecurringTasks(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		s.consume("mail", Handler(s.db, s.noted(nil)))
 		check(t, s.Pause(t.Context(), NoTx, mail, ""))
-		check(t, s.Schedules().Add(t.Context(), NoTx, Recurring{Name: "hourly", Every: time.Hour, Task: Task{Queue: "mail"}}))
+		check(t, s.Recurring().Add(t.Context(), NoTx, Recurring{Name: "hourly", Every: time.Hour, Task: Task{Queue: "mail"}}))
 		defer s.second(Config{})()
 		after(5*time.Hour + time.Minute)
 		if len(s.effects) != 0 {
@@ -148,8 +189,7 @@ func TestPauseAndRecurringTasks(t *testing.T) {
 	})
 }
 
-// second runs another store on the database of the site, until the function that it returns
-// is called.
+// second runs another store on the site's database until the returned function is called.
 func (s *site) second(cfg Config) (stop func()) {
 	s.Helper()
 	store, err := New(s.db, s.client, cfg)
@@ -165,11 +205,10 @@ func (s *site) second(cfg Config) (stop func()) {
 	})
 }
 
-// A flood comes at the ceiling, in any second, while relays come and go, and others are on
-// time.
-func TestCeilingOverRelays(t *testing.T) {
+// A flood is limited to the rate in any second, while relays start and stop. Other destinations are on time.
+func TestRateLimitOverRelays(t *testing.T) {
 	const rate, burst, flood = 200, 20, 6000
-	cfg := Config{Ceilings: []Ceiling{{Queue: "mail", PerSecond: rate, Burst: burst}}}
+	cfg := Config{RateLimits: []RateLimit{{Queue: "mail", PerSecond: rate, Burst: burst}}}
 	onSite(t, cfg, func(t *testing.T, s *site) {
 		note := s.noted(nil)
 		plain := func(ctx context.Context, d *amqpx.Delivery) error { return note(ctx, nil, d) }
@@ -180,7 +219,7 @@ func TestCeilingOverRelays(t *testing.T) {
 		}
 		check(t, s.ScheduleBatch(t.Context(), NoTx, tasks))
 		began := time.Since(s.began)
-		stopSecond := s.second(Config{}) // without a ceiling of its own
+		stopSecond := s.second(Config{}) // without its own rate limit
 		after(5 * time.Second)
 		s.schedule(Task{ID: "other", Queue: "other", DeliverAt: time.Now().Add(time.Second)})
 		due := time.Since(s.began) + time.Second
@@ -199,7 +238,7 @@ func TestCeilingOverRelays(t *testing.T) {
 		if len(at) != flood {
 			t.Fatalf("%d tasks came, expected %d", len(at), flood)
 		}
-		wantCeiling(t, at, rate*11/10+burst)
+		wantRateLimit(t, at, rate*11/10+burst)
 		took := at[flood-1] - began
 		if least := time.Duration(flood) * time.Second / rate * 9 / 10; took < least {
 			t.Errorf("all came within %v, expected at least %v", took, least)
@@ -210,7 +249,7 @@ func TestCeilingOverRelays(t *testing.T) {
 	})
 }
 
-// instants are those of the effects in a queue, in order.
+// instants returns the times of the effects in a queue, in order.
 func (s *site) instants(queue string) (list []time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,8 +262,8 @@ func (s *site) instants(queue string) (list []time.Duration) {
 	return list
 }
 
-// wantCeiling fails the test if any second has more instants than most.
-func wantCeiling(t *testing.T, at []time.Duration, most int) {
+// wantRateLimit fails the test if any second has more than most effects.
+func wantRateLimit(t *testing.T, at []time.Duration, most int) {
 	t.Helper()
 	for i, j := 0, 0; j < len(at); j++ {
 		for at[j]-at[i] >= time.Second {
@@ -236,9 +275,9 @@ func wantCeiling(t *testing.T, at []time.Duration, most int) {
 	}
 }
 
-// Tasks that are due at their own pace, below the ceiling, are on time.
-func TestCeilingDelaysNobodyBelowIt(t *testing.T) {
-	cfg := Config{Ceilings: []Ceiling{{Queue: "mail", PerSecond: 10, Burst: 5}}}
+// Tasks that are due at a rate below the limit are on time.
+func TestRateLimitDelaysNobodyBelowIt(t *testing.T) {
+	cfg := Config{RateLimits: []RateLimit{{Queue: "mail", PerSecond: 10, Burst: 5}}}
 	onSite(t, cfg, func(t *testing.T, s *site) {
 		s.consume("mail", Handler(s.db, s.noted(nil)))
 		from := s.began.Add(time.Hour)
@@ -258,9 +297,9 @@ func TestCeilingDelaysNobodyBelowIt(t *testing.T) {
 	})
 }
 
-// Less than one a second works, and tasks whose time is over use nothing of a ceiling.
-func TestSlowCeilingAndExpiry(t *testing.T) {
-	cfg := Config{Ceilings: []Ceiling{{Queue: "mail", PerSecond: 0.1}}}
+// Rates below one per second work, and expired tasks use nothing of a rate limit.
+func TestSlowRateLimitAndExpiry(t *testing.T) {
+	cfg := Config{RateLimits: []RateLimit{{Queue: "mail", PerSecond: 0.1}}}
 	onSite(t, cfg, func(t *testing.T, s *site) {
 		s.consume("mail", Handler(s.db, s.noted(nil)))
 		for i := range 50 {
@@ -282,12 +321,12 @@ func TestSlowCeilingAndExpiry(t *testing.T) {
 	})
 }
 
-func TestCeilingsAreChecked(t *testing.T) {
-	for _, x := range []Ceiling{
+func TestRateLimitsAreChecked(t *testing.T) {
+	for _, x := range []RateLimit{
 		{}, {Queue: "a", Exchange: "b"}, {Queue: "a", PerSecond: -1}, {Queue: "a", PerSecond: 1e6}, {Queue: "a", PerSecond: 1e-9},
 		{Queue: "a", PerSecond: 1, Burst: -1},
 	} {
-		if _, err := New(nil, nil, Config{Ceilings: []Ceiling{x}}); !errors.Is(err, ErrConfig) {
+		if _, err := New(nil, nil, Config{RateLimits: []RateLimit{x}}); !errors.Is(err, ErrConfig) {
 			t.Errorf("%+v: %v", x, err)
 		}
 	}
@@ -303,7 +342,7 @@ func TestCeilingsAreChecked(t *testing.T) {
 	}
 }
 
-// A pause is the caller's transaction's.
+// A pause takes effect with the caller's transaction.
 func TestPauseInATransaction(t *testing.T) {
 	s, db := openStore(t, nil, Config{})
 	defer func() { _ = db.Close() }()
@@ -316,8 +355,7 @@ func TestPauseInATransaction(t *testing.T) {
 	}
 }
 
-// What is held back is neither overdue nor a backlog of the relay, unless no relay uses the
-// ceiling.
+// Tasks that are held back count neither as overdue nor as a backlog of the relay, unless no relay uses the rate limit.
 func TestBacklogOfHeldDestinations(t *testing.T) {
 	store, db := openStore(t, &recorder{}, Config{Batch: 10})
 	defer func() { _ = db.Close() }()
@@ -342,17 +380,36 @@ func TestBacklogOfHeldDestinations(t *testing.T) {
 		check(t, store.Schedule(t.Context(), NoTx, Task{ID: fmt.Sprint("plain", i), Queue: "plain", DeliverAt: now.Add(in)}))
 	}
 	check(t, store.Pause(t.Context(), NoTx, topology.Destination{Queue: "paused"}, ""))
-	check(t, store.SetCeiling(t.Context(), NoTx, Ceiling{Queue: "mail", PerSecond: 1, Burst: 2}))
+	check(t, store.SetRateLimit(t.Context(), NoTx, RateLimit{Queue: "mail", PerSecond: 1, Burst: 2}))
 	b, unheld := read()
-	if b.Paused != 30 || b.Throttled != 0 || b.Overdue != 32 || b.Unsent != 33 || !b.Oldest.Equal(now.Add(-160*time.Second)) || len(unheld) != 5 || unheld[0] != "mail0" {
-		t.Errorf("without a relay: %+v, %v", b, unheld)
+	for _, c := range []struct {
+		name      string
+		got, want int64
+	}{
+		{"paused", b.Paused, 30},
+		{"throttled", b.Throttled, 0},
+		{"overdue", b.Overdue, 32},
+		{"unsent", b.Unsent, 33},
+	} {
+		if c.got != c.want {
+			t.Errorf("without a relay: %d tasks are %s, want %d", c.got, c.name, c.want)
+		}
+	}
+	if want := now.Add(-160 * time.Second); !b.Oldest.Equal(want) {
+		t.Errorf("without a relay: the oldest is due at %v, want %v", b.Oldest, want)
+	}
+	switch {
+	case len(unheld) != 5:
+		t.Errorf("without a relay: %d tasks are not held, want 5: %v", len(unheld), unheld)
+	case unheld[0] != "mail0":
+		t.Errorf("without a relay: the first that is not held is %s, want mail0", unheld[0])
 	}
 	if _, _, err := store.relay.Step(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	b, unheld = read()
 	if b.Paused != 30 || b.Throttled < 20 || b.Unsent != 0 || b.Overdue > 10 || len(unheld) == 0 {
-		t.Errorf("while the ceiling is busy: %+v, %v", b, unheld)
+		t.Errorf("while the rate limit is busy: %+v, %v", b, unheld)
 	}
 	for _, id := range unheld {
 		if got, err := store.Get(t.Context(), NoTx, id); err != nil || got.Sends == 0 {
@@ -365,8 +422,8 @@ func TestBacklogOfHeldDestinations(t *testing.T) {
 	}
 }
 
-// A claim that waited since its look, as on a slow database, goes by what holds a destination
-// back by then: nothing is sent in a pause, and no more than a new ceiling allows.
+// A claim that waited since it looked, for example on a slow database, respects pauses and rate limits that were set in
+// the meantime: nothing is sent during a pause, and no more than a new rate limit allows.
 func TestClaimGoesByTheGatesOfItsInstant(t *testing.T) {
 	s, db := openStore(t, &recorder{}, Config{})
 	defer func() { _ = db.Close() }()
@@ -383,7 +440,7 @@ func TestClaimGoesByTheGatesOfItsInstant(t *testing.T) {
 	}
 	claim := func() int {
 		t.Helper()
-		list, err := s.relay.Claim(t.Context(), rows.ToSend, []rows.Wish{{Lane: lanes[0].Lane, Until: until, Most: 100}})
+		list, err := s.relay.Claim(t.Context(), rows.ToSend, []rows.ClaimRequest{{Lane: lanes[0].Lane, Until: until, Most: 100}})
 		check(t, err)
 		return len(list)
 	}
@@ -394,8 +451,8 @@ func TestClaimGoesByTheGatesOfItsInstant(t *testing.T) {
 	check(t, s.Resume(t.Context(), NoTx, mail, 0))
 	_, _, err = s.relay.Look(t.Context(), rows.ToSend, until)
 	check(t, err)
-	check(t, s.SetCeiling(t.Context(), NoTx, Ceiling{Queue: "mail", PerSecond: 1, Burst: 3}))
+	check(t, s.SetRateLimit(t.Context(), NoTx, RateLimit{Queue: "mail", PerSecond: 1, Burst: 3}))
 	if n := claim(); n > 4 {
-		t.Errorf("%d tasks claimed with a ceiling of one a second and three at once", n)
+		t.Errorf("%d tasks claimed with a rate limit of one a second and three at once", n)
 	}
 }

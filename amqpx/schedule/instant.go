@@ -8,7 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// ParseInstant parses a time in one of the forms that people write:
+// ParseInstant parses a time in one of these human-readable forms:
 //
 //	2026-12-24T08:00:00Z              RFC 3339, any offset
 //	2026-12-24 08:00 Europe/Berlin    a local time, seconds optional
@@ -17,13 +17,14 @@ import (
 //	90m, +90m, 7d, -1h30m             from now
 //	now
 //
-// A local time without a zone is in the location of now. A local time that does not exist because of
-// daylight saving time is an error. Of a local time that occurs twice, ParseInstant returns the first.
+// A local time without a zone is in the location of now. A local time that does not exist because
+// of daylight saving time is an error. If a local time occurs twice, ParseInstant returns the first
+// occurrence.
 func ParseInstant(s string, now time.Time) (time.Time, error) {
 	s = strings.TrimSpace(s)
 	if t, err := time.Parse(time.RFC3339, s); err == nil {
 		if t.IsZero() {
-			return time.Time{}, fmt.Errorf("%s is the time of a variable that was never set; expected an instant, or now", s)
+			return time.Time{}, fmt.Errorf("%s is the zero time of a variable that was never set; expected a time, or now", s)
 		}
 		return t, nil
 	}
@@ -48,7 +49,7 @@ func ParseInstant(s string, now time.Time) (time.Time, error) {
 	if n := len(fields); n > 1 && !strings.Contains(fields[n-1], ":") {
 		var err error
 		if loc, err = time.LoadLocation(fields[n-1]); err != nil || fields[n-1] == "Local" {
-			return time.Time{}, fmt.Errorf("%q: %q is no time zone; expected a name such as Europe/Berlin or UTC", s, fields[n-1])
+			return time.Time{}, fmt.Errorf("%q: %q is not a time zone; expected a name such as Europe/Berlin or UTC", s, fields[n-1])
 		}
 		fields = fields[:n-1]
 	}
@@ -80,14 +81,14 @@ func ParseInstant(s string, now time.Time) (time.Time, error) {
 	return t, err
 }
 
-// at returns the time of clock on the day.
+// at returns the given day at clock's hour, minute and second, or an error if daylight saving time skips that time.
 func at(day, clock time.Time) (time.Time, error) {
 	y, m, d := day.Date()
 	t := time.Date(y, m, d, clock.Hour(), clock.Minute(), clock.Second(), 0, day.Location())
 	if t.Hour() != clock.Hour() || t.Minute() != clock.Minute() {
-		return t, fmt.Errorf("%s does not exist in %s on %s, because of daylight saving; choose another time", clock.Format(time.TimeOnly), day.Location(), day.Format(time.DateOnly))
+		return t, fmt.Errorf("%s does not exist in %s on %s because of daylight saving time; choose another time", clock.Format(time.TimeOnly), day.Location(), day.Format(time.DateOnly))
 	}
-	// time.Date does not specify which of two times with the same wall clock time it returns.
+	// If two times have the same wall clock time, time.Date does not specify which of them it returns.
 	if earlier := t.Add(-time.Hour); earlier.Format(time.DateTime) == t.Format(time.DateTime) {
 		t = earlier
 	}
@@ -95,5 +96,5 @@ func at(day, clock time.Time) (time.Time, error) {
 }
 
 func instantError(s string) error {
-	return fmt.Errorf("%q is no instant; expected one such as 2026-12-24T08:00:00Z, \"tomorrow 08:00 Europe/Berlin\", now or 90m", s)
+	return fmt.Errorf("cannot parse %q as a time; expected a time such as 2026-12-24T08:00:00Z, \"tomorrow 08:00 Europe/Berlin\", now or 90m", s)
 }

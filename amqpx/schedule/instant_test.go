@@ -30,15 +30,15 @@ func TestParseInstant(t *testing.T) {
 		"7d":                                "2026-04-04T20:30:15Z",
 		"-1d":                               "2026-03-27T20:30:15Z",
 		"now":                               "2026-03-28T20:30:15Z",
-		"+-1h":                              "is no instant",
+		"+-1h":                              "as a time",
 		"0001-01-01T00:00:00Z":              "a variable that was never set",
-		"tomorrow":                          "is no instant",
-		"tomorrow 25:00":                    "is no instant",
-		"tomorrow 08:00 Berlin":             `"Berlin" is no time zone`,
-		"08:00 Local":                       "is no time zone",
-		"+soon":                             "is no instant",
-		"":                                  "is no instant",
-		"2026-02-30 08:00":                  "is no instant",
+		"tomorrow":                          "as a time",
+		"tomorrow 25:00":                    "as a time",
+		"tomorrow 08:00 Berlin":             `"Berlin" is not a time zone`,
+		"08:00 Local":                       "is not a time zone",
+		"+soon":                             "as a time",
+		"":                                  "as a time",
+		"2026-02-30 08:00":                  "as a time",
 	} {
 		got, err := ParseInstant(in, now)
 		text := got.UTC().Format(time.RFC3339)

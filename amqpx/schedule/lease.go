@@ -8,44 +8,42 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// LeaseFunc does work whose effects are not all in one transaction, such as a call to a payment
-// provider or an e-mail. It runs without a transaction, under a lease that is renewed while it runs.
-// ctx ends with the cause ErrLeaseLost when the lease is lost, because another process may then begin
-// the same work.
+// LeaseFunc does work whose effects are not all in one transaction, such as a call to a payment provider or an e-mail.
+// It runs without a transaction, under a lease that is renewed while it runs. When the lease is lost, ctx ends with the
+// cause ErrLeaseLost, because another process may then start the same work.
 //
-// The work is done at least once. If the process dies after the call and before the commit, it is done
-// again. key is the same for every attempt of the task in this queue, even after the task was revived,
-// fired or moved. Pass it to the provider as the idempotency key of the call, so that a repetition has
-// no second effect there. Only Replace, or reusing the id for a new task, results in a new key.
-// complete, which may be nil, runs in the transaction that makes the task done. Use it to store the
-// result of the work.
+// The work is done at least once. If the process dies after the call and before the commit, it is done again. key is
+// the same for every attempt of the task in this queue, even after the task was revived, rescheduled or run early. Pass
+// it to the provider as the idempotency key of the call, so that a repeated call has no second effect there. Only
+// Replace, or reusing the id for a new task, results in a new key. complete, which may be nil, runs in the transaction
+// that marks the task as done. Use it to store the result of the work.
 type LeaseFunc func(ctx context.Context, d *amqpx.Delivery, key string) (complete Func, err error)
 
-// DefaultLease is the duration of LeaseHandler's lease without WithLease.
-const DefaultLease = time.Minute
+// defaultLease is the duration of LeaseHandler's lease without WithLease.
+const defaultLease = time.Minute
 
 // minLease is the shortest lease. It leaves enough time for the statements that renew it.
 const minLease = time.Second
 
-// WithLease sets the duration of LeaseHandler's lease. The default is 1 minute, the minimum 1 second. The
-// lease is renewed three times within its duration. After a crash the work begins again when the lease
-// has ended.
+// WithLease sets the duration of LeaseHandler's lease. The default is 1 minute, the minimum 1 second. While the work
+// runs, the lease is renewed three times within its duration. After a crash, another process starts the work again when
+// the lease has ended. A short lease therefore means a short delay after a crash, while a long lease tolerates longer
+// outages of the database.
 func WithLease(d time.Duration) HandlerOption {
 	return func(h *handler) { h.lease = max(d, minLease) }
 }
 
-// LeaseHandler wraps fn for Client.Consume, like Handler, for work that does not fit into one
-// transaction; see LeaseFunc. While the work has a lease, the task's status is running, and the task
-// cannot be cancelled or moved. A second delivery during that time is snoozed until the lease would
-// end.
+// LeaseHandler wraps fn for Client.Consume, like Handler, for work that does not fit into one transaction; see
+// LeaseFunc. While an attempt has the lease, the task's status is running, and the task cannot be cancelled or
+// rescheduled. A second delivery during that time is snoozed until the current lease would end.
 //
-// Errors, panics, retries and dead letters are treated as by Handler. An attempt whose lease ends
-// without an outcome counts; see PoisonError. WithGroup has no effect. If fn, the database or an option
-// is nil, LeaseHandler returns nil, and Consume reports the error.
+// LeaseHandler treats errors, panics, retries and dead letters like Handler. An attempt whose lease ends without an
+// outcome counts; see ErrPoison. WithGroup has no effect. If fn, the database or an option is nil, LeaseHandler
+// returns nil, and Consume reports the error.
 func LeaseHandler(db Database, fn LeaseFunc, opts ...HandlerOption) amqpx.Handler {
 	if fn == nil || sqldb.IsNil(db) || lacksOption(opts) {
 		return nil
@@ -54,7 +52,7 @@ func LeaseHandler(db Database, fn LeaseFunc, opts ...HandlerOption) amqpx.Handle
 }
 
 func newLeaseHandler(db sqldb.DB, fn LeaseFunc, opts []HandlerOption) *leaseHandler {
-	h := newHandler(db, nil, append([]HandlerOption{WithLease(DefaultLease)}, opts...))
+	h := newHandler(db, nil, append([]HandlerOption{WithLease(defaultLease)}, opts...))
 	return &leaseHandler{handler: h, work: fn}
 }
 
@@ -82,7 +80,7 @@ func (h *leaseHandler) handle(ctx context.Context, d *amqpx.Delivery) (err error
 	return h.conclude(ctx, d, a, err)
 }
 
-// refused returns the outcome of a message that did not get the lease.
+// refused returns the handler's error for a message that did not get the lease.
 func (h *leaseHandler) refused(ctx context.Context, d *amqpx.Delivery, err error) error {
 	if held, ok := errors.AsType[*heldError](err); ok {
 		return amqpx.Snooze(held.rest + time.Second)
@@ -109,16 +107,15 @@ func (h *leaseHandler) underLease(ctx context.Context, a *attempt, d *amqpx.Deli
 	return complete, err
 }
 
-// idempotencyKey identifies the work to a provider. It consists of the task's id and creation time,
-// which make the task unique, and the queue, because the handlers of several queues may work on the
-// task. It does not contain the version, because a task that is revived, fired or moved after an
-// attempt has begun is the same work.
+// idempotencyKey identifies the work to a provider. It consists of the task's id and creation time, which make the task
+// unique, and the queue, because the handlers of several queues may work on the task. It does not contain the version,
+// because reviving, rescheduling or running a task early after an attempt has started does not change the work.
 func (a *attempt) idempotencyKey() string {
 	return fmt.Sprintf("%s.%d.%s", a.Task, a.Created, a.Queue)
 }
 
-// keepLease renews the lease until ctx ends. It calls lose when another attempt may have the lease,
-// because the row has another token or because the lease could not be renewed in time.
+// keepLease renews the lease until ctx ends. It calls lose when another attempt may hold the lease, which is the case
+// if the row contains another token, or if the lease could not be renewed in time.
 func (h *handler) keepLease(ctx context.Context, a *attempt, lose context.CancelCauseFunc) {
 	ticker := time.NewTicker(a.lease / 3)
 	defer ticker.Stop()
@@ -140,7 +137,7 @@ func (h *handler) keepLease(ctx context.Context, a *attempt, lose context.Cancel
 			lose(a.lost())
 			return
 		case !time.Now().Before(until):
-			lose(fmt.Errorf("%w: it could not be renewed: %w", ErrLeaseLost, err))
+			lose(fmt.Errorf("%w: the lease could not be renewed: %w", ErrLeaseLost, err))
 			return
 		}
 	}
@@ -148,11 +145,11 @@ func (h *handler) keepLease(ctx context.Context, a *attempt, lose context.Cancel
 
 // lost returns the error of an attempt whose lease another attempt has taken.
 func (a *attempt) lost() error {
-	return fmt.Errorf("%w: another attempt has task %s", ErrLeaseLost, a.Task)
+	return fmt.Errorf("%w: another attempt holds the lease of task %s", ErrLeaseLost, a.Task)
 }
 
-// renew renews the lease, and reports whether the attempt still has it. The statement is cancelled at
-// until, the end of the current lease.
+// renew renews the lease, and reports whether the attempt still has it. It gives up at until, when the current lease
+// ends.
 func (h *handler) renew(ctx context.Context, a *attempt, until time.Time) (bool, error) {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
@@ -163,7 +160,7 @@ func (h *handler) renew(ctx context.Context, a *attempt, until time.Time) (bool,
 	return c.RenewLease(ctx, a.EffectKey, a.token, a.clock.Add(time.Since(a.begun)+a.lease).UnixMilli())
 }
 
-// complete makes the task done if this attempt still has the lease. It locks the task last, so that the
+// complete marks the task as done if this attempt still has the lease. It locks the task only after fn, so that the
 // handlers of other queues do not wait for fn.
 func (h *leaseHandler) complete(ctx context.Context, a *attempt, d *amqpx.Delivery, fn Func) error {
 	return sqldb.Transact(ctx, h.db.DB, h.txOpts, func(tx sqldb.Tx) error {
@@ -197,7 +194,7 @@ func (h *leaseHandler) complete(ctx context.Context, a *attempt, d *amqpx.Delive
 	})
 }
 
-// stillOpen returns a *skipError if the task was changed or ended after the lease had ended.
+// stillOpen returns a *skipError if the task was changed or has ended since the lease ended.
 func (a *attempt) stillOpen(ctx context.Context, c rows.Conn, d *amqpx.Delivery, l rows.Lock) error {
 	task, err := c.Find(ctx, a.Task, a.clock.UnixMilli(), l)
 	switch {

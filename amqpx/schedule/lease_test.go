@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// provider is a service that does a call with a key once.
+// provider is a service that executes a call once for each key.
 type provider struct {
 	*site
 
@@ -28,7 +28,7 @@ func (s *site) provider() *provider {
 	return &provider{site: s, work: func(context.Context, *amqpx.Delivery) error { return nil }}
 }
 
-// handler calls the provider under a lease, and notes the effect with the commit.
+// handler calls the provider under a lease, and records the effect with the commit.
 func (p *provider) handler(opts ...HandlerOption) amqpx.Handler {
 	return LeaseHandler(p.db, func(ctx context.Context, d *amqpx.Delivery, key string) (Func, error) {
 		p.mu.Lock()
@@ -49,8 +49,8 @@ func (p *provider) wantCalls(n int, id string) {
 	}
 }
 
-// Work that runs for much longer than its lease is done once, however often its
-// message comes meanwhile, and cannot be cancelled or moved.
+// Work that runs for much longer than its lease is done once, however many times its message is
+// delivered in the meantime, and cannot be cancelled or rescheduled.
 func TestLeaseIsRenewed(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		p := s.provider()
@@ -66,7 +66,7 @@ func TestLeaseIsRenewed(t *testing.T) {
 		s.srv.CutConnections()
 		after(30 * time.Minute)
 		for what, err := range map[string]error{
-			"cancel": s.Cancel(s.Context(), NoTx, "pay"), "reschedule": s.Reschedule(s.Context(), NoTx, "pay", time.Now()), "fire": s.FireNow(s.Context(), NoTx, "pay"),
+			"cancel": s.Cancel(s.Context(), NoTx, "pay"), "reschedule": s.Reschedule(s.Context(), NoTx, "pay", time.Now()), "run": s.RunNow(s.Context(), NoTx, "pay"),
 		} {
 			var se *StatusError
 			if !errors.As(err, &se) || se.Status != StatusRunning {
@@ -83,8 +83,8 @@ func TestLeaseIsRenewed(t *testing.T) {
 	})
 }
 
-// A failed attempt ends the lease, and the next one has the same key. What complete
-// did is undone with its commit.
+// A failed attempt ends the lease, and the next attempt has the same key. The changes of complete
+// are rolled back with its transaction.
 func TestLeaseRetries(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		p := s.provider()
@@ -103,7 +103,9 @@ func TestLeaseRetries(t *testing.T) {
 		onFailure := OnFailure(func(_ context.Context, _ *amqpx.Delivery, err error, final bool, recordErr error) {
 			failures = append(failures, fmt.Sprint(err, final, recordErr))
 		})
-		defer s.consume("q", p.handler(onFailure), amqpx.WithRetry(topology.Retry{Backoff: 30 * time.Minute, MaxBackoff: 30 * time.Minute, Jitter: topology.NoJitter}))()
+		defer s.consume("q", p.handler(onFailure), amqpx.WithRetry(topology.Retry{
+			Backoff: 30 * time.Minute, MaxBackoff: 30 * time.Minute, Jitter: topology.NoJitter,
+		}))()
 		s.schedule(Task{ID: "pay", Queue: "q", DeliverAt: time.Now().Add(9 * time.Second)})
 		after(time.Minute)
 		s.wantTask("pay", StatusPending, 0)
@@ -121,16 +123,15 @@ func TestLeaseRetries(t *testing.T) {
 	})
 }
 
-// The process dies while it works: the lease ends, the task can be cancelled again,
-// and its message, which comes again at once, is handled when the lease has ended.
-// An attempt without an outcome counts; after MaxAttempts of them the task is given
-// up.
+// If the process dies while it works, the lease ends, and the task can be cancelled again. Its message is redelivered
+// immediately, and is handled when the lease has ended. An attempt without an outcome counts, and after MaxAttempts of
+// them the task fails.
 func TestLeaseOfADeadProcess(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute, SweepInterval: time.Second}, func(_ *testing.T, s *site) {
-		// die begins as a process does that ends then, after its message.
+		// die begins an attempt in the same way as a process that dies after the task's message was sent.
 		die := func(id string, attempts int) {
 			h := newLeaseHandler(sqldb.Of(s.db), nil, nil)
-			a := newAttempt(&amqpx.Delivery{ID: id, Version: 1, Queue: "q"}, 0, DefaultLease)
+			a := newAttempt(&amqpx.Delivery{ID: id, Version: 1, Queue: "q"}, 0, defaultLease)
 			check(s.T, h.enter(s.Context(), a, &amqpx.Delivery{ID: id, Version: 1, Queue: "q", Attempt: 1, MaxAttempts: 5, DueAt: time.Now()}))
 			a.leaveLane()
 			if a.number != attempts {
@@ -141,7 +142,7 @@ func TestLeaseOfADeadProcess(t *testing.T) {
 		for _, id := range []string{"pay", "other"} {
 			s.schedule(Task{ID: id, Queue: "q", DeliverAt: now})
 		}
-		// Those whose messages are lost.
+		// The messages of these tasks are lost.
 		for _, id := range []string{"cancelled", "poison"} {
 			_, err := s.db.ExecContext(s.Context(), "INSERT INTO rabbitdelay_tasks (id, queue, due_at, resend_at) VALUES (?, 'q', 1, 99999999999999)", id)
 			check(s.T, err)
@@ -181,7 +182,7 @@ func TestLeaseOfADeadProcess(t *testing.T) {
 	})
 }
 
-// A lease that is lost ends the work's context, and its result is not taken.
+// A lost lease cancels the context of the work, and its result is discarded.
 func TestLeaseLost(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		p := s.provider()
@@ -207,14 +208,14 @@ func TestLeaseLost(t *testing.T) {
 		}
 		s.wantEffects("looks", "q 21s")
 		s.wantEffects("does not look", "q 1m11s")
-		if len(causes) != 1 || !strings.Contains(causes[0], "lease lost: another attempt has task looks") {
+		if len(causes) != 1 || !strings.Contains(causes[0], "lease lost: another attempt holds the lease of task looks") {
 			s.Errorf("causes %q", causes)
 		}
 	})
 }
 
-// A consumer that ends gives its lease back: the work goes on elsewhere at once,
-// and the attempt does not count.
+// A consumer that ends releases its lease: another consumer continues the work immediately, and the
+// attempt does not count.
 func TestLeaseOfAConsumerThatEnds(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		p := s.provider()
@@ -238,7 +239,7 @@ func TestLeaseOfAConsumerThatEnds(t *testing.T) {
 	})
 }
 
-// Each subscriber of an exchange has its own lease, beside a Handler.
+// Each queue of an exchange has its own lease, alongside a Handler.
 func TestLeasesOfSubscribers(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		p := s.provider()
@@ -270,14 +271,14 @@ func TestLeasesOfSubscribers(t *testing.T) {
 				s.Errorf("%s is %s, %v", id, got.Status, err)
 			}
 		}
-		// The copy gives the one that failed another chance.
+		// The copy gives the failed subscriber another attempt.
 		if len(p.calls) != 4+4 {
 			s.Errorf("calls %q", p.calls)
 		}
 	})
 }
 
-// What the handler does when it is asked for no task at all, or one that is over.
+// This checks what the handler does with a message that has no task, or whose task has ended.
 func TestLeaseSkips(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		p := s.provider()
@@ -309,9 +310,9 @@ func TestLeaseSkips(t *testing.T) {
 		if skips[len(skips)-1] != SkipExpired {
 			s.Errorf("skips %v", skips)
 		}
-		// It was replaced while the work ran.
+		// The task was replaced while the work ran.
 		p.work = func(ctx context.Context, _ *amqpx.Delivery) error {
-			return s.Schedule(ctx, NoTx, Task{ID: "r", Queue: "q", DeliverAt: due.Add(time.Hour)}, Replace())
+			return s.Schedule(ctx, NoTx, Task{ID: "r", Queue: "q", DeliverAt: due.Add(time.Hour), Replace: true})
 		}
 		s.schedule(Task{ID: "r", Queue: "q", DeliverAt: due})
 		check(s.T, h(s.Context(), &amqpx.Delivery{ID: "r", Version: 1, DueAt: due}))
@@ -320,7 +321,7 @@ func TestLeaseSkips(t *testing.T) {
 		if skips[len(skips)-1] != SkipStale {
 			s.Errorf("skips %v", skips)
 		}
-		// A transaction of complete that fails leaves nothing.
+		// If the transaction of complete fails, nothing of it stays.
 		failing := LeaseHandler(s.db, func(context.Context, *amqpx.Delivery, string) (Func, error) {
 			return func(ctx context.Context, tx *sql.Tx, _ *amqpx.Delivery) error {
 				_, err := tx.ExecContext(ctx, "DELETE FROM rabbitdelay_tasks")
@@ -335,9 +336,8 @@ func TestLeaseSkips(t *testing.T) {
 	})
 }
 
-// The key stays through everything that happens to one piece of work: a retry, a dead
-// letter that is sent back, a move, a fire. A replacement, and an id that is used
-// again, are new work.
+// The key stays the same for everything that happens to the same work: a retry, a
+// requeued dead letter, a reschedule, a run now. A replacement, or a new task with the same id, is new work.
 func TestLeaseKey(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		p := s.provider()
@@ -350,21 +350,21 @@ func TestLeaseKey(t *testing.T) {
 		after(time.Minute)
 		check(s.T, s.Revive(s.Context(), NoTx, "pay", time.Now().Add(time.Hour)))
 		check(s.T, s.Reschedule(s.Context(), NoTx, "pay", time.Now().Add(2*time.Hour)))
-		check(s.T, s.FireNow(s.Context(), NoTx, "pay"))
+		check(s.T, s.RunNow(s.Context(), NoTx, "pay"))
 		after(time.Minute)
 		p.wantCalls(3, "pay")
 		keys := map[string]bool{p.calls[0]: true}
 		p.work = func(context.Context, *amqpx.Delivery) error { return nil }
 		task.DeliverAt = time.Now().Add(time.Minute)
 		for range 2 {
-			check(s.T, s.Schedule(s.Context(), NoTx, task, Replace()))
+			check(s.T, s.Schedule(s.Context(), NoTx, replacing(task)))
 			after(2 * time.Minute)
 			keys[p.calls[len(p.calls)-1]] = true
 		}
 		if _, err := s.Bulk(s.Context(), Filter{}, BulkDelete(), BulkOptions{}); err != nil {
 			s.Fatal(err)
 		}
-		s.schedule(task) // of the same due instant and version
+		s.schedule(task) // with the same due time and version
 		after(2 * time.Minute)
 		keys[p.calls[len(p.calls)-1]] = true
 		if len(p.calls) != 6 || len(keys) != 4 {
@@ -373,7 +373,7 @@ func TestLeaseKey(t *testing.T) {
 	})
 }
 
-// Retention leaves the lease of work that runs.
+// Purging leaves the lease of running work.
 func TestPurgeLeavesLeases(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		p := s.provider()
@@ -390,8 +390,8 @@ func TestPurgeLeavesLeases(t *testing.T) {
 	})
 }
 
-// Work that fails is tried again before a later task of its unique key; it gives way to an earlier
-// one, and its error says to which.
+// Failed work is retried before a later task with its unique key. It gives way to an earlier task, and its error names
+// that task.
 func TestLeaseFailsBesideATaskOfItsKey(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		p := s.provider()

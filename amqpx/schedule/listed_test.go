@@ -10,21 +10,21 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A destination that may not be used is refused when a task is scheduled, and not
-// weeks later when it is sent: by the sender, and in a store without one.
+// A task for a destination that is not allowed is refused when it is scheduled, and not weeks later when it is sent.
+// The sender refuses it, or the store if it has no sender.
 func TestUnlistedDestinationIsRefused(t *testing.T) {
 	cfg := amqpx.Config{Declare: amqpx.DeclareListed, Destinations: []topology.Destination{{Queue: "orders"}}}
 	c := newCalendar(t, 1)
 	s := c.stores[0]
 	s.cfg.Destination = cfg.Listed
-	for queue, want := range map[string]string{"orders": "", "order": "only those may be used (declare: listed): orders"} {
+	for queue, want := range map[string]string{"orders": "", "order": "these destinations may be used (declare: listed): orders"} {
 		task := Task{ID: queue, Queue: queue, DeliverAt: time.Now().Add(29 * 24 * time.Hour)}
 		err := s.Schedule(t.Context(), NoTx, task)
 		_, named := errors.AsType[*TaskError](err)
 		if want == "" && err != nil || want != "" && (!named || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v", queue, err)
 		}
-		err = s.Schedules().Add(t.Context(), NoTx, Recurring{Name: queue, Cron: "@daily", Task: Task{Queue: queue}})
+		err = s.Recurring().Add(t.Context(), NoTx, Recurring{Name: queue, Cron: "@daily", Task: Task{Queue: queue}})
 		_, named = errors.AsType[*RecurringError](err)
 		if want == "" && err != nil || want != "" && (!named || !strings.Contains(err.Error(), want)) {
 			t.Errorf("recurring, %s: %v", queue, err)
@@ -32,7 +32,8 @@ func TestUnlistedDestinationIsRefused(t *testing.T) {
 	}
 }
 
-// A pause and a ceiling are refused for a queue or an exchange that is not listed, with the nearest name.
+// A pause and a rate limit are refused for a queue or an exchange that is not listed. The error suggests the nearest
+// name.
 func TestUnlistedDestinationIsNotHeldBack(t *testing.T) {
 	cfg := amqpx.Config{Declare: amqpx.DeclareListed, Destinations: []topology.Destination{
 		{Queue: "mail"}, {Exchange: "events", RoutingKey: "order.paid"},
@@ -41,11 +42,11 @@ func TestUnlistedDestinationIsNotHeldBack(t *testing.T) {
 	s.cfg.Destination = cfg.Listed
 	for d, want := range map[topology.Destination]string{
 		{Queue: "mail"}: "", {Exchange: "events"}: "",
-		{Queue: "mial"}: "did you mean mail?", {Exchange: "event"}: "did you mean events?", {Exchange: "mail"}: "only those may be used",
+		{Queue: "mial"}: "did you mean mail?", {Exchange: "event"}: "did you mean events?", {Exchange: "mail"}: "only these destinations may be used",
 	} {
 		paused := s.Pause(t.Context(), NoTx, d, "alice")
-		bounded := s.SetCeiling(t.Context(), NoTx, Ceiling{Queue: d.Queue, Exchange: d.Exchange, PerSecond: 5})
-		for what, err := range map[string]error{"pause": paused, "ceiling": bounded} {
+		bounded := s.SetRateLimit(t.Context(), NoTx, RateLimit{Queue: d.Queue, Exchange: d.Exchange, PerSecond: 5})
+		for what, err := range map[string]error{"pause": paused, "rate limit": bounded} {
 			if want == "" && err != nil {
 				t.Errorf("%s of %s: %v", what, d, err)
 			}

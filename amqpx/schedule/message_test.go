@@ -11,8 +11,8 @@ import (
 
 type traceKey struct{}
 
-// A task's message has its properties, and what BeforeSchedule took from the
-// caller's context; the caller's own map stays as it is.
+// A task's message has the task's properties, and the headers that BeforeSchedule took from the
+// caller's context. The caller's own map is unchanged.
 func TestTasksAreMessages(t *testing.T) {
 	sender := &recorder{}
 	hooks := Hooks{BeforeSchedule: func(ctx context.Context, t *Task) {

@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// counting counts what a database is asked.
+// counting counts the statements that a database executes.
 type counting struct {
 	sqldb.DB
 
@@ -39,12 +39,13 @@ func (c *counting) Begin(ctx context.Context, opts *sql.TxOptions) (sqldb.Tx, er
 	return c.DB.Begin(ctx, opts)
 }
 
-// paced runs a store with its defaults in a bubble, and another on the same database
-// that only writes.
+// paced runs a store with its defaults in a bubble, and another store on the same database that
+// only writes.
 func paced(t *testing.T, cfg Config, test func(t *testing.T, s, other *Store, r *recorder, asked *counting)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{}
+		cfg.VirtualTime = true
 		cfg.Hooks.Error = func(what string, err error) { t.Errorf("%s: %v", what, err) }
 		s, db := openStore(t, r, cfg)
 		defer func() { check(t, db.Close()) }()
@@ -61,7 +62,7 @@ func paced(t *testing.T, cfg Config, test func(t *testing.T, s, other *Store, r 
 	})
 }
 
-// A store that runs asks the database little in a bubble, or a day would take a minute.
+// A running store executes few statements in a bubble. Otherwise a day would take a minute.
 func TestVirtualDayIsCheap(t *testing.T) {
 	paced(t, Config{}, func(t *testing.T, s, _ *Store, r *recorder, asked *counting) {
 		for i, at := range []time.Duration{30 * time.Hour, 31 * time.Hour, 50 * time.Hour} {
@@ -81,8 +82,8 @@ func TestVirtualDayIsCheap(t *testing.T) {
 	})
 }
 
-// However long nothing has happened, what a store of the bubble writes is found as soon
-// as outside of bubbles.
+// However long nothing has happened, a task that a store in the bubble writes is found as soon as
+// outside of bubbles.
 func TestNothingIsLateInABubble(t *testing.T) {
 	const idle = 11*time.Hour + 11*time.Second
 	within := func(t *testing.T, r *recorder, id string, since time.Time, most time.Duration) {
@@ -115,7 +116,7 @@ func TestNothingIsLateInABubble(t *testing.T) {
 			check(t, s.Schedule(t.Context(), NoTx, Task{ID: "a", Queue: "q", DeliverAt: time.Now().Add(100 * time.Hour)}))
 			<-time.After(time.Hour)
 			now := time.Now()
-			check(t, other.FireNow(t.Context(), NoTx, "a"))
+			check(t, other.RunNow(t.Context(), NoTx, "a"))
 			<-time.After(time.Minute)
 			within(t, r, "a", now, 2*time.Second)
 		},
@@ -131,7 +132,7 @@ func TestNothingIsLateInABubble(t *testing.T) {
 			}
 		},
 		"a recurring task": func(t *testing.T, _, other *Store, r *recorder) {
-			check(t, other.Schedules().Add(t.Context(), NoTx, Recurring{Name: "r", Every: time.Minute, Task: Task{Queue: "q"}}))
+			check(t, other.Recurring().Add(t.Context(), NoTx, Recurring{Name: "r", Every: time.Minute, Task: Task{Queue: "q"}}))
 			<-time.After(10 * time.Minute)
 			if n := len(r.receipts()); n < 10 {
 				t.Errorf("%d were sent", n)
@@ -161,14 +162,14 @@ func TestNothingIsLateInABubble(t *testing.T) {
 	}
 }
 
-// depths is a recorder that knows what waits in every queue.
+// depths is a recorder that knows the depth of every queue.
 type depths struct{ *recorder }
 
 func (depths) QueueInfo(context.Context, string) (amqpx.QueueInfo, error) {
 	return amqpx.QueueInfo{Ready: 1}, nil
 }
 
-// A task that nobody handles is looked at ever more rarely.
+// A task that no consumer handles is checked at growing intervals.
 func TestOverdueTasksAreCheapInABubble(t *testing.T) {
 	paced(t, Config{}, func(t *testing.T, s, _ *Store, _ *recorder, n *counting) {
 		s.sweeper.Inspector = depths{}

@@ -14,12 +14,12 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// world is a store, a broker and a consumer in one thread under one clock, and
-// the model of what may happen.
+// world is a store, a broker and a consumer in one goroutine with one clock, and the model of what
+// may happen.
 type world struct {
 	t       *rapid.T
 	db      *sql.DB
@@ -33,14 +33,14 @@ type world struct {
 	faults  func() sendFault
 
 	model    map[string]*expected
-	outcome  error // what the handler does next
+	outcome  error // the outcome of the handler's next run
 	effects  int   // of the delivery at hand
 	skipped  SkipReason
 	stopped  map[SkipReason]int
 	happened int
 }
 
-// expected is what the model says of a task.
+// expected is the state of a task according to the model.
 type expected struct {
 	version  int64
 	status   Status
@@ -48,7 +48,7 @@ type expected struct {
 	finished time.Time
 }
 
-// sending is what the broker has taken at least once.
+// sending says whether the broker has accepted a message at least once.
 type sending struct {
 	id      string
 	version int64
@@ -58,8 +58,8 @@ type sendFault int
 
 const (
 	noFault     sendFault = iota
-	notSent               // the broker did not take it
-	unknownKept           // it took it, and the confirm was lost
+	notSent               // the broker did not accept it
+	unknownKept           // the broker accepted it, and the confirm was lost
 	neverSent             // it can never be sent
 )
 
@@ -94,7 +94,7 @@ func newWorld(t *rapid.T) *world {
 			}
 		}),
 	})
-	w.handler.own, w.handler.clock = w.store.own, w.store.pace.Clock
+	w.handler.db, w.handler.clock = w.store.db, w.store.pace.Clock
 	return w
 }
 
@@ -127,7 +127,7 @@ func (w *world) SendBatch(_ context.Context, msgs []amqpx.Message) error {
 	return nil
 }
 
-// effect is the user's function. The model must allow it now.
+// effect is the user's function. The model must allow it at this moment.
 func (w *world) effect(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
 	e := w.model[d.ID]
 	switch {
@@ -144,8 +144,8 @@ func (w *world) effect(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
 	return w.outcome
 }
 
-// deliver hands a due message to the consumer. It stays in the broker if the
-// consumer is to crash before it acknowledges.
+// deliver hands a due message to the consumer. The message stays in the broker if the consumer is
+// to crash before it acknowledges.
 func (w *world) deliver(i int, outcome error, crashBeforeAck bool) {
 	m := w.waiting[i]
 	d := &amqpx.Delivery{ID: m.ID, Queue: m.Queue, Version: m.Version, Attempt: max(m.Attempt, 1), MaxAttempts: maxAttempts, DueAt: m.DeliverAt}
@@ -190,8 +190,8 @@ func (w *world) due() (list []int) {
 	return list
 }
 
-// inTx runs a change in a transaction that commits or rolls back, and enters it
-// in the model when it took effect.
+// inTx runs a change in a transaction that commits or rolls back, and records it in the model if it
+// took effect.
 func (w *world) inTx(commit bool, change func(Executor) error, allowed error, apply func()) {
 	tx, err := w.db.BeginTx(context.Background(), nil)
 	if err != nil {
@@ -213,7 +213,7 @@ func (w *world) inTx(commit bool, change func(Executor) error, allowed error, ap
 	}
 }
 
-// change moves a task of the wanted status to a new version, or ends it.
+// change moves a task with the wanted status to a new version, or ends it.
 func (w *world) change(t *rapid.T, want Status, do func(ex Executor, id string) error, apply func(e *expected)) {
 	id := anyID(t)
 	e := w.model[id]
@@ -255,16 +255,15 @@ func (w *world) statusesMatch() {
 	}
 }
 
-// Random schedules, cancels, moves, early fires, revivals and purges; crashes of
-// relay and consumer at every point; lost confirms, duplicate deliveries and a
-// wiped broker: exactly the effects that the model allows, and in the end every
-// pending task is done.
+// Random schedules, cancels, reschedules, early runs, revivals and purges are mixed with crashes of relay and consumer
+// at every point, lost confirms, duplicate deliveries and a broker that loses all messages. Exactly the effects that
+// the model allows happen, and in the end every pending task is done.
 func TestEffectsAreThoseOfTheModel(t *testing.T) {
-	// Few long histories, in which old messages meet new versions, unless the
-	// command line says otherwise.
+	// Unless flags say otherwise, a few long histories are tested, in which messages of old versions arrive after newer
+	// ones exist.
 	given := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	const fewer = 5 // rapid does so many times less with -short, too little for old messages to meet new versions
+	const fewer = 5 // with -short, rapid divides the steps by this number, which is too few for old messages to meet new versions
 	for name, value := range map[string]int{"rapid.steps": 200, "rapid.checks": 15} {
 		if given[name] {
 			continue
@@ -297,14 +296,11 @@ func TestEffectsAreThoseOfTheModel(t *testing.T) {
 				replace := rapid.Bool().Draw(t, "replace")
 				e := w.model[id]
 				var allowed error
-				var opts []Option
-				if replace {
-					opts = append(opts, Replace())
-				} else if e != nil {
+				if !replace && e != nil {
 					allowed = ErrExists
 				}
 				w.inTx(rapid.IntRange(0, 4).Draw(t, "commit") > 0, func(ex Executor) error {
-					return w.store.Schedule(ctx, ex, Task{ID: id, Queue: "q", DeliverAt: due}, opts...)
+					return w.store.Schedule(ctx, ex, Task{ID: id, Queue: "q", DeliverAt: due, Replace: replace})
 				}, allowed, func() {
 					version := int64(1)
 					if e != nil {
@@ -322,8 +318,8 @@ func TestEffectsAreThoseOfTheModel(t *testing.T) {
 				w.change(t, StatusPending, func(ex Executor, id string) error { return w.store.Reschedule(ctx, ex, id, due) },
 					func(e *expected) { e.version++; e.due = due })
 			},
-			"fire now": func(t *rapid.T) {
-				w.change(t, StatusPending, func(ex Executor, id string) error { return w.store.FireNow(ctx, ex, id) },
+			"run now": func(t *rapid.T) {
+				w.change(t, StatusPending, func(ex Executor, id string) error { return w.store.RunNow(ctx, ex, id) },
 					func(e *expected) { e.version++; e.due = w.now })
 			},
 			"revive": func(t *rapid.T) {
@@ -355,7 +351,7 @@ func TestEffectsAreThoseOfTheModel(t *testing.T) {
 				}
 			},
 			"relay is slow to mark": func(t *rapid.T) {
-				// The consumer, and another relay after the lease, come first.
+				// The consumer, and another relay after the lease has ended, come first.
 				w.faults = faulty
 				list, err := w.store.relay.Take(ctx)
 				w.check(err)
@@ -432,7 +428,7 @@ func (w *world) sweep() {
 	w.failRefused()
 }
 
-// claim claims what it finds, without regard to the evidence.
+// claim claims the tasks that it finds, regardless of the evidence.
 func (w *world) claim(p rows.Purpose) []*rows.Task {
 	until := w.now.Add(time.Hour).UnixMilli()
 	if p == rows.ToResend {
@@ -440,16 +436,16 @@ func (w *world) claim(p rows.Purpose) []*rows.Task {
 	}
 	lanes, _, err := w.store.relay.Look(context.Background(), p, until)
 	w.check(err)
-	var wishes []rows.Wish
+	var requests []rows.ClaimRequest
 	for _, l := range lanes {
-		wishes = append(wishes, rows.Wish{Lane: l.Lane, Until: until, Most: w.store.cfg.Batch})
+		requests = append(requests, rows.ClaimRequest{Lane: l.Lane, Until: until, Most: w.store.cfg.Batch})
 	}
-	list, err := w.store.relay.Claim(context.Background(), p, wishes)
+	list, err := w.store.relay.Claim(context.Background(), p, requests)
 	w.check(err)
 	return list
 }
 
-// failRefused enters in the model what the relay found to be impossible.
+// failRefused records in the model the tasks that the relay found impossible.
 func (w *world) failRefused() {
 	for _, m := range w.refused {
 		if e := w.model[m.ID]; e.status == StatusPending && e.version == m.Version {
@@ -459,8 +455,8 @@ func (w *world) failRefused() {
 	w.refused = nil
 }
 
-// allSent checks that what is near has been sent in its present version, without
-// waiting for the sweeper.
+// allSent checks that tasks that are due soon were sent in their current version, without waiting
+// for the sweeper.
 func (w *world) allSent() {
 	for id, e := range w.model {
 		if e.status == StatusPending && !e.due.After(w.now.Add(time.Hour)) && !w.sent[sending{id, e.version}] {

@@ -10,25 +10,25 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Misfire is the policy for occurrences whose time passed while no relay ran.
+// Misfire is the policy for occurrences whose time passed while no relay was running.
 type Misfire string
 
 // The misfire policies. An occurrence is missed when it is more than a minute late and no handler has
 // started it.
 const (
 	MisfireSkip Misfire = recur.MisfireSkip // missed occurrences are skipped
-	MisfireOnce Misfire = recur.MisfireOnce // only the last missed occurrence happens; the default
-	MisfireAll  Misfire = recur.MisfireAll  // all missed occurrences happen, up to the last MisfireLimit
+	MisfireOnce Misfire = recur.MisfireOnce // only the last missed occurrence is run; the default
+	MisfireAll  Misfire = recur.MisfireAll  // all missed occurrences are run, up to the last MisfireLimit
 )
 
 // Overlap is the policy for an occurrence that is due while the previous one is pending.
 type Overlap string
 
-// The overlap policies. The task of an occurrence is pending until its handler has committed, or it
-// was cancelled or failed. A task to an exchange is done as soon as the handler of the first queue has
-// committed, although handlers of other queues may still be working.
+// The overlap policies. The task of an occurrence is pending until its handler has committed, or until it was cancelled
+// or has failed. A task that is sent to an exchange is done as soon as the handler of the first queue has committed,
+// although handlers of other queues may still be working.
 const (
-	OverlapAllow Overlap = recur.OverlapAllow // the default
+	OverlapAllow Overlap = recur.OverlapAllow // the occurrence is run as well; the default
 	OverlapSkip  Overlap = recur.OverlapSkip  // the occurrence is skipped
 )
 
@@ -45,19 +45,18 @@ type Recurring struct {
 	// cron, a day has to match one of the two day fields. If one of them begins with a star, even
 	// with a step such as */2, a day has to match both. L, W and # are as in Quartz.
 	Cron string
-	// TimeZone is the time zone of Cron, an IANA name such as Europe/Berlin. The default is UTC. A
-	// time that occurs twice because clocks are set back is used the first time. A time that
-	// does not exist because clocks are set forward is moved to the end of the gap. An expression
-	// that matches every hour keeps its rhythm through both.
+	// TimeZone is the time zone of Cron, an IANA name such as Europe/Berlin. The default is UTC. If a time occurs twice
+	// because clocks are set back, the first of the two is used. A time that does not exist because clocks are set
+	// forward is moved to the end of the gap. An expression that matches every hour keeps its rhythm across both
+	// changes.
 	TimeZone string
-	// Every is an interval of elapsed time in whole seconds. Set either Cron or Every. The interval
-	// counts from Start. Without Start, the first occurrence is one interval after the creation.
+	// Every is an interval of elapsed time in whole seconds. Set either Cron or Every. The intervals are counted from
+	// Start. If Start is zero, the first occurrence is one interval after the creation.
 	Every time.Duration
-	// Start is the earliest time of an occurrence, and End is after the last one (exclusive). Zero
-	// means no bound.
+	// Start is the earliest possible time of an occurrence. All occurrences are before End. Zero means no bound.
 	Start, End time.Time
-	// Jitter delays each occurrence by a duration between 0 and Jitter, which depends on the name and
-	// the time of the occurrence only. The default is 0, the maximum a day.
+	// Jitter delays each occurrence by a duration between 0 and Jitter, which depends only on the name and on the time
+	// of the occurrence. The default is 0, the maximum a day.
 	Jitter time.Duration
 	// Misfire is the policy after an outage. The default is MisfireOnce. MisfireLimit bounds the
 	// occurrences of MisfireAll. The default is 100, the maximum 10,000.
@@ -71,12 +70,12 @@ type Recurring struct {
 	Task Task
 
 	Paused    bool
-	Origin    string    // OriginConfig if Apply wrote it
+	Origin    string    // "config" if Apply wrote it
 	Version   int64     // raised by every change
 	NextAt    time.Time // the next occurrence that is not yet a task; zero for none
 	LastAt    time.Time // the last occurrence that became a task; it may be in the future
 	SkippedAt time.Time // the last occurrence that was skipped because of Misfire or Overlap
-	LastError string    // why no tasks are created at present; only rows of other programs can be invalid
+	LastError string    // why no tasks are currently created; set only if another program wrote an invalid row, or if the database refuses the tasks
 	CreatedAt time.Time
 	UpdatedAt time.Time
 }
@@ -92,13 +91,13 @@ func (r *Recurring) scheduleRow() *rows.Schedule {
 func recurringOf(s *rows.Schedule) Recurring {
 	return Recurring{
 		Name: s.Name, Cron: s.Cron, TimeZone: s.TimeZone, Every: s.Every, Start: s.Start, End: s.End, Jitter: s.Jitter,
-		Misfire: Misfire(s.Misfire), MisfireLimit: s.MisfireLimit, Overlap: Overlap(s.Overlap), Task: taskOf(&s.Task),
+		Misfire: Misfire(s.Misfire), MisfireLimit: s.MisfireLimit, Overlap: Overlap(s.Overlap), Task: Task(s.Task.Content),
 		Paused: s.Paused, Origin: s.Origin, Version: s.Version, NextAt: s.NextAt, LastAt: s.LastAt, SkippedAt: s.SkippedAt,
 		LastError: s.LastError, CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt,
 	}
 }
 
-// recurringError converts the problems of a *recur.Error to *RecurringErrors.
+// recurringError converts each problem of a *recur.Error to a *RecurringError, and joins them.
 func recurringError(err error) error {
 	e, ok := errors.AsType[*recur.Error](err)
 	if !ok {
@@ -111,14 +110,13 @@ func recurringError(err error) error {
 	return errors.Join(errs...)
 }
 
-// Validate checks the fields that the caller sets. The error wraps a *RecurringError for each wrong
-// field.
+// Validate checks the fields that the caller sets. The error wraps a *RecurringError for each invalid field.
 func (r Recurring) Validate() error {
 	_, err := recur.Check(r.scheduleRow(), Config{}.WithDefaults().MaxBody, relay.Check)
 	return recurringError(err)
 }
 
-// Occurrence is one time at which a Recurring happens.
+// Occurrence is one time at which a Recurring is due.
 type Occurrence struct {
 	ID        string    // the id of its task
 	At        time.Time // its time by the timetable, in the time zone of the Recurring
@@ -126,12 +124,12 @@ type Occurrence struct {
 }
 
 // ParseOccurrence splits the id of an occurrence's task into the name of the Recurring and the time of
-// the occurrence by the timetable, or the time at which it was fired. ok is false for the id of any
+// the occurrence by the timetable, or the time at which it was run by hand. ok is false for the id of any
 // other task.
 func ParseOccurrence(id string) (name string, at time.Time, ok bool) { return recur.Parse(id) }
 
-// Next returns the next n occurrences after a time, or fewer if the Recurring ends before. It uses the
-// timetable alone, even if the Recurring is paused. The error is a *RecurringError.
+// Next returns the next n occurrences after a time, or fewer if the Recurring ends earlier. It computes them from the
+// rule alone, even if the Recurring is paused. The error is a *RecurringError.
 func (r Recurring) Next(after time.Time, n int) ([]Occurrence, error) {
 	found, err := recur.Next(r.scheduleRow(), after, n)
 	if err != nil {
@@ -147,21 +145,20 @@ func (r Recurring) Next(after time.Time, n int) ([]Occurrence, error) {
 // RecurringState is the state of a Recurring.
 type RecurringState string
 
-// The states of a Recurring. In the states paused and wrong no tasks are created until the Recurring
-// is changed.
+// The states of a Recurring. In the states paused and invalid, no tasks are created until the Recurring is changed.
 const (
-	RecurringActive RecurringState = "active"
-	RecurringPaused RecurringState = "paused"
-	RecurringEnded  RecurringState = "ended" // no occurrence follows
-	RecurringWrong  RecurringState = "wrong" // LastError says why
+	RecurringActive  RecurringState = "active"
+	RecurringPaused  RecurringState = "paused"
+	RecurringEnded   RecurringState = "ended"   // there are no further occurrences
+	RecurringInvalid RecurringState = "invalid" // LastError contains the reason
 )
 
-// State returns whether tasks are created. A Recurring whose time zone this process does not know is
-// active, because a relay may know it.
+// State returns the state, which shows whether tasks are created. If this process does not know the time zone, State
+// returns active, because a relay may know it.
 func (r Recurring) State(now time.Time) RecurringState {
 	switch {
 	case r.LastError != "":
-		return RecurringWrong
+		return RecurringInvalid
 	case r.Paused:
 		return RecurringPaused
 	}
@@ -171,8 +168,8 @@ func (r Recurring) State(now time.Time) RecurringState {
 	return RecurringActive
 }
 
-// Upcoming returns the next n occurrences that will happen unless the Recurring is changed. It returns
-// none if the Recurring is paused or wrong, or if this process does not know its time zone.
+// Upcoming returns the next n occurrences, provided that the Recurring is not changed. It returns none if the Recurring
+// is paused or invalid, or if this process does not know its time zone.
 func (r Recurring) Upcoming(now time.Time, n int) []Occurrence {
 	if r.Paused || r.LastError != "" {
 		return nil

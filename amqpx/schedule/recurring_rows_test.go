@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// An occurrence that was moved is withdrawn by a pause and a deletion, and not by a
-// change, which would put nothing in its place.
+// A rescheduled occurrence is withdrawn by a pause and a deletion, but not by a change, which would not replace it.
 func TestRecurringWithdrawsMoved(t *testing.T) {
 	for _, what := range []string{"delete", "pause", "edit"} {
 		c := newCalendar(t, 1)

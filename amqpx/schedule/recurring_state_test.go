@@ -19,7 +19,7 @@ func TestRecurringState(t *testing.T) {
 		{Recurring{Every: 90 * time.Minute, CreatedAt: now, End: now.Add(4 * time.Hour)}, RecurringActive, 2, "every 1h30m"},
 		{Recurring{Every: time.Hour, CreatedAt: now, End: now.Add(time.Hour)}, RecurringEnded, 0, "every 1h"},
 		{Recurring{Cron: "@hourly", Paused: true}, RecurringPaused, 0, "@hourly UTC"},
-		{Recurring{Cron: "odd", LastError: "no", Paused: true}, RecurringWrong, 0, "odd UTC"},
+		{Recurring{Cron: "odd", LastError: "no", Paused: true}, RecurringInvalid, 0, "odd UTC"},
 		{Recurring{Cron: "@hourly", TimeZone: "Mars/X"}, RecurringActive, 0, "@hourly Mars/X"},
 	} {
 		if s, n, text := c.r.State(now), len(c.r.Upcoming(now, 3)), c.r.Timetable(); s != c.state || n != c.upcoming || text != c.timetable {
@@ -28,7 +28,7 @@ func TestRecurringState(t *testing.T) {
 	}
 }
 
-// What cannot be a timetable is an error, and not a panic.
+// An invalid timetable is an error, and does not panic.
 func TestNextOfNoTimetable(t *testing.T) {
 	for _, r := range []Recurring{{}, {Every: -time.Second}, {Every: time.Millisecond}, {Cron: "@daily", Every: time.Second}, {Cron: "odd"}} {
 		list, err := r.Next(time.Now(), 1)

@@ -13,8 +13,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// calendar is a database with recurring tasks, several relays under one clock, and
-// a consumer that does what is due.
+// calendar is a database with recurring tasks, several relays with the same clock, and a consumer
+// that handles due tasks.
 type calendar struct {
 	t      *testing.T
 	db     *sql.DB
@@ -25,7 +25,8 @@ type calendar struct {
 
 func newCalendar(t *testing.T, relays int) *calendar {
 	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "x.db")+"?_pragma=busy_timeout(180000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)&_txlock=immediate")
+	db, err := sql.Open("sqlite",
+		"file:"+filepath.Join(t.TempDir(), "x.db")+"?_pragma=busy_timeout(180000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)&_txlock=immediate")
 	check(t, err)
 	t.Cleanup(func() { check(t, db.Close()) })
 	check(t, Migrate(t.Context(), db))
@@ -39,9 +40,9 @@ func newCalendar(t *testing.T, relays int) *calendar {
 	return c
 }
 
-func (c *calendar) schedules() Schedules { return c.stores[0].Schedules() }
+func (c *calendar) schedules() RecurringTasks { return c.stores[0].Recurring() }
 
-// look has a relay plan what is due.
+// look makes a relay plan the rows that are due.
 func (c *calendar) look() time.Duration {
 	c.t.Helper()
 	pause, err := c.stores[0].planner.PlanAll(c.t.Context())
@@ -53,7 +54,8 @@ func (c *calendar) look() time.Duration {
 func (c *calendar) consume() {
 	c.t.Helper()
 	if !c.idle {
-		c.exec("UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ? WHERE queue = 'q' AND exchange = '' AND status = 'pending' AND due_at <= ?", c.now.UnixMilli(), c.now.UnixMilli())
+		c.exec("UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ? WHERE queue = 'q' AND exchange = '' AND status = 'pending' AND due_at <= ?",
+			c.now.UnixMilli(), c.now.UnixMilli())
 	}
 }
 
@@ -66,7 +68,7 @@ func (c *calendar) exec(query string, args ...any) int64 {
 	return n
 }
 
-// tasks are the tasks in their order, as "instant status", of one recurring task.
+// tasks returns the tasks of one recurring task in order, as "time status".
 func (c *calendar) tasks(name string) []string {
 	c.t.Helper()
 	found, err := c.db.QueryContext(c.t.Context(), "SELECT id, status FROM rabbitdelay_tasks WHERE id LIKE ? ORDER BY id", name+"@%")
@@ -91,7 +93,7 @@ func (c *calendar) expect(name string, want ...string) {
 
 func toQ() Task { return Task{Queue: "q", Body: []byte("x")} }
 
-// What a caller does takes effect with the caller's transaction, tasks included.
+// The changes of a caller take effect with the caller's transaction, including their tasks.
 func TestRecurringInTransaction(t *testing.T) {
 	c := newCalendar(t, 1)
 	x := c.schedules()
@@ -144,8 +146,8 @@ func TestRecurringChanges(t *testing.T) {
 	check(t, x.Resume(ctx, NoTx, "a"))
 	c.expect("a", "2026-01-02T08:00:00Z cancelled", "2026-01-04T08:00:00Z pending")
 
-	// What is withdrawn and comes back has a new version: the message of the old one
-	// may be with the broker.
+	// A withdrawn task that is created again has a new version, because the message of the old one
+	// may still be with the broker.
 	daily.Task.Body = []byte("other")
 	put(daily, Changed)
 	c.expect("a", "2026-01-02T08:00:00Z cancelled", "2026-01-04T08:00:00Z pending")
@@ -163,7 +165,7 @@ func TestRecurringChanges(t *testing.T) {
 		t.Errorf("version %d", v)
 	}
 
-	// What somebody cancelled stays cancelled, whatever becomes of the schedule.
+	// A task that a user has cancelled stays cancelled, whatever happens to the schedule.
 	check(t, c.stores[0].Cancel(ctx, NoTx, "a@2026-01-04T08:00:00Z"))
 	daily.Cron, daily.Task.Body = "0 8 * * *", []byte("third")
 	put(daily, Changed)
@@ -172,15 +174,23 @@ func TestRecurringChanges(t *testing.T) {
 	c.look()
 	c.expect("a", "2026-01-02T08:00:00Z cancelled", "2026-01-04T08:00:00Z cancelled", "2026-01-04T09:00:00Z cancelled", "2026-01-05T08:00:00Z pending")
 
-	// Tags come and go with the tasks.
+	// Tags are added and removed with the tasks.
 	daily.Task.Tags, daily.Task.ExpiresAfter = []string{"blue", "green"}, time.Hour
 	put(daily, Changed)
 	put(daily, Unchanged)
-	if task, err := c.stores[0].Get(ctx, NoTx, "a@2026-01-05T08:00:00Z"); err != nil || !slices.Equal(task.Tags, daily.Task.Tags) || task.ExpiresAfter != time.Hour || task.Version != 2 {
-		t.Errorf("tags %v, version %d, %v", task.Tags, task.Version, err)
+	task, err = c.stores[0].Get(ctx, NoTx, "a@2026-01-05T08:00:00Z")
+	check(t, err)
+	if !slices.Equal(task.Tags, daily.Task.Tags) {
+		t.Errorf("the task has the tags %v, want %v", task.Tags, daily.Task.Tags)
+	}
+	if task.ExpiresAfter != time.Hour {
+		t.Errorf("the task expires after %v, want 1h", task.ExpiresAfter)
+	}
+	if task.Version != 2 {
+		t.Errorf("the task has version %d, want 2", task.Version)
 	}
 
-	// Deleted and added again.
+	// The recurring task is deleted and added again.
 	check(t, x.Delete(ctx, NoTx, "a"))
 	if _, err := x.Get(ctx, NoTx, "a"); !errors.Is(err, ErrNoSchedule) {
 		t.Errorf("got %v", err)
@@ -189,15 +199,15 @@ func TestRecurringChanges(t *testing.T) {
 	if v := version("a@2026-01-05T08:00:00Z"); v != 3 {
 		t.Errorf("version %d", v)
 	}
-	for _, err := range []error{x.Pause(ctx, NoTx, "none"), x.Delete(ctx, NoTx, "none"), func() error { _, err := x.Fire(ctx, NoTx, "none"); return err }()} {
+	for _, err := range []error{x.Pause(ctx, NoTx, "none"), x.Delete(ctx, NoTx, "none"), func() error { _, err := x.RunNow(ctx, NoTx, "none"); return err }()} {
 		if !errors.Is(err, ErrNoSchedule) {
 			t.Errorf("got %v", err)
 		}
 	}
 }
 
-// A task may be on its way to the broker while it is withdrawn. That its publish is
-// confirmed then does not keep it from coming back.
+// A task may be withdrawn while it is being published. A confirm that arrives after that does not
+// keep the task from being created again.
 func TestRecurringWithdrawnInFlight(t *testing.T) {
 	c := newCalendar(t, 1)
 	s, x, ctx := c.stores[0], c.schedules(), t.Context()
@@ -205,7 +215,7 @@ func TestRecurringWithdrawnInFlight(t *testing.T) {
 	task, err := s.Get(ctx, NoTx, "a@2026-01-02T08:00:00Z")
 	check(t, err)
 	check(t, x.Pause(ctx, NoTx, "a"))
-	check(t, s.relay.MarkSent(ctx, []*rows.Task{{ID: task.ID, Version: task.Version}}))
+	check(t, s.relay.MarkSent(ctx, []*rows.Task{{Content: rows.Content{ID: task.ID}, Version: task.Version}}))
 	check(t, x.Resume(ctx, NoTx, "a"))
 	c.expect("a", "2026-01-02T08:00:00Z pending")
 }
@@ -215,7 +225,7 @@ func TestRecurringFire(t *testing.T) {
 	x := c.schedules()
 	check(t, x.Add(t.Context(), NoTx, Recurring{Name: "a", Cron: "0 8 * * *", Task: toQ(), Overlap: OverlapSkip}))
 	check(t, x.Pause(t.Context(), NoTx, "a"))
-	id, err := x.Fire(t.Context(), NoTx, "a")
+	id, err := x.RunNow(t.Context(), NoTx, "a")
 	check(t, err)
 	if id != "a@2026-01-01T12:00:00.000Z" {
 		t.Errorf("the id is %s", id)

@@ -13,12 +13,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// recorder is a sender that notes when it got what. before, when set, is called
-// with each batch.
+// recorder is a sender that records what it received and when. If the function before is set, it is called with each
+// batch.
 type recorder struct {
 	mu     sync.Mutex
 	got    []receipt
@@ -75,12 +78,12 @@ func openStore(t *testing.T, sender Sender, cfg Config) (*Store, *sql.DB) {
 	return s, db
 }
 
-// bubble runs test with a running store under synthetic time. The relay sleeps
-// for the poll interval of an hour, unless it is woken.
+// bubble runs test with a running store in virtual time. The relay sleeps for the poll interval of
+// an hour, unless it is woken.
 func bubble(t *testing.T, sender Sender, cfg Config, test func(t *testing.T, s *Store, db *sql.DB)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		cfg.PollInterval = time.Hour
+		cfg.PollInterval, cfg.VirtualTime = time.Hour, true
 		s, db := openStore(t, sender, cfg)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -96,8 +99,8 @@ func bubble(t *testing.T, sender Sender, cfg Config, test func(t *testing.T, s *
 	})
 }
 
-// A database that fails at once is asked again after an interval, not at once, whatever was
-// known to be due.
+// After an immediate failure of the database, the relay waits for an interval before it tries
+// again, whatever was known to be due.
 func TestRelayDoesNotSpinOnAFault(t *testing.T) {
 	var failures atomic.Int64
 	var enough atomic.Pointer[chan struct{}] // made in the bubble
@@ -139,7 +142,7 @@ func TestRelayWakesForNearTasks(t *testing.T) {
 		if got := r.receipts(); len(got) != 1 || got[0].at.Sub(start) > 5*time.Millisecond {
 			t.Fatalf("sent %v, expected one at once", got)
 		}
-		// In a transaction that commits later than the wake.
+		// The relay also finds a task whose transaction commits after the wake-up.
 		tx, err := db.BeginTx(t.Context(), nil)
 		check(t, err)
 		check(t, s.Schedule(t.Context(), tx, near("in a transaction")))
@@ -149,7 +152,7 @@ func TestRelayWakesForNearTasks(t *testing.T) {
 		if got := r.receipts(); len(got) != 2 {
 			t.Fatalf("%d sent, expected the task of the transaction too", len(got))
 		}
-		// A row by another program: the next look, or Wake.
+		// A row from another program is found at the next poll, or by Wake.
 		_, err = db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES ('foreign', 'q', 1)")
 		check(t, err)
 		s.Wake()
@@ -167,7 +170,7 @@ func TestRelayWakesForNearTasks(t *testing.T) {
 	})
 }
 
-// listener wakes once a minute, and loses its connection after three times.
+// listener wakes the relay once a minute, and loses its connection after three times.
 type listener struct{ begun int }
 
 func (l *listener) Listen(ctx context.Context, wake func()) error {
@@ -207,7 +210,45 @@ func TestRelayListens(t *testing.T) {
 	}
 }
 
-// published returns the tasks that were confirmed, and why the others were not.
+// unnotified is a listener to which notifications arrive only from its third call on.
+type unnotified struct{ begun int }
+
+func (l *unnotified) Listen(ctx context.Context, wake func()) error {
+	if l.begun++; l.begun < 3 {
+		return fmt.Errorf("listening for tasks: %w", ErrNotNotified)
+	}
+	wake()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// If notifications do not arrive, Run reports that once, does not count it as a fault, and tries
+// again later.
+func TestRelayIsNotNotified(t *testing.T) {
+	var r recorder
+	var l unnotified
+	var reported []string
+	core, logged := observer.New(zap.WarnLevel)
+	cfg := Config{
+		Listener: &l, Grace: 24 * time.Hour, Logger: zap.New(core),
+		Hooks: Hooks{Error: func(what string, err error) { reported = append(reported, what) }},
+	}
+	bubble(t, &r, cfg, func(t *testing.T, s *Store, _ *sql.DB) {
+		for _, want := range []int{1, 2, 3} {
+			if l.begun != want || s.Health() != nil || len(reported) != 0 {
+				t.Errorf("listened %d times, expected %d; health is %v, reported %v", l.begun, want, s.Health(), reported)
+			}
+			<-time.After(listenRetry)
+			synctest.Wait()
+		}
+	})
+	said := logged.FilterMessageSnippet("cannot receive notifications").All()
+	if len(said) != 1 || said[0].ContextMap()["poll_interval"] != time.Hour || !strings.Contains(fmt.Sprint(said[0].ContextMap()["error"]), "transaction mode") {
+		t.Errorf("logged %v", said)
+	}
+}
+
+// published returns the tasks that were confirmed, and the reasons why the other tasks were not.
 func published(s *Store, list []*rows.Task) (ok []*rows.Task, failed map[*rows.Task]error) {
 	failed = map[*rows.Task]error{}
 	s.relay.Publish(context.Background(), list, func(c *rows.Task, err error) {
@@ -220,7 +261,7 @@ func published(s *Store, list []*rows.Task) (ok []*rows.Task, failed map[*rows.T
 	return ok, failed
 }
 
-// A mark that comes late must not hide the version that came meanwhile.
+// A relay that marks a task as sent must not mark a newer version that was written in the meantime.
 func TestMarkOfAnOlderVersion(t *testing.T) {
 	var r recorder
 	s, db := openStore(t, &r, Config{})
@@ -229,7 +270,7 @@ func TestMarkOfAnOlderVersion(t *testing.T) {
 	list, err := s.relay.Take(t.Context())
 	check(t, err)
 	ok, _ := published(s, list)
-	check(t, s.FireNow(t.Context(), NoTx, "a"))
+	check(t, s.RunNow(t.Context(), NoTx, "a"))
 	check(t, s.relay.MarkSent(t.Context(), ok))
 	if found, sent, err := s.relay.Step(t.Context()); found != 1 || sent != 1 || err != nil {
 		t.Fatalf("found %d, sent %d (%v), expected the new version", found, sent, err)
@@ -239,8 +280,8 @@ func TestMarkOfAnOlderVersion(t *testing.T) {
 	}
 }
 
-// A handler may fail before the relay has marked what it sent. Its retry is left
-// the time that it takes.
+// A handler may fail before the relay has marked the task as sent. Its retry still gets its full
+// delay.
 func TestMarkAfterAFailedAttempt(t *testing.T) {
 	var r recorder
 	s, db := openStore(t, &r, Config{})
@@ -264,7 +305,7 @@ func TestMarkAfterAFailedAttempt(t *testing.T) {
 	}
 }
 
-// A clean stop carries its batch to the end and leaves no lease.
+// A clean stop completes its batch and leaves no lease.
 func TestStopFinishesTheBatch(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})
 	r := recorder{before: func(ctx context.Context, _ []amqpx.Message) error {
@@ -293,8 +334,7 @@ func TestStopFinishesTheBatch(t *testing.T) {
 	}
 }
 
-// A broker that cannot be reached fails no task, and its tasks go out within
-// seconds when it is back.
+// An unreachable broker fails no task, and its tasks are sent within seconds when it is back.
 func TestBrokerDown(t *testing.T) {
 	var down atomic.Bool
 	down.Store(true)
@@ -307,7 +347,7 @@ func TestBrokerDown(t *testing.T) {
 		return nil
 	}
 	synctest.Test(t, func(t *testing.T) {
-		s, db := openStore(t, &r, Config{})
+		s, db := openStore(t, &r, Config{VirtualTime: true})
 		for i := range 20 {
 			check(t, s.Schedule(t.Context(), NoTx, near(fmt.Sprint(i))))
 		}
@@ -354,7 +394,7 @@ func TestConfigBounds(t *testing.T) {
 	}
 }
 
-// A task that is sent once at most is marked as sent.
+// A task with a MaxSends of 1 is marked as sent.
 func TestMaxSendsOfOne(t *testing.T) {
 	s, db := openStore(t, &recorder{}, Config{MaxSends: 1})
 	defer func() { _ = db.Close() }()
@@ -364,7 +404,7 @@ func TestMaxSendsOfOne(t *testing.T) {
 	if _, sent, err := s.relay.Step(t.Context()); sent != 1 || err != nil {
 		t.Fatalf("%d sent: %v", sent, err)
 	}
-	s.relay.Landed()
+	s.relay.WaitPublished()
 	var sends, pause int64
 	if err := db.QueryRowContext(t.Context(), "SELECT sends, resend_at - due_at FROM rabbitdelay_tasks").Scan(&sends, &pause); err != nil {
 		t.Fatal(err)
@@ -374,12 +414,12 @@ func TestMaxSendsOfOne(t *testing.T) {
 	}
 }
 
-// A database that does not answer any more, nor refuses, is a fault of each part
-// that asks it, and the relay goes on when it answers again.
+// If a database stops answering without refusing connections, each part that uses it reports a
+// fault. The relay continues when the database answers again.
 func TestDatabaseHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder
-		s, db := openStore(t, &r, Config{})
+		s, db := openStore(t, &r, Config{VirtualTime: true})
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- s.Run(ctx) }()
@@ -409,10 +449,10 @@ func TestDatabaseHangs(t *testing.T) {
 	})
 }
 
-// One that hangs when Run begins is a fault like one that hangs later.
+// A database that hangs when Run begins is a fault like one that hangs later.
 func TestDatabaseHangsFromTheBeginning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, db := openStore(t, &recorder{}, Config{})
+		s, db := openStore(t, &recorder{}, Config{VirtualTime: true})
 		only, err := db.Conn(t.Context())
 		check(t, err)
 		ctx, stop := context.WithCancel(t.Context())
@@ -430,12 +470,12 @@ func TestDatabaseHangsFromTheBeginning(t *testing.T) {
 	})
 }
 
-// A database that refuses is asked again at the poll interval, by each part, also where a
-// hook panics over it.
+// If the database refuses statements, each part tries again at the poll interval, even if a hook
+// panics because of the error.
 func TestDatabaseRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var failed atomic.Int64
-		s, db := openStore(t, &recorder{}, Config{Hooks: Hooks{Error: func(string, error) {
+		s, db := openStore(t, &recorder{}, Config{VirtualTime: true, Hooks: Hooks{Error: func(string, error) {
 			failed.Add(1)
 			panic("hook")
 		}}})

@@ -10,19 +10,20 @@ import (
 
 var _ inspect.TaskStore = (*Store)(nil)
 
-// RequeueDead decides what to do with the dead or parked message of a task, from the task's row; see
-// inspect.RequeueOptions.Tasks. A failed task to a queue is revived, due now, and a relay sends it with
-// a new version. The message of a task to an exchange is returned to the queue in which it was
-// dead-lettered, so that no other queue gets it again. A message whose task has finished, or was
-// moved, revived or replaced in the meantime, would have no effect and is removed. With dryRun,
-// RequeueDead changes nothing.
+// RequeueDead decides, by the task's row, what to do with the dead or parked message of a task; see
+// inspect.RequeueOptions.Tasks.
+//
+// A failed task that was sent to a queue is revived and due immediately, and a relay sends it with a new version. If
+// the task was sent to an exchange, the message is returned to the queue in which it was dead-lettered, so that no
+// other queue gets it again. A message is removed if it would have no effect, because its task has finished, or was
+// rescheduled, revived or replaced in the meantime. With dryRun, RequeueDead changes nothing.
 func (s *Store) RequeueDead(ctx context.Context, l *inspect.DeadLetter, dryRun bool) (inspect.RequeueOutcome, string, error) {
 	c, err := s.conn(ctx, NoTx)
 	if err != nil {
 		return "", "", err
 	}
 	for {
-		row, err := c.Find(ctx, l.ID, s.nowIn(ctx, NoTx).UnixMilli(), rows.Unlocked)
+		row, err := c.Find(ctx, l.ID, s.nowOn(ctx, c).UnixMilli(), rows.Unlocked)
 		if err != nil {
 			return "", "", err
 		}
@@ -30,11 +31,11 @@ func (s *Store) RequeueDead(ctx context.Context, l *inspect.DeadLetter, dryRun b
 		if outcome != inspect.RequeueRevived || dryRun {
 			return outcome, why, nil
 		}
-		err = s.Revive(ctx, NoTx, l.ID, s.nowIn(ctx, NoTx))
+		err = s.Revive(ctx, NoTx, l.ID, s.nowOn(ctx, c))
 		if changed := new(*StatusError); errors.As(err, changed) || errors.Is(err, ErrNotFound) {
 			continue // another process has changed the task
 		}
-		if taken, ok := errors.AsType[*UniqueError](err); ok {
+		if taken, ok := errors.AsType[*uniqueError](err); ok {
 			return inspect.RequeueStayed, taken.Error(), nil
 		}
 		return outcome, why, err
@@ -46,19 +47,19 @@ func requeue(f rows.Found, version int64) (outcome inspect.RequeueOutcome, why s
 	over := f.Status == rows.Done || f.Status == rows.Cancelled || f.Status == rows.Expired
 	switch {
 	case f.Version == 0:
-		return inspect.RequeueStayed, "there is no row of its task: it was cleaned up, or is in another database"
+		return inspect.RequeueStayed, "the message's task has no row: it was purged, or is in another database"
 	case f.Version < version:
-		return inspect.RequeueStayed, "it is newer than the row of its task: the database is an older copy, or another one"
+		return inspect.RequeueStayed, "the message is newer than the row of its task: the database is an older copy, or a different one"
 	case f.Version > version:
 		return inspect.RequeueRemoved, ""
-	case !f.ToQueue && f.Status == rows.Done: // possibly with the effect of another queue only
+	case !f.ToQueue && f.Status == rows.Done: // possibly with the effect of only another queue
 		return inspect.RequeueSent, ""
 	case over:
 		return inspect.RequeueRemoved, ""
 	case f.ToQueue && f.Status == rows.Failed:
 		return inspect.RequeueRevived, ""
 	case f.ToQueue && f.Status == rows.Running:
-		return inspect.RequeueStayed, "a consumer is working on its task"
+		return inspect.RequeueStayed, "a consumer is working on the message's task"
 	}
 	return inspect.RequeueSent, ""
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// What becomes of a dead message of version 2, by the row of its task.
+// TestRequeueByRow checks what requeueing a dead message of version 2 does, depending on the row of its task.
 func TestRequeueByRow(t *testing.T) {
 	for name, c := range map[string]struct {
 		row  rows.Found
@@ -40,7 +40,7 @@ func TestRequeueByRow(t *testing.T) {
 	}
 }
 
-// failing is a handler that rejects in a queue as long as fails says so.
+// failing is a handler that rejects messages of a queue while fails returns true.
 func (s *site) failing(queue string, fails *bool) amqpx.Handler {
 	return Handler(s.db, func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
 		if *fails && d.Queue == queue {
@@ -50,8 +50,8 @@ func (s *site) failing(queue string, fails *bool) amqpx.Handler {
 	})
 }
 
-// A failed task is revived by its dead letter, which goes; the dead letter of a task
-// that was revived otherwise goes too, and none has a second effect.
+// A failed task is revived by its dead letter, which is removed. The dead letter of a task that was
+// revived in another way is removed too, and none of them has a second effect.
 func TestRequeueRevives(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		fails := true
@@ -94,8 +94,8 @@ func TestRequeueRevives(t *testing.T) {
 	})
 }
 
-// A task whose consumer ends between the row's failure and the confirm of its dead letter
-// has a dead letter all the same.
+// If a consumer ends between recording the failure in the row and the confirm of the dead letter,
+// the task still gets its dead letter.
 func TestFailedTaskHasItsDeadLetter(t *testing.T) {
 	no := amqpx.Reject(errors.New("no"))
 	for name, handler := range map[string]func(s *site) amqpx.Handler{
@@ -139,7 +139,7 @@ func TestFailedTaskHasItsDeadLetter(t *testing.T) {
 	}
 }
 
-// Of a task to an exchange one queue's dead letter goes back to that queue alone.
+// If a task was sent to an exchange, the dead letter of one queue goes back only to that queue.
 func TestRequeueOfOneSubscriber(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		fails := true

@@ -9,12 +9,12 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// The sweeper leaves a task to its retries, however long their pauses are: those
-// that the handler asks for, those of the consumer's policy, and snoozes.
+// The sweeper does not send a task again during its retries, however long their pauses are: those
+// that the handler requests, those of the consumer's policy, and snoozes.
 func TestSweeperWaitsForRetries(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		failing := s.noted(func(d *amqpx.Delivery) error {
@@ -48,8 +48,8 @@ func TestSweeperWaitsForRetries(t *testing.T) {
 	})
 }
 
-// A task whose message comes before its instant by the database's clock is left for then,
-// and no attempt of it counts.
+// If a message arrives before its task is due by the database's clock, it is sent back until then,
+// and does not count as an attempt.
 func TestTooEarlyByTheDatabase(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		due := s.began.Add(2 * time.Hour)
@@ -65,7 +65,7 @@ func TestTooEarlyByTheDatabase(t *testing.T) {
 		check(s.T, err)
 		names := []string{"task", "group", "lease"}
 		for _, name := range names {
-			// As if its publisher's clock were ahead: the consumer alone would trust the broker.
+			// The timestamp is as if the publisher's clock were ahead, so the consumer alone would trust the broker.
 			check(s.T, s.plain.Publish("", name, false, false, amqp.Publishing{
 				MessageId: name, Timestamp: due, Headers: amqp.Table{amqpx.HeaderDue: due.UnixMilli(), amqpx.HeaderVersion: int64(1)},
 			}))
@@ -82,7 +82,7 @@ func TestTooEarlyByTheDatabase(t *testing.T) {
 	})
 }
 
-// A retry by a consumer whose clock is behind that of the task's instant is no
+// If the consumer's clock is behind the clock of the task's due time, a retry does not look like an
 // older message.
 func TestRetryByAClockThatIsBehind(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
@@ -109,8 +109,8 @@ func TestRetryByAClockThatIsBehind(t *testing.T) {
 	})
 }
 
-// An attempt that is repeated at once counts when its last run has failed, and the task's row
-// has what the consumer's policy makes of an error.
+// An attempt that is repeated immediately counts when its last run has failed. The task's row
+// records the error as changed by the consumer's policy.
 func TestImmediateRetriesAndPolicyOfTasks(t *testing.T) {
 	errGone, errDown := errors.New("no such order"), errors.New("provider is down")
 	policy := func(_ *amqpx.Delivery, err error) error {
@@ -145,7 +145,7 @@ func TestImmediateRetriesAndPolicyOfTasks(t *testing.T) {
 					return errors.New("not yet")
 				}
 				s.consume("q", handler(s, s.noted(fails)), amqpx.WithErrorPolicy(policy), amqpx.WithConcurrency(1),
-					amqpx.WithRetry(topology.Retry{MaxAttempts: 2, Immediate: 2, Backoff: time.Minute, Jitter: topology.NoJitter}))
+					amqpx.WithRetry(topology.Retry{MaxAttempts: 2, ImmediateRetries: 2, Backoff: time.Minute, Jitter: topology.NoJitter}))
 				for _, id := range []string{"third", "never", "gone", "down"} {
 					s.schedule(Task{ID: id, Queue: "q", DeliverAt: s.began.Add(time.Hour)})
 				}

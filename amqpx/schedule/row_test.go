@@ -10,8 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// Rows that a foreign program wrote badly are failed with a reason, hold up
-// nothing, and are listed.
+// Invalid rows of another program are failed with a reason, block nothing, and are listed.
 func TestForeignRowsThatCannotBeRead(t *testing.T) {
 	var r recorder
 	bubble(t, &r, Config{}, func(t *testing.T, s *Store, db *sql.DB) {
@@ -24,7 +23,7 @@ func TestForeignRowsThatCannotBeRead(t *testing.T) {
 				query = "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES (?, 'q', ?)"
 			}
 			_, err := db.ExecContext(t.Context(), query, id, value)
-			return err == nil // else the schema refuses it, which is as well
+			return err == nil // otherwise the schema refuses the row, which is also correct
 		}
 		bad := 0
 		for i, c := range []struct {

@@ -8,9 +8,9 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
 // Run relays tasks, creates the tasks of recurring tasks, sends overdue tasks again and purges
@@ -18,15 +18,13 @@ import (
 // seconds, and returns nil. Several processes may run it on one database. They share the work without
 // a leader.
 //
-// Errors while it runs go to Hooks.Error, Health and the log, and Run continues. It returns
-// ErrNoSender immediately if the store has no sender. When it starts, it returns ErrClock if the
-// database's clock is more than a day from this process's, and ErrDenied if the database's user lacks
-// a permission.
+// Errors while it runs go to Hooks.Error, Health and the log, and Run continues. It returns ErrNoSender immediately if
+// the store has no sender. When it starts, it returns ErrClock if the database's clock is more than a day from this
+// process's, and ErrDenied if the database user lacks a permission.
 //
-// In a testing/synctest bubble, where a year passes immediately, Run uses the bubble's clock with any
-// database. Instead of polling at intervals it waits until something is due, or until a store on the
-// same *sql.DB or pool writes. It finds tasks that are written in other ways within 10 minutes, or
-// after Wake. Create the store inside the bubble.
+// In a testing/synctest bubble, where a year passes immediately, set Config.VirtualTime and create the store inside the
+// bubble. Instead of polling at intervals, Run then waits until something is due, or until a store on the same *sql.DB
+// or pool writes. It finds tasks that are written in other ways within 10 minutes, or after Wake.
 func (s *Store) Run(ctx context.Context) error {
 	if s.sender == nil {
 		return ErrNoSender
@@ -40,8 +38,8 @@ func (s *Store) Run(ctx context.Context) error {
 	if err := s.pace.Answered(ctx, s.db.CheckRights); err != nil {
 		return err
 	}
-	locked := s.setCeilings(ctx, s.cfg.Ceilings)
-	// Plan before the first task is sent, so that the misfire policy is applied to missed occurrences
+	locked := s.setRateLimits(ctx, s.cfg.RateLimits)
+	// Plan recurring tasks before sending the first task, so that the misfire policy is applied to missed occurrences
 	// before they are sent.
 	_, err := s.planner.PlanAll(ctx)
 	s.reports("recurring")(err)
@@ -51,7 +49,7 @@ func (s *Store) Run(ctx context.Context) error {
 	}
 	wg.Go(func() {
 		for len(locked) > 0 && pace.Sleep(ctx, s.cfg.PollInterval) == nil {
-			locked = s.setCeilings(ctx, locked)
+			locked = s.setRateLimits(ctx, locked)
 		}
 	})
 	wg.Go(func() { s.planner.Loop(ctx, s.reports("recurring")) })
@@ -66,10 +64,13 @@ func (s *Store) Run(ctx context.Context) error {
 	every("purge", s.cfg.Retention.Every, func() (time.Duration, error) {
 		return s.pace.Rarely(s.cfg.Retention.Every), s.purge(ctx)
 	})
-	every("clock", s.cfg.ClockInterval, func() (time.Duration, error) {
-		return s.cfg.ClockInterval, s.pace.Adjust(ctx)
+	every("clock", s.cfg.clockInterval, func() (time.Duration, error) {
+		return s.cfg.clockInterval, s.pace.Adjust(ctx)
 	})
 	wg.Go(func() { s.relay.Beat(ctx) })
+	if !s.cfg.VirtualTime { // in virtual time, connections take no time
+		wg.Go(func() { s.watchPool(ctx) })
+	}
 	if s.cfg.Listener != nil {
 		wg.Go(func() { s.listen(ctx) })
 	}
@@ -78,35 +79,39 @@ func (s *Store) Run(ctx context.Context) error {
 	return nil
 }
 
-// Health reports whether Run works. It returns nil while Run runs and each of its parts succeeded when
-// it last ran, ErrNotRunning while Run does not run, and otherwise a *HealthError. It does no I/O, so
-// a probe may call it every second.
+// Health reports whether Run works. It returns ErrNotRunning while Run is not running. While Run is running, it returns
+// nil if the last attempt of each of Run's parts succeeded, and a *HealthError otherwise. It does no I/O, so a probe
+// may call it every second.
 //
-// A part that failed is retried within 15 seconds. A database that hangs counts as a failure after a
-// minute, or after Lease if that is longer. A destination that rejects its messages is not a fault,
-// because it delays only its own tasks, whose LastError shows it. A recurring task with an invalid
-// row is not a fault either; see Recurring.LastError. A recurring task that only this process cannot
-// plan is a fault. For the health of the sender, see amqpx.Client's Health.
+// A part that failed is retried within 15 seconds. A database that hangs is reported as a failure after a minute, or
+// after Lease if that is longer. A destination that rejects its messages is not a fault, because it delays only its own
+// tasks, whose LastError shows it. A recurring task with an invalid row is not a fault either; see Recurring.LastError.
+// A recurring task that only this process cannot plan is a fault. For the health of the sender, see amqpx.Client's
+// Health.
 func (s *Store) Health() error { return s.faults.health() }
 
-// Wake makes the relays of this process that run on the store's database look for tasks now. Schedule
-// and the methods that change tasks do that by themselves. Because they do not know when the caller's
-// transaction commits, a relay looks several times shortly afterwards.
+// Wake makes the relays of this process that run on the store's database look for tasks now. Schedule and the methods
+// that change tasks do that automatically. Because they do not know when the caller's transaction commits, the relays
+// look several times shortly afterwards.
 func (s *Store) Wake() { pace.Wake(s.db.DB) }
 
-// Ping returns nil if the database answers a statement that reads no table within patience, and
-// otherwise an error.
+// Ping checks whether the database answers within patience. The statement reads no table.
 func (s *Store) Ping(ctx context.Context, patience time.Duration) error {
 	return sqldb.Answers(ctx, s.db, patience)
 }
 
-// listenPause is the pause before listening again after the connection was lost.
-const listenPause = time.Second
+// Pauses before listening again.
+const (
+	listenPause = time.Second      // after the connection was lost
+	listenRetry = 10 * time.Minute // after notifications did not arrive
+)
 
 func (s *Store) listen(ctx context.Context) {
 	report := s.reports("listen")
+	polls := false // whether the relay polls because notifications do not arrive
 	wake := func() {
-		report(nil) // listening has begun
+		polls = false
+		report(nil) // listening has started
 		s.Wake()
 	}
 	for {
@@ -114,8 +119,16 @@ func (s *Store) listen(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		pause := listenPause
+		if errors.Is(err, ErrNotNotified) {
+			if !polls {
+				s.log.Warn("the relay cannot receive notifications about tasks of other processes, so it polls for them",
+					zap.Duration("poll_interval", s.cfg.PollInterval), zap.Error(err))
+			}
+			polls, pause, err = true, listenRetry, nil
+		}
 		report(err)
-		if pace.Sleep(ctx, listenPause) != nil {
+		if pace.Sleep(ctx, pause) != nil {
 			return
 		}
 	}
@@ -124,7 +137,7 @@ func (s *Store) listen(ctx context.Context) {
 func (s *Store) purge(ctx context.Context) error {
 	n, err := s.Purge(ctx, s.cfg.Retention)
 	if n > 0 {
-		s.log.Debug("finished tasks purged", zap.Int64("tasks", n))
+		s.log.Debug("purged finished tasks", zap.Int64("tasks", n))
 		if s.cfg.Hooks.Purged != nil {
 			s.observed(func() { s.cfg.Hooks.Purged(n) })
 		}
@@ -132,48 +145,49 @@ func (s *Store) purge(ctx context.Context) error {
 	return err
 }
 
-// Purge deletes finished tasks whose retention is over, together with the records of their effects,
-// and returns the number of deleted tasks. It deletes r.Batch rows at a time, each batch in a separate
-// transaction. Zero fields of r have the values of Config.Retention. Run purges by itself, so calling
-// Purge is needed only in addition to that.
+// Purge deletes finished tasks whose retention has ended, with the records of their effects, and returns the number of
+// deleted tasks. It deletes r.Batch rows at a time, each batch in a separate transaction. Zero fields of r have the
+// values of Config.Retention. Run purges regularly, so call Purge only to delete tasks sooner.
 func (s *Store) Purge(ctx context.Context, r Retention) (int64, error) {
 	setDefault(&r.Keep, s.cfg.Retention.Keep)
 	setDefault(&r.KeepFailed, s.cfg.Retention.KeepFailed)
 	setDefault(&r.Batch, s.cfg.Retention.Batch)
-	return s.db.Purge(ctx, rows.Keep{Finished: r.Keep, Failed: r.KeepFailed, Batch: r.Batch}, s.nowIn(ctx, NoTx))
+	now, err := s.nowIn(ctx, NoTx)
+	if err != nil {
+		return 0, err
+	}
+	return s.db.Purge(ctx, rows.Keep{Finished: r.Keep, Failed: r.KeepFailed, Batch: r.Batch}, now)
 }
 
-// ClockSkew measures the database's clock minus this process's clock, as the best of three samples.
-// The true difference is within uncertainty of skew. On SQLite, and in a testing/synctest bubble, it
-// is 0.
+// ClockSkew measures the database's clock minus this process's clock, as the best of three samples. The true difference
+// is within uncertainty of skew. On SQLite, and in virtual time, it is 0.
 //
-// Stores and handlers use the database's clock. They measure it once a minute as they use the
-// database, and Run measures it every ClockInterval. The store warns if the difference exceeds
-// MaxClockSkew. Between two measurements, a step of this process's clock has no effect. Due times,
-// however, come from the clocks of the programs that write tasks. If such a clock differs from the
-// database's, that program's tasks are early or late by the same amount.
+// Stores and handlers use the database's clock. They measure it once a minute as they use the database, and Run
+// measures it once a minute. The store warns if the difference exceeds MaxClockSkew. Between two measurements, a
+// change of this process's clock has no effect. Due times, however, are computed with the clocks of the programs that
+// write tasks. If such a clock differs from the database's, that program's tasks are early or late by the difference.
 func (s *Store) ClockSkew(ctx context.Context) (skew, uncertainty time.Duration, err error) {
 	best, err := s.pace.Measure(ctx)
 	return best.Skew, best.Uncertainty, err
 }
 
-// ceilingPatience bounds how long the start of a relay waits for ceilings that other sessions keep locked. Such a lock
-// stops the tasks of its own destination, and must not stop the tasks of other destinations.
-const ceilingPatience = 5 * time.Second
+// rateLimitPatience limits how long Run waits, when it starts, for rate limits that other sessions keep locked. Such a
+// lock stops only the tasks of one destination, so Run must not wait longer for it.
+const rateLimitPatience = 5 * time.Second
 
-// setCeilings writes the configured ceilings, except ceilings that were changed by hand since, and returns the ceilings
-// that it could not write.
-func (s *Store) setCeilings(ctx context.Context, ceilings []Ceiling) (left []Ceiling) {
-	bounded, cancel := context.WithTimeout(ctx, ceilingPatience)
+// setRateLimits writes the configured rate limits, except those that were changed by hand since they were last written.
+// It returns the rate limits that it could not write.
+func (s *Store) setRateLimits(ctx context.Context, rateLimits []RateLimit) (left []RateLimit) {
+	bounded, cancel := context.WithTimeout(ctx, rateLimitPatience)
 	defer cancel()
 	var errs []error
-	for _, x := range ceilings {
-		kept, err := s.setCeiling(bounded, NoTx, x, true)
+	for _, x := range rateLimits {
+		kept, err := s.setRateLimit(bounded, NoTx, x, true)
 		if err != nil {
 			left, errs = append(left, x), append(errs, err)
 		}
 		if kept.Queue+kept.Exchange != "" {
-			s.log.Warn("the ceiling of a destination was changed since this configuration wrote it, and stays so",
+			s.log.Warn("a destination's rate limit was changed after this configuration had set it; the change is kept",
 				zap.String("queue", x.Queue), zap.String("exchange", x.Exchange), zap.Float64("per_second", kept.PerSecond), zap.Float64("configured", x.PerSecond))
 		}
 	}

@@ -14,15 +14,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// Schedules reads and changes the recurring tasks of a store. As with the methods of Store, a change
+// RecurringTasks reads and changes the recurring tasks of a store. As with the methods of Store, a change
 // and its tasks take effect when the Executor's transaction commits, or immediately with NoTx.
-type Schedules struct{ s *Store }
+type RecurringTasks struct{ s *Store }
 
-// Schedules returns the store's recurring tasks.
-func (s *Store) Schedules() Schedules { return Schedules{s} }
+// Recurring returns the store's recurring tasks.
+func (s *Store) Recurring() RecurringTasks { return RecurringTasks{s} }
 
-// Get returns the recurring task of the given name, or ErrNoSchedule.
-func (x Schedules) Get(ctx context.Context, ex Executor, name string) (Recurring, error) {
+// Get returns the recurring task with the given name, or ErrNoSchedule.
+func (x RecurringTasks) Get(ctx context.Context, ex Executor, name string) (Recurring, error) {
 	c, err := x.s.conn(ctx, ex)
 	if err != nil {
 		return Recurring{}, err
@@ -34,12 +34,12 @@ func (x Schedules) Get(ctx context.Context, ex Executor, name string) (Recurring
 	return recurringOf(r), nil
 }
 
-// schedulePage is how many rows List reads at a time.
+// schedulePage is the number of rows that List reads at a time.
 const schedulePage = 100
 
 // List iterates over all recurring tasks, sorted by name. It reads them page by page, without the
 // bodies of their tasks. The iteration ends after an error.
-func (x Schedules) List(ctx context.Context, ex Executor) iter.Seq2[Recurring, error] {
+func (x RecurringTasks) List(ctx context.Context, ex Executor) iter.Seq2[Recurring, error] {
 	return func(yield func(Recurring, error) bool) {
 		c, err := x.s.conn(ctx, ex)
 		for after := ""; err == nil; {
@@ -71,18 +71,17 @@ const (
 
 var changes = map[recur.Change]Change{recur.Created: Created, recur.Changed: Changed, recur.Unchanged: Unchanged}
 
-// lastRuns is how many recurring tasks LastRuns reads at a time.
+// lastRuns is the number of recurring tasks that LastRuns reads at a time.
 const lastRuns = 50
 
-// LastRuns returns the last occurrence of each named recurring task that was done, failed or expired,
-// by name and without body and tags. Names without such an occurrence, or whose last one has been
-// purged, are left out.
-func (x Schedules) LastRuns(ctx context.Context, ex Executor, names []string) (map[string]Task, error) {
+// LastRuns returns, by name, the last occurrence of each of the given recurring tasks that was done, failed or expired,
+// without its body and tags. Names without such an occurrence, or whose last occurrence has been purged, are left out.
+func (x RecurringTasks) LastRuns(ctx context.Context, ex Executor, names []string) (map[string]TaskRow, error) {
 	c, err := x.s.conn(ctx, ex)
 	if err != nil {
 		return nil, err
 	}
-	runs := map[string]Task{}
+	runs := map[string]TaskRow{}
 	for some := range slices.Chunk(names, lastRuns) {
 		list, err := c.LastRuns(ctx, some)
 		if err != nil {
@@ -97,7 +96,7 @@ func (x Schedules) LastRuns(ctx context.Context, ex Executor, names []string) (m
 }
 
 // write runs do with ex, in a new transaction if ex is a database.
-func (x Schedules) write(ctx context.Context, ex Executor, what string, do func(p *recur.Planner, c rows.Conn) error) error {
+func (x RecurringTasks) write(ctx context.Context, ex Executor, what string, do func(p *recur.Planner, c rows.Conn) error) error {
 	err := x.s.db.Within(ctx, x.s.on(ex), func(c rows.Conn) error {
 		x.s.refresh(ctx, c)
 		return do(x.s.planner, c)
@@ -113,19 +112,19 @@ func (x Schedules) write(ctx context.Context, ex Executor, what string, do func(
 }
 
 // writeOne runs write for a single recurring task.
-func (x Schedules) writeOne(ctx context.Context, ex Executor, name string, do func(p *recur.Planner, c rows.Conn) error) error {
+func (x RecurringTasks) writeOne(ctx context.Context, ex Executor, name string, do func(p *recur.Planner, c rows.Conn) error) error {
 	return x.write(ctx, ex, "recurring task "+name, do)
 }
 
 // checked returns the row of a valid recurring task, or an error.
-func (x Schedules) checked(r *Recurring) (*rows.Schedule, error) {
+func (x RecurringTasks) checked(r *Recurring) (*rows.Schedule, error) {
 	s := r.scheduleRow()
 	return s, recurringError(x.s.planner.Check(s))
 }
 
-// Add creates a recurring task, and the task of its next occurrence. It returns *RecurringError if it
-// is invalid, and ErrScheduleExists if the name exists. The transaction can continue after both.
-func (x Schedules) Add(ctx context.Context, ex Executor, r Recurring) error {
+// Add creates a recurring task, and the task of its next occurrence. It returns *RecurringError if the recurring task
+// is invalid, and ErrScheduleExists if the name exists. The transaction can continue after either error.
+func (x RecurringTasks) Add(ctx context.Context, ex Executor, r Recurring) error {
 	s, err := x.checked(&r)
 	if err != nil {
 		return err
@@ -133,11 +132,11 @@ func (x Schedules) Add(ctx context.Context, ex Executor, r Recurring) error {
 	return x.writeOne(ctx, ex, r.Name, func(p *recur.Planner, c rows.Conn) error { return p.Add(ctx, c, s) })
 }
 
-// Put creates a recurring task, or changes the one of the same name to match r. It may be called at
-// every start of a program, because an identical recurring task is not touched, and a paused one
-// stays paused. A change withdraws the tasks that are not due yet, and the new rule applies from now
-// on. Put returns *RecurringError if r is invalid.
-func (x Schedules) Put(ctx context.Context, ex Executor, r Recurring) (change Change, err error) {
+// Put creates a recurring task, or changes the existing one with the same name to match r. It may be called whenever a
+// program starts, because an identical recurring task is left unchanged, and a paused one stays paused. A change
+// withdraws the tasks that are not due yet, and the new rule applies immediately. Put returns *RecurringError if r is
+// invalid.
+func (x RecurringTasks) Put(ctx context.Context, ex Executor, r Recurring) (change Change, err error) {
 	s, err := x.checked(&r)
 	if err != nil {
 		return "", err
@@ -150,11 +149,10 @@ func (x Schedules) Put(ctx context.Context, ex Executor, r Recurring) (change Ch
 	return change, err
 }
 
-// Edit changes a recurring task. change gets the current one and modifies its fields; a change of Name
-// is ignored. Edit withdraws the tasks that are not due yet, and the new rule applies from now on. It
-// returns ErrNoSchedule, *RecurringError, or the error of change. If the caller then rolls back,
-// nothing has changed.
-func (x Schedules) Edit(ctx context.Context, ex Executor, name string, change func(r *Recurring) error) error {
+// Edit changes a recurring task. The function change modifies the fields of the current one; a change of Name is
+// ignored. Edit withdraws the tasks that are not due yet, and the new rule applies immediately. It returns
+// ErrNoSchedule, *RecurringError, or the error of change. If the caller then rolls back, nothing has changed.
+func (x RecurringTasks) Edit(ctx context.Context, ex Executor, name string, change func(r *Recurring) error) error {
 	return x.writeOne(ctx, ex, name, func(p *recur.Planner, c rows.Conn) error {
 		return p.Edit(ctx, c, name, func(s *rows.Schedule) error {
 			r := recurringOf(s)
@@ -167,31 +165,35 @@ func (x Schedules) Edit(ctx context.Context, ex Executor, name string, change fu
 	})
 }
 
-// Pause withdraws the tasks of a recurring task that are not due yet, and stops the creation of new
-// ones until Resume. It returns ErrNoSchedule if there is no recurring task of that name.
-func (x Schedules) Pause(ctx context.Context, ex Executor, name string) error {
+// Pause withdraws the tasks of a recurring task that are not due yet, and stops the creation of new ones until Resume.
+// It returns ErrNoSchedule if there is no recurring task with that name.
+func (x RecurringTasks) Pause(ctx context.Context, ex Executor, name string) error {
 	return x.writeOne(ctx, ex, name, func(p *recur.Planner, c rows.Conn) error { return p.SetPaused(ctx, c, name, true) })
 }
 
-// Resume continues a paused recurring task from now on. Occurrences during the pause do not happen. It
-// returns ErrNoSchedule if there is no recurring task of that name.
-func (x Schedules) Resume(ctx context.Context, ex Executor, name string) error {
+// Resume resumes a paused recurring task. Occurrences that fell into the pause are skipped. It returns ErrNoSchedule if
+// there is no recurring task with that name.
+func (x RecurringTasks) Resume(ctx context.Context, ex Executor, name string) error {
 	return x.writeOne(ctx, ex, name, func(p *recur.Planner, c rows.Conn) error { return p.SetPaused(ctx, c, name, false) })
 }
 
-// Delete deletes a recurring task, and withdraws its tasks that are not due yet. It returns
-// ErrNoSchedule if there is no recurring task of that name.
-func (x Schedules) Delete(ctx context.Context, ex Executor, name string) error {
+// Delete deletes a recurring task, and withdraws its tasks that are not due yet. It returns ErrNoSchedule if there is
+// no recurring task with that name.
+func (x RecurringTasks) Delete(ctx context.Context, ex Executor, name string) error {
 	return x.writeOne(ctx, ex, name, func(p *recur.Planner, c rows.Conn) error { return p.Delete(ctx, c, name) })
 }
 
-// Fire schedules an additional occurrence that is due immediately, and returns the id of its task. The
-// timetable does not change. Fire works even if the recurring task is paused or Overlap would skip
-// the occurrence. It returns ErrNoSchedule if there is no recurring task of that name.
-func (x Schedules) Fire(ctx context.Context, ex Executor, name string) (id string, err error) {
-	now := x.s.nowIn(ctx, ex).Truncate(time.Millisecond)
+// RunNow schedules an additional occurrence that is due immediately, and returns the id of its task. The timetable does
+// not change. RunNow works even if the recurring task is paused or Overlap would skip the occurrence. It returns
+// ErrNoSchedule if there is no recurring task with that name.
+func (x RecurringTasks) RunNow(ctx context.Context, ex Executor, name string) (id string, err error) {
+	now, err := x.s.nowIn(ctx, ex)
+	if err != nil {
+		return "", fmt.Errorf("running recurring task %q: %w", name, err)
+	}
+	now = now.Truncate(time.Millisecond)
 	err = x.writeOne(ctx, ex, name, func(p *recur.Planner, c rows.Conn) error {
-		t, err := p.Fired(ctx, c, name, now)
+		t, err := p.Extra(ctx, c, name, now)
 		if err != nil {
 			return err
 		}
@@ -205,30 +207,30 @@ func (x Schedules) Fire(ctx context.Context, ex Executor, name string) (id strin
 	return id, nil
 }
 
-// OriginConfig is the Origin of recurring tasks that Apply wrote.
-const OriginConfig = "config"
+// originConfig is the Origin of recurring tasks that Apply wrote.
+const originConfig = "config"
 
 // Applied is the result of Apply: the names of the recurring tasks by outcome.
 type Applied struct {
 	Created, Changed, Unchanged []string
-	// Unlisted has the names that were applied earlier and are not in the list any more. They
-	// continue to recur. To end one, Pause or Delete it.
+	// Unlisted contains the names that were applied earlier and are no longer in the list. They continue to recur. To
+	// end one, Pause or Delete it.
 	Unlisted []string
 }
 
-// Apply calls Put for a whole list, such as the one of a configuration file, in one transaction. It
-// deletes and pauses nothing, because another program may have a different list, and an older version
-// of this program may still be running. It returns *RecurringError if one is invalid.
-func (x Schedules) Apply(ctx context.Context, ex Executor, list []Recurring) (done Applied, err error) {
+// Apply calls Put for a whole list, such as the list in a configuration file, in one transaction. It deletes and pauses
+// nothing, because another program may have a different list, and an older version of this program may still be
+// running. It returns *RecurringError if any of them is invalid.
+func (x RecurringTasks) Apply(ctx context.Context, ex Executor, list []Recurring) (done Applied, err error) {
 	listed := map[string]bool{}
 	all := make([]*rows.Schedule, len(list))
 	for i := range list {
 		if all[i], err = x.checked(&list[i]); err != nil {
 			return Applied{}, err
 		}
-		all[i].Origin = OriginConfig
+		all[i].Origin = originConfig
 		if listed[list[i].Name] {
-			return Applied{}, &RecurringError{Name: list[i].Name, Field: "Name", Reason: "is twice in one list"}
+			return Applied{}, &RecurringError{Name: list[i].Name, Field: "Name", Reason: "occurs twice in the list"}
 		}
 		listed[list[i].Name] = true
 	}
@@ -242,7 +244,7 @@ func (x Schedules) Apply(ctx context.Context, ex Executor, list []Recurring) (do
 			}
 			*names[change] = append(*names[change], s.Name)
 		}
-		applied, err := c.ScheduleNames(ctx, OriginConfig)
+		applied, err := c.ScheduleNames(ctx, originConfig)
 		for _, name := range applied {
 			if !listed[name] {
 				done.Unlisted = append(done.Unlisted, name)

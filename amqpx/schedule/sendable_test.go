@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 )
 
-// What can never be sent is refused when it is scheduled, in the caller's
-// transaction, and not failed long after.
+// A task that can never be sent is refused when it is scheduled, in the caller's transaction, and
+// does not fail much later.
 func TestScheduleRefusesWhatCannotBeSent(t *testing.T) {
 	headers := map[string]string{}
 	for i := range 200 {
@@ -40,7 +40,7 @@ func TestScheduleRefusesWhatCannotBeSent(t *testing.T) {
 			refused(t, s.Store, field, task)
 		}
 		refused(t, s.Store, "Queue", Task{Queue: "delay.parked"})
-		refused(t, s.Store, "Queue", Task{Queue: strings.Repeat("q", 240)}) // too long for the clock's digits
+		refused(t, s.Store, "Queue", Task{Queue: strings.Repeat("q", 240)}) // too long for the clock layout's digits
 		s.schedule(Task{ID: "a", Queue: strings.Repeat("q", 220), DeliverAt: time.Now().Add(20 * 365 * 24 * time.Hour)})
 	})
 }
@@ -54,7 +54,7 @@ type strategic struct {
 
 func (s *strategic) Strategy() amqpx.Strategy { return s.s }
 
-// A strategy with declared delays only would fail tasks for good.
+// A strategy with only declared delays would fail tasks permanently.
 func TestDeclaredDelaysCannotRelay(t *testing.T) {
 	_, db := openStore(t, &recorder{}, Config{})
 	defer func() { _ = db.Close() }()

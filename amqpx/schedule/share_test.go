@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/relay"
 )
 
-// Large bodies make small batches, which follow each other without a pause.
+// Large bodies result in small batches, which follow one another without a pause.
 func TestClaimsAreBoundedByBytes(t *testing.T) {
 	var largest, bodies int
 	r := recorder{before: func(_ context.Context, msgs []amqpx.Message) error {
@@ -26,7 +26,7 @@ func TestClaimsAreBoundedByBytes(t *testing.T) {
 		largest, bodies = max(largest, size), bodies+len(msgs)
 		return nil
 	}}
-	bubble(t, &r, Config{BatchBytes: 100 << 10, Workers: 1}, func(t *testing.T, s *Store, _ *sql.DB) {
+	bubble(t, &r, Config{batchBytes: 100 << 10, Workers: 1}, func(t *testing.T, s *Store, _ *sql.DB) {
 		tasks := make([]Task, 100)
 		for i := range tasks {
 			tasks[i] = near(fmt.Sprint(i))
@@ -47,8 +47,8 @@ func TestClaimsAreBoundedByBytes(t *testing.T) {
 	})
 }
 
-// A lane with a backlog leaves the others their share, uses what they leave, and
-// more lanes than a batch has rows take turns.
+// A lane with a backlog leaves the other lanes their share and uses what they leave. If there are
+// more lanes than rows in a batch, they take turns.
 func TestClaimsAreShared(t *testing.T) {
 	s, db := openStore(t, &recorder{}, Config{Batch: 10})
 	defer func() { _ = db.Close() }()

@@ -1,7 +1,7 @@
 //go:build !race
 
-// What these simulate is one goroutine at work on SQLite, which the race detector
-// makes ten times slower; make test runs them without it.
+// These simulations are one goroutine that works on SQLite, which the race detector makes ten times
+// slower. make test runs them without the race detector.
 
 package schedule
 
@@ -21,10 +21,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// takes is what consumers take for a message, whether it has an effect or not.
+// takes is how long a consumer works on a message, whether or not it has an effect.
 const takes = 2 * time.Second
 
-// simulation is a store that runs, a queue, and consumers, under synthetic time.
+// simulation is a running store, a queue, and consumers, in virtual time.
 type simulation struct {
 	t     *testing.T
 	tick  time.Duration
@@ -33,15 +33,15 @@ type simulation struct {
 	start time.Time
 
 	to       Task          // destination of the tasks
-	load     float64       // tasks that are added, in parts of what consumers can do
-	ahead    time.Duration // from a task's scheduling to its due instant
+	load     float64       // the rate of new tasks, as a fraction of the consumers' capacity
+	ahead    time.Duration // from scheduling a task to its due time
 	stopped  bool          // consumers are down
-	hung     bool          // consumers take messages and do not handle them
+	hung     bool          // consumers receive messages and do not handle them
 	acks     bool          // consumers acknowledge without the fence
-	prefetch int           // messages that consumers hold beside those that they handle
+	prefetch int           // messages that consumers hold in addition to those that they handle
 
 	handler        amqpx.Handler
-	inflow         float64 // what is left of the last ticks
+	inflow         float64 // the remainder of the last ticks
 	tasks, handled int
 
 	mu     sync.Mutex
@@ -49,13 +49,13 @@ type simulation struct {
 	wait   delayed
 	ready  []amqpx.Message  // in the queue
 	held   []amqpx.Message  // unacknowledged
-	sent   map[string]int   // messages that the broker has taken, by task
-	again  int              // those that were not a task's first
-	lose   map[string]bool  // the broker confirms these tasks' next messages and loses them
+	sent   map[string]int   // messages that the broker has accepted, by task
+	again  int              // messages that were not their task's first
+	lose   map[string]bool  // the broker confirms the next messages of these tasks and loses them
 	failed map[string]error // tasks by Hooks.SendFailed
 }
 
-// delayed are the messages on their way, the next one first.
+// delayed holds the messages that are still delayed, the next one first.
 type delayed []*inTransit
 
 type inTransit struct {
@@ -90,14 +90,14 @@ func (s *simulation) SendBatch(_ context.Context, msgs []amqpx.Message) error {
 		}
 		s.seq++
 		if m.DeliverAt.Before(time.Now()) {
-			m.DeliverAt = time.Now() // it arrives now, behind what has arrived
+			m.DeliverAt = time.Now() // it arrives now, behind earlier arrivals
 		}
 		heap.Push(&s.wait, &inTransit{m, s.seq})
 	}
 	return nil
 }
 
-// QueueInfo is what a passive declaration tells.
+// QueueInfo returns the result of a passive declaration.
 func (s *simulation) QueueInfo(_ context.Context, queue string) (amqpx.QueueInfo, error) {
 	if queue != "q" {
 		s.t.Errorf("somebody asks for queue %q", queue)
@@ -107,15 +107,18 @@ func (s *simulation) QueueInfo(_ context.Context, queue string) (amqpx.QueueInfo
 	return amqpx.QueueInfo{Ready: len(s.ready), Consumers: 1}, nil
 }
 
-// simulate runs script beside a store that relays and sweeps. A tick is how
-// exactly messages arrive and are handled.
+// simulate runs script alongside a store that relays and sweeps. A tick is the precision with which
+// messages arrive and are handled.
 func simulate(t *testing.T, tick time.Duration, script func(t *testing.T, s *simulation)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &simulation{t: t, tick: tick, start: time.Now(), ahead: 5 * time.Minute, to: Task{Queue: "q"}, sent: map[string]int{}, lose: map[string]bool{}, failed: map[string]error{}}
+		s := &simulation{
+			t: t, tick: tick, start: time.Now(), ahead: 5 * time.Minute, to: Task{Queue: "q"}, sent: map[string]int{},
+			lose: map[string]bool{}, failed: map[string]error{},
+		}
 		s.store, s.db = openStore(t, s, Config{
-			Workers: 1, PollInterval: 4 * tick, SweepInterval: max(tick, 15*time.Second),
-			ClockInterval: 24 * time.Hour, Retention: Retention{Every: 24 * time.Hour},
+			VirtualTime: true, Workers: 1, PollInterval: 4 * tick, SweepInterval: max(tick, 15*time.Second),
+			clockInterval: 24 * time.Hour, Retention: Retention{Every: 24 * time.Hour},
 			Hooks: Hooks{SendFailed: s.onFailed, Error: func(what string, err error) { t.Errorf("%s: %v", what, err) }},
 		})
 		s.handler = Handler(s.db, func(context.Context, *sql.Tx, *amqpx.Delivery) error { s.handled++; return nil })
@@ -131,7 +134,7 @@ func simulate(t *testing.T, tick time.Duration, script func(t *testing.T, s *sim
 	})
 }
 
-// long is for simulations that take seconds.
+// long marks simulations that take seconds.
 func long(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -140,7 +143,7 @@ func long(t *testing.T) {
 	t.Parallel()
 }
 
-func (s *simulation) onFailed(t Task, err error, failed bool) {
+func (s *simulation) onFailed(t TaskRow, err error, failed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if failed {
@@ -200,7 +203,7 @@ func (s *simulation) addLost() (id string) {
 	return s.add(1)
 }
 
-// arrive moves what is due into the queue.
+// arrive moves due messages into the queue.
 func (s *simulation) arrive() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,7 +212,7 @@ func (s *simulation) arrive() {
 	}
 }
 
-// consume handles what the consumers can in a tick.
+// consume handles as many messages as the consumers can handle in a tick.
 func (s *simulation) consume() {
 	s.t.Helper()
 	if s.stopped {
@@ -233,7 +236,7 @@ func (s *simulation) consume() {
 	}
 }
 
-// handle takes messages to the fence.
+// handle runs messages through the fence.
 func (s *simulation) handle(list []amqpx.Message) {
 	s.t.Helper()
 	for _, m := range list {
@@ -243,7 +246,7 @@ func (s *simulation) handle(list []amqpx.Message) {
 	}
 }
 
-// restart is the end of a consumer: what it held returns to the queue.
+// restart ends a consumer: its messages return to the queue.
 func (s *simulation) restart() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -251,34 +254,34 @@ func (s *simulation) restart() {
 	s.held = nil
 }
 
-// wipe loses everything that is in the broker.
+// wipe loses all messages in the broker.
 func (s *simulation) wipe() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.wait, s.ready, s.held = nil, nil, nil
 }
 
-// count is a figure of the table.
+// count reads a number from the table.
 func (s *simulation) count(where string, args ...any) (n int) {
 	s.t.Helper()
 	check(s.t, s.db.QueryRowContext(s.t.Context(), "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE "+where, args...).Scan(&n))
 	return n
 }
 
-// late are the pending tasks that were due longer than a minute ago.
+// late returns the pending tasks that were due more than a minute ago.
 func (s *simulation) late() int {
 	s.t.Helper()
 	return s.count("status = 'pending' AND due_at < ?", time.Now().Add(-time.Minute).UnixMilli())
 }
 
-// inQueue is the number of messages that are ready or unacknowledged.
+// inQueue returns the number of messages that are ready or unacknowledged.
 func (s *simulation) inQueue() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.ready) + len(s.held)
 }
 
-// resent is the number of messages that were not the first of their task.
+// resent returns the number of messages that were not the first of their task.
 func (s *simulation) resent() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -300,7 +303,7 @@ func (s *simulation) noneFailed() {
 	}
 }
 
-// atMost fails the test when more was sent again than a share of the tasks.
+// atMost fails the test if more than the given share of the tasks was sent again.
 func (s *simulation) atMost(share float64) {
 	s.t.Helper()
 	if limit := int(float64(s.tasks) * share); s.resent() > limit {
@@ -308,9 +311,8 @@ func (s *simulation) atMost(share float64) {
 	}
 }
 
-// A pause of the consumers leaves a backlog, which they work off with what they
-// can do beyond the load. Nothing of it is sent again: a copy in the queue is work
-// that delays what is behind it.
+// A pause of the consumers leaves a backlog, which they reduce with the capacity that the load does not need. No task
+// of the backlog is sent again, because a copy in the queue would delay the messages behind it.
 func TestPauseDrains(t *testing.T) {
 	for _, pause := range []time.Duration{5 * time.Minute, time.Hour} {
 		t.Run(pause.String(), func(t *testing.T) {
@@ -323,8 +325,8 @@ func TestPauseDrains(t *testing.T) {
 	}
 }
 
-// outage stops the consumers for a time, at a load of 0.6, and fails the test unless
-// what has gathered drains and no task fails.
+// outage stops the consumers for a time, at a load of 0.6, and fails the test unless the backlog
+// drains and no task fails.
 func (s *simulation) outage(pause time.Duration) {
 	s.t.Helper()
 	s.load = 0.6
@@ -338,8 +340,8 @@ func (s *simulation) outage(pause time.Duration) {
 	s.noneFailed()
 }
 
-// Where the depth of the queue behind an exchange is not known, a few tasks are
-// sent again to try, and none is given up.
+// If the depth of the queue behind an exchange is unknown, a few tasks are sent again as a test,
+// and none is given up.
 func TestPauseBehindAnExchange(t *testing.T) {
 	long(t)
 	simulate(t, 20*time.Second, func(t *testing.T, s *simulation) {
@@ -349,7 +351,7 @@ func TestPauseBehindAnExchange(t *testing.T) {
 	})
 }
 
-// Nor is one given up over a weekend.
+// No task behind an exchange is given up even if the consumers pause for a weekend.
 func TestWeekendBehindAnExchange(t *testing.T) {
 	long(t)
 	simulate(t, 2*time.Minute, func(t *testing.T, s *simulation) {
@@ -365,8 +367,7 @@ func TestWeekendBehindAnExchange(t *testing.T) {
 	})
 }
 
-// A consumer that holds every message and does nothing for an hour looks like one
-// that has lost them: its queue is empty.
+// If a consumer holds every message and does nothing for an hour, its queue is empty, as if the messages had been lost.
 func TestHungConsumer(t *testing.T) {
 	long(t)
 	simulate(t, 20*time.Second, func(t *testing.T, s *simulation) {
@@ -384,15 +385,14 @@ func TestHungConsumer(t *testing.T) {
 	})
 }
 
-// A slow consumer with a large prefetch empties its queue long before it has
-// handled what was in it.
+// A slow consumer with a large prefetch empties its queue long before it has handled the messages.
 func TestLargePrefetch(t *testing.T) {
 	long(t)
 	simulate(t, 20*time.Second, func(t *testing.T, s *simulation) {
 		s.prefetch = 1_000_000
 		s.load = 0.2
 		s.run(20 * time.Minute)
-		s.add(1500) // 50 minutes of work, and more for what comes meanwhile
+		s.add(1500) // 50 minutes of work, and more for tasks that arrive in the meantime
 		s.run(2 * s.ahead)
 		took := s.until(2*time.Hour, "drained", s.drained)
 		s.run(20 * time.Minute)
@@ -402,8 +402,8 @@ func TestLargePrefetch(t *testing.T) {
 	})
 }
 
-// After the broker lost all it had, everything comes again: beside tasks that go
-// on, and where no other task comes to tell that consumers are at work.
+// After the broker has lost all messages, all of them are sent again. This works alongside other
+// tasks that continue, and also if no other task shows that consumers are working.
 func TestWipedBroker(t *testing.T) {
 	for name, load := range map[string]float64{"busy": 0.6, "nothing else": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -416,7 +416,7 @@ func TestWipedBroker(t *testing.T) {
 				s.wipe()
 				lost := s.count("status = 'pending' AND sends > 0")
 				s.stopped, s.load = false, load
-				// Half of what is lost is not due for 20 minutes.
+				// Half of the lost messages are not due for 20 minutes.
 				took := s.until(2*time.Hour, "drained", func() bool {
 					return s.count("status = 'pending' AND sends > 0 AND due_at < ?", time.Now().Add(-5*time.Minute).UnixMilli()) == 0 && time.Since(s.start) > 90*time.Minute
 				})
@@ -430,7 +430,7 @@ func TestWipedBroker(t *testing.T) {
 	}
 }
 
-// One message that is lost comes again some minutes after it was due.
+// A lost message is sent again some minutes after it was due.
 func TestLostMessage(t *testing.T) {
 	for name, load := range map[string]float64{"busy": 0.6, "seldom used": 1.0 / 300, "idle": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -450,7 +450,7 @@ func TestLostMessage(t *testing.T) {
 	}
 }
 
-// What nobody settles is sent a limited number of times, and then fails.
+// A task that is never settled is sent a limited number of times, and then fails.
 func TestNobodySettles(t *testing.T) {
 	t.Parallel()
 	simulate(t, 2*time.Minute, func(t *testing.T, s *simulation) {
@@ -483,7 +483,7 @@ func TestNobodySettles(t *testing.T) {
 
 func TestResendsBecomeRarer(t *testing.T) {
 	var r recorder
-	cfg := Config{Grace: time.Minute, SweepInterval: 20 * time.Second, ClockInterval: time.Hour, Retention: Retention{Keep: 1000 * time.Hour}}
+	cfg := Config{Grace: time.Minute, SweepInterval: 20 * time.Second, clockInterval: time.Hour, Retention: Retention{Keep: 1000 * time.Hour}}
 	bubble(t, &r, cfg, func(t *testing.T, s *Store, _ *sql.DB) {
 		check(t, s.Schedule(t.Context(), NoTx, near("a")))
 		<-time.After(48 * time.Hour)

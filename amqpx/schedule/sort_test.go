@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A list in each order, page by page, has each task once; those by end leave out what has
-// not ended. Ids choose tasks, also where they are many.
+// A list, in each order and page by page, has each task once. The orders by end leave out tasks
+// that have not ended. Ids select tasks, even if there are many.
 func TestListSorted(t *testing.T) {
 	s, db := openStore(t, nil, Config{})
 	defer func() { check(t, db.Close()) }()
@@ -17,9 +17,11 @@ func TestListSorted(t *testing.T) {
 	for i := range 12 {
 		status, ended := "pending", any(nil)
 		if i%2 == 0 {
-			status, ended = []string{"done", "failed", "cancelled"}[i/2%3], base.Add(-time.Duration(i/4)*time.Minute).UnixMilli() // two at each instant
+			status, ended = []string{"done", "failed", "cancelled"}[i/2%3], base.Add(-time.Duration(i/4)*time.Minute).UnixMilli() // two at each time
 		}
-		_, err := db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_tasks (id, queue, due_at, status, finished_at) VALUES (?, 'q', ?, ?, ?)", fmt.Sprintf("t%02d", i), base.Add(time.Duration(i/3)*time.Hour).UnixMilli(), status, ended)
+		_, err := db.ExecContext(t.Context(),
+			"INSERT INTO rabbitdelay_tasks (id, queue, due_at, status, finished_at) VALUES (?, 'q', ?, ?, ?)",
+			fmt.Sprintf("t%02d", i), base.Add(time.Duration(i/3)*time.Hour).UnixMilli(), status, ended)
 		check(t, err)
 	}
 	list := func(f Filter, page int) string {
@@ -79,7 +81,7 @@ func TestTags(t *testing.T) {
 	}
 }
 
-// Last runs are found of many recurring tasks, and of none.
+// Last runs are found for many recurring tasks, and for none.
 func TestLastRuns(t *testing.T) {
 	s, db := openStore(t, nil, Config{})
 	defer func() { check(t, db.Close()) }()
@@ -88,10 +90,12 @@ func TestLastRuns(t *testing.T) {
 		names = append(names, fmt.Sprintf("job-%d", i))
 	}
 	for _, id := range []string{"job-1@20261125T020000Z", "job-119@20261127T020000Z"} {
-		_, err := db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_tasks (id, queue, due_at, status, finished_at, last_error) VALUES (?, 'q', 1767225600000, 'failed', 1767225600005, 'why')", id)
+		_, err := db.ExecContext(t.Context(),
+			"INSERT INTO rabbitdelay_tasks (id, queue, due_at, status, finished_at, last_error) VALUES (?, 'q', 1767225600000, 'failed', 1767225600005, 'why')",
+			id)
 		check(t, err)
 	}
-	runs, err := s.Schedules().LastRuns(t.Context(), NoTx, names)
+	runs, err := s.Recurring().LastRuns(t.Context(), NoTx, names)
 	check(t, err)
 	if len(runs) != 2 {
 		t.Errorf("%d runs: %+v", len(runs), runs)
@@ -102,7 +106,7 @@ func TestLastRuns(t *testing.T) {
 	if x := runs["job-119"]; x.ID != "job-119@20261127T020000Z" {
 		t.Errorf("%+v", x)
 	}
-	runs, err = s.Schedules().LastRuns(t.Context(), NoTx, nil)
+	runs, err = s.Recurring().LastRuns(t.Context(), NoTx, nil)
 	check(t, err)
 	if len(runs) != 0 {
 		t.Errorf("of none: %v", runs)

@@ -10,19 +10,18 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/recur"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/relay"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/sweep"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Migrate creates the tables of this package, such as rabbitdelay_tasks and rabbitdelay_schedules, or
-// upgrades them to the newest version. It may be called at every start and by many processes
-// concurrently. If there is nothing to do, it only reads. The versions are recorded in
-// rabbitdelay_schema.
+// Migrate creates the tables of this package, such as rabbitdelay_tasks and rabbitdelay_schedules, or upgrades them to
+// the newest version. It may be called whenever a process starts, and by many processes concurrently. If there is
+// nothing to do, it only reads. The versions are recorded in rabbitdelay_schema.
 func Migrate(ctx context.Context, db Database) error {
 	return rows.Migrations.Migrate(ctx, sqldb.Of(db))
 }
@@ -38,7 +37,6 @@ type Store struct {
 	cfg     Config
 	log     *zap.Logger
 	pace    *pace.Pace
-	own     func() time.Time // the clock of a database that is part of this process
 	relay   *relay.Relay
 	sweeper *sweep.Sweeper
 	planner *recur.Planner
@@ -56,7 +54,7 @@ func New(db Database, sender Sender, cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("%w: the sender is a nil %T; pass the client that amqpx.Open returned without an error, or nil itself for a store that does not run a relay", ErrConfig, sender)
 	}
 	if x, ok := sender.(interface{ Strategy() amqpx.Strategy }); ok && x.Strategy().Name() == "ttl" {
-		return nil, fmt.Errorf("%w: the sender's strategy is ttl, which has its declared delays only, and what is left of a task's delay may be any; give it the strategy bucket, or auto", ErrConfig)
+		return nil, fmt.Errorf("%w: the sender's strategy is ttl, which supports only declared delays, but the remaining delay of a task can have any length; use the strategy bucket or auto", ErrConfig)
 	}
 	if sender != nil {
 		longest := sender.MaxDelay()
@@ -67,20 +65,19 @@ func New(db Database, sender Sender, cfg Config) (*Store, error) {
 			return nil, fmt.Errorf("%w: Horizon: %s; expected at most %s, the longest delay of the sender's strategy", ErrConfig, topology.FormatDuration(cfg.Horizon), topology.FormatDuration(longest))
 		}
 	}
-	if x, ok := sqldb.Of(db).(interface{ Listener() Listener }); ok && cfg.Listener == nil {
+	if x, ok := sqldb.Of(db).(interface{ Listener() Listener }); ok && cfg.Listener == nil && !cfg.VirtualTime {
 		cfg.Listener = x.Listener()
 	}
 	cfg = cfg.WithDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{db: rows.Open(sqldb.Of(db), sqldb.Dialect(cfg.Dialect)), sender: sender, cfg: cfg, log: cfg.Logger}
-	s.own = cfg.DatabaseNow
-	s.pace = pace.New(pace.NewClock(cfg.Now, s.askClock, s.measured), cfg.PollInterval, max(cfg.Lease, time.Minute))
+	s := &Store{db: rows.Open(sqldb.Of(db), sqldb.Dialect(cfg.Dialect), cfg.DatabaseNow), sender: sender, cfg: cfg, log: cfg.Logger}
+	s.pace = pace.New(pace.NewClock(cfg.Now, s.askClock, s.measured), cfg.PollInterval, max(cfg.Lease, time.Minute), cfg.VirtualTime)
 	s.relay = relay.New(relay.Config{
-		DB: s.db, Sender: sender, Pace: s.pace, Log: s.log, Report: s.reports("relay"), ReportCeiling: s.reports("ceiling"),
+		DB: s.db, Sender: sender, Pace: s.pace, Log: s.log, Report: s.reports("relay"), ReportRateLimit: s.reports("rate limit"),
 		Horizon: cfg.Horizon, PollInterval: cfg.PollInterval, PublishTimeout: cfg.PublishTimeout, Lease: cfg.Lease, Grace: cfg.Grace,
-		Batch: cfg.Batch, BatchBytes: cfg.BatchBytes, Workers: cfg.Workers, MaxSendFailures: cfg.MaxSendFailures, MaxSends: cfg.MaxSends,
+		Batch: cfg.Batch, BatchBytes: cfg.batchBytes, Workers: cfg.Workers, MaxSendFailures: cfg.MaxSendFailures, MaxSends: cfg.MaxSends,
 		Relayed: s.relayed, SendFailed: s.sendFailed,
 	})
 	s.sweeper = &sweep.Sweeper{Relay: s.relay, Interval: cfg.SweepInterval}
@@ -89,7 +86,7 @@ func New(db Database, sender Sender, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// on returns the connection of an Executor, which for NoTx is the store's database.
+// on returns the connection of an Executor. For NoTx that is the store's database.
 func (s *Store) on(ex Executor) sqldb.Conn {
 	if ex == NoTx {
 		return s.db.DB
@@ -102,15 +99,18 @@ func (s *Store) conn(ctx context.Context, ex Executor) (rows.Conn, error) {
 	return s.db.On(ctx, s.on(ex))
 }
 
-// nowIn returns the database's time. If it has to be measured, that happens on the connection of the
-// Executor, because a transaction may use the only connection.
-func (s *Store) nowIn(ctx context.Context, ex Executor) time.Time {
+// nowIn returns the database's time. If it has to be measured, nowIn does so on the connection of the Executor, because
+// the caller's transaction may use the only connection.
+func (s *Store) nowIn(ctx context.Context, ex Executor) (time.Time, error) {
 	c, err := s.conn(ctx, ex)
 	if err != nil {
-		return s.pace.Now() // and the caller fails
+		return time.Time{}, err
 	}
-	return s.nowOn(ctx, c)
+	return s.nowOn(ctx, c), c.Failed()
 }
+
+// nowOn returns the database's time. If measuring it fails in a transaction, the next statement on c returns the
+// reason.
 
 func (s *Store) nowOn(ctx context.Context, c rows.Conn) time.Time {
 	s.refresh(ctx, c)
@@ -118,7 +118,7 @@ func (s *Store) nowOn(ctx context.Context, c rows.Conn) time.Time {
 }
 
 func (s *Store) refresh(ctx context.Context, c rows.Conn) {
-	s.pace.Refresh(ctx, func(ctx context.Context) (time.Time, error) { return c.Clock(ctx, s.own) })
+	s.pace.Refresh(ctx, c.Clock)
 }
 
 // sendable returns why the sender would reject a task, or nil.
@@ -126,7 +126,7 @@ func (s *Store) sendable(t *rows.Task) *rows.FieldError {
 	return relay.CheckFor(s.sender, s.cfg.Destination, t)
 }
 
-// observed runs a hook. A panic in it is logged and has no other effect.
+// observed runs a hook. If the hook panics, observed logs the panic and continues.
 func (s *Store) observed(hook func()) { guard.Observe(s.log, "hook", hook) }
 
 func (s *Store) relayed(n int, resent bool) {
@@ -146,12 +146,12 @@ func (s *Store) askClock(ctx context.Context) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	return c.Clock(ctx, s.own)
+	return c.Clock(ctx)
 }
 
 func (s *Store) measured(skew, uncertainty time.Duration) {
 	if skew.Abs()-uncertainty > s.cfg.MaxClockSkew {
-		s.log.Warn("the database's clock differs from this process's, and is the one that the relay goes by; synchronise the clocks",
+		s.log.Warn("the database's clock, which the relay uses, differs from this process's clock; synchronise the clocks",
 			zap.Duration("difference", skew), zap.Duration("uncertainty", uncertainty), zap.Duration("bound", s.cfg.MaxClockSkew))
 	}
 	if s.cfg.Hooks.ClockSkew != nil {
@@ -170,9 +170,9 @@ func (s *Store) reports(part string) func(error) {
 		}
 		level := zap.WarnLevel
 		if errors.Is(err, ErrDenied) {
-			level = zap.ErrorLevel // only granting the permission fixes it
+			level = zap.ErrorLevel // the error persists until the permission is granted
 		}
-		s.log.Log(level, "schedule: "+part+" failed; it will be tried again", zap.Error(err))
+		s.log.Log(level, "schedule: "+part+" failed; retrying", zap.Error(err))
 		if s.cfg.Hooks.Error != nil {
 			s.observed(func() { s.cfg.Hooks.Error(part, err) })
 		}

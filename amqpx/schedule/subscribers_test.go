@@ -8,8 +8,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// A task to an exchange has its effect once in each queue that gets it, however
-// often its message comes; a cancelled one has it in none.
+// A task that is sent to an exchange takes effect once in each queue that receives it, however many times its message
+// is delivered. A cancelled task has no effect in any queue.
 func TestEachSubscriberHasTheEffect(t *testing.T) {
 	for _, group := range []int{1, 50} {
 		onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
@@ -22,7 +22,7 @@ func TestEachSubscriberHasTheEffect(t *testing.T) {
 			s.schedule(Task{ID: "one", Queue: "mail", DeliverAt: at})
 			after(30 * time.Second)
 			check(s.T, s.Cancel(s.Context(), NoTx, "cancelled"))
-			// Its message comes twice.
+			// Its message is delivered twice.
 			check(s.T, s.client.Send(s.Context(), amqpx.Message{ID: "post", Version: 1, Exchange: "events", DeliverAt: at.Add(time.Second)}))
 			after(time.Hour)
 			s.wantEffects("post", "mail 1m3s", "audit 1m3s", "search 1m3s")
@@ -30,7 +30,7 @@ func TestEachSubscriberHasTheEffect(t *testing.T) {
 			s.wantEffects("one", "mail 1m3s")
 			s.wantTask("post", StatusDone, 0)
 			s.wantTask("cancelled", StatusCancelled, 0)
-			// What is purged with the tasks.
+			// Records of effects are purged together with their tasks.
 			records := func() (n int) {
 				check(s.T, s.db.QueryRowContext(s.Context(), "SELECT COUNT(*) FROM rabbitdelay_effects").Scan(&n))
 				return n
@@ -45,7 +45,7 @@ func TestEachSubscriberHasTheEffect(t *testing.T) {
 	}
 }
 
-// What one subscriber fails at is not the others', in either order.
+// A failure of one subscriber does not affect the others, in either order.
 func TestSubscribersFailApart(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		slow := s.noted(func(d *amqpx.Delivery) error {

@@ -9,8 +9,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// A handler that replaces its own task in its transaction has its effect, and the new
-// task follows: to a queue, to an exchange, under a lease.
+// If a handler replaces its own task in its transaction, it has its effect and the new task
+// follows: to a queue, to an exchange, and under a lease.
 func TestHandlerReplacesItsTask(t *testing.T) {
 	for name, c := range map[string]struct {
 		task  Task
@@ -30,7 +30,7 @@ func TestHandlerReplacesItsTask(t *testing.T) {
 					}
 					next := c.task
 					next.ID, next.DeliverAt = d.ID, time.Now().Add(time.Hour)
-					return s.Schedule(ctx, tx, next, Replace())
+					return s.Schedule(ctx, tx, replacing(next))
 				}
 				h := Handler(s.db, again)
 				if c.lease {
@@ -59,7 +59,7 @@ func TestHandlerReplacesItsTask(t *testing.T) {
 	}
 }
 
-// A message of a task that was deleted does not fire another one of the same id.
+// The message of a deleted task has no effect on another task with the same id.
 func TestMessageOfADeletedTask(t *testing.T) {
 	s, db := closedStore(t)
 	due := time.Now().Add(-time.Second)

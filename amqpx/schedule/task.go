@@ -11,18 +11,18 @@ import (
 type Status string
 
 // The statuses of a task. A task is pending until it is done, cancelled, expired or failed. Reschedule
-// and FireNow keep it pending. Revive makes a failed task pending again.
+// and RunNow keep it pending. Revive makes a failed task pending again.
 const (
 	StatusPending   Status = "pending"
 	StatusRunning   Status = "running"   // LeaseHandler is working on it; pending again if the lease ends
 	StatusDone      Status = "done"      // its effect was committed
 	StatusCancelled Status = "cancelled" // Cancel was committed before the effect
-	StatusExpired   Status = "expired"   // it was too late for its effect, see Task.ExpiresAfter
+	StatusExpired   Status = "expired"   // it was too late for the effect, see Task.ExpiresAfter
 	StatusFailed    Status = "failed"    // retries exhausted, rejected, or not sendable; LastError says why
 )
 
-// Task is one row of rabbitdelay_tasks. The caller sets the fields of the first part. The fields of the
-// second part are maintained by this package, and Schedule ignores them.
+// Task is what the caller passes to Schedule: a message, its destination, and when it is due. TaskRow adds what the
+// database records about a task.
 type Task struct {
 	// ID identifies the task, and is the message id on the wire: 1 to 255 bytes
 	// of UTF-8 without NUL that do not end in a space.
@@ -35,7 +35,7 @@ type Task struct {
 	// DeliverAt is the due time, at most in the year 9999. A time in the past means immediately.
 	// Fractions of a millisecond are rounded up. Required.
 	DeliverAt time.Time
-	// Body is the payload, at most Config.MaxBody.
+	// Body is the payload, at most Config.MaxBody bytes.
 	Body        []byte
 	ContentType string
 	// Type, CorrelationID and Priority are the message properties of the same names. In a quorum
@@ -43,29 +43,45 @@ type Task struct {
 	Type          string
 	CorrelationID string
 	Priority      uint8
-	// ExpiresAfter is how long after DeliverAt, by the database's clock, the task may still have its
-	// effect. A task that is not sent or not handled by then expires. The default 0 means that it
-	// never expires. Fractions of a millisecond are rounded up.
+	// ExpiresAfter is how long after DeliverAt, by the database's clock, the task may still take effect. A task that is
+	// not sent or not handled by then expires. The default 0 means that it never expires. Fractions of a millisecond
+	// are rounded up.
 	ExpiresAfter time.Duration
-	// UniqueKey, for ScheduleUnique, identifies what the task is about. At most one pending task of
-	// the whole table has it, whatever the destination. It consists of 1 to 255 bytes of UTF-8 without
-	// NUL, and does not end in a space. It is not part of the message.
+	// UniqueKey, for ScheduleUnique, identifies the work that the task does. At most one pending task in the whole
+	// table has the same key, whatever the destinations are. It consists of 1 to 255 bytes of UTF-8 without NUL, and
+	// does not end in a space. It is not part of the message.
 	UniqueKey string
+	// Replace makes Schedule overwrite an existing task with the same ID, whatever its status, instead of returning
+	// *ExistsError. The new task continues the version numbers of the old one, so that the old task's messages have no
+	// effect.
+	//
+	// A handler may replace its own task in its transaction if it passes on the context that it was given. The
+	// handler's effect is then kept, and the replacement is a new task that runs later. ScheduleUnique rejects a task
+	// with Replace. Replace is not stored.
+	Replace bool
 	// Headers are the message's headers.
 	Headers map[string]string
 	// Tags are names by which a Filter can find the task, such as the tenant or the campaign. There
 	// may be up to 20, each of 1 to 100 bytes of UTF-8 that do not end in a space. They are not
 	// part of the message.
 	Tags []string
+}
+
+// TaskRow is a row of rabbitdelay_tasks: a task, and what this package records about it.
+type TaskRow struct {
+	Task
 
 	// Version begins at 1 and is raised by every change of the task. A message carries the version
 	// for which it was sent, and has an effect only while the row has the same version.
-	Version    int64
-	Status     Status
-	Attempts   int       // failed attempts of the handler for this version
-	LastError  string    // last error of the handler or of sending; empty if there was none
-	Sends      int       // confirmed publishes of this version
-	SentAt     time.Time // when the last of them was confirmed; zero if the task is in the table only
+	Version   int64
+	Status    Status
+	Attempts  int       // failed attempts of the handler for this version
+	LastError string    // last error of the handler or of sending; empty if there was none
+	Sends     int       // number of confirmed publishes of this version
+	SentAt    time.Time // when the last of them was confirmed; zero if the task is only in the table
+	// ResendAt is the earliest time at which the relay sends the task again if it finds that the message is lost. It is
+	// zero if the task is only in the table.
+	ResendAt   time.Time
 	CreatedAt  time.Time
 	UpdatedAt  time.Time
 	FinishedAt time.Time // zero while pending
@@ -78,27 +94,19 @@ func (t Task) Destination() topology.Destination {
 
 // DueSince returns the time since which the task is due: DeliverAt, or when the task was written if
 // DeliverAt is 0, which means immediately. Use it to show the due time and to compute lateness.
-func (t Task) DueSince() time.Time {
+func (t TaskRow) DueSince() time.Time {
 	if t.DeliverAt.UnixMilli() == 0 {
 		return t.CreatedAt
 	}
 	return t.DeliverAt
 }
 
-func (t *Task) row() *rows.Task {
-	return &rows.Task{
-		ID: t.ID, Queue: t.Queue, Exchange: t.Exchange, RoutingKey: t.RoutingKey, DeliverAt: t.DeliverAt,
-		Body: t.Body, ContentType: t.ContentType, Type: t.Type, CorrelationID: t.CorrelationID, Priority: t.Priority,
-		ExpiresAfter: t.ExpiresAfter, UniqueKey: t.UniqueKey, Headers: t.Headers, Tags: t.Tags,
-	}
-}
+func (t *Task) row() *rows.Task { return &rows.Task{Content: rows.Content(*t)} }
 
-func taskOf(r *rows.Task) Task {
-	return Task{
-		ID: r.ID, Queue: r.Queue, Exchange: r.Exchange, RoutingKey: r.RoutingKey, DeliverAt: r.DeliverAt,
-		Body: r.Body, ContentType: r.ContentType, Type: r.Type, CorrelationID: r.CorrelationID, Priority: r.Priority,
-		ExpiresAfter: r.ExpiresAfter, UniqueKey: r.UniqueKey, Headers: r.Headers, Tags: r.Tags,
+func taskOf(r *rows.Task) TaskRow {
+	return TaskRow{
+		Task:    Task(r.Content),
 		Version: r.Version, Status: Status(r.Status), Attempts: r.Attempts, LastError: r.LastError, Sends: r.Sends,
-		SentAt: r.SentAt, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, FinishedAt: r.FinishedAt,
+		SentAt: r.SentAt, ResendAt: r.ResendAt, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, FinishedAt: r.FinishedAt,
 	}
 }

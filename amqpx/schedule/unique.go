@@ -13,30 +13,29 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// OnPending is what ScheduleUnique does while a task of the same unique key is pending.
-type OnPending string
+// ConflictPolicy is what ScheduleUnique does if a task with the same unique key is pending.
+type ConflictPolicy string
 
 const (
 	// KeepPending leaves the pending task as it is. This is the default.
-	KeepPending OnPending = "keep"
+	KeepPending ConflictPolicy = "keep"
 	// ReplacePending gives the pending task the due time, destination, payload and tags of the given
 	// task. The pending task keeps its id.
-	ReplacePending OnPending = "replace"
-	// PushBackPending moves the pending task to the due time of the given task if that is later, but
-	// at most to Unique.MaxWait after the pending task was scheduled. The pending task keeps its
-	// payload.
-	PushBackPending OnPending = "push-back"
+	ReplacePending ConflictPolicy = "replace"
+	// PushBackPending reschedules the pending task to the due time of the given task if that is later, but at most to
+	// Unique.MaxWait after the pending task was scheduled. The pending task keeps its payload.
+	PushBackPending ConflictPolicy = "push-back"
 )
 
 // Unique has the options of ScheduleUnique. The zero value keeps a pending task as it is.
 type Unique struct {
-	OnPending OnPending
-	// MaxWait is how long after it was scheduled a task is due at the latest, however often it is
-	// pushed back. It is required with PushBackPending, and must be 0 otherwise. Without it an
-	// endless stream of calls would postpone the task forever, as it can with ReplacePending.
+	OnConflict ConflictPolicy
+	// MaxWait is the longest time from scheduling a task until it is due, however often it is postponed. It is required
+	// with PushBackPending, and must be 0 otherwise. Without it, an endless stream of calls could postpone the task
+	// forever, which is possible with ReplacePending.
 	MaxWait time.Duration
-	// Cooldown is how long after a task of the key was done a new task is refused. While a task of the
-	// key is running, a new task is refused too. The default 0 refuses none. The maximum is
+	// Cooldown is the time after a task with the key was done during which new tasks with the key are refused. They are
+	// also refused while a task with the key is running. With the default of 0, none are refused. The maximum is
 	// Config.Retention.Keep, because done tasks are deleted after that.
 	Cooldown time.Duration
 }
@@ -46,7 +45,7 @@ type UniqueOutcome string
 
 // The outcomes of ScheduleUnique.
 const (
-	UniqueCreated    UniqueOutcome = "created"     // there was no pending task of the key
+	UniqueCreated    UniqueOutcome = "created"     // there was no pending task with the key
 	UniqueKept       UniqueOutcome = "kept"        // the pending task was not changed
 	UniqueReplaced   UniqueOutcome = "replaced"    // the pending task has a new payload and due time
 	UniquePushedBack UniqueOutcome = "pushed-back" // the pending task has a later due time
@@ -61,32 +60,31 @@ type UniqueResult struct {
 	ID string
 	// DeliverAt is when the pending task is due. It is zero after UniqueRefused.
 	DeliverAt time.Time
-	// Until is when the cooldown ends. It is set after UniqueRefused only, and is zero while the task
-	// is running.
+	// Until is when the cooldown ends. It is set only after UniqueRefused, and is zero while the task is running.
 	Until time.Time
 }
 
-// ScheduleUnique writes a task with a UniqueKey with ex, like Schedule, or merges it with the pending
-// task of the same key, so that there is never more than one. If ID is empty, the task gets a UUIDv7.
-// With NoTx it is one transaction.
+// ScheduleUnique writes a task with a UniqueKey, like Schedule, or merges it with the pending task that has the same
+// key, so that there is never more than one. If ID is empty, the task gets a UUIDv7. With NoTx it runs in one
+// transaction.
 //
-// The pending task is locked until ex commits. Its handler waits for the commit, and so sees what ex
-// has changed. ScheduleUnique waits for a handler that has begun, and for other transactions that
-// schedule the same key. Transactions that schedule several keys should do so in the same order
-// everywhere, because otherwise the database may end one of them as a deadlock. A handler that
-// schedules its own key in its transaction schedules the next task.
+// The pending task is locked until ex commits. Its handler waits for that, so it sees what the transaction has changed.
+// ScheduleUnique waits for a handler that has already started, and for other transactions that schedule tasks with the
+// same key. If a transaction schedules tasks with several keys, use the same order of keys everywhere. Otherwise two
+// transactions may deadlock, and the database aborts one of them. If a handler calls ScheduleUnique with its own task's
+// key in its transaction, that creates the next task.
 //
-// Only pending tasks are merged. While a LeaseHandler works on a task, a second task is created. If
-// that work fails and would be retried while the second task is pending and due first, its task is
-// cancelled in favor of the second one.
+// Only pending tasks are merged. A call during a LeaseHandler's work creates a second task, because the first one is no
+// longer pending. If the work then fails and the second task is due before the retry, the first task is cancelled in
+// favor of the second one.
 //
-// ScheduleUnique returns *TaskError for an invalid task, key or Unique, and *ExistsError if no task of
-// the key is pending but the id exists. The transaction can continue after an *ExistsError.
+// ScheduleUnique returns *TaskError for an invalid task, key or Unique, and *ExistsError if no task with the key is
+// pending but the id exists. The transaction can continue after an *ExistsError.
 func (s *Store) ScheduleUnique(ctx context.Context, ex Executor, t Task, u Unique) (UniqueResult, error) {
 	if t.ID == "" {
 		id, err := uuid.NewV7()
 		if err != nil {
-			return UniqueResult{}, fmt.Errorf("making an id: %w", err)
+			return UniqueResult{}, fmt.Errorf("generating an id: %w", err)
 		}
 		t.ID = id.String()
 	}
@@ -101,7 +99,7 @@ func (s *Store) ScheduleUnique(ctx context.Context, ex Executor, t Task, u Uniqu
 	})
 	if err != nil {
 		if !errors.Is(err, ErrExists) {
-			err = fmt.Errorf("scheduling task %s of unique key %s: %w", t.ID, t.UniqueKey, err)
+			err = fmt.Errorf("scheduling task %s with unique key %s: %w", t.ID, t.UniqueKey, err)
 		}
 		return UniqueResult{}, err
 	}
@@ -111,19 +109,21 @@ func (s *Store) ScheduleUnique(ctx context.Context, ex Executor, t Task, u Uniqu
 	return result, nil
 }
 
-// checkUnique returns the problem of an invalid task or Unique, nil if both are valid.
+// checkUnique returns what is wrong with a task or Unique, or nil if both are valid.
 func (s *Store) checkUnique(t *rows.Task, u Unique) *rows.FieldError {
 	bad := func(field, format string, args ...any) *rows.FieldError {
 		return &rows.FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}
 	}
-	pushes := u.OnPending == PushBackPending
+	pushes := u.OnConflict == PushBackPending
 	switch keep := s.cfg.Retention.Keep; {
 	case t.UniqueKey == "":
-		return bad("UniqueKey", "not set; expected what the task is about, such as reindex-42")
-	case u.OnPending != "" && u.OnPending != KeepPending && u.OnPending != ReplacePending && !pushes:
-		return bad("OnPending", "%q, expected %q, %q or %q", u.OnPending, KeepPending, ReplacePending, PushBackPending)
+		return bad("UniqueKey", "not set; expected a name for the task's work, such as reindex-42")
+	case t.Replace:
+		return bad("Replace", "applies to the id and cannot be combined with a unique key; use Unique.OnConflict for pending tasks with the same key")
+	case u.OnConflict != "" && u.OnConflict != KeepPending && u.OnConflict != ReplacePending && !pushes:
+		return bad("OnConflict", "%q, expected %q, %q or %q", u.OnConflict, KeepPending, ReplacePending, PushBackPending)
 	case pushes && u.MaxWait <= 0:
-		return bad("MaxWait", "%s, expected more than 0: how long after it was scheduled a task that is pushed back is due at the latest", topology.FormatDuration(u.MaxWait))
+		return bad("MaxWait", "%s, expected more than 0: the longest time from scheduling a task until it is due, however often it is pushed back", topology.FormatDuration(u.MaxWait))
 	case !pushes && u.MaxWait != 0:
 		return bad("MaxWait", "%s, expected 0 unless a pending task is pushed back", topology.FormatDuration(u.MaxWait))
 	case units.Duration(u.MaxWait) != "":
@@ -136,7 +136,7 @@ func (s *Store) checkUnique(t *rows.Task, u Unique) *rows.FieldError {
 	return s.check(t)
 }
 
-// uniqueCall is one call of ScheduleUnique in its transaction.
+// uniqueCall is one call to ScheduleUnique in its transaction.
 type uniqueCall struct {
 	s *Store
 	c rows.Conn
@@ -144,8 +144,8 @@ type uniqueCall struct {
 	u Unique
 }
 
-// uniqueTries is how often the pending task of a key may end, or another one appear, between the
-// statements of one call. Each time another transaction has made progress.
+// uniqueTries is the number of times that a call starts over because the pending task with the key has ended, or
+// another one has appeared, between two of its statements. Each time, another transaction has made progress.
 const uniqueTries = 100
 
 func (x uniqueCall) run(ctx context.Context) (UniqueResult, error) {
@@ -155,14 +155,14 @@ func (x uniqueCall) run(ctx context.Context) (UniqueResult, error) {
 	if x.u.Cooldown == 0 {
 		return x.write(ctx)
 	}
-	// A refusal leaves no row, so that the id can be used after the cooldown.
+	// A refused task must not leave a row, so that its id can be used after the cooldown.
 	var result UniqueResult
 	undone, err := x.c.Undoable(ctx, func() (undo bool, err error) {
 		result, err = x.write(ctx)
 		return result.Outcome == UniqueRefused, err
 	})
-	if err == nil && !undone && result.Outcome == UniqueRefused { // every statement is a separate transaction
-		_, err = x.c.ChangeHolder(ctx, rows.Holder{ID: x.t.ID, Version: 1}, rows.GiveWay("its unique key cools down: task "+result.ID+" is running or was done", x.now(ctx)))
+	if err == nil && !undone && result.Outcome == UniqueRefused { // without a transaction the row cannot be rolled back, so cancel the task
+		_, err = x.c.ChangeHolder(ctx, rows.Holder{ID: x.t.ID, Version: 1}, rows.GiveWay("refused by the cooldown of its unique key: task "+result.ID+" is running or was done", x.now(ctx)))
 	}
 	return result, err
 }
@@ -191,12 +191,12 @@ func (x uniqueCall) write(ctx context.Context) (UniqueResult, error) {
 			return result, err
 		}
 	}
-	return UniqueResult{}, fmt.Errorf("its pending task changed %d times meanwhile", uniqueTries)
+	return UniqueResult{}, fmt.Errorf("the pending task with its unique key changed %d times in the meantime", uniqueTries)
 }
 
 func (x uniqueCall) now(ctx context.Context) int64 { return x.s.nowOn(ctx, x.c).UnixMilli() }
 
-// cooling returns the refusal of a cooldown that has not ended, or the zero result.
+// cooling returns the result of a refused task if the cooldown has not ended, and the zero result otherwise.
 func (x uniqueCall) cooling(ctx context.Context) (UniqueResult, error) {
 	if x.u.Cooldown == 0 {
 		return UniqueResult{}, nil
@@ -212,25 +212,25 @@ func (x uniqueCall) cooling(ctx context.Context) (UniqueResult, error) {
 	return result, nil
 }
 
-// created returns the result of an inserted task. A pending task may have been done while the insertion
-// waited for it. From now on no other task of the key can become pending, so this check of the
-// cooldown is the final one.
+// created returns the result for an inserted task. It checks the cooldown again, because the insertion may have waited
+// for a pending task that is now done. This check is final, because from now on no other task with the key can become
+// pending.
 func (x uniqueCall) created(ctx context.Context) (UniqueResult, error) {
 	refused, err := x.cooling(ctx)
 	if err != nil {
 		return UniqueResult{}, err
 	}
 	if refused.Outcome != "" {
-		return refused, nil // run undoes the insertion
+		return refused, nil // run then rolls back the insertion
 	}
 	return UniqueResult{Outcome: UniqueCreated, ID: x.t.ID, DeliverAt: time.UnixMilli(rows.Millis(x.t.DeliverAt))}, x.c.WriteTags(ctx, x.t)
 }
 
-// merge merges the task with the pending task of its key. The result is zero if the pending task has
-// ended, so that the task can be inserted.
+// merge merges the task with the pending task of its key. It returns the zero result if the pending task has ended, so
+// that the caller can insert the task.
 func (x uniqueCall) merge(ctx context.Context, h rows.Holder) (UniqueResult, error) {
 	if w, _ := ctx.Value(workKey{}).(*work); w != nil && w.id == h.ID {
-		return UniqueResult{}, w.finishOnce(ctx, x.c) // the handler's own task, whose effect is kept
+		return UniqueResult{}, w.finishOnce(ctx, x.c) // the pending task is the one that the calling handler works on; keep its effect, and insert the new task
 	}
 	if h.Over {
 		return UniqueResult{}, x.c.Expire(ctx, h.ID, h.Version, x.now(ctx))
@@ -239,7 +239,7 @@ func (x uniqueCall) merge(ctx context.Context, h rows.Holder) (UniqueResult, err
 	var a rows.Assignment
 	due := h.Due
 	switch {
-	case x.u.OnPending == ReplacePending:
+	case x.u.OnConflict == ReplacePending:
 		result.Outcome, due, a = UniqueReplaced, rows.Millis(x.t.DeliverAt), x.t.ReplaceBy(h, x.now(ctx))
 	case x.pushedTo(h) > h.Due:
 		due = x.pushedTo(h)
@@ -258,9 +258,9 @@ func (x uniqueCall) merge(ctx context.Context, h rows.Holder) (UniqueResult, err
 	return result, err
 }
 
-// pushedTo returns the time to which the pending task is pushed back, 0 if it is not.
+// pushedTo returns the time to which the pending task is postponed, or 0 if it stays unchanged.
 func (x uniqueCall) pushedTo(h rows.Holder) int64 {
-	if x.u.OnPending != PushBackPending {
+	if x.u.OnConflict != PushBackPending {
 		return 0
 	}
 	return min(rows.Millis(x.t.DeliverAt), h.Created+x.u.MaxWait.Milliseconds(), rows.MaxDue)

@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 )
 
-// unique schedules a task of the key "k" to the queue "q", and fails the test on an error.
+// unique schedules a task with the key "k" to the queue "q", and fails the test on an error.
 func (s *site) unique(id string, delay time.Duration, u Unique) UniqueResult {
 	s.Helper()
 	r, err := s.ScheduleUnique(s.Context(), NoTx, Task{ID: id, UniqueKey: "k", Queue: "q", DeliverAt: time.Now().Add(delay), Body: []byte(id)}, u)
@@ -22,16 +22,16 @@ func (s *site) unique(id string, delay time.Duration, u Unique) UniqueResult {
 	return r
 }
 
-// An event a second pushes the task back by ten, and it happens a minute after the first
-// event at the latest; the last one ten seconds after the last event. The messages of
-// versions that were pushed back have no effect.
+// With one event per second, each event postpones the task to ten seconds later. It
+// happens at most a minute after the first event, and the last one happens ten seconds
+// after the last event. The messages of postponed versions have no effect.
 func TestDebounce(t *testing.T) {
 	onSite(t, Config{}, func(_ *testing.T, s *site) {
 		defer s.consume("q", Handler(s.db, s.noted(nil)))()
 		var created []time.Duration
 		var last time.Duration
 		for range 150 {
-			r := s.unique("", 10*time.Second, Unique{OnPending: PushBackPending, MaxWait: time.Minute})
+			r := s.unique("", 10*time.Second, Unique{OnConflict: PushBackPending, MaxWait: time.Minute})
 			last = time.Since(s.began)
 			if r.Outcome == UniqueCreated {
 				created = append(created, last)
@@ -51,8 +51,8 @@ func TestDebounce(t *testing.T) {
 	})
 }
 
-// A task that is worked on under a lease is not merged with. When it fails, and another
-// one of its key is pending and due before its retry, that one does the work.
+// A task is not merged with a task that is running under a lease. If the running task fails while another task with its
+// key is pending and due before the retry, the other task replaces it.
 func TestUniqueUnderLease(t *testing.T) {
 	for name, c := range map[string]struct {
 		outcome error
@@ -96,11 +96,11 @@ func TestUniqueUnderLease(t *testing.T) {
 	}
 }
 
-// A lease that ends with its process gives way too, when its message does not come again.
+// If a lease ends because its process died, and its message is not redelivered, the task also gives way.
 func TestUniqueLeaseEnds(t *testing.T) {
 	onSite(t, Config{}, func(_ *testing.T, s *site) {
 		s.unique("first", 0, Unique{})
-		after(time.Second) // or the first look of the sweeper may find it running
+		after(time.Second) // otherwise the sweeper's first sweep might find it running
 		c, err := s.Store.db.Conn(s.Context())
 		check(s.T, err)
 		_, err = c.ExecContext(s.Context(), "UPDATE rabbitdelay_tasks SET status = 'running'")
@@ -119,7 +119,7 @@ func TestUniqueLeaseEnds(t *testing.T) {
 // A handler that schedules its own key in its transaction schedules the next task, with
 // every policy, to a queue, to an exchange and under a lease.
 func TestHandlerSchedulesItsKey(t *testing.T) {
-	for _, u := range []Unique{{}, {OnPending: ReplacePending}, {OnPending: PushBackPending, MaxWait: time.Hour}} {
+	for _, u := range []Unique{{}, {OnConflict: ReplacePending}, {OnConflict: PushBackPending, MaxWait: time.Hour}} {
 		for name, c := range map[string]struct {
 			task  Task
 			lease bool
@@ -129,7 +129,7 @@ func TestHandlerSchedulesItsKey(t *testing.T) {
 			"lease":              {task: Task{Queue: "q"}, lease: true},
 			"lease and exchange": {task: Task{Exchange: "events"}, lease: true},
 		} {
-			t.Run(name+" "+string(u.OnPending), func(t *testing.T) {
+			t.Run(name+" "+string(u.OnConflict), func(t *testing.T) {
 				onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 					note := s.noted(nil)
 					next := func(ctx context.Context, ex Executor) error {
@@ -169,9 +169,9 @@ func TestHandlerSchedulesItsKey(t *testing.T) {
 	}
 }
 
-// What is pending and has expired will have no effect, so nothing is merged with it.
+// A pending task that has expired will have no effect, so nothing is merged with it.
 func TestUniqueExpired(t *testing.T) {
-	for _, u := range []Unique{{}, {OnPending: ReplacePending}, {OnPending: PushBackPending, MaxWait: time.Hour}} {
+	for _, u := range []Unique{{}, {OnConflict: ReplacePending}, {OnConflict: PushBackPending, MaxWait: time.Hour}} {
 		s, _ := closedStore(t)
 		past := Task{ID: "past", UniqueKey: "k", Queue: "q", DeliverAt: time.Now().Add(-time.Hour), ExpiresAfter: time.Minute}
 		_, err := s.ScheduleUnique(t.Context(), NoTx, past, u)
@@ -179,16 +179,16 @@ func TestUniqueExpired(t *testing.T) {
 		r, err := s.ScheduleUnique(t.Context(), NoTx, Task{ID: "new", UniqueKey: "k", Queue: "q", DeliverAt: time.Now()}, u)
 		check(t, err)
 		if r.Outcome != UniqueCreated || r.ID != "new" {
-			t.Errorf("%s: %+v, expected new to be created", u.OnPending, r)
+			t.Errorf("%s: %+v, expected new to be created", u.OnConflict, r)
 		}
 		if got, err := s.Get(t.Context(), NoTx, "past"); err != nil || got.Status != StatusExpired {
-			t.Errorf("%s: past is %s, expected expired (%v)", u.OnPending, got.Status, err)
+			t.Errorf("%s: past is %s, expected expired (%v)", u.OnConflict, got.Status, err)
 		}
 	}
 }
 
-// Failed tasks of a key with a pending one stay failed, one by one, many at once and from
-// their dead letters; of several the first is revived.
+// Failed tasks whose key is held by a pending task stay failed, whether they are revived one by one, in bulk or from
+// their dead letters. If there are several and none is pending, the first one is revived.
 func TestReviveUnique(t *testing.T) {
 	s, db := closedStore(t)
 	fail := func(id string) {
@@ -211,8 +211,8 @@ func TestReviveUnique(t *testing.T) {
 		t.Errorf("%d revived (%v), expected a and plain", p.Changed, err)
 	}
 	err = s.Revive(t.Context(), NoTx, "b", time.Now())
-	if taken, ok := errors.AsType[*UniqueError](err); !ok || taken.Pending != "a" || taken.Key != "k" || !errors.Is(err, ErrUnique) {
-		t.Errorf("revive: %v, expected a *UniqueError of a", err)
+	if taken, ok := errors.AsType[*uniqueError](err); !ok || taken.pending != "a" || taken.key != "k" || !errors.Is(err, ErrUnique) {
+		t.Errorf("revive: %v, expected an ErrUnique of a", err)
 	}
 	outcome, why, err := s.RequeueDead(t.Context(), &inspect.DeadLetter{Delivery: &amqpx.Delivery{ID: "b", Version: 1}}, false)
 	if outcome != inspect.RequeueStayed || !strings.Contains(why, "unique key k") || err != nil {
@@ -238,8 +238,8 @@ func TestUniqueRefusals(t *testing.T) {
 		change func(*Task)
 		u      Unique
 	}{
-		"OnPending":    {u: Unique{OnPending: "throttle"}},
-		"MaxWait":      {u: Unique{OnPending: PushBackPending}},
+		"OnConflict":   {u: Unique{OnConflict: "throttle"}},
+		"MaxWait":      {u: Unique{OnConflict: PushBackPending}},
 		"MaxWait ":     {u: Unique{MaxWait: time.Second}},
 		"Cooldown":     {u: Unique{Cooldown: -1}},
 		"Cooldown ":    {u: Unique{Cooldown: 8 * 24 * time.Hour}},
@@ -248,6 +248,7 @@ func TestUniqueRefusals(t *testing.T) {
 		"UniqueKey  ":  {change: func(t *Task) { t.UniqueKey = "k " }},
 		"UniqueKey   ": {change: func(t *Task) { t.UniqueKey = "k\x00" }},
 		"Queue":        {change: func(t *Task) { t.Queue = "" }},
+		"Replace":      {change: func(t *Task) { t.Replace = true }},
 		"DeliverAt":    {change: func(t *Task) { t.DeliverAt = time.Time{} }},
 	} {
 		x := task

@@ -9,7 +9,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// Numbers in a wrong unit are refused wherever an instant or a duration is given, and say what was probably meant.
+// Numbers in a wrong unit are refused wherever a time or a duration is given, and the error says what was probably
+// meant.
 func TestWrongUnits(t *testing.T) {
 	s, db := openStore(t, nil, Config{})
 	defer func() { _ = db.Close() }()
@@ -25,7 +26,7 @@ func TestWrongUnits(t *testing.T) {
 	}
 	recurring := func(r Recurring) error {
 		r.Name, r.Every, r.Task = "r", time.Minute, Task{Queue: "q"}
-		return s.Schedules().Add(t.Context(), db, r)
+		return s.Recurring().Add(t.Context(), db, r)
 	}
 	bulk := func(a BulkAction, o BulkOptions) error { return s.CheckBulk(Filter{}, a, o) }
 	in := time.Now().Add(time.Hour)
@@ -38,14 +39,14 @@ func TestWrongUnits(t *testing.T) {
 		"schedule far away":    {schedule(Task{DeliverAt: millis}), meant},
 		"expires after":        {schedule(Task{DeliverAt: in, ExpiresAfter: 30}), unit},
 		"unique":               {unique(seconds, Unique{}), meant},
-		"max wait":             {unique(in, Unique{OnPending: PushBackPending, MaxWait: 30}), unit},
+		"max wait":             {unique(in, Unique{OnConflict: PushBackPending, MaxWait: 30}), unit},
 		"cooldown":             {unique(in, Unique{Cooldown: 30}), unit},
 		"reschedule":           {s.Reschedule(t.Context(), db, "a", seconds), meant},
 		"reschedule by":        {s.RescheduleBy(t.Context(), db, "a", -30), unit},
 		"revive":               {s.Revive(t.Context(), db, "a", millis), meant},
-		"bulk to":              {bulk(BulkMoveTo(seconds), BulkOptions{}), meant},
-		"bulk by":              {bulk(BulkMoveBy(30), BulkOptions{}), unit},
-		"bulk spread":          {bulk(BulkFire(), BulkOptions{Spread: 30}), unit},
+		"bulk to":              {bulk(BulkReschedule(seconds), BulkOptions{}), meant},
+		"bulk by":              {bulk(BulkRescheduleBy(30), BulkOptions{}), unit},
+		"bulk spread":          {bulk(BulkRunNow(), BulkOptions{Spread: 30}), unit},
 		"recurring from":       {recurring(Recurring{Start: seconds}), meant},
 		"recurring until":      {recurring(Recurring{End: millis}), meant},
 		"recurring and spread": {recurring(Recurring{Jitter: 30}), unit},
@@ -57,7 +58,7 @@ func TestWrongUnits(t *testing.T) {
 	check(t, schedule(Task{DeliverAt: time.UnixMilli(0)}))
 }
 
-// The client of a failed Open is a nil pointer in an interface that is not nil.
+// The client of a failed Open is a nil pointer in a non-nil interface.
 func TestNilClient(t *testing.T) {
 	var client *amqpx.Client
 	_, db := openStore(t, nil, Config{})

@@ -8,21 +8,20 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// DestinationCount is the number of pending tasks of a destination, among the first MostUnlisted
+// DestinationCount is the number of pending tasks of a destination, among the first 10,000
 // pending tasks of its queue or exchange by due time.
 type DestinationCount struct {
 	Destination topology.Destination
 	Pending     int64
 }
 
-// MostUnlisted is the largest number of tasks of a queue or an exchange that Unlisted reads.
-const MostUnlisted = 10_000
+// maxUnknown is the maximum number of tasks that UnknownDestinations reads for each queue or exchange.
+const maxUnknown = 10_000
 
-// Unlisted returns the destinations of pending tasks that Config.Destination or the sender rejects.
-// Schedule rejects such tasks, so they were written by other programs, or before the configuration
-// changed. A relay with this configuration will not send them. Without either check the result is
-// empty.
-func (s *Store) Unlisted(ctx context.Context) ([]DestinationCount, error) {
+// UnknownDestinations returns the destinations of pending tasks that Config.Destination or the sender rejects. Schedule
+// rejects such tasks, so they were written by other programs, or before the configuration changed. A relay with this
+// configuration will not send them. If neither of them restricts destinations, the result is empty.
+func (s *Store) UnknownDestinations(ctx context.Context) ([]DestinationCount, error) {
 	if !relay.Lists(s.sender) && s.cfg.Destination == nil {
 		return nil, nil
 	}
@@ -32,16 +31,16 @@ func (s *Store) Unlisted(ctx context.Context) ([]DestinationCount, error) {
 	}
 	lanes, err := c.PendingLanes(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("looking for tasks: %w", err)
+		return nil, fmt.Errorf("finding tasks: %w", err)
 	}
 	var list []DestinationCount
 	for _, l := range lanes {
-		// An exchange is checked with each of its routing keys.
+		// Check each routing key of an exchange separately.
 		if l.Exchange == "" && s.listed(topology.Destination{Queue: l.Queue}) == nil {
 			continue
 		}
 		dest := topology.Destination{Queue: l.Queue, Exchange: l.Exchange}
-		err := c.CountKeys(ctx, l, MostUnlisted, func(key string, pending int64) {
+		err := c.CountKeys(ctx, l, maxUnknown, func(key string, pending int64) {
 			dest.RoutingKey = key
 			if s.listed(dest) != nil {
 				list = append(list, DestinationCount{dest, pending})
@@ -54,8 +53,7 @@ func (s *Store) Unlisted(ctx context.Context) ([]DestinationCount, error) {
 	return list, nil
 }
 
-// listed returns the error with which the configuration or the sender rejects a destination, whatever
-// the message.
+// listed returns an error if the configuration or the sender rejects a destination regardless of the message.
 func (s *Store) listed(dest topology.Destination) error {
 	return relay.Listed(s.sender, s.cfg.Destination, dest)
 }

@@ -9,64 +9,55 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/relay"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// Option is an option of a single call of Schedule or ScheduleBatch.
-type Option func(*writing)
-
-type writing struct{ on rows.OnExisting }
-
-// Replace makes Schedule overwrite an existing task with the same id, whatever its status, instead
-// of returning *ExistsError. The new task continues the version numbers of the old one, so that the
-// old task's messages have no effect. A handler may replace its own task in its transaction, if it
-// passes the context that it was given. Then its effect is kept, and the new task follows.
-func Replace() Option { return func(w *writing) { w.on = rows.Replace } }
-
-// Schedule writes a task with ex, which is the caller's transaction, or NoTx for the store's database.
-// The task is sent only after a commit. A task with a DeliverAt in the past is due immediately.
+// Schedule writes a task with ex, which is the caller's transaction, or NoTx for the store's database. The task is sent
+// only after the commit. A task with a DeliverAt in the past is due immediately.
 //
 // Schedule returns *TaskError for an invalid task and for a task with a UniqueKey (use
 // ScheduleUnique), and *ExistsError if the id exists. The transaction can continue after an
 // *ExistsError.
-func (s *Store) Schedule(ctx context.Context, ex Executor, t Task, opts ...Option) error {
-	return s.ScheduleBatch(ctx, ex, []Task{t}, opts...)
+func (s *Store) Schedule(ctx context.Context, ex Executor, t Task) error {
+	return s.ScheduleBatch(ctx, ex, []Task{t})
 }
 
-// ScheduleBatch writes many tasks with few statements, either all of them or none. If it fails in a
-// transaction of the caller, the caller has to roll back.
-func (s *Store) ScheduleBatch(ctx context.Context, ex Executor, tasks []Task, opts ...Option) error {
-	w := writing{on: rows.Refuse}
-	for i, o := range opts {
-		if o == nil {
-			return fmt.Errorf("%w: option %d of %d is nil", ErrTask, i+1, len(opts))
-		}
-		o(&w)
-	}
+// ScheduleBatch writes many tasks with few statements, either all of them or none. If it fails in a transaction of the
+// caller, the caller must roll back.
+func (s *Store) ScheduleBatch(ctx context.Context, ex Executor, tasks []Task) error {
 	list, err := s.toWrite(ctx, tasks)
 	for _, t := range list {
 		if t.UniqueKey != "" {
-			return taskError(t.ID, &rows.FieldError{Field: "UniqueKey", Reason: fmt.Sprintf("%q; use ScheduleUnique, which says what is to happen while another task has it", t.UniqueKey)})
+			return taskError(t.ID, &rows.FieldError{Field: "UniqueKey", Reason: fmt.Sprintf("is %q; use ScheduleUnique for a task with a unique key", t.UniqueKey)})
 		}
 	}
 	if err != nil || len(list) == 0 {
 		return err
 	}
-	c := s.on(ex)
-	write := func(c rows.Conn) error { return s.insert(ctx, c, list, w.on) }
-	switch {
-	case w.on == rows.Refuse && len(list) == 1 && len(list[0].Tags) == 0: // one statement
-		err = s.direct(ctx, c, write)
-	default:
-		if w.on == rows.Replace {
-			err = s.finishBefore(ctx, c, list)
+	var fresh, replacing []*rows.Task
+	for _, t := range list {
+		if t.Replace {
+			replacing = append(replacing, t)
+		} else {
+			fresh = append(fresh, t)
 		}
-		if err == nil {
-			err = s.db.Within(ctx, c, write)
+	}
+	c := s.on(ex)
+	switch {
+	case len(list) == 1 && len(fresh) == 1 && len(fresh[0].Tags) == 0: // a single statement needs no transaction
+		err = s.direct(ctx, c, func(c rows.Conn) error { return s.insert(ctx, c, fresh, rows.Refuse) })
+	default:
+		if err = s.finishBefore(ctx, c, replacing); err == nil {
+			err = s.db.Within(ctx, c, func(c rows.Conn) error {
+				if err := s.insert(ctx, c, fresh, rows.Refuse); err != nil {
+					return err
+				}
+				return s.insert(ctx, c, replacing, rows.Replace)
+			})
 		}
 	}
 	if err == nil {
@@ -92,12 +83,12 @@ func (s *Store) toWrite(ctx context.Context, tasks []Task) ([]*rows.Task, error)
 	for i := range tasks {
 		list[i] = s.hooked(ctx, tasks[i])
 		problem := s.check(list[i])
-		if problem != nil && problem.Field == "Headers" { // the hook may have added them
+		if problem != nil && problem.Field == "Headers" { // the hook may have added invalid headers
 			list[i].Headers = tasks[i].Headers
 			problem = s.check(list[i])
 		}
 		if problem == nil && seen[list[i].ID] {
-			problem = &rows.FieldError{Field: "ID", Reason: "is twice in one batch"}
+			problem = &rows.FieldError{Field: "ID", Reason: "occurs twice in the batch"}
 		}
 		if problem != nil {
 			return nil, taskError(list[i].ID, problem)
@@ -107,7 +98,7 @@ func (s *Store) toWrite(ctx context.Context, tasks []Task) ([]*rows.Task, error)
 	return list, nil
 }
 
-// hooked returns the row of a task after Hooks.BeforeSchedule.
+// hooked calls Hooks.BeforeSchedule with a copy of the task, and returns the row of that copy.
 func (s *Store) hooked(ctx context.Context, t Task) *rows.Task {
 	if hook := s.cfg.Hooks.BeforeSchedule; hook != nil {
 		t.Headers = maps.Clone(t.Headers)
@@ -116,7 +107,7 @@ func (s *Store) hooked(ctx context.Context, t Task) *rows.Task {
 	return t.row()
 }
 
-// check returns why a task cannot be written or sent, or nil.
+// check returns why a task cannot be written or sent, or nil if it can.
 func (s *Store) check(t *rows.Task) *rows.FieldError {
 	if problem := relay.Check(t, s.cfg.MaxBody); problem != nil {
 		return problem
@@ -125,6 +116,9 @@ func (s *Store) check(t *rows.Task) *rows.FieldError {
 }
 
 func (s *Store) insert(ctx context.Context, c rows.Conn, list []*rows.Task, on rows.OnExisting) error {
+	if len(list) == 0 {
+		return nil
+	}
 	existing, err := c.Insert(ctx, list, s.nowOn(ctx, c).UnixMilli(), on)
 	if err == nil && len(existing) > 0 {
 		err = &ExistsError{IDs: existing}
@@ -132,15 +126,15 @@ func (s *Store) insert(ctx context.Context, c rows.Conn, list []*rows.Task, on r
 	return err
 }
 
-// Cancel cancels a pending task when ex commits, so that it has no effect. It waits for a handler
-// that is working on the task. Handlers of a task to an exchange roll back their effects instead.
-// Cancel returns ErrNotFound if there is no such task, and *StatusError if it is too late.
+// Cancel cancels a pending task when ex commits, so that it has no effect. It waits for a handler that is working on
+// the task. If the task was sent to an exchange, Cancel does not wait; its handlers roll back their effects. Cancel
+// returns ErrNotFound if there is no such task, and *StatusError if it is too late.
 func (s *Store) Cancel(ctx context.Context, ex Executor, id string) error {
-	return s.change(ctx, ex, id, "cancel", StatusPending, rows.Cancel(s.nowIn(ctx, ex).UnixMilli()))
+	return s.change(ctx, ex, id, "cancel", StatusPending, rows.Cancel)
 }
 
-// CancelBatch cancels the tasks with the given ids that are pending, and returns their number. With
-// NoTx it is one transaction.
+// CancelBatch cancels the tasks with the given ids that are pending, and returns their number. With NoTx it uses one
+// transaction.
 func (s *Store) CancelBatch(ctx context.Context, ex Executor, ids []string) (int, error) {
 	var total int64
 	err := s.db.Within(ctx, s.on(ex), func(c rows.Conn) (err error) {
@@ -153,37 +147,39 @@ func (s *Store) CancelBatch(ctx context.Context, ex Executor, ids []string) (int
 	return int(total), nil
 }
 
-// Reschedule moves a pending task to an earlier or later due time when ex commits. Its attempts are
-// counted from the beginning again. Reschedule returns the errors of Cancel, and *TaskError for an
-// invalid time.
+// Reschedule gives a pending task an earlier or later due time when ex commits. Its attempts are counted from the
+// beginning again. Reschedule returns the errors of Cancel, and *TaskError for an invalid time.
 func (s *Store) Reschedule(ctx context.Context, ex Executor, id string, deliverAt time.Time) error {
 	return s.move(ctx, ex, id, "reschedule", StatusPending, deliverAt)
 }
 
-// RescheduleBy moves a pending task by a duration when ex commits. The duration is added to the due
-// time that the task has when the statement runs, so that concurrent calls add up. The result is
-// never before "immediately" nor after the year 9999. The attempts are counted from the beginning
-// again. The errors are those of Reschedule.
+// RescheduleBy reschedules a pending task by a duration when ex commits. The duration is added to the due time that the
+// task has when the statement runs, so that concurrent calls add up. The new due time is between the Unix epoch, which
+// means immediately, and the year 9999. The attempts are counted from the beginning again. The errors are the same as
+// for Reschedule.
 func (s *Store) RescheduleBy(ctx context.Context, ex Executor, id string, by time.Duration) error {
 	if reason := units.Shift(by); reason != "" {
 		return &TaskError{ID: id, Field: "DeliverAt", Reason: "moved by " + reason}
 	}
-	err := s.change(ctx, ex, id, "reschedule", StatusPending, rows.DueBy(by, s.nowIn(ctx, ex).UnixMilli()))
+	err := s.change(ctx, ex, id, "reschedule", StatusPending, func(now int64) rows.Assignment { return rows.DueBy(by, now) })
 	if err == nil {
 		s.Wake()
 	}
 	return err
 }
 
-// FireNow makes a pending task due immediately by the database's clock, when ex commits. The errors
-// are those of Cancel.
-func (s *Store) FireNow(ctx context.Context, ex Executor, id string) error {
-	return s.move(ctx, ex, id, "fire", StatusPending, s.nowIn(ctx, ex).Truncate(time.Millisecond))
+// RunNow makes a pending task due immediately by the database's clock, when ex commits. The errors are the same as for
+// Cancel.
+func (s *Store) RunNow(ctx context.Context, ex Executor, id string) error {
+	now, err := s.nowIn(ctx, ex)
+	if err != nil {
+		return fmt.Errorf("run task %s: %w", id, err)
+	}
+	return s.move(ctx, ex, id, "run", StatusPending, now.Truncate(time.Millisecond))
 }
 
-// Revive makes a failed task pending again, due at deliverAt, or immediately if that is in the past.
-// The errors are those of Reschedule, and *UniqueError if another task with its unique key is
-// pending.
+// Revive makes a failed task pending again, due at deliverAt, or immediately if that is in the past. Revive returns the
+// errors of Reschedule, and ErrUnique if another task with its unique key is pending.
 func (s *Store) Revive(ctx context.Context, ex Executor, id string, deliverAt time.Time) error {
 	return s.move(ctx, ex, id, "revive", StatusFailed, deliverAt)
 }
@@ -191,22 +187,22 @@ func (s *Store) Revive(ctx context.Context, ex Executor, id string, deliverAt ti
 func (s *Store) move(ctx context.Context, ex Executor, id, action string, want Status, at time.Time) error {
 	due := rows.Millis(at)
 	if at.IsZero() {
-		return &TaskError{ID: id, Field: "DeliverAt", Reason: "not set; expected an instant, the present one for at once"}
+		return &TaskError{ID: id, Field: "DeliverAt", Reason: "not set; expected a time (the current time to deliver immediately)"}
 	}
 	if reason := units.Instant(at); reason != "" {
 		return &TaskError{ID: id, Field: "DeliverAt", Reason: reason}
 	}
 	if due > rows.MaxDue {
-		return &TaskError{ID: id, Field: "DeliverAt", Reason: fmt.Sprintf("%v, expected an instant up to the year 9999", at)}
+		return &TaskError{ID: id, Field: "DeliverAt", Reason: fmt.Sprintf("%v, expected a time up to the year 9999", at)}
 	}
-	err := s.change(ctx, ex, id, action, want, rows.DueAt(due, s.nowIn(ctx, ex).UnixMilli()))
+	err := s.change(ctx, ex, id, action, want, func(now int64) rows.Assignment { return rows.DueAt(due, now) })
 	if err == nil {
 		s.pace.Due(s.db.DB, due)
 	}
 	return err
 }
 
-func (s *Store) change(ctx context.Context, ex Executor, id, action string, want Status, a rows.Assignment) error {
+func (s *Store) change(ctx context.Context, ex Executor, id, action string, want Status, a func(now int64) rows.Assignment) error {
 	c, err := s.conn(ctx, ex)
 	if err != nil {
 		return err
@@ -215,16 +211,16 @@ func (s *Store) change(ctx context.Context, ex Executor, id, action string, want
 	if want == StatusFailed { // the task would become pending
 		var pending string
 		if key, pending, err = c.KeyTaken(ctx, id); err == nil && pending != "" {
-			err = &UniqueError{ID: id, Key: key, Pending: pending}
+			err = &uniqueError{id: id, key: key, pending: pending}
 		}
 		if err != nil {
 			return err
 		}
 	}
-	changed, status, err := c.Change(ctx, id, string(want), a)
+	changed, status, err := c.Change(ctx, id, string(want), a(s.nowOn(ctx, c).UnixMilli()))
 	switch {
 	case key != "" && sqldb.Duplicate(err):
-		return &UniqueError{ID: id, Key: key}
+		return &uniqueError{id: id, key: key}
 	case errors.Is(err, sql.ErrNoRows):
 		return fmt.Errorf("cannot %s task %s: %w", action, id, ErrNotFound)
 	case err != nil:
@@ -235,9 +231,9 @@ func (s *Store) change(ctx context.Context, ex Executor, id, action string, want
 	return nil
 }
 
-// work is the task of a running handler, stored in that handler's context. The task is finished after
-// the handler's function, or before the function replaces the task in the same transaction. The
-// replacement is then a successor, and does not undo the effect.
+// work is the task that a handler is working on, which the handler's context contains. The task is finished after the
+// handler's function or, if the function replaces the task in its transaction, immediately before the replacement. The
+// replacement is then a new task that follows the finished one, and the handler's effect is kept.
 type work struct {
 	id       string
 	finish   func(ctx context.Context, c rows.Conn) error
@@ -246,12 +242,12 @@ type work struct {
 
 type workKey struct{}
 
-// withWork returns the context of the handler's function.
+// withWork returns a context for the handler's function that carries w.
 func withWork(ctx context.Context, w *work) context.Context {
 	return context.WithValue(ctx, workKey{}, w)
 }
 
-// finishOnce finishes the task unless it is finished already.
+// finishOnce finishes the task unless it is already finished.
 func (w *work) finishOnce(ctx context.Context, c rows.Conn) error {
 	if w.finished {
 		return nil
@@ -261,7 +257,7 @@ func (w *work) finishOnce(ctx context.Context, c rows.Conn) error {
 	return err
 }
 
-// finishBefore finishes the task of a handler if the handler is about to replace it in its transaction.
+// finishBefore finishes a handler's task if the handler is about to replace that task in its transaction.
 func (s *Store) finishBefore(ctx context.Context, c sqldb.Conn, tasks []*rows.Task) error {
 	w, _ := ctx.Value(workKey{}).(*work)
 	if _, outside := c.(sqldb.DB); w == nil || outside {

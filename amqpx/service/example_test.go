@@ -18,8 +18,8 @@ type order struct {
 	Phone string `json:"phone"`
 }
 
-// The main function of a shop: orders expire, customers are reminded by tasks and get texts,
-// and a report recurs, as its file says.
+// The main function of a shop, as described by its file: orders expire, tasks remind customers and
+// send them text messages, and a report recurs.
 func Example() {
 	expire := func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
 		var o order

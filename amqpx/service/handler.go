@@ -5,14 +5,16 @@ import (
 	"database/sql"
 	"fmt"
 	"reflect"
+	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// Effect is the function of a handler. T is *sql.Tx, or pgx.Tx if Options.Database is a pool of pgx.
+// Effect is the function that a handler runs in its transaction. T is *sql.Tx, or pgx.Tx if Options.Database is a pool
+// of pgx.
 type Effect[T any] func(ctx context.Context, tx T, d *amqpx.Delivery) error
 
 // TaskHandler returns schedule.Handler or pgxtx.TaskHandler, depending on the service's database. It returns nil, which
@@ -23,11 +25,14 @@ func TaskHandler[T any](s *Service, fn Effect[T], opts ...schedule.HandlerOption
 		return nil
 	}
 	fn.check(s)
+	if s.virtual {
+		opts = append([]schedule.HandlerOption{schedule.WithDatabaseNow(time.Now)}, opts...)
+	}
 	return schedule.Handler(s.database, fn.handed, opts...)
 }
 
-// IdempotentHandler returns idempotency.Handler or pgxtx.IdempotentHandler, depending on the service's database. The
-// same applies to it as to TaskHandler.
+// IdempotentHandler returns idempotency.Handler or pgxtx.IdempotentHandler, depending on the service's database. A nil
+// fn, a missing database and a wrong T have the same effect as with TaskHandler.
 func IdempotentHandler[T any](s *Service, fn Effect[T], opts ...idempotency.HandlerOption) amqpx.Handler {
 	if fn == nil || s.database == nil {
 		return nil
@@ -44,12 +49,12 @@ func (fn Effect[T]) check(s *Service) {
 		if foreign {
 			want = "pgx.Tx"
 		}
-		panic(fmt.Sprintf("service: the function of a handler takes a %v; expected a %s, the transaction of the service's database", reflect.TypeFor[T](), want))
+		panic(fmt.Sprintf("service: the handler's function takes a %v; expected a %s, the transaction type of the service's database", reflect.TypeFor[T](), want))
 	}
 }
 
-// handed adapts fn to a handler, which passes a *sql.Tx as an argument and the transaction of another package in the
-// context.
+// handed calls fn with the handler's transaction, which is tx or, if it belongs to a package other than database/sql,
+// is in the context.
 func (fn Effect[T]) handed(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
 	if own, ok := any(tx).(T); ok && tx != nil {
 		return fn(ctx, own, d)

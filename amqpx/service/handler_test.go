@@ -20,7 +20,7 @@ func standard(context.Context, *sql.Tx, *amqpx.Delivery) error { return nil }
 
 func ofPgx(context.Context, pgx.Tx, *amqpx.Delivery) error { return nil }
 
-// A handler fits the service's database, or there is none and no message reaches it.
+// A handler fits the service's database. Otherwise it is nil, and no message reaches it.
 func TestHandlersFitTheDatabase(t *testing.T) {
 	db, err := sql.Open("sqlite", ":memory:")
 	if err != nil {
@@ -34,7 +34,7 @@ func TestHandlersFitTheDatabase(t *testing.T) {
 	defer pool.Close()
 	for name, c := range map[string]struct {
 		database       schedule.Database
-		standard, pgxs string // what the panic says; "nil" and "handler" are results
+		standard, pgxs string // the text of the panic; "nil" and "handler" are results
 	}{
 		"none":         {nil, "nil", "nil"},
 		"database/sql": {db, "handler", "expected a *sql.Tx"},
@@ -55,7 +55,7 @@ func TestHandlersFitTheDatabase(t *testing.T) {
 	}
 }
 
-// made returns what the handler of a function says, or the text of its panic.
+// made returns the result of a constructor, or the text of its panic.
 func made(create func() amqpx.Handler) (what string) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -68,7 +68,7 @@ func made(create func() amqpx.Handler) (what string) {
 	return "handler"
 }
 
-// A service on a pool of pgx has no DB: a handler on that is refused before it takes a message.
+// A service on a pgx pool has no DB. A handler on DB is refused before it takes a message.
 func TestConsumeRefusesAHandlerWithoutADatabase(t *testing.T) {
 	srv := amqptest.Start(t, amqptest.Options{})
 	client, err := amqpx.Open(t.Context(), amqpx.Config{URL: srv.URL(), Dial: srv.Dial})

@@ -30,7 +30,7 @@ var (
 	errProviderDown = errors.New("provider is down")
 )
 
-// handlers are those of docs/handlers.md.
+// handlers holds the handlers of docs/handlers.md.
 type handlers struct {
 	db     *sql.DB
 	client *amqpx.Client
@@ -39,7 +39,7 @@ type handlers struct {
 	pay    func(ctx context.Context, order, key string) (receipt string, err error)
 }
 
-// place sends what follows an order.
+// place sends the messages and tasks that follow an order.
 func (h handlers) place(ctx context.Context, tx *sql.Tx, o Order) error {
 	client, tasks := h.client, h.tasks
 	body, _ := json.Marshal(o)
@@ -64,7 +64,7 @@ func (h handlers) place(ctx context.Context, tx *sql.Tx, o Order) error {
 	return tasks.Schedule(ctx, tx, schedule.Task{ID: "charge-" + o.ID, Queue: "orders.charge", DeliverAt: time.Now(), Body: body})
 }
 
-// paid is the end of a reminder.
+// paid cancels the reminder of an order.
 func (h handlers) paid(ctx context.Context, tx *sql.Tx, o Order) error {
 	tasks := h.tasks
 	err := tasks.Cancel(ctx, tx, "remind-"+o.ID)
@@ -110,13 +110,13 @@ func (h handlers) consume(ctx context.Context) error {
 	policy := amqpx.WithErrorPolicy(func(_ *amqpx.Delivery, err error) error {
 		switch {
 		case errors.Is(err, errNoSuchNumber):
-			return amqpx.Reject(err) // to the dead letters, at once
+			return amqpx.Reject(err) // dead-letter it immediately
 		case errors.Is(err, errTooMany):
-			return amqpx.RetryIn(5*time.Minute, err) // at another pace
+			return amqpx.RetryIn(5*time.Minute, err) // more slowly
 		case errors.Is(err, errProviderDown):
 			return amqpx.Snooze(time.Minute) // until it is up, without using up attempts
 		}
-		return nil // as the retry policy has it
+		return nil // retry as usual
 	})
 	err := client.ConsumeAll(ctx,
 		amqpx.Consumer{Queue: "texts", Handler: texts, Options: []amqpx.ConsumeOption{policy, amqpx.WithConcurrency(4)}},
@@ -182,7 +182,7 @@ func TestHandlers(t *testing.T) {
 	})
 }
 
-// shop opens a database with two orders, and what sends.
+// shop opens a database with two orders, and a client and a store that send.
 func shop(t *testing.T) (*sql.DB, *amqpx.Client, *schedule.Store) {
 	t.Helper()
 	must := func(err error) {
@@ -204,7 +204,7 @@ func shop(t *testing.T) (*sql.DB, *amqpx.Client, *schedule.Store) {
 	must(err)
 	_, err = db.Exec("INSERT INTO orders (id) VALUES ('41'), ('42')")
 	must(err)
-	tasks, err := schedule.New(db, client, schedule.Config{})
+	tasks, err := schedule.New(db, client, schedule.Config{VirtualTime: true})
 	must(err)
 	return db, client, tasks
 }
@@ -220,7 +220,7 @@ func inTx(t *testing.T, db *sql.DB, do func(tx *sql.Tx) error) {
 	}
 }
 
-// What docs/handlers.md shows is what runs here.
+// The code that docs/handlers.md shows is the code in this file.
 func TestHandlersAreShown(t *testing.T) {
 	page, err := os.ReadFile("../../docs/handlers.md")
 	if err != nil {

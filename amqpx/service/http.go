@@ -16,10 +16,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// Probe returns a handler for health checks. It answers GET /healthz with 200 while the process runs. It answers GET
-// /readyz with 200 while ready returns nil, and otherwise with 503 and the parts that do not work, as
-// {"ok":false,"problem":"…"}. Pass it Service.Health. It requires no login, so its answers contain no addresses, users
-// or names of queues, which the errors of a broker or a database have; these belong in the log. Use /healthz for a
+// Probe returns a handler for health checks. It answers GET /healthz with 200 as long as the process is running. It
+// answers GET /readyz with 200 while ready returns nil, and otherwise with 503 and the parts that do not work, as
+// {"ok":false,"problem":"…"}. Pass it Service.Health. It requires no login, so its answers leave out the addresses,
+// users and queue names that errors of a broker or a database contain. See the log for those. Use /healthz for a
 // liveness probe, because a restart does not repair a broker.
 func Probe(ready func() error) http.Handler {
 	mux := http.NewServeMux()
@@ -43,7 +43,7 @@ func answer(w http.ResponseWriter, err error) {
 }
 
 // notReady is the answer for a problem whose details are not shown without a login.
-const notReady = "not ready; the log says why"
+const notReady = "not ready; see the log for the reason"
 
 // public returns the part of an error of Health that may be shown without a login.
 func public(err error) string {

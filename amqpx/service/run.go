@@ -14,7 +14,6 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/faketime"
 )
 
 // Part is a part of a service that runs until ctx ends, and then finishes its work and returns. If it returns an error,
@@ -29,9 +28,9 @@ func (s *Service) Consume(queue string, handler amqpx.Handler, opts ...amqpx.Con
 // Run runs the given parts. With a database it also runs the relay of tasks (schedule.Store.Run) and the purge of
 // idempotency records. It runs until a part fails permanently, ctx ends, or the process receives SIGTERM or SIGINT. It
 // then shuts down in order and closes what Open has opened. First, all parts stop accepting work and finish what they
-// have begun, during which they may still send and schedule. Then sent messages are confirmed, and finally the
-// connections and the database are closed. The shutdown takes at most DrainTimeout. A second signal cuts it short, and
-// a third ends the process immediately.
+// have started. During that time they may still send and schedule. Then Run waits until sent messages are confirmed,
+// and finally the connections and the database are closed. The shutdown takes at most DrainTimeout. A second signal
+// cuts it short, and a third ends the process immediately.
 //
 // Run returns nil if it was asked to stop and everything was finished; see the package comment.
 func (s *Service) Run(ctx context.Context, parts ...Part) error {
@@ -58,7 +57,7 @@ func (s *Service) Run(ctx context.Context, parts ...Part) error {
 	select {
 	case <-idle:
 	case <-time.After(abandon):
-		return fmt.Errorf("parts of the service still run: %w", closed)
+		return fmt.Errorf("parts of the service are still running: %w", closed)
 	}
 	err := errors.Join(append(errs, closed)...)
 	s.Logger.Info("stopped", zap.Error(err))
@@ -70,21 +69,21 @@ const abandon = 3 * time.Second
 
 // ErrCutOff is wrapped by Run's error if the shutdown did not wait for everything that was running. Messages that were
 // cut off are delivered again.
-var ErrCutOff = errors.New("what still ran was cut off")
+var ErrCutOff = errors.New("running work was cut off")
 
 var (
-	errDrained = fmt.Errorf("%w: the drain time is over", ErrCutOff)
+	errDrained = fmt.Errorf("%w: the drain time has ended", ErrCutOff)
 	errForced  = fmt.Errorf("%w: a second signal", ErrCutOff)
 )
 
-// start runs the parts, and closes idle when all of them have returned. The slice errs is complete then.
+// start runs the parts, and closes idle when all of them have returned. The slice errs may be read after that.
 func (s *Service) start(ctx context.Context, end context.CancelCauseFunc, parts []Part) (errs []error, idle <-chan struct{}) {
 	errs = make([]error, len(parts))
 	var wg sync.WaitGroup
 	for i, part := range parts {
 		wg.Go(func() {
 			if errs[i] = part(ctx); errs[i] != nil {
-				s.Logger.Error("a part of the service has failed, which ends it", zap.Error(errs[i]))
+				s.Logger.Error("a part of the service has failed; the service stops", zap.Error(errs[i]))
 				end(errs[i])
 			}
 		})
@@ -109,17 +108,16 @@ func (s *Service) own() []Part {
 		func(ctx context.Context) error {
 			return idempotency.RunPurge(ctx, s.database, idempotency.Retention{}, func(n int64, err error) {
 				if err != nil {
-					s.Logger.Warn("deleting old records of messages failed; it is tried again", zap.Int64("deleted", n), zap.Error(err))
+					s.Logger.Warn("could not delete old records of messages; trying again", zap.Int64("deleted", n), zap.Error(err))
 				}
 			})
 		},
 	}
 }
 
-// onSignals stops the service at the first signal, and ends the drain at the second. In a testing/synctest bubble, in
-// which Go cannot wait for signals, it does nothing.
+// onSignals stops the service at the first signal, and ends the drain at the second. In virtual time it has no effect.
 func (s *Service) onSignals(end, force context.CancelCauseFunc) (stop func()) {
-	if faketime.Inside() {
+	if s.virtual {
 		return func() {}
 	}
 	signals, done := make(chan os.Signal, 2), make(chan struct{})
@@ -137,7 +135,7 @@ func (s *Service) onSignals(end, force context.CancelCauseFunc) (stop func()) {
 				return
 			}
 		}
-		signal.Stop(signals) // the next signal has its default effect
+		signal.Stop(signals) // from now on signals have their default effect
 		<-done
 	})
 	return func() { signal.Stop(signals); close(done); wg.Wait() }

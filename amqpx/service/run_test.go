@@ -54,7 +54,7 @@ func atDatabase(t *testing.T) string {
 	return "database: {url: 'sqlite:" + filepath.Join(t.TempDir(), "shop.db") + "?_pragma=synchronous(off)'}"
 }
 
-// open opens a service on a broker in memory.
+// open opens a service that uses an in-memory broker.
 func open(t *testing.T, srv *amqptest.Server, o service.Options, lines ...string) *service.Service {
 	t.Helper()
 	o.File = fileOf(t, append(lines, atBroker)...)
@@ -74,12 +74,12 @@ func running(ctx context.Context, s *service.Service, parts ...service.Part) <-c
 	return ended
 }
 
-// A file is all that a service with messages, tasks and recurring tasks needs.
+// A service with messages, tasks and recurring tasks needs only a file.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})
 		defer srv.Close()
-		s := open(t, srv, service.Options{Migrate: true}, atDatabase(t),
+		s := open(t, srv, service.Options{VirtualTime: true, Migrate: true}, atDatabase(t),
 			"schedules: [{name: nightly, every: 24h, queue: reports}]")
 		if err := s.Health(); !errors.Is(err, schedule.ErrNotRunning) {
 			t.Errorf("before Run: %v", err)
@@ -93,7 +93,9 @@ func TestRun(t *testing.T) {
 			s.Consume("orders.expire", schedule.Handler(s.DB, count(&tasks))),
 			s.Consume("reports", schedule.Handler(s.DB, count(&reports))),
 			s.Consume("texts", func(context.Context, *amqpx.Delivery) error { texts.Add(1); return nil }))
-		if err := s.Tasks.Schedule(ctx, schedule.NoTx, schedule.Task{ID: "order-1", Queue: "orders.expire", DeliverAt: time.Now().Add(30 * time.Minute)}); err != nil {
+		if err := s.Tasks.Schedule(ctx, schedule.NoTx, schedule.Task{
+			ID: "order-1", Queue: "orders.expire", DeliverAt: time.Now().Add(30 * time.Minute),
+		}); err != nil {
 			t.Error(err)
 		}
 		if err := s.Client.Send(ctx, amqpx.Message{Queue: "texts", Delay: time.Minute}); err != nil {
@@ -120,7 +122,7 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// A part that fails for good ends the others, and Run says which it was.
+// A part that fails permanently ends the others, and the error of Run names it.
 func TestRunEndsWithAPart(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(srv *amqptest.Server, s *service.Service) service.Part
@@ -142,10 +144,10 @@ func TestRunEndsWithAPart(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				srv := amqptest.NewServer(amqptest.Options{})
 				defer srv.Close()
-				s := open(t, srv, service.Options{Migrate: true}, atDatabase(t))
+				s := open(t, srv, service.Options{VirtualTime: true, Migrate: true}, atDatabase(t))
 				ended := false
 				err := s.Run(t.Context(), c.prepare(srv, s), func(ctx context.Context) error { <-ctx.Done(); ended = true; return nil },
-					func(context.Context) error { return nil }) // which has nothing to do any more
+					func(context.Context) error { return nil }) // a part with nothing left to do
 				if err == nil || !strings.HasPrefix(err.Error(), c.want) || !ended {
 					t.Errorf("Run: %v; expected %q, others ended: %v", err, c.want, ended)
 				}
@@ -157,12 +159,12 @@ func TestRunEndsWithAPart(t *testing.T) {
 	}
 }
 
-// The drain time bounds what a handler may take; its message comes again.
+// The drain timeout limits the time of a handler, whose message is then delivered again.
 func TestRunDrainTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})
 		defer srv.Close()
-		s := open(t, srv, service.Options{DrainTimeout: 5 * time.Second})
+		s := open(t, srv, service.Options{VirtualTime: true, DrainTimeout: 5 * time.Second})
 		ctx, stop := context.WithCancel(t.Context())
 		ended := running(ctx, s, s.Consume("q", func(ctx context.Context, _ *amqpx.Delivery) error { <-ctx.Done(); return ctx.Err() }))
 		if err := s.Client.Send(ctx, amqpx.Message{Queue: "q"}); err != nil {
@@ -183,12 +185,12 @@ func TestRunDrainTimeout(t *testing.T) {
 	})
 }
 
-// A part that ignores the end of its context does not keep the process.
+// A part that ignores the end of its context does not keep the process from ending.
 func TestRunAbandons(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})
 		defer srv.Close()
-		s := open(t, srv, service.Options{DrainTimeout: time.Second})
+		s := open(t, srv, service.Options{VirtualTime: true, DrainTimeout: time.Second})
 		ctx, stop := context.WithCancel(t.Context())
 		release := make(chan struct{})
 		ended := running(ctx, s, func(context.Context) error { <-release; return nil })
@@ -200,7 +202,7 @@ func TestRunAbandons(t *testing.T) {
 	})
 }
 
-// After SIGTERM a handler finishes; a second one cuts it short.
+// After SIGTERM a handler can finish. A second SIGTERM cuts it short.
 func TestRunSignals(t *testing.T) {
 	for _, signals := range []int{1, 2} {
 		t.Run(fmt.Sprint(signals), func(t *testing.T) {
@@ -247,7 +249,7 @@ func terminate(t *testing.T) {
 	}
 }
 
-// Open reports what is wrong with a file, a database and a broker, without secrets, and leaves
+// Open reports problems of the file, the database and the broker without secrets, and leaves
 // nothing open.
 func TestOpenErrors(t *testing.T) {
 	srv := amqptest.NewServer(amqptest.Options{})
@@ -262,7 +264,7 @@ func TestOpenErrors(t *testing.T) {
 		"no file":  {file: "missing.yaml", want: []string{"missing.yaml"}},
 		"wrong":    {file: fileOf(t, "delay: {strategy: fast}"), want: []string{"delay.strategy", "expected auto"}, is: config.ErrConfig},
 		"nothing":  {want: []string{"broker"}, is: config.ErrNoBroker},
-		"database": {file: fileOf(t, atBroker, gone), want: []string{"database: it was not ready in time"}},
+		"database": {file: fileOf(t, atBroker, gone), want: []string{"database: not ready in time"}},
 		"tables":   {file: fileOf(t, atBroker, atDatabase(t)), want: []string{"database: ", "Options.Migrate"}, is: schedule.ErrNoTable},
 		"driver":   {file: fileOf(t, atBroker, "database: {url: 'mysql://shop:hunter2@h/shop'}"), want: []string{"config/mysql"}, is: config.ErrNoDriver},
 		"broker":   {file: fileOf(t, "broker: {url: 'amqp://shop:hunter2@127.0.0.1:1/'}"), want: []string{"open: ", "127.0.0.1:1"}},
@@ -298,7 +300,7 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
-// A database that was given stays open.
+// A database that the program has opened stays open.
 func TestGivenDatabase(t *testing.T) {
 	srv := amqptest.NewServer(amqptest.Options{})
 	defer srv.Close()
@@ -321,11 +323,11 @@ func TestGivenDatabase(t *testing.T) {
 	}
 }
 
-// The relay bounds what comes to a destination as the file has it.
-func TestCeilingOfTheFile(t *testing.T) {
+// The relay limits the rate of a destination to the value in the file.
+func TestRateLimitOfTheFile(t *testing.T) {
 	srv := amqptest.Start(t, amqptest.Options{})
 	s := open(t, srv, service.Options{Migrate: true}, atDatabase(t),
-		"destinations: [{name: mail, queue: mail, ceiling: {per_second: 5, burst: 2}}]")
+		"destinations: [{name: mail, queue: mail, rate_limit: {per_second: 5, burst: 2}}]")
 	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
 	ended := running(ctx, s, func(ctx context.Context) error {
 		defer stop()
@@ -343,7 +345,7 @@ func TestCeilingOfTheFile(t *testing.T) {
 	}
 }
 
-// Requests that run are answered at the end, and an address in use is an error.
+// Running requests are answered during the shutdown, and an address in use is an error.
 func TestServeHTTP(t *testing.T) {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -377,7 +379,7 @@ func TestServeHTTP(t *testing.T) {
 	}
 }
 
-// get asks until there is an answer.
+// get repeats a request until there is an answer.
 func get(addr string) string {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
 	for {
@@ -406,7 +408,7 @@ func TestProbe(t *testing.T) {
 	problem = errors.New("no broker")
 	for text, err := range map[string]error{
 		"starting": service.ErrStarting, "stopping": service.ErrStopping,
-		"not ready; the log says why": errors.New(`failed to connect to user=shop database=orders: 10.0.0.7:5432: refused`),
+		"not ready; see the log for the reason": errors.New(`failed to connect to user=shop database=orders: 10.0.0.7:5432: refused`),
 		"publish: disconnected; consumer: down; relay: failing": errors.Join(
 			&amqpx.HealthError{Problems: []amqpx.HealthProblem{
 				{Part: "publish", State: "disconnected", Reason: "dial tcp 10.0.0.8:5672: refused"}, {Part: "consumer orders.secret", State: "down", Reason: "gone"},
@@ -427,7 +429,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// A service that has lost its file runs on defaults, and its first line says so.
+// A service that does not find its file runs with defaults, and its first log line says so.
 func TestFirstLine(t *testing.T) {
 	srv := amqptest.Start(t, amqptest.Options{})
 	for name, file := range map[string]string{"none: neither Options.File nor RABBITDELAY_FILE is set": "", "shop.yaml": "shop.yaml"} {

@@ -20,11 +20,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/telemetry"
 	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// DefaultDrainTimeout is a bit less than the 30 s that Kubernetes gives a process to end.
-const DefaultDrainTimeout = 25 * time.Second
+// defaultDrainTimeout is the default of Options.DrainTimeout. It is less than the 30 s that Kubernetes gives a process
+// to stop.
+const defaultDrainTimeout = 25 * time.Second
 
 // Options configures Open. With the zero value, Open reads the file that RABBITDELAY_FILE names or, if that is not set,
 // only the environment. Open logs which file it has read, or that there was none.
@@ -54,17 +56,22 @@ type Options struct {
 	Tasks  func(*schedule.Config)
 
 	// DrainTimeout is how long an orderly shutdown of Run may take; the default is 25 s. Keep it below the grace period
-	// of the process. When it is over, the contexts of handlers are cancelled, and handlers get two more seconds to
-	// return.
+	// of the process. When this time is over, the contexts of handlers are cancelled, and handlers get two more seconds
+	// to return.
 	DrainTimeout time.Duration
+
+	// VirtualTime is for tests in a bubble of testing/synctest. It sets schedule.Config.VirtualTime, TaskHandler uses
+	// the bubble's clock, and Run does not wait for signals, which Go cannot do in a bubble. A test must also connect
+	// the client to the broker in memory: Client: func(c *amqpx.Config) { c.Dial = server.Dial }.
+	VirtualTime bool
 }
 
-// Service has everything that Open has created and opened.
+// Service contains everything that Open has created and opened.
 type Service struct {
 	Config    *config.Config
 	Client    *amqpx.Client
 	Tasks     *schedule.Store // nil without a database
-	DB        *sql.DB         // the file's database or Options.Database; nil for a pool of pgx, see TaskHandler
+	DB        *sql.DB         // the file's database or Options.Database; nil for a pgx pool, see TaskHandler
 	Telemetry *telemetry.Telemetry
 	Logger    *zap.Logger
 
@@ -72,18 +79,19 @@ type Service struct {
 	ownDB    bool
 	observed []metric.Registration
 	drain    time.Duration
+	virtual  bool
 	stopping atomic.Bool
 }
 
 // openTimeout limits Open if its context has no deadline.
 const openTimeout = 30 * time.Second
 
-// Open reads the file, opens its database and connects to its broker. It waits for both until ctx ends, or for 30 s if
-// ctx has no deadline. It also writes the file's recurring tasks to the database. Run or Close closes what Open has
-// opened. For the errors, see the package comment.
+// Open reads the file, opens its database and connects to its broker. It waits for both to be available until ctx ends,
+// or for 30 s if ctx has no deadline. It also writes the file's recurring tasks to the database. Run or Close closes
+// what Open has opened. For the errors, see the package comment.
 func Open(ctx context.Context, o Options) (s *Service, err error) {
 	if o.Logger != nil && o.Zap != nil {
-		return nil, fmt.Errorf("%w: both Logger and Zap; give one", config.ErrConfig)
+		return nil, fmt.Errorf("%w: both Logger and Zap are set; set only one", config.ErrConfig)
 	}
 	if o.DrainTimeout < 0 {
 		return nil, fmt.Errorf("%w: DrainTimeout: %s; expected 0 for the default, or more", config.ErrConfig, topology.FormatDuration(o.DrainTimeout))
@@ -92,7 +100,7 @@ func Open(ctx context.Context, o Options) (s *Service, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s = &Service{Config: cfg, Logger: o.Zap, drain: cmp.Or(o.DrainTimeout, DefaultDrainTimeout)}
+	s = &Service{Config: cfg, Logger: o.Zap, drain: cmp.Or(o.DrainTimeout, defaultDrainTimeout), virtual: o.VirtualTime}
 	if s.Logger == nil {
 		s.Logger = amqpx.SlogLogger(cmp.Or(o.Logger, slog.Default()).Handler())
 	}
@@ -111,10 +119,12 @@ func Open(ctx context.Context, o Options) (s *Service, err error) {
 	return s, nil
 }
 
-// tell logs what was opened, so that a service that does not find its file is noticed.
+// tell logs what was opened, so that operators notice a service that does not find its file.
 func (s *Service) tell(given bool) {
 	database := s.Config.Database.URL.String()
 	switch {
+	case sqldb.IsForeign(s.database):
+		database = "given (a pool of pgx)"
 	case given:
 		database = fmt.Sprintf("given (%T)", s.database)
 	case s.database == nil:
@@ -173,15 +183,17 @@ func (s *Service) open(ctx context.Context, o Options) error {
 // openDatabase uses the given database or opens the file's, and returns the configuration of tasks on it. There may be
 // no database.
 func (s *Service) openDatabase(o Options) (tasks schedule.Config, err error) {
-	tasks = schedule.Config{Logger: s.Logger, Ceilings: s.Config.Ceilings()}
+	tasks = schedule.Config{Logger: s.Logger, RateLimits: s.Config.RateLimits(), VirtualTime: s.virtual}
 	u := s.Config.Database.URL
 	switch {
 	case o.Database != nil:
 		s.database = o.Database
 		s.DB, _ = o.Database.(*sql.DB)
 	case u != "":
-		if tasks.Listener, err = config.Listener(u); err != nil {
-			return tasks, err
+		if !s.virtual { // virtual time stands still while a goroutine reads from a connection
+			if tasks.Listener, err = config.Listener(u); err != nil {
+				return tasks, err
+			}
 		}
 		if s.DB, tasks.Dialect, err = config.OpenDB(u); err != nil {
 			return tasks, err
@@ -191,7 +203,7 @@ func (s *Service) openDatabase(o Options) (tasks schedule.Config, err error) {
 	return tasks, nil
 }
 
-// Waiting for a database: the pause between attempts, and the limit for one attempt.
+// These settings apply while Open waits for a database: the pause between attempts, and the timeout of one attempt.
 const (
 	databasePause    = time.Second
 	databasePatience = 5 * time.Second
@@ -214,7 +226,7 @@ func (s *Service) prepare(ctx context.Context, migrate bool) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("it was not ready in time: %w", err)
+			return fmt.Errorf("not ready in time: %w", err)
 		case <-time.After(databasePause):
 		}
 	}
@@ -225,7 +237,7 @@ func (s *Service) prepare(ctx context.Context, migrate bool) error {
 		return schedule.Migrate(ctx, s.database)
 	}
 	if _, err := look.CountUpTo(ctx, schedule.NoTx, schedule.Filter{}, 1); err != nil {
-		return fmt.Errorf("%w; set Options.Migrate, or run rabbitdelay migrate at deployment, if the tables are not there", err)
+		return fmt.Errorf("%w; if the tables are missing, set Options.Migrate, or run rabbitdelay migrate at deployment", err)
 	}
 	return nil
 }
@@ -235,15 +247,15 @@ func (s *Service) applySchedules(ctx context.Context) error {
 	if len(s.Config.Schedules) == 0 {
 		return nil
 	}
-	done, err := s.Tasks.Schedules().Apply(ctx, schedule.NoTx, s.Config.Schedules)
+	done, err := s.Tasks.Recurring().Apply(ctx, schedule.NoTx, s.Config.Schedules)
 	if err != nil {
 		return err
 	}
 	if len(done.Created)+len(done.Changed) > 0 {
-		s.Logger.Info("recurring tasks were written", zap.Strings("created", done.Created), zap.Strings("changed", done.Changed))
+		s.Logger.Info("wrote recurring tasks", zap.Strings("created", done.Created), zap.Strings("changed", done.Changed))
 	}
 	if len(done.Unlisted) > 0 {
-		s.Logger.Warn("recurring tasks of an earlier file go on; to end one, rabbitdelay schedules delete NAME",
+		s.Logger.Warn("recurring tasks of an earlier file are still active; to delete one, run rabbitdelay schedules delete NAME",
 			zap.String("names", strings.Join(done.Unlisted, ", ")))
 	}
 	return nil
@@ -283,8 +295,8 @@ var ErrStarting = errors.New("starting")
 // ErrStopping is returned by Health when Run has begun to shut down.
 var ErrStopping = errors.New("stopping")
 
-// Close closes what Open has opened, for a program that does not call Run. It closes the client in order, see
-// amqpx.Client.Close, and then the database unless that was given by Options.Database.
+// Close closes what Open has opened, for a program that does not call Run. It closes the client gracefully (see
+// amqpx.Client.Close), and then the database, unless that was passed in Options.Database.
 func (s *Service) Close(ctx context.Context) error {
 	var errs []error
 	if s.Client != nil {

@@ -16,8 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// observing is a Telemetry with an SDK that records all metrics and a part of the
-// spans.
+// observing returns a Telemetry with an SDK that records all metrics and a part of the spans.
 func observing(b *testing.B, sampler trace.Sampler) *telemetry.Telemetry {
 	b.Helper()
 	tel, err := telemetry.New(telemetry.Config{
@@ -32,7 +31,11 @@ func observing(b *testing.B, sampler trace.Sampler) *telemetry.Telemetry {
 }
 
 func onSamplers(b *testing.B, run func(b *testing.B, tel *telemetry.Telemetry)) {
-	for name, sampler := range map[string]trace.Sampler{"metrics": trace.NeverSample(), "sampled1in100": trace.TraceIDRatioBased(0.01), "traced": trace.AlwaysSample()} {
+	for name, sampler := range map[string]trace.Sampler{
+		"metrics":       trace.NeverSample(),
+		"sampled1in100": trace.TraceIDRatioBased(0.01),
+		"traced":        trace.AlwaysSample(),
+	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			run(b, observing(b, sampler))

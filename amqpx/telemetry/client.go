@@ -19,22 +19,22 @@ const (
 // semconv.MessagingClientID("billing") to distinguish the clients of a process; each client needs different ones.
 func (t *Telemetry) ObserveClient(c *amqpx.Client, attributes ...attribute.KeyValue) (metric.Registration, error) {
 	m := &maker{meter: t.meter, own: attributes}
-	connection := m.gauge("rabbitdelay.connection.state", "{connection}", "1 for the state that a connection is in, 0 for the others.")
-	sessions := m.total("rabbitdelay.connection.sessions", "{connection}", "Connections that were made so far: more than one means that one was lost.")
-	behind := m.gauge("rabbitdelay.client.clock_behind", "{client}", "1 while this process's clock is seen behind those of the brokers and the publishers, else 0.")
+	connection := m.gauge("rabbitdelay.connection.state", "{connection}", "1 for the connection's current state, 0 for all other states.")
+	sessions := m.total("rabbitdelay.connection.sessions", "{connection}", "Connections established so far; more than one means that a connection was lost.")
+	behind := m.gauge("rabbitdelay.client.clock_behind", "{client}", "1 while this process's clock appears to be behind the clocks of the brokers and publishers, else 0.")
 	sending := m.gauge("rabbitdelay.client.sending", "{message}", "Messages between the call of a send and its outcome.")
-	inFlight := m.gauge("rabbitdelay.client.in_flight", "{message}", "Messages that were written and await their confirm.")
-	stuck := m.gauge("rabbitdelay.client.stuck_queues", "{queue}", "Queues that have confirmed nothing for a second although messages wait for it.")
+	inFlight := m.gauge("rabbitdelay.client.in_flight", "{message}", "Messages that were written and await their confirms.")
+	stuck := m.gauge("rabbitdelay.client.stuck_queues", "{queue}", "Queues that have confirmed nothing for a second although messages await confirms.")
 	consuming := m.gauge("rabbitdelay.consumer.consuming", "{consumer}", "1 while the broker delivers to a consumer or it is paused, else 0.")
-	oldest := m.seconds("rabbitdelay.consumer.oldest_waiting", "How long the first of those that wait for a handler could have begun.")
-	sums := []struct { // over the consumers of a destination
+	oldest := m.seconds("rabbitdelay.consumer.oldest_waiting", "How long the oldest message that waits for a handler has been ready.")
+	sums := []struct { // summed over the consumers of a destination
 		instrument metric.Int64Observable
 		of         func(amqpx.ConsumerStats) int64
 	}{
-		{m.gauge("rabbitdelay.consumer.held", "{message}", "Messages that were handed out and whose instant is to come."), func(k amqpx.ConsumerStats) int64 { return int64(k.Held) }},
-		{m.total("rabbitdelay.consumer.returned", "{message}", "Messages that came before their instant and were sent back for the rest."), func(k amqpx.ConsumerStats) int64 { return int64(k.Returned) }},
-		{m.gauge("rabbitdelay.consumer.running", "{message}", "Handlers that run."), func(k amqpx.ConsumerStats) int64 { return int64(k.Running) }},
-		{m.gauge("rabbitdelay.consumer.waiting", "{message}", "Messages that were handed out and no handler has begun."), func(k amqpx.ConsumerStats) int64 { return int64(k.Waiting) }},
+		{m.gauge("rabbitdelay.consumer.held", "{message}", "Messages that were received before their due time and are held until then."), func(k amqpx.ConsumerStats) int64 { return int64(k.Held) }},
+		{m.total("rabbitdelay.consumer.returned", "{message}", "Messages that arrived before their due time and were sent back for the rest of the delay."), func(k amqpx.ConsumerStats) int64 { return int64(k.Returned) }},
+		{m.gauge("rabbitdelay.consumer.running", "{message}", "Running handlers."), func(k amqpx.ConsumerStats) int64 { return int64(k.Running) }},
+		{m.gauge("rabbitdelay.consumer.waiting", "{message}", "Received messages that are waiting for a handler."), func(k amqpx.ConsumerStats) int64 { return int64(k.Waiting) }},
 		{m.gauge("rabbitdelay.consumer.settling", "{message}", "Messages whose retry or dead letter is being published."), func(k amqpx.ConsumerStats) int64 { return int64(k.Settling) }},
 	}
 	return m.register(func(_ context.Context, o metric.Observer) error {

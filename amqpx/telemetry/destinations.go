@@ -85,7 +85,7 @@ var outcomes = [...]amqpx.Outcome{
 	amqpx.OutcomeAcked, amqpx.OutcomeRetried, amqpx.OutcomeSnoozed, amqpx.OutcomeDeadLettered, amqpx.OutcomeRequeued, amqpx.OutcomeLost,
 }
 
-// options caches the record options of one set of attributes.
+// options caches the recording options for one set of attributes.
 type options struct {
 	made atomic.Pointer[[]metric.RecordOption]
 }

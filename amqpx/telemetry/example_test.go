@@ -15,8 +15,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/telemetry"
 )
 
-// A service with OpenTelemetry's SDK: metrics for Prometheus, and traces wherever the
-// global tracer provider sends them.
+// A service with OpenTelemetry's SDK: metrics for Prometheus, and traces that go to the global
+// tracer provider.
 func Example() {
 	ctx := context.Background()
 	broker := amqptest.NewServer(amqptest.Options{}) // RabbitMQ, in a service
@@ -28,7 +28,7 @@ func Example() {
 		log.Fatal(err)
 	}
 
-	exporter, err := prometheus.New() // promhttp.Handler() serves what it collects
+	exporter, err := prometheus.New() // promhttp.Handler() serves the metrics that it collects
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func Example() {
 	_, _ = observe.ObserveClient(client)
 	_, _ = observe.ObserveQueues(client, nil)
 	_, _ = observe.ObserveStore(store)
-	// Handlers count what they skip: schedule.OnSkip(observe.TaskSkipped).
+	// To count skipped messages, pass schedule.OnSkip(observe.TaskSkipped) to the handlers.
 
 	fmt.Println(client.Send(ctx, amqpx.Message{Queue: "orders"}))
 	// Output: <nil>

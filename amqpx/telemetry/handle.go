@@ -24,7 +24,7 @@ func (t *Telemetry) handleStart(ctx context.Context, d *amqpx.Delivery) context.
 	sent := trace.SpanContextFromContext(ctx)
 	switch {
 	case !sent.IsValid():
-	case !sent.IsRemote(): // it is the context of the call of Consume, which runs for a long time
+	case !sent.IsRemote(): // the context comes from the call to Consume, whose span would last as long as the consumer
 		opts = append(slices.Clip(opts), trace.WithNewRoot())
 	case t.parents:
 	default:
@@ -72,7 +72,7 @@ const (
 	latenessKey = attribute.Key("rabbitdelay.lateness") // seconds
 )
 
-// handleErrors are the values of error.type for a handler. The first stands for success, which includes a snooze.
+// handleErrors are the values of error.type for a handler. The first value means success, which includes a snooze.
 var handleErrors = [...]string{"", "panic", "rejected", "timeout", "canceled", other}
 
 // handleError returns the index in handleErrors for the result of a handler.

@@ -45,7 +45,7 @@ func TestMetricsOfMessages(t *testing.T) {
 		stop()
 		m := s.metrics()
 		const sent, handled = "messaging.client.operation.duration", "messaging.process.duration"
-		m.want(t, 4+2+2, sent, destination, "orders", "error.type", "") // three retries and a snooze besides
+		m.want(t, 4+2+2, sent, destination, "orders", "error.type", "") // in addition, three retries and a snooze
 		m.want(t, 3, sent, destination, "orders", "error.type", "invalid")
 		m.want(t, 1, sent, destination, "events", "error.type", "invalid")
 		m.want(t, 2, sent, destination, "orders.dead", "error.type", "")
@@ -147,7 +147,7 @@ func TestMetricsOfAStore(t *testing.T) {
 	})
 }
 
-// A queue that does not answer has no figures, and the others have theirs.
+// A queue that does not answer has no figures, and the other queues have theirs.
 func TestQueueThatDoesNotAnswer(t *testing.T) {
 	onSite(t, telemetry.Config{Interval: time.Minute}, func(t *testing.T, s *site) {
 		conn, err := s.srv.Connect()
@@ -170,8 +170,8 @@ func TestQueueThatDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// A database that does not answer holds up no collection for long, and its figures go
-// when they are old.
+// A database that does not answer delays no collection for long, and its figures are dropped when
+// they are old.
 func TestSlowDatabase(t *testing.T) {
 	onSite(t, telemetry.Config{Interval: time.Second}, func(t *testing.T, s *site) {
 		_, err := s.telemetry.ObserveStore(s.store)
@@ -202,7 +202,7 @@ func TestSlowDatabase(t *testing.T) {
 	})
 }
 
-// Names of queues are bounded in metrics and in names of spans.
+// The number of queue names in metrics and span names is limited.
 func TestManyDestinations(t *testing.T) {
 	onSite(t, telemetry.Config{MaxDestinations: 3}, func(t *testing.T, s *site) {
 		const queues, each = 10_000, 10
@@ -252,14 +252,14 @@ func TestHooksOfTheCaller(t *testing.T) {
 	h := tel.Hooks(schedule.Hooks{
 		BeforeSchedule: func(context.Context, *schedule.Task) { called++ },
 		Relayed:        func(int, bool) { called++ },
-		SendFailed:     func(schedule.Task, error, bool) { called++ },
+		SendFailed:     func(schedule.TaskRow, error, bool) { called++ },
 		ClockSkew:      func(time.Duration, time.Duration) { called++ },
 		Purged:         func(int64) { called++ },
 		Error:          func(string, error) { called++ },
 	})
 	h.BeforeSchedule(t.Context(), &schedule.Task{})
 	h.Relayed(1, true)
-	h.SendFailed(schedule.Task{Queue: "q"}, errAgain, true)
+	h.SendFailed(schedule.TaskRow{Task: schedule.Task{Queue: "q"}}, errAgain, true)
 	h.ClockSkew(0, 0)
 	h.Purged(1)
 	h.Error("relay", errAgain)

@@ -15,15 +15,15 @@ import (
 
 // ObserveQueues reports the messages in the queues of the destinations, in their dead-letter queues and in the parked
 // queue, until the registration is unregistered. Queues that the client consumes are included even if they are not in
-// given, with their dead-letter queues if these have the default name. It reads at most Config.MaxDestinations queues,
-// as Client.QueueInfo does, at most once per Config.Interval and in the background as ObserveStore does. Queues that do
-// not exist, do not answer, or that the user may not examine, are left out.
+// given. Their dead-letter queues are included if they have the default name. ObserveQueues reads at most
+// Config.MaxDestinations queues, with Client.QueueInfo, at most once per Config.Interval. Like ObserveStore, it reads
+// in the background. Queues that do not exist, do not answer, or that the user is not allowed to examine are left out.
 func (t *Telemetry) ObserveQueues(c *amqpx.Client, given []topology.Destination, attributes ...attribute.KeyValue) (metric.Registration, error) {
 	m := &maker{meter: t.meter, own: attributes}
 	ready := m.gauge("rabbitdelay.queue.ready", "{message}", "Messages in a destination's queue that wait for a consumer.")
 	consumers := m.gauge("rabbitdelay.queue.consumers", "{consumer}", "Consumers of a destination's queue, in all processes.")
 	dead := m.gauge("rabbitdelay.dead_letters", "{message}", "Messages in a destination's dead-letter queue.")
-	parked := m.gauge("rabbitdelay.parked", "{message}", "Messages in the parked queue, whose destination is gone.")
+	parked := m.gauge("rabbitdelay.parked", "{message}", "Messages in the parked queue, whose destinations no longer exist.")
 	all := &reading[queues]{interval: t.interval, read: func(ctx context.Context) (queues, error) {
 		return readQueues(ctx, c, t.watched(c, given))
 	}}
@@ -64,7 +64,7 @@ func (t *Telemetry) watched(c *amqpx.Client, given []topology.Destination) map[s
 	return list
 }
 
-// queues is the result of reading the queues.
+// queues holds the figures of the queues that were read.
 type queues struct {
 	of     map[string]queue // the queues that exist
 	parked *amqpx.QueueInfo // nil if it does not exist
@@ -91,7 +91,8 @@ func readQueues(ctx context.Context, c *amqpx.Client, watched map[string]string)
 	return q, err
 }
 
-// look reads a queue. It returns nil if the queue does not exist or does not answer, or if the user may not examine it.
+// look reads a queue. It returns nil if the queue does not exist or does not answer, or if the user is not allowed to
+// examine it.
 func look(ctx context.Context, c *amqpx.Client, name string) (*amqpx.QueueInfo, error) {
 	info, err := c.QueueInfo(ctx, name)
 	if errors.Is(err, amqpx.ErrUnavailable) {

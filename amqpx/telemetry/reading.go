@@ -8,8 +8,8 @@ import (
 	"go.opentelemetry.io/otel"
 )
 
-// reading caches figures that are read from a database or a broker. The method recent returns the cached figures, and
-// starts a new read in the background if they are old.
+// reading caches figures that are read from a database or a broker. The method recent returns the cached figures. If
+// they are old, it also starts to read new ones in the background.
 type reading[T any] struct {
 	read     func(ctx context.Context) (T, error)
 	interval time.Duration
@@ -21,7 +21,7 @@ type reading[T any] struct {
 	running chan struct{} // closed when the current read ends; nil if none is running
 }
 
-// Timing of reads.
+// These constants control when figures are read.
 const (
 	patience    = 250 * time.Millisecond // how long a collection waits for new figures
 	readTimeout = 10 * time.Second

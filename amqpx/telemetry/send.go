@@ -16,8 +16,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// sendStart begins the span of a send. If the message's headers have no trace context, it adds the span's.
-func (t *Telemetry) sendStart(ctx context.Context, m amqpx.Message, added amqp.Table) context.Context {
+// sendStart begins the span of a send. If the message's headers contain no trace context, it adds that of the span.
+func (t *Telemetry) sendStart(ctx context.Context, m amqpx.Message, out amqp.Table) context.Context {
 	d := t.destinations.get(nameOf(m.Queue, m.Exchange, m.RoutingKey))
 	creation := trace.SpanContext{}
 	opts := sendOptions
@@ -32,15 +32,15 @@ func (t *Telemetry) sendStart(ctx context.Context, m amqpx.Message, added amqp.T
 	ctx, _ = t.tracer.Start(ctx, d.sendSpan, opts...) //nolint:spancheck // sendEnd ends it
 	if !creation.IsValid() {
 		if _, ok := m.Headers["tracestate"]; ok {
-			added["tracestate"] = "" // without a readable traceparent it belongs to another trace
+			out["tracestate"] = "" // without a readable traceparent, an existing tracestate belongs to another trace
 		}
-		// If the trace is not sampled, add only the baggage. A link to a span that was not recorded would lead nowhere,
+		// If the trace is not sampled, add only the baggage. A link to a span that was not recorded would be useless,
 		// and each header costs the broker and the client time. With ParentSpans the context is still needed, because
-		// it tells the children that they are not sampled either.
+		// it makes sure that child spans are not sampled either.
 		if sc := trace.SpanContextFromContext(ctx); sc.IsValid() && !sc.IsSampled() && !t.parents {
-			t.propagator.Inject(trace.ContextWithSpanContext(ctx, trace.SpanContext{}), headers(added))
+			t.propagator.Inject(trace.ContextWithSpanContext(ctx, trace.SpanContext{}), headers(out))
 		} else {
-			t.propagator.Inject(ctx, headers(added))
+			t.propagator.Inject(ctx, headers(out))
 		}
 	}
 	return ctx
@@ -60,7 +60,7 @@ func (t *Telemetry) sendEnd(ctx context.Context, e amqpx.SendEnd) {
 	t.sendDuration.Record(ctx, e.Duration.Seconds(), opts...)
 	span := trace.SpanFromContext(ctx)
 	if span.IsRecording() {
-		span.SetName(d.sendSpan) // the destination of a dead letter is only known now
+		span.SetName(d.sendSpan) // for a dead letter, the destination was not known before
 		span.SetAttributes(
 			semconv.MessagingDestinationName(fullName(e.Destination)), semconv.MessagingMessageID(e.ID),
 			delayKey.Float64(e.Delay.Seconds()), hopsKey.Int(e.Hops), triesKey.Int(e.Tries),
@@ -100,7 +100,7 @@ func fullName(d topology.Destination) string {
 	return nameOf(d.Queue, d.Exchange, d.RoutingKey)
 }
 
-// sendErrors are the values of error.type for a send. The first stands for success.
+// sendErrors are the values of error.type for a send. The first value means success.
 var sendErrors = [...]string{"", "invalid", "blocked", "unroutable", "nacked", "closed", "timeout", "canceled", "refused", other}
 
 // sendError returns the index of an error in sendErrors.
@@ -151,8 +151,8 @@ func (h headers) Keys() []string {
 	return keys
 }
 
-// creation returns the trace context in which a message was created. It is invalid if the headers have none that can be
-// read.
+// creation returns the trace context in which a message was created. It is invalid if the headers contain no readable
+// trace context.
 func (t *Telemetry) creation(h propagation.TextMapCarrier) trace.SpanContext {
 	return trace.SpanContextFromContext(t.propagator.Extract(context.Background(), h))
 }

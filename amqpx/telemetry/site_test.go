@@ -25,8 +25,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/telemetry"
 )
 
-// site is a client and a store that are observed, with a broker and a database in
-// memory, in a bubble in which time passes at once.
+// site is an observed client and store, with a broker and a database in memory, in a bubble in
+// which time passes without real waiting.
 type site struct {
 	*testing.T
 	*amqpx.Client
@@ -61,7 +61,7 @@ func onSite(t *testing.T, cfg telemetry.Config, test func(t *testing.T, s *site)
 		defer s.db.Close()
 		s.db.SetMaxOpenConns(1)
 		check(t, schedule.Migrate(t.Context(), s.db))
-		s.store, err = schedule.New(s.db, s.Client, schedule.Config{Hooks: s.telemetry.Hooks(schedule.Hooks{})})
+		s.store, err = schedule.New(s.db, s.Client, schedule.Config{Hooks: s.telemetry.Hooks(schedule.Hooks{}), VirtualTime: true})
 		check(t, err)
 		test(t, s)
 	})
@@ -74,13 +74,13 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// after waits for d, and then until everything in the bubble has come to rest.
+// after waits for d, and then until everything in the bubble is idle.
 func after(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
 }
 
-// run runs something beside the test until it is stopped.
+// run runs something alongside the test until it is stopped.
 func (s *site) run(f func(ctx context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(s.Context())
 	ended := make(chan error, 1)
@@ -100,7 +100,7 @@ func (s *site) consume(queue string, h amqpx.Handler, opts ...amqpx.ConsumeOptio
 	return s.run(func(ctx context.Context) error { return s.Consume(ctx, queue, h, opts...) })
 }
 
-// named are the ended spans of a name, in the order of their start.
+// named returns the ended spans with a name, in the order of their start.
 func (s *site) named(name string) []trace.ReadOnlySpan {
 	var list []trace.ReadOnlySpan
 	for _, span := range s.spans.Ended() {
@@ -112,7 +112,7 @@ func (s *site) named(name string) []trace.ReadOnlySpan {
 	return list
 }
 
-// one is the only ended span of a name.
+// one returns the only ended span with a name.
 func (s *site) one(name string) trace.ReadOnlySpan {
 	s.Helper()
 	list := s.named(name)
@@ -126,7 +126,7 @@ func (s *site) one(name string) trace.ReadOnlySpan {
 	return list[0]
 }
 
-// isLinked fails the test unless the spans have one link each, to the context.
+// isLinked fails the test unless each of the spans has one link, to the context.
 func (s *site) isLinked(to api.SpanContext, spans ...trace.ReadOnlySpan) {
 	s.Helper()
 	for _, span := range spans {
@@ -137,7 +137,7 @@ func (s *site) isLinked(to api.SpanContext, spans ...trace.ReadOnlySpan) {
 	}
 }
 
-// text is an attribute of a span.
+// text returns an attribute of a span.
 func text(span trace.ReadOnlySpan, key string) string {
 	for _, a := range span.Attributes() {
 		if string(a.Key) == key {
@@ -147,7 +147,7 @@ func text(span trace.ReadOnlySpan, key string) string {
 	return ""
 }
 
-// metrics collects.
+// metrics collects and returns all metrics.
 func (s *site) metrics() collected {
 	s.Helper()
 	var all metricdata.ResourceMetrics
@@ -161,8 +161,7 @@ func (s *site) metrics() collected {
 	return c
 }
 
-// collected has the values of metrics by name and attributes; of a histogram the
-// count.
+// collected has the values of metrics by name and attributes. For a histogram it has the count.
 type collected map[string]map[attribute.Distinct]point
 
 type point struct {
@@ -194,7 +193,7 @@ func points(data metricdata.Aggregation) map[attribute.Distinct]point {
 	return out
 }
 
-// get is the sum of the points that have these attributes, and how many there are.
+// get returns the sum of the points that have these attributes, and their number.
 func (c collected) get(name string, with ...string) (sum float64, n int) {
 	for _, p := range c[name] {
 		has := true
@@ -209,7 +208,7 @@ func (c collected) get(name string, with ...string) (sum float64, n int) {
 	return sum, n
 }
 
-// want fails the test unless the sum is this.
+// want fails the test unless the sum equals the given value.
 func (c collected) want(t *testing.T, value float64, name string, with ...string) {
 	t.Helper()
 	if got, n := c.get(name, with...); got != value || n == 0 {
@@ -219,7 +218,7 @@ func (c collected) want(t *testing.T, value float64, name string, with ...string
 
 var errAgain = errors.New("again")
 
-// failing is a handler whose first n attempts fail.
+// failing returns a handler whose first n attempts fail.
 func failing(n int) amqpx.Handler {
 	return func(_ context.Context, d *amqpx.Delivery) error {
 		if d.Attempt <= n {
@@ -229,7 +228,7 @@ func failing(n int) amqpx.Handler {
 	}
 }
 
-// headerOf is a header of the first message that is ready in a queue.
+// headerOf returns a header of the first ready message in a queue.
 func (s *site) headerOf(queue, name string) string {
 	s.Helper()
 	q, ok := s.srv.Queue(queue)

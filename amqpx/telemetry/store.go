@@ -14,8 +14,8 @@ import (
 
 const horizonKey = attribute.Key("rabbitdelay.horizon")
 
-// horizons are the time ranges of rabbitdelay.tasks.pending. Each range begins at the end of the one before: due within
-// a minute, after that within an hour, and so on.
+// horizons are the time ranges of rabbitdelay.tasks.pending. Each range begins where the previous one ends: due within
+// a minute, then within an hour, and so on.
 var horizons = []struct {
 	name   string
 	within time.Duration
@@ -28,8 +28,8 @@ const maxCount = 1_000_000
 var relayParts = []string{"relay", "recall", "sweep", "recurring", "purge", "clock", "listen"}
 
 // ObserveStore reports the tasks in a store's table and the health of its relay until the registration is unregistered.
-// It reads the table in the background, at most once per Config.Interval and for at most 10 s. A collection waits 250
-// ms for a read and then reports the previous figures. Counts are limited to a million. Errors are passed to
+// It reads the table in the background, at most once per Config.Interval and for at most 10 s. A collection waits up to
+// 250 ms for a read, and otherwise reports the previous figures. Counts are limited to a million. Errors are passed to
 // otel.Handle. Use attributes to distinguish the stores of a process.
 func (t *Telemetry) ObserveStore(s *schedule.Store, attributes ...attribute.KeyValue) (metric.Registration, error) {
 	within := make([]time.Duration, len(horizons))
@@ -41,9 +41,9 @@ func (t *Telemetry) ObserveStore(s *schedule.Store, attributes ...attribute.KeyV
 	}}
 	m := &maker{meter: t.meter, own: attributes}
 	pending := m.gauge("rabbitdelay.tasks.pending", "{task}", "Pending tasks by when they are due, up to a million each.")
-	unsent := m.gauge("rabbitdelay.relay.backlog", "{task}", "Pending tasks that the relay should have given to the broker by now, up to a million.")
-	held := m.gauge("rabbitdelay.tasks.held", "{task}", "Tasks that are due and wait because their destination is paused or for its ceiling, up to a million each; no other figure has them.")
-	oldest := m.seconds("rabbitdelay.tasks.oldest_overdue", "How long ago the pending task was due that was due first; 0 for none.")
+	unsent := m.gauge("rabbitdelay.relay.backlog", "{task}", "Pending tasks that the relay should already have sent to the broker, up to a million.")
+	held := m.gauge("rabbitdelay.tasks.held", "{task}", "Tasks that are due and wait because their destination is paused or its rate limit is used up, up to a million each; no other metric includes them.")
+	oldest := m.seconds("rabbitdelay.tasks.oldest_overdue", "How long the pending task with the earliest due time has been overdue; 0 if none is.")
 	running := m.gauge("rabbitdelay.relay.running", "{relay}", "1 while this process runs the relay, else 0.")
 	failing := m.gauge("rabbitdelay.relay.failing", "{part}", "1 while a part of the relay fails, else 0.")
 	return m.register(func(ctx context.Context, o metric.Observer) error {
@@ -69,7 +69,7 @@ func (t *Telemetry) ObserveStore(s *schedule.Store, attributes ...attribute.KeyV
 			o.ObserveInt64(pending, n, m.with(horizonKey.String(name)))
 		}
 		o.ObserveInt64(held, b.Paused, m.with(reasonKey.String("paused")))
-		o.ObserveInt64(held, b.Throttled, m.with(reasonKey.String("ceiling")))
+		o.ObserveInt64(held, b.Throttled, m.with(reasonKey.String("rate_limit")))
 		age := 0.0
 		if !b.Oldest.IsZero() {
 			age = b.At.Sub(b.Oldest).Seconds()

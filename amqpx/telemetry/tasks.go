@@ -25,9 +25,9 @@ const (
 // task and each of its messages carry the trace context and the baggage of the context in which the task was scheduled,
 // unless the task has its own.
 func (t *Telemetry) Hooks(next schedule.Hooks) schedule.Hooks {
-	// Add 0 to the counters, so that their first increase is visible.
+	// Add 0 to the counters to create their series, so that the first increase is visible.
 	ctx := context.Background()
-	for _, yes := range []bool{false, true} { // destinations are unknown until they fail
+	for _, yes := range []bool{false, true} { // series with a destination are created when a task for that destination fails
 		t.tasks.sent.Add(ctx, 0, metric.WithAttributes(resentKey.Bool(yes)))
 		t.tasks.unsent.Add(ctx, 0, metric.WithAttributes(finalKey.Bool(yes)))
 	}
@@ -55,7 +55,7 @@ func (t *Telemetry) Hooks(next schedule.Hooks) schedule.Hooks {
 			next.Relayed(n, resent)
 		}
 	}
-	h.SendFailed = func(task schedule.Task, err error, failed bool) {
+	h.SendFailed = func(task schedule.TaskRow, err error, failed bool) {
 		d := t.destinations.get(nameOf(task.Queue, task.Exchange, task.RoutingKey))
 		t.tasks.unsent.Add(context.Background(), 1, metric.WithAttributes(d.attribute(), finalKey.Bool(failed)))
 		if next.SendFailed != nil {

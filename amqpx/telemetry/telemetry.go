@@ -2,9 +2,10 @@
 // API; the program chooses the SDK and the exporters.
 //
 // Names follow OpenTelemetry's semantic conventions for messaging, version 1.43 (in development). The span of sending a
-// message and the span of handling it are connected by a link, because a delay of a month should not be part of either;
-// Config.ParentSpans makes them one trace. The context of a sampled trace is stored in the message's headers when the
-// message is first sent or its task is scheduled, and stays there through retries, snoozes, dead letters and requeues.
+// message and the span of handling it are connected by a link, because neither span should last as long as the delay,
+// which may be a month; Config.ParentSpans makes them one trace. The context of a sampled trace is stored in the
+// message's headers when the message is first sent or its task is scheduled, and stays there through retries, snoozes,
+// dead letters and requeues.
 //
 // Metrics distinguish destinations by name, up to Config.MaxDestinations, but never messages. docs/telemetry.md lists
 // all metrics.
@@ -46,16 +47,16 @@ type Config struct {
 	// Propagator reads and writes the trace context in headers. The default is the global one or, if that is not set
 	// when New is called, W3C's trace context and baggage.
 	Propagator propagation.TextMapPropagator
-	// ParentSpans makes the span of a handler a child of the span that sent its message. Otherwise it belongs to a
-	// separate trace with a link. A trace with ParentSpans lasts as long as the delay, and most backends can only
-	// assemble traces of some minutes.
+	// ParentSpans makes the span of a handler a child of the span that sent its message. By default, it belongs to a
+	// separate trace with a link to that span. A trace with ParentSpans lasts as long as the delay, and most backends
+	// can only assemble traces of some minutes.
 	ParentSpans bool
 	// MaxDestinations is how many destinations are distinguished in span names and metrics, from 1 to 10,000; the
-	// default is 200. Further ones are called "_OTHER". If it is above 200, also raise the SDK's limit of 2000
-	// attribute sets for each instrument.
+	// default is 200. All further destinations are recorded as "_OTHER". If it is above 200, also raise the SDK's limit
+	// of 2000 attribute sets for each instrument.
 	MaxDestinations int
-	// Interval is how old the figures of the database and of queues may be, from 1 s to 1 h; the default is 30 s.
-	// Reading them takes at most a tenth of the time.
+	// Interval is the maximum age of the figures that are read from the database and from queues, from 1 s to 1 h; the
+	// default is 30 s. Reads are spaced so that they take at most a tenth of the time.
 	Interval time.Duration
 }
 
@@ -89,7 +90,7 @@ func (t *Telemetry) Hook() amqpx.Hook {
 	return amqpx.Hook{SendStart: t.sendStart, SendEnd: t.sendEnd, HandleStart: t.handleStart, HandleEnd: t.handleEnd}
 }
 
-// Bucket boundaries in seconds. The ones of lateness range from a millisecond to a day.
+// These are bucket boundaries in seconds. The boundaries for lateness range from a millisecond to a day.
 var (
 	durations  = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300}
 	latenesses = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}
@@ -120,16 +121,16 @@ func New(cfg Config) (*Telemetry, error) {
 	m := &maker{meter: t.meter}
 	t.sendDuration = m.histogram("messaging.client.operation.duration", "Time from the call to the broker's confirm or the error, for each message sent.", durations)
 	t.processDuration = m.histogram("messaging.process.duration", "Time that a handler took, for each delivery.", durations)
-	t.lateness = m.histogram("rabbitdelay.lateness", "Start of a message's handler minus its due instant.", latenesses)
+	t.lateness = m.histogram("rabbitdelay.lateness", "Start of a message's handler minus the message's due time.", latenesses)
 	t.skipped = m.counter("rabbitdelay.skipped", "{message}", "Messages that were acknowledged without an effect.")
 	t.tasks = taskInstruments{
-		sent:   m.counter("rabbitdelay.relay.sent", "{task}", "Tasks whose message was confirmed; resent ones are the sweeper's."),
-		unsent: m.counter("rabbitdelay.relay.send_failures", "{task}", "Tasks that could not be sent: they are tried again, or failed for good."),
+		sent:   m.counter("rabbitdelay.relay.sent", "{task}", "Tasks whose messages were confirmed; resent ones were sent again by the sweeper."),
+		unsent: m.counter("rabbitdelay.relay.send_failures", "{task}", "Tasks that could not be sent: they are retried, or have failed permanently."),
 		purged: m.counter("rabbitdelay.relay.purged", "{task}", "Finished tasks that were deleted after their retention."),
-		errors: m.counter("rabbitdelay.relay.errors", "{error}", "Errors of the relay's parts, which go on."),
+		errors: m.counter("rabbitdelay.relay.errors", "{error}", "Errors of the relay's parts, which continue."),
 	}
 	var err error
-	t.tasks.skew, err = t.meter.Float64Gauge("rabbitdelay.relay.clock_skew", metric.WithUnit("s"), metric.WithDescription("The database's clock minus this process's, as last measured."))
+	t.tasks.skew, err = t.meter.Float64Gauge("rabbitdelay.relay.clock_skew", metric.WithUnit("s"), metric.WithDescription("The database's clock minus this process's clock, as last measured."))
 	m.note(err)
 	return t, m.err
 }
@@ -186,7 +187,7 @@ func (m *maker) with(more ...attribute.KeyValue) metric.ObserveOption {
 	return metric.WithAttributes(append(more, m.own...)...)
 }
 
-// register registers a callback that observes the instruments at each collection.
+// register registers a callback that calls observe at each collection.
 func (m *maker) register(observe func(context.Context, metric.Observer) error) (metric.Registration, error) {
 	if m.err != nil {
 		return nil, m.err

@@ -100,8 +100,8 @@ func TestParentSpansMakeOneTrace(t *testing.T) {
 	})
 }
 
-// A retry, a snooze, the dead letter and what is made of it keep the context with
-// which the message was sent first.
+// A retry, a snooze, the dead letter and a requeued dead letter keep the context with which the
+// message was first sent.
 func TestContextSurvivesRetriesAndRequeues(t *testing.T) {
 	onSite(t, telemetry.Config{}, func(t *testing.T, s *site) {
 		snoozed := false
@@ -154,8 +154,8 @@ func TestContextSurvivesRetriesAndRequeues(t *testing.T) {
 	})
 }
 
-// The messages of a task have the context in which it was scheduled: the first, the
-// one after a move, and that of a revived task.
+// The messages of a task have the context in which it was scheduled: the first message, the one
+// after a reschedule, and the one of a revived task.
 func TestContextOfATaskIsThatOfItsScheduling(t *testing.T) {
 	onSite(t, telemetry.Config{}, func(t *testing.T, s *site) {
 		ctx, request := s.tracer.Start(t.Context(), "request")
@@ -176,7 +176,7 @@ func TestContextOfATaskIsThatOfItsScheduling(t *testing.T) {
 		stopRelay := s.run(s.store.Run)
 		after(time.Second)
 		check(t, s.store.Reschedule(t.Context(), schedule.NoTx, "moved", due.Add(time.Minute)))
-		check(t, s.store.FireNow(t.Context(), schedule.NoTx, "fired"))
+		check(t, s.store.RunNow(t.Context(), schedule.NoTx, "fired"))
 		stop := s.consume("tasks", handle)
 		after(3 * time.Minute)
 		if _, err := inspect.Requeue(t.Context(), s.Client, inspect.RequeueOptions{Queue: "tasks.dead", Tasks: s.store}); err != nil {
@@ -209,7 +209,7 @@ func TestContextOfATaskIsThatOfItsScheduling(t *testing.T) {
 	})
 }
 
-// sendOf is the context of the first span that sent a message.
+// sendOf returns the context of the first span that sent a message.
 func (s *site) sendOf(id string) api.SpanContext {
 	for _, span := range s.named("send tasks") {
 		if text(span, "messaging.message.id") == id {
@@ -219,7 +219,7 @@ func (s *site) sendOf(id string) api.SpanContext {
 	return api.SpanContext{}
 }
 
-// A context that the program put into the headers itself stays.
+// A context that the program itself put into the headers is kept.
 func TestContextOfTheProgramStays(t *testing.T) {
 	onSite(t, telemetry.Config{}, func(t *testing.T, s *site) {
 		_, create := s.tracer.Start(t.Context(), "create")
@@ -234,10 +234,14 @@ func TestContextOfTheProgramStays(t *testing.T) {
 	})
 }
 
-// What nobody can read is no context: it is replaced, and nothing fails of it.
+// A context that cannot be read is replaced, and causes no failure.
 func TestBrokenContexts(t *testing.T) {
 	onSite(t, telemetry.Config{}, func(t *testing.T, s *site) {
-		broken := []any{"", "00-1-2-01", strings.Repeat("0", 1<<10), "00-" + strings.Repeat("0", 32) + "-" + strings.Repeat("0", 16) + "-01", int64(7), []byte("00"), nil, amqp.Table{"a": "b"}}
+		broken := []any{
+			"", "00-1-2-01", strings.Repeat("0", 1<<10),
+			"00-" + strings.Repeat("0", 32) + "-" + strings.Repeat("0", 16) + "-01", int64(7), []byte("00"), nil,
+			amqp.Table{"a": "b"},
+		}
 		stop := s.consume("orders", failing(0))
 		for _, b := range broken {
 			check(t, s.Send(t.Context(), amqpx.Message{Queue: "orders", Headers: amqp.Table{"traceparent": b, "tracestate": "foreign=1", "baggage": "%%%;"}}))
@@ -247,7 +251,7 @@ func TestBrokenContexts(t *testing.T) {
 		defer conn.Close()
 		ch, err := conn.Channel()
 		check(t, err)
-		for _, b := range broken { // of a foreign program
+		for _, b := range broken { // from another program
 			check(t, ch.PublishWithContext(t.Context(), "", "orders", false, false, amqp.Publishing{Headers: amqp.Table{"traceparent": b}}))
 		}
 		after(time.Minute)
@@ -271,11 +275,11 @@ func TestBrokenContexts(t *testing.T) {
 	})
 }
 
-// A message whose headers are as large as can be is sent without a context.
+// A message whose headers have the maximum size is sent without a context.
 func TestHeadersAtTheLimit(t *testing.T) {
 	onSite(t, telemetry.Config{}, func(t *testing.T, s *site) {
 		size := 100<<10 - len("full") - 2
-		for ; ; size-- { // the largest value that a client takes
+		for ; ; size-- { // the largest value that a client accepts
 			m := amqpx.Message{Queue: "orders", Headers: amqp.Table{"full": strings.Repeat("x", size)}}
 			if s.Check(m) == nil {
 				check(t, s.Send(t.Context(), m))
@@ -295,8 +299,8 @@ func TestHeadersAtTheLimit(t *testing.T) {
 	})
 }
 
-// A span that is not sampled leaves nothing to link to, so the message is not charged
-// with it; a parent's decision and the baggage go along.
+// The context of a span that is not sampled is not written into the message, because there would be nothing to link to.
+// The decision of the parent and the baggage are passed on.
 func TestContextThatIsNotSampled(t *testing.T) {
 	member, err := baggage.NewMember("tenant", "blue")
 	check(t, err)
@@ -316,7 +320,7 @@ func TestContextThatIsNotSampled(t *testing.T) {
 	}
 }
 
-// Without an SDK a context passes through.
+// Without an SDK, a context is passed through.
 func TestNoProviders(t *testing.T) {
 	tel, err := telemetry.New(telemetry.Config{})
 	check(t, err)

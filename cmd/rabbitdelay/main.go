@@ -5,8 +5,8 @@ package main
 import (
 	"os"
 
-	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
-	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/cli"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/cli"
+	"github.com/rabbitdelay/rabbitdelay/internal/program"
 )
 
 func main() { os.Exit(program.Main(cli.Run)) }

@@ -51,10 +51,10 @@ func parse(raw string) (*mysql.Config, error) {
 	cfg.User = u.User.Username()
 	cfg.Passwd, _ = u.User.Password()
 	cfg.DBName = strings.TrimPrefix(u.Path, "/")
-	// The parameters are those of the driver, so the driver parses them.
+	// The driver's own parser validates the parameters.
 	parsed, err := mysql.ParseDSN(cfg.FormatDSN() + separator(cfg.FormatDSN()) + u.RawQuery)
 	if err != nil {
-		return nil, fmt.Errorf("%w; the parameters after ? are not the driver's", errURL)
+		return nil, fmt.Errorf("%w; the parameters after ? are not valid for the driver", errURL)
 	}
 	parsed.ParseTime = true
 	parsed.MultiStatements = false

@@ -31,7 +31,10 @@ func open(u string) (*sql.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	return stdlib.OpenDB(*cfg), nil
+	if parsed, err := url.Parse(u); err == nil && parsed.Query().Has("default_query_exec_mode") {
+		return stdlib.OpenDB(*cfg), nil // the user has chosen the mode in the URL
+	}
+	return sql.OpenDB(&connector{cfg: cfg}), nil
 }
 
 func listener(u string) (schedule.Listener, error) {
@@ -45,8 +48,8 @@ func listener(u string) (schedule.Listener, error) {
 var errURL = errors.New("expected a URL such as postgres://user:password@host:5432/database, with special characters in user and password percent-encoded")
 
 func parse(u string) (*pgx.ConnConfig, error) {
-	// ParseConfig also accepts other forms, and its errors quote their input. It ends the password at the first @, so
-	// that the rest of the password would become part of the host.
+	// ParseConfig also accepts other forms, and its errors quote their input. It also takes the first @ for the end of
+	// the password, so that the rest of a password with an @ would become part of the host.
 	_, rest, _ := strings.Cut(u, ":")
 	if _, err := url.Parse(u); err != nil || !strings.HasPrefix(rest, "//") || strings.Count(rest, "@") > 1 {
 		return nil, errURL

@@ -17,7 +17,7 @@ func TestURL(t *testing.T) {
 	}
 }
 
-// FuzzURL: a password that is percent-encoded comes out whole.
+// FuzzURL checks that a percent-encoded password is decoded completely.
 func FuzzURL(f *testing.F) {
 	for _, s := range []string{"", "p@ss/", "?#", ")(", "%", "12/"} {
 		f.Add(s)

@@ -8,7 +8,7 @@ VALUES ('order-42-expire', 'orders.expire', TIMESTAMPDIFF(MICROSECOND, '1970-01-
 INSERT INTO rabbitdelay_tasks (id, exchange, routing_key, due_at, body, content_type, headers)
 VALUES ('post-7', 'events', 'post.publish', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000 + 24 * 60 * 60 * 1000, '{"post":7}', 'application/json', '{"tenant":"blue"}');
 
--- schedule, or replace whatever has this id: 45 minutes from now
+-- schedule, or replace the task that has this id: 45 minutes from now
 INSERT INTO rabbitdelay_tasks (id, queue, due_at, body, updated_at)
 VALUES ('order-42-expire', 'orders.expire', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000 + 45 * 60 * 1000, '{"order":42}', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)
 ON DUPLICATE KEY UPDATE
@@ -17,13 +17,13 @@ ON DUPLICATE KEY UPDATE
   version = version + 1, status = 'pending', attempts = 0, last_error = NULL, finished_at = NULL,
   sent_at = NULL, sends = 0, send_failures = 0, resend_at = NULL, claimed_until = 0;
 
--- schedule with a unique key, keep: 5 seconds from now, unless one is pending
+-- schedule with a unique key, keep: 5 seconds from now, unless a task with the key is pending
 INSERT INTO rabbitdelay_tasks (id, unique_key, queue, due_at, body, updated_at)
 VALUES (:id, 'reindex-42', 'search.reindex', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000 + 5 * 1000, '{"product":42}', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)
 ON DUPLICATE KEY UPDATE
   updated_at = GREATEST(updated_at + 1, VALUES(updated_at));
 
--- schedule with a unique key, replace: take the place of the pending one
+-- schedule with a unique key, replace: replace the pending task with the key
 INSERT INTO rabbitdelay_tasks (id, unique_key, queue, due_at, body, updated_at)
 VALUES (:id, 'reindex-42', 'search.reindex', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000 + 5 * 1000, '{"product":42}', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)
 ON DUPLICATE KEY UPDATE
@@ -32,7 +32,7 @@ ON DUPLICATE KEY UPDATE
   version = version + 1, attempts = 0, last_error = NULL, finished_at = NULL,
   sent_at = NULL, sends = 0, send_failures = 0, resend_at = NULL, claimed_until = 0;
 
--- schedule with a unique key, push back: at most a minute after the pending one was scheduled
+-- schedule with a unique key, push back: at most a minute after the pending task was scheduled
 INSERT INTO rabbitdelay_tasks (id, unique_key, queue, due_at, body, updated_at)
 VALUES (:id, 'reindex-42', 'search.reindex', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000 + 5 * 1000, '{"product":42}', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)
 ON DUPLICATE KEY UPDATE
@@ -47,7 +47,7 @@ ON DUPLICATE KEY UPDATE
   claimed_until = IF(due_at < LEAST(VALUES(due_at), created_at + 60 * 1000), 0, claimed_until),
   due_at = GREATEST(due_at, LEAST(VALUES(due_at), created_at + 60 * 1000));
 
--- refuse: take the new task back while one is running, and for an hour after one was done
+-- refuse: cancel the new task while a task with the key is running, and for an hour after one was done
 UPDATE rabbitdelay_tasks AS task JOIN rabbitdelay_tasks AS earlier ON earlier.unique_key = task.unique_key
   AND (earlier.status = 'running' OR earlier.status = 'done' AND earlier.finished_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000 - 60 * 60 * 1000)
 SET task.status = 'cancelled', task.finished_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000, task.updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000
@@ -63,7 +63,7 @@ UPDATE rabbitdelay_tasks SET
   sent_at = NULL, sends = 0, send_failures = 0, resend_at = NULL, claimed_until = 0
 WHERE id = 'order-42-expire' AND status = 'pending';
 
--- fire now
+-- run now
 UPDATE rabbitdelay_tasks SET
   due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000,
   version = version + 1, attempts = 0, last_error = NULL, finished_at = NULL,

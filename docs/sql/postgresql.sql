@@ -1,5 +1,5 @@
 -- The statements of docs/tasks.md for PostgreSQL; :names are parameters. The column body is bytea, which
--- would take the backslashes of a text for escapes: give it bytes, or convert_to(:body, 'UTF8').
+-- treats the backslashes of a text as escapes, so pass bytes or convert_to(:body, 'UTF8').
 
 -- schedule: 30 minutes from now
 INSERT INTO rabbitdelay_tasks (id, queue, due_at, body)
@@ -9,7 +9,7 @@ VALUES ('order-42-expire', 'orders.expire', CAST(extract(epoch FROM clock_timest
 INSERT INTO rabbitdelay_tasks (id, exchange, routing_key, due_at, body, content_type, headers)
 VALUES ('post-7', 'events', 'post.publish', CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) + 24 * 60 * 60 * 1000, convert_to('{"post":7}', 'UTF8'), 'application/json', '{"tenant":"blue"}');
 
--- schedule, or replace whatever has this id: 45 minutes from now
+-- schedule, or replace the task that has this id: 45 minutes from now
 INSERT INTO rabbitdelay_tasks (id, queue, due_at, body, updated_at)
 VALUES ('order-42-expire', 'orders.expire', CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) + 45 * 60 * 1000, convert_to('{"order":42}', 'UTF8'), CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint))
 ON CONFLICT (id) DO UPDATE SET
@@ -18,13 +18,13 @@ ON CONFLICT (id) DO UPDATE SET
   version = rabbitdelay_tasks.version + 1, status = 'pending', attempts = 0, last_error = NULL, finished_at = NULL,
   sent_at = NULL, sends = 0, send_failures = 0, resend_at = NULL, claimed_until = 0;
 
--- schedule with a unique key, keep: 5 seconds from now, unless one is pending
+-- schedule with a unique key, keep: 5 seconds from now, unless a task with the key is pending
 INSERT INTO rabbitdelay_tasks (id, unique_key, queue, due_at, body, updated_at)
 VALUES (:id, 'reindex-42', 'search.reindex', CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) + 5 * 1000, convert_to('{"product":42}', 'UTF8'), CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint))
 ON CONFLICT (unique_key) WHERE status = 'pending' AND unique_key IS NOT NULL DO UPDATE SET
   updated_at = GREATEST(rabbitdelay_tasks.updated_at + 1, excluded.updated_at);
 
--- schedule with a unique key, replace: take the place of the pending one
+-- schedule with a unique key, replace: replace the pending task with the key
 INSERT INTO rabbitdelay_tasks (id, unique_key, queue, due_at, body, updated_at)
 VALUES (:id, 'reindex-42', 'search.reindex', CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) + 5 * 1000, convert_to('{"product":42}', 'UTF8'), CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint))
 ON CONFLICT (unique_key) WHERE status = 'pending' AND unique_key IS NOT NULL DO UPDATE SET
@@ -33,7 +33,7 @@ ON CONFLICT (unique_key) WHERE status = 'pending' AND unique_key IS NOT NULL DO 
   version = rabbitdelay_tasks.version + 1, attempts = 0, last_error = NULL, finished_at = NULL,
   sent_at = NULL, sends = 0, send_failures = 0, resend_at = NULL, claimed_until = 0;
 
--- schedule with a unique key, push back: at most a minute after the pending one was scheduled
+-- schedule with a unique key, push back: at most a minute after the pending task was scheduled
 INSERT INTO rabbitdelay_tasks (id, unique_key, queue, due_at, body, updated_at)
 VALUES (:id, 'reindex-42', 'search.reindex', CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) + 5 * 1000, convert_to('{"product":42}', 'UTF8'), CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint))
 ON CONFLICT (unique_key) WHERE status = 'pending' AND unique_key IS NOT NULL DO UPDATE SET
@@ -48,7 +48,7 @@ ON CONFLICT (unique_key) WHERE status = 'pending' AND unique_key IS NOT NULL DO 
   claimed_until = CASE WHEN rabbitdelay_tasks.due_at < LEAST(excluded.due_at, rabbitdelay_tasks.created_at + 60 * 1000) THEN 0 ELSE rabbitdelay_tasks.claimed_until END,
   due_at = GREATEST(rabbitdelay_tasks.due_at, LEAST(excluded.due_at, rabbitdelay_tasks.created_at + 60 * 1000));
 
--- refuse: take the new task back while one is running, and for an hour after one was done
+-- refuse: cancel the new task while a task with the key is running, and for an hour after one was done
 UPDATE rabbitdelay_tasks SET status = 'cancelled', finished_at = CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint), updated_at = CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)
 WHERE id = :id AND status = 'pending' AND EXISTS (SELECT 1 FROM rabbitdelay_tasks AS earlier WHERE earlier.unique_key = rabbitdelay_tasks.unique_key
   AND (earlier.status = 'running' OR earlier.status = 'done' AND earlier.finished_at > CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) - 60 * 60 * 1000));
@@ -63,7 +63,7 @@ UPDATE rabbitdelay_tasks SET
   sent_at = NULL, sends = 0, send_failures = 0, resend_at = NULL, claimed_until = 0
 WHERE id = 'order-42-expire' AND status = 'pending';
 
--- fire now
+-- run now
 UPDATE rabbitdelay_tasks SET
   due_at = CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint), updated_at = CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint),
   version = version + 1, attempts = 0, last_error = NULL, finished_at = NULL,

@@ -8,7 +8,7 @@ VALUES ('order-42-expire', 'orders.expire', CAST((julianday('now') - 2440587.5) 
 INSERT INTO rabbitdelay_tasks (id, exchange, routing_key, due_at, body, content_type, headers)
 VALUES ('post-7', 'events', 'post.publish', CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) + 24 * 60 * 60 * 1000, '{"post":7}', 'application/json', '{"tenant":"blue"}');
 
--- schedule, or replace whatever has this id: 45 minutes from now
+-- schedule, or replace the task that has this id: 45 minutes from now
 INSERT INTO rabbitdelay_tasks (id, queue, due_at, body, updated_at)
 VALUES ('order-42-expire', 'orders.expire', CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) + 45 * 60 * 1000, '{"order":42}', CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))
 ON CONFLICT (id) DO UPDATE SET
@@ -17,13 +17,13 @@ ON CONFLICT (id) DO UPDATE SET
   version = rabbitdelay_tasks.version + 1, status = 'pending', attempts = 0, last_error = NULL, finished_at = NULL,
   sent_at = NULL, sends = 0, send_failures = 0, resend_at = NULL, claimed_until = 0;
 
--- schedule with a unique key, keep: 5 seconds from now, unless one is pending
+-- schedule with a unique key, keep: 5 seconds from now, unless a task with the key is pending
 INSERT INTO rabbitdelay_tasks (id, unique_key, queue, due_at, body, updated_at)
 VALUES (:id, 'reindex-42', 'search.reindex', CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) + 5 * 1000, '{"product":42}', CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))
 ON CONFLICT (unique_key) WHERE status = 'pending' AND unique_key IS NOT NULL DO UPDATE SET
   updated_at = max(rabbitdelay_tasks.updated_at + 1, excluded.updated_at);
 
--- schedule with a unique key, replace: take the place of the pending one
+-- schedule with a unique key, replace: replace the pending task with the key
 INSERT INTO rabbitdelay_tasks (id, unique_key, queue, due_at, body, updated_at)
 VALUES (:id, 'reindex-42', 'search.reindex', CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) + 5 * 1000, '{"product":42}', CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))
 ON CONFLICT (unique_key) WHERE status = 'pending' AND unique_key IS NOT NULL DO UPDATE SET
@@ -32,7 +32,7 @@ ON CONFLICT (unique_key) WHERE status = 'pending' AND unique_key IS NOT NULL DO 
   version = rabbitdelay_tasks.version + 1, attempts = 0, last_error = NULL, finished_at = NULL,
   sent_at = NULL, sends = 0, send_failures = 0, resend_at = NULL, claimed_until = 0;
 
--- schedule with a unique key, push back: at most a minute after the pending one was scheduled
+-- schedule with a unique key, push back: at most a minute after the pending task was scheduled
 INSERT INTO rabbitdelay_tasks (id, unique_key, queue, due_at, body, updated_at)
 VALUES (:id, 'reindex-42', 'search.reindex', CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) + 5 * 1000, '{"product":42}', CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))
 ON CONFLICT (unique_key) WHERE status = 'pending' AND unique_key IS NOT NULL DO UPDATE SET
@@ -41,7 +41,7 @@ ON CONFLICT (unique_key) WHERE status = 'pending' AND unique_key IS NOT NULL DO 
   sent_at = NULL, sends = 0, send_failures = 0, resend_at = NULL, claimed_until = 0
 WHERE rabbitdelay_tasks.due_at < min(excluded.due_at, rabbitdelay_tasks.created_at + 60 * 1000);
 
--- refuse: take the new task back while one is running, and for an hour after one was done
+-- refuse: cancel the new task while a task with the key is running, and for an hour after one was done
 UPDATE rabbitdelay_tasks SET status = 'cancelled', finished_at = CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER), updated_at = CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
 WHERE id = :id AND status = 'pending' AND EXISTS (SELECT 1 FROM rabbitdelay_tasks AS earlier WHERE earlier.unique_key = rabbitdelay_tasks.unique_key
   AND (earlier.status = 'running' OR earlier.status = 'done' AND earlier.finished_at > CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) - 60 * 60 * 1000));
@@ -56,7 +56,7 @@ UPDATE rabbitdelay_tasks SET
   sent_at = NULL, sends = 0, send_failures = 0, resend_at = NULL, claimed_until = 0
 WHERE id = 'order-42-expire' AND status = 'pending';
 
--- fire now
+-- run now
 UPDATE rabbitdelay_tasks SET
   due_at = CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER), updated_at = CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER),
   version = version + 1, attempts = 0, last_error = NULL, finished_at = NULL,

@@ -16,7 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
+	"github.com/rabbitdelay/rabbitdelay/internal/lateness"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -42,8 +42,8 @@ func TestPercentiles(t *testing.T) {
 	for i := range values {
 		values[i] = float64(1000 - i)
 	}
-	c.addPercentiles("ms late", values, 0.5, 0.95, 0.99, 1)
-	c.addPercentiles("ms late", []float64{7}, 0.5, 0.95, 0.99, 1)
+	c.AddPercentiles("ms late", values, 0.5, 0.95, 0.99, 1)
+	c.AddPercentiles("ms late", []float64{7}, 0.5, 0.95, 0.99, 1)
 	got := map[string][]float64{}
 	for _, m := range c.Metrics {
 		got[m.Name] = m.Values
@@ -74,13 +74,13 @@ func TestNumbers(t *testing.T) {
 // sample is a result with a table whose cases differ in their metrics.
 func sample() *Result {
 	s := &Scenario{Name: "publish", Servers: []string{"RabbitMQ 4.3.6", "Redis"}, Seconds: 12}
-	base, ours := s.find("quorum queues", "theirs", true), s.find("quorum queues", "ours", false)
+	base, ours := s.Find("quorum queues", "theirs", true), s.Find("quorum queues", "ours", false)
 	for i := range 3 {
-		ours.add(metricRate, "messages/s", float64(900+i))
-		ours.add(metricP99, "ms late", 12)
-		base.add(metricRate, "messages/s", 1000)
+		ours.Add(metricRate, "messages/s", float64(900+i))
+		ours.Add(metricP99, "ms late", 12)
+		base.Add(metricRate, "messages/s", 1000)
 	}
-	s.find("another group", "alone", false).add("queues", "", 283)
+	s.Find("another group", "alone", false).Add("queues", "", 283)
 	s.judge("quorum queues", []claim{
 		atLeast("ours", metricRate, "theirs", 0.90),
 		atMost("ours", metricP99, "", 10),
@@ -88,7 +88,7 @@ func sample() *Result {
 		atLeast("left out", metricRate, "theirs", 1),
 	})
 	for range 2 {
-		s.notef("%v", errors.Join(errors.New("a note"), errors.New("in one line")))
+		s.Notef("%v", errors.Join(errors.New("a note"), errors.New("in one line")))
 	}
 	started := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	return &Result{
@@ -161,13 +161,13 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// A busy machine slows a repeat of both, so ratios are taken pair by pair.
+// A busy machine slows down the same repeat of both cases, so ratios are taken pair by pair.
 func TestRatiosAreOfPairs(t *testing.T) {
 	s := &Scenario{}
-	ours, base := s.find("g", "ours", false), s.find("g", "base", true)
+	ours, base := s.Find("g", "ours", false), s.Find("g", "base", true)
 	for i, rate := range []float64{100, 10, 50} {
-		base.add(metricRate, "messages/s", rate)
-		ours.add(metricRate, "messages/s", rate*[]float64{0.9, 1, 0.8}[i])
+		base.Add(metricRate, "messages/s", rate)
+		ours.Add(metricRate, "messages/s", rate*[]float64{0.9, 1, 0.8}[i])
 	}
 	s.judge("g", []claim{atLeast("ours", metricRate, "base", 0.89), atMost("ours", metricRate, "base", 0.85), atMost("base", metricRate, "", 50)})
 	var met []bool
@@ -182,8 +182,7 @@ func TestRatiosAreOfPairs(t *testing.T) {
 	}
 }
 
-// Each case of every scenario has a name of its own within its group, and claims name
-// cases that there are.
+// Each case of every scenario has a unique name within its group, and claims name existing cases.
 func TestScenarios(t *testing.T) {
 	for _, quick := range []bool{true, false} {
 		o := Options{Quick: quick}.WithDefaults()
@@ -226,7 +225,7 @@ func TestInterleave(t *testing.T) {
 		}
 	}
 	steps := 0
-	err := interleave(3, []func() error{say("A"), say("B"), say("C")}, func(n int) { steps += n })
+	err := Interleave(3, []func() error{say("A"), say("B"), say("C")}, func(n int) { steps += n })
 	if err == nil || got != "ABCBCACA" || steps != 7 {
 		t.Errorf("%s, %d steps, %v", got, steps, err)
 	}
@@ -269,7 +268,7 @@ func TestSpan(t *testing.T) {
 	}
 }
 
-// slow is a timer that takes ten seconds for whatever it is to keep, and then may fail.
+// slow is a timer that needs ten seconds to accept each message, and then may fail.
 func slow(err error) timer {
 	return timer{
 		run: func(ctx context.Context, _ func([]byte)) error {
@@ -283,8 +282,8 @@ func slow(err error) timer {
 	}
 }
 
-// A publisher that falls behind ends a pass and not the run, also before anything is
-// due that counts, or when its sends reach their deadlines: the rate was not kept.
+// If a publisher falls behind, only the current pass ends and not the run, even before any message of the measured
+// period is due, or when sends reach their deadlines. The rate then counts as not sustained.
 func TestFlowThatFallsBehind(t *testing.T) {
 	gone := errors.New("no broker")
 	f := flow{rate: 12_000, delays: span{2 * time.Second, 6 * time.Second}, warm: 6 * time.Second, measure: 15 * time.Second}
@@ -315,7 +314,7 @@ func TestFlowThatFallsBehind(t *testing.T) {
 	}
 }
 
-// A timer's rounding is lateness, since messages are wanted at any instants.
+// A timer's rounding counts as lateness, because messages are due at arbitrary times.
 func TestRoundingIsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		came := make(chan func([]byte), 1)

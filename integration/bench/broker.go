@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/live"
-	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
 const mebibyte = 1 << 20
@@ -44,14 +44,14 @@ func processorTime(n int, delay delayFor, direct *float64) work {
 			return err
 		}
 		each := (taken - idle*took/during) * 1e6 / float64(n)
-		t.row.add("hops", "per message", hops)
-		t.row.add("broker's CPU", "us per message", each)
+		t.row.Add("hops", "per message", hops)
+		t.row.Add("broker's CPU", "us per message", each)
 		if hops == 0 {
 			*direct = each
 		} else {
-			t.row.add("broker's CPU per hop", "us", (each-*direct)/hops)
+			t.row.Add("broker's CPU per hop", "us", (each-*direct)/hops)
 		}
-		t.row.add(metricRate, "messages/s per core of the broker", 1e6/each)
+		t.row.Add(metricRate, "messages/s per core of the broker", 1e6/each)
 		return nil
 	}
 }
@@ -114,9 +114,9 @@ func declareLayout(c *client) work {
 			return err
 		}
 		want := layout.Topology()
-		t.row.add("queues", "", float64(len(want.Queues)))
-		t.row.add("exchanges", "", float64(len(want.Exchanges)))
-		t.row.add("bindings", "", float64(len(want.Bindings)))
+		t.row.Add("queues", "", float64(len(want.Queues)))
+		t.row.Add("exchanges", "", float64(len(want.Exchanges)))
+		t.row.Add("bindings", "", float64(len(want.Bindings)))
 		before, err := t.weigh(ctx)
 		if err != nil {
 			return err
@@ -124,16 +124,16 @@ func declareLayout(c *client) work {
 		all := want
 		all.Exchanges = append(slices.Clone(want.Exchanges), topology.Exchange{Name: live.DeclaredExchange(prefix, want)})
 		b := live.Broker{Conn: conn}
-		defer func() { err = joined(err, b.Wipe(context.WithoutCancel(ctx), all)) }()
+		defer func() { err = joined(err, b.DeleteAll(context.WithoutCancel(ctx), all)) }()
 		for _, when := range []string{"first time", "again"} {
 			began := time.Now()
 			if err := b.Ensure(ctx, want, live.ApplyOptions{Prefix: prefix}); err != nil {
 				return err
 			}
-			t.row.add(when, "s", time.Since(began).Seconds())
+			t.row.Add(when, "s", time.Since(began).Seconds())
 		}
 		after, err := t.weigh(ctx)
-		t.row.add("Erlang's memory", "MiB", (after.erlang-before.erlang)/mebibyte)
+		t.row.Add("Erlang's memory", "MiB", (after.erlang-before.erlang)/mebibyte)
 		return err
 	}
 }
@@ -159,18 +159,18 @@ func pile(n int) work {
 			if err != nil {
 				return err
 			}
-			t.row.add("publish rate by tenth", "messages/s", rates[i])
-			t.row.add("memory by tenth", "MiB", now.rss/mebibyte)
+			t.row.Add("publish rate by tenth", "messages/s", rates[i])
+			t.row.Add("memory by tenth", "MiB", now.rss/mebibyte)
 		}
-		t.row.add("first tenth", "messages/s", rates[0])
-		t.row.add("last tenth", "messages/s", rates[parts-1])
-		t.row.add(metricLastTenth, "x", rates[parts-1]/rates[0])
+		t.row.Add("first tenth", "messages/s", rates[0])
+		t.row.Add("last tenth", "messages/s", rates[parts-1])
+		t.row.Add(metricLastTenth, "x", rates[parts-1]/rates[0])
 		after, err := t.settled(ctx)
-		t.row.add("memory before", "MiB", before.rss/mebibyte)
-		t.row.add("memory after", "MiB", after.rss/mebibyte)
-		t.row.add(metricMemory, "bytes", (after.rss-before.rss)/float64(n))
-		t.row.add("Erlang's memory per message", "bytes", (after.erlang-before.erlang)/float64(n))
-		t.row.add("disk per message", "bytes", (after.disk-before.disk)/float64(n))
+		t.row.Add("memory before", "MiB", before.rss/mebibyte)
+		t.row.Add("memory after", "MiB", after.rss/mebibyte)
+		t.row.Add(metricMemory, "bytes", (after.rss-before.rss)/float64(n))
+		t.row.Add("Erlang's memory per message", "bytes", (after.erlang-before.erlang)/float64(n))
+		t.row.Add("disk per message", "bytes", (after.disk-before.disk)/float64(n))
 		return err
 	}
 }

@@ -11,9 +11,9 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // client is a client with its own object names. The runner opens it for its group.
@@ -133,7 +133,7 @@ func (c *client) purge() error {
 func (c *client) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
-	err := errors.Join(c.Client.Close(ctx), live.Broker{Conn: c.conn}.Wipe(ctx, c.all))
+	err := errors.Join(c.Client.Close(ctx), live.Broker{Conn: c.conn}.DeleteAll(ctx, c.all))
 	if c.end != nil {
 		err = errors.Join(err, c.end(ctx))
 	}

@@ -6,10 +6,10 @@ import (
 	"math"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
+	"github.com/rabbitdelay/rabbitdelay/internal/lateness"
 )
 
-// The range of rates, in messages per second, in which the highest rate is searched, and how often the remaining
+// The range of rates, in messages per second, in which the highest rate is searched, and how many times the remaining
 // interval is halved. The number climbs is enough repeats for any search.
 const (
 	slowest = 500.0
@@ -80,10 +80,10 @@ func climb(most float64, f flow) work {
 		switch {
 		case e.next() > 0 && (!t.o.Quick || !held):
 		case e.held == 0:
-			t.s.notef("%s (%s): not even %.0f/s were sustained", t.row.Name, t.row.Group, slowest)
+			t.s.Notef("%s (%s): not even %.0f/s were sustained", t.row.Name, t.row.Group, slowest)
 		default:
-			t.row.add(metricRate, "messages/s", e.held)
-			t.row.add(metricP99, "ms late", last)
+			t.row.Add(metricRate, "messages/s", e.held)
+			t.row.Add(metricP99, "ms late", last)
 		}
 		return nil
 	}

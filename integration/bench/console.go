@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"strconv"
 	"strings"
@@ -15,21 +14,19 @@ import (
 	"sync/atomic"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/console"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
-	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
+	"github.com/rabbitdelay/rabbitdelay/integration/binary"
+	"github.com/rabbitdelay/rabbitdelay/integration/loopback"
+	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 )
 
-// site is a console that shows many pending tasks.
+// site is a running "rabbitdelay serve" with many pending tasks.
 type site struct {
-	*httptest.Server
-
-	middle string // due time of the task in the middle, Unix milliseconds
+	url     string // without a slash at its end
+	client  *http.Client
+	process *os.Process
+	middle  string // due time of the task in the middle, Unix milliseconds
 }
 
 // openSite fills the task table with one task every 100 ms from tomorrow on, and serves the console.
@@ -41,19 +38,6 @@ func openSite(ctx context.Context, r *run, s *Scenario) (end func(context.Contex
 	if err != nil {
 		return nil, err
 	}
-	store, err := schedule.New(r.db, nil, schedule.Config{})
-	if err != nil {
-		return nil, err
-	}
-	c, err := console.New(console.Config{Store: store, DB: r.db, Look: func(context.Context) (src status.Source, err error) {
-		src.Want.Prefix = topology.DefaultPrefix
-		src.Broker.Dial = func(context.Context) (*amqp.Connection, error) { return dialRaw(b.URL()) }
-		src.Broker.SkipClock = true
-		return src, nil
-	}})
-	if err != nil {
-		return nil, err
-	}
 	const fill = `INSERT INTO rabbitdelay_tasks (id, queue, due_at, body, created_at, updated_at)
 		SELECT 'task-' || lpad(i::text, 9, '0'), CASE WHEN i % 100 = 0 THEN 'seldom' ELSE 'often' END, $2::bigint + 86400000 + i::bigint * 100, '', $2::bigint, $2::bigint FROM generate_series(1, $1) i`
 	now := time.Now()
@@ -62,10 +46,17 @@ func openSite(ctx context.Context, r *run, s *Scenario) (end func(context.Contex
 		_, err = r.db.ExecContext(ctx, "ANALYZE rabbitdelay_tasks")
 	}
 	middle := now.Add(24*time.Hour + time.Duration(r.o.Pending)*50*time.Millisecond)
-	r.site = &site{httptest.NewServer(c), strconv.FormatInt(middle.UnixMilli(), 10)}
+	r.site = &site{client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: watchers}}, middle: strconv.FormatInt(middle.UnixMilli(), 10)}
+	var stop func()
+	if err == nil {
+		stop, err = r.site.start(ctx, b.URL(), r.dbURL)
+	}
 	end = func(ctx context.Context) error {
-		r.site.Close()
-		return errors.Join(c.Close(ctx), r.empty(ctx, "rabbitdelay_tasks"))
+		r.site.client.CloseIdleConnections()
+		if stop != nil {
+			stop()
+		}
+		return r.empty(ctx, "rabbitdelay_tasks")
 	}
 	if err != nil {
 		return nil, joined(err, end(context.WithoutCancel(ctx)))
@@ -73,13 +64,52 @@ func openSite(ctx context.Context, r *run, s *Scenario) (end func(context.Contex
 	return end, nil
 }
 
+// start starts the process and waits until it answers.
+func (s *site) start(ctx context.Context, brokerURL, databaseURL string) (stop func(), err error) {
+	ports, err := loopback.Ports(1)
+	if err != nil {
+		return nil, err
+	}
+	running, interrupt := context.WithCancel(context.WithoutCancel(ctx))
+	at := loopback.Address(ports[0])
+	c, err := binary.Command(running, "serve", "--no-relay", "--url", brokerURL, "--db", databaseURL, "--listen", at, "--log-level", "error")
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		interrupt()
+		return nil, err
+	}
+	s.url, s.process = "http://"+at, c.Process
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = c.Wait()
+	}()
+	stop = func() {
+		interrupt()
+		<-ended
+	}
+	for deadline := time.Now().Add(30 * time.Second); s.get(ctx, "healthz", func(string) {}) != nil; {
+		if time.Now().After(deadline) {
+			stop()
+			return nil, errors.New("rabbitdelay serve does not answer")
+		}
+		if err := wait.For(ctx, 50*time.Millisecond); err != nil {
+			stop()
+			return nil, err
+		}
+	}
+	return stop, nil
+}
+
 // get reads the lines of a page until the page or ctx ends.
 func (s *site) get(ctx context.Context, path string, line func(string)) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/"+path, http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/"+path, http.NoBody)
 	if err != nil {
 		return err
 	}
-	resp, err := s.Client().Do(req)
+	resp, err := s.client.Do(req)
 	if err != nil {
 		return err
 	}
@@ -112,7 +142,7 @@ func load(n int, path string) work {
 				took = append(took, 1000*time.Since(began).Seconds())
 			}
 		}
-		t.row.addPercentiles("ms", took, 0.5, 0.99)
+		t.row.AddPercentiles("ms", took, 0.5, 0.99)
 		return nil
 	}
 }
@@ -150,7 +180,7 @@ func watch(long time.Duration) work {
 		look := func() (now [5]float64, err error) {
 			var transactions float64 // ended transactions; a statement outside of one counts as its own transaction
 			err = t.db.QueryRowContext(ctx, "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()").Scan(&transactions)
-			return [5]float64{float64(time.Now().UnixMicro()) / 1e6, float64(events.Load()), float64(bytes.Load()) / 1024, ownProcessor(), transactions}, err
+			return [5]float64{float64(time.Now().UnixMicro()) / 1e6, float64(events.Load()), float64(bytes.Load()) / 1024, processor(t.site.process.Pid), transactions}, err
 		}
 		before, err := look()
 		if err == nil {
@@ -162,17 +192,17 @@ func watch(long time.Duration) work {
 			return err
 		}
 		seconds := after[0] - before[0]
-		for i, m := range [][2]string{{"events", "a second, all browsers"}, {"sent", "KiB/s, all browsers"}, {"processor", "of a core, server and browsers' readers"}, {"transactions", "a second, of the database"}} {
-			t.row.add(m[0], m[1], (after[i+1]-before[i+1])/seconds)
+		for i, m := range [][2]string{{"events", "a second, all browsers"}, {"sent", "KiB/s, all browsers"}, {"processor", "of a core, the server"}, {"transactions", "a second, of the database"}} {
+			t.row.Add(m[0], m[1], (after[i+1]-before[i+1])/seconds)
 		}
 		return nil
 	}
 }
 
-// ownProcessor returns the CPU time of this process in seconds, with a precision of hundredths. It returns 0 on systems
-// other than Linux.
-func ownProcessor() (seconds float64) {
-	content, _ := os.ReadFile("/proc/self/stat")
+// processor returns the CPU time of a process in seconds, with a precision of hundredths. It returns 0 on systems other
+// than Linux.
+func processor(pid int) (seconds float64) {
+	content, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if _, after, ok := strings.Cut(string(content), ") "); ok {
 		for _, ticks := range strings.Fields(after)[11:13] { // utime and stime
 			n, _ := strconv.ParseFloat(ticks, 64)

@@ -37,14 +37,14 @@ type Sizes struct {
 	// Messages is the number of messages per repeat of publish, consume, telemetry, schedule and cost. Default 30,000
 	// or 1,500.
 	Messages int `json:"messages"`
-	// Rate is the rate of latency in messages per second, and the rate of the tasks whose lateness schedule and bulk
-	// measure. Default 1,000 or 300.
+	// Rate is the number of messages per second in the scenario latency, and of tasks per second in the scenarios
+	// schedule and bulk, which measure their lateness. Default 1,000 or 300.
 	Rate int `json:"rate"`
 	// Repeats is the number of repeats of each case, at most 2 for latency and native, and 1 for bulk, console and
 	// pending. Default 3 or 1.
 	Repeats int `json:"repeats"`
-	// Pending is the number of waiting messages in pending, and of tasks that bulk moves and console shows. Default
-	// 1,000,000 or 5,000.
+	// Pending is the number of waiting messages in pending, and of tasks that bulk reschedules and console shows.
+	// Default 1,000,000 or 5,000.
 	Pending int `json:"pending"`
 	// Body is the size of every message body in bytes. Default 256.
 	Body int `json:"body_bytes"`

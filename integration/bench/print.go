@@ -120,7 +120,7 @@ func newTable(group []*Case) table {
 		}
 		for _, name := range names {
 			cell := ""
-			if m := c.metric(name); m != nil {
+			if m := c.Metric(name); m != nil {
 				cell = ranged(m.Median, m.Min, m.Max)
 			}
 			cells = append(cells, cell)

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
+	"github.com/rabbitdelay/rabbitdelay/internal/lateness"
 )
 
 // Result is everything that one run measured.
@@ -76,13 +76,13 @@ const (
 	metricLastTenth   = "last tenth / first"
 )
 
-// notef adds a single-line note, unless it already exists.
-func (s *Scenario) notef(format string, args ...any) {
+// Notef adds a single-line note, unless it already exists.
+func (s *Scenario) Notef(format string, args ...any) {
 	s.Notes = once(s.Notes, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; "))
 }
 
-// uses adds a server, unless it is already listed.
-func (s *Scenario) uses(server string) { s.Servers = once(s.Servers, server) }
+// Uses adds a server, unless it is already listed.
+func (s *Scenario) Uses(server string) { s.Servers = once(s.Servers, server) }
 
 func once(list []string, one string) []string {
 	if slices.Contains(list, one) {
@@ -91,8 +91,8 @@ func once(list []string, one string) []string {
 	return append(list, one)
 }
 
-// find returns a case and creates it on first use.
-func (s *Scenario) find(group, name string, baseline bool) *Case {
+// Find returns a case and creates it on first use.
+func (s *Scenario) Find(group, name string, baseline bool) *Case {
 	for _, c := range s.Cases {
 		if c.Group == group && c.Name == name {
 			return c
@@ -103,9 +103,9 @@ func (s *Scenario) find(group, name string, baseline bool) *Case {
 	return c
 }
 
-// add records the value of one repeat.
-func (c *Case) add(name, unit string, value float64) {
-	m := c.metric(name)
+// Add records the value of one repeat.
+func (c *Case) Add(name, unit string, value float64) {
+	m := c.Metric(name)
 	if m == nil {
 		m = &Metric{Name: name, Unit: unit}
 		c.Metrics = append(c.Metrics, m)
@@ -114,19 +114,20 @@ func (c *Case) add(name, unit string, value float64) {
 	m.Median, m.Min, m.Max = spread(m.Values)
 }
 
-// addPercentiles records percentiles of values. It sorts values in place.
-func (c *Case) addPercentiles(unit string, values []float64, shares ...float64) {
+// AddPercentiles records percentiles of values. It sorts values in place.
+func (c *Case) AddPercentiles(unit string, values []float64, shares ...float64) {
 	slices.Sort(values)
 	for _, share := range shares {
 		name := fmt.Sprintf("p%.0f", 100*share)
 		if share == 1 {
 			name = "max"
 		}
-		c.add(name, unit, lateness.Percentile(values, share))
+		c.Add(name, unit, lateness.Percentile(values, share))
 	}
 }
 
-func (c *Case) metric(name string) *Metric {
+// Metric returns the metric with the given name, or nil if it was not measured.
+func (c *Case) Metric(name string) *Metric {
 	for _, m := range c.Metrics {
 		if m.Name == name {
 			return m
@@ -138,7 +139,7 @@ func (c *Case) metric(name string) *Metric {
 // values returns the values of a case's metric, or none if it was not measured.
 func (s *Scenario) values(group, name, metric string) (values []float64, unit string) {
 	for _, c := range s.Cases {
-		if m := c.metric(metric); m != nil && c.Group == group && c.Name == name {
+		if m := c.Metric(metric); m != nil && c.Group == group && c.Name == name {
 			return m.Values, m.Unit
 		}
 	}

@@ -88,9 +88,9 @@ func (r *run) all(ctx context.Context) error {
 		r.o.Log(fmt.Sprintf("%s took %.0f s", s.Name, s.Seconds))
 		switch {
 		case leftOut(err) && len(r.o.Scenarios) > 1:
-			s.notef("%v", err)
+			s.Notef("%v", err)
 		case err != nil:
-			s.notef("not finished: %v", err)
+			s.Notef("not finished: %v", err)
 			return fmt.Errorf("%s: %w", s.Name, err)
 		}
 	}
@@ -113,7 +113,7 @@ func (r *run) scenario(ctx context.Context, one scenario, s *Scenario) (err erro
 		switch {
 		case leftOut(err):
 			missing = err
-			s.notef("%s: %v", g.title, err)
+			s.Notef("%s: %v", g.title, err)
 		case err != nil:
 			return fmt.Errorf("%s: %w", g.title, err)
 		}
@@ -144,7 +144,7 @@ func (r *run) group(ctx context.Context, s *Scenario, g group) (err error) {
 		if k.needs != nil {
 			err := k.needs(ctx, r, s)
 			if leftOut(err) {
-				s.notef("%s: %v", k.name, err)
+				s.Notef("%s: %v", k.name, err)
 				continue
 			}
 			if err != nil {
@@ -157,7 +157,7 @@ func (r *run) group(ctx context.Context, s *Scenario, g group) (err error) {
 			}
 			clients = append(clients, k.on)
 		}
-		t := &turn{run: r, s: s, c: k.on, broker: b, row: s.find(g.title, k.name, k.baseline)}
+		t := &turn{run: r, s: s, c: k.on, broker: b, row: s.Find(g.title, k.name, k.baseline)}
 		works = append(works, func() error {
 			err := k.work(ctx, t)
 			if err == nil && k.on != nil {
@@ -171,11 +171,11 @@ func (r *run) group(ctx context.Context, s *Scenario, g group) (err error) {
 	}
 	add, done := r.o.Progress(s.Name+", "+g.title, len(works)*g.repeats)
 	defer done()
-	return interleave(g.repeats, works, add)
+	return Interleave(g.repeats, works, add)
 }
 
-// interleave calls all functions in each repeat, and starts each repeat with the next one.
-func interleave(repeats int, all []func() error, advance func(n int)) error {
+// Interleave calls all functions in each repeat, and begins each repeat with a different one.
+func Interleave(repeats int, all []func() error, advance func(n int)) error {
 	for first := range repeats {
 		for i := range all {
 			if err := all[(first+i)%len(all)](); err != nil {
@@ -200,9 +200,9 @@ func (t *turn) measure(n int, f func() error) error {
 	if err != nil {
 		return err
 	}
-	t.row.add(metricRate, "messages/s", float64(n)/took.Seconds())
-	t.row.add(metricAllocations, "per message", float64(after.Mallocs-before.Mallocs)/float64(n))
-	t.row.add("allocated", "bytes per message", float64(after.TotalAlloc-before.TotalAlloc)/float64(n))
+	t.row.Add(metricRate, "messages/s", float64(n)/took.Seconds())
+	t.row.Add(metricAllocations, "per message", float64(after.Mallocs-before.Mallocs)/float64(n))
+	t.row.Add("allocated", "bytes per message", float64(after.TotalAlloc-before.TotalAlloc)/float64(n))
 	return nil
 }
 

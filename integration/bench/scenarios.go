@@ -14,7 +14,7 @@ var scenarios = []scenario{
 	{name: "publish", about: "confirmed publishing beside the raw client", groups: publishing},
 	{name: "consume", about: "bare, idempotent and task handlers beside the raw client", groups: consuming},
 	{name: "telemetry", about: "Send and a bare handler with and without OpenTelemetry", groups: observing},
-	{name: "schedule", about: "writing tasks, also of unique keys, relaying them beside SendBatch, and their lateness\nbeside destinations that take no messages, a flood at a ceiling and a stream of unique keys", groups: scheduling},
+	{name: "schedule", about: "writing tasks, also of unique keys, relaying them beside SendBatch, and their lateness\nbeside destinations that take no messages, a flood at a rate limit and a stream of unique keys", groups: scheduling},
 	{name: "bulk", about: "moving many tasks at once, and the relay's lateness meanwhile", groups: moving},
 	{name: "console", about: "how long pages take beside many tasks, and what 100 browsers cost", prepare: openSite, groups: browsing},
 	{name: "latency", about: "lateness at a steady rate beside polling and the plugin", groups: waiting},
@@ -145,7 +145,7 @@ func observing(o Options) []group {
 func scheduling(o Options) []group {
 	n, c := o.Messages, clock(o.QueueTypes[0])
 	overdue := fmt.Sprintf("beside %d overdue tasks for each of a full, an exclusive and a missing destination", backlog)
-	spaced := fmt.Sprintf("beside a flood of %d at a ceiling of %d/s", flooded, ceiling)
+	spaced := fmt.Sprintf("beside a flood of %d at a rate limit of %d/s", flooded, rateLimit)
 	pushing := fmt.Sprintf("ScheduleUnique, %d keys, each pushes back the pending task", uniqueKeys)
 	debounced := fmt.Sprintf("beside %d tasks/s of %d unique keys that push each other back", o.Rate, uniqueKeys)
 	// Tasks are due within a second. With later due times, it would not be visible if the relay were late.

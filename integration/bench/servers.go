@@ -20,10 +20,10 @@ import (
 	_ "github.com/rabbitdelay/rabbitdelay/config/postgres" // postgres://
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/database"
-	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
 )
 
-// run is one call of Run, with the servers that it started.
+// run is one call to Run, with the servers that it started.
 type run struct {
 	o      Options
 	result *Result
@@ -33,8 +33,9 @@ type run struct {
 	brokers map[place]*broker.Broker // brokers of the current scenario
 	site    *site                    // only in the scenario console
 	db      *sql.DB                  // nil until needed
-	redis   *redis.Client            // nil until needed
-	closing []func() error           // closes the databases
+	dbURL   string
+	redis   *redis.Client  // nil until needed
+	closing []func() error // closes the databases
 }
 
 func newRun(o Options) *run {
@@ -102,7 +103,7 @@ func (r *run) at(ctx context.Context, s *Scenario, p place) (*broker.Broker, err
 			return nil, err
 		}
 	}
-	s.uses("RabbitMQ " + b.Version() + string(p))
+	s.Uses("RabbitMQ " + b.Version() + string(p))
 	return b, nil
 }
 
@@ -142,7 +143,7 @@ func postgres(ctx context.Context, r *run, s *Scenario) error {
 		}
 		db.SetMaxOpenConns(100)
 		db.SetMaxIdleConns(100)
-		r.db, r.closing = db, append(r.closing, db.Close)
+		r.db, r.dbURL, r.closing = db, server.URL(), append(r.closing, db.Close)
 		if err := errors.Join(idempotency.Migrate(ctx, db), schedule.Migrate(ctx, db)); err != nil {
 			return err
 		}
@@ -151,7 +152,7 @@ func postgres(ctx context.Context, r *run, s *Scenario) error {
 	if err := r.db.QueryRowContext(ctx, "SHOW server_version").Scan(&version); err != nil {
 		return err
 	}
-	s.uses("PostgreSQL " + version)
+	s.Uses("PostgreSQL " + version)
 	return nil
 }
 
@@ -169,7 +170,7 @@ func redisServer(ctx context.Context, r *run, s *Scenario) error {
 		r.redis = redis.NewClient(options)
 		r.closing = append(r.closing, r.redis.Close)
 	}
-	s.uses("Redis")
+	s.Uses("Redis")
 	return nil
 }
 

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
+	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 )
 
 // flow is a steady stream of delayed messages.
@@ -53,12 +53,12 @@ func steady(f flow, by func(ctx context.Context, t *turn) (timer, error)) work {
 		case err != nil:
 			return err
 		case !o.kept: // the result of an aborted flow does not represent its rate
-			t.s.notef("%s, %s: the publisher could not keep the rate", t.row.Group, t.row.Name)
+			t.s.Notef("%s, %s: the publisher could not keep the rate", t.row.Group, t.row.Name)
 			return nil
 		case o.missing > 0:
-			t.s.notef("%s, %s: %d of %d did not come within a minute, and count as that late", t.row.Group, t.row.Name, o.missing, len(o.late))
+			t.s.Notef("%s, %s: %d of %d did not come within a minute, and count as that late", t.row.Group, t.row.Name, o.missing, len(o.late))
 		}
-		t.row.addPercentiles("ms late", o.late, 0.5, 0.95, 0.99, 1)
+		t.row.AddPercentiles("ms late", o.late, 0.5, 0.95, 0.99, 1)
 		return nil
 	}
 }

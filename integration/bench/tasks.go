@@ -92,7 +92,7 @@ func pushBack(ctx context.Context, store *schedule.Store, i int, task schedule.T
 }
 
 func scheduleUnique(ctx context.Context, store *schedule.Store, task schedule.Task) error {
-	_, err := store.ScheduleUnique(ctx, schedule.NoTx, task, schedule.Unique{OnPending: schedule.PushBackPending, MaxWait: 48 * time.Hour})
+	_, err := store.ScheduleUnique(ctx, schedule.NoTx, task, schedule.Unique{OnConflict: schedule.PushBackPending, MaxWait: 48 * time.Hour})
 	return err
 }
 
@@ -101,7 +101,7 @@ func scheduleUnique(ctx context.Context, store *schedule.Store, task schedule.Ta
 func debounce(rate int) beside {
 	return func(ctx context.Context, t *turn, store *schedule.Store) (end func() error, err error) {
 		during, stop := context.WithCancel(ctx)
-		row := t.s.find("a stream of unique keys", number(float64(rate))+" tasks/s asked for", false)
+		row := t.s.Find("a stream of unique keys", number(float64(rate))+" tasks/s asked for", false)
 		var all errgroup.Group
 		var merged atomic.Int64
 		began := time.Now()
@@ -124,7 +124,7 @@ func debounce(rate int) beside {
 		return func() error {
 			stop()
 			err := all.Wait()
-			row.add(metricRate, "tasks/s", float64(merged.Load())/time.Since(began).Seconds())
+			row.Add(metricRate, "tasks/s", float64(merged.Load())/time.Since(began).Seconds())
 			return err
 		}, nil
 	}
@@ -170,22 +170,22 @@ func alone(context.Context, *turn, *schedule.Store) (end func() error, err error
 	return func() error { return nil }, nil
 }
 
-// move moves n other tasks by an hour. It first schedules them beyond the relay's horizon.
+// move reschedules n other tasks by an hour. It first schedules them beyond the relay's horizon.
 func move(n int) beside {
 	return func(ctx context.Context, t *turn, store *schedule.Store) (end func() error, err error) {
 		late := func(i int) time.Duration { return 48*time.Hour + anyDelay(i) }
 		if err := write(ctx, store, n, schedule.Task{Queue: "moved"}, late); err != nil {
 			return nil, err
 		}
-		row := t.s.find("a move by an hour", number(float64(n))+" tasks", false)
+		row := t.s.Find("a move by an hour", number(float64(n))+" tasks", false)
 		ended := make(chan error, 1)
 		go func() {
 			began := time.Now()
-			done, err := store.Bulk(context.WithoutCancel(ctx), schedule.Filter{Queue: "moved"}, schedule.BulkMoveBy(time.Hour), schedule.BulkOptions{})
+			done, err := store.Bulk(context.WithoutCancel(ctx), schedule.Filter{Queue: "moved"}, schedule.BulkRescheduleBy(time.Hour), schedule.BulkOptions{})
 			took := time.Since(began).Seconds()
-			row.add("took", "s", took)
-			row.add(metricRate, "tasks/s", float64(n)/took)
-			row.add("longest transaction", "ms", 1000*done.Longest.Seconds()) // upper limit of the time that locks are held
+			row.Add("took", "s", took)
+			row.Add(metricRate, "tasks/s", float64(n)/took)
+			row.Add("longest transaction", "ms", 1000*done.Longest.Seconds()) // upper limit of the time that locks are held
 			ended <- err
 		}()
 		return func() error { return <-ended }, nil
@@ -229,32 +229,32 @@ func trouble(ctx context.Context, t *turn, store *schedule.Store) (end func() er
 
 // Sizes of flood.
 const (
-	flooded = 100_000
-	ceiling = 1000 // tasks per second
+	flooded   = 100_000
+	rateLimit = 1000 // tasks per second
 )
 
-// flood schedules overdue tasks to a queue with a rate ceiling and measures the rate at which they arrive.
+// flood schedules overdue tasks to a queue with a rate limit and measures the rate at which they arrive.
 func flood(ctx context.Context, t *turn, store *schedule.Store) (end func() error, err error) {
 	mail := t.c.queue + ".mail"
 	ch, err := t.c.conn.Channel()
 	if err != nil {
 		return nil, err
 	}
-	err = store.SetCeiling(ctx, schedule.NoTx, schedule.Ceiling{Queue: mail, PerSecond: ceiling})
+	err = store.SetRateLimit(ctx, schedule.NoTx, schedule.RateLimit{Queue: mail, PerSecond: rateLimit})
 	if err == nil {
 		err = write(ctx, store, flooded, schedule.Task{Queue: mail, Body: body(t.o.Body, 0)}, func(int) time.Duration { return -time.Hour })
 	}
 	if err != nil {
 		return nil, joined(err, ch.Close())
 	}
-	row := t.s.find("a flood at a ceiling", number(ceiling)+" tasks/s", false)
+	row := t.s.Find("a flood at a rate limit", number(rateLimit)+" tasks/s", false)
 	began := time.Now()
 	return func() error {
 		q, err := ch.QueueDeclarePassive(mail, true, false, false, false, nil)
-		row.add(metricRate, "tasks/s", float64(q.Messages)/time.Since(began).Seconds())
+		row.Add(metricRate, "tasks/s", float64(q.Messages)/time.Since(began).Seconds())
 		if err == nil {
 			_, err = ch.QueueDelete(mail, false, false, false)
 		}
-		return errors.Join(err, store.SetCeiling(context.WithoutCancel(ctx), schedule.NoTx, schedule.Ceiling{Queue: mail}), ch.Close())
+		return errors.Join(err, store.SetRateLimit(context.WithoutCancel(ctx), schedule.NoTx, schedule.RateLimit{Queue: mail}), ch.Close())
 	}, nil
 }

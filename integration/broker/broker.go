@@ -129,6 +129,7 @@ type server interface {
 
 	ctl(ctx context.Context, args []string) (string, error)
 	ended(ctx context.Context) bool // reports whether the broker's process has ended
+	processID(ctx context.Context) (int, error)
 	log(ctx context.Context) string
 }
 

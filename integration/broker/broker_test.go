@@ -15,8 +15,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// TestLife goes through everything that can be done to a broker of ours, for
-// each source.
+// TestLife tries every operation on a broker that Start has started, for each source of brokers.
 func TestLife(t *testing.T) {
 	for _, source := range []Source{Container, Node} {
 		t.Run(string(source), func(t *testing.T) {
@@ -38,7 +37,7 @@ func TestLife(t *testing.T) {
 				if err := b.Close(); err != nil {
 					t.Error(err)
 				}
-				traces.eventuallyGone(t) // Erlang's helpers see a moment later that it is gone
+				traces.eventuallyGone(t) // Erlang's helpers notice a moment later that it is gone
 				if err := b.Close(); err != nil {
 					t.Errorf("the second Close: %v", err)
 				}
@@ -104,7 +103,7 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// answers reports whether a broker shakes hands in time.
+// answers reports whether a broker completes the handshake in time.
 func answers(url string, within time.Duration) bool {
 	conn, err := amqp.DialConfig(url, amqp.Config{Dial: amqp.DefaultDial(within)})
 	if err != nil {
@@ -160,12 +159,12 @@ func receive(t *testing.T, b *Broker, body string) {
 	})
 }
 
-// TestEndings ends a process that has a broker in every way in which a process
-// ends, and looks for what it left.
+// TestEndings ends a process that has started a broker in every possible way, and checks that nothing is left of the
+// broker.
 func TestEndings(t *testing.T) {
 	for source, endings := range map[Source][]string{
-		// The guard sees no difference between the endings; one source goes
-		// through all of them.
+		// The guard sees no difference between the endings, so only one source goes through all of
+		// them.
 		Container: {"panic", "SIGKILL"},
 		Node:      {"panic", "exit", "SIGINT", "SIGKILL"},
 	} {
@@ -175,8 +174,8 @@ func TestEndings(t *testing.T) {
 				t.Parallel()
 				cmd := exec.CommandContext(t.Context(), os.Args[0])
 				cmd.Env = append(os.Environ(), envEnding+"="+ending, EnvSource+"="+string(source), EnvURL+"=")
-				// A session of its own, as a terminal gives one, whose whole
-				// foreground group gets the SIGINT of a Ctrl-C.
+				// The process gets a separate session, like that of a terminal, in which Ctrl-C sends SIGINT to the
+				// whole foreground group.
 				cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 				var stderr strings.Builder
 				cmd.Stderr = &stderr
@@ -220,7 +219,7 @@ func TestEndings(t *testing.T) {
 	}
 }
 
-// TestURLWins uses one broker of ours as the broker of somebody else.
+// TestURLWins uses a broker of its own as if it were another user's broker.
 func TestURLWins(t *testing.T) {
 	shared := Shared(t, Options{})
 	var lines []string
@@ -257,7 +256,7 @@ func TestPasswordIsKept(t *testing.T) {
 	shared := Shared(t, Options{})
 	for _, url := range []string{
 		strings.Replace(shared.URL(), ":guest@", ":sesame@", 1), // refused
-		"http://guest:sesame@127.0.0.1/",                        // another scheme
+		"http://guest:sesame@127.0.0.1/",                        // a different scheme
 		"amqp://guest:sesame%@127.0.0.1/",                       // cannot be parsed
 	} {
 		_, err := Start(t.Context(), Options{URL: url})
@@ -328,7 +327,7 @@ func TestStartIsCancelled(t *testing.T) {
 	}
 }
 
-// A version that is not here is not replaced by one that is.
+// A version that is not available is not replaced by one that is.
 func TestOneVersion(t *testing.T) {
 	t.Setenv(EnvURL, "")
 	t.Setenv(EnvTestVersion, "0.1")

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// The clock of a private node is what it was set to, before its start and while it runs.
+// The clock of a private node shows the time to which it was set, before its start and while it
+// runs.
 func TestClock(t *testing.T) {
 	needSource(t, Node)
 	if path, reason := FaketimeAvailable(); path == "" {
@@ -38,7 +39,8 @@ func TestClock(t *testing.T) {
 	ahead(t, b, 2*time.Hour)
 }
 
-// ahead fails the test unless a broker's clock is that much ahead of the machine's, soon.
+// ahead fails the test unless a broker's clock is soon ahead of the machine's by the given
+// duration.
 func ahead(t *testing.T, b *Broker, want time.Duration) {
 	t.Helper()
 	for try := 0; ; try++ {

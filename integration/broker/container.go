@@ -86,8 +86,7 @@ func newDocker(ctx context.Context) (*testcontainers.DockerProvider, error) {
 	return provider, nil
 }
 
-// newProvider returns a testcontainers provider. It converts the panic with which testcontainers reports that Docker is
-// missing into an error.
+// newProvider returns a testcontainers provider. It returns an error if Docker is missing, where testcontainers panics.
 func newProvider() (provider *testcontainers.DockerProvider, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -318,6 +317,21 @@ func (c *container) ended(ctx context.Context) bool {
 	}
 	inspected, err := c.docker.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
 	return err == nil && inspected.Container.State != nil && !inspected.Container.State.Running
+}
+
+func (c *container) processID(ctx context.Context) (int, error) {
+	id, err := c.id()
+	if err != nil {
+		return 0, err
+	}
+	inspected, err := c.docker.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	if err != nil {
+		return 0, err
+	}
+	if inspected.Container.State == nil || !inspected.Container.State.Running {
+		return 0, errNotRunning
+	}
+	return inspected.Container.State.Pid, nil
 }
 
 func (c *container) log(ctx context.Context) string {

@@ -103,6 +103,16 @@ func (b *Broker) MemoryBytes(ctx context.Context) (int64, error) {
 	return status.Memory.Total.RSS, nil
 }
 
+// ProcessID returns the ID of the broker's process or, for a container, of the container's first process, as the
+// machine that runs it numbers them.
+func (b *Broker) ProcessID(ctx context.Context) (int, error) {
+	s, err := b.ours()
+	if err != nil {
+		return 0, err
+	}
+	return s.processID(ctx)
+}
+
 func (b *Broker) ours() (server, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -77,7 +77,7 @@ func TestPluginAvailable(t *testing.T) {
 	}
 }
 
-// Most people who see that there is no image have no registry. Docker's error would not help them.
+// Most users who see this error have no registry with the image, and Docker's own error would not help them.
 func TestBrief(t *testing.T) {
 	pull := errors.New("failed to resolve reference: dial tcp: lookup registry on 127.0.0.1:53: no such host")
 	err := fmt.Errorf("start: %w", &noImageError{version: "4.3", pulled: "rabbitmq:4.3-management", err: pull})

@@ -17,8 +17,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
-// envEnding makes the test binary start a broker, print what it started as one
-// line of JSON and end in the way the variable says.
+// envEnding makes the test binary start a broker, print what it started as one line of JSON, and
+// end in the way that the variable says.
 const envEnding = "RABBITDELAY_TEST_ENDING"
 
 func TestMain(m *testing.M) {
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// traces are what a broker leaves on the machine while it runs.
+// traces lists what a broker leaves on the machine while it runs.
 type traces struct {
 	URL       string `json:"url"`
 	Container string `json:"container"` // its name
@@ -67,7 +67,7 @@ func endWithBroker(ending string) {
 	if err := json.NewEncoder(os.Stdout).Encode(tracesOf(b)); err != nil {
 		panic(err)
 	}
-	// The parent tells when it has looked at what runs.
+	// The parent process writes a line when it has seen what runs.
 	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
 	switch ending {
 	case "panic":
@@ -79,8 +79,8 @@ func endWithBroker(ending string) {
 	}
 }
 
-// needSource skips a test for a kind of broker that this machine cannot run,
-// and fails it when there is no kind at all.
+// needSource skips a test for a kind of broker that this machine cannot run, and fails it if there
+// is no kind at all.
 func needSource(t *testing.T, source Source) {
 	t.Helper()
 	if os.Getenv(servers.EnvSkip) == "1" {
@@ -109,7 +109,7 @@ func needSource(t *testing.T, source Source) {
 	t.Fatal(ErrNoBroker)
 }
 
-// left returns what is still there of a broker.
+// left returns what still exists of a broker.
 func (tr traces) left(t *testing.T) []string {
 	t.Helper()
 	var found []string

@@ -331,6 +331,15 @@ func (n *node) ended(context.Context) bool {
 	}
 }
 
+func (n *node) processID(context.Context) (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.broker == nil {
+		return 0, errNotRunning
+	}
+	return n.broker.ID(), nil
+}
+
 func (n *node) log(context.Context) string {
 	content, err := os.ReadFile(n.logFile())
 	if err != nil {

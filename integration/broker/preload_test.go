@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A broker waits for the disk where that is wanted, and else does not where libeatmydata is
+// A broker syncs to the disk if that is requested. Otherwise it does not, if libeatmydata is
 // installed.
 func TestHasty(t *testing.T) {
 	if len(Hasty().libraries) == 0 {

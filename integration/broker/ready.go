@@ -46,7 +46,7 @@ func (b *Broker) waitReady(ctx context.Context) error {
 	return nil
 }
 
-// startError is the error of a broker that did not start.
+// startError is returned if a broker did not start.
 type startError struct {
 	err error
 	log string

@@ -17,7 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 )
 
-// shared is a site on SQLite and the broker that most tests share.
+// shared is a site on SQLite, on the broker that most tests share.
 func shared(t *testing.T, delay string) *site {
 	t.Helper()
 	openBrowser(t)
@@ -30,14 +30,18 @@ func shared(t *testing.T, delay string) *site {
 	return newSite(t, broker.Shared(t, broker.Options{Management: true}), delay, "sqlite:"+path, db)
 }
 
-// pages are all that can be looked at.
-var pages = []string{"", "tasks", "tasks?queue=mail&status=pending", "task?id=a", "trace?id=a", "trace", "recurring", "recurring-task?name=nightly", "dead", "dead-queue?queue=mail.dead", "dead-errors?queue=mail.dead", "layouts", "audit"}
+// pages lists all pages.
+var pages = []string{
+	"", "tasks", "tasks?queue=mail&status=pending", "task?id=a", "trace?id=a", "trace", "recurring",
+	"recurring-task?name=nightly", "dead", "dead-queue?queue=mail.dead", "dead-errors?queue=mail.dead", "layouts",
+	"audit",
+}
 
-// TestConsole takes the way of an operator through pages and actions.
+// TestConsole follows an operator through pages and actions.
 func TestConsole(t *testing.T) {
 	s := shared(t, layout)
 	s.add(t, "mail", "a", "b", "c", "d", `<script>document.title = "caught"</script>`)
-	if _, err := s.channel(t).QueuePurge("mail.dead", false); err != nil { // what an earlier run left
+	if _, err := s.channel(t).QueuePurge("mail.dead", false); err != nil { // messages of an earlier run
 		t.Fatal(err)
 	}
 	s.die(t, "mail", "dead-1", "dead-2")
@@ -73,7 +77,7 @@ func TestConsole(t *testing.T) {
 	t.Run("audit", func(t *testing.T) {
 		b := anna.with(t)
 		b.visit("audit")
-		for _, want := range []string{"task move", "task cancel", "task fire", "bulk cancel", "recurring pause", "requeue"} {
+		for _, want := range []string{"task reschedule", "task cancel", "task run", "bulk cancel", "recurring pause", "requeue"} {
 			b.shows(want)
 		}
 	})
@@ -90,12 +94,12 @@ func TestConsole(t *testing.T) {
 	t.Run("contrast", func(t *testing.T) { s.contrast(t) })
 }
 
-// with is the tab for another test.
+// with returns the tab for another test.
 func (b *tab) with(t *testing.T) *tab {
 	return &tab{t: t, ctx: b.ctx, site: b.site}
 }
 
-// selectTasks takes two of three rows, and changes these alone.
+// selectTasks selects two of three rows, and changes only these.
 func (b *tab) selectTasks() {
 	s := b.site
 	s.add(b.t, "picked", "picked 1", "picked <2>", "picked&3")
@@ -106,7 +110,11 @@ func (b *tab) selectTasks() {
 	b.shows("Cancel 2 pending tasks?")
 	b.click("Cancel 2 tasks")
 	b.becomes("the job is done", `document.querySelector(".status.done") !== null`)
-	for id, want := range map[string]schedule.Status{"picked 1": schedule.StatusCancelled, "picked <2>": schedule.StatusPending, "picked&3": schedule.StatusCancelled} {
+	for id, want := range map[string]schedule.Status{
+		"picked 1":   schedule.StatusCancelled,
+		"picked <2>": schedule.StatusPending,
+		"picked&3":   schedule.StatusCancelled,
+	} {
 		if got := s.task(b.t, id).Status; got != want {
 			b.t.Errorf("%s is %s, expected %s", id, got, want)
 		}
@@ -122,13 +130,13 @@ func (b *tab) changeTasks() {
 	if at := b.location(); at != "tasks?status=pending&prefix=a" {
 		b.t.Errorf("the filter is %s", at)
 	}
-	b.shows("1 match")
+	b.shows("1 matching")
 	b.click("a")
 	b.shows(`{"secret":"of a"}`)
-	b.click("Move…")
+	b.click("Reschedule…")
 	b.fill(map[string]string{"at": "+90m"})
-	b.click("Move")
-	b.shows("The task was moved.")
+	b.click("Reschedule")
+	b.shows("The task was rescheduled.")
 	if due := time.Until(s.task(b.t, "a").DeliverAt); due < 80*time.Minute || due > 91*time.Minute {
 		b.t.Errorf("due in %v", due)
 	}
@@ -136,22 +144,23 @@ func (b *tab) changeTasks() {
 	b.click("Cancel")
 	b.shows("The task was cancelled.")
 	b.visit(address("task", "id", "b"))
-	b.click("Fire now")
-	b.click("Fire now")
-	b.shows("The task was fired")
+	b.click("Run now")
+	b.click("Run now")
+	b.shows("The task is now due")
 	b.visit(address("task", "id", "c"))
 	b.click("Copy…")
 	b.fill(map[string]string{"id": "copy of c", "at": "tomorrow 08:00 Europe/Berlin"})
-	b.click("Schedule")
+	b.click("Schedule task")
 	b.shows("The task was scheduled.")
 	if x := s.task(b.t, "copy of c"); string(x.Body) != `{"secret":"of c"}` || x.Queue != "mail" || len(x.Tags) != 1 {
 		b.t.Errorf("the copy is %+v", x)
 	}
 	b.visit(address("task-new", "id", "c", "queue", "mail", "at", "+1h"))
-	b.click("Schedule")
-	b.shows("There is already such a task")
+	b.click("Schedule task")
+	b.shows("A different task with this ID exists")
 
-	if _, err := s.db.ExecContext(b.t.Context(), "UPDATE rabbitdelay_tasks SET status = 'failed', last_error = 'no', finished_at = updated_at WHERE id = 'd'"); err != nil {
+	if _, err := s.db.ExecContext(b.t.Context(),
+		"UPDATE rabbitdelay_tasks SET status = 'failed', last_error = 'no', finished_at = updated_at WHERE id = 'd'"); err != nil {
 		b.t.Fatal(err)
 	}
 	b.visit(address("task", "id", "d"))
@@ -167,7 +176,7 @@ func (b *tab) changeTasks() {
 	}
 	s.add(b.t, "orders", ids...)
 	b.visit("tasks?queue=orders")
-	b.shows("700 match")
+	b.shows("700 matching")
 	b.click("Cancel…")
 	b.shows("Cancel 700 pending tasks?")
 	b.shows("orders")
@@ -185,7 +194,7 @@ func (b *tab) changeTasks() {
 	}
 }
 
-// reviveAsTyped: fields that are written into after the count are counted again.
+// reviveAsTyped checks that fields that are changed after the count are counted again.
 func (b *tab) reviveAsTyped() {
 	b.t.Helper()
 	s := b.site
@@ -226,14 +235,14 @@ func (b *tab) changeRecurring() {
 		b.click(x[1])
 		b.shows(x[2])
 	}
-	b.click("Fire…")
-	b.click("Fire now")
+	b.click("Run…")
+	b.click("Run now")
 	b.shows("nightly@")
 	b.visit("recurring-task?name=nightly")
 	b.click("Edit…")
 	b.fill(map[string]string{"cron": "45 2 * *"})
 	b.click("Save")
-	b.shows("This recurring task is not possible")
+	b.shows("Invalid recurring task")
 	b.fill(map[string]string{"cron": "45 2 * * *"})
 	b.click("Save")
 	b.shows("45 2 * * *")
@@ -250,18 +259,18 @@ func (b *tab) requeue() {
 	b.visit("dead-queue?queue=mail.dead")
 	b.shows("no such address")
 	b.click("Requeue…")
-	b.click("Try without sending")
-	b.shows("2 of 2 messages would go")
+	b.click("Dry run")
+	b.shows("2 of 2 messages would be requeued")
 	b.fill(map[string]string{"limit": "1"})
 	b.click("Requeue 2 messages")
 	b.shows("Nothing was changed yet")
 	b.fill(map[string]string{"limit": "2", "ids": "none"})
 	b.do(chromedp.Focus(chromedp.CSS("#limit")))
 	b.leads(chromedp.KeyEvent("\r")) // only tries it
-	b.shows("No message would be sent")
+	b.shows("No message would be requeued")
 	b.fill(map[string]string{"ids": "dead-1"})
-	b.click("Try without sending")
-	b.shows("1 of 2 messages would go")
+	b.click("Dry run")
+	b.shows("1 of 2 messages would be requeued")
 	if n := s.lying(b.t, "mail.dead"); n != 2 {
 		b.t.Errorf("the dry run left %d", n)
 	}
@@ -275,7 +284,10 @@ func (b *tab) requeue() {
 func (b *tab) retire() {
 	s := b.site
 	s.declare(b.t, "bucket: {radices: [3, 3]}")
-	b.becomes("the earlier layout shows", `(location.pathname.endsWith("layouts") || location.assign("layouts"), document.body.textContent.includes("earlier, drained")) || (setTimeout(() => location.reload(), 500), false)`)
+	b.becomes("the earlier layout shows", `
+(location.pathname.endsWith("layouts") || location.assign("layouts"),
+document.body.textContent.includes("earlier, drained")) ||
+(setTimeout(() => location.reload(), 500), false)`)
 	b.shows("in use")
 	b.click("Retire earlier layouts…")
 	b.shows("Retire earlier layouts?")
@@ -283,10 +295,10 @@ func (b *tab) retire() {
 	b.click("Delete these objects")
 	b.becomes("the job is done", `document.querySelector("main .status")?.textContent === "done"`)
 	b.visit("retire")
-	b.shows("nothing of the earlier layouts is on the broker")
+	b.shows("the broker has no objects of the earlier layouts")
 }
 
-// viewerLooksOnly checks that a viewer is shown no action, and that none succeeds.
+// viewerLooksOnly checks that a viewer sees no action, and that none succeeds.
 func (s *site) viewerLooksOnly(t *testing.T) {
 	s.add(t, "mail", "not a viewer's")
 	b := s.open(t, "vera")
@@ -302,10 +314,17 @@ func (s *site) viewerLooksOnly(t *testing.T) {
 		}
 	}
 	// With the token of a viewer's own session.
-	for _, path := range []string{"task-cancel", "task-move", "task-fire", "task-revive", "task-new", "bulk", "job-stop", "job-continue", "recurring-edit", "recurring-pause", "recurring-resume", "recurring-fire", "recurring-delete", "requeue", "discard", "retire"} {
+	for _, path := range []string{
+		"task-cancel", "task-reschedule", "task-run", "task-revive", "task-new", "bulk", "job-stop", "job-continue",
+		"recurring-edit", "recurring-pause", "recurring-resume", "recurring-run", "recurring-delete", "requeue",
+		"discard", "retire",
+	} {
 		for _, method := range []string{"GET", "POST"} {
 			code := eval[int](b, fmt.Sprintf(`(async () => {
-				const form = new URLSearchParams({token: document.querySelector("[name=token]").value, id: "not a viewer's", name: "nightly", queue: "mail", action: "cancel", count: "1", at: "+1h", every: "1m"});
+				const form = new URLSearchParams({
+					token: document.querySelector("[name=token]").value, id: "not a viewer's", name: "nightly",
+					queue: "mail", action: "cancel", count: "1", at: "+1h", every: "1m",
+				});
 				const r = %q === "POST" ? await fetch(%[2]q, {method: "POST", body: form}) : await fetch(%[2]q + "?" + form);
 				return r.status;
 			})()`, method, path))
@@ -319,40 +338,42 @@ func (s *site) viewerLooksOnly(t *testing.T) {
 	}
 }
 
-// twoAtOnce: one cancels what the other is about to fire.
+// twoAtOnce checks that one user can cancel a task that another user is about to run.
 func (s *site) twoAtOnce(t *testing.T) {
 	s.add(t, "mail", "wanted by two")
 	anna, ben := s.open(t, "anna"), s.open(t, "ben")
-	anna.visit(address("task-fire", "id", "wanted by two"))
+	anna.visit(address("task-run", "id", "wanted by two"))
 	ben.visit(address("task-cancel", "id", "wanted by two"))
 	ben.click("Cancel")
 	ben.shows("The task was cancelled.")
-	if code := anna.click("Fire now"); code != http.StatusConflict {
+	if code := anna.click("Run now"); code != http.StatusConflict {
 		t.Errorf("%d", code)
 	}
-	anna.shows("it is cancelled, expected pending")
-	anna.shows("task.cancel by ben")
+	anna.shows("its status is cancelled, expected pending")
+	anna.shows("task cancel by ben")
 }
 
-// twoChangeMany: what two have counted is changed once.
+// twoChangeMany checks that a change that two users have counted is made once for each of them.
 func (s *site) twoChangeMany(t *testing.T) {
 	const n = 3000
 	s.fill(t, "shared", n)
 	anna, ben := s.open(t, "anna"), s.open(t, "ben")
 	for _, b := range []*tab{anna, ben} {
-		b.visit(address("bulk", "action", "move-by", "by", "1h", "queue", "shared", "status", "pending"))
-		b.shows("Move 3,000 pending tasks?")
+		b.visit(address("bulk", "action", "reschedule-by", "by", "1h", "queue", "shared", "status", "pending"))
+		b.shows("Reschedule 3,000 pending tasks?")
 	}
-	anna.click("Move 3,000 tasks")
-	ben.click("Move 3,000 tasks")
+	anna.click("Reschedule 3,000 tasks")
+	ben.click("Reschedule 3,000 tasks")
 	done := 0
 	for _, b := range []*tab{anna, ben} {
 		b.becomes("the job is done", `document.querySelector("main .status")?.textContent === "done"`)
 		done += eval[int](b, `Number(document.querySelector(".progress b").textContent.replaceAll(",", ""))`)
 	}
-	// Each of the two moves by an hour what it has counted: that is what both asked for.
+	// Each of the two reschedules the counted tasks by an hour, as both requested.
 	var moved, versions int
-	if err := s.db.QueryRowContext(t.Context(), "SELECT COUNT(*), SUM(version - 1) FROM rabbitdelay_tasks WHERE queue = 'shared'").Scan(&moved, &versions); err != nil {
+	err := s.db.QueryRowContext(t.Context(),
+		"SELECT COUNT(*), SUM(version - 1) FROM rabbitdelay_tasks WHERE queue = 'shared'").Scan(&moved, &versions)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if moved != n || versions != done || done != 2*n {
@@ -373,13 +394,13 @@ func (s *site) twoChangeMany(t *testing.T) {
 	}
 }
 
-// stopJob stops a job, sees that it has stopped, and goes on with it.
+// stopJob stops a job, checks that it has stopped, and continues it.
 func (b *tab) stopJob() {
 	const n = 60_000
 	s := b.site
 	s.fill(b.t, "long", n)
-	b.visit(address("bulk", "action", "move-by", "by", "1h", "queue", "long", "status", "pending"))
-	b.click("Move 60,000 tasks")
+	b.visit(address("bulk", "action", "reschedule-by", "by", "1h", "queue", "long", "status", "pending"))
+	b.click("Reschedule 60,000 tasks")
 	b.becomes("some are moved", `Number(document.querySelector(".progress b")?.textContent.replaceAll(",", "")) > 0`)
 	b.click("Stop…")
 	b.click("Stop")
@@ -403,21 +424,21 @@ func (b *tab) stopJob() {
 	}
 }
 
-// sessionEnds: what was written stands in the form again after the login.
+// sessionEnds checks that the form is filled in again after the login.
 func (s *site) sessionEnds(t *testing.T) {
 	s.add(t, "mail", "in between")
 	b := s.open(t, "anna")
-	b.visit(address("task-move", "id", "in between"))
+	b.visit(address("task-reschedule", "id", "in between"))
 	b.fill(map[string]string{"at": "+77m"})
 	b.forget()
-	b.click("Move")
+	b.click("Reschedule")
 	b.shows("Your session had ended. Nothing was changed.")
 	b.login("anna")
 	if v := b.value("at"); v != "+77m" {
 		t.Errorf("the form has %q", v)
 	}
-	b.click("Move")
-	b.shows("The task was moved.")
+	b.click("Reschedule")
+	b.shows("The task was rescheduled.")
 	b.forget()
 	if b.visit("tasks?queue=mail"); !strings.Contains(b.text("main"), "Log in") {
 		t.Error("a page without a session")
@@ -435,9 +456,9 @@ func (s *site) withoutScripts(t *testing.T) {
 	b.visit("tasks?prefix=by")
 	b.login("anna")
 	b.click("by hand")
-	b.click("Move…")
+	b.click("Reschedule…")
 	b.fill(map[string]string{"at": "2027-01-31T08:00:00Z"})
-	b.click("Move")
+	b.click("Reschedule")
 	b.shows("2027-01-31 08:00:00 UTC")
 	b.submit("#theme-form")
 	if got := b.text("#theme"); got != "Light" {
@@ -450,7 +471,7 @@ func (s *site) withoutScripts(t *testing.T) {
 	}
 }
 
-// live: what happens shows by itself, unless it is paused.
+// live checks that changes appear without reloading, unless updates are paused.
 func (s *site) live(t *testing.T) {
 	b := s.open(t, "anna")
 	b.visit("")
@@ -465,7 +486,7 @@ func (s *site) live(t *testing.T) {
 	}
 }
 
-// liveTasks: a list changes by itself, and leaves alone what somebody is at.
+// liveTasks checks that a list updates itself without disturbing what the user is doing.
 func (s *site) liveTasks(t *testing.T) {
 	s.add(t, "watched", "watched 1", "watched 2", "watched 3")
 	b := s.open(t, "anna")
@@ -483,7 +504,7 @@ func (s *site) liveTasks(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.add(t, "watched", "watched 4")
-	b.becomes("the list changes", `document.body.textContent.includes("4 match") && document.querySelector("tr[data-row] .status").textContent === "cancelled"`)
+	b.becomes("the list changes", `document.body.textContent.includes("4 matching") && document.querySelector("tr[data-row] .status").textContent === "cancelled"`)
 	for what, script := range map[string]string{
 		"the row":       `document.activeElement.closest("tr").mark === "the same" && document.activeElement.textContent === "watched 2"`,
 		"the selection": `getSelection().toString().length > 15`,
@@ -496,7 +517,7 @@ func (s *site) liveTasks(t *testing.T) {
 	b.do(chromedp.Click(chromedp.CSS("#pause")))
 	s.add(t, "watched", "watched 5")
 	b.do(chromedp.Click(chromedp.CSS("#pause")))
-	b.becomes("it goes on", `document.body.textContent.includes("5 match")`)
+	b.becomes("it goes on", `document.body.textContent.includes("5 matching")`)
 }
 
 func (s *site) keyboard(t *testing.T) {
@@ -509,14 +530,17 @@ func (s *site) keyboard(t *testing.T) {
 		t.Errorf("row %d has the focus", at)
 	}
 	b.do(chromedp.KeyEvent("x"))
-	if n := eval[int](b, `document.querySelectorAll("td.pick input:checked").length`); n != 1 || eval[string](b, `document.getElementById("selected").textContent`) != " 1" {
-		t.Errorf("%d rows are selected", n)
+	if n := eval[int](b, `document.querySelectorAll("td.pick input:checked").length`); n != 1 {
+		t.Errorf("%d rows are selected, want 1", n)
+	}
+	if text := eval[string](b, `document.getElementById("selected").textContent`); text != " 1" {
+		t.Errorf("the page says that %q rows are selected, want 1", text)
 	}
 	b.do(chromedp.KeyEvent("/"))
 	if name := eval[string](b, "document.activeElement.name"); name != "queue" {
 		t.Errorf("the focus is on %q", name)
 	}
-	b.do(chromedp.KeyEvent("x")) // a letter in a field is a letter
+	b.do(chromedp.KeyEvent("x")) // a letter in a field is not a shortcut
 	if v := b.value("queue"); !strings.Contains(v, "x") {
 		t.Errorf("the field has %q", v)
 	}
@@ -537,8 +561,8 @@ func (s *site) keyboard(t *testing.T) {
 	}
 }
 
-// sizes: on a large and a small screen, a tablet and a phone the head has one line, or two
-// with the pages below, no word is broken, and buttons can be hit.
+// sizes checks large and small screens, a tablet and a phone: the header has one line, or two with
+// the pages below, no word is broken, and buttons are large enough.
 func (s *site) sizes(t *testing.T) {
 	b := s.open(t, "anna")
 	for _, path := range pages {
@@ -558,7 +582,7 @@ func (s *site) sizes(t *testing.T) {
 	}
 }
 
-// brokenScript lists words that go on in the next line, except names and texts of others.
+// brokenScript lists words that are broken across lines, except names and texts from other sources.
 const brokenScript = `(() => {
 	const bad = new Set(), range = document.createRange();
 	const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
@@ -575,9 +599,13 @@ const brokenScript = `(() => {
 })()`
 
 // smallScript lists buttons of less than 24 pixels.
-const smallScript = `[...document.querySelectorAll("button, .button")].filter((b) => b.offsetParent && !b.closest(".sr") && getComputedStyle(b).position !== "absolute" && (b.offsetHeight < 24 || b.offsetWidth < 24)).map((b) => b.textContent).join(" ")`
+const smallScript = `[...document.querySelectorAll("button, .button")]
+	.filter((b) => b.offsetParent && !b.closest(".sr") && getComputedStyle(b).position !== "absolute")
+	.filter((b) => b.offsetHeight < 24 || b.offsetWidth < 24)
+	.map((b) => b.textContent).join(" ")`
 
-// contrast: text has at least 4.5:1 before its background, in dark and light.
+// contrast checks that text has a contrast of at least 4.5:1 to its background, in dark and light
+// mode.
 func (s *site) contrast(t *testing.T) {
 	b := s.open(t, "anna")
 	for _, scheme := range []string{"light", "dark"} {
@@ -591,12 +619,21 @@ func (s *site) contrast(t *testing.T) {
 	}
 }
 
-// contrastScript lists texts with too little contrast, as WCAG 2 counts it.
+// contrastScript lists texts with too little contrast according to WCAG 2.
 const contrastScript = `(() => {
 	const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
 	const rgb = (c) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = c; canvas.fillRect(0, 0, 1, 1); return canvas.getImageData(0, 0, 1, 1).data; };
-	const luminance = (c) => { const [r, g, b] = [...c].map((v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
-	const behind = (e) => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c[3] > 250) return c; } return rgb("white"); };
+	const luminance = (c) => {
+		const [r, g, b] = [...c].map((v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+		return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+	};
+	const behind = (e) => {
+		for (; e; e = e.parentElement) {
+			const c = rgb(getComputedStyle(e).backgroundColor);
+			if (c[3] > 250) return c;
+		}
+		return rgb("white");
+	};
 	const bad = new Set();
 	for (const e of document.querySelectorAll("body *")) {
 		const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());

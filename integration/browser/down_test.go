@@ -9,8 +9,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/database"
 )
 
-// TestDown takes the broker away, then the database: pages say so, keep what still
-// works, and come back by themselves.
+// TestDown stops the broker, then the database: pages report it, keep showing what still works, and
+// recover without a reload.
 func TestDown(t *testing.T) {
 	openBrowser(t)
 	b, err := broker.Start(t.Context(), broker.Options{Management: true})
@@ -42,7 +42,7 @@ func TestDown(t *testing.T) {
 	if err := b.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	anna.becomes("the broker's end shows by itself", verdict("bad")+` && document.body.textContent.includes("could not be looked at")`)
+	anna.becomes("the broker's end shows by itself", verdict("bad")+` && document.body.textContent.includes("could not be read")`)
 	if code := anna.visit("tasks"); code != http.StatusOK {
 		t.Errorf("tasks without a broker: %d", code)
 	}
@@ -55,20 +55,20 @@ func TestDown(t *testing.T) {
 	}
 	anna.shows("The broker does not answer")
 	anna.visit("trace?id=b")
-	anna.shows("Not seen: broker")
-	anna.shows("It is not due before")
+	anna.shows("Not checked: broker")
+	anna.shows("It is due at")
 	if err := b.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	anna.visit("")
 	anna.becomes("the broker is back", `document.querySelector(".clock") !== null`)
 
-	anna.visit(address("task-move", "id", "b"))
+	anna.visit(address("task-reschedule", "id", "b"))
 	if err := pg.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	anna.fill(map[string]string{"at": "+1h"})
-	if code := anna.click("Move"); code != http.StatusServiceUnavailable {
+	if code := anna.click("Reschedule"); code != http.StatusServiceUnavailable {
 		t.Errorf("a change without a database: %d", code)
 	}
 	for _, path := range []string{"tasks", "task?id=b", "recurring"} {

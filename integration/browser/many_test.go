@@ -12,11 +12,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/database"
 )
 
-// envTasks is how many tasks TestManyTasks fills a table with, as TestScheduleReads.
+// envTasks is the number of tasks with which TestManyTasks fills a table, as in TestScheduleReads.
 const envTasks = "RABBITDELAY_TEST_TASKS"
 
-// TestManyTasks looks at, filters and pages through many tasks of PostgreSQL: 20,000,
-// or as many as the environment says.
+// TestManyTasks views, filters and pages through many tasks of PostgreSQL: 20,000, or the number in
+// the environment.
 func TestManyTasks(t *testing.T) {
 	openBrowser(t)
 	n := 20_000
@@ -35,7 +35,8 @@ func TestManyTasks(t *testing.T) {
 	s := newSite(t, broker.Shared(t, broker.Options{Management: true}), layout, pg.URL(), db)
 	now := time.Now().UnixMilli()
 	const fill = `INSERT INTO rabbitdelay_tasks (id, queue, due_at, body, created_at, updated_at)
-		SELECT 'task-' || lpad(i::text, 9, '0'), CASE WHEN i % 10 = 0 THEN 'orders' ELSE 'mail' END, $2::bigint + 86400000 + i * 25, '', $2::bigint, $2::bigint FROM generate_series(1, $1) i`
+		SELECT 'task-' || lpad(i::text, 9, '0'), CASE WHEN i % 10 = 0 THEN 'orders' ELSE 'mail' END,
+			$2::bigint + 86400000 + i * 25, '', $2::bigint, $2::bigint FROM generate_series(1, $1) i`
 	if _, err := db.ExecContext(t.Context(), fill, n, now); err != nil {
 		t.Fatal(err)
 	}
@@ -52,11 +53,11 @@ func TestManyTasks(t *testing.T) {
 		}
 	}
 	look("", "Pending tasks by due time")
-	look("tasks", "10,000+ in all", "task-000000001")
+	look("tasks", "10,000+ in total", "task-000000001")
 	look("tasks?queue=orders", "task-000000010")
-	look("tasks?prefix=task-0000100", "100 match")
+	look("tasks?prefix=task-0000100", "100 matching")
 	look("tasks?queue=orders&status=done", "No task matches.")
-	look("tasks?from=%2B24h&to=%2B25h", "match")
+	look("tasks?from=%2B24h&to=%2B25h", "matching")
 	b.visit("tasks?queue=mail")
 	for range 3 {
 		b.click("Next")
@@ -64,7 +65,7 @@ func TestManyTasks(t *testing.T) {
 	if rows := eval[int](b, `document.querySelectorAll("tr[data-row]").length`); rows != 50 {
 		t.Errorf("%d rows", rows)
 	}
-	// From the year into a bar, down to tasks.
+	// The test clicks from the histogram of the year into a bar, and further until it sees tasks.
 	b.visit("")
 	for range 8 {
 		href := eval[string](b, `[...document.querySelectorAll(".bars a")].filter(a => !a.hasAttribute("aria-hidden")).map(a => a.getAttribute("href"))[0] ?? ""`)

@@ -9,39 +9,37 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/console"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
-	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/cli"
+	"github.com/rabbitdelay/rabbitdelay/integration/binary"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 )
 
 const password = "correct horse battery"
 
-// site is a running rabbitdelay serve, below a path.
+// site is a running rabbitdelay serve, under a path prefix.
 type site struct {
-	url    string // with a slash at its end
+	url    string // with a trailing slash
 	broker *broker.Broker
 	db     *sql.DB
 	store  *schedule.Store
 	file   string // its settings
 }
 
-// settings are those of the tests: two destinations, and an earlier layout.
+// settings returns the settings of the tests: two destinations, and an earlier layout.
 const settings = `
 broker: {url: %q, management_url: %q}
 delay: {%s}
 destinations: [{queue: mail}, {queue: orders}]
 `
 
-// layout is small, so that it is declared fast.
+// layout is small, so that it can be declared quickly.
 const layout = "bucket: {radices: [10, 10]}, previous: [{strategy: bucket, radices: [3, 3]}]"
 
 // newSite starts serve on a broker and a database.
@@ -61,16 +59,20 @@ func newSite(t *testing.T, b *broker.Broker, delay, databaseURL string, db *sql.
 	if err := os.WriteFile(file, fmt.Appendf(nil, settings, b.URL(), b.ManagementURL(), delay), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, role := range map[string]console.Role{"anna": console.RoleOperator, "ben": console.RoleOperator, "vera": console.RoleViewer} {
-		if _, err := console.SetUser(users, name, role, []byte(password)); err != nil {
+	for name, role := range map[string]string{"anna": "operator", "ben": "operator", "vera": "viewer"} {
+		add, err := binary.Command(t.Context(), "users", "add", name, "--role", role, "--users", users)
+		if err != nil {
 			t.Fatal(err)
+		}
+		add.Stdin = strings.NewReader(password + "\n")
+		if out, err := add.CombinedOutput(); err != nil {
+			t.Fatalf("users add: %v\n%s", err, out)
 		}
 	}
 	s.file = file
 	run := func(ctx context.Context, args ...string) (int, string) {
-		var out lines
-		code := cli.Run(ctx, append(args, "-f", file), strings.NewReader(""), &out, &out)
-		return code, out.String()
+		got := binary.Run(ctx, append(args, "-f", file)...)
+		return got.Code, got.Stdout + got.Stderr
 	}
 	if code, out := run(t.Context(), "apply"); code != 0 {
 		t.Fatal(out)
@@ -107,30 +109,13 @@ func newSite(t *testing.T, b *broker.Broker, delay, databaseURL string, db *sql.
 	}
 }
 
-// lines is what a command prints, from several goroutines.
-type lines struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-// add schedules tasks for a queue: a year ahead, so that nothing happens to them.
+// add schedules tasks for a queue a year ahead, so that nothing happens to them.
 func (s *site) add(t *testing.T, queue string, ids ...string) {
 	t.Helper()
 	for i, id := range ids {
 		err := s.store.Schedule(t.Context(), s.db, schedule.Task{
-			ID: id, Queue: queue, DeliverAt: time.Now().Add(300*24*time.Hour + time.Duration(i)*time.Hour), Body: []byte(`{"secret":"of ` + id + `"}`), ContentType: "application/json", Tags: []string{"demo"},
+			ID: id, Queue: queue, DeliverAt: time.Now().Add(300*24*time.Hour + time.Duration(i)*time.Hour),
+			Body: []byte(`{"secret":"of ` + id + `"}`), ContentType: "application/json", Tags: []string{"demo"},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -158,20 +143,19 @@ func (s *site) fill(t *testing.T, queue string, n int) {
 	}
 }
 
-// declare declares another layout beside the one in use.
+// declare declares another layout alongside the current one.
 func (s *site) declare(t *testing.T, delay string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "other.yaml")
 	if err := os.WriteFile(file, fmt.Appendf(nil, settings, s.broker.URL(), s.broker.ManagementURL(), delay), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var out lines
-	if code := cli.Run(t.Context(), []string{"apply", "-f", file}, strings.NewReader(""), &out, &out); code != 0 {
-		t.Fatal(out.String())
+	if got := binary.Run(t.Context(), "apply", "-f", file); got.Code != 0 {
+		t.Fatal(got)
 	}
 }
 
-func (s *site) task(t *testing.T, id string) schedule.Task {
+func (s *site) task(t *testing.T, id string) schedule.TaskRow {
 	t.Helper()
 	x, err := s.store.Get(t.Context(), s.db, id)
 	if err != nil {
@@ -209,7 +193,7 @@ func (s *site) die(t *testing.T, queue string, ids ...string) {
 	}
 }
 
-// lying is how many messages a queue has ready.
+// lying returns the number of ready messages in a queue.
 func (s *site) lying(t *testing.T, queue string) int {
 	t.Helper()
 	ch := s.channel(t)

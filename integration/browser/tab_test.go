@@ -21,7 +21,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 )
 
-// chromium is the browser that all tests share; each tab has its own cookies.
+// chromium is the browser that all tests share. Each tab has its own cookies.
 var chromium struct {
 	once   sync.Once
 	ctx    context.Context
@@ -29,7 +29,7 @@ var chromium struct {
 	err    error
 }
 
-// names of the program, Debian's first.
+// names lists the names of the program, beginning with the one that Debian uses.
 var names = []string{"chromium", "chromium-browser", "google-chrome"}
 
 func closeBrowser() error {
@@ -41,7 +41,7 @@ func closeBrowser() error {
 	return err
 }
 
-// openBrowser skips the test where there is none.
+// openBrowser skips the test if there is no browser.
 func openBrowser(t *testing.T) context.Context {
 	t.Helper()
 	if os.Getenv(servers.EnvSkip) == "1" {
@@ -71,19 +71,19 @@ func openBrowser(t *testing.T) context.Context {
 	return chromium.ctx
 }
 
-// tab is somebody at a browser.
+// tab is a browser tab of one user.
 type tab struct {
 	t    *testing.T
 	ctx  context.Context
 	site *site
 
 	mu      sync.Mutex
-	console []string // what the browser complains about
+	console []string // messages in the browser's console
 }
 
 const patience = servers.Patience
 
-// open is a tab with cookies of its own, with whom has logged in.
+// open returns a tab with its own cookies, logged in as the given user.
 func (s *site) open(t *testing.T, who string) *tab {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(openBrowser(t), chromedp.WithNewBrowserContext())
@@ -104,7 +104,7 @@ func (s *site) open(t *testing.T, who string) *tab {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		for _, m := range b.console {
-			// Answers that are no 200 are what some tests ask for.
+			// Some tests expect status codes other than 200.
 			if !strings.Contains(m, "Failed to load resource") && !strings.Contains(m, "net::ERR") {
 				t.Errorf("the browser says: %s", m)
 			}
@@ -136,7 +136,7 @@ func (b *tab) do(steps ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// leads runs an action that loads a page, and gives the status of its answer.
+// leads runs an action that loads a page, and returns the status code of the page.
 func (b *tab) leads(step chromedp.Action[chromedp.Void]) int64 {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
@@ -161,7 +161,7 @@ func (b *tab) visit(path string) int64 {
 		case ctx.Err() != nil || !strings.Contains(err.Error(), "net::ERR_ABORTED"):
 			b.t.Fatal(err)
 		}
-		<-time.After(50 * time.Millisecond) // a page that loaded itself again at that moment has aborted it
+		<-time.After(50 * time.Millisecond) // a page that reloads itself at that moment aborts the navigation
 	}
 }
 
@@ -178,8 +178,8 @@ func (b *tab) submit(form string) int64 {
 	return b.leads(press("document.querySelector(" + strconv.Quote(form+" button:not([type=button])") + ")"))
 }
 
-// press presses what an expression is as soon as a pointer could. Looking and pressing
-// are one step, because a live page may move what is below a pointer on its way.
+// press clicks an element as soon as a pointer could click it. Finding and clicking it are one step, because a live
+// page may otherwise move the element in between.
 func press(element string) chromedp.Action[chromedp.Void] {
 	script := `(() => {
 		const e = ` + element + `;
@@ -203,7 +203,7 @@ func press(element string) chromedp.Action[chromedp.Void] {
 	}
 }
 
-// fill writes into fields, by their names.
+// fill writes into fields, which it finds by name.
 func (b *tab) fill(fields map[string]string) {
 	b.t.Helper()
 	for name, value := range fields {
@@ -222,7 +222,7 @@ func (b *tab) text(selector string) string {
 	return text
 }
 
-// value is that of a field.
+// value returns the value of a field.
 func (b *tab) value(name string) string {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
@@ -245,7 +245,7 @@ func eval[T any](b *tab, script string) T {
 	return v
 }
 
-// becomes waits until a script is true, over pages that load meanwhile.
+// becomes waits until a script returns true, even if other pages load in the meantime.
 func (b *tab) becomes(what, script string) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
@@ -271,7 +271,7 @@ func (b *tab) shows(want string) {
 	}
 }
 
-// location is the page's path and query, without the console's own.
+// location returns the page's path and query, without the console's prefix.
 func (b *tab) location() string {
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
@@ -290,19 +290,23 @@ func (b *tab) without() {
 	}
 }
 
-// window sets its size in CSS pixels, and dark or light.
+// window sets the window's size in CSS pixels, and its dark or light mode.
 func (b *tab) window(width, height int64, scale float64, scheme string) {
 	b.t.Helper()
-	if _, err := chromedp.Call(b.ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: width, Height: height, DeviceScaleFactor: scale}); err != nil {
+	if _, err := chromedp.Call(b.ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
+		Width: width, Height: height, DeviceScaleFactor: scale,
+	}); err != nil {
 		b.t.Fatal(err)
 	}
-	media := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}}}
+	media := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
+		{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
+	}}
 	if _, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, media); err != nil {
 		b.t.Fatal(err)
 	}
 }
 
-// forget ends the session on the browser's side.
+// forget ends the session in the browser.
 func (b *tab) forget() {
 	b.t.Helper()
 	if _, err := chromedp.Call(b.ctx, network.ClearBrowserCookies, cdp.Empty{}); err != nil {
@@ -310,7 +314,7 @@ func (b *tab) forget() {
 	}
 }
 
-// address is a page with its query.
+// address returns the address of a page with its query.
 func address(path string, pairs ...string) string {
 	v := url.Values{}
 	for i := 0; i < len(pairs); i += 2 {

@@ -94,7 +94,7 @@ func testCluster(t *testing.T, start func(cluster.Options) (controlled, error)) 
 			t.Error(err)
 		}
 	}()
-	// sees reports whether a node sees that many nodes run.
+	// sees reports whether a node sees that number of running nodes.
 	sees := func(i, want int) func() (bool, error) {
 		return func() (bool, error) {
 			out, err := c.Ctl(t.Context(), i, "--silent", "eval", "length([N || N <- [node() | nodes()], rabbit:is_running(N)]).")

@@ -10,8 +10,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// fates are scripts of what a broker does to messages that come back, die or were
-// published with what only a broker writes.
+// fates returns scripts about messages that are returned, that are dead-lettered, or that were published with headers
+// that only a broker should write.
 func fates() []likenessCase {
 	cases := []likenessCase{
 		{"values", likeValues},
@@ -84,12 +84,13 @@ func likeValues(p *player) {
 	}
 }
 
-// likeProperties publishes with values that are out of the ordinary.
+// likeProperties publishes with unusual values.
 func likeProperties(p *player) {
 	for _, kind := range []string{"classic", "quorum"} {
 		p.queue(kind, amqp.Table{"x-queue-type": kind})
 		for i, m := range []amqp.Publishing{
-			{DeliveryMode: 1}, {DeliveryMode: 2}, {DeliveryMode: 3}, {DeliveryMode: 7}, {Priority: 255}, {Expiration: "1 "}, {Expiration: "+90000"}, {Expiration: "0x10"},
+			{DeliveryMode: 1}, {DeliveryMode: 2}, {DeliveryMode: 3}, {DeliveryMode: 7}, {Priority: 255},
+			{Expiration: "1 "}, {Expiration: "+90000"}, {Expiration: "0x10"},
 			{Headers: amqp.Table{"CC": []any{int64(1)}}}, {Headers: amqp.Table{"BCC": "q"}}, {Headers: amqp.Table{"BCC": []any{true}}},
 			{UserId: "", AppId: "app", Type: "type", ContentEncoding: "gzip", ContentType: "text/plain", CorrelationId: "c", ReplyTo: "r", Timestamp: time.Unix(1, 0)},
 		} {
@@ -102,13 +103,14 @@ func likeProperties(p *player) {
 			if err != nil || !ok {
 				break
 			}
-			p.sayf("%s, mode %d, priority %d, %s %s %s %s %s %s %v", letter(d), d.DeliveryMode, d.Priority, d.AppId, d.Type, d.ContentEncoding, d.ContentType, d.CorrelationId, d.ReplyTo, d.Timestamp.UTC())
+			p.sayf("%s, mode %d, priority %d, %s %s %s %s %s %s %v", letter(d), d.DeliveryMode, d.Priority, d.AppId,
+				d.Type, d.ContentEncoding, d.ContentType, d.CorrelationId, d.ReplyTo, d.Timestamp.UTC())
 		}
 		_ = ch.Close()
 	}
 }
 
-// likeGlobalPrefetch bounds what two consumers hold together.
+// likeGlobalPrefetch limits the number of messages that two consumers hold together.
 func likeGlobalPrefetch(p *player, kind string) {
 	p.try("size", func(ch *amqp.Channel) error { return ch.Qos(3, 10, true) })
 	p.queue("q", amqp.Table{"x-queue-type": kind})
@@ -139,8 +141,7 @@ func likeGlobalPrefetch(p *player, kind string) {
 	})
 }
 
-// likeCopies has a message with CC and BCC die, with and without a routing key for
-// dead letters.
+// likeCopies lets a message with CC and BCC die, with and without a routing key for dead letters.
 func likeCopies(p *player, kind string) {
 	for _, key := range []string{"", "key"} {
 		name := func(s string) string { return s + key }
@@ -178,7 +179,7 @@ func likeCopies(p *player, kind string) {
 	}
 }
 
-// likeForeignDeaths publishes headers that a broker writes, and has the messages die.
+// likeForeignDeaths publishes headers that only a broker writes, and lets the messages die.
 func likeForeignDeaths(p *player, kind string) {
 	p.queue("dead", amqp.Table{"x-queue-type": kind})
 	p.queue("q", amqp.Table{"x-queue-type": kind, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": p.prefix + "dead"})
@@ -214,7 +215,7 @@ func likeForeignDeaths(p *player, kind string) {
 	}
 }
 
-// returning are the ways in which a message comes back to its queue.
+// returning lists the ways in which a message returns to its queue.
 var returning = []struct {
 	name string
 	do   func(ch *amqp.Channel, d amqp.Delivery) error
@@ -222,11 +223,11 @@ var returning = []struct {
 	{"reject", func(_ *amqp.Channel, d amqp.Delivery) error { return d.Reject(true) }},
 	{"nack", func(_ *amqp.Channel, d amqp.Delivery) error { return d.Nack(false, true) }},
 	{"nack all", func(ch *amqp.Channel, _ amqp.Delivery) error { return ch.Nack(0, true, true) }},
-	{"recover", func(ch *amqp.Channel, _ amqp.Delivery) error { return ch.Recover(true) }}, //nolint:staticcheck // what brokers do for those who still use it
+	{"recover", func(ch *amqp.Channel, _ amqp.Delivery) error { return ch.Recover(true) }}, //nolint:staticcheck // what brokers do for clients that still use it
 	{"close", func(ch *amqp.Channel, _ amqp.Delivery) error { return ch.Close() }},
 }
 
-// likeReturned has a message come back in every way, twice, and then die.
+// likeReturned returns a message twice in every way, and then lets it die.
 func likeReturned(p *player, kind string) {
 	p.queue("dead", amqp.Table{"x-queue-type": "quorum"})
 	p.queue("q", amqp.Table{"x-queue-type": kind, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": p.prefix + "dead"})
@@ -244,7 +245,7 @@ func likeReturned(p *player, kind string) {
 	}
 }
 
-// likeLimited has messages come back to a quorum queue with a delivery limit.
+// likeLimited returns messages to a quorum queue with a delivery limit.
 func likeLimited(p *player, limit any) {
 	for _, way := range returning {
 		p.queue(way.name+" dead", amqp.Table{"x-queue-type": "classic"})
@@ -267,8 +268,7 @@ func likeLimited(p *player, limit any) {
 	}
 }
 
-// next takes a message of a queue when all are ready, there or where they go when they
-// die.
+// next takes a message from a queue when all messages are ready, in that queue or in the queue for its dead letters.
 func (p *player) next(ch *amqp.Channel, queue, dead string, all int) (d amqp.Delivery, ok bool) {
 	for deadline := time.Now().Add(suite.Patience); time.Now().Before(deadline); <-time.After(5 * time.Millisecond) {
 		alive, err := ch.QueueDeclarePassive(p.prefix+queue, true, false, false, false, nil)
@@ -291,7 +291,7 @@ func (p *player) next(ch *amqp.Channel, queue, dead string, all int) (d amqp.Del
 type fatal struct {
 	name string
 	args amqp.Table // of the queue
-	back []int      // how often the message came back before
+	back []int      // how many times the message was returned before
 	do   func(p *player, ch *amqp.Channel, queue string) error
 }
 
@@ -306,7 +306,7 @@ var dying = []fatal{
 	{"limit", amqp.Table{"x-delivery-limit": int64(1)}, []int{2}, nil},
 }
 
-// likeDead has messages die in a queue, come back in the next, and die there too.
+// likeDead lets messages die in a queue, arrive in the next one, and die there too.
 func likeDead(p *player, way fatal, kind, to string) {
 	if kind == "classic" && way.name == "limit" {
 		return

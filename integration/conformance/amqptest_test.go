@@ -23,8 +23,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// amqptest answers as the brokers at hand do, each as its version: to what is
-// refused word by word, and to what happens to a message.
+// amqptest behaves like each available broker of its version: it refuses with the same error texts, and treats messages
+// in the same way.
 func TestAmqptestAnswersAsBrokersDo(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(servers.EnvSkip) == "1" {
@@ -50,8 +50,8 @@ func TestAmqptestAnswersAsBrokersDo(t *testing.T) {
 	}
 }
 
-// heedsConsumers waits until the broker refuses to delete a classic queue that has a
-// consumer, if unused. RabbitMQ 4.0 and 4.3 delete it in their first seconds.
+// heedsConsumers waits until the broker refuses to delete a classic queue that has a consumer with
+// if-unused. RabbitMQ 4.0 and 4.3 delete it in their first seconds.
 func heedsConsumers(t *testing.T, url string) {
 	t.Helper()
 	conn, err := amqp.DialConfig(url, amqp.Config{Heartbeat: heartbeat})
@@ -72,12 +72,11 @@ func heedsConsumers(t *testing.T, url string) {
 	t.Logf("consumers count after %v", time.Since(began).Round(time.Millisecond))
 }
 
-// noLeader is in the answer of a broker on which a new quorum queue has found no leader in
-// time: the machine is busy.
+// noLeader is part of the answer of a busy broker on which a new quorum queue has not found a
+// leader in time.
 const noLeader = "cluster_not_formed"
 
-// playAll plays all scripts on two brokers, side by side: most of the time of each is
-// waiting.
+// playAll plays all scripts on two brokers concurrently, because both mostly wait.
 func playAll(t *testing.T, url, memory string) {
 	t.Helper()
 	var running sync.WaitGroup
@@ -101,7 +100,7 @@ func playAll(t *testing.T, url, memory string) {
 	running.Wait()
 }
 
-// player tries things on a connection of its own and writes down the answers.
+// player performs operations on its own connection and records the answers.
 type player struct {
 	t      *testing.T
 	url    string
@@ -133,7 +132,7 @@ func (p *player) connect() *amqp.Connection {
 	return conn
 }
 
-// channel opens one; a connection that was closed is replaced.
+// channel opens a channel. A connection that was closed is replaced.
 func (p *player) channel() *amqp.Channel {
 	if p.conn.IsClosed() {
 		p.conn = p.connect()
@@ -143,7 +142,7 @@ func (p *player) channel() *amqp.Channel {
 	return ch
 }
 
-// must ends the script when something fails that is no part of it.
+// must ends the script if an operation that is not part of it fails.
 func (p *player) must(err error) {
 	p.t.Helper()
 	if err != nil {
@@ -154,14 +153,14 @@ func (p *player) must(err error) {
 
 func (p *player) sayf(format string, args ...any) { fmt.Fprintf(&p.log, format+"\n", args...) }
 
-// try does something on a channel of its own and writes down the refusal.
+// try performs an operation on its own channel and records the refusal.
 func (p *player) try(what string, f func(ch *amqp.Channel) error) {
 	ch := p.channel()
 	defer func() { _ = ch.Close() }()
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 	err := f(ch)
 	if err == nil {
-		err = ch.Qos(0, 0, false) // answered after what had no answer
+		err = ch.Qos(0, 0, false) // answered after the operations without an answer
 		if errors.Is(err, amqp.ErrClosed) {
 			err = <-closed
 		}
@@ -169,7 +168,7 @@ func (p *player) try(what string, f func(ch *amqp.Channel) error) {
 	p.sayf("%s: %s", what, refusal(err))
 }
 
-// text is the broker's own, but for what differs from one to the next.
+// text returns the broker's own text, without the parts that differ between brokers.
 var nodes = regexp.MustCompile(`rabbit[\w.-]*@[\w.-]+`)
 
 func refusal(err error) string {
@@ -201,7 +200,7 @@ func (p *player) bind(exchange, queue, key string, args amqp.Table) {
 	p.try("bind "+queue, func(ch *amqp.Channel) error { return ch.QueueBind(p.prefix+queue, key, p.prefix+exchange, false, args) })
 }
 
-// publish writes down confirm and return.
+// publish records the confirm and the return.
 func (p *player) publish(exchange, key string, m amqp.Publishing) {
 	ch := p.channel()
 	defer func() { _ = ch.Close() }()
@@ -229,7 +228,7 @@ func (p *player) publish(exchange, key string, m amqp.Publishing) {
 	p.sayf("publish %s: %s", m.Body, outcome)
 }
 
-// get waits for a message and writes it down.
+// get waits for a message and records it.
 func (p *player) get(ch *amqp.Channel, queue string) amqp.Delivery {
 	deadline := time.Now().Add(suite.Patience)
 	for {
@@ -264,7 +263,7 @@ func (p *player) holds(queue string, n int) {
 	}
 }
 
-// empty writes down what is in a queue that should have settled by now.
+// empty records the messages in a queue that should have settled by now.
 func (p *player) empty(queue string) {
 	p.try("count "+queue, func(ch *amqp.Channel) error {
 		q, err := ch.QueueDeclarePassive(p.prefix+queue, true, false, false, false, nil)
@@ -273,7 +272,7 @@ func (p *player) empty(queue string) {
 	})
 }
 
-// letter is a message with all that a broker adds to it, but for instants.
+// letter describes a message with everything that a broker adds to it, except times.
 func letter(d amqp.Delivery) string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "%s from %q by %q, redelivered %t, expiration %q", d.Body, d.Exchange, d.RoutingKey, d.Redelivered, d.Expiration)
@@ -530,7 +529,7 @@ func likeChannels(p *player) {
 		}
 		return nil
 	})
-	p.try("recover", func(ch *amqp.Channel) error { return ch.Recover(false) }) //nolint:staticcheck // what brokers say to those who still use it
+	p.try("recover", func(ch *amqp.Channel) error { return ch.Recover(false) }) //nolint:staticcheck // what brokers answer to clients that still use it
 	p.try("cancel none", func(ch *amqp.Channel) error { return ch.Cancel("none", false) })
 }
 
@@ -576,7 +575,7 @@ func likeDeaths(p *player, kind string) {
 		p.must(d.Nack(false, false))
 		dead := p.get(ch, "last")
 		p.must(dead.Ack(false))
-		// Published again as it came.
+		// The dead letter is published again unchanged.
 		p.publish("x", "key", amqp.Publishing{Body: dead.Body, Headers: dead.Headers})
 	}
 	p.get(ch, "rejects")
@@ -585,7 +584,7 @@ func likeDeaths(p *player, kind string) {
 func likeExpiry(p *player, kind string) {
 	p.queue("last", amqp.Table{"x-queue-type": kind})
 	p.queue("hold", amqp.Table{"x-queue-type": kind, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": p.prefix + "last"})
-	// The second waits behind the first, which never expires by itself.
+	// The second message waits behind the first one, which never expires.
 	p.publish("", "hold", amqp.Publishing{Body: []byte("expires"), Expiration: "100"})
 	p.publish("", "hold", amqp.Publishing{Body: []byte("stays")})
 	p.publish("", "hold", amqp.Publishing{Body: []byte("waits"), Expiration: "100"})
@@ -593,7 +592,7 @@ func likeExpiry(p *player, kind string) {
 	p.get(ch, "last")
 	p.empty("hold")
 	stays := p.get(ch, "hold")
-	p.get(ch, "last") // what waited behind it
+	p.get(ch, "last") // the message that waited behind it
 	p.must(stays.Nack(false, false))
 	p.get(ch, "last")
 }
@@ -625,7 +624,7 @@ func likeLengths(p *player, kind string) {
 	for i := range 2 {
 		p.publish("", "reject-publish", amqp.Publishing{Body: fmt.Append(nil, i)})
 	}
-	if kind == "classic" { // a quorum queue takes some more before it notices
+	if kind == "classic" { // a quorum queue accepts some more messages before it notices
 		p.publish("", "reject-publish", amqp.Publishing{Body: []byte("2")})
 	}
 	p.empty("dead-reject-publish")
@@ -656,7 +655,7 @@ func likeRequeue(p *player, kind string) {
 	args["x-delivery-limit"] = int64(2)
 	p.queue("limited", args)
 	p.publish("", "limited", amqp.Publishing{Body: []byte("m")})
-	for range 6 { // by nack where that counts, by the end of the channel otherwise
+	for range 6 { // by nack if that counts, otherwise by the end of the channel
 		ch := p.channel()
 		d, ok, err := ch.Get(p.prefix+"limited", false)
 		p.must(err)

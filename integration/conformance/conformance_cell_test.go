@@ -17,23 +17,23 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/internal/foreign"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/foreign"
 )
 
-// heartbeat is long enough for a machine to stand still for a while without connections being
-// lost, which would make duplicates that are nobody's fault.
+// heartbeat is long enough that connections survive a standstill of the machine. Lost connections
+// would make duplicates that are not an error.
 const heartbeat = time.Minute
 
-// capability is what not every strategy can do.
+// capability is something that not every strategy can do.
 type capability uint
 
 const (
-	anyDelay  capability = 1 << iota // takes delays that nobody declared
+	anyDelay  capability = 1 << iota // accepts delays that were not declared
 	savesHops                        // uses a tolerance to pass through fewer queues
 	twoHops                          // has delays that pass through several queues
-	parks                            // keeps a message whose destination is gone in a queue of its own
+	parks                            // keeps a message whose destination is gone in a separate queue
 )
 
 var capabilityReason = map[capability]string{
@@ -50,14 +50,13 @@ type conformanceCase struct {
 	run   func(t *testing.T, c *cell)
 }
 
-// declaredDelays are those of the ttl strategy; cases for every strategy use no
-// others.
+// declaredDelays are the delays of the ttl strategy. Cases for every strategy use only these.
 var declaredDelays = []time.Duration{
 	300 * time.Millisecond, time.Second, 1500 * time.Millisecond, 2 * time.Second, 3 * time.Second,
 	6 * time.Second, 12 * time.Second, 45 * time.Second, time.Hour,
 }
 
-// cell is one strategy on one queue type on one broker, with names of its own.
+// cell is one strategy on one queue type on one broker, with its own names.
 type cell struct {
 	place
 	board     *scoreboard
@@ -66,9 +65,9 @@ type cell struct {
 	prefix    string
 	queueType topology.QueueType
 	can       capability
-	pluginToo bool // the broker has the plugin, whatever the cell's strategy
+	pluginToo bool // whether the broker has the plugin, whatever the cell's strategy
 	client    *amqpx.Client
-	conn      *amqp.Connection // of a consumer that knows nothing of rabbitdelay
+	conn      *amqp.Connection // of a consumer that does not use rabbitdelay
 	clean     bool             // the broker outlives the suite
 	foreign   bool             // the delays are another system's, which declares its queues itself
 	log       *zap.Logger
@@ -135,7 +134,7 @@ func openCell(t *testing.T, board *scoreboard, on target, p place, pluginToo boo
 	return c
 }
 
-// open connects a client of the cell's prefix that closes before the test ends.
+// open opens a client with the cell's prefix and closes it when the test ends.
 func (c *cell) open(t *testing.T, s amqpx.Strategy) *amqpx.Client {
 	t.Helper()
 	top := s.Topology()
@@ -166,7 +165,7 @@ func (c *cell) open(t *testing.T, s amqpx.Strategy) *amqpx.Client {
 	return client
 }
 
-// cannot returns what the cell lacks of what a case needs; "" if nothing.
+// cannot returns which capability of a case the cell lacks, or "" if it lacks none.
 func (c *cell) cannot(needs capability) string {
 	for bit, reason := range capabilityReason {
 		if needs&^c.can&bit != 0 {
@@ -176,11 +175,11 @@ func (c *cell) cannot(needs capability) string {
 	return ""
 }
 
-// queue is a destination name of the cell's own; see destination.
+// queue returns a destination name that belongs to the cell; see destination.
 func (c *cell) queue(name string) string { return c.destination(c.prefix + "-" + name) }
 
-// destination is a queue that the first Send or Consume declares, or that is there
-// already, as another system's program declares it.
+// destination returns a queue that the first Send or Consume declares, or that already exists if
+// another system's program declares it.
 func (c *cell) destination(name string) string {
 	c.ownQueue(name)
 	if !c.foreign {
@@ -205,13 +204,12 @@ func (c *cell) ownExchange(name string) {
 	c.exchanges[name] = true
 }
 
-// explain shows what the clients had to say in a cell that failed, and what is
-// parked there.
+// explain logs the output of the clients in a cell that failed, and what is parked there.
 func (c *cell) explain(t *testing.T, warnings *observer.ObservedLogs) {
 	entries := warnings.All()
 	for _, e := range entries[:min(len(entries), 100)] {
 		if e.Message == "handler panicked" {
-			continue // as it should, at great length
+			continue // as expected, and very long
 		}
 		t.Logf("client: %s %s %s %v", e.Time.Format(time.StampMilli), e.LoggerName, e.Message, e.ContextMap())
 	}
@@ -230,7 +228,7 @@ func (c *cell) explain(t *testing.T, warnings *observer.ObservedLogs) {
 	}
 }
 
-// removeAll leaves a broker as it was that others use too.
+// removeAll restores a broker that other tests use too.
 func (c *cell) removeAll(t *testing.T) {
 	if !c.clean {
 		return
@@ -257,7 +255,7 @@ func (c *cell) removeAll(t *testing.T) {
 	}
 }
 
-// send fails the test unless all were confirmed.
+// send fails the test unless all messages were confirmed.
 func (c *cell) send(t *testing.T, msgs ...amqpx.Message) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), suite.Patience)
@@ -269,7 +267,7 @@ func (c *cell) send(t *testing.T, msgs ...amqpx.Message) {
 	}
 }
 
-// channel opens a plain channel that closes with the test.
+// channel opens a plain channel that is closed when the test ends.
 func (c *cell) channel(t *testing.T) *amqp.Channel {
 	t.Helper()
 	ch, err := c.conn.Channel()
@@ -280,7 +278,7 @@ func (c *cell) channel(t *testing.T) *amqp.Channel {
 	return ch
 }
 
-// declare makes a queue without rabbitdelay.
+// declare declares a queue without rabbitdelay.
 func (c *cell) declare(t *testing.T, queue string) string {
 	t.Helper()
 	c.ownQueue(queue)
@@ -290,7 +288,7 @@ func (c *cell) declare(t *testing.T, queue string) string {
 	return queue
 }
 
-// arrival is a received message and when this process saw it.
+// arrival is a received message and the time at which this process received it.
 type arrival struct {
 	amqp.Delivery
 	at time.Time
@@ -317,14 +315,13 @@ func (c *cell) plain(t *testing.T, queue string) <-chan arrival {
 	return out
 }
 
-// handled is a delivery that a handler saw, and when.
+// handled is a delivery that a handler received, and when.
 type handled struct {
 	*amqpx.Delivery
 	at time.Time
 }
 
-// consume runs a handler until the test ends and passes on what it saw, each
-// before its handler runs.
+// consume runs a handler until the test ends, and passes each delivery on before the handler runs.
 func (c *cell) consume(t *testing.T, queue string, h amqpx.Handler, opts ...amqpx.ConsumeOption) <-chan handled {
 	t.Helper()
 	seen := make(chan handled, 10_000)
@@ -371,8 +368,8 @@ func take[T any](t *testing.T, from <-chan T, n int, what string) []T {
 	return got
 }
 
-// nothing fails the test if there is another message in the queue before one
-// that is put there now: whatever was routed earlier came earlier.
+// nothing fails the test if there is a message in the queue in front of one that is published now. Every message that
+// was routed earlier would be in front of it.
 func (c *cell) nothing(t *testing.T, queue string, from <-chan arrival) {
 	t.Helper()
 	fence := rand.Text()
@@ -388,12 +385,12 @@ func (c *cell) nothing(t *testing.T, queue string, from <-chan arrival) {
 	}
 }
 
-// skew is how far a broker's clock may run from this process's during a delay
-// of seconds: Erlang follows corrections of the system's clock smoothly. What
-// handlers see is held to the instant, without it.
+// skew is how far a broker's clock may deviate from this process's during a delay of
+// seconds, because Erlang follows corrections of the system's clock smoothly. Deliveries
+// to handlers are checked without this tolerance.
 const skew = 5 * time.Millisecond
 
-// notEarly checks a plain delivery against its due header.
+// notEarly compares a plain delivery with its due header.
 func notEarly(t *testing.T, a arrival) {
 	t.Helper()
 	due, ok := a.Headers[amqpx.HeaderDue].(int64)

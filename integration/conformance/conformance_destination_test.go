@@ -19,7 +19,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// userHeadersOf are the headers that neither rabbitdelay nor the broker added.
+// userHeadersOf returns the headers that neither rabbitdelay nor the broker has added.
 func userHeadersOf(h amqp.Table) amqp.Table {
 	own := amqp.Table{}
 	for k, v := range h {
@@ -32,7 +32,7 @@ func userHeadersOf(h amqp.Table) amqp.Table {
 	return own
 }
 
-// everyType has a value of every type that an AMQP table holds.
+// everyType has a value of every type that an AMQP table can hold.
 func everyType() amqp.Table {
 	return amqp.Table{
 		"bool": true, "int8": int8(-8), "uint8": uint8(200), "int16": int16(-16_000), "int32": int32(-32_000_000),
@@ -46,7 +46,7 @@ func everyType() amqp.Table {
 	}
 }
 
-// What was sent is what arrives, to the byte.
+// A message arrives exactly as it was sent.
 func caseProperties(t *testing.T, c *cell) {
 	every := make([]byte, 256)
 	for i := range every {
@@ -84,13 +84,13 @@ func caseProperties(t *testing.T, c *cell) {
 	}
 }
 
-// A message reaches an exchange of any type with exactly its routing key, and
-// through it the queues it should reach and no others.
+// A message reaches an exchange of any type with exactly its routing key, and through it exactly
+// the right queues.
 func caseExchangeDestinations(t *testing.T, c *cell) {
 	long := strings.Repeat("k", topology.MaxRoutingKey)
 	type example struct {
 		kind, key string
-		bound     string     // the key of the queue that gets it
+		bound     string     // the key of the queue that gets the message
 		other     string     // of the queue that does not
 		arguments amqp.Table // of the first binding
 		headers   amqp.Table
@@ -177,8 +177,8 @@ func caseExchangeDestinations(t *testing.T, c *cell) {
 	}
 }
 
-// Names that are parts of each other, look like wildcards, like digits or like
-// escapes get their own messages only.
+// Names that are parts of each other, or that look like wildcards, digits or escapes, get only
+// their own messages.
 func caseSimilarNames(t *testing.T, c *cell) {
 	base := c.prefix + "-b"
 	names := []string{
@@ -187,7 +187,7 @@ func caseSimilarNames(t *testing.T, c *cell) {
 		"clock.0.0.0.0.1.0." + base, base + ".", "." + base, base + "..a", " " + base, base + "ü",
 		base + ":a", strings.ToUpper(base),
 	}
-	// The longest name that fits beside the strategy's own words.
+	// This is the longest name that fits into a routing key together with the strategy's own words.
 	longest := base + strings.Repeat(".l", 128)
 	for {
 		if _, err := c.client.Strategy().Route(topology.Destination{Queue: longest}, 0, 0); err == nil {
@@ -201,7 +201,7 @@ func caseSimilarNames(t *testing.T, c *cell) {
 		return amqpx.Message{ID: n + " " + name[:min(200, len(name))], Queue: name, Delay: time.Second}
 	}
 	inboxes := map[string]<-chan arrival{}
-	// The longest name's dead-letter queue has to have a name too.
+	// The dead-letter queue of the destination with the longest name must have a valid name too.
 	for _, name := range names {
 		c.destination(name)
 		c.send(t, round(name, "first"))
@@ -241,8 +241,7 @@ func caseNamesTooLong(t *testing.T, c *cell) {
 	}
 }
 
-// Several strategies and layouts with one prefix serve one destination beside
-// each other.
+// Several strategies and layouts with the same prefix serve one destination side by side.
 func caseSideBySide(t *testing.T, c *cell) {
 	other := topology.Classic
 	if c.queueType == topology.Classic {
@@ -273,7 +272,7 @@ func caseSideBySide(t *testing.T, c *cell) {
 		ttl(dlx.TTLConfig{Delays: []time.Duration{time.Second}, QueueType: other}),
 		ttl(dlx.TTLConfig{Delays: []time.Duration{time.Second, 2 * time.Second, 700 * time.Millisecond}, QueueType: c.queueType}),
 	}
-	if c.strategy == "bucket clock" { // the same digits at another resolution
+	if c.strategy == "bucket clock" { // the same digits with another resolution
 		strategies = append(strategies, bucket(dlx.BucketConfig{Resolution: 100 * time.Millisecond, QueueType: c.queueType}))
 	}
 	if c.pluginToo {

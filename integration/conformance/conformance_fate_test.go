@@ -23,14 +23,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// The messages for a destination that is deleted while they wait are parked,
-// with where they were going; other destinations notice nothing, and the deleted
-// one works again once it is there again.
+// If a destination is deleted while messages wait for it, they are parked together with
+// their destination. Other destinations are not affected, and the deleted one works again
+// once it exists again.
 func caseDestinationDeleted(t *testing.T, c *cell) {
 	const n = 20
 	var gone, stays, beside string
 	inTime := false
-	// As long as this machine needs to delete the queue before the messages come.
+	// The delays leave this machine time to delete the queue before the messages arrive.
 	for i, delay := range []time.Duration{3 * time.Second, 6 * time.Second, 12 * time.Second, 45 * time.Second} {
 		gone, stays = c.queue("gone"+strconv.Itoa(i)), c.queue("stays"+strconv.Itoa(i))
 		beside = "a." + gone // the binding of one must not match the other's messages
@@ -87,8 +87,8 @@ func caseDestinationDeleted(t *testing.T, c *cell) {
 		}
 	}
 
-	// Whoever consumes the destination makes it anew; what was parked can then be
-	// sent again as it is.
+	// A consumer of the destination declares it again. Parked messages can then be sent again
+	// unchanged.
 	seen := c.consume(t, gone, acknowledge)
 	c.awaitConsumer(t, gone)
 	for _, a := range parked {
@@ -107,7 +107,7 @@ func caseDestinationDeleted(t *testing.T, c *cell) {
 	}
 }
 
-// awaitConsumer waits until a queue has a consumer. A client binds it before.
+// awaitConsumer waits until a queue has a consumer. A client binds the queue before that.
 func (c *cell) awaitConsumer(t *testing.T, queue string) {
 	t.Helper()
 	deadline := time.NewTimer(suite.Patience)
@@ -132,9 +132,9 @@ func (c *cell) awaitConsumer(t *testing.T, queue string) {
 	}
 }
 
-// A received message is sent again with all its headers, several times, through
-// the same delay queue. A broker before 4.0.1 drops what comes back to a queue
-// with the x-death that it had got there.
+// A received message is sent again several times with all its headers, through the same
+// delay queue. Before 4.0.1, a broker drops a message that returns to a queue with the
+// x-death that it got there.
 func caseSentAgain(t *testing.T, c *cell) {
 	for _, dest := range []struct {
 		name  string
@@ -166,7 +166,7 @@ func caseSentAgain(t *testing.T, c *cell) {
 	}
 }
 
-// Headers by which a broker would route a message otherwise do nothing.
+// Headers that would make a broker route a message differently have no effect.
 func caseRoutingHeaders(t *testing.T, c *cell) {
 	q, copied := c.queue("routed"), c.declare(t, c.queue("copied"))
 	for i, d := range []time.Duration{0, time.Second} {
@@ -188,7 +188,7 @@ func caseRoutingHeaders(t *testing.T, c *cell) {
 	c.nothing(t, copied, c.plain(t, copied))
 }
 
-// attemptLog is a handler that fails as it is told, and when it did.
+// attemptLog is a handler that fails as instructed, with the times of its failures.
 type attemptLog struct {
 	mu     sync.Mutex
 	failed map[int]time.Time // by attempt
@@ -204,8 +204,8 @@ func (l *attemptLog) fail(attempt int, err error) error {
 	return err
 }
 
-// notBefore checks that an attempt is due no sooner than a time after the one
-// before it failed.
+// notBefore checks that an attempt is due no sooner than the given time after the previous one has
+// failed.
 func (l *attemptLog) notBefore(t *testing.T, h handled, backoff time.Duration) {
 	t.Helper()
 	l.mu.Lock()
@@ -215,7 +215,7 @@ func (l *attemptLog) notBefore(t *testing.T, h handled, backoff time.Duration) {
 	}
 }
 
-// example is a message with something in every place.
+// example returns a message in which every field is set.
 func example(id, queue string) amqpx.Message {
 	return amqpx.Message{
 		ID: id, Queue: queue, Delay: time.Second, Body: []byte("body of " + id), ContentType: "text/plain", CorrelationID: "corr",
@@ -223,7 +223,7 @@ func example(id, queue string) amqpx.Message {
 	}
 }
 
-// isExample checks that a message is still what example made.
+// isExample checks that a message is unchanged from the one that example returned.
 func isExample(t *testing.T, a arrival, m amqpx.Message) {
 	t.Helper()
 	got := amqpx.Message{
@@ -269,7 +269,7 @@ func caseRetry(t *testing.T, c *cell) {
 	}
 }
 
-// attemptsAre checks the record of failed attempts.
+// attemptsAre checks the headers that record failed attempts.
 func attemptsAre(t *testing.T, headers amqp.Table, n int, text string) {
 	t.Helper()
 	list, _ := headers[amqpx.HeaderAttempts].([]any)
@@ -305,7 +305,7 @@ func caseRetryIn(t *testing.T, c *cell) {
 	log.notBefore(t, h, 1500*time.Millisecond)
 }
 
-// dead checks a dead letter.
+// dead checks that a message is a dead letter with the given reason and last error.
 func dead(t *testing.T, a arrival, m amqpx.Message, reason, lastError string, attempts int) {
 	t.Helper()
 	isExample(t, a, m)
@@ -377,10 +377,11 @@ func casePanic(t *testing.T, c *cell) {
 	dead(t, take(t, c.plain(t, q+".dead"), 1, "the dead letter")[0], m, inspect.ReasonAttempts, "handler panicked: out of cheese", 2)
 }
 
-// Duplicates, retries and handlers that run at once leave one effect each.
+// Duplicates, retries and concurrent handlers leave exactly one effect each.
 func caseEffectOnce(t *testing.T, c *cell) {
 	const n, copies = 25, 3
-	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "effects.db")+"?_pragma=busy_timeout(180000)&_pragma=journal_mode(WAL)&_pragma=synchronous(off)&_txlock=immediate")
+	db, err := sql.Open("sqlite",
+		"file:"+filepath.Join(t.TempDir(), "effects.db")+"?_pragma=busy_timeout(180000)&_pragma=journal_mode(WAL)&_pragma=synchronous(off)&_txlock=immediate")
 	suite.MustSucceed(t, err)
 	t.Cleanup(func() { suite.MustSucceed(t, db.Close()) })
 	suite.MustSucceed(t, idempotency.Migrate(t.Context(), db))

@@ -11,17 +11,17 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
+	"github.com/rabbitdelay/rabbitdelay/internal/lateness"
 )
 
-// envTable names a file that the conformance table is written to as well,
-// because go test shows the log of a passing test only with -v.
+// envTable names a file to which the conformance table is also written, because go test shows the
+// log of a passing test only with -v.
 const envTable = "RABBITDELAY_CONFORMANCE_TABLE"
 
 // place is a cell of the conformance table.
 type place struct{ strategy, queueType, line string }
 
-// score is what became of a cell's cases.
+// score is the result of a cell's cases.
 type score struct {
 	passed, failed, skipped int
 	late                    []time.Duration
@@ -32,7 +32,7 @@ type score struct {
 type scoreboard struct {
 	mu     sync.Mutex
 	scores map[place]*score
-	heads  map[string]string   // release line -> the version that ran
+	heads  map[string]string   // release line -> the version that was tested
 	skips  map[string][]string // reason -> where
 }
 
@@ -66,7 +66,7 @@ func (b *scoreboard) watch(t *testing.T, p place) {
 	})
 }
 
-// cellEnded shows a cell that failed before its first case.
+// cellEnded reports a cell that failed before its first case.
 func (b *scoreboard) cellEnded(t *testing.T, p place) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -75,8 +75,8 @@ func (b *scoreboard) cellEnded(t *testing.T, p place) {
 	}
 }
 
-// skip records where something did not run, and why. For a whole cell, short is
-// what it shows instead of counts.
+// skip records that something was not run, and why. For a whole cell, short is shown instead of
+// counts.
 func (b *scoreboard) skip(p place, where, short, reason string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -156,8 +156,7 @@ func (b *scoreboard) table(lines []string, rows []place) string {
 	return out.String()
 }
 
-// publish shows the table in the test's log and writes it to the file that was
-// asked for.
+// publish writes the table to the test's log and to the requested file.
 func (b *scoreboard) publish(t *testing.T, lines []string, rows []place) {
 	table := b.table(lines, rows)
 	t.Log("\n" + table)

@@ -23,28 +23,28 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
-// foreignTypes are the queue types of other systems' layouts. Their names do not
-// tell types apart, so a broker has one of each.
+// foreignTypes has the queue types of other systems' layouts. Their names do not distinguish types, so a broker has one
+// of each.
 var foreignTypes = map[string]topology.QueueType{dlx.LayoutNServiceBus: topology.Quorum, dlx.LayoutCelery: topology.Classic}
 
-// cellsAtOnce is how many cells of one broker run at a time, beside those of the other brokers. Their cases mostly
-// wait, all at once.
+// cellsAtOnce is the number of cells of one broker that run concurrently, alongside those of the other brokers. Their
+// cases mostly wait, all at the same time.
 const cellsAtOnce = 2
 
-// target is a broker to run cells on.
+// target is a broker on which cells run.
 type target struct {
 	url    string
 	dial   func(ctx context.Context, network, addr string) (net.Conn, error) // nil for TCP
 	shared bool                                                              // it outlives the suite
 }
 
-// TestConformance runs the same cases through the client over the whole matrix.
-// What is not at hand is skipped with its reason; without any broker it fails,
-// after the cells in memory.
+// TestConformance runs the same cases through the client over the whole matrix. Cells
+// that are not available are skipped with the reason. Without any broker it fails, after
+// the cells in memory.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	skip := os.Getenv(servers.EnvSkip) == "1"
@@ -89,8 +89,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// conformanceInMemory runs the cells on amqptest, in virtual time: each case of a cell has a broker of its own. The
-// native strategy runs on the first version that has what it needs.
+// conformanceInMemory runs the cells on amqptest, in virtual time. Each case of a cell has its own broker. The native
+// strategy runs on the first version that supports it.
 func conformanceInMemory(t *testing.T, board *scoreboard, rows []place) {
 	board.ran(suite.Memory, amqptest.DefaultVersion+" in memory, native 4.4.0")
 	cell := func(t *testing.T, p place) {
@@ -133,7 +133,7 @@ func conformanceLine(t *testing.T, board *scoreboard, line string, rows []place,
 	runCells(t, board, cell, rows, line, without, cellsAtOnce)
 }
 
-// lacks maps a strategy's name to why a broker cannot do it; "" where it can.
+// lacks maps the name of a strategy to the reason why a broker does not support it, or to "" if it does.
 type lacks map[string]string
 
 // runCells runs the cells of one column, some of them concurrently.
@@ -158,13 +158,12 @@ func runCells(t *testing.T, board *scoreboard, run func(*testing.T, place), rows
 	cells.Wait()
 }
 
-// patientBroker lets a broker on a busy machine take longer for a channel's operation than the 15 s after
-// which it ends the whole connection (541), on which all cases of a cell are.
+// patientBroker gives a broker on a busy machine more time for a channel operation than the 15 s after which it ends
+// the whole connection (541), which all cases of a cell share.
 const patientBroker = "[{rabbit, [{channel_operation_timeout, 120000}]}]."
 
-// startLine returns a broker of a release line, with the plugin where there is
-// one. A line that is not here is tried all the same: its image may be there to
-// be pulled.
+// startLine returns a broker of a release line, with the plugin if there is one. It tries
+// even a line that is not available, because its image might be pulled.
 func startLine(t *testing.T, line string, here bool) (*broker.Broker, error) {
 	if os.Getenv(broker.EnvURL) != "" && !here {
 		return nil, fmt.Errorf("%s names a broker of another version", broker.EnvURL)
@@ -186,7 +185,7 @@ func startLine(t *testing.T, line string, here bool) (*broker.Broker, error) {
 	return b, nil
 }
 
-// pluginMissing returns why the broker lacks the plugin; "" if it has it.
+// pluginMissing returns why the broker lacks the plugin, or "" if it has it.
 func pluginMissing(t *testing.T, b *broker.Broker, line string) string {
 	err := live.ProbePlugin(t.Context(), func(context.Context) (*amqp.Connection, error) { return amqp.Dial(b.URL()) })
 	path, reason := broker.PluginAvailable(line)
@@ -204,7 +203,7 @@ func pluginMissing(t *testing.T, b *broker.Broker, line string) string {
 	return reason
 }
 
-// runCell runs all cases in one cell on a broker: first the one whose lateness is shown, then the others together.
+// runCell runs all cases in one cell on a broker: first the case whose lateness is shown, then the others together.
 func runCell(t *testing.T, board *scoreboard, on target, p place, pluginToo bool) {
 	began := time.Now()
 	c := openCell(t, board, on, p, pluginToo)
@@ -213,8 +212,8 @@ func runCell(t *testing.T, board *scoreboard, on target, p place, pluginToo bool
 		t.Run(k.name, func(t *testing.T) { runCase(t, board, c, k) })
 	}
 	run(conformanceCases[0])
-	// Not t.Parallel, whose bound is the number of processors: the cases wait for
-	// their messages and not for a processor.
+	// Do not use t.Parallel, whose limit is the number of processors: the cases wait for their messages and not for a
+	// processor.
 	var cases sync.WaitGroup
 	for _, k := range conformanceCases[1:] {
 		cases.Go(func() { run(k) })

@@ -18,8 +18,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// conformanceCases are the promises. The first one runs alone in its cell, for
-// its lateness is shown in the table.
+// conformanceCases lists the promises. The first case runs alone in its cell, because its lateness
+// is shown in the table.
 var conformanceCases = []conformanceCase{
 	{name: "on time", run: caseOnTime},
 	{name: "plain consumer", run: casePlainConsumer},
@@ -50,8 +50,8 @@ var conformanceCases = []conformanceCase{
 	{name: "effect once", run: caseEffectOnce},
 }
 
-// delays are n delays that the cell's strategy takes, of 1 s to 3 s: any ones where
-// it takes them, to the nanosecond, the same in each run.
+// delays returns n delays from 1 s to 3 s that the cell's strategy accepts. If it accepts any
+// delay, they are arbitrary to the nanosecond and the same in each run.
 func (c *cell) delays(n int) []time.Duration {
 	rnd := rand.New(rand.NewPCG(27, uint64(n)))
 	all := make([]time.Duration, n)
@@ -65,7 +65,7 @@ func (c *cell) delays(n int) []time.Duration {
 	return all
 }
 
-// dueMilli returns the due instant of a delay that begins at an instant, as it is on the wire.
+// dueMilli returns the due time of a delay that begins at the given time, as it is on the wire.
 func dueMilli(from time.Time, d time.Duration) int64 {
 	if d == 0 {
 		return from.UnixMilli()
@@ -76,8 +76,8 @@ func dueMilli(from time.Time, d time.Duration) int64 {
 // ceilMilli returns a duration as it is on the wire.
 func ceilMilli(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
-// Every message comes once, not before it is due, and due when it was asked for.
-// It is as late as it comes after that, and not after what the header says.
+// Every message arrives once, not before it is due, and is due when it was requested. Its lateness
+// counts from the requested time, and not from the header.
 func caseOnTime(t *testing.T, c *cell) {
 	q := c.queue("on-time")
 	seen := c.consume(t, q, acknowledge)
@@ -110,8 +110,8 @@ func caseOnTime(t *testing.T, c *cell) {
 	}
 }
 
-// What the documentation says about headers holds for any AMQP program, and so
-// does never early, which here does not rest on rabbitdelay's consumer.
+// The documented headers can be used by any AMQP program. Therefore this case checks that a message
+// is never early without relying on rabbitdelay's consumer.
 func casePlainConsumer(t *testing.T, c *cell) {
 	q := c.queue("plain")
 	delays := c.delays(40)
@@ -144,7 +144,7 @@ func casePlainConsumer(t *testing.T, c *cell) {
 		if a.Timestamp.Before(began) || a.Timestamp.After(a.at) {
 			t.Errorf("timestamp %v, want when it was sent", a.Timestamp)
 		}
-		// A message waits in as many queues as its route says and no others.
+		// A message has waited in exactly the number of queues that its route says.
 		waited = waited || hops(a) > 0
 		if want := c.hops(t, q, delays[i], took[i]); !slices.Contains(want, hops(a)) {
 			t.Errorf("delay %v, sent within %v: %d delay queues passed, want one of %v: %v",
@@ -156,9 +156,10 @@ func casePlainConsumer(t *testing.T, c *cell) {
 	}
 }
 
-// hops are the lengths of the routes to a queue that a send may have taken: a delay counts from the
-// call, so that a send that had to declare its destination first routes by what is left of the delay.
-// That can be more hops: 2 s is one bucket of the clock layout, 1.6 s is two.
+// hops returns the possible numbers of hops of the routes that a send to a queue may have used. A
+// delay counts from the call, so a send that had to declare its destination first uses a route for
+// the remaining delay. That route can have more hops: 2 s is one bucket of the clock layout, and
+// 1.6 s is two.
 func (c *cell) hops(t *testing.T, queue string, delay, took time.Duration) []int {
 	t.Helper()
 	asked, err := c.client.Strategy().Route(topology.Destination{Queue: queue}, delay, 0)
@@ -170,7 +171,7 @@ func (c *cell) hops(t *testing.T, queue string, delay, took time.Duration) []int
 	for spent := time.Duration(0); spent < took+step; spent += step {
 		r, err := c.client.Strategy().Route(topology.Destination{Queue: queue}, max(0, delay-min(spent, took)), 0)
 		switch {
-		case errors.Is(err, topology.ErrDelay): // ttl sends what it cannot route as it was asked for
+		case errors.Is(err, topology.ErrDelay): // if ttl has no route for the remaining delay, it uses the requested delay
 		case err != nil:
 			t.Fatal(err)
 		default:
@@ -232,9 +233,9 @@ func caseNoDelay(t *testing.T, c *cell) {
 	}
 }
 
-// inOrder checks that messages whose ids count from 0 come in that order. A send
-// that had to wait before it could publish, on a slow machine, goes by what is left
-// of its delay through other queues; between those there is no order.
+// inOrder checks that messages whose ids count from 0 arrive in that order. On a slow
+// machine, a send that had to wait before it could publish uses other queues for its
+// remaining delay, and there is no order between different queues.
 func inOrder(t *testing.T, got []arrival) {
 	t.Helper()
 	last := map[string]int{}
@@ -261,7 +262,7 @@ func inOrder(t *testing.T, got []arrival) {
 	}
 }
 
-// path names the delay queues that a message has passed.
+// path names the delay queues through which a message has passed.
 func path(a arrival) string {
 	deaths, _ := a.Headers["x-death"].([]any)
 	var by []string
@@ -282,7 +283,8 @@ func caseOrderOfSends(t *testing.T, c *cell) {
 	inOrder(t, take(t, c.plain(t, q), n, "deliveries"))
 }
 
-// The batch takes longer to publish than the resolution of the buckets.
+// The delays of a batch count from the first publish of each message, although publishing the batch takes longer than
+// the resolution of the buckets.
 func caseOrderOfBatch(t *testing.T, c *cell) {
 	q := c.queue("order-batch")
 	const n = 2500
@@ -310,8 +312,8 @@ func caseOrderOverHops(t *testing.T, c *cell) {
 	inOrder(t, take(t, c.plain(t, q), n, "deliveries"))
 }
 
-// A long delay that is sent first holds up no shorter one, also where the two
-// share the queue of a digit.
+// A long delay that is sent first does not block a shorter one, even if both use the queue of the
+// same digit.
 func caseLongBeforeShort(t *testing.T, c *cell) {
 	q := c.queue("mixed")
 	sent := []time.Duration{time.Hour, 3 * time.Second, 2 * time.Second, time.Second}
@@ -341,11 +343,11 @@ func caseLongBeforeShort(t *testing.T, c *cell) {
 	c.nothing(t, q, in)
 }
 
-// With a tolerance a message takes a delay of fewer queues, and stays inside it.
+// With a tolerance, a message is delayed by a duration within the tolerance that needs fewer queues.
 func caseTolerance(t *testing.T, c *cell) {
 	q := c.queue("tolerance")
-	// 2s and 850ms, or 3s; 1 times 1.6s and 13 times 100ms, or 3.2s; 2s and 1s, or 4s
-	const delay, tolerance = 2850 * time.Millisecond, 3 * time.Second // one hop also for what a slow send leaves
+	// These are 2s and 850ms, or 3s; 1 time 1.6s and 13 times 100ms, or 3.2s; 2s and 1s, or 4s.
+	const delay, tolerance = 2850 * time.Millisecond, 3 * time.Second // one hop even for the remaining delay of a slow send
 	c.send(t, amqpx.Message{ID: "tolerant", Queue: q, Delay: delay, Tolerance: tolerance})
 	r, err := c.client.Strategy().Route(topology.Destination{Queue: q}, delay, tolerance)
 	if err != nil || r.Hops != 1 || r.Delay < delay || r.Delay > delay+tolerance {
@@ -356,12 +358,12 @@ func caseTolerance(t *testing.T, c *cell) {
 	}
 	a := take(t, c.plain(t, q), 1, "the tolerant message")[0]
 	notEarly(t, a)
-	if hops(a) > 1 { // none, if the send took so long
+	if hops(a) > 1 { // 0 if the send took that long
 		t.Errorf("it passed %d queues, want 1: %v", hops(a), a.Headers["x-death"])
 	}
 }
 
-// What is refused is refused with its bound, and nothing of it arrives.
+// A delay that is out of bounds is refused with an error that names the bound, and no part of the message arrives.
 func caseImpossibleDelays(t *testing.T, c *cell) {
 	q := c.queue("impossible")
 	for _, d := range []time.Duration{c.client.MaxDelay() + time.Millisecond, math.MaxInt64} {
@@ -385,14 +387,14 @@ func caseImpossibleDelays(t *testing.T, c *cell) {
 	case c.can&anyDelay != 0 && err != nil:
 		t.Errorf("delay of 1.234s: %v", err)
 	}
-	// One impossible message keeps a whole batch from being sent.
+	// One invalid message keeps a whole batch from being sent.
 	err = c.client.SendBatch(t.Context(), []amqpx.Message{
 		{ID: "possible", Queue: q, Delay: time.Second}, {ID: "long", Queue: q, Delay: c.client.MaxDelay() + time.Second},
 	})
 	if !errors.Is(err, topology.ErrDelay) || !strings.Contains(err.Error(), "message 1 ") {
 		t.Errorf("batch: %v, want topology.ErrDelay of message 1", err)
 	}
-	// Of longer delay than anything before it: what comes, came before.
+	// Its delay is longer than all earlier ones, so every message that arrives was sent before it.
 	c.send(t, amqpx.Message{ID: "last", Queue: q, Delay: 2 * time.Second})
 	in := c.plain(t, q)
 	for {
@@ -406,7 +408,7 @@ func caseImpossibleDelays(t *testing.T, c *cell) {
 	}
 }
 
-// Goroutines that share a client lose nothing and repeat nothing.
+// Goroutines that share a client lose nothing and duplicate nothing.
 func caseManySenders(t *testing.T, c *cell) {
 	const senders, each = 64, 15
 	q := c.queue("senders")

@@ -10,5 +10,5 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(suite.Main(m, tiers)) }
 
-// One cell of each queue type runs before a push.
+// make test runs one cell of each queue type.
 var tiers = tier.Plan{Test: []string{"TestConformance/" + tier.Newest + "/bucket-clock"}}

@@ -22,15 +22,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/guard"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/internal/plan"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
-// celeryImage is what integration/images/build.sh makes of Debian's Celery.
+// celeryImage is the image of Debian's Celery that integration/images/build.sh builds.
 const celeryImage = "rabbitdelay/celery"
 
-// onForeignVhosts runs a test on a virtual host of each broker on which another
-// system's delays are tried.
+// onForeignVhosts runs a test on a virtual host of each broker on which another system's delays are
+// tested.
 func onForeignVhosts(t *testing.T, test func(t *testing.T, v *suite.Vhost)) {
 	t.Helper()
 	versions, err := broker.Versions(t.Context())
@@ -65,16 +65,19 @@ func celery(ctx context.Context, t *testing.T, image string, v *suite.Vhost, arg
 	if err := g.Container(name); err != nil {
 		t.Fatal(err)
 	}
-	run := []string{"run", "--rm", "--interactive", "--init", "--name=" + name, "--label=rabbitdelay=celery", "--network=host", "--env=BROKER=" + v.URL, image, "python3", "-"}
+	run := []string{
+		"run", "--rm", "--interactive", "--init", "--name=" + name, "--label=rabbitdelay=celery", "--network=host",
+		"--env=BROKER=" + v.URL, image, "python3", "-",
+	}
 	cmd := exec.CommandContext(ctx, "docker", append(run, args...)...)
 	cmd.Stdin = program
 	t.Cleanup(func() {
-		_ = exec.CommandContext(context.WithoutCancel(ctx), "docker", "rm", "--force", name).Run() // it is gone in most cases
+		_ = exec.CommandContext(context.WithoutCancel(ctx), "docker", "rm", "--force", name).Run() // in most cases the container no longer exists
 	})
 	return cmd
 }
 
-// worker is a Celery worker, by the lines that it prints.
+// worker is a Celery worker, represented by the lines that it prints.
 type worker struct {
 	t     *testing.T
 	lines <-chan string
@@ -105,7 +108,7 @@ func startWorker(t *testing.T, image string, v *suite.Vhost) *worker {
 	return &worker{t, lines}
 }
 
-// says returns the fields of the next line that begins with a word.
+// says returns the fields of the next line that begins with the given word.
 func (w *worker) says(word string) []string {
 	w.t.Helper()
 	deadline := time.After(suite.Patience)
@@ -126,7 +129,7 @@ func (w *worker) says(word string) []string {
 	}
 }
 
-// task is a message by which Celery's protocol calls tasks.record.
+// task returns a message with which Celery's protocol calls tasks.record.
 func task(name string, delay time.Duration) amqpx.Message {
 	id := uuid.NewString()
 	return amqpx.Message{
@@ -137,8 +140,8 @@ func task(name string, delay time.Duration) amqpx.Message {
 	}
 }
 
-// A Go client delays a task that Celery's worker executes, whoever declared the
-// levels first, and Celery's own countdown works beside it.
+// A Go client delays a task that Celery's worker executes, whichever declared the levels first.
+// Celery's own countdown works alongside it.
 func TestCelery(t *testing.T) {
 	t.Parallel()
 	onForeignVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -192,9 +195,9 @@ func TestCelery(t *testing.T) {
 	})
 }
 
-// A message for an endpoint arrives with the header that says its delay, beside the
-// endpoint's own binding once. With a policy on the delivery exchange one whose queue
-// is gone is parked instead of stopping a level.
+// A message for an endpoint arrives once, with the header that has its delay, although
+// the endpoint has its own binding. With a policy on the delivery exchange, a message
+// whose queue is gone is parked instead of blocking a level.
 func TestNServiceBus(t *testing.T) {
 	t.Parallel()
 	onForeignVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -202,7 +205,7 @@ func TestNServiceBus(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// What an endpoint of the conventional topology makes when it starts.
+		// These are the objects that an endpoint with the conventional topology declares when it starts.
 		suite.MustApply(t, v.Managed(), topology.Topology{
 			Exchanges: []topology.Exchange{{Name: "Sales", Kind: "fanout"}, {Name: "nsb.v2.delay-delivery", Kind: "topic"}},
 			Queues:    []topology.Queue{{Name: "Sales"}, {Name: "gone"}},

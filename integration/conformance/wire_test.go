@@ -27,9 +27,9 @@ import (
 // language is a producer and a consumer that follow docs/wire.md, in integration/wire.
 type language struct {
 	name  string
-	hours int      // the top digit of what it is to send back
+	hours int      // the highest digit of the messages that it must send back
 	needs []string // files that Debian's packages install
-	// setup compiles the programs into a directory; nil where there is nothing to do.
+	// setup compiles the programs into a directory; nil if there is nothing to do.
 	setup              func(t *testing.T, dir string)
 	producer, consumer func(dir string) []string
 }
@@ -74,7 +74,7 @@ var languages = []language{
 	},
 }
 
-// installed skips a test of a language that is not there; `make setup` brings all.
+// installed skips a test of a language that is not installed; `make setup` installs all.
 func (l language) installed(t *testing.T) {
 	t.Helper()
 	for _, path := range l.needs {
@@ -103,10 +103,10 @@ func (l language) run(t *testing.T, input []string, command ...string) [][]strin
 	return lines
 }
 
-// wireVector is a line of docs/wire.json's first layout, the default one.
+// wireVector is a line of the default layout, which is the first one in docs/wire.json.
 type wireVector struct {
 	queue, want string
-	delay       int64
+	delay, lead int64 // in ms
 }
 
 func wireVectors(t *testing.T) (list []wireVector) {
@@ -141,6 +141,9 @@ func wireVectors(t *testing.T) (list []wireVector) {
 			Offset     int64 `json:"clock_offset_ms"`
 			Exchange   string
 			RoutingKey string `json:"routing_key"`
+			Headers    struct {
+				Lead int64 `json:"rabbitdelay-lead"`
+			}
 		}
 	}
 	if err := json.Unmarshal(data, &file); err != nil {
@@ -161,17 +164,22 @@ func wireVectors(t *testing.T) (list []wireVector) {
 		list = append(list, v)
 	}
 	for _, m := range file.Messages {
-		list = append(list, wireVector{queue: m.Queue, delay: max(0, m.Due-m.Offset-m.Lead-m.Now), want: m.Exchange + "\t" + m.RoutingKey})
+		v := wireVector{queue: m.Queue, delay: m.Due - m.Offset - m.Now, lead: m.Lead, want: m.Exchange + "\t" + m.RoutingKey}
+		if m.Lead > 0 {
+			v.want += "\t" + strconv.FormatInt(m.Headers.Lead, 10)
+		}
+		list = append(list, v)
 	}
 	return list
 }
 
-// Programs in other languages come to the vectors, send to each other and to Go, and
-// consume with retries and dead letters that Go reads.
+// Programs in other languages compute the same vectors, exchange messages with each other and with Go, and consume with
+// retries and dead letters that Go can read.
 func TestLanguages(t *testing.T) {
 	t.Parallel()
 	vectors := wireVectors(t)
-	// One for each version: the layout takes a broker longer than all languages do.
+	// There is one virtual host for each version, because declaring the layout takes a broker longer than the tests of
+	// all languages together.
 	vhosts := map[string]func() *suite.Vhost{}
 	for _, line := range suite.ConformanceLines {
 		vhosts[line] = sync.OnceValue(func() *suite.Vhost {
@@ -194,7 +202,7 @@ func TestLanguages(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				url, _, _ = strings.Cut(url, "/?") // Java takes the path / for a virtual host without a name
+				url, _, _ = strings.Cut(url, "/?") // Java interprets the path / as a virtual host without a name
 				v := &suite.Vhost{URL: url}
 				v.Conn = v.Dial(t)
 				l.talks(t, dir, v)
@@ -217,7 +225,11 @@ func TestLanguages(t *testing.T) {
 func (l language) meets(t *testing.T, dir string, vectors []wireVector) {
 	var input []string
 	for _, v := range vectors {
-		input = append(input, v.queue+"\t"+strconv.FormatInt(v.delay, 10))
+		line := v.queue + "\t" + strconv.FormatInt(v.delay, 10)
+		if v.lead > 0 {
+			line += "\t" + strconv.FormatInt(v.lead, 10)
+		}
+		input = append(input, line)
 	}
 	got := l.run(t, input, append(l.producer(dir), "route")...)
 	if len(got) != len(vectors) {
@@ -225,18 +237,18 @@ func (l language) meets(t *testing.T, dir string, vectors []wireVector) {
 	}
 	for i, v := range vectors {
 		if line := strings.Join(got[i], "\t"); line != v.want {
-			t.Errorf("%q in %d ms: %q, want %q", v.queue, v.delay, line, v.want)
+			t.Errorf("%q in %d ms, with a lead of %d ms: %q, want %q", v.queue, v.delay, v.lead, line, v.want)
 		}
 	}
 }
 
-// talks has the language's consumer take messages that Go and its own producer send,
-// and Go take what becomes of them.
+// talks makes the language's consumer receive messages from Go and from its own producer, and makes Go receive its
+// retries and dead letters.
 func (l language) talks(t *testing.T, dir string, v *suite.Vhost) {
 	client := suite.OpenClient(t, amqpx.Config{URL: v.URL, Lead: 4 * time.Second})
 	queue := "wire.%." + l.name
 	sent := time.Now()
-	own := []string{"own-ok\t1500\tfine", "own-now\t0\tfine", "own-fail\t20\tfail", "own-lead\t5000\tfine\t4000"}
+	own := []string{"own-ok\t1500\tfine", "own-now\t0\tfine", "own-fail\t20\tfail", "own-lead\t5000\tfine\t4000", "own-short\t3000\tfine\t4000"}
 	confirmed := l.run(t, own, append(l.producer(dir), v.URL, queue)...)
 	if len(confirmed) != len(own) || confirmed[0][0] != "confirmed" {
 		t.Fatalf("confirmed %q", confirmed)
@@ -246,7 +258,7 @@ func (l language) talks(t *testing.T, dir string, v *suite.Vhost) {
 	}
 	due := l.tooEarly(t, v, queue)
 	attempts := map[string]int{}
-	for _, d := range l.run(t, nil, append(l.consumer(dir), v.URL, queue, "9")...) {
+	for _, d := range l.run(t, nil, append(l.consumer(dir), v.URL, queue, "10")...) {
 		attempts[d[0]]++
 		due, _ := strconv.ParseInt(d[2], 10, 64)
 		now, _ := strconv.ParseInt(d[3], 10, 64)
@@ -254,18 +266,29 @@ func (l language) talks(t *testing.T, dir string, v *suite.Vhost) {
 			t.Errorf("delivery %q, number %d of its message", d, attempts[d[0]])
 		}
 	}
-	if want := map[string]int{"own-ok": 1, "own-now": 1, "own-fail": 2, "own-lead": 1, "go-ok": 1, "go-reject": 1, "go-fail": 2}; fmt.Sprint(attempts) != fmt.Sprint(want) {
+	want := map[string]int{
+		"own-ok":    1,
+		"own-now":   1,
+		"own-fail":  2,
+		"own-lead":  1,
+		"own-short": 1,
+		"go-ok":     1,
+		"go-reject": 1,
+		"go-fail":   2,
+	}
+	if fmt.Sprint(attempts) != fmt.Sprint(want) {
 		t.Errorf("attempts %v, want %v", attempts, want)
 	}
 	l.buried(t, v, queue)
 	l.sentBack(t, v, due)
 }
 
-// clockOffsets are by how much the clocks of instants are ahead, in ms, by the ids of the messages that come too
-// early. Some clients of AMQP misread negative numbers, which nothing of ours writes any more.
+// clockOffsets maps the ids of the messages that arrive too early to the number of ms by which the clocks of their due
+// times are ahead. Negative offsets are included because some AMQP clients misread them, although rabbitdelay no longer
+// writes them.
 var clockOffsets = map[string]int64{"early": 250, "early-behind": -250}
 
-// tooEarly puts messages into a queue hours before their instant, as a policy would, and returns that.
+// tooEarly puts messages into a queue hours before they are due, as a policy would, and returns the due time.
 func (l language) tooEarly(t *testing.T, v *suite.Vhost, queue string) (due int64) {
 	ch, err := v.Conn.Channel()
 	suite.MustSucceed(t, err)
@@ -282,7 +305,8 @@ func (l language) tooEarly(t *testing.T, v *suite.Vhost, queue string) (due int6
 	return due
 }
 
-// sentBack finds those messages in the delays again, for their instants. A negative offset is not passed on.
+// sentBack finds the messages of tooEarly in the delay queues again, with their due times. A negative offset is not
+// passed on.
 func (l language) sentBack(t *testing.T, v *suite.Vhost, due int64) {
 	ch, err := v.Conn.Channel()
 	suite.MustSucceed(t, err)
@@ -344,8 +368,8 @@ func (l language) buried(t *testing.T, v *suite.Vhost, queue string) {
 	}
 }
 
-// A held message that has come back, to a consumer that begins, is handled at its instant and not its whole lead later.
-// It is renewed before its queue gives it up.
+// A held message that is redelivered to a new consumer is handled when it is due, and not a whole lead later. It is
+// renewed before its queue drops it.
 func TestPythonTakesWhatComesBack(t *testing.T) {
 	l := languages[slices.IndexFunc(languages, func(l language) bool { return l.name == "python" })]
 	l.installed(t)
@@ -379,7 +403,7 @@ func TestPythonTakesWhatComesBack(t *testing.T) {
 	if late := time.UnixMilli(at).Sub(due); got[0][0] != "held" || got[0][2] != strconv.FormatInt(due.UnixMilli(), 10) || late < 0 || late > passed/2 {
 		t.Errorf("handled %q, %v late", got, late)
 	}
-	if n := srv.Publishes(""); n != 3 { // here, to ask for the time, and the copy
+	if n := srv.Publishes(""); n != 3 { // this message, the request for the time, and the copy
 		t.Errorf("%d messages were published to queues, expected 3", n)
 	}
 }

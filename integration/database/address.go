@@ -21,7 +21,7 @@ func (s *Server) RedactedURL() string {
 // Driver returns the name of the database/sql driver: pgx or mysql.
 func (s *Server) Driver() string {
 	switch s.kind {
-	case PostgreSQL:
+	case PostgreSQL, PgBouncer:
 		return "pgx"
 	case MariaDB, MySQL:
 		return "mysql"

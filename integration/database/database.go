@@ -1,5 +1,5 @@
-// Package database starts private PostgreSQL, MariaDB, MySQL and Redis servers for tests. It runs the installed
-// programs in a temporary directory and on a free port of 127.0.0.1. MySQL can also run in a container. A server does
+// Package database starts private PostgreSQL, MariaDB, MySQL and Redis servers for tests, and PgBouncer before a
+// PostgreSQL server. It runs the installed programs in a temporary directory and on a free port of 127.0.0.1. MySQL can also run in a container. A server does
 // not outlive the process, whether the process returns, is interrupted, panics or is killed.
 package database
 
@@ -50,6 +50,11 @@ type Options struct {
 	// Otherwise, to make tests faster, a commit survives the death of the server but not that of the machine, and the
 	// data is kept in memory if enough memory is free.
 	Durable bool
+
+	// Snapshots makes a Redis server keep its data as it does by default, and as Debian's package does: in snapshots of
+	// the memory, at the earliest a minute after a change, and when it is asked to stop. Otherwise it appends every
+	// change to a file.
+	Snapshots bool
 }
 
 // A Server is a running database server. Its methods are safe for concurrent use.
@@ -71,6 +76,7 @@ type instance struct {
 	port     int
 	password string
 	durable  bool
+	snapshot bool // Redis only
 	system   account
 
 	container string // its name, for a server in a container
@@ -116,9 +122,10 @@ const (
 // Start starts a private server and returns when it answers. If the environment names a running server, it uses that
 // one instead. The context applies only to starting, not to the life of the server, so call Close when you no longer
 // need it. The error wraps ErrNotInstalled if the programs are not installed.
-func Start(ctx context.Context, kind Kind, o Options) (_ *Server, err error) {
+func Start(ctx context.Context, kind Kind, o Options) (*Server, error) {
 	var e engine
 	var given string
+	var err error
 	switch kind {
 	case PostgreSQL:
 		given = os.Getenv(EnvPostgreSQL)
@@ -141,7 +148,11 @@ func Start(ctx context.Context, kind Kind, o Options) (_ *Server, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("database: %s: %w", kind, err)
 	}
+	return begin(ctx, kind, e, o)
+}
 
+// begin starts a private server by its engine.
+func begin(ctx context.Context, kind Kind, e engine, o Options) (_ *Server, err error) {
 	s := &Server{kind: kind, engine: e}
 	s.guard, err = guard.New()
 	if err != nil {
@@ -155,7 +166,7 @@ func Start(ctx context.Context, kind Kind, o Options) (_ *Server, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startup)
 	defer cancel()
 
-	s.instance.password, s.instance.durable = rand.Text(), o.Durable
+	s.instance.password, s.instance.durable, s.instance.snapshot = rand.Text(), o.Durable, o.Snapshots
 	s.instance.system, err = lookupAccount(e.account())
 	if err != nil {
 		return nil, err

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	_ "github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"go.uber.org/goleak"
 
@@ -24,8 +25,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
-// envKind makes the test binary start a server of that kind, print where it is
-// and wait to be killed.
+// envKind makes the test binary start a server of the given kind, print its address, and wait to be killed.
 const envKind = "RABBITDELAY_TEST_KIND"
 
 func TestMain(m *testing.M) {
@@ -58,7 +58,7 @@ func skipIfAsked(t *testing.T) {
 	}
 }
 
-// skipWithout skips a test of a server that not every machine can have.
+// skipWithout skips a test for a server that not every machine can have.
 func skipWithout(t *testing.T, kind Kind) {
 	t.Helper()
 	if kind != MySQL {
@@ -77,7 +77,7 @@ func u(raw string) *url.URL {
 	return parsed
 }
 
-// store keeps one number, for the two kinds that speak SQL and for Redis.
+// store keeps one number, in a database that speaks SQL or in Redis.
 type store interface {
 	put(t *testing.T, n int)
 	get(t *testing.T) int
@@ -164,7 +164,7 @@ func TestLife(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/durable=%t", kind, durable), func(t *testing.T) {
 				skipWithout(t, kind)
 				ctx := t.Context()
-				// A directory that every account can pass through.
+				// The directory must be one that every account can access.
 				s, err := Start(ctx, kind, Options{Durable: durable})
 				if err != nil {
 					t.Fatal(err)
@@ -217,6 +217,38 @@ func TestLife(t *testing.T) {
 	}
 }
 
+// Redis with its default persistence keeps its data if it is asked to stop, and loses it if it is killed.
+func TestSnapshots(t *testing.T) {
+	skipIfAsked(t)
+	s, err := Start(t.Context(), Redis, Options{Snapshots: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	data := redisStore{s}
+	data.put(t, 1)
+	if err := s.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := data.get(t); n != 1 {
+		t.Errorf("after Restart: %d, want 1", n)
+	}
+	data.put(t, 2)
+	before, err := s.ProcessID()
+	if err != nil {
+		t.Error(err)
+	}
+	if err := errors.Join(s.Kill(), s.Start(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if n := data.get(t); n != 1 {
+		t.Errorf("after Kill: %d, want the snapshot's 1", n)
+	}
+	if after, err := s.ProcessID(); err != nil || after == before {
+		t.Errorf("process %d after %d (%v)", after, before, err)
+	}
+}
+
 func TestPasswordIsNeeded(t *testing.T) {
 	for _, kind := range []Kind{PostgreSQL, MariaDB, MySQL} {
 		t.Run(string(kind), func(t *testing.T) {
@@ -237,7 +269,7 @@ func TestPasswordIsNeeded(t *testing.T) {
 	}
 }
 
-// TestKilled kills a process that has a server, and looks for what it left.
+// TestKilled kills a process that has started a server, and checks that nothing of the server is left.
 func TestKilled(t *testing.T) {
 	skipIfAsked(t)
 	for _, kind := range []Kind{PostgreSQL, MariaDB, MySQL, Redis} {
@@ -281,8 +313,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// left returns what is there of a server: its directory, a process that works
-// in it, somebody who listens on its port, or a container.
+// left returns the remains of a server: its directory, a process that uses it, a listener on its port, or a container.
 func left(dir, address string) []string {
 	var found []string
 	if _, err := os.Lstat(dir); err == nil {
@@ -301,6 +332,47 @@ func left(dir, address string) []string {
 		found = append(found, "container "+filepath.Base(dir))
 	}
 	return found
+}
+
+// Clients of a PgBouncer in transaction mode take turns on one connection to the server. In session mode, each has its
+// own connection.
+func TestPgBouncer(t *testing.T) {
+	server := Shared(t, PostgreSQL)
+	for mode, shared := range map[PoolMode]bool{PerTransaction: true, PerSession: false} {
+		t.Run(string(mode), func(t *testing.T) {
+			size := 2
+			if shared {
+				size = 1
+			}
+			s, err := StartPgBouncer(t.Context(), server, Pooling{Mode: mode, Size: size})
+			if errors.Is(err, ErrNotInstalled) {
+				t.Skipf("skipped: %v", err)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			db := sqlStore{s}.open(t)
+			var pids [2]int
+			for i := range pids {
+				conn, err := db.Conn(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = conn.Close() }) // after the pooler, which has closed it
+				if err := conn.QueryRowContext(t.Context(), "SELECT pg_backend_pid()", pgx.QueryExecModeExec).Scan(&pids[i]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if (pids[0] == pids[1]) != shared {
+				t.Errorf("the connections of two clients are processes %v of the server", pids)
+			}
+		})
+	}
 }
 
 func TestEnvironmentWins(t *testing.T) {

@@ -59,7 +59,7 @@ func (p postgreSQL) command(i instance) []string {
 		"port=" + strconv.Itoa(i.port),
 		"unix_socket_directories=", // none
 		"max_connections=200",
-		"dynamic_shared_memory_type=mmap", // in the directory, which goes also after a kill
+		"dynamic_shared_memory_type=mmap", // in the directory, which is removed even after a kill
 	}
 	if !i.durable {
 		settings = append(settings, "fsync=off", "full_page_writes=off")

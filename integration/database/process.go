@@ -72,6 +72,19 @@ func (s *Server) Restart(ctx context.Context) error {
 	return s.Start(ctx)
 }
 
+// ProcessID returns the ID of the server's process. A server in a container has the ID of the docker command.
+func (s *Server) ProcessID() (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.engine == nil:
+		return 0, ErrNotOurs
+	case s.process == nil:
+		return 0, errors.New("database: it does not run")
+	}
+	return s.process.ID(), nil
+}
+
 // Close stops the server and removes its directory. It does nothing if Start did not start the server, or if it has
 // already been called.
 func (s *Server) Close() error {
@@ -126,10 +139,10 @@ func (s *Server) launch(ctx context.Context, ticker *time.Ticker) error {
 		}
 		select {
 		case <-p.Ended():
-			err = fmt.Errorf("the server ended; the end of its log:\n%s", s.log())
+			err = fmt.Errorf("the server ended; the end of its log:\n%s", s.Log())
 			return errors.Join(err, s.kill())
 		case <-ctx.Done():
-			err = fmt.Errorf("the server did not come up: %w; the last attempt: %w; the end of its log:\n%s", ctx.Err(), err, s.log())
+			err = fmt.Errorf("the server did not come up: %w; the last attempt: %w; the end of its log:\n%s", ctx.Err(), err, s.Log())
 			return errors.Join(err, s.kill())
 		case <-ticker.C:
 		}
@@ -163,7 +176,7 @@ func (s *Server) finish(ctx context.Context, command ...string) error {
 		return err
 	}
 	if err := p.Wait(ctx); err != nil {
-		return fmt.Errorf("%s: %w; the end of what it said:\n%s", command[0], err, s.log())
+		return fmt.Errorf("%s: %w; the end of what it said:\n%s", command[0], err, s.Log())
 	}
 	return nil
 }
@@ -179,7 +192,8 @@ func (s *Server) write(file, content string) error {
 
 func (s *Server) logFile() string { return filepath.Join(s.instance.dir, "log") }
 
-func (s *Server) log() string {
+// Log returns the end of what the server has written to its log since it started.
+func (s *Server) Log() string {
 	const lines = 20
 	content, err := os.ReadFile(s.logFile())
 	if err != nil {

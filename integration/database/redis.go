@@ -36,15 +36,16 @@ func (r redis) command(i instance) []string {
 	if i.durable {
 		fsync = "everysec"
 	}
-	return []string{
+	command := []string{
 		r.server, "redis.conf",
 		"--bind", loopback.Host,
 		"--port", strconv.Itoa(i.port),
 		"--dir", i.dir,
-		"--save", "",
-		"--appendonly", "yes",
-		"--appendfsync", fsync,
 	}
+	if i.snapshot {
+		return command
+	}
+	return append(command, "--save", "", "--appendonly", "yes", "--appendfsync", fsync)
 }
 
 func (redis) ready(ctx context.Context, i instance) error {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
+	"github.com/rabbitdelay/rabbitdelay/internal/lateness"
 )
 
 // Violation is a kind of violated guarantee.
@@ -29,7 +29,7 @@ type Broken struct {
 
 // Verdict is the result of Check.
 type Verdict struct {
-	Messages     int // calls of Send
+	Messages     int // calls to Send
 	Acknowledged int
 	NotSent      int
 	Unknown      int

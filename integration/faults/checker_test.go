@@ -11,7 +11,7 @@ import (
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// The smallest ledger that keeps every promise, for each test to break.
+// keptPromises returns the smallest ledger without violations. Each test adds one violation to it.
 func keptPromises() ([]Sent, []Effect, []Seen) {
 	sent := []Sent{
 		{ID: "a", Due: noon, Outcome: Acknowledged},
@@ -108,7 +108,7 @@ func TestPlantedViolations(t *testing.T) {
 	}
 }
 
-// Whatever is planted into a large ledger is found, and nothing else is.
+// Exactly the violations that are planted into a large ledger are found.
 func TestAnyNumberOfViolations(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var sent []Sent

@@ -20,9 +20,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// clocks is a broker whose clock is wrong, with clients of this process, whose clock is
-// true. A consumer whose own clock is wrong sees the same as one among brokers and publishers
-// whose clocks are wrong by the opposite.
+// clocks is a broker whose clock is wrong, with clients in this process, whose clock is right. To test a consumer whose
+// own clock is wrong, the clocks of the broker and of publishers are wrong by the opposite amount, which looks the same
+// to the consumer.
 type clocks struct {
 	t        *testing.T
 	broker   *broker.Broker // nil: a cluster
@@ -61,10 +61,10 @@ func newClocks(t *testing.T, ahead time.Duration, delays topology.QueueType) *cl
 	return c
 }
 
-// clocksOf is for brokers that run, with delay queues of that type.
+// clocksOf returns a clocks for running brokers, with delay queues of the given type.
 func clocksOf(t *testing.T, delays topology.QueueType, urls ...string) *clocks {
 	t.Helper()
-	// Few queues, which start fast; a delay of a power of two has one hop.
+	// The layout has few queues, so that it starts quickly. A delay that is a power of two has one hop.
 	strategy, err := dlx.NewBucket(dlx.BucketConfig{Radices: slices.Repeat([]int{2}, 13), Resolution: time.Second, QueueType: delays})
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func clocksOf(t *testing.T, delays topology.QueueType, urls ...string) *clocks {
 	return &clocks{t: t, urls: urls, strategy: strategy, due: map[string]time.Time{}, handled: map[string]int{}, changed: make(chan struct{}, 1)}
 }
 
-// consume opens a client whose consumer notes what comes before its instant.
+// consume opens a client whose consumer records messages that arrive before they are due.
 func (c *clocks) consume(queue string) *amqpx.Client {
 	c.t.Helper()
 	client, err := amqpx.Open(c.t.Context(), amqpx.Config{
@@ -116,7 +116,7 @@ func (c *clocks) handle(_ context.Context, d *amqpx.Delivery) error {
 	return nil
 }
 
-// publish sends messages as a publisher does whose clock is wrong.
+// publish sends messages like a publisher whose clock is wrong.
 func (c *clocks) publish(queue string, ahead time.Duration, n int) (ids []string) {
 	c.t.Helper()
 	conn, err := amqp.Dial(c.urls[0])
@@ -159,7 +159,7 @@ func (c *clocks) publish(queue string, ahead time.Duration, n int) (ids []string
 	return ids
 }
 
-// send sends a message whose instant is that far away, by a client.
+// send sends a message that is due after the given time, with a client.
 func (c *clocks) send(client *amqpx.Client, m amqpx.Message, away time.Duration) {
 	c.t.Helper()
 	due := time.Now().Add(away).Truncate(time.Millisecond)
@@ -180,7 +180,7 @@ func (c *clocks) expect(id string, due time.Time) {
 	c.mu.Unlock()
 }
 
-// happen waits until each message was handled, and fails the test for those that were early.
+// happen waits until each message was handled, and fails the test if one was early.
 func (c *clocks) happen(ids []string) {
 	c.t.Helper()
 	c.eventually(fmt.Sprintf("%d messages", len(ids)), func() bool {
@@ -210,7 +210,7 @@ func (c *clocks) eventually(what string, condition func() bool) {
 	}
 }
 
-// waiting returns how many messages are in delay queues.
+// waiting returns the number of messages in delay queues.
 func (c *clocks) waiting() (n int) {
 	out, err := c.broker.Ctl(c.t.Context(), "--silent", "list_queues", "name", "messages")
 	if err != nil {
@@ -226,9 +226,9 @@ func (c *clocks) waiting() (n int) {
 	return n
 }
 
-// Whoever's clock is wrong, no handler sees a message before its instant: a consumer's that
-// is an hour ahead, or an hour behind, and that of a broker which is set two hours ahead
-// while messages wait. Those go back for the rest.
+// Whichever clock is wrong, no handler gets a message before it is due. Either a consumer's clock is an hour ahead or
+// behind, or a broker's clock is set two hours ahead while messages wait. In the second case, the messages are sent
+// back for the rest of their delay.
 func TestClocks(t *testing.T) {
 	t.Parallel()
 	const hour = time.Hour
@@ -285,9 +285,9 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// The clock of a broker is set ahead while messages wait: by ten minutes while it is down, where
-// quorum queues take it for their absolute expiry, and by an hour while it runs, which classic queues
-// of RabbitMQ 3.10 follow.
+// The clock of a broker is set ahead while messages wait: by ten minutes while it is down, which
+// changes the absolute expiry of quorum queues, and by an hour while it runs, which classic queues of
+// RabbitMQ 3.10 follow.
 func TestClockSetAhead(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]struct {
@@ -327,11 +327,12 @@ func TestClockSetAhead(t *testing.T) {
 	}
 }
 
-// One node of three has a clock that is ahead, and the others are restarted one after the
-// other, so that it leads queues whose messages wait by another's clock.
+// One node of three has a clock that is ahead, and the other nodes are restarted one after the
+// other, so that this node leads queues whose messages wait by another node's clock.
 func TestClocksOfACluster(t *testing.T) {
 	t.Parallel()
-	// By 2 s a message is early that its consumer may hold, and more over two hops.
+	// A message that is early by 2 s can be held by its consumer. Over two hops it is early by
+	// more.
 	for _, ahead := range []time.Duration{2 * time.Second, 30 * time.Second} {
 		t.Run(ahead.String(), func(t *testing.T) {
 			t.Parallel()

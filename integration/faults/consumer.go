@@ -115,7 +115,8 @@ func consume(cfg consumerConfig) error {
 	tasks := func() error { return nil }
 	if cfg.Tasks {
 		tasks = consume(taskQueue, schedule.Handler(db, func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
-			// The fence has passed. A message that was sent before its task was moved does not count as a handler run.
+			// The fence has passed. A message that was sent before its task was rescheduled does not count as a handler
+			// run.
 			if err := c.note(d); err != nil {
 				return err
 			}

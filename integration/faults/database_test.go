@@ -8,7 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// The effect commits once on the other databases too.
+// Effects commit once on MariaDB and SQLite too.
 func TestOtherDatabases(t *testing.T) {
 	skipIfAsked(t)
 	for _, kind := range []database.Kind{database.MariaDB, faults.SQLite} {

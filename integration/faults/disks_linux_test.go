@@ -19,13 +19,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// disk is a file system of its own.
+// disk is a separate file system.
 type disk struct {
 	dir  string   // where it is mounted
 	args []string // of mount, before dir
 }
 
-// newDisk mounts one until the test ends, which is skipped where that is impossible.
+// newDisk mounts a disk until the test ends. It skips the test if that is impossible.
 func newDisk(t *testing.T, args ...string) *disk {
 	t.Helper()
 	skipIfAsked(t)
@@ -41,7 +41,7 @@ func newDisk(t *testing.T, args ...string) *disk {
 		t.Skipf("skipped: no file system can be mounted here: %v", errors.Join(err, g.Dismiss()))
 	}
 	t.Cleanup(func() {
-		_ = d.unmount() // a power cut may have ended in the middle
+		_ = d.unmount() // a power cut may have ended halfway
 		if err := g.Dismiss(); err != nil {
 			t.Error(err)
 		}
@@ -60,7 +60,8 @@ func command(name string, args ...string) error {
 	return nil
 }
 
-// powered is a broker whose Kill is a loss of power: what the disk was not told to keep is gone.
+// powered is a broker whose Kill simulates a power failure: data that was not synced to the disk is
+// lost.
 type powered struct {
 	faults.Brokers
 	disk *disk
@@ -85,7 +86,7 @@ func (p powered) Start(ctx context.Context, i int) error {
 	}
 	synced, err := os.ReadFile(filepath.Join(p.disk.dir, "synced"))
 	if errors.Is(err, unix.EIO) && ctx.Err() == nil {
-		// A container that was created meanwhile still has the file system that was cut off.
+		// A container that was created in the meantime still has the file system that was cut off.
 		if err := p.disk.unmount(); err != nil {
 			return err
 		}
@@ -95,7 +96,7 @@ func (p powered) Start(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	// Without a loss that is sure, nothing lost would prove nothing.
+	// If no data was lost at the power failure, the test would prove nothing.
 	written, err := os.ReadFile(filepath.Join(p.disk.dir, "written"))
 	if len(synced) == 0 || len(written) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("after a loss of power %d synced bytes and %d others are there, want some and none (%w)", len(synced), len(written), err)
@@ -103,7 +104,7 @@ func (p powered) Start(ctx context.Context, i int) error {
 	return p.Brokers.Start(ctx, i)
 }
 
-// mark writes two files, of which one must outlive the loss of power.
+// mark writes two files, one of which must survive the power failure.
 func (p powered) mark() error {
 	for _, name := range []string{"synced", "written"} {
 		f, err := os.Create(filepath.Join(p.disk.dir, name))
@@ -121,8 +122,8 @@ func (p powered) mark() error {
 	return nil
 }
 
-// The power fails while messages are sent and wait. `-queue-type classic` shows what is lost
-// without quorum queues.
+// The power fails while messages are being sent and are waiting. `-queue-type classic` shows what is lost without
+// quorum queues.
 func TestPowerLoss(t *testing.T) {
 	t.Parallel()
 	skipIfAsked(t)
@@ -139,7 +140,7 @@ func TestPowerLoss(t *testing.T) {
 	}
 	d := newDisk(t, "-o", "loop", image)
 	b := node(t, broker.Options{Version: *version, Data: d.dir, Durable: true})
-	unix.Sync() // a broker's first start leaves its cookie to the system
+	unix.Sync() // at its first start, a broker does not sync its cookie
 	cfg := faults.Config{
 		Name: "power loss", Brokers: powered{b, d},
 		Strategy: faults.Strategy{Name: "bucket", QueueType: topology.QueueType(*queueType)},
@@ -151,8 +152,8 @@ func TestPowerLoss(t *testing.T) {
 	}
 }
 
-// filled is a broker whose Pause fills its disk. Resume gives the space back and restarts it: from 4.3
-// on it has ended itself, before that some of its queues stand still.
+// filled is a broker whose Pause fills its disk. Resume frees the space and restarts the broker:
+// from 4.3 on the broker has stopped by itself, and before that some of its queues stand still.
 type filled struct {
 	faults.Brokers
 	disk *disk
@@ -175,7 +176,7 @@ func (f filled) Resume(ctx context.Context, i int) error {
 
 func (f filled) filler() string { return filepath.Join(f.disk.dir, "filler") }
 
-// The disk is full while messages are sent and wait, without an alarm before that.
+// The disk becomes full while messages are being sent and are waiting, without an earlier alarm.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	d := newDisk(t, "-t", "tmpfs", "-o", "size=256m", "none")

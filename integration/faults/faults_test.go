@@ -24,11 +24,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/faults"
 	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 	"github.com/rabbitdelay/rabbitdelay/integration/tier"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
-// What `make faults` sets.
+// These flags are set by `make faults`.
 var (
 	duration  = flag.Duration("duration", 30*time.Second, "how long each run sends and breaks things")
 	seed      = flag.Uint64("seed", earlySeed, "of the sequence of faults")
@@ -48,10 +48,10 @@ var (
 	dir       = flag.String("dir", "", "directory for logs that are kept; default: a temporary one")
 )
 
-// earlySeed is of a sequence that begins with faults that matter most, for short
-// runs: within half a minute a consumer dies between commit and ack, one gives back what it holds,
-// connections are cut before an ack and before a confirm, and the broker, or the leader of a
-// bucket, is killed while a commit's answer is lost.
+// earlySeed is the seed of a sequence that begins with the most important faults, for short runs. Within half a minute,
+// a consumer dies between commit and acknowledgement, a consumer returns its messages, connections are cut before an
+// acknowledgement and before a confirm, and the broker, or the leader of a bucket queue, is killed while the answer to
+// a commit is lost.
 const earlySeed = 2054
 
 func TestMain(m *testing.M) {
@@ -84,10 +84,9 @@ func skipIfAsked(t *testing.T) {
 	}
 }
 
-// advanced is the brokers' advanced.config, with more settings of RabbitMQ. Their default for the time after
-// which an at-least-once queue publishes a dead letter again whose confirm it
-// missed, as it does when the target was not up yet, would hold up every run by
-// three minutes or more after its last fault.
+// advanced returns an advanced.config for the brokers, with additional settings of RabbitMQ. It shortens the time after
+// which an at-least-once queue publishes a dead letter again if it has missed its confirm, for example because the
+// target was not up yet. The default would prolong every run by three minutes or more after its last fault.
 func advanced(more ...string) string {
 	if *resend != 0 {
 		more = append(more, fmt.Sprintf("{dead_letter_worker_publisher_confirm_timeout, %d}", resend.Milliseconds()))
@@ -129,7 +128,7 @@ func threeNodes(t *testing.T, o cluster.Options) *cluster.Cluster {
 	return started(t, c, err)
 }
 
-// withoutDocker is threeNodes on the server that is installed.
+// withoutDocker is threeNodes on the installed server.
 func withoutDocker(t *testing.T, o cluster.Options) *cluster.Nodes {
 	t.Helper()
 	o.Log = func(line string) { t.Log(line) }
@@ -178,7 +177,7 @@ func run(t *testing.T, cfg faults.Config) *faults.Report {
 	return report
 }
 
-// promised fails the test for every promise that was broken.
+// promised fails the test for every broken promise.
 func promised(t *testing.T, r *faults.Report) {
 	t.Helper()
 	if !r.Verdict.Clean() {
@@ -197,9 +196,9 @@ func promised(t *testing.T, r *faults.Report) {
 	}
 }
 
-// TestFaults runs the workload under all faults, one after the other and mixed,
-// on one node and on a cluster. `make faults` runs it for long. It fails when
-// quorum queues break a promise; for other combinations it shows what happens.
+// TestFaults runs the workload under all faults, one after the other and mixed, on one
+// node and on a cluster. `make faults` runs it for longer. It fails if quorum queues
+// break a promise. For other combinations it shows what happens.
 func TestFaults(t *testing.T) {
 	skipIfAsked(t)
 	var reports []*faults.Report
@@ -239,8 +238,7 @@ func TestFaults(t *testing.T) {
 	publish(t, reports)
 }
 
-// The native strategy under all faults, where a broker is at hand that delays by an
-// instant.
+// The native strategy under all faults, if a broker that delays until a given time is available.
 func TestNativeFaults(t *testing.T) {
 	skipIfAsked(t)
 	line := delaysByInstant(t)
@@ -250,8 +248,8 @@ func TestNativeFaults(t *testing.T) {
 	}))
 }
 
-// delaysByInstant is the newest release line at hand. The test is skipped if its
-// broker does not delay by an instant.
+// delaysByInstant returns the newest available release line. The test is skipped if its broker does not delay until a
+// given time.
 func delaysByInstant(t *testing.T) string {
 	t.Helper()
 	lines, err := broker.Versions(t.Context())
@@ -270,8 +268,7 @@ func delaysByInstant(t *testing.T) string {
 	return newest
 }
 
-// publish writes the ledger for programs, and for people where there are
-// several runs to compare.
+// publish writes the ledger as JSON and, if there are several runs to compare, as a table.
 func publish(t *testing.T, reports []*faults.Report) {
 	t.Helper()
 	if len(reports) > 1 {

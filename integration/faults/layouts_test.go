@@ -1,7 +1,6 @@
 package faults_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,29 +15,33 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/cli"
 	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/integration/binary"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/faults"
 	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A layout or the strategy is changed while two versions of a service run side by
-// side, as in a rolling update: the old one alone, both, the new one alone. Nothing is
-// lost, early or twice, and then what was old is retired.
+// A layout or the strategy is changed while two versions of a service run side by side, as in a rolling update: first
+// the old version alone, then both, then the new version alone. Nothing is lost, early or duplicated, and at the end
+// the old layout is retired.
 func TestLayoutsChange(t *testing.T) {
 	skipIfAsked(t)
 	const native = "strategy: native, previous: [{layout: clock}]"
 	for name, change := range map[string]struct {
-		version  string // empty: one that delays by an instant
+		version  string // empty: one that delays until a given time
 		settings []string
 		gone     string
 	}{
-		"100 ms to 10 ms":           {*version, []string{"bucket: {resolution: 100ms}", "previous: [{resolution: 100ms}]"}, "bucket.clock-100ms.1s"},
-		"clock to hex":              {*version, []string{"bucket: {layout: clock}", "bucket: {layout: hex}, previous: [{layout: clock}]"}, "bucket.1s"},
-		"clock to hex, 4.0":         {"4.0", []string{"bucket: {layout: clock}", "bucket: {layout: hex}, previous: [{layout: clock}]"}, "bucket.1s"},
-		"classic to quorum":         {*version, []string{"queue_type: classic, bucket: {layout: hex}", "bucket: {layout: hex}, previous: [{layout: hex, queue_type: classic}]"}, "bucket.hex-classic.1s600ms"},
+		"100 ms to 10 ms":   {*version, []string{"bucket: {resolution: 100ms}", "previous: [{resolution: 100ms}]"}, "bucket.clock-100ms.1s"},
+		"clock to hex":      {*version, []string{"bucket: {layout: clock}", "bucket: {layout: hex}, previous: [{layout: clock}]"}, "bucket.1s"},
+		"clock to hex, 4.0": {"4.0", []string{"bucket: {layout: clock}", "bucket: {layout: hex}, previous: [{layout: clock}]"}, "bucket.1s"},
+		"classic to quorum": {
+			*version,
+			[]string{"queue_type: classic, bucket: {layout: hex}", "bucket: {layout: hex}, previous: [{layout: hex, queue_type: classic}]"},
+			"bucket.hex-classic.1s600ms",
+		},
 		"buckets to native":         {"", []string{"strategy: bucket", native}, "bucket.1s"},
 		"buckets to native to them": {"", []string{"strategy: bucket", native, "strategy: bucket, previous: [{strategy: native}]"}, "native.1"},
 	} {
@@ -56,21 +59,19 @@ func TestLayoutsChange(t *testing.T) {
 			if _, there := l.queue(change.gone); !there {
 				t.Fatalf("there is no queue %s before the layout is retired", change.gone)
 			}
-			var out, errs bytes.Buffer
+			var got binary.Result
 			for end := time.Now().Add(*settle); ; <-time.After(time.Second) {
-				out.Reset()
-				errs.Reset()
-				code := cli.Run(t.Context(), []string{"retire", "--yes", "-f", now.file}, &bytes.Buffer{}, &out, &errs)
-				if code == 0 {
+				if got = binary.Run(t.Context(), "retire", "--yes", "-f", now.file); got.Code == 0 {
 					break
 				}
-				// A busy broker may count for some seconds what has left a queue, or answer too late to the management API.
-				busy := strings.Contains(errs.String(), "let them drain") || strings.Contains(errs.String(), "make the management API reachable")
+				// For some seconds, a busy broker may still count messages that have left a queue, or answer the
+				// management API too late.
+				busy := strings.Contains(got.Stderr, "wait until they have drained") || strings.Contains(got.Stderr, "make the management API reachable")
 				if !busy || time.Now().After(end) {
-					t.Fatalf("retire: exit %d, %s%s", code, &out, &errs)
+					t.Fatalf("retire: %s", got)
 				}
 			}
-			t.Logf("%d messages; %s", len(l.sent), &out)
+			t.Logf("%d messages; %s", len(l.sent), got.Stdout)
 			if n, there := l.queue(change.gone); there {
 				t.Errorf("%s is still there, with %d messages", change.gone, n)
 			}
@@ -83,8 +84,7 @@ func TestLayoutsChange(t *testing.T) {
 	}
 }
 
-// managed are the options of the broker that those tests share that need its
-// management API.
+// managed returns the options of the shared broker for tests that need its management API.
 func managed(version string) broker.Options {
 	return broker.Options{Version: version, Management: true}
 }
@@ -110,8 +110,7 @@ type service struct {
 	stop        func() // the consumer too
 }
 
-// roll replaces a service by the next, each with settings of its own. The last one
-// still runs.
+// roll replaces a service with the next one, each with its own settings. The last one keeps running.
 func (l *rolling) roll(part time.Duration, settings []string) (now *service) {
 	l.t.Helper()
 	for _, delay := range settings {
@@ -126,7 +125,7 @@ func (l *rolling) roll(part time.Duration, settings []string) (now *service) {
 	return now
 }
 
-// service starts with settings of its own.
+// service starts with its own settings.
 func (l *rolling) service(delay string) *service {
 	l.t.Helper()
 	s := &service{l: l, file: filepath.Join(l.t.TempDir(), "delays.yaml")}
@@ -196,8 +195,8 @@ func (s *service) send(delay time.Duration) {
 	s.l.sent = append(s.l.sent, m)
 }
 
-// effect fails at the first attempt of each fourth message, whose retry then goes the
-// way of the service that had it, whichever sent it.
+// effect fails at the first attempt of every fourth message. The retry uses the strategy of the service that handled
+// it, whichever service sent it.
 func (l *rolling) effect(_ context.Context, d *amqpx.Delivery) error {
 	if d.Attempt == 1 && d.ID[len(d.ID)-1]%4 == 0 {
 		return errors.New("not yet")
@@ -208,7 +207,7 @@ func (l *rolling) effect(_ context.Context, d *amqpx.Delivery) error {
 	return nil
 }
 
-// await waits until there are as many effects as messages, at most -settle.
+// await waits until there are as many effects as messages, at most for the duration of -settle.
 func (l *rolling) await() faults.Verdict {
 	for end := time.Now().Add(*settle); ; <-time.After(20 * time.Millisecond) {
 		l.mu.Lock()
@@ -220,7 +219,7 @@ func (l *rolling) await() faults.Verdict {
 	}
 }
 
-// queue counts the messages of a queue of the prefix.
+// queue counts the messages in a queue with the prefix.
 func (l *rolling) queue(name string) (ready int, there bool) {
 	l.t.Helper()
 	conn, err := amqp.Dial(l.broker.URL())

@@ -12,10 +12,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// oneWay is a cluster in whose every second partition the node that leaves still hears the others.
+// oneWay is a cluster in which, in every second partition, the node that leaves still receives from
+// the others.
 type oneWay struct {
 	*cluster.Cluster
-	turn int // of one partition after the other
+	turn int // counts partitions
 }
 
 func (o *oneWay) Leave(ctx context.Context, i int) error {
@@ -33,8 +34,8 @@ func (o *oneWay) Join(ctx context.Context, i int) error {
 	return o.Unmute(ctx, i)
 }
 
-// A node is cut off from the two others, in both directions and in one; pause_minority, which 4.0
-// still has, pauses it, or all.
+// A node is isolated from the two others, in both directions or in one. pause_minority, which 4.0 still has, makes this
+// node pause, or all nodes.
 func TestPartitions(t *testing.T) {
 	t.Parallel()
 	skipIfAsked(t)

@@ -20,7 +20,7 @@ type producers struct {
 	ledger   *Ledger
 	rate     float64 // messages per second
 
-	calls chan struct{} // limits concurrent calls of Send
+	calls chan struct{} // limits concurrent calls to Send
 
 	mu     sync.Mutex
 	failed error // an error that no fault explains

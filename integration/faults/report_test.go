@@ -34,7 +34,7 @@ func TestRecoveries(t *testing.T) {
 	}
 }
 
-// A run that ends before it has settled says what it waited for.
+// A run that ends before it has settled says what it was waiting for.
 func TestUnsettled(t *testing.T) {
 	var sent []Sent
 	for i := range 7 {
@@ -90,7 +90,15 @@ func TestReport(t *testing.T) {
 	if err := json.Unmarshal(raw, &got); err != nil {
 		t.Fatal(err)
 	}
-	for key, want := range map[string]any{"lost": 0.0, "early": 0.0, "twice": 0.0, "faults": 2.0, "faults_failed": 1.0, "unknown_arrived": 1.0, "broker": "4.3.6"} {
+	for key, want := range map[string]any{
+		"lost":            0.0,
+		"early":           0.0,
+		"twice":           0.0,
+		"faults":          2.0,
+		"faults_failed":   1.0,
+		"unknown_arrived": 1.0,
+		"broker":          "4.3.6",
+	} {
 		if got[key] != want {
 			t.Errorf("%s is %v, want %v", key, got[key], want)
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/integration/database"
 	"github.com/rabbitdelay/rabbitdelay/integration/servers"
-	"github.com/rabbitdelay/rabbitdelay/topology/observed"
+	"github.com/rabbitdelay/rabbitdelay/internal/plan"
 )
 
 // Config describes a run.
@@ -332,7 +332,7 @@ const workerPatience = 4 * time.Minute
 // awaken restarts the nodes once, as docs/operations.md advises, if messages have not moved for too long and the
 // brokers have a version in which two concurrent elections can leave a queue without its dead-letter worker.
 func (r *run) awaken(ctx context.Context, waiting int, still time.Duration) error {
-	v := observed.ParseVersion(r.cfg.Brokers.Version())
+	v := plan.ParseVersion(r.cfg.Brokers.Version())
 	defect := v.Before(4, 2, 7) || v.AtLeast(4, 3, 0) && v.Before(4, 3, 1)
 	if r.awakened || !defect || still < workerPatience || r.cfg.Brokers.Nodes() == 1 {
 		return nil

@@ -41,7 +41,7 @@ const (
 	KillBeforeAck    Kind = "consumer-kill-before-ack"    // kill -9 after the commit
 	Panic            Kind = "consumer-panic"
 	Overrun          Kind = "consumer-overrun" // it stops while a handler runs for longer than the drain time
-	Pauses           Kind = "consumer-pauses"  // it returns its messages more often than RabbitMQ 4 allows
+	Pauses           Kind = "consumer-pauses"  // it returns its messages more times than RabbitMQ 4 allows
 
 	// Faults of the business database.
 	DatabaseRestart Kind = "database-restart"
@@ -52,7 +52,7 @@ const (
 	Conflict        Kind = "database-conflict"     // a competing client causes serialization failures
 )
 
-// spec says how often and for how long a kind of fault occurs in a sequence.
+// spec says how many times per round, and for how long, a kind of fault occurs in a sequence.
 type spec struct {
 	kind   Kind
 	group  string        // faults of the same group never occur at the same time

@@ -26,7 +26,7 @@ func TestSameSeedSameFaults(t *testing.T) {
 	if reflect.DeepEqual(a, take(500, 8, kinds)) {
 		t.Fatal("another seed gave the same sequence")
 	}
-	// A kind's place in the caller's list is of no importance.
+	// The order in which the caller lists the kinds does not matter.
 	slices.Reverse(kinds)
 	if !reflect.DeepEqual(a, take(500, 7, kinds)) {
 		t.Fatal("the order of the kinds changed the sequence")

@@ -33,9 +33,9 @@ var (
 	curves   = flag.String("curves", "", "file to write TestSoak's picture to, an SVG")
 )
 
-// TestSoak sends at a steady rate, without faults, and looks at what may grow: this
-// process, the broker and the database's tables. After a warm-up nothing may. The broker's
-// memory takes more than half an hour to level off, so runs below two hours may fail.
+// TestSoak sends at a steady rate, without faults, and observes values that may grow: those of this process, of the
+// broker and of the database's tables. After a warm-up, none of them may grow. The broker's memory takes more than half
+// an hour to level off, so runs below two hours may fail.
 func TestSoak(t *testing.T) {
 	if *soak == 0 {
 		t.Skip("skipped: -soak says how long it runs")
@@ -80,12 +80,12 @@ func mustDo(t *testing.T, err error) {
 	}
 }
 
-// soakCurves are what a sample has.
+// soakCurves lists the values of a sample.
 var soakCurves = []string{"goroutines", "heap, MiB", "open files", "broker's memory, MiB", "broker's processes", "rows, thousands"}
 
-// works has what became of messages or tasks, by their number. It does not grow.
+// works has the outcomes of messages or tasks by their number. Its size is constant.
 type works struct {
-	wanted  []atomic.Bool // once, unlike what was cancelled or not sent
+	wanted  []atomic.Bool // whether exactly one effect is wanted, which is not the case if it was cancelled or not sent
 	effects []atomic.Int32
 }
 
@@ -94,7 +94,7 @@ func newWorks(rate float64) works {
 	return works{make([]atomic.Bool, n), make([]atomic.Int32, n)}
 }
 
-// count returns how many are wanted, are missing, and had an effect too many.
+// count returns the numbers of expected effects, of missing effects, and of items with too many effects.
 func (w *works) count() (wanted, missing, surplus int) {
 	for i := range w.wanted {
 		want, got := 0, int(w.effects[i].Load())
@@ -158,7 +158,7 @@ func startSoak(t *testing.T) *soakWork {
 
 const soakMessages, soakTasks = "soak.messages", "soak.tasks"
 
-// effect returns a handler that counts by the number that is the id.
+// effect returns a handler that counts by the number in the id.
 func (s *soakWork) effect(w *works) func(context.Context, *sql.Tx, *amqpx.Delivery) error {
 	return func(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
 		if time.Now().Before(d.DueAt) {
@@ -173,8 +173,8 @@ func (s *soakWork) effect(w *works) func(context.Context, *sql.Tx, *amqpx.Delive
 	}
 }
 
-// produce sends and schedules, to be due within a minute. A third of the tasks is
-// cancelled, a third moved.
+// produce sends messages and schedules tasks that are due within a minute. A third of the tasks is
+// cancelled, and a third is rescheduled.
 func (s *soakWork) produce(ctx context.Context, t *testing.T) {
 	tick := time.NewTicker(time.Duration(float64(time.Second) / *soakRate))
 	defer tick.Stop()
@@ -197,7 +197,7 @@ func (s *soakWork) produce(ctx context.Context, t *testing.T) {
 	}
 }
 
-// expect records that an effect is wanted or not, unless nothing is known of it.
+// expect records whether an effect is wanted, unless the outcome is unknown.
 func (s *soakWork) expect(t *testing.T, w *works, n int, wanted bool, err error) {
 	if err != nil {
 		s.failed.Add(1)
@@ -245,12 +245,15 @@ func (s *soakWork) sample(t *testing.T, at time.Duration) {
 	}
 	const mib = 1 << 20
 	s.at = append(s.at, at)
-	for i, v := range []float64{float64(runtime.NumGoroutine()), float64(heap.HeapAlloc) / mib, float64(len(files)), node[0].Memory / mib, node[0].Processes, float64(rows) / 1000} {
+	for i, v := range []float64{
+		float64(runtime.NumGoroutine()), float64(heap.HeapAlloc) / mib, float64(len(files)), node[0].Memory / mib,
+		node[0].Processes, float64(rows) / 1000,
+	} {
 		s.values[i] = append(s.values[i], v)
 	}
 }
 
-// settle waits for the last effects, and for what would be an effect too many.
+// settle waits for the last effects, and then for a while in which surplus effects would appear.
 func (s *soakWork) settle(t *testing.T) {
 	for deadline := time.Now().Add(10 * time.Minute); ; <-time.After(time.Second) {
 		_, messages, _ := s.messages.count()
@@ -271,7 +274,7 @@ func (s *soakWork) settle(t *testing.T) {
 	}
 }
 
-// judge fails the test for each promise that was broken.
+// judge fails the test for each broken promise.
 func (s *soakWork) judge(t *testing.T) {
 	for name, w := range map[string]*works{"messages": &s.messages, "tasks": &s.tasks} {
 		wanted, missing, surplus := w.count()
@@ -285,27 +288,32 @@ func (s *soakWork) judge(t *testing.T) {
 	}
 }
 
-// level is the median of a curve in one quarter of the run.
+// level returns the median of a curve in one quarter of the run.
 func (s *soakWork) level(curve, quarter int) float64 {
 	v := s.values[curve]
 	part := slices.Sorted(slices.Values(v[len(v)*quarter/4 : len(v)*(quarter+1)/4]))
 	return part[len(part)/2]
 }
 
-// picture draws the curves, each from 0 to its most.
+// picture draws the curves, each from 0 to its maximum.
 func (s *soakWork) picture() []byte {
 	const width, height = 760, 90
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="13"><rect width="100%%" height="100%%" fill="#fff"/>`+"\n", width, height*len(soakCurves)+30)
+	fmt.Fprintf(&b,
+		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="13"><rect width="100%%" height="100%%" fill="#fff"/>`+"\n",
+		width, height*len(soakCurves)+30)
 	for i, name := range soakCurves {
 		top, most := float64(i*height+24), slices.Max(s.values[i])
-		fmt.Fprintf(&b, `<text x="10" y="%.0f">%s, at most %.4g</text><path d="M10 %.0f H%d" stroke="#ccc"/><polyline fill="none" stroke="#1a6fb5" stroke-width="1.5" points="`, top-6, name, most, top+height-30, width-10)
+		fmt.Fprintf(&b,
+			`<text x="10" y="%.0f">%s, at most %.4g</text><path d="M10 %.0f H%d" stroke="#ccc"/><polyline fill="none" stroke="#1a6fb5" stroke-width="1.5" points="`,
+			top-6, name, most, top+height-30, width-10)
 		for j, v := range s.values[i] {
 			x := 10 + float64(width-20)*s.at[j].Seconds()/soak.Seconds()
 			fmt.Fprintf(&b, "%.1f,%.1f ", x, top+(height-30)*(1-v/math.Max(most, 1e-9)))
 		}
 		b.WriteString(`"/>` + "\n")
 	}
-	fmt.Fprintf(&b, `<text x="10" y="%d">from the start to %v, at %g messages and %g tasks a second</text></svg>`+"\n", height*len(soakCurves)+20, *soak, *soakRate, *soakRate/5)
+	fmt.Fprintf(&b, `<text x="10" y="%d">from the start to %v, at %g messages and %g tasks a second</text></svg>`+"\n",
+		height*len(soakCurves)+20, *soak, *soakRate, *soakRate/5)
 	return []byte(b.String())
 }

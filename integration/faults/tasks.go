@@ -15,8 +15,8 @@ import (
 // taskQueue is the destination of tasks.
 const taskQueue = "faults.tasks"
 
-// tasks schedules tasks at a constant rate. It then cancels, moves or fires three out of four. The ledger records a
-// cancelled task as a message that was not sent.
+// tasks schedules tasks at a constant rate. It then cancels, reschedules or runs three out of four. The ledger records
+// a cancelled task as a message that was not sent.
 type tasks struct {
 	store  *schedule.Store
 	db     *sql.DB
@@ -88,6 +88,6 @@ func (t *tasks) change(ctx context.Context, s *Sent) {
 		}
 	case 2:
 		s.Due = time.Now().Truncate(time.Millisecond)
-		_ = t.store.FireNow(ctx, t.db, s.ID) // if this fails, the task is sent at its original due time
+		_ = t.store.RunNow(ctx, t.db, s.ID) // if this fails, the task is sent at its original due time
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// small is a ledger in memory, for scenarios in which no process dies.
+// small is an in-memory ledger for scenarios in which no process dies.
 type small struct {
 	t      *testing.T
 	broker *broker.Broker
@@ -33,7 +33,7 @@ type small struct {
 	changed chan struct{}
 }
 
-// newSmall opens a client with names of its own on the shared broker.
+// newSmall opens a client with its own names on the shared broker.
 func newSmall(t *testing.T) *small {
 	t.Helper()
 	skipIfAsked(t)
@@ -60,7 +60,7 @@ func newSmall(t *testing.T) *small {
 	return s
 }
 
-// send sends n messages at once, which are due after the delay.
+// send sends n messages together, which are due after the delay.
 func (s *small) send(n int, delay time.Duration) {
 	s.t.Helper()
 	began := time.Now()
@@ -78,7 +78,7 @@ func (s *small) send(n int, delay time.Duration) {
 	}
 }
 
-// consume takes effects until the test ends.
+// consume records effects until the test ends.
 func (s *small) consume() {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -157,9 +157,9 @@ func (s *small) awaitDepth(ch *amqp.Channel, queue string, want int) {
 	}
 }
 
-// The destination is deleted while messages wait for it. They are parked, all
-// of them, and go on when the queue is there again and somebody sends them back
-// to the delivery exchange under the routing key that they have.
+// The destination is deleted while messages wait for it. All of them are parked. They
+// continue when the queue exists again and an operator sends them back to the delivery
+// exchange with their routing keys.
 func TestDestinationDeletedAndCreatedAgain(t *testing.T) {
 	s := newSmall(t)
 	const n = 300
@@ -187,9 +187,8 @@ func TestDestinationDeletedAndCreatedAgain(t *testing.T) {
 	s.awaitDepth(ch, parked, 0)
 }
 
-// sendBack publishes the parked messages to the delivery exchange. Those whose
-// queue is still not bound are parked again, so it goes on until n effects are
-// there.
+// sendBack publishes the parked messages to the delivery exchange. Messages whose queue
+// is still not bound are parked again, so it repeats until there are n effects.
 func (s *small) sendBack(ch *amqp.Channel, n int) {
 	s.t.Helper()
 	if err := ch.Confirm(false); err != nil {
@@ -216,7 +215,7 @@ func (s *small) sendBack(ch *amqp.Channel, n int) {
 			}
 			continue
 		}
-		delete(d.Headers, "x-death") // before 4.0.1 a broker would take the message for one that goes round
+		delete(d.Headers, "x-death") // before 4.0.1 a broker would drop the message as a cycle
 		confirm, err := ch.PublishWithDeferredConfirm(topology.DeliveryExchange(s.prefix), d.RoutingKey, false, false, amqp.Publishing{
 			MessageId: d.MessageId, Headers: d.Headers, Body: d.Body, DeliveryMode: amqp.Persistent,
 		})
@@ -232,9 +231,9 @@ func (s *small) sendBack(ch *amqp.Channel, n int) {
 	}
 }
 
-// A policy with a message-ttl over the delay queues makes the broker deliver early: it takes
-// the smaller of the policy's and the queue's own. The consumer sends such messages back
-// until they are due.
+// A policy with a message-ttl on the delay queues makes the broker deliver early, because it
+// uses the smaller of the policy's TTL and the queue's own. The consumer sends such messages
+// back until they are due.
 func TestPolicyWithATTL(t *testing.T) {
 	s := newSmall(t)
 	s.consume()
@@ -268,8 +267,8 @@ func TestPolicyWithATTL(t *testing.T) {
 	}
 }
 
-// Two versions of a layout live at once: producers of the old and of the new
-// one send to the same destination while a consumer of the old one retries.
+// Two versions of a layout are used at the same time. Producers of both versions send to the same destination while a
+// consumer with the old version retries.
 func TestTwoLayoutsAtOnce(t *testing.T) {
 	skipIfAsked(t)
 	promised(t, run(t, faults.Config{
@@ -285,5 +284,5 @@ func shared(t *testing.T) faults.Brokers {
 	return faults.OneNode(broker.Shared(t, broker.Options{Version: *version, Advanced: advanced()}))
 }
 
-// brief is enough for a few faults of few kinds.
+// brief returns a duration that is long enough for a few faults of few kinds.
 func brief() time.Duration { return min(*duration, 12*time.Second) }

@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// upgraded is a broker whose first start after a stop is that of the next version.
+// upgraded is a broker that starts with the next version after its first stop.
 type upgraded struct {
 	faults.Brokers
 	next func(context.Context) (faults.Brokers, error) // nil when that is here
@@ -38,10 +38,10 @@ func (u *upgraded) Start(ctx context.Context, i int) error {
 	return err
 }
 
-// RabbitMQ is upgraded while messages are sent and wait.
+// RabbitMQ is upgraded while messages are being sent and are waiting.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
-	d := newDisk(t, "-t", "tmpfs", "none") // its data outlives the container, and not the test
+	d := newDisk(t, "-t", "tmpfs", "none") // its data outlives the container, but not the test
 	const from = "4.0"
 	if lines, err := broker.Versions(t.Context()); err != nil || !slices.Contains(lines, from) || !slices.Contains(lines, *version) {
 		t.Skipf("skipped: RabbitMQ %s and %s are needed, %q are here (%v)", from, *version, lines, err)

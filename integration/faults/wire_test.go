@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 )
 
-// answering is a server that notes what it receives and says ok to each piece.
+// answering is a server that records what it receives and answers ok to each piece.
 type answering struct {
 	ln   net.Listener
 	mu   sync.Mutex
@@ -60,8 +60,7 @@ func (a *answering) received() string {
 	return a.got
 }
 
-// ask sends through the wire and returns the answer, or that the connection
-// ended.
+// ask writes what to c, waits for the answer, and returns an error if the connection ends first.
 func ask(t *testing.T, c net.Conn, what string) error {
 	t.Helper()
 	if err := c.SetDeadline(time.Now().Add(servers.Patience)); err != nil {

@@ -22,8 +22,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 )
 
-// envChild makes the test binary start a process under a guard, print its id
-// and wait to be killed.
+// envChild makes the test binary start a process under a guard, print its id, and wait to be
+// killed.
 const envChild = "RABBITDELAY_TEST_GUARD_DIR"
 
 func TestMain(m *testing.M) {
@@ -46,7 +46,7 @@ func child(dir string) {
 	if err != nil {
 		panic(err)
 	}
-	// A process that ended before is not the guard's any more.
+	// A process that has ended is no longer under the guard.
 	short, err := g.Start(exec.Command("/bin/true"))
 	if err != nil {
 		panic(err)
@@ -60,8 +60,8 @@ func child(dir string) {
 	select {}
 }
 
-// alive reports whether a process group has a member. A process that ended and
-// was not waited for by its new parent counts as gone.
+// alive reports whether a process group has a member. A process that has ended and was not reaped
+// by its new parent counts as gone.
 func alive(t *testing.T, group int) bool {
 	t.Helper()
 	if errors.Is(syscall.Kill(-group, 0), syscall.ESRCH) {
@@ -72,7 +72,7 @@ func alive(t *testing.T, group int) bool {
 		t.Fatal(err)
 	}
 	if len(stats) == 0 {
-		return true // there is no /proc to ask
+		return true // there is no /proc to check
 	}
 	for _, path := range stats {
 		content, err := os.ReadFile(path)
@@ -219,8 +219,8 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// A number that was given back may be another's by the time of a signal. So nothing
-// is signalled by it then, and the number of a group's leader is given back last.
+// When a process has ended and its process ID was released, the ID may soon belong to another process. Therefore no
+// signal is sent to a released ID, and the ID of a group's leader is released last.
 func TestSignalsReachNobodyElse(t *testing.T) {
 	if _, err := os.Stat("/proc/self"); err != nil {
 		t.Skip("skipped: no /proc tells whose a number is")

@@ -15,7 +15,7 @@ func TestPorts(t *testing.T) {
 	if len(ports) != 20 {
 		t.Fatalf("%d ports, want 20", len(ports))
 	}
-	// All at once, so that two equal ones fail too.
+	// All listeners are open at the same time, so that two equal ports fail too.
 	for _, port := range ports {
 		listener, err := net.Listen("tcp", loopback.Address(port))
 		if err != nil {

@@ -33,7 +33,7 @@ func throughProxy(t testing.TB, cfg amqpx.Config) (*amqpx.Client, *proxy.Proxy) 
 	return suite.OpenClient(t, cfg), p
 }
 
-// collector is a handler that keeps what it receives.
+// collector is a handler that keeps the messages that it receives.
 type collector struct {
 	mu    sync.Mutex
 	got   []*amqpx.Delivery
@@ -67,7 +67,7 @@ func (c *collector) ids() map[string]int {
 	return ids
 }
 
-// await waits until done says so.
+// await waits until done returns true.
 func (c *collector) await(t testing.TB, what string, done func(got []*amqpx.Delivery) bool) {
 	t.Helper()
 	deadline := time.After(suite.Patience)
@@ -156,8 +156,8 @@ func distinct(got []*amqpx.Delivery) map[string]bool {
 	return ids
 }
 
-// A connection that ends between the publish and its confirm: the send is
-// repeated under the same id and succeeds; the message may come twice.
+// If a connection ends between the publish and its confirm, the send is repeated with the same id
+// and succeeds. The message may arrive twice.
 func TestCutBeforeTheConfirm(t *testing.T) {
 	t.Parallel()
 	c, p := throughProxy(t, amqpx.Config{})
@@ -225,7 +225,7 @@ func TestOutcomeUnknownIsToldFromNotSent(t *testing.T) {
 	t.Run("the broker does not answer", func(t *testing.T) {
 		p.Stall(proxy.ToBroker, true)
 		defer p.Stall(proxy.ToBroker, false)
-		// More than the sockets' buffers hold: no publish may hang on them.
+		// These messages are more than the sockets' buffers can hold. No publish may hang because of that.
 		errs := make(chan error, 100)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -282,8 +282,8 @@ func (l *stateLog) saw(s amqpx.State) bool {
 	return false
 }
 
-// A memory alarm blocks publishers: that is a state and an error at the
-// deadline; consuming goes on; afterwards the send goes through.
+// During a memory alarm, publishers are blocked: Stats has a state for it, and a send fails at its deadline with an
+// error that says so. Consuming continues, and after the alarm a send succeeds.
 func TestBlockedBroker(t *testing.T) {
 	b := broker.Shared(t, broker.Options{})
 	if b.Source() == broker.Environment {
@@ -311,7 +311,7 @@ func TestBlockedBroker(t *testing.T) {
 		}
 	}()
 
-	// The broker notices at its next look at the memory.
+	// The broker notices at its next check of the memory.
 	suite.Eventually(t, "the alarm", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -338,8 +338,7 @@ func TestBlockedBroker(t *testing.T) {
 	suite.Eventually(t, "the Unblocked state", func() bool { return states.saw(amqpx.StateUnblocked) })
 }
 
-// A delay queue that somebody deleted is declared again, and the message that
-// the broker returned is sent.
+// A deleted delay queue is declared again, and the message that the broker returned is sent.
 func TestMissingDelayQueueIsDeclaredAgain(t *testing.T) {
 	t.Parallel()
 	const delay = 300 * time.Millisecond
@@ -369,8 +368,8 @@ func TestMissingDelayQueueIsDeclaredAgain(t *testing.T) {
 	col.await(t, "the second message", func(got []*amqpx.Delivery) bool { return len(got) == 2 })
 }
 
-// A client that only sends notices that its destination was deleted, without a
-// new connection, and what is due later finds it there again.
+// If a destination is deleted, a client that only sends notices it without a new connection, and messages that are due
+// later find the destination again.
 func TestDeletedDestinationIsDeclaredAgain(t *testing.T) {
 	t.Parallel()
 	c := suite.OpenClient(t, amqpx.Config{RecheckInterval: 50 * time.Millisecond})
@@ -379,7 +378,7 @@ func TestDeletedDestinationIsDeclaredAgain(t *testing.T) {
 	if err := suite.DeleteQueue(t, q); err != nil {
 		t.Fatal(err)
 	}
-	// The check runs in the background, and the binding comes after the queue.
+	// The check runs in the background, and the binding is made after the queue.
 	suite.Eventually(t, "the queue to be declared and bound again", func() bool {
 		suite.Send(t, c, amqpx.Message{ID: "2", Queue: q, Delay: time.Hour})
 		return slices.Contains(suite.BindingsOf(t, q), "delay.deliver")
@@ -407,7 +406,7 @@ func TestDestinationThatCannotBe(t *testing.T) {
 }
 
 func TestCloseEndsWhatWaits(t *testing.T) {
-	broker.Shared(t, broker.Options{}) // what its start leaves is no leak
+	broker.Shared(t, broker.Options{}) // goroutines of its start are not a leak
 	leaks := goleak.IgnoreCurrent()
 	c, p := throughProxy(t, amqpx.Config{})
 	q := suite.NewQueue(t)
@@ -454,12 +453,12 @@ func contextWithin(t testing.TB, d time.Duration) (context.Context, context.Canc
 	return context.WithTimeout(t.Context(), d)
 }
 
-// particular is a broker of its own, for tests that change what others rely on.
+// particular holds the options of a separate broker, for tests that change settings on which other tests rely.
 var particular = broker.Options{Config: "max_message_size = 100000\n"}
 
-// A broker that takes less than the client thinks closes the channel that all
-// senders share. The one message fails for good, the others go through, and the
-// next of that size is refused before it can do harm.
+// A broker whose size limit is below the client's closes the channel that all senders
+// share. Only the large message fails permanently, the others are sent, and the next
+// message of that size is refused before it can do harm.
 func TestBodyOverTheBrokersLimit(t *testing.T) {
 	b := broker.Shared(t, particular)
 	c := suite.OpenClient(t, amqpx.Config{URL: b.URL()})
@@ -474,7 +473,7 @@ func TestBodyOverTheBrokersLimit(t *testing.T) {
 	if !ok || len(batch.Failed) != 1 || batch.Failed[small/2] == nil {
 		t.Fatalf("batch: %v, want an error for message %d alone", err, small/2)
 	}
-	const want = "100001 bytes; the broker takes at most 100000"
+	const want = "100001 bytes; the broker accepts at most 100000"
 	if err := batch.Failed[small/2]; !errors.Is(err, amqpx.ErrNotSent) || !errors.Is(err, amqpx.ErrMessage) || !strings.Contains(err.Error(), want) {
 		t.Errorf("batch: %v, want ErrNotSent and ErrMessage with %q", err, want)
 	}

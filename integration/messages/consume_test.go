@@ -23,8 +23,8 @@ import (
 // quickRetry is a retry policy for tests.
 var quickRetry = topology.Retry{MaxAttempts: 3, Backoff: 100 * time.Millisecond, MaxBackoff: 200 * time.Millisecond}
 
-// When a consumer ends, handlers that run finish and acknowledge; what was
-// handed out and not begun stays in the queue.
+// When a consumer ends, running handlers finish and acknowledge. Deliveries that no handler has started on stay in the
+// queue.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	c := suite.OpenClient(t, amqpx.Config{})
@@ -50,7 +50,7 @@ func TestDrain(t *testing.T) {
 	select {
 	case err := <-stopped:
 		t.Fatalf("the consumer ended before its handlers: %v", err)
-	case <-time.After(100 * time.Millisecond): // it may not end; nothing announces that
+	case <-time.After(100 * time.Millisecond): // it must not end, which nothing announces
 	}
 	close(finish)
 	if err := <-stopped; err != nil {
@@ -85,8 +85,7 @@ func TestDrainTimeout(t *testing.T) {
 	col.await(t, "the message again", func(got []*amqpx.Delivery) bool { return len(got) == 1 && got[0].ID == "slow" })
 }
 
-// A failing handler is retried with a growing delay, then the message is dead,
-// with every attempt on record.
+// A failing handler is retried with a growing delay. Then the message is dead-lettered, with a record of every attempt.
 func TestRetriesThenDeadLetter(t *testing.T) {
 	t.Parallel()
 	c := suite.OpenClient(t, amqpx.Config{})
@@ -153,8 +152,7 @@ func TestRejectAndRetryIn(t *testing.T) {
 	}
 }
 
-// Whatever a foreign publisher sends, the consumer lives and the message ends
-// in the dead-letter queue.
+// Whatever another publisher sends, the consumer keeps running and the message ends in the dead-letter queue.
 func TestHostileMessages(t *testing.T) {
 	t.Parallel()
 	c := suite.OpenClient(t, amqpx.Config{})
@@ -174,7 +172,7 @@ func TestHostileMessages(t *testing.T) {
 		"deep":           {"a": amqp.Table{"b": amqp.Table{"c": []any{[]any{amqp.Table{"d": nil}}}}}},
 	} {
 		if name == "own and routes" {
-			headers = amqp.Table{"x-death": "nonsense", "rabbitdelay-other": "x"} // the broker refuses a CC that is no list
+			headers = amqp.Table{"x-death": "nonsense", "rabbitdelay-other": "x"} // the broker refuses a CC that is not a list
 		}
 		if err := ch.PublishWithContext(t.Context(), "", q, false, false, amqp.Publishing{MessageId: name, Headers: headers, Body: []byte(name)}); err != nil {
 			t.Fatal(err)
@@ -185,7 +183,7 @@ func TestHostileMessages(t *testing.T) {
 	}
 }
 
-// A queue that is deleted under its consumer is declared and bound again.
+// If a queue is deleted while it is consumed, the consumer declares and binds it again.
 func TestConsumerOutlivesItsQueue(t *testing.T) {
 	t.Parallel()
 	c := suite.OpenClient(t, amqpx.Config{})
@@ -197,8 +195,8 @@ func TestConsumerOutlivesItsQueue(t *testing.T) {
 	if err := suite.DeleteQueue(t, q); err != nil {
 		t.Fatal(err)
 	}
-	// A message that comes while the queue is gone is parked, not lost; the
-	// probe goes on until the queue is bound again.
+	// A message that arrives while the queue is gone is parked, not lost. The probe continues until the queue is bound
+	// again.
 	n := 1
 	suite.Eventually(t, "delivery to the new queue", func() bool {
 		n++
@@ -212,8 +210,8 @@ func TestConsumerOutlivesItsQueue(t *testing.T) {
 	})
 }
 
-// A consumer that has run goes on trying while the broker refuses it: a broker
-// that is stopping does so, and permissions may come back.
+// A consumer that was running keeps trying while the broker refuses it, because a broker that is stopping refuses, and
+// permissions may come back.
 func TestConsumerOutlivesRefusals(t *testing.T) {
 	b := broker.Shared(t, particular)
 	if b.Source() == broker.Environment {
@@ -236,7 +234,7 @@ func TestConsumerOutlivesRefusals(t *testing.T) {
 	defer ctl("set_permissions", "guest", ".*", ".*", ".*")
 	ctl("close_all_connections", "test")
 	suite.Eventually(t, "the consumer to be refused", func() bool {
-		return logs.FilterMessage("consumer ended; starting again").Filter(func(e observer.LoggedEntry) bool {
+		return logs.FilterMessage("the consumer has ended; restarting it").Filter(func(e observer.LoggedEntry) bool {
 			return strings.Contains(fmt.Sprint(e.ContextMap()["error"]), "ACCESS_REFUSED")
 		}).Len() > 0
 	})
@@ -264,10 +262,10 @@ func TestConsumeRefusesBadOptions(t *testing.T) {
 	}
 }
 
-// A stream is refused at once, instead of being read from what comes next on.
+// A stream is refused immediately, instead of being read from the next message on.
 func TestConsumeRefusesAStream(t *testing.T) {
 	t.Parallel()
-	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
+	suite.OnSomePrepared(t, func(t *testing.T, v *suite.Vhost) {
 		if _, err := v.Channel(t).QueueDeclare("stream", true, false, false, false, amqp.Table{"x-queue-type": "stream"}); err != nil {
 			t.Fatal(err)
 		}
@@ -276,28 +274,28 @@ func TestConsumeRefusesAStream(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		err := c.Consume(ctx, "stream", func(context.Context, *amqpx.Delivery) error { return nil })
-		if !errors.Is(err, amqpx.ErrConfig) || !strings.Contains(err.Error(), "it is a stream") {
+		if !errors.Is(err, amqpx.ErrConfig) || !strings.Contains(err.Error(), "is a stream") {
 			t.Errorf("consume: %v", err)
 		}
 		if _, err := v.Channel(t).QueueDeclarePassive("stream.dead", true, false, false, false, nil); err == nil {
 			t.Error("the refused consumer has left a dead-letter queue")
 		}
-		suite.Eventually(t, "requeue is refused", func() bool { // the broker counts what is in a stream some seconds later
+		suite.Eventually(t, "requeue is refused", func() bool { // the broker counts the messages in a stream some seconds later
 			_, err := inspect.Requeue(ctx, c, inspect.RequeueOptions{Queue: "stream"})
 			return errors.Is(err, inspect.ErrPeek)
 		})
 		ran := suite.RunCLI(t.Context(), "consume", "--url", v.URL, "--queue", "stream", "--timeout", "20s")
-		if ran.Code != 1 || !strings.Contains(ran.Stderr, "it is a stream") {
+		if ran.Code != 1 || !strings.Contains(ran.Stderr, "is a stream") {
 			t.Errorf("rabbitdelay consume: %d %s", ran.Code, ran.Stderr)
 		}
 	})
 }
 
-// What handlers have finished while their consumer ended does not come again, however many finish at once.
+// Messages whose handlers finished while their consumer ended are not redelivered, however many finish together.
 func TestConsumerEndsWithItsAcknowledgements(t *testing.T) {
 	t.Parallel()
 	const n, rounds = 1000, 6
-	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
+	suite.OnSomePrepared(t, func(t *testing.T, v *suite.Vhost) {
 		sender := suite.OpenClient(t, amqpx.Config{URL: v.URL})
 		for round := range rounds {
 			c := suite.OpenClient(t, amqpx.Config{URL: v.URL})

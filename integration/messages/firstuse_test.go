@@ -14,13 +14,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Clients that use one destination for the first time at one instant lose no
-// message to the parked queue. From 3.12 to 4.2 the broker answers a bind that
-// another connection is just making before it routes by it.
+// Clients that use a destination for the first time at the same time lose no message to
+// the parked queue. From 3.12 to 4.2 the broker answers a bind that another connection is
+// just making before it routes by it.
 func TestFirstUseByManyClientsAtOneInstant(t *testing.T) {
 	t.Parallel()
 	const clients, each, rounds = 9, 30, 6
-	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
+	suite.OnSomePrepared(t, func(t *testing.T, v *suite.Vhost) {
 		all := make([]*amqpx.Client, clients)
 		for i := range all {
 			all[i] = suite.OpenClient(t, amqpx.Config{URL: v.URL})
@@ -77,8 +77,8 @@ func sendsTo(t *testing.T, c *amqpx.Client, d topology.Destination, client, each
 	wg.Wait()
 }
 
-// A message that came into a route queue before the queue had its TTL is sent on, to
-// its exchange, by whoever uses the destination next.
+// If a message arrived in a route queue before the queue had its TTL, the next client that uses the
+// destination sends it on to its exchange.
 func TestMessageWithoutTTLInARouteQueue(t *testing.T) {
 	t.Parallel()
 	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
@@ -96,7 +96,7 @@ func TestMessageWithoutTTLInARouteQueue(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		for range 40 { // more than the broker passes on at a time
+		for range 40 { // more than the broker forwards at a time
 			if err := ch.PublishWithContext(t.Context(), "", route.Name, false, false, amqp.Publishing{}); err != nil {
 				t.Fatal(err)
 			}

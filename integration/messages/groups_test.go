@@ -8,25 +8,25 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/internal/plan"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// A look through a whole queue leaves every message in its place, except in a quorum queue before
-// 4.0. What else it changes is the redelivered flag, and before 4.3 the count of a quorum queue.
+// Looking through a whole queue leaves every message in its place, except in a quorum queue before
+// 4.0. It changes only the redelivered flag and, before 4.3, the count of a quorum queue.
 func TestGroupErrorsLeavesEverythingInPlace(t *testing.T) {
 	t.Parallel()
 	const n, looks = 2500, 2
-	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
-		version := observed.ParseVersion(v.Broker.Version())
+	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		version := plan.ParseVersion(v.Broker.Version())
 		for queue, args := range map[string]amqp.Table{
 			"quorum.dead": {"x-queue-type": "quorum", "x-delivery-limit": topology.NoDeliveryLimit}, "classic.dead": {"x-queue-type": "classic"},
 		} {
 			suite.Buries(t, v, queue, "q", n, args)
 			suite.Known(t, v, queue)
 			for range looks {
-				g, err := inspect.GroupErrors(t.Context(), v.Conn, queue, inspect.GroupOptions{Management: v.Mgmt})
-				if err != nil || g.Looked != n || len(g.Groups) != 1 || g.Groups[0].Messages != n {
+				g, err := inspect.GroupErrors(t.Context(), v.Conn, queue, inspect.GroupOptions{Management: v.Management})
+				if err != nil || g.Sampled != n || len(g.Groups) != 1 || g.Groups[0].Messages != n {
 					t.Fatalf("%s: %v, %+v", queue, err, g)
 				}
 			}
@@ -39,7 +39,7 @@ func TestGroupErrorsLeavesEverythingInPlace(t *testing.T) {
 					t.Fatalf("%s: %q (%v, %v), want %s as redelivered", queue, m.MessageId, ok, err, want)
 				}
 				count, _ := m.Headers["x-delivery-count"].(int64)
-				if counted && count < looks { // 3.10 counts a return twice now and then, where it is slow
+				if counted && count < looks { // when 3.10 is slow, it sometimes counts a return twice
 					t.Fatalf("%s: %s has a delivery count of %d after %d looks", queue, m.MessageId, count, looks)
 				}
 				if !counted && count != 0 {

@@ -15,12 +15,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Looking at a message never costs it: RabbitMQ 4.0 to 4.2 drop, or dead-letter,
-// what was taken and put back 20 times, unless the queue has a limit of its own.
+// Looking at a message never loses it: RabbitMQ 4.0 to 4.2 drop or dead-letter a message that was
+// taken and put back 20 times, unless the queue sets a limit.
 func TestLooksCostNothing(t *testing.T) {
 	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
-		// A single queue, however long a send takes.
+		// The layout is a single queue, so that the message stays in it however long a send takes.
 		hour, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour})
 		if err != nil {
 			t.Fatal(err)
@@ -71,14 +71,15 @@ func newLooker(t *testing.T, v *suite.Vhost) *looker {
 
 func (l *looker) publish(t *testing.T, exchange, id string) {
 	t.Helper()
-	confirm, err := l.ch.PublishWithDeferredConfirmWithContext(t.Context(), exchange, id, true, false, amqp.Publishing{MessageId: id, DeliveryMode: amqp.Persistent})
+	confirm, err := l.ch.PublishWithDeferredConfirmWithContext(t.Context(), exchange, id, true, false, amqp.Publishing{
+		MessageId: id, DeliveryMode: amqp.Persistent,
+	})
 	if err != nil || !confirm.Wait() {
 		t.Fatalf("publish to %s: %v", exchange, err)
 	}
 }
 
-// look takes the message of a queue n times and puts it back, and finds it there
-// afterwards.
+// look takes the message of a queue n times and puts it back each time, and checks that it is in the queue afterwards.
 func (l *looker) look(t *testing.T, queue string, n int) {
 	t.Helper()
 	var ids []string

@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(suite.Main(m, tiers)) }
 
-// Before a push run the cases in which messages were lost or handled twice most often while this was written.
+// make test runs the cases in which messages were lost or handled twice most often during development.
 var tiers = tier.Plan{Test: []string{
 	"TestSendsSurviveLostConnections",
 	"TestBatchSurvivesALostConnection",

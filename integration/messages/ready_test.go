@@ -13,10 +13,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// Many clients start together on a virtual host that has nothing; one
-// declares and all come up. Watched by the race detector, as here, a hundred of them
-// at each of three brokers would leave two processors to nobody else. On the line of another data centre, one that comes
-// later binds nothing, and neither does one that may not declare.
+// Many clients start together on an empty virtual host; one declares the layout, and all become ready. This test runs
+// with the race detector, where a hundred clients at each of three brokers would take two processors entirely, so it
+// starts fewer. On a broker with the network latency of another data centre, a client that starts later creates no
+// bindings, and neither does a client that is not allowed to declare.
 func TestReadyAtOnce(t *testing.T) {
 	t.Parallel()
 	const clients = 25

@@ -8,17 +8,18 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/internal/plan"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// What a requeue leaves behind stays in its order, also where it is more than a quorum queue puts
-// back at a time (32 portions of 250). Before 4.0 such a queue takes it at its end.
+// Messages that a requeue leaves behind keep their order, even if there are more than a quorum
+// queue puts back at a time (32 batches of 250). Before RabbitMQ 4.0, a quorum queue puts them back
+// at its end.
 func TestRequeueKeepsTheOrder(t *testing.T) {
 	t.Parallel()
 	const n, queue = 9000, "quorum.dead"
 	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
-		if observed.ParseVersion(v.Broker.Version()).Before(4, 0, 0) {
+		if plan.ParseVersion(v.Broker.Version()).Before(4, 0, 0) {
 			t.Skip("skipped: before 4.0 the order changes")
 		}
 		suite.Buries(t, v, queue, "q", n, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": topology.NoDeliveryLimit})
@@ -26,7 +27,7 @@ func TestRequeueKeepsTheOrder(t *testing.T) {
 		client := suite.OpenClient(t, amqpx.Config{URL: v.URL})
 		gone := []string{"q-0000", "q-0249", "q-0250", "q-4711", "q-8999"} // first and last of portions, too
 		rep, err := inspect.Requeue(t.Context(), client, inspect.RequeueOptions{
-			Queue: queue, Filter: inspect.DeadLetterFilter{IDs: gone}, Discard: true, InFlight: 3, Management: v.Mgmt,
+			Queue: queue, Filter: inspect.DeadLetterFilter{IDs: gone}, Discard: true, InFlight: 3, Management: v.Management,
 		})
 		if err != nil || rep.Discarded != len(gone) || rep.PutBack != n-len(gone) {
 			t.Fatalf("%v, %+v", err, rep)

@@ -18,11 +18,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/internal/plan"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// readyIn counts on one channel, however often it is asked.
+// readyIn returns a function that counts the ready messages of a queue. It uses one channel for all calls.
 func readyIn(t *testing.T, v *suite.Vhost) func(queue string) int {
 	t.Helper()
 	ch := v.Channel(t)
@@ -35,16 +35,20 @@ func readyIn(t *testing.T, v *suite.Vhost) func(queue string) int {
 	}
 }
 
-// However often a queue is looked through, no delivery limit drops what stays, a
-// policy's neither; and where messages keep their place, they keep it. Over AMQP
-// alone a limit is not known, and nothing that might count is done.
+// No matter how many times a queue is searched, no delivery limit drops the messages that
+// stay, not even the limit of a policy. Where messages keep their place, they stay in it.
+// With AMQP alone the limit is unknown, so nothing is done that might count against it.
 func TestRequeueLeavesTheRest(t *testing.T) {
 	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		c := suite.Requeuer(t, v)
-		version := observed.ParseVersion(v.Broker.Version())
+		version := plan.ParseVersion(v.Broker.Version())
 		suite.Makes(t, v, "q", suite.QuorumQueue)
-		v.Manage(t, http.MethodPut, v.Mgmt.InVhost("policies", "three"), map[string]any{"pattern": "^policy$", "definition": map[string]any{"delivery-limit": 3}, "apply-to": "queues"})
+		v.Manage(t, http.MethodPut, v.Mgmt.InVhost("policies", "three"), map[string]any{
+			"pattern":    "^policy$",
+			"definition": map[string]any{"delivery-limit": 3},
+			"apply-to":   "queues",
+		})
 		queues := map[string]amqp.Table{
 			"default": suite.QuorumQueue, "three": {"x-queue-type": "quorum", "x-delivery-limit": 3}, "classic": {"x-queue-type": "classic"},
 			"policy": {"x-queue-type": "quorum", "x-delivery-limit": topology.NoDeliveryLimit},
@@ -59,7 +63,7 @@ func TestRequeueLeavesTheRest(t *testing.T) {
 			looks := func(o inspect.RequeueOptions, times, sent int) {
 				t.Helper()
 				for range times {
-					if r, err := inspect.Requeue(t.Context(), c, o); err != nil || r.Looked < 11 || r.Sent != sent {
+					if r, err := inspect.Requeue(t.Context(), c, o); err != nil || r.Examined < 11 || r.Sent != sent {
 						t.Fatalf("%s: %v, %+v", name, err, r)
 					}
 				}
@@ -74,7 +78,7 @@ func TestRequeueLeavesTheRest(t *testing.T) {
 			looks(choose("none"), 6, 0)
 			suite.Known(t, v, name)
 			o := choose("5")
-			o.Management, o.DryRun = v.Mgmt, true
+			o.Management, o.DryRun = v.Management, true
 			looks(o, 24, 1)
 			o.DryRun = false
 			looks(o, 1, 1)
@@ -94,12 +98,12 @@ func TestRequeueLeavesTheRest(t *testing.T) {
 	})
 }
 
-// A consumer that rejects everything at once gets each dead letter once in a run,
-// and two operators at the same moment share the messages.
+// A consumer that rejects every message immediately gets each dead letter once in a run, and two operators who requeue
+// at the same time share the messages.
 func TestRequeueOfARejectedCard(t *testing.T) {
 	t.Parallel()
 	const n = 60
-	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		c, other := suite.Requeuer(t, v), suite.Requeuer(t, v)
 		var handled atomic.Int64
 		ctx, stop := context.WithCancel(t.Context())
@@ -127,7 +131,7 @@ func TestRequeueOfARejectedCard(t *testing.T) {
 					t.Error(err)
 				}
 				sent.Add(int64(r.Sent))
-				again.Add(int64(r.Again))
+				again.Add(int64(r.DiedAgain))
 			})
 		}
 		runs.Wait()
@@ -147,10 +151,10 @@ func TestRequeueOfARejectedCard(t *testing.T) {
 	})
 }
 
-// Destinations that take nothing, or only some, keep nobody else from theirs.
+// Destinations that accept no messages, or only some, do not keep other messages from their destinations.
 func TestRequeueToDestinationsInTrouble(t *testing.T) {
 	t.Parallel()
-	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		c := suite.Requeuer(t, v)
 		suite.Makes(t, v, "good", suite.QuorumQueue)
 		suite.Makes(t, v, "full", amqp.Table{"x-queue-type": "classic", "x-max-length": 2, "x-overflow": "reject-publish"})
@@ -161,7 +165,7 @@ func TestRequeueToDestinationsInTrouble(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.Sent != 12 || r.Stayed != 18 || r.Looked != 30 {
+		if r.Sent != 12 || r.Stayed != 18 || r.Examined != 30 {
 			t.Errorf("%+v", r)
 		}
 		for queue, want := range map[string]int{"good": 10, "full": 2, "dead": 18} {
@@ -170,16 +174,15 @@ func TestRequeueToDestinationsInTrouble(t *testing.T) {
 	})
 }
 
-// A command that is killed at any moment loses nothing, and leaves at most one
-// message twice.
+// A command that is killed at any moment loses no message, and leaves at most one message twice.
 func TestRequeueKilled(t *testing.T) {
 	t.Parallel()
 	const n, kills = 300, 5
-	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
+	suite.OnSomePrepared(t, func(t *testing.T, v *suite.Vhost) {
 		suite.Makes(t, v, "q", suite.QuorumQueue)
 		suite.Buries(t, v, "q.dead", "q", n, suite.QuorumQueue)
 		run := func(args ...string) *exec.Cmd {
-			child := suite.Command(t.Context(), append([]string{"requeue", "--queue", "q.dead", "--yes", "--url", v.URL}, args...)...)
+			child := suite.Command(t, append([]string{"requeue", "--queue", "q.dead", "--yes", "--url", v.URL}, args...)...)
 			child.Stderr = os.Stderr
 			if err := child.Start(); err != nil {
 				t.Fatal(err)
@@ -211,11 +214,12 @@ func TestRequeueKilled(t *testing.T) {
 	})
 }
 
-// What was sent or discarded is off the queue when a run has ended, however many messages went at once.
+// Messages that were sent or discarded are gone from the queue when a run has ended, no matter how many were sent
+// together.
 func TestRequeueIsDoneWhenItEnds(t *testing.T) {
 	t.Parallel()
 	const n, limit, inFlight = 300, 100, 50
-	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
+	suite.OnSomePrepared(t, func(t *testing.T, v *suite.Vhost) {
 		c := suite.Requeuer(t, v)
 		suite.Makes(t, v, "q", suite.QuorumQueue)
 		ready := readyIn(t, v)
@@ -227,7 +231,7 @@ func TestRequeueIsDoneWhenItEnds(t *testing.T) {
 			suite.Known(t, v, dead)
 			left := n
 			for i, o := range []inspect.RequeueOptions{{Limit: limit}, {Limit: limit, Discard: true}, {Discard: true}} {
-				o.Queue, o.InFlight, o.Management = dead, inFlight, v.Mgmt
+				o.Queue, o.InFlight, o.Management = dead, inFlight, v.Management
 				r, err := inspect.Requeue(t.Context(), c, o)
 				if err != nil || r.Gone() != limit {
 					t.Fatalf("%v, %+v", err, r)
@@ -241,19 +245,19 @@ func TestRequeueIsDoneWhenItEnds(t *testing.T) {
 	})
 }
 
-// A run that looks at some of the messages which another one has put back leaves them in their order, so that the
-// next one finds what it has counted.
+// A run that examines some of the messages that another run has put back leaves them in order, so that the next run
+// finds the messages that it has counted.
 func TestRequeueCountsWhatTheNextRunTakes(t *testing.T) {
 	t.Parallel()
 	const n, limit = 600, 2
-	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
-		if observed.ParseVersion(v.Broker.Version()).Before(4, 0, 0) {
+	suite.OnSomePrepared(t, func(t *testing.T, v *suite.Vhost) {
+		if plan.ParseVersion(v.Broker.Version()).Before(4, 0, 0) {
 			t.Skip("skipped: before 4.0 the order changes")
 		}
 		c := suite.Requeuer(t, v)
 		suite.Buries(t, v, "q.dead", "q", n, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": topology.NoDeliveryLimit})
 		suite.Known(t, v, "q.dead")
-		all := inspect.RequeueOptions{Queue: "q.dead", Discard: true, DryRun: true, Management: v.Mgmt}
+		all := inspect.RequeueOptions{Queue: "q.dead", Discard: true, DryRun: true, Management: v.Management}
 		some := all
 		some.Limit = limit
 		for _, o := range []inspect.RequeueOptions{all, some, some} {

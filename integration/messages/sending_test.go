@@ -18,8 +18,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// sendWatcher counts connections, and sends that needed more than one try, but
-// for those of a batch whose ids begin with "half ".
+// sendWatcher counts connections, and sends that needed more than one attempt, except those of a
+// batch whose ids begin with "half ".
 type sendWatcher struct{ connected, repeated atomic.Int64 }
 
 func (w *sendWatcher) connection(e amqpx.StateEvent) {
@@ -35,15 +35,15 @@ func (w *sendWatcher) sent(_ context.Context, e amqpx.SendEnd) {
 	}
 }
 
-// A user may not write into one of the delay queues. Messages for it fail soon
-// and for good as not sent; all others go through, on the connection that was there
-// before, and at their first try once a message for their queue was confirmed.
+// A user is not allowed to write to one of the delay queues. Messages for that queue soon
+// fail permanently, as not sent. All other messages are sent on the connection that
+// existed before, at the first attempt once a message for their queue has been confirmed.
 func TestRefusedAccessIsFinalAndDisturbsNobody(t *testing.T) {
 	t.Parallel()
-	suite.OnPrepared(t, refusedAccess)
+	suite.OnSomePrepared(t, refusedAccess)
 }
 
-// steadyTolerance keeps a message that had to wait in the delay queue that has confirmed one.
+// steadyTolerance makes a message that had to wait keep using the delay queue that has confirmed a message.
 const steadyTolerance = 10 * time.Second
 
 func refusedAccess(t *testing.T, v *suite.Vhost) {
@@ -89,7 +89,7 @@ func refusedAccess(t *testing.T, v *suite.Vhost) {
 	bad.Wait()
 	batch := make([]amqpx.Message, 200)
 	for i := range batch {
-		// Both halves are new to the client, and share the channel for what is not proven.
+		// Both halves are new to the client, and share the channel for unproven destinations.
 		batch[i] = amqpx.Message{ID: fmt.Sprint("half ", i), Queue: "orders", Delay: 30 * time.Second}
 		if i%2 == 1 {
 			batch[i].Delay = 570 * time.Second
@@ -113,11 +113,11 @@ func refusedAccess(t *testing.T, v *suite.Vhost) {
 	}
 }
 
-// A right is taken away while messages are on their way: what was in flight may
-// have been taken, what comes after was not sent.
+// A permission is revoked while messages are being sent: messages in flight may have been accepted,
+// later ones were not sent.
 func TestRevokedAccess(t *testing.T) {
 	t.Parallel()
-	suite.OnPrepared(t, revokedAccess)
+	suite.OnSomePrepared(t, revokedAccess)
 }
 
 func revokedAccess(t *testing.T, v *suite.Vhost) {
@@ -157,8 +157,8 @@ func revokedAccess(t *testing.T, v *suite.Vhost) {
 	}
 }
 
-// odd is a strategy whose routes to one destination carry a header that a broker
-// refuses, without a word of whose message it was.
+// odd is a strategy whose routes to one destination carry a header that a broker refuses without
+// saying which message had it.
 type odd struct{ amqpx.Strategy }
 
 func (o odd) Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error) {
@@ -169,8 +169,8 @@ func (o odd) Route(dest topology.Destination, delay, tolerance time.Duration) (t
 	return r, err
 }
 
-// What a broker refuses by closing the channel without a word of whose message it
-// was fails that message, as not sent, and no other.
+// When the broker closes the channel without saying which message it refused, that message fails as
+// not sent, and no other message fails.
 func TestRefusedMessageOfWhichTheBrokerSaysNothing(t *testing.T) {
 	t.Parallel()
 	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
@@ -179,7 +179,9 @@ func TestRefusedMessageOfWhichTheBrokerSaysNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		watcher := &sendWatcher{}
-		client := suite.OpenClient(t, amqpx.Config{URL: v.URL, Strategy: odd{bucket}, Hooks: []amqpx.Hook{{ConnectionState: watcher.connection, SendEnd: watcher.sent}}})
+		client := suite.OpenClient(t, amqpx.Config{URL: v.URL, Strategy: odd{bucket}, Hooks: []amqpx.Hook{{
+			ConnectionState: watcher.connection, SendEnd: watcher.sent,
+		}}})
 		batch := make([]amqpx.Message, 300)
 		for i := range batch {
 			batch[i] = amqpx.Message{Queue: "even", Delay: time.Duration(i%7) * time.Minute}

@@ -71,8 +71,8 @@ func (a authority) issue(t testing.TB, usage x509.ExtKeyUsage) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// tlsFront terminates TLS in front of the broker, asking for a client
-// certificate, and returns the amqps URL.
+// tlsFront terminates TLS in front of the broker, requires a client certificate, and returns the
+// amqps URL.
 func tlsFront(t testing.TB, a authority) string {
 	t.Helper()
 	u, err := url.Parse(broker.Shared(t, broker.Options{}).URL())
@@ -115,7 +115,9 @@ func TestTLS(t *testing.T) {
 	front := tlsFront(t, ours)
 	client := ours.issue(t, x509.ExtKeyUsageClientAuth)
 	t.Run("our CA and a client certificate", func(t *testing.T) {
-		c := suite.OpenClient(t, amqpx.Config{URL: front, TLS: &tls.Config{RootCAs: ours.pool(), Certificates: []tls.Certificate{client}, MinVersion: tls.VersionTLS12}})
+		c := suite.OpenClient(t, amqpx.Config{URL: front, TLS: &tls.Config{
+			RootCAs: ours.pool(), Certificates: []tls.Certificate{client}, MinVersion: tls.VersionTLS12,
+		}})
 		q := suite.NewQueue(t)
 		col := newCollector()
 		suite.Consume(t, c, q, col.handle)
@@ -141,7 +143,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// Bad credentials fail at once, and the password is nowhere in the error.
+// Invalid credentials fail immediately, and the password does not appear in the error.
 func TestOpenWithBadCredentials(t *testing.T) {
 	t.Parallel()
 	u, err := url.Parse(broker.Shared(t, broker.Options{}).URL())

@@ -13,9 +13,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// Headers beyond what amqp091 reads, and such as are so by what the broker adds, end no
-// connection: the messages are seen, set aside with what they had, and their neighbours
-// are handled.
+// Headers that amqp091 cannot read, or that become unreadable because of the headers that the broker adds, do not make
+// a connection end. Such messages are reported and set aside with their content, and the messages around them are
+// handled.
 func TestUnreadableMessages(t *testing.T) {
 	t.Parallel()
 	deep := amqp.Table{}
@@ -27,7 +27,7 @@ func TestUnreadableMessages(t *testing.T) {
 		"bad-many": {"ids": slices.Repeat([]any{int32(7)}, 9000)},
 		"bad-long": {"a": strings.Repeat("x", 130_800)},
 	}
-	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
+	suite.OnSomePrepared(t, func(t *testing.T, v *suite.Vhost) {
 		c := suite.OpenClient(t, amqpx.Config{URL: v.URL})
 		conn, err := inspect.Dial(t.Context(), amqpx.Config{URL: v.URL})
 		if err != nil {
@@ -47,7 +47,9 @@ func TestUnreadableMessages(t *testing.T) {
 			for i, id := range []string{"bad-deep", "bad-many", "bad-long"} {
 				want = append(want, fmt.Sprint("good-", i))
 				for id, headers := range map[string]amqp.Table{want[i]: nil, id: bad[id]} {
-					if err := ch.PublishWithContext(t.Context(), "", first, false, false, amqp.Publishing{MessageId: id, Headers: headers, Body: []byte(id), DeliveryMode: amqp.Persistent}); err != nil {
+					if err := ch.PublishWithContext(t.Context(), "", first, false, false, amqp.Publishing{
+						MessageId: id, Headers: headers, Body: []byte(id), DeliveryMode: amqp.Persistent,
+					}); err != nil {
 						t.Fatal(err)
 					}
 				}

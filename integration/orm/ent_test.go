@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// The client is generated from testdata/ent/schema, as a program's would be, and
-// tested in testdata/ent.
+// The client is generated from testdata/ent/schema, as a program would generate it, and tested in
+// testdata/ent.
 func TestEnt(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: generating and compiling ent's client takes a minute")

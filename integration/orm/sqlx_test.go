@@ -14,7 +14,7 @@ type sqlxLibrary struct{ db *sqlx.DB }
 
 func TestSqlx(t *testing.T) {
 	Check(t, func(_ *testing.T, db *sql.DB, dialect schedule.Dialect) Library {
-		return sqlxLibrary{sqlx.NewDb(db, dialect)}
+		return sqlxLibrary{sqlx.NewDb(db, string(dialect))}
 	})
 }
 

@@ -36,7 +36,7 @@ func TestHalfClose(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Both halves of the proxy are up when something has passed.
+	// After one byte has passed, both halves of the proxy are connected.
 	one := make([]byte, 1)
 	if _, err := broker.Write([]byte("a")); err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func TestHalfClose(t *testing.T) {
 	if _, err := client.Read(one); !errors.Is(err, io.EOF) {
 		t.Fatalf("the client reads %v, want the end", err)
 	}
-	// An AMQP protocol header passes unlooked at.
+	// An AMQP protocol header passes without being inspected.
 	if _, err := client.Write([]byte("AMQP")); err != nil {
 		t.Fatal(err)
 	}

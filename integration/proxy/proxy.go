@@ -1,4 +1,4 @@
-// Package proxy is a TCP proxy between a client and a broker with which tests simulate network faults. It can cut,
+// Package proxy is a TCP proxy between a client and a broker. Tests use it to simulate network faults. It can cut,
 // stall, refuse and slow down connections, and cut them at a chosen AMQP frame, for example between a publish and its
 // confirm.
 package proxy

@@ -20,7 +20,7 @@ func frame(typ byte, class, method uint16, payload int) []byte {
 	return append(append(b, body...), 0xCE)
 }
 
-// The frames found do not depend on how the stream is cut into pieces.
+// The same frames are found, however the stream is split into pieces.
 func TestFramesInPieces(t *testing.T) {
 	var stream []byte
 	stream = append(stream, "AMQP\x00\x00\x09\x01"...)

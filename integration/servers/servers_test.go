@@ -14,8 +14,8 @@ type server struct{ closed *atomic.Int64 }
 
 func (s server) Close() error { s.closed.Add(1); return nil }
 
-// Every test gets the one server of its key, also when all ask at once; what failed
-// to start fails all of them, and is not closed.
+// Every test gets the same server for a key, even when all ask concurrently. If the server fails to
+// start, all of them fail, and it is not closed.
 func TestShared(t *testing.T) {
 	t.Setenv(servers.EnvSkip, "")
 	var all servers.Shared[string, server]

@@ -14,12 +14,13 @@ import (
 	_ "modernc.org/sqlite" // the driver named sqlite
 )
 
-// database is a database server in a bubble: one SQLite connection in memory, to which the
-// sessions of all processes take turns. A transaction has the turn from its begin to its end,
-// as SQLite's one writer has, so transactions never overlap: what two of them may do to each
-// other on PostgreSQL is not simulated. Statements take virtual time.
+// database is a database server in a bubble: one SQLite connection in memory, which the
+// sessions of all processes use in turn. A transaction holds the turn from its beginning to
+// its end, as SQLite's one writer does, so transactions never overlap: effects that
+// concurrent transactions may have on each other on PostgreSQL are not simulated. Statements
+// take virtual time.
 type database struct {
-	turn    chan struct{} // holds an element while nobody works
+	turn    chan struct{} // holds an element while no session works
 	latency time.Duration // of a statement, at most
 
 	mu       sync.Mutex
@@ -33,14 +34,14 @@ type database struct {
 	sessions []*session
 }
 
-// conn is what modernc.org/sqlite's connections are.
+// conn has the methods of modernc.org/sqlite's connections.
 type conn interface {
 	driver.Conn
 	driver.ExecerContext
 	driver.QueryerContext
 }
 
-// sqlite is the driver, by whose type packages recognise the dialect.
+// sqlite is the driver. Packages recognise the dialect by its type.
 var sqlite = func() driver.Driver {
 	db, err := sql.Open("sqlite", ":memory:")
 	if err != nil {
@@ -50,7 +51,7 @@ var sqlite = func() driver.Driver {
 	return db.Driver()
 }()
 
-// link is one process's way to the database.
+// link is the access to the database that one process has.
 type link struct {
 	d    *database
 	dead chan struct{} // closed when the process is killed
@@ -61,7 +62,7 @@ var (
 	errGone = errors.New("the process was killed")
 )
 
-// awayError is that of a connection that the database has ended.
+// awayError is returned on a connection that the database has ended.
 type awayError struct{}
 
 func (*awayError) Error() string { return "connection to the database lost" }
@@ -80,7 +81,7 @@ func newDatabase(latency time.Duration, seed uint64) (*database, error) {
 
 func (d *database) close() error { return d.raw.Close() }
 
-// open returns a handle of a process of its own.
+// open returns a handle of a separate process.
 func (d *database) open() (*sql.DB, *link) {
 	l := &link{d, make(chan struct{})}
 	return sql.OpenDB(l), l
@@ -99,7 +100,7 @@ func (l *link) Connect(ctx context.Context) (driver.Conn, error) {
 	return s, nil
 }
 
-// kill ends all sessions of a process: what they have not committed is undone.
+// kill ends all sessions of a process: changes that they have not committed are undone.
 func (l *link) kill() {
 	l.d.mu.Lock()
 	defer l.d.mu.Unlock()
@@ -111,7 +112,7 @@ func (l *link) kill() {
 	}
 }
 
-// fail breaks all sessions, and answers nobody until the function that it returns is called.
+// fail breaks all sessions and makes all statements fail until the function that it returns is called.
 func (d *database) fail() (undo func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -126,14 +127,14 @@ func (d *database) fail() (undo func()) {
 	}
 }
 
-// asked is how many statements were refused.
+// asked returns the number of statements that were refused.
 func (d *database) asked() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.refused
 }
 
-// hang leaves everybody without an answer until the function that it returns is called.
+// hang leaves all statements unanswered until the function that it returns is called.
 func (d *database) hang() (undo func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -150,15 +151,15 @@ func (d *database) hang() (undo func()) {
 	}
 }
 
-// breakCommits loses the answers of the next n commits; applied says what became of them.
+// breakCommits loses the answers of the next n commits. applied says whether they take effect.
 func (d *database) breakCommits(n int, applied bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.breaks, d.applied = n, applied
 }
 
-// session is a connection to the database. Its waits end with their context, because
-// database/sql holds a mutex meanwhile, for which nobody must wait long in a bubble.
+// session is a connection to the database. Its waits end with their context, because database/sql
+// holds a mutex during them, and in a bubble no goroutine should wait long for a mutex.
 type session struct {
 	*link
 
@@ -167,7 +168,7 @@ type session struct {
 	ended bool
 }
 
-// answer waits as long as the network and the database take to begin with a statement.
+// answer waits as long as the network and the database take to begin a statement.
 func (s *session) answer(ctx context.Context) error {
 	s.d.mu.Lock()
 	hung, pause := s.d.hung, time.Duration(0)
@@ -205,7 +206,7 @@ func (s *session) answer(ctx context.Context) error {
 	return nil
 }
 
-// after is closed, or has an element, after a pause.
+// after returns a channel that is closed, or has an element, when the pause has passed.
 func after(pause time.Duration) <-chan struct{} {
 	c := make(chan struct{})
 	if pause == 0 {
@@ -216,14 +217,14 @@ func after(pause time.Duration) <-chan struct{} {
 	return c
 }
 
-// end is the end of a connection whose statement was given up.
+// end ends a connection whose statement was abandoned.
 func (s *session) end() {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	s.undo()
 }
 
-// undo rolls back, and ends the session; the database is locked.
+// undo rolls back the transaction and ends the session. The caller holds the database's lock.
 func (s *session) undo() {
 	s.ended = true
 	if s.inTx {
@@ -244,7 +245,7 @@ func (s *session) release() {
 	s.d.turn <- struct{}{}
 }
 
-// take waits for the turn, unless the session has it.
+// take waits for its turn, unless the session already has it.
 func (s *session) take(ctx context.Context) (mine bool, err error) {
 	if err := s.answer(ctx); err != nil || s.inTx {
 		return false, err
@@ -259,7 +260,7 @@ func (s *session) take(ctx context.Context) (mine bool, err error) {
 	}
 }
 
-// do runs a statement with the turn.
+// do runs a statement while holding the turn.
 func (s *session) do(ctx context.Context, f func() error) error {
 	mine, err := s.take(ctx)
 	if err != nil {
@@ -371,7 +372,7 @@ func (s *session) Close() error {
 	return nil
 }
 
-// result is what a query found, in memory.
+// result is the result of a query, in memory.
 type result struct {
 	columns []string
 	rows    [][]driver.Value

@@ -15,28 +15,69 @@ import (
 	"testing"
 )
 
-// What `make simulate-defects` sets.
+// These flags are set by `make simulate-defects`.
 var plant = flag.String("plant", "", "a pattern of the defects to plant; empty for none")
 
-// defectsDir holds a patch for each defect. To add one, make the mistake, write it to a file there by
-// `git diff >NAME.patch`, and undo it.
+// defectsDir holds a patch for each defect. To add a defect, make the mistake, write it to a file in this folder with
+// `git diff >NAME.patch`, and undo it. If no seed can find a mistake, because it is smaller than the tolerance of the
+// model, its patch begins with a line "Test: PACKAGE NAME" that names the test that finds it.
 const defectsDir = "testdata/defects"
 
+// defects returns the paths of all patches.
+func defects(t *testing.T) []string {
+	t.Helper()
+	patches, err := filepath.Glob(filepath.Join(defectsDir, "*.patch"))
+	if err != nil || len(patches) == 0 {
+		t.Fatalf("%s: no patches: %v", defectsDir, err)
+	}
+	return patches
+}
+
+// nameOf returns the name of the defect of a patch.
+func nameOf(patch string) string { return strings.TrimSuffix(filepath.Base(patch), ".patch") }
+
+// TestPatches reports the patches that no longer apply to the code. It builds and runs nothing, so it is part of every
+// test run, and a change to the code of a defect fails here and not only in TestDefects at night.
+func TestPatches(t *testing.T) {
+	var rotten []string
+	patches := defects(t)
+	for _, patch := range patches {
+		if _, err := planted(t, patch); err != nil {
+			rotten = append(rotten, fmt.Sprintf("%s: %v", nameOf(patch), err))
+		}
+	}
+	if len(rotten) > 0 {
+		t.Errorf(`%d of %d planted defects no longer apply to the code:
+
+%s
+
+For each of them, make the same mistake in the present code and write it by
+  git diff >integration/simulate/%s/NAME.patch
+Then undo the mistake, and check that the simulation finds it:
+  make simulate-defects DEFECT=NAME
+Delete the patch if nobody can make this mistake any more.`, len(rotten), len(patches), strings.Join(rotten, "\n"), defectsDir)
+	}
+}
+
 // TestDefects plants each defect in a copy of the source and logs within how many seeds the simulation finds it.
-// Patches are applied like those of any other branch, so they survive changes around them. One that no longer applies
-// is reported here and fails no other test.
+// Patches are applied like those of any other branch, so they survive changes around them. TestPatches reports one that
+// does not.
 func TestDefects(t *testing.T) {
 	if *plant == "" {
 		t.Skip("make simulate-defects")
 	}
 	chosen := regexp.MustCompile(*plant)
-	patches, err := filepath.Glob(filepath.Join(defectsDir, "*.patch"))
-	if err != nil || len(patches) == 0 {
-		t.Fatalf("%s: no patches: %v", defectsDir, err)
-	}
-	for _, patch := range patches {
-		name := strings.TrimSuffix(filepath.Base(patch), ".patch")
+	for _, patch := range defects(t) {
+		name := nameOf(patch)
 		if !chosen.MatchString(name) {
+			continue
+		}
+		if pkg, test := finder(t, patch); test != "" {
+			if err := foundBy(t, patch, pkg, test); err != nil {
+				t.Errorf("%s: %v", name, err)
+			} else {
+				t.Logf("%-45s found by %s of %s", name, test, pkg)
+			}
 			continue
 		}
 		after, err := seedsUntilFound(t, patch)
@@ -51,10 +92,10 @@ func TestDefects(t *testing.T) {
 	}
 }
 
-// changed matches the name of a file that a patch changes.
+// changed matches the names of files that a patch changes.
 var changed = regexp.MustCompile(`(?m)^--- a/(\S+)`)
 
-// planted applies a patch to copies of the files that it changes and returns the copies by the originals.
+// planted applies a patch to copies of the files that it changes, and returns a map from each original to its copy.
 func planted(t *testing.T, patch string) (map[string]string, error) {
 	t.Helper()
 	patch, err := filepath.Abs(patch)
@@ -88,30 +129,73 @@ func planted(t *testing.T, patch string) (map[string]string, error) {
 	apply.Dir = copies
 	apply.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(copies)) // the copies belong to no repository
 	if out, err := apply.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("the patch no longer applies; make the mistake in the present code and write it by git diff: %w\n%s", err, out)
+		return nil, fmt.Errorf("git apply -C1: %w\n%s", err, out)
 	}
 	return replaced, nil
 }
 
-// replay is what a failing seed prints.
-var replay = regexp.MustCompile(`replay: make simulate FROM=(\d+)`)
+// finds matches the line of a patch that names the test that finds its defect.
+var finds = regexp.MustCompile(`(?m)\ATest: (\S+) (\S+)$`)
 
-// seedsUntilFound builds the simulation with the defect of a patch and runs it. It returns 0 if no seed finds the defect.
-func seedsUntilFound(t *testing.T, patch string) (n uint64, err error) {
+// finder returns the package and the name of the test that finds a defect, or empty strings if the simulation finds it.
+func finder(t *testing.T, patch string) (pkg, test string) {
+	t.Helper()
+	text, err := os.ReadFile(patch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := finds.FindSubmatch(text); found != nil {
+		return string(found[1]), string(found[2])
+	}
+	return "", ""
+}
+
+// foundBy runs a test with the defect of a patch, and returns an error unless the test fails.
+func foundBy(t *testing.T, patch, pkg, test string) error {
+	t.Helper()
+	overlay, err := overlaid(t, patch)
+	if err != nil {
+		return err
+	}
+	run := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-vet=off", "-overlay", overlay, "-run", "^"+test+"$", pkg)
+	run.Dir = filepath.Join("..", "..")
+	out, err := run.CombinedOutput()
+	switch {
+	case err == nil:
+		return fmt.Errorf("%s of %s does not find it:\n%s", test, pkg, out)
+	case !strings.Contains(string(out), "--- FAIL: "+test):
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
+
+// overlaid writes the go command's overlay file for the defect of a patch, and returns its path.
+func overlaid(t *testing.T, patch string) (string, error) {
 	t.Helper()
 	files, err := planted(t, patch)
 	if err != nil {
-		return 0, err
+		return "", err
 	}
 	replaced, err := json.Marshal(map[string]any{"Replace": files})
 	if err != nil {
+		return "", err
+	}
+	overlay := filepath.Join(t.TempDir(), "overlay.json")
+	return overlay, os.WriteFile(overlay, replaced, 0o600)
+}
+
+// replay matches what a failing seed prints.
+var replay = regexp.MustCompile(`replay: make simulate FROM=(\d+)`)
+
+// seedsUntilFound builds the simulation with the defect of a patch, and runs it. It returns 0 if no seed finds the
+// defect.
+func seedsUntilFound(t *testing.T, patch string) (n uint64, err error) {
+	t.Helper()
+	overlay, err := overlaid(t, patch)
+	if err != nil {
 		return 0, err
 	}
-	dir := t.TempDir()
-	overlay, program := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "simulate.test")
-	if err := os.WriteFile(overlay, replaced, 0o600); err != nil {
-		return 0, err
-	}
+	program := filepath.Join(t.TempDir(), "simulate.test")
 	if out, err := exec.CommandContext(t.Context(), "go", "test", "-c", "-overlay", overlay, "-o", program, ".").CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("%w: %s", err, out)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// state is what the model knows of a task.
+// state is what the model knows about a task.
 type state struct {
 	status  schedule.Status // "" for a task that does not exist
 	due     int64           // ms
@@ -25,14 +25,14 @@ type state struct {
 	from, to int64 // ms between which it was made
 }
 
-// effect is the name of the event that a handler's effect is.
+// effect is the beginning of the event name for the effect of a handler.
 const effect = "effect in"
 
-// slack is by how much a handler may be early by docs/guarantees.md: what adjusting clocks may
-// make, and the millisecond to which instants are rounded.
+// slack is the number of milliseconds by which a handler may be early according to docs/guarantees-details.md: the
+// possible error of comparing clocks, and the millisecond to which times are rounded.
 const slack = 20 + 1
 
-// after returns the states in which an event may leave a task; none if it cannot have happened.
+// after returns the states in which an event may leave a task. There are none if the event cannot have happened.
 func (i item) after(e *event, s state) (all []state) {
 	switch {
 	case errors.Is(e.err, schedule.ErrExists):
@@ -77,7 +77,7 @@ func (i item) after(e *event, s state) (all []state) {
 	case "move by":
 		s.due += e.by.Milliseconds()
 		return append(all, when(pending, s)...)
-	case "fire":
+	case "run":
 		moved.due, moved.exact = e.at.UnixMilli(), false
 		return append(all, when(pending, moved)...)
 	case "bulk cancel":
@@ -105,7 +105,7 @@ func (i item) after(e *event, s state) (all []state) {
 	return i.happens(e, s)
 }
 
-// happens is after for an effect.
+// happens does the same as after, for an effect.
 func (i item) happens(e *event, s state) []state {
 	queue, _ := strings.CutPrefix(e.what, effect)
 	bit := 1 << slices.Index(subscribers[i.Dest], queue)
@@ -118,7 +118,7 @@ func (i item) happens(e *event, s state) []state {
 	return []state{s}
 }
 
-// millis rounds up, as due instants are.
+// millis rounds up, because due times are rounded up.
 func millis(t time.Time) int64 { return t.Add(time.Millisecond - 1).UnixMilli() }
 
 func when(possible bool, s state) []state {
@@ -128,8 +128,8 @@ func when(possible bool, s state) []state {
 	return nil
 }
 
-// explains reports whether an order of the events, each between its call and its return, leads
-// to the end.
+// explains reports whether there is an order of the events, each between its call and its return, that leads to the
+// final state.
 func (i item) explains(events []*event, mayDie bool, end func(state) bool) bool {
 	type node struct {
 		done uint64
@@ -180,9 +180,9 @@ func (i item) explains(events []*event, mayDie bool, end func(state) bool) bool 
 	return search(node{})
 }
 
-// check compares the history and what is left with the model.
+// check compares the history and the final state with the model.
 func (w *world) check() {
-	rows := map[string]schedule.Task{}
+	rows := map[string]schedule.TaskRow{}
 	for t, err := range w.procs[0].store.List(context.Background(), schedule.NoTx, schedule.Filter{}) {
 		if err != nil {
 			w.violationf("list: %v", err)
@@ -209,13 +209,13 @@ func (w *world) check() {
 	}
 	w.checkRecurring(rows)
 	w.checkCooldowns(rows)
-	w.checkCeiling()
+	w.checkRateLimit()
 	w.checkCounts(rows)
 	w.checkBroker(rows)
 	w.checkProcesses()
 }
 
-// readEffects adds to the runs what the database has of them.
+// readEffects adds the effects that the database has to the runs.
 func (w *world) readEffects() error {
 	found, err := w.procs[0].db.QueryContext(context.Background(), "SELECT run FROM effects")
 	if err != nil {
@@ -232,7 +232,7 @@ func (w *world) readEffects() error {
 	return found.Err()
 }
 
-// runsOf returns the runs of an item's handlers in a queue, or in all, in their order.
+// runsOf returns the runs of an item's handlers in a queue, or in all queues, in order.
 func (w *world) runsOf(id, queue string) (list []*run) {
 	for _, call := range slices.Sorted(maps.Keys(w.runs)) {
 		if r := w.runs[call]; r.id == id && (queue == "" || r.queue == queue) {
@@ -251,8 +251,8 @@ func effects(runs []*run) (n int) {
 	return n
 }
 
-// checkTask finds out whether the model explains a task.
-func (w *world) checkTask(i item, rows map[string]schedule.Task) {
+// checkTask checks whether the model explains a task.
+func (w *world) checkTask(i item, rows map[string]schedule.TaskRow) {
 	var events []*event
 	for _, e := range w.events {
 		if e.id == i.ID {
@@ -302,12 +302,12 @@ func (w *world) checkTask(i item, rows map[string]schedule.Task) {
 	}
 }
 
-// checkExpiry checks that a task has expired, or not, by its instant.
-func (w *world) checkExpiry(i item, row schedule.Task) {
+// checkExpiry checks that a task has expired, or not, according to its expiry time.
+func (w *world) checkExpiry(i item, row schedule.TaskRow) {
 	over := row.DeliverAt.Add(i.Ends)
 	most := w.mostLate() // its handler may have begun in time
 	if i.Dest == taskQueue {
-		most = 0 // the fence writes the instant that it compares
+		most = 0 // the fence writes the time that it compares
 	}
 	switch {
 	case i.Ends == 0:
@@ -318,8 +318,8 @@ func (w *world) checkExpiry(i item, row schedule.Task) {
 	}
 }
 
-// checkLeases checks that no two handlers work on a leased task at once, and that it does not
-// change meanwhile.
+// checkLeases checks that no two handlers work on a leased task at the same time, and that the task does not change
+// meanwhile.
 func (w *world) checkLeases(i item) {
 	runs := w.runsOf(i.ID, leaseQueue)
 	for n, a := range runs {
@@ -332,15 +332,15 @@ func (w *world) checkLeases(i item) {
 			if e.what == "replace" && e.id == i.ID && e.back.After(a.at) && e.at.Before(a.end) {
 				break // which takes the task from its handler
 			}
-			if e.id == i.ID && e.err == nil && e.at.After(a.at) && e.back.Before(a.end) && slices.Contains([]string{"cancel", "move", "move by", "fire"}, e.what) {
+			if e.id == i.ID && e.err == nil && e.at.After(a.at) && e.back.Before(a.end) && slices.Contains([]string{"cancel", "move", "move by", "run"}, e.what) {
 				w.violationf("%s of task %s succeeded at %v, while a handler worked on it", e.what, i.ID, e.at.Sub(w.epoch))
 			}
 		}
 	}
 }
 
-// paused reports whether a task's destination was paused at an instant, for longer than it takes
-// to take messages back.
+// paused reports whether a task's destination was paused at the given time, for longer than it takes to recall
+// messages.
 func (w *world) paused(i item, at time.Time) bool {
 	var since *event
 	for _, g := range w.gates {
@@ -353,7 +353,7 @@ func (w *world) paused(i item, at time.Time) bool {
 	})
 }
 
-// checkWaits checks how long what a handler did not settle waited.
+// checkWaits checks how long a message waited if no handler settled it.
 func (w *world) checkWaits(id string) {
 	last := map[string]*run{} // by queue
 	for _, r := range w.runsOf(id, "") {
@@ -375,28 +375,36 @@ func (w *world) checkWaits(id string) {
 	}
 }
 
-// mayDoubt reports whether a relay may take a task's message for lost without a fault: behind an
-// exchange while nobody consumes, where slow transactions keep its failure from being recorded,
-// where consumers that begin hold what is late for a lead, and where clocks differ by more than Grace.
+// mayDoubt reports whether a relay may consider a task's message lost although there was no fault:
+// behind an exchange that nothing consumes from, where slow transactions keep its failure from being
+// recorded, where starting consumers hold late messages for a lead, and where clocks differ by more
+// than Grace.
 func (w *world) mayDoubt(i item) bool {
-	return w.sc.apart() > 2*time.Minute || w.sc.Lead >= 10*time.Second && w.sc.has("stop consumers") || (i.Dest == leaseQueue || i.How != never) && w.sc.slow() || exchange(i.Dest) && w.sc.has("stop consumers", "change layout")
+	return w.sc.apart() > 2*time.Minute ||
+		w.sc.Lead >= 10*time.Second && w.sc.has("stop consumers") ||
+		(i.Dest == leaseQueue || i.How != never) && w.sc.slow() ||
+		exchange(i.Dest) && w.sc.has("stop consumers", "change layout")
 }
 
-// history is the events of an item as text.
+// history returns the events of an item as text.
 func (w *world) history(events []*event) string {
 	var b strings.Builder
 	for _, e := range events {
-		fmt.Fprintf(&b, "\n    %v..%v %s due %v by %v payload %q err %v maybe %t", e.at.Sub(w.epoch), max(0, e.back.Sub(w.epoch)), e.what, e.due.Sub(w.epoch), e.by, e.payload, e.err, e.maybe)
+		fmt.Fprintf(&b, "\n    %v..%v %s due %v by %v payload %q err %v maybe %t", e.at.Sub(w.epoch),
+			max(0, e.back.Sub(w.epoch)), e.what, e.due.Sub(w.epoch), e.by, e.payload, e.err, e.maybe)
 	}
 	return b.String()
 }
 
-// checkCalmTask checks what holds where there were no faults.
-func (w *world) checkCalmTask(i item, row schedule.Task, events []*event) {
+// checkCalmTask checks the additional requirements for tasks in scenarios without faults.
+func (w *world) checkCalmTask(i item, row schedule.TaskRow, events []*event) {
 	switch {
-	case row.Sends <= 1: // or two messages have attempts of their own
+	case w.mayDoubt(i) && (row.Sends > 1 || w.sc.slow()):
+		// Two messages have separate attempts. A relay does not count the second one on a row that a slow handler has
+		// locked.
+	case row.Sends <= 1:
 		w.checkWaits(i.ID)
-	case !w.mayDoubt(i):
+	default:
 		w.violationf("task %s was sent %d times without faults", i.ID, row.Sends)
 	}
 	for n, r := range slices.DeleteFunc(w.runsOf(i.ID, ""), func(r *run) bool { return !r.took }) {
@@ -420,26 +428,26 @@ func (w *world) checkCalmTask(i item, row schedule.Task, events []*event) {
 	}
 }
 
-// undelayed reports whether nothing holds anything up.
+// undelayed reports whether nothing delays anything.
 func (w *world) undelayed() bool {
 	return w.sc.Strategy != "ttl" && !w.sc.has("pause", "stop consumers", "change layout")
 }
 
-// mostLate is how late an effect may be without faults: by the resolution, what the network and
-// the database take, retries, and handlers that have the database to themselves.
+// mostLate returns how late an effect may be without faults, because of the resolution, the time that the network and
+// the database take, retries, and handlers that keep the database busy.
 func (w *world) mostLate() time.Duration {
 	late := 10*time.Second + 100*w.sc.Latency + 500*w.sc.DBTakes + w.sc.apart()
 	for _, i := range w.sc.Items {
 		late += time.Duration(2+i.Times)*i.Slow + nap*time.Duration(map[failure]int{snoozes: i.Times}[i.How])
 	}
-	if w.sc.Ceiling {
+	if w.sc.RateLimit {
 		late += w.sc.spread()
 	}
 	return late
 }
 
-// mostLateTask is mostLate for a task. The clocks of relays and brokers make none late where the
-// consumers go by the database's.
+// mostLateTask returns how late a task's effect may be without faults. The clocks of relays and brokers make no task
+// late if the consumers use the database's clock.
 func (w *world) mostLateTask() time.Duration {
 	if w.sc.agree() {
 		return w.mostLate() - w.sc.apart()
@@ -447,7 +455,7 @@ func (w *world) mostLateTask() time.Duration {
 	return w.mostLate()
 }
 
-// checkMessage checks what became of a message.
+// checkMessage checks what happened to a message.
 func (w *world) checkMessage(i item) {
 	var e *event
 	for _, x := range w.events {
@@ -483,13 +491,17 @@ func (w *world) checkMessage(i item) {
 		case n > 1 && (strings.HasSuffix(q, idemQueue) || w.sc.calm()):
 			w.violationf("message %s had %d effects in %s", i.ID, n, q)
 		}
-		if w.sc.calm() && len(w.requeues) == 0 && e.err == nil {
+		if e.err != nil {
+			continue
+		}
+		w.checkOverdue(i, runs, due)
+		if w.sc.calm() && len(w.requeues) == 0 {
 			w.checkCalmMessage(i, q, runs, later(due, e.back))
 		}
 	}
 }
 
-// checkCalmMessage checks what holds where there were no faults.
+// checkCalmMessage checks the additional requirements for messages in scenarios without faults.
 func (w *world) checkCalmMessage(i item, queue string, runs []*run, due time.Time) {
 	want := 1
 	switch {
@@ -519,8 +531,35 @@ func (w *world) checkCalmMessage(i item, queue string, runs []*run, due time.Tim
 	}
 }
 
-// slack is by how many milliseconds a message may be early. Less than 2 s between clocks counts as
-// right.
+// checkOverdue checks how long a message waited that was overdue when its consumers began.
+func (w *world) checkOverdue(i item, runs []*run, due time.Time) {
+	stop, alone := w.sc.away(i)
+	back, began := w.backs[stop]
+	if !i.overdue || !alone || !began || len(runs) == 0 || !w.unhindered() {
+		return
+	}
+	if late := runs[0].at.Sub(later(due, back)); late > time.Second+20*w.sc.Latency {
+		w.violationf("message %s was overdue when its consumers began, and handled %v later", i.ID, late)
+	}
+}
+
+// unhindered reports whether slow handlers do not delay plain messages that are overdue when their consumers begin.
+func (w *world) unhindered() bool {
+	slow := 0
+	for _, i := range w.sc.Items {
+		if i.Slow > 0 && i.Dest == plainQueue {
+			slow++
+		}
+	}
+	places := 8
+	if w.sc.Own {
+		places = 1
+	}
+	return slow < places
+}
+
+// slack returns the number of milliseconds by which a message may be early. Clocks that differ by less than 2 s count
+// as correct.
 func (w *world) slack() int64 {
 	if w.sc.apart() > 0 {
 		return slack + 2000
@@ -528,8 +567,7 @@ func (w *world) slack() int64 {
 	return slack
 }
 
-// held reports whether what is due at an instant waits for it in its consumer, where there are
-// slots enough.
+// held reports whether a message waits in its consumer until the given due time, if there are enough slots.
 func (w *world) held(due time.Time, made time.Duration) bool {
 	slow := 0
 	for _, i := range w.sc.Items {
@@ -540,8 +578,8 @@ func (w *world) held(due time.Time, made time.Duration) bool {
 	return w.sc.Lead >= 10*time.Second && w.sc.apart() == 0 && due.Sub(w.epoch.Add(made)) > 2*w.sc.Lead && slow < 8
 }
 
-// checkCooldowns checks that no task was accepted while its key cooled down.
-func (w *world) checkCooldowns(rows map[string]schedule.Task) {
+// checkCooldowns checks that no task was accepted during the cooldown of its key.
+func (w *world) checkCooldowns(rows map[string]schedule.TaskRow) {
 	for _, e := range w.events {
 		if e.cool == 0 || e.err != nil || e.what == string(schedule.UniqueRefused) {
 			continue
@@ -560,9 +598,9 @@ func (w *world) checkCooldowns(rows map[string]schedule.Task) {
 	}
 }
 
-// checkCeiling checks that tasks were sent to come no faster than their queue's ceiling.
-func (w *world) checkCeiling() {
-	if !w.sc.Ceiling || w.sc.has("requeue") {
+// checkRateLimit checks that sent tasks arrive no closer together than their queue's rate limit allows.
+func (w *world) checkRateLimit() {
+	if !w.sc.RateLimit || w.sc.has("requeue") {
 		return
 	}
 	var dues []int64
@@ -577,8 +615,8 @@ func (w *world) checkCeiling() {
 	}
 }
 
-// checkRecurring checks that the occurrences are those of the timetable.
-func (w *world) checkRecurring(rows map[string]schedule.Task) {
+// checkRecurring checks that the occurrences are those of the schedule.
+func (w *world) checkRecurring(rows map[string]schedule.TaskRow) {
 	if w.sc.Every == 0 {
 		return
 	}
@@ -614,8 +652,8 @@ func (w *world) checkRecurring(rows map[string]schedule.Task) {
 	}
 }
 
-// checkCounts compares what the store counts with its rows.
-func (w *world) checkCounts(rows map[string]schedule.Task) {
+// checkCounts compares the counts of the store with its rows.
+func (w *world) checkCounts(rows map[string]schedule.TaskRow) {
 	counts, err := w.procs[0].store.Count(context.Background(), schedule.NoTx, schedule.Filter{})
 	if err != nil {
 		w.violationf("count: %v", err)
@@ -636,8 +674,8 @@ func (w *world) checkCounts(rows map[string]schedule.Task) {
 	}
 }
 
-// checkBroker checks what is left in queues.
-func (w *world) checkBroker(rows map[string]schedule.Task) {
+// checkBroker checks which messages are left in queues.
+func (w *world) checkBroker(rows map[string]schedule.TaskRow) {
 	dead := map[string]int{}
 	for _, name := range w.srv.Queues() {
 		q, _ := w.srv.Queue(name)
@@ -645,7 +683,8 @@ func (w *world) checkBroker(rows map[string]schedule.Task) {
 			w.violationf("queue %s is left", name)
 		}
 		if q.Unacked+q.DeadLetters+q.Delayed > 0 || q.Ready > 0 && !strings.HasSuffix(name, ".dead") {
-			w.violationf("queue %s is left with %d ready, %d unacknowledged, %d delayed messages and %d dead letters", name, q.Ready, q.Unacked, q.Delayed, q.DeadLetters)
+			w.violationf("queue %s is left with %d ready, %d unacknowledged, %d delayed messages and %d dead letters",
+				name, q.Ready, q.Unacked, q.Delayed, q.DeadLetters)
 			continue
 		}
 		for _, m := range q.Messages {
@@ -670,14 +709,16 @@ func (w *world) checkBroker(rows map[string]schedule.Task) {
 				w.violationf("message %s was sent, had no effect in %s, and is no dead letter", i.ID, q)
 			}
 			sent := !i.Task && e.err == nil || i.Task && rows[i.ID].Status == schedule.StatusFailed
-			if n := dead[q+" "+i.ID]; i.mayDie() && !w.sc.mayDie(item{Dest: i.Dest, Task: i.Task}) && sent && !w.sc.has("wipe") && effects(w.runsOf(i.ID, q)) == 0 && (n == 0 || n > 1 && w.sc.calm() && !i.Task) {
+			died := i.mayDie() && !w.sc.mayDie(item{Dest: i.Dest, Task: i.Task}) && sent && !w.sc.has("wipe") &&
+				effects(w.runsOf(i.ID, q)) == 0
+			if n := dead[q+" "+i.ID]; died && (n == 0 || n > 1 && w.sc.calm() && !i.Task) {
 				w.violationf("%s has died and is in %s.dead %d times", i.ID, q, n)
 			}
 		}
 	}
 }
 
-// checkProcesses checks that nobody is in trouble, or holds anything.
+// checkProcesses checks that no process is unhealthy or holds anything.
 func (w *world) checkProcesses() {
 	names := map[string]bool{}
 	for _, c := range w.srv.Connections() {

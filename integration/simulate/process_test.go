@@ -15,8 +15,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// process is a program of the system: a client and a store, with a relay or consumers or both.
-// One that was killed comes back as another process.
+// process is a program of the system: a client and a store, with a relay or consumers or both. A
+// process that was killed comes back as a new one.
 type process struct {
 	w               *world
 	name            string
@@ -40,14 +40,14 @@ type process struct {
 	killed  bool
 }
 
-// wire is a connection to the broker that may go dead without a word.
+// wire is a connection to the broker that may stop passing data without an error.
 type wire struct {
 	net.Conn
 
 	p *process
 }
 
-// dark reports whether nothing passes any more.
+// dark reports whether the connection no longer passes any data.
 func (x *wire) dark() bool {
 	x.p.mu.Lock()
 	defer x.p.mu.Unlock()
@@ -91,8 +91,8 @@ func (p *process) dial(ctx context.Context, network, addr string) (net.Conn, err
 	return x, nil
 }
 
-// stall makes the connections of a process dead, and further ones impossible, until the
-// function that it returns is called.
+// stall makes the connections of a process dead, and new ones impossible, until the function that
+// it returns is called.
 func (p *process) stall() (undo func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,7 +107,7 @@ func (p *process) stall() (undo func()) {
 	}
 }
 
-// start begins a process, and returns it when its client has connected.
+// start starts a process, and returns it when its client has connected.
 func (w *world) start(n int) (*process, error) {
 	p := &process{w: w, name: fmt.Sprintf("process %d", n), wires: map[*wire]bool{}}
 	p.now = func() time.Time { return time.Now().Add(time.Duration(w.clocks[n].Load())) }
@@ -129,7 +129,7 @@ func (w *world) start(n int) (*process, error) {
 		_ = p.db.Close()
 		return nil, fmt.Errorf("%s: open: %w", p.name, err)
 	}
-	cfg := schedule.Config{Horizon: min(w.sc.Horizon, p.client.MaxDelay()), Now: p.now, DatabaseNow: w.dbNow}
+	cfg := schedule.Config{Horizon: min(w.sc.Horizon, p.client.MaxDelay()), Now: p.now, DatabaseNow: w.dbNow, VirtualTime: true}
 	if w.sc.Strategy == "ttl" {
 		p.relays = false
 		p.store, err = schedule.New(p.db, nil, cfg)
@@ -157,7 +157,7 @@ func (p *process) run(what string, part func() error) {
 	})
 }
 
-// consume begins to consume where the process does so.
+// consume starts the consumers of a process that has any.
 func (p *process) consume() {
 	if !p.handles || p.ctx.Err() != nil {
 		return
@@ -180,10 +180,11 @@ func (p *process) consume() {
 		defer close(done)
 		for {
 			err := p.client.ConsumeAll(ctx, list...)
-			if ctx.Err() != nil && errors.Is(err, amqpx.ErrDrainTimeout) {
-				return nil
+			refused := p.w.sc.has("deny", "refuse logins")
+			if ctx.Err() != nil && (refused || errors.Is(err, amqpx.ErrDrainTimeout)) {
+				return nil // it was stopped while it was refused, perhaps
 			}
-			if ctx.Err() != nil || !p.w.sc.has("deny", "refuse logins") {
+			if ctx.Err() != nil || !refused {
 				return err
 			}
 			select { // a refusal before the first message is final: begin again, as a supervisor does
@@ -194,7 +195,7 @@ func (p *process) consume() {
 	})
 }
 
-// pause ends the consumers, if there are any, and begins again after a while.
+// pause ends the consumers, if there are any, and starts them again after a while.
 func (p *process) pause(d time.Duration) {
 	p.mu.Lock()
 	stop := p.stopped
@@ -207,7 +208,7 @@ func (p *process) pause(d time.Duration) {
 	}
 }
 
-// handlers are those of all queues.
+// handlers returns the handlers of all queues.
 func (p *process) handlers() map[string]amqpx.Handler {
 	h := map[string]amqpx.Handler{}
 	for _, q := range []string{plainQueue, "msg.plain"} {
@@ -240,13 +241,13 @@ func (p *process) handlers() map[string]amqpx.Handler {
 	return h
 }
 
-// insert is an effect in the database.
+// insert records an effect in the database.
 func insert(ctx context.Context, tx *sql.Tx, r *run) error {
 	_, err := tx.ExecContext(ctx, "INSERT INTO effects (run) VALUES (?)", r.call)
 	return err
 }
 
-// noted records when a delivery is over, for the runs of its handler.
+// noted wraps a handler so that the runs record when their delivery is settled.
 func (p *process) noted(next amqpx.Handler) amqpx.Handler {
 	return func(ctx context.Context, d *amqpx.Delivery) error {
 		runs := &[]*run{}
@@ -257,7 +258,7 @@ func (p *process) noted(next amqpx.Handler) amqpx.Handler {
 
 type noting struct{}
 
-// work is what every handler does: it fails as its item says, and takes its time.
+// work is what every handler does: it fails as its item says, and takes time.
 func (p *process) work(ctx context.Context, d *amqpx.Delivery) (*run, error) {
 	r, i, failed := p.w.began(p, d)
 	if runs, ok := ctx.Value(noting{}).(*[]*run); ok {
@@ -284,7 +285,7 @@ func (p *process) work(ctx context.Context, d *amqpx.Delivery) (*run, error) {
 	return r, nil
 }
 
-// kill ends a process without a word. What is left of it is cleared away without any effect.
+// kill ends a process abruptly. The rest of it is cleaned up without any effect.
 func (p *process) kill() {
 	p.mu.Lock()
 	p.killed = true
@@ -303,7 +304,7 @@ func (p *process) kill() {
 	})
 }
 
-// close ends a process in order.
+// close shuts a process down in order.
 func (p *process) close() error {
 	p.stop()
 	p.ended.Wait()

@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 )
 
-// Destinations: a queue is named by its handler; an exchange has two queues.
+// These are the destinations. A queue is named after its handler; an exchange has two queues.
 const (
 	plainQueue = "plain" // a plain amqpx.Handler
 	idemQueue  = "idem"  // idempotency.Handler
@@ -27,19 +27,19 @@ const (
 	delays = "delays" // all delay queues
 )
 
-// subscribers are the queues of the destinations.
+// subscribers returns the queues of a destination.
 var subscribers = map[string][]string{
 	plainQueue: {plainQueue}, idemQueue: {idemQueue}, taskQueue: {taskQueue}, leaseQueue: {leaseQueue},
 	messages: {"msg.plain", "msg.idem"}, tasks: {"ev.a", "ev.b"}, nowhere: nil,
 }
 
-// exchange reports whether a destination is one.
+// exchange reports whether a destination is an exchange.
 func exchange(dest string) bool { return dest == messages || dest == tasks || dest == nowhere }
 
-// maxAttempts of every consumer.
+// maxAttempts is the maximum number of attempts of every consumer.
 const maxAttempts = 3
 
-// failure is how the handlers of an item fail.
+// failure says how the handlers of an item fail.
 type failure string
 
 const (
@@ -62,25 +62,27 @@ type item struct {
 	Task  bool
 	Key   string // unique key
 	How   failure
-	Times int // how often each queue's handler fails
+	Times int // how many times each queue's handler fails
 	Slow  time.Duration
 	Ends  time.Duration // schedule.Task.ExpiresAfter
 	made  time.Duration // when the scenario makes it
 	due   time.Duration // when it is due at first
+
+	overdue bool // it has a delay shorter than the lead, and comes due while no process consumes
 }
 
-// mayDie reports whether its handlers can use up its attempts.
+// mayDie reports whether the item's handlers can use up its attempts.
 func (i item) mayDie() bool {
 	return i.How == rejects || (i.How == errs || i.How == panics) && i.Times >= maxAttempts || i.Dest == nowhere
 }
 
-// step is what happens at an instant of the scenario: an operation of a process, or a fault.
+// step is something that happens at a given time of the scenario: an operation of a process, or a fault.
 type step struct {
 	At   time.Duration
 	What string
 	On   int           // the process
 	IDs  []string      // what it is about
-	In   time.Duration // delay or due instant, from the step on
+	In   time.Duration // delay or due time, from the step on
 	Abs  bool          // a message has DeliverAt
 	For  time.Duration // how long a fault lasts; MaxWait of a unique key
 	Cool time.Duration // Cooldown of a unique key
@@ -105,57 +107,63 @@ func (s step) String() string {
 	return fmt.Sprintf("%s (process %d)", text, s.On)
 }
 
-// Faults and operations.
+// These are the faults and operations.
 var (
 	faultKinds  = append(drawnFaults, jump)
-	drawnFaults = []string{"cut all", "cut at", "cut at", "silence", "alarm", "nack", "deny", "restart", "refuse logins", "kill", "stall", "db fails", "db hangs", "commits break", "wipe"}
-	taskOps     = []string{"schedule", "schedule", "schedule", "replace", "unique", "unique", "cancel", "cancel", "move", "move", "move by", "fire", "bulk cancel", "bulk move"}
-	otherOps    = []string{"send", "send", "send", "batch", "pause", "requeue", "stop consumers"}
-	layouts     = []string{"radices", "binary", "hex", "clock", "fine"}
+	drawnFaults = []string{
+		"cut all", "cut at", "cut at", "silence", "alarm", "nack", "deny", "restart", "refuse logins", "kill", "stall",
+		"db fails", "db hangs", "commits break", "wipe",
+	}
+	taskOps = []string{
+		"schedule", "schedule", "schedule", "replace", "unique", "unique", "cancel", "cancel", "move", "move",
+		"move by", "run", "bulk cancel", "bulk move",
+	}
+	otherOps = []string{"send", "send", "send", "batch", "pause", "requeue", "stop consumers"}
+	layouts  = []string{"radices", "binary", "hex", "clock", "fine"}
 )
 
-// handBack has a process give back several times what it holds.
+// handBack makes a process return the messages that it holds several times.
 const handBack = "hand back"
 
-// jump sets the clock of a process to a wrong time for a while.
+// jump sets the clock of a process to an incorrect time for a while.
 const jump = "clock jumps"
 
 // isFault reports whether a step disturbs the system.
 func (s step) isFault() bool { return slices.Contains(faultKinds, s.What) }
 
-// scenario is everything that a seed decides.
+// scenario is everything that a seed determines.
 type scenario struct {
-	Seed     uint64
-	Version  string // of the broker
-	Strategy string
-	Next     string // the strategy after the layout is changed
-	Ceiling  bool   // of the queue of tasks, one in two seconds
-	Lead     time.Duration
-	Horizon  time.Duration
-	Latency  time.Duration   // of the network, one way
-	DBTakes  time.Duration   // of a statement, at most
-	Ahead    time.Duration   // of the broker's clock
-	Clocks   []time.Duration // of the processes, by how much they are ahead; none if they are right
-	DBAhead  time.Duration   // of the database's clock
-	Split    bool            // relays and consumers are processes of their own
-	Own      bool            // the queue of plain messages is a user's own, without a delivery limit
-	Group    int
-	Length   time.Duration
-	Misfire  schedule.Misfire
-	Every    time.Duration // of the recurring task; 0 for none
-	Items    map[string]item
-	Steps    []step
+	Seed      uint64
+	Version   string // of the broker
+	Strategy  string
+	Next      string // the strategy after the layout is changed
+	RateLimit bool   // of the queue of tasks, one in two seconds
+	Lead      time.Duration
+	Horizon   time.Duration
+	Latency   time.Duration   // of the network, one way
+	DBTakes   time.Duration   // of a statement, at most
+	Ahead     time.Duration   // of the broker's clock
+	Clocks    []time.Duration // of the processes, by how much they are ahead; none if they are right
+	DBAhead   time.Duration   // of the database's clock
+	Split     bool            // relays and consumers are separate processes
+	Own       bool            // the queue of plain messages is a user's own, without a delivery limit
+	Group     int
+	Length    time.Duration
+	Misfire   schedule.Misfire
+	Every     time.Duration // of the recurring task; 0 for none
+	Items     map[string]item
+	Steps     []step
 }
 
 func pick[T any](r *rand.Rand, list ...T) T { return list[r.IntN(len(list))] }
 
-// span is a duration between two, and mostly a short one.
+// span returns a duration between two durations, usually a short one.
 func span(r *rand.Rand, least, most time.Duration) time.Duration {
 	x := r.Float64()
 	return (least + time.Duration(x*x*float64(most-least))).Truncate(time.Millisecond)
 }
 
-// draw makes the scenario of a seed. One in three has no faults, and is held to more.
+// draw makes the scenario of a seed. One in three has no faults, and has to meet more requirements.
 func draw(seed uint64) *scenario {
 	r := rand.New(rand.NewPCG(seed, 0))
 	sc := &scenario{
@@ -187,7 +195,7 @@ func draw(seed uint64) *scenario {
 		sc.Next = pick(r, append(layouts, "fine", "fine")...) // other digits under the same names
 		sc.Steps = append(sc.Steps, step{At: span(r, 0, sc.Length), What: "change layout", For: span(r, time.Second, time.Minute)})
 	}
-	sc.Ceiling = r.IntN(4) == 0
+	sc.RateLimit = r.IntN(4) == 0
 	if r.IntN(3) > 0 {
 		for range 1 + r.IntN(6) {
 			sc.Steps = append(sc.Steps, sc.fault(r))
@@ -195,12 +203,13 @@ func draw(seed uint64) *scenario {
 	}
 	sc.drawClocks(rand.New(rand.NewPCG(seed, 2)))
 	sc.drawReturns(rand.New(rand.NewPCG(seed, 3)))
+	sc.drawOverdue(rand.New(rand.NewPCG(seed, 4)))
 	slices.SortStableFunc(sc.Steps, func(a, b step) int { return int(a.At - b.At) })
 	return sc
 }
 
-// drawClocks makes clocks wrong, or has them set to a wrong time for a while, in every fourth
-// scenario. The native strategy goes by a difference that a connection has measured.
+// drawClocks makes clocks wrong, or sets them to a wrong time for a while, in every fourth scenario. With the native
+// strategy all clocks are right, because a connection measures the difference between the clocks only once.
 func (sc *scenario) drawClocks(r *rand.Rand) {
 	if sc.Strategy == "native" || r.IntN(4) > 0 {
 		return
@@ -218,8 +227,9 @@ func (sc *scenario) drawClocks(r *rand.Rand) {
 	}
 }
 
-// drawReturns has consumers give back what they hold, in every third scenario with a lead: some a few times, and some
-// more often than RabbitMQ 4 returns a message. Their consumers have few places, and have to make room.
+// drawReturns makes consumers return the messages that they hold, in every third scenario with a lead. Some consumers
+// return them a few times, and some more often than RabbitMQ 4 allows. These consumers have few slots, so their
+// prefetch has to grow.
 func (sc *scenario) drawReturns(r *rand.Rand) {
 	if sc.Lead == 0 || r.IntN(3) > 0 {
 		return
@@ -244,14 +254,67 @@ func (sc *scenario) drawReturns(r *rand.Rand) {
 	}
 }
 
-// sets reports whether a process's clock is wrong by a jump at some time in between.
+// drawOverdue stops all consumers, up to three times, while messages with delays shorter than their lead are sent and
+// become due. It does so in every other scenario with a long lead. Half of the stops take longer than the 10 minutes
+// for which a client remembers the broker's clock, so that it has to ask again.
+func (sc *scenario) drawOverdue(r *rand.Rand) {
+	if sc.Lead < 10*time.Second || r.IntN(2) > 0 {
+		return
+	}
+	for range 1 + r.IntN(3) {
+		away := pick(r, span(r, time.Minute, 5*time.Minute), span(r, 11*time.Minute, 20*time.Minute))
+		stop := step{At: span(r, 0, sc.Length), What: "stop consumers", N: sc.processes(), For: away}
+		sc.Steps = append(sc.Steps, stop)
+		for range 1 + r.IntN(3) {
+			sc.Steps = append(sc.Steps, sc.overdue(r, stop))
+		}
+	}
+}
+
+// overdue returns a step that sends messages that become due during a stop.
+func (sc *scenario) overdue(r *rand.Rand, stop step) step {
+	s := step{At: stop.At + 12*time.Second + span(r, 0, stop.For/2), What: "batch", On: r.IntN(sc.processes()), Abs: r.IntN(3) == 0}
+	s.In = sc.Lead/2 + span(r, 0, sc.Lead/2)
+	for range 1 + r.IntN(4) {
+		id := fmt.Sprintf("m%d", len(sc.Items)+1)
+		sc.Items[id] = item{ID: id, Dest: plainQueue, made: s.At, due: s.At + s.In, overdue: !s.Abs}
+		s.IDs = append(s.IDs, id)
+	}
+	return s
+}
+
+// away returns the index of the step that stops all consumers while a message becomes due. It reports whether nothing
+// else disturbs them until a minute after that step: no other stop, no returned messages, and no fault, which must also
+// have ended 5 minutes before it.
+func (sc *scenario) away(i item) (stop int, alone bool) {
+	stop = slices.IndexFunc(sc.Steps, func(s step) bool {
+		return s.What == "stop consumers" && s.N > 0 && s.At <= i.made && i.due <= s.At+s.For
+	})
+	if stop < 0 || sc.has("change layout") {
+		return stop, false
+	}
+	from, to := sc.Steps[stop].At, sc.Steps[stop].At+sc.Steps[stop].For+time.Minute
+	for n, s := range sc.Steps {
+		over := s.At + s.For + 15*time.Second // consumers drain for up to 10 s before they stop
+		if s.isFault() {
+			over = s.At + s.For + 5*time.Minute
+		}
+		disturbs := s.isFault() || s.What == "stop consumers" || s.What == handBack
+		if n != stop && disturbs && s.At <= to && over >= from {
+			return stop, false
+		}
+	}
+	return stop, true
+}
+
+// sets reports whether a jump makes a process's clock incorrect at some time within an interval.
 func (sc *scenario) sets(process int, from, to time.Duration) bool {
 	return slices.ContainsFunc(sc.Steps, func(s step) bool {
 		return s.What == jump && s.On == process && s.At <= to && s.At+s.For >= from
 	})
 }
 
-// apart is how far the clocks are from each other at most, the broker's among them.
+// apart returns the largest difference between the clocks, including the broker's.
 func (sc *scenario) apart() time.Duration {
 	if len(sc.Clocks) == 0 {
 		return 0
@@ -260,7 +323,7 @@ func (sc *scenario) apart() time.Duration {
 	return max(0, sc.Ahead, sc.DBAhead, slices.Max(high)) - min(0, sc.Ahead, sc.DBAhead, slices.Min(low))
 }
 
-// ranges are by how much the processes' clocks are ahead, at least and at most.
+// ranges returns the smallest and the largest amounts by which the processes' clocks are ahead.
 func (sc *scenario) ranges() (low, high []time.Duration) {
 	low, high = slices.Clone(sc.Clocks), slices.Clone(sc.Clocks)
 	for _, s := range sc.Steps {
@@ -272,8 +335,7 @@ func (sc *scenario) ranges() (low, high []time.Duration) {
 	return low, high
 }
 
-// agree reports whether the clocks of all consumers are the database's. Then no other clock makes
-// a task late.
+// agree reports whether the clocks of all consumers agree with the database's. Then no other clock makes a task late.
 func (sc *scenario) agree() bool {
 	low, high := sc.ranges()
 	for n := range sc.Clocks {
@@ -289,7 +351,7 @@ func (sc *scenario) roles(n int) (relays, handles bool) {
 	return n > 0 && (!sc.Split || n <= 2), n > 0 && (!sc.Split || n > 2)
 }
 
-// processes is how many there are; number 0 has neither a relay nor consumers.
+// processes returns the number of processes. Process 0 has neither a relay nor consumers.
 func (sc *scenario) processes() int {
 	if sc.Split {
 		return 5
@@ -297,16 +359,16 @@ func (sc *scenario) processes() int {
 	return 3
 }
 
-// mayDie is that of the item, or what the faults can do to it: a database that is away uses up
-// the attempts of what needs it, so does a broker that refuses a right to send, and of leased
-// work whatever keeps its lease from being renewed.
+// mayDie returns true if the item's own mayDie does, or if faults can use up its attempts: an unavailable database uses
+// up the attempts of handlers that need it, a broker that refuses the permission to send does so too, and so does
+// anything that prevents the renewal of a lease.
 func (sc *scenario) mayDie(i item) bool {
 	needsDB := i.Dest != plainQueue // of one queue of an exchange at least
 	return i.mayDie() || needsDB && sc.has("db fails", "db hangs", "commits break") || i.Task && sc.has("deny") || i.Dest == leaseQueue && sc.slow()
 }
 
-// slow reports whether transactions of handlers may hold the database for longer than a lease,
-// or than a failure waits to be recorded.
+// slow reports whether transactions of handlers may hold the database for longer than a lease, or for longer than the
+// recording of a failure waits.
 func (sc *scenario) slow() bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(sc.Items)), func(x item) bool {
 		return x.Slow > 0 && x.Dest != plainQueue && x.Dest != leaseQueue
@@ -318,10 +380,10 @@ func (sc *scenario) has(kinds ...string) bool {
 	return slices.ContainsFunc(sc.Steps, func(s step) bool { return slices.Contains(kinds, s.What) })
 }
 
-// perSecond is the ceiling of the queue of tasks.
+// perSecond is the rate limit of the queue of tasks.
 const perSecond = 0.5
 
-// spread is how long the ceiling may make its tasks late.
+// spread returns how late the rate limit may make its tasks.
 func (sc *scenario) spread() time.Duration {
 	n := 10 + 2*len(sc.Items)
 	if sc.Every > 0 {
@@ -434,7 +496,7 @@ func (sc *scenario) operation(r *rand.Rand) step {
 	return s
 }
 
-// anyTask is one that was made before, or one that never is.
+// anyTask returns the id of an existing task or, if there is none, of a new one that no step schedules.
 func (sc *scenario) anyTask(r *rand.Rand) string {
 	var ids []string
 	for n := range len(sc.Items) {
@@ -448,7 +510,7 @@ func (sc *scenario) anyTask(r *rand.Rand) string {
 	return pick(r, ids...)
 }
 
-// anyDead is a message or task of one queue whose handlers can use up its attempts, if there is one.
+// anyDead returns a message or task of one queue whose handlers can use up its attempts, if there is one.
 func (sc *scenario) anyDead(r *rand.Rand) (i item, ok bool) {
 	var list []item
 	for _, id := range slices.Sorted(maps.Keys(sc.Items)) {
@@ -462,7 +524,7 @@ func (sc *scenario) anyDead(r *rand.Rand) (i item, ok bool) {
 	return pick(r, list...), true
 }
 
-// lastOf is the last step of a kind, or another one.
+// lastOf returns the last step of a kind, or another step.
 func (sc *scenario) lastOf(kind string, other step) step {
 	for _, s := range sc.Steps {
 		if s.What == kind {
@@ -481,7 +543,7 @@ func (sc *scenario) fault(r *rand.Rand) step {
 	switch {
 	case x.What == "requeue": // meanwhile
 		s.At = max(0, x.At-s.For/2)
-	case r.IntN(2) == 0: // around the instant when something is claimed, sent, comes, or is worked on
+	case r.IntN(2) == 0: // around the time when something is claimed, sent, comes, or is worked on
 		at := min(x.At+pick(r, 0, x.In, x.In, x.In-sc.Horizon), sc.Length)
 		for _, id := range x.IDs {
 			at += span(r, 0, sc.Items[id].Slow)
@@ -490,7 +552,8 @@ func (sc *scenario) fault(r *rand.Rand) step {
 	}
 	switch s.What {
 	case "cut at":
-		s.Name, s.N = pick(r, "basic.publish", "basic.ack", "basic.ack", "basic.deliver", "queue.declare-ok", "queue.bind", "confirm.select-ok", "basic.nack"), 1+r.IntN(5)
+		s.Name, s.N = pick(r, "basic.publish", "basic.ack", "basic.ack", "basic.deliver", "queue.declare-ok",
+			"queue.bind", "confirm.select-ok", "basic.nack"), 1+r.IntN(5)
 	case "silence":
 		s.Name = pick(r, taskQueue, plainQueue, idemQueue, "plain.dead", tasks)
 	case "nack":
@@ -506,7 +569,7 @@ func (sc *scenario) fault(r *rand.Rand) step {
 	return s
 }
 
-// strategy is that of all clients.
+// strategy returns the strategy of all clients.
 func (sc *scenario) strategy() (amqpx.Strategy, error) {
 	switch sc.Strategy {
 	case "ttl":
@@ -520,7 +583,7 @@ func (sc *scenario) strategy() (amqpx.Strategy, error) {
 	return dlx.NewBucket(dlx.BucketConfig{Layout: l.Layout, Radices: l.Radices, Resolution: l.Resolution})
 }
 
-// changed is the strategy of all clients after the layout was changed.
+// changed returns the strategy of all clients after the layout was changed.
 func (sc *scenario) changed() (amqpx.Strategy, error) {
 	c, err := config.Load(config.Source{})
 	if err != nil {
@@ -546,11 +609,13 @@ func layout(name string) config.Layout {
 	return config.Layout{Layout: dlx.LayoutClock, Resolution: 100 * time.Millisecond}
 }
 
-// String lists the scenario as steps that can be read.
+// String lists the scenario as readable steps.
 func (sc *scenario) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "RabbitMQ %s, strategy %s, lead %v, horizon %v, latency %v, statements %v, broker's clock %v, processes' %v, database's %v, split %t, groups of %d, recurring every %v (%s), %v long, then %q, ceiling %t\n",
-		sc.Version, sc.Strategy, sc.Lead, sc.Horizon, sc.Latency, sc.DBTakes, sc.Ahead, sc.Clocks, sc.DBAhead, sc.Split, sc.Group, sc.Every, sc.Misfire, sc.Length, sc.Next, sc.Ceiling)
+	fmt.Fprintf(&b, "RabbitMQ %s, strategy %s, lead %v, horizon %v, latency %v, statements %v, broker's clock %v, "+
+		"processes' %v, database's %v, split %t, groups of %d, recurring every %v (%s), %v long, then %q, rate limit %t\n",
+		sc.Version, sc.Strategy, sc.Lead, sc.Horizon, sc.Latency, sc.DBTakes, sc.Ahead, sc.Clocks, sc.DBAhead,
+		sc.Split, sc.Group, sc.Every, sc.Misfire, sc.Length, sc.Next, sc.RateLimit)
 	for _, s := range sc.Steps {
 		fmt.Fprintf(&b, "  %v\n", s)
 		for _, id := range s.IDs {

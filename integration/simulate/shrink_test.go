@@ -8,10 +8,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// mostRuns bounds how often shrink runs a scenario.
+// mostRuns is the maximum number of times that shrink runs a scenario.
 const mostRuns = 200
 
-// shrink leaves out steps, and makes the rest plain, while a scenario fails alike.
+// shrink leaves out steps and simplifies the rest for as long as a scenario fails in the same way.
 func shrink(sc *scenario, run func(*scenario) []string) *scenario {
 	first := run(sc)
 	if len(first) == 0 {
@@ -56,7 +56,7 @@ func shrink(sc *scenario, run func(*scenario) []string) *scenario {
 	return sc
 }
 
-// alike reports whether two violations differ only in ids, instants and the like.
+// alike reports whether two violations differ only in ids, times and similar values.
 func alike(a, b string) bool {
-	return inspect.Alike(a[:min(40, len(a))]) == inspect.Alike(b[:min(40, len(b))])
+	return inspect.NormalizeError(a[:min(40, len(a))]) == inspect.NormalizeError(b[:min(40, len(b))])
 }

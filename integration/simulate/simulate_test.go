@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// What `make simulate` sets.
+// These flags are set by `make simulate`.
 var (
 	from  = flag.Uint64("from", 1, "the first seed")
 	seeds = flag.Uint64("seeds", 200, "how many seeds; one is shown with its trace")
@@ -22,20 +22,22 @@ var (
 	untilFound = flag.Bool("until-found", false, "end with the first seed that fails, and do not shrink it")
 )
 
-// childEnv makes a process one that runs its seeds itself.
+// childEnv tells a process to run its seeds itself.
 const childEnv = "RABBITDELAY_SIMULATE_CHILD"
 
-// chunk is how many seeds a child has: one that a deadlock ends takes few with it.
+// chunk is the number of seeds of a child, so that a deadlock, which ends the child, ends few other
+// seeds.
 const chunk = 20
 
-// Every scenario is explained by the model. Each core has a child, which runs its goroutines on
-// one thread (GOMAXPROCS=1).
+// The model explains every scenario. Each core has a child process, which runs its goroutines on one
+// thread (GOMAXPROCS=1).
 //
-// A seed decides the scenario: who does what, when, and what fails. All waits are in virtual
-// time, which passes only when every goroutine waits, so the order of what happens at different
-// instants is the seed's as well. What Go decides by itself is not: the order of goroutines that
-// are ready at one instant, cases of select that are ready together, iteration over maps, and
-// the jitter of back-offs. A failure that depends on those may need some runs to come back.
+// A seed determines the scenario: which process does what, when, and what fails. All waits are in
+// virtual time, which passes only while every goroutine waits, so the seed also determines the order
+// of events at different times. It does not determine what Go decides: the order of goroutines
+// that are ready at the same time, the choice between cases of select that are ready together,
+// iteration over maps, and the jitter of back-offs. A failure that depends on those may need several
+// runs to occur again.
 func TestSeeds(t *testing.T) {
 	if os.Getenv(childEnv) != "" {
 		for seed := *from; seed < *from+*seeds; seed++ {
@@ -68,7 +70,8 @@ func TestSeeds(t *testing.T) {
 	children.Wait()
 }
 
-// runChild runs seeds in a process, and those after one that ends it in another.
+// runChild runs seeds in a child process. If a seed ends that process, the seeds after it run in
+// another one.
 func runChild(t *testing.T, first, n uint64) {
 	t.Helper()
 	for last := first + n; first < last; first++ {
@@ -101,10 +104,10 @@ func runChild(t *testing.T, first, n uint64) {
 	}
 }
 
-// traceEnv is how many seeds the parent has: of one it shows the trace.
+// traceEnv holds the number of seeds that the parent process runs. If there is only one, the child prints the trace.
 const traceEnv = "RABBITDELAY_SIMULATE_SEEDS"
 
-// runSeed runs the scenario of a seed, and shrinks one that fails.
+// runSeed runs the scenario of a seed, and shrinks it if it fails.
 func runSeed(t *testing.T, seed uint64) {
 	t.Helper()
 	sc := draw(seed)

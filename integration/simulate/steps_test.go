@@ -18,7 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// call runs an operation, and notes when it began and ended.
+// call runs an operation, and records when it began and ended.
 func (w *world) call(e *event, do func() error) *event {
 	w.mu.Lock()
 	e.call, e.at = w.next(), time.Now()
@@ -66,7 +66,8 @@ func (w *world) operate(p *process, n int, s step) {
 		if t.UniqueKey != "" {
 			return // only ScheduleUnique takes keys
 		}
-		one(t.ID, func() error { return p.store.Schedule(ctx, schedule.NoTx, t, schedule.Replace()) })
+		t.Replace = true
+		one(t.ID, func() error { return p.store.Schedule(ctx, schedule.NoTx, t) })
 	case "unique":
 		w.unique(ctx, p, s, payload(s.IDs[0]))
 	case "cancel":
@@ -75,12 +76,12 @@ func (w *world) operate(p *process, n int, s step) {
 		one(s.IDs[0], func() error { return p.store.Reschedule(ctx, schedule.NoTx, s.IDs[0], w.toDB(due)) })
 	case "move by":
 		one(s.IDs[0], func() error { return p.store.RescheduleBy(ctx, schedule.NoTx, s.IDs[0], s.In) })
-	case "fire":
-		one(s.IDs[0], func() error { return p.store.FireNow(ctx, schedule.NoTx, s.IDs[0]) })
+	case "run":
+		one(s.IDs[0], func() error { return p.store.RunNow(ctx, schedule.NoTx, s.IDs[0]) })
 	case "bulk cancel", "bulk move":
 		action := schedule.BulkCancel()
 		if s.What == "bulk move" {
-			action = schedule.BulkMoveTo(w.toDB(due))
+			action = schedule.BulkReschedule(w.toDB(due))
 		}
 		e := w.call(&event{what: s.What, due: due}, func() error {
 			_, err := p.store.Bulk(ctx, schedule.Filter{IDs: s.IDs}, action, schedule.BulkOptions{Batch: 2})
@@ -120,16 +121,19 @@ func (w *world) operate(p *process, n int, s step) {
 		w.handBack(s)
 	case "stop consumers":
 		var all sync.WaitGroup
-		for n := range max(1, s.N) {
+		for k := range max(1, s.N) {
 			x := p
 			if s.N > 0 {
-				x = w.process(n)
+				x = w.process(k)
 			}
 			if x != nil {
 				all.Go(func() { x.pause(s.For) })
 			}
 		}
 		all.Wait()
+		w.mu.Lock()
+		w.backs[n] = time.Now()
+		w.mu.Unlock()
 	}
 }
 
@@ -184,7 +188,7 @@ func (w *world) send(ctx context.Context, p *process, s step) {
 	}
 }
 
-// schedule schedules tasks, all or none of them.
+// schedule schedules tasks, either all or none of them.
 func (w *world) schedule(ctx context.Context, p *process, s step, payload func(string) string) {
 	var list []schedule.Task
 	for _, id := range s.IDs {
@@ -210,15 +214,15 @@ func (w *world) schedule(ctx context.Context, p *process, s step, payload func(s
 	}
 }
 
-// unique schedules a task of a unique key. What became of it is an event of the task that
-// stands for the key then, or perhaps of any.
+// unique schedules a task with a unique key. The resulting event belongs to the task that holds the key afterwards, or
+// possibly to any task.
 func (w *world) unique(ctx context.Context, p *process, s step, payload string) {
 	i := w.sc.Items[s.IDs[0]]
 	t := w.task(i.ID, i.Dest, payload)
 	due := time.Now().Add(s.In)
 	t.DeliverAt = w.toDB(due)
-	u := schedule.Unique{OnPending: schedule.OnPending(s.Name), Cooldown: s.Cool}
-	if u.OnPending == schedule.PushBackPending {
+	u := schedule.Unique{OnConflict: schedule.ConflictPolicy(s.Name), Cooldown: s.Cool}
+	if u.OnConflict == schedule.PushBackPending {
 		u.MaxWait = s.For
 	}
 	var r schedule.UniqueResult
@@ -238,15 +242,15 @@ func (w *world) unique(ctx context.Context, p *process, s step, payload string) 
 	x.what, x.maybe = string(schedule.UniqueCreated), !definite(e.err)
 	w.note(x)
 	for _, id := range w.sortedIDs() {
-		if x.maybe && id != i.ID && w.sc.Items[id].Key == i.Key && u.OnPending != schedule.KeepPending {
+		if x.maybe && id != i.ID && w.sc.Items[id].Key == i.Key && u.OnConflict != schedule.KeepPending {
 			y := x
-			y.id, y.what = id, map[schedule.OnPending]string{schedule.ReplacePending: "replaced", schedule.PushBackPending: "pushed-back"}[u.OnPending]
+			y.id, y.what = id, map[schedule.ConflictPolicy]string{schedule.ReplacePending: "replaced", schedule.PushBackPending: "pushed-back"}[u.OnConflict]
 			w.note(y)
 		}
 	}
 }
 
-// disturb has a fault for a while.
+// disturb causes a fault for a while.
 func (w *world) disturb(s step) {
 	undo := func() {}
 	switch s.What {
@@ -305,13 +309,13 @@ func (w *world) disturb(s step) {
 	w.logf("  %s is over", s.What)
 }
 
-// mostAsked is how often processes may ask a database that is away: the parts of a relay and
-// the handlers, each after a pause.
+// mostAsked returns the maximum number of queries that processes may send while the database is unavailable. Each
+// handler and each part of a relay pauses between attempts.
 func mostAsked(away time.Duration, processes int) int {
 	return processes * (100 + 10*int(away/time.Second))
 }
 
-// nack has messages to a queue refused, or those to all delay queues of a strategy.
+// nack makes the broker refuse messages to the named queue, or to all delay queues of a strategy.
 func (w *world) nack(name string) (undo func()) {
 	if name != delays {
 		return w.srv.Nack(name)
@@ -329,7 +333,7 @@ func (w *world) nack(name string) (undo func()) {
 	}
 }
 
-// changeLayout replaces every process by one with the next layout, one after another.
+// changeLayout replaces the processes, one after another, by processes with the next layout.
 func (w *world) changeLayout(pause time.Duration) {
 	for n := range w.sc.processes() {
 		w.mu.Lock()
@@ -348,7 +352,7 @@ func (w *world) changeLayout(pause time.Duration) {
 	}
 }
 
-// wipe loses the messages that are in the broker's queues.
+// wipe deletes the messages in the broker's queues.
 func (w *world) wipe() {
 	c, err := w.srv.Connect()
 	if err != nil {
@@ -365,7 +369,7 @@ func (w *world) wipe() {
 	}
 }
 
-// handBack has all processes that consume give back what they hold, several times.
+// handBack makes all processes that consume return the messages that they hold, several times.
 func (w *world) handBack(s step) {
 	for range s.N {
 		w.mu.Lock()

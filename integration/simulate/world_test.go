@@ -44,13 +44,14 @@ type world struct {
 	keys     map[string]string // idempotency keys of leased work
 	changed  map[int]bool      // processes with the next layout
 	faulty   time.Time         // when the last fault ended
+	backs    map[int]time.Time // when the consumers that a step had stopped began again
 	first    time.Time         // occurrence of the recurring task
 	withdrew *event            // its pause
 	wrong    []string
 	trace    []string
 }
 
-// event is an operation: it takes effect between its call and its return, if err does not say
+// event is an operation. It takes effect between its call and its return, unless err says
 // otherwise.
 type event struct {
 	what      string
@@ -64,10 +65,10 @@ type event struct {
 	cool      time.Duration
 	payload   string
 	err       error
-	maybe     bool // nobody knows whether it took effect
+	maybe     bool // it is unknown whether it took effect
 }
 
-// run is a run of a handler's function.
+// run is one run of a handler's function.
 type run struct {
 	call, ret int64
 	at, end   time.Time // end is zero for one that was killed
@@ -79,18 +80,21 @@ type run struct {
 	took      bool // a plain handler has had its effect
 }
 
-// slot is an instant at which a task was sent to come, which a ceiling has let through.
+// slot is a time, granted by a rate limit, at which a sent task is to arrive.
 type slot struct {
 	id      string
 	version int64
 	due     int64 // ms
 }
 
-// execute runs a scenario in a bubble, and returns what is wrong with its history.
+// execute runs a scenario in a bubble, and returns the violations in its history.
 func execute(t *testing.T, sc *scenario) (w *world) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w = &world{sc: sc, epoch: time.Now(), runs: map[int64]*run{}, tries: map[string]int{}, slots: map[slot]bool{}, keys: map[string]string{}, changed: map[int]bool{}}
+		w = &world{
+			sc: sc, epoch: time.Now(), runs: map[int64]*run{}, tries: map[string]int{}, slots: map[slot]bool{},
+			keys: map[string]string{}, changed: map[int]bool{}, backs: map[int]time.Time{},
+		}
 		heartbeat := time.Duration(0)
 		if sc.has("stall") {
 			heartbeat = 10 * time.Second
@@ -116,7 +120,7 @@ func execute(t *testing.T, sc *scenario) (w *world) {
 	return w
 }
 
-// prepare makes the tables, the exchanges and the processes.
+// prepare creates the tables, the exchanges and the processes.
 func (w *world) prepare() error {
 	db, _ := w.db.open()
 	defer func() { _ = db.Close() }()
@@ -148,8 +152,8 @@ func (w *world) prepare() error {
 	if err := w.procs[0].client.Apply(ctx, t); err != nil {
 		return err
 	}
-	if w.sc.Ceiling {
-		if err := w.procs[0].store.SetCeiling(ctx, schedule.NoTx, schedule.Ceiling{Queue: taskQueue, PerSecond: perSecond, Burst: 1}); err != nil {
+	if w.sc.RateLimit {
+		if err := w.procs[0].store.SetRateLimit(ctx, schedule.NoTx, schedule.RateLimit{Queue: taskQueue, PerSecond: perSecond, Burst: 1}); err != nil {
 			return err
 		}
 	}
@@ -158,17 +162,17 @@ func (w *world) prepare() error {
 	}
 	w.first = w.epoch.Add(10 * time.Minute)
 	r := schedule.Recurring{Name: recurring, Every: w.sc.Every, Start: w.toDB(w.first), Misfire: w.sc.Misfire, Task: w.task(recurring, taskQueue, recurring)}
-	return w.procs[0].store.Schedules().Add(ctx, schedule.NoTx, r)
+	return w.procs[0].store.Recurring().Add(ctx, schedule.NoTx, r)
 }
 
-// dbNow is the database's clock. The history has true instants; toDB and fromDB say what the database
-// calls them.
+// dbNow returns the time of the database's clock. The history has true times; toDB and fromDB convert them to and from
+// that clock.
 func (w *world) dbNow() time.Time { return w.toDB(time.Now()) }
 
 func (w *world) toDB(t time.Time) time.Time   { return t.Add(w.sc.DBAhead) }
 func (w *world) fromDB(t time.Time) time.Time { return t.Add(-w.sc.DBAhead) }
 
-// declareOwn declares the queue of a user, if the scenario has one.
+// declareOwn declares the queue that belongs to the user, if the scenario has one.
 func (w *world) declareOwn() error {
 	if !w.sc.Own {
 		return nil
@@ -186,7 +190,7 @@ func (w *world) declareOwn() error {
 	return err
 }
 
-// play runs the steps, each at its instant.
+// play runs the steps, each at its time.
 func (w *world) play() {
 	var steps sync.WaitGroup
 	for n, s := range w.sc.Steps {
@@ -216,17 +220,17 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// background runs the clearing away of what was killed.
+// background runs the cleanup of killed processes.
 func (w *world) background(f func()) { w.rest.Go(f) }
 
-// process returns one that is up, or nil.
+// process returns a process that is running, or nil.
 func (w *world) process(n int) *process {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.procs[n]
 }
 
-// next numbers what happens.
+// next returns the next number for an event.
 func (w *world) next() int64 {
 	w.seq++
 	return w.seq
@@ -238,7 +242,7 @@ func (w *world) logf(format string, args ...any) {
 	w.trace = append(w.trace, fmt.Sprintf("%v  %s", time.Since(w.epoch), fmt.Sprintf(format, args...)))
 }
 
-// violationf records what must not be; nothing else is as important.
+// violationf records a violation, which makes the scenario fail.
 func (w *world) violationf(format string, args ...any) {
 	w.logf("VIOLATION "+format, args...)
 	w.mu.Lock()
@@ -246,7 +250,7 @@ func (w *world) violationf(format string, args ...any) {
 	w.wrong = append(w.wrong, fmt.Sprintf(format, args...))
 }
 
-// wake has the relays look: in a bubble they do not know what other processes write.
+// wake makes the relays look for tasks, because in a bubble they do not notice what other processes write.
 func (w *world) wake() {
 	w.mu.Lock()
 	procs := slices.Clone(w.procs)
@@ -258,7 +262,7 @@ func (w *world) wake() {
 	}
 }
 
-// itemOf is what a delivery is about.
+// itemOf returns the item of a delivery.
 func (w *world) itemOf(id string) (item, bool) {
 	if name, _, ok := schedule.ParseOccurrence(id); ok && name == recurring {
 		return item{ID: id, Dest: taskQueue, Task: true}, true
@@ -267,7 +271,7 @@ func (w *world) itemOf(id string) (item, bool) {
 	return i, ok
 }
 
-// began records a run of a handler, and reports whether it is one that fails.
+// began records a run of a handler, and reports whether this run has to fail.
 func (w *world) began(p *process, d *amqpx.Delivery) (*run, item, bool) {
 	i, known := w.itemOf(d.ID)
 	payload, _ := strings.CutPrefix(string(d.Body), "body of ")
@@ -299,7 +303,7 @@ func (w *world) ended(r *run) {
 	r.end = time.Now()
 }
 
-// keyed records the idempotency key of leased work, which is that of all its attempts.
+// keyed records the idempotency key of leased work, which is the same for all its attempts.
 func (w *world) keyed(d *amqpx.Delivery, key string) {
 	w.mu.Lock()
 	before, again := w.keys[string(d.Body)]
@@ -326,7 +330,7 @@ func (w *world) over(runs []*run) {
 	}
 }
 
-// task is one as the scenario makes it.
+// task returns the task for an item of the scenario.
 func (w *world) task(id, dest, payload string) schedule.Task {
 	t := schedule.Task{
 		ID: id, Body: []byte("body of " + payload), ContentType: "text/plain", CorrelationID: payload,
@@ -343,7 +347,7 @@ func (w *world) task(id, dest, payload string) schedule.Task {
 	return t
 }
 
-// settle waits in virtual time until nothing is left to be done, or the bound is over.
+// settle waits in virtual time until nothing is left to do, or the bound has passed.
 func (w *world) settle() {
 	for n := range w.sc.processes() {
 		w.revive(n)
@@ -359,7 +363,7 @@ func (w *world) settle() {
 	if w.sc.Every > 0 {
 		w.withdrew = w.call(&event{what: "withdraw"}, func() error {
 			return w.retry("pause of the recurring task", func(ctx context.Context) error {
-				return p.store.Schedules().Pause(ctx, schedule.NoTx, recurring)
+				return p.store.Recurring().Pause(ctx, schedule.NoTx, recurring)
 			})
 		})
 	}
@@ -371,7 +375,7 @@ func (w *world) settle() {
 	synctest.Wait()
 }
 
-// retry repeats what must work now that all faults are over.
+// retry repeats an operation that must succeed now that all faults have ended.
 func (w *world) retry(what string, do func(ctx context.Context) error) (err error) {
 	for range 60 {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -386,13 +390,13 @@ func (w *world) retry(what string, do func(ctx context.Context) error) (err erro
 	return err
 }
 
-// bound is how long after the last fault and the last instant everything must be done.
+// bound returns the time after the last fault and the last due time within which everything must be finished.
 func (w *world) bound() time.Duration {
-	bound := 2*w.sc.Length + 10*time.Minute + w.sc.apart() // what is moved and paused is due within the first
+	bound := 2*w.sc.Length + 10*time.Minute + w.sc.apart() // what is rescheduled and paused is due within the first
 	if !w.sc.calm() {
 		bound += 90 * time.Minute // Grace doubles with each of the sends that a fault has made vain
 	}
-	if w.sc.Ceiling {
+	if w.sc.RateLimit {
 		bound += w.sc.spread()
 	}
 	if w.sc.Strategy == "ttl" {
@@ -401,7 +405,7 @@ func (w *world) bound() time.Duration {
 	return bound
 }
 
-// busy reports whether something waits that is not dead.
+// busy reports whether any message or task is waiting, apart from dead letters.
 func (w *world) busy() bool {
 	n, err := w.procs[0].store.CountUpTo(context.Background(), schedule.NoTx, schedule.Filter{Status: schedule.StatusPending}, 1)
 	if err != nil || n > 0 {
@@ -420,7 +424,7 @@ func isDead(queue string) bool {
 	return strings.HasSuffix(queue, ".dead") || queue == topology.ParkedQueue("delay")
 }
 
-// revive starts a process that is down.
+// revive starts a process that is not running.
 func (w *world) revive(n int) {
 	if w.process(n) != nil {
 		return
@@ -437,7 +441,7 @@ func (w *world) revive(n int) {
 	w.procs[n] = p
 }
 
-// shutDown ends everything in order.
+// shutDown ends all processes in order.
 func (w *world) shutDown() {
 	for _, p := range w.procs {
 		if err := p.close(); err != nil {
@@ -455,8 +459,8 @@ func (w *world) shutDown() {
 	_ = w.db.close()
 }
 
-// timeline is the trace, with all events.
+// timeline returns the trace, with all events.
 func (w *world) timeline() string { return strings.Join(w.trace, "\n") }
 
-// sortedIDs are those of the scenario's items.
+// sortedIDs returns the sorted ids of the scenario's items.
 func (w *world) sortedIDs() []string { return slices.Sorted(maps.Keys(w.sc.Items)) }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// docs/dependencies.md has a row for each module that go.mod requires itself, and no other.
+// docs/dependencies.md has a row for each module that go.mod requires directly, and no other rows.
 func TestDependenciesAreExplained(t *testing.T) {
 	named := func(file, pattern string) []string {
 		var names []string

@@ -12,10 +12,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// kustomizeVersion is built by `go run`, outside of the SDK's modules.
+// kustomizeVersion is built by `go run`, outside the modules of the SDK.
 const kustomizeVersion = "sigs.k8s.io/kustomize/kustomize/v5@v5.7.1"
 
-// built is a resource as kustomize writes it.
+// built is a resource in the output of kustomize.
 type built struct {
 	Kind     string
 	Metadata struct{ Name string }
@@ -62,8 +62,8 @@ func kustomize(t *testing.T, folder string) map[string]built {
 	}
 }
 
-// A second deployment with another image and other settings prepares the broker again, and updates the relay: the job is
-// gone by then, and the ConfigMap has another name.
+// A second deployment with another image and other settings prepares the broker again and updates the relay, because
+// the job is gone by then and the ConfigMap has another name.
 func TestKustomize(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: kustomize takes minutes to compile")

@@ -15,7 +15,7 @@ var (
 	notSlug  = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// Links between the documents lead to files and headings that exist.
+// Links between documents lead to files and headings that exist.
 func TestLinks(t *testing.T) {
 	for _, file := range documents(t) {
 		text := fences.ReplaceAllString(read(t, file), "")
@@ -39,7 +39,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// documents are all of the project's.
+// documents returns all documents of the project.
 func documents(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -62,7 +62,7 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
-// anchors are those of a document's headings, as forges make them.
+// anchors returns the anchors of a document's headings, as code hosts generate them.
 func anchors(t *testing.T, file string) map[string]bool {
 	t.Helper()
 	known := map[string]bool{}

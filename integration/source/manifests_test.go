@@ -30,7 +30,8 @@ type containerOfPod struct {
 	Resources   struct{ Limits map[string]any }
 }
 
-// The pods of the manifests have no token of Kubernetes, and rabbitdelay's run without rights and within limits.
+// The pods of the manifests have no Kubernetes token, and the pods of rabbitdelay run without privileges and within
+// resource limits.
 func TestManifestsOfPods(t *testing.T) {
 	f, err := os.Open("docs/kubernetes/rabbitdelay.yaml")
 	if err != nil {

@@ -14,7 +14,7 @@ var (
 	targets  = regexp.MustCompile(`\]\([^)]*\)`)
 )
 
-// A translated document shows the code of the English one, but for comments, and its figures.
+// A translated document shows the same code as the English one, except for comments, and the same figures.
 func TestTranslations(t *testing.T) {
 	pages, err := filepath.Glob("docs/zh-CN/*.md")
 	if err != nil || len(pages) == 0 {
@@ -36,8 +36,8 @@ func TestTranslations(t *testing.T) {
 	}
 }
 
-// codeOf returns the fenced code of a document without its comments. A fence marked as text has sentences, which are
-// translated.
+// codeOf returns the fenced code of a document without its comments. A fence marked as text contains sentences, which
+// are translated.
 func codeOf(text string) string {
 	code := slices.DeleteFunc(fences.FindAllString(text, -1), func(fence string) bool { return strings.HasPrefix(fence, "```text") })
 	return comments.ReplaceAllString(strings.Join(code, "\n"), "")
@@ -50,7 +50,8 @@ func figuresOf(text string) []string {
 	return found
 }
 
-// difference returns what is only in a and what is only in b, both sorted, each as often as it is.
+// difference returns the elements that are only in a and those that are only in b, both sorted, with their
+// multiplicity.
 func difference(a, b []string) (onlyA, onlyB []string) {
 	for len(a) > 0 && len(b) > 0 {
 		switch {

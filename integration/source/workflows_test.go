@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Actions are pinned by commit: otherwise anyone who can move a tag of an action could change what is released.
+// Actions are pinned to commits: otherwise anyone who can move a tag of an action could change what is released.
 func TestWorkflowsPinActions(t *testing.T) {
 	files, err := filepath.Glob(".github/workflows/*.yml")
 	if err != nil || len(files) == 0 {
@@ -29,7 +29,7 @@ func TestWorkflowsPinActions(t *testing.T) {
 	}
 }
 
-// Nothing is released before the tests, and the image comes after the files that it is made of.
+// Nothing is released before the tests have passed, and the image is built after the files that it contains.
 func TestReleaseIsInOrder(t *testing.T) {
 	text, err := os.ReadFile(".github/workflows/release.yml")
 	if err != nil {

@@ -3,25 +3,15 @@ package suite
 import (
 	"context"
 	"encoding/json"
-	"fmt"
+	"os/exec"
 	"strings"
 	"testing"
 
-	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/cli"
+	"github.com/rabbitdelay/rabbitdelay/integration/binary"
 )
 
 // Ran is the result of running the command line.
-type Ran struct {
-	Code           int
-	Stdout, Stderr string
-}
-
-func (r Ran) String() string {
-	return fmt.Sprintf("exit %d\nstandard output:\n%sstandard error:\n%s", r.Code, r.Stdout, r.Stderr)
-}
-
-// Lines returns the lines of standard output.
-func (r Ran) Lines() []string { return strings.Split(strings.TrimSuffix(r.Stdout, "\n"), "\n") }
+type Ran struct{ binary.Result }
 
 // Last decodes the last line, which must be a JSON object with exactly the given keys in that order.
 func (r Ran) Last(t *testing.T, keys ...string) map[string]any {
@@ -47,9 +37,13 @@ func (r Ran) Last(t *testing.T, keys ...string) map[string]any {
 	return m
 }
 
-// RunCLI runs rabbitdelay with args in this process.
-func RunCLI(ctx context.Context, args ...string) Ran {
-	var out, errs strings.Builder
-	code := cli.Run(ctx, args, strings.NewReader(""), &out, &errs)
-	return Ran{code, out.String(), errs.String()}
+// RunCLI runs rabbitdelay with args.
+func RunCLI(ctx context.Context, args ...string) Ran { return Ran{binary.Run(ctx, args...)} }
+
+// Command returns a command that runs rabbitdelay with args, which a test can start and kill.
+func Command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	c, err := binary.Command(t.Context(), args...)
+	MustSucceed(t, err)
+	return c
 }

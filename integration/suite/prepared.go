@@ -35,6 +35,12 @@ func OnPrepared(t *testing.T, test func(t *testing.T, v *Vhost)) {
 	onVersions(t, Prepared, test)
 }
 
+// OnSomePrepared is the same as OnSomeVhosts, with the default layout as in OnPrepared.
+func OnSomePrepared(t *testing.T, test func(t *testing.T, v *Vhost)) {
+	t.Helper()
+	onSomeVersions(t, Prepared, test)
+}
+
 // Prepared returns a virtual host that contains only the default layout, for the duration of the test. If the test
 // leaves the layout unchanged, a later test reuses the virtual host.
 func Prepared(t *testing.T, b *broker.Broker) *Vhost {

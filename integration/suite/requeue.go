@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
-	"github.com/rabbitdelay/rabbitdelay/topology/observed"
+	"github.com/rabbitdelay/rabbitdelay/internal/plan"
 )
 
 // Requeuer returns a client with few queues.
@@ -23,7 +23,7 @@ func Requeuer(t *testing.T, v *Vhost) *amqpx.Client {
 	return OpenClient(t, amqpx.Config{URL: v.URL, Strategy: s})
 }
 
-// Buries declares a queue and publishes n messages to it that have died in the queue died.
+// Buries declares a queue and publishes n messages to it whose headers say that they have died in the queue died.
 func Buries(t *testing.T, v *Vhost, queue, died string, n int, args amqp.Table) {
 	t.Helper()
 	ch := v.Channel(t)
@@ -94,7 +94,7 @@ var QuorumQueue = amqp.Table{"x-queue-type": "quorum"}
 // Known waits until the management API reports the queue's policies, on versions where inspection depends on them.
 func Known(t *testing.T, v *Vhost, queue string) {
 	t.Helper()
-	if observed.ParseVersion(v.Broker.Version()).AtLeast(4, 3, 0) {
+	if plan.ParseVersion(v.Broker.Version()).AtLeast(4, 3, 0) {
 		return
 	}
 	Eventually(t, "the policies of "+queue+" are known", func() bool {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,17 +13,21 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/tier"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	public "github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // Vhost is a virtual host for a single test, so that its policies and objects do not affect other tests.
 type Vhost struct {
-	Name   string
-	URL    string
-	Conn   *amqp.Connection
-	Mgmt   *live.Management
-	Broker *broker.Broker
+	Name string
+	URL  string
+	Conn *amqp.Connection
+	Mgmt *live.Management
+	// Management is the public form of Mgmt, for package inspect.
+	Management *public.Management
+	Broker     *broker.Broker
 
 	user string // user of the suite
 }
@@ -59,15 +64,37 @@ func OnVhosts(t *testing.T, test func(t *testing.T, v *Vhost)) {
 // vhostFunc returns a virtual host for the duration of a test.
 type vhostFunc func(t *testing.T, b *broker.Broker) *Vhost
 
+// OnSomeVhosts is the same as OnVhosts, for a test whose outcome hardly depends on the version. In make test-servers, it
+// runs on the newest version and on one older version.
+func OnSomeVhosts(t *testing.T, test func(t *testing.T, v *Vhost)) {
+	t.Helper()
+	onSomeVersions(t, NewVhost, test)
+}
+
 func onVersions(t *testing.T, vhost vhostFunc, test func(t *testing.T, v *Vhost)) {
 	t.Helper()
-	versions, err := broker.Versions(t.Context())
+	for _, version := range versions(t) {
+		onVhost(t, version, version, vhost, test)
+	}
+}
+
+func onSomeVersions(t *testing.T, vhost vhostFunc, test func(t *testing.T, v *Vhost)) {
+	t.Helper()
+	all := versions(t)
+	older := len(all) - 1
+	for _, version := range slices.Concat(tier.Sample(t.Name(), all[:older]), all[older:]) {
+		onVhost(t, version, version, vhost, test)
+	}
+}
+
+// versions returns the available release lines, the newest last.
+func versions(t *testing.T) []string {
+	t.Helper()
+	all, err := broker.Versions(t.Context())
 	if err != nil {
 		broker.Shared(t, broker.Options{}) // skips or fails with the reason
 	}
-	for _, version := range versions {
-		onVhost(t, version, version, vhost, test)
-	}
+	return all
 }
 
 // OnNewest runs a test whose outcome does not depend on the version. It uses a new virtual host on the newest broker.
@@ -118,8 +145,9 @@ func newVhost(t *testing.T, b *broker.Broker, name string) *Vhost {
 	password, _ := u.User.Password()
 	v := &Vhost{Name: name, Broker: b, user: u.User.Username()}
 	m.User = nil
-	v.Mgmt, err = live.NewManagement(live.ManagementConfig{URL: m.String(), Username: v.user, Password: password, Vhost: v.Name, Timeout: Patience})
+	v.Management, err = public.NewManagement(public.ManagementConfig{URL: m.String(), Username: v.user, Password: password, Vhost: v.Name, Timeout: Patience})
 	MustSucceed(t, err)
+	v.Mgmt = live.Internal(v.Management)
 	u.Path = "/" + v.Name
 	v.URL = u.String()
 	return v

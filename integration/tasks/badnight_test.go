@@ -22,16 +22,16 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/internal/argument"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
-// update writes into docs/operations.md what its commands print and it does not have.
+// update makes the test write the actual output of the commands into docs/operations.md.
 var update = flag.Bool("update-operations", false, "write into docs/operations.md what its commands print and it does not have")
 
 const operationsPage = "../../docs/operations.md"
 
-// night is a shop whose night went badly.
+// night is a shop after a night with many failures.
 type night struct {
 	*suite.Vhost
 
@@ -42,8 +42,8 @@ type night struct {
 	start  time.Time
 }
 
-// A bad night, and the commands of docs/operations.md, in their order: they print
-// what the page says.
+// The commands of docs/operations.md run in their order after a bad night, and print what the page
+// shows.
 func TestABadNight(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it waits for its broker")
@@ -92,23 +92,26 @@ destinations:
 	return n
 }
 
-// run runs a command as the page has it.
+// run runs a command as it is written on the page.
 func (n *night) run(t *testing.T, args ...string) suite.Ran {
 	t.Helper()
 	return suite.RunCLI(t.Context(), append(args, "-f", filepath.Join(n.folder, "shop.yaml"))...)
 }
 
-// send sends count messages, whose ids begin so.
+// send sends count messages whose ids have a prefix.
 func (n *night) send(t *testing.T, client *amqpx.Client, count int, id, queue string, delay time.Duration) {
 	t.Helper()
 	msgs := make([]amqpx.Message, count)
 	for i := range msgs {
-		msgs[i] = amqpx.Message{ID: fmt.Sprintf("%s-%d", id, i+1), Queue: queue, Delay: delay, Body: []byte(fmt.Sprintf(`{"order":%d}`, i+1)), ContentType: "application/json"}
+		msgs[i] = amqpx.Message{
+			ID: fmt.Sprintf("%s-%d", id, i+1), Queue: queue, Delay: delay,
+			Body: []byte(fmt.Sprintf(`{"order":%d}`, i+1)), ContentType: "application/json",
+		}
 	}
 	suite.MustSucceed(t, client.SendBatch(t.Context(), msgs))
 }
 
-// consume handles a queue's messages until done says so.
+// consume handles a queue's messages until done reports true.
 func (n *night) consume(t *testing.T, queue string, h amqpx.Handler, done func() bool, opts ...amqpx.ConsumeOption) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -128,9 +131,9 @@ func (n *night) count(t *testing.T, queue string) int {
 	return q.Messages
 }
 
-// counted waits until the management API, whose counts are up to 5 seconds old,
-// counts what the queues do, and until clients have taken away the bindings that they
-// make for a first use before RabbitMQ 4.3.
+// counted waits until the management API, whose counts are up to 5 seconds old, counts
+// what is in the queues, and until clients have removed the bindings that they make for a
+// first use before RabbitMQ 4.3.
 func (n *night) counted(t *testing.T) {
 	t.Helper()
 	suite.Eventually(t, "the management API counts what is there", func() bool {
@@ -150,32 +153,38 @@ func (n *night) counted(t *testing.T) {
 func (n *night) happens(t *testing.T) {
 	t.Helper()
 	ctx := t.Context()
-	// The release before had a resolution of 100 ms, and sent reminders for tomorrow.
+	// The previous release had a resolution of 100 ms, and sent reminders for the next day.
 	old, err := dlx.NewBucket(dlx.BucketConfig{Resolution: 100 * time.Millisecond})
 	suite.MustSucceed(t, err)
 	n.send(t, suite.OpenClient(t, amqpx.Config{URL: n.URL, Strategy: old}), 3, "reminder", "orders.expire", 20*time.Hour)
 	n.send(t, n.client, 12, "waiting", "orders.expire", 4*time.Hour)
 
-	// Refunds are under way when somebody deletes their queue.
+	// Refunds are waiting for their delay when an operator deletes their queue.
 	n.send(t, n.client, 50, "refund", "orders.refund", 2*time.Second)
 	_, err = n.Channel(t).QueueDelete("orders.refund", false, false, false)
 	suite.MustSucceed(t, err)
 
-	// 300 orders fail until their attempts are used up, 150 are rejected, 50 expire
-	// because of a policy that somebody tried.
+	// 300 orders fail until their attempts are used up, 150 are rejected, and 50 expire because of
+	// a policy that an operator tried.
 	n.send(t, n.client, 300, "card", "orders.expire", 0)
 	n.consume(t, "orders.expire", func(context.Context, *amqpx.Delivery) error { return errors.New("payment provider: 503") },
 		func() bool { return n.count(t, "orders.expire.dead") == 300 }, amqpx.WithRetry(topology.Retry{MaxAttempts: 1}), amqpx.WithConcurrency(1))
 	n.send(t, n.client, 150, "address", "orders.expire", 0)
 	n.consume(t, "orders.expire", func(context.Context, *amqpx.Delivery) error { return amqpx.Reject(errors.New("no such address")) },
 		func() bool { return n.count(t, "orders.expire.dead") == 450 }, amqpx.WithConcurrency(50))
-	n.Manage(t, http.MethodPut, "/api/policies/"+n.Name+"/tried", map[string]any{"pattern": "^orders.expire$", "definition": map[string]any{"message-ttl": 1}, "apply-to": "queues"})
+	n.Manage(t, http.MethodPut, "/api/policies/"+n.Name+"/tried", map[string]any{
+		"pattern":    "^orders.expire$",
+		"definition": map[string]any{"message-ttl": 1},
+		"apply-to":   "queues",
+	})
 	n.send(t, n.client, 50, "late", "orders.expire", 0)
 	suite.Eventually(t, "50 expire", func() bool { return n.count(t, "orders.expire.dead") == 500 })
 	n.Manage(t, http.MethodDelete, "/api/policies/"+n.Name+"/tried", nil)
 
-	// An order is cancelled, one fails, one is sent twice.
-	suite.MustSucceed(t, n.store.Schedule(ctx, schedule.NoTx, schedule.Task{ID: "order-42-expire", Queue: "orders.expire", DeliverAt: time.Now().Add(30 * time.Minute)}))
+	// One order is cancelled, one fails, and one is sent twice.
+	suite.MustSucceed(t, n.store.Schedule(ctx, schedule.NoTx, schedule.Task{
+		ID: "order-42-expire", Queue: "orders.expire", DeliverAt: time.Now().Add(30 * time.Minute),
+	}))
 	suite.MustSucceed(t, n.store.Cancel(ctx, schedule.NoTx, "order-42-expire"))
 	effect := func(context.Context, *sql.Tx, *amqpx.Delivery) error { return nil }
 	var handled atomic.Int64
@@ -190,10 +199,10 @@ func (n *night) happens(t *testing.T) {
 	suite.Eventually(t, "50 are parked", func() bool { return n.count(t, "delay.parked") == 50 })
 }
 
-// documentedCommand is a command of the page and what it prints.
+// documentedCommand is a command of the page and its output.
 var documentedCommand = regexp.MustCompile("(?s)```console\n\\$ rabbitdelay ([^\n]*)\n(.*?)```")
 
-// readPage runs the commands and compares what they print.
+// readPage runs the commands and compares their output.
 func (n *night) readPage(t *testing.T) {
 	t.Helper()
 	page, err := os.ReadFile(operationsPage)
@@ -216,14 +225,14 @@ func (n *night) readPage(t *testing.T) {
 	}
 }
 
-// printedOn reports whether a command printed what the page has; a line "…" of the page
-// stands for lines that it leaves out.
+// printedOn reports whether a command printed what the page shows. A line "…" of the page stands
+// for omitted lines.
 func printedOn(page, printed string) bool {
 	pattern := strings.ReplaceAll(regexp.QuoteMeta(masked(page)), "\n…\n", `\n(?s:.*\n)?`)
 	return regexp.MustCompile("^" + pattern + "$").MatchString(masked(printed))
 }
 
-// The page may leave lines out, and nothing else.
+// The page may omit lines, and must not differ in any other way.
 func TestPrintedOnPage(t *testing.T) {
 	t.Parallel()
 	const printed = "due 2026-11-22T19:30:45.719Z (in 3m)\nlooked at (all) in 3ms\n- the table\n\n3 findings\n"
@@ -241,13 +250,13 @@ func TestPrintedOnPage(t *testing.T) {
 	}
 }
 
-// asPrinted replaces what is the test's own: its virtual host and its folder.
+// asPrinted replaces the parts that are specific to the test: its virtual host and its folder.
 func (n *night) asPrinted(text string) string {
 	return strings.NewReplacer(n.Name, "shop", n.folder+"/", "", n.db.dsn, "shop.db").Replace(text)
 }
 
-// masked replaces what differs from run to run: instants, ages, versions, sizes,
-// and how many blanks line columns up.
+// masked replaces values that differ from run to run: times, ages, versions, sizes, and the number of spaces that align
+// columns.
 func masked(text string) string {
 	for _, m := range []struct{ pattern, with string }{
 		{`\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?( UTC|Z|[+-]\d\d:\d\d)?`, "INSTANT"},

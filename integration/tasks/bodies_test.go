@@ -11,10 +11,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// awkward are bodies that PostgreSQL would change, or refuse, as a text for bytea.
+// awkward lists bodies that PostgreSQL would change, or refuse, if a program passed them as text to a bytea column.
 var awkward = []string{`{"re":"a\\d+"}`, `{"say":"\"yes\"\n"}`, `{"name":"\u5f20"}`, "it's\ntwo lines", `\x41`, `\`}
 
-// viaPsycopg2 inserts arguments as the contract says, with bytes and with a text.
+// viaPsycopg2 inserts arguments as the contract requires, as bytes and as text.
 const viaPsycopg2 = `
 import sys, psycopg2
 c = psycopg2.connect(sys.argv[1])
@@ -26,10 +26,10 @@ with c, c.cursor() as x:
         x.execute(q + "%s)", ("bytes-%d" % i, body.encode()))
 `
 
-// python is Debian's, which has Debian's modules; another may come before it in the path.
+// python is the path of Debian's Python, which has Debian's modules. Another Python may come first in PATH.
 const python = "/usr/bin/python3"
 
-// Rows that psql and Python write by the statements of docs/tasks.md have their bodies unchanged.
+// Rows that psql and Python write with the statements of docs/tasks.md have unchanged bodies.
 func TestBodiesOfOtherPrograms(t *testing.T) {
 	run := func(t *testing.T, name string, stdin string, args ...string) {
 		t.Helper()

@@ -18,8 +18,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// In a bubble hours pass at once with every database, by the bubble's clock: tasks are
-// handled when they are due, under leases, and expire.
+// In a bubble, hours pass immediately with every database, by the bubble's clock: tasks are handled
+// when they are due, under leases, and expire.
 func TestHoursInABubble(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db businessDB) {
 		suite.MustSucceed(t, schedule.Migrate(t.Context(), db.DB))
@@ -54,7 +54,7 @@ func hoursInABubble(t *testing.T, driver, dsn string) {
 	}
 	var store *schedule.Store
 	var handler amqpx.Handler
-	if cfg := (schedule.Config{}); driver == "" {
+	if cfg := (schedule.Config{VirtualTime: true}); driver == "" {
 		pool, err := pgxpool.New(t.Context(), dsn)
 		suite.MustSucceed(t, err)
 		defer pool.Close()
@@ -63,7 +63,7 @@ func hoursInABubble(t *testing.T, driver, dsn string) {
 		handler = pgxtx.LeaseHandler(pool, func(ctx context.Context, d *amqpx.Delivery, _ string) (pgxtx.Func, error) {
 			work(ctx, d)
 			return nil, nil
-		})
+		}, schedule.WithDatabaseNow(time.Now))
 	} else {
 		db, err := sql.Open(driver, dsn)
 		suite.MustSucceed(t, err)
@@ -73,7 +73,7 @@ func hoursInABubble(t *testing.T, driver, dsn string) {
 		handler = schedule.LeaseHandler(db, func(ctx context.Context, d *amqpx.Delivery, _ string) (schedule.Func, error) {
 			work(ctx, d)
 			return nil, nil
-		})
+		}, schedule.WithDatabaseNow(time.Now))
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()

@@ -18,6 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/integration/database"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
 // businessDB is an empty database of one kind.
@@ -25,10 +26,10 @@ type businessDB struct {
 	*sql.DB
 	dialect idempotency.Dialect
 	dsn     string
-	pool    *pgxpool.Pool // nil where tests go by database/sql
+	pool    *pgxpool.Pool // nil where tests use database/sql
 }
 
-// bind writes question marks as the dialect's placeholders.
+// bind replaces question marks with the dialect's placeholders.
 func (b businessDB) bind(query string) string {
 	if b.dialect != idempotency.PostgreSQL {
 		return query
@@ -57,19 +58,45 @@ func (b businessDB) queryInt(t testing.TB, query string, args ...any) int64 {
 
 var databaseNumber atomic.Int64
 
-// eachDatabase runs test on an empty database of every kind there is.
+// eachDatabase runs test on an empty database of every kind.
 func eachDatabase(t *testing.T, test func(t *testing.T, db businessDB)) {
 	t.Helper()
 	t.Run("sqlite", func(t *testing.T) { test(t, openSQLite(t)) })
 	t.Run("postgres", func(t *testing.T) { test(t, openServer(t, idempotency.PostgreSQL, database.PostgreSQL)) })
-	eachMySQL(t, test)
+	for _, kind := range tier.Sample(t.Name(), mysqls) {
+		t.Run(strings.ToLower(string(kind)), func(t *testing.T) { test(t, openServer(t, idempotency.MySQL, kind)) })
+	}
 }
 
-// eachMySQL runs test on the two databases whose dialect is MySQL.
+// oneDatabase is the same as eachDatabase, for a long test of which make test-servers runs one cell.
+func oneDatabase(t *testing.T, test func(t *testing.T, db businessDB)) {
+	t.Helper()
+	type place struct {
+		name string
+		open func(t *testing.T) businessDB
+	}
+	server := func(name string, d idempotency.Dialect, kind database.Kind) place {
+		return place{name, func(t *testing.T) businessDB { t.Helper(); return openServer(t, d, kind) }}
+	}
+	all := []place{
+		{"sqlite", func(t *testing.T) businessDB { t.Helper(); return openSQLite(t) }},
+		server("postgres", idempotency.PostgreSQL, database.PostgreSQL), server("mariadb", idempotency.MySQL, database.MariaDB),
+		server("mysql", idempotency.MySQL, database.MySQL),
+	}
+	for _, db := range tier.Sample(t.Name(), all) {
+		t.Run(db.name, func(t *testing.T) { test(t, db.open(t)) })
+	}
+}
+
+// mysqls are the databases that have the MySQL dialect.
+var mysqls = []database.Kind{database.MariaDB, database.MySQL}
+
+// eachMySQL runs test on the databases that have the MySQL dialect, for a test in which they differ.
 func eachMySQL(t *testing.T, test func(t *testing.T, db businessDB)) {
 	t.Helper()
-	t.Run("mariadb", func(t *testing.T) { test(t, openServer(t, idempotency.MySQL, database.MariaDB)) })
-	t.Run("mysql", func(t *testing.T) { test(t, openServer(t, idempotency.MySQL, database.MySQL)) })
+	for _, kind := range mysqls {
+		t.Run(strings.ToLower(string(kind)), func(t *testing.T) { test(t, openServer(t, idempotency.MySQL, kind)) })
+	}
 }
 
 func openSQLite(t testing.TB) businessDB {
@@ -84,7 +111,7 @@ func openSQLite(t testing.TB) businessDB {
 	return businessDB{DB: db, dialect: idempotency.SQLite, dsn: dsn}
 }
 
-// openServer makes a database of its own on the server that the suite shares.
+// openServer creates a separate database on the server that the suite shares.
 func openServer(t testing.TB, d idempotency.Dialect, kind database.Kind) businessDB {
 	t.Helper()
 	server := database.Shared(t, kind)
@@ -102,7 +129,8 @@ func openServer(t testing.TB, d idempotency.Dialect, kind database.Kind) busines
 	if err != nil {
 		t.Fatal(err)
 	}
-	db.SetMaxOpenConns(8) // of the 100 and 151 that the servers allow all tests
+	db.SetMaxOpenConns(8) // the servers allow 100 and 151 for all tests together
+	db.SetMaxIdleConns(8) // with the default of two, half of a test's time is spent on opening connections
 	t.Cleanup(func() {
 		_ = db.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), suite.Patience)

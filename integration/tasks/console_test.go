@@ -1,20 +1,15 @@
 package tasks_test
 
 import (
-	"context"
-	"encoding/json"
-	"net/http/httptest"
-	"strings"
+	"net/http"
 	"testing"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/console"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// The console's statements run on every database, and count right.
+// The console's statements run on every database, and count correctly.
 func TestConsoleOnEveryDatabase(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {
@@ -25,24 +20,20 @@ func TestConsoleOnEveryDatabase(t *testing.T) {
 			tasks = append(tasks, schedule.Task{ID: "t" + string(rune('A'+i)), Queue: "q", DeliverAt: now.Add(time.Duration(i-9) * time.Hour), Tags: []string{"blue"}})
 		}
 		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, tasks))
-		db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ?, due_at = ? WHERE id = 'tA'", now.Add(-time.Minute).UnixMilli(), now.Add(-time.Minute-250*time.Millisecond).UnixMilli())
-		c, err := console.New(console.Config{Store: s, DB: db.DB, Look: func(context.Context) (status.Source, error) { return status.Source{}, nil }})
-		suite.MustSucceed(t, err)
-		defer func() { suite.MustSucceed(t, c.Close(context.Background())) }()
+		db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ?, due_at = ? WHERE id = 'tA'",
+			now.Add(-time.Minute).UnixMilli(), now.Add(-time.Minute-250*time.Millisecond).UnixMilli())
+		site := startServing(t, db, "--no-relay")
 		ask := func(method, path, body string) map[string]any {
 			t.Helper()
-			r := httptest.NewRequest(method, "http://localhost/api/v1"+path, strings.NewReader(body))
-			r.Header.Set("Content-Type", "application/json")
-			got := httptest.NewRecorder()
-			c.ServeHTTP(got, r)
-			var out map[string]any
-			if err := json.Unmarshal(got.Body.Bytes(), &out); err != nil || got.Code != 200 {
-				t.Fatalf("%s %s: %d %s", method, path, got.Code, got.Body)
+			code, out := site.ask(method, "/api/v1"+path, body)
+			if code != http.StatusOK {
+				t.Fatalf("%s %s: %d %v", method, path, code, out)
 			}
 			return out
 		}
 		for path, want := range map[string]float64{
-			"/counts": 60, "/counts?status=pending": 59, "/counts?queue=q&status=pending&due_to=now": 9, "/counts?tag=blue&up_to=10": 10, "/counts?header=a%3Db": 0, "/counts?id_prefix=tA": 1,
+			"/counts": 60, "/counts?status=pending": 59, "/counts?queue=q&status=pending&due_to=now": 9,
+			"/counts?tag=blue&up_to=10": 10, "/counts?header=a%3Db": 0, "/counts?id_prefix=tA": 1,
 		} {
 			if got := ask("GET", path, ""); got["count"] != want || got["more"] != (want == 10) {
 				t.Errorf("%s: %v, expected %v", path, got, want)
@@ -73,10 +64,10 @@ func TestConsoleOnEveryDatabase(t *testing.T) {
 			body string
 			done float64
 		}{
-			{`{"action":"move-by","by":"-30m","filter":{"queue":"q"},"count":20}`, 20},
-			{`{"action":"move-by","by":"2d","filter":{"queue":"q"},"count":100}`, 59},
-			{`{"action":"move-to","to":"3d","spread":"1h","filter":{"tag":"blue","due_to":"2d"},"count":100}`, 9},
-			{`{"action":"fire","filter":{"id_prefix":"tB"},"count":5}`, 1},
+			{`{"action":"reschedule-by","by":"-30m","filter":{"queue":"q"},"count":20}`, 20},
+			{`{"action":"reschedule-by","by":"2d","filter":{"queue":"q"},"count":100}`, 59},
+			{`{"action":"reschedule","to":"3d","spread":"1h","filter":{"tag":"blue","due_to":"2d"},"count":100}`, 9},
+			{`{"action":"run","filter":{"id_prefix":"tB"},"count":5}`, 1},
 			{`{"action":"cancel","filter":{"status":"pending","queue":"q"},"count":7}`, 7},
 			{`{"action":"delete","filter":{},"all":true,"count":100}`, 8},
 			{`{"action":"revive","filter":{},"all":true,"count":100}`, 0},

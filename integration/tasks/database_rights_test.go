@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -16,14 +15,13 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/console"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// documentedRights are those of docs/permissions.md on the tables, by part and table.
+// documentedRights returns the privileges on the tables that docs/permissions.md lists, by part and table.
 func documentedRights(t *testing.T) map[string]map[string][]string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/permissions.md")
@@ -47,7 +45,7 @@ func documentedRights(t *testing.T) map[string]map[string][]string {
 	return out
 }
 
-// cells are those of a row of a Markdown table, without its first bar.
+// cells returns the cells of a row of a Markdown table, without the first bar.
 func cells(row string) []string {
 	list := strings.Split(strings.TrimSuffix(strings.TrimSpace(row), "|"), "|")
 	for i := range list {
@@ -56,7 +54,7 @@ func cells(row string) []string {
 	return list
 }
 
-// rightsUser is a user of a database of its own rights.
+// rightsUser is a database user that has only the rights of a test.
 type rightsUser struct {
 	owner businessDB
 	db    businessDB
@@ -111,8 +109,8 @@ func (u rightsUser) revoke(t *testing.T, right, table string) {
 	u.owner.mustExec(t, "REVOKE "+right+" ON "+table+" FROM "+u.name)
 }
 
-// Each part of a system can do its work with the rights that docs/permissions.md
-// gives it, and cannot with one less.
+// Each part of a system can do its work with the rights that docs/permissions.md lists for it, and cannot with one
+// right fewer.
 func TestDatabaseRights(t *testing.T) {
 	t.Parallel()
 	documented := documentedRights(t)
@@ -160,17 +158,19 @@ func TestDatabaseRights(t *testing.T) {
 	})
 }
 
-// rightsWork is what each part does, with the user's rights. Every call has tasks
-// of its own.
+// rightsWork is the work of each part, with the user's rights. Every call has separate tasks.
 type rightsWork struct {
 	t     *testing.T
 	owner businessDB
 	db    businessDB
+	site  *serving // the console
 	n     int
 }
 
 func (x *rightsWork) store(db businessDB, sender schedule.Sender) *schedule.Store {
-	s, err := schedule.New(db.DB, sender, schedule.Config{Dialect: db.dialect, PollInterval: 10 * time.Millisecond, SweepInterval: 10 * time.Millisecond, MaxSends: 1})
+	s, err := schedule.New(db.DB, sender, schedule.Config{
+		Dialect: db.dialect, PollInterval: 10 * time.Millisecond, SweepInterval: 10 * time.Millisecond, MaxSends: 1,
+	})
 	suite.MustSucceed(x.t, err)
 	return s
 }
@@ -180,13 +180,13 @@ func (x *rightsWork) task(name string) schedule.Task {
 	return schedule.Task{ID: fmt.Sprintf("%s-%d-%d", name, x.n, databaseNumber.Add(1)), Queue: "q", DeliverAt: time.Now().Add(time.Hour), Tags: []string{"tag"}}
 }
 
-// owned makes a task by the owner.
+// owned makes a task as the owner.
 func (x *rightsWork) owned(task schedule.Task) schedule.Task {
 	suite.MustSucceed(x.t, x.store(x.owner, nil).Schedule(x.t.Context(), schedule.NoTx, task))
 	return task
 }
 
-// first is the error of the first step that fails.
+// first returns the error of the first step that fails.
 func first(steps ...func() error) error {
 	for _, step := range steps {
 		if err := step(); err != nil {
@@ -200,11 +200,13 @@ func (x *rightsWork) write() error {
 	s, ctx, a, b := x.store(x.db, nil), x.t.Context(), x.task("write"), x.task("write")
 	return first(
 		func() error { return s.Schedule(ctx, schedule.NoTx, a) },
-		func() error { return s.Schedule(ctx, schedule.NoTx, a, schedule.Replace()) },
+		func() error { return s.Schedule(ctx, schedule.NoTx, replacing(a)) },
 		func() error { return s.Reschedule(ctx, schedule.NoTx, a.ID, a.DeliverAt.Add(time.Hour)) },
-		func() error { return s.FireNow(ctx, schedule.NoTx, a.ID) },
+		func() error { return s.RunNow(ctx, schedule.NoTx, a.ID) },
 		func() error {
-			_, err := s.ScheduleUnique(ctx, schedule.NoTx, schedule.Task{UniqueKey: "k", Queue: "q", DeliverAt: time.Now()}, schedule.Unique{OnPending: schedule.ReplacePending, Cooldown: time.Hour})
+			_, err := s.ScheduleUnique(ctx, schedule.NoTx, schedule.Task{
+				UniqueKey: "k", Queue: "q", DeliverAt: time.Now(),
+			}, schedule.Unique{OnConflict: schedule.ReplacePending, Cooldown: time.Hour})
 			return err
 		},
 		func() error { return s.Cancel(ctx, schedule.NoTx, a.ID) },
@@ -217,16 +219,16 @@ func (x *rightsWork) write() error {
 }
 
 func (x *rightsWork) recur() error {
-	c, ctx := x.store(x.db, nil).Schedules(), x.t.Context()
+	c, ctx := x.store(x.db, nil).Recurring(), x.t.Context()
 	r := schedule.Recurring{Name: x.task("nightly").ID, Every: time.Hour, Task: schedule.Task{Queue: "q", Tags: []string{"tag"}}}
 	return first(
 		func() error { return c.Add(ctx, schedule.NoTx, r) },
 		func() error { return c.Pause(ctx, schedule.NoTx, r.Name) },
 		func() error { return c.Resume(ctx, schedule.NoTx, r.Name) },
-		func() error { _, err := c.Fire(ctx, schedule.NoTx, r.Name); return err },
+		func() error { _, err := c.RunNow(ctx, schedule.NoTx, r.Name); return err },
 		func() error { return c.Delete(ctx, schedule.NoTx, r.Name) },
 		func() error {
-			return x.store(x.db, nil).Schedule(ctx, schedule.NoTx, x.task("replaced"), schedule.Replace())
+			return x.store(x.db, nil).Schedule(ctx, schedule.NoTx, replacing(x.task("replaced")))
 		},
 	)
 }
@@ -244,7 +246,9 @@ func (x *rightsWork) handle() error {
 		return h(ctx, &amqpx.Delivery{ID: task.ID, Version: 1, Queue: "q", Attempt: 1, MaxAttempts: 3, DueAt: past, Redelivered: redelivered})
 	}
 	plain := schedule.Handler(x.db.DB, func(context.Context, *sql.Tx, *amqpx.Delivery) error { return nil }, schedule.WithDialect(x.db.dialect))
-	lease := schedule.LeaseHandler(x.db.DB, func(context.Context, *amqpx.Delivery, string) (schedule.Func, error) { return nil, nil }, schedule.WithDialect(x.db.dialect))
+	lease := schedule.LeaseHandler(x.db.DB, func(context.Context, *amqpx.Delivery, string) (schedule.Func, error) {
+		return nil, nil
+	}, schedule.WithDialect(x.db.dialect))
 	return first(
 		func() error { return deliver(plain, "", false) },
 		func() error { return deliver(plain, "events", true) },
@@ -261,8 +265,8 @@ func (x *rightsWork) once() error {
 	)
 }
 
-// relay runs until a task was sent, one was swept, finished ones were purged and a
-// recurring one has its first task.
+// relay runs until a task was sent, one was swept, finished tasks were purged and a recurring task has its first
+// occurrence.
 func (x *rightsWork) relay() error {
 	var out outbox
 	s := x.store(x.db, &out)
@@ -270,7 +274,9 @@ func (x *rightsWork) relay() error {
 	fresh, name, old := x.task("relay"), x.task("hourly").ID, x.task("old")
 	fresh.DeliverAt = time.Now()
 	x.owned(fresh)
-	suite.MustSucceed(x.t, owner.Schedules().Add(x.t.Context(), schedule.NoTx, schedule.Recurring{Name: name, Every: time.Hour, Task: schedule.Task{Queue: "q", Tags: []string{"tag"}}}))
+	suite.MustSucceed(x.t, owner.Recurring().Add(x.t.Context(), schedule.NoTx, schedule.Recurring{
+		Name: name, Every: time.Hour, Task: schedule.Task{Queue: "q", Tags: []string{"tag"}},
+	}))
 	x.owned(old)
 	x.owner.mustExec(x.t, "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = 1 WHERE id = ?", old.ID)
 	x.owner.mustExec(x.t, "INSERT INTO rabbitdelay_effects (task_id, version, created_at, queue, updated_at) VALUES (?, 1, 1, 'q', 1)", old.ID)
@@ -305,7 +311,7 @@ func (x *rightsWork) view() error {
 		func() error { _, err := s.Get(ctx, schedule.NoTx, task.ID); return err },
 		func() error { return each(s.List(ctx, schedule.NoTx, schedule.Filter{Tag: "tag", IDPrefix: task.ID})) },
 		func() error { _, err := s.Count(ctx, schedule.NoTx, schedule.Filter{}); return err },
-		func() error { return each(s.Schedules().List(ctx, schedule.NoTx)) },
+		func() error { return each(s.Recurring().List(ctx, schedule.NoTx)) },
 		func() error { return x.reads("rabbitdelay_effects") },
 		func() error { return x.reads("rabbitdelay_processed") },
 		func() error { _, err := s.Relays(ctx); return err },
@@ -331,34 +337,32 @@ func (x *rightsWork) operate() error {
 	)
 }
 
-// console does by the API what changes tasks, recurring tasks and the audit, and reads
-// everything.
+// console uses the API to change tasks, recurring tasks and the audit log, and to read everything.
 func (x *rightsWork) console() error {
 	x.owner.mustExec(x.t, "DELETE FROM rabbitdelay_audit WHERE id = '0'") // of the run before
-	x.owner.mustExec(x.t, "INSERT INTO rabbitdelay_audit (id, at, who, action, detail, error, result, request, place) VALUES ('0', 0, 'x', 'x', '', '', '', '', '')")
+	x.owner.mustExec(x.t,
+		"INSERT INTO rabbitdelay_audit (id, at, who, action, detail, error, result, request, place) VALUES ('0', 0, 'x', 'x', '', '', '', '', '')")
 	x.owner.mustExec(x.t, "DELETE FROM rabbitdelay_audit_tasks WHERE audit_id = '0'")
 	x.owner.mustExec(x.t, "INSERT INTO rabbitdelay_audit_tasks (audit_id, task_id) VALUES ('0', 'x')")
 	x.owner.mustExec(x.t, "DELETE FROM rabbitdelay_history")
 	x.owner.mustExec(x.t, "INSERT INTO rabbitdelay_history (width_ms, begins_at, done, failed, retries, late) VALUES (3600000, 0, 0, 0, 0, '[]')")
-	c, err := console.New(console.Config{Store: x.store(x.db, nil), DB: x.db.DB})
-	suite.MustSucceed(x.t, err)
-	defer func() { suite.MustSucceed(x.t, c.Close(context.Background())) }()
+	if x.site == nil { // while the user has every right
+		x.site = startServing(x.t, x.db, "--no-relay")
+	}
 	ask := func(method, path, body string) func() error {
 		return func() error {
-			r := httptest.NewRequest(method, "http://localhost/api/v1"+path, strings.NewReader(body))
-			r.Header.Set("Content-Type", "application/json")
-			got := httptest.NewRecorder()
-			c.ServeHTTP(got, r)
-			text := got.Body.String()
+			code, out := x.site.ask(method, "/api/v1"+path, body)
+			text := fmt.Sprint(out)
 			switch {
-			case got.Code < 300 && !strings.Contains(text, "old entries of the audit cannot be deleted") && !strings.Contains(text, "the history of ended tasks cannot be kept"):
-			case strings.Contains(text, "lacks a right"):
+			case code < 300 && !strings.Contains(text, "old audit entries cannot be deleted") &&
+				!strings.Contains(text, "the history of ended tasks cannot be updated"):
+			case strings.Contains(text, "lacks a permission"):
 				return fmt.Errorf("%s %s: %w: %s", method, path, schedule.ErrDenied, text)
 			default:
-				return fmt.Errorf("%s %s: %d %s", method, path, got.Code, text)
+				return fmt.Errorf("%s %s: %d %s", method, path, code, text)
 			}
-			if id, ok := strings.CutPrefix(text, `{"dry_run":false,"matching":5,"job":{"id":"`); ok {
-				return x.job(c, id[:36])
+			if started, ok := out["job"].(map[string]any); ok && out["matching"] == 5. {
+				return x.job(started["id"].(string))
 			}
 			return nil
 		}
@@ -370,7 +374,7 @@ func (x *rightsWork) console() error {
 		ask("PUT", "/tasks/"+task+"?replace=true", `{"queue":"q","due":"2h"}`),
 		ask("GET", "/tasks/"+task, ""),
 		ask("GET", "/tasks?tag=tag", ""),
-		ask("POST", "/tasks/bulk", `{"action":"move-by","by":"1h","filter":{"id_prefix":"`+task+`"},"count":5}`),
+		ask("POST", "/tasks/bulk", `{"action":"reschedule-by","by":"1h","filter":{"id_prefix":"`+task+`"},"count":5}`),
 		ask("POST", "/tasks/bulk", `{"action":"delete","filter":{"id_prefix":"`+finished+`"},"count":5}`),
 		ask("POST", "/tasks/"+task+"/cancel", ""),
 		ask("PUT", "/recurring/"+name, `{"every":"1h","queue":"q","tags":["tag"]}`),
@@ -383,14 +387,17 @@ func (x *rightsWork) console() error {
 	)
 }
 
-// purged waits until the console has deleted an old entry of the audit and of the history,
-// which it does when it has written the rest of that, or says why it cannot.
+// purged waits until a new console has deleted an old entry of the audit log and of the history, or has logged why it
+// cannot. A console does that when it starts, and then every ten minutes.
 func (x *rightsWork) purged(ask func(method, path, body string) func() error) error {
+	x.site.kill()
+	x.site = startServing(x.t, x.db, "--no-relay")
 	for {
 		if err := ask("GET", "/overview", "")(); err != nil {
 			return err
 		}
-		if x.owner.queryInt(x.t, "SELECT COUNT(*) FROM rabbitdelay_audit WHERE id = '0'")+x.owner.queryInt(x.t, "SELECT COUNT(*) FROM rabbitdelay_audit_tasks WHERE audit_id = '0'")+
+		if x.owner.queryInt(x.t, "SELECT COUNT(*) FROM rabbitdelay_audit WHERE id = '0'")+
+			x.owner.queryInt(x.t, "SELECT COUNT(*) FROM rabbitdelay_audit_tasks WHERE audit_id = '0'")+
 			x.owner.queryInt(x.t, "SELECT COUNT(*) FROM rabbitdelay_history WHERE begins_at = 0") == 0 {
 			return nil
 		}
@@ -398,25 +405,24 @@ func (x *rightsWork) purged(ask func(method, path, body string) func() error) er
 	}
 }
 
-// job waits for a job.
-func (x *rightsWork) job(c *console.Console, id string) error {
+// job waits for a job to end.
+func (x *rightsWork) job(id string) error {
 	for {
-		got := httptest.NewRecorder()
-		c.ServeHTTP(got, httptest.NewRequest(http.MethodGet, "http://localhost/api/v1/jobs/"+id, http.NoBody))
-		text := got.Body.String()
+		code, j := x.site.ask(http.MethodGet, "/api/v1/jobs/"+id, "")
+		text := fmt.Sprint(j)
 		switch {
-		case strings.Contains(text, `"state":"done"`):
+		case j["state"] == "done":
 			return nil
-		case strings.Contains(text, "lacks a right"), strings.Contains(text, `"state":"interrupted"`): // its end cannot be written either
+		case strings.Contains(text, "lacks a permission"), j["state"] == "interrupted": // its end cannot be written either
 			return fmt.Errorf("job: %w: %s", schedule.ErrDenied, text)
-		case !strings.Contains(text, `"state":"running"`):
-			return fmt.Errorf("job: %d %s", got.Code, text)
+		case j["state"] != "running":
+			return fmt.Errorf("job: %d %s", code, text)
 		}
 		<-time.After(5 * time.Millisecond)
 	}
 }
 
-// reads is what an operator's own SQL does.
+// reads runs the SQL that an operator would use.
 func (x *rightsWork) reads(table string) error {
 	rows, err := x.db.QueryContext(x.t.Context(), "SELECT * FROM "+table+" WHERE 1 = 0")
 	if err != nil {
@@ -434,7 +440,7 @@ func each[T any](list func(yield func(T, error) bool)) (err error) {
 	return err
 }
 
-// A relay whose right is taken away says so until it is given back.
+// A relay that loses a right reports it until the right is given back.
 func TestRelayThatIsDenied(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {

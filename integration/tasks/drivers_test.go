@@ -16,8 +16,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/database"
 )
 
-// eachDriver runs test on an empty database of every kind there is by
-// database/sql, and on PostgreSQL by pgx.
+// eachDriver runs test on an empty database of every kind with database/sql, and on PostgreSQL also
+// with pgx.
 func eachDriver(t *testing.T, test func(t *testing.T, db businessDB)) {
 	t.Helper()
 	eachDatabase(t, test)
@@ -39,7 +39,7 @@ func openPgx(t testing.TB) businessDB {
 	return db
 }
 
-// txFunc is what a handler does, by whichever driver.
+// txFunc is the work of a handler, with either driver.
 type txFunc func(ctx context.Context, tx schedule.Executor, d *amqpx.Delivery) error
 
 func (f txFunc) sql(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error { return f(ctx, tx, d) }
@@ -55,8 +55,7 @@ func (b businessDB) taskHandler(f txFunc, opts ...schedule.HandlerOption) amqpx.
 	return schedule.Handler(b.DB, f.sql, opts...)
 }
 
-// txLease is work under a lease, whose complete is nil where there is nothing to
-// complete.
+// txLease is work under a lease. Its complete is nil if there is nothing to complete.
 type txLease func(ctx context.Context, d *amqpx.Delivery, key string) (txFunc, error)
 
 func (b businessDB) leaseHandler(f txLease, opts ...schedule.HandlerOption) amqpx.Handler {
@@ -92,7 +91,7 @@ func (b businessDB) newStore(sender schedule.Sender, cfg schedule.Config) (*sche
 	return schedule.New(b.DB, sender, cfg)
 }
 
-// migrateTasks and migrateRecords are all tables' with pgx.
+// migrateTasks and migrateRecords create all tables with pgx.
 func (b businessDB) migrateTasks(ctx context.Context) error {
 	if b.pool != nil {
 		return pgxtx.Migrate(ctx, b.pool)

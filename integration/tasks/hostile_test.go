@@ -18,8 +18,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// hostile are messages that no handler with a database can act upon, by their
-// body. The first word of the reason is what the handler says.
+// hostile returns messages that no handler with a database can process, by their body. The first word of the reason is
+// the outcome that the handler reports.
 func hostile() map[string]amqp.Publishing {
 	good := amqp.Table{amqpx.HeaderVersion: int64(1)}
 	return map[string]amqp.Publishing{
@@ -37,7 +37,7 @@ func hostile() map[string]amqp.Publishing {
 	}
 }
 
-// publishRaw publishes as a foreign program would, straight into a queue.
+// publishRaw publishes directly to a queue, as a program without this library would.
 func publishRaw(t *testing.T, queue string, messages map[string]amqp.Publishing) {
 	t.Helper()
 	ch := suite.RawChannel(t)
@@ -53,15 +53,15 @@ func publishRaw(t *testing.T, queue string, messages map[string]amqp.Publishing)
 	}
 }
 
-// rejectedAll takes the dead letters, all of which were rejected at their first
-// attempt for the reason given.
+// rejectedAll takes the dead letters, all of which were rejected at their first attempt for the
+// given reason.
 func rejectedAll(t *testing.T, queue string, messages map[string]amqp.Publishing, reason string) {
 	t.Helper()
 	for range len(messages) {
 		d := suite.RawGet(t, queue+".dead")
 		p, ok := messages[string(d.Body)]
 		text, _ := d.Headers[amqpx.HeaderError].(string)
-		// Without an id it gets one when it is published again.
+		// A message without an id gets one when it is published again.
 		if !ok || p.MessageId != "" && d.MessageId != p.MessageId || d.Headers[amqpx.HeaderReason] != inspect.ReasonRejected || !strings.Contains(text, reason) {
 			t.Errorf("dead letter %q: %v", d.Body, d.Headers)
 		}
@@ -72,8 +72,8 @@ func rejectedAll(t *testing.T, queue string, messages map[string]amqp.Publishing
 	}
 }
 
-// What is no task's message is dead-lettered at once, with the reason, by every
-// database, and the consumer goes on.
+// With every database, a message that belongs to no task is dead-lettered immediately, with the
+// reason, and the consumer continues.
 func TestHostileTasks(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db businessDB) {
 		if err := schedule.Migrate(t.Context(), db.DB); err != nil {
@@ -101,7 +101,7 @@ func TestHostileTasks(t *testing.T) {
 		if err := tasks.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Queue: q, DeliverAt: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
-		// An id of no task, which reads like SQL, is no task and no statement.
+		// An id that looks like SQL belongs to no task and is not run as a statement.
 		publishRaw(t, q, map[string]amqp.Publishing{"missing": {MessageId: "x' OR '1'='1", Headers: amqp.Table{amqpx.HeaderVersion: int64(1)}}})
 		publishRaw(t, q, map[string]amqp.Publishing{"good": {MessageId: id, Headers: amqp.Table{amqpx.HeaderVersion: int64(1)}}})
 		if got := <-done; got != id {
@@ -117,7 +117,7 @@ func TestHostileTasks(t *testing.T) {
 	})
 }
 
-// The same for idempotent handlers, which need an id and no version.
+// This checks the same for idempotent handlers, which need an id and no version.
 func TestHostileIDs(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db businessDB) {
 		if err := idempotency.Migrate(t.Context(), db.DB); err != nil {
@@ -149,7 +149,7 @@ func TestHostileIDs(t *testing.T) {
 		rejectedAll(t, q, bad, idempotency.ErrKey.Error())
 		task := map[string]amqp.Publishing{"a task": {MessageId: "task", Headers: amqp.Table{amqpx.HeaderVersion: int64(1)}}}
 		publishRaw(t, q, task)
-		rejectedAll(t, q, task, idempotency.ErrTask.Error())
+		rejectedAll(t, q, task, idempotency.ErrIsTask.Error())
 		publishRaw(t, q, good)
 		suite.Eventually(t, "the good messages", func() bool {
 			for len(done) > 0 {

@@ -12,9 +12,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// Messages of many consumers share transactions; each comes twice at once, some
-// fail the first time, and the effects of all are on the same few rows, which
-// the groups lock in different orders.
+// Messages of many consumers share transactions. Each arrives twice at the same time,
+// some fail the first time, and all effects are on the same few rows, which the groups
+// lock in different orders.
 func TestIdempotencyGroup(t *testing.T) {
 	t.Parallel()
 	const messages, consumers, size, rows = 100, 2, 16, 5

@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// orders is a business table whose effects column counts what was done to a row.
+// orders is a business table whose effects column counts the effects on a row.
 type orders struct{ businessDB }
 
 func newOrders(t *testing.T, db businessDB, ids ...string) orders {
@@ -42,7 +42,7 @@ func (o orders) effects(t *testing.T, id string) int64 {
 	return o.queryInt(t, "SELECT effects FROM orders WHERE id = ?", id)
 }
 
-// cancel is the effect; a delivery's body is the order's id.
+// cancel is the effect; the body of a delivery is the order's id.
 func (o orders) cancel(ctx context.Context, tx schedule.Executor, d *amqpx.Delivery) error {
 	_, err := tx.ExecContext(ctx, o.bind("UPDATE orders SET status = 'cancelled', effects = effects + 1 WHERE id = ?"), string(d.Body))
 	return err
@@ -52,7 +52,7 @@ func orderDelivery(id, order string) *amqpx.Delivery {
 	return &amqpx.Delivery{ID: id, Queue: "orders.expire", Body: []byte(order), Attempt: 1, DueAt: time.UnixMilli(1000)}
 }
 
-// skips counts what OnSkip reports.
+// skips counts the calls to OnSkip.
 type skips struct {
 	mu sync.Mutex
 	n  map[idempotency.SkipReason]int
@@ -92,7 +92,8 @@ func TestIdempotencyEffectOnce(t *testing.T) {
 		if n := s.count(idempotency.SkipDuplicate); n != 2 {
 			t.Errorf("%d duplicates counted, expected 2", n)
 		}
-		// Ids that a sloppy collation takes for equal, and other queues, are others.
+		// Ids that a lax collation considers equal are different ids, and so is the same id in
+		// other queues.
 		for _, id := range []string{"M", "m ", "ḿ", "m\u0301", strings.Repeat("é", 127)} {
 			if err := handle(t.Context(), orderDelivery(id, "1")); err != nil {
 				t.Fatalf("%q: %v", id, err)
@@ -147,15 +148,15 @@ func TestIdempotencyFailureLeavesNothing(t *testing.T) {
 	})
 }
 
-// panicOf runs f and returns the error that it panics with, nil if none.
+// panicOf runs f and returns the error that it panics with, or nil.
 func panicOf(f func()) (got error) {
 	defer func() { got, _ = recover().(error) }()
 	f()
 	return nil
 }
 
-// Many consumers get the same message at the same moment; in every third round
-// the first that comes to the effect fails, and another has to take over.
+// Many consumers get the same message at the same moment. In every third round the first one that
+// reaches the effect fails, and another one has to take over.
 func TestIdempotencyConcurrentDuplicates(t *testing.T) {
 	t.Parallel()
 	const rounds, consumers = 60, 4
@@ -206,7 +207,7 @@ func TestIdempotencyConcurrentDuplicates(t *testing.T) {
 	}
 }
 
-// together starts n goroutines at one moment.
+// together starts n goroutines at the same moment.
 func together(n int, f func(i int) error) []error {
 	errs := make([]error, n)
 	start := make(chan struct{})
@@ -222,8 +223,8 @@ func together(n int, f func(i int) error) []error {
 	return errs
 }
 
-// Two messages whose effects lock the same two rows in opposite order deadlock;
-// the database undoes one of them, and it is run again.
+// Two messages whose effects lock the same two rows in opposite order deadlock; the database rolls
+// one of them back, and it runs again.
 func TestIdempotencyDeadlockRunsAgain(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db businessDB) {
@@ -298,7 +299,7 @@ func (o orders) guard() idempotency.HandlerOption {
 	return idempotency.OnlyIf(o.bind(query), func(d *amqpx.Delivery) []any { return []any{string(d.Body), d.DueAt.UnixMilli()} })
 }
 
-// A payment and the expiry of the same order meet: one of them wins, never both.
+// A payment and the expiry of the same order arrive concurrently: exactly one of them takes effect.
 func TestIdempotencyGuardAgainstPayment(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db businessDB) {
@@ -329,8 +330,8 @@ func TestIdempotencyGuardAgainstPayment(t *testing.T) {
 	})
 }
 
-// The connection dies inside the transaction: an error, and the next delivery of
-// the message has the effect.
+// If the connection is lost during the transaction, the handler returns an error, and the next delivery of the message
+// has the effect.
 func TestIdempotencyConnectionLost(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db businessDB) {
@@ -381,7 +382,7 @@ func TestIdempotencyMigrate(t *testing.T) {
 		if err := handle(t.Context(), orderDelivery("m", "1")); err != nil {
 			t.Fatal(err)
 		}
-		// What is printed for another tool is the same, and Migrate knows it.
+		// The schema printed for another tool is the same, and Migrate recognises it.
 		db.mustExec(t, "DROP TABLE rabbitdelay_processed")
 		db.mustExec(t, "DROP TABLE rabbitdelay_schema")
 		for statement := range strings.SplitSeq(idempotency.Migrations(db.dialect), ";\n") {

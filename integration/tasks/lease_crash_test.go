@@ -18,15 +18,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// leaseEnv makes a child process work under a lease. It holds the driver, the
-// database and the instant of the task in milliseconds, one a line.
+// leaseEnv makes a child process work under a lease. It holds the driver, the database and the
+// due time of the task in milliseconds, one per line.
 const leaseEnv = "RABBITDELAY_TEST_LEASE"
 
-// crashLease is the lease of the child and of those who come after it.
+// crashLease is the lease of the child and of the processes after it.
 const crashLease = 5 * time.Second
 
-// callProvider is what a provider does that knows its callers' keys: the effect
-// once for each key. It is no part of the caller's transaction.
+// callProvider acts like a provider that supports idempotency keys: it has the effect once for each
+// key. It is not part of the caller's transaction.
 func callProvider(ctx context.Context, db *sql.DB, key string) error {
 	_, err := db.ExecContext(ctx, "INSERT INTO provider (id) VALUES ('"+key+"') ON CONFLICT DO NOTHING")
 	return err
@@ -36,8 +36,8 @@ func leasedDelivery(due time.Time, again bool) *amqpx.Delivery {
 	return &amqpx.Delivery{ID: "charge", Queue: "orders.charge", Version: 1, DueAt: due, Attempt: 1, MaxAttempts: 3, Redelivered: again}
 }
 
-// workUntilKilled is the child: it calls the provider, says with which key, and
-// never completes.
+// workUntilKilled is the child: it calls the provider, reports the key that it used, and never
+// completes.
 func workUntilKilled(given string) error {
 	var ms int64
 	lines := strings.SplitN(given, "\n", 3)
@@ -59,8 +59,8 @@ func workUntilKilled(given string) error {
 	return handle(context.Background(), leasedDelivery(time.UnixMilli(ms), false))
 }
 
-// A process is killed while it works under a lease. When the lease has ended,
-// another does the work, with the same key.
+// A process is killed while it works under a lease. When the lease has ended, another process does
+// the work, with the same key.
 func TestLeaseOfAKilledProcess(t *testing.T) {
 	t.Parallel()
 	test := func(t *testing.T, driver string, db businessDB) {

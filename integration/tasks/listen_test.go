@@ -14,8 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// The listener wakes for what is near, says when its connection is lost, and
-// ends with its context.
+// The listener wakes the relay for tasks that are due soon, reports a lost connection, and ends with its context.
 func TestListener(t *testing.T) {
 	t.Parallel()
 	db := openServer(t, idempotency.PostgreSQL, database.PostgreSQL)
@@ -59,8 +58,8 @@ func TestListener(t *testing.T) {
 	wake("a near task")
 	db.mustExec(t, "UPDATE rabbitdelay_tasks SET due_at = 1 WHERE id = 'far'")
 	wake("a task that has moved near")
-	// Notifications come in the order of their commits, so one for the far task
-	// would be here by now.
+	// Notifications arrive in the order of their commits, so one for the far task would have
+	// arrived by now.
 	if len(woken) > 0 {
 		t.Errorf("woken %d times more, for a task that is due in an hour", len(woken))
 	}
@@ -80,8 +79,7 @@ func TestListener(t *testing.T) {
 	})
 }
 
-// Only PostgreSQL notifies; a server that is not there is an error without a
-// password.
+// Only PostgreSQL has notifications. If its server cannot be reached, the error does not contain the password.
 func TestListenerElsewhere(t *testing.T) {
 	t.Parallel()
 	for _, u := range []config.URL{"sqlite:x.db", "mysql://u:hunter2@h/d"} {

@@ -5,6 +5,9 @@ import (
 	"os"
 	"testing"
 
+	_ "github.com/rabbitdelay/rabbitdelay/config/mysql" // the databases of config.OpenDB
+	_ "github.com/rabbitdelay/rabbitdelay/config/postgres"
+	_ "github.com/rabbitdelay/rabbitdelay/config/sqlite"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
@@ -18,7 +21,7 @@ func TestMain(m *testing.M) {
 	os.Exit(suite.Main(m, tiers))
 }
 
-// Before a push run the promises of tasks and of idempotency, on PostgreSQL and SQLite.
+// make test tests the guarantees of tasks and of idempotency on PostgreSQL and SQLite.
 var tiers = tier.Plan{Test: []string{
 	"TestIdempotencyEffectOnce/" + ordinary,
 	"TestIdempotencyConcurrentDuplicates/" + ordinary,
@@ -36,5 +39,5 @@ var tiers = tier.Plan{Test: []string{
 	"TestCLITasks/" + ordinary,
 }}
 
-// ordinary are the databases of make test.
+// ordinary lists the databases of make test.
 const ordinary = "sqlite|postgres|pgx"

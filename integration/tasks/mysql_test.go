@@ -15,8 +15,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// A task that somebody else scheduled after the transaction took its snapshot
-// exists all the same, although a plain SELECT does not see it.
+// If another transaction scheduled a task after this transaction took its snapshot, scheduling the same task reports
+// that it exists, although a plain SELECT does not see it.
 func TestScheduleExistsAfterSnapshot(t *testing.T) {
 	t.Parallel()
 	eachMySQL(t, func(t *testing.T, db businessDB) {
@@ -38,8 +38,8 @@ func TestScheduleExistsAfterSnapshot(t *testing.T) {
 	})
 }
 
-// In the two hours that local time cannot tell apart, when daylight saving time
-// ends, the database's own clock and all documented statements are right.
+// In the two hours that local time cannot distinguish when daylight saving time ends, the
+// database's clock and all documented statements are correct.
 func TestClockWhenDaylightSavingEnds(t *testing.T) {
 	t.Parallel()
 	eachMySQL(t, func(t *testing.T, db businessDB) {
@@ -66,8 +66,8 @@ func TestClockWhenDaylightSavingEnds(t *testing.T) {
 	})
 }
 
-// inZone opens the database in a time zone of its own, whose clock is put back
-// by an hour at an instant.
+// inZone opens the database in a separate time zone, whose clock is set back by an hour at the
+// given time.
 func inZone(t *testing.T, db businessDB, at time.Time) businessDB {
 	t.Helper()
 	zone := fmt.Sprintf("rabbitdelay/%d/%d", os.Getpid(), databaseNumber.Add(1))
@@ -83,7 +83,10 @@ func inZone(t *testing.T, db businessDB, at time.Time) businessDB {
 		}
 	})
 	db.mustExec(t, "INSERT INTO mysql.time_zone_name (Name, Time_zone_id) VALUES (?, ?)", zone, id)
-	db.mustExec(t, "INSERT INTO mysql.time_zone_transition_type (Time_zone_id, Transition_type_id, `Offset`, Is_DST, Abbreviation) VALUES (?, 0, 7200, 1, 'S'), (?, 1, 3600, 0, 'W')", id, id)
+	db.mustExec(t,
+		"INSERT INTO mysql.time_zone_transition_type (Time_zone_id, Transition_type_id, `Offset`, Is_DST, Abbreviation) "+
+			"VALUES (?, 0, 7200, 1, 'S'), (?, 1, 3600, 0, 'W')",
+		id, id)
 	db.mustExec(t, "INSERT INTO mysql.time_zone_transition (Time_zone_id, Transition_time, Transition_type_id) VALUES (?, 1, 0), (?, ?, 1)", id, id, at.Unix())
 
 	cfg, err := mysql.ParseDSN(db.dsn)

@@ -22,15 +22,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// On a pool, and on a connection that is in no transaction, a batch is one
-// transaction; on a transaction, and on a connection that is in one, it is part
-// of it.
+// On a pool, and on a connection outside a transaction, a batch is one transaction; on a
+// transaction, and on a connection inside one, the batch is part of it.
 func TestPgxExecutors(t *testing.T) {
 	t.Parallel()
 	db := openPgx(t)
 	s := newStore(t, db, nil, schedule.Config{})
 	due := time.Now().Add(time.Hour)
-	// More than one statement, of which the last one fails.
+	// This batch needs more than one statement, and the last one fails.
 	batch := make([]schedule.Task, 501)
 	for i := range batch {
 		batch[i] = orderTask(fmt.Sprintf("b%03d", i), due)
@@ -79,7 +78,7 @@ func TestPgxExecutors(t *testing.T) {
 	}
 }
 
-// trips records what goes to the server, one entry for each round trip.
+// trips records the requests to the server, one entry for each round trip.
 type trips struct {
 	mu   sync.Mutex
 	sent []string
@@ -115,7 +114,7 @@ func firstWord(query string) string {
 	return strings.ToLower(word)
 }
 
-// The first statement of a transaction travels with its BEGIN.
+// The first statement of a transaction is sent together with its BEGIN.
 func TestPgxRoundTrips(t *testing.T) {
 	t.Parallel()
 	db := openPgx(t)
@@ -138,7 +137,7 @@ func TestPgxRoundTrips(t *testing.T) {
 	}
 }
 
-// However a handler ends, its transaction does, and the connection goes back.
+// However a handler ends, its transaction ends too, and the connection returns to the pool.
 func TestPgxHandlerEnds(t *testing.T) {
 	t.Parallel()
 	db := openPgx(t)
@@ -212,8 +211,8 @@ func TestPgxHandlerEnds(t *testing.T) {
 	}
 }
 
-// A statement that failed and was not told of makes the commit a rollback; by
-// database/sql too.
+// A statement whose error the handler ignored turns the commit into a rollback, with database/sql
+// too.
 func TestSwallowedError(t *testing.T) {
 	t.Parallel()
 	db := openServer(t, idempotency.PostgreSQL, database.PostgreSQL)
@@ -227,7 +226,7 @@ func TestSwallowedError(t *testing.T) {
 	}
 }
 
-// A guard for the other driver fails, and the error says which transactions there are.
+// A guard for the other driver fails, and the error names the transactions that are available.
 func TestPgxWhen(t *testing.T) {
 	t.Parallel()
 	db := openPgx(t)
@@ -244,15 +243,16 @@ func TestPgxWhen(t *testing.T) {
 		t.Errorf("%d effects and %d guarded, expected 1 and 1", n, s.count(idempotency.SkipGuarded))
 	}
 	yes := idempotency.When(func(context.Context, *sql.Tx, *amqpx.Delivery) (bool, error) { return true, nil })
-	if err := db.idempotentHandler(o.cancel, yes)(t.Context(), orderDelivery("m3", "1")); err == nil || !strings.Contains(err.Error(), "takes *sql.Tx") {
+	if err := db.idempotentHandler(o.cancel, yes)(t.Context(), orderDelivery("m3", "1")); err == nil || !strings.Contains(err.Error(), "expects *sql.Tx") {
 		t.Errorf("error is %v", err)
 	}
-	if err := idempotency.Handler(db.DB, txFunc(o.cancel).sql, idempotency.When(ask))(t.Context(), orderDelivery("m3", "1")); err == nil || !strings.Contains(err.Error(), "takes pgx.Tx") {
-		t.Errorf("error is %v", err)
+	err := idempotency.Handler(db.DB, txFunc(o.cancel).sql, idempotency.When(ask))(t.Context(), orderDelivery("m3", "1"))
+	if err == nil || !strings.Contains(err.Error(), "expects pgx.Tx") {
+		t.Errorf("error is %v, expected it to say: expects pgx.Tx", err)
 	}
 }
 
-// A relay on a pool is told of what others write, although it looks once an hour
+// A relay on a pool is notified of rows that other programs write, although it polls once an hour
 // and the pool has one connection for everything else.
 func TestPgxListens(t *testing.T) {
 	t.Parallel()
@@ -277,7 +277,7 @@ func TestPgxListens(t *testing.T) {
 	suite.Eventually(t, "its connection is closed", func() bool { return db.queryInt(t, listening) == 0 })
 }
 
-// Old records are purged on a pool, again and again, until the context ends.
+// Old records are purged on a pool repeatedly until the context ends.
 func TestPgxRunPurge(t *testing.T) {
 	t.Parallel()
 	db := openPgx(t)

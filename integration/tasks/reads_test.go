@@ -12,8 +12,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// reads runs a statement again, undoes it, and returns how much it read of the
-// table and its indexes: rows on MySQL, pages elsewhere.
+// reads runs a statement again, undoes it, and returns how much of the table and its indexes it
+// read: rows on MySQL, pages elsewhere.
 func (b businessDB) reads(t *testing.T, st statement) int64 {
 	t.Helper()
 	conn, err := b.Conn(t.Context())
@@ -34,8 +34,8 @@ func (b businessDB) reads(t *testing.T, st statement) int64 {
 	defer run("ROLLBACK")
 	switch b.dialect {
 	case idempotency.PostgreSQL:
-		// Whoever comes first passes over the versions of rows that are dead since, and
-		// marks them in the index.
+		// This run passes over row versions that are dead by now and marks them in the index, so
+		// that the measured run does not read them.
 		run("SAVEPOINT before")
 		run("EXPLAIN (ANALYZE) "+st.query, st.args...)
 		run("ROLLBACK TO before")
@@ -46,7 +46,7 @@ func (b businessDB) reads(t *testing.T, st statement) int64 {
 		_, scanned := plans[0].Plan.pages()
 		return scanned
 	case idempotency.MySQL:
-		// With it the engine passes over rows that the counters do not count.
+		// With this switch, the engine skips rows that the counters do not count.
 		run("SET SESSION optimizer_switch = 'index_condition_pushdown=off'")
 		defer run("SET SESSION optimizer_switch = 'index_condition_pushdown=on'")
 		before := handlerReads(t, conn)
@@ -68,8 +68,8 @@ type planNode struct {
 	Plans []planNode `json:"Plans"`
 }
 
-// pages are those of the node and all below it, and among them those that were
-// read to find rows, and not to change them.
+// pages returns the pages of the node and all nodes below it, and how many of them were read to
+// find rows rather than to change them.
 func (n planNode) pages() (all, scanned int64) {
 	all = n.Hit + n.Read
 	below := int64(0)

@@ -16,10 +16,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// occurrencesOf are the tasks of a recurring task, in their order.
-func occurrencesOf(t *testing.T, s *schedule.Store, name string) []schedule.Task {
+// occurrencesOf returns the tasks of a recurring task, in order.
+func occurrencesOf(t *testing.T, s *schedule.Store, name string) []schedule.TaskRow {
 	t.Helper()
-	var list []schedule.Task
+	var list []schedule.TaskRow
 	for task, err := range s.List(t.Context(), schedule.NoTx, schedule.Filter{IDPrefix: name + "@"}) {
 		suite.MustSucceed(t, err)
 		list = append(list, task)
@@ -27,8 +27,8 @@ func occurrencesOf(t *testing.T, s *schedule.Store, name string) []schedule.Task
 	return list
 }
 
-// Three relays that start and stop at random make and send every occurrence of
-// every second, and nothing twice; most of them ahead, however busy the machine is.
+// Three relays that start and stop at random create and send the occurrence of every second, none
+// of them twice, and most of them ahead of time, however busy the machine is.
 func TestRecurringRelays(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db businessDB) {
@@ -40,11 +40,14 @@ func TestRecurringRelays(t *testing.T) {
 			names = append(names, fmt.Sprintf("n%d", i))
 		}
 		for i, name := range names {
-			r := schedule.Recurring{Name: name, Cron: "* * * * * *", TimeZone: "America/New_York", Misfire: schedule.MisfireAll, Task: schedule.Task{Queue: "q", Tags: []string{"t"}}}
+			r := schedule.Recurring{
+				Name: name, Cron: "* * * * * *", TimeZone: "America/New_York", Misfire: schedule.MisfireAll,
+				Task: schedule.Task{Queue: "q", Tags: []string{"t"}},
+			}
 			if i%2 == 0 {
 				r.Cron, r.Every = "", time.Second
 			}
-			suite.MustSucceed(t, s.Schedules().Add(t.Context(), schedule.NoTx, r))
+			suite.MustSucceed(t, s.Recurring().Add(t.Context(), schedule.NoTx, r))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var relays sync.WaitGroup
@@ -98,12 +101,17 @@ func TestRecurringOutage(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db businessDB) {
 		s := newStore(t, db, &outbox{}, schedule.Config{})
-		for _, r := range []schedule.Recurring{{Name: "skip", Misfire: schedule.MisfireSkip}, {Name: "once"}, {Name: "all", Misfire: schedule.MisfireAll}, {Name: "ten", Misfire: schedule.MisfireAll, MisfireLimit: 10}} {
+		for _, r := range []schedule.Recurring{
+			{Name: "skip", Misfire: schedule.MisfireSkip}, {Name: "once"}, {Name: "all", Misfire: schedule.MisfireAll},
+			{Name: "ten", Misfire: schedule.MisfireAll, MisfireLimit: 10},
+		} {
 			r.Cron, r.Task = "@hourly", schedule.Task{Queue: "q"}
-			suite.MustSucceed(t, s.Schedules().Add(t.Context(), schedule.NoTx, r))
-			// The task of the first hour had been made when all relays ended.
+			suite.MustSucceed(t, s.Recurring().Add(t.Context(), schedule.NoTx, r))
+			// The task of the first hour had been created before all relays ended.
 			first := time.Now().Truncate(time.Hour).Add(-71 * time.Hour)
-			suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: r.Name + "@" + first.UTC().Format("2006-01-02T15:04:05Z"), Queue: "q", DeliverAt: first}))
+			suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{
+				ID: r.Name + "@" + first.UTC().Format("2006-01-02T15:04:05Z"), Queue: "q", DeliverAt: first,
+			}))
 			db.mustExec(t, "UPDATE rabbitdelay_schedules SET plan_at = ?, last_at = ?, next_at = ? WHERE name = ?",
 				first.UnixMilli(), first.UnixMilli(), first.Add(time.Hour).UnixMilli(), r.Name)
 		}
@@ -131,11 +139,12 @@ func TestRecurringChanges(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db businessDB) {
 		s := newStore(t, db, nil, schedule.Config{})
-		x, ctx := s.Schedules(), t.Context()
+		x, ctx := s.Recurring(), t.Context()
 		r := schedule.Recurring{Name: "a", Cron: "0 8 * * *", TimeZone: "Europe/Berlin", Task: schedule.Task{
-			Queue: "q", Body: []byte{0, 255}, ContentType: "x", Type: "y", CorrelationID: "c", Priority: 2, Headers: map[string]string{"k": "v"}, Tags: []string{"t"}, ExpiresAfter: time.Hour,
+			Queue: "q", Body: []byte{0, 255}, ContentType: "x", Type: "y", CorrelationID: "c", Priority: 2,
+			Headers: map[string]string{"k": "v"}, Tags: []string{"t"}, ExpiresAfter: time.Hour,
 		}}
-		// Programs that start together.
+		// These are programs that start together.
 		changes := make([]schedule.Change, 8)
 		for _, err := range together(8, func(i int) (err error) { changes[i], err = x.Put(ctx, schedule.NoTx, r); return err }) {
 			suite.MustSucceed(t, err)
@@ -155,8 +164,21 @@ func TestRecurringChanges(t *testing.T) {
 		expect := func(status schedule.Status, version int64) {
 			t.Helper()
 			got := taskOf(t, s, id)
-			if got.Status != status || got.Version != version || string(got.Body) != "\x00\xff" || got.Headers["k"] != "v" || got.Priority != 2 || got.ExpiresAfter != time.Hour || fmt.Sprint(got.Tags) != "[t]" {
-				t.Fatalf("the task is %+v, expected %s in version %d", got, status, version)
+			for _, c := range []struct {
+				field     string
+				got, want any
+			}{
+				{"status", got.Status, status},
+				{"version", got.Version, version},
+				{"body", string(got.Body), "\x00\xff"},
+				{"header k", got.Headers["k"], "v"},
+				{"priority", int(got.Priority), 2},
+				{"expiry", got.ExpiresAfter, time.Hour},
+				{"tags", fmt.Sprint(got.Tags), "[t]"},
+			} {
+				if c.got != c.want {
+					t.Fatalf("the task's %s is %v, expected %v: %+v", c.field, c.got, c.want, got)
+				}
 			}
 		}
 		first := taskOf(t, s, id).Version
@@ -169,7 +191,7 @@ func TestRecurringChanges(t *testing.T) {
 			t.Errorf("put: %s, %v", c, err)
 		}
 
-		// In a transaction that is undone, and in one that goes on after an error.
+		// This covers a transaction that is rolled back, and one that continues after an error.
 		tx, err := db.BeginTx(ctx, nil)
 		suite.MustSucceed(t, err)
 		suite.MustSucceed(t, x.Delete(ctx, tx, "a"))
@@ -180,7 +202,7 @@ func TestRecurringChanges(t *testing.T) {
 		if err := x.Add(ctx, tx, r); !errors.Is(err, schedule.ErrScheduleExists) {
 			t.Errorf("add: %v", err)
 		}
-		fired, err := x.Fire(ctx, tx, "a")
+		fired, err := x.RunNow(ctx, tx, "a")
 		suite.MustSucceed(t, err)
 		suite.MustSucceed(t, tx.Commit())
 		if got := taskOf(t, s, fired); got.Status != schedule.StatusPending || fmt.Sprint(got.Tags) != "[t]" {
@@ -196,8 +218,8 @@ func TestRecurringChanges(t *testing.T) {
 	})
 }
 
-// A thousand at once, by three relays, with rows among them that other programs
-// wrote wrongly.
+// Three relays handle a thousand at the same time, with rows among them that other programs wrote
+// incorrectly.
 func TestRecurringThousand(t *testing.T) {
 	eachDriver(t, func(t *testing.T, db businessDB) {
 		out := &outbox{}
@@ -220,14 +242,14 @@ func TestRecurringThousand(t *testing.T) {
 			return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_schedules WHERE plan_at = 0 AND name <> 'zone'") == 0
 		})
 		suite.Eventually(t, "the row of an unknown zone says so", func() bool { // and stays due, for a relay that knows the zone
-			r, err := s.Schedules().Get(t.Context(), schedule.NoTx, "zone")
+			r, err := s.Recurring().Get(t.Context(), schedule.NoTx, "zone")
 			return err == nil && r.LastError != ""
 		})
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'pending'"); n != 1000 {
 			t.Errorf("%d tasks, expected 1000", n)
 		}
 		for _, name := range []string{"cron", "zone", "every"} {
-			r, err := s.Schedules().Get(t.Context(), schedule.NoTx, name)
+			r, err := s.Recurring().Get(t.Context(), schedule.NoTx, name)
 			if err != nil || r.LastError == "" {
 				t.Errorf("%s: %q, %v", name, r.LastError, err)
 			}
@@ -246,7 +268,7 @@ func TestRecurringThousand(t *testing.T) {
 	})
 }
 
-// The statements of docs/recurring.md, as they stand.
+// This runs the statements of docs/recurring.md unchanged.
 func TestRecurringDocumentedStatements(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/recurring.md")

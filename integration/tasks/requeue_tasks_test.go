@@ -19,8 +19,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// Dead letters of tasks go by their rows, several at a time; and status and trace
-// tell what became of them, on each database.
+// Dead letters of tasks are requeued through their rows, several at a time, and status and trace
+// report what happened to them, on each database.
 func TestCLIRequeueOfTasks(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {
@@ -67,8 +67,22 @@ func TestCLIRequeueOfTasks(t *testing.T) {
 		}
 		r := do("requeue", "--queue", "q.dead", "--yes", "--json", "--in-flight", "4", "--rate", "1000")
 		var rep inspect.RequeueReport
-		if err := json.Unmarshal([]byte(r.Stdout), &rep); err != nil || r.Code != 2 || rep.Sent != each || rep.Revived != each || rep.Removed != 2*each || rep.Stayed != each {
-			t.Errorf("%v, %s", err, r)
+		suite.MustSucceed(t, json.Unmarshal([]byte(r.Stdout), &rep))
+		if r.Code != 2 {
+			t.Errorf("exit code %d, expected 2: %s", r.Code, r)
+		}
+		for _, c := range []struct {
+			outcome   string
+			got, want int
+		}{
+			{"sent", rep.Sent, each},
+			{"revived", rep.Revived, each},
+			{"removed", rep.Removed, 2 * each},
+			{"stayed", rep.Stayed, each},
+		} {
+			if c.got != c.want {
+				t.Errorf("%d %s, expected %d: %s", c.got, c.outcome, c.want, r)
+			}
 		}
 		if q, _ := srv.Queue("q"); q.Ready != each {
 			t.Errorf("%d messages came", q.Ready)
@@ -79,7 +93,8 @@ func TestCLIRequeueOfTasks(t *testing.T) {
 		once := idempotency.Handler(db.DB, func(context.Context, *sql.Tx, *amqpx.Delivery) error { return nil }, idempotency.WithDialect(db.dialect))
 		suite.MustSucceed(t, once(t.Context(), &amqpx.Delivery{ID: "order-7", Queue: "q", Attempt: 1}))
 		for id, want := range map[string]string{
-			"failed-0": "it was due", "done-0": "it has happened", "cancelled-0": "it was cancelled", "pending-0": "due", "order-7": "its effect in q was committed", "gone-0": "dead letter",
+			"failed-0": "it was due", "done-0": "it is done", "cancelled-0": "it was cancelled",
+			"pending-0": "due", "order-7": "its effect in q was committed", "gone-0": "dead letter",
 		} {
 			if r := do("trace", id, "--queue", "q.dead", "--scope", "q"); !strings.Contains(r.Stdout, want) {
 				t.Errorf("trace %s: no %q in %s", id, want, r)

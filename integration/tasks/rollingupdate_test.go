@@ -24,7 +24,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// deployment is what of docs/kubernetes/rabbitdelay.yaml has to fit the programs.
+// deployment has the values of docs/kubernetes/rabbitdelay.yaml that must agree with the programs.
 type deployment struct {
 	Kind     string
 	Metadata struct{ Name string }
@@ -69,7 +69,7 @@ func documentedDeployments(t *testing.T) map[string]deployment {
 	}
 }
 
-// The times of the manifests fit those of the programs.
+// The times of the manifests agree with those of the programs.
 func TestKubernetesManifests(t *testing.T) {
 	t.Parallel()
 	list := documentedDeployments(t)
@@ -155,7 +155,7 @@ func (r relayContainer) asks(t *testing.T, p httpProbe) int {
 	return resp.StatusCode
 }
 
-// stop ends the relay as Kubernetes does, and expects that it ends by itself.
+// stop ends the relay as Kubernetes does, and expects it to exit within the grace period.
 func (r relayContainer) stop(t *testing.T, grace int) {
 	t.Helper()
 	suite.Docker(t, "stop", "--time", fmt.Sprint(grace), r.name)
@@ -169,8 +169,8 @@ func (r relayContainer) stop(t *testing.T, grace int) {
 	}
 }
 
-// Relays and consumers are replaced one after another while tasks are scheduled
-// and handled: each has its effect once.
+// Relays and consumers are replaced one after another while tasks are scheduled and handled: each
+// task has its effect once.
 func TestRollingUpdate(t *testing.T) {
 	t.Parallel()
 	image := relayImage(t)
@@ -181,7 +181,7 @@ func TestRollingUpdate(t *testing.T) {
 	db.mustExec(t, "CREATE TABLE effects (id text NOT NULL)")
 	queue := suite.NewQueue(t)
 
-	// A consumer is a process of its own: a client that is closed behind it.
+	// A consumer is a separate process: a client that is closed after it.
 	consume := func() (stop func()) {
 		client := suite.OpenClient(t, amqpx.Config{URL: at})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -212,7 +212,9 @@ func TestRollingUpdate(t *testing.T) {
 	go func() {
 		n := 0
 		for ; producing.Err() == nil; n++ {
-			if err := s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: fmt.Sprintf("task-%d", n), Queue: queue, DeliverAt: time.Now().Add(time.Second)}); err != nil {
+			if err := s.Schedule(t.Context(), schedule.NoTx, schedule.Task{
+				ID: fmt.Sprintf("task-%d", n), Queue: queue, DeliverAt: time.Now().Add(time.Second),
+			}); err != nil {
 				t.Error(err)
 				break
 			}
@@ -233,8 +235,11 @@ func TestRollingUpdate(t *testing.T) {
 	suite.Eventually(t, "all tasks are done", func() bool {
 		return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'done'") == int64(n)
 	})
-	if effects, tasks := db.queryInt(t, "SELECT COUNT(*) FROM effects"), db.queryInt(t, "SELECT COUNT(DISTINCT id) FROM effects"); effects != int64(n) || tasks != int64(n) {
-		t.Errorf("%d effects of %d tasks, expected %d", effects, tasks, n)
+	if effects := db.queryInt(t, "SELECT COUNT(*) FROM effects"); effects != int64(n) {
+		t.Errorf("%d effects, expected %d", effects, n)
+	}
+	if tasks := db.queryInt(t, "SELECT COUNT(DISTINCT id) FROM effects"); tasks != int64(n) {
+		t.Errorf("effects of %d tasks, expected %d", tasks, n)
 	}
 	for i := range relays {
 		consumers[i]()

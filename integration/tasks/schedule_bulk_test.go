@@ -13,9 +13,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// Many tasks are moved while a handler works on one of them: the others do not
-// wait for it, and it is done, not moved. Then the rest are cancelled by their tag
-// and deleted.
+// Many tasks are rescheduled while a handler works on one of them. The others do not wait for it, and it is done
+// instead of being rescheduled. Then the other tasks are cancelled by their tag and deleted.
 func TestBulkBesideAHandler(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db businessDB) {
@@ -24,7 +23,10 @@ func TestBulkBesideAHandler(t *testing.T) {
 		due := time.Now().Truncate(time.Millisecond)
 		tasks := make([]schedule.Task, n)
 		for i := range tasks {
-			tasks[i] = schedule.Task{ID: fmt.Sprintf("t%04d", i), Queue: "q", DeliverAt: due.Add(time.Duration(i) * time.Millisecond), Headers: map[string]string{"tenant": "blue"}}
+			tasks[i] = schedule.Task{
+				ID: fmt.Sprintf("t%04d", i), Queue: "q", DeliverAt: due.Add(time.Duration(i) * time.Millisecond),
+				Headers: map[string]string{"tenant": "blue"},
+			}
 			if i%2 == 0 {
 				tasks[i].Tags = []string{"even"}
 			}
@@ -53,10 +55,12 @@ func TestBulkBesideAHandler(t *testing.T) {
 		}
 
 		var finishing bool
-		got, err := s.Bulk(t.Context(), schedule.Filter{Queue: "q", Header: "tenant", HeaderValue: "blue"}, schedule.BulkMoveBy(time.Hour), schedule.BulkOptions{
+		got, err := s.Bulk(t.Context(), schedule.Filter{
+			Queue: "q", Header: "tenant", HeaderValue: "blue",
+		}, schedule.BulkRescheduleBy(time.Hour), schedule.BulkOptions{
 			Batch: 400,
 			Progress: func(p schedule.BulkProgress) {
-				if p.Changed == n-1 && !finishing { // all others have moved
+				if p.Changed == n-1 && !finishing { // all others have been rescheduled
 					finishing = true
 					close(finish)
 				}
@@ -92,8 +96,8 @@ func TestBulkBesideAHandler(t *testing.T) {
 	})
 }
 
-// Failed tasks are grouped by error on every database, however many they are, and a change of one error's tasks
-// changes these alone.
+// Failed tasks are grouped by error on every database, regardless of their number, and a change of the tasks with one
+// error changes only these.
 func TestTasksByError(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db businessDB) {
@@ -107,15 +111,16 @@ func TestTasksByError(t *testing.T) {
 			suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, batch))
 		}
 		for kind := range kinds {
-			// The kinds differ in one letter, and 100%_a is no pattern.
+			// The kinds differ in one letter, and 100%_a is not interpreted as a pattern.
 			text := fmt.Sprintf("100%%_%c of %q failed:\n\t503", 'a'+kind, "order")
-			_, err := db.ExecContext(t.Context(), fmt.Sprintf("UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = due_at, last_error = '%s' WHERE id LIKE '%%%d' OR id LIKE '%%%d'",
+			_, err := db.ExecContext(t.Context(), fmt.Sprintf("UPDATE rabbitdelay_tasks "+
+				"SET status = 'failed', finished_at = due_at, last_error = '%s' WHERE id LIKE '%%%d' OR id LIKE '%%%d'",
 				text, kind, kind+kinds))
 			suite.MustSucceed(t, err)
 		}
 		groups, err := s.ErrorGroups(t.Context(), schedule.NoTx, schedule.Filter{Queue: "q"}, schedule.ErrorGroupOptions{Order: schedule.GroupsMost})
 		suite.MustSucceed(t, err)
-		if len(groups.Groups) != kinds || groups.Looked != n || groups.More {
+		if len(groups.Groups) != kinds || groups.Sampled != n || groups.More {
 			t.Fatalf("%+v", groups)
 		}
 		for _, g := range groups.Groups {
@@ -134,9 +139,9 @@ func TestTasksByError(t *testing.T) {
 		if p.Changed != n/kinds {
 			t.Errorf("%d tasks deleted, expected %d", p.Changed, n/kinds)
 		}
-		groups, err = s.ErrorGroups(t.Context(), schedule.NoTx, schedule.Filter{}, schedule.ErrorGroupOptions{Look: 100})
+		groups, err = s.ErrorGroups(t.Context(), schedule.NoTx, schedule.Filter{}, schedule.ErrorGroupOptions{Sample: 100})
 		suite.MustSucceed(t, err)
-		if len(groups.Groups) != kinds-1 || groups.Looked != 100 || !groups.More {
+		if len(groups.Groups) != kinds-1 || groups.Sampled != 100 || !groups.More {
 			t.Errorf("afterwards: %+v", groups)
 		}
 	})

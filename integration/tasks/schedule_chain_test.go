@@ -15,9 +15,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// The pattern of docs/tasks.md for "when all of these are done": each part counts down in
-// its handler's transaction, and the last one schedules what follows. All parts end at the
-// same instant, each message comes twice, and some attempts fail after they have counted.
+// TestLastOneSchedulesTheNext tests the pattern in docs/tasks.md for a task after several others: each part counts down
+// in its handler's transaction, and the last one schedules the next task. All parts end at the same time, each message
+// arrives twice, and some attempts fail after they have counted.
 func TestLastOneSchedulesTheNext(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]*sql.TxOptions{"default": nil, "repeatable read": {Isolation: sql.LevelRepeatableRead}} {
@@ -96,7 +96,8 @@ func (f *fanIn) deliver(id string, due time.Time) {
 
 var errAfterCount = errors.New("the process was cut off after it had counted")
 
-// part is the effect of one part: it counts down, and schedules what follows if it is the last.
+// part is the effect of one part: it counts down, and schedules the next task if it is the last
+// part.
 func (f *fanIn) part(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
 	export, _, _ := strings.Cut(d.ID, "-part-")
 	if _, err := tx.ExecContext(ctx, f.db.bind("UPDATE exports SET parts_left = parts_left - 1 WHERE id = ?"), export); err != nil {
@@ -114,7 +115,7 @@ func (f *fanIn) part(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
 	return f.failOnce(d.ID)
 }
 
-// failOnce fails the first attempt of every part, the last one's too.
+// failOnce fails the first attempt of every part, including the last one.
 func (f *fanIn) failOnce(id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -17,8 +17,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A handler whose snapshot is older than a unique key that was scheduled does not complete the task
-// that stands for it, whether or not the statement has moved that.
+// If a handler's snapshot is older than a call that schedules a unique key, the handler does not complete the task that
+// holds the key, whether or not the call has rescheduled that task.
 func TestUniqueStatementsEndOlderSnapshots(t *testing.T) {
 	t.Parallel()
 	db := openServer(t, idempotency.PostgreSQL, database.PostgreSQL)
@@ -29,7 +29,7 @@ func TestUniqueStatementsEndOlderSnapshots(t *testing.T) {
 			statement := doc["schedule with a unique key, "+name]
 			db.mustExec(t, "DELETE FROM rabbitdelay_tasks")
 			named(t, db, statement, map[string]any{"id": "a"})
-			// It cannot be pushed back any further.
+			// The task cannot be pushed back any more.
 			db.mustExec(t, "UPDATE rabbitdelay_tasks SET due_at = created_at + 60000")
 			handler, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
 			suite.MustSucceed(t, err)
@@ -46,8 +46,7 @@ func TestUniqueStatementsEndOlderSnapshots(t *testing.T) {
 	}
 }
 
-// Every documented statement stores a body as the bytes that it was given, as a parameter that is a
-// text and as a literal.
+// Every documented statement stores exactly the bytes of a body, given as a text parameter and as a literal.
 func TestBodiesBySQL(t *testing.T) {
 	t.Parallel()
 	literal := regexp.MustCompile(`'\{"(?:order|post|product)":\d+\}'`)
@@ -67,7 +66,7 @@ func TestBodiesBySQL(t *testing.T) {
 					t.Errorf("%s: the body %q as a parameter is stored as %q", name, body, got)
 				}
 				if db.dialect == idempotency.MySQL {
-					continue // whose literals have escapes of their own
+					continue // its literals have different escapes
 				}
 				db.mustExec(t, "DELETE FROM rabbitdelay_tasks")
 				query := db.bind(namedQuery(literal.ReplaceAllLiteralString(statement, "'BODY'"), func(string) {}))
@@ -81,8 +80,8 @@ func TestBodiesBySQL(t *testing.T) {
 	})
 }
 
-// A task that is refused leaves no row, so that its id can be used when the cooldown has ended, and the
-// caller's transaction goes on.
+// A refused task leaves no row, so its id can be used when the cooldown has ended, and the caller's transaction
+// continues.
 func TestRefusedTasksLeaveNoRow(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {
@@ -140,7 +139,7 @@ func TestRefusedTasksLeaveNoRow(t *testing.T) {
 	})
 }
 
-// A pause of an exchange leaves a task alone on which a handler works.
+// A pause of an exchange skips only a task that a handler is working on.
 func TestPausePassesOverHandlersOfAnExchange(t *testing.T) {
 	t.Parallel()
 	db := openServer(t, idempotency.PostgreSQL, database.PostgreSQL)
@@ -167,15 +166,62 @@ func TestPausePassesOverHandlersOfAnExchange(t *testing.T) {
 	}
 }
 
-// A session that keeps a ceiling locked is reported, with who it is where the database tells, and a
-// relay's claim is ended by PostgreSQL if it hangs.
-func TestLockedCeilingIsReported(t *testing.T) {
+// A pause of an exchange while a handler works neither loses an effect nor causes a second one, on any database. On
+// MySQL and MariaDB the handler's transaction may be rolled back; the task then runs again after the pause.
+func TestPauseWhileAHandlerOfAnExchangeWorks(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db businessDB) {
+		var out outbox
+		s := newStore(t, db, &out, schedule.Config{PollInterval: 20 * time.Millisecond, Grace: time.Hour})
+		runStore(t, s)
+		db.mustExec(t, "CREATE TABLE did (version int NOT NULL)")
+		events := topology.Destination{Exchange: "events"}
+		due := time.Now().Truncate(time.Millisecond)
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "t", Exchange: "events", DeliverAt: due}))
+		sent := func() bool {
+			return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE sends > 0 OR status = 'done'") == 1
+		}
+		suite.Eventually(t, "it is marked as sent", sent)
+		paused := make(chan error, 1)
+		pause := func() { paused <- s.Pause(t.Context(), schedule.NoTx, events, "me") }
+		handle := db.taskHandler(func(ctx context.Context, tx schedule.Executor, d *amqpx.Delivery) error {
+			if d.Version == 1 {
+				go pause() // SQLite has one writer, so it waits for this transaction
+				if db.dialect != idempotency.SQLite {
+					suite.MustSucceed(t, <-paused)
+					paused <- nil
+				}
+			}
+			_, err := tx.ExecContext(ctx, db.bind("INSERT INTO did (version) VALUES (?)"), d.Version)
+			return err
+		})
+		delivery := func() *amqpx.Delivery {
+			return &amqpx.Delivery{ID: "t", Queue: "q", Exchange: "events", Version: taskOf(t, s, "t").Version, DueAt: due}
+		}
+		suite.MustSucceed(t, handle(t.Context(), delivery()))
+		suite.MustSucceed(t, <-paused)
+		got := taskOf(t, s, "t")
+		if db.dialect != idempotency.MySQL && got.Status != schedule.StatusDone {
+			t.Errorf("the task is %s in version %d, expected done", got.Status, got.Version)
+		}
+		suite.MustSucceed(t, s.Resume(t.Context(), schedule.NoTx, events, 0))
+		suite.Eventually(t, "it is done or sent again", sent)
+		suite.MustSucceed(t, handle(t.Context(), delivery()))
+		if n := db.queryInt(t, "SELECT COUNT(*) FROM did"); n != 1 || taskOf(t, s, "t").Status != schedule.StatusDone {
+			t.Errorf("%d effects, the task is %s; expected 1, done", n, taskOf(t, s, "t").Status)
+		}
+	})
+}
+
+// A session that keeps a rate limit locked is reported, with its identity where the database provides it, and
+// PostgreSQL ends a relay's claim that hangs.
+func TestLockedRateLimitIsReported(t *testing.T) {
 	t.Parallel()
 	reported := func(t *testing.T, db businessDB) {
 		t.Helper()
 		var out outbox
 		s := newStore(t, db, &out, schedule.Config{PollInterval: 20 * time.Millisecond})
-		suite.MustSucceed(t, s.SetCeiling(t.Context(), schedule.NoTx, schedule.Ceiling{Queue: "mail", PerSecond: 100}))
+		suite.MustSucceed(t, s.SetRateLimit(t.Context(), schedule.NoTx, schedule.RateLimit{Queue: "mail", PerSecond: 100}))
 		stop := runStore(t, s)
 		suite.Eventually(t, "the relay runs", func() bool { return s.Health() == nil })
 		tx, err := db.BeginTx(t.Context(), nil)
@@ -185,24 +231,25 @@ func TestLockedCeilingIsReported(t *testing.T) {
 		suite.MustSucceed(t, err)
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "a", Queue: "mail", DeliverAt: time.Now()}))
 		suite.Eventually(t, "the lock is reported", func() bool {
-			err := s.Health()
-			return err != nil && strings.Contains(err.Error(), "another session has locked the ceiling of mail") && strings.Contains(err.Error(), "pg_terminate_backend")
+			text := fmt.Sprint(s.Health())
+			return strings.Contains(text, "another session has locked the rate limit of mail") &&
+				strings.Contains(text, "pg_terminate_backend")
 		})
 		stop()
 
-		// A relay that starts now, with another ceiling for the queue, sends what goes elsewhere.
+		// A relay that starts now, with another rate limit for the queue, sends the tasks of other destinations.
 		var second outbox
-		ceiling := schedule.Ceiling{Queue: "mail", PerSecond: 50}
-		s = newStore(t, db, &second, schedule.Config{PollInterval: 20 * time.Millisecond, Ceilings: []schedule.Ceiling{ceiling}})
+		rateLimit := schedule.RateLimit{Queue: "mail", PerSecond: 50}
+		s = newStore(t, db, &second, schedule.Config{PollInterval: 20 * time.Millisecond, RateLimits: []schedule.RateLimit{rateLimit}})
 		runStore(t, s)
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "b", Queue: "push", DeliverAt: time.Now()}))
 		suite.Eventually(t, "a task to another queue is sent", func() bool { return second.count("b") == 1 })
 		if second.count("a") != 0 {
-			t.Error("a task was sent although its ceiling is locked")
+			t.Error("a task was sent although its rate limit is locked")
 		}
 		suite.MustSucceed(t, tx.Rollback())
 		suite.Eventually(t, "the task is sent and nothing is reported", func() bool { return second.count("a") == 1 && s.Health() == nil })
-		suite.Eventually(t, "the ceiling of the second relay is written", func() bool {
+		suite.Eventually(t, "the rate limit of the second relay is written", func() bool {
 			list, err := s.Destinations(t.Context(), schedule.NoTx)
 			suite.MustSucceed(t, err)
 			return len(list) == 1 && list[0].PerSecond == 50
@@ -212,12 +259,14 @@ func TestLockedCeilingIsReported(t *testing.T) {
 		db := openServer(t, idempotency.PostgreSQL, database.PostgreSQL)
 		reported(t, db)
 		db.mustExec(t, "CREATE TABLE seen (bound text)")
-		db.mustExec(t, "CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO seen VALUES (current_setting('idle_in_transaction_session_timeout')); RETURN NEW; END $$")
+		db.mustExec(t,
+			"CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "+
+				"INSERT INTO seen VALUES (current_setting('idle_in_transaction_session_timeout')); RETURN NEW; END $$")
 		db.mustExec(t, "CREATE TRIGGER see BEFORE UPDATE OF free_at ON rabbitdelay_destinations FOR EACH ROW EXECUTE FUNCTION see()")
 		var out outbox
 		s := newStore(t, db, &out, schedule.Config{PollInterval: 20 * time.Millisecond})
 		runStore(t, s)
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "c", Queue: "mail", DeliverAt: time.Now()}))
-		suite.Eventually(t, "a claim has used the ceiling", func() bool { return db.queryInt(t, "SELECT COUNT(*) FROM seen WHERE bound = '10s'") > 0 })
+		suite.Eventually(t, "a claim has used the rate limit", func() bool { return db.queryInt(t, "SELECT COUNT(*) FROM seen WHERE bound = '10s'") > 0 })
 	})
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// Tasks of many consumers share transactions: each comes twice at once, some
-// fail the first time, every tenth was cancelled, and every seventh message
-// is of an older version.
+// Tasks of many consumers share transactions: each message arrives twice at the same
+// time, some fail the first time, every tenth task was cancelled, and every seventh
+// message is of an older version.
 func TestScheduleGroup(t *testing.T) {
 	t.Parallel()
 	const count, consumers, size, rows = 100, 2, 16, 5

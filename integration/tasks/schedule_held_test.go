@@ -11,16 +11,16 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A flood is spaced by the ceiling whichever of several relays claims it, and others get
-// their turn meanwhile.
-func TestCeilingOnEachDatabase(t *testing.T) {
+// A burst of tasks is spread out by the rate limit, whichever of several relays claims them. In the meantime, other
+// tasks are sent too.
+func TestRateLimitOnEachDatabase(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {
 		const rate, burst, flood = 500, 50, 2000
-		cfg := schedule.Config{PollInterval: 50 * time.Millisecond, Ceilings: []schedule.Ceiling{{Queue: "mail", PerSecond: rate, Burst: burst}}}
+		cfg := schedule.Config{PollInterval: 50 * time.Millisecond, RateLimits: []schedule.RateLimit{{Queue: "mail", PerSecond: rate, Burst: burst}}}
 		var out outbox
 		first := newStore(t, db, &out, cfg)
-		suite.MustSucceed(t, first.SetCeiling(t.Context(), schedule.NoTx, cfg.Ceilings[0])) // before the second one starts
+		suite.MustSucceed(t, first.SetRateLimit(t.Context(), schedule.NoTx, cfg.RateLimits[0])) // before the second one starts
 		now := time.Now()
 		tasks := make([]schedule.Task, 0, flood+1)
 		for i := range flood {
@@ -56,17 +56,18 @@ func TestCeilingOnEachDatabase(t *testing.T) {
 			}
 		}
 		took := due[len(due)-1].Sub(due[0])
-		t.Logf("%d tasks in %v: %.3f of the ceiling", flood, took, float64(flood-burst)/took.Seconds()/rate)
+		t.Logf("%d tasks in %v: %.3f of the rate limit", flood, took, float64(flood-burst)/took.Seconds()/rate)
 	})
 }
 
-// A pause takes back what the broker has, on every database, and ends with what it kept.
+// On every database, a pause recalls the messages that were sent to the broker. When the pause ends, the tasks that it
+// held are sent.
 func TestPauseOnEachDatabase(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {
 		mail := topology.Destination{Queue: "mail"}
 		var out outbox
-		// Nobody handles these tasks: none is sent again for that.
+		// Nothing handles these tasks; none of them is sent again because of that.
 		s := newStore(t, db, &out, schedule.Config{PollInterval: 20 * time.Millisecond, Grace: time.Hour})
 		runStore(t, s)
 		var tasks []schedule.Task
@@ -119,13 +120,13 @@ func TestPauseOnEachDatabase(t *testing.T) {
 	})
 }
 
-// A store whose clock is an hour ahead fires and pauses by the database's, on every database.
+// On every database, a store whose clock is an hour ahead runs and pauses by the database's clock.
 func TestWrongClockOnEachDatabase(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {
 		s := newStore(t, db, nil, schedule.Config{Now: func() time.Time { return time.Now().Add(time.Hour) }})
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "a", Queue: "q", DeliverAt: time.Now().Add(10 * time.Hour)}))
-		suite.MustSucceed(t, s.FireNow(t.Context(), schedule.NoTx, "a"))
+		suite.MustSucceed(t, s.RunNow(t.Context(), schedule.NoTx, "a"))
 		suite.MustSucceed(t, s.Pause(t.Context(), schedule.NoTx, topology.Destination{Queue: "q"}, "me"))
 		states, err := s.Destinations(t.Context(), schedule.NoTx)
 		suite.MustSucceed(t, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,13 +14,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// Many processes get the same messages of tasks whose work takes longer than its
-// lease: the work of each is done once, and completed once. One that dies leaves its
-// lease to end.
+// Many processes get the same messages of tasks whose work takes longer than its lease:
+// the work of each task is done once, and completed once. A process that dies leaves its
+// lease to expire.
 func TestScheduleLeases(t *testing.T) {
 	t.Parallel()
 	const count, processes = 4, 3
-	// Longer than a statement waits behind all others on a slow machine's SQLite.
+	// This is longer than a statement waits behind all others with SQLite on a slow machine.
 	const lease = 6 * time.Second
 	eachDriver(t, func(t *testing.T, db businessDB) {
 		t.Parallel()
@@ -80,8 +81,8 @@ func TestScheduleLeases(t *testing.T) {
 			t.Errorf("%d tasks are done without a failure, expected %d", n, count)
 		}
 
-		// A process that died.
-		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "t0", Queue: "q", DeliverAt: past}, schedule.Replace()))
+		// This is a process that died.
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "t0", Queue: "q", DeliverAt: past, Replace: true}))
 		dying := delivery(0)
 		dying.Version = 2
 		ctx, die := context.WithCancelCause(t.Context())
@@ -100,6 +101,55 @@ func TestScheduleLeases(t *testing.T) {
 		suite.MustSucceed(t, again(t.Context(), dying))
 		if got := taskOf(t, s, "t0"); got.Status != schedule.StatusDone || got.Attempts != 1 {
 			t.Errorf("after the process died: %+v", got)
+		}
+	})
+}
+
+// Leased work that fails while another task of its unique key is pending keeps its retry if the other task is due
+// later. If the other task is due first, the failed one is cancelled, and its error names the other task and the key.
+func TestScheduleLeaseFailsBesideItsKey(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db businessDB) {
+		s := newStore(t, db, nil, schedule.Config{})
+		for name, c := range map[string]struct {
+			later  time.Duration // when the other task is due
+			status schedule.Status
+		}{
+			"later":   {time.Hour, schedule.StatusDone},
+			"earlier": {time.Second, schedule.StatusCancelled}, // a retry of a Delivery that a test has made is after minutes
+		} {
+			past := time.Now().Add(-time.Second).Truncate(time.Millisecond)
+			_, err := s.ScheduleUnique(t.Context(), schedule.NoTx, schedule.Task{ID: name, UniqueKey: name, Queue: "q", DeliverAt: past}, schedule.Unique{})
+			suite.MustSucceed(t, err)
+			away := errors.New("provider is away")
+			work := func(ctx context.Context, d *amqpx.Delivery, _ string) (txFunc, error) {
+				if d.Attempt > 1 {
+					return nil, nil
+				}
+				next := schedule.Task{ID: name + "-next", UniqueKey: name, Queue: "q", DeliverAt: time.Now().Add(c.later)}
+				_, err := s.ScheduleUnique(ctx, schedule.NoTx, next, schedule.Unique{})
+				return nil, errors.Join(err, away)
+			}
+			handle := db.leaseHandler(work)
+			d := &amqpx.Delivery{ID: name, Version: 1, Queue: "q", Attempt: 1, MaxAttempts: 3, DueAt: past}
+			if err := handle(t.Context(), d); !errors.Is(err, away) {
+				t.Errorf("%s: the first attempt: %v", name, err)
+			}
+			again := *d
+			again.Attempt = 2
+			suite.MustSucceed(t, handle(t.Context(), &again))
+			got := taskOf(t, s, name)
+			if got.Status != c.status || got.Attempts != 1 {
+				t.Errorf("%s: the task is %s after %d failures, expected %s after 1", name, got.Status, got.Attempts, c.status)
+			}
+			for _, want := range []string{away.Error(), name + "-next", "unique key " + name} {
+				if c.status == schedule.StatusCancelled && !strings.Contains(got.LastError, want) {
+					t.Errorf("%s: the error %q does not name %q", name, got.LastError, want)
+				}
+			}
+			if next := taskOf(t, s, name+"-next"); next.Status != schedule.StatusPending {
+				t.Errorf("%s: the other task is %s, expected pending", name, next.Status)
+			}
 		}
 	})
 }

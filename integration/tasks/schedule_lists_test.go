@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// What the console's lists and its history read is the same on every database.
+// The data that the console reads for its lists and its history is the same on every database.
 func TestScheduleLists(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {
@@ -19,7 +19,10 @@ func TestScheduleLists(t *testing.T) {
 		suite.MustSucceed(t, err)
 		base := time.Now().Truncate(time.Minute).Add(-time.Hour)
 		for i := range 12 {
-			task := schedule.Task{ID: fmt.Sprintf("job@%02d", i), Queue: "q", DeliverAt: base.Add(time.Duration(i/3) * time.Minute), Tags: []string{fmt.Sprint("tenant-", i%3), "all"}}
+			task := schedule.Task{
+				ID: fmt.Sprintf("job@%02d", i), Queue: "q", DeliverAt: base.Add(time.Duration(i/3) * time.Minute),
+				Tags: []string{fmt.Sprint("tenant-", i%3), "all"},
+			}
 			suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, task))
 			if i%2 == 0 {
 				db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = ?, finished_at = ?, attempts = ? WHERE id = ?",
@@ -42,15 +45,18 @@ func TestScheduleLists(t *testing.T) {
 				}
 			}
 		}
-		ends, err := s.Ended(t.Context(), schedule.NoTx, base, time.Minute, 4)
+		ends, err := s.CompletionStats(t.Context(), schedule.NoTx, base, time.Minute, 4)
 		suite.MustSucceed(t, err)
 		var got []string
 		for _, e := range ends {
 			got = append(got, fmt.Sprintf("%d done %d failed %d retries %v", e.Done, e.Failed, e.Retries, e.Lateness(1).Round(time.Minute)))
 		}
-		// Three minutes after base 00 and 02 ended, two 04 and 06, one 08 and 10.
-		if all := strings.Join(got, ", "); all != "0 done 0 failed 0 retries 0s, 0 done 1 failed 7 retries 0s, 1 done 0 failed 6 retries 0s, 1 done 1 failed 1 retries 3m0s" {
-			t.Errorf("the minutes are %s", all)
+		// Three minutes after base, tasks 00 and 02 ended; after two minutes, 04 and 06; after one
+		// minute, 08 and 10.
+		const minutes = "0 done 0 failed 0 retries 0s, 0 done 1 failed 7 retries 0s, " +
+			"1 done 0 failed 6 retries 0s, 1 done 1 failed 1 retries 3m0s"
+		if all := strings.Join(got, ", "); all != minutes {
+			t.Errorf("the minutes are %s, expected %s", all, minutes)
 		}
 		if n, err := s.CountRetried(t.Context(), schedule.NoTx, 100); n != 6 || err != nil {
 			t.Errorf("%d are tried again, expected 6: %v", n, err)
@@ -58,14 +64,14 @@ func TestScheduleLists(t *testing.T) {
 		if tags, err := s.Tags(t.Context(), schedule.NoTx, 3); fmt.Sprint(tags) != "[all tenant-0 tenant-1]" || err != nil {
 			t.Errorf("tags: %v, %v", tags, err)
 		}
-		runs, err := s.Schedules().LastRuns(t.Context(), schedule.NoTx, []string{"job", "other"})
+		runs, err := s.Recurring().LastRuns(t.Context(), schedule.NoTx, []string{"job", "other"})
 		if err != nil || len(runs) != 1 || runs["job"].ID != "job@08" {
 			t.Errorf("last runs: %v, %v", runs, err)
 		}
 	})
 }
 
-// listed returns the ends of the ids that a filter chooses, read page by page.
+// listed returns the ends of the ids that a filter selects, read page by page.
 func listed(t *testing.T, s *schedule.Store, f schedule.Filter, page int) string {
 	t.Helper()
 	var ids []string

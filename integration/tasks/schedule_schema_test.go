@@ -7,8 +7,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// The table refuses what a program that writes it by plain SQL gets wrong, and
-// names the rule.
+// The table refuses rows that a program writes incorrectly with plain SQL, and names the rule.
 func TestScheduleTableRefuses(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("é", 128) // 256 bytes
@@ -61,7 +60,8 @@ func TestScheduleTableRefuses(t *testing.T) {
 			column string
 			value  any
 		}{
-			{"exchange", long[2:]}, {"queue", long[2:]}, {"headers", " \n{\"a\": \"b\"} "}, {"headers", nil}, {"due_at", int64(0)}, {"due_at", int64(253402300799999)}, {"body", "text"}, {"body", []byte{0, 255}},
+			{"exchange", long[2:]}, {"queue", long[2:]}, {"headers", " \n{\"a\": \"b\"} "}, {"headers", nil},
+			{"due_at", int64(0)}, {"due_at", int64(253402300799999)}, {"body", "text"}, {"body", []byte{0, 255}},
 		} {
 			if err := insert(strings.Repeat("é", i)+"x", good.column, good.value); err != nil {
 				t.Errorf("%s %v is refused: %v", good.column, good.value, err)
@@ -70,7 +70,7 @@ func TestScheduleTableRefuses(t *testing.T) {
 		if db.dialect != schedule.SQLite {
 			return
 		}
-		// Types that the other databases do not let in.
+		// These are types that the other databases do not accept.
 		for column, value := range map[string]string{
 			"due_at": "1.5", "queue": "x'00'", "body": "7", "attempts": "'some'", "headers": "x'7b7d'", "resend_at": "'never'", "claimed_until": "0.5",
 		} {

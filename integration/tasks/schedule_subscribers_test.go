@@ -20,9 +20,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// Tasks to an exchange that three queues are bound to: each queue has each effect
-// once, although every message comes twice, some attempts fail, and one subscriber
-// rejects some. What was cancelled happens in none.
+// Tasks are sent to an exchange that three queues are bound to. Each queue has each effect once, although every message
+// arrives twice, some attempts fail, and one subscriber rejects some messages. A cancelled task has no effect in any
+// queue.
 func TestScheduleSubscribers(t *testing.T) {
 	t.Parallel()
 	const n = 60
@@ -89,7 +89,7 @@ func TestScheduleSubscribers(t *testing.T) {
 			}
 			return true
 		})
-		// The copies, which have no effect, are through as well.
+		// The duplicates, which have no effect, are settled as well.
 		suite.Eventually(t, "every message is settled", func() bool {
 			for _, queue := range subscribers {
 				if info, err := client.QueueInfo(t.Context(), queue); err != nil || info.Ready > 0 {
@@ -109,7 +109,7 @@ func TestScheduleSubscribers(t *testing.T) {
 	})
 }
 
-// bindAll declares a fanout exchange for the time of the test, and binds queues to it.
+// bindAll declares a fanout exchange for the duration of the test, and binds queues to it.
 func bindAll(t *testing.T, exchange string, queues []string) {
 	t.Helper()
 	conn, err := amqp.Dial(broker.Shared(t, broker.Options{}).URL())
@@ -133,8 +133,8 @@ func bindAll(t *testing.T, exchange string, queues []string) {
 	}
 }
 
-// Two deliveries for each of three subscribers, and the cancellation, meet: either
-// each subscriber has the effect once, or none has it.
+// Two deliveries for each of three subscribers compete with the cancellation: either each
+// subscriber has the effect once, or none has it.
 func TestScheduleConcurrentSubscribers(t *testing.T) {
 	t.Parallel()
 	for level, rounds := range map[sql.IsolationLevel]int{sql.LevelDefault: 60, sql.LevelRepeatableRead: 10, sql.LevelSerializable: 10} {
@@ -199,9 +199,9 @@ func testConcurrentSubscribers(t *testing.T, level sql.IsolationLevel, rounds in
 	})
 }
 
-// A subscriber that hangs in its effect holds up no other of the same task. One that
-// was cancelled meanwhile has no effect, and one that was done may not be replaced
-// before the effect is there.
+// A subscriber that hangs in its effect delays no other subscriber of the same task. The
+// task is done before the hanging subscriber ends, and that subscriber still has its
+// effect. If the task was cancelled meanwhile, the subscriber has none.
 func TestSubscribersDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	test := func(t *testing.T, db businessDB) {

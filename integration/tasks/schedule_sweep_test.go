@@ -13,15 +13,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// emptyQueues takes messages, and says that its queues are empty.
+// emptyQueues takes messages, and reports that its queues are empty.
 type emptyQueues struct{ outbox }
 
 func (*emptyQueues) QueueInfo(context.Context, string) (amqpx.QueueInfo, error) {
 	return amqpx.QueueInfo{Consumers: 1}, nil
 }
 
-// A task that nobody settles is sent MaxSends times. It fails if its consumers
-// took all of that, and stays pending if that cannot be known.
+// A task that is never settled is sent MaxSends times. It fails if its consumers took all of these
+// messages, and stays pending if that cannot be known.
 func TestScheduleGivesUp(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {
@@ -31,7 +31,7 @@ func TestScheduleGivesUp(t *testing.T) {
 		var told error
 		s := newStore(t, db, &out, schedule.Config{
 			PollInterval: 5 * time.Millisecond, Grace: 20 * time.Millisecond, MaxSends: sends,
-			Hooks: schedule.Hooks{SendFailed: func(_ schedule.Task, err error, failed bool) {
+			Hooks: schedule.Hooks{SendFailed: func(_ schedule.TaskRow, err error, failed bool) {
 				mu.Lock()
 				defer mu.Unlock()
 				if failed {
@@ -64,7 +64,7 @@ func TestScheduleGivesUp(t *testing.T) {
 			}
 		}
 		got := taskOf(t, s, "queue")
-		for _, part := range []string{"as often as MaxSends allows", "queue orders.expire", "schedule.Handler"} {
+		for _, part := range []string{"which was sent MaxSends times", "queue orders.expire", "schedule.Handler"} {
 			if !strings.Contains(got.LastError, part) {
 				t.Errorf("the reason is %q, expected %q in it", got.LastError, part)
 			}

@@ -1,7 +1,6 @@
 package tasks_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -18,8 +17,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// outbox is a sender that keeps what it is given. refuse, when set, gives the
-// error of one message.
+// outbox is a sender that keeps the messages that it is given. refuse, when set, returns the error
+// of one message.
 type outbox struct {
 	mu     sync.Mutex
 	sent   []amqpx.Message
@@ -68,7 +67,7 @@ func (o *outbox) count(id string) (n int) {
 	return n
 }
 
-// asDelivery is a message of the outbox as a consumer gets it.
+// asDelivery returns a message of the outbox as a consumer receives it.
 func asDelivery(m amqpx.Message) *amqpx.Delivery {
 	return &amqpx.Delivery{ID: m.ID, Queue: m.Queue, Body: m.Body, Version: m.Version, Attempt: max(m.Attempt, 1), MaxAttempts: 3, DueAt: m.DeliverAt}
 }
@@ -105,7 +104,7 @@ func orderTask(id string, at time.Time) schedule.Task {
 	return schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: at, Body: []byte(id)}
 }
 
-func taskOf(t *testing.T, s *schedule.Store, id string) schedule.Task {
+func taskOf(t *testing.T, s *schedule.Store, id string) schedule.TaskRow {
 	t.Helper()
 	got, err := s.Get(t.Context(), schedule.NoTx, id)
 	if err != nil {
@@ -129,7 +128,7 @@ func TestScheduleInTransaction(t *testing.T) {
 		rollback()
 		tx, commit, _ := db.begin(t)
 		suite.MustSucceed(t, s.Schedule(t.Context(), tx, full))
-		// An id that exists leaves the transaction usable.
+		// Scheduling an id that exists leaves the transaction usable.
 		if err := s.Schedule(t.Context(), tx, full); !errors.Is(err, schedule.ErrExists) {
 			t.Errorf("error is %v, expected ErrExists", err)
 		}
@@ -140,9 +139,28 @@ func TestScheduleInTransaction(t *testing.T) {
 			t.Errorf("error is %v, expected ErrNotFound", err)
 		}
 		got := taskOf(t, s, "a")
-		if got.Exchange != "events" || got.RoutingKey != "post.due" || !bytes.Equal(got.Body, full.Body) || got.ContentType != full.ContentType || got.Type != full.Type || got.CorrelationID != full.CorrelationID || got.Priority != full.Priority ||
-			got.Headers["é"] != "ü" || got.Headers["k"] != "v" || got.Status != schedule.StatusPending || got.Version != 1 || got.CreatedAt.IsZero() {
-			t.Errorf("read back %+v", got)
+		for _, c := range []struct {
+			field     string
+			got, want any
+		}{
+			{"Exchange", got.Exchange, "events"},
+			{"RoutingKey", got.RoutingKey, "post.due"},
+			{"Body", string(got.Body), string(full.Body)},
+			{"ContentType", got.ContentType, full.ContentType},
+			{"Type", got.Type, full.Type},
+			{"CorrelationID", got.CorrelationID, full.CorrelationID},
+			{"Priority", got.Priority, full.Priority},
+			{"header é", got.Headers["é"], "ü"},
+			{"header k", got.Headers["k"], "v"},
+			{"Status", got.Status, schedule.StatusPending},
+			{"Version", got.Version, int64(1)},
+		} {
+			if c.got != c.want {
+				t.Errorf("read back: %s is %#v, expected %#v", c.field, c.got, c.want)
+			}
+		}
+		if got.CreatedAt.IsZero() {
+			t.Error("read back: CreatedAt is zero")
 		}
 		if want := due.Add(500 * time.Microsecond); !got.DeliverAt.Equal(want) {
 			t.Errorf("due at %v, expected %v: the next millisecond", got.DeliverAt, want)
@@ -173,12 +191,12 @@ func TestScheduleTwiceAndReplace(t *testing.T) {
 		suite.MustSucceed(t, s.Cancel(t.Context(), schedule.NoTx, "a"))
 		again := orderTask("a", due.Add(time.Hour))
 		again.Body = []byte("new")
-		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, again, schedule.Replace()))
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, replacing(again)))
 		got := taskOf(t, s, "a")
 		if got.Version != 2 || got.Status != schedule.StatusPending || string(got.Body) != "new" || !got.FinishedAt.IsZero() {
 			t.Errorf("after Replace: %+v", got)
 		}
-		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, orderTask("fresh", due), schedule.Replace()))
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, replacing(orderTask("fresh", due))))
 		if v := taskOf(t, s, "fresh").Version; v != 1 {
 			t.Errorf("version is %d, expected 1", v)
 		}
@@ -194,15 +212,18 @@ func TestScheduleTwiceAndReplace(t *testing.T) {
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks"); n != 3 {
 			t.Errorf("%d tasks after a batch that failed, expected 3", n)
 		}
-		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, many, schedule.Replace()))
+		for i := range many {
+			many[i].Replace = true
+		}
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, many))
 		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, nil))
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks"); n != 1202 {
 			t.Errorf("%d tasks, expected 1202", n)
 		}
-		if err := s.ScheduleBatch(t.Context(), schedule.NoTx, []schedule.Task{orderTask("x", due), orderTask("x", due)}); !errors.Is(err, schedule.ErrTask) {
-			t.Errorf("error is %v, expected ErrTask: one id twice", err)
+		if err := s.ScheduleBatch(t.Context(), schedule.NoTx, []schedule.Task{orderTask("x", due), orderTask("x", due)}); !errors.Is(err, schedule.ErrInvalidTask) {
+			t.Errorf("error is %v, expected ErrInvalidTask: one id twice", err)
 		}
-		// Of many that schedule one id at once, one succeeds.
+		// If many callers schedule the same id concurrently, one succeeds.
 		var made atomic.Int32
 		for _, err := range together(6, func(int) error { return s.Schedule(t.Context(), schedule.NoTx, orderTask("race", due)) }) {
 			if err == nil {
@@ -234,14 +255,14 @@ func TestScheduleRefusesBadTasks(t *testing.T) {
 		"queue: no":              {ID: "x", DeliverAt: at},
 		"queue: both":            {ID: "x", Queue: "q", Exchange: "e", DeliverAt: at},
 		"queue: 300":             {ID: "x", Queue: strings.Repeat("q", 300), DeliverAt: at},
-		"due instant: not":       {ID: "x", Queue: "q"},
+		"due time: not":          {ID: "x", Queue: "q"},
 		"body: 101":              {ID: "x", Queue: "q", DeliverAt: at, Body: make([]byte, 101)},
 		"headers:":               {ID: "x", Queue: "q", DeliverAt: at, Headers: map[string]string{"": "v"}},
-		"due instant: 12000":     {ID: "x", Queue: "q", DeliverAt: time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC)},
+		"due time: 12000":        {ID: "x", Queue: "q", DeliverAt: time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC)},
 		"content type: \"a\\x00": {ID: "x", Queue: "q", DeliverAt: at, ContentType: "a\x00"},
 	} {
 		err := s.Schedule(t.Context(), schedule.NoTx, bad)
-		if !errors.Is(err, schedule.ErrTask) || !strings.Contains(err.Error(), field) {
+		if !errors.Is(err, schedule.ErrInvalidTask) || !strings.Contains(err.Error(), field) {
 			t.Errorf("error is %v, expected one with %q", err, field)
 		}
 	}
@@ -262,9 +283,9 @@ func TestScheduleChanges(t *testing.T) {
 		if got := taskOf(t, s, "a"); got.Version != 2 || !got.DeliverAt.Equal(due.Add(time.Minute)) {
 			t.Errorf("after Reschedule: %+v", got)
 		}
-		suite.MustSucceed(t, s.FireNow(t.Context(), schedule.NoTx, "a"))
+		suite.MustSucceed(t, s.RunNow(t.Context(), schedule.NoTx, "a"))
 		if got := taskOf(t, s, "a"); got.Version != 3 || got.DeliverAt.After(time.Now()) {
-			t.Errorf("after FireNow: %+v", got)
+			t.Errorf("after RunNow: %+v", got)
 		}
 		// A change that is rolled back changes nothing.
 		tx, _, rollback := db.begin(t)
@@ -278,7 +299,7 @@ func TestScheduleChanges(t *testing.T) {
 		for action, err := range map[string]error{
 			"cancel":     s.Cancel(t.Context(), schedule.NoTx, "b"),
 			"reschedule": s.Reschedule(t.Context(), schedule.NoTx, "b", due),
-			"fire":       s.FireNow(t.Context(), schedule.NoTx, "b"),
+			"run":        s.RunNow(t.Context(), schedule.NoTx, "b"),
 			"revive":     s.Revive(t.Context(), schedule.NoTx, "b", due),
 		} {
 			if !errors.As(err, &late) || late.Status != schedule.StatusCancelled || late.Action != action || !errors.Is(err, schedule.ErrStatus) {
@@ -288,8 +309,8 @@ func TestScheduleChanges(t *testing.T) {
 		if err := s.Cancel(t.Context(), schedule.NoTx, "nobody"); !errors.Is(err, schedule.ErrNotFound) {
 			t.Errorf("error is %v, expected ErrNotFound", err)
 		}
-		if err := s.Reschedule(t.Context(), schedule.NoTx, "c", time.Time{}); !errors.Is(err, schedule.ErrTask) {
-			t.Errorf("error is %v, expected ErrTask", err)
+		if err := s.Reschedule(t.Context(), schedule.NoTx, "c", time.Time{}); !errors.Is(err, schedule.ErrInvalidTask) {
+			t.Errorf("error is %v, expected ErrInvalidTask", err)
 		}
 	})
 }
@@ -338,8 +359,8 @@ func TestScheduleHandlerFence(t *testing.T) {
 		suite.MustSucceed(t, s.Cancel(t.Context(), schedule.NoTx, "cancelled"))
 		skipped("cancelled", 1, schedule.SkipCancelled)
 		skipped("nobody", 1, schedule.SkipMissing)
-		// An id that is used again after a purge must not be fired by the first
-		// one's message, which has the same version.
+		// A task that uses an id again after a purge must not be run by the message of the first
+		// task, which has the same version.
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, orderTask("reused", past.Add(time.Hour))))
 		skipped("reused", 1, schedule.SkipStale)
 
@@ -389,7 +410,7 @@ func TestScheduleHandlerFence(t *testing.T) {
 	})
 }
 
-// Deliveries of one task, and its cancellation, meet: exactly one of them wins.
+// Deliveries of one task and its cancellation compete: exactly one of them wins.
 func TestScheduleConcurrentFence(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db businessDB) {
@@ -429,8 +450,8 @@ func TestScheduleConcurrentFence(t *testing.T) {
 	})
 }
 
-// Several relays share the work: everything near is sent, once, and what is far
-// waits in the table.
+// Several relays share the work: all tasks that are near are sent once, and tasks that are far stay
+// in the table.
 func TestScheduleRelaysShare(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db businessDB) {
@@ -463,7 +484,7 @@ func TestScheduleRelaysShare(t *testing.T) {
 	})
 }
 
-// What cannot be sent says why on its row, and holds up nothing else.
+// The row of a task that cannot be sent says why, and no other task is delayed.
 func TestScheduleBadDestinations(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db businessDB) {
@@ -492,17 +513,17 @@ func TestScheduleBadDestinations(t *testing.T) {
 		soon := time.Now().Add(time.Minute)
 		var tasks []schedule.Task
 		for i := range 100 {
-			// The bad ones are more urgent, and more than a batch.
+			// The tasks that cannot be sent are more urgent, and more than a batch.
 			bad := orderTask(fmt.Sprintf("bad-%d", i), soon.Add(-time.Second))
 			bad.Queue = []string{"gone", "full", "impossible"}[i%3]
 			tasks = append(tasks, bad, orderTask(fmt.Sprintf("good-%d", i), soon))
 		}
 		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, tasks))
-		// Rows that another program wrote badly.
+		// These are rows that another program wrote incorrectly.
 		db.mustExec(t, `INSERT INTO rabbitdelay_tasks (id, queue, due_at, headers) VALUES ('bad-json', 'q', 1, '{"a": 1}')`)
 		stop := runStore(t, s)
 		suite.Eventually(t, "the good ones are sent", func() bool { return len(out.messages()) >= 100 })
-		// A full queue is tried with a few.
+		// A full queue is tried with a few tasks.
 		suite.Eventually(t, "some for the full queue are tried", func() bool {
 			return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE queue = 'full' AND last_error IS NOT NULL") > 0
 		})
@@ -532,8 +553,8 @@ func TestScheduleBadDestinations(t *testing.T) {
 	})
 }
 
-// listedTask reads by List, which also gives rows whose headers cannot be read.
-func listedTask(t *testing.T, s *schedule.Store, id string) schedule.Task {
+// listedTask reads a task with List, which also returns rows whose headers cannot be read.
+func listedTask(t *testing.T, s *schedule.Store, id string) schedule.TaskRow {
 	t.Helper()
 	for got, err := range s.List(t.Context(), schedule.NoTx, schedule.Filter{IDPrefix: id}) {
 		suite.MustSucceed(t, err)
@@ -542,7 +563,7 @@ func listedTask(t *testing.T, s *schedule.Store, id string) schedule.Task {
 		}
 	}
 	t.Fatalf("no task %s", id)
-	return schedule.Task{}
+	return schedule.TaskRow{}
 }
 
 // Messages that the broker lost are sent again until the task is done.
@@ -584,7 +605,7 @@ func TestScheduleListAndCount(t *testing.T) {
 		base := time.Now().Add(time.Hour).Truncate(time.Hour)
 		var tasks []schedule.Task
 		for i := range 1300 {
-			x := orderTask(fmt.Sprintf("%c-%04d", 'a'+i%3, i), base.Add(time.Duration(i/10)*time.Second)) // ten at one instant
+			x := orderTask(fmt.Sprintf("%c-%04d", 'a'+i%3, i), base.Add(time.Duration(i/10)*time.Second)) // ten at each time
 			x.Queue = []string{"q1", "q2"}[i%2]
 			tasks = append(tasks, x)
 		}
@@ -628,7 +649,7 @@ func TestScheduleListAndCount(t *testing.T) {
 		} {
 			got := list(c.f)
 			if name == "after" {
-				if len(got) < 300 || len(got) > 309 { // ten share an instant, ordered by id
+				if len(got) < 300 || len(got) > 309 { // ten share a due time, ordered by id
 					t.Errorf("%s: %d tasks", name, len(got))
 				}
 			} else if len(got) != c.want {
@@ -716,7 +737,7 @@ func TestScheduleMigrate(t *testing.T) {
 		}
 		suite.MustSucceed(t, db.migrateTasks(t.Context()))
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, orderTask("a", time.Now())))
-		// The contract: a row by plain SQL, with a destination and an instant only.
+		// This row is written with plain SQL, as the contract allows: with only a destination and a due time.
 		db.mustExec(t, "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES ('plain', 'q', 1)")
 		if got := taskOf(t, s, "plain"); got.Status != schedule.StatusPending || got.Version != 1 || time.Since(got.CreatedAt).Abs() > time.Minute {
 			t.Errorf("a row by plain SQL is %+v", got)
@@ -739,4 +760,10 @@ func TestScheduleMigrate(t *testing.T) {
 			t.Errorf("error is %v, expected ErrNoSender", err)
 		}
 	})
+}
+
+// replacing returns a task that replaces an existing one.
+func replacing(t schedule.Task) schedule.Task {
+	t.Replace = true
+	return t
 }

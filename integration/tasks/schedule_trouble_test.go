@@ -17,8 +17,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// Destinations that take no messages hold up nobody else, say why on the rows of
-// their tasks, and have their effects when the trouble ends.
+// Destinations that accept no messages delay no others, the rows of their tasks say why, and their
+// tasks have their effects when the trouble ends.
 func TestScheduleBesideTrouble(t *testing.T) {
 	t.Parallel()
 	const each, goodQueues = 30, 4
@@ -83,10 +83,10 @@ func TestScheduleBesideTrouble(t *testing.T) {
 					logPending(t, db)
 				}
 			})
-			// The silent queue comes first. RabbitMQ's channel waits up to half a minute for the leader
-			// of a quorum queue that it has not used yet, and with it what was published on the channel
-			// after that, such as the first message of another queue.
-			// What is due has no delay queue between itself and the trouble.
+			// The task for the queue that does not answer comes first. A RabbitMQ channel waits up to half a minute for
+			// the leader of a quorum queue that it has not used yet. Messages published on that channel afterwards wait
+			// as well, such as the first message to another queue. Tasks that are due go to their queue without a delay
+			// queue.
 			now := time.Now()
 			var tasks []schedule.Task
 			for i := range each {
@@ -109,7 +109,7 @@ func TestScheduleBesideTrouble(t *testing.T) {
 			suite.Within(t, 10*time.Minute, "the good ones have their effects", func() bool { return effects("good") == goodQueues*each })
 			for kind, reason := range map[string]string{"full": "refused by the broker", "exclusive": "exclusive", "missing": missing, "silent": "confirm"} {
 				id := kind + "-0"
-				// The first try may have had no answer in time.
+				// The first attempt may have had no answer in time.
 				suite.Eventually(t, id+" says what is wrong", func() bool { return strings.Contains(taskOf(t, s, id).LastError, reason) })
 				if got := taskOf(t, s, id); got.Status != schedule.StatusPending || got.Sends != 0 {
 					t.Errorf("%+v, expected it to be pending because of %q", got, reason)
@@ -128,7 +128,7 @@ func TestScheduleBesideTrouble(t *testing.T) {
 				suite.Consume(t, client, q, handle)
 			}
 			for _, kind := range []string{"full", "exclusive", "missing", "silent"} {
-				// A minute is the longest pause between two tries.
+				// The longest pause between two attempts is one minute.
 				suite.Within(t, 5*time.Minute, kind+" ones have their effects", func() bool { return effects(kind) == each })
 			}
 			if n := db.queryInt(t, "SELECT COUNT(*) FROM effects"); n != int64(len(tasks)) {
@@ -141,7 +141,9 @@ func TestScheduleBesideTrouble(t *testing.T) {
 // logPending logs some of the tasks that have had no effect.
 func logPending(t *testing.T, db businessDB) {
 	t.Helper()
-	rows, err := db.QueryContext(context.Background(), "SELECT id, status, sends, attempts, COALESCE(last_error, '') FROM rabbitdelay_tasks WHERE id NOT IN (SELECT id FROM effects) ORDER BY id LIKE 'good-%' DESC, id LIMIT 40")
+	rows, err := db.QueryContext(context.Background(),
+		"SELECT id, status, sends, attempts, COALESCE(last_error, '') FROM rabbitdelay_tasks "+
+			"WHERE id NOT IN (SELECT id FROM effects) ORDER BY id LIKE 'good-%' DESC, id LIMIT 40")
 	if err != nil {
 		t.Log(err)
 		return
@@ -159,8 +161,8 @@ func logPending(t *testing.T, db businessDB) {
 	t.Log(rows.Err())
 }
 
-// member suspends or resumes the process of a quorum queue. Meanwhile the queue neither
-// confirms nor refuses anything, as one that has lost its majority.
+// member suspends or resumes the process of a quorum queue. While it is suspended, the queue
+// neither confirms nor refuses messages, like a queue that has lost its majority.
 func member(t *testing.T, b *broker.Broker, how, queue string) {
 	t.Helper()
 	expr := fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<%q>>)), sys:%s(amqqueue:get_pid(Q)).`, queue, how)

@@ -18,14 +18,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// keyed is a task of the key k to the queue q, due after a delay.
+// keyed returns a task with the key k for the queue q, due after a delay.
 func keyed(delay time.Duration) schedule.Task {
 	return schedule.Task{UniqueKey: "k", Queue: "q", DeliverAt: time.Now().Add(delay), Body: []byte(delay.String())}
 }
 
-// Producers of one key in transactions of their own and the handler of its tasks at the
-// same instant: a handler that begins after a producer has committed sees what that wrote,
-// and there is such a handler. There are never two pending tasks.
+// Producers schedule one key in separate transactions at the time at which the handler of its tasks runs: a handler
+// that begins after a producer has committed sees what that producer wrote, and such a handler always runs. There are
+// never two pending tasks.
 func TestUniqueKeyLosesNothing(t *testing.T) {
 	t.Parallel()
 	toQueue, toExchange := schedule.Task{Queue: "q"}, schedule.Task{Exchange: "events"}
@@ -36,15 +36,15 @@ func TestUniqueKeyLosesNothing(t *testing.T) {
 	}{
 		"keep":                 {schedule.Unique{}, toQueue, ""},
 		"keep, to an exchange": {schedule.Unique{}, toExchange, ""},
-		"replace":              {schedule.Unique{OnPending: schedule.ReplacePending}, toQueue, ""},
-		"push back":            {schedule.Unique{OnPending: schedule.PushBackPending, MaxWait: time.Hour}, toQueue, ""},
+		"replace":              {schedule.Unique{OnConflict: schedule.ReplacePending}, toQueue, ""},
+		"push back":            {schedule.Unique{OnConflict: schedule.PushBackPending, MaxWait: time.Hour}, toQueue, ""},
 		"by SQL, keep":         {sql: "schedule with a unique key, keep"},
 		"by SQL, replace":      {sql: "schedule with a unique key, replace"},
 		"by SQL, push back":    {sql: "schedule with a unique key, push back"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			eachDatabase(t, func(t *testing.T, db businessDB) { contend(t, db, c.u, c.to, c.sql) })
+			oneDatabase(t, func(t *testing.T, db businessDB) { contend(t, db, c.u, c.to, c.sql) })
 		})
 	}
 }
@@ -89,7 +89,7 @@ func contend(t *testing.T, db businessDB, u schedule.Unique, to schedule.Task, s
 	t.Logf("%d transactions were undone", c.undone.Load())
 }
 
-// contention is producers and a handler of one key.
+// contention has producers and a handler for one key.
 type contention struct {
 	t        *testing.T
 	db       businessDB
@@ -130,7 +130,7 @@ func (c *contention) tryProduce(event int) error {
 	return tx.Commit()
 }
 
-// effect reads the events there are.
+// effect reads the existing events.
 func (c *contention) effect(ctx context.Context, tx *sql.Tx, _ *amqpx.Delivery) error {
 	rows, err := tx.QueryContext(ctx, "SELECT id FROM events")
 	if err != nil {
@@ -148,10 +148,10 @@ func (c *contention) effect(ctx context.Context, tx *sql.Tx, _ *amqpx.Delivery) 
 	return errors.Join(rows.Err(), rows.Close())
 }
 
-// consume handles the pending task, as often as there is one.
+// consume handles the pending tasks until there are none.
 func (c *contention) consume() {
 	for range 3 {
-		var pending []schedule.Task
+		var pending []schedule.TaskRow
 		for task, err := range c.s.List(c.t.Context(), schedule.NoTx, schedule.Filter{Status: schedule.StatusPending}) {
 			if err != nil {
 				c.t.Error(err)
@@ -175,7 +175,7 @@ func (c *contention) consume() {
 	}
 }
 
-// undone reports whether the database undid a transaction only because of another one.
+// undone reports whether the database rolled a transaction back only because of another one.
 func undone(err error) bool {
 	text := err.Error()
 	for _, part := range []string{"40001", "40P01", "1213", "1020", "SQLITE_BUSY", "database is locked"} {
@@ -186,7 +186,7 @@ func undone(err error) bool {
 	return false
 }
 
-// What ScheduleUnique does to the row of the pending task, and what it returns.
+// This tests what ScheduleUnique does to the row of the pending task, and what it returns.
 func TestScheduleUnique(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {
@@ -220,14 +220,16 @@ func (x uniqueRows) do(task schedule.Task, u schedule.Unique, want schedule.Uniq
 	return r
 }
 
-// wear leaves a row as after a send and a failed attempt.
+// wear leaves a row in the state after a send and a failed attempt.
 func (x uniqueRows) wear() {
-	x.db.mustExec(x.t, "UPDATE rabbitdelay_tasks SET attempts = 2, last_error = 'x', sent_at = 5, sends = 4, send_failures = 1, resend_at = 9, claimed_until = 99 WHERE status = 'pending'")
+	x.db.mustExec(x.t,
+		"UPDATE rabbitdelay_tasks SET attempts = 2, last_error = 'x', sent_at = 5, sends = 4, send_failures = 1, "+
+			"resend_at = 9, claimed_until = 99 WHERE status = 'pending'")
 }
 
 func (x uniqueRows) merges() {
 	t, minute := x.t, time.Minute
-	push := schedule.Unique{OnPending: schedule.PushBackPending, MaxWait: 20 * minute}
+	push := schedule.Unique{OnConflict: schedule.PushBackPending, MaxWait: 20 * minute}
 	first := keyed(minute)
 	first.Tags, first.Headers = []string{"a", "b"}, map[string]string{"n": "1"}
 	id := x.do(first, schedule.Unique{}, schedule.UniqueCreated).ID
@@ -260,7 +262,7 @@ func (x uniqueRows) merges() {
 		t.Errorf("at the longest wait: %+v, expected it to stay as it is", got)
 	}
 
-	if r := x.do(other, schedule.Unique{OnPending: schedule.ReplacePending}, schedule.UniqueReplaced); r.ID != id {
+	if r := x.do(other, schedule.Unique{OnConflict: schedule.ReplacePending}, schedule.UniqueReplaced); r.ID != id {
 		t.Errorf("%+v, expected the pending task %s", r, id)
 	}
 	old := got
@@ -292,8 +294,7 @@ func (x uniqueRows) merges() {
 	}
 }
 
-// cools refuses a task while the cooldown lasts, also one that waited for the handler of
-// the task before it.
+// cools refuses a task during the cooldown, including one that waited for the handler of the previous task.
 func (x uniqueRows) cools() {
 	t := x.t
 	hour := schedule.Unique{Cooldown: time.Hour}
@@ -356,7 +357,7 @@ func (x uniqueRows) giveWay() {
 	}
 }
 
-// reviveBeside revives a task while a transaction that has scheduled another one of its key has yet to commit.
+// reviveBeside revives a task while a transaction that has scheduled another task of its key has yet to commit.
 func (x uniqueRows) reviveBeside() {
 	t := x.t
 	x.db.mustExec(t, "DELETE FROM rabbitdelay_tasks")
@@ -398,7 +399,7 @@ func TestDocumentedUniqueStatements(t *testing.T) {
 			return schedule.Task{ID: id, UniqueKey: "reindex-42", Queue: "search.reindex", DeliverAt: time.Now().Add(delay), Body: []byte(`{"product":42}`)}
 		}
 		byAPI := map[string]schedule.Unique{
-			"keep": {}, "replace": {OnPending: schedule.ReplacePending}, "push back": {OnPending: schedule.PushBackPending, MaxWait: time.Minute},
+			"keep": {}, "replace": {OnConflict: schedule.ReplacePending}, "push back": {OnConflict: schedule.PushBackPending, MaxWait: time.Minute},
 		}
 		for name, u := range byAPI {
 			statement := doc["schedule with a unique key, "+name]

@@ -17,8 +17,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// The broker loses everything, queues, exchanges and messages, while 1,000 tasks
-// wait in it: all of them happen, once, and none before it is due.
+// The broker loses everything (queues, exchanges and messages) while 1,000 tasks wait in it: all of
+// them are handled once, and none before it is due.
 func TestScheduleBrokerWiped(t *testing.T) {
 	t.Parallel()
 	const n = 1000
@@ -100,7 +100,7 @@ func TestScheduleBrokerWiped(t *testing.T) {
 	}
 }
 
-// wipeable is a broker of this test alone.
+// wipeable is a broker that only this test uses.
 func wipeable(t *testing.T) *broker.Broker {
 	t.Helper()
 	if os.Getenv(servers.EnvSkip) == "1" {

@@ -18,19 +18,22 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// serving is a process of rabbitdelay serve, which has a database and no broker.
+// serving is a process of rabbitdelay serve that has a database and no broker.
 type serving struct {
 	t       *testing.T
 	url     string
 	process *exec.Cmd
 }
 
-func startServing(t *testing.T, db businessDB) *serving {
+func startServing(t *testing.T, db businessDB, flags ...string) *serving {
 	t.Helper()
 	ports, err := loopback.Ports(2)
 	suite.MustSucceed(t, err)
 	at := loopback.Address(ports[0])
-	p := suite.Command(t.Context(), "serve", "--db", cliURL(t, db), "--url", "amqp://guest:guest@"+loopback.Address(ports[1])+"/", "--listen", at, "--log-level", "error")
+	p := suite.Command(t, append([]string{
+		"serve", "--db", cliURL(t, db), "--url", "amqp://guest:guest@" + loopback.Address(ports[1]) + "/", "--listen",
+		at, "--log-level", "error",
+	}, flags...)...)
 	p.Stderr = os.Stderr
 	suite.MustSucceed(t, p.Start())
 	s := &serving{t: t, url: "http://" + at, process: p}
@@ -39,7 +42,7 @@ func startServing(t *testing.T, db businessDB) *serving {
 	return s
 }
 
-// kill is kill -9.
+// kill sends SIGKILL.
 func (s *serving) kill() {
 	_ = s.process.Process.Kill()
 	_ = s.process.Wait()
@@ -64,7 +67,7 @@ func (s *serving) ask(method, path, body string) (int, map[string]any) {
 	return got.StatusCode, out
 }
 
-// bulk starts a job over all tasks of the queue, and returns its id.
+// bulk starts a job for all tasks of the queue, and returns its id.
 func (s *serving) bulk(action string, count int) string {
 	s.t.Helper()
 	code, out := s.ask(http.MethodPost, "/api/v1/tasks/bulk", fmt.Sprintf(`{%s,"filter":{"queue":"orders.expire"},"count":%d}`, action, count))
@@ -103,8 +106,8 @@ func fillOrders(t *testing.T, db businessDB, n int) (*schedule.Store, time.Time)
 	return s, due
 }
 
-// A process that is killed amid a bulk change leaves a job that says so, with the
-// number that were changed, and another goes on with it: each task is moved once.
+// If a process is killed during a bulk change, its job says so, with the number of tasks that were changed. Another
+// process continues the change, and each task is rescheduled once.
 func TestServeKilledAmidBulk(t *testing.T) {
 	t.Parallel()
 	const n = 10_000
@@ -121,7 +124,7 @@ func TestServeKilledAmidBulk(t *testing.T) {
 		for over := true; over; { // until one was killed before it was over
 			moves, by = moves+1, by+time.Hour
 			first := next
-			id = first.bulk(`"action":"move-by","by":"1h"`, n)
+			id = first.bulk(`"action":"reschedule-by","by":"1h"`, n)
 			suite.Eventually(t, "some are moved", func() bool { return moved() > 0 })
 			first.kill()
 			next = startServing(t, db)
@@ -146,13 +149,13 @@ func TestServeKilledAmidBulk(t *testing.T) {
 	})
 }
 
-// Two processes that make the same bulk change at the same instant are in each other's
-// way only: each job ends, what can happen once has happened once, and who asks twice
-// for a move by an hour gets one by two.
+// Two processes that make the same bulk change at the same time only slow each other
+// down: each job ends, changes that can happen once have happened once, and rescheduling
+// by an hour twice reschedules the tasks by two hours.
 func TestServeTwiceTheSameBulk(t *testing.T) {
 	t.Parallel()
 	const n = 5000
-	eachDatabase(t, func(t *testing.T, db businessDB) {
+	oneDatabase(t, func(t *testing.T, db businessDB) {
 		_, due := fillOrders(t, db, n)
 		both := []*serving{startServing(t, db), startServing(t, db)}
 		run := func(action string) (done float64) {
@@ -174,7 +177,7 @@ func TestServeTwiceTheSameBulk(t *testing.T) {
 			}
 			return done
 		}
-		if done := run(`"action":"move-by","by":"1h"`); done != 2*n {
+		if done := run(`"action":"reschedule-by","by":"1h"`); done != 2*n {
 			t.Errorf("two moves have moved %v", done)
 		}
 		if twice := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE version = 3 AND due_at = ?", due.Add(2*time.Hour).UnixMilli()); twice != n {

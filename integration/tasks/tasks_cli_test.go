@@ -17,7 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// cliURL is the database as --db takes it.
+// cliURL returns the URL of the database for the flag --db.
 func cliURL(t *testing.T, db businessDB) string {
 	t.Helper()
 	switch db.dialect {
@@ -31,6 +31,21 @@ func cliURL(t *testing.T, db businessDB) string {
 	}
 	file, _, _ := strings.Cut(db.dsn, "?")
 	return "sqlite:" + strings.TrimPrefix(file, "file:")
+}
+
+// wantFields checks the given fields of each object.
+func wantFields(t *testing.T, what string, got, want []map[string]any) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d objects, expected %d: %v", what, len(got), len(want), got)
+	}
+	for i, fields := range want {
+		for key, value := range fields {
+			if got[i][key] != value {
+				t.Errorf("%s: object %d has %s %v, expected %v", what, i, key, got[i][key], value)
+			}
+		}
+	}
 }
 
 func TestCLITasks(t *testing.T) {
@@ -58,13 +73,16 @@ func TestCLITasks(t *testing.T) {
 			x.Queue = []string{"q1", "q2"}[i%2]
 			tasks = append(tasks, x)
 		}
-		tasks = append(tasks, schedule.Task{ID: "x\x1b[31m", Exchange: "events", RoutingKey: "k", DeliverAt: base.Add(24 * time.Hour), Body: []byte{0xff}, Headers: map[string]string{"a": "b"}})
+		tasks = append(tasks, schedule.Task{
+			ID: "x\x1b[31m", Exchange: "events", RoutingKey: "k", DeliverAt: base.Add(24 * time.Hour),
+			Body: []byte{0xff}, Headers: map[string]string{"a": "b"},
+		})
 		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, tasks))
 		suite.MustSucceed(t, s.Cancel(t.Context(), schedule.NoTx, "a-000"))
 		db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'failed', last_error = 'boom', attempts = 3, finished_at = 1 WHERE id = 'b-001'")
 		db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = 1 WHERE id = 'a-002'")
 
-		// list, and what its filters leave.
+		// These are the arguments of list, and the number of tasks that its filters select.
 		for args, want := range map[string]int{
 			"": 121, "--queue q1": 60, "--status pending": 118, "--status failed": 1, "--id-prefix b-": 60, "--limit 7": 7,
 			"--queue q2 --status failed --id-prefix b-0": 1,
@@ -90,9 +108,16 @@ func TestCLITasks(t *testing.T) {
 		// show
 		r = cmd("show", "--json", "b-001", "x\x1b[31m", "none")
 		got := r.Objects(t)
-		if r.Code != 1 || len(got) != 3 || got[0]["body"] != "b-001" || got[0]["status"] != "failed" || got[0]["last_error"] != "boom" || got[0]["attempts"] != 3.0 ||
-			got[1]["body_base64"] != "/w==" || got[1]["exchange"] != "events" || got[2]["id"] != "none" || !strings.Contains(got[2]["error"].(string), "task not found") {
-			t.Errorf("show: %s", r)
+		if r.Code != 1 {
+			t.Errorf("show: exit code %d, expected 1: %s", r.Code, r)
+		}
+		wantFields(t, "show", got, []map[string]any{
+			{"body": "b-001", "status": "failed", "last_error": "boom", "attempts": 3.0},
+			{"body_base64": "/w==", "exchange": "events"},
+			{"id": "none"},
+		})
+		if text := got[2]["error"].(string); !strings.Contains(text, "task not found") {
+			t.Errorf("show: the error is %q, expected task not found", text)
 		}
 		if r := cmd("show", "b-001"); r.Code != 0 || !strings.Contains(r.Stdout, "last error   boom\n") {
 			t.Errorf("show: %s", r)
@@ -104,37 +129,50 @@ func TestCLITasks(t *testing.T) {
 		if r.Code != 0 || len(got) != 7 || got[6]["total"] != 121.0 || fmt.Sprint(got[5]) != "map[count:59 queue:q2 status:pending]" {
 			t.Errorf("count: %s", r)
 		}
-		r = cmd("count", "--json", "--per", "1h", "--status", "pending", "--due-from", base.Format(time.RFC3339), "--due-to", base.Add(150*time.Minute).Format(time.RFC3339))
+		r = cmd("count", "--json", "--per", "1h", "--status", "pending", "--due-from", base.Format(time.RFC3339),
+			"--due-to", base.Add(150*time.Minute).Format(time.RFC3339))
 		got = r.Objects(t)
 		if r.Code != 0 || len(got) != 4 || got[0]["count"] != 57.0 || got[1]["count"] != 60.0 || got[2]["count"] != 0.0 || got[3]["total"] != 117.0 {
 			t.Errorf("histogram: %s", r)
 		}
 
-		// The changes, and what refuses them.
-		if r := cmd("reschedule", "a-004", "--at", "2030-01-01T00:00:00Z", "--json"); r.Code != 0 || r.Objects(t)[0]["due"] != "2030-01-01T00:00:00.000Z" || r.Objects(t)[0]["version"] != 2.0 {
-			t.Errorf("reschedule: %s", r)
+		// These are commands that change tasks, and cases in which they fail.
+		r = cmd("reschedule", "a-004", "--at", "2030-01-01T00:00:00Z", "--json")
+		if r.Code != 0 {
+			t.Errorf("reschedule: exit code %d, expected 0: %s", r.Code, r)
 		}
-		if r := cmd("fire", "a-004"); r.Code != 0 || !strings.HasPrefix(r.Stdout, "a-004: pending, due ") {
+		wantFields(t, "reschedule", r.Objects(t), []map[string]any{{"due": "2030-01-01T00:00:00.000Z", "version": 2.0}})
+		if r := cmd("run", "a-004"); r.Code != 0 || !strings.HasPrefix(r.Stdout, "a-004: pending, due ") {
 			t.Errorf("fire: %s", r)
 		}
 		if got := taskOf(t, s, "a-004"); got.Version != 3 || time.Since(got.DeliverAt).Abs() > time.Minute {
 			t.Errorf("after fire: %+v", got)
 		}
-		if r := cmd("revive", "b-001", "--delay", "1h"); r.Code != 0 || taskOf(t, s, "b-001").Status != schedule.StatusPending || time.Until(taskOf(t, s, "b-001").DeliverAt) < 50*time.Minute {
-			t.Errorf("revive: %s", r)
+		if r := cmd("revive", "b-001", "--delay", "1h"); r.Code != 0 {
+			t.Errorf("revive: exit code %d, expected 0: %s", r.Code, r)
+		}
+		if got := taskOf(t, s, "b-001").Status; got != schedule.StatusPending {
+			t.Errorf("after revive: the task is %s, expected %s", got, schedule.StatusPending)
+		}
+		if got := time.Until(taskOf(t, s, "b-001").DeliverAt); got < 50*time.Minute {
+			t.Errorf("after revive: the task is due in %v, expected 1h", got)
 		}
 		r = cmd("cancel", "a-002", "b-001", "none", "a-006", "--json")
 		got = r.Objects(t)
-		if r.Code != 1 || len(got) != 4 || got[1]["status"] != "cancelled" || got[3]["status"] != "cancelled" || taskOf(t, s, "a-006").Status != schedule.StatusCancelled {
-			t.Errorf("cancel: %s", r)
+		if r.Code != 1 {
+			t.Errorf("cancel: exit code %d, expected 1: %s", r.Code, r)
+		}
+		wantFields(t, "cancel", got, []map[string]any{{}, {"status": "cancelled"}, {}, {"status": "cancelled"}})
+		if got := taskOf(t, s, "a-006").Status; got != schedule.StatusCancelled {
+			t.Errorf("after cancel: a-006 is %s, expected %s", got, schedule.StatusCancelled)
 		}
 		for args, want := range map[string]string{
-			"cancel a-002":                "cannot cancel task a-002: it is done, expected pending; its effect has happened",
-			"cancel a-000":                "cannot cancel task a-000: it is cancelled, expected pending; there is nothing to do",
+			"cancel a-002":                "cannot cancel task a-002: its status is done, expected pending; the task is done; to repeat it, schedule a task with another id",
+			"cancel a-000":                "cannot cancel task a-000: its status is cancelled, expected pending; there is nothing to do",
 			"cancel none":                 `cannot cancel task none: task not found; "rabbitdelay tasks list" shows`,
-			"reschedule a-000 --delay 1s": "cannot reschedule task a-000: it is cancelled, expected pending; to run it after all, schedule",
-			"fire none":                   "cannot fire task none: task not found",
-			"revive a-008":                "cannot revive task a-008: it is pending, expected failed; it still waits; use reschedule or fire",
+			"reschedule a-000 --delay 1s": "cannot reschedule task a-000: its status is cancelled, expected pending; to run the task after all, schedule",
+			"run none":                    "cannot run task none: task not found",
+			"revive a-008":                "cannot revive task a-008: its status is pending, expected failed; the task is still waiting; use reschedule or run",
 		} {
 			if r := cmd(strings.Fields(args)...); r.Code != 1 || r.Stdout != "" || !strings.HasPrefix(r.Stderr, "rabbitdelay: "+want) {
 				t.Errorf("%s: want %q: %s", args, want, r)
@@ -143,8 +181,7 @@ func TestCLITasks(t *testing.T) {
 	})
 }
 
-// relaying runs the command serve until the function returned is called, which
-// gives what it printed.
+// relaying runs the command serve until the function returned is called, which returns its output.
 func relaying(t *testing.T, args ...string) (stop func() suite.Ran) {
 	t.Helper()
 	at := broker.Shared(t, broker.Options{}).URL() // may skip the test, which only its own goroutine can
@@ -166,14 +203,14 @@ func relaying(t *testing.T, args ...string) (stop func() suite.Ran) {
 	return stop
 }
 
-// Rows that a program wrote by plain SQL are in their queue when they are due,
-// and SIGTERM's context ends the relay with its result.
+// Rows that a program wrote with plain SQL are in their queue when they are due, and the context of
+// SIGTERM ends the relay, which prints its result.
 func TestCLIRelay(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {
 		s := newStore(t, db, nil, schedule.Config{})
 		at := cliURL(t, db)
-		// On PostgreSQL nothing but a notification makes it look again.
+		// On PostgreSQL, the relay polls so rarely that only a notification can wake it.
 		poll := "100ms"
 		if db.dialect == idempotency.PostgreSQL {
 			poll = "1h"
@@ -209,7 +246,8 @@ func TestCLIRelay(t *testing.T) {
 		if r := cmdTasks(t, at, "list", "--json", "--status", "pending"); len(r.Objects(t)) != n || r.Objects(t)[0]["sends"] != 1.0 {
 			t.Errorf("list: %s", r)
 		}
-		// Another program's row: Schedule refuses a name that is too long for a routing key.
+		// This is another program's row: Schedule refuses a name that is too long for a routing
+		// key.
 		db.mustExec(t, "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES ('bad', ?, ?)", strings.Repeat("q", 250), time.Now().UnixMilli())
 		suite.Eventually(t, "a task that cannot be sent fails", func() bool { return taskOf(t, s, "bad").Status == schedule.StatusFailed })
 		r := stop()
@@ -228,7 +266,7 @@ func cmdTasks(t *testing.T, at string, args ...string) suite.Ran {
 	return suite.RunCLI(t.Context(), append(append([]string{"tasks"}, args...), "--db", at)...)
 }
 
-// What the settings or the file of SQLite keep serve from is said at once.
+// Settings or a SQLite file that keep serve from starting are reported immediately.
 func TestCLIServeCannotBegin(t *testing.T) {
 	t.Parallel()
 	empty := openSQLite(t)

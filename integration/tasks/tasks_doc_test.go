@@ -17,7 +17,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// documented are the statements of docs/sql for a database, by the first words of their comments.
+// documented returns the statements of docs/sql for a database, by the first words of their
+// comments.
 func documented(t *testing.T, d idempotency.Dialect) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(map[idempotency.Dialect]string{
@@ -33,8 +34,8 @@ func documented(t *testing.T, d idempotency.Dialect) map[string]string {
 	return statements
 }
 
-// namedQuery is a documented statement with question marks in place of its :parameters,
-// each of which it gives to value.
+// namedQuery is a documented statement with question marks in place of its :parameters, each of
+// which it passes to value.
 func namedQuery(statement string, value func(name string)) string {
 	return regexp.MustCompile(`:[a-z]+`).ReplaceAllStringFunc(statement, func(name string) string {
 		value(name[1:])
@@ -42,8 +43,8 @@ func namedQuery(statement string, value func(name string)) string {
 	})
 }
 
-// named runs a documented statement, whose :parameters are replaced by the
-// driver's. It returns how many rows were changed.
+// named runs a documented statement with the driver's placeholders in place of its :parameters. It
+// returns the number of rows that were changed.
 func named(t *testing.T, db businessDB, statement string, values map[string]any) int64 {
 	t.Helper()
 	var args []any
@@ -65,7 +66,7 @@ func named(t *testing.T, db businessDB, statement string, values map[string]any)
 	return n
 }
 
-// rowOf is a task's row as text, by column.
+// rowOf returns a task's row as text, by column.
 func rowOf(t *testing.T, db businessDB, id string) map[string]string {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), db.bind("SELECT * FROM rabbitdelay_tasks WHERE id = ?"), id)
@@ -98,7 +99,7 @@ func rowOf(t *testing.T, db businessDB, id string) map[string]string {
 	return row
 }
 
-// same compares two rows, instants of the clock roughly.
+// same compares two rows. Times of the clock are compared only roughly.
 func same(t *testing.T, what string, bySQL, byAPI map[string]string) {
 	t.Helper()
 	for column, want := range byAPI {
@@ -116,8 +117,7 @@ func same(t *testing.T, what string, bySQL, byAPI map[string]string) {
 	}
 }
 
-// Every statement of docs/tasks.md runs as it stands, and does to the row what
-// the API does.
+// Every statement of docs/tasks.md runs unchanged, and has the same effect on the row as the API.
 func TestDocumentedTaskStatements(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, documentedTaskStatements)
@@ -133,11 +133,13 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 	}
 	body := []byte(`{"order":42}`)
 	empty := func() { db.mustExec(t, "DELETE FROM rabbitdelay_tasks") }
-	// worn is a row that relay and consumer have been at.
+	// worn sets the columns of a row as if a relay and a consumer had used it.
 	worn := func(status schedule.Status) {
 		t.Helper()
 		empty()
-		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: time.Now().Add(10 * time.Minute), Body: body}))
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{
+			ID: id, Queue: "orders.expire", DeliverAt: time.Now().Add(10 * time.Minute), Body: body,
+		}))
 		db.mustExec(t, `UPDATE rabbitdelay_tasks SET version = 3, attempts = 2, last_error = 'x', sent_at = 5, sends = 4, send_failures = 1, resend_at = 9,
 			claimed_until = 99, content_type = 'x', headers = '{"a":"b"}'`)
 		if status != schedule.StatusPending {
@@ -172,13 +174,21 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 		refused   []schedule.Status // in which it changes nothing
 		do        func() error
 	}{
-		{"schedule, or replace whatever has this id", schedule.StatusCancelled, nil, func() error {
-			return s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: in(45 * time.Minute), Body: body}, schedule.Replace())
+		{"schedule, or replace the task that has this id", schedule.StatusCancelled, nil, func() error {
+			return s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: in(45 * time.Minute), Body: body, Replace: true})
 		}},
-		{"move", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error { return s.Reschedule(t.Context(), schedule.NoTx, id, in(time.Hour)) }},
-		{"fire now", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error { return s.FireNow(t.Context(), schedule.NoTx, id) }},
-		{"cancel", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error { return s.Cancel(t.Context(), schedule.NoTx, id) }},
-		{"revive", schedule.StatusFailed, []schedule.Status{schedule.StatusPending, schedule.StatusDone, schedule.StatusCancelled}, func() error { return s.Revive(t.Context(), schedule.NoTx, id, time.Now()) }},
+		{"move", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error {
+			return s.Reschedule(t.Context(), schedule.NoTx, id, in(time.Hour))
+		}},
+		{"run now", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error {
+			return s.RunNow(t.Context(), schedule.NoTx, id)
+		}},
+		{"cancel", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error {
+			return s.Cancel(t.Context(), schedule.NoTx, id)
+		}},
+		{"revive", schedule.StatusFailed, []schedule.Status{schedule.StatusPending, schedule.StatusDone, schedule.StatusCancelled}, func() error {
+			return s.Revive(t.Context(), schedule.NoTx, id, time.Now())
+		}},
 	} {
 		worn(c.from)
 		other := func() {
@@ -244,8 +254,8 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 	}
 }
 
-// consumeFromExchange runs the statements for a task to an exchange, in several
-// queues and beside this package's handler.
+// consumeFromExchange runs the statements for a task to an exchange, in several queues and together
+// with this package's handler.
 func consumeFromExchange(t *testing.T, s *schedule.Store, db businessDB, doc map[string]string) {
 	t.Helper()
 	due := time.Now().Add(-time.Minute).Truncate(time.Millisecond)
@@ -290,7 +300,7 @@ func consumeFromExchange(t *testing.T, s *schedule.Store, db businessDB, doc map
 	}
 }
 
-// tableOf is the result of a query.
+// tableOf returns the result of a query.
 func tableOf(t *testing.T, db businessDB, query string) (table []any) {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), query)

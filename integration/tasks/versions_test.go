@@ -21,10 +21,10 @@ var updateVersion = flag.Bool("update", false, "write the tables of the coming r
 
 const released = "testdata/0.1.0"
 
-// oldTables makes the tables of an earlier release in an empty database, with rows of it.
+// oldTables creates the tables of an earlier release in an empty database, with rows in them.
 func oldTables(t *testing.T, db businessDB) {
 	t.Helper()
-	file := filepath.Join(released, db.dialect+".sql")
+	file := filepath.Join(released, string(db.dialect)+".sql")
 	if *updateVersion {
 		suite.MustSucceed(t, os.WriteFile(file, []byte(idempotency.Migrations(db.dialect)+schedule.Migrations(db.dialect)), 0o600))
 	}
@@ -40,7 +40,7 @@ func oldTables(t *testing.T, db businessDB) {
 	}
 }
 
-// The tables of each release from 0.1.0 on, with what is in them, go on with the head.
+// The tables of each release from 0.1.0 on, with their rows, work with the current code.
 func TestTablesOfEarlierReleases(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {
@@ -78,7 +78,7 @@ func TestTablesOfEarlierReleases(t *testing.T) {
 		if seen {
 			t.Error("a message that 0.1.0 has processed is processed again")
 		}
-		if l, err := s.Schedules().Get(t.Context(), schedule.NoTx, "nightly"); err != nil || l.Cron != "0 0 29 2 *" || l.TimeZone != "Europe/Berlin" {
+		if l, err := s.Recurring().Get(t.Context(), schedule.NoTx, "nightly"); err != nil || l.Cron != "0 0 29 2 *" || l.TimeZone != "Europe/Berlin" {
 			t.Errorf("the recurring task is %+v, %v", l, err)
 		}
 	})

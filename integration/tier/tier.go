@@ -4,7 +4,8 @@
 //   - test (make test) is what a contributor runs before a push: the packages' own tests, and the cases on servers
 //     that a change most often breaks, on the newest RabbitMQ, PostgreSQL and SQLite
 //   - servers (make test-servers) is everything else that a broker or a database decides
-//   - all (make test-all) adds the tests that take too long to run before every push
+//   - all (make test-all) adds the tests that take too long to run before every push, and the combinations that
+//     [Sample] leaves out
 //
 // A package below integration calls [Run] in its TestMain. If [Env] is not set, as outside of the Makefile, go test
 // runs every test, so that a single one can be run by its name alone.
@@ -13,6 +14,8 @@ package tier
 import (
 	"flag"
 	"fmt"
+	"hash/fnv"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -93,6 +96,19 @@ func (p Plan) patterns(tier string, newest func() string) (run, skip string, err
 	default:
 		return "", "", fmt.Errorf("%s is %q, want %s, %s or %s, or nothing for every test", Env, tier, Test, Servers, All)
 	}
+}
+
+// Sample returns what a test repeats on in make test-servers, for a list of servers whose differences rarely decide its
+// outcome: one of them, chosen by the test's name, so that all are used about equally often. In the other tiers it
+// returns the whole list, so make test-all runs every combination.
+func Sample[T any](test string, list []T) []T {
+	if os.Getenv(Env) != Servers || len(list) == 0 {
+		return list
+	}
+	h := fnv.New32a()
+	_, _ = io.WriteString(h, test) // never fails
+	i := int(h.Sum32() % uint32(len(list)))
+	return list[i : i+1]
 }
 
 // join combines entries into one pattern for go test.

@@ -1,6 +1,7 @@
 package tier
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,7 +10,7 @@ import (
 	"testing"
 )
 
-// sample is a package's plan: TestWhole runs before a push, TestCells on the newest broker and on SQLite only.
+// sample is a package's plan: make test runs TestWhole, and runs TestCells only on the newest broker and on SQLite.
 var sample = Plan{Test: []string{"TestWhole", "TestCells/" + Newest, "TestCells/sqlite"}, Nightly: []string{"TestLong"}}
 
 const sampleEnv = "RABBITDELAY_TIER_SAMPLE"
@@ -38,7 +39,7 @@ func TestCells(t *testing.T) {
 	}
 }
 
-// The tiers test and servers share no test, and together have all tests except the nightly one.
+// The tiers test and servers have no test in common, and together have all tests except the nightly one.
 func TestTiers(t *testing.T) {
 	for _, c := range []struct {
 		tier string
@@ -55,6 +56,35 @@ func TestTiers(t *testing.T) {
 		if got := passed(t, Env+"="+tier); len(got) != 9 {
 			t.Errorf("%q runs %q, want all 9", tier, got)
 		}
+	}
+}
+
+// In make test-servers a test uses one element of a list, and many tests together use all of them.
+func TestSample(t *testing.T) {
+	list := []string{"3.10", "4.0", "4.1"}
+	for _, tier := range []string{"", Test, All} {
+		t.Setenv(Env, tier)
+		if got := Sample("TestA", list); !slices.Equal(got, list) {
+			t.Errorf("%q: the sample is %q, want all", tier, got)
+		}
+	}
+	t.Setenv(Env, Servers)
+	seen := map[string]int{}
+	for i := range 300 {
+		name := fmt.Sprint("Test", i)
+		got := Sample(name, list)
+		if len(got) != 1 || !slices.Equal(got, Sample(name, list)) {
+			t.Fatalf("the sample of %s is %q", name, got)
+		}
+		seen[got[0]]++
+	}
+	for _, version := range list {
+		if seen[version] < 50 {
+			t.Errorf("%d of 300 tests use %s", seen[version], version)
+		}
+	}
+	if got := Sample("TestA", list[:0]); len(got) != 0 {
+		t.Errorf("the sample of nothing is %q", got)
 	}
 }
 

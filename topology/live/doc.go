@@ -1,8 +1,6 @@
-// Package live reads and changes the objects on a broker. A Broker plans (broker.go), applies (apply.go), destroys
-// and wipes (destroy.go), each with a report (report.go). Ensure (ensure.go) serves clients that start often, and a
-// lock (lock.go) keeps concurrent clients apart. The package inspects a broker over AMQP (inspector.go, channels.go)
-// or through the management API (management.go, management_call.go). It probes for the delayed message plugin
-// (plugin.go), and proves with a canary that a broker delays by an instant (canary.go).
+// Package live compares a topology with the objects on a broker, and declares it there. Use it in a program that
+// prepares a broker, such as a bootstrapper or a test. A service needs only amqpx, whose client declares what it uses.
 //
-// Packages topology, plan and removal decide what to declare and what to delete.
+// A Broker plans and applies (live.go). Management is the broker's management API, which shows more than AMQP does
+// (management.go). ProbePlugin and ProbeInstants test whether a broker can delay messages by itself (probe.go).
 package live

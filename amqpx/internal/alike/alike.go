@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// Most is how many bytes of an error's text are compared.
+// Most is the number of bytes of an error's text that are compared.
 const Most = 1 << 10
 
 // Text returns the text of an error without the parts that differ between two messages that failed for the same reason.
@@ -68,7 +68,7 @@ var closing = map[rune]rune{'"': '"', '\'': '\'', '`': '`', '“': '”', '‘':
 // joins reports whether a quote next to the character is part of a word, or of a placeholder for one.
 func joins(r rune) bool { return isWord(r) || r == '#' }
 
-// quoted returns the length of the quoted part at the beginning of a text; 0 if it has no closing quote.
+// quoted returns the length of the quoted part at the beginning of a text, or 0 if there is no closing quote.
 func quoted(text string, open rune) int {
 	escaped := false
 	for i, r := range text {
@@ -106,7 +106,7 @@ func isHex(c byte) bool { return strings.IndexByte("0123456789abcdefABCDEF", c) 
 // minID is the minimum length of a word with digits that may be an id.
 const minID = 8
 
-// wordAlike returns the replacement for a word; empty if the word stays.
+// wordAlike returns the replacement for a word, or "" if the word is kept.
 func wordAlike(word string) string {
 	var b strings.Builder // the word with a # for each run of digits
 	runs, hex, in := 0, true, false

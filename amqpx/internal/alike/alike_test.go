@@ -37,7 +37,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// FuzzAlike finds that what an error is like is like itself, so that a filter takes both.
+// FuzzText checks that a normalised error normalises to itself, so that a filter selects both.
 func FuzzText(f *testing.F) {
 	f.Add(`order 42: "x" at 10.0.0.1:5672, 1m30s, it's '3f2a9c1e'`)
 	f.Fuzz(func(t *testing.T, text string) {

@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
-	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
+	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 )
 
 // conns manages the connections on which a client declares. They are separate from the connections for publishing and
@@ -23,7 +23,7 @@ import (
 // is first needed and closed when it has been idle.
 type conns struct {
 	cfg    wire.Config
-	direct bool // the user has configured no dialer
+	direct bool // whether the user has configured no dialer
 	log    *zap.Logger
 
 	over   context.Context // its end cuts the connections
@@ -39,7 +39,7 @@ type conns struct {
 	open   map[*connection]struct{}
 	failed error // the error of the last attempt to connect
 	fails  int
-	again  time.Time // when to try again after that error
+	again  time.Time // when to try to connect again
 
 	sessions uint64
 	shown    atomic.Pointer[shown]
@@ -47,10 +47,10 @@ type conns struct {
 
 type connection struct {
 	conn  *amqp.Connection
-	node  string // where to dial; may be a URL with its password
+	node  string // the address to dial; may be a URL with its password
 	url   string
 	users int
-	done  bool // accepts no new users, and is closed when the last user has left
+	done  bool // no new users are accepted, and the connection is closed when the last user has left
 	idle  *time.Timer
 }
 
@@ -113,8 +113,8 @@ type loan struct {
 	spoil func()
 }
 
-// borrow returns the shared connection to a session's broker, or with alone a connection that is not shared. If the
-// broker refuses another connection, for example because of a connection limit, borrow returns the session's own.
+// borrow returns the shared connection to a session's broker, or, if alone is true, a connection that is not shared. If
+// the broker refuses another connection, for example because of a connection limit, borrow returns the session's own.
 func (p *conns) borrow(ctx context.Context, sess *Session, alone bool) (loan, error) {
 	if alone {
 		return p.borrowAlone(ctx, sess)
@@ -128,7 +128,7 @@ func (p *conns) borrow(ctx context.Context, sess *Session, alone bool) (loan, er
 	}
 	d, err := p.connect(ctx, sess)
 	if err != nil && p.cfg.Permanent(err) && !sess.Conn.IsClosed() {
-		p.log.Warn("cannot open a connection for declarations; declaring on another connection", zap.Error(err))
+		p.log.Warn("could not open a connection for declarations; using an existing connection", zap.Error(err))
 		return loan{conn: sess.Conn, end: func() {}, spoil: func() {}}, nil
 	}
 	if err != nil {
@@ -207,7 +207,7 @@ func (p *conns) connect(ctx context.Context, sess *Session) (*connection, error)
 	defer p.mu.Unlock()
 	if err != nil {
 		p.fails++
-		p.failed, p.again = fmt.Errorf("connection to declare on: %w", err), time.Now().Add(wait.Backoff(p.cfg.ReconnectMin, p.cfg.ReconnectMax, p.fails))
+		p.failed, p.again = fmt.Errorf("connecting for declarations: %w", err), time.Now().Add(wait.Backoff(p.cfg.ReconnectMin, p.cfg.ReconnectMax, p.fails))
 		p.show()
 		return nil, p.failed
 	}
@@ -224,7 +224,7 @@ func (p *conns) connect(ctx context.Context, sess *Session) (*connection, error)
 	})
 	d.idle.Stop()
 	p.open[d] = struct{}{}
-	p.log.Debug("connected", zap.String("broker", wire.Broker(conn)))
+	p.log.Debug("opened the connection for declarations", zap.String("broker", wire.Broker(conn)))
 	return d, nil
 }
 
@@ -267,8 +267,7 @@ func (p *conns) change(d *connection, f func()) {
 	}
 }
 
-// Status is the state of the connection for declarations. Its State is empty if there is no connection and none is
-// needed.
+// Status is the state of the connection for declarations. State is empty if there is no connection and none is needed.
 type Status struct {
 	State    wire.State
 	Since    time.Time

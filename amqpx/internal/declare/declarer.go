@@ -10,10 +10,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/naming"
+	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/live"
-	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
-	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 // Strategy is the delay strategy whose topology and bindings are declared.
@@ -24,14 +24,14 @@ type Strategy interface {
 	Bindings(dest topology.Destination) []topology.Binding
 }
 
-// Config configures a Declarer: what it may create, and for whom. All fields are required.
+// Config configures a Declarer. All fields are required.
 type Config struct {
 	Strategy       Strategy
-	OnlyLook       bool // create nothing
+	OnlyLook       bool // create nothing, only check that objects exist
 	QueueType      topology.QueueType
 	MaxRouteQueues int
 	Recheck        time.Duration // how long a destination is assumed to be bound
-	// Listed returns the error for a destination that may not be used.
+	// Listed returns the error for a destination that the client is not allowed to use.
 	Listed func(topology.Destination) error
 	// Configured returns the destination of a queue with its configured options.
 	Configured func(queue string) topology.Destination
@@ -44,12 +44,12 @@ type Config struct {
 	Alarm      func() string // the reason why the broker blocks; empty if it does not
 }
 
-// Session is a connection for which something has to be declared.
+// Session is a connection together with what the Declarer has found out about it.
 type Session struct {
 	*wire.Session
 
 	Publishes bool
-	proof     atomic.Pointer[proof] // nil while messages that are due at a given time may not be sent
+	proof     atomic.Pointer[proof] // nil while messages that are due at a given time must not be sent
 }
 
 // Declarer declares what one client needs.
@@ -105,9 +105,9 @@ func (c *Declarer) do(ctx context.Context, s *Session, alone bool, f func(conn *
 	}
 }
 
-// beside runs f concurrently, with a context that ends when the Declarer is closed. It returns the error of f or, if
-// that is earlier, of ctx.
-func (c *Declarer) beside(ctx context.Context, f func(ctx context.Context) error) error {
+// detached runs f in another goroutine, with a context that ends when the Declarer is closed. It returns the error of
+// f, or the error of ctx if that ends first. In that case f continues.
+func (c *Declarer) detached(ctx context.Context, f func(ctx context.Context) error) error {
 	done := make(chan error, 1)
 	if !c.conns.begin(func(ctx context.Context) { done <- f(ctx) }) {
 		return wire.ErrClosed
@@ -115,11 +115,11 @@ func (c *Declarer) beside(ctx context.Context, f func(ctx context.Context) error
 	return wait.Result(ctx, done)
 }
 
-// Strategy declares the parts of the strategy's topology that are missing, or only checks for them if the client may
-// not declare. The connection must be new, and nothing may have been published on it. If ctx ends first, the caller
-// must close the connection, which stops the declarations.
+// Strategy declares the parts of the strategy's topology that are missing, or only checks for them if the client is
+// not allowed to declare them. The connection must be new, and nothing may have been published on it. If ctx ends
+// first, the caller must close the connection, which stops the declarations.
 func (c *Declarer) Strategy(ctx context.Context, conn *amqp.Connection) error {
-	return c.beside(ctx, func(whole context.Context) error { // also works during Close, because handlers may still send
+	return c.detached(ctx, func(whole context.Context) error { // also works during Close, because handlers may still send
 		if err := c.mu.Lock(ctx); err != nil {
 			return err
 		}
@@ -139,7 +139,7 @@ func (c *Declarer) declareStrategy(ctx context.Context, conn *amqp.Connection, d
 		return fmt.Errorf("%s the %s strategy's topology: %w", what, c.cfg.Strategy.Name(), err)
 	}
 	c.declared, c.lookEnded = time.Now(), false
-	c.log.Debug("declared", zap.String("strategy", c.cfg.Strategy.Name()), zap.Duration("took", time.Since(began)))
+	c.log.Debug("the strategy's topology is declared", zap.String("strategy", c.cfg.Strategy.Name()), zap.Duration("took", time.Since(began)))
 	return nil
 }
 
@@ -160,7 +160,7 @@ func (c *Declarer) ensureTopology(ctx context.Context, conn *amqp.Connection, t 
 	return err
 }
 
-// notApplied adds to the error for a missing exchange what to do about it.
+// notApplied adds advice to the error for a missing exchange.
 func notApplied(err error) error {
 	if wire.IsCode(err, amqp.NotFound) {
 		return fmt.Errorf("%w; %w", err, errNotApplied)
@@ -176,13 +176,14 @@ func (c *Declarer) declareAll(ctx context.Context, conn *amqp.Connection, t topo
 	return c.apply(ctx, conn, t)
 }
 
-// applying calls do with the options with which this client declares a topology. A missing lock is logged only if
-// something was created, because a user without the permission for the lock may not be able to create anything.
+// applying calls do with this client's options for declaring a topology. If the lock could not be taken, that is logged
+// only after something was created, because a user without the permission for the lock may not be able to create
+// anything.
 func (c *Declarer) applying(do func(live.ApplyOptions) error) error {
 	var unlocked error
 	err := do(live.ApplyOptions{Prefix: c.cfg.Strategy.Prefix(), Unlocked: func(err error) { unlocked = err }})
 	if unlocked != nil && err == nil {
-		c.log.Warn("created bindings without the lock against concurrent binding", zap.String("lock", naming.LockQueue(c.cfg.Strategy.Prefix())), zap.Error(unlocked))
+		c.log.Warn("created bindings without the lock that prevents concurrent binding", zap.String("lock", naming.LockQueue(c.cfg.Strategy.Prefix())), zap.Error(unlocked))
 	}
 	return err
 }
@@ -190,11 +191,11 @@ func (c *Declarer) applying(do func(live.ApplyOptions) error) error {
 // redeclareTimeout limits one declaration of everything.
 const redeclareTimeout = time.Minute
 
-// Again declares everything that messages need again, unless that was done later than the time after. It continues when
-// its caller stops waiting. An error is final if Config.Wire.Permanent reports it or if it is a
+// Again declares everything that messages need once more, unless that has been done since the time after. It continues
+// even if its caller stops waiting. An error is final if Config.Wire.Permanent reports it or if it is a
 // *topology.DestinationError.
 func (c *Declarer) Again(ctx context.Context, s *Session, after time.Time) error {
-	return c.beside(ctx, func(ctx context.Context) error {
+	return c.detached(ctx, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, redeclareTimeout)
 		defer cancel()
 		return c.Do(ctx, s, func(conn *amqp.Connection) error {
@@ -224,13 +225,13 @@ func (c *Declarer) redeclare(ctx context.Context, conn *amqp.Connection, after t
 		err = c.Prove(ctx, unproven)
 	}
 	if err != nil {
-		wire.CloseConn(unproven.Conn) // the next session declares and proves, or says why not
+		wire.CloseConn(unproven.Conn) // the next session declares and proves again, or returns the reason why it cannot
 	}
 	return err
 }
 
 // Apply declares a topology in addition to the strategy's, such as an application's exchanges and queues. It fails with
-// a *plan.ConflictError if the broker has a different object with one of the names.
+// a *topology.ConflictError if the broker has a different object with one of the names.
 func (c *Declarer) Apply(ctx context.Context, t topology.Topology) error {
 	s, err := c.cfg.Publishing(ctx)
 	if err != nil {

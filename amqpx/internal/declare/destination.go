@@ -12,16 +12,16 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
+	"github.com/rabbitdelay/rabbitdelay/internal/foreign"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/foreign"
-	"github.com/rabbitdelay/rabbitdelay/topology/live"
-	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
 // look describes why a destination is checked.
 type look struct {
-	awaited bool // messages are waiting to be published after the check
-	failed  int  // how many consecutive attempts before it have failed
+	awaited bool // whether messages are waiting to be published after the check
+	failed  int  // number of failed attempts in a row before this check
 }
 
 // destination makes sure that a destination exists and is bound.
@@ -55,11 +55,11 @@ type declaration struct {
 	dest  topology.Destination
 	look  look
 	ch    *wire.Channel
-	made  bool // a queue was missing and has been declared
+	made  bool // whether a queue was missing and has been declared
 	lying int  // messages in the queue that was checked last, if it exists
 }
 
-// bind binds the destination. If the broker requires it, bind also makes a second binding; see ownBindings.
+// bind binds the destination. If the broker version requires it, bind also declares a second binding; see ownBindings.
 func (d *declaration) bind() error {
 	bindings := d.c.cfg.Strategy.Bindings(d.dest)
 	version, _ := d.ch.Conn.Properties["version"].(string)
@@ -95,7 +95,7 @@ func (d *declaration) queues(ctx context.Context) error {
 		if err := d.queue(ctx, route); err != nil || !d.made && d.lying == 0 || d.c.cfg.OnlyLook {
 			return err
 		}
-		return d.sendOn(route.Name)
+		return d.forwardStuck(route.Name)
 	}
 	if d.dest.DeadLetter == "" {
 		if d.foreign() || d.dest.ServerNamed() {
@@ -112,7 +112,7 @@ func (d *declaration) queues(ctx context.Context) error {
 }
 
 // foreign reports whether the strategy uses another system's delay queues. That system's endpoints and workers declare
-// their own queues, and could not start if a queue existed with different arguments.
+// their own queues, and could not start if one of these queues existed with different arguments.
 func (d *declaration) foreign() bool {
 	return slices.ContainsFunc(d.c.cfg.Strategy.Bindings(d.dest), func(b topology.Binding) bool {
 		_, ok := foreign.System(b.Exchange)
@@ -125,9 +125,9 @@ func (d *declaration) targetQueueExists() error {
 	err := d.ch.Do(func(ch *amqp.Channel) error { return queueExists(ch, d.dest.Queue) })
 	switch {
 	case wire.IsCode(err, amqp.NotFound) && !isDown(err) && d.dest.ServerNamed():
-		return d.refuse("does not exist (any more): the broker deletes it with its last consumer or its connection", err)
+		return d.refuse("does not exist, or no longer exists: the broker deletes it with its last consumer or its connection", err)
 	case wire.IsCode(err, amqp.NotFound) && !isDown(err):
-		return d.refuse("does not exist; with the delays of another system its own programs declare the queue: start one, describe the queue under queues and run rabbitdelay apply, or consume it with this client", err)
+		return d.refuse("does not exist; with another system's delay queues, that system's programs declare the queue: start one of them, or describe the queue under queues and run rabbitdelay apply, or consume from it with this client", err)
 	case err == nil, d.c.hidden(err):
 		return nil
 	}
@@ -149,13 +149,14 @@ func (d *declaration) targetExists() error {
 }
 
 // hidden reports whether a client that only checks was not allowed to check an object. Since RabbitMQ 4.3 the check
-// requires a permission for the object that a producer may not have. The client then assumes that the object exists.
-// For a queue to which messages are delivered, binding it shows whether it exists.
+// requires a permission for the object that a producer might not have. The client then assumes that the object exists.
+// If messages are delivered to a queue, binding that queue shows whether it exists.
 func (c *Declarer) hidden(err error) bool {
 	return c.cfg.OnlyLook && wire.IsCode(err, amqp.AccessRefused)
 }
 
-// queue leaves an existing queue unchanged, whatever its arguments are, and creates a missing one.
+// queue checks whether a queue exists, and creates it if it is missing. An existing queue stays unchanged, whatever its
+// arguments are.
 func (d *declaration) queue(ctx context.Context, q topology.Queue) error {
 	var seen amqp.Queue
 	see := func(ch *amqp.Channel) (err error) {
@@ -171,10 +172,10 @@ func (d *declaration) queue(ctx context.Context, q topology.Queue) error {
 	case !wire.IsCode(err, amqp.NotFound), isDown(err):
 		return fmt.Errorf("queue %s: %w", q.Name, err)
 	case d.c.cfg.OnlyLook:
-		return d.refuse(fmt.Sprintf("needs the queue %s, which does not exist and which this client may not declare (DeclareNothing); run rabbitdelay apply first", q.Name), err)
+		return d.refuse(fmt.Sprintf("needs the queue %s, which does not exist and which this client is not allowed to declare (DeclareNothing); run rabbitdelay apply first", q.Name), err)
 	}
 	if q.Name == d.dest.DeadLetterQueue() && d.dest.Queue != "" {
-		// Nothing is consumed from a stream here, so it needs no dead-letter queue.
+		// This client consumes nothing from a stream, so a stream needs no dead-letter queue.
 		other, err := live.OtherType(ctx, d.ch.Conn, topology.Queue{Name: d.dest.Queue, Type: d.c.cfg.QueueType})
 		if err != nil || other == live.TypeStream {
 			return err
@@ -209,25 +210,24 @@ func (d *declaration) queue(ctx context.Context, q topology.Queue) error {
 	return nil
 }
 
-// maybeUnfinished reports whether another client may still be creating the target queue, which the broker then shows as
-// an empty queue. A message that arrives too early waits in a delay queue for three minutes, with all messages behind
-// it.
+// maybeUnfinished reports whether another client may still be creating the target queue. Until the queue is complete,
+// the broker shows it as empty, but refuses messages for it. A delay queue tries a refused message again only after
+// three minutes, and all messages behind it wait as well.
 func (d *declaration) maybeUnfinished(q amqp.Queue) bool {
 	return q.Messages == 0 && q.Consumers == 0 && d.look.awaited && !d.c.cfg.OnlyLook &&
 		q.Name == d.dest.TargetQueue(d.c.cfg.Strategy.Prefix())
 }
 
-// mostSentOn limits how many messages one check rejects. Messages behind the ones without a TTL have a TTL, and leave
-// the queue by expiring.
+// mostSentOn limits how many messages one check rejects. Only the first messages can be without a TTL; the messages
+// behind them leave the queue by expiring.
 const mostSentOn = 1000
 
-// sendOn rejects the messages in a route queue, which routes them to where they would have gone by expiring. Usually
+// forwardStuck rejects the messages in a route queue, so that they are dead-lettered as if they had expired. Usually
 // there are none. However, before RabbitMQ 4.3 a quorum queue accepts messages before its TTL is set, and a message
-// that arrives at that time would stay forever, with all later messages behind it.
-func (d *declaration) sendOn(route string) error {
+// that arrives before then would stay forever, with all later messages behind it.
+func (d *declaration) forwardStuck(route string) error {
 	err := d.ch.Do(func(ch *amqp.Channel) error {
-		q, err := ch.QueueDeclarePassive(route, true, false, false, false, nil)
-		for range min(q.Messages, mostSentOn) {
+		for range mostSentOn { // the broker's count is 0 for a queue whose leader is busy
 			m, ok, err := ch.Get(route, false)
 			if err != nil || !ok {
 				return err
@@ -236,16 +236,16 @@ func (d *declaration) sendOn(route string) error {
 				return err
 			}
 		}
-		return err
+		return nil
 	})
 	if err == nil || saysNothing(err) {
 		return err
 	}
-	d.c.log.Debug("could not look for messages that stay in a route queue", zap.String("queue", route), zap.Error(err))
+	d.c.log.Debug("could not check a route queue for stuck messages", zap.String("queue", route), zap.Error(err))
 	return nil
 }
 
-// isDown reports whether a queue was not found because its node is down. Otherwise the queue does not exist.
+// isDown reports whether a queue was not found because its node is down. If it returns false, the queue does not exist.
 func isDown(err error) bool {
 	ae, ok := errors.AsType[*amqp.Error](err)
 	return ok && ae.Code == amqp.NotFound && !strings.Contains(ae.Reason, "no queue '")
@@ -253,8 +253,8 @@ func isDown(err error) bool {
 
 // creating prevents this client's other destinations, and other clients, from creating the same queue concurrently.
 // Many destinations may share a dead-letter queue, and RabbitMQ 3.10 has been seen to answer 541, which closes the
-// connection, while another client was creating the same queue. The holder of the lock may hang, so creating proceeds
-// without the lock after some seconds.
+// connection, while another client was creating the same queue. Another client may hold the lock and hang, so creating
+// proceeds without the lock after some seconds.
 func (d *declaration) creating(ctx context.Context, queue string) (unlock func(), err error) {
 	ds := d.c.dests
 	ds.mu.Lock()
@@ -273,7 +273,7 @@ func (d *declaration) creating(ctx context.Context, queue string) (unlock func()
 	all, err := live.LockCreation(ctx, d.ch.Conn, d.c.cfg.Strategy.Prefix(), queue)
 	switch {
 	case errors.Is(err, live.ErrUnlocked):
-		d.c.log.Debug("using a queue without the lock against its concurrent creation", zap.String("queue", queue), zap.Error(err))
+		d.c.log.Debug("using a queue without the lock that prevents its concurrent creation", zap.String("queue", queue), zap.Error(err))
 		return own, nil
 	case err != nil:
 		own()
@@ -291,8 +291,8 @@ func (d *declaration) lacksDelivery() bool {
 	})
 }
 
-// notBound explains why a client that may not declare could not bind. Such a client binds because AMQP has no request
-// that checks for a binding; making it again is the only way.
+// notBound explains why a client that is not allowed to declare anything could not bind. Such a client declares the
+// binding again, because AMQP has no request that checks for a binding.
 func (d *declaration) notBound(err error) error {
 	ae, ok := errors.AsType[*amqp.Error](err)
 	if !ok {
@@ -306,16 +306,16 @@ func (d *declaration) notBound(err error) error {
 		if strings.Contains(ae.Reason, "read access") || strings.Contains(ae.Reason, "to topic") {
 			lacks = fmt.Sprintf("read from the exchange %s", exchange)
 		}
-		return d.refuse(fmt.Sprintf("may not be bound: this client declares nothing (DeclareNothing), and to check the binding its user would need the right to %s; grant it (docs/permissions.md), and run rabbitdelay apply with the destination in the file", lacks), err)
+		return d.refuse(fmt.Sprintf("cannot be checked: this client declares nothing (DeclareNothing), and its user lacks the permission to %s, which checking the binding needs; grant it (docs/permissions.md), and run rabbitdelay apply with the destination in the file", lacks), err)
 	case ae.Code == amqp.NotFound && strings.Contains(ae.Reason, "no "):
-		return d.refuse(fmt.Sprintf("needs the queue %s and the exchange %s, and one does not exist, and this client may not declare (DeclareNothing); run rabbitdelay apply first", queue, exchange), err)
+		return d.refuse(fmt.Sprintf("needs the queue %s and the exchange %s; one of them does not exist, and this client is not allowed to declare it (DeclareNothing); run rabbitdelay apply first", queue, exchange), err)
 	}
 	return err
 }
 
 func tooManyRoutes(limit int) string {
-	return fmt.Sprintf("would need one more route queue than the %d that this client may create (Config.MaxRouteQueues): each routing key needs a queue of its own, for ever. "+
-		"With many keys delay to one queue, bound to the exchange by a pattern or consumed by who publishes on; or raise the bound", limit)
+	return fmt.Sprintf("would need one more route queue than the %d that this client may create (Config.MaxRouteQueues): each routing key needs its own route queue, which is never deleted. "+
+		"For many keys, delay the messages to one queue instead: to a queue that is bound to the exchange by a pattern, or to one whose consumer publishes them to the exchange. Or raise the limit", limit)
 }
 
 // Rehearse checks a destination on the broker and creates nothing. The parameter made is the number of route queues

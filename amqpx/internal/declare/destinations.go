@@ -9,22 +9,22 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
+	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
 // destinations records which destinations exist and are bound in the current session. The mandatory flag covers only
 // the first hop of a message, so the last hop is checked here before the first message is sent to a destination.
 //
-// For each destination there is one attempt at a time. It does not end with the callers that wait for it, and it is
-// independent of all other destinations, so one that cannot be used does not affect the others.
+// For each destination there is at most one attempt at a time. The attempt continues even if its callers stop waiting.
+// Attempts for different destinations are independent, so a destination that cannot be used does not affect the others.
 type destinations struct {
 	c *Declarer
 
 	mu       sync.Mutex
 	epoch    uint64 // incremented when all destinations have to be checked again
 	known    map[destKey]*destination
-	sweepAt  int                   // when known has this size, unusable destinations are forgotten
+	sweepAt  int                   // the number of entries in known at which unusable destinations are removed
 	creating map[string]wait.Mutex // by queue name
 	routes   map[string]bool       // route queues that this client has created
 }
@@ -42,7 +42,8 @@ type destination struct {
 // stamp identifies the session and epoch for which a destination was declared.
 type stamp struct{ gen, epoch uint64 } // sessions count from 1
 
-// failure is the result of a failed attempt.
+// failure records the latest error of declaring a destination, how long callers get it without another attempt, and the
+// number of consecutive failed attempts.
 type failure struct {
 	err     error
 	until   time.Time // callers get the error until then
@@ -60,14 +61,15 @@ type try struct {
 }
 
 const (
-	// tryTimeout limits one attempt. After it, the connection is no longer used.
+	// tryTimeout limits one attempt. After that, the attempt's connection is no longer used.
 	tryTimeout = 10 * time.Second
 	// errorStands is how long the error of a failed attempt is returned to all callers.
 	errorStands = time.Second
-	// firstErrorStands is the same for an error that may be temporary. It doubles with each failed attempt, up to
-	// errorStands.
+	// firstErrorStands is the corresponding initial duration for an error that may be temporary. It doubles with each
+	// failed attempt, up to errorStands.
 	firstErrorStands = 50 * time.Millisecond
-	// maxEnds is how often a destination is tried again after its declaration ended the connection.
+	// maxEnds is the number of times that a destination is tried again after its declaration has made the broker close
+	// the connection.
 	maxEnds = 2
 )
 
@@ -85,10 +87,10 @@ func (ds *destinations) entry(sess *Session, k destKey) (*destination, stamp) {
 	return d, stamp{sess.Gen, ds.epoch}
 }
 
-// minSweep is the number of destinations below which none are forgotten.
+// minSweep is the number of destinations below which none are removed from the record.
 const minSweep = 1000
 
-// sweep forgets destinations that could not be used if there are many destinations.
+// sweep removes unusable destinations from the record if it has become large.
 func (ds *destinations) sweep() {
 	if len(ds.known) < ds.sweepAt {
 		return
@@ -170,7 +172,7 @@ func (ds *destinations) start(d *destination, sess *Session, dest topology.Desti
 	t := &try{stamp: s, done: make(chan struct{})}
 	before := d.failed
 	d.try = t
-	// A consumer publishes nothing, and a destination that is checked again was bound before.
+	// No messages wait for a check by a consumer, or for the repeated check of a destination that was bound before.
 	l := look{}
 	if s != (stamp{}) && s != d.ok {
 		l = look{awaited: true, failed: before.count}
@@ -202,7 +204,7 @@ func (ds *destinations) run(ctx context.Context, d *destination, t *try, sess *S
 	case t.stamp == stamp{}: // a consumer has its own dead-letter queue and its own back-off
 	case err == nil:
 		d.ok, d.at, d.failed = t.stamp, time.Now(), failure{}
-	case rechecked && saysNothing(err): // no new information
+	case rechecked && saysNothing(err): // the error contains no new information
 		d.at = time.Now()
 	default:
 		d.ok, d.failed = stamp{}, now
@@ -210,7 +212,7 @@ func (ds *destinations) run(ctx context.Context, d *destination, t *try, sess *S
 		if rechecked {
 			level = zap.WarnLevel
 		}
-		ds.c.log.Log(level, "destination cannot be used", zap.String("destination", dest.String()), zap.Error(now.err))
+		ds.c.log.Log(level, "could not declare or bind a destination", zap.String("destination", dest.String()), zap.Error(now.err))
 	}
 }
 

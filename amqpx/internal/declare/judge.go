@@ -10,24 +10,27 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
+	"github.com/rabbitdelay/rabbitdelay/internal/channels"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/live"
-	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
-	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
-// judge returns what the error of an attempt means for its destination.
+// judge decides what the error of an attempt means for its destination.
 func judge(dest topology.Destination, err error, before failure) failure {
 	now := failure{err: err, count: before.count + 1, alone: before.alone, refused: wire.IsCode(err, amqp.AccessRefused)}
 	if wire.EndsConnection(err) {
-		// The reason may have been another destination's declaration on the same connection.
+		// Another destination's declaration on the same connection may have caused the error.
 		now.ends, now.alone = before.ends+1, true
 	}
 	if errors.Is(err, errNoAnswer) {
 		now.alone = true
 	}
 	stands := errorStands
-	if reason := whyFinal(err, now.ends); reason != "" {
+	if channels.Limited(err) {
+		now.err = &passingError{fmt.Errorf("destination %s: %w", dest.String(), channels.Advised(err))}
+		stands = min(firstErrorStands<<min(before.count, 10), errorStands)
+	} else if reason := whyFinal(err, now.ends); reason != "" {
 		now.err = fmt.Errorf("%w: %w", &topology.DestinationError{Destination: dest, Reason: reason}, err)
 	} else if !errors.Is(err, topology.ErrDestination) {
 		now.err = &passingError{fmt.Errorf("destination %s: %w", dest.String(), err)}
@@ -49,15 +52,17 @@ func whyFinal(err error, ends int) string {
 		// The broker reports this when its metadata store or a queue's leader does not answer.
 		return ""
 	case ae.Code == amqp.ResourceLocked:
-		return "is exclusive to another connection, and no other can bind it; send to a queue that is not, or let its owner declare it without exclusive"
+		return "is exclusive to another connection, so this client cannot bind it; send to a queue that is not exclusive, or let the queue's owner declare it without exclusive"
 	case ae.Code == amqp.AccessRefused && isReserved(ae):
-		return "has a name that the broker reserves; take another one"
+		return "has a name that the broker reserves; choose another name"
 	case ae.Code == amqp.AccessRefused:
-		return "may not be declared and bound by this user; give it the rights of docs/permissions.md, or run rabbitdelay apply with another user and set DeclareNothing"
+		return "cannot be declared and bound by this user; grant the user the permissions listed in docs/permissions.md, or run rabbitdelay apply with another user and set DeclareNothing"
 	case ae.Code == amqp.PreconditionFailed:
-		return "is refused by the broker (a limit of the virtual host, say); mend what it says, or declare the queue by yourself"
+		return "is refused by the broker, for example because of a limit of the virtual host; fix the cause that the broker reports, or declare the queue yourself"
+	case channels.IsNameHeld(err) && ends > maxEnds:
+		return "cannot be declared: " + channels.NameHeldAdvice
 	case wire.EndsConnection(err) && ends > maxEnds:
-		return "makes the broker close the connection, each time; see the broker's log"
+		return "makes the broker close the connection each time; see the broker's log"
 	}
 	return ""
 }
@@ -68,15 +73,15 @@ func isReserved(e *amqp.Error) bool { return strings.Contains(e.Reason, "reserve
 // saysNothing reports whether an error contains no information about the destination.
 func saysNothing(err error) bool {
 	e, ok := errors.AsType[*amqp.Error](err)
-	return !errors.Is(err, topology.ErrDestination) && (!ok || !e.Server || wire.EndsConnection(err) || e.Code == amqp.ConnectionForced)
+	return !errors.Is(err, topology.ErrDestination) && (!ok || !e.Server || wire.EndsConnection(err) || channels.Limited(err) || e.Code == amqp.ConnectionForced)
 }
 
-// accessStands is how long access must be refused before the refusal counts, because a broker that is starting refuses
-// its users for a moment.
+// accessStands is how long access must be refused before it is treated as permanent, because a broker that is starting
+// refuses its users for a moment.
 const accessStands = 2 * time.Second
 
-// believed runs f again while access is refused, for up to accessStands. If the refusal counted before, it does not run
-// f again.
+// believed runs f again while access is refused, for up to accessStands. If the refusal was already treated as
+// permanent before, it does not run f again.
 func believed(ctx context.Context, before bool, f func() error) error {
 	began := time.Now()
 	for {
@@ -103,16 +108,16 @@ func Passes(err error) bool {
 	return ok
 }
 
-// errNotApplied is the error of a client that only checks and finds no layout. It is not a *topology.DestinationError,
+// errNotApplied is returned if a client that declares nothing finds no layout. It is not a *topology.DestinationError,
 // because every destination is affected.
-var errNotApplied = errors.New("this client may not declare (DeclareNothing): run rabbitdelay apply with the same settings first")
+var errNotApplied = errors.New("this client is not allowed to declare anything (DeclareNothing); first run rabbitdelay apply with the same settings")
 
-var errNoAnswer = errors.New("no answer from the broker")
+var errNoAnswer = errors.New("the broker did not answer")
 
 // Final reports whether declaring again is pointless. That is the case if the broker has a different object with one of
 // the names, if the layout was not applied, or if the broker does not delay as the strategy requires.
 func Final(err error) bool {
-	if _, conflict := errors.AsType[*plan.ConflictError](err); conflict {
+	if _, conflict := errors.AsType[*topology.ConflictError](err); conflict {
 		return true
 	}
 	_, clock := errors.AsType[*live.ClockError](err)

@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A refusal of a destination's rights passes or is final as judge says, not by its code.
+// judge decides by the reason for a refusal, and not only by its reply code, whether the refusal is temporary or final.
 func TestJudge(t *testing.T) {
 	dest := topology.Destination{Queue: "q"}
 	refused := &amqp.Error{Code: amqp.AccessRefused, Server: true}
@@ -39,8 +39,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// Status answers while somebody holds the lock of the connections; in a bubble it would
-// hang for ever otherwise.
+// Status returns while another goroutine holds the lock of the connections. Otherwise it would hang
+// forever in a bubble.
 func TestStatusTakesNoLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(t.Context(), Config{Wire: wire.Config{Log: zap.NewNop()}})

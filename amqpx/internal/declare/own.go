@@ -17,12 +17,12 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
+	"github.com/rabbitdelay/rabbitdelay/internal/argument"
+	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/argument"
-	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
-// ownBindings manages second bindings of destinations, which have an argument that is unique to this client. With
+// ownBindings manages additional bindings of destinations, which have an argument that is unique to this client. On
 // brokers for which live.LateBindings reports true, the broker may report a binding as existing while another client is
 // still creating it. A binding with a unique argument is created by this client only, so once it exists, the broker
 // routes by it. The plain binding is complete long before the client's own binding is removed.
@@ -40,7 +40,7 @@ type ownBinding struct {
 	until time.Time
 }
 
-// ownStays is how long a client's own binding stays.
+// ownStays is how long a client keeps its own binding.
 const ownStays = 30 * time.Second
 
 var clients atomic.Int64
@@ -54,8 +54,8 @@ func newOwnBindings(c *Declarer) *ownBindings {
 
 // of returns this client's own variant of a binding. No other client uses the same argument. The argument usually stays
 // the same if the process is restarted in the same place, so that a binding left behind by a killed process is reused.
-// An attempt after one without an answer uses a different argument, because the broker may still be creating the first
-// binding.
+// After an attempt without an answer, the next one uses a different argument, because the broker may still be creating
+// the first binding.
 func (o *ownBindings) of(conn *amqp.Connection, b topology.Binding, try int) topology.Binding {
 	from, _, err := net.SplitHostPort(conn.LocalAddr().String())
 	if err != nil {
@@ -68,7 +68,7 @@ func (o *ownBindings) of(conn *amqp.Connection, b topology.Binding, try int) top
 	return b
 }
 
-// keep schedules the removal of a binding. It is called before the binding is made.
+// keep schedules the removal of a binding. It is called before the binding is declared.
 func (o *ownBindings) keep(b topology.Binding) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -95,7 +95,7 @@ func (o *ownBindings) withdraw(ctx context.Context) {
 			return
 		}
 		if err := o.takeAway(ctx, time.Now()); err != nil && ctx.Err() == nil {
-			o.c.log.Debug("could not take this client's own bindings away; trying again", zap.Error(err))
+			o.c.log.Debug("could not remove this client's own bindings; trying again", zap.Error(err))
 		}
 	}
 }
@@ -127,8 +127,8 @@ func (o *ownBindings) takeAway(ctx context.Context, by time.Time) error {
 			if err != nil && saysNothing(err) {
 				return err
 			}
-			o.mu.Lock()                                                      // even if the queue no longer exists
-			if key := ownKey(b.Binding); o.until[key].until.Equal(b.until) { // not made again in the meantime
+			o.mu.Lock()                                                      // forget the binding even if the queue no longer exists
+			if key := ownKey(b.Binding); o.until[key].until.Equal(b.until) { // not declared again in the meantime
 				delete(o.until, key)
 			}
 			o.mu.Unlock()
@@ -137,8 +137,8 @@ func (o *ownBindings) takeAway(ctx context.Context, by time.Time) error {
 	})
 }
 
-// Unbind removes this client's own bindings if the broker answers within wire.CloseWait. It is called before Close,
-// while there is a publishing connection.
+// Unbind removes this client's own bindings if the broker answers within wire.CloseWait. Call it before Close, while
+// there is a publishing connection.
 func (c *Declarer) Unbind() {
 	if _, connected := c.cfg.Current(); !connected {
 		return

@@ -9,21 +9,22 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/live"
-	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// proof records that the broker was shown to delay until a given time. It holds for one connection, until something is
+// proof records that test messages were delayed until a given time. It is valid for one connection, until something is
 // declared again.
 type proof struct {
-	// ahead is by how many milliseconds the broker's clock is ahead of this process's clock; 0 if it is not ahead.
+	// ahead is the number of milliseconds by which the broker's clock is ahead of this process's clock, or 0 if it is
+	// not ahead.
 	ahead int64
 }
 
-// errUnproven is returned while the check whether the broker delays until a given time is running. The caller should
-// try again.
-var errUnproven = errors.New("it is not proven yet that the broker delays by an instant")
+// errUnproven is returned while the client is still testing whether the broker delays until a given time. The caller
+// should try again.
+var errUnproven = errors.New("the test whether the broker delays messages until a given time is still running")
 
 // Instant converts a time of this process's clock to the broker's clock, both in epoch ms.
 func (s *Session) Instant(aim int64) (int64, error) {
@@ -39,8 +40,8 @@ type canary interface {
 	Canary(queue string) ([]topology.Binding, []topology.Route)
 }
 
-// ways returns a function for the routes that have to be proven; nil if there are none.
-func (c *Declarer) ways() func(queue string) ([]topology.Binding, []topology.Route) {
+// canaryOf returns the strategy's function for the test routes, or nil if the strategy needs no test.
+func (c *Declarer) canaryOf() func(queue string) ([]topology.Binding, []topology.Route) {
 	s, ok := c.cfg.Strategy.(canary)
 	if !ok {
 		return nil
@@ -51,21 +52,21 @@ func (c *Declarer) ways() func(queue string) ([]topology.Binding, []topology.Rou
 	return s.Canary
 }
 
-// Prove checks whether the broker of a session delays until a given time, if the strategy depends on that. It publishes
-// on the session's own connection, because the broker may block a connection that publishes, and the connection for
-// declarations must never be blocked.
+// Prove checks whether the session's broker delays messages until a given time, if the strategy depends on that. It
+// publishes on the session's own connection, because the broker may block a connection that publishes, and the
+// connection for declarations must never be blocked.
 func (c *Declarer) Prove(ctx context.Context, sess *Session) error {
-	ways := c.ways()
-	if ways == nil {
+	canary := c.canaryOf()
+	if canary == nil {
 		return nil
 	}
 	began := time.Now()
-	clock, err := live.Broker{Conn: sess.Conn}.Prove(ctx, c.cfg.Strategy.Prefix(), ways)
+	clock, err := live.Broker{Conn: sess.Conn}.Prove(ctx, c.cfg.Strategy.Prefix(), canary)
 	if err != nil {
 		if reason := c.cfg.Alarm(); reason != "" {
 			err = fmt.Errorf("%w (%s): %w", wire.ErrBlocked, reason, err)
 		}
-		return fmt.Errorf("prove that the %s strategy delays: %w", c.cfg.Strategy.Name(), err)
+		return fmt.Errorf("testing whether the broker delays messages for the %s strategy: %w", c.cfg.Strategy.Name(), err)
 	}
 	p := &proof{}
 	if clock.Low > 0 {
@@ -73,9 +74,9 @@ func (c *Declarer) Prove(ctx context.Context, sess *Session) error {
 	}
 	sess.proof.Store(p)
 	if clock.Low > 0 || clock.High < 0 {
-		c.log.Warn("the broker's clock is not this machine's; messages are late by the difference, not early", zap.Duration("ahead_at_least", clock.Low), zap.Duration("ahead_at_most", clock.High))
+		c.log.Warn("the broker's clock differs from this machine's clock; messages may be late by the difference, but not early", zap.Duration("ahead_at_least", clock.Low), zap.Duration("ahead_at_most", clock.High))
 	}
-	c.log.Debug("proven", zap.String("strategy", c.cfg.Strategy.Name()), zap.Duration("took", time.Since(began)))
+	c.log.Debug("the broker delays messages until a given time", zap.String("strategy", c.cfg.Strategy.Name()), zap.Duration("took", time.Since(began)))
 	return nil
 }
 
@@ -83,7 +84,7 @@ func (c *Declarer) Prove(ctx context.Context, sess *Session) error {
 // if there is nothing to prove.
 func (c *Declarer) unprove() *Session {
 	sess, ok := c.cfg.Current()
-	if !ok || c.ways() == nil {
+	if !ok || c.canaryOf() == nil {
 		return nil
 	}
 	sess.proof.Store(nil)

@@ -9,7 +9,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
+	"github.com/rabbitdelay/rabbitdelay/internal/channels"
+	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 )
 
 // confirmChannel is a channel in confirm mode on which many goroutines publish. A returned message is matched with its
@@ -19,7 +20,7 @@ type confirmChannel struct {
 	ended chan struct{} // closed after the channel has ended and err is set
 	err   error
 
-	uses atomic.Int64 // publications that have no answer yet
+	uses atomic.Int64 // publications without an answer so far
 	left atomic.Bool  // no further publications are accepted
 
 	mu       sync.Mutex
@@ -34,10 +35,10 @@ type returnedMessages struct {
 	count  int    // how many identical messages were returned, such as one id published twice
 }
 
-// openConfirmChannel opens a channel. The parameter room is how many returns can be buffered before the receiver of a
-// confirm reads them.
-func openConfirmChannel(conn *amqp.Connection, room int) (*confirmChannel, error) {
-	ch, err := conn.Channel()
+// openConfirmChannel opens a channel. The parameter buffer is the number of returns that can be buffered before the
+// receiver of a confirm reads them.
+func openConfirmChannel(conn *amqp.Connection, buffer int) (*confirmChannel, error) {
+	ch, err := channels.Open(conn)
 	if err != nil {
 		return nil, fmt.Errorf("open channel: %w", err)
 	}
@@ -47,7 +48,7 @@ func openConfirmChannel(conn *amqp.Connection, room int) (*confirmChannel, error
 	c := &confirmChannel{
 		ch:       ch,
 		ended:    make(chan struct{}),
-		returns:  ch.NotifyReturn(make(chan amqp.Return, room+1)),
+		returns:  ch.NotifyReturn(make(chan amqp.Return, buffer+1)),
 		returned: map[returnKey]returnedMessages{},
 	}
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
@@ -78,7 +79,7 @@ func (c *confirmChannel) unuse() {
 	}
 }
 
-// closeLeft closes a channel that was left, once it has received all its answers.
+// closeLeft closes a channel that is no longer used, once all its messages have been answered.
 func (c *confirmChannel) closeLeft() {
 	if c.left.Load() && c.uses.Load() == 0 {
 		go func() { _ = c.ch.Close() }()
@@ -122,7 +123,7 @@ type slot struct {
 
 func newSlot() slot { return slot{mu: wait.NewMutex()} }
 
-func (s *slot) get(ctx context.Context, conn *amqp.Connection, room int) (*confirmChannel, error) {
+func (s *slot) get(ctx context.Context, conn *amqp.Connection, buffer int) (*confirmChannel, error) {
 	if c := s.open(); c != nil {
 		return c, nil
 	}
@@ -133,13 +134,13 @@ func (s *slot) get(ctx context.Context, conn *amqp.Connection, room int) (*confi
 		s.mu.Unlock()
 		return c, nil
 	}
-	// Hold the lock until the broker has answered, even if the caller no longer waits.
+	// Hold the lock until the broker has answered, even if the caller has stopped waiting.
 	var c *confirmChannel
 	opened := make(chan error, 1)
 	go func() {
 		defer s.mu.Unlock()
 		var err error
-		if c, err = openConfirmChannel(conn, room); err == nil {
+		if c, err = openConfirmChannel(conn, buffer); err == nil {
 			s.cur.Store(c)
 		}
 		opened <- err

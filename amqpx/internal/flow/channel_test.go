@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// A caller that gives up while a channel is being opened leaves its place to others.
+// A caller that gives up while a channel is being opened does not block other callers.
 func TestASlotIsFreeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})
@@ -21,7 +21,7 @@ func TestASlotIsFreeAgain(t *testing.T) {
 		defer conn.Close()
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		for range 20 { // whether the lock is had at all is left to chance
+		for range 20 { // whether the caller gets the lock is random
 			s := newSlot()
 			_, _ = s.get(ended, conn, 1)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -1,8 +1,8 @@
-// Package flow decides which message may be published when on one connection, publishes messages, and tracks each one
-// until its confirm. It decides what to do after each attempt.
+// Package flow decides when each message may be published on one connection, publishes messages, tracks each one until
+// its confirm, and decides what to do after each attempt.
 //
-// It knows channels, confirms and returns. It does not know what a message is for or what a destination is; it
-// identifies a destination by a Way.
+// It knows about channels, confirms and returns, but nothing about the purpose of a message or about destinations. A
+// Route stands for a destination and the exchange through which it is reached.
 //
 //   - window.go: how many messages may be unconfirmed, in total and for each queue
 //   - publisher.go: publishes on the appropriate channel for a message, and interprets the answer
@@ -12,16 +12,16 @@
 // Reasons for the design:
 //
 //   - A queue that stops confirming delays only its own messages. It can occupy at most half of the window. After a
-//     second without a confirm, its share no longer counts, and from then on it gets one message each second.
-//   - A refusal closes the channel, with all unconfirmed messages on it. So a way is first tried on a separate channel.
-//     It moves to the shared channel when one of its messages was confirmed and none of them are unconfirmed, which
-//     preserves the order. If the broker's text names the exchange, that exchange's messages fail and the others are
-//     published again. If it does not, each message is published once more on a channel of its own, and the one that is
-//     refused there is the cause.
+//     second without a confirm, its share no longer counts, and from then on it may publish one message each second.
+//   - A refusal closes the channel, with all unconfirmed messages on it. A route is therefore first tried on a separate
+//     channel. It moves to the shared channel when one of its messages was confirmed and none of them are unconfirmed,
+//     which preserves the order. If the broker's text names the exchange, that exchange's messages fail and the others
+//     are published again. If it does not, each message is published once more on a channel of its own, and the one
+//     that is refused there is the cause.
 //   - The outcome of messages that were written before the connection ended, or before a permission was revoked, is
 //     unknown. They are sent again with the same id until the caller's deadline. A nack, a closed channel or a return
-//     is a refusal. After a nack of a message that went straight to an exchange, another queue may have accepted it, so
-//     that outcome is unknown too.
+//     is a refusal. If a message that went straight to an exchange is nacked, another queue may have accepted it, so
+//     the outcome of that message is unknown too.
 //   - A return precedes the confirm of its message, and the receiver of a confirm drains the returns first. An
 //     unroutable message is never reported as sent.
 package flow

@@ -22,8 +22,8 @@ type Outcome struct {
 
 	alone   bool   // the message had its channel to itself
 	suspect bool   // for Disturbed and Lost: this message may be the cause
-	doubt   string // for Disturbed: the broker's text if it does not say which message it means
-	stands  bool   // for Refused: access to this exchange has been refused for at least refusedFor
+	doubt   string // for Disturbed: the broker's text if it does not name the message that it refused
+	stands  bool   // for Refused: refusals of this exchange have lasted for at least refusedFor
 }
 
 // Kind distinguishes outcomes.
@@ -35,7 +35,7 @@ const (
 	Impossible      // nothing was written, and another attempt would fail as well
 	Unwritten       // nothing was written, but another attempt may succeed
 	Nacked          // basic.nack
-	Returned        // basic.return: the broker has no queue for it
+	Returned        // basic.return: the broker has no queue for the message
 	Refused         // the broker closed the channel because of this message
 	Disturbed       // the broker closed the channel, perhaps because of another message
 	Lost            // the connection ended before the confirm
@@ -44,10 +44,10 @@ const (
 
 // Tries is the history of a message's attempts. The zero value is for a message that has not been tried.
 type Tries struct {
-	Count   int   // how often it was written
-	Unknown bool  // the broker may have accepted it
-	Alone   bool  // it gets a channel to itself
-	Returns int   // how often the broker had no queue or no exchange for it
+	Count   int   // number of times that the message was written
+	Unknown bool  // the broker may have accepted the message
+	Alone   bool  // the message gets a channel to itself
+	Returns int   // number of times that the broker had no queue or no exchange for the message
 	Last    error // why the last try failed
 
 	doubt   string // the broker closed the channel with this text while the message was unconfirmed
@@ -76,12 +76,12 @@ const (
 	GiveUp
 )
 
-// MaxUnroutable is how often a message may be unroutable or find no exchange, with everything declared again in
-// between, before the error is final.
+// MaxUnroutable is the number of times that a message may be unroutable or find no exchange before the error is final.
+// Before each further attempt, everything is declared again.
 const MaxUnroutable = 3
 
-// maxBroken is how many connections may end while a message is alone on its channel before the message counts as the
-// cause.
+// maxBroken is how many connections may end while a message is alone on its channel before the message is assumed to be
+// the cause.
 const maxBroken = 2
 
 // Next decides what to do after an attempt. All such decisions are made here, for single messages and for batches.
@@ -117,7 +117,7 @@ func (t Tries) Next(o Outcome) (Tries, Step) {
 		t.Alone = t.Alone || o.suspect
 		if o.suspect && o.alone {
 			if t.broken++; t.broken == maxBroken {
-				return t, Step{Do: GiveUp, Err: fmt.Errorf("the broker ends the connection because of this message: %w", o.Err)}
+				return t, Step{Do: GiveUp, Err: fmt.Errorf("the broker closes the connection because of this message: %w", o.Err)}
 			}
 		}
 	case Nacked, Unwritten:
@@ -125,10 +125,10 @@ func (t Tries) Next(o Outcome) (Tries, Step) {
 	return t, Step{}
 }
 
-// afterRefusal decides like Next after the broker has closed the channel because of the message.
+// afterRefusal decides what Next returns after the broker has closed the channel because of the message.
 func (t Tries) afterRefusal(o Outcome) (Tries, Step) {
 	if ae, ok := errors.AsType[*amqp.Error](o.Err); t.doubt != "" && (!ok || ae.Reason != t.doubt) {
-		t.Unknown = true // the earlier close had another message as its cause
+		t.Unknown = true // another message caused the earlier close
 	}
 	t.doubt = ""
 	switch {
@@ -150,10 +150,10 @@ func (t Tries) unroutable(err error) Step {
 	return Step{Do: Declare}
 }
 
-// Because adds the error of the attempt before to the error of a deadline.
+// Because adds the error of the previous attempt to the error of a deadline.
 func Because(err, last error) error {
 	if last == nil || errors.Is(err, last) {
 		return err
 	}
-	return fmt.Errorf("%w; the try before: %w", err, last)
+	return fmt.Errorf("%w; previous attempt: %w", err, last)
 }

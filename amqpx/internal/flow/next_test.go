@@ -11,7 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// told are the outcomes that testdata/next.txt names.
+// told returns the outcomes by the names that testdata/next.txt uses.
 func told() map[string]Outcome {
 	closed := func(code int, reason string) error {
 		return &amqp.Error{Code: code, Reason: reason, Server: true, Recover: true}
@@ -50,7 +50,7 @@ func (s Step) String() string {
 	return map[Act]string{Declare: "declare", Finish: "finish", GiveUp: "give up"}[s.Do]
 }
 
-// What follows each outcome, as testdata/next.txt tells it.
+// TestNext checks which step follows each outcome, as testdata/next.txt describes it.
 func TestNext(t *testing.T) {
 	f, err := os.Open("testdata/next.txt")
 	if err != nil {

@@ -11,16 +11,18 @@ import (
 )
 
 // Publisher publishes on one connection. The broker refuses some messages by closing their channel, with all
-// unconfirmed messages on it, so not all messages share one channel. A way on which the broker has not yet accepted a
-// message is tried on the trial channel, and a message that may be the cause of a close gets a channel to itself. The
-// same applies to a message on a way whose queue has stopped confirming and that is not yet proven, because a channel
-// of RabbitMQ 4.0 waits up to half a minute for the leader of a quorum queue that it has not used before, and blocks
-// everything that was published on it after that.
+// unconfirmed messages on it. Therefore not all messages share one channel:
+//
+//   - Most messages are published on the shared channel.
+//   - A route on which the broker has not yet accepted a message is tried on the trial channel.
+//   - A message that may be the cause of a close gets a channel to itself. So does a message on an untested route to a
+//     queue that has stopped confirming. On RabbitMQ 4.0 a channel waits up to half a minute for the leader of a quorum
+//     queue that it has not used before, and blocks everything that is published on it after that.
 type Publisher struct {
 	Window *Window
 
 	conn   *amqp.Connection
-	room   int // how many returns a channel buffers
+	buffer int // number of returns that a channel buffers
 	shared slot
 	trial  slot
 	alone  *semaphore.Weighted
@@ -37,7 +39,7 @@ const maxAlone = 64
 // 16 KiB. onStuck is called with the queues that have stopped confirming.
 func NewPublisher(conn *amqp.Connection, maxInFlight int, onStuck func([]string)) *Publisher {
 	p := &Publisher{
-		conn: conn, room: min(maxInFlight, maxReturns),
+		conn: conn, buffer: min(maxInFlight, maxReturns),
 		shared: newSlot(), trial: newSlot(), alone: semaphore.NewWeighted(maxAlone),
 	}
 	p.Window = newWindow(maxInFlight, func(queues []string) {
@@ -49,7 +51,7 @@ func NewPublisher(conn *amqp.Connection, maxInFlight int, onStuck func([]string)
 
 // Open opens the channel that the first message needs.
 func (p *Publisher) Open(ctx context.Context) error {
-	_, err := p.trial.get(ctx, p.conn, p.room)
+	_, err := p.trial.get(ctx, p.conn, p.buffer)
 	return err
 }
 
@@ -101,9 +103,9 @@ func (p *Publisher) channel(ctx context.Context, proven, alone bool) (*confirmCh
 	case alone:
 		return p.ownChannel(ctx)
 	case proven:
-		return p.shared.get(ctx, p.conn, p.room)
+		return p.shared.get(ctx, p.conn, p.buffer)
 	}
-	return p.trial.get(ctx, p.conn, p.room)
+	return p.trial.get(ctx, p.conn, p.buffer)
 }
 
 func (p *Publisher) ownChannel(ctx context.Context) (*confirmChannel, error) {
@@ -167,7 +169,7 @@ func (p *Publisher) Outcome(ctx context.Context, x *Publication) Outcome {
 func (p *Publisher) finish(x *Publication) Outcome {
 	o := x.answer()
 	if o.Kind == Refused && o.Code == amqp.AccessRefused {
-		o.stands = p.Window.refused(x.share.way, o.Err)
+		o.stands = p.Window.refused(x.share.route, o.Err)
 	}
 	said := notTaken
 	switch o.Kind {
@@ -249,8 +251,8 @@ func quotedAfter(text, words string) (string, bool) {
 	return quoted, ok
 }
 
-// SizeLimit returns the largest body, in bytes, that the broker accepts. It parses the reply text with which the broker
-// closed a channel because of a larger one.
+// SizeLimit returns the largest body, in bytes, that the broker accepts. It parses the reply text of a channel that the
+// broker closed because of a larger body.
 func SizeLimit(reason string) (limit int, ok bool) {
 	_, text, found := strings.Cut(reason, "message size ")
 	if !found {

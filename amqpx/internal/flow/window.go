@@ -12,21 +12,21 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Window limits the number of unconfirmed messages on one connection. There is a limit in total and a limit of half of
-// that for each lane, so that a queue that stops confirming does not block the others. After stuckAfter without a
-// confirm, the messages of such a queue no longer count towards the total, and until the queue confirms again it gets
-// one message in each interval of stuckAfter.
+// Window limits the number of unconfirmed messages on one connection. The lane of one queue may use at most half of the
+// total, so that a queue that stops confirming does not block the others. When a queue has confirmed nothing for
+// stuckAfter, its messages no longer count towards the total. Until it confirms again, one message may be published to
+// it in each interval of stuckAfter.
 //
-// It also records on which ways the broker has accepted or refused messages.
+// The window also records on which routes the broker has accepted or refused messages.
 type Window struct {
 	whole   *semaphore.Weighted
 	perLane int64
-	onStuck func(lanes []string) // is called with the lanes that have become stuck
+	onStuck func(lanes []string) // called with the lanes that have become stuck
 
 	mu       sync.Mutex
 	lanes    map[laneKey]*lane
-	ways     map[Way]*way
-	watching bool          // a call of look is scheduled
+	routes   map[Route]*route
+	watching bool          // whether a call to look is scheduled
 	moved    chan struct{} // closed and replaced when a message that waits at gate may be able to proceed
 
 	// Written with mu held, and read without it.
@@ -34,15 +34,15 @@ type Window struct {
 	stuck    atomic.Pointer[[]Stuck] // nil if none
 }
 
-// laneKey identifies the queue that a message enters. If the strategy does not name the queue, each way has its own
+// laneKey identifies the queue that a message enters. If the strategy does not name the queue, each route has its own
 // lane.
 type laneKey struct {
 	queue string
-	way   Way
+	route Route
 }
 
-// Way identifies where messages for one destination are published.
-type Way struct {
+// Route identifies the exchange through which messages for one destination are published.
+type Route struct {
 	Exchange string    // the exchange to which they are published
 	To       [3]string // identifies the destination
 }
@@ -61,7 +61,7 @@ type StuckError struct {
 }
 
 func (e *StuckError) Error() string {
-	return fmt.Sprintf("queue %s confirms nothing: %v", e.Queue, e.Err)
+	return fmt.Sprintf("queue %s has stopped confirming messages: %v", e.Queue, e.Err)
 }
 
 // Unwrap returns the context's error.
@@ -72,23 +72,23 @@ type lane struct {
 	name     string
 	room     *semaphore.Weighted
 	inflight int
-	counted  int64     // how much of the window it occupies
+	counted  int64     // how much of the window the lane occupies
 	round    int       // number of times that counted was reset
 	moved    time.Time // time of the last answer, or of the first publish of the unconfirmed messages
 	stuck    bool
 	next     time.Time // when a stuck lane may publish its next message
-	probed   bool      // a message that tests an unproven way into it is unconfirmed
+	probed   bool      // whether a message that tests an unproven route into the queue is unconfirmed
 }
 
-// way records what the broker has answered about a Way on this connection. Window.mu guards it.
-type way struct {
+// route records the broker's answers about a Route on this connection. Window.mu guards it.
+type route struct {
 	proven  bool // a message was confirmed
 	trial   int  // unconfirmed messages on the trial channel
 	round   int  // number of times that trial was reset
 	refusal standing
 }
 
-// standing is a refusal by the broker of messages on a way, and how long it has lasted.
+// standing describes the broker's refusal of messages on a route, and how long it has lasted.
 type standing struct {
 	err         error
 	since, last time.Time
@@ -100,14 +100,14 @@ const windowBytes = 16 << 10
 // stuckAfter is how long a queue may go without a confirm before it counts as stuck.
 const stuckAfter = time.Second
 
-// maxWays is the number of ways or lanes from which on idle ones are forgotten.
-const maxWays = 1 << 13
+// maxRoutes is the number of routes or lanes above which idle ones are removed.
+const maxRoutes = 1 << 13
 
 func newWindow(maxInFlight int, onStuck func(lanes []string)) *Window {
 	whole := int64(maxInFlight) * windowBytes
 	return &Window{
 		whole: semaphore.NewWeighted(whole), perLane: max(whole/2, windowBytes), onStuck: onStuck,
-		lanes: map[laneKey]*lane{}, ways: map[Way]*way{}, moved: make(chan struct{}),
+		lanes: map[laneKey]*lane{}, routes: map[Route]*route{}, moved: make(chan struct{}),
 	}
 }
 
@@ -125,12 +125,12 @@ func (win *Window) Stuck() []Stuck {
 // Share is one message's share of its lane and of the window. It is released with the outcome of the publish, or by
 // GiveUp.
 type Share struct {
-	way    *way
+	route  *route
 	lane   *lane
 	cost   int64
 	round  int
-	proven bool // whether the way was proven when the share was given
-	trial  int  // the way's round when the share was given
+	proven bool // whether the route was proven when the share was given
+	trial  int  // the route's round when the share was given
 	probe  bool // the message gets a channel to itself, because the trial channel may be blocked
 }
 
@@ -139,30 +139,31 @@ func (win *Window) Cost(body []byte) int64 {
 	return min(max(int64(len(body)), windowBytes), win.perLane)
 }
 
-// Entry is the way and the lane of a message, with what the broker has answered about them so far.
+// Entry holds what a message needs to enter the window: its route, its lane, and the broker's last answers on that
+// route.
 type Entry struct {
-	way     *way
+	route   *route
 	lane    *lane
-	Suspect bool  // the broker refused the last message of this way
-	Refused error // the reason, if it is recent enough not to try again
+	Suspect bool  // the broker refused the last message of this route
+	Refused error // the reason, if the refusal is recent enough that trying again is pointless
 }
 
-// Find returns the entry for a message on a way into a queue. If the queue's name is empty, the lane is named after the
+// Find returns the entry for a message on a route into a queue. If the queue's name is empty, the lane is named after the
 // destination.
-func (win *Window) Find(wk Way, queue string, dest func() string) Entry {
+func (win *Window) Find(wk Route, queue string, dest func() string) Entry {
 	lk := laneKey{queue: queue}
 	if queue == "" {
-		lk.way = wk
+		lk.route = wk
 	}
 	win.mu.Lock()
 	defer win.mu.Unlock()
-	w, l := win.ways[wk], win.lanes[lk]
+	w, l := win.routes[wk], win.lanes[lk]
 	if w == nil || l == nil {
 		win.forgetIdle()
 	}
 	if w == nil {
-		w = &way{}
-		win.ways[wk] = w
+		w = &route{}
+		win.routes[wk] = w
 	}
 	if l == nil {
 		l = &lane{name: queue, room: semaphore.NewWeighted(win.perLane)}
@@ -171,7 +172,7 @@ func (win *Window) Find(wk Way, queue string, dest func() string) Entry {
 		}
 		win.lanes[lk] = l
 	}
-	e := Entry{way: w, lane: l}
+	e := Entry{route: w, lane: l}
 	if r := w.refusal; r.err != nil {
 		e.Suspect = true
 		if r.last.Sub(r.since) >= refusedFor && time.Since(r.last) < refusedFor {
@@ -181,14 +182,14 @@ func (win *Window) Find(wk Way, queue string, dest func() string) Entry {
 	return e
 }
 
-// forgetIdle removes idle ways and lanes if there are very many. Their state is found out again when they are used.
+// forgetIdle removes idle routes and lanes if there are very many. Their state is determined again when they are used.
 func (win *Window) forgetIdle() {
-	if len(win.ways) < maxWays && len(win.lanes) < maxWays {
+	if len(win.routes) < maxRoutes && len(win.lanes) < maxRoutes {
 		return
 	}
-	for k, w := range win.ways {
+	for k, w := range win.routes {
 		if w.trial == 0 && w.refusal.err == nil {
-			delete(win.ways, k)
+			delete(win.routes, k)
 		}
 	}
 	for k, l := range win.lanes {
@@ -200,7 +201,7 @@ func (win *Window) forgetIdle() {
 
 // TryEnter returns a share if one is available without waiting.
 func (win *Window) TryEnter(e Entry, cost int64) (Share, bool) {
-	w, l := e.way, e.lane
+	w, l := e.route, e.lane
 	if !l.room.TryAcquire(cost) {
 		return Share{}, false
 	}
@@ -214,7 +215,7 @@ func (win *Window) TryEnter(e Entry, cost int64) (Share, bool) {
 // Enter waits for a share. Its error is the context's, or a *StuckError if the reason is a queue that has stopped
 // confirming.
 func (win *Window) Enter(ctx context.Context, e Entry, cost int64) (Share, error) {
-	w, l := e.way, e.lane
+	w, l := e.route, e.lane
 	if err := l.room.Acquire(ctx, cost); err != nil {
 		return Share{}, win.why(l, err)
 	}
@@ -242,7 +243,7 @@ func (win *Window) Enter(ctx context.Context, e Entry, cost int64) (Share, error
 }
 
 // gate reports whether a message may proceed now and, if not, what to wait for.
-func (win *Window) gate(w *way, l *lane) (open bool, moved <-chan struct{}, wait time.Duration) {
+func (win *Window) gate(w *route, l *lane) (open bool, moved <-chan struct{}, wait time.Duration) {
 	win.mu.Lock()
 	defer win.mu.Unlock()
 	switch {
@@ -251,7 +252,7 @@ func (win *Window) gate(w *way, l *lane) (open bool, moved <-chan struct{}, wait
 			return false, win.moved, stuckAfter
 		}
 	case w.proven && w.trial > 0:
-		// The way moves to the shared channel when all messages on the trial channel are confirmed. If both channels
+		// The route moves to the shared channel when all messages on the trial channel are confirmed. If both channels
 		// were used simultaneously, its messages could overtake each other.
 		return false, win.moved, stuckAfter
 	case !l.stuck:
@@ -265,7 +266,7 @@ func (win *Window) gate(w *way, l *lane) (open bool, moved <-chan struct{}, wait
 	return true, nil, 0
 }
 
-func (win *Window) enterNow(w *way, l *lane, cost int64) Share {
+func (win *Window) enterNow(w *route, l *lane, cost int64) Share {
 	win.mu.Lock()
 	defer win.mu.Unlock()
 	probe := l.stuck && !w.proven
@@ -287,10 +288,10 @@ func (win *Window) enterNow(w *way, l *lane, cost int64) Share {
 		win.watching = true
 		time.AfterFunc(stuckAfter, win.look)
 	}
-	return Share{way: w, lane: l, cost: cost, round: l.round, proven: w.proven, trial: w.round, probe: probe}
+	return Share{route: w, lane: l, cost: cost, round: l.round, proven: w.proven, trial: w.round, probe: probe}
 }
 
-// answer is the broker's answer about a message.
+// answer is the broker's answer to a published message.
 type answer int
 
 const (
@@ -303,7 +304,7 @@ const (
 func (win *Window) GiveUp(s Share) { win.leave(s, silence) }
 
 func (win *Window) leave(s Share, a answer) {
-	l, w := s.lane, s.way
+	l, w := s.lane, s.route
 	win.mu.Lock()
 	win.inflight.Add(-1)
 	l.inflight--
@@ -314,7 +315,7 @@ func (win *Window) leave(s Share, a answer) {
 	if a != silence {
 		l.moved = time.Now()
 	}
-	unstuck := l.stuck && (a != silence || l.inflight == 0) // an unwritten message is no sign
+	unstuck := l.stuck && (a != silence || l.inflight == 0) // an unwritten message proves nothing
 	if unstuck {
 		l.stuck = false
 		win.showStuck()
@@ -386,7 +387,7 @@ func (win *Window) showStuck() {
 	win.stuck.Store(&all)
 }
 
-// why returns the error for a wait that ended.
+// why returns err, the error with which a wait ended, wrapped in a *StuckError if the lane was stuck.
 func (win *Window) why(l *lane, err error) error {
 	win.mu.Lock()
 	defer win.mu.Unlock()
@@ -396,13 +397,13 @@ func (win *Window) why(l *lane, err error) error {
 	return &StuckError{Stuck{l.name, l.moved}, err}
 }
 
-// refusedFor is how long a refusal of access must last before it counts. A broker that is starting or stopping also
-// refuses access, because it does not know its users.
+// refusedFor is how long a refusal of access must last before it is treated as permanent. A broker that is starting or
+// stopping also refuses access, because it does not know its users.
 const refusedFor = time.Second
 
-// refused records that the broker has refused a message of the way. It reports whether the refusal has lasted long
-// enough to count.
-func (win *Window) refused(w *way, err error) (stands bool) {
+// refused records that the broker refused a message on this route, and reports whether refusals have lasted long enough
+// (refusedFor) to be treated as permanent.
+func (win *Window) refused(w *route, err error) (stands bool) {
 	win.mu.Lock()
 	defer win.mu.Unlock()
 	now := time.Now()

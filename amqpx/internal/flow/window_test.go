@@ -12,16 +12,16 @@ import (
 func testWindow(maxInFlight int) *Window { return newWindow(maxInFlight, func([]string) {}) }
 
 func into(f *Window, queue, dest string) Entry {
-	return f.Find(Way{Exchange: queue, To: [3]string{dest}}, queue, nil)
+	return f.Find(Route{Exchange: queue, To: [3]string{dest}}, queue, nil)
 }
 
-// prove makes a way one on which a message was confirmed.
+// prove records a confirm for the entry's queue, so that the queue counts as working.
 func prove(f *Window, e Entry) {
 	s, _ := f.TryEnter(e, windowBytes)
 	f.leave(s, taken)
 }
 
-// fill takes all the room there is, and returns how many messages that were.
+// fill uses all the available capacity, and returns the messages that it has added.
 func fill(f *Window, e Entry) (shares []Share) {
 	for {
 		s, ok := f.TryEnter(e, windowBytes)
@@ -32,9 +32,9 @@ func fill(f *Window, e Entry) (shares []Share) {
 	}
 }
 
-// A queue that confirms nothing gets half of the window at most, and none of it
-// after a second. It is tried with one message each second, and has all its room
-// again when it confirms.
+// A queue that confirms nothing gets at most half of the window, and after a second
+// nothing. It is tried with one message each second, and gets all its capacity again when
+// it confirms.
 func TestAStuckQueueLeavesTheWindowToOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := testWindow(10)
@@ -63,7 +63,7 @@ func TestAStuckQueueLeavesTheWindowToOthers(t *testing.T) {
 			f.leave(s, taken)
 		}
 
-		texts := map[string]bool{} // the same however long it lasts
+		texts := map[string]bool{} // the text is the same however long it lasts
 		for range 3 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			_, err := f.Enter(ctx, stuck, windowBytes)
@@ -90,8 +90,8 @@ func TestAStuckQueueLeavesTheWindowToOthers(t *testing.T) {
 	})
 }
 
-// With room left a stuck queue gets one message a second, so that one which lost
-// a confirm for good comes back.
+// While there is capacity, a stuck queue gets one message a second, so that a queue whose confirm
+// was lost recovers.
 func TestAStuckQueueIsTriedOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := testWindow(100)
@@ -121,8 +121,8 @@ func TestAStuckQueueIsTriedOnceASecond(t *testing.T) {
 	})
 }
 
-// A way moves to the shared channel after its first confirm, when all its
-// messages on the trial channel have theirs.
+// A queue's messages move to the shared channel after the first confirm, once all messages on the trial channel are
+// confirmed.
 func TestAWayMovesWhenItsTrialIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := testWindow(10)
@@ -142,20 +142,20 @@ func TestAWayMovesWhenItsTrialIsOver(t *testing.T) {
 	})
 }
 
-// A refusal is believed when it has stood for a while, then known without asking
-// for a moment, and forgotten when a message is taken.
+// A refusal is believed once it has lasted for a while. After that, messages are refused for a short time without
+// asking the broker. The refusal is forgotten when a message is accepted.
 func TestARefusalStandsAfterAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := testWindow(10)
 		e := into(f, "q", "a")
-		if f.refused(e.way, ErrNacked) {
+		if f.refused(e.route, ErrNacked) {
 			t.Error("believed at once")
 		}
 		if now := into(f, "q", "a"); !now.Suspect || now.Refused != nil {
 			t.Errorf("%+v", now)
 		}
 		<-time.After(refusedFor)
-		if !f.refused(e.way, ErrNacked) {
+		if !f.refused(e.route, ErrNacked) {
 			t.Error("not believed")
 		}
 		if now := into(f, "q", "a"); now.Refused == nil {
@@ -172,18 +172,19 @@ func TestARefusalStandsAfterAWhile(t *testing.T) {
 	})
 }
 
-// What a flow remembers of ways that nobody uses is bounded.
+// The number of idle queues that a window remembers is bounded.
 func TestAFlowForgetsIdleWays(t *testing.T) {
 	f := testWindow(10)
-	for i := range 3 * maxWays {
+	for i := range 3 * maxRoutes {
 		prove(f, into(f, "q", fmt.Sprint(i)))
 	}
-	if len(f.ways) > maxWays || len(f.lanes) != 1 {
-		t.Errorf("%d ways, %d lanes", len(f.ways), len(f.lanes))
+	if len(f.routes) > maxRoutes || len(f.lanes) != 1 {
+		t.Errorf("%d routes, %d lanes", len(f.routes), len(f.lanes))
 	}
 }
 
-// What is shown of a window needs no lock; in a bubble it would hang for ever otherwise.
+// The methods that show the state of a window do not lock. Otherwise they would hang forever in a
+// bubble.
 func TestAWindowIsSeenWithoutALock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := testWindow(10)
@@ -197,12 +198,12 @@ func TestAWindowIsSeenWithoutALock(t *testing.T) {
 	})
 }
 
-// A way on which nothing is confirmed is tried on a channel of its own, by one message at a
-// time: the trial channel may be held up by another.
+// A queue that has confirmed nothing is tried on a separate channel with one message at a time, because another queue
+// may block the trial channel.
 func TestAStuckTrialIsProbed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newWindow(100, func([]string) {})
-		e := f.Find(Way{Exchange: "x"}, "queue", func() string { return "" })
+		e := f.Find(Route{Exchange: "x"}, "queue", func() string { return "" })
 		lost, _ := f.TryEnter(e, windowBytes)
 		<-time.After(3 * stuckAfter)
 		probe, ok := f.TryEnter(e, windowBytes)
@@ -220,14 +221,14 @@ func TestAStuckTrialIsProbed(t *testing.T) {
 		}
 		f.leave(lost, taken) // late
 		f.leave(next, taken)
-		if n := e.way.trial; n != 0 || f.InFlight() != 0 {
+		if n := e.route.trial; n != 0 || f.InFlight() != 0 {
 			t.Errorf("%d on the trial channel, %d in flight", n, f.InFlight())
 		}
 	})
 }
 
-// Messages that wait for longer than a second and are then not written, as while an alarm blocks
-// the connection, do not leave their queue stuck.
+// Messages that wait for longer than a second and are then not written, for example because an
+// alarm blocks the connection, do not make their queue count as stuck.
 func TestWhatWasNotWrittenTellsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := testWindow(10)

@@ -1,5 +1,5 @@
-// Package guard calls functions of the user in goroutines of this module, where the user could not recover from a
-// panic.
+// Package guard calls the user's functions in goroutines of this module, where the user's program could not recover
+// from a panic.
 package guard
 
 import (
@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// PanicError is a panic in a function of the user.
+// PanicError is a panic in one of the user's functions.
 type PanicError struct {
 	What  string // the function that panicked
 	Value string

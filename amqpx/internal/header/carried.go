@@ -17,7 +17,7 @@ const (
 	carriedTimestamp  = "timestamp"
 )
 
-// Properties are a message's headers and the properties that it cannot keep in their usual place while it waits. An
+// Properties are a message's headers and the properties that must not be set on the message while it is delayed. An
 // expiration would end the wait early, a transient delivery mode could lose the message, the broker compares a user-id
 // with the connection's user, and CC and x-delay would change the route.
 type Properties struct {
@@ -57,9 +57,10 @@ func (p *Properties) Apply(pub *amqp.Publishing) {
 	}
 }
 
-// Carry adds a foreign message's properties to own, the headers with which it will be published.
+// Carry adds the properties of another publisher's message to own, the headers with which the message will be
+// published.
 func (p *Properties) Carry(own amqp.Table) {
-	_, ours := p.Headers[Due] // our client writes it on every message
+	_, ours := p.Headers[Due] // rabbitdelay's client writes this header on every message
 	_, carried := p.Headers[Carried]
 	if ours && !carried {
 		return
@@ -69,7 +70,7 @@ func (p *Properties) Carry(own amqp.Table) {
 	}
 }
 
-// Carried returns the header Carried for the properties, whether or not the message is foreign.
+// Carried returns the header Carried for the properties, no matter who published the message.
 func (p *Properties) Carried() amqp.Table {
 	t := amqp.Table{}
 	if p.Expiration != "" {
@@ -93,7 +94,7 @@ func (p *Properties) CarryRouting(t amqp.Table) {
 	for _, name := range []string{CC, Delay} {
 		v, ok := p.Headers[name]
 		m := table.Measure{Most: MaxOfAll}
-		m.Value(v, 1) // the table that carries it adds a level
+		m.Value(v, 1) // the table that carries the value adds a level
 		if ok && m.Err == nil {
 			t[name] = table.Wide(v)
 		}

@@ -49,24 +49,25 @@ const (
 	ReasonUnreadable = "unreadable"
 )
 
-// Headers of foreign publishers that change the route of a message that is published with them.
+// Headers that other publishers set and that affect routing.
 const (
 	CC    = "CC"
 	Delay = "x-delay"
 )
 
 // Deliveries is the name of the header with a quorum queue's delivery count. Any publisher can set it, and the queue
-// replaces it only if it has something to count. A classic queue never does, and RabbitMQ 4.3 does not count messages
-// that were put back by basic.nack.
+// replaces it only if the count is not zero. A classic queue never replaces it, and RabbitMQ 4.3 does not count
+// messages that were put back by basic.nack.
 const Deliveries = "x-delivery-count"
 
-// Acquired is the name of the header that counts how often a quorum queue has delivered the message before, since
+// Acquired is the name of the header in which a quorum queue counts its earlier deliveries of the message, since
 // RabbitMQ 4.3. It includes messages that were put back by basic.nack, or that the consumer timeout returned to the
 // queue.
 const Acquired = "x-acquired-count"
 
-// MaxDeliveries is how often a message may be delivered without an outcome. Its queue has no limit of its own, and a
-// message that crashes each process that handles it would otherwise do so forever.
+// MaxDeliveries is the number of times that a message may be delivered without an outcome. Without this limit, a
+// message that crashes each process that handles it would be redelivered forever, because its queue has no delivery
+// limit that it would reach.
 const MaxDeliveries = 200
 
 // A message's headers and properties travel in one frame (128 KiB by default), and the broker ends the connection if it
@@ -78,8 +79,9 @@ const (
 
 // Routing reports whether the broker would interpret the header and therefore change the route of a message that is
 // published again with it. Before 4.0.1, an old x-death makes the broker drop the message as a cycle. CC and BCC
-// deliver copies without the delay. x-delay belongs to the plugin. By the x-opt-delivery headers, RabbitMQ 4.4 delays
-// in quorum queues, including ours. NServiceBus delays a message again if it finds its own header on it.
+// deliver copies without the delay. x-delay belongs to the plugin. The x-opt-delivery headers make RabbitMQ 4.4 delay a
+// message in quorum queues, including ours. NServiceBus delays a message again if the message has NServiceBus's own
+// delay header.
 func Routing(name string) bool {
 	switch name {
 	case "x-death", Delay, CC, "BCC", Deliveries, Acquired,
@@ -107,7 +109,7 @@ func Integer(h amqp.Table, name string) (int64, bool) {
 // MaxEpochMilli is the end of the year 9999, the last year that RFC 3339 can represent.
 const MaxEpochMilli = 253402300799999
 
-// Instant returns the time in a header, or the zero time if there is none.
+// Instant returns the time in a header, or the zero time if the header is missing.
 func Instant(h amqp.Table, name string) time.Time {
 	if ms, ok := Integer(h, name); ok && ms > 0 && ms < MaxEpochMilli {
 		return time.UnixMilli(ms)

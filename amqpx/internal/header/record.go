@@ -5,8 +5,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 // Limits for the record of failures.
@@ -40,8 +40,8 @@ func RecordFailure(own amqp.Table, text string) {
 	own[Error] = cut(text, maxErrorText)
 }
 
-// FailedAttempts returns the record of failed attempts. All elements are strings. Values of other types, which a
-// foreign publisher may have written, are left out because they might not be encodable.
+// FailedAttempts returns the record of failed attempts. All elements are strings. Values of other types, which another
+// publisher may have written, are left out because they might not be encodable.
 func FailedAttempts(h amqp.Table) []any {
 	old, _ := h[Attempts].([]any)
 	list := make([]any, 0, len(old)+1)
@@ -74,9 +74,10 @@ func Origin(own amqp.Table, exchange, key string) {
 	own[Destination] = topology.Destination{Exchange: exchange, RoutingKey: key}.String()
 }
 
-// SentTo returns where a message was originally sent that arrived in a queue through the given exchange with the given
-// routing key. Messages that a strategy delivers, such as retries, arrive through an exchange of rabbitdelay with a key
-// of rabbitdelay. The headers of a retry have the exchange and the key of the first attempt.
+// SentTo returns the exchange and the routing key to which a message was originally sent. The message has arrived in a
+// queue through the given exchange with the given routing key. Messages that a strategy delivers, such as retries,
+// arrive through one of rabbitdelay's exchanges with one of its keys. The headers of a retry have the exchange and the
+// key of the first attempt.
 func SentTo(prefix, exchange, key string, headers amqp.Table, queue string) (string, string) {
 	if exchange != "" && !naming.Reserved(prefix, exchange) {
 		return exchange, key

@@ -1,5 +1,5 @@
 // Package inner gives package inspect access to functions of an amqpx.Client that applications do not see. Package
-// amqpx sets its variables.
+// amqpx sets its variables. A Parcel is also how package consume hands over the messages that replace received ones.
 package inner
 
 import (
@@ -13,18 +13,19 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Set by package amqpx, because the arguments and results are values of its types.
+// Functions that package amqpx sets. They have untyped parameters, because this package cannot import amqpx.
 var (
-	// Of returns the Client of an *amqpx.Client.
+	// Of returns the internal interface of an *amqpx.Client.
 	Of func(client any) Client
 	// Dial opens a connection in the same way as amqpx.Open, with an amqpx.Config, and declares nothing.
 	Dial func(ctx context.Context, cfg any) (*amqp.Connection, error)
-	// Rehearse returns a function that reports the error with which a client with the given amqpx.Config would refuse a
-	// message. The function is safe for concurrent use.
+	// Rehearse returns a function that checks a message without sending it. Its result is the error with which a client
+	// with that amqpx.Config would refuse the message, or nil if the client would accept it. The function is safe for
+	// concurrent use.
 	Rehearse func(conn *amqp.Connection, cfg any) (pass func(context.Context, Parcel) error, err error)
 )
 
-// Client is the interface of an *amqpx.Client to package inspect.
+// Client is the part of an *amqpx.Client that package inspect uses.
 type Client interface {
 	// Begin registers an operation. Close waits until end is called.
 	Begin() (end func(), err error)
@@ -33,30 +34,33 @@ type Client interface {
 	// Stopped returns a context that ends when Close is called. The context of Forced ends when Close stops waiting.
 	Stopped() context.Context
 	Forced() context.Context
-	// Dial opens a separate connection for an operation, because the broker ends the connection that reads from a queue
-	// whose process is gone, and consumers must keep theirs. The caller closes it.
+	// Dial opens a separate connection for an operation, because the broker closes a connection that reads from a queue
+	// whose process is gone, and the consumers' connection must stay open. The caller closes it.
 	Dial(ctx context.Context) (*amqp.Connection, error)
 	// Publishing waits for the publishing connection. With unblocked it also waits until the broker does not block that
 	// connection.
 	Publishing(ctx context.Context, unblocked bool) (*wire.Session, error)
 	// Declaring runs f with a connection that the broker may close in reply to the requests in f.
 	Declaring(ctx context.Context, f func(*amqp.Connection) error) error
-	// Pass sends a message on, in the same way as Send.
+	// Pass forwards a message, in the same way as Send.
 	Pass(ctx context.Context, p Parcel) error
 }
 
-// Parcel is a received message that is sent on to another destination.
+// Parcel is a received message that is forwarded to another destination.
 type Parcel struct {
 	amqp.Publishing // some properties come from As instead, and others from the client
 
 	To       topology.Destination
-	Straight bool // skip the strategy, and send without a delay
+	Straight bool            // skip the strategy, and send without a delay
+	Route    *topology.Route // a route that the caller has chosen; nil for the strategy's route
 
+	Delay       time.Duration // instead of DeliverAt
 	DeliverAt   time.Time
 	ClockOffset time.Duration
 	Attempt     int
 	Version     int64
 	Created     time.Time
+	Sent        time.Time          // the timestamp to publish with; zero for the current time
 	Own         amqp.Table         // rabbitdelay's own headers
-	As          *header.Properties // properties that the message keeps; nil for none
+	As          *header.Properties // properties that the message keeps; nil if there are none
 }

@@ -6,25 +6,31 @@
 // The rules are as follows. Clocks may differ by up to Allowed, because timestamps are truncated to seconds and NTP
 // corrects clocks.
 //
-//   - If a message is early by no more than its lead plus Allowed, hold it until it is due by the own clock.
+//   - If a message is early by no more than its lead plus Allowed, hold it until it is due by the consumer's own clock.
 //   - If it is earlier and another clock explains it, trust the broker, which has waited for as long as requested, and
-//     hold the message for the remaining lead. The own clock counts as wrong if both a publisher's and a broker's clock
-//     were ahead of it, in this message or within the last 10 minutes. If only one of them was ahead, that one counts
-//     as wrong. A publisher whose clock is ahead explains a delay, which has the same length by every clock, but not an
-//     absolute time.
+//     hold the message for the remaining lead. The consumer's clock is assumed to be wrong if both a publisher's and a
+//     broker's clock were ahead of it, in this message or within the last 10 minutes. If only one of them was ahead,
+//     that one is assumed to be wrong. A publisher whose clock is ahead explains a delay, which has the same length by
+//     every clock, but not an absolute time.
 //   - If it is earlier and no clock explains it, the broker released it too early. Send it back for the rest of its
 //     delay. After it was sent back five times, hold it for a minute before sending it back again, so that a policy
 //     cannot create a fast loop.
-//   - If it is later than expected from its remaining lead by more than Allowed, the own clock may be ahead or the
-//     publisher's behind. Hold it for the remaining lead.
+//   - If it is later than expected from its remaining lead by more than Allowed, the consumer's clock may be ahead or
+//     the publisher's behind. Hold it for the remaining lead.
 //
 // The remaining lead is computed from the broker's clock and not from the arrival, because the message may have waited
-// behind others, or another consumer may have held it and returned it. The message says when the broker released it, by
-// the broker's clock. The broker's clock now shows at least the latest time that it has shown in a message or in an
-// answer (Told), plus the time that has passed since then by the monotonic clock. So a wrong own clock does not make a
-// message early, and no message is held longer than its lead because it is redelivered.
+// behind others, or another consumer may have held it and returned it. The message contains the time at which the
+// broker released it, by the broker's clock. The broker's clock now shows at least the latest time that it has shown in
+// a message or in an answer (Told), plus the time that has passed since then by the monotonic clock. So a wrong clock
+// of the consumer does not make a message early, and no message is held longer than its lead because it is redelivered.
 //
-// If the own clock is set, which the monotonic clock detects, everything that was observed about the own clock is
+// A message without that time is held for its whole lead again if it seems late or is redelivered. Neither the clocks
+// of other publishers nor the broker's show that this publisher's clock was right. A publisher cannot know that either:
+// if its machine stops for a while, all its clocks are behind by the length of the stop, and so is everything that it
+// knows about the broker's clock. So publishers let every message that has a lead pass through a delay queue, except
+// those with the very shortest delays.
+//
+// If the consumer's clock is set, which the monotonic clock detects, everything that was observed about it is
 // discarded.
 package lasthop
 
@@ -35,14 +41,14 @@ import (
 
 // Limits for differences between clocks and for waits in a consumer.
 const (
-	// Allowed is how much clocks may differ before one of them counts as wrong. A message that is early by no more than
-	// its lead plus Allowed waits in the consumer.
+	// Allowed is how much clocks may differ before one of them is assumed to be wrong. A message that is early by no
+	// more than its lead plus Allowed waits in the consumer.
 	Allowed = 2 * time.Second
 	// MaxHold is the longest wait in a consumer.
 	MaxHold = time.Minute
 	// maxOffset limits the clock offset that a message may state for its due time.
 	maxOffset = 24 * time.Hour
-	// Patience is how often a message may be sent back before it is held for up to MaxHold.
+	// Patience is the number of times that a message may be sent back before it is held for up to MaxHold.
 	Patience = 5
 	// memory is how long an observed difference between clocks is remembered.
 	memory = 10 * time.Minute
@@ -50,22 +56,21 @@ const (
 
 // Arrival has the times and the delivery history that a message carries.
 type Arrival struct {
-	Due      time.Time     // by the publisher's clock plus Offset
-	Offset   time.Duration // offset of the clock of Due, such as a database's
-	Absolute bool          // the publisher asked for a time and not for a delay, which is the same by every clock
+	Due      time.Time     // by the clock that the due time was computed with: the publisher's clock plus Offset
+	Offset   time.Duration // how far that clock, such as a database's, is ahead of the publisher's
+	Absolute bool          // the publisher asked for a time and not for a delay, whose length every clock agrees on
 	Lead     time.Duration // how long before Due the broker was to deliver it
 	Sent     time.Time     // by the publisher's clock, in whole seconds; zero if unknown
 	Expired  time.Time     // when the last delay ended by the broker's clock, in whole seconds; zero if none
-	Returned int           // how often consumers have sent it back
-	Again    bool          // it was delivered before
+	Returned int           // number of times that consumers have sent it back
 }
 
 // Decision is what a consumer should do with a message.
 type Decision struct {
 	Wait   time.Duration // how long to wait before anything else
 	Return bool          // after the wait, return it to the broker for the rest of its delay, unhandled
-	// Doubt reports that the message is later than planned by the own clock, but is held because that clock may be
-	// wrong. If the broker reports its clock (Told), the wait may become shorter.
+	// Doubt is true if the consumer's or the publisher's clock may be wrong, so that the message is held for the
+	// remaining lead. If the broker reports its clock (Told), the wait may become shorter.
 	Doubt bool
 }
 
@@ -73,12 +78,10 @@ type Decision struct {
 // concurrent use.
 type Judge struct {
 	mu     sync.Mutex
-	base   time.Time // when the process began, by the own clock as first seen or last set
+	base   time.Time // when the process started, by the consumer's clock as first seen or last set
 	broker reading   // the latest reading of the broker's clock
-	plans  time.Time // when a broker last released a message at the time that its publisher had planned
-	apart  time.Time // when a broker last released one later than planned, so that the publisher's clock may be behind
-	behind time.Time // when the own clock was last seen behind both a broker's and a publisher's
-	since  time.Time // since when it has been behind
+	behind time.Time // when the consumer's clock was last seen behind both a broker's and a publisher's
+	since  time.Time // when it was first seen behind
 	by     time.Duration
 }
 
@@ -108,7 +111,8 @@ func (j *Judge) read(shows time.Time, up time.Duration) {
 	}
 }
 
-// Wait decides about a message that arrives now. The parameter up is the process's uptime by the monotonic clock.
+// Wait decides what to do with a message that arrives now. The parameter up is the process's uptime by the monotonic
+// clock.
 func (j *Judge) Wait(a Arrival, now time.Time, up time.Duration) Decision {
 	if a.Due.IsZero() {
 		return Decision{}
@@ -119,17 +123,17 @@ func (j *Judge) Wait(a Arrival, now time.Time, up time.Duration) Decision {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.look(a, due, now, up)
+	j.look(a, now, up)
 	early, left := due.Sub(now), j.left(a, due, up)
 	switch {
 	case a.immediate(due):
 		return Decision{}
-	case early < left-Allowed && !j.confirmed(a, now, up):
+	case early < left-Allowed:
 		return Decision{Wait: left, Doubt: left > 0} // a clock may be wrong
 	case early <= a.Lead+Allowed:
 		return Decision{Wait: max(0, early)}
 	case j.trustsBroker(a, now):
-		return Decision{Wait: left}
+		return Decision{Wait: left, Doubt: left > 0}
 	case a.Returned < Patience:
 		return Decision{Return: true}
 	case early <= MaxHold: // something keeps returning it, such as a policy
@@ -158,42 +162,26 @@ func (j *Judge) left(a Arrival, due time.Time, up time.Duration) time.Duration {
 	return max(0, rest-max(0, passed))
 }
 
-// confirmed reports whether the own clock may decide about a message that does not say when the broker released it,
-// because it went straight to its queue. The own clock must agree with the broker's, and no publisher's clock may have
-// been seen behind recently. Unless the message was delivered before, a publisher's clock must also have been seen to
-// be right recently.
-func (j *Judge) confirmed(a Arrival, now time.Time, up time.Duration) bool {
-	shows, known := j.broker.now(up)
-	agree := known && within(now.Sub(shows), Allowed)
-	return a.Expired.IsZero() && agree && !recent(j.apart, now) && (a.Again || recent(j.plans, now))
-}
-
-// trustsBroker reports whether a message is only apparently early by the own clock, because another clock is wrong and
-// the broker has waited for as long as requested.
+// trustsBroker reports whether a message is only apparently early by the consumer's clock, because another clock is
+// wrong and the broker has waited for as long as requested.
 func (j *Judge) trustsBroker(a Arrival, now time.Time) bool {
 	if !a.Expired.IsZero() && recent(j.behind, now) && a.Expired.Sub(now) > Allowed {
-		return true // the own clock is wrong
+		return true // the consumer's clock is wrong
 	}
 	// The publisher's clock is ahead. A delay has the same length by every clock.
 	return !a.Absolute && a.Sent.Sub(now) > Allowed
 }
 
 // look records what a message shows about the clocks.
-func (j *Judge) look(a Arrival, due, now time.Time, up time.Duration) {
+func (j *Judge) look(a Arrival, now time.Time, up time.Duration) {
 	now = now.Round(0) // use the wall clock only
 	if began := now.Add(-up); j.base.IsZero() || !within(began.Sub(j.base), Allowed) {
-		j.base, j.plans, j.apart, j.behind, j.since = began, time.Time{}, time.Time{}, time.Time{}, time.Time{}
+		j.base, j.behind, j.since = began, time.Time{}, time.Time{}
 	}
 	if a.Expired.IsZero() {
 		return
 	}
 	j.read(a.Expired, up)
-	switch later := a.Expired.Sub(due.Add(-a.Lead)); { // too small by less than a second, because Expired is truncated
-	case later > Allowed-time.Second:
-		j.apart = now
-	case later >= -Allowed:
-		j.plans = now
-	}
 	switch ahead := a.Expired.Sub(now); {
 	case ahead > Allowed && a.Sent.Sub(now) > Allowed:
 		if !recent(j.behind, now) {
@@ -205,7 +193,7 @@ func (j *Judge) look(a Arrival, due, now time.Time, up time.Duration) {
 	}
 }
 
-// Behind reports whether the own clock is behind the brokers' and the publishers' clocks, since when that has been
+// Behind reports whether the consumer's clock is behind the brokers' and the publishers' clocks, when that was first
 // observed, and the latest difference.
 func (j *Judge) Behind(now time.Time) (by time.Duration, since time.Time, behind bool) {
 	j.mu.Lock()
@@ -217,10 +205,12 @@ func recent(at, now time.Time) bool { return !at.IsZero() && now.Sub(at) <= memo
 
 func within(d, bound time.Duration) bool { return d.Abs() <= bound }
 
-// EarlyError is returned by a handler that knows, unlike the consumer, that its message is not due yet. It requests
-// that the message be sent back for the rest of its delay.
+// EarlyError is returned by a handler that knows, unlike the consumer, that its message is not due yet. It makes the
+// consumer send the message back for the rest of its delay.
 type EarlyError struct {
-	Offset time.Duration // the clock of the due time minus this process's clock
+	Offset time.Duration // the clock that the due time was computed with, minus this process's clock
 }
 
-func (e *EarlyError) Error() string { return "too early by the clock of its due instant" }
+func (e *EarlyError) Error() string {
+	return "the message arrived before its due time, by the clock that this time was computed with"
+}

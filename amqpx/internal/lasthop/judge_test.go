@@ -5,30 +5,28 @@ import (
 	"time"
 )
 
-// world is one message's life: when it was sent and received by a true clock, and by how
-// much the clocks are wrong.
+// world describes the life of one message: when it was sent and received by a true clock, and how wrong the clocks are.
 type world struct {
 	delay, lead time.Duration
 	absolute    bool
 	publisher   time.Duration // its clock minus the true one
 	broker      time.Duration // at the end of the wait
 	own         time.Duration
-	early       time.Duration // how much too early the broker let it go
+	early       time.Duration // how much too early the broker released it
 	queued      time.Duration // how long it waited behind others, or was held by another consumer
-	again       bool          // it was handed out before
-	straight    bool          // it went through no delay queue
+	straight    bool          // it passed through no delay queue
 	returned    int
 }
 
 var epoch = time.Date(2030, 1, 1, 12, 0, 0, 300_000_000, time.UTC)
 
-// receive returns what the judge says, and how long it is to the true instant of the message.
+// receive returns the judge's decision, and how long it is until the message is really due.
 func (w world) receive(j *Judge) (wait time.Duration, again bool, rest time.Duration) {
 	d, rest := w.decide(j)
 	return d.Wait, d.Return, rest
 }
 
-// arrived returns when the message arrives by a true clock.
+// arrived returns the time, by a true clock, at which the message arrives.
 func (w world) arrived() time.Time {
 	left := epoch.Add(w.delay - w.lead - w.early)
 	if left.Before(epoch) {
@@ -40,7 +38,7 @@ func (w world) arrived() time.Time {
 func (w world) decide(j *Judge) (d Decision, rest time.Duration) {
 	due := epoch.Add(w.delay)
 	arrived := w.arrived()
-	a := Arrival{Lead: w.lead, Absolute: w.absolute, Sent: epoch.Add(w.publisher).Truncate(time.Second), Returned: w.returned, Again: w.again}
+	a := Arrival{Lead: w.lead, Absolute: w.absolute, Sent: epoch.Add(w.publisher).Truncate(time.Second), Returned: w.returned}
 	a.Due = due
 	if !w.absolute {
 		a.Due = due.Add(w.publisher)
@@ -92,8 +90,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// A message that waited behind others is on time where the own clock is known to be right, and so is
-// one that nothing has delayed because its lead is longer.
+// A message that waited behind others is on time if the consumer's clock is known to be right. So is a message that was
+// not delayed because its lead is longer.
 func TestLongLeads(t *testing.T) {
 	j := &Judge{}
 	world{delay: 60e9, lead: 10e9}.receive(j)
@@ -106,28 +104,28 @@ func TestLongLeads(t *testing.T) {
 	}
 }
 
-// A message that comes back, or comes long after its instant, is held for what is left of its lead: by the own
-// clock where the broker's agrees, and else by the broker's.
+// A message that is redelivered, or that arrives long after its due time, is held for the rest of its lead: by the
+// consumer's clock if the broker's agrees with it, and otherwise by the broker's.
 func TestComesBack(t *testing.T) {
-	const hour, slack = time.Hour, 2 * time.Second // of two instants in whole seconds
+	const hour, slack = time.Hour, 2 * time.Second // of two times in whole seconds
 	for name, c := range map[string]struct {
 		world
-		untold bool          // the broker has not told its clock
+		untold bool          // the broker has not reported its clock
 		late   time.Duration // at most
 	}{
-		"held for 4 s":                          {world{delay: 60e9, lead: 10e9, queued: 4e9, again: true}, false, 0},
-		"held for longer than its lead":         {world{delay: 60e9, lead: 10e9, queued: 40e9, again: true}, false, 40e9},
+		"held for 4 s":                          {world{delay: 60e9, lead: 10e9, queued: 4e9}, false, 0},
+		"held for longer than its lead":         {world{delay: 60e9, lead: 10e9, queued: 40e9}, false, 40e9},
 		"overdue by half an hour":               {world{delay: 60e9, lead: 5e9, queued: hour / 2}, false, hour / 2},
-		"held, publisher an hour behind":        {world{delay: 60e9, lead: 10e9, publisher: -hour, queued: 4e9, again: true}, false, slack},
-		"held, publisher an hour ahead":         {world{delay: 60e9, lead: 10e9, publisher: hour, queued: 4e9, again: true}, false, slack},
-		"held, own clock 5 s ahead":             {world{delay: 60e9, lead: 10e9, own: 5e9, queued: 4e9, again: true}, false, slack},
-		"held, own clock an hour ahead":         {world{delay: 60e9, lead: 10e9, own: hour, queued: 4e9, again: true}, false, slack},
-		"held, own clock an hour behind":        {world{delay: 60e9, lead: 10e9, own: -hour, queued: 4e9, again: true}, false, slack},
+		"held, publisher an hour behind":        {world{delay: 60e9, lead: 10e9, publisher: -hour, queued: 4e9}, false, slack},
+		"held, publisher an hour ahead":         {world{delay: 60e9, lead: 10e9, publisher: hour, queued: 4e9}, false, slack},
+		"held, own clock 5 s ahead":             {world{delay: 60e9, lead: 10e9, own: 5e9, queued: 4e9}, false, slack},
+		"held, own clock an hour ahead":         {world{delay: 60e9, lead: 10e9, own: hour, queued: 4e9}, false, slack},
+		"held, own clock an hour behind":        {world{delay: 60e9, lead: 10e9, own: -hour, queued: 4e9}, false, slack},
 		"first, own clock an hour ahead":        {world{delay: 60e9, lead: 10e9, own: hour}, false, 0},
-		"held, nobody tells":                    {world{delay: 60e9, lead: 10e9, queued: 4e9, again: true}, true, 4e9},
-		"held, own clock ahead, nobody tells":   {world{delay: 60e9, lead: 10e9, own: hour, queued: 4e9, again: true}, true, 4e9},
-		"straight and held":                     {world{delay: 8e9, lead: 10e9, queued: 4e9, again: true, straight: true}, false, 0},
-		"straight and held, own clock ahead":    {world{delay: 8e9, lead: 10e9, own: hour, queued: 4e9, again: true, straight: true}, false, 5e9},
+		"held, nobody tells":                    {world{delay: 60e9, lead: 10e9, queued: 4e9}, true, 4e9},
+		"held, own clock ahead, nobody tells":   {world{delay: 60e9, lead: 10e9, own: hour, queued: 4e9}, true, 4e9},
+		"straight and held":                     {world{delay: 8e9, lead: 10e9, queued: 4e9, straight: true}, false, 5e9},
+		"straight and held, own clock ahead":    {world{delay: 8e9, lead: 10e9, own: hour, queued: 4e9, straight: true}, false, 5e9},
 		"straight and first, publisher behind":  {world{delay: 8e9, lead: 10e9, publisher: -hour, straight: true}, false, 1e9},
 		"straight and first, behind others 4 s": {world{delay: 8e9, lead: 10e9, queued: 4e9, straight: true}, false, 5e9},
 	} {
@@ -142,7 +140,8 @@ func TestComesBack(t *testing.T) {
 	}
 }
 
-// A message that is later than its lead by the own clock is held in doubt, until the broker has told its own.
+// If a message is late by more than its lead according to the consumer's clock, and the broker's clock is not known,
+// the consumer holds it until the broker has reported its clock.
 func TestDoubt(t *testing.T) {
 	w := world{delay: 60e9, lead: 10e9, queued: 30e9}
 	j := &Judge{}
@@ -155,7 +154,7 @@ func TestDoubt(t *testing.T) {
 	}
 }
 
-// No clocks that differ by 2 s or more, whatever their fractions of a second, make a message early by as much.
+// Clock differences never make a message early by more than Allowed, whatever the clocks' fractions of a second.
 func TestEarlyBound(t *testing.T) {
 	for own := time.Duration(0); own <= 4*time.Second; own += 100 * time.Millisecond {
 		for behind := time.Duration(0); behind <= 4*time.Second; behind += 100 * time.Millisecond {
@@ -170,21 +169,21 @@ func TestEarlyBound(t *testing.T) {
 	}
 }
 
-// The own clock decides about what went straight to the queue if it agrees with the broker's and publishers' do too.
-func TestStraightAndOverdue(t *testing.T) {
-	straight := world{delay: 8e9, lead: 10e9, queued: 60e9, straight: true}
+// The judge draws no conclusion about a publisher's clock from another publisher whose clock is right, or from the
+// broker's clock. It therefore holds a message that went straight to its queue, and may have waited there, for its
+// whole delay.
+func TestStraight(t *testing.T) {
 	j := &Judge{}
-	world{delay: 60e9, lead: 10e9, queued: 100e6}.receive(j)
-	if wait, _, _ := straight.receive(j); wait != 0 {
-		t.Errorf("an overdue message waits %v although all clocks are known to be right", wait)
-	}
-	world{delay: 70e9, lead: 10e9, publisher: -5e9}.receive(j)
-	if wait, _, _ := straight.receive(j); wait == 0 {
-		t.Error("an overdue message is handled although a publisher's clock is known to be behind")
+	w := world{delay: 8e9, lead: 10e9, straight: true, publisher: -time.Hour}
+	world{delay: 60e9, lead: 10e9}.receive(j)
+	arrived := w.arrived()
+	j.Told(arrived.Truncate(time.Second), arrived.Sub(epoch))
+	if wait, back, rest := w.receive(j); back || wait < rest {
+		t.Errorf("a publisher is an hour behind: waits %v of %v", wait, rest)
 	}
 }
 
-// What short delays tell of the own clock counts for long ones.
+// What messages with short delays reveal about the consumer's clock also applies to messages with long delays.
 func TestBehindIsRemembered(t *testing.T) {
 	j := &Judge{}
 	long := world{delay: 3 * time.Hour, own: -time.Hour}
@@ -206,7 +205,7 @@ func TestBehindIsRemembered(t *testing.T) {
 	}
 }
 
-// A message that comes back early again and again waits here, and is at last handled.
+// A message that repeatedly arrives early waits in the consumer, and is handled in the end.
 func TestNoLoop(t *testing.T) {
 	j := &Judge{}
 	wait, again, _ := world{delay: time.Hour, early: 59 * time.Minute, returned: Patience}.receive(j)
@@ -219,7 +218,7 @@ func TestNoLoop(t *testing.T) {
 	}
 }
 
-// Whoever forges an offset gains no more than by a forged instant.
+// A publisher that forges the clock offset can do no more than one that forges the due time.
 func TestForgedOffset(t *testing.T) {
 	a := Arrival{Due: epoch.Add(time.Minute), Sent: epoch, Absolute: true, Offset: 1000 * time.Hour}
 	if d := (&Judge{}).Wait(a, epoch, 0); !d.Return {

@@ -10,8 +10,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Limits of tables that amqp091 can read. It ends the connection at every delivery of a message with a table that is
-// nested deeper or has more elements.
+// Limits of tables that amqp091 can read. Each time it receives a message with a table that is nested deeper or has
+// more elements, it closes the connection.
 const (
 	MaxDepth    = 32
 	MaxElements = 8192
@@ -26,7 +26,7 @@ type Measure struct {
 	name string // the header that is being measured
 }
 
-// Failf records why the table cannot be written, unless a reason is already recorded.
+// Failf records why the table cannot be written, unless a reason has already been recorded.
 func (m *Measure) Failf(format string, args ...any) {
 	if m.Err == nil {
 		m.Err = fmt.Errorf(format, args...)
@@ -36,7 +36,7 @@ func (m *Measure) Failf(format string, args ...any) {
 // Add counts n bytes. Exceeding the limit ends the walk, because a table may contain itself.
 func (m *Measure) Add(n int) {
 	if m.Size += n; m.Most > 0 && m.Size > m.Most {
-		m.Failf("more than %d bytes, the most that a message may have: large data belongs in the body", m.Most)
+		m.Failf("more than %d bytes of headers; expected at most that many: large data belongs in the body", m.Most)
 	}
 }
 
@@ -48,7 +48,7 @@ func (m *Measure) Header(name string, v any) {
 
 func (m *Measure) field(name string, v any, depth int) {
 	if len(name) > 255 {
-		m.Failf("a name of %d bytes; AMQP allows 255", len(name))
+		m.Failf("a header name of %d bytes; expected at most 255", len(name))
 	}
 	m.Add(1 + len(name))
 	m.Value(v, depth)
@@ -109,14 +109,14 @@ func (m *Measure) Value(v any, depth int) {
 			m.Value(v[i], depth+1)
 		}
 	default:
-		m.Failf("%q has a value of the type %T; expected what an AMQP table can hold: bool, integers but uint and uint64, float, string, []byte, time.Time, amqp091.Decimal, amqp091.Table and []any of these", m.name, v)
+		m.Failf("%q has a value of the type %T; expected a type that AMQP tables support: bool, integers except uint and uint64, float, string, []byte, time.Time, amqp091.Decimal, amqp091.Table and []any of these", m.name, v)
 	}
 }
 
 // finite rejects values that Erlang's floats cannot represent.
 func (m *Measure) finite(f float64) {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
-		m.Failf("%q has the value %v; expected a finite number: RabbitMQ ends the connection over others", m.name, f)
+		m.Failf("%q has the value %v; expected a finite number: RabbitMQ closes the connection for other values", m.name, f)
 	}
 }
 

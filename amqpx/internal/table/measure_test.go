@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// aValue is whatever a header can hold.
+// aValue generates any value that a header can hold.
 func aValue(depth int) *rapid.Generator[any] {
 	kinds := []*rapid.Generator[any]{
 		rapid.Just[any](nil), rapid.Bool().AsAny(), rapid.Uint8().AsAny(), rapid.Int8().AsAny(), rapid.Int16().AsAny(), rapid.Uint16().AsAny(),
@@ -34,7 +34,7 @@ func aTable(depth int) *rapid.Generator[amqp.Table] {
 	return rapid.Map(rapid.MapOfN(rapid.StringMatching("[a-z]{0,5}"), aValue(depth), 0, 5), func(m map[string]any) amqp.Table { return m })
 }
 
-// tap keeps what is written.
+// tap keeps the data that is written.
 type tap struct {
 	net.Conn
 	written bytes.Buffer
@@ -45,8 +45,8 @@ func (r *tap) Write(p []byte) (int, error) {
 	return r.Conn.Write(p)
 }
 
-// The headers of a message are as long as they are counted, what is written can be
-// read, and every int arrives as it was.
+// The measured size of headers equals their written size. Written headers can be read, and every
+// int arrives unchanged.
 func TestHeadersAreMeasuredAsWritten(t *testing.T) {
 	srv := amqptest.NewServer(amqptest.Options{})
 	defer srv.Close()

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 )
 
-// Headers of a message whose own headers amqp091 cannot read, as a Reader presents it.
+// These headers replace a message's own headers if amqp091 cannot read them; see Reader.
 const (
 	HeaderUnreadable = "rabbitdelay-unreadable"  // string: the reason
 	HeaderRaw        = "rabbitdelay-raw-headers" // bytes: the headers as the broker sent them
@@ -21,15 +21,15 @@ const (
 const OwnPrefix = "rabbitdelay-"
 
 // Reader is a connection below amqp091. amqp091 ends the connection when it receives headers that it cannot read,
-// because they are nested too deeply, too many or longer than a frame, and it does so again at each redelivery. Reader
-// replaces the headers of such a message by the ones that rabbitdelay and the broker wrote, HeaderUnreadable and
+// because they are nested too deeply, too many or longer than a frame. It would do so again at each redelivery. Reader
+// replaces the headers of such a message with the ones that rabbitdelay and the broker wrote, HeaderUnreadable and
 // HeaderRaw. The message can then be inspected, put back, or dead-lettered. The message on the broker does not change.
 type Reader struct {
 	net.Conn
 
 	in       *bufio.Reader
-	pass     int64         // bytes of the current frame to be passed on unchanged
-	instead  []byte        // replaces a frame, and is returned before anything else
+	pass     int64         // bytes of the current frame that are to be passed on unchanged
+	instead  []byte        // data that replaces a frame, and is returned before anything else
 	frameMax atomic.Uint32 // as negotiated; 0 before that, and for no limit
 }
 
@@ -165,7 +165,7 @@ func headersOf(frame []byte) (from []byte, ok bool) {
 	return from, flags&headers != 0
 }
 
-// maxKept limits the size of the headers that are kept of a message whose headers cannot be read.
+// maxKept limits the total size of the headers that are kept if a message's headers cannot be read.
 const maxKept = 8 << 10
 
 // rewritten returns a header frame in which other headers replace the given ones. The rest of the frame follows them.
@@ -198,7 +198,7 @@ func rewritten(frame, headers, rest []byte, limit int, why error) []byte {
 	return out
 }
 
-// kept reports whether a header is kept although the message's headers cannot be read.
+// kept reports whether a header is kept even if the message's headers cannot be read.
 func kept(name string) bool {
 	switch name {
 	case HeaderUnreadable, HeaderRaw, OwnPrefix + "reason":
@@ -217,7 +217,7 @@ func appendField(b []byte, name string, kind byte, value []byte) []byte {
 var (
 	errDeepHeaders   = fmt.Errorf("headers nested deeper than %d levels", MaxDepth)
 	errManyHeaders   = fmt.Errorf("headers with more than %d elements in a table or an array", MaxElements)
-	errLongHeaders   = errors.New("headers that, with what the broker added, are longer than a frame")
+	errLongHeaders   = errors.New("headers that, together with those added by the broker, are longer than a frame")
 	errBrokenHeaders = errors.New("headers that are malformed, or have a value of an unknown type")
 )
 
@@ -279,7 +279,7 @@ func skipValue(b []byte, depth int) (rest []byte, err error) {
 	return b[n:], nil
 }
 
-// cutLong splits off a value that is preceded by its length. The rest is nil if there are too few bytes.
+// cutLong splits off a value that is preceded by its length. rest is nil if b is too short.
 func cutLong(b []byte) (content, rest []byte) {
 	if len(b) < 4 {
 		return nil, nil

@@ -15,21 +15,20 @@ import (
 // destination is a header that rabbitdelay reads.
 const destination = OwnPrefix + "destination"
 
-// frameWith is a frame around a payload.
+// frameWith returns a frame around a payload.
 func frameWith(kind byte, payload []byte) []byte {
 	f := binary.BigEndian.AppendUint32([]byte{kind, 0, 1}, uint32(len(payload)))
 	return append(append(f, payload...), 0xCE)
 }
 
-// headerWith is a header frame with encoded headers between a content type and a
-// message id.
+// headerWith returns a header frame with encoded headers between a content type and a message id.
 func headerWith(fields []byte) []byte {
 	p := append(make([]byte, 12), 0xA0, 0x80, 4, 't', 'e', 'x', 't')
 	p = binary.BigEndian.AppendUint32(p, uint32(len(fields)))
 	return frameWith(frameHeader, append(append(p, fields...), 1, 'i'))
 }
 
-// fields are headers, of which the first has an array of so many elements.
+// fields returns headers whose first one is an array with the given number of elements.
 func fields(n int) []byte {
 	f := append([]byte{3}, "idsA"...)
 	f = append(binary.BigEndian.AppendUint32(f, uint32(n)), bytes.Repeat([]byte{'V'}, n)...)
@@ -37,7 +36,7 @@ func fields(n int) []byte {
 	return appendField(f, "other", 'S', []byte("gone"))
 }
 
-// fromReader is a connection that reads from somewhere else.
+// fromReader is a connection that reads from another reader.
 type fromReader struct {
 	net.Conn
 	io.Reader
@@ -45,8 +44,8 @@ type fromReader struct {
 
 func (f fromReader) Read(p []byte) (int, error) { return f.Reader.Read(p) }
 
-// However the bytes come, frames pass unchanged but for the headers that cannot be
-// read; of those what rabbitdelay reads stays, and all of it as bytes.
+// However the bytes are split, frames pass unchanged except for headers that cannot be read. Of
+// those, the headers that rabbitdelay reads stay, and all of them are kept as bytes.
 func TestReader(t *testing.T) {
 	bad := fields(MaxElements + 1)
 	replaced := appendField(nil, destination, 'S', []byte("orders"))
@@ -60,7 +59,10 @@ func TestReader(t *testing.T) {
 		{frameWith(8, nil)},
 		{headerWith(bad), headerWith(replaced)},
 		{headerWith(appendField(nil, "long", 'S', make([]byte, 100_000)))},
-		{headerWith([]byte{1, 'a', '?'}), headerWith(appendField(appendField(nil, HeaderUnreadable, 'S', []byte(errBrokenHeaders.Error())), HeaderRaw, 'x', []byte{1, 'a', '?'}))},
+		{
+			headerWith([]byte{1, 'a', '?'}),
+			headerWith(appendField(appendField(nil, HeaderUnreadable, 'S', []byte(errBrokenHeaders.Error())), HeaderRaw, 'x', []byte{1, 'a', '?'})),
+		},
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		var in, want []byte
@@ -86,8 +88,8 @@ func TestReader(t *testing.T) {
 	})
 }
 
-// BenchmarkReadable is a delivery on its way from the socket to amqp091, with and
-// without a look at its headers.
+// BenchmarkReadable measures a delivery from the socket to amqp091, with and without checking its
+// headers.
 func BenchmarkReadable(b *testing.B) {
 	var headers []byte
 	for _, name := range []string{OwnPrefix + "due", "traceparent", "tenant", "kind"} {

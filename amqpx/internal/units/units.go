@@ -9,22 +9,23 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// The range of times that are plausible, in seconds: from 2001 to the year 5138. As milliseconds, the same numbers are
-// the times that the tasks table also rejects.
+// The range of plausible times, in seconds: from 2001 to the year 5138. Times outside of it are probably milliseconds
+// that were read as seconds, or the reverse. In milliseconds, the same bounds are those of the tasks table.
 const (
 	firstSecond = 1_000_000_000
 	lastSecond  = 100_000_000_000
 )
 
-// Instant returns why t is probably not the intended time and what may have been intended; "" if t is plausible.
+// Instant returns why t is probably not the intended time, and which time may have been intended. It returns "" if t is
+// plausible.
 func Instant(t time.Time) string {
 	s, ms := t.Unix(), t.UnixMilli()
 	switch {
 	case s < lastSecond/1000 && s >= firstSecond/1000:
-		return fmt.Sprintf("%s, which looks like seconds that were taken for milliseconds; was %s meant, time.Unix(%d, 0) in Go?",
+		return fmt.Sprintf("%s, which looks like seconds that were read as milliseconds; was %s meant, time.Unix(%d, 0) in Go?",
 			written(t), written(time.Unix(ms, 0)), ms)
 	case s >= firstSecond*1000 && s < lastSecond*1000:
-		return fmt.Sprintf("the year %d, which looks like milliseconds that were taken for seconds; was %s meant, time.UnixMilli(%d) in Go?",
+		return fmt.Sprintf("the year %d, which looks like milliseconds that were read as seconds; was %s meant, time.UnixMilli(%d) in Go?",
 			t.UTC().Year(), written(time.UnixMilli(s)), s)
 	}
 	return ""
@@ -32,8 +33,8 @@ func Instant(t time.Time) string {
 
 func written(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// Duration returns why d is probably not the intended duration; "" if d is plausible. A computed duration may be a few
-// microseconds, so only a shorter one is certain to be a number without a unit.
+// Duration returns why d is probably not the intended duration, or "" if d is plausible. A computed duration may be as
+// short as a few microseconds, so only shorter ones are rejected as numbers without a unit.
 func Duration(d time.Duration) string {
 	if d <= 0 {
 		return ""
@@ -41,7 +42,7 @@ func Duration(d time.Duration) string {
 	return Shift(d)
 }
 
-// Shift is Duration for a duration by which something is moved, which may be negative.
+// Shift is like Duration, for a duration by which a time is moved and which may therefore be negative.
 func Shift(d time.Duration) string {
 	if d == 0 || d.Abs() >= time.Microsecond {
 		return ""

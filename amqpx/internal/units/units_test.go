@@ -8,9 +8,9 @@ import (
 
 func TestInstant(t *testing.T) {
 	const now = 1_795_913_972 // 2026-11-29
-	seconds := "1970-01-21T18:51:53Z, which looks like seconds that were taken for milliseconds; " +
+	seconds := "1970-01-21T18:51:53Z, which looks like seconds that were read as milliseconds; " +
 		"was 2026-11-29T00:59:32Z meant, time.Unix(1795913972, 0) in Go?"
-	millis := "the year 58880, which looks like milliseconds that were taken for seconds; " +
+	millis := "the year 58880, which looks like milliseconds that were read as seconds; " +
 		"was 2026-11-29T00:59:32Z meant, time.UnixMilli(1795913972000) in Go?"
 	for name, x := range map[string]struct {
 		at   time.Time
@@ -43,7 +43,7 @@ func TestDuration(t *testing.T) {
 	for d, want := range map[time.Duration]struct{ duration, shift string }{
 		0: {}, time.Microsecond: {}, -time.Microsecond: {}, time.Second: {},
 		30:  {thirty, thirty},
-		-30: {"", back}, // its caller says that it must not be negative
+		-30: {"", back}, // its caller reports that it must not be negative
 	} {
 		if got := Duration(d); got != want.duration {
 			t.Errorf("%d: %q, expected %q", d, got, want.duration)

@@ -2,11 +2,13 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
+	"github.com/rabbitdelay/rabbitdelay/internal/channels"
+	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 )
 
 // CloseWait is how long closing a channel waits for a broker that does not answer. After that the channel stays open
@@ -23,25 +25,29 @@ func CloseChannel(ctx context.Context, ch *amqp.Channel) {
 	_ = wait.Result(ctx, closed)
 }
 
-// Window is how many acknowledgements and returns of a channel to a quorum queue the broker processes concurrently.
-// Further ones wait, and are lost when the channel ends.
+// Window is the number of a channel's acknowledgements and returns that a quorum queue processes concurrently. Further
+// ones wait, and are lost if the channel ends.
 const Window = 32
 
-// Consumers returns how many consumers a queue counts. A quorum queue counts a cancelled consumer until its last
-// message is settled.
+// Consumers returns the number of consumers that a queue counts. A quorum queue counts a cancelled consumer until its
+// last message is settled.
 func Consumers(ctx context.Context, ch *amqp.Channel, queue string) (int, error) {
 	q, err := wait.Value(ctx, func() (amqp.Queue, error) {
-		return ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		return channels.Count(ctx, ch, queue)
 	})
 	return q.Consumers, err
 }
 
-// AwaitSettled waits until a queue counts at most the given number of consumers, which should be the number of
-// consumers other than the cancelled ones of the channel. The queue has then processed the acknowledgements and returns
-// of these. Other clients may have begun to consume, so it waits for some seconds at most.
+// AwaitSettled waits until a queue counts at most the given number of consumers. Pass the number of the queue's
+// consumers without the cancelled ones of this channel. When the count has decreased, the queue has processed the
+// acknowledgements and returns of the cancelled consumers. Other clients may have begun to consume in the meantime, so
+// AwaitSettled gives up after some seconds, or if the queue's leader is too busy to count.
 func AwaitSettled(ctx context.Context, ch *amqp.Channel, queue string, most int) error {
 	for try := range 100 {
 		n, err := Consumers(ctx, ch, queue)
+		if errors.Is(err, channels.ErrUnavailable) {
+			return nil // the count does not come
+		}
 		if err != nil || n <= most {
 			return err
 		}
@@ -62,7 +68,7 @@ type Channel struct {
 // Do runs an operation.
 func (c *Channel) Do(op func(ch *amqp.Channel) error) (err error) {
 	if c.ch == nil {
-		if c.ch, err = c.Conn.Channel(); err != nil {
+		if c.ch, err = channels.Open(c.Conn); err != nil {
 			c.ch = nil
 			return err
 		}

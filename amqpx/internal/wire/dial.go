@@ -11,10 +11,10 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/zap"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/brokerurl"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/table"
-	"github.com/rabbitdelay/rabbitdelay/topology/observed"
+	"github.com/rabbitdelay/rabbitdelay/internal/brokerurl"
+	"github.com/rabbitdelay/rabbitdelay/internal/plan"
 )
 
 // Config configures how to connect. All fields except Login are required.
@@ -42,7 +42,8 @@ type Config struct {
 }
 
 // Dial opens a connection to the first node that answers, in the same way as Open and for the given role. If no node
-// answers, the error has the failure of each. The attempts end when ctx ends, and the connection is cut when over ends.
+// answers, the error contains the failure of each node. The attempts end when ctx ends, and the connection is cut when
+// over ends.
 func Dial(ctx, over context.Context, cfg Config, role string) (*amqp.Connection, error) {
 	n := newNodes(cfg.Nodes)
 	for left := len(n.all); ; left-- {
@@ -82,7 +83,7 @@ type attempt struct {
 
 	first  greeting
 	socket *table.Reader // nil before there is a connection
-	stop   func() bool   // stops the end of the attempt's context from closing the connection
+	stop   func() bool   // prevents the end of the context from closing the connection
 }
 
 func (a *attempt) open(ctx context.Context, rawURL string) (*amqp.Connection, error) {
@@ -101,7 +102,7 @@ func (a *attempt) open(ctx context.Context, rawURL string) (*amqp.Connection, er
 	case a.cfg.Login != nil:
 		user, password, err := a.cfg.Login(ctx)
 		if err != nil {
-			return nil, a.failed("no user and password to log in with: "+err.Error(), err)
+			return nil, a.failed("could not get the user and password: "+err.Error(), err)
 		}
 		a.uri.Username = user // for error messages
 		ac.SASL = []amqp.Authentication{&amqp.PlainAuth{Username: user, Password: password}}
@@ -181,10 +182,17 @@ func Broker(conn *amqp.Connection) string {
 	return product + " " + version
 }
 
-// Version returns the version from a string that Broker has returned.
-func Version(broker string) observed.Version {
+// IsRabbitMQ reports whether the string, which Broker has returned, names RabbitMQ. It also returns true for a broker
+// that does not report its product.
+func IsRabbitMQ(broker string) bool {
+	product, _, _ := strings.Cut(broker, " ")
+	return product == "RabbitMQ" || product == "" || product == "unknown"
+}
+
+// Version parses the version in a string that Broker has returned.
+func Version(broker string) plan.Version {
 	_, text, _ := strings.Cut(broker, " ")
-	return observed.ParseVersion(text)
+	return plan.ParseVersion(text)
 }
 
 func hostPort(uri amqp.URI) string { return net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)) }

@@ -18,13 +18,13 @@ import (
 	"go.uber.org/zap"
 )
 
-// failedError is the error of a failed attempt.
+// failedError reports a failed attempt as an error.
 type failedError struct{ Failure }
 
 func (e *failedError) Error() string { return "connect to " + e.Address + ": " + e.Reason }
 func (e *failedError) Unwrap() error { return e.Err }
 
-// to is a configuration for one node.
+// to returns a configuration for a single node.
 func to(url string, timeout time.Duration) Config {
 	return Config{
 		Nodes: []string{url}, Dial: (&net.Dialer{}).DialContext, DialTimeout: timeout, Heartbeat: time.Minute,
@@ -34,13 +34,13 @@ func to(url string, timeout time.Duration) Config {
 	}
 }
 
-// frameOf is a method frame of channel 0.
+// frameOf returns a method frame of channel 0.
 func frameOf(payload string) string {
 	head := binary.BigEndian.AppendUint32([]byte{1, 0, 0}, uint32(len(payload)))
 	return string(head) + payload + "\xCE"
 }
 
-// What brokers say in the handshake.
+// These are parts of what brokers send in the handshake.
 var (
 	saysStart = frameOf("\x00\x0a\x00\x0a\x00\x09\x00\x00\x00\x00\x00\x00\x00\x05PLAIN\x00\x00\x00\x05en_US")
 	saysTune  = frameOf("\x00\x0a\x00\x1e\x00\x00\x00\x02\x00\x00\x00\x00")
@@ -50,11 +50,11 @@ func saysClose(code uint16, text string) string {
 	return frameOf("\x00\x0a\x00\x32" + string(binary.BigEndian.AppendUint16(nil, code)) + string([]byte{byte(len(text))}) + text + "\x00\x00\x00\x00")
 }
 
-// open is in what a client says when it opens a virtual host.
+// open is contained in what a client sends to open a virtual host.
 const open = "\x00\x0a\x00\x28"
 
-// converse writes one of its lines after each time it has read something, and
-// a NOT_ALLOWED only when the virtual host is being opened.
+// converse writes one of its lines after each read, and a NOT_ALLOWED only when the client opens
+// the virtual host.
 func converse(conn net.Conn, lines []string) error {
 	buf := make([]byte, 1<<16)
 	for _, line := range lines {
@@ -75,7 +75,7 @@ func converse(conn net.Conn, lines []string) error {
 	return nil
 }
 
-// door is a listener that converses and then hangs up, unless it stays silent.
+// door starts a listener that runs converse on each connection and then closes it, or stays silent.
 func door(t *testing.T, silent bool, lines ...string) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -104,7 +104,7 @@ func door(t *testing.T, silent bool, lines ...string) (address string) {
 	return l.Addr().String()
 }
 
-// management answers whole requests only, as RabbitMQ's does.
+// management answers only complete requests, as RabbitMQ's management does.
 func management(t *testing.T) string {
 	t.Helper()
 	srv := httptest.NewUnstartedServer(nil)
@@ -114,23 +114,31 @@ func management(t *testing.T) string {
 	return srv.Listener.Addr().String()
 }
 
-// Whatever stands at the address: what it is and what that means is said.
+// The error says what kind of server answered at the address, and what to do about it.
 func TestWhatAnsweredIsSaid(t *testing.T) {
-	const nobody = "127.0.0.1:1" // a port that was free a moment ago may be somebody's by now
+	const nobody = "127.0.0.1:1" // a port that was free a moment ago may be in use now
 	for _, c := range []struct {
 		name, scheme, address, want string
 		final                       bool
 	}{
-		{"management", "amqp", door(t, false, "HTTP/1.1 400 Bad Request\r\n\r\n"), "an HTTP server answered, not AMQP; 15672 is the port of RabbitMQ's management", true},
-		{"silent management", "amqp", management(t), "an HTTP server answered, not AMQP", true},
-		{"management in TLS", "amqps", door(t, false, "HTTP/1.1 400 Bad Request\r\n\r\n"), "an HTTP server answered, not AMQP", true},
+		{
+			"management", "amqp", door(t, false, "HTTP/1.1 400 Bad Request\r\n\r\n"),
+			"an HTTP server answered instead of an AMQP broker; 15672 is the port of RabbitMQ's management", true,
+		},
+		{"silent management", "amqp", management(t), "an HTTP server answered instead of an AMQP broker", true},
+		{"management in TLS", "amqps", door(t, false, "HTTP/1.1 400 Bad Request\r\n\r\n"), "an HTTP server answered instead of an AMQP broker", true},
 		{"TLS port in plain", "amqp", door(t, false, "\x15\x03\x03\x00\x02\x02\x0a"), "the port speaks TLS; use amqps://", true},
 		{"plain port in TLS", "amqps", door(t, false, "AMQP\x00\x00\x09\x01"), "the port speaks AMQP without TLS; use amqp://", true},
-		{"AMQP 1.0", "amqp", door(t, false, "AMQP\x00\x01\x00\x00"), "the broker speaks another version of AMQP than 0-9-1", true},
-		{"SSH", "amqp", door(t, false, "SSH-2.0-OpenSSH_9.6\r\n"), `something that is not AMQP answered (it began with "SSH-2.0-")`, true},
-		{"hung up", "amqp", door(t, false), "the connection was closed without an answer", false},
+		{"AMQP 1.0", "amqp", door(t, false, "AMQP\x00\x01\x00\x00"), "the broker does not speak AMQP 0-9-1", true},
+		{"SSH", "amqp", door(t, false, "SSH-2.0-OpenSSH_9.6\r\n"), `the server does not speak AMQP (its answer begins with "SSH-2.0-")`, true},
+		{"closed", "amqp", door(t, false), "the connection was closed without an answer", false},
 		{"password", "amqp", door(t, false, saysStart), `the broker refused the user "shop": Exception (403) Reason: "username or password not allowed"`, true},
-		{"virtual host", "amqp", door(t, false, saysStart, saysTune, saysClose(530, "NOT_ALLOWED - vhost nope not found")), `the broker refused the virtual host "nope": Exception (530) Reason: "NOT_ALLOWED - vhost nope not found"`, true},
+		{
+			"virtual host", "amqp",
+			door(t, false, saysStart, saysTune, saysClose(530, "NOT_ALLOWED - vhost nope not found")),
+			`the broker refused the virtual host "nope": Exception (530) Reason: "NOT_ALLOWED - vhost nope not found"`,
+			true,
+		},
 		{"nobody", "amqp", nobody, "connection refused: dial: connect: connection refused", false},
 		{"no name", "amqp", "no-such-broker.invalid:5672", `the name "no-such-broker.invalid" does not resolve`, false},
 	} {
@@ -147,12 +155,13 @@ func TestWhatAnsweredIsSaid(t *testing.T) {
 	}
 }
 
-// amqp091 has more than one word for a connection that ends while it logs in.
+// If the broker closes the connection during login, amqp091 may return any of several errors. None of them is reported
+// as a frame error.
 func TestHangingUpIsNoFrameError(t *testing.T) {
-	from := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 46200} // another port at each attempt
+	from := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 46200} // a different port at each attempt
 	for want, said := range map[string]error{
-		"the other end hung up: EOF":                            io.EOF,
-		"the other end hung up: read: connection reset by peer": &net.OpError{Op: "read", Net: "tcp", Source: from, Err: syscall.ECONNRESET},
+		"the connection was closed during the handshake: EOF":                            io.EOF,
+		"the connection was closed during the handshake: read: connection reset by peer": &net.OpError{Op: "read", Net: "tcp", Source: from, Err: syscall.ECONNRESET},
 	} {
 		a := &attempt{cfg: to("amqp://h", time.Second), uri: amqp.URI{Host: "h", Port: 5672}}
 		a.first.heard, a.first.err = []byte(saysStart), said
@@ -163,7 +172,7 @@ func TestHangingUpIsNoFrameError(t *testing.T) {
 	}
 }
 
-// The end of a connection has one text, whatever its local port was.
+// The error of a lost connection has the same text, whatever its local port was.
 func TestTextOfALostConnection(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -199,7 +208,7 @@ func TestTextOfALostConnection(t *testing.T) {
 	}
 }
 
-// A broker that hangs is no wrong password.
+// A broker that hangs does not count as a wrong password.
 func TestTimeoutIsNoRefusal(t *testing.T) {
 	for name, lines := range map[string][]string{"at once": nil, "logging in": {saysStart}, "opening": {saysStart, saysTune}} {
 		_, err := Dial(t.Context(), t.Context(), to("amqp://"+door(t, true, lines...)+"/", 50*time.Millisecond), "")
@@ -209,7 +218,7 @@ func TestTimeoutIsNoRefusal(t *testing.T) {
 	}
 }
 
-// Whoever stops waiting does so at once, at whatever point of the handshake.
+// A caller can stop waiting immediately, at any point of the handshake.
 func TestDialEndsWithItsContext(t *testing.T) {
 	for _, scheme := range []string{"amqp", "amqps"} {
 		for name, lines := range map[string][]string{"at once": nil, "logging in": {saysStart}, "opening": {saysStart, saysTune}} {
@@ -219,13 +228,13 @@ func TestDialEndsWithItsContext(t *testing.T) {
 				t.Fatal(err)
 			}
 			go func() {
-				defer cancel() // the client has said something and waits for an answer
+				defer cancel() // the client has sent something and waits for an answer
 				conn, err := l.Accept()
 				if err != nil {
 					return
 				}
 				t.Cleanup(func() { _ = conn.Close() })
-				_ = converse(conn, append(slices.Clone(lines), "")) // the client may hang up first
+				_ = converse(conn, append(slices.Clone(lines), "")) // the client may close the connection first
 			}()
 			_, err = Dial(ctx, t.Context(), to(scheme+"://"+l.Addr().String()+"/", time.Hour), "")
 			if !errors.Is(err, context.Canceled) && scheme == "amqp" {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/internal/channels"
 )
 
 // Failure describes a failed attempt to connect: what answered at a broker's address, if anything, and what that means.
@@ -37,7 +39,7 @@ func (a *attempt) explain(ctx context.Context, err error) error {
 	if failed != nil && len(heard) == 0 && ctx.Err() == nil {
 		heard = a.askHTTP(ctx)
 	}
-	// amqp091 reports any end of the connection during login as a wrong password.
+	// If the connection ends during login, amqp091 reports a wrong password whatever the cause.
 	if timeout, ok := errors.AsType[net.Error](failed); ok && timeout.Timeout() {
 		err = failed
 	}
@@ -52,6 +54,9 @@ func (a *attempt) explain(ctx context.Context, err error) error {
 func reasonOf(uri amqp.URI, heard []byte, err error) (reason string, final bool) {
 	if text, ok := otherProtocol(uri, heard, err); ok {
 		return text, true
+	}
+	if channels.Limited(err) {
+		return fmt.Sprintf("the broker refused the connection: %v", channels.Advised(err)), false
 	}
 	if text, ok := refusal(uri, err); ok {
 		return text, true
@@ -70,16 +75,16 @@ func reasonOf(uri amqp.URI, heard []byte, err error) (reason string, final bool)
 	text := withoutAddresses(err).Error()
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Sprintf("connection refused: %s; is the broker running, and is this its port? (5672 is the default of amqp, 5671 of amqps)", text), false
+		return fmt.Sprintf("connection refused: %s; is the broker running, and is this its port? (the default is 5672 for amqp, 5671 for amqps)", text), false
 	case errors.Is(err, context.Canceled):
 		return err.Error(), false
 	case ok && timeout.Timeout():
 		return fmt.Sprintf("no answer in time: %s; a firewall may drop packets, the broker may hang, or this is not a broker", text), false
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, net.ErrClosed), errors.Is(err, amqp.ErrClosed):
 		if len(heard) == 0 {
-			return fmt.Sprintf("the connection was closed without an answer: %s; the broker may be starting or stopping, a proxy may have no broker behind it, or a TLS port may have been addressed without TLS", text), false
+			return fmt.Sprintf("the connection was closed without an answer: %s; the broker may be starting or stopping, a proxy may have no broker to connect to, or this may be a TLS port that needs amqps://", text), false
 		}
-		return fmt.Sprintf("the other end hung up: %s", text), false
+		return fmt.Sprintf("the connection was closed during the handshake: %s", text), false
 	}
 	return text, false
 }
@@ -100,13 +105,13 @@ func otherProtocol(uri amqp.URI, heard []byte, err error) (string, bool) {
 	case len(heard) == 0, heard[0] == frameMethod:
 		return "", false
 	case strings.HasPrefix(said, "HTTP/"):
-		return "an HTTP server answered, not AMQP; 15672 is the port of RabbitMQ's management, AMQP is at 5672 by default (amqps: 5671)", true
+		return "an HTTP server answered instead of an AMQP broker; 15672 is the port of RabbitMQ's management API, while AMQP uses 5672 by default (amqps: 5671)", true
 	case len(heard) >= 2 && (heard[0] == 0x15 || heard[0] == 0x16) && heard[1] == 3: // an alert or a handshake
 		return "the port speaks TLS; use amqps://, or the broker's plain port (5672 by default)", true
 	case strings.HasPrefix(said, "AMQP"):
-		return fmt.Sprintf("the broker speaks another version of AMQP than 0-9-1 (it answered %q)", said), true
+		return fmt.Sprintf("the broker does not speak AMQP 0-9-1 (it answered %q)", said), true
 	}
-	return fmt.Sprintf("something that is not AMQP answered (it began with %q)", said), true
+	return fmt.Sprintf("the server does not speak AMQP (its answer begins with %q)", said), true
 }
 
 // refusal recognizes a broker that refuses the user.
@@ -116,17 +121,17 @@ func refusal(uri amqp.URI, err error) (string, bool) {
 	case !ok:
 		return "", false
 	case errors.Is(err, amqp.ErrSASL):
-		return "the broker offers no way to log in that this client knows; is its mechanism PLAIN, or EXTERNAL with a client certificate, switched off?", true
+		return "the broker offers no login mechanism that this client supports; is PLAIN (or EXTERNAL, with a client certificate) disabled on the broker?", true
 	case errors.Is(err, amqp.ErrVhost):
-		return fmt.Sprintf("the broker hung up when the virtual host %q was opened: %v; does it exist, and may the user %q use it?", uri.Vhost, err, uri.Username), true
+		return fmt.Sprintf("the broker closed the connection when the virtual host %q was opened: %v; does the virtual host exist, and is the user %q allowed to use it?", uri.Vhost, err, uri.Username), true
 	case ae.Code == amqp.AccessRefused:
-		text := fmt.Sprintf("the broker refused the user %q: %v; is the password right, and percent-encoded where it stands in a URL?", uri.Username, err)
+		text := fmt.Sprintf("the broker refused the user %q: %v; is the password correct, and percent-encoded if it is part of a URL?", uri.Username, err)
 		if ip := net.ParseIP(uri.Host); uri.Username == "guest" && uri.Host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			text += " RabbitMQ takes guest from its own host only, unless loopback_users says otherwise"
+			text += " RabbitMQ accepts guest only from its own host, unless loopback_users is changed"
 		}
 		return text, true
 	case ae.Code == amqp.NotAllowed:
-		return fmt.Sprintf("the broker refused the virtual host %q: %v; does it exist, and may the user %q use it?", uri.Vhost, err, uri.Username), true
+		return fmt.Sprintf("the broker refused the virtual host %q: %v; does the virtual host exist, and is the user %q allowed to use it?", uri.Vhost, err, uri.Username), true
 	}
 	return "", false
 }
@@ -142,7 +147,7 @@ func isTLSError(err error) bool {
 // greeting is a connection that records the first bytes from the other end and the first read error.
 type greeting struct {
 	net.Conn
-	mu    sync.Mutex // amqp091 may still be reading when its dial has failed
+	mu    sync.Mutex // amqp091 may still be reading after its dial has failed
 	heard []byte
 	err   error
 }
@@ -186,7 +191,7 @@ func withoutAddresses(err error) error {
 const askTimeout = 2 * time.Second
 
 // askHTTP checks whether a server that does not answer is an HTTP server, such as RabbitMQ's management. An HTTP server
-// takes the AMQP header as the beginning of a request and waits for the rest.
+// interprets the AMQP header as the beginning of a request and waits for the rest.
 func (a *attempt) askHTTP(ctx context.Context) []byte {
 	ctx, cancel := context.WithTimeout(ctx, min(askTimeout, a.cfg.DialTimeout))
 	defer cancel()

@@ -11,7 +11,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sparse"
-	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
+	"github.com/rabbitdelay/rabbitdelay/internal/channels"
+	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 )
 
 // Session is one connection of a Link.
@@ -26,7 +27,7 @@ type Session struct {
 	silent  atomic.Pointer[time.Time] // when the broker stopped answering; nil while it answers
 }
 
-// Silent returns the time since which the broker has not answered; zero while it answers.
+// Silent returns the time since which the broker has not answered, or the zero time while it answers.
 func (s *Session) Silent() time.Time {
 	if since := s.silent.Load(); since != nil {
 		return *since
@@ -106,9 +107,9 @@ func (l *Link[T]) Current() (use T, ok bool) {
 	return m.use, m.Session != nil
 }
 
-// Wait returns the value that setup returned for the connection. If there is no connection, it waits for one. With open
-// it also waits until the broker accepts publishes. When ctx ends, the error wraps ErrBlocked or the reason why there
-// is no connection.
+// Wait returns the value that setup returned for the connection. If there is no connection, it waits for one. If open
+// is true, it also waits until the broker accepts publishes. When ctx ends, the error wraps ErrBlocked or the reason
+// why there is no connection.
 func (l *Link[T]) Wait(ctx context.Context, open bool) (use T, err error) {
 	for {
 		m := l.now.Load()
@@ -129,8 +130,8 @@ func (l *Link[T]) Wait(ctx context.Context, open bool) (use T, err error) {
 // tellAfter is how long First waits before it calls tell.
 const tellAfter = 3 * time.Second
 
-// RefusalStands is how long a broker must refuse access before the refusal counts. A broker that is starting or
-// stopping also refuses access, because it does not know its users and virtual hosts.
+// RefusalStands is how long a broker must refuse access before the refusal is treated as permanent. A broker that is
+// starting or stopping also refuses access, because it does not know its users and virtual hosts.
 const RefusalStands = 2 * time.Second
 
 // First waits for the first connection. It returns early if the error shows that further attempts are pointless. After
@@ -183,7 +184,7 @@ func (l *Link[T]) run(ctx context.Context) {
 		l.tell(Event{State: StateConnecting, Attempt: attempt})
 		s, what, err := l.connect(ctx)
 		if err == nil {
-			what = "connection lost; connecting again"
+			what = "connection lost; reconnecting"
 			began := time.Now()
 			err = l.keep(ctx, s)
 			if time.Since(began) > l.cfg.ReconnectMax {
@@ -212,14 +213,14 @@ func (l *Link[T]) connect(ctx context.Context) (s *Session, what string, err err
 	raw := l.nodes.next()
 	conn, err := Open(ctx, l.over, l.cfg, raw, l.role)
 	if err != nil {
-		return nil, "cannot connect; trying again", l.nodes.fail(err)
+		return nil, "could not connect to the broker; trying again", l.nodes.fail(err)
 	}
 	s = &Session{Conn: conn, Broker: Broker(conn), URL: raw, Gen: l.Status().Sessions + 1}
 	s.blocked = conn.NotifyBlocked(make(chan amqp.Blocking, 8))
 	use, err := l.prepare(ctx, s)
 	if err != nil {
 		CloseConn(conn)
-		return nil, "connected, but cannot work there; trying again", l.nodes.fail(err)
+		return nil, "connected to the broker, but could not set the connection up; trying again", l.nodes.fail(channels.Advised(err))
 	}
 	l.nodes.connected()
 	l.become(ready{s}, use)
@@ -227,7 +228,7 @@ func (l *Link[T]) connect(ctx context.Context) (s *Session, what string, err err
 	if reason := l.Status().Alarm; reason != "" {
 		l.tell(Event{State: StateBlocked, Reason: reason})
 	}
-	l.log.Info("connected", zap.String("broker", s.Broker), zap.Uint64("session", s.Gen))
+	l.log.Info("connected to the broker", zap.String("broker", s.Broker), zap.Uint64("session", s.Gen))
 	return s, "", nil
 }
 
@@ -283,7 +284,7 @@ func (l *Link[T]) keep(ctx context.Context, s *Session) error {
 func (l *Link[T]) setBlocked(b amqp.Blocking) Event {
 	if !b.Active {
 		l.become(allClear{})
-		l.log.Info("broker takes publishes again")
+		l.log.Info("the broker accepts publishes again")
 		return Event{State: StateUnblocked}
 	}
 	reason := b.Reason
@@ -291,11 +292,11 @@ func (l *Link[T]) setBlocked(b amqp.Blocking) Event {
 		reason = "no reason given"
 	}
 	l.become(alarm{reason})
-	l.log.Warn("broker blocks publishing", zap.String("reason", reason))
+	l.log.Warn("the broker blocks publishers", zap.String("reason", reason))
 	return Event{State: StateBlocked, Reason: reason}
 }
 
-// become applies a change and wakes the callers that wait for one. A ready change also has the value that setup
+// become applies a change and wakes the callers that wait for one. With a ready change, use is the value that setup
 // returned.
 func (l *Link[T]) become(c change, use ...T) {
 	was := l.now.Load()
@@ -307,11 +308,11 @@ func (l *Link[T]) become(c change, use ...T) {
 	close(was.next)
 }
 
-// silentAfter is how long a broker may take to answer before it counts as silent.
+// silentAfter is how long a broker may take to answer before it is reported as silent.
 const silentAfter = time.Second
 
-// Probe asks the broker for an answer, and records in the session if none arrives within a second. Heartbeats would
-// take longer to notice, and may continue although the broker does nothing else.
+// Probe asks the broker for an answer. If none arrives within a second, it records that in the session. Heartbeats
+// would take longer to detect this, and may continue even though the broker does nothing else.
 func (l *Link[T]) Probe() {
 	s := l.Status().Session
 	if s == nil || !s.probing.CompareAndSwap(false, true) {

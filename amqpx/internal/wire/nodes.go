@@ -55,7 +55,7 @@ func (n *nodes) fail(err error) error {
 	return e
 }
 
-// NodesError is the error when no connection could be made to any of several brokers.
+// NodesError lists the errors of all brokers that were tried, when none of several could be reached.
 type NodesError struct {
 	total int      // number of brokers
 	names []string // host:port of the brokers that were tried
@@ -76,7 +76,7 @@ func (e *NodesError) Error() string {
 // Unwrap returns the errors of the brokers that were tried.
 func (e *NodesError) Unwrap() []error { return e.errs }
 
-// All reports whether every broker was tried and is returns true for every error.
+// All reports whether every broker was tried and the function is returned true for every error.
 func (e *NodesError) All(is func(error) bool) bool {
 	return len(e.errs) == e.total && !slices.ContainsFunc(e.errs, func(err error) bool { return !is(err) })
 }

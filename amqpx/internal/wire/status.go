@@ -6,6 +6,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/internal/channels"
 )
 
 // State is the state of a Link.
@@ -25,8 +27,8 @@ const (
 
 // Errors that are returned to callers that wait for a Link.
 var (
-	ErrClosed  = errors.New("client is closed")
-	ErrBlocked = errors.New("broker blocks publishing")
+	ErrClosed  = errors.New("the client is closed")
+	ErrBlocked = errors.New("the broker blocks publishers")
 )
 
 // Status is the state of a Link at one moment. The zero value is the status of a Link that was not started.
@@ -35,11 +37,13 @@ type Status struct {
 	Since    time.Time // when State began
 	Sessions uint64    // number of connections made so far
 	Session  *Session  // set in StateConnected and StateBlocked; nil while the Link closes
-	// Alarm is why the broker blocks. It may be set before StateBlocked, while a new connection is set up.
+	// Alarm is the reason why the broker blocks publishers. It may be set before StateBlocked, while a new connection
+	// is set up.
 	Alarm string
-	// Err is why there is no connection, if known.
+	// Err is the reason why there is no connection, if it is known.
 	Err error
-	// Refused is since when the broker has refused access at every attempt; zero if it has not.
+	// Refused is the time of the first of several consecutive attempts at which the broker refused access; it is zero
+	// if the last attempt was not refused.
 	Refused time.Time
 }
 
@@ -117,10 +121,11 @@ func IsCode(err error, code int) bool {
 	return ok && ae.Code == code
 }
 
-// EndsConnection reports whether the broker closed the connection because of a request.
+// EndsConnection reports whether the broker closed the connection because of a request. It returns false for a limit on
+// channels, which also closes the connection but is not caused by a particular request.
 func EndsConnection(err error) bool {
 	e, ok := errors.AsType[*amqp.Error](err)
-	return ok && e.Server && slices.Contains([]int{
+	return ok && !channels.Limited(err) && e.Server && slices.Contains([]int{
 		amqp.FrameError, amqp.SyntaxError, amqp.CommandInvalid, amqp.ChannelError, amqp.UnexpectedFrame,
 		amqp.ResourceError, amqp.NotAllowed, amqp.NotImplemented, amqp.InternalError,
 	}, e.Code)

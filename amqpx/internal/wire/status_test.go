@@ -8,7 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// The life of a Link, change by change.
+// This checks the status of a Link after each change.
 func TestStatus(t *testing.T) {
 	refused := &amqp.Error{Code: amqp.AccessRefused}
 	first, second := &Session{Gen: 1}, &Session{Gen: 2}

@@ -27,8 +27,8 @@ func tcpPair(t *testing.T) (a, b net.Conn) {
 	return a, b
 }
 
-// Everything that was written before Close arrives, in order per writer and
-// with no write torn apart by another.
+// Everything that was written before Close arrives, in order for each writer, and no write is
+// interrupted by another.
 func TestWriterDeliversAllWrites(t *testing.T) {
 	raw, peer := tcpPair(t)
 	c := newWriter(t.Context(), raw)
@@ -67,7 +67,7 @@ func TestWriterDeliversAllWrites(t *testing.T) {
 	}
 }
 
-// A peer that does not read holds up neither Write nor Close.
+// A peer that does not read blocks neither Write nor Close.
 func TestWriterNeverWaitsForThePeer(t *testing.T) {
 	raw, _ := tcpPair(t)
 	c := newWriter(t.Context(), raw)

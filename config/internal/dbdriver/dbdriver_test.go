@@ -10,8 +10,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
-// A program that links no driver reads its configuration, and is told what to
-// import when it opens the database.
+// A program that links no driver can read its configuration. When it opens the database, it is told
+// what to import.
 func TestNoDriver(t *testing.T) {
 	for u, name := range map[config.URL]string{
 		"postgres://u:hunter2@h/d": "postgres", "postgresql://u:hunter2@h/d": "postgres",

@@ -45,6 +45,17 @@ final class Delay {
         routingKey = "clock." + digits + key;
     }
 
+    /**
+     * The lead that a message gets, in ms: one step shorter than the delay, so that it goes through a delay queue, whose
+     * stamp says when it left. A delay below two steps goes straight to its queue.
+     */
+    static long lead(long delay, long lead) {
+        if (lead < delay) {
+            return lead;
+        }
+        return delay >= 2 * STEP ? delay - STEP : delay;
+    }
+
     /** The destination's part of a routing key. */
     static String key(String queue) {
         return Arrays.stream(queue.split("\\.", -1))

@@ -5,8 +5,8 @@ import java.util.*;
 import java.util.concurrent.TimeoutException;
 
 /**
- * Sends delayed messages. Usage: Producer route | Producer URL QUEUE, with lines on standard input: id, delay in ms, body,
- * and a lead in ms if it is to have one.
+ * Sends delayed messages. Usage: Producer route, with lines of a queue, a delay in ms and perhaps a lead on standard input,
+ * or Producer URL QUEUE, with lines of an id, a delay in ms, a body and perhaps a lead in ms.
  */
 final class Producer {
     private final Channel channel;
@@ -36,14 +36,16 @@ final class Producer {
     }
 
     /**
-     * Delivers at an instant in ms, lead ms before it to a consumer that holds it; offset is by how much the clock of that
-     * instant is ahead.
+     * Delivers at an instant in ms, up to lead ms before it to a consumer that holds it; offset is by how much the clock of
+     * that instant is ahead.
      */
     void send(String queue, long due, byte[] body, AMQP.BasicProperties properties, Map<String, Object> headers, long lead, long offset) throws IOException {
-        Delay to = new Delay(queue, Math.max(0, due - offset - lead - System.currentTimeMillis()));
+        long wait = Math.max(0, due - offset - System.currentTimeMillis());
+        long shorter = lead > 0 ? Delay.lead(wait, lead) : 0;
+        Delay to = new Delay(queue, wait - shorter);
         headers.put("rabbitdelay-due", due);
-        if (lead > 0) {
-            headers.put("rabbitdelay-lead", lead);
+        if (shorter > 0) {
+            headers.put("rabbitdelay-lead", shorter);
         }
         if (offset > 0) {
             headers.put("rabbitdelay-clock-offset", offset);
@@ -62,7 +64,7 @@ final class Producer {
         for (String line : (Iterable<String>) new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8)).lines()::iterator) {
             String[] f = line.split("\t", -1);
             if (producer == null) {
-                out.print(route(f[0], Long.parseLong(f[1])) + "\n");
+                out.print(route(f) + "\n");
                 continue;
             }
             var properties = new AMQP.BasicProperties.Builder().messageId(f[0]).contentType("text/plain").build();
@@ -75,10 +77,12 @@ final class Producer {
         }
     }
 
-    private static String route(String queue, long delay) {
+    private static String route(String[] f) {
+        long delay = Long.parseLong(f[1]);
+        long lead = f.length > 2 ? Delay.lead(delay, Long.parseLong(f[2])) : 0;
         try {
-            Delay to = new Delay(queue, delay);
-            return to.exchange + "\t" + to.routingKey;
+            Delay to = new Delay(f[0], delay - lead);
+            return to.exchange + "\t" + to.routingKey + (f.length > 2 ? "\t" + lead : "");
         } catch (IllegalArgumentException e) {
             return "refused";
         }

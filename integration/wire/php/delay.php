@@ -49,3 +49,14 @@ function route(string $queue, int $delay): array
     }
     return [$exchange, 'clock.' . implode('.', $digits) . '.' . $key];
 }
+
+// The lead that a message gets, in ms: one step shorter than the delay, so that it goes through a delay queue, whose stamp
+// says when it left. A delay below two steps goes straight to its queue.
+function lead_of(int $delay, int $lead): int
+{
+    return match (true) {
+        $lead < $delay => $lead,
+        $delay >= 2 * STEP => $delay - STEP,
+        default => $delay,
+    };
+}

@@ -1,6 +1,6 @@
 <?php
-// Sends delayed messages. Usage: producer.php route | producer.php URL QUEUE, with lines on standard input: id, delay in
-// ms, body, and a lead in ms if it is to have one.
+// Sends delayed messages. Usage: producer.php route, with lines of a queue, a delay in ms and perhaps a lead on standard
+// input, or producer.php URL QUEUE, with lines of an id, a delay in ms, a body and perhaps a lead in ms.
 
 require __DIR__ . '/destination.php';
 
@@ -32,11 +32,13 @@ function now_ms(): int
     return (int) floor(microtime(true) * 1000);
 }
 
-// Delivers at an instant in ms, $lead ms before it to a consumer that holds it; $offset is by how much the clock of that
-// instant is ahead.
+// Delivers at an instant in ms, up to $lead ms before it to a consumer that holds it; $offset is by how much the clock of
+// that instant is ahead.
 function send($channel, string $queue, int $due, string $body, array $properties, int $lead = 0, int $offset = 0): void
 {
-    [$exchange, $key] = route($queue, max(0, $due - $offset - $lead - now_ms()));
+    $wait = max(0, $due - $offset - now_ms());
+    $lead = $lead > 0 ? lead_of($wait, $lead) : 0;
+    [$exchange, $key] = route($queue, $wait - $lead);
     $added = ['rabbitdelay-due' => $due, 'rabbitdelay-lead' => $lead, 'rabbitdelay-clock-offset' => max($offset, 0)];
     $properties['application_headers'] = array_filter($added) + ($properties['application_headers'] ?? []);
     publish_confirmed($channel, $exchange, $key, $body, $properties, $offset);
@@ -59,7 +61,8 @@ while (($line = fgets(STDIN)) !== false) {
         continue;
     }
     try {
-        echo implode("\t", route($fields[0], (int) $fields[1])), "\n";
+        $lead = isset($fields[2]) ? [lead_of((int) $fields[1], (int) $fields[2])] : [];
+        echo implode("\t", [...route($fields[0], (int) $fields[1] - array_sum($lead)), ...$lead]), "\n";
     } catch (DomainException) {
         echo "refused\n";
     }

@@ -44,3 +44,11 @@ def route(queue, delay_ms):
     if delay_ms < 0 or n:
         raise Refused(f"{delay_ms} ms is out of range")
     return exchange, f"clock.{'.'.join(digits)}.{key(queue)}"
+
+
+def lead_of(delay_ms, lead):
+    """The lead that a message gets, in ms: one step shorter than the delay, so that it goes through a delay queue, whose
+    stamp says when it left. A delay below two steps goes straight to its queue."""
+    if lead < delay_ms:
+        return lead
+    return delay_ms - STEP if delay_ms >= 2 * STEP else delay_ms

@@ -1,5 +1,5 @@
-"""Sends delayed messages. Usage: producer.py route | producer.py URL QUEUE, with lines on standard input:
-id, delay in ms, body, and a lead in ms if it is to have one."""
+"""Sends delayed messages. Usage: producer.py route, with lines of a queue, a delay in ms and perhaps a lead on standard
+input, or producer.py URL QUEUE, with lines of an id, a delay in ms, a body and perhaps a lead in ms."""
 
 import sys
 import time
@@ -42,11 +42,14 @@ def now_ms():
 
 
 def publish(channel, queue, due, body, properties, lead=0, offset=0):
-    """Delivers at an instant in ms, lead ms before it to a consumer that holds it; offset is by how much the clock of
+    """Delivers at an instant in ms, up to lead ms before it to a consumer that holds it; offset is by how much the clock of
     that instant is ahead. Returns when the broker has the message. It raises UnroutableError for one that came back,
     NackError for one that was refused."""
     now = now_ms()
-    exchange, routing_key = delay.route(queue, max(0, due - offset - lead - now))
+    wait = max(0, due - offset - now)
+    if lead:
+        lead = delay.lead_of(wait, lead)
+    exchange, routing_key = delay.route(queue, wait - lead)
     properties.delivery_mode = 2
     properties.timestamp = (now + min(offset, 0)) // 1000  # by that clock if it is behind
     added = {"rabbitdelay-due": due, "rabbitdelay-lead": lead, "rabbitdelay-clock-offset": max(offset, 0)}
@@ -57,9 +60,10 @@ def publish(channel, queue, due, body, properties, lead=0, offset=0):
 def main():
     if sys.argv[1] == "route":
         for line in sys.stdin:
-            queue, ms = line.rstrip("\n").split("\t")
+            queue, ms, *lead = line.rstrip("\n").split("\t")
+            lead = [delay.lead_of(int(ms), int(x)) for x in lead]
             try:
-                print(*delay.route(queue, int(ms)), sep="\t")
+                print(*delay.route(queue, int(ms) - sum(lead)), *lead, sep="\t")
             except delay.Refused:
                 print("refused")
         return

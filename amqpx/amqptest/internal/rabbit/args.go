@@ -18,7 +18,7 @@ func inequivalent(arg, of, received, current string) *Error {
 	return precondition("inequivalent arg '%s' for %s: received %s but current is %s", arg, of, received, current)
 }
 
-// sameArgs compares the arguments with the given keys, which are the ones that RabbitMQ compares.
+// sameArgs compares the arguments with the given keys. It returns RabbitMQ's error for the first one that differs.
 func sameArgs(of string, have, want amqp.Table, keys []string) *Error {
 	for _, k := range keys {
 		h, hok := have[k]

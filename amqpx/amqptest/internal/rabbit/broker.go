@@ -20,7 +20,7 @@ type Options struct {
 	Plugin bool
 	// DefaultQueueType is the type of queues that are declared without one. Default classic.
 	DefaultQueueType string
-	// LateBindings is how long a new binding of a topic exchange takes until it routes messages. Default 0.
+	// LateBindings is how long a new binding of a topic exchange takes to become effective. Default 0.
 	LateBindings time.Duration
 }
 
@@ -40,7 +40,8 @@ func New(opts Options, now time.Time) *Broker {
 	return b
 }
 
-// AddVHost creates a virtual host with the predefined exchanges.
+// AddVHost returns the virtual host with the given name. If it does not exist, AddVHost creates it with the predefined
+// exchanges.
 func (b *Broker) AddVHost(name string) *VHost {
 	if v := b.vhosts[name]; v != nil {
 		return v
@@ -101,7 +102,7 @@ func (e *events) Pop() any {
 	return x
 }
 
-// at schedules f for a time of the broker's clock.
+// at schedules f for the time ms on the broker's clock.
 func (b *Broker) at(ms int64, f func()) {
 	b.seq++
 	heap.Push(&b.events, event{ms, b.seq, f})

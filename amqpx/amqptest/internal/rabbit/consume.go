@@ -34,6 +34,7 @@ type Channel struct {
 	tag       uint64
 	unacked   []*held // ordered by tag
 	consumers map[string]*Consumer
+	paused    map[string]*Consumer // consumers ended by a consumer timeout that the client has not cancelled since
 	names     int
 }
 
@@ -61,10 +62,11 @@ type Consumer struct {
 
 // NewChannel returns a channel of the connection owner.
 func (b *Broker) NewChannel(owner any, sink Sink) *Channel {
-	return &Channel{broker: b, owner: owner, sink: sink, consumers: map[string]*Consumer{}}
+	return &Channel{broker: b, owner: owner, sink: sink, consumers: map[string]*Consumer{}, paused: map[string]*Consumer{}}
 }
 
-// Qos limits the unsettled deliveries of each consumer that starts later or, with global, those of the whole channel.
+// Qos limits the unsettled deliveries of each consumer that starts later or, with global, the unsettled deliveries of
+// the whole channel.
 func (c *Channel) Qos(prefetch int, global bool) *Error {
 	if !global || c.broker.is(4, 3, 0) { // 4.3 applies global to each consumer
 		c.prefetch = prefetch
@@ -107,22 +109,23 @@ func (c *Channel) Consume(q *Queue, k Consumer, args amqp.Table, begun func(tag 
 
 // Cancel stops a consumer. Its unsettled deliveries stay with the channel.
 func (c *Channel) Cancel(tag string) {
+	delete(c.paused, tag)
 	k := c.consumers[tag]
 	if k == nil {
 		return
 	}
 	delete(c.consumers, tag)
 	k.leave()
-	k.queue.left()
+	k.queue.consumerLeft()
 }
 
 func (k *Consumer) leave() {
 	k.queue.consumers = slices.DeleteFunc(k.queue.consumers, func(x *Consumer) bool { return x == k })
 }
 
-// left updates the queue after a consumer has stopped. It deletes an auto-delete queue without consumers, and otherwise
-// delivers to the next consumer.
-func (q *Queue) left() {
+// consumerLeft updates the queue after a consumer has stopped. It deletes an auto-delete queue without consumers, and
+// otherwise delivers to the next consumer.
+func (q *Queue) consumerLeft() {
 	q.use()
 	if q.AutoDelete && len(q.consumers) == 0 && !q.gone {
 		q.vhost.remove(q)
@@ -143,7 +146,7 @@ func (c *Channel) Get(q *Queue, noAck bool) (d Delivery, ok bool, err *Error) {
 		return d, false, nil
 	}
 	d = c.hand(q.lines.popFirst(l), q, nil, noAck)
-	q.expire() // the next one is at the head now
+	q.expire() // the next message is at the head now
 	return d, true, nil
 }
 
@@ -171,10 +174,13 @@ func (c *Channel) Oldest(quorumOnly bool) (ms int64, ok bool) {
 	return 0, false
 }
 
-// Overdue applies the consumer timeout of RabbitMQ 4.3 and later. It cancels the consumers of quorum queues that have
-// not settled a delivery made at or before the given time, and requeues these deliveries without counting them as
-// failed. Later deliveries stay with the channel.
-func (c *Channel) Overdue(ms int64) {
+// Overdue applies the consumer timeout of RabbitMQ 4.3 and later. It ends the consumers of quorum queues that have not
+// settled a delivery made at or before the given time, and requeues these deliveries without counting them as failed.
+// Later deliveries stay with the channel.
+//
+// Overdue returns true if the channel must be closed because the broker has no consumer to cancel. That is the case if
+// the client has already cancelled the consumer, or has received the message by basic.get.
+func (c *Channel) Overdue(ms int64) (untold bool) {
 	var overdue []*held
 	var ended []*Consumer
 	for _, h := range c.unacked {
@@ -186,20 +192,28 @@ func (c *Channel) Overdue(ms int64) {
 		h.queue.waiting--
 		k := h.consumer
 		if k == nil { // basic.get
+			untold = true
 			continue
 		}
 		k.inFlight--
-		if c.consumers[k.Tag] == k {
+		switch k {
+		case c.consumers[k.Tag]:
 			delete(c.consumers, k.Tag)
+			c.paused[k.Tag] = k
 			k.leave()
 			ended = append(ended, k)
 			c.sink.Cancelled(k.Tag)
+		case c.paused[k.Tag]:
+			c.sink.Cancelled(k.Tag) // 4.3 cancels a consumer again for each further overdue delivery
+		default:
+			untold = true
 		}
 	}
 	c.giveBack(overdue, giving{requeue: true, asked: true})
 	for _, k := range ended {
-		k.queue.left()
+		k.queue.consumerLeft()
 	}
+	return untold
 }
 
 // settle removes the delivery with the given tag or, with multiple, all deliveries up to it. With multiple, the tag 0
@@ -250,7 +264,7 @@ func (c *Channel) Nack(tag uint64, multiple, requeue bool) *Error {
 	return err
 }
 
-// giving describes how messages return to their queue.
+// giving says how messages are returned to their queue.
 type giving struct {
 	requeue bool // requeue instead of dead-letter
 	asked   bool // requested by the consumer, not caused by the end of its channel
@@ -313,7 +327,7 @@ func (c *Channel) Close() {
 	}
 	c.giveBack(done, giving{requeue: true, failed: true})
 	for _, k := range ended {
-		k.queue.left()
+		k.queue.consumerLeft()
 	}
 }
 
@@ -402,6 +416,6 @@ func (q *Queue) pump() {
 		k.channel.sink.Deliver(k.Tag, k.channel.hand(q.lines.popFirst(l), q, k, k.NoAck))
 	}
 	if handed {
-		q.expire() // the next one is at the head now
+		q.expire() // the next message is at the head now
 	}
 }

@@ -21,7 +21,8 @@ type deadLetter struct {
 	retry   int64 // time of the next attempt; 0 before the first
 }
 
-// giveUp dead-letters a message, or drops it if the queue has no dead-letter exchange.
+// giveUp removes a message from the queue for good: it dead-letters the message, or drops it if the queue has no
+// dead-letter exchange.
 func (q *Queue) giveUp(m *Message, reason string) {
 	switch {
 	case q.deadLetter == nil:
@@ -100,7 +101,7 @@ type Waiting struct {
 const maxHops = 100
 
 // Waiting returns the messages that no consumer has received, in order of arrival. The function transit reports whether
-// messages only pass through a queue.
+// a queue is only a stage of a delay strategy.
 func (v *VHost) Waiting(transit func(queue string) bool) (all []Waiting) {
 	for _, name := range v.QueueNames() {
 		q := v.queues[name]

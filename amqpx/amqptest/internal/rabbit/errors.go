@@ -24,7 +24,7 @@ func (e *Error) Soft() bool {
 	return false
 }
 
-// codeNames maps each code to the name with which its text begins.
+// codeNames maps each code to the name at the beginning of its text.
 var codeNames = map[int]string{
 	amqp.ContentTooLarge:    "CONTENT_TOO_LARGE",
 	amqp.NoRoute:            "NO_ROUTE",

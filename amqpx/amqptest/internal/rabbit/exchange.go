@@ -45,7 +45,7 @@ func (b *Binding) same(x *Binding) bool {
 		(len(b.Args) == 0 && len(x.Args) == 0 || reflect.DeepEqual(b.Args, x.Args))
 }
 
-// kind returns the exchange type by which the exchange routes. For x-delayed-message it is in an argument.
+// kind returns the exchange type that determines the routing. An x-delayed-message exchange has it in an argument.
 func (e *Exchange) kind() string {
 	if e.Kind == delayedKind {
 		k, _ := e.Args["x-delayed-type"].(string)
@@ -133,7 +133,7 @@ func (e *Exchange) equivalent(s ExchangeSpec) *Error {
 	return sameArgs(e.of(), e.Args, s.Args, keys)
 }
 
-// DeleteExchange deletes an exchange and the bindings from and to it. It succeeds if the exchange does not exist.
+// DeleteExchange deletes an exchange and the bindings from and to it. It also succeeds if the exchange does not exist.
 func (v *VHost) DeleteExchange(name string, ifUnused bool) *Error {
 	if name == "" {
 		return notDefault()
@@ -153,8 +153,8 @@ func (v *VHost) DeleteExchange(name string, ifUnused bool) *Error {
 	return nil
 }
 
-// Bind adds a binding. It returns the time from which the binding routes messages, which is when the broker answers the
-// client that made the binding. If the binding already exists, the broker answers immediately.
+// Bind adds a binding. It returns the time at which the binding becomes effective, which is also when the broker
+// answers the client that declared the binding. If the binding already exists, the broker answers immediately.
 func (v *VHost) Bind(b Binding, owner any) (effective int64, err *Error) {
 	e, err := v.ends(b, owner)
 	if err != nil {
@@ -246,8 +246,7 @@ func firstWord(pattern []string) string {
 	return pattern[0]
 }
 
-// Unbind removes a binding. It succeeds if the binding, its exchange or its queue does
-// not exist.
+// Unbind removes a binding. It also succeeds if the binding, its exchange or its queue does not exist.
 func (v *VHost) Unbind(b Binding, owner any) *Error {
 	e, err := v.ends(b, owner)
 	switch {

@@ -7,7 +7,7 @@ type lines struct {
 	back   line   // returned messages, which quorum queues deliver first since 4.0
 	levels []line // by priority, from the lowest
 	level  func(*Message) int
-	merged bool // only the message that is next in delivery order expires
+	merged bool // whether only the first message of the whole queue can expire, rather than the first of each line
 	// ratio is how many messages of the upper level are delivered before one of the lower level; 0 means all.
 	ratio, gone int
 	count       int

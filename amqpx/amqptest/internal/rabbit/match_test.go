@@ -41,7 +41,8 @@ func TestMatchTopic(t *testing.T) {
 	}
 }
 
-// plainMatch reports whether topic pattern p matches key k, in the plainest way and however slowly.
+// plainMatch reports whether topic pattern p matches key k. It is as simple as possible, and may be
+// slow.
 func plainMatch(p, k []string) bool {
 	switch {
 	case len(p) == 0:
@@ -65,7 +66,7 @@ func TestMatchTopicIsAPlainMatcher(t *testing.T) {
 	})
 }
 
-// A pattern of many wildcards takes no time.
+// A pattern with many wildcards is matched quickly.
 func TestMatchTopicIsQuick(t *testing.T) {
 	if matchTopic(strings.Repeat("#.a.", 60)+"b", strings.Repeat("a.", 120)+"c") {
 		t.Error("it matches")

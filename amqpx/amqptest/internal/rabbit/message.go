@@ -32,14 +32,14 @@ type Message struct {
 	queued     int64    // when it entered the queue
 }
 
-// death is an entry of x-death. It counts how often a queue dead-lettered the message for one reason.
+// death is an entry of x-death. It counts how many times a queue dead-lettered the message for one reason.
 type death struct {
 	queue, reason, exchange string
 	count                   int64
 	at                      time.Time
 	keys                    []any
 	expiration              string
-	asCame                  amqp.Table // the original entry, if a client published it
+	asCame                  amqp.Table // the client's original entry; nil if the broker created the entry
 }
 
 // Reasons for dead-lettering.
@@ -69,7 +69,7 @@ func (v *VHost) newMessage(exchange, key string, p amqp.Publishing) (m *Message,
 	case ms >= 0 && v.is(3, 13, 0):
 		m.Expiration = strconv.FormatInt(ms, 10)
 	}
-	// Before 4.0.1, an x-death header that a client publishes counts as deaths.
+	// Before 4.0.1, an x-death header that a client publishes is treated as real deaths.
 	if _, m.foreign = p.Headers["x-death"]; m.foreign && !v.is(4, 0, 1) {
 		m.deaths = readDeaths(p.Headers)
 	} else {
@@ -138,7 +138,8 @@ func readDeaths(headers amqp.Table) []death {
 	return ds
 }
 
-// died returns the message after it has died in a queue, with the death recorded and the expiration removed.
+// died returns the dead letter of a message that has died in a queue: a copy with the death recorded and the expiration
+// removed.
 func (m *Message) died(queue, reason string, now int64) *Message {
 	d := death{queue: queue, reason: reason, exchange: m.Exchange, count: 1, at: time.Unix(now/1000, 0), expiration: m.Expiration}
 	for _, k := range m.RoutingKeys {
@@ -179,7 +180,7 @@ func (m *Message) cycle(queue string) bool {
 	return false
 }
 
-// Delivered returns the headers with which the message is delivered, including those that the broker adds.
+// Delivered returns the headers of the message as it is delivered, including headers that the broker adds.
 func (m *Message) Delivered(v Version) amqp.Table {
 	died := len(m.deaths) > 0 && !m.foreign
 	if !died && !m.quorum {
@@ -239,13 +240,13 @@ func (d death) table() amqp.Table {
 	return t
 }
 
-// keys returns the routing keys, including those of BCC.
+// keys returns all routing keys, including the BCC keys.
 func (m *Message) keys() []string { return append(slices.Clip(m.RoutingKeys), m.hidden...) }
 
 // RoutingKey returns the key with which the message was published or dead-lettered.
 func (m *Message) RoutingKey() string { return m.RoutingKeys[0] }
 
-// Expires returns when the message expires, or zero if it does not.
+// Expires returns when the message expires, or the zero time if it does not.
 func (m *Message) Expires() time.Time {
 	if m.expires == 0 {
 		return time.Time{}

@@ -41,7 +41,7 @@ func (v *VHost) Publish(m *Message, queues []*Queue) Outcome {
 	return out
 }
 
-// delay passes a message to the plugin until it is due. It reports whether the plugin delays the message.
+// delay passes a message to the plugin, and reports whether the plugin delays it.
 func (v *VHost) delay(m *Message) bool {
 	e := v.exchanges[m.Exchange]
 	ms, ok := integer(m.Headers["x-delay"])
@@ -62,7 +62,7 @@ func (v *VHost) delay(m *Message) bool {
 	return true
 }
 
-// maxPluginDelay is the longest delay of the plugin in ms. It does not delay a message with a longer one.
+// maxPluginDelay is the plugin's longest delay in ms. The plugin delivers a message with a longer delay immediately.
 const maxPluginDelay = 1<<32 - 1
 
 func negative(v any) any {
@@ -106,7 +106,7 @@ func (q *Queue) enqueue(m *Message) bool {
 	return true
 }
 
-// take makes a message ready.
+// take adds a message to the ready messages of the queue.
 func (q *Queue) take(m *Message) {
 	q.lines.put(m)
 	q.pump()
@@ -141,7 +141,7 @@ func (q *Queue) expire() {
 				due = append(due, q.lines.popFirst(l))
 				again = q.lines.merged
 				if again {
-					return // another line may be next now
+					return // this may have changed which line is next
 				}
 			}
 		})
@@ -166,8 +166,8 @@ func (q *Queue) dropOverflow() {
 }
 
 // delayNatively holds a message in a quorum queue until the time in its header x-opt-delivery-time, as RabbitMQ 4.4
-// does. It reports whether it holds the message, which is not the case if the value is not a time in the future. The
-// TTL runs during the delay, and takes effect when the message becomes ready.
+// does. It returns false, and does not hold the message, if the value is not a time in the future. The TTL runs during
+// the delay, and takes effect when the message becomes ready.
 func (q *Queue) delayNatively(m *Message) bool {
 	at, ok := m.Headers["x-opt-delivery-time"].(int64)
 	if t, isTime := m.Headers["x-opt-delivery-time"].(time.Time); isTime {

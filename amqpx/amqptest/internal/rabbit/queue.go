@@ -41,9 +41,9 @@ type Queue struct {
 	waiting   int   // number of unsettled messages
 	dead      []*deadLetter
 	consumers []*Consumer
-	used      int64             // when it was last declared, got from or consumed from
+	used      int64             // when it was last declared, consumed from or used with basic.get
 	delayed   map[*Message]bool // messages that wait for their x-opt-delivery-time
-	purges    int               // number of purges; delayed messages do not survive one
+	purges    int               // number of purges; they also drop delayed messages
 	gone      bool
 }
 
@@ -77,7 +77,8 @@ func (q *Queue) locked() *Error {
 		"declared on another connection or the exclusive property value does not match that of the original declaration.", q.of())
 }
 
-// Find returns a queue that the connection owner may use.
+// Find returns the named queue. It returns an error if there is no such queue, or if the queue is exclusive to a
+// connection other than owner.
 func (v *VHost) Find(name string, owner any) (*Queue, *Error) {
 	q := v.queues[name]
 	if q == nil {
@@ -239,7 +240,7 @@ func (q *Queue) use() {
 	})
 }
 
-// DeleteQueue deletes a queue with its messages and returns how many were ready. It succeeds if the queue does not
+// DeleteQueue deletes a queue with its messages and returns how many were ready. It also succeeds if the queue does not
 // exist.
 func (v *VHost) DeleteQueue(name string, owner any, ifUnused, ifEmpty bool) (int, *Error) {
 	q := v.queues[name]

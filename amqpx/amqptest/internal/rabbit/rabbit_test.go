@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// world is a broker and what its consumers got.
+// world is a broker with the messages that its consumers received.
 type world struct {
 	*Broker
 	v   *VHost
@@ -43,7 +43,7 @@ func newWorld(version string) *world {
 func (w *world) Deliver(queue string, d Delivery) { w.got = append(w.got, arrival{queue, w.at, d}) }
 func (w *world) Cancelled(string)                 {}
 
-// fataler is *testing.T or *rapid.T.
+// fataler is implemented by *testing.T and *rapid.T.
 type fataler interface {
 	Helper()
 	Fatalf(format string, args ...any)
@@ -76,7 +76,7 @@ func (w *world) publish(t fataler, queue string, p amqp.Publishing) Outcome {
 	return w.v.Publish(m, queues)
 }
 
-// pass moves the time on, from one event to the next.
+// pass moves the time forward, from one event to the next.
 func (w *world) pass(d time.Duration) {
 	end := w.at.Add(d)
 	for {
@@ -96,8 +96,8 @@ var (
 	versions = []string{"3.10.8", "3.13.0", "4.0.5", "4.3.0", "4.4.0"}
 )
 
-// A queue with one TTL gives up each message after exactly that time, in the order
-// in which they came, once; and the record says how often it happened.
+// A queue with one TTL releases each message once, after exactly that time and in order of arrival.
+// x-death counts how many times that happened.
 func TestAQueueIsATimer(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(rapid.SampledFrom(versions).Draw(t, "version"))
@@ -136,8 +136,8 @@ func TestAQueueIsATimer(t *testing.T) {
 	})
 }
 
-// No message expires before its time, and at the head of a line none stays beyond
-// it: the classic rule that a message of its own expiration waits for those before.
+// No message expires early, and a message at the head of its queue expires on time. In a classic queue, a message with
+// its own expiration waits for the messages in front of it.
 func TestExpirationWaitsForTheHead(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(rapid.SampledFrom(versions).Draw(t, "version"))
@@ -160,8 +160,9 @@ func TestExpirationWaitsForTheHead(t *testing.T) {
 	})
 }
 
-// A dead letter that nobody takes waits in an at-least-once queue, and what is
-// behind 32 of them waits too; nothing is lost. At-most-once drops it.
+// A dead letter that no queue accepts waits in an at-least-once queue. Once there are 32 of them,
+// the messages behind them wait as well. Nothing is lost. An at-most-once queue drops such a dead
+// letter.
 func TestDeadLettersWithoutARoute(t *testing.T) {
 	for _, strategy := range []string{"at-least-once", "at-most-once"} {
 		w := newWorld("4.3.0")
@@ -189,7 +190,7 @@ func TestDeadLettersWithoutARoute(t *testing.T) {
 	}
 }
 
-// A fallback that nobody asked for: with drop-head at-least-once is at-most-once.
+// With drop-head, the broker silently uses at-most-once instead of at-least-once.
 func TestAtLeastOnceNeedsRejectPublish(t *testing.T) {
 	w := newWorld("4.3.0")
 	q := w.queue(t, "hold", "quorum", amqp.Table{"x-message-ttl": int64(10), "x-dead-letter-exchange": "none", "x-dead-letter-strategy": "at-least-once"})
@@ -200,7 +201,7 @@ func TestAtLeastOnceNeedsRejectPublish(t *testing.T) {
 	}
 }
 
-// What a client publishes with an x-death counts as a death before 4.0.1.
+// Before 4.0.1, an x-death header that a client publishes counts as a death.
 func TestOldDeathsOfAClient(t *testing.T) {
 	for version, arrives := range map[string]bool{"3.10.8": false, "4.0.0": false, "4.0.1": true, "4.3.0": true} {
 		w := newWorld(version)
@@ -216,7 +217,8 @@ func TestOldDeathsOfAClient(t *testing.T) {
 	}
 }
 
-// A high priority goes ahead of what is due: on 4.0 it holds it up, on 4.3 not.
+// A message with a high priority is ahead of messages that are due. On 4.0 it blocks them, on 4.3
+// it does not.
 func TestAHighPriorityHoldsUp(t *testing.T) {
 	for version, want := range map[string]int{"3.10.8": 1, "4.0.5": 0, "4.3.0": 1} {
 		w := newWorld(version)
@@ -231,8 +233,8 @@ func TestAHighPriorityHoldsUp(t *testing.T) {
 	}
 }
 
-// The 21st return drops a message on 4.0, a limit of -1 never does, 4.3 does not
-// count what a client gives back, and 3.10 has no limit of its own.
+// The 21st return drops a message on 4.0, but never with a limit of -1. 4.3 does not count messages
+// that a client returns, and 3.10 has no default limit.
 func TestDeliveryLimits(t *testing.T) {
 	for _, c := range []struct {
 		version string
@@ -262,8 +264,8 @@ func TestDeliveryLimits(t *testing.T) {
 	}
 }
 
-// Whatever consumers do, no message is lost or doubled: what was published is
-// ready, held, or acknowledged.
+// Whatever consumers do, no message is lost or duplicated: a published message is ready,
+// unacknowledged or acknowledged.
 func TestConsumersConserve(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(rapid.SampledFrom(versions).Draw(t, "version"))
@@ -317,8 +319,8 @@ func TestConsumersConserve(t *testing.T) {
 	})
 }
 
-// The plugin holds messages and gives them on with a negative header; 4.4 holds
-// them in the queue itself.
+// The plugin holds messages and delivers them with a negative header. RabbitMQ 4.4 holds them in
+// the queue itself.
 func TestDelays(t *testing.T) {
 	w := newWorld("4.4.0")
 	w.opts.Plugin = true
@@ -349,8 +351,8 @@ func TestDelays(t *testing.T) {
 	}
 }
 
-// What waits in a 4.4 queue counts towards its length and goes when it is purged,
-// and its TTL runs meanwhile.
+// A message that waits in a 4.4 queue counts towards the queue's length and is deleted by a purge.
+// Its TTL runs while it waits.
 func TestNativeDelays(t *testing.T) {
 	w := newWorld("4.4.0")
 	dead := w.queue(t, "dead", "quorum", nil)
@@ -378,7 +380,7 @@ func TestNativeDelays(t *testing.T) {
 	}
 }
 
-// The race of Mnesia: a binding is there for the second binder before it routes.
+// With Mnesia, a second client is told that a binding exists before the binding routes messages.
 func TestLateBindings(t *testing.T) {
 	w := newWorld("4.0.5")
 	w.opts.LateBindings = 20 * time.Millisecond

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// ErrClock is the error of a database's clock that is too far from this process's clock to be used.
-var ErrClock = errors.New("this process's clock and the database's are more than a day apart; set them right")
+// ErrClock is returned if the database's clock is too far from this process's clock to be used.
+var ErrClock = errors.New("this process's clock and the database's clock are more than a day apart; correct them, or set Config.VirtualTime in a test in virtual time")
 
-// Clock tracks the database's clock: it adds the time that has passed by this process's monotonic
-// clock to the last measurement. So a step of this process's wall clock does not change it.
+// Clock tracks the database's clock. It adds the time that has passed since the last measurement, according to this
+// process's monotonic clock, so a change of this process's wall clock does not affect it.
 type Clock struct {
 	Local func() time.Time                             // this process's wall clock
 	Up    func() time.Duration                         // this process's monotonic clock
@@ -61,9 +61,9 @@ func (c *Clock) Offset() time.Duration {
 // refreshEvery is the age of a measurement at which Refresh measures again.
 const refreshEvery = time.Minute
 
-// Refresh measures once with ask if the last measurement is older than refreshEvery. If there is no
-// measurement yet, it waits for one that another goroutine has begun. After a failure it asks again
-// no sooner than refreshEvery later.
+// Refresh measures once with ask if the last measurement is older than refreshEvery. If there is no measurement yet and
+// another goroutine is taking one, it waits for that one. After a failure, it waits for refreshEvery before it measures
+// again.
 func (c *Clock) Refresh(ctx context.Context, ask func(ctx context.Context) (time.Time, error)) {
 	if r := c.known.Load(); r != nil {
 		if c.Up()-r.up < refreshEvery {
@@ -88,14 +88,14 @@ func (c *Clock) Refresh(ctx context.Context, ask func(ctx context.Context) (time
 	}
 }
 
-// Sample is one measurement of the difference.
+// Sample is one measurement of the difference between the database's clock and this process's.
 type Sample struct {
 	Skew, Uncertainty time.Duration
 
 	began reading // this process's clocks when the sample began
 }
 
-// samples is how many samples Measure and Adjust take. The best sample counts.
+// samples is the number of samples that Measure and Adjust take. They use the best one.
 const samples = 3
 
 func (c *Clock) sample(ctx context.Context, ask func(ctx context.Context) (time.Time, error)) (Sample, error) {
@@ -138,8 +138,8 @@ func (c *Clock) measure(ctx context.Context, ask func(ctx context.Context) (time
 	return best, nil
 }
 
-// leastSkew is the difference up to which two clocks count as equal. So small a difference may come
-// from the adjustment of the clocks, and correcting it would only make times jump.
+// leastSkew is the difference up to which two clocks are treated as equal. A difference this small may come from the
+// adjustment of the clocks, and correcting such a difference would only make times jump.
 const leastSkew = 20 * time.Millisecond
 
 func (x Sample) correction() time.Duration {
@@ -149,8 +149,8 @@ func (x Sample) correction() time.Duration {
 	return x.Skew.Round(time.Millisecond)
 }
 
-// farthestClock is how far the database's clock may be from this process's. A larger difference is
-// not a clock that is slightly wrong: a machine's clock has not been set, or time is simulated.
+// farthestClock is how far the database's clock may be from this process's. A larger difference does not come from an
+// inaccurate clock: either one of the machines' clocks has never been set, or time is simulated.
 const farthestClock = 24 * time.Hour
 
 // Adjust measures and corrects the clock. If the difference is more than a day, it returns ErrClock
@@ -168,11 +168,11 @@ func (c *Clock) adjust(ctx context.Context, ask func(ctx context.Context) (time.
 	return err
 }
 
-// Adjust runs Clock.Adjust with Patience as its time limit.
+// Adjust runs Clock.Adjust with Patience as its timeout.
 func (p *Pace) Adjust(ctx context.Context) error { return p.Answered(ctx, p.Clock.Adjust) }
 
-// SetClock adjusts the clock before the first claim. It retries at the interval until it succeeds or
-// ctx ends, but returns ErrClock immediately.
+// SetClock adjusts the clock before the first claim. If that fails, it tries again at the interval until it succeeds or
+// ctx ends. It returns ErrClock immediately.
 func (p *Pace) SetClock(ctx context.Context, interval time.Duration, report func(error)) error {
 	for ctx.Err() == nil {
 		err := p.Adjust(ctx)

@@ -24,7 +24,7 @@ func TestCorrection(t *testing.T) {
 	}
 }
 
-// A step of this process's clock changes the offset, and not what the database's clock says.
+// A change of this process's clock changes the offset, but not the time of the database's clock.
 func TestStep(t *testing.T) {
 	epoch, ahead, up, asked := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), time.Duration(0), time.Duration(0), 0
 	var err error

@@ -1,5 +1,5 @@
-// Package pace decides when the loops of Run continue: it has their pauses, the signals that wake
-// them, and their clock. It does not know tables or messages.
+// Package pace decides when the loops of Run run again. It provides their pauses, the signals that wake them, and their
+// clock. It knows nothing about tables or messages.
 //
 //	pace.go   pauses, and a loop that does something at an interval
 //	wake.go   which loops run on a database, and waking them

@@ -30,35 +30,34 @@ func Backoff(first time.Duration, before int, longest time.Duration) time.Durati
 	return min(first<<min(max(before, 0), 20), longest)
 }
 
-// Pace controls how the loops of one Run wait. In a testing/synctest bubble no other process can
-// write to the database, and polling at short intervals would make a virtual day take minutes of
-// real time. There each loop waits until it has something to do, or until a store in the bubble has
-// written.
+// Pace controls how the loops of one Run wait. In virtual time, that is in a testing/synctest bubble, no other process
+// can write to the database, and polling at short intervals would make a virtual day take minutes of real time. In
+// virtual time each loop therefore waits until it has something to do, or until a store in the bubble has written.
 type Pace struct {
 	*Clock
 
-	// Interval is the longest pause of a relay between two looks.
+	// Interval is the longest pause of a relay between two polls.
 	Interval time.Duration
-	// Patience is how long the database may take to answer.
+	// Patience is the maximum time that the database may take to answer.
 	Patience time.Duration
-	// Woken gets an element when tasks may be due before the next look.
+	// Woken receives a value when tasks may be due before the next poll.
 	Woken chan struct{}
 
 	virtual bool
 	mu      sync.Mutex
-	rung    chan struct{} // closed when something is written
+	rung    chan struct{} // closed when a store in the bubble writes, see Written
 }
 
 // New returns a Pace with the given Interval and Patience.
-func New(c *Clock, interval, patience time.Duration) *Pace {
-	return &Pace{Clock: c, Interval: interval, Patience: patience, Woken: make(chan struct{}, 1)}
+func New(c *Clock, interval, patience time.Duration, virtual bool) *Pace {
+	return &Pace{Clock: c, Interval: interval, Patience: patience, Woken: make(chan struct{}, 1), virtual: virtual}
 }
 
-// longestPause is the longest pause of a loop in a bubble. After at most that pause, a loop finds
+// longestPause is the longest pause of a loop in virtual time. After at most that pause, a loop finds
 // tasks that were written without a store.
 const longestPause = 10 * time.Minute
 
-// Virtual reports whether Run runs in a bubble.
+// Virtual reports whether Run runs in virtual time.
 func (p *Pace) Virtual() bool { return p.virtual }
 
 // Longest returns the longest pause of a loop with the given interval.
@@ -77,8 +76,8 @@ func (p *Pace) Rarely(interval time.Duration) time.Duration {
 	return interval
 }
 
-// Workers returns the number of batches that are published concurrently: n, or 1 in a bubble, where
-// additional workers would only poll one after the other.
+// Workers returns the number of batches that are published concurrently. That is n, except in virtual time, where it is
+// 1 because additional workers would only poll in turn.
 func (p *Pace) Workers(n int) int {
 	if p.virtual {
 		return 1
@@ -86,8 +85,8 @@ func (p *Pace) Workers(n int) int {
 	return n
 }
 
-// Horizon returns the time up to which a look has to find lanes. In a bubble it has to find all
-// lanes, because the loop waits for the next one.
+// Horizon returns the time up to which a poll searches for lanes with tasks. In virtual time it returns the end of
+// time, because the loop there sleeps until the next task of any lane.
 func (p *Pace) Horizon(until int64) int64 {
 	if p.virtual {
 		return math.MaxInt64
@@ -95,8 +94,8 @@ func (p *Pace) Horizon(until int64) int64 {
 	return until
 }
 
-// Written returns a channel that is closed when something is written in the bubble, and nil outside
-// of a bubble. A loop calls it before it looks, so that it does not miss a write.
+// Written returns a channel that is closed when a store in the bubble writes, or nil outside of virtual time. A loop
+// must call it before it polls, so that it does not miss a write.
 func (p *Pace) Written() <-chan struct{} {
 	if !p.virtual {
 		return nil
@@ -118,8 +117,8 @@ func (p *Pace) ring() {
 	}
 }
 
-// Wait waits for pause, and returns false if ctx ends. When written is closed, a pause that is longer
-// than the interval ends one interval later.
+// Wait waits for the duration pause, and returns false if ctx ends. If written is closed during the wait, and more than
+// one interval remains, the wait ends one interval after the close.
 func Wait(ctx context.Context, pause, interval time.Duration, written <-chan struct{}) bool {
 	end := time.Now().Add(pause)
 	after := time.After(pause)
@@ -138,8 +137,8 @@ func Wait(ctx context.Context, pause, interval time.Duration, written <-chan str
 // againAfter is the longest pause of a loop after an error.
 const againAfter = 15 * time.Second
 
-// Every calls do now and again after each pause that do returns, until ctx ends. After an error the
-// pause is the interval, at most againAfter. report gets the outcomes.
+// Every calls do, and again after each pause that do returns, until ctx ends. After an error the pause is the interval,
+// at most againAfter. It calls report with each outcome.
 func (p *Pace) Every(ctx context.Context, interval time.Duration, report func(error), do func() (pause time.Duration, err error)) {
 	for {
 		began, written := time.Now(), p.Written()
@@ -157,9 +156,8 @@ func (p *Pace) Every(ctx context.Context, interval time.Duration, report func(er
 	}
 }
 
-// Answered runs do with Patience as its time limit, and thus gives up a connection when the server
-// hangs or the network drops packets. Without the limit that would go unnoticed for as long as TCP
-// keeps such a connection.
+// Answered runs do with Patience as its timeout, so that a loop gives up on a connection if the server hangs or the
+// network drops packets. Without the timeout, it would wait for as long as TCP keeps such a connection.
 func (p *Pace) Answered(ctx context.Context, do func(ctx context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, p.Patience)
 	defer cancel()

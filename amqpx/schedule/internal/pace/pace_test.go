@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// What is written ends a long pause an interval later, and makes no pause longer.
+// A write shortens a long pause to one interval, and never makes a pause longer.
 func TestWaitEndsSooner(t *testing.T) {
 	for _, x := range []struct{ pause, interval, want time.Duration }{
 		{time.Hour, time.Minute, time.Second + time.Minute},

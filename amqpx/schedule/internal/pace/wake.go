@@ -4,11 +4,10 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/faketime"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// running holds the registered paces of this process by database.
+// running maps each database to the Paces of the loops that run on it in this process.
 var running = struct {
 	sync.Mutex
 
@@ -17,7 +16,6 @@ var running = struct {
 
 // Begin registers a pace until the returned function is called.
 func (p *Pace) Begin(db sqldb.DB) (unregister func()) {
-	p.virtual = faketime.Inside()
 	running.Lock()
 	defer running.Unlock()
 	running.on[db] = append(running.on[db], p)
@@ -37,27 +35,27 @@ func runningOn(db sqldb.DB) []*Pace {
 	return slices.Clone(running.on[db])
 }
 
-// Wrote makes the loops on a database look soon after a write. It only has an effect in a bubble,
-// where they would otherwise not look soon.
+// Wrote makes the loops on a database poll soon after a write. It has an effect only in virtual time, where the loops
+// would otherwise sleep until their next known work.
 func Wrote(db sqldb.DB) {
 	for _, p := range runningOn(db) {
 		p.ring()
 	}
 }
 
-// Wake makes the relays on a database look now, and several times shortly afterwards.
+// Wake makes the relays on a database poll now, and several times shortly afterwards.
 func Wake(db sqldb.DB) {
 	for _, p := range runningOn(db) {
 		p.ring()
 		select {
 		case p.Woken <- struct{}{}:
-		default: // the relay has a wake-up pending already
+		default: // a wake-up is already pending
 		}
 	}
 }
 
-// Due makes the relays on a database look for a task that was written: immediately if it may be due
-// before their next look, and soon (see Wrote) otherwise. due is in milliseconds.
+// Due makes the relays on a database poll for a task that was written. They poll immediately if the task may be due
+// before their next poll, and soon otherwise (see Wrote). The parameter due is in milliseconds since the Unix epoch.
 func (p *Pace) Due(db sqldb.DB, due int64) {
 	if due <= p.Now().Add(2*p.Interval).UnixMilli() {
 		Wake(db)

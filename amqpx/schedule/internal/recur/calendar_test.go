@@ -12,10 +12,10 @@ import (
 	"go.uber.org/zap"
 	_ "modernc.org/sqlite" // the database of these tests
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/relay"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
 func check(t *testing.T, err error) {
@@ -25,8 +25,8 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// calendar is a database with recurring tasks, the planners of several relays under one clock,
-// and a consumer that does what is due.
+// calendar is a database with recurring tasks, the planners of several relays with the same clock,
+// and a consumer that handles due tasks.
 type calendar struct {
 	t        *testing.T
 	db       *sql.DB
@@ -35,7 +35,7 @@ type calendar struct {
 	idle     bool // the consumer rests
 }
 
-// newCalendar makes one whose database is in memory, and so has one connection.
+// newCalendar returns a calendar whose database is in memory, and so has one connection.
 func newCalendar(t *testing.T, relays int) *calendar {
 	t.Helper()
 	c := openCalendar(t, relays, ":memory:")
@@ -44,7 +44,7 @@ func newCalendar(t *testing.T, relays int) *calendar {
 	return c
 }
 
-// newSharedCalendar makes one whose relays have connections of their own.
+// newSharedCalendar returns a calendar whose relays have their own connections.
 func newSharedCalendar(t *testing.T, relays int) *calendar {
 	t.Helper()
 	c := openCalendar(t, relays, "file:"+filepath.Join(t.TempDir(), "x.db")+
@@ -64,7 +64,7 @@ func openCalendar(t *testing.T, relays int, dsn string) *calendar {
 		clock := pace.NewClock(func() time.Time { return c.now }, func(context.Context) (time.Time, error) { return c.now, nil }, nil)
 		clock.Up = func() time.Duration { return c.now.Sub(began) }
 		c.planners = append(c.planners, &Planner{
-			DB: rows.Open(sqldb.Of(db), ""), Pace: pace.New(clock, time.Second, time.Minute), Log: zap.NewNop(), MaxBody: 1 << 20,
+			DB: rows.Open(sqldb.Of(db), "", nil), Pace: pace.New(clock, time.Second, time.Minute, false), Log: zap.NewNop(), MaxBody: 1 << 20,
 			CheckTask: relay.Check, Sendable: func(*rows.Task) *rows.FieldError { return nil },
 		})
 	}
@@ -95,7 +95,7 @@ func (c *calendar) setPaused(name string, paused bool) {
 	check(c.t, c.within(func(p *Planner, tx rows.Conn) error { return p.SetPaused(c.t.Context(), tx, name, paused) }))
 }
 
-// look has a relay plan what is due.
+// look makes a relay plan the rows that are due.
 func (c *calendar) look() time.Duration {
 	c.t.Helper()
 	pause, err := c.planners[0].PlanAll(c.t.Context())
@@ -112,7 +112,7 @@ func (c *calendar) consume() {
 	}
 }
 
-// pass advances the time by d, and looks as often as a relay does.
+// pass advances the time by d, and looks at the intervals of a relay.
 func (c *calendar) pass(d time.Duration) {
 	c.t.Helper()
 	for end := c.now.Add(d); c.now.Before(end); {
@@ -128,7 +128,7 @@ func (c *calendar) exec(query string, args ...any) {
 	check(c.t, err)
 }
 
-// tasks are the tasks of one recurring task in their order, as "instant status".
+// tasks returns the tasks of one recurring task in order, as "time status".
 func (c *calendar) tasks(name string) []string {
 	c.t.Helper()
 	found, err := c.db.QueryContext(c.t.Context(), "SELECT id, status FROM rabbitdelay_tasks WHERE id LIKE ? ORDER BY id", name+"@%")
@@ -160,4 +160,4 @@ func (c *calendar) get(name string) *rows.Schedule {
 	return s
 }
 
-func toQ() rows.Task { return rows.Task{Queue: "q", Body: []byte("x")} }
+func toQ() rows.Task { return rows.Task{Content: rows.Content{Queue: "q", Body: []byte("x")}} }

@@ -10,7 +10,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// A row that another program wrote wrongly says why, and holds up nothing.
+// If another program wrote an invalid row, the row's last_error says why it is invalid, and other rows are not
+// affected.
 func TestForeignRows(t *testing.T) {
 	c := newCalendar(t, 1)
 	insert := func(name, columns, values string) {
@@ -38,11 +39,11 @@ func TestForeignRows(t *testing.T) {
 	}
 	c.expect("good", "2026-01-02T08:00:00Z pending")
 	c.expect("interval", "2026-01-01T13:00:00Z pending")
-	// Nobody looks at them again and again.
+	// The planner does not read invalid rows again and again.
 	if pause := c.look(); pause < time.Second {
 		t.Errorf("the next look is in %v", pause)
 	}
-	// A program that corrects it raises the version and says look.
+	// A program that corrects the row raises its version and calls look.
 	c.exec("UPDATE rabbitdelay_schedules SET cron = '0 9 * * *', version = version + 1, plan_at = 0 WHERE name IN ('bad cron', 'good')")
 	c.look()
 	c.expect("bad cron", "2026-01-02T09:00:00Z pending")
@@ -50,7 +51,7 @@ func TestForeignRows(t *testing.T) {
 	if got := c.get("bad cron").LastError; got != "" {
 		t.Errorf("it still says %s", got)
 	}
-	// What no relay could read, the table refuses.
+	// The table refuses values that no relay could read.
 	for _, row := range []string{"'a@b', 'q', '@daily'", "'a', '', '@daily'", "'a', 'q', ''", "x'00', 'q', '@daily'"} {
 		if _, err := c.db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_schedules (name, queue, cron) VALUES ("+row+")"); err == nil {
 			t.Errorf("%s is taken", row)
@@ -58,8 +59,8 @@ func TestForeignRows(t *testing.T) {
 	}
 }
 
-// Rows that cannot be planned, however many, harm only themselves, and each has its
-// reason. When they can be, they go on by their misfire policy.
+// Rows that cannot be planned, however many, affect only themselves, and each has its reason. When
+// they can be planned again, they continue by their misfire policy.
 func TestRowsThatCannotBePlanned(t *testing.T) {
 	c := newCalendar(t, 1)
 	for i := range 12 {
@@ -99,8 +100,8 @@ func TestRowsThatCannotBePlanned(t *testing.T) {
 		"2026-01-01T16:00:00Z pending", "2026-01-01T17:00:00Z pending")
 }
 
-// A limit of one relay is no fault of the row: others plan it, and nothing that was
-// missed is forgotten. The relay reports it.
+// A limit of one relay is not a fault of the row: other relays plan it, and missed occurrences are
+// not forgotten. The relay reports it.
 func TestLimitsOfAReader(t *testing.T) {
 	c := newCalendar(t, 2)
 	large, small := c.planners[0], c.planners[1]
@@ -128,8 +129,8 @@ func TestLimitsOfAReader(t *testing.T) {
 	c.expect("a", "2026-01-01T13:00:00Z pending", "2026-01-01T14:00:00Z pending", "2026-01-01T15:00:00Z pending",
 		"2026-01-01T16:00:00Z pending", "2026-01-01T17:00:00Z pending")
 
-	// A time zone that is unknown here may be a mistake, which its row shows; or newer
-	// than this relay, and then another one goes on at once.
+	// A time zone that this relay does not know may be an error, which its row shows. Or it may be
+	// newer than this relay, and then another relay continues immediately.
 	const zone = "Test/Newer"
 	t.Cleanup(func() { Zones.Delete(zone) })
 	c.exec("INSERT INTO rabbitdelay_schedules (name, queue, cron, time_zone) VALUES ('z', 'q', '@hourly', ?)", zone)
@@ -145,7 +146,7 @@ func TestLimitsOfAReader(t *testing.T) {
 	}
 }
 
-// A relay that ends while it plans a row leaves no row alone when it runs again.
+// If a relay ends while it plans a row, no row is skipped when it runs again.
 func TestRelayEndsWhilePlanning(t *testing.T) {
 	c := newCalendar(t, 1)
 	c.add(rows.Schedule{Name: "a", Cron: "@hourly", Task: toQ()})

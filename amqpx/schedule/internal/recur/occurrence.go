@@ -8,20 +8,20 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// Occurrence is one time at which a recurring task happens.
+// Occurrence is one time at which a recurring task is due.
 type Occurrence struct {
 	ID        string    // the id of its task
 	At        time.Time // its time by the timetable, in the time zone of the recurring task
 	DeliverAt time.Time // At with jitter
 }
 
-// The formats of the time in a task's id. An occurrence that was fired by hand has milliseconds.
+// The formats of the time in a task's id. An occurrence that was run by hand has milliseconds.
 const (
 	occurrenceLayout = "2006-01-02T15:04:05Z"
-	firedLayout      = "2006-01-02T15:04:05.000Z"
+	extraLayout      = "2006-01-02T15:04:05.000Z"
 )
 
-// occurrenceOf returns a row's occurrence at a time.
+// occurrenceOf returns the occurrence of a row's recurring task at a time.
 func occurrenceOf(s *rows.Schedule, at time.Time) Occurrence {
 	o := Occurrence{ID: s.Name + "@" + at.UTC().Format(occurrenceLayout), At: at, DeliverAt: at}
 	if zone, err := zoneOf(s.TimeZone); err == nil {
@@ -29,7 +29,7 @@ func occurrenceOf(s *rows.Schedule, at time.Time) Occurrence {
 	}
 	if ms := s.Jitter.Milliseconds(); ms > 0 {
 		h := fnv.New64a()
-		_, _ = h.Write([]byte(o.ID)) // it never fails
+		_, _ = h.Write([]byte(o.ID)) // never fails
 		o.DeliverAt = at.Add(time.Duration(h.Sum64()%uint64(ms+1)) * time.Millisecond)
 	}
 	return o
@@ -49,8 +49,8 @@ func Parse(id string) (name string, at time.Time, ok bool) {
 	return name, at, true
 }
 
-// Next returns the next n occurrences after a time, from the timetable alone. The error is an
-// *Error.
+// Next returns the next n occurrences after a time. It computes them from the timetable and does not read any tasks.
+// The error is an *Error.
 func Next(s *rows.Schedule, after time.Time, n int) ([]Occurrence, error) {
 	SetDefaults(s)
 	t, problems := compile(s)

@@ -12,27 +12,26 @@ import (
 )
 
 const (
-	// ahead is how long before its time an occurrence becomes a task at the latest. A relay
-	// may be late by half of that before a message is late.
+	// ahead is the minimum time before an occurrence at which its task is created. A relay that plans a row late by up
+	// to half of that does not delay a message.
 	ahead = time.Minute
-	// misfireAfter is the lateness from which an occurrence counts as missed.
+	// misfireAfter is how late an occurrence must be to count as missed.
 	misfireAfter = time.Minute
-	// mostPlanned bounds how many tasks one transaction creates, not counting missed occurrences.
+	// mostPlanned is the maximum number of tasks that one transaction creates, not counting missed occurrences.
 	mostPlanned = 1000
-	// wrongPause is the pause before an invalid row is read again. It may have been corrected
-	// by then.
+	// wrongPause is the pause before an invalid row is read again, in case it was corrected.
 	wrongPause = time.Hour
-	// never is a plan_at that is never reached.
+	// never is the plan_at of a row that does not have to be planned again.
 	never = math.MaxInt64
-	// LargestBody is RabbitMQ's own default limit of a message, in bytes.
+	// LargestBody is the largest body of a task in bytes. RabbitMQ's default max_message_size has the same value.
 	LargestBody = 16 << 20
 )
 
-// The values of last_error of tasks that this package cancels. A withdrawn task may be created
-// again, unlike a task that a user has cancelled.
+// These values of last_error mark the tasks that this package cancels. A withdrawn task may be created again, unlike a
+// task that a user has cancelled.
 const (
-	withdrawn = "withdrawn: its schedule was changed"
-	leftOut   = "missed: its schedule's misfire policy leaves it out"
+	withdrawn = "withdrawn: the recurring task was changed"
+	leftOut   = "missed: skipped by the recurring task's misfire policy"
 )
 
 // planning creates the tasks of one row, in a transaction that has locked the row.
@@ -44,12 +43,12 @@ type planning struct {
 	table *timetable.Timetable
 	now   time.Time
 	limit error            // why this relay cannot plan the row, although another relay may be able to
-	back  map[string]int64 // withdrawn tasks: the versions for creating them again, by id
+	back  map[string]int64 // versions for withdrawn tasks that are created again, by task id
 }
 
-// plan brings the tasks of a row up to date. It creates the tasks that should exist by now, and
-// withdraws the tasks of an older version of the row. limit says why this relay cannot plan the
-// row, although another relay may be able to.
+// plan brings the tasks of a row up to date. It creates the tasks that should exist by now, and withdraws tasks that
+// were planned for an older version of the row. If limit is not nil, this relay cannot plan the row, although another
+// relay may be able to.
 func (p *Planner) plan(ctx context.Context, c rows.Conn, s *rows.Schedule) (limit, err error) {
 	x := &planning{Planner: p, c: c, s: s, now: p.Pace.Now()}
 	lookAt, err := x.update(ctx)
@@ -62,7 +61,7 @@ func (p *Planner) plan(ctx context.Context, c rows.Conn, s *rows.Schedule) (limi
 // limited reports whether this relay cannot plan the row, although another relay may be able to.
 func (p *planning) limited() bool { return p.limit != nil }
 
-// update applies the row's rule and returns when to look at the row again.
+// update applies the row's rule, and returns the time at which the row must be planned again.
 func (p *planning) update(ctx context.Context) (lookAt int64, err error) {
 	s := p.s
 	fresh, bad := s.Version != s.Planned, s.LastError != ""
@@ -75,7 +74,7 @@ func (p *planning) update(ctx context.Context) (lookAt int64, err error) {
 	switch {
 	case s.Paused:
 		return never, nil
-	case p.limited(): // the row stays due, for a relay that can read it
+	case p.limited(): // keep the row due, so that another relay, which may be able to read it, plans it
 		s.Version = s.Planned
 		return min(s.PlanAt.UnixMilli(), p.now.UnixMilli()), nil
 	case !readable:
@@ -102,9 +101,8 @@ func (p *planning) update(ctx context.Context) (lookAt int64, err error) {
 	return lookAt, p.materialise(ctx, list)
 }
 
-// read validates the row, which another program may have written, and reports whether it can be
-// planned. A problem that another relay may not have is not an error of the row, so it becomes the
-// limit.
+// read validates the row, which another program may have written, and reports whether it can be planned. A problem that
+// only this relay has, such as outdated time zones, is stored in p.limit and not as an error of the row.
 func (p *planning) read() bool {
 	var err error
 	s := p.s
@@ -114,7 +112,7 @@ func (p *planning) read() bool {
 	case s.BodySize > LargestBody:
 		err = wrong(s, "Body", "%d bytes, expected at most %d", s.BodySize, LargestBody)
 	case s.BodySize > int64(p.MaxBody):
-		p.limit = wrong(s, "Body", "%d bytes, but this relay's Config.MaxBody is %d; raise it, or another relay plans it", s.BodySize, p.MaxBody)
+		p.limit = wrong(s, "Body", "%d bytes, but this relay's Config.MaxBody is %d; raise MaxBody, or leave the task to another relay", s.BodySize, p.MaxBody)
 		return false
 	default:
 		p.table, err = Check(s, LargestBody, p.CheckTask)
@@ -129,18 +127,21 @@ func (p *planning) read() bool {
 		s.NextAt = time.Time{}
 	}
 	if reason := rows.ErrorText(err); reason != s.LastError {
-		p.Log.Warn("a recurring task is wrong; correct its row, or delete it", zap.String("name", s.Name), zap.Error(err))
+		p.Log.Warn("a recurring task is invalid; correct its row or delete it", zap.String("name", s.Name), zap.Error(err))
 		s.LastError = reason
 	}
 	return false
 }
 
-// from returns the id of the occurrence at a time. Ids of later occurrences sort after it.
+// from returns the task id of the occurrence at a time. The ids of one recurring task sort by time, so a query can
+// select all later occurrences.
 func (p *planning) from(at time.Time) string { return occurrenceOf(p.s, at).ID }
 
-// withdraw withdraws the tasks that are not due yet, and notes them and earlier withdrawn ones in
-// p.back. With all it also withdraws tasks that were rescheduled and whose original time has passed.
-// Otherwise those stay, because the new plan would not create a task in their place.
+// withdraw cancels the tasks that are not due yet, because they will be planned again. For these tasks and for tasks
+// that were withdrawn earlier, it stores in p.back the versions to use when they are created again.
+//
+// If all is true, it also withdraws tasks that were rescheduled by hand and whose original time has passed. If all is
+// false, it keeps those tasks, because the new plan would not replace them.
 func (p *planning) withdraw(ctx context.Context, all bool) (err error) {
 	from := p.from(p.now.Add(-rows.MaxJitter))
 	if all {
@@ -154,8 +155,8 @@ func (p *planning) withdraw(ctx context.Context, all bool) (err error) {
 	return err
 }
 
-// misfire applies the misfire policy to missed occurrences, and returns the occurrences whose tasks
-// are to be created late.
+// misfire applies the misfire policy to missed occurrences. It returns the occurrences for which a task must be created
+// now, although they are late.
 func (p *planning) misfire(ctx context.Context) ([]time.Time, error) {
 	s := p.s
 	cut := p.now.Add(-misfireAfter)
@@ -178,17 +179,17 @@ func (p *planning) misfire(ctx context.Context) ([]time.Time, error) {
 		return late, err
 	}
 	if s.Misfire == MisfireOnce && len(late) == 0 {
-		ids = ids[:len(ids)-1] // the policy keeps the last one
+		ids = ids[:len(ids)-1] // MisfireOnce runs the last missed occurrence
 	}
 	return late, p.leaveOut(ctx, ids)
 }
 
-// missed returns the ids of missed tasks that were created before the outage and that no handler has
-// started, in order.
+// missed returns, in order, the ids of missed tasks that were created before the outage and that no handler has
+// started.
 func (p *planning) missed(ctx context.Context, cut time.Time) (ids []string, err error) {
 	all, err := p.c.Missed(ctx, p.s.Name, p.from(p.s.PlanAt.Add(-ahead-p.s.Jitter)), cut.UnixMilli())
 	for _, id := range all {
-		if _, at, _ := Parse(id); p.from(at) == id { // exclude occurrences that were fired by hand
+		if _, at, _ := Parse(id); p.from(at) == id { // exclude occurrences that were run by hand
 			ids = append(ids, id)
 		}
 	}
@@ -207,8 +208,8 @@ func (p *planning) leaveOut(ctx context.Context, ids []string) error {
 	return nil
 }
 
-// upcoming appends to late the occurrences that should be tasks by now: all within ahead, and at
-// least the next one. lookAt is when to look at the row again.
+// upcoming returns late, followed by the occurrences that should have a task by now: all within ahead, and at least the
+// next one. lookAt is the time at which the row must be planned again.
 func (p *planning) upcoming(late []time.Time) (list []time.Time, lookAt int64) {
 	s := p.s
 	list = late
@@ -229,12 +230,11 @@ func (p *planning) upcoming(late []time.Time) (list []time.Time, lookAt int64) {
 	return list, last.UnixMilli()
 }
 
-// single is like upcoming, for occurrences that must not overlap. The next occurrence becomes a task
-// when the previous task is no longer pending. If that is still pending when the occurrence is due,
-// the occurrence is skipped.
+// single is like upcoming, but for occurrences that must not overlap (OverlapSkip). It creates the next task only when
+// the previous one is no longer pending. An occurrence that is due before that is skipped.
 func (p *planning) single(ctx context.Context, late []time.Time) (list []time.Time, lookAt int64, err error) {
 	s := p.s
-	if !s.NextAt.IsZero() && !s.NextAt.After(p.now) { // only the last of the due ones
+	if !s.NextAt.IsZero() && !s.NextAt.After(p.now) { // if several occurrences are due, only the last one is considered
 		late = append(late, p.table.Latest(s.NextAt, p.now, 1)...)
 		s.NextAt = p.table.Next(p.now)
 	}
@@ -261,8 +261,8 @@ func (p *planning) single(ctx context.Context, late []time.Time) (list []time.Ti
 	return list, max(rows.Millis(occurrenceOf(s, list[0]).DeliverAt), p.now.UnixMilli()+1), nil
 }
 
-// pending reports whether the task of the last occurrence is pending or running. A task that was
-// purged or deleted is not.
+// pending reports whether the task of the last occurrence is pending or running. It returns false if that task was
+// purged or deleted.
 func (p *planning) pending(ctx context.Context) (bool, error) {
 	if p.s.LastAt.IsZero() {
 		return false, nil
@@ -271,8 +271,8 @@ func (p *planning) pending(ctx context.Context) (bool, error) {
 	return status == rows.Pending || status == rows.Running, err
 }
 
-// recheck returns when to look again whether the last task is still pending: soon after its due
-// time, then at growing intervals, and at the time of the next occurrence.
+// recheck returns the time at which to check again whether the last task is still pending: soon after its due time,
+// then at growing intervals, and at the time of the next occurrence.
 func (p *planning) recheck() int64 {
 	due := occurrenceOf(p.s, p.s.LastAt).DeliverAt
 	if due.After(p.now) {
@@ -285,8 +285,8 @@ func (p *planning) recheck() int64 {
 	return rows.Millis(at)
 }
 
-// materialise inserts the tasks of occurrences. A task that exists already, whatever its status,
-// stays as it is, except that a withdrawn task is replaced.
+// materialise inserts the tasks of occurrences. It replaces withdrawn tasks. Any other task that already exists stays
+// unchanged, whatever its status is.
 func (p *planning) materialise(ctx context.Context, list []time.Time) error {
 	if len(list) == 0 {
 		return nil

@@ -28,8 +28,8 @@ func TestIsMadeAhead(t *testing.T) {
 	}
 }
 
-// Three days without a relay, from Friday noon to Monday noon. What was a task
-// already counts as what was not.
+// No relay runs for three days, from Friday noon to Monday noon. Occurrences that already had a task are treated like
+// those that had none.
 func TestOutage(t *testing.T) {
 	hours := func(from, to int, status string) []string {
 		var list []string
@@ -66,7 +66,7 @@ func TestOutage(t *testing.T) {
 				c.look()
 				c.now = c.now.Add(-2 * time.Second)
 			}
-			// 12:00:30, so that the last one is not missed, only late.
+			// At 12:00:30, the last occurrence is late but not missed.
 			c.now = time.Date(2026, 1, 5, 12, 0, 30, 0, time.UTC)
 			c.idle = true
 			c.look()
@@ -80,8 +80,8 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// A handler that is still at the last one, or retries it, keeps the next ones from
-// beginning, and only those.
+// While a handler is still working on the last occurrence, or retries it, the next ones do not start. Only these
+// occurrences are skipped.
 func TestOverlap(t *testing.T) {
 	c := newCalendar(t, 1)
 	c.add(rows.Schedule{Name: "a", Cron: "*/10 * * * *", Task: toQ(), Overlap: OverlapSkip})
@@ -95,7 +95,7 @@ func TestOverlap(t *testing.T) {
 	c.idle = false
 	c.pass(2 * time.Minute) // to 12:37
 	c.expect("a", "2026-01-01T12:10:00Z done", "2026-01-01T12:40:00Z pending")
-	// One that failed for good does not end it.
+	// An occurrence that failed permanently does not block the next ones.
 	c.exec("UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = 1 WHERE id = 'a@2026-01-01T12:40:00Z'")
 	c.now = time.Date(2026, 1, 1, 12, 40, 1, 0, time.UTC)
 	c.look()

@@ -10,9 +10,9 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
 // Planner plans the recurring tasks of one database.
@@ -23,13 +23,13 @@ type Planner struct {
 	MaxBody int // longest body, in bytes, that a caller may write and that this relay plans
 
 	CheckTask CheckTask
-	Sendable  func(t *rows.Task) *rows.FieldError // why the sender would reject the task, nil if it would not
+	Sendable  func(t *rows.Task) *rows.FieldError // why the sender would reject the task; nil if it would accept it
 
-	asides map[string]aside // rows to skip for a time, by name; used by the planning goroutine only
+	asides map[string]aside // rows that this relay skips for a time, by name; only the planning goroutine uses it
 }
 
-// longestLook bounds the pause between two looks for recurring tasks, so that a row that was just
-// written is planned long before its tasks run out.
+// longestLook bounds the pause between two polls for recurring tasks, so that a new row is planned long before its
+// first tasks are due.
 const longestLook = 15 * time.Second
 
 // Loop plans recurring tasks until ctx ends.
@@ -47,9 +47,9 @@ func (p *Planner) Loop(ctx context.Context, report func(error)) {
 	}
 }
 
-// mostFailures is how many rows may fail in one look before it ends, because more failures suggest
-// a problem of the database. Up to that number, the remaining rows are still planned. Rows that failed are
-// skipped for a time, so that the next look reaches other rows.
+// mostFailures is the number of failed rows after which a poll ends, because that many failures suggest a problem of
+// the database. If fewer rows fail, the remaining rows are still planned. Rows that failed are skipped for a time, so
+// that the next poll reaches other rows.
 const mostFailures = 10
 
 // aside is a row that this relay skips for a time, because it could not plan it.
@@ -90,7 +90,7 @@ func (p *Planner) PlanAll(ctx context.Context) (pause time.Duration, err error) 
 			return pause, errors.Join(p.Aside(), err)
 		case err == nil && limit != nil:
 			a := aside{until: p.Pace.Now().Add(limitPause)}
-			if s.LastError == "" { // otherwise the row's last_error has it
+			if s.LastError == "" { // an invalid row already has its error in last_error
 				a.err = limit
 			}
 			p.leaveAlone(s, a)
@@ -110,7 +110,7 @@ func (p *Planner) leaveAlone(s *rows.Schedule, a aside) {
 	p.asides[s.Name] = a
 }
 
-// Aside returns the errors of the rows that this relay skips for a time.
+// Aside returns one error that joins the errors of the rows that this relay currently skips.
 func (p *Planner) Aside() error {
 	var errs []error
 	for _, name := range p.leftAlone() {
@@ -121,7 +121,7 @@ func (p *Planner) Aside() error {
 
 func (p *Planner) leftAlone() []string { return slices.Sorted(maps.Keys(p.asides)) }
 
-// blame writes into a row why the database refuses its tasks, and postpones its planning.
+// blame records in a row's last_error why the database refuses the row's tasks, and postpones the next attempt.
 func (p *Planner) blame(ctx context.Context, s *rows.Schedule, why error) error {
 	p.Log.Warn("the database refuses the tasks of a recurring task", zap.String("name", s.Name), zap.Error(why))
 	c, err := p.DB.Conn(ctx)
@@ -131,7 +131,7 @@ func (p *Planner) blame(ctx context.Context, s *rows.Schedule, why error) error 
 	return c.Blame(ctx, s, why, p.Pace.Now().Add(limitPause))
 }
 
-// nextLook returns how long to wait until a row has to be planned, at most longest, and 0 if one is
+// nextLook returns how long to wait until the next row has to be planned. It returns at most longest, and 0 if a row is
 // due now.
 func (p *Planner) nextLook(ctx context.Context, longest time.Duration) (time.Duration, error) {
 	c, err := p.DB.Conn(ctx)
@@ -149,8 +149,9 @@ func (p *Planner) nextLook(ctx context.Context, longest time.Duration) (time.Dur
 	return max(0, time.Duration(at-now)*time.Millisecond), nil
 }
 
-// planNext plans the due row that has waited longest. It returns no row if none is due or if another
-// relay has locked it. It returns the row together with a limit or an error that concerns the row.
+// planNext plans the row whose plan_at is earliest, if it is due. It returns no row if none is due or if another relay
+// has locked it. If the row cannot be planned, planNext returns it together with a limit, which applies only to this
+// relay, or with an error of the row.
 func (p *Planner) planNext(ctx context.Context) (s *rows.Schedule, limit, err error) {
 	err = p.DB.Transact(ctx, func(c rows.Conn) (err error) {
 		limit = nil

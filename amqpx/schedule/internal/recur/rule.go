@@ -10,7 +10,7 @@ import (
 	"strings"
 	"sync"
 	"time"
-	_ "time/tzdata" // half a megabyte, so that a relay in an image without time zones can read every row
+	_ "time/tzdata" // adds half a megabyte to the program, but lets a relay in an image without time zones read every row
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/recur/timetable"
@@ -33,7 +33,7 @@ const (
 	maxMisfire = 10_000
 )
 
-// Error is the error of an invalid recurring task, with one problem per wrong field.
+// Error is returned for an invalid recurring task, with one problem per invalid field.
 type Error struct {
 	Name     string
 	Problems []*rows.FieldError // at least one
@@ -59,8 +59,8 @@ func SetDefaults(s *rows.Schedule) {
 	s.Overlap = cmp.Or(s.Overlap, OverlapAllow)
 }
 
-// CheckTask returns the problem of an invalid task, or of one whose body is longer than maxBody
-// bytes, and nil for a valid task.
+// CheckTask returns the problem of a task that is invalid or whose body is longer than maxBody bytes. It returns nil
+// for a valid task.
 type CheckTask func(t *rows.Task, maxBody int) *rows.FieldError
 
 // Check fills in defaults, validates a row and returns its timetable. The error is an *Error, in
@@ -81,16 +81,16 @@ func Check(s *rows.Schedule, maxBody int, checkTask CheckTask) (*timetable.Timet
 	case units.Instant(s.End) != "":
 		bad(true, "End", "%s", units.Instant(s.End))
 	case !s.Start.IsZero() && rows.Millis(s.Start) > rows.MaxDue, !s.End.IsZero() && rows.Millis(s.End) > rows.MaxDue:
-		bad(true, "End", "expected instants up to the year 9999")
+		bad(true, "End", "expected times up to the year 9999")
 	case !s.Start.IsZero() && !s.End.IsZero() && !s.Start.Before(s.End):
-		bad(true, "End", "%v, expected an instant after the start, %v", s.End, s.Start)
+		bad(true, "End", "%v, expected a time after the start, %v", s.End, s.Start)
 	}
 	bad(s.Jitter < 0 || s.Jitter > rows.MaxJitter, "Jitter", "%s, expected 0 to %s", topology.FormatDuration(s.Jitter), topology.FormatDuration(rows.MaxJitter))
 	bad(units.Duration(s.Jitter) != "", "Jitter", "%s", units.Duration(s.Jitter))
 	bad(s.Misfire != MisfireSkip && s.Misfire != MisfireOnce && s.Misfire != MisfireAll, "Misfire", "%q, expected skip, once or all", s.Misfire)
 	bad(s.MisfireLimit < 1 || s.MisfireLimit > maxMisfire, "MisfireLimit", "%d, expected 1 to %d", s.MisfireLimit, maxMisfire)
 	bad(s.Overlap != OverlapAllow && s.Overlap != OverlapSkip, "Overlap", "%q, expected allow or skip", s.Overlap)
-	bad(s.Overlap == OverlapSkip && s.Misfire == MisfireAll, "Overlap", "skip does not go with the misfire policy all, whose occurrences overlap; expected allow, or another policy")
+	bad(s.Overlap == OverlapSkip && s.Misfire == MisfireAll, "Overlap", "skip cannot be combined with the misfire policy all, whose occurrences overlap; expected allow, or another misfire policy")
 	task := s.Task
 	task.ID, task.DeliverAt = s.Name, time.Unix(0, 0)
 	if problem := checkTask(&task, maxBody); problem != nil && reason == "" {
@@ -125,9 +125,9 @@ func compile(s *rows.Schedule) (t *timetable.Timetable, problems []*rows.FieldEr
 	switch {
 	case (s.Cron == "") == (s.Every == 0):
 		if s.Cron == "" {
-			bad("Cron", "there is none, and no interval; expected one of them")
+			bad("Cron", "neither a cron expression nor an interval is set; expected one of them")
 		} else {
-			bad("Cron", "%q, and an interval of %s; expected one of them", s.Cron, topology.FormatDuration(s.Every))
+			bad("Cron", "both a cron expression (%q) and an interval (%s) are set; expected one of them", s.Cron, topology.FormatDuration(s.Every))
 		}
 		return nil, problems
 	case s.Every < 0 || s.Every > rows.MaxEvery || s.Every%time.Second != 0:
@@ -136,7 +136,7 @@ func compile(s *rows.Schedule) (t *timetable.Timetable, problems []*rows.FieldEr
 	}
 	zone, unknown := zoneOf(s.TimeZone)
 	if unknown != nil {
-		zone = time.UTC // to find the other problems too
+		zone = time.UTC // continue with UTC to find other problems too
 	}
 	rule := timetable.Rule{Cron: s.Cron, Zone: zone, Every: s.Every, Anchor: s.Start, Start: s.Start, End: s.End}
 	if s.Start.IsZero() {

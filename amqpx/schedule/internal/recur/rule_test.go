@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// Each field that is wrong is named, with what is expected of it.
+// Each invalid field is named, with what is expected of it.
 func TestCheck(t *testing.T) {
 	for name, x := range map[string]struct {
 		spoil func(s *rows.Schedule)
@@ -22,8 +22,8 @@ func TestCheck(t *testing.T) {
 		"a long name":         {func(s *rows.Schedule) { s.Name = strings.Repeat("x", 201) }, "name: 201 bytes, expected at most 200"},
 		"a name with @":       {func(s *rows.Schedule) { s.Name = "a@b" }, `name: "a@b", expected UTF-8 without @ and NUL`},
 		"a space":             {func(s *rows.Schedule) { s.Name = "a " }, "name: ends in a space"},
-		"cron and interval":   {func(s *rows.Schedule) { s.Every = time.Hour }, `cron: "@daily", and an interval of 1h`},
-		"neither":             {func(s *rows.Schedule) { s.Cron = "" }, "cron: there is none, and no interval"},
+		"cron and interval":   {func(s *rows.Schedule) { s.Every = time.Hour }, `cron: both a cron expression ("@daily") and an interval (1h) are set`},
+		"neither":             {func(s *rows.Schedule) { s.Cron = "" }, "cron: neither a cron expression nor an interval is set"},
 		"an odd expression":   {func(s *rows.Schedule) { s.Cron = "0 8 * *" }, "expected 5 fields"},
 		"half a second":       {func(s *rows.Schedule) { s.Cron, s.Every = "", 1500*time.Millisecond }, "every: 1.5s, expected whole seconds"},
 		"a negative interval": {func(s *rows.Schedule) { s.Cron, s.Every = "", -time.Second }, "every: -1s"},
@@ -31,15 +31,15 @@ func TestCheck(t *testing.T) {
 		"an unknown zone":     {func(s *rows.Schedule) { s.TimeZone = "Mars/Phobos" }, `time zone: "Mars/Phobos" is unknown`},
 		"this machine's zone": {func(s *rows.Schedule) { s.TimeZone = "Local" }, `time zone: "Local" is unknown`},
 		"no span":             {func(s *rows.Schedule) { s.Start, s.End = time.Unix(2, 0), time.Unix(1, 0) }, "end: "},
-		"a far start":         {func(s *rows.Schedule) { s.Start = time.UnixMilli(rows.MaxDue + 1) }, "end: expected instants up to the year 9999"},
-		"a far end":           {func(s *rows.Schedule) { s.End = time.UnixMilli(rows.MaxDue + 1) }, "end: expected instants up to the year 9999"},
+		"a far start":         {func(s *rows.Schedule) { s.Start = time.UnixMilli(rows.MaxDue + 1) }, "end: expected times up to the year 9999"},
+		"a far end":           {func(s *rows.Schedule) { s.End = time.UnixMilli(rows.MaxDue + 1) }, "end: expected times up to the year 9999"},
 		"negative jitter":     {func(s *rows.Schedule) { s.Jitter = -1 }, "jitter: -1ns, expected 0 to 1d"},
 		"much jitter":         {func(s *rows.Schedule) { s.Jitter = rows.MaxJitter + 1 }, "jitter: "},
 		"an odd policy":       {func(s *rows.Schedule) { s.Misfire = "some" }, `misfire: "some", expected skip, once or all`},
 		"a negative limit":    {func(s *rows.Schedule) { s.MisfireLimit = -1 }, "misfire limit: -1, expected 1 to 10000"},
 		"a large limit":       {func(s *rows.Schedule) { s.MisfireLimit = 10_001 }, "misfire limit: 10001"},
 		"an odd overlap":      {func(s *rows.Schedule) { s.Overlap = "some" }, `overlap: "some", expected allow or skip`},
-		"all without overlap": {func(s *rows.Schedule) { s.Misfire, s.Overlap = MisfireAll, OverlapSkip }, "overlap: skip does not go with the misfire policy all"},
+		"all without overlap": {func(s *rows.Schedule) { s.Misfire, s.Overlap = MisfireAll, OverlapSkip }, "overlap: skip cannot be combined with the misfire policy all"},
 		"no destination":      {func(s *rows.Schedule) { s.Task.Queue = "" }, "queue: "},
 		"a large body":        {func(s *rows.Schedule) { s.Task.Body = make([]byte, 101) }, "body: 101 bytes"},
 		"several":             {func(s *rows.Schedule) { s.Jitter, s.TimeZone = -1, "Local" }, "jitter: -1ns, expected 0 to 1d\ntime zone: "},
@@ -66,7 +66,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// What is empty has its default.
+// Empty fields have their defaults.
 func TestDefaults(t *testing.T) {
 	s := rows.Schedule{}
 	SetDefaults(&s)
@@ -75,7 +75,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// Rows are the same if they say the same as the table has it, whatever relays have written.
+// Rows are equal if the table stores them in the same way, whatever relays have written.
 func TestSame(t *testing.T) {
 	base := func() rows.Schedule {
 		task := toQ()
@@ -121,7 +121,7 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// The id of an occurrence can be taken apart, and nothing else can.
+// The id of an occurrence can be parsed, and no other id.
 func TestParse(t *testing.T) {
 	for id, want := range map[string]string{
 		"a@2026-01-01T12:00:00Z":      "a 2026-01-01 12:00:00 +0000 UTC true",
@@ -172,7 +172,7 @@ func TestJitter(t *testing.T) {
 	}
 }
 
-// What cannot be a timetable is an error.
+// An invalid timetable is an error.
 func TestNextOfNoTimetable(t *testing.T) {
 	for _, s := range []rows.Schedule{{}, {Every: -time.Second}, {Every: time.Millisecond}, {Cron: "@daily", Every: time.Second}, {Cron: "odd"}} {
 		list, err := Next(&s, time.Now(), 1)

@@ -11,8 +11,8 @@ import (
 
 // Errors of the writes; schedule exports them.
 var (
-	ErrExists = errors.New("there is a recurring task of that name already; use another name, or change that one")
-	ErrNone   = errors.New("there is no recurring task of that name")
+	ErrExists = errors.New("there is already a recurring task with that name; use another name, or change the existing one")
+	ErrNone   = errors.New("there is no recurring task with that name")
 )
 
 // Change is the outcome of Put.
@@ -25,7 +25,7 @@ const (
 	Unchanged
 )
 
-// Get reads a row. The error is ErrNone if there is none.
+// Get reads a row. It returns ErrNone if the row does not exist.
 func Get(ctx context.Context, c rows.Conn, name string) (*rows.Schedule, error) {
 	return found(c.Schedule(ctx, name))
 }
@@ -51,8 +51,8 @@ func (p *Planner) Check(s *rows.Schedule) error {
 	return nil
 }
 
-// Add inserts a checked row, and plans it, so that the task of its next occurrence exists. It
-// returns ErrExists if there is a row of that name.
+// Add inserts a checked row, and plans it, so that the task of its next occurrence exists. It returns ErrExists if
+// there is already a row with that name.
 func (p *Planner) Add(ctx context.Context, c rows.Conn, s *rows.Schedule) error {
 	inserted, err := c.InsertSchedule(ctx, s, p.Pace.Now().UnixMilli())
 	if err != nil {
@@ -64,8 +64,7 @@ func (p *Planner) Add(ctx context.Context, c rows.Conn, s *rows.Schedule) error 
 	return p.replan(ctx, c, s.Name)
 }
 
-// Put inserts a checked row, or changes the existing row of that name to match it. A row that is
-// paused stays paused.
+// Put inserts a checked row, or changes the existing row with that name to match it. A row that is paused stays paused.
 func (p *Planner) Put(ctx context.Context, c rows.Conn, s *rows.Schedule) (Change, error) {
 	old, err := Get(ctx, c, s.Name)
 	switch {
@@ -129,14 +128,14 @@ func (p *Planner) Delete(ctx context.Context, c rows.Conn, name string) error {
 	return c.DeleteSchedule(ctx, name)
 }
 
-// Fired returns the task of an additional occurrence that is due at the given time.
-func (p *Planner) Fired(ctx context.Context, c rows.Conn, name string, at time.Time) (*rows.Task, error) {
+// Extra returns the task of an additional occurrence that is due at the given time.
+func (p *Planner) Extra(ctx context.Context, c rows.Conn, name string, at time.Time) (*rows.Task, error) {
 	s, err := Get(ctx, c, name)
 	if err != nil {
 		return nil, err
 	}
 	t := s.Task
-	t.ID, t.DeliverAt = name+"@"+at.UTC().Format(firedLayout), at
+	t.ID, t.DeliverAt = name+"@"+at.UTC().Format(extraLayout), at
 	if problem := p.CheckTask(&t, p.MaxBody); problem != nil {
 		return nil, &Error{name, []*rows.FieldError{problem}}
 	}

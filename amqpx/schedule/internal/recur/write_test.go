@@ -8,8 +8,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// What is withdrawn and comes back has a new version, because the message of the old one may be
-// with the broker.
+// A withdrawn task that is created again has a new version, because the message of the old version
+// may still be with the broker.
 func TestWrites(t *testing.T) {
 	c := newCalendar(t, 1)
 	ctx := t.Context()
@@ -59,7 +59,7 @@ func TestWrites(t *testing.T) {
 	c.expect("a", "2026-01-02T08:00:00Z cancelled", "2026-01-02T09:00:00Z cancelled")
 }
 
-// An edit that fails, or that makes a row wrong, changes nothing.
+// An edit that fails, or that makes a row invalid, changes nothing.
 func TestEditFails(t *testing.T) {
 	c := newCalendar(t, 1)
 	c.add(rows.Schedule{Name: "a", Cron: "0 8 * * *", Task: toQ()})
@@ -80,7 +80,7 @@ func TestEditFails(t *testing.T) {
 	c.expect("a", "2026-01-02T08:00:00Z pending")
 }
 
-// A task that the sender would refuse makes no row.
+// A row is not written if the sender would refuse its tasks.
 func TestCheckSendable(t *testing.T) {
 	c := newCalendar(t, 1)
 	c.planners[0].Sendable = func(*rows.Task) *rows.FieldError { return &rows.FieldError{Field: "Queue", Reason: "is not listed"} }
@@ -94,7 +94,7 @@ func TestCheckSendable(t *testing.T) {
 	}
 }
 
-// Of a row that is not there every change says so.
+// Every change of a row that does not exist returns an error that says so.
 func TestNone(t *testing.T) {
 	c := newCalendar(t, 1)
 	for name, do := range map[string]func(p *Planner, tx rows.Conn) error{
@@ -102,7 +102,7 @@ func TestNone(t *testing.T) {
 		"Edit":      func(p *Planner, tx rows.Conn) error { return p.Edit(t.Context(), tx, "none", nil) },
 		"SetPaused": func(p *Planner, tx rows.Conn) error { return p.SetPaused(t.Context(), tx, "none", true) },
 		"Delete":    func(p *Planner, tx rows.Conn) error { return p.Delete(t.Context(), tx, "none") },
-		"Fired":     func(p *Planner, tx rows.Conn) error { _, err := p.Fired(t.Context(), tx, "none", c.now); return err },
+		"Extra":     func(p *Planner, tx rows.Conn) error { _, err := p.Extra(t.Context(), tx, "none", c.now); return err },
 	} {
 		if err := c.within(do); !errors.Is(err, ErrNone) {
 			t.Errorf("%s: %v", name, err)
@@ -110,18 +110,19 @@ func TestNone(t *testing.T) {
 	}
 }
 
-// A row is fired once more at an instant of its own, which the task's id has in milliseconds.
+// A row that is run by hand has an additional occurrence at the current time, which the task's id
+// has in milliseconds.
 func TestFired(t *testing.T) {
 	c := newCalendar(t, 1)
 	c.add(rows.Schedule{Name: "a", Cron: "0 8 * * *", Task: toQ()})
-	fire := func() (task *rows.Task, err error) {
+	run := func() (task *rows.Task, err error) {
 		err = c.within(func(p *Planner, tx rows.Conn) (err error) {
-			task, err = p.Fired(t.Context(), tx, "a", c.now.Add(250*time.Millisecond))
+			task, err = p.Extra(t.Context(), tx, "a", c.now.Add(250*time.Millisecond))
 			return err
 		})
 		return task, err
 	}
-	task, err := fire()
+	task, err := run()
 	check(t, err)
 	if task.ID != "a@2026-01-01T12:00:00.250Z" {
 		t.Errorf("the id is %s", task.ID)
@@ -130,7 +131,7 @@ func TestFired(t *testing.T) {
 		t.Errorf("due %s", task.DeliverAt)
 	}
 	c.planners[0].MaxBody = 0
-	if _, err = fire(); err == nil {
-		t.Error("a task that is too large is fired")
+	if _, err = run(); err == nil {
+		t.Error("a task that is too large is run")
 	}
 }

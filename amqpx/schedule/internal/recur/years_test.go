@@ -1,7 +1,7 @@
 //go:build !race
 
-// As the simulations, it is one goroutine at work on SQLite, which the race detector
-// makes ten times slower; make test runs it without it.
+// Like the simulations, this is one goroutine that works on SQLite, which the race detector makes
+// ten times slower. make test runs it without the race detector.
 
 package recur
 
@@ -16,12 +16,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// mortal is a database whose connection is lost now and then in the middle of a
-// transaction, or with its commit, before or after it took effect.
+// mortal is a database whose connection is sometimes lost in the middle of a transaction, or during
+// its commit, before or after the commit takes effect.
 type mortal struct {
 	sqldb.DB
 
@@ -76,11 +76,10 @@ func (t *mortalTx) Commit(ctx context.Context) error {
 	return errors.Join(t.Tx.Rollback(ctx), errDeath)
 }
 
-// Two years of recurring tasks in Berlin and New York, with three relays of which
-// one or another is dead at any time, and dies in the middle of what it does:
-// every occurrence is once, made before its time, and at the right time there.
+// Three relays run recurring tasks in Berlin and New York for two years. At any time one of them may be dead, and each
+// may die during its work. Every occurrence happens once, is created before its time, and is at the right local time.
 func TestTwoYears(t *testing.T) {
-	c := newCalendar(t, 4) // the first adds them, and never dies
+	c := newCalendar(t, 4) // the first relay adds the rows, and never dies
 	random := rand.New(rand.NewPCG(1, 2))
 	deaths := 0
 	for _, p := range c.planners[1:] {
@@ -142,8 +141,8 @@ func TestTwoYears(t *testing.T) {
 	t.Logf("%d deaths", deaths)
 }
 
-// wallClock checks by the zone's clock that a daily one is once a day, at its time
-// or, where that does not exist, at the end of the gap.
+// wallClock checks by the zone's clock that a daily task happens once a day, at its time or, if
+// that does not exist, at the end of the gap.
 func wallClock(t *testing.T, r rows.Schedule, list []Occurrence) {
 	t.Helper()
 	var minute, hour int
@@ -168,7 +167,7 @@ func wallClock(t *testing.T, r rows.Schedule, list []Occurrence) {
 	}
 }
 
-// Many at once, by two relays: nobody's turn comes too late.
+// Two relays plan a thousand rows, and each row is planned in time.
 func TestThousand(t *testing.T) {
 	c := newSharedCalendar(t, 2)
 	for i := range 1000 {
@@ -186,8 +185,8 @@ func TestThousand(t *testing.T) {
 	c.look()
 	var n, pending int
 	check(t, c.db.QueryRowContext(t.Context(), "SELECT COUNT(*), SUM(status = 'pending') FROM rabbitdelay_tasks").Scan(&n, &pending))
-	// 13:00 was made by Add, of 334; of the others 13:01 and 13:02 were missed with
-	// the hours before.
+	// Add created the occurrence at 13:00 for 334 rows. For the other rows, the occurrences at 13:01 and 13:02 were
+	// missed, like those of the hours before.
 	if pending != 1000 {
 		t.Errorf("%d tasks, %d of them pending", n, pending)
 	}

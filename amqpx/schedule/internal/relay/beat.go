@@ -12,9 +12,9 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
 const (
@@ -24,8 +24,8 @@ const (
 	keepBeats = 7 * 24 * time.Hour // how long the row of a dead relay is kept
 )
 
-// Beat writes a heartbeat of this relay until ctx ends. Nothing depends on it, so a relay that
-// lacks the permission to write heartbeats relays anyway.
+// Beat writes a heartbeat of this relay until ctx ends. Heartbeats are only shown to operators, so a relay that lacks
+// the permission to write them relays anyway.
 func (r *Relay) Beat(ctx context.Context) {
 	id := rand.Text()
 	host, _ := os.Hostname() // empty if unknown
@@ -40,7 +40,7 @@ func (r *Relay) Beat(ctx context.Context) {
 		row.Seen = now.Add(ahead)
 		err := r.onDatabase(ctx, func(c rows.Conn) error { return c.RenewRelay(ctx, id, row, now.Add(-keepBeats)) })
 		if err != nil && !failed && ctx.Err() == nil {
-			r.Log.Warn("schedule: this relay cannot say that it runs; it relays all the same", zap.Error(err))
+			r.Log.Warn("schedule: could not write this relay's heartbeat; the relay continues", zap.Error(err))
 		}
 		if failed = err != nil; errors.Is(err, sqldb.ErrDenied) {
 			return

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// bucket is a rate limiter with the generic cell rate algorithm. In any second it allows at most
-// the rate's number of tasks and one burst. Times are nanoseconds since the Unix epoch.
+// bucket is a rate limiter with the generic cell rate algorithm. In any second it allows at most the number of tasks
+// given by the rate, plus one burst. Times are nanoseconds since the Unix epoch.
 type bucket struct {
-	interval int64 // between two tasks at the rate
+	interval int64 // interval between two tasks at the rate
 	burst    int
-	free     int64 // when the next task may go at the rate, without a burst
+	free     int64 // earliest time of the next task at the even rate, ignoring the burst
 }
 
 func newBucket(perSecond float64, burst int, free int64) *bucket {
@@ -20,10 +20,10 @@ func newBucket(perSecond float64, burst int, free int64) *bucket {
 // slack returns how far ahead of the rate a burst may be.
 func (b *bucket) slack() int64 { return int64(b.burst-1) * b.interval }
 
-// opens returns when the next task may go.
+// opens returns the earliest time of the next task, including the burst.
 func (b *bucket) opens() int64 { return b.free - b.slack() }
 
-// fits returns how many tasks may go from now to until.
+// fits returns how many tasks are allowed between now and until.
 func (b *bucket) fits(now, until int64) int {
 	left := until + b.slack() - max(b.free, now)
 	if left < 0 {
@@ -32,7 +32,7 @@ func (b *bucket) fits(now, until int64) int {
 	return int(min(left/b.interval+1, math.MaxInt32))
 }
 
-// take reserves a place for a task and returns when the task may go, at the earliest at release.
+// take reserves the earliest free delivery time for one task, not before release, and returns it.
 func (b *bucket) take(release int64) int64 {
 	at := max(release, b.opens())
 	b.free = max(b.free, at) + b.interval

@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whatever comes when, any second has at most the rate's number and a burst; fits is what
-// take allows; and what waits is spaced without gaps.
+// Whenever tasks arrive, at most one burst and the tasks of one second's rate are sent within any second. fits agrees
+// with take, and waiting tasks are spaced without gaps.
 func TestBucketSpacesTasks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rate := rapid.Float64Range(0.5, 2000).Draw(t, "rate")

@@ -31,7 +31,7 @@ func Check(t *rows.Task, maxBody int) *rows.FieldError {
 	case t.Queue != "" && (t.Exchange != "" || t.RoutingKey != ""):
 		return bad("Queue", "both a queue (%q) and an exchange or routing key (%q, %q); give one destination", t.Queue, t.Exchange, t.RoutingKey)
 	case t.DeliverAt.IsZero():
-		return bad("DeliverAt", "not set; expected an instant, the present one for at once")
+		return bad("DeliverAt", "not set; expected a time (the current time to deliver immediately)")
 	case units.Instant(t.DeliverAt) != "":
 		return bad("DeliverAt", "%s", units.Instant(t.DeliverAt))
 	case rows.Millis(t.DeliverAt) > rows.MaxDue:
@@ -58,7 +58,7 @@ func Check(t *rows.Task, maxBody int) *rows.FieldError {
 			return bad("Headers", "%q: expected names of 1 to %d bytes, and UTF-8 without NUL", k, rows.MaxName)
 		}
 		if !header.Kept(k) {
-			return bad("Headers", "%q: the broker or rabbitdelay goes by a header of this name, so a message cannot have it; use another name", k)
+			return bad("Headers", "%q: the broker or rabbitdelay interprets a header with this name, so a task cannot set it; use another name", k)
 		}
 	}
 	m := undated(t)
@@ -88,15 +88,15 @@ func checkTags(tags []string) *rows.FieldError {
 		case tag == "" || len(tag) > maxTag || !rows.IsText(tag) || strings.HasSuffix(tag, " "):
 			return &rows.FieldError{Field: "Tags", Reason: fmt.Sprintf("%q, expected 1 to %d bytes of UTF-8 without NUL that do not end in a space", tag, maxTag)}
 		case seen[tag]:
-			return &rows.FieldError{Field: "Tags", Reason: fmt.Sprintf("%q is there twice", tag)}
+			return &rows.FieldError{Field: "Tags", Reason: fmt.Sprintf("%q is listed twice", tag)}
 		}
 		seen[tag] = true
 	}
 	return nil
 }
 
-// checker is a Sender that can tell which messages it would reject. lister is a Sender that knows
-// its destinations. *amqpx.Client implements both.
+// checker is a Sender that can tell, without sending, whether it would reject a message. lister is a Sender that has a
+// list of allowed destinations. *amqpx.Client implements both.
 type (
 	checker interface{ Check(m amqpx.Message) error }
 	lister  interface {
@@ -109,8 +109,8 @@ var _ interface {
 	lister
 } = (*amqpx.Client)(nil)
 
-// Listed returns the error with which known or the sender rejects a destination, whatever the
-// message. Both known and sender may be nil.
+// Listed returns an error if known or the sender rejects a destination regardless of the message. Each of known and
+// sender may be nil.
 func Listed(sender Sender, known func(topology.Destination) error, dest topology.Destination) error {
 	if known != nil {
 		if err := known(dest); err != nil {
@@ -123,7 +123,7 @@ func Listed(sender Sender, known func(topology.Destination) error, dest topology
 	return nil
 }
 
-// Lists reports whether a sender knows its destinations.
+// Lists reports whether a sender has a list of allowed destinations.
 func Lists(sender Sender) bool {
 	_, ok := sender.(lister)
 	return ok
@@ -143,8 +143,8 @@ func CheckFor(sender Sender, known func(topology.Destination) error, t *rows.Tas
 	return nil
 }
 
-// undated returns the task's message without DeliverAt, because that may be further in the future
-// than a message can be delayed.
+// undated returns the task's message without DeliverAt. A check of the destination must not fail because the task is
+// due later than a message can be delayed.
 func undated(t *rows.Task) amqpx.Message {
 	m := Message(t)
 	m.DeliverAt = time.Time{}
@@ -171,7 +171,7 @@ const leastOverhead = len("plugin.")
 
 func checkKey(d topology.Destination) error {
 	if key := d.Key(topology.DefaultPrefix); len(key)+leastOverhead > topology.MaxRoutingKey {
-		return fmt.Errorf("%q is %d bytes long in a routing key, expected at most %d", key, len(key), topology.MaxRoutingKey-leastOverhead)
+		return fmt.Errorf("%q takes %d bytes of a routing key, expected at most %d", key, len(key), topology.MaxRoutingKey-leastOverhead)
 	}
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// An instant that is too far away is refused, and none is too long ago.
+// A time that is too far in the future is refused, and no time is too far in the past.
 func TestCheckInstants(t *testing.T) {
 	for name, x := range map[string]struct {
 		at       time.Time
@@ -22,7 +22,7 @@ func TestCheckInstants(t *testing.T) {
 		"the first milliseconds": {time.UnixMilli(math.MinInt64), true},
 		"before 1970":            {time.Unix(-1, 0), true},
 	} {
-		err := Check(&rows.Task{ID: "a", Queue: "q", DeliverAt: x.at}, 1)
+		err := Check(&rows.Task{Content: rows.Content{ID: "a", Queue: "q", DeliverAt: x.at}}, 1)
 		if (err == nil) != x.possible {
 			t.Errorf("%s: %v", name, err)
 		}

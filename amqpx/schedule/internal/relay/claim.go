@@ -10,8 +10,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// Look returns the lanes, except paused ones, whose first row is due by until, and the earliest
-// due time of the other lanes (0 for none). With a virtual clock, next considers all lanes.
+// Look finds lanes with tasks. It returns the unpaused lanes whose first row is due by until, and next, the earliest
+// due time in the other lanes, or 0 if there are no other lanes. With a virtual clock, next considers all lanes.
 func (r *Relay) Look(ctx context.Context, p rows.Purpose, until int64) (due []rows.Waiting, next int64, err error) {
 	c, err := r.DB.Conn(ctx)
 	if err != nil {
@@ -23,15 +23,15 @@ func (r *Relay) Look(ctx context.Context, p rows.Purpose, until int64) (due []ro
 	}
 	lanes, err := c.Lanes(ctx, p, r.Pace.Horizon(until))
 	if err != nil {
-		return nil, 0, fmt.Errorf("looking for tasks: %w", err)
+		return nil, 0, fmt.Errorf("finding tasks: %w", err)
 	}
 	lanes = slices.DeleteFunc(lanes, func(w rows.Waiting) bool { return g[w.Lane] != nil && g[w.Lane].Paused() })
 	due, next = divide(lanes, until)
 	return due, next, nil
 }
 
-// divide returns the lanes whose first row is due by now, and the earliest due time of the other
-// lanes, 0 for none.
+// divide returns the lanes whose first row is due by now, and the earliest due time in the other lanes, or 0 if there
+// are no other lanes.
 func divide(lanes []rows.Waiting, now int64) (due []rows.Waiting, next int64) {
 	due = slices.DeleteFunc(lanes, func(w rows.Waiting) bool {
 		if w.First > now && (next == 0 || w.First < next) {
@@ -42,8 +42,8 @@ func divide(lanes []rows.Waiting, now int64) (due []rows.Waiting, next int64) {
 	return due, next
 }
 
-// Take looks for lanes and claims up to a batch of their tasks. It claims nothing while too many
-// bytes are being published.
+// Take finds lanes with due tasks and claims up to a batch of these tasks. It claims nothing while the batches that are
+// being published contain too many bytes.
 func (r *Relay) Take(ctx context.Context) ([]*rows.Task, error) {
 	select {
 	case r.claiming <- struct{}{}:
@@ -51,7 +51,7 @@ func (r *Relay) Take(ctx context.Context) ([]*rows.Task, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if r.aloft.Load() >= int64(r.Workers+1)*int64(r.BatchBytes) {
+	if r.publishingBytes.Load() >= int64(r.Workers+1)*int64(r.BatchBytes) {
 		return nil, nil
 	}
 	r.opens.Set(0)
@@ -63,20 +63,20 @@ func (r *Relay) Take(ctx context.Context) ([]*rows.Task, error) {
 	now, g := r.Pace.Now(), r.known()
 	lanes, again := g.gated(lanes, now)
 	if len(lanes) > 0 {
-		next = 0 // tasks that cannot be claimed now are looked for at the usual interval
+		next = 0 // poll at the usual interval, because some tasks may not be claimable yet
 	}
 	r.ahead.Set(next)
 	r.opens.Set(again)
 	if len(lanes) == 0 {
 		return nil, nil
 	}
-	var wishes []rows.Wish
+	var requests []rows.ClaimRequest
 	for _, w := range turns(lanes, r.got) {
-		wishes = append(wishes, r.admissible(w.Lane, g, until, now)...)
+		requests = append(requests, r.admissible(w.Lane, g, until, now)...)
 	}
-	list, admitted, err := r.claim(ctx, rows.ToSend, wishes)
+	list, admitted, err := r.claim(ctx, rows.ToSend, requests)
 	if err == nil {
-		r.opens.Set(earlier(again, admitted.again()))
+		r.opens.Set(earlier(again, admitted.nextPoll()))
 	}
 	clear(r.got)
 	for _, t := range list {
@@ -85,8 +85,8 @@ func (r *Relay) Take(ctx context.Context) ([]*rows.Task, error) {
 	return list, err
 }
 
-// turns sorts lanes by how many tasks they got in the last claim, fewest first. Among lanes with
-// the same number, the one that has waited longest comes first.
+// turns sorts lanes by how many tasks they got in the last claim, fewest first. Lanes that got the same number are
+// sorted by the due time of their first task.
 func turns(list []rows.Waiting, got map[rows.Lane]int) []rows.Waiting {
 	return slices.SortedFunc(slices.Values(list), func(a, b rows.Waiting) int {
 		return cmp.Or(cmp.Compare(got[a.Lane], got[b.Lane]), cmp.Compare(a.First, b.First),
@@ -94,30 +94,29 @@ func turns(list []rows.Waiting, got map[rows.Lane]int) []rows.Waiting {
 	})
 }
 
-// Claim claims up to a batch of tasks for the duration of the lease. Each wish (a request for
-// tasks of one lane) gets its share, the most urgent tasks first, and unused shares go to the
-// other wishes.
-func (r *Relay) Claim(ctx context.Context, p rows.Purpose, wishes []rows.Wish) ([]*rows.Task, error) {
-	list, _, err := r.claim(ctx, p, wishes)
+// Claim claims up to a batch of tasks for the duration of the lease. Each request gets its share, beginning with the
+// tasks that are due first. Shares that a request does not use go to the other requests.
+func (r *Relay) Claim(ctx context.Context, p rows.Purpose, requests []rows.ClaimRequest) ([]*rows.Task, error) {
+	list, _, err := r.claim(ctx, p, requests)
 	return list, err
 }
 
-func (r *Relay) claim(ctx context.Context, p rows.Purpose, wishes []rows.Wish) (list []*rows.Task, a *admission, err error) {
+func (r *Relay) claim(ctx context.Context, p rows.Purpose, requests []rows.ClaimRequest) (list []*rows.Task, a *admission, err error) {
 	err = r.DB.Transact(ctx, func(c rows.Conn) (err error) {
 		if err := c.WriteFirst(ctx); err != nil {
 			return err
 		}
-		if a, err = r.admit(ctx, c, wishes); err != nil {
+		if a, err = r.admit(ctx, c, requests); err != nil {
 			return err
 		}
-		picks, err := r.pick(ctx, c, p, a.wishes)
+		candidates, err := r.choose(ctx, c, p, a.requests)
 		if err != nil {
 			return err
 		}
-		full := len(picks) == r.Batch
-		picks = a.keep(picks)
-		if list = nil; len(picks) > 0 {
-			if list, err = c.Claim(ctx, fitting(int64(r.BatchBytes), picks), r.Pace.Now().Add(r.Lease).UnixMilli()); err != nil {
+		full := len(candidates) == r.Batch
+		candidates = a.keep(candidates)
+		if list = nil; len(candidates) > 0 {
+			if list, err = c.Claim(ctx, fitting(int64(r.BatchBytes), candidates), r.Pace.Now().Add(r.Lease).UnixMilli()); err != nil {
 				return err
 			}
 			slices.SortFunc(list, func(a, b *rows.Task) int {
@@ -125,7 +124,7 @@ func (r *Relay) claim(ctx context.Context, p rows.Purpose, wishes []rows.Wish) (
 			})
 		}
 		if p == rows.ToSend {
-			r.more.Store(full || len(picks) > len(list))
+			r.more.Store(full || len(candidates) > len(list))
 		}
 		return a.spend(ctx, c, list)
 	})
@@ -135,29 +134,29 @@ func (r *Relay) claim(ctx context.Context, p rows.Purpose, wishes []rows.Wish) (
 	return list, a, nil
 }
 
-// pick chooses rows in two rounds: first every wish gets its share, and then wishes with more
-// rows get the shares that the others have not used.
-func (r *Relay) pick(ctx context.Context, c rows.Conn, p rows.Purpose, wishes []rows.Wish) (picks []rows.Pick, err error) {
+// choose selects rows in two rounds. In the first round each request gets its share. In the second round requests with
+// more rows get the shares that the others have not used.
+func (r *Relay) choose(ctx context.Context, c rows.Conn, p rows.Purpose, requests []rows.ClaimRequest) (candidates []rows.Candidate, err error) {
 	now := r.Pace.Now().UnixMilli()
-	got := make([]int, len(wishes))
-	most := make([]int, len(wishes))
-	for i, w := range wishes {
+	got := make([]int, len(requests))
+	most := make([]int, len(requests))
+	for i, w := range requests {
 		most[i] = w.Most
 	}
 	for range 2 {
-		limits := shares(r.Batch-len(picks), got, most)
-		more, err := c.Pick(ctx, p, wishes, got, limits, now)
+		limits := shares(r.Batch-len(candidates), got, most)
+		more, err := c.Candidates(ctx, p, requests, got, limits, now)
 		if err != nil {
 			return nil, err
 		}
 		if len(more) == 0 {
 			break
 		}
-		picks = append(picks, more...)
+		candidates = append(candidates, more...)
 		for _, x := range more {
-			got[x.Wish]++
-			limits[x.Wish]--
-			most[x.Wish]--
+			got[x.Request]++
+			limits[x.Request]--
+			most[x.Request]--
 		}
 		for i, left := range limits {
 			if left > 0 {
@@ -165,10 +164,10 @@ func (r *Relay) pick(ctx context.Context, c rows.Conn, p rows.Purpose, wishes []
 			}
 		}
 	}
-	return picks, nil
+	return candidates, nil
 }
 
-// endLate ends the claimed tasks that have expired, and returns the others.
+// endLate marks the claimed tasks that have expired, and returns the others.
 func (r *Relay) endLate(ctx context.Context, list []*rows.Task) ([]*rows.Task, error) {
 	now := r.Pace.Now()
 	var over, left []*rows.Task

@@ -10,12 +10,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// gateAhead is how long before its release a task of a lane with a ceiling is claimed. The broker
-// delays the message until then. It is long enough for a claim and its publishing on a slow
-// database. It is not longer, because tasks that are written in the meantime come after it.
+// gateAhead is how long before its delivery a task of a lane with a rate limit is claimed. The broker delays the
+// message for that time. The time is long enough for claiming and publishing on a slow database. A longer time would be
+// unfair: a task that is written later but due earlier comes after the tasks that have already been claimed.
 const gateAhead = time.Second
 
-// gates maps lanes to their gates (pause and ceiling).
+// gates maps each lane that is paused or limited to its gate, which is the row with the pause and the rate limit.
 type gates map[rows.Lane]*rows.Gate
 
 // limited reports whether the rate of a lane's tasks is limited.
@@ -24,11 +24,11 @@ func (g gates) limited(l rows.Lane, now time.Time) bool {
 	return x != nil && (x.PerSecond > 0 || x.Spreads(now))
 }
 
-// readGates reads all gates and stores them for known.
+// readGates reads all gates, and stores them for the method known.
 func (r *Relay) readGates(ctx context.Context, c rows.Conn) (gates, error) {
 	list, err := c.Gates(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("looking what is paused: %w", err)
+		return nil, fmt.Errorf("reading pauses and rate limits: %w", err)
 	}
 	g := make(gates, len(list))
 	for _, x := range list {
@@ -46,8 +46,8 @@ func (r *Relay) known() gates {
 	return nil
 }
 
-// gated returns the lanes from which tasks may be claimed, and the time at which the first of the
-// other lanes has to be looked at again, 0 for never.
+// gated returns the lanes whose first task may be claimed now. again is the time at which the first task of the other
+// lanes may be claimed, or 0 if there are no other lanes.
 func (g gates) gated(lanes []rows.Waiting, now time.Time) (open []rows.Waiting, again int64) {
 	for _, w := range lanes {
 		from := w.First - gateAhead.Milliseconds()
@@ -68,17 +68,18 @@ func earlier(a, b int64) int64 {
 	return a
 }
 
-// admissible returns the wishes for a lane that its targets' back-off and the known gates allow.
-// While a backlog that came due during a pause is spread over time, it gets a separate wish.
-func (r *Relay) admissible(l rows.Lane, g gates, until int64, now time.Time) []rows.Wish {
+// admissible returns the claim requests for a lane that the back-off of its targets and the last known gates allow.
+// Tasks that are spread over time after a pause are requested separately, because the rate of the spread applies only
+// to them.
+func (r *Relay) admissible(l rows.Lane, g gates, until int64, now time.Time) []rows.ClaimRequest {
 	if !g.limited(l, now) {
-		return r.troubles.wishes(l, until, now)
+		return r.backoffs.requests(l, until, now)
 	}
-	list := r.troubles.wishes(l, min(until, now.Add(gateAhead).UnixMilli()), now)
+	list := r.backoffs.requests(l, min(until, now.Add(gateAhead).UnixMilli()), now)
 	if !g[l].Spreads(now) {
 		return list
 	}
-	both := make([]rows.Wish, 0, 2*len(list))
+	both := make([]rows.ClaimRequest, 0, 2*len(list))
 	for _, w := range list {
 		old, young := w, w
 		old.Until, young.After = g[l].SpreadDue.UnixMilli(), g[l].SpreadDue.UnixMilli()
@@ -87,172 +88,172 @@ func (r *Relay) admissible(l rows.Lane, g gates, until int64, now time.Time) []r
 	return both
 }
 
-// valve applies the gate of a lane during one claim.
-type valve struct {
+// limiter applies the pause and the rate limits of a lane during one claim.
+type limiter struct {
 	*rows.Gate
 
-	ceiling, spread *bucket // nil: no limit
-	room            int     // number of tasks that the ceiling allows; -1: any number
-	picked          int
-	shut            bool // whether at least one wish got nothing
+	rateLimit, spread *bucket // nil if there is no limit
+	allowed           int     // number of tasks that the rate limit allows, or -1 for any number
+	chosen            int
+	shut              bool // whether at least one request was reduced to no tasks
 }
 
-func openValve(g *rows.Gate, now time.Time) *valve {
-	v := &valve{Gate: g, room: -1}
+func newLimiter(g *rows.Gate, now time.Time) *limiter {
+	v := &limiter{Gate: g, allowed: -1}
 	until := now.Add(gateAhead).UnixNano()
 	if g.PerSecond > 0 {
-		v.ceiling = newBucket(g.PerSecond, g.Burst, g.Free)
-		v.room = v.ceiling.fits(now.UnixNano(), until)
+		v.rateLimit = newBucket(g.PerSecond, g.Burst, g.Free)
+		v.allowed = v.rateLimit.fits(now.UnixNano(), until)
 	}
 	if g.Spreads(now) {
 		v.spread = newBucket(g.SpreadRate, 1, g.SpreadFree)
 	}
 	if g.Paused() {
-		v.room = 0
+		v.allowed = 0
 	}
 	return v
 }
 
-// most returns how many rows of a wish may be claimed.
-func (v *valve) most(w rows.Wish, now time.Time) int {
+// most returns how many rows may be claimed for a request.
+func (v *limiter) most(w rows.ClaimRequest, now time.Time) int {
 	n := w.Most
 	if v.spreads(w.Until) {
 		n = min(n, v.spread.fits(now.UnixNano(), now.Add(gateAhead).UnixNano()))
 	}
-	if v.room >= 0 {
-		n = min(n, v.room)
+	if v.allowed >= 0 {
+		n = min(n, v.allowed)
 	}
 	return n
 }
 
-// spreads reports whether a task with the given due time belongs to a backlog that is spread over time.
-func (v *valve) spreads(due int64) bool { return v.spread != nil && due <= v.SpreadDue.UnixMilli() }
+// spreads reports whether a task with the given due time is one of the tasks that are spread over time after a pause.
+func (v *limiter) spreads(due int64) bool { return v.spread != nil && due <= v.SpreadDue.UnixMilli() }
 
-// slot sets a task's NotBefore to the next time that the limits allow.
-func (v *valve) slot(t *rows.Task, now time.Time) {
+// slot sets a task's NotBefore to the earliest time that the limits allow, and reserves that time.
+func (v *limiter) slot(t *rows.Task, now time.Time) {
 	at := max(t.DeliverAt.UnixNano(), now.UnixNano())
 	if v.spreads(t.DeliverAt.UnixMilli()) {
 		at = max(at, v.spread.take(now.UnixNano()))
 		v.SpreadFree = v.spread.free
 	}
-	if v.ceiling != nil {
-		at = v.ceiling.take(at)
-		v.Free = v.ceiling.free
+	if v.rateLimit != nil {
+		at = v.rateLimit.take(at)
+		v.Free = v.rateLimit.free
 	}
 	t.NotBefore = time.Unix(0, at)
 }
 
-// lookAt returns when to look at the lane again. While a backlog is spread over time, that is a
-// fixed interval, because the backlog hides when the next task is due.
-func (v *valve) lookAt(now time.Time) time.Time {
+// lookAt returns the time at which to poll the lane again. While tasks are spread over time, the lane is polled at a
+// fixed interval, because the time of the next later task is not known: the spread tasks come first in the index.
+func (v *limiter) lookAt(now time.Time) time.Time {
 	if v.spread != nil {
 		return now.Add(gateAhead / 2)
 	}
 	at := now.Add(gateAhead / 4)
-	if v.ceiling != nil {
-		if open := time.Unix(0, v.ceiling.opens()).Add(-gateAhead / 2); open.After(at) {
+	if v.rateLimit != nil {
+		if open := time.Unix(0, v.rateLimit.opens()).Add(-gateAhead / 2); open.After(at) {
 			at = open
 		}
 	}
 	return at
 }
 
-// admission is the set of wishes that the gates allow in one claim.
+// admission is the state of the gates during one claim, and the requests that they allow.
 type admission struct {
-	now    time.Time
-	valves map[rows.Lane]*valve // a nil value: another session has locked the gate
-	wishes []rows.Wish
+	now      time.Time
+	limiters map[rows.Lane]*limiter // nil for a lane whose gate another session has locked
+	requests []rows.ClaimRequest
 }
 
-// admit locks the gates of the wishes until the transaction ends, and reduces the wishes to the
-// number of tasks that the gates allow. It reads the gates again, because the claim may have waited
-// for a long time since the last look.
-func (r *Relay) admit(ctx context.Context, c rows.Conn, wishes []rows.Wish) (*admission, error) {
-	a := &admission{now: r.Pace.Now(), valves: map[rows.Lane]*valve{}, wishes: append([]rows.Wish(nil), wishes...)}
+// admit locks the gates of the requests until the transaction ends, and reduces each request to the number of tasks
+// that its gate allows. It reads the gates again, because the claim may have waited for a long time since they were
+// last read.
+func (r *Relay) admit(ctx context.Context, c rows.Conn, requests []rows.ClaimRequest) (*admission, error) {
+	a := &admission{now: r.Pace.Now(), limiters: map[rows.Lane]*limiter{}, requests: append([]rows.ClaimRequest(nil), requests...)}
 	known, err := r.readGates(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	var lanes []rows.Lane
-	for _, w := range wishes {
-		_, listed := a.valves[w.Lane]
+	for _, w := range requests {
+		_, listed := a.limiters[w.Lane]
 		switch g := known[w.Lane]; {
 		case listed || g == nil:
 		case g.Paused():
-			a.valves[w.Lane] = openValve(g, a.now)
+			a.limiters[w.Lane] = newLimiter(g, a.now)
 		case known.limited(w.Lane, a.now):
-			a.valves[w.Lane] = nil
+			a.limiters[w.Lane] = nil
 			lanes = append(lanes, w.Lane)
 		}
 	}
 	if len(lanes) > 0 {
 		if err := c.BoundClaim(ctx); err != nil {
-			return nil, fmt.Errorf("bounding the claim: %w", err)
+			return nil, fmt.Errorf("limiting the claim: %w", err)
 		}
 		locked, err := c.LockGates(ctx, lanes)
 		if err != nil {
-			return nil, fmt.Errorf("reading ceilings: %w", err)
+			return nil, fmt.Errorf("reading rate limits: %w", err)
 		}
 		for l, g := range locked {
-			a.valves[l] = openValve(g, a.now)
+			a.limiters[l] = newLimiter(g, a.now)
 		}
 		for _, l := range lanes {
 			r.stuck.note(known[l], locked[l] == nil, a.now)
 		}
 	}
-	for i, w := range a.wishes {
-		if v, limited := a.valves[w.Lane]; limited {
-			a.wishes[i].Most = 0
+	for i, w := range a.requests {
+		if v, limited := a.limiters[w.Lane]; limited {
+			a.requests[i].Most = 0
 			if v != nil {
-				a.wishes[i].Most = v.most(w, a.now)
-				v.shut = v.shut || a.wishes[i].Most == 0
+				a.requests[i].Most = v.most(w, a.now)
+				v.shut = v.shut || a.requests[i].Most == 0
 			}
 		}
 	}
 	return a, nil
 }
 
-// keep returns the picks that the gates of their lanes allow.
-func (a *admission) keep(picks []rows.Pick) []rows.Pick {
-	kept := picks[:0]
-	for _, p := range picks {
-		if v := a.valves[a.wishes[p.Wish].Lane]; v != nil {
-			if v.room >= 0 && v.picked >= v.room {
+// keep returns the candidates that the gates of their lanes allow.
+func (a *admission) keep(candidates []rows.Candidate) []rows.Candidate {
+	kept := candidates[:0]
+	for _, p := range candidates {
+		if v := a.limiters[a.requests[p.Request].Lane]; v != nil {
+			if v.allowed >= 0 && v.chosen >= v.allowed {
 				continue
 			}
-			v.picked++
+			v.chosen++
 		}
 		kept = append(kept, p)
 	}
 	return kept
 }
 
-// spend sets when the claimed tasks may be delivered, in the order of list, which is sorted by due
-// time, and writes what they use of the gates. An expired task uses nothing.
+// spend sets the time from which each claimed task may be delivered, and updates the rate limits in the database
+// accordingly. It processes the list in order of due time. Tasks that have expired do not count against the rate
+// limits.
 func (a *admission) spend(ctx context.Context, c rows.Conn, list []*rows.Task) error {
-	spent := map[*valve]bool{}
+	spent := map[*limiter]bool{}
 	for _, t := range list {
-		if v := a.valves[t.Lane()]; v != nil && !isLate(t, a.now) {
+		if v := a.limiters[t.Lane()]; v != nil && !isLate(t, a.now) {
 			v.slot(t, a.now)
 			spent[v] = true
 		}
 	}
 	for v := range spent {
 		if err := c.SpendGate(ctx, v.Gate); err != nil {
-			return fmt.Errorf("writing a ceiling: %w", err)
+			return fmt.Errorf("writing a rate limit: %w", err)
 		}
 	}
 	return nil
 }
 
-// again returns when to look again at the first of the lanes whose gates may still hold back
-// tasks, 0 for never.
-func (a *admission) again() (next int64) {
-	for _, v := range a.valves {
+// nextPoll returns the time at which to poll the lanes whose gates may still hold back tasks, or 0 if there are none.
+func (a *admission) nextPoll() (next int64) {
+	for _, v := range a.limiters {
 		switch {
 		case v == nil:
 			next = earlier(next, a.now.Add(gateAhead/4).UnixMilli())
-		case v.shut || v.picked > 0:
+		case v.shut || v.chosen > 0:
 			next = earlier(next, v.lookAt(a.now).UnixMilli())
 		}
 	}
@@ -262,9 +263,9 @@ func (a *admission) again() (next int64) {
 // recallAhead is how long before the delivery of its message a task of a paused lane is recalled.
 const recallAhead = time.Minute
 
-// Recall recalls the tasks of paused lanes whose messages are with the broker and may be delivered
-// within minutes, and returns how long to wait before the next look. Messages that are delivered
-// later stay with the broker, because the lane may be resumed before.
+// Recall marks tasks of paused lanes as unsent again if their messages are on the broker and may be delivered within
+// minutes. Their messages then have no effect. Messages that will be delivered later are not recalled, because the lane
+// may be resumed before then. Recall returns how long to wait before the next call.
 func (r *Relay) Recall(ctx context.Context) (time.Duration, error) {
 	c, err := r.DB.Conn(ctx)
 	if err != nil {
@@ -277,7 +278,7 @@ func (r *Relay) Recall(ctx context.Context) (time.Duration, error) {
 	for l, x := range g {
 		if x.Paused() {
 			if err := r.recall(ctx, l); err != nil {
-				return 0, fmt.Errorf("taking back tasks of a paused destination: %w", err)
+				return 0, fmt.Errorf("recalling tasks of a paused destination: %w", err)
 			}
 		}
 	}
@@ -288,8 +289,8 @@ func (r *Relay) recall(ctx context.Context, l rows.Lane) error {
 	var total int64
 	for {
 		now := r.Pace.Now()
-		// resend_at is one Grace after the delivery of a task's first message, and four times
-		// Grace after the delivery of its third.
+		// The query can only compare resend_at, which is one Grace after the delivery of a task's first message, and
+		// four times Grace after the delivery of its third.
 		until := now.Add(recallAhead + 4*r.Grace).UnixMilli()
 		if r.Pace.Virtual() {
 			until = rows.MaxDue
@@ -301,7 +302,7 @@ func (r *Relay) recall(ctx context.Context, l rows.Lane) error {
 		})
 		if total += n; err != nil || n < int64(r.Batch) {
 			if total > 0 {
-				r.Log.Info("tasks of a paused destination taken back from the broker", zap.Int64("tasks", total), zap.String("queue", l.Queue), zap.String("exchange", l.Exchange))
+				r.Log.Info("recalled tasks of a paused destination from the broker", zap.Int64("tasks", total), zap.String("queue", l.Queue), zap.String("exchange", l.Exchange))
 			}
 			return err
 		}

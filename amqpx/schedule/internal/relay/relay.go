@@ -24,10 +24,10 @@ type Config struct {
 	Sender Sender
 	Pace   *pace.Pace
 	Log    *zap.Logger
-	Report func(err error) // gets the outcome of every step
-	// ReportCeiling, optional, is called after each look with an error that lists the ceilings
-	// that another session keeps locked, or nil.
-	ReportCeiling func(err error)
+	Report func(err error) // called with the result of every step, nil after a success
+	// ReportRateLimit, optional, is called after each poll. Its argument lists the rate limits that another session
+	// keeps locked, or is nil if there are none.
+	ReportRateLimit func(err error)
 
 	Horizon, PollInterval, PublishTimeout, Lease, Grace   time.Duration
 	Batch, BatchBytes, Workers, MaxSendFailures, MaxSends int
@@ -39,31 +39,32 @@ type Config struct {
 type Relay struct {
 	Config
 
-	troubles *troubles
-	ahead    pace.Instant  // the due time of the task that has to be sent next
+	backoffs *backoffs
+	ahead    pace.Instant  // the due time of the first task beyond the horizon
 	claiming chan struct{} // has one element during a claim; a mutex would stop the clock of a synctest bubble
 	got      map[rows.Lane]int
-	more     atomic.Bool // whether the last claim of new tasks left some behind
+	more     atomic.Bool // whether the last claim of new tasks left some unclaimed
 	gates    atomic.Pointer[gates]
 	stuck    stuck
-	opens    pace.Instant // when to look again at a lane with a ceiling
+	opens    pace.Instant // when to poll a lane with a rate limit again
 
-	flying sync.WaitGroup
-	aloft  atomic.Int64 // total bytes of the bodies that are being published
+	publishing      sync.WaitGroup
+	publishingBytes atomic.Int64 // total bytes of the bodies that are being published
 
 	mu   sync.Mutex
-	held []settling // rows to be marked when another transaction has unlocked them
+	held []settling // changes of rows that are locked by other transactions
 }
 
 // New returns a relay that does not run yet.
 func New(c Config) *Relay {
-	return &Relay{Config: c, troubles: newTroubles(c.Batch), claiming: make(chan struct{}, 1), got: map[rows.Lane]int{}}
+	return &Relay{Config: c, backoffs: newBackoffs(c.Batch), claiming: make(chan struct{}, 1), got: map[rows.Lane]int{}}
 }
 
-// FirstLook is the first pause between two looks after a wake-up. It doubles up to PollInterval.
+// FirstLook is the pause before the second poll after a wake-up. Each further pause is twice as long, up to
+// PollInterval.
 const FirstLook = 4 * time.Millisecond
 
-// Loop relays until ctx ends. Several loops may run concurrently.
+// Loop claims and publishes tasks until ctx ends. Several loops may run concurrently.
 func (r *Relay) Loop(ctx context.Context) {
 	pause, longest := r.PollInterval, r.Pace.Longest(r.PollInterval)
 	for {
@@ -80,7 +81,7 @@ func (r *Relay) Loop(ctx context.Context) {
 			pause = r.PollInterval // do not spin on a fault
 		}
 		wait := pause
-		if err == nil { // otherwise r.ahead and r.opens may be from an earlier look
+		if err == nil { // after an error, r.ahead and r.opens may be outdated
 			wait = r.idle(pause)
 		}
 		for waiting := true; waiting; {
@@ -103,16 +104,15 @@ func (r *Relay) Loop(ctx context.Context) {
 func (r *Relay) idle(pause time.Duration) time.Duration {
 	now := r.Pace.Now()
 	wait := r.ahead.Until(now.Add(r.Horizon), pause)
-	if next := r.troubles.next(now); !next.IsZero() {
+	if next := r.backoffs.next(now); !next.IsZero() {
 		wait = min(wait, next.Sub(now))
 	}
 	return r.opens.Until(now, wait)
 }
 
-// Step claims one batch, publishes it and marks it. It returns how many tasks were claimed and
-// how many of those were sent. A claimed batch is finished even when ctx ends, so that a clean
-// stop leaves no task under a lease. After a crash the tasks stay claimed until the lease ends,
-// and are then published again.
+// Step claims one batch, publishes it and marks its rows. It returns how many tasks were claimed and how many of those
+// were sent. It completes a claimed batch even if ctx ends, so that a normal shutdown leaves no task under a lease.
+// After a crash the tasks stay claimed until the lease ends, and are then published again.
 func (r *Relay) Step(ctx context.Context) (found, sent int, err error) {
 	var list []*rows.Task
 	err = r.Pace.Answered(ctx, func(ctx context.Context) error {
@@ -128,22 +128,22 @@ func (r *Relay) Step(ctx context.Context) (found, sent int, err error) {
 	if err != nil || len(list) == 0 {
 		return 0, 0, err
 	}
-	sent, err = r.Launch(context.WithoutCancel(ctx), rows.ToSend, list)
+	sent, err = r.PublishClaimed(context.WithoutCancel(ctx), rows.ToSend, list)
 	return len(list), sent, err
 }
 
-// lastTries is how often Finish tries to mark rows that are locked by other transactions, within
+// lastTries is the number of times that Finish tries to mark rows that are locked by other transactions. The tries take
 // a third of a second.
 const lastTries = 7
 
-// Finish waits for the batches that are being published, and marks the remaining rows. Rows that
-// cannot be marked now are published again when the lease ends.
+// Finish waits for the batches that are being published, and marks the rows that were locked earlier. Rows that are
+// still locked are published again when the lease ends.
 func (r *Relay) Finish(ctx context.Context) error {
-	r.Landed()
+	r.WaitPublished()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTimeout)
 	defer cancel()
 	return r.settleHeld(ctx, lastTries)
 }
 
-// Landed waits until all publishing has ended and its outcomes are recorded.
-func (r *Relay) Landed() { r.flying.Wait() }
+// WaitPublished waits until all batches are published and their outcomes are recorded.
+func (r *Relay) WaitPublished() { r.publishing.Wait() }

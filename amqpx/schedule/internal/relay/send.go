@@ -11,11 +11,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// ErrMaxSends is the error of a task that was sent Config.MaxSends times without being settled.
+// ErrMaxSends is recorded for a task that fails because it was sent Config.MaxSends times without being settled.
 var ErrMaxSends = errors.New("no handler settled the task")
 
-// eachSender is a Sender that reports the outcome of each message as soon as it is known.
-// *amqpx.Client is one.
+// eachSender is a Sender that reports the outcome of each message as soon as it is known. *amqpx.Client implements it.
 type eachSender interface {
 	SendEach(ctx context.Context, msgs []amqpx.Message, outcome func(i int, err error)) error
 }
@@ -37,8 +36,8 @@ func (r *Relay) Publish(ctx context.Context, list []*rows.Task, outcome func(*ro
 	r.send(ctx, good, outcome)
 }
 
-// send publishes readable tasks. An invalid message makes the sender reject its whole batch before
-// anything is sent, so send halves the batch until it has found that message.
+// send publishes tasks whose rows are readable. If one message is invalid, the sender rejects its whole batch before it
+// sends anything, so send halves the batch until it has found that message.
 func (r *Relay) send(ctx context.Context, list []*rows.Task, outcome func(*rows.Task, error)) {
 	if len(list) == 0 {
 		return
@@ -64,8 +63,8 @@ func (r *Relay) send(ctx context.Context, list []*rows.Task, outcome func(*rows.
 	}
 }
 
-// sendEach reports the outcome of each message, or returns an error of the whole batch. After an
-// error of the whole batch, none of it was sent.
+// sendEach calls outcome for each message. If the sender rejects the whole batch, so that nothing was sent, sendEach
+// returns its error instead.
 func (r *Relay) sendEach(ctx context.Context, msgs []amqpx.Message, outcome func(i int, err error)) error {
 	if each, ok := r.Sender.(eachSender); ok {
 		return each.SendEach(ctx, msgs, outcome)
@@ -89,7 +88,7 @@ func (r *Relay) sendEach(ctx context.Context, msgs []amqpx.Message, outcome func
 type verdict int
 
 const (
-	broker      verdict = iota // says nothing about the task; any message might fail at the moment
+	broker      verdict = iota // any message might fail now
 	destination                // the destination does not accept the message now
 	impossible                 // the task can never be sent
 )
@@ -100,7 +99,7 @@ func judge(err error) verdict {
 	switch {
 	case errors.Is(err, ErrMaxSends), errors.Is(err, amqpx.ErrMessage), errors.Is(err, topology.ErrDelay), rows.IsRowError(err), errors.As(err, &key):
 		return impossible
-	case errors.Is(err, topology.ErrDestination) && !tried: // rejected before publishing, whatever the broker has declared
+	case errors.Is(err, topology.ErrDestination) && !tried: // the client rejected it before it asked the broker
 		return impossible
 	case errors.Is(err, topology.ErrDestination), errors.Is(err, amqpx.ErrNacked), errors.Is(err, amqpx.ErrUnroutable):
 		return destination
@@ -111,8 +110,8 @@ func judge(err error) verdict {
 	return broker
 }
 
-// gone reports whether the destination does not exist or the user may not access it. Unlike
-// a full queue, that does not pass by itself.
+// gone reports whether the destination does not exist or the user is not allowed to access it. Unlike a full queue,
+// that condition does not resolve itself.
 func gone(err error) bool {
 	if errors.Is(err, topology.ErrDestination) {
 		return true

@@ -15,9 +15,9 @@ import (
 // markTimeout bounds the statements that settle a batch.
 const markTimeout = 15 * time.Second
 
-// MarkSent records confirmed publishes. A row that has changed since the claim has another
-// version and remains to be sent. A row that a handler has locked is left to the handler: the
-// task becomes done, or the recording of the handler's failure marks the row.
+// MarkSent records confirmed publishes. A row that has changed since the claim has a different version, is not updated,
+// and will be sent again. A row that a handler has locked is skipped, because the handler itself updates the row: it
+// marks the task as done, or it records a failure, which also marks the task as sent.
 func (r *Relay) MarkSent(ctx context.Context, list []*rows.Task) error {
 	pauses := make([]time.Duration, r.MaxSends)
 	for n := range pauses {
@@ -27,14 +27,15 @@ func (r *Relay) MarkSent(ctx context.Context, list []*rows.Task) error {
 	return r.settle(ctx, list, rows.MarkSent(r.Pace.Now(), pauses))
 }
 
-// fate is the decision about a task whose send failed: it fails, or is retried later.
+// fate is the decision about a task that could not be sent: the task fails, or is retried later.
 type fate struct {
 	cause  string
 	failed bool
-	until  time.Time // the task is not claimed again before
+	until  time.Time // the task is not claimed again before that time
 }
 
-// fateOf decides whether and when a task is retried. retry is when the task's target is tried again.
+// fateOf decides whether and when a task is retried. The parameter retry is the time at which the task's target is
+// tried again.
 func (r *Relay) fateOf(t *rows.Task, err error, retry, now time.Time) fate {
 	f := fate{cause: rows.ErrorText(withoutID(err))}
 	switch judge(err) {
@@ -55,15 +56,15 @@ func (r *Relay) fateOf(t *rows.Task, err error, retry, now time.Time) fate {
 	return f
 }
 
-// SettleFailures releases tasks whose send failed for a later claim, or marks them as failed. It
-// goes on when ctx ends. Tasks with the same fate share a statement.
+// SettleFailures releases tasks whose send failed, so that they are claimed again later, or marks them as failed. It
+// continues even if ctx ends. Tasks with the same fate share a statement.
 func (r *Relay) SettleFailures(ctx context.Context, failures map[*rows.Task]error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTimeout)
 	defer cancel()
 	now := r.Pace.Now()
 	groups := map[fate][]*rows.Task{}
 	for t, err := range failures {
-		f := r.fateOf(t, err, r.troubles.retry(targetOf(t)), now)
+		f := r.fateOf(t, err, r.backoffs.retry(targetOf(t)), now)
 		groups[f] = append(groups[f], t)
 	}
 	var errs []error
@@ -89,7 +90,7 @@ func (r *Relay) failUnreadable(ctx context.Context, list []*rows.Task, cause str
 	for _, t := range list {
 		err := r.DB.Transact(ctx, func(c rows.Conn) error { return c.FailUnreadable(ctx, t.ID, cause, r.Pace.Now().UnixMilli()) })
 		if err != nil {
-			return fmt.Errorf("failing task %q: %w", t.ID, err)
+			return fmt.Errorf("marking task %q as failed: %w", t.ID, err)
 		}
 	}
 	return nil
@@ -100,16 +101,16 @@ type settling struct {
 	version int64
 	ids     []string
 	change  rows.Assignment
-	until   time.Time // after that the lease may have ended, and the rows are no longer this relay's
+	until   time.Time // when the lease may end, after which another relay may own the rows
 }
 
-// settleTries is how often settle immediately tries to change rows that are locked, because
-// another relay's claim locks rows for a moment only. A longer lock belongs to a handler. The relay
+// settleTries is the number of times that settle tries to change rows that are locked. A short lock belongs to the
+// claim of another relay, so trying again immediately usually succeeds. A longer lock belongs to a handler. The relay
 // does not wait for it, and tries again before its next batch.
 const settleTries = 3
 
-// settle applies a change to tasks, with one statement per version, because nearly all tasks have
-// version 1. A row that has another version by now was changed since the claim and stays as it is.
+// settle applies a change to tasks. It uses one statement for each version, and nearly all tasks have version 1. A row
+// whose version has changed since the claim stays as it is.
 func (r *Relay) settle(ctx context.Context, list []*rows.Task, change rows.Assignment) error {
 	versions := map[int64][]string{}
 	for _, t := range list {

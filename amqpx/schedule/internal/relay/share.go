@@ -7,8 +7,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// shares divides n rows among lanes as evenly as possible. got has how many rows each lane has
-// already, and most how many more it can take. A remainder goes to the first lanes.
+// shares divides n rows among lanes as evenly as possible. got[i] is the number of rows that lane i already has, and
+// most[i] is the number of further rows that it can take. A remainder goes to the first lanes.
 func shares(n int, got, most []int) []int {
 	out := make([]int, len(most))
 	var open []int // lanes that can take more
@@ -33,23 +33,23 @@ func shares(n int, got, most []int) []int {
 	return out
 }
 
-// fitting returns the picks that fit into the given number of bytes, and at least one. It takes the
-// first pick of every wish, then the second of every wish, and so on. It stops with a wish at the
-// first pick that does not fit, so that small tasks cannot overtake a large one forever.
-func fitting(bytes int64, picks []rows.Pick) []rows.Pick {
-	place := make([]int, len(picks)) // the position of a pick within its wish
+// fitting returns the candidates that fit into the given number of bytes, and at least one. It takes the first
+// candidate of every request, then the second of every request, and so on. If a candidate does not fit, the later
+// candidates of that request are not considered, so that small tasks cannot overtake a large one forever.
+func fitting(bytes int64, candidates []rows.Candidate) []rows.Candidate {
+	place := make([]int, len(candidates)) // the position of a candidate within its request
 	seen := map[int]int{}
-	order := make([]int, len(picks))
-	for i, p := range picks {
-		order[i], place[i] = i, seen[p.Wish]
-		seen[p.Wish]++
+	order := make([]int, len(candidates))
+	for i, p := range candidates {
+		order[i], place[i] = i, seen[p.Request]
+		seen[p.Request]++
 	}
 	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(place[i], place[j]) })
-	var kept []rows.Pick
+	var kept []rows.Candidate
 	full := map[int]bool{}
 	for _, i := range order {
-		p := picks[i]
-		if full[p.Wish] = full[p.Wish] || p.Size > bytes && len(kept) > 0; !full[p.Wish] {
+		p := candidates[i]
+		if full[p.Request] = full[p.Request] || p.Size > bytes && len(kept) > 0; !full[p.Request] {
 			kept = append(kept, p)
 			bytes -= p.Size
 		}

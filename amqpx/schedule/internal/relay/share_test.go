@@ -33,8 +33,8 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// Shares exceed neither what there is nor a wish, leave nothing that anybody
-// wanted, and nobody who wanted more has less than another.
+// Shares exceed neither the available rows nor a request. No wanted row remains while there is capacity, and a lane
+// that wanted more than it got never has fewer rows than another lane.
 func TestSharesAreFair(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 50).Draw(t, "n")
@@ -61,21 +61,23 @@ func TestSharesAreFair(t *testing.T) {
 }
 
 func TestFittingBytes(t *testing.T) {
-	p := func(wish int, id string, size int64) rows.Pick { return rows.Pick{Wish: wish, ID: id, Size: size} }
+	p := func(request int, id string, size int64) rows.Candidate {
+		return rows.Candidate{Request: request, ID: id, Size: size}
+	}
 	for _, c := range []struct {
-		bytes int64
-		picks []rows.Pick
-		want  []rows.Pick
+		bytes      int64
+		candidates []rows.Candidate
+		want       []rows.Candidate
 	}{
 		{10, nil, nil},
-		{10, []rows.Pick{p(0, "a", 11)}, []rows.Pick{p(0, "a", 11)}},
-		{10, []rows.Pick{p(0, "a", 4), p(0, "b", 4), p(0, "c", 4), p(0, "d", 1)}, []rows.Pick{p(0, "a", 4), p(0, "b", 4)}},
-		{10, []rows.Pick{p(0, "a", 4), p(0, "b", 4), p(1, "c", 4)}, []rows.Pick{p(0, "a", 4), p(1, "c", 4)}},
-		{10, []rows.Pick{p(0, "a", 9), p(1, "b", 2), p(2, "c", 1), p(2, "d", 0)}, []rows.Pick{p(0, "a", 9), p(2, "c", 1), p(2, "d", 0)}},
-		{10, []rows.Pick{p(0, "a", 11), p(1, "b", 1)}, []rows.Pick{p(0, "a", 11)}},
+		{10, []rows.Candidate{p(0, "a", 11)}, []rows.Candidate{p(0, "a", 11)}},
+		{10, []rows.Candidate{p(0, "a", 4), p(0, "b", 4), p(0, "c", 4), p(0, "d", 1)}, []rows.Candidate{p(0, "a", 4), p(0, "b", 4)}},
+		{10, []rows.Candidate{p(0, "a", 4), p(0, "b", 4), p(1, "c", 4)}, []rows.Candidate{p(0, "a", 4), p(1, "c", 4)}},
+		{10, []rows.Candidate{p(0, "a", 9), p(1, "b", 2), p(2, "c", 1), p(2, "d", 0)}, []rows.Candidate{p(0, "a", 9), p(2, "c", 1), p(2, "d", 0)}},
+		{10, []rows.Candidate{p(0, "a", 11), p(1, "b", 1)}, []rows.Candidate{p(0, "a", 11)}},
 	} {
-		if got := fitting(c.bytes, c.picks); !slices.Equal(got, c.want) {
-			t.Errorf("%d bytes of %v: %v, expected %v", c.bytes, c.picks, got, c.want)
+		if got := fitting(c.bytes, c.candidates); !slices.Equal(got, c.want) {
+			t.Errorf("%d bytes of %v: %v, expected %v", c.bytes, c.candidates, got, c.want)
 		}
 	}
 }

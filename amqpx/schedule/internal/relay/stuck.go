@@ -11,24 +11,24 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// stuckAfter is how long another session may lock the ceiling of a lane without using it before
-// that is reported. A claim takes milliseconds.
+// stuckAfter is how long a rate limit may be locked without being used before Health reports it. A claim locks it for
+// milliseconds.
 const stuckAfter = 10 * time.Second
 
-// stuck tracks lanes whose ceilings are locked by a session that does not use them: a relay or
-// another session that hangs in a transaction.
+// stuck tracks rate limits that a session has locked without using them, because a relay or another client hangs in a
+// transaction.
 type stuck struct {
 	mu    sync.Mutex
 	lanes map[rows.Lane]lockedGate
 }
 
-// lockedGate is the state of a ceiling when it was first found locked.
+// lockedGate is the state of a rate limit when it was first found locked.
 type lockedGate struct {
 	since            time.Time
-	free, spreadFree int64 // a relay that works would change them
+	free, spreadFree int64 // values that a working relay would have changed since
 }
 
-// note records whether a ceiling was found locked.
+// note records whether a rate limit was found locked.
 func (s *stuck) note(g *rows.Gate, locked bool, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,7 +44,7 @@ func (s *stuck) note(g *rows.Gate, locked bool, now time.Time) {
 	}
 }
 
-// list returns the lanes that have been locked without use for stuckAfter, and since when.
+// list returns the lanes whose rate limits have been locked without use for stuckAfter, with the time since when.
 func (s *stuck) list(now time.Time) map[rows.Lane]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,21 +57,21 @@ func (s *stuck) list(now time.Time) map[rows.Lane]time.Time {
 	return list
 }
 
-// reportStuck reports the ceilings that another session keeps locked, and which session that is.
+// reportStuck reports the rate limits that another session keeps locked, and which session that is.
 func (r *Relay) reportStuck(ctx context.Context) {
-	if r.ReportCeiling == nil {
+	if r.ReportRateLimit == nil {
 		return
 	}
 	var errs []error
 	for l, since := range r.stuck.list(r.Pace.Now()) {
-		who := "the database does not say which"
+		who := "the database does not show which session"
 		if c, err := r.DB.Conn(ctx); err == nil {
 			if holder, err := c.GateHolder(ctx, l); err == nil {
 				who = cmp.Or(holder, who)
 			}
 		}
-		errs = append(errs, fmt.Errorf("another session has locked the ceiling of %s since %s, so none of its tasks are sent: %s",
+		errs = append(errs, fmt.Errorf("another session has locked the rate limit of %s since %s, so none of its tasks are sent: %s",
 			cmp.Or(l.Queue, l.Exchange), since.UTC().Format(time.RFC3339), who))
 	}
-	r.ReportCeiling(errors.Join(errs...))
+	r.ReportRateLimit(errors.Join(errs...))
 }

@@ -17,7 +17,7 @@ const effectRow = " WHERE task_id = ? AND created_at = ? AND version = ? AND que
 
 func (k EffectKey) args() []any { return []any{k.Task, k.Created, k.Version, k.Queue} }
 
-// Record is the part of a row of rabbitdelay_effects about earlier attempts.
+// Record contains the columns of a rabbitdelay_effects row that describe earlier attempts.
 type Record struct {
 	Attempts int
 	Token    string // the token of an attempt without an outcome; empty if there is none
@@ -37,49 +37,50 @@ func (c Conn) LockRecord(ctx context.Context, k EffectKey, now int64) (r Record,
 	return r, err
 }
 
-// BeginAttempt records an attempt with its token, and with the end of its lease, 0 for no lease.
+// BeginAttempt records an attempt with its token and the end of its lease, which is 0 for an attempt without a lease.
 func (c Conn) BeginAttempt(ctx context.Context, k EffectKey, number int, token string, lease, now int64) error {
 	_, err := c.exec(ctx, "UPDATE rabbitdelay_effects SET attempts = ?, lease_token = ?, lease_until = ?, updated_at = ?"+effectRow, append([]any{number, token, lease, now}, k.args()...)...)
 	return err
 }
 
-// EndAttempt records that the attempt with the token had an outcome, and the number of attempts.
+// EndAttempt records that the attempt with the token has had an outcome, and sets the number of attempts.
 func (c Conn) EndAttempt(ctx context.Context, k EffectKey, number int, token string) error {
 	_, err := c.exec(ctx, "UPDATE rabbitdelay_effects SET attempts = ?, lease_token = '', lease_until = 0"+effectRow+" AND lease_token = ?",
 		append(append([]any{number}, k.args()...), token)...)
 	return err
 }
 
-// RenewLease renews the lease, and reports whether the token still has it.
+// RenewLease extends the lease of the attempt with the token until the given time. It returns false if that attempt no
+// longer holds the lease.
 func (c Conn) RenewLease(ctx context.Context, k EffectKey, token string, until int64) (bool, error) {
 	return c.changed(ctx, "UPDATE rabbitdelay_effects SET lease_until = ?"+effectRow+" AND lease_token = ? AND done_at IS NULL",
 		append(append([]any{until}, k.args()...), token)...)
 }
 
-// CompleteLease records the effect of work under a lease, and reports whether the token still has the
-// lease.
+// CompleteLease records the effect of work under a lease. It returns false if the attempt with the token no longer
+// holds the lease.
 func (c Conn) CompleteLease(ctx context.Context, k EffectKey, token string, now int64) (bool, error) {
 	return c.changed(ctx, "UPDATE rabbitdelay_effects SET done_at = ?, lease_until = 0, updated_at = ?"+effectRow+" AND lease_token = ? AND done_at IS NULL",
 		append(append([]any{now, now}, k.args()...), token)...)
 }
 
-// StartRunning makes a task running if it passes the fence. The handlers of other queues of a task to an
-// exchange may already have succeeded or failed.
+// StartRunning marks a task as running if it passes the fence. If the task was sent to an exchange, the handlers of
+// other queues may already have succeeded or failed.
 func (c Conn) StartRunning(ctx context.Context, f Fence, now int64) error {
 	_, err := c.exec(ctx, "UPDATE rabbitdelay_tasks SET status = 'running', finished_at = NULL, updated_at = ? WHERE "+fenced+
 		" AND (status = 'pending' OR status = 'failed' AND exchange <> '') AND "+c.unexpired(now), append([]any{now}, f.args()...)...)
 	return err
 }
 
-// EndRunning makes a task done whose work under a lease is complete. The task may be pending again if the
-// lease has ended and no other attempt has begun since.
+// EndRunning marks a task as done when its work under a lease is complete. The task may be pending again if the lease
+// has ended and no other attempt has started since.
 func (c Conn) EndRunning(ctx context.Context, k EffectKey, now int64) error {
 	_, err := c.exec(ctx, makeDone+"id = ? AND version = ? AND created_at = ? AND (status IN ('running', 'pending') OR status = 'failed' AND exchange <> '')",
 		now, now, k.Task, k.Version, k.Created)
 	return err
 }
 
-// raiseAttempts raises the number of attempts, but never lowers it.
+// raiseAttempts sets the number of attempts unless it is already higher.
 const raiseAttempts = "attempts = CASE WHEN attempts < ? THEN ? ELSE attempts END, last_error = ?"
 
 // RecordDeath records in a task that an attempt ended without an outcome.
@@ -94,15 +95,15 @@ type Failure struct {
 	Counts   bool   // whether the attempt counts; if not, attempts and last_error do not change
 	Attempts int    // the attempt's number
 	Cause    string // the new last_error
-	Final    bool   // the task fails
-	GivesWay bool   // the task is cancelled, because another task of its unique key is pending
-	Stays    bool   // the task stays running until its retry, because such a task is pending
-	ResendAt int64  // if not final: the task is not sent again before; 0 does not change it
+	Final    bool   // the task fails for good
+	GivesWay bool   // the task is cancelled because another task with its unique key is pending
+	Stays    bool   // the task stays running until its retry because another task with its unique key is pending
+	ResendAt int64  // unless Final, the task is not sent again before that time; 0 leaves it unchanged
 }
 
-// RecordFailure records a failure of the attempt with the token, unless the task has had another outcome
-// or an attempt of another queue runs under a lease. The error satisfies sqldb.Duplicate if the task
-// would become pending while another task of its unique key is pending.
+// RecordFailure records a failure of the attempt with the token, unless the task has had another outcome or another
+// attempt is running under a lease. The error satisfies sqldb.Duplicate if the task would become pending while another
+// task with its unique key is pending.
 func (c Conn) RecordFailure(ctx context.Context, id string, version int64, f Failure, token string, now int64) error {
 	set, args := "updated_at = ?", []any{now}
 	if f.Counts || f.GivesWay {
@@ -115,8 +116,7 @@ func (c Conn) RecordFailure(ctx context.Context, id string, version int64, f Fai
 		set, args = set+", status = 'cancelled', finished_at = ?", append(args, now)
 	case f.Stays:
 	default:
-		// The relay may not have marked the row yet, because it skips rows that a handler has
-		// locked.
+		// The relay may not have marked the row as sent yet, because it skips rows that a handler has locked.
 		set += ", status = 'pending'"
 	}
 	if f.ResendAt > 0 {

@@ -5,10 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// The record of an attempt belongs to the token under which it began.
+// The record of an attempt belongs to the token of that attempt.
 func TestAttempts(t *testing.T) {
 	x := newTable(t)
 	k := EffectKey{Task: "a", Created: start, Version: 1, Queue: "q"}
@@ -67,7 +67,7 @@ func TestRunning(t *testing.T) {
 	x.wantTask("a", Done, 1)
 }
 
-// leased begins an attempt of a running task with a unique key under a lease of a minute.
+// leased begins an attempt of a running task with a unique key, under a lease of one minute.
 func leased(t *testing.T) (*table, EffectKey) {
 	t.Helper()
 	x := newTable(t)
@@ -82,7 +82,7 @@ func leased(t *testing.T) (*table, EffectKey) {
 	return x, k
 }
 
-// A task whose lease has ended is pending again, or gives way to another one of its key.
+// A task whose lease has ended is pending again, or gives way to another task of its key.
 func TestEndedLeases(t *testing.T) {
 	for status, rival := range map[string]bool{Pending: false, Cancelled: true} {
 		x, _ := leased(t)
@@ -109,7 +109,8 @@ func TestEndedLeases(t *testing.T) {
 	}
 }
 
-// A failure is recorded unless the task has had another outcome, or somebody else works on it.
+// A failure is recorded unless the task has had another outcome, or another attempt is working on
+// it.
 func TestRecordFailure(t *testing.T) {
 	for name, tt := range map[string]struct {
 		f      Failure
@@ -141,7 +142,8 @@ func TestRecordFailure(t *testing.T) {
 	}
 }
 
-// A task that would be pending again while another one of its unique key is, is a duplicate.
+// If a task would become pending again while another task of its unique key is pending, the error
+// is a duplicate.
 func TestRecordFailureOfAKeyThatIsTaken(t *testing.T) {
 	x, _ := leased(t)
 	other := toQ("b", 0)

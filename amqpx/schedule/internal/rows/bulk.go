@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// Locked has the columns of a locked task that may have changed since it was read.
+// Locked contains the columns of a locked task that may have changed since it was read.
 type Locked struct {
 	Version int64
 	Status  string
 }
 
-// Seen is the state of a task when a page of a bulk change was read.
+// Seen is the state of a task at the time when a page of a bulk change was read.
 type Seen struct {
 	Place
 
@@ -26,10 +26,11 @@ type Order int
 // The orders of a bulk change.
 const (
 	Forwards  Order = iota
-	Backwards       // from the last due instant to the first
+	Backwards       // from the latest due time to the earliest
 )
 
-// Page reads the next tasks after a place without locking them. It returns fewer than limit only if there are no more.
+// Page reads the next tasks after a position, without locking them. It returns fewer than limit only if there are no
+// more.
 func (c Conn) Page(ctx context.Context, f Filter, after Place, o Order, limit int) (page []Seen, err error) {
 	for {
 		read, last, err := c.pagePart(ctx, f, after, o, limit, func(s Seen) { page = append(page, s) })
@@ -39,12 +40,12 @@ func (c Conn) Page(ctx context.Context, f Filter, after Place, o Order, limit in
 		if len(page) >= limit {
 			return page[:limit], nil
 		}
-		after = last // many rows may have errors that do not match
+		after = last // continue, because many rows in a row may have errors that do not match
 	}
 }
 
-// pagePart reads the next rows after a place and calls row for the tasks that the filter chooses. It returns how many
-// rows it has read, and the place of the last one.
+// pagePart reads the next rows after a position and calls row for the tasks that the filter selects. It returns how
+// many rows it has read, and the position of the last one.
 func (c Conn) pagePart(ctx context.Context, f Filter, after Place, o Order, limit int, row func(Seen)) (read int, last Place, err error) {
 	order, beyond := "due_at, id", ">"
 	if o == Backwards {
@@ -89,7 +90,7 @@ func (c Conn) LockTasks(ctx context.Context, ids []string, l Lock) (map[string]L
 	return locked, err
 }
 
-// Chosen returns the ids, among the given ones, of tasks that the filter chooses.
+// Chosen returns the ids, among those given, whose tasks the filter selects.
 func (c Conn) Chosen(ctx context.Context, f Filter, ids []string) ([]string, error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -109,9 +110,9 @@ func (c Conn) Chosen(ctx context.Context, f Filter, ids []string) ([]string, err
 	return chosen, err
 }
 
-// ChangeAll changes tasks that are locked. The statement finds them by their ids alone. With the filter in
-// addition, a database with outdated statistics could read everything that the filter chooses while the
-// rows are locked.
+// ChangeAll changes tasks that are locked. The statement finds them by their ids alone. If it contained the filter as
+// well, a database with outdated statistics could use the filter's index and read everything that the filter selects,
+// while the rows are locked.
 func (c Conn) ChangeAll(ctx context.Context, ids []string, a Assignment) (int64, error) {
 	return c.exec(ctx, "UPDATE rabbitdelay_tasks SET "+a.set+" WHERE id IN ("+marks(len(ids))+")", append(a.args, anys(ids)...)...)
 }

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// Lane is a destination by which claims divide the table: a queue, or an exchange with all its routing
-// keys.
+// Lane is a destination that claims treat as a unit: a queue, or an exchange with all its routing keys.
 type Lane struct{ Queue, Exchange string }
 
 // Lane returns the lane of the task.
@@ -22,7 +21,7 @@ type Waiting struct {
 	First int64 // the earliest due_at or, with ToResend, resend_at of its rows
 }
 
-// Purpose is the purpose of a claim: the first send by the relay, or sending again by the sweeper.
+// Purpose is the purpose of a claim: to send tasks for the first time (relay), or to send them again (sweeper).
 type Purpose int
 
 // The purposes of a claim.
@@ -31,8 +30,8 @@ const (
 	ToResend                // sent, and still pending
 )
 
-// from returns the table, the index and the condition of a purpose. The index begins with queue and
-// exchange, followed by the time. MySQL has one index for both purposes.
+// from returns the FROM and WHERE clauses of a purpose, with its index. The columns of the index are queue, exchange
+// and the time. MySQL has one index for both purposes.
 func (c Conn) from(p Purpose) string {
 	if p == ToResend {
 		return c.tasksBy("claim", "resend") + " WHERE status = 'pending' AND resend_at IS NOT NULL"
@@ -40,19 +39,19 @@ func (c Conn) from(p Purpose) string {
 	return c.tasksBy("claim", "claim") + " WHERE status = 'pending' AND resend_at IS NULL"
 }
 
-// instant returns the expression that orders the rows of a lane.
+// instant returns the expression by which the rows of a lane are ordered.
 func (c Conn) instant(p Purpose) string {
 	switch {
 	case p == ToResend:
 		return "resend_at"
 	case c.postgres():
-		return "due_at + 0" // the index is on this expression; the migration says why
+		return "due_at + 0" // written as in the index on this expression; the migration explains why
 	}
 	return "due_at"
 }
 
-// Lanes returns the lanes whose first row is due by until. It takes a few index lookups per existing lane,
-// however many rows are waiting.
+// Lanes returns the lanes whose first row is due by until. The query needs a few index lookups for each lane, however
+// many rows are waiting.
 func (c Conn) Lanes(ctx context.Context, p Purpose, until int64) (list []Waiting, err error) {
 	err = c.each(ctx, c.lanesQuery(p), []any{until}, func(scan scanner) error {
 		var w Waiting
@@ -63,8 +62,8 @@ func (c Conn) Lanes(ctx context.Context, p Purpose, until int64) (list []Waiting
 	return list, err
 }
 
-// lanesQuery returns a query that goes from each name to the next one by the index. MySQL does that by
-// itself for a GROUP BY of the index's first columns, but not for the recursive query.
+// lanesQuery returns a recursive query that uses the index to jump from each lane to the next. MySQL does that
+// automatically for a GROUP BY of the index's first columns, but not in a recursive query.
 func (c Conn) lanesQuery(p Purpose) string {
 	const columns = "queue, exchange, first FROM (SELECT queue, exchange, "
 	from, instant := c.from(p), c.instant(p)
@@ -85,27 +84,27 @@ func (c Conn) lanesQuery(p Purpose) string {
 		" UNION ALL SELECT '', name FROM exchanges WHERE name IS NOT NULL) AS lanes) AS firsts WHERE first <= ?"
 }
 
-// Wish is a request to claim rows of a lane.
-type Wish struct {
+// ClaimRequest is a request to claim rows of a lane.
+type ClaimRequest struct {
 	Lane
 
-	Until     int64    // only rows whose time is not after this
-	After     int64    // only rows whose time is after this; 0 for all
+	Until     int64    // only rows due at or before this time
+	After     int64    // only rows due after this time; 0 for all
 	Most      int      // the largest number of rows
 	Keys      []string // only these routing keys; empty for all
 	OtherKeys []string // not these routing keys
-	SendsLess int      // only rows that were sent less often than this; 0 for all
+	SendsLess int      // only rows that were sent fewer times than this; 0 for all
 }
 
-// Pick is a row that may be claimed.
-type Pick struct {
-	Wish int   // the index of its wish
-	ID   any   // the id in the type that the driver returned
-	Size int64 // bytes of the columns of variable length, mainly the body
+// Candidate is a row that may be claimed.
+type Candidate struct {
+	Request int   // the index of its request
+	ID      any   // the id in the type that the driver returned
+	Size    int64 // bytes of the columns of variable length, mainly the body
 }
 
-// narrow returns the conditions of a wish in addition to its lane.
-func (w Wish) narrow() *clause {
+// narrow returns the conditions of a request in addition to its lane.
+func (w ClaimRequest) narrow() *clause {
 	more := &clause{}
 	if n := len(w.Keys); n > 0 {
 		more.and("routing_key IN ("+marks(n)+")", anys(w.Keys)...)
@@ -119,13 +118,13 @@ func (w Wish) narrow() *clause {
 	return more
 }
 
-// Pick locks up to limits[i] rows of each wish i, the most urgent ones first, after skipping the first
-// skip[i] rows. It leaves out rows that another relay is claiming or a handler is working on.
-func (c Conn) Pick(ctx context.Context, p Purpose, wishes []Wish, skip, limits []int, now int64) (picks []Pick, err error) {
+// Candidates locks up to limits[i] rows of each request i, beginning with those that are due first, and skips the first
+// skip[i] rows. It leaves out rows that another relay is claiming or that a handler is working on.
+func (c Conn) Candidates(ctx context.Context, p Purpose, requests []ClaimRequest, skip, limits []int, now int64) (candidates []Candidate, err error) {
 	instant := c.instant(p)
 	var parts []string
 	var args []any
-	for i, w := range wishes {
+	for i, w := range requests {
 		if limits[i] <= 0 {
 			continue
 		}
@@ -142,21 +141,21 @@ func (c Conn) Pick(ctx context.Context, p Purpose, wishes []Wish, skip, limits [
 		return nil, nil
 	}
 	err = c.each(ctx, strings.Join(parts, " UNION ALL "), args, func(scan scanner) error {
-		var x Pick
-		err := scan(&x.Wish, &x.ID, &x.Size)
+		var x Candidate
+		err := scan(&x.Request, &x.ID, &x.Size)
 		if b, ok := x.ID.([]byte); ok && !c.sqlite() {
 			x.ID = string(b)
 		}
-		picks = append(picks, x)
+		candidates = append(candidates, x)
 		return err
 	})
-	return picks, err
+	return candidates, err
 }
 
 // Claim sets the lease of the picked rows to end at until, and reads the rows.
-func (c Conn) Claim(ctx context.Context, picks []Pick, until int64) ([]*Task, error) {
-	which := make([]any, len(picks))
-	for i, p := range picks {
+func (c Conn) Claim(ctx context.Context, candidates []Candidate, until int64) ([]*Task, error) {
+	which := make([]any, len(candidates))
+	for i, p := range candidates {
 		which[i] = p.ID
 	}
 	condition, args, err := c.anyOf(which)
@@ -173,8 +172,9 @@ func (c Conn) Claim(ctx context.Context, picks []Pick, until int64) ([]*Task, er
 	return c.tasks(ctx, "SELECT "+taskColumns+" FROM rabbitdelay_tasks WHERE id "+condition, args)
 }
 
-// MarkSent records a confirmed publish. A later resend_at stays, because a handler's failure may have set
-// it. pauses has the pause before a task is sent again, by the number of times it was sent before.
+// MarkSent records a confirmed publish. A resend_at that is already later is kept, because the failure of a handler may
+// have set it. The parameter pauses contains the pause before a task is sent again, indexed by the number of times that
+// it was sent before.
 func MarkSent(now time.Time, pauses []time.Duration) Assignment {
 	var cases strings.Builder
 	last := len(pauses) - 1
@@ -248,7 +248,7 @@ func (c Conn) Settle(ctx context.Context, version int64, ids []string, a Assignm
 	return others(ids, free), err
 }
 
-// others returns the ids that are not among some.
+// others returns the ids that are not in some.
 func others(ids, some []string) (list []string) {
 	among := make(map[string]bool, len(some))
 	for _, id := range some {
@@ -262,8 +262,7 @@ func others(ids, some []string) (list []string) {
 	return list
 }
 
-// FailUnreadable fails a task whose row cannot be read, whatever its version and the type
-// of its id.
+// FailUnreadable fails a task whose row cannot be read, whatever its version and the type of its id.
 func (c Conn) FailUnreadable(ctx context.Context, id, cause string, now int64) error {
 	const fail = "UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = ?, updated_at = ?, claimed_until = 0, last_error = ? WHERE status = 'pending' AND id IN "
 	query, args := fail+"(?)", []any{now, now, cause, id}

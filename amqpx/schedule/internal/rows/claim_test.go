@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// Lanes are the destinations with something to send, with their first instant.
+// Lanes returns the destinations that have something to send, with their first due time.
 func TestLanes(t *testing.T) {
 	x := newTable(t)
 	x.insert(toQ("a", time.Hour), toQ("b", 0), toE("c", "k", time.Minute))
-	x.insert(&Task{ID: "d", Queue: "later", DeliverAt: at(2 * time.Hour)}, &Task{ID: "e", Queue: "over", DeliverAt: at(0)})
+	x.insert(&Task{Content: Content{ID: "d", Queue: "later", DeliverAt: at(2 * time.Hour)}}, &Task{Content: Content{ID: "e", Queue: "over", DeliverAt: at(0)}})
 	x.end("e", Done, start)
-	x.insert(&Task{ID: "f", Queue: "sent", DeliverAt: at(0)})
+	x.insert(&Task{Content: Content{ID: "f", Queue: "sent", DeliverAt: at(0)}})
 	x.set("f", "resend_at = ?", ms(time.Minute))
 	for _, tt := range []struct {
 		p     Purpose
@@ -38,8 +38,7 @@ func TestLanes(t *testing.T) {
 	want(t, "a task's", toE("a", "k", 0).Lane(), "{ e}")
 }
 
-// Each wish has the most urgent rows of its lane that it asks for, without those that
-// somebody has claimed.
+// Each request gets the most urgent rows of its lane, without rows that are already claimed.
 func TestPickAndClaim(t *testing.T) {
 	x := newTable(t)
 	for i := range 4 {
@@ -48,62 +47,62 @@ func TestPickAndClaim(t *testing.T) {
 	}
 	x.set("q3", "claimed_until = ?", ms(time.Second))
 	q, e := Lane{Queue: "q"}, Lane{Exchange: "e"}
-	ids := func(picks []Pick) string {
+	ids := func(candidates []Candidate) string {
 		var list []string
-		for _, p := range picks {
-			list = append(list, fmt.Sprint(p.Wish, p.ID))
+		for _, p := range candidates {
+			list = append(list, fmt.Sprint(p.Request, p.ID))
 		}
 		slices.Sort(list)
 		return strings.Join(list, " ")
 	}
 	all := ms(time.Hour)
 	for expected, tt := range map[string]struct {
-		wish        Wish
+		request     ClaimRequest
 		skip, limit int
 	}{
-		"0q0 0q1 0q2":     {Wish{Lane: q, Until: all}, 0, 9},
-		"0q2":             {Wish{Lane: q, Until: all}, 0, 1},
-		"0q1":             {Wish{Lane: q, Until: all}, 1, 1},
-		"0q1 0q2":         {Wish{Lane: q, Until: ms(2 * time.Minute)}, 0, 9},
-		"0q0":             {Wish{Lane: q, Until: all, After: ms(2 * time.Minute)}, 0, 9},
-		"0e0 0e2":         {Wish{Lane: e, Until: all, Keys: []string{"k0"}}, 0, 9},
-		"0e1 0e3":         {Wish{Lane: e, Until: all, OtherKeys: []string{"k0"}}, 0, 9},
-		"0e0 0e1":         {Wish{Lane: e, Until: all, SendsLess: 2}, 0, 9},
-		"0e0 0e1 0e2 0e3": {Wish{Lane: e, Until: all}, 0, 9},
-		"":                {Wish{Lane: e, Until: all}, 0, 0},
+		"0q0 0q1 0q2":     {ClaimRequest{Lane: q, Until: all}, 0, 9},
+		"0q2":             {ClaimRequest{Lane: q, Until: all}, 0, 1},
+		"0q1":             {ClaimRequest{Lane: q, Until: all}, 1, 1},
+		"0q1 0q2":         {ClaimRequest{Lane: q, Until: ms(2 * time.Minute)}, 0, 9},
+		"0q0":             {ClaimRequest{Lane: q, Until: all, After: ms(2 * time.Minute)}, 0, 9},
+		"0e0 0e2":         {ClaimRequest{Lane: e, Until: all, Keys: []string{"k0"}}, 0, 9},
+		"0e1 0e3":         {ClaimRequest{Lane: e, Until: all, OtherKeys: []string{"k0"}}, 0, 9},
+		"0e0 0e1":         {ClaimRequest{Lane: e, Until: all, SendsLess: 2}, 0, 9},
+		"0e0 0e1 0e2 0e3": {ClaimRequest{Lane: e, Until: all}, 0, 9},
+		"":                {ClaimRequest{Lane: e, Until: all}, 0, 0},
 	} {
-		picks, err := x.Pick(t.Context(), ToSend, []Wish{tt.wish}, []int{tt.skip}, []int{tt.limit}, start)
+		candidates, err := x.Candidates(t.Context(), ToSend, []ClaimRequest{tt.request}, []int{tt.skip}, []int{tt.limit}, start)
 		check(t, err)
-		if got := ids(picks); got != expected {
+		if got := ids(candidates); got != expected {
 			t.Errorf("%+v: %s, expected %s", tt, got, expected)
 		}
 	}
-	picks, err := x.Pick(t.Context(), ToSend, []Wish{{Lane: q, Until: all}, {Lane: e, Until: all}}, []int{0, 0}, []int{2, 2}, ms(time.Second))
+	candidates, err := x.Candidates(t.Context(), ToSend, []ClaimRequest{{Lane: q, Until: all}, {Lane: e, Until: all}}, []int{0, 0}, []int{2, 2}, ms(time.Second))
 	check(t, err)
-	want(t, "of two lanes", ids(picks), "0q2 0q3 1e0 1e1")
-	claimed, err := x.Claim(t.Context(), picks, ms(time.Minute))
+	want(t, "of two lanes", ids(candidates), "0q2 0q3 1e0 1e1")
+	claimed, err := x.Claim(t.Context(), candidates, ms(time.Minute))
 	check(t, err)
 	want(t, "claimed", len(claimed), "4")
-	picks, err = x.Pick(t.Context(), ToSend, []Wish{{Lane: q, Until: all}}, []int{0}, []int{9}, ms(2*time.Second))
+	candidates, err = x.Candidates(t.Context(), ToSend, []ClaimRequest{{Lane: q, Until: all}}, []int{0}, []int{9}, ms(2*time.Second))
 	check(t, err)
-	want(t, "beside a claim", ids(picks), "0q0 0q1")
-	picks, err = x.Pick(t.Context(), ToSend, []Wish{{Lane: q, Until: all}}, []int{0}, []int{9}, ms(time.Minute))
+	want(t, "beside a claim", ids(candidates), "0q0 0q1")
+	candidates, err = x.Candidates(t.Context(), ToSend, []ClaimRequest{{Lane: q, Until: all}}, []int{0}, []int{9}, ms(time.Minute))
 	check(t, err)
-	want(t, "after its end", ids(picks), "0q0 0q1 0q2 0q3")
+	want(t, "after its end", ids(candidates), "0q0 0q1 0q2 0q3")
 }
 
-// A pick has the size of the body and the headers.
+// A candidate has the size of the body and the headers.
 func TestPickSizes(t *testing.T) {
 	x := newTable(t)
 	large := toQ("a", 0)
 	large.Body, large.Headers = make([]byte, 1000), map[string]string{"a": "b"}
 	x.insert(large)
-	picks, err := x.Pick(t.Context(), ToSend, []Wish{{Lane: Lane{Queue: "q"}, Until: start}}, []int{0}, []int{1}, start)
+	candidates, err := x.Candidates(t.Context(), ToSend, []ClaimRequest{{Lane: Lane{Queue: "q"}, Until: start}}, []int{0}, []int{1}, start)
 	check(t, err)
-	want(t, "size", picks[0].Size, fmt.Sprint(1000+len(`{"a":"b"}`)))
+	want(t, "size", candidates[0].Size, fmt.Sprint(1000+len(`{"a":"b"}`)))
 }
 
-// What a relay says of claimed tasks holds for those that still have the version.
+// A relay's changes of claimed tasks apply only to tasks that still have the claimed version.
 func TestSettle(t *testing.T) {
 	pauses := []time.Duration{time.Minute, time.Hour}
 	for name, tt := range map[string]struct {
@@ -140,7 +139,7 @@ func TestSettle(t *testing.T) {
 	want(t, "others", others([]string{"a", "b", "c"}, []string{"b"}), "[a c]")
 }
 
-// A task that is no longer pending keeps its outcome, whatever a relay says of it.
+// A task that is no longer pending keeps its outcome, whatever a relay records.
 func TestSettleLeavesOutcomes(t *testing.T) {
 	for name, a := range map[string]Assignment{
 		"given back": GiveBack("full", at(0), at(0)), "failed": FailUnsendable("large", at(0)), "late": EndLate(at(0)),
@@ -156,8 +155,8 @@ func TestSettleLeavesOutcomes(t *testing.T) {
 	}
 }
 
-// How far consumers have come is known by the tasks that were done: when their messages came,
-// and when one was done by its only message.
+// The progress of consumers is known from the tasks that were done: when their messages arrived,
+// and when one was done with its only message.
 func TestPassages(t *testing.T) {
 	x := newTable(t)
 	add := func(id, key string, due, sent, finished time.Duration, sends int) {
@@ -181,7 +180,7 @@ func TestPassages(t *testing.T) {
 	want(t, "overdue before", firsts, "map[]")
 }
 
-// What was sent again is settled when its task is done, and also when its handler has
+// A task that was sent again counts as settled when it is done, and also when its handler has
 // scheduled it again.
 func TestCountUnsettled(t *testing.T) {
 	x := newTable(t)

@@ -5,8 +5,9 @@ import (
 	"database/sql"
 	"embed"
 	"errors"
+	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
 //go:embed migrations
@@ -20,11 +21,13 @@ type DB struct {
 	sqldb.DB
 
 	dialect *sqldb.Resolver
+	clock   func() time.Time
 }
 
-// Open returns a DB. Unless the dialect is given, it is detected with the first statement.
-func Open(db sqldb.DB, given sqldb.Dialect) *DB {
-	return &DB{db, sqldb.NewResolver(db, given)}
+// Open returns a DB. Unless the dialect is given, it is detected with the first statement. If clock is not nil, it
+// replaces the database's own clock.
+func Open(db sqldb.DB, given sqldb.Dialect, clock func() time.Time) *DB {
+	return &DB{db, sqldb.NewResolver(db, given), clock}
 }
 
 // Conn is a database or a transaction whose dialect is known.
@@ -32,12 +35,30 @@ type Conn struct {
 	sqldb.Conn
 
 	dialect sqldb.Dialect
+	clock   func() time.Time // replaces the database's own clock; nil if the database is asked
+	failed  *error           // why no further statement can succeed; nil for a database
+}
+
+// Failed returns the first error of the transaction if reading the database's clock has failed in it. PostgreSQL has
+// then aborted the transaction, and the errors of later statements do not show the cause.
+func (c Conn) Failed() error {
+	if c.failed == nil {
+		return nil
+	}
+	return *c.failed
 }
 
 // On returns the Conn of a database or transaction.
 func (db *DB) On(ctx context.Context, c sqldb.Conn) (Conn, error) {
 	d, err := db.dialect.Resolve(ctx, c)
-	return Conn{c, d}, err
+	x := Conn{Conn: c, dialect: d, clock: db.clock}
+	if x.clock == nil && d == sqldb.SQLite {
+		x.clock = time.Now // SQLite runs in this process
+	}
+	if _, database := c.(sqldb.DB); !database {
+		x.failed = new(error)
+	}
+	return x, err
 }
 
 // Conn returns the Conn of the database itself.
@@ -80,9 +101,9 @@ func (db *DB) transact(ctx context.Context, own sqldb.DB, opts *sql.TxOptions, d
 	}))
 }
 
-// Undoable runs do, and rolls back the changes of do if do asks for it, while the transaction continues. It
-// reports whether it rolled back, which is impossible if each statement is a separate transaction. SQLite
-// does not need it, because it has one writer.
+// Undoable runs do. If do asks for it, Undoable rolls back the changes of do, while the transaction continues. It
+// reports whether it has rolled back. It cannot roll back if each statement is a separate transaction. SQLite does not
+// need a rollback, because it has only one writer.
 func (c Conn) Undoable(ctx context.Context, do func() (undo bool, err error)) (undone bool, err error) {
 	const savepoint = "SAVEPOINT rabbitdelay"
 	marked := !c.sqlite()
@@ -94,11 +115,11 @@ func (c Conn) Undoable(ctx context.Context, do func() (undo bool, err error)) (u
 	}
 	undo, err := do()
 	if err != nil || !marked {
-		return false, err // after an *ExistsError nothing has changed, and other errors end the transaction
+		return false, err // an *ExistsError means that nothing was changed, and any other error ends the transaction
 	}
 	if undo {
 		if _, err := c.exec(ctx, "ROLLBACK TO "+savepoint); err != nil {
-			if sqldb.NoTransaction(err) { // MySQL has ignored the savepoint
+			if sqldb.NoTransaction(err) { // MySQL ignores a savepoint outside of a transaction
 				return false, nil
 			}
 			return false, err
@@ -113,6 +134,9 @@ func (c Conn) Undoable(ctx context.Context, do func() (undo bool, err error)) (u
 
 // exec runs a statement and returns the number of rows that it changed.
 func (c Conn) exec(ctx context.Context, query string, args ...any) (int64, error) {
+	if err := c.Failed(); err != nil {
+		return 0, err
+	}
 	res, err := c.ExecContext(ctx, c.dialect.Bind(query), args...)
 	if err != nil {
 		return 0, sqldb.Explain(err)
@@ -128,10 +152,13 @@ func (c Conn) changed(ctx context.Context, query string, args ...any) (bool, err
 
 // one reads the only row of a query. The error is sql.ErrNoRows if there is none.
 func (c Conn) one(ctx context.Context, query string, args []any, dest ...any) error {
+	if err := c.Failed(); err != nil {
+		return err
+	}
 	return sqldb.Explain(c.QueryRowContext(ctx, c.dialect.Bind(query), args...).Scan(dest...))
 }
 
-// number reads a query of one number.
+// number runs a query that returns one number.
 func (c Conn) number(ctx context.Context, query string, args ...any) (n int64, err error) {
 	err = c.one(ctx, query, args, &n)
 	return n, err
@@ -139,13 +166,16 @@ func (c Conn) number(ctx context.Context, query string, args ...any) (n int64, e
 
 type scanner func(dest ...any) error
 
-// each calls row for every row of a query.
+// each calls the function row for every row of a query.
 func (c Conn) each(ctx context.Context, query string, args []any, row func(scan scanner) error) error {
+	if err := c.Failed(); err != nil {
+		return err
+	}
 	found, err := c.QueryContext(ctx, c.dialect.Bind(query), args...)
 	if err != nil {
 		return sqldb.Explain(err)
 	}
-	defer func() { _ = found.Close() }() // once more after an error
+	defer func() { _ = found.Close() }() // closing twice after an error is harmless
 	for found.Next() {
 		if err := row(found.Scan); err != nil {
 			return err
@@ -154,7 +184,7 @@ func (c Conn) each(ctx context.Context, query string, args []any, row func(scan 
 	return sqldb.Explain(errors.Join(found.Err(), found.Close()))
 }
 
-// texts reads a query of one text.
+// texts runs a query that returns one text column.
 func (c Conn) texts(ctx context.Context, query string, args ...any) (list []string, err error) {
 	err = c.each(ctx, query, args, func(scan scanner) error {
 		var s string

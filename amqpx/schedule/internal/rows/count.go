@@ -17,7 +17,7 @@ type QueueCount struct {
 	Count         int64
 }
 
-// CountByQueue counts the tasks that a filter chooses by queue and status, sorted in that order.
+// CountByQueue counts the tasks that a filter selects by queue and status, sorted in that order.
 func (c Conn) CountByQueue(ctx context.Context, f Filter) (counts []QueueCount, err error) {
 	if f.ByError() {
 		return c.countErrorsByQueue(ctx, f)
@@ -50,7 +50,7 @@ func (c Conn) countErrorsByQueue(ctx context.Context, f Filter) ([]QueueCount, e
 	return counts, err
 }
 
-// Count counts the tasks that a filter chooses.
+// Count counts the tasks that a filter selects.
 func (c Conn) Count(ctx context.Context, f Filter) (n int64, err error) {
 	if f.ByError() {
 		err = c.eachByError(ctx, f, func(string, string, int64) bool { n++; return true })
@@ -60,8 +60,8 @@ func (c Conn) Count(ctx context.Context, f Filter) (n int64, err error) {
 	return c.number(ctx, "SELECT COUNT(*) FROM rabbitdelay_tasks"+where.String(), where.args...)
 }
 
-// CountUpTo counts the tasks that a filter chooses, up to limit + 1. It reads each status in the order of an
-// index.
+// CountUpTo counts the tasks that a filter selects, up to limit + 1. It reads the tasks of each status in the order of
+// an index, so that it can stop early.
 func (c Conn) CountUpTo(ctx context.Context, f Filter, limit int64) (total int64, err error) {
 	if f.ByError() {
 		err = c.eachByError(ctx, f, func(string, string, int64) bool { total++; return total <= limit })
@@ -90,7 +90,7 @@ func (c Conn) CountFinished(ctx context.Context, status string, from, to time.Ti
 		status, Stored(from), Stored(to), limit+1))
 }
 
-// Bins counts tasks by due time, in bins of step milliseconds that begin at start.
+// Bins counts tasks by due time, in bins of step milliseconds. The first bin begins at start.
 func (c Conn) Bins(ctx context.Context, f Filter, start, step int64, bin func(i int, count int64)) error {
 	if f.ByError() {
 		counts := map[int]int64{}
@@ -101,7 +101,7 @@ func (c Conn) Bins(ctx context.Context, f Filter, start, step int64, bin func(i 
 		return err
 	}
 	where := f.where()
-	// The remainder is subtracted first, because the / of MySQL is not an integer division.
+	// Subtract the remainder first, because / is not an integer division in MySQL.
 	number := fmt.Sprintf("((due_at - %d) - (due_at - %d) %% %d) / %d", start, start, step, step)
 	return c.each(ctx, "SELECT "+number+" AS bin, COUNT(*) FROM rabbitdelay_tasks"+where.String()+" GROUP BY bin", where.args, func(scan scanner) error {
 		var i float64 // MySQL's quotient is a decimal
@@ -112,22 +112,23 @@ func (c Conn) Bins(ctx context.Context, f Filter, start, step int64, bin func(i 
 	})
 }
 
-// pendingInOrder returns the FROM and WHERE clauses of pending tasks, which an index has in the order of due
-// time.
+// pendingInOrder returns the FROM and WHERE clauses of pending tasks. An index contains these tasks in the order of
+// their due times.
 func (c Conn) pendingInOrder() string {
 	return " FROM " + c.tasksBy("status", "") + " WHERE status = 'pending'"
 }
 
-// Oldest returns the earliest due time of the pending tasks that are due, zero if none is due.
+// Oldest returns the earliest due time of the pending tasks that are due, or zero if none is due.
 func (c Conn) Oldest(ctx context.Context, now int64) (time.Time, error) {
 	return c.oldest(ctx, c.pendingInOrder()+" AND due_at <= ?", now)
 }
 
-// mostImmediate bounds how many tasks that are due at 0 are read to find the oldest of them.
+// mostImmediate bounds how many tasks with a due time of 0 are read to find the oldest of them.
 const mostImmediate = 1000
 
-// oldest returns the earliest due time of rows, zero if there are none. from is the end of a SELECT that an index
-// can answer in order. A task that is due at 0, which means immediately, has been due since it was written.
+// oldest returns the earliest due time of rows, or zero if there are none. The parameter from is the part of the SELECT
+// after the columns. An index must return its rows in order of due time. A task with a due time of 0, which means
+// immediately, is treated as due since it was written.
 func (c Conn) oldest(ctx context.Context, from string, args ...any) (time.Time, error) {
 	var first, written sql.NullInt64
 	err := c.one(ctx, "SELECT due_at"+from+" AND due_at > 0 ORDER BY due_at LIMIT 1", args, &first)
@@ -149,15 +150,15 @@ func (c Conn) CountPending(ctx context.Context, after, until, most int64) (int64
 	return c.number(ctx, "SELECT COUNT(*) FROM (SELECT 1"+c.pendingInOrder()+" AND due_at > ? AND due_at <= ? LIMIT ?) AS counted", after, until, most)
 }
 
-// CountUnsent counts the tasks of a lane that a claim would find, up to most.
+// CountUnsent counts the tasks of a lane that a claim could get, up to most.
 func (c Conn) CountUnsent(ctx context.Context, l Lane, until, most int64) (int64, error) {
 	instant := c.instant(ToSend)
 	return c.number(ctx, "SELECT COUNT(*) FROM (SELECT 1 FROM "+c.from(ToSend)+" AND queue = ? AND exchange = ? AND "+instant+" <= ? ORDER BY "+instant+" LIMIT ?) AS counted", // by the index
 		l.Queue, l.Exchange, until, most)
 }
 
-// CountKeys counts pending tasks of a lane by routing key, sorted by routing key. It reads at most most tasks,
-// those with the earliest due times.
+// CountKeys counts pending tasks of a lane by routing key, sorted by routing key. It reads at most the given number of
+// tasks, those with the earliest due times.
 func (c Conn) CountKeys(ctx context.Context, l Lane, most int, count func(key string, pending int64)) error {
 	query := fmt.Sprintf("SELECT routing_key, COUNT(*) FROM (SELECT routing_key FROM rabbitdelay_tasks "+
 		"WHERE queue = ? AND exchange = ? AND status = 'pending' ORDER BY due_at LIMIT %d) AS first GROUP BY routing_key ORDER BY routing_key", most)

@@ -9,8 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/faketime"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
 func (c Conn) postgres() bool { return c.dialect == sqldb.PostgreSQL }
@@ -24,8 +23,9 @@ func (c Conn) readCommitted() *sql.TxOptions {
 	return &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 }
 
-// FreshReads returns the options of a transaction that locks rows after it has read, and that has to see what
-// other transactions have committed in the meantime. PostgreSQL refuses the lock if it would not see that.
+// FreshReads returns the options of a transaction that first reads rows and then locks them, and that must see what
+// other transactions have committed in between. Only MySQL needs an option, because PostgreSQL refuses to lock a row
+// that has changed since the transaction's snapshot.
 func (c Conn) FreshReads() *sql.TxOptions {
 	if c.mysql() {
 		return c.readCommitted()
@@ -36,17 +36,16 @@ func (c Conn) FreshReads() *sql.TxOptions {
 // Lock is the locking clause of a SELECT.
 type Lock string
 
-// The locks. SQLite needs none of them, because it has one writer.
+// The locks. SQLite needs none of them, because it has only one writer.
 const (
 	Unlocked   Lock = ""
 	Exclusive  Lock = " FOR UPDATE"
 	SkipLocked Lock = " FOR UPDATE SKIP LOCKED" // leaves out rows that other transactions have locked
-	// Current reads the state that the previous statement has found. Without a lock, MySQL's REPEATABLE
-	// READ shows rows as they were at the transaction's first read.
+	// Current reads the latest committed state, as the previous statement did. Without a lock, MySQL's REPEATABLE READ
+	// shows rows as they were at the transaction's first read.
 	Current Lock = " LOCK IN SHARE MODE"
-	// Working marks a row on which a handler works, so that SkipLocked leaves it out. It does not prevent
-	// other transactions from changing the row, and several handlers may have it. Only PostgreSQL has
-	// such a lock.
+	// Working marks a row on which a handler works, so that SkipLocked leaves it out. It does not prevent other
+	// transactions from changing the row, and several handlers can mark the same row. Only PostgreSQL has such a lock.
 	Working Lock = " FOR KEY SHARE"
 	// Shared prevents other transactions from changing the row until the transaction ends.
 	Shared Lock = " FOR SHARE"
@@ -62,8 +61,8 @@ func (c Conn) lock(l Lock) string {
 	return string(l)
 }
 
-// WriteFirst has to be called at the beginning of a transaction that reads before it writes. On SQLite it runs
-// a statement that writes, because a read lock might fail to become a write lock later.
+// WriteFirst must be called at the beginning of a transaction that reads before it writes. On SQLite it executes a
+// writing statement to take the write lock, because a read lock cannot always be upgraded later.
 func (c Conn) WriteFirst(ctx context.Context) error {
 	if !c.sqlite() {
 		return nil
@@ -75,9 +74,9 @@ func (c Conn) WriteFirst(ctx context.Context) error {
 // insertMissing returns an INSERT that does nothing if the row exists.
 func (c Conn) insertMissing(into string) string { return c.dialect.InsertMissing(into) }
 
-// tasksBy returns the table with the index that MySQL or SQLite has to use. "" leaves the choice to the planner.
-// MySQL's statistics do not show how a status affects the order of a list, and SQLite has no statistics until
-// ANALYZE is run, so both would read all pending rows.
+// tasksBy returns the table with a hint for the index that MySQL or SQLite must use. An empty name leaves the choice to
+// the planner. The hints are needed because MySQL's statistics do not show how a status affects the order of a list,
+// and SQLite has no statistics until ANALYZE is run, so both would read all pending rows.
 func (c Conn) tasksBy(mysql, sqlite string) string {
 	switch {
 	case c.mysql() && mysql != "":
@@ -94,35 +93,35 @@ var clockQueries = map[sqldb.Dialect]string{
 	sqldb.MySQL:      "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000",
 }
 
-// ownClock reports whether this process's clock has to be used: SQLite runs in the process, and inside a
-// testing/synctest bubble no database knows the bubble's time.
-func (c Conn) ownClock() bool { return c.sqlite() || faketime.Inside() }
-
-// Clock reads the database's clock. local is this process's.
-func (c Conn) Clock(ctx context.Context, local func() time.Time) (time.Time, error) {
-	if c.ownClock() {
-		return local(), nil
+// Clock reads the database's clock, or the clock that replaces it.
+func (c Conn) Clock(ctx context.Context) (time.Time, error) {
+	if c.clock != nil {
+		return c.clock(), nil
 	}
 	ms, err := c.number(ctx, "SELECT "+clockQueries[c.dialect])
 	if err != nil {
-		return time.Time{}, fmt.Errorf("reading the database's clock: %w", err)
+		err = fmt.Errorf("reading the database's clock: %w", err)
+		if c.failed != nil {
+			*c.failed = err
+		}
+		return time.Time{}, err
 	}
 	return time.UnixMilli(ms), nil
 }
 
-// unexpired returns the condition that a row has not expired by the database's clock, or by now if ownClock. For
-// a row that is due at 0, which means immediately, the time counts from when it was written. The condition
-// avoids additions that could overflow.
+// unexpired returns the condition that a row has not expired by the database's clock, or at now if another clock
+// replaces the database's. For a row with a due time of 0, which means immediately, expires_after counts from when it
+// was written. The condition avoids additions, which could overflow.
 func (c Conn) unexpired(now int64) string {
 	clock := clockQueries[c.dialect]
-	if c.ownClock() {
+	if c.clock != nil {
 		clock = strconv.FormatInt(now, 10)
 	}
 	return "(expires_after IS NULL OR expires_after > " + clock + " - CASE WHEN due_at = 0 THEN created_at ELSE due_at END)"
 }
 
-// beyond returns the condition of the rows after a place in an order. It is written so that an index finds the
-// place even if many tasks are due at the same time.
+// beyond returns the condition for the rows after a position in an order. An index can find the position even if many
+// tasks are due at the same time.
 func (c Conn) beyond(s Sort, p Place) (condition string, args []any) {
 	at := Stored(p.DeliverAt)
 	than := ">"
@@ -135,8 +134,8 @@ func (c Conn) beyond(s Sort, p Place) (condition string, args []any) {
 	return fmt.Sprintf("(%s, id) %s (?, ?)", s.column(), than), []any{at, p.ID}
 }
 
-// anyOf returns the condition after "WHERE id " for a statement that runs often. PostgreSQL plans a statement with
-// one JSON parameter once, however many ids it has.
+// anyOf returns the condition that follows "WHERE id " in a frequently used statement. On PostgreSQL it has one JSON
+// parameter, so that the statement is planned once for any number of ids.
 func (c Conn) anyOf(ids []any) (condition string, args []any, err error) {
 	if !c.postgres() {
 		return "IN (" + marks(len(ids)) + ")", ids, nil
@@ -145,7 +144,7 @@ func (c Conn) anyOf(ids []any) (condition string, args []any, err error) {
 	return "= ANY (ARRAY (SELECT json_array_elements_text(" + sqldb.JSON + ")))", []any{string(list)}, err
 }
 
-// bodySize returns the expression of the length of a body in bytes.
+// bodySize returns the SQL expression for the length of a body in bytes.
 func (c Conn) bodySize() string {
 	if c.sqlite() {
 		return "length(CAST(body AS BLOB))"

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Ends counts the tasks that ended within one time span, by outcome and lateness.
+// Ends counts the tasks that ended within one time span, by status and lateness.
 type Ends struct {
 	Done, Failed int64
 	Retries      int64   // attempts after the first
-	Late         []int64 // the done ones by lateness: one count for each of LateBounds, and one beyond
+	Late         []int64 // the done tasks by lateness: one count for each of LateBounds, and one for everything above
 }
 
 // LateBounds are the upper bounds of the histogram of lateness: every millisecond from 1 to 9 ms, then twelve bounds
@@ -44,14 +44,15 @@ var lateClass = func() string {
 
 const lateness = "finished_at - CASE WHEN due_at = 0 THEN created_at ELSE due_at END"
 
-// Ended counts the tasks that ended in each of n consecutive spans of step milliseconds, the first of which begins at start.
+// Ended counts the tasks that ended in each of n consecutive spans of step milliseconds, the first of which begins at
+// start.
 func (c Conn) Ended(ctx context.Context, start, step int64, n int) ([]Ends, error) {
 	spans := make([]Ends, n)
 	for i := range spans {
 		spans[i].Late = make([]int64, len(LateBounds)+1)
 	}
 	read := func(status, class, retries string, row func(e *Ends, class int, count int64)) error {
-		// The remainder is subtracted first, because / is not an integer division in MySQL.
+		// Subtract the remainder first, because / is not an integer division in MySQL.
 		number := fmt.Sprintf("((finished_at - %d) - (finished_at - %d) %% %d) / %d", start, start, step, step)
 		query := fmt.Sprintf("SELECT number, %s AS class, COUNT(*), SUM(%s) FROM (SELECT %s AS number, %s AS late, attempts FROM %s WHERE status = '%s' AND finished_at >= ? AND finished_at < ?) AS ended GROUP BY number, class",
 			class, retries, number, lateness, c.tasksBy("finished", ""), status)
@@ -78,8 +79,8 @@ func (c Conn) Ended(ctx context.Context, start, step int64, n int) ([]Ends, erro
 	return spans, read(Failed, "0", "CASE WHEN attempts > 1 THEN attempts - 1 ELSE 0 END", func(e *Ends, _ int, count int64) { e.Failed += count })
 }
 
-// CountRetried counts the pending tasks that have failed at least once and are due to be tried again. It looks at no
-// more than the given number of due tasks, the earliest first.
+// CountRetried counts the pending tasks that have failed at least once and are due to be tried again. It reads at most
+// the given number of due tasks, beginning with the earliest.
 func (c Conn) CountRetried(ctx context.Context, now, most int64) (int64, error) {
 	return c.number(ctx, "SELECT COUNT(*) FROM (SELECT attempts"+c.pendingInOrder()+" AND due_at <= ? ORDER BY due_at LIMIT ?) AS due WHERE attempts > 0", now, most)
 }

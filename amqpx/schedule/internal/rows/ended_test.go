@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Each task counts in the span in which it ended, by its lateness; a failed one has retries and
-// no lateness.
+// Each task counts in the span in which it ended, by its lateness. A failed task has retries but no
+// lateness.
 func TestEnded(t *testing.T) {
 	x := newTable(t)
 	for i, tt := range []struct {
@@ -31,7 +31,7 @@ func TestEnded(t *testing.T) {
 		x.insert(toQ(id, tt.ended-tt.late))
 		x.set(id, "status = ?, finished_at = ?, attempts = ?", tt.status, ms(tt.ended), tt.attempts)
 	}
-	x.insert(&Task{ID: "at 0", Queue: "q"})
+	x.insert(&Task{Content: Content{ID: "at 0", Queue: "q"}})
 	x.set("at 0", "status = 'done', finished_at = ?, created_at = ?", ms(2*time.Minute), ms(2*time.Minute-20*time.Millisecond))
 	spans, err := x.Ended(t.Context(), start, time.Minute.Milliseconds(), 3)
 	check(t, err)
@@ -45,7 +45,7 @@ func TestEnded(t *testing.T) {
 	}
 }
 
-// The bounds grow, by twelve for each power of ten.
+// The bounds of the histogram increase, with twelve bounds for each power of ten.
 func TestLateBounds(t *testing.T) {
 	if !slices.IsSorted(LateBounds) {
 		t.Error("the bounds are not sorted")
@@ -55,7 +55,7 @@ func TestLateBounds(t *testing.T) {
 	want(t, "the last", LateBounds[93], "27h46m40s")
 }
 
-// A task counts as tried again from its first failed attempt until its end.
+// A task counts as retried from its first failed attempt until its end.
 func TestCountRetried(t *testing.T) {
 	x := newTable(t)
 	for i, tt := range []struct {

@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/alike"
 )
 
-// Databases cannot decide which errors are alike, and they compare texts in different ways. A statement therefore
-// excludes only the rows that certainly do not match, and Matches decides about the others.
+// Databases cannot decide which errors are similar, and they compare texts in different ways. A statement therefore
+// only excludes rows that certainly do not match, and Matches decides about the remaining rows.
 
 // ByError reports whether the filter has a condition on the error, which only Matches can decide.
 func (f Filter) ByError() bool { return f.Error+f.ErrorLike != "" }
@@ -28,14 +28,14 @@ func (f Filter) Matches(lastError string) bool {
 // errorParts returns patterns for LIKE. Every error that the filter selects matches all of them.
 func (f Filter) errorParts() (list []string) {
 	if f.Error != "" {
-		list = append(list, "%"+literally.Replace(f.Error)+"%")
+		list = append(list, "%"+likeEscaper.Replace(f.Error)+"%")
 	}
 	if f.ErrorLike == "" {
 		return list
 	}
 	var pieces []string
 	for _, piece := range alike.Pieces(alike.Text(f.ErrorLike)) {
-		pieces = append(pieces, literally.Replace(piece))
+		pieces = append(pieces, likeEscaper.Replace(piece))
 	}
 	return append(list, "%"+strings.Join(append(pieces, ""), "%"))
 }
@@ -54,7 +54,7 @@ func (c Conn) eachByError(ctx context.Context, f Filter, row func(queue, status 
 		}
 		return err
 	})
-	if err == errEnough { //nolint:errorlint // as it is above
+	if err == errEnough { //nolint:errorlint // the query returns this error unwrapped
 		return nil
 	}
 	return err
@@ -65,16 +65,16 @@ var errEnough = errors.New("enough rows were read")
 // Unsuccessful is a task with its last error, as it is read for grouping.
 type Unsuccessful struct {
 	ID, Queue, Exchange string
-	At                  time.Time // when it ended; when it is due, if it has not ended
-	LastError           string    // the beginning of it
+	At                  time.Time // when the task ended or, if it has not ended, when it is due
+	LastError           string    // its beginning only
 }
 
 // failuresPage is the number of rows that Failures reads in one statement.
 const failuresPage = 5000
 
-// Failures calls row for the tasks of one status, the newest first: by the time when they ended or, for tasks that have
-// not ended, by the time when they are due. It applies the conditions on errors after reading, reads at most the given
-// number of rows, and returns how many it read and whether there are more.
+// Failures calls row for the tasks of one status, newest first: by the time when they ended or, for tasks that have not
+// ended, by the time when they are due. It reads at most the given number of rows, and skips those whose error does not
+// match. It returns how many rows it has read, and whether there are more.
 func (c Conn) Failures(ctx context.Context, f Filter, ended bool, most int, row func(Unsuccessful)) (read int, more bool, err error) {
 	sort := Sort{Ended: ended, Last: true}
 	columns := fmt.Sprintf("id, queue, exchange, due_at, finished_at, SUBSTR(last_error, 1, %d) AS last_error", alike.Most)

@@ -8,15 +8,15 @@ import (
 	"math"
 	"strings"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// Fence has the values of a message that are compared with its task's row. The creation time prevents a
-// message of an older, deleted task from having an effect for a new task with the same id.
+// Fence contains the values of a message that are compared with its task's row. The creation time prevents a message of
+// an older, deleted task from having an effect for a new task with the same id.
 type Fence struct {
 	ID      string `json:"id"`
 	Version int64  `json:"version"`
-	Created int64  `json:"created"` // 0 matches any, because messages of other publishers may have none
+	Created int64  `json:"created"` // 0 matches any, because messages from other publishers may not have the header
 	Due     int64  `json:"due"`
 }
 
@@ -31,27 +31,27 @@ func (f Fence) args() []any {
 	return []any{f.ID, f.Version, from, to, f.Due}
 }
 
-// makeDone is the beginning of the statements that make tasks done. The fence of a task to a queue is one
-// such statement. For a task to an exchange, the handler of each queue records its own effect first, and
-// makes the task done after the effect. Until then it has no exclusive lock on the task, so that the
-// handlers of different queues do not wait for each other. The failure of another queue's handler does
-// not end the task.
+// makeDone is the first part of the statements that mark tasks as done.
+//
+// For a task that was sent to a queue, such a statement is the fence: the handler runs only if the statement changes
+// the row. For a task that was sent to an exchange, the handler of each queue first records its own effect, and marks
+// the task as done after the effect. Until then the handler has no exclusive lock on the task, so that the handlers of
+// different queues do not wait for each other. If the handler of one queue fails, the task does not end.
 const makeDone = "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ?, updated_at = ? WHERE "
 
-// Done makes a task to a queue done if it passes the fence, and reports whether it did.
+// Done marks a task that was sent to a queue as done if it passes the fence, and reports whether it did.
 func (c Conn) Done(ctx context.Context, f Fence, now int64) (bool, error) {
 	return c.changed(ctx, makeDone+fenced+" AND status = 'pending' AND exchange = '' AND "+c.unexpired(now), append([]any{now, now}, f.args()...)...)
 }
 
-// AllDone makes all tasks to queues that pass their fences done, with one statement, and returns their
-// number.
+// AllDone marks as done, with one statement, all of the given tasks that were sent to queues and that pass their
+// fences, and returns their number.
 func (c Conn) AllDone(ctx context.Context, fences []Fence, now int64) (int64, error) {
 	open := stillPending + " AND (exchange = '') IS TRUE AND (" + c.unexpired(now) + ") IS TRUE"
 	if c.postgres() {
-		// Planning the statement below would cost more than running it. This one is planned once. The
-		// planner does not know the number of tasks, so the statement is written in a way that finds
-		// the rows by id. Otherwise it would read the whole table, or all pending rows of the index
-		// of the status.
+		// Planning the statement below would take longer than running it, so PostgreSQL gets this one, which it plans
+		// only once, before it knows the number of tasks. The ARRAY makes the planner find the rows by id. Without it,
+		// the planner would read the whole table, or all pending rows in the index of the status.
 		list, err := json.Marshal(fences)
 		if err != nil {
 			return 0, err
@@ -68,21 +68,21 @@ func (c Conn) AllDone(ctx context.Context, fences []Fence, now int64) (int64, er
 	return c.exec(ctx, makeDone+open+" AND ("+one+strings.Repeat(" OR "+one, len(fences)-1)+")", args...)
 }
 
-// ExchangeDone makes a task to an exchange done after its effect in one of its queues,
-// and reports whether the task still allowed that.
+// ExchangeDone marks a task that was sent to an exchange as done, after one of the exchange's queues has had its
+// effect. It reports false if the task was cancelled or changed in the meantime.
 func (c Conn) ExchangeDone(ctx context.Context, f Fence, now int64) (bool, error) {
 	return c.changed(ctx, makeDone+fenced+" AND status IN ('pending', 'running', 'failed') AND exchange <> ''", append([]any{now, now}, f.args()...)...)
 }
 
-// RecordEffect records the effect of a queue unless it is recorded already, and reports
-// whether it did. Another delivery of the same queue waits here for the outcome.
+// RecordEffect records the effect for a queue unless it is already recorded, and reports whether it did. If another
+// transaction is recording the same effect, the statement waits for its outcome.
 func (c Conn) RecordEffect(ctx context.Context, k EffectKey, now int64) (bool, error) {
 	query := c.insertMissing("rabbitdelay_effects (task_id, created_at, version, queue, done_at, updated_at) VALUES (?, ?, ?, ?, ?, ?)")
 	recorded, err := c.changed(ctx, query, append(k.args(), now, now)...)
 	if err != nil || recorded {
 		return recorded, err
 	}
-	// The row exists. Without an effect it belongs to an attempt.
+	// The row exists. If it has no effect yet, an attempt that was recorded before it ran has inserted it.
 	return c.changed(ctx, "UPDATE rabbitdelay_effects SET done_at = ?, updated_at = ?"+effectRow+" AND done_at IS NULL AND lease_until <= ?",
 		append(append([]any{now, now}, k.args()...), now)...)
 }
@@ -93,7 +93,7 @@ func (c Conn) Expire(ctx context.Context, id string, version, now int64) error {
 	return err
 }
 
-// Found is the state of a task's row that a message is checked against.
+// Found is the state of a task's row, with which a message is compared.
 type Found struct {
 	Version int64 // 0 if there is no such task
 	Created int64
@@ -104,12 +104,12 @@ type Found struct {
 	Over    bool // whether expires_after has passed
 }
 
-// Find reads a task. now is this process's clock.
+// Find reads a task. The parameter now is the time of this process's clock.
 func (c Conn) Find(ctx context.Context, id string, now int64, l Lock) (f Found, err error) {
 	return c.find(ctx, id, now, c.lock(l))
 }
 
-// find reads a task. more is the end of the statement, with further conditions or a lock.
+// find reads a task. The parameter more is appended to the statement; it contains further conditions or a lock.
 func (c Conn) find(ctx context.Context, id string, now int64, more string) (f Found, err error) {
 	var exchange string
 	var keyed, over int
@@ -122,9 +122,9 @@ func (c Conn) find(ctx context.Context, id string, now int64, more string) (f Fo
 	return f, err
 }
 
-// FindWorking reads a task for a handler that is about to work on a task to an exchange. If the database has
-// a suitable lock, the recall of a pause then skips the row. FindWorking does not lock a task with a
-// unique key, because its handlers lock it exclusively.
+// FindWorking reads a task that was sent to an exchange, for a handler that is about to work on it. On PostgreSQL it
+// marks the row, so that recalling the tasks of a paused destination skips it. It does not mark a task with a unique
+// key, because its handler locks it exclusively.
 func (c Conn) FindWorking(ctx context.Context, id string, now int64) (Found, error) {
 	if c.postgres() {
 		if f, err := c.find(ctx, id, now, " AND unique_key IS NULL"+c.lock(Working)); err != nil || f.Version != 0 {
@@ -134,15 +134,15 @@ func (c Conn) FindWorking(ctx context.Context, id string, now int64) (Found, err
 	return c.Find(ctx, id, now, Unlocked)
 }
 
-// Is reports whether the row is the fence's task in the fence's version.
+// Is reports whether the row is the fence's task, in the fence's version.
 func (f Found) Is(x Fence) bool {
 	return f.Version == x.Version && (x.Created == 0 || x.Created == f.Created)
 }
 
-// Open reports whether the row allows that the message still has an effect.
+// Open reports whether the row still allows the message to take effect.
 func (f Found) Open(x Fence) bool {
 	return f.Is(x) && (f.Status == Pending || !f.ToQueue && f.Status != Cancelled && f.Status != Expired)
 }
 
-// Late reports whether the row is the fence's task, and is pending although it has expired.
+// Late reports whether the row is the fence's task, and is still pending although it has expired.
 func (f Found) Late(x Fence) bool { return f.Is(x) && f.Status == Pending && f.Over }

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// fences are what a message may say of the task with version 3, created at start and due an hour later.
+// fences lists messages of the task with version 3, which was created at start and is due an hour
+// later.
 func fences() map[string]Fence {
 	good := Fence{ID: "a", Version: 3, Created: start, Due: ms(time.Hour)}
 	with := func(change func(f *Fence)) Fence {
@@ -27,11 +28,11 @@ func fences() map[string]Fence {
 	}
 }
 
-// A message makes its task done only in the task's present version, from its due instant on, and
-// in a status that allows it, one by one or in a batch.
+// A message marks its task as done only in the task's current version, from its due time on, and in a status that
+// allows it. The rules are the same for single tasks and for batches.
 func TestFence(t *testing.T) {
 	passes := map[string]bool{"its own": true, "a foreign one's": true, "a later one's": true}
-	// Each way of the fence, with the status that allows it.
+	// Each method of the fence, with the status that allows it.
 	for way, x := range map[string]struct {
 		exchange bool
 		statuses string
@@ -67,7 +68,7 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// Each way of the fence is for its own kind of destination.
+// Each method of the fence is for its own kind of destination.
 func TestFenceOfDestinations(t *testing.T) {
 	x := newTable(t)
 	x.insert(toQ("queue", 0), toE("exchange", "k", 0))
@@ -82,8 +83,8 @@ func TestFenceOfDestinations(t *testing.T) {
 	want(t, "in a batch", n, "1")
 }
 
-// A task whose time is over has no effect, and is ended by its message. The time of one that is
-// due at 0 counts from when it was written.
+// An expired task has no effect, and its message sets the status to expired. For a task with a due time of 0, the time
+// to expiry counts from when the task was written.
 func TestExpiry(t *testing.T) {
 	for _, tt := range []struct {
 		due  time.Time
@@ -97,7 +98,7 @@ func TestExpiry(t *testing.T) {
 		{at(time.Hour), time.Hour + 59*time.Second, false},
 	} {
 		x := newTable(t)
-		task := &Task{ID: "a", Queue: "q", DeliverAt: tt.due, ExpiresAfter: time.Minute}
+		task := &Task{Content: Content{ID: "a", Queue: "q", DeliverAt: tt.due, ExpiresAfter: time.Minute}}
 		x.insert(task)
 		f := Fence{ID: "a", Version: 1, Due: MaxDue}
 		found, err := x.Find(t.Context(), "a", ms(tt.now), Unlocked)
@@ -119,8 +120,8 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
-// A message may still have an effect as long as its version stands and no other effect, cancellation
-// or end excludes it; of an exchange other queues may have had theirs.
+// A message may still have an effect while its version is current and no other effect, cancellation
+// or end excludes it. For an exchange, other queues may already have had their effects.
 func TestFound(t *testing.T) {
 	x := newTable(t)
 	keyed := toQ("a", 0)
@@ -146,8 +147,8 @@ func TestFound(t *testing.T) {
 	want(t, "none", found, fmt.Sprint(Found{}))
 }
 
-// A queue has one effect of each version. One that is recorded stays, and one whose attempt runs
-// under a lease waits for its end.
+// A queue has one effect for each version. A recorded effect stays, and an effect whose attempt
+// runs under a lease waits for its end.
 func TestRecordEffect(t *testing.T) {
 	x := newTable(t)
 	k := EffectKey{Task: "a", Created: 1, Version: 1, Queue: "q"}

@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// Filter chooses tasks that match all of its conditions. The zero value chooses all tasks.
+// Filter selects the tasks that match all of its conditions. The zero value selects all tasks.
 type Filter struct {
 	Queue, Exchange     string
 	Status              string
 	DueFrom, DueTo      time.Time // inclusive, exclusive
 	IDPrefix, Tag       string
 	UniqueKey           string
-	IDs                 []string // nil: any
+	IDs                 []string // nil matches any id
 	Header, HeaderValue string
-	Error               string // last_error contains it
-	ErrorLike           string // last_error is like it, see package alike
+	Error               string // last_error contains this text
+	ErrorLike           string // last_error is similar to this text; see package alike
 
 	Sent bool // only tasks that were sent in their current version
 
 	// For bulk changes:
-	ToQueue bool  // leaves out tasks to an exchange
-	Outside *Span // only tasks that are due before or after it
+	ToQueue bool  // leaves out tasks that are sent to an exchange
+	Outside *Span // only tasks that are due before or after this span
 }
 
 // Span is a range of times in milliseconds, both inclusive.
@@ -60,11 +60,11 @@ func (f Filter) where() *clause {
 	case f.Status != "":
 		w.and("status = '" + f.Status + "'")
 	case f.Queue != "" || f.Exchange != "" || !f.DueFrom.IsZero() || !f.DueTo.IsZero():
-		// All there are, because the indexes have the status before the instant.
+		// If the filter has no status, list all statuses, because in the indexes the status comes before the time.
 		w.and("status IN ('" + strings.Join(Statuses, "', '") + "')")
 	}
 	if f.Queue != "" {
-		w.and("queue = ? AND exchange = ''", f.Queue) // as the index has it
+		w.and("queue = ? AND exchange = ''", f.Queue) // the first columns of the index
 	}
 	if f.Exchange != "" {
 		w.and("exchange = ? AND queue = ''", f.Exchange)
@@ -91,8 +91,8 @@ func (f Filter) where() *clause {
 		w.and("id IN ("+marks(len(f.IDs))+")", anys(f.IDs)...)
 	}
 	if f.IDPrefix != "" {
-		// A range, which every index of a binary collation can answer; no valid id sorts
-		// after the last code point.
+		// Use a range, which every index with a binary collation can answer. No valid id sorts after the last code
+		// point.
 		w.and("id >= ?", f.IDPrefix)
 		w.and("id < ?", f.IDPrefix+afterAll)
 	}
@@ -108,16 +108,16 @@ func (f Filter) where() *clause {
 	return w
 }
 
-// afterAll sorts after every text of valid code points.
+// afterAll sorts after all texts that consist of valid code points.
 const afterAll = "\U0010FFFF"
 
-// literally escapes a text for LIKE.
-var literally = strings.NewReplacer("~", "~~", "%", "~%", "_", "~_")
+// likeEscaper escapes a string for LIKE.
+var likeEscaper = strings.NewReplacer("~", "~~", "%", "~%", "_", "~_")
 
-// likeHeader returns a pattern that finds a header in JSON as this package writes it, or with another separator,
-// for programs that write a space after the colon.
+// likeHeader returns a pattern that finds a header in a JSON text. The parameter colon is the separator between name
+// and value: this package writes only a colon, while other programs may write a space after it.
 func likeHeader(name, colon, value string) string {
 	k, _ := json.Marshal(name)  //nolint:errchkjson // strings do not fail
 	v, _ := json.Marshal(value) //nolint:errchkjson // strings do not fail
-	return "%" + literally.Replace(string(k)+colon+string(v)) + "%"
+	return "%" + likeEscaper.Replace(string(k)+colon+string(v)) + "%"
 }

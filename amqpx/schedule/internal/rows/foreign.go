@@ -14,8 +14,8 @@ type RowError struct{ reasons []string }
 
 func (e *RowError) Error() string { return strings.Join(e.reasons, "; ") }
 
-// cell scans a value of any type, because a column in SQLite can hold values of every type, and records a problem if
-// the value has the wrong one.
+// cell scans a value of any type, because a column in SQLite can hold values of every type. If the value has the wrong
+// type, it records a problem.
 type cell struct {
 	column string
 	into   any
@@ -79,7 +79,7 @@ func (c cell) whole(v any) int64 {
 	return farAway
 }
 
-// checkTexts records a problem for every text that a message cannot contain, and replaces the text by a valid one.
+// checkTexts records a problem for every text that a message cannot contain, and replaces the text with a valid one.
 func (e *RowError) checkTexts(t *Task) {
 	for _, x := range []struct {
 		column string
@@ -98,13 +98,14 @@ func (e *RowError) checkTexts(t *Task) {
 	}
 }
 
-// IsText reports whether every database accepts s as text, which must be UTF-8 without NUL.
+// IsText reports whether every database accepts s as text, which means that it is UTF-8 without NUL.
 func IsText(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
 
 // maxErrorText is the maximum length of last_error in bytes.
 const maxErrorText = 1024
 
-// ErrorText returns the text of an error, cut and cleaned so that last_error can hold it.
+// ErrorText returns the text of an error in a form that can be stored in last_error: shortened to maxErrorText, and
+// without characters that a database rejects.
 func ErrorText(err error) string {
 	s := []rune(err.Error()) // invalid UTF-8 becomes the replacement character
 	out := make([]byte, 0, min(len(s), maxErrorText))

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// What another program wrote badly is read as far as it can be, with the reason.
+// Invalid rows of other programs are read as far as possible, with the reason why they are invalid.
 func TestForeignRows(t *testing.T) {
 	for name, x := range map[string]struct {
 		column string
@@ -52,7 +52,7 @@ func TestForeignRows(t *testing.T) {
 	}
 }
 
-// A row whose id is bytes is failed too.
+// A row whose id has the type bytes can be failed too.
 func TestForeignID(t *testing.T) {
 	x := newTable(t)
 	x.unchecked(func() {
@@ -64,7 +64,7 @@ func TestForeignID(t *testing.T) {
 	want(t, "failed", n, "1")
 }
 
-// Pending rows without an instant come to no claim, and are found with the reason.
+// Pending rows without a valid due time are never claimed, and are found with the reason.
 func TestTimeless(t *testing.T) {
 	x := newTable(t)
 	x.insert(toQ("good", 0), toQ("text", 0), toQ("far", 0), toQ("over", 0))
@@ -79,11 +79,11 @@ func TestTimeless(t *testing.T) {
 	for _, task := range list {
 		got = append(got, task.ID+": "+task.Bad.Error())
 	}
-	want(t, "timeless", strings.Join(got, "\n"), "far: column due_at: 253402300800000, expected an instant up to the year 9999 in milliseconds\n"+
+	want(t, "timeless", strings.Join(got, "\n"), "far: column due_at: 253402300800000, expected a time up to the year 9999 in milliseconds\n"+
 		`text: column due_at: "soon", expected a whole number`)
 }
 
-// Cells take what any driver returns.
+// Cells accept the values of any driver.
 func TestCells(t *testing.T) {
 	var text string
 	var null sql.NullString
@@ -145,10 +145,10 @@ func TestErrorText(t *testing.T) {
 	}
 }
 
-// A field is named as people write it.
+// An error names a field in words, as in documentation, and not by its column name.
 func TestWords(t *testing.T) {
 	for field, words := range map[string]string{
-		"ID": "id", "CorrelationID": "correlation id", "DeliverAt": "due instant", "MisfireLimit": "misfire limit", "Queue": "queue",
+		"ID": "id", "CorrelationID": "correlation id", "DeliverAt": "due time", "MisfireLimit": "misfire limit", "Queue": "queue",
 	} {
 		if got := Words(field); got != words {
 			t.Errorf("%s: %q, expected %q", field, got, words)
@@ -157,7 +157,7 @@ func TestWords(t *testing.T) {
 	want(t, "an error", (&FieldError{"TimeZone", "is odd"}).Error(), "time zone: is odd")
 }
 
-// A duration of a row that another program wrote is never negative.
+// The duration in a row that another program wrote is never negative.
 func TestForeignExpiry(t *testing.T) {
 	x := newTable(t)
 	task := toQ("a", 0)

@@ -17,17 +17,18 @@ type Gate struct {
 	PausedAt time.Time // zero if the lane is not paused
 	PausedBy string
 
-	PerSecond float64 // the ceiling, 0 for none
+	PerSecond float64 // the rate limit; 0 for none
 	Burst     int
 	Free      int64 // when the next task may be sent at that rate, in nanoseconds since the epoch
 
-	// Until SpreadUntil, tasks that came due by SpreadDue, during a pause, are sent at SpreadRate, in
-	// tasks per second.
+	// Tasks that became due during a pause, up to SpreadDue, are sent at SpreadRate (tasks per second) until
+	// SpreadUntil.
 	SpreadDue, SpreadUntil time.Time
 	SpreadRate             float64
 	SpreadFree             int64 // like Free, for SpreadRate
 
-	// The ceiling that a configuration wrote last. Changing the ceiling by hand does not change it.
+	// FileWrote reports whether a configuration has ever set a rate limit. FilePerSecond and FileBurst are the rate
+	// limit that a configuration set last. Changing the rate limit by hand does not change them.
 	FileWrote     bool
 	FilePerSecond float64
 	FileBurst     int
@@ -36,7 +37,7 @@ type Gate struct {
 // Paused reports whether the lane is paused.
 func (g *Gate) Paused() bool { return !g.PausedAt.IsZero() }
 
-// Spreads reports whether, at now, tasks that came due during a pause are being spread over time.
+// Spreads reports whether, at now, tasks that became due during a pause are being spread over time.
 func (g *Gate) Spreads(now time.Time) bool { return g.SpreadRate > 0 && now.Before(g.SpreadUntil) }
 
 const (
@@ -65,9 +66,9 @@ func (c Conn) LockGates(ctx context.Context, lanes []Lane) (map[Lane]*Gate, erro
 	return by, err
 }
 
-// LongestClaim is how long the server allows a claim of lanes with a ceiling to be idle between two
-// statements. After that the server ends the session, because a relay that hangs would keep all
-// other relays from claiming those lanes.
+// LongestClaim is the maximum time for which the server lets a claim of lanes with a rate limit be idle between two
+// statements. After that the server ends the session, because a relay that hangs would keep all other relays from
+// claiming those lanes.
 const LongestClaim = 10 * time.Second
 
 // BoundClaim sets LongestClaim as the idle timeout of the transaction, unless the session already
@@ -82,8 +83,8 @@ func (c Conn) BoundClaim(ctx context.Context) error {
 	return err
 }
 
-// GateHolder describes the session that has locked the gate of a lane. It returns an empty string if
-// the database does not tell; only PostgreSQL does.
+// GateHolder describes the session that has locked the gate of a lane. It returns an empty string if the database does
+// not report it; only PostgreSQL does.
 func (c Conn) GateHolder(ctx context.Context, l Lane) (string, error) {
 	if !c.postgres() {
 		return "", nil
@@ -136,16 +137,16 @@ func (c Conn) WriteGate(ctx context.Context, g *Gate) error {
 	return err
 }
 
-// SpendGate writes how much of the rate limits a claim has used. The row is locked.
+// SpendGate updates a gate's rate limits after a claim has used them. The row must be locked.
 func (c Conn) SpendGate(ctx context.Context, g *Gate) error {
 	_, err := c.exec(ctx, "UPDATE rabbitdelay_destinations SET free_at = ?, spread_free = ?"+ofLane, g.Free, g.SpreadFree, g.Queue, g.Exchange)
 	return err
 }
 
-// Recall recalls up to most tasks of a lane whose messages are with the broker and whose resend_at
-// is at most until, the earliest resend_at first. Each task gets a new version, so that its message
-// has no effect, and becomes unsent. Tasks whose rows are locked, for example by a handler, are
-// skipped. Recall returns the number of recalled tasks.
+// Recall recalls up to most tasks of a lane whose messages are on the broker and whose resend_at is at most until,
+// beginning with the earliest resend_at. Each task gets a new version, so that its message has no effect, and becomes
+// unsent. Tasks whose rows are locked, for example by a handler, are skipped. Recall returns the number of recalled
+// tasks.
 func (c Conn) Recall(ctx context.Context, l Lane, until int64, most int, now int64) (int64, error) {
 	if err := c.WriteFirst(ctx); err != nil {
 		return 0, err
@@ -158,7 +159,7 @@ func (c Conn) Recall(ctx context.Context, l Lane, until int64, most int, now int
 		stillPending+" AND id IN ("+marks(len(ids))+")", append([]any{now}, anys(ids)...)...)
 }
 
-// zeroOr returns the value of a column that has 0 for the zero time.
+// zeroOr returns the column value of a time, which is 0 for the zero time.
 func zeroOr(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -185,8 +186,8 @@ func (c Conn) PendingLanes(ctx context.Context) ([]Lane, error) {
 	return list, nil
 }
 
-// pendingOf returns the FROM and WHERE clauses of the pending tasks of a lane that are due, which
-// an index has in order. With sent they match only tasks that were sent.
+// pendingOf returns the FROM and WHERE clauses for the pending tasks of a lane that are due. An index contains these
+// tasks in order. If sent is true, the clauses match only tasks that were sent.
 func (c Conn) pendingOf(l Lane, sent bool) string {
 	condition := ""
 	if sent {
@@ -195,8 +196,8 @@ func (c Conn) pendingOf(l Lane, sent bool) string {
 	return " FROM " + c.byDestination(l.Exchange, "queue") + " WHERE queue = ? AND exchange = ? AND status = 'pending' AND due_at <= ?" + condition
 }
 
-// OldestOf returns the earliest due time of the pending tasks of a lane that are due, or zero if
-// none is due. With sent it considers only tasks that were sent.
+// OldestOf returns the earliest due time of the pending tasks of a lane that are due, or zero if none is due. If sent
+// is true, it considers only tasks that were sent.
 func (c Conn) OldestOf(ctx context.Context, l Lane, sent bool, now int64) (time.Time, error) {
 	return c.oldest(ctx, c.pendingOf(l, sent), l.Queue, l.Exchange, now)
 }

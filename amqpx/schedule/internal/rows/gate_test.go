@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What holds a lane back is written and read, by lane.
+// The pause and the rate limit of a lane are written and read.
 func TestGates(t *testing.T) {
 	x := newTable(t)
 	q, e := Lane{Queue: "q"}, Lane{Exchange: "e"}
@@ -57,8 +57,8 @@ func TestGateStates(t *testing.T) {
 	}
 }
 
-// Tasks whose messages the broker has are taken back into the table in a new version, at most so
-// many, those first that would be sent again first.
+// Tasks that were sent to the broker are recalled into the table with a new version, up to the given number. The tasks
+// that would be sent again first are recalled first.
 func TestRecall(t *testing.T) {
 	x := newTable(t)
 	q := Lane{Queue: "q"}
@@ -107,5 +107,5 @@ func TestDueOfALane(t *testing.T) {
 	}
 }
 
-// equal compares rows with all their fields.
+// equal compares all fields of rows.
 func equal(a, b any) bool { return reflect.DeepEqual(a, b) }

@@ -6,18 +6,17 @@ import (
 	"time"
 )
 
-// MaxDue is the end of the year 9999, the last time that every client can represent. Times before minDue, in
-// March 1973, are all equally in the past. The table rejects them, because they come from programs that
-// write seconds instead of milliseconds.
+// MaxDue is the end of the year 9999, the last time that every client can represent. minDue is in March 1973. The table
+// rejects earlier times, because they probably come from programs that write seconds instead of milliseconds.
 const (
 	MaxDue = 253402300799999
 	minDue = 100000000000
 )
 
-// farAway stands for an invalid time, so that it sorts after all valid times.
+// farAway replaces an invalid time, so that it sorts after all valid times.
 const farAway = MaxDue + 1
 
-// Millis converts a due time for writing. It rounds up, so that no task is early.
+// Millis converts a due time to the value that is written. It rounds up, so that no task is early.
 func Millis(t time.Time) int64 {
 	if t.Unix() < minDue/1000 {
 		return 0
@@ -25,9 +24,9 @@ func Millis(t time.Time) int64 {
 	return Stored(t)
 }
 
-// Stored converts a time that was read from a row or is compared with rows. The result is at most MaxDue + 1. It
-// uses Unix, because a very distant time, such as time.Unix(math.MaxInt64, 0), overflows in milliseconds and in
-// time.Time itself.
+// Stored converts a time that comes from a row, or that is compared with rows, to milliseconds. The result is at most
+// MaxDue + 1. It uses Unix, because a very distant time such as time.Unix(math.MaxInt64, 0) overflows when it is
+// converted to milliseconds, and in comparisons of time.Time.
 func Stored(t time.Time) int64 {
 	if t.Unix() > MaxDue/1000 {
 		return MaxDue + 1
@@ -68,7 +67,7 @@ func expiresAfter(d time.Duration) any {
 	return ms
 }
 
-// expiresAfterOf returns the duration of the column, limited to what a Duration can represent.
+// expiresAfterOf converts the column value to a duration, limited to the range of time.Duration.
 func expiresAfterOf(ms sql.NullInt64) time.Duration {
 	return time.Duration(min(ms.Int64, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 }

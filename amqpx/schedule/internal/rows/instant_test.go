@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// An instant is written in milliseconds, rounded up so that nothing is early, and none
-// overflows into another.
+// A time is written in milliseconds, rounded up so that nothing is early, and no time overflows
+// into another.
 func TestInstants(t *testing.T) {
 	for name, x := range map[string]struct {
 		at             time.Time
@@ -36,7 +36,7 @@ func TestInstants(t *testing.T) {
 	}
 }
 
-// Columns without an instant are NULL or 0, and are read as the zero instant.
+// Columns without a time are NULL or 0, and are read as the zero time.
 func TestNoInstant(t *testing.T) {
 	if got := orNull(time.Time{}); got != nil {
 		t.Errorf("NULL is %v", got)
@@ -58,7 +58,7 @@ func TestNoInstant(t *testing.T) {
 	}
 }
 
-// A duration is written in milliseconds, rounded up, and any number of them is read.
+// A duration is written in milliseconds, rounded up, and any number of milliseconds can be read.
 func TestExpiresAfter(t *testing.T) {
 	for d, column := range map[time.Duration]any{0: nil, -time.Second: nil, 1: int64(1), time.Second: int64(1000), time.Second + 1: int64(1001)} {
 		if got := expiresAfter(d); got != column {

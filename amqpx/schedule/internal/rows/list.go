@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Get reads a task, even one that can never be sent. The error is sql.ErrNoRows if there is none.
+// Get reads a task, even one that can never be sent. The error is sql.ErrNoRows if the task does not exist.
 func (c Conn) Get(ctx context.Context, id string) (*Task, error) {
 	t, err := scanTask(func(dest ...any) error {
 		return c.one(ctx, "SELECT "+taskColumns+" FROM rabbitdelay_tasks WHERE id = ?", []any{id}, dest...)
@@ -19,7 +19,7 @@ func (c Conn) Get(ctx context.Context, id string) (*Task, error) {
 	return t, c.readTags(ctx, []*Task{t})
 }
 
-// tasks reads a query of taskColumns.
+// tasks runs a query for taskColumns.
 func (c Conn) tasks(ctx context.Context, query string, args []any) (list []*Task, err error) {
 	err = c.each(ctx, query, args, func(scan scanner) error {
 		t, err := scanTask(scan)
@@ -41,7 +41,7 @@ func (s Sort) column() string {
 	return "due_at"
 }
 
-// order returns the ORDER BY of both columns.
+// order returns the ORDER BY clause for both columns.
 func (s Sort) order() string {
 	if s.Last {
 		return s.column() + " DESC, id DESC"
@@ -63,7 +63,7 @@ type Listing struct {
 	Filter
 
 	Sort        Sort
-	After       Place // zero: from the first
+	After       Place // zero means from the beginning
 	Limit       int
 	WithoutBody bool
 
@@ -76,8 +76,8 @@ const listPage = 500
 // List calls yield with the tasks of a list until yield returns false. Each page begins where the last one
 // ended, so that no statement stays open in between.
 func (c Conn) List(ctx context.Context, l Listing, yield func(*Task) bool) error {
-	// SQLite allows any value in any column, and sorts texts after all numbers, where a place could
-	// not distinguish them.
+	// SQLite allows any value in any column. It sorts texts after all numbers, so a position by time cannot distinguish
+	// them.
 	l.timeless = l.Sort == Sort{} && c.sqlite() && l.After.ID != "" && Stored(l.After.DeliverAt) > MaxDue
 	columns := taskColumns
 	if l.WithoutBody {
@@ -86,7 +86,7 @@ func (c Conn) List(ctx context.Context, l Listing, yield func(*Task) bool) error
 	for left := l.Limit; left > 0; {
 		n := min(left, listPage)
 		if l.ByError() {
-			n = listPage // of which few may match
+			n = listPage // read whole pages, because few rows may match
 		}
 		query, args := c.listQuery(l, columns, n)
 		page, err := c.tasks(ctx, query, args)
@@ -119,9 +119,9 @@ func (c Conn) List(ctx context.Context, l Listing, yield func(*Task) bool) error
 	return nil
 }
 
-// listQuery returns a query of columns, which include due_at and id, of up to n tasks. Without a status it is the
-// union of the statuses, each of which an index has in order. Because of the order, each database uses that
-// index and stops early.
+// listQuery returns a query for up to n tasks. The columns include due_at and id. If the listing has no status, the
+// query is the union of one query for each status, because an index contains the tasks of one status in order. Each
+// database then uses that index and stops early.
 func (c Conn) listQuery(l Listing, columns string, n int) (query string, args []any) {
 	order := l.Sort.order()
 	if l.timeless {
@@ -129,7 +129,7 @@ func (c Conn) listQuery(l Listing, columns string, n int) (query string, args []
 	}
 	table := "rabbitdelay_tasks"
 	switch {
-	case l.IDPrefix+l.Tag+l.UniqueKey != "" || len(l.IDs) > 0: // an index of the instant might sort a whole status
+	case l.IDPrefix+l.Tag+l.UniqueKey != "" || len(l.IDs) > 0: // an index by time might sort a whole status
 	case l.Sort.Ended:
 		table = c.tasksBy("finished", "")
 	case l.Queue+l.Exchange != "":
@@ -167,8 +167,9 @@ func (c Conn) listQuery(l Listing, columns string, n int) (query string, args []
 	return query + " ORDER BY " + order, args
 }
 
-// byDestination returns the table with the index of a destination. Without statistics the index of the status would
-// seem equally good for ORDER BY due_at, although the tasks of a rarely used destination are far apart in it.
+// byDestination returns the table with a hint for the index of a destination. Without statistics, the planner would
+// consider the index of the status equally good for ORDER BY due_at, although in that index the tasks of a rarely used
+// destination are far apart.
 func (c Conn) byDestination(exchange, sqlite string) string {
 	if exchange != "" {
 		return c.tasksBy("exchange", sqlite)
@@ -185,7 +186,7 @@ type Effect struct {
 	LeaseUntil time.Time
 }
 
-// Effects returns the records of handlers about a task, sorted by version and queue.
+// Effects returns what handlers have recorded about a task, sorted by version and queue.
 func (c Conn) Effects(ctx context.Context, id string) (list []Effect, err error) {
 	const query = "SELECT version, queue, COALESCE(done_at, 0), attempts, lease_until FROM rabbitdelay_effects WHERE task_id = ? ORDER BY version, queue"
 	err = c.each(ctx, query, []any{id}, func(scan scanner) error {
@@ -199,7 +200,7 @@ func (c Conn) Effects(ctx context.Context, id string) (list []Effect, err error)
 	return list, err
 }
 
-// orNever returns the time of a column that has 0 for no time.
+// orNever returns the time in a column, or the zero time if the column is 0.
 func orNever(ms int64) time.Time {
 	if ms == 0 {
 		return time.Time{}

@@ -26,11 +26,11 @@ func (x *table) pages(l Listing, page int) (ids []string) {
 	}
 }
 
-// A list in each order, page by page, has each task once; those by end leave out what has not
-// ended. Ids choose tasks.
+// A list, in each order and page by page, has each task once. The orders by end leave out tasks
+// that have not ended. Ids select tasks.
 func TestListOrders(t *testing.T) {
 	x := newTable(t)
-	for i := range 12 { // three at each due instant
+	for i := range 12 { // three at each due time
 		x.insert(toQ(fmt.Sprintf("%02d", i), time.Duration(i/3)*time.Hour))
 		if i%2 == 0 { // two at each end
 			x.end(fmt.Sprintf("%02d", i), []string{Done, Failed, Cancelled}[i/2%3], ms(-time.Duration(i/4)*time.Minute))
@@ -62,8 +62,8 @@ func TestListOrders(t *testing.T) {
 	}
 }
 
-// A list of many rows whose instants are texts, and which are therefore alike to a place in the
-// order, has each of them once.
+// A list of many rows whose due times are texts, and which are therefore equal in the order, has
+// each of them once.
 func TestListOfTimelessRows(t *testing.T) {
 	const timed, timeless = listPage + 3, 2*listPage + 7 // two pages and more
 	x := newTable(t)
@@ -102,7 +102,7 @@ func TestListOfTimelessRows(t *testing.T) {
 	}
 }
 
-// A list ends when its reader has enough, and leaves out bodies if they are not wanted.
+// A list ends when its reader stops, and leaves out bodies if they are not wanted.
 func TestListEnds(t *testing.T) {
 	x := newTable(t)
 	for i := range 3 {
@@ -124,7 +124,8 @@ func TestListEnds(t *testing.T) {
 	}
 }
 
-// Each condition of a filter chooses tasks, alike in lists, counts and pages of bulk changes.
+// Each condition of a filter selects tasks, in the same way for lists, counts and pages of bulk
+// changes.
 func TestFilter(t *testing.T) {
 	x := newTable(t)
 	for i := range 4 {
@@ -134,7 +135,7 @@ func TestFilter(t *testing.T) {
 		}
 		x.insert(task)
 	}
-	x.insert(toE("b0", "k", time.Hour), toE("ü", "k", time.Hour), &Task{ID: "z", Queue: "other", DeliverAt: at(time.Hour)})
+	x.insert(toE("b0", "k", time.Hour), toE("ü", "k", time.Hour), &Task{Content: Content{ID: "z", Queue: "other", DeliverAt: at(time.Hour)}})
 	x.end("a0", Done, start)
 	x.set("a1", "sends = 1, resend_at = 1")
 	x.set("a3", `headers = '{"n": "3"}'`) // as other programs write it
@@ -189,7 +190,7 @@ func TestFilter(t *testing.T) {
 // Pages of a bulk change follow one another in both directions.
 func TestPages(t *testing.T) {
 	x := newTable(t)
-	for i := range 7 { // two at each instant
+	for i := range 7 { // two at each time
 		x.insert(toQ(fmt.Sprint(i), time.Duration(i/2)*time.Hour))
 	}
 	for order, expected := range map[Order]string{Forwards: "[0 1 2 3 4 5 6]", Backwards: "[6 5 4 3 2 1 0]"} {
@@ -210,7 +211,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// Rows that are locked are changed or deleted by their ids.
+// Locked rows are changed or deleted by their ids.
 func TestBulk(t *testing.T) {
 	x := newTable(t)
 	x.insert(toQ("a", 0), toQ("b", 0), toQ("c", 0))
@@ -228,7 +229,7 @@ func TestBulk(t *testing.T) {
 	want(t, "deleted", n, "1")
 }
 
-// Tags are read in their order, each once, and go with their tasks.
+// Tags are read in sorted order, each once, and are deleted with their tasks.
 func TestTagNames(t *testing.T) {
 	x := newTable(t)
 	names := func(limit int) []string {

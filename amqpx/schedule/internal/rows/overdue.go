@@ -5,10 +5,10 @@ import (
 	"database/sql"
 	"fmt"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// FirstOverdue returns the earliest resend_at of a lane that has passed, by routing key.
+// FirstOverdue returns, for each routing key of a lane, the earliest resend_at, if it has passed.
 func (c Conn) FirstOverdue(ctx context.Context, l Lane, now int64) (map[string]int64, error) {
 	firsts := map[string]int64{}
 	query := "SELECT routing_key, MIN(resend_at) FROM " + c.from(ToResend) + " AND queue = ? AND exchange = ? AND resend_at <= ? GROUP BY routing_key"
@@ -22,20 +22,37 @@ func (c Conn) FirstOverdue(ctx context.Context, l Lane, now int64) (map[string]i
 	return firsts, err
 }
 
+// Sent is a number of tasks whose messages are on the broker, and the range of their resend_at.
+type Sent struct {
+	Tasks       int64
+	First, Last int64
+}
+
+// SentAhead counts the pending tasks whose due time is after due and that were sent before sent, up to most. It reads
+// them in the order of their due times.
+func (c Conn) SentAhead(ctx context.Context, due, sent, most int64) (s Sent, err error) {
+	var first, last sql.NullInt64
+	query := "SELECT COUNT(*), MIN(resend_at), MAX(resend_at) FROM (SELECT resend_at" + c.pendingInOrder() +
+		" AND due_at > ? AND resend_at IS NOT NULL AND sent_at < ? ORDER BY due_at LIMIT ?) AS ahead"
+	err = c.one(ctx, query, []any{due, sent, most}, &s.Tasks, &first, &last)
+	s.First, s.Last = first.Int64, last.Int64
+	return s, err
+}
+
 // Passage is the progress of a destination's consumers.
 type Passage struct {
-	// Reached is when the last message whose task is done arrived in the queue: when the task was
-	// due, or when it was sent if it was sent once, and late. Messages that arrived before it have
-	// been taken from the queue. It is 0 if no such message is known.
+	// Reached is when the last message that is known to have been handled arrived in its queue. That is the task's due
+	// time or, if the task was sent only once and after it was due, the time of sending. Queues are read in order, so
+	// consumers have received all messages that arrived earlier. Reached is 0 if no such message is known.
 	Reached int64
-	// Lively is when a task was last done by the only message that was sent for it, not by a message
-	// that was sent again.
+	// Lively is the last time at which a task that had been sent only once was done. A task that was sent again does
+	// not count, because it does not show that consumers make progress in the queue.
 	Lively int64
 }
 
-// recent is how many of the done tasks of a lane are read, beginning with the latest due time. It is more
-// than one because each routing key of an exchange has separate consumers, and because several tasks may
-// be due at the same time.
+// recent is the number of a lane's done tasks that are read, beginning with the latest due time. One would not be
+// enough, because each routing key of an exchange has separate consumers, and several tasks may be due at the same
+// time.
 const recent = 200
 
 // Passages returns the progress of a lane's consumers by routing key. A key without a recent task is
@@ -61,8 +78,8 @@ func (c Conn) Passages(ctx context.Context, l Lane, now int64) (map[string]Passa
 	return all, err
 }
 
-// CountUnsettled counts the given tasks that are still pending after they were sent again. A task that its
-// handler has replaced does not count, because it was sent once at most.
+// CountUnsettled counts how many of the given tasks are still pending after they were sent again. A task that its
+// handler has replaced since then has been sent at most once, so it is not counted.
 func (c Conn) CountUnsettled(ctx context.Context, ids []string) (int64, error) {
 	if len(ids) == 0 {
 		return 0, nil
@@ -70,20 +87,20 @@ func (c Conn) CountUnsettled(ctx context.Context, ids []string) (int64, error) {
 	return c.number(ctx, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE "+stillPending+" AND sends > 1 AND id IN ("+marks(len(ids))+")", anys(ids)...)
 }
 
-// Timeless reads some pending tasks whose due_at is not a time up to the year 9999, with the reason in Bad.
-// No claim finds them, because they are never due. In SQLite a text sorts after all numbers.
+// Timeless reads some pending tasks whose due_at is not a time up to the year 9999, such as a text in SQLite, which
+// sorts after all numbers. No claim finds them, because they are never due. Their field Bad contains the reason.
 func (c Conn) Timeless(ctx context.Context) ([]*Task, error) {
 	list, err := c.tasks(ctx, "SELECT "+bodiless+" FROM rabbitdelay_tasks WHERE status = 'pending' AND due_at > ? ORDER BY due_at, id LIMIT 500", []any{int64(MaxDue)})
 	for _, t := range list {
 		if t.Bad == nil {
-			t.Bad = &RowError{[]string{fmt.Sprintf("column due_at: %d, expected an instant up to the year 9999 in milliseconds", t.DeliverAt.UnixMilli())}}
+			t.Bad = &RowError{[]string{fmt.Sprintf("column due_at: %d, expected a time up to the year 9999 in milliseconds", t.DeliverAt.UnixMilli())}}
 		}
 	}
 	return list, err
 }
 
-// noLease is the condition that no attempt except the one with a given token works on a task under a
-// lease. Its parameters are the time and the token.
+// noLease is the condition that no attempt holds a lease on a task, except the one with a given token. Its parameters
+// are the time and the token.
 const noLease = " AND NOT EXISTS (SELECT 1 FROM rabbitdelay_effects AS e WHERE e.task_id = rabbitdelay_tasks.id AND e.version = rabbitdelay_tasks.version" +
 	" AND e.created_at = rabbitdelay_tasks.created_at AND e.done_at IS NULL AND e.lease_until > ? AND e.lease_token <> ?)"
 
@@ -92,8 +109,8 @@ func (c Conn) EndedLeases(ctx context.Context, now int64) ([]string, error) {
 	return c.texts(ctx, "SELECT id FROM rabbitdelay_tasks WHERE status = 'running'"+noLease+" LIMIT 1000", now, "")
 }
 
-// EndLease makes a task pending again whose lease has ended, and reports whether it did. If another task of
-// its unique key is pending, the task stays running until its retry is overdue, and is then cancelled.
+// EndLease makes a task pending again if its lease has ended, and reports whether it did. If another task with its
+// unique key is pending, the task stays running until its retry is overdue, and is then cancelled.
 func (c Conn) EndLease(ctx context.Context, id string, now int64) (bool, error) {
 	end := func(set string, args ...any) (bool, error) {
 		return c.changed(ctx, "UPDATE rabbitdelay_tasks SET "+set+", updated_at = ? WHERE id = ? AND status = 'running'"+noLease, append(args, now, id, now, "")...)
@@ -105,12 +122,12 @@ func (c Conn) EndLease(ctx context.Context, id string, now int64) (bool, error) 
 			return false, err
 		}
 		return c.changed(ctx, "UPDATE rabbitdelay_tasks SET status = 'cancelled', finished_at = ?, last_error = ?, updated_at = ? WHERE id = ? AND status = 'running' AND (resend_at IS NULL OR resend_at <= ?)"+noLease,
-			now, fmt.Sprintf("its lease ended without an outcome, and it gave way to task %s of its unique key %s", other, key), now, id, now, now, "")
+			now, fmt.Sprintf("its lease ended without an outcome, and it gave way to task %s with the same unique key %s", other, key), now, id, now, now, "")
 	}
 	return ended, err
 }
 
-// CountRunning counts the tasks that are worked on under a lease.
+// CountRunning counts the tasks on which handlers are working under a lease.
 func (c Conn) CountRunning(ctx context.Context) (int64, error) {
 	return c.number(ctx, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'running'")
 }

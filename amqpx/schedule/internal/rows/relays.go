@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
 // Relay is a row of rabbitdelay_relays.
@@ -28,8 +28,8 @@ func (c Conn) Relays(ctx context.Context) (list []Relay, err error) {
 	return list, err
 }
 
-// RenewRelay records that a relay runs, or will run until r.Seen. If there is no row yet, it inserts one, and then
-// deletes the rows of relays that were last seen before forget.
+// RenewRelay records that a relay runs, or will run until r.Seen. If the relay has no row yet, RenewRelay inserts one,
+// and also deletes the rows of relays that were last seen before forget.
 func (c Conn) RenewRelay(ctx context.Context, id string, r Relay, forget time.Time) error {
 	renewed, err := c.changed(ctx, "UPDATE rabbitdelay_relays SET seen_at = ? WHERE id = ?", r.Seen.UnixMilli(), id)
 	if err != nil || renewed {
@@ -48,7 +48,7 @@ func (c Conn) RemoveRelay(ctx context.Context, id string) error {
 	return err
 }
 
-// relayRights has statements that change nothing, but require the permissions of a relay.
+// relayRights lists statements that change nothing but require the permissions of a relay.
 var relayRights = []struct{ right, query string }{
 	{"SELECT and UPDATE on rabbitdelay_tasks", "UPDATE rabbitdelay_tasks SET status = status WHERE id = ''"},
 	{"INSERT on rabbitdelay_tasks", "INSERT INTO rabbitdelay_tasks (id, due_at) SELECT id, due_at FROM rabbitdelay_tasks WHERE id = ''"},
@@ -61,27 +61,27 @@ var relayRights = []struct{ right, query string }{
 	{"SELECT and UPDATE on rabbitdelay_schedules", "UPDATE rabbitdelay_schedules SET plan_at = plan_at WHERE name = ''"},
 }
 
-// CheckRights returns an error for each right of a relay that the database's user lacks.
-// Whatever else is wrong with the database, Run finds out by itself.
+// CheckRights returns an error for each permission that a relay needs and that the database user lacks. It ignores
+// other errors of the database, because Run encounters them anyway.
 func (db *DB) CheckRights(ctx context.Context) error {
 	var errs []error
 	for _, r := range relayRights {
 		_, err := db.ExecContext(ctx, r.query)
 		if err = sqldb.Explain(err); errors.Is(err, sqldb.ErrDenied) {
-			errs = append(errs, fmt.Errorf("a relay needs the rights to %s: %w", r.right, err))
+			errs = append(errs, fmt.Errorf("a relay needs the permission %s: %w", r.right, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// Keep is how long finished tasks stay.
+// Keep is how long finished tasks are kept.
 type Keep struct {
 	Finished, Failed time.Duration
 	Batch            int // rows deleted by one statement
 }
 
-// Purge deletes tasks that finished longer ago than k allows, and the records of effects,
-// and returns the number of tasks.
+// Purge deletes the tasks, and the records of effects, that are older than k allows. It returns the number of deleted
+// tasks.
 func (db *DB) Purge(ctx context.Context, k Keep, now time.Time) (total int64, err error) {
 	c, err := db.Conn(ctx)
 	if err != nil {

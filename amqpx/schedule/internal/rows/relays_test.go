@@ -7,10 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// A relay renews its row. A new one deletes those of relays that have long been silent.
+// A relay renews its row. A new relay deletes the rows of relays that have been silent for a long
+// time.
 func TestRelays(t *testing.T) {
 	x := newTable(t)
 	shown := func() string {
@@ -36,7 +37,7 @@ func TestRelays(t *testing.T) {
 	want(t, "after one has ended", shown(), "host:1 v1 0s 3m0s")
 }
 
-// A user who may do everything has the rights of a relay.
+// A user with all permissions has the permissions of a relay.
 func TestCheckRights(t *testing.T) {
 	x := newTable(t)
 	x.insert(toQ("a", 0))
@@ -44,8 +45,8 @@ func TestCheckRights(t *testing.T) {
 	x.wantTask("a", Pending, 1)
 }
 
-// Tasks that ended long ago are deleted, failed ones later, with their tags; so are old records
-// of effects without a lease.
+// Tasks that ended long ago are deleted with their tags, failed ones later. So are old records of
+// effects without a lease.
 func TestPurge(t *testing.T) {
 	x := newTable(t)
 	for _, status := range Statuses {
@@ -78,15 +79,17 @@ func TestPurge(t *testing.T) {
 	want(t, "records", effects, "[leased]")
 }
 
-// SQLite and a bubble go by this process's clock.
+// A given clock replaces the database's.
 func TestClock(t *testing.T) {
 	x := newTable(t)
-	now, err := x.Clock(t.Context(), func() time.Time { return at(time.Hour) })
+	c, err := Open(x.db.DB, sqldb.PostgreSQL, func() time.Time { return at(time.Hour) }).Conn(t.Context())
+	check(t, err)
+	now, err := c.Clock(t.Context())
 	check(t, err)
 	want(t, "the clock", now.Sub(at(0)), "1h0m0s")
 }
 
-// Each dialect locks as it can.
+// Each dialect uses the locks that it has.
 func TestLocks(t *testing.T) {
 	for d, expected := range map[sqldb.Dialect]string{
 		sqldb.SQLite:     "||||",

@@ -10,7 +10,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
 // Schedule is a row of rabbitdelay_schedules. Its fields are those of schedule.Recurring,
@@ -35,15 +35,15 @@ type Schedule struct {
 	Planned  int64 // the version that was planned last
 	PlanAt   time.Time
 	BodySize int64
-	Bad      *FieldError // what another program wrote cannot be read
+	Bad      *FieldError // why the row, which another program wrote, cannot be read
 }
 
-// FieldError is the problem of an invalid field of a task or a schedule.
+// FieldError describes an invalid field of a task or a schedule.
 type FieldError struct{ Field, Reason string }
 
 func (e *FieldError) Error() string { return Words(e.Field) + ": " + e.Reason }
 
-// Words returns a Go field as people write it, who may know it by a flag, a key or a column.
+// Words converts the name of a Go field to the words that users know from flags, settings and columns.
 func Words(field string) string {
 	switch field {
 	case "ID":
@@ -51,7 +51,7 @@ func Words(field string) string {
 	case "CorrelationID":
 		return "correlation id"
 	case "DeliverAt":
-		return "due instant"
+		return "due time"
 	}
 	var b strings.Builder
 	for i, r := range field {
@@ -63,13 +63,13 @@ func Words(field string) string {
 	return b.String()
 }
 
-// Bounds of a Schedule that its columns do not have.
+// Upper bounds for fields of a Schedule. The columns themselves allow larger values.
 const (
 	MaxEvery  = 100 * 366 * 24 * time.Hour
 	MaxJitter = 24 * time.Hour
 )
 
-// definition are the columns that a caller writes, in the order of values.
+// definition lists the columns that a caller sets, in the order of the method values.
 var definition = []string{
 	"cron", "time_zone", "every_ms", "starts_at", "ends_at", "jitter_ms", "misfire", "misfire_limit", "overlap",
 	"queue", "exchange", "routing_key", "body", "content_type", "type", "correlation_id", "priority", "expires_after", "headers", "tags", "paused", "origin",
@@ -91,8 +91,8 @@ func flag(set bool) int {
 	return 0
 }
 
-// scheduleColumns returns the columns of a Schedule in the order of scanSchedule. body is the column, or NULL to
-// leave it out.
+// scheduleColumns returns the columns of a Schedule in the order that scanSchedule expects. The parameter body is the
+// column of the body, or NULL to leave it out.
 func (c Conn) scheduleColumns(body string) string {
 	return "name, cron, time_zone, every_ms, starts_at, ends_at, jitter_ms, misfire, misfire_limit, overlap, " +
 		"queue, exchange, routing_key, " + body + ", content_type, type, correlation_id, priority, expires_after, headers, tags, paused, origin, version, " +
@@ -139,7 +139,7 @@ func scanSchedule(scan scanner) (*Schedule, error) {
 	return s, nil
 }
 
-// Schedule reads the schedule of the given name. The error is sql.ErrNoRows if there is none.
+// Schedule reads the schedule with the given name. The error is sql.ErrNoRows if it does not exist.
 func (c Conn) Schedule(ctx context.Context, name string) (*Schedule, error) {
 	return scanSchedule(func(dest ...any) error {
 		return c.one(ctx, "SELECT "+c.scheduleColumns("body")+" FROM rabbitdelay_schedules WHERE name = ?", []any{name}, dest...)
@@ -162,12 +162,12 @@ func (c Conn) schedules(ctx context.Context, query string, args ...any) (list []
 	return list, err
 }
 
-// ScheduleNames returns the names of the schedules with an origin, sorted.
+// ScheduleNames returns the sorted names of the schedules with the given origin.
 func (c Conn) ScheduleNames(ctx context.Context, origin string) ([]string, error) {
 	return c.texts(ctx, "SELECT name FROM rabbitdelay_schedules WHERE origin = ? ORDER BY name", origin)
 }
 
-// InsertSchedule inserts a schedule unless there is one of that name, and reports whether it did.
+// InsertSchedule inserts a schedule unless there is already one with that name, and reports whether it did.
 func (c Conn) InsertSchedule(ctx context.Context, s *Schedule, now int64) (bool, error) {
 	values := append([]any{s.Name, now, now}, s.values()...)
 	query := "INSERT INTO rabbitdelay_schedules (name, created_at, updated_at, " + strings.Join(definition, ", ") + ") VALUES (" + marks(len(values)) + ")"
@@ -181,8 +181,8 @@ func (c Conn) InsertSchedule(ctx context.Context, s *Schedule, now int64) (bool,
 	return inserted, err
 }
 
-// LockSchedule raises the version, by a statement that keeps the relays and other writers
-// off the row until the transaction ends, and reads it.
+// LockSchedule raises the version of a schedule and reads its row. The update locks the row against relays and other
+// writers until the transaction ends.
 func (c Conn) LockSchedule(ctx context.Context, name string, now int64) (*Schedule, error) {
 	if _, err := c.exec(ctx, "UPDATE rabbitdelay_schedules SET version = version + 1, updated_at = ? WHERE name = ?", now, name); err != nil {
 		return nil, err
@@ -190,7 +190,7 @@ func (c Conn) LockSchedule(ctx context.Context, name string, now int64) (*Schedu
 	return c.Schedule(ctx, name)
 }
 
-// WriteSchedule writes the columns that a caller may set.
+// WriteSchedule writes the columns that a caller sets.
 func (c Conn) WriteSchedule(ctx context.Context, s *Schedule) error {
 	_, err := c.exec(ctx, "UPDATE rabbitdelay_schedules SET "+strings.Join(definition, " = ?, ")+" = ? WHERE name = ?", append(s.values(), s.Name)...)
 	return err
@@ -203,13 +203,13 @@ func (c Conn) PauseSchedule(ctx context.Context, name string, paused bool) error
 	return err
 }
 
-// DeleteSchedule deletes the schedule of the given name.
+// DeleteSchedule deletes the schedule with the given name.
 func (c Conn) DeleteSchedule(ctx context.Context, name string) error {
 	_, err := c.exec(ctx, "DELETE FROM rabbitdelay_schedules WHERE name = ?", name)
 	return err
 }
 
-// Planned writes how far a relay has planned a row, and when to plan it again.
+// Planned records up to where a relay has planned a row, and when to plan it again.
 func (c Conn) Planned(ctx context.Context, s *Schedule, lookAt int64) error {
 	var lastError any
 	if s.LastError != "" {
@@ -220,13 +220,13 @@ func (c Conn) Planned(ctx context.Context, s *Schedule, lookAt int64) error {
 	return err
 }
 
-// Blame writes into a row why the database refuses its tasks, and postpones its planning to lookAt.
+// Blame records in a row why the database refuses the row's tasks, and postpones its planning to lookAt.
 func (c Conn) Blame(ctx context.Context, s *Schedule, why error, lookAt time.Time) error {
 	_, err := c.exec(ctx, "UPDATE rabbitdelay_schedules SET last_error = ?, plan_at = ? WHERE name = ? AND version = ?", ErrorText(why), lookAt.UnixMilli(), s.Name, s.Version)
 	return err
 }
 
-// without excludes rows by their names.
+// without returns a clause that excludes the rows with the given names.
 func without(names []string) *clause {
 	w := &clause{}
 	if len(names) > 0 {
@@ -235,7 +235,7 @@ func without(names []string) *clause {
 	return w
 }
 
-// NextPlan returns the earliest plan_at of all rows except some. It returns false if there is none.
+// NextPlan returns the earliest plan_at of all rows except the given ones. It returns false if there is none.
 func (c Conn) NextPlan(ctx context.Context, except []string) (int64, bool, error) {
 	var at sql.NullInt64
 	where := without(except)
@@ -243,15 +243,15 @@ func (c Conn) NextPlan(ctx context.Context, except []string) (int64, bool, error
 	return at.Int64, at.Valid, err
 }
 
-// ClaimSchedule locks the due row that has waited longest until the transaction ends, and reads it without its
-// body. It returns nil if no row is due.
+// ClaimSchedule locks the due row with the earliest plan_at until the transaction ends, and reads it without its body.
+// It returns nil if no row is due.
 func (c Conn) ClaimSchedule(ctx context.Context, now int64, except []string) (*Schedule, error) {
 	where := without(except)
 	where.and("plan_at <= ?", now)
 	pick := "FROM rabbitdelay_schedules" + where.String() + " ORDER BY plan_at LIMIT 1"
 	columns := c.scheduleColumns("NULL")
 	query := "SELECT " + columns + " " + pick + c.lock(SkipLocked)
-	if c.sqlite() { // a statement that writes from its start; see WriteFirst
+	if c.sqlite() { // the statement takes the write lock immediately; see WriteFirst
 		query = "UPDATE rabbitdelay_schedules SET plan_at = plan_at WHERE name IN (SELECT name " + pick + ") RETURNING " + columns
 	}
 	list, err := c.schedules(ctx, query, where.args...)
@@ -261,9 +261,10 @@ func (c Conn) ClaimSchedule(ctx context.Context, now int64, except []string) (*S
 	return list[0], nil
 }
 
-// Withdraw cancels the tasks of a schedule whose ids are not before from and that are not due yet, with a reason
-// in last_error. They get a new version, which no message has and which a relay that is publishing the old one
-// does not mark. Withdraw returns the versions by id of all tasks that were withdrawn now or earlier.
+// Withdraw cancels the tasks of a schedule that are not due yet and whose ids do not sort before from, and stores the
+// reason in last_error. The tasks get a new version. No message has that version, and a relay that is publishing the
+// old version does not mark the row. Withdraw returns the versions, by id, of all tasks that were withdrawn now or
+// earlier.
 func (c Conn) Withdraw(ctx context.Context, name, from, reason string, now int64) (map[string]int64, error) {
 	to := name + "@" + afterAll
 	if _, err := c.exec(ctx, "UPDATE rabbitdelay_tasks SET status = 'cancelled', version = version + 1, last_error = ?, finished_at = ?, updated_at = ? "+
@@ -271,7 +272,7 @@ func (c Conn) Withdraw(ctx context.Context, name, from, reason string, now int64
 		return nil, err
 	}
 	versions := map[string]int64{}
-	// The lock also reads what was committed after the caller's transaction began.
+	// A locking read also sees what other transactions have committed since this one began.
 	query := "SELECT id, version FROM rabbitdelay_tasks WHERE id >= ? AND id < ? AND status = 'cancelled' AND last_error = ?" + c.lock(Exclusive)
 	err := c.each(ctx, query, []any{from, to, reason}, func(scan scanner) error {
 		var id string
@@ -283,8 +284,8 @@ func (c Conn) Withdraw(ctx context.Context, name, from, reason string, now int64
 	return versions, err
 }
 
-// Missed returns the sorted ids of a schedule's tasks, not before from, that were due by cut and that no handler
-// has started. It leaves out locked rows, on which a handler may be working.
+// Missed returns the sorted ids of a schedule's tasks that were due by cut and that no handler has started. It leaves
+// out ids that sort before from, and locked rows, on which a handler may be working.
 func (c Conn) Missed(ctx context.Context, name, from string, cut int64) ([]string, error) {
 	return c.texts(ctx, "SELECT id FROM rabbitdelay_tasks WHERE id >= ? AND id < ? AND status = 'pending' AND attempts = 0 AND due_at <= ? "+
 		"AND NOT EXISTS (SELECT 1 FROM rabbitdelay_effects WHERE task_id = id) ORDER BY id"+c.lock(SkipLocked), from, name+"@"+afterAll, cut)
@@ -302,7 +303,7 @@ func (c Conn) Delete(ctx context.Context, id string) error {
 	return err
 }
 
-// carried are the columns that a task has from its schedule.
+// carried lists the columns that a task inherits from its schedule.
 const carried = "queue, exchange, routing_key, body, content_type, type, correlation_id, priority, expires_after, headers"
 
 // InsertOccurrence inserts a task of a schedule unless the id exists, and reports whether it did.
@@ -311,21 +312,21 @@ func (c Conn) InsertOccurrence(ctx context.Context, s *Schedule, id string, due,
 	switch {
 	case c.mysql():
 		exists = "ON DUPLICATE KEY UPDATE rabbitdelay_tasks.id = rabbitdelay_tasks.id"
-	case c.postgres(): // which takes them for text otherwise
+	case c.postgres(): // without a cast, PostgreSQL treats the parameters as texts
 		values = "CAST(? AS text), CAST(? AS bigint), CAST(? AS bigint), CAST(? AS bigint), CAST(? AS bigint)"
 	}
 	return c.changed(ctx, "INSERT INTO rabbitdelay_tasks (id, due_at, version, created_at, updated_at, "+carried+") SELECT "+values+", "+carried+
 		" FROM rabbitdelay_schedules WHERE name = ? "+exists, id, due, version, now, now, s.Name)
 }
 
-// TagOccurrences writes the tags of a schedule for tasks that were just made of it.
+// TagOccurrences writes the tags of a schedule for tasks that have just been created from it.
 func (c Conn) TagOccurrences(ctx context.Context, s *Schedule, ids []string) error {
 	if len(ids) == 0 || len(s.Task.Tags) == 0 {
 		return nil
 	}
 	list := make([]*Task, len(ids))
 	for i, id := range ids {
-		list[i] = &Task{ID: id, Tags: s.Task.Tags}
+		list[i] = &Task{Content: Content{ID: id, Tags: s.Task.Tags}}
 	}
 	return c.writeTags(ctx, list, Replace)
 }
@@ -335,7 +336,7 @@ func (c Conn) LastRuns(ctx context.Context, names []string) ([]*Task, error) {
 	parts, args := make([]string, len(names)), make([]any, 0, 2*len(names))
 	for i, name := range names {
 		parts[i] = fmt.Sprintf("SELECT * FROM (SELECT %s FROM rabbitdelay_tasks WHERE id >= ? AND id < ? AND status IN ('%s', '%s', '%s') ORDER BY id DESC LIMIT 1) AS run%d", bodiless, Done, Failed, Expired, i)
-		args = append(args, name+"@", name+"A") // which follows @
+		args = append(args, name+"@", name+"A") // "A" is the character that follows "@"
 	}
 	return c.tasks(ctx, strings.Join(parts, " UNION ALL "), args)
 }

@@ -14,10 +14,11 @@ func full() *Schedule {
 	return &Schedule{
 		Name: "nightly", Cron: "@daily", TimeZone: "Europe/Berlin", Start: at(0), End: at(time.Hour), Jitter: time.Minute, Misfire: "all",
 		MisfireLimit: 7, Overlap: "allow", Origin: "file",
-		Task: Task{
-			Exchange: "e", RoutingKey: "k", Body: []byte{0, 255}, ContentType: "text/plain", Type: "t", CorrelationID: "c", Priority: 3, ExpiresAfter: time.Minute,
-			Headers: map[string]string{"h": "v"}, Tags: []string{"b", "a"},
-		},
+		Task: Task{Content: Content{
+			Exchange: "e", RoutingKey: "k", Body: []byte{0, 255}, ContentType: "text/plain", Type: "t",
+			CorrelationID: "c", Priority: 3, ExpiresAfter: time.Minute, Headers: map[string]string{"h": "v"},
+			Tags: []string{"b", "a"},
+		}},
 	}
 }
 
@@ -37,10 +38,13 @@ func (x *table) schedule(name string) *Schedule {
 
 // every is a schedule with an interval.
 func every(name string) *Schedule {
-	return &Schedule{Name: name, Every: time.Hour, TimeZone: "UTC", Misfire: "once", MisfireLimit: 1, Overlap: "allow", Task: Task{Queue: "q", Body: []byte("x")}}
+	return &Schedule{
+		Name: name, Every: time.Hour, TimeZone: "UTC", Misfire: "once", MisfireLimit: 1, Overlap: "allow",
+		Task: Task{Content: Content{Queue: "q", Body: []byte("x")}},
+	}
 }
 
-// What is inserted or written is read again.
+// Everything that is inserted or written can be read again.
 func TestSchedule(t *testing.T) {
 	x := newTable(t)
 	x.insertSchedule(full())
@@ -94,7 +98,7 @@ func TestSchedules(t *testing.T) {
 	want(t, "of an origin", names, "[0 2 4]")
 }
 
-// What another program wrote badly is read as far as it can be, with the field.
+// Invalid rows of other programs are read as far as possible, with the invalid field.
 func TestForeignSchedules(t *testing.T) {
 	for column, tt := range map[string]struct {
 		value any
@@ -121,8 +125,8 @@ func TestForeignSchedules(t *testing.T) {
 	}
 }
 
-// Rows come to a relay in the order in which they have waited, apart from those that it leaves
-// alone; one that was planned comes when it is to.
+// A relay gets rows in the order in which they have waited, except those that it skips. A planned
+// row comes back when it must be planned again.
 func TestClaimSchedule(t *testing.T) {
 	x := newTable(t)
 	claim := func(now int64, except ...string) string {
@@ -169,8 +173,8 @@ func TestClaimSchedule(t *testing.T) {
 	want(t, "after the blame", claim(start+2), "none")
 }
 
-// The tasks of a schedule that are not due yet are withdrawn, and those that were withdrawn
-// earlier are known; no others are touched.
+// The tasks of a schedule that are not due yet are withdrawn, and tasks that were withdrawn earlier
+// are returned too. No other tasks are changed.
 func TestWithdraw(t *testing.T) {
 	x := newTable(t)
 	for id, due := range map[string]time.Duration{"a@1": -1, "a@2": time.Hour, "a@3": time.Hour, "a@4": time.Hour, "a": time.Hour,
@@ -190,7 +194,7 @@ func TestWithdraw(t *testing.T) {
 	want(t, "from an id on", versions, "map[a@4:5]")
 }
 
-// Missed tasks are those that were due and that no handler has begun with.
+// Missed tasks are those that were due and that no handler has started.
 func TestMissed(t *testing.T) {
 	x := newTable(t)
 	for _, id := range []string{"a@0", "a@1", "a@2", "a@3", "a@4", "a@5", "b@1"} {
@@ -215,7 +219,7 @@ func TestMissed(t *testing.T) {
 	want(t, "deleted", status, "")
 }
 
-// An occurrence has what its schedule says, once.
+// An occurrence has the content of its schedule, and is inserted once.
 func TestInsertOccurrence(t *testing.T) {
 	x := newTable(t)
 	s := full()
@@ -235,7 +239,7 @@ func TestInsertOccurrence(t *testing.T) {
 	}
 }
 
-// The last run is the last occurrence that came to an end, of that schedule alone.
+// The last run is the last occurrence of the schedule that has ended.
 func TestLastRuns(t *testing.T) {
 	x := newTable(t)
 	for id, status := range map[string]string{

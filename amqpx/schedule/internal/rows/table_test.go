@@ -8,7 +8,7 @@ import (
 
 	_ "modernc.org/sqlite" // the database of these tests
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
 func check(t *testing.T, err error) {
@@ -26,7 +26,7 @@ func want(t *testing.T, what string, got any, expected string) {
 	}
 }
 
-// table is a database in memory with the tables.
+// table returns a database in memory with the tables.
 type table struct {
 	Conn
 
@@ -41,7 +41,7 @@ func newTable(t *testing.T) *table {
 	opened.SetMaxOpenConns(1)
 	t.Cleanup(func() { check(t, opened.Close()) })
 	check(t, Migrations.Migrate(t.Context(), sqldb.Of(opened)))
-	db := Open(sqldb.Of(opened), "")
+	db := Open(sqldb.Of(opened), "", nil)
 	c, err := db.Conn(t.Context())
 	check(t, err)
 	return &table{c, t, db}
@@ -54,7 +54,7 @@ func (x *table) must(query string, args ...any) {
 	check(x.t, err)
 }
 
-// unchecked calls write, which may write what the table would refuse.
+// unchecked calls write, which may write rows that the table would refuse.
 func (x *table) unchecked(write func()) {
 	x.t.Helper()
 	x.must("PRAGMA ignore_check_constraints = 1")
@@ -103,19 +103,21 @@ func (x *table) wantTask(id, status string, version int64) {
 	}
 }
 
-// start is when the tests begin, in milliseconds.
+// start is the time at which the tests begin, in milliseconds.
 const start = int64(1_800_000_000_000)
 
-// at is an instant after start.
+// at returns a time after start.
 func at(after time.Duration) time.Time { return time.UnixMilli(start).Add(after) }
 
-// ms is such an instant in milliseconds.
+// ms returns such a time in milliseconds.
 func ms(after time.Duration) int64 { return at(after).UnixMilli() }
 
-// toQ is a task to queue q, due after start.
-func toQ(id string, due time.Duration) *Task { return &Task{ID: id, Queue: "q", DeliverAt: at(due)} }
+// toQ returns a task to queue q, due after start.
+func toQ(id string, due time.Duration) *Task {
+	return &Task{Content: Content{ID: id, Queue: "q", DeliverAt: at(due)}}
+}
 
-// toE is a task to exchange e.
+// toE returns a task to exchange e.
 func toE(id, key string, due time.Duration) *Task {
-	return &Task{ID: id, Exchange: "e", RoutingKey: key, DeliverAt: at(due)}
+	return &Task{Content: Content{ID: id, Exchange: "e", RoutingKey: key, DeliverAt: at(due)}}
 }

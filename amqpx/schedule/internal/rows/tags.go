@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// writeTags writes the tags of tasks that have just been written. With Replace, it deletes the tags of the
-// replaced tasks first.
+// writeTags writes the tags of tasks that have just been written. With Replace, it first deletes the tags of the
+// replaced tasks.
 func (c Conn) writeTags(ctx context.Context, tasks []*Task, on OnExisting) error {
 	var args []any
 	for _, t := range tasks {
@@ -32,7 +32,7 @@ func (c Conn) writeTags(ctx context.Context, tasks []*Task, on OnExisting) error
 	return nil
 }
 
-// readTags fills in the tags in their order.
+// readTags fills in the tags of tasks, in the order in which they were given.
 func (c Conn) readTags(ctx context.Context, tasks []*Task) error {
 	if len(tasks) == 0 {
 		return nil
@@ -52,8 +52,8 @@ func (c Conn) readTags(ctx context.Context, tasks []*Task) error {
 	})
 }
 
-// TagNames reads the first tags there are, in their order, going from each to the next one by
-// the index. MySQL does that by itself for a GROUP BY.
+// TagNames returns the first tags in sort order. It uses the index to jump from each tag to the next. MySQL does that
+// automatically for a GROUP BY.
 func (c Conn) TagNames(ctx context.Context, limit int) ([]string, error) {
 	if c.mysql() {
 		return c.texts(ctx, "SELECT tag FROM rabbitdelay_task_tags GROUP BY tag ORDER BY tag LIMIT ?", limit)

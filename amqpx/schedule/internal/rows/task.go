@@ -9,18 +9,29 @@ import (
 	"time"
 )
 
-// Task is a row of rabbitdelay_tasks. Its fields are those of schedule.Task, which
-// documents them.
+// Content contains the fields of a task that the caller of Schedule sets. They are the fields of schedule.Task in the
+// same order, so that one type can be converted to the other.
+type Content struct {
+	ID            string
+	Queue         string
+	Exchange      string
+	RoutingKey    string
+	DeliverAt     time.Time
+	Body          []byte
+	ContentType   string
+	Type          string
+	CorrelationID string
+	Priority      uint8
+	ExpiresAfter  time.Duration
+	UniqueKey     string
+	Replace       bool
+	Headers       map[string]string
+	Tags          []string
+}
+
+// Task is a row of rabbitdelay_tasks. schedule.Task documents its fields.
 type Task struct {
-	ID, Queue, Exchange, RoutingKey  string
-	DeliverAt                        time.Time
-	Body                             []byte
-	ContentType, Type, CorrelationID string
-	Priority                         uint8
-	ExpiresAfter                     time.Duration
-	UniqueKey                        string
-	Headers                          map[string]string
-	Tags                             []string
+	Content
 
 	Version                                  int64
 	Status                                   string
@@ -28,10 +39,11 @@ type Task struct {
 	LastError                                string
 	Sends                                    int
 	SentAt, CreatedAt, UpdatedAt, FinishedAt time.Time
+	ResendAt                                 time.Time
 
 	NotBefore time.Time // when a claimed task of a limited lane may be delivered
 
-	Failures int   // sends that failed since the last confirmed one
+	Failures int   // failed sends since the last confirmed one
 	Bad      error // a *RowError if another program wrote a row that cannot be sent
 }
 
@@ -45,24 +57,24 @@ const (
 	Failed    = "failed"
 )
 
-// Statuses lists them in the order of a task's life.
+// Statuses lists all statuses in the order of a task's life.
 var Statuses = []string{Pending, Running, Done, Cancelled, Expired, Failed}
 
-// taskColumns has the columns of a Task in the order of scanTask.
-const taskColumns = "id, queue, exchange, routing_key, due_at, version, status, body, content_type, type, correlation_id, priority, expires_after, unique_key, headers, created_at, updated_at, finished_at, attempts, last_error, sent_at, sends, send_failures"
+// taskColumns lists the columns of a Task in the order that scanTask expects.
+const taskColumns = "id, queue, exchange, routing_key, due_at, version, status, body, content_type, type, correlation_id, priority, expires_after, unique_key, headers, created_at, updated_at, finished_at, attempts, last_error, sent_at, sends, send_failures, resend_at"
 
-// bodiless are the columns without the body.
+// bodiless is taskColumns with NULL in place of the body.
 var bodiless = strings.Replace(taskColumns, " body,", " NULL,", 1)
 
-// scanTask reads a row of taskColumns. If Bad is set, so that the task can never be sent, the readable columns are
-// set anyway.
+// scanTask reads a row of taskColumns. If Bad is set, the task can never be sent, but the fields for readable columns
+// are set nevertheless.
 func scanTask(scan scanner) (*Task, error) {
 	t := &Task{}
 	var due, created, updated int64
-	var finished, sent, expires sql.NullInt64
+	var finished, sent, expires, resend sql.NullInt64
 	var key, headers, lastError sql.NullString
 	dest := []any{&t.ID, &t.Queue, &t.Exchange, &t.RoutingKey, &due, &t.Version, &t.Status, &t.Body, &t.ContentType,
-		&t.Type, &t.CorrelationID, &t.Priority, &expires, &key, &headers, &created, &updated, &finished, &t.Attempts, &lastError, &sent, &t.Sends, &t.Failures}
+		&t.Type, &t.CorrelationID, &t.Priority, &expires, &key, &headers, &created, &updated, &finished, &t.Attempts, &lastError, &sent, &t.Sends, &t.Failures, &resend}
 	wrong := &RowError{}
 	if err := scan(dest...); err != nil {
 		for i, name := range strings.Split(taskColumns, ", ") {
@@ -73,7 +85,7 @@ func scanTask(scan scanner) (*Task, error) {
 		}
 	}
 	t.DeliverAt, t.CreatedAt, t.UpdatedAt = time.UnixMilli(due), time.UnixMilli(created), time.UnixMilli(updated)
-	t.FinishedAt, t.SentAt = orZero(finished), orZero(sent)
+	t.FinishedAt, t.SentAt, t.ResendAt = orZero(finished), orZero(sent), orZero(resend)
 	t.ExpiresAfter = expiresAfterOf(expires)
 	t.UniqueKey, t.LastError = key.String, lastError.String
 	if headers.String != "" {
@@ -91,7 +103,7 @@ func badHeaders(err error) string {
 	return "column headers: expected a JSON object of strings: " + err.Error()
 }
 
-// asJSON is the column of a map or list, NULL if that is empty.
+// asJSON returns the column value of a map or list, which is NULL if it is empty.
 func asJSON[T map[string]string | []string](v T) any {
 	if len(v) == 0 {
 		return nil
@@ -100,7 +112,7 @@ func asJSON[T map[string]string | []string](v T) any {
 	return string(text)
 }
 
-// blob is the column of a body, which is not NULL.
+// blob returns the column value of a body, which is never NULL.
 func blob(body []byte) []byte {
 	if body == nil {
 		return []byte{}
@@ -108,7 +120,7 @@ func blob(body []byte) []byte {
 	return body
 }
 
-// CheckID returns the problem of an invalid task id or unique key, "" for a valid one.
+// CheckID returns what is wrong with a task id or unique key, or "" if it is valid.
 func CheckID(id string) string {
 	switch {
 	case id == "":
@@ -118,16 +130,16 @@ func CheckID(id string) string {
 	case !IsText(id):
 		return "expected UTF-8 without NUL"
 	case strings.HasSuffix(id, " "):
-		// MySQL would find it equal to the id without the space.
+		// MySQL treats the id as equal to the id without the space.
 		return "ends in a space, which some databases ignore"
 	}
 	return ""
 }
 
-// MaxName is AMQP's limit of a message id, a routing key and a name, in bytes.
+// MaxName is the maximum length, in bytes, of message ids, routing keys and names in AMQP.
 const MaxName = 255
 
-// IsRowError reports whether only this row cannot be read.
+// IsRowError reports whether the error concerns only one row, which cannot be read.
 func IsRowError(err error) bool {
 	_, ok := errors.AsType[*RowError](err)
 	return ok

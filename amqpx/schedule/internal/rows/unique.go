@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Holder is the pending task of a unique key, whose row is locked.
+// Holder is the pending task that holds a unique key. Its row is locked.
 type Holder struct {
 	ID           string
 	Version      int64
@@ -16,7 +16,7 @@ type Holder struct {
 	Over         bool // whether expires_after has passed
 }
 
-// byKey is the condition of the pending task of a unique key, as the index has it.
+// byKey returns the condition for the pending task with a unique key, in the form that matches the index.
 func (c Conn) byKey() string {
 	if c.mysql() {
 		return "pending_key = ?"
@@ -24,15 +24,15 @@ func (c Conn) byKey() string {
 	return "unique_key = ? AND status = 'pending'"
 }
 
-// InsertUnique inserts a task, without its tags, unless its unique key has a pending task
-// or its id exists, and reports whether it did. It waits for transactions that are writing or ending the
-// pending task of the key.
+// InsertUnique inserts a task without its tags, unless another pending task has its unique key or a task with its id
+// exists. It reports whether it did. It waits for transactions that are writing or ending the pending task with that
+// key.
 func (c Conn) InsertUnique(ctx context.Context, t *Task, now int64) (inserted bool, err error) {
 	query := "INSERT INTO rabbitdelay_tasks (" + strings.Join(written, ", ") + ") VALUES (" + marks(len(written)) + ")"
 	if c.mysql() {
-		// An error would leave a shared lock, and two transactions that have it would wait for each
-		// other to get the exclusive lock. The change makes an existing row count as two, whatever the
-		// driver counts.
+		// An error would leave a shared lock on the row, and two transactions with that lock would deadlock when they
+		// need the exclusive lock. The update changes an existing row, so MySQL returns 2 for it. An inserted row
+		// returns 1, whether the driver counts changed or found rows.
 		query += " ON DUPLICATE KEY UPDATE updated_at = CASE WHEN " + stillPending + " AND unique_key = VALUES(unique_key) THEN GREATEST(updated_at + 1, VALUES(updated_at)) ELSE updated_at END"
 	} else {
 		query += " ON CONFLICT DO NOTHING"
@@ -41,12 +41,13 @@ func (c Conn) InsertUnique(ctx context.Context, t *Task, now int64) (inserted bo
 	if err != nil || n != 1 || !c.mysql() {
 		return n == 1, err
 	}
-	// With clientFoundRows it may be one that had the id, and is unchanged.
+	// With clientFoundRows, MySQL also returns 1 for an unchanged row that has the same id, so check which task is
+	// pending.
 	h, found, err := c.Holder(ctx, t.UniqueKey, now)
 	return found && h.ID == t.ID, err
 }
 
-// Holder locks the pending task of a unique key, and reports whether there is one.
+// Holder locks the pending task with a unique key, and reports whether there is one.
 func (c Conn) Holder(ctx context.Context, key string, now int64) (h Holder, found bool, err error) {
 	var over int
 	query := "SELECT id, version, created_at, due_at, CASE WHEN " + c.unexpired(now) + " THEN 0 ELSE 1 END FROM rabbitdelay_tasks WHERE " + c.byKey() + c.lock(Exclusive)
@@ -58,7 +59,7 @@ func (c Conn) Holder(ctx context.Context, key string, now int64) (h Holder, foun
 	return h, err == nil, err
 }
 
-// ReplaceBy turns a holder's row into the row of t, in a later version.
+// ReplaceBy returns the change that overwrites a holder's row with t, in the next version.
 func (t *Task) ReplaceBy(h Holder, now int64) Assignment {
 	values := t.written(max(now, h.Created+1))
 	var set strings.Builder
@@ -68,21 +69,21 @@ func (t *Task) ReplaceBy(h Holder, now int64) Assignment {
 	return Assignment{set: set.String() + "version = version + 1, " + renewed, args: values[1:]}
 }
 
-// Touch changes nothing but updated_at. A handler whose transaction is repeatable read, and
-// which therefore does not see what else the caller's transaction commits, cannot change the row, and begins
-// again.
+// Touch changes only updated_at. Under REPEATABLE READ, a handler whose snapshot predates the caller's commit would not
+// see the caller's changes. Because the row has changed, the handler's own update of it conflicts, and the handler's
+// transaction is run again on a new snapshot.
 func Touch(now int64) Assignment { return Assignment{set: touched, args: []any{now, now}} }
 
 // touched sets updated_at to a time that is always later than its current value.
 const touched = "updated_at = CASE WHEN updated_at < ? THEN ? ELSE updated_at + 1 END"
 
-// ChangeHolder changes a holder if it has not changed since it was found, and reports whether it did. Without a
-// transaction the row is not locked, so it may have changed.
+// ChangeHolder changes a holder if it has not changed since it was read, and reports whether it did. Without a
+// transaction, the row is not locked and may have changed.
 func (c Conn) ChangeHolder(ctx context.Context, h Holder, a Assignment) (bool, error) {
 	return c.changed(ctx, "UPDATE rabbitdelay_tasks SET "+a.set+" WHERE id = ? AND version = ? AND status = 'pending'", append(a.args, h.ID, h.Version)...)
 }
 
-// RewriteTags writes the tags of a task that has taken a holder's place.
+// RewriteTags replaces the tags of a holder's row with the tags of t.
 func (c Conn) RewriteTags(ctx context.Context, h Holder, t *Task) error {
 	as := *t
 	as.ID = h.ID
@@ -94,14 +95,14 @@ func (c Conn) WriteTags(ctx context.Context, t *Task) error {
 	return c.writeTags(ctx, []*Task{t}, Refuse)
 }
 
-// Recent is a task of a unique key that is running or was done.
+// Recent is a task with a unique key that is running or was done.
 type Recent struct {
 	ID   string
 	Done int64 // when it was done; 0 if it is running
 }
 
-// RecentOf finds a running task of a unique key, or else the last task of the key that was done after after. It
-// reports whether there is one.
+// RecentOf finds a task with the given unique key that is running or, if there is none, the last one that was done
+// after the given time. found is false if there is no such task.
 func (c Conn) RecentOf(ctx context.Context, key string, after int64) (r Recent, found bool, err error) {
 	query := "SELECT id, CASE WHEN status = 'running' THEN 0 ELSE finished_at END AS done FROM rabbitdelay_tasks WHERE unique_key = ? AND (status = 'running' OR status = 'done' AND finished_at > ?)" +
 		" ORDER BY CASE WHEN status = 'running' THEN 0 ELSE 1 END, finished_at DESC LIMIT 1" + c.lock(Current)
@@ -112,13 +113,14 @@ func (c Conn) RecentOf(ctx context.Context, key string, after int64) (r Recent, 
 	return r, err == nil, err
 }
 
-// HasID reports whether a task exists, as the statement before this one met it.
+// HasID reports whether a task exists. Like the failed insert before it, it sees what other transactions have
+// committed.
 func (c Conn) HasID(ctx context.Context, id string) (bool, error) {
 	list, err := c.texts(ctx, "SELECT id FROM rabbitdelay_tasks WHERE id = ?"+c.lock(Current), id)
 	return len(list) > 0, err
 }
 
-// KeyTaken returns a task's unique key, and the pending task that has it, if that is another one.
+// KeyTaken returns a task's unique key, and the id of another pending task that has the key, if there is one.
 func (c Conn) KeyTaken(ctx context.Context, id string) (key, holder string, err error) {
 	keys, err := c.texts(ctx, "SELECT unique_key FROM rabbitdelay_tasks WHERE unique_key IS NOT NULL AND id = ?"+c.lock(Current), id)
 	if err != nil || len(keys) == 0 {
@@ -128,10 +130,11 @@ func (c Conn) KeyTaken(ctx context.Context, id string) (key, holder string, err 
 	return keys[0], strings.Join(holders, ""), err
 }
 
-// KeysFree returns those of tasks that are not pending, which may become so: of each unique key
-// without a pending task the first. The tasks are locked.
+// KeysFree returns the ids of the tasks that may become pending again. If several of the given tasks have the same
+// unique key, only the first of them is returned, and only if no task with that key is pending. Tasks without a unique
+// key are always returned. The tasks must be locked.
 func (c Conn) KeysFree(ctx context.Context, ids []string) ([]string, error) {
-	keys := map[string]string{} // by id
+	keys := map[string]string{} // unique keys by task id
 	err := c.each(ctx, "SELECT id, unique_key FROM rabbitdelay_tasks WHERE unique_key IS NOT NULL AND id IN ("+marks(len(ids))+")"+c.lock(Current), anys(ids), func(scan scanner) error {
 		var id, key string
 		err := scan(&id, &key)
@@ -148,7 +151,7 @@ func (c Conn) KeysFree(ctx context.Context, ids []string) ([]string, error) {
 		if keyed && !taken[key] {
 			holders, err := c.texts(ctx, "SELECT id FROM rabbitdelay_tasks WHERE "+c.byKey()+c.lock(Current), key)
 			if err != nil {
-				return nil, fmt.Errorf("looking for the pending task of a unique key: %w", err)
+				return nil, fmt.Errorf("finding the pending task with a unique key: %w", err)
 			}
 			taken[key] = len(holders) > 0
 		}
@@ -161,7 +164,7 @@ func (c Conn) KeysFree(ctx context.Context, ids []string) ([]string, error) {
 	return free, nil
 }
 
-// GiveWay cancels a task in favor of another task of its unique key.
+// GiveWay cancels a task in favor of another task with its unique key.
 func GiveWay(cause string, now int64) Assignment {
 	return Assignment{set: "status = 'cancelled', last_error = ?, finished_at = ?, updated_at = ?", args: []any{cause, now, now}}
 }

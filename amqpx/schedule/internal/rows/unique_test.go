@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// keyed is a task of unique key k.
+// keyed returns a task with the unique key k.
 func keyed(id string) *Task {
 	task := toQ(id, 0)
 	task.UniqueKey = "k"
@@ -42,7 +42,7 @@ func TestInsertUnique(t *testing.T) {
 	}
 }
 
-// A holder is replaced or changed as it was found, and otherwise not.
+// A holder is replaced or changed only if it is still as it was found.
 func TestHolder(t *testing.T) {
 	x := newTable(t)
 	first := keyed("a")
@@ -66,8 +66,8 @@ func TestHolder(t *testing.T) {
 	want(t, "replaced", changed, "true")
 	check(t, x.RewriteTags(t.Context(), h, other))
 	expected := &Task{
-		ID: "a", Queue: "q", DeliverAt: at(0), Body: []byte("new"), UniqueKey: "k", Tags: []string{"new"}, Version: 3, Status: Pending,
-		CreatedAt: at(time.Millisecond), UpdatedAt: at(time.Millisecond),
+		Content: Content{ID: "a", Queue: "q", DeliverAt: at(0), Body: []byte("new"), UniqueKey: "k", Tags: []string{"new"}},
+		Version: 3, Status: Pending, CreatedAt: at(time.Millisecond), UpdatedAt: at(time.Millisecond),
 	}
 	if got := x.get("a"); !equal(got, expected) {
 		t.Errorf("%+v, expected %+v", got, expected)
@@ -77,7 +77,7 @@ func TestHolder(t *testing.T) {
 	}
 }
 
-// To touch a task changes when it was updated, and nothing else.
+// Touching a task changes only when it was updated.
 func TestTouch(t *testing.T) {
 	x := newTable(t)
 	x.insert(keyed("a"))
@@ -92,7 +92,8 @@ func TestTouch(t *testing.T) {
 	x.wantTask("a", Pending, 1)
 }
 
-// The last task of a key that is running or was done keeps a new one away.
+// A new task with a key is refused while another task with the key is running, or for some time after that task was
+// done.
 func TestRecentOf(t *testing.T) {
 	x := newTable(t)
 	for i, id := range []string{"first", "last", "failed"} {
@@ -111,7 +112,8 @@ func TestRecentOf(t *testing.T) {
 	want(t, "running", recent(ms(time.Minute)), "{running 0} true")
 }
 
-// Of the tasks that are to be pending again, one of each key may be, if no other one is.
+// Of several tasks that are to become pending again, one task of each key does so, unless another task with the key is
+// pending.
 func TestKeys(t *testing.T) {
 	x := newTable(t)
 	free, err := x.KeysFree(t.Context(), []string{"none"})
@@ -151,7 +153,7 @@ func TestKeys(t *testing.T) {
 	want(t, "one that gave way", got.Status+": "+got.LastError, "cancelled: because")
 }
 
-// Tags are written for a task that was inserted by its key.
+// Tags are also written for a task that was inserted with a unique key.
 func TestWriteTags(t *testing.T) {
 	x := newTable(t)
 	task := keyed("a")

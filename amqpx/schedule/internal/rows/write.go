@@ -8,45 +8,46 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// Limits of one statement. The number of rows is limited because of the number of placeholders, and the number of
-// bytes so that it fits into a packet of MariaDB's default size of 16 MiB.
+// Limits of one statement. The number of rows is limited because of the number of placeholders, and the number of bytes
+// so that the statement fits into one packet of MariaDB's default size, 16 MiB.
 const (
 	insertRows  = 500
 	insertBytes = 4 << 20
 )
 
-// stillPending is for statements that find their rows by ids. No planner takes an index
-// of the status for it, in which it would read everything that is pending; they do where
-// they have no statistics, and where they do not know the number of ids.
+// stillPending is the condition of a pending task in a form that no index matches. It is for statements that find their
+// rows by id. With a plain status = 'pending', a planner without statistics, or one that does not know the number of
+// ids, might choose an index of the status and read all pending rows.
 const stillPending = "(status = 'pending') IS TRUE"
 
 // written lists the columns that Insert writes.
 var written = []string{"id", "queue", "exchange", "routing_key", "due_at", "body", "content_type", "type", "correlation_id", "priority", "expires_after", "unique_key", "headers", "created_at", "updated_at"}
 
-// written returns the values of the columns written.
+// written returns the values of the columns that Insert writes.
 func (t *Task) written(now int64) []any {
 	key := sql.NullString{String: t.UniqueKey, Valid: t.UniqueKey != ""}
 	return []any{t.ID, t.Queue, t.Exchange, t.RoutingKey, Millis(t.DeliverAt), blob(t.Body), t.ContentType, t.Type, t.CorrelationID, t.Priority, expiresAfter(t.ExpiresAfter), key, asJSON(t.Headers), now, now}
 }
 
-// renewed resets a row to a new one of a later version, which the relay sends again.
+// renewed resets the columns of a row whose version was raised, so that the relay sends it again.
 const renewed = `status = 'pending', attempts = 0, last_error = NULL, finished_at = NULL, ` +
 	`sent_at = NULL, sends = 0, send_failures = 0, resend_at = NULL, claimed_until = 0`
 
-// OnExisting is the policy of Insert for tasks that exist.
+// OnExisting is the policy of Insert for tasks that already exist.
 type OnExisting int
 
 const (
-	// Refuse inserts nothing of the statement that met one.
+	// Refuse inserts none of a statement's rows if one of them exists.
 	Refuse OnExisting = iota
-	// Replace makes the new task take the place of the old one, in a later version.
+	// Replace overwrites an existing task with the new one, in the next version.
 	Replace
 )
 
-// Insert writes tasks with their tags. existing has the ids that existed already; the caller then rolls back.
+// Insert writes tasks with their tags. If any tasks already exist, existing contains their ids, and the caller must
+// roll back.
 func (c Conn) Insert(ctx context.Context, tasks []*Task, now int64, on OnExisting) (existing []string, err error) {
 	for _, chunk := range split(tasks) {
 		if existing, err = c.insertChunk(ctx, chunk, now, on); err != nil || len(existing) > 0 {
@@ -84,8 +85,7 @@ func (c Conn) insertChunk(ctx context.Context, tasks []*Task, now int64, on OnEx
 	case on == Replace:
 		query += c.replacing()
 	case !c.mysql():
-		// Not an error of the database, because PostgreSQL would abort the caller's
-		// transaction.
+		// Avoid an error of the database, because it would abort the caller's transaction in PostgreSQL.
 		query += " ON CONFLICT (id) DO NOTHING"
 		if len(tasks) > 1 {
 			if existing, err := c.existing(ctx, tasks); err != nil || len(existing) > 0 {
@@ -107,7 +107,7 @@ func (c Conn) insertChunk(ctx context.Context, tasks []*Task, now int64, on OnEx
 	return nil, nil
 }
 
-// replacing completes an INSERT so that it overwrites the row that is there.
+// replacing returns the end of an INSERT that overwrites an existing row.
 func (c Conn) replacing() string {
 	set, value := " ON CONFLICT (id) DO UPDATE SET ", "excluded.%s"
 	if c.mysql() {
@@ -117,7 +117,7 @@ func (c Conn) replacing() string {
 	b.WriteString(set)
 	for _, column := range written[1:] {
 		given := fmt.Sprintf(value, column)
-		if column == "created_at" { // it identifies the work, and is never the old one's
+		if column == "created_at" { // created_at distinguishes the new task from the old one, so the two must not be equal
 			given = fmt.Sprintf("CASE WHEN %s > rabbitdelay_tasks.created_at THEN %s ELSE rabbitdelay_tasks.created_at + 1 END", given, given)
 		}
 		fmt.Fprintf(&b, "%s = %s, ", column, given)
@@ -126,8 +126,9 @@ func (c Conn) replacing() string {
 	return b.String()
 }
 
-// existing returns the ids of those of the tasks that exist. A single one does, or nobody
-// would ask; a snapshot of PostgreSQL may not show it.
+// existing returns the ids of the given tasks that already exist, after an insert of these tasks was refused. If only
+// one task is given, that task must exist, so no query is needed. A query might not find it, because PostgreSQL's
+// snapshot does not contain tasks that were committed later.
 func (c Conn) existing(ctx context.Context, tasks []*Task) ([]string, error) {
 	if len(tasks) == 1 && !c.mysql() {
 		return ids(tasks), nil
@@ -143,7 +144,7 @@ func ids(tasks []*Task) []string {
 	return list
 }
 
-// Assignment is a change of task columns, and a condition that the tasks have to meet.
+// Assignment is a change to the columns of tasks, with the condition that the tasks must satisfy.
 type Assignment struct {
 	set       string
 	args      []any
@@ -155,21 +156,21 @@ func Cancel(now int64) Assignment {
 	return Assignment{set: "status = 'cancelled', finished_at = ?, updated_at = ?", args: []any{now, now}}
 }
 
-// DueAt makes tasks pending in a new version, due at an instant.
+// DueAt makes tasks pending in a new version, with the given due time.
 func DueAt(due, now int64) Assignment {
 	return Assignment{set: "due_at = ?, updated_at = ?, version = version + 1, " + renewed, args: []any{due, now}}
 }
 
-// DueBy makes tasks pending in a new version, due later by a duration, or earlier if that
-// is negative, within the bounds of an instant.
+// DueBy makes tasks pending in a new version, due later by a duration, or earlier if it is negative. Due times stay
+// within the range that the table allows.
 func DueBy(d time.Duration, now int64) Assignment {
 	by := d.Milliseconds()
 	due := fmt.Sprintf("CASE WHEN due_at + %d > %d THEN %d WHEN due_at + %d < %d THEN 0 ELSE due_at + %d END", by, int64(MaxDue), int64(MaxDue), by, int64(minDue), by)
 	return Assignment{set: "due_at = " + due + ", updated_at = ?, version = version + 1, " + renewed, args: []any{now}}
 }
 
-// Change changes a task that has the wanted status. Otherwise it returns the status that
-// it has; the error is sql.ErrNoRows if there is no such task.
+// Change changes a task that has the wanted status. If the task has another status, Change returns that status and
+// changes nothing. The error is sql.ErrNoRows if there is no such task.
 func (c Conn) Change(ctx context.Context, id, want string, a Assignment) (changed bool, status string, err error) {
 	for range changeTries {
 		changed, err = c.changed(ctx, "UPDATE rabbitdelay_tasks SET "+a.set+" WHERE id = ? AND status = '"+want+"'", append(a.args, id)...)
@@ -177,14 +178,14 @@ func (c Conn) Change(ctx context.Context, id, want string, a Assignment) (change
 			return changed, want, err
 		}
 		err = c.one(ctx, "SELECT status FROM rabbitdelay_tasks WHERE id = ?"+c.lock(Current), []any{id}, &status)
-		if err != nil || status != want { // otherwise it became so between the statements
+		if err != nil || status != want { // if it is the wanted status, the status changed between the two statements, so try again
 			break
 		}
 	}
 	return false, status, err
 }
 
-// changeTries is how often a task may change between the statements of one Change.
+// changeTries is the number of times that a task may change between the statements of one Change.
 const changeTries = 100
 
 // CancelPending cancels the given tasks that are pending, and returns their number.
@@ -201,7 +202,7 @@ func (c Conn) CancelPending(ctx context.Context, ids []string, now int64) (total
 	return total, nil
 }
 
-// Status returns a task's status, "" if there is no such task.
+// Status returns a task's status, or "" if there is no such task.
 func (c Conn) Status(ctx context.Context, id string) (status string, err error) {
 	err = c.one(ctx, "SELECT status FROM rabbitdelay_tasks WHERE id = ?", []any{id}, &status)
 	if errors.Is(err, sql.ErrNoRows) {

@@ -8,16 +8,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// What is inserted is read again.
+// Everything that is inserted can be read again.
 func TestInsert(t *testing.T) {
 	x := newTable(t)
-	given := &Task{
-		ID: "a", Exchange: "e", RoutingKey: "k", DeliverAt: at(time.Hour), Body: []byte{0, 255}, ContentType: "text/plain", Type: "t", CorrelationID: "c",
-		Priority: 3, ExpiresAfter: time.Minute, UniqueKey: "u", Headers: map[string]string{"h": "v"}, Tags: []string{"b", "a"},
-	}
+	given := &Task{Content: Content{
+		ID: "a", Exchange: "e", RoutingKey: "k", DeliverAt: at(time.Hour), Body: []byte{0, 255},
+		ContentType: "text/plain", Type: "t", CorrelationID: "c", Priority: 3, ExpiresAfter: time.Minute,
+		UniqueKey: "u", Headers: map[string]string{"h": "v"}, Tags: []string{"b", "a"},
+	}}
 	x.insert(given)
 	expected := *given
 	expected.Version, expected.Status, expected.Tags = 1, Pending, []string{"a", "b"}
@@ -30,7 +31,7 @@ func TestInsert(t *testing.T) {
 	}
 }
 
-// One that exists keeps all of its statement from being written, and is named.
+// If one task of a statement exists, none of its tasks is written, and the existing one is named.
 func TestInsertRefuses(t *testing.T) {
 	x := newTable(t)
 	x.insert(toQ("b", 0), toQ("d", 0))
@@ -52,8 +53,8 @@ func TestInsertRefuses(t *testing.T) {
 	}
 }
 
-// One that replaces another has a later version, all of its own columns and tags, and is sent
-// again; it is created later, whatever the clock says.
+// A task that replaces another one has a later version and all of its own columns and tags, and is
+// sent again. Its creation time is later, whatever the clock shows.
 func TestInsertReplaces(t *testing.T) {
 	x := newTable(t)
 	old := toQ("a", 0)
@@ -65,7 +66,7 @@ func TestInsertReplaces(t *testing.T) {
 	_, err := x.Insert(t.Context(), []*Task{replacement}, start-5, Replace)
 	check(t, err)
 	expected := &Task{
-		ID: "a", Exchange: "e", RoutingKey: "k", DeliverAt: at(time.Hour), Body: []byte("new"), Tags: []string{"new"},
+		Content: Content{ID: "a", Exchange: "e", RoutingKey: "k", DeliverAt: at(time.Hour), Body: []byte("new"), Tags: []string{"new"}},
 		Version: 2, Status: Pending, CreatedAt: at(time.Millisecond), UpdatedAt: at(-5 * time.Millisecond),
 	}
 	if got := x.get("a"); !equal(got, expected) {
@@ -87,7 +88,7 @@ func TestSplit(t *testing.T) {
 	}
 	of := func(n, body int) (list []*Task) {
 		for range n {
-			list = append(list, &Task{Body: make([]byte, body)})
+			list = append(list, &Task{Content: Content{Body: make([]byte, body)}})
 		}
 		return list
 	}
@@ -109,7 +110,7 @@ func TestSplit(t *testing.T) {
 	want(t, "with a tag", n, "1200")
 }
 
-// A change is made of a task in the wanted status only, and says which other one it has.
+// A change applies only to a task in the wanted status. Otherwise it returns the task's status.
 func TestChange(t *testing.T) {
 	x := newTable(t)
 	x.insert(toQ("a", time.Hour), toQ("b", time.Hour))
@@ -152,7 +153,7 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// A move stays within the bounds of an instant.
+// The due time of a rescheduled task stays within the bounds.
 func TestDueByBounds(t *testing.T) {
 	x := newTable(t)
 	x.insert(toQ("late", 0), toQ("early", 0))
@@ -167,7 +168,7 @@ func TestDueByBounds(t *testing.T) {
 	want(t, "early", x.get("early").DeliverAt.UnixMilli(), "0")
 }
 
-// meanwhile is a database to which something happens after the next statement.
+// meanwhile is a database in which something changes after the next statement.
 type meanwhile struct {
 	sqldb.Conn
 
@@ -183,7 +184,8 @@ func (m *meanwhile) ExecContext(ctx context.Context, query string, args ...any) 
 	return r, err
 }
 
-// A change that finds no task, which appears before it can say so, changes that one.
+// If a change finds no task, and the task appears before the change can report that, the change
+// applies to it.
 func TestChangeOfATaskThatAppears(t *testing.T) {
 	x := newTable(t)
 	c, err := x.db.On(t.Context(), &meanwhile{x.db.DB, func() { x.insert(toQ("a", time.Hour)) }})
@@ -215,8 +217,8 @@ func TestCancelPending(t *testing.T) {
 	}
 }
 
-// A transaction of a caller is used as it is, and a database gets one of its own, which
-// ends with an error.
+// A caller's transaction is used, and a database gets a new one, which is rolled back after an
+// error.
 func TestWithin(t *testing.T) {
 	x := newTable(t)
 	failed := errors.New("failed")

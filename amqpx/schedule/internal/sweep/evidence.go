@@ -7,17 +7,17 @@ type ground string
 
 // The possible grounds.
 const (
-	// noGround means that nothing suggests that the messages are lost.
+	// noGround means that there is no sign of lost messages.
 	noGround ground = ""
-	// passedBy means that consumers have taken messages that arrived in the queue one Grace or more
-	// later.
+	// passedBy means that consumers have already received messages that arrived in the queue at least one Grace after
+	// the overdue ones were due. Queues keep their order, so the overdue messages are probably lost.
 	passedBy ground = "consumers have passed them"
-	// queueEmpty means that no message is ready, and that the consumers make no progress. Only the
-	// unacknowledged messages may still exist.
+	// queueEmpty means that the queue has no ready message and that its consumers make no progress. Any message that
+	// still exists must be unacknowledged.
 	queueEmpty ground = "their queue is empty"
 	// allQuiet means that the consumers make no progress, and that the depth of the queue cannot be
 	// determined.
-	allQuiet ground = "nothing of their destination is being settled"
+	allQuiet ground = "none of their destination's tasks are being settled"
 )
 
 // evidence is what is known about a destination that has overdue tasks. Times and durations are in
@@ -27,16 +27,17 @@ type evidence struct {
 	first      int64 // the earliest resend_at
 	rows.Passage
 
-	ready int // number of ready messages in the queue, or unknownDepth or undecided
+	ready int // number of ready messages in the queue, unknownDepth or undecided
 }
 
 // Values of ready that are not a number of messages.
 const (
-	unknownDepth = -1 // the broker does not tell
+	unknownDepth = -1 // the number cannot be determined
 	undecided    = -2 // the broker has not been asked yet
 )
 
-// ground evaluates the evidence. ask is true if the depth of the queue has to be determined first.
+// ground decides whether the evidence suggests that messages are lost. It returns true for ask if the caller must first
+// determine the depth of the queue.
 func (e evidence) ground() (g ground, ask bool) {
 	switch {
 	case e.first <= e.Reached:
@@ -67,19 +68,19 @@ const (
 	mostTries  = 5000
 )
 
-// window bounds how many tasks of a destination are sent again while nothing proves that their
-// messages are lost. It begins with a few tasks, grows when consumers settle them, and shrinks when
-// they do not.
+// window limits how many tasks of a destination are sent again while there is no proof that their messages are lost. It
+// begins with a few tasks, grows when consumers settle them, and shrinks when they do not.
 type window struct {
 	size  int
 	sent  int      // number of tasks that were sent again last
 	out   []string // ids of those tasks, at most the first watched ones
 	since int64    // when they were sent
-	used  int64    // when the window was used last
-	told  int64    // when something was last logged about it
+	used  int64    // when the destination last had overdue tasks
+	told  int64    // when a message about the destination was last logged
 }
 
-// watched bounds how many of the tasks that were sent again are watched.
+// watched is the maximum number of tasks that were sent again and that are watched, to see whether consumers settle
+// them.
 const watched = 500
 
 // remember records the tasks that were sent again.
@@ -95,11 +96,11 @@ func (w *window) failing(now, grace int64, unsettled int) bool {
 	return 2*unsettled > len(w.out) && now-w.since >= grace
 }
 
-// room returns how many tasks may be sent again now, if unsettled of the watched tasks are not
-// settled yet. It returns 0 while those may still be delivered. The window of an empty queue shrinks
-// to firstTries, which does no harm. If it is not known whether the queue is empty, it shrinks to one
-// task.
-func (w *window) room(g ground, now, grace int64, unsettled int) int {
+// allowed returns how many tasks may be sent again now. The parameter unsettled is the number of watched tasks that
+// have not been settled yet. While these may still be delivered, allowed returns 0. If consumers do not settle them,
+// the window shrinks: to firstTries if the queue is empty, because a few more messages do no harm there, and to one
+// task if the depth of the queue is unknown.
+func (w *window) allowed(g ground, now, grace int64, unsettled int) int {
 	switch {
 	case w.size == 0:
 		w.size = firstTries
@@ -118,7 +119,7 @@ func (w *window) room(g ground, now, grace int64, unsettled int) int {
 	return w.size
 }
 
-// toldFor is how long the same message is not logged again, in milliseconds.
+// toldFor is the time, in milliseconds, before the same message is logged again.
 const toldFor = 60 * 60 * 1000
 
 // worthLogging reports whether to log a message about the window now, and remembers that it was logged.

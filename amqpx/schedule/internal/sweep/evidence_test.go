@@ -13,7 +13,7 @@ func TestGround(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		first   int64 // resend_at, in minutes before now
-		reached int64 // minutes before now; -1: nothing is known
+		reached int64 // minutes before now; -1: unknown
 		lively  int64
 		ready   int
 		want    ground
@@ -60,12 +60,12 @@ func TestWindow(t *testing.T) {
 		}
 		return list
 	}
-	// turn advances the time, and settles all but some of what was sent again. It uses
-	// so many of the room.
+	// turn advances the time, and settles all tasks that were sent again except the given number. It uses the given
+	// part of the available capacity.
 	turn := func(g ground, passes int64, unsettled, room, use int) {
 		t.Helper()
 		now += passes
-		if got := w.room(g, now, grace, unsettled); got != room {
+		if got := w.allowed(g, now, grace, unsettled); got != room {
 			t.Fatalf("room for %d after %+v, expected %d", got, *w, room)
 		}
 		if use > 0 {

@@ -23,12 +23,12 @@ type Inspector interface {
 	QueueInfo(ctx context.Context, queue string) (amqpx.QueueInfo, error)
 }
 
-// Sweeper sends overdue tasks of a relay's database again.
+// Sweeper sends overdue tasks again. It shares the database and the configuration of a relay.
 type Sweeper struct {
 	*relay.Relay
 
 	Interval  time.Duration
-	Inspector Inspector // nil: the depth of a queue is unknown
+	Inspector Inspector // nil if the depth of queues cannot be determined
 
 	overdueAt pace.Instant // when the next task becomes overdue
 	claimed   atomic.Bool  // whether this sweep has claimed tasks to send again
@@ -38,9 +38,9 @@ type Sweeper struct {
 	windows map[relay.Target]*window // of destinations with overdue tasks
 }
 
-// Next returns the pause until the next sweep. That is the interval while tasks run under leases, which
-// may end at any time. In a testing/synctest bubble, where each sweep costs real time, overdue tasks
-// that are not handled are looked at less and less often, down to once per Grace.
+// Next returns the pause until the next sweep. That is the interval while tasks are running under leases, which may end
+// at any time. In virtual time, the pause grows up to one Grace while overdue tasks are not handled, because each sweep
+// takes real time.
 func (s *Sweeper) Next(ctx context.Context) time.Duration {
 	if !s.Pace.Virtual() {
 		return s.Interval
@@ -58,7 +58,7 @@ func (s *Sweeper) Next(ctx context.Context) time.Duration {
 	return max(s.Interval, s.overdueAt.Until(s.Pace.Now(), s.Pace.Longest(s.Interval)))
 }
 
-// maxDoublings bounds how often the interval, which is at most a day, is doubled, so that it does not
+// maxDoublings limits how many times the interval, which is at most a day, is doubled, so that the result does not
 // overflow.
 const maxDoublings = 10
 
@@ -78,7 +78,7 @@ func (s *Sweeper) endLeases(ctx context.Context, c rows.Conn) error {
 	now := s.Pace.Now().UnixMilli()
 	ids, err := c.EndedLeases(ctx, now)
 	if err != nil {
-		return fmt.Errorf("looking for leases that have ended: %w", err)
+		return fmt.Errorf("finding leases that have ended: %w", err)
 	}
 	for _, id := range ids {
 		ended, err := c.EndLease(ctx, id, now)
@@ -96,7 +96,7 @@ func (s *Sweeper) endLeases(ctx context.Context, c rows.Conn) error {
 func (s *Sweeper) failTimeless(ctx context.Context, c rows.Conn) error {
 	list, err := c.Timeless(ctx)
 	if err != nil {
-		return fmt.Errorf("looking for tasks without an instant: %w", err)
+		return fmt.Errorf("finding tasks without a due time: %w", err)
 	}
 	failures := map[*rows.Task]error{}
 	for _, t := range list {
@@ -162,12 +162,12 @@ func (s *Sweeper) suspicions(ctx context.Context, c rows.Conn, w rows.Waiting, n
 	if w.Exchange != "" {
 		var err error
 		if firsts, err = c.FirstOverdue(ctx, w.Lane, now); err != nil {
-			return nil, fmt.Errorf("looking for overdue tasks: %w", err)
+			return nil, fmt.Errorf("finding overdue tasks: %w", err)
 		}
 	}
 	passages, err := c.Passages(ctx, w.Lane, now)
 	if err != nil {
-		return nil, fmt.Errorf("looking how far consumers have come: %w", err)
+		return nil, fmt.Errorf("reading the progress of consumers: %w", err)
 	}
 	list := make([]suspicion, 0, len(firsts))
 	for key, first := range firsts {
@@ -193,7 +193,7 @@ func (s *Sweeper) sweepTarget(ctx context.Context, c rows.Conn, x suspicion) err
 	switch g {
 	case noGround:
 		if x.ready > 0 && w.worthLogging(x.now) {
-			s.Log.Warn("overdue tasks wait in their queue, and consumers do not come forward; they are not sent again",
+			s.Log.Warn("overdue tasks are waiting in their queue, but its consumers make no progress; the tasks are not sent again",
 				zap.Stringer("destination", x.Target), zap.Int("ready", info.Ready), zap.Int("consumers", info.Consumers))
 		}
 		return nil
@@ -206,10 +206,10 @@ func (s *Sweeper) sweepTarget(ctx context.Context, c rows.Conn, x suspicion) err
 		return fmt.Errorf("counting tasks that were sent again: %w", err)
 	}
 	if w.failing(x.now, x.grace, int(unsettled)) && w.worthLogging(x.now) {
-		s.Log.Warn("tasks were sent again, and no handler settles them; does their consumer run, and is it wrapped in schedule.Handler?",
+		s.Log.Warn("tasks were sent again, but no handler settles them; is their consumer running, and is its handler wrapped in schedule.Handler?",
 			zap.Stringer("destination", x.Target), zap.Int64("tasks", unsettled))
 	}
-	tried, err := s.resend(ctx, x, g, w.room(g, x.now, x.grace, int(unsettled)))
+	tried, err := s.resend(ctx, x, g, w.allowed(g, x.now, x.grace, int(unsettled)))
 	w.remember(tried, x.now)
 	return err
 }
@@ -219,36 +219,36 @@ func (s *Sweeper) resend(ctx context.Context, x suspicion, g ground, room int) (
 	total := 0
 	defer func() {
 		if total > 0 {
-			s.Log.Info("overdue tasks sent again", zap.Int("tasks", total), zap.Stringer("destination", x.Target), zap.String("because", string(g)))
+			s.Log.Info("sent overdue tasks again", zap.Int("tasks", total), zap.Stringer("destination", x.Target), zap.String("because", string(g)))
 		}
 	}()
 	for room > 0 && err == nil && ctx.Err() == nil {
-		most := min(room, s.Room(x.Target))
+		most := min(room, s.Allowance(x.Target))
 		if most == 0 {
 			break // the destination is in back-off
 		}
-		list, claimErr := s.Claim(ctx, rows.ToResend, []rows.Wish{x.wish(g, most, s.MaxSends)})
+		list, claimErr := s.Claim(ctx, rows.ToResend, []rows.ClaimRequest{x.request(g, most, s.MaxSends)})
 		if claimErr != nil || len(list) == 0 {
 			return tried, claimErr
 		}
 		s.claimed.Store(true)
 		rest, failErr := s.giveUp(ctx, x.Target, list)
-		sent, sendErr := s.Launch(context.WithoutCancel(ctx), rows.ToResend, rest)
+		sent, sendErr := s.PublishClaimed(context.WithoutCancel(ctx), rows.ToResend, rest)
 		for _, t := range rest {
 			tried = append(tried, t.ID)
 		}
 		total, err = total+sent, errors.Join(failErr, sendErr)
 		if room -= len(list); sent < len(rest) {
-			break // the broker does not accept them
+			break // the broker does not accept messages
 		}
 	}
 	return tried, err
 }
 
-// wish returns what may be claimed. With allQuiet, nothing shows that messages are lost, so it leaves
-// out tasks that were already sent MaxSends times, because they would fail.
-func (x suspicion) wish(g ground, most, maxSends int) rows.Wish {
-	w := rows.Wish{Lane: rows.Lane{Queue: x.Queue, Exchange: x.Exchange}, Until: x.until(g), Most: most, Keys: []string{x.Key}}
+// request returns the request for tasks to claim. With the ground allQuiet, there is no proof that messages are lost.
+// In that case, request leaves out tasks that were already sent MaxSends times, because they would fail.
+func (x suspicion) request(g ground, most, maxSends int) rows.ClaimRequest {
+	w := rows.ClaimRequest{Lane: rows.Lane{Queue: x.Queue, Exchange: x.Exchange}, Until: x.until(g), Most: most, Keys: []string{x.Key}}
 	if g == allQuiet {
 		w.SendsLess = maxSends
 	}
@@ -263,9 +263,9 @@ func (s *Sweeper) giveUp(ctx context.Context, t relay.Target, list []*rows.Task)
 			rest = append(rest, c)
 			continue
 		}
-		failures[c] = fmt.Errorf("%w, which was sent as often as MaxSends allows; look whether the consumer of %s is wrapped in schedule.Handler, then revive the task", relay.ErrMaxSends, t)
+		failures[c] = fmt.Errorf("%w, which was sent MaxSends times; check whether the consumer of %s is wrapped in schedule.Handler, then revive the task", relay.ErrMaxSends, t)
 		if c.LastError != "" {
-			failures[c] = fmt.Errorf("%w; before that: %s", failures[c], c.LastError)
+			failures[c] = fmt.Errorf("%w; previous error: %s", failures[c], c.LastError)
 		}
 	}
 	return rest, s.SettleFailures(ctx, failures)
@@ -296,7 +296,7 @@ func (s *Sweeper) depth(ctx context.Context, t relay.Target) (ready int, info am
 	return unknownDepth, info, err
 }
 
-// window returns the window of a destination, with its state after the last sweep.
+// window returns the window of a destination.
 func (s *Sweeper) window(t relay.Target) *window {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -312,7 +312,7 @@ func (s *Sweeper) window(t relay.Target) *window {
 	return w
 }
 
-// forgetWindows drops the windows of destinations that have had no overdue tasks for two Graces.
+// forgetWindows removes the windows of destinations that have had no overdue tasks for two Graces.
 func (s *Sweeper) forgetWindows(now int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

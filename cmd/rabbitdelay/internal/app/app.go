@@ -10,14 +10,14 @@ import (
 	"unicode/utf8"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
-	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Exit codes in addition to those of every program. The help of rabbitdelay lists all of them.
+// Exit codes in addition to those of every program. docs/commands/README.md lists all of them.
 const (
 	ExitToDo    = 2 // plan: there are changes to make; requeue, plugin drain: some messages stayed
-	ExitUnseen  = 2 // doctor, status, trace, plugin status: some parts could not be inspected
+	ExitUnseen  = 2 // doctor, status, trace, plan, plugin status: some parts could not be inspected
 	ExitTimeout = 3 // consume: fewer messages arrived than requested
 )
 
@@ -31,7 +31,7 @@ type App struct {
 // Seconds returns a duration in seconds for JSON, rounded to milliseconds.
 func Seconds(d time.Duration) float64 { return math.Round(d.Seconds()*1000) / 1000 }
 
-// BodyText returns a body as text for people, or its length if it is not valid UTF-8.
+// BodyText returns a body as human-readable text. If it is not valid UTF-8, the text only tells its length.
 func BodyText(body []byte) string {
 	if !utf8.Valid(body) {
 		return fmt.Sprintf("(%d bytes)", len(body))
@@ -54,7 +54,7 @@ func (d *Duration) Set(s string) error {
 	return err
 }
 
-// Instant is a flag value in the syntax of schedule.ParseInstant.
+// Instant is a flag value for a time, in the syntax of schedule.ParseInstant.
 type Instant time.Time
 
 func (i *Instant) String() string {

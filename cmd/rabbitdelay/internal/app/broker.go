@@ -11,12 +11,13 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/snapshot"
 	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
-	"github.com/rabbitdelay/rabbitdelay/topology/live"
-	"github.com/rabbitdelay/rabbitdelay/topology/live/snapshot"
+	public "github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // Broker is a connected broker together with its desired topology.
@@ -26,8 +27,8 @@ type Broker struct {
 	Config   *config.Config
 	Strategy amqpx.Strategy
 	Want     topology.Topology
-	// Readable reports whether the inspector reads the management API. The AMQP inspector cannot read, and declares
-	// objects to check them.
+	// Readable is true if the inspector uses the management API. The AMQP inspector cannot list objects. It can only check
+	// whether an object exists, by declaring it.
 	Readable bool
 
 	conn *amqp.Connection
@@ -36,7 +37,7 @@ type Broker struct {
 // Close closes the connection.
 func (b *Broker) Close() { Close(b.conn) }
 
-// Broker loads the settings, connects, and chooses the best available inspector.
+// Broker loads the settings, connects, and chooses the inspector: the management API if it answers, and AMQP otherwise.
 func (a *App) Broker(ctx context.Context) (*Broker, error) {
 	c, err := a.Load(nil)
 	if err != nil {
@@ -52,7 +53,7 @@ func (a *App) Broker(ctx context.Context) (*Broker, error) {
 	return b, a.Connect(ctx, b)
 }
 
-// Connect connects to the broker and chooses the best available inspector.
+// Connect connects to the broker, and chooses the inspector in the same way as App.Broker.
 func (a *App) Connect(ctx context.Context, b *Broker) (err error) {
 	if b.conn, err = b.Config.Dial(ctx); err != nil {
 		return err
@@ -71,28 +72,30 @@ func (a *App) Connect(ctx context.Context, b *Broker) (err error) {
 	case why == nil:
 		b.Inspector, b.Readable = m, true
 	default:
-		a.Notef("note: looking at the broker over AMQP, which shows neither bindings nor policies: %s", shown.OneLine(why.Error()))
+		a.Notef("note: inspecting the broker over AMQP, which shows neither bindings nor policies: %s", shown.OneLine(why.Error()))
 		b.Inspector = live.NewAMQPInspector(b.conn)
 	}
 	return nil
 }
 
-// managementPatience is how long to wait for the management API before AMQP is used instead.
-const managementPatience = 10 * time.Second
+// managementPatience is how long the management API may take to answer before AMQP is used instead.
+const managementPatience = 5 * time.Second
 
-// management returns the management API of the broker. If the API does not answer, why is the reason. If it belongs
-// to another broker, management returns an error.
+// management returns the management API of the broker. If it does not answer, why is the reason. If it belongs to
+// another broker, management returns an error.
 func management(ctx context.Context, c *config.Config, conn *amqp.Connection) (m *live.Management, why, err error) {
-	if m, err = c.Management(); errors.Is(err, config.ErrNoManagement) {
+	api, err := c.Management()
+	if errors.Is(err, config.ErrNoManagement) {
 		return nil, err, nil
 	} else if err != nil {
 		return nil, nil, err
 	}
+	m = live.Internal(api)
 	looking, cancel := context.WithTimeout(ctx, managementPatience)
 	defer cancel()
 	why = m.SameCluster(looking, conn)
 	if why != nil && looking.Err() != nil && ctx.Err() == nil {
-		why = fmt.Errorf("it has not answered within %v", managementPatience)
+		why = fmt.Errorf("no answer within %v", managementPatience)
 	}
 	if foreign, ok := errors.AsType[*live.ClusterError](why); ok {
 		return nil, nil, foreign
@@ -112,10 +115,10 @@ func (a *App) Open(ctx context.Context, c *config.Config, s amqpx.Strategy) (*am
 	return amqpx.Open(ctx, cfg)
 }
 
-// OpenUndeclared connects a client that declares nothing, because a manually entered command may use the wrong file.
-// The management API is nil if it does not answer.
-func (a *App) OpenUndeclared(ctx context.Context, c *config.Config) (*amqpx.Client, *live.Management, error) {
-	conn, err := c.Dial(ctx) // fails with the broker's error, whereas the client would keep retrying
+// OpenUndeclared connects a client that declares nothing. Commands that users type use it, because the user may have
+// specified the wrong file. The returned management API is nil if it does not answer.
+func (a *App) OpenUndeclared(ctx context.Context, c *config.Config) (*amqpx.Client, *public.Management, error) {
+	conn, err := c.Dial(ctx) // a failed Dial returns the broker's error immediately, whereas a client would keep retrying
 	if err != nil {
 		return nil, nil, err
 	}
@@ -133,18 +136,18 @@ func (a *App) OpenUndeclared(ctx context.Context, c *config.Config) (*amqpx.Clie
 	return client, m, err
 }
 
-// Undeclared is a strategy whose objects may be missing on the broker.
+// Undeclared wraps a strategy so that the client does not declare the strategy's objects.
 type Undeclared struct{ amqpx.Strategy }
 
 // Topology returns an empty topology.
 func (Undeclared) Topology() topology.Topology { return topology.Topology{} }
 
-// ManagementIfThere returns the broker's management API, or nil if it does not answer. The code that needs it reports
-// that it is missing.
-func (a *App) ManagementIfThere(ctx context.Context, c *config.Config, conn *amqp.Connection) (*live.Management, error) {
+// ManagementIfThere returns the broker's management API, or nil if it does not answer. In that case, functions that
+// need the API return an error.
+func (a *App) ManagementIfThere(ctx context.Context, c *config.Config, conn *amqp.Connection) (*public.Management, error) {
 	m, why, err := management(ctx, c, conn)
 	if err == nil && why == nil {
-		return m, nil
+		return live.Public[*public.Management](m), nil
 	}
 	if m != nil && c.Broker.ManagementURL != "" {
 		a.Notef("note: the management API at %s %s: %v", m.Endpoint(), live.Failure(why), why)
@@ -152,13 +155,14 @@ func (a *App) ManagementIfThere(ctx context.Context, c *config.Config, conn *amq
 	return nil, err
 }
 
-// Examined fills in cfg and src for an inspection of the broker. The connection's name starts with name.
+// Examined completes cfg and src for an inspection of the broker. The name of the inspecting connection starts with
+// name.
 func (a *App) Examined(ctx context.Context, c *config.Config, cfg *doctor.Config, src *snapshot.Source, name string) (err error) {
 	cfg.Prefix, cfg.File, cfg.Plugin, cfg.MaxRouteQueues = c.Delay.Prefix, c.File(), pluginUse(c), c.Broker.MaxRouteQueues
 	switch s, serr := c.Strategy(ctx, a.Logger()); {
 	case serr == nil:
 		cfg.Want, err = c.Describe(s)
-	case errors.Is(serr, live.ErrNoPlugin): // what does not depend on the plugin
+	case errors.Is(serr, live.ErrNoPlugin): // inspect everything that does not depend on the plugin
 		cfg.Want, err = topology.DeliveryTopology(c.Delay.Prefix).Merge(c.Topology.WithDestinationQueues(c.Delay.Prefix, c.Delay.QueueType))
 	default:
 		err = serr
@@ -166,7 +170,7 @@ func (a *App) Examined(ctx context.Context, c *config.Config, cfg *doctor.Config
 	if err != nil {
 		return err
 	}
-	// A unique name, by which the management API shows when the connection was opened.
+	// The name is unique, so that this connection can be found in the management API, which knows when it was opened.
 	c.Broker.ConnectionName = name + " " + uuid.NewString()
 	src.Dial, src.ConnectionName = c.Dial, c.Broker.ConnectionName
 	nodes, err := c.Nodes()
@@ -186,7 +190,8 @@ func (a *App) Examined(ctx context.Context, c *config.Config, cfg *doctor.Config
 	if cfg.Vhost, err = c.Vhost(); err != nil {
 		return err
 	}
-	src.Management, err = c.Management()
+	api, err := c.Management()
+	src.Management = live.Internal(api)
 	if errors.Is(err, config.ErrNoManagement) || errors.Is(err, config.ErrNoBroker) {
 		return nil // missing parts are reported where they are needed
 	}

@@ -3,8 +3,8 @@ package app
 import (
 	"testing"
 
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/config"
-	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 )
 
 func TestDoctorPluginUse(t *testing.T) {

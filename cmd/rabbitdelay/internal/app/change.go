@@ -13,17 +13,17 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/console"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console"
 )
 
 // Change is a command that changes or removes something. Consent.Run calls its methods in this order.
 type Change interface {
-	// Count finds out what would be changed, and returns the question to ask. A question without a text is not asked.
-	// With --dry-run, no question is asked.
+	// Count finds out what would be changed, and returns the question to ask. If the question has no text, or with
+	// --dry-run, the user is not asked.
 	Count(ctx context.Context) (Question, error)
-	// Do makes the change, or with --dry-run finds out what it would change.
+	// Do makes the change. With --dry-run it only determines what it would change.
 	Do(ctx context.Context) error
-	// Tell prints the results of Do, even if Do failed halfway, and returns the error of the command.
+	// Tell prints the results of Do, even if Do has failed halfway, and returns the command's error.
 	Tell(took time.Duration, failed error) error
 	// Entry describes the change for the audit, and Outcome describes the results of Do in one line. They are used if
 	// there is a database.
@@ -33,20 +33,20 @@ type Change interface {
 
 // Question is asked before something is changed.
 type Question struct {
-	Text     string // includes what to type
+	Text     string // the question, which says what to type
 	Answer   string // the answer that consents; default yes
 	Declined string // the error for any other answer, which says what was not done
 }
 
-// Consent is the user's consent to a change. It is given by --yes, not needed with --dry-run, and otherwise asked
-// for. Run records who gave it in the audit of a database.
+// Consent asks the user for consent to a change. It does not ask with --yes or --dry-run. If there is a database, Run
+// records in its audit who has made the change.
 type Consent struct {
 	*App
 	Actor
 
 	Yes, DryRun bool
 
-	db string // --db of a command that uses the database only for the audit
+	db string // value of --db, for a command that uses a database only for its audit
 
 	DB     *sql.DB              // the database with the audit; nil if there is none
 	Record *console.AuditRecord // set while Do runs; nil without an audit
@@ -57,7 +57,7 @@ type Actor struct{ name string }
 
 // RegisterActor adds the flag --actor.
 func (a *Actor) RegisterActor(f *pflag.FlagSet) {
-	f.StringVar(&a.name, "actor", "", "who does this, for the audit of the database; default user@host")
+	f.StringVar(&a.name, "actor", "", "who makes the change, for the audit in the database; default: user@host")
 }
 
 // Name returns the value of --actor, or by default the user and the host of this process.
@@ -76,34 +76,35 @@ func (a *Actor) Name() string {
 	return name + "@" + host
 }
 
-// Audited calls do and records it in the audit of the database. The detail describes what the action and its target
-// do not, such as the new due time.
+// Audited calls do and records it in the database's audit. The parameter detail has information that neither the action
+// nor the target contains, such as the new due time.
 func (a *Actor) Audited(ctx context.Context, db *sql.DB, action, target, detail string, do func() error) error {
 	e := console.AuditEntry{Who: a.Name(), Action: action, Target: target, Detail: detail}
 	return console.NewAudit(db).Record(ctx, e, func(*console.AuditRecord) (string, error) { return "", do() })
 }
 
-// Register adds the flags --yes, --actor and --dry-run. dryRun is the help of --dry-run.
+// Register adds the flags --yes, --actor and --dry-run. The parameter dryRun is the help text of --dry-run.
 func (c *Consent) Register(f *pflag.FlagSet, dryRun string) {
 	f.BoolVarP(&c.Yes, "yes", "y", false, "do not ask")
 	f.BoolVar(&c.DryRun, "dry-run", false, dryRun)
 	c.RegisterActor(f)
 }
 
-// RegisterAudit adds the flag --db, for commands that do not need a database otherwise.
+// RegisterAudit adds the flag --db, for commands that use a database only for the audit.
 func (c *Consent) RegisterAudit(f *pflag.FlagSet) {
-	f.StringVar(&c.db, "db", "", databaseUsage+"; without it there is no audit")
+	f.StringVar(&c.db, "db", "", databaseUsage+"; without a database there is no audit")
 }
 
-// Possible returns an error if consent is needed and the user cannot be asked. Call it before making any change.
+// Possible returns an error if the change needs consent and there is no terminal on which to ask for it. Call it before
+// making any change.
 func (c *Consent) Possible() error {
 	if c.Yes || c.DryRun || c.Interactive() {
 		return nil
 	}
-	return errors.New("cannot ask, because standard input is not a terminal; give --yes to go on without asking, or --dry-run to see what would happen")
+	return errors.New("cannot ask, because standard input is not a terminal; give --yes to continue without asking, or --dry-run to see what would happen")
 }
 
-// Run counts, asks for consent, makes the change, and reports the result.
+// Run executes a change: it counts, asks for consent, makes the change, and prints the result.
 func (c *Consent) Run(ctx context.Context, x Change) error {
 	question, err := x.Count(ctx)
 	if err != nil {
@@ -116,7 +117,7 @@ func (c *Consent) Run(ctx context.Context, x Change) error {
 	}
 	began := time.Now()
 	if err = c.do(ctx, x); errors.Is(err, console.ErrNotRecorded) {
-		return fmt.Errorf("%w; without database.url and --db nothing is recorded", err)
+		return fmt.Errorf("%w; to make the change without an audit, give neither database.url nor --db", err)
 	}
 	return x.Tell(time.Since(began), err)
 }
@@ -135,12 +136,12 @@ func (c *Consent) do(ctx context.Context, x Change) error {
 	})
 }
 
-// GoOn adds to the error of an interrupted change how to resume it. It returns nil if err is nil.
-func GoOn(err error) error {
+// AdviseRepeat adds to the error from an interrupted change how to complete the change. It returns nil if err is nil.
+func AdviseRepeat(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%w; give the command again to go on", err)
+	return fmt.Errorf("%w; run the command again to continue", err)
 }
 
 // Confirm asks a question, and returns an error unless the answer consents.

@@ -13,20 +13,21 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
-	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/internal/program"
 )
 
-const databaseUsage = "database: postgres://…, mysql://… or sqlite:path; default database.url, RABBITDELAY_DATABASE_URL"
+const databaseUsage = "database: postgres://…, mysql://… or sqlite:path; default: database.url, RABBITDELAY_DATABASE_URL"
 
-// DatabaseFlag adds the flag --db for database.url. The text more is appended to its help.
+// DatabaseFlag adds the flag --db, which sets database.url. The parameter more is appended to its help text.
 func DatabaseFlag(f *pflag.FlagSet, more string) {
 	program.Setting(f, "database.url", "db", databaseUsage+more)
 }
 
-var errNoDatabase = errors.New("no database; give --db, database.url in the file, or RABBITDELAY_DATABASE_URL")
+var errNoDatabase = errors.New("no database is configured; give --db, database.url in the file, or RABBITDELAY_DATABASE_URL")
 
-// openDB opens an existing database. A missing SQLite file is an error, and is not created.
+// openDB opens an existing database. A missing SQLite file is an error, so that a misspelt name does not create a new
+// file.
 func openDB(cfg *config.Config) (*sql.DB, error) {
 	u := cfg.Database.URL
 	if u == "" {
@@ -46,8 +47,8 @@ func openDB(cfg *config.Config) (*sql.DB, error) {
 	return db, nil
 }
 
-// OpenAudit opens the database with the audit for a Consent. The function end closes it. OpenAudit does nothing if
-// the settings have no database, or if the database is open already.
+// OpenAudit opens the database that has the audit for a Consent. It does nothing if the settings have no database, or
+// if the database is already open. Call end to close the database.
 func (c *Consent) OpenAudit(cfg *config.Config) (end func(), err error) {
 	its := *cfg
 	its.Database.URL = cmp.Or(config.URL(c.db), cfg.Database.URL)
@@ -109,7 +110,7 @@ func (a *App) WithStore(ctx context.Context, do func(ctx context.Context, s *Sto
 	return a.WithStoreOf(ctx, cfg, do)
 }
 
-// WithStoreOf is WithStore for settings that are already loaded.
+// WithStoreOf is like WithStore, for settings that are already loaded.
 func (a *App) WithStoreOf(ctx context.Context, cfg *config.Config, do func(ctx context.Context, s *Store) error) error {
 	s, err := a.OpenStore(cfg)
 	if err != nil {
@@ -122,19 +123,19 @@ func (a *App) WithStoreOf(ctx context.Context, cfg *config.Config, do func(ctx c
 	return do(ctx, s)
 }
 
-// Answering is how long to wait for a database to answer at all, because some databases first have to be started.
-// Tests shorten it.
+// Answering is how long commands wait for a database to answer. It is long because some databases have to be started
+// first. Tests shorten it.
 var Answering = 10 * time.Second
 
-// AdviceMigrate is the advice for commands that do not create a database.
-const AdviceMigrate = "; \"rabbitdelay migrate\" makes a new one"
+// AdviceMigrate is the advice in errors of commands that do not create a database.
+const AdviceMigrate = "; \"rabbitdelay migrate\" creates a new one"
 
-// CheckDatabase returns an error if a database does not answer. If a file cannot be opened, the error ends with
-// advice.
+// CheckDatabase returns an error if a database does not answer. If a file cannot be opened, it appends advice to the
+// error.
 func CheckDatabase(ctx context.Context, s *schedule.Store, advice string) error {
 	if err := s.Ping(ctx, Answering); err != nil {
 		if text := err.Error(); strings.Contains(text, "unable to open database file") || strings.Contains(text, "readonly database") { // SQLite reports nothing more specific
-			err = fmt.Errorf("%w; expected a file that is there, and the right to write it and its directory%s", err, advice)
+			err = fmt.Errorf("%w; expected an existing file, and permission to write to it and its directory%s", err, advice)
 		}
 		return fmt.Errorf("connecting to the database: %w", err)
 	}
@@ -154,8 +155,8 @@ func CheckTasks(ctx context.Context, s *schedule.Store) error {
 	return nil
 }
 
-// ApplySchedules writes the recurring tasks of the file. It does nothing without a file.
-func (a *App) ApplySchedules(ctx context.Context, s schedule.Schedules, cfg *config.Config) (schedule.Applied, error) {
+// ApplySchedules writes the recurring tasks of the configuration file. It does nothing if there is no file.
+func (a *App) ApplySchedules(ctx context.Context, s schedule.RecurringTasks, cfg *config.Config) (schedule.Applied, error) {
 	if cfg.File() == "" {
 		return schedule.Applied{}, nil
 	}
@@ -164,7 +165,7 @@ func (a *App) ApplySchedules(ctx context.Context, s schedule.Schedules, cfg *con
 		return done, err
 	}
 	if len(done.Unlisted) > 0 {
-		a.Notef("recurring tasks from a configuration file that are not in %s: %s; they go on; to end one, \"rabbitdelay schedules delete NAME\"",
+		a.Notef("recurring tasks that were created from a configuration file and are not in %s: %s; they continue; to end one, run \"rabbitdelay schedules delete NAME\"",
 			cfg.File(), strings.Join(done.Unlisted, ", "))
 	}
 	return done, nil

@@ -11,11 +11,55 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
+// Host is the broker of a script: one in memory, or a real one that a test provides.
+type Host interface {
+	// URL is where the program reaches the broker.
+	URL() string
+	// Connect opens a connection of a client other than the program.
+	Connect() (*amqp.Connection, error)
+	// Queues returns the names of all queues in alphabetical order.
+	Queues() ([]string, error)
+	// Describe describes a queue and its messages in one line.
+	Describe(queue string) (string, error)
+	// Scrub replaces the broker's version and virtual host in text with those of a broker in memory.
+	Scrub(text string) string
+	Close()
+}
+
 // Broker is an in-memory RabbitMQ that the program reaches at URL.
 type Broker struct {
 	*amqptest.Server
 
 	URL string
+}
+
+// inMemory implements Host with a Broker.
+type inMemory struct{ *Broker }
+
+func (m inMemory) URL() string               { return m.Broker.URL }
+func (m inMemory) Queues() ([]string, error) { return m.Broker.Queues(), nil }
+func (m inMemory) Scrub(text string) string  { return text }
+
+// Describe implements Host. It also shows which messages are unacknowledged and which were returned by a consumer.
+func (m inMemory) Describe(name string) (string, error) {
+	q, ok := m.Queue(name)
+	if !ok {
+		return name + " does not exist", nil
+	}
+	line := fmt.Sprintf("%s %d ready", name, q.Ready)
+	if q.Unacked > 0 {
+		line += fmt.Sprintf(", %d not acknowledged", q.Unacked)
+	}
+	returned := 0
+	for _, m := range q.Messages {
+		if m.Headers["x-delivery-count"] != nil {
+			returned++
+		}
+	}
+	if returned > 0 {
+		line += fmt.Sprintf(", %d returned", returned)
+	}
+	return line, nil
 }
 
 // NewBroker starts a broker that is closed when the test ends.
@@ -45,7 +89,7 @@ func (b *Broker) Run(t *testing.T, args ...string) Ran {
 	return Run(t.Context(), append(args, "--url", b.URL)...)
 }
 
-// Channel returns a channel of a client other than the program.
+// Channel returns a channel on a connection that does not belong to the program.
 func (b *Broker) Channel(t *testing.T) *amqp.Channel {
 	t.Helper()
 	conn, err := b.Connect()
@@ -73,7 +117,7 @@ func (b *Broker) Fill(t *testing.T, queue string, n int) {
 // FillWith declares a queue and publishes messages to it.
 func (b *Broker) FillWith(t *testing.T, queue string, messages ...amqp.Publishing) {
 	t.Helper()
-	if err := b.fill(queue, messages...); err != nil {
+	if err := on(b, fill(queue, messages...)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -91,9 +135,12 @@ func (b *Broker) Ready(t *testing.T, queue string) int {
 	return q.Ready
 }
 
-// on runs f with a channel of a client other than the program.
-func (b *Broker) on(f func(*amqp.Channel) error) error {
-	conn, err := b.Connect()
+// on runs f with a channel on a connection that does not belong to the program.
+func on(h interface {
+	Connect() (*amqp.Connection, error)
+}, f func(*amqp.Channel) error,
+) error {
+	conn, err := h.Connect()
 	if err != nil {
 		return err
 	}
@@ -105,13 +152,14 @@ func (b *Broker) on(f func(*amqp.Channel) error) error {
 	return f(ch)
 }
 
-func (b *Broker) fill(queue string, messages ...amqp.Publishing) error {
-	return b.on(func(ch *amqp.Channel) error {
+// fill returns a function that declares a queue and publishes messages to it.
+func fill(queue string, messages ...amqp.Publishing) func(*amqp.Channel) error {
+	return func(ch *amqp.Channel) error {
 		if _, err := ch.QueueDeclare(queue, true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
 			return err
 		}
 		return publish(ch, "", queue, messages)
-	})
+	}
 }
 
 func publish(ch *amqp.Channel, exchange, key string, messages []amqp.Publishing) error {
@@ -137,7 +185,8 @@ type message struct {
 	ContentType string         `yaml:"content_type"`
 	Type        string         `yaml:"type"`
 	Headers     map[string]any `yaml:"headers"`
-	// Count publishes the message that many times. Each # in its texts is replaced by the index, starting at 0.
+	// Count is the number of times that the message is published. In the texts of each copy, # is replaced by the copy's
+	// index, starting at 0.
 	Count int `yaml:"count"`
 	// Unreadable adds a header that clients cannot decode.
 	Unreadable bool `yaml:"unreadable"`

@@ -14,9 +14,9 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
 
-	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
-	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/cli"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/cli"
+	"github.com/rabbitdelay/rabbitdelay/internal/program"
 )
 
 // answering is the name of the environment variable that shortens how long the tested program waits for a database.
@@ -28,7 +28,7 @@ func Main(m *testing.M) {
 	testscript.Main(isolated{m}, map[string]func(){"rabbitdelay": rabbitdelay})
 }
 
-// rabbitdelay runs the program in its own process.
+// rabbitdelay is what the test binary runs when a script executes it as the command rabbitdelay.
 func rabbitdelay() {
 	if text := os.Getenv(answering); text != "" {
 		d, err := time.ParseDuration(text)
@@ -48,10 +48,10 @@ func rabbitdelay() {
 // leaked is the exit code of a command that left goroutines running. The program itself never uses this code.
 const leaked = 99
 
-// isolated runs tests without the settings of the machine, and fails if goroutines are left running.
+// isolated runs tests without the settings of this machine's environment, and fails if goroutines are left running.
 type isolated struct{ m *testing.M }
 
-// Run implements testscript.TestingM.
+// Run implements the interface that testscript.Main requires.
 func (i isolated) Run() int {
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
@@ -116,7 +116,7 @@ func (b *Buffer) String() string {
 	return b.b.String()
 }
 
-// FreeAddress returns a local address at which no program is listening.
+// FreeAddress returns an address on the loopback interface at which no program is listening.
 func FreeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -149,7 +149,7 @@ func NewDB(t *testing.T) (url string) {
 func Await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	if !poll(ok) {
-		t.Fatalf("%s: it did not happen within a minute", what)
+		t.Fatalf("expected within a minute: %s", what)
 	}
 }
 

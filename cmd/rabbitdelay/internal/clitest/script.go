@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,15 +21,45 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
-// Scripts runs every script in testdata/script. With UPDATE_SCRIPTS=1 it updates the expected output in the scripts,
-// for review.
+// Scripts runs every script in testdata/script against brokers in memory. With UPDATE_SCRIPTS=1 it updates the expected
+// output in the scripts, for review.
 func Scripts(t *testing.T) {
 	t.Helper()
-	testscript.Run(t, testscript.Params{
-		Dir:                "testdata/script",
-		Setup:              setup,
+	p := params(func(o amqptest.Options) (Host, error) {
+		b, err := startBroker(o)
+		return inMemory{b}, err
+	})
+	p.Dir = "testdata/script"
+	p.UpdateScripts = os.Getenv("UPDATE_SCRIPTS") == "1"
+	testscript.Run(t, p)
+}
+
+// ScriptsOn runs script files with a built program against the brokers that open returns. What a script prints must be
+// the same as with a broker in memory.
+func ScriptsOn(t *testing.T, program string, open func(amqptest.Options) (Host, error), files ...string) {
+	t.Helper()
+	p := params(open)
+	setup := p.Setup
+	p.Setup = func(e *testscript.Env) error {
+		e.Setenv("PATH", filepath.Dir(program)+string(filepath.ListSeparator)+e.Getenv("PATH"))
+		return setup(e)
+	}
+	p.Files = files
+	testscript.Run(t, p)
+}
+
+// params returns the parameters for running scripts, without the files.
+func params(open func(amqptest.Options) (Host, error)) testscript.Params {
+	return testscript.Params{
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("HOME", e.WorkDir)
+			e.Setenv("USER", "tester")
+			s := &state{open: open}
+			e.Values[stateKey{}] = s
+			e.Defer(s.close)
+			return nil
+		},
 		RequireUniqueNames: true,
-		UpdateScripts:      os.Getenv("UPDATE_SCRIPTS") == "1",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits":   exits,
 			"session": session,
@@ -38,26 +69,17 @@ func Scripts(t *testing.T) {
 			"sql":     helper("sql"),
 			"hung":    helper("hung"),
 		},
-	})
+	}
 }
 
-// setup prepares the environment of a script.
-func setup(e *testscript.Env) error {
-	e.Setenv("HOME", e.WorkDir)
-	e.Setenv("USER", "tester")
-	s := &state{}
-	e.Values[stateKey{}] = s
-	e.Defer(s.close)
-	return nil
-}
-
-// state has what the helpers of one script have started.
+// state has the resources that the helpers of one script have started.
 type state struct {
-	broker *Broker
+	open   func(amqptest.Options) (Host, error)
+	broker Host
 	hung   []net.Listener
 }
 
-// stateKey is the key of a script's state in its values.
+// stateKey is the key under which testscript stores a script's state.
 type stateKey struct{}
 
 func (s *state) close() {
@@ -119,13 +141,13 @@ func help(ts *testscript.TestScript, name string, args []string) (string, error)
 }
 
 // errUsage refers to the documentation.
-var errUsage = errors.New("wrong arguments; docs/development.md lists what scripts may say")
+var errUsage = errors.New("wrong arguments; docs/development.md describes the commands of scripts")
 
 // brokerCommand starts an in-memory broker and sets AMQP_URL, or acts on the running broker:
 //
 //	broker [version [plugin]]    start a broker of this version
 //	broker stop                  stop the broker
-//	broker calls METHOD          count how often clients called an AMQP method
+//	broker calls METHOD          count how many times clients called an AMQP method
 //	broker exchange NAME TYPE    declare an exchange; x-delayed-message exchanges behave like topic
 func (s *state) brokerCommand(ts *testscript.TestScript, args []string) (string, error) {
 	switch {
@@ -133,9 +155,13 @@ func (s *state) brokerCommand(ts *testscript.TestScript, args []string) (string,
 		s.broker.Close()
 		return "", nil
 	case len(args) == 2 && args[0] == "calls":
-		return fmt.Sprintln(s.broker.Calls(args[1])), nil
+		counts, ok := s.broker.(interface{ Calls(method string) int })
+		if !ok {
+			return "", errors.New("this broker does not count calls")
+		}
+		return fmt.Sprintln(counts.Calls(args[1])), nil
 	case len(args) == 3 && args[0] == "exchange":
-		return "", s.broker.on(func(ch *amqp.Channel) error {
+		return "", on(s.broker, func(ch *amqp.Channel) error {
 			table := amqp.Table{}
 			if args[2] == "x-delayed-message" {
 				table["x-delayed-type"] = "topic"
@@ -150,12 +176,12 @@ func (s *state) brokerCommand(ts *testscript.TestScript, args []string) (string,
 	if s.broker != nil {
 		s.broker.Close()
 	}
-	b, err := startBroker(o)
+	b, err := s.open(o)
 	if err != nil {
 		return "", err
 	}
 	s.broker = b
-	ts.Setenv("AMQP_URL", b.URL)
+	ts.Setenv("AMQP_URL", b.URL())
 	return "", nil
 }
 
@@ -185,32 +211,41 @@ func (s *state) dbCommand(ts *testscript.TestScript, args []string) (string, err
 func (s *state) queueCommand(ts *testscript.TestScript, args []string) (string, error) {
 	var b strings.Builder
 	switch {
-	case len(args) == 0:
-		for _, name := range s.broker.Queues() {
+	case len(args) == 0 || args[0] == "count" && len(args) == 1:
+		names, err := s.broker.Queues()
+		if err != nil {
+			return "", err
+		}
+		if len(args) == 1 {
+			return fmt.Sprintln(len(names)), nil
+		}
+		for _, name := range names {
 			fmt.Fprintln(&b, name)
 		}
-	case args[0] == "count" && len(args) == 1:
-		fmt.Fprintln(&b, len(s.broker.Queues()))
 	case args[0] == "show":
 		for _, name := range args[1:] {
-			fmt.Fprintln(&b, s.shown(name))
+			line, err := s.broker.Describe(name)
+			if err != nil {
+				return "", err
+			}
+			fmt.Fprintln(&b, line)
 		}
 	case args[0] == "fill" && len(args) == 2:
-		return "", s.broker.fill(args[1])
+		return "", on(s.broker, fill(args[1]))
 	case args[0] == "fill" && len(args) == 3:
 		list, err := decodeMessages(ts.ReadFile(args[2]))
 		if err != nil {
 			return "", err
 		}
-		return "", s.broker.fill(args[1], list...)
+		return "", on(s.broker, fill(args[1], list...))
 	case args[0] == "send" && len(args) == 4:
 		list, err := decodeMessages(ts.ReadFile(args[3]))
 		if err != nil {
 			return "", err
 		}
-		return "", s.broker.on(func(ch *amqp.Channel) error { return publish(ch, args[1], args[2], list) })
+		return "", on(s.broker, func(ch *amqp.Channel) error { return publish(ch, args[1], args[2], list) })
 	case args[0] == "delete" && len(args) == 2:
-		return "", s.broker.on(func(ch *amqp.Channel) error {
+		return "", on(s.broker, func(ch *amqp.Channel) error {
 			_, err := ch.QueueDelete(args[1], false, false, false)
 			return err
 		})
@@ -218,28 +253,6 @@ func (s *state) queueCommand(ts *testscript.TestScript, args []string) (string, 
 		return "", errUsage
 	}
 	return b.String(), nil
-}
-
-// shown describes a queue in one line.
-func (s *state) shown(name string) string {
-	q, ok := s.broker.Queue(name)
-	if !ok {
-		return name + " does not exist"
-	}
-	line := fmt.Sprintf("%s %d ready", name, q.Ready)
-	if q.Unacked > 0 {
-		line += fmt.Sprintf(", %d not acknowledged", q.Unacked)
-	}
-	returned := 0
-	for _, m := range q.Messages {
-		if m.Headers["x-delivery-count"] != nil {
-			returned++
-		}
-	}
-	if returned > 0 {
-		line += fmt.Sprintf(", %d returned", returned)
-	}
-	return line
 }
 
 // sqlCommand runs a statement on the database at RABBITDELAY_DATABASE_URL and prints its rows.

@@ -37,6 +37,9 @@ var columns = regexp.MustCompile(`(\S) {2,}`)
 // scrub replaces text that differs between runs.
 func scrub(ts *testscript.TestScript, text string) string {
 	text = strings.ReplaceAll(text, ts.Getenv("WORK"), "$WORK")
+	if s, _ := ts.Value(stateKey{}).(*state); s.broker != nil {
+		text = s.broker.Scrub(text)
+	}
 	before := text
 	for _, c := range changing {
 		text = c.pattern.ReplaceAllString(text, c.with)

@@ -38,7 +38,7 @@ type Probe struct {
 	ready func() error
 }
 
-// Errors that /readyz reports while a process is starting or stopping.
+// Errors that /readyz reports while a process starts or stops.
 var (
 	ErrStarting = service.ErrStarting
 	ErrStopping = service.ErrStopping
@@ -54,12 +54,12 @@ func New(metrics http.Handler) *Probe {
 	return p
 }
 
-// Server returns a server with timeouts. A handler that sends events must set its own.
+// Server returns a server with timeouts. A handler that streams events must set its own timeouts.
 func Server(h http.Handler) *http.Server {
 	return &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute, IdleTimeout: 2 * time.Minute}
 }
 
-// Answers reports whether the probe answers the request.
+// Answers reports whether the probe is responsible for a request.
 func (*Probe) Answers(r *http.Request) bool {
 	return slices.Contains([]string{"/healthz", "/readyz", "/metrics"}, r.URL.Path)
 }
@@ -118,8 +118,8 @@ func NewMetrics() (*Metrics, error) {
 	return m, err
 }
 
-// Observe starts to report a client, its queues, and a store unless it is nil. The destinations are those in the
-// configuration.
+// Observe starts to export the metrics of a client, its queues, and a store unless it is nil. The destinations are
+// those in the configuration.
 func (m *Metrics) Observe(client *amqpx.Client, store *schedule.Store, destinations []topology.Destination) error {
 	_, err := m.ObserveClient(client)
 	_, queuesErr := m.ObserveQueues(client, destinations)
@@ -131,5 +131,5 @@ func (m *Metrics) Observe(client *amqpx.Client, store *schedule.Store, destinati
 	return err
 }
 
-// Close stops the reporting.
+// Close stops the export of metrics.
 func (m *Metrics) Close(ctx context.Context) error { return m.provider.Shutdown(ctx) }

@@ -9,12 +9,12 @@ type clock struct {
 	wall func(after time.Time) time.Time // the next match, zero for none
 }
 
-// once returns the next match of an expression that names hours. Each matching wall clock time
-// occurs once: when clocks are set back, at the first of its two times, and when it does not exist
-// because clocks are set forward, at the end of the gap. Several matches in one gap become one.
+// once returns the next match of an expression that names hours, such as "every day at 2:30". Each matching wall clock
+// time occurs once. If clocks are set back and show the time twice, it occurs at the first of the two. If clocks are
+// set forward and skip the time, it occurs at the end of the gap, and several skipped times occur only once.
 func (c clock) once(after time.Time) time.Time {
-	// A later wall clock time never maps to an earlier point in time, and all wall clock times up to
-	// the one that is shown now are past.
+	// Later wall clock times never map to earlier points in time, and all wall clock times up to the one that is shown
+	// now have passed. So a forward search finds the earliest point in time.
 	for w := c.wall(c.shown(after)); !w.IsZero(); w = c.wall(w) {
 		if at := c.instant(w); at.After(after) {
 			return at
@@ -23,9 +23,9 @@ func (c clock) once(after time.Time) time.Time {
 	return time.Time{}
 }
 
-// running returns the next match of an expression that matches every hour and so means a fixed
-// rhythm. A match in the hour that is repeated occurs twice, and a match in the hour that is skipped
-// does not occur.
+// running returns the next match of an expression that matches every hour, such as "every 20 minutes", and therefore
+// means a fixed rhythm. If clocks are set back, matches occur in both passes of the repeated hour. If they are set
+// forward, there are none in the skipped hour.
 func (c clock) running(after time.Time) time.Time {
 	for {
 		local := after.In(c.zone)
@@ -59,13 +59,13 @@ func (c clock) instant(w time.Time) time.Time {
 	begin, end := at.ZoneBounds()
 	switch shown := c.shown(at); {
 	case shown.After(w):
-		return begin // w is in the gap before
+		return begin // w falls into the gap at the beginning of this offset
 	case shown.Before(w):
-		return end // w is in the gap after
+		return end // w falls into the gap at the end of this offset
 	case begin.IsZero():
 		return at
 	}
-	// The clock may have shown w already, before it was set back.
+	// If the clock was set back at begin, it may have shown w once before.
 	_, offset := begin.Add(-1).In(c.zone).Zone()
 	if earlier := w.Add(-time.Duration(offset) * time.Second); earlier.Before(begin) {
 		return earlier

@@ -30,7 +30,7 @@ func parse(expression string) (*cron.SpecSchedule, error) {
 	case strings.HasPrefix(expression, "@every"):
 		return nil, errors.New("@every is an interval; expected a cron expression")
 	case strings.Contains(expression, "TZ="):
-		return nil, errors.New("the time zone stands in the expression; expected it beside it")
+		return nil, errors.New("the expression contains a time zone; expected the time zone as a separate setting")
 	case len(expression) > cron.MaxSpecLength:
 		return nil, fmt.Errorf("%d bytes, expected at most %d", len(expression), cron.MaxSpecLength)
 	case strings.HasPrefix(expression, "@"):
@@ -57,7 +57,7 @@ func parse(expression string) (*cron.SpecSchedule, error) {
 		spec.Dom, spec.Dow = spec.Dom&^star, spec.Dow&^star
 	}
 	if spec.Next(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
-		return nil, errors.New("no day of the calendar matches")
+		return nil, errors.New("no calendar day matches")
 	}
 	return spec, nil
 }
@@ -78,12 +78,12 @@ func unnamed(dom, dow string) error {
 	if !quartz || number == "" {
 		return nil
 	}
-	return fmt.Errorf("weekday %q: expected a name next to ?, L, W or #, such as fri, mon-fri or fri#L for the last Friday: Quartz, whose signs these are, counts Sunday as 1, and crontab counts it as 0", number)
+	return fmt.Errorf("weekday %q: expected a weekday name with ?, L, W or #, such as fri, mon-fri or fri#L for the last Friday: these characters are Quartz syntax, where Sunday is 1, while in crontab it is 0", number)
 }
 
-// starred reports whether a day field begins with a star or question mark. Then a day has to match
-// both day fields, otherwise it has to match one of them. As in Vixie's cron, only the first
-// character decides.
+// starred reports whether a day field begins with a star or a question mark. If one of the day fields does, a day must
+// match both fields. If neither does, a day must match one of them. As in Vixie's cron, only the first character
+// decides.
 func starred(field string) bool {
 	return strings.HasPrefix(field, "*") || strings.HasPrefix(field, "?")
 }
@@ -103,7 +103,7 @@ var places = []struct{ name, first, values string }{
 func explain(fields []string) error {
 	for place, field := range fields {
 		for part := range strings.SplitSeq(field, ",") {
-			if len(fields) == len(places) && !alone(place, part) {
+			if len(fields) == len(places) && !validAlone(place, part) {
 				return reason(place, part)
 			}
 		}
@@ -111,8 +111,8 @@ func explain(fields []string) error {
 	return fmt.Errorf("%q is unknown, expected %s, or 5 fields (minute hour day month weekday), 6 with seconds in front", strings.Join(fields, " "), words)
 }
 
-// alone reports whether a part is valid by itself in the field at place.
-func alone(place int, part string) bool {
+// validAlone reports whether a part is valid by itself in the field at place.
+func validAlone(place int, part string) bool {
 	fields := strings.Fields(strings.Repeat("* ", len(places)))
 	fields[place] = strings.ToLower(part)
 	_, err := parser.Parse(strings.Join(fields, " "))
@@ -122,15 +122,15 @@ func alone(place int, part string) bool {
 func reason(place int, part string) error {
 	p := places[place]
 	span, step, stepped := strings.Cut(part, "/")
-	if n, err := strconv.Atoi(step); stepped && err == nil && n > 1 && !strings.ContainsAny(span, "lLwW#") && alone(place, span) {
+	if n, err := strconv.Atoi(step); stepped && err == nil && n > 1 && !strings.ContainsAny(span, "lLwW#") && validAlone(place, span) {
 		first, _, _ := strings.Cut(span, "-")
 		if starred(span) {
 			first = p.first
 		}
-		return fmt.Errorf("%s %q: a step of %d is as long as the range or longer, so that only the first %s is left; write %s for that, or use an interval (every)", p.name, part, n, p.name, first)
+		return fmt.Errorf("%s %q: a step of %d is not shorter than the range, so only the first %s would match; write %s for that, or use an interval (every)", p.name, part, n, p.name, first)
 	}
-	if day := strings.TrimRight(part, "lL"); p.name == "weekday" && day != part && day != "" && alone(place, day) {
-		return fmt.Errorf("%s %q: the last of a weekday in the month is written with #; write %s#L", p.name, part, day)
+	if day := strings.TrimRight(part, "lL"); p.name == "weekday" && day != part && day != "" && validAlone(place, day) {
+		return fmt.Errorf("%s %q: the last weekday of the month is written with #; write %s#L", p.name, part, day)
 	}
 	return fmt.Errorf("%s %q: expected %s, *, a range such as 2-5 or a step such as */5", p.name, part, p.values)
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Vixie's cron joins the days by AND if either field begins with a star, also one with
-// a step, and by OR otherwise (crontab(5), entry.c: DOM_STAR and DOW_STAR).
+// Vixie's cron combines the days with AND if either field begins with a star, even one with a step,
+// and with OR otherwise (crontab(5), entry.c: DOM_STAR and DOW_STAR).
 func TestDaysAsVixie(t *testing.T) {
 	odd := func(w time.Time) bool { return w.Day()%2 == 1 }
 	is := func(days ...time.Weekday) func(w time.Time) bool {
@@ -63,8 +63,8 @@ func TestDaysAsVixie(t *testing.T) {
 	}
 }
 
-// What is refused says which part of the expression it is, what was expected there,
-// and what to write instead.
+// The error of an invalid expression says which part is wrong, what was expected there, and what to
+// write instead.
 func TestRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                     "",
@@ -73,11 +73,11 @@ func TestRefused(t *testing.T) {
 		"0 0 * * FRI#L,THU#1":                  "",
 		"0 0 12 ? * MON-FRI":                   "",
 		"0 0 15 * 2":                           "",
-		"0 0 * * 5#L,THU#1":                    `weekday "5#L": expected a name next to ?, L, W or #`,
-		"0 0 12 ? * 2":                         `weekday "2": expected a name next to ?, L, W or #`,
-		"0 0 12 ? * 2-6":                       `weekday "2-6": expected a name`,
-		"0 0 LW * 1":                           `weekday "1": expected a name`,
-		"0 0 * * sat,6L":                       `weekday "6L": expected a name`,
+		"0 0 * * 5#L,THU#1":                    `weekday "5#L": expected a weekday name with ?, L, W or #`,
+		"0 0 12 ? * 2":                         `weekday "2": expected a weekday name with ?, L, W or #`,
+		"0 0 12 ? * 2-6":                       `weekday "2-6": expected a weekday name`,
+		"0 0 LW * 1":                           `weekday "1": expected a weekday name`,
+		"0 0 * * sat,6L":                       `weekday "6L": expected a weekday name`,
 		"* * * *":                              `expected 5 fields (minute hour day month weekday), 6 with seconds in front, or one of`,
 		"* * * * * * *":                        `expected 5 fields`,
 		"60 * * * *":                           `minute "60": expected 0 to 59, *, a range such as 2-5 or a step such as */5`,
@@ -88,24 +88,24 @@ func TestRefused(t *testing.T) {
 		"0 0 1 13 *":                           `month "13": expected 1 to 12 or jan to dec`,
 		"0 0 * * may":                          `weekday "may": expected 0 to 7 (Sunday is 0 and 7) or sun to sat, mon#2, fri#L`,
 		"99999999999999999999 * * * *":         `minute "99999999999999999999": expected 0 to 59`,
-		"*/60 * * * *":                         `minute "*/60": a step of 60 is as long as the range or longer, so that only the first minute is left; write 0 for that, or use an interval (every)`,
-		"0 */24 * * *":                         `hour "*/24": a step of 24 is as long as the range or longer, so that only the first hour is left; write 0 for that`,
-		"0 0 1 */12 *":                         `month "*/12": a step of 12 is as long as the range or longer, so that only the first month is left; write 1 for that`,
-		"10-20/15 * * * *":                     `minute "10-20/15": a step of 15 is as long as the range or longer, so that only the first minute is left; write 10 for that`,
+		"*/60 * * * *":                         `minute "*/60": a step of 60 is not shorter than the range, so only the first minute would match; write 0 for that, or use an interval (every)`,
+		"0 */24 * * *":                         `hour "*/24": a step of 24 is not shorter than the range, so only the first hour would match; write 0 for that`,
+		"0 0 1 */12 *":                         `month "*/12": a step of 12 is not shorter than the range, so only the first month would match; write 1 for that`,
+		"10-20/15 * * * *":                     `minute "10-20/15": a step of 15 is not shorter than the range, so only the first minute would match; write 10 for that`,
 		"0 0 */31 * *":                         `day of month "*/31": a step of 31`,
 		"*/x * * * *":                          `minute "*/x"`,
 		"0 0 L/2 * *":                          `day of month "L/2": expected`,
 		"*/0 * * * *":                          `minute "*/0"`,
 		"1/2/3 * * * *":                        `minute "1/2/3"`,
-		"0 0 * * 5L":                           `weekday "5L": expected a name next to ?, L, W or #, such as fri, mon-fri or fri#L for the last Friday`,
-		"0 0 * * friL":                         `weekday "friL": the last of a weekday in the month is written with #; write fri#L`,
+		"0 0 * * 5L":                           `weekday "5L": expected a weekday name with ?, L, W or #, such as fri, mon-fri or fri#L for the last Friday`,
+		"0 0 * * friL":                         `weekday "friL": the last weekday of the month is written with #; write fri#L`,
 		"0 0 5L * *":                           `day of month "5L": expected 1 to 31, L, L-3`,
 		"0 0 * * 5W":                           `weekday "5W"`,
 		"0 0 * * mon#6":                        `weekday "mon#6"`,
 		"H * * * *":                            `minute "H"`,
-		"0 0 30 2 *":                           "no day of the calendar matches",
+		"0 0 30 2 *":                           "no calendar day matches",
 		"@every 5m":                            "@every is an interval",
-		"TZ=UTC * * * * *":                     "the time zone stands in the expression",
+		"TZ=UTC * * * * *":                     "the expression contains a time zone",
 		"@reboot":                              `"@reboot" is unknown, expected @hourly`,
 		strings.Repeat("1,", 600) + " * * * *": "1208 bytes, expected at most 1024",
 	} {

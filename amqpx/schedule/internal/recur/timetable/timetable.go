@@ -6,14 +6,13 @@ import "time"
 
 // Rule is a recurrence rule: either Cron in Zone, or Every.
 type Rule struct {
-	// Cron has 5 fields, or 6 with seconds in front, or is a word such as @daily.
+	// Cron has 5 fields, or 6 with seconds in front, or is a predefined schedule such as @daily.
 	Cron string
 	Zone *time.Location
 	// Every is an interval of whole seconds, counted from Anchor.
 	Every  time.Duration
 	Anchor time.Time
-	// Start is the earliest possible recurrence, and End is after the last one (exclusive). Zero
-	// means no bound.
+	// Start is the earliest possible recurrence. All recurrences are before End. Zero means no bound.
 	Start, End time.Time
 }
 
@@ -46,7 +45,7 @@ func New(r Rule) (*Timetable, error) {
 // everyHour has the bits of the hours 0 to 23.
 const everyHour = 1<<24 - 1
 
-// Next returns the first recurrence after a time, zero if there is none.
+// Next returns the first recurrence after a time, or the zero time if there is none.
 func (t *Timetable) Next(after time.Time) time.Time {
 	if !t.start.IsZero() && after.Before(t.start) {
 		after = t.start.Add(-1)
@@ -80,12 +79,12 @@ func (t *Timetable) Latest(from, to time.Time, n int) []time.Time {
 	}
 }
 
-// elapsed returns the first multiple of every, counted from anchor, that is later than after.
+// elapsed returns the first time after the given one that is a whole multiple of every away from anchor.
 func elapsed(anchor time.Time, every time.Duration, after time.Time) time.Time {
 	if after.Before(anchor) {
 		return anchor
 	}
-	// Seconds, because a Duration ends after 292 years.
+	// Compute in seconds, because a Duration cannot exceed 292 years.
 	step := int64(every / time.Second)
 	n := (after.Unix() - anchor.Unix()) / step
 	return time.Unix(anchor.Unix()+(n+1)*step, 0)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// match is an expression, and independently of it what it means.
+// match is an expression together with an independent description of its meaning.
 type match struct {
 	cron    string
 	running bool // of every hour
@@ -39,7 +39,7 @@ var matches = []match{
 	}},
 }
 
-// minutes is what a zone's clock shows, minute by minute.
+// minutes holds what the clock of a zone shows, minute by minute.
 type minutes struct {
 	from  time.Time
 	shown []time.Time
@@ -54,12 +54,12 @@ func minutesOf(zone *time.Location, from, to time.Time) minutes {
 	return m
 }
 
-// expected goes through all minutes. Of an expression that names hours, each
-// minute of the calendar that matches is once: where the clock first shows it, or
-// where the clock is first past it.
+// expected goes through all minutes. For an expression that names hours, each matching
+// minute of the calendar occurs once: when the clock first shows it, or when the clock
+// has first passed it.
 func (z minutes) expected(m match) []time.Time {
 	var list []time.Time
-	next := z.shown[0] // the first minute of the calendar that was not reached yet
+	next := z.shown[0] // the first minute of the calendar that has not been reached yet
 	for i, shown := range z.shown {
 		hit := m.running && m.matches(shown)
 		for ; !m.running && !next.After(shown); next = next.Add(time.Minute) {
@@ -72,8 +72,8 @@ func (z minutes) expected(m match) []time.Time {
 	return list
 }
 
-// Two years and more in zones with all kinds of changes: an hour at 1, 2 and 3
-// o'clock, half an hour, at midnight, a whole day, none.
+// The test covers more than two years in zones with all kinds of changes: of an hour at 1, 2 and 3 o'clock, of half an
+// hour, at midnight, of a whole day, and none.
 func TestCronInZones(t *testing.T) {
 	for zone, year := range map[string]int{
 		"Europe/Berlin": 2026, "America/New_York": 2026, "Europe/London": 2026, "Australia/Lord_Howe": 2026, "America/Sao_Paulo": 2017,
@@ -84,7 +84,7 @@ func TestCronInZones(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// 12:00 is where no clock is set.
+			// No zone changes its clocks at 12:00.
 			from := time.Date(year, 1, 1, 12, 0, 0, 0, loc).UTC()
 			to := from.AddDate(2, 0, 0)
 			z := minutesOf(loc, from, to)
@@ -106,7 +106,7 @@ func TestCronInZones(t *testing.T) {
 	}
 }
 
-// Next returns the same occurrences wherever one starts to ask.
+// Next returns the same occurrences from any starting point.
 func TestNextFromAnywhere(t *testing.T) {
 	loc, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
@@ -198,8 +198,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// Whatever people write, the parser neither panics nor searches for long, and
-// what comes next is later.
+// For any input, the parser neither panics nor searches for long, and the next match is later.
 func FuzzCron(f *testing.F) {
 	for _, m := range matches {
 		f.Add(m.cron, int64(1_774_700_000))

@@ -131,14 +131,14 @@ CREATE TABLE IF NOT EXISTS rabbitdelay_destinations (
   exchange        VARCHAR(255) NOT NULL DEFAULT '',
   paused_at       BIGINT, -- milliseconds since the Unix epoch; NULL: not paused
   paused_by       VARCHAR(255) NOT NULL DEFAULT '',
-  per_second      DOUBLE       NOT NULL DEFAULT 0 CHECK (per_second >= 0), -- the ceiling; 0: none
+  per_second      DOUBLE       NOT NULL DEFAULT 0 CHECK (per_second >= 0), -- the rate limit; 0: none
   burst           BIGINT       NOT NULL DEFAULT 1 CHECK (burst >= 1), -- how many may be sent at once
   free_at         BIGINT       NOT NULL DEFAULT 0, -- nanoseconds: when the next one is due at that rate
   spread_due      BIGINT       NOT NULL DEFAULT 0, -- after a pause: what was due by then
   spread_until    BIGINT       NOT NULL DEFAULT 0, -- is sent until then,
   spread_rate     DOUBLE       NOT NULL DEFAULT 0, -- so many a second
   spread_free     BIGINT       NOT NULL DEFAULT 0, -- nanoseconds, as free_at
-  file_per_second DOUBLE, -- the ceiling that a relay's configuration wrote last; NULL: none did
+  file_per_second DOUBLE, -- the rate limit that a relay's configuration wrote last; NULL: none did
   file_burst      BIGINT       NOT NULL DEFAULT 0,
   PRIMARY KEY (queue, exchange),
   CONSTRAINT rabbitdelay_destinations_one CHECK ((queue <> '') <> (exchange <> ''))

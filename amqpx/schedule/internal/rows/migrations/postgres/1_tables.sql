@@ -145,14 +145,14 @@ CREATE TABLE IF NOT EXISTS rabbitdelay_destinations (
   exchange        text COLLATE "C" NOT NULL DEFAULT '',
   paused_at       bigint, -- milliseconds since the Unix epoch; NULL: not paused
   paused_by       text             NOT NULL DEFAULT '',
-  per_second      double precision NOT NULL DEFAULT 0 CHECK (per_second >= 0), -- the ceiling; 0: none
+  per_second      double precision NOT NULL DEFAULT 0 CHECK (per_second >= 0), -- the rate limit; 0: none
   burst           bigint           NOT NULL DEFAULT 1 CHECK (burst >= 1), -- how many may be sent at once
   free_at         bigint           NOT NULL DEFAULT 0, -- nanoseconds: when the next one is due at that rate
   spread_due      bigint           NOT NULL DEFAULT 0, -- after a pause: what was due by then
   spread_until    bigint           NOT NULL DEFAULT 0, -- is sent until then,
   spread_rate     double precision NOT NULL DEFAULT 0, -- so many a second
   spread_free     bigint           NOT NULL DEFAULT 0, -- nanoseconds, as free_at
-  file_per_second double precision, -- the ceiling that a relay's configuration wrote last; NULL: none did
+  file_per_second double precision, -- the rate limit that a relay's configuration wrote last; NULL: none did
   file_burst      bigint           NOT NULL DEFAULT 0,
   PRIMARY KEY (queue, exchange),
   CONSTRAINT rabbitdelay_destinations_one CHECK ((queue <> '') <> (exchange <> ''))

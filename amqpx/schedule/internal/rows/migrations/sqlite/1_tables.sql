@@ -138,14 +138,14 @@ CREATE TABLE IF NOT EXISTS rabbitdelay_destinations (
   exchange        TEXT    NOT NULL DEFAULT '' CHECK (typeof(exchange) = 'text'),
   paused_at       INTEGER CHECK (typeof(paused_at) IN ('integer', 'null')), -- milliseconds since the Unix epoch; NULL: not paused
   paused_by       TEXT    NOT NULL DEFAULT '',
-  per_second      REAL    NOT NULL DEFAULT 0 CHECK (typeof(per_second) = 'real' AND per_second >= 0), -- the ceiling; 0: none
+  per_second      REAL    NOT NULL DEFAULT 0 CHECK (typeof(per_second) = 'real' AND per_second >= 0), -- the rate limit; 0: none
   burst           INTEGER NOT NULL DEFAULT 1 CHECK (typeof(burst) = 'integer' AND burst >= 1), -- how many may be sent at once
   free_at         INTEGER NOT NULL DEFAULT 0 CHECK (typeof(free_at) = 'integer'), -- nanoseconds: when the next one is due at that rate
   spread_due      INTEGER NOT NULL DEFAULT 0 CHECK (typeof(spread_due) = 'integer'), -- after a pause: what was due by then
   spread_until    INTEGER NOT NULL DEFAULT 0 CHECK (typeof(spread_until) = 'integer'), -- is sent until then,
   spread_rate     REAL    NOT NULL DEFAULT 0, -- so many a second
   spread_free     INTEGER NOT NULL DEFAULT 0 CHECK (typeof(spread_free) = 'integer'), -- nanoseconds, as free_at
-  file_per_second REAL CHECK (typeof(file_per_second) IN ('real', 'null')), -- the ceiling that a relay's configuration wrote last; NULL: none did
+  file_per_second REAL CHECK (typeof(file_per_second) IN ('real', 'null')), -- the rate limit that a relay's configuration wrote last; NULL: none did
   file_burst      INTEGER NOT NULL DEFAULT 0 CHECK (typeof(file_burst) = 'integer'),
   PRIMARY KEY (queue, exchange),
   CONSTRAINT rabbitdelay_destinations_one CHECK ((queue <> '') <> (exchange <> ''))

@@ -1,0 +1,24 @@
+package faketime_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest/internal/faketime"
+)
+
+func TestInside(t *testing.T) {
+	if faketime.Inside() {
+		t.Error("outside")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		if !faketime.Inside() {
+			t.Error("inside")
+		}
+		<-time.After(20 * 365 * 24 * time.Hour)
+		if !faketime.Inside() {
+			t.Error("inside, after 20 years")
+		}
+	})
+}

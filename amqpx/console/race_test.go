@@ -1,6 +1,0 @@
-//go:build race
-
-package console
-
-// slowdown shortens jobs that the race detector makes long.
-const slowdown = 2

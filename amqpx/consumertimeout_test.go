@@ -1,0 +1,66 @@
+package amqpx_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+)
+
+// A consumer that holds messages for longer than the consumer timeout, or lets them wait for a slot, loses its channel
+// repeatedly. No message is lost, is early, or has an attempt counted. The same applies in a classic queue, whose
+// messages do not show how many times they were returned.
+func TestConsumerTimeoutOfMessagesThatWait(t *testing.T) {
+	inEachVersion(t, amqptest.Options{ConsumerTimeout: 3 * time.Second}, func(t *testing.T, m *memory) {
+		m.Declare("classic", nil)
+		m.declareOwn("quorum", nil)
+		for _, queue := range []string{"classic", "quorum"} {
+			held := everyMessage(m, queue, amqpx.Config{Lead: time.Minute}, 62*time.Second, 0)
+			waited := everyMessage(m, queue, amqpx.Config{}, time.Second, 400*time.Millisecond, amqpx.WithConcurrency(1), amqpx.WithPrefetch(64))
+			if held > 10*time.Second || waited > 10*time.Minute {
+				t.Errorf("%s: held messages were up to %v late, waiting ones %v", queue, held, waited)
+			}
+			m.Holds(queue, 0, 0)
+			m.Holds(queue+".dead", 0, 0)
+		}
+	})
+}
+
+// everyMessage sends messages, handles them, and checks that each was handled in its first attempt and never early. It
+// returns the greatest lateness.
+func everyMessage(m *memory, queue string, cfg amqpx.Config, delay, takes time.Duration, opts ...amqpx.ConsumeOption) (late time.Duration) {
+	m.Helper()
+	const messages = 100
+	c := m.open(cfg)
+	var mu sync.Mutex
+	runs := map[string]int{}
+	k := c.consume(queue, func(_ context.Context, d *amqpx.Delivery) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if by := time.Until(d.DueAt); by > 0 || d.Attempt != 1 {
+			m.Errorf("%s: %s in attempt %d, %v early", queue, d.ID, d.Attempt, by)
+		}
+		if runs[d.ID]++; runs[d.ID] == 1 {
+			late = max(late, time.Since(d.DueAt))
+		}
+		mu.Unlock()
+		<-time.After(takes)
+		mu.Lock()
+		return nil
+	}, opts...)
+	for i := range messages {
+		c.mustSend(amqpx.Message{ID: fmt.Sprint(i), Queue: queue, Delay: delay + time.Duration(i)*10*time.Millisecond})
+	}
+	after(30 * time.Minute)
+	mu.Lock()
+	if len(runs) != messages {
+		m.Errorf("%s: %d of %d messages were handled", queue, len(runs), messages)
+	}
+	mu.Unlock()
+	k.stop()
+	return late
+}

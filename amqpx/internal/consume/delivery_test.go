@@ -1,0 +1,87 @@
+package consume
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+func TestDecodeTakesWhateverComes(t *testing.T) {
+	for name, tc := range map[string]struct {
+		headers amqp.Table
+		due     int64
+		attempt int
+		version int64
+	}{
+		"none":         {nil, 0, 1, 0},
+		"all":          {amqp.Table{header.Due: int64(5000), header.Attempt: int64(3), header.Version: int64(7)}, 5000, 3, 7},
+		"narrow":       {amqp.Table{header.Due: int32(5000), header.Attempt: int8(3), header.Version: int16(7)}, 5000, 3, 7},
+		"strings":      {amqp.Table{header.Due: "5000", header.Attempt: "3"}, 0, 1, 0},
+		"tables":       {amqp.Table{header.Due: amqp.Table{}, header.Attempt: []any{1}}, 0, 1, 0},
+		"negative":     {amqp.Table{header.Due: int64(-1), header.Attempt: int64(-3)}, 0, 1, 0},
+		"out of range": {amqp.Table{header.Due: int64(math.MaxInt64), header.Attempt: int64(math.MaxInt64)}, 0, 1, 0},
+		"nulls":        {amqp.Table{header.Due: nil, header.Attempt: nil, header.Attempts: nil}, 0, 1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := Decode(amqp.Delivery{Headers: tc.headers}, "q", topology.DefaultPrefix)
+			var due int64
+			if !d.DueAt.IsZero() {
+				due = d.DueAt.UnixMilli()
+			}
+			if due != tc.due || d.Attempt != tc.attempt || d.Version != tc.version {
+				t.Fatalf("got due %d, attempt %d, version %d; want %+v", due, d.Attempt, d.Version, tc)
+			}
+		})
+	}
+}
+
+// A retry uses a delay that the strategy has.
+func TestRetryDelaysFitTheStrategy(t *testing.T) {
+	ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{5 * time.Second, time.Minute}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bucket, err := dlx.NewBucket(dlx.BucketConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		s          Strategy
+		want, from time.Duration
+	}{
+		{ttl, 5 * time.Second, time.Second},
+		{ttl, 5 * time.Second, 5 * time.Second},
+		{ttl, time.Minute, 6 * time.Second},
+		{ttl, time.Minute, time.Hour},
+		{bucket, 7 * time.Second, 7 * time.Second},
+		{bucket, bucket.MaxDelay(), math.MaxInt64},
+	} {
+		got := PossibleDelay(tc.s, "q", tc.from)
+		if got != tc.want {
+			t.Errorf("PossibleDelay(%v) = %v, want %v", tc.from, got, tc.want)
+		}
+		if _, err := tc.s.Route(topology.Destination{Queue: "q"}, got, 0); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// BenchmarkDecode reads a received message.
+func BenchmarkDecode(b *testing.B) {
+	raw := amqp.Delivery{
+		MessageId: "0199b0a0-5f1c-7000-8000-000000000000", Body: make([]byte, 256), Timestamp: time.Now(),
+		Headers: amqp.Table{header.Due: time.Now().UnixMilli(), header.Attempt: int64(2)},
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if d := Decode(raw, "orders.expire", topology.DefaultPrefix); d.DueAt.IsZero() {
+			b.Fatal("no due instant")
+		}
+	}
+}

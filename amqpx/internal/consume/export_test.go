@@ -1,0 +1,32 @@
+package consume
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inner"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Replacements returns all messages that can replace a received one.
+func Replacements(raw amqp.Delivery, s Strategy) []inner.Parcel {
+	all := NewConsumers(Config{Strategy: s, Now: time.Now, Log: zap.NewNop(), Over: context.Background(), Wire: wire.Config{Nodes: []string{""}, Log: zap.NewNop()}, Changed: func(string) func(wire.Event) { return nil }})
+	k := all.New(Settings{Queue: "q", DeadLetter: "dead", Retry: topology.Retry{}.WithDefaults(), Concurrency: 1})
+	d := k.decode(raw, nil)
+	d.handling = noHandling{}
+	parcels := []inner.Parcel{k.copyOf(d)}
+	for _, act := range []action{actRetry, actSnooze, actDeadLetter, actReturn} {
+		parcels = append(parcels, k.replacement(d, dispose(act, "", errors.New("it failed"))).Parcel)
+	}
+	return parcels
+}
+
+// noHandling is an application without options.
+type noHandling struct{ Handling }
+
+func (noHandling) Backoff(_ error, policy time.Duration) time.Duration { return policy }

@@ -1,0 +1,157 @@
+package consume
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inner"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Each time a delivered message is requeued because its consumer paused, ended or lost its connection, it comes closer
+// to the queue's delivery limit, although no handler has seen it. On RabbitMQ 4 a queue that does not set a limit drops
+// a message when it is requeued for the 21st time, and a client cannot query a queue's limit. Therefore the consumer
+// renews such a message: it publishes a copy directly to the queue, and acknowledges the received message when the copy
+// is confirmed. The broker counts the copy's deliveries from zero. The copy has the same id, body, properties and
+// headers, and the information that its next consumer needs to decide when it may be handled (header.Expired).
+//
+// Before its due time, a message is renewed as soon as it has been requeued once, so that holding it costs at most one
+// requeue. No handler can have received it. It stays buffered until it is renewed, and if its due time comes first, it
+// is handled. After its due time, its deliveries may have gone to handlers that crashed the process, and the queue's
+// limit may be there to stop exactly such messages. Such a message is renewed only when it has been requeued more often
+// than most limits that users set, and its copy carries the count of deliveries (header.Delivered), which ends at
+// MaxDeliveries.
+
+// maxReturns is the number of times that a message may be requeued after its due time before it is renewed. RabbitMQ's
+// default delivery limit, since 4.0, is 20.
+const maxReturns = 15
+
+// renewDelay is the delay of a copy that could otherwise be handled as soon as it arrives. If the strategy does
+// not have this delay, the next longer one is used, unless it exceeds maxRenewDelay.
+const (
+	renewDelay    = time.Second
+	maxRenewDelay = 10 * time.Second
+)
+
+// maxRenewals bounds the concurrent renewals of a subscription. When its connection is lost, at most this many
+// messages are duplicated.
+const maxRenewals = wire.Window
+
+// isWorn reports whether a message must be renewed. The parameter w is the decision about its start time.
+func (d *Delivery) isWorn(w lasthop.Decision) bool {
+	_, unreadable := d.Headers[header.Unreadable]
+	switch {
+	case unreadable || w.Return && w.Wait == 0: // such a message is replaced immediately anyway
+		return false
+	case w.Wait > 0:
+		return d.returns > 0
+	}
+	return d.returns >= maxReturns && d.deliveries <= header.MaxDeliveries
+}
+
+// renewals tracks the renewals of a subscription that have not finished.
+type renewals struct {
+	ctx   context.Context
+	stop  context.CancelFunc // abandons unfinished renewals: their messages are requeued unchanged
+	count int
+	ended chan *Delivery // receives nil for each renewed message, and the delivery of each failed renewal
+}
+
+func newRenewals(live context.Context) renewals {
+	ctx, stop := context.WithCancel(live)
+	return renewals{ctx: ctx, stop: stop, ended: make(chan *Delivery)}
+}
+
+// end records the result of a renewal. A message that could not be renewed is buffered again unchanged.
+func (r *renewals) end(d *Delivery, b *buffer, now time.Time) {
+	r.count--
+	if d != nil {
+		b.add(d, now)
+	}
+}
+
+// renew starts to renew the messages that need it, up to maxRenewals at a time.
+func (s *subscription) renew(k *Consumer) {
+	for s.renewals.count < maxRenewals && s.renewals.ctx.Err() == nil {
+		d := s.buffer.nextWorn()
+		if d == nil {
+			return
+		}
+		s.renewals.count++
+		go func() { // no handler waits for this, and the end of the consumer waits only briefly
+			left := d
+			if k.renewed(s.renewals.ctx, d) {
+				left = nil
+			}
+			select {
+			case s.renewals.ended <- left:
+			case <-s.live.Done():
+			}
+		}()
+	}
+}
+
+// renewed tries once to replace a message with a copy, and reports whether it succeeded.
+func (k *Consumer) renewed(ctx context.Context, d *Delivery) bool {
+	k.settling.Add(1)
+	defer k.settling.Add(-1)
+	ctx, cancel := context.WithTimeout(ctx, replaceTimeout)
+	defer cancel()
+	err := k.all.cfg.Publisher.Pass(ctx, k.copyOf(d))
+	switch {
+	case err != nil && ctx.Err() == nil:
+		k.stuck.Warn(k.log, "renew", "could not renew a message that has returned to its queue; the message is held unchanged", zap.String("id", d.ID), zap.Int64("returns", d.returns), zap.Error(err))
+		return false
+	case err != nil:
+		return false
+	}
+	k.log.Debug("renewed a message that has returned to its queue", zap.String("id", d.ID), zap.Int64("returns", d.returns))
+	d.ack(Returned)
+	return true
+}
+
+// copyOf returns a message that the next consumer treats like the received one.
+func (k *Consumer) copyOf(d *Delivery) inner.Parcel {
+	early := d.check.early || d.check.at.After(time.Now())
+	m := d.parcel()
+	m.To, m.DeliverAt, m.Sent = k.queue(), d.DueAt, d.Raw.Timestamp
+	for name, v := range d.Raw.Headers {
+		if strings.HasPrefix(name, header.OwnPrefix) {
+			m.Own[name] = v
+		}
+	}
+	header.Origin(m.Own, d.Exchange, d.RoutingKey)
+	d.Carry(m.Own)
+	if at := arrivalOf(&d.Raw).Expired; !at.IsZero() {
+		m.Own[header.Expired] = at.UnixMilli()
+	}
+	before := d.deliveries
+	if early {
+		before -= d.returns // the message was only held in each of these deliveries
+	}
+	m.Own[header.Delivered] = before
+	m.Route = k.routeOfCopy(early)
+	m.Straight = m.Route == nil
+	return m
+}
+
+// routeOfCopy returns the route of a copy, or nil if it goes straight to the queue. A copy that could be handled as
+// soon as it arrives is delayed a little if the strategy can do that, because the handler of the copy may crash the
+// process, and the received message must be acknowledged before that.
+func (k *Consumer) routeOfCopy(early bool) *topology.Route {
+	if early {
+		return nil
+	}
+	// A strategy with long steps may round the delay up by too much.
+	route, err := k.all.cfg.Strategy.Route(k.queue(), k.possible(renewDelay), 0)
+	if err != nil || route.Delay > maxRenewDelay {
+		return nil
+	}
+	return &route
+}

@@ -1,0 +1,123 @@
+package relay
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+)
+
+func TestTroubleAfterATry(t *testing.T) {
+	now := time.UnixMilli(1_700_000_000_000)
+	in := now.Add
+	const batch = 150
+	for name, c := range map[string]struct {
+		before backoff
+		x      tally
+		want   backoff
+	}{
+		"first refusal":    {backoff{}, tally{refused: 3}, backoff{1, in(time.Second), 10}},
+		"second":           {backoff{failures: 1, window: 10}, tally{refused: 3}, backoff{2, in(2 * time.Second), 10}},
+		"tenth":            {backoff{failures: 9, window: 10}, tally{refused: 3}, backoff{10, in(time.Minute), 10}},
+		"no answer":        {backoff{}, tally{silent: 1}, backoff{1, in(time.Second), 10}},
+		"some":             {backoff{failures: 5, window: 40}, tally{sent: 2, refused: 3}, backoff{1, in(time.Second), 10}},
+		"gone":             {backoff{failures: 5, window: 10}, tally{refused: 3, gone: true}, backoff{0, in(time.Second), goneWindow}},
+		"all":              {backoff{failures: 5, window: 10}, tally{sent: 10}, backoff{0, time.Time{}, 20}},
+		"all, for a while": {backoff{window: 80}, tally{sent: 80}, backoff{0, time.Time{}, batch}},
+	} {
+		got := c.before.after(c.x, now, batch, 0)
+		if got != c.want {
+			t.Errorf("%s: %+v, expected %+v", name, got, c.want)
+		}
+		if over := name == "all, for a while"; got.recovered(batch) != over {
+			t.Errorf("%s: over is %v", name, !over)
+		}
+		if jittered := c.before.after(c.x, now, batch, 1); !c.want.until.IsZero() && !c.x.gone &&
+			jittered.until.Sub(now) != c.want.until.Sub(now)*3/4 {
+			t.Errorf("%s: until %v with jitter", name, jittered.until)
+		}
+	}
+}
+
+// A claim is divided by target, and only one batch at a time is sent to a target that is in back-off.
+func TestClaimsArePartedByTrouble(t *testing.T) {
+	now := time.UnixMilli(1_700_000_000_000)
+	h := newBackoffs(100)
+	task := func(q, x, key string) *rows.Task {
+		return &rows.Task{Content: rows.Content{Queue: q, Exchange: x, RoutingKey: key}}
+	}
+	refused := map[Target]*tally{{Queue: "full"}: {refused: 1}, {Exchange: "x", Key: "bad"}: {refused: 1}}
+	h.learn(refused, now, now)
+	for x, want := range map[Target]int{{Queue: "full"}: 0, {Queue: "good"}: 100, {Exchange: "x", Key: "bad"}: 0, {Exchange: "x", Key: "good"}: 100} {
+		if got := h.allowance(x, now); got != want {
+			t.Errorf("room of %v is %d, expected %d", x, got, want)
+		}
+	}
+	full, x := rows.Lane{Queue: "full"}, rows.Lane{Exchange: "x"}
+	others := rows.ClaimRequest{Lane: x, Until: 7, Most: 100, OtherKeys: []string{"bad"}}
+	if got := h.requests(full, 7, now); got != nil {
+		t.Errorf("in the pause: %+v", got)
+	}
+	if got := h.requests(x, 7, now); !reflect.DeepEqual(got, []rows.ClaimRequest{others}) {
+		t.Errorf("in the pause: %+v", got)
+	}
+	list := []*rows.Task{task("good", "", ""), task("", "x", "good"), task("", "x", "bad"), task("", "x", "bad")}
+	if p := h.part(list, now); len(p.shared) != 2 || len(p.alone) != 0 || len(p.later) != 1 {
+		t.Errorf("in the pause: %+v", p)
+	}
+	now = now.Add(2 * time.Second)
+	if got := h.requests(full, 7, now); !reflect.DeepEqual(got, []rows.ClaimRequest{{Lane: full, Until: 7, Most: firstWindow}}) {
+		t.Errorf("after the pause: %+v", got)
+	}
+	try := rows.ClaimRequest{Lane: x, Until: 7, Most: firstWindow, Keys: []string{"bad"}}
+	if got := h.requests(x, 7, now); !reflect.DeepEqual(got, []rows.ClaimRequest{try, others}) {
+		t.Errorf("after the pause: %+v", got)
+	}
+	bad := Target{Exchange: "x", Key: "bad"}
+	if p := h.part(list, now); len(p.shared) != 2 || len(p.alone[bad]) != 2 {
+		t.Errorf("after the pause: %+v", p)
+	}
+	if p := h.part(list, now); len(p.shared) != 2 || len(p.alone) != 0 || len(p.later) != 1 {
+		t.Errorf("while it is tried: %+v", p)
+	}
+	for range 4 { // 20, 40, 80, 100
+		h.learn(map[Target]*tally{bad: {sent: 1}}, now, now)
+	}
+	h.release([]Target{bad})
+	if p := h.part(list, now); len(p.shared) != 4 {
+		t.Errorf("after it took everything: %+v", p)
+	}
+}
+
+// If no target answers, the broker is the cause, and no target is put into back-off.
+func TestSilenceOfTheBrokerIsNobodysTrouble(t *testing.T) {
+	now := time.UnixMilli(1_700_000_000_000)
+	h := newBackoffs(100)
+	silent := map[Target]*tally{{Queue: "a"}: {silent: 1}}
+	h.learn(silent, now, now.Add(10*time.Second))
+	if h.allowance(Target{Queue: "a"}, now) != 100 {
+		t.Error("the queue is blamed")
+	}
+	h.confirmed(now.Add(5 * time.Second))
+	h.learn(silent, now, now.Add(10*time.Second))
+	if h.allowance(Target{Queue: "a"}, now) != 0 {
+		t.Error("the queue is not blamed, though others had answers")
+	}
+}
+
+// The back-off of a target that has not been used for a long time is forgotten.
+func TestTroubleIsForgotten(t *testing.T) {
+	now := time.UnixMilli(1_700_000_000_000)
+	h := newBackoffs(100)
+	for i := range 3 {
+		h.learn(map[Target]*tally{{Queue: fmt.Sprint(i)}: {refused: 1}}, now, now.Add(time.Duration(i)*time.Second))
+	}
+	if next := h.next(now); next.IsZero() || next.After(now.Add(time.Second)) {
+		t.Errorf("next is %v", next)
+	}
+	if next := h.next(now.Add(time.Hour)); !next.IsZero() || len(h.targets) != 0 {
+		t.Errorf("next is %v, %d remembered", next, len(h.targets))
+	}
+}

@@ -1,0 +1,148 @@
+package amqpx
+
+import (
+	"math"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// timing says when a message is due. Times in milliseconds are counted from the Unix epoch.
+type timing struct {
+	start     time.Time
+	up        time.Duration // the client's uptime at start
+	due       int64         // in ms, by the clock of the message's DeliverAt
+	aim       int64         // in ms, by this process's clock: see Client.route; never earlier than due minus lead
+	from      origin
+	offset    time.Duration // the clock of due minus this process's clock
+	lead      time.Duration // how long before due the broker delivers the message: see Client.ahead
+	tolerance time.Duration
+}
+
+// origin is the point in time from which a message's delay is counted.
+type origin int
+
+const (
+	fromEpoch origin = iota // the message has an absolute due time
+	fromCall                // the call to Send
+	fromWrite               // the first write of the message to a connection
+)
+
+// timingOf returns the timing of a message that is sent now, without a lead, and its delay.
+func timingOf(m *Message, now time.Time, up time.Duration) (t timing, delay time.Duration) {
+	due := dueAt(m, now)
+	t = timing{start: now, up: up, due: due, aim: due - floorMilli(m.ClockOffset), offset: m.ClockOffset, tolerance: m.Tolerance}
+	delay = remaining(t.aim, now)
+	if m.DeliverAt.IsZero() {
+		t.from = fromCall
+		// The difference may be 1 ms too long, because now need not be a whole number of milliseconds.
+		delay = min(delay, ceilMillis(m.Delay))
+	}
+	return t, delay
+}
+
+// deliverAhead gives the message a lead, and a route with the given delay. If the message has a relative delay without
+// a tolerance, it aims at the end of that route.
+func (t *timing) deliverAhead(lead, route time.Duration) {
+	t.lead = lead
+	t.aim -= lead.Milliseconds()
+	if t.from != fromEpoch && t.tolerance == 0 {
+		t.aim = ceilMilli(t.start) + route.Milliseconds()
+	}
+}
+
+// restart makes the delay count from now.
+func (t *timing) restart(now time.Time) {
+	t.due += ceilMillis(now.Sub(t.start)).Milliseconds()
+	t.aim += ceilMilli(now) - ceilMilli(t.start)
+	t.start = now
+}
+
+// addTo adds the headers that describe when the message is due.
+func (t *timing) addTo(headers amqp.Table) {
+	headers[HeaderDue] = t.due
+	if t.offset >= tellOffset {
+		headers[HeaderClockOffset] = floorMilli(t.offset)
+	}
+	if t.lead > 0 {
+		headers[HeaderLead] = t.lead.Milliseconds()
+	}
+}
+
+// maxDelay is the longest delay that can be expressed in whole milliseconds. It is 292 years, longer than any
+// strategy's maximum.
+const maxDelay = time.Duration(math.MaxInt64 - math.MaxInt64%int64(time.Millisecond))
+
+// dueAt returns the due time in epoch milliseconds, rounded up, at most maxDelay from now. The broker truncates
+// its clock to milliseconds, so a message may reach its consumer up to a millisecond before its due time, and the
+// consumer then holds it.
+func dueAt(m *Message, now time.Time) int64 {
+	latest := now.UnixMilli() + maxDelay.Milliseconds()
+	if m.DeliverAt.IsZero() && m.Delay == 0 {
+		return now.UnixMilli() // immediately, without rounding up
+	}
+	if m.DeliverAt.IsZero() {
+		return min(ceilMilli(now.Add(min(m.Delay, maxDelay))), latest)
+	}
+	// Before and After do not work here because a time in the very distant future, such as
+	// time.Unix(math.MaxInt64, 0), overflows inside time.Time. Only Unix returns the intended number.
+	switch at := m.DeliverAt.Unix(); {
+	case at < 0:
+		return 0
+	case at >= latest/1000:
+		return latest
+	}
+	return ceilMilli(m.DeliverAt)
+}
+
+// ceilMilli returns a time in epoch milliseconds, rounded up.
+func ceilMilli(t time.Time) int64 {
+	ms := t.UnixMilli()
+	if t.Nanosecond()%int(time.Millisecond) > 0 {
+		ms++
+	}
+	return ms
+}
+
+// ceilMillis rounds a duration up to whole milliseconds, at most maxDelay.
+func ceilMillis(d time.Duration) time.Duration {
+	if d > maxDelay {
+		return maxDelay
+	}
+	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
+}
+
+// floorMilli returns a duration in milliseconds, rounded down.
+func floorMilli(d time.Duration) int64 {
+	ms := d.Milliseconds()
+	if d%time.Millisecond < 0 {
+		ms--
+	}
+	return ms
+}
+
+// remaining returns the delay from now until due. It is never negative and never overflows.
+func remaining(due int64, now time.Time) time.Duration {
+	ms := due - now.UnixMilli()
+	switch {
+	case ms <= 0:
+		return 0
+	case ms > maxDelay.Milliseconds():
+		return maxDelay
+	}
+	return time.Duration(ms) * time.Millisecond
+}
+
+// tellOffset is the smallest difference between clocks that a message reports. The store does not correct smaller
+// ones.
+const tellOffset = 20 * time.Millisecond
+
+// stamp returns the timestamp property for a message that is sent now. If the due time's clock is behind this
+// process's clock, stamp uses the due time's clock, because this process's clock may be the wrong one and would
+// make the message late. If it is ahead, a header carries the difference instead.
+func stamp(now time.Time, offset time.Duration) time.Time {
+	if offset <= -tellOffset {
+		return now.Add(offset)
+	}
+	return now
+}

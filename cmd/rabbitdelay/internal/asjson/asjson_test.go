@@ -1,0 +1,93 @@
+package asjson_test
+
+import (
+	"encoding/json"
+	"math"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/asjson"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/trace"
+)
+
+var noon = time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
+
+func expect(t *testing.T, v any, want string) {
+	t.Helper()
+	if got, err := json.Marshal(v); err != nil || string(got) != want {
+		t.Errorf("%v\n got %s\nwant %s", err, got, want)
+	}
+}
+
+// Fields that are always present are written even if they are zero. Other fields are written only
+// if they are set.
+func TestTaskOf(t *testing.T) {
+	expect(t, asjson.TaskOf(schedule.TaskRow{
+		Task: schedule.Task{ID: "a", Queue: "q", DeliverAt: noon}, Status: schedule.StatusPending, Version: 1,
+		CreatedAt: noon, UpdatedAt: noon,
+	}), `{"id":"a","status":"pending","due":"2026-01-31T12:00:00.000Z","version":1,"attempts":0,"sends":0,`+
+		`"created":"2026-01-31T12:00:00.000Z","updated":"2026-01-31T12:00:00.000Z","queue":"q"}`)
+	expect(t, asjson.TaskOf(schedule.TaskRow{
+		Task: schedule.Task{
+			ID: "b", Exchange: "e", RoutingKey: "k", DeliverAt: noon.In(time.FixedZone("", 3600)),
+			ContentType: "text/plain", Type: "t", CorrelationID: "c", Priority: 255, ExpiresAfter: 2 * time.Hour,
+			Headers: map[string]string{"tenant": "blue"}, Tags: []string{"vip"}, Body: []byte{0xff},
+		},
+		Status: schedule.StatusDone, Version: 2, Attempts: 3, LastError: "no", Sends: 4, SentAt: noon, CreatedAt: noon,
+		UpdatedAt: noon, FinishedAt: noon,
+	}), `{"id":"b","status":"done","due":"2026-01-31T12:00:00.000Z","version":2,"attempts":3,"last_error":"no","sends":4,`+
+		`"sent":"2026-01-31T12:00:00.000Z","created":"2026-01-31T12:00:00.000Z","updated":"2026-01-31T12:00:00.000Z","finished":"2026-01-31T12:00:00.000Z",`+
+		`"exchange":"e","routing_key":"k","body_base64":"/w==","content_type":"text/plain","type":"t","correlation_id":"c","priority":255,"expires_after":"2h",`+
+		`"headers":{"tenant":"blue"},"tags":["vip"]}`)
+}
+
+// Every message can be encoded, whatever headers a program has set.
+func TestMessagesOf(t *testing.T) {
+	list := asjson.MessagesOf([]inspect.DeadLetter{{
+		Delivery: &amqpx.Delivery{ID: "1", Body: []byte("x")},
+	}, {
+		Delivery: &amqpx.Delivery{ID: "2", Headers: amqp.Table{
+			"nan": math.NaN(), "deep": amqp.Table{"list": []any{math.Inf(1), float32(math.Inf(-1)), int64(1), "x", amqp.Table{}}},
+		}},
+	}})
+	if len(list) != 2 || list[0].Position != 1 || list[1].Position != 2 || len(list[0].Headers) != 0 {
+		t.Errorf("%+v", list)
+	}
+	expect(t, list[1].Headers, `{"deep":{"list":["+Inf","-Inf",1,"x",{}]},"nan":"NaN"}`)
+}
+
+func TestRecurringOf(t *testing.T) {
+	r := schedule.Recurring{
+		Name: "pulse", Every: 90 * time.Minute, Misfire: schedule.MisfireOnce, MisfireLimit: 100,
+		Overlap: schedule.OverlapAllow, TimeZone: "UTC",
+		Task: schedule.Task{Queue: "q", Body: []byte("x")}, Version: 1, CreatedAt: noon, UpdatedAt: noon,
+	}
+	expect(t, asjson.RecurringOf(r, noon, 2), `{"name":"pulse","state":"active","every":"1h30m","misfire":"once","overlap":"allow","queue":"q","body":"x",`+
+		`"next":["2026-01-31T13:30:00.000Z","2026-01-31T15:00:00.000Z"],"version":1,"created":"2026-01-31T12:00:00.000Z","updated":"2026-01-31T12:00:00.000Z"}`)
+	r.Cron, r.Every, r.TimeZone, r.Misfire, r.Paused = "@daily", 0, "Europe/Berlin", schedule.MisfireAll, true
+	expect(t, asjson.RecurringOf(r, noon, 2), `{"name":"pulse","state":"paused","cron":"@daily","time_zone":"Europe/Berlin",`+
+		`"misfire":"all","misfire_limit":100,"overlap":"allow","queue":"q","body":"x",`+
+		`"next":[],"version":1,"created":"2026-01-31T12:00:00.000Z","updated":"2026-01-31T12:00:00.000Z"}`)
+}
+
+// Lists are never null in JSON.
+func TestTraceOf(t *testing.T) {
+	expect(t, asjson.TraceOf(trace.Trace{ID: "x", Why: "nothing is known"}),
+		`{"id":"x","why":"nothing is known","found":false,"effects":[],"records":[],"dead_letters":[],"searched":[],"scopes":[],`+
+			`"delay_queues_not_empty":[],"destinations_not_empty":[],"unchecked":[],"notes":[]}`)
+	got := asjson.TraceOf(trace.Trace{
+		ID: "x", Task: &schedule.TaskRow{Task: schedule.Task{ID: "x"}}, Effects: []schedule.Effect{{Version: 1, Queue: "q", LeaseUntil: noon}},
+		Records: []idempotency.Record{{Scope: "q", Guarded: true, ProcessedAt: noon}},
+	})
+	if !got.Found || got.Task == nil || got.Task.ID != "x" {
+		t.Errorf("%+v", got)
+	}
+	expect(t, got.Effects, `[{"version":1,"queue":"q","attempts":0,"lease_until":"2026-01-31T12:00:00.000Z"}]`)
+	expect(t, got.Records, `[{"scope":"q","guarded":true,"processed":"2026-01-31T12:00:00.000Z"}]`)
+}

@@ -1,0 +1,97 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rabbitdelay/rabbitdelay/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/internal/term"
+)
+
+// everyCommand calls f for each command of the program, except those that cobra adds.
+func everyCommand(f func(c *cobra.Command)) {
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		if !documented(c) || c.Name() == "help" {
+			return
+		}
+		f(c)
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	walk(program.Command(&term.Terminal{}, command))
+}
+
+// Help is short, and details are on the reference page: at most 300 characters about what the command does, one to
+// three examples, and lines that fit a terminal.
+func TestHelpIsShort(t *testing.T) {
+	everyCommand(func(c *cobra.Command) {
+		if n := utf8.RuneCountInString(c.Long); n > 300 {
+			t.Errorf("the help of %q says what the command does in %d characters; expected at most 300", c.CommandPath(), n)
+		}
+		if n := examples(c.Example); n < 1 || n > 3 {
+			t.Errorf("the help of %q has %d examples; expected 1 to 3", c.CommandPath(), n)
+		}
+		help := helpOf(t, c)
+		for line := range strings.Lines(help) {
+			if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > helpWidth {
+				t.Errorf("the help of %q has a line of %d characters; expected at most %d: %s", c.CommandPath(), n, helpWidth, line)
+			}
+		}
+		if last := "\nMore: docs/commands/" + pageName(c) + " in the repository\n"; !strings.HasSuffix(help, last) {
+			t.Errorf("the help of %q does not end with %q", c.CommandPath(), last)
+		}
+	})
+}
+
+// examples counts the command lines of a text. A line that ends with a backslash continues on the next one.
+func examples(text string) (n int) {
+	continues := false
+	for line := range strings.Lines(text) {
+		if !continues {
+			n++
+		}
+		continues = strings.HasSuffix(strings.TrimSpace(line), "\\")
+	}
+	return n
+}
+
+func helpOf(t *testing.T, c *cobra.Command) string {
+	t.Helper()
+	var out, errs strings.Builder
+	Run(t.Context(), append(strings.Fields(c.CommandPath())[1:], "--help"), strings.NewReader(""), &out, &errs)
+	if errs.Len() > 0 {
+		t.Errorf("the help of %q prints errors: %s", c.CommandPath(), errs.String())
+	}
+	return out.String()
+}
+
+// No example loses messages.
+func TestExamplesLoseNoMessages(t *testing.T) {
+	everyCommand(func(c *cobra.Command) {
+		for _, word := range []string{"--force", "consume --queue orders"} {
+			if strings.Contains(c.Example, word) {
+				t.Errorf("the example of %s loses messages: %s", c.CommandPath(), c.Example)
+			}
+		}
+	})
+}
+
+// No command's help shows a meaningless default, or a Go name of a type.
+func TestHelp(t *testing.T) {
+	everyCommand(func(c *cobra.Command) {
+		_, flags, ok := strings.Cut(helpOf(t, c), "\nFlags:\n")
+		if !ok {
+			t.Errorf("the help of %q has no flags", c.CommandPath())
+		}
+		for _, bad := range []string{"(default 0", "(default [])", "stringArray"} {
+			if strings.Contains(flags, bad) {
+				t.Errorf("the help of %q has %q", c.CommandPath(), bad)
+			}
+		}
+	})
+}

@@ -1,0 +1,236 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+)
+
+// ids lists ids that attackers might try.
+var ids = []string{
+	"a/b?c=d&e#f%41", "x\ny", "\u202eevil", `<script>alert(1)</script>`, "..", ".", "../../x", "%2e%2e", "/", "//", "?", "#", "%", "+",
+	" a b", "\x01", "ключ", `"><img src=x>`, "a\\b", ";", strings.Repeat("ü", 127),
+}
+
+// A task's id may contain any characters, in the API's paths and on every page.
+func TestHostileIDs(t *testing.T) {
+	w := newWorld(t)
+	for _, id := range ids {
+		path := "/api/v1/tasks/" + url.PathEscape(id)
+		if id == "." || id == ".." || id == "/" { // clients and proxies resolve these
+			check(t, w.store.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Queue: "orders", DeliverAt: time.Now().Add(time.Hour)}))
+		} else {
+			if r := w.ask("PUT", path, `{"queue":"orders","due":"1h","body":"<script>alert(1)</script>"}`); r.code != 201 {
+				t.Errorf("%q: PUT %d %s", id, r.code, r.text)
+				continue
+			}
+			if got := w.must(200, "GET", path, "")["task"].(map[string]any)["id"]; got != id {
+				t.Errorf("%q comes back as %q", id, got)
+			}
+			w.must(200, "GET", "/api/v1/trace/"+url.PathEscape(id), "")
+			w.must(200, "POST", path+"/reschedule", `{"by":"1h"}`)
+		}
+		b := &browser{w: w}
+		form := url.Values{"at": {"+2h"}, "token": {b.token()}}
+		for page, field := range map[string]string{"/task": "id", "/task-reschedule": "id", "/trace": "id", "/audit": "target"} {
+			r := w.ask("GET", page+"?"+url.Values{field: {id}}.Encode(), "")
+			text := string(r.text)
+			if r.code != 200 {
+				t.Errorf("%q: GET %s: %d\n%s", id, page, r.code, text)
+			}
+			for _, raw := range []string{"<script>alert", "<img", "\u202e", "\x01"} {
+				if strings.Contains(text, raw) {
+					t.Errorf("%q: GET %s has %q:\n%s", id, page, raw, text)
+				}
+			}
+		}
+		r := w.post("/task-reschedule?"+url.Values{"id": {id}}.Encode(), form, nil)
+		to, err := url.Parse(r.header.Get("Location"))
+		if r.code != 303 || err != nil || to.Path != "task" || to.Query().Get("id") != id {
+			t.Errorf("%q: moved: %d %v %s", id, r.code, err, r.header.Get("Location"))
+			continue
+		}
+		if r := w.ask("GET", "/"+to.String(), ""); r.code != 200 || !strings.Contains(string(r.text), "The task was rescheduled.") {
+			t.Errorf("%q: after it was moved: %d\n%s", id, r.code, r.text)
+		}
+	}
+}
+
+// Bodies of another content type and bodies that are too large change nothing and are refused with
+// a reason.
+func TestStrangeBodies(t *testing.T) {
+	w := newWorld(t)
+	w.lay()
+	check(t, w.store.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "a", Queue: "orders", DeliverAt: time.Now().Add(time.Hour)}))
+	token := (&browser{w: w}).token()
+	form := url.Values{"id": {"a"}, "token": {token}}
+	multipart := "--x\r\nContent-Disposition: form-data; name=\"id\"\r\n\r\na\r\n" +
+		"--x\r\nContent-Disposition: form-data; name=\"token\"\r\n\r\n" + token + "\r\n--x--\r\n"
+	large := strings.Repeat("x", 10<<20)
+	text, err := json.Marshal(map[string]string{"queue": "orders", "due": "1h", "body": large[:1<<20]})
+	check(t, err)
+	before := w.state()
+	for name, x := range map[string]struct {
+		path, body, kind string
+		least, most      int
+	}{
+		"JSON to a form":             {"/task-cancel", `{"id":"a","token":"` + token + `"}`, "application/json", 400, 415},
+		"text to a form":             {"/task-cancel", form.Encode(), "text/plain", 400, 415},
+		"multipart to a form":        {"/task-cancel", multipart, "multipart/form-data; boundary=x", 400, 415},
+		"no kind":                    {"/task-cancel", form.Encode(), "", 400, 415},
+		"half a percent":             {"/task-cancel", "id=%&token=" + token, "application/x-www-form-urlencoded", 400, 400},
+		"the token in the query":     {"/task-cancel?token=" + token, "id=a", "application/x-www-form-urlencoded", 403, 403},
+		"all in the query":           {"/task-cancel?" + form.Encode(), "", "application/x-www-form-urlencoded", 403, 403},
+		"10 MB in a field for an id": {"/task-cancel", url.Values{"id": {large}, "token": {token}}.Encode(), "application/x-www-form-urlencoded", 400, 413},
+		"30 MB":                      {"/task-cancel", "id=" + large + large + large, "application/x-www-form-urlencoded", 413, 413},
+		"10 MB of JSON":              {"/api/v1/tasks/bulk", `{"x":"` + large + `"}`, "application/json", 413, 413},
+		"a form to the API":          {"/api/v1/tasks/bulk", "action=cancel&count=1", "application/x-www-form-urlencoded", 400, 422},
+		"text to the API":            {"/api/v1/tasks/bulk", `{"action":"cancel","filter":{"queue":"orders"},"count":5}`, "text/plain", 400, 422},
+		"XML to the API":             {"/api/v1/tasks/bulk", `<a/>`, "application/xml", 400, 422},
+		"half JSON":                  {"/api/v1/tasks/bulk", `{"action":`, "application/json", 400, 422},
+		"deep JSON":                  {"/api/v1/tasks/bulk", strings.Repeat("[", 12_000), "application/json", 400, 422},
+		"a list for an object":       {"/api/v1/tasks/bulk", `[]`, "application/json", 400, 422},
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, x.path, strings.NewReader(x.body))
+		r.Host = "localhost"
+		r.Header.Set("Content-Type", x.kind)
+		got := httptest.NewRecorder() // a connection would be reset while the rest is being sent
+		w.c.ServeHTTP(got, r)
+		if got.Code < x.least || got.Code > x.most || got.Body.Len() > 20_000 {
+			t.Errorf("%s: %d, expected %d to %d: %.300s", name, got.Code, x.least, x.most, got.Body)
+		}
+	}
+	if after := w.state(); after != before {
+		t.Errorf("something was changed:\n%s\nbefore:\n%s", after, before)
+	}
+	// A task's body may be large.
+	w.must(201, "PUT", "/api/v1/tasks/large", string(text))
+	if r := w.ask("GET", "/task?id=large", ""); r.code != 200 || len(r.text) > 100_000 {
+		t.Errorf("the page of a large task: %d, %d bytes", r.code, len(r.text))
+	}
+	form = url.Values{"id": {"large 2"}, "at": {"+1h"}, "queue": {"orders"}, "body": {large[:1<<20]}, "token": {token}}
+	if r := w.post("/task-new", form, nil); r.code != 303 {
+		t.Errorf("1 MiB by the form: %d %.300s", r.code, r.text)
+	}
+}
+
+// Two hundred clients of live pages do not keep other requests from being answered.
+func TestManyWatchers(t *testing.T) {
+	w := newWorld(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for i := range 200 {
+		path := []string{"/live", "/live-tasks?status=pending", "/api/v1/events", "/live-tasks?queue=orders"}[i%4]
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, w.server.URL+path, http.NoBody)
+		check(t, err)
+		got, err := w.client.Do(r)
+		check(t, err)
+		t.Cleanup(func() { _ = got.Body.Close() })
+		if _, err := io.ReadFull(got.Body, make([]byte, 6)); err != nil || got.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %d %v", path, got.StatusCode, err)
+		}
+	}
+	w.must(200, "GET", "/api/v1/counts", "")
+	if r := w.ask("GET", "/tasks", ""); r.code != 200 {
+		t.Errorf("beside 200 who watch: %d", r.code)
+	}
+}
+
+// Forms from clients that are not logged in take little memory: a login needs little, and only a
+// few large forms are read at the same time.
+func TestFormsOfNobody(t *testing.T) {
+	_, users := withUsers(t)
+	w := newWorld(t, users)
+	post := func(path string, body io.Reader) *httptest.ResponseRecorder {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, body)
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		got := httptest.NewRecorder()
+		w.c.ServeHTTP(got, r)
+		return got
+	}
+	if got := post("/login", strings.NewReader("name=otto&password="+strings.Repeat("x", 100<<10))); got.Code != http.StatusRequestEntityTooLarge {
+		t.Errorf("a login of 100 KiB: %d", got.Code)
+	}
+	if got := post("/task-new", strings.NewReader("body="+strings.Repeat("x", 10<<20))); got.Code != http.StatusUnauthorized || got.Body.Len() > 20_000 {
+		t.Errorf("a form of 10 MiB: %d, %d bytes", got.Code, got.Body.Len())
+	}
+	if got := post("/task-new", strings.NewReader("body="+strings.Repeat("x", 3<<20))); got.Code != http.StatusUnauthorized || got.Body.Len() < 3<<20 {
+		t.Errorf("a form with a body of 1 MiB, percent-encoded: %d, %d bytes", got.Code, got.Body.Len())
+	}
+	var ended sync.WaitGroup
+	var slow []*io.PipeWriter
+	for range maxAtOnce {
+		body, from := io.Pipe()
+		slow = append(slow, from)
+		ended.Go(func() {
+			if got := post("/task-new", body); got.Code != http.StatusUnauthorized {
+				t.Errorf("a slow form: %d", got.Code)
+			}
+		})
+		_, err := from.Write([]byte("body=")) // is being read
+		check(t, err)
+	}
+	got := post("/task-new", strings.NewReader("body=x"))
+	if got.Code != http.StatusServiceUnavailable {
+		t.Errorf("beside %d: %d", maxAtOnce, got.Code)
+	}
+	if !strings.Contains(got.Body.String(), "go back and try again") {
+		t.Errorf("beside %d: %s", maxAtOnce, got.Body)
+	}
+	if r := w.ask("GET", "/tasks", ""); r.code != 401 {
+		t.Errorf("a page beside them: %d", r.code)
+	}
+	if b, r := w.login("otto", password); r.code != 303 || w.ask("GET", "/tasks", "", b.with).code != 200 {
+		t.Errorf("a login beside them: %d", r.code)
+	}
+	for _, from := range slow {
+		check(t, from.Close())
+	}
+	ended.Wait()
+	if got := post("/task-new", strings.NewReader("body=x")); got.Code != http.StatusUnauthorized {
+		t.Errorf("after them: %d", got.Code)
+	}
+}
+
+// FuzzAPIBody calls the operations that write tasks. None returns a server error, and each refusal
+// is JSON that gives the reason.
+func FuzzAPIBody(f *testing.F) {
+	w := newWorld(f)
+	operations := []struct{ method, path string }{
+		{http.MethodPut, "/api/v1/tasks/a"},
+		{http.MethodPost, "/api/v1/tasks"},
+		{http.MethodPost, "/api/v1/tasks/bulk"},
+		{http.MethodPost, "/api/v1/tasks/a/reschedule"},
+		{http.MethodPut, "/api/v1/recurring/r"},
+	}
+	for n, body := range []string{
+		`{"queue":"orders","due":"1h","tags":null,"headers":{"a":"b"},"body":"x"}`,
+		`{"tasks":[{"id":"b","queue":"orders","due":"2026-01-02T08:00:00Z"}]}`,
+		`{"action":"reschedule","by":"1h","filter":{"queue":"x","due_before":"1h"},"dry_run":true}`,
+		`{"due":"1h"}`,
+		`{"every":"1h","queue":"orders","tags":["a"]}`,
+	} {
+		f.Add(uint8(n), []byte(body))
+	}
+	f.Fuzz(func(t *testing.T, n uint8, body []byte) {
+		o := operations[int(n)%len(operations)]
+		r := httptest.NewRequestWithContext(t.Context(), o.method, o.path, bytes.NewReader(body))
+		r.Host = "localhost"
+		r.Header.Set("Content-Type", "application/json")
+		got := httptest.NewRecorder()
+		w.c.ServeHTTP(got, r)
+		if got.Code >= 500 || !json.Valid(got.Body.Bytes()) {
+			t.Errorf("%s %s %q: %d %.300s", o.method, o.path, body, got.Code, got.Body)
+		}
+	})
+}

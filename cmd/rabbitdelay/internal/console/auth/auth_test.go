@@ -1,0 +1,345 @@
+package auth
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
+)
+
+func TestMain(m *testing.M) {
+	Cost = bcrypt.MinCost
+	os.Exit(m.Run())
+}
+
+// Login attempts are counted by address, and become available again with time. A browser in which
+// the user has logged in before has its own attempts, so that a stranger cannot lock a user out.
+func TestLoginsAreLimited(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "users.yaml")
+	if _, err := SetUser(file, "otto", service.RoleOperator, []byte("correct horse battery")); err != nil {
+		t.Fatal(err)
+	}
+	notes := map[string]int{}
+	proxies := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	note := func(_ *http.Request, who service.Identity, action, why string) {
+		notes[fmt.Sprintf("%s %s, %s", who.Name, action, cmp.Or(why, "no error"))]++
+	}
+	a, err := New(Config{Path: file, Proxies: proxies, Logger: zap.NewNop(), Note: note})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	a.now = func() time.Time { return now }
+	var known []*http.Cookie
+	try := func(name, password, from, forwarded string) error {
+		form := url.Values{"name": {name}, "password": {password}}
+		r := httptest.NewRequest(http.MethodPost, "/login", strings.NewReader(form.Encode()))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set("X-Forwarded-For", forwarded)
+		r.RemoteAddr = from
+		for _, c := range known {
+			r.AddCookie(c)
+		}
+		w := httptest.NewRecorder()
+		err := a.Login(w, r)
+		if err == nil {
+			known = w.Result().Cookies()
+		}
+		return err
+	}
+	const right = "correct horse battery"
+	for i := range 15 {
+		if err := try("otto", "wrong", fmt.Sprintf("192.0.2.%d:1", i), ""); !errors.Is(err, ErrWrong) {
+			t.Fatalf("try %d: %v", i, err)
+		}
+	}
+	if err := try("otto", right, "192.0.2.99:1", ""); err != nil {
+		t.Errorf("after wrong passwords of others: %v", err)
+	}
+	for range 20 {
+		a.byAddress.allow("198.51.100.7", now)
+		a.byAddress.allow("2001:db8::/64", now)
+	}
+	if err := try("otto", right, "198.51.100.7:1", ""); err != nil {
+		t.Errorf("behind the address of a stranger: %v", err)
+	}
+	for range 10 {
+		if err := try("otto", "wrong", "192.0.2.99:1", ""); !errors.Is(err, ErrWrong) {
+			t.Fatalf("a wrong password in a known browser: %v", err)
+		}
+	}
+	for range 3 {
+		if err := try("otto", right, "192.0.2.99:1", ""); !errors.Is(err, ErrMany) {
+			t.Errorf("an eleventh try: %v", err)
+		}
+	}
+	now = now.Add(12 * time.Second)
+	if err := try("otto", right, "192.0.2.99:1", ""); err != nil {
+		t.Errorf("12 s later: %v", err)
+	}
+	if want := map[string]int{"otto login, no error": 3, "otto login, " + ErrWrong.Error(): 25, "otto login, " + ErrMany.Error(): 1}; !maps.Equal(notes, want) {
+		t.Errorf("recorded: %v, want %v", notes, want)
+	}
+	for i := range known { // a cookie of another user, or a forged one
+		known[i].Value += "x"
+	}
+	for range 2 { // that have come back
+		a.byAddress.allow("198.51.100.7", now)
+		a.byAddress.allow("2001:db8::/64", now)
+	}
+	for from, forwarded := range map[string]string{
+		"198.51.100.7:5": "203.0.113.1", "[2001:db8::1]:5": "", "10.1.2.3:5": "203.0.113.1, 198.51.100.7", "[::ffff:198.51.100.7]:5": "",
+	} {
+		if err := try("eve", "wrong", from, forwarded); !errors.Is(err, ErrMany) {
+			t.Errorf("from %s for %s: %v", from, forwarded, err)
+		}
+	}
+	if err := try("eve", "wrong", "10.1.2.3:5", "203.0.113.9"); !errors.Is(err, ErrWrong) {
+		t.Errorf("another behind the proxy: %v", err)
+	}
+}
+
+// A proxy may append the address that it has seen as a separate header line, after the line of a
+// client that pretends to be another user.
+func TestForwardedOnTwoLines(t *testing.T) {
+	a := &Auth{cfg: Config{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}
+	r := httptest.NewRequest(http.MethodPost, "/login", http.NoBody)
+	r.RemoteAddr = "10.1.2.3:5"
+	r.Header.Add("X-Forwarded-For", "203.0.113.1")
+	r.Header.Add("X-Forwarded-For", "198.51.100.7")
+	if got := a.address(r); got != "198.51.100.7" {
+		t.Errorf("it comes from %s, expected what the proxy has seen", got)
+	}
+}
+
+// A name that no user can have is not remembered by the limiter and not written to the log in full.
+func TestLongNames(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "users.yaml")
+	if _, err := SetUser(file, "otto", service.RoleOperator, []byte("correct horse battery")); err != nil {
+		t.Fatal(err)
+	}
+	logged, logs := observer.New(zap.DebugLevel)
+	a, err := New(Config{Path: file, Logger: zap.New(logged), Note: func(*http.Request, service.Identity, string, string) {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	form := url.Values{"name": {strings.Repeat("x", 1<<20)}, "password": {"wrong"}}
+	for range 11 {
+		r := httptest.NewRequest(http.MethodPost, "/login", strings.NewReader(form.Encode()))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		if err := a.Login(httptest.NewRecorder(), r); err == nil {
+			t.Fatal("it is let in")
+		}
+	}
+	for _, l := range logs.All() {
+		if name, _ := l.ContextMap()["name"].(string); name == "" || len(name) > 100 {
+			t.Errorf("%d bytes of a name are in the log", len(name))
+		}
+	}
+}
+
+// The memory of a limiter is bounded, and it forgets only keys whose attempts are all available.
+func TestLimiterIsBounded(t *testing.T) {
+	l := limiter{every: time.Second, burst: 2}
+	now := time.Now()
+	for i := range maxKeys {
+		if !l.allow(fmt.Sprint(i), now) {
+			t.Fatal("a new key was refused")
+		}
+	}
+	if l.allow("one more", now) {
+		t.Error("there is no room, and nothing to forget")
+	}
+	now = now.Add(2 * time.Second)
+	if !l.allow("one more", now) || len(l.keys) != 1 {
+		t.Errorf("%d keys", len(l.keys))
+	}
+}
+
+func TestFileIsChecked(t *testing.T) {
+	key := random(text)
+	for want, f := range map[string]File{
+		"session_key: expected at least 32 bytes":     {SessionKey: "short"},
+		"role: \"root\"; expected viewer or operator": {SessionKey: key + "=", Users: []User{{Name: "a", Role: "root"}}},
+		"expected a bcrypt hash":                      {SessionKey: key + "=", Users: []User{{Name: "a", Role: service.RoleViewer, Password: "plain"}}},
+		"expected 64 hexadecimal digits":              {SessionKey: key + "=", Tokens: []Token{{Name: "a", Role: service.RoleViewer, SHA256: "x"}}},
+	} {
+		f.SessionKey = strings.NewReplacer("-", "+", "_", "/").Replace(f.SessionKey)
+		if err := f.check(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, expected %s", err, want)
+		}
+	}
+}
+
+// Concurrent changes to the users file are all made. A name that looks like another user's name or a token's name is
+// refused, and so is a file that all users may write. An empty file has no users.
+func TestUsersFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "users.yaml")
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			if _, err := NewToken(file, fmt.Sprint("t", i), service.RoleViewer); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	token, err := NewToken(file, "last", service.RoleViewer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := Read(file)
+	if err != nil || len(f.Tokens) != 9 {
+		t.Fatalf("%d tokens, want 9 (%v)", len(f.Tokens), err)
+	}
+	for _, name := range []string{"token ops", "Token x", "anna ", " anna", "an\u200bna", "a\nb", "\xff", "a\u00a0b"} {
+		if _, err := SetUser(file, name, service.RoleViewer, []byte("correct horse battery")); err == nil || !strings.Contains(err.Error(), "expected") {
+			t.Errorf("a user called %q: %v", name, err)
+		}
+	}
+	if err := os.Chmod(file, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if err := Remove(file, "t1"); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o640 {
+		t.Errorf("mode %v after a change, want 0640 (%v)", info.Mode(), err)
+	}
+
+	a, err := New(Config{Path: file, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	knows := func() bool {
+		a.file.at = time.Time{}
+		r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+		r.Header.Set("Authorization", "Bearer "+token)
+		_, ok := a.Caller(r)
+		return ok
+	}
+	if !knows() {
+		t.Error("the token is not known")
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if knows() {
+		t.Error("an empty file knows the token")
+	}
+}
+
+// The users file has the key that signs sessions, so anyone who can read the file can forge a session.
+func TestReadRefusesAFileThatOthersMayUse(t *testing.T) {
+	for name, c := range map[string]struct {
+		file, folder os.FileMode
+		refused      string
+	}{
+		"its owner's":            {0o600, 0o755, ""},
+		"read by its group":      {0o640, 0o750, ""},
+		"read by others":         {0o644, 0o755, "o-rw"},
+		"written by its group":   {0o660, 0o755, "g-w"},
+		"written by others":      {0o602, 0o755, "o-rw"},
+		"in a folder of others'": {0o600, 0o777, "chmod o-w"},
+		"in a folder like /tmp":  {0o600, 0o777 | os.ModeSticky, ""},
+	} {
+		folder := filepath.Join(t.TempDir(), "folder")
+		if err := os.Mkdir(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(folder, "users.yaml")
+		if _, err := SetUser(file, "otto", service.RoleOperator, []byte("correct horse battery")); err != nil {
+			t.Fatal(err)
+		}
+		for path, mode := range map[string]os.FileMode{file: c.file, folder: c.folder} {
+			if err := os.Chmod(path, mode); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := Read(file)
+		if refused := err != nil; refused != (c.refused != "") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), c.refused) {
+			t.Errorf("%s: %v does not say %q", name, err, c.refused)
+		}
+	}
+}
+
+// A session that was logged out has ended, even for a copy of its cookie.
+func TestLogoutEndsTheSession(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "users.yaml")
+	if _, err := SetUser(file, "otto", service.RoleOperator, []byte("correct horse battery")); err != nil {
+		t.Fatal(err)
+	}
+	a, err := New(Config{Path: file, Logger: zap.NewNop(), Note: func(*http.Request, service.Identity, string, string) {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	session := func() *http.Request {
+		form := url.Values{"name": {"otto"}, "password": {"correct horse battery"}}
+		r := httptest.NewRequest(http.MethodPost, "/login", strings.NewReader(form.Encode()))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		w := httptest.NewRecorder()
+		if err := a.Login(w, r); err != nil {
+			t.Fatal(err)
+		}
+		with := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+		for _, c := range w.Result().Cookies() {
+			with.AddCookie(c)
+		}
+		return with
+	}
+	one, other := session(), session()
+	a.Logout(httptest.NewRecorder(), one)
+	if _, ok := a.Caller(one); ok {
+		t.Error("the session works after its logout")
+	}
+	if _, ok := a.Caller(other); !ok {
+		t.Error("another session of the user has ended too")
+	}
+}
+
+// FuzzUsersFile reads arbitrary files. If a file is accepted, it can be written and read again.
+func FuzzUsersFile(f *testing.F) {
+	key := base64.StdEncoding.EncodeToString(make([]byte, keyBytes))
+	f.Add([]byte("session_key: " + key + "\nusers:\n- name: a\n  role: viewer\n  password: $2a$04$abcdefghijklmnopqrstuuABCDEFGHIJKLMNOPQRSTUVWXYZ0123456\n"))
+	f.Add([]byte("session_key: " + key + "\ntokens:\n- name: ci\n  role: operator\n  sha256: " + strings.Repeat("0a", 32) + "\n"))
+	f.Add([]byte("users: {a: [b]}"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		file, err := parse(text)
+		if err != nil {
+			return
+		}
+		written, err := yaml.Marshal(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := parse(written)
+		if err != nil {
+			t.Fatalf("%q became %q: %v", text, written, err)
+		}
+		if twice, err := yaml.Marshal(again); err != nil || !bytes.Equal(twice, written) {
+			t.Fatalf("%q became %q and then %q: %v", text, written, twice, err)
+		}
+	})
+}

@@ -1,0 +1,219 @@
+package page
+
+import (
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
+)
+
+// A download has all rows of a list, and not only those of the page. It applies the list's filter.
+func TestDownloads(t *testing.T) {
+	c := open(service.RoleViewer)
+	for path, want := range map[string]int{
+		"tasks-download?tag=tenant-7": 240, "tasks-download?tag=tenant-7&queue=mail": 60, "tasks-download?prefix=none": 0, "recurring-download?": 3,
+		"task-errors-download?status=failed": 2, "dead-errors-download?queue=mail.dead": 3, "audit-download?": 5, "audit-download?target=heartbeat": 1,
+	} {
+		w := c.get(path + "&format=csv")
+		rows, err := csv.NewReader(w.Body).ReadAll()
+		if err != nil || len(rows) != want+1 {
+			t.Errorf("%s: %d rows as CSV, expected a head and %d: %v", path, len(rows), want, err)
+		}
+		if got := w.Header().Get("Content-Disposition"); !strings.HasPrefix(got, `attachment; filename="`) || !strings.HasSuffix(got, `.csv"`) {
+			t.Errorf("%s: %s", path, got)
+		}
+		w = c.get(path + "&format=json")
+		var objects []map[string]any
+		if err := json.Unmarshal(w.Body.Bytes(), &objects); err != nil || len(objects) != want {
+			t.Errorf("%s: %d objects as JSON, expected %d: %v", path, len(objects), want, err)
+		}
+		for _, o := range objects {
+			if len(o) != len(rows[0]) {
+				t.Errorf("%s: an object of %d fields, expected %d", path, len(o), len(rows[0]))
+			}
+		}
+	}
+	for _, path := range []string{"tasks", "task-errors", "recurring", "dead-errors?queue=mail.dead", "audit"} {
+		if body := c.get(path).Body.String(); strings.Count(body, ` download>`) != 2 || !strings.Contains(body, "at most 100,000 rows") {
+			t.Errorf("%s does not offer two downloads and their limit", path)
+		}
+	}
+}
+
+// The address of a download keeps the filter of the page.
+func TestDownloadKeepsTheFilter(t *testing.T) {
+	body := open(service.RoleViewer).get("tasks?queue=mail&status=failed&sort=ended").Body.String()
+	if want := `href="tasks-download?format=csv&amp;queue=mail&amp;sort=ended&amp;status=failed"`; !strings.Contains(body, want) {
+		t.Errorf("no %s in\n%s", want, body)
+	}
+}
+
+// A spreadsheet does not evaluate text from other sources.
+func TestDownloadHasNoFormulas(t *testing.T) {
+	c := open(service.RoleOperator)
+	for i, id := range []string{"=1+1", "+1", "-1", "@x", "\t=1", "\r=1", "\n=1"} {
+		c.tasks[id] = schedule.TaskRow{Task: schedule.Task{ID: id, Queue: "formulas", DeliverAt: noon, Tags: []string{id}}, LastError: id, Status: schedule.StatusPending, Version: int64(i)}
+	}
+	rows, err := csv.NewReader(c.get("tasks-download?format=csv&queue=formulas").Body).ReadAll()
+	if err != nil || len(rows) != 8 {
+		t.Fatalf("%d rows, %v", len(rows), err)
+	}
+	for _, row := range rows[1:] {
+		for i, cell := range row {
+			if cell != "" && strings.ContainsAny(cell[:1], "=+-@\t\r\n") {
+				t.Errorf("%s is %q", rows[0][i], cell)
+			}
+		}
+	}
+	if body := c.get("tasks-download?format=json&queue=formulas").Body.String(); !strings.Contains(body, `"id":"=1+1"`) {
+		t.Errorf("JSON is not exact:\n%s", body)
+	}
+}
+
+// A download has the same content as its page, for users who may see the page: no bodies, and no values of headers.
+func TestDownloadsHaveNoSecrets(t *testing.T) {
+	for _, role := range []service.Role{service.RoleViewer, service.RoleOperator} {
+		c := open(role)
+		for _, path := range []string{"tasks-download", "task-errors-download", "recurring-download", "audit-download"} {
+			for _, format := range []string{"csv", "json"} {
+				body := c.get(path + "?format=" + format).Body.String()
+				for _, private := range []string{"order: 42", `order\"`, `"order"`, "daily", "body", "headers"} {
+					if strings.Contains(body, private) {
+						t.Errorf("%s: %s has %q", role, path, private)
+					}
+				}
+			}
+		}
+	}
+	c := open(service.RoleViewer)
+	c.who = service.Caller{}
+	if w := c.get("tasks-download?format=csv"); w.Code != http.StatusForbidden {
+		t.Errorf("nobody gets %d", w.Code)
+	}
+	c = open(service.RoleViewer)
+	for path, want := range map[string]int{"tasks-download": 400, "tasks-download?format=xml": 400, "tasks-download?format=csv&qeue=x": 400, "tasks-download?format=csv&from=x": 400} {
+		if w := c.get(path); w.Code != want || !strings.Contains(w.Body.String(), `aria-label="Pages"`) {
+			t.Errorf("%s: %d, expected the page of a problem with %d", path, w.Code, want)
+		}
+	}
+}
+
+// long is a service that generates more tasks than a download may have. It fails after some pages if it is told to.
+type long struct {
+	*fake
+
+	pages, fails int
+}
+
+func (s *long) Count(context.Context, schedule.Filter, int64) (n int64, more bool, err error) {
+	return maxDownload, true, nil
+}
+
+func (s *long) Tasks(_ context.Context, _ service.Identity, f schedule.Filter) (service.TaskPage, error) {
+	if s.pages++; s.pages == s.fails {
+		return service.TaskPage{}, errors.New("the database has gone")
+	}
+	page := service.TaskPage{}
+	for i := range f.Limit {
+		page.Tasks = append(page.Tasks, schedule.TaskRow{Task: schedule.Task{ID: fmt.Sprintf("%d-%d", s.pages, i), DeliverAt: noon}})
+	}
+	page.Next = page.Tasks[len(page.Tasks)-1].Cursor()
+	return page, nil
+}
+
+// A list that is too long ends at the limit, and its file name says so.
+func TestDownloadLimit(t *testing.T) {
+	c := open(service.RoleViewer)
+	s := &long{fake: c.fake}
+	c.pages = New(s, Options{})
+	w := c.get("tasks-download?format=csv")
+	if n := strings.Count(w.Body.String(), "\n"); n != maxDownload+1 {
+		t.Errorf("%d lines, expected %d", n, maxDownload+1)
+	}
+	if got := w.Header().Get("Content-Disposition"); got != `attachment; filename="tasks-first-100000.csv"` {
+		t.Error(got)
+	}
+}
+
+func (s *long) AuditLongerThan(_ context.Context, target string, n int) (bool, error) {
+	return target == "" && n == maxDownload, nil
+}
+
+func (s *long) Audit(_ context.Context, _ service.Identity, _, before string, limit int) ([]service.Entry, error) {
+	s.pages++
+	list := make([]service.Entry, limit)
+	for i := range list {
+		list[i].ID = fmt.Sprintf("%s%d-%d", before[:min(len(before), 1)], s.pages, i)
+	}
+	return list, nil
+}
+
+func (s *long) TaskErrors(context.Context, service.Identity, schedule.Filter, schedule.ErrorGroupOptions) (schedule.ErrorGroups, error) {
+	return schedule.ErrorGroups{Groups: make([]schedule.ErrorGroup, 7), Others: 3}, nil
+}
+
+func (s *long) ErrorGroups(_ context.Context, _ string, _ inspect.GroupOrder, limit int) (inspect.ErrorGroups, error) {
+	return inspect.ErrorGroups{Groups: make([]inspect.ErrorGroup, limit), Others: 1}, nil
+}
+
+// Each file that does not have all rows says so in its name.
+func TestDownloadsSayThatTheyAreCut(t *testing.T) {
+	c := open(service.RoleViewer)
+	for path, name := range map[string]string{
+		"audit-download?": "audit-first-100000", "audit-download?target=x": "audit", "task-errors-download?": "task-errors-first-7", "dead-errors-download?queue=q": "dead-errors-first-1000",
+	} {
+		for _, format := range []string{"csv", "json"} {
+			c.pages = New(&long{fake: c.fake}, Options{})
+			w := c.get(path + "&format=" + format)
+			if got := w.Header().Get("Content-Disposition"); got != fmt.Sprintf("attachment; filename=%q", name+"."+format) {
+				t.Errorf("%s: %s, expected the name %s", path, got, name)
+			}
+		}
+	}
+}
+
+// Excel reads a CSV file as UTF-8 only if it begins with a byte order mark. JSON must not have one.
+func TestCSVIsReadableInExcel(t *testing.T) {
+	c := open(service.RoleViewer)
+	c.tasks["订单"] = schedule.TaskRow{Task: schedule.Task{ID: "订单", Queue: "中文", DeliverAt: noon}, Status: schedule.StatusPending}
+	if body := c.get("tasks-download?format=csv&queue=中文").Body.String(); !strings.HasPrefix(body, "\xef\xbb\xbfid,") || !strings.Contains(body, "\n订单,中文,") {
+		t.Errorf("%q", body)
+	}
+	if body := c.get("tasks-download?format=json&queue=中文").Body.String(); !strings.HasPrefix(body, "[") {
+		t.Errorf("%q", body)
+	}
+}
+
+// A download that cannot be completed does not look like a complete file: before its first row it is a page with the
+// reason, and after that its connection ends early.
+func TestDownloadThatFails(t *testing.T) {
+	for fails, begun := range map[int]bool{1: false, 3: true} {
+		c := open(service.RoleOperator)
+		c.pages = New(&long{fake: c.fake, fails: fails}, Options{})
+		aborted := func() (aborted bool) {
+			defer func() {
+				err, _ := recover().(error)
+				aborted = errors.Is(err, http.ErrAbortHandler)
+			}()
+			w := httptest.NewRecorder()
+			r := httptest.NewRequest(http.MethodGet, "/tasks-download?format=json", http.NoBody)
+			c.pages.ServeHTTP(w, r.WithContext(service.WithCaller(r.Context(), c.who)))
+			if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "the database has gone") {
+				t.Errorf("%d\n%s", w.Code, w.Body)
+			}
+			return false
+		}()
+		if aborted != begun {
+			t.Errorf("it fails at page %d: aborted %t, expected %t", fails, aborted, begun)
+		}
+	}
+}

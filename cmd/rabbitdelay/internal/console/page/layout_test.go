@@ -1,0 +1,125 @@
+package page
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
+)
+
+// The page for an address that does not exist has its style and its links, however deep the address is.
+func TestNestedAddress(t *testing.T) {
+	c := open(service.RoleOperator)
+	links := regexp.MustCompile(`(?:href|src|action)="([^"#][^"]*)"`)
+	for _, path := range []string{"tasks/x", "tasks/", "a/b/c"} {
+		w := c.get(path)
+		if w.Code != http.StatusNotFound {
+			t.Errorf("%s: %d", path, w.Code)
+		}
+		if n := strings.Count(strings.ToLower(w.Body.String()), ">there is no such page<"); n != 1 {
+			t.Errorf("%s says %d times that there is no such page", path, n)
+		}
+		base := &url.URL{Path: "/" + path}
+		for _, m := range links.FindAllStringSubmatch(w.Body.String(), -1) {
+			to, err := base.Parse(m[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Count(to.Path, "/") > 1 && !strings.HasPrefix(to.Path, "/assets/") {
+				t.Errorf("%s leads to %s", path, to.Path)
+			}
+		}
+	}
+	w := httptest.NewRecorder()
+	c.pages.Login(w, httptest.NewRequest(http.MethodGet, "/tasks/x", http.NoBody), http.StatusUnauthorized, "")
+	if !strings.Contains(w.Body.String(), `action="../login"`) {
+		t.Error("the login of a nested address does not lead to the console")
+	}
+}
+
+// An error of several lines is shown as text in a sentence, and a time in it is shown in the browser's zone.
+func TestSentences(t *testing.T) {
+	c := open(service.RoleOperator)
+	x := c.tasks["order-10035-expire"]
+	x.LastError = "cannot connect:\n\thost a: refused\nsince 2026-11-22T11:00:00Z"
+	c.tasks[x.ID] = x
+	_, lead, _ := strings.Cut(c.get("task?id="+x.ID).Body.String(), `<p class="lead">`)
+	lead, _, _ = strings.Cut(lead, "</p>")
+	if want := "cannot connect: host a: refused; since <time "; !strings.Contains(lead, want) || strings.Contains(lead, `\n`) {
+		t.Errorf("no %q in %s", want, lead)
+	}
+}
+
+// The numbers of completed tasks are those of the chosen period.
+func TestFailedOfThePeriod(t *testing.T) {
+	for over, label := range map[string]string{"hour": "Failed (last hour)", "day": "Failed (last day)", "week": "Failed (last week)"} {
+		body := open(service.RoleViewer).get("?over=" + over).Body.String()
+		if !strings.Contains(body, "<dt>"+label+"</dt>") || strings.Contains(body, "since yesterday") {
+			t.Errorf("%q has no %q", over, label)
+		}
+	}
+}
+
+// Ids that differ only at their end look different, and the tooltip has the whole id.
+func TestIDsKeepTheirEnds(t *testing.T) {
+	c := open(service.RoleViewer)
+	x := c.tasks["binary"]
+	for _, end := range []string{"1", "2"} {
+		x.ID = "invoice-" + strings.Repeat("x", 80) + "-" + end
+		c.tasks[x.ID] = x
+	}
+	body := c.get("tasks?prefix=invoice").Body.String()
+	for _, end := range []string{"-1</bdi>", "-2</bdi>", `-1">invoice-`, `-2">invoice-`} {
+		if strings.Count(body, end) != 1 {
+			t.Errorf("%q is there %d times", end, strings.Count(body, end))
+		}
+	}
+	if got := middle(9, "0123456789"); got != "01234…789" && got != "0123…6789" {
+		t.Error(got)
+	}
+	for n, want := range map[int]string{10: "0123456789", 5: "01…89", 4: "01…9"} {
+		if got := middle(n, "0123456789"); got != want {
+			t.Errorf("%d: %s, expected %s", n, got, want)
+		}
+	}
+}
+
+// Pages that are not updated say so, and pages that are updated name their stream.
+func TestLiveOrNot(t *testing.T) {
+	c := open(service.RoleOperator)
+	const still = "this page does not refresh automatically"
+	for path, live := range map[string]string{
+		"": "live", "tasks": "live-tasks", "recurring?sort=next": "live-recurring?sort=next", "held": "live-held", "dead": "live-dead", "layouts": "live-layouts",
+		"audit": "live-audit", "audit?target=heartbeat": "live-audit?target=heartbeat",
+		"audit?before=3": "", "task?id=empty": "", "trace?id=empty": "", "dead-queue?queue=mail.dead": "", "dead-errors?queue=mail.dead": "", "task-errors": "", "recurring-task?name=heartbeat": "",
+	} {
+		body := c.get(path).Body.String()
+		if strings.Contains(body, still) != (live == "") {
+			t.Errorf("%q says that it is not live: %t", path, strings.Contains(body, still))
+		}
+		if live != "" && !strings.Contains(body, `data-live="`+live+`"`) {
+			t.Errorf("%q is not updated by %s", path, live)
+		}
+	}
+	if body := c.get("task-cancel?id=binary").Body.String(); strings.Contains(body, still) {
+		t.Error("a question says that it is not live")
+	}
+}
+
+// The form of a requeue suggests the reasons and destinations of its queue, and accepts several.
+func TestRequeueSuggests(t *testing.T) {
+	c := open(service.RoleOperator)
+	body := c.get("requeue?queue=mail.dead&reason=retries").Body.String()
+	for _, want := range []string{
+		`<datalist id="reasons"><option value="rejected"><option value="retries"></datalist>`, `<datalist id="destinations"><option value="mail"></datalist>`,
+		`id="reason" name="reason" list="reasons" value="retries"`, `aria-label="Another reason" name="reason" list="reasons"`,
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %s in\n%s", want, body)
+		}
+	}
+}

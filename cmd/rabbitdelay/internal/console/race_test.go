@@ -1,0 +1,6 @@
+//go:build race
+
+package console
+
+// slowdown reduces the size of jobs that take long with the race detector.
+const slowdown = 2

@@ -1,0 +1,91 @@
+package service
+
+import (
+	"context"
+	"database/sql"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Config configures a Core. Every field is optional.
+type Config struct {
+	Store *schedule.Store
+	DB    *sql.DB // the database of Store
+	// Client returns the client that requeues dead letters. It is called for each requeue.
+	Client func() (*amqpx.Client, error)
+	// Look returns the source for an inspection of the broker. Source.Tasks is not used.
+	Look func(ctx context.Context) (status.Source, error)
+	// Previous returns the layouts that Retire deletes.
+	Previous func(ctx context.Context) (topology.Topology, error)
+	// Problem returns the reason why the process cannot do its work, or nil.
+	Problem func() error
+	// Keep is how long audit entries and jobs are kept before they are deleted.
+	Keep time.Duration
+	// Discarded is the directory in which discarded messages are saved. If it is empty, messages cannot be discarded.
+	Discarded string
+	Logger    *zap.Logger
+}
+
+// Core implements everything that the pages and the API can show or change. Methods that change something return
+// ErrForbidden unless the caller is an operator, and they record the caller in the audit before they change anything.
+// Methods return ErrUnavailable if this process lacks the database or the broker that they need.
+type Core struct {
+	cfg     Config
+	log     *zap.Logger
+	ledger  ledger
+	ctx     context.Context // cancelled by Close
+	cancel  context.CancelFunc
+	working sync.WaitGroup
+
+	looks      looks
+	history    history
+	histograms kept[Histogram]
+	errors     kept[inspect.ErrorGroups]
+	suggested  suggestions
+	owner      string
+	purged     atomic.Pointer[error] // the outcome of the last purge of the ledger
+	unkept     atomic.Pointer[error] // the outcome of the last update of the history
+}
+
+// New returns a Core immediately, without connecting to anything. Close stops its background work.
+func New(cfg Config) *Core {
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+	c := &Core{cfg: cfg, log: cfg.Logger, owner: newID(), ledger: &memory{}}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	if cfg.DB != nil {
+		db := sqldb.Of(cfg.DB)
+		t := &table{db: db, dialect: sqldb.NewResolver(db, "")}
+		c.ledger = t
+		c.working.Go(func() { c.keepHistory(t) })
+	}
+	c.working.Go(c.purgeOld)
+	return c
+}
+
+// Close stops the jobs of this process and waits for them until ctx ends. Another process can continue the jobs.
+func (c *Core) Close(ctx context.Context) error {
+	c.cancel()
+	ended := make(chan struct{})
+	go func() {
+		c.working.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,56 @@
+package service
+
+import (
+	"fmt"
+	"testing"
+)
+
+// When a job is continued, work that still runs under its previous owner is ended.
+func TestMemoryKnowsOwners(t *testing.T) {
+	m := &memory{}
+	ctx := t.Context()
+	old := record{Job: Job{ID: "j", State: JobRunning}, owner: "a"}
+	must := func(_ bool, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := m.add(ctx, old); err != nil {
+		t.Fatal(err)
+	}
+	must(m.stop(ctx, "j"))
+	must(m.take(ctx, "j", "b"))
+	old.Done, old.State = 7, JobFailed
+	if mine, err := m.alive(ctx, old); mine || err != nil {
+		t.Errorf("alive for the last owner: %v, %v", mine, err)
+	}
+	if mine, err := m.reached(ctx, nil, old, nil); mine || err != nil {
+		t.Errorf("reached for the last owner: %v, %v", mine, err)
+	}
+	if err := m.end(ctx, old); err != nil {
+		t.Fatal(err)
+	}
+	list, err := m.jobs(ctx, "j", 1)
+	if err != nil || len(list) != 1 || list[0].State != JobRunning || list[0].Done != 0 || list[0].owner != "b" {
+		t.Errorf("the job is %+v, %v", list, err)
+	}
+}
+
+// A running job is not deleted from memory, because that would stop it.
+func TestMemoryKeepsWhatRuns(t *testing.T) {
+	m := &memory{}
+	r := record{Job: Job{ID: "0", State: JobRunning}, owner: "a"}
+	for i := range 2 * remembered {
+		if err := m.add(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		r = record{Job: Job{ID: fmt.Sprint(i + 1)}}
+	}
+	if len(m.list) != remembered {
+		t.Errorf("%d entries, expected %d", len(m.list), remembered)
+	}
+	if mine, err := m.alive(t.Context(), m.list[0]); !mine || err != nil || m.list[0].ID != "0" {
+		t.Errorf("the job that runs: %v, %v; the oldest entry is %s", mine, err, m.list[0].ID)
+	}
+}

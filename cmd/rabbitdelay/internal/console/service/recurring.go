@@ -1,0 +1,196 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/internal/naming"
+	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// maxRecurring is the maximum length of a list of recurring tasks.
+const maxRecurring = 10_000
+
+// Recurring returns all recurring tasks, at most 10,000.
+func (c *Core) Recurring(ctx context.Context, who Identity) ([]schedule.Recurring, error) {
+	return readStore(ctx, c, func(ctx context.Context, s *schedule.Store) ([]schedule.Recurring, error) {
+		list := []schedule.Recurring{}
+		for r, err := range s.Recurring().List(ctx, schedule.NoTx) {
+			if err != nil {
+				return nil, err
+			}
+			veilTask(who, &r.Task)
+			if list = append(list, r); len(list) == maxRecurring {
+				break
+			}
+		}
+		return list, nil
+	})
+}
+
+// LastRuns returns, by name, the last occurrence of each recurring task that has ended.
+func (c *Core) LastRuns(ctx context.Context, names []string) (map[string]schedule.TaskRow, error) {
+	return readStore(ctx, c, func(ctx context.Context, s *schedule.Store) (map[string]schedule.TaskRow, error) {
+		return s.Recurring().LastRuns(ctx, schedule.NoTx, names)
+	})
+}
+
+// RecurringTask returns one recurring task.
+func (c *Core) RecurringTask(ctx context.Context, who Identity, name string) (schedule.Recurring, error) {
+	return readStore(ctx, c, func(ctx context.Context, s *schedule.Store) (schedule.Recurring, error) {
+		r, err := s.Recurring().Get(ctx, schedule.NoTx, name)
+		veilTask(who, &r.Task)
+		return r, err
+	})
+}
+
+// PutRecurring creates a recurring task, or changes the existing one with this name.
+func (c *Core) PutRecurring(ctx context.Context, who Identity, r schedule.Recurring) (change schedule.Change, err error) {
+	err = c.changeRecurring(ctx, who, "put", r.Name, func(x schedule.RecurringTasks) (err error) {
+		change, err = x.Put(ctx, schedule.NoTx, r)
+		return err
+	})
+	return change, err
+}
+
+// PauseRecurring withdraws the occurrences that are not due yet, and schedules no more.
+func (c *Core) PauseRecurring(ctx context.Context, who Identity, name string) error {
+	return c.changeRecurring(ctx, who, "pause", name, func(x schedule.RecurringTasks) error { return x.Pause(ctx, schedule.NoTx, name) })
+}
+
+// ResumeRecurring schedules occurrences again, starting from now.
+func (c *Core) ResumeRecurring(ctx context.Context, who Identity, name string) error {
+	return c.changeRecurring(ctx, who, "resume", name, func(x schedule.RecurringTasks) error { return x.Resume(ctx, schedule.NoTx, name) })
+}
+
+// RunRecurring schedules one additional occurrence, due now, and returns the id of its task.
+func (c *Core) RunRecurring(ctx context.Context, who Identity, name string) (id string, err error) {
+	err = c.changeRecurring(ctx, who, "run", name, func(x schedule.RecurringTasks) (err error) {
+		id, err = x.RunNow(ctx, schedule.NoTx, name)
+		return err
+	})
+	return id, err
+}
+
+// DeleteRecurring deletes a recurring task and withdraws the occurrences that are not due yet.
+func (c *Core) DeleteRecurring(ctx context.Context, who Identity, name string) error {
+	return c.changeRecurring(ctx, who, "delete", name, func(x schedule.RecurringTasks) error { return x.Delete(ctx, schedule.NoTx, name) })
+}
+
+func (c *Core) changeRecurring(ctx context.Context, who Identity, action, name string, do func(schedule.RecurringTasks) error) error {
+	s, err := c.store()
+	if err != nil {
+		return err
+	}
+	return c.recorded(ctx, who, Entry{Action: "recurring." + action, Target: name}, func() error { return do(s.Recurring()) })
+}
+
+// Destinations returns the destinations that are paused or limited.
+func (c *Core) Destinations(ctx context.Context) ([]schedule.DestinationState, error) {
+	return readStore(ctx, c, func(ctx context.Context, s *schedule.Store) ([]schedule.DestinationState, error) {
+		return s.Destinations(ctx, schedule.NoTx)
+	})
+}
+
+// Destination returns the state of a destination. If the destination is neither paused nor limited, the state contains
+// only its name.
+func (c *Core) Destination(ctx context.Context, d topology.Destination) (schedule.DestinationState, error) {
+	list, err := c.Destinations(ctx)
+	for _, x := range list {
+		if x.Destination() == d {
+			return x, nil
+		}
+	}
+	return schedule.DestinationState{Queue: d.Queue, Exchange: d.Exchange}, err
+}
+
+// UnknownDestination returns a warning if the name of a destination may be misspelt. It returns an empty string if a
+// task or a recurring task has this destination, or if the last overview of this process contains it.
+func (c *Core) UnknownDestination(ctx context.Context, d topology.Destination) (string, error) {
+	name := cmp.Or(d.Queue, d.Exchange)
+	seen := c.seenDestinations()
+	if slices.Contains(seen, d) {
+		return "", nil
+	}
+	return readStore(ctx, c, func(ctx context.Context, s *schedule.Store) (string, error) {
+		known, err := s.Known(ctx, schedule.NoTx, d)
+		if err != nil || known {
+			return "", err
+		}
+		waiting, err := s.Waiting(ctx, schedule.NoTx)
+		if err != nil {
+			return "", err
+		}
+		var names []string
+		for _, x := range append(seen, waiting...) {
+			names = append(names, cmp.Or(x.Queue, x.Exchange))
+		}
+		return fmt.Sprintf("no task, no recurring task and no destination has the name %s%s", shown.Line(name), naming.DidYouMean(name, names)), nil
+	})
+}
+
+// seenDestinations returns the destinations in the last overview. Exchanges are returned without a routing key.
+func (c *Core) seenDestinations() (list []topology.Destination) {
+	c.looks.mu.Lock()
+	defer c.looks.mu.Unlock()
+	if c.looks.last == nil {
+		return nil
+	}
+	for _, d := range c.looks.last.Status.Destinations {
+		if !d.Exchange {
+			list = append(list, topology.Destination{Queue: d.Name})
+			continue
+		}
+		for i := range len(d.Name) { // both the exchange and the routing key may contain a colon
+			if d.Name[i] == ':' {
+				list = append(list, topology.Destination{Exchange: d.Name[:i]})
+			}
+		}
+	}
+	return list
+}
+
+// PauseDestination keeps the tasks for a destination in the table until ResumeDestination is called.
+func (c *Core) PauseDestination(ctx context.Context, who Identity, d topology.Destination) error {
+	return c.changeDestination(ctx, who, Entry{Action: "destination.pause"}, d, func(s *schedule.Store) error {
+		return s.Pause(ctx, schedule.NoTx, d, who.Name)
+	})
+}
+
+// ResumeDestination sends the tasks for a destination again. If spread is not zero, the overdue tasks are sent over
+// that period.
+func (c *Core) ResumeDestination(ctx context.Context, who Identity, d topology.Destination, spread time.Duration) error {
+	e := Entry{Action: "destination.resume"}
+	if spread > 0 {
+		e.Detail = "over " + topology.FormatDuration(spread)
+	}
+	return c.changeDestination(ctx, who, e, d, func(s *schedule.Store) error { return s.Resume(ctx, schedule.NoTx, d, spread) })
+}
+
+// SetRateLimit limits the number of tasks per second that are sent to a destination. Zero removes the limit.
+func (c *Core) SetRateLimit(ctx context.Context, who Identity, x schedule.RateLimit) error {
+	e := Entry{Action: "destination.rate-limit", Detail: "none"}
+	if x.PerSecond != 0 {
+		e.Detail = fmt.Sprintf("%g a second", x.PerSecond)
+	}
+	return c.changeDestination(ctx, who, e, topology.Destination{Queue: x.Queue, Exchange: x.Exchange}, func(s *schedule.Store) error {
+		return s.SetRateLimit(ctx, schedule.NoTx, x)
+	})
+}
+
+func (c *Core) changeDestination(ctx context.Context, who Identity, e Entry, d topology.Destination, do func(*schedule.Store) error) error {
+	s, err := c.store()
+	if err != nil {
+		return err
+	}
+	if (d.Queue == "") == (d.Exchange == "") {
+		return &FieldError{"queue", "expected either a queue or an exchange"}
+	}
+	e.Target = cmp.Or(d.Queue, d.Exchange)
+	return c.recorded(ctx, who, e, func() error { return do(s) })
+}

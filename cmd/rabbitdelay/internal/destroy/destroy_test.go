@@ -1,0 +1,107 @@
+package destroy_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/destroy"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/removal"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/plan"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// overview is a management API that describes a topology whose objects all exist and contain no messages.
+type overview topology.Topology
+
+func (o overview) Inspect(context.Context, topology.Topology) (plan.State, error) {
+	found := plan.State{BindingsKnown: true, Exchanges: map[string]plan.Exchange{}, Queues: map[string]plan.Queue{}, Bindings: o.Bindings}
+	for _, e := range o.Exchanges {
+		found.Exchanges[e.Name] = plan.Exchange{ArgumentsKnown: true, Kind: e.Kind, Durable: true, Arguments: e.Table()}
+	}
+	for _, q := range o.Queues {
+		found.Queues[q.Name] = plan.Queue{ArgumentsKnown: true, Type: q.Type, Durable: true, Arguments: q.Table()}
+	}
+	return found, nil
+}
+
+// If a message arrives in a destination's queue at the last moment, the queue stays, and so does
+// the queue for its dead letters.
+func TestDestroyKeepsTheDeadLettersOfAQueueThatFills(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := amqptest.NewServer(amqptest.Options{})
+		defer srv.Close()
+		conn, err := srv.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }() // nothing is under way
+		top := topology.Topology{Destinations: []topology.Destination{{Queue: "orders"}}}.WithDestinationQueues("delay", topology.Quorum)
+		if _, err := (live.Broker{Conn: conn}).Apply(t.Context(), top, live.ApplyOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		looks, last := 0, make(chan struct{})
+		defer srv.Control(func(f amqptest.Frame) amqptest.Action {
+			if !f.FromClient || f.Method != "queue.declare" || f.Name != "orders" {
+				return amqptest.Action{}
+			}
+			if looks++; looks < 3 { // before it decides, twice
+				return amqptest.Action{}
+			}
+			close(last)
+			return amqptest.Action{Delay: time.Second}
+		})()
+		go func() {
+			<-last
+			publish(t, conn, "orders")
+		}()
+		report, err := destroy.Run(t.Context(), live.Broker{Conn: conn, Inspector: overview(top)}, top, removal.Options{Destinations: true})
+		if full, ok := errors.AsType[*removal.NotEmptyError](err); !ok || full.Total != 1 {
+			t.Errorf("got %s, %v", report, err)
+		}
+		if left := srv.Queues(); !slices.Equal(left, []string{"orders", "orders.dead"}) {
+			t.Errorf("left %v", left)
+		}
+	})
+}
+
+func publish(t *testing.T, conn *amqp.Connection, queue string) {
+	t.Helper()
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	if err := ch.Confirm(false); err != nil {
+		t.Error(err)
+	}
+	c, err := ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{})
+	if err != nil || !c.Wait() {
+		t.Errorf("publish: %v", err)
+	}
+}
+
+// blockedConn opens no channel until it is released.
+type blockedConn struct{ release chan struct{} }
+
+func (c blockedConn) Channel() (*amqp.Channel, error) {
+	<-c.release
+	return nil, amqp.ErrClosed
+}
+
+func TestRunEndsWithTheContext(t *testing.T) {
+	conn := blockedConn{make(chan struct{})}
+	defer close(conn.release)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := destroy.Run(ctx, live.Broker{Conn: conn}, topology.DeliveryTopology("p"), removal.Options{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
+	}
+}

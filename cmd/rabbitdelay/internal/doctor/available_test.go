@@ -1,0 +1,77 @@
+package doctor
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/internal/plan"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// leaderless is a cluster that has lost two of three nodes, as the management API of the third describes it.
+func leaderless(t *testing.T) (Config, Snapshot) {
+	t.Helper()
+	cfg, snap := healthy(t)
+	earlier, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2, 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range earlier.Topology().Queues {
+		snap.add(q.Name, plan.Queue{ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: q.Table()})
+	}
+	snap.add("billing", plan.Queue{ArgumentsKnown: true, Type: topology.Quorum})
+	for name := range snap.Live.Queues {
+		snap.alter(name, func(q *plan.Queue) { q.Consumers, q.Unavailable = 0, "the queue's state is minority" })
+	}
+	snap.add("reports", plan.Queue{ArgumentsKnown: true, Type: topology.Classic, Unavailable: "the queue's state is down"})
+	return cfg, snap
+}
+
+func TestLostMajorityComesFirst(t *testing.T) {
+	cfg, snap := leaderless(t)
+	r := Diagnose(cfg, snap)
+	if len(r.Findings) == 0 || r.Findings[0].ID != "quorum-lost" {
+		t.Fatalf("the first finding is another one: %+v", r.Findings)
+	}
+	if !slices.Contains(r.Findings[0].Objects, "billing") {
+		t.Errorf("somebody else's queue is left out: %v", r.Findings[0].Objects)
+	}
+	down := r.Findings[slices.IndexFunc(r.Findings, func(f Finding) bool { return f.ID == "queue-down" })]
+	if !slices.Equal(down.Objects, []string{"reports"}) {
+		t.Errorf("got %+v", down)
+	}
+	if !slices.ContainsFunc(r.Unchecked, func(u Unchecked) bool { return u.Area == AreaMessages }) {
+		t.Errorf("nothing says that counts are unknown: %+v", r.Unchecked)
+	}
+}
+
+// If queues cannot be counted, the doctor does not advise to delete their layout, because messages could be lost.
+func TestNobodyKnowsWhetherALeaderlessLayoutHasDrained(t *testing.T) {
+	cfg, snap := leaderless(t)
+	notes := strings.Join(Diagnose(cfg, snap).Notes, "\n")
+	if strings.Contains(notes, "drained: yes") || strings.Contains(notes, "destroy") {
+		t.Error(notes)
+	}
+	if !strings.Contains(notes, "drained: unknown") {
+		t.Error(notes)
+	}
+}
+
+func TestStuckRoutesThatNothingDescribes(t *testing.T) {
+	cfg, snap := healthy(t)
+	stuck := topology.Destination{Exchange: "events", RoutingKey: "order.paid"}.RouteQueue("delay")
+	snap.add(stuck.Name, plan.Queue{ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: stuck.Table(), Messages: 61})
+	snap.add("delay.route.audit:by-amqp", plan.Queue{Messages: 2})
+	for queue, words := range map[string]string{
+		stuck.Name:                  `the exchange events with the routing key "order.paid"`,
+		"delay.route.audit:by-amqp": "the exchange audit",
+	} {
+		r := Diagnose(cfg, snap)
+		i := slices.IndexFunc(r.Findings, func(f Finding) bool { return f.ID == "route-stuck" && slices.Equal(f.Objects, []string{queue}) })
+		if i < 0 || !strings.Contains(r.Findings[i].What, words) {
+			t.Errorf("%s: %+v", queue, r.Findings)
+		}
+	}
+}

@@ -1,0 +1,39 @@
+package layout_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/clitest"
+)
+
+// A queue that exists but has no leader is not reported as matching the configuration, and plan does not end with
+// success.
+func TestPlanSaysWhichQueuesDoNotAnswer(t *testing.T) {
+	b := clitest.NewBroker(t, amqptest.Options{})
+	file := filepath.Join(t.TempDir(), "delays.yaml")
+	const yaml = "delay: {bucket: {radices: [3], resolution: 100ms}}\ndestinations: [{queue: orders.expire}]\n"
+	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := b.Run(t, "apply", "-f", file); r.Code != 0 {
+		t.Fatal(r)
+	}
+	defer b.RefuseMethod("basic.get", "orders.expire", 541, "noproc")()
+	r := b.Run(t, "plan", "-f", file)
+	if r.Code != app.ExitUnseen {
+		t.Errorf("it ends with %d", r.Code)
+	}
+	for _, line := range []string{"? unknown    queue orders.expire: noproc\n", "existing queues without an answer: "} {
+		if !strings.Contains(r.Stdout, line) {
+			t.Errorf("no %q in\n%s", line, r)
+		}
+	}
+	if strings.Contains(r.Stdout, "queue orders.expire.dead") {
+		t.Errorf("a queue that answers is unknown:\n%s", r)
+	}
+}

@@ -1,0 +1,112 @@
+package messages_test
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/clitest"
+)
+
+// fullDisk accepts a limited number of lines.
+type fullDisk struct {
+	lines int
+	strings.Builder
+}
+
+func (f *fullDisk) Write(p []byte) (int, error) {
+	if f.lines == 0 {
+		return 0, errors.New("no space left on device")
+	}
+	f.lines--
+	return f.Builder.Write(p)
+}
+
+func TestConsumeKeepsWhatItCannotPrint(t *testing.T) {
+	for _, flags := range []string{"", "--json", "--count 9", "--count 9 --prefetch 1"} {
+		t.Run(flags, func(t *testing.T) {
+			b := clitest.NewBroker(t, amqptest.Options{})
+			b.Fill(t, "orders", 10)
+			var errs strings.Builder
+			args := append(strings.Fields(flags), "consume", "--queue", "orders", "--url", b.URL)
+			code := clitest.RunTo(t.Context(), &fullDisk{lines: 4}, &errs, args...)
+			if code != 1 {
+				t.Errorf("exit code %d, expected 1", code)
+			}
+			if n := b.Ready(t, "orders"); n != 6 {
+				t.Errorf("%d messages are left after 4 of 10 were printed", n)
+			}
+			if want := "the message goes back to the queue: no space left on device"; !strings.Contains(errs.String(), want) {
+				t.Errorf("errors %s\nexpected %s", errs.String(), want)
+			}
+		})
+	}
+}
+
+// A message that another program put into the queue before it was due is printed unchanged, with one note. A message
+// that is early by the difference between clocks, or by its lead, is held until it is due.
+func TestConsumeOfEarlyMessages(t *testing.T) {
+	b := clitest.NewBroker(t, amqptest.Options{})
+	put := func(id string, in time.Duration, headers amqp.Table) {
+		t.Helper()
+		headers[amqpx.HeaderDue] = time.Now().Add(in).UnixMilli()
+		b.FillWith(t, "orders", amqp.Publishing{MessageId: id, Headers: headers})
+	}
+	put("1h", time.Hour, amqp.Table{})
+	put("2h", 2*time.Hour, amqp.Table{})
+	put("19ms", 19*time.Millisecond, amqp.Table{})
+	put("with a lead", 500*time.Millisecond, amqp.Table{amqpx.HeaderLead: int64(1000)})
+
+	got := b.Run(t, "consume", "--queue", "orders", "--count", "4", "--timeout", "1m", "--json")
+	if got.Code != 0 {
+		t.Fatal(got)
+	}
+	if n := b.Ready(t, "orders"); n != 0 {
+		t.Errorf("%d messages are left", n)
+	}
+	if !strings.Contains(got.Stdout, `{"received":4,"early":2,`) {
+		t.Errorf("expected 4 messages, 2 of them early, got\n%s", got.Stdout)
+	}
+	var e struct{ Note string }
+	if err := json.Unmarshal([]byte(got.Stderr), &e); err != nil {
+		t.Fatalf("expected one note, got %s: %v", got.Stderr, err)
+	}
+	if !strings.HasPrefix(e.Note, "message 1h arrived 59m59.") {
+		t.Errorf("note %s", e.Note)
+	}
+}
+
+// cutAfterOne is an output that cuts the connections of a broker when the first line is printed.
+type cutAfterOne struct {
+	strings.Builder
+	broker *clitest.Broker
+}
+
+func (c *cutAfterOne) Write(p []byte) (int, error) {
+	if c.Len() == 0 {
+		c.broker.CutConnections()
+	}
+	return c.Builder.Write(p)
+}
+
+func TestConsumeGoesOnAfterALostConnection(t *testing.T) {
+	b := clitest.NewBroker(t, amqptest.Options{})
+	b.Fill(t, "orders", 2)
+	out, errs := &cutAfterOne{broker: b}, &strings.Builder{}
+	code := clitest.RunTo(t.Context(), out, errs, "consume", "--queue", "orders", "--count", "2", "--timeout", "1m", "--url", b.URL)
+	if code != 0 {
+		t.Errorf("exit code %d, output\n%serrors\n%s", code, out.String(), errs.String())
+	}
+	if n := b.Ready(t, "orders"); n != 0 {
+		t.Errorf("%d messages are left", n)
+	}
+	if !strings.Contains(errs.String(), "the connection was lost; reconnecting") {
+		t.Errorf("the loss is not reported: %s", errs.String())
+	}
+}

@@ -1,0 +1,257 @@
+package operations_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/database"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+)
+
+// cliOn runs the command line against the shared broker.
+func cliOn(t *testing.T, args ...string) suite.Ran {
+	t.Helper()
+	url := broker.Shared(t, broker.Options{}).URL()
+	return suite.RunCLI(t.Context(), append(args, "--url", url)...)
+}
+
+var consumeKeys = []string{"received", "early", "lateness_ms"}
+
+func TestCLISendAndConsume(t *testing.T) {
+	t.Parallel()
+	queue := suite.NewQueue(t)
+	sent := cliOn(t, "send", "--queue", queue, "--delay", "300ms", "--spread", "1s", "--count", "500", "--id", "x",
+		"--header", "a=b", "--body", `{"order":42}`, "--content-type", "application/json", "--json")
+	m := sent.Last(t, "sent", "confirmed", "seconds", "strategy")
+	if sent.Code != 0 || len(sent.Lines()) != 1 || m["sent"] != 500.0 || m["confirmed"] != 500.0 || m["strategy"] != "bucket" {
+		t.Fatal(sent)
+	}
+
+	// Exactly the requested number of messages arrives, and the others stay unchanged.
+	ids := map[string]bool{}
+	for _, n := range []int{120, 1, 379} {
+		got := cliOn(t, "consume", "--queue", queue, "--count", fmt.Sprint(n), "--timeout", "30s", "--json")
+		m := got.Last(t, consumeKeys...)
+		if got.Code != 0 || m["received"] != float64(n) || m["early"] != 0.0 || len(got.Lines()) != n+1 {
+			t.Fatal(got)
+		}
+		if l := m["lateness_ms"].(map[string]any); len(l) != 3 || l["max"].(float64) < l["p50"].(float64) {
+			t.Errorf("lateness %v", l)
+		}
+		for _, line := range got.Lines()[:n] {
+			var d struct {
+				ID, Due, Received, Body string
+				Lateness                int64 `json:"lateness_ms"`
+				Attempt                 int
+			}
+			if err := json.Unmarshal([]byte(line), &d); err != nil || d.Attempt != 1 || d.Body != `{"order":42}` || d.Lateness < 0 {
+				t.Fatalf("line %s: %v", line, err)
+			}
+			due, err := time.Parse(time.RFC3339Nano, d.Due)
+			if err != nil {
+				t.Error(err)
+			}
+			if at, err := time.Parse(time.RFC3339Nano, d.Received); err != nil || at.Sub(due).Milliseconds() != d.Lateness {
+				t.Errorf("line %s: %v", line, err)
+			}
+			if ids[d.ID] {
+				t.Errorf("%s came twice", d.ID)
+			}
+			ids[d.ID] = true
+		}
+	}
+	for i := range 500 {
+		if !ids[fmt.Sprintf("x-%d", i+1)] {
+			t.Fatalf("x-%d did not come", i+1)
+		}
+	}
+
+	empty := cliOn(t, "consume", "--queue", queue, "--count", "1", "--timeout", "1s", "--json", "--quiet")
+	if m := empty.Last(t, consumeKeys...); empty.Code != 3 || m["received"] != 0.0 || len(empty.Lines()) != 1 {
+		t.Error(empty)
+	}
+}
+
+func TestCLISendToExchangeAtInstant(t *testing.T) {
+	t.Parallel()
+	queue := suite.NewQueue(t)
+	client := suite.OpenClient(t, amqpx.Config{})
+	if err := client.Send(t.Context(), amqpx.Message{Queue: queue}); err != nil { // declares it
+		t.Fatal(err)
+	}
+	ch := suite.RawChannel(t)
+	if err := ch.QueueBind(queue, queue, "amq.direct", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := suite.DeleteQueue(t, "delay.route.amq.direct:"+queue); err != nil {
+			t.Error(err)
+		}
+	})
+	at := time.Now().Add(1500 * time.Millisecond).Truncate(time.Millisecond)
+	sent := cliOn(t, "send", "--exchange", "amq.direct", "--routing-key", queue, "--at", at.Format(time.RFC3339Nano), "--body", "x")
+	if sent.Code != 0 || !strings.HasPrefix(sent.Stdout, "1 of 1 message confirmed in ") {
+		t.Fatal(sent)
+	}
+	got := cliOn(t, "consume", "--queue", queue, "--count", "2", "--timeout", "30s", "--json")
+	if got.Code != 0 || !strings.Contains(got.Stdout, `"due":"`+at.UTC().Format("2006-01-02T15:04:05.000Z07:00")+`"`) {
+		t.Error(got)
+	}
+}
+
+func TestCLISendFails(t *testing.T) {
+	t.Parallel()
+	for want, args := range map[string][]string{
+		"does not exist; declare the exchange first": {"--exchange", "no.such.exchange", "--routing-key", "k", "--delay", "1s"},
+		"exceeds":                  {"--queue", "q", "--delay", "1000d"},
+		"needs up to":              {"--queue", strings.Repeat("q", 250), "--delay", "1s"},
+		"belongs to the delay str": {"--queue", "delay.bucket.1s", "--delay", "1s"},
+	} {
+		got := cliOn(t, append([]string{"send", "--count", "3", "--json"}, args...)...)
+		m := got.Last(t, "sent", "confirmed", "seconds", "strategy")
+		var e struct{ Error string }
+		lines := strings.Split(strings.TrimSpace(got.Stderr), "\n") // the lines about declarations come before
+		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &e); err != nil {
+			t.Errorf("want %q: the last line is not JSON: %v\n%s", want, err, got)
+		}
+		if got.Code != 1 {
+			t.Errorf("want %q: exit code %d, want 1\n%s", want, got.Code, got)
+		}
+		for _, key := range []string{"confirmed", "sent"} {
+			if m[key] != 0.0 {
+				t.Errorf("want %q: %s is %v, want 0\n%s", want, key, m[key], got)
+			}
+		}
+		if !strings.Contains(e.Error, want) {
+			t.Errorf("the error is %q; want it to have %q", e.Error, want)
+		}
+	}
+}
+
+// managed returns a broker with the management API, and the settings for it.
+func managed(t *testing.T, yaml string) (file string) {
+	t.Helper()
+	b := broker.Shared(t, broker.Options{Management: true})
+	settings := fmt.Sprintf("broker:\n  url: %q\n", b.URL())
+	if m := b.ManagementURL(); m != "" {
+		settings += fmt.Sprintf("  management_url: %q\n", m)
+	}
+	file = filepath.Join(t.TempDir(), "delays.yaml")
+	if err := os.WriteFile(file, []byte(settings+yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestCLIPlanApplyDestroy(t *testing.T) {
+	t.Parallel()
+	prefix := fmt.Sprintf("cli.%d", time.Now().UnixNano())
+	file := managed(t, fmt.Sprintf(`
+delay: {prefix: %[1]s, bucket: {radices: [3, 3]}}
+destinations: [{queue: %[1]s.orders}]
+`, prefix))
+	cmd := func(args ...string) suite.Ran { return suite.RunCLI(t.Context(), append(args, "-f", file)...) }
+	t.Cleanup(func() {
+		suite.RunCLI(context.Background(), "destroy", "--yes", "--destinations", "--force", "--messages", "1000", "-f", file)
+	})
+
+	// These are 2 x 2 bucket queues, the parked queue, and orders with its dead-letter queue; and the exchanges parked,
+	// deliver, entry and level-0.
+	const queues, exchanges = 4 + 1 + 2, 4
+	plan := cmd("plan", "--json")
+	var p struct{ Create, Same, Conflict int }
+	if err := json.Unmarshal([]byte(plan.Stdout), &p); err != nil || plan.Code != 2 || p.Same != 0 || p.Conflict != 0 || p.Create <= queues+exchanges {
+		t.Fatal(plan, err)
+	}
+	create := float64(p.Create)
+	if human := cmd("plan"); human.Code != 2 || !strings.Contains(human.Stdout, prefix+".bucket.r3x3.600ms") {
+		t.Error(human)
+	}
+	keys := []string{"created", "existed", "failed", "not_tried", "unknown", "source", "seconds"}
+	if apply := cmd("apply", "--json"); apply.Code != 0 || apply.Last(t, keys...)["created"] != create {
+		t.Fatal(apply)
+	}
+	if apply := cmd("apply", "--json"); apply.Code != 0 || apply.Last(t, keys...)["created"] != 0.0 || apply.Last(t, keys...)["existed"] != create {
+		t.Fatal(apply)
+	}
+	if plan := cmd("plan"); plan.Code != 0 {
+		t.Fatal(plan)
+	}
+
+	// Queues of the other type with the same names are a different set. A destination queue of the
+	// same name is a conflict.
+	conflict := cmd("plan", "--queue-type", "classic")
+	if conflict.Code != 1 {
+		t.Errorf("plan with a conflict: exit code %d, want 1\n%s", conflict.Code, conflict)
+	}
+	if want := "2 objects exist on the broker with other arguments"; !strings.Contains(conflict.Stderr, want) {
+		t.Errorf("plan with a conflict: no %q in\n%s", want, conflict)
+	}
+	if conflict := cmd("apply", "--queue-type", "classic"); conflict.Code != 1 || !strings.Contains(conflict.Stderr, prefix+".orders") {
+		t.Error(conflict)
+	}
+
+	// A message keeps all its properties. While it waits, each queue that it passes shows it.
+	if sent := cmd("send", "--queue", prefix+".orders", "--delay", "0s"); sent.Code != 0 {
+		t.Fatal(sent)
+	}
+	refused := cmd("destroy", "--json", "--yes", "--destinations")
+	if m := refused.Last(t, destroyKeys...); refused.Code != 1 || m["deleted"] != 0.0 || !strings.Contains(refused.Stderr, "refused: 1 message in 1 queue,") {
+		t.Fatal(refused)
+	}
+	if plan := cmd("plan"); plan.Code != 0 {
+		t.Errorf("after a destroy that refused: %s", plan)
+	}
+	forced := cmd("destroy", "--json", "--yes", "--destinations", "--force", "--messages", "1")
+	// destroy deletes the declared objects, and the exchange that marks them as complete.
+	if m := forced.Last(t, destroyKeys...); forced.Code != 0 || m["deleted"] != create+1 || m["messages_deleted"] != 1.0 {
+		t.Fatal(forced)
+	}
+	if again := cmd("plan", "--json"); again.Code != 2 || !strings.Contains(again.Stdout, fmt.Sprintf(`"create":%.0f,"same":0`, create)) {
+		t.Error(again)
+	}
+}
+
+// Without the management API, plan uses AMQP, and says so.
+func TestCLIPlanWithoutManagement(t *testing.T) {
+	t.Parallel()
+	prefix := fmt.Sprintf("cli.%d", time.Now().UnixNano())
+	file := filepath.Join(t.TempDir(), "delays.yaml")
+	yaml := fmt.Sprintf("broker: {management_url: 'http://127.0.0.1:1'}\ndelay: {prefix: %s, bucket: {radices: [2]}}\n", prefix)
+	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	defer cliOn(t, "destroy", "--yes", "--force", "-f", file)
+	for _, step := range []struct {
+		command string
+		code    int
+	}{{"plan", 2}, {"apply", 0}, {"plan", 2}} {
+		got := cliOn(t, step.command, "-f", file)
+		if got.Code != step.code || !strings.HasPrefix(got.Stderr, "note: inspecting the broker over AMQP") {
+			t.Fatalf("%s: %s", step.command, got)
+		}
+	}
+}
+
+func TestCLIMigrate(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []database.Kind{database.PostgreSQL, database.MariaDB, database.MySQL} {
+		t.Run(string(kind), func(t *testing.T) {
+			url := database.Shared(t, kind).URL()
+			for range 2 {
+				got := suite.RunCLI(t.Context(), "migrate", "--db", url, "--json")
+				if m := got.Last(t, "database", "migrated"); got.Code != 0 || len(m["migrated"].([]any)) == 0 {
+					t.Fatal(got)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,336 @@
+package operations_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/destroy"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/removal"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// sharedObjects are the objects that stay when one layout is deleted while another exists.
+var sharedObjects = []string{"exchange delay.deliver", "exchange delay.parked", "queue delay.parked"}
+
+// A drained layout is deleted, but nothing that other layouts use.
+func TestDestroyBesideALiveLayout(t *testing.T) {
+	t.Parallel()
+	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		for _, qt := range []topology.QueueType{topology.Classic, topology.Quorum} {
+			v := suite.NewVhost(t, v.Broker)
+			old := layoutOf(t, dlx.BucketConfig{Radices: []int{3, 3}, QueueType: qt}, toQueue)
+			current := layoutOf(t, dlx.BucketConfig{Radices: []int{2, 2}, QueueType: qt}, toQueue)
+			suite.MustApply(t, v.Unmanaged(), current)
+			before := v.Objects(t)
+			suite.MustApply(t, v.Unmanaged(), old)
+			report, err := destroy.Run(t.Context(), v.Managed(), old, removal.Options{Destinations: true})
+			if err != nil {
+				t.Fatalf("%s: %s, %v", qt, report, err)
+			}
+			if after := v.Objects(t); !slices.Equal(before, after) {
+				t.Errorf("%s: before the layout came\n%v\nafter it went\n%v", qt, before, after)
+			}
+			plan, err := v.Managed().Plan(t.Context(), current)
+			if err != nil || !plan.Empty() {
+				t.Errorf("%s: the live layout: %v\n%s", qt, err, plan)
+			}
+			bucket, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2, 2}, QueueType: qt})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := suite.OpenClient(t, amqpx.Config{URL: v.URL, Strategy: bucket, QueueType: qt, Declare: amqpx.DeclareNothing})
+			suite.Send(t, c, amqpx.Message{ID: "1", Queue: toQueue.Queue, Delay: 300 * time.Millisecond})
+			(&shop{Vhost: v}).arrives(t, toQueue.Queue, "1")
+
+			// When the last layout is deleted, the shared objects are deleted too.
+			if report, err = destroy.Run(t.Context(), v.Managed(), current, removal.Options{}); err != nil {
+				t.Fatalf("%s: the last: %s, %v", qt, report, err)
+			}
+			if left, want := v.Objects(t), []string{"queue orders.expire", "queue orders.expire.dead"}; !slices.Equal(left, want) {
+				t.Errorf("%s: left: %v, want %v", qt, left, want)
+			}
+			again, err := destroy.Run(t.Context(), v.Managed(), current, removal.Options{})
+			if err != nil || again.Count(live.StateDeleted) != 0 {
+				t.Errorf("%s: of nothing: %s, %v", qt, again, err)
+			}
+		}
+	})
+}
+
+func layoutOf(t *testing.T, c dlx.BucketConfig, dests ...topology.Destination) topology.Topology {
+	t.Helper()
+	b, err := dlx.NewBucket(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	top := b.Topology()
+	top.Destinations = dests
+	for _, d := range dests {
+		top.Bindings = append(top.Bindings, b.Bindings(d)...)
+	}
+	return top.WithDestinationQueues(topology.DefaultPrefix, c.QueueType)
+}
+
+// Messages stop the deletion before anything is changed, including messages that only the
+// management API counts.
+func TestDestroyRefusesWhileMessagesWait(t *testing.T) {
+	t.Parallel()
+	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		const waiting, under = "delay.bucket.r2-1h.1h", "delay.bucket.r2.100ms"
+		hour := layoutOf(t, dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour, QueueType: topology.Quorum}, toQueue)
+		suite.MustApply(t, v.Unmanaged(), hour)
+		suite.Publish(t, v, waiting, 3)
+		suite.Publish(t, v, "orders.expire", 2) // the queue stays, with its messages
+		before := v.Objects(t)
+		report, err := destroy.Run(t.Context(), v.Managed(), hour, removal.Options{})
+		full, ok := errors.AsType[*removal.NotEmptyError](err)
+		if !ok || full.Total != 3 || report.Count(live.StateDeleted) != 0 || !strings.Contains(err.Error(), "3 of them waiting in delay queues ("+waiting+" 3)") {
+			t.Errorf("got %s, %v", report, err)
+		}
+		plan, err := v.Managed().Plan(t.Context(), hour)
+		if err != nil || !plan.Empty() || !slices.Equal(before, v.Objects(t)) {
+			t.Errorf("a destroy that refused changed something: %v\n%s", err, plan)
+		}
+		n := int64(2)
+		if _, err := destroy.Run(t.Context(), v.Managed(), hour, removal.Options{Force: true, Messages: &n}); !errors.Is(err, removal.ErrNotEmpty) {
+			t.Errorf("with a bound of two: %v", err)
+		}
+		report, err = destroy.Run(t.Context(), v.Managed(), hour, removal.Options{Force: true})
+		if err != nil || messagesOf(report) != 3 {
+			t.Errorf("forced: %s with %d messages, %v", report, messagesOf(report), err)
+		}
+
+		// No queue accepts these dead letters, so they are neither ready nor gone.
+		short := smallLayout(t, []int{2}, 100*time.Millisecond)
+		suite.MustApply(t, v.Unmanaged(), short)
+		ch := v.Channel(t)
+		if err := ch.ExchangeDelete("delay.deliver", false, false); err != nil {
+			t.Fatal(err)
+		}
+		suite.Publish(t, v, under, 2)
+		suite.Eventually(t, "the dead letters to be under way", func() bool {
+			q, err := ch.QueueDeclarePassive(under, true, false, false, false, nil)
+			return err == nil && q.Messages == 0
+		})
+		suite.Eventually(t, "them to be counted", func() bool {
+			current, err := v.Mgmt.Inspect(t.Context(), short)
+			return err == nil && current.Queues[under].Messages == 2
+		})
+		for name, c := range map[string]struct {
+			insp live.Inspector
+			want error
+		}{"the management API": {v.Mgmt, removal.ErrNotEmpty}, "AMQP alone": {nil, removal.ErrUnseen}} {
+			report, err := destroy.Run(t.Context(), live.Broker{Conn: v.Conn, Inspector: c.insp}, short, removal.Options{})
+			if !errors.Is(err, c.want) || report.Count(live.StateDeleted) != 0 {
+				t.Errorf("%s: %s, %v, want %v", name, report, err, c.want)
+			}
+		}
+	})
+}
+
+func messagesOf(r live.Report) int64 {
+	var n int64
+	for _, x := range r.Results {
+		n += x.Messages
+	}
+	return n
+}
+
+// If a client sends while the layout is being destroyed, the layout stays: the bindings of its first exchanges are
+// restored.
+func TestDestroyGivesWayToASender(t *testing.T) {
+	t.Parallel()
+	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		hour := layoutOf(t, dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour, QueueType: topology.Quorum}, toQueue)
+		suite.MustApply(t, v.Unmanaged(), hour)
+		bucket, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := suite.OpenClient(t, amqpx.Config{URL: v.URL, Strategy: bucket})
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		wg.Go(func() {
+			suite.Eventually(t, "the way in to be closed", func() bool {
+				current, err := v.Mgmt.Inspect(t.Context(), hour)
+				return err == nil && !slices.ContainsFunc(current.Bindings, func(b topology.Binding) bool { return b.Exchange == "delay.bucket.r2-1h.1h" })
+			})
+			if err := c.Send(t.Context(), amqpx.Message{Queue: toQueue.Queue, Delay: time.Hour}); err != nil {
+				t.Error(err)
+			}
+		})
+		report, err := destroy.Run(t.Context(), v.Managed(), hour, removal.Options{})
+		if !errors.Is(err, removal.ErrNotEmpty) || report.Count(live.StateDeleted) != 0 {
+			t.Errorf("got %s, %v", report, err)
+		}
+		wg.Wait()
+		if plan, err := v.Managed().Plan(t.Context(), hour); err != nil || !plan.Empty() {
+			t.Errorf("afterwards: %v\n%s", err, plan)
+		}
+	})
+}
+
+// Destinations are deleted only on request, and not while they have a consumer.
+func TestDestroyDestinations(t *testing.T) {
+	t.Parallel()
+	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		top := smallLayout(t, []int{2}, 100*time.Millisecond, toQueue)
+		suite.MustApply(t, v.Unmanaged(), top)
+		ch := v.Channel(t)
+		if _, err := ch.Consume("orders.expire", "somebody", false, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		o := removal.Options{Destinations: true}
+		report, err := destroy.Run(t.Context(), v.Managed(), top, o)
+		if !errors.Is(err, removal.ErrConsumers) || report.Count(live.StateDeleted) != 0 || !strings.Contains(err.Error(), "orders.expire 1") {
+			t.Errorf("with a consumer: %s, %v", report, err)
+		}
+		if err := ch.Cancel("somebody", false); err != nil {
+			t.Fatal(err)
+		}
+		suite.Publish(t, v, "orders.expire", 1)
+		for _, force := range []bool{false, true} {
+			o.Force = force
+			if report, err := destroy.Run(t.Context(), v.Managed(), top, o); !errors.Is(err, removal.ErrNotEmpty) || report.Count(live.StateDeleted) != 0 {
+				t.Errorf("with a message, forced %v: %s, %v", force, report, err)
+			}
+		}
+		n := int64(1)
+		o.Messages = &n
+		if report, err := destroy.Run(t.Context(), v.Managed(), top, o); err != nil || messagesOf(report) != 1 || len(v.Objects(t)) != 0 {
+			t.Errorf("with the count: %s, %v; left %v", report, err, v.Objects(t))
+		}
+	})
+}
+
+// Over AMQP alone, nothing is deleted that others may use, even with --force.
+func TestDestroyOverAMQPAlone(t *testing.T) {
+	t.Parallel()
+	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		top := smallLayout(t, []int{2}, 100*time.Millisecond, toQueue)
+		suite.MustApply(t, v.Unmanaged(), top)
+		report, err := destroy.Run(t.Context(), v.Unmanaged(), top, removal.Options{Force: true})
+		if err != nil {
+			t.Fatalf("%s, %v", report, err)
+		}
+		if left, want := v.Objects(t), append(slices.Clone(sharedObjects), "queue orders.expire", "queue orders.expire.dead"); !slices.Equal(left, want) {
+			t.Errorf("left %v, want %v", left, want)
+		}
+		if err := v.Unmanaged().DeleteAll(t.Context(), top); err != nil || len(v.Objects(t)) != 0 {
+			t.Errorf("wiped: %v; left %v", err, v.Objects(t))
+		}
+	})
+}
+
+// Layouts under delay.previous are counted, and are deleted with the current one.
+func TestCLIDestroyCountsPreviousLayouts(t *testing.T) {
+	t.Parallel()
+	suite.OnNewest(t, func(t *testing.T, v *suite.Vhost) {
+		const destinations = "\ndestinations: [{queue: orders.expire}]\n"
+		old := suite.CommandOn(t, v, "delay: {bucket: {radices: [2], resolution: 1h}}"+destinations)
+		now := suite.CommandOn(t, v, "delay: {bucket: {radices: [2]}, previous: [{radices: [2], resolution: 1h}]}"+destinations)
+		for _, cmd := range []func(...string) suite.Ran{old, now} {
+			if r := cmd("apply"); r.Code != 0 {
+				t.Fatal(r)
+			}
+		}
+		if r := old("send", "--queue", "orders.expire", "--delay", "1h"); r.Code != 0 {
+			t.Fatal(r)
+		}
+		refused := now("destroy", "--yes")
+		if refused.Code != 1 || !strings.Contains(refused.Stderr, "delay.bucket.r2-1h.1h 1") {
+			t.Error(refused)
+		}
+		if r := now("plan"); r.Code != 0 {
+			t.Errorf("after a destroy that refused: %s", r)
+		}
+		dry := now("destroy", "--dry-run", "--json", "--force")
+		would := dry.Last(t, "would_delete", "would_keep", "absent", "messages")
+		if dry.Code != 0 || would["messages"] != 1.0 {
+			t.Error(dry)
+		}
+		r := now("destroy", "--yes", "--json", "--force", "--messages", "1")
+		if did := r.Last(t, destroyKeys...); r.Code != 0 || did["messages_deleted"] != 1.0 || did["deleted"] != would["would_delete"] {
+			t.Errorf("%v objects would go: %s", would["would_delete"], r)
+		}
+		if left, want := v.Objects(t), []string{"queue orders.expire", "queue orders.expire.dead"}; !slices.Equal(left, want) {
+			t.Errorf("left %v, want %v", left, want)
+		}
+	})
+}
+
+// A layout that no file describes any more can be deleted by its name.
+func TestCLIDestroyByName(t *testing.T) {
+	t.Parallel()
+	suite.OnNewest(t, func(t *testing.T, v *suite.Vhost) {
+		const destinations = "\ndestinations: [{queue: orders.expire}]\n"
+		two := suite.CommandOn(t, v, "delay: {strategy: ttl, ttl: {delays: [1m, 2m]}}"+destinations)
+		one := suite.CommandOn(t, v, "delay: {strategy: ttl, ttl: {delays: [1m]}}"+destinations)
+		if r := one("apply"); r.Code != 0 {
+			t.Fatal(r)
+		}
+		// The mark of a complete layout is deleted with any part of the layout.
+		want := slices.DeleteFunc(v.Objects(t), func(name string) bool { return strings.Contains(name, ".declared.") })
+		if r := two("apply"); r.Code != 0 {
+			t.Fatal(r)
+		}
+		r := one("destroy", "--yes", "--layout", "delay.bucket.hex")
+		if r.Code != 1 {
+			t.Errorf("a layout that is not there: exit code %d, want 1\n%s", r.Code, r)
+		}
+		if want := "it has: delay.ttl"; !strings.Contains(r.Stderr, want) {
+			t.Errorf("a layout that is not there: no %q in\n%s", want, r)
+		}
+		if r := one("destroy", "--yes", "--layout", "delay.ttl.2m"); r.Code != 0 {
+			t.Error(r)
+		}
+		if left := v.Objects(t); !slices.Equal(left, want) {
+			t.Errorf("left %v, want %v", left, want)
+		}
+		if r := one("plan"); r.Code != 0 {
+			t.Errorf("the queue in use: %s", r)
+		}
+	})
+}
+
+// Without a terminal, there is no way to ask for consent.
+func TestCLIDestroyAsks(t *testing.T) {
+	t.Parallel()
+	suite.OnNewest(t, func(t *testing.T, v *suite.Vhost) {
+		cmd := suite.CommandOn(t, v, "delay: {bucket: {radices: [2]}}\n")
+		if r := cmd("apply"); r.Code != 0 {
+			t.Fatal(r)
+		}
+		before := v.Objects(t)
+		for want, args := range map[string][]string{
+			"give --yes":                 {},
+			"give both":                  {"--yes", "--messages", "3"},
+			"expected 0 or more":         {"--yes", "--force", "--messages", "-1"},
+			"only one of --destinations": {"--yes", "--destinations", "--layout", "x"},
+			"the broker has no layout":   {"--yes", "--layout", "x"},
+		} {
+			if r := cmd(append([]string{"destroy"}, args...)...); r.Code != 1 || !strings.Contains(r.Stderr, want) {
+				t.Errorf("%v: %s", args, r)
+			}
+		}
+		if r := cmd("destroy", "--dry-run"); r.Code != 0 || !strings.Contains(r.Stdout, "delete  1 queue, 1 exchange, 1 binding of delay.bucket.r2") {
+			t.Error(r)
+		}
+		if after := v.Objects(t); !slices.Equal(before, after) {
+			t.Errorf("before %v, after %v", before, after)
+		}
+		if r := cmd("destroy", "--yes", "--json"); r.Code != 0 || r.Last(t, destroyKeys...)["kept"] != 0.0 || len(v.Objects(t)) != 0 {
+			t.Errorf("%s; left %v", r, v.Objects(t))
+		}
+	})
+}
+
+var destroyKeys = []string{"deleted", "absent", "kept", "failed", "messages_deleted", "seconds"}

@@ -1,0 +1,186 @@
+package operations_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/internal/argument"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Two configurations with the same prefix both have no findings, whether or not their queues are empty.
+func TestDoctorOfTwoConfigurations(t *testing.T) {
+	t.Parallel()
+	suite.OnNewest(t, func(t *testing.T, v *suite.Vhost) {
+		one := suite.CommandOn(t, v, "delay: {bucket: {radices: [3, 3]}}\ndestinations: [{queue: orders.expire}]\n")
+		two := suite.CommandOn(t, v, "delay: {strategy: ttl, ttl: {delays: [1h]}}\ndestinations: [{queue: payments.expire}]\n")
+		for _, cmd := range []func(...string) suite.Ran{one, two} {
+			if r := cmd("apply"); r.Code != 0 {
+				t.Fatal(r)
+			}
+		}
+		for round := range 2 {
+			for name, cmd := range map[string]func(...string) suite.Ran{"one": one, "two": two} {
+				if r := cmd("doctor"); r.Code != 0 {
+					t.Errorf("round %d, %s: %s", round, name, r)
+				}
+			}
+			if r := two("send", "--queue", "payments.expire", "--delay", "1h"); r.Code != 0 {
+				t.Fatal(r)
+			}
+			suite.Eventually(t, "the message to be counted", func() bool {
+				found, err := v.Mgmt.Inspect(t.Context(), topology.Topology{})
+				return err == nil && found.Queues["delay.ttl.1h"].Messages > 0
+			})
+		}
+		// This file no longer has a part of the strategy that was declared.
+		without := suite.CommandOn(t, v, "delay: {strategy: ttl, ttl: {delays: [2h]}}\ndestinations: [{queue: payments.expire}]\n")
+		if r := without("apply"); r.Code != 0 {
+			t.Fatal(r)
+		}
+		if r := without("doctor"); r.Code != 0 || !strings.Contains(r.Stdout, "arrive, because") {
+			t.Error(r)
+		}
+	})
+}
+
+// Areas that could not be checked are not reported as clean, and the first line says so.
+func TestDoctorCommandWithoutManagement(t *testing.T) {
+	t.Parallel()
+	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		const yaml = "delay: {bucket: {radices: [2]}}\ndestinations: [{queue: orders.expire}]\n"
+		cmd := suite.CommandOn(t, v, yaml)
+		if r := cmd("apply"); r.Code != 0 {
+			t.Fatal(r)
+		}
+		if r := cmd("doctor"); r.Code != 0 {
+			t.Errorf("with the management API: %s", r)
+		}
+		cmd = suite.CommandWith(t, v, yaml, "http://127.0.0.1:1")
+		r := cmd("doctor")
+		if r.Code != 2 || !strings.HasPrefix(r.Stdout, "NOT EVERYTHING WAS CHECKED: management") || strings.Contains(r.Stdout, "nothing is wrong") {
+			t.Errorf("without: %s", r)
+		}
+		for _, less := range [][]string{{"--amqp-only"}, {"--skip", "management,bindings,policies,nodes,arguments,feature-flags"}} {
+			if r := cmd(append([]string{"doctor"}, less...)...); r.Code != 0 || !strings.Contains(r.Stdout, "nothing is wrong") {
+				t.Errorf("%v: %s", less, r)
+			}
+		}
+		if r := cmd("plan"); r.Code != 2 || !strings.HasPrefix(r.Stdout, "INCOMPLETE: ") {
+			t.Errorf("plan: %s", r)
+		}
+		if r := cmd("doctor", "--skip", "weather"); r.Code != 1 || !strings.Contains(r.Stderr, `--skip: "weather"; expected management,`) {
+			t.Error(r)
+		}
+	})
+}
+
+// The management API of another broker says nothing about this broker.
+func TestManagementOfAnotherBroker(t *testing.T) {
+	t.Parallel()
+	versions, err := broker.Versions(t.Context())
+	if err != nil || len(versions) < 2 {
+		t.Skipf("skipped: it takes two brokers, and there are %v", versions)
+	}
+	here := suite.NewVhost(t, broker.Shared(t, broker.Options{Version: versions[0], Management: true}))
+	there := broker.Shared(t, broker.Options{Version: versions[1], Management: true})
+	cmd := suite.CommandWith(t, here, "delay: {bucket: {radices: [2]}}\n", there.ManagementURL())
+	own, _ := here.Conn.Properties["cluster_name"].(string)
+	for command, code := range map[string]int{"plan": 1, "apply": 1, "doctor": 2, "destroy --yes": 1} {
+		r := cmd(strings.Fields(command)...)
+		if r.Code != code || !strings.Contains(r.Stderr, "belongs to") || !strings.Contains(r.Stderr, fmt.Sprintf("%q", own)) || strings.Contains(r.Stderr, "guest") {
+			t.Errorf("%s: %s", command, r)
+		}
+	}
+	if left := here.Objects(t); len(left) != 0 {
+		t.Errorf("apply made %v", left)
+	}
+}
+
+// The doctor's fix for a queue that differs from the configuration keeps its messages.
+func TestDoctorReplacesAQueue(t *testing.T) {
+	t.Parallel()
+	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		const queue = "delay.bucket.r3x3.300ms"
+		file := "delay: {bucket: {radices: [3, 3]}}\ndestinations: [{queue: orders.expire}]\n"
+		cmd := suite.CommandOn(t, v, file)
+		if r := cmd("apply"); r.Code != 0 {
+			t.Fatal(r)
+		}
+		want := smallLayout(t, []int{3, 3}, 100*time.Millisecond, toQueue)
+		q, _ := want.Queue(queue)
+		args := q.Table()
+		delete(args, argument.DeadLetterStrategy)
+		args[argument.MessageTTL] = int64(3_600_000) // so that the message stays
+		(&clinic{Vhost: v}).redeclare(t, queue, args)
+		r := cmd("doctor")
+		if r.Code != 1 || !strings.Contains(r.Stdout, "destroy -f") || !strings.Contains(r.Stdout, "--layout "+queue+" && rabbitdelay apply") {
+			t.Fatal(r)
+		}
+		suite.Publish(t, v, queue, 1)
+		if r := cmd("destroy", "--yes", "--layout", queue); r.Code != 1 || !strings.Contains(r.Stderr, queue+" 1") {
+			t.Errorf("with a message in it: %s", r)
+		}
+		ch := v.Channel(t)
+		if _, ok, err := ch.Get(queue, true); err != nil || !ok {
+			t.Fatal("the message is gone")
+		}
+		for _, args := range [][]string{{"destroy", "--yes", "--layout", queue}, {"apply"}} {
+			if r := cmd(args...); r.Code != 0 {
+				t.Fatal(r)
+			}
+		}
+		if r := cmd("doctor"); r.Code != 0 {
+			t.Error(r)
+		}
+	})
+}
+
+// The doctor finds dead letters, and tasks that no relay sends.
+func TestDoctorFindsWhatWaitsForPeople(t *testing.T) {
+	t.Parallel()
+	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		db := "sqlite:" + filepath.Join(t.TempDir(), "shop.db")
+		cmd := suite.CommandOn(t, v, "delay: {bucket: {radices: [2]}}\ndestinations: [{queue: orders.expire}]\ndatabase: {url: '"+db+"'}\n")
+		if r := cmd("apply"); r.Code != 0 {
+			t.Fatal(r)
+		}
+		if r := cmd("doctor"); r.Code != 2 || !strings.HasPrefix(r.Stdout, "NOT EVERYTHING WAS CHECKED: database\n") {
+			t.Errorf("before the database is there: %s", r)
+		}
+		if r := cmd("migrate"); r.Code != 0 {
+			t.Fatal(r)
+		}
+		if r := cmd("doctor"); r.Code != 0 {
+			t.Errorf("with an empty table: %s", r)
+		}
+		sqlDB, _, err := config.OpenDB(config.URL(db))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = sqlDB.Close() }()
+		due := time.Now().Add(-time.Hour).UnixMilli()
+		if _, err := sqlDB.ExecContext(t.Context(),
+			"INSERT INTO rabbitdelay_tasks (id, queue, due_at, body) VALUES ('1', 'orders.expire', ?, 'x'), ('2', 'orders.expire', ?, 'x')",
+			due, due+1); err != nil {
+			t.Fatal(err)
+		}
+		ch := v.Channel(t)
+		if err := ch.PublishWithContext(t.Context(), "", "orders.expire.dead", false, false, amqp.Publishing{DeliveryMode: amqp.Persistent}); err != nil {
+			t.Fatal(err)
+		}
+		suite.Eventually(t, "both findings", func() bool {
+			r := cmd("doctor")
+			return r.Code == 1 && strings.Contains(r.Stdout, "Dead letters wait: 1 in orders.expire.dead.") &&
+				strings.Contains(r.Stdout, "2 tasks are overdue and not yet sent to the broker, the oldest for 1h")
+		})
+	})
+}

@@ -1,0 +1,202 @@
+package operations_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/integration/cluster"
+	"github.com/rabbitdelay/rabbitdelay/integration/servers"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+)
+
+// nightVersions lists the versions of the clusters.
+var nightVersions = []string{"3.10", "4.0", "4.3"}
+
+// A cluster loses one node, then its majority, and recovers. Counts that cannot be read are reported as unknown, and
+// the doctor's first finding says why. A console runs all the time, and shows the same without being reloaded.
+func TestNightWithoutAMajority(t *testing.T) {
+	if os.Getenv(servers.EnvSkip) == "1" || testing.Short() {
+		t.Skip("skipped: it starts clusters")
+	}
+	for _, version := range nightVersions {
+		t.Run(version, func(t *testing.T) { newNight(t, version).spend(t) })
+	}
+}
+
+type night struct {
+	*cluster.Cluster
+
+	files   []string // by node
+	console *nightConsole
+}
+
+const (
+	nightDead    = "orders.expire.dead"
+	nightClassic = "reports.dead" // on the first node
+)
+
+func newNight(t *testing.T, version string) *night {
+	t.Helper()
+	cl, err := cluster.Start(t.Context(), cluster.Options{Version: version, Log: func(line string) { t.Log(line) }})
+	if errors.Is(err, cluster.ErrUnavailable) {
+		t.Skipf("skipped: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cl.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	n := &night{Cluster: cl}
+	for i, url := range cl.URLs() {
+		suite.Docker(t, "exec", cl.Container(i), "rabbitmq-plugins", "enable", "rabbitmq_management")
+		address := suite.Docker(t, "inspect", "--format", "{{(index .NetworkSettings.Networks \"bridge\").IPAddress}}", cl.Container(i))
+		file := filepath.Join(t.TempDir(), fmt.Sprintf("night%d.yaml", i))
+		text := fmt.Sprintf(`broker: {url: %q, management_url: "http://guest:guest@%s:15672"}
+delay: {bucket: {radices: [3], resolution: 100ms}}
+destinations: [{queue: orders.expire}]
+`, url, address)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n.files = append(n.files, file)
+	}
+	return n
+}
+
+// rabbitdelay runs a command against one node.
+func (n *night) rabbitdelay(t *testing.T, node int, args ...string) suite.Ran {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	return suite.RunCLI(ctx, append(args, "-f", n.files[node])...)
+}
+
+// until repeats a command until its output contains all words.
+func (n *night) until(t *testing.T, node int, words []string, args ...string) suite.Ran {
+	t.Helper()
+	for deadline := time.Now().Add(suite.Patience); ; {
+		r := n.rabbitdelay(t, node, args...)
+		missing := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return strings.Contains(r.Stdout+r.Stderr, w) })
+		if len(missing) == 0 {
+			return r
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%v does not say %q:\n%s", args, missing, r)
+		}
+	}
+}
+
+func (n *night) fill(t *testing.T) {
+	t.Helper()
+	conn, err := amqp.Dial(n.URLs()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ch.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	args := amqp.Table{"x-queue-type": "classic"} // on the connection's node
+	if _, err := ch.QueueDeclare(nightClassic, true, false, false, false, args); err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range []string{nightDead, nightClassic} {
+		for range 5 {
+			dc, err := ch.PublishWithDeferredConfirm("", q, true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte("x")})
+			if err != nil || !dc.Wait() {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func (n *night) spend(t *testing.T) {
+	const one = 1 // the node that stays
+	if r := n.rabbitdelay(t, one, "apply"); r.Code != 0 {
+		t.Fatal(r)
+	}
+	n.fill(t)
+	n.until(t, one, []string{"DEAD LETTERS in " + nightDead + ": 5"}, "status")
+	n.console = n.openConsole(t, one)
+	n.console.calm(t)
+
+	if err := n.Kill(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	r := n.until(t, one, []string{"node-down", "rabbit@n3", "quorum-offline"}, "doctor")
+	if strings.Contains(r.Stdout, "quorum-lost") {
+		t.Errorf("with a majority:\n%s", r)
+	}
+	n.until(t, one, []string{"DEAD LETTERS in " + nightDead + ": 5"}, "status")
+	n.console.oneDown(t)
+
+	if err := n.Kill(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	n.lost(t, one)
+	n.console.lost(t)
+
+	for _, i := range []int{0, 2} {
+		suite.Docker(t, "start", n.Container(i))
+	}
+	for _, i := range []int{0, 2} {
+		if err := n.WaitReady(t.Context(), i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.until(t, one, []string{"DEAD LETTERS in " + nightDead + ": 5"}, "status")
+	n.until(t, one, []string{"examined 5 of 5"}, "requeue", "--queue", nightDead, "--dry-run")
+	n.console.calm(t)
+}
+
+// lost runs every command that counts messages while one node of three is left.
+func (n *night) lost(t *testing.T, one int) {
+	t.Helper()
+	r := n.until(t, one, []string{"quorum-lost", "queue-down", nightClassic}, "doctor")
+	if first := strings.Index(r.Stdout, "CRITICAL"); !strings.HasPrefix(r.Stdout[first:], "CRITICAL quorum-lost") {
+		t.Errorf("the first finding is another one:\n%s", r)
+	}
+	for _, args := range [][]string{{"status"}, {"status", "--amqp-only"}} {
+		r := n.until(t, one, []string{"unknown"}, args...)
+		if r.Code != 2 {
+			t.Errorf("%v ends with %d", args, r.Code)
+		}
+		if strings.Contains(r.Stdout, "nothing waits") {
+			t.Errorf("%v says that nothing waits:\n%s", args, r)
+		}
+	}
+	if r := n.rabbitdelay(t, one, "trace", "some-id"); r.Code != 2 || strings.Contains(r.Stdout, "it is empty") {
+		t.Errorf("trace: %s", r)
+	}
+	for _, args := range [][]string{{"plan"}, {"plan", "--json"}} {
+		r := n.rabbitdelay(t, one, args...)
+		if !strings.Contains(r.Stdout, nightDead) || !strings.Contains(r.Stdout, "unknown") && !strings.Contains(r.Stdout, "unavailable") || r.Code == 0 {
+			t.Errorf("%v does not say that %s does not answer: %s", args, nightDead, r)
+		}
+	}
+	for _, args := range [][]string{
+		{"requeue", "--queue", nightDead, "--dry-run"}, {"discard", "--queue", nightDead, "--no-save", "--dry-run"},
+		{"requeue", "--queue", nightClassic, "--dry-run"}, {"peek", "--queue", nightDead},
+		{"destroy", "--layout", "delay.bucket.r3", "--force", "--yes"},
+	} {
+		if r := n.rabbitdelay(t, one, args...); r.Code != 1 || strings.Contains(r.Stdout, "examined 0 of 0") {
+			t.Errorf("%v: %s", args, r)
+		}
+	}
+}

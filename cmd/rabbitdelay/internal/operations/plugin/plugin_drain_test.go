@@ -1,0 +1,314 @@
+package plugin_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/internal/plan"
+)
+
+// ctlOf returns the command that reaches the broker's own shell.
+func ctlOf(t *testing.T, v *suite.Vhost) string {
+	t.Helper()
+	command, err := v.Broker.CtlCommand()
+	if err != nil {
+		t.Skipf("skipped: rabbitmqctl cannot be reached with standard input: %v", err)
+	}
+	return command
+}
+
+// fewQueues returns settings with a small layout.
+const fewQueues = "delay: {strategy: bucket, bucket: {radices: [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2], resolution: 100ms}}\n"
+
+// takesAll takes n messages from a queue, and those that arrive in the second after them.
+func takesAll(t *testing.T, v *suite.Vhost, queue string, n int, within time.Duration) []amqp.Delivery {
+	t.Helper()
+	in, err := v.Channel(t).Consume(queue, "", true, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []amqp.Delivery
+	deadline := time.After(within)
+	for {
+		var more <-chan time.Time
+		if len(list) >= n {
+			more = time.After(3 * time.Second)
+		}
+		select {
+		case d := <-in:
+			list = append(list, d)
+		case <-more:
+			return list
+		case <-deadline:
+			return list
+		}
+	}
+}
+
+type drainReport struct {
+	Found, Sent, Deleted, Resumed, Twice int
+	Soon                                 int `json:"already_due"`
+	Refused                              []struct {
+		Exchange, Why string
+		Count         int
+	}
+}
+
+func reportOf(t *testing.T, r suite.Ran) (rep drainReport) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(r.Stdout), &rep); err != nil {
+		t.Fatalf("%v: %s", err, r)
+	}
+	return rep
+}
+
+// Waiting messages arrive unchanged through the delay queues when they are due. Messages that
+// cannot be moved unchanged, or that are due soon, arrive through the plugin.
+func TestPluginDrain(t *testing.T) {
+	t.Parallel()
+	onPlugins(t, func(t *testing.T, v *suite.Vhost) {
+		ctl := ctlOf(t, v)
+		delays(t, v, "orders \xe2\x82\xac", "topic", "order.#")
+		const exchange = "orders \xe2\x82\xac"
+		ch := v.Channel(t)
+		user := v.Conn.Config.SASL[0].(*amqp.PlainAuth).Username
+		hostile := make([]byte, 256)
+		for i := range hostile {
+			hostile[i] = byte(i)
+		}
+		full := amqp.Publishing{
+			MessageId: "full\x00;\"", ContentType: "a/b", ContentEncoding: "gzip", Type: "t", CorrelationId: "c", ReplyTo: "r", AppId: "app", UserId: user,
+			Priority: 4, DeliveryMode: amqp.Persistent, Timestamp: time.Unix(1_700_000_000, 0), Body: hostile,
+			Headers: amqp.Table{
+				"bool": true, "i8": int8(-1), "u8": uint8(255), "i16": int16(-2), "i32": int32(-3), "i64": int64(-4), "f32": float32(1.5), "f64": 2.5,
+				"decimal": amqp.Decimal{Scale: 2, Value: 5}, "text": "line\nbreak", "bytes": []byte{0xff, 0}, "time": time.Unix(9, 0), "void": nil,
+				"table": amqp.Table{"n": int32(1)}, "list": []any{"a", int64(2)},
+			},
+		}
+		due := time.Now().Add(90 * time.Second)
+		delayed(t, ch, exchange, "order.a", 90*time.Second, full, amqp.Publishing{Body: []byte("no id")}, amqp.Publishing{MessageId: "empty"})
+		delayed(t, ch, exchange, "order.a", 90*time.Second, amqp.Publishing{MessageId: "urgent", Priority: 9})
+		sent, stay := 4, 3
+		if plan.ParseVersion(v.Broker.Version()).AtLeast(4, 0, 0) {
+			sent, stay = 3, 4 // its priority would block others
+		}
+		delayed(t, ch, exchange, "order.a", 90*time.Second, amqp.Publishing{MessageId: "cc", Headers: amqp.Table{"CC": []any{"order.b"}}},
+			amqp.Publishing{MessageId: "expires", Expiration: "60000"},
+			amqp.Publishing{MessageId: "died", Headers: amqp.Table{"x-death": []any{amqp.Table{"queue": "q", "reason": "rejected", "count": int64(3)}}}})
+		delayed(t, ch, exchange, "order.a", 25*time.Second, amqp.Publishing{MessageId: "soon"})
+
+		command := suite.CommandOn(t, v, fewQueues)
+		state := filepath.Join(t.TempDir(), "state")
+		args := []string{"plugin", "drain", "--rabbitmqctl", ctl, "--state", state, "--margin", "30s", "--json"}
+		dry := command(append(args, "--dry-run")...)
+		if rep := reportOf(t, dry); dry.Code != 2 || rep.Found != 8 || rep.Sent != sent || rep.Soon != 1 || len(rep.Refused) != stay {
+			t.Errorf("dry run: %s", dry)
+		}
+		if refused := command(args...); refused.Code != 1 || !strings.Contains(refused.Stderr, "give --yes") {
+			t.Errorf("without a terminal: %s", refused)
+		}
+		r := command(append(args, "--yes")...)
+		if rep := reportOf(t, r); r.Code != 2 || rep.Sent != sent || rep.Deleted != sent || rep.Twice != 0 || len(rep.Refused) != stay {
+			t.Fatal(r)
+		}
+		if again := reportOf(t, command(append(args, "--yes")...)); again.Sent != 0 || again.Resumed != 0 {
+			t.Errorf("again: %+v", again)
+		}
+		got := map[string]amqp.Delivery{}
+		list := takesAll(t, v, exchange, 8, 3*time.Minute)
+		for _, d := range list {
+			got[d.MessageId] = d
+			if at := time.Now(); d.MessageId != "soon" && at.Before(due.Add(-time.Second)) {
+				t.Errorf("%s is early: %v", d.MessageId, due.Sub(at))
+			}
+		}
+		if len(list) != 8 || len(got) != 8 || got["urgent"].Priority != 9 {
+			t.Fatalf("%d messages, %d ids", len(list), len(got))
+		}
+		d := got[full.MessageId]
+		for k, want := range full.Headers {
+			if !reflect.DeepEqual(d.Headers[k], want) {
+				t.Errorf("header %s: %#v, want %#v", k, d.Headers[k], want)
+			}
+		}
+		p := amqp.Publishing{
+			MessageId: d.MessageId, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, Type: d.Type, CorrelationId: d.CorrelationId,
+			ReplyTo: d.ReplyTo, AppId: d.AppId, UserId: d.UserId, Priority: d.Priority, DeliveryMode: d.DeliveryMode,
+			Timestamp: d.Timestamp, Body: d.Body, Headers: full.Headers,
+		}
+		if !reflect.DeepEqual(p, full) || d.Exchange != exchange || d.RoutingKey != "order.a" {
+			t.Errorf("%s %s %+v", d.Exchange, d.RoutingKey, p)
+		}
+	})
+}
+
+// envDrained is the number of messages that TestPluginDrainKilled drains.
+const envDrained = "RABBITDELAY_TEST_DRAINED"
+
+func messagesToDrain(t *testing.T) int {
+	t.Helper()
+	text := os.Getenv(envDrained)
+	if text == "" {
+		return 6000
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 6000 || n > 200_000 { // more messages would be due beyond the small layout
+		t.Fatalf("%s is %q, expected a number of 6000 to 200000", envDrained, text)
+	}
+	return n
+}
+
+// Whenever the drain is killed, it loses nothing, and no message arrives with two ids.
+func TestPluginDrainKilled(t *testing.T) {
+	t.Parallel()
+	n := messagesToDrain(t)
+	onPlugins(t, func(t *testing.T, v *suite.Vhost) {
+		ctl := ctlOf(t, v)
+		delays(t, v, "orders", "topic", "order.#")
+		ch := v.Channel(t)
+		list := make([]amqp.Publishing, n)
+		for i := range list {
+			list[i] = amqp.Publishing{Body: fmt.Append(nil, i)}
+			if i%2 == 0 {
+				list[i].MessageId = fmt.Sprint("m", i)
+			}
+		}
+		if err := ch.Confirm(false); err != nil {
+			t.Fatal(err)
+		}
+		ahead := 110*time.Second + time.Duration(n)*7*time.Millisecond
+		due := time.Now().Add(ahead) // of the first message, at the earliest
+		var last *amqp.DeferredConfirmation
+		for i, p := range list {
+			p.Headers = amqp.Table{"x-delay": ahead.Milliseconds() + int64(i%5000)}
+			var err error
+			if last, err = ch.PublishWithDeferredConfirm("orders", "order.a", false, false, p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !last.Wait() {
+			t.Fatal("not confirmed")
+		}
+		file := filepath.Join(t.TempDir(), "delays.yaml")
+		if err := os.WriteFile(file, []byte(fewQueues), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		state := filepath.Join(t.TempDir(), "state")
+		args := []string{"plugin", "drain", "--rabbitmqctl", ctl, "--state", state, "--margin", "20s", "--yes", "--json", "-f", file, "--url", v.URL}
+		began, killed := time.Now(), 0
+		for {
+			child := suite.Command(t, args...)
+			var out, errs strings.Builder
+			child.Stdout, child.Stderr = &out, &errs
+			if err := child.Start(); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- child.Wait() }()
+			if killed < 5 {
+				killsAt(child.Process, ended, state, sizeOf(state)+rand.Int64N(int64(16*n)))
+			}
+			err := <-ended
+			if err == nil {
+				t.Logf("killed %d times; then, after %v, %s", killed, time.Since(began).Round(time.Second), out.String())
+				break
+			}
+			if child.ProcessState.Exited() {
+				t.Fatalf("%v: %s%s", err, out.String(), errs.String())
+			}
+			killed++
+		}
+		if killed < 3 {
+			t.Errorf("killed only %d times", killed)
+		}
+		var waiting struct {
+			Delayed int64 `json:"messages_delayed"`
+		}
+		if _, err := v.Mgmt.Call(t.Context(), http.MethodGet, v.Mgmt.InVhost("exchanges", "orders"), nil, &waiting); err != nil || waiting.Delayed != 0 {
+			t.Errorf("%v; %d are left in the plugin", err, waiting.Delayed)
+		}
+		ids, copies := map[string]string{}, 0
+		if time.Now().After(due) {
+			t.Fatal("draining took until the messages were due")
+		}
+		for _, d := range takesAll(t, v, "orders", n, time.Until(due)+4*time.Minute) {
+			body := string(d.Body)
+			if before, ok := ids[body]; ok {
+				copies++
+				if before != d.MessageId {
+					t.Errorf("message %s came as %q and as %q", body, before, d.MessageId)
+				}
+			}
+			ids[body] = d.MessageId
+		}
+		if len(ids) != n {
+			t.Errorf("%d of %d messages arrived", len(ids), n)
+		}
+		if copies > killed*200 {
+			t.Errorf("%d came twice after %d kills", copies, killed)
+		}
+		t.Logf("%d kills, %d came twice under their ids", killed, copies)
+	})
+}
+
+// killsAt kills a process when a file has the given size, unless the process ends before.
+func killsAt(p *os.Process, ended chan error, file string, size int64) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for range tick.C {
+		select {
+		case err := <-ended:
+			ended <- err
+			return
+		default:
+		}
+		if sizeOf(file) > size {
+			_ = p.Kill() // it may have ended
+			return
+		}
+	}
+}
+
+// sizeOf returns 0 for a file that does not exist yet.
+func sizeOf(file string) int64 {
+	info, err := os.Stat(file)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// A node without the plugin's table, and a node of another broker, are reported before anything is
+// read.
+func TestPluginDrainFromTheWrongNode(t *testing.T) {
+	t.Parallel()
+	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		ctl := ctlOf(t, v)
+		command := suite.CommandOn(t, v, fewQueues)
+		r := command("plugin", "drain", "--rabbitmqctl", ctl, "--yes")
+		if r.Code != 1 {
+			t.Errorf("without the plugin: exit code %d, want 1: %s", r.Code, r)
+		}
+		if want := "the plugin is not enabled on this node"; !strings.Contains(r.Stderr, want) {
+			t.Errorf("without the plugin: no %q in %s", want, r)
+		}
+		if r.Stdout != "" {
+			t.Errorf("without the plugin: got the output %q, want none", r.Stdout)
+		}
+		if r := command("plugin", "drain", "--rabbitmqctl", ctl, "--other-broker", "--yes"); r.Code != 1 || !strings.Contains(r.Stderr, "omit --other-broker") {
+			t.Errorf("its own broker as another: %s", r)
+		}
+	})
+}

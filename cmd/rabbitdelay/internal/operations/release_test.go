@@ -1,0 +1,130 @@
+package operations_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+)
+
+// run returns what a program writes to standard output in dir.
+func run(t *testing.T, dir, name string, args ...string) string {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), name, args...)
+	c.Dir = dir
+	c.Env = append(os.Environ(), "PLATFORMS=linux/"+runtime.GOARCH, "GOFLAGS=")
+	var stderr strings.Builder
+	c.Stderr = &stderr
+	out, err := c.Output()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, out, &stderr)
+	}
+	return string(out)
+}
+
+// clone returns a directory with the current commit.
+func clone(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "clone")
+	run(t, "../../../..", "git", "-c", "safe.directory=*", "clone", "--quiet", ".", dir)
+	return dir
+}
+
+// A release of a commit has the same bytes wherever it is built. Its files run and can be
+// installed, and describe their content. (`make release` builds the other platforms too.)
+func TestRelease(t *testing.T) {
+	t.Parallel()
+	for _, tool := range []string{"git", "jq", "zip", "dpkg-deb"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("%s is not installed", tool)
+		}
+	}
+	arch := runtime.GOARCH
+	first, again := clone(t), clone(t)
+	run(t, first, ".ci/release/build.sh", "1.2.3-rc.1")
+	run(t, again, ".ci/release/build.sh", "1.2.3-rc.1", "elsewhere")
+	sums, err := os.ReadFile(filepath.Join(first, "dist", "SHA256SUMS"))
+	suite.MustSucceed(t, err)
+	if others, err := os.ReadFile(filepath.Join(again, "elsewhere", "SHA256SUMS")); err != nil || !bytes.Equal(others, sums) {
+		t.Errorf("%v: two builds of one commit differ:\n%s%s", err, sums, others)
+	}
+	run(t, filepath.Join(first, "dist"), "sha256sum", "--check", "--strict", "SHA256SUMS")
+
+	out := t.TempDir()
+	name := "rabbitdelay_1.2.3-rc.1_linux_" + arch
+	run(t, out, "tar", "-xzf", filepath.Join(first, "dist", name+".tar.gz"))
+	run(t, out, "dpkg-deb", "--extract", filepath.Join(first, "dist/rabbitdelay_1.2.3-rc.1_"+arch+".deb"), "deb")
+	head := strings.TrimSpace(run(t, first, "git", "rev-parse", "HEAD"))
+	for _, binary := range []string{name + "/rabbitdelay", "deb/usr/bin/rabbitdelay"} {
+		var v struct {
+			Version, Revision string
+			Modified          bool
+		}
+		suite.MustSucceed(t, json.Unmarshal([]byte(run(t, out, filepath.Join(out, binary), "version", "--json")), &v))
+		if v.Version != "v1.2.3-rc.1" || v.Revision != head || v.Modified {
+			t.Errorf("%s is %+v, want v1.2.3-rc.1 of %s", binary, v, head)
+		}
+	}
+	if v := run(t, out, "dpkg-deb", "--field", filepath.Join(first, "dist/rabbitdelay_1.2.3-rc.1_"+arch+".deb"), "Version"); strings.TrimSpace(v) != "1.2.3~rc.1" {
+		t.Errorf("the package's version is %s, want one below 1.2.3", v)
+	}
+	var bom struct {
+		Components []struct{ Name, Version string }
+	}
+	data, err := os.ReadFile(filepath.Join(first, "dist", name+".cdx.json"))
+	suite.MustSucceed(t, err)
+	suite.MustSucceed(t, json.Unmarshal(data, &bom))
+	found := map[string]string{}
+	for _, c := range bom.Components {
+		found[c.Name] = c.Version
+	}
+	if found["github.com/rabbitmq/amqp091-go"] == "" || found["std"] == "" || len(found) < 30 {
+		t.Errorf("the bill of materials has %d modules: %v", len(found), found)
+	}
+}
+
+// Fragments become a section of the changelog and are deleted. An invalid fragment stays, and is
+// named.
+func TestReleaseNotes(t *testing.T) {
+	t.Parallel()
+	dir := clone(t)
+	fragments := func() []string {
+		all, _ := filepath.Glob(filepath.Join(dir, "docs", "changelog", "*.md"))
+		return slices.DeleteFunc(all, func(file string) bool { return filepath.Base(file) == "README.md" })
+	}
+	for _, file := range fragments() { // the fragments of this commit
+		suite.MustSucceed(t, os.Remove(file))
+	}
+	write := func(name, text string) {
+		t.Helper()
+		suite.MustSucceed(t, os.WriteFile(filepath.Join(dir, "docs", "changelog", name), []byte(text), 0o600))
+	}
+	write("b.md", "Fixed: One thing.\nAdded: Another.\n")
+	write("a.md", "Fixed: A third.\n")
+	write("wrong.md", "Improved: everything.\n")
+	c := exec.CommandContext(t.Context(), ".ci/release/notes.sh", "9.9.9", "--write")
+	c.Dir = dir
+	if msg, err := c.CombinedOutput(); err == nil || !strings.Contains(string(msg), "docs/changelog/wrong.md:1:Improved: everything.") {
+		t.Errorf("a wrong fragment: %v, %s", err, msg)
+	}
+	suite.MustSucceed(t, os.Remove(filepath.Join(dir, "docs", "changelog", "wrong.md")))
+	want := "### Added\n\n- Another.\n\n### Fixed\n\n- A third.\n- One thing."
+	for _, args := range [][]string{{"9.9.9", "--write"}, {"9.9.9"}} {
+		if got := strings.TrimSpace(run(t, dir, ".ci/release/notes.sh", args...)); got != want {
+			t.Errorf("%v: got\n%s\nwant\n%s", args, got, want)
+		}
+	}
+	if left := fragments(); len(left) != 0 {
+		t.Errorf("left are %v", left)
+	}
+	if notes := run(t, dir, ".ci/release/notes.sh", "0.1.0"); !strings.Contains(notes, "Strategy `bucket`") {
+		t.Errorf("the notes of 0.1.0: %.200s", notes)
+	}
+}

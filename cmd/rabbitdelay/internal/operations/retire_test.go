@@ -1,0 +1,78 @@
+package operations_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+)
+
+// Earlier layouts of every kind are deleted once they are empty, and nothing else is.
+func TestCLIRetire(t *testing.T) {
+	t.Parallel()
+	suite.OnNewest(t, func(t *testing.T, v *suite.Vhost) {
+		const destinations = "\ndestinations: [{queue: orders.expire}, {name: x, exchange: amq.topic, routing_key: a.b}]\n"
+		present := suite.CommandOn(t, v, "delay: {bucket: {radices: [2]}}"+destinations)
+		earlier := []func(...string) suite.Ran{
+			suite.CommandOn(t, v, "delay: {bucket: {radices: [2], resolution: 1h}}"+destinations),
+			suite.CommandOn(t, v, "delay: {queue_type: classic, bucket: {radices: [2]}}"+destinations),
+			suite.CommandOn(t, v, "delay: {strategy: ttl, ttl: {delays: [1h]}}"+destinations),
+		}
+		now := suite.CommandOn(t, v,
+			"delay: {bucket: {radices: [2]}, previous: [{radices: [2], resolution: 1h}, "+
+				"{radices: [2], queue_type: classic}, {strategy: ttl, delays: [1h]}]}"+destinations)
+		if r := present("apply"); r.Code != 0 {
+			t.Fatal(r)
+		}
+		want := v.Objects(t)
+		for _, cmd := range earlier {
+			if r := cmd("apply"); r.Code != 0 && !strings.Contains(r.Stderr, "orders.expire") { // a classic configuration would have a classic destination
+				t.Fatal(r)
+			}
+		}
+		if r := now("apply"); r.Code != 0 {
+			t.Fatal(r)
+		}
+		all := v.Objects(t)
+		for i, queue := range map[int]string{0: "delay.bucket.r2-1h.1h", 2: "delay.ttl.1h"} {
+			if r := earlier[i]("send", "--queue", "orders.expire", "--delay", "1h"); r.Code != 0 {
+				t.Fatal(r)
+			}
+			if r := now("retire", "--yes"); r.Code != 1 || !strings.Contains(r.Stderr, queue+" 1") {
+				t.Errorf("with a message in it: %s", r)
+			}
+			if left := v.Objects(t); !slices.Equal(left, all) {
+				t.Errorf("a retire that refused left %v, want %v", left, all)
+			}
+			ch := v.Channel(t)
+			if _, err := ch.QueuePurge(queue, false); err != nil {
+				t.Fatal(err)
+			}
+			suite.Eventually(t, queue+" is empty", func() bool {
+				q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+				suite.MustSucceed(t, err)
+				return q.Messages == 0
+			})
+		}
+		if r := present("retire", "--yes"); r.Code != 1 || !strings.Contains(r.Stderr, "delay.previous is empty") {
+			t.Error(r)
+		}
+		if r := now("retire", "--yes"); r.Code != 0 || !strings.Contains(r.Stderr, "remove the layout from delay.previous") {
+			t.Fatal(r)
+		}
+		if r := now("doctor"); r.Code != 0 || !strings.Contains(r.Stdout, "delay.previous in every file") || strings.Contains(r.Stdout, "binding-missing") {
+			t.Error(r)
+		}
+		marked := func(s string) bool { return strings.Contains(s, "delay.declared.") }
+		if left := slices.DeleteFunc(v.Objects(t), marked); !slices.Equal(left, slices.DeleteFunc(want, marked)) {
+			t.Errorf("left %v\nwant %v", left, want)
+		}
+		if r := present("plan"); r.Code != 0 {
+			t.Errorf("what is there is not what the present file describes: %s", r)
+		}
+		if r := now("retire", "--yes"); r.Code != 0 {
+			t.Errorf("again: %s", r)
+		}
+	})
+}

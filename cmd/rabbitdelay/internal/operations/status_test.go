@@ -1,0 +1,102 @@
+package operations_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+)
+
+// One command shows waiting messages, dead letters and the reasons. Over AMQP alone it says what it
+// cannot know.
+func TestCLIStatus(t *testing.T) {
+	t.Parallel()
+	suite.OnNewest(t, func(t *testing.T, v *suite.Vhost) {
+		const destinations = "\ndestinations: [{queue: orders.expire}]\n"
+		old := suite.CommandOn(t, v, "delay: {bucket: {radices: [2], resolution: 1h}}"+destinations)
+		now := suite.CommandOn(t, v, "delay: {bucket: {radices: [2], resolution: 30m}, previous: [{radices: [2], resolution: 1h}]}"+destinations)
+		for _, r := range []suite.Ran{
+			old("apply"), now("apply"), now("send", "--queue", "orders.expire", "--delay", "30m", "--count", "3"),
+			old("send", "--queue", "orders.expire", "--delay", "1h"), now("send", "--queue", "orders.expire", "--count", "2"),
+		} {
+			if r.Code != 0 {
+				t.Fatal(r)
+			}
+		}
+		ch, err := v.Conn.Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for queue, p := range map[string]amqp.Publishing{
+			"orders.expire.dead": {MessageId: "order-42", Headers: amqp.Table{
+				amqpx.HeaderReason: inspect.ReasonRejected, amqpx.HeaderQueue: "orders.expire",
+				amqpx.HeaderError: "card expired",
+			}},
+			"delay.parked": {MessageId: "order-43"},
+		} {
+			if err := ch.PublishWithContext(t.Context(), "", queue, true, false, p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		suite.Known(t, v, "orders.expire.dead")
+		suite.Known(t, v, "delay.parked")
+		var s status.Status
+		suite.Eventually(t, "everything to be counted", func() bool {
+			r := now("status", "--json")
+			if r.Code != 0 {
+				t.Fatal(r)
+			}
+			s = status.Status{}
+			if err := json.Unmarshal([]byte(r.Stdout), &s); err != nil {
+				t.Fatalf("%v\n%s", err, r)
+			}
+			return len(s.Layouts) == 2 && s.Layouts[0].Waiting.Ready == 3 && s.Layouts[1].Waiting.Ready == 1 &&
+				s.Destinations[0].Waiting.Ready == 2 && s.Destinations[0].Dead.Messages == 1 && s.Parked.Messages == 1
+		})
+		dead := s.Destinations[0].Dead
+		if !s.Layouts[1].Earlier {
+			t.Errorf("the second layout is not an earlier one: %+v", s.Layouts[1])
+		}
+		if s.Layouts[1].Drained() {
+			t.Errorf("the second layout is drained: %+v", s.Layouts[1])
+		}
+		switch {
+		case len(dead.Groups) != 1:
+			t.Errorf("%d groups of dead letters, want 1: %+v", len(dead.Groups), dead.Groups)
+		case dead.Groups[0].Error != "card expired":
+			t.Errorf("the dead letter's error is %q, want card expired", dead.Groups[0].Error)
+		}
+		if reason := s.Parked.Groups[0].Reason; reason != "parked" {
+			t.Errorf("the parked message's reason is %q, want parked", reason)
+		}
+		if d := s.Layouts[0].Delays; len(d) != 1 || time.Duration(d[0].TTL) != 30*time.Minute || s.DueSoon[2].OnBroker == nil || *s.DueSoon[2].OnBroker != 3 {
+			t.Errorf("delays %+v, due soon %+v", d, s.DueSoon)
+		}
+		// New queues are counted over AMQP until the management API counts them. Its counts are up
+		// to 10 s old.
+		var r suite.Ran
+		suite.Eventually(t, "the management API to count the earlier layout", func() bool {
+			r = now("status")
+			return strings.Contains(r.Stdout, "earlier, not drained")
+		})
+		if r.Code != 0 {
+			t.Error(r)
+		}
+		for _, want := range []string{"DEAD LETTERS in orders.expire.dead: 1", "card expired", "none", "PARKED in delay.parked: 1"} {
+			if !strings.Contains(r.Stdout, want) {
+				t.Errorf("no %q in %s", want, r)
+			}
+		}
+		r = now("status", "--amqp-only")
+		if r.Code != 2 || !strings.Contains(r.Stdout, "NOT SEEN\n") || !strings.Contains(r.Stdout, "management: ") {
+			t.Error(r)
+		}
+	})
+}

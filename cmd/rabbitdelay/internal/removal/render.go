@@ -1,0 +1,98 @@
+package removal
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Render writes the removal in human-readable form: first what would be deleted, layout by layout, then what would stay
+// and why. If all is true, it lists every object.
+func (r Plan) Render(w io.Writer, all bool) error {
+	groups := r.groups(all)
+	var b strings.Builder
+	for _, a := range []Action{ActionDelete, ActionKeep} {
+		for _, g := range groups {
+			if g.Action == a {
+				fmt.Fprintf(&b, "%-7s %s\n", a, g)
+			}
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// group is a group of objects that share a line: the first object, and the number of objects of each kind.
+type group struct {
+	Step
+	counts map[topology.Kind]int
+}
+
+// groups combines the objects that share a line. An object that contains messages, or belongs to no layout, has a line
+// of its own.
+func (r Plan) groups(all bool) []*group {
+	var order []*group
+	groups := map[string]*group{}
+	for _, s := range r.Steps {
+		if s.Action == ActionAbsent {
+			continue
+		}
+		key := strings.Join([]string{string(s.Action), s.Layout, s.Reason}, "\x00")
+		if all || s.Messages+s.Consumers > 0 || s.Layout == "" && s.Kind != topology.KindBinding {
+			key += "\x00" + string(s.Kind) + s.Name
+		}
+		g := groups[key]
+		if g == nil {
+			g = &group{s, map[topology.Kind]int{}}
+			groups[key], order = g, append(order, g)
+		}
+		g.counts[s.Kind]++
+	}
+	return order
+}
+
+func (g *group) String() string {
+	text := string(g.Kind) + " " + g.Name
+	if len(g.counts) > 1 || g.counts[g.Kind] > 1 { // "3 queues, 1 binding of delay.ttl"
+		var parts []string
+		for _, k := range []topology.Kind{topology.KindQueue, topology.KindExchange, topology.KindBinding} {
+			if n := g.counts[k]; n > 0 {
+				parts = append(parts, counted(int64(n), string(k)))
+			}
+		}
+		text = strings.Join(parts, ", ") + " of " + cmp.Or(g.Layout, "destinations")
+	}
+	if g.Messages > 0 {
+		text += ", with " + counted(g.Messages, "message")
+	}
+	if g.Consumers > 0 {
+		text += ", with " + counted(g.Consumers, "consumer")
+	}
+	if g.Reason != "" {
+		text += ": " + g.Reason
+	}
+	return text
+}
+
+func counted(n int64, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}
+
+// MarshalJSON returns {"kind":…,"name":…,"action":…,"reason":…,"messages":n,"consumers":n}, without empty fields.
+func (s Step) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Kind      topology.Kind `json:"kind"`
+		Name      string        `json:"name"`
+		Action    Action        `json:"action"`
+		Reason    string        `json:"reason,omitempty"`
+		Messages  int64         `json:"messages,omitempty"`
+		Consumers int64         `json:"consumers,omitempty"`
+	}{s.Kind, s.Name, s.Action, s.Reason, s.Messages, s.Consumers})
+}

@@ -1,0 +1,108 @@
+package serve
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console"
+	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// A renewed certificate is used from the next connection on. While the files do not match, as
+// between two copies, the previous one is used.
+func TestServeUsesRenewedCertificates(t *testing.T) {
+	dir := t.TempDir()
+	files := config.ServeTLS{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
+	write := func(file, kind string, der []byte, err error) {
+		t.Helper()
+		if err == nil {
+			err = os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var key *ecdsa.PrivateKey
+	renew := func(serial int64) {
+		t.Helper()
+		var err error
+		if key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+			t.Fatal(err)
+		}
+		c := &x509.Certificate{SerialNumber: big.NewInt(serial), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+		der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
+		write(files.Cert, "CERTIFICATE", der, err)
+	}
+	writeKey := func() {
+		t.Helper()
+		der, err := x509.MarshalECPrivateKey(key)
+		write(files.Key, "EC PRIVATE KEY", der, err)
+	}
+	renew(1)
+	if _, err := serveTLS(files, zap.NewNop()); err == nil || !strings.HasPrefix(err.Error(), "serve.tls.key: cannot read ") {
+		t.Errorf("without the key: %v", err)
+	}
+	writeKey()
+	cfg, err := serveTLS(files, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := tls.Listen("tcp", "127.0.0.1:0", cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func(c net.Conn) {
+				_ = c.(*tls.Conn).HandshakeContext(t.Context()) // the client looks
+				_ = c.Close()
+			}(c)
+		}
+	}()
+	expect := func(when string, serial int64) {
+		t.Helper()
+		d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} // it only looks at the serial number
+		c, err := d.DialContext(t.Context(), "tcp", l.Addr().String())
+		if err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		defer c.Close()
+		if got := c.(*tls.Conn).ConnectionState().PeerCertificates[0].SerialNumber.Int64(); got != serial {
+			t.Errorf("%s: certificate %d, expected %d", when, got, serial)
+		}
+	}
+	expect("at first", 1)
+	renew(2)
+	expect("with the new certificate and the old key", 1)
+	writeKey()
+	expect("renewed", 2)
+}
+
+// The list of settings and the console have the same default.
+func TestKeepAuditDefault(t *testing.T) {
+	list := config.Settings()
+	i := slices.IndexFunc(list, func(s config.Setting) bool { return s.Path == "serve.keep_audit" })
+	if got, want := list[i].Default, topology.FormatDuration(console.DefaultKeepAudit); got != want {
+		t.Errorf("serve.keep_audit is listed with the default %s, want %s", got, want)
+	}
+}

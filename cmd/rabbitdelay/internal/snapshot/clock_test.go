@@ -1,0 +1,69 @@
+package snapshot
+
+import (
+	"testing"
+	"time"
+)
+
+// sampled returns the readings of a broker whose clock is ahead by theta. There is one reading per step, for one
+// second, and each takes latency in each direction.
+func sampled(theta, step, latency time.Duration) []reading {
+	var out []reading
+	start := time.Unix(1_700_000_000, 123_456_789)
+	for at := start; at.Before(start.Add(1050 * time.Millisecond)); at = at.Add(step) {
+		out = append(out, newReading(at, at.Add(2*latency), at.Add(latency).Add(theta).Truncate(time.Second), deathResolution))
+	}
+	return out
+}
+
+// Times in whole seconds give a precision of milliseconds if they are read often enough, and the
+// true difference is always within the bounds.
+func TestClockFromWholeSeconds(t *testing.T) {
+	for _, theta := range []time.Duration{0, time.Millisecond, -time.Millisecond, 400 * time.Millisecond, 5 * time.Second, -3*time.Hour + 7*time.Millisecond} {
+		for _, latency := range []time.Duration{0, 300 * time.Microsecond, 20 * time.Millisecond} {
+			low, high, ok := narrow(sampled(theta, 4*time.Millisecond, latency))
+			if !ok || low > theta || high < theta {
+				t.Errorf("ahead by %v: measured %v to %v, %t", theta, low, high, ok)
+			}
+			if bound := 4*time.Millisecond + 2*latency; high-low > bound {
+				t.Errorf("latency %v: known to %v, want %v", latency, high-low, bound)
+			}
+		}
+	}
+}
+
+func TestClockReadingsThatContradict(t *testing.T) {
+	steady, later := sampled(0, 50*time.Millisecond, 0), sampled(time.Hour, 50*time.Millisecond, 0)
+	if _, _, ok := narrow(append(steady, later...)); ok {
+		t.Error("a clock that was set meanwhile was measured")
+	}
+	if _, _, ok := narrow(nil); ok {
+		t.Error("no readings gave a difference")
+	}
+	if c := estimate(nil); c != nil {
+		t.Errorf("no readings gave %+v", c)
+	}
+}
+
+// If several methods have measured a clock, the most precise one counts.
+func TestClockTakesTheBestWay(t *testing.T) {
+	at := time.Unix(1_700_000_000, 0)
+	ways := map[string][]reading{
+		methodDate:      {newReading(at, at.Add(time.Millisecond), at, dateResolution)},
+		methodConnected: {newReading(at, at.Add(30*time.Millisecond), at.Add(9*time.Millisecond), connectedResolution)},
+	}
+	if c := estimate(ways); c == nil || c.Method != methodConnected || c.Low != -21*time.Millisecond || c.High != 10*time.Millisecond {
+		t.Errorf("got %+v", c)
+	}
+	date := estimate(map[string][]reading{methodDate: ways[methodDate]})
+	if date == nil || date.Method != methodDate {
+		t.Fatalf("got %+v, want an estimate by the date", date)
+	}
+	if width := date.High - date.Low; width != 2*time.Second+time.Millisecond {
+		t.Errorf("the estimate by the date is %s wide", width)
+	}
+	ways[methodDeath] = sampled(0, 4*time.Millisecond, time.Millisecond)
+	if c := estimate(ways); c.Method != methodDeath || c.Resolution() > 3*time.Millisecond {
+		t.Errorf("got %+v", c)
+	}
+}

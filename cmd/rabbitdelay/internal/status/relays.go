@@ -1,0 +1,27 @@
+package status
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+)
+
+// WhoSends describes which relays currently send tasks or, if none does, when the last one was seen. It takes the
+// result of schedule.Store.Relays. A nil list means that the relays are unknown.
+func WhoSends(relays []schedule.Relay, now time.Time) string {
+	running := slices.DeleteFunc(slices.Clone(relays), func(r schedule.Relay) bool { return !r.Running(now) })
+	switch {
+	case relays == nil:
+		return "which relays run on this database is unknown"
+	case len(relays) == 0:
+		return "no relay runs on this database"
+	case len(running) == 0:
+		return relays[0].Silent(now)
+	}
+	if n := len(running); n > 1 {
+		return fmt.Sprintf("%d relays run; their logs contain the reason why a task is not sent", n)
+	}
+	return "a relay runs, and its log contains the reason why a task is not sent: " + running[0].String()
+}

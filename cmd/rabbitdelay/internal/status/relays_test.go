@@ -1,0 +1,25 @@
+package status
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+)
+
+func TestWhoSends(t *testing.T) {
+	now := time.Now()
+	silent := schedule.Relay{Name: "dead:1", Seen: now.Add(-time.Hour)}
+	running := schedule.Relay{Name: "a:2", Seen: now.Add(time.Minute)}
+	for want, relays := range map[string][]schedule.Relay{
+		"which relays run on this database is unknown": nil,
+		"no relay runs on this database":               {},
+		silent.Silent(now):                             {silent},
+		"a relay runs, and its log contains the reason why a task is not sent: host a, pid 2": {running, silent},
+		"2 relays run; their logs contain the reason why a task is not sent":                  {running, {Name: "b:2", Seen: now.Add(-3 * time.Second)}, silent},
+	} {
+		if got := WhoSends(relays, now); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+}

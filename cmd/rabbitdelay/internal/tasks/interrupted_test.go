@@ -1,0 +1,57 @@
+package tasks_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/clitest"
+	"github.com/rabbitdelay/rabbitdelay/config"
+)
+
+// A reschedule by a duration must not be repeated from the beginning, so if it is interrupted, it says how to resume.
+func TestInterruptedMove(t *testing.T) {
+	url := clitest.NewDB(t)
+	for _, id := range []string{"a", "b"} {
+		clitest.Expect(t, 0, "tasks", "add", "--id", id, "--queue", "q", "--delay", "1h", "--db", url)
+	}
+	db, _, err := config.OpenDB(config.URL(url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	moved := func() (n int) {
+		// The query is repeated while the database is busy.
+		_ = db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE version = 2").Scan(&n)
+		return n
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var out, errs clitest.Buffer
+	ended := make(chan int, 1)
+	go func() {
+		args := strings.Fields("tasks reschedule --all --by 1h --yes --batch 1 --pause 1h --db " + url)
+		ended <- clitest.RunTo(ctx, &out, &errs, args...)
+	}()
+	clitest.Await(t, "the first task is moved", func() bool { return moved() > 0 })
+	cancel()
+	if code := <-ended; code != 130 {
+		t.Errorf("exit code %d, expected 130", code)
+	}
+	if !strings.HasPrefix(out.String(), "1 of 2 tasks moved in ") {
+		t.Errorf("output %s", out.String())
+	}
+	const (
+		before = "rabbitdelay: interrupted; to continue, run the same command with --after '"
+		behind = "'; otherwise, tasks would be moved twice\n"
+	)
+	_, rest, _ := strings.Cut(errs.String(), before)
+	after, _, ok := strings.Cut(rest, behind)
+	if !ok {
+		t.Fatalf("errors %s", errs.String())
+	}
+	clitest.Expect(t, 0, "tasks", "reschedule", "--all", "--by", "1h", "--yes", "--after", after, "--db", url)
+	if n := moved(); n != 2 {
+		t.Errorf("%d of 2 tasks were moved once", n)
+	}
+}

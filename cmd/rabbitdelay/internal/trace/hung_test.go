@@ -1,0 +1,52 @@
+package trace_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/snapshot"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/trace"
+	"github.com/rabbitdelay/rabbitdelay/internal/hung"
+	"github.com/rabbitdelay/rabbitdelay/internal/inmemory"
+)
+
+// The dead-letter queues are searched although the database does not answer.
+func TestTakeBesideAHungDatabase(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := inmemory.New(t, amqptest.Options{})
+		ch := srv.Channel()
+		if _, err := ch.QueueDeclare("q.dead", true, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := ch.PublishWithContext(t.Context(), "", "q.dead", false, false, amqp.Publishing{MessageId: "m"}); err != nil {
+			t.Fatal(err)
+		}
+		db := hung.DB(t)
+		store, err := schedule.New(db, nil, schedule.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		got, err := trace.Take(t.Context(), "m", trace.Source{
+			Status: status.Source{Broker: snapshot.Source{Dial: func(ctx context.Context) (*amqp.Connection, error) {
+				return inspect.Dial(ctx, amqpx.Config{URL: srv.URL(), Dial: srv.Dial})
+			}}, Tasks: store},
+			DB: db, Queues: []string{"q.dead"},
+		})
+		if err != nil || len(got.DeadLetters) != 1 || got.Complete() {
+			t.Errorf("%v: %+v", err, got)
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+}

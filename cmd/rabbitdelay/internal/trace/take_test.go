@@ -1,0 +1,156 @@
+package trace_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/snapshot"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/trace"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// empty is a management API that knows all objects and has not counted any message yet.
+type empty struct{ topology.Topology }
+
+func (e empty) RoundTrip(r *http.Request) (*http.Response, error) {
+	list := []map[string]any{}
+	switch path := r.URL.Path; {
+	case strings.HasPrefix(path, "/api/queues/"):
+		for _, q := range e.Queues {
+			list = append(list, map[string]any{"name": q.Name, "type": "quorum", "durable": true, "arguments": q.Table()})
+		}
+	case strings.HasPrefix(path, "/api/exchanges/"):
+		for _, x := range e.Exchanges {
+			list = append(list, map[string]any{"name": x.Name, "type": x.Kind, "durable": true, "arguments": x.Table()})
+		}
+	case strings.HasPrefix(path, "/api/bindings/"):
+		for _, b := range e.Bindings {
+			kind := "queue"
+			if b.ToExchange != "" {
+				kind = "exchange"
+			}
+			list = append(list, map[string]any{"source": b.Exchange, "destination": b.Queue + b.ToExchange, "destination_type": kind, "routing_key": b.RoutingKey})
+		}
+	}
+	body, err := json.Marshal(list)
+	if strings.HasPrefix(r.URL.Path, "/api/overview") {
+		body = []byte("{}")
+	}
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(body)), Request: r}, err
+}
+
+// Take also searches queues that the management API has not counted yet. It reports that the broker does not have a
+// message only if it has searched everything.
+func TestTakeLooksForItself(t *testing.T) {
+	hour, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := topology.Destination{Queue: "q"}
+	want := hour.Topology()
+	want.Destinations, want.Bindings = []topology.Destination{q}, append(want.Bindings, hour.Bindings(q)...)
+	want = want.WithDestinationQueues("delay", topology.Quorum)
+	put := func(queue string, ids ...string) func(*testing.T, *amqp.Channel) {
+		return func(t *testing.T, ch *amqp.Channel) {
+			t.Helper()
+			for _, id := range ids {
+				if err := ch.PublishWithContext(t.Context(), "", queue, false, false, amqp.Publishing{MessageId: id}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		spoil      func(*testing.T, *amqp.Channel)
+		why        string
+		everywhere bool
+		searched   trace.Searched // of the dead-letter queue
+	}{
+		"nothing": {
+			func(*testing.T, *amqp.Channel) {}, "nothing is known about this id; a consumer may hold it", true,
+			trace.Searched{Queue: "q.dead"},
+		},
+		"parked a moment ago": {put("delay.parked", "other", "it"), "it is parked in delay.parked", true, trace.Searched{Queue: "q.dead"}},
+		"died a moment ago":   {put("q.dead", "other", "it"), "it is a dead letter in q.dead", true, trace.Searched{Queue: "q.dead", Sampled: 2, Messages: 2}},
+		"delayed a moment ago": {
+			put("delay.bucket.r2-1h.1h", "it"),
+			"it may be among the messages of the delay queue delay.bucket.r2-1h.1h", false,
+			trace.Searched{Queue: "q.dead"},
+		},
+		"due a moment ago": {put("q", "it"), "it may be among the messages of the queue q, which is not searched", false, trace.Searched{Queue: "q.dead"}},
+		"beyond the limit": {
+			put("q.dead", "1", "2", "3", "it"), "nothing is known about this id in the parts that could be inspected", false,
+			trace.Searched{Queue: "q.dead", Sampled: 3, Messages: 4},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv := amqptest.NewServer(amqptest.Options{Version: "4.3.0"})
+				defer srv.Close()
+				conn, err := srv.Connect()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = conn.Close() }()
+				if _, err := (live.Broker{Conn: conn}).Apply(t.Context(), want, live.ApplyOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				ch, err := conn.Channel()
+				if err != nil {
+					t.Fatal(err)
+				}
+				c.spoil(t, ch)
+				synctest.Wait()
+				m, err := live.NewManagement(live.ManagementConfig{URL: "http://management", Transport: empty{want}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				src := status.Source{
+					Want: doctor.Config{Want: want}, Peek: 3,
+					Broker: snapshot.Source{Management: m, Dial: func(ctx context.Context) (*amqp.Connection, error) {
+						return inspect.Dial(ctx, amqpx.Config{URL: srv.URL(), Dial: srv.Dial})
+					}},
+				}
+				got, err := trace.Take(t.Context(), "it", trace.Source{Status: src})
+				if err != nil || !got.Complete() {
+					t.Fatalf("%v; unchecked %v", err, got.Unchecked)
+				}
+				if !strings.Contains(got.Why, c.why) || got.Everywhere() != c.everywhere || got.Found() != (len(got.DeadLetters) == 1) {
+					t.Errorf("everywhere %t: %s", got.Everywhere(), got.Why)
+				}
+				page, err := status.Take(t.Context(), src)
+				if err != nil {
+					t.Fatal(err)
+				}
+				dead := page.Destinations[0].Dead.Messages
+				told := slices.ContainsFunc(page.Findings, func(f doctor.Finding) bool { return f.What == fmt.Sprintf("Dead letters wait: %d in q.dead.", dead) })
+				if dead != c.searched.Messages || told != (dead > 0) {
+					t.Errorf("the status has %d dead letters, and found %+v", dead, page.Findings)
+				}
+				for _, s := range got.Searched {
+					if s.Queue == "q.dead" && s != c.searched {
+						t.Errorf("searched %+v, want %+v", s, c.searched)
+					}
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,80 @@
+// Package trace finds out what happened to a message or task, or why it has not happened yet. It reads the task's row,
+// the records of handlers, and the queues that may have the message. It changes nothing.
+//
+// trace.go has the model, take.go reads the broker and the database, and why.go explains the result in a sentence,
+// without I/O.
+package trace
+
+import (
+	"slices"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
+)
+
+// Trace is everything that could be found out about an id.
+type Trace struct {
+	ID string
+	At time.Time
+	// Why is a sentence that says what happened, or why nothing has happened yet.
+	Why string
+	// Task is the task's row; nil if there is none. TasksKnown is set if the table was read.
+	Task       *schedule.TaskRow
+	TasksKnown bool
+	Effects    []schedule.Effect
+	// Records are the idempotency records in Scopes. RecordsKnown is set if they were read.
+	Records      []idempotency.Record
+	Scopes       []string
+	RecordsKnown bool
+	// DeadLetters are the messages with this id that were found in the queues in Searched.
+	DeadLetters []inspect.DeadLetter
+	Searched    []Searched
+	// Waiting are the delay queues that are not empty. Reading a message there would make it late, so these queues are
+	// not searched, and any of them may have the message.
+	Waiting []status.Delay
+	// Unsearched are the destinations' queues that are not empty. They are not searched, because that would keep
+	// messages from their consumers.
+	Unsearched []string
+	// Nowhere is set if the broker is known not to have the message.
+	Nowhere bool
+	// Relays are the relays of the database; nil if unknown.
+	Relays []schedule.Relay
+	// Held is the reason why the tasks of the task's destination are held back. It is nil if they are not, or if this is
+	// unknown.
+	Held *schedule.DestinationState
+	// Destination is the state of the task's destination; nil if unknown.
+	Destination *status.Destination
+	// Unchecked lists what could not be read, and why.
+	Unchecked []doctor.Unchecked
+	Notes     []string
+}
+
+// Complete reports whether everything that can be read was read.
+func (t Trace) Complete() bool { return len(t.Unchecked) == 0 }
+
+// Everywhere reports whether every place in the broker that may have the message was searched.
+func (t Trace) Everywhere() bool {
+	return t.searched() && t.Complete() && len(t.Waiting)+len(t.Unsearched) == 0
+}
+
+// searched reports whether every message of the queues in Searched was read.
+func (t Trace) searched() bool {
+	return !slices.ContainsFunc(t.Searched, func(s Searched) bool { return !s.All() })
+}
+
+// Found reports whether anything is known about the id.
+func (t Trace) Found() bool { return t.Task != nil || len(t.Records)+len(t.DeadLetters) > 0 }
+
+// Searched describes a queue that was searched from its head.
+type Searched struct {
+	Queue    string `json:"queue"`
+	Sampled  int    `json:"sampled"`
+	Messages int64  `json:"messages"`
+}
+
+// All reports whether every message of the queue was read.
+func (s Searched) All() bool { return int64(s.Sampled) >= s.Messages }

@@ -1,0 +1,225 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/integration/bench"
+	"github.com/rabbitdelay/rabbitdelay/integration/servers"
+)
+
+// earliest returns the lateness in milliseconds that a task has at least. It is negative for asynq, which rounds due
+// times down to whole seconds, and for the plugin, whose broker rounds its clock down to milliseconds.
+func (c contender) earliest() float64 {
+	switch c.name {
+	case byAsynq, quickAsynq:
+		return -1000
+	case byPlugin:
+		return -2
+	}
+	return 0
+}
+
+// Every contender handles every task once, and only those that round due times down handle one early.
+func TestContenders(t *testing.T) {
+	t.Parallel()
+	e := ready(t)
+	for _, c := range slices.Concat(contenders(), tuned()) {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			if reason, missing := e.without[c.keeper]; missing {
+				t.Skip("skipped: " + reason)
+			}
+			r := &run{env: e, sizes: defaults(true)}
+			err := r.with(t.Context(), c, func(s system) error {
+				if _, err := e.usage(t.Context(), c); err != nil {
+					t.Logf("no processor time: %v", err) // the servers may run on another machine
+				}
+				try(t, s, c.earliest())
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// try schedules tasks in both ways and checks how they are handled.
+func try(t *testing.T, s system, earliest float64) {
+	t.Helper()
+	l := newLedger()
+	l.effects = true
+	const n = 20
+	err := working(t.Context(), s, l, func() error {
+		var list []task
+		for i := range n {
+			list = append(list, task{int64(i), time.Now().Add(time.Duration(200+50*i) * time.Millisecond)})
+		}
+		if err := store(t.Context(), s, l, list[:n/2]); err != nil {
+			return err
+		}
+		for _, one := range list[n/2:] {
+			if err := s.schedule(t.Context(), one); err != nil {
+				return err
+			}
+			l.asked(one)
+		}
+		missing, err := l.wait(t.Context(), servers.Patience)
+		if missing > 0 {
+			t.Errorf("%d of %d tasks are missing", missing, n)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	times, err := effectsOf(t.Context(), s, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		if times[int64(i)] != 1 {
+			t.Errorf("task %d has %d effects", i, times[int64(i)])
+		}
+	}
+	late := l.lateness()
+	if late[0] < earliest {
+		t.Errorf("a task was %g ms early", -late[0])
+	}
+}
+
+// The plugin's contender also works in memory, where the plugin's file is not needed.
+func TestPluginInMemory(t *testing.T) {
+	t.Parallel()
+	srv := amqptest.NewServer(amqptest.Options{Version: "4.0.5", Plugin: true})
+	defer srv.Close()
+	s, err := openDelayed(t.Context(), "tasks", func() (*amqp.Connection, error) {
+		return amqp.DialConfig(srv.URL(), amqp.Config{Dial: func(network, addr string) (net.Conn, error) { return srv.Dial(context.Background(), network, addr) }})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	try(t, s, contender{name: byPlugin}.earliest())
+	if err := s.close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// Every workload records figures. One contender is enough here, because TestContenders has all. The test is not parallel,
+// because it kills Redis.
+func TestWorkloads(t *testing.T) {
+	e := ready(t)
+	dir := t.TempDir()
+	for _, w := range workloads() {
+		w.contenders = func() []contender {
+			return slices.DeleteFunc(contenders(), func(c contender) bool { return c.name != bySet })
+		}
+		s := defaults(true)
+		s.patience = 2 * time.Second // Redis loses tasks when it is killed
+		r, err := measure(t.Context(), e, w, s, func(line string) { t.Log(line) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.save(dir); err != nil {
+			t.Fatal(err)
+		}
+		if r.Scenario.Notes != nil {
+			t.Logf("%q", r.Scenario.Notes)
+		}
+	}
+	all, err := load(dir)
+	if err != nil || len(all) != len(workloads()) {
+		t.Fatalf("%d results (%v)", len(all), err)
+	}
+	for _, r := range all {
+		for _, table := range r.tables() {
+			if len(table) < 2 && r.Name != "backlog" { // the memory of a server on another machine is not known
+				t.Errorf("%s has no figures: %q", r.Name, table)
+			}
+		}
+	}
+	if err := all.publish(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "compare-rates.svg")); err != nil {
+		t.Error(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, "compare.md")); err != nil || !strings.Contains(string(text), "| "+bySet+" |") {
+		t.Errorf("compare.md: %v\n%s", err, text)
+	}
+}
+
+func TestTables(t *testing.T) {
+	t.Parallel()
+	s := &bench.Scenario{}
+	for _, one := range []struct {
+		name   string
+		values []float64
+	}{{byMessages, []float64{8000, 10_000, 9000}}, {byAsynq, []float64{16_400, 21_000, 17_100}}} {
+		for _, v := range one.values {
+			s.Find("", one.name, false).Add(metricOne, "", v)
+		}
+	}
+	r := &result{Name: "schedule", Scenario: s}
+	var text bytes.Buffer
+	if err := r.tables()[0].write(&text, true); err != nil {
+		t.Fatal(err)
+	}
+	const want = `| scheduled per second | one at a time | ratio | in batches | ratio |
+|---|---|---|---|---|
+| rabbitdelay, messages | 9,000 (8,000 to 10,000) | 1 | | |
+| asynq | 17,100 (16,400 to 21,000) | 2.0 (1.9 to 2.1) | | |
+`
+	if text.String() != want {
+		t.Errorf("got\n%s\nexpected\n%s", text.String(), want)
+	}
+	for v, want := range map[float64]string{0: "0", -0.25: "-0.25", 1: "1", 1.96: "2.0", 9.96: "10", 99.6: "100", 123.4: "123", -1234: "-1,230", 1_234_567: "1,230,000"} {
+		if got := number(v); got != want {
+			t.Errorf("%g is %s, expected %s", v, got, want)
+		}
+	}
+}
+
+func TestProcessorTime(t *testing.T) {
+	t.Parallel()
+	id, p, ok := parseStat([]byte("7 (a) b) S 3 7 7 0 -1 4194560 100 200 0 0 150 50 25 75 20 0 1 0 100\n"))
+	if !ok || id != 7 || p != (process{"a) b", 3, 3}) {
+		t.Errorf("got %d, %+v (%t)", id, p, ok)
+	}
+	all := processes{1: {"init", 0, 1}, 2: {"child", 1, 2}, 3: {"grandchild", 2, 4}, 4: {"other", 0, 8}}
+	if got := all.cpu(1); got != 7 {
+		t.Errorf("the tree took %g s", got)
+	}
+}
+
+func TestPayload(t *testing.T) {
+	t.Parallel()
+	want := task{7, time.UnixMicro(1_800_000_000_123_456)}
+	if got, err := taskOf(want.payload()); err != nil || got != want || len(want.payload()) != payloadSize {
+		t.Errorf("got %+v (%v)", got, err)
+	}
+	if _, err := taskOf([]byte("short")); err == nil {
+		t.Error("a payload without a task is accepted")
+	}
+}
+
+func TestArguments(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"latency"}, {"-repeats", "0"}, {"-nothing"}} {
+		if err := command(t.Context(), args, &bytes.Buffer{}, &bytes.Buffer{}); err == nil || errors.Is(err, context.Canceled) {
+			t.Errorf("%q is accepted", args)
+		}
+	}
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+)
+
+// screen is the output that a user reads while a command runs.
+type screen struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (s *screen) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(p)
+}
+
+func (s *screen) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+// While the demo is held open, tasks that are scheduled in its console are handled.
+func TestDemoHeldOpen(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	t.Setenv("TMPDIR", t.TempDir())
+	srv := amqptest.NewServer(amqptest.Options{})
+	defer srv.Close()
+	url, err := srv.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	var out screen
+	ended := make(chan int, 1)
+	go func() {
+		ended <- Run(ctx, []string{"demo", "--hold", "--orders", "2", "--posts", "4", "--url", url}, strings.NewReader(""), io.Discard, &out)
+	}()
+	until := func(what string, ok func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(2 * time.Minute); !ok(); <-time.After(50 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("not within two minutes: %s\n%s", what, &out)
+			}
+		}
+	}
+	until("it is held open", func() bool { return strings.Contains(out.String(), "the console stays open") })
+	at := regexp.MustCompile(`console: (http://\S+)`).FindStringSubmatch(out.String())
+	if at == nil {
+		t.Fatalf("no link to the console: %s", &out)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	ask := func(method, path, body string) string {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), method, at[1]+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/json")
+		got, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer got.Body.Close()
+		text, _ := io.ReadAll(got.Body) // what there is
+		return string(text)
+	}
+	queue := regexp.MustCompile(`"queue":"([^"]+posts\.publish)"`).FindStringSubmatch(ask(http.MethodGet, "api/v1/tasks", ""))
+	if queue == nil {
+		t.Fatal("the console has no posts")
+	}
+	if text := ask(http.MethodPut, "api/v1/tasks/mine", `{"queue":"`+queue[1]+`","due":"now"}`); !strings.Contains(text, `"created":true`) {
+		t.Fatal(text)
+	}
+	until("the task is done", func() bool {
+		return strings.Contains(ask(http.MethodGet, "api/v1/tasks/mine", ""), `"status":"done"`)
+	})
+	until("nothing is wrong", func() bool { return !strings.Contains(ask(http.MethodGet, "", ""), "No relay runs") })
+	interrupt()
+	if code := <-ended; code != 0 {
+		t.Errorf("exit %d: %s", code, &out)
+	}
+}

@@ -1,0 +1,159 @@
+package pictures
+
+import (
+	"encoding/xml"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/integration/tier"
+)
+
+var update = flag.Bool("update", false, "draw the pictures into docs/images")
+
+const root = "../.."
+
+func TestMain(m *testing.M) { os.Exit(tier.Run(m, tier.Everything, nil)) }
+
+// The files in docs/images are the pictures that this package draws.
+func TestPictures(t *testing.T) {
+	for _, p := range All() {
+		file := filepath.Join(root, "docs", "images", p.Name)
+		if *update {
+			if err := os.WriteFile(file, []byte(p.SVG), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := os.ReadFile(file); err != nil || string(got) != p.SVG {
+			t.Errorf("%s is out of date (%v); run make pictures", file, err)
+		}
+		if err := parse(p.SVG); err != nil {
+			t.Errorf("%s is not XML: %v", p.Name, err)
+		}
+	}
+}
+
+func parse(text string) error {
+	d := xml.NewDecoder(strings.NewReader(text))
+	for {
+		if _, err := d.Token(); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// compareExample are figures as make compare writes them.
+const compareExample = `{
+	"recorded": "2026-11-30", "versions": "PostgreSQL 15.18, RabbitMQ 4.3.6, Redis 7.0.15, River 0.51.2, asynq 0.26.0, pgx 5.12.0",
+	"lateness": [["rabbitdelay, tasks (database/sql)", "0.10", "9.0 (8.9 to 9.3)", "15", "20", "41"], ["asynq", "-930", "2,500", "4,700", "4,900", "5,000"]],
+	"processor": [["rabbitdelay, tasks (database/sql)", "400", "300", "900", "1,600", "1.5"], ["asynq", "90", "", "160", "250 (240 to 270)", "0.25"]],
+	"rates": [["rabbitdelay, tasks (database/sql)", "2,700", "0.31", "39,000", "1.5"], ["asynq", "17,000 (16,000 to 18,000)", "2.0", "", ""]]
+}`
+
+// The comparison's pictures are XML.
+func TestComparison(t *testing.T) {
+	all, err := Comparison([]byte(compareExample))
+	if err != nil || len(all) != 3 {
+		t.Fatal(len(all), err)
+	}
+	for _, p := range all {
+		if err := parse(p.SVG); err != nil {
+			t.Errorf("%s is not XML: %v", p.Name, err)
+		}
+	}
+	if none, err := Comparison([]byte("{}")); err != nil || len(none) > 0 {
+		t.Errorf("%d pictures without figures (%v)", len(none), err)
+	}
+}
+
+// Texts are inside their picture and do not overlap, even in a wide font.
+func TestTextsDoNotOverlap(t *testing.T) {
+	compared, err := comparisonOf([]byte(compareExample))
+	if err != nil || len(compared) != 3 {
+		t.Fatal(len(compared), err)
+	}
+	for _, d := range append(drawings(), compared...) {
+		c := d.draw()
+		for i, a := range c.texts {
+			if a.left < 0 || a.top < 0 || a.right > width || a.bottom > c.height {
+				t.Errorf("%s: %q leaves the picture", d.name, a.text)
+			}
+			for _, b := range c.texts[:i] {
+				if a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom {
+					t.Errorf("%s: %q overlaps %q", d.name, a.text, b.text)
+				}
+			}
+		}
+	}
+}
+
+// The plots show figures that are in the tables of performance.md.
+func TestFiguresAreDocumented(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "docs", "performance.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cells []string
+	f := readFigures()
+	for _, r := range f.Lateness.Rows {
+		cells = append(cells, r.Cell)
+		if len(valuesOf(r.Cell)) != len(r.Percentiles) {
+			t.Errorf("%q: expected a figure for each of %v", r.Cell, r.Percentiles)
+		}
+	}
+	for _, l := range f.Load.Lines {
+		cells = append(cells, strings.Join(l.Cells, " | "))
+		if len(l.Cells) != len(f.Load.Rates) {
+			t.Errorf("%s: expected a cell for each of %v", l.Name, f.Load.Rates)
+		}
+	}
+	for _, r := range f.Throughput.Rows {
+		cells = append(cells, r.Quorum+" | "+r.Classic)
+	}
+	for _, cell := range cells {
+		if !strings.Contains(string(text), "| "+cell+" |") {
+			t.Errorf("performance.md has no cell %q", cell)
+		}
+	}
+}
+
+var embedded = regexp.MustCompile(`!\[([^\]]*)\]\(([^)\s]+)\)`)
+
+// Every picture in a document has an alternative text, and every file in docs/images is used in a document.
+func TestAltTexts(t *testing.T) {
+	shown := map[string]bool{}
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil || len(files) == 0 {
+			t.Fatal(pattern, err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range embedded.FindAllStringSubmatch(string(text), -1) {
+				shown[filepath.Base(m[2])] = true
+				if len([]rune(m[1])) < 8 {
+					t.Errorf("%s: %s has no alt text: %q", file, m[2], m[1])
+				}
+			}
+		}
+	}
+	images, err := os.ReadDir(filepath.Join(root, "docs", "images"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, image := range images {
+		if !shown[image.Name()] {
+			t.Errorf("no document shows docs/images/%s", image.Name())
+		}
+	}
+}

@@ -1,0 +1,44 @@
+package source
+
+import (
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Every document in docs has a line in the site's navigation, or its folder has one, and every line has a document.
+func TestSiteListsDocuments(t *testing.T) {
+	_, nav, ok := strings.Cut(read(t, "docs/site/mkdocs.yml"), "\nnav:\n")
+	if !ok {
+		t.Fatal("docs/site/mkdocs.yml has no nav")
+	}
+	var listed []string
+	for _, m := range regexp.MustCompile(`(?m)(\S+\.md|\S+/\*)$`).FindAllStringSubmatch(nav, -1) {
+		listed = append(listed, m[1])
+	}
+	for _, pattern := range []string{"docs/*.md", "docs/*/*.md"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatal(pattern, err)
+		}
+		for _, file := range files {
+			page := strings.TrimPrefix(filepath.ToSlash(file), "docs/")
+			if !slices.Contains(listed, page) && !slices.Contains(listed, path.Dir(page)+"/*") {
+				t.Errorf("%s has no line in the nav of docs/site/mkdocs.yml", file)
+			}
+		}
+	}
+	// These pages are generated from files outside docs.
+	outside := []string{"index.md", "zh-CN/index.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}
+	for _, line := range listed {
+		if files, err := filepath.Glob(path.Join("docs", line)); (err != nil || len(files) == 0) && !slices.Contains(outside, line) {
+			t.Errorf("docs/site/mkdocs.yml lists %s, which does not exist", line)
+		}
+	}
+	if len(listed) < 30 {
+		t.Errorf("expected some 50 lines in the nav, found %d", len(listed))
+	}
+}

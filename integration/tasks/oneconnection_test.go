@@ -1,0 +1,219 @@
+package tasks_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/integration/database"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+)
+
+// onePools has functions that open pools of one connection.
+var onePools = map[string]func(t *testing.T, dsn string) businessDB{
+	"database/sql": func(t *testing.T, dsn string) businessDB {
+		t.Helper()
+		db, err := sql.Open("pgx", dsn)
+		suite.MustSucceed(t, err)
+		db.SetMaxOpenConns(1)
+		t.Cleanup(func() { _ = db.Close() })
+		return businessDB{DB: db, dialect: idempotency.PostgreSQL, dsn: dsn}
+	},
+	"pgx": func(t *testing.T, dsn string) businessDB {
+		t.Helper()
+		cfg, err := pgxpool.ParseConfig(dsn)
+		suite.MustSucceed(t, err)
+		cfg.MaxConns = 1
+		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		suite.MustSucceed(t, err)
+		t.Cleanup(pool.Close)
+		return businessDB{dialect: idempotency.PostgreSQL, dsn: dsn, pool: pool}
+	},
+}
+
+// No part of this library needs two connections of a pool at the same time: stores, relays, handlers and listeners all
+// work with a pool of one.
+func TestOneConnection(t *testing.T) {
+	t.Parallel()
+	for name, open := range onePools {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			direct := openServer(t, idempotency.PostgreSQL, database.PostgreSQL)
+			db := open(t, direct.dsn)
+			ctx, cancel := context.WithTimeout(t.Context(), suite.Patience)
+			defer cancel()
+			must := func(what string, err error) {
+				t.Helper()
+				if err != nil {
+					t.Fatalf("%s: %v", what, err)
+				}
+			}
+			must("migrating", db.migrateTasks(ctx))
+			must("migrating", db.migrateRecords(ctx))
+			cfg := schedule.Config{
+				PollInterval: 5 * time.Millisecond, SweepInterval: 5 * time.Millisecond, Retention: schedule.Retention{Every: 5 * time.Millisecond},
+				RateLimits: []schedule.RateLimit{{Queue: "limited", PerSecond: 100}},
+			}
+			if db.pool == nil { // a pgx pool brings its listener
+				l, err := config.Listener(config.URL(direct.dsn))
+				suite.MustSucceed(t, err)
+				cfg.Listener = l
+			}
+			s, err := db.newStore(&outbox{}, cfg)
+			suite.MustSucceed(t, err)
+			stop := runStore(t, s)
+			due := time.Now().Add(time.Hour)
+			batch := make([]schedule.Task, 1200)
+			for i := range batch {
+				batch[i] = orderTask(fmt.Sprintf("b%04d", i), due)
+			}
+			must("scheduling a batch", s.ScheduleBatch(ctx, schedule.NoTx, batch))
+			for x, err := range s.List(ctx, schedule.NoTx, schedule.Filter{IDPrefix: "b0"}) {
+				must("listing", err)
+				must("cancelling what is being listed", s.Cancel(ctx, schedule.NoTx, x.ID))
+			}
+			_, err = s.Bulk(ctx, schedule.Filter{Status: schedule.StatusPending}, schedule.BulkRescheduleBy(time.Minute), schedule.BulkOptions{})
+			must("a bulk change", err)
+			unique := orderTask("unique", due)
+			unique.UniqueKey = "key"
+			_, err = s.ScheduleUnique(ctx, schedule.NoTx, unique, schedule.Unique{Cooldown: time.Hour})
+			must("a unique key", err)
+			_, err = s.Recurring().Put(ctx, schedule.NoTx, schedule.Recurring{Name: "r", Every: time.Second, Task: schedule.Task{Queue: "limited"}})
+			must("a recurring task", err)
+			for r, err := range s.Recurring().List(ctx, schedule.NoTx) {
+				must("listing recurring tasks", err)
+				_, err = s.Recurring().RunNow(ctx, schedule.NoTx, r.Name)
+				must("firing what is being listed", err)
+			}
+			_, err = s.Backlog(ctx, []time.Duration{time.Hour}, 100)
+			must("the backlog", err)
+			must("handling", handleOnOne(ctx, db, s))
+			must("health", s.Health())
+			stop()
+		})
+	}
+}
+
+// handleOnOne handles tasks and messages of three kinds concurrently, alone and in groups, and returns the first error.
+func handleOnOne(ctx context.Context, db businessDB, s *schedule.Store) error {
+	next := txFunc(func(ctx context.Context, ex schedule.Executor, d *amqpx.Delivery) error {
+		return s.Schedule(ctx, ex, orderTask("next-"+d.ID, time.Now().Add(time.Hour)))
+	})
+	lease := func(ctx context.Context, d *amqpx.Delivery, _ string) (txFunc, error) {
+		return next, s.Schedule(ctx, schedule.NoTx, orderTask("during-"+d.ID, time.Now().Add(time.Hour)))
+	}
+	handlers := []amqpx.Handler{
+		db.taskHandler(next, schedule.WithGroup(20)),
+		db.leaseHandler(lease, schedule.WithLease(time.Minute)),
+		db.idempotentHandler(next, idempotency.WithGroup(20)),
+	}
+	const each = 30
+	errs := make(chan error)
+	for i, handle := range handlers {
+		for j := range each {
+			d := &amqpx.Delivery{ID: fmt.Sprintf("b1%d%02d", i, j), Queue: "orders.expire", Version: 2, DueAt: time.Now()}
+			if i == 2 {
+				d = &amqpx.Delivery{ID: fmt.Sprintf("m%d", j), Queue: "orders.expire"}
+			}
+			go func() { errs <- handle(ctx, d) }()
+		}
+	}
+	var first error
+	for range len(handlers) * each {
+		if err := <-errs; first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// A handler that uses the store outside its transaction would wait forever for the connection that this transaction
+// holds. It gets an error that explains this. After the transaction, and on a larger pool, the same call succeeds.
+func TestOneConnectionIsHeld(t *testing.T) {
+	t.Parallel()
+	for name, open := range onePools {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			direct := openServer(t, idempotency.PostgreSQL, database.PostgreSQL)
+			db := open(t, direct.dsn)
+			suite.MustSucceed(t, db.migrateRecords(t.Context()))
+			s := newStore(t, db, nil, schedule.Config{})
+			ctx, cancel := context.WithTimeout(t.Context(), suite.Patience)
+			defer cancel()
+			var inside context.Context //nolint:containedctx // a goroutine of a handler may keep it
+			outside := txFunc(func(ctx context.Context, _ schedule.Executor, d *amqpx.Delivery) error {
+				inside = ctx
+				return s.Schedule(ctx, schedule.NoTx, orderTask("next-"+d.ID, time.Now().Add(time.Hour)))
+			})
+			suite.MustSucceed(t, s.Schedule(ctx, schedule.NoTx, orderTask("t", time.Now())))
+			for name, handle := range map[string]amqpx.Handler{
+				"a task's":   db.taskHandler(outside),
+				"a group's":  db.taskHandler(outside, schedule.WithGroup(20)),
+				"idempotent": db.idempotentHandler(outside),
+			} {
+				err := handle(ctx, &amqpx.Delivery{ID: "t", Queue: "orders.expire", Version: 1, DueAt: time.Now()})
+				if name == "idempotent" {
+					err = handle(ctx, &amqpx.Delivery{ID: "m", Queue: "orders.expire"})
+				}
+				if err == nil || !strings.Contains(err.Error(), "pass the transaction instead of schedule.NoTx") {
+					t.Errorf("%s handler: %v", name, err)
+				}
+			}
+			suite.MustSucceed(t, s.Schedule(inside, schedule.NoTx, orderTask("after", time.Now().Add(time.Hour))))
+			if db.pool == nil {
+				db.SetMaxOpenConns(2)
+				suite.MustSucceed(t, db.idempotentHandler(outside)(ctx, &amqpx.Delivery{ID: "m", Queue: "orders.expire"}))
+			}
+		})
+	}
+}
+
+// A relay warns if callers continuously wait for the connections of its pool, and does not warn if the pool suffices.
+func TestTooFewConnections(t *testing.T) {
+	t.Parallel()
+	for name, open := range onePools {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			direct := openServer(t, idempotency.PostgreSQL, database.PostgreSQL)
+			suite.MustSucceed(t, direct.migrateTasks(t.Context()))
+			core, logged := observer.New(zap.WarnLevel)
+			cfg := schedule.Config{Logger: zap.New(core)}
+			busy := open(t, direct.dsn)
+			s, err := busy.newStore(&outbox{}, cfg)
+			suite.MustSucceed(t, err)
+			defer runStore(t, s)()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var writers sync.WaitGroup
+			for range 4 {
+				writers.Go(func() {
+					for ctx.Err() == nil {
+						if busy.pool != nil {
+							_, _ = busy.pool.Exec(ctx, "SELECT pg_sleep(0.05)")
+						} else {
+							_, _ = busy.ExecContext(ctx, "SELECT pg_sleep(0.05)")
+						}
+					}
+				})
+			}
+			warned := func() bool {
+				return logged.FilterMessageSnippet("the database's pool has too few connections").FilterField(zap.Int("connections", 1)).Len() > 0
+			}
+			suite.Eventually(t, "the relay warns about its pool", warned)
+			cancel()
+			writers.Wait()
+		})
+	}
+}

@@ -1,0 +1,65 @@
+package tasks_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/integration/database"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+)
+
+// On a read-only database, lists work, and operations that write report why they cannot. A relay keeps trying, and is
+// unhealthy.
+func TestReadOnlyDatabase(t *testing.T) {
+	t.Parallel()
+	writable := openServer(t, idempotency.PostgreSQL, database.PostgreSQL)
+	readOnly := writable.dsn + "default_transaction_read_only=on"
+	if r := suite.RunCLI(t.Context(), "migrate", "--db", readOnly); r.Code != 1 || !strings.Contains(r.Stderr, "the database is read-only") {
+		t.Errorf("migrating: %s", r)
+	}
+	for name, open := range openings {
+		db := open(t, readOnly)
+		if err := db.migrateTasks(t.Context()); !errors.Is(err, schedule.ErrReadOnly) {
+			t.Errorf("%s: migrating: %v", name, err)
+		}
+	}
+	suite.MustSucceed(t, writable.migrateTasks(t.Context()))
+	suite.MustSucceed(t, writable.migrateRecords(t.Context()))
+	for _, command := range []string{"tasks list", "tasks count", "schedules list", "migrate"} {
+		if r := suite.RunCLI(t.Context(), append(strings.Fields(command), "--db", readOnly)...); r.Code != 0 {
+			t.Errorf("%s: %s", command, r)
+		}
+	}
+	for _, command := range []string{"tasks add --queue q --delay 1h", "tasks cancel a", "tasks pause q"} {
+		r := suite.RunCLI(t.Context(), append(strings.Fields(command), "--db", readOnly)...)
+		if r.Code != 1 {
+			t.Errorf("%s: exit code %d, want 1: %s", command, r.Code, r)
+		}
+		if want := "the database is read-only"; !strings.Contains(r.Stderr, want) {
+			t.Errorf("%s: no %q in %s", command, want, r)
+		}
+	}
+	for name, open := range openings {
+		t.Run(name, func(t *testing.T) {
+			db := open(t, readOnly)
+			cfg := schedule.Config{PollInterval: 10 * time.Millisecond}
+			if name == "config" {
+				l, err := config.Listener(config.URL(readOnly))
+				suite.MustSucceed(t, err)
+				cfg.Listener = l
+			}
+			s, err := db.newStore(&outbox{}, cfg)
+			suite.MustSucceed(t, err)
+			if err := s.Schedule(t.Context(), schedule.NoTx, orderTask("a", time.Now())); !errors.Is(err, schedule.ErrReadOnly) {
+				t.Errorf("scheduling: %v", err)
+			}
+			runStore(t, s)
+			suite.Eventually(t, "the relay is unhealthy", func() bool { return errors.Is(s.Health(), schedule.ErrReadOnly) })
+		})
+	}
+}

@@ -1,0 +1,35 @@
+package argument
+
+// These are the RabbitMQ arguments that rabbitdelay sets and compares.
+const (
+	QueueType            = "x-queue-type"
+	MessageTTL           = "x-message-ttl"
+	DeadLetterExchange   = "x-dead-letter-exchange"
+	DeadLetterRoutingKey = "x-dead-letter-routing-key"
+	DeadLetterStrategy   = "x-dead-letter-strategy"
+	Overflow             = "x-overflow"
+	MaxLength            = "x-max-length"
+	MaxLengthBytes       = "x-max-length-bytes"
+	DeliveryLimit        = "x-delivery-limit"
+	SingleActiveConsumer = "x-single-active-consumer"
+	AlternateExchange    = "alternate-exchange"
+	DelayedType          = "x-delayed-type"
+	Expires              = "x-expires"
+	MaxPriority          = "x-max-priority"
+)
+
+// These are values of Overflow and DeadLetterStrategy.
+const (
+	DropHead      = "drop-head"
+	RejectPublish = "reject-publish"
+	// RejectPublishDLX also dead-letters the messages that the queue rejects. Only classic queues support it.
+	RejectPublishDLX = "reject-publish-dlx"
+	AtLeastOnce      = "at-least-once"
+)
+
+// DelayedExchange is the type of the delayed message plugin's exchanges.
+const DelayedExchange = "x-delayed-message"
+
+// Binder is an argument of the temporary binding that a client adds to the regular one if live.LateBindings is true,
+// and removes within a minute. Its value identifies the client.
+const Binder = "rabbitdelay-binder"

@@ -1,0 +1,20 @@
+package live
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// A closed channel of returns is not interpreted as a return.
+func TestCanaryOnAClosedChannel(t *testing.T) {
+	returned, arrivals := make(chan amqp.Return), make(chan amqp.Delivery)
+	close(returned)
+	w := &canaryRoute{open: map[string]time.Time{"1": {}}}
+	c := &canary{routes: []*canaryRoute{w}, returned: returned, arrivals: arrivals}
+	if err := c.round(t.Context(), func(*canaryRoute) error { return nil }); !errors.Is(err, errCanaryGone) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,116 @@
+package live_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
+)
+
+func TestCall(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user, password, _ := r.BasicAuth()
+		if user != "u" || password != "hidden" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		switch r.URL.EscapedPath() {
+		case "/api/queues/a%2Fb/c%2Fd/get":
+			var sent map[string]int
+			if err := json.NewDecoder(r.Body).Decode(&sent); err != nil || r.Method != http.MethodPost || r.Header.Get("Content-Type") != "application/json" {
+				w.WriteHeader(http.StatusBadRequest)
+				return
+			}
+			w.Header().Set("Date", "Tue, 14 Nov 2023 22:13:20 GMT")
+			_ = json.NewEncoder(w).Encode(map[string]int{"twice": 2 * sent["count"]}) // the client's loss
+		case "/api/health":
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = w.Write([]byte(strings.Repeat("x", 1<<20))) // the client's loss
+		case "/api/secret":
+			w.WriteHeader(http.StatusUnauthorized)
+		case "/api/nothing":
+			w.WriteHeader(http.StatusNoContent)
+		}
+	}))
+	defer s.Close()
+	i := inspector(t, s)
+	if i.Vhost() != "a/b" || strings.Contains(i.Endpoint(), "hidden") || i.Endpoint() != s.URL {
+		t.Errorf("virtual host %q, endpoint %q", i.Vhost(), i.Endpoint())
+	}
+	var got struct{ Twice int }
+	x, err := i.Call(t.Context(), http.MethodPost, i.InVhost("queues", "c/d")+"/get", map[string]int{"count": 3}, &got)
+	if err != nil || got.Twice != 6 || !x.Date.Equal(time.Unix(1_700_000_000, 0)) || x.Received.Before(x.Sent) || x.Sent.IsZero() {
+		t.Errorf("got %+v, %+v, %v", got, x, err)
+	}
+	_, err = i.Call(t.Context(), http.MethodGet, "/api/health", nil, nil)
+	status, ok := errors.AsType[*live.StatusError](err)
+	if !ok || status.Code != 503 || len(status.Body) != 64<<10 || live.IsDenied(err) || strings.Contains(err.Error(), "xxx") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := i.Call(t.Context(), http.MethodGet, "/api/secret", nil, nil); !live.IsDenied(err) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := i.Call(t.Context(), http.MethodGet, "/api/nothing", nil, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// If there are several nodes, the first one that answers is used. A request that may have changed something is not
+// repeated at another node.
+func TestManagementOfSeveralNodes(t *testing.T) {
+	var asked atomic.Int32
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		_, _ = w.Write([]byte("{}")) // the client's loss
+	}))
+	t.Cleanup(up.Close)
+	down := httptest.NewServer(http.NotFoundHandler())
+	down.Close()
+	hangsUp := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	t.Cleanup(hangsUp.Close)
+	for range 16 { // which one is the first is chance
+		m, err := live.NewManagement(live.ManagementConfig{URL: down.URL, URLs: []string{up.URL}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, method := range []string{http.MethodPut, http.MethodGet} {
+			if _, err := m.Call(t.Context(), method, "/api/x", nil, nil); err != nil {
+				t.Errorf("%s: %v", method, err)
+			}
+		}
+		if m.Endpoint() != up.URL {
+			t.Errorf("the endpoint is %s, want %s, which answered", m.Endpoint(), up.URL)
+		}
+		if m, err = live.NewManagement(live.ManagementConfig{URL: hangsUp.URL, URLs: []string{up.URL}}); err != nil {
+			t.Fatal(err)
+		}
+		first, before := m.Endpoint(), asked.Load()
+		_, err = m.Call(t.Context(), http.MethodPost, "/api/x", strings.NewReader("{}"), nil)
+		if (first == hangsUp.URL) != (err != nil) || (first == hangsUp.URL) != (asked.Load() == before) {
+			t.Errorf("a POST, first to %s: %v", first, err)
+		}
+		if _, err := m.Call(t.Context(), http.MethodGet, "/api/x", nil, nil); err != nil {
+			t.Error(err)
+		}
+	}
+	m, err := live.NewManagement(live.ManagementConfig{URL: strings.Replace(down.URL, "//", "//u:hidden@", 1), URLs: []string{down.URL}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = m.Call(t.Context(), http.MethodGet, "/api/x", nil, nil)
+	if err == nil {
+		t.Fatal("two servers that are down answered")
+	}
+	if n := strings.Count(err.Error(), "connection refused"); n != 2 {
+		t.Errorf("%d refusals in %v, want 2", n, err)
+	}
+	if strings.Contains(err.Error(), "hidden") {
+		t.Errorf("the password is in %v", err)
+	}
+}

@@ -1,0 +1,120 @@
+package live_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
+)
+
+const probed = "delay.plugin.probe"
+
+// probe asks a broker for the plugin, and reports whether that left anything behind.
+func probe(t *testing.T, srv *amqptest.Server) error {
+	t.Helper()
+	err := live.ProbePlugin(t.Context(), func(context.Context) (*amqp.Connection, error) { return srv.Connect() })
+	if slices.ContainsFunc(srv.Exchanges(), func(e amqptest.Exchange) bool { return e.Name == probed }) {
+		t.Errorf("%s is still there", probed)
+	}
+	return err
+}
+
+func TestProbeFindsThePlugin(t *testing.T) {
+	srv := amqptest.NewServer(amqptest.Options{Version: "3.13.7", Plugin: true})
+	defer srv.Close()
+	if err := probe(t, srv); err != nil {
+		t.Error(err)
+	}
+	for _, method := range []string{"exchange.declare", "exchange.delete", "connection.close"} {
+		if n := srv.Calls(method); n != 1 {
+			t.Errorf("%d calls of %s, want 1", n, method)
+		}
+	}
+}
+
+// A user without permission for the probe's name can still find out that the type is known, because
+// brokers check the type first.
+func TestProbeWithoutPermission(t *testing.T) {
+	srv := amqptest.NewServer(amqptest.Options{Version: "3.13.7", Plugin: true})
+	defer srv.Close()
+	srv.Deny("guest", amqptest.PermissionConfigure, "plugin")
+	if err := probe(t, srv); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestProbeMissesThePlugin(t *testing.T) {
+	const enable, impossible = "rabbitmq-plugins enable", "cannot run the plugin"
+	for version, says := range map[string]string{"3.10.8": enable, "4.0.5": enable, "4.3.6": impossible, "5.0.0": impossible} {
+		srv := amqptest.NewServer(amqptest.Options{Version: version})
+		err := probe(t, srv)
+		_, typed := errors.AsType[*live.NoPluginError](err)
+		_, caused := errors.AsType[*amqp.Error](err)
+		if !typed || !caused || !errors.Is(err, live.ErrNoPlugin) {
+			t.Errorf("%s: got %v", version, err)
+			continue
+		}
+		for _, want := range []string{"RabbitMQ " + version, "rabbitmq_delayed_message_exchange", "bucket", "ttl", says} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %q does not say %q", version, err, want)
+			}
+		}
+		if strings.Contains(err.Error(), enable) == strings.Contains(err.Error(), impossible) {
+			t.Errorf("%s: %q advises both, or nothing", version, err)
+		}
+		srv.Close()
+	}
+	unknown := (&live.NoPluginError{Cause: amqp.ErrClosed}).Error()
+	if !strings.HasPrefix(unknown, "the broker does not have") {
+		t.Errorf("of a broker that says nothing of itself: %q", unknown)
+	}
+	if !strings.Contains(unknown, enable) {
+		t.Errorf("of a broker that says nothing of itself: %q, want the advice %q", unknown, enable)
+	}
+}
+
+// No other error allows a conclusion about the plugin.
+func TestProbeOtherErrors(t *testing.T) {
+	for code, text := range map[int]string{
+		amqp.PreconditionFailed: "inequivalent arg 'type' for exchange 'delay.plugin.probe'",
+		amqp.InternalError:      "the connection is closed over it",
+	} {
+		srv := amqptest.NewServer(amqptest.Options{Version: "4.0.5", Plugin: true})
+		srv.Refuse(probed, code, text)
+		err := probe(t, srv)
+		if _, caused := errors.AsType[*amqp.Error](err); !caused || errors.Is(err, live.ErrNoPlugin) {
+			t.Errorf("%s: got %v", text, err)
+		}
+		srv.Close()
+	}
+	broken := errors.New("no route to host")
+	err := live.ProbePlugin(t.Context(), func(context.Context) (*amqp.Connection, error) { return nil, broken })
+	if !errors.Is(err, broken) || errors.Is(err, live.ErrNoPlugin) {
+		t.Errorf("a failed dial gave %v", err)
+	}
+}
+
+// A broker that does not answer blocks a probe no longer than its context allows.
+func TestProbeEndsWithItsContext(t *testing.T) {
+	srv := amqptest.NewServer(amqptest.Options{Version: "4.0.5", Plugin: true})
+	defer srv.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	srv.Control(func(f amqptest.Frame) amqptest.Action {
+		if f.Method != "exchange.declare" {
+			return amqptest.Action{}
+		}
+		cancel()
+		return amqptest.Action{Drop: true}
+	})
+	err := live.ProbePlugin(ctx, func(context.Context) (*amqp.Connection, error) { return srv.Connect() })
+	if !errors.Is(err, context.Canceled) || errors.Is(err, live.ErrNoPlugin) {
+		t.Errorf("got %v", err)
+	}
+}

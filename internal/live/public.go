@@ -1,0 +1,36 @@
+package live
+
+// internalOf is set by package topology/live, which knows the type of its Management.
+var internalOf func(public any) *Management
+
+// SetInternal sets the function behind Internal.
+func SetInternal(of func(public any) *Management) { internalOf = of }
+
+// Internal returns the client behind a *topology/live.Management, and nil for nil. The public type has no methods of
+// its own, because users only pass it on.
+func Internal(public any) *Management {
+	if internalOf == nil {
+		return nil // package topology/live is not linked, so there is no such value
+	}
+	return internalOf(public)
+}
+
+// NewPublic is NewManagement for a public type, which wrap puts around the client.
+func NewPublic[T any](cfg ManagementConfig, wrap func(*Management) T) (public T, err error) {
+	m, err := NewManagement(cfg)
+	if err != nil {
+		return public, err
+	}
+	public = wrap(m)
+	m.public = public
+	return public, nil
+}
+
+// Public returns the *topology/live.Management around a client, as its type T. It returns nil for nil, and for a client
+// of NewManagement.
+func Public[T any](m *Management) (public T) {
+	if m != nil {
+		public, _ = m.public.(T)
+	}
+	return public
+}

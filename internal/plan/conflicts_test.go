@@ -1,0 +1,29 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Objects with the same difference are listed together, and the remedy is given once.
+func TestConflictsAreShort(t *testing.T) {
+	var errs conflicts
+	for i := range 11 {
+		errs = append(errs, &topology.ConflictError{Kind: topology.KindQueue, Name: fmt.Sprintf("q%d", i), Argument: "x-queue-type", Want: "quorum", Have: "classic"})
+	}
+	errs = append(errs, &topology.ConflictError{Kind: topology.KindExchange, Name: "e", Argument: "type", Want: "topic", Have: "fanout"})
+	want := `objects exist with other arguments: queue "q0", queue "q1", queue "q2" and 8 more: x-queue-type: wanted "quorum", found "classic"; ` +
+		`exchange "e": type: wanted "topic", found "fanout". Give the new objects other names, or empty and delete the old ones`
+	if got := errs.Error(); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if !errors.Is(errs, topology.ErrConflict) {
+		t.Error("it is no ErrConflict")
+	}
+	if x, ok := errors.AsType[*topology.ConflictError](errs); !ok || x.Name != "q0" {
+		t.Errorf("the first is %v", x)
+	}
+}

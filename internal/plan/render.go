@@ -1,0 +1,207 @@
+package plan
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/rabbitdelay/rabbitdelay/internal/argument"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// maxListed is the number of objects of one kind and action that are listed individually.
+const maxListed = 12
+
+var signs = map[Action]string{ActionCreate: "+", ActionSame: "=", ActionConflict: "!", ActionUnverified: "?"}
+
+var kindPlural = map[topology.Kind]string{topology.KindExchange: "exchanges", topology.KindQueue: "queues", topology.KindBinding: "bindings"}
+
+// String formats the plan for display: first conflicts, then objects to create, then unchanged ones. It shortens long
+// lists, while Render can list everything.
+func (p Plan) String() string {
+	var b strings.Builder
+	_ = p.Render(&b, false) // a strings.Builder never fails
+	return b.String()
+}
+
+// Render writes the plan in human-readable form. If all is true, it does not shorten lists.
+func (p Plan) Render(w io.Writer, all bool) error {
+	var b strings.Builder
+	if n := p.Count(ActionUnverified); n > 0 {
+		fmt.Fprintf(&b, "INCOMPLETE: %d bindings could not be verified, because %s does not show them; apply declares them again, which changes nothing if they exist\n", n, p.Source)
+	}
+	p.renderUnavailable(&b, all)
+	for _, a := range []Action{ActionConflict, ActionCreate, ActionUnverified, ActionSame} {
+		for _, kind := range []topology.Kind{topology.KindExchange, topology.KindQueue, topology.KindBinding} {
+			p.renderGroup(&b, a, kind, all)
+		}
+	}
+	for _, line := range groupWarnings(p.Warnings) {
+		b.WriteString("warning: " + line + "\n")
+	}
+	for i, x := range p.Strays {
+		if !all && i == maxListed {
+			fmt.Fprintf(&b, "warning: %d more undescribed bindings\n", len(p.Strays)-i)
+			break
+		}
+		fmt.Fprintf(&b, "warning: binding %s is not described: %s; %s\n", x, x.Effect(), x.Advice())
+	}
+	if !p.PoliciesChecked {
+		fmt.Fprintf(&b, "note: policies were not checked, because reading them requires the management API and a user with the tag policymaker\n")
+	}
+	fmt.Fprintf(&b, "%d to create, %d the same, %d in conflict", p.Count(ActionCreate), p.Count(ActionSame), p.Count(ActionConflict))
+	if n := p.Count(ActionUnverified); n > 0 {
+		fmt.Fprintf(&b, ", %d bindings not verified", n)
+	}
+	if n := len(p.Unavailable()); n > 0 {
+		fmt.Fprintf(&b, ", existing queues without an answer: %d", n)
+	}
+	fmt.Fprintf(&b, " (read by %s)\n", p.Source)
+	if p.Count(ActionConflict) > 0 {
+		b.WriteString("RabbitMQ cannot change an object in place: give the new one another name, or empty and delete the old one.\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// renderUnavailable lists the queues that exist but do not answer.
+func (p Plan) renderUnavailable(b *strings.Builder, all bool) {
+	list := p.Unavailable()
+	if len(list) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "UNKNOWN: existing queues that do not answer: %d; messages do not pass through them until they do. Start the nodes that are down; rabbitdelay doctor says more\n", len(list))
+	for i, s := range list {
+		if !all && i == maxListed {
+			fmt.Fprintf(b, "? %-10s %d more queues\n", "unknown", len(list)-i)
+			break
+		}
+		fmt.Fprintf(b, "? %-10s %s %s: %s\n", "unknown", s.Kind, s.Name, s.Unavailable)
+	}
+}
+
+func (p Plan) renderGroup(b *strings.Builder, a Action, kind topology.Kind, all bool) {
+	listed, more := 0, 0
+	for _, s := range p.Steps {
+		if s.Action != a || s.Kind != kind {
+			continue
+		}
+		// Conflicts are always listed, and unchanged objects only if all is set.
+		if !all && (a == ActionSame || listed == maxListed && a != ActionConflict) {
+			more++
+			continue
+		}
+		listed++
+		fmt.Fprintf(b, "%s %-10s %s %s\n", signs[a], a, kind, s.Name)
+		for _, m := range s.Mismatches {
+			fmt.Fprintf(b, "      %s\n", m)
+		}
+	}
+	if more > 0 {
+		also := ""
+		if listed > 0 {
+			also = "more "
+		}
+		fmt.Fprintf(b, "%s %-10s %d %s%s\n", signs[a], a, more, also, kindPlural[kind])
+	}
+}
+
+// groupWarnings returns one line for each effect that one policy has on many objects. It names kept queues, up to
+// maxListed of them.
+func groupWarnings(warnings []Warning) []string {
+	type group struct {
+		first Warning
+		more  []string
+	}
+	var order []string
+	groups := map[string]*group{}
+	for _, w := range warnings {
+		key := strings.Join([]string{string(w.Kind), w.Policy, w.Key, argument.Format(w.Value), strconv.FormatBool(w.Kept)}, "\x00")
+		if g, ok := groups[key]; ok {
+			g.more = append(g.more, strconv.Quote(w.Name))
+			continue
+		}
+		groups[key] = &group{first: w}
+		order = append(order, key)
+	}
+	lines := make([]string, len(order))
+	for i, key := range order {
+		g := groups[key]
+		lines[i] = g.first.String()
+		switch n := len(g.more); {
+		case n > 0 && n <= maxListed && g.first.Kept:
+			lines[i] += " (and " + strings.Join(g.more, ", ") + ")"
+		case n > 0:
+			lines[i] += fmt.Sprintf(" (and %d more %s)", n, kindPlural[g.first.Kind])
+		}
+	}
+	return lines
+}
+
+type jsonMismatch struct {
+	Argument string `json:"argument"`
+	Want     any    `json:"want"`
+	Have     any    `json:"have"`
+}
+
+type jsonStep struct {
+	Kind       topology.Kind  `json:"kind"`
+	Name       string         `json:"name"`
+	Action     Action         `json:"action"`
+	Messages   int64          `json:"messages,omitempty"`
+	Silent     string         `json:"unavailable,omitempty"`
+	Mismatches []jsonMismatch `json:"mismatches,omitempty"`
+}
+
+type jsonWarning struct {
+	Kind   topology.Kind `json:"kind"`
+	Name   string        `json:"name"`
+	Policy string        `json:"policy,omitempty"`
+	Key    string        `json:"key,omitempty"`
+	Value  any           `json:"value,omitempty"`
+	Effect string        `json:"effect"`
+	Advice string        `json:"advice"`
+}
+
+type jsonStray struct {
+	Exchange   string `json:"exchange"`
+	Queue      string `json:"queue,omitempty"`
+	ToExchange string `json:"to_exchange,omitempty"`
+	RoutingKey string `json:"routing_key"`
+	Effect     string `json:"effect"`
+	Advice     string `json:"advice"`
+}
+
+// MarshalJSON returns {"source":…,"policies_checked":…,"create":n,"same":n,
+// "conflict":n,"unverified":n,"unavailable":n,"steps":[…],"warnings":[…],"strays":[…]}.
+func (p Plan) MarshalJSON() ([]byte, error) {
+	steps := make([]jsonStep, len(p.Steps))
+	for i, s := range p.Steps {
+		steps[i] = jsonStep{Kind: s.Kind, Name: s.Name, Action: s.Action, Messages: s.Messages, Silent: s.Unavailable}
+		for _, m := range s.Mismatches {
+			steps[i].Mismatches = append(steps[i].Mismatches, jsonMismatch(m))
+		}
+	}
+	warnings := make([]jsonWarning, len(p.Warnings))
+	for i, w := range p.Warnings {
+		warnings[i] = jsonWarning{w.Kind, w.Name, w.Policy, w.Key, w.Value, w.Effect, w.Advice}
+	}
+	strays := make([]jsonStray, len(p.Strays))
+	for i, x := range p.Strays {
+		strays[i] = jsonStray{x.Exchange, x.Queue, x.ToExchange, x.RoutingKey, x.Effect(), x.Advice()}
+	}
+	return json.Marshal(struct {
+		Source          string        `json:"source"`
+		PoliciesChecked bool          `json:"policies_checked"`
+		Create          int           `json:"create"`
+		Same            int           `json:"same"`
+		Conflict        int           `json:"conflict"`
+		Unverified      int           `json:"unverified"`
+		Unavailable     int           `json:"unavailable"`
+		Steps           []jsonStep    `json:"steps"`
+		Warnings        []jsonWarning `json:"warnings"`
+		Strays          []jsonStray   `json:"strays"`
+	}{p.Source, p.PoliciesChecked, p.Count(ActionCreate), p.Count(ActionSame), p.Count(ActionConflict), p.Count(ActionUnverified), len(p.Unavailable()), steps, warnings, strays})
+}

@@ -1,8 +1,0 @@
-// Package doctor finds problems of a broker before they cause damage: policies that would end delays early,
-// dead-lettering that differs from the configuration, messages that have no destination, and missing permissions.
-//
-// It evaluates a Snapshot (snapshot.go) and does no I/O. Package live/snapshot takes snapshots. Diagnose (doctor.go)
-// runs every check. Each check is in the file named after its subject. Findings and their Report are defined in
-// finding.go, and render.go formats them for display. The settings of nodes are not visible, so a note mentions nodes
-// without advanced.config.
-package doctor

@@ -1,0 +1,33 @@
+package live
+
+import (
+	"context"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
+)
+
+var (
+	// ErrNoPlugin means that the broker does not have the delayed message plugin.
+	ErrNoPlugin = live.ErrNoPlugin
+	// ErrInstantsIgnored means that the broker does not delay messages until the time in a header, as dlx.Native needs
+	// it. RabbitMQ 4.4 and later do, in quorum queues.
+	ErrInstantsIgnored = live.ErrInstantsIgnored
+)
+
+// ProbePlugin checks whether a broker has the delayed message plugin. It declares and deletes an exchange on its own
+// connection, which it opens with dial and closes itself, because a broker before RabbitMQ 4.0 closes the whole
+// connection when the exchange type is unknown. It returns nil if the broker has the plugin, an error that wraps
+// ErrNoPlugin if not, and another error if the probe failed.
+func ProbePlugin(ctx context.Context, dial func(ctx context.Context) (*amqp.Connection, error)) error {
+	return live.ProbePlugin(ctx, dial)
+}
+
+// ProbeInstants checks whether new quorum queues of a broker delay messages until a given time, as dlx.Native needs it.
+// It declares a temporary queue whose name begins with prefix, on its own connection, which it opens with dial and
+// closes itself. It returns nil if they do, an error that wraps ErrInstantsIgnored if they do not, and another error if
+// the probe failed.
+func ProbeInstants(ctx context.Context, prefix string, dial func(ctx context.Context) (*amqp.Connection, error)) error {
+	return live.ProbeInstants(ctx, prefix, dial)
+}

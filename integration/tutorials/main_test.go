@@ -72,6 +72,10 @@ func TestStart(t *testing.T) {
 		real:     map[string]string{"127.0.0.1:5672": brokerAddress(t), shopAddress: freeAddress(t)},
 		standIns: usual,
 		serving:  []string{"go run .", "go run ./consume"},
+		waits: map[string]func(*session){
+			// The page then says that the message is already in RabbitMQ.
+			"curl -X POST http://127.0.0.1:8080/orders/44/payment": func(s *session) { s.awaitSent("expire-44") },
+		},
 	})
 }
 

@@ -3,6 +3,7 @@ package tutorials
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"maps"
@@ -37,9 +38,10 @@ type tutorial struct {
 	real       map[string]string // addresses that the page uses, and those of the test's servers
 	tools      map[string]string // further programs that its reader has: names and paths
 	standIns   []standIn
-	begin      string   // a folder with the files that its reader has, in a module shop; empty for none
-	containers []string // which the reader starts, and which must not outlive the test
-	serving    []string // commands that run until they are interrupted
+	begin      string                      // a folder with the files that its reader has, in a module shop; empty for none
+	containers []string                    // which the reader starts, and which must not outlive the test
+	serving    []string                    // commands that run until they are interrupted
+	waits      map[string]func(s *session) // what a reader's typing leaves time for, by the command that it precedes
 }
 
 // A standIn replaces commands that begin with a prefix, because they need a registry, a published module or the
@@ -273,6 +275,9 @@ func (s *session) run(typed string) []string {
 	if strings.HasPrefix(typed, "curl ") {
 		s.awaitShop()
 	}
+	if wait := s.tut.waits[typed]; wait != nil {
+		wait(s)
+	}
 	p := s.start(typed + "\nstatus=$?; pwd >" + filepath.Join(s.home, ".pwd") + "; exit $status")
 	ctx, cancel := context.WithTimeout(s.t.Context(), suite.Patience)
 	defer cancel()
@@ -297,6 +302,21 @@ func (s *session) awaitShop() {
 			_ = c.Close()
 		}
 		return err == nil
+	})
+}
+
+// awaitSent waits until the shop's relay has sent the message of a task.
+func (s *session) awaitSent(id string) {
+	s.t.Helper()
+	suite.Eventually(s.t, "the message of "+id+" is sent", func() bool {
+		show, err := binary.Command(s.t.Context(), "tasks", "show", id, "-f", "shop.yaml", "--json")
+		suite.MustSucceed(s.t, err)
+		show.Dir = s.dir
+		out, err := show.Output()
+		var task struct {
+			Sends int `json:"sends"`
+		}
+		return err == nil && json.Unmarshal(out, &task) == nil && task.Sends > 0
 	})
 }
 

@@ -24,7 +24,7 @@ type HealthProblem struct {
 	// queue that does not confirm), "clock" or "client".
 	Part string `json:"part"`
 	// State is the state of that part: a State of a connection, a ConsumerState, "silent" (the broker does not
-	// answer), "stuck", "behind" or "closing".
+	// answer), "stuck", "blocked" (handlers wait for their database), "behind" or "closing".
 	State string    `json:"state"`
 	Since time.Time `json:"since"`
 	// Reason is the cause, if it is known. It never contains a password.
@@ -62,8 +62,8 @@ func (e *HealthError) Unwrap() []error {
 	return errs
 }
 
-// Health returns nil while messages can be sent and every running Consume is consuming or paused. Otherwise it
-// returns a *HealthError that says what is wrong and since when. It is as cheap as Stats, so a probe may call it
+// Health returns nil while messages can be sent, every running Consume is consuming or paused, and no handler waits for
+// its database. Otherwise it returns a *HealthError that says what is wrong and since when. It is as cheap as Stats, so a probe may call it
 // every second.
 //
 // Use it for a readiness probe, or to alert on a problem that lasts. A liveness probe should not depend on it, because
@@ -90,6 +90,8 @@ func (c *Client) Health() error {
 		case k.State == ConsumerConsuming && !silent.IsZero():
 			all = append(all, HealthProblem{Part: "consumer " + k.Queue, State: "silent", Since: silent, Reason: "the broker does not answer on its connection"})
 		case k.State == ConsumerPaused: // a pause is intended
+		case k.State == ConsumerConsuming && k.Blocked > 0:
+			all = append(all, HealthProblem{Part: "consumer " + k.Queue, State: "blocked", Since: k.BlockedSince, Reason: fmt.Sprintf("%d of %d running handlers wait; %s", k.Blocked, k.Running, k.Reason), Err: k.Err})
 		case k.State != ConsumerConsuming:
 			all = append(all, HealthProblem{Part: "consumer " + k.Queue, State: string(k.State), Since: k.Since, Reason: k.Reason, Err: k.Err, Final: final(k.Err, k.Since)})
 		}
@@ -164,11 +166,14 @@ func (c *Client) consumerStats() []ConsumerStats {
 func consumerStatsOf(s *consume.Stats) ConsumerStats {
 	out := ConsumerStats{
 		Queue: s.Queue, State: ConsumerState(s.State), Since: s.Since, Err: s.Err,
-		Running: s.Running, Concurrency: s.Concurrency, Held: s.Held, Waiting: s.Waiting, Settling: s.Settling,
+		Running: s.Running, Blocked: s.Blocked, BlockedSince: s.BlockedSince, Concurrency: s.Concurrency, Held: s.Held, Waiting: s.Waiting, Settling: s.Settling,
 		Prefetch: s.Prefetch, Oldest: s.Oldest, Begun: s.Begun, Lateness: s.Lateness,
 		Returned: s.Returned, Handled: s.Handled, Failed: s.Failed,
 	}
-	if s.Err != nil {
+	switch {
+	case s.State == consume.Consuming && s.Blocked > 0:
+		out.Reason = "their database is unavailable" // its error may contain the names of the database's user and host
+	case s.Err != nil:
 		out.Reason = s.Err.Error()
 	}
 	if s.Connection != nil {

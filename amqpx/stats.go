@@ -83,7 +83,7 @@ type ConsumerStats struct {
 	Queue string        `json:"queue"`
 	State ConsumerState `json:"state"`
 	Since time.Time     `json:"since"`
-	// Reason and Err say why the consumer is not consuming.
+	// Reason and Err say why the consumer is not consuming, or why handlers are Blocked.
 	Reason string `json:"reason,omitempty"`
 	Err    error  `json:"-"`
 	// Connection is the consumer's own connection. It is nil while the consumer uses the connection in Stats.Consume. A
@@ -94,6 +94,11 @@ type ConsumerStats struct {
 	// lost connection.
 	Running     int `json:"running"`
 	Concurrency int `json:"concurrency"`
+	// Blocked counts the running handlers that wait because their database is unavailable. Only the handlers of
+	// packages schedule, idempotency and pgxtx wait in this way, before their effect has begun. BlockedSince is when
+	// the first of them began to wait.
+	Blocked      int       `json:"blocked"`
+	BlockedSince time.Time `json:"blocked_since,omitzero"`
 	// Held counts the received messages whose due time has not come yet.
 	Held int `json:"held"`
 	// Waiting counts the received messages that are waiting for a handler. Settling counts the messages whose

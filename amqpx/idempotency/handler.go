@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/outage"
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
@@ -95,7 +96,7 @@ func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) error {
 		return amqpx.Reject(err)
 	}
 	p := &piece{ctx: ctx, d: d, scope: scope, id: id}
-	alone := func() error {
+	once := func(begun func()) error {
 		return sqldb.Transact(ctx, h.db, h.txOpts, func(tx sqldb.Tx) error {
 			p.skipped = ""
 			// The record is the first statement of the transaction for three reasons. A concurrent transaction with the
@@ -110,13 +111,18 @@ func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) error {
 				p.skipped = SkipDuplicate
 				return nil
 			}
+			begun()
 			return h.effect(tx, p)
 		})
 	}
+	alone := func() error { return outage.Wait(ctx, sqldb.Unavailable, once) }
 	if h.gather != nil {
 		err = h.gather.Do(ctx, p, alone)
 	} else {
 		err = alone()
+	}
+	if _, ok := errors.AsType[*outage.Error](err); ok {
+		return amqpx.Snooze(outage.SnoozeFor)
 	}
 	if err == nil && p.skipped != "" && h.onSkip != nil {
 		h.onSkip(ctx, d, p.skipped)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/outage"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
@@ -142,15 +143,21 @@ func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) (err error) {
 	var a *attempt
 	defer h.recordPanic(ctx, d, &a)
 	if d.Redelivered {
-		if a, err = h.suspect(ctx, d); err != nil {
+		err = outage.Wait(ctx, sqldb.Unavailable, func(func()) error {
+			a, err = h.suspect(ctx, d)
+			return err
+		})
+		if err != nil {
 			return h.notBegun(ctx, d, err)
 		}
 		defer a.leaveLane()
 	}
 	var skipped SkipReason
-	alone := func() (err error) {
-		skipped, err = h.alone(ctx, d)
-		return err
+	alone := func() error {
+		return outage.Wait(ctx, sqldb.Unavailable, func(begun func()) (err error) {
+			skipped, err = h.alone(ctx, d, begun)
+			return err
+		})
 	}
 	if h.gather != nil && d.Exchange == "" && a == nil {
 		err = h.gather.Do(ctx, piece{ctx, d}, alone)
@@ -164,8 +171,9 @@ func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) (err error) {
 }
 
 // alone runs the effect of one task in a separate transaction. If the task has no effect, skipped is the reason, and
-// the transaction is committed anyway, to keep what the fence has written, such as the status expired.
-func (h *handler) alone(ctx context.Context, d *amqpx.Delivery) (skipped SkipReason, err error) {
+// the transaction is committed anyway, to keep what the fence has written, such as the status expired. It calls begun
+// before the effect.
+func (h *handler) alone(ctx context.Context, d *amqpx.Delivery, begun func()) (skipped SkipReason, err error) {
 	opts, err := h.optionsFor(ctx, d)
 	if err != nil {
 		return "", err
@@ -182,6 +190,7 @@ func (h *handler) alone(ctx context.Context, d *amqpx.Delivery) (skipped SkipRea
 		if skipped != "" {
 			return nil
 		}
+		begun()
 		w := &work{id: d.ID, finish: func(ctx context.Context, c rows.Conn) error { return p.finish(ctx, c, d, h.nowMilli()) }}
 		if err := h.fn.call(withWork(ctx, w), tx, d); err != nil {
 			return err
@@ -218,6 +227,9 @@ func (h *handler) conclude(ctx context.Context, d *amqpx.Delivery, a *attempt, e
 	if errors.Is(err, errFailed) {
 		return h.deadLetter(ctx, d)
 	}
+	if _, ok := errors.AsType[*outage.Error](err); ok {
+		return h.postpone(ctx, d, a)
+	}
 	if _, ok := errors.AsType[*foreignError](err); ok {
 		return amqpx.Reject(err)
 	}
@@ -242,8 +254,19 @@ func (h *handler) deadLetter(ctx context.Context, d *amqpx.Delivery) error {
 	return amqpx.Reject(fmt.Errorf("%w, but reading its error failed: %w", errFailed, err))
 }
 
+// postpone returns a message to the broker, because the database has been unavailable for too long. The attempt does
+// not count.
+func (h *handler) postpone(ctx context.Context, d *amqpx.Delivery, a *attempt) error {
+	err := amqpx.Snooze(outage.SnoozeFor)
+	h.failed(ctx, d, a, err)
+	return err
+}
+
 // notBegun returns the handler's error for a message whose attempt could not start.
 func (h *handler) notBegun(ctx context.Context, d *amqpx.Delivery, err error) error {
+	if _, ok := errors.AsType[*outage.Error](err); ok {
+		return h.postpone(ctx, d, nil)
+	}
 	if errors.Is(err, ErrPoison) {
 		err = amqpx.Reject(err)
 	}

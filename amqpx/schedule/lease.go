@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/outage"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
@@ -69,13 +70,17 @@ func (h *leaseHandler) handle(ctx context.Context, d *amqpx.Delivery) (err error
 	var a *attempt
 	defer h.recordPanic(ctx, d, &a)
 	a = newAttempt(d, 0, h.lease)
-	if err := h.enter(ctx, a, d); err != nil {
+	enter := func(func()) error { return h.enter(ctx, a, d) }
+	if err := outage.Wait(ctx, sqldb.Unavailable, enter); err != nil {
 		return h.refused(ctx, d, err)
 	}
 	defer a.leaveLane()
 	complete, err := h.underLease(ctx, a, d)
 	if err == nil {
-		err = h.complete(ctx, a, d, complete)
+		err = outage.Wait(ctx, sqldb.Unavailable, func(begun func()) error { return h.complete(ctx, a, d, complete, begun) })
+	}
+	if late, ok := errors.AsType[*outage.Error](err); ok {
+		err = late.Err // the attempt counts, because its work has been done
 	}
 	return h.conclude(ctx, d, a, err)
 }
@@ -161,8 +166,8 @@ func (h *handler) renew(ctx context.Context, a *attempt, until time.Time) (bool,
 }
 
 // complete marks the task as done if this attempt still has the lease. It locks the task only after fn, so that the
-// handlers of other queues do not wait for fn.
-func (h *leaseHandler) complete(ctx context.Context, a *attempt, d *amqpx.Delivery, fn Func) error {
+// handlers of other queues do not wait for fn. It calls begun before fn.
+func (h *leaseHandler) complete(ctx context.Context, a *attempt, d *amqpx.Delivery, fn Func, begun func()) error {
 	return sqldb.Transact(ctx, h.db.DB, h.txOpts, func(tx sqldb.Tx) error {
 		c, err := h.db.On(ctx, tx)
 		if err != nil {
@@ -186,6 +191,7 @@ func (h *leaseHandler) complete(ctx context.Context, a *attempt, d *amqpx.Delive
 			if err := a.stillOpen(ctx, c, d, rows.Unlocked); err != nil {
 				return err
 			}
+			begun()
 			if err := fn.call(withWork(ctx, w), tx, d); err != nil {
 				return err
 			}

@@ -34,6 +34,7 @@ func (t *Telemetry) ObserveClient(c *amqpx.Client, attributes ...attribute.KeyVa
 		{m.gauge("rabbitdelay.consumer.held", "{message}", "Messages that were received before their due time and are held until then."), func(k amqpx.ConsumerStats) int64 { return int64(k.Held) }},
 		{m.total("rabbitdelay.consumer.returned", "{message}", "Messages that arrived before their due time and were sent back for the rest of the delay."), func(k amqpx.ConsumerStats) int64 { return int64(k.Returned) }},
 		{m.gauge("rabbitdelay.consumer.running", "{message}", "Running handlers."), func(k amqpx.ConsumerStats) int64 { return int64(k.Running) }},
+		{m.gauge("rabbitdelay.consumer.blocked", "{message}", "Running handlers that wait because their database is unavailable."), func(k amqpx.ConsumerStats) int64 { return int64(k.Blocked) }},
 		{m.gauge("rabbitdelay.consumer.waiting", "{message}", "Received messages that are waiting for a handler."), func(k amqpx.ConsumerStats) int64 { return int64(k.Waiting) }},
 		{m.gauge("rabbitdelay.consumer.settling", "{message}", "Messages whose retry or dead letter is being published."), func(k amqpx.ConsumerStats) int64 { return int64(k.Settling) }},
 	}

@@ -78,6 +78,7 @@ func TestMetricsOfAClient(t *testing.T) {
 		m = s.metrics()
 		m.want(t, 1, "rabbitdelay.consumer.consuming", destination, "orders")
 		m.want(t, 1, "rabbitdelay.consumer.running", destination, "orders")
+		m.want(t, 0, "rabbitdelay.consumer.blocked", destination, "orders")
 		m.want(t, 2, "rabbitdelay.consumer.waiting", destination, "orders")
 		m.want(t, 0, "rabbitdelay.consumer.held", destination, "orders")
 		m.want(t, 0, "rabbitdelay.consumer.returned", destination, "orders")

@@ -131,6 +131,28 @@ func Away(err error) bool {
 	return slices.ContainsFunc(chain(err), func(e error) bool { return e.Error() == "invalid connection" }) // MySQL
 }
 
+// Unavailable reports whether the error means that the database cannot do the work of any caller now: it is Away, it is
+// read-only, as a former primary is after a failover, or it rejects this program's login.
+func Unavailable(err error) bool {
+	if err == nil || errors.Is(err, ErrCommit) {
+		return false
+	}
+	if Away(err) || errors.Is(err, ErrReadOnly) {
+		return true
+	}
+	switch state := sqlState(err); {
+	case strings.HasPrefix(state, "28"), state == "3D000", state == "25006": // authorization, no such database, read-only
+		return true
+	}
+	switch mysqlNumber(err) {
+	case 1045, 1049, 1129, 1130: // access denied, no such database, host blocked, host not allowed
+		return true
+	case 1290, 1836: // --read-only, read-only mode
+		return strings.Contains(err.Error(), "read-only") || strings.Contains(err.Error(), "read only")
+	}
+	return false
+}
+
 // Refused reports whether the database rejects the values of a statement because of a constraint, a type or a trigger.
 // The same statement will fail again until one of these, or the values, change.
 func Refused(err error) bool {

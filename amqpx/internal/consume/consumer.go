@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/outage"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sparse"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 	"github.com/rabbitdelay/rabbitdelay/internal/wait"
@@ -46,6 +47,7 @@ type Consumer struct {
 	work     sync.WaitGroup  // messages being handled or settled
 	leaving  sync.WaitGroup  // subscriptions that are being ended in the background
 	running  atomic.Int64    // number of running handlers
+	blocked  blocked         // those of them that wait for their database
 
 	abandoned atomic.Bool  // Close no longer waits for the running handlers
 	settling  atomic.Int64 // messages whose retry, dead letter, copy or acknowledgement is in progress
@@ -53,6 +55,7 @@ type Consumer struct {
 	restarts  sparse.Log // rate-limited log messages
 	stuck     sparse.Log
 	failures  sparse.Log
+	outages   sparse.Log
 
 	began   bool // consuming has succeeded at least once
 	barred  bool // the broker has permanently refused the consumer
@@ -98,7 +101,7 @@ func (k *Consumer) run(ctx context.Context) error {
 	// Handlers get the values of the caller's context, but not its cancellation.
 	handlers, endHandlers := context.WithCancel(context.WithoutCancel(ctx))
 	defer endHandlers()
-	k.handlers, k.ending = handlers, ctx
+	k.handlers, k.ending = outage.WithConsumer(handlers, k), ctx
 
 	for attempt := 1; ; attempt++ {
 		k.awaitResume(ctx)

@@ -28,6 +28,8 @@ type Stats struct {
 	Connection *wire.Status // the consumer's own connection; nil while the shared one is used
 
 	Running, Concurrency      int
+	Blocked                   int
+	BlockedSince              time.Time
 	Held, Waiting, Settling   int
 	Prefetch                  int
 	Oldest, Begun             time.Time
@@ -76,6 +78,12 @@ func (k *Consumer) stats() Stats {
 		Held: int(k.held.Load()), Returned: k.returned.Load(),
 		Oldest: instantOf(k.oldest.Load()), Begun: instantOf(k.begunAt.Load()), Lateness: time.Duration(k.lateness.Load()),
 		Handled: k.handled.Load(), Failed: k.failed.Load(),
+	}
+	if b := k.blocked.state.Load(); b != nil {
+		s.Blocked, s.BlockedSince = b.count, b.since
+		if s.State == Consuming {
+			s.Err = b.err
+		}
 	}
 	if own := k.own.Load(); own != nil {
 		connection := own.Status()

@@ -1,0 +1,175 @@
+package schedule
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+)
+
+// failingDB is a database whose server is down while err is set.
+type failingDB struct {
+	*sql.DB
+
+	err atomic.Pointer[error]
+}
+
+var errRefused error = &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+
+func (f *failingDB) fail() error {
+	if err := f.err.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+func (f *failingDB) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if err := f.fail(); err != nil {
+		return nil, err
+	}
+	return f.DB.ExecContext(ctx, query, args...)
+}
+
+func (f *failingDB) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	if err := f.fail(); err != nil {
+		return nil, err
+	}
+	return f.DB.QueryContext(ctx, query, args...)
+}
+
+func (f *failingDB) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error) {
+	if err := f.fail(); err != nil {
+		return nil, err
+	}
+	return f.DB.BeginTx(ctx, opts)
+}
+
+// An outage of the handlers' database uses up no attempts, however long it is. Tasks that came due during the outage
+// are handled within seconds of its end.
+func TestHandlersWaitForTheDatabase(t *testing.T) {
+	const (
+		outage = 10 * time.Minute
+		tasks  = 30
+	)
+	for name, tc := range map[string]struct {
+		lease   bool
+		options []HandlerOption
+		consume []amqpx.ConsumeOption
+	}{
+		"alone":    {},
+		"group":    {options: []HandlerOption{WithGroup(10)}},
+		"lease":    {lease: true},
+		"deadline": {consume: []amqpx.ConsumeOption{amqpx.WithMiddleware(amqpx.Timeout(20 * time.Second))}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onSite(t, Config{}, func(t *testing.T, s *site) {
+				db := &failingDB{DB: s.db}
+				db.err.Store(&errRefused)
+				handler := Handler(db, s.noted(nil), append(tc.options, WithDialect(SQLite))...)
+				if tc.lease {
+					handler = LeaseHandler(db, func(ctx context.Context, d *amqpx.Delivery, _ string) (Func, error) {
+						return nil, s.noted(nil)(ctx, nil, d)
+					}, append(tc.options, WithDialect(SQLite))...)
+				}
+				stop := s.consume("q", handler, tc.consume...)
+				defer stop()
+				for i := range tasks {
+					check(t, s.Schedule(t.Context(), NoTx, Task{ID: fmt.Sprint(i), Queue: "q", DeliverAt: time.Now().Add(time.Second)}))
+				}
+				after(10 * time.Second)
+				health := s.client.Health()
+				if health == nil || !strings.Contains(health.Error(), "consumer q: blocked since") || !errors.Is(health, syscall.ECONNREFUSED) {
+					t.Errorf("Health during the outage: %v", health)
+				}
+				after(outage)
+				db.err.Store(nil)
+				up := time.Since(s.began)
+				after(5 * time.Second)
+				check(t, s.client.Health())
+				for i := range tasks {
+					task, err := s.Get(t.Context(), NoTx, fmt.Sprint(i))
+					check(t, err)
+					if task.Status != StatusDone || task.Attempts != 0 {
+						t.Errorf("task %d: %s after %d attempts, %q", i, task.Status, task.Attempts, task.LastError)
+					}
+				}
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				if len(s.effects) != tasks {
+					t.Errorf("%d effects of %d tasks", len(s.effects), tasks)
+				}
+				for _, e := range s.effects {
+					if late := e.at - up; late > 3*time.Second {
+						t.Errorf("task %s took effect %v after the end of the outage", e.id, late)
+					}
+				}
+				if q, _ := s.srv.Queue("q.dead"); len(q.Messages) > 0 {
+					t.Errorf("%d dead letters", len(q.Messages))
+				}
+			})
+		})
+	}
+}
+
+// If the database fails while the work of a lease is done, the handler waits and stores the result. It does not repeat
+// the work.
+func TestResultOfALeaseWaitsForTheDatabase(t *testing.T) {
+	onSite(t, Config{}, func(t *testing.T, s *site) {
+		db := &failingDB{DB: s.db}
+		work := s.noted(func(*amqpx.Delivery) error { db.err.Store(&errRefused); return nil })
+		defer s.consume("q", LeaseHandler(db, func(ctx context.Context, d *amqpx.Delivery, _ string) (Func, error) {
+			return nil, work(ctx, nil, d)
+		}, WithDialect(SQLite)))()
+		check(t, s.Schedule(t.Context(), NoTx, Task{ID: "a", Queue: "q", DeliverAt: time.Now().Add(time.Second)}))
+		after(30 * time.Second)
+		db.err.Store(nil)
+		after(5 * time.Second)
+		if task, err := s.Get(t.Context(), NoTx, "a"); err != nil || task.Status != StatusDone || task.Attempts != 0 {
+			t.Errorf("%+v, %v", task, err)
+		}
+		s.wantEffects("a", "q 2s")
+	})
+}
+
+// Waiting for the database does not delay a shutdown.
+func TestShutdownDuringAnOutage(t *testing.T) {
+	onSite(t, Config{}, func(t *testing.T, s *site) {
+		db := &failingDB{DB: s.db}
+		db.err.Store(&errRefused)
+		handler := Handler(db, s.noted(nil), WithDialect(SQLite))
+		stop := s.consume("q", handler)
+		check(t, s.Schedule(t.Context(), NoTx, Task{ID: "a", Queue: "q", DeliverAt: time.Now()}))
+		after(5 * time.Second)
+		began := time.Now()
+		stop()
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("the consumer ended after %v", took)
+		}
+		db.err.Store(nil)
+		s.consume("q", handler)
+		after(5 * time.Second)
+		if task, err := s.Get(t.Context(), NoTx, "a"); err != nil || task.Status != StatusDone || task.Attempts != 0 {
+			t.Errorf("%+v, %v", task, err)
+		}
+	})
+}
+
+// The handler's own errors still count, even if they look like those of an unavailable database.
+func TestEffectWithoutItsServer(t *testing.T) {
+	onSite(t, Config{}, func(t *testing.T, s *site) {
+		defer s.consume("q", Handler(s.db, s.noted(func(*amqpx.Delivery) error { return errRefused })))()
+		check(t, s.Schedule(t.Context(), NoTx, Task{ID: "a", Queue: "q", DeliverAt: time.Now()}))
+		after(time.Minute)
+		if task, err := s.Get(t.Context(), NoTx, "a"); err != nil || task.Status != StatusFailed || task.Attempts != 5 {
+			t.Errorf("%+v, %v", task, err)
+		}
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
@@ -24,6 +25,8 @@ import (
 //
 // Connections have these properties:
 //
+//   - PostgreSQL and MySQL: the pool keeps up to 32 idle connections, each for up to a minute, and has no limit. Change
+//     that with the methods of the *sql.DB.
 //   - MySQL: times are parsed, and one Exec runs one statement.
 //   - SQLite: a transaction takes the write lock when it begins and waits up to 20 s for it, and the database uses a
 //     write-ahead log.
@@ -40,8 +43,19 @@ func OpenDB(u URL) (*sql.DB, idempotency.Dialect, error) {
 	if err != nil {
 		return nil, "", err
 	}
+	if dialect != idempotency.SQLite {
+		db.SetMaxIdleConns(maxIdle)
+		db.SetConnMaxIdleTime(idleTime)
+	}
 	return db, dialect, nil
 }
+
+// The default of database/sql keeps two idle connections. A program with more concurrent handlers would open and close
+// connections all the time, which costs the database a process and a login each.
+const (
+	maxIdle  = 32
+	idleTime = time.Minute
+)
 
 // Listener returns a listener that wakes a relay by LISTEN and NOTIFY if the database is PostgreSQL. For other
 // databases it returns nil, and the relay polls the table. The listener opens its own connection. A connection pooler

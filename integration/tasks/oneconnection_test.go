@@ -43,6 +43,33 @@ var onePools = map[string]func(t *testing.T, dsn string) businessDB{
 	},
 }
 
+// OpenDB keeps the connections that concurrent handlers use, so that the next handlers need not connect again.
+func TestOpenDBKeepsConnections(t *testing.T) {
+	t.Parallel()
+	for _, product := range []database.Kind{database.PostgreSQL, database.MariaDB} {
+		t.Run(string(product), func(t *testing.T) {
+			t.Parallel()
+			db, _, err := config.OpenDB(config.URL(database.Shared(t, product).URL()))
+			suite.MustSucceed(t, err)
+			defer func() { _ = db.Close() }()
+			for range 3 {
+				var all []*sql.Conn
+				for range 16 {
+					c, err := db.Conn(t.Context())
+					suite.MustSucceed(t, err)
+					all = append(all, c)
+				}
+				for _, c := range all {
+					suite.MustSucceed(t, c.Close())
+				}
+			}
+			if s := db.Stats(); s.Idle != 16 || s.MaxIdleClosed != 0 {
+				t.Errorf("%d connections are idle, and %d were closed", s.Idle, s.MaxIdleClosed)
+			}
+		})
+	}
+}
+
 // No part of this library needs two connections of a pool at the same time: stores, relays, handlers and listeners all
 // work with a pool of one.
 func TestOneConnection(t *testing.T) {

@@ -23,6 +23,9 @@ func TestCountsOfABusyLeader(t *testing.T) {
 		c := suite.Requeuer(t, v)
 		suite.Buries(t, v, "dead", "q", 12, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": topology.NoDeliveryLimit})
 		conn := v.Dial(t)
+		narrow, err := amqp.Dial(v.User(t, "narrow", "", [3]string{"^dead$", "^$", "^dead$"}))
+		suite.MustSucceed(t, err)
+		defer func() { _ = narrow.Close() }()
 		for name, count := range map[string]func() (int, error){
 			"QueueInfo": func() (int, error) {
 				info, err := c.QueueInfo(t.Context(), "dead")
@@ -30,6 +33,10 @@ func TestCountsOfABusyLeader(t *testing.T) {
 			},
 			"Counts": func() (int, error) {
 				counts, err := live.Counts(t.Context(), conn, []string{"dead"})
+				return int(counts["dead"].Ready), err
+			},
+			"Counts with few permissions": func() (int, error) {
+				counts, err := live.Counts(t.Context(), narrow, []string{"dead"})
 				return int(counts["dead"].Ready), err
 			},
 			"Requeue": func() (int, error) {

@@ -5,13 +5,14 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/integration/database"
 	"github.com/rabbitdelay/rabbitdelay/integration/faults"
+	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // Effects commit once on MariaDB and SQLite too.
 func TestOtherDatabases(t *testing.T) {
 	skipIfAsked(t)
-	for _, kind := range []database.Kind{database.MariaDB, faults.SQLite} {
+	for _, kind := range tier.Sample(t.Name(), []database.Kind{database.MariaDB, faults.SQLite}) {
 		t.Run(string(kind), func(t *testing.T) {
 			cfg := faults.Config{
 				Name: string(kind), Brokers: shared(t),

@@ -34,9 +34,9 @@ func TestLayoutsChange(t *testing.T) {
 		settings []string
 		gone     string
 	}{
-		"100 ms to 10 ms":   {*version, []string{"bucket: {resolution: 100ms}", "previous: [{resolution: 100ms}]"}, "bucket.clock-100ms.1s"},
-		"clock to hex":      {*version, []string{"bucket: {layout: clock}", "bucket: {layout: hex}, previous: [{layout: clock}]"}, "bucket.1s"},
-		"clock to hex, 4.0": {"4.0", []string{"bucket: {layout: clock}", "bucket: {layout: hex}, previous: [{layout: clock}]"}, "bucket.1s"},
+		"100 ms to 10 ms":     {*version, []string{"bucket: {resolution: 100ms}", "previous: [{resolution: 100ms}]"}, "bucket.clock-100ms.1s"},
+		"clock to hex":        {*version, []string{"bucket: {layout: clock}", "bucket: {layout: hex}, previous: [{layout: clock}]"}, "bucket.1s"},
+		"clock to hex on 4.0": {"4.0", []string{"bucket: {layout: clock}", "bucket: {layout: hex}, previous: [{layout: clock}]"}, "bucket.1s"},
 		"classic to quorum": {
 			*version,
 			[]string{"queue_type: classic, bucket: {layout: hex}", "bucket: {layout: hex}, previous: [{layout: hex, queue_type: classic}]"},

@@ -22,6 +22,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 	"github.com/rabbitdelay/rabbitdelay/internal/argument"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -48,10 +49,11 @@ func TestABadNight(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it waits for its broker")
 	}
-	for _, version := range []string{"4.0", "4.3"} {
-		if *update && version != "4.3" {
-			continue
-		}
+	versions := tier.Sample(t.Name(), []string{"4.0", "4.3"})
+	if *update {
+		versions = []string{"4.3"}
+	}
+	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			n := newNight(t, broker.Shared(t, broker.Options{Version: version, Management: true}))

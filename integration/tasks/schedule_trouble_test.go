@@ -15,6 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
 // Destinations that accept no messages delay no others, the rows of their tasks say why, and their
@@ -24,7 +25,7 @@ func TestScheduleBesideTrouble(t *testing.T) {
 	const each, goodQueues = 30, 4
 	lines, err := broker.Versions(t.Context())
 	suite.MustSucceed(t, err)
-	for _, line := range lines {
+	for _, line := range tier.Sample(t.Name(), lines) {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()
 			b := broker.Shared(t, broker.Options{Version: line})

@@ -148,3 +148,13 @@ func sampleRun(t *testing.T, env string, args ...string) (string, error) {
 	out, err := c.CombinedOutput()
 	return string(out), err
 }
+
+func TestPart(t *testing.T) {
+	list := []string{"a", "b", "c", "d"}
+	for tier, want := range map[string][]string{"": list, Test: list, All: list, Servers: {"a", "d"}} {
+		t.Setenv(Env, tier)
+		if got := Part(list, 3); !slices.Equal(got, want) {
+			t.Errorf("%q: the part is %q, want %q", tier, got, want)
+		}
+	}
+}

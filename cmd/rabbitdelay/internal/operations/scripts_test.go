@@ -17,6 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/binary"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -50,7 +51,7 @@ func TestScriptsOnARealBroker(t *testing.T) {
 		suite.MustSucceed(t, err)
 		return !strings.Contains(string(text), "\nbroker\n")
 	})
-	clitest.ScriptsOn(t, program.Path, open, scripts...)
+	clitest.ScriptsOn(t, program.Path, open, tier.Part(scripts, 3)...)
 }
 
 // vhostHost is a virtual host of a real broker as a clitest.Host.

@@ -96,7 +96,7 @@ func newEndpoint(raw string, cfg ManagementConfig) (endpoint, error) {
 func (m *Management) Inspect(ctx context.Context, _ topology.Topology) (plan.State, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
 	defer cancel()
-	found := plan.State{Source: "management API", BindingsKnown: true}
+	found := plan.State{Source: plan.ManagementAPI, BindingsKnown: true}
 	var exchanges, queues, bindings, policies error
 	var wg sync.WaitGroup // concurrently, because an API under load takes seconds for each request
 	wg.Go(func() { found.Exchanges, exchanges = m.exchanges(ctx) })

@@ -19,6 +19,10 @@ type Queue struct {
 	// Uncounted means that the management API has no message counts for a running queue. This lasts for some seconds
 	// after the queue was declared, or after its node or leader came back.
 	Uncounted bool
+	// ReadyOnly means that the management API has no message counts for a running queue, and that Messages is the
+	// number of ready messages that the broker reported over AMQP. Unacked and Leaving are unknown then. It is not set
+	// if all queues were read over AMQP.
+	ReadyOnly bool
 
 	// ArgumentsKnown reports whether the fields from Type to Arguments were read. If not, Mismatches contains the
 	// differences that the broker reported.
@@ -56,6 +60,10 @@ type Queue struct {
 
 // Unknown reports whether the queue may have more messages than its counts show.
 func (q Queue) Unknown() bool { return q.Hidden || q.Unavailable != "" || q.Uncounted }
+
+// Partial reports whether the queue may have messages that are not in Messages, even if the number of ready messages is
+// known.
+func (q Queue) Partial() bool { return q.Unknown() || q.ReadyOnly }
 
 // Ready returns the number of messages that wait in the queue for a consumer or for their own due time.
 func (q Queue) Ready() int64 { return max(0, q.Messages-q.Unacked-q.Leaving) }

@@ -11,9 +11,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
+// ManagementAPI is the State.Source of a broker that was read by the management API.
+const ManagementAPI = "management API"
+
 // State is the state of a broker as a live.Inspector found it.
 type State struct {
-	Source    string // how it was read: "management API" or "AMQP"
+	Source    string // how it was read: ManagementAPI or "AMQP"
 	Exchanges map[string]Exchange
 	Queues    map[string]Queue
 	Bindings  []topology.Binding

@@ -117,7 +117,8 @@ func (d *destroyer) destroy(ctx context.Context) error {
 }
 
 // plan inspects the broker and decides what to delete. If only the management API has counted messages, its counts may
-// be outdated, so plan repeats the inspection for up to statsAge.
+// be outdated, and it may not have counted a queue that was just declared, so plan repeats the inspection for up to
+// statsAge.
 func (d *destroyer) plan(ctx context.Context) error {
 	for deadline := time.Now().Add(statsAge); ; {
 		now, stale, err := d.deletable(ctx)
@@ -125,7 +126,9 @@ func (d *destroyer) plan(ctx context.Context) error {
 			return err
 		}
 		d.removal = now
-		if !stale || !errors.Is(now.Refusal(), removal.ErrNotEmpty) || time.Now().After(deadline) {
+		_, uncounted := errors.AsType[*removal.UncountedError](now.Refusal())
+		outdated := stale && errors.Is(now.Refusal(), removal.ErrNotEmpty)
+		if !uncounted && !outdated || time.Now().After(deadline) {
 			return nil
 		}
 		if wait.For(ctx, countEvery) != nil {
@@ -164,7 +167,8 @@ func (d *destroyer) recount(ctx context.Context, found plan.State) (stale bool, 
 	for name, counted := range now {
 		q := found.Queues[name]
 		if q.Unavailable == "" {
-			q.Unavailable, q.Uncounted = counted.Unavailable, false
+			q.Unavailable = counted.Unavailable
+			q.Uncounted, q.ReadyOnly = false, q.ReadyOnly || q.Uncounted
 		}
 		q.Messages, q.Consumers = max(q.Messages, counted.Messages), counted.Consumers
 		found.Queues[name] = q

@@ -50,7 +50,7 @@ func (x *examination) checkLeftovers() {
 		for _, l := range queues {
 			all = append(all, l.queue.Name)
 			messages += l.messages
-			if x.snap.Live.Queues[l.queue.Name].Unknown() {
+			if x.snap.Live.Queues[l.queue.Name].Partial() {
 				unknown++
 			}
 			if l.messages > 0 {
@@ -59,7 +59,7 @@ func (x *examination) checkLeftovers() {
 		}
 		switch {
 		case unknown > 0:
-			x.notef("at least %s in %s of %s, drained: unknown, because %s not report a number of messages. The layout is an older one, or belongs to another configuration",
+			x.notef("at least %s in %s of %s, drained: unknown, because %s not report all messages. The layout is an older one, or belongs to another configuration",
 				counted(messages, "message waits", "messages wait"), counted(len(queues), "queue", "queues"), layout.Name, counted(unknown, "queue does", "queues do"))
 		case messages == 0:
 			parts := []string{layout.Name}

@@ -106,7 +106,7 @@ func Messages(cfg Config, live plan.State) (n int64, unseen []string) {
 			continue
 		}
 		n += q.Messages
-		if _, delays := naming.DelaysOf(cfg.Prefix, name); q.Unknown() && (delays || wanted[name] || naming.RouteQueue(cfg.Prefix, name)) {
+		if _, delays := naming.DelaysOf(cfg.Prefix, name); q.Partial() && (delays || wanted[name] || naming.RouteQueue(cfg.Prefix, name)) {
 			unseen = append(unseen, name)
 		}
 	}

@@ -250,8 +250,13 @@ func (p *statusPage) all() {
 }
 
 func (p *statusPage) layouts() {
-	if len(p.Layouts) == 0 {
+	switch {
+	case len(p.Layouts) > 0:
+	case p.Broker.Managed():
 		p.Linef("\nthere is no layout")
+		return
+	default:
+		p.Linef("\nno delay queue of the settings exists; whether there are others is unknown")
 		return
 	}
 	p.heading("LAYOUT", "DELAY", "READY", "ON THEIR WAY", "")

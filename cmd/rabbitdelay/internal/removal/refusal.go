@@ -106,6 +106,23 @@ func (e *UnavailableError) Error() string {
 // Unwrap makes errors.Is(err, ErrUnseen) true.
 func (e *UnavailableError) Unwrap() error { return ErrUnseen }
 
+// UncountedError lists the queues that would be deleted and whose messages the management API has not counted yet, so
+// that they may have messages that are not ready.
+type UncountedError struct{ Queues []string }
+
+func (e *UncountedError) Error() string {
+	names := e.Queues[:min(len(e.Queues), maxListed)]
+	text := strings.Join(names, ", ")
+	if more := len(e.Queues) - len(names); more > 0 {
+		text += fmt.Sprintf(", and %d more", more)
+	}
+	return fmt.Sprintf("refused: the management API has not counted the messages of %s yet (%s), so the number of their messages that are not ready is unknown; try again in 10 s",
+		counted(int64(len(e.Queues)), "queue"), text)
+}
+
+// Unwrap makes errors.Is(err, ErrUnseen) true.
+func (e *UncountedError) Unwrap() error { return ErrUnseen }
+
 // errHeld is the reason to refuse if the messages in the plugin's exchange cannot be counted.
 var errHeld = errors.New("the number of messages in the x-delayed-message exchange cannot be read")
 
@@ -121,7 +138,7 @@ func (x *remover) refusal(steps []Step) error {
 	full, busy := &NotEmptyError{Bound: x.opts.Messages}, &ConsumersError{}
 	var going, refused, native bool
 	var hidden []error
-	silent := &UnavailableError{}
+	silent, uncounted := &UnavailableError{}, &UncountedError{}
 	declared := map[object]bool{}
 	for _, s := range steps {
 		if s.Action != ActionDelete {
@@ -139,8 +156,11 @@ func (x *remover) refusal(steps []Step) error {
 		}
 		switch s.Kind {
 		case topology.KindQueue:
-			if x.live.Queues[s.Name].Unavailable != "" {
+			switch q := x.live.Queues[s.Name]; {
+			case q.Unavailable != "":
 				silent.Queues = append(silent.Queues, s.Name)
+			case q.Uncounted || q.ReadyOnly:
+				uncounted.Queues = append(uncounted.Queues, s.Name)
 			}
 			l, ok := naming.LayoutOf(x.opts.Prefix, s.Name)
 			native = native || ok && l.Native()
@@ -154,6 +174,9 @@ func (x *remover) refusal(steps []Step) error {
 	var errs []error
 	if len(silent.Queues) > 0 {
 		errs = append(errs, silent)
+	}
+	if len(uncounted.Queues) > 0 && (!x.opts.Force || x.opts.Messages != nil) {
+		errs = append(errs, uncounted)
 	}
 	if refused || x.opts.Messages != nil && full.Total > *x.opts.Messages {
 		errs = append(errs, full)

@@ -162,7 +162,8 @@ func (r Plan) Going(steps []Step) []Step {
 }
 
 // Refusal returns the reason why nothing would be deleted, or nil if the removal would not be refused. It joins
-// *NotEmptyError, *ConsumersError, *UnavailableError, *topology.ConflictError and ErrUnseen as they apply.
+// *NotEmptyError, *ConsumersError, *UnavailableError, *UncountedError, *topology.ConflictError and ErrUnseen as they
+// apply.
 func (r Plan) Refusal() error { return r.refusal }
 
 // Count returns the number of objects with the action.

@@ -492,6 +492,31 @@ func TestRemovalTakesTheMarksOfCompleteTopologies(t *testing.T) {
 	}
 }
 
+// A queue that the management API has not counted yet may have messages that are not ready. It is deleted only with Force
+// and without a limit.
+func TestRemovalBeforeTheFirstCount(t *testing.T) {
+	ttl := time.Second
+	top := topology.Topology{
+		Exchanges: []topology.Exchange{{Name: "delay.bucket.r2-1s.1s", Kind: "fanout"}},
+		Queues:    []topology.Queue{{Name: "delay.bucket.r2-1s.1s", MessageTTL: &ttl, DeadLetter: &topology.DeadLetter{Exchange: "delay.deliver", AtLeastOnce: true}}},
+	}
+	for _, spoil := range []func(*plan.Queue){func(q *plan.Queue) { q.Uncounted = true }, func(q *plan.Queue) { q.ReadyOnly = true }} {
+		for _, c := range []struct {
+			opts    Options
+			refused bool
+		}{{Options{}, true}, {Options{Force: true}, false}, {Options{Force: true, Messages: new(int64)}, true}} {
+			live := applied(t, top)
+			q := live.Queues["delay.bucket.r2-1s.1s"]
+			spoil(&q)
+			live.Queues["delay.bucket.r2-1s.1s"] = q
+			err := Decide(top, live, c.opts).Refusal()
+			if _, uncounted := errors.AsType[*UncountedError](err); uncounted != c.refused || errors.Is(err, ErrUnseen) != c.refused {
+				t.Errorf("%+v: %v", c.opts, err)
+			}
+		}
+	}
+}
+
 // Only the management API counts messages that wait for their delivery time. A removal that cannot count them is
 // refused.
 func TestRemovalOfUncountedMessages(t *testing.T) {

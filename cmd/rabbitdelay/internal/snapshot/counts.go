@@ -22,10 +22,13 @@ const (
 	recountEvery = time.Second
 	routesFor    = 6 * time.Second
 	heldFor      = 11 * time.Second
+	// uncountedFor is how long a queue that was just declared takes until the management API has its counts.
+	uncountedFor = 6 * time.Second
 )
 
 // counts replaces older counts of ready messages with the broker's own. If these contradict a count that only the
-// management API has, it waits for the management API to update that count.
+// management API has, or if the management API has not counted a queue yet, it waits for the management API to update
+// its counts.
 func (c *collector) counts(ctx context.Context) error {
 	for _, name := range c.kept() {
 		c.older[name] = c.snap.Live.Queues[name].Messages
@@ -43,6 +46,7 @@ func (c *collector) counts(ctx context.Context) error {
 	began := time.Now()
 	tick := time.NewTicker(recountEvery)
 	defer tick.Stop()
+	unread := false // the management API does not answer in time any more
 	for {
 		var routes, held []string
 		if time.Since(began) < routesFor {
@@ -55,13 +59,22 @@ func (c *collector) counts(ctx context.Context) error {
 		if time.Since(began) < heldFor && !c.src.Hasty {
 			held = c.held()
 		}
-		if len(routes)+len(held) == 0 {
+		waits := !c.src.Hasty && !unread && time.Since(began) < uncountedFor && len(c.notCounted()) > 0
+		if len(routes)+len(held) == 0 && !waits {
+			c.reportNotCounted()
 			return nil
 		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-tick.C:
+		}
+		if waits {
+			answered, err := c.countAgain(ctx, c.notCounted())
+			if err != nil {
+				return err
+			}
+			unread = !answered
 		}
 		for _, name := range routes {
 			c.recount(ctx, name, false)
@@ -72,6 +85,58 @@ func (c *collector) counts(ctx context.Context) error {
 		if err := c.count(ctx, held); err != nil {
 			return err
 		}
+	}
+}
+
+// notCounted returns the queues that may have a message of this configuration and that the management API has not counted
+// yet. Their messages that are not ready are unknown.
+func (c *collector) notCounted() []string {
+	watched := c.watched()
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(c.snap.Live.Queues)) {
+		q := c.snap.Live.Queues[name]
+		_, delays := naming.DelaysOf(c.cfg.Prefix, name)
+		if (q.Uncounted || q.ReadyOnly) && !q.Hidden && q.Unavailable == "" && (delays || slices.Contains(watched, name)) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// countAgain asks the management API again for the counts of queues that it had not counted yet. It reports whether the
+// management API has answered.
+func (c *collector) countAgain(ctx context.Context, names []string) (answered bool, err error) {
+	one, cancel := c.ask(ctx)
+	defer cancel()
+	queues, err := c.src.Management.Queues(one)
+	if err != nil {
+		return false, nil // the caller reports the queues as uncounted
+	}
+	watched := c.watched()
+	var current []string
+	for _, name := range names {
+		now, there := queues[name]
+		if !there || now.Unknown() {
+			continue
+		}
+		q := c.snap.Live.Queues[name]
+		q.Messages, q.Unacked, q.Leaving = now.Messages, now.Unacked, now.Leaving
+		q.Uncounted, q.ReadyOnly = false, false
+		c.snap.Live.Queues[name], c.older[name] = q, now.Messages
+		if slices.Contains(watched, name) {
+			current = append(current, name)
+		}
+	}
+	return true, c.count(ctx, current)
+}
+
+// reportNotCounted reports the queues that the management API still has not counted. If the caller is in a hurry, their
+// counts are only unknown, because the next snapshot probably has them.
+func (c *collector) reportNotCounted() {
+	if names := c.notCounted(); len(names) > 0 && !c.src.Hasty {
+		some := strings.Join(names[:min(len(names), 3)], ", ")
+		c.uncheckedf(doctor.AreaMessages, "the management API has not counted the messages of these queues yet, so the number of messages that are not ready is unknown (%d, such as %s); "+
+			"it needs some seconds after a queue was declared, and never counts if its metrics are disabled (management_agent.disable_metrics_collector)", len(names), some)
 	}
 }
 
@@ -159,6 +224,7 @@ func (c *collector) count(ctx context.Context, queues []string) error {
 		case q.Unavailable != "" && n.Ready+n.Consumers == 0: // the broker gives the same counts for a queue without a leader
 			continue
 		}
+		q.ReadyOnly = q.ReadyOnly || q.Uncounted
 		q.Unavailable, q.Uncounted = "", false
 		if n.Consumers == 0 && q.Type == topology.Quorum { // a quorum queue counts every client with an unacknowledged message as a consumer
 			q.Unacked, c.older[name] = 0, n.Ready
@@ -228,10 +294,11 @@ func (c *collector) recount(ctx context.Context, name string, held bool) {
 	ctx, cancel := c.ask(ctx)
 	defer cancel()
 	now, err := c.src.Management.Queue(ctx, name)
-	if err != nil || now == nil {
+	if err != nil || now == nil || now.Unknown() {
 		return
 	}
 	q := c.snap.Live.Queues[name]
+	q.ReadyOnly = false
 	c.older[name] = now.Messages
 	if held || now.Messages < q.Messages {
 		q.Messages, q.Unacked, q.Leaving = now.Messages, now.Unacked, now.Leaving

@@ -44,6 +44,9 @@ func (c *collector) management(ctx context.Context) error {
 	wg.Go(func() { c.alarms(ctx) })
 	wg.Go(func() { c.connections(ctx) })
 	wg.Wait()
+	if !c.snap.NodesComplete { // without the tag monitoring, the list has only the user's own connections
+		c.snap.Clients = nil
+	}
 	c.uncounted = cmp.Or(c.uncounted, uncounted)
 	slices.SortFunc(c.snap.Unchecked[already:], func(a, b doctor.Unchecked) int {
 		return cmp.Or(cmp.Compare(a.Area, b.Area), cmp.Compare(a.Why, b.Why))
@@ -136,8 +139,8 @@ func (c *collector) alarms(ctx context.Context) {
 				Resource string `json:"resource"`
 			} `json:"alarms"`
 		}
-		if err := json.Unmarshal(status.Body, &body); err != nil {
-			c.uncheckedf(doctor.AreaAlarms, "an alarm is in effect, but its description could not be read: %s", oneLine(err))
+		if err := json.Unmarshal(status.Body, &body); err != nil || len(body.Alarms) == 0 { // it is the answer of a proxy, for example
+			c.uncheckedf(doctor.AreaAlarms, "alarms could not be read: %s, without a list of alarms", oneLine(status))
 			return
 		}
 		for _, a := range body.Alarms {
@@ -207,7 +210,9 @@ func (c *collector) peek(ctx context.Context) error {
 		RoutingKey string          `json:"routing_key"`
 		Properties json.RawMessage `json:"properties"`
 	}
-	_, err := c.src.Management.Call(ctx, http.MethodPost, c.src.Management.InVhost("queues", parked)+"/get", map[string]any{
+	one, cancel := c.ask(ctx)
+	defer cancel()
+	_, err := c.src.Management.Call(one, http.MethodPost, c.src.Management.InVhost("queues", parked)+"/get", map[string]any{
 		"count": min(c.src.Peek, 100), "ackmode": "ack_requeue_true", "encoding": "auto", "truncate": 1,
 	}, &got)
 	if err != nil {

@@ -2,6 +2,7 @@ package status_test
 
 import (
 	"context"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -9,12 +10,16 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/snapshot"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/internal/hung"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // A database that accepts connections and does not answer is reported as unchecked after some
@@ -46,6 +51,67 @@ func TestTakeBesideAHungDatabase(t *testing.T) {
 		}
 		if !strings.Contains(why, "the database has not answered within 3s") {
 			t.Errorf("unchecked: %+v", s.Unchecked)
+		}
+	})
+}
+
+// silent is a management API that accepts requests and does not answer.
+type silent struct{}
+
+func (silent) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, context.Cause(r.Context())
+}
+
+// A management API that does not answer delays the status by some seconds only, whatever the number of queues with dead
+// letters. They are counted and read over AMQP.
+func TestTakeBesideAHungManagementAPI(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := amqptest.NewServer(amqptest.Options{Version: "4.3.0"})
+		defer srv.Close()
+		conn, err := srv.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		ch, err := conn.Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want topology.Topology
+		for _, q := range []string{"a", "b", "c", "d"} {
+			want.Destinations = append(want.Destinations, topology.Destination{Queue: q})
+			for _, name := range []string{q, q + ".dead"} {
+				if _, err := ch.QueueDeclare(name, true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := ch.PublishWithContext(t.Context(), "", q+".dead", false, false, amqp.Publishing{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		m, err := live.NewManagement(live.ManagementConfig{URL: "http://management", Transport: silent{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		s, err := status.Take(t.Context(), status.Source{
+			Want: doctor.Config{Want: want.WithDestinationQueues("delay", topology.Quorum)}, Peek: 5,
+			Broker: snapshot.Source{Management: m, SkipClock: true, Dial: func(ctx context.Context) (*amqp.Connection, error) {
+				return inspect.Dial(ctx, amqpx.Config{URL: srv.URL(), Dial: srv.Dial})
+			}},
+		})
+		if took := time.Since(began); err != nil || took > 10*time.Second {
+			t.Fatalf("%v, after %v", err, took)
+		}
+		for _, d := range s.Destinations {
+			if d.Dead == nil || d.Dead.Messages != 1 || d.Dead.Sampled != 1 || d.Dead.Held != nil {
+				t.Errorf("%s: %+v", d.Name, d.Dead)
+			}
+		}
+		if s.Broker.Managed() || len(s.Destinations) != 4 || s.Complete() {
+			t.Errorf("%+v", s)
 		}
 	})
 }

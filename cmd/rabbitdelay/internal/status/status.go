@@ -11,6 +11,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
+	"github.com/rabbitdelay/rabbitdelay/internal/plan"
 )
 
 // Status is the state of the system at one moment. Ready messages in destinations' queues, dead letters and parked
@@ -67,9 +68,13 @@ type Broker struct {
 	Source  string `json:"source"` // "management API" or "AMQP"
 }
 
+// Managed reports whether the management API was read, so that all queues and their messages are known unless another
+// field says otherwise.
+func (b *Broker) Managed() bool { return b != nil && b.Source == plan.ManagementAPI }
+
 // Count is the number of messages in a queue. Ready messages wait in the queue. Leaving messages are dead letters that
 // the next queue has not confirmed yet. Unacked messages are held by a consumer. Leaving and Unacked are nil if they are
-// unknown, because only the management API has them.
+// unknown, because only the management API has them, and not before some seconds after the queue was declared.
 type Count struct {
 	Ready   int64  `json:"ready"`
 	Leaving *int64 `json:"leaving"`
@@ -225,10 +230,10 @@ type Tasks struct {
 	// Sent counts the tasks that were sent and are not due within a minute; nil if there are none.
 	Sent *Sent `json:"sent"`
 	// Idle are recurring tasks that currently create no tasks although they are not paused, sorted by name, with the
-	// reason.
+	// reason. It is nil if they could not be read.
 	Idle []doctor.IdleRecurring `json:"idle_recurring"`
 	// Unlisted are the destinations of pending tasks that are not in the configuration, so that its relays refuse to
-	// send to them, sorted by name.
+	// send to them, sorted by name. It is nil if they could not be read.
 	Unlisted []doctor.UnlistedTasks `json:"unlisted"`
 	// Relays are the relays that run on the database or that died there within a week, most recently seen first; nil if
 	// unknown.

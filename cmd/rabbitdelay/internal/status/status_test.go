@@ -166,6 +166,34 @@ func TestOverAMQPOnlyReadyMessagesAreKnown(t *testing.T) {
 	}
 }
 
+// The messages of a queue that the management API has not counted yet are unknown, except those that are ready.
+func TestUncountedIsUnknown(t *testing.T) {
+	x := night(t)
+	for _, name := range []string{"delay.bucket.r2x2-1m.2m", "orders", "orders.dead", "delay.parked"} {
+		q := x.snap.Live.Queues[name]
+		q.Messages, q.Unacked, q.Leaving, q.ReadyOnly = 0, 0, 0, true
+		x.snap.Live.Queues[name] = q
+	}
+	x.looks = nil
+	s := x.status()
+	for _, l := range s.Layouts {
+		if known := l.Waiting.InTransit() != nil; known == (l.Name == "delay.bucket.r2x2-1m") || known && l.Name != "delay.native" && l.Waiting.Complete() != known || !known && l.Drained() {
+			t.Errorf("%s: %+v, drained %t", l.Name, l.Waiting, l.Drained())
+		}
+	}
+	for _, d := range s.Destinations {
+		if known := d.Waiting.Leaving != nil && d.Waiting.Unacked != nil; known == (d.Name == "orders") || d.Waiting.Unknown {
+			t.Errorf("%s: %+v", d.Name, d.Waiting)
+		}
+		if d.Dead != nil && (d.Dead.Held != nil || d.Dead.Unknown) {
+			t.Errorf("%s: dead letters %+v", d.Name, d.Dead)
+		}
+	}
+	if s.Parked.Held != nil || s.Empty() {
+		t.Errorf("parked: %+v, empty: %t", s.Parked, s.Empty())
+	}
+}
+
 // A queue that has not changed is not read again.
 func TestRecall(t *testing.T) {
 	first := night(t).status()

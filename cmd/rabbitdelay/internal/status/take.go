@@ -171,6 +171,9 @@ func (s *seen) broker(ctx context.Context, src Source) error {
 		return nil
 	}
 	defer func() { _ = conn.CloseDeadline(time.Now().Add(closeTimeout)) }() // nothing is left to do
+	if !snap.Live.BindingsKnown {
+		src.Broker.Management = nil // it did not answer just now, and would let each queue wait
+	}
 	for _, q := range queues {
 		s.look(ctx, conn, q, src)
 	}

@@ -160,7 +160,7 @@ func (oneDelay) RoundTrip(r *http.Request) (*http.Response, error) {
 	body := "[]"
 	switch {
 	case strings.HasPrefix(r.URL.Path, "/api/queues/"):
-		body = `[{"name":"delay.ttl.1m","type":"quorum","durable":true,"arguments":{"x-message-ttl":60000,"x-dead-letter-exchange":"delay.deliver"}}]`
+		body = `[{"name":"delay.ttl.1m","type":"quorum","durable":true,"arguments":{"x-message-ttl":60000,"x-dead-letter-exchange":"delay.deliver"},"messages":1,"messages_ready":1}]`
 	case strings.HasPrefix(r.URL.Path, "/api/overview"):
 		body = "{}"
 	}

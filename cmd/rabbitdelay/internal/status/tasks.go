@@ -32,6 +32,9 @@ const (
 // counts.
 const recountAfter = 6 * time.Second
 
+// recountPatience is how long the management API may take for the second count.
+const recountPatience = 5 * time.Second
+
 // Recount counts the broker's messages again if they are too few for the tasks that were sent. It needs the management
 // API.
 func Recount(ctx context.Context, cfg doctor.Config, m *live.Management, snap *doctor.Snapshot) {
@@ -43,7 +46,9 @@ func Recount(ctx context.Context, cfg doctor.Config, m *live.Management, snap *d
 		return
 	case <-time.After(recountAfter):
 	}
-	queues, err := m.Queues(ctx)
+	one, cancel := context.WithTimeout(ctx, recountPatience)
+	defer cancel()
+	queues, err := m.Queues(one)
 	if err != nil {
 		return // the first count stands
 	}
@@ -72,9 +77,10 @@ func Late(ctx context.Context, store *schedule.Store, now, since time.Time) (doc
 const standstill = 3 * time.Minute
 
 // readTroubles adds recurring tasks that create no tasks, and pending tasks that no relay will send, although they were
-// neither paused nor cancelled.
+// neither paused nor cancelled. A list that could not be read is nil, unless it has entries that were read before the
+// error.
 func readTroubles(ctx context.Context, store *schedule.Store, sum *doctor.Tasks) {
-	sum.Idle, sum.Unlisted, sum.Unread = []doctor.IdleRecurring{}, []doctor.UnlistedTasks{}, ""
+	sum.Idle, sum.Unlisted, sum.Unread = nil, nil, ""
 	for r, err := range store.Recurring().List(ctx, schedule.NoTx) {
 		if err != nil {
 			sum.Unread = err.Error()
@@ -88,11 +94,15 @@ func readTroubles(ctx context.Context, store *schedule.Store, sum *doctor.Tasks)
 			sum.Idle = append(sum.Idle, doctor.IdleRecurring{Name: r.Name, Reason: reason})
 		}
 	}
+	if sum.Idle == nil {
+		sum.Idle = []doctor.IdleRecurring{}
+	}
 	counts, err := store.UnknownDestinations(ctx)
 	if err != nil {
 		sum.Unread = err.Error()
 		return
 	}
+	sum.Unlisted = make([]doctor.UnlistedTasks, 0, len(counts))
 	for _, c := range counts {
 		sum.Unlisted = append(sum.Unlisted, doctor.UnlistedTasks{Destination: c.Destination.String(), Pending: c.Pending})
 	}

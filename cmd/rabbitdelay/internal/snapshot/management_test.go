@@ -1,0 +1,77 @@
+package snapshot
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
+)
+
+// fixed is a management API that gives the same answers, by the beginning of the path.
+type fixed map[string]struct {
+	code int
+	body string
+}
+
+func (f fixed) RoundTrip(r *http.Request) (*http.Response, error) {
+	code, body := http.StatusOK, "[]"
+	for path, x := range f {
+		if strings.HasPrefix(r.URL.Path, path) {
+			code, body = x.code, x.body
+		}
+	}
+	return &http.Response{StatusCode: code, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+}
+
+func managed(t *testing.T, api http.RoundTripper) *collector {
+	t.Helper()
+	m, err := live.NewManagement(live.ManagementConfig{URL: "http://management", Transport: api})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &collector{src: Source{Management: m}, managed: true, clocks: map[string]map[string][]reading{}}
+}
+
+// Only a list of alarms is an alarm. A proxy that cannot reach the broker answers 503, too.
+func TestAlarms(t *testing.T) {
+	for name, c := range map[string]struct {
+		code      int
+		body      string
+		alarms    int // -1 if unknown
+		unchecked bool
+	}{
+		"none":               {200, `{"status":"ok"}`, 0, false},
+		"memory":             {503, `{"status":"failed","alarms":[{"node":"rabbit@a","resource":"memory"}]}`, 1, false},
+		"a proxy":            {503, "<html>Service Unavailable</html>", -1, true},
+		"a proxy, with JSON": {503, `{"message":"no healthy upstream"}`, -1, true},
+		"refused":            {401, "", -1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c0 := managed(t, fixed{"/api/health/checks/alarms": {c.code, c.body}})
+			c0.alarms(t.Context())
+			if have := len(c0.snap.Alarms); have != max(0, c.alarms) || (c0.snap.Alarms == nil) != (c.alarms < 0) {
+				t.Errorf("alarms %v", c0.snap.Alarms)
+			}
+			if (len(c0.snap.Unchecked) > 0) != c.unchecked || c.unchecked && c0.snap.Unchecked[0].Area != doctor.AreaAlarms {
+				t.Errorf("unchecked %v", c0.snap.Unchecked)
+			}
+		})
+	}
+}
+
+// The management API lists all connections only to a user with the tag monitoring, which may also list the nodes. To
+// other users it shows only their own connections.
+func TestClientsOfOthersAreUnknown(t *testing.T) {
+	for code, known := range map[int]bool{200: true, 401: false} {
+		c := managed(t, fixed{"/api/nodes": {code, "[]"}, "/api/overview": {200, "{}"}, "/api/health": {200, `{"status":"ok"}`}})
+		if err := c.management(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if (c.snap.Clients != nil) != known {
+			t.Errorf("nodes %d: clients %v", code, c.snap.Clients)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/asjson"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/trace"
 )
 
@@ -76,10 +77,16 @@ func TestRecurringOf(t *testing.T) {
 		`"next":[],"version":1,"created":"2026-01-31T12:00:00.000Z","updated":"2026-01-31T12:00:00.000Z"}`)
 }
 
-// Lists are never null in JSON.
+// A list that was not read is null in JSON, and a list that was read and is empty is [].
 func TestTraceOf(t *testing.T) {
 	expect(t, asjson.TraceOf(trace.Trace{ID: "x", Why: "nothing is known"}),
-		`{"id":"x","why":"nothing is known","found":false,"effects":[],"records":[],"dead_letters":[],"searched":[],"scopes":[],`+
+		`{"id":"x","why":"nothing is known","found":false,"tasks_read":false,"effects":null,"records":null,"dead_letters":null,"searched":null,"scopes":null,`+
+			`"delay_queues_not_empty":null,"destinations_not_empty":null,"unchecked":[],"notes":[]}`)
+	expect(t, asjson.TraceOf(trace.Trace{
+		ID: "x", Why: "nothing is known", TasksKnown: true, Effects: []schedule.Effect{}, Records: []idempotency.Record{}, Scopes: []string{},
+		DeadLetters: []inspect.DeadLetter{}, Searched: []trace.Searched{}, Waiting: []status.Delay{}, Unsearched: []string{},
+	}),
+		`{"id":"x","why":"nothing is known","found":false,"tasks_read":true,"effects":[],"records":[],"dead_letters":[],"searched":[],"scopes":[],`+
 			`"delay_queues_not_empty":[],"destinations_not_empty":[],"unchecked":[],"notes":[]}`)
 	got := asjson.TraceOf(trace.Trace{
 		ID: "x", Task: &schedule.TaskRow{Task: schedule.Task{ID: "x"}}, Effects: []schedule.Effect{{Version: 1, Queue: "q", LeaseUntil: noon}},

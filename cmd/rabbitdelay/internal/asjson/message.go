@@ -54,32 +54,42 @@ func MessagesOf(list []inspect.DeadLetter) []Message {
 	})
 }
 
-// Trace is the JSON form of what is known about a message or task.
+// Trace is the JSON form of what is known about a message or task. A list is null if it was not read.
 type Trace struct {
 	ID          string             `json:"id"`
 	Why         string             `json:"why"                    doc:"What happened to the message or task, or why nothing has happened yet."`
 	Found       bool               `json:"found"                  doc:"True if something is known about the id."`
+	TasksRead   bool               `json:"tasks_read"             doc:"True if the task table was read. If it was and task is absent, there is no task with this id."`
 	Task        *Task              `json:"task,omitempty"`
-	Effects     []Effect           `json:"effects"                nullable:"false"`
-	Records     []Record           `json:"records"                nullable:"false"`
-	DeadLetters []Message          `json:"dead_letters"           nullable:"false"`
-	Searched    []trace.Searched   `json:"searched"               nullable:"false"`
-	Scopes      []string           `json:"scopes"                 nullable:"false"                                                             doc:"The scopes in which idempotency records were searched."`
-	Waiting     []status.Delay     `json:"delay_queues_not_empty" nullable:"false"                                                             doc:"Delay queues with messages. Any of them may have the message."`
-	Other       []string           `json:"destinations_not_empty" nullable:"false"                                                             doc:"Queues that were not searched, because their consumers would have to wait. Any of them may have the message."`
-	Unchecked   []doctor.Unchecked `json:"unchecked"              nullable:"false"                                                             doc:"What could not be examined, and why."`
+	Effects     []Effect           `json:"effects"                nullable:"true"                                                                                     doc:"What handlers have recorded about the task. null if it was not read."`
+	Records     []Record           `json:"records"                nullable:"true"                                                                                     doc:"The idempotency records. null if they were not read."`
+	DeadLetters []Message          `json:"dead_letters"           nullable:"true"                                                                                     doc:"The message in the queues in searched. null if no queue could be searched."`
+	Searched    []trace.Searched   `json:"searched"               nullable:"true"                                                                                     doc:"The dead-letter queues and other queues that were searched. null if none could be searched."`
+	Scopes      []string           `json:"scopes"                 nullable:"true"                                                                                     doc:"The scopes in which idempotency records were searched. null if they were not searched."`
+	Waiting     []status.Delay     `json:"delay_queues_not_empty" nullable:"true"                                                                                     doc:"Delay queues with messages. Any of them may have the message. null if the broker was not read."`
+	Other       []string           `json:"destinations_not_empty" nullable:"true"                                                                                     doc:"Queues that were not searched, because their consumers would have to wait. Any of them may have the message. null if the broker was not read."`
+	Unchecked   []doctor.Unchecked `json:"unchecked"              nullable:"false"                                                                                    doc:"What could not be examined, and why."`
 	Notes       []string           `json:"notes"                  nullable:"false"`
 }
 
 // TraceOf returns the JSON form of a trace.
 func TraceOf(t trace.Trace) Trace {
 	out := Trace{
-		ID: t.ID, Why: t.Why, Found: t.Found(), Effects: EffectsOf(t.Effects), Records: RecordsOf(t.Records), DeadLetters: MessagesOf(t.DeadLetters),
-		Searched: append([]trace.Searched{}, t.Searched...), Scopes: append([]string{}, t.Scopes...), Waiting: append([]status.Delay{}, t.Waiting...),
-		Other: append([]string{}, t.Unsearched...), Unchecked: append([]doctor.Unchecked{}, t.Unchecked...), Notes: append([]string{}, t.Notes...),
+		ID: t.ID, Why: t.Why, Found: t.Found(), TasksRead: t.TasksKnown,
+		Effects: ifRead(t.Effects, EffectsOf), Records: ifRead(t.Records, RecordsOf), DeadLetters: ifRead(t.DeadLetters, MessagesOf),
+		Searched: t.Searched, Scopes: t.Scopes, Waiting: t.Waiting, Other: t.Unsearched,
+		Unchecked: append([]doctor.Unchecked{}, t.Unchecked...), Notes: append([]string{}, t.Notes...),
 	}
 	if t.Task != nil {
 		out.Task = new(TaskOf(*t.Task))
 	}
 	return out
+}
+
+// ifRead applies of to a list, unless the list is nil because it was not read.
+func ifRead[T, U any](list []T, of func([]T) []U) []U {
+	if list == nil {
+		return nil
+	}
+	return of(list)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/asjson"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/tasks"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/trace"
@@ -151,6 +153,8 @@ func (r *traceRun) printSearch(t trace.Trace) {
 	case t.Task != nil:
 	case t.TasksKnown:
 		r.Printf("- the task table: no such id\n")
+	case slices.ContainsFunc(t.Unchecked, func(u doctor.Unchecked) bool { return u.Area == doctor.AreaDatabase }):
+		r.Printf("- not the task table, because the database could not be read\n")
 	default:
 		r.Printf("- no task table\n")
 	}
@@ -167,8 +171,11 @@ func (r *traceRun) printSearch(t trace.Trace) {
 			r.Printf("- %s: only the first %d of %s\n", shown.Line(s.Queue), s.Sampled, shown.Count(s.Messages, "message", "messages"))
 		}
 	}
-	if len(t.Searched) == 0 {
+	if t.Searched == nil {
 		r.Printf("- neither dead-letter queues nor the parked queue, because they could not be inspected\n")
+	}
+	if t.Searched != nil && len(t.Searched) == 0 {
+		r.Printf("- neither dead-letter queues nor the parked queue, because none exists and answers\n")
 	}
 	if len(t.Waiting) > 0 {
 		r.Printf("\nnot searched, because messages would be late: %s\n", delayNames(t.Waiting))

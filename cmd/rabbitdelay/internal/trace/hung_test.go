@@ -45,6 +45,9 @@ func TestTakeBesideAHungDatabase(t *testing.T) {
 		if err != nil || len(got.DeadLetters) != 1 || got.Complete() {
 			t.Errorf("%v: %+v", err, got)
 		}
+		if got.TasksKnown || got.Effects != nil || got.Records != nil || got.Scopes != nil || got.Waiting == nil || got.Unsearched == nil {
+			t.Errorf("what was not read is not nil, or what was read is: %+v", got)
+		}
 		if took := time.Since(began); took > 5*time.Second {
 			t.Errorf("it took %v", took)
 		}

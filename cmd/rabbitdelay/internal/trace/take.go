@@ -60,6 +60,9 @@ func Take(ctx context.Context, id string, src Source) (Trace, error) {
 	patience := cmp.Or(src.Status.Patience, status.DefaultPatience)
 	t.database(ctx, src, s, patience)
 	t.unknown(s)
+	if s.Broker != nil {
+		t.Waiting, t.Unsearched = []status.Delay{}, []string{}
+	}
 	for _, l := range s.Layouts {
 		t.Waiting = append(t.Waiting, l.Delays...)
 	}
@@ -67,6 +70,9 @@ func Take(ctx context.Context, id string, src Source) (Trace, error) {
 		if d.Waiting.Total() > 0 {
 			t.Unsearched = append(t.Unsearched, d.Queue)
 		}
+	}
+	if !s.Broker.Managed() {
+		src.Status.Broker.Management = nil // it did not answer just now, and would let each queue wait
 	}
 	if s.Broker != nil {
 		one, cancel := context.WithTimeout(ctx, patience)
@@ -81,30 +87,47 @@ func Take(ctx context.Context, id string, src Source) (Trace, error) {
 	return t, nil
 }
 
-// unknown lists the queues that may have the message but do not report how many messages they have.
+// unknown lists the queues that may have the message but do not report how many messages they have, or only how many
+// are ready.
 func (t *Trace) unknown(s status.Status) {
-	if slices.ContainsFunc(t.Unchecked, func(u doctor.Unchecked) bool { return u.Area == doctor.AreaMessages }) {
+	if t.notSeen(doctor.AreaMessages) {
 		return
 	}
-	names := []string{}
-	add := func(name string, unknown bool) {
-		if unknown && name != "" {
-			names = append(names, name)
+	var silent, partial []string
+	add := func(name string, unknown bool, notReady *int64) {
+		switch {
+		case name == "":
+		case unknown:
+			silent = append(silent, name)
+		case notReady == nil && s.Broker.Managed(): // without the management API this applies to all queues
+			partial = append(partial, name)
 		}
 	}
 	for _, l := range s.Layouts {
-		add(l.Name, l.Waiting.Unknown)
+		add(l.Name, l.Waiting.Unknown, l.Waiting.InTransit())
 	}
 	for _, d := range s.Destinations {
-		add(d.Queue, d.Waiting.Unknown)
+		if d.Exists {
+			add(d.Queue, d.Waiting.Unknown, d.Waiting.InTransit())
+		}
 		if d.Dead != nil {
-			add(d.Dead.Queue, d.Dead.Unknown)
+			add(d.Dead.Queue, d.Dead.Unknown, d.Dead.Held)
 		}
 	}
-	add(s.Parked.Queue, s.Parked.Unknown)
-	if len(names) > 0 {
-		t.unchecked(doctor.AreaMessages, fmt.Errorf("the number of messages in these queues is unknown: %s", strings.Join(unique(names), ", ")))
+	if s.Broker != nil {
+		add(s.Parked.Queue, s.Parked.Unknown, s.Parked.Held)
 	}
+	if len(silent) > 0 {
+		t.unchecked(doctor.AreaMessages, fmt.Errorf("the number of messages in these queues is unknown: %s", strings.Join(unique(silent), ", ")))
+	}
+	if len(partial) > 0 {
+		t.unchecked(doctor.AreaMessages, fmt.Errorf("the number of messages that are not ready is unknown, because the management API has not counted these queues yet: %s", strings.Join(unique(partial), ", ")))
+	}
+}
+
+// notSeen reports whether an area is listed in Unchecked.
+func (t *Trace) notSeen(a doctor.Area) bool {
+	return slices.ContainsFunc(t.Unchecked, func(u doctor.Unchecked) bool { return u.Area == a })
 }
 
 func (t *Trace) unchecked(a doctor.Area, err error) {
@@ -122,13 +145,14 @@ func (t *Trace) database(ctx context.Context, src Source, s status.Status, patie
 	if src.DB == nil {
 		return
 	}
-	t.Scopes = unique(append(t.queues(s), src.Scopes...))
-	var err error
-	t.Records, err = idempotency.Find(ctx, src.DB, t.ID, t.Scopes...)
+	t.Scopes = append([]string{}, unique(append(t.queues(s), src.Scopes...))...)
+	records, err := idempotency.Find(ctx, src.DB, t.ID, t.Scopes...)
 	t.RecordsKnown = err == nil
 	if err != nil && !errors.Is(err, idempotency.ErrNoTable) { // without the table there are no records
 		t.unchecked(doctor.AreaDatabase, err)
+		return
 	}
+	t.Records = append([]idempotency.Record{}, records...)
 }
 
 // row reads the task, and what handlers have recorded about it.
@@ -140,15 +164,17 @@ func (t *Trace) row(ctx context.Context, store *schedule.Store, s status.Status)
 	task, err := store.Get(ctx, schedule.NoTx, t.ID)
 	switch {
 	case errors.Is(err, schedule.ErrNotFound):
-		t.TasksKnown = true
+		t.TasksKnown, t.Effects = true, []schedule.Effect{} // they are deleted with the task
 		return
 	case err != nil:
 		t.unchecked(doctor.AreaDatabase, err)
 		return
 	}
 	t.Task, t.TasksKnown = &task, true
-	if t.Effects, err = store.Effects(ctx, schedule.NoTx, t.ID); err != nil {
+	if effects, err := store.Effects(ctx, schedule.NoTx, t.ID); err != nil {
 		t.unchecked(doctor.AreaDatabase, err)
+	} else {
+		t.Effects = append([]schedule.Effect{}, effects...)
 	}
 	d := task.Destination()
 	for i, h := range s.Tasks.Held {
@@ -210,6 +236,7 @@ func (t *Trace) search(ctx context.Context, src Source, s status.Status, limit i
 		t.unchecked(status.AreaDeadLetters, err)
 		return
 	}
+	t.Searched, t.DeadLetters = []Searched{}, []inspect.DeadLetter{}
 	for _, q := range queues {
 		n, counted := ready[q]
 		asked := slices.Contains(src.Queues, q) // the other names may be guesses

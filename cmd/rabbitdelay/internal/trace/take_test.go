@@ -27,8 +27,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// empty is a management API that knows all objects and has not counted any message yet.
-type empty struct{ topology.Topology }
+// empty is a management API that knows all objects. It has not counted any message yet at first, and after some time it
+// counts that all queues are empty, unless that time is 0.
+type empty struct {
+	topology.Topology
+
+	since  time.Time
+	counts time.Duration
+}
 
 func (e empty) RoundTrip(r *http.Request) (*http.Response, error) {
 	list := []map[string]any{}
@@ -36,6 +42,9 @@ func (e empty) RoundTrip(r *http.Request) (*http.Response, error) {
 	case strings.HasPrefix(path, "/api/queues/"):
 		for _, q := range e.Queues {
 			list = append(list, map[string]any{"name": q.Name, "type": "quorum", "durable": true, "arguments": q.Table()})
+			if e.counts > 0 && time.Since(e.since) >= e.counts {
+				list[len(list)-1]["messages"], list[len(list)-1]["messages_ready"] = 0, 0
+			}
 		}
 	case strings.HasPrefix(path, "/api/exchanges/"):
 		for _, x := range e.Exchanges {
@@ -80,25 +89,30 @@ func TestTakeLooksForItself(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		spoil      func(*testing.T, *amqp.Channel)
+		uncounted  bool // the management API never counts
 		why        string
 		everywhere bool
 		searched   trace.Searched // of the dead-letter queue
 	}{
 		"nothing": {
-			func(*testing.T, *amqp.Channel) {}, "nothing is known about this id; a consumer may hold it", true,
+			func(*testing.T, *amqp.Channel) {}, false, "nothing is known about this id; a consumer may hold it", true,
 			trace.Searched{Queue: "q.dead"},
 		},
-		"parked a moment ago": {put("delay.parked", "other", "it"), "it is parked in delay.parked", true, trace.Searched{Queue: "q.dead"}},
-		"died a moment ago":   {put("q.dead", "other", "it"), "it is a dead letter in q.dead", true, trace.Searched{Queue: "q.dead", Sampled: 2, Messages: 2}},
+		"parked a moment ago": {put("delay.parked", "other", "it"), false, "it is parked in delay.parked", true, trace.Searched{Queue: "q.dead"}},
+		"died a moment ago":   {put("q.dead", "other", "it"), false, "it is a dead letter in q.dead", true, trace.Searched{Queue: "q.dead", Sampled: 2, Messages: 2}},
 		"delayed a moment ago": {
-			put("delay.bucket.r2-1h.1h", "it"),
+			put("delay.bucket.r2-1h.1h", "it"), false,
 			"it may be among the messages of the delay queue delay.bucket.r2-1h.1h", false,
 			trace.Searched{Queue: "q.dead"},
 		},
-		"due a moment ago": {put("q", "it"), "it may be among the messages of the queue q, which is not searched", false, trace.Searched{Queue: "q.dead"}},
+		"due a moment ago": {put("q", "it"), false, "it may be among the messages of the queue q, which is not searched", false, trace.Searched{Queue: "q.dead"}},
 		"beyond the limit": {
-			put("q.dead", "1", "2", "3", "it"), "nothing is known about this id in the parts that could be inspected", false,
+			put("q.dead", "1", "2", "3", "it"), false, "nothing is known about this id in the parts that could be inspected", false,
 			trace.Searched{Queue: "q.dead", Sampled: 3, Messages: 4},
+		},
+		"never counted": {
+			func(*testing.T, *amqp.Channel) {}, true, "nothing is known about this id in the parts that could be inspected", false,
+			trace.Searched{Queue: "q.dead"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -119,7 +133,11 @@ func TestTakeLooksForItself(t *testing.T) {
 				}
 				c.spoil(t, ch)
 				synctest.Wait()
-				m, err := live.NewManagement(live.ManagementConfig{URL: "http://management", Transport: empty{want}})
+				counting := empty{Topology: want, since: time.Now(), counts: 5 * time.Second}
+				if c.uncounted {
+					counting.counts = 0
+				}
+				m, err := live.NewManagement(live.ManagementConfig{URL: "http://management", Transport: counting})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -130,7 +148,7 @@ func TestTakeLooksForItself(t *testing.T) {
 					}},
 				}
 				got, err := trace.Take(t.Context(), "it", trace.Source{Status: src})
-				if err != nil || !got.Complete() {
+				if err != nil || got.Complete() == c.uncounted {
 					t.Fatalf("%v; unchecked %v", err, got.Unchecked)
 				}
 				if !strings.Contains(got.Why, c.why) || got.Everywhere() != c.everywhere || got.Found() != (len(got.DeadLetters) == 1) {

@@ -16,7 +16,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 )
 
-// Trace is everything that could be found out about an id.
+// Trace is everything that could be found out about an id. A list is nil if it was not read, and empty if it was read and
+// there is nothing.
 type Trace struct {
 	ID string
 	At time.Time
@@ -26,11 +27,13 @@ type Trace struct {
 	Task       *schedule.TaskRow
 	TasksKnown bool
 	Effects    []schedule.Effect
-	// Records are the idempotency records in Scopes. RecordsKnown is set if they were read.
+	// Records are the idempotency records in Scopes. RecordsKnown is set if they were read. If there is no table of
+	// records, Records is empty and RecordsKnown is not set.
 	Records      []idempotency.Record
 	Scopes       []string
 	RecordsKnown bool
-	// DeadLetters are the messages with this id that were found in the queues in Searched.
+	// DeadLetters are the messages with this id that were found in the queues in Searched. Both are nil if the broker
+	// could not be searched.
 	DeadLetters []inspect.DeadLetter
 	Searched    []Searched
 	// Waiting are the delay queues that are not empty. Reading a message there would make it late, so these queues are
@@ -68,6 +71,9 @@ func (t Trace) searched() bool {
 
 // Found reports whether anything is known about the id.
 func (t Trace) Found() bool { return t.Task != nil || len(t.Records)+len(t.DeadLetters) > 0 }
+
+// NoRecords reports whether the database is known to have no table of idempotency records.
+func (t Trace) NoRecords() bool { return t.Records != nil && !t.RecordsKnown }
 
 // Searched describes a queue that was searched from its head.
 type Searched struct {

@@ -18,11 +18,11 @@ import (
 type overview struct {
 	At       string        `json:"at"                format:"date-time"`
 	Problem  string        `json:"problem,omitempty" doc:"What prevents this process from working."`
-	Alarms   []string      `json:"alarms"            nullable:"true"                                doc:"The broker's alarms. null if they are unknown."`
-	Rates    *rates        `json:"rates,omitempty"`
-	Horizon  []horizon     `json:"horizon"           nullable:"false"`
-	LastHour []ends        `json:"last_hour"         nullable:"false"                               doc:"How tasks ended in the last hour, per minute. See also /history."`
-	Ended    *ended        `json:"ended,omitempty"   doc:"The number of tasks that ended recently."`
+	Alarms   []string      `json:"alarms"            nullable:"true"                                                                   doc:"The broker's alarms. null if they are unknown."`
+	Rates    *rates        `json:"rates"             doc:"The message rates of the virtual host. null if they are unknown."`
+	Horizon  []horizon     `json:"horizon"           nullable:"true"                                                                   doc:"The pending tasks by due time. null if the database was not read."`
+	LastHour []ends        `json:"last_hour"         nullable:"true"                                                                   doc:"How tasks ended in the last hour, per minute. See also /history. null if the database was not read."`
+	Ended    *ended        `json:"ended"             doc:"The number of tasks that ended recently. null if the database was not read."`
 	Status   broker.Status `json:"status"`
 }
 
@@ -59,6 +59,9 @@ type ends struct {
 
 func endsOf(list []schedule.CompletionStats) []ends {
 	millis := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	if list == nil {
+		return nil // it was not read
+	}
 	out := make([]ends, len(list))
 	for i, e := range list {
 		out[i] = ends{shown.Instant(e.From), shown.Instant(e.To), e.Done, e.Failed, e.Retries, millis(e.Lateness(0.5)), millis(e.Lateness(0.99))}
@@ -68,8 +71,11 @@ func endsOf(list []schedule.CompletionStats) []ends {
 
 func overviewOf(o service.Overview) overview {
 	out := overview{
-		At: shown.Instant(o.At), Problem: o.Problem, Alarms: o.Alarms, Rates: (*rates)(o.Rates), Horizon: []horizon{},
+		At: shown.Instant(o.At), Problem: o.Problem, Alarms: o.Alarms, Rates: (*rates)(o.Rates),
 		LastHour: endsOf(o.History.Hour), Ended: (*ended)(o.Ended), Status: o.Status,
+	}
+	if o.Horizon != nil {
+		out.Horizon = []horizon{}
 	}
 	for _, h := range o.Horizon {
 		out.Horizon = append(out.Horizon, horizon{h.Name, asjson.Instant(h.Until), h.Count, h.More})
@@ -91,7 +97,7 @@ func (a *api) now() {
 			return answer(a, o.Status, err)
 		})
 	type history struct {
-		Spans []ends `json:"spans" nullable:"false" doc:"The intervals in order of time, without those in which no task ended."`
+		Spans []ends `json:"spans" nullable:"true" doc:"The intervals in order of time, without those in which no task ended. null if the database was not read."`
 	}
 	huma.Register(a.API, op("GET", "/history", "history", tagNow, "Get how tasks ended, per minute of the last hour, ten minutes of the last day, or hour of the last week"),
 		func(ctx context.Context, in *struct {

@@ -155,11 +155,11 @@ func (f *fake) Overview(context.Context, service.Identity) (service.Overview, er
 	}
 	o.Status.Layouts = []status.Layout{l}
 	o.Status.Destinations = []status.Destination{
-		{Name: "orders.expire", Queue: "orders.expire", Exists: true, Waiting: count(3), Consumers: new(int64(4)), Dead: &status.DeadLetters{Queue: "orders.expire.dead"}},
-		{Name: "mail", Queue: "mail", Exists: true, Waiting: count(1204), Consumers: new(int64(2)), Dead: &status.DeadLetters{Queue: "mail.dead"}},
+		{Name: "orders.expire", Queue: "orders.expire", Exists: true, Waiting: count(3), Consumers: new(int64(4)), Dead: &status.DeadLetters{Queue: "orders.expire.dead", Held: new(int64)}},
+		{Name: "mail", Queue: "mail", Exists: true, Waiting: count(1204), Consumers: new(int64(2)), Dead: &status.DeadLetters{Queue: "mail.dead", Held: new(int64)}},
 		{Name: "events:order.late", Queue: "delay.route.events:order.late", Exchange: true, Exists: true},
 	}
-	o.Status.Parked = status.DeadLetters{Queue: "delay.parked"}
+	o.Status.Parked = status.DeadLetters{Queue: "delay.parked", Held: new(int64)}
 	o.Status.Tasks = &status.Tasks{Counts: []status.TaskCount{
 		{Queue: "mail", Status: schedule.StatusPending, Count: 1_104_233},
 		{Queue: "orders.expire", Status: schedule.StatusPending, Count: 20_118},

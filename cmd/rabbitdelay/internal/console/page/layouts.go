@@ -14,6 +14,7 @@ type layoutsData struct {
 	Layouts []status.Layout
 	Earlier bool   // there is a layout to retire
 	Blind   string // why there is nothing to show
+	Partial bool   // only the layouts of the settings could be read
 }
 
 func (p *Pages) layouts(r *request) (answer, error) {
@@ -21,7 +22,7 @@ func (p *Pages) layouts(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	d := layoutsData{Layouts: o.Status.Layouts, Blind: o.Blind()}
+	d := layoutsData{Layouts: o.Status.Layouts, Blind: o.Blind(), Partial: o.Status.Broker != nil && !o.Status.Broker.Managed()}
 	for _, l := range d.Layouts {
 		d.Earlier = d.Earlier || l.Earlier
 	}

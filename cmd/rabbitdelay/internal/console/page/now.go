@@ -1,6 +1,7 @@
 package page
 
 import (
+	"slices"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
@@ -20,6 +21,7 @@ type nowData struct {
 	Dead      []deadLine
 	Relays    []relay
 	Unhandled int64
+	MayHold   bool          // whether consumers hold dead letters is unknown
 	Age       time.Duration // the age of the overview
 }
 
@@ -57,6 +59,7 @@ func (p *Pages) nowData(r *request, o service.Overview) (nowData, error) {
 		Overview: o, Histogram: h, Verdict: judge(r.lang, o, r.now), Horizon: horizon(o), Clock: clockOf(o.Status.Layouts), Ended: chartEnded(r, o), Dead: deadLines(o),
 		Age: max(0, r.now.Sub(o.At)).Truncate(time.Second),
 	}
+	d.MayHold = o.Status.Parked.Held == nil || slices.ContainsFunc(o.Status.Destinations, func(x status.Destination) bool { return x.Dead != nil && x.Dead.Held == nil })
 	if t := o.Status.Tasks; t != nil {
 		for _, x := range t.Relays {
 			d.Relays = append(d.Relays, relay{x, x.Running(o.At)})

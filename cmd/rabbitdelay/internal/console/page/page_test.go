@@ -829,6 +829,39 @@ func TestAlarmsOfASilentBroker(t *testing.T) {
 	}
 }
 
+// unrated is a service that does not know the message rates and the clients, for one of several reasons.
+type unrated struct {
+	*fake
+
+	noRates, unmanaged bool
+}
+
+func (u unrated) Overview(context.Context, service.Identity) (service.Overview, error) {
+	o := service.Overview{At: noon, NoRates: u.noRates, Unmanaged: u.unmanaged}
+	o.Status.Broker = &status.Broker{Version: "4.3.6"}
+	return o, nil
+}
+
+// The page says why message rates are unknown: without a management API, with one that does not answer in time, and
+// before the broker has counted a message.
+func TestUnknownRates(t *testing.T) {
+	for want, u := range map[string]unrated{
+		"Unknown: this needs the management API.":                  {unmanaged: true},
+		"Unknown: this could not be read from the management API.": {},
+		"Unknown: the broker has not counted any message yet.":     {noRates: true},
+	} {
+		u.fake = newFake(noon)
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+		New(u, Options{}).ServeHTTP(w, r.WithContext(service.WithCaller(r.Context(), open(service.RoleViewer).who)))
+		_, rates, _ := strings.Cut(w.Body.String(), "<h3>Message rates")
+		_, rates, _ = strings.Cut(rates, "\n")
+		if !strings.HasPrefix(rates, `<p class="none">`+want) {
+			t.Errorf("%+v: %.100s, want %s", u, rates, want)
+		}
+	}
+}
+
 // The content of a queue without a leader is shown as unknown on each page, and never as empty.
 func TestPagesOfALostMajority(t *testing.T) {
 	p := New(leaderless{newFake(noon)}, Options{})

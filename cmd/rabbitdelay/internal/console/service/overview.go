@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -28,8 +29,13 @@ type Overview struct {
 	History History
 	// Ended counts the tasks that ended in the last hour. It is nil if the counts are unknown.
 	Ended *Ended
-	// Rates are the current message rates of the virtual host. It is nil if they are unknown.
+	// Rates are the current message rates of the virtual host. It is nil if they are unknown: because Unmanaged is set,
+	// because NoRates is set, or because the management API did not answer in time.
 	Rates *Rates
+	// NoRates is true if the management API has answered without rates, because the broker has not counted any message.
+	NoRates bool
+	// Unmanaged is true if this process is not configured with a management API.
+	Unmanaged bool
 	// Alarms are the broker's memory and disk alarms, by node. It is nil if they are unknown.
 	Alarms []string
 	// Problem is the reason why this process cannot do its work. It is empty if there is none.
@@ -216,8 +222,9 @@ func (c *Core) survey(ctx context.Context, last *Overview) Overview {
 			o.addUnseen(doctor.AreaDatabase, err)
 		}
 	}
-	if m := src.Broker.Management; m != nil && o.Status.Broker != nil {
-		o.Rates = readRates(ctx, m)
+	o.Unmanaged = src.Broker.Management == nil
+	if !o.Unmanaged && o.Status.Broker.Managed() {
+		o.Rates, o.NoRates = readRates(ctx, src.Broker.Management)
 	}
 	c.warn(last, o)
 	return o
@@ -302,23 +309,35 @@ func countEnded(ctx context.Context, s *schedule.Store, now time.Time) (*Ended, 
 	return &e, err
 }
 
-// readRates returns the rates of the virtual host, or nil if they cannot be read.
-func readRates(ctx context.Context, m *live.Management) *Rates {
+// readRates returns the rates of the virtual host, or nil if they cannot be read. The result none is true if the
+// management API has answered without rates.
+func readRates(ctx context.Context, m *live.Management) (r *Rates, none bool) {
 	type rate struct {
 		Rate float64 `json:"rate"`
 	}
 	var out struct {
-		Stats struct {
-			Publish rate `json:"publish_details"`
-			Deliver rate `json:"deliver_get_details"`
-		} `json:"message_stats"`
+		Stats json.RawMessage `json:"message_stats"` // absent or an empty list until a message was counted
 	}
 	ctx, cancel := context.WithTimeout(ctx, waiting)
 	defer cancel()
 	if _, err := m.Call(ctx, http.MethodGet, "/api/vhosts/"+url.PathEscape(m.Vhost()), nil, &out); err != nil {
-		return nil
+		return nil, false
 	}
-	return &Rates{In: out.Stats.Publish.Rate, Out: out.Stats.Deliver.Rate}
+	var stats struct {
+		Publish *rate `json:"publish_details"`
+		Deliver *rate `json:"deliver_get_details"`
+	}
+	if json.Unmarshal(out.Stats, &stats) != nil || stats.Publish == nil && stats.Deliver == nil {
+		return nil, true
+	}
+	r = &Rates{}
+	if stats.Publish != nil { // a kind of event that never happened is absent
+		r.In = stats.Publish.Rate
+	}
+	if stats.Deliver != nil {
+		r.Out = stats.Deliver.Rate
+	}
+	return r, false
 }
 
 // warn logs that the broker or the database does not answer, unless the previous overview had the same reason.

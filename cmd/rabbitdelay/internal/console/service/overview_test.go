@@ -3,11 +3,15 @@ package service
 import (
 	"context"
 	"errors"
+	"io"
+	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
 )
 
 // A slow inspection of the broker does not keep readers waiting while the last overview is recent. After a period
@@ -36,4 +40,46 @@ func TestOverviewAge(t *testing.T) {
 			}
 		}
 	})
+}
+
+// says is a management API that gives one answer after some time.
+type says struct {
+	body  string
+	after time.Duration
+}
+
+func (s says) RoundTrip(r *http.Request) (*http.Response, error) {
+	select {
+	case <-time.After(s.after):
+	case <-r.Context().Done():
+		return nil, context.Cause(r.Context())
+	}
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(s.body)), Request: r}, nil
+}
+
+// Rates that the management API does not have, or does not report in time, are unknown.
+func TestReadRates(t *testing.T) {
+	for body, c := range map[string]struct {
+		after time.Duration
+		want  *Rates
+		none  bool
+	}{
+		`{"message_stats":{"publish_details":{"rate":2.5},"deliver_get_details":{"rate":1}}}`: {0, &Rates{2.5, 1}, false},
+		`{"message_stats":{"publish_details":{"rate":2.5}}}`:                                  {time.Second, &Rates{2.5, 0}, false},
+		`{"message_stats":{"publish_details":{"rate":0}}}`:                                    {3 * time.Second, nil, false},
+		`{"message_stats":[]}`: {0, nil, true},
+		`{"name":"/"}`:         {0, nil, true},
+		"<html>":               {0, nil, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m, err := live.NewManagement(live.ManagementConfig{URL: "http://management", Transport: says{body, c.after}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, none := readRates(t.Context(), m)
+			if (r == nil) != (c.want == nil) || r != nil && *r != *c.want || none != c.none {
+				t.Errorf("%s: %+v, none %t", body, r, none)
+			}
+		})
+	}
 }

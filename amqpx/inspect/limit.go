@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -38,6 +39,9 @@ func mayPeek(ctx context.Context, conn *amqp.Connection, queue string, o PeekOpt
 	return nil
 }
 
+// limitTimeout is how long the management API may take to report a queue's delivery limit.
+const limitTimeout = 5 * time.Second
+
 const peekCosts = "before 4.3, RabbitMQ counts each read towards the delivery limit of a quorum queue; above the limit, it drops the message"
 
 // peekRefused returns the error for a queue that Peek must not read. The parameter err says why the function
@@ -56,7 +60,7 @@ func peekRefused(queue string, err error) error {
 }
 
 var (
-	errLimitUnknown = errors.New("a policy may set the limit, and AMQP does not show policies; set the management API's address (broker.management_url)")
+	errLimitUnknown = errors.New("a policy may set the limit, and AMQP does not show policies; this needs the management API (broker.management_url)")
 	errLimitNotYet  = errors.New("the management API does not know yet whether a policy sets the limit, because the queue was declared or its node started a moment ago; try again in 10 s")
 )
 
@@ -72,7 +76,12 @@ func allowedReturns(ctx context.Context, m *live.Management, queue string, v pla
 		}
 		return math.MaxInt64, nil
 	}
-	q, err := m.Queue(ctx, queue)
+	one, cancel := context.WithTimeout(ctx, limitTimeout)
+	defer cancel()
+	q, err := m.Queue(one, queue)
+	if err != nil && one.Err() != nil && ctx.Err() == nil {
+		err = fmt.Errorf("no answer from the management API within %v", limitTimeout)
+	}
 	switch {
 	case err == nil && q != nil && q.Type == live.TypeStream:
 		return 0, live.ErrStream

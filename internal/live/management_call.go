@@ -31,6 +31,28 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("%s: expected status 200, got %d %s", e.Path, e.Code, http.StatusText(e.Code))
 }
 
+// AnswerError means that an answer could not be decoded, because it is not the management API's JSON but that of a proxy
+// or a login page, or because it is incomplete.
+type AnswerError struct {
+	Path string
+	Type string // the content type of the answer; empty if it had none
+	Err  error  // of decoding the answer
+}
+
+func (e *AnswerError) Error() string {
+	kind := "without a content type"
+	switch {
+	case strings.Contains(e.Type, "json"):
+		return fmt.Sprintf("%s: the answer is incomplete or has an unexpected form: %v", e.Path, e.Err)
+	case e.Type != "":
+		kind = "of type " + e.Type
+	}
+	return fmt.Sprintf("%s: the answer %s is not the management API's JSON (%v); is this the address of the management API, or of a proxy that does not reach it?", e.Path, kind, e.Err)
+}
+
+// Unwrap returns the error of decoding the answer.
+func (e *AnswerError) Unwrap() error { return e.Err }
+
 // IsDenied reports whether the management API denied access. It answers 401 to users without the required tag.
 func IsDenied(err error) bool {
 	e, ok := errors.AsType[*StatusError](err)
@@ -45,6 +67,9 @@ func Failure(err error) string {
 	}
 	if _, answered := errors.AsType[*StatusError](err); answered {
 		return "answered with an error"
+	}
+	if _, other := errors.AsType[*AnswerError](err); other {
+		return "answered with something else"
 	}
 	return "did not answer"
 }
@@ -221,5 +246,11 @@ func (m *Management) ask(ctx context.Context, e endpoint, left int, method, path
 	if out == nil {
 		return x, true, nil
 	}
-	return x, true, json.NewDecoder(resp.Body).Decode(out)
+	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
+		if ctx.Err() != nil {
+			return x, false, err // the answer did not come to an end in time
+		}
+		return x, true, &AnswerError{Path: path, Type: resp.Header.Get("Content-Type"), Err: err}
+	}
+	return x, true, nil
 }

@@ -61,6 +61,26 @@ func TestCall(t *testing.T) {
 	}
 }
 
+// An answer of something else at the address, such as a proxy's page, is an answer, but not the management API's.
+func TestAnswerOfSomethingElse(t *testing.T) {
+	for body, kind := range map[string]string{"<html>login</html>": "text/html; charset=utf-8", "[{": "application/json", "": ""} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header()["Content-Type"] = []string{kind}
+			_, _ = w.Write([]byte(body)) // the client's loss
+		}))
+		m, err := live.NewManagement(live.ManagementConfig{URL: s.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = m.Queues(t.Context())
+		wrong, ok := errors.AsType[*live.AnswerError](err)
+		if !ok || wrong.Type != kind || live.Failure(err) != "answered with something else" || strings.Contains(err.Error(), "proxy") == (kind == "application/json") {
+			t.Errorf("%q: %v; it %s", body, err, live.Failure(err))
+		}
+		s.Close()
+	}
+}
+
 // If there are several nodes, the first one that answers is used. A request that may have changed something is not
 // repeated at another node.
 func TestManagementOfSeveralNodes(t *testing.T) {

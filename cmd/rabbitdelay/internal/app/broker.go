@@ -63,7 +63,9 @@ func (a *App) Connect(ctx context.Context, b *Broker) (err error) {
 	looking, cancel := context.WithTimeout(ctx, managementPatience)
 	defer cancel()
 	if err == nil && why == nil {
-		_, why = m.Inspect(looking, topology.Topology{})
+		if _, why = m.Inspect(looking, topology.Topology{}); why != nil && looking.Err() != nil {
+			why = fmt.Errorf("no answer from the management API within %v", managementPatience)
+		}
 	}
 	switch err = cmp.Or(ctx.Err(), err); {
 	case err != nil:
@@ -95,7 +97,7 @@ func management(ctx context.Context, c *config.Config, conn *amqp.Connection) (m
 	defer cancel()
 	why = m.SameCluster(looking, conn)
 	if why != nil && looking.Err() != nil && ctx.Err() == nil {
-		why = fmt.Errorf("no answer within %v", managementPatience)
+		why = fmt.Errorf("no answer from the management API within %v", managementPatience)
 	}
 	if foreign, ok := errors.AsType[*live.ClusterError](why); ok {
 		return nil, nil, foreign

@@ -22,10 +22,14 @@ import (
 // pluginTimeout is the timeout of plugin status. On RabbitMQ 3.10, each count reads the whole table.
 const pluginTimeout = 2 * time.Minute
 
+// answering is how long the management API may take to answer at all.
+const answering = 10 * time.Second
+
 type pluginStatus struct {
 	Vhost     string    `json:"vhost"`
 	Exchanges []delayed `json:"exchanges"`
-	// Publishers are connections that publish to one of the exchanges, or publish messages that are not routed.
+	// Publishers are connections that publish to one of the exchanges, or publish messages that are not routed. It is nil
+	// if they could not be read.
 	Publishers []live.Publisher `json:"publishers"`
 	InTheWay   []string         `json:"in_the_way"`
 	Unchecked  []string         `json:"unchecked"`
@@ -61,7 +65,13 @@ func status(ctx context.Context, a *app.App) error {
 		return err
 	}
 	m := live.Internal(public)
-	if err := m.SameCluster(ctx, conn); err != nil {
+	one, stop := context.WithTimeout(ctx, answering)
+	err = m.SameCluster(one, conn)
+	if err != nil && one.Err() != nil && ctx.Err() == nil {
+		err = fmt.Errorf("no answer within %v", answering)
+	}
+	stop()
+	if err != nil {
 		if _, foreign := errors.AsType[*live.ClusterError](err); foreign {
 			return err
 		}
@@ -95,7 +105,6 @@ func lookAtPlugin(ctx context.Context, m *live.Management, prefix string) (plugi
 		}
 	}
 	if s.Publishers, err = m.UnroutedPublishers(ctx); err != nil {
-		s.Publishers = []live.Publisher{}
 		s.Unchecked = append(s.Unchecked, "the publishers: "+err.Error())
 	}
 	if len(list) > 0 {

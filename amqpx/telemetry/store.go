@@ -25,7 +25,7 @@ var horizons = []struct {
 const maxCount = 1_000_000
 
 // relayParts are the possible values of schedule.Fault.Part.
-var relayParts = []string{"relay", "recall", "sweep", "recurring", "purge", "clock", "listen"}
+var relayParts = []string{"relay", "rate limit", "recall", "sweep", "recurring", "purge", "clock", "listen"}
 
 // ObserveStore reports the tasks in a store's table and the health of its relay until the registration is unregistered.
 // It reads the table in the background, at most once per Config.Interval and for at most 10 s. A collection waits up to

@@ -120,7 +120,54 @@ func (a *App) WithStoreOf(ctx context.Context, cfg *config.Config, do func(ctx c
 	if err := CheckTasks(ctx, s.Store); err != nil {
 		return err
 	}
-	return do(ctx, s)
+	if d, _ := config.Dialect(cfg.Database.URL); d == idempotency.SQLite { // a file does not stop answering
+		return do(ctx, s)
+	}
+	one, stop := watched(ctx, func(ctx context.Context) error { return s.Ping(ctx, Answering) })
+	defer stop()
+	return blamed(one, do(one, s))
+}
+
+// watchEvery is the pause between two checks whether a database still answers while a command works with it.
+const watchEvery = 5 * time.Second
+
+// errStopped means that a database has stopped answering while a command worked with it.
+var errStopped = errors.New("the database has stopped answering")
+
+// watched returns a context that ends when ping reports that the database does not answer. A query may take as long as it
+// needs, but without this a command would wait forever for a database that hangs.
+func watched(ctx context.Context, ping func(context.Context) error) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(watchEvery):
+			}
+			if err := ping(ctx); errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+				cancel(fmt.Errorf("%w: %w", errStopped, err))
+				return
+			}
+		}
+	}()
+	return ctx, func() { cancel(nil) }
+}
+
+// blamed returns the error of work that was done with a context of watched. If the work was ended because the database
+// had stopped answering, the error says so.
+func blamed(ctx context.Context, err error) error {
+	cause := context.Cause(ctx)
+	if err == nil || !errors.Is(cause, errStopped) {
+		return err
+	}
+	if status, ok := errors.AsType[*program.StatusError](err); ok { // its exit code is for another reason
+		err = status.Err
+	}
+	if err == nil || errors.Is(err, context.Canceled) {
+		return cause
+	}
+	return fmt.Errorf("%w; %w", cause, err)
 }
 
 // Answering is how long commands wait for a database to answer. It is long because some databases have to be started

@@ -1,0 +1,69 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/internal/program"
+)
+
+// A command ends soon after its database has stopped answering, and its error says so and keeps what it advises.
+func TestWatched(t *testing.T) {
+	for name, c := range map[string]struct {
+		failed error // of the command, after its context has ended
+		want   string
+	}{
+		"a query":           {nil, "the database has stopped answering: the database has not answered within 10s"},
+		"interrupted":       {&program.StatusError{Code: 130, Err: errors.New("interrupted; to continue, give --after x")}, "give --after x"},
+		"a driver's error":  {errors.New("unexpected EOF"), "; unexpected EOF"},
+		"exit code without": {&program.StatusError{Code: 1}, "the database has stopped answering"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began, pings := time.Now(), 0
+				ctx, stop := watched(t.Context(), func(ctx context.Context) error {
+					if pings++; pings < 4 {
+						return nil
+					}
+					ctx, cancel := context.WithTimeout(ctx, Answering)
+					defer cancel()
+					<-ctx.Done()
+					return errors.Join(errors.New("the database has not answered within 10s: context deadline exceeded"), ctx.Err())
+				})
+				defer stop()
+				<-ctx.Done()
+				failed := c.failed
+				if failed == nil {
+					failed = ctx.Err()
+				}
+				err := blamed(ctx, failed)
+				if err == nil || !errors.Is(err, errStopped) || !strings.Contains(strings.ReplaceAll(err.Error(), "\n", ": "), c.want) {
+					t.Errorf("%v", err)
+				}
+				if took := time.Since(began); took != 4*watchEvery+Answering {
+					t.Errorf("it took %v", took)
+				}
+			})
+		})
+	}
+}
+
+// A database that answers, or that refuses, does not end the work, and neither does a signal end it in the database's
+// name.
+func TestWatchedGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := watched(t.Context(), func(context.Context) error { return errors.New("too many connections") })
+		<-time.After(time.Hour)
+		if ctx.Err() != nil {
+			t.Error(context.Cause(ctx))
+		}
+		stop()
+		if err := blamed(ctx, context.Canceled); err != context.Canceled { //nolint:errorlint // it is the same error
+			t.Error(err)
+		}
+	})
+}

@@ -47,6 +47,13 @@ func (r *Record) Summary() (p Percentiles, early int) {
 	}, r.early
 }
 
+// Len returns the number of recorded messages.
+func (r *Record) Len() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.values)
+}
+
 // Percentile returns the nearest-rank percentile, which is the smallest value such that at least the given share of
 // the values do not exceed it. The values must be sorted, and there must be at least one.
 func Percentile[T any](sorted []T, share float64) T {

@@ -50,11 +50,12 @@ type Plan struct {
 
 	vhost              string
 	queues, queueLimit int64 // of the virtual host
+	bindingsKnown      bool  // whether Strays could be found
 }
 
 // Compare compares the wanted objects with the broker's, and returns the plan.
 func Compare(want topology.Topology, live State) Plan {
-	p := Plan{Source: live.Source, PoliciesChecked: live.PoliciesKnown, Warnings: policyWarnings(want, live), Strays: live.Strays(want), vhost: live.Vhost, queues: int64(len(live.Queues)), queueLimit: live.QueueLimit}
+	p := Plan{Source: live.Source, PoliciesChecked: live.PoliciesKnown, Warnings: policyWarnings(want, live), Strays: live.Strays(want), vhost: live.Vhost, queues: int64(len(live.Queues)), queueLimit: live.QueueLimit, bindingsKnown: live.BindingsKnown}
 	for _, e := range want.Exchanges {
 		p.Steps = append(p.Steps, compareExchange(e, live))
 	}

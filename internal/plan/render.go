@@ -175,7 +175,8 @@ type jsonStray struct {
 }
 
 // MarshalJSON returns {"source":…,"policies_checked":…,"create":n,"same":n,
-// "conflict":n,"unverified":n,"unavailable":n,"steps":[…],"warnings":[…],"strays":[…]}.
+// "conflict":n,"unverified":n,"unavailable":n,"steps":[…],"warnings":[…],"strays":[…]}. The warnings are null if the
+// policies could not be read, and the strays are null if the bindings could not be read.
 func (p Plan) MarshalJSON() ([]byte, error) {
 	steps := make([]jsonStep, len(p.Steps))
 	for i, s := range p.Steps {
@@ -184,13 +185,19 @@ func (p Plan) MarshalJSON() ([]byte, error) {
 			steps[i].Mismatches = append(steps[i].Mismatches, jsonMismatch(m))
 		}
 	}
-	warnings := make([]jsonWarning, len(p.Warnings))
-	for i, w := range p.Warnings {
-		warnings[i] = jsonWarning{w.Kind, w.Name, w.Policy, w.Key, w.Value, w.Effect, w.Advice}
+	var warnings []jsonWarning
+	if p.PoliciesChecked {
+		warnings = []jsonWarning{}
 	}
-	strays := make([]jsonStray, len(p.Strays))
-	for i, x := range p.Strays {
-		strays[i] = jsonStray{x.Exchange, x.Queue, x.ToExchange, x.RoutingKey, x.Effect(), x.Advice()}
+	for _, w := range p.Warnings {
+		warnings = append(warnings, jsonWarning{w.Kind, w.Name, w.Policy, w.Key, w.Value, w.Effect, w.Advice})
+	}
+	var strays []jsonStray
+	if p.bindingsKnown {
+		strays = []jsonStray{}
+	}
+	for _, x := range p.Strays {
+		strays = append(strays, jsonStray{x.Exchange, x.Queue, x.ToExchange, x.RoutingKey, x.Effect(), x.Advice()})
 	}
 	return json.Marshal(struct {
 		Source          string        `json:"source"`

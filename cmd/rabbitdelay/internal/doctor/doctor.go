@@ -15,7 +15,7 @@ func Diagnose(cfg Config, snap Snapshot) Report {
 	x := &examination{
 		cfg: cfg, snap: snap, version: snap.version(), want: map[string]topology.Queue{},
 		rep: Report{
-			Broker: snap.Version, Source: snap.Live.Source, Vhost: cfg.Vhost, Clocks: append([]Clock{}, snap.Clocks...),
+			Broker: snap.Version, Source: snap.Live.Source, Vhost: cfg.Vhost, Clocks: slices.Clone(snap.Clocks),
 			Findings: []Finding{}, Unchecked: []Unchecked{}, Notes: slices.Clone(snap.Notes),
 		},
 	}

@@ -90,7 +90,7 @@ func (x *examination) checkPlaces() {
 		return
 	}
 	if !x.snap.NodesComplete {
-		x.uncheckedf(AreaNodes, "only nodes with queues were seen; a user with the tag monitoring sees all nodes")
+		x.uncheckedf(AreaNodes, "only nodes with queues and the connections of this user were seen; a user with the tag monitoring sees all nodes and connections")
 	}
 	var classic, few, part []string
 	for _, q := range x.cfg.Want.Queues {
@@ -141,8 +141,11 @@ func (x *examination) checkPlaces() {
 
 func (x *examination) checkParked() {
 	parked := topology.ParkedQueue(x.cfg.Prefix)
-	x.rep.Parked = x.snap.Live.Queues[parked].Messages
-	if x.rep.Parked == 0 {
+	q := x.snap.Live.Queues[parked]
+	if q.Messages > 0 || !q.Unknown() {
+		x.rep.Parked = &q.Messages
+	}
+	if q.Messages == 0 {
 		return
 	}
 	why := "When they were due, no queue was bound for their destination: the queue was deleted or never declared, or its binding is gone. They stay here until someone requeues them."
@@ -163,7 +166,7 @@ func (x *examination) checkParked() {
 		why += fmt.Sprintf(" The first %s for %s.", counted(len(x.snap.ParkedSamples), "is", "are"), list(dests))
 	}
 	x.found(Finding{ID: "parked-messages", Severity: SeverityCritical, Objects: []string{parked},
-		What: fmt.Sprintf("%s in the queue %s.", counted(x.rep.Parked, "message is", "messages are"), parked),
+		What: fmt.Sprintf("%s in the queue %s.", counted(q.Messages, "message is", "messages are"), parked),
 		Why:  why, Fix: "declare the destination (" + x.run("apply") + "), then send the messages to it: " + x.run("requeue --parked"),
 	})
 }

@@ -38,7 +38,7 @@ type wouldDestroy struct {
 	Delete   int    `json:"would_delete"`
 	Keep     int    `json:"would_keep"`
 	Absent   int    `json:"absent"`
-	Messages int64  `json:"messages"`
+	Messages *int64 `json:"messages"` // nil if it is unknown
 	Refused  string `json:"refused,omitempty"`
 }
 
@@ -252,12 +252,20 @@ func (r *destroyRun) Tell(_ time.Duration, failed error) (err error) {
 	m, rep := r.removal, r.report
 	switch {
 	case r.DryRun:
-		out := wouldDestroy{Delete: m.Count(removal.ActionDelete), Keep: m.Count(removal.ActionKeep), Absent: m.Count(removal.ActionAbsent), Messages: m.Messages()}
+		out := wouldDestroy{Delete: m.Count(removal.ActionDelete), Keep: m.Count(removal.ActionKeep), Absent: m.Count(removal.ActionAbsent)}
+		n, unknown := m.Messages(), !r.on.Readable || errors.Is(failed, removal.ErrUnseen) // AMQP counts only ready messages
+		if n > 0 || !unknown {
+			out.Messages = &n
+		}
 		if failed != nil {
 			out.Refused = shown.OneLine(failed.Error())
 		}
+		with := shown.Known(n, unknown, func(n int64) string { return shown.Count(n, "message", "messages") })
+		if out.Messages == nil {
+			with = "an unknown number of messages"
+		}
 		err = r.Show(out, "dry run: %s would be deleted with %s, %d kept, %d do not exist\n",
-			shown.Count(out.Delete, "object", "objects"), shown.Count(out.Messages, "message", "messages"), out.Keep, out.Absent)
+			shown.Count(out.Delete, "object", "objects"), with, out.Keep, out.Absent)
 	case m.Refusal() != nil:
 		if r.JSON {
 			err = r.PrintJSON(destroyed{Absent: m.Count(removal.ActionAbsent), Kept: m.Count(removal.ActionDelete) + m.Count(removal.ActionKeep)})

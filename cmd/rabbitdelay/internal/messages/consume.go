@@ -129,8 +129,7 @@ func (r *receiver) receive(ctx context.Context) error {
 	}
 	err = r.consume(ctx, d)
 	r.bar.Clear()
-	p, early := r.late.Summary()
-	perr := r.Show(received{r.received, early, p}, "%d received, %d early, lateness p50 %d ms, p99 %d ms, max %d ms\n", r.received, early, p.P50, p.P99, p.Max)
+	perr := r.sum()
 	if err := cmp.Or(err, perr); err != nil {
 		return err
 	}
@@ -138,6 +137,15 @@ func (r *receiver) receive(ctx context.Context) error {
 		return program.Exit(app.ExitTimeout)
 	}
 	return nil
+}
+
+// sum prints the result. The lateness is unknown if no message had a due time.
+func (r *receiver) sum() error {
+	if r.late.Len() == 0 {
+		return r.Show(received{Received: r.received}, "%d received\n", r.received)
+	}
+	p, early := r.late.Summary()
+	return r.Show(received{r.received, &early, &p}, "%d received, %d early, lateness p50 %d ms, p99 %d ms, max %d ms\n", r.received, early, p.P50, p.P99, p.Max)
 }
 
 // closed reports whether standard output was closed when the process started. In this case the Go runtime opens the
@@ -163,9 +171,9 @@ func closed(out io.Writer) bool {
 }
 
 type received struct {
-	Received int64                `json:"received"`
-	Early    int                  `json:"early"`
-	Lateness lateness.Percentiles `json:"lateness_ms"`
+	Received int64                 `json:"received"`
+	Early    *int                  `json:"early"` // nil if no message had a due time, as is Lateness
+	Lateness *lateness.Percentiles `json:"lateness_ms"`
 }
 
 type receivedMessage struct {
@@ -190,7 +198,7 @@ func (r *receiver) take(d amqp.Delivery) error {
 			return fmt.Errorf("printing message %s, %w: %w", d.MessageId, errGoesBack, err)
 		}
 	}
-	if due, ok := dueOf(d); ok {
+	if due, ok := dueSince(d, at); ok {
 		r.late.Add(at, due)
 		if by := due.Sub(at); by > maxHold && !r.noted { // more than the clocks may differ; the summary counts smaller values
 			r.noted = true
@@ -208,6 +216,19 @@ func dueOf(d amqp.Delivery) (time.Time, bool) {
 	return time.UnixMilli(due), ok
 }
 
+// dueSince returns since when a message that arrived at the given time has been due. A message that was sent without a
+// delay has been due since it was sent, or since its arrival if it does not say when that was.
+func dueSince(d amqp.Delivery, at time.Time) (time.Time, bool) {
+	due, ok := dueOf(d)
+	switch {
+	case !ok || due.UnixMilli() != 0:
+		return due, ok
+	case d.Timestamp.IsZero():
+		return at, true
+	}
+	return d.Timestamp, true
+}
+
 func integer(v any) (int64, bool) {
 	switch v := v.(type) {
 	case int64:
@@ -223,13 +244,7 @@ func integer(v any) (int64, bool) {
 // printDelivery writes a message's line to standard output, which is not buffered.
 func (r *receiver) printDelivery(d amqp.Delivery, at time.Time) error {
 	m := receivedMessage{ID: d.MessageId, Received: shown.Instant(at), Attempt: 1}
-	if due, ok := dueOf(d); ok {
-		if due.UnixMilli() == 0 { // the message was sent without a delay
-			due = at
-			if !d.Timestamp.IsZero() {
-				due = d.Timestamp
-			}
-		}
+	if due, ok := dueSince(d, at); ok {
 		late := at.UnixMilli() - due.UnixMilli()
 		m.Due, m.Lateness = shown.Instant(due), &late
 	}

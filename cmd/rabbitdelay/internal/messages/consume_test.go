@@ -82,6 +82,23 @@ func TestConsumeOfEarlyMessages(t *testing.T) {
 	}
 }
 
+// The summary counts the lateness of a message without a delay from when the message was sent, as its line does. It
+// gives no lateness if no message had a due time.
+func TestConsumeSumsLateness(t *testing.T) {
+	b := clitest.NewBroker(t, amqptest.Options{})
+	b.FillWith(t, "immediate", amqp.Publishing{MessageId: "0", Headers: amqp.Table{amqpx.HeaderDue: int64(0)}})
+	b.FillWith(t, "foreign", amqp.Publishing{MessageId: "1"})
+	for queue, want := range map[string]string{
+		"immediate": `{"received":1,"early":0,"lateness_ms":{"p50":0,"p99":0,"max":0}}`,
+		"foreign":   `{"received":1,"early":null,"lateness_ms":null}`,
+	} {
+		got := b.Run(t, "consume", "--queue", queue, "--count", "1", "--timeout", "1m", "--json")
+		if got.Code != 0 || !strings.Contains(got.Stdout, want) {
+			t.Errorf("%s: expected %s, got\n%s", queue, want, got)
+		}
+	}
+}
+
 // cutAfterOne is an output that cuts the connections of a broker when the first line is printed.
 type cutAfterOne struct {
 	strings.Builder

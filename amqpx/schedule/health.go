@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sparse"
 )
 
 // HealthError is returned by Store.Health if parts of Run fail. errors.Is finds ErrDenied and the database's errors in
@@ -49,6 +51,7 @@ type faults struct {
 	mu      sync.Mutex
 	running bool
 	of      map[string]Fault
+	logs    map[string]*sparse.Log // for each part that has failed
 }
 
 func (f *faults) health() error {
@@ -78,16 +81,28 @@ func (f *faults) setRunning(running bool) {
 	f.of = map[string]Fault{}
 }
 
-// setOutcome records whether a part of Run has succeeded or failed.
-func (f *faults) setOutcome(part string, err error, now time.Time) {
+// setOutcome records whether a part of Run has succeeded or failed. It returns the log for the part's errors, and for
+// how long the part had failed if it now succeeds.
+func (f *faults) setOutcome(part string, err error, now time.Time) (log *sparse.Log, ended time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err == nil || !f.running {
+	before, failing := f.of[part]
+	if err != nil && f.logs[part] == nil {
+		if f.logs == nil {
+			f.logs = map[string]*sparse.Log{}
+		}
+		f.logs[part] = &sparse.Log{}
+	}
+	switch {
+	case err == nil || !f.running:
 		delete(f.of, part)
-		return
+		if failing {
+			ended = now.Sub(before.Since)
+		}
+	case failing:
+		f.of[part] = Fault{Part: part, Since: before.Since, Err: err}
+	default:
+		f.of[part] = Fault{Part: part, Since: now, Err: err}
 	}
-	if before, failing := f.of[part]; failing {
-		now = before.Since
-	}
-	f.of[part] = Fault{Part: part, Since: now, Err: err}
+	return f.logs[part], ended
 }

@@ -10,7 +10,11 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
@@ -170,6 +174,30 @@ func TestEffectWithoutItsServer(t *testing.T) {
 		after(time.Minute)
 		if task, err := s.Get(t.Context(), NoTx, "a"); err != nil || task.Status != StatusFailed || task.Attempts != 5 {
 			t.Errorf("%+v, %v", task, err)
+		}
+	})
+}
+
+// An outage of the relay's database is logged when it begins, once a minute and when it ends, and not at every poll.
+func TestOutageFloodsNoLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		core, logs := observer.New(zap.InfoLevel)
+		store, own := openStore(t, nil, Config{Logger: zap.New(core), VirtualTime: true})
+		defer func() { _ = own.Close() }()
+		report := store.reports("relay")
+		store.faults.begin()
+		for i := range 10 * 60 {
+			report(fmt.Errorf("attempt %d: %w", i, errRefused))
+			<-time.After(time.Second)
+		}
+		report(nil)
+		if failed, works := logs.FilterMessage("schedule: relay failed; retrying").Len(), logs.FilterMessage("schedule: relay works again").Len(); failed != 10 || works != 1 {
+			t.Errorf("%d lines about the failure and %d about its end, want 10 and 1", failed, works)
+		}
+		report(errors.New("another error"))
+		report(fmt.Errorf("select: %w", ErrDenied))
+		if n := logs.FilterMessage("schedule: relay failed; retrying").Len(); n != 12 {
+			t.Errorf("%d lines, want one more for each new kind of error", n)
 		}
 	})
 }

@@ -83,7 +83,7 @@ func (s *Store) Run(ctx context.Context) error {
 // nil if the last attempt of each of Run's parts succeeded, and a *HealthError otherwise. It does no I/O, so a probe
 // may call it every second.
 //
-// A part that failed is retried within 15 seconds. A database that hangs is reported as a failure after a minute, or
+// A part that failed is retried within 5 seconds. A database that hangs is reported as a failure after a minute, or
 // after Lease if that is longer. A destination that rejects its messages is not a fault, because it delays only its own
 // tasks, whose LastError shows it. A recurring task with an invalid row is not a fault either; see Recurring.LastError.
 // A recurring task that only this process cannot plan is a fault. For the health of the sender, see amqpx.Client's

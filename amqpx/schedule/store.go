@@ -159,20 +159,29 @@ func (s *Store) measured(skew, uncertainty time.Duration) {
 	}
 }
 
-// reports returns a function that records the outcomes of a part of Run for Health, and that logs
-// errors and passes them to Hooks.Error.
+// worthLogging is how long a part of Run must have failed for its recovery to be logged.
+const worthLogging = time.Second
+
+// reports returns a function that records the outcomes of a part of Run for Health, passes errors to Hooks.Error, and
+// logs them when they begin and then once a minute.
 func (s *Store) reports(part string) func(error) {
 	return func(err error) {
 		err = sqldb.Explain(err)
-		s.faults.setOutcome(part, err, s.pace.Local())
+		log, ended := s.faults.setOutcome(part, err, s.pace.Local())
 		if err == nil {
+			if ended > worthLogging {
+				s.log.Info("schedule: "+part+" works again", zap.Duration("failed_for", ended))
+			}
 			return
 		}
-		level := zap.WarnLevel
-		if errors.Is(err, ErrDenied) {
+		level, kind := zap.WarnLevel, err.Error()
+		switch {
+		case errors.Is(err, ErrDenied):
 			level = zap.ErrorLevel // the error persists until the permission is granted
+		case sqldb.Unavailable(err):
+			kind = "unavailable" // the texts differ in ports and addresses
 		}
-		s.log.Log(level, "schedule: "+part+" failed; retrying", zap.Error(err))
+		log.Log(s.log, level, kind, "schedule: "+part+" failed; retrying", zap.Error(err))
 		if s.cfg.Hooks.Error != nil {
 			s.observed(func() { s.cfg.Hooks.Error(part, err) })
 		}

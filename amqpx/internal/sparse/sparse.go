@@ -9,6 +9,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 )
 
 // interval is how often a persistent problem is logged.
@@ -25,6 +26,11 @@ type Log struct {
 
 // Warn logs a line or counts it as suppressed. A different kind is a different problem, which is logged immediately.
 func (s *Log) Warn(log *zap.Logger, kind, msg string, fields ...zap.Field) {
+	s.Log(log, zap.WarnLevel, kind, msg, fields...)
+}
+
+// Log is the same as Warn, with another level.
+func (s *Log) Log(log *zap.Logger, level zapcore.Level, kind, msg string, fields ...zap.Field) {
 	s.mu.Lock()
 	now := time.Now()
 	if kind == s.kind && now.Before(s.next) {
@@ -38,7 +44,7 @@ func (s *Log) Warn(log *zap.Logger, kind, msg string, fields ...zap.Field) {
 	if left > 0 {
 		fields = append(fields, zap.Int("left_out", left))
 	}
-	log.Warn(msg, fields...)
+	log.Log(level, msg, fields...)
 }
 
 // Kind returns a string that identifies the kind of an error, because error texts contain ports and ids. It is the AMQP

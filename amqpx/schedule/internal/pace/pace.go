@@ -135,7 +135,7 @@ func Wait(ctx context.Context, pause, interval time.Duration, written <-chan str
 }
 
 // againAfter is the longest pause of a loop after an error.
-const againAfter = 15 * time.Second
+const againAfter = 5 * time.Second
 
 // Every calls do, and again after each pause that do returns, until ctx ends. After an error the pause is the interval,
 // at most againAfter. It calls report with each outcome.

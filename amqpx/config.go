@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -235,7 +236,23 @@ func (c Config) Validate() error {
 		}
 	}
 	unit("Lead", c.Lead)
+	prefix := topology.DefaultPrefix
+	switch reason := unusable(c.Strategy); {
+	case reason != "":
+		bad("Strategy", "%s", reason)
+	case c.Strategy != nil:
+		prefix = c.Strategy.Prefix()
+	}
+	first := map[string]int{}
 	for i, d := range c.Destinations {
+		name := d.String()
+		if err := d.Validate(prefix); err != nil {
+			bad(fmt.Sprintf("Destinations[%d]", i), "%v", err)
+		} else if before, twice := first[name]; twice {
+			bad(fmt.Sprintf("Destinations[%d]", i), "%s is Destinations[%d] too; list each destination once", name, before)
+		} else {
+			first[name] = i
+		}
 		if d.Lead != nil {
 			within(fmt.Sprintf("Destinations[%d].Lead", i), *d.Lead, 0, topology.MaxLead)
 			unit(fmt.Sprintf("Destinations[%d].Lead", i), *d.Lead)
@@ -248,6 +265,28 @@ func (c Config) Validate() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// unusable returns why a strategy cannot be used, or "". Without this check, a strategy that was not made by its
+// constructor, such as the nil pointer that a constructor returns with an error, would panic in a goroutine of this
+// package.
+func unusable(s Strategy) (reason string) {
+	if s == nil {
+		return ""
+	}
+	if v := reflect.ValueOf(s); v.Kind() == reflect.Pointer && v.IsNil() {
+		return fmt.Sprintf("a nil %T; use the result of its constructor, whose error says why it is nil", s)
+	}
+	const zero = "a %T that its constructor has not made; use the result of the constructor"
+	defer func() {
+		if recover() != nil {
+			reason = fmt.Sprintf(zero, s)
+		}
+	}()
+	if s.Name() == "" || s.Prefix() == "" || s.MaxDelay() <= 0 {
+		return fmt.Sprintf(zero, s)
+	}
+	return ""
 }
 
 // destination returns the destination of a queue with its configured retry policy and dead-letter queue.

@@ -2,6 +2,7 @@ package amqpx
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -46,5 +47,23 @@ func TestConfigNamesEveryFieldThatIsWrong(t *testing.T) {
 func TestDefaultsAreValid(t *testing.T) {
 	if err := (Config{URL: "amqp://h"}).WithDefaults().Validate(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Destinations that no message could have, and those that are listed twice, of which only the first would apply, are
+// refused.
+func TestDestinationsOfTheConfig(t *testing.T) {
+	err := Config{URL: "amqp://127.0.0.1/", Destinations: []topology.Destination{
+		{}, {Queue: "q", Exchange: "e"}, {Queue: "delay.parked"}, {Queue: "q"}, {Exchange: "e", RoutingKey: "a"}, {Exchange: "e", RoutingKey: "b"},
+		{Queue: "q", Retry: &topology.Retry{MaxAttempts: 2}},
+	}}.WithDefaults().Validate()
+	text := fmt.Sprint(err)
+	for _, want := range []string{"Destinations[0]: ", "Destinations[1]: ", "Destinations[2]: ", "Destinations[6]: q is Destinations[3] too; list each destination once"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%s, expected %q", text, want)
+		}
+	}
+	if n := strings.Count(text, "Destinations["); n != 5 {
+		t.Errorf("%d indices in the error, expected 5: %s", n, text)
 	}
 }

@@ -4,6 +4,7 @@ package auto
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
@@ -39,6 +40,9 @@ type Strategy struct {
 func New(c Config) (*Strategy, error) {
 	if c.Bucket == nil {
 		return nil, fmt.Errorf("%w: Bucket is nil; the auto strategy needs it for delays that no other strategy handles", amqpx.ErrConfig)
+	}
+	if v := reflect.ValueOf(c.Plugin); v.Kind() == reflect.Pointer && v.IsNil() {
+		return nil, fmt.Errorf("%w: Plugin is a nil %T; use the result of its constructor, whose error says why it is nil", amqpx.ErrConfig, c.Plugin)
 	}
 	all := []amqpx.Strategy{c.Bucket}
 	if c.TTL != nil {

@@ -184,7 +184,7 @@ func (h *handler) startLease(ctx context.Context, c rows.Conn, d *amqpx.Delivery
 		return 0, err
 	}
 	if task.Late(f) {
-		if err := c.Expire(ctx, d.ID, d.Version, now); err != nil {
+		if err := c.Expire(ctx, f, now); err != nil {
 			return 0, err
 		}
 		return 0, &skipError{SkipExpired}

@@ -115,7 +115,7 @@ func (h *handler) recordOnce(ctx context.Context, d *amqpx.Delivery, a *attempt,
 		if a != nil {
 			token = a.token
 		}
-		err = c.RecordFailure(ctx, d.ID, d.Version, f, token, now.UnixMilli())
+		err = c.RecordFailure(ctx, fenceOf(d, now.UnixMilli()), f, token, now.UnixMilli())
 		if err != nil || a == nil {
 			return err
 		}

@@ -52,7 +52,7 @@ func fence(ctx context.Context, c rows.Conn, d *amqpx.Delivery, now int64) (p pa
 		case err != nil:
 			return pass{}, "", err
 		case row.Late(f):
-			return pass{}, SkipExpired, c.Expire(ctx, d.ID, d.Version, now)
+			return pass{}, SkipExpired, c.Expire(ctx, f, now)
 		case row.ToQueue == toQueue || row.Version == 0:
 			why, err = whyNot(row, f, d)
 			return pass{}, why, err

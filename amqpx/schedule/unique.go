@@ -233,7 +233,7 @@ func (x uniqueCall) merge(ctx context.Context, h rows.Holder) (UniqueResult, err
 		return UniqueResult{}, w.finishOnce(ctx, x.c) // the pending task is the one that the calling handler works on; keep its effect, and insert the new task
 	}
 	if h.Over {
-		return UniqueResult{}, x.c.Expire(ctx, h.ID, h.Version, x.now(ctx))
+		return UniqueResult{}, x.c.Expire(ctx, rows.Fence{ID: h.ID, Version: h.Version}, x.now(ctx))
 	}
 	result := UniqueResult{ID: h.ID}
 	var a rows.Assignment

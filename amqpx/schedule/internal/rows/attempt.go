@@ -85,8 +85,8 @@ const raiseAttempts = "attempts = CASE WHEN attempts < ? THEN ? ELSE attempts EN
 
 // RecordDeath records in a task that an attempt ended without an outcome.
 func (c Conn) RecordDeath(ctx context.Context, k EffectKey, attempts int, cause string, now int64) error {
-	_, err := c.exec(ctx, "UPDATE rabbitdelay_tasks SET "+raiseAttempts+", updated_at = ? WHERE id = ? AND version = ? AND status IN ('pending', 'running')",
-		attempts, attempts, cause, now, k.Task, k.Version)
+	_, err := c.exec(ctx, "UPDATE rabbitdelay_tasks SET "+raiseAttempts+", updated_at = ? WHERE id = ? AND version = ? AND created_at = ? AND status IN ('pending', 'running')",
+		attempts, attempts, cause, now, k.Task, k.Version, k.Created)
 	return err
 }
 
@@ -101,10 +101,10 @@ type Failure struct {
 	ResendAt int64  // unless Final, the task is not sent again before that time; 0 leaves it unchanged
 }
 
-// RecordFailure records a failure of the attempt with the token, unless the task has had another outcome or another
-// attempt is running under a lease. The error satisfies sqldb.Duplicate if the task would become pending while another
+// RecordFailure records a failure of the attempt with the token, unless the task has had another outcome, another
+// attempt is running under a lease, or the row belongs to a newer task with the same id. The error satisfies sqldb.Duplicate if the task would become pending while another
 // task with its unique key is pending.
-func (c Conn) RecordFailure(ctx context.Context, id string, version int64, f Failure, token string, now int64) error {
+func (c Conn) RecordFailure(ctx context.Context, x Fence, f Failure, token string, now int64) error {
 	set, args := "updated_at = ?", []any{now}
 	if f.Counts || f.GivesWay {
 		set, args = set+", "+raiseAttempts, append(args, f.Attempts, f.Attempts, f.Cause)
@@ -122,6 +122,6 @@ func (c Conn) RecordFailure(ctx context.Context, id string, version int64, f Fai
 	if f.ResendAt > 0 {
 		set, args = set+", resend_at = CASE WHEN resend_at IS NULL OR resend_at < ? THEN ? ELSE resend_at END", append(args, f.ResendAt, f.ResendAt)
 	}
-	_, err := c.exec(ctx, "UPDATE rabbitdelay_tasks SET "+set+" WHERE id = ? AND version = ? AND status IN ('pending', 'running')"+noLease, append(args, id, version, now, token)...)
+	_, err := c.exec(ctx, "UPDATE rabbitdelay_tasks SET "+set+" WHERE "+isTask+" AND status IN ('pending', 'running')"+noLease, append(append(args, x.taskArgs()...), now, token)...)
 	return err
 }

@@ -129,10 +129,11 @@ func TestRecordFailure(t *testing.T) {
 		"of another attempt":    {Failure{Counts: true, Attempts: 2, Cause: "why", Final: true}, "another", "attempts = 1", "running 1 0 "},
 		"after the effect":      {Failure{Counts: true, Attempts: 2, Final: true}, "token", "status = 'done', finished_at = 1", "done 0 0 "},
 		"of an earlier version": {Failure{Counts: true, Attempts: 2, Final: true}, "token", "version = 2", "running 0 0 "},
+		"of an earlier task":    {Failure{Counts: true, Attempts: 2, Final: true}, "token", "status = 'pending', created_at = created_at + 1", "pending 0 0 "},
 	} {
-		x, _ := leased(t)
+		x, k := leased(t)
 		x.set("a", tt.before)
-		check(t, x.RecordFailure(t.Context(), "a", 1, tt.f, tt.token, start))
+		check(t, x.RecordFailure(t.Context(), Fence{ID: "a", Version: 1, Created: k.Created}, tt.f, tt.token, start))
 		var status, cause string
 		var attempts, resend int64
 		check(t, x.one(t.Context(),
@@ -149,7 +150,7 @@ func TestRecordFailureOfAKeyThatIsTaken(t *testing.T) {
 	other := toQ("b", 0)
 	other.UniqueKey = "k"
 	x.insert(other)
-	err := x.RecordFailure(t.Context(), "a", 1, Failure{}, "token", start)
+	err := x.RecordFailure(t.Context(), Fence{ID: "a", Version: 1}, Failure{}, "token", start)
 	if !sqldb.Duplicate(err) {
 		t.Errorf("%v, expected a duplicate", err)
 	}
@@ -163,6 +164,10 @@ func TestRecordDeath(t *testing.T) {
 	want(t, "the cause", got.LastError, "killed")
 	check(t, x.RecordDeath(t.Context(), k, 2, "again", start))
 	want(t, "attempts after a late record", x.get("a").Attempts, "3")
+	earlier := k
+	earlier.Created--
+	check(t, x.RecordDeath(t.Context(), earlier, 8, "of an earlier task with the id", start))
+	want(t, "attempts after the death of an earlier task", x.get("a").Attempts, "3")
 	x.end("a", Done, start)
 	check(t, x.RecordDeath(t.Context(), k, 9, "late", start))
 	want(t, "attempts of a task that is done", x.get("a").Attempts, "3")

@@ -23,12 +23,17 @@ type Fence struct {
 // fenced compares a row with a Fence.
 const fenced = "id = ? AND version = ? AND created_at BETWEEN ? AND ? AND due_at <= ?"
 
-func (f Fence) args() []any {
+func (f Fence) args() []any { return append(f.taskArgs(), f.Due) }
+
+// isTask compares a row with a Fence like fenced, but not its due time. It is for changes that are not an effect.
+const isTask = "id = ? AND version = ? AND created_at BETWEEN ? AND ?"
+
+func (f Fence) taskArgs() []any {
 	from, to := f.Created, f.Created
 	if from == 0 {
 		from, to = math.MinInt64, math.MaxInt64
 	}
-	return []any{f.ID, f.Version, from, to, f.Due}
+	return []any{f.ID, f.Version, from, to}
 }
 
 // makeDone is the first part of the statements that mark tasks as done.
@@ -88,8 +93,8 @@ func (c Conn) RecordEffect(ctx context.Context, k EffectKey, now int64) (bool, e
 }
 
 // Expire marks a task as expired because its message arrived too late.
-func (c Conn) Expire(ctx context.Context, id string, version, now int64) error {
-	_, err := c.exec(ctx, "UPDATE rabbitdelay_tasks SET status = 'expired', finished_at = ?, updated_at = ? WHERE id = ? AND version = ? AND status = 'pending'", now, now, id, version)
+func (c Conn) Expire(ctx context.Context, x Fence, now int64) error {
+	_, err := c.exec(ctx, "UPDATE rabbitdelay_tasks SET status = 'expired', finished_at = ?, updated_at = ? WHERE "+isTask+" AND status = 'pending'", append([]any{now, now}, x.taskArgs()...)...)
 	return err
 }
 

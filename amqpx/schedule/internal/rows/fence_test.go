@@ -114,7 +114,7 @@ func TestExpiry(t *testing.T) {
 		if done == tt.over {
 			t.Errorf("%+v: done: %v", tt, done)
 		}
-		check(t, x.Expire(t.Context(), "a", 1, ms(tt.now)))
+		check(t, x.Expire(t.Context(), f, ms(tt.now)))
 		status := map[bool]string{true: Expired, false: Done}[tt.over]
 		x.wantTask("a", status, 1)
 	}

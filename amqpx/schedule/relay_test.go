@@ -280,6 +280,27 @@ func TestMarkOfAnOlderVersion(t *testing.T) {
 	}
 }
 
+// A program that deletes a task and inserts it again, as MySQL's and SQLite's REPLACE does, writes another task with
+// the same id and version. A relay that is publishing the deleted one must not mark the new one as sent.
+func TestMarkOfATaskInsertedAgain(t *testing.T) {
+	var r recorder
+	s, db := openStore(t, &r, Config{})
+	defer func() { _ = db.Close() }()
+	check(t, s.Schedule(t.Context(), NoTx, near("a")))
+	list, err := s.relay.Take(t.Context())
+	check(t, err)
+	ok, _ := published(s, list)
+	_, err = db.ExecContext(t.Context(), "REPLACE INTO rabbitdelay_tasks (id, queue, due_at, created_at) SELECT id, queue, due_at, created_at + 1 FROM rabbitdelay_tasks")
+	check(t, err)
+	check(t, s.relay.MarkSent(t.Context(), ok))
+	if found, sent, err := s.relay.Step(t.Context()); found != 1 || sent != 1 || err != nil {
+		t.Fatalf("found %d, sent %d (%v), expected the new task", found, sent, err)
+	}
+	if got := r.receipts(); len(got) != 2 || !got[1].m.Created.After(got[0].m.Created) {
+		t.Errorf("sent %v", got)
+	}
+}
+
 // A handler may fail before the relay has marked the task as sent. Its retry still gets its full
 // delay.
 func TestMarkAfterAFailedAttempt(t *testing.T) {

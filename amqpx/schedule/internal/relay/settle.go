@@ -98,10 +98,10 @@ func (r *Relay) failUnreadable(ctx context.Context, list []*rows.Task, cause str
 
 // settling is a pending change of rows that this relay has claimed.
 type settling struct {
-	version int64
-	ids     []string
-	change  rows.Assignment
-	until   time.Time // when the lease may end, after which another relay may own the rows
+	claimed
+	ids    []string
+	change rows.Assignment
+	until  time.Time // when the lease may end, after which another relay may own the rows
 }
 
 // settleTries is the number of times that settle tries to change rows that are locked. A short lock belongs to the
@@ -109,15 +109,19 @@ type settling struct {
 // does not wait for it, and tries again before its next batch.
 const settleTries = 3
 
+// claimed is what a row still has to have in common with a claimed task, apart from the id.
+type claimed struct{ version, lease int64 }
+
 // settle applies a change to tasks. It uses one statement for each version, and nearly all tasks have version 1. A row
-// whose version has changed since the claim stays as it is.
+// whose version has changed since the claim, or that another program has deleted and inserted again, stays as it is.
 func (r *Relay) settle(ctx context.Context, list []*rows.Task, change rows.Assignment) error {
-	versions := map[int64][]string{}
+	groups := map[claimed][]string{}
 	for _, t := range list {
-		versions[t.Version] = append(versions[t.Version], t.ID)
+		c := claimed{t.Version, t.Lease}
+		groups[c] = append(groups[c], t.ID)
 	}
-	for version, ids := range versions {
-		x := settling{version, ids, change, r.Pace.Now().Add(r.Lease - r.PublishTimeout)}
+	for c, ids := range groups {
+		x := settling{c, ids, change, r.Pace.Now().Add(r.Lease - r.PublishTimeout)}
 		if err := r.settleFree(ctx, &x, settleTries); err != nil {
 			return err
 		}
@@ -156,7 +160,7 @@ func (r *Relay) settleFree(ctx context.Context, x *settling, tries int) error {
 	for try := 1; ; try++ {
 		var held []string
 		err := r.DB.Transact(ctx, func(c rows.Conn) (err error) {
-			held, err = c.Settle(ctx, x.version, x.ids, x.change)
+			held, err = c.Settle(ctx, x.version, x.lease, x.ids, x.change)
 			return err
 		})
 		if err != nil {

@@ -163,13 +163,19 @@ func (c Conn) Claim(ctx context.Context, candidates []Candidate, until int64) ([
 		return nil, err
 	}
 	update := "UPDATE rabbitdelay_tasks SET claimed_until = ? WHERE id " + condition
-	if !c.mysql() {
-		return c.tasks(ctx, update+" RETURNING "+taskColumns, append([]any{until}, args...))
+	var list []*Task
+	if c.mysql() {
+		if _, err := c.exec(ctx, update, append([]any{until}, args...)...); err != nil {
+			return nil, err
+		}
+		list, err = c.tasks(ctx, "SELECT "+taskColumns+" FROM rabbitdelay_tasks WHERE id "+condition, args)
+	} else {
+		list, err = c.tasks(ctx, update+" RETURNING "+taskColumns, append([]any{until}, args...))
 	}
-	if _, err := c.exec(ctx, update, append([]any{until}, args...)...); err != nil {
-		return nil, err
+	for _, t := range list {
+		t.Lease = until
 	}
-	return c.tasks(ctx, "SELECT "+taskColumns+" FROM rabbitdelay_tasks WHERE id "+condition, args)
+	return list, err
 }
 
 // MarkSent records a confirmed publish. A resend_at that is already later is kept, because the failure of a handler may
@@ -221,18 +227,19 @@ func EndLate(now time.Time) Assignment {
 	}
 }
 
-// Settle changes the claimed tasks that are not locked and still have the version, and returns the ids of
-// the tasks that are locked.
-func (c Conn) Settle(ctx context.Context, version int64, ids []string, a Assignment) (held []string, err error) {
+// Settle changes the claimed tasks that are not locked and still have the version and the lease of their claim, and
+// returns the ids of the tasks that are locked. A program that deletes a task and inserts another one with its id gives
+// that one the same version, but no lease.
+func (c Conn) Settle(ctx context.Context, version, lease int64, ids []string, a Assignment) (held []string, err error) {
 	condition, which, err := c.anyOf(anys(ids))
 	if err != nil {
 		return nil, err
 	}
-	update := "UPDATE rabbitdelay_tasks SET " + a.set + " WHERE version = ?"
+	update := "UPDATE rabbitdelay_tasks SET " + a.set + " WHERE version = ? AND claimed_until = ?"
 	if a.condition != "" {
 		update += " AND " + a.condition
 	}
-	args := append(slices.Clone(a.args), version)
+	args := append(slices.Clone(a.args), version, lease)
 	find := "SELECT id FROM rabbitdelay_tasks WHERE id " + condition + c.lock(SkipLocked)
 	free := ids
 	switch {

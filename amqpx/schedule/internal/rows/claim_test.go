@@ -102,7 +102,7 @@ func TestPickSizes(t *testing.T) {
 	want(t, "size", candidates[0].Size, fmt.Sprint(1000+len(`{"a":"b"}`)))
 }
 
-// A relay's changes of claimed tasks apply only to tasks that still have the claimed version.
+// A relay's changes of claimed tasks apply only to tasks that still have the claimed version and the lease.
 func TestSettle(t *testing.T) {
 	pauses := []time.Duration{time.Minute, time.Hour}
 	for name, tt := range map[string]struct {
@@ -110,7 +110,7 @@ func TestSettle(t *testing.T) {
 		a      Assignment
 		want   string // status, sends, failures, claimed_until, resend_at and last_error
 	}{
-		"sent":                {"claimed_until = 9", MarkSent(at(0), pauses), "pending 1 0 0 1800003660000 "},
+		"sent":                {"attempts = 0", MarkSent(at(0), pauses), "pending 1 0 0 1800003660000 "},
 		"sent again":          {"sends = 1", MarkSent(at(0), pauses), "pending 2 0 0 1800007200000 "},
 		"sent late":           {"due_at = 0", MarkSent(at(0), pauses), "pending 1 0 0 1800000060000 "},
 		"kept for later":      {"resend_at = 1900000000000", MarkSent(at(0), pauses), "pending 1 0 0 1900000000000 "},
@@ -118,14 +118,14 @@ func TestSettle(t *testing.T) {
 		"sent after attempts": {"attempts = 1, last_error = 'why'", MarkSent(at(0), pauses), "pending 1 0 0 1800003660000 why"},
 		"given back":          {"send_failures = 1", GiveBack("full", at(0), at(time.Second)), "pending 0 2 1800000001000 0 full"},
 		"postponed":           {"send_failures = 1", Postpone(at(time.Second)), "pending 0 1 1800000001000 0 "},
-		"failed":              {"claimed_until = 9", FailUnsendable("large", at(0)), "failed 0 1 0 0 large"},
-		"late":                {"claimed_until = 9", EndLate(at(0)), "expired 0 0 0 0 "},
+		"failed":              {"attempts = 0", FailUnsendable("large", at(0)), "failed 0 1 0 0 large"},
+		"late":                {"attempts = 0", EndLate(at(0)), "expired 0 0 0 0 "},
 	} {
 		x := newTable(t)
-		x.insert(toQ("a", time.Hour), toQ("other version", time.Hour))
-		x.set("a", tt.before)
-		x.set("other version", "version = 2")
-		held, err := x.Settle(t.Context(), 1, []string{"a", "other version"}, tt.a)
+		x.insert(toQ("a", time.Hour), toQ("other version", time.Hour), toQ("inserted again", time.Hour))
+		x.set("a", "claimed_until = 9, "+tt.before)
+		x.set("other version", "claimed_until = 9, version = 2")
+		held, err := x.Settle(t.Context(), 1, 9, []string{"a", "other version", "inserted again"}, tt.a)
 		check(t, err)
 		want(t, name+": held", held, "[]")
 		var status, lastError string
@@ -135,6 +135,10 @@ func TestSettle(t *testing.T) {
 			&status, &sends, &failures, &claimed, &resend, &lastError))
 		want(t, name, strings.Join([]string{status, fmt.Sprint(sends, failures, claimed, resend), lastError}, " "), tt.want)
 		x.wantTask("other version", Pending, 2)
+		x.wantTask("inserted again", Pending, 1)
+		if got := x.get("inserted again"); got.Sends+got.Failures != 0 {
+			t.Errorf("%s: the task that was inserted again has %d sends and %d failures", name, got.Sends, got.Failures)
+		}
 	}
 	want(t, "others", others([]string{"a", "b", "c"}, []string{"b"}), "[a c]")
 }
@@ -147,7 +151,7 @@ func TestSettleLeavesOutcomes(t *testing.T) {
 		x := newTable(t)
 		x.insert(toQ("a", 0))
 		x.end("a", Done, start)
-		_, err := x.Settle(t.Context(), 1, []string{"a"}, a)
+		_, err := x.Settle(t.Context(), 1, 0, []string{"a"}, a)
 		check(t, err)
 		if got := x.get("a"); got.Status != Done || got.LastError != "" {
 			t.Errorf("%s: it is %s: %s", name, got.Status, got.LastError)

@@ -41,6 +41,7 @@ type Task struct {
 	SentAt, CreatedAt, UpdatedAt, FinishedAt time.Time
 	ResendAt                                 time.Time
 
+	Lease     int64     // claimed_until of the claim that returned the task; 0 for a task that was not claimed
 	NotBefore time.Time // when a claimed task of a limited lane may be delivered
 
 	Failures int   // failed sends since the last confirmed one

@@ -99,10 +99,26 @@ INSERT IGNORE INTO rabbitdelay_effects (task_id, created_at, version, queue, don
 SELECT id, created_at, version, :queue, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000 FROM rabbitdelay_tasks
 WHERE id = :id AND version = :version AND created_at = :created AND status = 'done' AND due_at <= :due;
 
+-- record the effect of a later attempt: if that inserted no row, because an attempt in this queue has failed or died
+UPDATE rabbitdelay_effects AS effect JOIN rabbitdelay_tasks AS task ON task.id = effect.task_id
+SET effect.done_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000, effect.updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000
+WHERE task.id = :id AND task.version = :version AND task.created_at = :created AND task.status = 'done' AND task.due_at <= :due
+  AND effect.version = :version AND effect.created_at = :created AND effect.queue = :queue
+  AND effect.done_at IS NULL AND effect.lease_until <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000;
+
 -- fail: the last attempt has failed and was rolled back
 UPDATE rabbitdelay_tasks SET
   status = 'failed', attempts = :attempt, last_error = :error, finished_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000
-WHERE id = :id AND version = :version AND status = 'pending';
+WHERE id = :id AND version = :version AND created_at = :created AND status = 'pending';
+
+-- pause a queue: for an exchange, write exchange in place of queue
+INSERT INTO rabbitdelay_destinations (queue, paused_at, paused_by)
+VALUES ('orders.expire', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000, 'me')
+ON DUPLICATE KEY UPDATE paused_by = IF(paused_at IS NULL, VALUES(paused_by), paused_by), paused_at = COALESCE(paused_at, VALUES(paused_at));
+
+-- resume
+UPDATE rabbitdelay_destinations SET paused_at = NULL, paused_by = '', spread_due = 0, spread_until = 0, spread_rate = 0, spread_free = 0
+WHERE queue = 'orders.expire' AND exchange = '' AND paused_at IS NOT NULL;
 
 -- list: what is due within the next hour
 SELECT id, due_at, version, attempts, last_error FROM rabbitdelay_tasks

@@ -93,10 +93,25 @@ SELECT id, created_at, version, :queue, CAST((julianday('now') - 2440587.5) * 86
 WHERE id = :id AND version = :version AND created_at = :created AND status = 'done' AND due_at <= :due
 ON CONFLICT DO NOTHING;
 
+-- record the effect of a later attempt: if that inserted no row, because an attempt in this queue has failed or died
+UPDATE rabbitdelay_effects SET done_at = CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER), updated_at = CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
+WHERE task_id = :id AND version = :version AND created_at = :created AND queue = :queue AND done_at IS NULL AND lease_until <= CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
+  AND EXISTS (SELECT 1 FROM rabbitdelay_tasks WHERE id = :id AND version = :version AND created_at = :created AND status = 'done' AND due_at <= :due);
+
 -- fail: the last attempt has failed and was rolled back
 UPDATE rabbitdelay_tasks SET
   status = 'failed', attempts = :attempt, last_error = :error, finished_at = CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER), updated_at = CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
-WHERE id = :id AND version = :version AND status = 'pending';
+WHERE id = :id AND version = :version AND created_at = :created AND status = 'pending';
+
+-- pause a queue: for an exchange, write exchange in place of queue
+INSERT INTO rabbitdelay_destinations (queue, paused_at, paused_by)
+VALUES ('orders.expire', CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER), 'me')
+ON CONFLICT (queue, exchange) DO UPDATE SET paused_at = excluded.paused_at, paused_by = excluded.paused_by
+WHERE rabbitdelay_destinations.paused_at IS NULL;
+
+-- resume
+UPDATE rabbitdelay_destinations SET paused_at = NULL, paused_by = '', spread_due = 0, spread_until = 0, spread_rate = 0, spread_free = 0
+WHERE queue = 'orders.expire' AND exchange = '' AND paused_at IS NOT NULL;
 
 -- list: what is due within the next hour
 SELECT id, due_at, version, attempts, last_error FROM rabbitdelay_tasks

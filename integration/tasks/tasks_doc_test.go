@@ -3,6 +3,7 @@ package tasks_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -15,6 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // documented returns the statements of docs/sql for a database, by the first words of their
@@ -128,8 +130,8 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 	const id = "order-42-expire"
 	s := newStore(t, db, nil, schedule.Config{})
 	doc := documented(t, db.dialect)
-	if len(doc) != 18 {
-		t.Fatalf("%d documented statements, expected 18", len(doc))
+	if len(doc) != 21 {
+		t.Fatalf("%d documented statements, expected 21", len(doc))
 	}
 	body := []byte(`{"order":42}`)
 	empty := func() { db.mustExec(t, "DELETE FROM rabbitdelay_tasks") }
@@ -233,15 +235,17 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 	}
 	consumeFromExchange(t, s, db, doc)
 	worn(schedule.StatusPending)
-	failure := map[string]any{"id": id, "version": 3, "attempt": 5, "error": "boom"}
-	for _, want := range []int64{1, 0} {
-		if n := named(t, db, doc["fail"], failure); n != want {
-			t.Errorf("fail changed %d rows, expected %d", n, want)
+	created = db.queryInt(t, "SELECT created_at FROM rabbitdelay_tasks")
+	for _, x := range []struct{ created, want int64 }{{created - 1, 0}, {created, 1}, {created, 0}} {
+		if n := named(t, db, doc["fail"], map[string]any{"id": id, "version": 3, "created": x.created, "attempt": 5, "error": "boom"}); n != x.want {
+			t.Errorf("fail changed %d rows of the task that was created at %d, expected %d", n, x.created, x.want)
 		}
 	}
 	if got := taskOf(t, s, id); got.Status != schedule.StatusFailed || got.Attempts != 5 || got.LastError != "boom" || got.FinishedAt.IsZero() {
 		t.Errorf("after fail: %+v", got)
 	}
+
+	pauses(t, s, db, doc)
 
 	worn(schedule.StatusPending)
 	for statement, want := range map[string]string{
@@ -251,6 +255,37 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 		if got := fmt.Sprint(tableOf(t, db, doc[statement])...); got != want {
 			t.Errorf("%s gives %s, expected %s", statement, got, want)
 		}
+	}
+}
+
+// pauses runs the statements that pause and resume a queue, which has a row only after its first pause.
+func pauses(t *testing.T, s *schedule.Store, db businessDB, doc map[string]string) {
+	t.Helper()
+	queue := topology.Destination{Queue: "orders.expire"}
+	row := func() string {
+		return fmt.Sprint(tableOf(t, db, "SELECT exchange, CASE WHEN paused_at IS NULL THEN 'runs' ELSE 'paused' END, paused_by, per_second, burst, spread_due, spread_until, spread_rate, spread_free FROM rabbitdelay_destinations WHERE queue = 'orders.expire'"))
+	}
+	for round := range 2 {
+		for _, statement := range []string{"pause a queue", "resume"} {
+			named(t, db, doc[statement], nil)
+			bySQL := row()
+			if round == 0 {
+				db.mustExec(t, "DELETE FROM rabbitdelay_destinations")
+			}
+			suite.MustSucceed(t, s.Pause(t.Context(), schedule.NoTx, queue, "me"))
+			if statement == "resume" {
+				suite.MustSucceed(t, s.Resume(t.Context(), schedule.NoTx, queue, 0))
+			}
+			if byAPI := row(); bySQL != byAPI {
+				t.Errorf("%s, round %d: %s by the documented statement, %s by the API", statement, round, bySQL, byAPI)
+			}
+		}
+	}
+	suite.MustSucceed(t, s.Pause(t.Context(), schedule.NoTx, queue, "somebody else"))
+	before := tableOf(t, db, "SELECT paused_at, paused_by FROM rabbitdelay_destinations")
+	named(t, db, doc["pause a queue"], nil)
+	if after := tableOf(t, db, "SELECT paused_at, paused_by FROM rabbitdelay_destinations"); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("a second pause changes %v to %v", before, after)
 	}
 }
 
@@ -298,6 +333,54 @@ func consumeFromExchange(t *testing.T, s *schedule.Store, db businessDB, doc map
 	if got := taskOf(t, s, "e"); got.Status != schedule.StatusDone || time.Since(got.FinishedAt).Abs() > time.Minute {
 		t.Errorf("after the effects: %+v", got)
 	}
+}
+
+// If a Go handler has recorded an attempt of a redelivered message, and the attempt has failed, a consumer in another
+// language that gets the next delivery has the effect, once.
+func TestEffectByStatementAfterAGoAttempt(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db businessDB) {
+		s := newStore(t, db, nil, schedule.Config{})
+		doc := documented(t, db.dialect)
+		due := time.Now().Add(-time.Minute).Truncate(time.Millisecond)
+		fails := schedule.Handler(db.DB, func(context.Context, *sql.Tx, *amqpx.Delivery) error { return errors.New("it fails") })
+		record := func(id string, version int) (changed int64) {
+			values := map[string]any{"id": id, "version": version, "created": taskOf(t, s, id).CreatedAt.UnixMilli(), "due": due.UnixMilli(), "queue": "mail"}
+			named(t, db, doc["consume from an exchange"], values)
+			if n := named(t, db, doc["record the effect"], values); n > 0 {
+				return n
+			}
+			return named(t, db, doc["record the effect of a later attempt"], values)
+		}
+		for _, id := range []string{"e", "cancelled"} {
+			suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Exchange: "events", DeliverAt: due}))
+			if fails(t.Context(), &amqpx.Delivery{ID: id, Queue: "mail", Exchange: "events", Version: 1, DueAt: due, Redelivered: true, MaxAttempts: 5, Attempt: 1}) == nil {
+				t.Fatal("the handler succeeded")
+			}
+		}
+		suite.MustSucceed(t, s.Cancel(t.Context(), schedule.NoTx, "cancelled"))
+		for _, x := range []struct {
+			id      string
+			version int
+			want    int64
+		}{{"cancelled", 1, 0}, {"e", 2, 0}, {"e", 1, 1}, {"e", 1, 0}} {
+			if n := record(x.id, x.version); n != x.want {
+				t.Errorf("%+v: the statements changed %d rows", x, n)
+			}
+		}
+		if got, err := s.Effects(t.Context(), schedule.NoTx, "e"); err != nil || len(got) != 1 || got[0].DoneAt.IsZero() {
+			t.Errorf("the effects: %+v, %v", got, err)
+		}
+		// While a LeaseHandler works, the effect is not recorded.
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "leased", Exchange: "events", DeliverAt: due}))
+		work := schedule.LeaseHandler(db.DB, func(context.Context, *amqpx.Delivery, string) (schedule.Func, error) {
+			if n := record("leased", 1); n != 0 {
+				t.Errorf("the statements changed %d rows while another attempt held the lease", n)
+			}
+			return nil, nil
+		})
+		suite.MustSucceed(t, work(t.Context(), &amqpx.Delivery{ID: "leased", Queue: "mail", Exchange: "events", Version: 1, DueAt: due, MaxAttempts: 5, Attempt: 1}))
+	})
 }
 
 // tableOf returns the result of a query.

@@ -6,22 +6,22 @@ import java.util.*;
 import java.util.concurrent.*;
 
 /**
- * Consumes delayed messages, none before its instant. Usage: Consumer URL QUEUE COUNT. Bodies say what becomes of a
- * message: "fail" fails on each of two attempts, "reject" is given up at once, any other succeeds.
+ * Consumes delayed messages, none before it is due. Usage: Consumer URL QUEUE COUNT. The body decides the outcome of a
+ * message: "fail" fails on each of two attempts, "reject" is rejected immediately, any other body succeeds.
  */
 final class Consumer {
     private static final String OURS = "x-death|x-(first|last)-death-.*|x-delay|x-delivery-count|x-acquired-count|x-opt-.*|B?CC"
         + "|rabbitdelay-(lead|absolute|clock-offset|returned)";
     private static final int MAX_ATTEMPTS = 2;
     private static final long BACKOFF = 300; // ms
-    private static final int PREFETCH = 200; // the lead times the rate, and what is being handled
+    private static final int PREFETCH = 200; // messages received during a lead, and messages being handled
     private static final long ALLOWED = 2000; // ms by which clocks may differ
 
     private final String queue;
     private final Producer producer;
     private final Channel channel;
     private final CountDownLatch left;
-    private final ScheduledExecutorService held = Executors.newSingleThreadScheduledExecutor(); // messages, unacknowledged
+    private final ScheduledExecutorService held = Executors.newSingleThreadScheduledExecutor(); // runs held messages, which are unacknowledged
 
     private Consumer(Connection connection, String queue, int count) throws IOException {
         this.queue = queue;
@@ -30,7 +30,7 @@ final class Consumer {
         left = new CountDownLatch(count);
     }
 
-    /** Holds a message until its instant, or decides that it is sent back for the rest of its delay. */
+    /** Holds a message until it is due, or sends it back for the rest of its delay. */
     private void hold(Delivery m) {
         long now = System.currentTimeMillis(), lead = number(m, "rabbitdelay-lead", 0);
         long due = number(m, "rabbitdelay-due", 0) - number(m, "rabbitdelay-clock-offset", 0), early = due - now;
@@ -41,7 +41,7 @@ final class Consumer {
         } else if (early <= lead + ALLOWED) {
             begin(m, now + Math.max(0, early), false);
         } else if (!Boolean.TRUE.equals(headers(m).get("rabbitdelay-absolute")) && sent != null && sent.getTime() - now > ALLOWED) {
-            begin(m, now + lead, false); // the publisher's clock is ahead, or this one behind; a delay is the same by both
+            begin(m, now + lead, false); // the publisher's clock is ahead, or this one is behind; a delay is the same by both
         } else if (number(m, "rabbitdelay-returned", 0) >= 5) {
             begin(m, now + Math.min(early, 60_000), early > 60_000);
         } else {
@@ -49,7 +49,7 @@ final class Consumer {
         }
     }
 
-    /** Begins at an instant, by this clock whatever is done to it meanwhile. */
+    /** Begins at the given time by this clock, even if the clock is changed in the meantime. */
     private void begin(Delivery m, long at, boolean back) {
         long wait = at - System.currentTimeMillis();
         if (wait > 0) {
@@ -57,7 +57,7 @@ final class Consumer {
             return;
         }
         if (left.getCount() == 0) {
-            return; // it goes back to the queue with the connection
+            return; // the end of the connection returns it to the queue
         }
         try {
             if (back) {
@@ -69,13 +69,13 @@ final class Consumer {
             if (!back) {
                 left.countDown();
             }
-        } catch (Exception e) { // nobody looks at what a task of an executor throws
+        } catch (Exception e) { // an executor ignores exceptions
             e.printStackTrace();
             System.exit(1);
         }
     }
 
-    /** Under its id and for its instant, as no attempt. */
+    /** Sends a message again with its id and due time, without counting an attempt. */
     private void sendBack(Delivery m) throws IOException {
         Map<String, Object> headers = kept(m);
         headers.put("rabbitdelay-absolute", true);
@@ -94,7 +94,7 @@ final class Consumer {
         }
     }
 
-    /** The next attempt, or the dead letter. The received message is acknowledged after it is confirmed. */
+    /** Publishes the next attempt, or the dead letter. The received message is acknowledged after the confirm. */
     private void again(Delivery m, long attempt, String error) throws IOException {
         boolean dead = error.equals("rejected") || attempt >= MAX_ATTEMPTS;
         Map<String, Object> headers = kept(m);

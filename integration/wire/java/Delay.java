@@ -4,9 +4,9 @@ import java.util.Collections;
 import java.util.Set;
 import java.util.stream.Collectors;
 
-/** Where to publish for a delay, by docs/wire.md: layout clock in steps of 10 ms, quorum, prefix delay. */
+/** Computes where to publish for a delay, as in docs/wire.md: layout clock in steps of 10 ms, quorum, prefix delay. */
 final class Delay {
-    static final int[] RADICES = {100, 60, 60, 24, 32, 12}; // the lowest first
+    static final int[] RADICES = {100, 60, 60, 24, 32, 12}; // lowest position first
     static final long STEP = 10; // ms
     static final String DELIVER = "delay.deliver";
     static final String BINDING = "clock." + String.join("", Collections.nCopies(RADICES.length, "*."));
@@ -18,7 +18,7 @@ final class Delay {
     final String exchange;
     final String routingKey;
 
-    /** For a target queue and a delay in ms. */
+    /** Computes exchange and routing key for a target queue and a delay in ms. */
     Delay(String queue, long delay) {
         String key = key(queue);
         String[] words = queue.split("\\.", -1);
@@ -46,8 +46,8 @@ final class Delay {
     }
 
     /**
-     * The lead that a message gets, in ms: one step shorter than the delay, so that it goes through a delay queue, whose
-     * stamp says when it left. A delay below two steps goes straight to its queue.
+     * Returns the lead of a message in ms. It is at least one step shorter than the delay, so that the message goes through
+     * a delay queue, whose x-death says when it left. A message with a shorter delay than two steps goes straight to its queue.
      */
     static long lead(long delay, long lead) {
         if (lead < delay) {
@@ -56,7 +56,7 @@ final class Delay {
         return delay >= 2 * STEP ? delay - STEP : delay;
     }
 
-    /** The destination's part of a routing key. */
+    /** Returns the destination's part of a routing key. */
     static String key(String queue) {
         return Arrays.stream(queue.split("\\.", -1))
             .map(w -> w.equals("*") ? "%2A" : w.equals("#") ? "%23" : w.replace("%", "%25"))

@@ -3,7 +3,7 @@ import java.io.IOException;
 import java.util.HashMap;
 import java.util.Map;
 
-/** The first use of a queue as a destination. */
+/** Prepares a queue for its first use as a destination. */
 final class Destination {
     private static final Map<String, Object> QUORUM = Map.of("x-queue-type", "quorum", "x-delivery-limit", 1_000_000_000L);
 
@@ -14,7 +14,7 @@ final class Destination {
         return factory.newConnection();
     }
 
-    /** Leaves an existing queue as it is. Looking for a missing one closes the channel, so it has one of its own. */
+    /** Declares a missing queue. The check for it closes the channel if the queue is missing, so it uses a separate channel. */
     private static void declareMissing(Connection connection, String queue, Map<String, Object> arguments) throws Exception {
         try {
             Channel looking = connection.createChannel();
@@ -27,7 +27,7 @@ final class Destination {
         }
     }
 
-    /** What has to be there before the first message to a queue. */
+    /** Declares everything that must exist before the first message to a queue. */
     static void declare(Connection connection, String queue) throws Exception {
         Map<String, Object> arguments = new HashMap<>(QUORUM);
         arguments.putAll(Map.of("x-dead-letter-exchange", "", "x-dead-letter-routing-key", queue + ".dead",

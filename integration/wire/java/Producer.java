@@ -22,7 +22,7 @@ final class Producer {
         publish(exchange, key, body, properties, headers, new Date());
     }
 
-    /** Returns when the broker has the message, and throws when it was returned or refused. */
+    /** Returns when the broker has confirmed the message, and throws if it was returned or refused. */
     private void publish(String exchange, String key, byte[] body, AMQP.BasicProperties properties, Map<String, Object> headers, Date sent) throws IOException {
         channel.basicPublish(exchange, key, true, properties.builder().deliveryMode(2).timestamp(sent).headers(headers).build(), body);
         try {
@@ -30,14 +30,14 @@ final class Producer {
         } catch (InterruptedException | TimeoutException e) {
             throw new IOException("it is not known whether the broker has it", e);
         }
-        if (returned != null) { // before its confirm
+        if (returned != null) { // a return arrives before the confirm
             throw new IOException("returned: " + returned);
         }
     }
 
     /**
-     * Delivers at an instant in ms, up to lead ms before it to a consumer that holds it; offset is by how much the clock of
-     * that instant is ahead.
+     * Delivers at the given time in ms, or up to lead ms earlier to a consumer that holds the message. offset is the number
+     * of ms by which the clock of the due time is ahead.
      */
     void send(String queue, long due, byte[] body, AMQP.BasicProperties properties, Map<String, Object> headers, long lead, long offset) throws IOException {
         long wait = Math.max(0, due - offset - System.currentTimeMillis());
@@ -50,7 +50,7 @@ final class Producer {
         if (offset > 0) {
             headers.put("rabbitdelay-clock-offset", offset);
         }
-        Date sent = new Date(System.currentTimeMillis() + Math.min(offset, 0)); // by that clock if it is behind
+        Date sent = new Date(System.currentTimeMillis() + Math.min(offset, 0)); // by the clock of the due time, if that is behind
         publish(to.exchange, to.routingKey, body, properties, headers, sent);
     }
 

@@ -1,6 +1,6 @@
 <?php
-// Consumes delayed messages, none before its instant. Usage: consumer.php URL QUEUE COUNT. Bodies say what becomes of a
-// message: "fail" fails on each of two attempts, "reject" is given up at once, any other succeeds.
+// Consumes delayed messages, none before it is due. Usage: consumer.php URL QUEUE COUNT. The body decides the outcome of a
+// message: "fail" fails on each of two attempts, "reject" is rejected immediately, any other body succeeds.
 
 require __DIR__ . '/producer.php';
 
@@ -11,10 +11,10 @@ const OURS = '/^(x-death$|x-(first|last)-death-|x-delay$|x-delivery-count$|x-acq
     . '|rabbitdelay-(lead|absolute|clock-offset|returned)$)/';
 const MAX_ATTEMPTS = 2;
 const BACKOFF = 300; // ms
-const PREFETCH = 200; // the lead times the rate, and what is being handled
+const PREFETCH = 200; // messages received during a lead, and messages being handled
 const ALLOWED = 2000; // ms by which clocks may differ
 
-// How long a message waits here, in ms, and whether it is then sent back for the rest of its delay.
+// Returns how long a message waits here, in ms, and whether it is then sent back for the rest of its delay.
 function hold(AMQPMessage $m, array $headers, int $now): array
 {
     $lead = $headers['rabbitdelay-lead'] ?? 0;
@@ -26,7 +26,7 @@ function hold(AMQPMessage $m, array $headers, int $now): array
     return match (true) {
         $early < $rest - ALLOWED => [$rest, false], // a clock may be wrong
         $early <= $lead + ALLOWED => [max(0, $early), false],
-        // The publisher's clock is ahead, or this one behind; a delay is the same by both.
+        // The publisher's clock is ahead, or this one is behind; a delay is the same by both.
         !$absolute && $sent - $now > ALLOWED => [$lead, false],
         ($headers['rabbitdelay-returned'] ?? 0) >= 5 => [min($early, 60000), $early > 60000],
         default => [0, true],
@@ -43,7 +43,7 @@ function kept(array $headers): array
     return array_filter($headers, fn($name) => !preg_match(OURS, $name), ARRAY_FILTER_USE_KEY);
 }
 
-// The next attempt, or the dead letter. The received message is acknowledged after it is confirmed.
+// Publishes the next attempt, or the dead letter. The received message is acknowledged after the confirm.
 function again($channel, string $queue, AMQPMessage $m, array $headers, int $attempt, string $error): void
 {
     $dead = $error === 'rejected' || $attempt >= MAX_ATTEMPTS;
@@ -65,7 +65,7 @@ function again($channel, string $queue, AMQPMessage $m, array $headers, int $att
     publish_confirmed($channel, '', "$queue.dead", $m->body, $properties);
 }
 
-// Under its id and for its instant, as no attempt.
+// Sends a message again with its id and due time, without counting an attempt.
 function send_back($channel, string $queue, AMQPMessage $m, array $old): void
 {
     $headers = ['rabbitdelay-absolute' => true, 'rabbitdelay-returned' => ($old['rabbitdelay-returned'] ?? 0) + 1] + kept($old);
@@ -88,7 +88,7 @@ declare_destination($connection, $queue);
 $channel = $connection->channel();
 $publishing = confirming($connection);
 $channel->basic_qos(0, PREFETCH, false);
-$held = new SplMinHeap(); // by the instant at which each may begin; unacknowledged
+$held = new SplMinHeap(); // unacknowledged messages, by the time at which each may begin
 $channel->basic_consume($queue, '', false, false, false, false, function (AMQPMessage $m) use ($held) {
     [$wait, $back] = hold($m, headers($m), $now = now_ms());
     $held->insert([$now + $wait, $m->getDeliveryTag(), $back, $m]);
@@ -105,4 +105,4 @@ while ($count > 0) {
         $count -= $back ? 0 : 1;
     }
 }
-$connection->close(); // what is held goes back to the queue
+$connection->close(); // held messages return to the queue

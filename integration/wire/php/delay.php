@@ -1,7 +1,7 @@
 <?php
-// Where to publish for a delay, by docs/wire.md: layout clock in steps of 10 ms, quorum, prefix delay.
+// Computes where to publish for a delay, as in docs/wire.md: layout clock in steps of 10 ms, quorum, prefix delay.
 
-const RADICES = [100, 60, 60, 24, 32, 12]; // the lowest first
+const RADICES = [100, 60, 60, 24, 32, 12]; // lowest position first
 const STEP = 10; // ms
 const UNITS = ['d' => 86400000, 'h' => 3600000, 'm' => 60000, 's' => 1000, 'ms' => 1];
 const DELIVER = 'delay.deliver';
@@ -9,7 +9,7 @@ const BINDING = 'clock.*.*.*.*.*.*.';
 const MAX_HEAD = 24; // bytes before the key, with the largest digits
 const RESERVED = '/^delay\.(bucket|ttl|plugin|native|canary|deliver|parked|lock|declared)(\.|$)/';
 
-// The destination's part of a routing key.
+// Returns the destination's part of a routing key.
 function destination_key(string $queue): string
 {
     $escape = fn($w) => ['*' => '%2A', '#' => '%23'][$w] ?? str_replace('%', '%25', $w);
@@ -28,7 +28,7 @@ function duration(int $ms): string
     return $text;
 }
 
-// Exchange and routing key for a target queue and a delay in ms; throws DomainException for what is refused.
+// Returns exchange and routing key for a target queue and a delay in ms. Throws DomainException if they are refused.
 function route(string $queue, int $delay): array
 {
     $key = destination_key($queue);
@@ -50,8 +50,8 @@ function route(string $queue, int $delay): array
     return [$exchange, 'clock.' . implode('.', $digits) . '.' . $key];
 }
 
-// The lead that a message gets, in ms: one step shorter than the delay, so that it goes through a delay queue, whose stamp
-// says when it left. A delay below two steps goes straight to its queue.
+// Returns the lead of a message in ms. It is at least one step shorter than the delay, so that the message goes through a
+// delay queue, whose x-death says when it left. A message with a shorter delay than two steps goes straight to its queue.
 function lead_of(int $delay, int $lead): int
 {
     return match (true) {

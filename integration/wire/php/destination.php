@@ -1,5 +1,5 @@
 <?php
-// The first use of a queue as a destination.
+// Prepares a queue for its first use as a destination.
 
 require 'PhpAmqpLib/autoload.php';
 require __DIR__ . '/delay.php';
@@ -17,7 +17,7 @@ function connect(string $url): AMQPStreamConnection
     return new AMQPStreamConnection($u['host'], $u['port'] ?? 5672, rawurldecode($u['user']), rawurldecode($u['pass']), $vhost);
 }
 
-// Leaves an existing queue as it is. Looking for a missing one closes the channel, so it has one of its own.
+// Declares a missing queue. The check for it closes the channel if the queue is missing, so it uses a separate channel.
 function declare_missing(AMQPStreamConnection $connection, string $queue, array $arguments): void
 {
     $channel = $connection->channel();
@@ -33,7 +33,7 @@ function declare_missing(AMQPStreamConnection $connection, string $queue, array 
     $channel->close();
 }
 
-// What has to be there before the first message to a queue.
+// Declares everything that must exist before the first message to a queue.
 function declare_destination(AMQPStreamConnection $connection, string $queue): void
 {
     declare_missing($connection, "$queue.dead", QUORUM);

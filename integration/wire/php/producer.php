@@ -8,7 +8,7 @@ use PhpAmqpLib\Connection\AMQPStreamConnection;
 use PhpAmqpLib\Message\AMQPMessage;
 use PhpAmqpLib\Wire\AMQPTable;
 
-// A channel on which publish_confirmed throws for a message that came back or was refused.
+// Returns a channel on which publish_confirmed throws if a message was returned or refused.
 function confirming(AMQPStreamConnection $connection)
 {
     $channel = $connection->channel();
@@ -18,7 +18,7 @@ function confirming(AMQPStreamConnection $connection)
     return $channel;
 }
 
-// $ahead is by how many ms the clock of the message's instant is ahead: its timestamp goes by that clock if it is behind.
+// $ahead is the number of ms by which the clock of the due time is ahead. If it is behind, the timestamp is by that clock.
 function publish_confirmed($channel, string $exchange, string $key, string $body, array $properties, int $ahead = 0): void
 {
     $properties = ['delivery_mode' => 2, 'timestamp' => intdiv(now_ms() + min($ahead, 0), 1000)] + $properties;
@@ -32,8 +32,8 @@ function now_ms(): int
     return (int) floor(microtime(true) * 1000);
 }
 
-// Delivers at an instant in ms, up to $lead ms before it to a consumer that holds it; $offset is by how much the clock of
-// that instant is ahead.
+// Delivers at the given time in ms, or up to $lead ms earlier to a consumer that holds the message. $offset is the number of
+// ms by which the clock of the due time is ahead.
 function send($channel, string $queue, int $due, string $body, array $properties, int $lead = 0, int $offset = 0): void
 {
     $wait = max(0, $due - $offset - now_ms());

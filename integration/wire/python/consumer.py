@@ -1,5 +1,5 @@
-"""Consumes delayed messages, none before its instant. Usage: consumer.py URL QUEUE COUNT. Bodies say what becomes of a
-message: "fail" fails on each of two attempts, "reject" is given up at once, any other succeeds."""
+"""Consumes delayed messages, none before it is due. Usage: consumer.py URL QUEUE COUNT. The body decides the outcome of a
+message: "fail" fails on each of two attempts, "reject" is rejected immediately, any other body succeeds."""
 
 import datetime
 import heapq
@@ -14,11 +14,11 @@ import producer
 OURS = ("x-death", "x-first-death-", "x-last-death-", "x-delay", "x-delivery-count", "x-acquired-count", "x-opt-", "CC", "BCC",
         "rabbitdelay-lead", "rabbitdelay-absolute", "rabbitdelay-clock-offset", "rabbitdelay-returned",
         "rabbitdelay-expired", "rabbitdelay-deliveries")
-BROKERS = OURS[:9]  # headers of the broker's own, and those by which it routes
+BROKERS = OURS[:9]  # headers that the broker writes, or by which it routes
 MAX_ATTEMPTS = 2
 BACKOFF_MS = 300
-PREFETCH = 200  # the lead times the rate, and what is being handled
-ALLOWED_MS = 2000  # by which clocks may differ
+PREFETCH = 200  # messages received during a lead, and messages being handled
+ALLOWED_MS = 2000  # the allowed difference between clocks
 
 
 def monotonic_ms():
@@ -26,17 +26,17 @@ def monotonic_ms():
 
 
 class BrokerClock:
-    """What the broker's clock has reached, in ms, as far as messages have shown it."""
+    """Knows which time the broker's clock has reached, in ms, from the messages that have expired."""
 
     def __init__(self):
-        self.ahead = None  # of the monotonic clock, at least
+        self.ahead = None  # the least by which the broker's clock is ahead of the monotonic clock
 
     def saw(self, expired):
         ahead = expired - monotonic_ms()
         self.ahead = ahead if self.ahead is None else max(self.ahead, ahead)
 
     def left(self, rest, expired):
-        """What is left of a wait since the broker let the message go, whose time is in whole seconds."""
+        """Returns the rest of a wait that began when the broker released the message, a time in whole seconds."""
         if expired is None or self.ahead is None:
             return rest
         return max(0, min(rest, rest - (monotonic_ms() + self.ahead - expired - 1000)))
@@ -46,7 +46,7 @@ CLOCK = BrokerClock()
 
 
 def expiry(headers):
-    """When the message left its last delay queue, by the broker's clock, in ms; None if it left none."""
+    """Returns when the message left its last delay queue, by the broker's clock in ms, or None if it left none."""
     if "rabbitdelay-deliveries" in headers:
         return headers.get("rabbitdelay-expired")
     death = (headers.get("x-death") or [{}])[0]
@@ -56,7 +56,7 @@ def expiry(headers):
 
 
 def ask_time(channel):
-    """Has the broker tell its time: a message expires at once in a queue, and comes to another one."""
+    """Asks the broker for its time: a message expires immediately in one queue, and arrives in another one."""
     names = ["delay.canary." + secrets.token_hex(13) for _ in range(2)]
     for name, arguments in zip(names, ({}, {"x-message-ttl": 0, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": names[0]})):
         channel.queue_declare(name, exclusive=True, arguments={"x-queue-type": "classic", **arguments})
@@ -71,7 +71,7 @@ def ask_time(channel):
 
 
 def signed(value):
-    """pika up to 1.2 reads negative 64-bit integers, which headers of users may be, as 2^64 more."""
+    """Corrects negative 64-bit integers, which pika up to 1.2 reads as unsigned. Users' headers may contain them."""
     if isinstance(value, dict):
         return {k: signed(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -82,7 +82,7 @@ def signed(value):
 
 
 def hold(headers, properties, now):
-    """How long a message waits here, in ms, and whether it is then sent back for the rest of its delay."""
+    """Returns how long a message waits here, in ms, and whether it is then sent back for the rest of its delay."""
     expired = expiry(headers)
     if expired is not None:
         CLOCK.saw(expired)
@@ -94,14 +94,14 @@ def hold(headers, properties, now):
     if early <= lead + ALLOWED_MS:
         return max(0, early), False
     if not headers.get("rabbitdelay-absolute") and sent - now > ALLOWED_MS:
-        return left, False  # the publisher's clock is ahead, or this one behind; a delay is the same by both
+        return left, False  # the publisher's clock is ahead, or this one is behind; a delay is the same by both
     if headers.get("rabbitdelay-returned", 0) >= 5:
         return min(early, 60_000), early > 60_000
     return 0, True
 
 
 def again(channel, queue, properties, body, attempt, error):
-    """The next attempt, or the dead letter. The received message is acknowledged after it is confirmed."""
+    """Publishes the next attempt, or the dead letter. The received message is acknowledged after the confirm."""
     dead = error == "rejected" or attempt >= MAX_ATTEMPTS
     headers = {k: v for k, v in (properties.headers or {}).items() if not k.startswith(OURS)}
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -118,7 +118,7 @@ def again(channel, queue, properties, body, attempt, error):
 
 
 def send_back(channel, queue, properties, body):
-    """Under its id and for its instant, as no attempt."""
+    """Sends a message again with its id and due time, without counting an attempt."""
     old = properties.headers
     properties.headers = {k: v for k, v in old.items() if not k.startswith(OURS)}
     properties.headers.update({"rabbitdelay-absolute": True, "rabbitdelay-returned": old.get("rabbitdelay-returned", 0) + 1})
@@ -126,7 +126,7 @@ def send_back(channel, queue, properties, body):
 
 
 def renew(channel, queue, properties, body):
-    """A copy takes the place of a message that would be held and has come back: each return counts towards the queue's limit."""
+    """Replaces a returned message that would be held with a copy, because each return counts towards the queue's limit."""
     expired = expiry(properties.headers)
     properties.headers = {k: v for k, v in properties.headers.items() if not k.startswith(BROKERS)}
     properties.headers.setdefault("rabbitdelay-deliveries", 0)
@@ -151,7 +151,7 @@ def main():
     channel.confirm_delivery()
     ask_time(channel)
     channel.basic_qos(prefetch_count=PREFETCH)
-    held = []  # by the instant at which each may begin; unacknowledged
+    held = []  # unacknowledged messages, by the time at which each may begin
 
     def receive(_channel, method, properties, body):
         now = producer.now_ms()
@@ -172,7 +172,7 @@ def main():
             (send_back if back else handle)(channel, queue, properties, body)
             channel.basic_ack(tag)
             count -= not back
-    connection.close()  # what is held goes back to the queue
+    connection.close()  # held messages return to the queue
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Where to publish for a delay, by docs/wire.md: layout clock in steps of 10 ms, quorum, prefix delay."""
+"""Computes where to publish for a delay, as in docs/wire.md: layout clock in steps of 10 ms, quorum, prefix delay."""
 
-RADICES = [100, 60, 60, 24, 32, 12]  # the lowest first
+RADICES = [100, 60, 60, 24, 32, 12]  # lowest position first
 STEP = 10  # ms
 UNITS = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)]
 RESERVED = {"bucket", "ttl", "plugin", "native", "canary", "deliver", "parked", "route", "lock", "declared"}
@@ -14,7 +14,7 @@ class Refused(Exception):
 
 
 def key(queue):
-    """The destination's part of a routing key."""
+    """Returns the destination's part of a routing key."""
     words = [{"*": "%2A", "#": "%23"}.get(w, w.replace("%", "%25")) for w in queue.split(".")]
     return ".".join(words)
 
@@ -29,7 +29,7 @@ def duration(ms):
 
 
 def route(queue, delay_ms):
-    """Exchange and routing key for a target queue and a delay in ms."""
+    """Returns exchange and routing key for a target queue and a delay in ms."""
     if queue.startswith("delay.") and queue.split(".")[1] in RESERVED - {"route"}:
         raise Refused(f"{queue} belongs to the delays")
     if len(key(queue).encode()) + MAX_HEAD > 255:
@@ -47,8 +47,8 @@ def route(queue, delay_ms):
 
 
 def lead_of(delay_ms, lead):
-    """The lead that a message gets, in ms: one step shorter than the delay, so that it goes through a delay queue, whose
-    stamp says when it left. A delay below two steps goes straight to its queue."""
+    """Returns the lead of a message in ms. It is at least one step shorter than the delay, so that the message goes through
+    a delay queue, whose x-death says when it left. A message with a shorter delay than two steps goes straight to its queue."""
     if lead < delay_ms:
         return lead
     return delay_ms - STEP if delay_ms >= 2 * STEP else delay_ms

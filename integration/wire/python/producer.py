@@ -12,7 +12,7 @@ QUORUM = {"x-queue-type": "quorum", "x-delivery-limit": 1_000_000_000}
 
 
 def declare_missing(connection, queue, arguments):
-    """Leaves an existing queue as it is. A channel of its own, which a missing queue closes."""
+    """Declares a missing queue. The check for it closes the channel if the queue is missing, so it uses a separate channel."""
     channel = connection.channel()
     try:
         channel.queue_declare(queue, passive=True)
@@ -25,7 +25,7 @@ def declare_missing(connection, queue, arguments):
 
 
 def declare(connection, queue):
-    """What has to be there before the first message to a queue."""
+    """Declares everything that must exist before the first message to a queue."""
     dead = queue + ".dead"
     declare_missing(connection, dead, QUORUM)
     declare_missing(connection, queue, dict(QUORUM, **{
@@ -42,16 +42,16 @@ def now_ms():
 
 
 def publish(channel, queue, due, body, properties, lead=0, offset=0):
-    """Delivers at an instant in ms, up to lead ms before it to a consumer that holds it; offset is by how much the clock of
-    that instant is ahead. Returns when the broker has the message. It raises UnroutableError for one that came back,
-    NackError for one that was refused."""
+    """Delivers at the given time in ms, or up to lead ms earlier to a consumer that holds the message. offset is the number
+    of ms by which the clock of the due time is ahead. Returns when the broker has confirmed the message. Raises
+    UnroutableError if the message was returned, and NackError if it was refused."""
     now = now_ms()
     wait = max(0, due - offset - now)
     if lead:
         lead = delay.lead_of(wait, lead)
     exchange, routing_key = delay.route(queue, wait - lead)
     properties.delivery_mode = 2
-    properties.timestamp = (now + min(offset, 0)) // 1000  # by that clock if it is behind
+    properties.timestamp = (now + min(offset, 0)) // 1000  # by the clock of the due time, if that is behind
     added = {"rabbitdelay-due": due, "rabbitdelay-lead": lead, "rabbitdelay-clock-offset": max(offset, 0)}
     properties.headers = dict(properties.headers or {}, **{k: v for k, v in added.items() if v})
     channel.basic_publish(exchange, routing_key, body, properties, mandatory=True)

@@ -36,7 +36,7 @@ func (m *memory) routeQueues() (names []string) {
 
 // A message that is due is published directly to its exchange, so no routing key needs a route
 // queue.
-func TestDueAtOnceToAnExchange(t *testing.T) {
+func TestDueNowToAnExchange(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		m.events()
 		c := m.open(amqpx.Config{MaxRouteQueues: 1})
@@ -65,7 +65,7 @@ func TestDueAtOnceToAnExchange(t *testing.T) {
 
 // Without a delay, Send refuses the same messages as with one, and reports a message that no queue
 // would receive.
-func TestDueAtOnceIsRefused(t *testing.T) {
+func TestDueNowIsRefused(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		m.events()
 		c := m.open(amqpx.Config{})
@@ -93,9 +93,9 @@ func TestDueAtOnceIsRefused(t *testing.T) {
 	})
 }
 
-// While one queue behind the exchange refuses a message, the other queues receive only one more
-// copy, and not one at each try.
-func TestDueAtOnceWhileAQueueRefuses(t *testing.T) {
+// While one queue behind the exchange refuses a message, the other queues receive one more copy in total, and not one
+// for each attempt.
+func TestDueNowWhileAQueueRefuses(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		m.events()
 		m.Declare("full", amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})

@@ -47,8 +47,8 @@ func (c *Client) SendBatch(ctx context.Context, msgs []Message) error {
 // *SendError. The calls come from several goroutines and must not block. All of them have returned when SendEach
 // returns.
 //
-// SendEach returns an error if a message is invalid, in which case nothing was sent and outcome was not called, or
-// if outcome panicked, in which case all messages were tried nevertheless.
+// SendEach returns an error if a message is invalid, in which case nothing was sent and outcome was not called, or if
+// outcome panicked, in which case all messages were still tried.
 func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i int, err error)) error {
 	if outcome == nil {
 		return fmt.Errorf("%w: SendEach: outcome is nil; SendBatch collects the outcomes", ErrConfig)

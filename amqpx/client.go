@@ -64,16 +64,15 @@ const openTimeout = 30 * time.Second
 // credentials are final only if they are refused again after 2 s or more, because a starting broker refuses all users.
 // RabbitMQ takes 3 s to answer a wrong password.
 //
-// Without Config.Logger, Open writes one line to slog.Default after 3 s of failed attempts. The error of Open
-// contains the last attempt's error. Errors caused by the configuration wrap ErrConfig. A strategy that tests the
-// broker with messages of its own (Canary) cannot do so while an alarm blocks publishers, and the error then wraps
-// ErrBlocked.
+// Without Config.Logger, Open writes one line to slog.Default after 3 s of failed attempts. The error of Open contains
+// the last attempt's error. Errors caused by the configuration wrap ErrConfig. A strategy that tests the broker with
+// its own messages (Canary) cannot do so while an alarm blocks publishers, and the error then wraps ErrBlocked.
 func Open(ctx context.Context, cfg Config) (*Client, error) {
 	direct := cfg.Dial == nil
 	var tell func(why error)
 	if cfg.Logger == nil {
 		tell = func(why error) {
-			slog.WarnContext(ctx, "rabbitdelay: Open waits for a broker (set Config.Logger for more)", slog.Any("error", why))
+			slog.WarnContext(ctx, "rabbitdelay: Open is waiting for a broker (set Config.Logger for details)", slog.Any("error", why))
 		}
 	}
 	cfg = cfg.WithDefaults()
@@ -288,10 +287,10 @@ func (c *Client) answers(ctx context.Context, sess *declare.Session, queue strin
 //
 // If ctx ends first, the contexts of running handlers are cancelled and handlers get two more seconds, waiting sends
 // return with ErrClosed, and connections to a broker that does not answer are cut. The error is then a *CloseError that
-// says what was left unfinished. So give Close a context of its own, with a deadline below the process's grace period.
-// Do not pass the context whose end told the process to stop: it has already ended, so Close would not wait at all.
-// With a context that never ends, Close takes as long as the longest deadline of a send plus the longest drain time of
-// a consumer (30 s each by default).
+// says what was left unfinished. So give Close a separate context, with a deadline below the process's grace period. Do
+// not pass the context whose end told the process to stop: it has already ended, so Close would not wait at all. With a
+// context that never ends, Close takes as long as the longest deadline of a send plus the longest drain time of a
+// consumer (30 s each by default).
 //
 // Close may be called more than once, and concurrently. All calls wait for the end of the shutdown and return the same
 // error, and the end of any of their contexts cuts the shutdown short.

@@ -94,7 +94,7 @@ func TestRetryByAClockThatIsBehind(t *testing.T) {
 		}
 		for i, d := range dues {
 			if i < 3 && d != 0 || i == 3 && (d < 10*time.Minute-time.Second || d > 10*time.Minute+2*time.Second) {
-				t.Errorf("due instants %v after the message's", dues)
+				t.Errorf("due times %v after the message's", dues)
 			}
 		}
 	})

@@ -20,8 +20,8 @@ type CloseError struct {
 	// Messages holds the errors of the first 100 of these messages. Each error says whether the message was not
 	// sent or whether its outcome is unknown.
 	Messages []*SendError
-	// Handlers counts the handlers that the end of Close's context cut off, which means that they failed after it
-	// or were still running. Their messages were not acknowledged and will be delivered again.
+	// Handlers counts the handlers that the end of Close's context cut off. They failed after the context ended, or
+	// were still running. Their messages were not acknowledged and will be delivered again.
 	Handlers int
 	// Cause is the context's error.
 	Cause error
@@ -37,7 +37,7 @@ func (e *CloseError) Error() string {
 		left = append(left, text)
 	}
 	if e.Handlers > 0 {
-		left = append(left, fmt.Sprintf("handlers cut off, whose messages will be delivered again: %d", e.Handlers))
+		left = append(left, fmt.Sprintf("handlers cut off: %d (their messages will be delivered again)", e.Handlers))
 	}
 	return fmt.Sprintf("close: %v: %s", e.Cause, strings.Join(left, "; "))
 }

@@ -233,7 +233,7 @@ func TestCloseWhileTheBrokerRestarts(t *testing.T) {
 }
 
 // When the context of any call to Close ends, all calls stop waiting.
-func TestCloseAgainHurriesTheFirst(t *testing.T) {
+func TestSecondCloseEndsTheFirst(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{SendTimeout: time.Hour})
 		m.Silence("q")
@@ -258,7 +258,7 @@ func TestCloseReportsHandlersItCutOff(t *testing.T) {
 		c.consume("q", func(ctx context.Context, _ *amqpx.Delivery) error {
 			return c.Send(ctx, amqpx.Message{Queue: "other"})
 		})
-		c.consume("p", func(context.Context, *amqpx.Delivery) error { // it returns in time nevertheless
+		c.consume("p", func(context.Context, *amqpx.Delivery) error { // it still returns in time
 			<-time.After(1500 * time.Millisecond)
 			return nil
 		})

@@ -43,7 +43,7 @@ var comesBack = map[string]func(m *memory, c *client){
 // is. It is handled unchanged when it is due.
 func TestHeldMessageIsNotLost(t *testing.T) {
 	for name, back := range comesBack {
-		// A client has its connections again some seconds after the last of several cuts.
+		// A client reconnects within seconds of the last of several connection losses.
 		for limit, rounds := range map[int64]int{0: 25, 1: 4} {
 			t.Run(fmt.Sprint(name, " ", limit), func(t *testing.T) {
 				inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
@@ -97,8 +97,8 @@ func TestHeldMessageIsNotLost(t *testing.T) {
 	}
 }
 
-// leavesUnseen lists ways in which a message returns before the intake of its consumer has seen it: each pauses or ends
-// the consumer some time after it began to subscribe.
+// leavesUnseen lists ways in which a message returns to its queue before its consumer has processed it: each pauses or
+// ends the consumer some time after it began to subscribe.
 var leavesUnseen = map[string]func(c *client, h amqpx.Handler, subscribed time.Duration){
 	"pause": func(c *client, _ amqpx.Handler, subscribed time.Duration) {
 		c.ResumeConsuming("q")
@@ -113,7 +113,7 @@ var leavesUnseen = map[string]func(c *client, h amqpx.Handler, subscribed time.D
 }
 
 // A message is not lost even if each subscription ends right after it has begun.
-func TestMessageIsNotLostUnseen(t *testing.T) {
+func TestMessageIsNotLostBeforeProcessing(t *testing.T) {
 	for name, leave := range leavesUnseen {
 		for limit, ids := range map[int64][]string{0: {"straight", "delayed", "waiting"}, 1: {"straight", "delayed"}} {
 			t.Run(fmt.Sprint(name, " ", limit), func(t *testing.T) {
@@ -283,7 +283,7 @@ func TestHeldMessageComesBackInTime(t *testing.T) {
 }
 
 // Without the permissions to ask the broker for its time, a message is late by no more than its lead.
-func TestComesBackWithoutRights(t *testing.T) {
+func TestComesBackWithoutPermissions(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Lead: 10 * time.Second})
 		var got collector
@@ -304,7 +304,7 @@ func TestComesBackWithoutRights(t *testing.T) {
 }
 
 // If a client asks a slow broker for its time and does not wait for the answer, it leaves no queue behind.
-func TestAskingASlowBrokerLeavesNothing(t *testing.T) {
+func TestClockRequestLeavesNoQueue(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Latency: 100 * time.Millisecond}, func(t *testing.T, m *memory) {
 		conn, err := m.Connect()
 		if err != nil {
@@ -391,7 +391,7 @@ func TestBacklogOfShortDelaysIsNotHeld(t *testing.T) {
 				if n := len(got.since(began)); n < 1000 {
 					t.Errorf("%d of 1000 overdue messages were handled within 2 s", n)
 				}
-				// Send one more message, without a delay, from a publisher whose clock may be wrong.
+				// Send one more message without a delay, from a publisher whose clock may be wrong.
 				began = time.Now()
 				publisher.mustSend(amqpx.Message{ID: "fresh", Queue: "q", Delay: 8 * time.Second})
 				after(time.Minute)
@@ -403,8 +403,8 @@ func TestBacklogOfShortDelaysIsNotHeld(t *testing.T) {
 	}
 }
 
-// A consumer whose clock is ahead by more than the allowed difference does not handle messages early by as much as its
-// clock is ahead.
+// If a consumer's clock is ahead by less than 2 s, which is allowed, messages are early by at most that. If it is ahead by
+// more, no message is early.
 func TestEarlyByAClockAhead(t *testing.T) {
 	for _, ms := range []int{1900, 2100, 2500, 2900, 3500, 3600000} {
 		ahead := time.Duration(ms) * time.Millisecond

@@ -164,8 +164,8 @@ func (c *Client) consumeOptions(queue string, opts []ConsumeOption) (*consumeOpt
 }
 
 // wantHandler tells the caller what to pass to Consume in place of a nil handler.
-const wantHandler = "expected a function. JSON returns a nil handler for a nil function. So do schedule.Handler and idempotency.Handler, also " +
-	"for a nil database; for a pgx pool, use pgxtx.TaskHandler and pgxtx.IdempotentHandler"
+const wantHandler = "expected a function. JSON returns a nil handler if its function is nil, and schedule.Handler and idempotency.Handler return " +
+	"one if the function or the database is nil; for a pgx pool, use pgxtx.TaskHandler and pgxtx.IdempotentHandler"
 
 // consumable returns an error if the queue cannot be consumed, whatever the consumer's options.
 func (c *Client) consumable(queue string) error {

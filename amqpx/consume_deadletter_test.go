@@ -92,8 +92,8 @@ func TestNoPlaceForAFailedMessage(t *testing.T) {
 	}
 }
 
-// A message that ended its consumer 200 times is dead-lettered before its handler gets it. A
-// message that was only looked at is not.
+// A message whose consumer has ended 200 times is dead-lettered without being handled. A message that was only peeked
+// at is not.
 func TestPoison(t *testing.T) {
 	for looks, want := range map[int]string{100: "handled", 201: "q.dead"} {
 		t.Run(want, func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestForgedDeliveryCount(t *testing.T) {
 			t.Run(fmt.Sprint(kind, redelivered), func(t *testing.T) {
 				inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
 					m.Declare("q", amqp.Table{"x-queue-type": kind})
-					for range 2 { // without an id, and alike
+					for range 2 { // two identical messages without ids
 						m.Publish("", "q", amqp.Publishing{Headers: amqp.Table{"x-delivery-count": int64(500)}})
 					}
 					if redelivered {

@@ -13,7 +13,7 @@ import (
 
 // When a consumer ends, deliveries that no handler has started on return to the queue immediately,
 // and running handlers finish.
-func TestDrainHandsBackWhatIsNotBegun(t *testing.T) {
+func TestDrainReturnsUnstartedDeliveries(t *testing.T) {
 	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		finish := make(chan struct{})
@@ -29,7 +29,7 @@ func TestDrainHandsBackWhatIsNotBegun(t *testing.T) {
 		result := make(chan error, 1)
 		go func() { result <- k.end() }()
 		after(0)
-		m.Holds("q", 34, 6) // deliveries of the handlers
+		m.Holds("q", 34, 6) // 6 deliveries are with the handlers
 		m.hasConsumers("q", 0)
 		after(10 * time.Minute)
 		if len(result) > 0 {
@@ -67,13 +67,13 @@ func TestDrainTimeout(t *testing.T) {
 		}
 		close(release)
 		after(time.Minute)
-		m.Holds("q", 2, 0) // nothing was done with them
+		m.Holds("q", 2, 0) // neither message was settled
 	})
 }
 
 // A consumer that ends does not wait until the broker accepts the retry of a failed message. The message returns to the
 // queue.
-func TestDrainDoesNotWaitForARetryThatIsNotTaken(t *testing.T) {
+func TestDrainDoesNotWaitForARefusedRetry(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		k := c.consume("q", func(context.Context, *amqpx.Delivery) error {

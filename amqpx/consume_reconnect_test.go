@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// A consumer that was running keeps trying, and logs that once a minute.
+// A consumer that has run before keeps trying to start again, and logs this once a minute.
 func TestRefusedAgain(t *testing.T) {
 	for name, refuse := range map[string]func(m *memory) (undo func()){
 		"connection": func(m *memory) func() {
@@ -45,7 +45,7 @@ func TestRefusedAgain(t *testing.T) {
 // If the queue of a consumer is deleted, the consumer declares it again and continues. If
 // an acknowledgement takes too long, the broker takes the message back and delivers it
 // again.
-func TestAConsumerGoesOn(t *testing.T) {
+func TestConsumerContinues(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{ConsumerTimeout: time.Hour}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		slow := true

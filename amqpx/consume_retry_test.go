@@ -89,7 +89,7 @@ func TestFatesInsideErrors(t *testing.T) {
 	no := errors.New("no")
 	for name, test := range map[string]struct {
 		err error
-		in  string // where the message waits a second later
+		in  string // the queue in which the message waits a second later
 	}{
 		"reject, joined":   {errors.Join(no, amqpx.Reject(no)), "q.dead"},
 		"reject, wrapped":  {fmt.Errorf("x: %w", amqpx.Reject(no)), "q.dead"},
@@ -140,9 +140,9 @@ func TestHandlerThatEndsItsGoroutine(t *testing.T) {
 	})
 }
 
-// A message that the broker has taken back from a handler is not published again by that
-// handler: the broker delivers it again, and otherwise each delivery would start another
-// chain of retries. Since 4.3 the redelivery is replaced by the second attempt.
+// If the broker has taken a message back from a handler, that handler's retry is not published. The broker delivers the
+// message again anyway, and otherwise each delivery would start another chain of retries. Since 4.3 the redelivery is
+// replaced by the second attempt.
 func TestNoRetryOfALostDelivery(t *testing.T) {
 	for version, want := range map[string][]int{"3.10.8": {1, 1}, "4.0.5": {1, 1}, "4.3.0": {1, 2}} {
 		inMemoryOf(t, amqptest.Options{Version: version, ConsumerTimeout: time.Minute}, func(t *testing.T, m *memory) {
@@ -205,7 +205,7 @@ func TestEveryAttemptHasTheSameKey(t *testing.T) {
 	for name, test := range map[string]struct {
 		send          func(m *memory, c *client)
 		exchange, key string
-		destination   string // on the dead letter
+		destination   string // the destination header of the dead letter
 	}{
 		"queue":         {send(amqpx.Message{Queue: "q", Delay: time.Minute}), "", "q", "q"},
 		"queue at once": {send(amqpx.Message{Queue: "q"}), "", "q", "q"},
@@ -262,7 +262,7 @@ func TestEveryAttemptHasTheSameKey(t *testing.T) {
 }
 
 // A retry whose body exceeds the broker's size limit keeps its headers, because removing them would not help.
-func TestARetryOverTheBrokersLimitKeepsItsHeaders(t *testing.T) {
+func TestRetryAboveTheSizeLimitKeepsItsHeaders(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c, o := m.watched(amqpx.Config{})
 		k := c.consume("q", func(context.Context, *amqpx.Delivery) error { return errors.New("again") })
@@ -285,7 +285,7 @@ func TestARetryOverTheBrokersLimitKeepsItsHeaders(t *testing.T) {
 
 // Headers that do not fit into a frame together with those that a retry adds are dropped. Otherwise
 // the broker would end the connection each time.
-func TestARetryGoesIntoAFrame(t *testing.T) {
+func TestRetryFitsIntoAFrame(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c, o := m.watched(amqpx.Config{})
 		k := c.consume("q", func(context.Context, *amqpx.Delivery) error {

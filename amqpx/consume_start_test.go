@@ -14,7 +14,7 @@ import (
 )
 
 // A queue to which no retry could be sent is refused before anything is consumed.
-func TestConsumeRefusesQueuesWithoutAWayBack(t *testing.T) {
+func TestConsumeRefusesQueuesWithoutARetryRoute(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		for queue, hint := range map[string]string{
@@ -41,7 +41,7 @@ func TestConsumeRefusesQueuesWithoutAWayBack(t *testing.T) {
 
 // Consume immediately refuses a destination that Send refuses immediately, if it has not consumed
 // before. Otherwise it would wait forever.
-func TestConsumeRefusesWhatItCannotUse(t *testing.T) {
+func TestConsumeRefusesUnusableQueues(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c, careful := m.open(amqpx.Config{}), m.open(amqpx.Config{Declare: amqpx.DeclareNothing})
 		if _, err := m.Channel().QueueDeclare("mine", false, false, true, false, nil); err != nil {
@@ -134,12 +134,13 @@ func TestRefusedConnection(t *testing.T) {
 
 // Checking a destination again does not keep a consumer of its queue from starting, even if the
 // check gets no answer.
-func TestConsumeWhileItsQueueIsLookedAt(t *testing.T) {
+func TestConsumeWhileItsQueueIsChecked(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{RecheckInterval: time.Second})
 		c.mustSend(amqpx.Message{Queue: "q"})
 		after(2 * time.Second)
-		// The client has published, so the broker no longer reads from its connection.
+		// The declaration gets no answer. Then the broker blocks the connection, on which the client has published, and no
+		// longer reads from it.
 		undo := m.Lose("queue.declare", "q")
 		c.mustSend(amqpx.Message{Queue: "q"})
 		after(0)

@@ -16,7 +16,7 @@ import (
 
 // Objects that are deleted while a client runs are created again: a delay queue when the broker returns a message, a
 // destination when it is checked again.
-func TestWhatIsDeletedComesBack(t *testing.T) {
+func TestDeletedObjectsAreDeclaredAgain(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		c.mustSend(amqpx.Message{ID: "0", Queue: "q", Delay: time.Minute})
@@ -161,7 +161,7 @@ func TestDeclareNothingToUnboundQueue(t *testing.T) {
 }
 
 // A missing permission is reported once, and not for each object of a layout.
-func TestOneMissingRight(t *testing.T) {
+func TestOneMissingPermission(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		defer m.Deny("", amqptest.PermissionConfigure, `^delay\.`)()
 		_, err := amqpx.Open(m.within(time.Minute), amqpx.Config{URL: m.URL(), Dial: m.Dial})
@@ -169,8 +169,8 @@ func TestOneMissingRight(t *testing.T) {
 		if !strings.Contains(text, "configure access to exchange 'delay.") || !strings.Contains(text, "configure this one to declare nothing") {
 			t.Errorf("the error does not name the missing right and what to do: %.2000s", text)
 		}
-		// An operation that the client library sends after the first refusal may end the connection, and then only one
-		// object is known. Otherwise the error counts the others.
+		// If the client library sends another operation after the first refusal, the broker may end the connection, and
+		// the error names only one object. Otherwise the error counts the others.
 		if n := strings.Count(text, "ACCESS_REFUSED"); n != 1 || len(text) > 4096 {
 			t.Errorf("%d refusals in %d bytes, want one: %.2000s", n, len(text), text)
 		}

@@ -12,7 +12,7 @@ import (
 )
 
 // Declares an application's own objects from YAML. Applying them again changes nothing. If an
-// object exists with other arguments, that is an error and the object is unchanged.
+// object exists with different arguments, that is an error and the object is unchanged.
 func ExampleClient_Apply() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -71,8 +71,8 @@ func ExampleClient_Forward() {
 	// Output: 42 by order.paid, expires after 60000 ms
 }
 
-// A handler that cannot work at the moment, for a reason that is not the message's, returns the
-// message to its queue unchanged.
+// A handler that cannot work at the moment, for a reason unrelated to the message, returns the message to its queue
+// unchanged.
 func ExampleRequeue() {
 	maintenance := true
 	handle := func(_ context.Context, d *amqpx.Delivery) error {

@@ -56,7 +56,7 @@ func ExampleRetryIn() {
 	}
 	err = client.Consume(ctx, "example.call", func(_ context.Context, d *amqpx.Delivery) error {
 		if d.Attempt == 1 {
-			retryAfter := 200 * time.Millisecond // from the answer's header, say
+			retryAfter := 200 * time.Millisecond // for example from the response's header
 			return amqpx.RetryIn(retryAfter, errors.New("429 Too Many Requests"))
 		}
 		fmt.Println("attempt", d.Attempt)
@@ -81,7 +81,7 @@ func ExampleSnooze() {
 	if err := client.Send(ctx, amqpx.Message{Queue: "example.export", Body: []byte("export-7")}); err != nil {
 		log.Fatal(err)
 	}
-	ready := func(d *amqpx.Delivery) bool { return d.Snoozes == 2 } // asks the exporting service, say
+	ready := func(d *amqpx.Delivery) bool { return d.Snoozes == 2 } // for example a request to the exporting service
 	err = client.Consume(ctx, "example.export", func(_ context.Context, d *amqpx.Delivery) error {
 		if !ready(d) {
 			return amqpx.Snooze(200 * time.Millisecond)
@@ -96,7 +96,7 @@ func ExampleSnooze() {
 	// Output: export-7 is ready; attempt 1
 }
 
-// Middleware does something for every message, so that handlers need not repeat it.
+// Middleware runs code for every message, so that handlers need not repeat it.
 func ExampleWithMiddleware() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -26,7 +26,7 @@ func Example() {
 
 	err = client.Send(ctx, amqpx.Message{
 		Queue: "example.orders.expire",
-		Delay: 200 * time.Millisecond, // 30 * time.Minute, say
+		Delay: 200 * time.Millisecond, // 30 * time.Minute in production, for example
 		Body:  []byte(`{"order":42}`),
 	})
 	if err != nil {
@@ -35,7 +35,7 @@ func Example() {
 
 	err = client.Consume(ctx, "example.orders.expire", func(_ context.Context, d *amqpx.Delivery) error {
 		fmt.Printf("%s, early: %v\n", d.Body, time.Now().Before(d.DueAt))
-		cancel() // one is enough here
+		cancel() // one message is enough for this example
 		return nil
 	})
 	if err != nil {
@@ -65,7 +65,7 @@ func ExampleClient_Send_exchange() {
 	}
 	err = client.Send(ctx, amqpx.Message{
 		Exchange: "example.posts", RoutingKey: "published.en",
-		DeliverAt: time.Now().Add(200 * time.Millisecond), // tomorrow at 08:00, say
+		DeliverAt: time.Now().Add(200 * time.Millisecond), // tomorrow at 08:00, for example
 		Body:      []byte("post 7"),
 	})
 	if err != nil {

@@ -57,7 +57,7 @@ func ownBindings(m *memory) []amqptest.Binding {
 }
 
 // A binding that could not be removed is removed later.
-func TestOwnBindingsGoInTheEnd(t *testing.T) {
+func TestOwnBindingsAreRemovedLater(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
 		m.open(amqpx.Config{}).mustSend(amqpx.Message{Queue: "q"})
 		m.CutAt("queue.unbind", 1)
@@ -72,7 +72,7 @@ func TestOwnBindingsGoInTheEnd(t *testing.T) {
 	})
 }
 
-// A first use that was given up is not overtaken by the next one.
+// If the caller gives up on the first use of a destination, the next use still waits until the binding routes messages.
 func TestFirstUseAfterOneThatWasGivenUp(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5", LateBindings: late}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -119,7 +119,7 @@ func TestStartWhileAnotherClientDeclares(t *testing.T) {
 
 // A queue that another client is creating is visible before it accepts messages. A client that
 // finds it empty waits until it has been created, but not forever.
-func TestFirstUseWaitsForWhoCreatesTheQueue(t *testing.T) {
+func TestFirstUseWaitsUntilTheQueueIsCreated(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		slow, fast := m.open(amqpx.Config{}), m.open(amqpx.Config{})
 		created := false
@@ -195,7 +195,7 @@ func TestMessagesThatStayInARouteQueueAreSentOn(t *testing.T) {
 			t.Fatal(err)
 		}
 		route := d.RouteQueue("delay")
-		route.MessageTTL = nil // as it is at first
+		route.MessageTTL = nil // a queue has no TTL immediately after its creation
 		m.Declare(route.Name, route.Table())
 		for range 3 {
 			m.Publish("", route.Name, amqp.Publishing{})

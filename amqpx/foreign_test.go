@@ -78,7 +78,7 @@ func TestForeignDelayHeader(t *testing.T) {
 
 // A message that a worker's queue drops counts as dead in that queue, not in the levels in front of
 // it.
-func TestForeignLevelsAreNoDeaths(t *testing.T) {
+func TestForeignLevelsAreNotDeaths(t *testing.T) {
 	death := func(queue, reason string) amqp.Table {
 		return amqp.Table{"queue": queue, "reason": reason, "exchange": "", "routing-keys": []any{queue}, "time": time.Unix(1, 0)}
 	}

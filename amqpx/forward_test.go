@@ -28,7 +28,7 @@ func foreignMessage(key string) amqp.Publishing {
 
 // Properties that a publisher without rabbitdelay has set are restored after retries, snoozes and a forward with a
 // delay, and are sent unchanged by a forward without one.
-func TestForwardKeepsWhatAForeignPublisherSet(t *testing.T) {
+func TestForwardKeepsForeignProperties(t *testing.T) {
 	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		c.apply(topology.Topology{
@@ -149,7 +149,7 @@ func TestForwardToAQueueThatRefuses(t *testing.T) {
 }
 
 // A user-id is carried, but not trusted if it comes from a header that any publisher can write.
-func TestForwardBelievesNoUserOfAHeader(t *testing.T) {
+func TestForwardIgnoresUserIDsInHeaders(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		m.Declare("q", nil)
@@ -232,8 +232,8 @@ func TestRequeuePausesGrow(t *testing.T) {
 	})
 }
 
-// A message without an id keeps the id that Forward has given to it when it is retried, so that the retry and what was
-// forwarded can be recognized as the same message.
+// A message without an id keeps the id that Forward gave it when it is retried, so that the retry and the forwarded
+// message can be recognized as the same message.
 func TestForwardedMessagesKeepTheirNewID(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

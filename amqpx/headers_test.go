@@ -33,7 +33,7 @@ func many(n int) amqp.Table {
 }
 
 // Headers that amqp091 could not read at the other end are refused before they are sent.
-func TestCheckRefusesWhatCannotBeRead(t *testing.T) {
+func TestCheckRefusesUnreadableHeaders(t *testing.T) {
 	for name, c := range map[string]struct {
 		headers amqp.Table
 		says    string // "" for headers that can be sent
@@ -62,7 +62,7 @@ func TestCheckRefusesWhatCannotBeRead(t *testing.T) {
 	}
 }
 
-// arraysOfNothing returns empty arrays in arrays that are not too long.
+// arraysOfNothing returns n empty arrays, in arrays that each have an allowed length.
 func arraysOfNothing(n int) []any {
 	var all []any
 	for ; n > 0; n -= 8000 {

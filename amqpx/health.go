@@ -79,7 +79,7 @@ func (c *Client) Health() error {
 		all = append(all, s.Consume.problems("consume")...)
 	}
 	for _, q := range s.Stuck {
-		if s.Publish.State != StateConnected { // then nothing is confirmed, and the connection's problem says so
+		if s.Publish.State != StateConnected { // without a connection nothing is confirmed, and the connection's own problem is reported
 			break
 		}
 		all = append(all, HealthProblem{Part: "queue " + q.Queue, State: "stuck", Since: q.Since, Reason: "the queue has stopped confirming; messages for other queues are not affected"})

@@ -27,7 +27,7 @@ func (c *client) ill(since time.Time, want ...string) *amqpx.HealthError {
 	return sick
 }
 
-// unwell is ill without the time.
+// unwell is like ill, but does not check the time.
 func (c *client) unwell(want ...string) *amqpx.HealthError {
 	c.m.Helper()
 	var got []string
@@ -59,7 +59,7 @@ func TestHealthOfABlockedConnection(t *testing.T) {
 		c.healthy()
 		after(time.Minute)
 		m.Block("low on memory")
-		waiting := c.sending(amqpx.Message{Queue: "q"}) // the broker blocks whoever publishes
+		waiting := c.sending(amqpx.Message{Queue: "q"}) // the broker blocks connections that publish
 		since := time.Now()
 		after(10 * time.Second)
 		sick := c.ill(since, "publish blocked")
@@ -105,7 +105,7 @@ func TestHealthWithoutABroker(t *testing.T) {
 	})
 }
 
-// A password that was changed is a permanent problem.
+// A changed password is a permanent problem.
 func TestHealthOfARefusedUser(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

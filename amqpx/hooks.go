@@ -86,7 +86,7 @@ const (
 
 // StateEvent is a state change of one of the client's connections.
 type StateEvent struct {
-	Connection string // publish, consume, or "consume QUEUE" for a consumer that has a connection of its own
+	Connection string // publish, consume, or "consume QUEUE" for a consumer that has its own connection
 	State      State
 	Attempt    int    // for StateConnecting: 1 is the first attempt since a connection that lasted for Config.ReconnectMax
 	Broker     string // for StateConnected: the broker's product and version

@@ -19,7 +19,7 @@ type ways struct {
 
 	mu    sync.Mutex
 	went  []string
-	tries int // of the last send
+	tries int // number of tries of the last send
 }
 
 type handlerOf struct{}
@@ -108,7 +108,7 @@ func TestHooksMakeNoMessageTooLarge(t *testing.T) {
 }
 
 // A header that AMQP cannot carry, or that is too large, does not affect the others.
-func TestHooksLoseOnlyHeadersThatCannotBeSent(t *testing.T) {
+func TestHooksDropOnlyUnsendableHeaders(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		w := &ways{header: string(make([]byte, 200<<10))}
 		impossible := amqpx.Hook{SendStart: func(ctx context.Context, _ amqpx.Message, added amqp.Table) context.Context {

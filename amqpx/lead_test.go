@@ -121,7 +121,7 @@ func TestLeadOfShortDelays(t *testing.T) {
 
 // Held messages occupy no slot and do not use up the prefetch for other messages. The prefetch grows with the number of
 // held messages.
-func TestHeldMessagesMakeRoom(t *testing.T) {
+func TestHeldMessagesRaiseThePrefetch(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Lead: time.Minute})
 		var got collector
@@ -149,7 +149,7 @@ func TestHeldMessagesMakeRoom(t *testing.T) {
 				t.Fatalf("message %d was handled after %v, want %v", i, at, msg.Delay)
 			}
 		}
-		for range 20 { // the intake looks when something arrives
+		for range 20 { // the consumer checks its buffer when a message arrives
 			after(11 * time.Second)
 			c.mustSend(amqpx.Message{Queue: "q"})
 		}
@@ -353,7 +353,7 @@ func TestConsumersClockIsBehind(t *testing.T) {
 }
 
 // If the connection is lost while a consumer raises its prefetch, no goroutine leaks.
-func TestCutWhileRoomIsMade(t *testing.T) {
+func TestCutWhilePrefetchGrows(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Lead: time.Minute})
 		c.consume("q", nothing, amqpx.WithConcurrency(1), amqpx.WithPrefetch(2))
@@ -398,7 +398,7 @@ func TestFractionsOfAMillisecond(t *testing.T) {
 	}
 }
 
-// The buffer of a consumer is bounded in bytes, and everything is handled nevertheless.
+// The buffer of a consumer is bounded in bytes, and all messages are handled anyway.
 func TestPrefetchIsBoundedInBytes(t *testing.T) {
 	const kib = 1 << 10
 	for name, bound := range map[string]struct {
@@ -427,7 +427,7 @@ func roomIsBounded(t *testing.T, heldBytes int, opts ...amqpx.ConsumeOption) {
 		}
 		for range 9 {
 			after(time.Second)
-			if s := c.Stats().Consumers[0]; s.Held > 100 { // 20 small ones, and 10 large ones for each of their places
+			if s := c.Stats().Consumers[0]; s.Held > 100 { // 20 small ones, and 10 large ones for each message of prefetch
 				t.Fatalf("%d messages of 10 KiB are held, in %d places", s.Held, s.Prefetch)
 			}
 		}

@@ -256,7 +256,7 @@ func (k *collector) since(began time.Time) map[string][]time.Duration {
 // nothing is a handler that always succeeds.
 func nothing(context.Context, *amqpx.Delivery) error { return nil }
 
-// observer has a client's log, and is a hook of every kind that keeps what it sees.
+// observer records a client's log, and implements every kind of hook to record what it sees.
 type observer struct {
 	log *logs.ObservedLogs
 
@@ -268,11 +268,11 @@ type observer struct {
 type events struct {
 	states   []string        // e.g. "publish connected"
 	outcomes []amqpx.Outcome // of handlers
-	sends    int             // retries and dead letters included
+	sends    int             // including retries and dead letters
 	repeated int             // sends that succeeded after more than one try
 }
 
-// watched is open with an observer.
+// watched is like open, but with an observer.
 func (m *memory) watched(cfg amqpx.Config) (*client, *observer) {
 	m.Helper()
 	core, seen := logs.New(zap.InfoLevel)

@@ -62,8 +62,8 @@ func (m *memory) tidy() {
 	}
 }
 
-// A delay to the millisecond takes one hop. A retry and a dead letter do not carry the delivery
-// time of the previous attempt.
+// A delay with millisecond precision takes one hop. A retry and a dead letter do not carry the delivery time of the
+// previous attempt.
 func TestNative(t *testing.T) {
 	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Strategy: newNative(t)})
@@ -184,7 +184,7 @@ func TestNativeReconnectsToABrokerThatIgnoresInstants(t *testing.T) {
 		at.Store(m)
 		old.CutConnections()
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: time.Minute}); err != nil || m.held() != 1 {
-			t.Errorf("back where instants count: %v, %d wait", err, m.held())
+			t.Errorf("back where delivery times are supported: %v, %d wait", err, m.held())
 		}
 	})
 }
@@ -207,7 +207,7 @@ func TestNativeWaitsForItsProof(t *testing.T) {
 		for len(m.connections("publish")) == 0 {
 			after(10 * time.Millisecond)
 		}
-		after(150 * time.Millisecond) // of about 250 ms that the test takes
+		after(150 * time.Millisecond) // the canary takes about 250 ms
 		select {
 		case err := <-sent:
 			t.Fatalf("sent without a proof: %v", err)
@@ -287,7 +287,7 @@ func TestNativeAndBucketsPassMessagesOn(t *testing.T) {
 		held := m.State("delay.bucket.5s").Messages
 		for _, msg := range held {
 			if at := msg.Headers[topology.HeaderInstant]; at != nil {
-				t.Errorf("%s waits in a bucket with the instant %v", msg.MessageId, at)
+				t.Errorf("%s waits in a bucket with the delivery time %v", msg.MessageId, at)
 			}
 		}
 		if len(held) != 2 {
@@ -298,7 +298,7 @@ func TestNativeAndBucketsPassMessagesOn(t *testing.T) {
 		m.Holds("q.dead", 2, 0)
 		for _, msg := range m.State("q.dead").Messages {
 			if at := msg.Headers[topology.HeaderInstant]; at != nil {
-				t.Errorf("the dead letter %s has the instant %v", msg.MessageId, at)
+				t.Errorf("the dead letter %s has the delivery time %v", msg.MessageId, at)
 			}
 		}
 		for id, times := range got.since(began) {
@@ -400,7 +400,7 @@ func TestInstantsWithoutACanary(t *testing.T) {
 }
 
 // The auto strategy uses native for the remaining delays, and tests it too.
-func TestAutoTakesNative(t *testing.T) {
+func TestAutoUsesNative(t *testing.T) {
 	bucket, err := dlx.NewBucket(dlx.BucketConfig{})
 	if err != nil {
 		t.Fatal(err)

@@ -21,8 +21,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A broker that is starting refuses all users. Open waits for it, and believes a refusal that
-// lasts.
+// A broker that is starting refuses all users. Open keeps trying, but accepts a refusal that lasts.
 func TestOpenWaitsForABrokerThatIsStarting(t *testing.T) {
 	for _, c := range []struct {
 		refused time.Duration
@@ -134,7 +133,7 @@ func TestOpenSaysWhyItWaits(t *testing.T) {
 }
 
 // When the context of Open ends, the error contains the broker's answer, and not only that the deadline was exceeded.
-func TestOpenIsNotTriedInVain(t *testing.T) {
+func TestOpenEndsWithTheBrokersAnswer(t *testing.T) {
 	srv := httptest.NewServer(nil)
 	defer srv.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)

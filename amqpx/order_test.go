@@ -22,7 +22,7 @@ func TestSlowSendsKeepTheOrderOfOneDelay(t *testing.T) {
 				}
 				<-time.After(rand.N(10 * time.Millisecond))
 				if rand.IntN(5) == 0 {
-					<-time.After(rand.N(300 * time.Millisecond)) // the window is full, or the destination is being declared, ...
+					<-time.After(rand.N(300 * time.Millisecond)) // for example because the window is full or the destination is being declared
 				}
 				r, err := c.route(p, time.Now())
 				if err != nil {
@@ -32,7 +32,7 @@ func TestSlowSendsKeepTheOrderOfOneDelay(t *testing.T) {
 				if end.Before(last) {
 					t.Fatalf("delay %v: a message overtakes the one before it by %v", delay, last.Sub(end))
 				}
-				if early := time.UnixMilli(p.due).Sub(end); early >= time.Millisecond { // its consumer holds it for less
+				if early := time.UnixMilli(p.due).Sub(end); early >= time.Millisecond { // a consumer holds a message that is early by less than this
 					t.Fatalf("delay %v: %v early", delay, early)
 				}
 				last = end

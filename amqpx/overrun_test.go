@@ -109,7 +109,7 @@ func TestOverrunsTogether(t *testing.T) {
 
 // Messages that are handled, held or waiting for a slot alongside a handler that exceeds the timeout are not affected.
 // Each is handled once, and their returns do not count towards the delivery limit.
-func TestOverrunDisturbsNoOthers(t *testing.T) {
+func TestOverrunAffectsNoOthers(t *testing.T) {
 	inMemoryOf(t, overruns, func(t *testing.T, m *memory) {
 		m.declareOwn("q", amqp.Table{"x-delivery-limit": 1})
 		c := m.open(amqpx.Config{Lead: 30 * time.Second})
@@ -149,7 +149,7 @@ func TestOverrunDisturbsNoOthers(t *testing.T) {
 
 // A message that the broker takes back from a consumer that only held it does not use up an attempt. Neither does a
 // lost connection.
-func TestHoldsAreNoAttempts(t *testing.T) {
+func TestHoldingIsNotAnAttempt(t *testing.T) {
 	long, cut := "runs long", "is cut"
 	for name, wait := range map[string]func(m *memory, c *client){
 		"kept in a pause": func(_ *memory, c *client) {

@@ -42,7 +42,7 @@ func (e fickle) Error() string {
 }
 
 // A panic of a handler, however late, is the error of that attempt, and affects no other message.
-func TestPanicsAreTheMessagesOwn(t *testing.T) {
+func TestPanicsAffectOneMessage(t *testing.T) {
 	asked := false
 	for name, c := range map[string]struct {
 		err    error
@@ -110,7 +110,7 @@ func panicking() amqpx.Hook {
 	return amqpx.Hook{
 		SendStart:       func(context.Context, amqpx.Message, amqp.Table) context.Context { panic("SendStart") },
 		SendEnd:         func(context.Context, amqpx.SendEnd) { panic("SendEnd") },
-		HandleStart:     func(context.Context, *amqpx.Delivery) context.Context { return nil }, // as careless as it gets
+		HandleStart:     func(context.Context, *amqpx.Delivery) context.Context { return nil }, // the worst that a hook can do
 		HandleEnd:       func(context.Context, amqpx.HandleEnd) { panic("HandleEnd") },
 		ConnectionState: func(amqpx.StateEvent) { panic("ConnectionState") },
 	}
@@ -168,7 +168,7 @@ func TestPanicsOfDialling(t *testing.T) {
 }
 
 // A nil middleware is refused before anything is consumed.
-func TestMiddlewareThatIsNone(t *testing.T) {
+func TestNilMiddleware(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		for _, mw := range []amqpx.Middleware{nil, func(amqpx.Handler) amqpx.Handler { return nil }} {

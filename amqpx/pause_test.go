@@ -247,7 +247,7 @@ func (m *memory) declareSingleActive(queue string) {
 
 // If a consumer is paused while it adds prefetch for held messages, a bubble's time can still pass, and the added
 // consumer is cancelled as well.
-func TestPauseWhileRoomIsMade(t *testing.T) {
+func TestPauseWhilePrefetchGrows(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Latency: 20 * time.Millisecond}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Lead: 10 * time.Second})
 		var got collector

@@ -30,7 +30,7 @@ type progress struct {
 	pauses  int
 	written time.Time // when it was last written to a connection
 	hops    int
-	delay   time.Duration // of the last route
+	delay   time.Duration // delay of the last route
 }
 
 // routing says how a message is routed to its destination.

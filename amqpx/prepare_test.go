@@ -47,7 +47,7 @@ func TestPrepareRefusesBadMessages(t *testing.T) {
 		"no destination":        {Message{}, "Queue", "no destination"},
 		"two destinations":      {Message{Queue: "q", Exchange: "e"}, "Queue", "give one destination"},
 		"queue and key":         {Message{Queue: "q", RoutingKey: "k"}, "Queue", "give one destination"},
-		"delay and instant":     {Message{Queue: "q", Delay: 1, DeliverAt: time.Now()}, "DeliverAt", "set one"},
+		"delay and time":        {Message{Queue: "q", Delay: 1, DeliverAt: time.Now()}, "DeliverAt", "set one"},
 		"negative delay":        {Message{Queue: "q", Delay: -time.Second}, "Delay", "-1s is negative"},
 		"negative tolerance":    {Message{Queue: "q", Tolerance: -1}, "Tolerance", "negative"},
 		"delay without a unit":  {Message{Queue: "q", Delay: 30}, "Delay", "30*time.Second"},
@@ -109,7 +109,7 @@ func TestPrepareDefaultExchangeIsAQueue(t *testing.T) {
 	}
 }
 
-func TestPrepareStripsWhatTheBrokerInterprets(t *testing.T) {
+func TestPrepareStripsHeadersThatTheBrokerInterprets(t *testing.T) {
 	m := Message{Queue: "q", Headers: amqp.Table{
 		"x-death": []any{amqp.Table{"count": int64(1)}}, "x-first-death-queue": "a", "x-last-death-reason": "b",
 		"CC": []any{"other"}, "BCC": []any{"other"}, "x-delay": 5, HeaderDue: int64(1), HeaderAttempt: int64(9),
@@ -165,7 +165,7 @@ func TestRemainingDoesNotOverflow(t *testing.T) {
 
 // If publishing is delayed by less than the slack, a message with a declared delay keeps that delay. After that, it
 // gets its remaining delay, or the original one if the strategy does not have the remaining delay.
-func TestRouteTakesWhatRemains(t *testing.T) {
+func TestRouteUsesTheRemainingDelay(t *testing.T) {
 	ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{time.Minute}})
 	if err != nil {
 		t.Fatal(err)
@@ -225,7 +225,7 @@ func TestNewIDIsUUIDv7(t *testing.T) {
 		}
 		sec, nsec := u.Time().UnixTime()
 		if got := time.Unix(sec, nsec).UnixMilli(); got != now.UnixMilli() {
-			t.Fatalf("%s: instant %d, expected %d", id, got, now.UnixMilli())
+			t.Fatalf("%s: time %d, expected %d", id, got, now.UnixMilli())
 		}
 		if seen[id] {
 			t.Fatalf("%s twice", id)

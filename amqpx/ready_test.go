@@ -51,7 +51,7 @@ func TestReadyAtOnce(t *testing.T) {
 }
 
 // A client detects objects that were deleted since they were declared, and declares them again.
-func TestReadyMissesWhatWasDeleted(t *testing.T) {
+func TestReadyDetectsDeletedObjects(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		m.roundTrips(amqpx.DeclareMissing)
 		m.Delete("delay.bucket.30m")
@@ -160,7 +160,7 @@ func TestManyClientsWaitForOneThatDeclares(t *testing.T) {
 
 // Each attempt to get a lock that another client holds closes a channel. Many waiting clients
 // therefore try rarely, so that they do not slow down the holder.
-func TestClientsThatWaitForALayoutSeldomLook(t *testing.T) {
+func TestClientsThatWaitForALayoutRarelyCheck(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		const clients = 20
 		var tries atomic.Int64

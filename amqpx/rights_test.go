@@ -16,7 +16,7 @@ import (
 
 // A user without the configure permission is told once, with advice, and sees no message about bindings that were
 // created without a lock.
-func TestOpenWithoutRights(t *testing.T) {
+func TestOpenWithoutPermissions(t *testing.T) {
 	for _, version := range []string{"3.12.0", "4.3.0"} {
 		synctest.Test(t, func(t *testing.T) {
 			srv := amqptest.NewServer(amqptest.Options{Version: version})

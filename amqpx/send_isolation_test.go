@@ -35,7 +35,7 @@ func (c *client) slowest(n int, msg amqpx.Message) time.Duration {
 
 // A delay queue that confirms nothing delays only its own messages. Others take no time at all in a
 // bubble.
-func TestAQueueThatDoesNotConfirmHoldsUpItsOwn(t *testing.T) {
+func TestStuckQueueDelaysOnlyItsMessages(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{MaxInFlight: 64})
 		c.mustSend(amqpx.Message{Queue: "orders", Delay: time.Minute})
@@ -81,8 +81,8 @@ func TestAQueueThatDoesNotConfirmHoldsUpItsOwn(t *testing.T) {
 	})
 }
 
-// If a part of a batch enters a stuck queue, the rest is confirmed, and the error has exactly the
-// messages of that part.
+// If some messages of a batch go to a stuck queue, the others are confirmed, and the error lists exactly the messages
+// for the stuck queue.
 func TestABatchWithAStuckQueue(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -143,9 +143,9 @@ func TestRefusedAccess(t *testing.T) {
 	})
 }
 
-// A message that had a channel to itself is sent when it is confirmed, even if the broker does not
+// A message that was published on its own channel counts as sent once it is confirmed, even if the broker does not
 // answer the closing of that channel, as during an alarm.
-func TestNobodyWaitsForTheEndOfAChannel(t *testing.T) {
+func TestSendDoesNotWaitForAChannelToClose(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		undo := m.Deny("", amqptest.PermissionWrite, `^delay\.bucket\.5m$`)

@@ -44,7 +44,7 @@ func TestStrategies(t *testing.T) {
 	for _, c := range []struct {
 		yaml, name string
 		max        time.Duration
-		queue      string // that its topology has
+		queue      string // a queue that the topology contains
 	}{
 		{"", "bucket", 384*24*time.Hour - 10*time.Millisecond, "delay.bucket.1h"},
 		{"delay: {bucket: {resolution: 100ms}}", "bucket", 384*24*time.Hour - 100*time.Millisecond, "delay.bucket.clock-100ms.1h"},

@@ -34,8 +34,8 @@ type Override struct {
 	Origin string
 }
 
-// FileVariable is the environment variable that tells commands where the YAML file is, like their flag -f. Load does
-// not read it.
+// FileVariable is the environment variable that contains the path of the YAML file, like their flag -f. Load does not
+// read it.
 const FileVariable = envPrefix + "_FILE"
 
 // Load reads and validates the settings. An empty environment variable counts as unset, but an empty flag or an empty

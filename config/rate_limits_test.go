@@ -25,7 +25,7 @@ destinations:
 	for text, problem := range map[string]string{
 		"[{queue: q, rate_limit: {per_second: 0}}]":            "destinations[0].rate_limit: expected per_second from one a day (0.0000116) to 100000",
 		"[{queue: q, rate_limit: {burst: 3}}]":                 "destinations[0].rate_limit: expected per_second",
-		"[{queue: q, rate_limit: {per_second: 2, burst: 0}}]":  "destinations[0].rate_limit.burst: expected 1 or more tasks at once, got 0",
+		"[{queue: q, rate_limit: {per_second: 2, burst: 0}}]":  "destinations[0].rate_limit.burst: expected 1 or more tasks, got 0",
 		"[{queue: q, rate_limit: {per_second: 2, burst: -1}}]": "destinations[0].rate_limit: expected",
 		"[{queue: q, rate_limit: {per_minute: 2}}]":            "per_minute",
 		"[{exchange: e, routing_key: a, rate_limit: {per_second: 1}}, {exchange: e, routing_key: b, rate_limit: {per_second: 2}}]": "destinations[1].rate_limit: exchange \"e\" has a different rate limit at destinations[0]",

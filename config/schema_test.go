@@ -54,7 +54,7 @@ func compileSchema(t *testing.T) *jsonschema.Schema {
 	return s
 }
 
-func TestSchemaJudgesAsTheLoader(t *testing.T) {
+func TestSchemaAgreesWithTheLoader(t *testing.T) {
 	t.Setenv("RD_TEST_PASSWORD", "x")
 	t.Setenv("RD_TEST_QUEUE", "q")
 	t.Setenv("RD_TEST_LENGTH", "1000")

@@ -206,7 +206,7 @@ func TestJitterZero(t *testing.T) {
 	}
 }
 
-// No error contains a part of a password, whichever character makes the URL mean something else than intended, and
+// No error contains any part of a password, whichever character makes the URL mean something else than intended, and
 // wherever the URL came from.
 func TestErrorsHidePasswords(t *testing.T) {
 	t.Setenv("AMQP_URL", "amqp://127.0.0.1:1/")

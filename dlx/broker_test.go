@@ -32,7 +32,7 @@ type broker struct {
 
 // outcome is what happened to a message.
 type outcome struct {
-	Returned bool // to its mandatory publisher
+	Returned bool // the message was returned to its mandatory publisher
 	Rests    []rest
 	at       time.Time // when it was published
 }
@@ -40,7 +40,7 @@ type outcome struct {
 // rest is the queue in which one copy of a message stays.
 type rest struct {
 	Queue      string
-	RoutingKey string        // with which it got there
+	RoutingKey string        // the key with which the copy got there
 	After      time.Duration // since it was published
 	Visited    []string      // the queues in which it expired, in order, each time that it did
 }

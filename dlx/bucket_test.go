@@ -230,7 +230,7 @@ func TestDestinationErrors(t *testing.T) {
 		{topology.Destination{Queue: "my.delay.route.x:k"}, false},
 		{topology.Destination{Exchange: "my.delay.bucket", RoutingKey: "clock.0.0.0.1.0.0.a"}, false},
 		{topology.Destination{Exchange: "my.delay.deliver", RoutingKey: "a"}, false},
-		{topology.Destination{RoutingKey: "my.delay.bucket.30m"}, false}, // by the default exchange
+		{topology.Destination{RoutingKey: "my.delay.bucket.30m"}, false}, // the default exchange would route it to this queue
 		{topology.Destination{Exchange: "x", RoutingKey: "my.delay.bucket.30m"}, true},
 		{topology.Destination{RoutingKey: "a"}, true},
 		{topology.Destination{Exchange: "x"}, true},

@@ -169,15 +169,15 @@ func TestLevelsKeysAreTheirs(t *testing.T) {
 	}
 }
 
-// The other system's own bindings exist alongside ours: an endpoint's message arrives once.
-func TestLevelsBesideTheirBindings(t *testing.T) {
+// The other system's own bindings exist alongside rabbitdelay's: an endpoint's message arrives once.
+func TestLevelsAlongsideForeignBindings(t *testing.T) {
 	dests := []topology.Destination{{Queue: "Sales"}, {Queue: "Billing.Sales"}, {Exchange: "ex.topic", RoutingKey: "a"}}
 	var strategies []strategy
 	var all []journey
 	for _, c := range levelsConfigs[:2] {
 		s := newLevels(t, c)
 		strategies = append(strategies, s)
-		for _, d := range dests[:1] { // Sales gets a copy of a message for Billing.Sales, which is why our bindings are exact
+		for _, d := range dests[:1] { // Sales gets a copy of a message for Billing.Sales, which is why rabbitdelay's bindings are exact
 			for _, delay := range []time.Duration{0, time.Millisecond, 90 * time.Second, s.MaxDelay()} {
 				r, err := s.Route(d, delay, 0)
 				if err != nil {

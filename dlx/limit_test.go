@@ -11,7 +11,7 @@ import (
 
 // Looking at a message never loses it: every quorum queue has a delivery limit that is never
 // reached, and a classic queue has none.
-func TestQuorumQueuesHaveADeliveryLimitThatNobodyReaches(t *testing.T) {
+func TestQuorumQueuesHaveAnUnreachableDeliveryLimit(t *testing.T) {
 	var all []topology.Queue
 	for _, qt := range []topology.QueueType{topology.Quorum, topology.Classic} {
 		bucket, err := dlx.NewBucket(dlx.BucketConfig{QueueType: qt})

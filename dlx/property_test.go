@@ -246,7 +246,7 @@ func TestEveryQueueIsReached(t *testing.T) {
 		for _, r := range rests {
 			reached[r.Visited[0]] = true
 		}
-		if want := len(bucket.Topology().Queues) - 1; len(reached) != want { // but the parked one
+		if want := len(bucket.Topology().Queues) - 1; len(reached) != want { // except for the parked queue
 			t.Errorf("%+v: %d of %d queues are used", c, len(reached), want)
 		}
 		if got := bucket.MaxDelay(); got != unit-bucket.Resolution() {

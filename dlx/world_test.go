@@ -208,7 +208,7 @@ func newNative(t failer, c dlx.NativeConfig) *dlx.Native {
 	return s
 }
 
-// radices has the radices that Bucket documents for its layouts, written down a second time.
+// radices repeats, independently of the code, the radices that Bucket documents for its layouts.
 func radices(c dlx.BucketConfig) []int {
 	if len(c.Radices) > 0 {
 		return c.Radices

@@ -10,7 +10,7 @@ import (
 // Reasons why a topology is not applied to a broker.
 var (
 	// ErrConflict is wrapped by every *ConflictError.
-	ErrConflict = errors.New("exists with other arguments")
+	ErrConflict = errors.New("exists with different arguments")
 	// ErrPolicy means that policies of the broker would break delays or lose dead letters. The error's text lists them.
 	ErrPolicy = errors.New("policies would break delays or lose dead letters")
 	// ErrQuota means that the broker allows fewer queues than the topology has. The error's text has both numbers, and

@@ -10,7 +10,7 @@ import (
 )
 
 // ErrMerge is wrapped by every error of Merge.
-var ErrMerge = errors.New("conflicting descriptions")
+var ErrMerge = errors.New("conflicting definitions")
 
 // mergeError reports two different descriptions of the same object. In Mismatches, Want is from the first description
 // and Have from the later one.
@@ -25,7 +25,7 @@ func (e *mergeError) Error() string {
 	for i, m := range e.mismatches {
 		parts[i] = fmt.Sprintf("%s is %s in one and %s in the other", m.Argument, argument.Format(m.Want), argument.Format(m.Have))
 	}
-	return fmt.Sprintf("%s %q is described twice with different values: %s; keep one description, or use different names",
+	return fmt.Sprintf("%s %q is defined twice with different values: %s; keep one definition, or use different names",
 		e.kind, e.name, strings.Join(parts, ", "))
 }
 

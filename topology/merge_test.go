@@ -62,7 +62,7 @@ func TestMergeRefusesContradictions(t *testing.T) {
 		t.Fatalf("got %+v, %v", got, err)
 	}
 	for _, text := range []string{
-		`exchange "x" is described twice with different values: type is "topic" in one and "direct" in the other, internal is false in one and true in the other`,
+		`exchange "x" is defined twice with different values: type is "topic" in one and "direct" in the other, internal is false in one and true in the other`,
 		`queue "q"`, `x-message-ttl is 1000 in one and 60000 in the other, x-queue-type is "quorum" in one and "classic" in the other`,
 		`destination "d"`,
 	} {

@@ -69,7 +69,7 @@ func (v *validator) addf(path, format string, args ...any) {
 	v.found.Addf(yamldoc.Place{}, path, format, args...)
 }
 
-// duplicates reports objects that are described twice, even if the descriptions are equal, because within one
+// duplicates reports objects that are defined twice, even if the definitions are equal, because within one
 // description that is a mistake.
 func (v *validator) duplicates() {
 	seen := map[string]string{}
@@ -79,7 +79,7 @@ func (v *validator) duplicates() {
 		}
 		key := string(kind) + "\x00" + name
 		if first, ok := seen[key]; ok {
-			v.addf(path+field, "%s is already described in %s; remove or change one of them", what, first)
+			v.addf(path+field, "%s is already defined in %s; remove or change one of them", what, first)
 			return
 		}
 		seen[key] = path
@@ -103,7 +103,7 @@ func (v *validator) duplicates() {
 	}
 }
 
-// name checks the name of an object that will be declared. The path is that of the object.
+// name checks the name of an object that will be declared. The path is the object's path.
 func (v *validator) name(path, what, name string) {
 	path += ".name"
 	switch {

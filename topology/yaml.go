@@ -129,7 +129,7 @@ func (d *decoder) readRateLimit(dst *RateLimit) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
 		d.Mapping(n, path, map[string]yamldoc.Field{
 			"per_second": d.float(&dst.PerSecond),
-			"burst":      notZero(d, &dst.Burst, d.number, "1 or more tasks at once"),
+			"burst":      notZero(d, &dst.Burst, d.number, "1 or more tasks"),
 		})
 	}
 }

@@ -125,16 +125,16 @@ var mistakes = []struct {
 	{"duration past ten years", "queues:\n  - {name: a, message_ttl: 3651d}\n", "2:28", "queues[0].message_ttl", "too long"},
 	{"duration below a millisecond", "queues:\n  - {name: a, message_ttl: 1500us}\n", "2:28", "queues[0].message_ttl", "whole milliseconds"},
 	{"duration past 64 bits", "queues:\n  - {name: a, message_ttl: 200000d}\n", "2:28", "queues[0].message_ttl", "exceeds the longest possible duration"},
-	{"queue twice", "queues:\n  - name: a\n  - name: a\n", "3:11", "queues[1].name", "is already described in queues[0]"},
-	{"exchange twice", "exchanges:\n  - {name: a, type: topic}\n  - {name: a, type: topic}\n", "3:12", "exchanges[1].name", "is already described in exchanges[0]"},
+	{"queue twice", "queues:\n  - name: a\n  - name: a\n", "3:11", "queues[1].name", "is already defined in queues[0]"},
+	{"exchange twice", "exchanges:\n  - {name: a, type: topic}\n  - {name: a, type: topic}\n", "3:12", "exchanges[1].name", "is already defined in exchanges[0]"},
 	{
 		"binding twice",
 		"queues: [{name: a}]\nbindings:\n  - {exchange: amq.topic, queue: a}\n  - {exchange: amq.topic, queue: a, routing_key: ''}\n",
-		"4:5", "bindings[1]", "is already described in bindings[0]",
+		"4:5", "bindings[1]", "is already defined in bindings[0]",
 	},
 	{
 		"destination twice", "destinations:\n  - {name: a, queue: x}\n  - {name: a, queue: y}\n", "3:12",
-		"destinations[1].name", "is already described in destinations[0]",
+		"destinations[1].name", "is already defined in destinations[0]",
 	},
 	{"one place twice", "destinations:\n  - {name: a, queue: x}\n  - {name: b, queue: x}\n", "3:5", "destinations[1]", "same queue"},
 	{"no name", "queues:\n  - type: quorum\n", "2:5", "queues[0].name", "needs a name"},
@@ -229,7 +229,7 @@ var mistakes = []struct {
 	{"multiplier", "destinations:\n  - {queue: a, retry: {multiplier: 0.5}}\n", "2:36", "destinations[0].retry.multiplier", "expected 1 to 1000, got 0.5"},
 	{"jitter", "destinations:\n  - {queue: a, retry: {jitter: 1.5}}\n", "2:32", "destinations[0].retry.jitter", "0 to 1"},
 	{"merge key without a mapping", "queues:\n  - &a {name: a}\n  - <<: a\n", "3:9", "queues[1].<<", "expected an alias of a mapping"},
-	{"merged twice", "queues:\n  - &a {name: a}\n  - <<: *a\n", "2:15", "queues[1].name", `queue "a" is already described in queues[0]`},
+	{"merged twice", "queues:\n  - &a {name: a}\n  - <<: *a\n", "2:15", "queues[1].name", `queue "a" is already defined in queues[0]`},
 	{"two documents", "queues: []\n---\nqueues: []\n", "2:1", "", "second document"},
 	{"not YAML", "queues: [\n", "1:0", "", "not YAML"},
 }
@@ -321,7 +321,7 @@ func TestValidateOfGoTopologyHasPathsWithoutLines(t *testing.T) {
 	}
 }
 
-func TestWhatTheStrategiesShareIsValid(t *testing.T) {
+func TestSharedObjectsAreValid(t *testing.T) {
 	top := topology.DeliveryTopology("p")
 	top.Destinations = []topology.Destination{{Queue: "a"}, {Exchange: "amq.fanout", RoutingKey: "k"}}
 	top = top.WithDestinationQueues("p", topology.Classic)

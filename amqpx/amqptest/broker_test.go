@@ -63,7 +63,7 @@ func TestHeartbeats(t *testing.T) {
 	})
 }
 
-// deaf sends nothing once it has stopped.
+// deaf is a connection whose writes are dropped once it has been stopped.
 type deaf struct {
 	net.Conn
 
@@ -131,7 +131,7 @@ func TestUsersAndVHosts(t *testing.T) {
 	})
 }
 
-// The plugin probe finds what the options say, from the refusals of each version.
+// The plugin probe reports whether the server has the plugin, which it concludes from the refusals of each version.
 func TestPlugin(t *testing.T) {
 	for _, version := range []string{"3.10.8", "4.0.5", "4.3.0"} {
 		for _, there := range []bool{true, false} {

@@ -45,8 +45,8 @@
 //
 // The server does not support streams, clusters, policies, the management API, TLS, transactions (540), direct
 // reply-to, consumer priorities across nodes, or anything related to disks and memory except the alarm. It treats
-// durable and transient objects alike, because a Server is never restarted. Its faults are deterministic, while those
-// of a real broker depend on chance.
+// durable and transient objects alike, because a Server is never restarted. Its faults are deterministic, while a real
+// broker's faults depend on chance.
 package amqptest
 
 // Files, for contributors to this package:

@@ -23,7 +23,7 @@ func cancelUnpaid(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
 }
 
 func TestUnpaidOrderExpires(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // here time passes when everything waits
+	synctest.Test(t, func(t *testing.T) { // in the bubble, time advances whenever all goroutines wait
 		srv := amqptest.NewServer(amqptest.Options{})
 		defer srv.Close()
 		client, err := amqpx.Open(t.Context(), amqpx.Config{URL: srv.URL(), Dial: srv.Dial})
@@ -32,7 +32,7 @@ func TestUnpaidOrderExpires(t *testing.T) {
 		}
 		defer client.Close(context.Background())
 
-		db := openOrders(t, "42", "43") // SQLite; both are unpaid
+		db := openOrders(t, "42", "43") // an SQLite database with two unpaid orders
 		defer db.Close()
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
@@ -68,7 +68,7 @@ func openOrders(t *testing.T, ids ...string) *sql.DB {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db.SetMaxOpenConns(1) // every connection to :memory: is a database of its own
+	db.SetMaxOpenConns(1) // each connection to :memory: opens its own database
 	if err := idempotency.Migrate(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}

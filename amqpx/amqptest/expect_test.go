@@ -117,7 +117,7 @@ func TestExpect(t *testing.T) {
 				go func() {
 					_ = c.Consume(t.Context(), "q", func(context.Context, *amqpx.Delivery) error { consumed++; return nil })
 				}()
-				srv.RunUntilIdle(t, time.Hour) // messages in the queue other do not count
+				srv.RunUntilIdle(t, time.Hour) // messages in the queue named other are ignored
 				if srv.ExpectNone(t, amqptest.Want{Queue: "q"}); consumed != 1 {
 					t.Errorf("consumed %d", consumed)
 				}
@@ -226,9 +226,9 @@ func TestExpectFailures(t *testing.T) {
 	})
 }
 
-// If something is due and does not happen, RunUntilIdle waits until the limit and then names it. In a bubble that takes
-// seconds.
-func TestRunUntilIdleOfWhatNeverHappens(t *testing.T) {
+// If an expected event does not happen, RunUntilIdle waits until the limit and then reports the event. In a bubble,
+// that takes seconds of real time.
+func TestRunUntilIdleOfAnEventThatNeverHappens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.Start(t, amqptest.Options{})
 		due, asked := time.Now().Add(time.Hour), 0
@@ -242,7 +242,7 @@ func TestRunUntilIdleOfWhatNeverHappens(t *testing.T) {
 	})
 }
 
-// When RunUntilIdle returns, retries are over, and so are the events that its caller names.
+// RunUntilIdle returns only after all retries, and all events that its caller names, are over.
 func TestRunUntilIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.Start(t, amqptest.Options{})

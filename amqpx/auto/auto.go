@@ -22,8 +22,8 @@ type Config struct {
 	// found the plugin.
 	Plugin               amqpx.Strategy
 	PluginMin, PluginMax time.Duration
-	// Native is used instead of Bucket for every remaining delay; nil for none. The queues of Bucket are declared
-	// nevertheless. Set it only if live.ProbeInstants has found that the broker delays messages until a given time.
+	// Native is used instead of Bucket for every remaining delay; nil for none. The queues of Bucket are still
+	// declared. Set it only if live.ProbeInstants has found that the broker delays messages until a given time.
 	Native *dlx.Native
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// parts returns the parts of an auto strategy that has declared delays.
+// parts returns the strategies of an auto strategy that has declared delays.
 func parts(t *testing.T, delays ...time.Duration) auto.Config {
 	t.Helper()
 	bucket, err := dlx.NewBucket(dlx.BucketConfig{})
@@ -59,7 +59,7 @@ func TestAutoChoosesByTheDelayAlone(t *testing.T) {
 	}
 }
 
-func TestAutoHasEverythingOfItsParts(t *testing.T) {
+func TestAutoContainsItsParts(t *testing.T) {
 	cfg := parts(t, time.Minute, 48*time.Hour)
 	a := newAuto(t, cfg)
 	for _, part := range []amqpx.Strategy{cfg.Bucket, cfg.TTL} {

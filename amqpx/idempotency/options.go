@@ -108,7 +108,7 @@ func WithKey(key func(*amqpx.Delivery) (string, error)) HandlerOption {
 //
 // The guarantee is the same as without groups. If anything in a shared transaction fails (an error or a panic of fn, a
 // message that is already recorded, a deadlock), the transaction is rolled back and each of its messages is handled in
-// a transaction of its own, so that the failure of one message never affects another. An fn that often fails therefore
+// a separate transaction, so that the failure of one message never affects another. An fn that often fails therefore
 // often runs twice. Locks that fn takes are held until its whole group has committed.
 //
 // fn must not end the transaction. In a group, Commit and Rollback return an error. So do all statements that may end

@@ -78,7 +78,7 @@ func TestDiscardSavesFirst(t *testing.T) {
 }
 
 // If there is no space left, all messages that are not saved stay.
-func TestDiscardWithoutRoom(t *testing.T) {
+func TestDiscardWithoutSpace(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		c.bury("q", 6)
@@ -94,7 +94,7 @@ func TestDiscardWithoutRoom(t *testing.T) {
 }
 
 // A message that waits for its consumer is not a dead letter, so it is not discarded.
-func TestDiscardSparesTheLiving(t *testing.T) {
+func TestDiscardKeepsLiveMessages(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		m.Declare("q", nil)
@@ -124,7 +124,8 @@ func TestDiscardPanics(t *testing.T) {
 	})
 }
 
-// A saved message is sent to the same destination, and in the same way, as by a requeue from the queue.
+// A message that was saved to a file is sent to the same destination, and in the same way, as one that is requeued from
+// its queue.
 func TestRequeueFrom(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -165,7 +166,7 @@ func TestRequeueFrom(t *testing.T) {
 	})
 }
 
-// If the saved file contains an error, nothing is sent. A run that is interrupted reports how far it was.
+// If the saved file contains an error, nothing is sent. A run that is interrupted reports how far it got.
 func TestRequeueFromInterrupted(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -188,7 +189,7 @@ func TestRequeueFromInterrupted(t *testing.T) {
 			when       func(inspect.RequeueReport) bool
 			sent, line int
 		}{
-			{func(p inspect.RequeueReport) bool { return p.Examined == 2 }, 0, 0}, // q-01 is left out, and q-00 waits for q-02
+			{func(p inspect.RequeueReport) bool { return p.Examined == 2 }, 0, 0}, // q-01 is not selected, and q-00 waits until q-02 has been read
 			{func(p inspect.RequeueReport) bool { return p.Sent == 2 }, 2, 3},
 		} {
 			ctx, cancel := context.WithCancel(t.Context())

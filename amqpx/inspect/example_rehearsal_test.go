@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A program that moves another program's messages finds out first which of them would be refused.
+// Before a program moves another program's messages, it finds out which of them would be refused.
 func ExampleRehearse() {
 	srv := amqptest.NewServer(amqptest.Options{})
 	defer srv.Close()

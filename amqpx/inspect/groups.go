@@ -95,7 +95,7 @@ type ErrorGroup struct {
 //
 // When ctx ends, everything is put back. If the process or the connection ends before that, the broker puts the
 // messages back and counts a delivery, which RabbitMQ 4.0 and later compares with a delivery limit. The same happens if
-// the call takes longer than the broker's consumer timeout (30 min). Errors are those of Peek.
+// the call takes longer than the broker's consumer timeout (30 min). Errors are the same as for Peek.
 func GroupErrors(ctx context.Context, conn *amqp.Connection, queue string, o GroupOptions) (ErrorGroups, error) {
 	if o.Limit < 0 || o.Limit > MaxGroups {
 		return ErrorGroups{}, fmt.Errorf("group %s: limit %d; expected 1 to %d, or 0 for %d", queue, o.Limit, MaxGroups, DefaultGroups)

@@ -24,7 +24,7 @@ func TestNothingToWorkWith(t *testing.T) {
 	}
 }
 
-// A connection of amqp091-go itself ends at the first message that it cannot read.
+// A connection that amqp091-go opened directly breaks at the first message that it cannot read.
 func TestPeekRefusesAPlainConnection(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		conn, err := m.Connect()

@@ -21,7 +21,7 @@ import (
 // returns the parts that are left out. The parameter offset says how far the clock that at was computed with is ahead
 // of this process's clock.
 //
-// Errors are those of Client.Send. The broker refuses a user-id that is not the connection's user.
+// Errors are the same as for Client.Send. The broker refuses a user-id that is not the connection's user.
 func Republish(ctx context.Context, c *amqpx.Client, raw amqp.Delivery, to topology.Destination, at time.Time, offset time.Duration) error {
 	if c == nil {
 		return fmt.Errorf("%w: the client is nil; expected one that amqpx.Open returned", amqpx.ErrConfig)

@@ -16,8 +16,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/inmemory"
 )
 
-// Since RabbitMQ 4.3, looking at messages uses up no delivery limit and leaves every message in its place.
-func TestPeekSpendsNothing(t *testing.T) {
+// Since RabbitMQ 4.3, peeking at messages does not count towards the delivery limit and leaves every message in its
+// place.
+func TestPeekUsesNothing(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.3.0"}, func(t *testing.T, m *memory) {
 		m.Declare("q", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(20)})
 		for i := range 5 {
@@ -74,7 +75,7 @@ func TestPeekRefuses(t *testing.T) {
 	})
 }
 
-// Before 4.3, looking at a message counts as a delivery, and AMQP does not show the limit.
+// Before 4.3, peeking at a message counts as a delivery, and AMQP does not show the limit.
 func TestPeekNeedsTheLimitBefore43(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
 		m.Declare("q", amqp.Table{"x-queue-type": "quorum"})
@@ -91,7 +92,7 @@ func TestPeekNeedsTheLimitBefore43(t *testing.T) {
 
 // A queue that does not answer is not reported as empty. Peek and GroupErrors report it after a time in which other
 // queues answer, because the broker itself may take minutes.
-func TestPeekIntoAQueueThatDoesNotAnswer(t *testing.T) {
+func TestPeekAtAQueueThatDoesNotAnswer(t *testing.T) {
 	for name, c := range map[string]struct {
 		messages int
 		refuse   func(m *memory) (undo func())

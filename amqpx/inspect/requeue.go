@@ -244,7 +244,7 @@ func (o *RequeueOptions) Validate(prefix string) error {
 // requeue is the state of one run.
 type requeue struct {
 	c      inner.Client
-	prefix string // of the delay objects
+	prefix string // prefix of the delay objects
 	o      RequeueOptions
 	began  time.Time
 	rep    RequeueReport

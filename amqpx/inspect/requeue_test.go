@@ -171,7 +171,7 @@ func TestRequeuePutsBackInOrder(t *testing.T) {
 
 // A message that is dead-lettered again during the run is not requeued a second time, and does not prevent the run from
 // ending.
-func TestRequeueOfWhatDiesAgain(t *testing.T) {
+func TestRequeueOfMessagesThatDieAgain(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		c.bury("q", 5)
@@ -257,7 +257,7 @@ func TestRequeueParked(t *testing.T) {
 		got := collector{}
 		stop := c.consume("q", got.handle)
 		r = c.requeue(parked)
-		wantCounts(t, r, "3 total, 3 looked, 3 chosen: 2 sent, 0 revived, 0 removed, 1 stayed; 0 again, 0 moved") // nothing tells where "way" belongs
+		wantCounts(t, r, "3 total, 3 looked, 3 chosen: 2 sent, 0 revived, 0 removed, 1 stayed; 0 again, 0 moved") // the message does not show the destination of "way"
 		inmemory.After(30 * time.Minute)
 		times := got.since(began)
 		if d := times["due"]; len(d) != 1 || d[0] > 11*time.Second {
@@ -273,7 +273,7 @@ func TestRequeueParked(t *testing.T) {
 }
 
 // A destination that accepts nothing is tried once, and does not affect other destinations.
-func TestRequeueToWhatRefuses(t *testing.T) {
+func TestRequeueToARefusingDestination(t *testing.T) {
 	const full, gone, forbidden = "refuses messages", "does not exist", "not allowed to write"
 	for name, c := range map[string]struct {
 		spoil func(m *memory)
@@ -290,7 +290,7 @@ func TestRequeueToWhatRefuses(t *testing.T) {
 				cl := m.open(amqpx.Config{})
 				cl.bury("q", 5)
 				cl.bury("p", 5)
-				for _, msg := range m.State("p.dead").Messages { // both in one queue
+				for _, msg := range m.State("p.dead").Messages { // put the dead letters of both queues into one queue
 					m.Publish("", "q.dead", msg.Publishing)
 				}
 				c.spoil(m)
@@ -377,7 +377,7 @@ func (a answers) RoundTrip(*http.Request) (*http.Response, error) {
 // instead, even if the run ends before the message was examined. A queue that drops
 // nothing is left unchanged.
 func TestRequeueSparesTheDeliveryLimit(t *testing.T) {
-	cut := func(inspect.RequeueReport) {} // the context ends with it
+	cut := func(inspect.RequeueReport) {} // its call cancels the context
 	chosen := func(ids ...string) inspect.DeadLetterFilter { return inspect.DeadLetterFilter{IDs: ids} }
 	for _, version := range []string{"3.10.8", "4.0.5", "4.3.0"} {
 		for name, c := range map[string]struct {
@@ -488,7 +488,7 @@ func TestRequeueDryRunAsksOnce(t *testing.T) {
 	})
 }
 
-// If the limit is unknown, looking at messages would change the queue or use up a delivery.
+// If the limit is unknown, peeking at messages would change the queue or use up a delivery.
 func TestRequeueDryRunNeedsTheLimit(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -519,7 +519,7 @@ func TestRequeueDryRunNeedsTheLimit(t *testing.T) {
 }
 
 // Messages that are not dead letters, or whose state is unknown, are left alone.
-func TestRequeueOfWhatIsNoDeadLetter(t *testing.T) {
+func TestRequeueOfMessagesThatAreNotDead(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		c.mustSend(amqpx.Message{ID: "1", Queue: "q"}, amqpx.Message{ID: "2", Queue: "q", Delay: time.Second})
@@ -599,7 +599,7 @@ func TestRequeueInterrupted(t *testing.T) {
 }
 
 // A run ends even if the broker does not answer when the run closes its channel.
-func TestRequeueWithoutAGoodbye(t *testing.T) {
+func TestRequeueEndsWithoutAnAnswerToClose(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		c.bury("q", 1)
@@ -632,7 +632,7 @@ func TestRequeueCopiesToTheQueueAlone(t *testing.T) {
 		m.Declare("other", nil)
 		m.Declare("theirs", amqp.Table{"x-queue-type": "quorum"})
 		foreign := amqp.Publishing{MessageId: "1", Headers: amqp.Table{"CC": []any{"other"}, "mine": "kept"}}
-		m.Publish("", "theirs", foreign) // as it is in a dead-letter queue without its own routing key
+		m.Publish("", "theirs", foreign) // a queue that dead-letters without its own routing key would receive it like this
 		stop := c.consume("q", rejects)
 		m.Publish("", "q", foreign)
 		inmemory.After(time.Second)
@@ -689,7 +689,7 @@ func TestRequeueWithoutACopy(t *testing.T) {
 
 // A requeue does not trust a user-id in a header that any publisher can write. A message that is
 // not due yet is sent through the strategy.
-func TestRequeueBelievesNoUserOfAHeader(t *testing.T) {
+func TestRequeueIgnoresUserIDsInHeaders(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		c.consume("q", rejects)()

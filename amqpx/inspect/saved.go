@@ -38,7 +38,7 @@ type SavedMessage struct {
 	edited bool
 }
 
-// savedLine is the JSON form of a SavedMessage. The names of properties are those of AMQP.
+// savedLine is the JSON form of a SavedMessage. Properties have the same names as in AMQP.
 type savedLine struct {
 	Queue           text          `json:"queue"`
 	Saved           *time.Time    `json:"saved,omitempty"`
@@ -266,7 +266,7 @@ func CreateSaveFile(path string) (*SaveFile, error) {
 
 // syncFolder syncs a directory, so that a new file name in it survives a crash.
 func syncFolder(dir string) error {
-	if runtime.GOOS == "windows" { // where a directory cannot be opened for syncing
+	if runtime.GOOS == "windows" { // Windows cannot open a directory for syncing
 		return nil
 	}
 	d, err := os.Open(dir)

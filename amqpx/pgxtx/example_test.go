@@ -48,7 +48,7 @@ func ExampleNew() {
 		if err != nil {
 			return err
 		}
-		go func() { _ = tasks.Run(ctx) }() // nil, when ctx ends
+		go func() { _ = tasks.Run(ctx) }() // Run returns nil when ctx ends
 		return client.Consume(ctx, "orders.expire", pgxtx.TaskHandler(pool,
 			func(ctx context.Context, tx pgx.Tx, d *amqpx.Delivery) error {
 				_, err := tx.Exec(ctx, "UPDATE orders SET status = 'expired' WHERE id = $1 AND status = 'unpaid'", string(d.Body))

@@ -12,7 +12,7 @@ import (
 )
 
 // Without its function, a handler is nil, so that Consume refuses it before it takes a message.
-func TestNoHandlerOfNoFunction(t *testing.T) {
+func TestNilFunctionMakesNilHandler(t *testing.T) {
 	for name, h := range map[string]amqpx.Handler{
 		"amqpx.JSON":              amqpx.JSON[int](nil),
 		"schedule.Handler":        schedule.Handler(&sql.DB{}, nil),

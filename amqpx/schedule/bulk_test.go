@@ -147,7 +147,7 @@ func TestBulk(t *testing.T) {
 				instants[due] = true
 			}
 			if len(instants) != 5 {
-				t.Errorf("%d instants, want one for each of five batches", len(instants))
+				t.Errorf("%d times, want one for each of five batches", len(instants))
 			}
 		}},
 		"limit": {BulkCancel(), Filter{}, BulkOptions{Batch: 7, Limit: 20}, 20, func(*testing.T, *Store) {}},
@@ -245,7 +245,7 @@ func TestBulkRenews(t *testing.T) {
 }
 
 // After an interruption, rescheduling by a duration continues after its last batch, and reschedules each task once.
-func TestBulkGoesOn(t *testing.T) {
+func TestBulkContinues(t *testing.T) {
 	base := time.Now().Add(time.Hour).Truncate(time.Millisecond)
 	for _, by := range []time.Duration{5 * time.Second, -5 * time.Second} {
 		s, _ := closedStore(t)
@@ -343,7 +343,7 @@ func TestBulkComesBackInBatches(t *testing.T) {
 	}
 }
 
-// A place, at which a bulk change continues, is parsed as it was printed, whatever the ids are.
+// A position at which a bulk change continues is parsed exactly as it was printed, whatever the ids are.
 func FuzzBulkPlace(f *testing.F) {
 	f.Add(int64(1767225600000), "order-42", "a", "b\"[")
 	f.Add(int64(0), "", "x", "")
@@ -374,7 +374,7 @@ func TestBulkRefuses(t *testing.T) {
 		o BulkOptions
 	}{
 		"no action":       {},
-		"no instant":      {a: BulkReschedule(time.Time{})},
+		"no time":         {a: BulkReschedule(time.Time{})},
 		"no duration":     {a: BulkRescheduleBy(0)},
 		"pending deleted": {f: Filter{Status: StatusPending}, a: BulkDelete()},
 		"limit of List":   {f: Filter{Limit: 3}, a: BulkCancel()},

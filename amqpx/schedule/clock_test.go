@@ -47,7 +47,7 @@ func TestClockSkewIsReported(t *testing.T) {
 }
 
 // A store writes times by the database's clock, even if no relay runs.
-func TestWritesGoByTheDatabasesClock(t *testing.T) {
+func TestWritesUseTheDatabasesClock(t *testing.T) {
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
 		s, db := openStore(t, nil, Config{Now: func() time.Time { return time.Now().Add(ahead) }})
 		t.Cleanup(func() { _ = db.Close() })
@@ -92,7 +92,7 @@ func TestRetryByAClockThatIsAhead(t *testing.T) {
 
 // A relay whose clock differs from the database's uses the database's clock: no task is early or
 // late because of the difference.
-func TestRelayGoesByTheDatabasesClock(t *testing.T) {
+func TestRelayUsesTheDatabasesClock(t *testing.T) {
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			r := &recorder{}
@@ -161,7 +161,8 @@ func TestRunEndsWithoutAClock(t *testing.T) {
 	})
 }
 
-// A clock that is years away is refused. If a clock is set while Run runs, Run does not adopt it.
+// A database clock that differs by years is refused. If a clock is changed while Run is running, Run does not follow
+// the change.
 func TestRelayRefusesAClockYearsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{}

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// killed is the exit code of a process that a task has ended.
+// killed is the exit code of a process that a task has killed.
 const killed = 77
 
 func openFile(file string) (*sql.DB, error) {
@@ -151,7 +151,7 @@ func TestTaskThatKillsItsProcess(t *testing.T) {
 
 // Lost connections, and consumers that end while the handler runs, do not count as attempts of the task, however many
 // there are.
-func TestRedeliveriesAloneAreNoAttempts(t *testing.T) {
+func TestRedeliveriesAreNotAttempts(t *testing.T) {
 	onSite(t, Config{}, func(_ *testing.T, s *site) {
 		var cutOff int
 		waits := func(ctx context.Context, _ *sql.Tx, d *amqpx.Delivery) error {

@@ -21,7 +21,7 @@ func sentOf(t *testing.T, db *sql.DB, like string) (n int) {
 }
 
 // A queue that is exclusive to another connection delays only its own tasks.
-func TestExclusiveQueueHoldsUpNobodyElse(t *testing.T) {
+func TestExclusiveQueueDelaysNoOther(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		_, err := s.plain.QueueDeclare("owned", false, false, true, false, amqp.Table{})
 		check(t, err)
@@ -56,7 +56,7 @@ func TestImpossibleDestinationFailsItsTask(t *testing.T) {
 }
 
 // A full queue with a backlog delays no other queue.
-func TestFullQueueHoldsUpNobodyElse(t *testing.T) {
+func TestFullQueueDelaysNoOther(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		_, err := s.plain.QueueDeclare("full", true, false, false, false, amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
 		check(t, err)
@@ -95,7 +95,7 @@ func wantOthersOnTime(s *site) {
 }
 
 // A queue that does not answer delays no other queue, and gets its tasks when it answers again.
-func TestSilentQueueHoldsUpNobodyElse(t *testing.T) {
+func TestSilentQueueDelaysNoOther(t *testing.T) {
 	onSite(t, Config{Batch: 50}, func(t *testing.T, s *site) {
 		answer := s.srv.Silence("silent")
 		var tasks []Task
@@ -113,7 +113,7 @@ func TestSilentQueueHoldsUpNobodyElse(t *testing.T) {
 }
 
 // If an exchange cannot route one routing key, tasks with its other routing keys are not delayed.
-func TestRefusingRoutingKeyHoldsUpNobodyElse(t *testing.T) {
+func TestRefusingRoutingKeyDelaysNoOther(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		check(t, s.plain.ExchangeDeclare("events", amqp.ExchangeTopic, true, false, false, false, nil))
 		_, err := s.plain.QueueDeclare("good", true, false, false, false, nil)
@@ -138,7 +138,7 @@ func TestRefusingRoutingKeyHoldsUpNobodyElse(t *testing.T) {
 }
 
 // The relay does not wait for the answer of a queue that is known to refuse.
-func TestSlowRefusalHoldsUpNobodyElse(t *testing.T) {
+func TestSlowRefusalDelaysNoOther(t *testing.T) {
 	r := recorder{before: func(_ context.Context, msgs []amqpx.Message) error {
 		refused := &amqpx.BatchError{Total: len(msgs), Failed: map[int]*amqpx.SendError{}}
 		for i, m := range msgs {

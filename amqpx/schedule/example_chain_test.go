@@ -39,7 +39,7 @@ func ExampleHandler_chain() {
 	}
 
 	handle := schedule.Handler(db, func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
-		// ... write the part ... and count at the end, because others wait at the counter
+		// ... write the part ... and count last, because other handlers wait for the counter's lock
 		if _, err := tx.ExecContext(ctx, "UPDATE exports SET parts_left = parts_left - 1 WHERE id = 'export-7'"); err != nil {
 			return err
 		}

@@ -9,8 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// A program puts its nightly report at each start. In Berlin, 02:30 does not exist on 29 March
-// 2026.
+// A program puts its nightly report each time it starts. In Berlin, 02:30 does not exist on 29 March 2026.
 func ExampleRecurringTasks_Put() {
 	ctx := context.Background()
 	db, err := sql.Open("sqlite", ":memory:")

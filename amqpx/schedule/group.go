@@ -19,9 +19,9 @@ import (
 // that grouping helps.
 //
 // The guarantee is the same as without groups. If anything in a shared transaction fails (an error or a panic of fn, a
-// task that is not pending, a deadlock), the transaction is rolled back and each of its tasks is handled in a
-// transaction of its own, so that the failure of one task never affects another. An fn that often fails therefore often
-// runs twice. Locks that fn takes are held until its whole group has committed.
+// task that is not pending, a deadlock), the transaction is rolled back and each of its tasks is handled in a separate
+// transaction, so that the failure of one task never affects another. An fn that often fails therefore often runs
+// twice. Locks that fn takes are held until its whole group has committed.
 //
 // fn must not end the transaction. In a group, Commit and Rollback return an error. So do all statements that may end
 // the transaction, as MySQL does for CREATE TABLE and in procedures. These are strings with several statements, and all

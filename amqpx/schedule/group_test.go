@@ -59,7 +59,7 @@ func groupSurvives(t *testing.T, end func(context.Context, *sql.Tx)) {
 	h := Handler(db, func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
 		if string(d.Body) == "2" {
 			end(ctx, tx)
-			return nil // its own effect is missing, which is its own fault
+			return nil // the handler's own effect is missing, because of the handler's own mistake
 		}
 		_, err := tx.ExecContext(ctx, "INSERT INTO did (id) VALUES (?)", d.ID)
 		return err

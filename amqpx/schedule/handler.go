@@ -127,7 +127,7 @@ type handler struct {
 	clock *pace.Clock      // the database's clock
 
 	group  int
-	gather *sqldb.Gather[piece] // nil: each task has a transaction of its own
+	gather *sqldb.Gather[piece] // nil: each task has its own transaction
 
 	given     sqldb.Dialect
 	txOpts    *sql.TxOptions

@@ -14,7 +14,7 @@ import (
 
 // If a test passes a Delivery that it has created to a handler, the Delivery has an effect or causes an error, and is
 // never silently ignored.
-func TestHandlerWithADeliveryOfOnesOwn(t *testing.T) {
+func TestHandlerWithADeliveryOfATest(t *testing.T) {
 	in := time.Now().Add(time.Hour)
 	for name, tc := range map[string]struct {
 		due      time.Time // of the task
@@ -23,8 +23,8 @@ func TestHandlerWithADeliveryOfOnesOwn(t *testing.T) {
 		err      string
 	}{
 		"as the message":       {in, amqpx.Delivery{ID: "t", Version: 1, DueAt: in}, true, ""},
-		"no instant, and due":  {time.Now().Add(-time.Minute), amqpx.Delivery{ID: "t", Version: 1}, true, ""},
-		"no instant, not due":  {in, amqpx.Delivery{ID: "t", Version: 1}, false, "set Delivery.DueAt to the task's due time"},
+		"no due time, and due": {time.Now().Add(-time.Minute), amqpx.Delivery{ID: "t", Version: 1}, true, ""},
+		"no due time, not due": {in, amqpx.Delivery{ID: "t", Version: 1}, false, "set Delivery.DueAt to the task's due time"},
 		"no version":           {in, amqpx.Delivery{ID: "t", DueAt: in}, false, "expected a task's id and a version of 1 or more"},
 		"no id":                {in, amqpx.Delivery{Version: 1, DueAt: in}, false, "expected a task's id"},
 		"nothing but the body": {in, amqpx.Delivery{Body: []byte("x")}, false, "expected a task's id"},

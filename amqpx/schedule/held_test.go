@@ -219,7 +219,7 @@ func TestRateLimitOverRelays(t *testing.T) {
 		}
 		check(t, s.ScheduleBatch(t.Context(), NoTx, tasks))
 		began := time.Since(s.began)
-		stopSecond := s.second(Config{}) // without its own rate limit
+		stopSecond := s.second(Config{}) // a relay without a rate limit in its configuration
 		after(5 * time.Second)
 		s.schedule(Task{ID: "other", Queue: "other", DeliverAt: time.Now().Add(time.Second)})
 		due := time.Since(s.began) + time.Second
@@ -276,7 +276,7 @@ func wantRateLimit(t *testing.T, at []time.Duration, most int) {
 }
 
 // Tasks that are due at a rate below the limit are on time.
-func TestRateLimitDelaysNobodyBelowIt(t *testing.T) {
+func TestRateLimitDelaysNoTaskBelowIt(t *testing.T) {
 	cfg := Config{RateLimits: []RateLimit{{Queue: "mail", PerSecond: 10, Burst: 5}}}
 	onSite(t, cfg, func(t *testing.T, s *site) {
 		s.consume("mail", Handler(s.db, s.noted(nil)))
@@ -297,7 +297,7 @@ func TestRateLimitDelaysNobodyBelowIt(t *testing.T) {
 	})
 }
 
-// Rates below one per second work, and expired tasks use nothing of a rate limit.
+// Rates below one per second work, and expired tasks do not count towards a rate limit.
 func TestSlowRateLimitAndExpiry(t *testing.T) {
 	cfg := Config{RateLimits: []RateLimit{{Queue: "mail", PerSecond: 0.1}}}
 	onSite(t, cfg, func(t *testing.T, s *site) {
@@ -422,9 +422,10 @@ func TestBacklogOfHeldDestinations(t *testing.T) {
 	}
 }
 
-// A claim that waited since it looked, for example on a slow database, respects pauses and rate limits that were set in
-// the meantime: nothing is sent during a pause, and no more than a new rate limit allows.
-func TestClaimGoesByTheGatesOfItsInstant(t *testing.T) {
+// A claim may be delayed after it has read the pauses and rate limits, for example by a slow database. It still
+// respects those that were set in the meantime: nothing is sent during a pause, and no more than a new rate limit
+// allows.
+func TestClaimUsesTheCurrentGates(t *testing.T) {
 	s, db := openStore(t, &recorder{}, Config{})
 	defer func() { _ = db.Close() }()
 	var tasks []Task

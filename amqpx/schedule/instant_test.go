@@ -15,7 +15,7 @@ func TestParseInstant(t *testing.T) {
 		"2026-12-24T08:00:00+02:00":         "2026-12-24T06:00:00Z",
 		"2026-12-24 08:00 Europe/Berlin":    "2026-12-24T07:00:00Z",
 		"2026-12-24 08:00:30":               "2026-12-24T08:00:30Z",
-		"tomorrow 08:00 Europe/Berlin":      "2026-03-29T06:00:00Z", // summer time by then
+		"tomorrow 08:00 Europe/Berlin":      "2026-03-29T06:00:00Z", // daylight saving time has begun by then
 		"today 23:00 Europe/Berlin":         "2026-03-28T22:00:00Z",
 		"tomorrow 08:00":                    "2026-03-29T08:00:00Z",
 		"21:31 Europe/Berlin":               "2026-03-28T20:31:00Z",

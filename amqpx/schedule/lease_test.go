@@ -321,7 +321,7 @@ func TestLeaseSkips(t *testing.T) {
 		if skips[len(skips)-1] != SkipStale {
 			s.Errorf("skips %v", skips)
 		}
-		// If the transaction of complete fails, nothing of it stays.
+		// If the transaction of complete fails, none of its changes remain.
 		failing := LeaseHandler(s.db, func(context.Context, *amqpx.Delivery, string) (Func, error) {
 			return func(ctx context.Context, tx *sql.Tx, _ *amqpx.Delivery) error {
 				_, err := tx.ExecContext(ctx, "DELETE FROM rabbitdelay_tasks")
@@ -364,7 +364,7 @@ func TestLeaseKey(t *testing.T) {
 		if _, err := s.Bulk(s.Context(), Filter{}, BulkDelete(), BulkOptions{}); err != nil {
 			s.Fatal(err)
 		}
-		s.schedule(task) // with the same due time and version
+		s.schedule(task) // the new task has the same due time and version
 		after(2 * time.Minute)
 		keys[p.calls[len(p.calls)-1]] = true
 		if len(p.calls) != 6 || len(keys) != 4 {
@@ -392,7 +392,7 @@ func TestPurgeLeavesLeases(t *testing.T) {
 
 // Failed work is retried before a later task with its unique key. It gives way to an earlier task, and its error names
 // that task.
-func TestLeaseFailsBesideATaskOfItsKey(t *testing.T) {
+func TestLeaseFailsWithAnotherTaskOfItsKey(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		p := s.provider()
 		var next Task

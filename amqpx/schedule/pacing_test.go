@@ -82,8 +82,8 @@ func TestVirtualDayIsCheap(t *testing.T) {
 	})
 }
 
-// However long nothing has happened, a task that a store in the bubble writes is found as soon as
-// outside of bubbles.
+// Even after a long idle period, a task that a store in the bubble writes is found as soon as it would be outside of
+// bubbles.
 func TestNothingIsLateInABubble(t *testing.T) {
 	const idle = 11*time.Hour + 11*time.Second
 	within := func(t *testing.T, r *recorder, id string, since time.Time, most time.Duration) {

@@ -28,13 +28,13 @@ type world struct {
 	now     time.Time
 
 	waiting []amqpx.Message // in the broker
-	refused []amqpx.Message // by SendBatch, as impossible
+	refused []amqpx.Message // messages that SendBatch refused as impossible
 	sent    map[sending]bool
 	faults  func() sendFault
 
 	model    map[string]*expected
 	outcome  error // the outcome of the handler's next run
-	effects  int   // of the delivery at hand
+	effects  int   // effects of the current delivery
 	skipped  SkipReason
 	stopped  map[SkipReason]int
 	happened int

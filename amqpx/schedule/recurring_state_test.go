@@ -29,7 +29,7 @@ func TestRecurringState(t *testing.T) {
 }
 
 // An invalid timetable is an error, and does not panic.
-func TestNextOfNoTimetable(t *testing.T) {
+func TestNextOfAnInvalidTimetable(t *testing.T) {
 	for _, r := range []Recurring{{}, {Every: -time.Second}, {Every: time.Millisecond}, {Cron: "@daily", Every: time.Second}, {Cron: "odd"}} {
 		list, err := r.Next(time.Now(), 1)
 		if _, named := errors.AsType[*RecurringError](err); list != nil || !named {

@@ -103,7 +103,7 @@ func bubble(t *testing.T, sender Sender, cfg Config, test func(t *testing.T, s *
 // again, whatever was known to be due.
 func TestRelayDoesNotSpinOnAFault(t *testing.T) {
 	var failures atomic.Int64
-	var enough atomic.Pointer[chan struct{}] // made in the bubble
+	var enough atomic.Pointer[chan struct{}] // created inside the bubble
 	cfg := Config{Horizon: time.Minute, Hooks: Hooks{Error: func(string, error) {
 		if failures.Add(1) == 1000 {
 			close(*enough.Load())

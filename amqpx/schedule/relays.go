@@ -17,7 +17,7 @@ const relaySilence = 20 * time.Second
 // relay that has stopped normally is not listed.
 type Relay struct {
 	Name    string    `json:"name"`    // host:process
-	Version string    `json:"version"` // of rabbitdelay; empty if the build does not contain it
+	Version string    `json:"version"` // version of rabbitdelay; empty if the build does not contain it
 	Started time.Time `json:"started"`
 	Seen    time.Time `json:"seen"` // by the database's clock
 }

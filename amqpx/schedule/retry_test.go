@@ -82,8 +82,8 @@ func TestTooEarlyByTheDatabase(t *testing.T) {
 	})
 }
 
-// If the consumer's clock is behind the clock of the task's due time, a retry does not look like an
-// older message.
+// If the consumer's clock is behind the clock that determined the task's due time, a retry is not mistaken for an older
+// message.
 func TestRetryByAClockThatIsBehind(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		fails := s.noted(func(d *amqpx.Delivery) error {
@@ -95,7 +95,7 @@ func TestRetryByAClockThatIsBehind(t *testing.T) {
 		h := newHandler(sqldb.Of(s.db), fails, nil)
 		h.clock.Ask = func(context.Context) (time.Time, error) { return time.Now().Add(2 * time.Hour), nil }
 		defer s.consume("q", h.handle)()
-		due := time.Now().Add(2 * time.Hour) // by the database's clock
+		due := time.Now().Add(2 * time.Hour) // the due time by the database's clock
 		s.schedule(Task{ID: "t", Queue: "q", DeliverAt: due})
 		_, err := s.db.ExecContext(s.Context(), "UPDATE rabbitdelay_tasks SET sends = 1, sent_at = 1, resend_at = ?", due.UnixMilli())
 		check(s.T, err)

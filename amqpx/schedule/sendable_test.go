@@ -13,7 +13,7 @@ import (
 
 // A task that can never be sent is refused when it is scheduled, in the caller's transaction, and
 // does not fail much later.
-func TestScheduleRefusesWhatCannotBeSent(t *testing.T) {
+func TestScheduleRefusesUnsendableTasks(t *testing.T) {
 	headers := map[string]string{}
 	for i := range 200 {
 		headers[fmt.Sprint("h", i)] = strings.Repeat("x", 1000)

@@ -1,7 +1,7 @@
 //go:build !race
 
-// These simulations are one goroutine that works on SQLite, which the race detector makes ten times
-// slower. make test runs them without the race detector.
+// Each simulation runs in one goroutine on SQLite, which the race detector makes ten times slower. make test runs the
+// simulations without the race detector.
 
 package schedule
 
@@ -34,14 +34,14 @@ type simulation struct {
 
 	to       Task          // destination of the tasks
 	load     float64       // the rate of new tasks, as a fraction of the consumers' capacity
-	ahead    time.Duration // from scheduling a task to its due time
+	ahead    time.Duration // the time from scheduling a task until it is due
 	stopped  bool          // consumers are down
 	hung     bool          // consumers receive messages and do not handle them
 	acks     bool          // consumers acknowledge without the fence
 	prefetch int           // messages that consumers hold in addition to those that they handle
 
 	handler        amqpx.Handler
-	inflow         float64 // the remainder of the last ticks
+	inflow         float64 // the fractions of tasks left over from earlier ticks
 	tasks, handled int
 
 	mu     sync.Mutex
@@ -451,7 +451,7 @@ func TestLostMessage(t *testing.T) {
 }
 
 // A task that is never settled is sent a limited number of times, and then fails.
-func TestNobodySettles(t *testing.T) {
+func TestTaskThatIsNeverSettled(t *testing.T) {
 	t.Parallel()
 	simulate(t, 2*time.Minute, func(t *testing.T, s *simulation) {
 		s.acks = true

@@ -20,7 +20,7 @@ func standard(context.Context, *sql.Tx, *amqpx.Delivery) error { return nil }
 
 func ofPgx(context.Context, pgx.Tx, *amqpx.Delivery) error { return nil }
 
-// A handler fits the service's database. Otherwise it is nil, and no message reaches it.
+// A handler must match the service's database. Otherwise it is nil, and no message reaches it.
 func TestHandlersFitTheDatabase(t *testing.T) {
 	db, err := sql.Open("sqlite", ":memory:")
 	if err != nil {
@@ -34,7 +34,7 @@ func TestHandlersFitTheDatabase(t *testing.T) {
 	defer pool.Close()
 	for name, c := range map[string]struct {
 		database       schedule.Database
-		standard, pgxs string // the text of the panic; "nil" and "handler" are results
+		standard, pgxs string // the expected text of the panic; "nil" and "handler" are results without a panic
 	}{
 		"none":         {nil, "nil", "nil"},
 		"database/sql": {db, "handler", "expected a *sql.Tx"},

@@ -133,7 +133,7 @@ func TestRunEndsWithAPart(t *testing.T) {
 			return s.Consume("secret", func(context.Context, *amqpx.Delivery) error { return nil })
 		}, "consume secret: "},
 		"relay": {func(_ *amqptest.Server, s *service.Service) service.Part {
-			s.Tasks, _ = schedule.New(s.DB, nil, schedule.Config{}) // without a sender it cannot relay
+			s.Tasks, _ = schedule.New(s.DB, nil, schedule.Config{}) // a store without a sender cannot relay
 			return func(ctx context.Context) error { <-ctx.Done(); return nil }
 		}, "relay: "},
 		"part": {func(*amqptest.Server, *service.Service) service.Part {

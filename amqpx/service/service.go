@@ -255,7 +255,7 @@ func (s *Service) applySchedules(ctx context.Context) error {
 		s.Logger.Info("wrote recurring tasks", zap.Strings("created", done.Created), zap.Strings("changed", done.Changed))
 	}
 	if len(done.Unlisted) > 0 {
-		s.Logger.Warn("recurring tasks of an earlier file are still active; to delete one, run rabbitdelay schedules delete NAME",
+		s.Logger.Warn("recurring tasks from an earlier configuration file are still active; to delete one, run rabbitdelay schedules delete NAME",
 			zap.String("names", strings.Join(done.Unlisted, ", ")))
 	}
 	return nil

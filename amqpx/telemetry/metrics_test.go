@@ -148,7 +148,7 @@ func TestMetricsOfAStore(t *testing.T) {
 	})
 }
 
-// A queue that does not answer has no figures, and the other queues have theirs.
+// A queue that does not answer has no metrics, but the other queues do.
 func TestQueueThatDoesNotAnswer(t *testing.T) {
 	onSite(t, telemetry.Config{Interval: time.Minute}, func(t *testing.T, s *site) {
 		conn, err := s.srv.Connect()
@@ -171,14 +171,14 @@ func TestQueueThatDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// A database that does not answer delays no collection for long, and its figures are dropped when
-// they are old.
+// If a database does not answer, collections are delayed only briefly, and its values are dropped when they are too
+// old.
 func TestSlowDatabase(t *testing.T) {
 	onSite(t, telemetry.Config{Interval: time.Second}, func(t *testing.T, s *site) {
 		_, err := s.telemetry.ObserveStore(s.store)
 		check(t, err)
 		s.metrics().want(t, 0, "rabbitdelay.relay.backlog")
-		conn, err := s.db.Conn(t.Context()) // there is only one
+		conn, err := s.db.Conn(t.Context()) // the pool has only one connection
 		check(t, err)
 		defer conn.Close()
 		gone := false

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// These systems delay messages in queues of their own, which Levels can use.
+// These systems delay messages in their own queues, which Levels can use.
 const (
 	NServiceBus = "nservicebus"
 	Celery      = "celery"

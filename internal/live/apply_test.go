@@ -79,7 +79,7 @@ func TestApplyAsksTheInspectorFirst(t *testing.T) {
 	}
 }
 
-func TestWhichRefusalsMayPass(t *testing.T) {
+func TestTemporaryRefusals(t *testing.T) {
 	a := &applier{names: map[string]bool{"x": true, "q": true}}
 	binding := declaration{kind: topology.KindBinding, needs: []string{"x", "q"}}
 	for name, c := range map[string]struct {
@@ -104,7 +104,7 @@ func TestWhichRefusalsMayPass(t *testing.T) {
 	}
 }
 
-func TestARefusalTellsMoreThanALostConnection(t *testing.T) {
+func TestRefusalWinsOverALostConnection(t *testing.T) {
 	lost := &amqp.Error{Code: amqp.ChannelError, Reason: "expected 'channel.open'"}
 	refused := &amqp.Error{Code: amqp.PreconditionFailed}
 	for want, errs := range map[error][]error{

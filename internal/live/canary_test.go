@@ -61,7 +61,7 @@ func (h *holding) prove(t *testing.T) (live.Clock, error) {
 	if took := time.Since(began); took > 1600*time.Millisecond+30*h.latency {
 		t.Errorf("it took %v, %v", took, err)
 	}
-	<-time.After(time.Hour) // whatever is under way arrives, and what is left behind expires
+	<-time.After(time.Hour) // messages in transit arrive, and leftovers expire
 	synctest.Wait()
 	for _, q := range h.Queues() {
 		state, _ := h.Queue(q)
@@ -162,7 +162,7 @@ func TestCanaryWithoutAVerdict(t *testing.T) {
 
 // A missing permission is named, including the permission to publish, where the only answer is the
 // end of the channel.
-func TestCanaryWithoutARight(t *testing.T) {
+func TestCanaryWithoutAPermission(t *testing.T) {
 	for _, c := range []struct {
 		permission   amqptest.Permission
 		kind, object string

@@ -19,7 +19,7 @@ func TestSameCluster(t *testing.T) {
 	for name, c := range map[string]struct {
 		amqp, overview string
 		nodes          string // the answer; empty: the user may not list them
-		shows          bool   // a queue of the connection
+		shows          bool   // whether it lists a queue that the connection declared
 		same           bool
 	}{
 		"one name":                           {"shop", "shop", nodes, false, true},

@@ -94,7 +94,7 @@ func TestManagementOfSeveralNodes(t *testing.T) {
 	down.Close()
 	hangsUp := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
 	t.Cleanup(hangsUp.Close)
-	for range 16 { // which one is the first is chance
+	for range 16 { // which node is tried first is random
 		m, err := live.NewManagement(live.ManagementConfig{URL: down.URL, URLs: []string{up.URL}})
 		if err != nil {
 			t.Fatal(err)

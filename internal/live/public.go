@@ -6,8 +6,8 @@ var internalOf func(public any) *Management
 // SetInternal sets the function behind Internal.
 func SetInternal(of func(public any) *Management) { internalOf = of }
 
-// Internal returns the client behind a *topology/live.Management, and nil for nil. The public type has no methods of
-// its own, because users only pass it on.
+// Internal returns the client behind a *topology/live.Management, and nil for nil. The public type has no methods,
+// because users only pass it on.
 func Internal(public any) *Management {
 	if internalOf == nil {
 		return nil // package topology/live is not linked, so there is no such value

@@ -114,7 +114,7 @@ func (e *ObjectError) Error() string {
 // Unwrap returns the broker's error.
 func (e *ObjectError) Unwrap() error { return e.Err }
 
-// objectError returns a *topology.ConflictError if the object exists with other arguments, and an *ObjectError otherwise.
+// objectError returns a *topology.ConflictError if the object exists with different arguments, and an *ObjectError otherwise.
 func objectError(kind topology.Kind, name, op string, table map[string]any, err error) error {
 	if m, ok := channels.Inequivalent(err, table); ok {
 		return &topology.ConflictError{Kind: kind, Name: name, Argument: m.Argument, Want: m.Want, Have: m.Have}

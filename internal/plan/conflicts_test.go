@@ -15,7 +15,7 @@ func TestConflictsAreShort(t *testing.T) {
 		errs = append(errs, &topology.ConflictError{Kind: topology.KindQueue, Name: fmt.Sprintf("q%d", i), Argument: "x-queue-type", Want: "quorum", Have: "classic"})
 	}
 	errs = append(errs, &topology.ConflictError{Kind: topology.KindExchange, Name: "e", Argument: "type", Want: "topic", Have: "fanout"})
-	want := `objects exist with other arguments: queue "q0", queue "q1", queue "q2" and 8 more: x-queue-type: wanted "quorum", found "classic"; ` +
+	want := `objects exist with different arguments: queue "q0", queue "q1", queue "q2" and 8 more: x-queue-type: wanted "quorum", found "classic"; ` +
 		`exchange "e": type: wanted "topic", found "fanout". Give the new objects other names, or empty and delete the old ones`
 	if got := errs.Error(); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)

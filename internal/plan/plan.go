@@ -219,7 +219,7 @@ func (e conflicts) Error() string {
 		}
 		parts[i] = strings.Join(list, ", ") + more + ": " + alike
 	}
-	return "objects exist with other arguments: " + strings.Join(parts, "; ") + ". Give the new objects other names, or empty and delete the old ones"
+	return "objects exist with different arguments: " + strings.Join(parts, "; ") + ". Give the new objects other names, or empty and delete the old ones"
 }
 
 // PolicyError lists the policies that would break the objects to be declared.

@@ -59,14 +59,14 @@ func sample() topology.Topology {
 	return top
 }
 
-func TestCompareFindsEverythingTheSame(t *testing.T) {
+func TestCompareFindsNoDifference(t *testing.T) {
 	top := sample()
 	l := live(top)
 	for i, b := range l.Bindings {
 		l.Bindings[i].Arguments = asJSON(b.Arguments)
 	}
 	q := l.Queues["delay.bucket.30m"]
-	delete(q.Arguments, argument.QueueType) // the queue has its type all the same
+	delete(q.Arguments, argument.QueueType) // the queue still has its type
 	q.Arguments["note"] = "another"         // brokers do not compare this one
 	q.Messages = 7
 	l.Queues["delay.bucket.30m"] = q
@@ -193,7 +193,7 @@ func TestPolicyWarnings(t *testing.T) {
 		"quorum queues": {
 			[]plan.Policy{{Name: "p", Pattern: ".*", ApplyTo: "quorum_queues", Definition: map[string]any{"expires": 1.0}}},
 			[]string{"p expires", "p expires"},
-		}, // of the parked queue too
+		}, // the delay queue and the parked queue
 		"unreadable": {[]plan.Policy{{Name: "p", Pattern: "(?!x)", ApplyTo: "all", Definition: map[string]any{"expires": 1.0}}}, []string{"p "}},
 		"entry's alternate": {
 			[]plan.Policy{{Name: "p", Pattern: "bucket$", ApplyTo: "exchanges", Definition: map[string]any{"alternate-exchange": "e"}}},
@@ -207,7 +207,7 @@ func TestPolicyWarnings(t *testing.T) {
 			}
 			l.PoliciesKnown, l.Policies = true, c.policies
 			if exists && name == "unreadable" {
-				continue // then what the queue itself reports counts
+				continue // in that case the values that the queue reports count
 			}
 			var got []string
 			for _, w := range plan.Compare(sample(), l).Warnings {
@@ -274,7 +274,7 @@ func TestPolicyWarningsFromTheQueueItself(t *testing.T) {
 	}
 }
 
-func TestPlanForPeopleAndForMachines(t *testing.T) {
+func TestPlanAsTextAndAsJSON(t *testing.T) {
 	top := sample()
 	l := live(top)
 	delete(l.Queues, "delay.parked")
@@ -331,7 +331,7 @@ func TestPlanNamesQueuesThatDoNotAnswer(t *testing.T) {
 	if got := p.Unavailable(); len(got) != 1 || got[0].Name != "q" || got[0].Action != plan.ActionSame {
 		t.Errorf("unavailable: %+v", got)
 	}
-	for _, line := range []string{"UNKNOWN: existing queues that do not answer: 1", "? unknown    queue q: noproc", "0 in conflict, existing queues without an answer: 1 ("} {
+	for _, line := range []string{"UNKNOWN: queues that exist but do not answer: 1", "? unknown    queue q: noproc", "0 in conflict, queues that do not answer: 1 ("} {
 		if !strings.Contains(p.String(), line) {
 			t.Errorf("no %q in\n%s", line, p)
 		}

@@ -121,20 +121,20 @@ func delayWarnings(q topology.Queue, e Effective) []Warning {
 		w.add(false, "overflow", "dead-lettering at least once would silently become at most once, which can lose messages")
 	}
 	if v, ok := e.Definition["dead-letter-strategy"]; ok && !q.DeadLetter.AtLeastOnce && v == argument.AtLeastOnce && q.QueueType() == topology.Quorum {
-		w.add(false, "dead-letter-strategy", "the queue would not dead-letter as described")
+		w.add(false, "dead-letter-strategy", "the queue would not dead-letter as defined")
 	}
 	if _, ok := e.Definition["dead-letter-routing-key"]; ok && q.DeadLetter.RoutingKey == nil {
 		w.add(false, "dead-letter-routing-key", "every message would lose the routing key that leads to its destination")
 	}
 	if w.limitsDeliveries() {
-		w.add(false, "delivery-limit", "a message that is returned to the queue more often would be forwarded before it is due")
+		w.add(false, "delivery-limit", "a message that is returned to the queue more often than that would be forwarded before it is due")
 	}
 	effect := "a full queue would forward its oldest messages before they are due"
 	if q.Overflow == argument.RejectPublish {
 		effect = "a full queue would refuse messages"
 	}
 	if q.Native() {
-		effect += ", or, with overflow drop-head and nothing but delayed messages in it, keep a processor busy for ever"
+		effect += ", or, with overflow drop-head and nothing but delayed messages in it, keep a processor busy forever"
 	}
 	w.lengths(false, effect)
 	return w.out
@@ -191,7 +191,7 @@ func keptWarnings(q topology.Queue, e Effective) []Warning {
 	}
 	w.lengths(true, effect)
 	if q.QueueType() == topology.Quorum && w.limitsDeliveries() {
-		w.add(true, "delivery-limit", "a message that is returned to the queue more often would be "+gone)
+		w.add(true, "delivery-limit", "a message that is returned to the queue more often than that would be "+gone)
 	}
 	return w.out
 }

@@ -43,10 +43,10 @@ func (p Plan) Render(w io.Writer, all bool) error {
 	}
 	for i, x := range p.Strays {
 		if !all && i == maxListed {
-			fmt.Fprintf(&b, "warning: %d more undescribed bindings\n", len(p.Strays)-i)
+			fmt.Fprintf(&b, "warning: %d more bindings are not in the configuration\n", len(p.Strays)-i)
 			break
 		}
-		fmt.Fprintf(&b, "warning: binding %s is not described: %s; %s\n", x, x.Effect(), x.Advice())
+		fmt.Fprintf(&b, "warning: binding %s is not in the configuration: %s; %s\n", x, x.Effect(), x.Advice())
 	}
 	if !p.PoliciesChecked {
 		fmt.Fprintf(&b, "note: policies were not checked, because reading them requires the management API and a user with the tag policymaker\n")
@@ -56,7 +56,7 @@ func (p Plan) Render(w io.Writer, all bool) error {
 		fmt.Fprintf(&b, ", %d bindings not verified", n)
 	}
 	if n := len(p.Unavailable()); n > 0 {
-		fmt.Fprintf(&b, ", existing queues without an answer: %d", n)
+		fmt.Fprintf(&b, ", queues that do not answer: %d", n)
 	}
 	fmt.Fprintf(&b, " (read by %s)\n", p.Source)
 	if p.Count(ActionConflict) > 0 {
@@ -72,7 +72,7 @@ func (p Plan) renderUnavailable(b *strings.Builder, all bool) {
 	if len(list) == 0 {
 		return
 	}
-	fmt.Fprintf(b, "UNKNOWN: existing queues that do not answer: %d; messages do not pass through them until they do. Start the nodes that are down; rabbitdelay doctor says more\n", len(list))
+	fmt.Fprintf(b, "UNKNOWN: queues that exist but do not answer: %d; messages do not pass through them until they answer again. Start the nodes that are down; rabbitdelay doctor shows details\n", len(list))
 	for i, s := range list {
 		if !all && i == maxListed {
 			fmt.Fprintf(b, "? %-10s %d more queues\n", "unknown", len(list)-i)

@@ -142,7 +142,7 @@ func (l State) Routes(prefix string, want topology.Topology) []Route {
 		if !naming.RouteQueue(prefix, name) {
 			continue
 		}
-		d, _ := topology.DestinationOf(prefix, name) // if the name has a hash, the queue's arguments below tell the destination
+		d, _ := topology.DestinationOf(prefix, name) // if the name has a hash, the queue's arguments below show the destination
 		if q.ArgumentsKnown {
 			d.Exchange, _ = q.Arguments[argument.DeadLetterExchange].(string)
 			d.RoutingKey, _ = q.Arguments[argument.DeadLetterRoutingKey].(string)

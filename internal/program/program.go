@@ -43,7 +43,7 @@ type Program struct {
 	LogLevel string // --log-level
 
 	file  string
-	flags *pflag.FlagSet // of the command that runs
+	flags *pflag.FlagSet // flags of the command that runs
 }
 
 // New returns a program that reads its settings from flags and prints to t.
@@ -241,7 +241,7 @@ func oneOf(words []string) string {
 // Exclusive returns an error if both of two mutually exclusive flags were given.
 func (p *Program) Exclusive(a, b string) error {
 	if p.Given(a) && p.Given(b) {
-		return fmt.Errorf("--%s and --%s exclude each other; give one of them", a, b)
+		return fmt.Errorf("--%s and --%s cannot be combined; give only one of them", a, b)
 	}
 	return nil
 }

@@ -356,7 +356,7 @@ func (r oneRow) Scan(dest ...any) error {
 }
 
 // Answers returns nil if the database answers a query within patience, and otherwise the reason why it does not. The
-// query reads no table. A timeout of its own is needed, because a server that hangs still accepts connections, and no
+// query reads no table. A separate timeout is needed, because a server that hangs still accepts connections, and no
 // driver reports that as an error.
 func Answers(ctx context.Context, c Conn, patience time.Duration) error {
 	bounded, cancel := context.WithTimeout(ctx, patience)

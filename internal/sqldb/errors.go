@@ -121,7 +121,7 @@ func Away(err error) bool {
 		return true
 	}
 	switch mysqlNumber(err) {
-	case 1040, 1053, 1077, 1927: // too many connections, shutdown twice, killed
+	case 1040, 1053, 1077, 1927: // too many connections, two codes for a shutdown, killed
 		return true
 	}
 	switch sqliteCode(err) & 0xff {

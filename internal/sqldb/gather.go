@@ -12,8 +12,8 @@ import (
 // Gather runs concurrent callers in one transaction, so that they share its round trips and its wait for the disk. No
 // caller waits for others to arrive: callers that arrive while a transaction is running form the next one.
 //
-// A transaction that fails for any reason is rolled back, and each of its callers is run in a transaction of its own.
-// So the failure of one caller never affects another.
+// A transaction that fails for any reason is rolled back, and each of its callers is run in a separate transaction. So
+// the failure of one caller never affects another.
 type Gather[T any] struct {
 	db       DB
 	opts     *sql.TxOptions

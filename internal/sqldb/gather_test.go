@@ -19,7 +19,7 @@ type gathering struct {
 	mu     sync.Mutex
 	groups [][]string
 	fail   func(ctx context.Context, item string) error
-	hold   chan struct{} // transactions wait for its end
+	hold   chan struct{} // transactions wait until it is closed
 }
 
 func newGathering(t *testing.T, most int) *gathering {

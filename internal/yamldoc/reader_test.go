@@ -93,7 +93,7 @@ func TestProblemsAreBounded(t *testing.T) {
 	}
 }
 
-func TestDocumentsThatAreNone(t *testing.T) {
+func TestInvalidDocuments(t *testing.T) {
 	for doc, want := range map[string]string{
 		"a: [\n":              "line 1: not YAML: did not find expected node content",
 		"a: *hunter2\n":       "not YAML: an alias (a value that begins with *) without an anchor; put the value in quotes if it is not meant as an alias",

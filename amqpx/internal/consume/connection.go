@@ -44,7 +44,7 @@ func (k *Consumer) connection(ctx context.Context) (*Session, error) {
 }
 
 // startOn starts a broker consumer on a subscription. If the broker ends the connection because of that, startOn gives
-// this consumer a connection of its own.
+// this consumer its own connection.
 func (k *Consumer) startOn(s *subscription, b brokerConsumer) (<-chan amqp.Delivery, error) {
 	patience, cancel := context.WithTimeout(s.live, startPatience)
 	defer cancel()
@@ -60,7 +60,7 @@ func (k *Consumer) startOn(s *subscription, b brokerConsumer) (<-chan amqp.Deliv
 	return deliveries, channels.Advised(err)
 }
 
-// isolate gives the consumer a connection of its own, unless it already has one.
+// isolate gives the consumer its own connection, unless it already has one.
 func (k *Consumer) isolate() {
 	role := "consume " + k.set.Queue
 	own := wire.NewLink(k.all.cfg.Over, role, k.all.cfg.Wire, newSession, k.all.cfg.Changed(role))

@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-func TestDecodeTakesWhateverComes(t *testing.T) {
+func TestDecodeAcceptsAnyMessage(t *testing.T) {
 	for name, tc := range map[string]struct {
 		headers amqp.Table
 		due     int64
@@ -81,7 +81,7 @@ func BenchmarkDecode(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if d := Decode(raw, "orders.expire", topology.DefaultPrefix); d.DueAt.IsZero() {
-			b.Fatal("no due instant")
+			b.Fatal("no due time")
 		}
 	}
 }

@@ -94,7 +94,7 @@ func (c *Declarer) Close() {
 		wire.CloseConn(d.conn)
 	}
 	p.work.Wait()
-	for _, d := range p.all() { // the ones that were still being opened
+	for _, d := range p.all() { // connections that were still being opened
 		p.retire(d)
 	}
 }

@@ -127,7 +127,7 @@ func (d *declaration) targetQueueExists() error {
 	case wire.IsCode(err, amqp.NotFound) && !isDown(err) && d.dest.ServerNamed():
 		return d.refuse("does not exist, or no longer exists: the broker deletes it with its last consumer or its connection", err)
 	case wire.IsCode(err, amqp.NotFound) && !isDown(err):
-		return d.refuse("does not exist; with another system's delay queues, that system's programs declare the queue: start one of them, or describe the queue under queues and run rabbitdelay apply, or consume from it with this client", err)
+		return d.refuse("does not exist; with another system's delay queues, that system's programs declare the queue: start one of them, or define the queue under queues and run rabbitdelay apply, or consume from it with this client", err)
 	case err == nil, d.c.hidden(err):
 		return nil
 	}

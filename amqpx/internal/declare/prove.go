@@ -24,7 +24,7 @@ type proof struct {
 
 // errUnproven is returned while the client is still testing whether the broker delays until a given time. The caller
 // should try again.
-var errUnproven = errors.New("the test whether the broker delays messages until a given time is still running")
+var errUnproven = errors.New("still testing whether the broker delays messages until a given time")
 
 // Instant converts a time of this process's clock to the broker's clock, both in epoch ms.
 func (s *Session) Instant(aim int64) (int64, error) {

@@ -10,7 +10,7 @@ import (
 )
 
 // A caller that gives up while a channel is being opened does not block other callers.
-func TestASlotIsFreeAgain(t *testing.T) {
+func TestOpeningSlotIsReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})
 		defer srv.Close()

@@ -16,7 +16,7 @@
 //   - A refusal closes the channel, with all unconfirmed messages on it. A route is therefore first tried on a separate
 //     channel. It moves to the shared channel when one of its messages was confirmed and none of them are unconfirmed,
 //     which preserves the order. If the broker's text names the exchange, that exchange's messages fail and the others
-//     are published again. If it does not, each message is published once more on a channel of its own, and the one
+//     are published again. If it does not, each message is published once more on a separate channel, and the one
 //     that is refused there is the cause.
 //   - The outcome of messages that were written before the connection ended, or before a permission was revoked, is
 //     unknown. They are sent again with the same id until the caller's deadline. A nack, a closed channel or a return

@@ -123,7 +123,7 @@ func TestAStuckQueueIsTriedOnceASecond(t *testing.T) {
 
 // A queue's messages move to the shared channel after the first confirm, once all messages on the trial channel are
 // confirmed.
-func TestAWayMovesWhenItsTrialIsOver(t *testing.T) {
+func TestQueueMovesWhenItsTrialIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := testWindow(10)
 		e := into(f, "q", "a")
@@ -144,7 +144,7 @@ func TestAWayMovesWhenItsTrialIsOver(t *testing.T) {
 
 // A refusal is believed once it has lasted for a while. After that, messages are refused for a short time without
 // asking the broker. The refusal is forgotten when a message is accepted.
-func TestARefusalStandsAfterAWhile(t *testing.T) {
+func TestRefusalIsBelievedAfterAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := testWindow(10)
 		e := into(f, "q", "a")
@@ -173,7 +173,7 @@ func TestARefusalStandsAfterAWhile(t *testing.T) {
 }
 
 // The number of idle queues that a window remembers is bounded.
-func TestAFlowForgetsIdleWays(t *testing.T) {
+func TestWindowForgetsIdleQueues(t *testing.T) {
 	f := testWindow(10)
 	for i := range 3 * maxRoutes {
 		prove(f, into(f, "q", fmt.Sprint(i)))
@@ -185,7 +185,7 @@ func TestAFlowForgetsIdleWays(t *testing.T) {
 
 // The methods that show the state of a window do not lock. Otherwise they would hang forever in a
 // bubble.
-func TestAWindowIsSeenWithoutALock(t *testing.T) {
+func TestWindowStateNeedsNoLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := testWindow(10)
 		fill(f, into(f, "q", "a"))
@@ -200,7 +200,7 @@ func TestAWindowIsSeenWithoutALock(t *testing.T) {
 
 // A queue that has confirmed nothing is tried on a separate channel with one message at a time, because another queue
 // may block the trial channel.
-func TestAStuckTrialIsProbed(t *testing.T) {
+func TestStuckTrialIsProbed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newWindow(100, func([]string) {})
 		e := f.Find(Route{Exchange: "x"}, "queue", func() string { return "" })
@@ -229,7 +229,7 @@ func TestAStuckTrialIsProbed(t *testing.T) {
 
 // Messages that wait for longer than a second and are then not written, for example because an
 // alarm blocks the connection, do not make their queue count as stuck.
-func TestWhatWasNotWrittenTellsNothing(t *testing.T) {
+func TestUnwrittenMessagesAreNotStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := testWindow(10)
 		e := into(f, "q", "a")

@@ -10,7 +10,7 @@ type world struct {
 	delay, lead time.Duration
 	absolute    bool
 	publisher   time.Duration // its clock minus the true one
-	broker      time.Duration // at the end of the wait
+	broker      time.Duration // its clock at the end of the wait, minus the true one
 	own         time.Duration
 	early       time.Duration // how much too early the broker released it
 	queued      time.Duration // how long it waited behind others, or was held by another consumer
@@ -56,36 +56,36 @@ func TestJudge(t *testing.T) {
 		again bool
 		late  time.Duration // at most
 	}{
-		"all clocks right":                       {world{delay: 60e9}, false, 0},
-		"with a lead":                            {world{delay: 60e9, lead: 4e8}, false, 0},
-		"no delay, publisher a second ahead":     {world{delay: 0, publisher: 9e8}, false, 9e8},
-		"broker a second early":                  {world{delay: 60e9, broker: 1e9, early: 1e9}, false, 0},
-		"broker ten minutes ahead":               {world{delay: 60e9, broker: 600e9, early: 55e9}, true, 0},
-		"broker ahead, instant":                  {world{delay: 60e9, absolute: true, broker: 600e9, early: 55e9}, true, 0},
-		"broker ahead, lead":                     {world{delay: 60e9, lead: 4e8, broker: 30e9, early: 30e9}, true, 0},
-		"policy with a TTL":                      {world{delay: hour, early: 59 * time.Minute}, true, 0},
-		"own clock an hour ahead":                {world{delay: 60e9, own: hour}, false, 0},
-		"own clock an hour ahead, lead":          {world{delay: 60e9, lead: 4e8, own: hour}, false, 0},
-		"own clock 5 s ahead, long lead":         {world{delay: 60e9, lead: 10e9, own: 5e9}, false, 0},
-		"own clock 9 s ahead, instant, lead":     {world{delay: 60e9, lead: 10e9, own: 9e9, absolute: true}, false, 0},
-		"publisher 5 s behind, long lead":        {world{delay: 60e9, lead: 10e9, publisher: -5e9}, false, 0},
-		"5 s apart to both sides, long lead":     {world{delay: 60e9, lead: 10e9, publisher: -5e9, own: 5e9, broker: -90 * time.Minute}, false, 0},
-		"behind others for 5 s, long lead":       {world{delay: 60e9, lead: 10e9, queued: 5e9}, false, 5e9},
-		"own clock an hour behind":               {world{delay: 60e9, own: -hour}, false, 0},
-		"own clock an hour behind, lead":         {world{delay: 60e9, lead: 4e8, own: -hour}, false, 0},
-		"own clock behind, instant":              {world{delay: 60e9, absolute: true, own: -hour}, false, 0},
-		"publisher an hour ahead":                {world{delay: 60e9, publisher: hour}, false, 0},
-		"publisher an hour ahead, lead":          {world{delay: 60e9, lead: 4e8, publisher: hour}, false, 0},
-		"publisher an hour behind, lead":         {world{delay: 60e9, lead: 4e8, publisher: -hour}, false, 0},
-		"publisher ahead, instant, so too early": {world{delay: 3 * hour, absolute: true, publisher: hour, early: hour}, true, 0},
-		"behind others for a minute":             {world{delay: 60e9, lead: 4e8, queued: 60e9}, false, 60e9 + 4e8},
+		"all clocks right":                        {world{delay: 60e9}, false, 0},
+		"with a lead":                             {world{delay: 60e9, lead: 4e8}, false, 0},
+		"no delay, publisher a second ahead":      {world{delay: 0, publisher: 9e8}, false, 9e8},
+		"broker a second early":                   {world{delay: 60e9, broker: 1e9, early: 1e9}, false, 0},
+		"broker ten minutes ahead":                {world{delay: 60e9, broker: 600e9, early: 55e9}, true, 0},
+		"broker ahead, absolute":                  {world{delay: 60e9, absolute: true, broker: 600e9, early: 55e9}, true, 0},
+		"broker ahead, lead":                      {world{delay: 60e9, lead: 4e8, broker: 30e9, early: 30e9}, true, 0},
+		"policy with a TTL":                       {world{delay: hour, early: 59 * time.Minute}, true, 0},
+		"own clock an hour ahead":                 {world{delay: 60e9, own: hour}, false, 0},
+		"own clock an hour ahead, lead":           {world{delay: 60e9, lead: 4e8, own: hour}, false, 0},
+		"own clock 5 s ahead, long lead":          {world{delay: 60e9, lead: 10e9, own: 5e9}, false, 0},
+		"own clock 9 s ahead, absolute, lead":     {world{delay: 60e9, lead: 10e9, own: 9e9, absolute: true}, false, 0},
+		"publisher 5 s behind, long lead":         {world{delay: 60e9, lead: 10e9, publisher: -5e9}, false, 0},
+		"5 s apart to both sides, long lead":      {world{delay: 60e9, lead: 10e9, publisher: -5e9, own: 5e9, broker: -90 * time.Minute}, false, 0},
+		"behind others for 5 s, long lead":        {world{delay: 60e9, lead: 10e9, queued: 5e9}, false, 5e9},
+		"own clock an hour behind":                {world{delay: 60e9, own: -hour}, false, 0},
+		"own clock an hour behind, lead":          {world{delay: 60e9, lead: 4e8, own: -hour}, false, 0},
+		"own clock behind, absolute":              {world{delay: 60e9, absolute: true, own: -hour}, false, 0},
+		"publisher an hour ahead":                 {world{delay: 60e9, publisher: hour}, false, 0},
+		"publisher an hour ahead, lead":           {world{delay: 60e9, lead: 4e8, publisher: hour}, false, 0},
+		"publisher an hour behind, lead":          {world{delay: 60e9, lead: 4e8, publisher: -hour}, false, 0},
+		"publisher ahead, absolute, so too early": {world{delay: 3 * hour, absolute: true, publisher: hour, early: hour}, true, 0},
+		"behind others for a minute":              {world{delay: 60e9, lead: 4e8, queued: 60e9}, false, 60e9 + 4e8},
 	} {
 		wait, again, rest := c.receive(&Judge{})
 		if again != c.again {
 			t.Errorf("%s: sent back is %v", name, again)
 		}
 		if late := wait - rest; !again && (late < 0 || late > c.late) {
-			t.Errorf("%s: handled %v after its instant, want 0 to %v", name, late, c.late)
+			t.Errorf("%s: handled %v after its due time, want 0 to %v", name, late, c.late)
 		}
 	}
 }
@@ -107,7 +107,7 @@ func TestLongLeads(t *testing.T) {
 // A message that is redelivered, or that arrives long after its due time, is held for the rest of its lead: by the
 // consumer's clock if the broker's agrees with it, and otherwise by the broker's.
 func TestComesBack(t *testing.T) {
-	const hour, slack = time.Hour, 2 * time.Second // of two times in whole seconds
+	const hour, slack = time.Hour, 2 * time.Second // the possible error of two times in whole seconds
 	for name, c := range map[string]struct {
 		world
 		untold bool          // the broker has not reported its clock
@@ -199,7 +199,7 @@ func TestBehindIsRemembered(t *testing.T) {
 	if _, again, _ := short.receive(j); again {
 		t.Error("sent back although the own clock is known to be wrong")
 	}
-	world{delay: 60e9}.receive(j) // the clock was set
+	world{delay: 60e9}.receive(j) // after the clock was corrected
 	if _, _, behind := j.Behind(epoch.Add(time.Minute)); behind {
 		t.Error("behind after a step of the clock to what is right")
 	}

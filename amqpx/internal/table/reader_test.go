@@ -44,8 +44,8 @@ type fromReader struct {
 
 func (f fromReader) Read(p []byte) (int, error) { return f.Reader.Read(p) }
 
-// However the bytes are split, frames pass unchanged except for headers that cannot be read. Of
-// those, the headers that rabbitdelay reads stay, and all of them are kept as bytes.
+// However the bytes are split, frames pass unchanged, except that headers that cannot be read are replaced. The
+// replacement contains the headers that rabbitdelay reads, and all original headers as bytes.
 func TestReader(t *testing.T) {
 	bad := fields(MaxElements + 1)
 	replaced := appendField(nil, destination, 'S', []byte("orders"))

@@ -10,7 +10,7 @@ import (
 )
 
 // The range of plausible times, in seconds: from 2001 to the year 5138. Times outside of it are probably milliseconds
-// that were read as seconds, or the reverse. In milliseconds, the same bounds are those of the tasks table.
+// that were read as seconds, or the reverse. In milliseconds, these bounds are also the bounds of the tasks table.
 const (
 	firstSecond = 1_000_000_000
 	lastSecond  = 100_000_000_000

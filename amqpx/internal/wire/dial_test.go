@@ -53,8 +53,8 @@ func saysClose(code uint16, text string) string {
 // open is contained in what a client sends to open a virtual host.
 const open = "\x00\x0a\x00\x28"
 
-// converse writes one of its lines after each read, and a NOT_ALLOWED only when the client opens
-// the virtual host.
+// converse writes one of its lines after each read, but a NOT_ALLOWED only after the client has opened the virtual
+// host.
 func converse(conn net.Conn, lines []string) error {
 	buf := make([]byte, 1<<16)
 	for _, line := range lines {
@@ -115,7 +115,7 @@ func management(t *testing.T) string {
 }
 
 // The error says what kind of server answered at the address, and what to do about it.
-func TestWhatAnsweredIsSaid(t *testing.T) {
+func TestDialErrorNamesTheServer(t *testing.T) {
 	const nobody = "127.0.0.1:1" // a port that was free a moment ago may be in use now
 	for _, c := range []struct {
 		name, scheme, address, want string
@@ -157,7 +157,7 @@ func TestWhatAnsweredIsSaid(t *testing.T) {
 
 // If the broker closes the connection during login, amqp091 may return any of several errors. None of them is reported
 // as a frame error.
-func TestHangingUpIsNoFrameError(t *testing.T) {
+func TestDisconnectIsNotAFrameError(t *testing.T) {
 	from := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 46200} // a different port at each attempt
 	for want, said := range map[string]error{
 		"the connection was closed during the handshake: EOF":                            io.EOF,

@@ -159,7 +159,7 @@ func (l *Link[T]) First(ctx context.Context, tell func(why error)) error {
 	}
 }
 
-// why returns the error for a caller that waited in vain for a connection that accepts publishes.
+// why returns the error for a caller that waited without success for a connection that accepts publishes.
 func (s Status) why(err error) error {
 	switch {
 	case s.Alarm != "":

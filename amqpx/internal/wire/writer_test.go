@@ -42,7 +42,7 @@ func TestWriterDeliversAllWrites(t *testing.T) {
 				if n, err := c.Write(p); n != size || err != nil {
 					t.Errorf("write: %d, %v", n, err)
 				}
-				clear(p) // Write must not keep it
+				clear(p) // Write must not retain the slice
 			}
 		})
 	}

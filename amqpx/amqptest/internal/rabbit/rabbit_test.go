@@ -98,7 +98,7 @@ var (
 
 // A queue with one TTL releases each message once, after exactly that time and in order of arrival.
 // x-death counts how many times that happened.
-func TestAQueueIsATimer(t *testing.T) {
+func TestQueueDelaysByItsTTL(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(rapid.SampledFrom(versions).Draw(t, "version"))
 		kind := rapid.SampledFrom(kinds).Draw(t, "type")
@@ -219,7 +219,7 @@ func TestOldDeathsOfAClient(t *testing.T) {
 
 // A message with a high priority is ahead of messages that are due. On 4.0 it blocks them, on 4.3
 // it does not.
-func TestAHighPriorityHoldsUp(t *testing.T) {
+func TestHighPriorityBlocks(t *testing.T) {
 	for version, want := range map[string]int{"3.10.8": 1, "4.0.5": 0, "4.3.0": 1} {
 		w := newWorld(version)
 		dest := w.queue(t, "dest", "quorum", nil)
@@ -372,7 +372,7 @@ func TestNativeDelays(t *testing.T) {
 	w.publish(t, "q", later)
 	w.pass(59 * time.Second)
 	if dead.Ready() != 0 {
-		t.Error("it expired before its instant")
+		t.Error("it expired before its time")
 	}
 	w.pass(time.Second)
 	if dead.Ready() != 1 {

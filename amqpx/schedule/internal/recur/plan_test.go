@@ -9,10 +9,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-func TestIsMadeAhead(t *testing.T) {
+func TestOccurrencesAreCreatedAhead(t *testing.T) {
 	c := newCalendar(t, 1)
 	c.add(rows.Schedule{Name: "a", Cron: "0 8 * * *", TimeZone: "Europe/Berlin", Task: toQ()})
-	c.expect("a", "2026-01-02T07:00:00Z pending") // in the transaction that added it
+	c.expect("a", "2026-01-02T07:00:00Z pending") // the transaction that added the schedule also created its task
 	c.now = time.Date(2026, 1, 2, 6, 59, 59, 0, time.UTC)
 	c.pass(2 * time.Second)
 	c.expect("a", "2026-01-02T07:00:00Z done", "2026-01-03T07:00:00Z pending")

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// Each invalid field is named, with what is expected of it.
+// The error names each invalid field and the expected value.
 func TestCheck(t *testing.T) {
 	for name, x := range map[string]struct {
 		spoil func(s *rows.Schedule)
@@ -121,7 +121,7 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// The id of an occurrence can be parsed, and no other id.
+// Only ids of occurrences are parsed as such.
 func TestParse(t *testing.T) {
 	for id, want := range map[string]string{
 		"a@2026-01-01T12:00:00Z":      "a 2026-01-01 12:00:00 +0000 UTC true",
@@ -173,7 +173,7 @@ func TestJitter(t *testing.T) {
 }
 
 // An invalid timetable is an error.
-func TestNextOfNoTimetable(t *testing.T) {
+func TestNextOfAnInvalidTimetable(t *testing.T) {
 	for _, s := range []rows.Schedule{{}, {Every: -time.Second}, {Every: time.Millisecond}, {Cron: "@daily", Every: time.Second}, {Cron: "odd"}} {
 		list, err := Next(&s, time.Now(), 1)
 		if _, ok := errors.AsType[*Error](err); !ok {

@@ -41,7 +41,7 @@ func TestWrites(t *testing.T) {
 	version("a@2026-01-02T08:00:00Z", 1)
 	c.setPaused("a", true)
 	c.expect("a", "2026-01-02T08:00:00Z cancelled")
-	put(daily, Unchanged) // which does not resume it
+	put(daily, Unchanged) // writing the same schedule does not resume it
 	if !c.get("a").Paused {
 		t.Error("it is not paused")
 	}

@@ -75,7 +75,7 @@ func (t backoff) recovered(batch int) bool {
 	return t.until.IsZero() && t.window >= batch
 }
 
-// backoffs keeps the back-off state of targets. Each target in back-off gets batches of its own, so that it does not
+// backoffs keeps the back-off state of targets. Each target in back-off gets separate batches, so that it does not
 // delay other targets.
 type backoffs struct {
 	batch int

@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-func TestTroubleAfterATry(t *testing.T) {
+func TestBackoffAfterATry(t *testing.T) {
 	now := time.UnixMilli(1_700_000_000_000)
 	in := now.Add
 	const batch = 150
@@ -42,7 +42,7 @@ func TestTroubleAfterATry(t *testing.T) {
 }
 
 // A claim is divided by target, and only one batch at a time is sent to a target that is in back-off.
-func TestClaimsArePartedByTrouble(t *testing.T) {
+func TestClaimsAreDividedByTarget(t *testing.T) {
 	now := time.UnixMilli(1_700_000_000_000)
 	h := newBackoffs(100)
 	task := func(q, x, key string) *rows.Task {
@@ -92,7 +92,7 @@ func TestClaimsArePartedByTrouble(t *testing.T) {
 }
 
 // If no target answers, the broker is the cause, and no target is put into back-off.
-func TestSilenceOfTheBrokerIsNobodysTrouble(t *testing.T) {
+func TestSilentBrokerBlamesNoTarget(t *testing.T) {
 	now := time.UnixMilli(1_700_000_000_000)
 	h := newBackoffs(100)
 	silent := map[Target]*tally{{Queue: "a"}: {silent: 1}}
@@ -108,7 +108,7 @@ func TestSilenceOfTheBrokerIsNobodysTrouble(t *testing.T) {
 }
 
 // The back-off of a target that has not been used for a long time is forgotten.
-func TestTroubleIsForgotten(t *testing.T) {
+func TestBackoffIsForgotten(t *testing.T) {
 	now := time.UnixMilli(1_700_000_000_000)
 	h := newBackoffs(100)
 	for i := range 3 {

@@ -13,11 +13,11 @@ func TestForeignRows(t *testing.T) {
 	for name, x := range map[string]struct {
 		column string
 		value  any
-		reason string // in Bad; empty for none
+		reason string // the reason in Bad; empty for a valid row
 	}{
 		"half a millisecond":     {"due_at", 1.5, "column due_at: 1.5, expected a whole number"},
-		"a text for an instant":  {"due_at", "soon", `column due_at: "soon", expected a whole number`},
-		"bytes for an instant":   {"due_at", []byte("soon"), `column due_at: "soon", expected a whole number`},
+		"a text for a time":      {"due_at", "soon", `column due_at: "soon", expected a whole number`},
+		"bytes for a time":       {"due_at", []byte("soon"), `column due_at: "soon", expected a whole number`},
 		"a text for a number":    {"attempts", "many", `column attempts: "many", expected a whole number`},
 		"half a version":         {"version", 1.5, "column version: 1.5"},
 		"a text that is no text": {"content_type", "\xff", `column content_type: "\xff", expected UTF-8 without NUL`},

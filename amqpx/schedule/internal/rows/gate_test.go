@@ -58,7 +58,7 @@ func TestGateStates(t *testing.T) {
 }
 
 // Tasks that were sent to the broker are recalled into the table with a new version, up to the given number. The tasks
-// that would be sent again first are recalled first.
+// with the earliest resend time are recalled first.
 func TestRecall(t *testing.T) {
 	x := newTable(t)
 	q := Lane{Queue: "q"}
@@ -80,7 +80,7 @@ func TestRecall(t *testing.T) {
 	for id, version := range map[string]int64{"0": 1, "1": 1, "2": 2, "3": 2, "unsent": 1, "another lane's": 1} {
 		x.wantTask(id, Pending, version)
 	}
-	want(t, "up to an instant", recall(3*time.Minute, 9), "1")
+	want(t, "up to a time", recall(3*time.Minute, 9), "1")
 	n, err := x.CountUnsent(t.Context(), q, ms(time.Hour), 10)
 	check(t, err)
 	want(t, "to be sent", n, "4")

@@ -138,7 +138,7 @@ func TestFilter(t *testing.T) {
 	x.insert(toE("b0", "k", time.Hour), toE("ü", "k", time.Hour), &Task{Content: Content{ID: "z", Queue: "other", DeliverAt: at(time.Hour)}})
 	x.end("a0", Done, start)
 	x.set("a1", "sends = 1, resend_at = 1")
-	x.set("a3", `headers = '{"n": "3"}'`) // as other programs write it
+	x.set("a3", `headers = '{"n": "3"}'`) // other programs write spaces like these
 	for _, tt := range []struct {
 		ids string
 		f   Filter

@@ -13,8 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// Schedule is a row of rabbitdelay_schedules. Its fields are those of schedule.Recurring,
-// which documents them.
+// Schedule is a row of rabbitdelay_schedules. It has the same fields as schedule.Recurring, which documents them.
 type Schedule struct {
 	Name, Cron, TimeZone string
 	Every                time.Duration

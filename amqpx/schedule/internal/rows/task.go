@@ -68,7 +68,7 @@ const taskColumns = "id, queue, exchange, routing_key, due_at, version, status, 
 var bodiless = strings.Replace(taskColumns, " body,", " NULL,", 1)
 
 // scanTask reads a row of taskColumns. If Bad is set, the task can never be sent, but the fields for readable columns
-// are set nevertheless.
+// are still set.
 func scanTask(scan scanner) (*Task, error) {
 	t := &Task{}
 	var due, created, updated int64

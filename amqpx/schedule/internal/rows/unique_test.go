@@ -18,7 +18,7 @@ func keyed(id string) *Task {
 func TestInsertUnique(t *testing.T) {
 	for name, tt := range map[string]struct {
 		id       string
-		status   string // of task a, which has the key
+		status   string // status of task a, which has the key
 		inserted string
 	}{
 		"a pending one":   {"b", Pending, "false"},
@@ -42,7 +42,7 @@ func TestInsertUnique(t *testing.T) {
 	}
 }
 
-// A holder is replaced or changed only if it is still as it was found.
+// The pending task of a key is replaced or changed only if it has not changed since it was read.
 func TestHolder(t *testing.T) {
 	x := newTable(t)
 	first := keyed("a")
@@ -77,7 +77,7 @@ func TestHolder(t *testing.T) {
 	}
 }
 
-// Touching a task changes only when it was updated.
+// Touching a task changes only its update time.
 func TestTouch(t *testing.T) {
 	x := newTable(t)
 	x.insert(keyed("a"))

@@ -35,7 +35,7 @@ type Sweeper struct {
 	idle      int          // consecutive sweeps that found overdue tasks and sent none again
 
 	mu      sync.Mutex
-	windows map[relay.Target]*window // of destinations with overdue tasks
+	windows map[relay.Target]*window // windows of the destinations with overdue tasks
 }
 
 // Next returns the pause until the next sweep. That is the interval while tasks are running under leases, which may end

@@ -99,7 +99,7 @@ func TestCronInZones(t *testing.T) {
 					got = append(got, at)
 				}
 				if i := differ(got, want); i >= 0 {
-					t.Errorf("%s: %d instants, expected %d; number %d is\n%s, expected\n%s", m.cron, len(got), len(want), i, show(got, i, loc), show(want, i, loc))
+					t.Errorf("%s: %d times, expected %d; number %d is\n%s, expected\n%s", m.cron, len(got), len(want), i, show(got, i, loc), show(want, i, loc))
 				}
 			}
 		})

@@ -97,7 +97,7 @@ func (d *document) conforms(operation string, r reply) {
 // call is one request of an operation.
 type call struct {
 	op   string
-	path string // without /api/v1, if it differs from the path of op
+	path string // the path without /api/v1, if it differs from the path of op
 	body string
 	code int
 }
@@ -529,11 +529,11 @@ func manyKeys(n int) string {
 }
 
 // An unknown destination can be paused or limited, but the response warns that the name may be misspelt.
-func TestHoldsBackWhatNothingKnows(t *testing.T) {
+func TestHoldBackUnknownDestination(t *testing.T) {
 	w := newWorld(t)
 	w.must(201, "PUT", "/api/v1/tasks/a", `{"queue":"mail","due":"1h"}`)
 	w.must(201, "PUT", "/api/v1/tasks/b", `{"exchange":"events","routing_key":"k","due":"1h"}`)
-	w.must(200, "GET", "/api/v1/overview", "") // which has the queue orders
+	w.must(200, "GET", "/api/v1/overview", "") // the overview contains the queue orders
 	const unknown = "no task, no recurring task and no destination has the name "
 	for to, want := range map[string]any{
 		`"queue":"mail"`: nil, `"exchange":"events"`: nil, `"queue":"orders"`: nil,

@@ -53,7 +53,7 @@ func (a *api) dead() {
 		Queue    string           `json:"queue"`
 		Messages []asjson.Message `json:"messages" nullable:"false"`
 		More     int              `json:"more"     doc:"The number of ready messages that were not shown."`
-		Notes    []string         `json:"notes"    nullable:"false"                                        doc:"What reading the messages has changed in the queue."`
+		Notes    []string         `json:"notes"    nullable:"false"                                        doc:"What reading the messages changed in the queue."`
 	}
 	huma.Register(a.API, op("GET", "/queues/{queue}/messages", "peek", tagDead, "Show the first messages of a dead-letter queue or of the parked queue"),
 		func(ctx context.Context, in *struct {

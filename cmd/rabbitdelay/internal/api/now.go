@@ -91,7 +91,7 @@ func (a *api) now() {
 			o, err := a.svc.Overview(ctx, who(ctx))
 			return answer(a, overviewOf(o), err)
 		})
-	huma.Register(a.API, op("GET", "/status", "status", tagNow, "Get waiting messages, where they are and until when, like rabbitdelay status --json"),
+	huma.Register(a.API, op("GET", "/status", "status", tagNow, "Get how many messages are waiting, and where, like rabbitdelay status --json"),
 		func(ctx context.Context, _ *struct{}) (*body[broker.Status], error) {
 			o, err := a.svc.Overview(ctx, who(ctx))
 			return answer(a, o.Status, err)

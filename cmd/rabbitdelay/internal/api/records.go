@@ -42,7 +42,7 @@ type entry struct {
 	Target string `json:"target,omitempty"`
 	Detail string `json:"detail,omitempty"`
 	Error  string `json:"error,omitempty"  doc:"Why the change failed."`
-	Result string `json:"result,omitempty" doc:"What the job or command has done."`
+	Result string `json:"result,omitempty" doc:"What the job or command did."`
 }
 
 func entriesOf(list []service.Entry) []entry {

@@ -104,7 +104,7 @@ type scheduled struct {
 	Asked   string `json:"asked,omitempty"   doc:"In a batch: the id of the task in the request."`
 	ID      string `json:"id"                doc:"The id of the task that exists now."`
 	Created bool   `json:"created"           doc:"False if an equal task, or a task with the unique key, existed already."`
-	Outcome string `json:"outcome,omitempty" enum:"created,kept,replaced,pushed-back,refused,ended"                        doc:"Of a task with a unique key: what happened. ended means that an equal task with this id was scheduled before and has ended."`
+	Outcome string `json:"outcome,omitempty" enum:"created,kept,replaced,pushed-back,refused,ended"                        doc:"For a task with a unique key: what happened. ended means that an equal task with this id was scheduled before and has ended."`
 	Error   string `json:"error,omitempty"`
 }
 
@@ -148,7 +148,7 @@ func (a *api) tasks() {
 
 			Order schedule.ErrorGroupOrder `query:"order" enum:"newest,oldest,most" default:"newest" doc:"Which groups come first."`
 			Limit int                      `query:"limit" default:"50"              minimum:"1"      maximum:"1000"                 doc:"The maximum number of groups."`
-			Look  int                      `query:"look"  default:"100000"          minimum:"1"      maximum:"1000000"              doc:"The maximum number of tasks to read, newest first. The field more of the response tells whether there are others."`
+			Look  int                      `query:"look"  default:"100000"          minimum:"1"      maximum:"1000000"              doc:"The maximum number of tasks to read, newest first. The response's field more says whether there are others."`
 		},
 		) (*body[schedule.ErrorGroups], error) {
 			f, err := in.Filter.read("query")

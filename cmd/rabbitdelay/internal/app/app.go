@@ -31,7 +31,7 @@ type App struct {
 // Seconds returns a duration in seconds for JSON, rounded to milliseconds.
 func Seconds(d time.Duration) float64 { return math.Round(d.Seconds()*1000) / 1000 }
 
-// BodyText returns a body as human-readable text. If it is not valid UTF-8, the text only tells its length.
+// BodyText returns a body as human-readable text. If it is not valid UTF-8, the text only gives its length.
 func BodyText(body []byte) string {
 	if !utf8.Valid(body) {
 		return fmt.Sprintf("(%d bytes)", len(body))

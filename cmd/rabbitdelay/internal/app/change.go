@@ -57,7 +57,7 @@ type Actor struct{ name string }
 
 // RegisterActor adds the flag --actor.
 func (a *Actor) RegisterActor(f *pflag.FlagSet) {
-	f.StringVar(&a.name, "actor", "", "who makes the change, for the audit in the database; default: user@host")
+	f.StringVar(&a.name, "actor", "", "name to record in the database's audit log; default: user@host")
 }
 
 // Name returns the value of --actor, or by default the user and the host of this process.
@@ -117,7 +117,7 @@ func (c *Consent) Run(ctx context.Context, x Change) error {
 	}
 	began := time.Now()
 	if err = c.do(ctx, x); errors.Is(err, console.ErrNotRecorded) {
-		return fmt.Errorf("%w; to make the change without an audit, give neither database.url nor --db", err)
+		return fmt.Errorf("%w; to make the change without an audit, omit database.url and --db", err)
 	}
 	return x.Tell(time.Since(began), err)
 }

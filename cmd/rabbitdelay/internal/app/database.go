@@ -212,7 +212,7 @@ func (a *App) ApplySchedules(ctx context.Context, s schedule.RecurringTasks, cfg
 		return done, err
 	}
 	if len(done.Unlisted) > 0 {
-		a.Notef("recurring tasks that were created from a configuration file and are not in %s: %s; they continue; to end one, run \"rabbitdelay schedules delete NAME\"",
+		a.Notef("recurring tasks from an earlier configuration file that are not in %s: %s; they keep running; to stop one, run \"rabbitdelay schedules delete NAME\"",
 			cfg.File(), strings.Join(done.Unlisted, ", "))
 	}
 	return done, nil

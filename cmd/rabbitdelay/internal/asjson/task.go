@@ -69,7 +69,7 @@ type Task struct {
 	LastError string `json:"last_error,omitempty"`
 	Sends     int    `json:"sends"`
 	Sent      string `json:"sent,omitempty"       format:"date-time"`
-	Resend    string `json:"resend,omitempty"     format:"date-time"                                   doc:"Of a pending task: the earliest time at which it is sent again, if its message is lost."`
+	Resend    string `json:"resend,omitempty"     format:"date-time"                                   doc:"For a pending task: the earliest time at which it is sent again, if its message is lost."`
 	Created   string `json:"created"              format:"date-time"`
 	Updated   string `json:"updated"              format:"date-time"`
 	Finished  string `json:"finished,omitempty"   format:"date-time"`
@@ -176,11 +176,11 @@ func RecurringOf(r schedule.Recurring, now time.Time, n int) Recurring {
 type Held struct {
 	Queue       string  `json:"queue,omitempty"`
 	Exchange    string  `json:"exchange,omitempty"     doc:"The exchange, with all its routing keys."`
-	PausedAt    string  `json:"paused_at,omitempty"    format:"date-time"                                                                                           doc:"Since when the destination is paused. Absent if it is not paused."`
+	PausedAt    string  `json:"paused_at,omitempty"    format:"date-time"                                                                                           doc:"When the destination was paused. Absent if it is not paused."`
 	PausedBy    string  `json:"paused_by,omitempty"`
 	PerSecond   float64 `json:"per_second,omitempty"   doc:"The rate limit. Absent if there is none."`
 	Burst       int     `json:"burst,omitempty"        doc:"How many tasks may be sent together after a quiet time."`
-	SpreadUntil string  `json:"spread_until,omitempty" format:"date-time"                                                                                           doc:"Until when tasks that came due during a pause are sent."`
+	SpreadUntil string  `json:"spread_until,omitempty" format:"date-time"                                                                                           doc:"When the last of the tasks that came due during a pause is sent."`
 	Waiting     int64   `json:"waiting"                doc:"The number of due tasks that wait because of the pause or rate limit, counted up to 100000."`
 	Busy        bool    `json:"busy"                   doc:"True if relays use the full rate limit, so waiting tasks are to be expected."`
 	Note        string  `json:"note,omitempty"         doc:"After a change: says that no task or recurring task has this destination, so its name may be misspelt."`

@@ -54,7 +54,7 @@ func New(c *amqpx.Client, cfg Config) (*Bridge, error) {
 	}
 	for _, d := range []time.Duration{time.Millisecond, time.Hour + 234567*time.Millisecond, MaxDelay} {
 		if err := c.Check(amqpx.Message{Queue: cfg.Exchange.DueQueue(), Delay: d}); err != nil {
-			return nil, fmt.Errorf("a bridge needs its queue for due messages among the client's destinations, and a strategy that supports every delay up to %s, such as bucket: %w", topology.FormatDuration(MaxDelay), err)
+			return nil, fmt.Errorf("the client must list the bridge's queue for due messages as a destination, and use a strategy that supports every delay up to %s, such as bucket: %w", topology.FormatDuration(MaxDelay), err)
 		}
 	}
 	return &Bridge{c: c, x: cfg.Exchange, n: cmp.Or(cfg.Concurrency, DefaultConcurrency)}, nil
@@ -129,8 +129,8 @@ const tryTimeout = 10 * time.Second
 // patience is a retry policy that retries a message for years while its queues refuse it.
 var patience = topology.Retry{MaxAttempts: 1_000_000, Backoff: time.Second, MaxBackoff: time.Minute}
 
-// take is the handler of both queues. The header x-delay of a message tells whether its delay has begun: before, the
-// header is positive, and afterwards it is negative, which is how the plugin marks a delivered message.
+// take is the handler of both queues. The header x-delay of a message shows whether its delay has begun: before that,
+// the header is positive, and afterwards it is negative, which is how the plugin marks a delivered message.
 func (b *Bridge) take(ctx context.Context, d *amqpx.Delivery) error {
 	b.unexpire(d)
 	delay, err := Delay(d.Headers)

@@ -28,7 +28,7 @@ type site struct {
 	*amqptest.Server
 
 	x  bridge.Exchange
-	ch *amqp.Channel // of a program that does not use rabbitdelay
+	ch *amqp.Channel // a channel of a program that does not use rabbitdelay
 }
 
 func inMemory(t *testing.T, version, kind string, test func(s *site)) {
@@ -45,7 +45,7 @@ func inMemory(t *testing.T, version, kind string, test func(s *site)) {
 	})
 }
 
-// connect connects, and is called again after a cut.
+// connect opens a connection. It is called again after the connection was cut.
 func (s *site) connect() {
 	s.Helper()
 	conn, err := s.Server.Connect()
@@ -365,7 +365,7 @@ func TestBridgeParksWithReason(t *testing.T) {
 
 // A message that expires while no bridge is running still waits for its delay, and its expiration counts from when it
 // is due.
-func TestBridgeWasAway(t *testing.T) {
+func TestBridgeAfterAnAbsence(t *testing.T) {
 	for _, version := range []string{"3.10.8", "4.0.5", "4.3.0"} {
 		t.Run(version, func(t *testing.T) {
 			inMemory(t, version, "topic", func(s *site) {
@@ -397,7 +397,7 @@ func TestBridgeWasAway(t *testing.T) {
 // A message that amqp091 cannot read is set aside with the reason, whether a bridge
 // receives it or it has expired before that. Other messages do not wait for it, and the
 // bridge keeps its connections.
-func TestBridgeSetsAsideWhatCannotBeRead(t *testing.T) {
+func TestBridgeSetsAsideUnreadableMessages(t *testing.T) {
 	deep := amqp.Table{}
 	for range 35 {
 		deep = amqp.Table{"t": deep}

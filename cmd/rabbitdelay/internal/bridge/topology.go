@@ -95,5 +95,5 @@ func (x Exchange) Explain(err error) error {
 	if !conflict || c.Kind != topology.KindExchange || c.Name != x.Name {
 		return err
 	}
-	return fmt.Errorf("%w: a bridge needs this name for a topic exchange; run the bridge on the broker without the plugin to which the producers move, or wait until the exchange has delivered its messages, delete the exchange and start again; docs/off-the-plugin.md has the steps", err)
+	return fmt.Errorf("%w: the bridge declares a topic exchange with this name; run the bridge on the new broker, which does not have the plugin, or wait until this exchange has delivered its messages, delete it and start again; docs/off-the-plugin.md has the steps", err)
 }

@@ -77,7 +77,7 @@ func (w *world) lay() {
 }
 
 // A path that is not an operation is reported as a problem like any other.
-func TestAPIWithoutSuchAnOperation(t *testing.T) {
+func TestAPIUnknownOperation(t *testing.T) {
 	w := newWorld(t)
 	for _, c := range []struct {
 		method, path string

@@ -104,7 +104,7 @@ func TestStrangeBodies(t *testing.T) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, x.path, strings.NewReader(x.body))
 		r.Host = "localhost"
 		r.Header.Set("Content-Type", x.kind)
-		got := httptest.NewRecorder() // a connection would be reset while the rest is being sent
+		got := httptest.NewRecorder() // a real connection would be reset while the rest of the body is being sent
 		w.c.ServeHTTP(got, r)
 		if got.Code < x.least || got.Code > x.most || got.Body.Len() > 20_000 {
 			t.Errorf("%s: %d, expected %d to %d: %.300s", name, got.Code, x.least, x.most, got.Body)
@@ -148,7 +148,7 @@ func TestManyWatchers(t *testing.T) {
 
 // Forms from clients that are not logged in take little memory: a login needs little, and only a
 // few large forms are read at the same time.
-func TestFormsOfNobody(t *testing.T) {
+func TestFormsWithoutALogin(t *testing.T) {
 	_, users := withUsers(t)
 	w := newWorld(t, users)
 	post := func(path string, body io.Reader) *httptest.ResponseRecorder {

@@ -66,9 +66,9 @@ type Config struct {
 	// Prefix precedes all paths, for example /rabbitdelay. It is empty by default. Requests are answered with the
 	// prefix and, for a proxy that strips it, without it.
 	Prefix string
-	// Identify returns the caller of a request, for a login in front of the console, such as auth.Proxy's. Callers with a
-	// token from the users file need no other login. With Identify, the passwords in the users file are not used. Without
-	// a users file, each process signs CSRF tokens with a key of its own.
+	// Identify returns the caller of a request, for a login in front of the console, such as auth.Proxy's. Callers with
+	// a token from the users file need no other login. With Identify, the passwords in the users file are not used.
+	// Without a users file, each process signs CSRF tokens with its own key.
 	Identify func(r *http.Request) (Identity, error)
 	// Users is the path of the file with users and tokens that SetUser and NewToken write.
 	// The console reads the file again when it changes. With neither Users nor Identify, every caller is an operator,

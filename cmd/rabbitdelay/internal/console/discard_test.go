@@ -85,7 +85,7 @@ func TestDiscardNeedsADirectory(t *testing.T) {
 }
 
 // If the disk accepts nothing, every message stays in its queue, and the job says why.
-func TestDiscardOnADiskThatTakesNothing(t *testing.T) {
+func TestDiscardOnAFullDisk(t *testing.T) {
 	blocked := filepath.Join(t.TempDir(), "file")
 	check(t, os.WriteFile(blocked, nil, 0o600))
 	w := newWorld(t, func(c *Config) { c.Discarded = filepath.Join(blocked, "below") })

@@ -1,6 +1,6 @@
 // Package console shows delayed messages and tasks and lets operators change them. It is an http.Handler that serves
-// web pages and an HTTP API. The command "rabbitdelay serve" runs it as a process of its own. An
-// application can also mount it behind its own login:
+// web pages and an HTTP API. The command "rabbitdelay serve" runs it as a separate process. An application can also
+// mount it behind its own login:
 //
 //	c, err := console.New(console.Config{
 //		Store: tasks, DB: db, Prefix: "/admin/delays",

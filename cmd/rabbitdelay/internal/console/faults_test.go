@@ -35,7 +35,7 @@ func (w *world) looking(who ...func(*http.Request)) []string {
 
 // A viewer is told what does not answer, and what still works, but does not see the texts of
 // drivers, which contain users and addresses.
-func TestFaultsAreVeiled(t *testing.T) {
+func TestDriverErrorsAreHidden(t *testing.T) {
 	secret := &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(10, 9, 8, 7), Port: 5672}, Err: errors.New("refused for user shopuser")}
 	hidden := []string{"10.9.8.7", "shopuser"}
 	down := func(c *Config) {

@@ -239,7 +239,7 @@ func (w *world) requeues(most int, rate float64) (job service.Job, went func() i
 var anna = service.Identity{Name: "anna", Role: service.RoleOperator}
 
 // A stopped requeue remembers how many messages were sent, so that it does not exceed its limit when it is continued.
-func TestStoppedRequeueKnowsWhatWent(t *testing.T) {
+func TestStoppedRequeueKeepsItsCount(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"table": func(*Config) {}, "memory": func(c *Config) { c.Store, c.DB = nil, nil },
 	} {

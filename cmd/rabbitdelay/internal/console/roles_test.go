@@ -129,7 +129,7 @@ const discarded = "GET /api/v1/jobs/{id}/messages"
 
 // No change succeeds for a viewer or an unknown caller, by any route, and neither sees a body or a
 // header's value.
-func TestWhoMayDoWhat(t *testing.T) {
+func TestActionsByRole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		file, users := withUsers(t)
 		w := newWorld(t, users)
@@ -382,7 +382,7 @@ func TestForgedForms(t *testing.T) {
 }
 
 // Login errors do not reveal whether a user exists.
-func TestLoginsTellNothing(t *testing.T) {
+func TestLoginErrorsRevealNothing(t *testing.T) {
 	_, users := withUsers(t)
 	w := newWorld(t, users)
 	_, known := w.login("otto", "wrong password")
@@ -396,7 +396,7 @@ func TestLoginsTellNothing(t *testing.T) {
 	}
 }
 
-// The audit has refused requests and their callers.
+// The audit lists refused requests and their callers.
 func TestAuditHasRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		file, users := withUsers(t)

@@ -17,7 +17,7 @@ import (
 
 // Clients of event streams that never read do not delay others, use little memory and are
 // disconnected.
-func TestStreamsOfWhoDoesNotRead(t *testing.T) {
+func TestStreamsThatAreNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const each = 50
 		w := newWorld(t)

@@ -42,7 +42,7 @@ func TestDestroyKeepsTheDeadLettersOfAQueueThatFills(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = conn.Close() }() // nothing is under way
+		defer func() { _ = conn.Close() }() // no message is in transit
 		top := topology.Topology{Destinations: []topology.Destination{{Queue: "orders"}}}.WithDestinationQueues("delay", topology.Quorum)
 		if _, err := (live.Broker{Conn: conn}).Apply(t.Context(), top, live.ApplyOptions{}); err != nil {
 			t.Fatal(err)
@@ -52,7 +52,7 @@ func TestDestroyKeepsTheDeadLettersOfAQueueThatFills(t *testing.T) {
 			if !f.FromClient || f.Method != "queue.declare" || f.Name != "orders" {
 				return amqptest.Action{}
 			}
-			if looks++; looks < 3 { // before it decides, twice
+			if looks++; looks < 3 { // skip the two checks before it decides
 				return amqptest.Action{}
 			}
 			close(last)

@@ -48,7 +48,7 @@ func TestLostMajorityComesFirst(t *testing.T) {
 }
 
 // If queues cannot be counted, the doctor does not advise to delete their layout, because messages could be lost.
-func TestNobodyKnowsWhetherALeaderlessLayoutHasDrained(t *testing.T) {
+func TestLeaderlessLayoutMayNotHaveDrained(t *testing.T) {
 	cfg, snap := leaderless(t)
 	notes := strings.Join(Diagnose(cfg, snap).Notes, "\n")
 	if strings.Contains(notes, "drained: yes") || strings.Contains(notes, "destroy") {
@@ -59,7 +59,7 @@ func TestNobodyKnowsWhetherALeaderlessLayoutHasDrained(t *testing.T) {
 	}
 }
 
-func TestStuckRoutesThatNothingDescribes(t *testing.T) {
+func TestUnlistedStuckRoutes(t *testing.T) {
 	cfg, snap := healthy(t)
 	stuck := topology.Destination{Exchange: "events", RoutingKey: "order.paid"}.RouteQueue("delay")
 	snap.add(stuck.Name, plan.Queue{ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: stuck.Table(), Messages: 61})

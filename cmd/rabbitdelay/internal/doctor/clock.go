@@ -32,7 +32,7 @@ func (x *examination) checkClock() {
 		return
 	}
 	x.found(Finding{ID: "node-clocks", Severity: SeverityWarning, Objects: astray(x.snap.Clocks, x.cfg.ClockTolerance),
-		What: fmt.Sprintf("The nodes' clocks are up to %v apart; by this machine's: %s.", roughly(high.Difference()-low.Difference()), figures(x.snap.Clocks)),
+		What: fmt.Sprintf("The nodes' clocks are up to %v apart. Compared with this machine's clock: %s.", roughly(high.Difference()-low.Difference()), figures(x.snap.Clocks)),
 		Why: "A quorum queue stores the time at which a message expires according to its leader's clock. After a change of leader, for example because a node was restarted or lost, " +
 			"messages arrive early or late by the difference, and again at each further hop. rabbitdelay's consumers hold early messages, or send them back for the remaining time. Other consumers handle them early.",
 		Fix: "timedatectl set-ntp true   # or chronyc makestep, on the nodes whose clocks are wrong; setting a clock back makes the messages that wait there late by the same amount, once",
@@ -45,7 +45,7 @@ func (x *examination) ownClock(off []Clock, names []string) {
 		whose = off[0].Node + "'s"
 	}
 	f := Finding{ID: "clock-difference", Severity: SeverityWarning, Objects: names,
-		What: fmt.Sprintf("%s clock is %s this machine's (±%v).", whose, off[0].ahead(), roughly(off[0].Resolution())),
+		What: fmt.Sprintf("%s clock is %s this machine's clock (±%v).", whose, off[0].ahead(), roughly(off[0].Resolution())),
 		Why: "The broker measures delays, but the sender's clock converts a due time (DeliverAt, --at, a task's due time) to a delay. " +
 			"Messages arrive too early or too late by the difference, and the lateness that consumers report is wrong.",
 		Fix: "timedatectl set-ntp true   # or chronyc makestep, on the machine whose clock is wrong",

@@ -11,13 +11,13 @@ import (
 func TestClockDifference(t *testing.T) {
 	for _, c := range []struct {
 		low, high time.Duration
-		found     string // in the text; empty for no finding
+		found     string // part of the finding's text; empty for no finding
 	}{
 		{-time.Millisecond, time.Millisecond, ""},
 		{500 * time.Millisecond, 1900 * time.Millisecond, ""},
 		{900 * time.Millisecond, 1100 * time.Millisecond, ""},
 		{1001 * time.Millisecond, 1003 * time.Millisecond, "1s ahead of this machine's"},
-		{-70 * time.Second, -69 * time.Second, "1m10s behind this machine's (±500ms)"},
+		{-70 * time.Second, -69 * time.Second, "1m10s behind this machine's clock (±500ms)"},
 	} {
 		r := Diagnose(Config{}, Snapshot{Version: "4.3.0", Clocks: []Clock{{Low: c.low, High: c.high}}})
 		f, ok := byID(r, "clock-difference")
@@ -43,13 +43,13 @@ func TestClocksOfNodes(t *testing.T) {
 		clocks []Clock
 		own    []string // objects of clock-difference
 		among  []string // objects of node-clocks
-		text   []string // in what and fix of either finding
+		text   []string // parts of What and Fix of either finding
 	}{
 		"as they should be": {clocks: []Clock{at("n1", 0), at("n2", 500*time.Millisecond), at("n3", -400*time.Millisecond)}},
 		"one ahead": {[]Clock{at("n1", 0), at("n2", 2*time.Millisecond), at("n3", 30*time.Second)}, []string{"n3"}, []string{"n3"},
 			[]string{
-				"n3's clock is 30s ahead of this machine's (±1ms)",
-				"up to 30s apart; by this machine's: n1 0s ahead (±1ms), n2 2ms ahead (±1ms), n3 30s ahead (±1ms)",
+				"n3's clock is 30s ahead of this machine's clock (±1ms)",
+				"up to 30s apart. Compared with this machine's clock: n1 0s ahead (±1ms), n2 2ms ahead (±1ms), n3 30s ahead (±1ms)",
 			}},
 		"one of two": {[]Clock{at("n1", 0), at("n2", -3*time.Second)}, []string{"n2"}, []string{"n1", "n2"}, nil},
 		"this one": {[]Clock{at("n1", time.Hour), at("n2", time.Hour)}, []string{"n1", "n2"}, nil, []string{

@@ -54,7 +54,7 @@ func (x *examination) checkMissing() {
 	if !there && len(missing[topology.KindExchange]) > 0 {
 		x.found(Finding{ID: "topology-missing", Severity: SeverityWarning,
 			What: fmt.Sprintf("The virtual host %q has no delay topology.", x.cfg.Vhost),
-			Why:  "The first client that is allowed to declare objects creates it. Until then, clients that are not (broker.declare: nothing) fail.",
+			Why:  "The first client that is allowed to declare objects creates it. Until then, clients that may not declare objects (broker.declare: nothing) fail.",
 			Fix:  x.run("apply"),
 		})
 		return
@@ -132,7 +132,7 @@ func (x *examination) replace(names []string) string {
 		}
 	}
 	if len(parts) == 0 { // all of the names are objects that layouts share
-		return x.run("destroy") + " && " + x.run("apply") + "   # when nothing is sent any more and all queues have drained; until then, destroy refuses"
+		return x.run("destroy") + " && " + x.run("apply") + "   # when nothing is sent to the layout any more and all its queues have drained; until then, destroy refuses"
 	}
 	return x.destroy(parts) + " && " + x.run("apply") + "   # destroy refuses while messages wait in these queues; messages that arrive between the two commands are parked"
 }
@@ -161,22 +161,22 @@ func (x *examination) alternateExchange(s plan.Step) {
 func (x *examination) differing(steps []plan.Step) {
 	s := steps[0]
 	names := texts(steps, func(s plan.Step) string { return s.Name })
-	what := fmt.Sprintf("The %s %s differs from its description: ", s.Kind, s.Name)
+	what := fmt.Sprintf("The %s %s differs from its definition: ", s.Kind, s.Name)
 	if len(names) > 1 {
-		what = fmt.Sprintf("%d queues differ from their descriptions, %s: ", len(names), list(names))
+		what = fmt.Sprintf("%d queues differ from their definitions, %s: ", len(names), list(names))
 	}
 	f := Finding{ID: string(s.Kind) + "-differs", Severity: SeverityCritical, Objects: names, What: what + strings.Join(differences(s), "; ") + ".",
-		Why: "A broker cannot change an existing object, so apply and declaring clients fail, and the object does not behave as described.",
+		Why: "A broker cannot change an existing object, so apply and declaring clients fail, and the object does not behave as defined.",
 	}
 	switch {
 	case x.ours(s.Name):
 		f.Fix = x.replace(names)
 	case s.Kind == topology.KindExchange:
-		f.Fix = "describe the exchange under exchanges as it exists, or give the described exchange another name"
+		f.Fix = "change the exchange's definition under exchanges to match the broker, or rename the exchange there"
 	default: // a destination's queue, or one of the file's own
 		f.Severity = SeverityWarning
 		f.Why = "Apply fails. Clients accept a destination's queue as it is, but then its own arguments decide what happens to the messages that it drops or dead-letters."
-		f.Fix = "describe the queue under queues as it exists, or give the described queue another name"
+		f.Fix = "change the queue's definition under queues to match the broker, or rename the queue there"
 	}
 	x.found(f)
 }
@@ -208,7 +208,7 @@ func (x *examination) checkStrays() {
 		}
 		x.found(Finding{ID: "stray-binding", Severity: SeverityCritical, Objects: objects,
 			What: fmt.Sprintf("The %s %s receives copies of messages%s, with the routing key%s %s.", kind, name, when, strings.Repeat("s", min(1, len(all)-1)), list(keys)),
-			Why:  why, Fix: fix + "   # or describe the binding under bindings, if it is intended",
+			Why:  why, Fix: fix + "   # or add the binding under bindings, if it is intended",
 		})
 	}
 }

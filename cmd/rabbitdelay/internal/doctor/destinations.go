@@ -136,7 +136,7 @@ func (x *examination) checkDeliveryLimit(name string, q plan.Queue) {
 	}
 	dead, first := d.DeadLetterQueue(), ""
 	if _, there := x.snap.Live.Queues[dead]; !there {
-		first = "   # but first describe " + dead + " under queues, and run " + x.run("apply")
+		first = "   # but first add " + dead + " under queues, and run " + x.run("apply")
 	}
 	x.found(Finding{ID: "destination-delivery-limit", Severity: SeverityWarning, Objects: []string{name},
 		What: fmt.Sprintf("The destination queue %s drops a message after %s%s, and has no dead-letter exchange.", name, counted(limit, "delivery", "deliveries"), origin),
@@ -212,7 +212,7 @@ func (x *examination) checkDrops(name string, q plan.Queue) {
 	if len(limits) == 0 {
 		return
 	}
-	fix := "give the destination a queue with another name, described without these arguments   # and let the old queue drain"
+	fix := "give the destination a queue with another name and without these arguments   # and let the old queue drain"
 	if q.Policy != "" || q.OperatorPolicy != "" {
 		fix = x.ctl("list_policies") + "; " + x.ctl("list_operator_policies") + "   # then narrow the pattern of the matching policy"
 	}

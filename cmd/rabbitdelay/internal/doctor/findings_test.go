@@ -106,7 +106,7 @@ var findingCases = []struct {
 	spoil func(c *Config, s *Snapshot)
 	id    string // empty: no finding
 	sev   Severity
-	text  string // in what, why or fix
+	text  string // a part of What, Why or Fix
 	note  string // in the notes
 	blind Area   // an area that could not be checked; empty if all were checked
 }{
@@ -146,18 +146,18 @@ var findingCases = []struct {
 		s.ExchangeTypes = append(s.ExchangeTypes, "x-delayed-message")
 	}, id: "plugin-on-cluster", sev: SeverityWarning, text: "cluster of 3 nodes"},
 
-	{name: "instants ignored", spoil: func(c *Config, s *Snapshot) {
+	{name: "delivery times ignored", spoil: func(c *Config, s *Snapshot) {
 		s.native(c)
 		s.Instants = new(bool)
 	}, id: "instants-ignored", sev: SeverityCritical, text: "delay.strategy: bucket"},
 	{name: "instants", spoil: func(c *Config, s *Snapshot) { s.native(c); s.Instants = new(bool); *s.Instants = true }},
-	{name: "instants, and nobody asked", spoil: func(c *Config, s *Snapshot) { s.native(c) }},
-	{name: "instants over AMQP", spoil: func(c *Config, s *Snapshot) { s.native(c); s.Live.BindingsKnown = false }, note: "does not count"},
-	{name: "a length limit where messages wait for an instant", spoil: func(c *Config, s *Snapshot) {
+	{name: "delivery times, not tested", spoil: func(c *Config, s *Snapshot) { s.native(c) }},
+	{name: "delivery times over AMQP", spoil: func(c *Config, s *Snapshot) { s.native(c); s.Live.BindingsKnown = false }, note: "does not count"},
+	{name: "a length limit where messages wait for their delivery time", spoil: func(c *Config, s *Snapshot) {
 		s.native(c)
 		s.Live.Policies = []plan.Policy{policy("short", "^delay.native", "queues", map[string]any{"max-length": 100.0})}
-	}, id: "policy-max-length", sev: SeverityCritical, text: "busy for ever"},
-	{name: "messages that wait for an instant that nobody has", spoil: func(_ *Config, s *Snapshot) {
+	}, id: "policy-max-length", sev: SeverityCritical, text: "busy forever"},
+	{name: "messages that wait for a delivery time in an unlisted layout", spoil: func(_ *Config, s *Snapshot) {
 		n := nativeQueues()
 		s.add("delay.native.1", plan.Queue{ArgumentsKnown: true, Messages: 3, Type: topology.Quorum, Arguments: n[1].Table()})
 	}, id: "leftover-unbound", sev: SeverityCritical, text: "delay: {previous: [{strategy: native}]}"},
@@ -247,10 +247,10 @@ var findingCases = []struct {
 		for _, q := range c.Want.Queues {
 			s.alter(q.Name, func(q *plan.Queue) { delete(q.Arguments, argument.DeliveryLimit) })
 		}
-	}, id: "queue-differs", sev: SeverityCritical, text: "4 queues differ from their descriptions, delay.bucket.r3x3.300ms"},
+	}, id: "queue-differs", sev: SeverityCritical, text: "4 queues differ from their definitions, delay.bucket.r3x3.300ms"},
 	{name: "destination of one's own", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q", func(q *plan.Queue) { q.Arguments[argument.DeliveryLimit] = 5 })
-	}, id: "queue-differs", sev: SeverityWarning, text: "describe the queue under queues as it exists, or give the described queue another name"},
+	}, id: "queue-differs", sev: SeverityWarning, text: "change the queue's definition under queues to match the broker, or rename the queue there"},
 
 	{name: "policy lowers the TTL", spoil: func(_ *Config, s *Snapshot) {
 		s.Live.Policies = []plan.Policy{policy("p", "delay", "queues", map[string]any{"message-ttl": 50.0})}
@@ -602,7 +602,7 @@ func TestFindings(t *testing.T) {
 
 // No advice of the doctor loses messages: no command removes messages from a queue without putting them elsewhere, and
 // none deletes an object that may hold messages without checking.
-func TestNoMendLosesMessages(t *testing.T) {
+func TestNoFixLosesMessages(t *testing.T) {
 	for _, c := range findingCases {
 		cfg, snap := healthy(t)
 		if c.spoil != nil {

@@ -80,7 +80,7 @@ func (x *examination) foreignDiffers(steps []plan.Step) (left []plan.Step) {
 	}
 	system, _ := foreign.System(first.Name)
 	x.about(names, Finding{ID: "foreign-differs", Severity: SeverityCritical,
-		What: fmt.Sprintf("%s: %s: %s.", counted(len(names), "object of "+system+" differs from its description", "objects of "+system+" differ from their descriptions"), list(names), strings.Join(differences(first), "; ")),
+		What: fmt.Sprintf("%s: %s: %s.", counted(len(names), "object of "+system+" differs from its definition", "objects of "+system+" differ from their definitions"), list(names), strings.Join(differences(first), "; ")),
 		Why:  "Apply and declaring clients fail. The objects belong to the other system, which could not start either if they were changed.",
 		Fix:  "set delay.queue_type to the type that its queues have (Celery: broker_native_delayed_delivery_queue_type), or broker.declare: nothing   # which uses the objects as they are",
 	})

@@ -176,7 +176,7 @@ func (x *examination) checkPermissions() {
 }
 
 // patterns returns regular expressions that match the names. For a delay queue, the expression matches all queues of
-// the layout, because only some of them were tested. Canaries have a pattern of their own.
+// the layout, because only some of them were tested. Canaries have a separate pattern.
 func (x *examination) patterns(names []string) string {
 	var out []string
 	for _, name := range names {

@@ -118,7 +118,7 @@ func (x *examination) checkPlaces() {
 	x.about(classic, Finding{ID: "classic-on-cluster", Severity: SeverityWarning,
 		What: fmt.Sprintf("%s on only one of %d nodes: %s.", counted(len(classic), "classic delay queue is", "classic delay queues are"), nodes, list(classic)),
 		Why:  "While that node is down, their messages are late. If it is lost, the messages are lost too. If it is killed, messages in transit between two queues are lost.",
-		Fix:  "set delay.queue_type: quorum, and describe destination queues that stay classic under queues, then " + x.run("apply") + "   # the classic delay queues drain alongside the new ones",
+		Fix:  "set delay.queue_type: quorum, and list destination queues that stay classic under queues, then " + x.run("apply") + "   # the classic delay queues drain alongside the new ones",
 	})
 	x.about(few, Finding{ID: "quorum-members", Severity: SeverityWarning,
 		What: fmt.Sprintf("%s fewer replicas than the cluster of %d nodes could hold: %s.", counted(len(few), "quorum queue has", "quorum queues have"), nodes, list(few)),

@@ -268,7 +268,7 @@ func (x *examination) checkStandstill() {
 	})
 	why, fix := x.whyStandstill()
 	x.about(names, Finding{ID: "delay-standstill", Severity: SeverityCritical,
-		What: fmt.Sprintf("%s messages for longer than the TTL, and none left: %s.", counted(len(names), "delay queue keeps", "delay queues keep"), list(figures)),
+		What: fmt.Sprintf("%s messages for longer than the TTL, and none has left the queue: %s.", counted(len(names), "delay queue keeps", "delay queues keep"), list(figures)),
 		Why:  "They are late, with everything behind them. " + why, Fix: fix,
 	})
 }
@@ -276,7 +276,7 @@ func (x *examination) checkStandstill() {
 // whyStandstill returns the cause of a standstill and what to do. If a node has recently started without the setting in
 // advanced.config, that is the cause. Otherwise whyStandstill lists the possible causes for the broker's version.
 func (x *examination) whyStandstill() (why, fix string) {
-	const look = "rabbitmqctl eval 'erlang:universaltime().'   # on each node; docs/operations.md, \"Nothing comes any more\", describes what to do next"
+	const look = "rabbitmqctl eval 'erlang:universaltime().'   # on each node; docs/operations.md, \"Messages have stopped arriving\", describes what to do next"
 	var started []string
 	last := settlesAfter
 	for _, n := range x.snap.Nodes {
@@ -288,7 +288,7 @@ func (x *examination) whyStandstill() (why, fix string) {
 	if len(started) > 0 {
 		wait := topology.FormatDuration((settlesAfter - last).Round(time.Second))
 		return fmt.Sprintf("Nodes started without advanced.config: %s. Messages that became due around the start are sent again after dead_letter_worker_publisher_confirm_timeout, "+
-				"which is 3 minutes by default. They continue within %s, and none is lost.", list(started), wait),
+				"which is 3 minutes by default. The queues continue within %s, and no message is lost.", list(started), wait),
 			"sleep " + fmt.Sprint(int((settlesAfter - last).Seconds())) + " && " + x.run("doctor") + "   # it should then find no such queue; docs/advanced.config lowers the timeout to 10 s from the next start on"
 	}
 	causes := []string{"after a node started without advanced.config, for up to " + topology.FormatDuration(settlesAfter)}
@@ -303,5 +303,5 @@ func (x *examination) whyStandstill() (why, fix string) {
 	if x.version.Before(4, 2, 7) || x.version.AtLeast(4, 3, 0) && x.version.Before(4, 3, 1) || !x.version.Known() {
 		causes = append(causes, "before RabbitMQ 4.2.7 and 4.3.1 sometimes after two changes of the queue's leader at the same time, until the next change")
 	}
-	return "Delay queues stand still in these cases: " + strings.Join(causes, "; ") + ".", look
+	return "Delay queues stall in these cases: " + strings.Join(causes, "; ") + ".", look
 }

@@ -251,7 +251,7 @@ func TestStandstill(t *testing.T) {
 	}
 }
 
-func TestLettersAreOpen(t *testing.T) {
+func TestDeadLettersAreUndecided(t *testing.T) {
 	m := newMill(t)
 	m.letters("other", 40)
 	m.publish("other", 1000) // for longer than the doctor watches
@@ -306,22 +306,22 @@ func TestCauseOfAStandstill(t *testing.T) {
 	}{
 		"just started": {
 			change:  func(s *Snapshot) { s.Nodes[1].ConfigFiles, s.Nodes[1].Uptime = files, 2*time.Minute },
-			want:    "Nodes started without advanced.config: n2 2m ago. Messages that became due around the start are sent again after dead_letter_worker_publisher_confirm_timeout, which is 3 minutes by default. They continue within 4m, and none is lost.",
+			want:    "Nodes started without advanced.config: n2 2m ago. Messages that became due around the start are sent again after dead_letter_worker_publisher_confirm_timeout, which is 3 minutes by default. The queues continue within 4m, and no message is lost.",
 			notWant: "clock", fix: "sleep 240 && rabbitdelay doctor -f delays.yaml",
 		},
 		"with the setting": {
 			change: func(s *Snapshot) {
 				s.Nodes[1].ConfigFiles, s.Nodes[1].Uptime = []string{conf, "/etc/rabbitmq/advanced.config"}, 2*time.Minute
 			},
-			want: "stand still in these cases: after a node's clock was set back", notWant: "advanced.config", fix: "universaltime",
+			want: "stall in these cases: after a node's clock was set back", notWant: "advanced.config", fix: "universaltime",
 		},
 		"up for long": {
 			change: func(s *Snapshot) { s.Nodes[1].ConfigFiles = files },
-			want:   "stand still in these cases: after a node's clock was set back", notWant: "advanced.config", fix: "universaltime",
+			want:   "stall in these cases: after a node's clock was set back", notWant: "advanced.config", fix: "universaltime",
 		},
 		"unknown": {
 			change: func(s *Snapshot) { s.Nodes, s.NodesComplete = nil, false },
-			want:   "stand still in these cases: after a node started without advanced.config, for up to 6m; after a node's clock was set back", notWant: "3.10", fix: "universaltime",
+			want:   "stall in these cases: after a node started without advanced.config, for up to 6m; after a node's clock was set back", notWant: "3.10", fix: "universaltime",
 		},
 		"an old broker": {
 			change: func(s *Snapshot) { s.Version = "3.10.8" },

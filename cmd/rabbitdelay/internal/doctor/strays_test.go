@@ -33,7 +33,7 @@ func TestStrayBindings(t *testing.T) {
 		"everything": {
 			[]topology.Binding{deliver("spy", "#"), deliver("spy", "*.*.*.q")},
 			`The queue spy receives copies of messages, with the routing keys "#" of delay.deliver and "*.*.*.q" of delay.deliver.`,
-			"unbind it: curl -u USER -X DELETE 'http://mgmt/1'; and the same for the other 1   # or describe the binding under bindings",
+			"unbind it: curl -u USER -X DELETE 'http://mgmt/1'; and the same for the other 1   # or add the binding under bindings",
 		},
 		"an exchange": {
 			[]topology.Binding{{Exchange: "delay.deliver", ToExchange: "audit", RoutingKey: "r3x3.#"}},

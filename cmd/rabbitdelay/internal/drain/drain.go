@@ -42,14 +42,14 @@ type Config struct {
 	// Exchanges are the names of the exchanges to drain; empty for all exchanges of the virtual host.
 	Exchanges []string
 	// Margin is how far in the future a message must be due to be moved; the plugin delivers messages that are due
-	// sooner. Sending and deleting some 2,000 messages must take less than the margin. The default is DefaultMargin;
+	// sooner. Sending and deleting about 2,000 messages must take less than the margin. The default is DefaultMargin;
 	// the minimum is 10 s.
 	Margin time.Duration
 	// LeaveOut names the properties and headers that messages may lose: "expiration", "user-id", or a header that
 	// inspect.UnsupportedProperties returns. With "priority", a priority above 4 is reduced to 4, because quorum delay
 	// queues would otherwise refuse the message. Messages that would lose anything else are not moved.
 	LeaveOut []string
-	// DryRun, if it is not nil, tells for each message whether it would be refused. Nothing is then sent, deleted or
+	// DryRun, if it is not nil, reports for each message whether it would be refused. Nothing is then sent, deleted or
 	// recorded in State.
 	DryRun *inspect.Rehearsal
 	// Progress is called from time to time, if it is not nil.

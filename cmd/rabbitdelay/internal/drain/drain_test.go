@@ -69,7 +69,7 @@ func newWorld(t *testing.T) *world {
 
 // However the shell ends, the run reports it and the next run continues. In the end, all messages have arrived once,
 // not early and under one id, and nothing is left in the table.
-func TestRunGoesOn(t *testing.T) {
+func TestRunContinues(t *testing.T) {
 	cuts := map[string]func(string) (string, error){
 		"before it did anything": func(string) (string, error) { return "", errCut },
 		"after it did all":       func(a string) (string, error) { return a, errCut },
@@ -182,7 +182,7 @@ type noNotes struct{ *os.File }
 
 func (noNotes) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 
-// A message that cannot be recorded was sent nevertheless: it is counted, and deleted.
+// A message that cannot be recorded has still been sent, so it is counted and deleted.
 func TestMoveOnAFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// Lock waits as long as the broker may not have noticed the end of the holder's process, and no longer.
+// Lock waits for as long as the broker may take to notice that the holder's process has ended, and no longer.
 func TestLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})

@@ -64,10 +64,10 @@ func DestroyCommand(a *app.App) *cobra.Command {
 	r := &destroyRun{Consent: app.Consent{App: a}}
 	c := &cobra.Command{
 		Use:   "destroy",
-		Short: "Delete a layout that is not used any more",
-		Long: `Delete the delay queues that the settings and the file describe, with their
-exchanges and bindings. It shows what it will delete, asks, and refuses while
-messages wait there or consumers are attached.`,
+		Short: "Delete a layout that is no longer used",
+		Long: `Delete the delay queues defined by the settings and the file, with their
+exchanges and bindings. It shows what it will delete and asks for confirmation.
+It refuses while messages wait there or consumers are attached.`,
 		Example: `  rabbitdelay destroy -f old.yaml --dry-run
   rabbitdelay destroy -f old.yaml
   rabbitdelay destroy --layout delay.bucket.hex --yes`,
@@ -87,7 +87,7 @@ messages wait there or consumers are attached.`,
 func (r *destroyRun) destroy(ctx context.Context) (err error) {
 	switch {
 	case r.Given("messages") && !r.force:
-		return errors.New("--messages is a limit for --force; give both, or neither")
+		return errors.New("--messages only works with --force; add --force, or omit --messages")
 	case r.messages < 0:
 		return fmt.Errorf("--messages: %d; expected 0 or more", r.messages)
 	case r.destinations && len(r.layouts) > 0:
@@ -121,7 +121,7 @@ func (r *destroyRun) choose(ctx context.Context) (err error) {
 	on, prefix := r.on, r.on.Config.Delay.Prefix
 	switch {
 	case r.retire && len(on.Config.Delay.Previous) == 0:
-		return errors.New("delay.previous is empty, so there is nothing to retire; list the earlier layouts there, or delete one that no file describes with destroy --layout")
+		return errors.New("delay.previous is empty, so there is nothing to retire; list the earlier layouts there, or delete a layout that is in no file with destroy --layout")
 	case r.retire:
 		// The file names these layouts, so their objects are deleted, even though the names of the ttl strategy's and
 		// the plugin's objects do not show which configuration uses them.
@@ -173,7 +173,7 @@ func layoutNames(found plan.State, prefix string) []string {
 // Count prints what would be deleted. If messages would be deleted, the user must type their number, and no more
 // messages than that are deleted.
 func (r *destroyRun) Count(ctx context.Context) (q app.Question, err error) {
-	done := r.Waiting("looking at the broker")
+	done := r.Waiting("inspecting the broker")
 	r.removal, err = destroy.Plan(ctx, r.on.Broker, r.on.Want, r.options)
 	done()
 	if err == nil {
@@ -243,7 +243,7 @@ func (r *destroyRun) Do(ctx context.Context) (err error) {
 	if err := r.removal.Refusal(); err != nil || r.DryRun {
 		return err
 	}
-	defer r.Waiting("deleting, after a check for messages in transit")()
+	defer r.Waiting("checking for messages in transit, then deleting")()
 	r.report, err = destroy.Run(ctx, r.on.Broker, r.on.Want, r.options)
 	return err
 }
@@ -312,7 +312,8 @@ func RetireCommand(a *app.App) *cobra.Command {
 		Use:   "retire",
 		Short: "Delete earlier layouts that have drained",
 		Long: `Delete the layouts in delay.previous, after all their messages have left. It
-shows what it will delete, asks, and refuses while messages wait there.`,
+shows what it will delete, asks for confirmation, and refuses while messages
+wait there.`,
 		Example: `  rabbitdelay retire -f delays.yaml --dry-run
   rabbitdelay retire -f delays.yaml`,
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -51,7 +51,7 @@ func DoctorCommand(a *app.App) *cobra.Command {
 	d := &doctorRun{App: a, standstill: app.Duration(doctorStandstill)}
 	c := &cobra.Command{
 		Use:   "doctor",
-		Short: "Find problems on the broker before they cost messages",
+		Short: "Find problems on the broker before messages are lost",
 		Long: `Compare the broker with the settings and the file, and look for everything that
 breaks delays. Each finding says why it matters and how to fix it without losing
 a message.`,
@@ -73,13 +73,13 @@ a message.`,
 			return d.report(r)
 		},
 	}
-	c.Flags().BoolVar(&d.amqpOnly, "amqp-only", false, "do not use the management API, and do not report that parts are therefore unchecked")
+	c.Flags().BoolVar(&d.amqpOnly, "amqp-only", false, "do not use the management API, and do not report the checks that this skips")
 	c.Flags().StringSliceVar(&d.skip, "skip", nil, "do not check these areas, and do not report them as unchecked: "+strings.Join(areaNames(), ", "))
 	app.DatabaseFlag(c.Flags(), "; without a database, tasks are not checked")
-	c.Flags().StringSliceVar(&d.roles, "role", nil, "the roles of the broker's user: producer, consumer, bootstrapper; default: all, or without bootstrapper if broker.declare is nothing")
+	c.Flags().StringSliceVar(&d.roles, "role", nil, "roles of the broker's user: producer, consumer, bootstrapper; default: all, but not bootstrapper if broker.declare is nothing")
 	program.Choice(c, &d.failOn, "fail-on", string(doctor.SeverityWarning), "exit with 1 for findings of this `SEVERITY` or above", string(doctor.SeverityWarning), string(doctor.SeverityCritical))
 	c.Flags().IntVar(&d.peek, "peek", 0, "read up to this many parked messages to show their destinations, and put them back")
-	c.Flags().Var(&d.standstill, "standstill", "watch delay queues with a TTL of up to this, 0 for none")
+	c.Flags().Var(&d.standstill, "standstill", "check whether delay queues with a TTL of up to this have stalled, 0 for none")
 	_ = c.RegisterFlagCompletionFunc("role", cobra.FixedCompletions( // cannot fail, because the flag exists
 		[]string{string(doctor.RoleProducer), string(doctor.RoleConsumer), string(doctor.RoleBootstrapper)}, cobra.ShellCompDirectiveNoFileComp))
 	return c
@@ -170,7 +170,7 @@ func (d *doctorRun) examine(ctx context.Context, cfg doctor.Config) (doctor.Repo
 	}
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout+3*src.Watch)
 	defer cancel()
-	defer d.Waiting("looking at the broker")()
+	defer d.Waiting("inspecting the broker")()
 	if err := d.Examined(ctx, c, &cfg, &src, "rabbitdelay doctor"); err != nil {
 		return doctor.Report{}, err
 	}
@@ -206,7 +206,7 @@ func (d *doctorRun) examine(ctx context.Context, cfg doctor.Config) (doctor.Repo
 }
 
 // proveInstants tests the native strategy's queues in the same way as a client, and with the same permissions. If the
-// queues do not exist yet, it tests a queue of its own.
+// queues do not exist yet, it tests a separate queue.
 func proveInstants(ctx context.Context, c *config.Config) error {
 	s, err := c.Offline()
 	if err != nil {

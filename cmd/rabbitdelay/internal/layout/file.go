@@ -98,8 +98,8 @@ func ExportCommand(a *app.App) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "export",
 		Short: "Print what apply would create, for other tools",
-		Long: `Print everything that the settings and the file describe, for RabbitMQ's
-definitions import or its operator for Kubernetes. It needs no broker.`,
+		Long: `Print all objects defined by the settings and the file, in the format of
+RabbitMQ's definitions import or of its Kubernetes operator. It needs no broker.`,
 		Example: `  rabbitdelay export -f delays.yaml > definitions.json
   rabbitdelay export -f delays.yaml --boot-user admin \
     --boot-password-file secret > definitions.json
@@ -111,7 +111,7 @@ definitions import or its operator for Kubernetes. It needs no broker.`,
 	program.Choice(c, &x.format, "format", formatDefinitions, "", formatDefinitions, formatKubernetes)
 	f.StringVar(&x.to.Cluster, "cluster", "", "kubernetes: name of the RabbitmqCluster")
 	f.StringVar(&x.to.ClusterNamespace, "cluster-namespace", "", "kubernetes: namespace of the RabbitmqCluster, if it differs")
-	f.StringVar(&x.to.Namespace, "namespace", "", "kubernetes: namespace of the resources; default: that of kubectl")
+	f.StringVar(&x.to.Namespace, "namespace", "", "kubernetes: namespace of the resources; default: kubectl's current namespace")
 	f.StringVar(&x.user, "boot-user", "", "definitions: add the virtual host, and an administrator with this name")
 	f.StringVar(&x.passwordFile, "boot-password-file", "", "definitions: the file with the password of --boot-user; only its hash is printed")
 	return c
@@ -120,7 +120,7 @@ definitions import or its operator for Kubernetes. It needs no broker.`,
 func (x *exporter) export() error {
 	switch {
 	case x.format == formatKubernetes && x.user+x.passwordFile != "":
-		return errors.New("--boot-user and --boot-password-file are for --format definitions")
+		return errors.New("--boot-user and --boot-password-file only work with --format definitions")
 	case (x.user == "") != (x.passwordFile == ""):
 		return errors.New("expected both --boot-user and --boot-password-file, or neither")
 	case x.format == formatKubernetes && x.JSON:
@@ -128,7 +128,7 @@ func (x *exporter) export() error {
 	case x.format == formatKubernetes && x.to.Cluster == "":
 		return errors.New("--format kubernetes needs --cluster, the name of the RabbitmqCluster")
 	case x.format == formatDefinitions && x.to != export.KubernetesOptions{}:
-		return errors.New("--cluster, --cluster-namespace and --namespace are for --format kubernetes")
+		return errors.New("--cluster, --cluster-namespace and --namespace only work with --format kubernetes")
 	}
 	c, err := x.Load(nil)
 	if err != nil {
@@ -158,7 +158,7 @@ func (x *exporter) write(t topology.Topology) ([]byte, error) {
 	switch {
 	case x.format == formatKubernetes:
 		n := len(t.Exchanges) + len(t.Queues) + len(t.Bindings)
-		x.Notef("the operator has to reconcile %s, one for each exchange, queue and binding; alternatives are definitions, which are a single file, and rabbitdelay apply",
+		x.Notef("the operator has to reconcile %s, one for each exchange, queue and binding; to avoid this, use --format definitions, which prints a single file, or rabbitdelay apply",
 			shown.Count(n, "resource", "resources"))
 		return export.Kubernetes(t, x.to)
 	case x.user == "":

@@ -64,7 +64,7 @@ func Planned(a *app.App, p plan.Plan, all bool) (err error) {
 	}
 	var errs []error
 	if n := p.Count(plan.ActionConflict); n > 0 {
-		errs = append(errs, fmt.Errorf("%d objects exist on the broker with other arguments", n))
+		errs = append(errs, fmt.Errorf("%d objects exist on the broker with different arguments", n))
 	}
 	if n := len(p.Grave()); n > 0 {
 		errs = append(errs, fmt.Errorf("policies would break delays or lose dead letters, in %s", shown.Count(n, "case", "cases")))
@@ -98,9 +98,9 @@ func ApplyCommand(a *app.App) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "apply",
 		Short: "Create what is missing on the broker",
-		Long: `Create the exchanges, queues and bindings that the settings and the file
-describe and the broker does not have. It changes and deletes nothing. Several
-processes may run it, repeatedly and at the same time.`,
+		Long: `Create the exchanges, queues and bindings that the settings and the file define
+and the broker lacks. It changes and deletes nothing. It is safe to run
+repeatedly, and from several processes at the same time.`,
 		Example: `  rabbitdelay apply -f delays.yaml
   rabbitdelay apply -f delays.yaml --json | jq .created`,
 		RunE: func(c *cobra.Command, _ []string) error { return apply(c.Context(), a, force) },

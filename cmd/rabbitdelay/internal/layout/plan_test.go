@@ -28,7 +28,7 @@ func TestPlanSaysWhichQueuesDoNotAnswer(t *testing.T) {
 	if r.Code != app.ExitUnseen {
 		t.Errorf("it ends with %d", r.Code)
 	}
-	for _, line := range []string{"? unknown    queue orders.expire: noproc\n", "existing queues without an answer: "} {
+	for _, line := range []string{"? unknown    queue orders.expire: noproc\n", "queues that do not answer: "} {
 		if !strings.Contains(r.Stdout, line) {
 			t.Errorf("no %q in\n%s", line, r)
 		}

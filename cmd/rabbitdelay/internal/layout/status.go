@@ -43,7 +43,7 @@ func StatusCommand(a *app.App) *cobra.Command {
 	r := &statusRun{App: a, interval: app.Duration(defaultWatch)}
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Show waiting messages, where they are, and until when",
+		Short: "Show how many messages are waiting, and where",
 		Long: `Show how many messages wait in each layout and delay, what is due soon, dead
 letters, and problems. With a database it shows its tasks too.`,
 		Example: `  rabbitdelay status -f delays.yaml
@@ -53,7 +53,7 @@ letters, and problems. With a database it shows its tasks too.`,
 	}
 	f := c.Flags()
 	app.DatabaseFlag(f, "; without a database, no tasks are shown")
-	f.IntVar(&r.peek, "peek", defaultStatusPeek, "maximum number of messages of each dead-letter queue to read to find the reasons, 0 for none")
+	f.IntVar(&r.peek, "peek", defaultStatusPeek, "read up to this many messages of each dead-letter queue to show why they died, 0 for none")
 	f.BoolVarP(&r.watch, "watch", "w", false, "repeat until Ctrl-C")
 	f.Var(&r.interval, "interval", "with --watch, the pause between two refreshes")
 	f.BoolVar(&r.amqpOnly, "amqp-only", false, "do not use the management API")
@@ -67,7 +67,7 @@ func (r *statusRun) run(ctx context.Context) error {
 	case time.Duration(r.interval) < time.Second:
 		return fmt.Errorf("--interval: %s; expected 1s or more", r.interval.String())
 	case r.Given("interval") && !r.watch:
-		return fmt.Errorf("--interval is for --watch; give both, or neither")
+		return fmt.Errorf("--interval only works with --watch; add --watch, or omit --interval")
 	}
 	c, err := r.Load(nil)
 	if err != nil {
@@ -98,7 +98,7 @@ func (r *statusRun) run(ctx context.Context) error {
 
 func (r *statusRun) look(ctx context.Context, c *config.Config, src status.Source) (status.Status, error) {
 	if src.Before == nil {
-		defer r.Waiting("looking at the broker")()
+		defer r.Waiting("inspecting the broker")()
 	}
 	if err := r.Examined(ctx, c, &src.Want, &src.Broker, "rabbitdelay status"); err != nil {
 		return status.Status{}, err
@@ -202,7 +202,7 @@ func (p *statusPage) heading(cells ...string) {
 
 func number(n int64) string { return strconv.FormatInt(n, 10) }
 
-// known formats a number, and tells if the actual number is unknown or may be larger.
+// known formats a number, and indicates whether the actual number is unknown or may be larger.
 func known(n int64, unknown bool) string { return shown.Known(n, unknown, number) }
 
 // orNot formats a number, which is nil if it is unknown.
@@ -228,7 +228,7 @@ func (p *statusPage) all() {
 			p.deadLetters("PARKED", p.Parked)
 		}
 	} else {
-		p.Linef("the broker could not be inspected, %s", shown.Instant(p.At))
+		p.Linef("the broker could not be inspected at %s", shown.Instant(p.At))
 		p.dueSoon()
 	}
 	p.tasks()
@@ -236,7 +236,7 @@ func (p *statusPage) all() {
 	p.clients()
 	p.findings()
 	if len(p.Unchecked) > 0 {
-		p.Linef("\nNOT SEEN")
+		p.Linef("\nNOT CHECKED")
 		for _, u := range p.Unchecked {
 			p.Linef("%s: %s", u.Area, shown.Line(u.Why))
 		}
@@ -253,10 +253,10 @@ func (p *statusPage) layouts() {
 	switch {
 	case len(p.Layouts) > 0:
 	case p.Broker.Managed():
-		p.Linef("\nthere is no layout")
+		p.Linef("\nno layouts")
 		return
 	default:
-		p.Linef("\nno delay queue of the settings exists; whether there are others is unknown")
+		p.Linef("\nno delay queues of the settings exist; whether there are others is unknown")
 		return
 	}
 	p.heading("LAYOUT", "DELAY", "READY", "ON THEIR WAY", "")
@@ -268,9 +268,9 @@ func (p *statusPage) layouts() {
 		case l.Earlier && l.Waiting.Total() > 0:
 			state = "earlier, not drained"
 		case l.Earlier:
-			state = "earlier, unknown whether drained"
+			state = "earlier, may not be drained"
 		case l.Drained():
-			state = "nothing waits"
+			state = "nothing waiting"
 		}
 		p.Row(shown.Line(l.Name), "all", known(l.Waiting.Ready, l.Waiting.Unknown), orNot(l.Waiting.InTransit()), state)
 		for _, d := range l.Delays {
@@ -351,13 +351,13 @@ func (p *statusPage) tasks() {
 		p.Linef("none")
 	}
 	for _, h := range t.Held {
-		p.Linef("tasks for %s: %s; due and waiting for that: %d", shown.Line(h.Name()), shown.Line(h.String()), h.Waiting)
+		p.Linef("tasks for %s: %s; due tasks waiting: %d", shown.Line(h.Name()), shown.Line(h.String()), h.Waiting)
 	}
 	for _, r := range t.Idle {
 		p.Linef("the recurring task %q creates no tasks: %s", shown.Line(r.Name), shown.Line(r.Reason))
 	}
 	for _, u := range t.Unlisted {
-		p.Linef("pending tasks for %s, which the file does not list: %d; a relay refuses to send them", shown.Line(u.Destination), u.Pending)
+		p.Linef("pending tasks for %s, which is not listed in the file: %d; relays refuse to send them", shown.Line(u.Destination), u.Pending)
 	}
 	p.sent()
 	o := t.Overdue
@@ -365,9 +365,9 @@ func (p *statusPage) tasks() {
 		p.Linef("no task is overdue")
 		return
 	}
-	place, lastError := "it was not sent to the broker yet", ""
+	place, lastError := "not yet sent to the broker", ""
 	if o.Sent {
-		place = "it was sent to the broker and is not done"
+		place = "sent to the broker, but not done"
 	}
 	if o.LastError != "" {
 		lastError = ", last error: " + term.ShortError(o.LastError)
@@ -379,7 +379,7 @@ func (p *statusPage) tasks() {
 		if t.More {
 			atLeast = "at least "
 		}
-		p.Linef("overdue in total: %s%d not sent, %d sent and not handled", atLeast, t.Unsent, t.Unhandled)
+		p.Linef("overdue in total: %s%d not sent, %d sent but not handled", atLeast, t.Unsent, t.Unhandled)
 	}
 }
 
@@ -400,7 +400,7 @@ func (p *statusPage) sent() {
 	if s.Missing != nil {
 		missing = "at least " + shown.Number(*s.Missing)
 	}
-	p.Linef("sent and not due yet: %s; without a message on the broker: %s; a lost message is sent again %s", number, missing, again)
+	p.Linef("sent but not yet due: %s; of these, without a message on the broker: %s; lost messages are sent again %s", number, missing, again)
 }
 
 func (p *statusPage) relays() {
@@ -434,7 +434,7 @@ func (p *statusPage) clients() {
 		p.Row(shown.Line(c.Name), strconv.Itoa(c.Connections), strconv.Itoa(c.Blocked))
 	}
 	if len(p.Clients) == 0 {
-		p.Linef("none is connected")
+		p.Linef("no client is connected")
 	}
 }
 
@@ -443,7 +443,7 @@ func (p *statusPage) findings() {
 		return
 	}
 	if len(p.Findings) == 0 {
-		p.Linef("\ndoctor found nothing")
+		p.Linef("\ndoctor found no problems")
 		return
 	}
 	p.Linef("\nDOCTOR FOUND (rabbitdelay doctor shows how to fix it)")

@@ -82,7 +82,7 @@ func planned(t *testing.T, b *clitest.Broker, dbURL string) {
 	<-done
 }
 
-func TestDoctorSeesTroublesOfTasks(t *testing.T) {
+func TestDoctorFindsTaskProblems(t *testing.T) {
 	b := clitest.NewBroker(t, amqptest.Options{})
 	file, dbURL := troubled(t, b)
 	got := b.Run(t, "doctor", "-f", file, "--db", dbURL, "--json")
@@ -116,7 +116,7 @@ func TestDoctorSeesTroublesOfTasks(t *testing.T) {
 	}
 }
 
-func TestStatusShowsTroublesOfTasks(t *testing.T) {
+func TestStatusShowsTaskProblems(t *testing.T) {
 	b := clitest.NewBroker(t, amqptest.Options{})
 	file, dbURL := troubled(t, b)
 	got := b.Run(t, "status", "-f", file, "--db", dbURL, "--json")
@@ -163,7 +163,7 @@ func TestStatusShowsTroublesOfTasks(t *testing.T) {
 	text := b.Run(t, "status", "-f", file, "--db", dbURL).Stdout
 	for _, want := range []string{
 		`the recurring task "broken" creates no tasks: `,
-		"pending tasks for odd, which the file does not list: 2",
+		"pending tasks for odd, which is not listed in the file: 2",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("without a broker:\n%s\nexpected %s", text, want)

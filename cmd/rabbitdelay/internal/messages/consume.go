@@ -69,9 +69,9 @@ Use it only for test queues. To inspect another queue, use "rabbitdelay peek".`,
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		switch { // an explicit 0, such as from a script, is an error and must not empty the queue
 		case f.Changed("count") && r.count < 1:
-			return fmt.Errorf("--count: %d; expected 1 or more; omit --count to consume without an end", r.count)
+			return fmt.Errorf("--count: %d; expected 1 or more; omit --count to consume without a limit", r.count)
 		case f.Changed("timeout") && r.timeout <= 0:
-			return fmt.Errorf("--timeout: %s; expected more than 0; omit --timeout to wait without an end", r.timeout.String())
+			return fmt.Errorf("--timeout: %s; expected more than 0; omit --timeout to wait without a limit", r.timeout.String())
 		}
 		return r.receive(c.Context())
 	}
@@ -89,7 +89,7 @@ func (r *receiver) check() error {
 	case r.prefetch < 1 || r.prefetch > maxPrefetch:
 		return fmt.Errorf("--prefetch: %d; expected 1 to %d", r.prefetch, maxPrefetch)
 	case !r.Quiet && closed(r.Stdout):
-		return errors.New("standard output is closed, so the messages would be lost unchecked; give --quiet to consume them without printing")
+		return errors.New("standard output is closed, so the messages would be lost without being shown; give --quiet to consume them without printing")
 	}
 	return nil
 }

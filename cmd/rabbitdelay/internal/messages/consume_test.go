@@ -28,7 +28,7 @@ func (f *fullDisk) Write(p []byte) (int, error) {
 	return f.Builder.Write(p)
 }
 
-func TestConsumeKeepsWhatItCannotPrint(t *testing.T) {
+func TestConsumeKeepsMessagesThatItCannotPrint(t *testing.T) {
 	for _, flags := range []string{"", "--json", "--count 9", "--count 9 --prefetch 1"} {
 		t.Run(flags, func(t *testing.T) {
 			b := clitest.NewBroker(t, amqptest.Options{})
@@ -112,7 +112,7 @@ func (c *cutAfterOne) Write(p []byte) (int, error) {
 	return c.Builder.Write(p)
 }
 
-func TestConsumeGoesOnAfterALostConnection(t *testing.T) {
+func TestConsumeContinuesAfterALostConnection(t *testing.T) {
 	b := clitest.NewBroker(t, amqptest.Options{})
 	b.Fill(t, "orders", 2)
 	out, errs := &cutAfterOne{broker: b}, &strings.Builder{}

@@ -151,7 +151,7 @@ group with --error-like.`,
 func (r *errorsRun) run(ctx context.Context) error {
 	switch {
 	case !oneOf(r.queue != "", r.parked):
-		return errors.New("expected one of --queue and --parked")
+		return errors.New("expected exactly one of --queue and --parked")
 	case r.o.Limit < 1 || r.o.Limit > inspect.MaxGroups:
 		return fmt.Errorf("--limit: %d; expected 1 to %d", r.o.Limit, inspect.MaxGroups)
 	}

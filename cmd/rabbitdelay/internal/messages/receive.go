@@ -19,7 +19,7 @@ import (
 )
 
 // ensureQueue creates the queue if it does not exist, and for a destination also its dead-letter queue. A dead-letter
-// queue does not get a dead-letter queue of its own.
+// queue does not get its own dead-letter queue.
 func (r *receiver) ensureQueue(d *doorway) error {
 	there, err := d.hasQueue(r.queue)
 	if there || err != nil {

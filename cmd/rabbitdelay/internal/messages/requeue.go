@@ -61,7 +61,7 @@ new one.`,
 	f := c.Flags()
 	o := &r.o
 	r.choiceFlags(f)
-	f.StringVar(&r.from, "from", "", "send the messages of this `file`, which discard has written")
+	f.StringVar(&r.from, "from", "", "send the messages in this `file`, which discard wrote")
 	f.IntVar(&r.skip, "skip", 0, "skip this many lines at the beginning of --from")
 	f.Float64Var(&o.Rate, "rate", 0, "maximum number of messages a second, 0 for no limit")
 	f.IntVar(&o.InFlight, "in-flight", 1, "messages sent at a time, up to 1000; if requeue is killed, this many may be sent twice")
@@ -94,19 +94,19 @@ func (r *requeueRun) check() error {
 	o := &r.o
 	switch {
 	case r.o.Discard && r.parked == (o.Queue != ""):
-		return errors.New("expected one of --queue and --parked")
+		return errors.New("expected exactly one of --queue and --parked")
 	case !r.o.Discard && !oneOf(o.Queue != "", r.parked, r.from != ""):
-		return errors.New("expected one of --queue, --parked and --from")
+		return errors.New("expected exactly one of --queue, --parked and --from")
 	case r.skip != 0 && (r.from == "" || r.skip < 0):
-		return fmt.Errorf("--skip: %d; expected the number of lines of --from to skip", r.skip)
+		return fmt.Errorf("--skip: %d; expected --from, and the number of its lines to skip", r.skip)
 	case r.o.Discard && !r.DryRun && !oneOf(r.file != "", r.noFile):
 		return errors.New("give --save to keep the messages in a file, from which requeue can send them again, or --no-save to lose them permanently")
 	case o.To.Queue != "" && (o.To.Exchange != "" || r.Given("routing-key")):
 		return errors.New("expected only one destination: --to-queue, or --to-exchange with --routing-key")
 	case r.Given("routing-key") && o.To.Exchange == "":
-		return errors.New("--routing-key is for --to-exchange; give both, or neither")
+		return errors.New("--routing-key only works with --to-exchange; add --to-exchange, or omit --routing-key")
 	case o.Filter.OlderThan < 0 || o.Filter.NewerThan < 0:
-		return errors.New("--older-than, --newer-than: expected 0 or more")
+		return errors.New("--older-than and --newer-than: expected 0 or more")
 	case o.InFlight < 1: // the SDK would use its default for 0
 		return fmt.Errorf("--in-flight: %d; expected 1 to 1000", o.InFlight)
 	}
@@ -369,7 +369,7 @@ func (r *requeueRun) printReport(took time.Duration) error {
 		r.Notef("note: %s", r.anonymous())
 	}
 	if rep.DiedAgain > 0 {
-		r.Notef("note: %s were dead-lettered again after they were sent, and stayed", shown.Number(rep.DiedAgain))
+		r.Notef("note: %s had already been requeued and were dead-lettered again, so they stayed", shown.Number(rep.DiedAgain))
 	}
 	if rep.CountsDeliveries && rep.DeliveryLimit > 0 && rep.PutBack > 0 {
 		r.Notef("note: each of the %s that were put back has used up one of the %d deliveries after which this queue drops a message", shown.Number(rep.PutBack), rep.DeliveryLimit)

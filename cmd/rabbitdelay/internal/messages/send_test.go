@@ -49,7 +49,7 @@ func TestSenderMessages(t *testing.T) {
 		t.Errorf("the id is %s, expected x-3", third.ID)
 	}
 	if !third.DeliverAt.IsZero() {
-		t.Errorf("with a delay there is also the instant %s", third.DeliverAt)
+		t.Errorf("with a delay there is also the time %s", third.DeliverAt)
 	}
 	if got := third.Headers["a"]; got != "b=c" {
 		t.Errorf("the header a is %q, expected b=c", got)
@@ -67,9 +67,9 @@ func TestSenderMessages(t *testing.T) {
 		t.Errorf("the id is %s, expected x", single.ID)
 	}
 	if single.Delay != 0 {
-		t.Errorf("with an instant there is also the delay %s", single.Delay)
+		t.Errorf("with a time there is also the delay %s", single.Delay)
 	}
 	if single.DeliverAt.Before(at) || single.DeliverAt.After(at.Add(2*time.Second)) {
-		t.Errorf("the instant is %s, expected %s and up to 2s", single.DeliverAt, at)
+		t.Errorf("the time is %s, expected %s and up to 2s", single.DeliverAt, at)
 	}
 }

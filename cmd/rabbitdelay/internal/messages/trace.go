@@ -80,7 +80,7 @@ func (r *traceRun) trace(ctx context.Context, id string) error {
 		defer s.Close()
 		src.DB, src.Status.Tasks = s.DB, s.Store
 	}
-	defer r.Waiting("looking at the broker")()
+	defer r.Waiting("inspecting the broker")()
 	if err := r.Examined(ctx, c, &src.Status.Want, &src.Status.Broker, "rabbitdelay trace"); err != nil {
 		return err
 	}
@@ -178,13 +178,13 @@ func (r *traceRun) printSearch(t trace.Trace) {
 		r.Printf("- neither dead-letter queues nor the parked queue, because none exists and answers\n")
 	}
 	if len(t.Waiting) > 0 {
-		r.Printf("\nnot searched, because messages would be late: %s\n", delayNames(t.Waiting))
+		r.Printf("\nnot searched, because that would make messages late: %s\n", delayNames(t.Waiting))
 	}
 	if len(t.Unsearched) > 0 {
 		r.Printf("\nnot searched, because consumers would have to wait: %s\n", shown.Line(strings.Join(t.Unsearched, ", ")))
 	}
 	for _, u := range t.Unchecked {
-		r.Printf("not seen: %s: %s\n", u.Area, shown.Line(u.Why))
+		r.Printf("not checked: %s: %s\n", u.Area, shown.Line(u.Why))
 	}
 	for _, n := range t.Notes {
 		r.Notef("note: %s", n)

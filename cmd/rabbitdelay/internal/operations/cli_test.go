@@ -80,7 +80,7 @@ func TestCLISendAndConsume(t *testing.T) {
 	}
 }
 
-func TestCLISendToExchangeAtInstant(t *testing.T) {
+func TestCLISendToExchangeAtATime(t *testing.T) {
 	t.Parallel()
 	queue := suite.NewQueue(t)
 	client := suite.OpenClient(t, amqpx.Config{})
@@ -118,7 +118,7 @@ func TestCLISendFails(t *testing.T) {
 		got := cliOn(t, append([]string{"send", "--count", "3", "--json"}, args...)...)
 		m := got.Last(t, "sent", "confirmed", "seconds", "strategy")
 		var e struct{ Error string }
-		lines := strings.Split(strings.TrimSpace(got.Stderr), "\n") // the lines about declarations come before
+		lines := strings.Split(strings.TrimSpace(got.Stderr), "\n") // the lines about declarations come first
 		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &e); err != nil {
 			t.Errorf("want %q: the last line is not JSON: %v\n%s", want, err, got)
 		}
@@ -192,7 +192,7 @@ destinations: [{queue: %[1]s.orders}]
 	if conflict.Code != 1 {
 		t.Errorf("plan with a conflict: exit code %d, want 1\n%s", conflict.Code, conflict)
 	}
-	if want := "2 objects exist on the broker with other arguments"; !strings.Contains(conflict.Stderr, want) {
+	if want := "2 objects exist on the broker with different arguments"; !strings.Contains(conflict.Stderr, want) {
 		t.Errorf("plan with a conflict: no %q in\n%s", want, conflict)
 	}
 	if conflict := cmd("apply", "--queue-type", "classic"); conflict.Code != 1 || !strings.Contains(conflict.Stderr, prefix+".orders") {

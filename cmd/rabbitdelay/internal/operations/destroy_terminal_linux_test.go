@@ -27,7 +27,7 @@ func terminal(t *testing.T) (keys, stdin *os.File) {
 	if err != nil {
 		t.Skipf("skipped: no pseudo-terminal: %v", err)
 	}
-	t.Cleanup(func() { _ = keys.Close() }) // its other end is closed
+	t.Cleanup(func() { _ = keys.Close() }) // the other end is already closed
 	var n, unlocked uint32
 	for request, value := range map[uintptr]*uint32{syscall.TIOCGPTN: &n, syscall.TIOCSPTLCK: &unlocked} {
 		if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, keys.Fd(), request, uintptr(unsafe.Pointer(value))); errno != 0 {

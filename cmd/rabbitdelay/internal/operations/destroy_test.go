@@ -21,7 +21,7 @@ import (
 var sharedObjects = []string{"exchange delay.deliver", "exchange delay.parked", "queue delay.parked"}
 
 // A drained layout is deleted, but nothing that other layouts use.
-func TestDestroyBesideALiveLayout(t *testing.T) {
+func TestDestroyKeepsALayoutInUse(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		for _, qt := range []topology.QueueType{topology.Classic, topology.Quorum} {
@@ -211,7 +211,7 @@ func TestDestroyDestinations(t *testing.T) {
 	})
 }
 
-// Over AMQP alone, nothing is deleted that others may use, even with --force.
+// Over AMQP alone, nothing that other programs may use is deleted, even with --force.
 func TestDestroyOverAMQPAlone(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -277,7 +277,7 @@ func TestCLIDestroyByName(t *testing.T) {
 		if r := one("apply"); r.Code != 0 {
 			t.Fatal(r)
 		}
-		// The mark of a complete layout is deleted with any part of the layout.
+		// The marker of a complete layout is deleted with any part of the layout.
 		want := slices.DeleteFunc(v.Objects(t), func(name string) bool { return strings.Contains(name, ".declared.") })
 		if r := two("apply"); r.Code != 0 {
 			t.Fatal(r)

@@ -145,7 +145,7 @@ func TestDoctorReplacesAQueue(t *testing.T) {
 }
 
 // The doctor finds dead letters, and tasks that no relay sends.
-func TestDoctorFindsWhatWaitsForPeople(t *testing.T) {
+func TestDoctorFindsMessagesForOperators(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		db := "sqlite:" + filepath.Join(t.TempDir(), "shop.db")

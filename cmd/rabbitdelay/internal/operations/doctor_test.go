@@ -88,7 +88,7 @@ func (c *clinic) until(t *testing.T, what string, wanted func(doctor.Report) boo
 
 func render(r doctor.Report) string {
 	var b strings.Builder
-	_ = r.Render(&b, doctor.Style{Width: 140}) // a strings.Builder takes everything
+	_ = r.Render(&b, doctor.Style{Width: 140}) // a strings.Builder never fails
 	return b.String()
 }
 
@@ -236,7 +236,7 @@ func (c *clinic) spoil(t *testing.T) {
 	c.publish(t, "", "orders.expire.dead", 2, nil)
 	c.publish(t, "", "delay.route.nowhere:a.b", 1, nil)
 
-	// A queue eavesdrops on messages, once with a routing key that is otherwise part of an address.
+	// A queue receives copies of messages, once with a routing key that is otherwise part of an address.
 	if _, err := ch.QueueDeclare("a spy", true, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -462,7 +462,7 @@ func TestDoctorFindsAQueueThatDoesNotDeadLetter(t *testing.T) {
 		}
 		leaving(5)
 		c.src.Standstill, c.src.Watch = &doctor.StallWatch{}, 10*time.Second
-		c.until(t, "the queue stands still", func(r doctor.Report) bool { // published messages are counted late, too
+		c.until(t, "the queue stands still", func(r doctor.Report) bool { // published messages are also counted late
 			return strings.Contains(render(r), "at least 5 of 5")
 		})
 		mustCtl(t, v.Broker, "eval", "{ok, _} = supervisor:start_child(rabbit_fifo_dlx_sup, ["+queue+"]).")

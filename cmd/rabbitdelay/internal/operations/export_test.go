@@ -15,7 +15,7 @@ import (
 )
 
 // After rabbitmqctl has imported the definitions, apply has nothing to do.
-func TestExportedDefinitionsAreAllOfIt(t *testing.T) {
+func TestExportedDefinitionsAreComplete(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		want := buckets(t, "binary", topology.Quorum)
@@ -31,7 +31,7 @@ func TestExportedDefinitionsAreAllOfIt(t *testing.T) {
 		if err := z.Close(); err != nil {
 			t.Fatal(err)
 		}
-		file := "/tmp/" + v.Name + ".json" // on the broker's machine, which may be a container
+		file := "/tmp/" + v.Name + ".json" // the broker's machine may be a container
 		write := fmt.Sprintf(`ok = file:write_file(%q, zlib:gunzip(base64:decode(<<%q>>))).`, file, base64.StdEncoding.EncodeToString(small.Bytes()))
 		for _, args := range [][]string{{"eval", write}, {"import_definitions", file}, {"eval", fmt.Sprintf("file:delete(%q).", file)}} {
 			if out, err := v.Broker.Ctl(t.Context(), args...); err != nil {

@@ -22,7 +22,7 @@ import (
 var nightVersions = []string{"3.10", "4.0", "4.3"}
 
 // A cluster loses one node, then its majority, and recovers. Counts that cannot be read are reported as unknown, and
-// the doctor's first finding says why. A console runs all the time, and shows the same without being reloaded.
+// the doctor's first finding says why. A console runs throughout, and shows the same without a reload.
 func TestNightWithoutAMajority(t *testing.T) {
 	if os.Getenv(servers.EnvSkip) == "1" || testing.Short() {
 		t.Skip("skipped: it starts clusters")
@@ -41,7 +41,7 @@ type night struct {
 
 const (
 	nightDead    = "orders.expire.dead"
-	nightClassic = "reports.dead" // on the first node
+	nightClassic = "reports.dead" // this queue is on the first node
 )
 
 func newNight(t *testing.T, version string) *night {
@@ -112,7 +112,7 @@ func (n *night) fill(t *testing.T) {
 	if err := ch.Confirm(false); err != nil {
 		t.Fatal(err)
 	}
-	args := amqp.Table{"x-queue-type": "classic"} // on the connection's node
+	args := amqp.Table{"x-queue-type": "classic"} // the broker puts the queue on the connection's node
 	if _, err := ch.QueueDeclare(nightClassic, true, false, false, false, args); err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func (n *night) fill(t *testing.T) {
 }
 
 func (n *night) spend(t *testing.T) {
-	const one = 1 // the node that stays
+	const one = 1 // the node that keeps running
 	if r := n.rabbitdelay(t, one, "apply"); r.Code != 0 {
 		t.Fatal(r)
 	}

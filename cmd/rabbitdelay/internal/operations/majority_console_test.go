@@ -114,7 +114,7 @@ func (c *nightConsole) follow(t *testing.T) {
 	}
 }
 
-// until waits for an overview that has nothing to complain about.
+// until waits for an overview about which complain returns nothing.
 func (c *nightConsole) until(t *testing.T, what string, complain func(o nightOverview) string) {
 	t.Helper()
 	for deadline := time.Now().Add(suite.Patience); ; {
@@ -140,7 +140,7 @@ func (o nightOverview) findings() []string {
 	return ids
 }
 
-// unknown lists what the overview does not know.
+// unknown lists the values that the overview reports as unknown.
 func (o nightOverview) unknown() []string {
 	names := []string{}
 	for _, l := range o.Status.Layouts {
@@ -176,7 +176,7 @@ func (c *nightConsole) get(t *testing.T, path string) (code int, body string) {
 	return resp.StatusCode, string(text)
 }
 
-// page complains about words on a page.
+// page fails the test unless a page contains all words of want and none of never.
 func (c *nightConsole) page(t *testing.T, path string, want, never []string) {
 	t.Helper()
 	code, text := c.get(t, path)
@@ -195,8 +195,8 @@ func (c *nightConsole) page(t *testing.T, path string, want, never []string) {
 	}
 }
 
-// ready expects that the process is ready. It stays ready without a majority: the nodes that are left accept its
-// connections, and a restart or less traffic would help nothing.
+// ready expects that the process is ready. It stays ready without a majority: the remaining nodes accept its
+// connections, and neither a restart nor less traffic would help.
 func (c *nightConsole) ready(t *testing.T) {
 	t.Helper()
 	if code, text := c.get(t, "/readyz"); code != http.StatusOK {
@@ -204,7 +204,7 @@ func (c *nightConsole) ready(t *testing.T) {
 	}
 }
 
-// calm expects that everything is known and that no node is missed.
+// calm expects that everything is known and that no node is missing.
 func (c *nightConsole) calm(t *testing.T) {
 	t.Helper()
 	c.until(t, "with all nodes", func(o nightOverview) string {

@@ -40,7 +40,7 @@ func TestCanaryOnBrokers(t *testing.T) {
 			t.Parallel()
 			b := broker.Shared(t, broker.Options{Version: line})
 			delays := suite.InstantsIgnored(t, b) == ""
-			t.Logf("RabbitMQ %s delays by an instant: %t", b.Version(), delays)
+			t.Logf("RabbitMQ %s delays messages until a given time: %t", b.Version(), delays)
 			began := time.Now()
 			c, err := amqpx.Open(t.Context(), amqpx.Config{URL: b.URL(), Strategy: nativeOf(t, "canary-quorum")})
 			switch {
@@ -297,7 +297,7 @@ func nativeDoctor(t *testing.T, userURL func(name string) string) {
 		denied := strings.Join(all, ", ")
 		blind := slices.ContainsFunc(report.Unchecked, func(u doctor.Unchecked) bool { return u.Area == doctor.AreaInstants })
 		if denied != c.denied || blind != (c.denied != "") {
-			t.Errorf("%s: denied is %q, instants unchecked %t; %v", name, denied, blind, report.Unchecked)
+			t.Errorf("%s: denied is %q, delivery times unchecked %t; %v", name, denied, blind, report.Unchecked)
 		}
 	}
 }

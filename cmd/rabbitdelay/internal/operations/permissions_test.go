@@ -164,7 +164,7 @@ func refuses(t *testing.T, brokerURL string, tries map[string]func(ch *amqp.Chan
 		}
 		closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 		err = try(ch)
-		if err == nil { // publishing has no other answer
+		if err == nil { // the only reply to a publish is the end of the channel
 			select {
 			case e := <-closed:
 				err = e

@@ -289,7 +289,7 @@ func makeTraffic(t *testing.T, v *suite.Vhost, tel *telemetry.Telemetry, probe s
 	}
 	runUntilEnd(t, func(ctx context.Context) error {
 		for ctx.Err() == nil {
-			_ = client.Send(ctx, amqpx.Message{Queue: "orders", Delay: 10 * time.Millisecond}) // it may be the end
+			_ = client.Send(ctx, amqpx.Message{Queue: "orders", Delay: 10 * time.Millisecond}) // the test may be ending
 			_ = client.Send(ctx, amqpx.Message{Queue: "orders", Delay: -1})                    // is invalid
 			// This message of a task is older than the task itself.
 			_ = client.Send(ctx, amqpx.Message{ID: "now", Queue: "tasks", Version: 1})

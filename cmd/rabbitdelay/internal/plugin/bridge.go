@@ -57,7 +57,7 @@ producers that cannot be changed yet. It runs until stopped.`,
 	f.StringVar(&r.x.Name, "exchange", "", "the name of the plugin's exchange")
 	f.StringVar(&r.x.Type, "type", "", "the exchange's x-delayed-type: "+strings.Join(bridge.Types(), ", "))
 	f.IntVar(&r.concurrency, "concurrency", bridge.DefaultConcurrency, "messages of each queue in progress at the same time, 1 to 16383")
-	f.StringVar(&r.probe, "probe", "", "answer /healthz, /readyz and /metrics at this `HOST:PORT`")
+	f.StringVar(&r.probe, "probe", "", "serve /healthz, /readyz and /metrics on this `HOST:PORT`")
 	f.BoolVar(&r.dryRun, "dry-run", false, "show what would be declared, and declare nothing")
 	return c
 }
@@ -134,7 +134,7 @@ func (r *bridgeRun) bridge(ctx context.Context) (err error) {
 			return err
 		}
 		defer p.Close()
-		r.Logger().Info("answering probes", zap.Stringer("address", at))
+		r.Logger().Info("serving probes", zap.Stringer("address", at))
 	}
 	client, err := r.open(ctx)
 	if err != nil {

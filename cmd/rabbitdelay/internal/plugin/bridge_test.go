@@ -56,7 +56,7 @@ func TestBridge(t *testing.T) {
 	run := startBridge(t, b, "--json")
 	ch := b.Channel(t)
 	if err := ch.ExchangeDeclarePassive("shop", "x-delayed-message", true, false, false, false, nil); err != nil {
-		t.Fatal(err) // as producers may send, with any type
+		t.Fatal(err) // a producer may declare the exchange passively with any type
 	}
 	if _, err := ch.QueueDeclare("out", true, false, false, false, nil); err != nil {
 		t.Fatal(err)
@@ -98,7 +98,7 @@ func TestBridge(t *testing.T) {
 }
 
 // A bridge whose messages are not delivered reports that, but not for every message.
-func TestBridgeSaysThatMessagesDoNotGetOn(t *testing.T) {
+func TestBridgeReportsUndeliveredMessages(t *testing.T) {
 	b := clitest.NewBroker(t, amqptest.Options{})
 	run := startBridge(t, b)
 	ch := b.Channel(t)

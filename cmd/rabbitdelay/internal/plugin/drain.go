@@ -107,7 +107,7 @@ func (r *drainRun) Outcome() string {
 }
 
 func (r *drainRun) Count(ctx context.Context) (app.Question, error) {
-	done := r.Waiting("looking at the plugin's table")
+	done := r.Waiting("reading the plugin's table")
 	head, err := drain.Look(ctx, r.o)
 	done()
 	r.rows = head.Rows

@@ -77,7 +77,7 @@ func status(ctx context.Context, a *app.App) error {
 		}
 		return fmt.Errorf("the management API at %s, which is needed to count the plugin's messages, %s (broker.management_url): %w", m.Endpoint(), live.Failure(err), err)
 	}
-	done := a.Waiting("looking at the broker")
+	done := a.Waiting("inspecting the broker")
 	s, err := lookAtPlugin(ctx, m, c.Delay.Prefix)
 	done()
 	if err != nil {
@@ -113,7 +113,7 @@ func lookAtPlugin(ctx context.Context, m *live.Management, prefix string) (plugi
 	return s, nil
 }
 
-// otherNodes describes what is unknown because other nodes may have tables of their own.
+// otherNodes describes what is unknown because other nodes may have their own tables.
 func otherNodes(ctx context.Context, m *live.Management) []string {
 	var nodes []struct {
 		Name string `json:"name"`
@@ -156,7 +156,7 @@ func printStatus(a *app.App, s pluginStatus) error {
 		}
 	}
 	for _, u := range s.Unchecked {
-		a.Printf("not seen: %s\n", shown.Line(u))
+		a.Printf("not checked: %s\n", shown.Line(u))
 	}
 	return nil
 }

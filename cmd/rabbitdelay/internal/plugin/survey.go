@@ -73,14 +73,14 @@ func inTheWay(list []delayed) []string {
 		waiting += *d.Waiting
 	}
 	if waiting > 0 {
-		out = append(out, fmt.Sprintf("messages that wait in the plugin's table: %d. Disabling the plugin or enabling the feature flag khepri_db destroys them; if their exchange is deleted, they are dropped when they are due", waiting))
+		out = append(out, fmt.Sprintf("messages waiting in the plugin's table: %d. Disabling the plugin or enabling the feature flag khepri_db deletes them; if their exchange is deleted, they are dropped when they are due", waiting))
 	}
 	if unknown > 0 {
 		out = append(out, fmt.Sprintf("exchanges for which the broker does not report the number of waiting messages: %d", unknown))
 	}
 	for _, d := range list {
 		if d.Own {
-			out = append(out, fmt.Sprintf("exchange %q of rabbitdelay's strategy plugin: choose another strategy (delay.strategy), and retire this one", d.Name))
+			out = append(out, fmt.Sprintf("exchange %q belongs to rabbitdelay's plugin strategy: choose another strategy (delay.strategy), and retire this exchange", d.Name))
 			continue
 		}
 		out = append(out, fmt.Sprintf("exchange %q: RabbitMQ 4.3 has no type x-delayed-message; when no more messages wait in it, declare it again as %s and let its producers delay messages by other means", d.Name, cmp.Or(d.Type, "another type")))

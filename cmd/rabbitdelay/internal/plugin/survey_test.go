@@ -38,7 +38,7 @@ func TestSurvey(t *testing.T) {
 		"table: 7.",
 		"does not report the number of waiting messages: 1",
 		`"orders": RabbitMQ 4.3 has no type x-delayed-message; when no more messages wait in it, declare it again as topic`,
-		`"delay.plugin" of rabbitdelay's strategy`,
+		`"delay.plugin" belongs to rabbitdelay's plugin strategy`,
 	} {
 		if !strings.Contains(way, want) {
 			t.Errorf("%q is missing in\n%s", want, way)

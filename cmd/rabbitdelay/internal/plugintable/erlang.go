@@ -37,7 +37,7 @@ Head = fun(More) ->
 end,
 `
 
-// Look returns the expression that prints only a Head. The Head also tells whether the broker has the given queue.
+// Look returns the expression that prints only a Head. The Head also says whether the broker has the given queue.
 func Look(vhost, queue string) string {
 	return names + head + fmt.Sprintf(`Head([",\"has_queue\":", atom_to_list(rabbit_amqqueue:exists(rabbit_misc:r(%s, queue, %s)))]).
 `, binary(vhost), binary(queue))

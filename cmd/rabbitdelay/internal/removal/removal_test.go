@@ -103,7 +103,7 @@ var (
 
 // A layout's own objects are always deleted. Shared objects are deleted if nothing else uses them,
 // and destinations on request.
-func TestRemovalKeepsWhatOthersUse(t *testing.T) {
+func TestRemovalKeepsObjectsInUse(t *testing.T) {
 	old := twoDigits("delay.bucket.r2x2", "r2x2", orders, events)
 	own := []string{"delay.bucket.r2x2.2s", "delay.bucket.r2x2.1s", "delay.bucket.r2x2.level-0"}
 	const route = "delay.route.events:k"
@@ -213,7 +213,7 @@ func TestRemovalKeepsWhatOthersUse(t *testing.T) {
 
 // A layout whose name does not show its configuration may be used by another configuration, of
 // which only other layouts are visible.
-func TestRemovalKeepsWhatAnotherConfigurationMayUse(t *testing.T) {
+func TestRemovalKeepsObjectsOfOtherConfigurations(t *testing.T) {
 	// These are the objects that the auto strategy creates with two declared delays.
 	minute := time.Minute
 	auto := func(bucket, tag string) topology.Topology {
@@ -367,7 +367,7 @@ func TestRemovalRefuses(t *testing.T) {
 }
 
 // Messages that the plugin holds count as well.
-func TestRemovalCountsWhatThePluginHolds(t *testing.T) {
+func TestRemovalCountsThePluginsMessages(t *testing.T) {
 	top := topology.DeliveryTopology("delay")
 	top.Exchanges = append(top.Exchanges, topology.Exchange{
 		Name: "delay.plugin", Kind: argument.DelayedExchange, Arguments: map[string]any{argument.DelayedType: "topic"},
@@ -406,7 +406,7 @@ func TestRemovalRender(t *testing.T) {
 
 // A client's second binding of a destination is deleted with the first, and does not keep the
 // objects that all layouts share.
-func TestRemovalTakesClientsSecondBindings(t *testing.T) {
+func TestRemovalDeletesClientsSecondBindings(t *testing.T) {
 	layout := twoDigits("delay.bucket", "clock", topology.Destination{Queue: "orders"})
 	second := layout.Bindings[len(layout.Bindings)-1]
 	second.Arguments = map[string]any{argument.Binder: "shop/1"}
@@ -438,13 +438,13 @@ func TestRemovalOrderPutsDeadLettersLast(t *testing.T) {
 		slices.Sort(names)
 		got = append(got, strings.Join(names, " "))
 	}
-	if want := []string{"a", "b", "c", "x y", ""}; !slices.Equal(got, want) { // x and y go round
+	if want := []string{"a", "b", "c", "x y", ""}; !slices.Equal(got, want) { // x and y form a cycle
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
 // An object that is kept in the end keeps the objects that it needs.
-func TestRemovalKeepsWhatAKeptObjectNeeds(t *testing.T) {
+func TestRemovalKeepsObjectsThatAKeptOneNeeds(t *testing.T) {
 	top := twoDigits("delay.bucket.r2x2", "r2x2", orders)
 	for _, c := range []struct {
 		object, needed string
@@ -473,7 +473,7 @@ func TestRemovalKeepsWhatAKeptObjectNeeds(t *testing.T) {
 
 // The mark of a complete topology would be wrong after a part of a layout was deleted, and the next
 // client would not check.
-func TestRemovalTakesTheMarksOfCompleteTopologies(t *testing.T) {
+func TestRemovalDeletesTheMarkersOfCompleteTopologies(t *testing.T) {
 	old, other := twoDigits("delay.bucket.r2x2", "r2x2", orders), twoDigits("delay.bucket.hex", "hex", orders)
 	present := applied(t, old, other, topology.Topology{Exchanges: []topology.Exchange{
 		{Name: "delay.declared.1a", Kind: "fanout"}, {Name: "delay.declared.2b", Kind: "fanout"},

@@ -230,7 +230,7 @@ func (x *remover) leadRule(b topology.Binding) string {
 	}
 	tag := naming.Tag(b.RoutingKey)
 	if !x.going[tag] {
-		return "it belongs to the layout " + tag + ", which is not to be destroyed"
+		return "it belongs to the layout " + tag + ", which is not being deleted"
 	}
 	if !x.live.BindingsKnown {
 		return unchecked

@@ -26,7 +26,7 @@ const healthTimeout = 10 * time.Second
 func HealthCommand(a *app.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "healthcheck [URL]",
-		Short: "Check that serve runs on this machine, for Docker's HEALTHCHECK",
+		Short: "Check that serve is running here, for Docker's HEALTHCHECK",
 		Long: `Exit with 0 if "rabbitdelay serve" on this machine answers /healthz with 200
 within 10 s, and with 1 otherwise.`,
 		Example: `  rabbitdelay healthcheck

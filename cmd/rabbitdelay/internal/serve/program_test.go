@@ -245,7 +245,7 @@ func TestServeCutsOffSlowRequests(t *testing.T) {
 }
 
 // If the database does not answer when serve starts, nothing is ready.
-func TestServeBesideAHungDatabase(t *testing.T) {
+func TestServeWithAHungDatabase(t *testing.T) {
 	b := clitest.NewBroker(t, amqptest.Options{})
 	l, err := clitest.Hung()
 	if err != nil {

@@ -70,9 +70,9 @@ func (r *relayPart) register(f *pflag.FlagSet) {
 	d, c := schedule.Config{}.WithDefaults(), &r.flags
 	c.Grace, c.PollInterval = d.Grace, d.PollInterval
 	f.Var((*app.Duration)(&c.Horizon), "horizon", "how long before its due time a task is sent to the broker; default: 1d, or the strategy's longest delay if that is shorter")
-	f.Var((*app.Duration)(&c.Grace), "grace", "how long after its due time a pending task is sent again at the earliest, if its message was lost")
-	f.IntVar(&c.MaxSends, "max-sends", d.MaxSends, "how many times a task is sent, without being settled by a handler, before it fails")
-	f.Var((*app.Duration)(&c.PollInterval), "poll", "maximum time between two reads of new tasks")
+	f.Var((*app.Duration)(&c.Grace), "grace", "if a pending task's message was lost, send the task again no earlier than this long after its due time")
+	f.IntVar(&c.MaxSends, "max-sends", d.MaxSends, "how many times a task is sent before it fails, if no handler settles it")
+	f.Var((*app.Duration)(&c.PollInterval), "poll", "maximum time between two queries for new tasks")
 	f.IntVar(&c.Batch, "batch", d.Batch, "tasks in a batch")
 	f.IntVar(&c.Workers, "workers", d.Workers, "batches processed at the same time")
 }

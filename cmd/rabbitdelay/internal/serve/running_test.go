@@ -61,7 +61,7 @@ func (s *running) do(method, path, body string) (code int, text string) {
 		return 0, err.Error()
 	}
 	defer got.Body.Close()
-	answer, _ := io.ReadAll(got.Body) // a cut answer is returned as it is
+	answer, _ := io.ReadAll(got.Body) // a truncated response is returned as it is
 	return got.StatusCode, string(answer)
 }
 

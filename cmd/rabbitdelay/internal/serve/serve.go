@@ -56,10 +56,10 @@ broker's messages.`,
 	}
 	f := c.Flags()
 	app.DatabaseFlag(f, "; without a database, there are no tasks")
-	program.Setting(f, "serve.listen", "listen", "answer at this `HOST:PORT`; default: serve.listen, or else "+config.DefaultListen)
+	program.Setting(f, "serve.listen", "listen", "listen on this `HOST:PORT`; default: serve.listen, or else "+config.DefaultListen)
 	program.Setting(f, "serve.users", "users", "the `FILE` with users and tokens; default: serve.users")
 	program.Setting(f, "serve.path_prefix", "path-prefix", "prefix of all paths behind a proxy, such as /rabbitdelay")
-	f.StringVar(&r.probe, "probe", "", "answer /healthz, /readyz and /metrics at this `HOST:PORT` instead")
+	f.StringVar(&r.probe, "probe", "", "serve /healthz, /readyz and /metrics on this `HOST:PORT` instead")
 	f.BoolVar(&r.noRelay, "no-relay", false, "do not send tasks, because other processes send them")
 	r.relay.register(f)
 	return c
@@ -72,7 +72,7 @@ func (r *serveRun) load() (*config.Config, error) {
 		return nil, err
 	}
 	if cfg.Serve.Users == "" && cfg.Serve.Proxy.UserHeader == "" && !cfg.Serve.Loopback() {
-		return nil, fmt.Errorf("--listen: %s can be reached from other machines, whose users could change everything; give --users FILE, which \"rabbitdelay users add\" writes, or set serve.proxy for users who log in at a reverse proxy, or listen at 127.0.0.1", cfg.Serve.Listen)
+		return nil, fmt.Errorf("--listen: %s is reachable from other machines, so anyone there could change everything; give --users FILE (created by \"rabbitdelay users add\"), set serve.proxy if users log in at a reverse proxy, or listen on 127.0.0.1", cfg.Serve.Listen)
 	}
 	if cfg.FirstURL() == "" {
 		return nil, config.ErrNoBroker // waiting would not help
@@ -126,7 +126,7 @@ func (r *serveRun) run(ctx context.Context) (err error) {
 			return err
 		}
 		defer p.Close()
-		log.Info("answering probes", zap.Stringer("address", at))
+		log.Info("serving probes", zap.Stringer("address", at))
 	}
 	server := probe.Server(handler)
 	server.MaxHeaderBytes, server.TLSConfig, server.ErrorLog = maxHeader, secure, zap.NewStdLog(log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel)))

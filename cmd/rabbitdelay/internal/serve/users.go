@@ -29,9 +29,9 @@ func UsersCommand(a *app.App) *cobra.Command {
 	r := &usersRun{App: a}
 	c := &cobra.Command{
 		Use:   "users",
-		Short: "Write the file with users and tokens for serve",
-		Long: `Write the file for "rabbitdelay serve --users": the users who may log in to the
-console, and tokens for programs.`,
+		Short: "Manage the users and tokens of serve",
+		Long: `Manage the file for "rabbitdelay serve --users". It contains the users who may
+log in to the console, and the tokens of programs.`,
 		Example: `  rabbitdelay users add anna --role operator --users users.yaml
   rabbitdelay users token grafana --role viewer --users users.yaml`,
 	}

@@ -48,8 +48,8 @@ func TestCounts(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind          topology.QueueType
 		ready, held   int    // at the broker
-		tag           string // of who holds them
-		before, after string // of the management API
+		tag           string // the tag of the consumer that holds them
+		before, after string // counts of the management API
 		consumers     string
 		hasty         bool
 		want          string // messages, unacknowledged, consumers

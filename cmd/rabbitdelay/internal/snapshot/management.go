@@ -22,7 +22,7 @@ import (
 func (c *collector) get(ctx context.Context, path string, out any) bool {
 	_, err := c.src.Management.Call(ctx, http.MethodGet, path, nil, out)
 	if err != nil && !live.IsDenied(err) {
-		c.uncheckedf(doctor.AreaManagement, "the management API %s, asked for %s: %s", live.Failure(err), path, oneLine(err))
+		c.uncheckedf(doctor.AreaManagement, "the management API %s when asked for %s: %s", live.Failure(err), path, oneLine(err))
 	}
 	return err == nil
 }

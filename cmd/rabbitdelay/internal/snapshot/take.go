@@ -173,7 +173,7 @@ func (c *collector) probes(ctx context.Context) error {
 		there, err := c.src.ProbePlugin(ctx)
 		switch {
 		case err != nil:
-			c.uncheckedf(doctor.AreaPlugin, "the probe for the plugin failed: %s", oneLine(err))
+			c.uncheckedf(doctor.AreaPlugin, "could not find out whether the broker has the plugin: %s", oneLine(err))
 		case there:
 			c.snap.ExchangeTypes = []string{"x-delayed-message"}
 		default:
@@ -183,7 +183,7 @@ func (c *collector) probes(ctx context.Context) error {
 	if ctx.Err() == nil && c.cfg.WantsInstants() && c.src.ProbeInstants != nil {
 		delays, err := c.src.ProbeInstants(ctx)
 		if err != nil {
-			c.uncheckedf(doctor.AreaInstants, "the test whether the broker delays messages until a given time failed: %s", oneLine(err))
+			c.uncheckedf(doctor.AreaInstants, "could not test whether the broker delays messages until a given time: %s", oneLine(err))
 			return nil
 		}
 		c.snap.Instants = &delays
@@ -238,9 +238,9 @@ func (c *collector) objects(ctx context.Context) error {
 			c.snap.Live, c.managed = found, true
 			return nil
 		}
-		c.uncheckedf(doctor.AreaManagement, "the management API %s; dead letters in transit, undescribed queues and blocked connections were not checked: %s", live.Failure(err), oneLine(err))
+		c.uncheckedf(doctor.AreaManagement, "the management API %s; dead letters in transit, queues that are not in the file, and blocked connections were not checked: %s", live.Failure(err), oneLine(err))
 	} else {
-		c.uncheckedf(doctor.AreaManagement, "without the management API (broker.management_url), dead letters in transit, undescribed queues and blocked connections cannot be checked")
+		c.uncheckedf(doctor.AreaManagement, "without the management API (broker.management_url), dead letters in transit, queues that are not in the file, and blocked connections cannot be checked")
 	}
 	found, err := live.NewAMQPInspector(c.conn).Inspect(ctx, c.cfg.Want)
 	if isCode(err, amqp.AccessRefused) {

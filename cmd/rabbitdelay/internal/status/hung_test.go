@@ -24,7 +24,7 @@ import (
 
 // A database that accepts connections and does not answer is reported as unchecked after some
 // seconds, and the broker is shown.
-func TestTakeBesideAHungDatabase(t *testing.T) {
+func TestTakeWithAHungDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})
 		defer srv.Close()

@@ -21,7 +21,7 @@ func WhoSends(relays []schedule.Relay, now time.Time) string {
 		return relays[0].Silent(now)
 	}
 	if n := len(running); n > 1 {
-		return fmt.Sprintf("%d relays run; their logs contain the reason why a task is not sent", n)
+		return fmt.Sprintf("%d relays are running; their logs say why a task is not sent", n)
 	}
-	return "a relay runs, and its log contains the reason why a task is not sent: " + running[0].String()
+	return "a relay is running, and its log says why a task is not sent: " + running[0].String()
 }

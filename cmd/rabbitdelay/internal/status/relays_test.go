@@ -15,8 +15,8 @@ func TestWhoSends(t *testing.T) {
 		"which relays run on this database is unknown": nil,
 		"no relay runs on this database":               {},
 		silent.Silent(now):                             {silent},
-		"a relay runs, and its log contains the reason why a task is not sent: host a, pid 2": {running, silent},
-		"2 relays run; their logs contain the reason why a task is not sent":                  {running, {Name: "b:2", Seen: now.Add(-3 * time.Second)}, silent},
+		"a relay is running, and its log says why a task is not sent: host a, pid 2": {running, silent},
+		"2 relays are running; their logs say why a task is not sent":                {running, {Name: "b:2", Seen: now.Add(-3 * time.Second)}, silent},
 	} {
 		if got := WhoSends(relays, now); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)

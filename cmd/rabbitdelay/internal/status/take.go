@@ -120,7 +120,7 @@ func (s *seen) uncheckedf(a doctor.Area, format string, args ...any) {
 // remeasure is how long measured clocks are reused.
 const remeasure = 5 * time.Minute
 
-// within calls look with the timeout patience. If look exceeds the timeout, the error tells what has not answered.
+// within calls look with the timeout patience. If look exceeds the timeout, the error says what has not answered.
 func within(ctx context.Context, what string, patience time.Duration, look func(context.Context) error) error {
 	one, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -29,7 +29,7 @@ import (
 
 // A user with read-only permissions sees the waiting messages, and no complaints about missing permissions. A second
 // call does not measure the clocks again.
-func TestTakeByWhoMayOnlyLook(t *testing.T) {
+func TestTakeByAReadOnlyUser(t *testing.T) {
 	srv := inmemory.New(t, amqptest.Options{})
 	ch := srv.Channel()
 	if _, err := ch.QueueDeclare("q", true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
@@ -61,7 +61,7 @@ func TestTakeByWhoMayOnlyLook(t *testing.T) {
 }
 
 // An object that the user is not allowed to see, which RabbitMQ hides since 4.3, is unknown and not empty.
-func TestTakeOfWhatIsHidden(t *testing.T) {
+func TestTakeOfHiddenObjects(t *testing.T) {
 	srv := inmemory.New(t, amqptest.Options{Version: "4.3.0"})
 	ch := srv.Channel()
 	want := topology.Topology{Destinations: []topology.Destination{{Queue: "q"}}}.WithDestinationQueues(topology.DefaultPrefix, topology.Quorum)
@@ -224,11 +224,11 @@ func (w *wiped) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 }
 
-// After a virtual host was wiped, the tasks that were sent to it have no message any more. A count that is too low once
+// After a virtual host was wiped, the tasks that were sent to it no longer have a message. A count that is too low once
 // proves nothing, because a message may be between two queues.
 func TestTakeFindsTasksWithoutMessage(t *testing.T) {
 	for name, c := range map[string]struct {
-		later   int // the number of the look that finds messages
+		later   int // the number of the inspection that finds messages
 		missing int64
 	}{
 		"wiped":              {0, 2},

@@ -37,7 +37,7 @@ func (m *MessageFlags) Register(f *pflag.FlagSet, list string) {
 	f.Uint8Var(&t.Priority, "priority", 0, "the message's priority, 0 to 255")
 	f.Var((*app.Duration)(&t.ExpiresAfter), "expires-after", "how long after its due time a task expires; default: never")
 	f.StringArrayVar(&m.headers, "header", nil, "a header, `name=value`; repeatable"+list)
-	f.StringArrayVar(&t.Tags, "tag", nil, "a `tag`, by which tasks are found; repeatable"+list)
+	f.StringArrayVar(&t.Tags, "tag", nil, "a `tag` for finding the task; repeatable"+list)
 }
 
 // Apply changes the task according to the flags that were given.

@@ -120,8 +120,8 @@ func (x *tasks) pauseCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "pause {QUEUE | --exchange EXCHANGE}",
 		Short: "Pause a destination, and keep its tasks in the table",
-		Long: `Keep the tasks of a destination in the table until "tasks resume". The consumers
-of the destination are not stopped.`,
+		Long: `Keep a destination's tasks in the table until "tasks resume" is run. The
+destination's consumers are not stopped.`,
 		Example: `  rabbitdelay tasks pause mail
   rabbitdelay tasks pause --exchange events`,
 		Args: program.AtMostOneArg,
@@ -156,7 +156,7 @@ func (x *tasks) resumeCommand() *cobra.Command {
 		},
 	}
 	h.register(c)
-	c.Flags().Var(&spread, "spread", "send tasks that came due during the pause over this duration, up to 30d")
+	c.Flags().Var(&spread, "spread", "spread the tasks that came due during the pause over this duration, up to 30d")
 	return c
 }
 

@@ -23,8 +23,8 @@ func MigrateCommand(a *app.App) *cobra.Command {
 		Use:   "migrate",
 		Short: "Create or update rabbitdelay's tables in a database",
 		Long: `Create or update rabbitdelay's tables in the business database, and write the
-file's recurring tasks. Several processes may run it, repeatedly and at the same
-time.`,
+file's recurring tasks. It is safe to run repeatedly, and from several processes
+at the same time.`,
 		Example: `  rabbitdelay migrate --db postgres://user:password@host/shop
   rabbitdelay migrate --db mysql: --print > 0042_rabbitdelay.sql`,
 		RunE: func(c *cobra.Command, _ []string) error {

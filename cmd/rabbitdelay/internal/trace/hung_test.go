@@ -20,7 +20,7 @@ import (
 )
 
 // The dead-letter queues are searched although the database does not answer.
-func TestTakeBesideAHungDatabase(t *testing.T) {
+func TestTakeWithAHungDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := inmemory.New(t, amqptest.Options{})
 		ch := srv.Channel()

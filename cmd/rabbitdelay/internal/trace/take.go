@@ -38,7 +38,7 @@ type Source struct {
 const closeTimeout = 2 * time.Second
 
 // Take finds out what is known about a message id or task id. It changes nothing; see inspect.Peek for the side effects
-// of searching dead-letter queues. What does not answer is listed in Trace.Unchecked. The errors are those of
+// of searching dead-letter queues. Trace.Unchecked lists everything that did not answer. The errors are the same as for
 // status.Take.
 func Take(ctx context.Context, id string, src Source) (Trace, error) {
 	if id == "" {

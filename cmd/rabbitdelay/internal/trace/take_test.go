@@ -92,7 +92,7 @@ func TestTakeLooksForItself(t *testing.T) {
 		uncounted  bool // the management API never counts
 		why        string
 		everywhere bool
-		searched   trace.Searched // of the dead-letter queue
+		searched   trace.Searched // the search of the dead-letter queue
 	}{
 		"nothing": {
 			func(*testing.T, *amqp.Channel) {}, false, "nothing is known about this id; a consumer may hold it", true,

@@ -168,7 +168,7 @@ func (e explainer) sent(k schedule.TaskRow) string {
 	return begin + e.say("its message is in transit, held by a consumer, or lost; if it is lost, the relay sends it again from %s on", shown.Instant(k.ResendAt))
 }
 
-// unlessSent returns a clause that tells that no relay is running. It is empty if a relay is running or the relays are
+// unlessSent returns a clause that says that no relay is running. It is empty if a relay is running or the relays are
 // unknown.
 func (e explainer) unlessSent() string {
 	if e.Relays == nil || slices.ContainsFunc(e.Relays, func(r schedule.Relay) bool { return r.Running(e.At) }) {

@@ -102,7 +102,7 @@ func TestLoginsAreLimited(t *testing.T) {
 	for i := range known { // a cookie of another user, or a forged one
 		known[i].Value += "x"
 	}
-	for range 2 { // that have come back
+	for range 2 { // two attempts have become available again
 		a.byAddress.allow("198.51.100.7", now)
 		a.byAddress.allow("2001:db8::/64", now)
 	}

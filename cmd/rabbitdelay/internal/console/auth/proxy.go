@@ -33,7 +33,7 @@ type Proxy struct {
 
 // RefusedError is the reason why a request is refused, possibly although the proxy has identified its user.
 type RefusedError struct {
-	Code   int // of the HTTP response
+	Code   int // status code of the HTTP response
 	Reason string
 }
 

@@ -40,7 +40,7 @@ func pressed(t *testing.T, page string, written map[string]string) url.Values {
 		}
 		if w, ok := written[name[1]]; ok && !strings.Contains(m[2], `type="hidden"`) {
 			value = w
-			delete(written, name[1]) // into the first of several
+			delete(written, name[1]) // use the value for the first field of that name
 		}
 		v.Add(name[1], value)
 	}
@@ -49,12 +49,12 @@ func pressed(t *testing.T, page string, written map[string]string) url.Values {
 
 // The change uses the submitted fields: if they differ from what was counted, the page counts
 // again, and only the next press makes the change.
-func TestOnlyWhatWasCountedIsDone(t *testing.T) {
+func TestOnlyCountedChangesAreMade(t *testing.T) {
 	for name, x := range map[string]struct {
 		page, written, call string
 	}{
 		"when to revive": {"bulk?action=revive", "at=%2B720h&spread=10h", "bulk revive 24 failed at 2026-12-22T12:00:00Z over 10h0m0s"},
-		"an exact instant": {
+		"an exact time": {
 			"bulk?action=reschedule&queue=mail&at=%2B1h", "at=2027-01-01+08:00+UTC",
 			"bulk reschedule 50 mail pending at 2027-01-01T08:00:00Z over 0s",
 		},

@@ -10,7 +10,7 @@ import (
 
 // Each minute is drawn at its place in the hour, and lines have gaps for minutes in which no task was done. The service
 // returns no entries for such minutes.
-func TestEndedStandsAtItsMinute(t *testing.T) {
+func TestEndedIsDrawnAtItsMinute(t *testing.T) {
 	now := time.Date(2026, 11, 23, 12, 30, 20, 0, time.UTC)
 	at := func(minutes int) schedule.CompletionStats {
 		from := now.Truncate(time.Minute).Add(time.Duration(minutes) * time.Minute)

@@ -39,7 +39,7 @@ type fake struct {
 	jobs  map[string]service.Job
 	audit []service.Entry
 	calls []string // calls that change something
-	err   error    // every answer, if set
+	err   error    // returned by every method, if set
 	calm  bool     // nothing is wrong
 }
 

@@ -73,7 +73,7 @@ type deadLine struct {
 	Queue    string
 	Messages int64
 	Reason   string // empty if unknown
-	Error    string // of the newest message
+	Error    string // last error of the newest message
 	Seen     bool   // the overview has peeked at the messages
 	Unknown  bool   // there may be more messages
 }

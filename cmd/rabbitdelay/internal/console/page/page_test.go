@@ -462,7 +462,7 @@ func TestSelection(t *testing.T) {
 	_, main, _ := strings.Cut(w.Body.String(), "<main")
 	main, _, _ = strings.Cut(main, "</main>")
 	for _, m := range hidden.FindAllStringSubmatch(main, -1) {
-		sent.Add(html.UnescapeString(m[1]), strings.ReplaceAll(html.UnescapeString(m[2]), "\n", "\r\n")) // as browsers send it
+		sent.Add(html.UnescapeString(m[1]), strings.ReplaceAll(html.UnescapeString(m[2]), "\n", "\r\n")) // browsers send fields in this form
 	}
 	if w := c.post("bulk", sent); w.Code != http.StatusSeeOther || len(c.calls) != 1 {
 		t.Errorf("%d %q\n%s", w.Code, c.calls, w.Body)
@@ -612,12 +612,12 @@ func TestPreferences(t *testing.T) {
 	if body := c.do(r).Body.String(); !strings.Contains(body, "2026-11-24 21:00:00 JST") || !strings.Contains(body, `title="2026-11-24T12:00:00.000Z"`) {
 		t.Errorf("no time of Tokyo in\n%s", body)
 	}
-	utc := regexp.MustCompile(`>[^<]*\d{4}-\d\d-\d\dT\d\d:`) // in a text, not in a title
+	utc := regexp.MustCompile(`>[^<]*\d{4}-\d\d-\d\dT\d\d:`) // times in a text, but not in a title
 	for _, at := range []string{"/task?id=empty", "/audit", "/", "/trace?id=empty", "/job?id=1"} {
 		r := httptest.NewRequest(http.MethodGet, at, http.NoBody)
 		r.AddCookie(w.Result().Cookies()[0])
 		if found := utc.FindString(c.do(r).Body.String()); found != "" {
-			t.Errorf("%s shows an instant in UTC: %s", at, found)
+			t.Errorf("%s shows a time in UTC: %s", at, found)
 		}
 	}
 	if w := c.post("preferences", url.Values{"zone": {"Mars/Olympus"}}); w.Code != http.StatusBadRequest {

@@ -55,7 +55,7 @@ type view struct {
 	Other     otherLanguage     // the language to switch to
 	LiveHref  string            // the address of the stream that updates the page
 	Still     bool              // nothing updates the page
-	Download  *download         // of the list on the page
+	Download  *download         // download of the list on the page
 	Root      string            // leads from the page's address to the console, such as ../ for a nested address
 
 	r *request
@@ -305,7 +305,7 @@ type bodyView struct {
 	Size   int
 	Kind   string // JSON, text or binary
 	Text   string
-	Base64 string // of a binary body
+	Base64 string // a binary body in base64
 	Cut    int    // the number of bytes that are not shown
 }
 

@@ -16,7 +16,7 @@
 //
 // The reasons for this design:
 //
-//   - All readers share one survey, which is only taken while somebody is reading. The result of a
+//   - All readers share one survey, which is only taken while there are readers. The result of a
 //     query that reads an index of all tasks is kept for twenty times as long as the query took, so
 //     these queries use at most a twentieth of the database's time. A hanging database returns no
 //     error, so readers first send it a cheap query (Store.Ping).

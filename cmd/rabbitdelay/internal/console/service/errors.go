@@ -18,7 +18,7 @@ import (
 var (
 	// ErrForbidden means that the caller must be an operator.
 	ErrForbidden = errors.New("only an operator may do this")
-	// ErrUnavailable means that this process lacks what the method needs, such as a database. The wrapping error tells
+	// ErrUnavailable means that this process lacks what the method needs, such as a database. The wrapping error says
 	// what is missing.
 	ErrUnavailable = errors.New("not available")
 	// ErrNoJob means that there is no job with the given id.

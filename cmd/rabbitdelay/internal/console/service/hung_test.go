@@ -47,7 +47,7 @@ func TestHungDatabase(t *testing.T) {
 			"Trace": func(ctx context.Context) error {
 				got, err := c.Trace(ctx, who, "a")
 				if err == nil && !got.Complete() {
-					err = ErrDatabase // the error that it means
+					err = ErrDatabase // an incomplete trace means that the database does not answer
 				}
 				return err
 			},

@@ -30,7 +30,7 @@ func (c *Core) previous(ctx context.Context) (topology.Topology, removal.Options
 	}
 	o := removal.Options{Prefix: src.Want.Prefix}
 	if c.cfg.Previous == nil {
-		return topology.Topology{}, o, src, fmt.Errorf("%w: this process does not know of earlier layouts", ErrUnavailable)
+		return topology.Topology{}, o, src, fmt.Errorf("%w: this process was not given any earlier layouts", ErrUnavailable)
 	}
 	if src.Broker.Management == nil {
 		return topology.Topology{}, o, src, fmt.Errorf("%w: retiring needs the management API, to count the waiting messages", ErrUnavailable)

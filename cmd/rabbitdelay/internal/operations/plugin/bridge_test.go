@@ -77,7 +77,7 @@ func bridges(t *testing.T, v *suite.Vhost, x bridge.Exchange) {
 			Headers: amqp.Table{"x-delay": int32(3000), "tenant": "blue"},
 		}
 		if i < messages/4 { // a queue only expires messages at its head
-			p.Expiration = "3000" // and no bridge runs
+			p.Expiration = "3000" // no bridge is running by then
 		}
 		expirations[p.MessageId] = p.Expiration
 		dc, err := ch.PublishWithDeferredConfirm(x.Name, fmt.Sprint("order.", i), true, false, p)

@@ -32,7 +32,7 @@ func ctlOf(t *testing.T, v *suite.Vhost) string {
 // fewQueues returns settings with a small layout.
 const fewQueues = "delay: {strategy: bucket, bucket: {radices: [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2], resolution: 100ms}}\n"
 
-// takesAll takes n messages from a queue, and those that arrive in the second after them.
+// takesAll takes n messages from a queue, and any that arrive within a second after them.
 func takesAll(t *testing.T, v *suite.Vhost, queue string, n int, within time.Duration) []amqp.Delivery {
 	t.Helper()
 	in, err := v.Channel(t).Consume(queue, "", true, false, false, false, nil)
@@ -189,7 +189,7 @@ func TestPluginDrainKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		ahead := 110*time.Second + time.Duration(n)*7*time.Millisecond
-		due := time.Now().Add(ahead) // of the first message, at the earliest
+		due := time.Now().Add(ahead) // the earliest possible due time of the first message
 		var last *amqp.DeferredConfirmation
 		for i, p := range list {
 			p.Headers = amqp.Table{"x-delay": ahead.Milliseconds() + int64(i%5000)}

@@ -23,7 +23,7 @@ import (
 
 // site is a running "rabbitdelay serve" with many pending tasks.
 type site struct {
-	url     string // without a slash at its end
+	url     string // URL without a slash at its end
 	client  *http.Client
 	process *os.Process
 	middle  string // due time of the task in the middle, Unix milliseconds

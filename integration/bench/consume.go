@@ -90,7 +90,7 @@ func rawConsume(n int) work {
 					for handled.Add(1) <= int64(n) {
 						d, ok := <-deliveries
 						if !ok {
-							return fmt.Errorf("queue %s: the channel ended before %d messages came", t.c.queue, n)
+							return fmt.Errorf("queue %s: the channel ended before %d messages arrived", t.c.queue, n)
 						}
 						if err := d.Ack(false); err != nil {
 							return err

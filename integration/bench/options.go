@@ -32,7 +32,7 @@ type Options struct {
 	Log func(line string)
 }
 
-// Sizes contains the options that affect the figures. If two defaults are given, the second is that of Options.Quick.
+// Sizes contains the options that affect the figures. If two defaults are given, the second applies to Options.Quick.
 type Sizes struct {
 	// Messages is the number of messages per repeat of publish, consume, telemetry, schedule and cost. Default 30,000
 	// or 1,500.

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	batchSize      = 5000    // of SendBatch in cases that do not measure SendBatch itself
+	batchSize      = 5000    // size of SendBatch batches in cases that do not measure SendBatch itself
 	maxStream      = 200_000 // messages in one SendBatch, to limit the memory
 	sendGoroutines = 64
 	minBody        = 16 // enough for a number and a due time in every body

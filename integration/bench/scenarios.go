@@ -11,17 +11,17 @@ import (
 
 // scenarios lists all scenarios in the order in which they run.
 var scenarios = []scenario{
-	{name: "publish", about: "confirmed publishing beside the raw client", groups: publishing},
-	{name: "consume", about: "bare, idempotent and task handlers beside the raw client", groups: consuming},
+	{name: "publish", about: "confirmed publishing, compared with the raw client", groups: publishing},
+	{name: "consume", about: "bare, idempotent and task handlers, compared with the raw client", groups: consuming},
 	{name: "telemetry", about: "Send and a bare handler with and without OpenTelemetry", groups: observing},
-	{name: "schedule", about: "writing tasks, also of unique keys, relaying them beside SendBatch, and their lateness\nbeside destinations that take no messages, a flood at a rate limit and a stream of unique keys", groups: scheduling},
-	{name: "bulk", about: "moving many tasks at once, and the relay's lateness meanwhile", groups: moving},
-	{name: "console", about: "how long pages take beside many tasks, and what 100 browsers cost", prepare: openSite, groups: browsing},
-	{name: "latency", about: "lateness at a steady rate beside polling and the plugin", groups: waiting},
-	{name: "sustain", about: "the highest rate with a p99 lateness under 1 s, by layout, and the plugin's", groups: sustaining},
-	{name: "native", about: "lateness at rising rates by the native strategy and the buckets, on a\nbroker that delays by an instant (RabbitMQ 4.4)", groups: rivalling},
+	{name: "schedule", about: "writing tasks with and without unique keys, relaying them compared with SendBatch, and their lateness\nduring destination failures, a flood at a rate limit and a stream of unique keys", groups: scheduling},
+	{name: "bulk", about: "rescheduling many tasks in bulk, and the relay's lateness during this", groups: moving},
+	{name: "console", about: "page load times with many tasks, and the load of 100 browsers", prepare: openSite, groups: browsing},
+	{name: "latency", about: "lateness at a steady rate, compared with polling and the plugin", groups: waiting},
+	{name: "sustain", about: "the highest rate with a p99 lateness under 1 s, for each layout and the plugin", groups: sustaining},
+	{name: "native", about: "lateness at rising rates with the native strategy and the buckets, on a\nbroker that delays messages until a given time (RabbitMQ 4.4)", groups: rivalling},
 	{name: "cost", about: "the broker's processor time per message and hop, by layout", groups: costing},
-	{name: "declare", about: "the time to declare a layout, and the memory that it takes", groups: declaring},
+	{name: "declare", about: "the time to declare a layout, and the memory that it uses", groups: declaring},
 	{name: "pending", about: "memory, disk and publish rate while messages pile up", groups: piling},
 }
 
@@ -68,8 +68,8 @@ func publishing(o Options) []group {
 		raw     = "raw client, one goroutine, 1024 in flight"
 		rawMany = "raw client, 64 goroutines"
 		raw50   = "raw client, 64 goroutines, 50 queues"
-		// Baselines that use amqpx's routes. They separate the broker's share of the distance to the raw client from
-		// the client's share.
+		// These baselines use amqpx's routes. They show which part of the difference to the raw client is caused by the
+		// broker.
 		rawBatch = raw + ", as SendBatch routes 10-60 min"
 		rawSend  = rawMany + ", as Send routes 10-60 min"
 		batchOne = "SendBatch, one goroutine, 30 min"
@@ -111,7 +111,7 @@ func consuming(o Options) []group {
 	const effects, tasks = "idempotent handler in groups, no effect", "task handler in groups, no effect"
 	return perType(o, func(t topology.QueueType) group {
 		c, n := clock(t), o.Messages
-		fewer := max(n/2, 500) // for cases that take transactions
+		fewer := max(n/2, 500) // for cases that use transactions
 		return group{
 			cases: []kase{
 				{name: raw, baseline: true, on: c, work: rawConsume(n)},
@@ -347,7 +347,7 @@ func declaring(o Options) []group {
 }
 
 func piling(o Options) []group {
-	t, few := o.QueueTypes[0], max(o.Pending/10, 1000) // the plugin needs some 3 kB of memory for each message
+	t, few := o.QueueTypes[0], max(o.Pending/10, 1000) // the plugin needs about 3 kB of memory for each message
 	ours := "bucket, " + string(t) + " queues"
 	return []group{
 		{

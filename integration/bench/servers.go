@@ -70,7 +70,7 @@ type place string
 const (
 	newest   place = "" // the newest available broker, or the one that was given
 	plugged  place = " with the x-delayed-message plugin"
-	delaying place = ", which delays by an instant"
+	delaying place = ", which delays messages until a given time"
 )
 
 // at returns the scenario's broker of the given kind. It starts the broker on first use.
@@ -97,7 +97,7 @@ func (r *run) at(ctx context.Context, s *Scenario, p place) (*broker.Broker, err
 	if p == delaying {
 		err := live.ProbeInstants(ctx, "rabbitdelay-bench", func(context.Context) (*amqp.Connection, error) { return dialRaw(b.URL()) })
 		if errors.Is(err, live.ErrInstantsIgnored) {
-			return nil, fmt.Errorf("%w: RabbitMQ %s does not delay by an instant; %s names an image of one that does", errLeftOut, b.Version(), broker.EnvNextImage)
+			return nil, fmt.Errorf("%w: RabbitMQ %s does not delay messages until a given time; set %s to an image of one that does", errLeftOut, b.Version(), broker.EnvNextImage)
 		}
 		if err != nil {
 			return nil, err
@@ -110,13 +110,13 @@ func (r *run) at(ctx context.Context, s *Scenario, p place) (*broker.Broker, err
 // pluginLine returns the newest release line for which both a broker and the plugin are available.
 func (r *run) pluginLine(ctx context.Context) (string, error) {
 	if r.o.URL != "" || os.Getenv(broker.EnvURL) != "" {
-		return "", fmt.Errorf("%w: the broker was given, and none with the plugin is started beside it", errLeftOut)
+		return "", fmt.Errorf("%w: the broker was given by the environment, so no second one with the plugin is started", errLeftOut)
 	}
 	lines, err := broker.Versions(ctx)
 	if err != nil {
 		return "", err
 	}
-	why := "no RabbitMQ is at hand"
+	why := "no RabbitMQ broker is available"
 	for _, line := range slices.Backward(lines) {
 		file, reason := broker.PluginAvailable(line)
 		if file != "" {

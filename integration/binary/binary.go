@@ -1,4 +1,4 @@
-// Package binary builds the program rabbitdelay from this repository and runs it in processes of its own, as users do.
+// Package binary builds the program rabbitdelay from this repository and runs it in separate processes, as users do.
 package binary
 
 import (
@@ -82,7 +82,7 @@ var build = sync.OnceValues(func() (string, error) {
 	fresh := path + ".new"
 	c := exec.Command("go", "build", "-o", fresh, "./cmd/rabbitdelay")
 	c.Dir = root
-	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath") // as the Makefile builds programs that need no C
+	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath") // the Makefile builds programs that need no C in the same way
 	if out, err := c.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build ./cmd/rabbitdelay: %w\n%s", err, out)
 	}

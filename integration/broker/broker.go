@@ -39,7 +39,7 @@ const (
 var (
 	// ErrNoBroker is wrapped if no source has a broker. Its text explains how to provide one, and the wrapping error
 	// says what was tried.
-	ErrNoBroker = errors.New("no RabbitMQ broker: set AMQP_URL to one that runs," +
+	ErrNoBroker = errors.New("no RabbitMQ broker: set AMQP_URL to a running broker," +
 		" or start Docker and build the images with `make images`," +
 		" or install the package rabbitmq-server")
 
@@ -279,7 +279,7 @@ func (b *Broker) Close() error {
 	b.closed = true
 	if err := b.remove(); err != nil {
 		// Keep the guard running, because it tries again when the process ends.
-		return fmt.Errorf("broker: not all was removed: %w", err)
+		return fmt.Errorf("broker: cleanup was incomplete: %w", err)
 	}
 	return b.guard.Dismiss()
 }

@@ -219,7 +219,7 @@ func TestEndings(t *testing.T) {
 	}
 }
 
-// TestURLWins uses a broker of its own as if it were another user's broker.
+// TestURLWins uses its own broker as if it were another user's broker.
 func TestURLWins(t *testing.T) {
 	shared := Shared(t, Options{})
 	var lines []string

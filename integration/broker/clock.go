@@ -32,7 +32,7 @@ func (b *Broker) SetClock(ahead time.Duration) error {
 	return b.control(func(s server) error {
 		n, ok := s.(*node)
 		if !ok {
-			return errors.New("only a private node has a clock of its own")
+			return errors.New("only a private node can have its own clock")
 		}
 		return n.setClock(ahead)
 	})

@@ -69,7 +69,7 @@ func (b *Broker) CtlCommand() (string, error) {
 	}
 	c, ok := s.(*container)
 	if !ok {
-		return "", errors.New("the broker is no container")
+		return "", errors.New("the broker does not run in a container")
 	}
 	if _, err := exec.LookPath("docker"); err != nil {
 		return "", err

@@ -63,7 +63,7 @@ func scriptsDir() (dir, version string, err error) {
 	}
 	dir = filepath.Dir(script)
 	if _, err := os.Stat(filepath.Join(dir, "rabbitmq-env")); err != nil {
-		return "", "", fmt.Errorf("%s is not the script of RabbitMQ: there is no rabbitmq-env beside it", script)
+		return "", "", fmt.Errorf("%s is not RabbitMQ's script: its directory has no rabbitmq-env", script)
 	}
 	if parts := installedVersion.FindStringSubmatch(script); parts != nil {
 		version = parts[1]
@@ -110,7 +110,7 @@ func newNode(g *guard.Guard, o Options) (server, addresses, string, error) {
 	if o.Beside != nil {
 		first, ok := o.Beside.server.(*node)
 		if !ok {
-			return fail(errors.New("the node to be beside is no private one"))
+			return fail(errors.New("the existing node is not a private node"))
 		}
 		n.name, n.cookie, n.beside, n.ports.epmd = fmt.Sprintf("rabbitdelay%d@localhost", ports[0]), first.cookie, true, first.ports.epmd
 	}
@@ -141,7 +141,7 @@ func (n *node) environment(home, data string) []string {
 	}
 	in := func(name string) string { return filepath.Join(n.dir, name) }
 	return append(env,
-		"HOME="+n.dir, // of the Erlang cookie
+		"HOME="+n.dir, // the directory with the Erlang cookie
 		"RABBITMQ_NODENAME="+n.name,
 		"RABBITMQ_DIST_PORT="+strconv.Itoa(n.ports.distribution),
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1}",
@@ -214,7 +214,7 @@ func (n *node) start(context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.broker != nil {
-		return errors.New("it runs already")
+		return errors.New("it is already running")
 	}
 	if n.portIndex == nil && !n.beside {
 		p, err := n.run(nil, n.epmd, "-port", strconv.Itoa(n.ports.epmd), "-address", loopback.Host)
@@ -249,7 +249,7 @@ func (n *node) run(more []string, path string, args ...string) (*guard.Process, 
 	return p, nil
 }
 
-var errNotRunning = errors.New("it does not run")
+var errNotRunning = errors.New("it is not running")
 
 func (n *node) stop(ctx context.Context) error {
 	n.mu.Lock()

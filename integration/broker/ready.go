@@ -54,9 +54,9 @@ type startError struct {
 
 func (e *startError) Error() string {
 	if e.log == "" {
-		return fmt.Sprintf("the broker did not come up: %v; it logged nothing", e.err)
+		return fmt.Sprintf("the broker did not start: %v; it logged nothing", e.err)
 	}
-	return fmt.Sprintf("the broker did not come up: %v; the end of its log:\n%s", e.err, e.log)
+	return fmt.Sprintf("the broker did not start: %v; the end of its log:\n%s", e.err, e.log)
 }
 
 func (e *startError) Unwrap() error { return e.err }
@@ -95,7 +95,7 @@ func waitReady(ctx context.Context, url, managementURL string, ended func(contex
 	}
 }
 
-// refused reports whether waiting cannot help, because the credentials, the virtual host or the URL are wrong.
+// refused reports whether waiting is pointless, because the credentials, the virtual host or the URL are wrong.
 func refused(err error) bool {
 	if answer, ok := errors.AsType[*amqp.Error](err); ok {
 		return answer.Code == amqp.AccessRefused || answer.Code == amqp.NotAllowed
@@ -103,7 +103,7 @@ func refused(err error) bool {
 	return errors.Is(err, errURL)
 }
 
-var errURL = errors.New("the URL is not one of AMQP; want amqp://user:password@host:port/vhost")
+var errURL = errors.New("not an AMQP URL; want amqp://user:password@host:port/vhost")
 
 func shakeHands(url string) (version string, err error) {
 	if _, err := amqp.ParseURI(url); err != nil {
@@ -124,7 +124,7 @@ func shakeHands(url string) (version string, err error) {
 		return "", err
 	}
 	if version == "" {
-		return "", errors.New("the server does not tell its version; want RabbitMQ")
+		return "", errors.New("the server does not report its version; want RabbitMQ")
 	}
 	return version, nil
 }

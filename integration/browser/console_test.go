@@ -228,7 +228,7 @@ func (b *tab) changeRecurring() {
 	b.click("Save")
 	b.shows("The recurring task was saved.")
 	if n := eval[int](b, `document.querySelectorAll("tr[data-row]").length`); n < 10 {
-		b.t.Errorf("%d instants", n)
+		b.t.Errorf("%d times", n)
 	}
 	for _, x := range [][3]string{{"Pause…", "Pause", "was paused"}, {"Resume…", "Resume", "was resumed"}} {
 		b.click(x[0])

@@ -65,7 +65,7 @@ func TestManyTasks(t *testing.T) {
 	if rows := eval[int](b, `document.querySelectorAll("tr[data-row]").length`); rows != 50 {
 		t.Errorf("%d rows", rows)
 	}
-	// The test clicks from the histogram of the year into a bar, and further until it sees tasks.
+	// The test clicks on a bar in the histogram of the year, and then on bars of shorter periods, until it sees tasks.
 	b.visit("")
 	for range 8 {
 		href := eval[string](b, `[...document.querySelectorAll(".bars a")].filter(a => !a.hasAttribute("aria-hidden")).map(a => a.getAttribute("href"))[0] ?? ""`)

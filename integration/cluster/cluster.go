@@ -248,7 +248,7 @@ func (c *Cluster) Close() error {
 	}
 	if err := errors.Join(append(errs, c.provider.Close())...); err != nil {
 		// Keep the guard running, because it tries again when the process ends.
-		return fmt.Errorf("cluster: not all was removed: %w", err)
+		return fmt.Errorf("cluster: cleanup was incomplete: %w", err)
 	}
 	if c.guard == nil {
 		return nil

@@ -150,7 +150,7 @@ func leader(ctl func(args ...string) (string, error), queue string, number func(
 		if i := number(q.Leader); i >= 0 {
 			return i, nil
 		}
-		return 0, fmt.Errorf("cluster: queue %s is led by %q, which is no node of this cluster", queue, q.Leader)
+		return 0, fmt.Errorf("cluster: queue %s has the leader %q, which is not a node of this cluster", queue, q.Leader)
 	}
 	return 0, fmt.Errorf("cluster: there is no queue %s", queue)
 }

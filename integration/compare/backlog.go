@@ -16,13 +16,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 )
 
-// far is when the tasks of the backlog are due. None of them is sent to a broker before that.
+// far contains the due times of the backlog's tasks. None of the tasks is sent to a broker before the measurement ends.
 var far = span{2 * 24 * time.Hour, 32 * 24 * time.Hour}
 
-// backlog measures what the server of a contender needs for tasks that wait.
+// backlog measures the memory and the disk space that a contender's server uses for waiting tasks.
 func backlog(ctx context.Context, r *run, c contender, row *bench.Case) error {
 	if c.name == byExact || c.name == byPgx {
-		return nil // the same messages and rows as without
+		return nil // its messages and rows are the same as those of another contender
 	}
 	return r.with(ctx, c, func(s system) error {
 		before, err := r.weigh(ctx, c.keeper, s)
@@ -60,7 +60,7 @@ func backlog(ctx context.Context, r *run, c contender, row *bench.Case) error {
 	})
 }
 
-// weight is what a server uses, in bytes. The field used is what the server itself says, or 0 if it does not.
+// weight is a server's resource usage in bytes. The field used is the server's own figure, or 0 if it reports none.
 type weight struct{ used, resident, disk float64 }
 
 // weigh measures a server.
@@ -112,7 +112,7 @@ func weighBroker(ctx context.Context, b *broker.Broker) (used, disk float64, err
 	return used, disk * 1024, err
 }
 
-// weighRedis also writes a snapshot, which is what Redis has on the disk.
+// weighRedis also writes a snapshot, because Redis keeps its data on the disk in snapshots.
 func (r *run) weighRedis(ctx context.Context) (used, disk float64, err error) {
 	o, err := redis.ParseURL(r.redis.URL())
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 )
 
-// earliest returns the lateness in milliseconds that a task has at least. It is negative for asynq, which rounds due
-// times down to whole seconds, and for the plugin, whose broker rounds its clock down to milliseconds.
+// earliest returns the minimum lateness of a task in milliseconds. It is negative for asynq, which rounds due times
+// down to whole seconds, and for the plugin, whose broker rounds its clock down to milliseconds.
 func (c contender) earliest() float64 {
 	switch c.name {
 	case byAsynq, quickAsynq:
@@ -117,8 +117,8 @@ func TestPluginInMemory(t *testing.T) {
 	}
 }
 
-// Every workload records figures. One contender is enough here, because TestContenders has all. The test is not parallel,
-// because it kills Redis.
+// Every workload records figures. One contender is enough here, because TestContenders runs all of them. The test is
+// not parallel, because it kills Redis.
 func TestWorkloads(t *testing.T) {
 	e := ready(t)
 	dir := t.TempDir()

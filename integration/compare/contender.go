@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// task is a unit of work that a contender does when it is due.
+// task is a unit of work that a contender executes when it is due.
 type task struct {
 	number int64
 	due    time.Time
@@ -24,7 +24,7 @@ func (t task) payload() []byte {
 	return p
 }
 
-// taskOf returns the task of a payload.
+// taskOf returns the task that a payload contains.
 func taskOf(payload []byte) (task, error) {
 	var number, due int64
 	if _, err := fmt.Sscanf(string(payload[:min(32, len(payload))]), "%16d%16d", &number, &due); err != nil {
@@ -36,7 +36,7 @@ func taskOf(payload []byte) (task, error) {
 // execer runs a statement in the transaction in which a contender settles a task.
 type execer func(ctx context.Context, query string, args ...any) error
 
-// handler does a task. The function in is nil if the contender has no database.
+// handler executes a task. The function in is nil if the contender has no database.
 type handler func(ctx context.Context, payload []byte, in execer) error
 
 // system is a contender that is ready to work. Its methods are safe for concurrent use.
@@ -60,7 +60,7 @@ const (
 
 var errNoBatches = errors.New("it has no batches")
 
-// contender is a way to do tasks later.
+// contender is a tool that executes tasks later, or one way to use that tool.
 type contender struct {
 	name   string
 	keeper server // keeps the waiting tasks
@@ -87,7 +87,7 @@ const (
 	quickAsynq = "asynq, forwards every second"
 )
 
-// contenders are all contenders with their defaults.
+// contenders lists all contenders with their defaults.
 func contenders() []contender {
 	return []contender{
 		{name: byMessages, keeper: rabbitMQ, open: openMessages},
@@ -102,7 +102,7 @@ func contenders() []contender {
 	}
 }
 
-// tuned are contenders whose intervals have been shortened to make tasks less late.
+// tuned lists contenders whose polling intervals are shorter than the default, so that tasks are less late.
 func tuned() []contender {
 	return []contender{
 		{name: quickRiver, keeper: postgreSQL, open: openRiver(100 * time.Millisecond)},

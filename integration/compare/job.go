@@ -15,7 +15,7 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// job is a program that expires an order after 30 minutes unless it is paid.
+// job is one of the programs that expire an order after 30 minutes unless it is paid.
 type job struct {
 	name    string // as a contender
 	dir     string

@@ -64,8 +64,8 @@ func (l *ledger) counts() (stored, missing int) {
 	return len(l.scheduled), missing
 }
 
-// wait waits until all tasks that were stored are handled, for as long as patience allows. It returns the number of
-// missing tasks.
+// wait waits until all stored tasks are handled, for at most the duration patience. It returns the number of missing
+// tasks.
 func (l *ledger) wait(ctx context.Context, patience time.Duration) (missing int, err error) {
 	for deadline := time.Now().Add(patience); ; {
 		if _, missing = l.counts(); missing == 0 || !time.Now().Before(deadline) {

@@ -23,7 +23,7 @@ func main() {
 	}
 }
 
-// command measures the workloads that are named, or all of them.
+// command measures the named workloads, or all of them.
 func command(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("compare", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -35,13 +35,13 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		fmt.Fprintln(stderr)
 		flags.PrintDefaults()
 	}
-	quick := flags.Bool("quick", false, "make everything small, to see that it works; the figures mean nothing")
+	quick := flags.Bool("quick", false, "make everything small, to check that it works; the figures mean nothing")
 	dir := flags.String("report", "", "folder with the results of each workload, to which this run adds its own")
 	var given sizes
 	flags.IntVar(&given.Repeats, "repeats", 0, "repeats of steady, instant and schedule (default 3)")
 	flags.IntVar(&given.Rate, "rate", 0, "tasks per second of steady (default 400)")
 	flags.IntVar(&given.Seconds, "seconds", 0, "how long tasks are scheduled in steady (default 8)")
-	flags.IntVar(&given.Instant, "instant", 0, "tasks that are due at the same instant (default 5000)")
+	flags.IntVar(&given.Instant, "instant", 0, "tasks that are due at the same time (default 5000)")
 	flags.IntVar(&given.Restart, "restart", 0, "tasks that wait while a server restarts (default 1000)")
 	flags.IntVar(&given.Pending, "pending", 0, "tasks of the backlog (default 1000000)")
 	if err := flags.Parse(args); err != nil {
@@ -75,8 +75,8 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	return errors.Join(err, all.write(stdout, false))
 }
 
-// runAll starts the servers and measures the workloads. A result is saved as soon as there is one, because it took
-// long.
+// runAll starts the servers and measures the workloads. It saves each result immediately, because a workload takes a
+// long time.
 func runAll(ctx context.Context, s sizes, only []string, dir string, log func(line string)) (all report, err error) {
 	e, err := start(ctx, log)
 	if err != nil {

@@ -20,23 +20,23 @@ type sizes struct {
 	Pending int `json:"pending"`
 
 	scheduling time.Duration // how long each way of scheduling is measured
-	delays     span          // of the workload steady
+	delays     span          // delays of tasks in the workload steady
 	patience   time.Duration // how long to wait for tasks that are missing
 	spread     span          // due times of the workload restart
-	ahead      time.Duration // from the first scheduled task to the due time of all
+	ahead      time.Duration // time from the first scheduled task until all tasks are due
 }
 
 // span is a range of durations.
 type span struct{ from, to time.Duration }
 
-// at returns the duration at a share of the span, 0 to 1.
+// at returns the duration at a fraction of the span, from 0 to 1.
 func (s span) at(share float64) time.Duration {
 	return s.from + time.Duration(share*float64(s.to-s.from))
 }
 
 func (s span) String() string { return fmt.Sprintf("%g to %g s", s.from.Seconds(), s.to.Seconds()) }
 
-// defaults returns the sizes of a run. Those of a quick run show that everything works, and its figures mean nothing.
+// defaults returns the sizes of a run. A quick run only shows that everything works, and its figures mean nothing.
 func defaults(quick bool) sizes {
 	s := sizes{
 		Repeats: 3, Rate: 400, Seconds: 8, Instant: 5_000, Restart: 1_000, Pending: 1_000_000,

@@ -127,7 +127,7 @@ type tasks struct {
 
 	dsn   string
 	store *schedule.Store
-	// place schedules a task in a transaction of its own, as a program would together with a change of its data.
+	// place schedules a task in a separate transaction, as a program would together with a change of its data.
 	place func(ctx context.Context, t schedule.Task) error
 	serve func(h handler) amqpx.Handler
 	end   []func(ctx context.Context) error
@@ -192,7 +192,7 @@ func openPgx(ctx context.Context, e *env) (system, error) {
 	})
 }
 
-// openTasks opens a client and a database, and lets with prepare them.
+// openTasks opens a client and a database, and calls with, which prepares them.
 func openTasks(ctx context.Context, e *env, with func(ctx context.Context, t *tasks, dsn string) error) (system, error) {
 	dsn, drop, err := e.database(ctx)
 	if err != nil {

@@ -51,7 +51,7 @@ type column struct {
 	ratio           bool
 }
 
-// layouts are the tables of each workload, with the headings of their first columns.
+// layouts lists the tables of each workload, with the headings of their first columns.
 var layouts = map[string][]struct {
 	heading string
 	columns []column
@@ -227,7 +227,7 @@ func (t grid) row(i int) string {
 	return row.String()
 }
 
-// report is everything that was measured, by any number of runs.
+// report holds all measured results, from any number of runs.
 type report []*result
 
 // write writes the tables of all workloads.
@@ -257,7 +257,7 @@ func (r *result) versions() string {
 	return strings.Join(list, ", ")
 }
 
-// tools are the modules whose versions matter.
+// tools lists the modules whose versions are reported.
 var tools = map[string]string{"github.com/riverqueue/river": "River", "github.com/hibiken/asynq": "asynq", "github.com/jackc/pgx/v5": "pgx"}
 
 func (e *env) allVersions() map[string]string {
@@ -298,7 +298,7 @@ func load(dir string) (report, error) {
 	return all, nil
 }
 
-// figures are what integration/pictures draws, as in the tables.
+// figures holds the figures that integration/pictures draws, formatted as in the tables.
 type figures struct {
 	Recorded  string     `json:"recorded"`
 	Versions  string     `json:"versions"`
@@ -313,7 +313,7 @@ func (r report) publish(dir string) error {
 	if err := r.write(&tables, true); err != nil {
 		return err
 	}
-	// The sources are there if the program runs by go run, as make compare does.
+	// The sources are available if the program runs through go run, as in make compare.
 	if t, err := jobsTable(); err == nil {
 		fmt.Fprintln(&tables)
 		if err := t.write(&tables, true); err != nil {

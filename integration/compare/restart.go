@@ -84,7 +84,7 @@ func (r *run) outage(ctx context.Context, s server, how string) error {
 	return all.Wait()
 }
 
-// through schedules tasks, waits for the outage and for the tasks, and records what became of them.
+// through schedules tasks, waits for the outage and for the tasks, and records the results.
 func (r *run) through(ctx context.Context, c contender, sys system, s server, how string, ready chan<- struct{}, over <-chan struct{}) error {
 	l := newLedger()
 	l.effects = true
@@ -137,7 +137,7 @@ func (r *run) through(ctx context.Context, c contender, sys system, s server, ho
 	})
 }
 
-// recorded is a system with a database, which has a table of effects.
+// recorded is implemented by a system with a database that has a table of effects.
 type recorded interface{ database() (dsn string) }
 
 // effectsOf returns how many effects each task had. Without a database, each run of a handler is an effect.

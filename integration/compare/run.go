@@ -14,17 +14,17 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/bench"
 )
 
-// workload is what all contenders do, one after the other.
+// workload is a measurement that runs on all contenders, one after the other.
 type workload struct {
 	name, about string
 	title       func(s sizes) string
 	repeats     func(s sizes) int
 	contenders  func() []contender
 	work        func(ctx context.Context, r *run, c contender, row *bench.Case) error
-	all         func(ctx context.Context, r *run) error // in place of work, for contenders that work at the same time
+	all         func(ctx context.Context, r *run) error // replaces work for contenders that work at the same time
 }
 
-// workloads are in the order in which they run.
+// workloads lists the workloads in the order in which they run.
 func workloads() []workload {
 	repeated := func(s sizes) int { return s.Repeats }
 	return []workload{
@@ -69,7 +69,7 @@ func names() []string {
 	return all
 }
 
-// result is what one workload measured.
+// result is the result of one workload.
 type result struct {
 	Name     string            `json:"name"`
 	Started  time.Time         `json:"started"`
@@ -131,7 +131,7 @@ func (r *run) row(c contender) *bench.Case {
 	return r.result.Scenario.Find(r.result.Title, c.name, !strings.HasPrefix(c.name, "rabbitdelay"))
 }
 
-// with opens a contender for the time of do.
+// with opens a contender, calls do, and closes the contender.
 func (r *run) with(ctx context.Context, c contender, do func(s system) error) error {
 	s, err := c.open(ctx, r.env)
 	if err != nil {
@@ -146,7 +146,7 @@ func (r *run) with(ctx context.Context, c contender, do func(s system) error) er
 	return err
 }
 
-// working runs the system's handlers for the time of do.
+// working runs the system's handlers while do runs.
 func working(ctx context.Context, s system, l *ledger, do func() error) error {
 	running, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
@@ -187,7 +187,7 @@ func store(ctx context.Context, s system, l *ledger, list []task) error {
 	return nil
 }
 
-// once notes what should never happen: tasks that are missing, or that were handled more than once.
+// once notes tasks that are missing, and tasks that were handled more than once.
 func (r *run) once(c contender, l *ledger, missing int) {
 	twice := 0
 	for _, n := range l.times() {

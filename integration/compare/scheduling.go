@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/bench"
 )
 
-// later is when the tasks of the workload schedule are due, which is after its end.
+// later is the due time of the tasks in the workload schedule, which is after the end of the workload.
 var later = span{10 * time.Minute, time.Hour}
 
 // batchers is the number of goroutines that schedule batches.

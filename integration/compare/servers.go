@@ -29,7 +29,7 @@ const (
 	redisServer     server = "Redis"
 )
 
-// env has the servers of a run. They are configured as users run them: RabbitMQ and PostgreSQL sync to the disk, and
+// env holds the servers of a run. They are configured as users run them: RabbitMQ and PostgreSQL sync to the disk, and
 // Redis takes snapshots, which is the default of Debian's package.
 type env struct {
 	broker, plugged *broker.Broker // plugged is nil without the plugin
@@ -120,7 +120,7 @@ func (e *env) close() error {
 	return errors.Join(errs...)
 }
 
-// controlled is a server that can be stopped.
+// controlled is implemented by a server that can be stopped.
 type controlled interface {
 	Start(ctx context.Context) error
 	Restart(ctx context.Context) error
@@ -204,7 +204,7 @@ func postgresVersion(ctx context.Context, dsn string) (version string, err error
 	return version, err
 }
 
-// redisOptions returns the options of a client for a database of its own, which is empty.
+// redisOptions returns the options of a client for a separate, empty database.
 func (e *env) redisOptions() (*redis.Options, error) {
 	o, err := redis.ParseURL(e.redis.URL())
 	if err == nil {

@@ -65,7 +65,7 @@ func steady(ctx context.Context, r *run, c contender, row *bench.Case) error {
 	})
 }
 
-// pace schedules tasks at the rate, and reports whether the contender kept it.
+// pace schedules tasks at the rate, and reports whether the contender sustained it.
 func (r *run) pace(ctx context.Context, s system, l *ledger) (kept bool, err error) {
 	queue := make(chan task, r.sizes.Rate) // a contender may fall behind by a second
 	all, writing := errgroup.WithContext(ctx)

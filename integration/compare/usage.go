@@ -84,8 +84,8 @@ func (all processes) cpu(root int) (seconds float64) {
 	return seconds
 }
 
-// programs are the names of the servers' processes. They show that a process ID is really that of the server, because a
-// container may number its processes differently.
+// programs lists the names of the servers' processes. With them, resident and usage check that a process ID really
+// belongs to the server, because a container may number its processes differently.
 var programs = map[server]string{rabbitMQ: "beam.smp", pluggedRabbitMQ: "beam.smp", postgreSQL: "postgres", redisServer: "redis-server"}
 
 // root returns the process of a server, if it was started for this run and is visible here.

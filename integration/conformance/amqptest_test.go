@@ -25,7 +25,7 @@ import (
 
 // amqptest behaves like each available broker of its version: it refuses with the same error texts, and treats messages
 // in the same way.
-func TestAmqptestAnswersAsBrokersDo(t *testing.T) {
+func TestAmqptestAnswersLikeBrokers(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(servers.EnvSkip) == "1" {
 		t.Skipf("skipped: %s is 1", servers.EnvSkip)
@@ -116,7 +116,7 @@ func play(t *testing.T, url string, k likenessCase) string {
 	p.conn = p.connect()
 	defer func() { _ = p.conn.Close() }()
 	var script sync.WaitGroup
-	script.Go(func() { k.run(p) }) // which must may end
+	script.Go(func() { k.run(p) }) // must may end this goroutine
 	script.Wait()
 	for _, remove := range p.clean {
 		ch := p.channel()
@@ -655,7 +655,7 @@ func likeRequeue(p *player, kind string) {
 	args["x-delivery-limit"] = int64(2)
 	p.queue("limited", args)
 	p.publish("", "limited", amqp.Publishing{Body: []byte("m")})
-	for range 6 { // by nack if that counts, otherwise by the end of the channel
+	for range 6 { // a nack, if that counts as a delivery, and otherwise the end of the channel
 		ch := p.channel()
 		d, ok, err := ch.Get(p.prefix+"limited", false)
 		p.must(err)

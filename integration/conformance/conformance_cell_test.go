@@ -67,7 +67,7 @@ type cell struct {
 	can       capability
 	pluginToo bool // whether the broker has the plugin, whatever the cell's strategy
 	client    *amqpx.Client
-	conn      *amqp.Connection // of a consumer that does not use rabbitdelay
+	conn      *amqp.Connection // a connection of a program that does not use rabbitdelay
 	clean     bool             // the broker outlives the suite
 	foreign   bool             // the delays are another system's, which declares its queues itself
 	log       *zap.Logger
@@ -186,7 +186,7 @@ func (c *cell) destination(name string) string {
 		return name
 	}
 	if ch, err := c.conn.Channel(); err == nil {
-		_, _ = ch.QueueDeclare(name, true, false, false, false, topology.Queue{Type: c.queueType}.Table()) // without it sending fails
+		_, _ = ch.QueueDeclare(name, true, false, false, false, topology.Queue{Type: c.queueType}.Table()) // sending to the queue fails without it
 		_ = ch.Close()
 	}
 	return name
@@ -209,7 +209,7 @@ func (c *cell) explain(t *testing.T, warnings *observer.ObservedLogs) {
 	entries := warnings.All()
 	for _, e := range entries[:min(len(entries), 100)] {
 		if e.Message == "handler panicked" {
-			continue // as expected, and very long
+			continue // some handlers panic on purpose, and the message is very long
 		}
 		t.Logf("client: %s %s %s %v", e.Time.Format(time.StampMilli), e.LoggerName, e.Message, e.ContextMap())
 	}
@@ -368,8 +368,8 @@ func take[T any](t *testing.T, from <-chan T, n int, what string) []T {
 	return got
 }
 
-// nothing fails the test if there is a message in the queue in front of one that is published now. Every message that
-// was routed earlier would be in front of it.
+// nothing publishes a message to the queue, and fails the test if another message arrives before it. Every message that
+// was routed earlier would arrive before it.
 func (c *cell) nothing(t *testing.T, queue string, from <-chan arrival) {
 	t.Helper()
 	fence := rand.Text()

@@ -91,8 +91,8 @@ func caseExchangeDestinations(t *testing.T, c *cell) {
 	type example struct {
 		kind, key string
 		bound     string     // the key of the queue that gets the message
-		other     string     // of the queue that does not
-		arguments amqp.Table // of the first binding
+		other     string     // the key of the queue that does not get it
+		arguments amqp.Table // arguments of the first binding
 		headers   amqp.Table
 	}
 	examples := []example{

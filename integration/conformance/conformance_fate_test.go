@@ -63,7 +63,7 @@ func caseDestinationDeleted(t *testing.T, c *cell) {
 	for len(parked) < n {
 		a := take(t, in, 1, "parked messages")[0]
 		if !strings.HasSuffix(a.MessageId, gone) && strings.Contains(a.MessageId, "-gone") {
-			continue // of an attempt that was too slow
+			continue // a message of an attempt that was too slow
 		}
 		parked = append(parked, a)
 	}
@@ -282,7 +282,7 @@ func attemptsAre(t *testing.T, headers amqp.Table, n int, text string) {
 		instant, what, _ := strings.Cut(entry, " ")
 		at, err := time.Parse(time.RFC3339Nano, instant)
 		if err != nil || at.Before(last) || !strings.Contains(what, text) {
-			t.Errorf("entry %q after %v; want a later instant and an error with %q", entry, last, text)
+			t.Errorf("entry %q after %v; want a later time and an error with %q", entry, last, text)
 		}
 		last = at
 	}

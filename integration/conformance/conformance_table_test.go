@@ -124,7 +124,7 @@ func (b *scoreboard) table(lines []string, rows []place) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var out strings.Builder
-	out.WriteString("Conformance: cases by outcome, and lateness (p50/p99) after the instants that were asked for, while other cells run\n\n")
+	out.WriteString("Conformance: cases by outcome, and lateness (p50/p99) after the requested times, while other cells run\n\n")
 	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
 	fmt.Fprint(w, "strategy\tqueues")
 	for _, line := range lines {

@@ -72,7 +72,7 @@ func celery(ctx context.Context, t *testing.T, image string, v *suite.Vhost, arg
 	cmd := exec.CommandContext(ctx, "docker", append(run, args...)...)
 	cmd.Stdin = program
 	t.Cleanup(func() {
-		_ = exec.CommandContext(context.WithoutCancel(ctx), "docker", "rm", "--force", name).Run() // in most cases the container no longer exists
+		_ = exec.CommandContext(context.WithoutCancel(ctx), "docker", "rm", "--force", name).Run() // usually the container no longer exists
 	})
 	return cmd
 }

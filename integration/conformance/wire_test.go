@@ -151,7 +151,7 @@ func wireVectors(t *testing.T) (list []wireVector) {
 	}
 	targets := map[target]string{}
 	for _, d := range file.Layouts[0].Destinations {
-		targets[d.Destination] = d.Destination.Queue // of one that is refused
+		targets[d.Destination] = d.Destination.Queue // the target if the destination is refused and has no bindings
 		for _, b := range d.Bindings {
 			targets[d.Destination] = b.Queue
 		}
@@ -318,7 +318,7 @@ func (l language) sentBack(t *testing.T, v *suite.Vhost, due int64) {
 			t.Fatalf("of what came hours too early only %v was sent back", seen)
 		}
 		seen[raw.MessageId] = true
-		delete(raw.Headers, "x-delivery-count") // of this look, before 4.0
+		delete(raw.Headers, "x-delivery-count") // added by this read, before 4.0
 		offset := clockOffsets[raw.MessageId]
 		want := amqp.Table{
 			amqpx.HeaderDue: due + offset, amqpx.HeaderAttempt: int64(3), "mine": "kept",
@@ -370,7 +370,7 @@ func (l language) buried(t *testing.T, v *suite.Vhost, queue string) {
 
 // A held message that is redelivered to a new consumer is handled when it is due, and not a whole lead later. It is
 // renewed before its queue drops it.
-func TestPythonTakesWhatComesBack(t *testing.T) {
+func TestPythonAcceptsReturnedMessages(t *testing.T) {
 	l := languages[slices.IndexFunc(languages, func(l language) bool { return l.name == "python" })]
 	l.installed(t)
 	srv := amqptest.NewServer(amqptest.Options{Version: "4.0.5"})

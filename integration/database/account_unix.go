@@ -28,7 +28,7 @@ func lookupAccount(name string) (account, error) {
 	}
 	found, err := user.Lookup(name)
 	if err != nil {
-		return account{}, fmt.Errorf("a server of root's runs in the account of its package: %w", err)
+		return account{}, fmt.Errorf("a server that root starts runs under its package's account: %w", err)
 	}
 	uid, err := strconv.Atoi(found.Uid)
 	if err != nil {

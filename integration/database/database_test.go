@@ -290,7 +290,7 @@ func TestKilled(t *testing.T) {
 			var place []string
 			err = json.NewDecoder(stdout).Decode(&place)
 			killErr := cmd.Process.Kill()
-			_ = cmd.Wait() // killed, so a failure
+			_ = cmd.Wait() // it was killed, so Wait returns an error
 			if err := errors.Join(err, killErr); err != nil {
 				t.Fatalf("%v: %s", err, stderr.String())
 			}

@@ -14,7 +14,7 @@ import (
 
 // mySQL is the engine for MySQL's own server. Debian has it only in sid, and it cannot be installed together with
 // MariaDB's server.
-type mySQL struct{ mariaDB } // whose command line it accepts
+type mySQL struct{ mariaDB } // the server accepts MariaDB's command line
 
 // findMySQL returns the engine for an installed server or, if there is none, for an image.
 func findMySQL(ctx context.Context) (engine, error) {
@@ -73,7 +73,7 @@ func mySQLImage(ctx context.Context) (string, error) {
 // mySQLContainer is the engine for a MySQL server in a container. Its process on this machine is the docker command
 // that is attached to the container. The data lives as long as the container.
 type mySQLContainer struct {
-	mariaDB // for the greeting, which is the same
+	mariaDB // for the greeting, which both servers send
 
 	image string
 }

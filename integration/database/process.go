@@ -57,7 +57,7 @@ func (s *Server) Start(ctx context.Context) error {
 	case s.closed:
 		return errors.New("database: closed")
 	case s.process != nil:
-		return errors.New("database: it runs already")
+		return errors.New("database: already running")
 	}
 	ctx, cancel := context.WithTimeout(ctx, startup)
 	defer cancel()
@@ -80,7 +80,7 @@ func (s *Server) ProcessID() (int, error) {
 	case s.engine == nil:
 		return 0, ErrNotOurs
 	case s.process == nil:
-		return 0, errors.New("database: it does not run")
+		return 0, errors.New("database: not running")
 	}
 	return s.process.ID(), nil
 }
@@ -100,7 +100,7 @@ func (s *Server) Close() error {
 	}
 	if err != nil {
 		// Keep the guard running, because it tries again when the process ends.
-		return fmt.Errorf("database: not all was removed: %w", err)
+		return fmt.Errorf("database: cleanup was incomplete: %w", err)
 	}
 	return s.guard.Dismiss()
 }
@@ -142,7 +142,7 @@ func (s *Server) launch(ctx context.Context, ticker *time.Ticker) error {
 			err = fmt.Errorf("the server ended; the end of its log:\n%s", s.Log())
 			return errors.Join(err, s.kill())
 		case <-ctx.Done():
-			err = fmt.Errorf("the server did not come up: %w; the last attempt: %w; the end of its log:\n%s", ctx.Err(), err, s.Log())
+			err = fmt.Errorf("the server did not start: %w; the last attempt: %w; the end of its log:\n%s", ctx.Err(), err, s.Log())
 			return errors.Join(err, s.kill())
 		case <-ticker.C:
 		}
@@ -176,7 +176,7 @@ func (s *Server) finish(ctx context.Context, command ...string) error {
 		return err
 	}
 	if err := p.Wait(ctx); err != nil {
-		return fmt.Errorf("%s: %w; the end of what it said:\n%s", command[0], err, s.Log())
+		return fmt.Errorf("%s: %w; the end of its output:\n%s", command[0], err, s.Log())
 	}
 	return nil
 }

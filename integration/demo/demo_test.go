@@ -97,31 +97,31 @@ func TestLedgerFindsViolations(t *testing.T) {
 		more        func(*stage)
 		want        string
 	}{
-		{"an effect before the due instant", "UPDATE cancellations SET at_ms = 1002 WHERE order_id = 'order-3'", nil, "orders do not hold: 1 early"},
-		{"messages without effect came early", "SELECT 1", early, "orders do not hold: 1 early; the promises about posts do not hold: 1 early"},
-		{"the message of a paid order never came", "DELETE FROM rabbitdelay_processed WHERE message_id = 'order-2'", nil, "orders do not hold: 1 lost"},
-		{"an order stayed unpaid", "UPDATE orders SET status = 'unpaid' WHERE id = 'order-2'", nil, "orders do not hold: 1 lost"},
-		{"an order is gone", "DELETE FROM orders WHERE id = 'order-4'", nil, "orders do not hold: 1 lost"},
-		{"an order is gone, its effect is not", "DELETE FROM orders WHERE id = 'order-5'", nil, "orders do not hold: 1 lost, 1 contradictory"},
-		{"an effect twice", "INSERT INTO cancellations VALUES ('order-3', 1004)", nil, "orders do not hold: 1 effects committed twice"},
-		{"a paid order with an effect", "INSERT INTO cancellations VALUES ('order-2', 2000)", nil, "orders do not hold: 1 contradictory"},
-		{"a paid order was cancelled", "UPDATE orders SET paid_ms = 900 WHERE id = 'order-3'", nil, "orders do not hold: 1 contradictory"},
-		{"a cancelled order without effect", "DELETE FROM cancellations WHERE order_id = 'order-3'", nil, "orders do not hold: 1 contradictory"},
-		{"an effect on an unknown order", "INSERT INTO cancellations VALUES ('x', 1)", nil, "orders do not hold: 1 contradictory"},
+		{"an effect before the due time", "UPDATE cancellations SET at_ms = 1002 WHERE order_id = 'order-3'", nil, "orders were broken: 1 early"},
+		{"messages without effect came early", "SELECT 1", early, "orders were broken: 1 early; the guarantees for posts were broken: 1 early"},
+		{"the message of a paid order never came", "DELETE FROM rabbitdelay_processed WHERE message_id = 'order-2'", nil, "orders were broken: 1 lost"},
+		{"an order stayed unpaid", "UPDATE orders SET status = 'unpaid' WHERE id = 'order-2'", nil, "orders were broken: 1 lost"},
+		{"an order is gone", "DELETE FROM orders WHERE id = 'order-4'", nil, "orders were broken: 1 lost"},
+		{"an order is gone, its effect is not", "DELETE FROM orders WHERE id = 'order-5'", nil, "orders were broken: 1 lost, 1 contradictory"},
+		{"an effect twice", "INSERT INTO cancellations VALUES ('order-3', 1004)", nil, "orders were broken: 1 effects committed twice"},
+		{"a paid order with an effect", "INSERT INTO cancellations VALUES ('order-2', 2000)", nil, "orders were broken: 1 contradictory"},
+		{"a paid order was cancelled", "UPDATE orders SET paid_ms = 900 WHERE id = 'order-3'", nil, "orders were broken: 1 contradictory"},
+		{"a cancelled order without effect", "DELETE FROM cancellations WHERE order_id = 'order-3'", nil, "orders were broken: 1 contradictory"},
+		{"an effect on an unknown order", "INSERT INTO cancellations VALUES ('x', 1)", nil, "orders were broken: 1 contradictory"},
 
-		{"published before the last due instant", "UPDATE publications SET at_ms = 1000 WHERE post_id = 'post-1'", nil, "posts do not hold: 1 early"},
-		{"done without publication", "DELETE FROM publications WHERE post_id = 'post-1'", nil, "posts do not hold: 1 lost, 1 contradictory"},
-		{"published twice", "INSERT INTO publications VALUES ('post-1', 2000)", nil, "posts do not hold: 1 published twice"},
-		{"published although cancelled", "INSERT INTO publications VALUES ('post-6', 1)", nil, "posts do not hold: 1 although cancelled, 1 contradictory"},
-		{"cancelled for the author only", "UPDATE rabbitdelay_tasks SET status = 'pending' WHERE id = 'post-6'", nil, "posts do not hold: 1 contradictory"},
-		{"the task is gone", "DELETE FROM rabbitdelay_tasks WHERE id = 'post-6'", nil, "posts do not hold: 1 contradictory"},
-		{"a post is gone", "DELETE FROM posts WHERE id = 'post-6'", nil, "posts do not hold: 1 lost, 1 contradictory"},
+		{"published before the last due time", "UPDATE publications SET at_ms = 1000 WHERE post_id = 'post-1'", nil, "posts were broken: 1 early"},
+		{"done without publication", "DELETE FROM publications WHERE post_id = 'post-1'", nil, "posts were broken: 1 lost, 1 contradictory"},
+		{"published twice", "INSERT INTO publications VALUES ('post-1', 2000)", nil, "posts were broken: 1 published twice"},
+		{"published although cancelled", "INSERT INTO publications VALUES ('post-6', 1)", nil, "posts were broken: 1 although cancelled, 1 contradictory"},
+		{"cancelled for the author only", "UPDATE rabbitdelay_tasks SET status = 'pending' WHERE id = 'post-6'", nil, "posts were broken: 1 contradictory"},
+		{"the task is gone", "DELETE FROM rabbitdelay_tasks WHERE id = 'post-6'", nil, "posts were broken: 1 contradictory"},
+		{"a post is gone", "DELETE FROM posts WHERE id = 'post-6'", nil, "posts were broken: 1 lost, 1 contradictory"},
 		{
 			"a post that was rolled back is there",
 			"INSERT INTO posts (id, status, due_ms) VALUES ('post-10', 'rolled back', 1)", nil,
-			"posts do not hold: 1 contradictory",
+			"posts were broken: 1 contradictory",
 		},
-		{"and is published", "INSERT INTO publications VALUES ('post-10', 2000)", nil, "posts do not hold: 1 contradictory"},
+		{"and is published", "INSERT INTO publications VALUES ('post-10', 2000)", nil, "posts were broken: 1 contradictory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, out := honest(t)
@@ -133,7 +133,7 @@ func TestLedgerFindsViolations(t *testing.T) {
 			if err == nil {
 				t.Fatalf("the violation is not found:\n%s", out)
 			}
-			if got, want := strings.ReplaceAll(err.Error(), "\n", "; "), "the promises about "+c.want; got != want {
+			if got, want := strings.ReplaceAll(err.Error(), "\n", "; "), "the guarantees for "+c.want; got != want {
 				t.Errorf("got %s, expected %s", got, want)
 			}
 			if !strings.Contains(out.String(), " 1  WRONG\n") {

@@ -119,7 +119,7 @@ func (s *stage) account(ctx context.Context, story string, told int, entries []e
 		s.Printf("\n%s\n  lateness p50 %d ms, p99 %d ms, max %d ms\n", strings.Join(text, "\n"), l.P50, l.P99, l.Max)
 	}
 	if len(broken) > 0 {
-		err = fmt.Errorf("the promises about %s do not hold: %s", story, strings.Join(broken, ", "))
+		err = fmt.Errorf("the guarantees for %s were broken: %s", story, strings.Join(broken, ", "))
 	}
 	list = append(list, fmt.Sprintf(`"lateness_ms":{"p50":%d,"p99":%d,"max":%d}`, l.P50, l.P99, l.Max))
 	return strings.Join(list, ","), err

@@ -56,7 +56,7 @@ var fates = [20][]change{
 	13: {{1.0, (*posts).move, 1.3}},
 }
 
-var errRollback = errors.New("the author thinks better of it")
+var errRollback = errors.New("the author has changed their mind")
 
 func (p *posts) life(ctx context.Context, number int) error {
 	id, fate := fmt.Sprintf("post-%d", number), number%len(fates)

@@ -56,7 +56,7 @@ const (
 // network holds a proxy in front of each node for each side.
 type network struct {
 	proxies [2][]*proxy.Proxy
-	urls    [2][]string // of the nodes, through the proxies
+	urls    [2][]string // the nodes' URLs through the proxies
 }
 
 func newNetwork(b Brokers) (*network, error) {

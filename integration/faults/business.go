@@ -139,7 +139,7 @@ func (b *business) effects(ctx context.Context) ([]Effect, error) {
 	}
 	// Only fewer rows than the tally is an error. Rows are read after the tally, and consumers may be writing.
 	if len(list) < total {
-		return nil, fmt.Errorf("%d effects and a tally of %d: transactions were committed in part", len(list), total)
+		return nil, fmt.Errorf("%d effects, but a count of %d: transactions were partly committed", len(list), total)
 	}
 	return list, nil
 }

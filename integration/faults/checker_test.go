@@ -69,7 +69,7 @@ func TestPlantedViolations(t *testing.T) {
 			func(_ *[]Sent, _ *[]Effect, s *[]Seen) { (*s)[3].At = noon.Add(time.Minute - 1) },
 			Early, func(v Verdict) int { return v.Early },
 		},
-		"a delivery whose header lies about its due instant": {
+		"a delivery whose header lies about its due time": {
 			func(_ *[]Sent, _ *[]Effect, s *[]Seen) { (*s)[0].Due, (*s)[0].At = noon.Add(-time.Hour), noon.Add(-1) },
 			Early, func(v Verdict) int { return v.Early },
 		},

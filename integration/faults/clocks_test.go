@@ -30,7 +30,7 @@ type clocks struct {
 	strategy amqpx.Strategy
 
 	mu      sync.Mutex
-	due     map[string]time.Time // by the true clock
+	due     map[string]time.Time // due times by the true clock
 	handled map[string]int
 	early   []string
 	changed chan struct{}

@@ -22,7 +22,7 @@ type consumers struct {
 	mu      sync.Mutex
 	procs   []*process
 	closing bool
-	errs    []error // of processes that ended unexpectedly
+	errs    []error // errors of processes that ended unexpectedly
 
 	done sync.WaitGroup
 }

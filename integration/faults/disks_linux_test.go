@@ -22,7 +22,7 @@ import (
 // disk is a separate file system.
 type disk struct {
 	dir  string   // where it is mounted
-	args []string // of mount, before dir
+	args []string // arguments of mount before the directory
 }
 
 // newDisk mounts a disk until the test ends. It skips the test if that is impossible.
@@ -140,7 +140,7 @@ func TestPowerLoss(t *testing.T) {
 	}
 	d := newDisk(t, "-o", "loop", image)
 	b := node(t, broker.Options{Version: *version, Data: d.dir, Durable: true})
-	unix.Sync() // at its first start, a broker does not sync its cookie
+	unix.Sync() // a broker does not sync its cookie at its first start
 	cfg := faults.Config{
 		Name: "power loss", Brokers: powered{b, d},
 		Strategy: faults.Strategy{Name: "bucket", QueueType: topology.QueueType(*queueType)},

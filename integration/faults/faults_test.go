@@ -36,7 +36,7 @@ var (
 	tasks     = flag.Float64("tasks", 20, "tasks per second beside the messages of TestFaults")
 	on        = flag.String("on", "node,cluster", "what to run on, separated by commas: node, cluster (containers), nodes (three, without Docker)")
 	strategy  = flag.String("strategy", "bucket", "bucket, ttl, plugin or native")
-	lead      = flag.Duration("lead", 400*time.Millisecond, "how long before its instant a message of the second producer reaches a consumer; 0: none")
+	lead      = flag.Duration("lead", 400*time.Millisecond, "how long before its due time a message of the second producer reaches a consumer; 0: none")
 	queueType = flag.String("queue-type", "quorum", "quorum or classic")
 	version   = flag.String("version", "4.3", "the release line of RabbitMQ")
 	databases = flag.String("database", string(database.PostgreSQL), "PostgreSQL, MariaDB, MySQL or SQLite")
@@ -262,7 +262,7 @@ func delaysByInstant(t *testing.T) string {
 	b := broker.Shared(t, managed(newest))
 	err = live.ProbeInstants(t.Context(), "faults-probe", func(context.Context) (*amqp.Connection, error) { return amqp.Dial(b.URL()) })
 	if errors.Is(err, live.ErrInstantsIgnored) {
-		t.Skipf("skipped: RabbitMQ %s does not delay by an instant; %s names an image of one that does", b.Version(), broker.EnvNextImage)
+		t.Skipf("skipped: RabbitMQ %s does not delay messages until a given time; set %s to an image of one that does", b.Version(), broker.EnvNextImage)
 	}
 	if err != nil {
 		t.Fatal(err)

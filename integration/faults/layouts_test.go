@@ -75,7 +75,7 @@ func TestLayoutsChange(t *testing.T) {
 			if n, there := l.queue(change.gone); there {
 				t.Errorf("%s is still there, with %d messages", change.gone, n)
 			}
-			now.send(time.Second) // the present layout is untouched
+			now.send(time.Second) // the current layout is unchanged
 			if v := l.await(); !v.Clean() {
 				t.Error(v)
 			}

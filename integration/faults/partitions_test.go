@@ -12,8 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// oneWay is a cluster in which, in every second partition, the node that leaves still receives from
-// the others.
+// oneWay is a cluster in which, in every second partition, the isolated node still receives data from the others.
 type oneWay struct {
 	*cluster.Cluster
 	turn int // counts partitions

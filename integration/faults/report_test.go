@@ -20,7 +20,7 @@ func TestRecoveries(t *testing.T) {
 		{ID: "first", Due: at(12), Outcome: Acknowledged, Began: at(12.5), Ended: at(13)},
 	}
 	effects := []Effect{
-		{"before", at(10.5)}, // late: of the backlog
+		{"before", at(10.5)}, // late, because of the backlog
 		{"first", at(12.9)},
 		{"slow", at(12.2)},
 	}

@@ -26,8 +26,8 @@ type Config struct {
 	Database database.Kind // default PostgreSQL
 
 	Kinds    []Kind        // default: all that the brokers and the database support
-	Seed     uint64        // of the sequence of faults
-	Duration time.Duration // of sending and of injecting
+	Seed     uint64        // seed of the sequence of faults
+	Duration time.Duration // how long messages are sent and faults are injected
 	Rate     float64       // messages per second, default 150
 	Tasks    float64       // tasks per second, in addition to the messages; default none
 	Settle   time.Duration // maximum time to wait for the last effects, default 10 min

@@ -15,7 +15,7 @@ import (
 // Strategy describes how a run delays its messages.
 type Strategy struct {
 	Name      string             `json:"name"`       // bucket, ttl, plugin or native
-	QueueType topology.QueueType `json:"queue_type"` // of the delay queues and of the destination
+	QueueType topology.QueueType `json:"queue_type"` // type of the delay queues and of the destination
 	Layout    string             `json:"layout"`     // layout of the bucket strategy: clock, hex or binary; default clock
 }
 

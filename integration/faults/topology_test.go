@@ -103,7 +103,7 @@ func (s *small) consume() {
 	})
 }
 
-// await waits for n effects and compares.
+// await waits for n effects and returns the verdict.
 func (s *small) await(n int) faults.Verdict {
 	s.t.Helper()
 	deadline := time.After(servers.Patience)

@@ -15,7 +15,7 @@ import (
 // upgraded is a broker that starts with the next version after its first stop.
 type upgraded struct {
 	faults.Brokers
-	next func(context.Context) (faults.Brokers, error) // nil when that is here
+	next func(context.Context) (faults.Brokers, error) // nil after the upgrade
 }
 
 func (u *upgraded) Stop(ctx context.Context, i int) error {

@@ -27,7 +27,7 @@ type Guard struct {
 }
 
 // ErrDismissed is returned by the methods of a Guard after Dismiss.
-var ErrDismissed = errors.New("guard: dismissed already")
+var ErrDismissed = errors.New("guard: already dismissed")
 
 // watch makes the guard kill the process group that pid leads when this process ends.
 func (g *Guard) watch(pid int) error { return g.tell("process", strconv.Itoa(pid)) }

@@ -221,7 +221,7 @@ func TestProcess(t *testing.T) {
 
 // When a process has ended and its process ID was released, the ID may soon belong to another process. Therefore no
 // signal is sent to a released ID, and the ID of a group's leader is released last.
-func TestSignalsReachNobodyElse(t *testing.T) {
+func TestSignalsReachNoOtherProcess(t *testing.T) {
 	if _, err := os.Stat("/proc/self"); err != nil {
 		t.Skip("skipped: no /proc tells whose a number is")
 	}

@@ -82,7 +82,7 @@ func (p *Process) continueGroup() error { return p.guard.kill(-p.pid, syscall.SI
 func (p *Process) signal(s os.Signal) error {
 	number, ok := s.(syscall.Signal)
 	if !ok {
-		return fmt.Errorf("guard: %v is no signal of this system", s)
+		return fmt.Errorf("guard: %v is not a signal of this system", s)
 	}
 	return p.guard.kill(p.pid, number)
 }

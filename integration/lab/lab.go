@@ -32,19 +32,20 @@ func command(p *program.Program) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "rabbitdelay-lab",
 		Short: "Show and measure delayed messages on a stock RabbitMQ",
-		Long: `rabbitdelay-lab shows in a demo that nothing is early, lost or done twice, and
-measures how fast and how late messages are. Both use the broker at --url or
-AMQP_URL. Without either they start a broker and stop it at the end.
+		Long: `rabbitdelay-lab runs a demo, which shows that no message is early, lost or
+handled twice, and a benchmark, which measures throughput and lateness. Both use
+the broker at --url or AMQP_URL. If neither is set, they start a broker and stop
+it at the end.
 
-Settings come from flags, the environment, the YAML file and defaults, as those of
-rabbitdelay do; "rabbitdelay settings" lists them.
+Settings come from flags, the environment, the YAML file and defaults, as for
+rabbitdelay; "rabbitdelay settings" lists them.
 
-Results go to standard output, everything else to standard error; with --json both
-are JSON, one object a line: errors as {"error":"…"}, notes as {"note":"…"}.
+Results go to standard output, everything else to standard error. With --json both
+are JSON, one object per line: errors as {"error":"…"}, notes as {"note":"…"}.
 
 Exit codes:
     0  success
-    1  error, wrong usage included; demo: a promise was broken
+    1  error, including wrong usage; demo: a guarantee was broken
   130  Ctrl-C`,
 		Example: `  rabbitdelay-lab demo
   rabbitdelay-lab bench --quick`,
@@ -61,30 +62,31 @@ func (a *app) demoCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "demo",
 		Short: "Cancel unpaid orders and publish posts in time, once each, on a real broker and database",
-		Long: `demo tells two stories side by side, or one of them (--story).
+		Long: `demo runs two scenarios at the same time, or one of them (--story).
 
-Orders are placed within eight seconds, each with a message that is due 4 to 8
-seconds later. About half are paid before that; two consumers, which get some of the
-messages twice, cancel the others.
+Orders: orders are placed within eight seconds, each with a message that is due 4 to
+8 seconds later. About half of the orders are paid before that. Two consumers, which
+receive some of the messages twice, cancel the other half.
 
-Posts are scheduled as tasks in the transactions that write them, due 3 to 6 seconds
-later. Some are moved, cancelled or run at once, some at the very instant at which
-they are due. Each has to be published once, at its last due time, or never.
+Posts: each post is scheduled as a task in the transaction that writes the post, due
+3 to 6 seconds later. Some are rescheduled, cancelled or run immediately, some of
+them exactly when they are due. Each post must be published once, at its last due
+time, unless it was cancelled.
 
-It prints a link to the console, where both can be watched; --hold keeps that open,
-and what is scheduled there happens.
+demo prints a link to the console, where you can watch both. With --hold the console
+stays open, and tasks that you schedule there are executed.
 
-At the end a ledger compares what was done with what the database holds. The ttl
-strategy, which has declared delays only, tells the story of the orders.
+At the end, demo compares its record of what happened with the database. With the ttl
+strategy, which only supports declared delays, it runs only the orders.
 
-The broker is the one at --url or AMQP_URL; else a container, where Docker has or
-gets an image; else a private node of an installed rabbitmq-server. The database is
-SQLite in a temporary directory, or with --db a schema (MySQL: a database) that the
-demo makes on that server; a file of SQLite that is given is left alone. What the
-demo makes is removed at the end.
+The broker is the one at --url or AMQP_URL. Without one, demo starts a container if
+Docker has or can pull an image, or else a private node of an installed
+rabbitmq-server. The database is SQLite in a temporary directory, or with --db a
+schema (MySQL: a database) that the demo creates on that server. An existing SQLite
+file is not changed. The demo removes everything that it created.
 
-With --json the last line is one object. The exit code is 1 when anything was early,
-lost or done twice, or published although it was cancelled.`,
+With --json the last line is one object. The exit code is 1 if anything was early,
+lost or handled twice, or was published although it was cancelled.`,
 		Example: `  rabbitdelay-lab demo
   rabbitdelay-lab demo --hold
   rabbitdelay-lab demo --story posts --posts 1000
@@ -103,7 +105,7 @@ lost or done twice, or published although it was cancelled.`,
 	f.IntVar(&o.Orders, "orders", 200, "number of orders")
 	f.IntVar(&o.Posts, "posts", 100, "number of posts")
 	f.StringVar(&story, "story", "all", "orders, posts or all")
-	f.BoolVar(&o.Hold, "hold", false, "keep the console open after the stories, until Ctrl-C")
+	f.BoolVar(&o.Hold, "hold", false, "keep the console open after the demo, until Ctrl-C")
 	f.BoolVarP(&o.Verbose, "verbose", "v", false, "show Docker's whole error if there is no container image")
 	_ = c.RegisterFlagCompletionFunc("story", cobra.FixedCompletions([]string{"all", "orders", "posts"}, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 	return c
@@ -133,19 +135,20 @@ func (a *app) benchCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "bench [SCENARIO...]",
 		Short: "Measure speed, lateness and memory against the alternatives",
-		Long: `bench measures rabbitdelay against its alternatives, in alternation on the same
-broker: the raw client with a plain queue, a PostgreSQL table and a Redis
-sorted set polled every second, and the x-delayed-message plugin. Its results
-are ratios of the two.
+		Long: `bench compares rabbitdelay with its alternatives: the raw client with a plain
+queue, a PostgreSQL table and a Redis sorted set that are polled every second, and
+the x-delayed-message plugin. It measures both in turn on the same broker, and
+prints the ratio.
 
-Scenarios, all unless some are named:
+Scenarios (default: all):
 ` + bench.Help() + `
-The broker is the one at --url or AMQP_URL, which gets queues with names of their
-own that are removed; else a container or a private node is started. PostgreSQL
-and Redis are started from the installed programs; without them their baselines
-are left out. Run it on an otherwise idle machine; other figures mean little.
+The broker is the one at --url or AMQP_URL; bench creates queues with unique names
+there and removes them. Without one, bench starts a container or a private node. It
+starts PostgreSQL and Redis from the installed programs, and skips their baselines
+if they are not installed. Run it on an otherwise idle machine; otherwise the
+figures mean little.
 
-The exit code is 0 even when targets are missed, because they depend on the machine.`,
+The exit code is 0 even if targets are missed, because they depend on the machine.`,
 		Example: `  rabbitdelay-lab bench --quick
   rabbitdelay-lab bench publish consume --queue-type classic --messages 100000
   rabbitdelay-lab bench --report report --json`,
@@ -157,7 +160,7 @@ The exit code is 0 even when targets are missed, because they depend on the mach
 		},
 	}
 	f := c.Flags()
-	f.BoolVar(&o.Quick, "quick", false, "make everything small: shows in a few minutes that it works, figures mean nothing")
+	f.BoolVar(&o.Quick, "quick", false, "make everything small, to check in a few minutes that it works; the figures mean nothing")
 	f.IntVar(&o.Messages, "messages", 0, "messages per repeat of publish, consume, telemetry, schedule and cost (default 30000)")
 	f.IntVar(&o.Rate, "rate", 0, "messages per second of latency, and tasks of schedule and bulk (default 1000)")
 	f.IntVar(&o.Repeats, "repeats", 0, "repeats of each case (default 3; latency at most 2)")
@@ -175,7 +178,7 @@ func (a *app) bench(c *cobra.Command, o bench.Options, report string) error {
 		}
 	}
 	if a.Given("strategy") {
-		return fmt.Errorf("--strategy: bench compares the strategies and takes none")
+		return fmt.Errorf("--strategy: bench compares all strategies; omit the flag")
 	}
 	cfg, err := a.Load(nil)
 	if err != nil {

@@ -27,7 +27,7 @@ func TestUsageErrors(t *testing.T) {
 		"demo --story books":    `--story: "books"; expected orders, posts or all`,
 		"demo --log-level loud": `--log-level: "loud"; expected debug, info, warn or error`,
 		"bench --messages 0":    "--messages: 0; expected 1 or more",
-		"bench --strategy ttl":  "--strategy: bench compares the strategies and takes none",
+		"bench --strategy ttl":  "--strategy: bench compares all strategies; omit the flag",
 		"bench fly":             `benchmark not possible: scenario "fly"; expected publish, consume, telemetry, schedule, bulk, console, latency, sustain, native, cost, declare, pending`,
 	} {
 		code, stdout, stderr := run(t, strings.Fields(args)...)
@@ -46,7 +46,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-func TestStoriesTold(t *testing.T) {
+func TestDemoStories(t *testing.T) {
 	for story, want := range map[string]demo.Options{"all": {Orders: 7, Posts: 8}, "orders": {Orders: 7}, "posts": {Posts: 8}} {
 		o := demo.Options{Orders: 7, Posts: 8}
 		if err := told(&o, story); err != nil || o != want {

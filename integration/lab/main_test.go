@@ -21,4 +21,4 @@ func TestMain(m *testing.M) {
 }
 
 // make test-servers runs the demo on real servers.
-var tiers = tier.Plan{Test: []string{"TestDemoHeldOpen", "TestHelp", "TestStoriesTold", "TestUsageErrors"}}
+var tiers = tier.Plan{Test: []string{"TestDemoHeldOpen", "TestHelp", "TestDemoStories", "TestUsageErrors"}}

@@ -185,7 +185,7 @@ func TestCutBeforeTheConfirm(t *testing.T) {
 	})
 }
 
-func TestOutcomeUnknownIsToldFromNotSent(t *testing.T) {
+func TestOutcomeUnknownDiffersFromNotSent(t *testing.T) {
 	t.Parallel()
 	c, p := throughProxy(t, amqpx.Config{})
 	q := suite.NewQueue(t)
@@ -389,7 +389,7 @@ func TestDeletedDestinationIsDeclaredAgain(t *testing.T) {
 	col.await(t, "a message after that", func(got []*amqpx.Delivery) bool { return len(got) == 1 })
 }
 
-func TestDestinationThatCannotBe(t *testing.T) {
+func TestImpossibleDestination(t *testing.T) {
 	t.Parallel()
 	c := suite.OpenClient(t, amqpx.Config{})
 	err := c.Send(t.Context(), amqpx.Message{Exchange: "no.such.exchange", RoutingKey: "k", Delay: time.Second})

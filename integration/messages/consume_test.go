@@ -50,7 +50,7 @@ func TestDrain(t *testing.T) {
 	select {
 	case err := <-stopped:
 		t.Fatalf("the consumer ended before its handlers: %v", err)
-	case <-time.After(100 * time.Millisecond): // it must not end, which nothing announces
+	case <-time.After(100 * time.Millisecond): // Consume must not end, and there is no event to wait for
 	}
 	close(finish)
 	if err := <-stopped; err != nil {
@@ -72,7 +72,7 @@ func TestDrainTimeout(t *testing.T) {
 	defer close(release)
 	stop := suite.Consume(t, c, q, func(ctx context.Context, d *amqpx.Delivery) error {
 		close(begun)
-		<-release // deaf to its context
+		<-release // ignores its context
 		return nil
 	}, amqpx.WithDrainTimeout(50*time.Millisecond))
 	suite.Send(t, c, amqpx.Message{ID: "slow", Queue: q})

@@ -14,10 +14,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Clients that use a destination for the first time at the same time lose no message to
-// the parked queue. From 3.12 to 4.2 the broker answers a bind that another connection is
-// just making before it routes by it.
-func TestFirstUseByManyClientsAtOneInstant(t *testing.T) {
+// Clients that use a destination for the first time at the same time lose no message to the parked queue. From 3.12 to
+// 4.2, if another connection is creating the same binding, the broker confirms a bind before it routes by the binding.
+func TestFirstUseByManyClientsAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	const clients, each, rounds = 9, 30, 6
 	suite.OnSomePrepared(t, func(t *testing.T, v *suite.Vhost) {

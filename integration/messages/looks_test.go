@@ -17,7 +17,7 @@ import (
 
 // Looking at a message never loses it: RabbitMQ 4.0 to 4.2 drop or dead-letter a message that was
 // taken and put back 20 times, unless the queue sets a limit.
-func TestLooksCostNothing(t *testing.T) {
+func TestPeekingLosesNothing(t *testing.T) {
 	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		// The layout is a single queue, so that the message stays in it however long a send takes.

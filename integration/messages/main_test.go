@@ -22,7 +22,7 @@ var tiers = tier.Plan{Test: []string{
 	"TestRetriesThenDeadLetter",
 	"TestRejectAndRetryIn",
 	"TestConsumeRefusesBadOptions",
-	"TestFirstUseByManyClientsAtOneInstant/" + tier.Newest,
+	"TestFirstUseByManyClientsAtTheSameTime/" + tier.Newest,
 	"TestRequeueLeavesTheRest/" + tier.Newest,
 	"TestDiscardKeepsEverything/" + tier.Newest,
 	"TestUnreadableMessages/" + tier.Newest,

@@ -28,7 +28,7 @@ func lookingInto(t *testing.T, v *suite.Vhost) *amqp.Connection {
 
 // A hundred peeks lose no message and leave the order as it is, even where the queue has a delivery
 // limit of 20. There, peeks are refused if they would count against the limit.
-func TestPeekSpendsNoDeliveryLimit(t *testing.T) {
+func TestPeekUsesNoDeliveryLimit(t *testing.T) {
 	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		version, conn := plan.ParseVersion(v.Broker.Version()), lookingInto(t, v)
@@ -73,7 +73,7 @@ func TestPeekSpendsNoDeliveryLimit(t *testing.T) {
 				case !refused && (err != nil || idsOf(got) != strings.Join(want, " ")):
 					t.Fatalf("%s, look %d: %s (%v), want %v", queue, look, idsOf(got), err, want)
 				}
-				if refused || version.Before(4, 0, 0) { // which puts what was read at the end
+				if refused || version.Before(4, 0, 0) { // such a queue puts messages that were read at its end
 					continue
 				}
 				got, err = inspect.Peek(t.Context(), conn, queue, inspect.PeekOptions{Limit: 2, Management: v.Management})
@@ -86,7 +86,7 @@ func TestPeekSpendsNoDeliveryLimit(t *testing.T) {
 					t.Fatalf("%s, look %d at two: %s, want %s", queue, look, idsOf(got), ids)
 				}
 			}
-			for _, id := range want { // untouched, or at least there and in order
+			for _, id := range want { // unmoved, or at least present and in order
 				m, ok, err := ch.Get(queue, true)
 				if err != nil || !ok || m.MessageId != id {
 					t.Fatalf("%s: %q (%v, %v), want %s", queue, m.MessageId, ok, err, id)

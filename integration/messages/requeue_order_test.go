@@ -25,7 +25,7 @@ func TestRequeueKeepsTheOrder(t *testing.T) {
 		suite.Buries(t, v, queue, "q", n, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": topology.NoDeliveryLimit})
 		suite.Known(t, v, queue)
 		client := suite.OpenClient(t, amqpx.Config{URL: v.URL})
-		gone := []string{"q-0000", "q-0249", "q-0250", "q-4711", "q-8999"} // first and last of portions, too
+		gone := []string{"q-0000", "q-0249", "q-0250", "q-4711", "q-8999"} // including the first and last message of each batch
 		rep, err := inspect.Requeue(t.Context(), client, inspect.RequeueOptions{
 			Queue: queue, Filter: inspect.DeadLetterFilter{IDs: gone}, Discard: true, InFlight: 3, Management: v.Management,
 		})

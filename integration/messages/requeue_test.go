@@ -35,9 +35,9 @@ func readyIn(t *testing.T, v *suite.Vhost) func(queue string) int {
 	}
 }
 
-// No matter how many times a queue is searched, no delivery limit drops the messages that
-// stay, not even the limit of a policy. Where messages keep their place, they stay in it.
-// With AMQP alone the limit is unknown, so nothing is done that might count against it.
+// However many times a queue is searched, no delivery limit drops the messages that stay, not even the limit of a
+// policy. If the broker keeps messages in their place, they stay there. With AMQP alone the limit is unknown, so
+// nothing is done that might count against it.
 func TestRequeueLeavesTheRest(t *testing.T) {
 	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -192,7 +192,7 @@ func TestRequeueKilled(t *testing.T) {
 		ready := readyIn(t, v)
 		for range kills {
 			came := min(ready("q")+1+rand.IntN(n/kills/2), n)
-			child := run("--rate", "100") // or it is done before it is killed
+			child := run("--rate", "100") // otherwise it would finish before it is killed
 			suite.Eventually(t, fmt.Sprintf("%d messages came", came), func() bool { return ready("q") >= came })
 			_ = child.Process.Kill()
 			_ = child.Wait()
@@ -247,7 +247,7 @@ func TestRequeueIsDoneWhenItEnds(t *testing.T) {
 
 // A run that examines some of the messages that another run has put back leaves them in order, so that the next run
 // finds the messages that it has counted.
-func TestRequeueCountsWhatTheNextRunTakes(t *testing.T) {
+func TestRequeueCountsTheNextRunsMessages(t *testing.T) {
 	t.Parallel()
 	const n, limit = 600, 2
 	suite.OnSomePrepared(t, func(t *testing.T, v *suite.Vhost) {

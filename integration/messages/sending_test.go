@@ -38,7 +38,7 @@ func (w *sendWatcher) sent(_ context.Context, e amqpx.SendEnd) {
 // A user is not allowed to write to one of the delay queues. Messages for that queue soon
 // fail permanently, as not sent. All other messages are sent on the connection that
 // existed before, at the first attempt once a message for their queue has been confirmed.
-func TestRefusedAccessIsFinalAndDisturbsNobody(t *testing.T) {
+func TestRefusedAccessIsFinalAndIsolated(t *testing.T) {
 	t.Parallel()
 	suite.OnSomePrepared(t, refusedAccess)
 }
@@ -77,7 +77,7 @@ func refusedAccess(t *testing.T, v *suite.Vhost) {
 		})
 	}
 	var bad sync.WaitGroup
-	for range 20 { // to the same delay queue at each try; of two queues' refusals one may be unclear
+	for range 20 { // all to one delay queue: with two, one of the refusals might be unclear
 		bad.Go(func() {
 			err := client.Send(t.Context(), amqpx.Message{Queue: "orders", Delay: 270 * time.Second})
 			ae, ok := errors.AsType[*amqp.Error](err)
@@ -133,7 +133,7 @@ func revokedAccess(t *testing.T, v *suite.Vhost) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var err error
-	for err == nil && ctx.Err() == nil { // a channel remembers rights for a while
+	for err == nil && ctx.Err() == nil { // a channel caches permissions for a while
 		err = send(time.Minute)
 	}
 	if !errors.Is(err, amqpx.ErrOutcomeUnknown) && !errors.Is(err, amqpx.ErrNotSent) || errors.Is(err, context.DeadlineExceeded) {
@@ -171,7 +171,7 @@ func (o odd) Route(dest topology.Destination, delay, tolerance time.Duration) (t
 
 // When the broker closes the channel without saying which message it refused, that message fails as
 // not sent, and no other message fails.
-func TestRefusedMessageOfWhichTheBrokerSaysNothing(t *testing.T) {
+func TestRefusedMessageThatTheBrokerDoesNotName(t *testing.T) {
 	t.Parallel()
 	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
 		bucket, err := dlx.NewBucket(dlx.BucketConfig{})

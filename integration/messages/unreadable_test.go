@@ -64,7 +64,7 @@ func TestUnreadableMessages(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer ch.Close() // which puts them back
+				defer ch.Close() // closing the channel puts the messages back
 				n := 0
 				for range letters {
 					raw, ok, err := ch.Get(queue, false)

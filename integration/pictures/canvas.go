@@ -17,7 +17,7 @@ text.a,.dot.a{fill:var(--a)} text.b,.dot.b{fill:var(--b)} text.c,.dot.c{fill:var
 </style>
 `
 
-// width is the width of every picture, which is that of a document.
+// width is the width of every picture, which is the width of a document.
 const width = 860
 
 // canvas collects the elements of one picture, and where its texts are, so that a test finds texts that overlap.

@@ -11,7 +11,7 @@ type comparison struct {
 	Recorded  string     `json:"recorded"`
 	Versions  string     `json:"versions"`
 	Lateness  [][]string `json:"lateness"`  // earliest, p50, p95, p99 and the maximum, in ms
-	Processor [][]string `json:"processor"` // of the client, RabbitMQ and the database, and the total, in us
+	Processor [][]string `json:"processor"` // processor time of the client, RabbitMQ and the database, and the total, in us
 	Rates     [][]string `json:"rates"`     // one at a time, its ratio, in batches, and its ratio
 }
 
@@ -60,7 +60,7 @@ func ours(name string) string {
 	return "b"
 }
 
-// Places of the rows in the pictures of the comparison.
+// These are the positions of the rows in the pictures of the comparison.
 const (
 	comparedLeft, comparedRight = 270, 710
 	comparedTop, comparedRow    = 76, 34

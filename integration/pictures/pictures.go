@@ -12,7 +12,7 @@ type drawing struct {
 	draw                     func() *canvas
 }
 
-// drawings are all pictures that this package draws.
+// drawings lists all pictures that this package draws.
 func drawings() []drawing {
 	return append([]drawing{
 		{"message.svg", "How a message travels", "A message with a delay of 1 h 5 min waits in the queue of one hour, then in the queue of five minutes, and reaches the destination queue through the exchange delay.deliver.", message},

@@ -22,7 +22,7 @@ type origin struct {
 
 func (o origin) String() string { return o.Versions + ", recorded by " + o.Recorded }
 
-// figures are what the benchmark measured. A cell is one of a table in performance.md, as it is written there.
+// figures holds the results of the benchmark. Each cell has the same text as in a table of performance.md.
 type figures struct {
 	Lateness   lateness   `json:"lateness"`
 	Load       load       `json:"load"`
@@ -36,7 +36,7 @@ type lateness struct {
 
 type latenessRow struct {
 	Name        string `json:"name"`
-	Percentiles []int  `json:"percentiles"` // of the figures in the cell; 100 is the maximum
+	Percentiles []int  `json:"percentiles"` // the percentiles that the cell contains; 100 is the maximum
 	Cell        string `json:"cell"`
 }
 
@@ -91,7 +91,7 @@ func plots() []drawing {
 	return []drawing{
 		{"lateness.svg", "Lateness at 1,000 messages a second", "The distribution of lateness from p50 to the maximum, for exact delivery, steps of 10 ms and steps of 100 ms. The figures are in the tables of performance.md.", f.Lateness.draw},
 		{"load.svg", "Lateness by rate", "p50 and p99 of lateness for steps of 10 ms and of 100 ms, from 1,000 to 8,000 messages a second. With 10 ms both rise above a second at 8,000.", f.Load.draw},
-		{"throughput.svg", "Rates beside a baseline", "The rates of publishing and consuming as a ratio to the raw client or to the bare handler, for quorum and classic queues, with the range of the repeats.", f.Throughput.draw},
+		{"throughput.svg", "Rates compared with a baseline", "The rates of publishing and consuming as a ratio to the raw client or to the bare handler, for quorum and classic queues, with the range of the repeats.", f.Throughput.draw},
 	}
 }
 

@@ -102,7 +102,7 @@ func (s *Server) run(ctx context.Context, command ...string) error {
 		case <-s.process.Ended():
 			return errors.New("it ended")
 		case <-ctx.Done():
-			return fmt.Errorf("it did not come up: %w", err)
+			return fmt.Errorf("it did not start: %w", err)
 		case <-ticker.C:
 		}
 	}

@@ -21,7 +21,7 @@ import (
 // take virtual time.
 type database struct {
 	turn    chan struct{} // holds an element while no session works
-	latency time.Duration // of a statement, at most
+	latency time.Duration // the longest time that a statement takes
 
 	mu       sync.Mutex
 	raw      conn
@@ -29,8 +29,8 @@ type database struct {
 	failing  int
 	refused  int           // statements while it failed
 	hung     chan struct{} // closed when the database answers again; nil while it does
-	breaks   int           // commits to break off
-	applied  bool          // those commits take effect all the same
+	breaks   int           // the number of commits whose answers are lost
+	applied  bool          // whether those commits take effect
 	sessions []*session
 }
 
@@ -176,7 +176,7 @@ func (s *session) answer(ctx context.Context) error {
 		pause = time.Duration(s.d.rng.Int64N(int64(s.d.latency)))
 	}
 	if s.d.failing > 0 {
-		pause += time.Millisecond // time passes also for who asks without a pause
+		pause += time.Millisecond // time must also pass for callers that retry without a pause
 	}
 	s.d.mu.Unlock()
 	if hung == nil {

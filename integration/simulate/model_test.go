@@ -18,7 +18,7 @@ import (
 type state struct {
 	status  schedule.Status // "" for a task that does not exist
 	due     int64           // ms
-	exact   bool            // due is the row's, and not only a lower bound of it
+	exact   bool            // due is the exact due time, and not only a lower bound
 	payload string
 	took    int // subscribers of an exchange that have had their effect, as bits
 
@@ -48,7 +48,7 @@ func (i item) after(e *event, s state) (all []state) {
 	pending := s.status == schedule.StatusPending
 	due := millis(e.due)
 	fresh := state{status: schedule.StatusPending, due: due, exact: true, payload: e.payload, from: e.at.UnixMilli(), to: e.back.UnixMilli()}
-	atMost := func(made int64) int64 { return min(millis(e.asked), made+e.wait.Milliseconds()) } // of what is pushed back
+	atMost := func(made int64) int64 { return min(millis(e.asked), made+e.wait.Milliseconds()) } // for a task that is pushed back
 	moved := s
 	moved.due = due
 	switch e.what {
@@ -159,7 +159,7 @@ func (i item) explains(events []*event, mayDie bool, end func(state) bool) bool 
 				return true
 			}
 		}
-		first := int64(math.MaxInt64) // return of those that are left
+		first := int64(math.MaxInt64) // the earliest return of the remaining events
 		for k, e := range events {
 			if n.done&(1<<k) == 0 {
 				first = min(first, e.ret)
@@ -318,8 +318,8 @@ func (w *world) checkExpiry(i item, row schedule.TaskRow) {
 	}
 }
 
-// checkLeases checks that no two handlers work on a leased task at the same time, and that the task does not change
-// meanwhile.
+// checkLeases checks that no two handlers work on a leased task at the same time, and that the task does not change in
+// the meantime.
 func (w *world) checkLeases(i item) {
 	runs := w.runsOf(i.ID, leaseQueue)
 	for n, a := range runs {
@@ -330,7 +330,7 @@ func (w *world) checkLeases(i item) {
 		}
 		for _, e := range w.events {
 			if e.what == "replace" && e.id == i.ID && e.back.After(a.at) && e.at.Before(a.end) {
-				break // which takes the task from its handler
+				break // a replacement takes the task from its handler
 			}
 			if e.id == i.ID && e.err == nil && e.at.After(a.at) && e.back.Before(a.end) && slices.Contains([]string{"cancel", "move", "move by", "run"}, e.what) {
 				w.violationf("%s of task %s succeeded at %v, while a handler worked on it", e.what, i.ID, e.at.Sub(w.epoch))
@@ -513,7 +513,7 @@ func (w *world) checkCalmMessage(i item, queue string, runs []*run, due time.Tim
 	}
 	w.checkWaits(i.ID)
 	switch {
-	case i.Slow > 0 && w.sc.has("stop consumers", "change layout"): // which may cut it off
+	case i.Slow > 0 && w.sc.has("stop consumers", "change layout"): // stopping the consumers may cut the handler off
 	case w.sc.Group > 1 && strings.HasSuffix(queue, idemQueue): // what fails in a group runs again alone
 	case len(runs) != want:
 		w.violationf("the handler of message %s in %s ran %d times without faults, expected %d", i.ID, queue, len(runs), want)

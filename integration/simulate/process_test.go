@@ -182,7 +182,7 @@ func (p *process) consume() {
 			err := p.client.ConsumeAll(ctx, list...)
 			refused := p.w.sc.has("deny", "refuse logins")
 			if ctx.Err() != nil && (refused || errors.Is(err, amqpx.ErrDrainTimeout)) {
-				return nil // it was stopped while it was refused, perhaps
+				return nil // it may have been stopped while it was refused
 			}
 			if ctx.Err() != nil || !refused {
 				return err

@@ -81,8 +81,8 @@ type step struct {
 	At   time.Duration
 	What string
 	On   int           // the process
-	IDs  []string      // what it is about
-	In   time.Duration // delay or due time, from the step on
+	IDs  []string      // the messages or tasks that the step concerns
+	In   time.Duration // the delay, or the due time relative to the step
 	Abs  bool          // a message has DeliverAt
 	For  time.Duration // how long a fault lasts; MaxWait of a unique key
 	Cool time.Duration // Cooldown of a unique key
@@ -136,21 +136,21 @@ type scenario struct {
 	Seed      uint64
 	Version   string // of the broker
 	Strategy  string
-	Next      string // the strategy after the layout is changed
-	RateLimit bool   // of the queue of tasks, one in two seconds
+	Next      string // the strategy after the layout change
+	RateLimit bool   // whether the queue of tasks has a rate limit, of one task in two seconds
 	Lead      time.Duration
 	Horizon   time.Duration
-	Latency   time.Duration   // of the network, one way
-	DBTakes   time.Duration   // of a statement, at most
-	Ahead     time.Duration   // of the broker's clock
-	Clocks    []time.Duration // of the processes, by how much they are ahead; none if they are right
-	DBAhead   time.Duration   // of the database's clock
+	Latency   time.Duration   // latency of the network, one way
+	DBTakes   time.Duration   // the longest time that a statement takes
+	Ahead     time.Duration   // how far the broker's clock is ahead
+	Clocks    []time.Duration // how far each process's clock is ahead; empty if all of them are right
+	DBAhead   time.Duration   // how far the database's clock is ahead
 	Split     bool            // relays and consumers are separate processes
 	Own       bool            // the queue of plain messages is a user's own, without a delivery limit
 	Group     int
 	Length    time.Duration
 	Misfire   schedule.Misfire
-	Every     time.Duration // of the recurring task; 0 for none
+	Every     time.Duration // interval of the recurring task; 0 for none
 	Items     map[string]item
 	Steps     []step
 }
@@ -185,7 +185,7 @@ func draw(seed uint64) *scenario {
 	if sc.Strategy == "native" {
 		sc.Version, sc.Ahead = "4.4.0", 0
 	}
-	if sc.Strategy == "ttl" { // which times no tasks
+	if sc.Strategy == "ttl" { // which supports neither a lead nor tasks
 		sc.Lead, sc.Every = 0, 0
 	}
 	for range 8 + r.IntN(25) {
@@ -221,7 +221,7 @@ func (sc *scenario) drawClocks(r *rand.Rand) {
 	for range sc.processes() {
 		sc.Clocks = append(sc.Clocks, pick(r, 0, wrong()))
 	}
-	sc.DBAhead = pick(r, 0, wrong()).Truncate(time.Second) // as the ids of occurrences have them
+	sc.DBAhead = pick(r, 0, wrong()).Truncate(time.Second) // the ids of occurrences contain whole seconds
 	for range r.IntN(3) {
 		sc.Steps = append(sc.Steps, step{At: span(r, 0, sc.Length), What: jump, On: r.IntN(sc.processes()), In: wrong(), For: span(r, time.Second, sc.Length)})
 	}
@@ -237,7 +237,7 @@ func (sc *scenario) drawReturns(r *rand.Rand) {
 	sc.Own = true
 	for range 1 + r.IntN(2) {
 		made := span(r, 0, sc.Length)
-		in := 2*sc.Lead + span(r, time.Second, time.Minute) // so that it is held to the most
+		in := 2*sc.Lead + span(r, time.Second, time.Minute) // so that it is held for as long as possible
 		s := step{At: made, What: "batch", In: in}
 		for range 1 + r.IntN(4) {
 			id := fmt.Sprintf("m%d", len(sc.Items)+1)
@@ -363,7 +363,7 @@ func (sc *scenario) processes() int {
 // up the attempts of handlers that need it, a broker that refuses the permission to send does so too, and so does
 // anything that prevents the renewal of a lease.
 func (sc *scenario) mayDie(i item) bool {
-	needsDB := i.Dest != plainQueue // of one queue of an exchange at least
+	needsDB := i.Dest != plainQueue // at least one queue of the exchange does
 	return i.mayDie() || needsDB && sc.has("db fails", "db hangs", "commits break") || i.Task && sc.has("deny") || i.Dest == leaseQueue && sc.slow()
 }
 
@@ -415,7 +415,7 @@ func (sc *scenario) add(r *rand.Rand, at, in time.Duration, task bool, dests ...
 	if task && r.IntN(4) == 0 {
 		i.Ends = span(r, time.Second, 2*time.Minute)
 	}
-	if i.Dest == tasks && i.mayDie() { // then the row of one queue's failure says nothing of the other
+	if i.Dest == tasks && i.mayDie() { // in that case, the row shows the failure of one queue and nothing about the other
 		i.How, i.Times = never, 0
 	}
 	if i.Dest == leaseQueue && i.How == never && i.Slow == 0 {
@@ -476,7 +476,7 @@ func (sc *scenario) operation(r *rand.Rand) step {
 	default:
 		s.IDs = []string{sc.anyTask(r)}
 		i := sc.Items[s.IDs[0]]
-		switch r.IntN(5) { // many when the relay sends it, its message comes, or its handler works
+		switch r.IntN(5) { // often when the relay sends it, its message arrives, or its handler runs
 		case 0:
 			s.At = i.made + span(r, 0, 300*time.Millisecond)
 		case 1:
@@ -543,7 +543,7 @@ func (sc *scenario) fault(r *rand.Rand) step {
 	switch {
 	case x.What == "requeue": // meanwhile
 		s.At = max(0, x.At-s.For/2)
-	case r.IntN(2) == 0: // around the time when something is claimed, sent, comes, or is worked on
+	case r.IntN(2) == 0: // around the time when something is claimed, sent, received or handled
 		at := min(x.At+pick(r, 0, x.In, x.In, x.In-sc.Horizon), sc.Length)
 		for _, id := range x.IDs {
 			at += span(r, 0, sc.Items[id].Slow)

@@ -159,13 +159,13 @@ func (w *world) send(ctx context.Context, p *process, s step) {
 			m.Queue = dest
 		}
 		if m.Delay = s.In; s.Abs {
-			m.Delay, m.DeliverAt = 0, p.now().Add(s.In) // its clock says when
+			m.Delay, m.DeliverAt = 0, p.now().Add(s.In) // by this process's clock
 		}
 		msgs = append(msgs, m)
 	}
 	due := time.Now().Add(s.In)
 	if s.Abs && w.sc.sets(s.On, s.At, s.At+s.In) {
-		due = time.Time{} // its clock says when that is
+		due = time.Time{} // the process's clock decides when that is
 	}
 	e := w.call(&event{what: s.What, due: due}, func() error {
 		if s.What == "send" {
@@ -377,7 +377,7 @@ func (w *world) handBack(s step) {
 		w.mu.Unlock()
 		for _, p := range procs {
 			if p != nil && p.handles {
-				_ = p.client.PauseConsuming(plainQueue, amqpx.PauseHandBack) // its name is one
+				_ = p.client.PauseConsuming(plainQueue, amqpx.PauseHandBack) // the only possible error is an unknown mode
 			}
 		}
 		<-after(min(s.For/2, 20*time.Millisecond+4*w.sc.Latency))

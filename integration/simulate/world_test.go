@@ -30,7 +30,7 @@ type world struct {
 	db     *database
 	epoch  time.Time
 	rest   sync.WaitGroup // of killed processes
-	clocks []atomic.Int64 // of the processes, ns ahead
+	clocks []atomic.Int64 // how far the processes' clocks are ahead, in nanoseconds
 
 	mu       sync.Mutex
 	procs    []*process // nil while one is down
@@ -60,7 +60,7 @@ type event struct {
 	at, back  time.Time
 	due       time.Time
 	by        time.Duration
-	asked     time.Time // of a unique key: due, MaxWait and Cooldown
+	asked     time.Time // for a unique key: due time, MaxWait and Cooldown
 	wait      time.Duration
 	cool      time.Duration
 	payload   string
@@ -392,9 +392,9 @@ func (w *world) retry(what string, do func(ctx context.Context) error) (err erro
 
 // bound returns the time after the last fault and the last due time within which everything must be finished.
 func (w *world) bound() time.Duration {
-	bound := 2*w.sc.Length + 10*time.Minute + w.sc.apart() // what is rescheduled and paused is due within the first
+	bound := 2*w.sc.Length + 10*time.Minute + w.sc.apart() // rescheduled and paused tasks become due within twice the length
 	if !w.sc.calm() {
-		bound += 90 * time.Minute // Grace doubles with each of the sends that a fault has made vain
+		bound += 90 * time.Minute // Grace doubles with each send that a fault has defeated
 	}
 	if w.sc.RateLimit {
 		bound += w.sc.spread()

@@ -116,7 +116,7 @@ func (m *moduleTypes) Import(pkg string) (*types.Package, error) {
 		m.files[pkg] = append(m.files[pkg], f)
 	}
 	c := types.Config{Importer: m, IgnoreFuncBodies: true, Error: func(error) {}}
-	p, _ := c.Check(pkg, m.fset, m.files[pkg], nil) // its errors are of packages that are not known
+	p, _ := c.Check(pkg, m.fset, m.files[pkg], nil) // its errors concern packages that are not loaded
 	m.pkgs[pkg] = p
 	return p, nil
 }

@@ -39,7 +39,7 @@ func OpenClient(t testing.TB, cfg amqpx.Config) *amqpx.Client {
 	}
 	t.Cleanup(func() {
 		err := c.Close(context.Background())
-		if _, left := errors.AsType[*amqpx.CloseError](err); err != nil && !left { // which a test has closed before
+		if _, left := errors.AsType[*amqpx.CloseError](err); err != nil && !left { // if a test has already closed the client
 			t.Errorf("close: %v", err)
 		}
 	})

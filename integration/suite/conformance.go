@@ -42,5 +42,5 @@ func InstantsIgnored(t *testing.T, b *broker.Broker) string {
 	case !errors.Is(err, live.ErrInstantsIgnored):
 		t.Fatal(err)
 	}
-	return "RabbitMQ " + b.Version() + " does not delay by an instant; " + broker.EnvNextImage + " names an image of one that does"
+	return "RabbitMQ " + b.Version() + " does not delay messages until a given time; set " + broker.EnvNextImage + " to an image of one that does"
 }

@@ -266,11 +266,11 @@ func masked(text string) string {
 		{`\b(\d+(\.\d+)?(d|h|ms|µs|m|s) ?)+\b`, "DURATION"},
 		{`\b\d+(\.\d+)? s\b`, "DURATION"},
 		{`DURATION ?(behind|ahead of) this`, "DURATION from this"},
-		{`\(by [^()\n]+\)`, "(by the narrowest way)"}, // which of them that is
+		{`\(by [^()\n]+\)`, "(by the narrowest way)"}, // the narrowest way varies from run to run
 		{`\b\d+\.\d+\.\d+\b`, "VERSION"},
 		{`[0-9a-f]{8}-[0-9a-f-]{27}`, "UUID"},
 		{`127\.0\.0\.1:\d+`, "ADDRESS"},
-		{`card-\d+`, "card-N"}, // the first dead letter declares their queue, and others may pass it
+		{`card-\d+`, "card-N"}, // the first dead letter waits until its queue is declared, and others may overtake it
 		{`\{"order":\d+\}`, "ORDER"},
 		{`(?m)^rabbitdelay (consume|declare|publish) .*\n`, ""}, // connections come and go
 		{`[ \t]+`, " "},

@@ -58,7 +58,7 @@ func cells(row string) []string {
 type rightsUser struct {
 	owner businessDB
 	db    businessDB
-	name  string // as GRANT has it
+	name  string // the user's name in the syntax of GRANT
 }
 
 func newRightsUser(t *testing.T, owner businessDB) rightsUser {
@@ -147,7 +147,7 @@ func TestDatabaseRights(t *testing.T) {
 						continue // INSERT IGNORE does not need it, as ON CONFLICT does
 					}
 					u.revoke(t, right, table)
-					needed := part != "relay" && part != "console" || table != "rabbitdelay_relays" // they work all the same
+					needed := part != "relay" && part != "console" || table != "rabbitdelay_relays" // these work without it
 					if err := work(x); errors.Is(err, schedule.ErrDenied) != needed || err != nil && !needed {
 						t.Errorf("%s without %s on %s: %v, expected ErrDenied: %v", part, right, table, err, needed)
 					}
@@ -339,7 +339,7 @@ func (x *rightsWork) operate() error {
 
 // console uses the API to change tasks, recurring tasks and the audit log, and to read everything.
 func (x *rightsWork) console() error {
-	x.owner.mustExec(x.t, "DELETE FROM rabbitdelay_audit WHERE id = '0'") // of the run before
+	x.owner.mustExec(x.t, "DELETE FROM rabbitdelay_audit WHERE id = '0'") // from the previous run
 	x.owner.mustExec(x.t,
 		"INSERT INTO rabbitdelay_audit (id, at, who, action, detail, error, result, request, place) VALUES ('0', 0, 'x', 'x', '', '', '', '', '')")
 	x.owner.mustExec(x.t, "DELETE FROM rabbitdelay_audit_tasks WHERE audit_id = '0'")
@@ -413,7 +413,7 @@ func (x *rightsWork) job(id string) error {
 		switch {
 		case j["state"] == "done":
 			return nil
-		case strings.Contains(text, "lacks a permission"), j["state"] == "interrupted": // its end cannot be written either
+		case strings.Contains(text, "lacks a permission"), j["state"] == "interrupted": // the end of the job cannot be recorded either
 			return fmt.Errorf("job: %w: %s", schedule.ErrDenied, text)
 		case j["state"] != "running":
 			return fmt.Errorf("job: %d %s", code, text)

@@ -138,7 +138,7 @@ func TestHostileIDs(t *testing.T) {
 		bad, good := map[string]amqp.Publishing{}, map[string]amqp.Publishing{}
 		for body, p := range hostile() {
 			if strings.Contains(body, "id") {
-				p.Headers = nil // with a version it is a task
+				p.Headers = nil // a message with a version belongs to a task
 				bad[body] = p
 			} else {
 				p.MessageId = fmt.Sprintf("%s'; DROP TABLE rabbitdelay_processed; -- %d", body, time.Now().UnixNano())

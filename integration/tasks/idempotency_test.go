@@ -348,7 +348,7 @@ func TestIdempotencyConnectionLost(t *testing.T) {
 			err := o.cancel(ctx, tx, d)
 			if first {
 				first = false
-				_, _ = tx.ExecContext(ctx, kill) // the commit meets the dead connection
+				_, _ = tx.ExecContext(ctx, kill) // the commit fails on the dead connection
 			}
 			return err
 		})

@@ -93,7 +93,7 @@ func TestOneConnection(t *testing.T) {
 				PollInterval: 5 * time.Millisecond, SweepInterval: 5 * time.Millisecond, Retention: schedule.Retention{Every: 5 * time.Millisecond},
 				RateLimits: []schedule.RateLimit{{Queue: "limited", PerSecond: 100}},
 			}
-			if db.pool == nil { // a pgx pool brings its listener
+			if db.pool == nil { // a pgx pool has its own listener
 				l, err := config.Listener(config.URL(direct.dsn))
 				suite.MustSucceed(t, err)
 				cfg.Listener = l

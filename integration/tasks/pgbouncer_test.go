@@ -261,7 +261,7 @@ func TestPgBouncerProgram(t *testing.T) {
 	}
 	for _, command := range []string{"tasks list", "tasks list", "migrate", "tasks add --queue q --delay 1h", "tasks cancel a"} {
 		r := suite.RunCLI(t.Context(), append(strings.Fields(command), "--db", p.at("cache_statement"))...)
-		if r.Code == 0 && command == "tasks list" { // the first one prepares what the next ones meet
+		if r.Code == 0 && command == "tasks list" { // it prepares the statements with which the next ones conflict
 			continue
 		}
 		if r.Code != 1 || !strings.Contains(r.Stderr, "add default_query_exec_mode=exec to the database URL") {
@@ -282,7 +282,7 @@ func TestPgBouncerListens(t *testing.T) {
 				core, logged := observer.New(zap.WarnLevel)
 				cfg := schedule.Config{PollInterval: 100 * time.Millisecond, Logger: zap.New(core)}
 				if notified {
-					cfg.PollInterval = time.Hour // so that only a notification can be why a task is sent
+					cfg.PollInterval = time.Hour // so that a task can only be sent because of a notification
 				}
 				db := openings[opening](t, p.at("exec"))
 				if opening == "config" {

@@ -218,8 +218,7 @@ func TestRecurringChanges(t *testing.T) {
 	})
 }
 
-// Three relays handle a thousand at the same time, with rows among them that other programs wrote
-// incorrectly.
+// Three relays handle a thousand at the same time, including rows that other programs wrote incorrectly.
 func TestRecurringThousand(t *testing.T) {
 	eachDriver(t, func(t *testing.T, db businessDB) {
 		out := &outbox{}

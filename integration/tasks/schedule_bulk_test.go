@@ -15,7 +15,7 @@ import (
 
 // Many tasks are rescheduled while a handler works on one of them. The others do not wait for it, and it is done
 // instead of being rescheduled. Then the other tasks are cancelled by their tag and deleted.
-func TestBulkBesideAHandler(t *testing.T) {
+func TestBulkDuringAHandler(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db businessDB) {
 		s := newStore(t, db, nil, schedule.Config{})
@@ -34,7 +34,7 @@ func TestBulkBesideAHandler(t *testing.T) {
 		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, tasks))
 
 		working, finish, handled := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-		if db.dialect == idempotency.SQLite { // which has one writer at a time
+		if db.dialect == idempotency.SQLite { // SQLite has one writer at a time
 			close(working)
 		}
 		handler := db.taskHandler(func(context.Context, schedule.Executor, *amqpx.Delivery) error {

@@ -29,7 +29,7 @@ func TestUniqueStatementsEndOlderSnapshots(t *testing.T) {
 			statement := doc["schedule with a unique key, "+name]
 			db.mustExec(t, "DELETE FROM rabbitdelay_tasks")
 			named(t, db, statement, map[string]any{"id": "a"})
-			// The task cannot be pushed back any more.
+			// The task can no longer be pushed back.
 			db.mustExec(t, "UPDATE rabbitdelay_tasks SET due_at = created_at + 60000")
 			handler, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
 			suite.MustSucceed(t, err)

@@ -107,7 +107,7 @@ func TestScheduleLeases(t *testing.T) {
 
 // Leased work that fails while another task of its unique key is pending keeps its retry if the other task is due
 // later. If the other task is due first, the failed one is cancelled, and its error names the other task and the key.
-func TestScheduleLeaseFailsBesideItsKey(t *testing.T) {
+func TestScheduleLeaseFailsWithAnotherTaskOfItsKey(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db businessDB) {
 		s := newStore(t, db, nil, schedule.Config{})
@@ -116,7 +116,7 @@ func TestScheduleLeaseFailsBesideItsKey(t *testing.T) {
 			status schedule.Status
 		}{
 			"later":   {time.Hour, schedule.StatusDone},
-			"earlier": {time.Second, schedule.StatusCancelled}, // a retry of a Delivery that a test has made is after minutes
+			"earlier": {time.Second, schedule.StatusCancelled}, // a retry of a Delivery that a test created is minutes later
 		} {
 			past := time.Now().Add(-time.Second).Truncate(time.Millisecond)
 			_, err := s.ScheduleUnique(t.Context(), schedule.NoTx, schedule.Task{ID: name, UniqueKey: name, Queue: "q", DeliverAt: past}, schedule.Unique{})

@@ -84,8 +84,8 @@ func (c recording) QueryContext(ctx context.Context, query string, args []driver
 	return c.fullConn.QueryContext(ctx, query, args)
 }
 
-// PrepareContext lets a driver that wants to prepare statements do so (mysql, which answers ErrSkip
-// above when there are arguments).
+// PrepareContext passes a statement on to a driver that prepares statements itself. mysql does that only if ExecContext
+// or QueryContext has returned ErrSkip.
 func (c recording) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
 	if p, ok := c.fullConn.(driver.ConnPrepareContext); ok {
 		return p.PrepareContext(ctx, query)
@@ -123,10 +123,10 @@ func TestScheduleReads(t *testing.T) {
 				for name, before := range few {
 					after := many[name]
 					if !analyzed && (name == "list of a prefix" || name == "count of a status, bounded") {
-						continue // either index is the better one for some; the planner has to know
+						continue // which index is better depends on the data, so the planner needs the statistics
 					}
 					if db.dialect == schedule.MySQL && name == movingAction {
-						continue // MySQL sorts a page of what is due at the same time
+						continue // MySQL sorts a page of the tasks that are due at the same time
 					}
 					t.Logf("%-24s reads %4d, then %4d", name, before.reads, after.reads)
 					// A B-tree that grew may be one level higher. The sweep reads up to 200 rows, which are closer
@@ -155,7 +155,7 @@ type reads struct {
 func newReads(t *testing.T, db businessDB) *reads {
 	t.Helper()
 	newStore(t, db, nil, schedule.Config{})
-	if db.dialect == schedule.PostgreSQL { // which would analyze the table at some moment
+	if db.dialect == schedule.PostgreSQL { // autovacuum would analyze the table at some point
 		db.mustExec(t, "ALTER TABLE rabbitdelay_tasks SET (autovacuum_enabled = false)")
 	}
 	rec := &recorder{open: func() (driver.Conn, error) { return db.Driver().Open(db.dsn) }}
@@ -185,7 +185,7 @@ func (r *reads) stage(t *testing.T, first, last int, analyzed bool) map[string]c
 		if err := a.do(); err != nil {
 			t.Fatalf("%s: %v", a.name, err)
 		}
-		if r.db.dialect == schedule.PostgreSQL { // where scans pass dead versions of rows while other tests' transactions run
+		if r.db.dialect == schedule.PostgreSQL { // where scans also read dead row versions while other tests' transactions are open
 			r.db.mustExec(t, "VACUUM rabbitdelay_tasks")
 		}
 		for _, st := range r.rec.take() {
@@ -221,7 +221,7 @@ func (r *reads) fill(t *testing.T, first, last int) {
 		switch kind := i % 20; {
 		case kind < 6:
 			add(id, queue, "", ms-spread, schedule.StatusDone, ms-day, nil)
-		case kind == 6: // not yet to be purged, but longer ago than others may be
+		case kind == 6: // failed tasks are kept longer, so these are not purged yet
 			add(id, queue, "", ms-spread, schedule.StatusFailed, ms-8*day, nil)
 		case kind == 7:
 			add(id, queue, "", ms+spread, schedule.StatusCancelled, ms-day, nil)
@@ -318,10 +318,10 @@ func (r *reads) actions(t *testing.T, stage int) []action {
 		{"list", list(schedule.Filter{})},
 		{"list after", list(schedule.Filter{After: schedule.Cursor{DeliverAt: soon, ID: act(50)}})},
 		{
-			"list after, at one instant",
+			"list after, at one time",
 			list(schedule.Filter{Status: schedule.StatusPending, After: schedule.Cursor{DeliverAt: sameInstant, ID: fmt.Sprintf("t%08d", stage-100)}}),
 		},
-		{"list of a queue, at one instant", list(schedule.Filter{Queue: "q1", After: schedule.Cursor{DeliverAt: sameInstant, ID: fmt.Sprintf("t%08d", stage-100)}})},
+		{"list of a queue, at one time", list(schedule.Filter{Queue: "q1", After: schedule.Cursor{DeliverAt: sameInstant, ID: fmt.Sprintf("t%08d", stage-100)}})},
 		{"list of a queue", list(schedule.Filter{Queue: "q1"})},
 		{"list of a status", list(schedule.Filter{Status: schedule.StatusFailed})},
 		{"list of a queue's status", list(schedule.Filter{Queue: "q1", Status: schedule.StatusPending})},
@@ -399,7 +399,7 @@ func (r *reads) together(ctx context.Context, ids []string, delivery func(id str
 	var first atomic.Int64
 	h := schedule.Handler(r.recorded, func(context.Context, *sql.Tx, *amqpx.Delivery) error {
 		if first.Add(1) <= 2 {
-			<-time.After(100 * time.Millisecond) // the others gather meanwhile
+			<-time.After(100 * time.Millisecond) // in the meantime, the others form a group
 		}
 		return nil
 	}, schedule.WithGroup(2*len(ids)), schedule.WithDialect(r.db.dialect))

@@ -20,8 +20,8 @@ func (*emptyQueues) QueueInfo(context.Context, string) (amqpx.QueueInfo, error) 
 	return amqpx.QueueInfo{Consumers: 1}, nil
 }
 
-// A task that is never settled is sent MaxSends times. It fails if its consumers took all of these
-// messages, and stays pending if that cannot be known.
+// A task that is never settled is sent MaxSends times. If its consumers took all of these messages, it then fails. If
+// that cannot be known, it stays pending.
 func TestScheduleGivesUp(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {

@@ -20,7 +20,7 @@ import (
 
 // Destinations that accept no messages delay no others, the rows of their tasks say why, and their
 // tasks have their effects when the trouble ends.
-func TestScheduleBesideTrouble(t *testing.T) {
+func TestScheduleDuringDestinationFailures(t *testing.T) {
 	t.Parallel()
 	const each, goodQueues = 30, 4
 	lines, err := broker.Versions(t.Context())

@@ -97,8 +97,8 @@ type contention struct {
 	handle   amqpx.Handler
 	schedule func(ctx context.Context, tx *sql.Tx) error // the key, due now
 	undone   atomic.Int64
-	found    []int        // by the effect that runs, of which there is one at a time
-	seen     map[int]bool // by effects that were committed
+	found    []int        // events that the running effect has found; only one effect runs at a time
+	seen     map[int]bool // events that committed effects have found
 }
 
 // produce writes an event and schedules the key, in one transaction.
@@ -194,7 +194,7 @@ func TestScheduleUnique(t *testing.T) {
 		u.merges()
 		u.cools()
 		u.giveWay()
-		if db.dialect != idempotency.SQLite { // which has one writer at a time
+		if db.dialect != idempotency.SQLite { // SQLite has one writer at a time
 			u.reviveBeside()
 		}
 	})
@@ -284,7 +284,7 @@ func (x uniqueRows) merges() {
 	if r, err := x.s.ScheduleUnique(t.Context(), tx, again, schedule.Unique{}); err != nil || r.Outcome != schedule.UniqueCreated {
 		t.Errorf("in the same transaction: %+v, %v", r, err)
 	}
-	again.ID = id // whose pending task is another one
+	again.ID = id // the pending task of the key is another one
 	if r, err := x.s.ScheduleUnique(t.Context(), tx, again, schedule.Unique{}); err != nil || r.Outcome != schedule.UniqueKept || r.ID != "next" {
 		t.Errorf("in the same transaction: %+v, %v, expected next to be kept", r, err)
 	}

@@ -61,7 +61,7 @@ func (s *serving) ask(method, path, body string) (int, map[string]any) {
 		return 0, nil
 	}
 	defer got.Body.Close()
-	text, _ := io.ReadAll(got.Body) // a killed process ends within
+	text, _ := io.ReadAll(got.Body) // a killed process may cut off the response
 	var out map[string]any
 	_ = json.NewDecoder(bytes.NewReader(text)).Decode(&out) // pages are none
 	return got.StatusCode, out
@@ -108,7 +108,7 @@ func fillOrders(t *testing.T, db businessDB, n int) (*schedule.Store, time.Time)
 
 // If a process is killed during a bulk change, its job says so, with the number of tasks that were changed. Another
 // process continues the change, and each task is rescheduled once.
-func TestServeKilledAmidBulk(t *testing.T) {
+func TestServeKilledDuringBulk(t *testing.T) {
 	t.Parallel()
 	const n = 10_000
 	eachDatabase(t, func(t *testing.T, db businessDB) {
@@ -121,7 +121,7 @@ func TestServeKilledAmidBulk(t *testing.T) {
 			return count
 		}
 		next, id := startServing(t, db), ""
-		for over := true; over; { // until one was killed before it was over
+		for over := true; over; { // until a process was killed before its job was done
 			moves, by = moves+1, by+time.Hour
 			first := next
 			id = first.bulk(`"action":"reschedule-by","by":"1h"`, n)
@@ -167,7 +167,7 @@ func TestServeTwiceTheSameBulk(t *testing.T) {
 			}
 			wg.Wait()
 			for i := range both {
-				other := both[1-i] // any process knows of it
+				other := both[1-i] // any process can report it
 				suite.Eventually(t, "the job ends", func() bool { return other.job(ids[i])["state"] != "running" })
 				j := other.job(ids[i])
 				if j["state"] != "done" {

@@ -61,7 +61,7 @@ func TestCLITasks(t *testing.T) {
 			}
 			return r
 		}
-		db.mustExec(t, "CREATE TABLE others (a INTEGER)") // without which SQLite has no file
+		db.mustExec(t, "CREATE TABLE others (a INTEGER)") // without a table, SQLite does not create the file
 		if r := cmd("list"); r.Code != 1 || r.Stdout != "" || !strings.Contains(r.Stderr, "run the migrations first") {
 			t.Fatalf("without a table: %s", r)
 		}
@@ -184,7 +184,7 @@ func TestCLITasks(t *testing.T) {
 // relaying runs the command serve until the function returned is called, which returns its output.
 func relaying(t *testing.T, args ...string) (stop func() suite.Ran) {
 	t.Helper()
-	at := broker.Shared(t, broker.Options{}).URL() // may skip the test, which only its own goroutine can
+	at := broker.Shared(t, broker.Options{}).URL() // may skip the test, which is only allowed in the test's own goroutine
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan suite.Ran, 1)
 	go func() {
@@ -226,7 +226,7 @@ func TestCLIRelay(t *testing.T) {
 		}()
 		defer func() { cancel(); suite.MustSucceed(t, <-ended) }()
 		const n = 5
-		for i := range n { // one after another: each has to be noticed for itself
+		for i := range n { // one at a time, because the relay has to notice each of them separately
 			id := fmt.Sprintf("plain-%d", i)
 			due := time.Now().Add(time.Duration(i) * 200 * time.Millisecond).UnixMilli()
 			db.mustExec(t, "INSERT INTO rabbitdelay_tasks (id, queue, due_at, body) VALUES (?, ?, ?, ?)", id, queue, due, []byte("hello"))
@@ -267,7 +267,7 @@ func cmdTasks(t *testing.T, at string, args ...string) suite.Ran {
 }
 
 // Settings or a SQLite file that keep serve from starting are reported immediately.
-func TestCLIServeCannotBegin(t *testing.T) {
+func TestCLIServeCannotStart(t *testing.T) {
 	t.Parallel()
 	empty := openSQLite(t)
 	empty.mustExec(t, "CREATE TABLE others (a INTEGER)")

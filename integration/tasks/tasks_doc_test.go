@@ -173,7 +173,7 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 	for _, c := range []struct {
 		statement string
 		from      schedule.Status
-		refused   []schedule.Status // in which it changes nothing
+		refused   []schedule.Status // statuses in which the statement changes nothing
 		do        func() error
 	}{
 		{"schedule, or replace the task that has this id", schedule.StatusCancelled, nil, func() error {
@@ -194,7 +194,7 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 	} {
 		worn(c.from)
 		other := func() {
-			if c.refused == nil { // it takes the place of anything
+			if c.refused == nil { // it replaces a task in any status
 				db.mustExec(t, "UPDATE rabbitdelay_tasks SET queue = '', exchange = 'e', routing_key = 'k', created_at = 1")
 			}
 		}

@@ -29,7 +29,7 @@ func TestDocker(t *testing.T) {
 	for _, name := range []string{"shop-rabbit", "shop-app", "shop-net", "shop-data", "shop-image"} {
 		addresses[name] = name + suffix
 	}
-	t.Cleanup(func() { // what a failed test has left; the errors are of what is gone
+	t.Cleanup(func() { // removes what a failed test has left; errors mean that it no longer exists
 		for _, c := range [][]string{
 			{"rm", "-f", "-v", addresses["shop-app"], addresses["shop-rabbit"]},
 			{"volume", "rm", "-f", addresses["shop-data"]},

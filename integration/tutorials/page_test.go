@@ -24,7 +24,7 @@ type part struct {
 	step    int    // the number of the heading above, such as 3 for "## 3. Orders"; 0 without a number
 	file    string // the file whose whole content it is, if the line above names one in bold; else empty
 	content string
-	from    int // where the content begins in the page
+	from    int // the position in the page at which the content begins
 	line    int
 }
 

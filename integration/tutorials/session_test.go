@@ -39,9 +39,9 @@ type tutorial struct {
 	tools      map[string]string // further programs that its reader has: names and paths
 	standIns   []standIn
 	begin      string                      // a folder with the files that its reader has, in a module shop; empty for none
-	containers []string                    // which the reader starts, and which must not outlive the test
+	containers []string                    // containers that the reader starts, and which must not outlive the test
 	serving    []string                    // commands that run until they are interrupted
-	waits      map[string]func(s *session) // what a reader's typing leaves time for, by the command that it precedes
+	waits      map[string]func(s *session) // what to wait for before a command, because a reader's typing would take that time
 }
 
 // A standIn replaces commands that begin with a prefix, because they need a registry, a published module or the
@@ -120,7 +120,7 @@ func newSession(t *testing.T, tut tutorial, p *page) *session {
 	// The reader's curl prints to a terminal, and shows no progress.
 	suite.MustSucceed(t, os.WriteFile(filepath.Join(home, ".curlrc"), []byte("silent\nshow-error\n"), 0o600))
 	s.env = append(s.env, "PATH="+bin+":"+os.Getenv("PATH"), "CURL_HOME="+home, "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1",
-		"CGO_ENABLED=0", "GOFLAGS=-trimpath -mod=mod") // as the Makefile compiles, so that results are shared
+		"CGO_ENABLED=0", "GOFLAGS=-trimpath -mod=mod") // the same settings as in the Makefile, so that compiled packages are shared
 	if tut.begin != "" {
 		s.dir = filepath.Join(home, "shop")
 		s.copyFiles(tut.begin)

@@ -1,5 +1,5 @@
-// Package shop is what the programs that expire orders have in common: the table of orders, and two customers, one of
-// whom pays.
+// Package shop contains what the programs that expire orders share: the table of orders, and two customers, one of whom
+// pays.
 package shop
 
 import (
@@ -16,7 +16,7 @@ import (
 // ordersTable has a column for the ID of a job, because River needs it to cancel the job.
 const ordersTable = `CREATE TABLE IF NOT EXISTS orders (id TEXT PRIMARY KEY, status TEXT NOT NULL DEFAULT 'unpaid', job BIGINT)`
 
-// Orders is what a program does with orders.
+// Orders is implemented by each program.
 type Orders interface {
 	// Place writes an order that expires after TimeToPay unless it is paid.
 	Place(ctx context.Context, id string) error

@@ -26,7 +26,7 @@ func main() {
 
 	err = client.Consume(ctx, "hello", func(_ context.Context, d *amqpx.Delivery) error {
 		fmt.Printf("received %s after %s\n", d.Body, time.Since(sent).Round(time.Millisecond))
-		stop() // one message is enough here; a service goes on
+		stop() // one message is enough here; a service would continue
 		return nil
 	})
 	if err != nil {

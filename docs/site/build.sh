@@ -1,7 +1,7 @@
 #!/bin/sh
 # Builds the documents as web pages: build.sh OUT. It fails if a link leads nowhere.
 #
-# MkDocs needs the documents in a folder of their own, so they are copied to .cache/site first. The README is the
+# MkDocs needs the documents in a separate folder, so they are copied to .cache/site first. The README is the
 # first page. hooks.py changes the links that lead out of docs, and checks those of the pages.
 set -eu
 

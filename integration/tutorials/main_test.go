@@ -13,7 +13,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	code := suite.Main(m, tier.Plan{Test: []string{"TestPagesShowPrograms"}})
+	code := suite.Main(m, tier.Plan{Test: []string{"TestPagesShowPrograms", "TestStart", "TestVirtualTime"}})
 	if err := database.CloseShared(); err != nil {
 		fmt.Fprintln(os.Stderr, "closing databases:", err)
 		code = max(code, 1)

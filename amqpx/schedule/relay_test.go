@@ -105,7 +105,7 @@ func TestRelayDoesNotSpinOnAFault(t *testing.T) {
 	var failures atomic.Int64
 	var enough atomic.Pointer[chan struct{}] // created inside the bubble
 	cfg := Config{Horizon: time.Minute, Hooks: Hooks{Error: func(string, error) {
-		if failures.Add(1) == 1000 {
+		if failures.Add(1) == 10_000 { // each part of Run tries again after 5 s
 			close(*enough.Load())
 		}
 	}}}

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 	"math"
@@ -71,10 +72,14 @@ func (c *collector) heard(node, method string, readings ...reading) {
 	c.clocks[node][method] = append(c.clocks[node][method], readings...)
 }
 
-// estimates returns the clocks of the nodes, sorted by name.
+// estimates returns the clocks of the nodes, sorted by name. Times of the management API of an unknown node
+// count only if there are no other readings, because they may be of a node that has others.
 func (c *collector) estimates() []doctor.Clock {
 	var all []doctor.Clock
 	for _, node := range slices.Sorted(maps.Keys(c.clocks)) {
+		if _, visited := c.clocks[node][methodDeath]; node == "" && !visited && len(c.clocks) > 1 {
+			continue
+		}
 		if clock := estimate(c.clocks[node]); clock != nil {
 			clock.Node = node
 			all = append(all, *clock)
@@ -109,13 +114,15 @@ func (c *collector) dates(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, m := range c.src.Management.Each() {
 		wg.Go(func() {
-			var overview struct {
-				Node string `json:"node"`
-			}
-			x, err := m.Call(ctx, http.MethodGet, "/api/overview?columns=node", nil, &overview)
+			var answer json.RawMessage
+			x, err := m.Call(ctx, http.MethodGet, "/api/overview?columns=node", nil, &answer)
 			if err != nil || x.Date.IsZero() {
 				return
 			}
+			var overview struct {
+				Node string `json:"node"`
+			}
+			_ = json.Unmarshal(answer, &overview) // it is an empty list for a user without the tag monitoring
 			// The request's times are from this machine's clock, while Now may be offset by a test.
 			off := time.Until(c.src.Now())
 			mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
@@ -60,6 +61,34 @@ func TestAlarms(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A user without the tag monitoring does not learn the name of the node whose clock an answer shows, but the clock is
+// known.
+func TestDatesOfAnUnknownNode(t *testing.T) {
+	for body, node := range map[string]string{`{"node":"rabbit@a"}`: "rabbit@a", "[]": ""} {
+		c := managed(t, dated{fixed{"/api/overview": {200, body}}})
+		c.src.Now = time.Now
+		c.dates(t.Context())
+		if got := c.estimates(); len(got) != 1 || got[0].Node != node || got[0].Method != methodDate {
+			t.Errorf("%s: %+v", body, got)
+		}
+		c.heard("rabbit@b", methodDeath, newReading(time.Now(), time.Now(), time.Now(), deathResolution))
+		if got := c.estimates(); (len(got) == 1) != (node == "") || got[len(got)-1].Node != "rabbit@b" {
+			t.Errorf("%s, and another node: %+v", body, got)
+		}
+	}
+}
+
+// dated adds the time to the answers of a management API.
+type dated struct{ fixed }
+
+func (d dated) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := d.fixed.RoundTrip(r)
+	if err == nil {
+		resp.Header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
+	}
+	return resp, err
 }
 
 // The management API lists all connections only to a user with the tag monitoring, which may also list the nodes. To

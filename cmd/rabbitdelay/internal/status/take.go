@@ -16,6 +16,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/snapshot"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/plan"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 	public "github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
@@ -198,6 +200,10 @@ func (s *seen) recall(queue string, before *Status) bool {
 
 // look reads the messages of a dead-letter queue.
 func (s *seen) look(ctx context.Context, conn *amqp.Connection, queue string, src Source) {
+	have := s.snap.Live.Queues[queue]
+	if have.ArgumentsKnown && (have.Type == topology.Quorum || have.Type == topology.Classic) && plan.ParseVersion(s.snap.Version).AtLeast(4, 3, 0) {
+		src.Broker.Management = nil // it is only asked for the type and, on older versions, for the delivery limit
+	}
 	got, err := inspect.Peek(ctx, conn, queue, inspect.PeekOptions{Limit: min(src.Peek, inspect.MaxPeek), Prefix: s.cfg.Prefix, Management: live.Public[*public.Management](src.Broker.Management)})
 	if err != nil {
 		s.uncheckedf(AreaDeadLetters, "%v", err)

@@ -45,6 +45,10 @@ func (c *Core) previous(ctx context.Context) (topology.Topology, removal.Options
 	return t, o, src, err
 }
 
+// planPatience limits how long a user waits for the plan of a retirement. The plan itself may wait for 6 s until the
+// management API has counted all messages.
+const planPatience = 15 * time.Second
+
 // RetirePlan returns what Retire would delete, or why it would refuse.
 func (c *Core) RetirePlan(ctx context.Context) (RetirePlan, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
@@ -72,8 +76,13 @@ func (c *Core) RetirePlan(ctx context.Context) (RetirePlan, error) {
 		return p, ofBroker(err)
 	}
 	defer func() { _ = conn.CloseDeadline(time.Now().Add(goodbye)) }() // an error no longer matters
-	m, err := destroy.Plan(ctx, live.Broker{Conn: conn, Inspector: src.Broker.Management}, t, opts)
-	if err != nil {
+	one, stop := context.WithTimeout(ctx, planPatience)
+	defer stop()
+	m, err := destroy.Plan(one, live.Broker{Conn: conn, Inspector: src.Broker.Management}, t, opts)
+	switch {
+	case err != nil && one.Err() != nil && ctx.Err() == nil:
+		return p, fmt.Errorf("%w: the management API, which has to count the waiting messages, has not answered within %v", ErrUnavailable, planPatience)
+	case err != nil:
 		return p, ofBroker(err)
 	}
 	var text strings.Builder

@@ -36,8 +36,8 @@ func workloads() []workload {
 			repeats: repeated, contenders: func() []contender { return slices.Concat(contenders(), tuned()) }, work: steady,
 		},
 		{
-			name: "instant", about: "the time until many tasks that are due at the same instant are handled",
-			title:   func(s sizes) string { return fmt.Sprintf("%d tasks due at the same instant", s.Instant) },
+			name: "instant", about: "the time until many tasks that are due at the same time are handled",
+			title:   func(s sizes) string { return fmt.Sprintf("%d tasks due at the same time", s.Instant) },
 			repeats: repeated, contenders: contenders, work: instant,
 		},
 		{

@@ -157,7 +157,7 @@ func (x *examination) alternateExchange(s plan.Step) {
 	x.found(Finding{ID: "alternate-exchange", Severity: SeverityCritical, Objects: []string{s.Name}, What: what, Why: why, Fix: fix})
 }
 
-// differing reports objects that differ from their descriptions in the same way.
+// differing reports objects that differ from their definitions in the same way.
 func (x *examination) differing(steps []plan.Step) {
 	s := steps[0]
 	names := texts(steps, func(s plan.Step) string { return s.Name })

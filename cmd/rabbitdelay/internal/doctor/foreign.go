@@ -63,7 +63,7 @@ func (x *examination) checkSuffixes(deliver string) {
 	}
 }
 
-// foreignDiffers reports another system's objects that differ from their description, and returns the remaining
+// foreignDiffers reports another system's objects that differ from their definitions, and returns the remaining
 // steps.
 func (x *examination) foreignDiffers(steps []plan.Step) (left []plan.Step) {
 	var names []string

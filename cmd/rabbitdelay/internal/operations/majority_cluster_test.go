@@ -177,8 +177,8 @@ func (n *night) lost(t *testing.T, one int) {
 		if r.Code != 2 {
 			t.Errorf("%v ends with %d", args, r.Code)
 		}
-		if strings.Contains(r.Stdout, "nothing waits") {
-			t.Errorf("%v says that nothing waits:\n%s", args, r)
+		if strings.Contains(r.Stdout, "nothing waiting") {
+			t.Errorf("%v says that nothing is waiting:\n%s", args, r)
 		}
 	}
 	if r := n.rabbitdelay(t, one, "trace", "some-id"); r.Code != 2 || strings.Contains(r.Stdout, "it is empty") {

@@ -118,11 +118,14 @@ func Purge(ctx context.Context, db Database, olderThan time.Duration, batch int)
 }
 
 // RunPurge purges immediately and then every r.Every. It returns nil when ctx ends. It returns an error only if r is
-// invalid. Errors of a purge are passed to report, which may be nil, and the next purge tries again. Several processes
-// may run it.
+// invalid or db is nil. Errors of a purge are passed to report, which may be nil, and the next purge tries again. Several
+// processes may run it.
 func RunPurge(ctx context.Context, db Database, r Retention, report func(deleted int64, err error)) error {
 	if err := r.validate(); err != nil {
 		return err
+	}
+	if sqldb.IsNil(db) {
+		return fmt.Errorf("purging processed messages: %w", sqldb.ErrNoDatabase)
 	}
 	r = r.withDefaults()
 	ticker := time.NewTicker(r.Every)

@@ -37,6 +37,9 @@ const (
 
 // Listen implements schedule.Listener.
 func (l listener) Listen(ctx context.Context, wake func()) error {
+	if l == nil {
+		return errors.New("listening for tasks: the function that connects is nil; pass one to Listener")
+	}
 	conn, pooled, err := l.connect(ctx)
 	if err != nil {
 		return fmt.Errorf("listening for tasks: %w", sqldb.ExplainServer(err))

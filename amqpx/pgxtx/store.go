@@ -2,6 +2,7 @@ package pgxtx
 
 import (
 	"context"
+	"database/sql"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -22,8 +23,13 @@ func New(pool *pgxpool.Pool, sender schedule.Sender, cfg schedule.Config) (*sche
 	return schedule.New(Database(pool), sender, cfg)
 }
 
-// Database returns the pool as a schedule.Database, for example for service.Options.
-func Database(pool *pgxpool.Pool) schedule.Database { return sqldb.Foreign(onPool(pool)) }
+// Database returns the pool as a schedule.Database, for example for service.Options. If the pool is nil, every use of the result fails with schedule.ErrNoDatabase.
+func Database(pool *pgxpool.Pool) schedule.Database {
+	if pool == nil {
+		return (*sql.DB)(nil)
+	}
+	return sqldb.Foreign(onPool(pool))
+}
 
 // Migrate creates the tables of schedule and idempotency or migrates them to the newest version; see schedule.Migrate.
 func Migrate(ctx context.Context, pool *pgxpool.Pool) error {

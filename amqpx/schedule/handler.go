@@ -42,9 +42,15 @@ func OnFailure(hook func(ctx context.Context, d *amqpx.Delivery, err error, fina
 // WithDialect sets the dialect of a database for which it is not detected.
 func WithDialect(d Dialect) HandlerOption { return func(h *handler) { h.given = sqldb.Dialect(d) } }
 
-// WithNow sets this process's wall clock. The default is time.Now. Tests use it to simulate a wrong
+// WithNow sets this process's wall clock. The default, also for nil, is time.Now. Tests use it to simulate a wrong
 // clock.
-func WithNow(now func() time.Time) HandlerOption { return func(h *handler) { h.local = now } }
+func WithNow(now func() time.Time) HandlerOption {
+	return func(h *handler) {
+		if now != nil {
+			h.local = now
+		}
+	}
+}
 
 // WithDatabaseNow replaces the database's clock, as Config.DatabaseNow does for a store. A test in virtual time on a
 // database server passes time.Now.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"testing"
+	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
@@ -20,5 +21,12 @@ func TestNilOptions(t *testing.T) {
 	fn := func(context.Context, *sql.Tx, *amqpx.Delivery) error { return nil }
 	if schedule.Handler(db, fn, nil) != nil {
 		t.Error("there is a handler with a nil option")
+	}
+	if err := schedule.Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	handle := schedule.Handler(db, fn, schedule.WithNow(nil), schedule.WithDatabaseNow(nil), schedule.OnSkip(nil), schedule.OnFailure(nil), schedule.WithTxOptions(nil))
+	if err := handle(t.Context(), &amqpx.Delivery{ID: "a", Version: 1, DueAt: time.Now()}); err != nil {
+		t.Errorf("options with a nil argument: %v", err)
 	}
 }

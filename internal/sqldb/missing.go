@@ -10,7 +10,7 @@ import (
 // Errors for missing arguments.
 var (
 	ErrNoExecutor = errors.New("the executor is nil; pass the transaction in which the change is to be committed, or schedule.NoTx to use the store's database without a transaction")
-	ErrNoDatabase = errors.New("the database is nil; pass an open *sql.DB")
+	ErrNoDatabase = errors.New("the database is nil; pass an open *sql.DB, or an open pool of pgx")
 )
 
 // nowhere replaces a nil executor or database. All its methods return err.

@@ -1,0 +1,33 @@
+package pgxtx_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/pgxtx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+)
+
+// A nil pool, such as the one that pgxpool.New returns with an error, is an error and no panic, which would end the
+// process if it occurred in a goroutine of a relay.
+func TestNilPool(t *testing.T) {
+	_, newErr := pgxtx.New(nil, nil, schedule.Config{})
+	_, purgeErr := pgxtx.Purge(t.Context(), nil, time.Hour, 1)
+	for name, err := range map[string]error{
+		"New": newErr, "Purge": purgeErr,
+		"Migrate":  pgxtx.Migrate(t.Context(), nil),
+		"RunPurge": pgxtx.RunPurge(t.Context(), nil, idempotency.Retention{}, nil),
+	} {
+		if !errors.Is(err, schedule.ErrNoDatabase) {
+			t.Errorf("%s: %v, expected ErrNoDatabase", name, err)
+		}
+	}
+	if pgxtx.TaskHandler(nil, nil) != nil {
+		t.Error("there is a handler on a nil pool")
+	}
+	if err := pgxtx.Listener(nil).Listen(t.Context(), func() {}); err == nil {
+		t.Error("a listener without a connection listens")
+	}
+}

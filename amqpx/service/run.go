@@ -14,10 +14,12 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
+	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
 // Part is a part of a service that runs until ctx ends, and then finishes its work and returns. If it returns an error,
-// the service ends; if it returns nil, the service continues.
+// the service ends; if it returns nil, the service continues. A panic of a part is treated like an error.
 type Part func(ctx context.Context) error
 
 // Consume returns a part that consumes a queue; see amqpx.Client.Consume.
@@ -82,7 +84,7 @@ func (s *Service) start(ctx context.Context, end context.CancelCauseFunc, parts 
 	var wg sync.WaitGroup
 	for i, part := range parts {
 		wg.Go(func() {
-			if errs[i] = part(ctx); errs[i] != nil {
+			if errs[i] = s.runPart(ctx, i, part); errs[i] != nil {
 				s.Logger.Error("a part of the service has failed; the service stops", zap.Error(errs[i]))
 				end(errs[i])
 			}
@@ -91,6 +93,17 @@ func (s *Service) start(ctx context.Context, end context.CancelCauseFunc, parts 
 	done := make(chan struct{})
 	go func() { wg.Wait(); close(done) }()
 	return errs, done
+}
+
+// runPart runs one part. If it panics, the panic is its error, so that the other parts finish their work.
+func (s *Service) runPart(ctx context.Context, i int, part Part) (err error) {
+	if part == nil {
+		return fmt.Errorf("%w: part %d of Run is nil; expected a function, such as the result of Consume or ServeHTTP", config.ErrConfig, i+1)
+	}
+	if p := guard.Call(s.Logger, fmt.Sprintf("part %d of the service", i+1), func() { err = part(ctx) }); p != nil {
+		return p
+	}
+	return err
 }
 
 // own returns the parts that run if the service has a database.

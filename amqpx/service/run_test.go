@@ -139,6 +139,12 @@ func TestRunEndsWithAPart(t *testing.T) {
 		"part": {func(*amqptest.Server, *service.Service) service.Part {
 			return func(context.Context) error { return errors.New("of its own") }
 		}, "of its own"},
+		"nil part": {func(*amqptest.Server, *service.Service) service.Part {
+			return nil
+		}, "invalid configuration: part 1 of Run is nil; expected a function"},
+		"part that panics": {func(*amqptest.Server, *service.Service) service.Part {
+			return func(context.Context) error { panic("of its own") }
+		}, "part 1 of the service panicked: of its own"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

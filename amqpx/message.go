@@ -137,6 +137,9 @@ func (m *Message) checkProperties() error {
 	if m.ReplyTo == directReplyTo {
 		return &MessageError{"ReplyTo", directReplyTo + " works only on the channel that consumes from it, and the broker closes any other channel that uses it; expected a queue's name"}
 	}
+	if m.Version < 0 {
+		return &MessageError{"Version", fmt.Sprintf("%d; expected the version of a task, or 0 for a message without a task", m.Version)}
+	}
 	if m.Attempt < 0 {
 		return &MessageError{"Attempt", fmt.Sprintf("%d; expected 0 or more", m.Attempt)}
 	}

@@ -55,6 +55,7 @@ func TestPrepareRefusesBadMessages(t *testing.T) {
 		"seconds as millis":     {Message{Queue: "q", DeliverAt: time.UnixMilli(1_800_000_000)}, "DeliverAt", "was 2027-01-15T08:00:00Z meant"},
 		"millis as seconds":     {Message{Queue: "q", DeliverAt: time.Unix(1_800_000_000_000, 0)}, "DeliverAt", "was 2027-01-15T08:00:00Z meant"},
 		"negative attempt":      {Message{Queue: "q", Attempt: -1}, "Attempt", "-1"},
+		"negative version":      {Message{Queue: "q", Version: -1}, "Version", "-1"},
 		"long id":               {Message{Queue: "q", ID: long}, "ID", "256 bytes; AMQP allows 255"},
 		"long queue":            {Message{Queue: long}, "Queue", "256 bytes"},
 		"long routing key":      {Message{Exchange: "e", RoutingKey: long}, "RoutingKey", "256 bytes"},

@@ -494,6 +494,9 @@ var findingCases = []struct {
 	{name: "dead letters with a consumer", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q.dead", func(q *plan.Queue) { q.Messages = 1234 })
 	}, note: "1,234 dead letters are in q.dead, which has 1 consumer"},
+	{name: "the database's clock", spoil: func(_ *Config, s *Snapshot) {
+		s.Tasks = &Tasks{Skew: -time.Hour}
+	}, id: "database-clock", sev: SeverityWarning, text: "The database's clock is 1h0m0s behind this machine's."},
 	{name: "tasks without a relay", spoil: func(_ *Config, s *Snapshot) {
 		now := time.Now()
 		s.Tasks = &Tasks{Unsent: 3, OldestUnsent: now.Add(-time.Hour), LastError: "no route", Relays: "no relay runs on this database", Now: now}

@@ -103,7 +103,9 @@ type Tasks struct {
 	// Recounted is the number of messages that a second count found on the broker, because the first count was too low for
 	// Ahead.
 	Recounted int64
-	Now       time.Time // the time of this reading
+	Now       time.Time // the database's time of this reading
+	// Skew is the database's clock minus this process's clock. It is 0 if the difference is at most a second.
+	Skew time.Duration
 }
 
 // IdleRecurring is a recurring task that creates no tasks, with the reason.

@@ -21,6 +21,14 @@ func (x *examination) checkTasks() {
 	if t.Unread != "" {
 		x.uncheckedf(AreaDatabase, "recurring tasks and destinations of tasks: %s", t.Unread)
 	}
+	if t.Skew != 0 {
+		x.found(Finding{ID: "database-clock", Severity: SeverityWarning,
+			What: fmt.Sprintf("The database's clock is %s this machine's.", Clock{Low: t.Skew, High: t.Skew}.ahead()),
+			Why: "Relays and handlers go by the database's clock, whereas a program that writes tasks computes their due times with its own. " +
+				"If this machine writes tasks, they are early or late by the difference. If the database's clock is wrong, all tasks are.",
+			Fix: "timedatectl set-ntp true   # or chronyc makestep, on the machine whose clock is wrong",
+		})
+	}
 	if len(t.Idle) > 0 {
 		idle := texts(t.Idle, func(r IdleRecurring) string { return r.Name })
 		reasons := texts(t.Idle, func(r IdleRecurring) string { return fmt.Sprintf("%q: %s", r.Name, r.Reason) })

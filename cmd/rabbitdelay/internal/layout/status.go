@@ -350,6 +350,13 @@ func (p *statusPage) tasks() {
 	if len(t.Counts) == 0 {
 		p.Linef("none")
 	}
+	if d := time.Duration(t.Skew).Round(time.Second); d != 0 {
+		where := "ahead of"
+		if d < 0 {
+			where = "behind"
+		}
+		p.Linef("the database's clock, by which tasks are due and relays run, is %s %s this machine's", d.Abs(), where)
+	}
 	for _, h := range t.Held {
 		p.Linef("tasks for %s: %s; due tasks waiting: %d", shown.Line(h.Name()), shown.Line(h.String()), h.Waiting)
 	}
@@ -373,7 +380,7 @@ func (p *statusPage) tasks() {
 		lastError = ", last error: " + term.ShortError(o.LastError)
 	}
 	p.Linef("the oldest overdue task is %s for %s, due %s: %s, failed attempts: %d%s", shown.Line(o.ID), shown.Line(o.Destination),
-		term.When(o.Due, p.At), place, o.Attempts, lastError)
+		term.When(o.Due, t.Clock(p.At)), place, o.Attempts, lastError)
 	if t.Unsent+t.Unhandled > 0 {
 		atLeast := ""
 		if t.More {
@@ -410,10 +417,10 @@ func (p *statusPage) relays() {
 	if len(p.Tasks.Relays) > 0 {
 		p.heading("RELAY", "VERSION", "STARTED", "LAST SEEN")
 	}
-	running := 0
+	running, now := 0, p.Tasks.Clock(p.At)
 	for _, r := range p.Tasks.Relays {
-		seen := shown.FromNow(r.Seen, p.At)
-		if silent := r.Silent(p.At); silent == "" {
+		seen := shown.FromNow(r.Seen, now)
+		if silent := r.Silent(now); silent == "" {
 			running++
 		} else {
 			seen += ": " + shown.Line(silent)
@@ -421,7 +428,7 @@ func (p *statusPage) relays() {
 		p.Row(shown.Line(r.Name), shown.Line(cmp.Or(r.Version, "unknown")), shown.Instant(r.Started), seen)
 	}
 	if running == 0 || p.Tasks.Unsent > 0 {
-		p.Linef("%s", shown.Line(status.WhoSends(p.Tasks.Relays, p.At)))
+		p.Linef("%s", shown.Line(status.WhoSends(p.Tasks.Relays, now)))
 	}
 }
 

@@ -1,6 +1,37 @@
 package layout
 
-import "testing"
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
+	"github.com/rabbitdelay/rabbitdelay/internal/term"
+)
+
+// A relay that writes heartbeats runs, and one that stopped does not, whatever the difference between the clocks of the
+// database and this machine.
+func TestStatusOfRelaysByTheDatabasesClock(t *testing.T) {
+	at := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
+	for _, skew := range []time.Duration{0, -time.Hour, time.Hour} {
+		for since, running := range map[time.Duration]bool{5 * time.Second: true, 10 * time.Minute: false} {
+			var text strings.Builder
+			p := &statusPage{Table: term.NewTable(&text), Status: status.Status{At: at, Tasks: &status.Tasks{
+				Skew: status.Span(skew), Relays: []schedule.Relay{{Name: "shop:1", Seen: at.Add(skew - since)}},
+			}}}
+			p.tasks()
+			p.relays()
+			if err := p.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			got := text.String()
+			if strings.Contains(got, "no heartbeat since") == running || strings.Contains(got, "the database's clock, by which tasks are due and relays run, is 1h0m0s") != (skew != 0) {
+				t.Errorf("clock %v, seen %v ago:\n%s", skew, since, got)
+			}
+		}
+	}
+}
 
 // The top of a status stays visible, whatever the size of the window.
 func TestOnScreen(t *testing.T) {

@@ -214,8 +214,12 @@ type Client struct {
 	Blocked     int    `json:"blocked"` // how many of them are blocked by an alarm
 }
 
-// Tasks is the state of the tasks in an application's database.
+// Tasks is the state of the tasks in an application's database. Relays go by the database's clock, so whether a task is
+// due and whether a relay runs is judged by that clock.
 type Tasks struct {
+	// Skew is the database's clock minus this process's clock. It is 0 if the difference is at most a second.
+	Skew Span `json:"clock_difference_ms"`
+
 	Counts []TaskCount `json:"counts"`
 	// Held are the destinations that are paused, have a rate limit, or are spreading tasks that came due during a pause.
 	// Tasks that wait for this are not overdue.
@@ -244,6 +248,14 @@ type Tasks struct {
 	unheard error   // the reason why Relays is unknown
 	read    time.Time
 	took    time.Duration // how long reading the tasks took
+}
+
+// Clock returns the database's time at the given time of this process. Without tasks it returns the same time.
+func (t *Tasks) Clock(at time.Time) time.Time {
+	if t == nil {
+		return at
+	}
+	return at.Add(time.Duration(t.Skew))
 }
 
 // Sent is the tasks that were sent and are not due yet. Each should have a message on the broker.

@@ -60,16 +60,30 @@ func Recount(ctx context.Context, cfg doctor.Config, m *live.Management, snap *d
 // Late summarises the pending tasks that should have been sent or handled, and the relays that should send them. The
 // broker was read since the given time.
 func Late(ctx context.Context, store *schedule.Store, now, since time.Time) (doctor.Tasks, error) {
+	skew, err := clockSkew(ctx, store)
+	if err != nil {
+		return doctor.Tasks{}, err
+	}
 	relays, err := store.Relays(ctx)
 	if err != nil { // a user who is not allowed to read the relays still gets the tasks
 		relays = nil
 	}
-	sum, err := late(ctx, store, now, since, relays)
+	sum, err := late(ctx, store, now.Add(skew), since, relays)
 	if err != nil {
 		return sum, err
 	}
+	sum.Skew = skew
 	readTroubles(ctx, store, &sum)
 	return sum, nil
+}
+
+// clockSkew returns the database's clock minus this process's clock, or 0 if they certainly differ by a second at most.
+func clockSkew(ctx context.Context, store *schedule.Store) (time.Duration, error) {
+	skew, uncertainty, err := store.ClockSkew(ctx)
+	if skew.Abs()-uncertainty <= doctor.DefaultClockTolerance {
+		skew = 0
+	}
+	return skew, err
 }
 
 // If an occurrence is overdue by standstill and still has no task, no relay is planning its recurring task. A relay
@@ -146,7 +160,7 @@ const (
 
 // readTasks reads the counts of the database. It returns nil if there is none. For some time, it reuses counts of
 // Source.Before that take long to read.
-func readTasks(ctx context.Context, src Source, now time.Time) (t *Tasks, err error) {
+func readTasks(ctx context.Context, src Source, at time.Time) (t *Tasks, err error) {
 	store := src.Tasks
 	if store == nil {
 		return nil, nil
@@ -154,12 +168,18 @@ func readTasks(ctx context.Context, src Source, now time.Time) (t *Tasks, err er
 	if err := store.Ping(ctx, answering); err != nil {
 		return nil, err
 	}
-	t = &Tasks{Counts: []TaskCount{}, read: now}
-	t.Relays, t.unheard = store.Relays(ctx)
-	if t.late, err = late(ctx, store, now, now, t.Relays); err != nil {
+	skew, err := clockSkew(ctx, store)
+	if err != nil {
 		return nil, err
 	}
-	if b := src.Before; b != nil && b.Tasks != nil && now.Sub(b.Tasks.read) < recount*b.Tasks.took {
+	now := at.Add(skew)
+	t = &Tasks{Skew: Span(skew), Counts: []TaskCount{}, read: at}
+	t.Relays, t.unheard = store.Relays(ctx)
+	if t.late, err = late(ctx, store, now, at, t.Relays); err != nil {
+		return nil, err
+	}
+	t.late.Skew = skew
+	if b := src.Before; b != nil && b.Tasks != nil && at.Sub(b.Tasks.read) < recount*b.Tasks.took {
 		before := b.Tasks
 		t.Counts, t.due, t.read, t.took = before.Counts, before.due, before.read, before.took
 		t.late.Idle, t.late.Unlisted, t.late.Unread = before.late.Idle, before.late.Unlisted, before.late.Unread

@@ -82,7 +82,11 @@ func (h *held) apply(ctx context.Context, args []string, action string, do func(
 		if err != nil {
 			return err
 		}
-		now := time.Now()
+		skew, _, err := s.ClockSkew(ctx)
+		if err != nil {
+			return err
+		}
+		now := time.Now().Add(skew)                      // the relays have written the database's time
 		if len(relays) == 0 || !relays[0].Running(now) { // relays are sorted by when they were last seen, newest first
 			h.Notef("%s, so tasks that are already on the broker are not recalled, and run when they are due, until a relay starts", status.WhoSends(append([]schedule.Relay{}, relays...), now))
 		}

@@ -160,7 +160,7 @@ func (t *Trace) row(ctx context.Context, store *schedule.Store, s status.Status)
 	if store == nil || s.Tasks == nil {
 		return
 	}
-	t.Relays = s.Tasks.Relays
+	t.Relays, t.At = s.Tasks.Relays, s.Tasks.Clock(s.At)
 	task, err := store.Get(ctx, schedule.NoTx, t.ID)
 	switch {
 	case errors.Is(err, schedule.ErrNotFound):

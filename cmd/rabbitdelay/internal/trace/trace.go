@@ -20,6 +20,7 @@ import (
 // there is nothing.
 type Trace struct {
 	ID string
+	// At is when the trace was taken, by the database's clock if the tasks were read.
 	At time.Time
 	// Why is a sentence that says what happened, or why nothing has happened yet.
 	Why string

@@ -95,12 +95,12 @@ func chartEnded(r *request, o service.Overview) endedChart {
 		}
 	}
 	for _, e := range o.History.Hour {
-		if e.From.Equal(o.At.Truncate(time.Minute).Add(-time.Minute)) {
+		if e.From.Equal(o.TasksAt().Truncate(time.Minute).Add(-time.Minute)) {
 			c.LastMinute = e.Done
 		}
 	}
 	list := p.of(o.History)
-	first := o.At.Truncate(p.Width).Add(-p.Width * time.Duration(p.n-1))
+	first := o.TasksAt().Truncate(p.Width).Add(-p.Width * time.Duration(p.n-1))
 	c.drawBars(r, list, first)
 	c.drawLateness(list, first)
 	if e := o.Ended; e != nil {

@@ -62,7 +62,9 @@ func (p *Pages) nowData(r *request, o service.Overview) (nowData, error) {
 	d.MayHold = o.Status.Parked.Held == nil || slices.ContainsFunc(o.Status.Destinations, func(x status.Destination) bool { return x.Dead != nil && x.Dead.Held == nil })
 	if t := o.Status.Tasks; t != nil {
 		for _, x := range t.Relays {
-			d.Relays = append(d.Relays, relay{x, x.Running(o.At)})
+			runs := x.Running(o.TasksAt())
+			x.Seen = x.Seen.Add(-time.Duration(t.Skew)) // by this process's clock, like the other times of the page
+			d.Relays = append(d.Relays, relay{x, runs})
 		}
 	}
 	return d, nil

@@ -134,8 +134,8 @@ func addOverdue(l *language, o service.Overview, add addReason) {
 	if t.Unhandled > 0 {
 		add(levelBad, overdue, more(l.plural(t.Unhandled, "%s task is overdue: sent, but not handled", "%s tasks are overdue: sent, but not handled")))
 	}
-	if t.Relays != nil && !slices.ContainsFunc(t.Relays, func(r schedule.Relay) bool { return r.Running(o.At) }) {
-		add(levelBad, "#connections", l.text("No relay is running, so tasks are not sent."), status.WhoSends(t.Relays, o.At))
+	if t.Relays != nil && !slices.ContainsFunc(t.Relays, func(r schedule.Relay) bool { return r.Running(o.TasksAt()) }) {
+		add(levelBad, "#connections", l.text("No relay is running, so tasks are not sent."), status.WhoSends(t.Relays, o.TasksAt()))
 	}
 }
 
@@ -254,7 +254,7 @@ func addLateness(l *language, o service.Overview, add addReason) {
 
 // trendOf compares a percentile of the lateness in the newest minutes with the same percentile in the rest of the hour.
 func trendOf(l *language, o service.Overview, share float64) (level int, trend string) {
-	from := o.At.Add(-newest)
+	from := o.TasksAt().Add(-newest)
 	i, _ := slices.BinarySearchFunc(o.History.Hour, from, func(e schedule.CompletionStats, at time.Time) int { return e.From.Compare(at) })
 	sumBefore, sumNow := together(o.History.Hour[:i]), together(o.History.Hour[i:])
 	before, now := sumBefore.Lateness(share), sumNow.Lateness(share)

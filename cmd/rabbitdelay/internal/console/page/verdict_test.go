@@ -113,3 +113,18 @@ func TestVerdictOfTasks(t *testing.T) {
 		}
 	}
 }
+
+// A relay runs if its heartbeat is recent by the database's clock.
+func TestVerdictByTheDatabasesClock(t *testing.T) {
+	for _, skew := range []time.Duration{0, -time.Hour, time.Hour} {
+		for since, running := range map[time.Duration]bool{5 * time.Second: true, 10 * time.Minute: false} {
+			o := service.Overview{At: noon}
+			o.Status.Broker = &status.Broker{}
+			o.Status.Tasks = &status.Tasks{Skew: status.Span(skew), Relays: []schedule.Relay{{Name: "shop:1", Seen: noon.Add(skew - since)}}}
+			v := judge(english, o, noon)
+			if stopped := len(v.Reasons) == 1 && strings.HasPrefix(v.Reasons[0].Text, "No relay is running"); stopped == running {
+				t.Errorf("clock %v, seen %v ago: %+v", skew, since, v.Reasons)
+			}
+		}
+	}
+}

@@ -70,6 +70,9 @@ func (o Overview) Blind() string {
 	return "The broker could not be read."
 }
 
+// TasksAt returns the database's time of the overview, by which tasks are due and relays run.
+func (o Overview) TasksAt() time.Time { return o.Status.Tasks.Clock(o.At) }
+
 // AlarmsKnown reports whether the broker's alarms could be read.
 func (o Overview) AlarmsKnown() bool { return o.Alarms != nil }
 
@@ -212,11 +215,12 @@ func (c *Core) survey(ctx context.Context, last *Overview) Overview {
 	o.Alarms = o.Status.Alarms
 	_, silent := o.Away(doctor.AreaDatabase)
 	if s := c.cfg.Store; s != nil && !silent {
-		if o.Horizon, err = countAhead(ctx, s, o.At); err == nil {
-			o.History, err = c.history.view(ctx, s, o.At)
+		now := o.TasksAt()
+		if o.Horizon, err = countAhead(ctx, s, now); err == nil {
+			o.History, err = c.history.view(ctx, s, now)
 		}
 		if err == nil {
-			o.Ended, err = countEnded(ctx, s, o.At)
+			o.Ended, err = countEnded(ctx, s, now)
 		}
 		if err != nil {
 			o.addUnseen(doctor.AreaDatabase, err)

@@ -163,7 +163,7 @@ func (c *Core) Task(ctx context.Context, who Identity, id string) (TaskDetail, e
 			return TaskDetail{}, err
 		}
 		t := trace.Trace{
-			ID: id, At: time.Now(), Task: &d.Task, TasksKnown: true, Effects: d.Effects, Records: d.Records, RecordsKnown: err == nil,
+			ID: id, At: c.tasksAt(), Task: &d.Task, TasksKnown: true, Effects: d.Effects, Records: d.Records, RecordsKnown: err == nil,
 			Destination: c.destination(d.Task.Destination().String()),
 		}
 		d.Why, d.Trace = t.Explain(), t
@@ -176,6 +176,16 @@ func (c *Core) Task(ctx context.Context, who Identity, id string) (TaskDetail, e
 		veilTask(who, &d.Task.Task)
 		return d, nil
 	})
+}
+
+// tasksAt returns the database's time, according to the difference of the clocks in the last overview.
+func (c *Core) tasksAt() time.Time {
+	c.looks.mu.Lock()
+	defer c.looks.mu.Unlock()
+	if last := c.looks.last; last != nil {
+		return last.Status.Tasks.Clock(time.Now())
+	}
+	return time.Now()
 }
 
 // destination returns the state of a destination in the last overview, or nil if the overview does not contain it.

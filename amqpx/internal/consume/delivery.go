@@ -59,6 +59,9 @@ func Decode(raw amqp.Delivery, queue, prefix string) *Delivery {
 		Raw: raw, Properties: header.Of(&raw), ID: raw.MessageId, Queue: queue, Attempt: 1, Redelivered: raw.Redelivered,
 		DueAt: header.Instant(raw.Headers, header.Due), Created: header.Instant(raw.Headers, header.Created), index: -1,
 	}
+	if n, ok := header.Integer(raw.Headers, header.Due); ok && n == 0 { // due immediately, which is not the same as no due time
+		d.DueAt = time.UnixMilli(0)
+	}
 	if n, ok := header.Integer(raw.Headers, header.Attempt); ok && n >= 1 && n <= math.MaxInt32 {
 		d.Attempt = int(n)
 	}

@@ -41,6 +41,20 @@ func TestDecodeAcceptsAnyMessage(t *testing.T) {
 	}
 }
 
+// A message that is due immediately has the due time 0, so its lateness counts from when its task was written. A message
+// without a due time has no lateness.
+func TestDecodeDueImmediately(t *testing.T) {
+	created := time.UnixMilli(1_800_000_000_000)
+	d := Decode(amqp.Delivery{Headers: amqp.Table{header.Due: int64(0), header.Created: created.UnixMilli()}}, "q", topology.DefaultPrefix)
+	if since := DueSince(d.DueAt, d.Created, d.Timestamp); d.DueAt.IsZero() || d.DueAt.UnixMilli() != 0 || !since.Equal(created) {
+		t.Errorf("due at %v, which counts from %v; expected the Unix epoch, and %v", d.DueAt, since, created)
+	}
+	d = Decode(amqp.Delivery{Headers: amqp.Table{header.Created: created.UnixMilli()}}, "q", topology.DefaultPrefix)
+	if since := DueSince(d.DueAt, d.Created, d.Timestamp); !d.DueAt.IsZero() || !since.IsZero() {
+		t.Errorf("without a header: due at %v, which counts from %v", d.DueAt, since)
+	}
+}
+
 // A retry uses a delay that the strategy has.
 func TestRetryDelaysFitTheStrategy(t *testing.T) {
 	ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{5 * time.Second, time.Minute}})

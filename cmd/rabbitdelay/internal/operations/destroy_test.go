@@ -312,7 +312,7 @@ func TestCLIDestroyAsks(t *testing.T) {
 		before := v.Objects(t)
 		for want, args := range map[string][]string{
 			"give --yes":                 {},
-			"give both":                  {"--yes", "--messages", "3"},
+			"add --force":                {"--yes", "--messages", "3"},
 			"expected 0 or more":         {"--yes", "--force", "--messages", "-1"},
 			"only one of --destinations": {"--yes", "--destinations", "--layout", "x"},
 			"the broker has no layout":   {"--yes", "--layout", "x"},

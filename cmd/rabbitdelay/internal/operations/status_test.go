@@ -95,7 +95,7 @@ func TestCLIStatus(t *testing.T) {
 			}
 		}
 		r = now("status", "--amqp-only")
-		if r.Code != 2 || !strings.Contains(r.Stdout, "NOT SEEN\n") || !strings.Contains(r.Stdout, "management: ") {
+		if r.Code != 2 || !strings.Contains(r.Stdout, "NOT CHECKED\n") || !strings.Contains(r.Stdout, "management: ") {
 			t.Error(r)
 		}
 	})

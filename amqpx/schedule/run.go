@@ -112,10 +112,12 @@ func (s *Store) listen(ctx context.Context) {
 	wake := func() {
 		polls = false
 		report(nil) // listening has started
-		s.Wake()
+		s.pace.Listening.Store(true)
+		s.pace.Committed()
 	}
 	for {
 		err := s.cfg.Listener.Listen(ctx, wake)
+		s.pace.Listening.Store(false)
 		if ctx.Err() != nil {
 			return
 		}

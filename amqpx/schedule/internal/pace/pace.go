@@ -40,8 +40,12 @@ type Pace struct {
 	Interval time.Duration
 	// Patience is the maximum time that the database may take to answer.
 	Patience time.Duration
-	// Woken receives a value when tasks may be due before the next poll.
-	Woken chan struct{}
+	// Woken receives a value when tasks may be due before the next poll. Uncommitted is set before that if the tasks may
+	// not be committed yet.
+	Woken       chan struct{}
+	Uncommitted atomic.Bool
+	// Listening is set while the database notifies this process of tasks that were committed and are due soon.
+	Listening atomic.Bool
 
 	virtual bool
 	mu      sync.Mutex

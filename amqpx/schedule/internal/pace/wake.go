@@ -3,6 +3,7 @@ package pace
 import (
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
@@ -43,23 +44,42 @@ func Wrote(db sqldb.DB) {
 	}
 }
 
-// Wake makes the relays on a database poll now, and several times shortly afterwards.
+// Wake makes the relays on a database poll now, and several times shortly afterwards, because the transaction that has
+// written a task may not be committed yet.
 func Wake(db sqldb.DB) {
 	for _, p := range runningOn(db) {
-		p.ring()
-		select {
-		case p.Woken <- struct{}{}:
-		default: // a wake-up is already pending
-		}
+		p.Uncommitted.Store(true)
+		p.Committed()
 	}
 }
 
+// Committed makes the relay poll once, for tasks that are committed.
+func (p *Pace) Committed() {
+	p.ring()
+	select {
+	case p.Woken <- struct{}{}:
+	default: // a wake-up is already pending
+	}
+}
+
+// notified is a duration within which a due time certainly makes PostgreSQL notify the relays at the commit. The trigger
+// of rabbitdelay_tasks does so for tasks that are due within five seconds.
+const notified = 4 * time.Second
+
 // Due makes the relays on a database poll for a task that was written. They poll immediately if the task may be due
-// before their next poll, and soon otherwise (see Wrote). The parameter due is in milliseconds since the Unix epoch.
+// before their next poll, and soon otherwise (see Wrote). A relay that will receive a notification about the task does
+// not poll before that. The parameter due is in milliseconds since the Unix epoch.
 func (p *Pace) Due(db sqldb.DB, due int64) {
-	if due <= p.Now().Add(2*p.Interval).UnixMilli() {
-		Wake(db)
-	} else {
+	now := p.Now()
+	if due > now.Add(2*p.Interval).UnixMilli() {
 		Wrote(db)
+		return
+	}
+	for _, q := range runningOn(db) {
+		if q.Listening.Load() && due <= now.Add(notified).UnixMilli() {
+			continue
+		}
+		q.Uncommitted.Store(true)
+		q.Committed()
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
@@ -107,7 +106,7 @@ func (r *Relay) PublishClaimed(ctx context.Context, p rows.Purpose, list []*rows
 			n, err := f.result()
 			r.Report(err)
 			if n > 0 {
-				pace.Wake(r.DB.DB) // the target may have more tasks
+				r.Pace.Committed() // the target may have more tasks
 			}
 		})
 	}
@@ -160,7 +159,7 @@ func (r *Relay) publishBatch(ctx context.Context, f *sendBatch, held []Target) {
 		r.Report(err)
 	}
 	r.backoffs.release(append(held, more...))
-	pace.Wake(r.DB.DB)
+	r.Pace.Committed()
 }
 
 // settleOutcomes settles the tasks that have an outcome: it updates their rows and the back-off of their targets.

@@ -60,8 +60,8 @@ func New(c Config) *Relay {
 	return &Relay{Config: c, backoffs: newBackoffs(c.Batch), claiming: make(chan struct{}, 1), got: map[rows.Lane]int{}}
 }
 
-// FirstLook is the pause before the second poll after a wake-up. Each further pause is twice as long, up to
-// PollInterval.
+// FirstLook is the pause before the second poll after a wake-up by a transaction that may not be committed yet. Each
+// further pause is twice as long, up to PollInterval.
 const FirstLook = 4 * time.Millisecond
 
 // Loop claims and publishes tasks until ctx ends. Several loops may run concurrently.
@@ -89,7 +89,10 @@ func (r *Relay) Loop(ctx context.Context) {
 			case <-ctx.Done():
 				return
 			case <-r.Pace.Woken:
-				pause, waiting = FirstLook, false
+				waiting = false
+				if r.Pace.Uncommitted.Swap(false) {
+					pause = FirstLook
+				}
 			case <-written:
 				pause, written = r.PollInterval, nil
 				wait = min(wait, pause)

@@ -43,6 +43,9 @@ const (
 	metricResident = "resident memory"
 	metricDisk     = "disk"
 	metricTook     = "scheduled within"
+	metricExecuted = "statements"
+	metricCommits  = "commits"
+	metricLogged   = "bytes of WAL"
 )
 
 // column is a column of a table. With ratio it shows the metric divided by that of rabbitdelay's messages.
@@ -65,6 +68,9 @@ var layouts = map[string][]struct {
 	},
 	"schedule": {
 		{"scheduled per second", []column{{"one at a time", metricOne, false}, {"ratio", metricOne, true}, {"in batches", metricBatch, false}, {"ratio", metricBatch, true}}},
+	},
+	"statements": {
+		{"PostgreSQL, per task", []column{{"statements", metricExecuted, false}, {"commits", metricCommits, false}, {"bytes of WAL", metricLogged, false}}},
 	},
 	"backlog": {
 		{"bytes per waiting task", []column{{"memory in use", metricUsed, false}, {"resident memory", metricResident, false}, {"disk", metricDisk, false}, {"scheduled within, s", metricTook, false}}},

@@ -48,6 +48,11 @@ func workloads() []workload {
 			repeats: repeated, contenders: contenders, work: scheduling,
 		},
 		{
+			name: "statements", about: "statements, commits and bytes of the log that a task costs PostgreSQL",
+			title:   func(s sizes) string { return fmt.Sprintf("%d tasks a second for %d s, delays of %s", s.Rate, s.Seconds, s.delays) },
+			repeats: func(sizes) int { return 1 }, contenders: contenders, work: statements,
+		},
+		{
 			name: "restart", about: "tasks that are lost, early or handled twice when a server is restarted or killed",
 			title:   func(s sizes) string { return fmt.Sprintf("%d tasks due within %s", s.Restart, s.spread) },
 			repeats: func(sizes) int { return 1 }, contenders: contenders, all: restarting,

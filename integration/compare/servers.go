@@ -64,7 +64,7 @@ func start(ctx context.Context, log func(line string)) (_ *env, err error) {
 		return found(rabbitMQ, e.broker.Version(), nil)
 	})
 	all.Go(func() (err error) {
-		if e.postgres, err = database.Start(starting, database.PostgreSQL, database.Options{Durable: true}); err != nil {
+		if e.postgres, err = database.Start(starting, database.PostgreSQL, database.Options{Durable: true, Statements: true}); err != nil {
 			return err
 		}
 		version, err := postgresVersion(starting, e.postgres.URL())

@@ -55,6 +55,9 @@ type Options struct {
 	// the memory, at the earliest a minute after a change, and when it is asked to stop. Otherwise it appends every
 	// change to a file.
 	Snapshots bool
+
+	// Statements makes PostgreSQL count the statements that it executes, in pg_stat_statements.
+	Statements bool
 }
 
 // A Server is a running database server. Its methods are safe for concurrent use.
@@ -77,6 +80,7 @@ type instance struct {
 	password string
 	durable  bool
 	snapshot bool // Redis only
+	counts   bool // statements; PostgreSQL only
 	system   account
 
 	container string // its name, for a server in a container
@@ -166,7 +170,7 @@ func begin(ctx context.Context, kind Kind, e engine, o Options) (_ *Server, err 
 	ctx, cancel := context.WithTimeout(ctx, startup)
 	defer cancel()
 
-	s.instance.password, s.instance.durable, s.instance.snapshot = rand.Text(), o.Durable, o.Snapshots
+	s.instance.password, s.instance.durable, s.instance.snapshot, s.instance.counts = rand.Text(), o.Durable, o.Snapshots, o.Statements
 	s.instance.system, err = lookupAccount(e.account())
 	if err != nil {
 		return nil, err

@@ -64,6 +64,9 @@ func (p postgreSQL) command(i instance) []string {
 	if !i.durable {
 		settings = append(settings, "fsync=off", "full_page_writes=off")
 	}
+	if i.counts {
+		settings = append(settings, "shared_preload_libraries=pg_stat_statements")
+	}
 	command := []string{p.program("postgres"), "-D", filepath.Join(i.dir, "data")}
 	for _, setting := range settings {
 		command = append(command, "-c", setting)

@@ -271,6 +271,8 @@ func TestOpenErrors(t *testing.T) {
 		"wrong":    {file: fileOf(t, "delay: {strategy: fast}"), want: []string{"delay.strategy", "expected auto"}, is: config.ErrConfig},
 		"nothing":  {want: []string{"broker"}, is: config.ErrNoBroker},
 		"database": {file: fileOf(t, atBroker, gone), want: []string{"database: not ready in time"}},
+		"folder":   {file: fileOf(t, atBroker, "database: {url: 'sqlite:"+t.TempDir()+"'}"), want: []string{"database: not ready in time", "expected a file, or a path"}},
+		"other":    {file: fileOf(t, atBroker, "database: {url: 'sqlite:"+fileOf(t, strings.Repeat("no database ", 100))+"'}"), want: []string{"file is not a database", "expected a database of SQLite"}},
 		"tables":   {file: fileOf(t, atBroker, atDatabase(t)), want: []string{"database: ", "Options.Migrate"}, is: schedule.ErrNoTable},
 		"driver":   {file: fileOf(t, atBroker, "database: {url: 'mysql://shop:hunter2@h/shop'}"), want: []string{"config/mysql"}, is: config.ErrNoDriver},
 		"broker":   {file: fileOf(t, "broker: {url: 'amqp://shop:hunter2@127.0.0.1:1/'}"), want: []string{"open: ", "127.0.0.1:1"}},

@@ -215,18 +215,21 @@ func (s *Service) prepare(ctx context.Context, migrate bool) error {
 	if err != nil {
 		return err
 	}
-	for told := false; ; {
+	var why error
+	for {
 		err := look.Ping(ctx, databasePatience)
 		if err == nil {
 			break
 		}
-		if !told {
-			told = true
+		if why == nil {
 			s.Logger.Warn("waiting for the database", zap.Error(err))
+		}
+		if why == nil || ctx.Err() == nil { // an attempt that the end of ctx has cut off does not say what is wrong
+			why = err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("not ready in time: %w", err)
+			return fmt.Errorf("not ready in time: %w%s", why, adviceOnFile(why))
 		case <-time.After(databasePause):
 		}
 	}
@@ -240,6 +243,17 @@ func (s *Service) prepare(ctx context.Context, migrate bool) error {
 		return fmt.Errorf("%w; if the tables are missing, set Options.Migrate, or run rabbitdelay migrate at deployment", err)
 	}
 	return nil
+}
+
+// adviceOnFile returns what to check if SQLite, which reports nothing more specific, cannot open its file.
+func adviceOnFile(err error) string {
+	switch text := err.Error(); {
+	case strings.Contains(text, "unable to open database file"):
+		return "; expected a file, or a path at which one can be created, in a folder that exists and that this process may write to"
+	case strings.Contains(text, "file is not a database"):
+		return "; expected a database of SQLite that is not encrypted, or a path at which there is no file yet"
+	}
+	return ""
 }
 
 // applySchedules writes the file's recurring tasks to the database, if the file has any.

@@ -49,11 +49,8 @@ func TestCLIRetire(t *testing.T) {
 			if _, err := ch.QueuePurge(queue, false); err != nil {
 				t.Fatal(err)
 			}
-			suite.Eventually(t, queue+" is empty", func() bool {
-				q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-				suite.MustSucceed(t, err)
-				return q.Messages == 0
-			})
+			// The management API may still count the purged message for some seconds, and retire then refuses.
+			suite.Eventually(t, queue+" is empty", func() bool { return now("retire", "--dry-run").Code == 0 })
 		}
 		if r := present("retire", "--yes"); r.Code != 1 || !strings.Contains(r.Stderr, "delay.previous is empty") {
 			t.Error(r)

@@ -50,6 +50,9 @@ func Run(ctx context.Context, b live.Broker, t topology.Topology, opts removal.O
 const (
 	statsAge   = 6 * time.Second
 	countEvery = time.Second
+	// countedWithin is how long plan waits until the management API has counted a queue that was just declared. It is
+	// longer than that takes on an idle machine, because the removal would be refused otherwise.
+	countedWithin = 20 * time.Second
 )
 
 type destroyer struct {
@@ -118,9 +121,9 @@ func (d *destroyer) destroy(ctx context.Context) error {
 
 // plan inspects the broker and decides what to delete. If only the management API has counted messages, its counts may
 // be outdated, and it may not have counted a queue that was just declared, so plan repeats the inspection for up to
-// statsAge.
+// statsAge or countedWithin.
 func (d *destroyer) plan(ctx context.Context) error {
-	for deadline := time.Now().Add(statsAge); ; {
+	for began := time.Now(); ; {
 		now, stale, err := d.deletable(ctx)
 		if err != nil {
 			return err
@@ -128,7 +131,8 @@ func (d *destroyer) plan(ctx context.Context) error {
 		d.removal = now
 		_, uncounted := errors.AsType[*removal.UncountedError](now.Refusal())
 		outdated := stale && errors.Is(now.Refusal(), removal.ErrNotEmpty)
-		if !uncounted && !outdated || time.Now().After(deadline) {
+		took := time.Since(began)
+		if (!uncounted || took > countedWithin) && (!outdated || took > statsAge) {
 			return nil
 		}
 		if wait.For(ctx, countEvery) != nil {

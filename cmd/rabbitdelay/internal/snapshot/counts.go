@@ -22,8 +22,9 @@ const (
 	recountEvery = time.Second
 	routesFor    = 6 * time.Second
 	heldFor      = 11 * time.Second
-	// uncountedFor is how long a queue that was just declared takes until the management API has its counts.
-	uncountedFor = 6 * time.Second
+	// uncountedFor is how long a queue that was just declared takes until the management API has its counts: up to 5 s on
+	// RabbitMQ 4.3, and up to 10 s on 3.10.
+	uncountedFor = 11 * time.Second
 )
 
 // counts replaces older counts of ready messages with the broker's own. If these contradict a count that only the

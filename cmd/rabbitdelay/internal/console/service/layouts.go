@@ -45,8 +45,8 @@ func (c *Core) previous(ctx context.Context) (topology.Topology, removal.Options
 	return t, o, src, err
 }
 
-// planPatience limits how long a user waits for the plan of a retirement. The plan itself may wait for 6 s until the
-// management API has counted all messages.
+// planPatience limits how long a user waits for the plan of a retirement. The plan itself waits until the management
+// API has counted all messages.
 const planPatience = 15 * time.Second
 
 // RetirePlan returns what Retire would delete, or why it would refuse.
@@ -81,7 +81,7 @@ func (c *Core) RetirePlan(ctx context.Context) (RetirePlan, error) {
 	m, err := destroy.Plan(one, live.Broker{Conn: conn, Inspector: src.Broker.Management}, t, opts)
 	switch {
 	case err != nil && one.Err() != nil && ctx.Err() == nil:
-		return p, fmt.Errorf("%w: the management API, which has to count the waiting messages, has not answered within %v", ErrUnavailable, planPatience)
+		return p, fmt.Errorf("%w: the management API, which has to count the waiting messages, has not done so within %v", ErrUnavailable, planPatience)
 	case err != nil:
 		return p, ofBroker(err)
 	}

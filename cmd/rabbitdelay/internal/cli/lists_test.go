@@ -35,8 +35,8 @@ func nulls(at string, v any) (list []string) {
 }
 
 // An empty list is [] in JSON, so that programs need not check whether it exists. Null means unknown: without the
-// management API, status knows neither the alarms nor how many messages are not ready, and without a broker it knows
-// nothing of what the broker has.
+// management API, status knows neither the alarms nor how many messages are not ready, and plan knows neither policies nor
+// stray bindings. Without a broker, status knows nothing of what the broker has.
 func TestEmptyListsInJSON(t *testing.T) {
 	b := clitest.NewBroker(t, amqptest.Options{})
 	onBroker, onDB, onNothing := " --url "+b.URL, " --db "+clitest.NewDB(t), " --url amqp://guest:guest@127.0.0.1:1/"
@@ -48,9 +48,9 @@ func TestEmptyListsInJSON(t *testing.T) {
 		unknown []string
 	}{
 		{"status" + onBroker, 2, overAMQP},
-		{"plan" + onBroker, 2, nil},
+		{"plan" + onBroker, 2, []string{".strays", ".warnings"}},
 		{"apply" + onBroker, 0, nil},
-		{"plan" + onBroker, 2, nil},
+		{"plan" + onBroker, 2, []string{".strays", ".warnings"}},
 		{"status" + onBroker, 2, slices.Concat(inLayout, overAMQP)},
 		{"status" + onBroker + onDB, 2, slices.Concat(inLayout, overAMQP, []string{".tasks.sent"})},
 		{"status" + onNothing + onDB, 2, []string{

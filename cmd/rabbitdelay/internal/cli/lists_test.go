@@ -36,7 +36,7 @@ func nulls(at string, v any) (list []string) {
 
 // An empty list is [] in JSON, so that programs need not check whether it exists. Null means unknown: without the
 // management API, status knows neither the alarms nor how many messages are not ready, and plan knows neither policies nor
-// stray bindings. Without a broker, status knows nothing of what the broker has.
+// stray bindings. Without a broker or a database, status and trace know nothing of what it has.
 func TestEmptyListsInJSON(t *testing.T) {
 	b := clitest.NewBroker(t, amqptest.Options{})
 	onBroker, onDB, onNothing := " --url "+b.URL, " --db "+clitest.NewDB(t), " --url amqp://guest:guest@127.0.0.1:1/"
@@ -65,6 +65,8 @@ func TestEmptyListsInJSON(t *testing.T) {
 		{"tasks show a" + onDB, 0, nil},
 		{"tasks list" + onDB, 0, nil},
 		{"trace a" + onBroker + onDB, 2, nil},
+		{"trace a" + onBroker, 2, []string{".effects", ".records", ".scopes"}},
+		{"trace a" + onNothing + onDB, 2, []string{".dead_letters", ".delay_queues_not_empty", ".destinations_not_empty", ".searched"}},
 		{"send --queue orders" + onBroker, 0, nil},
 		{"requeue --queue orders.dead --dry-run" + onBroker, 0, nil},
 		{"requeue --queue orders.dead --yes" + onBroker, 0, nil},

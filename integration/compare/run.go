@@ -49,7 +49,9 @@ func workloads() []workload {
 		},
 		{
 			name: "statements", about: "statements, commits and bytes of the log that a task costs PostgreSQL",
-			title:   func(s sizes) string { return fmt.Sprintf("%d tasks a second for %d s, delays of %s", s.Rate, s.Seconds, s.delays) },
+			title: func(s sizes) string {
+				return fmt.Sprintf("%d tasks a second for %d s, delays of %s", s.Rate, s.Seconds, s.delays)
+			},
 			repeats: func(sizes) int { return 1 }, contenders: contenders, work: statements,
 		},
 		{

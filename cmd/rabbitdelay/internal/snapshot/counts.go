@@ -49,17 +49,7 @@ func (c *collector) counts(ctx context.Context) error {
 	defer tick.Stop()
 	unread := false // the management API does not answer in time any more
 	for {
-		var routes, held []string
-		if time.Since(began) < routesFor {
-			for _, r := range c.snap.Live.Routes(c.cfg.Prefix, c.cfg.Want) { // a message in transit is in its route queue for a moment
-				if q := c.snap.Live.Queues[r.Queue]; q.Messages > 0 && !q.Unknown() {
-					routes = append(routes, r.Queue)
-				}
-			}
-		}
-		if time.Since(began) < heldFor && !c.src.Hasty {
-			held = c.held()
-		}
+		routes, held := c.outdated(time.Since(began))
 		waits := !c.src.Hasty && !unread && time.Since(began) < uncountedFor && len(c.notCounted()) > 0
 		if len(routes)+len(held) == 0 && !waits {
 			c.reportNotCounted()
@@ -87,6 +77,22 @@ func (c *collector) counts(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// outdated returns the route queues and the dead-letter queues whose counts may still change, the given time after they were
+// first read.
+func (c *collector) outdated(after time.Duration) (routes, held []string) {
+	if after < routesFor {
+		for _, r := range c.snap.Live.Routes(c.cfg.Prefix, c.cfg.Want) { // a message in transit is in its route queue for a moment
+			if q := c.snap.Live.Queues[r.Queue]; q.Messages > 0 && !q.Unknown() {
+				routes = append(routes, r.Queue)
+			}
+		}
+	}
+	if after < heldFor && !c.src.Hasty {
+		held = c.held()
+	}
+	return routes, held
 }
 
 // notCounted returns the queues that may have a message of this configuration and that the management API has not counted

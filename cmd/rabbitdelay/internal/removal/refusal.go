@@ -116,7 +116,7 @@ func (e *UncountedError) Error() string {
 	if more := len(e.Queues) - len(names); more > 0 {
 		text += fmt.Sprintf(", and %d more", more)
 	}
-	return fmt.Sprintf("refused: the management API has not counted the messages of %s yet (%s), so the number of their messages that are not ready is unknown; try again in 10 s",
+	return fmt.Sprintf("refused: the management API has not counted the messages of %s yet (%s), so the number of their messages that are not ready is unknown; try again in 10 s. If the broker's configuration disables statistics (management_agent.disable_metrics_collector), it never counts them; --force deletes the queues together with all their messages",
 		counted(int64(len(e.Queues)), "queue"), text)
 }
 

@@ -50,7 +50,7 @@ func (c *collector) counts(ctx context.Context) error {
 	unread := false // the management API does not answer in time any more
 	for {
 		routes, held := c.outdated(time.Since(began))
-		waits := !c.src.Hasty && !unread && time.Since(began) < uncountedFor && len(c.notCounted()) > 0
+		waits := !c.src.Hasty && !c.disabled && !unread && time.Since(began) < uncountedFor && len(c.notCounted()) > 0
 		if len(routes)+len(held) == 0 && !waits {
 			c.reportNotCounted()
 			return nil

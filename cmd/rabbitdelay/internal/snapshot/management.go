@@ -60,7 +60,8 @@ func (c *collector) overview(ctx context.Context) (uncounted string) {
 		Types []struct {
 			Name string `json:"name"`
 		} `json:"exchange_types"`
-		Rates string `json:"rates_mode"`
+		Rates    string `json:"rates_mode"`
+		Disabled bool   `json:"disable_stats"`
 	}
 	if !c.get(ctx, "/api/overview", &overview) {
 		return ""
@@ -69,6 +70,7 @@ func (c *collector) overview(ctx context.Context) (uncounted string) {
 	for _, t := range overview.Types {
 		c.snap.ExchangeTypes = append(c.snap.ExchangeTypes, t.Name)
 	}
+	c.disabled = overview.Disabled
 	if overview.Rates == "none" {
 		return "the broker counts no messages (management.rates_mode)"
 	}

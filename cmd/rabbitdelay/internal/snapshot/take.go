@@ -109,6 +109,7 @@ type collector struct {
 	conn              *amqp.Connection
 	dialed, connected time.Time                       // before and after conn was dialed
 	managed           bool                            // whether the management API answers
+	disabled          bool                            // whether the broker's configuration disables its statistics
 	inspected         time.Time                       // when the management API was read
 	mu                sync.Mutex                      // guards asked and snap.Unchecked
 	asked             time.Duration                   // total duration of the later requests to the management API

@@ -21,16 +21,17 @@ import (
 // young is a management API that has just learned of some queues. It has their counts after some time, or never if that
 // time is 0. Then one message of each is ready, and one is not.
 type young struct {
-	since  time.Time
-	counts time.Duration
-	queues []string
+	since    time.Time
+	counts   time.Duration
+	queues   []string
+	disabled bool // the broker's configuration disables statistics
 }
 
 func (y young) RoundTrip(r *http.Request) (*http.Response, error) {
 	body := "[]"
 	switch {
 	case strings.HasPrefix(r.URL.Path, "/api/overview"):
-		body = "{}"
+		body = fmt.Sprintf(`{"disable_stats":%t}`, y.disabled)
 	case strings.HasPrefix(r.URL.Path, "/api/queues/"):
 		counts := ""
 		if y.counts > 0 && time.Since(y.since) >= y.counts {
@@ -51,6 +52,7 @@ func TestUncounted(t *testing.T) {
 	for name, c := range map[string]struct {
 		counts    time.Duration // when the management API counts
 		hasty     bool
+		disabled  bool
 		known     bool
 		unchecked bool
 		within    time.Duration
@@ -58,6 +60,7 @@ func TestUncounted(t *testing.T) {
 		"counted":                   {counts: time.Nanosecond, known: true},
 		"counted in some seconds":   {counts: 5 * time.Second, known: true, within: uncountedFor},
 		"never counted":             {unchecked: true, within: uncountedFor},
+		"disabled":                  {disabled: true, unchecked: true},
 		"counted later, for a page": {counts: 5 * time.Second, hasty: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -84,7 +87,7 @@ func TestUncounted(t *testing.T) {
 				}
 				synctest.Wait()
 				began := time.Now()
-				m, err := live.NewManagement(live.ManagementConfig{URL: "http://management", Transport: young{began.Add(-time.Nanosecond), c.counts, queues}})
+				m, err := live.NewManagement(live.ManagementConfig{URL: "http://management", Transport: young{began.Add(-time.Nanosecond), c.counts, queues, c.disabled}})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -55,13 +55,13 @@ func TestHandlersWaitForTheDatabase(t *testing.T) {
 				done := make(chan error, 1)
 				go func() { done <- client.Consume(ctx, "q", handler) }()
 				db.down.Store(true)
-				const messages = 30
+				const messages = 12
 				for i := range messages {
 					if err := client.Send(t.Context(), amqpx.Message{ID: fmt.Sprint(i), Queue: "q"}); err != nil {
 						t.Fatal(err)
 					}
 				}
-				<-time.After(10 * time.Minute)
+				<-time.After(3 * time.Minute)
 				db.down.Store(false)
 				<-time.After(5 * time.Second)
 				stop()

@@ -60,8 +60,8 @@ func (f *failingDB) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, 
 // are handled within seconds of its end.
 func TestHandlersWaitForTheDatabase(t *testing.T) {
 	const (
-		outage = 10 * time.Minute
-		tasks  = 30
+		outage = 3 * time.Minute
+		tasks  = 12
 	)
 	for name, tc := range map[string]struct {
 		lease   bool

@@ -15,6 +15,7 @@ type answers struct {
 	roundTrip time.Duration
 	list      []answer
 	asked     int
+	stalls    []time.Duration // additional time of the first round trips that do not ask for the queue
 }
 
 type answer struct {
@@ -32,7 +33,11 @@ func (a *answers) count(ctx context.Context) (amqp.Queue, error) {
 			return next.queue, next.err
 		},
 		func() error {
-			<-time.After(a.roundTrip)
+			took := a.roundTrip
+			if len(a.stalls) > 0 {
+				took, a.stalls = took+a.stalls[0], a.stalls[1:]
+			}
+			<-time.After(took)
 			return nil
 		})
 }
@@ -50,17 +55,20 @@ func TestCountOfABusyLeader(t *testing.T) {
 		err    error
 		asked  int
 	}{
-		"an empty queue":           {answers{time.Millisecond, []answer{{0, nothing, nil}}, 0}, nothing, nil, 1},
-		"an empty queue, far away": {answers{400 * time.Millisecond, []answer{{0, nothing, nil}}, 0}, nothing, nil, 1},
-		"messages, late":           {answers{time.Millisecond, []answer{{time.Second, three, nil}}, 0}, three, nil, 1},
+		"an empty queue":           {answers{roundTrip: time.Millisecond, list: []answer{{0, nothing, nil}}}, nothing, nil, 1},
+		"an empty queue, far away": {answers{roundTrip: 400 * time.Millisecond, list: []answer{{0, nothing, nil}}}, nothing, nil, 1},
+		"messages, late":           {answers{roundTrip: time.Millisecond, list: []answer{{time.Second, three, nil}}}, three, nil, 1},
 		"busy, then not": {
-			answers{time.Millisecond, []answer{{leaderTimeout, nothing, nil}, {leaderTimeout, nothing, nil}, {0, three, nil}}, 0}, three, nil, 3,
+			answers{roundTrip: time.Millisecond, list: []answer{{leaderTimeout, nothing, nil}, {leaderTimeout, nothing, nil}, {0, three, nil}}}, three, nil, 3,
 		},
 		"busy and far away, then not": {
-			answers{400 * time.Millisecond, []answer{{leaderTimeout, nothing, nil}, {0, three, nil}}, 0}, three, nil, 2,
+			answers{roundTrip: 400 * time.Millisecond, list: []answer{{leaderTimeout, nothing, nil}, {0, three, nil}}}, three, nil, 2,
 		},
-		"always busy": {answers{time.Millisecond, []answer{{leaderTimeout, nothing, nil}}, 0}, amqp.Queue{}, ErrUnavailable, countTries},
-		"missing":     {answers{time.Millisecond, []answer{{time.Second, nothing, refused}}, 0}, nothing, refused, 1},
+		"busy, on a machine that stalls": {
+			answers{roundTrip: time.Millisecond, list: []answer{{leaderTimeout, nothing, nil}, {0, three, nil}}, stalls: []time.Duration{time.Second, 0, 300 * time.Millisecond}}, three, nil, 2,
+		},
+		"always busy": {answers{roundTrip: time.Millisecond, list: []answer{{leaderTimeout, nothing, nil}}}, amqp.Queue{}, ErrUnavailable, countTries},
+		"missing":     {answers{roundTrip: time.Millisecond, list: []answer{{time.Second, nothing, refused}}}, nothing, refused, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -68,7 +68,7 @@ func Decode(raw amqp.Delivery, queue, prefix string) *Delivery {
 	if n, ok := header.Integer(raw.Headers, header.Snoozes); ok && n >= 1 && n <= math.MaxInt32 {
 		d.Snoozes = int(n)
 	}
-	if v, ok := header.Integer(raw.Headers, header.Version); ok {
+	if v, ok := header.Integer(raw.Headers, header.Version); ok && v >= 1 {
 		d.Version = v
 	}
 	if n, ok := header.Integer(raw.Headers, header.Deliveries); ok && raw.Redelivered {

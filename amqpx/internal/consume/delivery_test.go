@@ -24,7 +24,7 @@ func TestDecodeAcceptsAnyMessage(t *testing.T) {
 		"narrow":       {amqp.Table{header.Due: int32(5000), header.Attempt: int8(3), header.Version: int16(7)}, 5000, 3, 7},
 		"strings":      {amqp.Table{header.Due: "5000", header.Attempt: "3"}, 0, 1, 0},
 		"tables":       {amqp.Table{header.Due: amqp.Table{}, header.Attempt: []any{1}}, 0, 1, 0},
-		"negative":     {amqp.Table{header.Due: int64(-1), header.Attempt: int64(-3)}, 0, 1, 0},
+		"negative":     {amqp.Table{header.Due: int64(-1), header.Attempt: int64(-3), header.Version: int64(-7)}, 0, 1, 0},
 		"out of range": {amqp.Table{header.Due: int64(math.MaxInt64), header.Attempt: int64(math.MaxInt64)}, 0, 1, 0},
 		"nulls":        {amqp.Table{header.Due: nil, header.Attempt: nil, header.Attempts: nil}, 0, 1, 0},
 	} {

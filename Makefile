@@ -6,7 +6,7 @@ GO ?= go
 # Time limit for one package's tests, including the brokers and databases that they start.
 TEST_TIMEOUT ?= 40m
 
-# How many tests of one package run at once: most of them wait for a broker and not for a processor.
+# How many tests of one package run concurrently. Most of them wait for a broker and not for a processor.
 TEST_PARALLEL ?= 3
 
 # `make test RACE=` tests without the race detector, which needs a C compiler. It sleeps for a second at the end of
@@ -103,7 +103,7 @@ test-servers: setup ## before a landing: other versions, databases, languages an
 	[ ! -f $(TABLE) ] || [ "$$RABBITDELAY_SKIP_INTEGRATION" = 1 ] || cat $(TABLE); exit $$status
 
 # The parts of make test-servers in the order in which they start, two at a time: long ones first, so that both halves
-# end together. Tests of messages and tasks wait for leases and pauses most of the time, so more of them run at once.
+# end together. Tests of messages and tasks wait for leases and pauses most of the time, so more of them run concurrently.
 # Brokers that wait for a processor refuse what they would otherwise do, so conformance, which asks most of them, is last.
 SERVER_PARTS := tasks messages operations faults browser plugin broker tutorials others orm compare simulate conformance
 .PHONY: $(SERVER_PARTS:%=servers-%)

@@ -207,8 +207,8 @@ func TestEveryAttemptHasTheSameKey(t *testing.T) {
 		exchange, key string
 		destination   string // the destination header of the dead letter
 	}{
-		"queue":         {send(amqpx.Message{Queue: "q", Delay: time.Minute}), "", "q", "q"},
-		"queue at once": {send(amqpx.Message{Queue: "q"}), "", "q", "q"},
+		"queue":          {send(amqpx.Message{Queue: "q", Delay: time.Minute}), "", "q", "q"},
+		"queue, due now": {send(amqpx.Message{Queue: "q"}), "", "q", "q"},
 		"exchange": {
 			send(amqpx.Message{Exchange: "events", RoutingKey: "user.created", Delay: time.Minute}), "events",
 			"user.created", "events:user.created",

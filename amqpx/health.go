@@ -63,8 +63,8 @@ func (e *HealthError) Unwrap() []error {
 }
 
 // Health returns nil while messages can be sent, every running Consume is consuming or paused, and no handler waits for
-// its database. Otherwise it returns a *HealthError that says what is wrong and since when. It is as cheap as Stats, so a probe may call it
-// every second.
+// its database. Otherwise it returns a *HealthError that says what is wrong and since when. It is as cheap as Stats, so
+// a probe may call it every second.
 //
 // Use it for a readiness probe, or to alert on a problem that lasts. A liveness probe should not depend on it, because
 // a client reconnects automatically, and restarting the process does not bring a broker back. Slow handlers and late

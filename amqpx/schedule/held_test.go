@@ -454,6 +454,6 @@ func TestClaimUsesTheCurrentGates(t *testing.T) {
 	check(t, err)
 	check(t, s.SetRateLimit(t.Context(), NoTx, RateLimit{Queue: "mail", PerSecond: 1, Burst: 3}))
 	if n := claim(); n > 4 {
-		t.Errorf("%d tasks claimed with a rate limit of one a second and three at once", n)
+		t.Errorf("%d tasks claimed with a rate limit of one a second and a burst of three", n)
 	}
 }

@@ -46,12 +46,13 @@ type conns struct {
 }
 
 type connection struct {
-	conn  *amqp.Connection
-	node  string // the address to dial; may be a URL with its password
-	url   string
-	users int
-	done  bool // no new users are accepted, and the connection is closed when the last user has left
-	idle  *time.Timer
+	conn   *amqp.Connection
+	ending *wire.Ending
+	node   string // the address to dial; may be a URL with its password
+	url    string
+	users  int
+	done   bool // no new users are accepted, and the connection is closed when the last user has left
+	idle   *time.Timer
 }
 
 const (
@@ -107,8 +108,9 @@ func (p *conns) all() []*connection {
 
 // loan is a borrowed connection.
 type loan struct {
-	conn *amqp.Connection
-	end  func() // returns the connection
+	conn   *amqp.Connection
+	ending *wire.Ending
+	end    func() // returns the connection
 	// spoil closes the connection once it has no other users, because it does not answer.
 	spoil func()
 }
@@ -129,7 +131,7 @@ func (p *conns) borrow(ctx context.Context, sess *Session, alone bool) (loan, er
 	d, err := p.connect(ctx, sess)
 	if err != nil && p.cfg.Permanent(err) && !sess.Conn.IsClosed() {
 		p.log.Warn("could not open a connection for declarations; using an existing connection", zap.Error(err))
-		return loan{conn: sess.Conn, end: func() {}, spoil: func() {}}, nil
+		return loan{conn: sess.Conn, ending: sess.Ending, end: func() {}, spoil: func() {}}, nil
 	}
 	if err != nil {
 		return loan{}, err
@@ -214,7 +216,7 @@ func (p *conns) connect(ctx context.Context, sess *Session) (*connection, error)
 	p.failed, p.fails = nil, 0
 	p.sessions++
 	p.show()
-	d := &connection{conn: conn, node: node, url: sess.URL, users: 1}
+	d := &connection{conn: conn, ending: wire.Watch(conn), node: node, url: sess.URL, users: 1}
 	d.idle = time.AfterFunc(declareIdle, func() {
 		p.change(d, func() {
 			if d.users == 0 { // no user has joined in the meantime
@@ -237,7 +239,7 @@ func (p *conns) lend(d *connection) loan {
 			}
 		})
 	})
-	return loan{conn: d.conn, end: leave, spoil: func() { p.retire(d); leave() }}
+	return loan{conn: d.conn, ending: d.ending, end: leave, spoil: func() { p.retire(d); leave() }}
 }
 
 // retire stops a connection from being used again.

@@ -98,7 +98,7 @@ func (c *Declarer) do(ctx context.Context, s *Session, alone bool, f func(conn *
 	}
 	select {
 	case err := <-answered:
-		return err
+		return l.ending.Explain(err)
 	case <-ctx.Done():
 		l.spoil()
 		return fmt.Errorf("%w: %w", errNoAnswer, ctx.Err())

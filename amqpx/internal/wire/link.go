@@ -21,6 +21,7 @@ type Session struct {
 	Broker string // product and version; see the function Broker
 	URL    string
 	Gen    uint64 // number of this session within its Link, counted from 1
+	Ending *Ending
 
 	blocked <-chan amqp.Blocking
 	probing atomic.Bool
@@ -215,12 +216,12 @@ func (l *Link[T]) connect(ctx context.Context) (s *Session, what string, err err
 	if err != nil {
 		return nil, "could not connect to the broker; trying again", l.nodes.fail(err)
 	}
-	s = &Session{Conn: conn, Broker: Broker(conn), URL: raw, Gen: l.Status().Sessions + 1}
+	s = &Session{Conn: conn, Broker: Broker(conn), URL: raw, Gen: l.Status().Sessions + 1, Ending: Watch(conn)}
 	s.blocked = conn.NotifyBlocked(make(chan amqp.Blocking, 8))
 	use, err := l.prepare(ctx, s)
 	if err != nil {
 		CloseConn(conn)
-		return nil, "connected to the broker, but could not set the connection up; trying again", l.nodes.fail(channels.Advised(err))
+		return nil, "connected to the broker, but could not set the connection up; trying again", l.nodes.fail(channels.Advised(s.Ending.Explain(err)))
 	}
 	l.nodes.connected()
 	l.become(ready{s}, use)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -30,7 +31,7 @@ type listener func(ctx context.Context) (*pgx.Conn, error)
 const (
 	listenConnect = 15 * time.Second // for connecting and LISTEN
 	listenIdle    = 30 * time.Second // time without a notification after which the connection is checked
-	listenPing    = 10 * time.Second // for the check
+	listenPing    = 10 * time.Second // for the check, and for UNLISTEN
 	listenProof   = 10 * time.Second // for a notification that the listener sends to itself
 	listenClose   = 2 * time.Second
 )
@@ -40,7 +41,7 @@ func (l listener) Listen(ctx context.Context, wake func()) error {
 	if l == nil {
 		return errors.New("listening for tasks: the function that connects is nil; pass one to Listener")
 	}
-	conn, pooled, err := l.connect(ctx)
+	conn, err := l.connect(ctx)
 	if err != nil {
 		return fmt.Errorf("listening for tasks: %w", sqldb.ExplainServer(err))
 	}
@@ -49,10 +50,8 @@ func (l listener) Listen(ctx context.Context, wake func()) error {
 		defer cancel()
 		_ = conn.Close(ctx) // no statement is running
 	}()
-	if pooled {
-		if err := prove(ctx, conn); err != nil {
-			return fmt.Errorf("listening for tasks: %w", sqldb.ExplainServer(err))
-		}
+	if err := begin(ctx, conn); err != nil {
+		return fmt.Errorf("listening for tasks: %w", sqldb.ExplainServer(err))
 	}
 	wake() // for tasks that were written before
 	for {
@@ -63,42 +62,67 @@ func (l listener) Listen(ctx context.Context, wake func()) error {
 	}
 }
 
-// connect returns a connection that listens, and whether there is a pooler between the client and the server. LISTEN is
-// the last statement, so that an administrator can recognise the connection in pg_stat_activity.
-func (l listener) connect(ctx context.Context) (conn *pgx.Conn, pooled bool, err error) {
+func (l listener) connect(ctx context.Context) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, listenConnect)
 	defer cancel()
-	conn, err = l(ctx)
+	return l(ctx)
+}
+
+// begin starts to listen for tasks on a connection. LISTEN is the last statement, so that an administrator can recognise
+// the connection in pg_stat_activity.
+func begin(ctx context.Context, conn *pgx.Conn) error {
+	connecting, cancel := context.WithTimeout(ctx, listenConnect)
+	defer cancel()
+	pooled, err := throughPooler(connecting, conn)
 	if err != nil {
-		return nil, false, err
+		return err
 	}
-	if pooled, err = throughPooler(ctx, conn); err == nil {
-		_, err = conn.Exec(ctx, "LISTEN "+schedule.NotifyChannel)
+	if pooled {
+		if err := prove(ctx, conn); err != nil {
+			return err
+		}
 	}
-	if err != nil {
-		_ = conn.Close(ctx) // the first error is more useful
-		return nil, false, err
-	}
-	return conn, pooled, nil
+	listening, cancel := context.WithTimeout(ctx, listenConnect)
+	defer cancel()
+	_, err = conn.Exec(listening, "LISTEN "+schedule.NotifyChannel)
+	return err
 }
 
 // prove returns schedule.ErrNotNotified if notifications do not arrive at a connection that listens through a pooler.
 // It tests this with a notification that another connection sends while this one is idle. A notification that arrives
 // together with the answer to a statement would prove nothing, because the pooler may have lent a listening connection
 // only for that statement.
+//
+// A pooler in transaction mode keeps the server's connection on which LISTEN was executed, and that connection receives
+// notifications for ever, which nobody expects: PgBouncer 1.18 to 1.20 ends with "server in bad state: 11" if one
+// arrives while a query is being cancelled. The test therefore has a channel of its own, which is used only once.
 func prove(ctx context.Context, conn *pgx.Conn) error {
 	connecting, cancel := context.WithTimeout(ctx, listenConnect)
 	defer cancel()
-	token := rand.Text()
-	if err := notify(connecting, conn.Config(), token); err != nil {
+	channel := schedule.NotifyChannel + "_test_" + strings.ToLower(rand.Text())
+	if _, err := conn.Exec(connecting, "LISTEN "+channel); err != nil {
 		return err
 	}
+	if err := notify(connecting, conn.Config(), channel); err != nil {
+		return err
+	}
+	if err := arrives(ctx, conn, channel); err != nil {
+		return err
+	}
+	ending, cancel := context.WithTimeout(ctx, listenPing)
+	defer cancel()
+	_, err := conn.Exec(ending, "UNLISTEN "+channel)
+	return err
+}
+
+// arrives waits for the notification of a channel.
+func arrives(ctx context.Context, conn *pgx.Conn, channel string) error {
 	waiting, cancel := context.WithTimeout(ctx, listenProof)
 	defer cancel()
 	for {
 		n, err := conn.WaitForNotification(waiting)
 		switch {
-		case err == nil && (n == nil || n.Payload == token): // n is nil if the user's own OnNotification has received it
+		case err == nil && (n == nil || n.Channel == channel): // n is nil if the user's own OnNotification has received it
 			return nil
 		case err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
 			return schedule.ErrNotNotified
@@ -108,14 +132,14 @@ func prove(ctx context.Context, conn *pgx.Conn) error {
 	}
 }
 
-// notify sends a notification on a separate connection. The payload is 26 letters and digits.
-func notify(ctx context.Context, cfg *pgx.ConnConfig, payload string) error {
+// notify sends a notification on a separate connection.
+func notify(ctx context.Context, cfg *pgx.ConnConfig, channel string) error {
 	cfg.OnNotification = nil // otherwise the new connection would call the handler of the one whose configuration this is
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	_, err = conn.Exec(ctx, "NOTIFY "+schedule.NotifyChannel+", '"+payload+"'")
+	_, err = conn.Exec(ctx, "NOTIFY "+channel)
 	_ = conn.Close(ctx) // the error of NOTIFY is more useful
 	return err
 }

@@ -31,6 +31,7 @@ import (
 type pooler struct {
 	direct businessDB
 	url    string
+	log    func() string
 }
 
 func openPooler(t *testing.T, p database.Pooling) pooler {
@@ -49,7 +50,7 @@ func openPooler(t *testing.T, p database.Pooling) pooler {
 	})
 	u, err := url.Parse(direct.dsn)
 	suite.MustSucceed(t, err)
-	return pooler{direct: direct, url: otherDatabase(t, idempotency.PostgreSQL, s.URL(), strings.TrimPrefix(u.Path, "/"))}
+	return pooler{direct: direct, log: s.Log, url: otherDatabase(t, idempotency.PostgreSQL, s.URL(), strings.TrimPrefix(u.Path, "/"))}
 }
 
 // at returns the pooler's URL with a query mode of pgx, or without one.
@@ -115,7 +116,8 @@ func everythingWorks(t *testing.T, db businessDB, name string) {
 	ctx, due := t.Context(), time.Now().Add(time.Hour)
 	suite.MustSucceed(t, db.migrateRecords(ctx))
 	var out outbox
-	s := newStore(t, db, &out, schedule.Config{PollInterval: 10 * time.Millisecond})
+	// A relay that stops cancels its statement, which ends a PgBouncer older than 1.21 now and then, so it seldom polls.
+	s := newStore(t, db, &out, schedule.Config{PollInterval: 300 * time.Millisecond})
 	id := func(suffix string) string { return name + "-" + suffix }
 
 	tx, commit, _ := db.begin(t)
@@ -299,6 +301,8 @@ func TestPgBouncerListens(t *testing.T) {
 				if !notified {
 					suite.Eventually(t, "it says that it polls", func() bool { return said() == 1 })
 				}
+				unexpected := func() int { return strings.Count(p.log(), "got packet 'A' from server when not linked") }
+				before := unexpected()
 				// The first two tasks may already be found when the relay starts and when it begins to listen.
 				for _, id := range []string{"first", "second", "third", "fourth"} {
 					p.direct.mustExec(t, "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES (?, 'q', 1)", id)
@@ -306,6 +310,9 @@ func TestPgBouncerListens(t *testing.T) {
 				}
 				if n := said(); n != 0 && notified || n != 1 && !notified {
 					t.Errorf("said %d times that it polls", n)
+				}
+				if n := unexpected() - before; n > 0 {
+					t.Errorf("the pooler received %d notifications for a client that was not connected to that server connection", n)
 				}
 				if err := s.Health(); err != nil {
 					t.Errorf("health: %v", err)

@@ -27,8 +27,9 @@ GO_TEST = $(GO) test -vet=off $(if $(CI),-count=1) -timeout $(TEST_TIMEOUT) -par
 # release share what is compiled, which takes minutes. gorm's driver for SQLite is C too, and nothing calls it.
 PLAIN := CGO_ENABLED=0 GOFLAGS=-trimpath
 
-# The packages of the product and their tests.
-SHARED_PACKAGES = $$($(GO) list ./... | grep -E '$(SHARED)')
+# The packages of the product and their tests. The two of LONG_PACKAGES take the longest and are parts of their own.
+LONG_PACKAGES := /amqpx(/schedule)?$$$$
+SHARED_PACKAGES = $$($(GO) list ./... | grep -E '$(SHARED)' | grep -Ev '$(LONG_PACKAGES)')
 OTHER_PACKAGES = $$($(GO) list ./... | grep -Ev '$(SHARED)|/integration/|/operations(/|$$)')
 
 # Packages of these that also have tests which take too long under the race detector (!race), and the tests.
@@ -79,22 +80,27 @@ demo: ## run the main job on a real broker: orders that expire unless they are p
 
 .PHONY: test
 test: setup-test ## before a push: the packages' tests, and the main cases on RabbitMQ, PostgreSQL and SQLite
-	@RABBITDELAY_TEST_TIER=test $(MAKE) --no-print-directory --keep-going --jobs=2 test-shared test-others
+	@RABBITDELAY_TEST_TIER=test $(MAKE) --no-print-directory --keep-going --jobs=2 $(TEST_PARTS:%=part-%)
 
-# The two halves of make test, which run side by side.
-.PHONY: test-shared test-others
-test-shared:
-	@status=0; set -x; \
-	$(GO_TEST) 1 $(WATCH) $(SHARED_PACKAGES) || status=$$?; \
-	exit $$status
-test-others:
-	@status=0; set -x; \
-	$(PLAIN) $(GO_TEST) 1 $(OTHER_PACKAGES) $(QUICK_SUITES:%=./integration/%) || status=$$?; \
-	$(PLAIN) $(GO_TEST) 1 ./integration/tasks ./integration/lab ./integration/tutorials ./cmd/rabbitdelay/internal/operations ./integration/conformance || status=$$?; \
-	$(GO_TEST) 1 $(WATCH) ./integration/messages || status=$$?; \
-	$(PLAIN) $(GO_TEST) 1 -run '^($(UNRACED_TESTS))$$' $(UNRACED_PACKAGES) || status=$$?; \
-	$(PLAIN) $(GO_TEST) 1 ./integration/simulate -args -from 1 -seeds $(TEST_SEEDS) || status=$$?; \
-	exit $$status
+# The parts of make test in the order in which they start, two at a time: long ones first, so that both halves end together.
+TEST_PARTS := schedule packages amqpx suites shared messages unraced simulate
+.PHONY: $(TEST_PARTS:%=part-%)
+part-schedule:
+	$(GO_TEST) 1 $(WATCH) ./amqpx/schedule
+part-amqpx:
+	$(GO_TEST) 1 $(WATCH) ./amqpx
+part-shared:
+	$(GO_TEST) 1 $(WATCH) $(SHARED_PACKAGES)
+part-packages:
+	$(PLAIN) $(GO_TEST) 1 $(OTHER_PACKAGES) $(QUICK_SUITES:%=./integration/%)
+part-suites:
+	$(PLAIN) $(GO_TEST) 1 ./integration/tasks ./integration/lab ./integration/tutorials $(PROGRAM_SUITE) ./integration/conformance
+part-messages:
+	$(GO_TEST) 1 $(WATCH) ./integration/messages
+part-unraced:
+	$(PLAIN) $(GO_TEST) 1 -run '^($(UNRACED_TESTS))$$' $(UNRACED_PACKAGES)
+part-simulate:
+	$(PLAIN) $(GO_TEST) 1 ./integration/simulate -args -from 1 -seeds $(TEST_SEEDS)
 
 .PHONY: test-servers
 test-servers: setup ## before a landing: other versions, databases, languages and browsers, short fault runs

@@ -15,6 +15,9 @@ import (
 // take from the first to the last.
 func steady(ctx context.Context, r *run, c contender, row *bench.Case) error {
 	return r.with(ctx, c, func(s system) error {
+		if err := r.warmUp(ctx, s); err != nil {
+			return err
+		}
 		l := newLedger()
 		return working(ctx, s, l, func() error {
 			before, err := r.usage(ctx, c)

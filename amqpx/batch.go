@@ -29,7 +29,7 @@ import (
 func (c *Client) SendBatch(ctx context.Context, msgs []Message) error {
 	failed := map[int]*SendError{}
 	var mu sync.Mutex
-	err := c.SendEach(ctx, msgs, func(i int, err error) {
+	err := c.sendEach(ctx, msgs, func(i int, err error) {
 		if f, ok := errors.AsType[*SendError](err); ok {
 			mu.Lock()
 			failed[i] = f
@@ -48,11 +48,25 @@ func (c *Client) SendBatch(ctx context.Context, msgs []Message) error {
 // returns.
 //
 // SendEach returns an error if a message is invalid, in which case nothing was sent and outcome was not called, or if
-// outcome panicked, in which case all messages were still tried.
+// outcome panicked or ended its goroutine (runtime.Goexit), in which case all messages were still tried.
 func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i int, err error)) error {
 	if outcome == nil {
 		return fmt.Errorf("%w: SendEach: outcome is nil; SendBatch collects the outcomes", ErrConfig)
 	}
+	var panicked atomic.Pointer[guard.PanicError] // the last one
+	err := c.sendEach(ctx, msgs, func(i int, err error) {
+		if p := guard.Call(c.log, "outcome of SendEach", func() { outcome(i, err) }); p != nil {
+			panicked.Store(p)
+		}
+	})
+	if p := panicked.Load(); err == nil && p != nil {
+		return fmt.Errorf("every message was tried, but %w", p)
+	}
+	return err
+}
+
+// sendEach is SendEach with an outcome that neither panics nor ends its goroutine.
+func (c *Client) sendEach(ctx context.Context, msgs []Message, outcome func(i int, err error)) error {
 	if len(msgs) == 0 {
 		return nil
 	}
@@ -90,9 +104,6 @@ func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i in
 	} else {
 		b.publishAll(ctx)
 	}
-	if p := b.panicked.Load(); p != nil {
-		return fmt.Errorf("every message was tried, but %w", p)
-	}
 	return nil
 }
 
@@ -103,8 +114,6 @@ type batch struct {
 	ctxs    []context.Context // one context per message from the hooks; nil without hooks
 	start   time.Time
 	outcome func(i int, err error)
-
-	panicked atomic.Pointer[guard.PanicError] // the last panic of outcome
 }
 
 // finish reports the result of a message that the client has admitted.
@@ -118,9 +127,7 @@ func (b *batch) tell(i int, err error) {
 	if b.ctxs != nil {
 		b.c.endSend(b.ctxs[i], &b.items[i], b.start, err)
 	}
-	if p := guard.Call(b.c.log, "outcome of SendEach", func() { b.outcome(i, err) }); p != nil {
-		b.panicked.Store(p)
-	}
+	b.outcome(i, err)
 }
 
 // order returns the order in which the messages are published: by delay. Messages with similar delays enter the

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -137,6 +138,59 @@ func TestPanicsOfHooks(t *testing.T) {
 			t.Errorf("%d messages were handled, want 2", n)
 		}
 		m.Holds("r", 1, 0)
+		k.stop()
+		if err := c.Close(m.within(time.Minute)); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+}
+
+// A hook or another function of the user that ends its goroutine, as t.FailNow does in a user's test, changes nothing.
+// SendEach reports that its callback did.
+func TestFunctionsThatEndTheirGoroutine(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		dials := 0
+		c := m.open(amqpx.Config{
+			Hooks: []amqpx.Hook{{
+				SendStart:       func(ctx context.Context, _ amqpx.Message, _ amqp.Table) context.Context { runtime.Goexit(); return ctx },
+				SendEnd:         func(context.Context, amqpx.SendEnd) { runtime.Goexit() },
+				HandleStart:     func(ctx context.Context, _ *amqpx.Delivery) context.Context { runtime.Goexit(); return ctx },
+				HandleEnd:       func(context.Context, amqpx.HandleEnd) { runtime.Goexit() },
+				ConnectionState: func(amqpx.StateEvent) { runtime.Goexit() },
+			}},
+			Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+				if dials++; dials == 1 {
+					runtime.Goexit()
+				}
+				return m.Dial(ctx, network, addr)
+			},
+		})
+		got := collector{answer: func(d *amqpx.Delivery) error {
+			if d.Attempt == 1 {
+				return errors.New("no")
+			}
+			return nil
+		}}
+		k := c.consume("q", got.handle, amqpx.WithConcurrency(1), amqpx.WithRetry(topology.Retry{MaxAttempts: 3}),
+			amqpx.WithErrorPolicy(func(*amqpx.Delivery, error) error { runtime.Goexit(); return nil }),
+			amqpx.WithBackoff(func(*amqpx.Delivery, error) time.Duration { runtime.Goexit(); return 0 }))
+		for _, msgs := range [][]amqpx.Message{{{Queue: "q"}, {Queue: "q"}}, {{Queue: "q"}, {Queue: "r"}, {Queue: "r"}}} {
+			outcomes := 0
+			err := c.SendEach(t.Context(), msgs, func(int, error) { outcomes++; runtime.Goexit() })
+			if err == nil || !strings.Contains(err.Error(), "every message was tried, but outcome of SendEach ended its goroutine") {
+				t.Errorf("SendEach: %v", err)
+			}
+			if outcomes != len(msgs) {
+				t.Errorf("%d outcomes of %d messages", outcomes, len(msgs))
+			}
+		}
+		c.mustSend(amqpx.Message{Queue: "q"})
+		after(time.Minute)
+		if n := len(got.all()); n != 2*4 {
+			t.Errorf("handlers ran %d times, want two attempts of four messages", n)
+		}
+		m.Holds("q", 0, 0)
+		m.Holds("r", 2, 0)
 		k.stop()
 		if err := c.Close(m.within(time.Minute)); err != nil {
 			t.Errorf("close: %v", err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/outage"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
@@ -142,15 +143,22 @@ type handler struct {
 	onFailure func(context.Context, *amqpx.Delivery, error, bool, error)
 }
 
-func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) (err error) {
+func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) error {
 	if err := cmp.Or(notTask(d), h.tooEarly(ctx, d)); err != nil {
 		return err
 	}
 	var a *attempt
-	defer h.recordPanic(ctx, d, &a)
+	return h.recordEnd(ctx, d, &a, func() error { return h.attempt(ctx, d, &a) })
+}
+
+// attempt handles a task's message. If the message was redelivered, attempt sets *at.
+func (h *handler) attempt(ctx context.Context, d *amqpx.Delivery, at **attempt) error {
+	var a *attempt
+	var err error
 	if d.Redelivered {
-		err = outage.Wait(ctx, sqldb.Unavailable, func(func()) error {
+		err = outage.Wait(ctx, sqldb.Unavailable, func(func()) (err error) {
 			a, err = h.suspect(ctx, d)
+			*at = a
 			return err
 		})
 		if err != nil {
@@ -280,12 +288,24 @@ func (h *handler) notBegun(ctx context.Context, d *amqpx.Delivery, err error) er
 	return err
 }
 
-// recordPanic records a panic as a failure and panics again. It has to be deferred.
-func (h *handler) recordPanic(ctx context.Context, d *amqpx.Delivery, a **attempt) {
-	if r := recover(); r != nil {
+// recordEnd runs handle. If it panics or ends its goroutine, recordEnd records that as a failure before it continues.
+func (h *handler) recordEnd(ctx context.Context, d *amqpx.Delivery, a **attempt, handle func() error) error {
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		r := recover()
+		if r == nil {
+			h.failed(ctx, d, *a, errors.New("the handler "+guard.Goexit))
+			return
+		}
 		h.failed(ctx, d, *a, fmt.Errorf("handler panicked: %v", r))
 		panic(r)
-	}
+	}()
+	err := handle()
+	returned = true
+	return err
 }
 
 // notTask rejects a message that cannot belong to a task, for example because its id is longer than a task's id.

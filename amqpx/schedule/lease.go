@@ -63,13 +63,15 @@ type leaseHandler struct {
 	work LeaseFunc
 }
 
-func (h *leaseHandler) handle(ctx context.Context, d *amqpx.Delivery) (err error) {
+func (h *leaseHandler) handle(ctx context.Context, d *amqpx.Delivery) error {
 	if err := cmp.Or(notTask(d), h.tooEarly(ctx, d)); err != nil {
 		return err
 	}
-	var a *attempt
-	defer h.recordPanic(ctx, d, &a)
-	a = newAttempt(d, 0, h.lease)
+	a := newAttempt(d, 0, h.lease)
+	return h.recordEnd(ctx, d, &a, func() error { return h.attempt(ctx, a, d) })
+}
+
+func (h *leaseHandler) attempt(ctx context.Context, a *attempt, d *amqpx.Delivery) error {
 	enter := func(func()) error { return h.enter(ctx, a, d) }
 	if err := outage.Wait(ctx, sqldb.Unavailable, enter); err != nil {
 		return h.refused(ctx, d, err)

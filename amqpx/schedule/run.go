@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
@@ -116,7 +117,11 @@ func (s *Store) listen(ctx context.Context) {
 		s.pace.Committed()
 	}
 	for {
-		err := s.cfg.Listener.Listen(ctx, wake)
+		var err error
+		// A pgx connection calls its configuration's OnNotification.
+		if p := guard.Call(s.log, "Listen of Config.Listener", func() { err = s.cfg.Listener.Listen(ctx, wake) }); p != nil {
+			err = p
+		}
 		s.pace.Listening.Store(false)
 		if ctx.Err() != nil {
 			return

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -145,6 +146,9 @@ func TestRunEndsWithAPart(t *testing.T) {
 		"part that panics": {func(*amqptest.Server, *service.Service) service.Part {
 			return func(context.Context) error { panic("of its own") }
 		}, "part 1 of the service panicked: of its own"},
+		"part that ends its goroutine": {func(*amqptest.Server, *service.Service) service.Part {
+			return func(context.Context) error { runtime.Goexit(); return nil }
+		}, "part 1 of the service ended its goroutine"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

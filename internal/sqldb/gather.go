@@ -136,7 +136,6 @@ func (g *Gather[T]) runAlone(alone func() error) error {
 // run commits the group's items, and reports whether it succeeded.
 func (g *Gather[T]) run(group []*member[T]) (committed bool) {
 	defer func() {
-		// This also runs if the goroutine exits before it has a result.
 		for _, m := range group[1:] {
 			m.done <- committed
 		}
@@ -158,14 +157,21 @@ func (g *Gather[T]) run(group []*member[T]) (committed bool) {
 	return Transact(ctx, g.db, g.opts, func(tx Tx) error { return g.safely(ctx, tx, items) }) == nil
 }
 
-// safely converts a panic into an error. The panic happens again in the right goroutine when the item is run alone.
-func (g *Gather[T]) safely(ctx context.Context, tx Tx, items []T) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("panic: %v", r)
-		}
+// safely converts a panic, or the end of the goroutine, into an error. It happens again in the right goroutine when the
+// item is run alone.
+func (g *Gather[T]) safely(ctx context.Context, tx Tx, items []T) error {
+	ended := make(chan error, 1)
+	go func() {
+		err := errors.New("the goroutine ended")
+		defer func() {
+			if r := recover(); r != nil {
+				err = fmt.Errorf("panic: %v", r)
+			}
+			ended <- err
+		}()
+		err = g.together(ctx, tx, items)
 	}()
-	return g.together(ctx, tx, items)
+	return <-ended
 }
 
 // ErrApart is returned by together if the items cannot be processed together.

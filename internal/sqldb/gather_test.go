@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -218,22 +219,27 @@ func TestGatherFailsApart(t *testing.T) {
 	}
 }
 
+// An item that panics in a group, or ends its goroutine, does so again where it is run alone. It affects no other caller.
 func TestGatherPanicsWhereItBelongs(t *testing.T) {
-	g := newGathering(t, 100)
-	var once sync.Once
-	g.fail = func(_ context.Context, item string) error {
-		if item == "item 3" {
-			once.Do(func() { panic("in the group") }) // alone it succeeds
-		}
-		return nil
-	}
-	for i, err := range g.crowd(t, 10, func() {}) {
-		if err != nil {
-			t.Errorf("item %d: %v", i, err)
-		}
-	}
-	if found := g.stored(t); len(found) != 10+lanes {
-		t.Errorf("there are %v", found)
+	for name, end := range map[string]func(){"panic": func() { panic("in the group") }, "Goexit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			g := newGathering(t, 100)
+			var once sync.Once
+			g.fail = func(_ context.Context, item string) error {
+				if item == "item 3" {
+					once.Do(end) // alone it succeeds
+				}
+				return nil
+			}
+			for i, err := range g.crowd(t, 10, func() {}) {
+				if err != nil {
+					t.Errorf("item %d: %v", i, err)
+				}
+			}
+			if found := g.stored(t); len(found) != 10+lanes {
+				t.Errorf("there are %v", found)
+			}
+		})
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
 	"github.com/rabbitdelay/rabbitdelay/internal/wait"
@@ -82,7 +83,7 @@ func requeuePause(d *Delivery) time.Duration {
 var (
 	errDeliveries = fmt.Errorf("delivered more than %d times without an outcome: each time the consumer ended or lost its connection, or the message was read and requeued", header.MaxDeliveries)
 	errRecount    = errors.New("requeued once, to find out whether the broker counts its deliveries")
-	errGoexit     = errors.New("the handler ended its goroutine (runtime.Goexit, which t.FailNow calls)")
+	errGoexit     = errors.New("the handler " + guard.Goexit)
 )
 
 // counts remembers delivery counts that are implausibly large. Because a publisher can set such a count, the consumer

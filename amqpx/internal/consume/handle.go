@@ -130,7 +130,7 @@ func (k *Consumer) checkHistory(d *Delivery) (p disposition, ok bool) {
 // runOnce runs the handler once.
 func (k *Consumer) runOnce(ctx context.Context, d *Delivery) (p disposition, panicked bool) {
 	var err error
-	panicErr := guard.Call(k.log, "handler", func() { err = d.handling.Handle(ctx) }, zap.String("id", d.ID))
+	panicErr := guard.Recover(k.log, "handler", func() { err = d.handling.Handle(ctx) }, zap.String("id", d.ID))
 	if panicErr == nil && err == nil {
 		return p, false
 	}

@@ -1,5 +1,4 @@
-// Package guard calls the user's functions in goroutines of this module, where the user's program could not recover
-// from a panic.
+// Package guard calls the user's functions where a panic, or the end of the goroutine, would end more than the function.
 package guard
 
 import (
@@ -9,21 +8,47 @@ import (
 	"go.uber.org/zap"
 )
 
-// PanicError is a panic in one of the user's functions.
+// PanicError is a panic in one of the user's functions, or the end of the function's goroutine.
 type PanicError struct {
-	What  string // the function that panicked
-	Value string
+	What  string // the function
+	Ended bool   // it did not panic, but ended its goroutine
+	Value string // the value of the panic
 	Stack []byte
 }
 
-func (e *PanicError) Error() string { return e.What + " panicked: " + e.Value }
+// Goexit is the text for a function that ended its goroutine.
+const Goexit = "ended its goroutine (runtime.Goexit, which t.FailNow calls)"
 
-// Call runs f. If f panics, Call logs the panic with the given fields and returns it; otherwise it returns nil. The
-// parameter what names f.
-func Call(log *zap.Logger, what string, f func(), fields ...zap.Field) (p *PanicError) {
+func (e *PanicError) Error() string {
+	if e.Ended {
+		return e.What + " " + Goexit
+	}
+	return e.What + " panicked: " + e.Value
+}
+
+// Call runs f in a goroutine of its own and waits for it, so that runtime.Goexit in f ends only f. If f panics or ends
+// its goroutine, Call logs that with the given fields and returns it; otherwise it returns nil. The parameter what names
+// f.
+func Call(log *zap.Logger, what string, f func(), fields ...zap.Field) *PanicError {
+	ended := make(chan *PanicError, 1)
+	go func() {
+		p := &PanicError{What: what, Ended: true}
+		defer func() {
+			if p != nil && p.Ended {
+				log.Error(p.Error(), fields...)
+			}
+			ended <- p
+		}()
+		p = Recover(log, what, f, fields...)
+	}()
+	return <-ended
+}
+
+// Recover is like Call, but runs f in the caller's goroutine, which must be ready for runtime.Goexit.
+func Recover(log *zap.Logger, what string, f func(), fields ...zap.Field) (p *PanicError) {
 	defer func() {
 		if r := recover(); r != nil {
-			p = &PanicError{what, fmt.Sprint(r), debug.Stack()}
+			p = &PanicError{What: what, Value: fmt.Sprint(r), Stack: debug.Stack()}
 			log.Error(what+" panicked", append(fields, zap.String("panic", p.Value), zap.ByteString("stack", p.Stack))...)
 		}
 	}()
@@ -31,5 +56,5 @@ func Call(log *zap.Logger, what string, f func(), fields ...zap.Field) (p *Panic
 	return nil
 }
 
-// Observe runs f, and only logs a panic.
+// Observe is like Call, but only logs what happened.
 func Observe(log *zap.Logger, what string, f func()) { _ = Call(log, what, f) }

@@ -81,7 +81,11 @@ func (e explainer) task(k schedule.TaskRow) string {
 	case schedule.StatusDone:
 		return e.say("it is done: its effect was committed at %s", shown.Instant(k.FinishedAt))
 	case schedule.StatusCancelled:
-		return e.say("it was cancelled at %s, before its effect", shown.Instant(k.FinishedAt))
+		text := e.say("it was cancelled at %s, before its effect", shown.Instant(k.FinishedAt))
+		if k.LastError != "" { // perhaps the task to which it gave way
+			text += e.say(", the last error: %s", k.LastError)
+		}
+		return text
 	case schedule.StatusExpired:
 		return e.say("it was due at %s, was valid for %s after that, and expired at %s", shown.Instant(k.DueSince()), topology.FormatDuration(k.ExpiresAfter), shown.Instant(k.FinishedAt))
 	case schedule.StatusFailed:

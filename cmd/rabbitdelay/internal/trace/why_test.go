@@ -32,10 +32,10 @@ func TestWhy(t *testing.T) {
 		return []inspect.DeadLetter{{Delivery: &amqpx.Delivery{Queue: "q.dead", Attempt: 5}, Reason: reason, Error: "no card", Died: past}}
 	}
 	for want, c := range map[string]Trace{
-		"it is done: its effect was committed at 1970-01-01T02:46:40.000Z":                    {Task: finished(schedule.StatusDone)},
-		"it was cancelled at 1970-01-01T02:46:40.000Z":                                        {Task: finished(schedule.StatusCancelled)},
-		"it was due at 1970-01-01T01:46:40.000Z, was valid for 0s after that, and expired at": {Task: finished(schedule.StatusExpired)},
-		"it failed at 1970-01-01T02:46:40.000Z after 2 attempts: no card":                     {Task: finished(schedule.StatusFailed)},
+		"it is done: its effect was committed at 1970-01-01T02:46:40.000Z":                         {Task: finished(schedule.StatusDone)},
+		"it was cancelled at 1970-01-01T02:46:40.000Z, before its effect, the last error: no card": {Task: finished(schedule.StatusCancelled)},
+		"it was due at 1970-01-01T01:46:40.000Z, was valid for 0s after that, and expired at":      {Task: finished(schedule.StatusExpired)},
+		"it failed at 1970-01-01T02:46:40.000Z after 2 attempts: no card":                          {Task: finished(schedule.StatusFailed)},
 		"a handler of q is working on it, with a lease until 1970-01-01T03:46:40": {Task: task(func(k *schedule.TaskRow) {
 			k.Status = schedule.StatusRunning
 		}), Effects: []schedule.Effect{{Queue: "q", LeaseUntil: future}}},

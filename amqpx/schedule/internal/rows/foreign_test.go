@@ -25,6 +25,7 @@ func TestForeignRows(t *testing.T) {
 		"a NUL":                  {"type", "a\x00b", "column type"},
 		"a list for headers":     {"headers", "[]", "column headers: expected a JSON object of strings"},
 		"numbers in headers":     {"headers", `{"a":1}`, "column headers"},
+		"null in headers":        {"headers", `{"a":null}`, `column headers: expected a JSON object of strings: "a" is null`},
 		"a day":                  {"created_at", "today", "column created_at"},
 		"a text for NULL":        {"sent_at", "x", "column sent_at"},
 		"bytes for a text":       {"last_error", []byte("why"), ""},

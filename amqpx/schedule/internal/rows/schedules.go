@@ -122,7 +122,7 @@ func scanSchedule(scan scanner) (*Schedule, error) {
 	t.ExpiresAfter = expiresAfterOf(expires)
 	s.Every, s.Jitter = time.Duration(every)*time.Millisecond, time.Duration(jitter)*time.Millisecond
 	if headers.Valid {
-		err := json.Unmarshal([]byte(headers.String), &t.Headers)
+		t.Headers, err = headersIn(headers.String)
 		if err == nil && t.Headers == nil {
 			err = errors.New("null")
 		}
@@ -131,11 +131,27 @@ func scanSchedule(scan scanner) (*Schedule, error) {
 		}
 	}
 	if tags.String != "" {
-		if err := json.Unmarshal([]byte(tags.String), &t.Tags); err != nil {
+		if t.Tags, err = tagsIn(tags.String); err != nil {
 			s.Bad = &FieldError{"Tags", fmt.Sprintf("column tags: expected a JSON array of strings: %v", err)}
 		}
 	}
 	return s, nil
+}
+
+// tagsIn decodes the column tags. encoding/json alone would read a null as an empty string.
+func tagsIn(column string) ([]string, error) {
+	var values []*string
+	if err := json.Unmarshal([]byte(column), &values); err != nil {
+		return nil, err
+	}
+	var tags []string
+	for i, v := range values {
+		if v == nil {
+			return nil, fmt.Errorf("element %d is null", i)
+		}
+		tags = append(tags, *v)
+	}
+	return tags, nil
 }
 
 // Schedule reads the schedule with the given name. The error is sql.ErrNoRows if it does not exist.

@@ -119,9 +119,11 @@ func TestForeignSchedules(t *testing.T) {
 	}
 	x := newTable(t)
 	x.insertSchedule(every("a"))
-	x.must("UPDATE rabbitdelay_schedules SET headers = 'null'")
-	if got := x.schedule("a"); got.Bad == nil {
-		t.Error("headers that are null are taken")
+	for _, null := range []string{"headers = 'null'", `headers = '{"a":null}'`, "headers = NULL, tags = '[null]'"} {
+		x.must("UPDATE rabbitdelay_schedules SET " + null)
+		if got := x.schedule("a"); got.Bad == nil {
+			t.Errorf("%s is taken", null)
+		}
 	}
 }
 

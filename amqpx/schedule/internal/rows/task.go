@@ -90,7 +90,8 @@ func scanTask(scan scanner) (*Task, error) {
 	t.ExpiresAfter = expiresAfterOf(expires)
 	t.UniqueKey, t.LastError = key.String, lastError.String
 	if headers.String != "" {
-		if err := json.Unmarshal([]byte(headers.String), &t.Headers); err != nil {
+		var err error
+		if t.Headers, err = headersIn(headers.String); err != nil {
 			wrong.reasons = append(wrong.reasons, badHeaders(err))
 		}
 	}
@@ -98,6 +99,22 @@ func scanTask(scan scanner) (*Task, error) {
 		t.Bad = wrong
 	}
 	return t, nil
+}
+
+// headersIn decodes the column headers. encoding/json alone would read a null as an empty string.
+func headersIn(column string) (map[string]string, error) {
+	var values map[string]*string
+	if err := json.Unmarshal([]byte(column), &values); err != nil || values == nil {
+		return nil, err
+	}
+	headers := make(map[string]string, len(values))
+	for name, v := range values {
+		if v == nil {
+			return nil, fmt.Errorf("%.100q is null", name)
+		}
+		headers[name] = *v
+	}
+	return headers, nil
 }
 
 func badHeaders(err error) string {

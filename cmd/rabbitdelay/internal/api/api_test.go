@@ -282,6 +282,8 @@ func TestNamesTheField(t *testing.T) {
 		{"PUT", "/tasks/a", `{"queue":"q","due":"1h","body":"x","body_base64":"eA=="}`, "body.body_base64"},
 		{"PUT", "/tasks/a", `{"queue":"q","due":"1h","body_base64":"?"}`, "body.body_base64"},
 		{"PUT", "/tasks/a", `{"queue":"q","due":"1h","expires_after":"never"}`, "body.expires_after"},
+		{"PUT", "/tasks/a", `{"queue":"q","due":"1h","headers":{"a":null}}`, "body.headers.a"},
+		{"PUT", "/tasks/a", `{"queue":"q","due":"1h","tags":[null]}`, "body.tags[0]"},
 		{"PUT", "/tasks/a?overwrite=1", `{"queue":"q","due":"1h"}`, "query.overwrite"},
 		{"POST", "/tasks", `{"tasks":[{"id":"a","queue":"q","due":"1h"},{"id":"b","queue":"q","due":"?"}]}`, "body.tasks[1].due"},
 		{"POST", "/tasks", `{"tasks":[{"id":"a","queue":"q","due":"1h"},{"id":"b","queue":"q","due":"1h","body_base64":"?"}]}`, "body.tasks[1].body_base64"},

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,13 +21,17 @@ import (
 var exactNames = sync.OnceFunc(func() { huma.ValidateStrictCasing = true })
 
 // decode decodes JSON. It rejects text in which encoding/json would replace characters with U+FFFD, because different
-// ids could become equal. Its errors for a value of the wrong type do not name Go types.
+// ids could become equal, and objects with two values for a name, of which encoding/json would drop one. Its errors for
+// a value of the wrong type do not name Go types.
 func decode(data []byte, v any) error {
 	if !utf8.Valid(data) {
 		return errors.New("expected UTF-8, which JSON requires; send a body with other bytes as base64, in body_base64")
 	}
 	if at := loneSurrogate(data); at != "" {
 		return fmt.Errorf("%s is only half of a UTF-16 surrogate pair; expected both halves", at)
+	}
+	if name, twice := repeatedName(data); twice {
+		return fmt.Errorf("%.100q comes twice in one object; expected each name once", name)
 	}
 	err := json.Unmarshal(data, v)
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
@@ -38,6 +43,37 @@ func decode(data []byte, v any) error {
 		return fmt.Errorf("%s: expected %s, got %s", strings.Join(names, "."), want, wrong.Value)
 	}
 	return err
+}
+
+// repeatedName returns a name that an object in data contains twice. It does not report syntax errors.
+func repeatedName(data []byte) (name string, twice bool) {
+	var names []map[string]bool // of the objects and arrays around the current token; nil for an array
+	isName := false
+	for d := json.NewDecoder(bytes.NewReader(data)); ; {
+		t, err := d.Token()
+		if err != nil {
+			return "", false
+		}
+		switch t {
+		case json.Delim('{'):
+			names = append(names, map[string]bool{})
+		case json.Delim('['):
+			names = append(names, nil)
+		case json.Delim('}'), json.Delim(']'):
+			names = names[:len(names)-1]
+		default:
+			if isName {
+				name, _ = t.(string)
+				if names[len(names)-1][name] {
+					return name, true
+				}
+				names[len(names)-1][name] = true
+				isName = false
+				continue
+			}
+		}
+		isName = len(names) > 0 && names[len(names)-1] != nil
+	}
 }
 
 // jsonType returns the JSON name of a Go kind.

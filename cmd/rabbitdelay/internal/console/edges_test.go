@@ -186,6 +186,8 @@ func TestBodiesAreTakenLiterally(t *testing.T) {
 	}{
 		"an id that is not UTF-8":  {`{"tasks":[{"id":"caf` + "\xe9" + `","queue":"orders","due":"1h"}]}`, "UTF-8", 400},
 		"a body that is not UTF-8": {`{"tasks":[{"id":"a","queue":"orders","due":"1h","body":"` + "\xff" + `"}]}`, "UTF-8", 400},
+		"a name that comes twice":  {`{"tasks":[{"id":"a","queue":"orders","queue":"other","due":"1h"}]}`, `\"queue\" comes twice in one object`, 400},
+		"a header twice":           {`{"tasks":[{"id":"a","queue":"orders","due":"1h","headers":{"a":"1","a":"2"}}]}`, `\"a\" comes twice in one object`, 400},
 		"half a character":         {`{"tasks":[{"id":"a\ud83d","queue":"orders","due":"1h"}]}`, "half of a UTF-16 surrogate pair", 400},
 		"the wrong half":           {`{"tasks":[{"id":"a\ude00\ud83d","queue":"orders","due":"1h"}]}`, "half of a UTF-16 surrogate pair", 400},
 		"a field in other letters": {`{"tasks":[{"id":"a","queue":"orders","QUEUE":"mail","due":"1h"}]}`, "unexpected property", 422},

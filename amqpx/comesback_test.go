@@ -436,3 +436,57 @@ func TestEarlyByAClockAhead(t *testing.T) {
 		})
 	}
 }
+
+// On a broker that counts every return, a message that a consumer gives up is renewed first. If the connection is lost
+// right after the pause, that is the message's first return, so a limit of 1 does not drop it.
+func TestPauseCountsNoReturn(t *testing.T) {
+	for lost := 5 * time.Millisecond; lost < 500*time.Millisecond; lost += 15 * time.Millisecond {
+		inEachVersion(t, amqptest.Options{Latency: 20 * time.Millisecond}, func(t *testing.T, m *memory) {
+			m.declareOwn("q", amqp.Table{"x-delivery-limit": int64(1)})
+			c := m.open(amqpx.Config{Lead: time.Minute})
+			var got collector
+			c.consume("q", got.handle)
+			for i := range 100 {
+				c.mustSend(amqpx.Message{ID: fmt.Sprint(i), Queue: "q", Delay: 55 * time.Second})
+			}
+			after(10 * time.Second)
+			c.pause(amqpx.PauseHandBack)
+			after(2 * time.Second)
+			c.ResumeConsuming("q")
+			after(lost)
+			m.CutConnections()
+			after(2 * time.Minute)
+			if n := len(got.since(time.Now())); n != 100 {
+				t.Errorf("%v after the pause, the connection was lost: %d of 100 messages were handled", lost, n)
+			}
+		})
+	}
+}
+
+// A consumer that holds messages warns of a queue whose delivery limit is too low for that.
+func TestLowDeliveryLimitIsLogged(t *testing.T) {
+	for _, x := range []struct {
+		version string
+		args    amqp.Table
+		warns   bool
+	}{
+		{"3.10.8", amqp.Table{"x-delivery-limit": int64(1)}, true},
+		{"4.0.5", amqp.Table{"x-delivery-limit": int64(1)}, true},
+		{"4.0.5", amqp.Table{"x-delivery-limit": int64(2)}, true},
+		{"4.0.5", amqp.Table{"x-delivery-limit": int64(3)}, false},
+		{"4.0.5", nil, false},
+		{"4.3.0", amqp.Table{"x-delivery-limit": int64(1)}, false},
+	} {
+		inMemoryOf(t, amqptest.Options{Version: x.version}, func(t *testing.T, m *memory) {
+			m.declareOwn("q", x.args)
+			c, o := m.watched(amqpx.Config{Lead: time.Minute})
+			var got collector
+			c.consume("q", got.handle)
+			c.mustSend(amqpx.Message{Queue: "q", Delay: 30 * time.Second})
+			after(time.Minute)
+			if n := o.log.FilterMessageSnippet("low delivery limit").Len(); (n == 1) != x.warns {
+				t.Errorf("%s %v: %d warnings, expected any: %t", x.version, x.args, n, x.warns)
+			}
+		})
+	}
+}

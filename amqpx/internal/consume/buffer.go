@@ -64,6 +64,16 @@ func (b *buffer) takeEarly() []*Delivery {
 	return early
 }
 
+// wearHeld marks the held deliveries as to be renewed.
+func (b *buffer) wearHeld() {
+	for _, d := range b.held {
+		if !d.worn {
+			d.worn = true
+			b.worn = append(b.worn, d)
+		}
+	}
+}
+
 // nextWorn removes and returns the first delivery to be renewed, or returns nil if there is none.
 func (b *buffer) nextWorn() *Delivery {
 	for len(b.worn) > 0 {

@@ -58,6 +58,7 @@ type Consumer struct {
 	outages   sparse.Log
 
 	began   bool // consuming has succeeded at least once
+	asked   bool // the queue's delivery limit has been read, because messages are held
 	barred  bool // the broker has permanently refused the consumer
 	refused refusals
 	own     atomic.Pointer[wire.Link[*Session]] // nil while the shared connection is used

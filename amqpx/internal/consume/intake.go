@@ -101,5 +101,10 @@ func (k *Consumer) receive(raw amqp.Delivery, s *subscription) {
 		s.told = k.all.askClock()
 	}
 	d.check.doubt = d.check.doubt && s.told != nil
-	s.buffer.add(d, time.Now())
+	now := time.Now()
+	if d.check.at.After(now) && !k.asked && s.countsReturns() {
+		k.asked = true
+		k.leaving.Go(func() { k.checkLimit(s) })
+	}
+	s.buffer.add(d, now)
 }

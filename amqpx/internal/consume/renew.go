@@ -23,7 +23,8 @@ import (
 //
 // Before its due time, a message is renewed as soon as it has been requeued once, so that holding it costs at most one
 // requeue. No handler can have received it. It stays buffered until it is renewed, and if its due time comes first, it
-// is handled. After its due time, its deliveries may have gone to handlers that crashed the process, and the queue's
+// is handled. A consumer that leaves its queue renews the messages that it holds before it returns them, if the broker
+// would count the return. After its due time, its deliveries may have gone to handlers that crashed the process, and the queue's
 // limit may be there to stop exactly such messages. Such a message is renewed only when it has been requeued more often
 // than most limits that users set, and its copy carries the count of deliveries (header.Delivered), which ends at
 // MaxDeliveries.
@@ -53,6 +54,26 @@ func (d *Delivery) isWorn(w lasthop.Decision) bool {
 		return d.returns > 0
 	}
 	return d.returns >= maxReturns && d.deliveries <= header.MaxDeliveries
+}
+
+// countsReturns reports whether the broker counts every return of a message towards its queue's delivery limit. Since
+// 4.3 it only counts returns by a lost channel.
+func (s *subscription) countsReturns() bool {
+	v := wire.Version(wire.Broker(s.sess.Conn))
+	return v.Known() && v.Before(4, 3, 0)
+}
+
+// safeLimit is the lowest delivery limit with which a held message is safe on a broker that counts every return. With a
+// lower limit, a message is lost if its connection is lost shortly after it returned.
+const safeLimit = 3
+
+// checkLimit warns of a queue whose delivery limit is too low for messages that are held.
+func (k *Consumer) checkLimit(s *subscription) {
+	limit, known := k.all.cfg.Declarer.DeliveryLimit(k.ending, s.sess.Session, k.set.Queue)
+	if known && limit < safeLimit {
+		k.log.Warn("the queue has a low delivery limit: the broker drops a message, or dead-letters it, if this consumer holds it until its due time and loses its connection repeatedly; "+
+			"declare the queue with a higher x-delivery-limit, upgrade to RabbitMQ 4.3, or send without a lead", zap.Int64("limit", limit), zap.Int64("expected_at_least", safeLimit))
+	}
 }
 
 // renewals tracks the renewals of a subscription that have not finished.

@@ -173,6 +173,9 @@ func (k *Consumer) handBack(s *subscription) {
 	}()
 	for {
 		if s.deliveries == nil && ended == nil {
+			if s.countsReturns() {
+				s.buffer.wearHeld()
+			}
 			s.renew(k)
 			if s.renewals.count == 0 {
 				break

@@ -121,6 +121,9 @@ func deadLetterExchange(q plan.Queue) bool {
 	return own || policy
 }
 
+// safeLimit is the lowest delivery limit with which messages that a consumer holds are safe before RabbitMQ 4.3.
+const safeLimit = 3
+
 func (x *examination) checkDeliveryLimit(name string, q plan.Queue) {
 	limit, byDefault := q.DeliveryLimit(x.version)
 	if limit < 0 || deadLetterExchange(q) {
@@ -138,9 +141,13 @@ func (x *examination) checkDeliveryLimit(name string, q plan.Queue) {
 	if _, there := x.snap.Live.Queues[dead]; !there {
 		first = "   # but first add " + dead + " under queues, and run " + x.run("apply")
 	}
+	why := "A delivery counts if it ends without an acknowledgement, because the consumer died or returned the message. A consumer that crashes in a loop loses its messages."
+	if limit < safeLimit && x.version.Known() && x.version.Before(4, 3, 0) {
+		why += " With a limit this low, a consumer that only holds messages until they are due (a lead) can lose them when its connection is lost twice in a short time."
+	}
 	x.found(Finding{ID: "destination-delivery-limit", Severity: SeverityWarning, Objects: []string{name},
 		What: fmt.Sprintf("The destination queue %s drops a message after %s%s, and has no dead-letter exchange.", name, counted(limit, "delivery", "deliveries"), origin),
-		Why:  "A delivery counts if it ends without an acknowledgement, because the consumer died or returned the message. A consumer that crashes in a loop loses its messages.",
+		Why:  why,
 		Fix:  x.ownPolicy(name, q, map[string]any{"dead-letter-exchange": "", "dead-letter-routing-key": dead}) + first,
 	})
 }

@@ -431,6 +431,10 @@ var findingCases = []struct {
 	{name: "default delivery limit", spoil: func(_ *Config, s *Snapshot) {
 		s.foreign("f", nil)
 	}, id: "destination-delivery-limit", sev: SeverityWarning, text: "after 20 deliveries, RabbitMQ's default since 4.0"},
+	{name: "delivery limit of 1 before 4.3", spoil: func(_ *Config, s *Snapshot) {
+		s.foreign("f", amqp.Table{"x-delivery-limit": 1})
+		s.Version = "4.0.5"
+	}, id: "destination-delivery-limit", sev: SeverityWarning, text: "only holds messages until they are due"},
 	{name: "default delivery limit before 4.0", spoil: func(_ *Config, s *Snapshot) { s.foreign("f", nil); s.Version = "3.13.7" }, note: "x-death"},
 	{name: "no delivery limit", spoil: func(_ *Config, s *Snapshot) { s.foreign("f", amqp.Table{"x-delivery-limit": -1}) }},
 	{name: "a dead-letter exchange by policy", spoil: func(_ *Config, s *Snapshot) {

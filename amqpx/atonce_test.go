@@ -58,7 +58,8 @@ func TestDueNowToAnExchange(t *testing.T) {
 		c.consume("audit", got.handle, amqpx.WithConcurrency(1))
 		after(0)
 		if d := got.all()[1]; !d.DueAt.Equal(due) || d.Exchange != "events" || d.RoutingKey != "order.0" || d.Headers[amqpx.HeaderDestination] != "events:order.0" {
-			t.Errorf("got %+v", d.Delivery)
+			t.Errorf(`got %+v, want d.DueAt = %v, d.Exchange = "events", d.RoutingKey = "order.0" and d.Headers[amqpx.HeaderDestination] = "events:order.0"`,
+				d.Delivery, due)
 		}
 	})
 }
@@ -107,7 +108,7 @@ func TestDueNowWhileAQueueRefuses(t *testing.T) {
 		c.mustSend(amqpx.Message{ID: "m", Exchange: "events", RoutingKey: "order.1"})
 		after(time.Minute)
 		if n := m.State("audit").Ready; n > 3 {
-			t.Errorf("the other queue has %d copies", n)
+			t.Errorf("the other queue has %d copies, want at most 3", n)
 		}
 		if _, err := m.Channel().QueuePurge("full", false); err != nil {
 			t.Fatal(err)

@@ -32,7 +32,7 @@ func TestClockOffset(t *testing.T) {
 			msg.ID, msg.Queue = id, "q"
 			err := c.Send(t.Context(), msg)
 			if (err == nil) != (id != "the same, far") {
-				t.Errorf("%s: %v", id, err)
+				t.Errorf("%s: got %v, want error = %t", id, err, id == "the same, far")
 			}
 			if err == nil {
 				msg.ID += ", in a batch"
@@ -51,7 +51,7 @@ func TestClockOffset(t *testing.T) {
 			}
 		}
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: time.Minute, ClockOffset: time.Hour}); !errors.Is(err, amqpx.ErrMessage) {
-			t.Errorf("with a Delay: %v", err)
+			t.Errorf("with a Delay: got %v, want amqpx.ErrMessage", err)
 		}
 	})
 }

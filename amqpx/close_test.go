@@ -35,13 +35,13 @@ func TestClose(t *testing.T) {
 			t.Errorf("the consumer ended with %v", err)
 		}
 		if err := <-waiting; !errors.Is(err, amqpx.ErrClosed) {
-			t.Errorf("a waiting send ended with %v", err)
+			t.Errorf("a waiting send ended with %v, want amqpx.ErrClosed", err)
 		}
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "q"}); !errors.Is(err, amqpx.ErrClosed) {
-			t.Errorf("a later send: %v", err)
+			t.Errorf("a later send: got %v, want amqpx.ErrClosed", err)
 		}
 		if err := c.Consume(t.Context(), "q", nothing); !errors.Is(err, amqpx.ErrClosed) {
-			t.Errorf("a later consumer: %v", err)
+			t.Errorf("a later consumer: got %v, want amqpx.ErrClosed", err)
 		}
 	})
 }
@@ -92,7 +92,7 @@ func TestCloseWithoutABroker(t *testing.T) {
 			<-time.After(gone)
 			began := time.Now()
 			if err := c.Close(t.Context()); err != nil || time.Since(began) > 5*time.Second {
-				t.Errorf("%v after %v", err, time.Since(began))
+				t.Errorf("%v after %v, want no error and at most 5s", err, time.Since(began))
 			}
 		})
 	}
@@ -148,7 +148,7 @@ func TestCloseWaitsForDeadlines(t *testing.T) {
 			t.Errorf("close: %v", err)
 		}
 		if err := <-sent; !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the send: %v", err)
+			t.Errorf("the send: got %v, want context.DeadlineExceeded", err)
 		}
 	})
 }
@@ -243,7 +243,7 @@ func TestSecondCloseEndsTheFirst(t *testing.T) {
 		after(time.Minute)
 		second := c.Close(m.within(0))
 		if err := <-first; err == nil || !errors.Is(err, second) {
-			t.Errorf("the first call: %v, the second: %v", err, second)
+			t.Errorf("the first call: got %v, the second: %v, want %v", err, second, second)
 		}
 	})
 }
@@ -284,6 +284,6 @@ func TestCloseReportsHandlersItCutOff(t *testing.T) {
 // A zero Client was never opened. Closing it does nothing, and does not panic in a goroutine.
 func TestCloseOfAZeroClient(t *testing.T) {
 	if err := new(amqpx.Client).Close(t.Context()); !errors.Is(err, amqpx.ErrClosed) {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want amqpx.ErrClosed", err)
 	}
 }

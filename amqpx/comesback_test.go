@@ -69,7 +69,7 @@ func TestHeldMessageIsNotLost(t *testing.T) {
 					}
 					after(time.Minute)
 					if at := fmt.Sprint(got.since(began)); at != "map[delayed:[1m5s] straight:[55s]]" {
-						t.Errorf("handled after %s", at)
+						t.Errorf("handled after %s, want map[delayed:[1m5s] straight:[55s]]", at)
 					}
 					for _, d := range got.all() {
 						if d.Version != 7 {
@@ -190,7 +190,7 @@ func TestWaitingMessageIsNotLost(t *testing.T) {
 					}
 				}
 				if len(seen) != 3 {
-					t.Errorf("of three messages %v were handled", seen)
+					t.Errorf("of three messages %v were handled, want length 3", seen)
 				}
 			})
 		})
@@ -248,7 +248,7 @@ func TestRenewalDoesNotHideAKiller(t *testing.T) {
 		m.Holds("q.dead", 1, 0)
 		m.Holds("q", 0, 0)
 		if runs < 150 || runs > 250 {
-			t.Errorf("handled %d times", runs)
+			t.Errorf("handled %d times, want 150 to 250", runs)
 		}
 	})
 }
@@ -276,7 +276,7 @@ func TestHeldMessageComesBackInTime(t *testing.T) {
 			other.consume("q", got.handle)
 			after(time.Minute)
 			if at := fmt.Sprint(got.since(began)); at != "map[delayed:[12.345s] instant:[12s] straight:[9.3s]]" {
-				t.Errorf("handled after %s", at)
+				t.Errorf("handled after %s, want map[delayed:[12.345s] instant:[12s] straight:[9.3s]]", at)
 			}
 		})
 	}
@@ -298,7 +298,7 @@ func TestComesBackWithoutPermissions(t *testing.T) {
 		other.consume("q", got.handle)
 		after(time.Minute)
 		if at := got.since(began)["x"]; len(at) != 1 || at[0] < 15*time.Second || at[0] > 20*time.Second {
-			t.Errorf("handled after %v", at)
+			t.Errorf("handled after %v, want length 1, at[0] >= 15s and at[0] <= 20s", at)
 		}
 	})
 }
@@ -431,7 +431,7 @@ func TestEarlyByAClockAhead(t *testing.T) {
 				}
 			}
 			if n := len(got.all()); n != 100 {
-				t.Errorf("handled %d", n)
+				t.Errorf("handled %d, want 100", n)
 			}
 		})
 	}

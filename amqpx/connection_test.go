@@ -17,7 +17,7 @@ func TestConnectionsComeBack(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
 		c, o := m.watched(amqpx.Config{ConnectionName: "orders"})
 		if got := c.BrokerVersion(); got != "RabbitMQ 4.0.5" {
-			t.Errorf("connected to %q", got)
+			t.Errorf(`connected to %q, want "RabbitMQ 4.0.5"`, got)
 		}
 		var got collector
 		k := c.consume("q", got.handle, amqpx.WithConcurrency(1))
@@ -28,11 +28,11 @@ func TestConnectionsComeBack(t *testing.T) {
 		}
 		k.stop()
 		if ids := got.ids(); !slices.Equal(ids, []string{"0", "1", "2"}) {
-			t.Errorf("got %v", ids)
+			t.Errorf("got %v, want [0 1 2]", ids)
 		}
 		after(2 * time.Minute) // the connection for declarations is closed when it is idle
 		if names := slices.Sorted(slices.Values(m.connections(""))); !slices.Equal(names, []string{"orders consume", "orders publish"}) {
-			t.Errorf("connections %q", names)
+			t.Errorf(`connections %q, want ["orders consume" "orders publish"]`, names)
 		}
 		undo := m.RefuseConnections()
 		m.CutConnections()
@@ -69,7 +69,7 @@ func TestBlocked(t *testing.T) {
 		m.Block("low on memory")
 		after(0)
 		if err := c.Send(m.within(5*time.Second), amqpx.Message{Queue: "q"}); !errors.Is(err, amqpx.ErrBlocked) || !strings.Contains(err.Error(), "low on memory") {
-			t.Errorf("a blocked send: %v", err)
+			t.Errorf(`a blocked send: got %v, want amqpx.ErrBlocked with "low on memory"`, err)
 		}
 		after(10 * time.Second)
 		if ids := got.ids(); !slices.Equal(ids, []string{"before"}) {
@@ -79,11 +79,11 @@ func TestBlocked(t *testing.T) {
 		c.mustSend(amqpx.Message{ID: "waited", Queue: "q"})
 		after(time.Second)
 		if ids := got.ids(); !slices.Equal(ids, []string{"before", "waited"}) {
-			t.Errorf("handled %q", ids)
+			t.Errorf(`handled %q, want ["before" "waited"]`, ids)
 		}
 		k.stop()
 		if states := o.saw().states; !slices.Contains(states, "publish blocked") || !slices.Contains(states, "publish unblocked") {
-			t.Errorf("events %q", states)
+			t.Errorf(`events %q, want it to contain "publish blocked" and it to contain "publish unblocked"`, states)
 		}
 	})
 }

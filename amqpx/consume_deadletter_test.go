@@ -35,7 +35,7 @@ func TestDeletedDeadLetterQueueComesBack(t *testing.T) {
 		after(time.Minute)
 		m.Holds("q.dead", 20, 0)
 		if n := m.Publishes(""); n > 100 {
-			t.Errorf("%d publishes for 20 dead letters", n)
+			t.Errorf("%d publishes for 20 dead letters, want at most 100", n)
 		}
 		k.stop()
 	})
@@ -79,7 +79,7 @@ func TestNoPlaceForAFailedMessage(t *testing.T) {
 					t.Errorf("%d sends of one message in ten minutes", n)
 				}
 				if n := o.log.FilterLevelExact(zap.WarnLevel).Len(); n > 13 {
-					t.Errorf("%d warnings in ten minutes", n)
+					t.Errorf("%d warnings in ten minutes, want at most 13", n)
 				}
 				undo()
 				after(time.Minute)
@@ -116,7 +116,7 @@ func TestPoison(t *testing.T) {
 				handled, dead := len(got.all()), m.State("q.dead").Messages
 				if want == "handled" {
 					if handled != 1 || len(dead) != 0 {
-						t.Errorf("handled %d times, dead letters %v", handled, dead)
+						t.Errorf("handled %d times, dead letters %v, want 1 and length 0", handled, dead)
 					}
 					return
 				}
@@ -151,7 +151,7 @@ func TestForgedDeliveryCount(t *testing.T) {
 					k.stop()
 					m.Holds("q", 0, 0)
 					if n := len(got.all()); n != 2 {
-						t.Errorf("%d were handled, %d are dead letters", n, len(m.State("q.dead").Messages))
+						t.Errorf("%d were handled, %d are dead letters, want 2", n, len(m.State("q.dead").Messages))
 					}
 				})
 			})

@@ -61,7 +61,7 @@ func TestRetriesAndDeadLetters(t *testing.T) {
 			}
 		}
 		if got := tries["later"][1] - tries["later"][0]; got < time.Hour || got > time.Hour+time.Second {
-			t.Errorf("RetryIn an hour came after %v", got)
+			t.Errorf("RetryIn an hour came after %v, want 1h to %v", got, time.Hour+time.Second)
 		}
 		reasons := map[string]any{}
 		for _, msg := range m.State("graveyard").Messages {
@@ -109,7 +109,7 @@ func TestFatesInsideErrors(t *testing.T) {
 				c.mustSend(amqpx.Message{Queue: "q"})
 				after(time.Second)
 				if q := m.State(test.in); q.Ready+q.Unacked != 1 {
-					t.Errorf("%d messages in %s", q.Ready+q.Unacked, test.in)
+					t.Errorf("%d messages in %s, want 1", q.Ready+q.Unacked, test.in)
 				}
 				k.stop()
 			})
@@ -133,7 +133,7 @@ func TestHandlerThatEndsItsGoroutine(t *testing.T) {
 		after(time.Minute)
 		dead := m.State("q.dead").Messages
 		if len(dead) != 1 || !strings.Contains(fmt.Sprint(dead[0].Headers[amqpx.HeaderError]), "FailNow") {
-			t.Errorf("dead letters %v", dead)
+			t.Errorf(`dead letters %v, want length 1 and dead[0].Headers[amqpx.HeaderError] with "FailNow"`, dead)
 		}
 		m.Holds("q", 0, 0)
 		k.stop()
@@ -238,7 +238,7 @@ func TestEveryAttemptHasTheSameKey(t *testing.T) {
 				test.send(m, c)
 				after(time.Hour)
 				if attempts := got.attempts(); !slices.Equal(attempts, []int{1, 2, 3}) {
-					t.Errorf("attempts %v", attempts)
+					t.Errorf("attempts %v, want [1 2 3]", attempts)
 				}
 				dead := m.State("q.dead").Messages
 				if len(dead) != 1 || dead[0].Headers[amqpx.HeaderDestination] != test.destination {
@@ -276,7 +276,7 @@ func TestRetryAboveTheSizeLimitKeepsItsHeaders(t *testing.T) {
 		k.stop()
 		for _, e := range o.log.All() {
 			if strings.Contains(e.Message, "headers") {
-				t.Errorf("%s: %v", e.Message, e.ContextMap())
+				t.Errorf(`%s: got %v, want no "headers" in it`, e.Message, e.ContextMap())
 			}
 		}
 		m.Holds("q", 1, 0)
@@ -299,7 +299,7 @@ func TestRetryFitsIntoAFrame(t *testing.T) {
 		k.stop()
 		m.Holds("q.dead", 2, 0)
 		if states := o.saw().states; slices.Contains(states, "publish disconnected") {
-			t.Errorf("connections: %v", states)
+			t.Errorf(`connections: got %v, want it not to contain "publish disconnected"`, states)
 		}
 	})
 }

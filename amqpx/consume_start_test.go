@@ -26,11 +26,11 @@ func TestConsumeRefusesQueuesWithoutARetryRoute(t *testing.T) {
 		} {
 			err := c.Consume(t.Context(), queue, nothing)
 			if !errors.Is(err, amqpx.ErrConfig) || !strings.Contains(err.Error(), hint) {
-				t.Errorf("%.20s: %v", queue, err)
+				t.Errorf("%.20s: %v, want amqpx.ErrConfig with %q", queue, err, hint)
 			}
 		}
 		if err := c.Consume(t.Context(), "q", nothing, amqpx.WithDeadLetterQueue("delay.bucket.1s")); !errors.Is(err, amqpx.ErrConfig) {
-			t.Errorf("a dead-letter queue that delays: %v", err)
+			t.Errorf("a dead-letter queue that delays: %v, want amqpx.ErrConfig", err)
 		}
 		if _, ok := m.Queue("q"); ok || len(m.Connections()) != 1 {
 			t.Error("something was begun")
@@ -60,18 +60,18 @@ func TestConsumeRefusesUnusableQueues(t *testing.T) {
 			began := time.Now()
 			err := test.client.Consume(m.within(time.Hour), test.queue, nothing)
 			if !errors.Is(err, test.is) || time.Since(began) > time.Minute {
-				t.Errorf("%s: %v after %v", name, err, time.Since(began))
+				t.Errorf("%s: got %v after %v, want %v and at most 1m", name, err, time.Since(began), test.is)
 			}
 		}
 		if err := c.Consume(t.Context(), "q", nothing, amqpx.WithDeadLetterQueue("amq.dead")); !errors.Is(err, amqpx.ErrConfig) {
-			t.Errorf("a reserved dead-letter queue: %v", err)
+			t.Errorf("a reserved dead-letter queue: %v, want amqpx.ErrConfig", err)
 		}
 		for _, name := range []string{"a\xff", "a\nb", "a\r"} {
 			if err := c.Send(t.Context(), amqpx.Message{Queue: name}); !errors.Is(err, amqpx.ErrMessage) {
-				t.Errorf("a queue %q: %v", name, err)
+				t.Errorf("a queue %q: %v, want amqpx.ErrMessage", name, err)
 			}
 			if err := c.Send(t.Context(), amqpx.Message{Exchange: "amq.topic", RoutingKey: name}); !errors.Is(err, amqpx.ErrMessage) {
-				t.Errorf("a routing key %q: %v", name, err)
+				t.Errorf("a routing key %q: %v, want amqpx.ErrMessage", name, err)
 			}
 		}
 	})
@@ -97,7 +97,7 @@ func TestAbandonedStart(t *testing.T) {
 					t.Error(err)
 				}
 				if took := time.Since(began); took > 2*time.Second { // until the deliveries have returned
-					t.Errorf("it ended after %v", took)
+					t.Errorf("it ended after %v, want at most 2s", took)
 				}
 				after(time.Minute)
 				m.Holds("q", 1, 0)

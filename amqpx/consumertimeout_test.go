@@ -42,7 +42,7 @@ func everyMessage(m *memory, queue string, cfg amqpx.Config, delay, takes time.D
 		mu.Lock()
 		defer mu.Unlock()
 		if by := time.Until(d.DueAt); by > 0 || d.Attempt != 1 {
-			m.Errorf("%s: %s in attempt %d, %v early", queue, d.ID, d.Attempt, by)
+			m.Errorf("%s: got %s in attempt %d, %v early, want 0 and 1", queue, d.ID, d.Attempt, by)
 		}
 		if runs[d.ID]++; runs[d.ID] == 1 {
 			late = max(late, time.Since(d.DueAt))

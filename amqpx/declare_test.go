@@ -28,7 +28,7 @@ func TestDeletedObjectsAreDeclaredAgain(t *testing.T) {
 		c.mustSend(amqpx.Message{ID: "2", Queue: "q", Delay: time.Minute})
 		after(2 * time.Minute)
 		if ids := m.IDs("q"); !slices.Equal(ids, []string{"2"}) {
-			t.Errorf("the destination holds %q", ids)
+			t.Errorf(`the destination holds %q, want ["2"]`, ids)
 		}
 		m.Holds("delay.parked", 1, 0) // the message that no queue received
 	})
@@ -75,11 +75,11 @@ func TestDeclareConnection(t *testing.T) {
 			c.mustSend(amqpx.Message{Queue: fmt.Sprint("q", i)})
 		}
 		if got := m.connections(""); !slices.Equal(got, []string{"shop publish", "shop declare"}) {
-			t.Errorf("connections %q", got)
+			t.Errorf(`connections %q, want ["shop publish" "shop declare"]`, got)
 		}
 		after(61 * time.Second)
 		if got := m.connections(""); !slices.Equal(got, []string{"shop publish"}) {
-			t.Errorf("connections after a minute %q", got)
+			t.Errorf(`connections after a minute %q, want ["shop publish"]`, got)
 		}
 		undo := m.RefuseConnections()
 		sent := c.sending(amqpx.Message{Queue: "waits"})

@@ -29,10 +29,10 @@ func TestDestinationThatEndsTheConnection(t *testing.T) {
 		began := time.Now()
 		err := c.Send(t.Context(), amqpx.Message{Queue: "bad"})
 		if !errors.Is(err, topology.ErrDestination) || !strings.Contains(err.Error(), "541") || !strings.Contains(err.Error(), "docs/operations.md") {
-			t.Errorf("to the bad one: %v", err)
+			t.Errorf(`to the bad one: got %v, want topology.ErrDestination with "541" and with "docs/operations.md"`, err)
 		}
 		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("it took %v", took)
+			t.Errorf("it took %v, want at most 5s", took)
 		}
 		confirm()
 		if err := <-sent; err != nil {
@@ -94,18 +94,18 @@ func TestDestinationsThatCannotBeUsed(t *testing.T) {
 				began := time.Now()
 				err := c.Send(m.within(5*time.Second), amqpx.Message{Queue: "q"})
 				if !errors.Is(err, amqpx.ErrNotSent) || !strings.Contains(err.Error(), test.says) {
-					t.Errorf("got %v", err)
+					t.Errorf("got %v, want amqpx.ErrNotSent with %q", err, test.says)
 				}
 				if _, final := errors.AsType[*topology.DestinationError](err); final != (test.within > 0) || final == errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("final: %t, %v", final, err)
 				}
 				if test.within > 0 {
 					if took := time.Since(began); took > test.within {
-						t.Errorf("it took %v", took)
+						t.Errorf("it took %v, want at most %v", took, test.within)
 					}
 					again := time.Now()
 					if err := c.Send(t.Context(), amqpx.Message{Queue: "q"}); err == nil || time.Since(again) > 0 {
-						t.Errorf("right after that it took %v: %v", time.Since(again), err)
+						t.Errorf("right after that it took %v: %v, want an error and 0", time.Since(again), err)
 					}
 				}
 				undo()
@@ -160,12 +160,12 @@ func TestMaxRouteQueues(t *testing.T) {
 		for i := range 10 {
 			err := c.Send(t.Context(), amqpx.Message{Exchange: "amq.topic", RoutingKey: fmt.Sprintf("order.%d", i), Delay: time.Second})
 			if (err != nil) != (i >= 3) {
-				t.Errorf("key %d: %v", i, err)
+				t.Errorf("key %d: %v, want error = %t", i, err, i >= 3)
 			}
 			failed = err
 		}
 		if _, ok := errors.AsType[*topology.DestinationError](failed); !ok || !strings.Contains(failed.Error(), "MaxRouteQueues") {
-			t.Errorf("got %v", failed)
+			t.Errorf(`got %v, want an error of type *topology.DestinationError with "MaxRouteQueues"`, failed)
 		}
 		if got := len(m.Queues()) - before; got != 3 {
 			t.Errorf("%d route queues were made, want 3", got)

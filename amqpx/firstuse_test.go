@@ -77,7 +77,7 @@ func TestFirstUseAfterOneThatWasGivenUp(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5", LateBindings: late}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		if err := c.Send(m.within(late/2), amqpx.Message{Queue: "q"}); !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatalf("the first: %v", err)
+			t.Fatalf("the first: got %v, want context.DeadlineExceeded", err)
 		}
 		c.mustSend(amqpx.Message{Queue: "q"})
 		m.Holds("q", 1, 0)
@@ -174,7 +174,7 @@ func TestFirstUseWithoutTheLock(t *testing.T) {
 				began := time.Now()
 				m.open(cfg).mustSend(amqpx.Message{Queue: "q"})
 				if took := time.Since(began); took > time.Second {
-					t.Errorf("it took %v", took)
+					t.Errorf("it took %v, want at most 1s", took)
 				}
 			})
 		})

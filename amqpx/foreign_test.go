@@ -57,7 +57,7 @@ func TestForeignDelayHeader(t *testing.T) {
 		k := c.consume("Sales", func(_ context.Context, d *amqpx.Delivery) error {
 			seen = append(seen, d.Headers[dlx.HeaderNServiceBusDelay])
 			if d.Exchange != "" || d.RoutingKey != "Sales" {
-				t.Errorf("sent to %q by %q", d.Exchange, d.RoutingKey)
+				t.Errorf(`sent to %q by %q, want "" and "Sales"`, d.Exchange, d.RoutingKey)
 			}
 			switch d.Attempt {
 			case 1:

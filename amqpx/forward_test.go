@@ -68,7 +68,7 @@ func TestForwardKeepsForeignProperties(t *testing.T) {
 		for _, q := range []string{"out", "copies"} {
 			all := m.State(q).Messages
 			if len(all) != 1 {
-				t.Fatalf("%s has %d messages", q, len(all))
+				t.Fatalf("%s has %d messages, want 1", q, len(all))
 			}
 			got := all[0]
 			for _, c := range []struct {
@@ -162,7 +162,7 @@ func TestForwardIgnoresUserIDsInHeaders(t *testing.T) {
 		after(time.Second)
 		k.stop()
 		if !slices.Equal(users, []string{""}) {
-			t.Errorf("users %q", users)
+			t.Errorf(`users %q, want [""]`, users)
 		}
 	})
 }
@@ -187,7 +187,8 @@ func TestRequeueAsItIs(t *testing.T) {
 		k := c.consume("q", func(_ context.Context, d *amqpx.Delivery) error {
 			came = append(came, time.Now())
 			if d.RoutingKey != "order.7" || d.Attempt != 1 || d.Headers["x-delay"] != int32(5000) || d.Headers[amqpx.HeaderCarried] != nil || d.Expiration != "90000" {
-				t.Errorf("delivery %d: %+v", len(came), d)
+				t.Errorf(`delivery %d: %+v, want RoutingKey = "order.7", Attempt = 1, Headers["x-delay"] = %v, Headers[amqpx.HeaderCarried] = nil and Expiration = "90000"`,
+					len(came), d, int32(5000))
 			}
 			if _, ok := d.RetryDelay(amqpx.Requeue(nil)); ok {
 				t.Error("a requeued message has a retry delay")
@@ -201,10 +202,10 @@ func TestRequeueAsItIs(t *testing.T) {
 		after(time.Minute)
 		k.stop()
 		if len(came) != 4 || came[3].Sub(came[0]) < 1500*time.Millisecond {
-			t.Errorf("deliveries at %v", came)
+			t.Errorf("deliveries at %v, want length 4 and came[3].Sub(came[0]) >= 1500ms", came)
 		}
 		if got := o.saw().outcomes; !slices.Equal(got, []amqpx.Outcome{amqpx.OutcomeRequeued, amqpx.OutcomeRequeued, amqpx.OutcomeRequeued, amqpx.OutcomeAcked}) {
-			t.Errorf("outcomes %v", got)
+			t.Errorf("outcomes %v, want [OutcomeRequeued OutcomeRequeued OutcomeRequeued OutcomeAcked]", got)
 		}
 	})
 }

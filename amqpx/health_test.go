@@ -64,7 +64,7 @@ func TestHealthOfABlockedConnection(t *testing.T) {
 		after(10 * time.Second)
 		sick := c.ill(since, "publish blocked")
 		if p := sick.Problems[0]; p.Reason != "low on memory" || p.Final || !errors.Is(sick, amqpx.ErrBlocked) {
-			t.Errorf("got %+v", p)
+			t.Errorf(`got %+v, want amqpx.ErrBlocked, Reason = "low on memory" and Final = false`, p)
 		}
 		m.Unblock()
 		if err := <-waiting; err != nil {
@@ -89,7 +89,7 @@ func TestHealthWithoutABroker(t *testing.T) {
 			after(time.Minute)
 			sick := c.ill(since, "publish disconnected", "consume disconnected", "consumer q down")
 			if p := sick.Problems[0]; p.Final || !strings.Contains(p.Reason, "connection refused") {
-				t.Errorf("got %+v", p)
+				t.Errorf(`got %+v, want Final = false and Reason with "connection refused"`, p)
 			}
 			if _, ok := errors.AsType[*amqpx.DialError](sick); !ok {
 				t.Errorf("no *DialError in %v", sick)
@@ -99,7 +99,7 @@ func TestHealthWithoutABroker(t *testing.T) {
 		after(time.Minute)
 		c.healthy()
 		if s := c.Stats(); s.Publish.Sessions != 2 || s.Consume.Sessions != 2 || s.Publish.Reason != "" {
-			t.Errorf("got %+v", s)
+			t.Errorf(`got %+v, want Publish.Sessions = 2, Consume.Sessions = 2 and Publish.Reason = ""`, s)
 		}
 		k.stop()
 	})
@@ -158,13 +158,13 @@ func TestHealthOfAStuckQueue(t *testing.T) {
 		c.mustSend(amqpx.Message{Queue: "other"})
 		sick := c.ill(since, "queue q stuck")
 		if s := c.Stats(); s.InFlight != 1 || s.Sending != 1 || len(s.Stuck) != 1 {
-			t.Errorf("%v with %+v", sick, s)
+			t.Errorf("%v with %+v, want InFlight = 1, Sending = 1 and len(s.Stuck) = 1", sick, s)
 		}
 		undo()
 		synctest.Wait()
 		c.healthy()
 		if s := c.Stats(); s.InFlight != 0 || s.Sending != 0 {
-			t.Errorf("got %+v", s)
+			t.Errorf("got %+v, want InFlight = 0 and Sending = 0", s)
 		}
 	})
 }
@@ -189,7 +189,7 @@ func TestHealthWhileClosing(t *testing.T) {
 		}
 		c.ill(since, "client closing")
 		if s := c.Stats(); s.Publish.State != amqpx.StateClosed || s.Consume.State != amqpx.StateClosed || s.Declare.State != amqpx.StateClosed {
-			t.Errorf("got %+v", s)
+			t.Errorf("got %+v, want Publish.State = amqpx.StateClosed, Consume.State = amqpx.StateClosed and Declare.State = amqpx.StateClosed", s)
 		}
 	})
 }
@@ -262,7 +262,7 @@ func TestStatsAtRest(t *testing.T) {
 		}
 		text, err := json.Marshal(c.Stats())
 		if err != nil || strings.Contains(string(text), "guest") || c.Stats().Declare.Address != "amqptest:5672" {
-			t.Errorf("%s, %v", text, err)
+			t.Errorf(`got %s, %v, want no error, no "guest" in it and c.Stats().Declare.Address = "amqptest:5672"`, text, err)
 		}
 		after(2 * time.Minute)
 		if s := c.Stats(); s.Declare.State != "" {

@@ -31,7 +31,7 @@ func TestSendHookSeesRefusedMessages(t *testing.T) {
 	} {
 		ends = nil
 		if err := send(); !errors.Is(err, ErrMessage) {
-			t.Fatalf("%s: %v", name, err)
+			t.Fatalf("%s: got %v, want ErrMessage", name, err)
 		}
 		for _, e := range ends {
 			if e.Err == nil || e.ID == "" {
@@ -61,6 +61,7 @@ func TestHooksAddHeaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	if h := p.headers(nil); h["tenant"] != "a" || h["traceparent"] != "one" || h[HeaderDue] != p.due || own["traceparent"] != "stale" {
-		t.Errorf("headers %v of %v", h, own)
+		t.Errorf(`headers %v of %v, want h["tenant"] = "a", h["traceparent"] = "one", h[HeaderDue] = %v and own["traceparent"] = "stale"`,
+			h, own, p.due)
 	}
 }

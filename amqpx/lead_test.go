@@ -212,7 +212,7 @@ func TestLeadOfRetries(t *testing.T) {
 		k.stop()
 		at := got.since(began)["x"]
 		if fmt.Sprint(at) != "[7s 8.234s 1m8.239s]" {
-			t.Errorf("handled after %v", at)
+			t.Errorf("handled after %v, want [7s 8.234s 1m8.239s]", at)
 		}
 	})
 }
@@ -237,7 +237,7 @@ func TestTooEarly(t *testing.T) {
 		k.stop()
 		all := got.all()
 		if len(all) != 1 {
-			t.Fatalf("handled %d times", len(all))
+			t.Fatalf("handled %d times, want 1", len(all))
 		}
 		d := all[0]
 		if d.at.Before(due) || d.at.Sub(due) > time.Second || !d.DueAt.Equal(due) {
@@ -294,7 +294,7 @@ func TestLeadIsChecked(t *testing.T) {
 			{Strategy: ttl, Destinations: []topology.Destination{{Queue: "q", Lead: &second}}},
 		} {
 			if _, err := m.tryOpen(context.Background(), cfg); !errors.Is(err, amqpx.ErrConfig) {
-				t.Errorf("%+v: %v", cfg, err)
+				t.Errorf("%+v: got %v, want amqpx.ErrConfig", cfg, err)
 			}
 			cfg.URL = m.URL()
 			if _, err := inspect.Rehearse(conn, cfg); !errors.Is(err, amqpx.ErrConfig) {

@@ -22,18 +22,18 @@ func TestListed(t *testing.T) {
 	}
 	for _, d := range []topology.Destination{{Queue: "order.expire"}, {Exchange: "events", RoutingKey: "post.publsh"}} {
 		if err := c.cfg.Listed(d); !errors.Is(err, topology.ErrDestination) {
-			t.Errorf("%+v: %v", d, err)
+			t.Errorf("%+v: got %v, want topology.ErrDestination", d, err)
 		}
 		err := c.listed(d)
 		if !errors.Is(err, topology.ErrDestination) || !strings.HasSuffix(err.Error(), "(declare: listed): orders.expire, mail, events:post.publish") {
-			t.Errorf("%+v: %v", d, err)
+			t.Errorf(`%+v: got %v, want topology.ErrDestination ending with "(declare: listed): orders.expire, mail, events:post.publish"`, d, err)
 		}
 	}
 	for i := range 2 * maxNamed {
 		c.cfg.Destinations = append(c.cfg.Destinations, topology.Destination{Queue: fmt.Sprint("q", i)})
 	}
 	if err := c.listed(topology.Destination{Queue: "invoices"}); err == nil || !strings.HasSuffix(err.Error(), ", q6 and 13 more") {
-		t.Errorf("of many: %v", err)
+		t.Errorf(`of many: got %v, want an error ending with ", q6 and 13 more"`, err)
 	}
 	c.cfg.Declare = DeclareMissing
 	if err := c.listed(topology.Destination{Queue: "any"}); err != nil {

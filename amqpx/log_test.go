@@ -30,7 +30,7 @@ func TestFailuresAreLogged(t *testing.T) {
 		after(24 * time.Hour)
 		k.stop()
 		if got := seen.FilterMessage("created queue").FilterField(zap.String("queue", "q")).Len(); got != 1 {
-			t.Errorf("lines about the new queue: %d", got)
+			t.Errorf("lines about the new queue: got %d, want 1", got)
 		}
 		retried := seen.FilterMessage("a handler failed; its message is retried")
 		if retried.FilterField(zap.String("id", "failed")).Len() == 0 {
@@ -39,7 +39,7 @@ func TestFailuresAreLogged(t *testing.T) {
 		for _, id := range []string{"failed", "rejected"} {
 			lines := seen.FilterMessage("dead-lettering a message").FilterField(zap.String("id", id)).All()
 			if len(lines) != 1 || lines[0].Level != zap.WarnLevel {
-				t.Errorf("dead letter %s: %v", id, lines)
+				t.Errorf("dead letter %s: %v, want length 1 and lines[0].Level = zap.WarnLevel", id, lines)
 			}
 		}
 	})

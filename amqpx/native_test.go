@@ -76,7 +76,7 @@ func TestNative(t *testing.T) {
 			amqpx.Message{ID: "by another clock", Queue: "q", DeliverAt: began.Add(time.Hour + 2*time.Second), ClockOffset: time.Hour},
 		)
 		if n := m.held(); n != 4 {
-			t.Errorf("%d wait", n)
+			t.Errorf("%d wait, want 4", n)
 		}
 		got := &collector{answer: func(d *amqpx.Delivery) error {
 			if d.ID == "now" && d.Attempt == 1 {
@@ -100,7 +100,7 @@ func TestNative(t *testing.T) {
 		}
 		dead := m.State("q.dead").Messages
 		if len(dead) != 1 || dead[0].Headers[topology.HeaderInstant] != nil {
-			t.Errorf("dead letters: %+v", dead)
+			t.Errorf("dead letters: got %+v, want length 1 and dead[0].Headers[topology.HeaderInstant] = nil", dead)
 		}
 		m.tidy()
 	})
@@ -136,7 +136,7 @@ func TestNativeInABatchAndThroughAnOutage(t *testing.T) {
 		m.Holds("q", 2, 0)
 		after(time.Minute)
 		if got := m.IDs("q"); !slices.Equal(got[2:], ids) {
-			t.Errorf("they came as %v", got)
+			t.Errorf("they came as %v, want %v", got, ids)
 		}
 	})
 }
@@ -147,7 +147,7 @@ func TestNativeWhereInstantsAreIgnored(t *testing.T) {
 		began := time.Now()
 		_, err := m.tryOpen(t.Context(), amqpx.Config{Strategy: newNative(t)})
 		if !errors.Is(err, live.ErrInstantsIgnored) || !strings.Contains(err.Error(), "bucket") || time.Since(began) > 5*time.Second {
-			t.Errorf("after %v: %v", time.Since(began), err)
+			t.Errorf(`after %v: %v, want live.ErrInstantsIgnored with "bucket" and at most 5s`, time.Since(began), err)
 		}
 		m.tidy()
 	})
@@ -175,7 +175,7 @@ func TestNativeReconnectsToABrokerThatIgnoresInstants(t *testing.T) {
 		m.CutConnections()
 		err = c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: time.Minute})
 		if !errors.Is(err, amqpx.ErrNotSent) || !errors.Is(err, live.ErrInstantsIgnored) {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want amqpx.ErrNotSent and live.ErrInstantsIgnored", err)
 		}
 		if h, ok := errors.AsType[*amqpx.HealthError](c.Health()); !ok || !h.Problems[0].Final || !errors.Is(h, live.ErrInstantsIgnored) {
 			t.Errorf("health: %v", c.Health())
@@ -214,7 +214,7 @@ func TestNativeWaitsForItsProof(t *testing.T) {
 		default:
 		}
 		if err := <-sent; err != nil || canaries()-before < 4*dlx.DefaultNativeQueues {
-			t.Errorf("%v, after %d messages", err, canaries()-before)
+			t.Errorf("got %v, after %d messages, want no error and at least %d", err, canaries()-before, 4*dlx.DefaultNativeQueues)
 		}
 		for i := range dlx.DefaultNativeQueues {
 			m.Delete(fmt.Sprintf("delay.native.%d", i+1))
@@ -257,7 +257,7 @@ func TestNativeWithOtherClocks(t *testing.T) {
 		inMemoryOf(t, amqptest.Options{Version: "4.4.0", ClockAhead: ahead}, func(t *testing.T, m *memory) {
 			_, err := m.tryOpen(t.Context(), amqpx.Config{Strategy: newNative(t)})
 			if _, ok := errors.AsType[*live.ClockError](err); !ok {
-				t.Errorf("ahead by %v: %v", ahead, err)
+				t.Errorf("ahead by %v: %v, want an error of type *live.ClockError", ahead, err)
 			}
 		})
 	}
@@ -291,7 +291,7 @@ func TestNativeAndBucketsPassMessagesOn(t *testing.T) {
 			}
 		}
 		if len(held) != 2 {
-			t.Errorf("%d wait in buckets", len(held))
+			t.Errorf("%d wait in buckets, want 2", len(held))
 		}
 		after(10 * time.Second)
 		k.stop()
@@ -303,7 +303,8 @@ func TestNativeAndBucketsPassMessagesOn(t *testing.T) {
 		}
 		for id, times := range got.since(began) {
 			if len(times) != 2 || times[0] > time.Second+maxHold || times[1] > 6*time.Second+2*maxHold {
-				t.Errorf("%s came after %v", id, times)
+				t.Errorf("%s came after %v, want length 2, times[0] <= %v and times[1] <= %v",
+					id, times, time.Second+maxHold, 6*time.Second+2*maxHold)
 			}
 		}
 	})
@@ -376,7 +377,7 @@ func TestNativeConnectsInAnAlarm(t *testing.T) {
 		m.Unblock()
 		c.mustSend(amqpx.Message{Queue: "q", Delay: time.Minute})
 		if err := c.Health(); err != nil || m.held() != 2 {
-			t.Errorf("after the alarm: %v, %d wait", err, m.held())
+			t.Errorf("after the alarm: got %v, %d wait, want no error and 2", err, m.held())
 		}
 		if states := o.saw().states; slices.Contains(states, "publish blocked") {
 			t.Errorf("events %q of a connection that was never ready", states)
@@ -394,7 +395,7 @@ func TestInstantsWithoutACanary(t *testing.T) {
 		c := m.open(amqpx.Config{Strategy: unproven{newNative(t)}, SendTimeout: time.Second})
 		err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: time.Minute})
 		if !errors.Is(err, amqpx.ErrNotSent) || m.held() > 0 {
-			t.Errorf("%v, %d wait", err, m.held())
+			t.Errorf("got %v, %d wait, want amqpx.ErrNotSent and 0", err, m.held())
 		}
 	})
 }
@@ -415,21 +416,21 @@ func TestAutoUsesNative(t *testing.T) {
 	}
 	for delay, want := range map[time.Duration]string{time.Minute: "ttl", time.Minute + 1: "native", 9 * 365 * 24 * time.Hour: "native"} {
 		if s, reason := a.Choose(delay); s.Name() != want || reason == "" {
-			t.Errorf("%v: %s (%s)", delay, s.Name(), reason)
+			t.Errorf("%v: got %s (%s), want %s and not empty", delay, s.Name(), reason, want)
 		}
 	}
 	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Strategy: a})
 		c.mustSend(amqpx.Message{Queue: "q", Delay: time.Hour}, amqpx.Message{Queue: "q", Delay: time.Minute})
 		if m.held() != 1 {
-			t.Errorf("%d wait", m.held())
+			t.Errorf("%d wait, want 1", m.held())
 		}
 		after(time.Hour)
 		m.Holds("q", 2, 0)
 	})
 	inMemory(t, func(t *testing.T, m *memory) {
 		if _, err := m.tryOpen(t.Context(), amqpx.Config{Strategy: a}); !errors.Is(err, live.ErrInstantsIgnored) {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want live.ErrInstantsIgnored", err)
 		}
 	})
 }

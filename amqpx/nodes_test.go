@@ -62,7 +62,7 @@ func TestNodesInARandomOrder(t *testing.T) {
 			_ = conn.Close()
 		}
 		if len(first) != 2 {
-			t.Errorf("64 connections went to %v", first)
+			t.Errorf("64 connections went to %v, want length 2", first)
 		}
 	})
 }
@@ -76,7 +76,7 @@ func TestStatsOfAnOpenedClient(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s := c.Stats().Publish; s.State != amqpx.StateConnected || s.Address == "" {
-				t.Errorf("an opened client is %s to %q", s.State, s.Address)
+				t.Errorf("an opened client is %s to %q, want amqpx.StateConnected and not empty", s.State, s.Address)
 			}
 			_ = c.Close(t.Context())
 		}
@@ -174,7 +174,7 @@ func TestLogin(t *testing.T) {
 		m.CutConnections()
 		after(time.Minute)
 		if err := c.Health(); err == nil || !strings.Contains(err.Error(), "the vault is sealed") {
-			t.Errorf("health: %v", err)
+			t.Errorf(`health: got %v, want an error with "the vault is sealed"`, err)
 		}
 		now.Store(&credentials{"new", "second", nil})
 		after(time.Minute)
@@ -184,7 +184,7 @@ func TestLogin(t *testing.T) {
 			users = append(users, conn.User)
 		}
 		if slices.Contains(users, "old") || len(users) != 2 {
-			t.Errorf("connections of %v", users)
+			t.Errorf(`connections of %v, want it not to contain "old" and length 2`, users)
 		}
 		if _, err := amqpx.Open(t.Context(), amqpx.Config{URL: m.URL(), Dial: m.Dial, Login: func(context.Context) (string, string, error) {
 			return "new", "wrong", nil

@@ -21,14 +21,14 @@ func TestNothingGiven(t *testing.T) {
 			t.Errorf("a delay without its unit: %v does not suggest 30*time.Second", err)
 		}
 		if err := c.Forward(t.Context(), nil, topology.Destination{Queue: "q"}, 0); !errors.Is(err, amqpx.ErrMessage) {
-			t.Errorf("forward: %v", err)
+			t.Errorf("forward: got %v, want amqpx.ErrMessage", err)
 		}
 		if err := c.Consume(t.Context(), "q", amqpx.Timeout(time.Second)(nil)); !errors.Is(err, amqpx.ErrConfig) {
-			t.Errorf("timeout: %v", err)
+			t.Errorf("timeout: got %v, want amqpx.ErrConfig", err)
 		}
 		err := amqpx.ByType(nil, nil)(t.Context(), &amqpx.Delivery{Type: "x"})
 		if !errors.Is(err, amqpx.ErrUnknownType) || !strings.Contains(err.Error(), "no type at all") {
-			t.Errorf("by type: %v", err)
+			t.Errorf(`by type: got %v, want amqpx.ErrUnknownType with "no type at all"`, err)
 		}
 	})
 }

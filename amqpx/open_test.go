@@ -34,10 +34,10 @@ func TestOpenWaitsForABrokerThatIsStarting(t *testing.T) {
 			began := time.Now()
 			_, err := m.tryOpen(t.Context(), amqpx.Config{})
 			if (err == nil) != c.opens {
-				t.Errorf("refused for %v: %v", c.refused, err)
+				t.Errorf("refused for %v: %v, want error = %t", c.refused, err, !c.opens)
 			}
 			if took := time.Since(began); took > 6*time.Second { // 2 s, and the pause that had already begun
-				t.Errorf("refused for %v: Open took %v", c.refused, took)
+				t.Errorf("refused for %v: Open took %v, want at most 6s", c.refused, took)
 			}
 			if err != nil && errors.Is(err, t.Context().Err()) {
 				t.Errorf("not the broker's own refusal: %v", err)
@@ -81,7 +81,7 @@ func TestOpenFindsAConflict(t *testing.T) {
 			})
 			_, err := m.tryOpen(t.Context(), cfg)
 			if ce, ok := errors.AsType[*topology.ConflictError](err); !ok || ce.Name != "delay.parked" {
-				t.Errorf("%s: got %v", name, err)
+				t.Errorf(`%s: got %v, want an error of type *topology.ConflictError and ce.Name = "delay.parked"`, name, err)
 			}
 		})
 	}
@@ -99,7 +99,7 @@ func TestOpenBeforeAnythingIsApplied(t *testing.T) {
 		}
 		lines := seen.All()
 		if len(lines) != 1 || strings.Contains(lines[0].Message, "connect;") || len(fmt.Sprint(lines[0].ContextMap())) > 1000 {
-			t.Errorf("%d lines, first %.1000v", len(lines), lines[0])
+			t.Errorf(`%d lines, first %.1000v, want 1, no "connect;" in it and len(fmt.Sprint(lines[0].ContextMap())) <= 1000`, len(lines), lines[0])
 		}
 	})
 }
@@ -123,7 +123,7 @@ func TestOpenSaysWhyItWaits(t *testing.T) {
 			m.RefuseConnections()
 			_, err := m.tryOpen(m.within(test.wait), amqpx.Config{Logger: test.logger})
 			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "connection refused") {
-				t.Errorf("%s: %v", name, err)
+				t.Errorf(`%s: got %v, want context.DeadlineExceeded with "connection refused"`, name, err)
 			}
 		})
 		if text := out.String(); strings.Count(text, "\n") != test.lines || test.lines > 0 && !strings.Contains(text, "connection refused") {
@@ -140,6 +140,6 @@ func TestOpenEndsWithTheBrokersAnswer(t *testing.T) {
 	defer cancel()
 	_, err := amqpx.Open(ctx, amqpx.Config{URL: "amqp://" + srv.Listener.Addr().String() + "/", DialTimeout: time.Second})
 	if e, ok := errors.AsType[*amqpx.DialError](err); !ok || !e.Final || !strings.Contains(e.Reason, "an HTTP server answered") || ctx.Err() != nil {
-		t.Errorf("got %v", err)
+		t.Errorf(`got %v, want an error of type *amqpx.DialError, e.Final = true, e.Reason with "an HTTP server answered" and ctx.Err() = nil`, err)
 	}
 }

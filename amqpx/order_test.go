@@ -33,7 +33,7 @@ func TestSlowSendsKeepTheOrderOfOneDelay(t *testing.T) {
 					t.Fatalf("delay %v: a message overtakes the one before it by %v", delay, last.Sub(end))
 				}
 				if early := time.UnixMilli(p.due).Sub(end); early >= time.Millisecond { // a consumer holds a message that is early by less than this
-					t.Fatalf("delay %v: %v early", delay, early)
+					t.Fatalf("delay %v: %v early, want less than 1ms", delay, early)
 				}
 				last = end
 			}
@@ -67,7 +67,7 @@ func TestRestartKeepsTheOrderOfABatch(t *testing.T) {
 				t.Fatalf("due at %v, leaves at %v", due, end)
 			}
 			if due := p.headers(nil)[HeaderDue]; due != p.due || !p.pub.Timestamp.Equal(p.start) {
-				t.Fatalf("header %v, due %d; timestamp %v", due, p.due, p.pub.Timestamp)
+				t.Fatalf("header %v, due %d; timestamp %v, want %v", due, p.due, p.pub.Timestamp, p.start)
 			}
 			last = end
 		}

@@ -56,7 +56,7 @@ func TestTextsOfAnOutage(t *testing.T) {
 					// The same cause may be noticed at several points in the sending of a message, each with its own
 					// text.
 					if len(all) > 3 {
-						t.Errorf("%s: %d texts:\n%q", what, len(all), slices.Sorted(maps.Keys(all)))
+						t.Errorf("%s: got %d texts:\n%q, want at most 3", what, len(all), slices.Sorted(maps.Keys(all)))
 					}
 				}
 			})

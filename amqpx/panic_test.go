@@ -131,7 +131,7 @@ func TestPanicsOfHooks(t *testing.T) {
 		}
 		err = c.SendEach(t.Context(), []amqpx.Message{{Queue: "q"}, {Queue: "r"}}, func(int, error) { panic("callback") })
 		if err == nil || !strings.Contains(err.Error(), "panicked: callback") {
-			t.Errorf("a callback that panics: %v", err)
+			t.Errorf(`a callback that panics: got %v, want an error with "panicked: callback"`, err)
 		}
 		after(time.Second)
 		if n := len(got.all()); n != 2 {
@@ -216,7 +216,7 @@ func TestPanicsOfDialling(t *testing.T) {
 		}
 		_, err = inspect.Dial(t.Context(), amqpx.Config{URL: m.URL(), Dial: m.Dial, Login: func(context.Context) (string, string, error) { panic("login") }})
 		if err == nil || !strings.Contains(err.Error(), "panicked: login") {
-			t.Errorf("got %v", err)
+			t.Errorf(`got %v, want an error with "panicked: login"`, err)
 		}
 	})
 }

@@ -43,13 +43,13 @@ func TestPauseOfAnotherMode(t *testing.T) {
 		c.consume("q", got.handle)
 		for _, mode := range []amqpx.PauseMode{"", "handback"} {
 			if err := c.PauseConsuming("q", mode); !errors.Is(err, amqpx.ErrConfig) || !strings.Contains(err.Error(), `expected "hand-back" or "keep-place"`) {
-				t.Errorf("mode %q: %v", mode, err)
+				t.Errorf(`mode %q: %v, want amqpx.ErrConfig with "expected "hand-back" or "keep-place""`, mode, err)
 			}
 		}
 		c.mustSend(amqpx.Message{ID: "m", Queue: "q"})
 		after(time.Second)
 		if ids := got.ids(); len(ids) != 1 {
-			t.Errorf("handled %v", ids)
+			t.Errorf("handled %v, want length 1", ids)
 		}
 	})
 }
@@ -62,7 +62,8 @@ func TestPauseOfAnImpossibleQueue(t *testing.T) {
 			consumed := c.Consume(t.Context(), queue, nothing)
 			paused := c.PauseConsuming(queue, amqpx.PauseKeepPlace)
 			if paused == nil || consumed == nil || !strings.HasSuffix(consumed.Error(), paused.Error()) {
-				t.Errorf("%q: PauseConsuming says %v, and Consume %v", queue, paused, consumed)
+				t.Errorf("%q: PauseConsuming says %v, and Consume %v, want an error ending with %q and not nil",
+					queue, paused, consumed, paused.Error())
 			}
 		}
 		for _, queue := range []string{"q", "q.dead"} {
@@ -128,7 +129,7 @@ func TestPauseKeepsPlace(t *testing.T) {
 		c.ResumeConsuming("q")
 		after(time.Second)
 		if fmt.Sprint(order) != "[0 1 2 3 4]" {
-			t.Errorf("handled in the order %v", order)
+			t.Errorf("handled in the order %v, want [0 1 2 3 4]", order)
 		}
 		c.pause(amqpx.PauseKeepPlace)
 		c.mustSend(amqpx.Message{ID: "5", Queue: "q"})

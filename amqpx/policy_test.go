@@ -52,7 +52,7 @@ func TestImmediateRetries(t *testing.T) {
 			t.Errorf("again at once: %v, want %v", asked, want)
 		}
 		if dl := m.deadLetterOf("q"); len(dl.Attempts) != 2 || dl.Reason != "attempts" {
-			t.Errorf("dead letter: reason %s, attempts %q", dl.Reason, dl.Attempts)
+			t.Errorf(`dead letter: reason %s, attempts %q, want length 2 and "attempts"`, dl.Reason, dl.Attempts)
 		}
 	})
 }
@@ -134,10 +134,11 @@ func TestErrorPolicy(t *testing.T) {
 			t.Errorf("busy ran at %v, want %v", got, want)
 		}
 		if got := attempts["down"]; !slices.Equal(began["down"], []time.Duration{0, time.Hour}) || !slices.Equal(got, []int{1, 1}) {
-			t.Errorf("down ran at %v with attempts %v", began["down"], got)
+			t.Errorf("down ran at %v with attempts %v, want [0 1h] and [1 1]", began["down"], got)
 		}
 		if dl := m.deadLetterOf("q"); len(began["gone"]) != 1 || dl.Reason != inspect.ReasonRejected || dl.Error != errGone.Error() {
-			t.Errorf("gone ran %d times; dead letter %s: %s", len(began["gone"]), dl.Reason, dl.Error)
+			t.Errorf("gone ran %d times; dead letter %s: %s, want 1, inspect.ReasonRejected and %s",
+				len(began["gone"]), dl.Reason, dl.Error, errGone.Error())
 		}
 		if calls != 3 {
 			t.Errorf("the policy was asked %d times, want once for each failure", calls)
@@ -159,7 +160,7 @@ func TestErrorPolicyLeavesAlone(t *testing.T) {
 				c.mustSend(amqpx.Message{Queue: "q"})
 				after(time.Hour)
 				if dl := m.deadLetterOf("q"); runs != 5 || dl.Reason != "attempts" || dl.Error != "busy" {
-					t.Errorf("%d runs; dead letter %s: %s", runs, dl.Reason, dl.Error)
+					t.Errorf(`%d runs; dead letter %s: %s, want 5, "attempts" and "busy"`, runs, dl.Reason, dl.Error)
 				}
 			})
 		})
@@ -197,7 +198,7 @@ func TestJSON(t *testing.T) {
 			after(time.Minute)
 			if want == "" {
 				if !slices.Equal(got, []int{42}) {
-					t.Errorf("%q: handled %v", body, got)
+					t.Errorf("%q: handled %v, want [42]", body, got)
 				}
 				return
 			}
@@ -252,7 +253,7 @@ func TestByType(t *testing.T) {
 	})
 	defer func() {
 		if r, _ := recover().(string); !strings.Contains(r, `type "paid" is nil`) {
-			t.Errorf("a nil handler: %v", r)
+			t.Errorf(`a nil handler: got %v, want a text with "type "paid" is nil"`, r)
 		}
 	}()
 	amqpx.ByType(map[string]amqpx.Handler{"paid": nil}, nil)

@@ -148,7 +148,7 @@ func TestDueIsNeverEarly(t *testing.T) {
 			t.Fatalf("at %v: due %v", at, got)
 		}
 		if r := remaining(due, now); r < delay || r >= delay+2*time.Millisecond {
-			t.Fatalf("remaining %v of %v", r, delay)
+			t.Fatalf("remaining %v of %v, want less than %v", r, delay, delay+2*time.Millisecond)
 		}
 	})
 }
@@ -222,7 +222,7 @@ func TestNewIDIsUUIDv7(t *testing.T) {
 		id := newID(now)
 		u, err := uuid.Parse(id)
 		if err != nil || u.Version() != 7 || u.Variant() != uuid.RFC4122 {
-			t.Fatalf("%s: version %d, variant %v (%v)", id, u.Version(), u.Variant(), err)
+			t.Fatalf("%s: version %d, variant %v (%v), want no error, 7 and uuid.RFC4122", id, u.Version(), u.Variant(), err)
 		}
 		sec, nsec := u.Time().UnixTime()
 		if got := time.Unix(sec, nsec).UnixMilli(); got != now.UnixMilli() {
@@ -250,7 +250,7 @@ func TestDeadLettersReturnIsFinal(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, s := p.tries.Next(flow.Outcome{Kind: flow.Returned, Err: ErrUnroutable}); s.Do != flow.GiveUp {
-		t.Errorf("got %+v", s)
+		t.Errorf("got %+v, want Do = flow.GiveUp", s)
 	}
 }
 

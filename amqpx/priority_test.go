@@ -48,7 +48,7 @@ func TestPriorityProblem(t *testing.T) {
 	} {
 		err := priorityProblem(test.broker, test.strategy, test.priority)
 		if (err != nil) != test.refused {
-			t.Errorf("%s, %s, priority %d: %v", test.broker, test.strategy.Name(), test.priority, err)
+			t.Errorf("got %s, %s, priority %d: %v, want error = %t", test.broker, test.strategy.Name(), test.priority, err, test.refused)
 		}
 		if err != nil && (!errors.Is(err, ErrMessage) || !strings.Contains(err.Error(), test.broker)) {
 			t.Errorf("%s: %v", test.broker, err)

@@ -99,7 +99,7 @@ func TestDeclareNothingOnALayoutWithoutAFingerprint(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := m.roundTrips(amqpx.DeclareNothing); n > 60 {
-			t.Errorf("%v round trips", n)
+			t.Errorf("%v round trips, want at most 60", n)
 		}
 	})
 }

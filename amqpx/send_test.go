@@ -23,7 +23,7 @@ func TestAConfirmIsLost(t *testing.T) {
 		m.CutAt("basic.ack", 1)
 		c.mustSend(amqpx.Message{ID: "twice", Queue: "q"})
 		if ids := m.IDs("q"); !slices.Equal(ids, []string{"first", "twice", "twice"}) {
-			t.Errorf("in the queue: %q", ids)
+			t.Errorf(`in the queue: got %q, want ["first" "twice" "twice"]`, ids)
 		}
 		m.Lose("basic.ack", "")
 		if err := c.Send(m.within(5*time.Second), amqpx.Message{Queue: "q"}); !errors.Is(err, amqpx.ErrOutcomeUnknown) {
@@ -43,7 +43,7 @@ func TestNackIsInTheError(t *testing.T) {
 			"SendBatch": func() error { return c.SendBatch(t.Context(), []amqpx.Message{msg}) },
 		} {
 			if err := send(); !errors.Is(err, amqpx.ErrNacked) || !errors.Is(err, amqpx.ErrNotSent) || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%s: %v", name, err)
+				t.Errorf("%s: got %v, want amqpx.ErrNacked and amqpx.ErrNotSent and context.DeadlineExceeded", name, err)
 			}
 		}
 		time.AfterFunc(time.Second, undo)
@@ -66,7 +66,7 @@ func TestHeadersThatABrokerDelaysBy(t *testing.T) {
 			}
 		}
 		if headers["mine"] != "kept" {
-			t.Errorf("headers %v", headers)
+			t.Errorf(`headers %v, want headers["mine"] = "kept"`, headers)
 		}
 	})
 }
@@ -96,7 +96,7 @@ func TestPriorityBefore43(t *testing.T) {
 		k := c.consume("retried", got.handle)
 		after(time.Hour)
 		if attempts := got.attempts(); !slices.Equal(attempts, []int{1, 2}) {
-			t.Errorf("attempts %v", attempts)
+			t.Errorf("attempts %v, want [1 2]", attempts)
 		}
 		k.stop()
 	})

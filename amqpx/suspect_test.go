@@ -65,7 +65,7 @@ func TestHealthOfABrokenQueue(t *testing.T) {
 			t.Fatalf("health: %v", err)
 		}
 		if len(health.Problems) != 1 || health.Problems[0].Part != "consumer broken" {
-			t.Errorf("problems: %v", health)
+			t.Errorf(`problems: got %v, want len(health.Problems) = 1 and Problems[0].Part = "consumer broken"`, health)
 		}
 		if !strings.Contains(health.Error(), "closed the connection") || !strings.Contains(health.Error(), "process") {
 			t.Errorf("no cause in %v", health)
@@ -104,7 +104,7 @@ func TestOneOfManyConsumersIsSuspected(t *testing.T) {
 		go func() { ended <- c.ConsumeAll(ctx, all...) }()
 		after(time.Minute)
 		if got := len(m.connections(" consume")); got != 1 {
-			t.Errorf("%d shared connections", got)
+			t.Errorf("%d shared connections, want 1", got)
 		}
 		for _, k := range c.Stats().Consumers {
 			if own := k.Connection != nil; own != (k.Queue == "broken") {

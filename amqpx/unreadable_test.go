@@ -56,7 +56,7 @@ func TestUnreadable(t *testing.T) {
 
 				peeked, err := inspect.Peek(t.Context(), m.dialed(t), "q", inspect.PeekOptions{})
 				if err != nil || ids(peeked) != "before bad after" {
-					t.Fatalf("peek: %s (%v)", ids(peeked), err)
+					t.Fatalf(`peek: got %s (%v), want no error and "before bad after"`, ids(peeked), err)
 				}
 				if l := peeked.Messages[1]; l.Reason != inspect.ReasonUnreadable || !strings.Contains(l.Error, says) || string(l.Body) != "of bad" || l.AppID != "shop" {
 					t.Errorf("peek: %s, %q, body %q of %s", l.Reason, l.Error, l.Body, l.AppID)
@@ -72,7 +72,7 @@ func TestUnreadable(t *testing.T) {
 				m.Holds("q", 0, 0)
 				dead, err := inspect.Peek(t.Context(), m.dialed(t), "q.dead", inspect.PeekOptions{})
 				if err != nil || ids(dead) != "bad" {
-					t.Fatalf("dead letters: %s (%v)", ids(dead), err)
+					t.Fatalf(`dead letters: got %s (%v), want no error and "bad"`, ids(dead), err)
 				}
 				l := dead.Messages[0]
 				raw, _ := l.Headers[amqpx.HeaderRaw].([]byte)
@@ -82,7 +82,7 @@ func TestUnreadable(t *testing.T) {
 
 				rep, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "q.dead"})
 				if err != nil || rep.Stayed != 1 {
-					t.Errorf("requeue: %+v, %v", rep, err)
+					t.Errorf("requeue: got %+v, %v, want no error and Stayed = 1", rep, err)
 				}
 				late := &collector{}
 				ks := c.consume("q.dead", late.handle)

@@ -133,7 +133,7 @@ destinations:
 		}
 	}
 	if len(bindings) != 0 {
-		t.Errorf("further bindings %v", bindings)
+		t.Errorf("further bindings %v, want length 0", bindings)
 	}
 	if err := got.Validate(topology.DelayPrefix("p")); err != nil {
 		t.Error(err)
@@ -207,7 +207,7 @@ func TestDestinationTooLong(t *testing.T) {
 	name := strings.Repeat("q", 250)
 	_, err := load([]byte("queues: []\ndestinations:\n  - queue: "+name+"\n"), Source{})
 	if err == nil || !strings.Contains(err.Error(), "destinations[0]") || !strings.Contains(err.Error(), "shorten") {
-		t.Errorf("got %v", err)
+		t.Errorf(`got %v, want an error with "destinations[0]" and with "shorten"`, err)
 	}
 }
 
@@ -247,7 +247,7 @@ func TestTLSFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := client.GetTLS(); got.RootCAs == nil || len(got.Certificates) != 1 || got.ServerName != "rabbit" || !client.ExternalAuth {
-		t.Errorf("got %+v", got)
+		t.Errorf(`got %+v, want RootCAs not nil, len(got.Certificates) = 1, ServerName = "rabbit" and client.ExternalAuth = true`, got)
 	}
 	for _, bad := range []struct {
 		tls  TLS
@@ -318,14 +318,14 @@ func TestAutoProbesForInstants(t *testing.T) {
 		s := mustStrategy(t, c)
 		r, err := s.Route(topology.Destination{Queue: "q"}, time.Hour, 0)
 		if err != nil || !strings.HasPrefix(r.Queue, "delay."+want+".") {
-			t.Errorf("%s: %+v, %v", version, r, err)
+			t.Errorf("%s: got %+v, %v, want no error and Queue beginning with %q", version, r, err, "delay."+want+".")
 		}
 		offline, err := c.Offline()
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, routes := offline.(amqpx.InstantProber).Canary("x"); len(routes) != dlx.DefaultNativeQueues {
-			t.Errorf("offline: %v", routes)
+			t.Errorf("offline: got %v, want length dlx.DefaultNativeQueues", routes)
 		}
 	}
 }

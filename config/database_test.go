@@ -82,10 +82,10 @@ func TestSQLitePathIsTaken(t *testing.T) {
 	defer func() { _ = db.Close() }()
 	var mode string
 	if err := db.QueryRowContext(t.Context(), "PRAGMA journal_mode").Scan(&mode); err != nil || mode != "wal" {
-		t.Errorf("journal mode %q, %v", mode, err)
+		t.Errorf(`journal mode %q, %v, want no error and "wal"`, mode, err)
 	}
 	if found, _ := filepath.Glob(dir + "/a%20#b.db"); len(found) != 1 {
-		t.Errorf("the file has another name: %v", found)
+		t.Errorf("the file has another name: %v, want length 1", found)
 	}
 }
 
@@ -100,7 +100,7 @@ func TestMigrations(t *testing.T) {
 			t.Errorf("%s: %v", m.Component, err)
 		}
 		if !strings.Contains(m.Script(dialect), "CREATE TABLE") {
-			t.Errorf("%s: the script is %q", m.Component, m.Script(dialect))
+			t.Errorf(`%s: the script is %q, want a text with "CREATE TABLE"`, m.Component, m.Script(dialect))
 		}
 	}
 }

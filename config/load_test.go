@@ -178,7 +178,7 @@ func TestLoadDefaults(t *testing.T) {
 	}
 	want.origins = c.origins
 	if !reflect.DeepEqual(c, want) {
-		t.Errorf("got %#v", c)
+		t.Errorf("got %#v, want %#v", c, want)
 	}
 	s, err := c.Strategy(t.Context(), nil)
 	if err != nil {
@@ -232,7 +232,7 @@ func TestNoBroker(t *testing.T) {
 		}
 	}
 	if vhost, err := c.Vhost(); vhost != "/" || err != nil || c.FirstURL() != "" {
-		t.Errorf("virtual host %q, %v; first URL %s", vhost, err, c.FirstURL())
+		t.Errorf(`virtual host %q, %v; first URL %s, want "/", no error and ""`, vhost, err, c.FirstURL())
 	}
 }
 
@@ -263,7 +263,7 @@ func TestDefaultsLoseAgainstAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := fmt.Sprint(c.Delay.TTL.Delays, c.Delay.Prefix); got != "[1s 2s]file" {
-		t.Errorf("got %s", got)
+		t.Errorf("got %s, want [1s 2s]file", got)
 	}
 }
 
@@ -298,7 +298,7 @@ func TestEnvironment(t *testing.T) {
 		}
 	}
 	if got := fmt.Sprint(c.Delay.TTL.Delays, c.Delay.Bucket.Radices, len(c.Broker.URLs)); got != "[1m0s 15m0s] [10 60] 2" {
-		t.Errorf("lists are %s", got)
+		t.Errorf("lists are %s, want [1m0s 15m0s] [10 60] 2", got)
 	}
 }
 
@@ -354,12 +354,12 @@ func TestExpansionCannotInject(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.Broker.URL != "" || len(c.Topology.Queues) != 0 || c.Broker.ConnectionName != os.Getenv("RD_TEST_EVIL") {
-		t.Errorf("got %#v", c)
+		t.Errorf(`got %#v, want Broker.URL = "", len(c.Topology.Queues) = 0 and Broker.ConnectionName = %v`, c, os.Getenv("RD_TEST_EVIL"))
 	}
 	t.Setenv("RD_TEST_EVIL", "{name: evil, max_length: 1}")
 	c, err = load([]byte("queues:\n  - name: ${RD_TEST_EVIL}\n"), Source{})
 	if err != nil || c.Topology.Queues[0].Name != "{name: evil, max_length: 1}" {
-		t.Errorf("got %+v, %v", c, err)
+		t.Errorf(`got %+v, %v, want no error and Topology.Queues[0].Name = "{name: evil, max_length: 1}"`, c, err)
 	}
 	// A quoted value remains text, and an unquoted value is parsed.
 	t.Setenv("RD_TEST_EVIL", "12")
@@ -444,7 +444,7 @@ func TestPrivateAuthorityOfTheManagementAPI(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err = live.Internal(m).Queues(t.Context()); (err == nil) != works {
-			t.Errorf("with %q: %v", name, err)
+			t.Errorf("with %q: %v, want error = %t", name, err, !works)
 		}
 	}
 }

@@ -124,7 +124,7 @@ func TestSchemaHasTheKeysOfTheLoader(t *testing.T) {
 	}
 	check(f.Describe(f.keys()), "", "")
 	if seen < 12 {
-		t.Errorf("%d mappings only", seen)
+		t.Errorf("%d mappings only, want at least 12", seen)
 	}
 	for _, s := range settings {
 		if !bytes.Contains(Schema(), []byte(s.help)) && !strings.ContainsAny(s.help, "<>&") {

@@ -224,7 +224,7 @@ func TestErrorsHidePasswords(t *testing.T) {
 					}
 					for _, secret := range []string{before, "5tail"} {
 						if text := errText(err); strings.Contains(strings.ReplaceAll(text, "127.0.0.1", ""), secret) {
-							t.Errorf("%s by %s, password %q: %s", path, from, password, text)
+							t.Errorf("%s by %s, password %q: %s, want no %q in it", path, from, password, text, secret)
 						}
 					}
 				}

@@ -124,7 +124,8 @@ func TestBucketDelayErrors(t *testing.T) {
 				continue
 			}
 			if e.Strategy != "bucket" || e.Delay != bad.delay || e.Min != 0 || e.Max != bucket.MaxDelay() || e.Reason == "" || e.Hint == "" {
-				t.Errorf("incomplete error %+v", e)
+				t.Errorf(`incomplete error %+v, want Strategy = "bucket", Delay = %v, Min = 0, Max = %v, Reason not empty and Hint not empty`,
+					e, bad.delay, bucket.MaxDelay())
 			}
 		}
 		for _, tolerance := range []time.Duration{0, 1, math.MaxInt64} {
@@ -148,7 +149,7 @@ func TestBucketToleranceOverflow(t *testing.T) {
 		}
 		enough, err := bucket.Route(dest, delay, bucket.MaxDelay()-delay)
 		if err != nil || most.RoutingKey != enough.RoutingKey {
-			t.Errorf("%+v: %+v and %+v, %v", c, most, enough, err)
+			t.Errorf("%+v: got %+v and %+v, %v, want no error and RoutingKey = enough.RoutingKey", c, most, enough, err)
 		}
 		checkRoute(t, bucket, radices(c), dest, delay, math.MaxInt64)
 	}
@@ -266,7 +267,8 @@ func TestBucketTopology(t *testing.T) {
 				continue
 			}
 			if q.Type != c.QueueType || q.MessageTTL == nil || q.DeadLetter == nil || q.DeadLetter.RoutingKey != nil || len(q.Arguments) != 0 {
-				t.Fatalf("%+v: queue %+v", c, q)
+				t.Fatalf("%+v: queue %+v, want Type = %v, MessageTTL not nil, DeadLetter not nil, DeadLetter.RoutingKey = nil and len(q.Arguments) = 0",
+					c, q, c.QueueType)
 			}
 			quorum := q.Type == topology.Quorum
 			if q.DeadLetter.AtLeastOnce != quorum || (q.Overflow == argument.RejectPublish) != quorum {

@@ -163,7 +163,7 @@ func TestLevelsKeysAreTheirs(t *testing.T) {
 				t.Errorf("%s %d s: header %v", system, want.Seconds, header)
 			}
 			if key, ok := dlx.DestinationKey(r.RoutingKey); !ok || key != queue {
-				t.Errorf("%s is for %q, %t", r.RoutingKey, key, ok)
+				t.Errorf("%s is for %q, %t, want ok = true and %q", r.RoutingKey, key, ok, queue)
 			}
 		}
 	}

@@ -108,7 +108,7 @@ func TestTTLRoute(t *testing.T) {
 		t.Error("Declares is wrong")
 	}
 	if strict.MaxDelay() != 48*time.Hour {
-		t.Errorf("MaxDelay is %v", strict.MaxDelay())
+		t.Errorf("MaxDelay is %v, want 48h", strict.MaxDelay())
 	}
 }
 
@@ -126,7 +126,7 @@ func TestTTLRandomDelays(t *testing.T) {
 			for _, dest := range picked {
 				r, err := s.Route(dest, d, 0)
 				if err != nil || r.Delay != d || r.Hops != 1 {
-					rt.Fatalf("%v gave %+v, %v", d, r, err)
+					rt.Fatalf("%v gave %+v, %v, want no error, Delay = %v and Hops = 1", d, r, err, d)
 				}
 				all = append(all, journey{r, dest})
 			}

@@ -97,7 +97,7 @@ func TestRoute(t *testing.T) {
 			continue
 		}
 		if header != c.ms || r.Exchange != "delay.plugin" || r.Mandatory {
-			t.Errorf("%v gave %+v", c.delay, r)
+			t.Errorf(`%v gave %+v, want header = %v, Exchange = "delay.plugin" and Mandatory = false`, c.delay, r, c.ms)
 		}
 	}
 }
@@ -107,7 +107,7 @@ func TestLongestDelay(t *testing.T) {
 	s := newStrategy(t, plugin.Config{})
 	r, err := s.Route(topology.Destination{Queue: "q"}, s.MaxDelay(), 0)
 	if err != nil || r.Headers[plugin.HeaderDelay] != int64(4294967295) {
-		t.Errorf("got %+v, %v", r, err)
+		t.Errorf("got %+v, %v, want no error and Headers[plugin.HeaderDelay] = %v", r, err, int64(4294967295))
 	}
 }
 
@@ -122,7 +122,7 @@ func TestDestinations(t *testing.T) {
 	fits := strings.Repeat("q", topology.MaxRoutingKey-len("plugin."))
 	for _, delay := range []time.Duration{0, time.Second} {
 		if r, err := s.Route(topology.Destination{Queue: fits}, delay, 0); err != nil || len(r.RoutingKey) != topology.MaxRoutingKey {
-			t.Errorf("%d bytes: %v", len(fits), err)
+			t.Errorf("%d bytes: %v, want no error and len(r.RoutingKey) = topology.MaxRoutingKey", len(fits), err)
 		}
 		var e *topology.KeyError
 		if _, err := s.Route(topology.Destination{Queue: fits + "q"}, delay, 0); !errors.As(err, &e) {
@@ -163,7 +163,7 @@ func TestBindingIsTheKey(t *testing.T) {
 		}
 		for w := range strings.SplitSeq(ka[0].RoutingKey, ".") {
 			if w == "*" || w == "#" {
-				t.Fatalf("the binding %q has a wildcard", ka[0].RoutingKey)
+				t.Fatalf(`the binding %q has a wildcard, want w != "*" and w != "#"`, ka[0].RoutingKey)
 			}
 		}
 	})
@@ -176,11 +176,12 @@ func TestTopology(t *testing.T) {
 	}
 	x := top.Exchanges[len(top.Exchanges)-1]
 	if x.Name != "p.plugin" || x.Kind != "x-delayed-message" || x.Table()["x-delayed-type"] != "topic" || x.AlternateExchange != "" {
-		t.Errorf("exchange %+v", x)
+		t.Errorf(`exchange %+v, want Name = "p.plugin", Kind = "x-delayed-message", Table()["x-delayed-type"] = "topic" and AlternateExchange = ""`,
+			x)
 	}
 	b := top.Bindings[len(top.Bindings)-1]
 	if b.Exchange != "p.plugin" || b.ToExchange != "p.deliver" || b.RoutingKey != "#" {
-		t.Errorf("binding %+v", b)
+		t.Errorf(`binding %+v, want Exchange = "p.plugin", ToExchange = "p.deliver" and RoutingKey = "#"`, b)
 	}
 }
 

@@ -59,7 +59,7 @@ func TestMergeRefusesContradictions(t *testing.T) {
 	}
 	got, err := a.Merge(b)
 	if !errors.Is(err, topology.ErrMerge) || !got.Empty() {
-		t.Fatalf("got %+v, %v", got, err)
+		t.Fatalf("got %+v, %v, want topology.ErrMerge and Empty() = true", got, err)
 	}
 	for _, text := range []string{
 		`exchange "x" is defined twice with different values: type is "topic" in one and "direct" in the other, internal is false in one and true in the other`,
@@ -75,7 +75,7 @@ func TestMergeRefusesContradictions(t *testing.T) {
 func TestLookups(t *testing.T) {
 	top := topology.DeliveryTopology("p")
 	if e, ok := top.Exchange("p.deliver"); !ok || e.AlternateExchange != "p.parked" {
-		t.Errorf("exchange: %+v, %v", e, ok)
+		t.Errorf(`exchange: got %+v, %v, want ok = true and AlternateExchange = "p.parked"`, e, ok)
 	}
 	if _, ok := top.Queue("p.deliver"); ok {
 		t.Error("found a queue with the name of an exchange")

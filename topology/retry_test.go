@@ -16,7 +16,7 @@ func TestRetryDefaults(t *testing.T) {
 	p := topology.Retry{}.WithDefaults()
 	want := topology.Retry{MaxAttempts: 5, Backoff: time.Second, MaxBackoff: 10 * time.Minute, Multiplier: 2, Jitter: 0.2}
 	if err := p.Validate(); p != want || err != nil {
-		t.Errorf("got %+v, %v", p, err)
+		t.Errorf("got %+v, %v, want %+v and no error", p, err, want)
 	}
 	for _, c := range []struct {
 		attempt int
@@ -103,10 +103,10 @@ func TestRetryProperties(t *testing.T) {
 		least := backoff - backoff>>50 - 1 // a float64 cannot tell longer ones apart
 		now, next := steady.Delay(attempt, rnd), steady.Delay(attempt+1, rnd)
 		if now < least || now > bound || next < now {
-			t.Fatalf("attempts %d, %d wait %v, %v with bounds %v, %v", attempt, attempt+1, now, next, backoff, bound)
+			t.Fatalf("attempts %d, %d wait %v, %v with bounds %v, %v, want at least %v", attempt, attempt+1, now, next, backoff, bound, least)
 		}
 		if far := steady.Delay(attempt+rapid.Int().Draw(t, "more")>>1, rnd); far > bound || far < least {
-			t.Fatalf("a far attempt waits %v", far)
+			t.Fatalf("a far attempt waits %v, want at most %v and at least %v", far, bound, least)
 		}
 		p := policy(jitter)
 		low, mid, high := p.Delay(attempt, 0), p.Delay(attempt, rnd), p.Delay(attempt, 1)

@@ -289,7 +289,7 @@ func TestAliasesAreBounded(t *testing.T) {
 	}
 	_, err := topology.ParseYAML([]byte(doc.String()))
 	if err == nil || !strings.Contains(err.Error(), "more than 100000 values") {
-		t.Errorf("got %v", err)
+		t.Errorf(`got %v, want an error with "more than 100000 values"`, err)
 	}
 }
 
@@ -317,7 +317,7 @@ func TestValidateOfGoTopologyHasPathsWithoutLines(t *testing.T) {
 		}
 	}
 	if err := top.Validate(topology.AllowUndeclared()); strings.Contains(err.Error(), "elsewhere") {
-		t.Errorf("AllowUndeclared: %v", err)
+		t.Errorf(`AllowUndeclared: got %v, want no "elsewhere" in it`, err)
 	}
 }
 
@@ -411,7 +411,7 @@ func FuzzParseYAML(f *testing.F) {
 		}
 		for _, p := range invalid.Problems {
 			if p.Message == "" || p.Line < 0 {
-				t.Fatalf("empty problem: %+v", p)
+				t.Fatalf("empty problem: got %+v, want Message not empty and Line >= 0", p)
 			}
 		}
 	})

@@ -25,12 +25,12 @@ import (
 func TestHeartbeats(t *testing.T) {
 	bubble(t, amqptest.Options{}, func(t *testing.T, _ *amqptest.Server, conn *amqp.Connection) {
 		if conn.Config.Heartbeat != 0 {
-			t.Errorf("tuned to %v", conn.Config.Heartbeat)
+			t.Errorf("tuned to %v, want 0", conn.Config.Heartbeat)
 		}
 	})
 	bubble(t, amqptest.Options{Heartbeat: 10 * time.Second}, func(t *testing.T, srv *amqptest.Server, conn *amqp.Connection) {
 		if conn.Config.Heartbeat != 10*time.Second {
-			t.Errorf("tuned to %v", conn.Config.Heartbeat)
+			t.Errorf("tuned to %v, want 10s", conn.Config.Heartbeat)
 		}
 		<-time.After(time.Hour)
 		ch := channel(t, conn)
@@ -54,11 +54,11 @@ func TestHeartbeats(t *testing.T) {
 		wire.stopped.Store(true)
 		<-time.After(9 * time.Second)
 		if q, _ := srv.Queue("q"); q.Unacked != 1 {
-			t.Errorf("%d held", q.Unacked)
+			t.Errorf("%d held, want 1", q.Unacked)
 		}
 		<-time.After(20 * time.Second)
 		if q, _ := srv.Queue("q"); q.Unacked != 0 || q.Ready != 1 || len(srv.Connections()) != 1 {
-			t.Errorf("%d held, %d ready, %d connections", q.Unacked, q.Ready, len(srv.Connections()))
+			t.Errorf("%d held, %d ready, %d connections, want 0 and 1", q.Unacked, q.Ready, len(srv.Connections()))
 		}
 	})
 }
@@ -89,7 +89,7 @@ func TestUsersAndVHosts(t *testing.T) {
 		}
 		for vhost, want := range map[string]string{"": "access to vhost '/' refused for user 'shop'", "none": "vhost none not found"} {
 			if _, err := dial(strings.Replace(srv.URL(), "/?", "/"+vhost+"?", 1)); !says(err, 530, want) {
-				t.Errorf("%q: %v", vhost, err)
+				t.Errorf("%q: got %v, want reply 530 %q", vhost, err, want)
 			}
 		}
 		conn, err := dial(strings.Replace(srv.URL(), "/?", "/shop?", 1))
@@ -164,7 +164,7 @@ func TestBodies(t *testing.T) {
 		closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 		publish(t, ch, "", "q", amqp.Publishing{Body: make([]byte, 100_001)})
 		if err := <-closed; !says(err, 406, "message size 100001 is larger than configured max size 100000") {
-			t.Errorf("got %v", err)
+			t.Errorf(`got %v, want reply 406 "message size 100001 is larger than configured max size 100000"`, err)
 		}
 	})
 }
@@ -211,7 +211,7 @@ func TestExclusiveAndAutoDelete(t *testing.T) {
 		ch := channel(t, other)
 		named, err := ch.QueueDeclare("", false, false, true, false, nil)
 		if err != nil || !strings.HasPrefix(named.Name, "amq.gen-") {
-			t.Fatalf("%q, %v", named.Name, err)
+			t.Fatalf(`got %q, %v, want no error and a text beginning with "amq.gen-"`, named.Name, err)
 		}
 		if _, err := ch.QueueDeclare("auto", true, true, false, false, nil); err != nil {
 			t.Fatal(err)
@@ -276,7 +276,7 @@ func TestConsumers(t *testing.T) {
 		}
 		synctest.Wait()
 		if len(a) != 2 || len(b) != 3 || len(c) != 1 || len(d) != 0 {
-			t.Errorf("%d, %d, %d and %d were delivered", len(a), len(b), len(c), len(d))
+			t.Errorf("%d, %d, %d and %d were delivered, want 2, 3, 1 and 0", len(a), len(b), len(c), len(d))
 		}
 		if x := <-a; x.MessageId != "0" || x.Ack(true) != nil {
 			t.Errorf("the first got %s", x.MessageId)
@@ -287,7 +287,7 @@ func TestConsumers(t *testing.T) {
 			t.Errorf("the next single consumer got %s", x.MessageId)
 		}
 		if q, _ := srv.Queue("turns"); q.Ready != 4 || q.Unacked != 5 || q.Consumers != 2 {
-			t.Errorf("%d ready, %d held, %d consumers", q.Ready, q.Unacked, q.Consumers)
+			t.Errorf("%d ready, %d held, %d consumers, want 4, 5 and 2", q.Ready, q.Unacked, q.Consumers)
 		}
 	})
 }
@@ -309,17 +309,17 @@ func TestLooking(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := srv.RoundTrips() - before; n != 3 || srv.Calls("queue.declare") != 1 || srv.Publishes("x") != 1 {
-			t.Errorf("%d round trips, %d declarations, %d publishes", n, srv.Calls("queue.declare"), srv.Publishes("x"))
+			t.Errorf("%d round trips, %d declarations, %d publishes, want 3 and 1", n, srv.Calls("queue.declare"), srv.Publishes("x"))
 		}
 		q, _ := srv.Queue("q")
 		if m := q.Messages[0]; q.Type != "quorum" || string(m.Body) != "m" || m.Exchange != "x" || m.RoutingKey != "a.b" || time.Until(m.Expires) != time.Minute {
-			t.Errorf("got %+v", q)
+			t.Errorf(`got %+v, want Type = "quorum", m.Body = "m", m.Exchange = "x", m.RoutingKey = "a.b" and time.Until(m.Expires) = 1m`, q)
 		}
 		if b := srv.Bindings("x"); len(b) != 1 || b[0].Queue != "q" || b[0].RoutingKey != "a.*" {
-			t.Errorf("bindings %+v", b)
+			t.Errorf(`bindings %+v, want length 1, b[0].Queue = "q" and b[0].RoutingKey = "a.*"`, b)
 		}
 		if x := srv.Exchanges(); len(x) != 1 || x[0].Name != "x" || x[0].Type != "topic" {
-			t.Errorf("exchanges %+v", x)
+			t.Errorf(`exchanges %+v, want length 1, x[0].Name = "x" and x[0].Type = "topic"`, x)
 		}
 		srv.CloseConnections("maintenance")
 		synctest.Wait()
@@ -333,7 +333,7 @@ func TestLooking(t *testing.T) {
 func TestOptionsAreChecked(t *testing.T) {
 	defer func() {
 		if r := recover(); r == nil || !strings.Contains(fmt.Sprint(r), "expected one like 4.3.0") {
-			t.Errorf("got %v", r)
+			t.Errorf(`got %v, want not nil and a text with "expected one like 4.3.0"`, r)
 		}
 	}()
 	amqptest.NewServer(amqptest.Options{Version: "latest"})

@@ -54,10 +54,10 @@ func TestUnpaidOrderExpires(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if got := status(t, db, "42"); got != "cancelled" {
-			t.Errorf("after 30 minutes order 42 is %s", got)
+			t.Errorf(`after 30 minutes order 42 is %s, want "cancelled"`, got)
 		}
 		if got := status(t, db, "43"); got != "paid" {
-			t.Errorf("order 43, which was paid, is %s", got)
+			t.Errorf(`order 43, which was paid, is %s, want "paid"`, got)
 		}
 	})
 }

@@ -99,7 +99,7 @@ func TestExpect(t *testing.T) {
 				due := time.Now().Add(90 * time.Second)
 				got := srv.Expect(t, amqptest.Want{Queue: "q", ID: "a", Type: "paid", Body: `{ "order": 42 }`, In: 90 * time.Second, Within: time.Millisecond})
 				if got.In == "q" || !got.Due.Equal(due) || string(got.Body) != `{"order":42}` {
-					t.Errorf("in %q, due %v, body %q", got.In, got.Due, got.Body)
+					t.Errorf(`in %q, due %v, body %q, want not "q", %v and "{"order":42}"`, got.In, got.Due, got.Body, due)
 				}
 				srv.ExpectNone(t, amqptest.Want{Queue: "other"})
 				srv.ExpectNone(t, amqptest.Want{Queue: "q", Due: due.Add(2 * time.Second)})
@@ -108,7 +108,7 @@ func TestExpect(t *testing.T) {
 					t.Errorf("after its time it is in %q", got.In)
 				}
 				if late := time.Since(due); late < 0 || late > 2*time.Second {
-					t.Errorf("idle %v after its time", late)
+					t.Errorf("idle %v after its time, want 0 to 2s", late)
 				}
 				if err := c.Send(t.Context(), amqpx.Message{Queue: "other"}); err != nil {
 					t.Fatal(err)
@@ -119,7 +119,7 @@ func TestExpect(t *testing.T) {
 				}()
 				srv.RunUntilIdle(t, time.Hour) // messages in the queue named other are ignored
 				if srv.ExpectNone(t, amqptest.Want{Queue: "q"}); consumed != 1 {
-					t.Errorf("consumed %d", consumed)
+					t.Errorf("consumed %d, want 1", consumed)
 				}
 			})
 		})
@@ -268,7 +268,7 @@ func TestRunUntilIdle(t *testing.T) {
 		})
 		srv.Expect(t, amqptest.Want{Queue: "q.dead", ID: "a"})
 		if took := time.Since(began); runs != 4 || took < 60*24*time.Hour || took > 60*24*time.Hour+time.Minute {
-			t.Errorf("%d runs, idle after %v", runs, took)
+			t.Errorf("%d runs, idle after %v, want 4, %v to %v", runs, took, 60*24*time.Hour, 60*24*time.Hour+time.Minute)
 		}
 	})
 	// In real time.

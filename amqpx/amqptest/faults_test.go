@@ -109,13 +109,13 @@ func TestRefuseAndDeny(t *testing.T) {
 		undo := srv.Deny("", amqptest.PermissionConfigure, "^q$")
 		_, err := ch.QueueDeclare("q", true, false, false, false, nil)
 		if want := "ACCESS_REFUSED - configure access to queue 'q' in vhost '/' refused for user 'guest'"; !says(err, 403, want) {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want reply 403 %q", err, want)
 		}
 		undo()
 		undo = srv.Refuse("q", amqp.NotFound, "home node of it is down")
 		_, err = channel(t, conn).QueueDeclarePassive("q", true, false, false, false, nil)
 		if !says(err, 404, "NOT_FOUND - home node of it is down") {
-			t.Errorf("got %v", err)
+			t.Errorf(`got %v, want reply 404 "NOT_FOUND - home node of it is down"`, err)
 		}
 		undo()
 		if _, err := channel(t, conn).QueueDeclarePassive("q", true, false, false, false, nil); err != nil {
@@ -124,7 +124,7 @@ func TestRefuseAndDeny(t *testing.T) {
 		srv.Refuse("q", amqp.InternalError, "it broke")
 		_, err = channel(t, conn).QueueDeclarePassive("q", true, false, false, false, nil)
 		if !says(err, 541, "INTERNAL_ERROR - it broke") || !conn.IsClosed() {
-			t.Errorf("got %v", err)
+			t.Errorf(`got %v, want reply 541 "INTERNAL_ERROR - it broke" and conn.IsClosed() = true`, err)
 		}
 	})
 }
@@ -147,7 +147,7 @@ func TestBlock(t *testing.T) {
 		srv.Block("memory")
 		dc := publish(t, ch, "", "q", amqp.Publishing{})
 		if b := <-blocked; !b.Active || b.Reason != "memory" {
-			t.Errorf("got %+v", b)
+			t.Errorf(`got %+v, want Active = true and Reason = "memory"`, b)
 		}
 		later := publish(t, ch, "", "q", amqp.Publishing{})
 		if _, err := channel(t, quiet).QueueDeclarePassive("q", true, false, false, false, nil); err != nil {
@@ -159,7 +159,7 @@ func TestBlock(t *testing.T) {
 		}
 		srv.Unblock()
 		if b := <-blocked; b.Active || !later.Wait() {
-			t.Errorf("got %+v", b)
+			t.Errorf("got %+v, want Active = false and later.Wait() = true", b)
 		}
 	})
 }
@@ -173,7 +173,7 @@ func TestCutAndLoseAndDelay(t *testing.T) {
 			t.Error("the second confirm was to be lost")
 		}
 		if q, _ := srv.Queue("q"); q.Ready != 2 || !conn.IsClosed() {
-			t.Errorf("%d messages", q.Ready)
+			t.Errorf("%d messages, want 2 and conn.IsClosed() = true", q.Ready)
 		}
 		again, err := srv.Connect()
 		if err != nil {
@@ -190,7 +190,7 @@ func TestCutAndLoseAndDelay(t *testing.T) {
 		queue(t, slow, "slow", nil)
 		queue(t, slow, "after", nil)
 		if took := time.Since(began); took != time.Minute {
-			t.Errorf("it took %v", took)
+			t.Errorf("it took %v, want 1m", took)
 		}
 		srv.Lose("queue.declare-ok", "lost")
 		ended := make(chan error)
@@ -216,7 +216,7 @@ func TestLogins(t *testing.T) {
 		undo := srv.RefuseLogins()
 		_, err := amqpx.Open(t.Context(), amqpx.Config{URL: srv.URL(), Dial: srv.Dial})
 		if !says(err, 403, "") {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want reply code 403", err)
 		}
 		undo()
 		undo = srv.RefuseConnections()
@@ -249,7 +249,7 @@ func TestListen(t *testing.T) {
 	}
 	d, ok, err := ch.Get("q", true)
 	if err != nil || !ok || len(d.Body) != len(body) {
-		t.Errorf("%v, %v, %d bytes", err, ok, len(d.Body))
+		t.Errorf("got %v, %v, %d bytes, want no error, ok = true and %d", err, ok, len(d.Body), len(body))
 	}
 }
 
@@ -262,7 +262,7 @@ func TestRefuseMethod(t *testing.T) {
 			t.Errorf("another method: %v", err)
 		}
 		if _, err := ch.Consume("q", "", false, false, false, false, nil); !says(err, 541, "INTERNAL_ERROR - it broke") {
-			t.Errorf("got %v", err)
+			t.Errorf(`got %v, want reply 541 "INTERNAL_ERROR - it broke"`, err)
 		}
 		if !conn.IsClosed() {
 			t.Error("the connection is open")

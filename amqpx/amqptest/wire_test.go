@@ -83,7 +83,7 @@ func TestPipe(t *testing.T) {
 		_, _ = c.Write([]byte("last"))
 		_ = c.Close()
 		if rest, err := io.ReadAll(s); string(rest) != "last" || err != nil {
-			t.Errorf("%q, %v", rest, err)
+			t.Errorf(`got %q, %v, want "last" and no error`, rest, err)
 		}
 		if _, err := s.Write([]byte("x")); err == nil {
 			t.Error("written to nobody")

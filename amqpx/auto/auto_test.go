@@ -54,7 +54,7 @@ func TestAutoChoosesByTheDelayAlone(t *testing.T) {
 		}
 		r, err := a.Route(topology.Destination{Queue: "q"}, delay, 0)
 		if err != nil || r.Delay < delay {
-			t.Errorf("%v: route %+v, %v", delay, r, err)
+			t.Errorf("%v: route %+v, %v, want no error and Delay >= %v", delay, r, err, delay)
 		}
 	}
 }
@@ -73,7 +73,7 @@ func TestAutoContainsItsParts(t *testing.T) {
 		t.Errorf("%d bindings per destination, want one of each strategy", got)
 	}
 	if _, err := a.Route(topology.Destination{Queue: "q"}, a.MaxDelay()+time.Second, 0); !errors.Is(err, topology.ErrDelay) {
-		t.Errorf("beyond the maximum: %v", err)
+		t.Errorf("beyond the maximum: got %v, want topology.ErrDelay", err)
 	}
 }
 
@@ -101,7 +101,7 @@ func TestAuto(t *testing.T) {
 		}
 		defer c.Close(context.Background())
 		if c.Strategy().Name() != "auto" {
-			t.Errorf("the strategy is %s", c.Strategy().Name())
+			t.Errorf(`the strategy is %s, want "auto"`, c.Strategy().Name())
 		}
 		delays := map[string]time.Duration{"declared": 30 * time.Minute, "any": 7 * time.Minute, "short": 10 * time.Second}
 		for id, delay := range delays {
@@ -113,7 +113,7 @@ func TestAuto(t *testing.T) {
 			t.Errorf("%d messages are in the queue of the declared delay", q.Ready)
 		}
 		if n := srv.Publishes("delay.plugin"); n != 1 {
-			t.Errorf("the plugin got %d", n)
+			t.Errorf("the plugin got %d, want 1", n)
 		}
 		began := time.Now()
 		came := map[string]time.Duration{}
@@ -127,7 +127,7 @@ func TestAuto(t *testing.T) {
 			t.Errorf("came after %v, want %v (%v)", came, delays, err)
 		}
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: c.MaxDelay() + time.Second}); !errors.Is(err, topology.ErrDelay) {
-			t.Errorf("over the longest delay: %v", err)
+			t.Errorf("over the longest delay: got %v, want topology.ErrDelay", err)
 		}
 	})
 }

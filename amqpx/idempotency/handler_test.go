@@ -182,7 +182,7 @@ func TestGroup(t *testing.T) {
 		t.Errorf("%d effects, expected %d: all but the bad and the guarded message's", got, n-2)
 	}
 	if !slices.Contains(skipped, "guarded m7") || slices.Contains(skipped, "duplicate m3") {
-		t.Errorf("skipped: %v", skipped)
+		t.Errorf(`skipped: got %v, want it to contain "guarded m7" and it not to contain "duplicate m3"`, skipped)
 	}
 }
 
@@ -231,7 +231,7 @@ func TestHandlerMustNotEndTheTransaction(t *testing.T) {
 	db := open(t, newConnector(t))
 	handle := idempotency.Handler(db, func(_ context.Context, tx *sql.Tx, _ *amqpx.Delivery) error { return tx.Rollback() })
 	if err := handle(t.Context(), &amqpx.Delivery{ID: "m", Queue: "q"}); err == nil || !strings.Contains(err.Error(), "ended the transaction itself") {
-		t.Errorf("error is %v", err)
+		t.Errorf(`error is %v, want an error with "ended the transaction itself"`, err)
 	}
 }
 
@@ -267,7 +267,7 @@ func TestRunPurge(t *testing.T) {
 	}
 	for _, r := range []idempotency.Retention{{Keep: -time.Hour}, {Keep: 30}, {Every: -1}, {Batch: -1}, {Batch: 1_000_000}} {
 		if err := idempotency.RunPurge(t.Context(), db, r, nil); err == nil || !strings.Contains(err.Error(), "retention.") {
-			t.Errorf("%+v: error is %v", r, err)
+			t.Errorf(`%+v: error is %v, want an error with "retention."`, r, err)
 		}
 	}
 	for age, want := range map[time.Duration]string{-time.Hour: "expected 0 or more", 30: "30*time.Second"} {

@@ -73,12 +73,12 @@ func TestHandlersWaitForTheDatabase(t *testing.T) {
 				}
 				attempts.Range(func(id, attempt any) bool {
 					if attempt != 1 {
-						t.Errorf("message %v was handled in attempt %v", id, attempt)
+						t.Errorf("message %v was handled in attempt %v, want 1", id, attempt)
 					}
 					return true
 				})
 				if q, _ := srv.Queue("q.dead"); len(q.Messages) > 0 {
-					t.Errorf("%d dead letters", len(q.Messages))
+					t.Errorf("%d dead letters, want 0", len(q.Messages))
 				}
 				_ = own.Close()
 			})

@@ -71,7 +71,7 @@ func TestDiscardSavesFirst(t *testing.T) {
 		r := c.requeue(inspect.RequeueOptions{Queue: "q.dead", Discard: true, Save: k.save, InFlight: 2,
 			Filter: inspect.DeadLetterFilter{Header: "n", HeaderValue: "1"}})
 		if r.Discarded != 3 || !slices.Equal(k.ids(), []string{"q-01", "q-03", "q-05"}) {
-			t.Errorf("%+v; saved %v", r, k.ids())
+			t.Errorf("got %+v; saved %v, want Discarded = 3 and [q-01 q-03 q-05]", r, k.ids())
 		}
 		m.Holds("q.dead", 3, 0)
 	})
@@ -87,7 +87,7 @@ func TestDiscardWithoutSpace(t *testing.T) {
 			Queue: "q.dead", Discard: true, Save: k.save, InFlight: 2, Management: limitedTo(m, "1000000000"),
 		})
 		if !errors.Is(err, errFull) || r.Discarded != 2 || r.Stayed != 2 || !slices.Equal(k.ids(), []string{"q-00", "q-01"}) {
-			t.Errorf("%v, %+v; saved %v", err, r, k.ids())
+			t.Errorf("got %v, %+v; saved %v, want errFull, Discarded = 2, Stayed = 2 and [q-00 q-01]", err, r, k.ids())
 		}
 		m.Holds("q.dead", 4, 0)
 	})
@@ -102,7 +102,7 @@ func TestDiscardKeepsLiveMessages(t *testing.T) {
 		for _, dry := range []bool{true, false} {
 			r, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "q", Discard: true, DryRun: dry, Management: limitedTo(m, "1000000000")})
 			if err != nil || r.Discarded != 0 || r.Stayed != 1 || !strings.Contains(r.Results[0].Why, "is not a dead letter") {
-				t.Errorf("%v, %+v", err, r)
+				t.Errorf(`got %v, %+v, want no error, Discarded = 0, Stayed = 1 and Results[0].Why with "is not a dead letter"`, err, r)
 			}
 		}
 		m.Holds("q", 1, 0)
@@ -157,7 +157,7 @@ func TestRequeueFrom(t *testing.T) {
 			r := c.requeue(inspect.RequeueOptions{From: k.all(), InFlight: 2})
 			wantCounts(t, r, "3 total, 3 looked, 3 chosen: 3 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
 			if r.Line != 3 {
-				t.Errorf("done up to line %d", r.Line)
+				t.Errorf("done up to line %d, want 3", r.Line)
 			}
 		})
 		if len(straight) != 3 || !reflect.DeepEqual(straight, fromFile) {
@@ -181,7 +181,7 @@ func TestRequeueFromInterrupted(t *testing.T) {
 			yield(inspect.SavedMessage{}, wrong)
 		}})
 		if !errors.Is(err, wrong) {
-			t.Errorf("%v", err)
+			t.Errorf("got %v, want %v", err, wrong)
 		}
 		m.Holds("q", 0, 0)
 
@@ -214,7 +214,7 @@ func TestRequeueFromRefuses(t *testing.T) {
 	save := func([]inspect.SavedMessage) error { return nil }
 	for _, o := range []inspect.RequeueOptions{{}, {Queue: "q", From: none}, {From: none, Discard: true}, {Queue: "q", Save: save}} {
 		if err := o.Validate(topology.DefaultPrefix); !errors.Is(err, amqpx.ErrConfig) {
-			t.Errorf("%+v: %v", o, err)
+			t.Errorf("%+v: got %v, want amqpx.ErrConfig", o, err)
 		}
 	}
 }
@@ -232,7 +232,7 @@ func TestQueueWithoutAMajority(t *testing.T) {
 		_, requeued := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "q.dead", DryRun: true, Management: lost})
 		for what, err := range map[string]error{"peek": peeked, "group": grouped, "requeue": requeued} {
 			if !errors.Is(err, live.ErrUnavailable) || !strings.Contains(err.Error(), "minority") {
-				t.Errorf("%s: %v", what, err)
+				t.Errorf(`%s: got %v, want live.ErrUnavailable with "minority"`, what, err)
 			}
 		}
 	})

@@ -77,7 +77,7 @@ func TestGroupErrors(t *testing.T) {
 		}
 		g := group(t, m, inspect.GroupOptions{Order: inspect.GroupsMost, Limit: 1})
 		if g.Others != 1001 || len(g.Groups) != 1 {
-			t.Fatalf("%+v", g)
+			t.Fatalf("got %+v, want Others = 1001 and len(g.Groups) = 1", g)
 		}
 		x := g.Groups[0]
 		if x.Destination != "q" || x.Reason != inspect.ReasonAttempts || !x.First.Equal(first.Add(time.Second)) || !x.Last.Equal(first.Add(1999*time.Second)) ||
@@ -145,12 +145,12 @@ func TestGroupErrorsRefuses(t *testing.T) {
 		conn := m.dialed(t)
 		for _, queue := range []string{"limited", "delay.bucket.1m"} {
 			if _, err := inspect.GroupErrors(t.Context(), conn, queue, inspect.GroupOptions{}); !errors.Is(err, inspect.ErrPeek) {
-				t.Errorf("%s: %v", queue, err)
+				t.Errorf("%s: got %v, want inspect.ErrPeek", queue, err)
 			}
 		}
 		for _, o := range []inspect.GroupOptions{{Limit: inspect.MaxGroups + 1}, {Limit: -1}, {Order: "largest"}} {
 			if _, err := inspect.GroupErrors(t.Context(), conn, "q", o); err == nil || errors.Is(err, inspect.ErrPeek) {
-				t.Errorf("%+v: %v", o, err)
+				t.Errorf("%+v: got %v, want an error and not inspect.ErrPeek", o, err)
 			}
 		}
 	})

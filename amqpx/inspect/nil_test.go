@@ -19,7 +19,7 @@ func TestNothingToWorkWith(t *testing.T) {
 	passed := inspect.Republish(t.Context(), nil, amqp.Delivery{}, topology.Destination{Queue: "q"}, time.Now(), 0)
 	for what, err := range map[string]error{"Requeue": requeued, "Peek": peeked, "Republish": passed} {
 		if !errors.Is(err, amqpx.ErrConfig) {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: got %v, want amqpx.ErrConfig", what, err)
 		}
 	}
 }
@@ -33,7 +33,7 @@ func TestPeekRefusesAPlainConnection(t *testing.T) {
 		}
 		defer conn.Close()
 		if _, err := inspect.Peek(t.Context(), conn, "q.dead", inspect.PeekOptions{}); !errors.Is(err, inspect.ErrPeek) {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want inspect.ErrPeek", err)
 		}
 		if conn.IsClosed() {
 			t.Error("the connection was used")

@@ -39,7 +39,7 @@ func TestPassOn(t *testing.T) {
 			},
 		}
 		if lost := inspect.UnsupportedProperties(raw); !reflect.DeepEqual(lost, []string{"CC", "expiration", "x-death"}) {
-			t.Errorf("left out: %v", lost)
+			t.Errorf("left out: got %v, want [CC expiration x-death]", lost)
 		}
 		const ahead = time.Hour
 		at := time.Now().Add(ahead).Add(time.Minute)
@@ -62,7 +62,7 @@ func TestPassOn(t *testing.T) {
 		began := time.Now()
 		d := <-in
 		if took := time.Since(began); took < time.Minute || took > time.Minute+time.Second {
-			t.Errorf("it took %v", took)
+			t.Errorf("it took %v, want 1m to %v", took, time.Minute+time.Second)
 		}
 		want := amqp.Table{"own": int16(1), amqpx.HeaderDue: at.UnixMilli(), amqpx.HeaderAttempt: int64(3), amqpx.HeaderVersion: int64(4),
 			amqpx.HeaderError: "broken"}
@@ -73,11 +73,11 @@ func TestPassOn(t *testing.T) {
 		}
 		for _, gone := range []string{"x-delay", "CC"} {
 			if v := d.Headers[gone]; v != nil {
-				t.Errorf("header %s: %v", gone, v)
+				t.Errorf("header %s: %v, want nil", gone, v)
 			}
 		}
 		if d.Expiration != "" {
-			t.Errorf("expiration %s", d.Expiration)
+			t.Errorf(`expiration %s, want ""`, d.Expiration)
 		}
 		if !d.Timestamp.Equal(raw.Timestamp) {
 			t.Errorf("timestamp %v, want %v", d.Timestamp, raw.Timestamp)
@@ -95,7 +95,7 @@ func TestPluginDestination(t *testing.T) {
 		"plugin.delay.route.events:order.a": {Exchange: "events", RoutingKey: "order.a"},
 	} {
 		if got, ok := inspect.PluginDestination("delay", key); !ok || got != want {
-			t.Errorf("%s: %+v, %v", key, got, ok)
+			t.Errorf("%s: got %+v, %v, want ok = true and %+v", key, got, ok, want)
 		}
 	}
 	if d, ok := inspect.PluginDestination("delay", "orders.expire"); ok {

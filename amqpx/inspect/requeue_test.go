@@ -72,17 +72,17 @@ func TestRequeue(t *testing.T) {
 		r := c.requeue(inspect.RequeueOptions{Queue: "q.dead"})
 		wantCounts(t, r, "3 total, 3 looked, 3 chosen: 3 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
 		if want := []inspect.RequeueResult{{Destination: "q", Outcome: inspect.RequeueSent, Count: 3}}; !reflect.DeepEqual(r.Results, want) {
-			t.Errorf("%+v", r.Results)
+			t.Errorf("got %+v, want %+v", r.Results, want)
 		}
 		m.Holds("q.dead", 0, 0)
 		if got := m.IDs("q"); !slices.Equal(got, []string{"q-00", "q-01", "q-02"}) {
-			t.Errorf("in the queue: %v", got)
+			t.Errorf("in the queue: got %v, want [q-00 q-01 q-02]", got)
 		}
 		got := collector{answer: errors.New("again")}
 		stop := c.consume("q", got.handle, amqpx.WithRetry(topology.Retry{MaxAttempts: 2, Backoff: time.Second}))
 		inmemory.After(time.Minute)
 		if a := got.attempts(); !slices.Equal(a, []int{1, 1, 1, 2, 2, 2}) {
-			t.Errorf("attempts %v", a)
+			t.Errorf("attempts %v, want [1 1 1 2 2 2]", a)
 		}
 		d := got.all()[0]
 		if d.Headers["n"] == nil || d.Exchange != "" || d.RoutingKey != "q" || d.Headers[amqpx.HeaderReason] != nil || d.Headers[amqpx.HeaderRequeued] == nil {
@@ -98,7 +98,7 @@ func TestRequeue(t *testing.T) {
 		stop = c.consume("q", last.handle, amqpx.WithRetry(topology.Retry{MaxAttempts: 2}))
 		inmemory.After(time.Second)
 		if a := last.attempts(); !slices.Equal(a, []int{2, 2, 2}) {
-			t.Errorf("attempts %v", a)
+			t.Errorf("attempts %v, want [2 2 2]", a)
 		}
 		stop()
 	})
@@ -111,16 +111,16 @@ func TestRequeueUnknownReason(t *testing.T) {
 		o := inspect.RequeueOptions{Queue: "q.dead", Filter: inspect.DeadLetterFilter{Reasons: []string{inspect.ReasonRejected, reason}}}
 		err := o.Validate("delay")
 		if (err == nil) != ok {
-			t.Errorf("%q: %v", reason, err)
+			t.Errorf("%q: got %v, want error = %t", reason, err, !ok)
 		}
 		if err == nil {
 			continue
 		}
 		if !errors.Is(err, amqpx.ErrConfig) {
-			t.Errorf("%q: %v", reason, err)
+			t.Errorf("%q: got %v, want amqpx.ErrConfig", reason, err)
 		}
 		if !strings.Contains(err.Error(), "it must be rejected, attempts, deliveries") {
-			t.Errorf("%q: %v", reason, err)
+			t.Errorf(`%q: got %v, want an error with "it must be rejected, attempts, deliveries"`, reason, err)
 		}
 	}
 }
@@ -145,12 +145,12 @@ func TestRequeueFilter(t *testing.T) {
 		wantCounts(t, c.requeue(inspect.RequeueOptions{Queue: "q.dead", Filter: f, Limit: 2}),
 			"6 total, 4 looked, 2 chosen: 2 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
 		if got := m.IDs("q"); !slices.Equal(got, []string{"q-01", "q-03"}) {
-			t.Errorf("sent %v", got)
+			t.Errorf("sent %v, want [q-01 q-03]", got)
 		}
 		got := m.IDs("q.dead")
 		slices.Sort(got)
 		if want := []string{"q-00", "q-02", "q-04", "q-05"}; !slices.Equal(got, want) {
-			t.Errorf("left %v", got)
+			t.Errorf("left %v, want %v", got, want)
 		}
 	})
 }
@@ -164,7 +164,7 @@ func TestRequeuePutsBackInOrder(t *testing.T) {
 		c.requeue(inspect.RequeueOptions{Queue: "q.dead", Filter: inspect.DeadLetterFilter{IDs: []string{"q-03", "q-17"}}})
 		want := slices.DeleteFunc(slices.Clone(all), func(id string) bool { return id == "q-03" || id == "q-17" })
 		if got := m.IDs("q.dead"); !slices.Equal(got, want) {
-			t.Errorf("left %v", got)
+			t.Errorf("left %v, want %v", got, want)
 		}
 	})
 }
@@ -221,7 +221,7 @@ func TestRequeueWhereItDied(t *testing.T) {
 			stop := c.consume(q, got.handle)
 			inmemory.After(time.Second)
 			if d := got.all(); len(d) != 1 || d[0].Exchange != "x" || d[0].RoutingKey != "k" {
-				t.Errorf("%s got %+v", q, d)
+				t.Errorf(`%s got %+v, want length 1, d[0].Exchange = "x" and d[0].RoutingKey = "k"`, q, d)
 			}
 			stop()
 		}
@@ -244,7 +244,7 @@ func TestRequeueParked(t *testing.T) {
 		r := c.requeue(parked)
 		wantCounts(t, r, "1 total, 1 looked, 1 chosen: 0 sent, 0 revived, 0 removed, 1 stayed; 0 again, 0 moved")
 		if len(r.Results) != 1 || !strings.Contains(r.Results[0].Why, "does not exist") || r.Results[0].Destination != "q" {
-			t.Errorf("%+v", r.Results)
+			t.Errorf(`got %+v, want length 1, r.Results[0].Why with "does not exist" and r.Results[0].Destination = "q"`, r.Results)
 		}
 		m.Holds("delay.parked", 1, 0)
 		if _, there := m.Queue("q"); there {
@@ -359,7 +359,7 @@ func TestRequeueWithAnUnknownOutcome(t *testing.T) {
 			r := c.requeue(inspect.RequeueOptions{Queue: "q.dead", Tasks: byID{}, DryRun: dry})
 			wantCounts(t, r, "3 total, 3 looked, 3 chosen: 0 sent, 1 revived, 0 removed, 2 stayed; 0 again, 0 moved")
 			if why := r.Results[1].Why; !strings.Contains(why, "unknown") {
-				t.Errorf("stayed because %q", why)
+				t.Errorf(`stayed because %q, want a text with "unknown"`, why)
 			}
 		}
 		m.Holds("q.dead", 2, 0)
@@ -437,7 +437,7 @@ func TestRequeueSparesTheDeliveryLimit(t *testing.T) {
 						there[id] = true
 					}
 					if len(there) != 10 {
-						t.Errorf("%v are left", there)
+						t.Errorf("%v are left, want length 10", there)
 					}
 					if moves := c.moves && version != "4.3.0"; moves != (moved > 0) {
 						t.Errorf("%d were moved", moved)
@@ -480,10 +480,10 @@ func TestRequeueDryRunAsksOnce(t *testing.T) {
 		}
 		before := m.Calls("queue.declare")
 		if r := c.requeue(inspect.RequeueOptions{Queue: "dead", To: topology.Destination{Queue: "q"}, DryRun: true}); r.Sent != 100 {
-			t.Errorf("%+v", r)
+			t.Errorf("got %+v, want Sent = 100", r)
 		}
 		if n := m.Calls("queue.declare") - before; n > 10 {
-			t.Errorf("%d declarations", n)
+			t.Errorf("%d declarations, want at most 10", n)
 		}
 	})
 }
@@ -539,7 +539,7 @@ func TestRequeueRefuses(t *testing.T) {
 			{Queue: "q", Filter: inspect.DeadLetterFilter{OlderThan: -1}},
 		} {
 			if _, err := inspect.Requeue(t.Context(), c.Client, o); !errors.Is(err, amqpx.ErrConfig) {
-				t.Errorf("%+v: %v", o, err)
+				t.Errorf("%+v: got %v, want amqpx.ErrConfig", o, err)
 			}
 		}
 		_, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "nowhere"})
@@ -562,7 +562,7 @@ func TestRequeueWhileBlocked(t *testing.T) {
 		m.Unblock()
 		inmemory.After(time.Minute)
 		if n := m.State("q.dead").Ready; n < 3 {
-			t.Errorf("%d dead letters are left", n)
+			t.Errorf("%d dead letters are left, want at least 3", n)
 		}
 	})
 }
@@ -641,7 +641,7 @@ func TestRequeueCopiesToTheQueueAlone(t *testing.T) {
 		for _, queue := range []string{"theirs", "q.dead"} {
 			r, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: queue, Filter: inspect.DeadLetterFilter{IDs: []string{"none"}}})
 			if err != nil || r.Moved != 1 {
-				t.Fatalf("%v; %+v", err, r)
+				t.Fatalf("got %v; %+v, want no error and Moved = 1", err, r)
 			}
 			m.Holds(queue, 1, 0)
 			m.Holds("other", 2, 0)
@@ -651,7 +651,7 @@ func TestRequeueCopiesToTheQueueAlone(t *testing.T) {
 			}
 			d := inspect.ReadDeadLetter(raw, queue, "delay")
 			if cc, _ := d.Headers["CC"].([]any); len(cc) != 1 || cc[0] != "other" || d.Headers["mine"] != "kept" {
-				t.Errorf("from %s: %v", queue, d.Headers)
+				t.Errorf(`from %s: %v, want len(cc) = 1, cc[0] = "other" and d.Headers["mine"] = "kept"`, queue, d.Headers)
 			}
 		}
 	})
@@ -698,14 +698,14 @@ func TestRequeueIgnoresUserIDsInHeaders(t *testing.T) {
 			amqpx.HeaderCarried: amqp.Table{"user-id": "root"},
 		}})
 		if r := c.requeue(inspect.RequeueOptions{Queue: "q.dead"}); r.Sent != 1 {
-			t.Fatalf("%+v", r)
+			t.Fatalf("got %+v, want Sent = 1", r)
 		}
 		var got collector
 		stop := c.consume("q", got.handle)
 		inmemory.After(time.Hour)
 		stop()
 		if all := got.all(); len(all) != 1 || all[0].UserID != "" {
-			t.Errorf("%d came, the first of user %q", len(all), all[0].UserID)
+			t.Errorf(`%d came, the first of user %q, want 1 and ""`, len(all), all[0].UserID)
 		}
 	})
 }

@@ -59,7 +59,7 @@ func TestSavedMessage(t *testing.T) {
 		}
 	}
 	if _, line := roundTrip(t, SavedMessage{Queue: "q", Message: amqp.Delivery{Body: []byte("x")}}); string(line) != `{"queue":"q","body":"x"}` {
-		t.Errorf("%s", line)
+		t.Errorf(`got %s, want "{"queue":"q","body":"x"}"`, line)
 	}
 }
 
@@ -135,7 +135,7 @@ func TestSaveFile(t *testing.T) {
 		t.Errorf("a second file of the name: %v", err)
 	}
 	if err := f.Close(); err != nil || f.Written() != 3 {
-		t.Errorf("%v, %d written", err, f.Written())
+		t.Errorf("got %v, %d written, want no error and 3", err, f.Written())
 	}
 	got := ""
 	for m, err := range SavedIn(path) {
@@ -143,11 +143,11 @@ func TestSaveFile(t *testing.T) {
 			t.Fatal(err, len(m.Message.Body))
 		}
 		if got += m.Message.MessageId; m.Line != len(got) {
-			t.Errorf("%s is on line %d", got, m.Line)
+			t.Errorf("%s is on line %d, want %d", got, m.Line, len(got))
 		}
 	}
 	if got != "abc" {
-		t.Errorf("read %q", got)
+		t.Errorf(`read %q, want "abc"`, got)
 	}
 
 	// An empty file is removed.
@@ -156,7 +156,7 @@ func TestSaveFile(t *testing.T) {
 		err = f.Close()
 	}
 	if _, there := os.Stat(empty); err != nil || !errors.Is(there, fs.ErrNotExist) {
-		t.Errorf("%v, %v", err, there)
+		t.Errorf("got %v, %v, want fs.ErrNotExist and no error", err, there)
 	}
 }
 
@@ -169,7 +169,7 @@ func TestSaveFileOnAFullDisk(t *testing.T) {
 	f := &SaveFile{f: full, path: "full"}
 	for range 2 {
 		if err := f.Save([]SavedMessage{{Queue: "q"}}); err == nil || !strings.Contains(err.Error(), "no space left on device") || f.Written() != 0 {
-			t.Errorf("%v, %d written", err, f.Written())
+			t.Errorf(`got %v, %d written, want an error with "no space left on device" and 0`, err, f.Written())
 		}
 	}
 	_ = full.Close()

@@ -37,20 +37,20 @@ func TestRequeueKeepsUserIDs(t *testing.T) {
 		dry := c.requeue(inspect.RequeueOptions{From: k.all(), DryRun: true})
 		r := c.requeue(inspect.RequeueOptions{From: k.all()})
 		if r.Sent != 5 || dry.Sent != 5 {
-			t.Fatalf("%+v; dry run %+v", r, dry)
+			t.Fatalf("got %+v; dry run %+v, want Sent = 5", r, dry)
 		}
 		for _, rep := range []inspect.RequeueReport{dry, r} {
 			if rep.Anonymous != 2 || !slices.Equal(rep.AnonymousIDs, []string{"b", "e"}) {
-				t.Errorf("%d lost their user ids, %v", rep.Anonymous, rep.AnonymousIDs)
+				t.Errorf("%d lost their user ids, %v, want 2 and [b e]", rep.Anonymous, rep.AnonymousIDs)
 			}
 			if !strings.Contains(rep.WhyAnonymous, `user id "alice" only from that user`) {
-				t.Errorf("%q", rep.WhyAnonymous)
+				t.Errorf(`got %q, want a text with "user id "alice" only from that user"`, rep.WhyAnonymous)
 			}
 		}
 		for range want {
 			raw, ok, err := m.Channel().Get("q", true)
 			if err != nil || !ok {
-				t.Fatalf("%v %v", ok, err)
+				t.Fatalf("%v %v, want no error and ok = true", ok, err)
 			}
 			if raw.UserId != want[raw.MessageId] {
 				t.Errorf("%s is of user %q, want %q", raw.MessageId, raw.UserId, want[raw.MessageId])
@@ -69,12 +69,12 @@ func TestRequeueKeepsUserIDsOfAQueue(t *testing.T) {
 		m.Publish("", "theirs", amqp.Publishing{MessageId: "b", UserId: "guest"})
 		r, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "theirs"})
 		if err != nil || r.Sent != 1 || r.Moved != 1 || r.Anonymous != 0 {
-			t.Fatalf("%v; %+v", err, r)
+			t.Fatalf("got %v; %+v, want no error, Sent = 1, Moved = 1 and Anonymous = 0", err, r)
 		}
 		for _, queue := range []string{"q", "theirs"} {
 			raw, _, err := m.Channel().Get(queue, true)
 			if err != nil || raw.UserId != "guest" {
-				t.Errorf("%s: of user %q; %v", queue, raw.UserId, err)
+				t.Errorf(`%s: of user %q; %v, want no error and "guest"`, queue, raw.UserId, err)
 			}
 		}
 	})
@@ -89,14 +89,14 @@ func TestRequeueCountsUserIDsOfHeaders(t *testing.T) {
 		k.list[0].Message.Headers[amqpx.HeaderCarried] = amqp.Table{"user-id": "guest"}
 		r := c.requeue(inspect.RequeueOptions{From: k.all()})
 		if r.Sent != 1 || r.Anonymous != 1 || !strings.Contains(r.WhyAnonymous, "only the header rabbitdelay-carried contains it") {
-			t.Errorf("%+v", r)
+			t.Errorf(`got %+v, want Sent = 1, Anonymous = 1 and WhyAnonymous with "only the header rabbitdelay-carried contains it"`, r)
 		}
 		var got collector
 		stop := c.consume("q", got.handle)
 		inmemory.After(time.Minute)
 		stop()
 		if all := got.all(); len(all) != 1 || all[0].UserID != "" {
-			t.Errorf("%d came, the first of user %q", len(all), all[0].UserID)
+			t.Errorf(`%d came, the first of user %q, want 1 and ""`, len(all), all[0].UserID)
 		}
 	})
 }

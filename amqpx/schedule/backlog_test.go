@@ -38,7 +38,7 @@ func TestBacklog(t *testing.T) {
 		t.Errorf("counts up to 1: %+v", b)
 	}
 	if _, sent, err := store.relay.Step(t.Context()); err != nil || sent != 4 {
-		t.Fatalf("the relay sent %d tasks, %v", sent, err)
+		t.Fatalf("the relay sent %d tasks, %v, want no error and 4", sent, err)
 	}
 	now = now.Add(10 * time.Second)
 	if b := read(10); b.Overdue != 3 || b.Unsent != 0 || !slices.Equal(b.Within, []int64{0, 1, 1}) {
@@ -119,7 +119,7 @@ func TestSentAhead(t *testing.T) {
 		t.Errorf("nothing was sent: %+v", s)
 	}
 	if _, sent, err := store.relay.Step(t.Context()); err != nil || sent != 3 {
-		t.Fatalf("the relay sent %d tasks, %v", sent, err)
+		t.Fatalf("the relay sent %d tasks, %v, want no error and 3", sent, err)
 	}
 	if s := count(10); s != (SentTasks{}) {
 		t.Errorf("sent just now: %+v", s)
@@ -131,13 +131,13 @@ func TestSentAhead(t *testing.T) {
 		t.Errorf("got %+v, want %+v", s, want)
 	}
 	if s := count(1); s.Tasks != 1 || !s.ResendTo.Equal(want.ResendFrom) {
-		t.Errorf("up to 1: %+v", s)
+		t.Errorf("up to 1: %+v, want Tasks = 1 and ResendTo = %v", s, want.ResendFrom)
 	}
 	row, err := store.Get(t.Context(), NoTx, "1")
 	if check(t, err); !row.ResendAt.Equal(want.ResendFrom) {
 		t.Errorf("it is sent again at %v, want %v", row.ResendAt, want.ResendFrom)
 	}
 	if _, err := store.SentAhead(t.Context(), NoTx, time.Minute, 0, 0); !errors.Is(err, ErrConfig) {
-		t.Errorf("limit 0: %v", err)
+		t.Errorf("limit 0: %v, want ErrConfig", err)
 	}
 }

@@ -76,7 +76,7 @@ func TestFilterByTagHeaderAndExchange(t *testing.T) {
 	got, err := s.Get(t.Context(), NoTx, "t0005")
 	check(t, err)
 	if !slices.Equal(got.Tags, []string{"campaign-7", "vip"}) {
-		t.Errorf("tags %q", got.Tags)
+		t.Errorf(`tags %q, want ["campaign-7" "vip"]`, got.Tags)
 	}
 	// The task is replaced by one with other tags, then deleted: its tags are deleted too.
 	got.Tags = []string{"other"}
@@ -94,7 +94,7 @@ func TestFilterByTagHeaderAndExchange(t *testing.T) {
 	}
 	for _, tags := range [][]string{{""}, {"a", "a"}, {"a "}, {strings.Repeat("x", 101)}, make([]string, 21)} {
 		if err := s.Schedule(t.Context(), NoTx, Task{ID: "bad", Queue: "q", DeliverAt: time.Now(), Tags: tags}); !errors.Is(err, ErrInvalidTask) {
-			t.Errorf("tags %q: %v", tags, err)
+			t.Errorf("tags %q: %v, want ErrInvalidTask", tags, err)
 		}
 	}
 }
@@ -110,7 +110,7 @@ func TestBulk(t *testing.T) {
 	}{
 		"cancel by queue": {BulkCancel(), Filter{Queue: "a"}, BulkOptions{Batch: 7}, 34, func(t *testing.T, s *Store) {
 			if n := len(dues(t, s, Filter{Status: StatusCancelled})); n != 34 {
-				t.Errorf("%d cancelled", n)
+				t.Errorf("%d cancelled, want 34", n)
 			}
 		}},
 		"move by a day": {BulkRescheduleBy(24 * time.Hour), Filter{}, BulkOptions{Batch: 7}, 100, func(t *testing.T, s *Store) {
@@ -124,18 +124,18 @@ func TestBulk(t *testing.T) {
 		}},
 		"move by three seconds": {BulkRescheduleBy(3 * time.Second), Filter{}, BulkOptions{Batch: 2}, 100, func(t *testing.T, s *Store) {
 			if due := dues(t, s, Filter{})["t0050"]; !due.Equal(base.Add(53 * time.Second)) {
-				t.Errorf("due at %v", due)
+				t.Errorf("due at %v, want %v", due, base.Add(53*time.Second))
 			}
 		}},
 		"move back": {BulkRescheduleBy(-3 * time.Second), Filter{}, BulkOptions{Batch: 2}, 100, func(t *testing.T, s *Store) {
 			if due := dues(t, s, Filter{})["t0050"]; !due.Equal(base.Add(47 * time.Second)) {
-				t.Errorf("due at %v", due)
+				t.Errorf("due at %v, want %v", due, base.Add(47*time.Second))
 			}
 		}},
 		"move to": {BulkReschedule(base.Add(50 * time.Second)), Filter{Tag: "vip"}, BulkOptions{Batch: 3}, 19, func(t *testing.T, s *Store) {
 			for id, due := range dues(t, s, Filter{Tag: "vip"}) {
 				if !due.Equal(base.Add(50 * time.Second)) {
-					t.Errorf("%s is due at %v", id, due)
+					t.Errorf("%s is due at %v, want %v", id, due, base.Add(50*time.Second))
 				}
 			}
 		}},
@@ -229,17 +229,17 @@ func TestBulkRenews(t *testing.T) {
 		"UPDATE rabbitdelay_tasks SET status = 'failed', attempts = 5, last_error = 'no', finished_at = 1, resend_at = 1, sends = 3")
 	check(t, err)
 	if _, err := s.Bulk(t.Context(), Filter{Status: StatusPending}, BulkRevive(time.Now()), BulkOptions{}); !errors.Is(err, ErrConfig) {
-		t.Errorf("reviving pending tasks: %v", err)
+		t.Errorf("reviving pending tasks: got %v, want ErrConfig", err)
 	}
 	got, err := s.Bulk(t.Context(), Filter{}, BulkRevive(time.Now()), BulkOptions{})
 	check(t, err)
 	if got.Changed != 10 {
-		t.Errorf("revived %d", got.Changed)
+		t.Errorf("revived %d, want 10", got.Changed)
 	}
 	for task, err := range s.List(t.Context(), NoTx, Filter{}) {
 		check(t, err)
 		if task.Status != StatusPending || task.Version != 2 || task.Attempts != 0 || task.Sends != 0 || task.LastError != "" || !task.FinishedAt.IsZero() {
-			t.Errorf("%+v", task)
+			t.Errorf(`got %+v, want Status = %v, Version = 2, Attempts = 0, Sends = 0, LastError = "" and FinishedAt zero`, task, StatusPending)
 		}
 	}
 }
@@ -266,13 +266,13 @@ func TestBulkContinues(t *testing.T) {
 				break
 			}
 			if !errors.Is(err, context.Canceled) || p.Changed != 18 {
-				t.Fatalf("%d changed: %v", p.Changed, err)
+				t.Fatalf("%d changed: %v, want context.Canceled and 18", p.Changed, err)
 			}
 			after, err = ParseBulkCursor(p.Place.String())
 			check(t, err)
 		}
 		if runs < 3 {
-			t.Fatalf("%d runs", runs)
+			t.Fatalf("%d runs, want at least 3", runs)
 		}
 		for id, due := range dues(t, s, Filter{}) {
 			var i int
@@ -384,7 +384,7 @@ func TestBulkRefuses(t *testing.T) {
 		"too far":         {a: BulkReschedule(time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC))},
 	} {
 		if _, err := s.Bulk(t.Context(), c.f, c.a, c.o); !errors.Is(err, ErrConfig) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v, want ErrConfig", name, err)
 		}
 	}
 }

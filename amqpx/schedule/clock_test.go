@@ -126,7 +126,7 @@ func TestRelayUsesTheDatabasesClock(t *testing.T) {
 			}
 			for _, x := range got {
 				if x.m.ClockOffset != -ahead {
-					t.Errorf("%v ahead: the message's ClockOffset is %v", ahead, x.m.ClockOffset)
+					t.Errorf("%v ahead: the message's ClockOffset is %v, want %v", ahead, x.m.ClockOffset, -ahead)
 				}
 			}
 			if now := time.Now(); now.Sub(got[1].m.DeliverAt).Abs() > 5*time.Second {
@@ -174,7 +174,7 @@ func TestRelayRefusesAClockYearsAway(t *testing.T) {
 		for _, x := range []time.Duration{26 * 365 * 24 * time.Hour, -26 * 365 * 24 * time.Hour, 25 * time.Hour} {
 			ahead.Store(int64(x))
 			if err := s.Run(t.Context()); !errors.Is(err, ErrClock) {
-				t.Errorf("%v ahead: %v", x, err)
+				t.Errorf("%v ahead: %v, want ErrClock", x, err)
 			}
 		}
 		ahead.Store(0)
@@ -185,7 +185,7 @@ func TestRelayRefusesAClockYearsAway(t *testing.T) {
 		ahead.Store(int64(100 * time.Hour))
 		<-time.After(time.Hour)
 		if err := s.Health(); !errors.Is(err, ErrClock) || len(r.receipts()) > 0 {
-			t.Errorf("%v; sent %+v", err, r.receipts())
+			t.Errorf("got %v; sent %+v, want ErrClock and length 0", err, r.receipts())
 		}
 		stop()
 		check(t, <-done)

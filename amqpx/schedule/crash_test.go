@@ -120,7 +120,7 @@ func TestTaskThatKillsItsProcess(t *testing.T) {
 			break
 		}
 		if e, ok := errors.AsType[*exec.ExitError](err); !ok || e.ExitCode() != killed {
-			t.Fatalf("the child: %v\n%s", err, out)
+			t.Fatalf("the child: got %v\n%s, want an error of type *exec.ExitError and e.ExitCode() = %v", err, out, killed)
 		}
 	}
 	t.Logf("%d processes were killed", deaths)
@@ -133,7 +133,7 @@ func TestTaskThatKillsItsProcess(t *testing.T) {
 	}
 	// Each of the two tasks has a first delivery and five recorded attempts.
 	if deaths > 2*6 {
-		t.Errorf("%d processes were killed", deaths)
+		t.Errorf("%d processes were killed, want at most %d", deaths, 2*6)
 	}
 	rows, err := s.Count(t.Context(), NoTx, Filter{Status: StatusDone})
 	check(t, err)
@@ -184,7 +184,7 @@ func TestRedeliveriesAreNotAttempts(t *testing.T) {
 		stop()
 		s.wantTask("connections lost", StatusDone, 0)
 		if len(s.effects) != 2 || cutOff != 10 {
-			s.Errorf("effects %v, cut off %d times", s.effects, cutOff)
+			s.Errorf("effects %v, cut off %d times, want length 2 and 10", s.effects, cutOff)
 		}
 	})
 }

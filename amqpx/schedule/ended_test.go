@@ -17,10 +17,10 @@ func TestEnded(t *testing.T) {
 	check(t, err)
 	for i, e := range got {
 		if want := from.Add(time.Duration(i) * time.Minute); !e.From.Equal(want) {
-			t.Errorf("minute %d begins at %v", i, e.From)
+			t.Errorf("minute %d begins at %v, want %v", i, e.From, want)
 		}
 		if d := e.To.Sub(e.From); d != time.Minute {
-			t.Errorf("minute %d takes %v", i, d)
+			t.Errorf("minute %d takes %v, want 1m", i, d)
 		}
 	}
 	if got[1].Done != 1 {
@@ -48,10 +48,10 @@ func TestLatenessOfAShare(t *testing.T) {
 	late := make([]int64, 95)
 	late[94] = 1
 	if got := (CompletionStats{Done: 1, Late: late}).Lateness(0.5); got != 100_000*time.Second {
-		t.Errorf("beyond all: %v", got)
+		t.Errorf("beyond all: got %v, want %v", got, 100_000*time.Second)
 	}
 	if got := (CompletionStats{}).Lateness(0.5); got != 0 {
-		t.Errorf("of none: %v", got)
+		t.Errorf("of none: got %v, want 0", got)
 	}
 }
 

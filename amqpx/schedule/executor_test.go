@@ -103,18 +103,18 @@ func TestNilExecutor(t *testing.T) {
 		for _, x := range []any{s, s.Recurring()} {
 			methodsWithExecutor(t, x, func(name string, call func(schedule.Executor) error) {
 				if err := call(ex); !errors.Is(err, schedule.ErrNoExecutor) || !strings.Contains(err.Error(), "schedule.NoTx") {
-					t.Errorf("%T.%s on %s: %v", x, name, what, err)
+					t.Errorf(`%T.%s on %s: %v, want schedule.ErrNoExecutor with "schedule.NoTx"`, x, name, what, err)
 				}
 			})
 		}
 	}
 	if n, err := s.CountUpTo(t.Context(), schedule.NoTx, schedule.Filter{}, 9); n != 0 || err != nil {
-		t.Errorf("%d tasks were written, %v", n, err)
+		t.Errorf("%d tasks were written, %v, want 0 and no error", n, err)
 	}
 	for _, x := range []any{s, s.Recurring()} {
 		methodsWithExecutor(t, x, func(name string, call func(schedule.Executor) error) {
 			if err := call(schedule.NoTx); errors.Is(err, schedule.ErrNoExecutor) {
-				t.Errorf("%T.%s on NoTx: %v", x, name, err)
+				t.Errorf("%T.%s on NoTx: %v, want not schedule.ErrNoExecutor", x, name, err)
 			}
 		})
 	}
@@ -132,7 +132,7 @@ func TestNilDatabase(t *testing.T) {
 			"New": made, "schedule.Migrate": schedule.Migrate(ctx, db), "idempotency.Migrate": idempotency.Migrate(ctx, db),
 		} {
 			if !errors.Is(err, schedule.ErrNoDatabase) {
-				t.Errorf("%s with a database that is %s: %v", name, what, err)
+				t.Errorf("%s with a database that is %s: %v, want schedule.ErrNoDatabase", name, what, err)
 			}
 		}
 		for name, handler := range map[string]amqpx.Handler{

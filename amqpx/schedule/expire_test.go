@@ -52,7 +52,7 @@ func TestTasksExpire(t *testing.T) {
 				task, err := s.Get(t.Context(), NoTx, id)
 				check(t, err)
 				if task.Status != want || task.FinishedAt.IsZero() {
-					t.Errorf("%s is %s", id, task.Status)
+					t.Errorf("%s is %s, want %s and task.FinishedAt not zero", id, task.Status, want)
 				}
 			}
 			if skipped["late"] != SkipExpired || skipped["to exchange"] != SkipExpired {
@@ -76,12 +76,12 @@ func TestExpiredTasksAreNotSent(t *testing.T) {
 		check(t, s.ScheduleBatch(t.Context(), NoTx, []Task{late, near("good")}))
 		<-time.After(2 * time.Second)
 		if got := sender.receipts(); len(got) != 1 || got[0].m.ID != "good" {
-			t.Errorf("sent %v", got)
+			t.Errorf(`sent %v, want length 1 and got[0].m.ID = "good"`, got)
 		}
 		task, err := s.Get(t.Context(), NoTx, "late")
 		check(t, err)
 		if task.Status != StatusExpired {
-			t.Errorf("the late one is %s", task.Status)
+			t.Errorf("the late one is %s, want %s", task.Status, StatusExpired)
 		}
 		_, err = s.Purge(t.Context(), Retention{Keep: time.Second})
 		check(t, err)

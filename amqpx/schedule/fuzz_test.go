@@ -53,7 +53,7 @@ func FuzzTaskID(f *testing.F) {
 		}
 		got, err := store.Get(ctx, NoTx, id)
 		if err != nil || got.ID != id {
-			t.Fatalf("id %q: got %q, %v", id, got.ID, err)
+			t.Fatalf("id %q: got %q, %v, want no error", id, got.ID, err)
 		}
 		if want := map[bool]Status{true: StatusDone, false: StatusPending}[version == got.Version]; got.Status != want {
 			t.Fatalf("id %q: a message of version %d left version %d %s", id, version, got.Version, got.Status)

@@ -83,7 +83,7 @@ func groupSurvives(t *testing.T, end func(context.Context, *sql.Tx)) {
 		got, err := s.Get(t.Context(), NoTx, x.ID)
 		check(t, err)
 		if got.Status != StatusDone || n != 1 {
-			t.Errorf("task %s is %s with %d effects", x.ID, got.Status, n)
+			t.Errorf("task %s is %s with %d effects, want %s and 1", x.ID, got.Status, n, StatusDone)
 		}
 	}
 }

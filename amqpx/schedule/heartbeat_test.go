@@ -82,7 +82,7 @@ func TestRelayThatCannotBeSeen(t *testing.T) {
 		check(t, s.Schedule(t.Context(), NoTx, near("1")))
 		<-time.After(time.Second)
 		if got := r.receipts(); len(got) != 1 || s.Health() != nil {
-			t.Errorf("%d sent; %v", len(got), s.Health())
+			t.Errorf("%d sent; %v, want 1 and nil", len(got), s.Health())
 		}
 		if _, err := s.Relays(t.Context()); err == nil || errors.Is(err, ErrDenied) {
 			t.Errorf("without the table: %v", err)

@@ -41,7 +41,8 @@ func TestPauseKeepsTasksInTheTable(t *testing.T) {
 		states, err := s.Destinations(t.Context(), NoTx)
 		check(t, err)
 		if len(states) != 1 || states[0].PausedBy != "alice" || states[0].PausedAt.Sub(s.began).Round(time.Minute) != time.Minute || states[0].Waiting != 2 {
-			t.Errorf("%+v", states)
+			t.Errorf(`got %+v, want length 1, states[0].PausedBy = "alice", states[0].PausedAt.Sub(s.began).Round(time.Minute) = 1m and states[0].Waiting = 2`,
+				states)
 		}
 		check(t, s.Resume(t.Context(), NoTx, mail, 0))
 		after(4 * time.Hour)
@@ -287,11 +288,11 @@ func TestRateLimitDelaysNoTaskBelowIt(t *testing.T) {
 		after(2 * time.Hour)
 		at := s.instants("mail")
 		if len(at) != 100 {
-			t.Fatalf("%d tasks came", len(at))
+			t.Fatalf("%d tasks came, want 100", len(at))
 		}
 		for i, x := range at {
 			if late := x - time.Hour - time.Duration(i)*200*time.Millisecond; late < 0 || late > 20*time.Millisecond {
-				t.Errorf("task %d is late by %v", i, late)
+				t.Errorf("task %d is late by %v, want 0 to 20ms", i, late)
 			}
 		}
 	})
@@ -327,14 +328,14 @@ func TestRateLimitsAreChecked(t *testing.T) {
 		{Queue: "a", PerSecond: 1, Burst: -1},
 	} {
 		if _, err := New(nil, nil, Config{RateLimits: []RateLimit{x}}); !errors.Is(err, ErrConfig) {
-			t.Errorf("%+v: %v", x, err)
+			t.Errorf("%+v: got %v, want ErrConfig", x, err)
 		}
 	}
 	s, db := openStore(t, nil, Config{})
 	defer func() { _ = db.Close() }()
 	for _, d := range []topology.Destination{{}, {Queue: "a", Exchange: "b"}, {Exchange: "e", RoutingKey: "k"}} {
 		if err := s.Pause(t.Context(), NoTx, d, ""); !errors.Is(err, ErrConfig) {
-			t.Errorf("pausing %v: %v", d, err)
+			t.Errorf("pausing %v: %v, want ErrConfig", d, err)
 		}
 	}
 	if err := s.Resume(t.Context(), NoTx, mail, -1); !errors.Is(err, ErrConfig) {
@@ -437,7 +438,7 @@ func TestClaimUsesTheCurrentGates(t *testing.T) {
 	lanes, _, err := s.relay.Look(t.Context(), rows.ToSend, until)
 	check(t, err)
 	if len(lanes) != 1 {
-		t.Fatalf("due: %v", lanes)
+		t.Fatalf("due: got %v, want length 1", lanes)
 	}
 	claim := func() int {
 		t.Helper()

@@ -50,6 +50,6 @@ func TestParseInstant(t *testing.T) {
 		}
 	}
 	if got, _ := ParseInstant("tomorrow 08:00", now.In(berlin)); !got.Equal(time.Date(2026, 3, 29, 6, 0, 0, 0, time.UTC)) {
-		t.Errorf("by now's own zone: %v", got)
+		t.Errorf("by now's own zone: %v, want %v", got, time.Date(2026, 3, 29, 6, 0, 0, 0, time.UTC))
 	}
 }

@@ -158,7 +158,7 @@ func TestLeaseOfADeadProcess(t *testing.T) {
 		p.calls = nil
 		after(30*time.Second - 2*time.Second)
 		if err := s.Cancel(s.Context(), NoTx, "cancelled"); !errors.Is(err, ErrStatus) {
-			s.Errorf("cancel under the lease: %v", err)
+			s.Errorf("cancel under the lease: got %v, want ErrStatus", err)
 		}
 		after(2 * time.Second)
 		check(s.T, s.Cancel(s.Context(), NoTx, "cancelled"))
@@ -176,7 +176,7 @@ func TestLeaseOfADeadProcess(t *testing.T) {
 		h := p.handler(OnFailure(func(_ context.Context, _ *amqpx.Delivery, err error, _ bool, _ error) { got = err }))
 		err := h(s.Context(), &amqpx.Delivery{ID: "poison", Version: 1, Queue: "q", Attempt: 1, MaxAttempts: 5, DueAt: time.Now()})
 		if !errors.Is(err, ErrPoison) || !amqpx.IsRejected(err) || !errors.Is(got, ErrPoison) {
-			s.Errorf("errors %v, %v", err, got)
+			s.Errorf("errors %v, %v, want ErrPoison and amqpx.IsRejected = true", err, got)
 		}
 		s.wantTask("poison", StatusFailed, 5)
 	})
@@ -209,7 +209,7 @@ func TestLeaseLost(t *testing.T) {
 		s.wantEffects("looks", "q 21s")
 		s.wantEffects("does not look", "q 1m11s")
 		if len(causes) != 1 || !strings.Contains(causes[0], "lease lost: another attempt holds the lease of task looks") {
-			s.Errorf("causes %q", causes)
+			s.Errorf(`causes %q, want length 1 and causes[0] with "lease lost: another attempt holds the lease of task looks"`, causes)
 		}
 	})
 }
@@ -268,12 +268,12 @@ func TestLeasesOfSubscribers(t *testing.T) {
 		s.wantEffects("leases", "mail 1h10m10s", "sms 1h10m10s")
 		for _, id := range []string{"with", "leases"} {
 			if got, err := s.Get(s.Context(), NoTx, id); err != nil || got.Status != StatusDone {
-				s.Errorf("%s is %s, %v", id, got.Status, err)
+				s.Errorf("%s is %s, %v, want no error and %s", id, got.Status, err, StatusDone)
 			}
 		}
 		// The copy gives the failed subscriber another attempt.
 		if len(p.calls) != 4+4 {
-			s.Errorf("calls %q", p.calls)
+			s.Errorf("calls %q, want length %v", p.calls, 4+4)
 		}
 	})
 }
@@ -300,7 +300,7 @@ func TestLeaseSkips(t *testing.T) {
 		}
 		for _, d := range []amqpx.Delivery{{ID: "t"}, {Version: 1}} {
 			if err := h(s.Context(), &d); !errors.Is(err, ErrNotTask) || !amqpx.IsRejected(err) {
-				s.Errorf("%+v: %v", d, err)
+				s.Errorf("%+v: got %v, want ErrNotTask and amqpx.IsRejected = true", d, err)
 			}
 		}
 		s.schedule(Task{ID: "late", Queue: "q", DeliverAt: time.Now(), ExpiresAfter: time.Second})
@@ -308,7 +308,7 @@ func TestLeaseSkips(t *testing.T) {
 		check(s.T, h(s.Context(), &amqpx.Delivery{ID: "late", Version: 1, DueAt: due}))
 		s.wantTask("late", StatusExpired, 0)
 		if skips[len(skips)-1] != SkipExpired {
-			s.Errorf("skips %v", skips)
+			s.Errorf("skips %v, want skips[len(skips)-1] = %v", skips, SkipExpired)
 		}
 		// The task was replaced while the work ran.
 		p.work = func(ctx context.Context, _ *amqpx.Delivery) error {
@@ -319,7 +319,7 @@ func TestLeaseSkips(t *testing.T) {
 		s.wantTask("r", StatusPending, 0)
 		s.wantEffects("r")
 		if skips[len(skips)-1] != SkipStale {
-			s.Errorf("skips %v", skips)
+			s.Errorf("skips %v, want skips[len(skips)-1] = %v", skips, SkipStale)
 		}
 		// If the transaction of complete fails, none of its changes remain.
 		failing := LeaseHandler(s.db, func(context.Context, *amqpx.Delivery, string) (Func, error) {
@@ -330,7 +330,7 @@ func TestLeaseSkips(t *testing.T) {
 		})
 		s.schedule(Task{ID: "c", Queue: "q", DeliverAt: due})
 		if err := failing(s.Context(), &amqpx.Delivery{ID: "c", Version: 1, Attempt: 1, DueAt: due}); err == nil || !strings.Contains(err.Error(), "not now") {
-			s.Errorf("complete: %v", err)
+			s.Errorf(`complete: got %v, want an error with "not now"`, err)
 		}
 		s.wantTask("c", StatusPending, 1)
 	})

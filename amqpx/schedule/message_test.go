@@ -35,13 +35,14 @@ func TestTasksAreMessages(t *testing.T) {
 		}
 		a, b := got["a"], got["b"]
 		if a.Type != "order.expired" || a.CorrelationID != "req-7" || a.Priority != 3 || a.ContentType != "application/json" {
-			t.Errorf("sent as %+v", a)
+			t.Errorf(`sent as %+v, want Type = "order.expired", CorrelationID = "req-7", Priority = 3 and ContentType = "application/json"`, a)
 		}
 		if a.Headers["tenant"] != "blue" || a.Headers["traceparent"] != "00-1-2-01" || b.Headers["traceparent"] != "00-1-2-01" {
-			t.Errorf("headers %v and %v", a.Headers, b.Headers)
+			t.Errorf(`headers %v and %v, want a.Headers["tenant"] = "blue", a.Headers["traceparent"] = "00-1-2-01" and b.Headers["traceparent"] = "00-1-2-01"`,
+				a.Headers, b.Headers)
 		}
 		if len(headers) != 1 {
-			t.Errorf("the caller's headers became %v", headers)
+			t.Errorf("the caller's headers became %v, want length 1", headers)
 		}
 	})
 }

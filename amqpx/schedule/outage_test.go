@@ -91,7 +91,7 @@ func TestHandlersWaitForTheDatabase(t *testing.T) {
 				after(10 * time.Second)
 				health := s.client.Health()
 				if health == nil || !strings.Contains(health.Error(), "consumer q: blocked since") || !errors.Is(health, syscall.ECONNREFUSED) {
-					t.Errorf("Health during the outage: %v", health)
+					t.Errorf(`Health during the outage: got %v, want syscall.ECONNREFUSED with "consumer q: blocked since" and not nil`, health)
 				}
 				after(outage)
 				db.err.Store(nil)
@@ -102,7 +102,7 @@ func TestHandlersWaitForTheDatabase(t *testing.T) {
 					task, err := s.Get(t.Context(), NoTx, fmt.Sprint(i))
 					check(t, err)
 					if task.Status != StatusDone || task.Attempts != 0 {
-						t.Errorf("task %d: %s after %d attempts, %q", i, task.Status, task.Attempts, task.LastError)
+						t.Errorf("task %d: %s after %d attempts, %q, want %s and 0", i, task.Status, task.Attempts, task.LastError, StatusDone)
 					}
 				}
 				s.mu.Lock()
@@ -116,7 +116,7 @@ func TestHandlersWaitForTheDatabase(t *testing.T) {
 					}
 				}
 				if q, _ := s.srv.Queue("q.dead"); len(q.Messages) > 0 {
-					t.Errorf("%d dead letters", len(q.Messages))
+					t.Errorf("%d dead letters, want 0", len(q.Messages))
 				}
 			})
 		})
@@ -137,7 +137,7 @@ func TestResultOfALeaseWaitsForTheDatabase(t *testing.T) {
 		db.err.Store(nil)
 		after(5 * time.Second)
 		if task, err := s.Get(t.Context(), NoTx, "a"); err != nil || task.Status != StatusDone || task.Attempts != 0 {
-			t.Errorf("%+v, %v", task, err)
+			t.Errorf("got %+v, %v, want no error, Status = %v and Attempts = 0", task, err, StatusDone)
 		}
 		s.wantEffects("a", "q 2s")
 	})
@@ -155,13 +155,13 @@ func TestShutdownDuringAnOutage(t *testing.T) {
 		began := time.Now()
 		stop()
 		if took := time.Since(began); took > 2*time.Second {
-			t.Errorf("the consumer ended after %v", took)
+			t.Errorf("the consumer ended after %v, want at most 2s", took)
 		}
 		db.err.Store(nil)
 		s.consume("q", handler)
 		after(5 * time.Second)
 		if task, err := s.Get(t.Context(), NoTx, "a"); err != nil || task.Status != StatusDone || task.Attempts != 0 {
-			t.Errorf("%+v, %v", task, err)
+			t.Errorf("got %+v, %v, want no error, Status = %v and Attempts = 0", task, err, StatusDone)
 		}
 	})
 }
@@ -173,7 +173,7 @@ func TestEffectWithoutItsServer(t *testing.T) {
 		check(t, s.Schedule(t.Context(), NoTx, Task{ID: "a", Queue: "q", DeliverAt: time.Now()}))
 		after(time.Minute)
 		if task, err := s.Get(t.Context(), NoTx, "a"); err != nil || task.Status != StatusFailed || task.Attempts != 5 {
-			t.Errorf("%+v, %v", task, err)
+			t.Errorf("got %+v, %v, want no error, Status = %v and Attempts = 5", task, err, StatusFailed)
 		}
 	})
 }

@@ -70,14 +70,14 @@ func TestVirtualDayIsCheap(t *testing.T) {
 		}
 		<-time.After(29 * time.Hour)
 		if n := asked.statements.Load(); n > 3000 {
-			t.Errorf("%d statements in a day", n)
+			t.Errorf("%d statements in a day, want at most 3000", n)
 		}
 		relays, err := s.Relays(t.Context())
 		if err != nil || len(relays) != 1 || !relays[0].Running(time.Now()) {
 			t.Errorf("%v; %+v", err, relays)
 		}
 		if got := r.receipts(); len(got) != 3 {
-			t.Errorf("%d were sent", len(got))
+			t.Errorf("%d were sent, want 3", len(got))
 		}
 	})
 }
@@ -135,7 +135,7 @@ func TestNothingIsLateInABubble(t *testing.T) {
 			check(t, other.Recurring().Add(t.Context(), NoTx, Recurring{Name: "r", Every: time.Minute, Task: Task{Queue: "q"}}))
 			<-time.After(10 * time.Minute)
 			if n := len(r.receipts()); n < 10 {
-				t.Errorf("%d were sent", n)
+				t.Errorf("%d were sent, want at least 10", n)
 			}
 		},
 		"a row that is written past the stores": func(t *testing.T, s, _ *Store, r *recorder) {
@@ -178,7 +178,7 @@ func TestOverdueTasksAreCheapInABubble(t *testing.T) {
 		before := n.statements.Load()
 		<-time.After(48 * time.Hour)
 		if asked := n.statements.Load() - before; asked > 15_000 {
-			t.Errorf("%d statements in two days", asked)
+			t.Errorf("%d statements in two days, want at most 15000", asked)
 		}
 	})
 }

@@ -159,7 +159,7 @@ func (w *world) deliver(i int, outcome error, crashBeforeAck bool) {
 	switch {
 	case err == nil && ran:
 		if w.effects != 1 {
-			w.t.Fatalf("task %s was acknowledged after %d effects", m.ID, w.effects)
+			w.t.Fatalf("task %s was acknowledged after %d effects, want 1", m.ID, w.effects)
 		}
 		w.happened++
 		e.status, e.finished = StatusDone, w.now

@@ -154,7 +154,7 @@ func TestRecurringChanges(t *testing.T) {
 	task, err := c.stores[0].Get(ctx, NoTx, "a@2026-01-04T08:00:00Z")
 	check(t, err)
 	if string(task.Body) != "other" || task.Version != 2 {
-		t.Errorf("body %s, version %d", task.Body, task.Version)
+		t.Errorf(`body %s, version %d, want "other" and 2`, task.Body, task.Version)
 	}
 	daily.Cron = "0 9 * * *"
 	put(daily, Changed)
@@ -162,7 +162,7 @@ func TestRecurringChanges(t *testing.T) {
 	check(t, x.Edit(ctx, NoTx, "a", func(r *Recurring) error { r.Cron = "0 8 * * *"; return nil }))
 	c.expect("a", "2026-01-02T08:00:00Z cancelled", "2026-01-04T08:00:00Z pending", "2026-01-04T09:00:00Z cancelled")
 	if v := version("a@2026-01-04T08:00:00Z"); v != 3 {
-		t.Errorf("version %d", v)
+		t.Errorf("version %d, want 3", v)
 	}
 
 	// A task that a user has cancelled stays cancelled, whatever happens to the schedule.
@@ -193,15 +193,15 @@ func TestRecurringChanges(t *testing.T) {
 	// The recurring task is deleted and added again.
 	check(t, x.Delete(ctx, NoTx, "a"))
 	if _, err := x.Get(ctx, NoTx, "a"); !errors.Is(err, ErrNoSchedule) {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want ErrNoSchedule", err)
 	}
 	put(daily, Created)
 	if v := version("a@2026-01-05T08:00:00Z"); v != 3 {
-		t.Errorf("version %d", v)
+		t.Errorf("version %d, want 3", v)
 	}
 	for _, err := range []error{x.Pause(ctx, NoTx, "none"), x.Delete(ctx, NoTx, "none"), func() error { _, err := x.RunNow(ctx, NoTx, "none"); return err }()} {
 		if !errors.Is(err, ErrNoSchedule) {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want ErrNoSchedule", err)
 		}
 	}
 }
@@ -228,12 +228,12 @@ func TestRecurringFire(t *testing.T) {
 	id, err := x.RunNow(t.Context(), NoTx, "a")
 	check(t, err)
 	if id != "a@2026-01-01T12:00:00.000Z" {
-		t.Errorf("the id is %s", id)
+		t.Errorf(`the id is %s, want "a@2026-01-01T12:00:00.000Z"`, id)
 	}
 	c.look()
 	c.expect("a", "2026-01-01T12:00:00.000Z done", "2026-01-02T08:00:00Z cancelled")
 	if name, at, ok := ParseOccurrence(id); name != "a" || !at.Equal(c.now) || !ok {
-		t.Errorf("parsed as %s, %s, %t", name, at, ok)
+		t.Errorf(`parsed as %s, %s, %t, want "a", %s and ok = true`, name, at, ok, c.now)
 	}
 	for _, id := range []string{"a", "a@", "@2026-01-01T12:00:00Z", "a@2026-01-01T12:00:00+01:00", "a@b@2026-01-01T12:00:00Z"} {
 		if _, _, ok := ParseOccurrence(id); ok {
@@ -274,12 +274,12 @@ func TestRecurringJitter(t *testing.T) {
 	for _, o := range list {
 		d := o.DeliverAt.Sub(o.At)
 		if d < 0 || d > 10*time.Minute {
-			t.Fatalf("%s is delayed by %v", o.ID, d)
+			t.Fatalf("%s is delayed by %v, want 0 to 10m", o.ID, d)
 		}
 		sum += d
 	}
 	if mean := sum / 1000; mean < 4*time.Minute || mean > 6*time.Minute {
-		t.Errorf("the mean is %v", mean)
+		t.Errorf("the mean is %v, want 4m to 6m", mean)
 	}
 	c := newCalendar(t, 1)
 	check(t, c.schedules().Add(t.Context(), NoTx, r))
@@ -288,7 +288,7 @@ func TestRecurringJitter(t *testing.T) {
 	task, err := c.stores[0].Get(t.Context(), NoTx, want[0].ID)
 	check(t, err)
 	if !task.DeliverAt.Equal(want[0].DeliverAt) {
-		t.Errorf("due at %s, Next says %s", task.DeliverAt, want[0].DeliverAt)
+		t.Errorf("due at %s, Next says %s, want %s", task.DeliverAt, want[0].DeliverAt, want[0].DeliverAt)
 	}
 }
 

@@ -244,7 +244,8 @@ func TestRelayIsNotNotified(t *testing.T) {
 	})
 	said := logged.FilterMessageSnippet("cannot receive notifications").All()
 	if len(said) != 1 || said[0].ContextMap()["poll_interval"] != time.Hour || !strings.Contains(fmt.Sprint(said[0].ContextMap()["error"]), "transaction mode") {
-		t.Errorf("logged %v", said)
+		t.Errorf(`logged %v, want length 1, said[0].ContextMap()["poll_interval"] = 1h and fmt.Sprint(said[0].ContextMap()["error"]) with "transaction mode"`,
+			said)
 	}
 }
 
@@ -276,7 +277,7 @@ func TestMarkOfAnOlderVersion(t *testing.T) {
 		t.Fatalf("found %d, sent %d (%v), expected the new version", found, sent, err)
 	}
 	if got := r.receipts(); len(got) != 2 || got[0].m.Version != 1 || got[1].m.Version != 2 {
-		t.Errorf("sent %v", got)
+		t.Errorf("sent %v, want length 2, got[0].m.Version = 1 and got[1].m.Version = 2", got)
 	}
 }
 
@@ -407,7 +408,7 @@ func TestConfigBounds(t *testing.T) {
 		"Grace":          {Grace: -1},
 	} {
 		if _, err := New(db, r, cfg); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), field+":") {
-			t.Errorf("%s: error is %v", field, err)
+			t.Errorf("%s: error is %v, want ErrConfig with %q", field, err, field+":")
 		}
 	}
 	if s.cfg.Horizon != time.Hour {
@@ -423,7 +424,7 @@ func TestMaxSendsOfOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, sent, err := s.relay.Step(t.Context()); sent != 1 || err != nil {
-		t.Fatalf("%d sent: %v", sent, err)
+		t.Fatalf("%d sent: %v, want 1 and no error", sent, err)
 	}
 	s.relay.WaitPublished()
 	var sends, pause int64
@@ -463,7 +464,7 @@ func TestDatabaseHangs(t *testing.T) {
 		check(t, only.Close())
 		<-time.After(time.Minute)
 		if got := r.receipts(); len(got) != 1 || s.Health() != nil {
-			t.Errorf("after it answered again: %d sent; %v", len(got), s.Health())
+			t.Errorf("after it answered again: got %d sent; %v, want 1 and nil", len(got), s.Health())
 		}
 		stop()
 		check(t, errors.Join(<-done, db.Close()))

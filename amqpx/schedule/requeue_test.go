@@ -77,7 +77,7 @@ func TestRequeueRevives(t *testing.T) {
 		check(t, err)
 		for _, r := range []inspect.RequeueReport{dry, r} {
 			if r.Total != 3 || r.Revived != 2 || r.Removed != 1 {
-				t.Errorf("%+v", r)
+				t.Errorf("got %+v, want Total = 3, Revived = 2 and Removed = 1", r)
 			}
 		}
 		after(time.Minute)
@@ -87,7 +87,7 @@ func TestRequeueRevives(t *testing.T) {
 		for _, id := range []string{"a", "b", "c"} {
 			s.wantTask(id, StatusDone, 0)
 			if n := len(s.saw(id)); n != 1 {
-				t.Errorf("%d effects of %s", n, id)
+				t.Errorf("%d effects of %s, want 1", n, id)
 			}
 		}
 		stop()
@@ -151,7 +151,7 @@ func TestRequeueOfOneSubscriber(t *testing.T) {
 		r, err := inspect.Requeue(t.Context(), s.client, inspect.RequeueOptions{Queue: "bad.dead", Tasks: s.Store})
 		check(t, err)
 		if r.Sent != 1 {
-			t.Errorf("%+v", r)
+			t.Errorf("got %+v, want Sent = 1", r)
 		}
 		after(time.Minute)
 		got := s.saw("a")

@@ -42,7 +42,7 @@ func TestSweeperWaitsForRetries(t *testing.T) {
 		for id, attempts := range map[string]int{"asks": 2, "backs off": 2, "snoozes": 0} {
 			s.wantTask(id, StatusDone, attempts)
 			if got, err := s.Get(s.Context(), NoTx, id); err != nil || got.Sends != 1 {
-				s.Errorf("task %s was sent %d times, %v", id, got.Sends, err)
+				s.Errorf("task %s was sent %d times, %v, want no error and 1", id, got.Sends, err)
 			}
 		}
 	})

@@ -65,7 +65,7 @@ func TestForeignRowsThatCannotBeRead(t *testing.T) {
 			t.Errorf("%d listed as failed, expected %d", failed, bad)
 		}
 		if got, err := s.Get(t.Context(), NoTx, "real"); err != nil || got.Status != StatusFailed {
-			t.Errorf("Get gives %+v (%v)", got, err)
+			t.Errorf("Get gives %+v (%v), want no error and Status = %v", got, err, StatusFailed)
 		}
 	})
 }

@@ -100,7 +100,7 @@ func (s *simulation) SendBatch(_ context.Context, msgs []amqpx.Message) error {
 // QueueInfo returns the result of a passive declaration.
 func (s *simulation) QueueInfo(_ context.Context, queue string) (amqpx.QueueInfo, error) {
 	if queue != "q" {
-		s.t.Errorf("somebody asks for queue %q", queue)
+		s.t.Errorf(`somebody asks for queue %q, want "q"`, queue)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +173,7 @@ func (s *simulation) until(limit time.Duration, what string, reached func() bool
 	began := time.Now()
 	for !reached() {
 		if time.Since(began) > limit {
-			s.t.Fatalf("not %s within %v: %s", what, limit, s.state())
+			s.t.Fatalf("not %s within %v: %s, want it within %v", what, limit, s.state(), limit)
 		}
 		s.run(time.Minute)
 	}
@@ -299,7 +299,7 @@ func (s *simulation) drained() bool { return s.late() == 0 && s.inQueue() < 10 }
 func (s *simulation) noneFailed() {
 	s.t.Helper()
 	if n := s.count("status = 'failed'"); n != 0 {
-		s.t.Errorf("%d tasks failed: %s", n, s.state())
+		s.t.Errorf("%d tasks failed: %s, want 0", n, s.state())
 	}
 }
 

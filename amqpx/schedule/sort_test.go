@@ -58,12 +58,12 @@ func TestListSorted(t *testing.T) {
 		}
 	}
 	if n, err := s.CountUpTo(t.Context(), NoTx, Filter{IDs: []string{"t01", "t02"}}, 10); n != 2 || err != nil {
-		t.Errorf("%d, %v", n, err)
+		t.Errorf("got %d, %v, want 2 and no error", n, err)
 	}
 	for _, bad := range []Filter{{Sort: "nothing"}, {IDs: make([]string, 1001)}} {
 		for _, err := range s.List(t.Context(), NoTx, bad) {
 			if err == nil || !strings.Contains(err.Error(), "expected") {
-				t.Errorf("%v", err)
+				t.Errorf(`got %v, want an error with "expected"`, err)
 			}
 		}
 	}
@@ -77,7 +77,7 @@ func TestTags(t *testing.T) {
 	got, err := s.Tags(t.Context(), NoTx, 1)
 	check(t, err)
 	if !slices.Equal(got, []string{"a"}) {
-		t.Errorf("%q", got)
+		t.Errorf(`got %q, want ["a"]`, got)
 	}
 }
 
@@ -98,17 +98,17 @@ func TestLastRuns(t *testing.T) {
 	runs, err := s.Recurring().LastRuns(t.Context(), NoTx, names)
 	check(t, err)
 	if len(runs) != 2 {
-		t.Errorf("%d runs: %+v", len(runs), runs)
+		t.Errorf("%d runs: %+v, want 2", len(runs), runs)
 	}
 	if x := runs["job-1"]; x.Status != StatusFailed || x.LastError != "why" {
-		t.Errorf("%+v", x)
+		t.Errorf(`got %+v, want Status = %v and LastError = "why"`, x, StatusFailed)
 	}
 	if x := runs["job-119"]; x.ID != "job-119@20261127T020000Z" {
-		t.Errorf("%+v", x)
+		t.Errorf(`got %+v, want ID = "job-119@20261127T020000Z"`, x)
 	}
 	runs, err = s.Recurring().LastRuns(t.Context(), NoTx, nil)
 	check(t, err)
 	if len(runs) != 0 {
-		t.Errorf("of none: %v", runs)
+		t.Errorf("of none: got %v, want length 0", runs)
 	}
 }

@@ -196,7 +196,7 @@ func TestReviveUnique(t *testing.T) {
 		r, err := s.ScheduleUnique(t.Context(), NoTx, Task{ID: id, UniqueKey: "k", Queue: "q", DeliverAt: time.Now()}, Unique{})
 		check(t, err)
 		if r.Outcome != UniqueCreated {
-			t.Fatalf("%+v", r)
+			t.Fatalf("got %+v, want Outcome = %v", r, UniqueCreated)
 		}
 		_, err = db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = 1 WHERE id = ?", id)
 		check(t, err)
@@ -216,7 +216,7 @@ func TestReviveUnique(t *testing.T) {
 	}
 	outcome, why, err := s.RequeueDead(t.Context(), &inspect.DeadLetter{Delivery: &amqpx.Delivery{ID: "b", Version: 1}}, false)
 	if outcome != inspect.RequeueStayed || !strings.Contains(why, "unique key k") || err != nil {
-		t.Errorf("requeue: %s, %q, %v", outcome, why, err)
+		t.Errorf(`requeue: got %s, %q, %v, want inspect.RequeueStayed, a text with "unique key k" and no error`, outcome, why, err)
 	}
 	check(t, s.Cancel(t.Context(), NoTx, "a"))
 	check(t, s.Revive(t.Context(), NoTx, "b", time.Now()))
@@ -227,7 +227,7 @@ func TestReviveUnique(t *testing.T) {
 	}
 	slices.Sort(statuses)
 	if got := strings.Join(statuses, ", "); got != "a cancelled, b pending, c failed" {
-		t.Errorf("the tasks of the key: %s", got)
+		t.Errorf(`the tasks of the key: got %s, want "a cancelled, b pending, c failed"`, got)
 	}
 }
 

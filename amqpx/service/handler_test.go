@@ -49,7 +49,7 @@ func TestHandlersFitTheDatabase(t *testing.T) {
 		} {
 			got := made(create)
 			if wanted := strings.SplitN(want, " ", 3)[2]; !strings.Contains(got, wanted) {
-				t.Errorf("%s, %s: %s", name, want, got)
+				t.Errorf("got %s, %s: %s, want a text with %q", name, want, got, wanted)
 			}
 		}
 	}
@@ -79,6 +79,6 @@ func TestConsumeRefusesAHandlerWithoutADatabase(t *testing.T) {
 	s := &Service{Client: client}
 	err = s.Consume("q", schedule.Handler(s.DB, standard))(t.Context())
 	if !errors.Is(err, amqpx.ErrConfig) || !strings.Contains(err.Error(), "pgxtx.TaskHandler") {
-		t.Errorf("got %v", err)
+		t.Errorf(`got %v, want amqpx.ErrConfig with "pgxtx.TaskHandler"`, err)
 	}
 }

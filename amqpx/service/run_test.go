@@ -83,7 +83,7 @@ func TestRun(t *testing.T) {
 		s := open(t, srv, service.Options{VirtualTime: true, Migrate: true}, atDatabase(t),
 			"schedules: [{name: nightly, every: 24h, queue: reports}]")
 		if err := s.Health(); !errors.Is(err, schedule.ErrNotRunning) {
-			t.Errorf("before Run: %v", err)
+			t.Errorf("before Run: got %v, want schedule.ErrNotRunning", err)
 		}
 		var tasks, reports, texts atomic.Int64
 		count := func(n *atomic.Int64) schedule.Func {
@@ -115,7 +115,7 @@ func TestRun(t *testing.T) {
 			t.Errorf("Run: %v", err)
 		}
 		if err := s.Health(); !errors.Is(err, service.ErrStopping) {
-			t.Errorf("after Run: %v", err)
+			t.Errorf("after Run: got %v, want service.ErrStopping", err)
 		}
 		if err := s.DB.PingContext(t.Context()); err == nil {
 			t.Error("the file's database is open after Run")
@@ -184,10 +184,10 @@ func TestRunDrainTimeout(t *testing.T) {
 		stop()
 		began := time.Now()
 		if err := <-ended; !errors.Is(err, service.ErrCutOff) {
-			t.Errorf("Run: %v", err)
+			t.Errorf("Run: got %v, want service.ErrCutOff", err)
 		}
 		if took := time.Since(began); took < 5*time.Second || took > 8*time.Second {
-			t.Errorf("the end took %v", took)
+			t.Errorf("the end took %v, want 5s to 8s", took)
 		}
 		if q, _ := srv.Queue("q"); q.Ready != 1 {
 			t.Errorf("%d messages in the queue, want the one whose handler was cut off", q.Ready)
@@ -206,7 +206,7 @@ func TestRunAbandons(t *testing.T) {
 		ended := running(ctx, s, func(context.Context) error { <-release; return nil })
 		stop()
 		if err := <-ended; err == nil || !errors.Is(err, service.ErrCutOff) || !strings.Contains(err.Error(), "still run") {
-			t.Errorf("Run: %v", err)
+			t.Errorf(`Run: got %v, want service.ErrCutOff with "still run"`, err)
 		}
 		close(release)
 	})
@@ -325,7 +325,7 @@ func TestGivenDatabase(t *testing.T) {
 	horizon := time.Hour
 	s := open(t, srv, service.Options{Database: db, Migrate: true, Tasks: func(c *schedule.Config) { c.Horizon = horizon }})
 	if s.DB != db || s.Tasks == nil {
-		t.Errorf("DB %p, Tasks %v", s.DB, s.Tasks)
+		t.Errorf("DB %p, Tasks %v, want %p and not nil", s.DB, s.Tasks, db)
 	}
 	if err := s.Close(t.Context()); err != nil {
 		t.Error(err)
@@ -365,7 +365,7 @@ func TestServeHTTP(t *testing.T) {
 	}
 	addr := l.Addr().String()
 	if err := service.ServeHTTP(addr, http.NotFoundHandler())(t.Context()); err == nil || !strings.Contains(err.Error(), addr) {
-		t.Errorf("an address in use: %v", err)
+		t.Errorf("an address in use: got %v, want an error with %q", err, addr)
 	}
 	_ = l.Close()
 	began, finish := make(chan struct{}), make(chan struct{})
@@ -384,7 +384,7 @@ func TestServeHTTP(t *testing.T) {
 	stop()
 	close(finish)
 	if got := <-answered; got != "done" {
-		t.Errorf("the request got %q", got)
+		t.Errorf(`the request got %q, want "done"`, got)
 	}
 	if err := <-ended; err != nil {
 		t.Errorf("ServeHTTP: %v", err)
@@ -415,7 +415,7 @@ func TestProbe(t *testing.T) {
 		return w.Code, w.Body.String()
 	}
 	if code, text := ask("/readyz"); code != http.StatusOK || text != `{"ok":true}` {
-		t.Errorf("ready: %d %s", code, text)
+		t.Errorf(`ready: got %d %s, want http.StatusOK and "{"ok":true}"`, code, text)
 	}
 	problem = errors.New("no broker")
 	for text, err := range map[string]error{
@@ -437,7 +437,7 @@ func TestProbe(t *testing.T) {
 		}
 	}
 	if code, _ := ask("/healthz"); code != http.StatusOK {
-		t.Errorf("healthz: %d", code)
+		t.Errorf("healthz: got %d, want http.StatusOK", code)
 	}
 }
 
@@ -461,14 +461,15 @@ func TestFirstLine(t *testing.T) {
 			defer s.Close(t.Context())
 			lines := seen.FilterMessage("service opened").All()
 			if len(lines) != 1 {
-				t.Fatalf("lines: %v", seen.All())
+				t.Fatalf("lines: got %v, want len(lines) = 1", seen.All())
 			}
 			fields := lines[0].ContextMap()
 			if got, _ := fields["file"].(string); got != name && (file == "" || got != o.File) {
 				t.Errorf("file: %q", got)
 			}
 			if fields["broker"] != "RabbitMQ 4.3.0 at secret.example:5672" || fields["strategy"] != "bucket" || fields["database"] != "none" {
-				t.Errorf("fields: %v", fields)
+				t.Errorf(`fields: got %v, want fields["broker"] = "RabbitMQ 4.3.0 at secret.example:5672", fields["strategy"] = "bucket" and fields["database"] = "none"`,
+					fields)
 			}
 		})
 	}

@@ -315,7 +315,7 @@ func TestContextThatIsNotSampled(t *testing.T) {
 		hook, added := tel.Hook(), amqp.Table{}
 		hook.SendEnd(hook.SendStart(baggage.ContextWithBaggage(t.Context(), carried), amqpx.Message{Queue: "orders"}, added), amqpx.SendEnd{})
 		if _, ok := added["traceparent"]; ok != parents || added["baggage"] != "tenant=blue" {
-			t.Errorf("ParentSpans %v: headers %v", parents, added)
+			t.Errorf(`ParentSpans %v: headers %v, want ok = %v and added["baggage"] = "tenant=blue"`, parents, added, parents)
 		}
 	}
 }

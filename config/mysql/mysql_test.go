@@ -21,7 +21,7 @@ func TestURL(t *testing.T) {
 			continue
 		}
 		if got := d.FormatDSN(); got != c.dsn {
-			t.Errorf("%s: got %s", c.url, got)
+			t.Errorf("%s: got %s, want %s", c.url, got, c.dsn)
 		}
 	}
 }
@@ -38,7 +38,7 @@ func FuzzURL(f *testing.F) {
 		user := url.UserPassword("user", password).String()
 		d, err := parse("mysql://" + user + "@db/shop")
 		if err != nil || d.Passwd != password || d.User != "user" || d.DBName != "shop" {
-			t.Fatalf("password %q: %v, %+v", password, err, d)
+			t.Fatalf(`password %q: %v, %+v, want no error, Passwd = %v, User = "user" and DBName = "shop"`, password, err, d, password)
 		}
 	})
 }

@@ -31,7 +31,7 @@ func TestSpread(t *testing.T) {
 		{[]float64{4, 1, 2, 9}, 3, 1, 9},
 	} {
 		if med, lo, hi := spread(tc.values); med != tc.med || lo != tc.lo || hi != tc.hi {
-			t.Errorf("%v: got %v, %v, %v", tc.values, med, lo, hi)
+			t.Errorf("%v: got %v, %v, %v, want %v, %v and %v", tc.values, med, lo, hi, tc.med, tc.lo, tc.hi)
 		}
 	}
 }
@@ -64,10 +64,10 @@ func TestNumbers(t *testing.T) {
 		}
 	}
 	if got := ranged(1, 0.5, 2); got != "1.00 (0.50-2.00)" {
-		t.Errorf("got %s", got)
+		t.Errorf(`got %s, want "1.00 (0.50-2.00)"`, got)
 	}
 	if got := ranged(5, 5, 5); got != "5.00" {
-		t.Errorf("got %s", got)
+		t.Errorf(`got %s, want "5.00"`, got)
 	}
 }
 
@@ -153,11 +153,11 @@ func TestReport(t *testing.T) {
 	}
 	var got Result
 	if err := json.Unmarshal(data, &got); err != nil || !reflect.DeepEqual(&got, want) {
-		t.Errorf("read %+v, wrote %+v (%v)", got, want, err)
+		t.Errorf("read %+v, wrote %+v (%v), want no error and %v", got, want, err, want)
 	}
 	tables, err := os.ReadFile(filepath.Join(dir, "result.md"))
 	if err != nil || !strings.Contains(string(tables), "| ours | 901 (900-902) | 12.0 |") {
-		t.Errorf("%s, %v", tables, err)
+		t.Errorf(`got %s, %v, want no error and a text with "| ours | 901 (900-902) | 12.0 |"`, tables, err)
 	}
 }
 
@@ -178,7 +178,7 @@ func TestRatiosAreOfPairs(t *testing.T) {
 		t.Fatalf("met: %v, want %v", met, want)
 	}
 	if got := s.Targets[0]; math.Abs(got.Value-0.9) > 1e-9 || got.Low != 0.8 || got.High != 1 || got.Unit != "x" {
-		t.Errorf("got %+v", got)
+		t.Errorf(`got %+v, want math.Abs(got.Value-0.9) <= %v, Low = 0.8, High = 1 and Unit = "x"`, got, 1e-9)
 	}
 }
 
@@ -227,7 +227,7 @@ func TestInterleave(t *testing.T) {
 	steps := 0
 	err := Interleave(3, []func() error{say("A"), say("B"), say("C")}, func(n int) { steps += n })
 	if err == nil || got != "ABCBCACA" || steps != 7 {
-		t.Errorf("%s, %d steps, %v", got, steps, err)
+		t.Errorf(`got %s, %d steps, %v, want an error, "ABCBCACA" and 7`, got, steps, err)
 	}
 }
 
@@ -244,7 +244,7 @@ func TestOptions(t *testing.T) {
 	}
 	for _, part := range []string{`"nonsense"`, `"stream"`, "messages: 1;", "body: 1;"} {
 		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%v: no %s", err, part)
+			t.Errorf("%v: no %s, want an error with %q", err, part, part)
 		}
 	}
 }
@@ -292,7 +292,7 @@ func TestFlowThatFallsBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		err := steady(f, func(context.Context, *turn) (timer, error) { return slow(nil), nil })(t.Context(), one)
 		if err != nil || len(one.row.Metrics) > 0 || len(s.Notes) != 1 {
-			t.Errorf("%v, recorded %v, noted %q", err, one.row.Metrics, s.Notes)
+			t.Errorf("got %v, recorded %v, noted %q, want no error, length 0 and length 1", err, one.row.Metrics, s.Notes)
 		}
 	})
 	for warm, late := range map[time.Duration]int{time.Minute: 0, time.Second: 1} {
@@ -302,7 +302,7 @@ func TestFlowThatFallsBehind(t *testing.T) {
 				o, err := f.through(t.Context(), slow(failure), minBody, time.Minute)
 				if errors.Is(failure, gone) {
 					if !errors.Is(err, gone) {
-						t.Errorf("with %v: %v", failure, err)
+						t.Errorf("with %v: %v, want %v", failure, err, gone)
 					}
 					return
 				}
@@ -336,7 +336,7 @@ func TestRoundingIsLate(t *testing.T) {
 		f := flow{rate: 1000, delays: span{time.Second, 3 * time.Second}, warm: 3 * time.Second, measure: 10 * time.Second}
 		o, err := f.through(t.Context(), rounding, minBody, time.Minute)
 		if err != nil || o.missing > 0 || !o.kept {
-			t.Fatalf("%+v, %v", o, err)
+			t.Fatalf("got %+v, %v, want no error, o.missing = 0 and o.kept = true", o, err)
 		}
 		for share, want := range map[float64]float64{0.5: 49.5, 0.99: 98} {
 			if got := lateness.Percentile(o.late, share); math.Abs(got-want) > 2 {
@@ -390,7 +390,7 @@ func TestSearch(t *testing.T) {
 			want = 0
 		}
 		if e.held > want || e.held < want*0.9 || tries > climbs {
-			t.Errorf("limit %v: found %v in %d tries", limit, e.held, tries)
+			t.Errorf("limit %v: found %v in %d tries, want at most %v, %v to %d", limit, e.held, tries, want, want*0.9, climbs)
 		}
 	}
 }

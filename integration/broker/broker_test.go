@@ -144,7 +144,7 @@ func send(t *testing.T, b *Broker, body string) {
 			t.Fatal(err)
 		}
 		if ok, err := confirm.WaitContext(t.Context()); err != nil || !ok {
-			t.Fatalf("confirmed: %t, %v", ok, err)
+			t.Fatalf("confirmed: got %t, %v, want no error and ok = true", ok, err)
 		}
 	})
 }
@@ -228,10 +228,10 @@ func TestURLWins(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b.Source() != Environment || b.URL() != shared.URL() || b.Version() != shared.Version() {
-		t.Errorf("got %s %s %s", b.Source(), b.RedactedURL(), b.Version())
+		t.Errorf("got %s %s %s, want %s, b.URL() = %v and %s", b.Source(), b.RedactedURL(), b.Version(), Environment, shared.URL(), shared.Version())
 	}
 	if len(lines) != 1 || strings.Contains(lines[0], ":guest@") {
-		t.Errorf("lines: %q", lines)
+		t.Errorf(`lines: got %q, want length 1 and no ":guest@" in it`, lines)
 	}
 	if err := b.Kill(t.Context()); !errors.Is(err, ErrNotOurs) {
 		t.Errorf("Kill: %v, want ErrNotOurs", err)
@@ -261,7 +261,7 @@ func TestPasswordIsKept(t *testing.T) {
 	} {
 		_, err := Start(t.Context(), Options{URL: url})
 		if err == nil {
-			t.Errorf("%s was accepted", redact(url))
+			t.Errorf("%s was accepted, want an error", redact(url))
 			continue
 		}
 		if strings.Contains(err.Error(), "sesame") {
@@ -305,7 +305,7 @@ func TestNoBroker(t *testing.T) {
 	}
 	t.Setenv(EnvSource, "cloud")
 	if _, err := Start(t.Context(), Options{}); err == nil || !strings.Contains(err.Error(), `"cloud"`) {
-		t.Errorf("an unknown source: %v", err)
+		t.Errorf(`an unknown source: got %v, want an error with ""cloud""`, err)
 	}
 }
 
@@ -332,6 +332,6 @@ func TestOneVersion(t *testing.T) {
 	t.Setenv(EnvURL, "")
 	t.Setenv(EnvTestVersion, "0.1")
 	if lines, err := Versions(t.Context()); !errors.Is(err, ErrNoBroker) {
-		t.Errorf("found %v, %v", lines, err)
+		t.Errorf("found %v, %v, want ErrNoBroker", lines, err)
 	}
 }

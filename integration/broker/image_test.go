@@ -31,7 +31,7 @@ func TestMatches(t *testing.T) {
 		{"", "4.3", false},
 	} {
 		if got := matches(c.version, c.wanted); got != c.want {
-			t.Errorf("matches(%q, %q) is %t", c.version, c.wanted, got)
+			t.Errorf("matches(%q, %q) is %t, want %t", c.version, c.wanted, got, c.want)
 		}
 	}
 }
@@ -69,11 +69,11 @@ func TestPluginAvailable(t *testing.T) {
 	}
 	for _, version := range []string{"4.0", "4.0.5"} {
 		if path, reason := PluginAvailable(version); path != want || reason != "" {
-			t.Errorf("version %s: got %q, %q", version, path, reason)
+			t.Errorf(`version %s: got %q, %q, want %q and ""`, version, path, reason, want)
 		}
 	}
 	if _, reason := PluginAvailable("4.1"); !strings.HasSuffix(reason, "4.1") {
-		t.Errorf("got %q", reason)
+		t.Errorf(`got %q, want a text ending with "4.1"`, reason)
 	}
 }
 

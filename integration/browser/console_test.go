@@ -56,10 +56,10 @@ func TestConsole(t *testing.T) {
 		b := anna.with(t)
 		for _, path := range pages {
 			if code := b.visit(path); code != http.StatusOK {
-				t.Errorf("%s: %d", path, code)
+				t.Errorf("%s: got %d, want http.StatusOK", path, code)
 			}
 			if title := eval[string](b, "document.title"); !strings.HasSuffix(title, " · rabbitdelay") {
-				t.Errorf("%s: the title is %q", path, title)
+				t.Errorf(`%s: the title is %q, want a text ending with " · rabbitdelay"`, path, title)
 			}
 			for _, width := range []int64{1440, 1280, 1024, 768, 390, 320} {
 				b.window(width, 800, 1, "light")
@@ -70,7 +70,7 @@ func TestConsole(t *testing.T) {
 			b.window(1280, 800, 1, "light")
 		}
 		if code := b.visit("nothing"); code != http.StatusNotFound {
-			t.Errorf("%d", code)
+			t.Errorf("got %d, want http.StatusNotFound", code)
 		}
 		b.shows("There is no such page")
 	})
@@ -128,7 +128,7 @@ func (b *tab) changeTasks() {
 	b.fill(map[string]string{"prefix": "a"})
 	b.click("Filter")
 	if at := b.location(); at != "tasks?status=pending&prefix=a" {
-		b.t.Errorf("the filter is %s", at)
+		b.t.Errorf(`the filter is %s, want "tasks?status=pending&prefix=a"`, at)
 	}
 	b.shows("1 matching")
 	b.click("a")
@@ -138,7 +138,7 @@ func (b *tab) changeTasks() {
 	b.click("Reschedule")
 	b.shows("The task was rescheduled.")
 	if due := time.Until(s.task(b.t, "a").DeliverAt); due < 80*time.Minute || due > 91*time.Minute {
-		b.t.Errorf("due in %v", due)
+		b.t.Errorf("due in %v, want 80m to 91m", due)
 	}
 	b.click("Cancel…")
 	b.click("Cancel")
@@ -184,13 +184,13 @@ func (b *tab) changeTasks() {
 	b.becomes("the job is done", `document.querySelector("main .status")?.textContent === "done"`)
 	b.shows("700 tasks changed")
 	if x := s.task(b.t, "bulk-699"); x.Status != schedule.StatusCancelled {
-		b.t.Errorf("it is %s", x.Status)
+		b.t.Errorf("it is %s, want schedule.StatusCancelled", x.Status)
 	}
 	b.visit("tasks?queue=orders&status=cancelled")
 	b.click("Next")
 	b.click("Next")
 	if n := eval[int](b, `document.querySelectorAll("tr[data-row]").length`); n != 50 {
-		b.t.Errorf("%d rows", n)
+		b.t.Errorf("%d rows, want 50", n)
 	}
 }
 
@@ -216,7 +216,7 @@ func (b *tab) reviveAsTyped() {
 	b.becomes("the job is done", `document.querySelector("main .status")?.textContent === "done"`)
 	for _, id := range []string{"late-1", "late-2", "late-3"} {
 		if due := time.Until(s.task(b.t, id).DeliverAt); due < 719*time.Hour {
-			b.t.Errorf("%s is due in %v", id, due)
+			b.t.Errorf("%s is due in %v, want at least 719h", id, due)
 		}
 	}
 }
@@ -228,7 +228,7 @@ func (b *tab) changeRecurring() {
 	b.click("Save")
 	b.shows("The recurring task was saved.")
 	if n := eval[int](b, `document.querySelectorAll("tr[data-row]").length`); n < 10 {
-		b.t.Errorf("%d times", n)
+		b.t.Errorf("%d times, want at least 10", n)
 	}
 	for _, x := range [][3]string{{"Pause…", "Pause", "was paused"}, {"Resume…", "Resume", "was resumed"}} {
 		b.click(x[0])
@@ -272,12 +272,12 @@ func (b *tab) requeue() {
 	b.click("Dry run")
 	b.shows("1 of 2 messages would be requeued")
 	if n := s.lying(b.t, "mail.dead"); n != 2 {
-		b.t.Errorf("the dry run left %d", n)
+		b.t.Errorf("the dry run left %d, want 2", n)
 	}
 	b.click("Requeue 1 message")
 	b.becomes("the job is done", `document.querySelector("main .status")?.textContent === "done"`)
 	if n := s.lying(b.t, "mail.dead"); n != 1 {
-		b.t.Errorf("%d dead letters are left", n)
+		b.t.Errorf("%d dead letters are left, want 1", n)
 	}
 }
 
@@ -304,7 +304,7 @@ func (s *site) viewerLooksOnly(t *testing.T) {
 	b := s.open(t, "vera")
 	for _, path := range append([]string{address("task", "id", "not a viewer's")}, pages...) {
 		if code := b.visit(path); code != http.StatusOK {
-			t.Errorf("%s: %d", path, code)
+			t.Errorf("%s: got %d, want http.StatusOK", path, code)
 		}
 		if n := eval[int](b, `document.querySelectorAll("main form[method=post], main .button:not([rel=next])").length`); n > 0 {
 			t.Errorf("%s has %d actions for a viewer", path, n)
@@ -329,7 +329,7 @@ func (s *site) viewerLooksOnly(t *testing.T) {
 				return r.status;
 			})()`, method, path))
 			if code != http.StatusForbidden {
-				t.Errorf("%s %s: %d", method, path, code)
+				t.Errorf("%s %s: %d, want http.StatusForbidden", method, path, code)
 			}
 		}
 	}
@@ -347,7 +347,7 @@ func (s *site) twoAtOnce(t *testing.T) {
 	ben.click("Cancel")
 	ben.shows("The task was cancelled.")
 	if code := anna.click("Run now"); code != http.StatusConflict {
-		t.Errorf("%d", code)
+		t.Errorf("got %d, want http.StatusConflict", code)
 	}
 	anna.shows("its status is cancelled, expected pending")
 	anna.shows("task cancel by ben")
@@ -435,7 +435,7 @@ func (s *site) sessionEnds(t *testing.T) {
 	b.shows("Your session had ended. Nothing was changed.")
 	b.login("anna")
 	if v := b.value("at"); v != "+77m" {
-		t.Errorf("the form has %q", v)
+		t.Errorf(`the form has %q, want "+77m"`, v)
 	}
 	b.click("Reschedule")
 	b.shows("The task was rescheduled.")
@@ -445,7 +445,7 @@ func (s *site) sessionEnds(t *testing.T) {
 	}
 	b.login("anna")
 	if at := b.location(); at != "tasks?queue=mail" {
-		t.Errorf("the login leads to %s", at)
+		t.Errorf(`the login leads to %s, want "tasks?queue=mail"`, at)
 	}
 }
 
@@ -462,11 +462,11 @@ func (s *site) withoutScripts(t *testing.T) {
 	b.shows("2027-01-31 08:00:00 UTC")
 	b.submit("#theme-form")
 	if got := b.text("#theme"); got != "Light" {
-		t.Errorf("the button says %q", got)
+		t.Errorf(`the button says %q, want "Light"`, got)
 	}
 	for _, path := range pages {
 		if code := b.visit(path); code != http.StatusOK {
-			t.Errorf("%s: %d", path, code)
+			t.Errorf("%s: got %d, want http.StatusOK", path, code)
 		}
 	}
 }
@@ -482,7 +482,7 @@ func (s *site) live(t *testing.T) {
 	b.becomes("the count changes", counted+` !== "`+before+`"`)
 	b.do(chromedp.Click(chromedp.CSS("#pause")))
 	if got := eval[string](b, `document.getElementById("live-state").textContent`); got != "paused" {
-		t.Errorf("it is %s", got)
+		t.Errorf(`it is %s, want "paused"`, got)
 	}
 }
 
@@ -538,11 +538,11 @@ func (s *site) keyboard(t *testing.T) {
 	}
 	b.do(chromedp.KeyEvent("/"))
 	if name := eval[string](b, "document.activeElement.name"); name != "queue" {
-		t.Errorf("the focus is on %q", name)
+		t.Errorf(`the focus is on %q, want "queue"`, name)
 	}
 	b.do(chromedp.KeyEvent("x")) // a letter in a field is not a shortcut
 	if v := b.value("queue"); !strings.Contains(v, "x") {
-		t.Errorf("the field has %q", v)
+		t.Errorf(`the field has %q, want a text with "x"`, v)
 	}
 	b.visit("tasks")
 	b.do(chromedp.KeyEvent("?"))
@@ -573,10 +573,10 @@ func (s *site) sizes(t *testing.T) {
 				t.Errorf("%s: the head is %d high in a window of %d", path, got, width)
 			}
 			if bad := eval[string](b, brokenScript); bad != "" {
-				t.Errorf("%s, %d: broken words: %s", path, width, bad)
+				t.Errorf(`got %s, %d: broken words: %s, want ""`, path, width, bad)
 			}
 			if bad := eval[string](b, smallScript); bad != "" {
-				t.Errorf("%s, %d: small buttons: %s", path, width, bad)
+				t.Errorf(`got %s, %d: small buttons: %s, want ""`, path, width, bad)
 			}
 		}
 	}
@@ -613,7 +613,7 @@ func (s *site) contrast(t *testing.T) {
 			b.window(1280, 800, 1, scheme)
 			b.visit(path)
 			if bad := eval[string](b, contrastScript); bad != "" {
-				t.Errorf("%s, %s: %s", scheme, path, bad)
+				t.Errorf(`got %s, %s: %s, want ""`, scheme, path, bad)
 			}
 		}
 	}

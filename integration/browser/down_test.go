@@ -77,7 +77,7 @@ func TestDown(t *testing.T) {
 		}
 		anna.shows("The database does not answer")
 		if n := eval[int](anna, `document.querySelectorAll("nav a").length`); n < 6 {
-			t.Errorf("%s has %d links to other pages", path, n)
+			t.Errorf("%s has %d links to other pages, want at least 6", path, n)
 		}
 	}
 	if code := anna.visit(""); code != http.StatusOK {

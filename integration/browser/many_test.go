@@ -45,7 +45,7 @@ func TestManyTasks(t *testing.T) {
 	look := func(path string, want ...string) {
 		began := time.Now()
 		if code := b.visit(path); code != http.StatusOK {
-			t.Errorf("%s: %d", path, code)
+			t.Errorf("%s: got %d, want http.StatusOK", path, code)
 		}
 		t.Logf("%-60s %v", path, time.Since(began).Round(time.Millisecond))
 		for _, w := range want {
@@ -63,7 +63,7 @@ func TestManyTasks(t *testing.T) {
 		b.click("Next")
 	}
 	if rows := eval[int](b, `document.querySelectorAll("tr[data-row]").length`); rows != 50 {
-		t.Errorf("%d rows", rows)
+		t.Errorf("%d rows, want 50", rows)
 	}
 	// The test clicks on a bar in the histogram of the year, and then on bars of shorter periods, until it sees tasks.
 	b.visit("")

@@ -89,7 +89,7 @@ func newSite(t *testing.T, b *broker.Broker, delay, databaseURL string, db *sql.
 	go func() {
 		defer close(ended)
 		if code, out := run(ctx, "serve", "--db", databaseURL, "--listen", at, "--users", users, "--path-prefix", "/delays", "--log-level", "error"); code != 0 {
-			t.Errorf("serve: %d\n%s", code, out)
+			t.Errorf("serve: got %d\n%s, want 0", code, out)
 		}
 	}()
 	t.Cleanup(func() {

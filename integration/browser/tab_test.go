@@ -66,7 +66,7 @@ func openBrowser(t *testing.T) context.Context {
 		chromium.err = chromedp.Do(ctx)
 	})
 	if chromium.err != nil {
-		t.Fatalf("starting %s: %v", path, chromium.err)
+		t.Fatalf("starting %s: %v, want nil", path, chromium.err)
 	}
 	return chromium.ctx
 }
@@ -267,7 +267,7 @@ func (b *tab) becomes(what, script string) {
 func (b *tab) shows(want string) {
 	b.t.Helper()
 	if got := b.text("main"); !strings.Contains(got, want) {
-		b.t.Errorf("%s: no %q in\n%s", b.location(), want, got)
+		b.t.Errorf("%s: no %q in\n%s, want a text with %q", b.location(), want, got, want)
 	}
 }
 

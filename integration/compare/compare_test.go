@@ -91,7 +91,7 @@ func try(t *testing.T, s system, earliest float64) {
 	}
 	for i := range n {
 		if times[int64(i)] != 1 {
-			t.Errorf("task %d has %d effects", i, times[int64(i)])
+			t.Errorf("task %d has %d effects, want 1", i, times[int64(i)])
 		}
 	}
 	late := l.lateness()
@@ -145,7 +145,7 @@ func TestWorkloads(t *testing.T) {
 	}
 	all, err := load(dir)
 	if err != nil || len(all) != len(workloads()) {
-		t.Fatalf("%d results (%v)", len(all), err)
+		t.Fatalf("%d results (%v), want no error and %d", len(all), err, len(workloads()))
 	}
 	for _, r := range all {
 		for _, table := range r.tables() {
@@ -161,7 +161,7 @@ func TestWorkloads(t *testing.T) {
 		t.Error(err)
 	}
 	if text, err := os.ReadFile(filepath.Join(dir, "compare.md")); err != nil || !strings.Contains(string(text), "| "+bySet+" |") {
-		t.Errorf("compare.md: %v\n%s", err, text)
+		t.Errorf("compare.md: %v\n%s, want no error and a text with %q", err, text, "| "+bySet+" |")
 	}
 }
 
@@ -204,7 +204,7 @@ func TestProcessorTime(t *testing.T) {
 	}
 	all := processes{1: {"init", 0, 1}, 2: {"child", 1, 2}, 3: {"grandchild", 2, 4}, 4: {"other", 0, 8}}
 	if got := all.cpu(1); got != 7 {
-		t.Errorf("the tree took %g s", got)
+		t.Errorf("the tree took %g s, want 7", got)
 	}
 }
 
@@ -212,7 +212,7 @@ func TestPayload(t *testing.T) {
 	t.Parallel()
 	want := task{7, time.UnixMicro(1_800_000_000_123_456)}
 	if got, err := taskOf(want.payload()); err != nil || got != want || len(want.payload()) != payloadSize {
-		t.Errorf("got %+v (%v)", got, err)
+		t.Errorf("got %+v (%v), want no error, %+v and len(want.payload()) = %v", got, err, want, payloadSize)
 	}
 	if _, err := taskOf([]byte("short")); err == nil {
 		t.Error("a payload without a task is accepted")
@@ -223,7 +223,7 @@ func TestArguments(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"latency"}, {"-repeats", "0"}, {"-nothing"}} {
 		if err := command(t.Context(), args, &bytes.Buffer{}, &bytes.Buffer{}); err == nil || errors.Is(err, context.Canceled) {
-			t.Errorf("%q is accepted", args)
+			t.Errorf("%q is accepted, want an error and not context.Canceled", args)
 		}
 	}
 }

@@ -47,14 +47,14 @@ func TestJobs(t *testing.T) {
 			cmd.Stderr = t.Output()
 			out, err := cmd.Output()
 			if want := "order one is paid, order two is cancelled\n"; err != nil || string(out) != want {
-				t.Errorf("%v: %s", err, out)
+				t.Errorf("%v: got %s, want no error and %s", err, out, want)
 			}
 			paid := ""
 			err = onDatabase(t.Context(), dsn, func(conn *pgx.Conn) error {
 				return conn.QueryRow(t.Context(), "SELECT status FROM orders WHERE id = 'one'").Scan(&paid)
 			})
 			if err != nil || paid != "paid" {
-				t.Errorf("order one is %s (%v)", paid, err)
+				t.Errorf(`order one is %s (%v), want no error and "paid"`, paid, err)
 			}
 		})
 	}

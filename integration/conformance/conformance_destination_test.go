@@ -149,7 +149,7 @@ func caseExchangeDestinations(t *testing.T, c *cell) {
 			for _, a := range take(t, inbox, 2, e.kind+" "+e.key) {
 				notEarly(t, a)
 				if a.Exchange != name || a.RoutingKey != e.key || !bytes.Equal(a.Body, body) {
-					t.Errorf("%s %.20q: got %v", e.kind, e.key, a)
+					t.Errorf("%s %.20q: got %v, want Exchange = %v, RoutingKey = %v and %v", e.kind, e.key, a, name, e.key, body)
 				}
 				if got, want := a.Headers[amqpx.HeaderDestination], name+":"+e.key; got != want {
 					t.Errorf("%s is %v, want %q", amqpx.HeaderDestination, got, want)
@@ -173,7 +173,7 @@ func caseExchangeDestinations(t *testing.T, c *cell) {
 	q := c.queue("default-exchange")
 	c.send(t, amqpx.Message{ID: "default", RoutingKey: q, Delay: time.Second})
 	if a := take(t, c.plain(t, q), 1, "the default exchange's message")[0]; a.MessageId != "default" {
-		t.Errorf("got %v", a)
+		t.Errorf(`got %v, want MessageId = "default"`, a)
 	}
 }
 

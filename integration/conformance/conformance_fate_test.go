@@ -72,7 +72,7 @@ func caseDestinationDeleted(t *testing.T, c *cell) {
 		for _, a := range take(t, in, n, q) {
 			notEarly(t, a)
 			if !strings.HasSuffix(a.MessageId, " "+q) {
-				t.Errorf("%s got %v", q, a)
+				t.Errorf("%s got %v, want MessageId ending with %q", q, a, " "+q)
 			}
 		}
 		c.nothing(t, q, in)
@@ -80,7 +80,7 @@ func caseDestinationDeleted(t *testing.T, c *cell) {
 	for _, a := range parked {
 		notEarly(t, a)
 		if !strings.HasSuffix(a.MessageId, " "+gone) || string(a.Body) != "for "+gone {
-			t.Errorf("parked: %v", a)
+			t.Errorf("parked: got %v, want MessageId ending with %q and Body = %v", a, " "+gone, "for "+gone)
 		}
 		if !strings.HasSuffix(a.RoutingKey, "."+gone) {
 			t.Errorf("a parked message does not tell that it was going to %s: %v", gone, a)
@@ -151,7 +151,7 @@ func caseSentAgain(t *testing.T, c *cell) {
 			a := take(t, in, 1, fmt.Sprintf("round %d", round))[0]
 			notEarly(t, a)
 			if a.MessageId != strconv.Itoa(round) || a.Headers["user"] != "kept" {
-				t.Errorf("round %d: %v", round, a)
+				t.Errorf(`round %d: %v, want MessageId = %v and Headers["user"] = "kept"`, round, a, strconv.Itoa(round))
 			}
 			r, err := c.client.Strategy().Route(topology.Destination{Queue: q}, dest.delay, 0)
 			if err != nil {
@@ -300,7 +300,7 @@ func caseRetryIn(t *testing.T, c *cell) {
 	c.send(t, example("later", q))
 	h := take(t, seen, 2, "attempts")[1]
 	if h.Attempt != 2 || h.ID != "later" || h.Headers[amqpx.HeaderError] != "later" {
-		t.Errorf("attempt %d of %s, error %v", h.Attempt, h.ID, h.Headers[amqpx.HeaderError])
+		t.Errorf(`attempt %d of %s, error %v, want 2 and "later"`, h.Attempt, h.ID, h.Headers[amqpx.HeaderError])
 	}
 	log.notBefore(t, h, 1500*time.Millisecond)
 }
@@ -332,7 +332,7 @@ func caseAttemptsUsedUp(t *testing.T, c *cell) {
 	c.nothing(t, q+".dead", in)
 	for len(seen) > 0 {
 		if h := <-seen; h.Attempt > 3 {
-			t.Errorf("attempt %d was made", h.Attempt)
+			t.Errorf("attempt %d was made, want at most 3", h.Attempt)
 		}
 	}
 }
@@ -372,7 +372,7 @@ func casePanic(t *testing.T, c *cell) {
 		count[h.ID]++
 	}
 	if count["panics"] != 2 || count["fine"] != 1 {
-		t.Errorf("attempts: %v", count)
+		t.Errorf(`attempts: got %v, want count["panics"] = 2 and count["fine"] = 1`, count)
 	}
 	dead(t, take(t, c.plain(t, q+".dead"), 1, "the dead letter")[0], m, inspect.ReasonAttempts, "handler panicked: out of cheese", 2)
 }

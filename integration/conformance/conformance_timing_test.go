@@ -104,7 +104,7 @@ func caseOnTime(t *testing.T, c *cell) {
 			t.Errorf("message %s is due at %d, want %d to %d", h.ID, ms, w.first, w.last)
 		}
 		if h.Attempt != 1 || h.Queue != q {
-			t.Errorf("message %s: attempt %d from queue %s", h.ID, h.Attempt, h.Queue)
+			t.Errorf("message %s: attempt %d from queue %s, want 1 and %s", h.ID, h.Attempt, h.Queue, q)
 		}
 		c.board.late(c.place, h.at.Sub(w.asked))
 	}
@@ -222,7 +222,7 @@ func caseNoDelay(t *testing.T, c *cell) {
 	for i, a := range take(t, c.plain(t, q), 20, "deliveries") {
 		notEarly(t, a)
 		if a.MessageId != strconv.Itoa(i) {
-			t.Errorf("message %s came as number %d", a.MessageId, i)
+			t.Errorf("message %s came as number %d, want %s", a.MessageId, i, strconv.Itoa(i))
 		}
 		if _, waited := a.Headers["x-death"]; waited {
 			t.Errorf("it waited: %v", a)

@@ -227,14 +227,16 @@ func TestNServiceBus(t *testing.T) {
 		}
 		d, _, err := ch.Get("Sales", true)
 		if err != nil || d.MessageId != "sold" || d.Type != "Sales.Expire" || d.Headers[dlx.HeaderNServiceBusDelay] != int32(3) {
-			t.Errorf("%+v, %v", d, err)
+			t.Errorf(`got %+v, %v, want no error, MessageId = "sold", Type = "Sales.Expire" and Headers[dlx.HeaderNServiceBusDelay] = %v`,
+				d, err, int32(3))
 		}
 		if took := time.Since(sent); took < 2500*time.Millisecond {
-			t.Errorf("it came after %v", took)
+			t.Errorf("it came after %v, want at least 2500ms", took)
 		}
 		parked, _, err := ch.Get("delay.parked", true)
 		if dead := inspect.ReadDeadLetter(parked, "delay.parked", "delay"); err != nil || dead.Reason != inspect.ReasonParked || dead.Destination.Queue != "gone" {
-			t.Errorf("parked for %+v: %s, %v", dead.Destination, dead.Reason, err)
+			t.Errorf(`parked for %+v: %s, %v, want no error, inspect.ReasonParked and dead.Destination.Queue = "gone"`,
+				dead.Destination, dead.Reason, err)
 		}
 	})
 }

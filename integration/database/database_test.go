@@ -141,7 +141,7 @@ func (s redisStore) ask(t *testing.T, command string) string {
 func (s redisStore) put(t *testing.T, n int) {
 	t.Helper()
 	if got := s.ask(t, fmt.Sprintf("SET number %d", n)); got != "+OK +OK +OK" {
-		t.Fatalf("SET: %s", got)
+		t.Fatalf(`SET: got %s, want "+OK +OK +OK"`, got)
 	}
 }
 
@@ -186,7 +186,7 @@ func TestLife(t *testing.T) {
 					data = redisStore{s}
 				}
 				if password, _ := u(s.URL()).User.Password(); password == "" || strings.Contains(s.RedactedURL(), password) {
-					t.Errorf("the redacted URL is %s", s.RedactedURL())
+					t.Errorf("the redacted URL is %s, want password not empty and no %q in it", s.RedactedURL(), password)
 				}
 				before := s.URL()
 				data.put(t, 1)
@@ -245,7 +245,7 @@ func TestSnapshots(t *testing.T) {
 		t.Errorf("after Kill: %d, want the snapshot's 1", n)
 	}
 	if after, err := s.ProcessID(); err != nil || after == before {
-		t.Errorf("process %d after %d (%v)", after, before, err)
+		t.Errorf("process %d after %d (%v), want no error", after, before, err)
 	}
 }
 
@@ -389,7 +389,7 @@ func TestEnvironmentWins(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s.DSN() != dsn || strings.Contains(s.RedactedURL(), "sesame") {
-			t.Errorf("%s: DSN %s, redacted %s", kind, s.DSN(), s.RedactedURL())
+			t.Errorf(`%s: DSN %s, redacted %s, want %s and no "sesame" in it`, kind, s.DSN(), s.RedactedURL(), dsn)
 		}
 		for _, err := range []error{s.Kill(), s.Stop(t.Context()), s.Start(t.Context())} {
 			if !errors.Is(err, ErrNotOurs) {
@@ -405,9 +405,9 @@ func TestEnvironmentWins(t *testing.T) {
 func TestNotInstalled(t *testing.T) {
 	_, err := lookProgram("no-such-server", "no-such-package")
 	if !errors.Is(err, ErrNotInstalled) || !strings.Contains(err.Error(), "no-such-package") {
-		t.Errorf("got %v", err)
+		t.Errorf(`got %v, want ErrNotInstalled with "no-such-package"`, err)
 	}
 	if _, err := Start(t.Context(), "Oracle", Options{}); err == nil || !strings.Contains(err.Error(), "Oracle") {
-		t.Errorf("an unknown kind: %v", err)
+		t.Errorf(`an unknown kind: got %v, want an error with "Oracle"`, err)
 	}
 }

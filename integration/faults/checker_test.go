@@ -39,7 +39,7 @@ func TestKeptPromises(t *testing.T) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
 	if v.Earliest != 0 || v.Percentile(1) != time.Second || v.Percentile(0.1) != 0 {
-		t.Errorf("earliest %v, last %v", v.Earliest, v.Percentile(1))
+		t.Errorf("earliest %v, last %v, want 0, 1s and v.Percentile(0.1) = 0", v.Earliest, v.Percentile(1))
 	}
 }
 
@@ -102,7 +102,7 @@ func TestPlantedViolations(t *testing.T) {
 				t.Fatalf("want one %s, got %v", c.want, v)
 			}
 			if len(v.Broken) != 1 || v.Broken[0].Violation != c.want || !strings.Contains(v.String(), v.Broken[0].ID+": ") {
-				t.Errorf("told as %v", v)
+				t.Errorf("told as %v, want len(v.Broken) = 1, Broken[0].Violation = %v and String() with %q", v, c.want, v.Broken[0].ID+": ")
 			}
 		})
 	}
@@ -147,7 +147,7 @@ func TestAnyNumberOfViolations(t *testing.T) {
 			}
 		}
 		if len(v.Broken) > 4*maxBroken {
-			t.Fatalf("%d violations are listed", len(v.Broken))
+			t.Fatalf("%d violations are listed, want at most %d", len(v.Broken), 4*maxBroken)
 		}
 	})
 }

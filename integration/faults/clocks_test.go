@@ -152,7 +152,7 @@ func (c *clocks) publish(queue string, ahead time.Duration, n int) (ids []string
 			MessageId: id, Timestamp: now.Add(ahead), DeliveryMode: amqp.Persistent, Headers: headers,
 		})
 		if err != nil || !confirm.Wait() {
-			c.t.Fatalf("not confirmed: %v", err)
+			c.t.Fatalf("not confirmed: got %v, want no error and confirm.Wait() = true", err)
 		}
 		ids = append(ids, id)
 	}
@@ -191,7 +191,7 @@ func (c *clocks) happen(ids []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.early) > 0 {
-		c.t.Errorf("early: %q", c.early)
+		c.t.Errorf("early: got %q, want length 0", c.early)
 	}
 }
 

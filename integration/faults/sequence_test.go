@@ -67,7 +67,7 @@ func TestSequenceCoversEveryKind(t *testing.T) {
 			}
 		}
 		if mixed < steps/5 {
-			t.Errorf("%s: %d of %d steps are mixed", name, mixed, steps)
+			t.Errorf("%s: %d of %d steps are mixed, want at least %d", name, mixed, steps, steps/5)
 		}
 	}
 	if len(take(1, 1, nil)) != 0 {

@@ -64,7 +64,7 @@ func TestSoak(t *testing.T) {
 		early, late := s.level(i, 1), s.level(i, 3)
 		t.Logf("%-22s %9.1f in the second quarter, %9.1f in the last", name, early, late)
 		if late > early*1.15+1 {
-			t.Errorf("%s grew from %.1f to %.1f", name, early, late)
+			t.Errorf("%s grew from %.1f to %.1f, want at most %.1f", name, early, late, early*1.15+1)
 		}
 	}
 	s.judge(t)

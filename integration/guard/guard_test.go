@@ -266,7 +266,7 @@ func TestOneLineOnly(t *testing.T) {
 	g := newGuard(t)
 	for _, name := range []string{"", "a\nforget 1", "a\x00b"} {
 		if err := g.Container(name); err == nil {
-			t.Errorf("%q is taken", name)
+			t.Errorf("%q is taken, want an error", name)
 		}
 	}
 }

@@ -41,7 +41,8 @@ func TestHelp(t *testing.T) {
 	for _, c := range command(program.New(&term.Terminal{})).Commands() {
 		code, stdout, stderr := run(t, c.Name(), "--help")
 		if code != 0 || stderr != "" || !strings.Contains(stdout, "Examples:\n  rabbitdelay-lab "+c.Name()) {
-			t.Errorf("%s: exit %d, output %s, errors %s", c.Name(), code, stdout, stderr)
+			t.Errorf(`%s: exit %d, output %s, errors %s, want 0, "" and a text with %q`,
+				c.Name(), code, stdout, stderr, "Examples:\n  rabbitdelay-lab "+c.Name())
 		}
 	}
 }
@@ -50,7 +51,7 @@ func TestDemoStories(t *testing.T) {
 	for story, want := range map[string]demo.Options{"all": {Orders: 7, Posts: 8}, "orders": {Orders: 7}, "posts": {Posts: 8}} {
 		o := demo.Options{Orders: 7, Posts: 8}
 		if err := told(&o, story); err != nil || o != want {
-			t.Errorf("%s: %+v, %v", story, o, err)
+			t.Errorf("%s: got %+v, %v, want no error and %+v", story, o, err, want)
 		}
 	}
 }

@@ -55,7 +55,7 @@ func TestLabDemo(t *testing.T) {
 		}
 		for _, key := range []string{"stale_stopped", "cancelled_stopped"} {
 			if p[key] == 0.0 {
-				t.Errorf("%s is 0:\n%s", key, got)
+				t.Errorf("%s is 0:\n%s, want p[key] != 0.0", key, got)
 			}
 		}
 		if strings.Contains(got.Stdout+got.Stderr, "guest:guest") {
@@ -126,7 +126,7 @@ func TestLabDemoInterrupted(t *testing.T) {
 		t.Errorf("left on the broker: %v", left)
 	}
 	if left, _ := filepath.Glob(temp + "/rabbitdelay-demo-*"); len(left) != 0 {
-		t.Errorf("left behind: %v", left)
+		t.Errorf("left behind: got %v, want length 0", left)
 	}
 }
 

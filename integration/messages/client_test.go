@@ -123,7 +123,7 @@ func TestSendsSurviveLostConnections(t *testing.T) {
 		return len(ids) == senders*each
 	})
 	if col.early > 0 {
-		t.Errorf("%d early", col.early)
+		t.Errorf("%d early, want 0", col.early)
 	}
 }
 
@@ -214,7 +214,7 @@ func TestOutcomeUnknownDiffersFromNotSent(t *testing.T) {
 	t.Run("no connection", func(t *testing.T) {
 		err := send()
 		if !errors.Is(err, amqpx.ErrNotSent) || errors.Is(err, amqpx.ErrOutcomeUnknown) || !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatalf("got %v", err)
+			t.Fatalf("got %v, want amqpx.ErrNotSent and context.DeadlineExceeded and not amqpx.ErrOutcomeUnknown", err)
 		}
 	})
 	p.CutAt(nil)
@@ -256,7 +256,7 @@ func TestCutBeforeTheAcknowledgement(t *testing.T) {
 	}
 	col.await(t, "the second delivery", func(got []*amqpx.Delivery) bool { return len(got) == 2 })
 	if d := col.got[1]; d.ID != "twice" || !d.Redelivered || d.Attempt != 1 {
-		t.Fatalf("second delivery: %+v", d)
+		t.Fatalf(`second delivery: got %+v, want ID = "twice", Redelivered = true and Attempt = 1`, d)
 	}
 }
 
@@ -394,10 +394,10 @@ func TestImpossibleDestination(t *testing.T) {
 	c := suite.OpenClient(t, amqpx.Config{})
 	err := c.Send(t.Context(), amqpx.Message{Exchange: "no.such.exchange", RoutingKey: "k", Delay: time.Second})
 	if !errors.Is(err, topology.ErrDestination) || !errors.Is(err, amqpx.ErrNotSent) || !strings.Contains(err.Error(), "no.such.exchange") {
-		t.Errorf("missing exchange: %v", err)
+		t.Errorf(`missing exchange: got %v, want topology.ErrDestination and amqpx.ErrNotSent with "no.such.exchange"`, err)
 	}
 	if err := c.Send(t.Context(), amqpx.Message{Queue: "delay.parked", Delay: time.Second}); !errors.Is(err, topology.ErrDestination) {
-		t.Errorf("a delay object as destination: %v", err)
+		t.Errorf("a delay object as destination: got %v, want topology.ErrDestination", err)
 	}
 	bare := suite.OpenClient(t, amqpx.Config{Declare: amqpx.DeclareNothing})
 	if err := bare.Send(t.Context(), amqpx.Message{Queue: "no.such.queue", Delay: time.Second}); !errors.Is(err, topology.ErrDestination) {
@@ -433,16 +433,16 @@ func TestCloseEndsWhatWaits(t *testing.T) {
 		t.Errorf("closed with %v, want one message that was not confirmed", left)
 	}
 	if err := <-waiting; !errors.Is(err, amqpx.ErrClosed) {
-		t.Errorf("a waiting Send returned %v", err)
+		t.Errorf("a waiting Send returned %v, want amqpx.ErrClosed", err)
 	}
 	if err := <-running; err != nil && !errors.Is(err, amqpx.ErrClosed) {
 		t.Errorf("Consume returned %v", err)
 	}
 	if err := c.Send(t.Context(), amqpx.Message{Queue: q}); !errors.Is(err, amqpx.ErrClosed) {
-		t.Errorf("Send after Close returned %v", err)
+		t.Errorf("Send after Close returned %v, want amqpx.ErrClosed", err)
 	}
 	if err := c.Consume(t.Context(), q, func(context.Context, *amqpx.Delivery) error { return nil }); !errors.Is(err, amqpx.ErrClosed) {
-		t.Errorf("Consume after Close returned %v", err)
+		t.Errorf("Consume after Close returned %v, want amqpx.ErrClosed", err)
 	}
 	p.Close()
 	goleak.VerifyNone(t, leaks)

@@ -63,7 +63,7 @@ func TestHeldMessagesComeBack(t *testing.T) {
 		suite.Within(t, 4*lead, "it is handled", func() bool { return got.count() >= 5 })
 		for id, late := range got.lateness() {
 			if late < 0 || late > lead/2 {
-				t.Errorf("%s was handled %v late", id, late)
+				t.Errorf("%s was handled %v late, want 0 to %v", id, late, lead/2)
 			}
 		}
 	})

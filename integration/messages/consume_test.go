@@ -78,7 +78,7 @@ func TestDrainTimeout(t *testing.T) {
 	suite.Send(t, c, amqpx.Message{ID: "slow", Queue: q})
 	<-begun
 	if err := stop(); !errors.Is(err, amqpx.ErrDrainTimeout) {
-		t.Fatalf("got %v", err)
+		t.Fatalf("got %v, want amqpx.ErrDrainTimeout", err)
 	}
 	col := newCollector()
 	suite.Consume(t, c, q, col.handle)
@@ -109,17 +109,18 @@ func TestRetriesThenDeadLetter(t *testing.T) {
 	}
 	for i, d := range col.got {
 		if d.Attempt != i+1 || d.ID != "m" || d.Version != 7 || d.Headers["mine"] != "kept" {
-			t.Errorf("delivery %d: %+v", i, d)
+			t.Errorf(`delivery %d: %+v, want Attempt = %v, ID = "m", Version = 7 and Headers["mine"] = "kept"`, i, d, i+1)
 		}
 		if i > 0 && !d.DueAt.After(col.got[i-1].DueAt) {
 			t.Errorf("delivery %d is due %v, not after the one before", i, d.DueAt)
 		}
 	}
 	if string(dead.Body) != "body" || dead.MessageId != "m" || dead.ContentType != "text/plain" || dead.Headers["mine"] != "kept" {
-		t.Errorf("dead letter: %+v", dead)
+		t.Errorf(`dead letter: got %+v, want Body = "body", MessageId = "m", ContentType = "text/plain" and Headers["mine"] = "kept"`, dead)
 	}
 	if dead.Headers[amqpx.HeaderReason] != inspect.ReasonAttempts || dead.Headers[amqpx.HeaderError] != "attempt 3 of 3 failed" {
-		t.Errorf("reason %v, error %v", dead.Headers[amqpx.HeaderReason], dead.Headers[amqpx.HeaderError])
+		t.Errorf(`reason %v, error %v, want inspect.ReasonAttempts and "attempt 3 of 3 failed"`,
+			dead.Headers[amqpx.HeaderReason], dead.Headers[amqpx.HeaderError])
 	}
 	list, _ := dead.Headers[amqpx.HeaderAttempts].([]any)
 	if len(list) != 3 || !strings.HasSuffix(list[0].(string), " no luck") || !strings.HasSuffix(list[1].(string), "panicked: out of luck") {
@@ -142,7 +143,8 @@ func TestRejectAndRetryIn(t *testing.T) {
 	suite.Send(t, c, amqpx.Message{ID: "m", Queue: q})
 	dead := suite.RawGet(t, q+".dead")
 	if dead.Headers[amqpx.HeaderReason] != inspect.ReasonRejected || dead.Headers[amqpx.HeaderError] != "never" {
-		t.Errorf("dead letter: %v", dead.Headers)
+		t.Errorf(`dead letter: got %v, want dead.Headers[amqpx.HeaderReason] = inspect.ReasonRejected and dead.Headers[amqpx.HeaderError] = "never"`,
+			dead.Headers)
 	}
 	if len(col.got) != 2 {
 		t.Fatalf("%d deliveries, want 2", len(col.got))
@@ -178,7 +180,7 @@ func TestHostileMessages(t *testing.T) {
 			t.Fatal(err)
 		}
 		if dead := suite.RawGet(t, q+".dead"); string(dead.Body) != name || dead.Headers[amqpx.HeaderReason] != inspect.ReasonAttempts {
-			t.Errorf("%s: dead letter %q, %v", name, dead.Body, dead.Headers)
+			t.Errorf("%s: dead letter %q, %v, want dead.Headers[amqpx.HeaderReason] = inspect.ReasonAttempts", name, dead.Body, dead.Headers)
 		}
 	}
 }
@@ -257,7 +259,7 @@ func TestConsumeRefusesBadOptions(t *testing.T) {
 		"own dead ends": c.Consume(t.Context(), "q", h, amqpx.WithDeadLetterQueue("q")),
 	} {
 		if !errors.Is(err, amqpx.ErrConfig) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v, want amqpx.ErrConfig", name, err)
 		}
 	}
 }
@@ -275,7 +277,7 @@ func TestConsumeRefusesAStream(t *testing.T) {
 		defer cancel()
 		err := c.Consume(ctx, "stream", func(context.Context, *amqpx.Delivery) error { return nil })
 		if !errors.Is(err, amqpx.ErrConfig) || !strings.Contains(err.Error(), "is a stream") {
-			t.Errorf("consume: %v", err)
+			t.Errorf(`consume: got %v, want amqpx.ErrConfig with "is a stream"`, err)
 		}
 		if _, err := v.Channel(t).QueueDeclarePassive("stream.dead", true, false, false, false, nil); err == nil {
 			t.Error("the refused consumer has left a dead-letter queue")
@@ -286,7 +288,7 @@ func TestConsumeRefusesAStream(t *testing.T) {
 		})
 		ran := suite.RunCLI(t.Context(), "consume", "--url", v.URL, "--queue", "stream", "--timeout", "20s")
 		if ran.Code != 1 || !strings.Contains(ran.Stderr, "is a stream") {
-			t.Errorf("rabbitdelay consume: %d %s", ran.Code, ran.Stderr)
+			t.Errorf(`rabbitdelay consume: got %d %s, want an error with "is a stream" and 1`, ran.Code, ran.Stderr)
 		}
 	})
 }

@@ -51,7 +51,7 @@ func TestDiscardKeepsEverything(t *testing.T) {
 			suite.Known(t, v, "q.dead")
 			p, err := inspect.Peek(t.Context(), lookingInto(t, v), "q.dead", inspect.PeekOptions{Management: v.Management})
 			if err != nil || len(p.Messages) != 1 {
-				t.Fatalf("%v, %+v", err, p)
+				t.Fatalf("got %v, %+v, want no error and len(p.Messages) = 1", err, p)
 			}
 			return amqp.Delivery{Headers: p.Messages[0].Headers}
 		}
@@ -63,7 +63,7 @@ func TestDiscardKeepsEverything(t *testing.T) {
 		}
 		r, err := inspect.Requeue(t.Context(), c, inspect.RequeueOptions{Queue: "q.dead", Discard: true, Save: f.Save, Management: v.Management})
 		if err != nil || r.Discarded != 1 || f.Close() != nil {
-			t.Fatalf("%v, %+v", err, r)
+			t.Fatalf("got %v, %+v, want no error, Discarded = 1 and f.Close() = nil", err, r)
 		}
 		for m, err := range inspect.SavedIn(path) {
 			if err != nil {
@@ -93,7 +93,7 @@ func TestDiscardKeepsEverything(t *testing.T) {
 			}
 		}
 		if r, err = inspect.Requeue(t.Context(), c, inspect.RequeueOptions{From: inspect.SavedIn(path)}); err != nil || r.Sent != 1 {
-			t.Fatalf("%v, %+v", err, r)
+			t.Fatalf("got %v, %+v, want no error and Sent = 1", err, r)
 		}
 		got, ok, err := v.Channel(t).Get("q", true)
 		if err != nil || !ok {

@@ -27,7 +27,7 @@ func TestGroupErrorsLeavesEverythingInPlace(t *testing.T) {
 			for range looks {
 				g, err := inspect.GroupErrors(t.Context(), v.Conn, queue, inspect.GroupOptions{Management: v.Management})
 				if err != nil || g.Sampled != n || len(g.Groups) != 1 || g.Groups[0].Messages != n {
-					t.Fatalf("%s: %v, %+v", queue, err, g)
+					t.Fatalf("%s: got %v, %+v, want no error, Sampled = %v, len(g.Groups) = 1 and Groups[0].Messages = %v", queue, err, g, n, n)
 				}
 			}
 			ch := v.Channel(t)

@@ -75,7 +75,7 @@ func (l *looker) publish(t *testing.T, exchange, id string) {
 		MessageId: id, DeliveryMode: amqp.Persistent,
 	})
 	if err != nil || !confirm.Wait() {
-		t.Fatalf("publish to %s: %v", exchange, err)
+		t.Fatalf("publish to %s: %v, want no error and confirm.Wait() = true", exchange, err)
 	}
 }
 
@@ -99,6 +99,6 @@ func (l *looker) look(t *testing.T, queue string, n int) {
 		})
 	}
 	if len(slices.Compact(ids)) != 1 {
-		t.Errorf("%s: several messages, %v", queue, slices.Compact(ids))
+		t.Errorf("%s: several messages, %v, want length 1", queue, slices.Compact(ids))
 	}
 }

@@ -119,7 +119,7 @@ func TestPeekIsDoneWhenItReturns(t *testing.T) {
 		for look := range 50 {
 			got, err := inspect.Peek(t.Context(), conn, "q.dead", inspect.PeekOptions{Limit: n, Management: v.Management})
 			if err != nil || len(got.Messages) != n {
-				t.Fatalf("look %d: %d messages (%v)", look, len(got.Messages), err)
+				t.Fatalf("look %d: %d messages (%v), want no error and %d", look, len(got.Messages), err, n)
 			}
 			if got := ready("q.dead"); got != n {
 				t.Errorf("after look %d there are %d messages, expected %d", look, got, n)

@@ -30,7 +30,7 @@ func TestRequeueKeepsTheOrder(t *testing.T) {
 			Queue: queue, Filter: inspect.DeadLetterFilter{IDs: gone}, Discard: true, InFlight: 3, Management: v.Management,
 		})
 		if err != nil || rep.Discarded != len(gone) || rep.PutBack != n-len(gone) {
-			t.Fatalf("%v, %+v", err, rep)
+			t.Fatalf("got %v, %+v, want no error, Discarded = %v and PutBack = %v", err, rep, len(gone), n-len(gone))
 		}
 		ids := suite.Drains(t, v, queue)
 		if len(ids) != n-len(gone) {

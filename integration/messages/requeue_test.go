@@ -64,7 +64,7 @@ func TestRequeueLeavesTheRest(t *testing.T) {
 				t.Helper()
 				for range times {
 					if r, err := inspect.Requeue(t.Context(), c, o); err != nil || r.Examined < 11 || r.Sent != sent {
-						t.Fatalf("%s: %v, %+v", name, err, r)
+						t.Fatalf("%s: got %v, %+v, want no error, Examined >= 11 and Sent = %v", name, err, r, sent)
 					}
 				}
 			}
@@ -83,13 +83,13 @@ func TestRequeueLeavesTheRest(t *testing.T) {
 			o.DryRun = false
 			looks(o, 1, 1)
 			if got := suite.Drains(t, v, "q"); !slices.Equal(got, []string{"q-0005"}) {
-				t.Errorf("%s: sent %v", name, got)
+				t.Errorf("%s: sent %v, want [q-0005]", name, got)
 			}
 			got := suite.Drains(t, v, name)
 			sorted := slices.IsSorted(got)
 			slices.Sort(got)
 			if len(slices.Compact(slices.Clone(got))) != 11 || len(got) != 11 {
-				t.Errorf("%s: left %v", name, got)
+				t.Errorf("%s: left %v, want len(slices.Compact(slices.Clone(got))) = 11 and length 11", name, got)
 			}
 			if !sorted && (name == "classic" || version.AtLeast(4, 3, 0)) {
 				t.Errorf("%s: the messages that stayed have lost their order", name)
@@ -166,7 +166,7 @@ func TestRequeueToDestinationsInTrouble(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r.Sent != 12 || r.Stayed != 18 || r.Examined != 30 {
-			t.Errorf("%+v", r)
+			t.Errorf("got %+v, want Sent = 12, Stayed = 18 and Examined = 30", r)
 		}
 		for queue, want := range map[string]int{"good": 10, "full": 2, "dead": 18} {
 			suite.Gathers(t, v, queue, want)
@@ -234,7 +234,7 @@ func TestRequeueIsDoneWhenItEnds(t *testing.T) {
 				o.Queue, o.InFlight, o.Management = dead, inFlight, v.Management
 				r, err := inspect.Requeue(t.Context(), c, o)
 				if err != nil || r.Gone() != limit {
-					t.Fatalf("%v, %+v", err, r)
+					t.Fatalf("got %v, %+v, want no error and Gone() = %v", err, r, limit)
 				}
 				left -= limit
 				if got := ready(dead); got != left {
@@ -262,12 +262,12 @@ func TestRequeueCountsTheNextRunsMessages(t *testing.T) {
 		some.Limit = limit
 		for _, o := range []inspect.RequeueOptions{all, some, some} {
 			if r, err := inspect.Requeue(t.Context(), c, o); err != nil || r.Chosen == 0 {
-				t.Fatalf("%v, %+v", err, r)
+				t.Fatalf("got %v, %+v, want no error and Chosen != 0", err, r)
 			}
 		}
 		some.DryRun = false
 		if r, err := inspect.Requeue(t.Context(), c, some); err != nil || r.Discarded != limit {
-			t.Fatalf("%v, %+v", err, r)
+			t.Fatalf("got %v, %+v, want no error and Discarded = %v", err, r, limit)
 		}
 		ids := suite.Drains(t, v, "q.dead")
 		if len(ids) != n-limit || ids[0] != "q-0002" || !slices.IsSorted(ids) {

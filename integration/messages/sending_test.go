@@ -140,7 +140,7 @@ func revokedAccess(t *testing.T, v *suite.Vhost) {
 		t.Errorf("the first after it was revoked: %v", err)
 	}
 	if err := send(time.Minute); !errors.Is(err, amqpx.ErrNotSent) || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the second: %v", err)
+		t.Errorf("the second: got %v, want amqpx.ErrNotSent and not context.DeadlineExceeded", err)
 	}
 	if err := send(time.Second); err != nil {
 		t.Errorf("another queue: %v", err)
@@ -152,7 +152,7 @@ func revokedAccess(t *testing.T, v *suite.Vhost) {
 			break
 		}
 		if ctx.Err() != nil {
-			t.Fatalf("given back: %v", err)
+			t.Fatalf("given back: got %v, want ctx.Err() = nil", err)
 		}
 	}
 }

@@ -134,7 +134,7 @@ func TestTLS(t *testing.T) {
 			defer cancel()
 			_, err := amqpx.Open(ctx, amqpx.Config{URL: front, TLS: cfg})
 			if err == nil || !strings.Contains(err.Error(), "certificate") {
-				t.Fatalf("got %v", err)
+				t.Fatalf(`got %v, want an error with "certificate"`, err)
 			}
 			if ctx.Err() != nil {
 				t.Error("it was tried until the deadline, although trying again is pointless")
@@ -155,7 +155,7 @@ func TestOpenWithBadCredentials(t *testing.T) {
 	defer cancel()
 	_, err = amqpx.Open(ctx, amqpx.Config{URL: u.String()})
 	if err == nil || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "403") {
-		t.Fatalf("got %v", err)
+		t.Fatalf(`got %v, want an error with "403" and no "s3cret" in it`, err)
 	}
 	if ctx.Err() != nil {
 		t.Error("it was tried until the deadline, although trying again is pointless")
@@ -168,6 +168,6 @@ func TestOpenWithoutABroker(t *testing.T) {
 	defer cancel()
 	_, err := amqpx.Open(ctx, suite.FastReconnect(amqpx.Config{URL: "amqp://guest:s3cret@127.0.0.1:1/"}))
 	if !errors.Is(err, ctx.Err()) || !strings.Contains(err.Error(), "127.0.0.1:1") || strings.Contains(err.Error(), "s3cret") {
-		t.Fatalf("got %v", err)
+		t.Fatalf(`got %v, want %v with "127.0.0.1:1" and no "s3cret" in it`, err, ctx.Err())
 	}
 }

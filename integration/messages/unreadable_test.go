@@ -69,7 +69,7 @@ func TestUnreadableMessages(t *testing.T) {
 				for range letters {
 					raw, ok, err := ch.Get(queue, false)
 					if err != nil || !ok {
-						t.Fatalf("%s: %v, %v", queue, ok, err)
+						t.Fatalf("%s: got %v, %v, want no error and ok = true", queue, ok, err)
 					}
 					l := inspect.ReadDeadLetter(raw, queue, "delay")
 					given, _ := l.Headers[amqpx.HeaderRaw].([]byte)
@@ -92,12 +92,12 @@ func TestUnreadableMessages(t *testing.T) {
 			unreadable(kind+".dead", 3)
 			for _, id := range want {
 				if col.ids()[id] != 1 {
-					t.Errorf("%s was handled %d times", id, col.ids()[id])
+					t.Errorf("%s was handled %d times, want 1", id, col.ids()[id])
 				}
 			}
 		}
 		if s := c.Stats(); s.Consume.Sessions != 1 {
-			t.Errorf("%d connections were needed", s.Consume.Sessions)
+			t.Errorf("%d connections were needed, want 1", s.Consume.Sessions)
 		}
 	})
 }

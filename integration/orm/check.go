@@ -126,7 +126,7 @@ func checkOn(t *testing.T, db *sql.DB, dialect schedule.Dialect, open func(t *te
 	}
 	must(t, place("kept", nil))
 	if err := place("undone", errUndo); !errors.Is(err, errUndo) {
-		t.Fatalf("error is %v", err)
+		t.Fatalf("error is %v, want errUndo", err)
 	}
 	if _, err := tasks.Get(t.Context(), schedule.NoTx, "undone"); !errors.Is(err, schedule.ErrNotFound) {
 		t.Errorf("the task of a transaction that was undone: %v", err)
@@ -163,6 +163,6 @@ func checkOn(t *testing.T, db *sql.DB, dialect schedule.Dialect, open func(t *te
 	fail = false
 	must(t, handle(t.Context(), delivery))
 	if got, err := tasks.Get(t.Context(), schedule.NoTx, "kept"); err != nil || got.Status != schedule.StatusDone || status() != "expired" {
-		t.Errorf("the task is %s, the order %s (%v)", got.Status, status(), err)
+		t.Errorf(`the task is %s, the order %s (%v), want no error, schedule.StatusDone and "expired"`, got.Status, status(), err)
 	}
 }

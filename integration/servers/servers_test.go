@@ -32,13 +32,13 @@ func TestShared(t *testing.T) {
 					return server{&closed}, nil
 				})
 				if want := map[string]error{"bad": os.ErrNotExist}[key]; !errors.Is(err, want) {
-					t.Errorf("%s: %v", key, err)
+					t.Errorf("%s: got %v, want %v", key, err, want)
 				}
 			})
 		}
 	}
 	wg.Wait()
 	if err := errors.Join(all.Close(), all.Close()); err != nil || started.Load() != 2 || closed.Load() != 1 {
-		t.Errorf("%d started, %d closed, %v", started.Load(), closed.Load(), err)
+		t.Errorf("%d started, %d closed, %v, want no error, 2 and 1", started.Load(), closed.Load(), err)
 	}
 }

@@ -91,7 +91,7 @@ func TestKustomize(t *testing.T) {
 	settings := func(all map[string]built, resource string) string {
 		x := all[resource].Spec.Template.Spec
 		if len(x.Volumes) != 1 {
-			t.Fatalf("%s has %d volumes", resource, len(x.Volumes))
+			t.Fatalf("%s has %d volumes, want 1", resource, len(x.Volumes))
 		}
 		name := x.Volumes[0].ConfigMap.Name
 		if _, ok := all["ConfigMap "+name]; !ok {
@@ -106,7 +106,7 @@ func TestKustomize(t *testing.T) {
 		pod := second[resource].Spec.Template.Spec
 		for _, c := range append(pod.InitContainers, pod.Containers...) {
 			if c.Image != "rabbitdelay:0.2.0" {
-				t.Errorf("%s: image %s", resource, c.Image)
+				t.Errorf(`%s: image %s, want "rabbitdelay:0.2.0"`, resource, c.Image)
 			}
 		}
 	}

@@ -207,7 +207,7 @@ func Publish(t *testing.T, v *Vhost, queue string, n int) {
 			t.Fatal(err)
 		}
 		if ok, err := c.WaitContext(t.Context()); err != nil || !ok {
-			t.Fatalf("confirm %v, %v", ok, err)
+			t.Fatalf("confirm %v, %v, want no error and ok = true", ok, err)
 		}
 	}
 }

@@ -27,7 +27,7 @@ func TestConsoleOnEveryDatabase(t *testing.T) {
 			t.Helper()
 			code, out := site.ask(method, "/api/v1"+path, body)
 			if code != http.StatusOK {
-				t.Fatalf("%s %s: %d %v", method, path, code, out)
+				t.Fatalf("%s %s: %d %v, want http.StatusOK", method, path, code, out)
 			}
 			return out
 		}
@@ -47,7 +47,7 @@ func TestConsoleOnEveryDatabase(t *testing.T) {
 		}
 		for _, path := range []string{"/histogram", "/histogram?from=now&to=1d&bins=7", "/histogram?queue=q&tag=blue&from=-1d&to=7d&bins=240"} {
 			if n := sum(ask("GET", path, "")); n != 59 {
-				t.Errorf("%s has %v tasks", path, n)
+				t.Errorf("%s has %v tasks, want 59", path, n)
 			}
 		}
 		job := func(body string) map[string]any {
@@ -77,11 +77,11 @@ func TestConsoleOnEveryDatabase(t *testing.T) {
 			}
 		}
 		if list := ask("GET", "/jobs?limit=3", "")["jobs"].([]any); len(list) != 3 {
-			t.Errorf("jobs: %v", list)
+			t.Errorf("jobs: got %v, want length 3", list)
 		}
 		page := ask("GET", "/audit?limit=5", "")
 		if older := ask("GET", "/audit?before="+page["next"].(string), "")["entries"].([]any); len(page["entries"].([]any)) != 5 || len(older) != 2 {
-			t.Errorf("audit: %v, then %v", page, older)
+			t.Errorf(`audit: got %v, then %v, want len(page["entries"].([]any)) = 5 and length 2`, page, older)
 		}
 	})
 }

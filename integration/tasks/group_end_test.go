@@ -51,7 +51,7 @@ func othersOnce(t *testing.T, db businessDB, ids []string, errs []error) {
 			continue
 		}
 		if errs[i] != nil {
-			t.Errorf("%s: %v", id, errs[i])
+			t.Errorf("%s: got %v, want nil", id, errs[i])
 		}
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM did WHERE id = ?", id); n != 1 {
 			t.Errorf("%s has %d effects, expected 1", id, n)

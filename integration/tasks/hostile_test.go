@@ -48,7 +48,7 @@ func publishRaw(t *testing.T, queue string, messages map[string]amqp.Publishing)
 		p.Body = []byte(body)
 		confirm, err := ch.PublishWithDeferredConfirmWithContext(t.Context(), "", queue, false, false, p)
 		if err != nil || !confirm.Wait() {
-			t.Fatalf("%s: %v", body, err)
+			t.Fatalf("%s: got %v, want no error and confirm.Wait() = true", body, err)
 		}
 	}
 }
@@ -132,7 +132,7 @@ func TestHostileIDs(t *testing.T) {
 		}), amqpx.WithRetry(topology.Retry{Backoff: time.Millisecond}))
 		suite.Send(t, c, amqpx.Message{ID: "declares the queues", Queue: q})
 		if got := <-done; got != "" {
-			t.Fatalf("handled %q", got)
+			t.Fatalf(`handled %q, want ""`, got)
 		}
 
 		bad, good := map[string]amqp.Publishing{}, map[string]amqp.Publishing{}

@@ -257,7 +257,7 @@ func TestPgBouncerProgram(t *testing.T) {
 			"tasks count", "tasks cancel a" + mode, "schedules list",
 		} {
 			if r := suite.RunCLI(t.Context(), append(strings.Fields(command), "--db", p.at(mode))...); r.Code != 0 {
-				t.Errorf("mode %q: %s: %s", mode, command, r)
+				t.Errorf("mode %q: %s: %s, want Code = 0", mode, command, r)
 			}
 		}
 	}
@@ -267,7 +267,7 @@ func TestPgBouncerProgram(t *testing.T) {
 			continue
 		}
 		if r.Code != 1 || !strings.Contains(r.Stderr, "add default_query_exec_mode=exec to the database URL") {
-			t.Errorf("%s: %s", command, r)
+			t.Errorf(`%s: got %s, want Code = 1 and Stderr with "add default_query_exec_mode=exec to the database URL"`, command, r)
 		}
 	}
 }
@@ -394,9 +394,9 @@ func TestPgBouncerServe(t *testing.T) {
 		return p.direct.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE id = 'a' AND sends > 0") == 1
 	})
 	if code, out := s.ask(http.MethodGet, "/readyz", ""); code != http.StatusOK {
-		t.Errorf("readyz: %d %v", code, out)
+		t.Errorf("readyz: got %d %v, want http.StatusOK", code, out)
 	}
 	if n := said(); n != 1 {
-		t.Errorf("said %d times that it polls", n)
+		t.Errorf("said %d times that it polls, want 1", n)
 	}
 }

@@ -46,10 +46,10 @@ func TestPgxExecutors(t *testing.T) {
 			t.Errorf("%s: %v, and %d tasks; expected ErrExists and 1", name, err, count())
 		}
 		if n, err := s.CancelBatch(t.Context(), pgxtx.On(ex), []string{"nobody"}); n != 0 || err != nil {
-			t.Errorf("%s: cancelled %d (%v)", name, n, err)
+			t.Errorf("%s: cancelled %d (%v), want 0 and no error", name, n, err)
 		}
 		if got, err := s.Get(t.Context(), pgxtx.On(ex), there); err != nil || got.Queue != "orders.expire" {
-			t.Errorf("%s: got %+v (%v)", name, got, err)
+			t.Errorf(`%s: got %+v (%v), want no error and Queue = "orders.expire"`, name, got, err)
 		}
 	}
 	for name, on := range map[string]func(tx pgx.Tx) pgxtx.Executor{
@@ -61,7 +61,7 @@ func TestPgxExecutors(t *testing.T) {
 		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), pgxtx.On(on(tx)), batch[:500]))
 		suite.MustSucceed(t, s.Cancel(t.Context(), pgxtx.On(on(tx)), "b007"))
 		if got, err := s.Get(t.Context(), pgxtx.On(on(tx)), "b007"); err != nil || got.Status != schedule.StatusCancelled {
-			t.Errorf("%s: got %+v (%v)", name, got, err)
+			t.Errorf("%s: got %+v (%v), want no error and Status = schedule.StatusCancelled", name, got, err)
 		}
 		var listed int
 		for _, err := range s.List(t.Context(), pgxtx.On(on(tx)), schedule.Filter{Status: schedule.StatusPending}) {
@@ -222,7 +222,7 @@ func TestSwallowedError(t *testing.T) {
 		return nil
 	})(t.Context(), orderDelivery("m", "1"))
 	if errors.Is(err, idempotency.ErrCommit) || !strings.Contains(fmt.Sprint(err), "return every error of the transaction") {
-		t.Errorf("error is %v", err)
+		t.Errorf(`error is %v, want an error with "return every error of the transaction" and not idempotency.ErrCommit`, err)
 	}
 }
 
@@ -244,7 +244,7 @@ func TestPgxWhen(t *testing.T) {
 	}
 	yes := idempotency.When(func(context.Context, *sql.Tx, *amqpx.Delivery) (bool, error) { return true, nil })
 	if err := db.idempotentHandler(o.cancel, yes)(t.Context(), orderDelivery("m3", "1")); err == nil || !strings.Contains(err.Error(), "expects *sql.Tx") {
-		t.Errorf("error is %v", err)
+		t.Errorf(`error is %v, want an error with "expects *sql.Tx"`, err)
 	}
 	err := idempotency.Handler(db.DB, txFunc(o.cancel).sql, idempotency.When(ask))(t.Context(), orderDelivery("m3", "1"))
 	if err == nil || !strings.Contains(err.Error(), "expects pgx.Tx") {

@@ -20,19 +20,19 @@ func TestReadOnlyDatabase(t *testing.T) {
 	writable := openServer(t, idempotency.PostgreSQL, database.PostgreSQL)
 	readOnly := writable.dsn + "default_transaction_read_only=on"
 	if r := suite.RunCLI(t.Context(), "migrate", "--db", readOnly); r.Code != 1 || !strings.Contains(r.Stderr, "the database is read-only") {
-		t.Errorf("migrating: %s", r)
+		t.Errorf(`migrating: got %s, want Code = 1 and Stderr with "the database is read-only"`, r)
 	}
 	for name, open := range openings {
 		db := open(t, readOnly)
 		if err := db.migrateTasks(t.Context()); !errors.Is(err, schedule.ErrReadOnly) {
-			t.Errorf("%s: migrating: %v", name, err)
+			t.Errorf("%s: migrating: %v, want schedule.ErrReadOnly", name, err)
 		}
 	}
 	suite.MustSucceed(t, writable.migrateTasks(t.Context()))
 	suite.MustSucceed(t, writable.migrateRecords(t.Context()))
 	for _, command := range []string{"tasks list", "tasks count", "schedules list", "migrate"} {
 		if r := suite.RunCLI(t.Context(), append(strings.Fields(command), "--db", readOnly)...); r.Code != 0 {
-			t.Errorf("%s: %s", command, r)
+			t.Errorf("%s: got %s, want Code = 0", command, r)
 		}
 	}
 	for _, command := range []string{"tasks add --queue q --delay 1h", "tasks cancel a", "tasks pause q"} {
@@ -41,7 +41,7 @@ func TestReadOnlyDatabase(t *testing.T) {
 			t.Errorf("%s: exit code %d, want 1: %s", command, r.Code, r)
 		}
 		if want := "the database is read-only"; !strings.Contains(r.Stderr, want) {
-			t.Errorf("%s: no %q in %s", command, want, r)
+			t.Errorf("%s: no %q in %s, want Stderr with %q", command, want, r, want)
 		}
 	}
 	for name, open := range openings {
@@ -56,7 +56,7 @@ func TestReadOnlyDatabase(t *testing.T) {
 			s, err := db.newStore(&outbox{}, cfg)
 			suite.MustSucceed(t, err)
 			if err := s.Schedule(t.Context(), schedule.NoTx, orderTask("a", time.Now())); !errors.Is(err, schedule.ErrReadOnly) {
-				t.Errorf("scheduling: %v", err)
+				t.Errorf("scheduling: got %v, want schedule.ErrReadOnly", err)
 			}
 			runStore(t, s)
 			suite.Eventually(t, "the relay is unhealthy", func() bool { return errors.Is(s.Health(), schedule.ErrReadOnly) })

@@ -156,7 +156,7 @@ func TestRecurringChanges(t *testing.T) {
 			}
 		}
 		if created != 1 {
-			t.Errorf("%d created it: %v", created, changes)
+			t.Errorf("%d created it: %v, want 1", created, changes)
 		}
 		next, err := r.Next(time.Now(), 1)
 		suite.MustSucceed(t, err)
@@ -188,7 +188,7 @@ func TestRecurringChanges(t *testing.T) {
 		suite.MustSucceed(t, x.Resume(ctx, schedule.NoTx, "a"))
 		expect(schedule.StatusPending, first+1)
 		if c, err := x.Put(ctx, schedule.NoTx, r); err != nil || c != schedule.Unchanged {
-			t.Errorf("put: %s, %v", c, err)
+			t.Errorf("put: got %s, %v, want no error and schedule.Unchanged", c, err)
 		}
 
 		// This covers a transaction that is rolled back, and one that continues after an error.
@@ -200,20 +200,20 @@ func TestRecurringChanges(t *testing.T) {
 		tx, err = db.BeginTx(ctx, nil)
 		suite.MustSucceed(t, err)
 		if err := x.Add(ctx, tx, r); !errors.Is(err, schedule.ErrScheduleExists) {
-			t.Errorf("add: %v", err)
+			t.Errorf("add: got %v, want schedule.ErrScheduleExists", err)
 		}
 		fired, err := x.RunNow(ctx, tx, "a")
 		suite.MustSucceed(t, err)
 		suite.MustSucceed(t, tx.Commit())
 		if got := taskOf(t, s, fired); got.Status != schedule.StatusPending || fmt.Sprint(got.Tags) != "[t]" {
-			t.Errorf("fired: %+v", got)
+			t.Errorf("fired: got %+v, want Status = schedule.StatusPending and Tags = [t]", got)
 		}
 		suite.MustSucceed(t, x.Edit(ctx, schedule.NoTx, "a", func(r *schedule.Recurring) error { r.Jitter = time.Minute; return nil }))
 		expect(schedule.StatusPending, first+2)
 		suite.MustSucceed(t, x.Delete(ctx, schedule.NoTx, "a"))
 		expect(schedule.StatusCancelled, first+3)
 		if _, err := x.Get(ctx, schedule.NoTx, "a"); !errors.Is(err, schedule.ErrNoSchedule) {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want schedule.ErrNoSchedule", err)
 		}
 	})
 }
@@ -250,7 +250,7 @@ func TestRecurringThousand(t *testing.T) {
 		for _, name := range []string{"cron", "zone", "every"} {
 			r, err := s.Recurring().Get(t.Context(), schedule.NoTx, name)
 			if err != nil || r.LastError == "" {
-				t.Errorf("%s: %q, %v", name, r.LastError, err)
+				t.Errorf("%s: got %q, %v, want no error and not empty", name, r.LastError, err)
 			}
 		}
 		for _, bad := range []string{
@@ -261,7 +261,7 @@ func TestRecurringThousand(t *testing.T) {
 			"INSERT INTO rabbitdelay_schedules (name, queue, cron, misfire) VALUES ('a', 'q', '@daily', 'odd')",
 		} {
 			if _, err := db.ExecContext(t.Context(), bad); err == nil {
-				t.Errorf("the table takes %s", bad)
+				t.Errorf("the table takes %s, want an error", bad)
 			}
 		}
 	})

@@ -85,7 +85,7 @@ func TestCLIRequeueOfTasks(t *testing.T) {
 			}
 		}
 		if q, _ := srv.Queue("q"); q.Ready != each {
-			t.Errorf("%d messages came", q.Ready)
+			t.Errorf("%d messages came, want %d", q.Ready, each)
 		}
 		if q, _ := srv.Queue("q.dead"); q.Ready != each || q.Unacked != 0 {
 			t.Errorf("%d dead letters are left, %d are held", q.Ready, q.Unacked)

@@ -82,7 +82,7 @@ func TestKubernetesManifests(t *testing.T) {
 			t.Errorf("%s: terminationGracePeriodSeconds is %v, expected more than %v", name, grace, least)
 		}
 		if u := d.Spec.Strategy.RollingUpdate; u.MaxUnavailable != 0 || u.MaxSurge != 1 {
-			t.Errorf("%s: %+v", name, u)
+			t.Errorf("%s: got %+v, want MaxUnavailable = 0 and MaxSurge = 1", name, u)
 		}
 	}
 }
@@ -136,7 +136,7 @@ func (d deployment) start(t *testing.T, image, name, brokerURL, databaseURL stri
 	})
 	suite.Eventually(t, name+" is ready", func() bool { return r.asks(t, main.ReadinessProbe) == http.StatusOK })
 	if code := r.asks(t, main.LivenessProbe); code != http.StatusOK {
-		t.Errorf("%s: the liveness probe says %d", name, code)
+		t.Errorf("%s: the liveness probe says %d, want http.StatusOK", name, code)
 	}
 	return r
 }

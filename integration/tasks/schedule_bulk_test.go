@@ -121,7 +121,7 @@ func TestTasksByError(t *testing.T) {
 		groups, err := s.ErrorGroups(t.Context(), schedule.NoTx, schedule.Filter{Queue: "q"}, schedule.ErrorGroupOptions{Order: schedule.GroupsMost})
 		suite.MustSucceed(t, err)
 		if len(groups.Groups) != kinds || groups.Sampled != n || groups.More {
-			t.Fatalf("%+v", groups)
+			t.Fatalf("got %+v, want len(groups.Groups) = %v, Sampled = %v and More = false", groups, kinds, n)
 		}
 		for _, g := range groups.Groups {
 			if g.Tasks != n/kinds {
@@ -142,7 +142,7 @@ func TestTasksByError(t *testing.T) {
 		groups, err = s.ErrorGroups(t.Context(), schedule.NoTx, schedule.Filter{}, schedule.ErrorGroupOptions{Sample: 100})
 		suite.MustSucceed(t, err)
 		if len(groups.Groups) != kinds-1 || groups.Sampled != 100 || !groups.More {
-			t.Errorf("afterwards: %+v", groups)
+			t.Errorf("afterwards: got %+v, want len(groups.Groups) = %v, Sampled = 100 and More = true", groups, kinds-1)
 		}
 	})
 }

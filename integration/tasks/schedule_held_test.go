@@ -82,11 +82,11 @@ func TestPauseOnEachDatabase(t *testing.T) {
 		suite.MustSucceed(t, s.Pause(t.Context(), schedule.NoTx, mail, "alice"))
 		suite.Eventually(t, "those that come soon are taken back", func() bool { return sent() == 2 })
 		if got := taskOf(t, s, "mail-7"); got.Version != 2 || got.Status != schedule.StatusPending || !got.SentAt.IsZero() {
-			t.Errorf("taken back: %+v", got)
+			t.Errorf("taken back: got %+v, want Version = 2, Status = schedule.StatusPending and SentAt zero", got)
 		}
 		for _, id := range []string{"far", "other"} {
 			if got := taskOf(t, s, id); got.Version != 1 || got.Sends != 1 {
-				t.Errorf("%s: %+v", id, got)
+				t.Errorf("%s: got %+v, want Version = 1 and Sends = 1", id, got)
 			}
 		}
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "new", Queue: "mail", DeliverAt: time.Now()}))
@@ -133,7 +133,7 @@ func TestWrongClockOnEachDatabase(t *testing.T) {
 		a := taskOf(t, s, "a")
 		for what, at := range map[string]time.Time{"created": a.CreatedAt, "fired": a.DeliverAt, "paused": states[0].PausedAt} {
 			if time.Since(at).Abs() > 30*time.Minute {
-				t.Errorf("%s %v from now", what, time.Until(at))
+				t.Errorf("%s %v from now, want time.Since(at).Abs() <= 30m", what, time.Until(at))
 			}
 		}
 	})

@@ -72,7 +72,8 @@ func TestScheduleLeases(t *testing.T) {
 			}
 		}
 		if calls.Load() != count || skips.Load() != count*(processes-1) || snoozes.Load() == 0 {
-			t.Errorf("%d calls, %d duplicates, %d snoozes", calls.Load(), skips.Load(), snoozes.Load())
+			t.Errorf("%d calls, %d duplicates, %d snoozes, want %d, %d and more than 0",
+				calls.Load(), skips.Load(), snoozes.Load(), count, count*(processes-1))
 		}
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM effects"); n != count {
 			t.Errorf("%d effects, expected %d", n, count)
@@ -95,7 +96,7 @@ func TestScheduleLeases(t *testing.T) {
 		db.mustExec(t, "UPDATE rabbitdelay_effects SET lease_token = 'dead', attempts = 1 WHERE version = 2")
 		db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'running' WHERE id = 't0'")
 		if err := s.Cancel(t.Context(), schedule.NoTx, "t0"); !errors.Is(err, schedule.ErrStatus) {
-			t.Errorf("cancel of a running task: %v", err)
+			t.Errorf("cancel of a running task: got %v, want schedule.ErrStatus", err)
 		}
 		again := db.leaseHandler(func(context.Context, *amqpx.Delivery, string) (txFunc, error) { return nil, nil })
 		suite.MustSucceed(t, again(t.Context(), dying))
@@ -133,7 +134,7 @@ func TestScheduleLeaseFailsWithAnotherTaskOfItsKey(t *testing.T) {
 			handle := db.leaseHandler(work)
 			d := &amqpx.Delivery{ID: name, Version: 1, Queue: "q", Attempt: 1, MaxAttempts: 3, DueAt: past}
 			if err := handle(t.Context(), d); !errors.Is(err, away) {
-				t.Errorf("%s: the first attempt: %v", name, err)
+				t.Errorf("%s: the first attempt: %v, want %v", name, err, away)
 			}
 			again := *d
 			again.Attempt = 2

@@ -62,11 +62,11 @@ func TestScheduleLists(t *testing.T) {
 			t.Errorf("%d are tried again, expected 6: %v", n, err)
 		}
 		if tags, err := s.Tags(t.Context(), schedule.NoTx, 3); fmt.Sprint(tags) != "[all tenant-0 tenant-1]" || err != nil {
-			t.Errorf("tags: %v, %v", tags, err)
+			t.Errorf("tags: got %v, %v, want [all tenant-0 tenant-1] and no error", tags, err)
 		}
 		runs, err := s.Recurring().LastRuns(t.Context(), schedule.NoTx, []string{"job", "other"})
 		if err != nil || len(runs) != 1 || runs["job"].ID != "job@08" {
-			t.Errorf("last runs: %v, %v", runs, err)
+			t.Errorf(`last runs: got %v, %v, want no error, length 1 and runs["job"].ID = "job@08"`, runs, err)
 		}
 	})
 }

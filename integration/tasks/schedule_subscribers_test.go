@@ -190,7 +190,7 @@ func testConcurrentSubscribers(t *testing.T, level sql.IsolationLevel, rounds in
 			all := db.queryInt(t, "SELECT COUNT(*) FROM effects WHERE id = ?", id)
 			distinct := db.queryInt(t, "SELECT COUNT(DISTINCT queue) FROM effects WHERE id = ?", id)
 			if all != want || distinct != want {
-				t.Fatalf("round %d: cancelled %v, %d effects in %d queues", round, cancelled, all, distinct)
+				t.Fatalf("round %d: cancelled %v, %d effects in %d queues, want %d", round, cancelled, all, distinct, want)
 			}
 			if got := skips.Load(); int64(got) != subscribers*deliveries-want {
 				t.Fatalf("round %d: cancelled %v, %d skips", round, cancelled, got)
@@ -262,7 +262,7 @@ func TestSubscribersDoNotWaitForEachOther(t *testing.T) {
 			goOn <- struct{}{}
 			suite.MustSucceed(t, <-ended)
 			if n := db.queryInt(t, "SELECT COUNT(*) FROM effects WHERE id = ?", cancelled); n != 0 || skipped.Load() != schedule.SkipCancelled {
-				t.Errorf("%s: %d effects, skipped because %v", cancelled, n, skipped.Load())
+				t.Errorf("%s: got %d effects, skipped because %v, want 0 and schedule.SkipCancelled", cancelled, n, skipped.Load())
 			}
 		}
 	}

@@ -194,7 +194,7 @@ func TestScheduleTwiceAndReplace(t *testing.T) {
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, replacing(again)))
 		got := taskOf(t, s, "a")
 		if got.Version != 2 || got.Status != schedule.StatusPending || string(got.Body) != "new" || !got.FinishedAt.IsZero() {
-			t.Errorf("after Replace: %+v", got)
+			t.Errorf(`after Replace: got %+v, want Version = 2, Status = schedule.StatusPending, Body = "new" and FinishedAt zero`, got)
 		}
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, replacing(orderTask("fresh", due))))
 		if v := taskOf(t, s, "fresh").Version; v != 1 {
@@ -281,7 +281,7 @@ func TestScheduleChanges(t *testing.T) {
 		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, []schedule.Task{orderTask("a", due), orderTask("b", due), orderTask("c", due)}))
 		suite.MustSucceed(t, s.Reschedule(t.Context(), schedule.NoTx, "a", due.Add(time.Minute)))
 		if got := taskOf(t, s, "a"); got.Version != 2 || !got.DeliverAt.Equal(due.Add(time.Minute)) {
-			t.Errorf("after Reschedule: %+v", got)
+			t.Errorf("after Reschedule: got %+v, want Version = 2 and DeliverAt = %v", got, due.Add(time.Minute))
 		}
 		suite.MustSucceed(t, s.RunNow(t.Context(), schedule.NoTx, "a"))
 		if got := taskOf(t, s, "a"); got.Version != 3 || got.DeliverAt.After(time.Now()) {
@@ -367,7 +367,7 @@ func TestScheduleHandlerFence(t *testing.T) {
 		fail = func() error { return boom }
 		for attempt := 1; attempt <= 3; attempt++ {
 			if err := deliver("fails", 1, attempt); !errors.Is(err, boom) {
-				t.Fatalf("error is %v", err)
+				t.Fatalf("error is %v, want %v", err, boom)
 			}
 			got := taskOf(t, s, "fails")
 			want := schedule.StatusPending
@@ -375,7 +375,7 @@ func TestScheduleHandlerFence(t *testing.T) {
 				want = schedule.StatusFailed
 			}
 			if got.Status != want || got.Attempts != attempt || got.LastError != "boom" {
-				t.Errorf("after attempt %d: %+v", attempt, got)
+				t.Errorf(`after attempt %d: %+v, want Status = %v, Attempts = %v and LastError = "boom"`, attempt, got, want, attempt)
 			}
 		}
 		if effects("fails") != 0 {
@@ -388,7 +388,7 @@ func TestScheduleHandlerFence(t *testing.T) {
 		}
 		fail = func() error { panic(boom) }
 		if got := panicOf(func() { _ = deliver("panics", 1, 1) }); !errors.Is(got, boom) {
-			t.Errorf("panic is %v", got)
+			t.Errorf("panic is %v, want %v", got, boom)
 		}
 		if got := taskOf(t, s, "panics"); got.Attempts != 1 || !strings.Contains(got.LastError, "panicked: boom") || effects("panics") != 0 {
 			t.Errorf("after a panic: %+v", got)
@@ -396,7 +396,7 @@ func TestScheduleHandlerFence(t *testing.T) {
 		fail = nil
 		suite.MustSucceed(t, s.Revive(t.Context(), schedule.NoTx, "fails", past))
 		if got := taskOf(t, s, "fails"); got.Status != schedule.StatusPending || got.Version != 2 || got.Attempts != 0 || got.LastError != "" {
-			t.Errorf("after Revive: %+v", got)
+			t.Errorf(`after Revive: got %+v, want Status = schedule.StatusPending, Version = 2, Attempts = 0 and LastError = ""`, got)
 		}
 		suite.MustSucceed(t, deliver("fails", 2, 1))
 		if effects("fails") != 1 {
@@ -444,7 +444,7 @@ func TestScheduleConcurrentFence(t *testing.T) {
 				want = 0
 			}
 			if effects.Load() != want || skips.Load() != 3-want {
-				t.Fatalf("round %d: cancelled %v, %d effects, %d skips", round, cancelled, effects.Load(), skips.Load())
+				t.Fatalf("round %d: cancelled %v, %d effects, %d skips, want %d and %d", round, cancelled, effects.Load(), skips.Load(), want, 3-want)
 			}
 		}
 	})
@@ -593,7 +593,7 @@ func TestScheduleSweeper(t *testing.T) {
 			}
 		}
 		if got := taskOf(t, s, "lost"); got.Status != schedule.StatusDone || got.Sends < 2 {
-			t.Errorf("lost: %+v", got)
+			t.Errorf("lost: got %+v, want Status = schedule.StatusDone and Sends >= 2", got)
 		}
 	})
 }
@@ -650,7 +650,7 @@ func TestScheduleListAndCount(t *testing.T) {
 			got := list(c.f)
 			if name == "after" {
 				if len(got) < 300 || len(got) > 309 { // ten share a due time, ordered by id
-					t.Errorf("%s: %d tasks", name, len(got))
+					t.Errorf("%s: got %d tasks, want 300 to 309", name, len(got))
 				}
 			} else if len(got) != c.want {
 				t.Errorf("%s: %d tasks, expected %d", name, len(got), c.want)
@@ -676,7 +676,8 @@ func TestScheduleListAndCount(t *testing.T) {
 		bins, err := s.Histogram(t.Context(), schedule.NoTx, schedule.Filter{Status: schedule.StatusPending}, base.Add(5*time.Second), 10*time.Second, 3)
 		suite.MustSucceed(t, err)
 		if len(bins) != 3 || bins[0].Count != 50 || bins[1].Count != 100 || bins[2].Count != 100 || !bins[1].From.Equal(base.Add(15*time.Second)) {
-			t.Errorf("histogram is %v", bins)
+			t.Errorf("histogram is %v, want length 3, bins[0].Count = 50, bins[1].Count = 100, bins[2].Count = 100 and bins[1].From = %v",
+				bins, base.Add(15*time.Second))
 		}
 		for most, n := range map[int64]int64{1_000_000: 1200, 700: 700} {
 			b, err := s.Backlog(t.Context(), []time.Duration{2 * time.Hour}, most)
@@ -749,7 +750,7 @@ func TestScheduleMigrate(t *testing.T) {
 			"UPDATE rabbitdelay_tasks SET version = 0",
 		} {
 			if _, err := db.ExecContext(t.Context(), bad); err == nil {
-				t.Errorf("the table takes %s", bad)
+				t.Errorf("the table takes %s, want an error", bad)
 			}
 		}
 		skew, uncertainty, err := s.ClockSkew(t.Context())

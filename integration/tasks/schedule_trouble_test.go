@@ -133,7 +133,7 @@ func TestScheduleDuringDestinationFailures(t *testing.T) {
 				suite.Within(t, 5*time.Minute, kind+" ones have their effects", func() bool { return effects(kind) == each })
 			}
 			if n := db.queryInt(t, "SELECT COUNT(*) FROM effects"); n != int64(len(tasks)) {
-				t.Errorf("%d effects of %d tasks", n, len(tasks))
+				t.Errorf("%d effects of %d tasks, want %d", n, len(tasks), int64(len(tasks)))
 			}
 		})
 	}
@@ -169,6 +169,6 @@ func member(t *testing.T, b *broker.Broker, how, queue string) {
 	expr := fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<%q>>)), sys:%s(amqqueue:get_pid(Q)).`, queue, how)
 	out, err := b.Ctl(t.Context(), "eval", expr)
 	if err != nil || strings.TrimSpace(out) != "ok" {
-		t.Fatalf("%s: %s, %v", how, out, err)
+		t.Fatalf(`%s: got %s, %v, want no error and strings.TrimSpace(out) = "ok"`, how, out, err)
 	}
 }

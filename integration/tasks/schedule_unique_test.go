@@ -84,7 +84,7 @@ func contend(t *testing.T, db businessDB, u schedule.Unique, to schedule.Task, s
 		}
 	}
 	if n := c.undone.Load(); n > rounds*producers/4 {
-		t.Errorf("the database undid %d of %d transactions", n, rounds*producers)
+		t.Errorf("the database undid %d of %d transactions, want at most %d", n, rounds*producers, rounds*producers/4)
 	}
 	t.Logf("%d transactions were undone", c.undone.Load())
 }
@@ -160,7 +160,7 @@ func (c *contention) consume() {
 			pending = append(pending, task)
 		}
 		if len(pending) > 1 {
-			c.t.Errorf("%d pending tasks of one key", len(pending))
+			c.t.Errorf("%d pending tasks of one key, want at most 1", len(pending))
 		}
 		for _, p := range pending {
 			d := &amqpx.Delivery{ID: p.ID, Queue: "q", Exchange: p.Exchange, Version: p.Version, Created: p.CreatedAt, DueAt: p.DeliverAt, Attempt: 1, MaxAttempts: 100}

@@ -72,7 +72,7 @@ func (s *serving) bulk(action string, count int) string {
 	s.t.Helper()
 	code, out := s.ask(http.MethodPost, "/api/v1/tasks/bulk", fmt.Sprintf(`{%s,"filter":{"queue":"orders.expire"},"count":%d}`, action, count))
 	if code != http.StatusOK {
-		s.t.Fatalf("%s: %d %v", action, code, out)
+		s.t.Fatalf("%s: got %d %v, want http.StatusOK", action, code, out)
 	}
 	return out["job"].(map[string]any)["id"].(string)
 }
@@ -86,7 +86,7 @@ func (s *serving) job(id string) map[string]any {
 		return code != http.StatusServiceUnavailable
 	})
 	if code != http.StatusOK {
-		s.t.Fatalf("job %s: %d %v", id, code, j)
+		s.t.Fatalf("job %s: %d %v, want http.StatusOK", id, code, j)
 	}
 	return j
 }
@@ -136,7 +136,7 @@ func TestServeKilledDuringBulk(t *testing.T) {
 			t.Errorf("after the kill %d are moved, and the job says %v", at, j)
 		}
 		if code, j := next.ask(http.MethodPost, "/api/v1/jobs/"+id+"/continue", ""); code != http.StatusOK {
-			t.Fatalf("going on: %d %v", code, j)
+			t.Fatalf("going on: got %d %v, want http.StatusOK", code, j)
 		}
 		suite.Eventually(t, "the job ends", func() bool { return next.job(id)["state"] != "running" })
 		if j := next.job(id); j["state"] != "done" || j["done"] != float64(n) {
@@ -171,14 +171,14 @@ func TestServeTwiceTheSameBulk(t *testing.T) {
 				suite.Eventually(t, "the job ends", func() bool { return other.job(ids[i])["state"] != "running" })
 				j := other.job(ids[i])
 				if j["state"] != "done" {
-					t.Errorf("%s: %v", action, j)
+					t.Errorf(`%s: got %v, want j["state"] = "done"`, action, j)
 				}
 				done += j["done"].(float64)
 			}
 			return done
 		}
 		if done := run(`"action":"reschedule-by","by":"1h"`); done != 2*n {
-			t.Errorf("two moves have moved %v", done)
+			t.Errorf("two moves have moved %v, want %v", done, 2*n)
 		}
 		if twice := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE version = 3 AND due_at = ?", due.Add(2*time.Hour).UnixMilli()); twice != n {
 			t.Errorf("%d of %d tasks were moved by both", twice, n)

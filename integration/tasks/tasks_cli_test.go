@@ -99,7 +99,8 @@ func TestCLITasks(t *testing.T) {
 		}
 		r := cmd("list")
 		if r.Code != 0 || len(r.Lines()) != 101 || !strings.HasPrefix(r.Stdout, "ID ") || !strings.Contains(r.Stderr, "more than 100; --limit 0 lists all") {
-			t.Errorf("for people: %s", r)
+			t.Errorf(`for people: got %s, want Code = 0, len(r.Lines()) = 101, Stdout beginning with "ID " and Stderr with "more than 100; --limit 0 lists all"`,
+				r)
 		}
 		if r := cmd("list", "--limit", "0"); len(r.Lines()) != 122 || strings.Contains(r.Stdout, "\x1b") || r.Stderr != "" {
 			t.Errorf("without a limit: %d lines, %s", len(r.Lines()), r.Stderr)
@@ -120,20 +121,21 @@ func TestCLITasks(t *testing.T) {
 			t.Errorf("show: the error is %q, expected task not found", text)
 		}
 		if r := cmd("show", "b-001"); r.Code != 0 || !strings.Contains(r.Stdout, "last error   boom\n") {
-			t.Errorf("show: %s", r)
+			t.Errorf("show: got %s, want Code = 0 and Stdout with %q", r, "last error   boom\n")
 		}
 
 		// count
 		r = cmd("count", "--json")
 		got = r.Objects(t)
 		if r.Code != 0 || len(got) != 7 || got[6]["total"] != 121.0 || fmt.Sprint(got[5]) != "map[count:59 queue:q2 status:pending]" {
-			t.Errorf("count: %s", r)
+			t.Errorf(`count: got %s, want Code = 0, len(got) = 7, got[6]["total"] = 121.0 and got[5] = map[count:59 queue:q2 status:pending]`, r)
 		}
 		r = cmd("count", "--json", "--per", "1h", "--status", "pending", "--due-from", base.Format(time.RFC3339),
 			"--due-to", base.Add(150*time.Minute).Format(time.RFC3339))
 		got = r.Objects(t)
 		if r.Code != 0 || len(got) != 4 || got[0]["count"] != 57.0 || got[1]["count"] != 60.0 || got[2]["count"] != 0.0 || got[3]["total"] != 117.0 {
-			t.Errorf("histogram: %s", r)
+			t.Errorf(`histogram: got %s, want Code = 0, len(got) = 4, got[0]["count"] = 57.0, got[1]["count"] = 60.0, got[2]["count"] = 0.0 and got[3]["total"] = 117.0`,
+				r)
 		}
 
 		// These are commands that change tasks, and cases in which they fail.
@@ -143,10 +145,10 @@ func TestCLITasks(t *testing.T) {
 		}
 		wantFields(t, "reschedule", r.Objects(t), []map[string]any{{"due": "2030-01-01T00:00:00.000Z", "version": 2.0}})
 		if r := cmd("run", "a-004"); r.Code != 0 || !strings.HasPrefix(r.Stdout, "a-004: pending, due ") {
-			t.Errorf("fire: %s", r)
+			t.Errorf(`fire: got %s, want Code = 0 and Stdout beginning with "a-004: pending, due "`, r)
 		}
 		if got := taskOf(t, s, "a-004"); got.Version != 3 || time.Since(got.DeliverAt).Abs() > time.Minute {
-			t.Errorf("after fire: %+v", got)
+			t.Errorf("after fire: got %+v, want Version = 3 and time.Since(got.DeliverAt).Abs() <= 1m", got)
 		}
 		if r := cmd("revive", "b-001", "--delay", "1h"); r.Code != 0 {
 			t.Errorf("revive: exit code %d, expected 0: %s", r.Code, r)
@@ -233,7 +235,8 @@ func TestCLIRelay(t *testing.T) {
 			select {
 			case d := <-got:
 				if d.ID != id || d.Version != 1 || d.DueAt.UnixMilli() != due || string(d.Body) != "hello" || time.Now().UnixMilli() < due {
-					t.Errorf("got %+v", d)
+					t.Errorf(`got %+v, want ID = %v, Version = 1, DueAt.UnixMilli() = %v, Body = "hello" and time.Now().UnixMilli() >= %v`,
+						d, id, due, due)
 				}
 			case <-time.After(suite.Patience):
 				t.Fatalf("%s did not come: %s", id, stop())
@@ -244,7 +247,7 @@ func TestCLIRelay(t *testing.T) {
 			return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE sends = 1") == n
 		})
 		if r := cmdTasks(t, at, "list", "--json", "--status", "pending"); len(r.Objects(t)) != n || r.Objects(t)[0]["sends"] != 1.0 {
-			t.Errorf("list: %s", r)
+			t.Errorf(`list: got %s, want len(r.Objects(t)) = %v and Objects(t)[0]["sends"] = 1.0`, r, n)
 		}
 		// This is another program's row: Schedule refuses a name that is too long for a routing
 		// key.
@@ -253,10 +256,10 @@ func TestCLIRelay(t *testing.T) {
 		r := stop()
 		m := r.Last(t, "relayed", "resent", "postponed", "failed", "purged", "errors", "seconds")
 		if r.Code != 0 || m["relayed"] != 5.0 || m["failed"] != 1.0 || m["errors"] != 0.0 {
-			t.Errorf("relay: %s", r)
+			t.Errorf(`relay: got %s, want Code = 0, m["relayed"] = 5.0, m["failed"] = 1.0 and m["errors"] = 0.0`, r)
 		}
 		if !strings.Contains(r.Stderr, `"relaying tasks"`) || !strings.Contains(r.Stderr, "stopping") || strings.Contains(r.Stderr, "guest:guest") {
-			t.Errorf("logs: %s", r.Stderr)
+			t.Errorf(`logs: got %s, want an error with ""relaying tasks"" and with "stopping" and no "guest:guest" in it`, r.Stderr)
 		}
 	})
 }

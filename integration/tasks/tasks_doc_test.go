@@ -231,7 +231,7 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 		}
 	}
 	if got := taskOf(t, s, id); got.Status != schedule.StatusDone || time.Since(got.FinishedAt).Abs() > time.Minute {
-		t.Errorf("after consume: %+v", got)
+		t.Errorf("after consume: got %+v, want Status = schedule.StatusDone and time.Since(got.FinishedAt).Abs() <= 1m", got)
 	}
 	consumeFromExchange(t, s, db, doc)
 	worn(schedule.StatusPending)
@@ -242,7 +242,7 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 		}
 	}
 	if got := taskOf(t, s, id); got.Status != schedule.StatusFailed || got.Attempts != 5 || got.LastError != "boom" || got.FinishedAt.IsZero() {
-		t.Errorf("after fail: %+v", got)
+		t.Errorf(`after fail: got %+v, want Status = schedule.StatusFailed, Attempts = 5, LastError = "boom" and FinishedAt not zero`, got)
 	}
 
 	pauses(t, s, db, doc)
@@ -286,7 +286,7 @@ func pauses(t *testing.T, s *schedule.Store, db businessDB, doc map[string]strin
 	before := tableOf(t, db, "SELECT paused_at, paused_by FROM rabbitdelay_destinations")
 	named(t, db, doc["pause a queue"], nil)
 	if after := tableOf(t, db, "SELECT paused_at, paused_by FROM rabbitdelay_destinations"); fmt.Sprint(after) != fmt.Sprint(before) {
-		t.Errorf("a second pause changes %v to %v", before, after)
+		t.Errorf("a second pause changes %v to %v, want %v", before, after, fmt.Sprint(before))
 	}
 }
 

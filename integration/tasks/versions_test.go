@@ -52,7 +52,7 @@ func TestTablesOfEarlierReleases(t *testing.T) {
 			"pending": schedule.StatusPending, "done": schedule.StatusDone, "cancelled": schedule.StatusCancelled, "failed": schedule.StatusFailed,
 		} {
 			if got := taskOf(t, s, id); got.Status != want || got.Queue != "orders.expire" {
-				t.Errorf("%s is %s, to %q", id, got.Status, got.Queue)
+				t.Errorf(`%s is %s, to %q, want %s and "orders.expire"`, id, got.Status, got.Queue, want)
 			}
 		}
 		got := taskOf(t, s, "pending")

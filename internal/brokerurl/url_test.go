@@ -85,7 +85,7 @@ func TestURLOutOfBounds(t *testing.T) {
 		}
 	}
 	if u, err := Parse("amqp://h/?heartbeat=60"); err != nil || u.Port != 5672 {
-		t.Errorf("%+v, %v", u, err)
+		t.Errorf("got %+v, %v, want no error and Port = 5672", u, err)
 	}
 }
 
@@ -98,7 +98,7 @@ func TestCheckURL(t *testing.T) {
 		"amqp://user:12#34@host": false, "amqp://user:12/34@host": false, "amqp://user:12?34@host": false, "amqp://host/#x": false,
 	} {
 		if err := Check(url); (err == nil) != want {
-			t.Errorf("%s: %v", url, err)
+			t.Errorf("%s: got %v, want error = %t", url, err, !want)
 		}
 	}
 }
@@ -124,10 +124,10 @@ func FuzzURL(f *testing.F) {
 			return
 		}
 		if strings.Contains(shown, secret) {
-			t.Fatalf("%q is shown as %q", s, shown)
+			t.Fatalf("%q is shown as %q, want no %q in it", s, shown, secret)
 		}
 		if again := Redact(shown); strings.Contains(again, secret) {
-			t.Fatalf("%q is shown again as %q", shown, again)
+			t.Fatalf("%q is shown again as %q, want no %q in it", shown, again, secret)
 		}
 		u, err := Parse(s)
 		if err != nil {
@@ -137,12 +137,12 @@ func FuzzURL(f *testing.F) {
 			return
 		}
 		if u.Host == "" || u.Port <= 0 {
-			t.Fatalf("%q gives host %q and port %d", s, u.Host, u.Port)
+			t.Fatalf("%q gives host %q and port %d, want not empty and more than 0", s, u.Host, u.Port)
 		}
 		// A password that is percent-encoded, as it must be, is read completely.
 		encoded := "amqp://" + url.UserPassword("user", before+secret+after).String() + "@host/"
 		if u, err = Parse(encoded); err != nil || u.Password != before+secret+after || strings.Contains(Redact(encoded), secret) {
-			t.Fatalf("%q: %v, %q", encoded, err, u.Password)
+			t.Fatalf("%q: got %v, %q, want no error, %q and no %q in it", encoded, err, u.Password, before+secret+after, secret)
 		}
 	})
 }

@@ -40,11 +40,11 @@ func TestApplyOnADeadConnectionTriesNothing(t *testing.T) {
 	top := topology.DeliveryTopology("p")
 	report, err := Broker{Conn: deadConn{}}.Apply(t.Context(), top, ApplyOptions{})
 	if !errors.Is(err, amqp.ErrClosed) || report.Count(StateUnknown) != 2 || report.Count(StateUntried) != 2 {
-		t.Errorf("got %s, %v", report, err)
+		t.Errorf("got %s, %v, want amqp.ErrClosed, Count(StateUnknown) = 2 and Count(StateUntried) = 2", report, err)
 	}
 	invalid := topology.Topology{Queues: []topology.Queue{{Name: "amq.q"}}}
 	if _, err := (Broker{Conn: deadConn{}}).Apply(t.Context(), invalid, ApplyOptions{}); !errors.Is(err, topology.ErrInvalid) {
-		t.Errorf("an invalid topology gave %v", err)
+		t.Errorf("an invalid topology gave %v, want topology.ErrInvalid", err)
 	}
 }
 
@@ -74,7 +74,7 @@ func TestApplyAsksTheInspectorFirst(t *testing.T) {
 	} {
 		report, err := Broker{Conn: deadConn{}, Inspector: c.insp}.Apply(t.Context(), top, ApplyOptions{})
 		if !errors.Is(err, c.want) || report.Count(StateUntried) != 1 {
-			t.Errorf("%s: %s, %v", name, report, err)
+			t.Errorf("%s: got %s, %v, want %v and Count(StateUntried) = 1", name, report, err, c.want)
 		}
 	}
 }
@@ -99,7 +99,7 @@ func TestTemporaryRefusals(t *testing.T) {
 		"network":                {declaration{kind: topology.KindQueue}, errors.New("reset"), false},
 	} {
 		if got := a.mayPass(c.object, c.err); got != c.want {
-			t.Errorf("%s: %v", name, got)
+			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
 	}
 }
@@ -123,6 +123,6 @@ func TestArgumentsKeepTheirSize(t *testing.T) {
 	got := channels.Table(map[string]any{"n": 5_000_000_000, "in": map[string]any{"a": []any{5_000_000_000, "text"}}})
 	want := amqp.Table{"n": int64(5_000_000_000), "in": amqp.Table{"a": []any{int64(5_000_000_000), "text"}}}
 	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got %#v", got)
+		t.Errorf("got %#v, want %#v", got, want)
 	}
 }

@@ -59,7 +59,7 @@ func (h *holding) prove(t *testing.T) (live.Clock, error) {
 	began := time.Now()
 	clock, err := live.Broker{Conn: h.conn}.Prove(t.Context(), "delay", h.strategy.Canary)
 	if took := time.Since(began); took > 1600*time.Millisecond+30*h.latency {
-		t.Errorf("it took %v, %v", took, err)
+		t.Errorf("it took %v, %v, want at most %v", took, err, 1600*time.Millisecond+30*h.latency)
 	}
 	<-time.After(time.Hour) // messages in transit arrive, and leftovers expire
 	synctest.Wait()
@@ -77,7 +77,8 @@ func TestCanaryProvesDelays(t *testing.T) {
 		onHolding(t, amqptest.Options{Version: "4.4.0", Latency: latency}, nil, func(t *testing.T, h *holding) {
 			clock, err := h.prove(t)
 			if err != nil || clock.Low > 0 || clock.High < 0 || clock.High-clock.Low > 2*latency+25*time.Millisecond {
-				t.Errorf("latency %v: %+v, %v", latency, clock, err)
+				t.Errorf("latency %v: %+v, %v, want no error, Low = 0, High >= 0 and High-clock.Low <= %v",
+					latency, clock, err, 2*latency+25*time.Millisecond)
 			}
 		})
 	}
@@ -113,7 +114,7 @@ func TestCanaryLooksIntoEachQueue(t *testing.T) {
 	onHolding(t, amqptest.Options{Version: "4.4.0"}, classic, func(t *testing.T, h *holding) {
 		_, err := h.prove(t)
 		if e, ok := errors.AsType[*live.InstantsIgnoredError](err); !ok || e.Queue != "delay.native.3" {
-			t.Errorf("got %v", err)
+			t.Errorf(`got %v, want an error of type *live.InstantsIgnoredError and e.Queue = "delay.native.3"`, err)
 		}
 	})
 }
@@ -125,7 +126,7 @@ func TestCanaryReadsTheClock(t *testing.T) {
 		onHolding(t, amqptest.Options{Version: "4.4.0", ClockAhead: ahead, Latency: 2 * time.Millisecond}, nil, func(t *testing.T, h *holding) {
 			clock, err := h.prove(t)
 			if err != nil || clock.Low > ahead || clock.High < ahead || clock.High-clock.Low > 40*time.Millisecond {
-				t.Errorf("ahead by %v: %+v, %v", ahead, clock, err)
+				t.Errorf("ahead by %v: %+v, %v, want no error, Low <= %v, High >= %v and High-clock.Low <= 40ms", ahead, clock, err, ahead, ahead)
 			}
 		})
 	}
@@ -154,7 +155,7 @@ func TestCanaryWithoutAVerdict(t *testing.T) {
 			synctest.Wait()
 			parked, _ := h.Queue("delay.parked")
 			if err == nil || errors.Is(err, live.ErrInstantsIgnored) || parked.Ready > 0 {
-				t.Errorf("%s: %v, and %d are parked", name, err, parked.Ready)
+				t.Errorf("%s: %v, and %d are parked, want an error, not live.ErrInstantsIgnored and 0", name, err, parked.Ready)
 			}
 		})
 	}
@@ -195,11 +196,11 @@ func TestProbeInstants(t *testing.T) {
 			defer srv.Close()
 			err := live.ProbeInstants(t.Context(), "delay", func(context.Context) (*amqp.Connection, error) { return srv.Connect() })
 			if !errors.Is(err, want) {
-				t.Errorf("%s: %v", version, err)
+				t.Errorf("%s: got %v, want %v", version, err, want)
 			}
 			<-time.After(time.Hour)
 			if left := srv.Queues(); len(left) > 0 || len(srv.Connections()) > 0 {
-				t.Errorf("%s: left behind: %v", version, left)
+				t.Errorf("%s: left behind: %v, want length 0 and len(srv.Connections()) = 0", version, left)
 			}
 		})
 	}

@@ -41,7 +41,7 @@ func TestCall(t *testing.T) {
 	defer s.Close()
 	i := inspector(t, s)
 	if i.Vhost() != "a/b" || strings.Contains(i.Endpoint(), "hidden") || i.Endpoint() != s.URL {
-		t.Errorf("virtual host %q, endpoint %q", i.Vhost(), i.Endpoint())
+		t.Errorf(`virtual host %q, endpoint %q, want "a/b", no "hidden" in it and %q`, i.Vhost(), i.Endpoint(), s.URL)
 	}
 	var got struct{ Twice int }
 	x, err := i.Call(t.Context(), http.MethodPost, i.InVhost("queues", "c/d")+"/get", map[string]int{"count": 3}, &got)
@@ -54,7 +54,7 @@ func TestCall(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := i.Call(t.Context(), http.MethodGet, "/api/secret", nil, nil); !live.IsDenied(err) {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want live.IsDenied = true", err)
 	}
 	if _, err := i.Call(t.Context(), http.MethodGet, "/api/nothing", nil, nil); err != nil {
 		t.Error(err)

@@ -104,7 +104,7 @@ func TestPoliciesAreOptional(t *testing.T) {
 	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden} {
 		got, err := inspector(t, server(t, map[string]int{"/api/policies/a%2Fb": status})).Inspect(t.Context(), topology.Topology{})
 		if err != nil || got.PoliciesKnown || len(got.Queues) != 2 {
-			t.Errorf("%d: got %+v, %v", status, got, err)
+			t.Errorf("%d: got %+v, %v, want no error, PoliciesKnown = false and len(got.Queues) = 2", status, got, err)
 		}
 	}
 	if _, err := inspector(t, server(t, map[string]int{"/api/policies/a%2Fb": 500})).Inspect(t.Context(), topology.Topology{}); err == nil {
@@ -119,18 +119,18 @@ func TestErrorsSayWhereAndNotThePassword(t *testing.T) {
 		}
 		_, err := inspector(t, server(t, map[string]int{path: 404})).Inspect(t.Context(), topology.Topology{})
 		if err == nil || !strings.Contains(err.Error(), `virtual host "a/b"`) || strings.Contains(err.Error(), "hidden") {
-			t.Errorf("%s: %v", path, err)
+			t.Errorf(`%s: got %v, want an error with "virtual host "a/b"" and no "hidden" in it`, path, err)
 		}
 	}
 	s := server(t, nil)
 	i := inspector(t, s)
 	s.Close()
 	if _, err := i.Inspect(t.Context(), topology.Topology{}); err == nil || strings.Contains(err.Error(), "hidden") {
-		t.Errorf("nobody there: %v", err)
+		t.Errorf(`nobody there: got %v, want an error and no "hidden" in it`, err)
 	}
 	for _, bad := range []string{"", "127.0.0.1:15672", "ftp://u:hidden@h", "http://u:hidden@h:x y"} {
 		if _, err := live.NewManagement(live.ManagementConfig{URL: bad}); err == nil || strings.Contains(err.Error(), "hidden") {
-			t.Errorf("%q: %v", bad, err)
+			t.Errorf(`%q: got %v, want an error and no "hidden" in it`, bad, err)
 		}
 	}
 }
@@ -148,6 +148,6 @@ func TestInspectEndsWithTheContext(t *testing.T) {
 		cancel()
 	}()
 	if _, err := inspector(t, s).Inspect(ctx, topology.Topology{}); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want context.Canceled", err)
 	}
 }

@@ -96,7 +96,7 @@ func TestProbeOtherErrors(t *testing.T) {
 	broken := errors.New("no route to host")
 	err := live.ProbePlugin(t.Context(), func(context.Context) (*amqp.Connection, error) { return nil, broken })
 	if !errors.Is(err, broken) || errors.Is(err, live.ErrNoPlugin) {
-		t.Errorf("a failed dial gave %v", err)
+		t.Errorf("a failed dial gave %v, want %v and not live.ErrNoPlugin", err, broken)
 	}
 }
 
@@ -115,6 +115,6 @@ func TestProbeEndsWithItsContext(t *testing.T) {
 	})
 	err := live.ProbePlugin(ctx, func(context.Context) (*amqp.Connection, error) { return srv.Connect() })
 	if !errors.Is(err, context.Canceled) || errors.Is(err, live.ErrNoPlugin) {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want context.Canceled and not live.ErrNoPlugin", err)
 	}
 }

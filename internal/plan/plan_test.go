@@ -72,10 +72,10 @@ func TestCompareFindsNoDifference(t *testing.T) {
 	l.Queues["delay.bucket.30m"] = q
 	p := plan.Compare(sample(), l)
 	if !p.Empty() || p.Count(plan.ActionSame) != 8 || len(p.Warnings) != 0 {
-		t.Errorf("got\n%s", p)
+		t.Errorf("got\n%s, want Empty() = true, Count(plan.ActionSame) = 8 and len(p.Warnings) = 0", p)
 	}
 	if p.Steps[4].Messages != 7 {
-		t.Errorf("messages: %+v", p.Steps[4])
+		t.Errorf("messages: got %+v, want p.Steps[4].Messages = 7", p.Steps[4])
 	}
 }
 
@@ -138,7 +138,7 @@ func TestCompareSeesATransientExchange(t *testing.T) {
 	e.Durable = false
 	l.Exchanges["delay.bucket"] = e
 	if c := plan.Compare(sample(), l).Conflicts(); len(c) != 1 || c[0].Mismatches[0].Argument != "durable" {
-		t.Errorf("got %+v", c)
+		t.Errorf(`got %+v, want length 1 and c[0].Mismatches[0].Argument = "durable"`, c)
 	}
 }
 
@@ -270,7 +270,7 @@ func TestPolicyWarningsFromTheQueueItself(t *testing.T) {
 	l.Queues["delay.bucket.30m"] = q
 	w := plan.Compare(sample(), l).Warnings
 	if len(w) != 1 || w[0].Policy != "p+o" || w[0].Key != "expires" {
-		t.Errorf("got %+v", w)
+		t.Errorf(`got %+v, want length 1, w[0].Policy = "p+o" and w[0].Key = "expires"`, w)
 	}
 }
 
@@ -300,7 +300,7 @@ RabbitMQ cannot change an object in place: give the new one another name, or emp
 		t.Fatal(err)
 	}
 	if !strings.Contains(all.String(), "= same       exchange delay.deliver\n") {
-		t.Errorf("everything:\n%s", all.String())
+		t.Errorf("everything:\n%s, want a text with %q", all.String(), "= same       exchange delay.deliver\n")
 	}
 	data, err := json.Marshal(p)
 	if err != nil {
@@ -320,7 +320,8 @@ RabbitMQ cannot change an object in place: give the new one another name, or emp
 		t.Fatal(err)
 	}
 	if got.Create != 2 || got.Same != 5 || got.Conflict != 1 || len(got.Steps) != 8 || got.Steps[4].Mismatches[0].Want != 1800000.0 {
-		t.Errorf("got %s", data)
+		t.Errorf("got %s, want got.Create = 2, got.Same = 5, got.Conflict = 1, len(got.Steps) = 8 and got.Steps[4].Mismatches[0].Want = 1800000.0",
+			data)
 	}
 }
 
@@ -329,7 +330,7 @@ func TestPlanNamesQueuesThatDoNotAnswer(t *testing.T) {
 	want := topology.Topology{Queues: []topology.Queue{{Name: "q", Type: topology.Quorum}, {Name: "r", Type: topology.Quorum}}}
 	p := plan.Compare(want, plan.State{Source: "AMQP", PoliciesKnown: true, Queues: map[string]plan.Queue{"q": {Unavailable: "noproc"}, "r": {}}})
 	if got := p.Unavailable(); len(got) != 1 || got[0].Name != "q" || got[0].Action != plan.ActionSame {
-		t.Errorf("unavailable: %+v", got)
+		t.Errorf(`unavailable: got %+v, want length 1, got[0].Name = "q" and got[0].Action = plan.ActionSame`, got)
 	}
 	for _, line := range []string{"UNKNOWN: queues that exist but do not answer: 1", "? unknown    queue q: noproc", "0 in conflict, queues that do not answer: 1 ("} {
 		if !strings.Contains(p.String(), line) {
@@ -337,7 +338,7 @@ func TestPlanNamesQueuesThatDoNotAnswer(t *testing.T) {
 		}
 	}
 	if text, err := json.Marshal(p); err != nil || !strings.Contains(string(text), `"unavailable":1,`) || !strings.Contains(string(text), `"unavailable":"noproc"`) {
-		t.Errorf("%s, %v", text, err)
+		t.Errorf(`got %s, %v, want no error, a text with ""unavailable":1," and a text with ""unavailable":"noproc""`, text, err)
 	}
 }
 
@@ -350,7 +351,7 @@ func TestPlanGroupsWarnings(t *testing.T) {
 	}
 	want := "warning: queue \"a\": policy \"p\" sets expires to 5: it goes; stop it (and 2 more queues)\n0 to create, 0 the same, 0 in conflict (read by test)\n"
 	if got := p.String(); got != want {
-		t.Errorf("got %q", got)
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
@@ -364,7 +365,7 @@ func TestPlanOfAnExchangeOffThePlugin(t *testing.T) {
 		e.Arguments = map[string]any{argument.DelayedType: "direct"}
 		found.Exchanges["orders"] = e
 		if p := plan.Compare(top, found); p.Steps[0].Action != want {
-			t.Errorf("%s: %+v", kind, p.Steps)
+			t.Errorf("%s: got %+v, want p.Steps[0].Action = %v", kind, p.Steps, want)
 		}
 	}
 }

@@ -29,7 +29,7 @@ func TestMatchPattern(t *testing.T) {
 	} {
 		matches, readable := matchPattern(c.pattern, c.name)
 		if matches != c.matches || readable != c.readable {
-			t.Errorf("%s and %s: matches %t, readable %t", c.pattern, c.name, matches, readable)
+			t.Errorf("%s and %s: matches %t, readable %t, want %t and %t", c.pattern, c.name, matches, readable, c.matches, c.readable)
 		}
 	}
 }

@@ -9,7 +9,7 @@ func TestVersions(t *testing.T) {
 		"4.3.6": {4, 3, 6}, "3.10.8": {3, 10, 8}, "4.1.0-rc.1": {4, 1, 0}, "4.2": {4, 2, 0}, "": {}, "x": {}, "4": {},
 	} {
 		if got := ParseVersion(s); got != want {
-			t.Errorf("%q: got %v", s, got)
+			t.Errorf("%q: got %v, want %v", s, got, want)
 		}
 	}
 	for _, c := range []struct {

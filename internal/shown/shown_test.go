@@ -32,7 +32,7 @@ func TestOneLine(t *testing.T) {
 		"failed to connect:\n\thost a: refused": "failed to connect: host a: refused",
 	} {
 		if got := OneLine(s); got != want {
-			t.Errorf("%q: %q", s, got)
+			t.Errorf("%q: got %q, want %q", s, got, want)
 		}
 	}
 }

@@ -157,7 +157,7 @@ func (g *gathering) allOnce(t *testing.T, n int) {
 	}
 	for item, n := range found {
 		if n != 1 {
-			t.Errorf("%s is there %d times", item, n)
+			t.Errorf("%s is there %d times, want 1", item, n)
 		}
 	}
 }
@@ -185,7 +185,7 @@ func TestGatherOpensLanes(t *testing.T) {
 	g.allOnce(t, n)
 	for _, items := range g.groups {
 		if len(items) > most {
-			t.Errorf("%d in one transaction", len(items))
+			t.Errorf("%d in one transaction, want at most %d", len(items), most)
 		}
 	}
 	if g.running != 0 || len(g.waiting) != 0 {
@@ -210,11 +210,11 @@ func TestGatherFailsApart(t *testing.T) {
 	}
 	found := g.stored(t)
 	if found["item 3"] != 0 || len(found) != 9+lanes {
-		t.Errorf("there are %v", found)
+		t.Errorf("there are %v, want %v elements", found, 10+lanes)
 	}
 	for item, n := range found {
 		if n != 1 {
-			t.Errorf("%s is there %d times", item, n)
+			t.Errorf("%s is there %d times, want 1", item, n)
 		}
 	}
 }
@@ -253,7 +253,7 @@ func TestGatherLeave(t *testing.T) {
 		g.until(t, func() bool { return len(g.waiting) == 6 })
 		cancel()
 		if err := <-left; !errors.Is(err, context.Canceled) {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want context.Canceled", err)
 		}
 	})
 	if err := errors.Join(errs...); err != nil {
@@ -288,10 +288,10 @@ func TestGatherCancelInTransaction(t *testing.T) {
 		t.Error(err)
 	}
 	if err := <-gone; !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want context.Canceled", err)
 	}
 	if found := g.stored(t); found["cancelled"] != 0 || len(found) != 5+lanes {
-		t.Errorf("there are %v", found)
+		t.Errorf(`there are %v, want found["cancelled"] = 0 and length %v`, found, 5+lanes)
 	}
 }
 
@@ -380,7 +380,7 @@ func TestLentTransactionsRunStatements(t *testing.T) {
 				list = append(list, fmt.Sprint(id, name.String))
 			}
 			if got := fmt.Sprint(list); got != "[0a 1b 2]" {
-				t.Errorf("rows %s", got)
+				t.Errorf("rows %s, want [0a 1b 2]", got)
 			}
 			return found.Err()
 		})

@@ -23,10 +23,10 @@ func TestCheckSharable(t *testing.T) {
 		"CREATE TABLE x (a int)", "TRUNCATE t", "LOCK TABLES t WRITE", "SET autocommit = 1", "SET LOCAL lock_timeout = 1", "CALL p()", "DO $$ BEGIN COMMIT; END $$", "EXECUTE s", "XA END 'x'",
 	} {
 		if err := CheckSharable(statement); !errors.Is(err, ErrLent) {
-			t.Errorf("%q: %v", statement, err)
+			t.Errorf("%q: got %v, want ErrLent", statement, err)
 		}
 	}
 	if err := CheckSharable("SET " + strings.Repeat("é", 999)); len(err.Error()) > 400 {
-		t.Errorf("a message of %d bytes", len(err.Error()))
+		t.Errorf("a message of %d bytes, want at most 400", len(err.Error()))
 	}
 }

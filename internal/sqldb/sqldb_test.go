@@ -45,10 +45,10 @@ func TestErrorsOfDrivers(t *testing.T) {
 	} {
 		for _, err := range []error{c.err, wrapped(c.err), errors.Join(errors.New("other"), wrapped(c.err))} {
 			if got := sqldb.Transient(err); got != c.transient {
-				t.Errorf("Transient(%v) is %v", err, got)
+				t.Errorf("Transient(%v) is %v, want %v", err, got, c.transient)
 			}
 			if got := sqldb.Duplicate(err); got != c.duplicate {
-				t.Errorf("Duplicate(%v) is %v", err, got)
+				t.Errorf("Duplicate(%v) is %v, want %v", err, got, c.duplicate)
 			}
 		}
 	}
@@ -136,7 +136,7 @@ func TestErrorsOfSQLite(t *testing.T) {
 		t.Errorf("a missing table is not ErrNoTable: %v", err)
 	}
 	if d, err := sqldb.Detect(t.Context(), sqldb.Of(a)); err != nil || d != sqldb.SQLite {
-		t.Errorf("detected %q (%v)", d, err)
+		t.Errorf("detected %q (%v), want no error and sqldb.SQLite", d, err)
 	}
 }
 
@@ -161,6 +161,6 @@ func TestResolverRefusesUnknownDialect(t *testing.T) {
 		t.Errorf("error is %v, expected ErrDialect", err)
 	}
 	if d, err := sqldb.NewResolver(sqldb.Of(db), "").Resolve(t.Context(), sqldb.Of(db)); err != nil || d != sqldb.SQLite {
-		t.Errorf("resolved %q (%v)", d, err)
+		t.Errorf("resolved %q (%v), want no error and sqldb.SQLite", d, err)
 	}
 }

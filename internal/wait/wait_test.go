@@ -15,7 +15,7 @@ func TestBackoffIsCappedAndGrows(t *testing.T) {
 	for attempt := range 2000 {
 		d := wait.Backoff(lo, hi, attempt)
 		if d < lo/2 || d > hi {
-			t.Fatalf("attempt %d: %v", attempt, d)
+			t.Fatalf("attempt %d: %v, want %v to %v", attempt, d, lo/2, hi)
 		}
 		if attempt > 10 && d < hi/2 {
 			t.Fatalf("attempt %d: %v, want at least half the maximum", attempt, d)
@@ -38,7 +38,7 @@ func TestWaitingEndsWithTheContext(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			began := time.Now()
 			if err := waiting(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
-				t.Errorf("%s: %v after %v", name, err, time.Since(began))
+				t.Errorf("%s: got %v after %v, want context.DeadlineExceeded and 1s", name, err, time.Since(began))
 			}
 			cancel()
 		}
@@ -53,7 +53,7 @@ func TestWaitingEndsWithTheContext(t *testing.T) {
 func TestDoneReturnsTheError(t *testing.T) {
 	want := errors.New("refused")
 	if err := wait.Done(t.Context(), func() error { return want }); !errors.Is(err, want) {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want %v", err, want)
 	}
 	if err := wait.For(t.Context(), 0); err != nil {
 		t.Errorf("got %v", err)

@@ -33,7 +33,7 @@ func TestText(t *testing.T) {
 		}
 	}
 	if got := Text(strings.Repeat("x ", 5000)); len(got) > Most {
-		t.Errorf("%d bytes", len(got))
+		t.Errorf("%d bytes, want at most %d", len(got), Most)
 	}
 }
 

@@ -31,7 +31,7 @@ func TestJudge(t *testing.T) {
 		{killed, failure{ends: maxEnds}, false, true},
 	} {
 		if got := judge(dest, c.err, c.before); Passes(got.err) != c.passes || got.alone != c.alone {
-			t.Errorf("%v: %+v", c.err, got)
+			t.Errorf("%v: got %+v, want Passes(got.err) = %v and got.alone = %v", c.err, got, c.passes, c.alone)
 		}
 	}
 	if !Final(fmt.Errorf("look: %w", errNotApplied)) {
@@ -46,7 +46,7 @@ func TestStatusTakesNoLock(t *testing.T) {
 		c := New(t.Context(), Config{Wire: wire.Config{Log: zap.NewNop()}})
 		c.conns.mu.Lock()
 		if s := c.Status(); s.State != "" {
-			t.Errorf("%+v", s)
+			t.Errorf(`got %+v, want State = ""`, s)
 		}
 	})
 }

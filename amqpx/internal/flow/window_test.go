@@ -69,12 +69,13 @@ func TestAStuckQueueLeavesTheWindowToOthers(t *testing.T) {
 			_, err := f.Enter(ctx, stuck, windowBytes)
 			cancel()
 			if e, ok := errors.AsType[*StuckError](err); !ok || e.Queue != "stuck" || time.Since(e.Since) < stuckAfter || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("got %v", err)
+				t.Errorf(`got %v, want context.DeadlineExceeded, an error of type *StuckError, e.Queue = "stuck" and time.Since(e.Since) >= %v`,
+					err, stuckAfter)
 			}
 			texts[fmt.Sprint(err)] = true
 		}
 		if len(texts) != 1 {
-			t.Errorf("texts %v", texts)
+			t.Errorf("texts %v, want length 1", texts)
 		}
 		f.leave(held[0], taken)
 		now := fill(f, stuck)
@@ -136,7 +137,7 @@ func TestQueueMovesWhenItsTrialIsOver(t *testing.T) {
 		time.AfterFunc(time.Millisecond, func() { f.leave(two, taken) })
 		s, err := f.Enter(t.Context(), e, windowBytes)
 		if err != nil || !s.proven || one.proven || two.proven {
-			t.Errorf("%v, proven %t, %t, %t", err, one.proven, two.proven, s.proven)
+			t.Errorf("got %v, proven %t, %t, %t, want no error, true and false", err, one.proven, two.proven, s.proven)
 		}
 		f.leave(s, taken)
 	})
@@ -152,14 +153,14 @@ func TestRefusalIsBelievedAfterAWhile(t *testing.T) {
 			t.Error("believed at once")
 		}
 		if now := into(f, "q", "a"); !now.Suspect || now.Refused != nil {
-			t.Errorf("%+v", now)
+			t.Errorf("got %+v, want Suspect = true and Refused = nil", now)
 		}
 		<-time.After(refusedFor)
 		if !f.refused(e.route, ErrNacked) {
 			t.Error("not believed")
 		}
 		if now := into(f, "q", "a"); now.Refused == nil {
-			t.Errorf("%+v", now)
+			t.Errorf("got %+v, want Refused not nil", now)
 		}
 		<-time.After(refusedFor)
 		if now := into(f, "q", "a"); !now.Suspect || now.Refused != nil {
@@ -167,7 +168,7 @@ func TestRefusalIsBelievedAfterAWhile(t *testing.T) {
 		}
 		prove(f, e)
 		if now := into(f, "q", "a"); now.Suspect {
-			t.Errorf("%+v", now)
+			t.Errorf("got %+v, want Suspect = false", now)
 		}
 	})
 }
@@ -179,7 +180,7 @@ func TestWindowForgetsIdleQueues(t *testing.T) {
 		prove(f, into(f, "q", fmt.Sprint(i)))
 	}
 	if len(f.routes) > maxRoutes || len(f.lanes) != 1 {
-		t.Errorf("%d routes, %d lanes", len(f.routes), len(f.lanes))
+		t.Errorf("%d routes, %d lanes, want at most %d and 1", len(f.routes), len(f.lanes), maxRoutes)
 	}
 }
 
@@ -193,7 +194,7 @@ func TestWindowStateNeedsNoLock(t *testing.T) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if f.InFlight() == 0 || len(f.Stuck()) != 1 {
-			t.Errorf("%d in flight, stuck: %v", f.InFlight(), f.Stuck())
+			t.Errorf("%d in flight, stuck: %v, want more than 0 and length 1", f.InFlight(), f.Stuck())
 		}
 	})
 }
@@ -237,7 +238,7 @@ func TestUnwrittenMessagesAreNotStuck(t *testing.T) {
 		held := fill(f, e)
 		<-time.After(2 * stuckAfter)
 		if len(f.Stuck()) != 1 {
-			t.Fatalf("stuck after two seconds: %v", f.Stuck())
+			t.Fatalf("stuck after two seconds: got %v, want length 1", f.Stuck())
 		}
 		for _, s := range held {
 			f.GiveUp(s)

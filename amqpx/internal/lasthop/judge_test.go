@@ -82,7 +82,7 @@ func TestJudge(t *testing.T) {
 	} {
 		wait, again, rest := c.receive(&Judge{})
 		if again != c.again {
-			t.Errorf("%s: sent back is %v", name, again)
+			t.Errorf("%s: sent back is %v, want %v", name, again, c.again)
 		}
 		if late := wait - rest; !again && (late < 0 || late > c.late) {
 			t.Errorf("%s: handled %v after its due time, want 0 to %v", name, late, c.late)
@@ -214,7 +214,7 @@ func TestNoLoop(t *testing.T) {
 	}
 	wait, again, rest := world{delay: time.Hour, early: 30 * time.Second, returned: Patience}.receive(j)
 	if wait != rest || again {
-		t.Errorf("waits %v of %v and goes back: %v", wait, rest, again)
+		t.Errorf("waits %v of %v and goes back: %v, want false", wait, rest, again)
 	}
 }
 

@@ -167,7 +167,7 @@ func TestDisconnectIsNotAFrameError(t *testing.T) {
 		a.first.heard, a.first.err = []byte(saysStart), said
 		err := a.explain(t.Context(), &amqp.Error{Code: amqp.FrameError, Reason: said.Error()})
 		if e, ok := errors.AsType[*failedError](err); !ok || e.Reason != want || e.Final {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want an error of type *failedError, e.Reason = %v and e.Final = false", err, want)
 		}
 	}
 }
@@ -195,10 +195,10 @@ func TestTextOfALostConnection(t *testing.T) {
 		g := (&greeting{}).of(c)
 		_, read := g.Read(make([]byte, 1))
 		if read == nil || read.Error() != "read: read: connection reset by peer" || !errors.Is(read, syscall.ECONNRESET) {
-			t.Errorf("read: %v", read)
+			t.Errorf(`read: got %v, want syscall.ECONNRESET, not nil and Error() = "read: read: connection reset by peer"`, read)
 		}
 		if _, err := g.Write([]byte("x")); err == nil || strings.Contains(err.Error(), "127.0.0.1") {
-			t.Errorf("write: %v", err)
+			t.Errorf(`write: got %v, want an error and no "127.0.0.1" in it`, err)
 		}
 		_ = c.Close()
 	}
@@ -213,7 +213,7 @@ func TestTimeoutIsNoRefusal(t *testing.T) {
 	for name, lines := range map[string][]string{"at once": nil, "logging in": {saysStart}, "opening": {saysStart, saysTune}} {
 		_, err := Dial(t.Context(), t.Context(), to("amqp://"+door(t, true, lines...)+"/", 50*time.Millisecond), "")
 		if e, ok := errors.AsType[*failedError](err); !ok || !strings.Contains(e.Reason, "no answer in time") || e.Final {
-			t.Errorf("%s: got %v", name, err)
+			t.Errorf(`%s: got %v, want an error of type *failedError, e.Reason with "no answer in time" and e.Final = false`, name, err)
 		}
 	}
 }

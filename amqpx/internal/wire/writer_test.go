@@ -40,7 +40,7 @@ func TestWriterDeliversAllWrites(t *testing.T) {
 				p := bytes.Repeat([]byte{byte(w)}, size)
 				p[0], p[size-1] = byte(i), byte(i)
 				if n, err := c.Write(p); n != size || err != nil {
-					t.Errorf("write: %d, %v", n, err)
+					t.Errorf("write: got %d, %v, want %d and no error", n, err, size)
 				}
 				clear(p) // Write must not retain the slice
 			}
@@ -87,7 +87,7 @@ func TestWriterNeverWaitsForThePeer(t *testing.T) {
 		t.Fatal("Write or Close waits for a peer that does not read")
 	}
 	if _, err := c.Write([]byte{1}); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("write after close: %v", err)
+		t.Errorf("write after close: got %v, want net.ErrClosed", err)
 	}
 }
 

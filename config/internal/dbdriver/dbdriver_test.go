@@ -31,7 +31,7 @@ func TestNoDriver(t *testing.T) {
 			t.Errorf("%s: the password is in %v", u, err)
 		}
 		if _, err := config.Listener(u); !errors.Is(err, config.ErrNoDriver) {
-			t.Errorf("listener of %s: %v", u, err)
+			t.Errorf("listener of %s: %v, want config.ErrNoDriver", u, err)
 		}
 		if _, err := os.Stat(filepath.Join("..", "..", name)); err != nil {
 			t.Error(err)
@@ -45,6 +45,6 @@ func TestNoDriver(t *testing.T) {
 		}
 	}
 	if _, _, err := config.OpenDB("oracle://u:hunter2@h/d"); err == nil || errors.Is(err, config.ErrNoDriver) {
-		t.Errorf("error is %v", err)
+		t.Errorf("error is %v, want an error and not config.ErrNoDriver", err)
 	}
 }

@@ -36,7 +36,7 @@ func TestMatchTopic(t *testing.T) {
 		{"a.#", "ab.c", false},
 	} {
 		if got := matchTopic(c.pattern, c.key); got != c.want {
-			t.Errorf("%q and %q: %v", c.pattern, c.key, got)
+			t.Errorf("%q and %q: %v, want %v", c.pattern, c.key, got, c.want)
 		}
 	}
 }

@@ -197,7 +197,7 @@ func TestAtLeastOnceNeedsRejectPublish(t *testing.T) {
 	w.publish(t, "hold", amqp.Publishing{})
 	w.pass(time.Second)
 	if q.Dying() != 0 || q.Ready() != 0 {
-		t.Errorf("%d wait", q.Dying())
+		t.Errorf("%d wait, want 0 and q.Ready() = 0", q.Dying())
 	}
 }
 
@@ -212,7 +212,7 @@ func TestOldDeathsOfAClient(t *testing.T) {
 		}}})
 		w.pass(time.Second)
 		if got := dest.Ready() == 1; got != arrives {
-			t.Errorf("%s: arrived %v", version, got)
+			t.Errorf("%s: arrived %v, want %v", version, got, arrives)
 		}
 	}
 }
@@ -259,7 +259,7 @@ func TestDeliveryLimits(t *testing.T) {
 			}
 		}
 		if q.Ready() != c.left {
-			t.Errorf("%s %v: %d left", c.version, c.args, q.Ready())
+			t.Errorf("%s %v: %d left, want %d", c.version, c.args, q.Ready(), c.left)
 		}
 	}
 }
@@ -367,7 +367,7 @@ func TestNativeDelays(t *testing.T) {
 		}
 	}
 	if q.Ready() != 0 || q.Delayed() != 2 || q.Purge() != 0 || q.Delayed() != 0 {
-		t.Errorf("%d ready, %d wait", q.Ready(), q.Delayed())
+		t.Errorf("%d ready, %d wait, want 0, 2 and q.Purge() = 0", q.Ready(), q.Delayed())
 	}
 	w.publish(t, "q", later)
 	w.pass(59 * time.Second)
@@ -376,7 +376,7 @@ func TestNativeDelays(t *testing.T) {
 	}
 	w.pass(time.Second)
 	if dead.Ready() != 1 {
-		t.Errorf("%d expired", dead.Ready())
+		t.Errorf("%d expired, want 1", dead.Ready())
 	}
 }
 
@@ -389,7 +389,7 @@ func TestLateBindings(t *testing.T) {
 	first, _ := w.v.Bind(b, nil)
 	second, _ := w.v.Bind(b, nil)
 	if first != second+20 {
-		t.Errorf("answered at %d and %d", first, second)
+		t.Errorf("answered at %d and %d, want %d", first, second, second+20)
 	}
 	if qs := w.v.route("amq.topic", []string{"k"}, nil); len(qs) != 0 {
 		t.Error("it routes too soon")

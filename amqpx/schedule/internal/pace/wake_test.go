@@ -34,7 +34,7 @@ func TestDue(t *testing.T) {
 		default:
 		}
 		if again := p.Uncommitted.Swap(false); woken != tc.wakes || again != tc.wakes {
-			t.Errorf("%s: woken %t, and again later %t", tc.name, woken, again)
+			t.Errorf("%s: woken %t, and again later %t, want %t", tc.name, woken, again, tc.wakes)
 		}
 	}
 	p.Committed()

@@ -33,7 +33,7 @@ func TestForeignRows(t *testing.T) {
 		insert(name, row[0], row[1])
 		c.look()
 		if got := c.get(name); !strings.Contains(got.LastError, row[2]) || !got.NextAt.IsZero() {
-			t.Errorf("%s: %q, next at %s", name, got.LastError, got.NextAt)
+			t.Errorf("%s: got %q, next at %s, want an error with %q and  zero", name, got.LastError, got.NextAt, row[2])
 		}
 		c.expect(name)
 	}
@@ -41,7 +41,7 @@ func TestForeignRows(t *testing.T) {
 	c.expect("interval", "2026-01-01T13:00:00Z pending")
 	// The planner does not read invalid rows again and again.
 	if pause := c.look(); pause < time.Second {
-		t.Errorf("the next look is in %v", pause)
+		t.Errorf("the next look is in %v, want at least 1s", pause)
 	}
 	// A program that corrects the row raises its version and calls look.
 	c.exec("UPDATE rabbitdelay_schedules SET cron = '0 9 * * *', version = version + 1, plan_at = 0 WHERE name IN ('bad cron', 'good')")
@@ -54,7 +54,7 @@ func TestForeignRows(t *testing.T) {
 	// The table refuses values that no relay could read.
 	for _, row := range []string{"'a@b', 'q', '@daily'", "'a', '', '@daily'", "'a', 'q', ''", "x'00', 'q', '@daily'"} {
 		if _, err := c.db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_schedules (name, queue, cron) VALUES ("+row+")"); err == nil {
-			t.Errorf("%s is taken", row)
+			t.Errorf("%s is taken, want an error", row)
 		}
 	}
 }
@@ -73,16 +73,16 @@ func TestRowsThatCannotBePlanned(t *testing.T) {
 	c.expect("zoo", "2026-01-01T13:00:00Z pending")
 	for i := range 12 {
 		if got := c.get(fmt.Sprintf("null%02d", i)); !strings.Contains(got.LastError, "expected a JSON object of strings") {
-			t.Errorf("%s: %q", got.Name, got.LastError)
+			t.Errorf(`%s: got %q, want an error with "expected a JSON object of strings"`, got.Name, got.LastError)
 		}
 		if got := c.get(fmt.Sprintf("odd%02d", i)); !strings.Contains(got.LastError, "no odd tasks") {
-			t.Errorf("%s: %q", got.Name, got.LastError)
+			t.Errorf(`%s: got %q, want an error with "no odd tasks"`, got.Name, got.LastError)
 		}
 	}
 	c.setPaused("null00", true)
 	c.setPaused("null00", false)
 	if got := c.get("null00"); !strings.Contains(got.LastError, "expected a JSON object") {
-		t.Errorf("a pause has cleared it: %q", got.LastError)
+		t.Errorf(`a pause has cleared it: %q, want an error with "expected a JSON object"`, got.LastError)
 	}
 	c.exec("DROP TRIGGER refuse")
 	c.now = c.now.Add(2 * time.Minute)
@@ -136,7 +136,7 @@ func TestLimitsOfAReader(t *testing.T) {
 	c.exec("INSERT INTO rabbitdelay_schedules (name, queue, cron, time_zone) VALUES ('z', 'q', '@hourly', ?)", zone)
 	plan(small, "MaxBody") // of the first
 	if got := c.get("z"); !strings.Contains(got.LastError, "is unknown") {
-		t.Errorf("the row says %q", got.LastError)
+		t.Errorf(`the row says %q, want an error with "is unknown"`, got.LastError)
 	}
 	Zones.Store(zone, time.UTC)
 	plan(large, "")

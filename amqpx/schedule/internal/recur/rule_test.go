@@ -71,7 +71,7 @@ func TestDefaults(t *testing.T) {
 	s := rows.Schedule{}
 	SetDefaults(&s)
 	if got := fmt.Sprint(s.TimeZone, " ", s.Misfire, " ", s.MisfireLimit, " ", s.Overlap); got != "UTC once 100 allow" {
-		t.Errorf("the defaults are %s", got)
+		t.Errorf(`the defaults are %s, want "UTC once 100 allow"`, got)
 	}
 }
 
@@ -116,7 +116,7 @@ func TestSame(t *testing.T) {
 		a, b := base(), base()
 		x.change(&b)
 		if got := same(&a, &b); got != x.same {
-			t.Errorf("%s: same: %v", name, got)
+			t.Errorf("%s: same: %v, want %v", name, got, x.same)
 		}
 	}
 }
@@ -152,12 +152,12 @@ func TestJitter(t *testing.T) {
 	for _, o := range list {
 		d := o.DeliverAt.Sub(o.At)
 		if d < 0 || d > 10*time.Minute {
-			t.Fatalf("%s is delayed by %v", o.ID, d)
+			t.Fatalf("%s is delayed by %v, want 0 to 10m", o.ID, d)
 		}
 		sum += d
 	}
 	if mean := sum / 1000; mean < 4*time.Minute || mean > 6*time.Minute {
-		t.Errorf("the mean is %v", mean)
+		t.Errorf("the mean is %v, want 4m to 6m", mean)
 	}
 	c := newCalendar(t, 1)
 	c.add(s)
@@ -177,10 +177,10 @@ func TestNextOfAnInvalidTimetable(t *testing.T) {
 	for _, s := range []rows.Schedule{{}, {Every: -time.Second}, {Every: time.Millisecond}, {Cron: "@daily", Every: time.Second}, {Cron: "odd"}} {
 		list, err := Next(&s, time.Now(), 1)
 		if _, ok := errors.AsType[*Error](err); !ok {
-			t.Errorf("%+v: %v", s, err)
+			t.Errorf("%+v: got %v, want an error of type *Error", s, err)
 		}
 		if list != nil {
-			t.Errorf("%+v: %v", s, list)
+			t.Errorf("%+v: got %v, want nil", s, list)
 		}
 	}
 }

@@ -74,7 +74,7 @@ func TestEditFails(t *testing.T) {
 			t.Errorf("an edit that fails %s is done", name)
 		}
 		if got := c.get("a"); got.Cron != "0 8 * * *" || got.Version != 1 {
-			t.Errorf("an edit that fails %s: %s, version %d", name, got.Cron, got.Version)
+			t.Errorf(`an edit that fails %s: %s, version %d, want "0 8 * * *" and 1`, name, got.Cron, got.Version)
 		}
 	}
 	c.expect("a", "2026-01-02T08:00:00Z pending")
@@ -90,7 +90,7 @@ func TestCheckSendable(t *testing.T) {
 		t.Fatalf("%v", err)
 	}
 	if e.Problems[0].Reason != "is not listed" {
-		t.Errorf("%v", err)
+		t.Errorf(`got %v, want e.Problems[0].Reason = "is not listed"`, err)
 	}
 }
 
@@ -105,7 +105,7 @@ func TestNone(t *testing.T) {
 		"Extra":     func(p *Planner, tx rows.Conn) error { _, err := p.Extra(t.Context(), tx, "none", c.now); return err },
 	} {
 		if err := c.within(do); !errors.Is(err, ErrNone) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v, want ErrNone", name, err)
 		}
 	}
 }
@@ -125,10 +125,10 @@ func TestFired(t *testing.T) {
 	task, err := run()
 	check(t, err)
 	if task.ID != "a@2026-01-01T12:00:00.250Z" {
-		t.Errorf("the id is %s", task.ID)
+		t.Errorf(`the id is %s, want "a@2026-01-01T12:00:00.250Z"`, task.ID)
 	}
 	if !task.DeliverAt.Equal(c.now.Add(250 * time.Millisecond)) {
-		t.Errorf("due %s", task.DeliverAt)
+		t.Errorf("due %s, want %s", task.DeliverAt, c.now.Add(250*time.Millisecond))
 	}
 	c.planners[0].MaxBody = 0
 	if _, err = run(); err == nil {

@@ -116,7 +116,7 @@ func TestTwoYears(t *testing.T) {
 	}
 	c.consume()
 	if deaths < 100 {
-		t.Errorf("only %d deaths", deaths)
+		t.Errorf("only %d deaths, want at least 100", deaths)
 	}
 	late := int64(0)
 	check(t, c.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE created_at >= due_at").Scan(&late))
@@ -158,7 +158,7 @@ func wallClock(t *testing.T, r rows.Schedule, list []Occurrence) {
 		if got := o.At.Format(time.TimeOnly); got != want {
 			gaps++
 			if got != "03:00:00" || hour != 2 {
-				t.Fatalf("%s: %s", r.Name, o.At)
+				t.Fatalf(`%s: got %s, want got = "03:00:00" and hour = 2`, r.Name, o.At)
 			}
 		}
 	}
@@ -188,14 +188,14 @@ func TestThousand(t *testing.T) {
 	// Add created the occurrence at 13:00 for 334 rows. For the other rows, the occurrences at 13:01 and 13:02 were
 	// missed, like those of the hours before.
 	if pending != 1000 {
-		t.Errorf("%d tasks, %d of them pending", n, pending)
+		t.Errorf("%d tasks, %d of them pending, want 1000", n, pending)
 	}
 	conn, err := c.planners[0].DB.Conn(t.Context())
 	check(t, err)
 	list, err := conn.Schedules(t.Context(), "", 2000)
 	check(t, err)
 	if len(list) != 1000 {
-		t.Errorf("%d are listed", len(list))
+		t.Errorf("%d are listed, want 1000", len(list))
 	}
 	for _, r := range list {
 		if r.LastAt.Before(c.now) {

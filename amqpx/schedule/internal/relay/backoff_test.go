@@ -32,7 +32,7 @@ func TestBackoffAfterATry(t *testing.T) {
 			t.Errorf("%s: %+v, expected %+v", name, got, c.want)
 		}
 		if over := name == "all, for a while"; got.recovered(batch) != over {
-			t.Errorf("%s: over is %v", name, !over)
+			t.Errorf("%s: over is %v, want got.recovered(batch) = %v", name, !over, over)
 		}
 		if jittered := c.before.after(c.x, now, batch, 1); !c.want.until.IsZero() && !c.x.gone &&
 			jittered.until.Sub(now) != c.want.until.Sub(now)*3/4 {
@@ -118,6 +118,6 @@ func TestBackoffIsForgotten(t *testing.T) {
 		t.Errorf("next is %v", next)
 	}
 	if next := h.next(now.Add(time.Hour)); !next.IsZero() || len(h.targets) != 0 {
-		t.Errorf("next is %v, %d remembered", next, len(h.targets))
+		t.Errorf("next is %v, %d remembered, want zero and 0", next, len(h.targets))
 	}
 }

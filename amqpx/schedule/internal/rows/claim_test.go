@@ -154,7 +154,7 @@ func TestSettleLeavesOutcomes(t *testing.T) {
 		_, err := x.Settle(t.Context(), 1, 0, []string{"a"}, a)
 		check(t, err)
 		if got := x.get("a"); got.Status != Done || got.LastError != "" {
-			t.Errorf("%s: it is %s: %s", name, got.Status, got.LastError)
+			t.Errorf(`%s: it is %s: %s, want %s and ""`, name, got.Status, got.LastError, Done)
 		}
 	}
 }
@@ -207,6 +207,6 @@ func TestCountUnsettled(t *testing.T) {
 	want(t, "done", done, "true")
 	want(t, "after one is done", unsettled(), "1")
 	if n, err := x.CountUnsettled(t.Context(), nil); n != 0 || err != nil {
-		t.Errorf("of none: %d, %v", n, err)
+		t.Errorf("of none: got %d, %v, want 0 and no error", n, err)
 	}
 }

@@ -104,15 +104,15 @@ func TestExpiry(t *testing.T) {
 		found, err := x.Find(t.Context(), "a", ms(tt.now), Unlocked)
 		check(t, err)
 		if found.Over != tt.over {
-			t.Errorf("%+v: over: %v", tt, found.Over)
+			t.Errorf("%+v: over: %v, want %v", tt, found.Over, tt.over)
 		}
 		if found.Late(f) != tt.over {
-			t.Errorf("%+v: late: %v", tt, found.Late(f))
+			t.Errorf("%+v: late: %v, want %v", tt, found.Late(f), tt.over)
 		}
 		done, err := x.Done(t.Context(), f, ms(tt.now))
 		check(t, err)
 		if done == tt.over {
-			t.Errorf("%+v: done: %v", tt, done)
+			t.Errorf("%+v: done: %v, want not %v", tt, done, tt.over)
 		}
 		check(t, x.Expire(t.Context(), f, ms(tt.now)))
 		status := map[bool]string{true: Expired, false: Done}[tt.over]

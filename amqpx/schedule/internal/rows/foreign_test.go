@@ -47,7 +47,7 @@ func TestForeignRows(t *testing.T) {
 			}
 			check(t, table.FailUnreadable(t.Context(), "a", "because", start))
 			if got := table.get("a"); got.Status != Failed || got.LastError != "because" {
-				t.Errorf("it is %s: %s", got.Status, got.LastError)
+				t.Errorf(`it is %s: %s, want %s and "because"`, got.Status, got.LastError, Failed)
 			}
 		})
 	}

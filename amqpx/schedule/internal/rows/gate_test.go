@@ -49,10 +49,10 @@ func TestGateStates(t *testing.T) {
 		"no rate":           {Gate{SpreadUntil: at(1)}, false, false},
 	} {
 		if tt.g.Paused() != tt.paused {
-			t.Errorf("%s: paused: %v", name, tt.g.Paused())
+			t.Errorf("%s: paused: %v, want %v", name, tt.g.Paused(), tt.paused)
 		}
 		if tt.g.Spreads(at(0)) != tt.spreads {
-			t.Errorf("%s: spreads: %v", name, tt.g.Spreads(at(0)))
+			t.Errorf("%s: spreads: %v, want %v", name, tt.g.Spreads(at(0)), tt.spreads)
 		}
 	}
 }

@@ -39,21 +39,21 @@ func TestInstants(t *testing.T) {
 // Columns without a time are NULL or 0, and are read as the zero time.
 func TestNoInstant(t *testing.T) {
 	if got := orNull(time.Time{}); got != nil {
-		t.Errorf("NULL is %v", got)
+		t.Errorf("NULL is %v, want nil", got)
 	}
 	if got := zeroOr(time.Time{}); got != 0 {
-		t.Errorf("0 is %v", got)
+		t.Errorf("0 is %v, want 0", got)
 	}
 	want(t, "orNull", orNull(at(0)), "1800000000000")
 	want(t, "zeroOr", zeroOr(at(0)), "1800000000000")
 	for name, got := range map[string]time.Time{"orZero": orZero(sql.NullInt64{}), "orNever": orNever(0)} {
 		if !got.IsZero() {
-			t.Errorf("%s: %v", name, got)
+			t.Errorf("%s: got %v, want zero", name, got)
 		}
 	}
 	for name, got := range map[string]time.Time{"orZero": orZero(sql.NullInt64{Int64: start, Valid: true}), "orNever": orNever(start)} {
 		if !got.Equal(at(0)) {
-			t.Errorf("%s: %v", name, got)
+			t.Errorf("%s: got %v, want %v", name, got, at(0))
 		}
 	}
 }

@@ -73,7 +73,7 @@ func TestSchedule(t *testing.T) {
 	want(t, "paused", x.schedule("nightly").Paused, "false")
 	check(t, x.DeleteSchedule(t.Context(), "nightly"))
 	if _, err := x.Schedule(t.Context(), "nightly"); !errors.Is(err, sql.ErrNoRows) {
-		t.Errorf("after it was deleted: %v", err)
+		t.Errorf("after it was deleted: %v, want sql.ErrNoRows", err)
 	}
 }
 

@@ -135,17 +135,17 @@ func TestChange(t *testing.T) {
 		changed, status, err := x.Change(t.Context(), step.id, step.want, step.a)
 		check(t, err)
 		if changed != step.changed {
-			t.Errorf("%+v: changed: %v", step, changed)
+			t.Errorf("%+v: changed: %v, want %v", step, changed, step.changed)
 		}
 		if status != step.status {
-			t.Errorf("%+v: it was %s", step, status)
+			t.Errorf("%+v: it was %s, want %s", step, status, step.status)
 		}
 		got := x.get(step.id)
 		if !got.DeliverAt.Equal(at(step.due)) {
-			t.Errorf("%+v: due %v", step, got.DeliverAt)
+			t.Errorf("%+v: due %v, want %v", step, got.DeliverAt, at(step.due))
 		}
 		if got.Version != step.version {
-			t.Errorf("%+v: version %d", step, got.Version)
+			t.Errorf("%+v: version %d, want %d", step, got.Version, step.version)
 		}
 	}
 	if _, _, err := x.Change(t.Context(), "none", Pending, Cancel(start)); !errors.Is(err, sql.ErrNoRows) {
@@ -232,10 +232,10 @@ func TestWithin(t *testing.T) {
 			return errors.Join(err, c.WriteFirst(t.Context()), failed)
 		})
 		if !errors.Is(err, failed) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v, want %v", name, err, failed)
 		}
 		if status, err := x.Status(t.Context(), name); status != "" || err != nil {
-			t.Errorf("%s: %q, %v", name, status, err)
+			t.Errorf(`%s: got %q, %v, want "" and no error`, name, status, err)
 		}
 		check(t, run(func(c Conn) error { _, err := c.Insert(t.Context(), []*Task{toQ(name, 0)}, start, Refuse); return err }))
 		x.wantTask(name, Pending, 1)

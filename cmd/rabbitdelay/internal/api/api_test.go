@@ -34,7 +34,7 @@ func openDocument(w *world) *document {
 	d.compiler.AssertFormat()
 	check(w.t, d.compiler.AddResource("mem:///openapi.json", d.doc))
 	if d.doc["openapi"] != "3.1.0" {
-		w.t.Errorf("openapi is %v", d.doc["openapi"])
+		w.t.Errorf(`openapi is %v, want "3.1.0"`, d.doc["openapi"])
 	}
 	return d
 }
@@ -224,7 +224,7 @@ func TestConformsToItsDocument(t *testing.T) {
 			}
 		}
 		if text := w.ask("GET", "/api/openapi.yaml", ""); text.code != 200 || !strings.Contains(string(text.text), "openapi: 3.1.0") {
-			t.Errorf("openapi.yaml: %d %.100s", text.code, text.text)
+			t.Errorf(`openapi.yaml: %d %.100s, want 200 and a text with "openapi: 3.1.0"`, text.code, text.text)
 		}
 	})
 }
@@ -310,10 +310,10 @@ func TestNamesTheField(t *testing.T) {
 	} {
 		r := w.ask(c.method, "/api/v1"+c.path, c.body)
 		if r.code != http.StatusUnprocessableEntity {
-			t.Errorf("%s %s %s: %d", c.method, c.path, c.body, r.code)
+			t.Errorf("%s %s %s: %d, want http.StatusUnprocessableEntity", c.method, c.path, c.body, r.code)
 		}
 		if kind := r.header.Get("Content-Type"); kind != "application/problem+json" {
-			t.Errorf("%s %s %s: the answer is %s", c.method, c.path, c.body, kind)
+			t.Errorf(`%s %s %s: the answer is %s, want "application/problem+json"`, c.method, c.path, c.body, kind)
 		}
 		if !strings.Contains(string(r.text), `"location":"`+c.location+`"`) {
 			t.Errorf("%s %s %s: %s; expected the location %s", c.method, c.path, c.body, r.text, c.location)
@@ -354,7 +354,7 @@ func TestMovesAddUp(t *testing.T) {
 	for range 10 {
 		all.Go(func() {
 			if r := w.ask("POST", "/api/v1/tasks/a/reschedule", `{"by":"1h"}`); r.code != 200 {
-				t.Errorf("%d %s", r.code, r.text)
+				t.Errorf("%d %s, want 200", r.code, r.text)
 			}
 		})
 	}
@@ -414,7 +414,7 @@ func TestBounds(t *testing.T) {
 	}
 	out := w.must(200, "POST", "/api/v1/tasks", `{"tasks":[`+strings.Join(list, ",")+`]}`)
 	if out["created"] != 25.0 || out["failed"] != 0.0 {
-		t.Errorf("batch: %v", out)
+		t.Errorf(`batch: got %v, want out["created"] = 25.0 and out["failed"] = 0.0`, out)
 	}
 	var got []string
 	for cursor := ""; ; {
@@ -428,7 +428,7 @@ func TestBounds(t *testing.T) {
 		cursor = page["next"].(string)
 	}
 	if len(got) != 25 || !slices.IsSorted(got) {
-		t.Errorf("pages: %v", got)
+		t.Errorf("pages: got %v, want length 25 and slices.IsSorted = true", got)
 	}
 	long := strings.Repeat("x", 2<<20)
 	if r := w.ask("PUT", "/api/v1/tasks/long", `{"queue":"q","due":"1h","body":"`+long+`"}`); r.code != 422 || !strings.Contains(string(r.text), "body.body") {
@@ -472,7 +472,7 @@ func TestUniqueKeys(t *testing.T) {
 	batch := w.must(200, "POST", "/api/v1/tasks",
 		`{"tasks":[{"id":"u3","queue":"orders","due":"1h","unique":{"key":"k"}},{"id":"u4","queue":"orders","due":"1h"}]}`)
 	if got := fmt.Sprint(batch["created"], batch["tasks"]); got != "1 [map[asked:u3 created:false id:u1 outcome:kept] map[asked:u4 created:true id:u4]]" {
-		t.Errorf("a batch: %s", got)
+		t.Errorf(`a batch: got %s, want "1 [map[asked:u3 created:false id:u1 outcome:kept] map[asked:u4 created:true id:u4]]"`, got)
 	}
 	if list := w.must(200, "GET", "/api/v1/tasks?unique_key=k", "")["tasks"].([]any); len(list) != 1 || list[0].(map[string]any)["unique_key"] != "k" {
 		t.Errorf("the tasks of the key: %v", list)
@@ -515,7 +515,7 @@ func TestProblemsAreBounded(t *testing.T) {
 		}
 	}
 	if r := w.ask("GET", "/api/v1/tasks?limit="+long, ""); r.code != 422 || len(r.text) > 4096 {
-		t.Errorf("a parameter: %d, %d bytes", r.code, len(r.text))
+		t.Errorf("a parameter: got %d, %d bytes, want 422 and at most 4096", r.code, len(r.text))
 	}
 	if r := w.ask("PUT", "/api/v1/tasks/a", `{"due":"1h","queue":"q","priority":"high"}`); !strings.Contains(string(r.text), `"high"`) {
 		t.Errorf("a short value is not told: %s", r.text)
@@ -556,6 +556,6 @@ func TestNamesNoStruct(t *testing.T) {
 	w := newWorld(t)
 	r := w.ask("PUT", "/api/v1/tasks/a", `{"queue":"q","due":"1h","priority":1.0}`)
 	if r.code != http.StatusUnprocessableEntity || !strings.Contains(string(r.text), `"priority: expected an integer`) {
-		t.Errorf("%d %s", r.code, r.text)
+		t.Errorf(`%d %s, want http.StatusUnprocessableEntity and a text with ""priority: expected an integer"`, r.code, r.text)
 	}
 }

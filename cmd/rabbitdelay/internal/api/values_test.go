@@ -69,7 +69,7 @@ func TestReader(t *testing.T) {
 	r.shift("first", "x")
 	r.shift("second", "y")
 	if e, ok := errors.AsType[*huma.ErrorModel](r.err); !ok || e.Errors[0].Location != "first" {
-		t.Errorf("%v", r.err)
+		t.Errorf(`got %v, want an error of type *huma.ErrorModel and e.Errors[0].Location = "first"`, r.err)
 	}
 }
 
@@ -95,7 +95,7 @@ func TestResolve(t *testing.T) {
 			got = d.Location
 		}
 		if got != x.want {
-			t.Errorf("%+v: %s", x, got)
+			t.Errorf("%+v: got %s, want %s", x, got, x.want)
 		}
 	}
 	task, recurring, queue := TaskPath{"-", "a"}, RecurringPath{"-", "b"}, QueuePath{"-", "c"}
@@ -103,7 +103,7 @@ func TestResolve(t *testing.T) {
 		t.Error(err)
 	}
 	if got := task.ID + recurring.Name + queue.Queue; got != "abc" {
-		t.Errorf("they are %s", got)
+		t.Errorf(`they are %s, want "abc"`, got)
 	}
 }
 
@@ -161,7 +161,7 @@ func TestProblems(t *testing.T) {
 			t.Errorf("%s: %d, expected %d", name, got.GetStatus(), x.code)
 		}
 		if strings.Contains(got.Error(), "10.9.8.7") {
-			t.Errorf("%s: %v", name, got)
+			t.Errorf(`%s: got %v, want no "10.9.8.7" in it`, name, got)
 		}
 	}
 }

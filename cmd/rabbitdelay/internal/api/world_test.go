@@ -202,7 +202,7 @@ func (w *world) watch(d *document) {
 	got := &firstEvent{header: http.Header{}, code: http.StatusOK, end: cancel}
 	w.mux.ServeHTTP(got, w.request(ctx, http.MethodGet, "/api/v1/events", ""))
 	if kind := got.header.Get("Content-Type"); kind != "text/event-stream" {
-		w.t.Errorf("events are %s", kind)
+		w.t.Errorf(`events are %s, want "text/event-stream"`, kind)
 	}
 	event := map[string]any{}
 	first, _, _ := strings.Cut(got.text.String(), "\n\n")

@@ -19,7 +19,7 @@ func TestDoctorPluginUse(t *testing.T) {
 		{config.Delay{Strategy: config.StrategyPlugin}, doctor.PluginRequired},
 	} {
 		if got := pluginUse(&config.Config{Delay: c.delay}); got != c.want {
-			t.Errorf("%+v: got %v", c.delay, got)
+			t.Errorf("%+v: got %v, want %v", c.delay, got, c.want)
 		}
 	}
 }

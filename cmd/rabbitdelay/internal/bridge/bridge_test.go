@@ -213,7 +213,7 @@ func TestBridgeLosesNothing(t *testing.T) {
 				synctest.Wait()
 				s.compare(kind, list, all())
 				if n := len(s.Queues()); n > before+4 { // delay queues are there already
-					s.Errorf("%d queues became %d", before, n)
+					s.Errorf("%d queues became %d, want at most %d", before, n, before+4)
 				}
 				for _, q := range []string{s.x.Queue(), s.x.DueQueue(), s.x.DeadQueue(), "delay.parked"} {
 					if q, ok := s.Queue(q); ok && q.Ready+q.Unacked > 0 {
@@ -339,14 +339,14 @@ func TestBridgeParksWithReason(t *testing.T) {
 		s.publish("wanted", amqp.Publishing{MessageId: "c", Headers: amqp.Table{"x-delay": int32(1000)}})
 		<-time.After(30 * time.Second)
 		if got := s.messages("out"); len(got) != 1 || got[0].MessageId != "c" || got[0].Headers["x-delay"] != int64(-1000) {
-			s.Errorf("out has %+v", got)
+			s.Errorf(`out has %+v, want length 1, got[0].MessageId = "c" and got[0].Headers["x-delay"] = %v`, got, int64(-1000))
 		}
 		reasons := map[string]any{}
 		for _, m := range s.messages(s.x.DeadQueue()) {
 			reasons[m.MessageId] = m.Headers[amqpx.HeaderError]
 		}
 		if len(reasons) != 2 || reasons["a"] == nil || reasons["b"] == nil {
-			s.Fatalf("dead letters %v", reasons)
+			s.Fatalf(`dead letters %v, want length 2, reasons["a"] not nil and reasons["b"] not nil`, reasons)
 		}
 		if got := b.Stats(); got != (bridge.Stats{Delayed: 2, Delivered: 1, Dead: 2}) {
 			s.Errorf("stats %+v", got)
@@ -354,11 +354,11 @@ func TestBridgeParksWithReason(t *testing.T) {
 		s.bind("late", "unwanted", nil)
 		rep, err := inspect.Requeue(s.Context(), s.open(), inspect.RequeueOptions{Queue: s.x.DeadQueue(), Filter: inspect.DeadLetterFilter{IDs: []string{"a"}}})
 		if err != nil || rep.Sent != 1 {
-			s.Fatalf("requeue: %+v, %v", rep, err)
+			s.Fatalf("requeue: got %+v, %v, want no error and Sent = 1", rep, err)
 		}
 		<-time.After(time.Second)
 		if got := s.messages("late"); len(got) != 1 || got[0].RoutingKey != "unwanted" || got[0].Expiration != "90000" {
-			s.Errorf("late has %+v", got)
+			s.Errorf(`late has %+v, want length 1, got[0].RoutingKey = "unwanted" and got[0].Expiration = "90000"`, got)
 		}
 	})
 }
@@ -376,17 +376,17 @@ func TestBridgeAfterAnAbsence(t *testing.T) {
 				_, stop := s.start()
 				<-time.After(59 * time.Second)
 				if got := s.messages("out"); len(got) != 0 {
-					s.Fatalf("early: %+v", got)
+					s.Fatalf("early: got %+v, want length 0", got)
 				}
 				<-time.After(1500 * time.Millisecond)
 				for _, q := range []string{"out", "copies"} {
 					if got := s.messages(q); len(got) != 1 || got[0].Expiration != "2000" || got[0].RoutingKey != "order.7" {
-						s.Errorf("%s has %+v", q, got)
+						s.Errorf(`%s has %+v, want length 1, got[0].Expiration = "2000" and got[0].RoutingKey = "order.7"`, q, got)
 					}
 				}
 				<-time.After(3 * time.Second)
 				if got := s.messages("out"); len(got) != 0 {
-					s.Errorf("not expired: %+v", got)
+					s.Errorf("not expired: got %+v, want length 0", got)
 				}
 				stop()
 			})
@@ -435,17 +435,17 @@ func TestBridgeSetsAsideUnreadableMessages(t *testing.T) {
 						out = append(out, m.MessageId)
 					}
 					if slices.Sort(out); !slices.Equal(out, []string{"after", "before"}) {
-						s.Errorf("the application got %q", out)
+						s.Errorf(`the application got %q, want ["after" "before"]`, out)
 					}
 					dead, err := inspect.Peek(ctx, dialed(s), s.x.DeadQueue(), inspect.PeekOptions{})
 					if err != nil || len(dead.Messages) != 1 {
-						s.Fatalf("dead letters: %+v, %v", dead, err)
+						s.Fatalf("dead letters: got %+v, %v, want no error and len(dead.Messages) = 1", dead, err)
 					}
 					if l := dead.Messages[0]; l.Reason != inspect.ReasonUnreadable || string(l.Body) != "kept" || l.ID != "bad" {
-						s.Errorf("dead letter %+v", l)
+						s.Errorf(`dead letter %+v, want Reason = inspect.ReasonUnreadable, Body = "kept" and ID = "bad"`, l)
 					}
 					if st := c.Stats(); st.Consume.Sessions != 1 || st.Publish.Sessions != 1 || b.Health() != nil {
-						s.Errorf("%d and %d connections, health %v", st.Consume.Sessions, st.Publish.Sessions, b.Health())
+						s.Errorf("%d and %d connections, health %v, want 1 and nil", st.Consume.Sessions, st.Publish.Sessions, b.Health())
 					}
 					stop()
 					if err := <-ended; err != nil {
@@ -490,7 +490,7 @@ func TestBridgeRefuses(t *testing.T) {
 			{Name: "amq.topic", Type: "topic"},
 		} {
 			if _, err := bridge.New(c, bridge.Config{Exchange: x}); !errors.Is(err, bridge.ErrExchange) {
-				t.Errorf("%+v: %v", x, err)
+				t.Errorf("%+v: got %v, want bridge.ErrExchange", x, err)
 			}
 		}
 	})

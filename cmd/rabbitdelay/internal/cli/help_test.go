@@ -75,7 +75,7 @@ func TestExamplesLoseNoMessages(t *testing.T) {
 	everyCommand(func(c *cobra.Command) {
 		for _, word := range []string{"--force", "consume --queue orders"} {
 			if strings.Contains(c.Example, word) {
-				t.Errorf("the example of %s loses messages: %s", c.CommandPath(), c.Example)
+				t.Errorf("the example of %s loses messages: %s, want no %q in it", c.CommandPath(), c.Example, word)
 			}
 		}
 	})

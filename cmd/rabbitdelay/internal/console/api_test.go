@@ -95,7 +95,8 @@ func TestAPIUnknownOperation(t *testing.T) {
 		}
 		check(t, json.Unmarshal(r.text, &problem))
 		if r.code != c.code || problem.Status != c.code || problem.Detail != c.detail || r.header.Get("Content-Type") != "application/problem+json" {
-			t.Errorf("%s %s: %d %s", c.method, c.path, r.code, r.text)
+			t.Errorf(`%s %s: %d %s, want %d, problem.Status = %v, problem.Detail = %v and r.header.Get("Content-Type") = "application/problem+json"`,
+				c.method, c.path, r.code, r.text, c.code, c.code, c.detail)
 		}
 	}
 }
@@ -118,7 +119,7 @@ func TestAPITakesAnyID(t *testing.T) {
 		}
 		w.must(200, "POST", "/api/v1/tasks/"+path+"/cancel", "")
 		if task, err := w.store.Get(t.Context(), schedule.NoTx, id); err != nil || task.Status != schedule.StatusCancelled {
-			t.Errorf("%s: %v %v", id, task.Status, err)
+			t.Errorf("%s: got %v %v, want no error and schedule.StatusCancelled", id, task.Status, err)
 		}
 	}
 }

@@ -31,7 +31,7 @@ func TestHostileIDs(t *testing.T) {
 			check(t, w.store.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Queue: "orders", DeliverAt: time.Now().Add(time.Hour)}))
 		} else {
 			if r := w.ask("PUT", path, `{"queue":"orders","due":"1h","body":"<script>alert(1)</script>"}`); r.code != 201 {
-				t.Errorf("%q: PUT %d %s", id, r.code, r.text)
+				t.Errorf("%q: PUT %d %s, want 201", id, r.code, r.text)
 				continue
 			}
 			if got := w.must(200, "GET", path, "")["task"].(map[string]any)["id"]; got != id {
@@ -46,7 +46,7 @@ func TestHostileIDs(t *testing.T) {
 			r := w.ask("GET", page+"?"+url.Values{field: {id}}.Encode(), "")
 			text := string(r.text)
 			if r.code != 200 {
-				t.Errorf("%q: GET %s: %d\n%s", id, page, r.code, text)
+				t.Errorf("%q: GET %s: %d\n%s, want 200", id, page, r.code, text)
 			}
 			for _, raw := range []string{"<script>alert", "<img", "\u202e", "\x01"} {
 				if strings.Contains(text, raw) {
@@ -57,11 +57,12 @@ func TestHostileIDs(t *testing.T) {
 		r := w.post("/task-reschedule?"+url.Values{"id": {id}}.Encode(), form, nil)
 		to, err := url.Parse(r.header.Get("Location"))
 		if r.code != 303 || err != nil || to.Path != "task" || to.Query().Get("id") != id {
-			t.Errorf("%q: moved: %d %v %s", id, r.code, err, r.header.Get("Location"))
+			t.Errorf(`%q: moved: %d %v %s, want 303, no error, to.Path = "task" and to.Query().Get("id") = %v`,
+				id, r.code, err, r.header.Get("Location"), id)
 			continue
 		}
 		if r := w.ask("GET", "/"+to.String(), ""); r.code != 200 || !strings.Contains(string(r.text), "The task was rescheduled.") {
-			t.Errorf("%q: after it was moved: %d\n%s", id, r.code, r.text)
+			t.Errorf("%q: after it was moved: %d\n%s, want 200 and a text with \"The task was rescheduled.\"", id, r.code, r.text)
 		}
 	}
 }
@@ -120,7 +121,7 @@ func TestStrangeBodies(t *testing.T) {
 	}
 	form = url.Values{"id": {"large 2"}, "at": {"+1h"}, "queue": {"orders"}, "body": {large[:1<<20]}, "token": {token}}
 	if r := w.post("/task-new", form, nil); r.code != 303 {
-		t.Errorf("1 MiB by the form: %d %.300s", r.code, r.text)
+		t.Errorf("1 MiB by the form: %d %.300s, want 303", r.code, r.text)
 	}
 }
 
@@ -137,12 +138,12 @@ func TestManyWatchers(t *testing.T) {
 		check(t, err)
 		t.Cleanup(func() { _ = got.Body.Close() })
 		if _, err := io.ReadFull(got.Body, make([]byte, 6)); err != nil || got.StatusCode != http.StatusOK {
-			t.Fatalf("%s: %d %v", path, got.StatusCode, err)
+			t.Fatalf("%s: got %d %v, want no error and http.StatusOK", path, got.StatusCode, err)
 		}
 	}
 	w.must(200, "GET", "/api/v1/counts", "")
 	if r := w.ask("GET", "/tasks", ""); r.code != 200 {
-		t.Errorf("beside 200 who watch: %d", r.code)
+		t.Errorf("beside 200 who watch: %d, want 200", r.code)
 	}
 }
 
@@ -174,7 +175,7 @@ func TestFormsWithoutALogin(t *testing.T) {
 		slow = append(slow, from)
 		ended.Go(func() {
 			if got := post("/task-new", body); got.Code != http.StatusUnauthorized {
-				t.Errorf("a slow form: %d", got.Code)
+				t.Errorf("a slow form: got %d, want http.StatusUnauthorized", got.Code)
 			}
 		})
 		_, err := from.Write([]byte("body=")) // is being read
@@ -182,13 +183,13 @@ func TestFormsWithoutALogin(t *testing.T) {
 	}
 	got := post("/task-new", strings.NewReader("body=x"))
 	if got.Code != http.StatusServiceUnavailable {
-		t.Errorf("beside %d: %d", maxAtOnce, got.Code)
+		t.Errorf("beside %d: %d, want http.StatusServiceUnavailable", maxAtOnce, got.Code)
 	}
 	if !strings.Contains(got.Body.String(), "go back and try again") {
-		t.Errorf("beside %d: %s", maxAtOnce, got.Body)
+		t.Errorf(`beside %d: %s, want got.Body.String() with "go back and try again"`, maxAtOnce, got.Body)
 	}
 	if r := w.ask("GET", "/tasks", ""); r.code != 401 {
-		t.Errorf("a page beside them: %d", r.code)
+		t.Errorf("a page beside them: got %d, want 401", r.code)
 	}
 	if b, r := w.login("otto", password); r.code != 303 || w.ask("GET", "/tasks", "", b.with).code != 200 {
 		t.Errorf("a login beside them: %d", r.code)
@@ -198,7 +199,7 @@ func TestFormsWithoutALogin(t *testing.T) {
 	}
 	ended.Wait()
 	if got := post("/task-new", strings.NewReader("body=x")); got.Code != http.StatusUnauthorized {
-		t.Errorf("after them: %d", got.Code)
+		t.Errorf("after them: got %d, want http.StatusUnauthorized", got.Code)
 	}
 }
 

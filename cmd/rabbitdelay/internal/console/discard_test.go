@@ -31,7 +31,7 @@ func TestDiscard(t *testing.T) {
 	}
 	job := w.finished(w.must(200, "POST", "/api/v1/discard", chosen+`,"limit":1}`)["job"].(map[string]any))
 	if job["state"] != "done" || job["done"] != 1.0 || ready("orders.dead") != 1 {
-		t.Fatalf("%v; %d lie", job, ready("orders.dead"))
+		t.Fatalf(`got %v; %d lie, want job["state"] = "done", job["done"] = 1.0 and 1`, job, ready("orders.dead"))
 	}
 	path := "/api/v1/jobs/" + job["id"].(string) + "/messages"
 	kept := filepath.Join(t.TempDir(), "kept.jsonl")
@@ -40,25 +40,25 @@ func TestDiscard(t *testing.T) {
 	for m, err := range inspect.SavedIn(kept) {
 		check(t, err)
 		if m.Message.MessageId != "dead-1" || string(m.Message.Body) != "secret body" {
-			t.Errorf("%s keeps %+v", path, m)
+			t.Errorf(`%s keeps %+v, want Message.MessageId = "dead-1" and Message.Body = "secret body"`, path, m)
 		}
 	}
 	if r.code != 200 || len(r.text) == 0 || r.header.Get("Content-Type") != "application/jsonl" {
-		t.Errorf("%d %v: %s", r.code, r.header, r.text)
+		t.Errorf(`%d %v: %s, want 200, length more than 0 and r.header.Get("Content-Type") = "application/jsonl"`, r.code, r.header, r.text)
 	}
 
 	// The discard page counts messages before it asks for confirmation.
 	asked := w.ask("GET", "/discard?queue=orders.dead&dry=1", "")
 	counted := regexp.MustCompile(`name="counted" value="([^"]+)"`).FindStringSubmatch(string(asked.text))
 	if counted == nil || !strings.Contains(string(asked.text), "Discard 1 message<") || strings.Contains(string(asked.text), `name="rate"`) {
-		t.Fatalf("the form: %s", asked.text)
+		t.Fatalf(`the form: got %s, want counted not nil, a text with "Discard 1 message<" and no "name="rate"" in it`, asked.text)
 	}
 	token := tokenField.FindStringSubmatch(string(asked.text))
 	form := url.Values{"token": {token[1]}, "queue": {"orders.dead"}, "counted": {counted[1]}, "count": {"1"}, "dry": {"1"}}
 	if r := w.post("/discard", form, nil); r.code != 303 {
-		t.Fatalf("%d %s", r.code, r.text)
+		t.Fatalf("%d %s, want 303", r.code, r.text)
 	} else if job := w.finished(map[string]any{"id": strings.TrimPrefix(r.header.Get("Location"), "job?id=")}); job["done"] != 1.0 || ready("orders.dead") != 0 {
-		t.Errorf("%v; %d lie", job, ready("orders.dead"))
+		t.Errorf(`got %v; %d lie, want job["done"] = 1.0 and 0`, job, ready("orders.dead"))
 	} else if page := w.ask("GET", "/job?id="+job["id"].(string), ""); !strings.Contains(string(page.text), "api/v1/jobs/"+job["id"].(string)+"/messages") {
 		t.Errorf("the page of the job leads to no messages: %s", page.text)
 	}
@@ -74,11 +74,11 @@ func TestDiscardNeedsADirectory(t *testing.T) {
 	for _, more := range []string{`"dry_run":true`, `"limit":2`} {
 		r := w.ask("POST", "/api/v1/discard", fmt.Sprintf(`{"queue":"orders.dead",%s}`, more))
 		if r.code != 503 || !strings.Contains(string(r.text), "serve.discarded") {
-			t.Errorf("%d %s", r.code, r.text)
+			t.Errorf(`%d %s, want 503 and a text with "serve.discarded"`, r.code, r.text)
 		}
 	}
 	if q, _ := w.broker.Queue("orders.dead"); q.Ready != 2 {
-		t.Errorf("%d lie", q.Ready)
+		t.Errorf("%d lie, want 2", q.Ready)
 	}
 	job := w.finished(w.must(200, "POST", "/api/v1/requeue", `{"queue":"orders.dead","limit":1}`)["job"].(map[string]any))
 	w.must(404, "GET", "/api/v1/jobs/"+job["id"].(string)+"/messages", "")
@@ -99,6 +99,6 @@ func TestDiscardOnAFullDisk(t *testing.T) {
 	check(t, ch.PublishWithContext(t.Context(), "", "lying", true, false, amqp.Publishing{MessageId: "1"}))
 	job := w.finished(w.must(200, "POST", "/api/v1/discard", `{"queue":"lying","limit":1}`)["job"].(map[string]any))
 	if q, _ := w.broker.Queue("lying"); job["state"] != "failed" || !strings.Contains(job["error"].(string), "serve.discarded") || q.Ready != 1 {
-		t.Errorf("%v; %d lie", job, q.Ready)
+		t.Errorf(`got %v; %d lie, want job["state"] = "failed", job["error"].(string) with "serve.discarded" and 1`, job, q.Ready)
 	}
 }

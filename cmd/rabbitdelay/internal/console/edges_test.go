@@ -33,7 +33,7 @@ func TestEveryIDIsAddressable(t *testing.T) {
 			}
 			w.must(200, "POST", at("/reschedule"), `{"by":"1h"}`)
 			if got := w.must(200, "GET", at(""), "")["task"].(map[string]any); got["id"] != id || got["version"] != 2.0 {
-				t.Errorf("%q: GET %s is %v", id, way, got)
+				t.Errorf(`%q: GET %s is %v, want got["id"] = %v and got["version"] = 2.0`, id, way, got, id)
 			}
 			w.must(200, "POST", at("/run"), "")
 			if got := w.must(200, "POST", at("/cancel"), ""); got["status"] != "cancelled" {
@@ -43,7 +43,7 @@ func TestEveryIDIsAddressable(t *testing.T) {
 				t.Errorf("%q: its trace at %s is that of %v", id, way, got["id"])
 			}
 			if r := w.ask("GET", "/task?id="+url.QueryEscape(id), ""); r.code != 200 {
-				t.Errorf("%q: the page: %d", id, r.code)
+				t.Errorf("%q: the page: %d, want 200", id, r.code)
 			}
 			_, err := w.db.ExecContext(t.Context(), "DELETE FROM rabbitdelay_tasks")
 			check(t, err)
@@ -56,11 +56,11 @@ func TestEveryIDIsAddressable(t *testing.T) {
 			t.Errorf("paused %v, expected %q", got["name"], name)
 		}
 		if r := w.ask("DELETE", strings.Replace(at, "%s", "", 1), ""); r.code != 204 {
-			t.Errorf("deleting %q: %d %s", name, r.code, r.text)
+			t.Errorf("deleting %q: %d %s, want 204", name, r.code, r.text)
 		}
 	}
 	if r := w.ask("GET", "/api/v1/tasks/a?id=b", ""); r.code != 422 || !strings.Contains(string(r.text), "query.id") {
-		t.Errorf("two ids: %d %s", r.code, r.text)
+		t.Errorf(`two ids: got %d %s, want 422 and a text with "query.id"`, r.code, r.text)
 	}
 	if r := w.ask("PUT", "/api/v1/tasks/%FF", `{"queue":"orders","due":"2h"}`); r.code != 400 || !strings.Contains(string(r.text), "expected UTF-8") {
 		t.Errorf("no UTF-8: %d %s", r.code, r.text)
@@ -68,7 +68,7 @@ func TestEveryIDIsAddressable(t *testing.T) {
 	for _, at := range []string{"/api/v1/tasks/%E2%82", "/api/v1/tasks/a%00b", "/task?id=%E2%82", "/tasks?queue=a%00",
 		"/api/v1/recurring/%00", "/api/v1/trace/%FF"} {
 		if r := w.ask("GET", at, ""); r.code != 400 {
-			t.Errorf("%s: %d %s", at, r.code, r.text)
+			t.Errorf("%s: got %d %s, want 400", at, r.code, r.text)
 		}
 	}
 }
@@ -95,14 +95,14 @@ func TestLargeRequests(t *testing.T) {
 		}
 		w.c.large <- struct{}{}
 		if r := w.ask("POST", "/api/v1/tasks", tasks(3<<20)); r.code != 503 || r.header.Get("Retry-After") == "" {
-			t.Errorf("a second large one: %d %s", r.code, r.text)
+			t.Errorf(`a second large one: got %d %s, want 503 and r.header.Get("Retry-After") not empty`, r.code, r.text)
 		}
 		if r := w.ask("POST", "/api/v1/tasks", tasks(10)); r.code != 200 {
-			t.Errorf("a small one beside it: %d %s", r.code, r.text)
+			t.Errorf("a small one beside it: got %d %s, want 200", r.code, r.text)
 		}
 		<-w.c.large
 		if r := w.ask("POST", "/api/v1/tasks", tasks(25<<20)); r.code != 413 {
-			t.Errorf("one that is too large: %d %.200s", r.code, r.text)
+			t.Errorf("one that is too large: %d %.200s, want 413", r.code, r.text)
 		}
 	})
 }
@@ -173,7 +173,7 @@ func TestNowKnowsFailuresAndLateness(t *testing.T) {
 		}
 	}
 	if got := fmt.Sprint(w.must(200, "GET", "/api/v1/overview", "")["ended"]); got != "map[done:20 failed:20 failed_before:0 failed_day:20 retried:0]" {
-		t.Errorf("the overview has %s", got)
+		t.Errorf("the overview has %s, want map[done:20 failed:20 failed_before:0 failed_day:20 retried:0]", got)
 	}
 }
 
@@ -199,7 +199,7 @@ func TestBodiesAreTakenLiterally(t *testing.T) {
 	} {
 		r := w.ask("POST", "/api/v1/tasks", x.body)
 		if r.code != x.code || !strings.Contains(string(r.text), x.says) {
-			t.Errorf("%s: %d %s", name, r.code, r.text)
+			t.Errorf("%s: got %d %s, want %d and a text with %q", name, r.code, r.text, x.code, x.says)
 		}
 		if strings.Contains(string(r.text), "Go struct") {
 			t.Errorf("%s: names a type of Go's: %s", name, r.text)
@@ -223,7 +223,7 @@ func TestDotsInPaths(t *testing.T) {
 	w := newWorld(t)
 	for _, path := range []string{"/api/v1/jobs/.", "/api/v1/tasks/.", "/api/v1/tasks/..", "/api/v1/jobs/../tasks"} {
 		if r := w.ask("GET", path, ""); r.code != 400 {
-			t.Errorf("GET %s: %d %s", path, r.code, r.text)
+			t.Errorf("GET %s: %d %s, want 400", path, r.code, r.text)
 		}
 	}
 }

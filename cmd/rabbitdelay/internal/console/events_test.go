@@ -33,7 +33,7 @@ func TestEventsOutliveDeadlines(t *testing.T) {
 			}
 			_ = got.Body.Close()
 			if events < 2 {
-				t.Errorf("%s ended after %d events", path, events)
+				t.Errorf("%s ended after %d events, want at least 2", path, events)
 			}
 		}
 	})
@@ -54,7 +54,7 @@ func TestEventsEndWithTheSession(t *testing.T) {
 			got, err := w.client.Do(r)
 			check(t, err)
 			if got.StatusCode != http.StatusOK {
-				t.Fatalf("%s: %d", path, got.StatusCode)
+				t.Fatalf("%s: got %d, want http.StatusOK", path, got.StatusCode)
 			}
 			role := []Role{RoleViewer, RoleOperator}[i%2]
 			_, err = SetUser(file, "otto", role, []byte(password))

@@ -97,7 +97,7 @@ func TestJobIsContinued(t *testing.T) {
 	}
 	j = other.must(200, "POST", "/api/v1/jobs/"+id+"/continue", "")
 	if j = other.finished(j); j["state"] != "done" || j["done"] != float64(many) {
-		t.Errorf("continued: %v", j)
+		t.Errorf(`continued: got %v, want j["state"] = "done" and j["done"] = %v`, j, float64(many))
 	}
 	other.movedOnce(due)
 }
@@ -115,7 +115,7 @@ func TestJobIsTakenOver(t *testing.T) {
 	}
 	id := w.begun()
 	if r := other.ask("POST", "/api/v1/jobs/"+id+"/continue", ""); r.code != 409 || !strings.Contains(string(r.text), "is running") {
-		t.Fatalf("a job that runs: %d %s", r.code, r.text)
+		t.Fatalf(`a job that runs: got %d %s, want 409 and a text with "is running"`, r.code, r.text)
 	}
 	quiet("CREATE TRIGGER quiet AFTER UPDATE OF alive_at ON rabbitdelay_audit WHEN new.alive_at > 0 " +
 		"BEGIN UPDATE rabbitdelay_audit SET alive_at = 0 WHERE id = new.id; END")
@@ -126,7 +126,7 @@ func TestJobIsTakenOver(t *testing.T) {
 	quiet("DROP TRIGGER quiet")
 	quiet("UPDATE rabbitdelay_audit SET alive_at = CAST(unixepoch('subsec') * 1000 AS INTEGER)")
 	if j := other.finished(map[string]any{"id": id}); j["state"] != "done" || j["done"] != float64(many) {
-		t.Errorf("taken over: %v", j)
+		t.Errorf(`taken over: got %v, want j["state"] = "done" and j["done"] = %v`, j, float64(many))
 	}
 	check(t, w.c.Close(t.Context()))
 	other.movedOnce(due)
@@ -176,7 +176,7 @@ func TestJobIsStopped(t *testing.T) {
 	id := w.begun()
 	j := other.must(200, "POST", "/api/v1/jobs/"+id+"/stop", "")
 	if j["state"] != "stopped" {
-		t.Fatalf("stopped: %v", j)
+		t.Fatalf(`stopped: got %v, want j["state"] = "stopped"`, j)
 	}
 	check(t, w.c.Close(t.Context())) // waits for the work in progress
 	at := other.must(200, "GET", "/api/v1/jobs/"+id, "")["done"].(float64)
@@ -189,11 +189,11 @@ func TestJobIsStopped(t *testing.T) {
 	check(t, err)
 	other.must(200, "POST", "/api/v1/jobs/"+id+"/continue", "")
 	if j = other.finished(j); j["state"] != "done" {
-		t.Errorf("continued: %v", j)
+		t.Errorf(`continued: got %v, want j["state"] = "done"`, j)
 	}
 	other.movedOnce(due)
 	if r := other.ask("POST", "/api/v1/jobs/"+id+"/stop", ""); r.code != 409 || !strings.Contains(string(r.text), "is done; expected a running job") {
-		t.Errorf("stopped once it is done: %d %s", r.code, r.text)
+		t.Errorf(`stopped once it is done: %d %s, want 409 and a text with "is done; expected a running job"`, r.code, r.text)
 	}
 	var actions []string
 	entries, err := other.c.core.Audit(t.Context(), service.Identity{}, id, "", 10)
@@ -229,7 +229,7 @@ func (w *world) requeues(most int, rate float64) (job service.Job, went func() i
 	check(w.t, err)
 	for went() < 3 {
 		if j, err := w.c.core.Job(w.t.Context(), anna, job.ID); err != nil || j.State != service.JobRunning {
-			w.t.Fatalf("%v, %+v", err, j)
+			w.t.Fatalf("got %v, %+v, want no error and State = service.JobRunning", err, j)
 		}
 		<-time.After(10 * time.Millisecond)
 	}
@@ -253,7 +253,7 @@ func TestStoppedRequeueKeepsItsCount(t *testing.T) {
 				job, err = w.c.core.Job(t.Context(), anna, job.ID)
 				check(t, err)
 				if job.State != service.JobStopped {
-					t.Errorf("the job is %s", job.State)
+					t.Errorf("the job is %s, want service.JobStopped", job.State)
 				}
 				if int(job.Done) != went() {
 					t.Errorf("the job says that %d messages went, and %d did", job.Done, went())

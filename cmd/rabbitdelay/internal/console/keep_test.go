@@ -50,7 +50,7 @@ func TestAuditIsKeptForAWhile(t *testing.T) {
 		var left string
 		check(t, w.db.QueryRowContext(t.Context(), "SELECT group_concat(action) FROM (SELECT action FROM rabbitdelay_audit ORDER BY action LIMIT 10)").Scan(&left))
 		if left != "running job,young" {
-			t.Errorf("there are %s", left)
+			t.Errorf(`there are %s, want "running job,young"`, left)
 		}
 		var tasks int
 		check(t, w.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM rabbitdelay_audit_tasks").Scan(&tasks))
@@ -60,7 +60,7 @@ func TestAuditIsKeptForAWhile(t *testing.T) {
 		check(t, other.c.Close(t.Context()))
 		w.cfg.KeepAudit = time.Minute
 		if _, err := New(w.cfg); err == nil || !strings.Contains(err.Error(), "expected 0 for the default, or 1h or more") {
-			t.Errorf("a minute: %v", err)
+			t.Errorf(`a minute: got %v, want an error with "expected 0 for the default, or 1h or more"`, err)
 		}
 		_, err := w.db.ExecContext(t.Context(), "DROP TABLE rabbitdelay_audit")
 		check(t, err)
@@ -71,7 +71,7 @@ func TestAuditIsKeptForAWhile(t *testing.T) {
 		o, err := other.c.core.Overview(t.Context(), service.Identity{Role: service.RoleOperator})
 		check(t, err)
 		if !strings.Contains(o.Problem, "old audit entries cannot be deleted") {
-			t.Errorf("the overview says %q", o.Problem)
+			t.Errorf(`the overview says %q, want a text with "old audit entries cannot be deleted"`, o.Problem)
 		}
 	})
 }

@@ -167,7 +167,7 @@ func TestActionsByRole(t *testing.T) {
 					t.Errorf("%s: %s %s: %d %s", name, method, path, r.code, r.text)
 				case !nobody && c.op == discarded:
 					if r.code != 403 {
-						t.Errorf("%s: %s %s: %d %s", name, method, path, r.code, r.text)
+						t.Errorf("%s: got %s %s: %d %s, want 403", name, method, path, r.code, r.text)
 					}
 				case !nobody && method == "GET" && (r.code == 401 || r.code == 403):
 					t.Errorf("%s: %s %s: %d %s", name, method, path, r.code, r.text)
@@ -205,7 +205,7 @@ func TestActionsByRole(t *testing.T) {
 			}
 			for _, method := range []string{"PATCH", "TRACE", "OPTIONS", "get", "X"} {
 				if r := w.ask(method, "/api/v1/tasks/a/cancel", "", who); r.code < 400 {
-					t.Errorf("%s: %s: %d %s", name, method, r.code, r.text)
+					t.Errorf("%s: got %s: %d %s, want at least 400", name, method, r.code, r.text)
 				}
 			}
 			if after := w.state(); after != before {
@@ -257,7 +257,7 @@ func TestServiceRefusesViewers(t *testing.T) {
 			"continue": func() error { _, err := c.ContinueJob(ctx, who, "x"); return err },
 		} {
 			if err := do(); !errors.Is(err, service.ErrForbidden) {
-				t.Errorf("%s by %q: %v", what, who.Role, err)
+				t.Errorf("%s by %q: %v, want service.ErrForbidden", what, who.Role, err)
 			}
 		}
 	}
@@ -279,21 +279,23 @@ func TestSessionsEnd(t *testing.T) {
 			<-time.After(1100 * time.Millisecond) // the file is read again
 			vera, r := w.login("vera", password)
 			if r.code != 303 || r.header.Get("Location") != "/tasks?status=failed" || look(vera) != 200 {
-				t.Fatalf("%s: login: %d %v, then %d", name, r.code, r.header, look(vera))
+				t.Fatalf(`%s: login: %d %v, then %d, want 303, r.header.Get("Location") = "/tasks?status=failed" and 200`,
+					name, r.code, r.header, look(vera))
 			}
 			end()
 			<-time.After(1100 * time.Millisecond)
 			if code := look(vera); code != 401 {
-				t.Errorf("after %s: %d", name, code)
+				t.Errorf("after %s: %d, want 401", name, code)
 			}
 		}
 		otto, r := w.login("otto", password)
 		c := otto.cookies[0]
 		if !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Secure || c.MaxAge != 12*3600 {
-			t.Errorf("cookie: %v", r.header["Set-Cookie"])
+			t.Errorf("cookie: got %v, want c.HttpOnly = true, c.SameSite = http.SameSiteStrictMode, c.Secure = false and c.MaxAge = %v",
+				r.header["Set-Cookie"], 12*3600)
 		}
 		if got := w.post("/logout", url.Values{"token": {otto.token()}}, otto); got.code != 303 || !strings.Contains(got.header.Get("Set-Cookie"), "Max-Age=0") {
-			t.Errorf("logout: %d %v", got.code, got.header)
+			t.Errorf(`logout: got %d %v, want 303 and got.header.Get("Set-Cookie") with "Max-Age=0"`, got.code, got.header)
 		}
 		if code := look(otto); code != 401 {
 			t.Errorf("a copy of the cookie after the logout: %d", code)
@@ -303,22 +305,22 @@ func TestSessionsEnd(t *testing.T) {
 		forged := *c
 		forged.Value = strings.Replace(c.Value, ".", "0.", 1) // later
 		if code := look(&browser{w, []*http.Cookie{&forged}}); code != 401 {
-			t.Errorf("a forged session: %d", code)
+			t.Errorf("a forged session: got %d, want 401", code)
 		}
 		// If the file can no longer be read, sessions continue.
 		check(t, os.WriteFile(file, []byte("users: ["), 0o600))
 		<-time.After(1100 * time.Millisecond)
 		if code := look(otto); code != 200 {
-			t.Errorf("after a broken file: %d", code)
+			t.Errorf("after a broken file: got %d, want 200", code)
 		}
 		secure := w.post("/login", url.Values{"name": {"otto"}, "password": {password}}, nil, func(r *http.Request) { r.Header.Set("X-Forwarded-Proto", "https") })
 		if got := secure.header.Get("Set-Cookie"); !strings.HasPrefix(got, "__Host-rabbitdelay_session=") || !strings.Contains(got, "Secure") {
-			t.Errorf("behind https: %v", secure.header)
+			t.Errorf(`behind https: got %v, want got beginning with "__Host-rabbitdelay_session=" and got with "Secure"`, secure.header)
 		}
 		https := func(r *http.Request) { r.Header.Set("X-Forwarded-Proto", "https") }
 		over := &browser{w, (&http.Response{Header: secure.header}).Cookies()}
 		if code := w.ask("GET", "/api/v1/tasks", "", over.with, https).code; code != 200 {
-			t.Errorf("the session over https: %d", code)
+			t.Errorf("the session over https: got %d, want 200", code)
 		}
 		if code := w.ask("GET", "/api/v1/tasks", "", otto.with, https).code; code != 401 {
 			t.Errorf("over https, a cookie that could have been set without: %d", code)
@@ -357,27 +359,27 @@ func TestForgedForms(t *testing.T) {
 	} {
 		for _, path := range []string{"/task-cancel", "/api/v1/tasks/a/cancel"} {
 			if r := w.post(path, form, otto, change); r.code != 403 {
-				t.Errorf("%s: %s: %d %.200s", name, path, r.code, r.text)
+				t.Errorf("%s: got %s: %d %.200s, want 403", name, path, r.code, r.text)
 			}
 		}
 		if r := w.post("/login", url.Values{"name": {"otto"}, "password": {password}}, nil, change); r.code != 403 {
-			t.Errorf("%s: login: %d", name, r.code)
+			t.Errorf("%s: login: %d, want 403", name, r.code)
 		}
 	}
 	other, _ := w.login("vera", password)
 	for name, token := range map[string]string{"no": "", "a wrong": token + "x", "another session's": other.token()} {
 		if r := w.post("/task-cancel", url.Values{"id": {"a"}, "token": {token}}, otto); r.code != 403 {
-			t.Errorf("%s token: %d %.200s", name, r.code, r.text)
+			t.Errorf("%s token: %d %.200s, want 403", name, r.code, r.text)
 		}
 	}
 	if task, err := w.store.Get(t.Context(), schedule.NoTx, "a"); err != nil || task.Status != schedule.StatusPending {
-		t.Fatalf("%v %v", task.Status, err)
+		t.Fatalf("%v %v, want no error and schedule.StatusPending", task.Status, err)
 	}
 	if r := w.post("/task-cancel", form, otto, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-origin") }); r.code != 303 {
-		t.Errorf("its own form: %d %.300s", r.code, r.text)
+		t.Errorf("its own form: got %d %.300s, want 303", r.code, r.text)
 	}
 	if task, err := w.store.Get(t.Context(), schedule.NoTx, "a"); err != nil || task.Status != schedule.StatusCancelled {
-		t.Errorf("%v %v", task.Status, err)
+		t.Errorf("%v %v, want no error and schedule.StatusCancelled", task.Status, err)
 	}
 }
 
@@ -406,7 +408,7 @@ func TestAuditHasRefusals(t *testing.T) {
 		<-time.After(1100 * time.Millisecond) // the file is read again
 		vera, _ := w.login("vera", password)
 		if r := w.post("/task-cancel", url.Values{"id": {"a"}, "token": {vera.token()}}, vera); r.code != 403 {
-			t.Errorf("a viewer's form: %d", r.code)
+			t.Errorf("a viewer's form: %d, want 403", r.code)
 		}
 		w.must(403, "POST", "/api/v1/tasks/a/cancel", "", bearer(viewing))
 		w.login("otto", "wrong password")
@@ -445,7 +447,7 @@ func TestWithoutUsers(t *testing.T) {
 		"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Content-Security-Policy": "frame-ancestors 'none'", "Referrer-Policy": "same-origin",
 	} {
 		if !strings.Contains(r.header.Get(name), want) {
-			t.Errorf("%s: %q", name, r.header.Get(name))
+			t.Errorf("%s: got %q, want a text with %q", name, r.header.Get(name), want)
 		}
 	}
 	if strings.Contains(r.header.Get("Content-Security-Policy"), "unsafe") {
@@ -474,7 +476,7 @@ func TestIdentify(t *testing.T) {
 	for name, code := range map[string]int{"": 401, "the viewer": 200, "the operator": 200, "the admin": 401, "broken": 503} {
 		r := w.ask("GET", "/admin/delays/api/v1/counts", "", user(name))
 		if r.code != code || strings.Contains(string(r.text), "hunter2") {
-			t.Errorf("%q: %d %s", name, r.code, r.text)
+			t.Errorf(`%q: got %d %s, want %d and no "hunter2" in it`, name, r.code, r.text, code)
 		}
 	}
 	w.must(403, "PUT", "/admin/delays/api/v1/tasks/a", `{"queue":"q","due":"1h"}`, user("the viewer"))
@@ -484,13 +486,13 @@ func TestIdentify(t *testing.T) {
 		t.Errorf("without a slash: %d %v", r.code, r.header)
 	}
 	if r := w.ask("GET", "/admin/delaysX", "", user("the viewer")); r.code != 404 {
-		t.Errorf("another path: %d", r.code)
+		t.Errorf("another path: got %d, want 404", r.code)
 	}
 	for _, prefix := range []string{"admin", "/admin/", "/a//b", "/a b", "/"} {
 		cfg := w.cfg
 		cfg.Prefix = prefix
 		if _, err := New(cfg); err == nil {
-			t.Errorf("the prefix %q was accepted", prefix)
+			t.Errorf("the prefix %q was accepted, want an error", prefix)
 		}
 	}
 }

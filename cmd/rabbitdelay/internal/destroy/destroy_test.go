@@ -64,10 +64,10 @@ func TestDestroyKeepsTheDeadLettersOfAQueueThatFills(t *testing.T) {
 		}()
 		report, err := destroy.Run(t.Context(), live.Broker{Conn: conn, Inspector: overview(top)}, top, removal.Options{Destinations: true})
 		if full, ok := errors.AsType[*removal.NotEmptyError](err); !ok || full.Total != 1 {
-			t.Errorf("got %s, %v", report, err)
+			t.Errorf("got %s, %v, want an error of type *removal.NotEmptyError and full.Total = 1", report, err)
 		}
 		if left := srv.Queues(); !slices.Equal(left, []string{"orders", "orders.dead"}) {
-			t.Errorf("left %v", left)
+			t.Errorf("left %v, want [orders orders.dead]", left)
 		}
 	})
 }
@@ -84,7 +84,7 @@ func publish(t *testing.T, conn *amqp.Connection, queue string) {
 	}
 	c, err := ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{})
 	if err != nil || !c.Wait() {
-		t.Errorf("publish: %v", err)
+		t.Errorf("publish: got %v, want no error and c.Wait() = true", err)
 	}
 }
 

@@ -40,7 +40,7 @@ func TestLostMajorityComesFirst(t *testing.T) {
 	}
 	down := r.Findings[slices.IndexFunc(r.Findings, func(f Finding) bool { return f.ID == "queue-down" })]
 	if !slices.Equal(down.Objects, []string{"reports"}) {
-		t.Errorf("got %+v", down)
+		t.Errorf("got %+v, want [reports]", down)
 	}
 	if !slices.ContainsFunc(r.Unchecked, func(u Unchecked) bool { return u.Area == AreaMessages }) {
 		t.Errorf("nothing says that counts are unknown: %+v", r.Unchecked)
@@ -71,7 +71,7 @@ func TestUnlistedStuckRoutes(t *testing.T) {
 		r := Diagnose(cfg, snap)
 		i := slices.IndexFunc(r.Findings, func(f Finding) bool { return f.ID == "route-stuck" && slices.Equal(f.Objects, []string{queue}) })
 		if i < 0 || !strings.Contains(r.Findings[i].What, words) {
-			t.Errorf("%s: %+v", queue, r.Findings)
+			t.Errorf("%s: got %+v, want i >= 0 and r.Findings[i].What with %q", queue, r.Findings, words)
 		}
 	}
 }

@@ -71,7 +71,7 @@ func TestClocksOfNodes(t *testing.T) {
 		}
 		for _, text := range c.text {
 			if all := own.What + own.Fix + among.What; !strings.Contains(all, text) {
-				t.Errorf("%s: no %q in %s", name, text, all)
+				t.Errorf("%s: no %q in %s, want a text with %q", name, text, all, text)
 			}
 		}
 	}

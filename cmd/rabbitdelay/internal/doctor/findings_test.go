@@ -598,10 +598,10 @@ func TestFindings(t *testing.T) {
 			}
 			f := r.Findings[i]
 			if f.Severity != c.sev || !strings.Contains(strings.Join([]string{f.What, f.Why, f.Fix}, " "), c.text) {
-				t.Errorf("got %+v", f)
+				t.Errorf(`got %+v, want Severity = %v and strings.Join([]string{f.What, f.Why, f.Fix}, " ") with %q`, f, c.sev, c.text)
 			}
 			if f.What == "" || f.Why == "" || f.Fix == "" {
-				t.Errorf("incomplete: %+v", f)
+				t.Errorf("incomplete: got %+v, want What not empty, Why not empty and Fix not empty", f)
 			}
 		})
 	}
@@ -643,7 +643,7 @@ func TestReportOrder(t *testing.T) {
 		t.Fatalf("expected 2 findings, got %+v", r.Findings)
 	}
 	if id := r.Findings[0].ID; id != "parked-messages" {
-		t.Errorf("the first finding is %s", id)
+		t.Errorf(`the first finding is %s, want "parked-messages"`, id)
 	}
 	if n := r.Count(SeverityCritical); n != 1 {
 		t.Errorf("%d critical findings, want 1", n)
@@ -668,7 +668,7 @@ func TestPreviousLayoutSetting(t *testing.T) {
 		"clock-1m4s500ms": "delay: {previous: [{layout: clock, resolution: 1m4s500ms}]}",
 	} {
 		if got := previousSetting(naming.Layout{Name: "delay.ttl", Tag: tag}, twoMinutes); got != want {
-			t.Errorf("%s: got %s", tag, got)
+			t.Errorf("%s: got %s, want %s", tag, got, want)
 		}
 	}
 }
@@ -706,7 +706,7 @@ func TestDrainedLayout(t *testing.T) {
 func TestShellQuoting(t *testing.T) {
 	for s, want := range map[string]string{"a.b": "a.b", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "$(x)": "'$(x)'", "^q$": "'^q$'"} {
 		if got := shellQuote(s); got != want {
-			t.Errorf("%q: got %s", s, got)
+			t.Errorf("%q: got %s, want %s", s, got, want)
 		}
 	}
 }
@@ -731,7 +731,7 @@ func TestNeeds(t *testing.T) {
 			got = append(got, n.Operation+" "+n.Name)
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("%s: got %v", role, got)
+			t.Errorf("%s: got %v, want %v", role, got, want)
 		}
 	}
 	cfg.Roles = []Role{RoleBootstrapper}
@@ -766,12 +766,12 @@ func TestNeedsOfACanary(t *testing.T) {
 			}
 		}
 		if want := []string{"configure delay.canary.doctor ", "read delay.canary.doctor ", "read delay.deliver delay.canary.doctor"}; !slices.Equal(got, want) {
-			t.Errorf("%s: got %q", role, got)
+			t.Errorf("%s: got %q, want %q", role, got, want)
 		}
 	}
 	snap.Denied = []Access{{Operation: "configure", Kind: topology.KindQueue, Name: "delay.canary.doctor", Role: RoleConsumer}}
 	if text := Diagnose(cfg, snap).Findings[0].Fix; !strings.Contains(text, `^(delay\.canary\..*)$ in CONFIGURE`) {
-		t.Errorf("the fix is %s", text)
+		t.Errorf("the fix is %s, want a text with %q", text, `^(delay\.canary\..*)$ in CONFIGURE`)
 	}
 }
 
@@ -784,7 +784,7 @@ func TestRender(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(clean.String(), "nothing is wrong\n") || !strings.Contains(clean.String(), "2ms behind this machine's, ±1ms") {
-		t.Errorf("got\n%s", clean.String())
+		t.Errorf("got\n%s, want a text with %q and a text with \"2ms behind this machine's, ±1ms\"", clean.String(), "nothing is wrong\n")
 	}
 	blind := snap
 	blind.Nodes, blind.Live.BindingsKnown, blind.Live.Source = nil, false, "AMQP"

@@ -270,7 +270,7 @@ func TestDeadLettersAreUndecided(t *testing.T) {
 	}
 	m.look(12*time.Second, true)
 	if found := m.s.Found(); len(found) != 1 || found[0].Kept != 40 || found[0].Messages != 40 {
-		t.Errorf("found %+v", found)
+		t.Errorf("found %+v, want length 1, found[0].Kept = 40 and found[0].Messages = 40", found)
 	}
 }
 
@@ -337,7 +337,7 @@ func TestCauseOfAStandstill(t *testing.T) {
 			c.change(&snap)
 			f, _ := byID(Diagnose(cfg, snap), "delay-standstill")
 			if !strings.Contains(f.Why, c.want) || strings.Contains(f.Why, c.notWant) || !strings.Contains(f.Fix, c.fix) {
-				t.Errorf("why: %s\nfix: %s", f.Why, f.Fix)
+				t.Errorf("why: got %s\nfix: %s, want a text with %q, no %q in it and a text with %q", f.Why, f.Fix, c.want, c.notWant, c.fix)
 			}
 		})
 	}

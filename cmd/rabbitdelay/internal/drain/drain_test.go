@@ -105,7 +105,7 @@ func TestRunContinues(t *testing.T) {
 					}
 				}
 				if sent != n || len(f.rows) != 0 {
-					t.Errorf("%s, answer %d: %d sent, %d left", name, at, sent, len(f.rows))
+					t.Errorf("got %s, answer %d: %d sent, %d left, want %d and 0", name, at, sent, len(f.rows), n)
 				}
 				ids := map[string]bool{}
 				for range n {
@@ -113,7 +113,7 @@ func TestRunContinues(t *testing.T) {
 					ids[d.MessageId] = true
 				}
 				if len(ids) != n {
-					t.Errorf("%s, answer %d: %d ids", name, at, len(ids))
+					t.Errorf("got %s, answer %d: %d ids, want %d", name, at, len(ids), n)
 				}
 			})
 		}
@@ -138,11 +138,11 @@ func TestRunRefuses(t *testing.T) {
 		}
 		cfg.LeaveOut = []string{"expiration", "user-id", "x-death"}
 		if rep, err = Run(t.Context(), cfg); err != nil || rep.Sent != 3 || len(rep.Refused) != 2 {
-			t.Errorf("%v, %+v", err, rep)
+			t.Errorf("got %v, %+v, want no error, Sent = 3 and len(rep.Refused) = 2", err, rep)
 		}
 		for range 4 {
 			if d := <-w.in; d.Expiration != "" || d.UserId != "" || !strings.HasPrefix(d.MessageId, "plugin-") {
-				t.Errorf("%+v", d)
+				t.Errorf(`got %+v, want Expiration = "", UserId = "" and MessageId beginning with "plugin-"`, d)
 			}
 		}
 	})
@@ -164,11 +164,11 @@ func TestRunBetweenBrokers(t *testing.T) {
 		f.fill(3, time.Now().Add(time.Hour), "\x00\x00")
 		cfg := Config{Client: w.client, Shell: f.shell, State: filepath.Join(t.TempDir(), "state"), Vhost: "/", Prefix: "delay"}
 		if rep, err := Run(t.Context(), cfg); !errors.Is(err, ErrOtherBroker) || rep.Sent != 0 || len(f.rows) != 3 {
-			t.Errorf("%v, %+v", err, rep)
+			t.Errorf("got %v, %+v, want ErrOtherBroker, Sent = 0 and len(f.rows) = 3", err, rep)
 		}
 		cfg.OtherBroker = true
 		if rep, err := Run(t.Context(), cfg); err != nil || rep.Sent != 3 || len(f.rows) != 0 {
-			t.Errorf("%v, %+v", err, rep)
+			t.Errorf("got %v, %+v, want no error, Sent = 3 and len(f.rows) = 0", err, rep)
 		}
 		f.foreign = false
 		if _, err := Run(t.Context(), cfg); !errors.Is(err, ErrSameBroker) {
@@ -198,7 +198,8 @@ func TestMoveOnAFullDisk(t *testing.T) {
 			r.portion = append(r.portion, new(f.rows[i]))
 		}
 		if err := r.move(t.Context()); !errors.Is(err, syscall.ENOSPC) || r.rep.Sent == 0 || r.rep.Deleted != r.rep.Sent || len(f.rows) != 3-int(r.rep.Sent) {
-			t.Errorf("%v, %+v, %d left", err, r.rep, len(f.rows))
+			t.Errorf("got %v, %+v, %d left, want syscall.ENOSPC, r.rep.Sent != 0, r.rep.Deleted = %v and %d",
+				err, r.rep, len(f.rows), r.rep.Sent, 3-int(r.rep.Sent))
 		}
 		if err := j.close(); err != nil {
 			t.Error(err)
@@ -235,7 +236,7 @@ func TestDryRunAsksTheBroker(t *testing.T) {
 		}
 		dry, err := Run(t.Context(), cfg)
 		if err != nil || !reflect.DeepEqual(w.srv.Queues(), before) || len(f.rows) != 18 {
-			t.Fatalf("%v, %d rows, queues %v, before %v", err, len(f.rows), w.srv.Queues(), before)
+			t.Fatalf("got %v, %d rows, queues %v, before %v, want no error and 18", err, len(f.rows), w.srv.Queues(), before)
 		}
 		cfg.DryRun = nil
 		if cfg.Client, err = amqpx.Open(t.Context(), client); err != nil {

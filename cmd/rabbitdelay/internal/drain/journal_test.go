@@ -59,7 +59,7 @@ func TestJournalOutlivesAKill(t *testing.T) {
 		}
 	}
 	if _, err := openJournal(path, "y"); err == nil || !strings.Contains(err.Error(), "another table") {
-		t.Errorf("the state of another table: %v", err)
+		t.Errorf(`the state of another table: got %v, want an error with "another table"`, err)
 	}
 }
 
@@ -71,10 +71,10 @@ func TestJournalLeavesOtherFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := openJournal(path, "x"); err == nil || !strings.Contains(err.Error(), "another kind of file") {
-			t.Errorf("%q: %v", content, err)
+			t.Errorf(`%q: got %v, want an error with "another kind of file"`, content, err)
 		}
 		if left, err := os.ReadFile(path); err != nil || string(left) != content {
-			t.Errorf("%q became %q, %v", content, left, err)
+			t.Errorf("%q became %q, %v, want no error", content, left, err)
 		}
 	}
 }
@@ -113,7 +113,7 @@ func TestJournalOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(j.pending) != 1 || j.pending[0].Due != 2 {
-		t.Errorf("%v", j.pending)
+		t.Errorf("got %v, want length 1 and j.pending[0].Due = 2", j.pending)
 	}
 	if err := j.close(); err != nil {
 		t.Error(err)

@@ -29,7 +29,7 @@ func TestLock(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := Lock(t.Context(), second, "delay"); !errors.Is(err, ErrLocked) {
-			t.Errorf("a second lock: %v", err)
+			t.Errorf("a second lock: got %v, want ErrLocked", err)
 		}
 		time.AfterFunc(3*time.Second, func() { _ = first.Close() })
 		if err := Lock(t.Context(), second, "delay"); err != nil {

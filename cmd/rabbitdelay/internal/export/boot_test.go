@@ -24,14 +24,14 @@ func TestBootDefinitions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(d.Vhosts) != 1 || d.Vhosts[0].Name != "shop" {
-		t.Errorf("virtual hosts %v", d.Vhosts)
+		t.Errorf(`virtual hosts %v, want length 1 and d.Vhosts[0].Name = "shop"`, d.Vhosts)
 	}
 	if len(d.Users) != 1 || len(d.Permissions) != 1 {
-		t.Fatalf("users %v, permissions %v", d.Users, d.Permissions)
+		t.Fatalf("users %v, permissions %v, want length 1", d.Users, d.Permissions)
 	}
 	hash, err := base64.StdEncoding.DecodeString(d.Users[0].PasswordHash)
 	if err != nil || len(hash) != 4+32 {
-		t.Fatalf("%d bytes (%v)", len(hash), err)
+		t.Fatalf("%d bytes (%v), want no error and %d", len(hash), err, 4+32)
 	}
 	if got := hashed256(hash[:4], "hunter2"); got != d.Users[0].PasswordHash {
 		t.Errorf("the hash is %s, expected %s", d.Users[0].PasswordHash, got)

@@ -69,19 +69,19 @@ func TestKubernetes(t *testing.T) {
 		named[m.Kind+n] = true
 		cluster, _ := m.Spec["rabbitmqClusterReference"].(map[string]any)
 		if m.APIVersion != "rabbitmq.com/v1beta1" {
-			t.Errorf("%s %s: version %s", m.Kind, n, m.APIVersion)
+			t.Errorf(`%s %s: version %s, want "rabbitmq.com/v1beta1"`, m.Kind, n, m.APIVersion)
 		}
 		if m.Metadata.Namespace != "shop" {
-			t.Errorf("%s %s: namespace %s", m.Kind, n, m.Metadata.Namespace)
+			t.Errorf(`%s %s: namespace %s, want "shop"`, m.Kind, n, m.Metadata.Namespace)
 		}
 		if m.Spec["vhost"] != "shop" {
-			t.Errorf("%s %s: virtual host %v", m.Kind, n, m.Spec["vhost"])
+			t.Errorf(`%s %s: virtual host %v, want "shop"`, m.Kind, n, m.Spec["vhost"])
 		}
 		if cluster["name"] != "rabbit" {
-			t.Errorf("%s %s: cluster %v", m.Kind, n, cluster["name"])
+			t.Errorf(`%s %s: cluster %v, want "rabbit"`, m.Kind, n, cluster["name"])
 		}
 		if cluster["namespace"] != "infra" {
-			t.Errorf("%s %s: namespace of the cluster %v", m.Kind, n, cluster["namespace"])
+			t.Errorf(`%s %s: namespace of the cluster %v, want "infra"`, m.Kind, n, cluster["namespace"])
 		}
 		if object, ok := m.Spec["name"].(string); ok {
 			objects[m.Kind+" "+object] = m.Spec
@@ -103,7 +103,7 @@ func TestKubernetes(t *testing.T) {
 		}
 	}
 	if x := objects["Exchange delay.deliver"]; x["type"] != "topic" || x["durable"] != true {
-		t.Errorf("got %v", x)
+		t.Errorf(`got %v, want x["type"] = "topic" and x["durable"] = true`, x)
 	}
 }
 
@@ -115,12 +115,12 @@ func TestKubernetesRefuses(t *testing.T) {
 		{Cluster: "r", ClusterNamespace: "-"},
 	} {
 		if _, err := export.Kubernetes(topology.Topology{}, o); err == nil {
-			t.Errorf("%+v passed", o)
+			t.Errorf("%+v passed, want an error", o)
 		}
 	}
 	internal := topology.Topology{Exchanges: []topology.Exchange{{Name: "x", Kind: "fanout", Internal: true}}}
 	if _, err := export.Kubernetes(internal, export.KubernetesOptions{Vhost: "/", Cluster: "r"}); !errors.Is(err, export.ErrKubernetes) {
-		t.Errorf("an internal exchange: %v", err)
+		t.Errorf("an internal exchange: got %v, want export.ErrKubernetes", err)
 	}
 }
 

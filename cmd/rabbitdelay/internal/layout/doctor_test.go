@@ -26,7 +26,7 @@ func TestDoctorFailOn(t *testing.T) {
 		{"critical", report(doctor.SeverityWarning, doctor.SeverityCritical), true},
 	} {
 		if d := (&doctorRun{failOn: x.failOn}); d.fails(x.report) != x.want {
-			t.Errorf("--fail-on %s: %v", x.failOn, x.report.Findings)
+			t.Errorf("--fail-on %s: %v, want d.fails(x.report) = %v", x.failOn, x.report.Findings, x.want)
 		}
 	}
 }
@@ -42,7 +42,7 @@ func TestDoctorRoles(t *testing.T) {
 		{[]string{"bootstrapper"}, amqpx.DeclareNothing, []doctor.Role{doctor.RoleBootstrapper}},
 	} {
 		if got, err := parseRoles(c.names, c.declare); err != nil || !slices.Equal(got, c.want) {
-			t.Errorf("%v, %s: got %v, %v", c.names, c.declare, got, err)
+			t.Errorf("%v, %s: got %v, %v, want no error and %v", c.names, c.declare, got, err, c.want)
 		}
 	}
 }

@@ -26,7 +26,7 @@ func TestPlanSaysWhichQueuesDoNotAnswer(t *testing.T) {
 	defer b.RefuseMethod("basic.get", "orders.expire", 541, "noproc")()
 	r := b.Run(t, "plan", "-f", file)
 	if r.Code != app.ExitUnseen {
-		t.Errorf("it ends with %d", r.Code)
+		t.Errorf("it ends with %d, want app.ExitUnseen", r.Code)
 	}
 	for _, line := range []string{"? unknown    queue orders.expire: noproc\n", "queues that do not answer: "} {
 		if !strings.Contains(r.Stdout, line) {

@@ -140,7 +140,7 @@ func TestStatusShowsTaskProblems(t *testing.T) {
 		t.Errorf("the first is %s, expected broken", idle[0].Name)
 	}
 	if !strings.Contains(idle[0].Reason, "expected a JSON object") {
-		t.Errorf("the reason of broken is %q", idle[0].Reason)
+		t.Errorf(`the reason of broken is %q, want a text with "expected a JSON object"`, idle[0].Reason)
 	}
 	if idle[1].Name != "still" {
 		t.Errorf("the second is %s, expected still", idle[1].Name)

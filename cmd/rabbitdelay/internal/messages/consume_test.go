@@ -78,7 +78,7 @@ func TestConsumeOfEarlyMessages(t *testing.T) {
 		t.Fatalf("expected one note, got %s: %v", got.Stderr, err)
 	}
 	if !strings.HasPrefix(e.Note, "message 1h arrived 59m59.") {
-		t.Errorf("note %s", e.Note)
+		t.Errorf(`note %s, want a text beginning with "message 1h arrived 59m59."`, e.Note)
 	}
 }
 

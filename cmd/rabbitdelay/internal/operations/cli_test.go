@@ -44,7 +44,7 @@ func TestCLISendAndConsume(t *testing.T) {
 			t.Fatal(got)
 		}
 		if l := m["lateness_ms"].(map[string]any); len(l) != 3 || l["max"].(float64) < l["p50"].(float64) {
-			t.Errorf("lateness %v", l)
+			t.Errorf(`lateness %v, want length 3 and l["max"].(float64) >= %v`, l, l["p50"].(float64))
 		}
 		for _, line := range got.Lines()[:n] {
 			var d struct {
@@ -53,14 +53,14 @@ func TestCLISendAndConsume(t *testing.T) {
 				Attempt                 int
 			}
 			if err := json.Unmarshal([]byte(line), &d); err != nil || d.Attempt != 1 || d.Body != `{"order":42}` || d.Lateness < 0 {
-				t.Fatalf("line %s: %v", line, err)
+				t.Fatalf(`line %s: %v, want no error, d.Attempt = 1, d.Body = "{"order":42}" and d.Lateness >= 0`, line, err)
 			}
 			due, err := time.Parse(time.RFC3339Nano, d.Due)
 			if err != nil {
 				t.Error(err)
 			}
 			if at, err := time.Parse(time.RFC3339Nano, d.Received); err != nil || at.Sub(due).Milliseconds() != d.Lateness {
-				t.Errorf("line %s: %v", line, err)
+				t.Errorf("line %s: %v, want no error and at.Sub(due).Milliseconds() = %v", line, err, d.Lateness)
 			}
 			if ids[d.ID] {
 				t.Errorf("%s came twice", d.ID)
@@ -236,7 +236,7 @@ func TestCLIPlanWithoutManagement(t *testing.T) {
 	}{{"plan", 2}, {"apply", 0}, {"plan", 2}} {
 		got := cliOn(t, step.command, "-f", file)
 		if got.Code != step.code || !strings.HasPrefix(got.Stderr, "note: inspecting the broker over AMQP") {
-			t.Fatalf("%s: %s", step.command, got)
+			t.Fatalf(`%s: got %s, want Code = %v and Stderr beginning with "note: inspecting the broker over AMQP"`, step.command, got, step.code)
 		}
 	}
 }

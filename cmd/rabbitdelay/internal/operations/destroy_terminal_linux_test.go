@@ -67,26 +67,27 @@ func TestCLIAsksOnATerminal(t *testing.T) {
 	for _, answer := range []struct{ is, says string }{{"y", "no message was discarded"}, {"yes", "2 discarded"}} {
 		r := answering(answer.is, "discard", "--parked", "--no-save")
 		if !strings.Contains(r.Stderr, "Discard 2 of 2 messages in delay.parked for good? Type yes: ") || !strings.Contains(r.Stderr+r.Stdout, answer.says) {
-			t.Errorf("%q: %s", answer.is, r)
+			t.Errorf(`%q: got %s, want Stderr with "Discard 2 of 2 messages in delay.parked for good? Type yes: " and Stderr+r.Stdout with %q`,
+				answer.is, r, answer.says)
 		}
 	}
 	before := v.Objects(t)
 	for _, no := range []string{"", "y", "n", "yes!"} {
 		if r := answering(no, "destroy"); r.Code != 1 || !strings.Contains(r.Stderr, "Type yes: ") || !strings.Contains(r.Stderr, "nothing was deleted") {
-			t.Errorf("%q: %s", no, r)
+			t.Errorf(`%q: got %s, want Code = 1, Stderr with "Type yes: " and Stderr with "nothing was deleted"`, no, r)
 		}
 	}
 	suite.Publish(t, v, "delay.bucket.r2-1h.1h", 12)
 	for _, no := range []string{"yes", "11"} {
 		if r := answering(no, "destroy", "--force"); r.Code != 1 || !strings.Contains(r.Stderr, "Type the number of messages, 12, to confirm: ") {
-			t.Errorf("%q: %s", no, r)
+			t.Errorf(`%q: got %s, want Code = 1 and Stderr with "Type the number of messages, 12, to confirm: "`, no, r)
 		}
 	}
 	if after := v.Objects(t); !slices.Equal(before, after) {
 		t.Errorf("before %v, after %v", before, after)
 	}
 	if r := answering("12", "destroy", "--force"); r.Code != 0 || !strings.Contains(r.Stdout, "with 12 messages") || len(v.Objects(t)) != 0 {
-		t.Errorf("%s; left %v", r, v.Objects(t))
+		t.Errorf(`got %s; left %v, want Code = 0, Stdout with "with 12 messages" and length 0`, r, v.Objects(t))
 	}
 }
 

@@ -59,7 +59,7 @@ func TestDestroyKeepsALayoutInUse(t *testing.T) {
 			}
 			again, err := destroy.Run(t.Context(), v.Managed(), current, removal.Options{})
 			if err != nil || again.Count(live.StateDeleted) != 0 {
-				t.Errorf("%s: of nothing: %s, %v", qt, again, err)
+				t.Errorf("%s: of nothing: %s, %v, want no error and Count(live.StateDeleted) = 0", qt, again, err)
 			}
 		}
 	})
@@ -101,11 +101,11 @@ func TestDestroyRefusesWhileMessagesWait(t *testing.T) {
 		}
 		n := int64(2)
 		if _, err := destroy.Run(t.Context(), v.Managed(), hour, removal.Options{Force: true, Messages: &n}); !errors.Is(err, removal.ErrNotEmpty) {
-			t.Errorf("with a bound of two: %v", err)
+			t.Errorf("with a bound of two: got %v, want removal.ErrNotEmpty", err)
 		}
 		report, err = destroy.Run(t.Context(), v.Managed(), hour, removal.Options{Force: true})
 		if err != nil || messagesOf(report) != 3 {
-			t.Errorf("forced: %s with %d messages, %v", report, messagesOf(report), err)
+			t.Errorf("forced: got %s with %d messages, %v, want no error and 3", report, messagesOf(report), err)
 		}
 
 		// No queue accepts these dead letters, so they are neither ready nor gone.
@@ -169,11 +169,11 @@ func TestDestroyGivesWayToASender(t *testing.T) {
 		})
 		report, err := destroy.Run(t.Context(), v.Managed(), hour, removal.Options{})
 		if !errors.Is(err, removal.ErrNotEmpty) || report.Count(live.StateDeleted) != 0 {
-			t.Errorf("got %s, %v", report, err)
+			t.Errorf("got %s, %v, want removal.ErrNotEmpty and Count(live.StateDeleted) = 0", report, err)
 		}
 		wg.Wait()
 		if plan, err := v.Managed().Plan(t.Context(), hour); err != nil || !plan.Empty() {
-			t.Errorf("afterwards: %v\n%s", err, plan)
+			t.Errorf("afterwards: got %v\n%s, want no error and Empty() = true", err, plan)
 		}
 	})
 }
@@ -225,7 +225,7 @@ func TestDestroyOverAMQPAlone(t *testing.T) {
 			t.Errorf("left %v, want %v", left, want)
 		}
 		if err := v.Unmanaged().DeleteAll(t.Context(), top); err != nil || len(v.Objects(t)) != 0 {
-			t.Errorf("wiped: %v; left %v", err, v.Objects(t))
+			t.Errorf("wiped: got %v; left %v, want no error and length 0", err, v.Objects(t))
 		}
 	})
 }
@@ -318,7 +318,7 @@ func TestCLIDestroyAsks(t *testing.T) {
 			"the broker has no layout":   {"--yes", "--layout", "x"},
 		} {
 			if r := cmd(append([]string{"destroy"}, args...)...); r.Code != 1 || !strings.Contains(r.Stderr, want) {
-				t.Errorf("%v: %s", args, r)
+				t.Errorf("%v: got %s, want Code = 1 and Stderr with %q", args, r, want)
 			}
 		}
 		if r := cmd("destroy", "--dry-run"); r.Code != 0 || !strings.Contains(r.Stdout, "delete  1 queue, 1 exchange, 1 binding of delay.bucket.r2") {

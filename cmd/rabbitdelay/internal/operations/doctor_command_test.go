@@ -30,7 +30,7 @@ func TestDoctorOfTwoConfigurations(t *testing.T) {
 		for round := range 2 {
 			for name, cmd := range map[string]func(...string) suite.Ran{"one": one, "two": two} {
 				if r := cmd("doctor"); r.Code != 0 {
-					t.Errorf("round %d, %s: %s", round, name, r)
+					t.Errorf("round %d, %s: %s, want Code = 0", round, name, r)
 				}
 			}
 			if r := two("send", "--queue", "payments.expire", "--delay", "1h"); r.Code != 0 {
@@ -71,11 +71,11 @@ func TestDoctorCommandWithoutManagement(t *testing.T) {
 		}
 		for _, less := range [][]string{{"--amqp-only"}, {"--skip", "management,bindings,policies,nodes,arguments,feature-flags"}} {
 			if r := cmd(append([]string{"doctor"}, less...)...); r.Code != 0 || !strings.Contains(r.Stdout, "nothing is wrong") {
-				t.Errorf("%v: %s", less, r)
+				t.Errorf(`%v: got %s, want Code = 0 and Stdout with "nothing is wrong"`, less, r)
 			}
 		}
 		if r := cmd("plan"); r.Code != 2 || !strings.HasPrefix(r.Stdout, "INCOMPLETE: ") {
-			t.Errorf("plan: %s", r)
+			t.Errorf(`plan: got %s, want Code = 2 and Stdout beginning with "INCOMPLETE: "`, r)
 		}
 		if r := cmd("doctor", "--skip", "weather"); r.Code != 1 || !strings.Contains(r.Stderr, `--skip: "weather"; expected management,`) {
 			t.Error(r)
@@ -97,11 +97,12 @@ func TestManagementOfAnotherBroker(t *testing.T) {
 	for command, code := range map[string]int{"plan": 1, "apply": 1, "doctor": 2, "destroy --yes": 1} {
 		r := cmd(strings.Fields(command)...)
 		if r.Code != code || !strings.Contains(r.Stderr, "belongs to") || !strings.Contains(r.Stderr, fmt.Sprintf("%q", own)) || strings.Contains(r.Stderr, "guest") {
-			t.Errorf("%s: %s", command, r)
+			t.Errorf(`%s: got %s, want Code = %v, Stderr with "belongs to", Stderr with %q and no "guest" in it`,
+				command, r, code, fmt.Sprintf("%q", own))
 		}
 	}
 	if left := here.Objects(t); len(left) != 0 {
-		t.Errorf("apply made %v", left)
+		t.Errorf("apply made %v, want length 0", left)
 	}
 }
 

@@ -148,7 +148,7 @@ func (c *clinic) publish(t *testing.T, exchange, key string, n int, headers amqp
 			Headers: headers, DeliveryMode: amqp.Persistent,
 		})
 		if err != nil || !confirm.Wait() {
-			t.Fatalf("publishing: %v", err)
+			t.Fatalf("publishing: got %v, want no error and confirm.Wait() = true", err)
 		}
 	}
 }
@@ -342,7 +342,7 @@ func TestDoctorFindsEverything(t *testing.T) {
 				t.Errorf("unexpected finding %+v", f)
 			}
 			if f.What == "" || f.Why == "" || f.Fix == "" {
-				t.Errorf("incomplete finding %+v", f)
+				t.Errorf("incomplete finding %+v, want What not empty, Why not empty and Fix not empty", f)
 			}
 		}
 		if !slices.ContainsFunc(r.Notes, func(n string) bool { return strings.HasSuffix(n, "rabbitdelay destroy --layout delay.bucket.r2") }) {
@@ -407,10 +407,10 @@ func TestDoctorOverAMQP(t *testing.T) {
 		})
 		r := c.examine(t)
 		if missing := hasAll(r, expected); len(missing) > 0 {
-			t.Errorf("not found: %v\n%s", missing, render(r))
+			t.Errorf("not found: got %v\n%s, want length 0", missing, render(r))
 		}
 		if len(r.Clocks) != 1 || r.Clocks[0].High > -4*time.Second {
-			t.Errorf("clocks %+v", r.Clocks)
+			t.Errorf("clocks %+v, want length 1 and r.Clocks[0].High <= %v", r.Clocks, -4*time.Second)
 		}
 		for _, note := range []string{"could not be verified", "policies", "nodes are unknown", "arguments of 1 destination queue"} {
 			if !strings.Contains(fmt.Sprint(r.Unchecked), note) {
@@ -519,7 +519,7 @@ func TestDoctorWaitsForRoutes(t *testing.T) {
 		for range 3 {
 			c.publish(t, "", "delay.route.amq.fanout:a.b", 200, nil)
 			if r := c.examine(t); !r.Clean() {
-				t.Errorf("got\n%s", render(r))
+				t.Errorf("got\n%s, want r.Clean() = true", render(r))
 			}
 		}
 	})
@@ -553,7 +553,7 @@ func TestDoctorSeesAlarms(t *testing.T) {
 			})
 			c.src.Management = nil
 			if r := c.examine(t); len(r.Findings) != 1 || r.Findings[0].ID != "connection-blocked" {
-				t.Errorf("over AMQP:\n%s", render(r))
+				t.Errorf("over AMQP:\n%s, want len(r.Findings) = 1 and r.Findings[0].ID = \"connection-blocked\"", render(r))
 			}
 			mustCtl(t, b, "set_vm_memory_high_watermark", "0.6")
 			c.src.Management = c.Mgmt
@@ -616,16 +616,17 @@ func TestDoctorCommand(t *testing.T) {
 			var stdout, stderr strings.Builder
 			code = cli.Run(t.Context(), append(args, "-f", file, "--url", v.URL), strings.NewReader(""), &stdout, &stderr)
 			if stderr.String() != "" {
-				t.Errorf("%v: %s", args, stderr.String())
+				t.Errorf(`%v: got %s, want ""`, args, stderr.String())
 			}
 			return code, stdout.String()
 		}
 		code, out := command("doctor")
 		if code != 1 || !strings.Contains(out, "topology-missing") || !strings.Contains(out, "rabbitdelay apply -f "+file) {
-			t.Errorf("before apply: exit %d\n%s", code, out)
+			t.Errorf("before apply: exit %d\n%s, want 1, a text with \"topology-missing\" and a text with %q",
+				code, out, "rabbitdelay apply -f "+file)
 		}
 		if code, out := command("apply", "-q"); code != 0 {
-			t.Fatalf("apply: exit %d\n%s", code, out)
+			t.Fatalf("apply: exit %d\n%s, want 0", code, out)
 		}
 		code, out = command("doctor", "--json")
 		var report struct {
@@ -670,7 +671,7 @@ func TestDoctorCommand(t *testing.T) {
 		}
 		code, out = command("doctor", "--strategy", "plugin")
 		if code != 1 || !strings.Contains(out, "plugin-missing") {
-			t.Errorf("with the plugin strategy: exit %d\n%s", code, out)
+			t.Errorf("with the plugin strategy: exit %d\n%s, want 1 and a text with \"plugin-missing\"", code, out)
 		}
 	})
 }

@@ -175,14 +175,14 @@ func (n *night) lost(t *testing.T, one int) {
 	for _, args := range [][]string{{"status"}, {"status", "--amqp-only"}} {
 		r := n.until(t, one, []string{"unknown"}, args...)
 		if r.Code != 2 {
-			t.Errorf("%v ends with %d", args, r.Code)
+			t.Errorf("%v ends with %d, want 2", args, r.Code)
 		}
 		if strings.Contains(r.Stdout, "nothing waiting") {
 			t.Errorf("%v says that nothing is waiting:\n%s", args, r)
 		}
 	}
 	if r := n.rabbitdelay(t, one, "trace", "some-id"); r.Code != 2 || strings.Contains(r.Stdout, "it is empty") {
-		t.Errorf("trace: %s", r)
+		t.Errorf(`trace: got %s, want Code = 2 and no "it is empty" in it`, r)
 	}
 	for _, args := range [][]string{{"plan"}, {"plan", "--json"}} {
 		r := n.rabbitdelay(t, one, args...)
@@ -196,7 +196,7 @@ func (n *night) lost(t *testing.T, one int) {
 		{"destroy", "--layout", "delay.bucket.r3", "--force", "--yes"},
 	} {
 		if r := n.rabbitdelay(t, one, args...); r.Code != 1 || strings.Contains(r.Stdout, "examined 0 of 0") {
-			t.Errorf("%v: %s", args, r)
+			t.Errorf(`%v: got %s, want Code = 1 and no "examined 0 of 0" in it`, args, r)
 		}
 	}
 }

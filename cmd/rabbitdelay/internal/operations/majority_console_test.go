@@ -181,7 +181,7 @@ func (c *nightConsole) page(t *testing.T, path string, want, never []string) {
 	t.Helper()
 	code, text := c.get(t, path)
 	if code != http.StatusOK {
-		t.Errorf("%s answers with %d", path, code)
+		t.Errorf("%s answers with %d, want http.StatusOK", path, code)
 	}
 	for _, w := range want {
 		if !strings.Contains(text, w) {
@@ -200,7 +200,7 @@ func (c *nightConsole) page(t *testing.T, path string, want, never []string) {
 func (c *nightConsole) ready(t *testing.T) {
 	t.Helper()
 	if code, text := c.get(t, "/readyz"); code != http.StatusOK {
-		t.Errorf("/readyz answers with %d: %s", code, text)
+		t.Errorf("/readyz answers with %d: %s, want http.StatusOK", code, text)
 	}
 }
 

@@ -77,12 +77,12 @@ func TestCanaryOnBrokers(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := (live.Broker{Conn: conn}).Prove(t.Context(), "canary-classic", classic.Canary); !errors.Is(err, live.ErrInstantsIgnored) {
-				t.Errorf("with the classic queue %s: %v", name, err)
+				t.Errorf("with the classic queue %s: %v, want live.ErrInstantsIgnored", name, err)
 			}
 			for _, prefix := range []string{"canary-quorum", "canary-classic"} {
 				q, err := ch.QueueDeclarePassive(topology.ParkedQueue(prefix), true, false, false, false, nil)
 				if err != nil || q.Messages > 0 {
-					t.Errorf("parked of %s: %+v, %v", prefix, q, err)
+					t.Errorf("parked of %s: %+v, %v, want no error and Messages = 0", prefix, q, err)
 				}
 			}
 		})

@@ -172,7 +172,7 @@ func refuses(t *testing.T, brokerURL string, tries map[string]func(ch *amqp.Chan
 			}
 		}
 		if e, ok := errors.AsType[*amqp.Error](err); !ok || e == nil || e.Code != amqp.AccessRefused {
-			t.Errorf("may %s: %v", what, err)
+			t.Errorf("may %s: %v, want an error of type *amqp.Error, e not nil and e.Code = amqp.AccessRefused", what, err)
 		}
 		_ = ch.Close() // the broker has closed it
 	}
@@ -263,7 +263,7 @@ func (s *shop) bootstraps(t *testing.T, brokerURL string) {
 		t.Fatal(err)
 	}
 	if p, err := s.Managed().Plan(t.Context(), s.want); err != nil || !p.Empty() {
-		t.Errorf("after apply: %v\n%s", err, p)
+		t.Errorf("after apply: got %v\n%s, want no error and Empty() = true", err, p)
 	}
 	if got := s.lacks(t, brokerURL, doctor.RoleBootstrapper); len(got) > 0 {
 		t.Errorf("the doctor says that it lacks %v", got)
@@ -367,7 +367,7 @@ func (s *shop) consumes(t *testing.T, brokerURL string) {
 	}
 	suite.Send(t, admin, amqpx.Message{ID: "rejected", Queue: toQueue.Queue, Delay: 100 * time.Millisecond})
 	if d := s.arrives(t, "orders.expire.dead", "rejected"); d.Headers[amqpx.HeaderReason] != inspect.ReasonRejected {
-		t.Errorf("dead letter %v", d.Headers)
+		t.Errorf("dead letter %v, want d.Headers[amqpx.HeaderReason] = inspect.ReasonRejected", d.Headers)
 	}
 	if got := s.lacks(t, brokerURL, doctor.RoleConsumer); len(got) > 0 {
 		t.Errorf("the doctor says that it lacks %v", got)
@@ -402,7 +402,7 @@ func TestPrivilegesOfServiceThatDeclares(t *testing.T) {
 		}, amqpx.WithRetry(topology.Retry{Backoff: 100 * time.Millisecond}))
 		suite.Send(t, c, amqpx.Message{ID: "1", Queue: toQueue.Queue, Delay: 100 * time.Millisecond})
 		if id := <-handled; id != "1" {
-			t.Errorf("handled %s", id)
+			t.Errorf(`handled %s, want "1"`, id)
 		}
 		suite.Send(t, c, amqpx.Message{ID: "2", Exchange: toEvents.Exchange, RoutingKey: toEvents.RoutingKey, Delay: 100 * time.Millisecond})
 		s.arrives(t, "listener", "2")
@@ -470,7 +470,8 @@ func TestDoctorPrivileges(t *testing.T) {
 		r := c.examine(t)
 		notes := strings.Join(r.Notes, "\n")
 		if !r.Clean() || r.Source != "management API" || strings.Contains(notes, "polic") || strings.Contains(notes, "nodes") || strings.Contains(notes, "alarms") {
-			t.Errorf("got\n%s", render(r))
+			t.Errorf("got\n%s, want r.Clean() = true, r.Source = \"management API\", no \"polic\" in it, no \"nodes\" in it and no \"alarms\" in it",
+				render(r))
 		}
 	})
 }
@@ -494,21 +495,21 @@ func TestOperatorsRights(t *testing.T) {
 		do := func(args ...string) suite.Ran { return suite.RunCLI(t.Context(), append(args, "-f", file)...) }
 		suite.Known(t, v, "orders.expire.dead")
 		if r := do("peek", "--queue", "orders.expire.dead"); r.Code != 0 || !strings.Contains(r.Stdout, "5. orders.expire-0004") {
-			t.Errorf("peek: %s", r)
+			t.Errorf(`peek: got %s, want Code = 0 and Stdout with "5. orders.expire-0004"`, r)
 		}
 		suite.Eventually(t, "status counts the dead letters", func() bool { // the management API's counts are up to 5 s old
 			return strings.Contains(do("status", "--peek", "0").Stdout, "orders.expire.dead: 5")
 		})
 		if r := do("requeue", "--queue", "orders.expire.dead", "--yes"); r.Code != 0 || !strings.Contains(r.Stdout, "5 sent to orders.expire") {
-			t.Errorf("requeue: %s", r)
+			t.Errorf(`requeue: got %s, want Code = 0 and Stdout with "5 sent to orders.expire"`, r)
 		}
 		for _, denied := range [][]string{{"apply"}, {"peek", "--queue", "orders.expire"}, {"destroy", "--yes", "--destinations"}} {
 			if r := do(denied...); r.Code != 1 {
-				t.Errorf("%v: %s", denied, r)
+				t.Errorf("%v: got %s, want Code = 1", denied, r)
 			}
 		}
 		if got := suite.Drains(t, v, "orders.expire"); len(got) != 5 {
-			t.Errorf("%v came", got)
+			t.Errorf("%v came, want length 5", got)
 		}
 	})
 }

@@ -159,7 +159,7 @@ func TestPrometheusFindsData(t *testing.T) {
 				return n > 0 || last != nil
 			})
 			if last != nil {
-				t.Errorf("%s: %v", from, last)
+				t.Errorf("%s: got %v, want nil", from, last)
 			}
 		}
 	}

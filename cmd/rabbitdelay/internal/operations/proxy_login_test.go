@@ -192,7 +192,7 @@ func TestServeBehindAProxyWithALogin(t *testing.T) {
 		t.Errorf("a form with another token was accepted: %d %.300s", code, text)
 	}
 	if code, text := ask(http.MethodPost, through+"task-new", "ben", form); code != http.StatusForbidden {
-		t.Errorf("a viewer scheduled a task: %d %.300s", code, text)
+		t.Errorf("a viewer scheduled a task: got %d %.300s, want http.StatusForbidden", code, text)
 	}
 	if code, text := ask(http.MethodPost, through+"api/v1/tasks/bulk", "ben", nil); code != http.StatusForbidden {
 		t.Errorf("a viewer may change tasks by the API: %d %.300s", code, text)

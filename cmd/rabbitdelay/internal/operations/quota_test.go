@@ -34,7 +34,7 @@ func TestQueueLimit(t *testing.T) {
 				}
 			}
 			if n := strings.Count(text, "limit in vhost"); n > 1 {
-				t.Errorf("%s repeats the refusal %d times: %s", what, n, text)
+				t.Errorf("%s repeats the refusal %d times: %s, want at most 1", what, n, text)
 			}
 		}
 		nothingLeft := func(what string) {
@@ -57,7 +57,7 @@ func TestQueueLimit(t *testing.T) {
 			t.Fatalf("Open: %v, want ErrQuota", err)
 		}
 		if took := time.Since(began); took > 20*time.Second {
-			t.Errorf("Open tried for %v", took)
+			t.Errorf("Open tried for %v, want at most 20s", took)
 		}
 		checkError("Open", err.Error())
 		nothingLeft("Open")
@@ -71,18 +71,18 @@ func TestQueueLimit(t *testing.T) {
 		for _, command := range []string{"plan", "apply"} {
 			got := suite.RunCLI(t.Context(), command, "-f", file("default.yaml", ""))
 			if got.Code != 1 {
-				t.Errorf("%s: %s", command, got)
+				t.Errorf("%s: got %s, want Code = 1", command, got)
 			}
 			checkError(command, got.Stderr)
 		}
 		nothingLeft("apply")
 		found := suite.RunCLI(t.Context(), "doctor", "-f", file("default.yaml", ""))
 		if found.Code != 1 || !strings.Contains(found.Stdout, "queue-limit") {
-			t.Errorf("doctor: %s", found)
+			t.Errorf(`doctor: got %s, want Code = 1 and Stdout with "queue-limit"`, found)
 		}
 		send := suite.RunCLI(t.Context(), "send", "--queue", "q", "--delay", "1s", "-f", file("default.yaml", ""))
 		if send.Code != 1 {
-			t.Errorf("send: %s", send)
+			t.Errorf("send: got %s, want Code = 1", send)
 		}
 		checkError("send", send.Stderr)
 
@@ -116,7 +116,7 @@ func TestConnectionAndChannelLimits(t *testing.T) {
 		refused := func(what string, got suite.Ran, says ...string) {
 			t.Helper()
 			if got.Code == 0 {
-				t.Errorf("%s: %s", what, got)
+				t.Errorf("%s: got %s, want Code != 0", what, got)
 			}
 			for _, want := range says {
 				if !strings.Contains(got.Stderr, want) {

@@ -112,7 +112,7 @@ func TestReleaseNotes(t *testing.T) {
 	c := exec.CommandContext(t.Context(), ".ci/release/notes.sh", "9.9.9", "--write")
 	c.Dir = dir
 	if msg, err := c.CombinedOutput(); err == nil || !strings.Contains(string(msg), "docs/changelog/wrong.md:1:Improved: everything.") {
-		t.Errorf("a wrong fragment: %v, %s", err, msg)
+		t.Errorf(`a wrong fragment: got %v, %s, want an error and a text with "docs/changelog/wrong.md:1:Improved: everything."`, err, msg)
 	}
 	suite.MustSucceed(t, os.Remove(filepath.Join(dir, "docs", "changelog", "wrong.md")))
 	want := "### Added\n\n- Another.\n\n### Fixed\n\n- A third.\n- One thing."
@@ -122,7 +122,7 @@ func TestReleaseNotes(t *testing.T) {
 		}
 	}
 	if left := fragments(); len(left) != 0 {
-		t.Errorf("left are %v", left)
+		t.Errorf("left are %v, want length 0", left)
 	}
 	if notes := run(t, dir, ".ci/release/notes.sh", "0.1.0"); !strings.Contains(notes, "Strategy `bucket`") {
 		t.Errorf("the notes of 0.1.0: %.200s", notes)

@@ -69,7 +69,7 @@ func TestCLIRetire(t *testing.T) {
 			t.Errorf("what is there is not what the present file describes: %s", r)
 		}
 		if r := now("retire", "--yes"); r.Code != 0 {
-			t.Errorf("again: %s", r)
+			t.Errorf("again: got %s, want Code = 0", r)
 		}
 	})
 }

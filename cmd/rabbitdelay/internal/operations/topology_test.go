@@ -89,7 +89,8 @@ func TestTopologyPlanApplyPlan(t *testing.T) {
 					unverified = len(want.Bindings)
 				}
 				if !p.Empty() || p.Count(plan.ActionUnverified) != unverified || p.Count(plan.ActionSame) != objects-unverified {
-					t.Errorf("%s %s after:\n%s", name, qt, p)
+					t.Errorf("%s %s after:\n%s, want Empty() = true, Count(plan.ActionUnverified) = %v and Count(plan.ActionSame) = %v",
+						name, qt, p, unverified, objects-unverified)
 				}
 			}
 		}
@@ -119,7 +120,7 @@ func TestTopologyApplyFromManyProcesses(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !p.Empty() {
-				t.Errorf("%s:\n%s", qt, p)
+				t.Errorf("%s:\n%s, want Empty() = true", qt, p)
 			}
 		}
 	})
@@ -203,7 +204,7 @@ func TestTopologyConflictsAreNamed(t *testing.T) {
 			}
 		}
 		if report.Count(live.StateFailed) != 3 || report.Count(live.StateUntried) != len(want.Queues)+1 {
-			t.Errorf("apply: %s", report)
+			t.Errorf("apply: got %s, want Count(live.StateFailed) = 3 and Count(live.StateUntried) = %v", report, len(want.Queues)+1)
 		}
 		queuesOnly := topology.Topology{Queues: want.Queues, Bindings: want.Bindings}
 		report, err = v.Unmanaged().Apply(t.Context(), queuesOnly, live.ApplyOptions{})
@@ -251,7 +252,7 @@ func TestTopologyApplyRespectsTheContext(t *testing.T) {
 		cancel()
 		report, err := v.Unmanaged().Apply(ctx, buckets(t, dlx.LayoutBinary, topology.Classic), live.ApplyOptions{})
 		if !errors.Is(err, context.Canceled) || report.Count(live.StateDeclared) != 0 {
-			t.Errorf("got %s, %v", report, err)
+			t.Errorf("got %s, %v, want context.Canceled and Count(live.StateDeclared) = 0", report, err)
 		}
 	})
 }
@@ -285,7 +286,7 @@ func TestTopologyPoliciesThatBreakDelayQueues(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(report.Plan.Warnings) != 2 {
-			t.Errorf("forced: %v", report.Plan.Warnings)
+			t.Errorf("forced: got %v, want length 2", report.Plan.Warnings)
 		}
 		// Now the queue exists, and the broker itself reports its effective settings.
 		p, err := v.Managed().Plan(t.Context(), want)
@@ -293,7 +294,7 @@ func TestTopologyPoliciesThatBreakDelayQueues(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(p.Warnings) != 2 || p.Warnings[0].Policy != "short" || !p.Empty() {
-			t.Errorf("after:\n%s", p)
+			t.Errorf("after:\n%s, want len(p.Warnings) = 2, Warnings[0].Policy = \"short\" and Empty() = true", p)
 		}
 		put("short", map[string]any{"message-ttl": queue.MessageTTL.Milliseconds(), "overflow": "reject-publish"})
 		suite.MustApply(t, v.Managed(), want)

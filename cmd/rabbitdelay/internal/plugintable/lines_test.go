@@ -47,10 +47,10 @@ func TestID(t *testing.T) {
 			t.Errorf("%v: %v", id, err)
 		}
 		if got.Due != id.Due {
-			t.Errorf("%v is due at %d", id, got.Due)
+			t.Errorf("%v is due at %d, want id.Due", id, got.Due)
 		}
 		if !bytes.Equal(got.Ref, id.Ref) {
-			t.Errorf("%v has the reference %v", id, got.Ref)
+			t.Errorf("%v has the reference %v, want id.Ref", id, got.Ref)
 		}
 		if strings.ContainsAny(id.String(), "\";\n\\") {
 			t.Errorf("%v cannot stand in an expression", id)
@@ -58,7 +58,7 @@ func TestID(t *testing.T) {
 	})
 	for _, s := range []string{"", "1", "x AQ==", "1 !", "1 "} {
 		if _, err := ParseID(s); err == nil {
-			t.Errorf("%q was taken for an id", s)
+			t.Errorf("%q was taken for an id, want an error", s)
 		}
 	}
 }
@@ -77,7 +77,7 @@ func FuzzParseLine(f *testing.F) {
 			return
 		}
 		if id, err := ParseID(l.Row.ID().String()); err != nil || id.Due != l.Row.Due || !bytes.Equal(id.Ref, l.Row.Ref) {
-			t.Fatalf("%v: %v, %v", l.Row.ID(), id, err)
+			t.Fatalf("%v: got %v, %v, want no error, Due = %v and %v", l.Row.ID(), id, err, l.Row.Due, l.Row.Ref)
 		}
 	})
 }

@@ -74,12 +74,12 @@ func TestLayoutOnTheBroker(t *testing.T) {
 	}
 	got = live.Layout("delay", "delay.ttl.2m")
 	if len(got.Queues) != 1 || got.Queues[0].Name != "delay.ttl.2m" || len(got.Exchanges) != 1 || len(got.Bindings) != 2 {
-		t.Errorf("got %+v", got)
+		t.Errorf(`got %+v, want len(got.Queues) = 1, Queues[0].Name = "delay.ttl.2m", len(got.Exchanges) = 1 and len(got.Bindings) = 2`, got)
 	}
 	if k := kept(Decide(got, live, Options{})); k[`"delay.deliver" -> queue "orders", routing key "ttl.*.orders"`] != "the layout delay.ttl also uses it" {
 		t.Errorf("kept %v", k)
 	}
 	if got := live.Layout("delay", "delay.bucket", "delay.deliver", "orders"); !got.Empty() {
-		t.Errorf("got %+v", got)
+		t.Errorf("got %+v, want Empty() = true", got)
 	}
 }

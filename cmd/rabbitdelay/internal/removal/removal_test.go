@@ -303,7 +303,7 @@ func TestRemovalKeepsTheDeadLetterQueueOfAKeptDestination(t *testing.T) {
 	live.Queues["orders"] = plan.Queue{ArgumentsKnown: true, Type: topology.Classic, Durable: true}
 	r := Decide(top, live, Options{Destinations: true})
 	if k := kept(r); k["orders"] == "" || k["orders.dead"] != "the queue orders dead-letters to it" {
-		t.Errorf("kept %v", k)
+		t.Errorf(`kept %v, want k["orders"] not empty and k["orders.dead"] = "the queue orders dead-letters to it"`, k)
 	}
 	if r := Decide(top, applied(t, top), Options{Destinations: true}); len(kept(r)) != 0 {
 		t.Errorf("nothing else uses them: kept %v", kept(r))
@@ -456,12 +456,12 @@ func TestRemovalKeepsObjectsThatAKeptOneNeeds(t *testing.T) {
 	} {
 		r := Decide(top, applied(t, top), Options{Destinations: true})
 		if k := kept(r); len(k) > 0 {
-			t.Fatalf("kept %v", k)
+			t.Fatalf("kept %v, want length 0", k)
 		}
 		i := slices.IndexFunc(r.Steps, func(s Step) bool { return s.Kind == c.kind && s.Name == c.object })
 		r.Keep(r.Steps[i], "something came meanwhile")
 		if k := kept(r); k[c.object] != "something came meanwhile" || k[c.needed] != c.reason {
-			t.Errorf("kept %v", k)
+			t.Errorf(`kept %v, want k[c.object] = "something came meanwhile" and k[c.needed] = %v`, k, c.reason)
 		}
 		for _, s := range r.Going(r.Steps) {
 			if s.Kind == c.kind && (s.Name == c.object || s.Name == c.needed) {
@@ -480,14 +480,14 @@ func TestRemovalDeletesTheMarkersOfCompleteTopologies(t *testing.T) {
 	}})
 	order := Decide(old, present, Options{}).Order()
 	if len(order.Marks) != 2 || len(order.DelayQueues) != 2 {
-		t.Errorf("marks %v, queues %v", order.Marks, order.DelayQueues)
+		t.Errorf("marks %v, queues %v, want length 2", order.Marks, order.DelayQueues)
 	}
 	for name, r := range map[string]Plan{
 		"a layout that is not there": Decide(twoDigits("delay.bucket.r3", "r3"), present, Options{}),
 		"a destination alone":        Decide(topology.Topology{Queues: []topology.Queue{{Name: "orders"}}}, present, Options{Destinations: true}),
 	} {
 		if len(r.Order().Marks) > 0 {
-			t.Errorf("%s: %v", name, r.Steps)
+			t.Errorf("%s: got %v, want len(r.Order().Marks) = 0", name, r.Steps)
 		}
 	}
 }
@@ -527,7 +527,7 @@ func TestRemovalOfUncountedMessages(t *testing.T) {
 	}
 	for _, opts := range []Options{{}, {Force: true}, {Force: true, Messages: new(int64)}} {
 		if err := Decide(top, overAMQP(applied(t, top)), opts).Refusal(); !errors.Is(err, ErrUnseen) || !strings.Contains(err.Error(), "wait for their due time") {
-			t.Errorf("%+v over AMQP: %v", opts, err)
+			t.Errorf(`%+v over AMQP: %v, want ErrUnseen with "wait for their due time"`, opts, err)
 		}
 		if err := Decide(top, applied(t, top), opts).Refusal(); err != nil {
 			t.Errorf("%+v: %v", opts, err)

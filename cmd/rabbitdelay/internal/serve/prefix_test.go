@@ -76,7 +76,7 @@ func (b *below) ask(method, at string, form url.Values) (code int, where *url.UR
 		b.t.Fatal(err)
 	}
 	if !strings.HasPrefix(got.Request.URL.String(), b.base+"/") {
-		b.t.Errorf("%s leads out, to %s", at, got.Request.URL)
+		b.t.Errorf("%s leads out, to %s, want got.Request.URL.String() beginning with %q", at, got.Request.URL, b.base+"/")
 	}
 	return got.StatusCode, got.Request.URL, string(body)
 }
@@ -130,7 +130,7 @@ func belowPrefix(t *testing.T, base, id string) {
 	task := url.Values{"token": {token[1]}, "id": {id}, "queue": {"orders"}, "at": {"+1h"}}
 	code, where, text := b.ask("POST", base+"/task-new", task)
 	if code != http.StatusOK {
-		t.Errorf("the form is answered with %d: %.300s", code, text)
+		t.Errorf("the form is answered with %d: %.300s, want http.StatusOK", code, text)
 	}
 	if where.Path != home.Path+"task" {
 		t.Errorf("the form leads to %s", where)
@@ -140,7 +140,7 @@ func belowPrefix(t *testing.T, base, id string) {
 	}
 	api := base + "/api/v1/tasks/" + url.PathEscape(id)
 	if text := b.expect("GET", api, nil, http.StatusOK, api); !strings.Contains(text, `"id":"`+id+`"`) {
-		t.Errorf("the API: %s", text)
+		t.Errorf("the API: got %s, want a text with %q", text, `"id":"`+id+`"`)
 	}
 	openAPI := base + "/api/openapi.json"
 	if text := b.expect("GET", openAPI, nil, http.StatusOK, openAPI); !strings.Contains(text, `"url":"/ops/delays"`) {
@@ -167,7 +167,7 @@ func (b *below) follow() {
 	for next := []string{b.base + "/"}; len(next) > 0; next = next[1:] {
 		code, where, text := b.ask("GET", next[0], nil)
 		if code != http.StatusOK {
-			b.t.Errorf("%s: code %d", next[0], code)
+			b.t.Errorf("%s: code %d, want http.StatusOK", next[0], code)
 		}
 		if len(seen) > 40 {
 			continue
@@ -209,7 +209,7 @@ func (b *below) stream(at string) {
 	}
 	defer got.Body.Close()
 	if got.StatusCode != http.StatusOK {
-		b.t.Errorf("%s: code %d", at, got.StatusCode)
+		b.t.Errorf("%s: code %d, want http.StatusOK", at, got.StatusCode)
 	}
 	line, err := bufio.NewReader(got.Body).ReadString('\n')
 	if err != nil {

@@ -67,7 +67,7 @@ func TestExamplesOfTheAPI(t *testing.T) {
 	}
 	code, stdout := s.stop()
 	if code != 0 {
-		t.Errorf("exit code %d", code)
+		t.Errorf("exit code %d, want 0", code)
 	}
 	if !json.Valid([]byte(stdout)) {
 		t.Errorf("the result is not JSON: %s", stdout)
@@ -108,7 +108,7 @@ func TestServeWithoutBroker(t *testing.T) {
 	})
 	code, stdout := s.stop()
 	if code != 0 {
-		t.Errorf("exit code %d", code)
+		t.Errorf("exit code %d, want 0", code)
 	}
 	if !strings.Contains(stdout, `"relayed":1`) {
 		t.Errorf("the result does not count the task: %s", stdout)
@@ -150,11 +150,11 @@ func TestServeInterruptsJobs(t *testing.T) {
 	s.until("/readyz", http.StatusOK)
 	code, text := s.do(http.MethodPost, "/api/v1/requeue", `{"queue":"lying","to_queue":"orders","limit":100,"rate":20}`)
 	if code != http.StatusOK {
-		t.Fatalf("%d %s", code, text)
+		t.Fatalf("%d %s, want http.StatusOK", code, text)
 	}
 	clitest.Await(t, "messages are sent", func() bool { q, _ := b.Queue("orders"); return q.Ready >= 3 })
 	if code, _ := s.stop(); code != 0 {
-		t.Errorf("exit code %d", code)
+		t.Errorf("exit code %d, want 0", code)
 	}
 	var state, why string
 	var done int
@@ -187,7 +187,7 @@ func TestServeWithoutDatabase(t *testing.T) {
 	s.expect("/api/v1/status", http.StatusOK, `"ready":1`)
 	s.expect("/", http.StatusOK, "<html")
 	if code, text := s.do(http.MethodPost, "/api/v1/requeue", `{"queue":"orders.dead","dry_run":true}`); code != http.StatusOK {
-		t.Errorf("requeue: %d %s", code, text)
+		t.Errorf("requeue: got %d %s, want http.StatusOK", code, text)
 	}
 }
 
@@ -261,7 +261,7 @@ func TestServeWithAHungDatabase(t *testing.T) {
 			clitest.Await(t, "the hung database is reported", func() bool {
 				code, text := s.get("/readyz")
 				if code != http.StatusServiceUnavailable {
-					t.Fatalf("ready: %d %s", code, text)
+					t.Fatalf("ready: got %d %s, want http.StatusServiceUnavailable", code, text)
 				}
 				return strings.Contains(text, "the database has not answered within ")
 			})

@@ -34,6 +34,6 @@ func TestPeekAtMessagesWithoutProperties(t *testing.T) {
 	}
 	want := []doctor.Parked{{RoutingKey: "a"}, {RoutingKey: "b"}, {RoutingKey: "c"}, {RoutingKey: "d", Destination: "q"}}
 	if !slices.Equal(c.snap.ParkedSamples, want) {
-		t.Errorf("got %+v, notes %v", c.snap.ParkedSamples, c.snap.Notes)
+		t.Errorf("got %+v, notes %v, want %+v", c.snap.ParkedSamples, c.snap.Notes, want)
 	}
 }

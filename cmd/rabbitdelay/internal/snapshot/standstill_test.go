@@ -105,7 +105,7 @@ func TestTakeFindsStandstill(t *testing.T) {
 				began := time.Now()
 				snap, err := snapshot.Take(t.Context(), cfg, src)
 				if took := time.Since(began); err != nil || took.Seconds() > c.seconds {
-					t.Fatalf("%v, after %v", err, took)
+					t.Fatalf("got %v, after %v, want no error and Seconds() <= %v", err, took, c.seconds)
 				}
 				kept := int64(0)
 				for _, s := range snap.Standing {
@@ -116,7 +116,7 @@ func TestTakeFindsStandstill(t *testing.T) {
 					unchecked = unchecked || u.Area == doctor.AreaStandstill
 				}
 				if kept != c.found || unchecked != c.unchecked {
-					t.Errorf("found %+v; unchecked %+v", snap.Standing, snap.Unchecked)
+					t.Errorf("found %+v; unchecked %+v, want kept = %v and unchecked = %v", snap.Standing, snap.Unchecked, c.found, c.unchecked)
 				}
 			})
 		})

@@ -96,12 +96,13 @@ func TestUncounted(t *testing.T) {
 					Dial: func(context.Context) (*amqp.Connection, error) { return srv.Connect() }, Management: m, SkipClock: true, Hasty: c.hasty,
 				})
 				if took := time.Since(began); err != nil || took > c.within+time.Second {
-					t.Fatalf("%v, after %v", err, took)
+					t.Fatalf("got %v, after %v, want no error and at most %v", err, took, c.within+time.Second)
 				}
 				for _, name := range queues {
 					q := snap.Live.Queues[name]
 					if q.Ready() != 1 || q.Unknown() || q.Partial() == c.known {
-						t.Errorf("%s: %d ready, unknown %t, partial %t", name, q.Ready(), q.Unknown(), q.Partial())
+						t.Errorf("%s: got %d ready, unknown %t, partial %t, want 1, false and not %t",
+							name, q.Ready(), q.Unknown(), q.Partial(), c.known)
 					}
 				}
 				why := ""

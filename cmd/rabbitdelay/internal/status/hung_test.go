@@ -38,10 +38,10 @@ func TestTakeWithAHungDatabase(t *testing.T) {
 			Tasks:  store,
 		})
 		if err != nil || s.Broker == nil || s.Tasks != nil {
-			t.Fatalf("%v: %+v", err, s)
+			t.Fatalf("%v: got %+v, want no error, Broker not nil and Tasks = nil", err, s)
 		}
 		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("it took %v", took)
+			t.Errorf("it took %v, want at most 5s", took)
 		}
 		why := ""
 		for _, u := range s.Unchecked {
@@ -50,7 +50,7 @@ func TestTakeWithAHungDatabase(t *testing.T) {
 			}
 		}
 		if !strings.Contains(why, "the database has not answered within 3s") {
-			t.Errorf("unchecked: %+v", s.Unchecked)
+			t.Errorf(`unchecked: got %+v, want why with "the database has not answered within 3s"`, s.Unchecked)
 		}
 	})
 }
@@ -103,15 +103,15 @@ func TestTakeBesideAHungManagementAPI(t *testing.T) {
 			}},
 		})
 		if took := time.Since(began); err != nil || took > 10*time.Second {
-			t.Fatalf("%v, after %v", err, took)
+			t.Fatalf("got %v, after %v, want no error and at most 10s", err, took)
 		}
 		for _, d := range s.Destinations {
 			if d.Dead == nil || d.Dead.Messages != 1 || d.Dead.Sampled != 1 || d.Dead.Held != nil {
-				t.Errorf("%s: %+v", d.Name, d.Dead)
+				t.Errorf("%s: got %+v, want not nil, d.Dead.Messages = 1, d.Dead.Sampled = 1 and d.Dead.Held = nil", d.Name, d.Dead)
 			}
 		}
 		if s.Broker.Managed() || len(s.Destinations) != 4 || s.Complete() {
-			t.Errorf("%+v", s)
+			t.Errorf("got %+v, want Broker.Managed() = false, len(s.Destinations) = 4 and Complete() = false", s)
 		}
 	})
 }

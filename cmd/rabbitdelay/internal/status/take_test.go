@@ -44,7 +44,7 @@ func TestTakeByAReadOnlyUser(t *testing.T) {
 	for range 2 {
 		s, err := status.Take(t.Context(), src)
 		if err != nil || s.Broker == nil {
-			t.Fatalf("%v, %+v", err, s)
+			t.Fatalf("got %v, %+v, want no error and Broker not nil", err, s)
 		}
 		if slices.ContainsFunc(s.Findings, func(f doctor.Finding) bool { return strings.HasPrefix(f.ID, "permission-") }) {
 			t.Errorf("findings %+v", s.Findings)
@@ -81,7 +81,7 @@ func TestTakeOfHiddenObjects(t *testing.T) {
 		Broker: snapshot.Source{Dial: func(context.Context) (*amqp.Connection, error) { return srv.Connect() }},
 	})
 	if err != nil || len(s.Destinations) != 1 || s.Destinations[0].Dead == nil {
-		t.Fatalf("%v, %+v", err, s)
+		t.Fatalf("got %v, %+v, want no error, len(s.Destinations) = 1 and Destinations[0].Dead not nil", err, s)
 	}
 	if d := s.Destinations[0]; !d.Waiting.Unknown || !d.Dead.Unknown || d.Unconsumed() {
 		t.Errorf("%+v, with dead letters %+v", d, d.Dead)
@@ -148,7 +148,7 @@ func TestTakeInUTC(t *testing.T) {
 		"at": s.At, "due": s.Tasks.Overdue.Due, "oldest": *s.Destinations[0].Dead.Oldest, "started": s.Tasks.Relays[0].Started, "seen": s.Tasks.Relays[0].Seen,
 	} {
 		if at.Location() != time.UTC {
-			t.Errorf("%s is %v", name, at)
+			t.Errorf("%s is %v, want Location() = time.UTC", name, at)
 		}
 	}
 }
@@ -192,7 +192,7 @@ func TestTakeAgainFindsStandstill(t *testing.T) {
 			at := time.Now()
 			s, err := status.Take(t.Context(), src)
 			if err != nil || time.Since(at) > time.Second {
-				t.Fatalf("%v, after %v", err, time.Since(at))
+				t.Fatalf("got %v, after %v, want no error and at most 1s", err, time.Since(at))
 			}
 			found := slices.ContainsFunc(s.Findings, func(f doctor.Finding) bool { return f.ID == "delay-standstill" })
 			if after := time.Since(began); found && after < 2*time.Minute || !found && after > 150*time.Second {
@@ -248,7 +248,7 @@ func TestTakeFindsTasksWithoutMessage(t *testing.T) {
 				}}
 				first, err := status.Take(t.Context(), src)
 				if err != nil || first.Tasks == nil || first.Tasks.Sent == nil {
-					t.Fatalf("%v, %+v", err, first.Tasks)
+					t.Fatalf("got %v, %+v, want no error, not nil and first.Tasks.Sent not nil", err, first.Tasks)
 				}
 				if s := first.Tasks.Sent; s.Tasks != 2 || s.Missing == nil || *s.Missing != c.missing {
 					t.Errorf("sent: %+v, missing %v", s, s.Missing)

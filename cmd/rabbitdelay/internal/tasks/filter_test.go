@@ -37,7 +37,7 @@ func TestMoment(t *testing.T) {
 	}
 	for _, bad := range []string{"", "-", "--1h", "+-1h", "-+1h", "1", "tomorrow"} {
 		if err := m.Set(bad); err == nil {
-			t.Errorf("%q is taken", bad)
+			t.Errorf("%q is taken, want an error", bad)
 		}
 	}
 }
@@ -52,7 +52,7 @@ func TestRemedies(t *testing.T) {
 		"reschedule or run":   {Action: "revive", Status: schedule.StatusPending},
 	} {
 		if got := remedy(&e); !strings.Contains(got, want) {
-			t.Errorf("%+v: %s", e, got)
+			t.Errorf("%+v: got %s, want a text with %q", e, got, want)
 		}
 	}
 }

@@ -39,7 +39,7 @@ func TestInterruptedMove(t *testing.T) {
 		t.Errorf("exit code %d, expected 130", code)
 	}
 	if !strings.HasPrefix(out.String(), "1 of 2 tasks moved in ") {
-		t.Errorf("output %s", out.String())
+		t.Errorf(`output %s, want a text beginning with "1 of 2 tasks moved in "`, out.String())
 	}
 	const (
 		before = "rabbitdelay: interrupted; to continue, run the same command with --after '"

@@ -19,7 +19,7 @@ func TestMigratePrint(t *testing.T) {
 				}
 			}
 			if text.Stderr != "" {
-				t.Errorf("errors %s", text.Stderr)
+				t.Errorf(`errors %s, want ""`, text.Stderr)
 			}
 			var script struct{ Database, SQL string }
 			got := clitest.Expect(t, 0, "migrate", "--db", db, "--print", "--json")

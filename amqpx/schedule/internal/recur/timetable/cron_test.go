@@ -115,7 +115,7 @@ func TestRefused(t *testing.T) {
 		}
 		for _, foreign := range []string{"strconv", "Atoi", "option", "spec"} {
 			if strings.Contains(fmt.Sprint(err), foreign) {
-				t.Errorf("%.50q: %v", text, err)
+				t.Errorf("%.50q: %v, want no %q in it", text, err, foreign)
 			}
 		}
 	}

@@ -69,7 +69,7 @@ func TestLoginsAreLimited(t *testing.T) {
 	const right = "correct horse battery"
 	for i := range 15 {
 		if err := try("otto", "wrong", fmt.Sprintf("192.0.2.%d:1", i), ""); !errors.Is(err, ErrWrong) {
-			t.Fatalf("try %d: %v", i, err)
+			t.Fatalf("try %d: %v, want ErrWrong", i, err)
 		}
 	}
 	if err := try("otto", right, "192.0.2.99:1", ""); err != nil {
@@ -89,7 +89,7 @@ func TestLoginsAreLimited(t *testing.T) {
 	}
 	for range 3 {
 		if err := try("otto", right, "192.0.2.99:1", ""); !errors.Is(err, ErrMany) {
-			t.Errorf("an eleventh try: %v", err)
+			t.Errorf("an eleventh try: got %v, want ErrMany", err)
 		}
 	}
 	now = now.Add(12 * time.Second)
@@ -110,11 +110,11 @@ func TestLoginsAreLimited(t *testing.T) {
 		"198.51.100.7:5": "203.0.113.1", "[2001:db8::1]:5": "", "10.1.2.3:5": "203.0.113.1, 198.51.100.7", "[::ffff:198.51.100.7]:5": "",
 	} {
 		if err := try("eve", "wrong", from, forwarded); !errors.Is(err, ErrMany) {
-			t.Errorf("from %s for %s: %v", from, forwarded, err)
+			t.Errorf("from %s for %s: %v, want ErrMany", from, forwarded, err)
 		}
 	}
 	if err := try("eve", "wrong", "10.1.2.3:5", "203.0.113.9"); !errors.Is(err, ErrWrong) {
-		t.Errorf("another behind the proxy: %v", err)
+		t.Errorf("another behind the proxy: got %v, want ErrWrong", err)
 	}
 }
 
@@ -213,7 +213,7 @@ func TestUsersFile(t *testing.T) {
 	}
 	for _, name := range []string{"token ops", "Token x", "anna ", " anna", "an\u200bna", "a\nb", "\xff", "a\u00a0b"} {
 		if _, err := SetUser(file, name, service.RoleViewer, []byte("correct horse battery")); err == nil || !strings.Contains(err.Error(), "expected") {
-			t.Errorf("a user called %q: %v", name, err)
+			t.Errorf(`a user called %q: %v, want an error with "expected"`, name, err)
 		}
 	}
 	if err := os.Chmod(file, 0o640); err != nil {

@@ -29,7 +29,7 @@ func TestDownloads(t *testing.T) {
 			t.Errorf("%s: %d rows as CSV, expected a head and %d: %v", path, len(rows), want, err)
 		}
 		if got := w.Header().Get("Content-Disposition"); !strings.HasPrefix(got, `attachment; filename="`) || !strings.HasSuffix(got, `.csv"`) {
-			t.Errorf("%s: %s", path, got)
+			t.Errorf(`%s: got %s, want a text beginning with "attachment; filename="" and a text ending with ".csv""`, path, got)
 		}
 		w = c.get(path + "&format=json")
 		var objects []map[string]any
@@ -65,7 +65,7 @@ func TestDownloadHasNoFormulas(t *testing.T) {
 	}
 	rows, err := csv.NewReader(c.get("tasks-download?format=csv&queue=formulas").Body).ReadAll()
 	if err != nil || len(rows) != 8 {
-		t.Fatalf("%d rows, %v", len(rows), err)
+		t.Fatalf("%d rows, %v, want no error and 8", len(rows), err)
 	}
 	for _, row := range rows[1:] {
 		for i, cell := range row {
@@ -97,7 +97,7 @@ func TestDownloadsHaveNoSecrets(t *testing.T) {
 	c := open(service.RoleViewer)
 	c.who = service.Caller{}
 	if w := c.get("tasks-download?format=csv"); w.Code != http.StatusForbidden {
-		t.Errorf("nobody gets %d", w.Code)
+		t.Errorf("nobody gets %d, want http.StatusForbidden", w.Code)
 	}
 	c = open(service.RoleViewer)
 	for path, want := range map[string]int{"tasks-download": 400, "tasks-download?format=xml": 400, "tasks-download?format=csv&qeue=x": 400, "tasks-download?format=csv&from=x": 400} {
@@ -186,10 +186,10 @@ func TestCSVIsReadableInExcel(t *testing.T) {
 	c := open(service.RoleViewer)
 	c.tasks["订单"] = schedule.TaskRow{Task: schedule.Task{ID: "订单", Queue: "中文", DeliverAt: noon}, Status: schedule.StatusPending}
 	if body := c.get("tasks-download?format=csv&queue=中文").Body.String(); !strings.HasPrefix(body, "\xef\xbb\xbfid,") || !strings.Contains(body, "\n订单,中文,") {
-		t.Errorf("%q", body)
+		t.Errorf("got %q, want a text beginning with %q and a text with %q", body, "\xef\xbb\xbfid,", "\n订单,中文,")
 	}
 	if body := c.get("tasks-download?format=json&queue=中文").Body.String(); !strings.HasPrefix(body, "[") {
-		t.Errorf("%q", body)
+		t.Errorf(`got %q, want a text beginning with "["`, body)
 	}
 }
 
@@ -208,7 +208,7 @@ func TestDownloadThatFails(t *testing.T) {
 			r := httptest.NewRequest(http.MethodGet, "/tasks-download?format=json", http.NoBody)
 			c.pages.ServeHTTP(w, r.WithContext(service.WithCaller(r.Context(), c.who)))
 			if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "the database has gone") {
-				t.Errorf("%d\n%s", w.Code, w.Body)
+				t.Errorf("%d\n%s, want http.StatusServiceUnavailable and w.Body.String() with \"the database has gone\"", w.Code, w.Body)
 			}
 			return false
 		}()

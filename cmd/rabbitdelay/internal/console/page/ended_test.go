@@ -32,7 +32,7 @@ func TestEndedIsDrawnAtItsMinute(t *testing.T) {
 		}
 		for _, row := range c.Rows {
 			if row.X < 0 || row.X >= c.Slots {
-				t.Errorf("%v: a bar at %d", minutes, row.X)
+				t.Errorf("%v: a bar at %d, want at least 0 and less than %d", minutes, row.X, c.Slots)
 			}
 		}
 	}
@@ -51,14 +51,14 @@ func TestHistogramTellsItsScale(t *testing.T) {
 	}
 	var v histogram
 	if h := v.scale(english, bins(1, 24, 240, 2400)); h[0] != h[1] || h[2] != 100 || h[3] != 0 || v.Top != "1,000" || v.Bottom != "10" || len(v.Lines) != 3 {
-		t.Errorf("%v, %+v", h, v)
+		t.Errorf(`got %v, %+v, want h[0] = %v, h[2] = 100, h[3] = 0, Top = "1,000", Bottom = "10" and len(v.Lines) = 3`, h, v, h[1])
 	}
 	v = histogram{}
 	if h := v.scale(english, bins(1, 1, 1)); h[0] != h[1] || h[2] != 100 || v.Top != "1,000" || v.Bottom != "0" || v.Scale != "Tasks per 1h." {
-		t.Errorf("%v, %+v", h, v)
+		t.Errorf(`got %v, %+v, want h[0] = %v, h[2] = 100, Top = "1,000", Bottom = "0" and Scale = "Tasks per 1h."`, h, v, h[1])
 	}
 	v = histogram{}
 	if h := v.scale(english, bins(1, 24)[:0]); len(h) != 0 {
-		t.Errorf("of nothing: %v", h)
+		t.Errorf("of nothing: got %v, want length 0", h)
 	}
 }

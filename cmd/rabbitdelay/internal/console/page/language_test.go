@@ -223,7 +223,7 @@ func TestPlaceholders(t *testing.T) {
 				}
 			}
 			if strings.Contains(got, "%!") {
-				t.Errorf("%s: %q is %q", l.tag, text, got)
+				t.Errorf(`%s: %q is %q, want no "%!" in it`, l.tag, text, got)
 			}
 		}
 	}
@@ -329,7 +329,7 @@ func TestLanguages(t *testing.T) {
 		r := httptest.NewRequest(http.MethodGet, "/tasks", http.NoBody)
 		r.Header.Set("Accept-Language", accept)
 		if body := c.do(r).Body.String(); !strings.Contains(body, `<html lang="`+want+`"`) {
-			t.Errorf("%q: not %s", accept, want)
+			t.Errorf("%q: not %s, want body with %q", accept, want, `<html lang="`+want+`"`)
 		}
 		r.AddCookie(&http.Cookie{Name: languageCookie, Value: "zh-CN"})
 		if body := c.do(r).Body.String(); !strings.Contains(body, `<html lang="zh-CN"`) {
@@ -350,7 +350,7 @@ func TestExplanationsAreTranslated(t *testing.T) {
 		r.Header.Set("Accept-Language", "zh-CN")
 		_, lead, _ := strings.Cut(c.do(r).Body.String(), `<p class="lead">`)
 		if lead, _, _ = strings.Cut(lead, "</p>"); !strings.Contains(lead, want) {
-			t.Errorf("%s: no %s in %s", path, want, lead)
+			t.Errorf("%s: no %s in %s, want a text with %q", path, want, lead, want)
 		}
 	}
 }

@@ -18,7 +18,7 @@ func TestNestedAddress(t *testing.T) {
 	for _, path := range []string{"tasks/x", "tasks/", "a/b/c"} {
 		w := c.get(path)
 		if w.Code != http.StatusNotFound {
-			t.Errorf("%s: %d", path, w.Code)
+			t.Errorf("%s: got %d, want http.StatusNotFound", path, w.Code)
 		}
 		if n := strings.Count(strings.ToLower(w.Body.String()), ">there is no such page<"); n != 1 {
 			t.Errorf("%s says %d times that there is no such page", path, n)
@@ -75,7 +75,7 @@ func TestIDsKeepTheirEnds(t *testing.T) {
 	body := c.get("tasks?prefix=invoice").Body.String()
 	for _, end := range []string{"-1</bdi>", "-2</bdi>", `-1">invoice-`, `-2">invoice-`} {
 		if strings.Count(body, end) != 1 {
-			t.Errorf("%q is there %d times", end, strings.Count(body, end))
+			t.Errorf("%q is there %d times, want 1", end, strings.Count(body, end))
 		}
 	}
 	if got := middle(9, "0123456789"); got != "01234…789" && got != "0123…6789" {

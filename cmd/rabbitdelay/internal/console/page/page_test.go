@@ -112,7 +112,7 @@ func TestTaskErrors(t *testing.T) {
 		t.Error("a viewer is offered a change")
 	}
 	if w := c.get("task-errors?order=last"); w.Code != http.StatusBadRequest {
-		t.Errorf("an unknown order: %d", w.Code)
+		t.Errorf("an unknown order: got %d, want http.StatusBadRequest", w.Code)
 	}
 }
 
@@ -132,7 +132,7 @@ func TestUnknownFields(t *testing.T) {
 		}
 	}
 	if len(c.calls) > 0 {
-		t.Errorf("done: %q", c.calls)
+		t.Errorf("done: got %q, want length 0", c.calls)
 	}
 }
 
@@ -141,12 +141,12 @@ func TestPages(t *testing.T) {
 	for _, path := range reading {
 		w := c.get(path)
 		if w.Code != http.StatusOK || !strings.HasSuffix(strings.TrimSpace(w.Body.String()), "</html>") {
-			t.Errorf("%q: %d\n%s", path, w.Code, w.Body)
+			t.Errorf("%q: got %d\n%s, want http.StatusOK and strings.TrimSpace(w.Body.String()) ending with \"</html>\"", path, w.Code, w.Body)
 		}
 	}
 	for path, form := range asking {
 		if w := c.get(withQuery(path, form)); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `method="post"`) {
-			t.Errorf("%q: %d\n%s", path, w.Code, w.Body)
+			t.Errorf("%q: got %d\n%s, want http.StatusOK and w.Body.String() with \"method=\"post\"\"", path, w.Code, w.Body)
 		}
 	}
 	if len(c.calls) > 0 {
@@ -288,16 +288,16 @@ func TestViewerMayLookOnly(t *testing.T) {
 	}
 	for path, form := range asking {
 		if w := c.get(withQuery(path, form)); w.Code != http.StatusForbidden {
-			t.Errorf("GET %s: %d", path, w.Code)
+			t.Errorf("GET %s: %d, want http.StatusForbidden", path, w.Code)
 		}
 		if w := c.post(path, form); w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), `aria-label="Pages"`) {
-			t.Errorf("POST %s: %d", path, w.Code)
+			t.Errorf(`POST %s: %d, want http.StatusForbidden and w.Body.String() with "aria-label="Pages""`, path, w.Code)
 		}
 	}
 	c.who = service.Caller{}
 	for _, path := range append(slices.Clone(reading), "live", "live-tasks", "live-dead", "live-layouts", "live-recurring", "live-audit", "live-held") {
 		if w := c.get(path); w.Code != http.StatusForbidden {
-			t.Errorf("nobody gets %q: %d", path, w.Code)
+			t.Errorf("nobody gets %q: %d, want http.StatusForbidden", path, w.Code)
 		}
 	}
 	if len(c.calls) > 0 {
@@ -332,7 +332,7 @@ func TestActions(t *testing.T) {
 			continue
 		}
 		if w := c.get(x.to); w.Code != http.StatusOK {
-			t.Errorf("%s leads to %d", x.path, w.Code)
+			t.Errorf("%s leads to %d, want http.StatusOK", x.path, w.Code)
 		}
 	}
 	if want := time.Date(2026, 11, 23, 7, 0, 0, 0, time.UTC); c.tasks["binary"].Version != 5 {
@@ -346,10 +346,11 @@ func TestTooLate(t *testing.T) {
 	c.post("task-cancel", url.Values{"id": {"binary"}})
 	w := c.post("task-run", url.Values{"id": {"binary"}})
 	if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "its status is cancelled, expected pending") || strings.Contains(w.Body.String(), "task-run") {
-		t.Errorf("%d\n%s", w.Code, w.Body)
+		t.Errorf("%d\n%s, want http.StatusConflict, w.Body.String() with \"its status is cancelled, expected pending\" and no \"task-run\" in it",
+			w.Code, w.Body)
 	}
 	if w := c.get("task-run?id=binary"); !strings.Contains(w.Body.String(), "The task is cancelled") || strings.Contains(w.Body.String(), `action="task-run"`) {
-		t.Errorf("%d\n%s", w.Code, w.Body)
+		t.Errorf("%d\n%s, want w.Body.String() with \"The task is cancelled\" and no \"action=\"task-run\"\" in it", w.Code, w.Body)
 	}
 }
 
@@ -374,11 +375,11 @@ func TestBulkSaysWhatItDoes(t *testing.T) {
 	} {
 		v, _ := url.ParseQuery(form)
 		if w := c.post("bulk", v); w.Code != http.StatusBadRequest {
-			t.Errorf("%s: %d", form, w.Code)
+			t.Errorf("%s: got %d, want http.StatusBadRequest", form, w.Code)
 		}
 	}
 	if len(c.calls) > 0 {
-		t.Errorf("done: %q", c.calls)
+		t.Errorf("done: got %q, want length 0", c.calls)
 	}
 }
 
@@ -402,7 +403,7 @@ func TestPaging(t *testing.T) {
 	}
 	for id, n := range seen {
 		if n != 1 {
-			t.Errorf("%s: %d times", id, n)
+			t.Errorf("%s: got %d times, want 1", id, n)
 		}
 	}
 	if len(seen) != 240 {
@@ -430,14 +431,14 @@ func TestSorting(t *testing.T) {
 		body := c.get(path).Body.String()
 		for _, w := range want {
 			if !strings.Contains(body, w) {
-				t.Errorf("%s: no %s in\n%s", path, w, body)
+				t.Errorf("%s: no %s in\n%s, want a text with %q", path, w, body, w)
 			}
 		}
 	}
 	for sort, want := range map[string]schedule.Sort{"": schedule.SortEndedLast, "due": schedule.SortDue, "ended": schedule.SortEnded} {
 		r := &request{form: url.Values{"sort": {sort}}}
 		if got, err := readSort(r, schedule.StatusFailed); got != want || err != nil {
-			t.Errorf("%q: %q, %v", sort, got, err)
+			t.Errorf("%q: got %q, %v, want %q and no error", sort, got, err, want)
 		}
 	}
 }
@@ -456,7 +457,7 @@ func TestSelection(t *testing.T) {
 	}
 	w := c.get(withQuery("bulk", form))
 	if !strings.Contains(w.Body.String(), "Cancel 3 pending tasks?") || !strings.Contains(w.Body.String(), "ID is one of 3") {
-		t.Fatalf("%d\n%s", w.Code, w.Body)
+		t.Fatalf("%d\n%s, want w.Body.String() with \"Cancel 3 pending tasks?\" and w.Body.String() with \"ID is one of 3\"", w.Code, w.Body)
 	}
 	sent := url.Values{}
 	_, main, _ := strings.Cut(w.Body.String(), "<main")
@@ -465,7 +466,7 @@ func TestSelection(t *testing.T) {
 		sent.Add(html.UnescapeString(m[1]), strings.ReplaceAll(html.UnescapeString(m[2]), "\n", "\r\n")) // browsers send fields in this form
 	}
 	if w := c.post("bulk", sent); w.Code != http.StatusSeeOther || len(c.calls) != 1 {
-		t.Errorf("%d %q\n%s", w.Code, c.calls, w.Body)
+		t.Errorf("%d %q\n%s, want http.StatusSeeOther and length 1", w.Code, c.calls, w.Body)
 	}
 	if body := open(service.RoleViewer).get("tasks").Body.String(); strings.Contains(body, `type="checkbox" name=`) {
 		t.Error("a viewer can select rows")
@@ -501,7 +502,7 @@ func TestLongErrors(t *testing.T) {
 	c.tasks[x.ID] = x
 	body := c.get("task?id=" + x.ID).Body.String()
 	if n := strings.Count(body, "end of it"); n != 1 || !strings.Contains(body, `<details class="error long">`) {
-		t.Errorf("it is there %d times in\n%s", n, body)
+		t.Errorf("it is there %d times in\n%s, want 1 and a text with \"<details class=\"error long\">\"", n, body)
 	}
 }
 
@@ -537,13 +538,13 @@ func TestUnavailable(t *testing.T) {
 		}
 		for _, want := range []string{"the database does not answer", `aria-label="Pages"`} {
 			if !strings.Contains(w.Body.String(), want) {
-				t.Errorf("%q: no %q in\n%s", path, want, w.Body)
+				t.Errorf("%q: no %q in\n%s, want w.Body.String() with %q", path, want, w.Body, want)
 			}
 		}
 	}
 	for path, form := range asking {
 		if w := c.post(path, form); w.Code != http.StatusServiceUnavailable {
-			t.Errorf("%s: %d\n%s", path, w.Code, w.Body)
+			t.Errorf("%s: got %d\n%s, want http.StatusServiceUnavailable", path, w.Code, w.Body)
 		}
 	}
 }
@@ -605,7 +606,8 @@ func TestPreferences(t *testing.T) {
 	c := open(service.RoleViewer)
 	w := c.post("preferences", url.Values{"zone": {"Asia/Tokyo"}, "back": {"tasks?queue=mail"}})
 	if w.Code != http.StatusSeeOther || w.Header().Get("Location") != "tasks?queue=mail" || len(w.Result().Cookies()) != 1 {
-		t.Fatalf("%d %v", w.Code, w.Header())
+		t.Fatalf(`%d %v, want http.StatusSeeOther, w.Header().Get("Location") = "tasks?queue=mail" and len(w.Result().Cookies()) = 1`,
+			w.Code, w.Header())
 	}
 	r := httptest.NewRequest(http.MethodGet, "/task?id=empty", http.NoBody)
 	r.AddCookie(w.Result().Cookies()[0])
@@ -621,11 +623,11 @@ func TestPreferences(t *testing.T) {
 		}
 	}
 	if w := c.post("preferences", url.Values{"zone": {"Mars/Olympus"}}); w.Code != http.StatusBadRequest {
-		t.Errorf("%d", w.Code)
+		t.Errorf("got %d, want http.StatusBadRequest", w.Code)
 	}
 	for _, back := range []string{"https://example.org/", "//example.org", "/tasks", `\\example.org`, "../x", "javascript:alert(1)", ""} {
 		if to := Local(back); to != "./" {
-			t.Errorf("%q leads to %q", back, to)
+			t.Errorf(`%q leads to %q, want "./"`, back, to)
 		}
 	}
 }
@@ -638,16 +640,17 @@ func TestLogin(t *testing.T) {
 		w := httptest.NewRecorder()
 		c.pages.Login(w, r, http.StatusUnauthorized, "")
 		if w.Code != http.StatusUnauthorized || strings.Contains(w.Body.String(), `aria-label="Pages"`) {
-			t.Errorf("%d\n%s", w.Code, w.Body)
+			t.Errorf("%d\n%s, want http.StatusUnauthorized and no \"aria-label=\"Pages\"\" in it", w.Code, w.Body)
 		}
 		return w.Body.String()
 	}
 	if body := show(http.MethodGet, "/tasks?queue=mail", nil); !strings.Contains(body, `name="next" value="tasks?queue=mail"`) {
-		t.Errorf("the page is lost\n%s", body)
+		t.Errorf("the page is lost\n%s, want a text with \"name=\"next\" value=\"tasks?queue=mail\"\"", body)
 	}
 	body := show(http.MethodPost, "/task-reschedule", url.Values{"id": {"42"}, "at": {"+1h"}, service.FormTokenField: {"t0ken"}})
 	if !strings.Contains(body, `value="task-reschedule?at=%2B1h&amp;id=42"`) || !strings.Contains(body, "Nothing was changed") {
-		t.Errorf("the form is lost\n%s", body)
+		t.Errorf("the form is lost\n%s, want a text with \"value=\"task-reschedule?at=%2B1h&amp;id=42\"\" and a text with \"Nothing was changed\"",
+			body)
 	}
 	if w := c.get("task-reschedule?at=%2B7h&id=binary"); !strings.Contains(w.Body.String(), `value="&#43;7h"`) {
 		t.Errorf("the form does not stand again\n%s", w.Body)
@@ -694,7 +697,7 @@ func TestAccessible(t *testing.T) {
 			seen[m[1]] = true
 		}
 		if n := strings.Count(body, "<h1"); n != 1 {
-			t.Errorf("%s: %d first headings", path, n)
+			t.Errorf("%s: got %d first headings, want 1", path, n)
 		}
 		if posts, tokens := strings.Count(body, `method="post"`), strings.Count(body, `name="`+service.FormTokenField+`" value="t0ken"`); posts != tokens {
 			t.Errorf("%s: %d forms, %d tokens", path, posts, tokens)
@@ -804,7 +807,7 @@ func TestAssets(t *testing.T) {
 			t.Errorf("%s: Content-Type %q, want %q", path, got, kind)
 		}
 		if body, _ := io.ReadAll(w.Result().Body); len(body) == 0 {
-			t.Errorf("%s: no body", path)
+			t.Errorf("%s: no body, want len(body) != 0", path)
 		}
 		if got := w.Header().Get("Cache-Control"); !strings.Contains(got, "immutable") {
 			t.Errorf("%s: Cache-Control %q; want it to have immutable", path, got)
@@ -812,7 +815,7 @@ func TestAssets(t *testing.T) {
 	}
 	for _, path := range []string{"assets/", "assets/../page.go", "assets/none.css"} {
 		if w := c.get(path); w.Code == http.StatusOK {
-			t.Errorf("%s is served", path)
+			t.Errorf("%s is served, want w.Code != http.StatusOK", path)
 		}
 	}
 }
@@ -825,7 +828,7 @@ func TestAlarmsOfASilentBroker(t *testing.T) {
 	p.ServeHTTP(w, r.WithContext(service.WithCaller(r.Context(), open(service.RoleViewer).who)))
 	_, alarms, _ := strings.Cut(w.Body.String(), "<h3>Alarms</h3>")
 	if !strings.HasPrefix(alarms, `<p class="none">Unknown: `) {
-		t.Errorf("alarms of a silent broker: %.60s", alarms)
+		t.Errorf(`alarms of a silent broker: %.60s, want a text beginning with "<p class="none">Unknown: "`, alarms)
 	}
 }
 
@@ -873,13 +876,13 @@ func TestPagesOfALostMajority(t *testing.T) {
 	}
 	now := get("/")
 	if _, dead, _ := strings.Cut(now, `<h2 id="dead">`); !strings.Contains(dead, "unknown</td>") {
-		t.Errorf("dead letters: %.600s", dead)
+		t.Errorf(`dead letters: %.600s, want a text with "unknown</td>"`, dead)
 	}
 	if !strings.Contains(now, `class="total">unknown</text>`) {
 		t.Error("the clock of delay queues has a number")
 	}
 	if _, alarms, _ := strings.Cut(now, "<h3>Alarms</h3>"); !strings.HasPrefix(alarms, `<p class="none">Unknown: `) {
-		t.Errorf("alarms: %.60s", alarms)
+		t.Errorf(`alarms: %.60s, want a text beginning with "<p class="none">Unknown: "`, alarms)
 	}
 	dead := get("/dead")
 	for _, wrong := range []string{"No dead letters.", "No messages are parked"} {

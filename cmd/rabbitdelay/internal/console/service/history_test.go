@@ -126,7 +126,7 @@ func TestHistory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if old != 0 || rows < 360 || rows > 60+144+168+3*2 {
-		t.Errorf("%d rows, %d of them old", rows, old)
+		t.Errorf("%d rows, %d of them old, want 0, 360 to %d", rows, old, 60+144+168+3*2)
 	}
 }
 

@@ -23,10 +23,10 @@ func TestMemoryKnowsOwners(t *testing.T) {
 	must(m.take(ctx, "j", "b"))
 	old.Done, old.State = 7, JobFailed
 	if mine, err := m.alive(ctx, old); mine || err != nil {
-		t.Errorf("alive for the last owner: %v, %v", mine, err)
+		t.Errorf("alive for the last owner: got %v, %v, want false and no error", mine, err)
 	}
 	if mine, err := m.reached(ctx, nil, old, nil); mine || err != nil {
-		t.Errorf("reached for the last owner: %v, %v", mine, err)
+		t.Errorf("reached for the last owner: got %v, %v, want false and no error", mine, err)
 	}
 	if err := m.end(ctx, old); err != nil {
 		t.Fatal(err)

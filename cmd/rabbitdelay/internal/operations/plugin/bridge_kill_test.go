@@ -36,7 +36,7 @@ func TestBridgeKilled(t *testing.T) {
 				mu.Lock()
 				body := string(d.Body)
 				if early := time.Until(due[body]); early > 0 {
-					t.Errorf("%s came %v early", body, early)
+					t.Errorf("%s came %v early, want 0", body, early)
 				}
 				came[body] = append(came[body], d.MessageId)
 				mu.Unlock()
@@ -77,7 +77,7 @@ func TestBridgeKilled(t *testing.T) {
 			ids := came[fmt.Sprint(i)]
 			copies += max(len(ids)-1, 0)
 			if len(ids) == 0 {
-				t.Errorf("%d is lost", i)
+				t.Errorf("%d is lost, want len(ids) != 0", i)
 			}
 			for _, id := range ids {
 				if i%2 == 0 && id != fmt.Sprint("m", i) {

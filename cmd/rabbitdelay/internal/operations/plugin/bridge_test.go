@@ -100,7 +100,7 @@ func bridges(t *testing.T, v *suite.Vhost, x bridge.Exchange) {
 			defer mu.Unlock()
 			came[d.ID]++
 			if early := time.Until(published.Add(3 * time.Second)); early > 0 {
-				t.Errorf("%s came %v early", d.ID, early)
+				t.Errorf("%s came %v early, want 0", d.ID, early)
 			}
 			for _, c := range []struct {
 				field     string
@@ -217,7 +217,7 @@ func TestBridgeAfterThePlugin(t *testing.T) {
 		stop()
 		suite.MustSucceed(t, <-ended)
 		if s := b.Stats(); len(got) != 1 || s.Delayed != 0 || fmt.Sprint(got[0].Headers["x-delay"]) != fmt.Sprint(d.Headers["x-delay"]) {
-			t.Errorf("%+v; %+v", s, got)
+			t.Errorf(`got %+v; %+v, want length 1, Delayed = 0 and got[0].Headers["x-delay"] = %v`, s, got, fmt.Sprint(d.Headers["x-delay"]))
 		}
 	})
 }

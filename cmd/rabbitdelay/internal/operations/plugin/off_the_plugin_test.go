@@ -75,7 +75,7 @@ func (a *arrivals) complete(t *testing.T) {
 		where := a.came[id]
 		by[strings.Join(where, " and ")]++
 		if len(where) != 1 {
-			t.Errorf("%s, due %v, came %d times: %v", id, due, len(where), where)
+			t.Errorf("%s, due %v, came %d times: %v, want 1", id, due, len(where), where)
 		}
 	}
 	t.Logf("%d messages, by the broker on which they came: %v", len(a.due), by)
@@ -196,7 +196,7 @@ func TestOffThePlugin(t *testing.T) {
 		var s struct{ Exchanges []struct{ Waiting int } }
 		r := suite.CommandOn(t, old, "")("plugin", "status", "--json")
 		if err := json.Unmarshal([]byte(r.Stdout), &s); err != nil || r.Code != 0 {
-			t.Fatalf("%v: %s", err, r)
+			t.Fatalf("%v: got %s, want no error and Code = 0", err, r)
 		}
 		for _, x := range s.Exchanges {
 			waiting += x.Waiting
@@ -204,7 +204,7 @@ func TestOffThePlugin(t *testing.T) {
 		return waiting, len(s.Exchanges)
 	}
 	if waiting, exchanges := status(); waiting == 0 || exchanges != 2 {
-		t.Errorf("status: %d wait in %d exchanges", waiting, exchanges)
+		t.Errorf("status: got %d wait in %d exchanges, want more than 0 and 2", waiting, exchanges)
 	}
 
 	orders.sends(byClient(open(old), "orders", "order.new"))
@@ -229,7 +229,7 @@ func TestOffThePlugin(t *testing.T) {
 			"plugin", "drain", "--rabbitmqctl", ctl, "--margin", "20s", "--yes", "--json", "--state", state,
 		}, args...)...)
 		if rep := reportOf(t, r); r.Code != 0 || rep.Sent == 0 || rep.Twice != 0 || len(rep.Refused) != 0 {
-			t.Errorf("%v: %s", args, r)
+			t.Errorf("%v: got %s, want Code = 0, rep.Sent != 0, rep.Twice = 0 and len(rep.Refused) = 0", args, r)
 		}
 		t.Log(args, r.Stdout)
 	}

@@ -114,7 +114,7 @@ func TestPluginDrain(t *testing.T) {
 		args := []string{"plugin", "drain", "--rabbitmqctl", ctl, "--state", state, "--margin", "30s", "--json"}
 		dry := command(append(args, "--dry-run")...)
 		if rep := reportOf(t, dry); dry.Code != 2 || rep.Found != 8 || rep.Sent != sent || rep.Soon != 1 || len(rep.Refused) != stay {
-			t.Errorf("dry run: %s", dry)
+			t.Errorf("dry run: got %s, want Code = 2, rep.Found = 8, rep.Sent = %v, rep.Soon = 1 and len(rep.Refused) = %v", dry, sent, stay)
 		}
 		if refused := command(args...); refused.Code != 1 || !strings.Contains(refused.Stderr, "give --yes") {
 			t.Errorf("without a terminal: %s", refused)
@@ -124,7 +124,7 @@ func TestPluginDrain(t *testing.T) {
 			t.Fatal(r)
 		}
 		if again := reportOf(t, command(append(args, "--yes")...)); again.Sent != 0 || again.Resumed != 0 {
-			t.Errorf("again: %+v", again)
+			t.Errorf("again: got %+v, want Sent = 0 and Resumed = 0", again)
 		}
 		got := map[string]amqp.Delivery{}
 		list := takesAll(t, v, exchange, 8, 3*time.Minute)
@@ -135,7 +135,7 @@ func TestPluginDrain(t *testing.T) {
 			}
 		}
 		if len(list) != 8 || len(got) != 8 || got["urgent"].Priority != 9 {
-			t.Fatalf("%d messages, %d ids", len(list), len(got))
+			t.Fatalf(`%d messages, %d ids, want 8 and got["urgent"].Priority = 9`, len(list), len(got))
 		}
 		d := got[full.MessageId]
 		for k, want := range full.Headers {
@@ -149,7 +149,7 @@ func TestPluginDrain(t *testing.T) {
 			Timestamp: d.Timestamp, Body: d.Body, Headers: full.Headers,
 		}
 		if !reflect.DeepEqual(p, full) || d.Exchange != exchange || d.RoutingKey != "order.a" {
-			t.Errorf("%s %s %+v", d.Exchange, d.RoutingKey, p)
+			t.Errorf(`%s %s %+v, want %+v, %s and "order.a"`, d.Exchange, d.RoutingKey, p, full, exchange)
 		}
 	})
 }
@@ -226,7 +226,7 @@ func TestPluginDrainKilled(t *testing.T) {
 				break
 			}
 			if child.ProcessState.Exited() {
-				t.Fatalf("%v: %s%s", err, out.String(), errs.String())
+				t.Fatalf("%v: got %s%s, want child.ProcessState.Exited() = false", err, out.String(), errs.String())
 			}
 			killed++
 		}

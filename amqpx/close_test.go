@@ -74,7 +74,7 @@ func TestCloseEndsConsumers(t *testing.T) {
 				}
 				err := <-k.result
 				if name == "deaf" != errors.Is(err, amqpx.ErrDrainTimeout) || name != "deaf" && err != nil {
-					t.Errorf("consume: %v", err)
+					t.Errorf("Consume returned %v, want ErrDrainTimeout only for a handler that ignores its context", err)
 				}
 				close(done)
 			})
@@ -265,7 +265,7 @@ func TestCloseReportsHandlersItCutOff(t *testing.T) {
 		err := c.Close(m.within(time.Second))
 		left, ok := errors.AsType[*amqpx.CloseError](err)
 		if !ok {
-			t.Fatalf("closed with %v", err)
+			t.Fatalf("Close returned %v, want a *CloseError", err)
 		}
 		if left.Handlers != 1 {
 			t.Errorf("%d handlers were cut off, want 1", left.Handlers)

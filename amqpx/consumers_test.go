@@ -57,7 +57,7 @@ func TestConsumeAllEndsWithOne(t *testing.T) {
 		err := c.ConsumeAll(t.Context(), amqpx.Consumer{Queue: "open", Handler: acked}, amqpx.Consumer{Queue: "secret", Handler: acked})
 		one, ok := errors.AsType[*amqpx.ConsumeError](err)
 		if !ok || one.Queue != "secret" || !strings.HasPrefix(err.Error(), "consume secret: ") || strings.Contains(err.Error(), "open") {
-			t.Errorf("ConsumeAll: %v", err)
+			t.Errorf("ConsumeAll: got %v, want the error of the consumer of queue secret only", err)
 		}
 		m.hasConsumers("open", 0)
 	})
@@ -104,7 +104,7 @@ func TestConsumeAllChecksFirst(t *testing.T) {
 			}
 		}
 		if _, ok := m.Queue("fine"); ok || !errors.Is(err, amqpx.ErrConfig) {
-			t.Errorf("queue declared: %v; %v", ok, err)
+			t.Errorf("queue declared: %v; error %v, want amqpx.ErrConfig and no queue", ok, err)
 		}
 		if err := c.ConsumeAll(t.Context()); !errors.Is(err, amqpx.ErrConfig) {
 			t.Errorf("without consumers: %v", err)

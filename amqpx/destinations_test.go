@@ -97,7 +97,7 @@ func TestDestinationsThatCannotBeUsed(t *testing.T) {
 					t.Errorf("got %v, want amqpx.ErrNotSent with %q", err, test.says)
 				}
 				if _, final := errors.AsType[*topology.DestinationError](err); final != (test.within > 0) || final == errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("final: %t, %v", final, err)
+					t.Errorf("is a DestinationError: %t; got %v, want a final error or the end of the deadline", final, err)
 				}
 				if test.within > 0 {
 					if took := time.Since(began); took > test.within {

@@ -119,7 +119,7 @@ func TestHealthOfARefusedUser(t *testing.T) {
 		after(time.Minute)
 		sick := c.ill(since, "publish disconnected")
 		if ae, ok := errors.AsType[*amqp.Error](sick); !sick.Problems[0].Final || !ok || ae.Code != amqp.AccessRefused {
-			t.Errorf("got %+v", sick)
+			t.Errorf("got %+v, want a final problem with reply code 403", sick)
 		}
 		if strings.Contains(sick.Error(), "guest:guest") {
 			t.Error("the password is in the error")
@@ -231,7 +231,7 @@ func TestStatsOfAConsumer(t *testing.T) {
 		close(release)
 		after(time.Minute)
 		if got := c.Stats().Consumers[0]; got.Settling+got.Running+got.Waiting != 0 || got.Handled != 7 || got.Failed != 1 || !got.Oldest.IsZero() {
-			t.Errorf("at rest: %+v", got)
+			t.Errorf("consumer at rest: %+v, want 7 handled, 1 failed and nothing in progress", got)
 		}
 	})
 }

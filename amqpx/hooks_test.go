@@ -39,7 +39,7 @@ func TestSendHookSeesRefusedMessages(t *testing.T) {
 			}
 		}
 		if n := len(ends); n != map[string]int{"Send": 1, "SendBatch": 2}[name] {
-			t.Errorf("%s: %d messages ended", name, n)
+			t.Errorf("%s: the end hook was called for %d messages, want 1 for Send and 2 for SendBatch", name, n)
 		}
 	}
 	if values[0] != "send" {

@@ -346,7 +346,7 @@ func TestConsumersClockIsBehind(t *testing.T) {
 			t.Errorf("handled after %s, want 10s", at)
 		}
 		if err := c.Health(); err == nil || !strings.Contains(err.Error(), "clock: behind since") || c.Stats().ClockBehind.IsZero() {
-			t.Errorf("Health is %v", err)
+			t.Errorf(`Health returned %v, want an error with "clock: behind since"`, err)
 		}
 		k.stop()
 	})

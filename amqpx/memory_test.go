@@ -140,7 +140,7 @@ func (m *memory) tryOpen(ctx context.Context, cfg amqpx.Config) (*client, error)
 	m.Cleanup(func() {
 		err := c.Close(context.Background())
 		if _, left := errors.AsType[*amqpx.CloseError](err); err != nil && !left { // if the test has closed it
-			m.Errorf("close: %v", err)
+			m.Errorf("closing the client: %v", err)
 		}
 	})
 	return &client{c, m}, nil

@@ -178,7 +178,7 @@ func TestNativeReconnectsToABrokerThatIgnoresInstants(t *testing.T) {
 			t.Errorf("got %v, want amqpx.ErrNotSent and live.ErrInstantsIgnored", err)
 		}
 		if h, ok := errors.AsType[*amqpx.HealthError](c.Health()); !ok || !h.Problems[0].Final || !errors.Is(h, live.ErrInstantsIgnored) {
-			t.Errorf("health: %v", c.Health())
+			t.Errorf("Health returned %v, want a final problem with ErrInstantsIgnored", c.Health())
 		}
 		old.tidy()
 		at.Store(m)
@@ -333,7 +333,7 @@ func TestNativeInstantsAreBounded(t *testing.T) {
 			}
 		}
 		if waits == 0 {
-			t.Error("none waits")
+			t.Error("no message waits in the holding queues")
 		}
 		after(topology.MaxTTL - time.Minute)
 		if n := m.held(); n == 0 {
@@ -372,7 +372,7 @@ func TestNativeConnectsInAnAlarm(t *testing.T) {
 			}
 		}
 		if h, ok := errors.AsType[*amqpx.HealthError](c.Health()); !ok || !told(h) || h.Problems[0].Final {
-			t.Errorf("health: %v", c.Health())
+			t.Errorf("Health returned %v, want a problem about the alarm that is not final", c.Health())
 		}
 		m.Unblock()
 		c.mustSend(amqpx.Message{Queue: "q", Delay: time.Minute})

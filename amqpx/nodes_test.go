@@ -189,7 +189,7 @@ func TestLogin(t *testing.T) {
 		if _, err := amqpx.Open(t.Context(), amqpx.Config{URL: m.URL(), Dial: m.Dial, Login: func(context.Context) (string, string, error) {
 			return "new", "wrong", nil
 		}}); err == nil || !strings.Contains(err.Error(), `refused the user "new"`) || strings.Contains(err.Error(), "wrong") {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want 'refused the user \"new\"' and no password", err)
 		}
 	})
 }

@@ -127,7 +127,7 @@ func TestOpenSaysWhyItWaits(t *testing.T) {
 			}
 		})
 		if text := out.String(); strings.Count(text, "\n") != test.lines || test.lines > 0 && !strings.Contains(text, "connection refused") {
-			t.Errorf("%s: %q", name, text)
+			t.Errorf("%s: Open printed %q, want %d lines with the reason", name, text, test.lines)
 		}
 	}
 }

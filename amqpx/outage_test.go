@@ -44,7 +44,7 @@ func TestTextsOfAnOutage(t *testing.T) {
 						continue
 					}
 					if err == nil {
-						t.Fatal("sent")
+						t.Fatal("Send succeeded during the outage")
 					}
 					texts["send"][err.Error()]++
 					if err := cl.Health(); err != nil {

@@ -145,7 +145,7 @@ func TestDueIsNeverEarly(t *testing.T) {
 		}
 		at := now.Add(delay)
 		if got := time.UnixMilli(dueAt(&Message{DeliverAt: at}, now)); got.Before(at) || got.Sub(at) >= time.Millisecond {
-			t.Fatalf("at %v: due %v", at, got)
+			t.Fatalf("DeliverAt %v became %v, want the next whole millisecond", at, got)
 		}
 		if r := remaining(due, now); r < delay || r >= delay+2*time.Millisecond {
 			t.Fatalf("remaining %v of %v, want less than %v", r, delay, delay+2*time.Millisecond)

@@ -51,7 +51,7 @@ func TestPriorityProblem(t *testing.T) {
 			t.Errorf("got %s, %s, priority %d: %v, want error = %t", test.broker, test.strategy.Name(), test.priority, err, test.refused)
 		}
 		if err != nil && (!errors.Is(err, ErrMessage) || !strings.Contains(err.Error(), test.broker)) {
-			t.Errorf("%s: %v", test.broker, err)
+			t.Errorf("%s: got %v, want an ErrMessage that names the broker", test.broker, err)
 		}
 	}
 }

@@ -27,7 +27,7 @@ func TestOpenWithoutPermissions(t *testing.T) {
 			defer cancel()
 			_, err := amqpx.Open(ctx, amqpx.Config{URL: srv.URL(), Dial: srv.Dial, Logger: zap.New(core)})
 			if err == nil {
-				t.Fatal("opened")
+				t.Fatal("Open succeeded without permissions")
 			}
 			for _, says := range []string{"needs the permissions to configure", "DeclareNothing", "docs/permissions.md"} {
 				if !strings.Contains(err.Error(), says) {

@@ -93,11 +93,11 @@ func TestABatchWithAStuckQueue(t *testing.T) {
 		}
 		be, ok := errors.AsType[*amqpx.BatchError](c.SendBatch(m.within(20*time.Second), batch))
 		if !ok || len(be.Failed) != 1000 {
-			t.Fatalf("got %v", be)
+			t.Fatalf("got %v, want a *BatchError with 1000 failed messages", be)
 		}
 		for i := range be.Failed {
 			if i%5 != 1 {
-				t.Errorf("message %d failed: %v", i, be.Failed[i])
+				t.Errorf("message %d failed, although the broker accepts it: %v", i, be.Failed[i])
 			}
 		}
 	})
@@ -116,10 +116,10 @@ func TestRefusedAccess(t *testing.T) {
 			err := c.Send(t.Context(), bad)
 			ae, ok := errors.AsType[*amqp.Error](err)
 			if !errors.Is(err, amqpx.ErrNotSent) || !ok || ae.Code != amqp.AccessRefused {
-				t.Fatalf("got %v", err)
+				t.Fatalf("got %v, want ErrNotSent with reply code 403", err)
 			}
 			if d := time.Since(began); d > 2*time.Second || i > 0 && d > 0 {
-				t.Errorf("try %d took %v", i, d)
+				t.Errorf("try %d took %v, want at most 2s for the first and none for later ones", i, d)
 			}
 		}
 		var all sync.WaitGroup

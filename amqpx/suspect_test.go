@@ -62,7 +62,7 @@ func TestHealthOfABrokenQueue(t *testing.T) {
 		after(time.Minute)
 		var health *amqpx.HealthError
 		if err := c.Health(); !errors.As(err, &health) {
-			t.Fatalf("health: %v", err)
+			t.Fatalf("Health returned %v, want a *HealthError", err)
 		}
 		if len(health.Problems) != 1 || health.Problems[0].Part != "consumer broken" {
 			t.Errorf(`problems: got %v, want len(health.Problems) = 1 and Problems[0].Part = "consumer broken"`, health)
@@ -142,7 +142,7 @@ func TestRequeueOfABrokenQueueStopsNoConsumer(t *testing.T) {
 		defer m.RefuseMethod("basic.get", "broken", amqp.InternalError, "the queue's process is gone")()
 		before := c.Stats().Consume.Sessions
 		if _, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "broken"}); err == nil {
-			t.Error("requeued")
+			t.Error("Requeue succeeded for a queue that does not answer")
 		}
 		after(time.Minute)
 		if got := c.Stats().Consume.Sessions; got != before {

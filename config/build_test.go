@@ -58,7 +58,7 @@ func TestStrategies(t *testing.T) {
 			t.Errorf("%s: got %s up to %v", c.yaml, s.Name(), s.MaxDelay())
 		}
 		if _, ok := s.Topology().Queue(c.queue); !ok {
-			t.Errorf("%s: no queue %s", c.yaml, c.queue)
+			t.Errorf("%s: the topology has no queue %s", c.yaml, c.queue)
 		}
 	}
 }
@@ -174,7 +174,7 @@ destinations:
 		t.Errorf("bound to %v, want %v", from, want)
 	}
 	if s.Name() != "celery" || s.MaxDelay() != (1<<28-1)*time.Second {
-		t.Errorf("%s reaches %v", s.Name(), s.MaxDelay())
+		t.Errorf("strategy %s with maximum delay %v, want celery with 2^28-1 s", s.Name(), s.MaxDelay())
 	}
 }
 
@@ -198,7 +198,7 @@ func TestListed(t *testing.T) {
 		{Exchange: "p.deliver", RoutingKey: "clock.0.0.q"}: "belongs to the delay strategies",
 	} {
 		if err := c.Listed(d); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("%v: %v", d, err)
+			t.Errorf("Listed(%v): got %v, want error %q", d, err, want)
 		}
 	}
 }

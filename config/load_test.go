@@ -378,7 +378,7 @@ func TestAliases(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := c.Broker.ConnectionName + c.Topology.Queues[0].Name + c.Delay.Prefix; got != strings.Repeat("$${x}", 3) {
-		t.Errorf("got %s", got)
+		t.Errorf("got %s, want $${x} three times", got)
 	}
 }
 

@@ -19,7 +19,7 @@ func TestSchedulesOfDestinationsThatAreRefused(t *testing.T) {
 		_, err := load([]byte("broker: {declare: "+c.declare+"}\n"+head+c.destination), Source{File: "x.yaml"})
 		switch {
 		case c.problem == "" && err != nil:
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: unexpected error %v", name, err)
 		case c.problem != "" && (err == nil || !strings.Contains(err.Error(), c.problem)):
 			t.Errorf("%s: %v does not say %q", name, err, c.problem)
 		}

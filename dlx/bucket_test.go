@@ -67,7 +67,7 @@ func TestBucketConfigErrors(t *testing.T) {
 		}
 		b, err := dlx.NewBucket(c.config)
 		if (b == nil) != (len(c.fields) > 0) || (err != nil) != (len(c.fields) > 0) {
-			t.Errorf("%s: NewBucket gave %v, %v", c.name, b, err)
+			t.Errorf("%s: NewBucket returned %v, %v, want errors about %v", c.name, b, err, c.fields)
 		}
 	}
 }
@@ -203,7 +203,7 @@ func TestKeyErrors(t *testing.T) {
 			}
 			var e *topology.KeyError
 			if _, err := s.Route(topology.Destination{Queue: strings.Repeat("q", fits+1)}, delay, 0); !errors.As(err, &e) {
-				t.Errorf("%s: %d bytes: %v", prefix, fits+1, err)
+				t.Errorf("prefix %s, queue name of %d bytes: got %v, want a *topology.KeyError", prefix, fits+1, err)
 			}
 		}
 	}
@@ -245,7 +245,7 @@ func TestDestinationErrors(t *testing.T) {
 			_, err := s.Route(c.dest, time.Second, 0)
 			var e *topology.DestinationError
 			if c.ok && err != nil || !c.ok && (!errors.As(err, &e) || !errors.Is(err, topology.ErrDestination)) {
-				t.Errorf("%s to %+v: %v", s.Name(), c.dest, err)
+				t.Errorf("%s to %+v: got %v, want ok = %t", s.Name(), c.dest, err, c.ok)
 			}
 		}
 	}

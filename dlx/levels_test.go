@@ -128,7 +128,7 @@ func TestLevelsAreTheirs(t *testing.T) {
 		for _, name := range namesOf(newLevels(t, c).Topology()) {
 			system, ok := foreign.System(name)
 			if parked := name == topology.ParkedQueue(topology.DefaultPrefix); ok == parked || ok && system != c.Layout {
-				t.Errorf("%s belongs to %q, %t", name, system, ok)
+				t.Errorf("%s belongs to %q, %t, want %s for all but the parked queue", name, system, ok, c.Layout)
 			}
 		}
 	}
@@ -160,7 +160,7 @@ func TestLevelsKeysAreTheirs(t *testing.T) {
 			}
 			header, ok := r.Headers[dlx.HeaderNServiceBusDelay]
 			if system == dlx.LayoutNServiceBus && header != int32(want.Seconds) || system != dlx.LayoutNServiceBus && ok {
-				t.Errorf("%s %d s: header %v", system, want.Seconds, header)
+				t.Errorf("%s, %d s: header is %v", system, want.Seconds, header)
 			}
 			if key, ok := dlx.DestinationKey(r.RoutingKey); !ok || key != queue {
 				t.Errorf("%s is for %q, %t, want ok = true and %q", r.RoutingKey, key, ok, queue)

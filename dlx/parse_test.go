@@ -43,7 +43,7 @@ func TestDestinationKeyOfOthers(t *testing.T) {
 		"r99999999999999999999.0.a", "ttl.1m", "native.1",
 	} {
 		if got, ok := dlx.DestinationKey(key); ok {
-			t.Errorf("%q is for %q", key, got)
+			t.Errorf("%q was taken for a key of destination %q", key, got)
 		}
 	}
 }

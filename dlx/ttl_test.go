@@ -49,7 +49,7 @@ func TestTTLConfigErrors(t *testing.T) {
 			t.Errorf("%s: got errors for %v, want %s", c.name, got, c.fields)
 		}
 		if s, err := dlx.NewTTL(c.config); (s == nil) != (c.fields != "") || (err != nil) != (c.fields != "") {
-			t.Errorf("%s: NewTTL gave %v, %v", c.name, s, err)
+			t.Errorf("%s: NewTTL returned %v, %v, want errors about %q", c.name, s, err, c.fields)
 		}
 	}
 }

@@ -48,7 +48,7 @@ func TestConfigErrors(t *testing.T) {
 		s, err := plugin.New(c.config)
 		var f *topology.FieldError
 		if errors.As(err, &f) != (c.field != "") || (s == nil) != (c.field != "") || f != nil && (f.Field != c.field || f.Of != "plugin") {
-			t.Errorf("%+v: got %v", c.config, err)
+			t.Errorf("%+v: got %v, want an error about field %q", c.config, err, c.field)
 		}
 	}
 	if _, err := plugin.New(plugin.Config{Prefix: strings.Repeat("p", 65), MaxDelay: -1}); err == nil ||
@@ -116,7 +116,7 @@ func TestDestinations(t *testing.T) {
 	for _, d := range []topology.Destination{{}, {Queue: "delay.plugin"}, {Exchange: "delay.deliver"}, {Queue: "a", Exchange: "b"}} {
 		var e *topology.DestinationError
 		if _, err := s.Route(d, time.Second, 0); !errors.As(err, &e) || !errors.Is(err, topology.ErrDestination) {
-			t.Errorf("%+v: %v", d, err)
+			t.Errorf("%+v: got %v, want an ErrDestination", d, err)
 		}
 	}
 	fits := strings.Repeat("q", topology.MaxRoutingKey-len("plugin."))
@@ -126,7 +126,7 @@ func TestDestinations(t *testing.T) {
 		}
 		var e *topology.KeyError
 		if _, err := s.Route(topology.Destination{Queue: fits + "q"}, delay, 0); !errors.As(err, &e) {
-			t.Errorf("%d bytes: %v", len(fits)+1, err)
+			t.Errorf("queue name of %d bytes: got %v, want a *topology.KeyError", len(fits)+1, err)
 		}
 	}
 	x := topology.Destination{Exchange: "x", RoutingKey: "a.*"}

@@ -59,10 +59,10 @@ func TestMergeLaws(t *testing.T) {
 		text := func(x Topology) string { return fmt.Sprintf("%v %v %v", x.Exchanges, len(x.Queues), x.Bindings) }
 		ab := merge(a, b)
 		if text(merge(ab, a, b)) != text(ab) {
-			t.Fatal("not idempotent")
+			t.Fatal("Merge is not idempotent")
 		}
 		if text(merge(ab, c)) != text(merge(a, merge(b, c))) {
-			t.Fatal("not associative")
+			t.Fatal("Merge is not associative")
 		}
 		ba := merge(b, a)
 		if len(ba.Exchanges) != len(ab.Exchanges) || len(ba.Queues) != len(ab.Queues) || len(ba.Bindings) != len(ab.Bindings) {

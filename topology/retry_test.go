@@ -77,7 +77,7 @@ func TestRetryErrors(t *testing.T) {
 			}
 		}
 		if strings.Join(got, " ") != c.fields || (err != nil) != (c.fields != "") {
-			t.Errorf("%s: got %v", c.name, err)
+			t.Errorf("%s: got errors about %v, want about %q", c.name, got, c.fields)
 		}
 	}
 }

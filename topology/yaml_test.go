@@ -95,7 +95,7 @@ func TestParseYAMLOfNothing(t *testing.T) {
 	for _, doc := range []string{"", "# only a comment\n", "---\n", "queues:\nbindings:\n", "{}"} {
 		got, err := topology.ParseYAML([]byte(doc))
 		if err != nil || !reflect.DeepEqual(got, topology.Topology{}) {
-			t.Errorf("%q: got %+v, %v", doc, got, err)
+			t.Errorf("document %q: got %+v, %v, want an empty topology", doc, got, err)
 		}
 	}
 }

@@ -138,7 +138,7 @@ func TestPlugin(t *testing.T) {
 			srv := amqptest.NewServer(amqptest.Options{Version: version, Plugin: there})
 			err := live.ProbePlugin(t.Context(), func(context.Context) (*amqp.Connection, error) { return srv.Connect() })
 			if there != (err == nil) || !there && !errors.Is(err, live.ErrNoPlugin) {
-				t.Errorf("%s, plugin %v: %v", version, there, err)
+				t.Errorf("%s, plugin %v: got %v, want live.ErrNoPlugin only without the plugin", version, there, err)
 			}
 			srv.Close()
 		}
@@ -220,7 +220,7 @@ func TestExclusiveAndAutoDelete(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := srv.Queues(); !slices.Equal(got, []string{named.Name, "auto"}) {
-			t.Errorf("queues %q", got)
+			t.Errorf(`queues %q, want only %q and "auto"`, got, named.Name)
 		}
 		_ = other.Close()
 		if got := srv.Queues(); len(got) != 0 {

@@ -221,7 +221,7 @@ func TestLogins(t *testing.T) {
 		undo()
 		undo = srv.RefuseConnections()
 		if conn, err := srv.Connect(); err == nil {
-			t.Error("connected")
+			t.Error("connected to a broker that should refuse connections")
 			conn.Close()
 		}
 		undo()

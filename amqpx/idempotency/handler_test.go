@@ -174,7 +174,7 @@ func TestGroup(t *testing.T) {
 		group.Wait()
 		for i, err := range errs {
 			if i == 3 && !errors.Is(err, bad) || i != 3 && err != nil && !errors.Is(err, idempotency.ErrCommit) {
-				t.Errorf("round %d, message %d: %v", round, i, err)
+				t.Errorf("round %d, message %d: %v, want an error for message 3 only, apart from ErrCommit", round, i, err)
 			}
 		}
 	}

@@ -82,7 +82,7 @@ func TestGroupErrors(t *testing.T) {
 		x := g.Groups[0]
 		if x.Destination != "q" || x.Reason != inspect.ReasonAttempts || !x.First.Equal(first.Add(time.Second)) || !x.Last.Equal(first.Add(1999*time.Second)) ||
 			x.ExampleID != "1999" || x.Example != "order 1999 was not found" {
-			t.Errorf("%+v", x)
+			t.Errorf("got %+v, want the group of q with message 1999 as its example", x)
 		}
 		f := inspect.DeadLetterFilter{Destinations: []string{x.Destination}, Reasons: []string{x.Reason}, ErrorLike: x.ErrorLike}
 		c := m.open(amqpx.Config{})

@@ -305,7 +305,7 @@ func TestRequeueToARefusingDestination(t *testing.T) {
 				}
 				for _, x := range r.Results {
 					if x.Outcome == inspect.RequeueStayed && (x.Destination != "q" || x.Count != 5 || !strings.Contains(x.Why, c.why)) {
-						t.Errorf("%+v", x)
+						t.Errorf("got %+v, want 5 messages for q that stayed because %q", x, c.why)
 					}
 				}
 			})
@@ -422,7 +422,7 @@ func TestRequeueSparesTheDeliveryLimit(t *testing.T) {
 						}
 						r, err := inspect.Requeue(ctx, cl.Client, o)
 						if err != nil && ctx.Err() == nil && !errors.Is(err, errNoDatabase) {
-							t.Fatalf("%v; %+v", err, r)
+							t.Fatalf("got %v, %+v, want no error other than errNoDatabase", err, r)
 						}
 						cancel()
 						moved += r.Moved
@@ -440,7 +440,7 @@ func TestRequeueSparesTheDeliveryLimit(t *testing.T) {
 						t.Errorf("%v are left, want length 10", there)
 					}
 					if moves := c.moves && version != "4.3.0"; moves != (moved > 0) {
-						t.Errorf("%d were moved", moved)
+						t.Errorf("%d messages were moved, want some: %t", moved, moves)
 					}
 				})
 			})
@@ -512,7 +512,7 @@ func TestRequeueDryRunNeedsTheLimit(t *testing.T) {
 		} {
 			_, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: x.queue, DryRun: true, Management: x.m})
 			if errors.Is(err, inspect.ErrPeek) != (x.why != "") || err != nil && !strings.Contains(err.Error(), x.why) {
-				t.Errorf("%+v: %v", x, err)
+				t.Errorf("%+v: got %v, want ErrPeek only if the limit is unknown", x, err)
 			}
 		}
 	})
@@ -557,7 +557,7 @@ func TestRequeueWhileBlocked(t *testing.T) {
 		m.Block("memory")
 		r, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "q.dead"})
 		if !errors.Is(err, amqpx.ErrBlocked) && r.Stayed == 0 {
-			t.Errorf("%v; %+v", err, r)
+			t.Errorf("got %v; %+v, want ErrBlocked or messages that stayed", err, r)
 		}
 		m.Unblock()
 		inmemory.After(time.Minute)

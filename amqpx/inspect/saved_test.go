@@ -38,7 +38,7 @@ func roundTrip(t *testing.T, m SavedMessage) (again SavedMessage, line []byte) {
 		err = json.Unmarshal(line, &again)
 	}
 	if err != nil || bytes.ContainsRune(line, '\n') {
-		t.Fatalf("%v\n%s", err, line)
+		t.Fatalf("MarshalJSON returned %v, or more than one line:\n%s", err, line)
 	}
 	return again, line
 }

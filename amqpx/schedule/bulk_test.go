@@ -314,7 +314,7 @@ func TestBulkComesBack(t *testing.T) {
 		last, err := s.Bulk(t.Context(), Filter{}, BulkRescheduleBy(-5*time.Second), BulkOptions{After: after})
 		check(t, err)
 		if p.Changed+last.Changed != 400 {
-			t.Errorf("%d and %d changed", p.Changed, last.Changed)
+			t.Errorf("%d and then %d tasks were changed, want 400 together", p.Changed, last.Changed)
 		}
 		for id, due := range dues(t, s, Filter{}) {
 			var i int

@@ -145,7 +145,7 @@ func TestTaskThatKillsItsProcess(t *testing.T) {
 	// The other task may have killed the process between the record and the dead letter, or before the acknowledgement.
 	q, _ := srv.Queue("q.dead")
 	if len(q.Messages) == 0 || slices.ContainsFunc(q.Messages, func(m amqptest.Message) bool { return !slices.Contains(killers, m.MessageId) }) {
-		t.Errorf("dead letters: %+v", q.Messages)
+		t.Errorf("dead letters: %+v, want only the messages that kill their process", q.Messages)
 	}
 }
 

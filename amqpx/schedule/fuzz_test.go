@@ -42,7 +42,7 @@ func FuzzTaskID(f *testing.F) {
 		possible := id != "" && len(id) <= 255 && utf8.ValidString(id) && !strings.ContainsRune(id, 0) && !strings.HasSuffix(id, " ")
 		err := store.Schedule(ctx, NoTx, replacing(task))
 		if _, refused := errors.AsType[*TaskError](err); refused == possible || err != nil && possible {
-			t.Fatalf("id %q: %v", id, err)
+			t.Fatalf("id %q: got %v, want a *TaskError only for an impossible id", id, err)
 		}
 		err = handle(ctx, &amqpx.Delivery{ID: id, Version: version, Attempt: 1, MaxAttempts: 2})
 		if notTask := errors.Is(err, ErrNotTask) && amqpx.IsRejected(err); notTask == (possible && version >= 1) || err != nil && !notTask {

@@ -69,7 +69,7 @@ func groupSurvives(t *testing.T, end func(context.Context, *sql.Tx)) {
 		wg.Go(func() {
 			err := h(t.Context(), &amqpx.Delivery{ID: x.ID, Queue: "q", Body: x.Body, Version: 1, DueAt: due, Attempt: 1, MaxAttempts: 3})
 			if err != nil && string(x.Body) != "2" {
-				t.Errorf("task %s: %v", x.ID, err)
+				t.Errorf("task %s: got %v, want an error for the task with body 2 only", x.ID, err)
 			}
 		})
 	}

@@ -51,7 +51,7 @@ func TestHandlerWithADeliveryOfATest(t *testing.T) {
 				handle := schedule.Handler(db, func(context.Context, *sql.Tx, *amqpx.Delivery) error { effect = true; return nil }, schedule.WithGroup(group))
 				err = handle(t.Context(), &tc.delivery)
 				if effect != tc.effect || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
-					t.Errorf("effect %t, error %v", effect, err)
+					t.Errorf("effect %t, error %v, want effect %t and error %q", effect, err, tc.effect, tc.err)
 				}
 				if err != nil && (!errors.Is(err, schedule.ErrNotTask) || !amqpx.IsRejected(err)) {
 					t.Errorf("not rejected as no task: %v", err)

@@ -22,12 +22,12 @@ func TestUnlistedDestinationIsRefused(t *testing.T) {
 		err := s.Schedule(t.Context(), NoTx, task)
 		_, named := errors.AsType[*TaskError](err)
 		if want == "" && err != nil || want != "" && (!named || !strings.Contains(err.Error(), want)) {
-			t.Errorf("%s: %v", queue, err)
+			t.Errorf("queue %s: got %v, want error %q", queue, err, want)
 		}
 		err = s.Recurring().Add(t.Context(), NoTx, Recurring{Name: queue, Cron: "@daily", Task: Task{Queue: queue}})
 		_, named = errors.AsType[*RecurringError](err)
 		if want == "" && err != nil || want != "" && (!named || !strings.Contains(err.Error(), want)) {
-			t.Errorf("recurring, %s: %v", queue, err)
+			t.Errorf("recurring task for queue %s: got %v, want error %q", queue, err, want)
 		}
 	}
 }
@@ -48,7 +48,7 @@ func TestUnlistedDestinationIsNotHeldBack(t *testing.T) {
 		bounded := s.SetRateLimit(t.Context(), NoTx, RateLimit{Queue: d.Queue, Exchange: d.Exchange, PerSecond: 5})
 		for what, err := range map[string]error{"pause": paused, "rate limit": bounded} {
 			if want == "" && err != nil {
-				t.Errorf("%s of %s: %v", what, d, err)
+				t.Errorf("%s to %s: %v", what, d, err)
 			}
 			if want != "" && (!errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want)) {
 				t.Errorf("%s of %s: %v, want %q", what, d, err, want)

@@ -46,7 +46,7 @@ func paced(t *testing.T, cfg Config, test func(t *testing.T, s, other *Store, r 
 	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{}
 		cfg.VirtualTime = true
-		cfg.Hooks.Error = func(what string, err error) { t.Errorf("%s: %v", what, err) }
+		cfg.Hooks.Error = func(what string, err error) { t.Errorf("store failed in %s: %v", what, err) }
 		s, db := openStore(t, r, cfg)
 		defer func() { check(t, db.Close()) }()
 		asked := &counting{DB: s.db.DB}
@@ -74,7 +74,7 @@ func TestVirtualDayIsCheap(t *testing.T) {
 		}
 		relays, err := s.Relays(t.Context())
 		if err != nil || len(relays) != 1 || !relays[0].Running(time.Now()) {
-			t.Errorf("%v; %+v", err, relays)
+			t.Errorf("got %v; relays %+v, want one running relay", err, relays)
 		}
 		if got := r.receipts(); len(got) != 3 {
 			t.Errorf("%d were sent, want 3", len(got))
@@ -127,7 +127,7 @@ func TestNothingIsLateInABubble(t *testing.T) {
 			got := r.receipts()
 			if len(got) < 2 || got[1].at.Sub(now.Add(3*time.Hour+s.cfg.Grace)).Abs() > s.cfg.SweepInterval {
 				for _, x := range got {
-					t.Errorf("sent after %v", x.at.Sub(now))
+					t.Errorf("task sent after %v, want it sent again after 3h and the grace period", x.at.Sub(now))
 				}
 			}
 		},

@@ -261,7 +261,7 @@ func TestRecurringValidate(t *testing.T) {
 		spoil(&r)
 		var se *RecurringError
 		if err := r.Validate(); !errors.As(err, &se) || se.Field != field || !errors.Is(err, ErrRecurring) {
-			t.Errorf("%s: %v", field, err)
+			t.Errorf("wrong %s: got %v, want an ErrRecurring that names the field", field, err)
 		}
 	}
 }

@@ -298,7 +298,7 @@ func TestMarkOfATaskInsertedAgain(t *testing.T) {
 		t.Fatalf("found %d, sent %d (%v), expected the new task", found, sent, err)
 	}
 	if got := r.receipts(); len(got) != 2 || !got[1].m.Created.After(got[0].m.Created) {
-		t.Errorf("sent %v", got)
+		t.Errorf("sent %v, want two messages, the second with a later creation time", got)
 	}
 }
 
@@ -457,7 +457,7 @@ func TestDatabaseHangs(t *testing.T) {
 		}
 		for _, part := range []string{"relay", "recurring"} {
 			if !slices.ContainsFunc(health.Faults, func(f Fault) bool { return f.Part == part }) {
-				t.Errorf("%s is well: %v", part, health)
+				t.Errorf("Health has no fault of %s: %v", part, health)
 			}
 		}
 		<-time.After(2 * time.Hour)

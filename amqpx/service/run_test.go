@@ -295,7 +295,7 @@ func TestOpenErrors(t *testing.T) {
 			}
 			s, err := service.Open(ctx, c.o)
 			if s != nil || err == nil || c.is != nil && !errors.Is(err, c.is) {
-				t.Fatalf("Open: %v, %v", s, err)
+				t.Fatalf("Open returned error %v and service %v, want only an error", s, err)
 			}
 			for _, want := range c.want {
 				if !strings.Contains(err.Error(), want) {
@@ -465,7 +465,7 @@ func TestFirstLine(t *testing.T) {
 			}
 			fields := lines[0].ContextMap()
 			if got, _ := fields["file"].(string); got != name && (file == "" || got != o.File) {
-				t.Errorf("file: %q", got)
+				t.Errorf(`field "file" of the log line is %q, want %q`, got, name)
 			}
 			if fields["broker"] != "RabbitMQ 4.3.0 at secret.example:5672" || fields["strategy"] != "bucket" || fields["database"] != "none" {
 				t.Errorf(`fields: got %v, want fields["broker"] = "RabbitMQ 4.3.0 at secret.example:5672", fields["strategy"] = "bucket" and fields["database"] = "none"`,

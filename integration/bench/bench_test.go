@@ -196,13 +196,13 @@ func TestScenarios(t *testing.T) {
 				names := map[string]bool{"": true}
 				for _, k := range g.cases {
 					if names[k.name] || k.work == nil {
-						t.Errorf("%s, %s: case %q", s.name, g.title, k.name)
+						t.Errorf("%s, %s: case %q is repeated or has no work", s.name, g.title, k.name)
 					}
 					names[k.name] = true
 				}
 				for _, c := range g.claims {
 					if c.ours == "" || !names[c.ours] || !names[c.over] || c.bound == 0 {
-						t.Errorf("%s, %s: claim %+v", s.name, g.title, c)
+						t.Errorf("%s, %s: claim %+v is incomplete or names an unknown case", s.name, g.title, c)
 					}
 				}
 			}
@@ -373,7 +373,7 @@ func TestMissingMessagesAreLate(t *testing.T) {
 		l.asked(minBody, 0, now)
 		late, missing, err := l.wait(t.Context(), 3*time.Millisecond)
 		if err != nil || missing != 1 || !slices.Equal(late, []float64{3}) {
-			t.Errorf("got %v, %d missing (%v)", late, missing, err)
+			t.Errorf("lateness %v, %d missing (%v), want [3] and 1", late, missing, err)
 		}
 	})
 }

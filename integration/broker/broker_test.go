@@ -62,7 +62,7 @@ func TestLife(t *testing.T) {
 				t.Error("an unknown rabbitmqctl command is no error")
 			}
 			if memory, err := b.MemoryBytes(ctx); err != nil || memory < 1<<20 {
-				t.Errorf("memory %d, %v", memory, err)
+				t.Errorf("the broker uses %d bytes of memory, %v, want at least 1 MiB", memory, err)
 			}
 
 			send(t, b, "kept")

@@ -58,7 +58,7 @@ func TestPluginAvailable(t *testing.T) {
 	t.Setenv(EnvPluginDir, dir)
 	path, reason := PluginAvailable("4.0.5")
 	if path != "" || reason != "plugin not found in "+filepath.Join(dir, "4.0") {
-		t.Errorf("got %q, %q", path, reason)
+		t.Errorf(`got path %q, reason %q, want no path and "plugin not found in …"`, path, reason)
 	}
 	want := filepath.Join(dir, "4.0", pluginName+"-4.0.7.ez")
 	if err := os.Mkdir(filepath.Dir(want), 0o700); err != nil {

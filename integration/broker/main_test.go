@@ -150,7 +150,7 @@ func (tr traces) eventuallyGone(t *testing.T) {
 		}
 		select {
 		case <-deadline:
-			t.Fatalf("left behind: %v", found)
+			t.Fatalf("brokers left behind: %v", found)
 		case <-ticker.C:
 		}
 	}

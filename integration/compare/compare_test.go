@@ -200,7 +200,7 @@ func TestProcessorTime(t *testing.T) {
 	t.Parallel()
 	id, p, ok := parseStat([]byte("7 (a) b) S 3 7 7 0 -1 4194560 100 200 0 0 150 50 25 75 20 0 1 0 100\n"))
 	if !ok || id != 7 || p != (process{"a) b", 3, 3}) {
-		t.Errorf("got %d, %+v (%t)", id, p, ok)
+		t.Errorf(`got id %d, %+v (%t), want 7 and the name "a) b"`, id, p, ok)
 	}
 	all := processes{1: {"init", 0, 1}, 2: {"child", 1, 2}, 3: {"grandchild", 2, 4}, 4: {"other", 0, 8}}
 	if got := all.cpu(1); got != 7 {

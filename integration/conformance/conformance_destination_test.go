@@ -210,7 +210,7 @@ func caseSimilarNames(t *testing.T, c *cell) {
 	check := func(n string) {
 		for _, name := range names {
 			if a := take(t, inboxes[name], 1, name)[0]; a.MessageId != round(name, n).ID {
-				t.Errorf("%s got %v", name, a)
+				t.Errorf("destination %s got %v, want message %s", name, a, round(name, n).ID)
 			}
 		}
 	}

@@ -179,7 +179,7 @@ func caseRoutingHeaders(t *testing.T, c *cell) {
 	for _, a := range take(t, c.plain(t, q), 2, "deliveries") {
 		notEarly(t, a)
 		if got := userHeadersOf(a.Headers); !reflect.DeepEqual(got, amqp.Table{"user": "kept"}) {
-			t.Errorf("headers of %s: %v", a.MessageId, got)
+			t.Errorf("headers of %s: got %v, want only user: kept", a.MessageId, got)
 		}
 		if a.Headers[amqpx.HeaderAttempt] != nil || a.Headers[amqpx.HeaderReason] != nil {
 			t.Errorf("forged headers went through: %v", a)

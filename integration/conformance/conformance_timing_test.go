@@ -225,7 +225,7 @@ func caseNoDelay(t *testing.T, c *cell) {
 			t.Errorf("message %s came as number %d, want %s", a.MessageId, i, strconv.Itoa(i))
 		}
 		if _, waited := a.Headers["x-death"]; waited {
-			t.Errorf("it waited: %v", a)
+			t.Errorf("a message without a delay waited in a queue: %v", a)
 		}
 		if _, waited := a.Headers["x-delay"]; waited {
 			t.Errorf("it went through the plugin: %v", a)

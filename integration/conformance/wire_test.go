@@ -360,7 +360,7 @@ func (l language) buried(t *testing.T, v *suite.Vhost, queue string) {
 			t.Errorf("dead letter %s: %s of %+v, attempt %d of %q, due %v", d.ID, d.Reason, d.Destination, d.Attempt, d.Attempts, d.DueAt)
 		}
 		if _, ok := d.Headers["x-death"]; ok || strings.HasPrefix(d.ID, "go-") && d.Headers["mine"] != "kept" {
-			t.Errorf("headers of %s: %v", d.ID, d.Headers)
+			t.Errorf("headers of %s: got %v, want no x-death, and the publisher's own header", d.ID, d.Headers)
 		}
 	}
 	if n := suite.MessagesIn(t, v, "delay.parked"); n > 0 {
@@ -401,7 +401,7 @@ func TestPythonAcceptsReturnedMessages(t *testing.T) {
 	got := l.run(t, nil, append(l.consumer(t.TempDir()), url, "own", "1")...)
 	at, _ := strconv.ParseInt(got[0][3], 10, 64)
 	if late := time.UnixMilli(at).Sub(due); got[0][0] != "held" || got[0][2] != strconv.FormatInt(due.UnixMilli(), 10) || late < 0 || late > passed/2 {
-		t.Errorf("handled %q, %v late", got, late)
+		t.Errorf("handled %q, %v late, want message held with its due time, on time", got, late)
 	}
 	if n := srv.Publishes(""); n != 3 { // this message, the request for the time, and the copy
 		t.Errorf("%d messages were published to queues, expected 3", n)

@@ -305,7 +305,7 @@ func TestKilled(t *testing.T) {
 				}
 				select {
 				case <-deadline:
-					t.Fatalf("left behind: %v", found)
+					t.Fatalf("databases left behind: %v", found)
 				case <-ticker.C:
 				}
 			}

@@ -68,7 +68,7 @@ func TestLayoutsChange(t *testing.T) {
 				// management API too late.
 				busy := strings.Contains(got.Stderr, "wait until they have drained") || strings.Contains(got.Stderr, "make the management API reachable")
 				if !busy || time.Now().After(end) {
-					t.Fatalf("retire: %s", got)
+					t.Fatalf("retire failed: %s", got)
 				}
 			}
 			t.Logf("%d messages; %s", len(l.sent), got.Stdout)

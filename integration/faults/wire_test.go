@@ -110,7 +110,7 @@ func TestWire(t *testing.T) {
 				t.Errorf("the server received %q, want %q", got, c.received)
 			}
 			if (w.count() == 0) != c.answered {
-				t.Errorf("%d cuts", w.count())
+				t.Errorf("%d cuts, want some only while no answer arrives", w.count())
 			}
 			w.cutAt("")
 			again, err := net.Dial("tcp", w.addr())

@@ -208,7 +208,7 @@ func TestOutcomeUnknownDiffersFromNotSent(t *testing.T) {
 		err := send()
 		var se *amqpx.SendError
 		if !errors.Is(err, amqpx.ErrOutcomeUnknown) || errors.Is(err, amqpx.ErrNotSent) || !errors.As(err, &se) || se.Tries != 1 || se.ID != "m" {
-			t.Fatalf("got %v (%+v)", err, se)
+			t.Fatalf("got %v (%+v), want ErrOutcomeUnknown after one try for message m", err, se)
 		}
 	})
 	t.Run("no connection", func(t *testing.T) {
@@ -234,7 +234,7 @@ func TestOutcomeUnknownDiffersFromNotSent(t *testing.T) {
 		}
 		for range cap(errs) {
 			if err := <-errs; !errors.Is(err, amqpx.ErrOutcomeUnknown) && !errors.Is(err, amqpx.ErrNotSent) {
-				t.Errorf("got %v", err)
+				t.Errorf("got %v, want ErrOutcomeUnknown or ErrNotSent", err)
 			}
 		}
 	})
@@ -317,7 +317,7 @@ func TestBlockedBroker(t *testing.T) {
 		defer cancel()
 		err := c.Send(ctx, amqpx.Message{ID: "during", Queue: q})
 		if err != nil && (!errors.Is(err, amqpx.ErrBlocked) || !errors.Is(err, context.DeadlineExceeded)) {
-			t.Fatalf("got %v", err)
+			t.Fatalf("got %v, want no error, or ErrBlocked at the deadline", err)
 		}
 		return err != nil
 	})
@@ -436,7 +436,7 @@ func TestCloseEndsWhatWaits(t *testing.T) {
 		t.Errorf("a waiting Send returned %v, want amqpx.ErrClosed", err)
 	}
 	if err := <-running; err != nil && !errors.Is(err, amqpx.ErrClosed) {
-		t.Errorf("Consume returned %v", err)
+		t.Errorf("Consume returned %v, want no error or ErrClosed", err)
 	}
 	if err := c.Send(t.Context(), amqpx.Message{Queue: q}); !errors.Is(err, amqpx.ErrClosed) {
 		t.Errorf("Send after Close returned %v, want amqpx.ErrClosed", err)

@@ -69,7 +69,7 @@ func sendsTo(t *testing.T, c *amqpx.Client, d topology.Destination, client, each
 				ID: fmt.Sprintf("%d-%d", client, n), Queue: d.Queue, Exchange: d.Exchange, RoutingKey: d.RoutingKey,
 				Delay: time.Duration(n%2) * 100 * time.Millisecond,
 			}); err != nil {
-				t.Errorf("client %d, message %d: %v", client, n, err)
+				t.Errorf("client %d could not send message %d: %v", client, n, err)
 			}
 		})
 	}

@@ -196,7 +196,7 @@ func TestRefusedMessageThatTheBrokerDoesNotName(t *testing.T) {
 		}
 		for i, f := range be.Failed {
 			if i%50 != 25 || f.Unknown || !errors.Is(f, amqpx.ErrNotSent) {
-				t.Errorf("message %d: %v", i, f)
+				t.Errorf("message %d failed with %v, want only every 50th to fail", i, f)
 			}
 		}
 		if n := watcher.connected.Load(); n != 1 {

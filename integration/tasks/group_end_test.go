@@ -89,7 +89,7 @@ func TestScheduleGroupSurvivesCommit(t *testing.T) {
 				}))
 				for i, id := range ids {
 					if task, err := store.Get(t.Context(), schedule.NoTx, id); i%5 != 0 && (err != nil || task.Status != schedule.StatusDone) {
-						t.Errorf("%s is %s, %v", id, task.Status, err)
+						t.Errorf("task %s is %s, %v, want done", id, task.Status, err)
 					}
 				}
 			})

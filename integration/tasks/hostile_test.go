@@ -63,7 +63,7 @@ func rejectedAll(t *testing.T, queue string, messages map[string]amqp.Publishing
 		text, _ := d.Headers[amqpx.HeaderError].(string)
 		// A message without an id gets one when it is published again.
 		if !ok || p.MessageId != "" && d.MessageId != p.MessageId || d.Headers[amqpx.HeaderReason] != inspect.ReasonRejected || !strings.Contains(text, reason) {
-			t.Errorf("dead letter %q: %v", d.Body, d.Headers)
+			t.Errorf("dead letter %q: headers %v, want the message rejected with %q", d.Body, d.Headers, reason)
 		}
 		if attempts, _ := d.Headers[amqpx.HeaderAttempts].([]any); len(attempts) != 1 {
 			t.Errorf("%s: attempts %v, want one", d.Body, d.Headers[amqpx.HeaderAttempts])

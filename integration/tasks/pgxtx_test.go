@@ -197,7 +197,7 @@ func TestPgxHandlerEnds(t *testing.T) {
 			return handle(ctx, orderDelivery("m", "1"))
 		}()
 		if !c.expect(err) {
-			t.Errorf("%s: error is %v", c.name, err)
+			t.Errorf("%s: unexpected error %v", c.name, err)
 		}
 		if n := o.effects(t, "1"); n != 0 {
 			t.Errorf("%s: %d effects, expected none", c.name, n)

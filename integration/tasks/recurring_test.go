@@ -278,7 +278,7 @@ func TestRecurringDocumentedStatements(t *testing.T) {
 	}
 	eachDriver(t, func(t *testing.T, db businessDB) {
 		s := newStore(t, db, &outbox{}, schedule.Config{PollInterval: 20 * time.Millisecond, Hooks: schedule.Hooks{
-			Error: func(what string, err error) { t.Errorf("%s: %v", what, err) },
+			Error: func(what string, err error) { t.Errorf("store failed in %s: %v", what, err) },
 		}})
 		runStore(t, s)
 		do := func(what string) {

@@ -88,7 +88,7 @@ func (f *fanIn) deliver(id string, due time.Time) {
 		case err == nil:
 			return
 		case !errors.Is(err, errAfterCount) && !undone(err):
-			f.t.Errorf("%s: %v", id, err)
+			f.t.Errorf("task %s: unexpected error %v", id, err)
 			return
 		}
 	}

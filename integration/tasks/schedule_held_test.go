@@ -95,7 +95,7 @@ func TestPauseOnEachDatabase(t *testing.T) {
 		states, err := s.Destinations(t.Context(), schedule.NoTx)
 		suite.MustSucceed(t, err)
 		if len(states) != 1 || states[0].PausedBy != "alice" || states[0].PausedAt.IsZero() || states[0].Waiting != 1 || states[0].Destination() != mail {
-			t.Errorf("%+v", states)
+			t.Errorf("got %+v, want mail paused by alice with one waiting task", states)
 		}
 		if out.count("new") != 0 {
 			t.Error("sent in the pause")
@@ -114,7 +114,7 @@ func TestPauseOnEachDatabase(t *testing.T) {
 		states, err = s.Destinations(t.Context(), schedule.NoTx)
 		suite.MustSucceed(t, err)
 		if len(states) != 1 || states[0].SpreadUntil.IsZero() || !states[0].PausedAt.IsZero() {
-			t.Errorf("%+v", states)
+			t.Errorf("got %+v, want one destination that is spread and no longer paused", states)
 		}
 		suite.Eventually(t, "the first of the spread ones is sent", func() bool { return out.count("newer") == 1 })
 	})

@@ -180,7 +180,7 @@ func testConcurrentSubscribers(t *testing.T, level sql.IsolationLevel, rounds in
 				case i == 0 && err == nil:
 					cancelled = true
 				case i == 0 && !errors.Is(err, schedule.ErrStatus), i > 0 && err != nil:
-					t.Fatalf("round %d: %v", round, err)
+					t.Fatalf("round %d: got %v, want ErrStatus in the first round only", round, err)
 				}
 			}
 			want := int64(subscribers)

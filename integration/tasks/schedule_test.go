@@ -172,7 +172,7 @@ func TestScheduleInTransaction(t *testing.T) {
 		}
 		for _, m := range out.messages() {
 			if m.ID == "a" && (m.Exchange != "events" || m.RoutingKey != "post.due" || m.Headers["k"] != "v" || m.Version != 1 || !m.DeliverAt.Equal(got.DeliverAt)) {
-				t.Errorf("sent %+v", m)
+				t.Errorf("sent %+v, want task a to events with its headers and due time", m)
 			}
 		}
 	})
@@ -285,7 +285,7 @@ func TestScheduleChanges(t *testing.T) {
 		}
 		suite.MustSucceed(t, s.RunNow(t.Context(), schedule.NoTx, "a"))
 		if got := taskOf(t, s, "a"); got.Version != 3 || got.DeliverAt.After(time.Now()) {
-			t.Errorf("after RunNow: %+v", got)
+			t.Errorf("after RunNow: got %+v, want version 3, due now", got)
 		}
 		// A change that is rolled back changes nothing.
 		tx, _, rollback := db.begin(t)
@@ -384,7 +384,7 @@ func TestScheduleHandlerFence(t *testing.T) {
 		skipped("fails", 1, schedule.SkipFailed)
 		fail = func() error { return amqpx.Reject(boom) }
 		if err := deliver("rejected", 1, 1); !errors.Is(err, boom) || taskOf(t, s, "rejected").Status != schedule.StatusFailed {
-			t.Errorf("rejected: %v, %+v", err, taskOf(t, s, "rejected"))
+			t.Errorf("rejected task: got %v, %+v, want boom and status failed", err, taskOf(t, s, "rejected"))
 		}
 		fail = func() error { panic(boom) }
 		if got := panicOf(func() { _ = deliver("panics", 1, 1) }); !errors.Is(got, boom) {
@@ -436,7 +436,7 @@ func TestScheduleConcurrentFence(t *testing.T) {
 				case i == 0 && err == nil:
 					cancelled = true
 				case i == 0 && !errors.Is(err, schedule.ErrStatus), i > 0 && err != nil:
-					t.Fatalf("round %d: %v", round, err)
+					t.Fatalf("round %d: got %v, want ErrStatus in the first round only", round, err)
 				}
 			}
 			want := int32(1)
@@ -458,7 +458,7 @@ func TestScheduleRelaysShare(t *testing.T) {
 		const n = 3000
 		var out outbox
 		cfg := schedule.Config{PollInterval: 50 * time.Millisecond, Batch: 100, Horizon: time.Hour, Workers: 2}
-		cfg.Hooks.Error = func(what string, err error) { t.Errorf("%s: %v", what, err) }
+		cfg.Hooks.Error = func(what string, err error) { t.Errorf("store failed in %s: %v", what, err) }
 		first := newStore(t, db, &out, cfg)
 		tasks := make([]schedule.Task, n)
 		for i := range tasks {
@@ -562,7 +562,7 @@ func listedTask(t *testing.T, s *schedule.Store, id string) schedule.TaskRow {
 			return got
 		}
 	}
-	t.Fatalf("no task %s", id)
+	t.Fatalf("task %s does not exist", id)
 	return schedule.TaskRow{}
 }
 
@@ -626,7 +626,7 @@ func TestScheduleListAndCount(t *testing.T) {
 				}
 				last = x.Cursor()
 				if f.WithoutBody != (len(x.Body) == 0) {
-					t.Fatalf("body is %q", x.Body)
+					t.Fatalf("body is %q, want one unless WithoutBody is set", x.Body)
 				}
 				got = append(got, x.ID)
 			}

@@ -109,7 +109,7 @@ func (c *contention) produce(event int) {
 			return
 		}
 		if c.undone.Add(1); c.t.Context().Err() != nil || !undone(err) {
-			c.t.Errorf("event %d: %v", event, err)
+			c.t.Errorf("event %d: unexpected error %v", event, err)
 			return
 		}
 	}

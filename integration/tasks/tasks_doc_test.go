@@ -370,7 +370,7 @@ func TestEffectByStatementAfterAGoAttempt(t *testing.T) {
 			}
 		}
 		if got, err := s.Effects(t.Context(), schedule.NoTx, "e"); err != nil || len(got) != 1 || got[0].DoneAt.IsZero() {
-			t.Errorf("the effects: %+v, %v", got, err)
+			t.Errorf("Effects returned %+v, %v, want one that is done", got, err)
 		}
 		// While a LeaseHandler works, the effect is not recorded.
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "leased", Exchange: "events", DeliverAt: due}))

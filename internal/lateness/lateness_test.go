@@ -33,7 +33,7 @@ func TestLateness(t *testing.T) {
 		r.Add(time.UnixMilli(int64(i)+1), time.UnixMilli(0))
 	}
 	if got, _ := r.Summary(); got != (Percentiles{500, 990, 1000}) {
-		t.Errorf("got %+v", got)
+		t.Errorf("got %+v, want {500 990 1000}", got)
 	}
 }
 

@@ -93,7 +93,7 @@ func TestCanaryRefusesBrokersThatIgnoreInstants(t *testing.T) {
 				_, err := h.prove(t)
 				e, typed := errors.AsType[*live.InstantsIgnoredError](err)
 				if !typed || !errors.Is(err, live.ErrInstantsIgnored) || e.Broker != "RabbitMQ "+version || !strings.Contains(err.Error(), "bucket") {
-					t.Errorf("%+v: %v", opts, err)
+					t.Errorf("%+v: got %v, want ErrInstantsIgnored that names the broker and advises bucket", opts, err)
 				}
 			})
 		}
@@ -135,7 +135,7 @@ func TestCanaryReadsTheClock(t *testing.T) {
 			_, err := h.prove(t)
 			e, ok := errors.AsType[*live.ClockError](err)
 			if !ok || e.Low > ahead || e.High < ahead || !strings.Contains(err.Error(), "clock") {
-				t.Errorf("ahead by %v: %v", ahead, err)
+				t.Errorf("ahead by %v: got %v, want a *ClockError with bounds around it", ahead, err)
 			}
 		})
 	}
@@ -211,7 +211,7 @@ func TestProveNothing(t *testing.T) {
 	onHolding(t, amqptest.Options{}, nil, func(t *testing.T, h *holding) {
 		none := func(string) ([]topology.Binding, []topology.Route) { return nil, nil }
 		if clock, err := (live.Broker{Conn: h.conn}).Prove(t.Context(), "delay", none); err != nil || clock != (live.Clock{}) {
-			t.Errorf("%v, %v", clock, err)
+			t.Errorf("Prove returned %v, %v, want no clock and no error", clock, err)
 		}
 	})
 }

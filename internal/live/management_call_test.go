@@ -46,12 +46,12 @@ func TestCall(t *testing.T) {
 	var got struct{ Twice int }
 	x, err := i.Call(t.Context(), http.MethodPost, i.InVhost("queues", "c/d")+"/get", map[string]int{"count": 3}, &got)
 	if err != nil || got.Twice != 6 || !x.Date.Equal(time.Unix(1_700_000_000, 0)) || x.Received.Before(x.Sent) || x.Sent.IsZero() {
-		t.Errorf("got %+v, %+v, %v", got, x, err)
+		t.Errorf("got %+v, %+v, %v, want the decoded answer and its date", got, x, err)
 	}
 	_, err = i.Call(t.Context(), http.MethodGet, "/api/health", nil, nil)
 	status, ok := errors.AsType[*live.StatusError](err)
 	if !ok || status.Code != 503 || len(status.Body) != 64<<10 || live.IsDenied(err) || strings.Contains(err.Error(), "xxx") {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want a *StatusError 503 with the beginning of the body only", err)
 	}
 	if _, err := i.Call(t.Context(), http.MethodGet, "/api/secret", nil, nil); !live.IsDenied(err) {
 		t.Errorf("got %v, want live.IsDenied = true", err)
@@ -75,7 +75,7 @@ func TestAnswerOfSomethingElse(t *testing.T) {
 		_, err = m.Queues(t.Context())
 		wrong, ok := errors.AsType[*live.AnswerError](err)
 		if !ok || wrong.Type != kind || live.Failure(err) != "answered with something else" || strings.Contains(err.Error(), "proxy") == (kind == "application/json") {
-			t.Errorf("%q: %v; it %s", body, err, live.Failure(err))
+			t.Errorf("%q: got %v (Failure: %s), want an *AnswerError without a proxy's page", body, err, live.Failure(err))
 		}
 		s.Close()
 	}

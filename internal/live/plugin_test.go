@@ -57,7 +57,7 @@ func TestProbeMissesThePlugin(t *testing.T) {
 		_, typed := errors.AsType[*live.NoPluginError](err)
 		_, caused := errors.AsType[*amqp.Error](err)
 		if !typed || !caused || !errors.Is(err, live.ErrNoPlugin) {
-			t.Errorf("%s: got %v", version, err)
+			t.Errorf("%s: got %v, want a *NoPluginError with ErrNoPlugin and its cause", version, err)
 			continue
 		}
 		for _, want := range []string{"RabbitMQ " + version, "rabbitmq_delayed_message_exchange", "bucket", "ttl", says} {
@@ -89,7 +89,7 @@ func TestProbeOtherErrors(t *testing.T) {
 		srv.Refuse(probed, code, text)
 		err := probe(t, srv)
 		if _, caused := errors.AsType[*amqp.Error](err); !caused || errors.Is(err, live.ErrNoPlugin) {
-			t.Errorf("%s: got %v", text, err)
+			t.Errorf("%s: got %v, want the broker's error and not ErrNoPlugin", text, err)
 		}
 		srv.Close()
 	}

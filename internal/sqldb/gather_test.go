@@ -205,12 +205,12 @@ func TestGatherFailsApart(t *testing.T) {
 	}
 	for i, err := range g.crowd(t, 10, func() {}) {
 		if i == 3 && !errors.Is(err, bad) || i != 3 && err != nil {
-			t.Errorf("item %d: %v", i, err)
+			t.Errorf("item %d: got %v, want an error for item 3 only", i, err)
 		}
 	}
 	found := g.stored(t)
 	if found["item 3"] != 0 || len(found) != 9+lanes {
-		t.Errorf("there are %v, want %v elements", found, 10+lanes)
+		t.Errorf("stored %v, want all items except item 3", found)
 	}
 	for item, n := range found {
 		if n != 1 {
@@ -237,7 +237,7 @@ func TestGatherPanicsWhereItBelongs(t *testing.T) {
 				}
 			}
 			if found := g.stored(t); len(found) != 10+lanes {
-				t.Errorf("there are %v", found)
+				t.Errorf("stored %v, want all items", found)
 			}
 		})
 	}
@@ -260,7 +260,7 @@ func TestGatherLeave(t *testing.T) {
 		t.Error(err)
 	}
 	if found := g.stored(t); found["gave up"] != 0 || len(found) != 5+lanes {
-		t.Errorf("there are %v", found)
+		t.Errorf("stored %v, want all items except the one that gave up", found)
 	}
 }
 

@@ -58,7 +58,7 @@ func TestHiddenValuesAreNotShown(t *testing.T) {
 		r.Hidden = func(path string) bool { return hidden && path == "list" }
 		read(r)
 		if got := r.Problems.String(); got != `line 1, column 7: list: expected a list (each item begins with "- "), got `+want {
-			t.Errorf("got %s", got)
+			t.Errorf(`got %s, want "expected a list …, got %s"`, got, want)
 		}
 	}
 }

@@ -157,7 +157,7 @@ func TestRefusalIsBelievedAfterAWhile(t *testing.T) {
 		}
 		<-time.After(refusedFor)
 		if !f.refused(e.route, ErrNacked) {
-			t.Error("not believed")
+			t.Error("a refusal that has lasted for refusedFor was not believed")
 		}
 		if now := into(f, "q", "a"); now.Refused == nil {
 			t.Errorf("got %+v, want Refused not nil", now)

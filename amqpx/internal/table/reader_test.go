@@ -83,7 +83,7 @@ func TestReader(t *testing.T) {
 		out := bufio.NewReaderSize(NewReader(fromReader{nil, src}), rapid.SampledFrom([]int{16, 4096}).Draw(t, "buffer"))
 		got, err := io.ReadAll(out)
 		if err != nil || cut == 0 && !bytes.Equal(got, want) {
-			t.Fatalf("%d bytes of %d (%v)", len(got), len(want), err)
+			t.Fatalf("read %d of %d bytes unchanged (%v)", len(got), len(want), err)
 		}
 	})
 }

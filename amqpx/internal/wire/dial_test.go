@@ -238,7 +238,7 @@ func TestDialEndsWithItsContext(t *testing.T) {
 			}()
 			_, err = Dial(ctx, t.Context(), to(scheme+"://"+l.Addr().String()+"/", time.Hour), "")
 			if !errors.Is(err, context.Canceled) && scheme == "amqp" {
-				t.Errorf("%s: got %v", name, err)
+				t.Errorf("%s: got %v, want context.Canceled", name, err)
 			}
 			_ = l.Close()
 		}

@@ -10,11 +10,11 @@ import (
 
 func TestInside(t *testing.T) {
 	if faketime.Inside() {
-		t.Error("outside")
+		t.Error("Inside is true outside of a synctest bubble")
 	}
 	synctest.Test(t, func(t *testing.T) {
 		if !faketime.Inside() {
-			t.Error("inside")
+			t.Error("Inside is false inside a synctest bubble")
 		}
 		<-time.After(20 * 365 * 24 * time.Hour)
 		if !faketime.Inside() {

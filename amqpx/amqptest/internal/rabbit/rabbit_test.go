@@ -252,7 +252,7 @@ func TestDeliveryLimits(t *testing.T) {
 		for i := range 21 {
 			d, ok, err := w.ch.Get(q, false)
 			if err != nil || !ok {
-				t.Fatalf("%s: look %d: %v", c.version, i, err)
+				t.Fatalf("%s: basic.get %d got no message: %v", c.version, i, err)
 			}
 			if err := w.ch.Nack(d.Tag, false, true); err != nil {
 				t.Fatal(err)
@@ -363,7 +363,7 @@ func TestNativeDelays(t *testing.T) {
 	later := amqp.Publishing{Headers: amqp.Table{"x-opt-delivery-time": epoch.Add(time.Minute).UnixMilli()}}
 	for i := range 3 {
 		if out := w.publish(t, "q", later); out.Rejected != (i == 2) {
-			t.Errorf("message %d: %+v", i, out)
+			t.Errorf("message %d: %+v, want only the third one rejected", i, out)
 		}
 	}
 	if q.Ready() != 0 || q.Delayed() != 2 || q.Purge() != 0 || q.Delayed() != 0 {

@@ -53,7 +53,7 @@ func TestCheck(t *testing.T) {
 		}
 		e, ok := errors.AsType[*Error](err)
 		if !ok {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v, want an *Error", name, err)
 			continue
 		}
 		prefix := fmt.Sprintf("recurring task %q: ", s.Name)

@@ -87,7 +87,7 @@ func TestCheckSendable(t *testing.T) {
 	err := c.tryAdd(rows.Schedule{Name: "a", Cron: "@daily", Task: toQ()})
 	e, ok := errors.AsType[*Error](err)
 	if !ok {
-		t.Fatalf("%v", err)
+		t.Fatalf("got %v, want an *Error", err)
 	}
 	if e.Problems[0].Reason != "is not listed" {
 		t.Errorf(`got %v, want e.Problems[0].Reason = "is not listed"`, err)

@@ -115,7 +115,7 @@ func TestBackoffIsForgotten(t *testing.T) {
 		h.learn(map[Target]*tally{{Queue: fmt.Sprint(i)}: {refused: 1}}, now, now.Add(time.Duration(i)*time.Second))
 	}
 	if next := h.next(now); next.IsZero() || next.After(now.Add(time.Second)) {
-		t.Errorf("next is %v", next)
+		t.Errorf("the next try is at %v, want it within a second", next)
 	}
 	if next := h.next(now.Add(time.Hour)); !next.IsZero() || len(h.targets) != 0 {
 		t.Errorf("next is %v, %d remembered, want zero and 0", next, len(h.targets))

@@ -397,10 +397,10 @@ func TestReplaces(t *testing.T) {
 		task, err := w.store.Get(t.Context(), schedule.NoTx, id)
 		check(t, err)
 		if renewed := tt.code == 201; renewed != (task.Version > before.Version) {
-			t.Errorf("%+v: version %d after %d", tt, task.Version, before.Version)
+			t.Errorf("%+v: version %d after %d, want a new version: %t", tt, task.Version, before.Version, renewed)
 		}
 		if pending := tt.code == 201 || tt.ended == ""; pending != (task.Status == schedule.StatusPending) {
-			t.Errorf("%+v: it is %s", tt, task.Status)
+			t.Errorf("%+v: the task is %s, want it pending: %t", tt, task.Status, pending)
 		}
 	}
 }

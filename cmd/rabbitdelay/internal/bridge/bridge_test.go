@@ -349,7 +349,7 @@ func TestBridgeParksWithReason(t *testing.T) {
 			s.Fatalf(`dead letters %v, want length 2, reasons["a"] not nil and reasons["b"] not nil`, reasons)
 		}
 		if got := b.Stats(); got != (bridge.Stats{Delayed: 2, Delivered: 1, Dead: 2}) {
-			s.Errorf("stats %+v", got)
+			s.Errorf("stats %+v, want 2 delayed, 1 delivered and 2 dead", got)
 		}
 		s.bind("late", "unwanted", nil)
 		rep, err := inspect.Requeue(s.Context(), s.open(), inspect.RequeueOptions{Queue: s.x.DeadQueue(), Filter: inspect.DeadLetterFilter{IDs: []string{"a"}}})
@@ -503,6 +503,6 @@ func TestBypasses(t *testing.T) {
 	other := topology.Binding{Exchange: "shop", Queue: "mail", RoutingKey: "order.#"}
 	got := x.Bypasses(slices.Concat(own, []topology.Binding{other, {Exchange: "shop.due", Queue: "mail"}}))
 	if len(got) != 1 || cmp.Compare(got[0].Queue, "mail") != 0 {
-		t.Errorf("bypasses %v", got)
+		t.Errorf("bypasses %v, want one, of queue mail", got)
 	}
 }

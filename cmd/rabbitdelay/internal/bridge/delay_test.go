@@ -67,11 +67,11 @@ func FuzzDelay(f *testing.F) {
 		for _, v := range []any{s, []byte(s), n, x} {
 			d, err := Delay(amqp.Table{Header: v})
 			if d < 0 || d > MaxDelay || err != nil && d != 0 {
-				t.Fatalf("%v: %v, %v", v, d, err)
+				t.Fatalf("header %v: delay %v, %v; want 0 to MaxDelay, and 0 with an error", v, d, err)
 			}
 		}
 		if d, _ := Delay(amqp.Table{Header: n}); n > 0 && n <= math.MaxUint32 && d.Milliseconds() != n {
-			t.Fatalf("%d: %v", n, d)
+			t.Fatalf("header %d: delay %v, want the same number of ms", n, d)
 		}
 	})
 }

@@ -22,7 +22,7 @@ func TestFlags(t *testing.T) {
 		own := func(f *pflag.Flag) {
 			for _, word := range f.Annotations["rabbitdelay_choices"] {
 				if before, _, _ := strings.Cut(f.Usage, word); before != "" && !strings.HasSuffix(before, " ") {
-					t.Errorf("--%s of %s: usage %q", f.Name, c.CommandPath(), f.Usage)
+					t.Errorf("--%s of %s: the usage %q names a choice only as a part of another word", f.Name, c.CommandPath(), f.Usage)
 				}
 			}
 			c.VisitParents(func(parent *cobra.Command) {

@@ -21,7 +21,7 @@ func expectInterrupted(ctx context.Context, t *testing.T, stdin io.Reader, args 
 		t.Errorf("%s: exit code %d, expected %d", strings.Join(args, " "), code, program.ExitInterrupt)
 	}
 	if got := errs.String(); got != "rabbitdelay: interrupted\n" {
-		t.Errorf("%s: errors %s", strings.Join(args, " "), got)
+		t.Errorf(`%s: standard error is %q, want "rabbitdelay: interrupted"`, strings.Join(args, " "), got)
 	}
 }
 

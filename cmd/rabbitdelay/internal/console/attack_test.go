@@ -231,7 +231,7 @@ func FuzzAPIBody(f *testing.F) {
 		got := httptest.NewRecorder()
 		w.c.ServeHTTP(got, r)
 		if got.Code >= 500 || !json.Valid(got.Body.Bytes()) {
-			t.Errorf("%s %s %q: %d %.300s", o.method, o.path, body, got.Code, got.Body)
+			t.Errorf("%s %s with body %q: got %d %.300s, want JSON and a status below 500", o.method, o.path, body, got.Code, got.Body)
 		}
 	})
 }

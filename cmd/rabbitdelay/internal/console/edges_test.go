@@ -28,7 +28,7 @@ func TestEveryIDIsAddressable(t *testing.T) {
 		for _, way := range ways {
 			at := func(verb string) string { return strings.Replace(way, "%s", verb, 1) }
 			if r := w.ask("PUT", at(""), `{"queue":"orders","due":"2h"}`); r.code != 201 && r.code != 200 || r.json(t)["id"] != id {
-				t.Errorf("%q: PUT %s: %d %s", id, way, r.code, r.text)
+				t.Errorf("id %q: PUT %s: %d %s, want 200 or 201 with that id", id, way, r.code, r.text)
 				continue
 			}
 			w.must(200, "POST", at("/reschedule"), `{"by":"1h"}`)
@@ -149,7 +149,7 @@ func TestAuditHasMilliseconds(t *testing.T) {
 	w.must(201, "PUT", "/api/v1/tasks/a", `{"queue":"orders","due":"90m"}`)
 	entries := w.must(200, "GET", "/api/v1/audit?limit=1", "")["entries"].([]any)
 	if detail := entries[0].(map[string]any)["detail"].(string); !regexp.MustCompile(`^due \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$`).MatchString(detail) {
-		t.Errorf("it says %s", detail)
+		t.Errorf(`the audit's detail is %q, want "due" and a UTC time in ms`, detail)
 	}
 }
 
@@ -205,7 +205,7 @@ func TestBodiesAreTakenLiterally(t *testing.T) {
 			t.Errorf("%s: names a type of Go's: %s", name, r.text)
 		}
 		if r.code == 200 && r.json(t)["created"] != 0.0 {
-			t.Errorf("%s: scheduled: %s", name, r.text)
+			t.Errorf("%s: got 200, although nothing should be scheduled: %s", name, r.text)
 		}
 	}
 	if list := w.must(200, "GET", "/api/v1/tasks", "")["tasks"].([]any); len(list) != 0 {

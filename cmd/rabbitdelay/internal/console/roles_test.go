@@ -162,15 +162,15 @@ func TestActionsByRole(t *testing.T) {
 				r := w.ask(method, path, body, who)
 				switch {
 				case nobody && (r.code != 401 || r.header.Get("WWW-Authenticate") == "" || r.header.Get("Content-Type") != "application/problem+json"):
-					t.Errorf("%s: %s %s: %d %s", name, method, path, r.code, r.text)
+					t.Errorf("%s: %s %s: got %d %s, want 401 with a challenge and a problem as JSON", name, method, path, r.code, r.text)
 				case !nobody && method != "GET" && r.code != 403:
-					t.Errorf("%s: %s %s: %d %s", name, method, path, r.code, r.text)
+					t.Errorf("%s: %s %s: got %d %s, want 403", name, method, path, r.code, r.text)
 				case !nobody && c.op == discarded:
 					if r.code != 403 {
 						t.Errorf("%s: got %s %s: %d %s, want 403", name, method, path, r.code, r.text)
 					}
 				case !nobody && method == "GET" && (r.code == 401 || r.code == 403):
-					t.Errorf("%s: %s %s: %d %s", name, method, path, r.code, r.text)
+					t.Errorf("%s: %s %s: got %d %s, want the answer to a GET", name, method, path, r.code, r.text)
 				}
 				if strings.Contains(string(r.text), "secret") {
 					t.Errorf("%s: %s %s shows a secret: %s", name, method, path, r.text)
@@ -183,7 +183,7 @@ func TestActionsByRole(t *testing.T) {
 						"status": {"pending"}, "due": {"1h"}, "to": {"1h"}, "confirm": {"yes"},
 					}
 					if r := w.post("/"+path, form, nil, who); r.code != 401 && r.code != 403 {
-						t.Errorf("%s: POST /%s: %d %.200s", name, path, r.code, r.text)
+						t.Errorf("%s: POST /%s: got %d %.200s, want 401 or 403", name, path, r.code, r.text)
 					}
 					form.Set("token", "x")
 					if r := w.post("/"+path+"?"+form.Encode(), form, nil, who); r.code != 401 && r.code != 403 {
@@ -195,7 +195,7 @@ func TestActionsByRole(t *testing.T) {
 				"/dead-queue?queue=orders.dead", "/dead-errors?queue=orders.dead", "/audit", "/layouts", "/held"} {
 				r := w.ask("GET", path, "", who)
 				if (r.code == 401) != nobody {
-					t.Errorf("%s: GET %s: %d", name, path, r.code)
+					t.Errorf("%s: GET %s: got %d, want 401 only without a login", name, path, r.code)
 				}
 				for _, secret := range []string{"secret body", "secret key"} {
 					if strings.Contains(string(r.text), secret) {

@@ -807,18 +807,18 @@ func TestRender(t *testing.T) {
 		t.Fatal(err)
 	}
 	if strings.ContainsRune(spoilt.String(), '\x1b') || !strings.Contains(spoilt.String(), "1 finding: 1 critical") {
-		t.Errorf("got\n%s", spoilt.String())
+		t.Errorf("the output has a control character, or lacks the summary:\n%s", spoilt.String())
 	}
 	for line := range strings.SplitSeq(spoilt.String(), "\n") {
 		whole := strings.Contains(line, "fix ") || strings.HasPrefix(line, "RabbitMQ") || strings.HasPrefix(line, "broker")
 		if len([]rune(line)) > minWidth+2 && !whole {
-			t.Errorf("%d characters: %s", len(line), line)
+			t.Errorf("a line has %d characters: %s", len(line), line)
 		}
 	}
 	if err := r.Render(&coloured, Style{Color: true}); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(coloured.String(), red+"CRITICAL"+reset) || strings.Contains(coloured.String(), "\x1b[2J") {
-		t.Errorf("got %q", coloured.String())
+		t.Errorf("got %q, want the severity in red and no escape sequence of an object's name", coloured.String())
 	}
 }

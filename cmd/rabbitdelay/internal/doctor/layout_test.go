@@ -72,7 +72,7 @@ func TestLayoutOfEveryStrategy(t *testing.T) {
 	}
 	for _, other := range []string{"x", "x.", "x.bucketful", "y.bucket.1s", "x.route.a:b", "x.canary.a", "orders", ""} {
 		if l, ok := naming.LayoutOf("x", other); ok {
-			t.Errorf("%q is of %+v", other, l)
+			t.Errorf("%q was taken for an object of layout %+v", other, l)
 		}
 	}
 }

@@ -38,14 +38,14 @@ func TestLeftoversOfADestinationThatIsNotBound(t *testing.T) {
 		r := Diagnose(cfg, snap)
 		i := slices.IndexFunc(r.Findings, func(f Finding) bool { return f.ID == "leftover-partly-unbound" })
 		if found := i >= 0; found != (c.want != nil) {
-			t.Errorf("%s: %+v", name, r.Findings)
+			t.Errorf("%s: findings %+v, want %v", name, r.Findings, c.want)
 			continue
 		}
 		if c.want != nil && !slices.Equal(r.Findings[i].Objects, c.want) {
 			t.Errorf("%s: %v, want %v", name, r.Findings[i].Objects, c.want)
 		}
 		if all := strings.Contains(strings.Join(r.Notes, "\n"), "all destinations are bound for it"); all != (c.want == nil) {
-			t.Errorf("%s: %v", name, r.Notes)
+			t.Errorf(`%s: notes %v, want "all destinations are bound for it": %t`, name, r.Notes, c.want == nil)
 		}
 	}
 }

@@ -278,7 +278,7 @@ func TestDelays(t *testing.T) {
 	cfg, snap := healthy(t)
 	delays := Delays(cfg, snap.Live)
 	if d, ok := delays[firstQueue]; !ok || d.TTL != 100*time.Millisecond || len(delays) != 4 {
-		t.Errorf("got %v", delays)
+		t.Errorf("got %v, want four queues and a TTL of 100ms for the first", delays)
 	}
 	snap.native(&cfg)
 	if len(Delays(cfg, snap.Live)) != 4 {
@@ -291,7 +291,7 @@ func TestStandstillIsFound(t *testing.T) {
 	snap.Standing = []StalledQueue{{Queue: firstQueue, TTL: 100 * time.Millisecond, Messages: 9, Kept: 7, For: 6 * time.Second}}
 	f, ok := byID(Diagnose(cfg, snap), "delay-standstill")
 	if !ok || f.Severity != SeverityCritical || !strings.Contains(f.What, firstQueue+" (at least 7 of 9 for 6s)") {
-		t.Errorf("got %+v", f)
+		t.Errorf(`got %+v, want a critical finding with "at least 7 of 9 for 6s"`, f)
 	}
 }
 

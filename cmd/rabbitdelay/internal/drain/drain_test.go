@@ -101,7 +101,7 @@ func TestRunContinues(t *testing.T) {
 						break
 					}
 					if tries == 3 || !errors.Is(err, errCut) && !errors.Is(err, ErrIncomplete) {
-						t.Fatalf("%s, answer %d: %v", name, at, err)
+						t.Fatalf("%s, connection cut at answer %d: %v", name, at, err)
 					}
 				}
 				if sent != n || len(f.rows) != 0 {
@@ -134,7 +134,7 @@ func TestRunRefuses(t *testing.T) {
 		cfg := Config{Client: w.client, Shell: f.shell, State: filepath.Join(t.TempDir(), "state"), Vhost: "/", Prefix: "delay", User: "guest"}
 		rep, err := Run(t.Context(), cfg)
 		if err != nil || rep.Sent != 1 || rep.Deleted != 1 || len(rep.Refused) != 5 || rep.Soon != 3 || rep.Found != 9 || len(f.rows) != 6 {
-			t.Errorf("%v, %+v, %d left", err, rep, len(f.rows))
+			t.Errorf("got %v, %+v, %d rows left, want 9 found, 1 sent, 5 refused, 3 soon and 6 left", err, rep, len(f.rows))
 		}
 		cfg.LeaveOut = []string{"expiration", "user-id", "x-death"}
 		if rep, err = Run(t.Context(), cfg); err != nil || rep.Sent != 3 || len(rep.Refused) != 2 {

@@ -37,6 +37,6 @@ func TestBootDefinitions(t *testing.T) {
 		t.Errorf("the hash is %s, expected %s", d.Users[0].PasswordHash, got)
 	}
 	if p := d.Permissions[0]; p != (permissionDefinition{"admin", "shop", ".*", ".*", ".*"}) {
-		t.Errorf("permissions %v", p)
+		t.Errorf("permissions %v, want all for admin in shop", p)
 	}
 }

@@ -64,7 +64,7 @@ func TestKubernetes(t *testing.T) {
 			t.Errorf("%s %q is no name of Kubernetes", m.Kind, n)
 		}
 		if named[m.Kind+n] {
-			t.Errorf("two of %s %s", m.Kind, n)
+			t.Errorf("two manifests of kind %s are named %s", m.Kind, n)
 		}
 		named[m.Kind+n] = true
 		cluster, _ := m.Spec["rabbitmqClusterReference"].(map[string]any)
@@ -136,7 +136,7 @@ func TestDefinitionsHaveObjectsAndLists(t *testing.T) {
 			t.Fatalf("%v of %s", err, text)
 		}
 		if bytes.Contains(text, []byte("null")) {
-			t.Errorf("null in %s", text)
+			t.Errorf("the definitions contain null: %s", text)
 		}
 		for kind, want := range map[string]int{
 			"exchanges": len(top.Exchanges),
@@ -150,7 +150,7 @@ func TestDefinitionsHaveObjectsAndLists(t *testing.T) {
 		for kind, list := range lists {
 			for _, o := range list {
 				if o["vhost"] != "a/b" || kind != "bindings" && o["durable"] != true {
-					t.Errorf("got %v", o)
+					t.Errorf("got %v, want vhost a/b and durable", o)
 				}
 			}
 		}

@@ -93,7 +93,7 @@ func TestDestroyRefusesWhileMessagesWait(t *testing.T) {
 		report, err := destroy.Run(t.Context(), v.Managed(), hour, removal.Options{})
 		full, ok := errors.AsType[*removal.NotEmptyError](err)
 		if !ok || full.Total != 3 || report.Count(live.StateDeleted) != 0 || !strings.Contains(err.Error(), "3 of them waiting in delay queues ("+waiting+" 3)") {
-			t.Errorf("got %s, %v", report, err)
+			t.Errorf("got %s, %v, want a *removal.NotEmptyError for 3 messages and nothing deleted", report, err)
 		}
 		plan, err := v.Managed().Plan(t.Context(), hour)
 		if err != nil || !plan.Empty() || !slices.Equal(before, v.Objects(t)) {
@@ -328,7 +328,7 @@ func TestCLIDestroyAsks(t *testing.T) {
 			t.Errorf("before %v, after %v", before, after)
 		}
 		if r := cmd("destroy", "--yes", "--json"); r.Code != 0 || r.Last(t, destroyKeys...)["kept"] != 0.0 || len(v.Objects(t)) != 0 {
-			t.Errorf("%s; left %v", r, v.Objects(t))
+			t.Errorf("destroy: %s; left %v, want exit code 0 and nothing left", r, v.Objects(t))
 		}
 	})
 }

@@ -346,13 +346,13 @@ func TestDoctorFindsEverything(t *testing.T) {
 			}
 		}
 		if !slices.ContainsFunc(r.Notes, func(n string) bool { return strings.HasSuffix(n, "rabbitdelay destroy --layout delay.bucket.r2") }) {
-			t.Errorf("notes %q", r.Notes)
+			t.Errorf("notes %q, want the command that deletes the layout", r.Notes)
 		}
 		if !r.Complete() && !strings.HasPrefix(c.Broker.Version(), "3.10.") {
-			t.Errorf("unchecked: %v", r.Unchecked)
+			t.Errorf("unchecked: %v, want nothing", r.Unchecked)
 		}
 		if r.Parked == nil || *r.Parked != 2 || len(r.Clocks) != 1 || r.Clocks[0].Low > 5*time.Second || r.Clocks[0].High < 5*time.Second-10*time.Millisecond {
-			t.Errorf("parked %v, clocks %+v", r.Parked, r.Clocks)
+			t.Errorf("parked %v, clocks %+v, want 2 and one clock that is 5s ahead", r.Parked, r.Clocks)
 		}
 		if f, _ := find(r, "parked-messages", ""); strings.Contains(f.Why, "elsewhere") != (c.Broker.Line() != "4.0") {
 			t.Errorf("where the parked messages were going: %q", f.Why)
@@ -574,7 +574,7 @@ func TestDoctorSeesMissingFeatureFlag(t *testing.T) {
 	r := c.examine(t)
 	f, ok := find(r, "feature-flag-off", "")
 	if !ok || len(r.Findings) != 1 {
-		t.Fatalf("got\n%s", render(r))
+		t.Fatalf("want one finding, got\n%s", render(r))
 	}
 	t.Logf("%s", f.Fix)
 	for part := range strings.SplitSeq(f.Fix, " && ") {
@@ -638,7 +638,7 @@ func TestDoctorCommand(t *testing.T) {
 			Notes     []string
 		}
 		if err := json.Unmarshal([]byte(out), &report); err != nil || strings.Count(out, "\n") != 1 {
-			t.Fatalf("%v: %s", err, out)
+			t.Fatalf("want one line of JSON: %v: %s", err, out)
 		}
 		if code != 0 {
 			t.Errorf("after apply: exit %d, want 0: %s", code, out)

@@ -126,7 +126,7 @@ func (c *nightConsole) until(t *testing.T, what string, complain func(o nightOve
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: %s\n%s", what, wrong, text)
+			t.Fatalf("%s: still wrong at the deadline: %s\n%s", what, wrong, text)
 		}
 		<-time.After(200 * time.Millisecond)
 	}
@@ -280,7 +280,7 @@ func (c *nightConsole) lost(t *testing.T) {
 	c.page(t, "/trace?id=later", []string{"Not checked"}, nil)
 	for _, path := range []string{"/api/v1/status", "/api/v1/doctor"} {
 		if code, text := c.get(t, path); code != http.StatusOK || strings.Index(text, `"id":"`) != strings.Index(text, `"id":"quorum-lost"`) {
-			t.Errorf("%s answers with %d: %s", path, code, text)
+			t.Errorf("%s answers with %d, want 200 and quorum-lost as the first finding: %s", path, code, text)
 		}
 	}
 }

@@ -27,6 +27,6 @@ func TestReadmeProgram(t *testing.T) {
 	suite.MustSucceed(t, os.WriteFile(file, []byte(strings.ReplaceAll(code, "try.me", queue)), 0o600))
 	out := run(t, "../../../..", "go", "run", file)
 	if !regexp.MustCompile(`^hello, after 5\.?\d*s\n$`).MatchString(out) {
-		t.Errorf("it printed %q", out)
+		t.Errorf(`the README's program printed %q, want "hello, after 5s"`, out)
 	}
 }

@@ -271,7 +271,7 @@ func TestTopologyPoliciesThatBreakDelayQueues(t *testing.T) {
 		report, err := v.Managed().Apply(t.Context(), want, live.ApplyOptions{})
 		var refused *plan.PolicyError
 		if !errors.As(err, &refused) || len(refused.Warnings) != 2 || report.Count(live.StateUntried) != len(report.Results) {
-			t.Fatalf("got %s, %v", report, err)
+			t.Fatalf("apply: got %s, %v, want a refusal with two warnings and nothing tried", report, err)
 		}
 		for _, text := range []string{
 			`policy "short" sets message-ttl to 5000`,

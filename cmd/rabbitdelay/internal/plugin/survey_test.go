@@ -28,10 +28,10 @@ func TestSurvey(t *testing.T) {
 		t.Fatalf(`got %+v, want length 3, list[0].Name = "blind", list[1].Name = "delay.plugin" and list[2].Name = "orders"`, list)
 	}
 	if orders := list[2]; *orders.Waiting != 7 || orders.Type != "topic" || len(orders.Bound) != 2 || len(orders.From) != 1 || orders.Own {
-		t.Errorf("%+v", orders)
+		t.Errorf("got %+v, want a topic exchange with 7 waiting messages, two bindings and one source", orders)
 	}
 	if !list[1].Own || list[0].Waiting != nil {
-		t.Errorf("%+v", list[:2])
+		t.Errorf("got %+v, want the second one to be rabbitdelay's own, and the first without a count", list[:2])
 	}
 	way := strings.Join(inTheWay(list), "\n")
 	for _, want := range []string{

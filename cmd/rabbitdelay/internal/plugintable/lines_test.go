@@ -30,7 +30,7 @@ func TestParseLine(t *testing.T) {
 			t.Errorf("%s: %v", line, err)
 		}
 		if !want(l) {
-			t.Errorf("%s: got %+v", line, l)
+			t.Errorf("line %s was parsed as %+v", line, l)
 		}
 	}
 	if _, _, err := ParseLine([]byte(`{"due":`)); err == nil {
@@ -71,7 +71,7 @@ func FuzzParseLine(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line []byte) {
 		l, ok, err := ParseLine(line)
 		if ok && err != nil || !ok && l != (Line{}) {
-			t.Fatalf("%+v, %t, %v", l, ok, err)
+			t.Fatalf("got %+v, %t, %v, want no error with ok, and an empty Line otherwise", l, ok, err)
 		}
 		if l.Row == nil || len(l.Row.Ref) == 0 {
 			return

@@ -43,9 +43,9 @@ func TestForeignObjectsStay(t *testing.T) {
 			ours := strings.HasPrefix(s.Binding.RoutingKey, foreign.Binding)
 			switch {
 			case ours && (s.Action == ActionDelete) != (waiting == 0):
-				t.Errorf("%d messages wait: %s %s: %s %s", waiting, s.Kind, s.Name, s.Action, s.Reason)
+				t.Errorf("%d messages wait, but %s %s has the action %s: %s", waiting, s.Kind, s.Name, s.Action, s.Reason)
 			case theirs && !ours && (s.Action != ActionKeep || s.Reason == ""):
-				t.Errorf("%s %s: %s %s", s.Kind, s.Name, s.Action, s.Reason)
+				t.Errorf("another system's %s %s has the action %s: %s", s.Kind, s.Name, s.Action, s.Reason)
 			}
 		}
 	}
@@ -70,14 +70,14 @@ func TestLayoutOnTheBroker(t *testing.T) {
 	live := applied(t, bucket, ttl)
 	got := live.Layout("delay", "delay.bucket.r2x2")
 	if len(got.Queues) != 2 || len(got.Exchanges) != 3 || len(got.Bindings) != 5 || !got.Queues[0].IsDelay() {
-		t.Errorf("got %+v", got)
+		t.Errorf("got %+v, want 2 queues, 3 exchanges and 5 bindings", got)
 	}
 	got = live.Layout("delay", "delay.ttl.2m")
 	if len(got.Queues) != 1 || got.Queues[0].Name != "delay.ttl.2m" || len(got.Exchanges) != 1 || len(got.Bindings) != 2 {
 		t.Errorf(`got %+v, want len(got.Queues) = 1, Queues[0].Name = "delay.ttl.2m", len(got.Exchanges) = 1 and len(got.Bindings) = 2`, got)
 	}
 	if k := kept(Decide(got, live, Options{})); k[`"delay.deliver" -> queue "orders", routing key "ttl.*.orders"`] != "the layout delay.ttl also uses it" {
-		t.Errorf("kept %v", k)
+		t.Errorf("kept %v, want the binding that the layout delay.ttl also uses", k)
 	}
 	if got := live.Layout("delay", "delay.bucket", "delay.deliver", "orders"); !got.Empty() {
 		t.Errorf("got %+v, want Empty() = true", got)

@@ -283,7 +283,7 @@ func TestRemovalKeepsObjectsOfOtherConfigurations(t *testing.T) {
 		// An exchange and its queue have the same name, so the bindings between them stay too.
 		for _, s := range r.Steps {
 			if s.Kind == topology.KindBinding && s.part == ownPart && (s.Action == ActionKeep) != slices.Contains(c.kept, s.Binding.Exchange) {
-				t.Errorf("%s: %s: %s, %s", c.name, s.Name, s.Action, s.Reason)
+				t.Errorf("%s: binding %s has the action %s: %s", c.name, s.Name, s.Action, s.Reason)
 			}
 		}
 	}
@@ -291,7 +291,7 @@ func TestRemovalKeepsObjectsOfOtherConfigurations(t *testing.T) {
 	some := topology.Topology{Queues: old.Queues[len(old.Queues)-2 : len(old.Queues)-1]}
 	if k := kept(Decide(some, applied(t, topology.Topology{Queues: old.Queues[len(old.Queues)-2:]}), Options{})); k["delay.ttl.1m"] !=
 		"the layout delay.ttl.2m may also use it; to delete it anyway, give --layout delay.ttl.1m" {
-		t.Errorf("kept %v", k)
+		t.Errorf("kept %v, want the advice to name the layout", k)
 	}
 }
 
@@ -417,7 +417,7 @@ func TestRemovalDeletesClientsSecondBindings(t *testing.T) {
 	for _, s := range r.Steps {
 		shared := s.Name == "delay.deliver" || s.Name == "delay.parked"
 		if (shared || s.Name == second.String()) && s.Action != ActionDelete {
-			t.Errorf("%s %s: %s, because %q", s.Kind, s.Name, s.Action, s.Reason)
+			t.Errorf("%s %s has the action %s, because %q; want it deleted", s.Kind, s.Name, s.Action, s.Reason)
 		}
 	}
 }
@@ -465,7 +465,7 @@ func TestRemovalKeepsObjectsThatAKeptOneNeeds(t *testing.T) {
 		}
 		for _, s := range r.Going(r.Steps) {
 			if s.Kind == c.kind && (s.Name == c.object || s.Name == c.needed) {
-				t.Errorf("%s %s would go", s.Kind, s.Name)
+				t.Errorf("%s %s would be deleted", s.Kind, s.Name)
 			}
 		}
 	}
@@ -511,7 +511,7 @@ func TestRemovalBeforeTheFirstCount(t *testing.T) {
 			live.Queues["delay.bucket.r2-1s.1s"] = q
 			err := Decide(top, live, c.opts).Refusal()
 			if _, uncounted := errors.AsType[*UncountedError](err); uncounted != c.refused || errors.Is(err, ErrUnseen) != c.refused {
-				t.Errorf("%+v: %v", c.opts, err)
+				t.Errorf("%+v: got %v, want an UncountedError: %t", c.opts, err, c.refused)
 			}
 		}
 	}

@@ -54,10 +54,10 @@ func TestAlarms(t *testing.T) {
 			c0 := managed(t, fixed{"/api/health/checks/alarms": {c.code, c.body}})
 			c0.alarms(t.Context())
 			if have := len(c0.snap.Alarms); have != max(0, c.alarms) || (c0.snap.Alarms == nil) != (c.alarms < 0) {
-				t.Errorf("alarms %v", c0.snap.Alarms)
+				t.Errorf("alarms %v, want %d (nil if negative)", c0.snap.Alarms, c.alarms)
 			}
 			if (len(c0.snap.Unchecked) > 0) != c.unchecked || c.unchecked && c0.snap.Unchecked[0].Area != doctor.AreaAlarms {
-				t.Errorf("unchecked %v", c0.snap.Unchecked)
+				t.Errorf("unchecked %v, want AreaAlarms: %t", c0.snap.Unchecked, c.unchecked)
 			}
 		})
 	}
@@ -100,7 +100,7 @@ func TestClientsOfOthersAreUnknown(t *testing.T) {
 			t.Fatal(err)
 		}
 		if (c.snap.Clients != nil) != known {
-			t.Errorf("nodes %d: clients %v", code, c.snap.Clients)
+			t.Errorf("nodes answered with %d: clients %v, want them known: %t", code, c.snap.Clients, known)
 		}
 	}
 }

@@ -59,7 +59,7 @@ func TestTakeOfSeveralNodes(t *testing.T) {
 		if !slices.ContainsFunc(snap.Unchecked, func(u doctor.Unchecked) bool {
 			return u.Area == doctor.AreaClock && strings.Contains(u.Why, "n3:5672") && strings.Contains(u.Why, "no route")
 		}) {
-			t.Errorf("unchecked: %+v", snap.Unchecked)
+			t.Errorf(`unchecked %+v, want the clock of n3:5672 because of "no route"`, snap.Unchecked)
 		}
 	})
 }

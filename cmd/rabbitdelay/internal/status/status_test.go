@@ -123,7 +123,7 @@ func TestStatus(t *testing.T) {
 	expect("parked", s.Parked, DeadLetters{Queue: "delay.parked", Messages: 2, Held: new(int64), Groups: []Group{}})
 	expect("clients", s.Clients, []Client{{Name: "relay", Connections: 1, Blocked: 1}, {Name: "shop publish", Connections: 2}})
 	if len(s.Findings) == 0 || s.Layouts[0].Drained() || s.Broker == nil {
-		t.Errorf("findings %v, broker %v", s.Findings, s.Broker)
+		t.Errorf("findings %v, broker %v, want both, and a layout that is not drained", s.Findings, s.Broker)
 	}
 }
 
@@ -137,7 +137,7 @@ func TestHiddenIsNotDrained(t *testing.T) {
 	}
 	for _, l := range x.status().Layouts {
 		if want := l.Name == "delay.bucket.r3x3-1s" || l.Name == "delay.native"; l.Name != "delay.plugin" && l.Drained() != want {
-			t.Errorf("%s is drained: %t; %+v", l.Name, l.Drained(), l.Waiting)
+			t.Errorf("%s is drained: %t, want %t; %+v", l.Name, l.Drained(), want, l.Waiting)
 		}
 	}
 }
@@ -161,7 +161,7 @@ func TestOverAMQPOnlyReadyMessagesAreKnown(t *testing.T) {
 	}
 	for _, d := range s.Destinations {
 		if d.Waiting.InTransit() != nil || d.Waiting.Complete() || d.Dead != nil && d.Dead.Held != nil {
-			t.Errorf("%s: %+v, dead letters %+v", d.Name, d.Waiting, d.Dead)
+			t.Errorf("%s: %+v, dead letters %+v, want unknown numbers in transit", d.Name, d.Waiting, d.Dead)
 		}
 	}
 }
@@ -178,15 +178,15 @@ func TestUncountedIsUnknown(t *testing.T) {
 	s := x.status()
 	for _, l := range s.Layouts {
 		if known := l.Waiting.InTransit() != nil; known == (l.Name == "delay.bucket.r2x2-1m") || known && l.Name != "delay.native" && l.Waiting.Complete() != known || !known && l.Drained() {
-			t.Errorf("%s: %+v, drained %t", l.Name, l.Waiting, l.Drained())
+			t.Errorf("%s: waiting %+v, drained %t, which contradict each other", l.Name, l.Waiting, l.Drained())
 		}
 	}
 	for _, d := range s.Destinations {
 		if known := d.Waiting.Leaving != nil && d.Waiting.Unacked != nil; known == (d.Name == "orders") || d.Waiting.Unknown {
-			t.Errorf("%s: %+v", d.Name, d.Waiting)
+			t.Errorf("%s: waiting %+v, want it unknown for orders only", d.Name, d.Waiting)
 		}
 		if d.Dead != nil && (d.Dead.Held != nil || d.Dead.Unknown) {
-			t.Errorf("%s: dead letters %+v", d.Name, d.Dead)
+			t.Errorf("%s: dead letters %+v, want the held ones unknown", d.Name, d.Dead)
 		}
 	}
 	if s.Parked.Held != nil || s.Empty() {
@@ -219,7 +219,7 @@ func TestStatusWithoutBroker(t *testing.T) {
 	s.uncheckedf(AreaBroker, "connection\nrefused")
 	got := s.status()
 	if got.Broker != nil || got.Complete() || got.Unchecked[0].Why != "connection; refused" || *got.DueSoon[2].Tasks != 2 {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v, want no broker, an unchecked connection and two tasks due soon", got)
 	}
 	text, err := json.Marshal(got)
 	if err != nil {

@@ -47,7 +47,7 @@ func TestTakeByAReadOnlyUser(t *testing.T) {
 			t.Fatalf("got %v, %+v, want no error and Broker not nil", err, s)
 		}
 		if slices.ContainsFunc(s.Findings, func(f doctor.Finding) bool { return strings.HasPrefix(f.ID, "permission-") }) {
-			t.Errorf("findings %+v", s.Findings)
+			t.Errorf("findings %+v, want none about permissions", s.Findings)
 		}
 		ofClock := func(u doctor.Unchecked) bool { return u.Area == doctor.AreaClock }
 		if src.Before != nil && slices.ContainsFunc(s.Unchecked, ofClock) {
@@ -251,7 +251,7 @@ func TestTakeFindsTasksWithoutMessage(t *testing.T) {
 					t.Fatalf("got %v, %+v, want no error, not nil and first.Tasks.Sent not nil", err, first.Tasks)
 				}
 				if s := first.Tasks.Sent; s.Tasks != 2 || s.Missing == nil || *s.Missing != c.missing {
-					t.Errorf("sent: %+v, missing %v", s, s.Missing)
+					t.Errorf("sent: %+v, missing %v, want 2 tasks, %d of them missing", s, s.Missing, c.missing)
 				}
 				src.Before = &first
 				again, err := status.Take(t.Context(), src)

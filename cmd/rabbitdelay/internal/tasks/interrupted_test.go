@@ -48,7 +48,7 @@ func TestInterruptedMove(t *testing.T) {
 	_, rest, _ := strings.Cut(errs.String(), before)
 	after, _, ok := strings.Cut(rest, behind)
 	if !ok {
-		t.Fatalf("errors %s", errs.String())
+		t.Fatalf("standard error does not say how to continue: %s", errs.String())
 	}
 	clitest.Expect(t, 0, "tasks", "reschedule", "--all", "--by", "1h", "--yes", "--after", after, "--db", url)
 	if n := moved(); n != 2 {

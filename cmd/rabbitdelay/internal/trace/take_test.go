@@ -152,7 +152,7 @@ func TestTakeLooksForItself(t *testing.T) {
 					t.Fatalf("got %v; unchecked %v, want no error and got.Complete() != %v", err, got.Unchecked, c.uncounted)
 				}
 				if !strings.Contains(got.Why, c.why) || got.Everywhere() != c.everywhere || got.Found() != (len(got.DeadLetters) == 1) {
-					t.Errorf("everywhere %t: %s", got.Everywhere(), got.Why)
+					t.Errorf("everywhere %t, want %t; why %q, want %q", got.Everywhere(), c.everywhere, got.Why, c.why)
 				}
 				page, err := status.Take(t.Context(), src)
 				if err != nil {

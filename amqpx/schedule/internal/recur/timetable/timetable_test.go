@@ -185,7 +185,7 @@ func TestBounds(t *testing.T) {
 		got = append(got, at)
 	}
 	if differ(got, want) >= 0 {
-		t.Errorf("got %s", got)
+		t.Errorf("got %s, want %s", got, want)
 	}
 	if got := table.Latest(day(1), day(7), 2); differ(got, want[1:3]) >= 0 {
 		t.Errorf("the latest two are %s", got)
@@ -216,7 +216,7 @@ func FuzzCron(f *testing.F) {
 		for range 3 {
 			next := table.Next(after)
 			if !next.IsZero() && !next.After(after) {
-				t.Fatalf("after %s comes %s", after, next)
+				t.Fatalf("the occurrence after %s is %s, which is not later", after, next)
 			}
 			after = next
 		}

@@ -171,7 +171,7 @@ func TestLimiterIsBounded(t *testing.T) {
 	}
 	now = now.Add(2 * time.Second)
 	if !l.allow("one more", now) || len(l.keys) != 1 {
-		t.Errorf("%d keys", len(l.keys))
+		t.Errorf("the limiter has %d keys after a pause, want 1", len(l.keys))
 	}
 }
 
@@ -277,7 +277,7 @@ func TestReadRefusesAFileThatOthersMayUse(t *testing.T) {
 		}
 		_, err := Read(file)
 		if refused := err != nil; refused != (c.refused != "") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v, want error %q", name, err, c.refused)
 		}
 		if err != nil && !strings.Contains(err.Error(), c.refused) {
 			t.Errorf("%s: %v does not say %q", name, err, c.refused)

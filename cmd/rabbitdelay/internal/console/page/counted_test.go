@@ -92,7 +92,7 @@ func TestCountedInstants(t *testing.T) {
 		page := c.get(link("bulk", "action", "revive", "at", at)).Body.String()
 		c.now = c.now.Add(21 * time.Hour)
 		if w := c.post("bulk", pressed(t, page, nil)); (w.Code == http.StatusConflict) != again || (len(c.calls) == 0) != again {
-			t.Errorf("%q: %d, done: %q", at, w.Code, c.calls)
+			t.Errorf("%q: got %d, actions %q, want a second confirmation: %t", at, w.Code, c.calls, again)
 		}
 	}
 }

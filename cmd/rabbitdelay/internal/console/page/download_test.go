@@ -70,7 +70,7 @@ func TestDownloadHasNoFormulas(t *testing.T) {
 	for _, row := range rows[1:] {
 		for i, cell := range row {
 			if cell != "" && strings.ContainsAny(cell[:1], "=+-@\t\r\n") {
-				t.Errorf("%s is %q", rows[0][i], cell)
+				t.Errorf("%s is %q, which a spreadsheet would run as a formula", rows[0][i], cell)
 			}
 		}
 	}

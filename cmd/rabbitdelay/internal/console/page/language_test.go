@@ -211,7 +211,7 @@ func TestPlaceholders(t *testing.T) {
 		args := []any{"«1»", "«2»", "«3»", "«4»"}[:strings.Count(strings.ReplaceAll(text, "%%", ""), "%")]
 		if len(args) == 0 {
 			if placeholder.MatchString(translated) {
-				t.Errorf("%q is %q", text, translated)
+				t.Errorf("%q is translated as %q, which has a placeholder", text, translated)
 			}
 			continue
 		}
@@ -219,7 +219,7 @@ func TestPlaceholders(t *testing.T) {
 			got := l.text(text, args...)
 			for _, arg := range args {
 				if strings.Count(got, arg.(string)) != 1 {
-					t.Errorf("%s: %q is %q", l.tag, text, got)
+					t.Errorf("%s: %q is translated as %q, without one of its arguments", l.tag, text, got)
 				}
 			}
 			if strings.Contains(got, "%!") {

@@ -30,7 +30,7 @@ func TestNestedAddress(t *testing.T) {
 				t.Fatal(err)
 			}
 			if strings.Count(to.Path, "/") > 1 && !strings.HasPrefix(to.Path, "/assets/") {
-				t.Errorf("%s leads to %s", path, to.Path)
+				t.Errorf("page %s links to %s, which has more than one level", path, to.Path)
 			}
 		}
 	}

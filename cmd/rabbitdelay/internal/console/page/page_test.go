@@ -555,7 +555,7 @@ func TestDriversErrors(t *testing.T) {
 		c := open(role)
 		c.err = errors.New("failed to connect to user=shop host=10.0.0.7")
 		if w := c.get("tasks"); w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), "10.0.0.7") != shown {
-			t.Errorf("%s: %d\n%s", role, w.Code, w.Body)
+			t.Errorf("%s: got %d, want 503, with the address: %t\n%s", role, w.Code, shown, w.Body)
 		}
 	}
 }
@@ -573,7 +573,7 @@ func TestDriversErrorsOfParts(t *testing.T) {
 		c := open(role)
 		c.pages = New(uncounted{c.fake}, Options{Now: func() time.Time { return c.now }})
 		if w := c.get(""); w.Code != http.StatusOK || strings.Contains(w.Body.String(), "10.0.0.7") != shown {
-			t.Errorf("%s: %d\n%s", role, w.Code, w.Body)
+			t.Errorf("%s: got %d, want 200, with the address: %t\n%s", role, w.Code, shown, w.Body)
 		}
 	}
 }
@@ -727,13 +727,13 @@ func TestLive(t *testing.T) {
 		t.Cleanup(func() { _ = resp.Body.Close() })
 		event, err := bufio.NewReader(resp.Body).ReadString('\n')
 		if err != nil || event != "event: parts\n" {
-			t.Errorf("%s: %q, %v", path, event, err)
+			t.Errorf(`%s: first line %q, %v, want "event: parts"`, path, event, err)
 		}
 		cancel()
 	}
 	for line := range strings.Lines(string(eventOf("parts", []byte("a\n\n b \n")))) {
 		if !slices.Contains([]string{"event: parts\n", "data: a\n", "data: b\n", "\n"}, line) {
-			t.Errorf("%q", line)
+			t.Errorf("unexpected line %q in the event stream", line)
 		}
 	}
 }

@@ -131,7 +131,7 @@ func TestPluginDrain(t *testing.T) {
 		for _, d := range list {
 			got[d.MessageId] = d
 			if at := time.Now(); d.MessageId != "soon" && at.Before(due.Add(-time.Second)) {
-				t.Errorf("%s is early: %v", d.MessageId, due.Sub(at))
+				t.Errorf("message %s was delivered %v early", d.MessageId, due.Sub(at))
 			}
 		}
 		if len(list) != 8 || len(got) != 8 || got["urgent"].Priority != 9 {

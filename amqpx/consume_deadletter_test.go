@@ -121,7 +121,8 @@ func TestPoison(t *testing.T) {
 					return
 				}
 				if handled != 0 || len(dead) != 1 || dead[0].Headers[amqpx.HeaderReason] != inspect.ReasonDeliveries {
-					t.Errorf("handled %d times, dead letters %v", handled, dead)
+					t.Errorf("handled %d times, dead letters %v, want 0, length 1 and dead[0].Headers[amqpx.HeaderReason] = inspect.ReasonDeliveries",
+						handled, dead)
 				}
 			})
 		})

@@ -100,7 +100,7 @@ func TestLeadOfShortDelays(t *testing.T) {
 					client.mustSend(amqpx.Message{ID: id, Queue: "q", Delay: delay})
 					after(time.Minute)
 					if at := got.since(began)[id]; len(at) != 1 || at[0] != delay {
-						t.Errorf("a delay of %v took %v", delay, at)
+						t.Errorf("a delay of %v took %v, want length 1 and at[0] = %v", delay, at, delay)
 					}
 					want := delay
 					stamped := c.shortest > 0 && delay >= 2*c.shortest
@@ -138,7 +138,7 @@ func TestHeldMessagesRaiseThePrefetch(t *testing.T) {
 		c.mustSend(amqpx.Message{ID: "now", Queue: "q"})
 		after(0)
 		if s := c.Stats().Consumers[0]; s.Held != 800 || s.Waiting != 0 || s.Prefetch < 800 || s.Prefetch > 2500 || !s.Oldest.IsZero() {
-			t.Errorf("with 800 messages held: %+v", s)
+			t.Errorf("with 800 messages held: %+v, want Held = 800, Waiting = 0, Prefetch >= 800, Prefetch <= 2500 and Oldest zero", s)
 		}
 		if at := got.since(began)["now"]; len(at) != 1 || at[0] > 11*time.Second {
 			t.Errorf("a message without a delay was handled after %v, behind those that are held", at)
@@ -244,7 +244,8 @@ func TestTooEarly(t *testing.T) {
 			t.Errorf("handled at %v, due at %v, says %v", d.at, due, d.DueAt)
 		}
 		if d.ID != "x" || d.Attempt != 3 || d.Version != 7 || string(d.Body) != "body" || d.Type != "order" || d.Headers["mine"] != "kept" {
-			t.Errorf("it came as %+v", d.Delivery)
+			t.Errorf(`it came as %+v, want d.ID = "x", d.Attempt = 3, d.Version = 7, d.Body = "body", d.Type = "order" and d.Headers["mine"] = "kept"`,
+				d.Delivery)
 		}
 	})
 }
@@ -298,7 +299,7 @@ func TestLeadIsChecked(t *testing.T) {
 			}
 			cfg.URL = m.URL()
 			if _, err := inspect.Rehearse(conn, cfg); !errors.Is(err, amqpx.ErrConfig) {
-				t.Errorf("a rehearsal with %+v: %v", cfg, err)
+				t.Errorf("a rehearsal with %+v: %v, want amqpx.ErrConfig", cfg, err)
 			}
 		}
 	})

@@ -253,7 +253,7 @@ func TestTimeoutAfterCancel(t *testing.T) {
 		select {
 		case e := <-closed:
 			if e.Code != amqp.PreconditionFailed || !strings.Contains(e.Reason, "timed out") {
-				t.Errorf("the channel was closed: %v", e)
+				t.Errorf(`the channel was closed: %v, want Code = amqp.PreconditionFailed and Reason with "timed out"`, e)
 			}
 		default:
 			t.Error("the channel is open")

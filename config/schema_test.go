@@ -89,7 +89,7 @@ func TestSchemaAgreesWithTheLoader(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := schema.Validate(value); (err == nil) != ok {
-			t.Errorf("the schema says of\n%s\n%v", doc, err)
+			t.Errorf("the schema says of\n%s\n%v, want error = %t", doc, err, !ok)
 		}
 		if _, err := load([]byte(doc), Source{}); (err == nil) != ok && !strings.Contains(doc, "soon") {
 			t.Errorf("the loader says of\n%s\n%v", doc, err)

@@ -131,7 +131,7 @@ func TestBucketDelayErrors(t *testing.T) {
 		for _, tolerance := range []time.Duration{0, 1, math.MaxInt64} {
 			r, err := bucket.Route(dest, bucket.MaxDelay(), tolerance)
 			if err != nil || r.Delay != bucket.MaxDelay() {
-				t.Errorf("%+v: the longest delay gave %+v, %v", c, r, err)
+				t.Errorf("%+v: the longest delay gave %+v, %v, want no error and Delay = %v", c, r, err, bucket.MaxDelay())
 			}
 		}
 	}

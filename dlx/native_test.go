@@ -100,7 +100,7 @@ func TestNativeDelays(t *testing.T) {
 			}
 			other, _ := again.Route(dest, delay, 0)
 			if err != nil || other.Queue != r.Queue || other.RoutingKey != r.RoutingKey {
-				rt.Fatalf("%v gave %+v, %v, and then %+v", delay, r, err, other)
+				rt.Fatalf("%v gave %+v, %v, and then %+v, want no error, Queue = %v and RoutingKey = %v", delay, r, err, other, r.Queue, r.RoutingKey)
 			}
 			inBounds(rt, r, delay, tolerance, time.Millisecond)
 			all = append(all, journey{r, dest})

@@ -96,7 +96,8 @@ func TestTTLRoute(t *testing.T) {
 			continue
 		}
 		if err != nil || r.Exchange != c.exchange || r.RoutingKey != c.key || r.Delay != c.took || r.Hops != c.hops || !r.Mandatory {
-			t.Errorf("%v with tolerance %v gave %+v, %v", c.delay, c.tolerance, r, err)
+			t.Errorf("%v with tolerance %v gave %+v, %v, want no error, Exchange = %v, RoutingKey = %v, Delay = %v, Hops = %v and Mandatory = true",
+				c.delay, c.tolerance, r, err, c.exchange, c.key, c.took, c.hops)
 		}
 	}
 	_, err := strict.Route(dest, time.Hour, 0)

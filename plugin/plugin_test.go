@@ -86,7 +86,8 @@ func TestRoute(t *testing.T) {
 			continue
 		}
 		if err != nil || r.RoutingKey != "plugin.orders.expire" || r.Delay != time.Duration(c.ms)*time.Millisecond || r.Hops != 0 {
-			t.Errorf("%v with tolerance %v gave %+v, %v", c.delay, c.tolerance, r, err)
+			t.Errorf(`%v with tolerance %v gave %+v, %v, want no error, RoutingKey = "plugin.orders.expire", Delay = %v and Hops = 0`,
+				c.delay, c.tolerance, r, err, time.Duration(c.ms)*time.Millisecond)
 			continue
 		}
 		header, has := r.Headers[plugin.HeaderDelay]
@@ -132,7 +133,8 @@ func TestDestinations(t *testing.T) {
 	x := topology.Destination{Exchange: "x", RoutingKey: "a.*"}
 	r, err := s.Route(x, time.Second, 0)
 	if err != nil || r.RoutingKey != s.Bindings(x)[0].RoutingKey || s.Bindings(x)[0].Queue != x.TargetQueue("delay") {
-		t.Errorf("%+v is bound by %+v, routed by %+v, %v", x, s.Bindings(x), r, err)
+		t.Errorf("%+v is bound by %+v, routed by %+v, %v, want no error, RoutingKey = %v and s.Bindings(x)[0].Queue = %v",
+			x, s.Bindings(x), r, err, s.Bindings(x)[0].RoutingKey, x.TargetQueue("delay"))
 	}
 }
 

@@ -111,7 +111,8 @@ func TestRetryProperties(t *testing.T) {
 		p := policy(jitter)
 		low, mid, high := p.Delay(attempt, 0), p.Delay(attempt, rnd), p.Delay(attempt, 1)
 		if low < 0 || low > mid || mid > high || high > bound || float64(low) < float64(high)*(1-jitter)*(1-1e-9)-1 {
-			t.Fatalf("jitter %v gives %v, %v, %v of at most %v", jitter, low, mid, high, bound)
+			t.Fatalf("jitter %v gives %v, %v, %v of at most %v, want at least 0 and float64(low) >= %v",
+				jitter, low, mid, high, bound, float64(high)*(1-jitter)*(1-1e-9)-1)
 		}
 	})
 }

@@ -277,7 +277,8 @@ func TestParseYAMLReportsEverythingAtOnceInOrder(t *testing.T) {
 		t.Errorf("got  %q\nwant %q", paths, want)
 	}
 	if text := err.Error(); !strings.HasPrefix(text, "7 problems:\n  line 2, column 32: destinations[0].retry.jitter: expected 0 to 1, got 2\n") {
-		t.Errorf("error text is %q", text)
+		t.Errorf("error text is %q, want a text beginning with %q",
+			text, "7 problems:\n  line 2, column 32: destinations[0].retry.jitter: expected 0 to 1, got 2\n")
 	}
 }
 

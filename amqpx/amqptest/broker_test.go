@@ -279,12 +279,12 @@ func TestConsumers(t *testing.T) {
 			t.Errorf("%d, %d, %d and %d were delivered, want 2, 3, 1 and 0", len(a), len(b), len(c), len(d))
 		}
 		if x := <-a; x.MessageId != "0" || x.Ack(true) != nil {
-			t.Errorf("the first got %s", x.MessageId)
+			t.Errorf(`the first got %s, want "0" and x.Ack(true) = nil`, x.MessageId)
 		}
 		_ = first.Close()
 		synctest.Wait()
 		if x := <-d; x.MessageId != "0" || !x.Redelivered {
-			t.Errorf("the next single consumer got %s", x.MessageId)
+			t.Errorf(`the next single consumer got %s, want "0" and x.Redelivered = true`, x.MessageId)
 		}
 		if q, _ := srv.Queue("turns"); q.Ready != 4 || q.Unacked != 5 || q.Consumers != 2 {
 			t.Errorf("%d ready, %d held, %d consumers, want 4, 5 and 2", q.Ready, q.Unacked, q.Consumers)

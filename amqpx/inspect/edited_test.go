@@ -87,7 +87,8 @@ func TestRequeueOfEditedTasks(t *testing.T) {
 				for _, dry := range []bool{true, false} {
 					r := cl.requeue(inspect.RequeueOptions{From: edited(t, path, c.edit), Tasks: byID{}, DryRun: dry})
 					if r.Revived != c.revived || r.Stayed != 1-c.revived {
-						t.Errorf("dry run %t: %d revived, %d stayed; %+v", dry, r.Revived, r.Stayed, r.Results)
+						t.Errorf("dry run %t: %d revived, %d stayed; %+v, want %d and %d",
+							dry, r.Revived, r.Stayed, r.Results, c.revived, 1-c.revived)
 					}
 					if c.revived == 0 && len(r.Results[0].Lines) != 1 {
 						t.Errorf("the line is not named: %+v", r.Results)
@@ -107,7 +108,7 @@ func TestLimitEndsARunThatIsRefused(t *testing.T) {
 		m.Cleanup(m.Deny("", amqptest.PermissionWrite, "^amq.default$"))
 		r := c.requeue(inspect.RequeueOptions{Queue: "q.dead", Limit: 1})
 		if r.Sent != 0 || r.Stayed != 1 || r.Examined != 1 {
-			t.Errorf("%d sent, %d stayed, %d looked at: %+v", r.Sent, r.Stayed, r.Examined, r.Results)
+			t.Errorf("%d sent, %d stayed, %d looked at: %+v, want 0 and 1", r.Sent, r.Stayed, r.Examined, r.Results)
 		}
 		m.Holds("q.dead", 20, 0)
 	})

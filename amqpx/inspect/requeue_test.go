@@ -86,7 +86,8 @@ func TestRequeue(t *testing.T) {
 		}
 		d := got.all()[0]
 		if d.Headers["n"] == nil || d.Exchange != "" || d.RoutingKey != "q" || d.Headers[amqpx.HeaderReason] != nil || d.Headers[amqpx.HeaderRequeued] == nil {
-			t.Errorf("came as %q, %q with %v", d.Exchange, d.RoutingKey, d.Headers)
+			t.Errorf(`came as %q, %q with %v, want d.Headers["n"] not nil, "", "q", d.Headers[amqpx.HeaderReason] = nil and d.Headers[amqpx.HeaderRequeued] not nil`,
+				d.Exchange, d.RoutingKey, d.Headers)
 		}
 		if list, _ := d.Headers[amqpx.HeaderAttempts].([]any); len(list) != 1 || d.Headers[amqpx.HeaderError] != "card rejected" {
 			t.Errorf("what failed before is gone: %v", d.Headers)
@@ -261,10 +262,10 @@ func TestRequeueParked(t *testing.T) {
 		inmemory.After(30 * time.Minute)
 		times := got.since(began)
 		if d := times["due"]; len(d) != 1 || d[0] > 11*time.Second {
-			t.Errorf("due came after %v", d)
+			t.Errorf("due came after %v, want length 1 and d[0] <= 11s", d)
 		}
 		if d := times["wait"]; len(d) != 1 || d[0] < 20*time.Minute {
-			t.Errorf("wait came after %v", d)
+			t.Errorf("wait came after %v, want length 1 and d[0] >= 20m", d)
 		}
 		r = c.requeue(inspect.RequeueOptions{Queue: "delay.parked", To: topology.Destination{Queue: "q"}})
 		wantCounts(t, r, "1 total, 1 looked, 1 chosen: 1 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")

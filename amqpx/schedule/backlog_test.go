@@ -32,17 +32,17 @@ func TestBacklog(t *testing.T) {
 		check(t, store.Schedule(t.Context(), NoTx, Task{ID: fmt.Sprint(i), Queue: "q" + fmt.Sprint(i%2), DeliverAt: now.Add(in)}))
 	}
 	if b := read(10); b.Overdue != 1 || !b.Oldest.Equal(now.Add(-time.Second)) || b.Unsent != 4 || !slices.Equal(b.Within, []int64{2, 1, 1}) {
-		t.Errorf("before the relay looked: %+v", b)
+		t.Errorf("before the relay looked: got %+v, want Overdue = 1, Oldest = %v, Unsent = 4 and [2 1 1]", b, now.Add(-time.Second))
 	}
 	if b := read(1); b.Overdue != 1 || b.Unsent != 1 || !slices.Equal(b.Within, []int64{1, 1, 1}) {
-		t.Errorf("counts up to 1: %+v", b)
+		t.Errorf("counts up to 1: %+v, want Overdue = 1, Unsent = 1 and [1 1 1]", b)
 	}
 	if _, sent, err := store.relay.Step(t.Context()); err != nil || sent != 4 {
 		t.Fatalf("the relay sent %d tasks, %v, want no error and 4", sent, err)
 	}
 	now = now.Add(10 * time.Second)
 	if b := read(10); b.Overdue != 3 || b.Unsent != 0 || !slices.Equal(b.Within, []int64{0, 1, 1}) {
-		t.Errorf("after the relay sent: %+v", b)
+		t.Errorf("after the relay sent: got %+v, want Overdue = 3, Unsent = 0 and [0 1 1]", b)
 	}
 	if _, err := store.Backlog(canceled(), horizons, 10); err == nil {
 		t.Error("read without a database")

@@ -128,7 +128,8 @@ func TestTaskThatKillsItsProcess(t *testing.T) {
 		got, err := s.Get(t.Context(), NoTx, id)
 		check(t, err)
 		if got.Status != StatusFailed || got.Attempts != 5 || !strings.Contains(got.LastError, "without an outcome") {
-			t.Errorf("%s, after %d processes: %s after %d attempts: %s", id, deaths, got.Status, got.Attempts, got.LastError)
+			t.Errorf(`got %s, after %d processes: %s after %d attempts: %s, want an error with "without an outcome", %s and 5`,
+				id, deaths, got.Status, got.Attempts, got.LastError, StatusFailed)
 		}
 	}
 	// Each of the two tasks has a first delivery and five recorded attempts.

@@ -379,7 +379,7 @@ func TestBrokerDown(t *testing.T) {
 		<-time.After(3 * time.Minute)
 		got, err := s.Get(t.Context(), NoTx, "7")
 		if err != nil || got.Status != StatusPending || !strings.Contains(got.LastError, "deadline") {
-			t.Errorf("while the broker is down: %+v (%v)", got, err)
+			t.Errorf(`while the broker is down: %+v (%v), want no error, Status = %v and LastError with "deadline"`, got, err, StatusPending)
 		}
 		down.Store(false)
 		<-time.After(30 * time.Second)

@@ -153,7 +153,7 @@ func (b *tab) changeTasks() {
 	b.click("Schedule task")
 	b.shows("The task was scheduled.")
 	if x := s.task(b.t, "copy of c"); string(x.Body) != `{"secret":"of c"}` || x.Queue != "mail" || len(x.Tags) != 1 {
-		b.t.Errorf("the copy is %+v", x)
+		b.t.Errorf(`the copy is %+v, want Body = "{"secret":"of c"}", Queue = "mail" and len(x.Tags) = 1`, x)
 	}
 	b.visit(address("task-new", "id", "c", "queue", "mail", "at", "+1h"))
 	b.click("Schedule task")
@@ -334,7 +334,7 @@ func (s *site) viewerLooksOnly(t *testing.T) {
 		}
 	}
 	if x := s.task(t, "not a viewer's"); x.Version != 1 || x.Status != schedule.StatusPending {
-		t.Errorf("a viewer changed it: %+v", x)
+		t.Errorf("a viewer changed it: got %+v, want Version = 1 and Status = schedule.StatusPending", x)
 	}
 }
 

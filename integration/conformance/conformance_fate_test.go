@@ -182,7 +182,7 @@ func caseRoutingHeaders(t *testing.T, c *cell) {
 			t.Errorf("headers of %s: got %v, want only user: kept", a.MessageId, got)
 		}
 		if a.Headers[amqpx.HeaderAttempt] != nil || a.Headers[amqpx.HeaderReason] != nil {
-			t.Errorf("forged headers went through: %v", a)
+			t.Errorf("forged headers went through: got %v, want Headers[amqpx.HeaderAttempt] = nil and Headers[amqpx.HeaderReason] = nil", a)
 		}
 	}
 	c.nothing(t, copied, c.plain(t, copied))

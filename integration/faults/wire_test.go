@@ -104,7 +104,7 @@ func TestWire(t *testing.T) {
 			}
 			w.cutAt(c.cut)
 			if err := ask(t, client, "COMMIT "); (err == nil) != c.answered {
-				t.Errorf("the client saw %v", err)
+				t.Errorf("the client saw %v, want error = %t", err, !c.answered)
 			}
 			if got := server.received(); got != c.received {
 				t.Errorf("the server received %q, want %q", got, c.received)

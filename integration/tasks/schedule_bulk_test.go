@@ -75,7 +75,7 @@ func TestBulkDuringAHandler(t *testing.T) {
 			t.Errorf("the task that was being handled is %s, due at %v", one.Status, one.DeliverAt)
 		}
 		if one := taskOf(t, s, "t0101"); one.Version != 2 || !one.DeliverAt.Equal(tasks[101].DeliverAt.Add(time.Hour)) {
-			t.Errorf("a moved task is %+v", one)
+			t.Errorf("a moved task is %+v, want Version = 2 and DeliverAt = %v", one, tasks[101].DeliverAt.Add(time.Hour))
 		}
 
 		count, err := s.BulkCount(t.Context(), schedule.Filter{Tag: "even"}, schedule.BulkCancel(), schedule.BulkOptions{})

@@ -134,7 +134,7 @@ func TestRefusedTasksLeaveNoRow(t *testing.T) {
 		again.ID = "refused"
 		r, err := s.ScheduleUnique(t.Context(), schedule.NoTx, again, hour)
 		if err != nil || r.Outcome != schedule.UniqueCreated {
-			t.Errorf("after the cooldown: %+v, %v", r, err)
+			t.Errorf("after the cooldown: got %+v, %v, want no error and Outcome = schedule.UniqueCreated", r, err)
 		}
 	})
 }

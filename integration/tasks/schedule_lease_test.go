@@ -101,7 +101,7 @@ func TestScheduleLeases(t *testing.T) {
 		again := db.leaseHandler(func(context.Context, *amqpx.Delivery, string) (txFunc, error) { return nil, nil })
 		suite.MustSucceed(t, again(t.Context(), dying))
 		if got := taskOf(t, s, "t0"); got.Status != schedule.StatusDone || got.Attempts != 1 {
-			t.Errorf("after the process died: %+v", got)
+			t.Errorf("after the process died: got %+v, want Status = schedule.StatusDone and Attempts = 1", got)
 		}
 	})
 }

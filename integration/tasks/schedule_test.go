@@ -292,7 +292,7 @@ func TestScheduleChanges(t *testing.T) {
 		suite.MustSucceed(t, s.Cancel(t.Context(), tx, "b"))
 		rollback()
 		if got := taskOf(t, s, "b"); got.Status != schedule.StatusPending {
-			t.Errorf("after a rolled-back Cancel: %+v", got)
+			t.Errorf("after a rolled-back Cancel: %+v, want Status = schedule.StatusPending", got)
 		}
 		suite.MustSucceed(t, s.Cancel(t.Context(), schedule.NoTx, "b"))
 		var late *schedule.StatusError
@@ -351,7 +351,7 @@ func TestScheduleHandlerFence(t *testing.T) {
 		suite.MustSucceed(t, deliver("once", 1, 1))
 		skipped("once", 1, schedule.SkipDuplicate)
 		if got := taskOf(t, s, "once"); got.Status != schedule.StatusDone || got.FinishedAt.IsZero() || effects("once") != 1 {
-			t.Errorf("after the effect: %+v", got)
+			t.Errorf(`after the effect: got %+v, want Status = schedule.StatusDone, FinishedAt not zero and effects("once") = 1`, got)
 		}
 		suite.MustSucceed(t, s.Reschedule(t.Context(), schedule.NoTx, "moved", past))
 		skipped("moved", 1, schedule.SkipStale)
@@ -391,7 +391,7 @@ func TestScheduleHandlerFence(t *testing.T) {
 			t.Errorf("panic is %v, want %v", got, boom)
 		}
 		if got := taskOf(t, s, "panics"); got.Attempts != 1 || !strings.Contains(got.LastError, "panicked: boom") || effects("panics") != 0 {
-			t.Errorf("after a panic: %+v", got)
+			t.Errorf(`after a panic: got %+v, want Attempts = 1, LastError with "panicked: boom" and effects("panics") = 0`, got)
 		}
 		fail = nil
 		suite.MustSucceed(t, s.Revive(t.Context(), schedule.NoTx, "fails", past))

@@ -282,7 +282,7 @@ func (x uniqueRows) merges() {
 	}
 	again.ID = "next"
 	if r, err := x.s.ScheduleUnique(t.Context(), tx, again, schedule.Unique{}); err != nil || r.Outcome != schedule.UniqueCreated {
-		t.Errorf("in the same transaction: %+v, %v", r, err)
+		t.Errorf("in the same transaction: got %+v, %v, want no error and Outcome = schedule.UniqueCreated", r, err)
 	}
 	again.ID = id // the pending task of the key is another one
 	if r, err := x.s.ScheduleUnique(t.Context(), tx, again, schedule.Unique{}); err != nil || r.Outcome != schedule.UniqueKept || r.ID != "next" {

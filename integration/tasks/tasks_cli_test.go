@@ -95,7 +95,7 @@ func TestCLITasks(t *testing.T) {
 			}
 		}
 		if r := cmd("list", "--json", "--queue", "none"); r.Code != 0 || r.Stdout != "" {
-			t.Errorf("an empty list: %s", r)
+			t.Errorf(`an empty list: got %s, want Code = 0 and Stdout = ""`, r)
 		}
 		r := cmd("list")
 		if r.Code != 0 || len(r.Lines()) != 101 || !strings.HasPrefix(r.Stdout, "ID ") || !strings.Contains(r.Stderr, "more than 100; --limit 0 lists all") {

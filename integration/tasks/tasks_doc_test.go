@@ -210,7 +210,7 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 		for _, status := range c.refused {
 			worn(status)
 			if n := named(t, db, doc[c.statement], nil); n != 0 {
-				t.Errorf("%s changed a task that is %s", c.statement, status)
+				t.Errorf("%s changed a task that is %s, want n = 0", c.statement, status)
 			}
 		}
 	}
@@ -332,7 +332,7 @@ func consumeFromExchange(t *testing.T, s *schedule.Store, db businessDB, doc map
 		t.Errorf("the handler beside the statements had %d effects and %d duplicates, expected 1 and 3", effects, skips)
 	}
 	if got := taskOf(t, s, "e"); got.Status != schedule.StatusDone || time.Since(got.FinishedAt).Abs() > time.Minute {
-		t.Errorf("after the effects: %+v", got)
+		t.Errorf("after the effects: got %+v, want Status = schedule.StatusDone and time.Since(got.FinishedAt).Abs() <= 1m", got)
 	}
 }
 

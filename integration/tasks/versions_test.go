@@ -57,7 +57,7 @@ func TestTablesOfEarlierReleases(t *testing.T) {
 		}
 		got := taskOf(t, s, "pending")
 		if string(got.Body) != "pending" || got.Version != 3 || got.Headers["k"] != "v" || got.Type != "expire" {
-			t.Errorf("the pending task is %+v", got)
+			t.Errorf(`the pending task is %+v, want Body = "pending", Version = 3, Headers["k"] = "v" and Type = "expire"`, got)
 		}
 		suite.MustSucceed(t, s.Revive(t.Context(), schedule.NoTx, "failed", time.Now()))
 		runStore(t, s)
@@ -70,7 +70,7 @@ func TestTablesOfEarlierReleases(t *testing.T) {
 			suite.MustSucceed(t, h(t.Context(), asDelivery(m)))
 		}
 		if ran["pending"] != 1 || ran["lost"] != 1 || ran["failed"] != 1 || len(ran) != 3 {
-			t.Errorf("the handler ran %v", ran)
+			t.Errorf(`the handler ran %v, want ran["pending"] = 1, ran["lost"] = 1, ran["failed"] = 1 and length 3`, ran)
 		}
 		seen := false
 		once := idempotency.Handler(db.DB, func(context.Context, *sql.Tx, *amqpx.Delivery) error { seen = true; return nil })
@@ -79,7 +79,7 @@ func TestTablesOfEarlierReleases(t *testing.T) {
 			t.Error("a message that 0.1.0 has processed is processed again")
 		}
 		if l, err := s.Recurring().Get(t.Context(), schedule.NoTx, "nightly"); err != nil || l.Cron != "0 0 29 2 *" || l.TimeZone != "Europe/Berlin" {
-			t.Errorf("the recurring task is %+v, %v", l, err)
+			t.Errorf(`the recurring task is %+v, %v, want no error, Cron = "0 0 29 2 *" and TimeZone = "Europe/Berlin"`, l, err)
 		}
 	})
 }

@@ -34,6 +34,6 @@ func TestLimitAdvice(t *testing.T) {
 	}
 	once := Advised(fmt.Errorf("open: %w", amqp.ErrChannelMax))
 	if again := Advised(once); again.Error() != once.Error() {
-		t.Errorf("the advice is repeated: %v", again)
+		t.Errorf("the advice is repeated: %v, want Error() = %v", again, once.Error())
 	}
 }

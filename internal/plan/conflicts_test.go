@@ -24,6 +24,6 @@ func TestConflictsAreShort(t *testing.T) {
 		t.Error("it is no ErrConflict")
 	}
 	if x, ok := errors.AsType[*topology.ConflictError](errs); !ok || x.Name != "q0" {
-		t.Errorf("the first is %v", x)
+		t.Errorf(`the first is %v, want an error of type *topology.ConflictError and Name = "q0"`, x)
 	}
 }

@@ -193,7 +193,8 @@ func TestBehindIsRemembered(t *testing.T) {
 	world{delay: 60e9, own: -time.Hour}.receive(j)
 	now := epoch.Add(-time.Hour)
 	if by, since, behind := j.Behind(now); !behind || by < time.Hour-2*time.Second || by > time.Hour+2*time.Minute || since.IsZero() {
-		t.Errorf("behind by %v since %v: %v", by, since, behind)
+		t.Errorf("behind by %v since %v: %v, want true, at least %v, at most %v and not zero",
+			by, since, behind, time.Hour-2*time.Second, time.Hour+2*time.Minute)
 	}
 	short := world{delay: 61e9, own: -time.Hour}
 	if _, again, _ := short.receive(j); again {

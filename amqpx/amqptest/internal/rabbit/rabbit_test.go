@@ -130,7 +130,8 @@ func TestQueueDelaysByItsTTL(t *testing.T) {
 			}
 			deaths, _ := a.Message.Delivered(w.Version())["x-death"].([]any)
 			if d, _ := deaths[0].(amqp.Table); len(deaths) != 1 || d["queue"] != "hold" || d["reason"] != reasonExpired || d["count"] != int64(1) {
-				t.Fatalf("the record is %v", deaths)
+				t.Fatalf(`the record is %v, want length 1, d["queue"] = "hold", d["reason"] = %v and d["count"] = %v`,
+					deaths, reasonExpired, int64(1))
 			}
 		}
 	})
@@ -347,7 +348,7 @@ func TestDelays(t *testing.T) {
 		after = append(after, a.at.Sub(epoch))
 	}
 	if !slices.Equal(after, []time.Duration{0, 1500 * time.Millisecond, 2 * time.Second}) || w.got[1].Message.Headers["x-delay"] != int64(-1500) {
-		t.Errorf("they came after %v", after)
+		t.Errorf(`they came after %v, want [0 1500ms 2s] and w.got[1].Message.Headers["x-delay"] = %v`, after, int64(-1500))
 	}
 }
 

@@ -37,7 +37,7 @@ func TestEveryIDIsAddressable(t *testing.T) {
 			}
 			w.must(200, "POST", at("/run"), "")
 			if got := w.must(200, "POST", at("/cancel"), ""); got["status"] != "cancelled" {
-				t.Errorf("%q: cancelled at %s it is %v", id, way, got)
+				t.Errorf(`%q: cancelled at %s it is %v, want got["status"] = "cancelled"`, id, way, got)
 			}
 			if got := w.must(200, "GET", strings.Replace(at(""), "/tasks/", "/trace/", 1), ""); got["id"] != id {
 				t.Errorf("%q: its trace at %s is that of %v", id, way, got["id"])

@@ -61,7 +61,7 @@ func (w *world) begun() string {
 		j := w.must(200, "GET", "/api/v1/jobs/"+id, "")
 		if j["done"].(float64) > 0 {
 			if j["state"] != "running" {
-				w.t.Fatalf("it is over already: %v", j)
+				w.t.Fatalf(`it is over already: %v, want j["state"] = "running"`, j)
 			}
 			return id
 		}
@@ -93,7 +93,7 @@ func TestJobIsContinued(t *testing.T) {
 	check(t, w.c.Close(t.Context()))
 	j := other.must(200, "GET", "/api/v1/jobs/"+id, "")
 	if j["state"] != "interrupted" || j["done"].(float64) >= many {
-		t.Fatalf("after its process ended: %v", j)
+		t.Fatalf(`after its process ended: got %v, want j["state"] = "interrupted" and j["done"].(float64) < %v`, j, many)
 	}
 	j = other.must(200, "POST", "/api/v1/jobs/"+id+"/continue", "")
 	if j = other.finished(j); j["state"] != "done" || j["done"] != float64(many) {

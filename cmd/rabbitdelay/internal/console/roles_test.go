@@ -215,13 +215,13 @@ func TestActionsByRole(t *testing.T) {
 		w.must(403, "GET", "/api/v1/tasks?header=api-key%3Dsecret", "", bearer(viewing))
 		w.must(403, "GET", "/api/v1/counts?header=api-key%3Dsecret", "", bearer(viewing))
 		if task := w.must(200, "GET", "/api/v1/tasks/a", "", bearer(operating))["task"].(map[string]any); task["body"] != "secret body" {
-			t.Errorf("an operator sees %v", task)
+			t.Errorf(`an operator sees %v, want task["body"] = "secret body"`, task)
 		}
 		w.must(200, "POST", "/api/v1/tasks/a/cancel", "", bearer(operating))
 		entries, err := w.c.core.Audit(t.Context(), service.Identity{}, "a", "", 10)
 		check(t, err)
 		if len(entries) != 1 || entries[0].Who != "token shop" || entries[0].Action != "task.cancel" {
-			t.Errorf("the audit has %+v", entries)
+			t.Errorf(`the audit has %+v, want length 1, entries[0].Who = "token shop" and entries[0].Action = "task.cancel"`, entries)
 		}
 	})
 }

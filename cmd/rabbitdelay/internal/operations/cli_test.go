@@ -208,7 +208,7 @@ destinations: [{queue: %[1]s.orders}]
 		t.Fatal(refused)
 	}
 	if plan := cmd("plan"); plan.Code != 0 {
-		t.Errorf("after a destroy that refused: %s", plan)
+		t.Errorf("after a destroy that refused: got %s, want Code = 0", plan)
 	}
 	forced := cmd("destroy", "--json", "--yes", "--destinations", "--force", "--messages", "1")
 	// destroy deletes the declared objects, and the exchange that marks them as complete.

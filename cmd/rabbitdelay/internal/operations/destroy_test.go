@@ -40,7 +40,7 @@ func TestDestroyKeepsALayoutInUse(t *testing.T) {
 			}
 			plan, err := v.Managed().Plan(t.Context(), current)
 			if err != nil || !plan.Empty() {
-				t.Errorf("%s: the live layout: %v\n%s", qt, err, plan)
+				t.Errorf("%s: the live layout: %v\n%s, want no error and Empty() = true", qt, err, plan)
 			}
 			bucket, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2, 2}, QueueType: qt})
 			if err != nil {
@@ -191,7 +191,7 @@ func TestDestroyDestinations(t *testing.T) {
 		o := removal.Options{Destinations: true}
 		report, err := destroy.Run(t.Context(), v.Managed(), top, o)
 		if !errors.Is(err, removal.ErrConsumers) || report.Count(live.StateDeleted) != 0 || !strings.Contains(err.Error(), "orders.expire 1") {
-			t.Errorf("with a consumer: %s, %v", report, err)
+			t.Errorf(`with a consumer: got %s, %v, want removal.ErrConsumers with "orders.expire 1" and Count(live.StateDeleted) = 0`, report, err)
 		}
 		if err := ch.Cancel("somebody", false); err != nil {
 			t.Fatal(err)
@@ -200,7 +200,7 @@ func TestDestroyDestinations(t *testing.T) {
 		for _, force := range []bool{false, true} {
 			o.Force = force
 			if report, err := destroy.Run(t.Context(), v.Managed(), top, o); !errors.Is(err, removal.ErrNotEmpty) || report.Count(live.StateDeleted) != 0 {
-				t.Errorf("with a message, forced %v: %s, %v", force, report, err)
+				t.Errorf("with a message, forced %v: %s, %v, want removal.ErrNotEmpty and Count(live.StateDeleted) = 0", force, report, err)
 			}
 		}
 		n := int64(1)
@@ -250,7 +250,7 @@ func TestCLIDestroyCountsPreviousLayouts(t *testing.T) {
 			t.Error(refused)
 		}
 		if r := now("plan"); r.Code != 0 {
-			t.Errorf("after a destroy that refused: %s", r)
+			t.Errorf("after a destroy that refused: got %s, want Code = 0", r)
 		}
 		dry := now("destroy", "--dry-run", "--json", "--force")
 		would := dry.Last(t, "would_delete", "would_keep", "absent", "messages")
@@ -259,7 +259,8 @@ func TestCLIDestroyCountsPreviousLayouts(t *testing.T) {
 		}
 		r := now("destroy", "--yes", "--json", "--force", "--messages", "1")
 		if did := r.Last(t, destroyKeys...); r.Code != 0 || did["messages_deleted"] != 1.0 || did["deleted"] != would["would_delete"] {
-			t.Errorf("%v objects would go: %s", would["would_delete"], r)
+			t.Errorf(`%v objects would go: %s, want Code = 0, did["messages_deleted"] = 1.0 and did["deleted"] = %v`,
+				would["would_delete"], r, would["would_delete"])
 		}
 		if left, want := v.Objects(t), []string{"queue orders.expire", "queue orders.expire.dead"}; !slices.Equal(left, want) {
 			t.Errorf("left %v, want %v", left, want)
@@ -296,7 +297,7 @@ func TestCLIDestroyByName(t *testing.T) {
 			t.Errorf("left %v, want %v", left, want)
 		}
 		if r := one("plan"); r.Code != 0 {
-			t.Errorf("the queue in use: %s", r)
+			t.Errorf("the queue in use: got %s, want Code = 0", r)
 		}
 	})
 }

@@ -111,7 +111,7 @@ func TestDoctorOnCluster(t *testing.T) {
 		t.Errorf("got %+v, want [rabbit@n3]", f)
 	}
 	if r.Count(doctor.SeverityCritical) > 0 {
-		t.Errorf("with a majority up:\n%s", render(r))
+		t.Errorf("with a majority up:\n%s, want r.Count(doctor.SeverityCritical) = 0", render(r))
 	}
 
 	// The plugin keeps its messages on one node.

@@ -62,7 +62,7 @@ func TestDoctorCommandWithoutManagement(t *testing.T) {
 			t.Fatal(r)
 		}
 		if r := cmd("doctor"); r.Code != 0 {
-			t.Errorf("with the management API: %s", r)
+			t.Errorf("with the management API: got %s, want Code = 0", r)
 		}
 		cmd = suite.CommandWith(t, v, yaml, "http://127.0.0.1:1")
 		r := cmd("doctor")
@@ -128,7 +128,7 @@ func TestDoctorReplacesAQueue(t *testing.T) {
 		}
 		suite.Publish(t, v, queue, 1)
 		if r := cmd("destroy", "--yes", "--layout", queue); r.Code != 1 || !strings.Contains(r.Stderr, queue+" 1") {
-			t.Errorf("with a message in it: %s", r)
+			t.Errorf("with a message in it: got %s, want Code = 1 and Stderr with %q", r, queue+" 1")
 		}
 		ch := v.Channel(t)
 		if _, ok, err := ch.Get(queue, true); err != nil || !ok {
@@ -155,13 +155,13 @@ func TestDoctorFindsMessagesForOperators(t *testing.T) {
 			t.Fatal(r)
 		}
 		if r := cmd("doctor"); r.Code != 2 || !strings.HasPrefix(r.Stdout, "NOT EVERYTHING WAS CHECKED: database\n") {
-			t.Errorf("before the database is there: %s", r)
+			t.Errorf("before the database is there: %s, want Code = 2 and Stdout beginning with %q", r, "NOT EVERYTHING WAS CHECKED: database\n")
 		}
 		if r := cmd("migrate"); r.Code != 0 {
 			t.Fatal(r)
 		}
 		if r := cmd("doctor"); r.Code != 0 {
-			t.Errorf("with an empty table: %s", r)
+			t.Errorf("with an empty table: got %s, want Code = 0", r)
 		}
 		sqlDB, _, err := config.OpenDB(config.URL(db))
 		if err != nil {

@@ -115,7 +115,7 @@ func (c *clinic) fix(t *testing.T, f doctor.Finding) {
 	for part := range strings.SplitSeq(command, " && ") {
 		words := suite.ShellWords(part)
 		if words[0] != "rabbitmqctl" {
-			t.Fatalf("%s: the command is %q", f.ID, f.Fix)
+			t.Fatalf(`%s: the command is %q, want words[0] = "rabbitmqctl"`, f.ID, f.Fix)
 		}
 		if out, err := c.Broker.Ctl(t.Context(), words[1:]...); err != nil {
 			t.Fatalf("%s: %s: %v\n%s", f.ID, part, err, out)
@@ -317,7 +317,7 @@ func TestDoctorFindsEverything(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r := c.examine(t); len(r.Findings) != 1 || r.Findings[0].ID != "topology-missing" {
-			t.Errorf("before anything is applied:\n%s", render(r))
+			t.Errorf("before anything is applied:\n%s, want len(r.Findings) = 1 and r.Findings[0].ID = \"topology-missing\"", render(r))
 		}
 		suite.MustApply(t, v.Unmanaged(), c.cfg.Want)
 		c.clean(t, "what was just applied")
@@ -394,7 +394,8 @@ func TestDoctorOverAMQP(t *testing.T) {
 		suite.MustApply(t, v.Unmanaged(), c.cfg.Want)
 		c.src.Management = nil
 		if r := c.examine(t); !r.Clean() || r.Complete() || !strings.Contains(fmt.Sprint(r.Unchecked), "without the management API") || len(r.Clocks) != 1 {
-			t.Errorf("before anything is spoilt:\n%s", render(r))
+			t.Errorf("before anything is spoilt:\n%s, want r.Clean() = true, r.Complete() = false, r.Unchecked with \"without the management API\" and len(r.Clocks) = 1",
+				render(r))
 		}
 		c.spoil(t)
 		c.cfg.Plugin = doctor.PluginRequired

@@ -147,7 +147,7 @@ func TestConnectionAndChannelLimits(t *testing.T) {
 		}
 		limit(channels, -1)
 		if got := send("second-2"); got.Code != 0 {
-			t.Errorf("after the limit was raised: %s", got)
+			t.Errorf("after the limit was raised: %s, want Code = 0", got)
 		}
 	})
 }

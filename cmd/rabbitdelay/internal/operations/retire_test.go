@@ -40,7 +40,7 @@ func TestCLIRetire(t *testing.T) {
 				t.Fatal(r)
 			}
 			if r := now("retire", "--yes"); r.Code != 1 || !strings.Contains(r.Stderr, queue+" 1") {
-				t.Errorf("with a message in it: %s", r)
+				t.Errorf("with a message in it: got %s, want Code = 1 and Stderr with %q", r, queue+" 1")
 			}
 			if left := v.Objects(t); !slices.Equal(left, all) {
 				t.Errorf("a retire that refused left %v, want %v", left, all)

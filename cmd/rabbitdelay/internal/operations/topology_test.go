@@ -64,7 +64,7 @@ func TestTopologyPlanApplyPlan(t *testing.T) {
 					t.Fatal(err)
 				}
 				if p.Count(plan.ActionCreate) != objects || p.Empty() {
-					t.Errorf("%s %s before: %d of %d to create\n%s", name, qt, p.Count(plan.ActionCreate), objects, p)
+					t.Errorf("%s %s before: %d of %d to create\n%s, want Empty() = false", name, qt, p.Count(plan.ActionCreate), objects, p)
 				}
 			}
 			cold := suite.MustApply(t, fresh.Managed(), want)
@@ -209,7 +209,8 @@ func TestTopologyConflictsAreNamed(t *testing.T) {
 		queuesOnly := topology.Topology{Queues: want.Queues, Bindings: want.Bindings}
 		report, err = v.Unmanaged().Apply(t.Context(), queuesOnly, live.ApplyOptions{})
 		if !errors.Is(err, topology.ErrConflict) || report.Count(live.StateFailed) != 5 || report.Count(live.StateDeclared) != 2 || report.Count(live.StateUntried) != 1 {
-			t.Errorf("apply of the queues: %s, %v", report, err)
+			t.Errorf("apply of the queues: got %s, %v, want topology.ErrConflict, Count(live.StateFailed) = 5, Count(live.StateDeclared) = 2 and Count(live.StateUntried) = 1",
+				report, err)
 		}
 		found, err := v.Mgmt.Inspect(t.Context(), want)
 		if err != nil {
@@ -240,7 +241,7 @@ func TestTopologyApplyNamesWhatTheBrokerRefuses(t *testing.T) {
 			t.Errorf("binding from nowhere: %v", err)
 		}
 		if report.Count(live.StateDeclared) != 2 || report.Count(live.StateFailed) != 1 {
-			t.Errorf("binding from nowhere: %s", report)
+			t.Errorf("binding from nowhere: got %s, want Count(live.StateDeclared) = 2 and Count(live.StateFailed) = 1", report)
 		}
 	})
 }

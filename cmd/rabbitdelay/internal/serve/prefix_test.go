@@ -133,7 +133,7 @@ func belowPrefix(t *testing.T, base, id string) {
 		t.Errorf("the form is answered with %d: %.300s, want http.StatusOK", code, text)
 	}
 	if where.Path != home.Path+"task" {
-		t.Errorf("the form leads to %s", where)
+		t.Errorf("the form leads to %s, want Path = %v", where, home.Path+"task")
 	}
 	if got := where.Query().Get("id"); got != id {
 		t.Errorf("the form leads to the task %q, expected %q", got, id)

@@ -158,7 +158,7 @@ func TestQueueWithoutAProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		if q := x.snap.Live.Queues["q"]; !strings.Contains(q.Unavailable, "noproc") {
-			t.Errorf("it counts as available: %+v", q)
+			t.Errorf(`it counts as available: got %+v, want Unavailable with "noproc"`, q)
 		}
 	})
 }

@@ -84,7 +84,7 @@ func TestTakeOfHiddenObjects(t *testing.T) {
 		t.Fatalf("got %v, %+v, want no error, len(s.Destinations) = 1 and Destinations[0].Dead not nil", err, s)
 	}
 	if d := s.Destinations[0]; !d.Waiting.Unknown || !d.Dead.Unknown || d.Unconsumed() {
-		t.Errorf("%+v, with dead letters %+v", d, d.Dead)
+		t.Errorf("got %+v, with dead letters %+v, want Waiting.Unknown = true, Dead.Unknown = true and Unconsumed() = false", d, d.Dead)
 	}
 }
 

@@ -123,7 +123,7 @@ func TestVerdictByTheDatabasesClock(t *testing.T) {
 			o.Status.Tasks = &status.Tasks{Skew: status.Span(skew), Relays: []schedule.Relay{{Name: "shop:1", Seen: noon.Add(skew - since)}}}
 			v := judge(english, o, noon)
 			if stopped := len(v.Reasons) == 1 && strings.HasPrefix(v.Reasons[0].Text, "No relay is running"); stopped == running {
-				t.Errorf("clock %v, seen %v ago: %+v", skew, since, v.Reasons)
+				t.Errorf("clock %v, seen %v ago: %+v, want stopped != %v", skew, since, v.Reasons, running)
 			}
 		}
 	}

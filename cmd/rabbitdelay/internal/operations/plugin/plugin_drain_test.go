@@ -308,7 +308,7 @@ func TestPluginDrainFromTheWrongNode(t *testing.T) {
 			t.Errorf("without the plugin: got the output %q, want none", r.Stdout)
 		}
 		if r := command("plugin", "drain", "--rabbitmqctl", ctl, "--other-broker", "--yes"); r.Code != 1 || !strings.Contains(r.Stderr, "omit --other-broker") {
-			t.Errorf("its own broker as another: %s", r)
+			t.Errorf(`its own broker as another: got %s, want Code = 1 and Stderr with "omit --other-broker"`, r)
 		}
 	})
 }

@@ -33,7 +33,7 @@ func TestConsumeRefusesQueuesWithoutARetryRoute(t *testing.T) {
 			t.Errorf("a dead-letter queue that delays: %v, want amqpx.ErrConfig", err)
 		}
 		if _, ok := m.Queue("q"); ok || len(m.Connections()) != 1 {
-			t.Error("something was begun")
+			t.Error("Consume declared the queue or connected, although its options are invalid")
 		}
 		c.consume(strings.Repeat("n", 220), nothing).stop()
 	})

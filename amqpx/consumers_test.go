@@ -81,7 +81,7 @@ func TestOptionsRefuse(t *testing.T) {
 			}
 		}
 		if _, ok := m.Queue("q"); ok {
-			t.Error("the queue was declared")
+			t.Error("Consume declared the queue, although an option is invalid")
 		}
 	})
 }

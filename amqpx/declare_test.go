@@ -123,7 +123,7 @@ func TestDeclareNothing(t *testing.T) {
 			}
 		}
 		if _, ok := m.Queue("missing"); ok || len(m.Queues())+len(m.Exchanges()) != before {
-			t.Error("it has declared something")
+			t.Error("the client declared something in spite of DeclareNothing")
 		}
 		after(time.Hour)
 		m.Holds("q", 2, 0)

@@ -256,7 +256,7 @@ func TestTimeoutAfterCancel(t *testing.T) {
 				t.Errorf(`the channel was closed: %v, want Code = amqp.PreconditionFailed and Reason with "timed out"`, e)
 			}
 		default:
-			t.Error("the channel is open")
+			t.Error("the channel is still open after the timeout")
 		}
 		m.Holds("q", 1, 0)
 	})

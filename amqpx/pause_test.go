@@ -96,7 +96,7 @@ func TestPauseHandsBack(t *testing.T) {
 		after(time.Hour)
 		m.Holds("q", 19, 0)
 		if handled != 1 {
-			t.Errorf("%d were handled in the pause", handled-1)
+			t.Errorf("%d messages were handled during the pause", handled-1)
 		}
 		c.pause(amqpx.PauseHandBack) // changes nothing
 		after(time.Minute)
@@ -214,7 +214,10 @@ func TestPauseBeforeConsume(t *testing.T) {
 		inMemory(t, func(t *testing.T, m *memory) {
 			c := m.open(amqpx.Config{})
 			c.pause(mode)
-			k := c.consume("q", func(context.Context, *amqpx.Delivery) error { t.Error("handled in the pause"); return nil })
+			k := c.consume("q", func(context.Context, *amqpx.Delivery) error {
+				t.Error("a message was handled during the pause")
+				return nil
+			})
 			c.mustSend(amqpx.Message{Queue: "q"})
 			after(time.Minute)
 			c.wantConsumer(amqpx.ConsumerPaused)

@@ -51,7 +51,7 @@ func TestStuckQueueDelaysOnlyItsMessages(t *testing.T) {
 				case errors.Is(err, amqpx.ErrNotSent) && strings.Contains(err.Error(), "delay.bucket.30m has stopped confirming"):
 					notSent.Add(1)
 				default:
-					t.Errorf("into the stuck queue: %v", err)
+					t.Errorf("a send to the stuck queue ended with %v", err)
 				}
 			})
 		}

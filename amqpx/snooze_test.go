@@ -117,7 +117,7 @@ func TestRetryDelay(t *testing.T) {
 					t.Fatalf("delivered again: %v, want %v", !second.IsZero(), ok)
 				}
 				if waited := second.Sub(first) - time.Second; ok && (waited < delay || waited > delay+time.Second) {
-					t.Errorf("waited %v, RetryDelay said %v", waited, delay)
+					t.Errorf("the next delivery came after %v, but RetryDelay returned %v", waited, delay)
 				}
 			})
 		})

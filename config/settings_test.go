@@ -22,7 +22,7 @@ func TestSettingsAreListed(t *testing.T) {
 	}
 	for _, s := range list {
 		if s.Path == "" || s.Type == "" || s.Default == "" || s.Meaning == "" || s.Variable == "" && s.Path != previousPath {
-			t.Errorf("%+v says too little", s)
+			t.Errorf("the setting %+v lacks a type, default, meaning or variable", s)
 		}
 	}
 }
@@ -39,7 +39,7 @@ func TestSettingsDefaults(t *testing.T) {
 	} {
 		i := slices.IndexFunc(settings, func(s setting) bool { return s.path == path })
 		if got := settings[i].byDefault(); got != want {
-			t.Errorf("%s is by default %s, listed is %s", path, want, got)
+			t.Errorf("the default of %s is %s, but the list says %s", path, want, got)
 		}
 	}
 }

@@ -172,7 +172,7 @@ func TestRandomRadices(t *testing.T) {
 		a, b := newBucket(rt, one), newBucket(rt, two)
 		same := slices.Equal(one.Radices, two.Radices) && a.Resolution() == b.Resolution()
 		if x, y := a.Topology().Queues[1].Name, b.Topology().Queues[1].Name; same != (x == y) {
-			rt.Fatalf("queues of %+v and %+v: %s, %s", one, two, x, y)
+			rt.Fatalf("configurations %+v and %+v have the queues %s and %s", one, two, x, y)
 		}
 		var all []journey
 		for range 5 {
@@ -200,7 +200,7 @@ func TestSmallLayoutsExhaustively(t *testing.T) {
 		check := func(delay, tolerance time.Duration) {
 			r := checkRoute(t, bucket, rs, dest, delay, tolerance)
 			if have, ok := all[r.Delay]; ok && !reflect.DeepEqual(have.Route, r) {
-				t.Fatalf("%v goes by %+v and by %+v", r.Delay, have.Route, r)
+				t.Fatalf("delay %v has two routes, %+v and %+v", r.Delay, have.Route, r)
 			}
 			all[r.Delay] = journey{r, dest}
 		}

@@ -106,7 +106,7 @@ func TestTTLRoute(t *testing.T) {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
 	if !strict.Declares(15*time.Minute) || strict.Declares(time.Hour) || strict.Declares(0) || strict.Declares(49*time.Hour) {
-		t.Error("Declares is wrong")
+		t.Error("Declares returned true for an undeclared delay, or false for a declared one")
 	}
 	if strict.MaxDelay() != 48*time.Hour {
 		t.Errorf("MaxDelay is %v, want 48h", strict.MaxDelay())

@@ -53,7 +53,7 @@ func TestConfigErrors(t *testing.T) {
 	}
 	if _, err := plugin.New(plugin.Config{Prefix: strings.Repeat("p", 65), MaxDelay: -1}); err == nil ||
 		!strings.Contains(err.Error(), "Prefix") || !strings.Contains(err.Error(), "MaxDelay") {
-		t.Errorf("two wrong fields gave %v", err)
+		t.Errorf("two wrong fields: got %v, want an error about both", err)
 	}
 }
 

@@ -189,7 +189,7 @@ func TestLateBindings(t *testing.T) {
 			t.Errorf("the second binder: %v after %v", err, time.Since(began))
 		}
 		if publish(t, ch, "amq.topic", "k", amqp.Publishing{}).Wait(); len(returned) != 1 {
-			t.Error("it routes already")
+			t.Error("the binding routes before it is effective")
 		}
 		if took := <-slow; took != 50*time.Millisecond {
 			t.Errorf("the first binder was answered after %v", took)
@@ -230,7 +230,7 @@ func TestExclusiveAndAutoDelete(t *testing.T) {
 		queue(t, mine, "unused", amqp.Table{"x-expires": int64(60_000)})
 		<-time.After(59 * time.Second)
 		if _, ok := srv.Queue("unused"); !ok {
-			t.Error("it has gone too soon")
+			t.Error("the queue expired too early")
 		}
 		<-time.After(2 * time.Second)
 		if _, ok := srv.Queue("unused"); ok {

@@ -76,7 +76,7 @@ func TestConfirmReturnNackSilence(t *testing.T) {
 		}
 		undo := srv.Nack("q")
 		if publish(t, ch, "", "q", amqp.Publishing{}).Wait() {
-			t.Error("it was confirmed")
+			t.Error("a publish was confirmed in spite of Nack")
 		}
 		undo()
 		undo = srv.Return("q")
@@ -89,7 +89,7 @@ func TestConfirmReturnNackSilence(t *testing.T) {
 		<-time.After(time.Hour)
 		synctest.Wait()
 		if dc.Acked() {
-			t.Error("silence was broken")
+			t.Error("the broker confirmed a publish in spite of Silence")
 		}
 		undo()
 		if !dc.Wait() {
@@ -204,7 +204,7 @@ func TestCutAndLoseAndDelay(t *testing.T) {
 		}
 		srv.CutConnections()
 		if <-ended == nil {
-			t.Error("the answer came")
+			t.Error("the method succeeded, although the connection was cut before its answer")
 		}
 	})
 }
@@ -265,7 +265,7 @@ func TestRefuseMethod(t *testing.T) {
 			t.Errorf(`got %v, want reply 541 "INTERNAL_ERROR - it broke"`, err)
 		}
 		if !conn.IsClosed() {
-			t.Error("the connection is open")
+			t.Error("the connection is still open after an error 541")
 		}
 		undo()
 		again, err := srv.Connect()

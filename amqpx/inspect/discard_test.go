@@ -116,7 +116,7 @@ func TestDiscardPanics(t *testing.T) {
 		c.bury("q", 6)
 		defer func() {
 			if recover() == nil {
-				t.Error("it was swallowed")
+				t.Error("the panic of Save was swallowed")
 			}
 			m.Holds("q.dead", 6, 0)
 		}()

@@ -36,7 +36,7 @@ func TestPeekRefusesAPlainConnection(t *testing.T) {
 			t.Errorf("got %v, want inspect.ErrPeek", err)
 		}
 		if conn.IsClosed() {
-			t.Error("the connection was used")
+			t.Error("an invalid call closed the connection")
 		}
 	})
 }

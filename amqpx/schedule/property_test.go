@@ -136,7 +136,7 @@ func (w *world) effect(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
 	case e.status != StatusPending || e.version != d.Version:
 		w.t.Fatalf("an effect of task %s version %d, which is %s in version %d", d.ID, d.Version, e.status, e.version)
 	case w.now.Before(e.due):
-		w.t.Fatalf("an effect of task %s %v early", d.ID, e.due.Sub(w.now))
+		w.t.Fatalf("task %s had an effect %v early", d.ID, e.due.Sub(w.now))
 	}
 	if w.outcome == nil {
 		w.effects++

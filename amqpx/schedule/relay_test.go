@@ -198,7 +198,7 @@ func TestRelayListens(t *testing.T) {
 			<-time.After(70 * time.Second)
 			synctest.Wait()
 			if n := len(r.receipts()); n != i+1 {
-				t.Fatalf("%d sent of %d rows", n, i+1)
+				t.Fatalf("%d of %d rows were sent", n, i+1)
 			}
 		}
 		if err := s.Health(); err != nil {
@@ -453,7 +453,7 @@ func TestDatabaseHangs(t *testing.T) {
 		<-time.After(2 * time.Minute)
 		var health *HealthError
 		if err := s.Health(); !errors.As(err, &health) || !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatalf("while it hangs: %v", err)
+			t.Fatalf("while the database hangs, Health returned %v", err)
 		}
 		for _, part := range []string{"relay", "recurring"} {
 			if !slices.ContainsFunc(health.Faults, func(f Fault) bool { return f.Part == part }) {
@@ -482,7 +482,7 @@ func TestDatabaseHangsFromTheBeginning(t *testing.T) {
 		go func() { done <- s.Run(ctx) }()
 		<-time.After(3 * time.Minute)
 		if _, faulty := errors.AsType[*HealthError](s.Health()); !faulty {
-			t.Errorf("while it hangs: %v", s.Health())
+			t.Errorf("while the database hangs, Health returned %v", s.Health())
 		}
 		check(t, only.Close())
 		<-time.After(time.Minute)

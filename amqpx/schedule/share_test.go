@@ -21,7 +21,7 @@ func TestClaimsAreBoundedByBytes(t *testing.T) {
 			size += len(m.Body)
 		}
 		if len(msgs) > 1 && size > 100<<10 {
-			t.Errorf("%d tasks of %d bytes at once", len(msgs), size)
+			t.Errorf("one batch has %d tasks of %d bytes together", len(msgs), size)
 		}
 		largest, bodies = max(largest, size), bodies+len(msgs)
 		return nil
@@ -41,7 +41,7 @@ func TestClaimsAreBoundedByBytes(t *testing.T) {
 		}
 		for _, c := range r.receipts() {
 			if c.m.ID == "50" && len(c.m.Body) != 300<<10 {
-				t.Error("the largest one is cut")
+				t.Error("the largest task was cut")
 			}
 		}
 	})

@@ -102,7 +102,7 @@ func TestMetricsOfAClient(t *testing.T) {
 		stop()
 		check(t, registered.Unregister())
 		if _, n := s.metrics().get(state); n != 0 {
-			t.Error("it reports after Unregister")
+			t.Error("the gauge reports after Unregister")
 		}
 	})
 }

@@ -265,7 +265,7 @@ func TestBrokenContexts(t *testing.T) {
 			linked += len(p.Links())
 			for _, l := range p.Links() {
 				if l.SpanContext.TraceState().Len() != 0 {
-					t.Error("a foreign tracestate came along")
+					t.Error("the link has another trace's tracestate")
 				}
 			}
 		}

@@ -106,7 +106,7 @@ func (s *site) open(t *testing.T, who string) *tab {
 		for _, m := range b.console {
 			// Some tests expect status codes other than 200.
 			if !strings.Contains(m, "Failed to load resource") && !strings.Contains(m, "net::ERR") {
-				t.Errorf("the browser says: %s", m)
+				t.Errorf("the browser logged: %s", m)
 			}
 		}
 		if t.Failed() && b.t == t {

@@ -228,7 +228,7 @@ func caseNoDelay(t *testing.T, c *cell) {
 			t.Errorf("a message without a delay waited in a queue: %v", a)
 		}
 		if _, waited := a.Headers["x-delay"]; waited {
-			t.Errorf("it went through the plugin: %v", a)
+			t.Errorf("a message without a delay went through the plugin: %v", a)
 		}
 	}
 }

@@ -194,7 +194,7 @@ func TestLife(t *testing.T) {
 					t.Fatal(err)
 				}
 				if err := s.engine.ready(ctx, s.instance); err == nil {
-					t.Error("it answers after Kill")
+					t.Error("the server answers after Kill")
 				}
 				if err := s.Start(ctx); err != nil {
 					t.Fatal(err)
@@ -210,7 +210,7 @@ func TestLife(t *testing.T) {
 					t.Errorf("after Restart: %d, want 2", n)
 				}
 				if s.URL() != before {
-					t.Error("the URL changed")
+					t.Error("the URL changed after a restart")
 				}
 			})
 		}

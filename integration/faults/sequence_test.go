@@ -58,7 +58,7 @@ func TestSequenceCoversEveryKind(t *testing.T) {
 					t.Fatalf("%s: two faults of one group at once: %v", name, s.Faults)
 				}
 			default:
-				t.Fatalf("%s: %d faults at once", name, len(s.Faults))
+				t.Fatalf("%s: %d faults overlap", name, len(s.Faults))
 			}
 		}
 		for _, k := range kinds {

@@ -280,7 +280,7 @@ func (s *soakWork) judge(t *testing.T) {
 		wanted, missing, surplus := w.count()
 		t.Logf("%d %s due: %d missing, %d twice or cancelled", wanted, name, missing, surplus)
 		if wanted == 0 || missing+surplus > 0 {
-			t.Errorf("%s: a promise is broken", name)
+			t.Errorf("%s: none was due, or some are missing or were handled twice", name)
 		}
 	}
 	if early, failed := s.early.Load(), s.failed.Load(); early+failed > 0 {

@@ -215,7 +215,7 @@ func TestProcess(t *testing.T) {
 	withInput := exec.Command("/bin/cat")
 	withInput.Stdin = strings.NewReader("x")
 	if _, err := g.Start(withInput); err == nil {
-		t.Error("standard input is taken")
+		t.Error("Start accepted a command with standard input")
 	}
 }
 

@@ -86,9 +86,9 @@ func TestDiscardKeepsEverything(t *testing.T) {
 			}
 			for name, want := range sent.Headers {
 				if got := lay.Headers[name]; !reflect.DeepEqual(m.Message.Headers[name], got) {
-					t.Errorf("%s: saved %#v, it lay there as %#v", name, m.Message.Headers[name], got)
+					t.Errorf("header %s: saved as %#v, but the message had %#v", name, m.Message.Headers[name], got)
 				} else if name != "decimal" && !reflect.DeepEqual(got, want) {
-					t.Errorf("%s: sent %#v, it lay there as %#v", name, want, got)
+					t.Errorf("header %s: sent as %#v, but the message has %#v", name, want, got)
 				}
 			}
 		}

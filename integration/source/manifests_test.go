@@ -52,14 +52,14 @@ func TestManifestsOfPods(t *testing.T) {
 			continue
 		}
 		if pod.Automount == nil || *pod.Automount {
-			t.Errorf("%s %s: its pods have a token", m.Kind, m.Metadata.Name)
+			t.Errorf("%s %s: its pods get a service account token", m.Kind, m.Metadata.Name)
 		}
 		for _, c := range append(pod.InitContainers, pod.Containers...) {
 			if c.Image != "rabbitdelay:latest" {
 				continue // the reader's own
 			}
 			if c.Context["allowPrivilegeEscalation"] != false || pod.Context["runAsNonRoot"] != true {
-				t.Errorf("%s %s: container %s may gain rights", m.Kind, m.Metadata.Name, c.Name)
+				t.Errorf("%s %s: container %s may gain privileges", m.Kind, m.Metadata.Name, c.Name)
 			}
 			if c.Resources.Limits["memory"] == nil {
 				t.Errorf("%s %s: container %s has no limit", m.Kind, m.Metadata.Name, c.Name)

@@ -96,7 +96,7 @@ func TestLeaseOfAKilledProcess(t *testing.T) {
 
 		suite.MustSucceed(t, child.Process.Kill())
 		if err := child.Wait(); err == nil {
-			t.Error("the child ended by itself")
+			t.Error("the child process ended before it was killed")
 		}
 		suite.Eventually(t, "another does the work", func() bool {
 			err := handle(t.Context(), leasedDelivery(due, true))

@@ -309,7 +309,7 @@ func TestPgBouncerListens(t *testing.T) {
 					suite.Eventually(t, id+" is sent", func() bool { return out.count(id) == 1 })
 				}
 				if n := said(); n != 0 && notified || n != 1 && !notified {
-					t.Errorf("said %d times that it polls", n)
+					t.Errorf("the relay logged %d times that it polls", n)
 				}
 				if n := unexpected() - before; n > 0 {
 					t.Errorf("the pooler received %d notifications for a client that was not connected to that server connection", n)

@@ -98,7 +98,7 @@ func TestPauseOnEachDatabase(t *testing.T) {
 			t.Errorf("got %+v, want mail paused by alice with one waiting task", states)
 		}
 		if out.count("new") != 0 {
-			t.Error("sent in the pause")
+			t.Error("a task was sent during the pause")
 		}
 		suite.MustSucceed(t, s.Resume(t.Context(), schedule.NoTx, mail, 0))
 		defer func() {

@@ -661,7 +661,7 @@ func TestScheduleListAndCount(t *testing.T) {
 		}
 		for _, err := range s.List(t.Context(), schedule.NoTx, schedule.Filter{Status: "odd"}) {
 			if err == nil {
-				t.Error("an unknown status is listed")
+				t.Error("List accepted an unknown status")
 			}
 		}
 		counts, err := s.Count(t.Context(), schedule.NoTx, schedule.Filter{})

@@ -23,6 +23,6 @@ func TestVersions(t *testing.T) {
 		}
 	}
 	if (Version{}).Before(9, 9, 9) || (Version{}).AtLeast(0, 0, 0) {
-		t.Error("an unknown version is compared")
+		t.Error("Before or AtLeast is true for an unknown version")
 	}
 }

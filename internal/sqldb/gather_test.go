@@ -89,7 +89,7 @@ func (g *gathering) crowd(t *testing.T, n int, before func()) []error {
 	close(g.hold)
 	group.Wait()
 	if g.running != 0 || len(g.waiting) != 0 {
-		t.Errorf("%d lanes are taken, %d wait", g.running, len(g.waiting))
+		t.Errorf("%d transactions are still running, %d callers wait", g.running, len(g.waiting))
 	}
 	return errs
 }
@@ -189,7 +189,7 @@ func TestGatherOpensLanes(t *testing.T) {
 		}
 	}
 	if g.running != 0 || len(g.waiting) != 0 {
-		t.Errorf("%d lanes are taken, %d wait", g.running, len(g.waiting))
+		t.Errorf("%d transactions are still running, %d callers wait", g.running, len(g.waiting))
 	}
 }
 

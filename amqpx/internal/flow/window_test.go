@@ -116,7 +116,7 @@ func TestAStuckQueueIsTriedOnceASecond(t *testing.T) {
 		}
 		f.leave(shares[0], taken)
 		if _, ok := f.TryEnter(e, windowBytes); !ok {
-			t.Error("closed although it confirms again")
+			t.Error("the lane is closed, although its queue confirms again")
 		}
 		f.leave(lost, silence)
 	})
@@ -150,7 +150,7 @@ func TestRefusalIsBelievedAfterAWhile(t *testing.T) {
 		f := testWindow(10)
 		e := into(f, "q", "a")
 		if f.refused(e.route, ErrNacked) {
-			t.Error("believed at once")
+			t.Error("a single refusal was believed")
 		}
 		if now := into(f, "q", "a"); !now.Suspect || now.Refused != nil {
 			t.Errorf("got %+v, want Suspect = true and Refused = nil", now)

@@ -19,7 +19,7 @@ func TestNoDriver(t *testing.T) {
 	} {
 		db, _, err := config.OpenDB(u)
 		if db != nil {
-			t.Errorf("%s: it is open", u)
+			t.Errorf("%s: the database was opened", u)
 		}
 		if !errors.Is(err, config.ErrNoDriver) {
 			t.Fatalf("%s: got %v, want ErrNoDriver", u, err)

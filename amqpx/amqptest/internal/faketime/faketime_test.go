@@ -18,7 +18,7 @@ func TestInside(t *testing.T) {
 		}
 		<-time.After(20 * 365 * 24 * time.Hour)
 		if !faketime.Inside() {
-			t.Error("inside, after 20 years")
+			t.Error("Inside is false in a bubble after 20 years")
 		}
 	})
 }

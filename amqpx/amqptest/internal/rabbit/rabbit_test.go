@@ -373,7 +373,7 @@ func TestNativeDelays(t *testing.T) {
 	w.publish(t, "q", later)
 	w.pass(59 * time.Second)
 	if dead.Ready() != 0 {
-		t.Error("it expired before its time")
+		t.Error("the message expired before its delivery time")
 	}
 	w.pass(time.Second)
 	if dead.Ready() != 1 {
@@ -393,7 +393,7 @@ func TestLateBindings(t *testing.T) {
 		t.Errorf("answered at %d and %d, want %d", first, second, second+20)
 	}
 	if qs := w.v.route("amq.topic", []string{"k"}, nil); len(qs) != 0 {
-		t.Error("it routes too soon")
+		t.Error("the binding routes before it is effective")
 	}
 	w.pass(20 * time.Millisecond)
 	if qs := w.v.route("amq.topic", []string{"k"}, nil); len(qs) != 1 {

@@ -46,7 +46,7 @@ func TestSharesAreFair(t *testing.T) {
 			sum += got[i]
 			wanted += most[i]
 			if got[i] < 0 || got[i] > most[i] {
-				t.Fatalf("%d of at most %d", got[i], most[i])
+				t.Fatalf("a lane got %d rows, want 0 to %d", got[i], most[i])
 			}
 			for j := range most {
 				if got[i] < most[i] && got[j] > 0 && had[j]+got[j] > had[i]+got[i]+1 {
@@ -55,7 +55,7 @@ func TestSharesAreFair(t *testing.T) {
 			}
 		}
 		if sum != min(n, wanted) {
-			t.Fatalf("%d of %d are divided among %v", sum, n, most)
+			t.Fatalf("%d of %d rows were shared among lanes that can take %v", sum, n, most)
 		}
 	})
 }

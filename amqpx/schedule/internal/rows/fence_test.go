@@ -61,7 +61,7 @@ func TestFence(t *testing.T) {
 					t.Errorf("%s of a %s task by %s message: %v, expected %v", way, status, name, done, expected)
 				}
 				if now := table.get("a").Status; done && now != Done {
-					t.Errorf("%s of a %s task: it is %s", way, status, now)
+					t.Errorf("%s of a %s task left it %s, want done", way, status, now)
 				}
 			}
 		}
@@ -136,7 +136,7 @@ func TestFound(t *testing.T) {
 				t.Errorf("%s, status %s: Open returned %v", id, status, !expected)
 			}
 			if found.Open(Fence{Version: 2}) || found.Open(Fence{Version: 1, Created: 1}) {
-				t.Errorf("%s, %s: another one's message", id, status)
+				t.Errorf("%s, status %s: Open is true for another task's message", id, status)
 			}
 			want(t, "a unique key", found.Keyed, strconv.FormatBool(id == "a"))
 			want(t, "a queue's", found.ToQueue, strconv.FormatBool(id == "a"))

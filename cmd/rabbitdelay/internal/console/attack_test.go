@@ -192,7 +192,7 @@ func TestFormsWithoutALogin(t *testing.T) {
 		t.Errorf("a page beside them: got %d, want 401", r.code)
 	}
 	if b, r := w.login("otto", password); r.code != 303 || w.ask("GET", "/tasks", "", b.with).code != 200 {
-		t.Errorf("a login beside them: %d", r.code)
+		t.Errorf("a login during the attack: got %d, want 303 and then 200", r.code)
 	}
 	for _, from := range slow {
 		check(t, from.Close())

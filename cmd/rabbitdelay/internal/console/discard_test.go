@@ -27,7 +27,7 @@ func TestDiscard(t *testing.T) {
 	const chosen = `{"queue":"orders.dead","ids":["dead-1"]`
 	rep := w.must(200, "POST", "/api/v1/discard", chosen+`,"dry_run":true}`)["report"].(map[string]any)
 	if rep["discarded"] != 1.0 || ready("orders.dead") != 2 {
-		t.Fatalf("a dry run: %v; %d lie", rep, ready("orders.dead"))
+		t.Fatalf("a dry run discarded %v and left %d messages, want 1 and 2", rep, ready("orders.dead"))
 	}
 	job := w.finished(w.must(200, "POST", "/api/v1/discard", chosen+`,"limit":1}`)["job"].(map[string]any))
 	if job["state"] != "done" || job["done"] != 1.0 || ready("orders.dead") != 1 {

@@ -202,7 +202,7 @@ func TestBodiesAreTakenLiterally(t *testing.T) {
 			t.Errorf("%s: got %d %s, want %d and a text with %q", name, r.code, r.text, x.code, x.says)
 		}
 		if strings.Contains(string(r.text), "Go struct") {
-			t.Errorf("%s: names a type of Go's: %s", name, r.text)
+			t.Errorf("%s: the error names a Go type: %s", name, r.text)
 		}
 		if r.code == 200 && r.json(t)["created"] != 0.0 {
 			t.Errorf("%s: got 200, although nothing should be scheduled: %s", name, r.text)

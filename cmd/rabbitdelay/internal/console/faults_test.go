@@ -64,7 +64,7 @@ func TestDriverErrorsAreHidden(t *testing.T) {
 	for _, path := range w.looking(as(RoleViewer)) {
 		text := string(w.ask("GET", path, "", as(RoleViewer)).text)
 		if slices.ContainsFunc(hidden, func(s string) bool { return strings.Contains(text, s) }) {
-			t.Errorf("%s tells a viewer: %s", path, text)
+			t.Errorf("%s shows a viewer an address: %s", path, text)
 		}
 	}
 	for path, want := range map[string]string{

@@ -132,7 +132,7 @@ func TestDoctorReplacesAQueue(t *testing.T) {
 		}
 		ch := v.Channel(t)
 		if _, ok, err := ch.Get(queue, true); err != nil || !ok {
-			t.Fatal("the message is gone")
+			t.Fatal("destroy deleted the message that it refused to delete")
 		}
 		for _, args := range [][]string{{"destroy", "--yes", "--layout", queue}, {"apply"}} {
 			if r := cmd(args...); r.Code != 0 {

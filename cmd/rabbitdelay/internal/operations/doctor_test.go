@@ -470,7 +470,7 @@ func TestDoctorFindsAQueueThatDoesNotDeadLetter(t *testing.T) {
 		leaving(0)
 		c.src.Standstill = &doctor.StallWatch{}
 		if r := c.examine(t); strings.Contains(render(r), "delay-standstill") {
-			t.Errorf("the queue has gone on:\n%s", render(r))
+			t.Errorf("the queue delivers again, but the doctor reports a standstill:\n%s", render(r))
 		}
 	})
 }

@@ -230,7 +230,7 @@ func TestTopologyApplyNamesWhatTheBrokerRefuses(t *testing.T) {
 		}, live.ApplyOptions{})
 		var object *live.ObjectError
 		if !errors.As(err, &object) || object.Name != "odd" || !strings.Contains(err.Error(), "enable the plugin") {
-			t.Errorf("unknown exchange type: %v", err)
+			t.Errorf("unknown exchange type: got %v, want an error of exchange odd that advises to enable the plugin", err)
 		}
 		report, err := v.Unmanaged().Apply(t.Context(), topology.Topology{
 			Queues:   []topology.Queue{{Name: "q"}},
@@ -238,7 +238,7 @@ func TestTopologyApplyNamesWhatTheBrokerRefuses(t *testing.T) {
 		}, live.ApplyOptions{})
 		var amqpErr *amqp.Error
 		if !errors.As(err, &object) || object.Kind != topology.KindBinding || !errors.As(err, &amqpErr) || amqpErr.Code != amqp.NotFound {
-			t.Errorf("binding from nowhere: %v", err)
+			t.Errorf("binding from a missing exchange: got %v, want error 404 of the binding", err)
 		}
 		if report.Count(live.StateDeclared) != 2 || report.Count(live.StateFailed) != 1 {
 			t.Errorf("binding from nowhere: got %s, want Count(live.StateDeclared) = 2 and Count(live.StateFailed) = 1", report)

@@ -204,7 +204,7 @@ func TestRemovalKeepsObjectsInUse(t *testing.T) {
 			}
 			if !c.opts.Destinations && !r.Empty() {
 				if _, ok := kept["orders"]; !ok {
-					t.Error("a destination would go")
+					t.Error("the destination orders would be deleted")
 				}
 			}
 		})

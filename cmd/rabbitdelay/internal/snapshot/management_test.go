@@ -75,7 +75,7 @@ func TestDatesOfAnUnknownNode(t *testing.T) {
 		}
 		c.heard("rabbit@b", methodDeath, newReading(time.Now(), time.Now(), time.Now(), deathResolution))
 		if got := c.estimates(); (len(got) == 1) != (node == "") || got[len(got)-1].Node != "rabbit@b" {
-			t.Errorf("%s, and another node: %+v", body, got)
+			t.Errorf("%s: estimates %+v, want rabbit@b last", body, got)
 		}
 	}
 }

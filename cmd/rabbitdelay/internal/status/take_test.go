@@ -196,7 +196,7 @@ func TestTakeAgainFindsStandstill(t *testing.T) {
 			}
 			found := slices.ContainsFunc(s.Findings, func(f doctor.Finding) bool { return f.ID == "delay-standstill" })
 			if after := time.Since(began); found && after < 2*time.Minute || !found && after > 150*time.Second {
-				t.Errorf("after %v: found is %v", after, found)
+				t.Errorf("after %v: standstill found: %v", after, found)
 			}
 			src.Before = &s
 			<-time.After(5 * time.Second)

@@ -147,7 +147,7 @@ func TestLongNames(t *testing.T) {
 		r := httptest.NewRequest(http.MethodPost, "/login", strings.NewReader(form.Encode()))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		if err := a.Login(httptest.NewRecorder(), r); err == nil {
-			t.Fatal("it is let in")
+			t.Fatal("a login with an unknown name succeeded")
 		}
 	}
 	for _, l := range logs.All() {

@@ -235,7 +235,7 @@ func TestHostileTexts(t *testing.T) {
 		for _, path := range paths {
 			body := c.get(path).Body.String()
 			if found := inline.FindString(body); found != "" {
-				t.Errorf("%s: %q stands in it", path, found)
+				t.Errorf("%s has the inline script or style %q", path, found)
 			}
 			// A form that copies a task contains the task's strings unchanged, in a separate field.
 			if strings.Contains(body, "\u202e") && !strings.Contains(path, "copy=") {
@@ -271,7 +271,7 @@ func TestRecurringStates(t *testing.T) {
 	for name, state := range map[string]string{"nightly-report": "active", "heartbeat": "paused", scriptTag: "invalid"} {
 		body := c.get(link("recurring-task", "name", name)).Body.String()
 		if !strings.Contains(body, `<span class="status `+state+`">`+state+`</span>`) || strings.Contains(body, "Scheduled</th>") != (state == "active") {
-			t.Errorf("%s is shown as\n%s", name, body)
+			t.Errorf("recurring task %s has the wrong state on its page:\n%s", name, body)
 		}
 	}
 }

@@ -81,7 +81,7 @@ func TestBridgeKilled(t *testing.T) {
 			}
 			for _, id := range ids {
 				if i%2 == 0 && id != fmt.Sprint("m", i) {
-					t.Errorf("m%d came as %q", i, id)
+					t.Errorf("message m%d was delivered with the id %q", i, id)
 				}
 			}
 		}

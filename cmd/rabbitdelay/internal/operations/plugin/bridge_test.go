@@ -197,7 +197,7 @@ func TestBridgeAfterThePlugin(t *testing.T) {
 		delayed(t, ch, "old", "paid", 200*time.Millisecond, amqp.Publishing{MessageId: "m"})
 		d := takesAll(t, v, "old", 1, suite.Patience)[0]
 		if !strings.HasPrefix(fmt.Sprint(d.Headers["x-delay"]), "-") {
-			t.Fatalf("the plugin left %+v", d.Headers)
+			t.Fatalf("the plugin left the headers %+v, want a negative x-delay", d.Headers)
 		}
 		x := bridge.Exchange{Name: "shop", Type: "direct"}
 		c := suite.OpenClient(t, amqpx.Config{URL: v.URL})

@@ -19,7 +19,7 @@ func TestClose(t *testing.T) {
 		k := c.consume("q", nothing)
 		c.mustSend(amqpx.Message{Queue: "q"}, amqpx.Message{Queue: "other"})
 		m.Silence("q")
-		c.sending(amqpx.Message{Queue: "q"}) // is written
+		c.sending(amqpx.Message{Queue: "q"}) // written to the connection
 		m.Block("for ever")
 		c.sending(amqpx.Message{Queue: "other"}) // blocks the connection
 		waiting := c.sending(amqpx.Message{Queue: "other"})

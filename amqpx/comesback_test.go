@@ -215,7 +215,7 @@ func TestRenewalIsNotLateByLongSteps(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.Publish("", "q", amqp.Publishing{MessageId: "x"})
-		for range maxReturns + 2 { // by another program
+		for range maxReturns + 2 { // another program returns the message to the queue
 			d, ok, err := ch.Get("q", false)
 			if err != nil || !ok {
 				t.Fatalf("no message: %v", err)

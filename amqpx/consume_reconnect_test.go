@@ -30,7 +30,7 @@ func TestRefusedAgain(t *testing.T) {
 				undo := refuse(m)
 				before := o.log.Len()
 				after(20 * time.Minute)
-				if n := o.log.Len() - before; n < 16 || n > 68 { // of two connections
+				if n := o.log.Len() - before; n < 16 || n > 68 { // attempts of two connections
 					t.Errorf("%d log lines in 20 minutes, want about one a minute", n)
 				}
 				undo()

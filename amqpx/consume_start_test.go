@@ -96,7 +96,7 @@ func TestAbandonedStart(t *testing.T) {
 				if err := k.end(); err != nil {
 					t.Error(err)
 				}
-				if took := time.Since(began); took > 2*time.Second { // until the deliveries have returned
+				if took := time.Since(began); took > 2*time.Second { // the time until the deliveries are back in the queue
 					t.Errorf("it ended after %v, want at most 2s", took)
 				}
 				after(time.Minute)

@@ -75,7 +75,7 @@ func TestDestinationsThatCannotBeUsed(t *testing.T) {
 		code   int
 		text   string
 		says   string
-		within time.Duration // until it is final; zero if it is temporary
+		within time.Duration // how long it takes until the error is final; zero for a temporary error
 	}{
 		"exclusive to another": {
 			amqp.ResourceLocked, "cannot obtain exclusive access to locked queue 'q' in vhost '/'",

@@ -54,7 +54,7 @@ func (m *memory) tidy() {
 	after(time.Hour)
 	m.Holds("delay.parked", 0, 0)
 	before := m.Queues()
-	after(time.Minute) // a client may be testing at that moment
+	after(time.Minute) // a client may have been testing the broker with canaries just now
 	for _, q := range m.Queues() {
 		if strings.HasPrefix(q, "delay.canary") && slices.Contains(before, q) {
 			m.Errorf("%s is left behind", q)

@@ -49,7 +49,7 @@ func TestPanicsAffectOneMessage(t *testing.T) {
 		err    error
 		panics any
 		opts   []amqpx.ConsumeOption
-		says   string // the dead letter
+		says   string // part of the dead letter's error
 	}{
 		"the handler":          {panics: "oh no", says: "handler panicked: oh no"},
 		"with an evil error":   {panics: &evil{"Error"}, says: "handler panicked: "},

@@ -124,7 +124,7 @@ func TestErrorPolicy(t *testing.T) {
 			if len(began[d.ID]) > 1 {
 				return nil
 			}
-			return d.ApplyPolicy(d.ApplyPolicy(map[string]error{"gone": errGone, "busy": errBusy, "down": errDown}[d.ID])) // as a wrapper of ApplyPolicy does
+			return d.ApplyPolicy(d.ApplyPolicy(map[string]error{"gone": errGone, "busy": errBusy, "down": errDown}[d.ID])) // applying the policy again changes nothing
 		}, amqpx.WithErrorPolicy(policy), amqpx.WithConcurrency(1))
 		for _, id := range []string{"gone", "busy", "down"} {
 			c.mustSend(amqpx.Message{ID: id, Queue: "q"})

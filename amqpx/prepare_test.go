@@ -41,7 +41,7 @@ func TestPrepareRefusesBadMessages(t *testing.T) {
 	long := strings.Repeat("x", 256)
 	cases := map[string]struct {
 		m     Message
-		field string // of the MessageError
+		field string // Field of the MessageError
 		says  string
 	}{
 		"no destination":        {Message{}, "Queue", "no destination"},
@@ -92,7 +92,7 @@ func TestPrepareRefusesImpossibleDelays(t *testing.T) {
 		{Queue: "q", Delay: c.MaxDelay() + time.Millisecond},
 		{Queue: "q", Delay: math.MaxInt64},
 		{Queue: "q", DeliverAt: time.Now().AddDate(5000, 0, 0)},
-		{Queue: "q", DeliverAt: time.Unix(math.MaxInt64, 0)}, // "never"; it compares as before every other time.Time
+		{Queue: "q", DeliverAt: time.Unix(math.MaxInt64, 0)}, // used for "never", but it overflows and compares as before every other time
 		{Queue: "q", DeliverAt: time.Unix(math.MaxInt64-62135596800, 999)},
 		{Queue: "q", DeliverAt: time.UnixMilli(math.MaxInt64)},
 		{Queue: "q", DeliverAt: time.Date(292277026596, 12, 4, 15, 30, 7, 0, time.UTC)},

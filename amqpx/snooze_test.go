@@ -99,7 +99,7 @@ func TestRetryDelay(t *testing.T) {
 						return nil
 					}
 					first = time.Now()
-					<-time.After(time.Second) // a different time
+					<-time.After(time.Second) // so that the next delivery is at a different time
 					if delay, ok = d.RetryDelay(test.err); ok {
 						if again, _ := d.RetryDelay(test.err); again != delay {
 							t.Errorf("%v, then %v", delay, again)

@@ -139,7 +139,7 @@ func TestExplicitZeroIsNotTheDefault(t *testing.T) {
 		switch field := s.field.(type) {
 		case *time.Duration, *int:
 			value, want = "0", zero[s.path]
-			if s.path == "delay.plugin.min" || s.path == "delay.lead" { // for which 0 is a valid value
+			if s.path == "delay.plugin.min" || s.path == "delay.lead" { // 0 is a valid value of these settings
 				continue
 			}
 		case *bool, *[]int, *[]URL, *[]time.Duration:

@@ -90,7 +90,7 @@ func (b *broker) declare(top topology.Topology) error {
 		err = b.ch.Qos(0, 0, false)
 	}
 	if errors.Is(err, amqp.ErrClosed) {
-		return <-b.closed // why
+		return <-b.closed // the reason for the close
 	}
 	return err
 }

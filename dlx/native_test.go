@@ -49,7 +49,7 @@ func TestNativeRoute(t *testing.T) {
 	for _, c := range []struct {
 		s                *dlx.Native
 		delay, tolerance time.Duration
-		exchange, queue  string // empty exchange: an error
+		exchange, queue  string // an empty exchange means that an error is expected
 		key              string
 		took             time.Duration
 	}{

@@ -33,7 +33,7 @@ func drawDelay(t *rapid.T, s strategy, resolution time.Duration, rs []int) time.
 		return near(time.Duration(unit * rapid.Int64Range(0, int64(rs[0])).Draw(t, "digit")))
 	case 1:
 		return near(maximum)
-	case 2: // all magnitudes alike
+	case 2: // every order of magnitude is equally likely
 		bits := rapid.IntRange(0, 62).Draw(t, "bits")
 		return min(time.Duration(rapid.Int64Range(0, 1<<bits).Draw(t, "delay")), maximum)
 	}

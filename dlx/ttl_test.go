@@ -63,7 +63,7 @@ func TestTTLRoute(t *testing.T) {
 	for _, c := range []struct {
 		s                *dlx.TTL
 		delay, tolerance time.Duration
-		exchange, key    string // empty: an error
+		exchange, key    string // an empty exchange means that an error is expected
 		took             time.Duration
 		hops             int
 	}{

@@ -62,7 +62,7 @@ func TestRoute(t *testing.T) {
 	s := newStrategy(t, plugin.Config{MaxDelay: time.Hour})
 	for _, c := range []struct {
 		delay, tolerance time.Duration
-		ms               int64 // -1: an error
+		ms               int64 // -1 if an error is expected
 	}{
 		{0, 0, 0},
 		{0, time.Hour, 0},

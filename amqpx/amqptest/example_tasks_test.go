@@ -104,7 +104,7 @@ func TestRunUntilTasksAreDone(t *testing.T) {
 			for task := range store.List(t.Context(), schedule.NoTx, schedule.Filter{Status: schedule.StatusPending, Limit: 1}) {
 				return task.DeliverAt
 			}
-			return time.Time{} // none is left
+			return time.Time{} // no task is waiting for its due time
 		})
 		if done.Load() != 2 {
 			t.Errorf("%d tasks are done, want 2", done.Load())

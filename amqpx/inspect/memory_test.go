@@ -107,7 +107,7 @@ func rejects(context.Context, *amqpx.Delivery) error {
 
 // collector is a handler that keeps the messages that it receives.
 type collector struct {
-	answer error // the handler's
+	answer error // what the handler returns
 
 	mu  sync.Mutex
 	got []handled

@@ -121,7 +121,7 @@ func TestPeekAtAQueueThatDoesNotAnswer(t *testing.T) {
 					}
 					conn := m.dialed(t)
 					inmemory.After(time.Second)
-					if name == "it had a leader until now" && what == "errors" { // it consumes
+					if name == "it had a leader until now" && what == "errors" { // GroupErrors also consumes, which is not answered either
 						defer m.Lose("basic.consume", "q")()
 						c.within = 32 * time.Second
 					}

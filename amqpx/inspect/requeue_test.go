@@ -385,7 +385,7 @@ func TestRequeueSparesTheDeliveryLimit(t *testing.T) {
 			limit  int64
 			policy string
 			o      inspect.RequeueOptions
-			moves  bool // before 4.3
+			moves  bool // whether messages are moved to the end of the queue, which happens before 4.3
 		}{
 			"dry run":          {3, "3", inspect.RequeueOptions{DryRun: true}, true},
 			"policy":           {topology.NoDeliveryLimit, "3", inspect.RequeueOptions{DryRun: true}, true},
@@ -507,7 +507,7 @@ func TestRequeueDryRunNeedsTheLimit(t *testing.T) {
 			{"classic", nil, ""},
 			{"classic", managed(t, `{"type": "classic"}`), ""},
 			{"quorum", nil, "broker.management_url"},
-			{"quorum", managed(t, limit+`}`), "try again in 10 s"}, // no figures yet
+			{"quorum", managed(t, limit+`}`), "try again in 10 s"}, // the management API has no figures of the queue yet
 			{"quorum", managed(t, limit+`, "effective_policy_definition": []}`), ""},
 			{"quorum", managed(t, limit+`, "effective_policy_definition": {}}`), ""},
 		} {

@@ -30,7 +30,7 @@ func TestRateLimitChangedByHandStays(t *testing.T) {
 		}
 		for _, step := range []struct {
 			what     string
-			by, file float64 // set by hand before the start, if not negative
+			by, file float64 // by is set by hand before the start, unless it is negative
 			want     float64
 		}{
 			{"the first start", -1, 50, 50},

@@ -59,7 +59,7 @@ func groupSurvives(t *testing.T, end func(context.Context, *sql.Tx)) {
 	h := Handler(db, func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
 		if string(d.Body) == "2" {
 			end(ctx, tx)
-			return nil // the handler's own effect is missing, because of the handler's own mistake
+			return nil // the handler ignores the error of its statement, so its effect is missing
 		}
 		_, err := tx.ExecContext(ctx, "INSERT INTO did (id) VALUES (?)", d.ID)
 		return err

@@ -263,7 +263,7 @@ func TestEffectsAreThoseOfTheModel(t *testing.T) {
 	// ones exist.
 	given := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	const fewer = 5 // with -short, rapid divides the steps by this number, which is too few for old messages to meet new versions
+	const fewer = 5 // with -short, rapid divides the steps by this number; then too few are left for old messages to meet new versions
 	for name, value := range map[string]int{"rapid.steps": 200, "rapid.checks": 15} {
 		if given[name] {
 			continue

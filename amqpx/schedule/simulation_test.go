@@ -50,7 +50,7 @@ type simulation struct {
 	ready  []amqpx.Message  // in the queue
 	held   []amqpx.Message  // unacknowledged
 	sent   map[string]int   // messages that the broker has accepted, by task
-	again  int              // messages that were not their task's first
+	again  int              // messages that were not the first of their task
 	lose   map[string]bool  // the broker confirms the next messages of these tasks and loses them
 	failed map[string]error // tasks by Hooks.SendFailed
 }
@@ -334,7 +334,7 @@ func (s *simulation) outage(pause time.Duration) {
 	s.stopped = true
 	s.run(pause)
 	s.stopped = false
-	took := s.until(2*pause, "drained", s.drained) // 0.6 / 0.4 of the pause, at that load
+	took := s.until(2*pause, "drained", s.drained) // at that load it takes 0.6/0.4 of the pause
 	s.run(20 * time.Minute)
 	s.t.Logf("drained after %v: %s", took, s.state())
 	s.noneFailed()

@@ -47,7 +47,7 @@ func Example() {
 			service.ServeHTTP(":8080", service.Probe(s.Health)))
 	}
 	if err := run(context.Background()); err != nil {
-		fmt.Fprintln(os.Stdout, err) // and os.Exit(1)
+		fmt.Fprintln(os.Stdout, err) // a real program also calls os.Exit(1)
 	}
 	// Output: shop.yaml: cannot be read: no such file or directory
 }

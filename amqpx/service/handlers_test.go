@@ -19,7 +19,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-type Order struct { // the documents' type
+type Order struct { // the type in the documents' examples
 	ID    string
 	Phone string
 }
@@ -100,7 +100,7 @@ func (h handlers) consume(ctx context.Context) error {
 		}
 		receipt, err := pay(ctx, o.ID, key)
 		if err != nil {
-			return nil, err // tried again, with the same key
+			return nil, err // retried with the same key
 		}
 		return func(ctx context.Context, tx *sql.Tx, _ *amqpx.Delivery) error {
 			_, err := tx.ExecContext(ctx, "UPDATE orders SET receipt = $1 WHERE id = $2", receipt, o.ID)
@@ -112,9 +112,9 @@ func (h handlers) consume(ctx context.Context) error {
 		case errors.Is(err, errNoSuchNumber):
 			return amqpx.Reject(err) // dead-letter it immediately
 		case errors.Is(err, errTooMany):
-			return amqpx.RetryIn(5*time.Minute, err) // more slowly
+			return amqpx.RetryIn(5*time.Minute, err) // retry after a longer pause
 		case errors.Is(err, errProviderDown):
-			return amqpx.Snooze(time.Minute) // until it is up, without using up attempts
+			return amqpx.Snooze(time.Minute) // wait until the provider is up, without using up attempts
 		}
 		return nil // retry as usual
 	})

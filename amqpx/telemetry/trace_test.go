@@ -251,7 +251,7 @@ func TestBrokenContexts(t *testing.T) {
 		defer conn.Close()
 		ch, err := conn.Channel()
 		check(t, err)
-		for _, b := range broken { // from another program
+		for _, b := range broken { // published by another program
 			check(t, ch.PublishWithContext(t.Context(), "", "orders", false, false, amqp.Publishing{Headers: amqp.Table{"traceparent": b}}))
 		}
 		after(time.Minute)

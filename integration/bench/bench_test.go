@@ -84,7 +84,7 @@ func sample() *Result {
 	s.judge("quorum queues", []claim{
 		atLeast("ours", metricRate, "theirs", 0.90),
 		atMost("ours", metricP99, "", 10),
-		atLeast("ours", metricP99, "theirs", 1), // theirs has none
+		atLeast("ours", metricP99, "theirs", 1), // the case theirs has no p99
 		atLeast("left out", metricRate, "theirs", 1),
 	})
 	for range 2 {
@@ -362,7 +362,7 @@ func TestLatenessCountsTheWindow(t *testing.T) {
 		if want := []float64{10, 20}; err != nil || missing != 0 || !slices.Equal(late, want) {
 			t.Errorf("got %v, want %v; %d missing, %v", late, want, missing, err)
 		}
-		<-time.After(time.Second) // for the last message
+		<-time.After(time.Second) // until the last message has arrived
 	})
 }
 

@@ -227,7 +227,7 @@ func trouble(ctx context.Context, t *turn, store *schedule.Store) (end func() er
 	return end, nil
 }
 
-// Sizes of flood.
+// Number of tasks and rate limit in the benchmark flood.
 const (
 	flooded   = 100_000
 	rateLimit = 1000 // tasks per second

@@ -266,7 +266,7 @@ func (b *tab) requeue() {
 	b.shows("Nothing was changed yet")
 	b.fill(map[string]string{"limit": "2", "ids": "none"})
 	b.do(chromedp.Focus(chromedp.CSS("#limit")))
-	b.leads(chromedp.KeyEvent("\r")) // only tries it
+	b.leads(chromedp.KeyEvent("\r")) // Enter starts only a dry run
 	b.shows("No message would be requeued")
 	b.fill(map[string]string{"ids": "dead-1"})
 	b.click("Dry run")

@@ -128,7 +128,7 @@ func testCluster(t *testing.T, start func(cluster.Options) (controlled, error)) 
 		t.Fatal(err)
 	}
 	eventually(t, "the others give it up", sees(other, 2))
-	_ = channel(t, c.URLs()[leader]) // clients reach it
+	_ = channel(t, c.URLs()[leader]) // clients can still reach the node
 	if err := c.Join(t.Context(), leader); err != nil {
 		t.Fatal(err)
 	}

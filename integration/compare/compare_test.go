@@ -125,7 +125,7 @@ func TestWorkloads(t *testing.T) {
 	for _, w := range workloads() {
 		one := bySet
 		if w.name == "statements" {
-			one = byTable // Redis executes none
+			one = byTable // Redis executes no SQL statements
 		}
 		w.contenders = func() []contender {
 			return slices.DeleteFunc(contenders(), func(c contender) bool { return c.name != one })

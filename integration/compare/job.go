@@ -17,7 +17,7 @@ import (
 
 // job is one of the programs that expire an order after 30 minutes unless it is paid.
 type job struct {
-	name    string // as a contender
+	name    string // the name of the contender
 	dir     string
 	library string // the modules of the tool begin with this path
 	servers []string

@@ -12,7 +12,7 @@ import (
 
 // ledger records which tasks were scheduled and when they were handled.
 type ledger struct {
-	effects bool // handlers write to the table of effects if they have a database
+	effects bool // whether handlers that have a database write to the table of effects
 
 	mu        sync.Mutex
 	scheduled map[int64]bool

@@ -179,7 +179,7 @@ func each(ctx context.Context, n int, do func(ctx context.Context, i int) error)
 	return all.Wait()
 }
 
-// store schedules tasks as fast as possible, in batches if there are any.
+// store schedules tasks as fast as possible, in batches if the contender supports them.
 func store(ctx context.Context, s system, l *ledger, list []task) error {
 	for part := range slices.Chunk(list, batchSize) {
 		err := s.scheduleAll(ctx, part)

@@ -337,7 +337,7 @@ func likeDead(p *player, way fatal, kind, to string) {
 			for range back {
 				ch := p.channel()
 				_ = p.get(ch, q)
-				p.must(ch.Close()) // which counts everywhere
+				p.must(ch.Close()) // every version counts the end of a channel as a delivery
 			}
 			ch := p.channel()
 			if way.do != nil {

@@ -33,7 +33,7 @@ func caseDestinationDeleted(t *testing.T, c *cell) {
 	// The delays leave this machine time to delete the queue before the messages arrive.
 	for i, delay := range []time.Duration{3 * time.Second, 6 * time.Second, 12 * time.Second, 45 * time.Second} {
 		gone, stays = c.queue("gone"+strconv.Itoa(i)), c.queue("stays"+strconv.Itoa(i))
-		beside = "a." + gone // the binding of one must not match the other's messages
+		beside = "a." + gone // the binding of either destination must not match the other's messages
 		c.destination(beside)
 		var msgs []amqpx.Message
 		for i := range n {

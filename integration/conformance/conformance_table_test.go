@@ -33,7 +33,7 @@ type scoreboard struct {
 	mu     sync.Mutex
 	scores map[place]*score
 	heads  map[string]string   // release line -> the version that was tested
-	skips  map[string][]string // reason -> where
+	skips  map[string][]string // reason -> the cells that were skipped
 }
 
 func newScoreboard() *scoreboard {
@@ -142,7 +142,7 @@ func (b *scoreboard) table(lines []string, rows []place) string {
 		}
 		fmt.Fprintln(w)
 	}
-	_ = w.Flush() // to memory
+	_ = w.Flush() // writing to memory never fails
 	if len(b.skips) > 0 {
 		out.WriteString("\nSkipped:\n")
 		var notes []string

@@ -39,7 +39,7 @@ const cellsAtOnce = 2
 type target struct {
 	url    string
 	dial   func(ctx context.Context, network, addr string) (net.Conn, error) // nil for TCP
-	shared bool                                                              // it outlives the suite
+	shared bool                                                              // whether the broker outlives the suite
 }
 
 // TestConformance runs the same cases through the client over the whole matrix. Cells

@@ -167,7 +167,7 @@ func (c *cell) hops(t *testing.T, queue string, delay, took time.Duration) []int
 		t.Fatal(err)
 	}
 	all := []int{asked.Hops}
-	const step = 10 * time.Millisecond // the finest resolution there is
+	const step = 10 * time.Millisecond // the finest resolution of all layouts
 	for spent := time.Duration(0); spent < took+step; spent += step {
 		r, err := c.client.Strategy().Route(topology.Destination{Queue: queue}, max(0, delay-min(spent, took)), 0)
 		switch {

@@ -363,7 +363,7 @@ func TestPgBouncer(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				t.Cleanup(func() { _ = conn.Close() }) // after the pooler, which has closed it
+				t.Cleanup(func() { _ = conn.Close() }) // after the end of the pooler, which has already closed the connection
 				if err := conn.QueryRowContext(t.Context(), "SELECT pg_backend_pid()", pgx.QueryExecModeExec).Scan(&pids[i]); err != nil {
 					t.Fatal(err)
 				}

@@ -20,7 +20,7 @@ import (
 type posts struct {
 	*stage
 	queue                          string
-	scheduled, rolledBack, tooLate atomic.Int64 // tooLate counts changes
+	scheduled, rolledBack, tooLate atomic.Int64 // posts; tooLate counts changes that came too late
 	stale, cancelled, repeated     atomic.Int64 // count messages without effect
 	arrived, published             lateness.Record
 }

@@ -57,7 +57,7 @@ type stage struct {
 	db                *sql.DB
 	dbURL             config.URL
 	dialect           idempotency.Dialect
-	clients           [2]*amqpx.Client // each client stands for a process
+	clients           [2]*amqpx.Client // each client represents a process
 	tasks             *schedule.Store
 	orders            *orders
 	posts             *posts

@@ -15,7 +15,7 @@ type Brokers interface {
 
 	Stop(ctx context.Context, i int) error
 	Kill(ctx context.Context, i int) error
-	Start(ctx context.Context, i int) error // and wait until it accepts connections
+	Start(ctx context.Context, i int) error // also waits until the node accepts connections
 	Pause(ctx context.Context, i int) error
 	Resume(ctx context.Context, i int) error
 	Ctl(ctx context.Context, i int, args ...string) (string, error)

@@ -22,7 +22,7 @@ type business struct {
 	kind   database.Kind
 	server *database.Server // nil for SQLite
 	wire   *wire            // proxy between consumers and server; nil for SQLite
-	db     *sql.DB          // connects directly, without the wire
+	db     *sql.DB          // connects directly to the server, and not through the wire
 	driver string
 	dsn    string // for consumers, through the wire
 }
@@ -34,7 +34,7 @@ func startBusiness(ctx context.Context, kind database.Kind, dir string) (_ *busi
 			err = errors.Join(err, b.close())
 		}
 	}()
-	var own string // without the wire
+	var own string // the DSN of the server itself, without the wire
 	if kind == SQLite {
 		b.driver = "sqlite"
 		b.dsn = filepath.Join(dir, "business.db") + "?_pragma=busy_timeout(180000)&_pragma=journal_mode(wal)&_txlock=immediate"

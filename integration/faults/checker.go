@@ -33,10 +33,10 @@ type Verdict struct {
 	Acknowledged int
 	NotSent      int
 	Unknown      int
-	Arrived      int // messages of Unknown that have an effect
+	Arrived      int // messages with the outcome Unknown that have an effect
 	Effects      int
 
-	Delivered  int // handler runs
+	Delivered  int // number of handler runs
 	Duplicates int // runs of Delivered that repeat an attempt of a message
 	Retries    int // runs of Delivered that are not the first attempt
 

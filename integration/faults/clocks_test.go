@@ -241,7 +241,7 @@ func TestClocks(t *testing.T) {
 	}
 
 	right := c.consume("right")
-	const far = clocksLead + 4096*time.Second // less than the step, and in one queue
+	const far = clocksLead + 4096*time.Second // less than the step of the clock, and all in one delay queue
 	var short []string
 	for i := range 12 {
 		m := amqpx.Message{Queue: "right"}

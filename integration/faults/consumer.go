@@ -29,7 +29,7 @@ type consumerConfig struct {
 	Strategy     Strategy `json:"strategy"`
 	Driver       string   `json:"driver"`
 	DSN          string   `json:"dsn"`
-	Number       int      `json:"number"`       // of the process
+	Number       int      `json:"number"`       // number of the process
 	Serializable bool     `json:"serializable"` // use serializable transactions
 	Seen         string   `json:"seen"`         // file to which every handler run is appended
 	Log          string   `json:"log"`          // file, or empty

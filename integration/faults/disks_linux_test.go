@@ -86,7 +86,8 @@ func (p powered) Start(ctx context.Context, i int) error {
 	}
 	synced, err := os.ReadFile(filepath.Join(p.disk.dir, "synced"))
 	if errors.Is(err, unix.EIO) && ctx.Err() == nil {
-		// A container that was created in the meantime still has the file system that was cut off.
+		// A container that was created between the cut and the mount still uses the old file system, which answers with EIO.
+		// Unmount it, and try again.
 		if err := p.disk.unmount(); err != nil {
 			return err
 		}

@@ -167,7 +167,7 @@ func (r *rig) injectConsumer(ctx context.Context, f Fault) error {
 		return err
 	}
 	if f.Kind == Overrun {
-		wait(ctx, 2*time.Second) // for a message to come
+		wait(ctx, 2*time.Second) // until a message has arrived
 		if ended, err = tell(orderStop); err != nil {
 			return err
 		}
@@ -177,7 +177,7 @@ func (r *rig) injectConsumer(ctx context.Context, f Fault) error {
 	select {
 	case <-ended:
 		return nil
-	case <-timer.C: // no message came
+	case <-timer.C: // no message arrived
 	case <-ctx.Done():
 	}
 	r.consumers.kill(f.Aim)

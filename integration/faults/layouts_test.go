@@ -30,7 +30,7 @@ func TestLayoutsChange(t *testing.T) {
 	skipIfAsked(t)
 	const native = "strategy: native, previous: [{layout: clock}]"
 	for name, change := range map[string]struct {
-		version  string // empty: one that delays until a given time
+		version  string // empty for a broker that delays until a given time
 		settings []string
 		gone     string
 	}{
@@ -107,7 +107,7 @@ type service struct {
 	client *amqpx.Client
 
 	stopSending func()
-	stop        func() // the consumer too
+	stop        func() // stops the client and its consumer
 }
 
 // roll replaces a service with the next one, each with its own settings. The last one keeps running.

@@ -20,10 +20,10 @@ type Report struct {
 	Name      string
 	Strategy  string
 	QueueType topology.QueueType
-	Broker    string // version
+	Broker    string // the broker's version
 	Database  string
 	Seed      uint64
-	Duration  time.Duration // of sending
+	Duration  time.Duration // how long messages were sent
 	Verdict   Verdict
 	Injected  []Injected
 	Settled   time.Duration // time from the end of sending until the last effects

@@ -42,7 +42,7 @@ const calm = 3 * time.Second
 // Injected is a fault that was injected.
 type Injected struct {
 	Fault
-	Mixed         bool // there was another fault at the same time
+	Mixed         bool // another fault was active at the same time
 	Began, Healed time.Time
 	Over          time.Time     // when the other fault was also healed
 	Recovery      time.Duration // from Over until sends are confirmed and effects are on time; -1: not before the end

@@ -116,7 +116,7 @@ type soakWork struct {
 	failed, early   atomic.Int64
 
 	at     []time.Duration
-	values [][]float64 // of each curve
+	values [][]float64 // the values of each curve
 }
 
 func startSoak(t *testing.T) *soakWork {

@@ -22,7 +22,7 @@ func TestCountsOfABusyLeader(t *testing.T) {
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		c := suite.Requeuer(t, v)
 		suite.Buries(t, v, "dead", "q", 12, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": topology.NoDeliveryLimit})
-		suite.Known(t, v, "dead") // or Peek refuses to read
+		suite.Known(t, v, "dead") // otherwise Peek refuses to read
 		conn := v.Dial(t)
 		narrow, err := amqp.Dial(v.User(t, "narrow", "", [3]string{"^dead$", "^$", "^dead$"}))
 		suite.MustSucceed(t, err)

@@ -93,7 +93,7 @@ func TestOverdueIsNotHeld(t *testing.T) {
 			return err == nil && q.Messages == n
 		})
 		overdue := make(chan struct{})
-		time.AfterFunc(lead+3*time.Second, func() { close(overdue) }) // nothing announces that
+		time.AfterFunc(lead+3*time.Second, func() { close(overdue) }) // the broker reports nothing that could be waited for
 		<-overdue
 		other := suite.OpenClient(t, amqpx.Config{URL: v.URL, Lead: lead})
 		var got runs

@@ -77,7 +77,7 @@ func refusedAccess(t *testing.T, v *suite.Vhost) {
 		})
 	}
 	var bad sync.WaitGroup
-	for range 20 { // all to one delay queue: with two, one of the refusals might be unclear
+	for range 20 { // all messages use one delay queue, because with two it may be unclear which message was refused
 		bad.Go(func() {
 			err := client.Send(t.Context(), amqpx.Message{Queue: "orders", Delay: 270 * time.Second})
 			ae, ok := errors.AsType[*amqp.Error](err)

@@ -27,8 +27,8 @@ type Frame struct {
 	Direction Direction
 	Type      byte // 1 method, 2 header, 3 body, 8 heartbeat
 	Channel   uint16
-	Class     uint16 // only of a method frame
-	Method    uint16 // only of a method frame
+	Class     uint16 // set for a method frame only
+	Method    uint16 // set for a method frame only
 }
 
 // Methods for CutAt, as class and method.

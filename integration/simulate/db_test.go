@@ -163,7 +163,7 @@ func (d *database) breakCommits(n int, applied bool) {
 type session struct {
 	*link
 
-	ctx   context.Context // of the transaction
+	ctx   context.Context // the transaction's context
 	inTx  bool
 	ended bool
 }
@@ -271,7 +271,7 @@ func (s *session) do(ctx context.Context, f func() error) error {
 	if mine {
 		defer func() { s.d.turn <- struct{}{} }()
 	} else if !s.inTx {
-		return errAway // undone meanwhile
+		return errAway // the transaction was rolled back in the meantime
 	}
 	select {
 	case <-s.dead:

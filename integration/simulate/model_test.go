@@ -22,7 +22,7 @@ type state struct {
 	payload string
 	took    int // subscribers of an exchange that have had their effect, as bits
 
-	from, to int64 // ms between which it was made
+	from, to int64 // the task was made between these times, in ms
 }
 
 // effect is the beginning of the event name for the effect of a handler.
@@ -66,7 +66,7 @@ func (i item) after(e *event, s state) (all []state) {
 		moved.exact = !e.maybe
 		moved.due = max(s.due, due)
 		if e.maybe {
-			moved.due = s.due // at least
+			moved.due = s.due // a lower bound
 		}
 		return append(all, when(pending && (e.maybe || due >= s.due && atMost(s.from) <= due && due <= atMost(s.to)), moved)...)
 	case "cancel":
@@ -81,7 +81,7 @@ func (i item) after(e *event, s state) (all []state) {
 		moved.due, moved.exact = e.at.UnixMilli(), false
 		return append(all, when(pending, moved)...)
 	case "bulk cancel":
-		if i.Dest == leaseQueue { // it may be running
+		if i.Dest == leaseQueue { // the task may be running
 			all = append(all, s)
 		}
 		if pending {
@@ -696,7 +696,7 @@ func (w *world) checkBroker(rows map[string]schedule.TaskRow) {
 			switch {
 			case !ok || !w.sc.mayDie(i) || !slices.Contains(subscribers[i.Dest], queue):
 				w.violationf("%s is in %s (%s: %s)", m.MessageId, name, reason, text)
-			case w.sc.mayDie(item{Dest: i.Dest, Task: i.Task}): // of anything
+			case w.sc.mayDie(item{Dest: i.Dest, Task: i.Task}): // items of this destination may die for any reason
 			case reason != map[bool]string{true: "rejected", false: "attempts"}[i.How == rejects] || !strings.Contains(text, "by the scenario"):
 				w.violationf("%s is in %s with the reason %q and the error %q", m.MessageId, name, reason, text)
 			}

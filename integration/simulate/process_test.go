@@ -28,7 +28,7 @@ type process struct {
 	client *amqpx.Client
 	store  *schedule.Store
 
-	ctx     context.Context // ends when the process does, by itself
+	ctx     context.Context // ends when the process ends by itself
 	stop    context.CancelFunc
 	ended   sync.WaitGroup
 	stopped func() // ends the consumers; nil while there are none

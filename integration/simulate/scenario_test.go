@@ -44,10 +44,10 @@ type failure string
 
 const (
 	never   failure = ""
-	errs    failure = "errors"  // then it succeeds
-	panics  failure = "panics"  // then it succeeds
-	rejects failure = "rejects" // always
-	snoozes failure = "snoozes" // then it succeeds
+	errs    failure = "errors"  // returns errors, then succeeds
+	panics  failure = "panics"  // panics, then succeeds
+	rejects failure = "rejects" // always rejects
+	snoozes failure = "snoozes" // snoozes, then succeeds
 )
 
 const (
@@ -422,7 +422,7 @@ func (sc *scenario) add(r *rand.Rand, at, in time.Duration, task bool, dests ...
 		i.Slow = 30 * time.Second // three leases
 	}
 	if i.How != never && r.IntN(3) == 0 {
-		i.Slow = span(r, time.Second, 20*time.Second) // before it fails
+		i.Slow = span(r, time.Second, 20*time.Second) // how long the handler works before it fails
 	}
 	sc.Items[i.ID] = i
 	return i.ID
@@ -463,12 +463,12 @@ func (sc *scenario) operation(r *rand.Rand) step {
 	case "requeue":
 		s.In = 0
 		s.Name = pick(r, plainQueue, idemQueue, taskQueue, leaseQueue, "msg.plain", "msg.idem") + ".dead"
-		if i, ok := sc.anyDead(r); ok { // when it has died
+		if i, ok := sc.anyDead(r); ok { // after the message has become a dead letter
 			s.Name, s.At = i.Dest+".dead", min(i.due+span(r, 5*time.Second, 5*time.Minute), sc.Length)
 		}
 	case "stop consumers":
 		if s.For = span(r, time.Second, 20*time.Minute); r.IntN(3) == 0 {
-			s.N, s.For = sc.processes(), s.For+3*time.Minute // all of them
+			s.N, s.For = sc.processes(), s.For+3*time.Minute // all processes
 		}
 		if last, ok := sc.Items[fmt.Sprintf("m%d", len(sc.Items))]; ok && sc.Lead > 0 { // while they hold a message
 			s.At = min(max(0, last.due-sc.Lead/2), sc.Length)
@@ -541,7 +541,7 @@ func (sc *scenario) fault(r *rand.Rand) step {
 		x = sc.lastOf("requeue", x)
 	}
 	switch {
-	case x.What == "requeue": // meanwhile
+	case x.What == "requeue": // during a requeue
 		s.At = max(0, x.At-s.For/2)
 	case r.IntN(2) == 0: // around the time when something is claimed, sent, received or handled
 		at := min(x.At+pick(r, 0, x.In, x.In, x.In-sc.Horizon), sc.Length)

@@ -15,7 +15,7 @@ const mostRuns = 200
 func shrink(sc *scenario, run func(*scenario) []string) *scenario {
 	first := run(sc)
 	if len(first) == 0 {
-		return sc // it failed by chance
+		return sc // the scenario does not fail every time
 	}
 	runs := 0
 	fails := func(x *scenario) bool {

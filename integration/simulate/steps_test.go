@@ -113,7 +113,7 @@ func (w *world) operate(p *process, n int, s step) {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		resumed := w.call(&event{what: "resume", id: s.Name}, func() error { return p.store.Resume(ctx, schedule.NoTx, dest, s.In) }) // settle repeats it
+		resumed := w.call(&event{what: "resume", id: s.Name}, func() error { return p.store.Resume(ctx, schedule.NoTx, dest, s.In) }) // after an error, settle resumes again
 		w.mu.Lock()
 		w.gates = append(w.gates, paused, resumed)
 		w.mu.Unlock()
@@ -342,7 +342,7 @@ func (w *world) changeLayout(pause time.Duration) {
 		w.changed[n] = true
 		w.mu.Unlock()
 		if p == nil {
-			continue // it was killed, and comes back with the next layout
+			continue // the process was killed, and starts again with the next layout
 		}
 		if err := p.close(); err != nil && w.sc.calm() {
 			w.violationf("end of %s: %v", p.name, err)
@@ -356,7 +356,7 @@ func (w *world) changeLayout(pause time.Duration) {
 func (w *world) wipe() {
 	c, err := w.srv.Connect()
 	if err != nil {
-		return // it is down
+		return // the process is down
 	}
 	defer func() { _ = c.Close() }()
 	for _, q := range w.srv.Queues() {

@@ -29,7 +29,7 @@ type world struct {
 	srv    *amqptest.Server
 	db     *database
 	epoch  time.Time
-	rest   sync.WaitGroup // of killed processes
+	rest   sync.WaitGroup // goroutines of killed processes
 	clocks []atomic.Int64 // how far the processes' clocks are ahead, in nanoseconds
 
 	mu       sync.Mutex
@@ -400,7 +400,7 @@ func (w *world) bound() time.Duration {
 		bound += w.sc.spread()
 	}
 	if w.sc.Strategy == "ttl" {
-		bound += 48 * time.Hour // rounded up
+		bound += 48 * time.Hour // the ttl strategy rounds delays up
 	}
 	return bound
 }

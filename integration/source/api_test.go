@@ -127,7 +127,7 @@ func (m *moduleTypes) exported(f *ast.File) (lines []string) {
 	ast.FileExports(f)
 	add := func(node any) {
 		var text bytes.Buffer
-		_ = printer.Fprint(&text, m.fset, node) // into memory
+		_ = printer.Fprint(&text, m.fset, node) // writing to memory never fails
 		first, rest, _ := strings.Cut(text.String(), "\n")
 		lines = append(lines, first)
 		for line := range strings.Lines(rest) {

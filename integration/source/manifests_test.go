@@ -56,7 +56,7 @@ func TestManifestsOfPods(t *testing.T) {
 		}
 		for _, c := range append(pod.InitContainers, pod.Containers...) {
 			if c.Image != "rabbitdelay:latest" {
-				continue // the reader's own
+				continue // the reader's own image
 			}
 			if c.Context["allowPrivilegeEscalation"] != false || pod.Context["runAsNonRoot"] != true {
 				t.Errorf("%s %s: container %s may gain privileges", m.Kind, m.Metadata.Name, c.Name)

@@ -28,7 +28,7 @@ type Vhost struct {
 	Management *public.Management
 	Broker     *broker.Broker
 
-	user string // user of the suite
+	user string // the user with which the suite connects
 }
 
 // Dial connects to the virtual host for the duration of the test.

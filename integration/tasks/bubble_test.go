@@ -49,7 +49,7 @@ func hoursInABubble(t *testing.T, driver, dsn string) {
 		handled = append(handled, time.Since(began).Truncate(time.Minute))
 		mu.Unlock()
 		if d.ID == "slow" {
-			<-time.After(20 * time.Minute) // under its lease
+			<-time.After(20 * time.Minute) // the handler works under its lease
 		}
 	}
 	var store *schedule.Store

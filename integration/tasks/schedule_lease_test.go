@@ -89,7 +89,7 @@ func TestScheduleLeases(t *testing.T) {
 		ctx, die := context.WithCancelCause(t.Context())
 		dead := db.leaseHandler(func(context.Context, *amqpx.Delivery, string) (txFunc, error) {
 			db.mustExec(t, "UPDATE rabbitdelay_effects SET lease_until = lease_until - 60000 WHERE version = 2")
-			die(errors.New("killed")) // what it would record is prevented below
+			die(errors.New("killed")) // the statements below undo what the handler records
 			return nil, errors.New("killed")
 		})
 		_ = dead(ctx, dying)

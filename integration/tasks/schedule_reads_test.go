@@ -231,7 +231,7 @@ func (r *reads) fill(t *testing.T, first, last int) {
 			add(id, "", "events", ms+2*day+spread, schedule.StatusPending, nil, nil)
 		case kind < 16:
 			add(id, queue, "", ms+2*day+spread, schedule.StatusPending, nil, nil)
-		default: // all at the same time
+		default: // all remaining tasks are due at the same time
 			add(id, queue, "", ms+30*day, schedule.StatusPending, nil, nil)
 		}
 	}

@@ -244,7 +244,7 @@ func (x uniqueRows) merges() {
 	if r := x.do(other, schedule.Unique{}, schedule.UniqueKept); r.ID != id {
 		t.Errorf("%+v, expected the pending task %s", r, id)
 	}
-	x.do(keyed(0), push, schedule.UniqueKept) // not earlier
+	x.do(keyed(0), push, schedule.UniqueKept) // a task is never pushed to an earlier time
 	same(t, "keep", before, rowOf(t, x.db, id))
 
 	x.do(keyed(5*minute), push, schedule.UniquePushedBack)

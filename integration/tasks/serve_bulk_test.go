@@ -63,7 +63,7 @@ func (s *serving) ask(method, path, body string) (int, map[string]any) {
 	defer got.Body.Close()
 	text, _ := io.ReadAll(got.Body) // a killed process may cut off the response
 	var out map[string]any
-	_ = json.NewDecoder(bytes.NewReader(text)).Decode(&out) // pages are none
+	_ = json.NewDecoder(bytes.NewReader(text)).Decode(&out) // pages are not JSON
 	return got.StatusCode, out
 }
 

@@ -33,7 +33,7 @@ const (
 
 // A tutorial is a page with its programs, and what the test does in place of the reader.
 type tutorial struct {
-	page       string            // below docs
+	page       string            // the page's path below docs
 	programs   string            // the folder of its programs
 	real       map[string]string // addresses that the page uses, and those of the test's servers
 	tools      map[string]string // further programs that its reader has: names and paths
@@ -59,7 +59,7 @@ type session struct {
 	home    string // the reader's home directory
 	dir     string // the working directory
 	env     []string
-	bin     string // first in PATH
+	bin     string // the first directory in PATH
 	guard   *guard.Guard
 	running *process
 	changed map[int]string // new contents of console blocks

@@ -19,7 +19,7 @@ type answers struct {
 }
 
 type answer struct {
-	took  time.Duration // of the broker
+	took  time.Duration // how long the broker took
 	queue amqp.Queue
 	err   error
 }

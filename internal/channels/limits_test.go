@@ -14,7 +14,7 @@ func TestLimitAdvice(t *testing.T) {
 	refused := func(reason string) error { return &amqp.Error{Code: amqp.NotAllowed, Reason: reason, Server: true} }
 	for _, c := range []struct {
 		err  error
-		want string // in the advice
+		want string // part of the advice
 	}{
 		{refused("NOT_ALLOWED - access to vhost 'lim' refused for user 'guest': connection limit (1) is reached"), "up to three connections"},
 		{refused("NOT_ALLOWED - connection refused for user 'u': user connection limit (1) is reached"), "up to three connections"},

@@ -18,8 +18,8 @@ func TestSameCluster(t *testing.T) {
 	const nodes = `[{"name":"rabbit@n1"},{"name":"rabbit@n2"}]`
 	for name, c := range map[string]struct {
 		amqp, overview string
-		nodes          string // the answer; empty: the user may not list them
-		shows          bool   // whether it lists a queue that the connection declared
+		nodes          string // the answer to the request for nodes; empty if the user may not list them
+		shows          bool   // whether the management API lists a queue that the connection declared
 		same           bool
 	}{
 		"one name":                           {"shop", "shop", nodes, false, true},

@@ -34,7 +34,7 @@ func askManagement(t *testing.T, body string) plan.Queue {
 func TestQueuesThatDoNotAnswer(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer      string
-		unavailable string // the beginning
+		unavailable string // how Unavailable begins
 		unknown     bool
 	}{
 		"a leader":                  {`{"messages":0,"members":["a","b","c"],"online":["a","b"],"state":"running","type":"quorum"}`, "", false},

@@ -82,7 +82,7 @@ func (a *authority) issue(usage x509.ExtKeyUsage) (certPEM, keyPEM []byte) {
 // authority can be replaced.
 type front struct {
 	url string
-	cfg chan *tls.Config // has one
+	cfg chan *tls.Config // buffers one configuration
 }
 
 func newFront(t *testing.T, srv *amqptest.Server) *front {

@@ -220,7 +220,7 @@ func TestStuckTrialIsProbed(t *testing.T) {
 		if !ok || !next.proven || next.probe {
 			t.Errorf("after the probe's confirm: %t, proven %t, a probe: %t", ok, next.proven, next.probe)
 		}
-		f.leave(lost, taken) // late
+		f.leave(lost, taken) // the late answer to an earlier message
 		f.leave(next, taken)
 		if n := e.route.trial; n != 0 || f.InFlight() != 0 {
 			t.Errorf("%d on the trial channel, %d in flight", n, f.InFlight())

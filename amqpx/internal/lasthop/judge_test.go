@@ -12,9 +12,9 @@ type world struct {
 	publisher   time.Duration // its clock minus the true one
 	broker      time.Duration // its clock at the end of the wait, minus the true one
 	own         time.Duration
-	early       time.Duration // how much too early the broker released it
-	queued      time.Duration // how long it waited behind others, or was held by another consumer
-	straight    bool          // it passed through no delay queue
+	early       time.Duration // how much too early the broker released the message
+	queued      time.Duration // how long it waited behind other messages, or was held by another consumer
+	straight    bool          // the message passed through no delay queue
 	returned    int
 }
 

@@ -75,7 +75,7 @@ func TestHeadersAreMeasuredAsWritten(t *testing.T) {
 			t.Fatal(err)
 		}
 		frame := wire.written.Bytes()
-		frame = frame[frameSize(frame):] // after basic.publish
+		frame = frame[frameSize(frame):] // skip the method frame of basic.publish
 		frame = frame[:frameSize(frame)]
 		table, _ := headersOf(frame)
 		if m.Err == nil && m.Size != len(table) {

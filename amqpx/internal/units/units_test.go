@@ -43,7 +43,7 @@ func TestDuration(t *testing.T) {
 	for d, want := range map[time.Duration]struct{ duration, shift string }{
 		0: {}, time.Microsecond: {}, -time.Microsecond: {}, time.Second: {},
 		30:  {thirty, thirty},
-		-30: {"", back}, // its caller reports that it must not be negative
+		-30: {"", back}, // callers of Duration reject negative durations themselves
 	} {
 		if got := Duration(d); got != want.duration {
 			t.Errorf("%d: %q, expected %q", d, got, want.duration)

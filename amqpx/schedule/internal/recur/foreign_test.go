@@ -134,7 +134,7 @@ func TestLimitsOfAReader(t *testing.T) {
 	const zone = "Test/Newer"
 	t.Cleanup(func() { Zones.Delete(zone) })
 	c.exec("INSERT INTO rabbitdelay_schedules (name, queue, cron, time_zone) VALUES ('z', 'q', '@hourly', ?)", zone)
-	plan(small, "MaxBody") // of the first
+	plan(small, "MaxBody") // the first relay cannot plan the row because of its MaxBody
 	if got := c.get("z"); !strings.Contains(got.LastError, "is unknown") {
 		t.Errorf(`the row says %q, want an error with "is unknown"`, got.LastError)
 	}

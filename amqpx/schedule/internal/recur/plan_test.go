@@ -39,7 +39,7 @@ func TestOutage(t *testing.T) {
 		return list
 	}
 	before := append(hours(9, 11, "done"), hours(12, 12, "done")...)
-	ahead := hours(85, 85, "pending") // Monday, 13:00
+	ahead := hours(85, 85, "pending") // the occurrence on Monday at 13:00
 	for _, tt := range []struct {
 		name  string
 		r     rows.Schedule
@@ -93,7 +93,7 @@ func TestOverlap(t *testing.T) {
 		t.Errorf("the last that was left out is %s", at)
 	}
 	c.idle = false
-	c.pass(2 * time.Minute) // to 12:37
+	c.pass(2 * time.Minute) // the time is now 12:37
 	c.expect("a", "2026-01-01T12:10:00Z done", "2026-01-01T12:40:00Z pending")
 	// An occurrence that failed permanently does not block the next ones.
 	c.exec("UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = 1 WHERE id = 'a@2026-01-01T12:40:00Z'")

@@ -35,7 +35,7 @@ type mortalTx struct {
 	sqldb.Tx
 
 	m    *mortal
-	left int // statements
+	left int // statements until the relay dies
 }
 
 func (m *mortal) Begin(ctx context.Context, opts *sql.TxOptions) (sqldb.Tx, error) {

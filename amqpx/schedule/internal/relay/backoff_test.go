@@ -82,7 +82,7 @@ func TestClaimsAreDividedByTarget(t *testing.T) {
 	if p := h.part(list, now); len(p.shared) != 2 || len(p.alone) != 0 || len(p.later) != 1 {
 		t.Errorf("while it is tried: %+v, want len(p.shared) = 2, len(p.alone) = 0 and len(p.later) = 1", p)
 	}
-	for range 4 { // 20, 40, 80, 100
+	for range 4 { // the window grows to 20, 40, 80 and 100 tasks
 		h.learn(map[Target]*tally{bad: {sent: 1}}, now, now)
 	}
 	h.release([]Target{bad})

@@ -17,15 +17,15 @@ func TestEnded(t *testing.T) {
 		late     time.Duration
 		attempts int
 	}{
-		{Done, -time.Millisecond, 0, 9}, // before
+		{Done, -time.Millisecond, 0, 9}, // before the time span
 		{Done, 0, 0, 0},
 		{Done, time.Second, 8 * time.Millisecond, 2},
 		{Done, 59*time.Second + 999*time.Millisecond, 40 * 24 * time.Hour, 0},
 		{Failed, time.Minute, time.Hour, 5},
-		{Failed, time.Minute, time.Hour, 0},     // by a relay
-		{Done, 90 * time.Second, -time.Hour, 0}, // by another clock
+		{Failed, time.Minute, time.Hour, 0},     // failed by a relay, without an attempt
+		{Done, 90 * time.Second, -time.Hour, 0}, // done an hour early, by another clock
 		{Cancelled, 90 * time.Second, 0, 0},
-		{Done, 3 * time.Minute, 0, 9}, // after
+		{Done, 3 * time.Minute, 0, 9}, // after the time span
 	} {
 		id := fmt.Sprint(i)
 		x.insert(toQ(id, tt.ended-tt.late))

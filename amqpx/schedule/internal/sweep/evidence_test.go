@@ -73,11 +73,11 @@ func TestWindow(t *testing.T) {
 		}
 	}
 	turn(allQuiet, 0, 0, 10, 10)
-	turn(allQuiet, 10, 10, 0, 0) // they may still arrive
+	turn(allQuiet, 10, 10, 0, 0) // the messages may still arrive
 	turn(allQuiet, 10, 6, 0, 0)
-	turn(allQuiet, 10, 5, 20, 20) // half of them is enough
+	turn(allQuiet, 10, 5, 20, 20) // half of them have arrived, which is enough
 	turn(allQuiet, 10, 0, 40, 7)
-	turn(allQuiet, 10, 0, 40, 40) // the capacity was not used up
+	turn(allQuiet, 10, 0, 40, 40) // only 7 of 40 were used before, so the window does not grow
 	turn(allQuiet, grace-1, 40, 0, 0)
 	turn(allQuiet, 1, 40, 20, 20)
 	for _, size := range []int{10, 5, 2, 1, 1} {

@@ -14,7 +14,7 @@ import (
 // A command ends soon after its database has stopped answering, and its error says so and keeps what it advises.
 func TestWatched(t *testing.T) {
 	for name, c := range map[string]struct {
-		failed error // of the command, after its context has ended
+		failed error // the command's error after its context has ended
 		want   string
 	}{
 		"a query":           {nil, "the database has stopped answering: the database has not answered within 10s"},

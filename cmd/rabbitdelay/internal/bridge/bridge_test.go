@@ -212,7 +212,7 @@ func TestBridgeLosesNothing(t *testing.T) {
 				<-time.After(time.Hour)
 				synctest.Wait()
 				s.compare(kind, list, all())
-				if n := len(s.Queues()); n > before+4 { // delay queues are there already
+				if n := len(s.Queues()); n > before+4 { // the delay queues existed before
 					s.Errorf("%d queues became %d, want at most %d", before, n, before+4)
 				}
 				for _, q := range []string{s.x.Queue(), s.x.DueQueue(), s.x.DeadQueue(), "delay.parked"} {
@@ -420,7 +420,7 @@ func TestBridgeSetsAsideUnreadableMessages(t *testing.T) {
 					s.publish("k", good("before"))
 					s.publish("k", bad)
 					s.publish("k", good("after"))
-					<-time.After(time.Second) // without a bridge
+					<-time.After(time.Second) // no bridge is running
 					c := s.open()
 					b, err := bridge.New(c, bridge.Config{Exchange: s.x})
 					if err != nil {

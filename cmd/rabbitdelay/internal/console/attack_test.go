@@ -178,7 +178,7 @@ func TestFormsWithoutALogin(t *testing.T) {
 				t.Errorf("a slow form: got %d, want http.StatusUnauthorized", got.Code)
 			}
 		})
-		_, err := from.Write([]byte("body=")) // is being read
+		_, err := from.Write([]byte("body=")) // the server reads this form and waits for the rest
 		check(t, err)
 	}
 	got := post("/task-new", strings.NewReader("body=x"))

@@ -19,7 +19,7 @@ import (
 // the rest too.
 func TestDiscard(t *testing.T) {
 	w := newWorld(t)
-	w.lay() // dead-1, dead-2
+	w.lay() // publishes the dead letters dead-1 and dead-2
 	ready := func(queue string) int {
 		q, _ := w.broker.Queue(queue)
 		return q.Ready

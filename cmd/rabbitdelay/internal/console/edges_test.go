@@ -116,7 +116,7 @@ func TestRefusedWhileSending(t *testing.T) {
 			conn, err := w.server.Listener.(*memoryListener).dial(t.Context(), "", "")
 			check(t, err)
 			defer func() { _ = conn.Close() }()
-			check(t, conn.SetDeadline(time.Now().Add(time.Minute))) // if the server neither reads nor closes
+			check(t, conn.SetDeadline(time.Now().Add(time.Minute))) // the test fails if the server neither reads nor closes the connection
 			part := bytes.Repeat([]byte(" "), 1<<20)
 			_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", at, parts*len(part))
 			check(t, err)

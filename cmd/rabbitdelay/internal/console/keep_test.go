@@ -66,7 +66,7 @@ func TestAuditIsKeptForAWhile(t *testing.T) {
 		check(t, err)
 		w.cfg.KeepAudit = 0
 		other = newWorldOn(t, w)
-		<-time.After(10 * time.Second) // again
+		<-time.After(10 * time.Second) // enough for the next purge
 		synctest.Wait()
 		o, err := other.c.core.Overview(t.Context(), service.Identity{Role: service.RoleOperator})
 		check(t, err)

@@ -303,7 +303,7 @@ func TestSessionsEnd(t *testing.T) {
 		otto, _ = w.login("otto", password)
 		c = otto.cookies[0]
 		forged := *c
-		forged.Value = strings.Replace(c.Value, ".", "0.", 1) // later
+		forged.Value = strings.Replace(c.Value, ".", "0.", 1) // a later end of the session
 		if code := look(&browser{w, []*http.Cookie{&forged}}); code != 401 {
 			t.Errorf("a forged session: got %d, want 401", code)
 		}
@@ -481,7 +481,7 @@ func TestIdentify(t *testing.T) {
 	}
 	w.must(403, "PUT", "/admin/delays/api/v1/tasks/a", `{"queue":"q","due":"1h"}`, user("the viewer"))
 	w.must(201, "PUT", "/admin/delays/api/v1/tasks/a%2Fb", `{"queue":"q","due":"1h"}`, user("the operator"))
-	w.must(200, "GET", "/api/v1/tasks/a%2Fb", "", user("the viewer")) // a proxy that strips the prefix
+	w.must(200, "GET", "/api/v1/tasks/a%2Fb", "", user("the viewer")) // as sent by a proxy that strips the prefix
 	if r := w.ask("GET", "/admin/delays", "", user("the viewer")); r.code != 308 || r.header.Get("Location") != "/admin/delays/" {
 		t.Errorf("without a slash: %d %v", r.code, r.header)
 	}

@@ -52,7 +52,7 @@ func TestDestroyKeepsTheDeadLettersOfAQueueThatFills(t *testing.T) {
 			if !f.FromClient || f.Method != "queue.declare" || f.Name != "orders" {
 				return amqptest.Action{}
 			}
-			if looks++; looks < 3 { // skip the two checks before it decides
+			if looks++; looks < 3 { // skip the two checks that precede the decision
 				return amqptest.Action{}
 			}
 			close(last)

@@ -107,7 +107,7 @@ var findingCases = []struct {
 	id    string // empty: no finding
 	sev   Severity
 	text  string // a part of What, Why or Fix
-	note  string // in the notes
+	note  string // part of the report's notes
 	blind Area   // an area that could not be checked; empty if all were checked
 }{
 	{name: "healthy"},

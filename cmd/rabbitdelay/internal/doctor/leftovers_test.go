@@ -14,8 +14,8 @@ import (
 // Messages that wait for it in the old one will be parked, although other destinations are bound for the old layout.
 func TestLeftoversOfADestinationThatIsNotBound(t *testing.T) {
 	for name, c := range map[string]struct {
-		bound []string // for the earlier layout
-		want  []string // of the finding
+		bound []string // queues that are bound for the earlier layout
+		want  []string // the objects of the finding; nil for no finding
 	}{
 		"all":                        {[]string{"q", "delay.route.amq.topic:a.b"}, nil},
 		"one recreated":              {[]string{"delay.route.amq.topic:a.b"}, []string{"q"}},

@@ -83,7 +83,7 @@ func TestStandstill(t *testing.T) {
 	for name, c := range map[string]struct {
 		run  func(m *mill)
 		kept map[string]int64
-		open string // undecided afterwards, with TTLs up to 1 s
+		open string // the queues with a TTL of up to 1 s that are still undecided afterwards
 	}{
 		"nothing waits": {run: func(m *mill) { m.decide() }},
 		"nothing moves": {run: func(m *mill) {

@@ -77,7 +77,7 @@ func TestRunContinues(t *testing.T) {
 		"without an error":       func(a string) (string, error) { return a[:len(a)-len("}\nok\n")], nil },
 	}
 	for name, cut := range cuts {
-		for at := range 7 { // a look, a read and three deletions, and the end
+		for at := range 7 { // the first look, a read, three deletions, and after the end
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				f := &fakeTable{}

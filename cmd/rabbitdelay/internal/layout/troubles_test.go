@@ -159,7 +159,7 @@ func TestStatusShowsTaskProblems(t *testing.T) {
 		t.Errorf("%d tasks for x:bad, expected 1", n)
 	}
 
-	b.Close() // the database alone reports the same
+	b.Close() // status reports the same from the database alone
 	text := b.Run(t, "status", "-f", file, "--db", dbURL).Stdout
 	for _, want := range []string{
 		`the recurring task "broken" creates no tasks: `,

@@ -118,7 +118,7 @@ func TestCLIInterruptedPassword(t *testing.T) {
 	if got := modes(); !reflect.DeepEqual(got, shown) {
 		t.Errorf("the terminal is left with %v, had %v", got, shown)
 	}
-	if _, err := keys.WriteString("\n"); err != nil { // the reading ends
+	if _, err := keys.WriteString("\n"); err != nil { // ends the read of the answer
 		t.Error(err)
 	}
 }

@@ -35,7 +35,7 @@ func TestServeBelowAPrefix(t *testing.T) {
 	for name, strip := range map[string]bool{"kept": false, "stripped": true} {
 		t.Run(name, func(t *testing.T) {
 			var through http.Handler = &httputil.ReverseProxy{
-				FlushInterval: -1, // events
+				FlushInterval: -1, // pass on events without delay
 				Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(to); r.Out.Host = r.In.Host; r.SetXForwarded() },
 			}
 			if strip {

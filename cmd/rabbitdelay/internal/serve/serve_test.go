@@ -74,7 +74,7 @@ func TestServeUsesRenewedCertificates(t *testing.T) {
 				return
 			}
 			go func(c net.Conn) {
-				_ = c.(*tls.Conn).HandshakeContext(t.Context()) // the client looks
+				_ = c.(*tls.Conn).HandshakeContext(t.Context()) // the client reads the certificate's serial number
 				_ = c.Close()
 			}(c)
 		}

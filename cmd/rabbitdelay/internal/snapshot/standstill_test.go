@@ -82,7 +82,7 @@ func TestTakeFindsStandstill(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				synctest.Wait() // the broker has them
+				synctest.Wait() // until the broker has received the messages
 				published := &atomic.Int64{}
 				published.Store(3)
 				if c.flow {

@@ -179,7 +179,7 @@ func TestTakeAgainFindsStandstill(t *testing.T) {
 		if err := ch.PublishWithContext(t.Context(), "", "delay.ttl.1m", false, false, amqp.Publishing{}); err != nil {
 			t.Fatal(err)
 		}
-		synctest.Wait() // the broker has it
+		synctest.Wait() // until the broker has received the message
 		m, err := live.NewManagement(live.ManagementConfig{URL: "http://management", Transport: oneDelay{}})
 		if err != nil {
 			t.Fatal(err)

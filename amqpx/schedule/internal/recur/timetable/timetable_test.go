@@ -10,7 +10,7 @@ import (
 // match is an expression together with an independent description of its meaning.
 type match struct {
 	cron    string
-	running bool // of every hour
+	running bool // whether the clock jumps every hour
 	matches func(w time.Time) bool
 }
 

@@ -748,7 +748,7 @@ type readings struct {
 
 func (s *readings) Tasks(ctx context.Context, who service.Identity, f schedule.Filter) (service.TaskPage, error) {
 	s.n.Add(1)
-	<-time.After(s.took) // of a bubble
+	<-time.After(s.took) // in virtual time
 	return s.fake.Tasks(ctx, who, f)
 }
 
@@ -793,7 +793,7 @@ func TestLiveTasksAreReadOnce(t *testing.T) {
 
 func TestAssets(t *testing.T) {
 	c := open(service.RoleViewer)
-	c.who = service.Caller{} // before a login too
+	c.who = service.Caller{} // the page also works before a login
 	for path, kind := range map[string]string{
 		"assets/console.css": "text/css; charset=utf-8",
 		"assets/console.js":  "text/javascript; charset=utf-8",

@@ -46,7 +46,7 @@ func TestVerdictOfTasks(t *testing.T) {
 	const h, ms = time.Hour, time.Millisecond
 	parked := func(o *service.Overview) { o.Status.Parked.Messages = 1 }
 	for name, x := range map[string]struct {
-		all      int64 // that have failed
+		all      int64 // all failed tasks
 		ended    service.Ended
 		lateness []schedule.CompletionStats
 		change   func(*service.Overview)

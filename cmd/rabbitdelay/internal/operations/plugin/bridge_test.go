@@ -27,7 +27,7 @@ func TestBridgeProducersDeclarations(t *testing.T) {
 		ch := v.Channel(t)
 		suite.MustSucceed(t, ch.ExchangeDeclarePassive("shop", "x-delayed-message", true, false, false, false, argument))
 		suite.MustSucceed(t, ch.ExchangeDeclare("shop", "topic", true, false, false, false, argument))
-		conn := v.Dial(t) // which 3.10 closes
+		conn := v.Dial(t) // a separate connection, because 3.10 closes it
 		ch, err := conn.Channel()
 		suite.MustSucceed(t, err)
 		err = ch.ExchangeDeclare("shop", "x-delayed-message", true, false, false, false, argument)

@@ -25,7 +25,7 @@ import (
 type arrivals struct {
 	mu   sync.Mutex
 	due  map[string]time.Time
-	came map[string][]string // where
+	came map[string][]string // the queues in which each message arrived, by id
 }
 
 // reads consumes a queue while the test runs.

@@ -102,7 +102,7 @@ func TestPluginDrain(t *testing.T) {
 		delayed(t, ch, exchange, "order.a", 90*time.Second, amqp.Publishing{MessageId: "urgent", Priority: 9})
 		sent, stay := 4, 3
 		if plan.ParseVersion(v.Broker.Version()).AtLeast(4, 0, 0) {
-			sent, stay = 3, 4 // its priority would block others
+			sent, stay = 3, 4 // a message with a high priority stays, because it would block others
 		}
 		delayed(t, ch, exchange, "order.a", 90*time.Second, amqp.Publishing{MessageId: "cc", Headers: amqp.Table{"CC": []any{"order.b"}}},
 			amqp.Publishing{MessageId: "expires", Expiration: "60000"},

@@ -236,7 +236,7 @@ func (c *Client) queueInfo(ctx context.Context, queue string) (QueueInfo, error)
 	if err := c.answers(ctx, sess.Session, queue); err != nil {
 		return QueueInfo{}, err
 	}
-	return c.count(ctx, sess.Session, queue) // the queue may have had no leader for a moment
+	return c.count(ctx, sess.Session, queue) // try again, because the queue may have had no leader for a moment
 }
 
 func (c *Client) count(ctx context.Context, sess *declare.Session, queue string) (QueueInfo, error) {

@@ -41,8 +41,8 @@ func timingOf(m *Message, now time.Time, up time.Duration) (t timing, delay time
 	return t, delay
 }
 
-// deliverAhead gives the message a lead, and a route with the given delay. If the message has a relative delay without
-// a tolerance, it aims at the end of that route.
+// deliverAhead gives the message a lead, and a route with the given delay. If the message has a relative delay and no
+// tolerance, its aim becomes the end of that route.
 func (t *timing) deliverAhead(lead, route time.Duration) {
 	t.lead = lead
 	t.aim -= lead.Milliseconds()

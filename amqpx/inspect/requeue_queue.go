@@ -94,7 +94,7 @@ func count(ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, queue s
 	if err != nil {
 		return amqp.Queue{}, err
 	}
-	return channels.Count(ctx, ch, queue) // the queue may have had no leader for a moment
+	return channels.Count(ctx, ch, queue) // try again, because the queue may have had no leader for a moment
 }
 
 // learnLimit determines how many times the queue allows a message to be put back. Since RabbitMQ 4.3 there is no limit.

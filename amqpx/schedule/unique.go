@@ -191,7 +191,7 @@ func (x uniqueCall) write(ctx context.Context) (UniqueResult, error) {
 			return result, err
 		}
 	}
-	return UniqueResult{}, fmt.Errorf("the pending task with its unique key changed %d times in the meantime", uniqueTries)
+	return UniqueResult{}, fmt.Errorf("other writers changed the tasks with this unique key during each of %d tries; try again later", uniqueTries)
 }
 
 func (x uniqueCall) now(ctx context.Context) int64 { return x.s.nowOn(ctx, x.c).UnixMilli() }

@@ -74,8 +74,8 @@ const abandon = 3 * time.Second
 var ErrCutOff = errors.New("running work was cut off")
 
 var (
-	errDrained = fmt.Errorf("%w: the drain time has ended", ErrCutOff)
-	errForced  = fmt.Errorf("%w: a second signal", ErrCutOff)
+	errDrained = fmt.Errorf("%w at the end of the drain time", ErrCutOff)
+	errForced  = fmt.Errorf("%w by a second signal", ErrCutOff)
 )
 
 // start runs the parts, and closes idle when all of them have returned. The slice errs may be read after that.

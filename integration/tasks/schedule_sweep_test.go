@@ -64,7 +64,7 @@ func TestScheduleGivesUp(t *testing.T) {
 			}
 		}
 		got := taskOf(t, s, "queue")
-		for _, part := range []string{"which was sent MaxSends times", "queue orders.expire", "schedule.Handler"} {
+		for _, part := range []string{"times (MaxSends)", "queue orders.expire", "schedule.Handler"} {
 			if !strings.Contains(got.LastError, part) {
 				t.Errorf("the reason is %q, expected %q in it", got.LastError, part)
 			}

@@ -18,7 +18,7 @@ import (
 // Inspector reads the objects on a broker. NewAMQPInspector works with a plain connection. Management reads more,
 // through the management API.
 type Inspector interface {
-	// Inspect reads at least the objects that want names. Objects that do not exist are absent from the result,
+	// Inspect reads at least the objects in the topology want. Objects that do not exist are absent from the result,
 	// without an error.
 	Inspect(ctx context.Context, want topology.Topology) (plan.State, error)
 }

@@ -93,7 +93,7 @@ type counts struct {
 	last map[string]int64
 }
 
-// maxCounts is the maximum number of messages that are remembered.
+// maxCounts is the maximum number of messages whose counts are remembered. When it is reached, all counts are dropped.
 const maxCounts = 1000
 
 // put remembers a message's count. It returns the previously remembered count, and whether there was one.

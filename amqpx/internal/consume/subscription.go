@@ -117,8 +117,8 @@ func (s *subscription) ended() error {
 	return errors.New("the broker cancelled the consumer: the queue was deleted, or (since RabbitMQ 4.3) a handler exceeded the broker's consumer timeout")
 }
 
-// close closes the channel of a subscription. If the queue's other consumers were counted, it first waits until
-// the queue has processed the channel's acknowledgements. It does nothing if s is nil.
+// close closes the channel of a subscription. If countOthers has counted the queue's other consumers, close first waits
+// until the queue has processed the channel's acknowledgements. It does nothing if s is nil.
 func (k *Consumer) close(ctx context.Context, s *subscription) {
 	if s == nil {
 		return

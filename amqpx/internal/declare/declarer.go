@@ -188,7 +188,7 @@ func (c *Declarer) applying(do func(live.ApplyOptions) error) error {
 	return err
 }
 
-// redeclareTimeout limits one declaration of everything.
+// redeclareTimeout is the time limit of Again.
 const redeclareTimeout = time.Minute
 
 // Again declares everything that messages need once more, unless that has been done since the time after. It continues

@@ -315,7 +315,7 @@ func (win *Window) leave(s Share, a answer) {
 	if a != silence {
 		l.moved = time.Now()
 	}
-	unstuck := l.stuck && (a != silence || l.inflight == 0) // an unwritten message proves nothing
+	unstuck := l.stuck && (a != silence || l.inflight == 0) // a message that was not written says nothing about the queue
 	if unstuck {
 		l.stuck = false
 		win.showStuck()

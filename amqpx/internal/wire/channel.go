@@ -46,7 +46,7 @@ func AwaitSettled(ctx context.Context, ch *amqp.Channel, queue string, most int)
 	for try := range 100 {
 		n, err := Consumers(ctx, ch, queue)
 		if errors.Is(err, channels.ErrUnavailable) {
-			return nil // the count does not come
+			return nil // the queue's leader is too busy to count
 		}
 		if err != nil || n <= most {
 			return err

@@ -97,7 +97,7 @@ func otherProtocol(uri amqp.URI, heard []byte, err error) (string, bool) {
 			return "the port speaks AMQP without TLS; use amqp://, or the broker's TLS port (5671 by default)", true
 		}
 	} else if uri.Scheme == "amqps" {
-		return "", false // heard is encrypted
+		return "", false // what was heard is encrypted, so it shows nothing
 	}
 	said := string(heard)
 	const frameMethod = 1

@@ -8,7 +8,8 @@ type lines struct {
 	levels []line // by priority, from the lowest
 	level  func(*Message) int
 	merged bool // whether only the first message of the whole queue can expire, rather than the first of each line
-	// ratio is how many messages of the upper level are delivered before one of the lower level; 0 means all.
+	// ratio is the number of messages that are delivered from a level before one of the next lower level; 0 means all.
+	// gone counts the messages that were delivered since the last one of the lower level.
 	ratio, gone int
 	count       int
 	bytes       int64

@@ -92,7 +92,7 @@ type ClaimRequest struct {
 	After     int64    // only rows due after this time; 0 for all
 	Most      int      // the largest number of rows
 	Keys      []string // only these routing keys; empty for all
-	OtherKeys []string // not these routing keys
+	OtherKeys []string // excludes these routing keys
 	SendsLess int      // only rows that were sent fewer times than this; 0 for all
 }
 

@@ -263,7 +263,7 @@ func (s *Sweeper) giveUp(ctx context.Context, t relay.Target, list []*rows.Task)
 			rest = append(rest, c)
 			continue
 		}
-		failures[c] = fmt.Errorf("%w, which was sent MaxSends times; check whether the consumer of %s is wrapped in schedule.Handler, then revive the task", relay.ErrMaxSends, t)
+		failures[c] = fmt.Errorf("%w, which was sent %d times (MaxSends); check whether the handler of %s is wrapped in schedule.Handler, then revive the task", relay.ErrMaxSends, c.Sends, t)
 		if c.LastError != "" {
 			failures[c] = fmt.Errorf("%w; previous error: %s", failures[c], c.LastError)
 		}

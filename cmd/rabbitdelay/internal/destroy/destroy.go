@@ -182,7 +182,7 @@ func (d *destroyer) recount(ctx context.Context, found plan.State) (stale bool, 
 }
 
 // close unbinds the entry exchanges, and then counts messages until none can still be in transit. If it finds messages,
-// it returns the same error as the check before it.
+// it returns the error with which Run refuses to delete queues that contain messages.
 func (d *destroyer) close(ctx context.Context, order removal.Order) error {
 	if err := d.delete(ctx, order.WayIn); err != nil {
 		return err

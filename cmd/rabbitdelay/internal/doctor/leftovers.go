@@ -111,9 +111,9 @@ func (x *examination) previous(tag string) bool {
 // RetiredAdvice is the advice about an earlier layout that no longer exists on the broker.
 const RetiredAdvice = "remove the layout from delay.previous in every file that has it; until then, apply and each service that starts with such a file bind destinations for the layout again"
 
-// retired returns the configuration's bindings of layouts that are neither in the configuration nor on the broker, and
-// the tag of each binding's layout. Such bindings remain if a layout was deleted by retire and is still in
-// delay.previous.
+// retired returns the configuration's bindings for layouts that no longer exist on the broker and whose queues and
+// exchanges the configuration does not describe, with the tag of each layout. There are such bindings if a layout was
+// deleted by retire but is still in delay.previous.
 func (x *examination) retired() map[string]string {
 	there := map[string]bool{}
 	for _, name := range slices.Concat(

@@ -106,7 +106,7 @@ type StallWatch struct {
 // watched is the state of a queue whose count has not fallen.
 type watched struct {
 	since   Observation        // the first observation of the watch
-	figures map[string]Figures // the management API's figures at that time, or newer
+	figures map[string]Figures // the management API's figures at the first observation, or newer
 	ready   int64              // the count in the last observation
 	then    int64              // the count when the queue had been watched for long enough
 	until   Observation        // the observation with that count

@@ -98,7 +98,7 @@ func (r *requeueRun) check() error {
 	case !r.o.Discard && !oneOf(o.Queue != "", r.parked, r.from != ""):
 		return errors.New("expected exactly one of --queue, --parked and --from")
 	case r.skip != 0 && (r.from == "" || r.skip < 0):
-		return fmt.Errorf("--skip: %d; expected --from, and the number of its lines to skip", r.skip)
+		return fmt.Errorf("--skip: %d; expected the number of lines to skip in the file of --from", r.skip)
 	case r.o.Discard && !r.DryRun && !oneOf(r.file != "", r.noFile):
 		return errors.New("give --save to keep the messages in a file, from which requeue can send them again, or --no-save to lose them permanently")
 	case o.To.Queue != "" && (o.To.Exchange != "" || r.Given("routing-key")):

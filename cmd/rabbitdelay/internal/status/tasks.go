@@ -50,7 +50,7 @@ func Recount(ctx context.Context, cfg doctor.Config, m *live.Management, snap *d
 	defer cancel()
 	queues, err := m.Queues(one)
 	if err != nil {
-		return // the first count stands
+		return // keep the first count
 	}
 	again := snap.Live
 	again.Queues = queues

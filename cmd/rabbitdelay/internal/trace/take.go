@@ -72,7 +72,7 @@ func Take(ctx context.Context, id string, src Source) (Trace, error) {
 		}
 	}
 	if !s.Broker.Managed() {
-		src.Status.Broker.Management = nil // it did not answer just now, and would let each queue wait
+		src.Status.Broker.Management = nil // it has just not answered, and a request for each queue would wait
 	}
 	if s.Broker != nil {
 		one, cancel := context.WithTimeout(ctx, patience)

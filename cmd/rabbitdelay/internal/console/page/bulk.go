@@ -19,11 +19,11 @@ import (
 // act is a way to change tasks: its labels and questions, and the fields of its form.
 type act struct {
 	kind           service.Kind
-	label          string // for a change of many tasks
+	label          string // the label of a change of many tasks
 	heading        string
 	ask, button    [2]string // for one task, and for any other number of tasks
 	from           []schedule.Status
-	at, by, spread bool // the fields of its form
+	at, by, spread bool // whether its form has these fields
 	danger         bool
 
 	// The following are for a change of a single task. The name is empty if the act is only for many tasks.
@@ -113,7 +113,7 @@ func (a act) read(r *request) (service.Action, error) {
 // bulkData is the data of the page that asks for confirmation before it changes many tasks.
 type bulkData struct {
 	Kind           string
-	Heading        string    // before counting
+	Heading        string    // the heading before the tasks are counted
 	Ask, Button    [2]string // the question and the button for one task, and for any other number of tasks
 	At, By, Spread bool
 	Fields         url.Values // the fields of the action

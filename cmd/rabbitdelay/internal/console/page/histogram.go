@@ -24,7 +24,7 @@ type histogram struct {
 	Bars          []bar
 	Ticks         []tick
 	Total         int64
-	Top, Bottom   string    // of the axis
+	Top, Bottom   string    // the labels at the ends of the axis
 	Lines         []float64 // the y of the axis's lines
 	Scale         string    // an explanation of the axis
 	Before, After int64

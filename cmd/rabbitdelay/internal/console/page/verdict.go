@@ -100,7 +100,7 @@ func (v verdict) headline(l *language, hour schedule.CompletionStats) string {
 		return l.text("No problems")
 	case levelWarning:
 		text := l.plural(int64(len(v.Reasons)), "%s warning", "%s warnings")
-		if hour.Done > 0 && hour.Lateness(0.99) < late { // at least 99 %
+		if hour.Done > 0 && hour.Lateness(0.99) < late { // at least 99 % of the tasks were on time
 			return l.text("Deliveries are on time; %s", text)
 		}
 		return text

@@ -52,7 +52,7 @@ func TestDueNowToAnExchange(t *testing.T) {
 		}
 		m.Holds("audit", 30, 0)
 		if got := m.routeQueues(); len(got) > 0 {
-			t.Errorf("queues for routing keys: %v", got)
+			t.Errorf("there are queues for routing keys: %v", got)
 		}
 		var got collector
 		c.consume("audit", got.handle, amqpx.WithConcurrency(1))
@@ -115,7 +115,7 @@ func TestDueNowWhileAQueueRefuses(t *testing.T) {
 		}
 		after(10 * time.Minute)
 		if got := m.IDs("full"); len(got) != 1 || got[0] != "m" {
-			t.Errorf("the queue that was full holds %q", got)
+			t.Errorf("the queue that was full has %q, want only m", got)
 		}
 	})
 }

@@ -94,7 +94,7 @@ func TestRetryByAClockThatIsBehind(t *testing.T) {
 		}
 		for i, d := range dues {
 			if i < 3 && d != 0 || i == 3 && (d < 10*time.Minute-time.Second || d > 10*time.Minute+2*time.Second) {
-				t.Errorf("due times %v after the message's", dues)
+				t.Errorf("the retries are due %v after the message, want 0 three times and then 10m", dues)
 			}
 		}
 	})

@@ -117,11 +117,11 @@ func TestCloseWaitsForConfirms(t *testing.T) {
 				go func() { closed <- c.Close(m.within(time.Minute)) }()
 				after(time.Second)
 				if err := c.Send(t.Context(), amqpx.Message{Queue: "other"}); !errors.Is(err, amqpx.ErrClosed) || !errors.Is(err, amqpx.ErrNotSent) {
-					t.Errorf("a send while the client closes: %v", err)
+					t.Errorf("a send while the client closes: got %v, want ErrClosed and ErrNotSent", err)
 				}
 				err := c.SendBatch(t.Context(), []amqpx.Message{{Queue: "other"}, {Queue: "q"}})
 				if failed, ok := errors.AsType[*amqpx.BatchError](err); !ok || len(failed.Failed) != 2 || !errors.Is(err, amqpx.ErrClosed) {
-					t.Errorf("a batch while the client closes: %v", err)
+					t.Errorf("a batch while the client closes: got %v, want two failures with ErrClosed", err)
 				}
 				select {
 				case err := <-closed:

@@ -88,7 +88,7 @@ func TestHeldMessageIsNotLost(t *testing.T) {
 							t.Errorf("%s came with the headers %v, want mine: kept", d.ID, d.Headers)
 						}
 						if !d.DueAt.Equal(began.Add(d.at.Sub(began))) {
-							t.Errorf("%s is due at %v but came at %v", d.ID, d.DueAt, d.at)
+							t.Errorf("message %s has the due time %v, but arrived at %v", d.ID, d.DueAt, d.at)
 						}
 					}
 				})
@@ -186,7 +186,7 @@ func TestWaitingMessageIsNotLost(t *testing.T) {
 				for _, d := range got.all() {
 					seen[d.ID] = true
 					if d.ID == "a stranger's" && (d.Type != "order" || d.Headers["mine"] != "kept" || d.Timestamp.Unix() != 1e9) {
-						t.Errorf("the stranger's message came as %+v", d.Delivery)
+						t.Errorf("another publisher's message arrived as %+v", d.Delivery)
 					}
 				}
 				if len(seen) != 3 {

@@ -63,7 +63,7 @@ func TestDrainTimeout(t *testing.T) {
 		release := make(chan struct{})
 		k = c.consume("q", func(context.Context, *amqpx.Delivery) error { <-release; return nil }, amqpx.WithConcurrency(1), amqpx.WithDrainTimeout(time.Second))
 		if err := k.end(); !errors.Is(err, amqpx.ErrDrainTimeout) {
-			t.Errorf("a handler that does not end: %v", err)
+			t.Errorf("a handler that does not end: got %v, want ErrDrainTimeout", err)
 		}
 		close(release)
 		after(time.Minute)

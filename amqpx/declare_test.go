@@ -111,7 +111,7 @@ func TestDeclareNothing(t *testing.T) {
 		}
 		cfg := amqpx.Config{URL: m.URLAs("producer"), Declare: amqpx.DeclareNothing, Strategy: other}
 		if _, err := m.tryOpen(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "none.") {
-			t.Errorf("without any topology: %v", err)
+			t.Errorf("without any topology: got %v, want an error that says that there is no layout", err)
 		}
 		cfg.Strategy = nil
 		p := m.open(cfg)
@@ -119,7 +119,7 @@ func TestDeclareNothing(t *testing.T) {
 		p.mustSend(amqpx.Message{Queue: "q", Delay: time.Hour})
 		for what, msg := range map[string]amqpx.Message{"a queue": {Queue: "missing"}, "an exchange": {Exchange: "missing", RoutingKey: "k"}} {
 			if err := p.Send(t.Context(), msg); !errors.Is(err, topology.ErrDestination) {
-				t.Errorf("%s that is not there: %v", what, err)
+				t.Errorf("%s that does not exist: got %v, want ErrDestination", what, err)
 			}
 		}
 		if _, ok := m.Queue("missing"); ok || len(m.Queues())+len(m.Exchanges()) != before {
@@ -153,7 +153,7 @@ func TestDeclareNothingToUnboundQueue(t *testing.T) {
 			t.Errorf("with the right to bind: %v", err)
 		}
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "other"}); !errors.Is(err, topology.ErrDestination) {
-			t.Errorf("to a queue without any right: %v", err)
+			t.Errorf("to a queue without any permission: got %v, want ErrDestination", err)
 		}
 		m.Holds("q", 1, 0)
 		m.Holds("delay.parked", 0, 0)

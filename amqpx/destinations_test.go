@@ -42,7 +42,7 @@ func TestDestinationThatEndsTheConnection(t *testing.T) {
 			t.Errorf("to another one: %v", err)
 		}
 		if now := m.Connections()[0]; now.Name != publishing.Name {
-			t.Errorf("the publishing connection was %+v and is %+v", publishing, now)
+			t.Errorf("the publishing connection changed from %+v to %+v", publishing, now)
 		}
 		m.Holds("good", 2, 0)
 	})
@@ -137,7 +137,7 @@ func TestDestinationThatDoesNotAnswer(t *testing.T) {
 		sent := c.sending(amqpx.Message{Queue: "q"})
 		began := time.Now()
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "other"}); err != nil || time.Since(began) > 0 {
-			t.Errorf("to another one after %v: %v", time.Since(began), err)
+			t.Errorf("a send to another queue ended after %v with %v, want success immediately", time.Since(began), err)
 		}
 		undo()
 		if err := <-sent; err != nil {
@@ -184,7 +184,7 @@ func TestExchangeDestinations(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		if err := c.Send(t.Context(), amqpx.Message{Exchange: "events", RoutingKey: "k"}); !errors.Is(err, topology.ErrDestination) {
-			t.Errorf("an exchange that is not there: %v", err)
+			t.Errorf("an exchange that does not exist: got %v, want ErrDestination", err)
 		}
 		err := c.Apply(t.Context(), topology.Topology{
 			Exchanges: []topology.Exchange{{Name: "events", Kind: "topic"}},
@@ -198,7 +198,7 @@ func TestExchangeDestinations(t *testing.T) {
 		after(2 * time.Hour)
 		q := m.State("audit")
 		if q.Ready != 1 || q.Messages[0].RoutingKey != "order.paid" || q.Messages[0].Exchange != "events" {
-			t.Errorf("the queue behind the exchange holds %+v", q.Messages)
+			t.Errorf("the queue behind the exchange has %+v", q.Messages)
 		}
 	})
 }

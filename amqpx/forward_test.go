@@ -116,7 +116,7 @@ func TestForwardNeedsNoRouteQueues(t *testing.T) {
 		}
 		m.Holds("out", 1000, 0)
 		if n := len(m.Queues()); n != before {
-			t.Errorf("%d queues became %d", before, n)
+			t.Errorf("the number of queues changed from %d to %d", before, n)
 		}
 		err := c.Forward(m.Context(), &amqpx.Delivery{}, topology.Destination{Exchange: "shop", RoutingKey: "nobody"}, 0)
 		if !errors.Is(err, amqpx.ErrUnroutable) {
@@ -278,7 +278,7 @@ func TestRetriesHaveTheReceivedBody(t *testing.T) {
 		after(time.Minute)
 		dead := m.State("q.dead").Messages
 		if len(dead) != 1 || string(dead[0].Body) != "sealed letter" || !slices.Equal(bodies, []string{"letter"}) {
-			t.Errorf("handled %q, and the dead letters are %v", bodies, dead)
+			t.Errorf(`handled %q, dead letters %v, want "sealed letter" and [letter]`, bodies, dead)
 		}
 	})
 }

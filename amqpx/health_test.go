@@ -142,7 +142,7 @@ func TestHealthOfAConsumer(t *testing.T) {
 		c.healthy()
 		k.stop()
 		if got := c.Stats().Consumers; len(got) != 0 {
-			t.Errorf("consumers that have ended: %+v", got)
+			t.Errorf("Stats lists consumers that have ended: %+v", got)
 		}
 	})
 }
@@ -225,7 +225,7 @@ func TestStatsOfAConsumer(t *testing.T) {
 		release <- errors.New("no")
 		synctest.Wait()
 		if got := c.Stats().Consumers[0]; got.Settling != 1 || got.Running != 2 || got.Handled != 1 || got.Failed != 1 || got.Waiting != 2 {
-			t.Errorf("while a retry cannot be sent: %+v", got)
+			t.Errorf("while a retry cannot be sent: %+v, want 1 settling, 2 running, 1 handled, 1 failed and 2 waiting", got)
 		}
 		undo()
 		close(release)

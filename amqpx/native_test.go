@@ -210,7 +210,7 @@ func TestNativeWaitsForItsProof(t *testing.T) {
 		after(150 * time.Millisecond) // the canary takes about 250 ms
 		select {
 		case err := <-sent:
-			t.Fatalf("sent without a proof: %v", err)
+			t.Fatalf("the message was sent before the canary had proven the broker: %v", err)
 		default:
 		}
 		if err := <-sent; err != nil || canaries()-before < 4*dlx.DefaultNativeQueues {
@@ -223,7 +223,8 @@ func TestNativeWaitsForItsProof(t *testing.T) {
 		began := time.Now()
 		c.mustSend(amqpx.Message{ID: "again", Queue: "q", Delay: time.Minute})
 		if time.Since(began) < 200*time.Millisecond || canaries()-before < 4*dlx.DefaultNativeQueues || m.held() != 1 {
-			t.Errorf("sent after %v and %d messages; %d wait", time.Since(began), canaries()-before, m.held())
+			t.Errorf("sent after %v and %d canaries, %d messages wait, want 200ms, four canaries for each queue, and 1",
+				time.Since(began), canaries()-before, m.held())
 		}
 		m.tidy()
 	})
@@ -324,7 +325,7 @@ func TestNativeInstantsAreBounded(t *testing.T) {
 			for _, offset := range []time.Duration{0, time.Hour, -time.Hour, math.MaxInt64, math.MinInt64} {
 				err := c.Send(t.Context(), amqpx.Message{Queue: "q", DeliverAt: at, ClockOffset: offset})
 				if _, far := errors.AsType[*topology.DelayError](err); err != nil && !far && !errors.Is(err, amqpx.ErrMessage) {
-					t.Errorf("%v by a clock %v ahead: %v", at, offset, err)
+					t.Errorf("DeliverAt %v by a clock %v ahead: unexpected error %v", at, offset, err)
 				}
 				if n := m.held(); n > waits {
 					waits = n
@@ -337,11 +338,11 @@ func TestNativeInstantsAreBounded(t *testing.T) {
 		}
 		after(topology.MaxTTL - time.Minute)
 		if n := m.held(); n == 0 {
-			t.Error("none waits for ten years")
+			t.Error("no message waits for ten years")
 		}
 		after(2 * time.Minute)
 		if n := m.held(); n > 0 {
-			t.Errorf("%d wait for longer than ten years", n)
+			t.Errorf("%d messages wait for longer than ten years", n)
 		}
 	})
 }
@@ -357,7 +358,7 @@ func TestNativeConnectsInAnAlarm(t *testing.T) {
 		m.Block(reason)
 		for _, patience := range []time.Duration{5 * time.Second, 25 * time.Second} {
 			if _, err := m.tryOpen(m.within(patience), amqpx.Config{Strategy: newNative(t)}); !told(err) {
-				t.Errorf("opened in an alarm, after %v: %v", patience, err)
+				t.Errorf("Open during an alarm, after %v: got %v, want ErrBlocked with the reason", patience, err)
 			}
 		}
 		time.AfterFunc(15*time.Second, m.Unblock)
@@ -368,7 +369,7 @@ func TestNativeConnectsInAnAlarm(t *testing.T) {
 		m.Block(reason)
 		for _, patience := range []time.Duration{5 * time.Second, 25 * time.Second} {
 			if err := c.Send(m.within(patience), amqpx.Message{Queue: "q", Delay: time.Minute}); !told(err) || !errors.Is(err, amqpx.ErrNotSent) {
-				t.Errorf("reconnected in an alarm, after %v: %v", patience, err)
+				t.Errorf("Send after a reconnection during an alarm, after %v: got %v, want ErrBlocked and ErrNotSent", patience, err)
 			}
 		}
 		if h, ok := errors.AsType[*amqpx.HealthError](c.Health()); !ok || !told(h) || h.Problems[0].Final {

@@ -40,7 +40,7 @@ func TestOpenWaitsForABrokerThatIsStarting(t *testing.T) {
 				t.Errorf("refused for %v: Open took %v, want at most 6s", c.refused, took)
 			}
 			if err != nil && errors.Is(err, t.Context().Err()) {
-				t.Errorf("not the broker's own refusal: %v", err)
+				t.Errorf("Open returned the context's error, want the broker's refusal: %v", err)
 			}
 		})
 	}

@@ -188,7 +188,7 @@ func TestHoldingIsNotAnAttempt(t *testing.T) {
 				after(time.Hour)
 				for _, d := range got.all() {
 					if d.ID == cut && d.Attempt != 1 {
-						t.Errorf("it came as attempt %d", d.Attempt)
+						t.Errorf("a message whose connection was cut was delivered as attempt %d, want 1", d.Attempt)
 					}
 				}
 				m.Holds("q", 0, 0)

@@ -127,7 +127,7 @@ func TestPanicsOfHooks(t *testing.T) {
 		c.mustSend(amqpx.Message{Queue: "q"})
 		err := c.SendEach(t.Context(), make([]amqpx.Message, 0), nil)
 		if !errors.Is(err, amqpx.ErrConfig) {
-			t.Errorf("without a callback: %v", err)
+			t.Errorf("SendEach without a callback: got %v, want ErrConfig", err)
 		}
 		err = c.SendEach(t.Context(), []amqpx.Message{{Queue: "q"}, {Queue: "r"}}, func(int, error) { panic("callback") })
 		if err == nil || !strings.Contains(err.Error(), "panicked: callback") {

@@ -143,7 +143,7 @@ func TestPauseKeepsPlace(t *testing.T) {
 		m.Holds("q", 1, 0)
 		m.hasConsumers("q", 0)
 		if n := c.Stats().Consumers[0].Waiting; n != 0 {
-			t.Errorf("%d messages wait that were handed back", n)
+			t.Errorf("%d messages that were handed back still wait in the consumer", n)
 		}
 	})
 }

@@ -189,7 +189,7 @@ func TestJSON(t *testing.T) {
 					runs++
 					err := next(ctx, d)
 					if (err != nil) != errors.Is(err, amqpx.ErrUnreadableBody) {
-						t.Errorf("%q: %v is no ErrBody", body, err)
+						t.Errorf("body %q: got %v, want ErrUnreadableBody", body, err)
 					}
 					return err
 				}

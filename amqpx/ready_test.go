@@ -151,7 +151,7 @@ func TestManyClientsWaitForOneThatDeclares(t *testing.T) {
 				}
 				bindings := len(m.open(amqpx.Config{}).Strategy().Topology().Bindings)
 				if declared := m.Calls("queue.bind") + m.Calls("exchange.bind"); declared > 2*bindings {
-					t.Errorf("%d bindings were made, %d to a layout", declared, bindings)
+					t.Errorf("%d bindings were declared for a layout of %d, want at most two declarations each", declared, bindings)
 				}
 			})
 		})

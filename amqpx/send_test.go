@@ -27,7 +27,7 @@ func TestAConfirmIsLost(t *testing.T) {
 		}
 		m.Lose("basic.ack", "")
 		if err := c.Send(m.within(5*time.Second), amqpx.Message{Queue: "q"}); !errors.Is(err, amqpx.ErrOutcomeUnknown) {
-			t.Errorf("a confirm that never comes: %v", err)
+			t.Errorf("a send without a confirm: got %v, want ErrOutcomeUnknown", err)
 		}
 	})
 }

@@ -43,7 +43,7 @@ func TestDelayedReply(t *testing.T) {
 		}
 		for _, name := range m.Queues() {
 			if strings.HasSuffix(name, ".dead") {
-				t.Errorf("there is a queue %s", name)
+				t.Errorf("a dead-letter queue %s was declared", name)
 			}
 		}
 	})

@@ -107,7 +107,7 @@ func TestCloseOnASilentBroker(t *testing.T) {
 				began := time.Now()
 				err := c.Close(m.within(time.Second))
 				if left, ok := errors.AsType[*amqpx.CloseError](err); err != nil && (!ok || left.Unconfirmed == 0) || time.Since(began) > 1500*time.Millisecond {
-					t.Errorf("closed with %v after %v", err, time.Since(began))
+					t.Errorf("Close returned %v after %v, want it within 1.5s", err, time.Since(began))
 				}
 				if err := <-k.result; err != nil {
 					t.Errorf("the consumer ended with %v", err)

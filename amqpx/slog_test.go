@@ -34,7 +34,7 @@ func TestSlogLogger(t *testing.T) {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 	if logger.Core().Enabled(zap.DebugLevel) || !logger.Core().Enabled(zap.InfoLevel) {
-		t.Error("the handler's level does not count")
+		t.Error("the logger does not use the handler's level")
 	}
 }
 

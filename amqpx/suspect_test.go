@@ -108,7 +108,7 @@ func TestOneOfManyConsumersIsSuspected(t *testing.T) {
 		}
 		for _, k := range c.Stats().Consumers {
 			if own := k.Connection != nil; own != (k.Queue == "broken") {
-				t.Errorf("%s has a connection of its own: %v", k.Queue, own)
+				t.Errorf("queue %s has a separate connection: %v", k.Queue, own)
 			}
 		}
 		cancel()

@@ -59,7 +59,7 @@ func TestUnreadable(t *testing.T) {
 					t.Fatalf(`peek: got %s (%v), want no error and "before bad after"`, ids(peeked), err)
 				}
 				if l := peeked.Messages[1]; l.Reason != inspect.ReasonUnreadable || !strings.Contains(l.Error, says) || string(l.Body) != "of bad" || l.AppID != "shop" {
-					t.Errorf("peek: %s, %q, body %q of %s", l.Reason, l.Error, l.Body, l.AppID)
+					t.Errorf("peek: reason %s, error %q, body %q, app id %s", l.Reason, l.Error, l.Body, l.AppID)
 				}
 
 				got := &collector{}

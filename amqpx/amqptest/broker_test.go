@@ -158,7 +158,7 @@ func TestBodies(t *testing.T) {
 			}
 			d, ok, err := ch.Get("q", true)
 			if err != nil || !ok || !bytes.Equal(d.Body, body) || d.Headers["size"] != int64(size) {
-				t.Errorf("%d bytes came as %d, %v", size, len(d.Body), err)
+				t.Errorf("a message of %d bytes was read with %d bytes, %v", size, len(d.Body), err)
 			}
 		}
 		closed := ch.NotifyClose(make(chan *amqp.Error, 1))
@@ -186,16 +186,16 @@ func TestLateBindings(t *testing.T) {
 		}()
 		synctest.Wait()
 		if err := second.QueueBind("q", "k", "amq.topic", false, nil); err != nil || time.Since(began) != 0 {
-			t.Errorf("the second binder: %v after %v", err, time.Since(began))
+			t.Errorf("the second bind: got %v after %v, want success immediately", err, time.Since(began))
 		}
 		if publish(t, ch, "amq.topic", "k", amqp.Publishing{}).Wait(); len(returned) != 1 {
 			t.Error("the binding routes before it is effective")
 		}
 		if took := <-slow; took != 50*time.Millisecond {
-			t.Errorf("the first binder was answered after %v", took)
+			t.Errorf("the first bind was answered after %v, want 50ms", took)
 		}
 		if publish(t, ch, "amq.topic", "k", amqp.Publishing{}).Wait(); len(returned) != 1 {
-			t.Error("it does not route")
+			t.Error("the exchange does not route by the binding after it became effective")
 		}
 	})
 }
@@ -234,7 +234,7 @@ func TestExclusiveAndAutoDelete(t *testing.T) {
 		}
 		<-time.After(2 * time.Second)
 		if _, ok := srv.Queue("unused"); ok {
-			t.Error("it has not gone")
+			t.Error("the unused queue still exists after its x-expires")
 		}
 	})
 }
@@ -324,7 +324,7 @@ func TestLooking(t *testing.T) {
 		srv.CloseConnections("maintenance")
 		synctest.Wait()
 		if !conn.IsClosed() || len(srv.Connections()) != 0 {
-			t.Error("it is not closed")
+			t.Error("the connection is still open after CloseConnections")
 		}
 	})
 }

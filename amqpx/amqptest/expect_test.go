@@ -105,7 +105,7 @@ func TestExpect(t *testing.T) {
 				srv.ExpectNone(t, amqptest.Want{Queue: "q", Due: due.Add(2 * time.Second)})
 				srv.RunUntilIdle(t, time.Hour)
 				if got := srv.Expect(t, amqptest.Want{Queue: "q", Due: due}); got.In != "q" {
-					t.Errorf("after its time it is in %q", got.In)
+					t.Errorf("when due, the message is in %q, want q", got.In)
 				}
 				if late := time.Since(due); late < 0 || late > 2*time.Second {
 					t.Errorf("idle %v after its time, want 0 to 2s", late)
@@ -279,6 +279,6 @@ func TestRunUntilIdle(t *testing.T) {
 	}
 	srv.RunUntilIdle(t, time.Minute)
 	if got := srv.Expect(t, amqptest.Want{Queue: "q"}); got.In != "q" || time.Now().Before(got.Due) {
-		t.Errorf("in %q, %v before its time", got.In, time.Until(got.Due))
+		t.Errorf("found in %q, %v before it is due, want it in q when due", got.In, time.Until(got.Due))
 	}
 }

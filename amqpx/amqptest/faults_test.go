@@ -81,7 +81,7 @@ func TestConfirmReturnNackSilence(t *testing.T) {
 		undo()
 		undo = srv.Return("q")
 		if !publish(t, ch, "", "q", amqp.Publishing{}).Wait() || len(returned) != 2 {
-			t.Error("it was not returned")
+			t.Error("the message was not returned and confirmed")
 		}
 		undo()
 		undo = srv.Silence("q")
@@ -93,11 +93,11 @@ func TestConfirmReturnNackSilence(t *testing.T) {
 		}
 		undo()
 		if !dc.Wait() {
-			t.Error("after the silence no confirm came")
+			t.Error("no confirm came after Silence was undone")
 		}
 		q, _ := srv.Queue("q")
 		if q.Ready != 2 || string(q.Messages[1].Body) != "2" || srv.Publishes("") != 5 {
-			t.Errorf("%d in the queue, %d published", q.Ready, srv.Publishes(""))
+			t.Errorf("%d messages in the queue, %d published, want 2 and 5", q.Ready, srv.Publishes(""))
 		}
 	})
 }
@@ -200,7 +200,7 @@ func TestCutAndLoseAndDelay(t *testing.T) {
 		}()
 		synctest.Wait()
 		if _, ok := srv.Queue("lost"); !ok {
-			t.Error("the queue is not there")
+			t.Error("the queue does not exist, although only the answer was lost")
 		}
 		srv.CutConnections()
 		if <-ended == nil {

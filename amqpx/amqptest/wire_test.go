@@ -86,7 +86,7 @@ func TestPipe(t *testing.T) {
 			t.Errorf(`got %q, %v, want "last" and no error`, rest, err)
 		}
 		if _, err := s.Write([]byte("x")); err == nil {
-			t.Error("written to nobody")
+			t.Error("a write to a closed connection succeeded")
 		}
 	})
 }

@@ -32,19 +32,19 @@ func TestFind(t *testing.T) {
 	}
 	for i, want := range []idempotency.Record{{Scope: "orders", ID: "1", Guarded: true}, {Scope: "mails", ID: "1"}} {
 		if at := got[i].ProcessedAt; at.Before(began) || at.After(time.Now()) {
-			t.Errorf("%s was processed at %v", want.Scope, at)
+			t.Errorf("the record in scope %s has the wrong time %v", want.Scope, at)
 		}
 		if got[i].ProcessedAt = (time.Time{}); got[i] != want {
 			t.Errorf("%+v, want %+v", got[i], want)
 		}
 	}
 	if got, err := idempotency.Find(t.Context(), db, "1"); err != nil || len(got) != 0 {
-		t.Errorf("in no scope: %+v, %v", got, err)
+		t.Errorf("Find without scopes: got %+v, %v, want nothing", got, err)
 	}
 	if _, err := db.ExecContext(t.Context(), "DROP TABLE rabbitdelay_processed"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := idempotency.Find(t.Context(), db, "1", "orders"); !errors.Is(err, idempotency.ErrNoTable) {
-		t.Errorf("without the table: %v", err)
+		t.Errorf("Find without the table: got %v, want ErrNoTable", err)
 	}
 }

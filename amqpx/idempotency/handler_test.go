@@ -220,10 +220,10 @@ func TestTasks(t *testing.T) {
 	h := idempotency.Handler(db, effect)
 	err := h(t.Context(), &amqpx.Delivery{ID: "task", Queue: "q", Version: 1})
 	if !errors.Is(err, idempotency.ErrIsTask) || !amqpx.IsRejected(err) || countEffects(t, db) != 0 {
-		t.Errorf("a task: %v, %d effects", err, countEffects(t, db))
+		t.Errorf("a task: got %v with %d effects, want a rejection with ErrIsTask and none", err, countEffects(t, db))
 	}
 	if err := h(t.Context(), &amqpx.Delivery{ID: "post", Queue: "q", Exchange: "events", Version: 1}); err != nil || countEffects(t, db) != 1 {
-		t.Errorf("a task to an exchange: %v, %d effects", err, countEffects(t, db))
+		t.Errorf("a task to an exchange: got %v with %d effects, want success and 1", err, countEffects(t, db))
 	}
 }
 

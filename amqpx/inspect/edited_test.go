@@ -91,7 +91,7 @@ func TestRequeueOfEditedTasks(t *testing.T) {
 							dry, r.Revived, r.Stayed, r.Results, c.revived, 1-c.revived)
 					}
 					if c.revived == 0 && len(r.Results[0].Lines) != 1 {
-						t.Errorf("the line is not named: %+v", r.Results)
+						t.Errorf("the result does not name the line: %+v", r.Results)
 					}
 				}
 			})

@@ -83,7 +83,7 @@ func TestPassOn(t *testing.T) {
 			t.Errorf("timestamp %v, want %v", d.Timestamp, raw.Timestamp)
 		}
 		if got := fmt.Sprint(d.MessageId, " ", d.UserId, " ", d.Type, " ", d.Priority); got != "m guest t 3" {
-			t.Errorf("id, user, type and priority are %s", got)
+			t.Errorf("id, user, type and priority are %s, want m guest t 3", got)
 		}
 	})
 }
@@ -99,6 +99,6 @@ func TestPluginDestination(t *testing.T) {
 		}
 	}
 	if d, ok := inspect.PluginDestination("delay", "orders.expire"); ok {
-		t.Errorf("a foreign key is %+v", d)
+		t.Errorf("a key of another program was parsed as %+v", d)
 	}
 }

@@ -90,7 +90,7 @@ func TestRequeue(t *testing.T) {
 				d.Exchange, d.RoutingKey, d.Headers)
 		}
 		if list, _ := d.Headers[amqpx.HeaderAttempts].([]any); len(list) != 1 || d.Headers[amqpx.HeaderError] != "card rejected" {
-			t.Errorf("what failed before is gone: %v", d.Headers)
+			t.Errorf("the record of earlier failures is missing in %v", d.Headers)
 		}
 		stop()
 
@@ -302,7 +302,7 @@ func TestRequeueToARefusingDestination(t *testing.T) {
 				m.Holds("q.dead", 5, 0)
 				m.Holds("p", 5, 0)
 				if n := m.Publishes("") - before - 5; n > c.tries {
-					t.Errorf("%d publishes to a queue that refuses", n)
+					t.Errorf("%d publishes to a queue that refuses, want at most %d", n, c.tries)
 				}
 				for _, x := range r.Results {
 					if x.Outcome == inspect.RequeueStayed && (x.Destination != "q" || x.Count != 5 || !strings.Contains(x.Why, c.why)) {
@@ -545,7 +545,7 @@ func TestRequeueRefuses(t *testing.T) {
 		}
 		_, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "nowhere"})
 		if ae, ok := errors.AsType[*amqp.Error](err); !ok || ae.Code != amqp.NotFound {
-			t.Errorf("a queue that is not there: %v", err)
+			t.Errorf("a queue that does not exist: got %v, want error 404", err)
 		}
 	})
 }
@@ -619,7 +619,7 @@ func TestRequeueEndsWithoutAnAnswerToClose(t *testing.T) {
 				t.Error(err)
 			}
 		default:
-			t.Error("the run still waits")
+			t.Error("Requeue did not end after the connection was lost")
 			m.CutConnections()
 		}
 		m.Holds("q", 1, 0)

@@ -108,7 +108,7 @@ func FuzzSavedMessage(f *testing.F) {
 		again, line := roundTrip(t, m)
 		_, twice := roundTrip(t, again)
 		if !bytes.Equal(line, twice) {
-			t.Errorf("%s\n%s", line, twice)
+			t.Errorf("the file of the same message differs:\n%s\n%s", line, twice)
 		}
 	})
 }
@@ -132,7 +132,7 @@ func TestSaveFile(t *testing.T) {
 		}
 	}
 	if _, err := CreateSaveFile(path); !errors.Is(err, fs.ErrExist) {
-		t.Errorf("a second file of the name: %v", err)
+		t.Errorf("a second file of the same name: got %v, want fs.ErrExist", err)
 	}
 	if err := f.Close(); err != nil || f.Written() != 3 {
 		t.Errorf("got %v, %d written, want no error and 3", err, f.Written())

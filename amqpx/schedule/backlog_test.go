@@ -26,7 +26,7 @@ func TestBacklog(t *testing.T) {
 		return b
 	}
 	if b := read(10); !b.At.Equal(now) || !b.Oldest.IsZero() || b.Overdue+b.Unsent != 0 || !slices.Equal(b.Within, []int64{0, 0, 0}) {
-		t.Fatalf("an empty table has %+v", b)
+		t.Fatalf("the backlog of an empty table is %+v, want all numbers 0", b)
 	}
 	for i, in := range []time.Duration{-time.Second, time.Second, 2 * time.Second, 2 * time.Minute, 48 * time.Hour} {
 		check(t, store.Schedule(t.Context(), NoTx, Task{ID: fmt.Sprint(i), Queue: "q" + fmt.Sprint(i%2), DeliverAt: now.Add(in)}))
@@ -45,7 +45,7 @@ func TestBacklog(t *testing.T) {
 		t.Errorf("after the relay sent: got %+v, want Overdue = 3, Unsent = 0 and [0 1 1]", b)
 	}
 	if _, err := store.Backlog(canceled(), horizons, 10); err == nil {
-		t.Error("read without a database")
+		t.Error("Backlog succeeded with a cancelled context")
 	}
 }
 
@@ -116,13 +116,13 @@ func TestSentAhead(t *testing.T) {
 		check(t, store.Schedule(t.Context(), NoTx, Task{ID: fmt.Sprint(i), Queue: "q", DeliverAt: now.Add(in)}))
 	}
 	if s := count(10); s != (SentTasks{}) {
-		t.Errorf("nothing was sent: %+v", s)
+		t.Errorf("before anything was sent: got %+v, want the zero value", s)
 	}
 	if _, sent, err := store.relay.Step(t.Context()); err != nil || sent != 3 {
 		t.Fatalf("the relay sent %d tasks, %v, want no error and 3", sent, err)
 	}
 	if s := count(10); s != (SentTasks{}) {
-		t.Errorf("sent just now: %+v", s)
+		t.Errorf("right after a send: got %+v, want the zero value", s)
 	}
 	sent := now
 	now = now.Add(40 * time.Second) // the first task is due in less than a minute

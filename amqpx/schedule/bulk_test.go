@@ -172,7 +172,7 @@ func TestBulk(t *testing.T) {
 				again, err := s.Bulk(t.Context(), c.f, c.action, BulkOptions{Spread: c.opts.Spread})
 				check(t, err)
 				if name != "run, spread" && again.Changed != 0 {
-					t.Errorf("a second run changed %d", again.Changed)
+					t.Errorf("a second run changed %d tasks, want 0", again.Changed)
 				}
 			}
 		})
@@ -307,7 +307,7 @@ func TestBulkComesBack(t *testing.T) {
 		}}
 		p, err := s.Bulk(ctx, Filter{}, BulkRescheduleBy(-5*time.Second), o)
 		if !errors.Is(err, context.Canceled) || len(p.Place.Held) != min(n, maxHeld) || most != n {
-			t.Fatalf("held %d, %d at most: %v", len(p.Place.Held), most, err)
+			t.Fatalf("held %d tasks, at most %d: %v", len(p.Place.Held), most, err)
 		}
 		after, err := ParseBulkCursor(p.Place.String())
 		check(t, err)

@@ -55,7 +55,7 @@ func TestWritesUseTheDatabasesClock(t *testing.T) {
 		right := func(what string, at time.Time) {
 			t.Helper()
 			if at.Before(began) || at.After(time.Now().Add(time.Second)) {
-				t.Errorf("a clock ahead by %v: %s at %v", ahead, what, at.Sub(began))
+				t.Errorf("a clock ahead by %v: %s happened at %v, want it within a second", ahead, what, at.Sub(began))
 			}
 		}
 		check(t, s.Schedule(t.Context(), NoTx, Task{ID: "a", Queue: "q", DeliverAt: began.Add(2 * time.Hour)}))
@@ -130,12 +130,12 @@ func TestRelayUsesTheDatabasesClock(t *testing.T) {
 				}
 			}
 			if now := time.Now(); now.Sub(got[1].m.DeliverAt).Abs() > 5*time.Second {
-				t.Errorf("%v ahead: fired for %v, and it is %v", ahead, got[1].m.DeliverAt, now)
+				t.Errorf("%v ahead: the message is for %v, but the time is %v", ahead, got[1].m.DeliverAt, now)
 			}
 			var until, resend int64
 			check(t, db.QueryRowContext(t.Context(), "SELECT claimed_until, resend_at FROM rabbitdelay_tasks WHERE id = 'a'").Scan(&until, &resend))
 			if at := time.UnixMilli(resend); at.Sub(due) > time.Hour/2 || until != 0 {
-				t.Errorf("%v ahead: sent again at %v, leased until %d", ahead, at, until)
+				t.Errorf("%v ahead: resend_at is %v, leased until %d, want it soon after the due time and no lease", ahead, at, until)
 			}
 		})
 	}
@@ -156,7 +156,7 @@ func TestRunEndsWithoutAClock(t *testing.T) {
 		defer cancel()
 		check(t, s.Run(ctx))
 		if reported < 10 {
-			t.Errorf("%d errors were reported in a minute", reported)
+			t.Errorf("%d errors were reported in a minute, want at least 10", reported)
 		}
 	})
 }

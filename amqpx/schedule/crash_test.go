@@ -141,7 +141,7 @@ func TestTaskThatKillsItsProcess(t *testing.T) {
 	var effects, distinct int
 	check(t, db.QueryRowContext(t.Context(), "SELECT COUNT(*), COUNT(DISTINCT id) FROM effects").Scan(&effects, &distinct))
 	if effects != innocent || distinct != innocent {
-		t.Errorf("%d effects of %d of the %d others (%v)", effects, distinct, innocent, rows)
+		t.Errorf("%d effects of %d different tasks, want one for each of the %d other tasks (%v)", effects, distinct, innocent, rows)
 	}
 	// The other task may have killed the process between the record and the dead letter, or before the acknowledgement.
 	q, _ := srv.Queue("q.dead")

@@ -23,6 +23,6 @@ func TestEffects(t *testing.T) {
 		t.Errorf("%+v\nwant %+v", got, want)
 	}
 	if got, err := s.Effects(t.Context(), NoTx, "none"); err != nil || len(got) != 0 {
-		t.Errorf("of no task: %+v, %v", got, err)
+		t.Errorf("Effects of an unknown task: got %+v, %v, want none", got, err)
 	}
 }

@@ -24,7 +24,7 @@ func TestEnded(t *testing.T) {
 		}
 	}
 	if got[1].Done != 1 {
-		t.Errorf("%d were done in the second minute", got[1].Done)
+		t.Errorf("%d tasks were done in the second minute, want 1", got[1].Done)
 	}
 	if _, err := s.CompletionStats(t.Context(), NoTx, from, time.Microsecond, 1); err == nil {
 		t.Error("a span of a microsecond is taken")

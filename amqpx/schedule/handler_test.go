@@ -54,11 +54,11 @@ func TestHandlerWithADeliveryOfATest(t *testing.T) {
 					t.Errorf("effect %t, error %v, want effect %t and error %q", effect, err, tc.effect, tc.err)
 				}
 				if err != nil && (!errors.Is(err, schedule.ErrNotTask) || !amqpx.IsRejected(err)) {
-					t.Errorf("not rejected as no task: %v", err)
+					t.Errorf("got %v, want a rejection with ErrNotTask", err)
 				}
 				// A message that is not the task's own does not change the task.
 				if task, err := tasks.Get(t.Context(), schedule.NoTx, "t"); err != nil || !tc.effect && (task.Status != schedule.StatusPending || task.Attempts != 0) {
-					t.Errorf("the task is %+v, %v", task, err)
+					t.Errorf("the task is %+v, %v, want it pending without attempts", task, err)
 				}
 			})
 		}

@@ -85,7 +85,7 @@ func TestRelayThatCannotBeSeen(t *testing.T) {
 			t.Errorf("%d sent; %v, want 1 and nil", len(got), s.Health())
 		}
 		if _, err := s.Relays(t.Context()); err == nil || errors.Is(err, ErrDenied) {
-			t.Errorf("without the table: %v", err)
+			t.Errorf("without the table: got %v, want an error other than ErrDenied", err)
 		}
 	})
 }

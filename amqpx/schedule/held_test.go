@@ -50,7 +50,7 @@ func TestPauseKeepsTasksInTheTable(t *testing.T) {
 		s.wantEffects("new", "mail 2h1m2s")
 		s.wantEffects("later", "mail 5h0m0s")
 		if states, err := s.Destinations(t.Context(), NoTx); err != nil || len(states) != 0 {
-			t.Errorf("after the pause: %+v, %v", states, err)
+			t.Errorf("after the pause: got %+v, %v, want no destinations", states, err)
 		}
 	})
 }
@@ -111,7 +111,7 @@ func TestResumeSpreads(t *testing.T) {
 		s.schedule(Task{ID: "young", Queue: "mail", DeliverAt: s.began.Add(time.Hour + 2*time.Minute)})
 		check(t, s.Resume(t.Context(), NoTx, mail, 10*time.Minute))
 		if err := s.Resume(t.Context(), NoTx, mail, 30); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "30*time.Second") {
-			t.Errorf("a spread without its unit: %v", err)
+			t.Errorf("a spread without its unit: got %v, want an ErrConfig with the unit", err)
 		}
 		from := time.Since(s.began)
 		after(20 * time.Minute)
@@ -180,7 +180,7 @@ func TestPauseAndRecurringTasks(t *testing.T) {
 		defer s.second(Config{})()
 		after(5*time.Hour + time.Minute)
 		if len(s.effects) != 0 {
-			t.Errorf("effects in the pause: %v", s.effects)
+			t.Errorf("effects during the pause: %v", s.effects)
 		}
 		check(t, s.Resume(t.Context(), NoTx, mail, 0))
 		after(time.Minute)
@@ -231,7 +231,7 @@ func TestRateLimitOverRelays(t *testing.T) {
 		states, err := s.Destinations(t.Context(), NoTx)
 		check(t, err)
 		if len(states) != 1 || !states[0].Busy || states[0].Waiting < flood/4 || states[0].Waiting > flood {
-			t.Errorf("in the flood: %+v", states)
+			t.Errorf("with a flood of tasks: got %+v, want one busy destination with waiting tasks", states)
 		}
 		after(30 * time.Second)
 		s.wantEffects("other", "other "+due.Round(time.Second).String())
@@ -352,7 +352,7 @@ func TestPauseInATransaction(t *testing.T) {
 	check(t, s.Pause(t.Context(), tx, mail, "alice"))
 	check(t, tx.Rollback())
 	if states, err := s.Destinations(t.Context(), NoTx); err != nil || len(states) != 0 {
-		t.Errorf("after a rollback: %+v, %v", states, err)
+		t.Errorf("after a rollback: got %+v, %v, want no destinations", states, err)
 	}
 }
 
@@ -410,16 +410,16 @@ func TestBacklogOfHeldDestinations(t *testing.T) {
 	}
 	b, unheld = read()
 	if b.Paused != 30 || b.Throttled < 20 || b.Unsent != 0 || b.Overdue > 10 || len(unheld) == 0 {
-		t.Errorf("while the rate limit is busy: %+v, %v", b, unheld)
+		t.Errorf("while the rate limit is busy: backlog %+v, not held back %v", b, unheld)
 	}
 	for _, id := range unheld {
 		if got, err := store.Get(t.Context(), NoTx, id); err != nil || got.Sends == 0 {
-			t.Errorf("%s was not sent, and is listed: %v", id, err)
+			t.Errorf("task %s is not held back, but was not sent: %v", id, err)
 		}
 	}
 	now = now.Add(time.Minute)
 	if b, _ = read(); b.Throttled != 0 || b.Unsent < 20 {
-		t.Errorf("a minute after the relay died: %+v", b)
+		t.Errorf("a minute after the relay died: got %+v, want no throttled and 20 unsent tasks", b)
 	}
 }
 
@@ -448,7 +448,7 @@ func TestClaimUsesTheCurrentGates(t *testing.T) {
 	}
 	check(t, s.Pause(t.Context(), NoTx, mail, "alice"))
 	if n := claim(); n != 0 {
-		t.Errorf("%d tasks claimed in a pause", n)
+		t.Errorf("%d tasks were claimed during a pause", n)
 	}
 	check(t, s.Resume(t.Context(), NoTx, mail, 0))
 	_, _, err = s.relay.Look(t.Context(), rows.ToSend, until)

@@ -97,7 +97,7 @@ func TestNothingIsLateInABubble(t *testing.T) {
 				return
 			}
 		}
-		t.Errorf("%s was not sent", id)
+		t.Errorf("task %s was not sent", id)
 	}
 	for name, c := range map[string]func(t *testing.T, s, other *Store, r *recorder){
 		"a task by another store": func(t *testing.T, _, other *Store, r *recorder) {

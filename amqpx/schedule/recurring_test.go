@@ -237,7 +237,7 @@ func TestRecurringFire(t *testing.T) {
 	}
 	for _, id := range []string{"a", "a@", "@2026-01-01T12:00:00Z", "a@2026-01-01T12:00:00+01:00", "a@b@2026-01-01T12:00:00Z"} {
 		if _, _, ok := ParseOccurrence(id); ok {
-			t.Errorf("%s is taken for an occurrence", id)
+			t.Errorf("the id %s was parsed as an occurrence", id)
 		}
 	}
 }

@@ -117,7 +117,7 @@ func TestRelayDoesNotSpinOnAFault(t *testing.T) {
 		check(t, db.Close())
 		select {
 		case <-spins:
-			t.Error("the relay asks without a pause")
+			t.Error("the relay tries again without a pause")
 		case <-time.After(time.Hour):
 		}
 	})
@@ -432,7 +432,7 @@ func TestMaxSendsOfOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	if sends != 1 || pause < s.cfg.Grace.Milliseconds() {
-		t.Errorf("sends %d, the sweeper looks after %d ms", sends, pause)
+		t.Errorf("sends is %d, resend_at is %d ms later, want 1 and at least the grace period", sends, pause)
 	}
 }
 

@@ -67,7 +67,7 @@ func TestRequeueRevives(t *testing.T) {
 		r, err := inspect.Requeue(t.Context(), s.client, o)
 		check(t, err)
 		if r.Total != 3 || r.Stayed != 3 {
-			t.Errorf("without the database: %+v", r)
+			t.Errorf("without the database: got %+v, want all 3 to stay", r)
 		}
 		o.Tasks, o.DryRun = s.Store, true
 		dry, err := inspect.Requeue(t.Context(), s.client, o)

@@ -37,7 +37,7 @@ func TestClaimsAreBoundedByBytes(t *testing.T) {
 		<-time.After(relay.FirstLook)
 		synctest.Wait()
 		if largest != 300<<10 || bodies != len(tasks) {
-			t.Errorf("%d sent, at most %d bytes at once", bodies, largest)
+			t.Errorf("%d tasks were sent, the largest batch has %d bytes", bodies, largest)
 		}
 		for _, c := range r.receipts() {
 			if c.m.ID == "50" && len(c.m.Body) != 300<<10 {
@@ -82,7 +82,7 @@ func TestClaimsAreShared(t *testing.T) {
 	}
 	for i := range 15 {
 		if q := fmt.Sprint("many-", i); first[q]+second[q] == 0 {
-			t.Errorf("%s had no turn", q)
+			t.Errorf("queue %s got no share", q)
 		}
 	}
 }

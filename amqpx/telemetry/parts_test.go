@@ -29,7 +29,7 @@ func TestRelayParts(t *testing.T) {
 	}
 	for _, part := range parts {
 		if !slices.Contains(relayParts, part) {
-			t.Errorf("the part %q has no series", part)
+			t.Errorf("the part %q of the relay has no metric", part)
 		}
 	}
 }

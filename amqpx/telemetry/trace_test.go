@@ -69,7 +69,7 @@ func TestSpansAreLinkedAcrossTheDelay(t *testing.T) {
 		for _, span := range s.spans.Ended() {
 			for _, a := range span.Attributes() {
 				if strings.Contains(a.Value.String(), "clock.") {
-					t.Errorf("%s has digits of a routing key: %v", span.Name(), a)
+					t.Errorf("span %s has a routing key with digits as a value: %v", span.Name(), a)
 				}
 			}
 		}
@@ -288,7 +288,7 @@ func TestHeadersAtTheLimit(t *testing.T) {
 			}
 		}
 		if got := s.headerOf("orders", "traceparent"); got != "" {
-			t.Errorf("there was room for traceparent %q", got)
+			t.Errorf("headers without space for it got the traceparent %q", got)
 		}
 		stop := s.consume("orders", failing(0))
 		after(time.Second)

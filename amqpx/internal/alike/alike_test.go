@@ -43,13 +43,13 @@ func FuzzText(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		once := Text(text)
 		if twice := Text(once); twice != once {
-			t.Errorf("%q\n%q\n%q", text, once, twice)
+			t.Errorf("normalising %q gives %q, and normalising that gives %q", text, once, twice)
 		}
 		rest := strings.ToValidUTF8(text[:min(len(text), Most)], "")
 		for _, piece := range Pieces(once) {
 			_, after, found := strings.Cut(rest, piece)
 			if !found {
-				t.Errorf("%q is like %q without %q", text, once, piece)
+				t.Errorf("%q matches %q, but does not contain the piece %q", text, once, piece)
 			}
 			rest = after
 		}

@@ -95,7 +95,7 @@ func BenchmarkDecode(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if d := Decode(raw, "orders.expire", topology.DefaultPrefix); d.DueAt.IsZero() {
-			b.Fatal("no due time")
+			b.Fatal("the delivery has no due time")
 		}
 	}
 }

@@ -44,7 +44,7 @@ func FuzzReplace(f *testing.F) {
 			}
 			p.Headers = nil
 			if err := pass(t.Context(), p); err != nil && len(s) <= 255 {
-				t.Fatalf("cannot be replaced: %v", err)
+				t.Fatalf("the replacement cannot be published: %v", err)
 			}
 		}
 	})

@@ -74,7 +74,7 @@ func TestNext(t *testing.T) {
 			for i, name := range strings.Fields(tries) {
 				o, ok := outcomes[name]
 				if !ok || i > 0 && (s.Do == Finish || s.Do == GiveUp) {
-					t.Fatalf("try %d, %s: unknown, or after the end: %v", i+1, name, s)
+					t.Fatalf("try %d: outcome %s is unknown or comes after the end: %v", i+1, name, s)
 				}
 				m, s = m.Next(o)
 			}
@@ -82,7 +82,7 @@ func TestNext(t *testing.T) {
 				t.Errorf("then %s (alone: %t); want %s (%s)", s, m.Alone, then, channel)
 			}
 			if m.MaybeTaken() != (taken == "maybe") {
-				t.Errorf("may have been taken: %t", m.MaybeTaken())
+				t.Errorf("MaybeTaken returned %t", m.MaybeTaken())
 			}
 			if says != "" && (s.Err == nil || !strings.Contains(s.Err.Error(), says)) {
 				t.Errorf("got %v; want it to say %q", s.Err, says)

@@ -164,7 +164,7 @@ func TestRefusalIsBelievedAfterAWhile(t *testing.T) {
 		}
 		<-time.After(refusedFor)
 		if now := into(f, "q", "a"); !now.Suspect || now.Refused != nil {
-			t.Errorf("not asked again: %+v", now)
+			t.Errorf("the broker is not asked again: %+v", now)
 		}
 		prove(f, e)
 		if now := into(f, "q", "a"); now.Suspect {
@@ -213,7 +213,7 @@ func TestStuckTrialIsProbed(t *testing.T) {
 		}
 		<-time.After(3 * stuckAfter)
 		if _, ok := f.TryEnter(e, windowBytes); ok {
-			t.Fatal("there are two probes at once")
+			t.Fatal("two probes were admitted concurrently")
 		}
 		f.leave(probe, taken)
 		next, ok := f.TryEnter(e, windowBytes)
@@ -223,7 +223,7 @@ func TestStuckTrialIsProbed(t *testing.T) {
 		f.leave(lost, taken) // the late answer to an earlier message
 		f.leave(next, taken)
 		if n := e.route.trial; n != 0 || f.InFlight() != 0 {
-			t.Errorf("%d on the trial channel, %d in flight", n, f.InFlight())
+			t.Errorf("%d messages on the trial channel and %d in flight, want none", n, f.InFlight())
 		}
 	})
 }
@@ -244,7 +244,7 @@ func TestUnwrittenMessagesAreNotStuck(t *testing.T) {
 			f.GiveUp(s)
 		}
 		if left := f.Stuck(); len(left) > 0 {
-			t.Errorf("stuck with nothing in flight: %v", left)
+			t.Errorf("lanes without messages in flight count as stuck: %v", left)
 		}
 	})
 }

@@ -96,7 +96,7 @@ func TestLongLeads(t *testing.T) {
 	j := &Judge{}
 	world{delay: 60e9, lead: 10e9}.receive(j)
 	if wait, _, rest := (world{delay: 60e9, lead: 10e9, queued: 5e9}).receive(j); wait != rest {
-		t.Errorf("behind others for 5 s, waits %v of %v", wait, rest)
+		t.Errorf("a message that waited behind others for 5 s waits %v, want %v", wait, rest)
 	}
 	a := Arrival{Due: epoch.Add(3 * time.Second), Lead: 10 * time.Second, Sent: epoch.Truncate(time.Second)}
 	if d := (&Judge{}).Wait(a, epoch, 0); d.Return || d.Wait != 3*time.Second {
@@ -146,11 +146,11 @@ func TestDoubt(t *testing.T) {
 	w := world{delay: 60e9, lead: 10e9, queued: 30e9}
 	j := &Judge{}
 	if d, _ := w.decide(j); !d.Doubt || d.Wait != w.lead {
-		t.Errorf("without an answer of the broker: %+v", d)
+		t.Errorf("without an answer of the broker: got %+v, want doubt and the whole lead", d)
 	}
 	j.Told(w.arrived().Truncate(time.Second), w.arrived().Sub(epoch))
 	if d, _ := w.decide(j); d.Doubt || d.Wait != 0 {
-		t.Errorf("with an answer of the broker: %+v", d)
+		t.Errorf("with an answer of the broker: got %+v, want no doubt and no wait", d)
 	}
 }
 
@@ -211,7 +211,7 @@ func TestNoLoop(t *testing.T) {
 	j := &Judge{}
 	wait, again, _ := world{delay: time.Hour, early: 59 * time.Minute, returned: Patience}.receive(j)
 	if wait != MaxHold && !again {
-		t.Errorf("waits %v and goes back: %v", wait, again)
+		t.Errorf("wait %v, sent back: %v, want MaxHold or sent back", wait, again)
 	}
 	wait, again, rest := world{delay: time.Hour, early: 30 * time.Second, returned: Patience}.receive(j)
 	if wait != rest || again {

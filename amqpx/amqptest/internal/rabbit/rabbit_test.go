@@ -126,7 +126,7 @@ func TestQueueDelaysByItsTTL(t *testing.T) {
 		}
 		for i, a := range w.got {
 			if a.Message.MessageId != strconv.Itoa(i) || !a.at.Equal(due[i]) {
-				t.Fatalf("number %d is %s, %v after it was due", i, a.Message.MessageId, a.at.Sub(due[i]))
+				t.Fatalf("message number %d has the id %s, %v after it was due", i, a.Message.MessageId, a.at.Sub(due[i]))
 			}
 			deaths, _ := a.Message.Delivered(w.Version())["x-death"].([]any)
 			if d, _ := deaths[0].(amqp.Table); len(deaths) != 1 || d["queue"] != "hold" || d["reason"] != reasonExpired || d["count"] != int64(1) {
@@ -314,7 +314,8 @@ func TestConsumersConserve(t *testing.T) {
 				ids[h.message.MessageId] = true
 			}
 			if len(ids) != published-acked || q.Ready()+q.Unacked() != len(ids) || len(q.Messages()) != q.Ready() {
-				t.Fatalf("%d published, %d acknowledged, %d ready, %d held, %d different", published, acked, q.Ready(), q.Unacked(), len(ids))
+				t.Fatalf("the numbers do not add up: %d published, %d acknowledged, %d ready, %d held, %d different ids",
+					published, acked, q.Ready(), q.Unacked(), len(ids))
 			}
 		}
 	})

@@ -121,7 +121,7 @@ func TestLimitsOfAReader(t *testing.T) {
 	plan(small, `"a": body: 100 bytes, but this relay's Config.MaxBody is 10`)
 	c.expect("b", "2026-01-01T13:00:00Z pending", "2026-01-01T14:00:00Z pending")
 	if got := c.get("a"); got.LastError != "" {
-		t.Errorf("it is marked as wrong: %s", got.LastError)
+		t.Errorf("a valid row is marked as wrong: %s", got.LastError)
 	}
 	c.now = c.now.Add(3 * time.Hour)
 	plan(small, "MaxBody")
@@ -169,7 +169,7 @@ func TestRelayEndsWhilePlanning(t *testing.T) {
 		p.Pace.Local = was
 		end()
 		if p.Aside() != nil {
-			t.Fatalf("left alone after call %d: %v", k, p.Aside())
+			t.Fatalf("the planner skips rows after call %d: %v", k, p.Aside())
 		}
 	}
 	if planned == 0 || planned == 12 {

@@ -43,7 +43,7 @@ func TestWrites(t *testing.T) {
 	c.expect("a", "2026-01-02T08:00:00Z cancelled")
 	put(daily, Unchanged) // writing the same schedule does not resume it
 	if !c.get("a").Paused {
-		t.Error("it is not paused")
+		t.Error("the recurring task is no longer paused")
 	}
 	c.setPaused("a", false)
 	version("a@2026-01-02T08:00:00Z", 2)
@@ -71,7 +71,7 @@ func TestEditFails(t *testing.T) {
 	} {
 		err := c.within(func(p *Planner, tx rows.Conn) error { return p.Edit(t.Context(), tx, "a", change) })
 		if err == nil {
-			t.Errorf("an edit that fails %s is done", name)
+			t.Errorf("Edit succeeded although it fails %s", name)
 		}
 		if got := c.get("a"); got.Cron != "0 8 * * *" || got.Version != 1 {
 			t.Errorf(`an edit that fails %s: %s, version %d, want "0 8 * * *" and 1`, name, got.Cron, got.Version)

@@ -163,7 +163,7 @@ func wallClock(t *testing.T, r rows.Schedule, list []Occurrence) {
 		}
 	}
 	if hour == 2 && gaps != 3 || hour != 2 && gaps != 0 {
-		t.Errorf("%s: %d days at another time", r.Name, gaps)
+		t.Errorf("%s: occurrences on %d days are at another local time", r.Name, gaps)
 	}
 }
 
@@ -199,7 +199,7 @@ func TestThousand(t *testing.T) {
 	}
 	for _, r := range list {
 		if r.LastAt.Before(c.now) {
-			t.Errorf("%s was last at %s", r.Name, r.LastAt)
+			t.Errorf("the last occurrence of %s is at %s, before the end of the test", r.Name, r.LastAt)
 		}
 	}
 }

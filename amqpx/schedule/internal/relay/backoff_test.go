@@ -36,7 +36,7 @@ func TestBackoffAfterATry(t *testing.T) {
 		}
 		if jittered := c.before.after(c.x, now, batch, 1); !c.want.until.IsZero() && !c.x.gone &&
 			jittered.until.Sub(now) != c.want.until.Sub(now)*3/4 {
-			t.Errorf("%s: until %v with jitter", name, jittered.until)
+			t.Errorf("%s: with jitter, the pause ends at %v, want three quarters of it", name, jittered.until)
 		}
 	}
 }
@@ -58,10 +58,10 @@ func TestClaimsAreDividedByTarget(t *testing.T) {
 	full, x := rows.Lane{Queue: "full"}, rows.Lane{Exchange: "x"}
 	others := rows.ClaimRequest{Lane: x, Until: 7, Most: 100, OtherKeys: []string{"bad"}}
 	if got := h.requests(full, 7, now); got != nil {
-		t.Errorf("in the pause: %+v", got)
+		t.Errorf("requests during the pause: %+v", got)
 	}
 	if got := h.requests(x, 7, now); !reflect.DeepEqual(got, []rows.ClaimRequest{others}) {
-		t.Errorf("in the pause: %+v", got)
+		t.Errorf("requests during the pause: %+v", got)
 	}
 	list := []*rows.Task{task("good", "", ""), task("", "x", "good"), task("", "x", "bad"), task("", "x", "bad")}
 	if p := h.part(list, now); len(p.shared) != 2 || len(p.alone) != 0 || len(p.later) != 1 {
@@ -69,11 +69,11 @@ func TestClaimsAreDividedByTarget(t *testing.T) {
 	}
 	now = now.Add(2 * time.Second)
 	if got := h.requests(full, 7, now); !reflect.DeepEqual(got, []rows.ClaimRequest{{Lane: full, Until: 7, Most: firstWindow}}) {
-		t.Errorf("after the pause: %+v", got)
+		t.Errorf("requests after the pause: %+v", got)
 	}
 	try := rows.ClaimRequest{Lane: x, Until: 7, Most: firstWindow, Keys: []string{"bad"}}
 	if got := h.requests(x, 7, now); !reflect.DeepEqual(got, []rows.ClaimRequest{try, others}) {
-		t.Errorf("after the pause: %+v", got)
+		t.Errorf("requests after the pause: %+v", got)
 	}
 	bad := Target{Exchange: "x", Key: "bad"}
 	if p := h.part(list, now); len(p.shared) != 2 || len(p.alone[bad]) != 2 {

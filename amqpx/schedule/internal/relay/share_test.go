@@ -50,7 +50,7 @@ func TestSharesAreFair(t *testing.T) {
 			}
 			for j := range most {
 				if got[i] < most[i] && got[j] > 0 && had[j]+got[j] > had[i]+got[i]+1 {
-					t.Fatalf("%v among %v: lane %d could have more", got, most, i)
+					t.Fatalf("shares %v of requests %v: lane %d could have more", got, most, i)
 				}
 			}
 		}

@@ -122,7 +122,7 @@ func TestForeignSchedules(t *testing.T) {
 	for _, null := range []string{"headers = 'null'", `headers = '{"a":null}'`, "headers = NULL, tags = '[null]'"} {
 		x.must("UPDATE rabbitdelay_schedules SET " + null)
 		if got := x.schedule("a"); got.Bad == nil {
-			t.Errorf("%s is taken", null)
+			t.Errorf("%s was accepted", null)
 		}
 	}
 }

@@ -68,7 +68,7 @@ func (x *table) insert(tasks ...*Task) {
 	existing, err := x.Insert(x.t.Context(), tasks, start, Refuse)
 	check(x.t, err)
 	if len(existing) > 0 {
-		x.t.Fatalf("there are %q already", existing)
+		x.t.Fatalf("the table already has %q", existing)
 	}
 }
 

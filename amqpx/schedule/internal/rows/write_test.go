@@ -27,7 +27,7 @@ func TestInsert(t *testing.T) {
 		t.Errorf("%+v, expected %+v", *got, expected)
 	}
 	if _, err := x.Get(t.Context(), "none"); !errors.Is(err, sql.ErrNoRows) {
-		t.Errorf("a task that is not there: %v", err)
+		t.Errorf("a task that does not exist: got %v, want sql.ErrNoRows", err)
 	}
 }
 
@@ -149,7 +149,7 @@ func TestChange(t *testing.T) {
 		}
 	}
 	if _, _, err := x.Change(t.Context(), "none", Pending, Cancel(start)); !errors.Is(err, sql.ErrNoRows) {
-		t.Errorf("no task: %v", err)
+		t.Errorf("changing a task that does not exist: got %v, want sql.ErrNoRows", err)
 	}
 }
 
@@ -193,7 +193,7 @@ func TestChangeOfATaskThatAppears(t *testing.T) {
 	changed, _, err := c.Change(t.Context(), "a", Pending, Cancel(start))
 	check(t, err)
 	if !changed {
-		t.Error("it was not changed")
+		t.Error("the task was not changed")
 	}
 	x.wantTask("a", Cancelled, 1)
 }
@@ -243,7 +243,7 @@ func TestWithin(t *testing.T) {
 	err := x.db.Within(t.Context(), x.Conn.Conn.(sqldb.DB), func(c Conn) error {
 		return x.db.Within(t.Context(), c.Conn, func(inner Conn) error {
 			if inner.Conn != c.Conn {
-				t.Error("a transaction has another one within")
+				t.Error("a transaction opened another transaction")
 			}
 			return nil
 		})

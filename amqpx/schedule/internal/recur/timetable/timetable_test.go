@@ -188,13 +188,13 @@ func TestBounds(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	if got := table.Latest(day(1), day(7), 2); differ(got, want[1:3]) >= 0 {
-		t.Errorf("the latest two are %s", got)
+		t.Errorf("the latest two are %s, want %s", got, want[1:3])
 	}
 	if got := table.Latest(day(1), day(30), 9); differ(got, want) >= 0 {
-		t.Errorf("the latest nine are %s", got)
+		t.Errorf("the latest nine are %s, want %s", got, want)
 	}
 	if got := table.Latest(day(6).Add(1), day(6).Add(2), 9); len(got) != 0 {
-		t.Errorf("between two are %s", got)
+		t.Errorf("Latest between two occurrences returned %s, want none", got)
 	}
 }
 

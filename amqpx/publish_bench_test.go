@@ -13,7 +13,7 @@ import (
 
 var benchBody = make([]byte, 256)
 
-// benchMessage has one of 300 delays, like messages of the same kind.
+// benchMessage returns a message with one of 300 similar delays, as messages for the same purpose have.
 func benchMessage(i int) amqpx.Message {
 	return amqpx.Message{Queue: "orders.expire", Delay: time.Duration(50+i%300) * 100 * time.Millisecond, Body: benchBody}
 }

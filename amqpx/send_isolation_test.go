@@ -159,7 +159,7 @@ func TestSendDoesNotWaitForAChannelToClose(t *testing.T) {
 				t.Error(err)
 			}
 		default:
-			t.Error("Send still waits after its deadline")
+			t.Error("Send waits for the close of its channel")
 		}
 		if n := m.delayed(); n != 1 {
 			t.Errorf("%d messages wait, want 1", n)

@@ -33,7 +33,7 @@ func FuzzDatabaseURL(f *testing.F) {
 			t.Fatalf("%q: the error %q has the password", string(raw), err)
 		}
 		if strings.Contains(raw.String(), fuzzSecret) && strings.HasSuffix(end, "@db") {
-			t.Fatalf("%q is shown as %s", string(raw), raw)
+			t.Fatalf("the URL %q is shown with its password, as %s", string(raw), raw)
 		}
 	})
 }
@@ -55,7 +55,7 @@ func FuzzBrokerURL(f *testing.F) {
 				for _, u := range []URL{c.Broker.URL, c.Broker.ManagementURL, c.Database.URL} {
 					text, merr := u.MarshalText()
 					if merr != nil || string(text) != u.String() || u.GoString() != u.String() {
-						t.Fatalf("%q prints in different ways", string(u))
+						t.Fatalf("the URL %q prints differently as JSON and in Go syntax", string(u))
 					}
 				}
 				continue

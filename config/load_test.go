@@ -294,7 +294,7 @@ func TestEnvironment(t *testing.T) {
 	}
 	for _, s := range settingsOf(c) {
 		if reflect.ValueOf(s.field).Elem().IsZero() && !slices.Contains(excluded, s.path) {
-			t.Errorf("%s does not set %s", variable(s.path), s.path)
+			t.Errorf("the variable %s does not set %s", variable(s.path), s.path)
 		}
 	}
 	if got := fmt.Sprint(c.Delay.TTL.Delays, c.Delay.Bucket.Radices, len(c.Broker.URLs)); got != "[1m0s 15m0s] [10 60] 2" {
@@ -367,7 +367,7 @@ func TestExpansionCannotInject(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err = load([]byte("queues:\n  - name: ${RD_TEST_EVIL}\n"), Source{}); err == nil {
-		t.Error("a number passed as a name")
+		t.Error("a number was accepted as a name")
 	}
 }
 

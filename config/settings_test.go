@@ -18,7 +18,7 @@ import (
 func TestSettingsAreListed(t *testing.T) {
 	list := Settings()
 	if len(list) != len(settings)+1 {
-		t.Fatalf("%d settings, %d listed", len(settings)+1, len(list))
+		t.Fatalf("there are %d settings, but %d are listed", len(settings)+1, len(list))
 	}
 	for _, s := range list {
 		if s.Path == "" || s.Type == "" || s.Default == "" || s.Meaning == "" || s.Variable == "" && s.Path != previousPath {

@@ -287,7 +287,7 @@ func (m *wireMessage) read(t *testing.T, srv *amqptest.Server) {
 			return
 		}
 	}
-	t.Fatal("there is no message")
+	t.Fatal("the published message was not received")
 }
 
 func wireRetries() (list []wireRetry) {
@@ -357,7 +357,7 @@ func TestWireVectors(t *testing.T) {
 	}
 	want := v.text(t)
 	if !json.Valid(want) {
-		t.Fatal("the vectors are no JSON")
+		t.Fatal("the vectors are not valid JSON")
 	}
 	if *update {
 		if err := os.WriteFile(wireFile, want, 0o644); err != nil {

@@ -57,7 +57,7 @@ func TestBucketConfigErrors(t *testing.T) {
 		for _, e := range flatten(err) {
 			var f *topology.FieldError
 			if !errors.As(e, &f) || f.Of != "bucket" || f.Want == "" {
-				t.Errorf("%s: %v is no complete field error", c.name, e)
+				t.Errorf("%s: %v is not a complete *topology.FieldError", c.name, e)
 				continue
 			}
 			got = append(got, f.Field)
@@ -120,7 +120,7 @@ func TestBucketDelayErrors(t *testing.T) {
 			r, err := bucket.Route(dest, bad.delay, bad.tolerance)
 			var e *topology.DelayError
 			if !errors.As(err, &e) || !errors.Is(err, topology.ErrDelay) {
-				t.Errorf("%+v: %v with tolerance %v gave %+v, %v", c, bad.delay, bad.tolerance, r, err)
+				t.Errorf("%+v: delay %v with tolerance %v: got %+v, %v, want ErrDelay", c, bad.delay, bad.tolerance, r, err)
 				continue
 			}
 			if e.Strategy != "bucket" || e.Delay != bad.delay || e.Min != 0 || e.Max != bucket.MaxDelay() || e.Reason == "" || e.Hint == "" {
@@ -185,7 +185,7 @@ func TestBucketKeyErrors(t *testing.T) {
 			_, err := bucket.Route(dest, delay, 0)
 			var e *topology.KeyError
 			if !errors.As(err, &e) || !errors.Is(err, topology.ErrDestination) || e.Overhead+len(e.Key) != topology.MaxRoutingKey+1 {
-				t.Errorf("%+v: %d bytes and delay %v gave %v", c, fits+1, delay, err)
+				t.Errorf("%+v: a key of %d bytes with delay %v: got %v, want a *topology.KeyError", c, fits+1, delay, err)
 			}
 		}
 	}

@@ -31,7 +31,7 @@ func TestNativeConfigErrors(t *testing.T) {
 		for _, e := range flatten(err) {
 			var f *topology.FieldError
 			if !errors.As(e, &f) || f.Of != "native" {
-				t.Errorf("%+v: %v is no field error", c.config, e)
+				t.Errorf("%+v: %v is not a *topology.FieldError", c.config, e)
 				continue
 			}
 			got = append(got, f.Field)
@@ -161,7 +161,7 @@ func TestNativeCanary(t *testing.T) {
 			}
 		}
 		if !slices.Equal(through, holding) {
-			t.Errorf("through %v of %v", through, holding)
+			t.Errorf("messages pass through %v, want all of %v", through, holding)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func TestTTLConfigErrors(t *testing.T) {
 		for _, e := range flatten(c.config.Validate()) {
 			var f *topology.FieldError
 			if !errors.As(e, &f) || f.Of != "ttl" {
-				t.Errorf("%s: %v is no field error", c.name, e)
+				t.Errorf("%s: %v is not a *topology.FieldError", c.name, e)
 				continue
 			}
 			got = append(got, f.Field)
@@ -133,7 +133,7 @@ func TestTTLRandomDelays(t *testing.T) {
 			}
 		}
 		if !slices.Contains(delays, s.MaxDelay()) {
-			rt.Fatalf("maximum %v is not declared", s.MaxDelay())
+			rt.Fatalf("the maximum delay %v is not a declared one", s.MaxDelay())
 		}
 		if _, err := arrive(t, world(rt, picked, s, newBucket(rt, dlx.BucketConfig{Radices: []int{10}})), all...); err != nil {
 			rt.Fatal(err)

@@ -93,7 +93,7 @@ func TestRoute(t *testing.T) {
 		header, has := r.Headers[plugin.HeaderDelay]
 		if c.ms == 0 {
 			if has || r.Exchange != "delay.deliver" || !r.Mandatory {
-				t.Errorf("no delay gave %+v", r)
+				t.Errorf("the route without a delay is %+v", r)
 			}
 			continue
 		}
@@ -161,7 +161,7 @@ func TestBindingIsTheKey(t *testing.T) {
 			t.Fatalf("%q is bound by %+v and routed by %+v", a, ka, r)
 		}
 		if (ka[0].RoutingKey == kb[0].RoutingKey) != (a == b) {
-			t.Fatalf("%q and %q have the key %q", a, b, ka[0].RoutingKey)
+			t.Fatalf("destinations %q and %q have the same key %q, or equal ones do not", a, b, ka[0].RoutingKey)
 		}
 		for w := range strings.SplitSeq(ka[0].RoutingKey, ".") {
 			if w == "*" || w == "#" {

@@ -196,9 +196,9 @@ func (e *DestinationError) Error() string {
 // Unwrap makes errors.Is(err, ErrDestination) true.
 func (e *DestinationError) Unwrap() error { return ErrDestination }
 
-// WithDestinationQueues returns the topology with those queues added that its destinations need and that it does not
-// describe yet. For a queue destination, these are its queues, with the given type (empty means Quorum). For an
-// exchange destination, it is the route queue.
+// WithDestinationQueues returns the topology with the queues that its destinations need and that it does not describe
+// yet. For a queue destination, these are the queue and its dead-letter queue, with the given type (empty means
+// Quorum). For an exchange destination, these are the route queue and the dead-letter queue, if it is set.
 func (t Topology) WithDestinationQueues(prefix string, queueType QueueType) Topology {
 	described := map[string]bool{}
 	for _, q := range t.Queues {

@@ -243,7 +243,7 @@ func TestParseYAMLReportsLineAndPath(t *testing.T) {
 				t.Fatalf("got error %v, want a *ValidationError", err)
 			}
 			if !reflect.DeepEqual(got, topology.Topology{}) {
-				t.Errorf("an invalid document gave %+v", got)
+				t.Errorf("an invalid document was parsed as %+v", got)
 			}
 			found := []string{}
 			for _, p := range invalid.Problems {
@@ -332,7 +332,7 @@ func TestSharedObjectsAreValid(t *testing.T) {
 	for _, name := range []string{"p.parked", "a", "a.dead", "p.route.amq.fanout:k"} {
 		q, ok := top.Queue(name)
 		if !ok {
-			t.Errorf("no queue %q", name)
+			t.Errorf("the topology has no queue %q", name)
 		}
 		if classic := q.Type == topology.Classic; classic != strings.HasPrefix(name, "a") {
 			t.Errorf("queue %q has type %q", name, q.Type)
@@ -383,7 +383,7 @@ func FuzzFormatDuration(f *testing.F) {
 	f.Fuzz(func(t *testing.T, n int64) {
 		d := time.Duration(n)
 		if back, err := topology.ParseDuration(topology.FormatDuration(d)); err != nil || back != max(d, -math.MaxInt64) {
-			t.Errorf("%d is written %s and read as %d, %v", d, topology.FormatDuration(d), back, err)
+			t.Errorf("the duration %d is formatted as %s and parsed as %d, %v", d, topology.FormatDuration(d), back, err)
 		}
 	})
 }
@@ -408,7 +408,7 @@ func FuzzParseYAML(f *testing.F) {
 		}
 		var invalid *topology.ValidationError
 		if !errors.As(err, &invalid) || len(invalid.Problems) == 0 || err.Error() == "" {
-			t.Fatalf("not a list of problems: %#v", err)
+			t.Fatalf("got %#v, want a *ValidationError with problems", err)
 		}
 		for _, p := range invalid.Problems {
 			if p.Message == "" || p.Line < 0 {

@@ -619,7 +619,7 @@ func TestRequeueEndsWithoutAnAnswerToClose(t *testing.T) {
 				t.Error(err)
 			}
 		default:
-			t.Error("Requeue did not end after the connection was lost")
+			t.Error("Requeue waits for the close of its channel")
 			m.CutConnections()
 		}
 		m.Holds("q", 1, 0)

@@ -56,7 +56,7 @@ type bulkRun struct {
 	action BulkAction
 	opts   BulkOptions
 	began  time.Time
-	total  int64  // only with Spread
+	total  int64  // the number of tasks to change; set only with Spread
 	status string // the status whose tasks are being changed
 	done   BulkProgress
 }

@@ -190,7 +190,7 @@ func TestScenarios(t *testing.T) {
 			titles := map[string]bool{}
 			for _, g := range s.groups(o) {
 				if titles[g.title] || g.title == "" || g.repeats < 1 || len(g.cases) == 0 {
-					t.Errorf("%s: group %q, %d repeats, %d cases", s.name, g.title, g.repeats, len(g.cases))
+					t.Errorf("%s: group %q has %d repeats and %d cases, a repeated title or none", s.name, g.title, g.repeats, len(g.cases))
 				}
 				titles[g.title] = true
 				names := map[string]bool{"": true}

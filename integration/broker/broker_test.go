@@ -42,7 +42,7 @@ func TestLife(t *testing.T) {
 					t.Errorf("the second Close: %v", err)
 				}
 				if err := b.Kill(context.Background()); err == nil {
-					t.Error("Kill after Close is no error")
+					t.Error("Kill after Close returned no error")
 				}
 			}()
 
@@ -193,7 +193,7 @@ func TestEndings(t *testing.T) {
 				var started traces
 				if err := json.NewDecoder(bufio.NewReader(stdout)).Decode(&started); err != nil {
 					_ = cmd.Wait()
-					t.Fatalf("the process with the broker: %v: %s", err, stderr.String())
+					t.Fatalf("the process that started the broker: %v: %s", err, stderr.String())
 				}
 				if found := started.left(t); len(found) == 0 {
 					t.Fatal("nothing runs before the end, so nothing can be seen to end")
@@ -212,7 +212,7 @@ func TestEndings(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				_ = cmd.Wait() // most endings are failures
+				_ = cmd.Wait() // most ways to end the process make Wait fail
 				started.eventuallyGone(t)
 			})
 		}
@@ -273,7 +273,7 @@ func TestPasswordIsKept(t *testing.T) {
 func TestSharedIsShared(t *testing.T) {
 	first, second := Shared(t, Options{}), Shared(t, Options{})
 	if first != second {
-		t.Error("two brokers for the same options")
+		t.Error("Shared started two brokers for the same options")
 	}
 }
 
@@ -321,7 +321,7 @@ func TestStartIsCancelled(t *testing.T) {
 				t.Errorf("got %v, want a passed deadline", err)
 			}
 			if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
-				t.Errorf("left in the directory: %v, %v", entries, err)
+				t.Errorf("files left in the directory: %v, %v", entries, err)
 			}
 		})
 	}

@@ -441,7 +441,7 @@ func (s *site) sessionEnds(t *testing.T) {
 	b.shows("The task was rescheduled.")
 	b.forget()
 	if b.visit("tasks?queue=mail"); !strings.Contains(b.text("main"), "Log in") {
-		t.Error("a page without a session")
+		t.Error("a page was shown without a session")
 	}
 	b.login("anna")
 	if at := b.location(); at != "tasks?queue=mail" {
@@ -511,7 +511,7 @@ func (s *site) liveTasks(t *testing.T) {
 		"the field":     `document.getElementById("f-prefix").value === "half writ"`,
 	} {
 		if !eval[bool](b, script) {
-			t.Errorf("%s is lost", what)
+			t.Errorf("the page has lost %s", what)
 		}
 	}
 	b.do(chromedp.Click(chromedp.CSS("#pause")))
@@ -527,7 +527,7 @@ func (s *site) keyboard(t *testing.T) {
 		b.do(chromedp.KeyEvent(key))
 	}
 	if at := eval[int](b, `[...document.querySelectorAll("tr[data-row] td[data-label=Task] a")].indexOf(document.activeElement)`); at != 0 {
-		t.Errorf("row %d has the focus", at)
+		t.Errorf("row %d has the focus, want the first", at)
 	}
 	b.do(chromedp.KeyEvent("x"))
 	if n := eval[int](b, `document.querySelectorAll("td.pick input:checked").length`); n != 1 {
@@ -547,7 +547,7 @@ func (s *site) keyboard(t *testing.T) {
 	b.visit("tasks")
 	b.do(chromedp.KeyEvent("?"))
 	if !eval[bool](b, `document.getElementById("keys").open`) {
-		t.Error("no list of keys")
+		t.Error("the list of keys did not open")
 	}
 	b.do(chromedp.Click(chromedp.CSS("#keys-on")))
 	b.visit("tasks")

@@ -44,14 +44,14 @@ func TestDown(t *testing.T) {
 	}
 	anna.becomes("the broker's end shows by itself", verdict("bad")+` && document.body.textContent.includes("could not be read")`)
 	if code := anna.visit("tasks"); code != http.StatusOK {
-		t.Errorf("tasks without a broker: %d", code)
+		t.Errorf("the page of tasks without a broker: got %d, want 200", code)
 	}
 	anna.visit(address("task", "id", "a"))
 	anna.click("Cancel…")
 	anna.click("Cancel")
 	anna.shows("The task was cancelled.")
 	if code := anna.visit("dead-queue?queue=mail.dead"); code < 500 {
-		t.Errorf("dead letters without a broker: %d", code)
+		t.Errorf("the page of dead letters without a broker: got %d, want 500 or higher", code)
 	}
 	anna.shows("The broker does not answer")
 	anna.visit("trace?id=b")
@@ -69,11 +69,11 @@ func TestDown(t *testing.T) {
 	}
 	anna.fill(map[string]string{"at": "+1h"})
 	if code := anna.click("Reschedule"); code != http.StatusServiceUnavailable {
-		t.Errorf("a change without a database: %d", code)
+		t.Errorf("a change without a database: got %d, want 503", code)
 	}
 	for _, path := range []string{"tasks", "task?id=b", "recurring"} {
 		if code := anna.visit(path); code != http.StatusServiceUnavailable {
-			t.Errorf("%s without a database: %d", path, code)
+			t.Errorf("page %s without a database: got %d, want 503", path, code)
 		}
 		anna.shows("The database does not answer")
 		if n := eval[int](anna, `document.querySelectorAll("nav a").length`); n < 6 {
@@ -81,7 +81,7 @@ func TestDown(t *testing.T) {
 		}
 	}
 	if code := anna.visit(""); code != http.StatusOK {
-		t.Errorf("the first page without a database: %d", code)
+		t.Errorf("the first page without a database: got %d, want 200", code)
 	}
 	anna.becomes("the database's end shows", verdict("bad")+` && document.body.textContent.includes("The database does not answer")`)
 	if err := pg.Start(t.Context()); err != nil {

@@ -70,12 +70,12 @@ func TestManyTasks(t *testing.T) {
 	for range 8 {
 		href := eval[string](b, `[...document.querySelectorAll(".bars a")].filter(a => !a.hasAttribute("aria-hidden")).map(a => a.getAttribute("href"))[0] ?? ""`)
 		if href == "" {
-			t.Fatalf("no bar at %s", b.location())
+			t.Fatalf("the histogram at %s has no bar", b.location())
 		}
 		look(href)
 		if len(b.location()) > 5 && b.location()[:5] == "tasks" {
 			return
 		}
 	}
-	t.Errorf("clicking into bars does not end: %s", b.location())
+	t.Errorf("clicking on bars never leads to single tasks: %s", b.location())
 }

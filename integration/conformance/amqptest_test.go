@@ -234,7 +234,7 @@ func (p *player) get(ch *amqp.Channel, queue string) amqp.Delivery {
 	for {
 		d, ok, err := ch.Get(p.prefix+queue, false)
 		if err != nil || time.Now().After(deadline) {
-			p.t.Errorf("nothing came to %s: %v", queue, err)
+			p.t.Errorf("no message arrived in %s: %v", queue, err)
 			return d
 		}
 		if ok {

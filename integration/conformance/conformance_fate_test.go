@@ -103,7 +103,7 @@ func caseDestinationDeleted(t *testing.T, c *cell) {
 		came[h.ID] = true
 	}
 	if !came["new"] {
-		t.Errorf("the new message did not come: %v", came)
+		t.Errorf("the new message did not arrive: %v", came)
 	}
 }
 
@@ -127,7 +127,7 @@ func (c *cell) awaitConsumer(t *testing.T, queue string) {
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			t.Fatalf("no consumer of %s within %v: %v", queue, suite.Patience, err)
+			t.Fatalf("queue %s got no consumer within %v: %v", queue, suite.Patience, err)
 		}
 	}
 }

@@ -440,7 +440,7 @@ func caseManySenders(t *testing.T, c *cell) {
 		came[a.MessageId] = true
 		n, _ := strconv.Atoi(string(a.Body))
 		if id := fmt.Sprintf("%d/%d", n/each, n%each); id != a.MessageId {
-			t.Errorf("message %s has the body of %s", a.MessageId, id)
+			t.Errorf("message %s has the body of message %s", a.MessageId, id)
 		}
 	}
 	c.nothing(t, q, in)

@@ -168,7 +168,7 @@ func TestCelery(t *testing.T) {
 		}
 		p, err := v.Managed().Plan(t.Context(), levels.Topology())
 		if err != nil || p.Count(plan.ActionSame) != len(p.Steps) {
-			t.Errorf("the levels differ from ours: %+v, %v", p.Conflicts(), err)
+			t.Errorf("the levels differ from the ones that rabbitdelay declares: %+v, %v", p.Conflicts(), err)
 		}
 
 		due := map[string]time.Time{"countdown": time.Now().Add(3 * time.Second)}

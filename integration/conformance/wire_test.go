@@ -263,7 +263,7 @@ func (l language) talks(t *testing.T, dir string, v *suite.Vhost) {
 		due, _ := strconv.ParseInt(d[2], 10, 64)
 		now, _ := strconv.ParseInt(d[3], 10, 64)
 		if d[1] != strconv.Itoa(attempts[d[0]]) || now < due || due < sent.UnixMilli() {
-			t.Errorf("delivery %q, number %d of its message", d, attempts[d[0]])
+			t.Errorf("delivery %q is number %d of its message, which is wrong or early", d, attempts[d[0]])
 		}
 	}
 	want := map[string]int{

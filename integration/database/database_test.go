@@ -175,10 +175,10 @@ func TestLife(t *testing.T) {
 						t.Error(err)
 					}
 					if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
-						t.Errorf("the directory is there after Close: %v", err)
+						t.Errorf("the directory still exists after Close: %v", err)
 					}
 					if err := s.Start(context.Background()); err == nil {
-						t.Error("Start after Close is no error")
+						t.Error("Start after Close returned no error")
 					}
 				}()
 				var data store = sqlStore{s}

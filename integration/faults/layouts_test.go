@@ -73,7 +73,7 @@ func TestLayoutsChange(t *testing.T) {
 			}
 			t.Logf("%d messages; %s", len(l.sent), got.Stdout)
 			if n, there := l.queue(change.gone); there {
-				t.Errorf("%s is still there, with %d messages", change.gone, n)
+				t.Errorf("queue %s still exists, with %d messages", change.gone, n)
 			}
 			now.send(time.Second) // the current layout is unchanged
 			if v := l.await(); !v.Clean() {

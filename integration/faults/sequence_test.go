@@ -47,7 +47,7 @@ func TestSequenceCoversEveryKind(t *testing.T) {
 		const steps = 200
 		for _, s := range take(steps, 1, kinds) {
 			if s.Rest <= 0 {
-				t.Fatalf("%s: %+v leaves no rest", name, s)
+				t.Fatalf("%s: step %+v has no rest after it", name, s)
 			}
 			switch len(s.Faults) {
 			case 1:
@@ -63,7 +63,7 @@ func TestSequenceCoversEveryKind(t *testing.T) {
 		}
 		for _, k := range kinds {
 			if alone[k] == 0 {
-				t.Errorf("%s: %s never comes alone in %d steps", name, k, steps)
+				t.Errorf("%s: fault %s never occurs alone in %d steps", name, k, steps)
 			}
 		}
 		if mixed < steps/5 {

@@ -72,7 +72,7 @@ func ask(t *testing.T, c net.Conn, what string) error {
 	_, err := io.ReadFull(c, make([]byte, 2))
 	var slow net.Error
 	if errors.As(err, &slow) && slow.Timeout() {
-		t.Fatalf("%q: neither an answer nor the end", what)
+		t.Fatalf("%q: the client got neither an answer nor the end of the connection", what)
 	}
 	return err
 }

@@ -81,7 +81,7 @@ func TestDemoHeldOpen(t *testing.T) {
 	}
 	queue := regexp.MustCompile(`"queue":"([^"]+posts\.publish)"`).FindStringSubmatch(ask(http.MethodGet, "api/v1/tasks", ""))
 	if queue == nil {
-		t.Fatal("the console has no posts")
+		t.Fatal("the console shows no queue of posts")
 	}
 	if text := ask(http.MethodPut, "api/v1/tasks/mine", `{"queue":"`+queue[1]+`","due":"now"}`); !strings.Contains(text, `"created":true`) {
 		t.Fatal(text)

@@ -108,9 +108,9 @@ func TestLabDemoInterrupted(t *testing.T) {
 		case <-tick.C:
 			begun = len(newSince(before, demoObjects(t, b))) > 0
 		case r := <-ended:
-			t.Fatalf("ended by itself: %s", r)
+			t.Fatalf("the program ended by itself: %s", r)
 		case <-deadline:
-			t.Fatal("no queue of the demo")
+			t.Fatal("the demo declared no queue")
 		}
 	}
 	cancel()
@@ -120,10 +120,10 @@ func TestLabDemoInterrupted(t *testing.T) {
 			t.Error(r)
 		}
 	case <-deadline:
-		t.Fatal("does not end")
+		t.Fatal("the program does not end after the signal")
 	}
 	if left := newSince(before, demoObjects(t, b)); len(left) != 0 {
-		t.Errorf("left on the broker: %v", left)
+		t.Errorf("objects left on the broker: %v", left)
 	}
 	if left, _ := filepath.Glob(temp + "/rabbitdelay-demo-*"); len(left) != 0 {
 		t.Errorf("left behind: got %v, want length 0", left)

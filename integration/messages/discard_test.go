@@ -113,7 +113,7 @@ func TestDiscardKeepsEverything(t *testing.T) {
 		}
 		for name := range sent.Headers {
 			if want := lay.Headers[name]; inspect.ReasonRejected != want && name != amqpx.HeaderQueue && !reflect.DeepEqual(got.Headers[name], want) {
-				t.Errorf("%s: came as %#v, it lay there as %#v", name, got.Headers[name], want)
+				t.Errorf("header %s: sent as %#v, but the message had %#v", name, got.Headers[name], want)
 			}
 		}
 	})

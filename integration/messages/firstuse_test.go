@@ -106,7 +106,7 @@ func TestMessageWithoutTTLInARouteQueue(t *testing.T) {
 		}
 		suite.Eventually(t, "40 messages in end", func() bool { return suite.MessagesIn(t, v, "end") == 40 })
 		if n := suite.MessagesIn(t, v, route.Name); n > 0 {
-			t.Errorf("%d are still in %s", n, route.Name)
+			t.Errorf("%d messages are still in %s", n, route.Name)
 		}
 	})
 }

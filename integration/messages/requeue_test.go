@@ -72,7 +72,7 @@ func TestRequeueLeavesTheRest(t *testing.T) {
 				o := choose("5")
 				o.DryRun = true
 				if _, err := inspect.Requeue(t.Context(), c, o); !errors.Is(err, inspect.ErrPeek) {
-					t.Errorf("%s: a dry run over AMQP alone: %v", name, err)
+					t.Errorf("%s: a dry run over AMQP alone: got %v, want ErrPeek", name, err)
 				}
 			}
 			looks(choose("none"), 6, 0)

@@ -102,7 +102,7 @@ func refusedAccess(t *testing.T, v *suite.Vhost) {
 	} else {
 		for i, f := range be.Failed {
 			if i%2 == 0 || f.Unknown {
-				t.Errorf("message %d of the batch: %v", i, f)
+				t.Errorf("message %d of the batch failed: %v", i, f)
 			}
 		}
 	}
@@ -137,7 +137,7 @@ func revokedAccess(t *testing.T, v *suite.Vhost) {
 		err = send(time.Minute)
 	}
 	if !errors.Is(err, amqpx.ErrOutcomeUnknown) && !errors.Is(err, amqpx.ErrNotSent) || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the first after it was revoked: %v", err)
+		t.Errorf("the first send after the permission was revoked: got %v, want ErrNotSent or ErrOutcomeUnknown before the deadline", err)
 	}
 	if err := send(time.Minute); !errors.Is(err, amqpx.ErrNotSent) || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the second: got %v, want amqpx.ErrNotSent and not context.DeadlineExceeded", err)

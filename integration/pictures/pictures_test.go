@@ -69,7 +69,7 @@ func TestComparison(t *testing.T) {
 		}
 	}
 	if none, err := Comparison([]byte("{}")); err != nil || len(none) > 0 {
-		t.Errorf("%d pictures without figures (%v)", len(none), err)
+		t.Errorf("Comparison drew %d pictures without figures (%v)", len(none), err)
 	}
 }
 
@@ -83,7 +83,7 @@ func TestTextsDoNotOverlap(t *testing.T) {
 		c := d.draw()
 		for i, a := range c.texts {
 			if a.left < 0 || a.top < 0 || a.right > width || a.bottom > c.height {
-				t.Errorf("%s: %q leaves the picture", d.name, a.text)
+				t.Errorf("%s: the text %q is partly outside of the picture", d.name, a.text)
 			}
 			for _, b := range c.texts[:i] {
 				if a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom {

@@ -101,7 +101,7 @@ func TestKustomize(t *testing.T) {
 	}
 	for _, resource := range []string{"Job rabbitdelay-prepare", "Deployment rabbitdelay-relay"} {
 		if a, b := settings(first, resource), settings(second, resource); a == b {
-			t.Errorf("%s: other settings have the same name, %s", resource, a)
+			t.Errorf("%s: different settings have the same name %s", resource, a)
 		}
 		pod := second[resource].Spec.Template.Spec
 		for _, c := range append(pod.InitContainers, pod.Containers...) {

@@ -62,13 +62,13 @@ func TestManifestsOfPods(t *testing.T) {
 				t.Errorf("%s %s: container %s may gain privileges", m.Kind, m.Metadata.Name, c.Name)
 			}
 			if c.Resources.Limits["memory"] == nil {
-				t.Errorf("%s %s: container %s has no limit", m.Kind, m.Metadata.Name, c.Name)
+				t.Errorf("%s %s: container %s has no memory limit", m.Kind, m.Metadata.Name, c.Name)
 			}
 		}
 	}
 	for _, kind := range []string{"Job", "Deployment", "PodDisruptionBudget", "NetworkPolicy"} {
 		if kinds[kind] == 0 {
-			t.Errorf("there is no %s", kind)
+			t.Errorf("the manifests contain no %s", kind)
 		}
 	}
 }

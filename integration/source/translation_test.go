@@ -27,7 +27,7 @@ func TestTranslations(t *testing.T) {
 	for page, original := range originals {
 		got, want := read(t, page), read(t, original)
 		if codeOf(got) != codeOf(want) {
-			t.Errorf("%s shows other code than %s", page, original)
+			t.Errorf("%s shows different code than %s", page, original)
 		}
 		missing, more := difference(figuresOf(want), figuresOf(got))
 		if len(missing) > 0 || len(more) > 0 {

@@ -74,7 +74,7 @@ func TestBodiesOfOtherPrograms(t *testing.T) {
 					task, err := store.Get(t.Context(), schedule.NoTx, fmt.Sprintf("%s-%d", way, i))
 					suite.MustSucceed(t, err)
 					if string(task.Body) != body {
-						t.Errorf("%s: %q came as %q", way, body, task.Body)
+						t.Errorf("%s: body %q was stored as %q", way, body, task.Body)
 					}
 				}
 			}

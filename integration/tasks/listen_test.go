@@ -31,9 +31,9 @@ func TestListener(t *testing.T) {
 		select {
 		case <-woken:
 		case err := <-ended:
-			t.Fatalf("%s: ended with %v", why, err)
+			t.Fatalf("%s: the listener ended with %v", why, err)
 		case <-time.After(suite.Patience):
-			t.Fatalf("%s: not woken", why)
+			t.Fatalf("%s: the listener did not wake the relay", why)
 		}
 	}
 	end := func(why string) error {
@@ -42,7 +42,7 @@ func TestListener(t *testing.T) {
 		case err := <-ended:
 			return err
 		case <-time.After(suite.Patience):
-			t.Fatalf("%s: does not end", why)
+			t.Fatalf("%s: the listener does not end", why)
 			return nil
 		}
 	}

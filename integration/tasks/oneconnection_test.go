@@ -64,7 +64,7 @@ func TestOpenDBKeepsConnections(t *testing.T) {
 				}
 			}
 			if s := db.Stats(); s.Idle != 16 || s.MaxIdleClosed != 0 {
-				t.Errorf("%d connections are idle, and %d were closed", s.Idle, s.MaxIdleClosed)
+				t.Errorf("%d connections are idle and %d were closed, want 16 and 0", s.Idle, s.MaxIdleClosed)
 			}
 		})
 	}

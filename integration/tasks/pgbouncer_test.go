@@ -162,7 +162,7 @@ func everythingWorks(t *testing.T, db businessDB, name string) {
 		ID: id("moved"), Queue: "orders.expire", Version: taskOf(t, s, id("moved")).Version, DueAt: time.Now(),
 	}))
 	if got := taskOf(t, s, id("moved")); got.Status != schedule.StatusDone {
-		t.Errorf("after its handler the task is %s", got.Status)
+		t.Errorf("after its handler ran, the task is %s, want done", got.Status)
 	}
 	suite.MustSucceed(t, db.idempotentHandler(nothing)(ctx, &amqpx.Delivery{ID: id("message"), Queue: "q"}))
 	if err := s.Health(); err != nil {
@@ -240,7 +240,7 @@ func TestPgBouncerPreparedStatements(t *testing.T) {
 					}
 				}
 				if failed == 0 {
-					t.Errorf("%s: none of three processes failed", name)
+					t.Errorf("%s: none of the three processes failed, want at least one", name)
 				}
 			}
 		})
@@ -350,7 +350,7 @@ func TestSchemaAndTimeouts(t *testing.T) {
 			t.Errorf("with the settings: exit code %d, want 1: %s", r.Code, r)
 		}
 		if want := "unsupported startup parameter"; !strings.Contains(r.Stderr, want) {
-			t.Errorf("PgBouncer takes the settings; no %q in %s", want, r)
+			t.Errorf("PgBouncer accepts the settings; no %q in %s", want, r)
 		}
 		p.direct.mustExec(t, "CREATE SCHEMA app")
 		for setting := range strings.SplitSeq(settings, "&") {

@@ -78,16 +78,16 @@ func TestRecurringRelays(t *testing.T) {
 			for i, task := range list {
 				_, at, ok := schedule.ParseOccurrence(task.ID)
 				if !ok || !at.Equal(task.DeliverAt) || len(task.Tags) != 1 {
-					t.Fatalf("%s is due at %s, made at %s, tags %v", task.ID, task.DeliverAt, task.CreatedAt, task.Tags)
+					t.Fatalf("occurrence %s is due at %s, created at %s, tags %v", task.ID, task.DeliverAt, task.CreatedAt, task.Tags)
 				}
 				if task.CreatedAt.Before(at) {
 					ahead++
 				}
 				if i > 0 && at.Sub(list[i-1].DeliverAt) != time.Second {
-					t.Fatalf("%s follows %s", task.ID, list[i-1].ID)
+					t.Fatalf("occurrence %s follows %s, want one every second", task.ID, list[i-1].ID)
 				}
 				if n := out.count(task.ID); n == 0 && at.Before(begin.Add(10*time.Second)) {
-					t.Fatalf("%s was not sent", task.ID)
+					t.Fatalf("occurrence %s was not sent", task.ID)
 				}
 			}
 			if 2*ahead < len(list) {

@@ -37,7 +37,7 @@ func TestScheduleLeases(t *testing.T) {
 			}
 			defer running[n].Add(-1)
 			if created := taskOf(t, s, d.ID).CreatedAt.UnixMilli(); key != fmt.Sprintf("%s.%d.q", d.ID, created) {
-				t.Errorf("key %s of task %s, created at %d", key, d.ID, created)
+				t.Errorf("the key %s of task %s, created at %d, is not id.created.queue", key, d.ID, created)
 			}
 			select {
 			case <-time.After(lease + time.Second):

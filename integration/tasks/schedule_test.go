@@ -160,7 +160,7 @@ func TestScheduleInTransaction(t *testing.T) {
 			}
 		}
 		if got.CreatedAt.IsZero() {
-			t.Error("read back: CreatedAt is zero")
+			t.Error("CreatedAt of the task that was read is zero")
 		}
 		if want := due.Add(500 * time.Microsecond); !got.DeliverAt.Equal(want) {
 			t.Errorf("due at %v, expected %v: the next millisecond", got.DeliverAt, want)
@@ -303,7 +303,7 @@ func TestScheduleChanges(t *testing.T) {
 			"revive":     s.Revive(t.Context(), schedule.NoTx, "b", due),
 		} {
 			if !errors.As(err, &late) || late.Status != schedule.StatusCancelled || late.Action != action || !errors.Is(err, schedule.ErrStatus) {
-				t.Errorf("%s of a cancelled task: %v", action, err)
+				t.Errorf("%s of a cancelled task: got %v, want ErrStatus", action, err)
 			}
 		}
 		if err := s.Cancel(t.Context(), schedule.NoTx, "nobody"); !errors.Is(err, schedule.ErrNotFound) {
@@ -547,7 +547,7 @@ func TestScheduleBadDestinations(t *testing.T) {
 		}
 		for _, m := range out.messages() {
 			if strings.HasPrefix(m.ID, "bad") {
-				t.Errorf("%s was sent", m.ID)
+				t.Errorf("task %s was sent, although it is invalid", m.ID)
 			}
 		}
 	})
@@ -683,7 +683,7 @@ func TestScheduleListAndCount(t *testing.T) {
 			b, err := s.Backlog(t.Context(), []time.Duration{2 * time.Hour}, most)
 			suite.MustSucceed(t, err)
 			if b.Unsent != n || len(b.Within) != 2 || b.Overdue+b.Within[0] != n || b.Within[1] != 0 {
-				t.Errorf("the backlog, counted to %d, is %+v", most, b)
+				t.Errorf("the backlog, counted up to %d, is %+v", most, b)
 			}
 		}
 	})
@@ -741,7 +741,7 @@ func TestScheduleMigrate(t *testing.T) {
 		// This row is written with plain SQL, as the contract allows: with only a destination and a due time.
 		db.mustExec(t, "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES ('plain', 'q', 1)")
 		if got := taskOf(t, s, "plain"); got.Status != schedule.StatusPending || got.Version != 1 || time.Since(got.CreatedAt).Abs() > time.Minute {
-			t.Errorf("a row by plain SQL is %+v", got)
+			t.Errorf("the row that plain SQL wrote was read as %+v", got)
 		}
 		for _, bad := range []string{
 			"INSERT INTO rabbitdelay_tasks (id, due_at) VALUES ('x', 1)",

@@ -215,7 +215,7 @@ func (x uniqueRows) do(task schedule.Task, u schedule.Unique, want schedule.Uniq
 		x.t.Errorf("%+v, expected %s", r, want)
 	}
 	if r.Outcome != schedule.UniqueRefused && !r.DeliverAt.Equal(taskOf(x.t, x.s, r.ID).DeliverAt) {
-		x.t.Errorf("%+v, the task is due at %v", r, taskOf(x.t, x.s, r.ID).DeliverAt)
+		x.t.Errorf("got %+v, but the task is due at %v", r, taskOf(x.t, x.s, r.ID).DeliverAt)
 	}
 	return r
 }
@@ -337,7 +337,7 @@ func (x uniqueRows) giveWay() {
 	})
 	task := taskOf(t, x.s, id)
 	if err := handle(t.Context(), &amqpx.Delivery{ID: id, Queue: "q", Version: 1, DueAt: task.DeliverAt, Attempt: 1, MaxAttempts: 3}); err == nil {
-		t.Error("the handler has no error")
+		t.Error("the handler returned no error")
 	}
 	if got := taskOf(t, x.s, id); got.Status != schedule.StatusCancelled || !strings.Contains(got.LastError, "provider is away") || got.FinishedAt.IsZero() {
 		t.Errorf("%+v, expected it to be cancelled with its error", got)
@@ -439,7 +439,7 @@ func TestDocumentedUniqueStatements(t *testing.T) {
 			}
 			for what, delay := range map[string]time.Duration{"one is due at once": 0, "one is due later": time.Hour} {
 				if id := both(what, worn(delay)); id != "pending" {
-					t.Errorf("%s, %s: %s stands, expected the pending task", name, what, id)
+					t.Errorf("%s, %s: the row is %s, expected the pending task", name, what, id)
 				}
 			}
 			for earlier, want := range map[string]int64{"running": 1, "done": 1, "failed": 0} {

@@ -184,7 +184,7 @@ func TestServeTwiceTheSameBulk(t *testing.T) {
 			t.Errorf("%d of %d tasks were moved by both", twice, n)
 		}
 		if done := run(`"action":"cancel"`); done != n {
-			t.Errorf("two cancellations have cancelled %v of %d", done, n)
+			t.Errorf("two jobs have cancelled %v of %d tasks", done, n)
 		}
 		if left := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status <> 'cancelled'"); left != 0 {
 			t.Errorf("%d tasks are not cancelled", left)

@@ -63,7 +63,7 @@ func TestCLITasks(t *testing.T) {
 		}
 		db.mustExec(t, "CREATE TABLE others (a INTEGER)") // without a table, SQLite does not create the file
 		if r := cmd("list"); r.Code != 1 || r.Stdout != "" || !strings.Contains(r.Stderr, "run the migrations first") {
-			t.Fatalf("without a table: %s", r)
+			t.Fatalf(`without the table: got %s, want "run the migrations first"`, r)
 		}
 		s := newStore(t, db, nil, schedule.Config{})
 		base := time.Now().Add(time.Hour).Truncate(time.Hour)
@@ -103,7 +103,7 @@ func TestCLITasks(t *testing.T) {
 				r)
 		}
 		if r := cmd("list", "--limit", "0"); len(r.Lines()) != 122 || strings.Contains(r.Stdout, "\x1b") || r.Stderr != "" {
-			t.Errorf("without a limit: %d lines, %s", len(r.Lines()), r.Stderr)
+			t.Errorf("list --limit 0 printed %d lines, errors %s", len(r.Lines()), r.Stderr)
 		}
 
 		// show
@@ -205,8 +205,8 @@ func relaying(t *testing.T, args ...string) (stop func() suite.Ran) {
 	return stop
 }
 
-// Rows that a program wrote with plain SQL are in their queue when they are due, and the context of
-// SIGTERM ends the relay, which prints its result.
+// Rows that a program wrote with plain SQL are in their queue when they are due. The end of the context, as on SIGTERM,
+// ends the relay, which prints its result.
 func TestCLIRelay(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {
@@ -239,7 +239,7 @@ func TestCLIRelay(t *testing.T) {
 						d, id, due, due)
 				}
 			case <-time.After(suite.Patience):
-				t.Fatalf("%s did not come: %s", id, stop())
+				t.Fatalf("task %s did not arrive: %s", id, stop())
 			}
 		}
 		// The relay marks a row after its confirm, which can be after its delivery.

@@ -53,7 +53,7 @@ func named(t *testing.T, db businessDB, statement string, values map[string]any)
 	query := namedQuery(statement, func(name string) {
 		v, ok := values[name]
 		if !ok {
-			t.Fatalf("%s: no value for %s", statement, name)
+			t.Fatalf("statement %s: no value for %s", statement, name)
 		}
 		args = append(args, v)
 	})
@@ -81,7 +81,7 @@ func rowOf(t *testing.T, db businessDB, id string) map[string]string {
 		t.Fatal(err)
 	}
 	if !rows.Next() {
-		t.Fatalf("no row %s (%v)", id, rows.Err())
+		t.Fatalf("there is no row with the id %s (%v)", id, rows.Err())
 	}
 	values := make([]sql.NullString, len(columns))
 	dest := make([]any, len(columns))
@@ -356,7 +356,7 @@ func TestEffectByStatementAfterAGoAttempt(t *testing.T) {
 		for _, id := range []string{"e", "cancelled"} {
 			suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Exchange: "events", DeliverAt: due}))
 			if fails(t.Context(), &amqpx.Delivery{ID: id, Queue: "mail", Exchange: "events", Version: 1, DueAt: due, Redelivered: true, MaxAttempts: 5, Attempt: 1}) == nil {
-				t.Fatal("the handler succeeded")
+				t.Fatal("the handler that should fail succeeded")
 			}
 		}
 		suite.MustSucceed(t, s.Cancel(t.Context(), schedule.NoTx, "cancelled"))

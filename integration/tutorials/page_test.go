@@ -119,7 +119,7 @@ func (p *page) checkCode(t *testing.T, programs string) {
 			}
 		case b.kind == "go":
 			if !shownIn(t, dir, b.content) {
-				t.Errorf("%s: no file in %s has these lines:\n%s", p.at(b), dir, b.content)
+				t.Errorf("%s: no file in %s contains these lines:\n%s", p.at(b), dir, b.content)
 			}
 		}
 	}

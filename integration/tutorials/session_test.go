@@ -88,7 +88,7 @@ func follow(t *testing.T, tut tutorial) {
 		}
 	}
 	if s.running != nil {
-		t.Errorf("%s: at the end %q still runs", p.path, s.running.typed)
+		t.Errorf("%s: %q still runs at the end", p.path, s.running.typed)
 	}
 	if *update {
 		s.rewrite()

@@ -28,7 +28,7 @@ func FuzzFrames(f *testing.F) {
 				break
 			}
 			if len(fr.Payload) > len(b) {
-				t.Fatalf("%d bytes of payload from %d", len(fr.Payload), len(b))
+				t.Fatalf("a payload of %d bytes was read from %d bytes", len(fr.Payload), len(b))
 			}
 			NewDecoder(fr.Payload).Properties()
 			NewDecoder(fr.Payload).Table()
@@ -61,7 +61,7 @@ func TestTablesComeBack(t *testing.T) {
 		e.Table(table)
 		d := NewDecoder(e.Bytes())
 		if got := d.Table(); d.Err() != nil || !reflect.DeepEqual(got, table) {
-			t.Fatalf("%v: %#v came back as %#v", d.Err(), table, got)
+			t.Fatalf("%v: table %#v was decoded as %#v", d.Err(), table, got)
 		}
 	})
 }

@@ -253,7 +253,7 @@ func (a *applier) overQuota(err error) error {
 	if found == nil {
 		return nil
 	}
-	limit, _ := strconv.ParseInt(found[2], 10, 64) // digits
+	limit, _ := strconv.ParseInt(found[2], 10, 64) // the expression matches digits only
 	return &plan.QuotaError{Vhost: found[1], Limit: limit, Have: -1, Missing: -1, Layout: int64(len(a.want.Queues)), Err: refusal}
 }
 

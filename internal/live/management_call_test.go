@@ -113,7 +113,7 @@ func TestManagementOfSeveralNodes(t *testing.T) {
 		first, before := m.Endpoint(), asked.Load()
 		_, err = m.Call(t.Context(), http.MethodPost, "/api/x", strings.NewReader("{}"), nil)
 		if (first == hangsUp.URL) != (err != nil) || (first == hangsUp.URL) != (asked.Load() == before) {
-			t.Errorf("a POST, first to %s: %v", first, err)
+			t.Errorf("a POST that tries %s first: %v", first, err)
 		}
 		if _, err := m.Call(t.Context(), http.MethodGet, "/api/x", nil, nil); err != nil {
 			t.Error(err)
@@ -125,7 +125,7 @@ func TestManagementOfSeveralNodes(t *testing.T) {
 	}
 	_, err = m.Call(t.Context(), http.MethodGet, "/api/x", nil, nil)
 	if err == nil {
-		t.Fatal("two servers that are down answered")
+		t.Fatal("a call succeeded although both servers are down")
 	}
 	if n := strings.Count(err.Error(), "connection refused"); n != 2 {
 		t.Errorf("%d refusals in %v, want 2", n, err)

@@ -20,7 +20,7 @@ func probe(t *testing.T, srv *amqptest.Server) error {
 	t.Helper()
 	err := live.ProbePlugin(t.Context(), func(context.Context) (*amqp.Connection, error) { return srv.Connect() })
 	if slices.ContainsFunc(srv.Exchanges(), func(e amqptest.Exchange) bool { return e.Name == probed }) {
-		t.Errorf("%s is still there", probed)
+		t.Errorf("the exchange %s still exists", probed)
 	}
 	return err
 }
@@ -66,7 +66,7 @@ func TestProbeMissesThePlugin(t *testing.T) {
 			}
 		}
 		if strings.Contains(err.Error(), enable) == strings.Contains(err.Error(), impossible) {
-			t.Errorf("%s: %q advises both, or nothing", version, err)
+			t.Errorf("%s: %q advises to enable the plugin and says that it cannot run, or neither", version, err)
 		}
 		srv.Close()
 	}

@@ -21,7 +21,7 @@ func TestConflictsAreShort(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	if !errors.Is(errs, topology.ErrConflict) {
-		t.Error("it is no ErrConflict")
+		t.Error("the error does not wrap ErrConflict")
 	}
 	if x, ok := errors.AsType[*topology.ConflictError](errs); !ok || x.Name != "q0" {
 		t.Errorf(`the first is %v, want an error of type *topology.ConflictError and Name = "q0"`, x)

@@ -256,7 +256,7 @@ func TestPolicyWarningsOfDeadLetters(t *testing.T) {
 			t.Errorf("%s: refused although policies may be ignored: %v", key, err)
 		}
 		if !strings.Contains(p.String(), `(and "graveyard", "q.dead")`) {
-			t.Errorf("not all are named:\n%s", p)
+			t.Errorf("the plan does not name all dead-letter queues:\n%s", p)
 		}
 	}
 }

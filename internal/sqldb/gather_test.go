@@ -109,7 +109,7 @@ func (g *gathering) until(t *testing.T, condition func() bool) {
 		select {
 		case <-ticker.C:
 		case <-deadline:
-			t.Fatal("it did not come to that")
+			t.Fatal("the condition did not become true in time")
 		}
 	}
 }

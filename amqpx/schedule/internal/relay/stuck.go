@@ -44,7 +44,7 @@ func (s *stuck) note(g *rows.Gate, locked bool, now time.Time) {
 	}
 }
 
-// list returns the lanes whose rate limits have been locked without use for stuckAfter, with the time since when.
+// list returns the lanes whose rate limits have been locked without use for stuckAfter, and since when they have been.
 func (s *stuck) list(now time.Time) map[rows.Lane]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -58,7 +58,7 @@ func (d *document) conforms(operation string, r reply) {
 	item, ok := d.doc["paths"].(map[string]any)[path].(map[string]any)
 	op, ok2 := item[strings.ToLower(method)].(map[string]any)
 	if !ok || !ok2 {
-		d.t.Fatalf("%s is not in the document", operation)
+		d.t.Fatalf("the document does not describe the operation %s", operation)
 	}
 	code := strconv.Itoa(r.code)
 	content, ok := op["responses"].(map[string]any)[code].(map[string]any)
@@ -518,7 +518,7 @@ func TestProblemsAreBounded(t *testing.T) {
 		t.Errorf("a parameter: got %d, %d bytes, want 422 and at most 4096", r.code, len(r.text))
 	}
 	if r := w.ask("PUT", "/api/v1/tasks/a", `{"due":"1h","queue":"q","priority":"high"}`); !strings.Contains(string(r.text), `"high"`) {
-		t.Errorf("a short value is not told: %s", r.text)
+		t.Errorf("the error does not quote a short value: %s", r.text)
 	}
 }
 

@@ -154,7 +154,7 @@ func TestProblems(t *testing.T) {
 	} {
 		got, ok := errors.AsType[huma.StatusError](a.problem(x.err))
 		if !ok {
-			t.Errorf("%s: it has no code", name)
+			t.Errorf("problem %s has no code", name)
 			continue
 		}
 		if got.GetStatus() != x.code {

@@ -112,7 +112,7 @@ func (s *site) publish(key string, p amqp.Publishing) {
 		}
 		s.connect()
 	}
-	s.Fatal("the broker takes nothing")
+	s.Fatal("the broker does not confirm the message")
 }
 
 func (s *site) messages(queue string) []amqptest.Message {
@@ -217,7 +217,7 @@ func TestBridgeLosesNothing(t *testing.T) {
 				}
 				for _, q := range []string{s.x.Queue(), s.x.DueQueue(), s.x.DeadQueue(), "delay.parked"} {
 					if q, ok := s.Queue(q); ok && q.Ready+q.Unacked > 0 {
-						s.Errorf("%s has %d messages ready and %d held", q.Name, q.Ready, q.Unacked)
+						s.Errorf("queue %s still has %d ready and %d held messages", q.Name, q.Ready, q.Unacked)
 					}
 				}
 			})
@@ -483,7 +483,7 @@ func TestBridgeRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, conflict := errors.AsType[*topology.ConflictError](b.Declare(t.Context())); !conflict {
-			t.Error("the plugin's exchange is no conflict")
+			t.Error("declaring the plugin's exchange did not return a *topology.ConflictError")
 		}
 		for _, x := range []bridge.Exchange{
 			{}, {Name: "shop"}, {Name: "shop", Type: "x-delayed-message"}, {Name: "delay.plugin", Type: "topic"},

@@ -27,7 +27,7 @@ func TestFlags(t *testing.T) {
 			}
 			c.VisitParents(func(parent *cobra.Command) {
 				if parent.PersistentFlags().Lookup(f.Name) != nil {
-					t.Errorf("--%s of %s hides that of %s", f.Name, c.CommandPath(), parent.CommandPath())
+					t.Errorf("the flag --%s of %s hides the one of %s", f.Name, c.CommandPath(), parent.CommandPath())
 				}
 			})
 		}

@@ -108,9 +108,9 @@ func references(t *testing.T) map[string]details {
 		name := filepath.Base(file)
 		switch _, twice := all[name]; {
 		case !commands[name]:
-			t.Errorf("%s is about no command", file)
+			t.Errorf("the reference page %s belongs to no command", file)
 		case twice:
-			t.Errorf("two packages have a reference/%s", name)
+			t.Errorf("two packages have the file reference/%s", name)
 		}
 		d := details{"cmd/rabbitdelay/internal/" + strings.TrimPrefix(file, "../"), strings.TrimSpace(string(text))}
 		if !strings.HasPrefix(d.text, "#") {

@@ -40,7 +40,7 @@ func TestEveryIDIsAddressable(t *testing.T) {
 				t.Errorf(`%q: cancelled at %s it is %v, want got["status"] = "cancelled"`, id, way, got)
 			}
 			if got := w.must(200, "GET", strings.Replace(at(""), "/tasks/", "/trace/", 1), ""); got["id"] != id {
-				t.Errorf("%q: its trace at %s is that of %v", id, way, got["id"])
+				t.Errorf("id %q: the trace at %s is the one of %v", id, way, got["id"])
 			}
 			if r := w.ask("GET", "/task?id="+url.QueryEscape(id), ""); r.code != 200 {
 				t.Errorf("%q: the page: %d, want 200", id, r.code)
@@ -63,7 +63,7 @@ func TestEveryIDIsAddressable(t *testing.T) {
 		t.Errorf(`two ids: got %d %s, want 422 and a text with "query.id"`, r.code, r.text)
 	}
 	if r := w.ask("PUT", "/api/v1/tasks/%FF", `{"queue":"orders","due":"2h"}`); r.code != 400 || !strings.Contains(string(r.text), "expected UTF-8") {
-		t.Errorf("no UTF-8: %d %s", r.code, r.text)
+		t.Errorf(`an id that is not UTF-8: %d %s, want 400 and "expected UTF-8"`, r.code, r.text)
 	}
 	for _, at := range []string{"/api/v1/tasks/%E2%82", "/api/v1/tasks/a%00b", "/task?id=%E2%82", "/tasks?queue=a%00",
 		"/api/v1/recurring/%00", "/api/v1/trace/%FF"} {
@@ -209,7 +209,7 @@ func TestBodiesAreTakenLiterally(t *testing.T) {
 		}
 	}
 	if list := w.must(200, "GET", "/api/v1/tasks", "")["tasks"].([]any); len(list) != 0 {
-		t.Errorf("tasks were scheduled: %v", list)
+		t.Errorf("invalid requests scheduled tasks: %v", list)
 	}
 	w.must(201, "PUT", "/api/v1/tasks/-?id="+url.QueryEscape("a😀"), `{"queue":"orders","due":"1h","body":"\ud83d\ude00"}`)
 	r := w.ask("PUT", "/api/v1/tasks/-?id="+url.QueryEscape("a"+strings.Repeat("é", 127)+"é"), `{"queue":"orders","due":"1h"}`)

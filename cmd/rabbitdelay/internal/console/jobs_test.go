@@ -66,7 +66,7 @@ func (w *world) begun() string {
 			return id
 		}
 		if time.Now().After(deadline) {
-			w.t.Fatalf("it does not begin: %v", j)
+			w.t.Fatalf("the job does not begin: %v", j)
 		}
 	}
 }
@@ -183,7 +183,7 @@ func TestJobIsStopped(t *testing.T) {
 	moved, err := w.store.CountUpTo(t.Context(), schedule.NoTx, schedule.Filter{DueFrom: due.Add(time.Hour)}, 0)
 	check(t, err)
 	if at == 0 || at >= many || int64(at) != moved {
-		t.Errorf("it says %v, and %d tasks were moved", at, moved)
+		t.Errorf("the job reports %v moved tasks, but %d were moved", at, moved)
 	}
 	_, err = w.db.ExecContext(t.Context(), "DROP TRIGGER slow")
 	check(t, err)
@@ -202,7 +202,7 @@ func TestJobIsStopped(t *testing.T) {
 		actions = append(actions, e.Action)
 	}
 	if got := strings.Join(actions, " "); got != "job.stop job.continue job.stop" {
-		t.Errorf("the audit of the job has %s", got)
+		t.Errorf("the audit of the job has %s, want job.stop job.continue job.stop", got)
 	}
 }
 

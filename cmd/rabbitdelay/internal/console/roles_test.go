@@ -86,7 +86,7 @@ func (b *browser) token() string {
 		m = tokenField.FindSubmatch(b.w.ask("GET", "/", "", b.with).text)
 	}
 	if m == nil {
-		b.w.t.Fatal("no form with a token")
+		b.w.t.Fatal("the page has no form with a token")
 	}
 	return string(m[1])
 }
@@ -451,7 +451,7 @@ func TestWithoutUsers(t *testing.T) {
 		}
 	}
 	if strings.Contains(r.header.Get("Content-Security-Policy"), "unsafe") {
-		t.Error("the policy allows what is unsafe")
+		t.Error("the Content-Security-Policy allows unsafe sources")
 	}
 }
 
@@ -483,7 +483,7 @@ func TestIdentify(t *testing.T) {
 	w.must(201, "PUT", "/admin/delays/api/v1/tasks/a%2Fb", `{"queue":"q","due":"1h"}`, user("the operator"))
 	w.must(200, "GET", "/api/v1/tasks/a%2Fb", "", user("the viewer")) // as sent by a proxy that strips the prefix
 	if r := w.ask("GET", "/admin/delays", "", user("the viewer")); r.code != 308 || r.header.Get("Location") != "/admin/delays/" {
-		t.Errorf("without a slash: %d %v", r.code, r.header)
+		t.Errorf("the prefix without a slash: %d %v, want a redirect to it with the slash", r.code, r.header)
 	}
 	if r := w.ask("GET", "/admin/delaysX", "", user("the viewer")); r.code != 404 {
 		t.Errorf("another path: got %d, want 404", r.code)

@@ -33,7 +33,7 @@ func TestLostMajorityComesFirst(t *testing.T) {
 	cfg, snap := leaderless(t)
 	r := Diagnose(cfg, snap)
 	if len(r.Findings) == 0 || r.Findings[0].ID != "quorum-lost" {
-		t.Fatalf("the first finding is another one: %+v", r.Findings)
+		t.Fatalf("the first finding is not quorum-lost: %+v", r.Findings)
 	}
 	if !slices.Contains(r.Findings[0].Objects, "billing") {
 		t.Errorf("somebody else's queue is left out: %v", r.Findings[0].Objects)
@@ -43,7 +43,7 @@ func TestLostMajorityComesFirst(t *testing.T) {
 		t.Errorf("got %+v, want [reports]", down)
 	}
 	if !slices.ContainsFunc(r.Unchecked, func(u Unchecked) bool { return u.Area == AreaMessages }) {
-		t.Errorf("nothing says that counts are unknown: %+v", r.Unchecked)
+		t.Errorf("the report does not say that counts are unknown: %+v", r.Unchecked)
 	}
 }
 

@@ -22,15 +22,15 @@ func TestClockDifference(t *testing.T) {
 		r := Diagnose(Config{}, Snapshot{Version: "4.3.0", Clocks: []Clock{{Low: c.low, High: c.high}}})
 		f, ok := byID(r, "clock-difference")
 		if ok != (c.found != "") || !strings.Contains(f.What, c.found) {
-			t.Errorf("%v to %v: %t, %s", c.low, c.high, ok, f.What)
+			t.Errorf("clock difference from %v to %v: found %t, %s", c.low, c.high, ok, f.What)
 		}
 	}
 	r := Diagnose(Config{ClockTolerance: time.Minute}, Snapshot{Version: "4.3.0", Clocks: []Clock{{Low: 10 * time.Second, High: 11 * time.Second}}})
 	if _, ok := byID(r, "clock-difference"); ok {
-		t.Error("the tolerance does not count")
+		t.Error("a difference within the tolerance was reported")
 	}
 	if r := Diagnose(Config{}, Snapshot{}); !slices.Contains(r.areas(), string(AreaClock)) {
-		t.Errorf("unchecked is %v", r.Unchecked)
+		t.Errorf("unchecked areas are %v, want them to contain the clock", r.Unchecked)
 	}
 }
 

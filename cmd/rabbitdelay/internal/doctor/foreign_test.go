@@ -107,7 +107,7 @@ func TestForeignFindings(t *testing.T) {
 			}
 			for _, f := range r.Findings {
 				if strings.Contains(f.Fix, "rabbitdelay destroy") {
-					t.Errorf("advice to destroy what is Celery's: %+v", f)
+					t.Errorf("the advice would destroy Celery's queues: %+v", f)
 				}
 			}
 		})

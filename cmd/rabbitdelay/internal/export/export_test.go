@@ -61,7 +61,7 @@ func TestKubernetes(t *testing.T) {
 		}
 		n := m.Metadata.Name
 		if !name.MatchString(n) || len(n) > 253 {
-			t.Errorf("%s %q is no name of Kubernetes", m.Kind, n)
+			t.Errorf("%s %q is not a valid Kubernetes name", m.Kind, n)
 		}
 		if named[m.Kind+n] {
 			t.Errorf("two manifests of kind %s are named %s", m.Kind, n)
@@ -88,7 +88,7 @@ func TestKubernetes(t *testing.T) {
 		}
 	}
 	if len(named) != len(top.Exchanges)+len(top.Queues)+len(top.Bindings) {
-		t.Errorf("%d resources of %d exchanges, %d queues, %d bindings", len(named), len(top.Exchanges), len(top.Queues), len(top.Bindings))
+		t.Errorf("%d resources for %d exchanges, %d queues and %d bindings", len(named), len(top.Exchanges), len(top.Queues), len(top.Bindings))
 	}
 	q := objects["Queue delay.bucket.binary.1s"]
 	arguments, _ := q["arguments"].(map[string]any)

@@ -17,7 +17,7 @@ func TestExportIsJSON(t *testing.T) {
 	}
 	got := clitest.Expect(t, 0, "export", "-f", file)
 	if !json.Valid([]byte(got.Stdout)) {
-		t.Errorf("not JSON:\n%s", got.Stdout)
+		t.Errorf("the output is not JSON:\n%s", got.Stdout)
 	}
 }
 

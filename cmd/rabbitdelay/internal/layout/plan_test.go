@@ -34,6 +34,6 @@ func TestPlanSaysWhichQueuesDoNotAnswer(t *testing.T) {
 		}
 	}
 	if strings.Contains(r.Stdout, "queue orders.expire.dead") {
-		t.Errorf("a queue that answers is unknown:\n%s", r)
+		t.Errorf("the plan lists a queue that answers as unknown:\n%s", r)
 	}
 }

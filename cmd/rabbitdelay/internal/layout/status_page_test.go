@@ -27,7 +27,7 @@ func TestStatusOfRelaysByTheDatabasesClock(t *testing.T) {
 			}
 			got := text.String()
 			if strings.Contains(got, "no heartbeat since") == running || strings.Contains(got, "the database's clock, by which tasks are due and relays run, is 1h0m0s") != (skew != 0) {
-				t.Errorf("clock %v, seen %v ago:\n%s", skew, since, got)
+				t.Errorf("with a clock difference of %v and a relay seen %v ago, the note about the clock is wrong:\n%s", skew, since, got)
 			}
 		}
 	}

@@ -124,6 +124,6 @@ func TestConsumeContinuesAfterALostConnection(t *testing.T) {
 		t.Errorf("%d messages are left", n)
 	}
 	if !strings.Contains(errs.String(), "the connection was lost; reconnecting") {
-		t.Errorf("the loss is not reported: %s", errs.String())
+		t.Errorf("the lost connection is not reported: %s", errs.String())
 	}
 }

@@ -58,7 +58,7 @@ func TestSenderMessages(t *testing.T) {
 		t.Errorf("the header d is %q, expected none", got)
 	}
 	if len(drawn) < 100 {
-		t.Errorf("1000 draws from 2001 delays gave %d different ones", len(drawn))
+		t.Errorf("1000 draws from 2001 delays gave %d different delays, want at least 100", len(drawn))
 	}
 	at := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	s.at, s.count = app.Instant(at), 1

@@ -84,7 +84,7 @@ func TestCLIAsksOnATerminal(t *testing.T) {
 		}
 	}
 	if after := v.Objects(t); !slices.Equal(before, after) {
-		t.Errorf("before %v, after %v", before, after)
+		t.Errorf("the objects changed from %v to %v", before, after)
 	}
 	if r := answering("12", "destroy", "--force"); r.Code != 0 || !strings.Contains(r.Stdout, "with 12 messages") || len(v.Objects(t)) != 0 {
 		t.Errorf(`got %s; left %v, want Code = 0, Stdout with "with 12 messages" and length 0`, r, v.Objects(t))

@@ -206,7 +206,7 @@ func TestDestroyDestinations(t *testing.T) {
 		n := int64(1)
 		o.Messages = &n
 		if report, err := destroy.Run(t.Context(), v.Managed(), top, o); err != nil || messagesOf(report) != 1 || len(v.Objects(t)) != 0 {
-			t.Errorf("with the count: %s, %v; left %v", report, err, v.Objects(t))
+			t.Errorf("destroy with Messages set: got %s, %v; left %v, want one message deleted and nothing left", report, err, v.Objects(t))
 		}
 	})
 }
@@ -326,7 +326,7 @@ func TestCLIDestroyAsks(t *testing.T) {
 			t.Error(r)
 		}
 		if after := v.Objects(t); !slices.Equal(before, after) {
-			t.Errorf("before %v, after %v", before, after)
+			t.Errorf("the objects changed from %v to %v", before, after)
 		}
 		if r := cmd("destroy", "--yes", "--json"); r.Code != 0 || r.Last(t, destroyKeys...)["kept"] != 0.0 || len(v.Objects(t)) != 0 {
 			t.Errorf("destroy: %s; left %v, want exit code 0 and nothing left", r, v.Objects(t))

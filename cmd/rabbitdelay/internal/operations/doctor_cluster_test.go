@@ -105,7 +105,7 @@ func TestDoctorOnCluster(t *testing.T) {
 	})
 	t.Logf("\n%s", render(r))
 	if len(r.Clocks) != 2 || !strings.Contains(fmt.Sprint(r.Unchecked), cl.URLs()[2]) {
-		t.Errorf("without a node: clocks %+v, unchecked %+v", r.Clocks, r.Unchecked)
+		t.Errorf("without a node: clocks %+v, unchecked %+v, want two clocks and the node unchecked", r.Clocks, r.Unchecked)
 	}
 	if f, _ := find(r, "node-down", ""); !slices.Equal(f.Objects, []string{"rabbit@n3"}) {
 		t.Errorf("got %+v, want [rabbit@n3]", f)

@@ -81,7 +81,7 @@ func (c *clinic) until(t *testing.T, what string, wanted func(doctor.Report) boo
 			return r
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("never: %s; the last report:\n%s", what, render(r))
+			t.Fatalf("never happened: %s; the last report:\n%s", what, render(r))
 		}
 	}
 }
@@ -355,7 +355,7 @@ func TestDoctorFindsEverything(t *testing.T) {
 			t.Errorf("parked %v, clocks %+v, want 2 and one clock that is 5s ahead", r.Parked, r.Clocks)
 		}
 		if f, _ := find(r, "parked-messages", ""); strings.Contains(f.Why, "elsewhere") != (c.Broker.Line() != "4.0") {
-			t.Errorf("where the parked messages were going: %q", f.Why)
+			t.Errorf("the finding about parked messages names the wrong destination: %q", f.Why)
 		}
 		if c.Broker.Source() == broker.Environment {
 			return
@@ -499,7 +499,7 @@ func TestDoctorChangesNothing(t *testing.T) {
 		}
 		suite.Eventually(t, "nothing to have changed", func() bool { return c.inventory(t) == before })
 		if after := c.inventory(t); after != before {
-			t.Errorf("before\n%s\nafter\n%s", before, after)
+			t.Errorf("the doctor changed the broker from\n%s\nto\n%s", before, after)
 		}
 	})
 }

@@ -141,7 +141,7 @@ func (n *night) spend(t *testing.T) {
 	}
 	r := n.until(t, one, []string{"node-down", "rabbit@n3", "quorum-offline"}, "doctor")
 	if strings.Contains(r.Stdout, "quorum-lost") {
-		t.Errorf("with a majority:\n%s", r)
+		t.Errorf("with a majority, quorum-lost is reported:\n%s", r)
 	}
 	n.until(t, one, []string{"DEAD LETTERS in " + nightDead + ": 5"}, "status")
 	n.console.oneDown(t)
@@ -170,7 +170,7 @@ func (n *night) lost(t *testing.T, one int) {
 	t.Helper()
 	r := n.until(t, one, []string{"quorum-lost", "queue-down", nightClassic}, "doctor")
 	if first := strings.Index(r.Stdout, "CRITICAL"); !strings.HasPrefix(r.Stdout[first:], "CRITICAL quorum-lost") {
-		t.Errorf("the first finding is another one:\n%s", r)
+		t.Errorf("the first critical finding is not quorum-lost:\n%s", r)
 	}
 	for _, args := range [][]string{{"status"}, {"status", "--amqp-only"}} {
 		r := n.until(t, one, []string{"unknown"}, args...)

@@ -258,7 +258,7 @@ func nativePrivileges(t *testing.T, adminURL string, userURL func(name string) s
 		"no-bind": "write delay.canary.doctor", "no-queues": "write delay.native.1",
 	} {
 		if _, err := open(userURL(name)); !isRefusal(err) {
-			t.Errorf("%s, which lacks the right to %s: %v", name, lacks, err)
+			t.Errorf("user %s, who lacks the permission to %s: got %v, want a refusal", name, lacks, err)
 		}
 	}
 }

@@ -44,7 +44,7 @@ func documentedPermissions(t *testing.T) map[string][3]string {
 		"shop-native-producer", "shop-native-consumer", "shop-native-narrow",
 	} {
 		if _, ok := out[user]; !ok {
-			t.Fatalf("docs/permissions.md says nothing of %s", user)
+			t.Fatalf("docs/permissions.md does not mention %s", user)
 		}
 	}
 	return out
@@ -266,7 +266,7 @@ func (s *shop) bootstraps(t *testing.T, brokerURL string) {
 		t.Errorf("after apply: got %v\n%s, want no error and Empty() = true", err, p)
 	}
 	if got := s.lacks(t, brokerURL, doctor.RoleBootstrapper); len(got) > 0 {
-		t.Errorf("the doctor says that it lacks %v", got)
+		t.Errorf("the doctor reports the missing permissions %v, want none", got)
 	}
 	refuses(t, brokerURL, map[string]func(*amqp.Channel) error{
 		"declare a queue of others":             declares("orders.new"),
@@ -318,7 +318,7 @@ func (s *shop) produces(t *testing.T, brokerURL string) {
 	}
 	suite.MustApply(t, s.Vhost.Unmanaged(), s.want)
 	if got := s.lacks(t, brokerURL, doctor.RoleProducer); len(got) > 0 {
-		t.Errorf("the doctor says that it lacks %v", got)
+		t.Errorf("the doctor reports the missing permissions %v, want none", got)
 	}
 	if got, want := s.lacks(t, brokerURL, doctor.RoleConsumer), []string{"read orders.expire", "write amq.default"}; !slices.Equal(got, want) {
 		t.Errorf("as a consumer the doctor says that it lacks %v, want %v", got, want)
@@ -370,7 +370,7 @@ func (s *shop) consumes(t *testing.T, brokerURL string) {
 		t.Errorf("dead letter %v, want d.Headers[amqpx.HeaderReason] = inspect.ReasonRejected", d.Headers)
 	}
 	if got := s.lacks(t, brokerURL, doctor.RoleConsumer); len(got) > 0 {
-		t.Errorf("the doctor says that it lacks %v", got)
+		t.Errorf("the doctor reports the missing permissions %v, want none", got)
 	}
 	refuses(t, brokerURL, map[string]func(*amqp.Channel) error{
 		"declare a queue":          declares("orders.new"),

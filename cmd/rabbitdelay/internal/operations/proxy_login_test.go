@@ -182,7 +182,7 @@ func TestServeBehindAProxyWithALogin(t *testing.T) {
 		t.Errorf("an operator cannot schedule a task: %d %.1000s", code, text)
 	}
 	if code, text := ask(http.MethodGet, through+"api/v1/tasks/reminder-1", "ben", nil); code != http.StatusOK {
-		t.Errorf("the task is not there: %d %.300s", code, text)
+		t.Errorf("the scheduled task cannot be read: %d %.300s", code, text)
 	}
 	if _, text := ask(http.MethodGet, through+"api/v1/audit", "ben", nil); !strings.Contains(text, `"who":"anna"`) {
 		t.Errorf("the audit does not name the user: %.300s", text)

@@ -130,13 +130,13 @@ func TestConnectionAndChannelLimits(t *testing.T) {
 			}
 		}
 		if got := send("before"); got.Code != 0 {
-			t.Fatalf("without a limit: %s", got)
+			t.Fatalf("send without a limit: got %s, want exit code 0", got)
 		}
 		connections := "vhost-limits/" + v.Name + "/max-connections"
 		limit(connections, 1)
 		refused("one connection", send("first"), "connection limit (1) is reached", "a client uses up to three connections")
 		if got := suite.RunCLI(t.Context(), "doctor", "--url", address); !strings.Contains(got.String(), "a client uses up to three connections") {
-			t.Errorf("doctor without a connection: %s", got)
+			t.Errorf("doctor at the connection limit: got %s, want the advice about connections", got)
 		}
 		limit(connections, -1)
 

@@ -53,7 +53,7 @@ func TestRelease(t *testing.T) {
 	sums, err := os.ReadFile(filepath.Join(first, "dist", "SHA256SUMS"))
 	suite.MustSucceed(t, err)
 	if others, err := os.ReadFile(filepath.Join(again, "elsewhere", "SHA256SUMS")); err != nil || !bytes.Equal(others, sums) {
-		t.Errorf("%v: two builds of one commit differ:\n%s%s", err, sums, others)
+		t.Errorf("two builds of one commit differ (%v):\n%s%s", err, sums, others)
 	}
 	run(t, filepath.Join(first, "dist"), "sha256sum", "--check", "--strict", "SHA256SUMS")
 

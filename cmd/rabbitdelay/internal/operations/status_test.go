@@ -77,7 +77,7 @@ func TestCLIStatus(t *testing.T) {
 			t.Errorf("the parked message's reason is %q, want parked", reason)
 		}
 		if d := s.Layouts[0].Delays; len(d) != 1 || time.Duration(d[0].TTL) != 30*time.Minute || s.DueSoon[2].OnBroker == nil || *s.DueSoon[2].OnBroker != 3 {
-			t.Errorf("delays %+v, due soon %+v", d, s.DueSoon)
+			t.Errorf("delays %+v, due soon %+v, want a queue of 30m and three messages", d, s.DueSoon)
 		}
 		// New queues are counted over AMQP until the management API counts them. Its counts are up
 		// to 10 s old.

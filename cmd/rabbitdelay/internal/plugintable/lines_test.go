@@ -53,7 +53,7 @@ func TestID(t *testing.T) {
 			t.Errorf("%v has the reference %v, want id.Ref", id, got.Ref)
 		}
 		if strings.ContainsAny(id.String(), "\";\n\\") {
-			t.Errorf("%v cannot stand in an expression", id)
+			t.Errorf("the id %v cannot be part of an expression", id)
 		}
 	})
 	for _, s := range []string{"", "1", "x AQ==", "1 !", "1 "} {

@@ -306,7 +306,7 @@ func TestRemovalKeepsTheDeadLetterQueueOfAKeptDestination(t *testing.T) {
 		t.Errorf(`kept %v, want k["orders"] not empty and k["orders.dead"] = "the queue orders dead-letters to it"`, k)
 	}
 	if r := Decide(top, applied(t, top), Options{Destinations: true}); len(kept(r)) != 0 {
-		t.Errorf("nothing else uses them: kept %v", kept(r))
+		t.Errorf("objects that nothing else uses are kept: %v", kept(r))
 	}
 }
 

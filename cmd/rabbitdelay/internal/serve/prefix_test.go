@@ -183,7 +183,7 @@ func (b *below) follow() {
 			}
 			if m[1] == "action" { // a form is submitted with its fields
 				if !strings.HasPrefix(to.String(), b.base+"/") {
-					b.t.Errorf("a form of %s leads out, to %s", where, to)
+					b.t.Errorf("a form of page %s leads out of the prefix, to %s", where, to)
 				}
 				continue
 			}
@@ -216,6 +216,6 @@ func (b *below) stream(at string) {
 		b.t.Errorf("%s: %v", at, err)
 	}
 	if !strings.Contains(line, ":") {
-		b.t.Errorf("%s: %q is no event", at, line)
+		b.t.Errorf("stream %s: %q is not an event", at, line)
 	}
 }

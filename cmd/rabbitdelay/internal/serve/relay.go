@@ -123,7 +123,7 @@ func (r *relayPart) connectAndRelay(ctx context.Context) {
 		r.mu.Unlock()
 		if text := err.Error(); text != told {
 			told = text
-			log.Warn("could not start; trying again", zap.Error(err))
+			log.Warn("could not connect or start the relay; trying again", zap.Error(err))
 		}
 		r.interruptions.Add(1)
 		select {

@@ -55,7 +55,7 @@ func TestServeUsesRenewedCertificates(t *testing.T) {
 	}
 	renew(1)
 	if _, err := serveTLS(files, zap.NewNop()); err == nil || !strings.HasPrefix(err.Error(), "serve.tls.key: cannot read ") {
-		t.Errorf("without the key: %v", err)
+		t.Errorf("without the key file: got %v, want an error about serve.tls.key", err)
 	}
 	writeKey()
 	cfg, err := serveTLS(files, zap.NewNop())

@@ -38,10 +38,10 @@ func TestClockReadingsThatContradict(t *testing.T) {
 		t.Error("a clock that was set meanwhile was measured")
 	}
 	if _, _, ok := narrow(nil); ok {
-		t.Error("no readings gave a difference")
+		t.Error("narrow returned a difference without readings")
 	}
 	if c := estimate(nil); c != nil {
-		t.Errorf("no readings gave %+v", c)
+		t.Errorf("estimate returned %+v without readings", c)
 	}
 }
 

@@ -53,7 +53,7 @@ func night(t *testing.T) seen {
 	} {
 		q, ok := live.Queues[queue]
 		if !ok {
-			t.Fatalf("%s is no queue of these layouts", queue)
+			t.Fatalf("the queue %s belongs to none of these layouts", queue)
 		}
 		q.Messages, q.Leaving, q.Unacked = c.Ready+c.Leaving+c.Unacked, c.Leaving, c.Unacked
 		live.Queues[queue] = q
@@ -118,7 +118,7 @@ func TestStatus(t *testing.T) {
 		}},
 	})
 	if d := s.Destinations; d[0].Unconsumed() || d[1].Unconsumed() || !d[2].Unconsumed() {
-		t.Error("only orders has no consumer")
+		t.Error("Unconsumed is wrong; only orders has no consumer")
 	}
 	expect("parked", s.Parked, DeadLetters{Queue: "delay.parked", Messages: 2, Held: new(int64), Groups: []Group{}})
 	expect("clients", s.Clients, []Client{{Name: "relay", Connections: 1, Blocked: 1}, {Name: "shop publish", Connections: 2}})
@@ -207,7 +207,7 @@ func TestRecall(t *testing.T) {
 	}
 	s.snap.Live.Queues["orders.dead"] = plan.Queue{Messages: 5}
 	if s.recall("orders.dead", &first) {
-		t.Error("orders.dead has changed")
+		t.Error("recall used an earlier result, although orders.dead has changed")
 	}
 }
 

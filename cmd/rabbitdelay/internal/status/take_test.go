@@ -196,7 +196,7 @@ func TestTakeAgainFindsStandstill(t *testing.T) {
 			}
 			found := slices.ContainsFunc(s.Findings, func(f doctor.Finding) bool { return f.ID == "delay-standstill" })
 			if after := time.Since(began); found && after < 2*time.Minute || !found && after > 150*time.Second {
-				t.Errorf("after %v: standstill found: %v", after, found)
+				t.Errorf("%v after the start, standstill found: %v, want it after 2m", after, found)
 			}
 			src.Before = &s
 			<-time.After(5 * time.Second)
@@ -260,7 +260,7 @@ func TestTakeFindsTasksWithoutMessage(t *testing.T) {
 				}
 				found := slices.ContainsFunc(again.Findings, func(f doctor.Finding) bool { return f.ID == "tasks-without-message" })
 				if found != (c.missing > 0) || again.Empty() != found {
-					t.Errorf("found is %v, the broker is empty: %v", found, again.Empty())
+					t.Errorf("missing messages found: %v, the broker is empty: %v", found, again.Empty())
 				}
 			})
 		})

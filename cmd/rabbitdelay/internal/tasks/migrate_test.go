@@ -15,7 +15,7 @@ func TestMigratePrint(t *testing.T) {
 			text := clitest.Expect(t, 0, "migrate", "--db", db, "--print")
 			for _, table := range []string{"rabbitdelay_processed", "rabbitdelay_tasks"} {
 				if !strings.Contains(text.Stdout, table) {
-					t.Errorf("no table %s in\n%s", table, text.Stdout)
+					t.Errorf("the output does not create the table %s:\n%s", table, text.Stdout)
 				}
 			}
 			if text.Stderr != "" {
@@ -27,7 +27,7 @@ func TestMigratePrint(t *testing.T) {
 				t.Fatalf("%v in\n%s", err, got)
 			}
 			if script.SQL+"\n" != text.Stdout {
-				t.Errorf("--json prints other SQL:\n%s", script.SQL)
+				t.Errorf("--json prints different SQL:\n%s", script.SQL)
 			}
 		})
 	}

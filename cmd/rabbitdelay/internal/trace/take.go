@@ -239,7 +239,7 @@ func (t *Trace) search(ctx context.Context, src Source, s status.Status, limit i
 	t.Searched, t.DeadLetters = []Searched{}, []inspect.DeadLetter{}
 	for _, q := range queues {
 		n, counted := ready[q]
-		asked := slices.Contains(src.Queues, q) // the other names may be guesses
+		asked := slices.Contains(src.Queues, q) // names that the caller did not give may be guesses
 		switch {
 		case n.Missing && !asked, silent[q]: // Trace.Unchecked lists the silent ones
 			continue

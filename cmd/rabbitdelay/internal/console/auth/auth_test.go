@@ -238,13 +238,13 @@ func TestUsersFile(t *testing.T) {
 		return ok
 	}
 	if !knows() {
-		t.Error("the token is not known")
+		t.Error("the token is not accepted")
 	}
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if knows() {
-		t.Error("an empty file knows the token")
+		t.Error("the token is accepted although the file is empty")
 	}
 }
 
@@ -339,7 +339,7 @@ func FuzzUsersFile(f *testing.F) {
 			t.Fatalf("%q became %q: %v", text, written, err)
 		}
 		if twice, err := yaml.Marshal(again); err != nil || !bytes.Equal(twice, written) {
-			t.Fatalf("%q became %q and then %q: %v", text, written, twice, err)
+			t.Fatalf("%q was written as %q and then as %q: %v", text, written, twice, err)
 		}
 	})
 }

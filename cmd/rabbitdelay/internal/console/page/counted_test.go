@@ -26,7 +26,7 @@ func pressed(t *testing.T, page string, written map[string]string) url.Values {
 	t.Helper()
 	form := postForm.FindString(page)
 	if form == "" {
-		t.Fatalf("there is nothing to press in\n%s", page)
+		t.Fatalf("the page has no form to submit:\n%s", page)
 	}
 	v, written := url.Values{}, maps.Clone(written)
 	for _, m := range field.FindAllStringSubmatch(form, -1) {

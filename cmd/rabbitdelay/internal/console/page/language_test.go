@@ -193,12 +193,12 @@ func TestCatalogue(t *testing.T) {
 	}
 	for _, text := range slices.Sorted(maps.Keys(wanted)) {
 		if _, ok := chineseTexts[text]; !ok {
-			t.Errorf("%s: no Chinese for %q", wanted[text], text)
+			t.Errorf("%s: the Chinese catalogue lacks %q", wanted[text], text)
 		}
 	}
 	for _, text := range slices.Sorted(maps.Keys(chineseTexts)) {
 		if _, ok := wanted[text]; !ok {
-			t.Errorf("nothing asks for %q", text)
+			t.Errorf("the Chinese catalogue has the unused text %q", text)
 		}
 	}
 }

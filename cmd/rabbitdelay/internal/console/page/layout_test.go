@@ -99,10 +99,10 @@ func TestLiveOrNot(t *testing.T) {
 	} {
 		body := c.get(path).Body.String()
 		if strings.Contains(body, still) != (live == "") {
-			t.Errorf("%q says that it is not live: %t", path, strings.Contains(body, still))
+			t.Errorf("page %q says that it is not updated: %t", path, strings.Contains(body, still))
 		}
 		if live != "" && !strings.Contains(body, `data-live="`+live+`"`) {
-			t.Errorf("%q is not updated by %s", path, live)
+			t.Errorf("page %q is not updated by the stream %s", path, live)
 		}
 	}
 	if body := c.get("task-cancel?id=binary").Body.String(); strings.Contains(body, still) {

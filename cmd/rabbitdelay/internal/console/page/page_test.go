@@ -109,7 +109,7 @@ func TestTaskErrors(t *testing.T) {
 	}
 	c = open(service.RoleViewer)
 	if body := c.get("task-errors").Body.String(); strings.Contains(body, `href="bulk?`) {
-		t.Error("a viewer is offered a change")
+		t.Error("the page offers a viewer a change")
 	}
 	if w := c.get("task-errors?order=last"); w.Code != http.StatusBadRequest {
 		t.Errorf("an unknown order: got %d, want http.StatusBadRequest", w.Code)
@@ -171,7 +171,7 @@ func TestHoldBackQuestion(t *testing.T) {
 func TestTrace(t *testing.T) {
 	c := open(service.RoleOperator)
 	if body := c.get("trace").Body.String(); !strings.Contains(body, `id="trace-id"`) || strings.Contains(body, "In the database") {
-		t.Errorf("without an id:\n%s", body)
+		t.Errorf("the page without an id has the wrong fields:\n%s", body)
 	}
 	for path, want := range map[string][]string{
 		"trace?id=binary++": {
@@ -282,7 +282,7 @@ func TestViewerMayLookOnly(t *testing.T) {
 		body := c.get(path).Body.String()
 		for _, m := range regexp.MustCompile(`(?:action|href)="([a-z-]+)`).FindAllStringSubmatch(body, -1) {
 			if _, ok := asking[m[1]]; ok {
-				t.Errorf("%q shows a viewer %s", path, m[1])
+				t.Errorf("page %q shows a viewer the action %s", path, m[1])
 			}
 		}
 	}
@@ -612,7 +612,7 @@ func TestPreferences(t *testing.T) {
 	r := httptest.NewRequest(http.MethodGet, "/task?id=empty", http.NoBody)
 	r.AddCookie(w.Result().Cookies()[0])
 	if body := c.do(r).Body.String(); !strings.Contains(body, "2026-11-24 21:00:00 JST") || !strings.Contains(body, `title="2026-11-24T12:00:00.000Z"`) {
-		t.Errorf("no time of Tokyo in\n%s", body)
+		t.Errorf("the page has no time in Tokyo's time zone:\n%s", body)
 	}
 	utc := regexp.MustCompile(`>[^<]*\d{4}-\d\d-\d\dT\d\d:`) // times in a text, but not in a title
 	for _, at := range []string{"/task?id=empty", "/audit", "/", "/trace?id=empty", "/job?id=1"} {
@@ -653,7 +653,7 @@ func TestLogin(t *testing.T) {
 			body)
 	}
 	if w := c.get("task-reschedule?at=%2B7h&id=binary"); !strings.Contains(w.Body.String(), `value="&#43;7h"`) {
-		t.Errorf("the form does not stand again\n%s", w.Body)
+		t.Errorf("the form does not keep the value of its field:\n%s", w.Body)
 	}
 	if body := show(http.MethodPost, "/task-new", url.Values{"body": {strings.Repeat("long ", 2000)}}); !strings.Contains(body, "long long") {
 		t.Errorf("what does not fit into an address is lost")
@@ -686,7 +686,7 @@ func TestAccessible(t *testing.T) {
 			case len(m) == 0:
 				t.Errorf("%s: %s has neither a label nor an id", path, tag)
 			case !strings.Contains(body, `<label for="`+m[1]+`"`):
-				t.Errorf("%s: no label is for %s", path, tag)
+				t.Errorf("page %s has no label for %s", path, tag)
 			}
 		}
 		seen := map[string]bool{}
@@ -700,7 +700,7 @@ func TestAccessible(t *testing.T) {
 			t.Errorf("%s: got %d first headings, want 1", path, n)
 		}
 		if posts, tokens := strings.Count(body, `method="post"`), strings.Count(body, `name="`+service.FormTokenField+`" value="t0ken"`); posts != tokens {
-			t.Errorf("%s: %d forms, %d tokens", path, posts, tokens)
+			t.Errorf("page %s has %d forms but %d form tokens", path, posts, tokens)
 		}
 	}
 }

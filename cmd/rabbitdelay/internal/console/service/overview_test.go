@@ -78,7 +78,7 @@ func TestReadRates(t *testing.T) {
 			}
 			r, none := readRates(t.Context(), m)
 			if (r == nil) != (c.want == nil) || r != nil && *r != *c.want || none != c.none {
-				t.Errorf("%s: %+v, none %t", body, r, none)
+				t.Errorf("%s: got rates %+v, none %t, want %+v, none %t", body, r, none, c.want, c.none)
 			}
 		})
 	}

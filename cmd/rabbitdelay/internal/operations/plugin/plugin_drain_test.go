@@ -231,7 +231,7 @@ func TestPluginDrainKilled(t *testing.T) {
 			killed++
 		}
 		if killed < 3 {
-			t.Errorf("killed only %d times", killed)
+			t.Errorf("drain was killed only %d times, want at least 3", killed)
 		}
 		var waiting struct {
 			Delayed int64 `json:"messages_delayed"`
@@ -248,7 +248,7 @@ func TestPluginDrainKilled(t *testing.T) {
 			if before, ok := ids[body]; ok {
 				copies++
 				if before != d.MessageId {
-					t.Errorf("message %s came as %q and as %q", body, before, d.MessageId)
+					t.Errorf("message %s arrived with the ids %q and %q", body, before, d.MessageId)
 				}
 			}
 			ids[body] = d.MessageId

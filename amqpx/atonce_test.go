@@ -58,7 +58,7 @@ func TestDueNowToAnExchange(t *testing.T) {
 		c.consume("audit", got.handle, amqpx.WithConcurrency(1))
 		after(0)
 		if d := got.all()[1]; !d.DueAt.Equal(due) || d.Exchange != "events" || d.RoutingKey != "order.0" || d.Headers[amqpx.HeaderDestination] != "events:order.0" {
-			t.Errorf(`got %+v, want d.DueAt = %v, d.Exchange = "events", d.RoutingKey = "order.0" and d.Headers[amqpx.HeaderDestination] = "events:order.0"`,
+			t.Errorf(`got %+v, want DueAt = %v, Exchange = "events", RoutingKey = "order.0" and Headers[amqpx.HeaderDestination] = "events:order.0"`,
 				d.Delivery, due)
 		}
 	})

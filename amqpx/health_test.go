@@ -258,7 +258,7 @@ func TestStatsAtRest(t *testing.T) {
 		}
 		c.mustSend(amqpx.Message{Queue: "q"})
 		if s := c.Stats(); s.Declare.State != amqpx.StateConnected || s.Declare.Sessions != 1 {
-			t.Errorf("after a declaration: got %+v, want s.Declare.State = amqpx.StateConnected and s.Declare.Sessions = 1", s.Declare)
+			t.Errorf("after a declaration: got %+v, want Declare.State = amqpx.StateConnected and Declare.Sessions = 1", s.Declare)
 		}
 		text, err := json.Marshal(c.Stats())
 		if err != nil || strings.Contains(string(text), "guest") || c.Stats().Declare.Address != "amqptest:5672" {
@@ -266,7 +266,7 @@ func TestStatsAtRest(t *testing.T) {
 		}
 		after(2 * time.Minute)
 		if s := c.Stats(); s.Declare.State != "" {
-			t.Errorf(`after the connection's rest: %+v, want s.Declare.State = ""`, s.Declare)
+			t.Errorf(`after the connection's rest: %+v, want Declare.State = ""`, s.Declare)
 		}
 	})
 }

@@ -244,7 +244,7 @@ func TestTooEarly(t *testing.T) {
 			t.Errorf("handled at %v, due at %v, DueAt %v, want it handled within 1s after it is due", d.at, due, d.DueAt)
 		}
 		if d.ID != "x" || d.Attempt != 3 || d.Version != 7 || string(d.Body) != "body" || d.Type != "order" || d.Headers["mine"] != "kept" {
-			t.Errorf(`it came as %+v, want d.ID = "x", d.Attempt = 3, d.Version = 7, d.Body = "body", d.Type = "order" and d.Headers["mine"] = "kept"`,
+			t.Errorf(`it came as %+v, want ID = "x", Attempt = 3, Version = 7, Body = "body", Type = "order" and Headers["mine"] = "kept"`,
 				d.Delivery)
 		}
 	})

@@ -81,7 +81,7 @@ func TestOpenFindsAConflict(t *testing.T) {
 			})
 			_, err := m.tryOpen(t.Context(), cfg)
 			if ce, ok := errors.AsType[*topology.ConflictError](err); !ok || ce.Name != "delay.parked" {
-				t.Errorf(`%s: got %v, want an error of type *topology.ConflictError and ce.Name = "delay.parked"`, name, err)
+				t.Errorf(`%s: got %v, want an error of type *topology.ConflictError and Name = "delay.parked"`, name, err)
 			}
 		})
 	}
@@ -140,6 +140,6 @@ func TestOpenEndsWithTheBrokersAnswer(t *testing.T) {
 	defer cancel()
 	_, err := amqpx.Open(ctx, amqpx.Config{URL: "amqp://" + srv.Listener.Addr().String() + "/", DialTimeout: time.Second})
 	if e, ok := errors.AsType[*amqpx.DialError](err); !ok || !e.Final || !strings.Contains(e.Reason, "an HTTP server answered") || ctx.Err() != nil {
-		t.Errorf(`got %v, want an error of type *amqpx.DialError, e.Final = true, e.Reason with "an HTTP server answered" and ctx.Err() = nil`, err)
+		t.Errorf(`got %v, want an error of type *amqpx.DialError, Final = true, Reason with "an HTTP server answered" and ctx.Err() = nil`, err)
 	}
 }

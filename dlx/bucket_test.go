@@ -149,7 +149,7 @@ func TestBucketToleranceOverflow(t *testing.T) {
 		}
 		enough, err := bucket.Route(dest, delay, bucket.MaxDelay()-delay)
 		if err != nil || most.RoutingKey != enough.RoutingKey {
-			t.Errorf("%+v: got %+v and %+v, %v, want no error and RoutingKey = enough.RoutingKey", c, most, enough, err)
+			t.Errorf("%+v: routes %+v and %+v, %v, want no error and the same routing key", c, most, enough, err)
 		}
 		checkRoute(t, bucket, radices(c), dest, delay, math.MaxInt64)
 	}

@@ -58,7 +58,7 @@ func TestHeartbeats(t *testing.T) {
 		}
 		<-time.After(20 * time.Second)
 		if q, _ := srv.Queue("q"); q.Unacked != 0 || q.Ready != 1 || len(srv.Connections()) != 1 {
-			t.Errorf("%d held, %d ready, %d connections, want 0 and 1", q.Unacked, q.Ready, len(srv.Connections()))
+			t.Errorf("%d held, %d ready, %d connections, want 0, 1 and 1", q.Unacked, q.Ready, len(srv.Connections()))
 		}
 	})
 }
@@ -284,7 +284,7 @@ func TestConsumers(t *testing.T) {
 		_ = first.Close()
 		synctest.Wait()
 		if x := <-d; x.MessageId != "0" || !x.Redelivered {
-			t.Errorf(`the next single consumer got %s, want "0" and x.Redelivered = true`, x.MessageId)
+			t.Errorf(`the next single consumer got %s, want "0" and Redelivered = true`, x.MessageId)
 		}
 		if q, _ := srv.Queue("turns"); q.Ready != 4 || q.Unacked != 5 || q.Consumers != 2 {
 			t.Errorf("%d ready, %d held, %d consumers, want 4, 5 and 2", q.Ready, q.Unacked, q.Consumers)
@@ -309,11 +309,11 @@ func TestLooking(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := srv.RoundTrips() - before; n != 3 || srv.Calls("queue.declare") != 1 || srv.Publishes("x") != 1 {
-			t.Errorf("%d round trips, %d declarations, %d publishes, want 3 and 1", n, srv.Calls("queue.declare"), srv.Publishes("x"))
+			t.Errorf("%d round trips, %d declarations, %d publishes, want 3, 1 and 1", n, srv.Calls("queue.declare"), srv.Publishes("x"))
 		}
 		q, _ := srv.Queue("q")
 		if m := q.Messages[0]; q.Type != "quorum" || string(m.Body) != "m" || m.Exchange != "x" || m.RoutingKey != "a.b" || time.Until(m.Expires) != time.Minute {
-			t.Errorf(`got %+v, want Type = "quorum", m.Body = "m", m.Exchange = "x", m.RoutingKey = "a.b" and time.Until(m.Expires) = 1m`, q)
+			t.Errorf(`got %+v, want Type = "quorum", Body = "m", Exchange = "x", RoutingKey = "a.b" and time.Until(Expires) = 1m`, q)
 		}
 		if b := srv.Bindings("x"); len(b) != 1 || b[0].Queue != "q" || b[0].RoutingKey != "a.*" {
 			t.Errorf(`bindings %+v, want length 1, b[0].Queue = "q" and b[0].RoutingKey = "a.*"`, b)

@@ -113,7 +113,7 @@ func TestGroupErrorsIsBounded(t *testing.T) {
 			sum += x.Messages
 		}
 		if sum != n || !g.AtLeast || len(g.Groups) > inspect.MaxGroups || g.Groups[0].ErrorLike != "timeout" || g.Groups[0].Messages != n/4 {
-			t.Errorf(`%d of %d messages, %d groups, first %+v, want g.AtLeast = true, at most inspect.MaxGroups, g.Groups[0].ErrorLike = "timeout" and g.Groups[0].Messages = %v`,
+			t.Errorf(`%d of %d messages, %d groups, first %+v, want AtLeast = true, at most inspect.MaxGroups, Groups[0].ErrorLike = "timeout" and Groups[0].Messages = %v`,
 				sum, n, len(g.Groups), g.Groups[0], n/4)
 		}
 	})

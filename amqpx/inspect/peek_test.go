@@ -33,7 +33,7 @@ func TestPeekUsesNothing(t *testing.T) {
 			}
 		}
 		if got, err := inspect.Peek(t.Context(), conn, "q", inspect.PeekOptions{}); err != nil || got.More != 0 || ids(got) != "0 1 2 3 4" {
-			t.Errorf(`at the end: got %s (%v), want no error, got.More = 0 and "0 1 2 3 4"`, ids(got), err)
+			t.Errorf(`at the end: got %s (%v), want no error, More = 0 and "0 1 2 3 4"`, ids(got), err)
 		}
 	})
 }

@@ -86,7 +86,7 @@ func TestRequeue(t *testing.T) {
 		}
 		d := got.all()[0]
 		if d.Headers["n"] == nil || d.Exchange != "" || d.RoutingKey != "q" || d.Headers[amqpx.HeaderReason] != nil || d.Headers[amqpx.HeaderRequeued] == nil {
-			t.Errorf(`came as %q, %q with %v, want d.Headers["n"] not nil, "", "q", d.Headers[amqpx.HeaderReason] = nil and d.Headers[amqpx.HeaderRequeued] not nil`,
+			t.Errorf(`came as %q, %q with %v, want Headers["n"] not nil, "", "q", Headers[amqpx.HeaderReason] = nil and Headers[amqpx.HeaderRequeued] not nil`,
 				d.Exchange, d.RoutingKey, d.Headers)
 		}
 		if list, _ := d.Headers[amqpx.HeaderAttempts].([]any); len(list) != 1 || d.Headers[amqpx.HeaderError] != "card rejected" {
@@ -245,7 +245,7 @@ func TestRequeueParked(t *testing.T) {
 		r := c.requeue(parked)
 		wantCounts(t, r, "1 total, 1 looked, 1 chosen: 0 sent, 0 revived, 0 removed, 1 stayed; 0 again, 0 moved")
 		if len(r.Results) != 1 || !strings.Contains(r.Results[0].Why, "does not exist") || r.Results[0].Destination != "q" {
-			t.Errorf(`got %+v, want length 1, r.Results[0].Why with "does not exist" and r.Results[0].Destination = "q"`, r.Results)
+			t.Errorf(`got %+v, want length 1, Results[0].Why with "does not exist" and Results[0].Destination = "q"`, r.Results)
 		}
 		m.Holds("delay.parked", 1, 0)
 		if _, there := m.Queue("q"); there {
@@ -652,7 +652,7 @@ func TestRequeueCopiesToTheQueueAlone(t *testing.T) {
 			}
 			d := inspect.ReadDeadLetter(raw, queue, "delay")
 			if cc, _ := d.Headers["CC"].([]any); len(cc) != 1 || cc[0] != "other" || d.Headers["mine"] != "kept" {
-				t.Errorf(`from %s: %v, want len(cc) = 1, cc[0] = "other" and d.Headers["mine"] = "kept"`, queue, d.Headers)
+				t.Errorf(`from %s: %v, want len(cc) = 1, cc[0] = "other" and Headers["mine"] = "kept"`, queue, d.Headers)
 			}
 		}
 	})

@@ -52,7 +52,7 @@ func TestTasksExpire(t *testing.T) {
 				task, err := s.Get(t.Context(), NoTx, id)
 				check(t, err)
 				if task.Status != want || task.FinishedAt.IsZero() {
-					t.Errorf("%s is %s, want %s and task.FinishedAt not zero", id, task.Status, want)
+					t.Errorf("%s is %s, want %s and FinishedAt not zero", id, task.Status, want)
 				}
 			}
 			if skipped["late"] != SkipExpired || skipped["to exchange"] != SkipExpired {
@@ -86,7 +86,7 @@ func TestExpiredTasksAreNotSent(t *testing.T) {
 		_, err = s.Purge(t.Context(), Retention{Keep: time.Second})
 		check(t, err)
 		if _, err := s.Get(t.Context(), NoTx, "late"); err == nil {
-			t.Error("an expired task is kept for ever")
+			t.Error("an expired task is never purged")
 		}
 	})
 }

@@ -13,7 +13,7 @@ func TestURL(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p.Host != "db" || p.Port != 5433 || p.Password != "p@ss" || p.Database != "shop" {
-		t.Errorf(`got %s:%d/%s, want "db", 5433, p.Password = "p@ss" and "shop"`, p.Host, p.Port, p.Database)
+		t.Errorf(`got %s:%d/%s, want "db", 5433, Password = "p@ss" and "shop"`, p.Host, p.Port, p.Database)
 	}
 }
 
@@ -29,7 +29,7 @@ func FuzzURL(f *testing.F) {
 		user := url.UserPassword("user", password).String()
 		d, err := parse("postgres://" + user + "@db/shop?sslmode=disable")
 		if err != nil || d.Password != password || d.Host != "db" {
-			t.Fatalf(`password %q: %v, want no error, d.Password = %v and d.Host = "db"`, password, err, password)
+			t.Fatalf(`password %q: %v, want no error, Password = %v and Host = "db"`, password, err, password)
 		}
 	})
 }

@@ -300,7 +300,7 @@ func caseRetryIn(t *testing.T, c *cell) {
 	c.send(t, example("later", q))
 	h := take(t, seen, 2, "attempts")[1]
 	if h.Attempt != 2 || h.ID != "later" || h.Headers[amqpx.HeaderError] != "later" {
-		t.Errorf(`attempt %d of %s, error %v, want 2 and "later"`, h.Attempt, h.ID, h.Headers[amqpx.HeaderError])
+		t.Errorf(`attempt %d of %s, error %v, want attempt 2 of later with the error "later"`, h.Attempt, h.ID, h.Headers[amqpx.HeaderError])
 	}
 	log.notBefore(t, h, 1500*time.Millisecond)
 }

@@ -183,7 +183,7 @@ func run(t *testing.T, cfg faults.Config) *faults.Report {
 func promised(t *testing.T, r *faults.Report) {
 	t.Helper()
 	if !r.Verdict.Clean() {
-		t.Errorf("seed %d: %s, want r.Verdict.Clean() = true", r.Seed, r.Verdict)
+		t.Errorf("seed %d: %s, want Verdict.Clean() = true", r.Seed, r.Verdict)
 	}
 	if r.Waiting+r.Parked+r.Dead > 0 {
 		t.Errorf("seed %d: %d messages wait, %d parked and %d dead", r.Seed, r.Waiting, r.Parked, r.Dead)

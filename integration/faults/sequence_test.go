@@ -55,7 +55,7 @@ func TestSequenceCoversEveryKind(t *testing.T) {
 			case 2:
 				mixed++
 				if group[s.Faults[0].Kind] == group[s.Faults[1].Kind] {
-					t.Fatalf("%s: two faults of one group at once: %v", name, s.Faults)
+					t.Fatalf("%s: two faults of one group overlap: %v", name, s.Faults)
 				}
 			default:
 				t.Fatalf("%s: %d faults overlap", name, len(s.Faults))

@@ -144,7 +144,7 @@ func TestRejectAndRetryIn(t *testing.T) {
 	suite.Send(t, c, amqpx.Message{ID: "m", Queue: q})
 	dead := suite.RawGet(t, q+".dead")
 	if dead.Headers[amqpx.HeaderReason] != inspect.ReasonRejected || dead.Headers[amqpx.HeaderError] != "never" {
-		t.Errorf(`dead letter: got %v, want dead.Headers[amqpx.HeaderReason] = inspect.ReasonRejected and dead.Headers[amqpx.HeaderError] = "never"`,
+		t.Errorf(`dead letter: got %v, want Headers[amqpx.HeaderReason] = inspect.ReasonRejected and Headers[amqpx.HeaderError] = "never"`,
 			dead.Headers)
 	}
 	if len(col.got) != 2 {
@@ -181,7 +181,7 @@ func TestHostileMessages(t *testing.T) {
 			t.Fatal(err)
 		}
 		if dead := suite.RawGet(t, q+".dead"); string(dead.Body) != name || dead.Headers[amqpx.HeaderReason] != inspect.ReasonAttempts {
-			t.Errorf("%s: dead letter %q, %v, want dead.Headers[amqpx.HeaderReason] = inspect.ReasonAttempts", name, dead.Body, dead.Headers)
+			t.Errorf("%s: dead letter %q, %v, want Headers[amqpx.HeaderReason] = inspect.ReasonAttempts", name, dead.Body, dead.Headers)
 		}
 	}
 }

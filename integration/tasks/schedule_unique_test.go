@@ -348,7 +348,7 @@ func (x uniqueRows) giveWay() {
 	}
 	p, err := x.s.Bulk(t.Context(), schedule.Filter{UniqueKey: "k"}, schedule.BulkRevive(time.Now()), schedule.BulkOptions{})
 	if err != nil || p.Changed != 0 {
-		t.Errorf("%d revived beside a pending task of the key (%v), expected none", p.Changed, err)
+		t.Errorf("%d tasks were revived although another task with the key is pending (%v), expected none", p.Changed, err)
 	}
 	x.db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = 1 WHERE status = 'pending'")
 	p, err = x.s.Bulk(t.Context(), schedule.Filter{UniqueKey: "k"}, schedule.BulkRevive(time.Now()), schedule.BulkOptions{})

@@ -223,7 +223,7 @@ func (s *session) console(number int) {
 			got = s.running.next(s.t, want)
 		case slices.Contains(s.tut.serving, c.typed):
 			if s.running != nil {
-				s.t.Fatalf("%s: got %q still runs, want s.running = nil", s.page.at(b), s.running.typed)
+				s.t.Fatalf("%s: %q still runs", s.page.at(b), s.running.typed)
 			}
 			s.running = s.start(c.typed)
 			got = s.running.next(s.t, want)

@@ -114,7 +114,7 @@ func TestCanaryLooksIntoEachQueue(t *testing.T) {
 	onHolding(t, amqptest.Options{Version: "4.4.0"}, classic, func(t *testing.T, h *holding) {
 		_, err := h.prove(t)
 		if e, ok := errors.AsType[*live.InstantsIgnoredError](err); !ok || e.Queue != "delay.native.3" {
-			t.Errorf(`got %v, want an error of type *live.InstantsIgnoredError and e.Queue = "delay.native.3"`, err)
+			t.Errorf(`got %v, want an error of type *live.InstantsIgnoredError and Queue = "delay.native.3"`, err)
 		}
 	})
 }

@@ -75,7 +75,7 @@ func TestCompareFindsNoDifference(t *testing.T) {
 		t.Errorf("got\n%s, want Empty() = true, Count(plan.ActionSame) = 8 and len(p.Warnings) = 0", p)
 	}
 	if p.Steps[4].Messages != 7 {
-		t.Errorf("messages: got %+v, want p.Steps[4].Messages = 7", p.Steps[4])
+		t.Errorf("messages: got %+v, want Steps[4].Messages = 7", p.Steps[4])
 	}
 }
 
@@ -250,7 +250,7 @@ func TestPolicyWarningsOfDeadLetters(t *testing.T) {
 			t.Errorf("%s: warnings of %q, want %q", key, names, want)
 		}
 		if err := p.Refusal(false); errors.Is(err, topology.ErrPolicy) != refused {
-			t.Errorf("%s: the refusal is %v, want one: %v", key, err, refused)
+			t.Errorf("%s: Refusal returned %v, want an error: %v", key, err, refused)
 		}
 		if err := p.Refusal(true); err != nil {
 			t.Errorf("%s: refused although policies may be ignored: %v", key, err)
@@ -320,7 +320,7 @@ RabbitMQ cannot change an object in place: give the new one another name, or emp
 		t.Fatal(err)
 	}
 	if got.Create != 2 || got.Same != 5 || got.Conflict != 1 || len(got.Steps) != 8 || got.Steps[4].Mismatches[0].Want != 1800000.0 {
-		t.Errorf("got %s, want got.Create = 2, got.Same = 5, got.Conflict = 1, len(got.Steps) = 8 and got.Steps[4].Mismatches[0].Want = 1800000.0",
+		t.Errorf("got %s, want Create = 2, Same = 5, Conflict = 1, len(Steps) = 8 and Steps[4].Mismatches[0].Want = 1800000.0",
 			data)
 	}
 }
@@ -365,7 +365,7 @@ func TestPlanOfAnExchangeOffThePlugin(t *testing.T) {
 		e.Arguments = map[string]any{argument.DelayedType: "direct"}
 		found.Exchanges["orders"] = e
 		if p := plan.Compare(top, found); p.Steps[0].Action != want {
-			t.Errorf("%s: got %+v, want p.Steps[0].Action = %v", kind, p.Steps, want)
+			t.Errorf("%s: got %+v, want Steps[0].Action = %v", kind, p.Steps, want)
 		}
 	}
 }

@@ -69,7 +69,7 @@ func TestAStuckQueueLeavesTheWindowToOthers(t *testing.T) {
 			_, err := f.Enter(ctx, stuck, windowBytes)
 			cancel()
 			if e, ok := errors.AsType[*StuckError](err); !ok || e.Queue != "stuck" || time.Since(e.Since) < stuckAfter || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf(`got %v, want context.DeadlineExceeded, an error of type *StuckError, e.Queue = "stuck" and time.Since(e.Since) >= %v`,
+				t.Errorf(`got %v, want context.DeadlineExceeded, an error of type *StuckError, Queue = "stuck" and time.Since(Since) >= %v`,
 					err, stuckAfter)
 			}
 			texts[fmt.Sprint(err)] = true

@@ -167,7 +167,7 @@ func TestDisconnectIsNotAFrameError(t *testing.T) {
 		a.first.heard, a.first.err = []byte(saysStart), said
 		err := a.explain(t.Context(), &amqp.Error{Code: amqp.FrameError, Reason: said.Error()})
 		if e, ok := errors.AsType[*failedError](err); !ok || e.Reason != want || e.Final {
-			t.Errorf("got %v, want an error of type *failedError, e.Reason = %v and e.Final = false", err, want)
+			t.Errorf("got %v, want an error of type *failedError, Reason = %v and Final = false", err, want)
 		}
 	}
 }
@@ -213,7 +213,7 @@ func TestTimeoutIsNoRefusal(t *testing.T) {
 	for name, lines := range map[string][]string{"at once": nil, "logging in": {saysStart}, "opening": {saysStart, saysTune}} {
 		_, err := Dial(t.Context(), t.Context(), to("amqp://"+door(t, true, lines...)+"/", 50*time.Millisecond), "")
 		if e, ok := errors.AsType[*failedError](err); !ok || !strings.Contains(e.Reason, "no answer in time") || e.Final {
-			t.Errorf(`%s: got %v, want an error of type *failedError, e.Reason with "no answer in time" and e.Final = false`, name, err)
+			t.Errorf(`%s: got %v, want an error of type *failedError, Reason with "no answer in time" and Final = false`, name, err)
 		}
 	}
 }

@@ -339,7 +339,7 @@ func TestDelays(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out := w.v.Publish(m, queues); out.Routed {
-		t.Error("the plugin says of what it holds that it is not routed")
+		t.Error("the plugin does not report a message that it holds as unrouted")
 	}
 	w.publish(t, "q", amqp.Publishing{Headers: amqp.Table{"x-opt-delivery-time": epoch.Add(2 * time.Second).UnixMilli()}})
 	w.publish(t, "q", amqp.Publishing{Headers: amqp.Table{"x-opt-delivery-time": "soon"}})
@@ -369,7 +369,7 @@ func TestNativeDelays(t *testing.T) {
 		}
 	}
 	if q.Ready() != 0 || q.Delayed() != 2 || q.Purge() != 0 || q.Delayed() != 0 {
-		t.Errorf("%d ready, %d wait, want 0, 2 and q.Purge() = 0", q.Ready(), q.Delayed())
+		t.Errorf("%d ready, %d delayed, want none after the purge of two delayed messages", q.Ready(), q.Delayed())
 	}
 	w.publish(t, "q", later)
 	w.pass(59 * time.Second)

@@ -54,7 +54,7 @@ func TestForeignRows(t *testing.T) {
 	// The table refuses values that no relay could read.
 	for _, row := range []string{"'a@b', 'q', '@daily'", "'a', '', '@daily'", "'a', 'q', ''", "x'00', 'q', '@daily'"} {
 		if _, err := c.db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_schedules (name, queue, cron) VALUES ("+row+")"); err == nil {
-			t.Errorf("%s is taken, want an error", row)
+			t.Errorf("the row %s was accepted, want an error", row)
 		}
 	}
 }

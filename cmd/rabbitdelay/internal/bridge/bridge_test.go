@@ -445,7 +445,7 @@ func TestBridgeSetsAsideUnreadableMessages(t *testing.T) {
 						s.Errorf(`dead letter %+v, want Reason = inspect.ReasonUnreadable, Body = "kept" and ID = "bad"`, l)
 					}
 					if st := c.Stats(); st.Consume.Sessions != 1 || st.Publish.Sessions != 1 || b.Health() != nil {
-						s.Errorf("%d and %d connections, health %v, want 1 and nil", st.Consume.Sessions, st.Publish.Sessions, b.Health())
+						s.Errorf("%d and %d connections, health %v, want one of each and nil", st.Consume.Sessions, st.Publish.Sessions, b.Health())
 					}
 					stop()
 					if err := <-ended; err != nil {

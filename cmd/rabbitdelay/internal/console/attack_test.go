@@ -57,7 +57,7 @@ func TestHostileIDs(t *testing.T) {
 		r := w.post("/task-reschedule?"+url.Values{"id": {id}}.Encode(), form, nil)
 		to, err := url.Parse(r.header.Get("Location"))
 		if r.code != 303 || err != nil || to.Path != "task" || to.Query().Get("id") != id {
-			t.Errorf(`%q: moved: %d %v %s, want 303, no error, to.Path = "task" and to.Query().Get("id") = %v`,
+			t.Errorf(`%q: moved: %d %v %s, want 303, no error, Path = "task" and Query().Get("id") = %v`,
 				id, r.code, err, r.header.Get("Location"), id)
 			continue
 		}
@@ -186,7 +186,7 @@ func TestFormsWithoutALogin(t *testing.T) {
 		t.Errorf("beside %d: %d, want http.StatusServiceUnavailable", maxAtOnce, got.Code)
 	}
 	if !strings.Contains(got.Body.String(), "go back and try again") {
-		t.Errorf(`beside %d: %s, want got.Body.String() with "go back and try again"`, maxAtOnce, got.Body)
+		t.Errorf(`beside %d: %s, want a body with "go back and try again"`, maxAtOnce, got.Body)
 	}
 	if r := w.ask("GET", "/tasks", ""); r.code != 401 {
 		t.Errorf("a page beside them: got %d, want 401", r.code)

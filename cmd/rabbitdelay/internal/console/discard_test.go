@@ -31,7 +31,7 @@ func TestDiscard(t *testing.T) {
 	}
 	job := w.finished(w.must(200, "POST", "/api/v1/discard", chosen+`,"limit":1}`)["job"].(map[string]any))
 	if job["state"] != "done" || job["done"] != 1.0 || ready("orders.dead") != 1 {
-		t.Fatalf(`got %v; %d lie, want job["state"] = "done", job["done"] = 1.0 and 1`, job, ready("orders.dead"))
+		t.Fatalf("got %v; %d messages in the queue, want a finished job with one discarded message, and 1", job, ready("orders.dead"))
 	}
 	path := "/api/v1/jobs/" + job["id"].(string) + "/messages"
 	kept := filepath.Join(t.TempDir(), "kept.jsonl")
@@ -78,7 +78,7 @@ func TestDiscardNeedsADirectory(t *testing.T) {
 		}
 	}
 	if q, _ := w.broker.Queue("orders.dead"); q.Ready != 2 {
-		t.Errorf("%d lie, want 2", q.Ready)
+		t.Errorf("%d messages are in the queue, want 2", q.Ready)
 	}
 	job := w.finished(w.must(200, "POST", "/api/v1/requeue", `{"queue":"orders.dead","limit":1}`)["job"].(map[string]any))
 	w.must(404, "GET", "/api/v1/jobs/"+job["id"].(string)+"/messages", "")

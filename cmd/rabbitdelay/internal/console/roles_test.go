@@ -291,7 +291,7 @@ func TestSessionsEnd(t *testing.T) {
 		otto, r := w.login("otto", password)
 		c := otto.cookies[0]
 		if !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Secure || c.MaxAge != 12*3600 {
-			t.Errorf("cookie: got %v, want c.HttpOnly = true, c.SameSite = http.SameSiteStrictMode, c.Secure = false and c.MaxAge = %v",
+			t.Errorf("cookie: got %v, want HttpOnly = true, SameSite = http.SameSiteStrictMode, Secure = false and MaxAge = %v",
 				r.header["Set-Cookie"], 12*3600)
 		}
 		if got := w.post("/logout", url.Values{"token": {otto.token()}}, otto); got.code != 303 || !strings.Contains(got.header.Get("Set-Cookie"), "Max-Age=0") {

@@ -64,7 +64,7 @@ func TestDestroyKeepsTheDeadLettersOfAQueueThatFills(t *testing.T) {
 		}()
 		report, err := destroy.Run(t.Context(), live.Broker{Conn: conn, Inspector: overview(top)}, top, removal.Options{Destinations: true})
 		if full, ok := errors.AsType[*removal.NotEmptyError](err); !ok || full.Total != 1 {
-			t.Errorf("got %s, %v, want an error of type *removal.NotEmptyError and full.Total = 1", report, err)
+			t.Errorf("got %s, %v, want an error of type *removal.NotEmptyError and Total = 1", report, err)
 		}
 		if left := srv.Queues(); !slices.Equal(left, []string{"orders", "orders.dead"}) {
 			t.Errorf("left %v, want [orders orders.dead]", left)

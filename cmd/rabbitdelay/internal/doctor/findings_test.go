@@ -598,7 +598,7 @@ func TestFindings(t *testing.T) {
 			}
 			f := r.Findings[i]
 			if f.Severity != c.sev || !strings.Contains(strings.Join([]string{f.What, f.Why, f.Fix}, " "), c.text) {
-				t.Errorf(`got %+v, want Severity = %v and strings.Join([]string{f.What, f.Why, f.Fix}, " ") with %q`, f, c.sev, c.text)
+				t.Errorf("got %+v, want severity %v and a text with %q", f, c.sev, c.text)
 			}
 			if f.What == "" || f.Why == "" || f.Fix == "" {
 				t.Errorf("incomplete: got %+v, want What not empty, Why not empty and Fix not empty", f)

@@ -24,7 +24,7 @@ func TestBootDefinitions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(d.Vhosts) != 1 || d.Vhosts[0].Name != "shop" {
-		t.Errorf(`virtual hosts %v, want length 1 and d.Vhosts[0].Name = "shop"`, d.Vhosts)
+		t.Errorf(`virtual hosts %v, want length 1 and Vhosts[0].Name = "shop"`, d.Vhosts)
 	}
 	if len(d.Users) != 1 || len(d.Permissions) != 1 {
 		t.Fatalf("users %v, permissions %v, want length 1", d.Users, d.Permissions)

@@ -137,7 +137,7 @@ func TestStatusShowsTaskProblems(t *testing.T) {
 		t.Fatalf("expected 2 recurring tasks that are not planned, got %+v", idle)
 	}
 	if idle[0].Name != "broken" {
-		t.Errorf("the first is %s, expected broken", idle[0].Name)
+		t.Errorf("the first recurring task is %s, expected broken", idle[0].Name)
 	}
 	if !strings.Contains(idle[0].Reason, "expected a JSON object") {
 		t.Errorf(`the reason of broken is %q, want a text with "expected a JSON object"`, idle[0].Reason)

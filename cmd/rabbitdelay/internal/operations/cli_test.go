@@ -53,7 +53,7 @@ func TestCLISendAndConsume(t *testing.T) {
 				Attempt                 int
 			}
 			if err := json.Unmarshal([]byte(line), &d); err != nil || d.Attempt != 1 || d.Body != `{"order":42}` || d.Lateness < 0 {
-				t.Fatalf(`line %s: %v, want no error, d.Attempt = 1, d.Body = "{"order":42}" and d.Lateness >= 0`, line, err)
+				t.Fatalf(`line %s: %v, want no error, Attempt = 1, Body = "{"order":42}" and Lateness >= 0`, line, err)
 			}
 			due, err := time.Parse(time.RFC3339Nano, d.Due)
 			if err != nil {

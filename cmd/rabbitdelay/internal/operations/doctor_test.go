@@ -317,7 +317,7 @@ func TestDoctorFindsEverything(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r := c.examine(t); len(r.Findings) != 1 || r.Findings[0].ID != "topology-missing" {
-			t.Errorf("before anything is applied:\n%s, want len(r.Findings) = 1 and r.Findings[0].ID = \"topology-missing\"", render(r))
+			t.Errorf("before anything is applied:\n%s, want len(Findings) = 1 and Findings[0].ID = \"topology-missing\"", render(r))
 		}
 		suite.MustApply(t, v.Unmanaged(), c.cfg.Want)
 		c.clean(t, "what was just applied")
@@ -394,7 +394,7 @@ func TestDoctorOverAMQP(t *testing.T) {
 		suite.MustApply(t, v.Unmanaged(), c.cfg.Want)
 		c.src.Management = nil
 		if r := c.examine(t); !r.Clean() || r.Complete() || !strings.Contains(fmt.Sprint(r.Unchecked), "without the management API") || len(r.Clocks) != 1 {
-			t.Errorf("before anything is spoilt:\n%s, want r.Clean() = true, r.Complete() = false, r.Unchecked with \"without the management API\" and len(r.Clocks) = 1",
+			t.Errorf("before anything is spoilt:\n%s, want Clean() = true, Complete() = false, Unchecked with \"without the management API\" and len(Clocks) = 1",
 				render(r))
 		}
 		c.spoil(t)
@@ -411,7 +411,7 @@ func TestDoctorOverAMQP(t *testing.T) {
 			t.Errorf("not found: got %v\n%s, want length 0", missing, render(r))
 		}
 		if len(r.Clocks) != 1 || r.Clocks[0].High > -4*time.Second {
-			t.Errorf("clocks %+v, want length 1 and r.Clocks[0].High <= %v", r.Clocks, -4*time.Second)
+			t.Errorf("clocks %+v, want length 1 and Clocks[0].High <= %v", r.Clocks, -4*time.Second)
 		}
 		for _, note := range []string{"could not be verified", "policies", "nodes are unknown", "arguments of 1 destination queue"} {
 			if !strings.Contains(fmt.Sprint(r.Unchecked), note) {
@@ -554,7 +554,7 @@ func TestDoctorSeesAlarms(t *testing.T) {
 			})
 			c.src.Management = nil
 			if r := c.examine(t); len(r.Findings) != 1 || r.Findings[0].ID != "connection-blocked" {
-				t.Errorf("over AMQP:\n%s, want len(r.Findings) = 1 and r.Findings[0].ID = \"connection-blocked\"", render(r))
+				t.Errorf("over AMQP:\n%s, want len(Findings) = 1 and Findings[0].ID = \"connection-blocked\"", render(r))
 			}
 			mustCtl(t, b, "set_vm_memory_high_watermark", "0.6")
 			c.src.Management = c.Mgmt

@@ -172,7 +172,7 @@ func refuses(t *testing.T, brokerURL string, tries map[string]func(ch *amqp.Chan
 			}
 		}
 		if e, ok := errors.AsType[*amqp.Error](err); !ok || e == nil || e.Code != amqp.AccessRefused {
-			t.Errorf("may %s: %v, want an error of type *amqp.Error, e not nil and e.Code = amqp.AccessRefused", what, err)
+			t.Errorf("may %s: %v, want an error of type *amqp.Error, e not nil and Code = amqp.AccessRefused", what, err)
 		}
 		_ = ch.Close() // the broker has closed it
 	}
@@ -367,7 +367,7 @@ func (s *shop) consumes(t *testing.T, brokerURL string) {
 	}
 	suite.Send(t, admin, amqpx.Message{ID: "rejected", Queue: toQueue.Queue, Delay: 100 * time.Millisecond})
 	if d := s.arrives(t, "orders.expire.dead", "rejected"); d.Headers[amqpx.HeaderReason] != inspect.ReasonRejected {
-		t.Errorf("dead letter %v, want d.Headers[amqpx.HeaderReason] = inspect.ReasonRejected", d.Headers)
+		t.Errorf("dead letter %v, want Headers[amqpx.HeaderReason] = inspect.ReasonRejected", d.Headers)
 	}
 	if got := s.lacks(t, brokerURL, doctor.RoleConsumer); len(got) > 0 {
 		t.Errorf("the doctor reports the missing permissions %v, want none", got)
@@ -470,7 +470,7 @@ func TestDoctorPrivileges(t *testing.T) {
 		r := c.examine(t)
 		notes := strings.Join(r.Notes, "\n")
 		if !r.Clean() || r.Source != "management API" || strings.Contains(notes, "polic") || strings.Contains(notes, "nodes") || strings.Contains(notes, "alarms") {
-			t.Errorf("got\n%s, want r.Clean() = true, r.Source = \"management API\", no \"polic\" in it, no \"nodes\" in it and no \"alarms\" in it",
+			t.Errorf("got\n%s, want Clean() = true, Source = \"management API\", no \"polic\" in it, no \"nodes\" in it and no \"alarms\" in it",
 				render(r))
 		}
 	})

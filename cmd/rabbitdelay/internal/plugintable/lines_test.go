@@ -47,10 +47,10 @@ func TestID(t *testing.T) {
 			t.Errorf("%v: %v", id, err)
 		}
 		if got.Due != id.Due {
-			t.Errorf("%v is due at %d, want id.Due", id, got.Due)
+			t.Errorf("%v is due at %d, want %d", id, got.Due, id.Due)
 		}
 		if !bytes.Equal(got.Ref, id.Ref) {
-			t.Errorf("%v has the reference %v, want id.Ref", id, got.Ref)
+			t.Errorf("%v has the reference %v, want %v", id, got.Ref, id.Ref)
 		}
 		if strings.ContainsAny(id.String(), "\";\n\\") {
 			t.Errorf("the id %v cannot be part of an expression", id)

@@ -76,7 +76,7 @@ func (b *below) ask(method, at string, form url.Values) (code int, where *url.UR
 		b.t.Fatal(err)
 	}
 	if !strings.HasPrefix(got.Request.URL.String(), b.base+"/") {
-		b.t.Errorf("%s leads out, to %s, want got.Request.URL.String() beginning with %q", at, got.Request.URL, b.base+"/")
+		b.t.Errorf("%s leads out of the prefix, to %s, want an address beginning with %q", at, got.Request.URL, b.base+"/")
 	}
 	return got.StatusCode, got.Request.URL, string(body)
 }

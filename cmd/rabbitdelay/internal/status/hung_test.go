@@ -107,7 +107,7 @@ func TestTakeBesideAHungManagementAPI(t *testing.T) {
 		}
 		for _, d := range s.Destinations {
 			if d.Dead == nil || d.Dead.Messages != 1 || d.Dead.Sampled != 1 || d.Dead.Held != nil {
-				t.Errorf("%s: got %+v, want not nil, d.Dead.Messages = 1, d.Dead.Sampled = 1 and d.Dead.Held = nil", d.Name, d.Dead)
+				t.Errorf("%s: got %+v, want not nil, Dead.Messages = 1, Dead.Sampled = 1 and Dead.Held = nil", d.Name, d.Dead)
 			}
 		}
 		if s.Broker.Managed() || len(s.Destinations) != 4 || s.Complete() {

@@ -156,7 +156,7 @@ func TestOverAMQPOnlyReadyMessagesAreKnown(t *testing.T) {
 			continue
 		}
 		if l.Drained() || l.Waiting.Leaving != nil || l.Waiting.Unacked != nil {
-			t.Errorf("%s: got %+v, drained %t, want false, l.Waiting.Leaving = nil and l.Waiting.Unacked = nil", l.Name, l.Waiting, l.Drained())
+			t.Errorf("%s: got %+v, drained %t, want false, Waiting.Leaving = nil and Waiting.Unacked = nil", l.Name, l.Waiting, l.Drained())
 		}
 	}
 	for _, d := range s.Destinations {
@@ -190,7 +190,7 @@ func TestUncountedIsUnknown(t *testing.T) {
 		}
 	}
 	if s.Parked.Held != nil || s.Empty() {
-		t.Errorf("parked: got %+v, empty: %t, want s.Parked.Held = nil and false", s.Parked, s.Empty())
+		t.Errorf("parked: got %+v, empty: %t, want Parked.Held = nil and false", s.Parked, s.Empty())
 	}
 }
 

@@ -248,7 +248,7 @@ func TestTakeFindsTasksWithoutMessage(t *testing.T) {
 				}}
 				first, err := status.Take(t.Context(), src)
 				if err != nil || first.Tasks == nil || first.Tasks.Sent == nil {
-					t.Fatalf("got %v, %+v, want no error, not nil and first.Tasks.Sent not nil", err, first.Tasks)
+					t.Fatalf("got %v, %+v, want no error, not nil and Tasks.Sent not nil", err, first.Tasks)
 				}
 				if s := first.Tasks.Sent; s.Tasks != 2 || s.Missing == nil || *s.Missing != c.missing {
 					t.Errorf("sent: %+v, missing %v, want 2 tasks, %d of them missing", s, s.Missing, c.missing)

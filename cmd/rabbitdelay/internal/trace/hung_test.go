@@ -46,7 +46,7 @@ func TestTakeWithAHungDatabase(t *testing.T) {
 			t.Errorf("%v: got %+v, want no error, len(got.DeadLetters) = 1 and Complete() = false", err, got)
 		}
 		if got.TasksKnown || got.Effects != nil || got.Records != nil || got.Scopes != nil || got.Waiting == nil || got.Unsearched == nil {
-			t.Errorf("what was not read is not nil, or what was read is: %+v", got)
+			t.Errorf("want nil for exactly what could not be read, got %+v", got)
 		}
 		if took := time.Since(began); took > 5*time.Second {
 			t.Errorf("it took %v, want at most 5s", took)

@@ -208,12 +208,12 @@ func TestDownloadThatFails(t *testing.T) {
 			r := httptest.NewRequest(http.MethodGet, "/tasks-download?format=json", http.NoBody)
 			c.pages.ServeHTTP(w, r.WithContext(service.WithCaller(r.Context(), c.who)))
 			if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "the database has gone") {
-				t.Errorf("%d\n%s, want http.StatusServiceUnavailable and w.Body.String() with \"the database has gone\"", w.Code, w.Body)
+				t.Errorf("%d\n%s, want http.StatusServiceUnavailable and a body with \"the database has gone\"", w.Code, w.Body)
 			}
 			return false
 		}()
 		if aborted != begun {
-			t.Errorf("it fails at page %d: aborted %t, expected %t", fails, aborted, begun)
+			t.Errorf("a failure at page %d: aborted %t, expected %t", fails, aborted, begun)
 		}
 	}
 }

@@ -114,7 +114,7 @@ func TestPluginDrain(t *testing.T) {
 		args := []string{"plugin", "drain", "--rabbitmqctl", ctl, "--state", state, "--margin", "30s", "--json"}
 		dry := command(append(args, "--dry-run")...)
 		if rep := reportOf(t, dry); dry.Code != 2 || rep.Found != 8 || rep.Sent != sent || rep.Soon != 1 || len(rep.Refused) != stay {
-			t.Errorf("dry run: got %s, want Code = 2, rep.Found = 8, rep.Sent = %v, rep.Soon = 1 and len(rep.Refused) = %v", dry, sent, stay)
+			t.Errorf("dry run: got %s, want Code = 2, Found = 8, Sent = %v, Soon = 1 and len(Refused) = %v", dry, sent, stay)
 		}
 		if refused := command(args...); refused.Code != 1 || !strings.Contains(refused.Stderr, "give --yes") {
 			t.Errorf("without a terminal: %s", refused)
@@ -135,7 +135,7 @@ func TestPluginDrain(t *testing.T) {
 			}
 		}
 		if len(list) != 8 || len(got) != 8 || got["urgent"].Priority != 9 {
-			t.Fatalf(`%d messages, %d ids, want 8 and got["urgent"].Priority = 9`, len(list), len(got))
+			t.Fatalf("%d messages, %d ids, want 8 of each, and priority 9 of the message urgent", len(list), len(got))
 		}
 		d := got[full.MessageId]
 		for k, want := range full.Headers {
@@ -226,7 +226,7 @@ func TestPluginDrainKilled(t *testing.T) {
 				break
 			}
 			if child.ProcessState.Exited() {
-				t.Fatalf("%v: got %s%s, want child.ProcessState.Exited() = false", err, out.String(), errs.String())
+				t.Fatalf("the child exited by itself: %v: %s%s", err, out.String(), errs.String())
 			}
 			killed++
 		}

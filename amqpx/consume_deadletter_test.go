@@ -71,7 +71,7 @@ func TestNoPlaceForAFailedMessage(t *testing.T) {
 				c.mustSend(amqpx.Message{ID: "bad", Queue: "q"}, amqpx.Message{ID: "good", Queue: "q"})
 				after(time.Second)
 				if ids := got.ids(); !slices.Equal(ids, []string{"first", "bad", "good"}) {
-					t.Errorf("handled %v beside the message that is stuck", ids)
+					t.Errorf("handled %v while another message is stuck", ids)
 				}
 				before := o.saw().sends
 				after(10 * time.Minute)

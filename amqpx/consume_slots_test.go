@@ -120,7 +120,7 @@ func TestSlowHandlerKeepsOneSlot(t *testing.T) {
 		after(5 * time.Minute)
 		mu.Lock()
 		if most != 1 || good != 50 {
-			t.Errorf("the slow handler ran %d times at once, %d of 50 others were handled", most, good)
+			t.Errorf("the slow handler ran %d times concurrently, %d of 50 others were handled", most, good)
 		}
 		mu.Unlock()
 		_ = k.end() // the slow handler may outlast the drain

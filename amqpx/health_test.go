@@ -114,7 +114,7 @@ func TestHealthOfARefusedUser(t *testing.T) {
 		m.CutConnections()
 		after(time.Second)
 		if sick := c.ill(since, "publish disconnected"); sick.Problems[0].Final {
-			t.Error("final at once: a broker that starts refuses everybody")
+			t.Error("the problem is final immediately, although a starting broker refuses all users")
 		}
 		after(time.Minute)
 		sick := c.ill(since, "publish disconnected")

@@ -132,7 +132,7 @@ func TestSendEndCountsTries(t *testing.T) {
 		c := m.open(amqpx.Config{Hooks: []amqpx.Hook{w.hook()}})
 		c.mustSend(amqpx.Message{Queue: "orders", Delay: time.Second})
 		if n := w.lastTries(); n != 1 {
-			t.Errorf("a message that was confirmed at once had %d tries", n)
+			t.Errorf("a message that was confirmed immediately had %d tries", n)
 		}
 		accept := m.refuseDelays()
 		sent := c.sending(amqpx.Message{Queue: "orders", Delay: time.Second})

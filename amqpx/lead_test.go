@@ -156,7 +156,7 @@ func TestHeldMessagesRaiseThePrefetch(t *testing.T) {
 		after(0)
 		m.hasConsumers("q", 1)
 		if s := c.Stats().Consumers[0]; s.Prefetch != 4 {
-			t.Errorf("the room that nobody needs was kept: %+v", s)
+			t.Errorf("the prefetch was not reduced: %+v", s)
 		}
 		k.stop()
 	})

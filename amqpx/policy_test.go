@@ -49,7 +49,7 @@ func TestImmediateRetries(t *testing.T) {
 			t.Errorf("runs at %v, want %v", runs, want)
 		}
 		if want := []bool{true, true, false, true, true, false}; !slices.Equal(asked, want) {
-			t.Errorf("again at once: %v, want %v", asked, want)
+			t.Errorf("run again immediately: %v, want %v", asked, want)
 		}
 		if dl := m.deadLetterOf("q"); len(dl.Attempts) != 2 || dl.Reason != "attempts" {
 			t.Errorf(`dead letter: reason %s, attempts %q, want length 2 and "attempts"`, dl.Reason, dl.Attempts)
@@ -83,7 +83,7 @@ func TestImmediateRetriesEnd(t *testing.T) {
 					want = 2
 				}
 				if early != want || runs != len(answers) {
-					t.Errorf("%d runs, %d of them at once; want %d, %d", runs, early, len(answers), want)
+					t.Errorf("%d runs, %d of them immediately; want %d, %d", runs, early, len(answers), want)
 				}
 			})
 		})

@@ -58,7 +58,7 @@ func TestStuckQueueDelaysOnlyItsMessages(t *testing.T) {
 		after(0)
 		for range 20 {
 			if d := c.slowest(100, amqpx.Message{Queue: "orders", Delay: 15 * time.Minute}); d > 0 {
-				t.Errorf("a message beside the stuck queue took %v", d)
+				t.Errorf("a message for another queue took %v while one queue is stuck", d)
 			}
 			after(100 * time.Millisecond)
 		}
@@ -68,7 +68,7 @@ func TestStuckQueueDelaysOnlyItsMessages(t *testing.T) {
 			batch[i] = amqpx.Message{Queue: "orders", Delay: time.Duration(1+i%15) * time.Minute}
 		}
 		if err := c.SendBatch(t.Context(), batch); err != nil || time.Since(began) > 0 {
-			t.Errorf("a batch beside the stuck queue: %v after %v", err, time.Since(began))
+			t.Errorf("a batch for other queues while one queue is stuck: %v after %v", err, time.Since(began))
 		}
 		stuck.Wait()
 		if n := unknown.Load(); n < 32 || n > 64 || n+notSent.Load() != 300 {
@@ -127,13 +127,13 @@ func TestRefusedAccess(t *testing.T) {
 			all.Go(func() { _ = c.Send(t.Context(), bad) })
 			all.Go(func() {
 				if d := c.slowest(20, good); d > 0 {
-					t.Errorf("a message beside the refused ones took %v", d)
+					t.Errorf("a message took %v while others are refused", d)
 				}
 			})
 		}
 		all.Wait()
 		if n := o.saw().repeated; n > 0 {
-			t.Errorf("%d messages beside the refused ones were published twice", n)
+			t.Errorf("%d messages were published twice while others were refused", n)
 		}
 		undo()
 		after(2 * time.Second)

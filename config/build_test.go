@@ -127,7 +127,7 @@ destinations:
 		for _, tag := range []string{"r4x4" + stars(2), "hex" + stars(8), "clock" + stars(6)} {
 			key := tag + "." + d + " -> " + d
 			if bindings[key] != 1 {
-				t.Errorf("binding %q stands %d times, want once", key, bindings[key])
+				t.Errorf("binding %q exists %d times, want once", key, bindings[key])
 			}
 			delete(bindings, key)
 		}

@@ -165,7 +165,7 @@ func TestSlowRefusalDelaysNoOther(t *testing.T) {
 			check(t, s.Schedule(t.Context(), NoTx, Task{ID: fmt.Sprint(i), Queue: "good", DeliverAt: at}))
 			after(100 * time.Millisecond)
 			if got := r.receipts(); len(got) != i+1 || got[i].at.Sub(at) > relay.FirstLook {
-				t.Fatalf("%d of %d tasks of another queue were sent at once", len(got), i+1)
+				t.Fatalf("%d of %d tasks of another queue were sent immediately", len(got), i+1)
 			}
 		}
 	})

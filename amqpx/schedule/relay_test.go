@@ -140,7 +140,7 @@ func TestRelayWakesForNearTasks(t *testing.T) {
 		<-time.After(5 * time.Millisecond)
 		synctest.Wait()
 		if got := r.receipts(); len(got) != 1 || got[0].at.Sub(start) > 5*time.Millisecond {
-			t.Fatalf("sent %v, expected one at once", got)
+			t.Fatalf("sent %v, expected one task immediately", got)
 		}
 		// The relay also finds a task whose transaction commits after the wake-up.
 		tx, err := db.BeginTx(t.Context(), nil)
@@ -165,7 +165,7 @@ func TestRelayWakesForNearTasks(t *testing.T) {
 		<-time.After(5 * time.Millisecond)
 		synctest.Wait()
 		if got := r.receipts(); len(got) != 4 || got[3].m.Version != 2 {
-			t.Fatalf("sent %v, expected version 2 of the moved task at once", got)
+			t.Fatalf("sent %v, expected version 2 of the moved task immediately", got)
 		}
 	})
 }

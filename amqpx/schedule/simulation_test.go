@@ -100,7 +100,7 @@ func (s *simulation) SendBatch(_ context.Context, msgs []amqpx.Message) error {
 // QueueInfo returns the result of a passive declaration.
 func (s *simulation) QueueInfo(_ context.Context, queue string) (amqpx.QueueInfo, error) {
 	if queue != "q" {
-		s.t.Errorf(`somebody asks for queue %q, want "q"`, queue)
+		s.t.Errorf(`QueueInfo was called for queue %q, want "q"`, queue)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -67,7 +67,7 @@ func TestMetricsOfAClient(t *testing.T) {
 		m := s.metrics()
 		m.want(t, 1, state, "rabbitdelay.connection", "publish", "rabbitdelay.state", "connected")
 		if _, n := m.get(state, "rabbitdelay.connection", "consume"); n != 0 {
-			t.Error("a connection that nobody wants has a state")
+			t.Error("a connection that is not used has a state")
 		}
 		hold := make(chan struct{})
 		stop := s.consume("orders", func(context.Context, *amqpx.Delivery) error { <-hold; return nil }, amqpx.WithConcurrency(1))

@@ -207,7 +207,7 @@ func TestProcess(t *testing.T) {
 	eventually(t, "the group ends", func() bool { return !alive(t, p.pid) })
 
 	if _, err := g.Start(exec.Command("/no/such/program")); err != nil {
-		t.Errorf("a program that cannot run ends at once, as one that fails: %v", err)
+		t.Errorf("Start of a missing program returned %v, want no error", err)
 	}
 	if _, err := g.Start(exec.Command("no-such-program")); !errors.Is(err, exec.ErrNotFound) {
 		t.Errorf("got %v, want ErrNotFound", err)
@@ -258,7 +258,7 @@ func TestSignalsReachNoOtherProcess(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	if len(strangers) > 0 {
-		t.Errorf("signals to numbers that nobody has, or anybody may have: %v", strangers)
+		t.Errorf("signals were sent to process ids that do not belong to the guard: %v", strangers)
 	}
 }
 

@@ -91,7 +91,7 @@ func TestLeaseOfAKilledProcess(t *testing.T) {
 			}, callProvider(ctx, db.DB, key)
 		}, schedule.WithLease(crashLease))
 		if err := handle(t.Context(), leasedDelivery(due, true)); !amqpx.IsSnoozed(err) {
-			t.Errorf("beside a process that holds the lease: %v, expected a snooze", err)
+			t.Errorf("while another process holds the lease: got %v, expected a snooze", err)
 		}
 
 		suite.MustSucceed(t, child.Process.Kill())

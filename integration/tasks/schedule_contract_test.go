@@ -127,7 +127,7 @@ func TestRefusedTasksLeaveNoRow(t *testing.T) {
 			t.Errorf("%d rows of the refused task, expected none", n)
 		}
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE id = 'beside'"); n != 1 {
-			t.Errorf("%d rows of what was scheduled beside it, expected one", n)
+			t.Errorf("%d rows of the tasks that were scheduled at the same time, expected one", n)
 		}
 		db.mustExec(t, "UPDATE rabbitdelay_tasks SET finished_at = finished_at - 3600001 WHERE status = 'done'")
 		again := keyed(0)

@@ -31,7 +31,7 @@ func TestRateLimitOnEachDatabase(t *testing.T) {
 		stop := runStore(t, newStore(t, db, &out, schedule.Config{PollInterval: 50 * time.Millisecond}))
 		suite.Eventually(t, "some are sent", func() bool { return len(out.messages()) > flood/4 })
 		if out.count("other") != 1 {
-			t.Errorf("another queue's task is sent %d times beside a flood, expected once", out.count("other"))
+			t.Errorf("another queue's task was sent %d times during a flood, expected once", out.count("other"))
 		}
 		states, err := first.Destinations(t.Context(), schedule.NoTx)
 		suite.MustSucceed(t, err)

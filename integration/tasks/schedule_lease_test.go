@@ -33,7 +33,7 @@ func TestScheduleLeases(t *testing.T) {
 			n := d.Body[0]
 			calls.Add(1)
 			if running[n].Add(1) != 1 {
-				t.Errorf("task %s is worked on twice at once", d.ID)
+				t.Errorf("two handlers work on task %s at the same time", d.ID)
 			}
 			defer running[n].Add(-1)
 			if created := taskOf(t, s, d.ID).CreatedAt.UnixMilli(); key != fmt.Sprintf("%s.%d.q", d.ID, created) {

@@ -240,7 +240,7 @@ func TestSubscribersDoNotWaitForEachOther(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), suite.Patience)
 			for _, queue := range []string{"mail", "audit"} {
 				if err := db.taskHandler(effect)(ctx, to(queue, done)); err != nil {
-					t.Errorf("%s beside %s that hangs: %v", queue, name, err)
+					t.Errorf("%s while %s hangs: %v", queue, name, err)
 				}
 			}
 			cancel()

@@ -250,7 +250,7 @@ func (x uniqueRows) merges() {
 	x.do(keyed(5*minute), push, schedule.UniquePushedBack)
 	got := taskOf(t, x.s, id)
 	if string(got.Body) != "1m0s" || got.Version != 2 || got.Attempts != 0 || got.Sends != 0 || len(got.Tags) != 2 {
-		t.Errorf("pushed back: %+v, expected the old payload in version 2, to be sent anew", got)
+		t.Errorf("pushed back: %+v, expected the old payload in version 2, to be sent again", got)
 	}
 	x.wear()
 	if r := x.do(keyed(time.Hour), push, schedule.UniquePushedBack); !r.DeliverAt.Equal(got.CreatedAt.Add(push.MaxWait)) {
@@ -269,7 +269,7 @@ func (x uniqueRows) merges() {
 	got = taskOf(t, x.s, id)
 	if got.Queue != "elsewhere" || string(got.Body) != "2m0s" || got.Version != 4 || got.Attempts != 0 || got.Sends != 0 || !got.CreatedAt.After(old.CreatedAt) ||
 		len(got.Headers) != 0 || !slices.Equal(got.Tags, []string{"c"}) || got.UniqueKey != "k" {
-		t.Errorf("replaced: %+v, expected the new payload in version 4, to be sent anew", got)
+		t.Errorf("replaced: %+v, expected the new payload in version 4, to be sent again", got)
 	}
 
 	suite.MustSucceed(t, x.s.Cancel(t.Context(), schedule.NoTx, id))
@@ -378,7 +378,7 @@ func (x uniqueRows) reviveBeside() {
 	suite.Eventually(t, "the revival waits for the other transaction", func() bool { return x.db.queryInt(t, blocked[x.db.dialect]) > 0 })
 	suite.MustSucceed(t, tx.Commit())
 	if err := <-done; err != nil || changed != 0 {
-		t.Errorf("%d revived, %v; expected none beside the task that was scheduled meanwhile", changed, err)
+		t.Errorf("%d revived, %v; expected none, because a task with the key was scheduled in the meantime", changed, err)
 	}
 }
 
@@ -418,7 +418,7 @@ func TestDocumentedUniqueStatements(t *testing.T) {
 					do()
 					stands := tableOf(t, db, doc["which task stands"])
 					if len(stands) != 1 {
-						t.Fatalf("%s, %s: %v stand, expected one task", name, what, stands)
+						t.Fatalf("%s, %s: the pending tasks are %v, expected one", name, what, stands)
 					}
 					id = stands[0].([]string)[0]
 					rows[i] = rowOf(t, db, id)
@@ -435,7 +435,7 @@ func TestDocumentedUniqueStatements(t *testing.T) {
 				}
 			}
 			if id := both("none is pending", func() {}); id != "new" {
-				t.Errorf("%s: %s stands, expected the new task", name, id)
+				t.Errorf("%s: the pending task is %s, expected the new one", name, id)
 			}
 			for what, delay := range map[string]time.Duration{"one is due at once": 0, "one is due later": time.Hour} {
 				if id := both(what, worn(delay)); id != "pending" {

@@ -329,7 +329,7 @@ func consumeFromExchange(t *testing.T, s *schedule.Store, db businessDB, doc map
 		suite.MustSucceed(t, handle(t.Context(), &amqpx.Delivery{ID: "e", Queue: queue, Version: 1, DueAt: due}))
 	}
 	if effects != 1 || skips != 3 {
-		t.Errorf("the handler beside the statements had %d effects and %d duplicates, expected 1 and 3", effects, skips)
+		t.Errorf("the handler that ran with the statements had %d effects and %d duplicates, expected 1 and 3", effects, skips)
 	}
 	if got := taskOf(t, s, "e"); got.Status != schedule.StatusDone || time.Since(got.FinishedAt).Abs() > time.Minute {
 		t.Errorf("after the effects: got %+v, want Status = schedule.StatusDone and time.Since(got.FinishedAt).Abs() <= 1m", got)

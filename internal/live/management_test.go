@@ -126,7 +126,7 @@ func TestErrorsSayWhereAndNotThePassword(t *testing.T) {
 	i := inspector(t, s)
 	s.Close()
 	if _, err := i.Inspect(t.Context(), topology.Topology{}); err == nil || strings.Contains(err.Error(), "hidden") {
-		t.Errorf(`nobody there: got %v, want an error and no "hidden" in it`, err)
+		t.Errorf(`a server that does not exist: got %v, want an error and no "hidden" in it`, err)
 	}
 	for _, bad := range []string{"", "127.0.0.1:15672", "ftp://u:hidden@h", "http://u:hidden@h:x y"} {
 		if _, err := live.NewManagement(live.ManagementConfig{URL: bad}); err == nil || strings.Contains(err.Error(), "hidden") {

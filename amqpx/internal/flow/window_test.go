@@ -47,7 +47,7 @@ func TestAStuckQueueLeavesTheWindowToOthers(t *testing.T) {
 		}
 		busy := fill(f, other)
 		if len(busy) != 5 {
-			t.Fatalf("%d messages beside the stuck queue; want 5", len(busy))
+			t.Fatalf("%d messages for other queues while one queue is stuck; want 5", len(busy))
 		}
 		for _, s := range busy {
 			f.leave(s, taken)
@@ -57,7 +57,7 @@ func TestAStuckQueueLeavesTheWindowToOthers(t *testing.T) {
 		prove(f, third)
 		all := append(fill(f, other), fill(f, third)...)
 		if len(all) != 10 {
-			t.Fatalf("%d messages beside a queue that is stuck for long; want all 10", len(all))
+			t.Fatalf("%d messages for other queues while one queue has been stuck for long; want all 10", len(all))
 		}
 		for _, s := range all {
 			f.leave(s, taken)

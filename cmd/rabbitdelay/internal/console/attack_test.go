@@ -143,7 +143,7 @@ func TestManyWatchers(t *testing.T) {
 	}
 	w.must(200, "GET", "/api/v1/counts", "")
 	if r := w.ask("GET", "/tasks", ""); r.code != 200 {
-		t.Errorf("beside 200 who watch: %d, want 200", r.code)
+		t.Errorf("a request while 200 clients watch: got %d, want 200", r.code)
 	}
 }
 
@@ -183,13 +183,13 @@ func TestFormsWithoutALogin(t *testing.T) {
 	}
 	got := post("/task-new", strings.NewReader("body=x"))
 	if got.Code != http.StatusServiceUnavailable {
-		t.Errorf("beside %d: %d, want http.StatusServiceUnavailable", maxAtOnce, got.Code)
+		t.Errorf("a form while %d forms are read: got %d, want http.StatusServiceUnavailable", maxAtOnce, got.Code)
 	}
 	if !strings.Contains(got.Body.String(), "go back and try again") {
-		t.Errorf(`beside %d: %s, want a body with "go back and try again"`, maxAtOnce, got.Body)
+		t.Errorf(`a form while %d forms are read: %s, want a body with "go back and try again"`, maxAtOnce, got.Body)
 	}
 	if r := w.ask("GET", "/tasks", ""); r.code != 401 {
-		t.Errorf("a page beside them: got %d, want 401", r.code)
+		t.Errorf("a page during the attack: got %d, want 401", r.code)
 	}
 	if b, r := w.login("otto", password); r.code != 303 || w.ask("GET", "/tasks", "", b.with).code != 200 {
 		t.Errorf("a login during the attack: got %d, want 303 and then 200", r.code)

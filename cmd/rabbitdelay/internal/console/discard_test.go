@@ -58,7 +58,7 @@ func TestDiscard(t *testing.T) {
 	if r := w.post("/discard", form, nil); r.code != 303 {
 		t.Fatalf("%d %s, want 303", r.code, r.text)
 	} else if job := w.finished(map[string]any{"id": strings.TrimPrefix(r.header.Get("Location"), "job?id=")}); job["done"] != 1.0 || ready("orders.dead") != 0 {
-		t.Errorf(`got %v; %d lie, want job["done"] = 1.0 and 0`, job, ready("orders.dead"))
+		t.Errorf(`got %v; %d messages in the queue, want one discarded message and 0`, job, ready("orders.dead"))
 	} else if page := w.ask("GET", "/job?id="+job["id"].(string), ""); !strings.Contains(string(page.text), "api/v1/jobs/"+job["id"].(string)+"/messages") {
 		t.Errorf("the page of the job leads to no messages: %s", page.text)
 	}
@@ -99,6 +99,6 @@ func TestDiscardOnAFullDisk(t *testing.T) {
 	check(t, ch.PublishWithContext(t.Context(), "", "lying", true, false, amqp.Publishing{MessageId: "1"}))
 	job := w.finished(w.must(200, "POST", "/api/v1/discard", `{"queue":"lying","limit":1}`)["job"].(map[string]any))
 	if q, _ := w.broker.Queue("lying"); job["state"] != "failed" || !strings.Contains(job["error"].(string), "serve.discarded") || q.Ready != 1 {
-		t.Errorf(`got %v; %d lie, want job["state"] = "failed", job["error"].(string) with "serve.discarded" and 1`, job, q.Ready)
+		t.Errorf(`got %v; %d messages in the queue, want a failed job with an error about serve.discarded, and 1`, job, q.Ready)
 	}
 }

@@ -98,7 +98,7 @@ func TestLargeRequests(t *testing.T) {
 			t.Errorf(`a second large one: got %d %s, want 503 and r.header.Get("Retry-After") not empty`, r.code, r.text)
 		}
 		if r := w.ask("POST", "/api/v1/tasks", tasks(10)); r.code != 200 {
-			t.Errorf("a small one beside it: got %d %s, want 200", r.code, r.text)
+			t.Errorf("a small request during a large one: got %d %s, want 200", r.code, r.text)
 		}
 		<-w.c.large
 		if r := w.ask("POST", "/api/v1/tasks", tasks(25<<20)); r.code != 413 {

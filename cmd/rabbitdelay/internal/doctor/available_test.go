@@ -36,7 +36,7 @@ func TestLostMajorityComesFirst(t *testing.T) {
 		t.Fatalf("the first finding is not quorum-lost: %+v", r.Findings)
 	}
 	if !slices.Contains(r.Findings[0].Objects, "billing") {
-		t.Errorf("somebody else's queue is left out: %v", r.Findings[0].Objects)
+		t.Errorf("another system's queue is missing in %v", r.Findings[0].Objects)
 	}
 	down := r.Findings[slices.IndexFunc(r.Findings, func(f Finding) bool { return f.ID == "queue-down" })]
 	if !slices.Equal(down.Objects, []string{"reports"}) {

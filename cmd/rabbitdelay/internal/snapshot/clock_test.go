@@ -35,7 +35,7 @@ func TestClockFromWholeSeconds(t *testing.T) {
 func TestClockReadingsThatContradict(t *testing.T) {
 	steady, later := sampled(0, 50*time.Millisecond, 0), sampled(time.Hour, 50*time.Millisecond, 0)
 	if _, _, ok := narrow(append(steady, later...)); ok {
-		t.Error("a clock that was set meanwhile was measured")
+		t.Error("a clock that was set during the measurement was measured")
 	}
 	if _, _, ok := narrow(nil); ok {
 		t.Error("narrow returned a difference without readings")

@@ -97,7 +97,7 @@ func TestDownloadsHaveNoSecrets(t *testing.T) {
 	c := open(service.RoleViewer)
 	c.who = service.Caller{}
 	if w := c.get("tasks-download?format=csv"); w.Code != http.StatusForbidden {
-		t.Errorf("nobody gets %d, want http.StatusForbidden", w.Code)
+		t.Errorf("without a login: got %d, want http.StatusForbidden", w.Code)
 	}
 	c = open(service.RoleViewer)
 	for path, want := range map[string]int{"tasks-download": 400, "tasks-download?format=xml": 400, "tasks-download?format=csv&qeue=x": 400, "tasks-download?format=csv&from=x": 400} {

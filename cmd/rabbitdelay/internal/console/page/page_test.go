@@ -239,7 +239,7 @@ func TestHostileTexts(t *testing.T) {
 			}
 			// A form that copies a task contains the task's strings unchanged, in a separate field.
 			if strings.Contains(body, "\u202e") && !strings.Contains(path, "copy=") {
-				t.Errorf("%s: a character that turns the line around stands in it", path)
+				t.Errorf("page %s has a character that reverses the direction of text", path)
 			}
 		}
 	}
@@ -297,7 +297,7 @@ func TestViewerMayLookOnly(t *testing.T) {
 	c.who = service.Caller{}
 	for _, path := range append(slices.Clone(reading), "live", "live-tasks", "live-dead", "live-layouts", "live-recurring", "live-audit", "live-held") {
 		if w := c.get(path); w.Code != http.StatusForbidden {
-			t.Errorf("nobody gets %q: %d, want http.StatusForbidden", path, w.Code)
+			t.Errorf("without a login, %q: got %d, want http.StatusForbidden", path, w.Code)
 		}
 	}
 	if len(c.calls) > 0 {

@@ -103,7 +103,7 @@ type Config struct {
 	// "rabbitdelay".
 	ConnectionName string
 	// Heartbeat is the heartbeat interval, 1 s to 65535 s. The default is 10 s. A dead connection is noticed
-	// within three intervals. A "?heartbeat=SECONDS" in a URL overrides it, where 0 stands for the broker's own
+	// within three intervals. A "?heartbeat=SECONDS" in a URL overrides it, where 0 means the broker's own
 	// interval.
 	Heartbeat time.Duration
 	// DialTimeout bounds the TCP, TLS and AMQP handshakes together. The default is 10 s.

@@ -27,7 +27,7 @@ type Delivery struct {
 	ID    string // AMQP message-id; empty if the publisher gave none
 	Queue string // the queue it was consumed from
 	// DueAt is the due time that the publisher asked for, or zero if the message has no such header. The Unix epoch
-	// stands for immediately (see DueSince). For a retry it is the time of the retry.
+	// means immediately (see DueSince). For a retry it is the time of the retry.
 	DueAt time.Time
 	// Attempt counts the attempts to handle the message, 1 on the first delivery. It increases with each of
 	// rabbitdelay's own retries, but not with a redelivery after a lost connection. Since RabbitMQ 4.3, it also

@@ -233,7 +233,7 @@ func (s *Store) changeGate(ctx context.Context, ex Executor, doing string, d top
 
 // DestinationState is the state of a destination that is paused or whose rate is limited.
 type DestinationState struct {
-	// Queue or Exchange is the destination. An exchange stands for all its routing keys.
+	// Queue or Exchange is the destination. An exchange includes all its routing keys.
 	Queue    string `json:"queue,omitempty"`
 	Exchange string `json:"exchange,omitempty"`
 	// PausedAt is when the destination was paused, by the database's clock, and PausedBy is the

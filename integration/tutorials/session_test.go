@@ -28,7 +28,7 @@ var update = flag.Bool("update", false, "write what the commands print into the 
 
 const (
 	interrupt = "^C" // typed by the reader
-	anything  = "…"  // a line of a page that stands for any number of lines
+	anything  = "…"  // a line of a page that matches any number of lines
 )
 
 // A tutorial is a page with its programs, and what the test does in place of the reader.

@@ -92,7 +92,7 @@ type Config struct {
 	Title string
 	// Color is the color of a line at the top of every page, for example #c62828. By default, there is no line.
 	Color string
-	// TraceURL is an http or https link to a task's trace, in which {id} stands for the trace ID. By default, there
+	// TraceURL is an http or https link to a task's trace, in which {id} is replaced by the trace ID. By default, there
 	// is no link.
 	TraceURL string
 	// Version is the version of the program, for the OpenAPI document.

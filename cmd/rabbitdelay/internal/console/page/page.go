@@ -16,7 +16,7 @@ type Options struct {
 	Title string
 	// Color is the color of a line at the top of all pages, for example #c62828. By default, there is no line.
 	Color string
-	// TraceURL is a link to a task's trace, in which {id} stands for the trace ID. By default, there is no link.
+	// TraceURL is a link to a task's trace, in which {id} is replaced by the trace ID. By default, there is no link.
 	TraceURL string
 	// Logger receives the errors of databases and brokers. By default, nothing is logged.
 	Logger *zap.Logger

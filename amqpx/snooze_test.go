@@ -186,7 +186,7 @@ func TestHandlerTimeout(t *testing.T) {
 			if d.Attempt == 1 {
 				return ctx.Err()
 			}
-			return nil // the work was done anyway
+			return nil // finished in spite of the timeout
 		}, amqpx.WithMiddleware(amqpx.Timeout(time.Minute), amqpx.Timeout(0)))
 		c.mustSend(amqpx.Message{Queue: "q"})
 		after(2 * time.Hour)

@@ -67,7 +67,7 @@ func endWithBroker(ending string) {
 	if err := json.NewEncoder(os.Stdout).Encode(tracesOf(b)); err != nil {
 		panic(err)
 	}
-	// The parent process writes a line when it has seen what runs.
+	// The parent process writes a line after it has read the traces and checked that the broker runs.
 	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
 	switch ending {
 	case "panic":

@@ -287,7 +287,7 @@ func (p *player) next(ch *amqp.Channel, queue, dead string, all int) (d amqp.Del
 	return d, false
 }
 
-// fatal is a way to die.
+// fatal is a way to make a queue dead-letter a message.
 type fatal struct {
 	name string
 	args amqp.Table // of the queue

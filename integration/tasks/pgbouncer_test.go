@@ -263,7 +263,7 @@ func TestPgBouncerProgram(t *testing.T) {
 	}
 	for _, command := range []string{"tasks list", "tasks list", "migrate", "tasks add --queue q --delay 1h", "tasks cancel a"} {
 		r := suite.RunCLI(t.Context(), append(strings.Fields(command), "--db", p.at("cache_statement"))...)
-		if r.Code == 0 && command == "tasks list" { // it prepares the statements with which the next ones conflict
+		if r.Code == 0 && command == "tasks list" { // it prepares statements, and the next commands conflict with them
 			continue
 		}
 		if r.Code != 1 || !strings.Contains(r.Stderr, "add default_query_exec_mode=exec to the database URL") {

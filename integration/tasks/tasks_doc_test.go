@@ -265,7 +265,7 @@ func pauses(t *testing.T, s *schedule.Store, db businessDB, doc map[string]strin
 	row := func() string {
 		return fmt.Sprint(tableOf(t, db, "SELECT exchange, CASE WHEN paused_at IS NULL THEN 'runs' ELSE 'paused' END, paused_by, per_second, burst, spread_due, spread_until, spread_rate, spread_free FROM rabbitdelay_destinations WHERE queue = 'orders.expire'"))
 	}
-	db.mustExec(t, "DELETE FROM rabbitdelay_destinations") // of an earlier run on this database
+	db.mustExec(t, "DELETE FROM rabbitdelay_destinations") // rows of an earlier test run on this database
 	for round := range 2 {
 		for _, statement := range []string{"pause a queue", "resume"} {
 			named(t, db, doc[statement], nil)

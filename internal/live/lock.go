@@ -42,7 +42,7 @@ const (
 
 // ErrUnlocked means that an operation has to run without the lock that prevents other clients from running it at the
 // same time.
-var ErrUnlocked = errors.New("no lock")
+var ErrUnlocked = errors.New("could not take the lock")
 
 // errLocked means that another connection held the lock for longer than the time limit.
 var errLocked = errors.New("another connection has held the lock for too long")

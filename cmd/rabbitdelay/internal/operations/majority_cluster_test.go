@@ -35,7 +35,7 @@ func TestNightWithoutAMajority(t *testing.T) {
 type night struct {
 	*cluster.Cluster
 
-	files   []string // by node
+	files   []string // configuration files, one per node
 	console *nightConsole
 }
 

@@ -190,7 +190,7 @@ func TestWaitingMessageIsNotLost(t *testing.T) {
 					}
 				}
 				if len(seen) != 3 {
-					t.Errorf("of three messages %v were handled, want length 3", seen)
+					t.Errorf("of three messages %v were handled, want all three", seen)
 				}
 			})
 		})
@@ -298,7 +298,7 @@ func TestComesBackWithoutPermissions(t *testing.T) {
 		other.consume("q", got.handle)
 		after(time.Minute)
 		if at := got.since(began)["x"]; len(at) != 1 || at[0] < 15*time.Second || at[0] > 20*time.Second {
-			t.Errorf("handled after %v, want length 1, at[0] >= 15s and at[0] <= 20s", at)
+			t.Errorf("handled after %v, want 1 element, at[0] >= 15s and at[0] <= 20s", at)
 		}
 	})
 }

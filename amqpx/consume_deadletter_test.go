@@ -116,12 +116,12 @@ func TestPoison(t *testing.T) {
 				handled, dead := len(got.all()), m.State("q.dead").Messages
 				if want == "handled" {
 					if handled != 1 || len(dead) != 0 {
-						t.Errorf("handled %d times, dead letters %v, want 1 and length 0", handled, dead)
+						t.Errorf("handled %d times, dead letters %v, want once and no dead letters", handled, dead)
 					}
 					return
 				}
 				if handled != 0 || len(dead) != 1 || dead[0].Headers[amqpx.HeaderReason] != inspect.ReasonDeliveries {
-					t.Errorf("handled %d times, dead letters %v, want 0, length 1 and dead[0].Headers[amqpx.HeaderReason] = inspect.ReasonDeliveries",
+					t.Errorf("handled %d times, dead letters %v, want 0, 1 element and dead[0].Headers[amqpx.HeaderReason] = inspect.ReasonDeliveries",
 						handled, dead)
 				}
 			})

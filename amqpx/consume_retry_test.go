@@ -133,7 +133,7 @@ func TestHandlerThatEndsItsGoroutine(t *testing.T) {
 		after(time.Minute)
 		dead := m.State("q.dead").Messages
 		if len(dead) != 1 || !strings.Contains(fmt.Sprint(dead[0].Headers[amqpx.HeaderError]), "FailNow") {
-			t.Errorf(`dead letters %v, want length 1 and dead[0].Headers[amqpx.HeaderError] with "FailNow"`, dead)
+			t.Errorf(`dead letters %v, want 1 element and dead[0].Headers[amqpx.HeaderError] with "FailNow"`, dead)
 		}
 		m.Holds("q", 0, 0)
 		k.stop()

@@ -100,7 +100,7 @@ func TestLeadOfShortDelays(t *testing.T) {
 					client.mustSend(amqpx.Message{ID: id, Queue: "q", Delay: delay})
 					after(time.Minute)
 					if at := got.since(began)[id]; len(at) != 1 || at[0] != delay {
-						t.Errorf("a delay of %v took %v, want length 1 and at[0] = %v", delay, at, delay)
+						t.Errorf("a delay of %v took %v, want 1 element and at[0] = %v", delay, at, delay)
 					}
 					want := delay
 					stamped := c.shortest > 0 && delay >= 2*c.shortest

@@ -100,7 +100,7 @@ func TestNative(t *testing.T) {
 		}
 		dead := m.State("q.dead").Messages
 		if len(dead) != 1 || dead[0].Headers[topology.HeaderInstant] != nil {
-			t.Errorf("dead letters: got %+v, want length 1 and dead[0].Headers[topology.HeaderInstant] = nil", dead)
+			t.Errorf("dead letters: got %+v, want 1 element and dead[0].Headers[topology.HeaderInstant] = nil", dead)
 		}
 		m.tidy()
 	})
@@ -304,7 +304,7 @@ func TestNativeAndBucketsPassMessagesOn(t *testing.T) {
 		}
 		for id, times := range got.since(began) {
 			if len(times) != 2 || times[0] > time.Second+maxHold || times[1] > 6*time.Second+2*maxHold {
-				t.Errorf("%s came after %v, want length 2, times[0] <= %v and times[1] <= %v",
+				t.Errorf("%s came after %v, want 2 elements, times[0] <= %v and times[1] <= %v",
 					id, times, time.Second+maxHold, 6*time.Second+2*maxHold)
 			}
 		}

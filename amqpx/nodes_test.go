@@ -62,7 +62,7 @@ func TestNodesInARandomOrder(t *testing.T) {
 			_ = conn.Close()
 		}
 		if len(first) != 2 {
-			t.Errorf("64 connections went to %v, want length 2", first)
+			t.Errorf("64 connections went to %v, want 2 nodes", first)
 		}
 	})
 }
@@ -184,7 +184,7 @@ func TestLogin(t *testing.T) {
 			users = append(users, conn.User)
 		}
 		if slices.Contains(users, "old") || len(users) != 2 {
-			t.Errorf(`connections of %v, want it not to contain "old" and length 2`, users)
+			t.Errorf(`connections of %v, want two and none of "old"`, users)
 		}
 		if _, err := amqpx.Open(t.Context(), amqpx.Config{URL: m.URL(), Dial: m.Dial, Login: func(context.Context) (string, string, error) {
 			return "new", "wrong", nil

@@ -37,7 +37,7 @@ func TestOverrunsAreAttempts(t *testing.T) {
 					}
 					dead := m.State("q.dead").Messages
 					if len(dead) != 1 || dead[0].Headers[amqpx.HeaderReason] != "attempts" {
-						t.Fatalf(`dead letters %+v, want length 1 and dead[0].Headers[amqpx.HeaderReason] = "attempts"`, dead)
+						t.Fatalf(`dead letters %+v, want 1 element and dead[0].Headers[amqpx.HeaderReason] = "attempts"`, dead)
 					}
 					text := fmt.Sprint(dead[0].Headers[amqpx.HeaderError])
 					for _, part := range []string{"consumer timeout", "its result was " + result} {

@@ -49,7 +49,7 @@ func TestPauseOfAnotherMode(t *testing.T) {
 		c.mustSend(amqpx.Message{ID: "m", Queue: "q"})
 		after(time.Second)
 		if ids := got.ids(); len(ids) != 1 {
-			t.Errorf("handled %v, want length 1", ids)
+			t.Errorf("handled %v, want 1 element", ids)
 		}
 	})
 }

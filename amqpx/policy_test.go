@@ -52,7 +52,7 @@ func TestImmediateRetries(t *testing.T) {
 			t.Errorf("run again immediately: %v, want %v", asked, want)
 		}
 		if dl := m.deadLetterOf("q"); len(dl.Attempts) != 2 || dl.Reason != "attempts" {
-			t.Errorf(`dead letter: reason %s, attempts %q, want length 2 and "attempts"`, dl.Reason, dl.Attempts)
+			t.Errorf(`dead letter: reason %s, attempts %q, want reason "attempts" and 2 attempts`, dl.Reason, dl.Attempts)
 		}
 	})
 }

@@ -78,7 +78,7 @@ func TestHealthOfABrokenQueue(t *testing.T) {
 			t.Errorf("after the repair: %v", err)
 		}
 		if len(got.all()) != 1 {
-			t.Errorf("handled after the repair: got %q, want len(got.all()) = 1", got.ids())
+			t.Errorf("handled after the repair: got %q, want one message", got.ids())
 		}
 		m.CutConnections()
 		after(time.Minute)

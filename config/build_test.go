@@ -133,7 +133,7 @@ destinations:
 		}
 	}
 	if len(bindings) != 0 {
-		t.Errorf("further bindings %v, want length 0", bindings)
+		t.Errorf("further bindings %v, want none", bindings)
 	}
 	if err := got.Validate(topology.DelayPrefix("p")); err != nil {
 		t.Error(err)
@@ -325,7 +325,7 @@ func TestAutoProbesForInstants(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, routes := offline.(amqpx.InstantProber).Canary("x"); len(routes) != dlx.DefaultNativeQueues {
-			t.Errorf("offline: got %v, want length dlx.DefaultNativeQueues", routes)
+			t.Errorf("offline: got %v, want dlx.DefaultNativeQueues of them", routes)
 		}
 	}
 }

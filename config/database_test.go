@@ -85,7 +85,7 @@ func TestSQLitePathIsTaken(t *testing.T) {
 		t.Errorf(`journal mode %q, %v, want no error and "wal"`, mode, err)
 	}
 	if found, _ := filepath.Glob(dir + "/a%20#b.db"); len(found) != 1 {
-		t.Errorf("the file has another name: %v, want length 1", found)
+		t.Errorf("files %v, want one with the given name", found)
 	}
 }
 

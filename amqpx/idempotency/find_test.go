@@ -28,7 +28,7 @@ func TestFind(t *testing.T) {
 	}
 	got, err := idempotency.Find(t.Context(), db, "1", "orders", "nothing", "mails")
 	if err != nil || len(got) != 2 {
-		t.Fatalf("got %+v, %v, want no error and length 2", got, err)
+		t.Fatalf("got %+v, %v, want no error and 2 elements", got, err)
 	}
 	for i, want := range []idempotency.Record{{Scope: "orders", ID: "1", Guarded: true}, {Scope: "mails", ID: "1"}} {
 		if at := got[i].ProcessedAt; at.Before(began) || at.After(time.Now()) {

@@ -222,7 +222,7 @@ func TestRequeueWhereItDied(t *testing.T) {
 			stop := c.consume(q, got.handle)
 			inmemory.After(time.Second)
 			if d := got.all(); len(d) != 1 || d[0].Exchange != "x" || d[0].RoutingKey != "k" {
-				t.Errorf(`%s got %+v, want length 1, d[0].Exchange = "x" and d[0].RoutingKey = "k"`, q, d)
+				t.Errorf(`%s got %+v, want 1 element, d[0].Exchange = "x" and d[0].RoutingKey = "k"`, q, d)
 			}
 			stop()
 		}
@@ -245,7 +245,7 @@ func TestRequeueParked(t *testing.T) {
 		r := c.requeue(parked)
 		wantCounts(t, r, "1 total, 1 looked, 1 chosen: 0 sent, 0 revived, 0 removed, 1 stayed; 0 again, 0 moved")
 		if len(r.Results) != 1 || !strings.Contains(r.Results[0].Why, "does not exist") || r.Results[0].Destination != "q" {
-			t.Errorf(`got %+v, want length 1, Results[0].Why with "does not exist" and Results[0].Destination = "q"`, r.Results)
+			t.Errorf(`got %+v, want 1 element, Results[0].Why with "does not exist" and Results[0].Destination = "q"`, r.Results)
 		}
 		m.Holds("delay.parked", 1, 0)
 		if _, there := m.Queue("q"); there {
@@ -262,10 +262,10 @@ func TestRequeueParked(t *testing.T) {
 		inmemory.After(30 * time.Minute)
 		times := got.since(began)
 		if d := times["due"]; len(d) != 1 || d[0] > 11*time.Second {
-			t.Errorf("due came after %v, want length 1 and d[0] <= 11s", d)
+			t.Errorf("due came after %v, want 1 element and d[0] <= 11s", d)
 		}
 		if d := times["wait"]; len(d) != 1 || d[0] < 20*time.Minute {
-			t.Errorf("wait came after %v, want length 1 and d[0] >= 20m", d)
+			t.Errorf("wait came after %v, want 1 element and d[0] >= 20m", d)
 		}
 		r = c.requeue(inspect.RequeueOptions{Queue: "delay.parked", To: topology.Destination{Queue: "q"}})
 		wantCounts(t, r, "1 total, 1 looked, 1 chosen: 1 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
@@ -438,7 +438,7 @@ func TestRequeueSparesTheDeliveryLimit(t *testing.T) {
 						there[id] = true
 					}
 					if len(there) != 10 {
-						t.Errorf("%v are left, want length 10", there)
+						t.Errorf("%v are left, want 10 elements", there)
 					}
 					if moves := c.moves && version != "4.3.0"; moves != (moved > 0) {
 						t.Errorf("%d messages were moved, want some: %t", moved, moves)

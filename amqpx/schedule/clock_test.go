@@ -185,7 +185,7 @@ func TestRelayRefusesAClockYearsAway(t *testing.T) {
 		ahead.Store(int64(100 * time.Hour))
 		<-time.After(time.Hour)
 		if err := s.Health(); !errors.Is(err, ErrClock) || len(r.receipts()) > 0 {
-			t.Errorf("got %v; sent %+v, want ErrClock and length 0", err, r.receipts())
+			t.Errorf("got %v; sent %+v, want ErrClock and nothing sent", err, r.receipts())
 		}
 		stop()
 		check(t, <-done)

@@ -185,7 +185,7 @@ func TestRedeliveriesAreNotAttempts(t *testing.T) {
 		stop()
 		s.wantTask("connections lost", StatusDone, 0)
 		if len(s.effects) != 2 || cutOff != 10 {
-			s.Errorf("effects %v, cut off %d times, want length 2 and 10", s.effects, cutOff)
+			s.Errorf("effects %v, cut off %d times, want 2 effects, cut off 10 times", s.effects, cutOff)
 		}
 	})
 }

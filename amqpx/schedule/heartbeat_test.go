@@ -67,7 +67,7 @@ func TestRelays(t *testing.T) {
 		stop()
 		check(t, <-done)
 		if got := relays(); len(got) != 1 {
-			t.Errorf("after its end: got %+v, want length 1", got)
+			t.Errorf("after its end: got %+v, want one relay", got)
 		}
 	})
 }

@@ -41,7 +41,7 @@ func TestPauseKeepsTasksInTheTable(t *testing.T) {
 		states, err := s.Destinations(t.Context(), NoTx)
 		check(t, err)
 		if len(states) != 1 || states[0].PausedBy != "alice" || states[0].PausedAt.Sub(s.began).Round(time.Minute) != time.Minute || states[0].Waiting != 2 {
-			t.Errorf(`got %+v, want length 1, states[0].PausedBy = "alice", states[0].PausedAt.Sub(s.began).Round(time.Minute) = 1m and states[0].Waiting = 2`,
+			t.Errorf(`got %+v, want 1 element, states[0].PausedBy = "alice", states[0].PausedAt.Sub(s.began).Round(time.Minute) = 1m and states[0].Waiting = 2`,
 				states)
 		}
 		check(t, s.Resume(t.Context(), NoTx, mail, 0))
@@ -438,7 +438,7 @@ func TestClaimUsesTheCurrentGates(t *testing.T) {
 	lanes, _, err := s.relay.Look(t.Context(), rows.ToSend, until)
 	check(t, err)
 	if len(lanes) != 1 {
-		t.Fatalf("due: got %v, want length 1", lanes)
+		t.Fatalf("due: got %v, want one lane", lanes)
 	}
 	claim := func() int {
 		t.Helper()

@@ -209,7 +209,7 @@ func TestLeaseLost(t *testing.T) {
 		s.wantEffects("looks", "q 21s")
 		s.wantEffects("does not look", "q 1m11s")
 		if len(causes) != 1 || !strings.Contains(causes[0], "lease lost: another attempt holds the lease of task looks") {
-			s.Errorf(`causes %q, want length 1 and causes[0] with "lease lost: another attempt holds the lease of task looks"`, causes)
+			s.Errorf(`causes %q, want one cause with "lease lost: another attempt holds the lease of task looks"`, causes)
 		}
 	})
 }
@@ -273,7 +273,7 @@ func TestLeasesOfSubscribers(t *testing.T) {
 		}
 		// The copy gives the failed subscriber another attempt.
 		if len(p.calls) != 4+4 {
-			s.Errorf("calls %q, want length %v", p.calls, 4+4)
+			s.Errorf("calls %q, want %v calls", p.calls, 4+4)
 		}
 	})
 }
@@ -308,7 +308,7 @@ func TestLeaseSkips(t *testing.T) {
 		check(s.T, h(s.Context(), &amqpx.Delivery{ID: "late", Version: 1, DueAt: due}))
 		s.wantTask("late", StatusExpired, 0)
 		if skips[len(skips)-1] != SkipExpired {
-			s.Errorf("skips %v, want skips[len(skips)-1] = %v", skips, SkipExpired)
+			s.Errorf("skips %v, want the last to be %v", skips, SkipExpired)
 		}
 		// The task was replaced while the work ran.
 		p.work = func(ctx context.Context, _ *amqpx.Delivery) error {
@@ -319,7 +319,7 @@ func TestLeaseSkips(t *testing.T) {
 		s.wantTask("r", StatusPending, 0)
 		s.wantEffects("r")
 		if skips[len(skips)-1] != SkipStale {
-			s.Errorf("skips %v, want skips[len(skips)-1] = %v", skips, SkipStale)
+			s.Errorf("skips %v, want the last to be %v", skips, SkipStale)
 		}
 		// If the transaction of complete fails, none of its changes remain.
 		failing := LeaseHandler(s.db, func(context.Context, *amqpx.Delivery, string) (Func, error) {

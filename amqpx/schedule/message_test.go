@@ -42,7 +42,7 @@ func TestTasksAreMessages(t *testing.T) {
 				a.Headers, b.Headers)
 		}
 		if len(headers) != 1 {
-			t.Errorf("the caller's headers became %v, want length 1", headers)
+			t.Errorf("the caller's headers became %v, want one header", headers)
 		}
 	})
 }

@@ -244,7 +244,7 @@ func TestRelayIsNotNotified(t *testing.T) {
 	})
 	said := logged.FilterMessageSnippet("cannot receive notifications").All()
 	if len(said) != 1 || said[0].ContextMap()["poll_interval"] != time.Hour || !strings.Contains(fmt.Sprint(said[0].ContextMap()["error"]), "transaction mode") {
-		t.Errorf(`logged %v, want length 1, said[0].ContextMap()["poll_interval"] = 1h and fmt.Sprint(said[0].ContextMap()["error"]) with "transaction mode"`,
+		t.Errorf(`logged %v, want 1 element, said[0].ContextMap()["poll_interval"] = 1h and fmt.Sprint(said[0].ContextMap()["error"]) with "transaction mode"`,
 			said)
 	}
 }
@@ -277,7 +277,7 @@ func TestMarkOfAnOlderVersion(t *testing.T) {
 		t.Fatalf("found %d, sent %d (%v), expected the new version", found, sent, err)
 	}
 	if got := r.receipts(); len(got) != 2 || got[0].m.Version != 1 || got[1].m.Version != 2 {
-		t.Errorf("sent %v, want length 2, got[0].m.Version = 1 and got[1].m.Version = 2", got)
+		t.Errorf("sent %v, want 2 elements, got[0].m.Version = 1 and got[1].m.Version = 2", got)
 	}
 }
 

@@ -109,6 +109,6 @@ func TestLastRuns(t *testing.T) {
 	runs, err = s.Recurring().LastRuns(t.Context(), NoTx, nil)
 	check(t, err)
 	if len(runs) != 0 {
-		t.Errorf("of none: got %v, want length 0", runs)
+		t.Errorf("LastRuns of no names: got %v, want nothing", runs)
 	}
 }

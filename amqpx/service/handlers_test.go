@@ -177,7 +177,7 @@ func TestHandlers(t *testing.T) {
 			}
 		}
 		if texted["555-41"] != 3 || texted["555-42"] != 3 || len(charged) != 2 {
-			t.Errorf(`texts %v, charges %v, want texted["555-41"] = 3, texted["555-42"] = 3 and length 2`, texted, charged)
+			t.Errorf(`texts %v, charges %v, want texted["555-41"] = 3, texted["555-42"] = 3 and two charges`, texted, charged)
 		}
 	})
 }

@@ -292,7 +292,7 @@ func TestFlowThatFallsBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		err := steady(f, func(context.Context, *turn) (timer, error) { return slow(nil), nil })(t.Context(), one)
 		if err != nil || len(one.row.Metrics) > 0 || len(s.Notes) != 1 {
-			t.Errorf("got %v, recorded %v, noted %q, want no error, length 0 and length 1", err, one.row.Metrics, s.Notes)
+			t.Errorf("got %v, recorded %v, noted %q, want no error, no metrics and one note", err, one.row.Metrics, s.Notes)
 		}
 	})
 	for warm, late := range map[time.Duration]int{time.Minute: 0, time.Second: 1} {

@@ -231,7 +231,7 @@ func TestURLWins(t *testing.T) {
 		t.Errorf("got %s %s %s, want %s, b.URL() = %v and %s", b.Source(), b.RedactedURL(), b.Version(), Environment, shared.URL(), shared.Version())
 	}
 	if len(lines) != 1 || strings.Contains(lines[0], ":guest@") {
-		t.Errorf(`lines: got %q, want length 1 and no ":guest@" in it`, lines)
+		t.Errorf(`lines: got %q, want 1 element and no ":guest@" in it`, lines)
 	}
 	if err := b.Kill(t.Context()); !errors.Is(err, ErrNotOurs) {
 		t.Errorf("Kill: %v, want ErrNotOurs", err)

@@ -191,7 +191,7 @@ func (c *clocks) happen(ids []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.early) > 0 {
-		c.t.Errorf("early: got %q, want length 0", c.early)
+		c.t.Errorf("early: got %q, want none", c.early)
 	}
 }
 

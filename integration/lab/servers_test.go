@@ -126,7 +126,7 @@ func TestLabDemoInterrupted(t *testing.T) {
 		t.Errorf("objects left on the broker: %v", left)
 	}
 	if left, _ := filepath.Glob(temp + "/rabbitdelay-demo-*"); len(left) != 0 {
-		t.Errorf("left behind: got %v, want length 0", left)
+		t.Errorf("left behind: got %v, want none", left)
 	}
 }
 

@@ -70,6 +70,6 @@ func busy(t *testing.T, v *suite.Vhost, queue string, d time.Duration) {
 	expr := fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<%q>>, queue, <<%q>>)), P = amqqueue:get_pid(Q), `+
 		`ok = sys:suspend(P), spawn(fun() -> timer:sleep(%d), sys:resume(P) end), ok.`, v.Name, queue, d.Milliseconds())
 	if out, err := v.Broker.Ctl(t.Context(), "--silent", "eval", expr); err != nil || strings.TrimSpace(out) != "ok" {
-		t.Fatalf(`suspending the leader: got %s, %v, want no error and strings.TrimSpace(out) = "ok"`, out, err)
+		t.Fatalf(`suspending the leader: got %s, %v, want no error and "ok"`, out, err)
 	}
 }

@@ -99,6 +99,6 @@ func (l *looker) look(t *testing.T, queue string, n int) {
 		})
 	}
 	if len(slices.Compact(ids)) != 1 {
-		t.Errorf("%s: several messages, %v, want length 1", queue, slices.Compact(ids))
+		t.Errorf("%s: read the messages %v, want the same one each time", queue, slices.Compact(ids))
 	}
 }

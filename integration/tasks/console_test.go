@@ -77,11 +77,11 @@ func TestConsoleOnEveryDatabase(t *testing.T) {
 			}
 		}
 		if list := ask("GET", "/jobs?limit=3", "")["jobs"].([]any); len(list) != 3 {
-			t.Errorf("jobs: got %v, want length 3", list)
+			t.Errorf("jobs: got %v, want 3 jobs", list)
 		}
 		page := ask("GET", "/audit?limit=5", "")
 		if older := ask("GET", "/audit?before="+page["next"].(string), "")["entries"].([]any); len(page["entries"].([]any)) != 5 || len(older) != 2 {
-			t.Errorf(`audit: got %v, then %v, want len(page["entries"].([]any)) = 5 and length 2`, page, older)
+			t.Errorf(`audit: got %v, then %v, want 5 entries, then 2`, page, older)
 		}
 	})
 }

@@ -66,7 +66,7 @@ func TestScheduleLists(t *testing.T) {
 		}
 		runs, err := s.Recurring().LastRuns(t.Context(), schedule.NoTx, []string{"job", "other"})
 		if err != nil || len(runs) != 1 || runs["job"].ID != "job@08" {
-			t.Errorf(`last runs: got %v, %v, want no error, length 1 and runs["job"].ID = "job@08"`, runs, err)
+			t.Errorf(`last runs: got %v, %v, want no error, 1 element and runs["job"].ID = "job@08"`, runs, err)
 		}
 	})
 }

@@ -676,7 +676,7 @@ func TestScheduleListAndCount(t *testing.T) {
 		bins, err := s.Histogram(t.Context(), schedule.NoTx, schedule.Filter{Status: schedule.StatusPending}, base.Add(5*time.Second), 10*time.Second, 3)
 		suite.MustSucceed(t, err)
 		if len(bins) != 3 || bins[0].Count != 50 || bins[1].Count != 100 || bins[2].Count != 100 || !bins[1].From.Equal(base.Add(15*time.Second)) {
-			t.Errorf("histogram is %v, want length 3, bins[0].Count = 50, bins[1].Count = 100, bins[2].Count = 100 and bins[1].From = %v",
+			t.Errorf("histogram is %v, want 3 elements, bins[0].Count = 50, bins[1].Count = 100, bins[2].Count = 100 and bins[1].From = %v",
 				bins, base.Add(15*time.Second))
 		}
 		for most, n := range map[int64]int64{1_000_000: 1200, 700: 700} {

@@ -169,6 +169,6 @@ func member(t *testing.T, b *broker.Broker, how, queue string) {
 	expr := fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<%q>>)), sys:%s(amqqueue:get_pid(Q)).`, queue, how)
 	out, err := b.Ctl(t.Context(), "eval", expr)
 	if err != nil || strings.TrimSpace(out) != "ok" {
-		t.Fatalf(`%s: got %s, %v, want no error and strings.TrimSpace(out) = "ok"`, how, out, err)
+		t.Fatalf(`%s: got %s, %v, want no error and "ok"`, how, out, err)
 	}
 }

@@ -65,7 +65,7 @@ func (s *session) buildImage() {
 		if command, is := strings.CutPrefix(line, "RUN "); is && strings.Contains(command, "go build") {
 			command = strings.ReplaceAll(strings.TrimSpace(command), "/out/", context+"/out/")
 			if out := s.run(command); len(out) > 0 {
-				s.t.Fatalf("%s printed\n%s, want len(out) = 0", command, strings.Join(out, "\n"))
+				s.t.Fatalf("%s printed\n%s, want no output", command, strings.Join(out, "\n"))
 			}
 		}
 	}

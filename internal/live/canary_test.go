@@ -200,7 +200,7 @@ func TestProbeInstants(t *testing.T) {
 			}
 			<-time.After(time.Hour)
 			if left := srv.Queues(); len(left) > 0 || len(srv.Connections()) > 0 {
-				t.Errorf("%s: left behind: %v, want length 0 and len(srv.Connections()) = 0", version, left)
+				t.Errorf("%s: left behind: %v, want no objects and no connections", version, left)
 			}
 		})
 	}

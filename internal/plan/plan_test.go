@@ -138,7 +138,7 @@ func TestCompareSeesATransientExchange(t *testing.T) {
 	e.Durable = false
 	l.Exchanges["delay.bucket"] = e
 	if c := plan.Compare(sample(), l).Conflicts(); len(c) != 1 || c[0].Mismatches[0].Argument != "durable" {
-		t.Errorf(`got %+v, want length 1 and c[0].Mismatches[0].Argument = "durable"`, c)
+		t.Errorf(`got %+v, want 1 element and c[0].Mismatches[0].Argument = "durable"`, c)
 	}
 }
 
@@ -270,7 +270,7 @@ func TestPolicyWarningsFromTheQueueItself(t *testing.T) {
 	l.Queues["delay.bucket.30m"] = q
 	w := plan.Compare(sample(), l).Warnings
 	if len(w) != 1 || w[0].Policy != "p+o" || w[0].Key != "expires" {
-		t.Errorf(`got %+v, want length 1, w[0].Policy = "p+o" and w[0].Key = "expires"`, w)
+		t.Errorf(`got %+v, want 1 element, w[0].Policy = "p+o" and w[0].Key = "expires"`, w)
 	}
 }
 
@@ -330,7 +330,7 @@ func TestPlanNamesQueuesThatDoNotAnswer(t *testing.T) {
 	want := topology.Topology{Queues: []topology.Queue{{Name: "q", Type: topology.Quorum}, {Name: "r", Type: topology.Quorum}}}
 	p := plan.Compare(want, plan.State{Source: "AMQP", PoliciesKnown: true, Queues: map[string]plan.Queue{"q": {Unavailable: "noproc"}, "r": {}}})
 	if got := p.Unavailable(); len(got) != 1 || got[0].Name != "q" || got[0].Action != plan.ActionSame {
-		t.Errorf(`unavailable: got %+v, want length 1, got[0].Name = "q" and got[0].Action = plan.ActionSame`, got)
+		t.Errorf(`unavailable: got %+v, want 1 element, got[0].Name = "q" and got[0].Action = plan.ActionSame`, got)
 	}
 	for _, line := range []string{"UNKNOWN: queues that exist but do not answer: 1", "? unknown    queue q: noproc", "0 in conflict, queues that do not answer: 1 ("} {
 		if !strings.Contains(p.String(), line) {

@@ -75,7 +75,7 @@ func TestAStuckQueueLeavesTheWindowToOthers(t *testing.T) {
 			texts[fmt.Sprint(err)] = true
 		}
 		if len(texts) != 1 {
-			t.Errorf("texts %v, want length 1", texts)
+			t.Errorf("texts %v, want only one", texts)
 		}
 		f.leave(held[0], taken)
 		now := fill(f, stuck)
@@ -194,7 +194,7 @@ func TestWindowStateNeedsNoLock(t *testing.T) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if f.InFlight() == 0 || len(f.Stuck()) != 1 {
-			t.Errorf("%d in flight, stuck: %v, want more than 0 and length 1", f.InFlight(), f.Stuck())
+			t.Errorf("%d in flight, stuck: %v, want some in flight and one stuck queue", f.InFlight(), f.Stuck())
 		}
 	})
 }
@@ -238,7 +238,7 @@ func TestUnwrittenMessagesAreNotStuck(t *testing.T) {
 		held := fill(f, e)
 		<-time.After(2 * stuckAfter)
 		if len(f.Stuck()) != 1 {
-			t.Fatalf("stuck after two seconds: got %v, want length 1", f.Stuck())
+			t.Fatalf("stuck after two seconds: got %v, want one queue", f.Stuck())
 		}
 		for _, s := range held {
 			f.GiveUp(s)

@@ -428,7 +428,7 @@ func TestBounds(t *testing.T) {
 		cursor = page["next"].(string)
 	}
 	if len(got) != 25 || !slices.IsSorted(got) {
-		t.Errorf("pages: got %v, want length 25 and slices.IsSorted = true", got)
+		t.Errorf("pages: got %v, want 25 sorted ids", got)
 	}
 	long := strings.Repeat("x", 2<<20)
 	if r := w.ask("PUT", "/api/v1/tasks/long", `{"queue":"q","due":"1h","body":"`+long+`"}`); r.code != 422 || !strings.Contains(string(r.text), "body.body") {
@@ -475,7 +475,7 @@ func TestUniqueKeys(t *testing.T) {
 		t.Errorf(`a batch: got %s, want "1 [map[asked:u3 created:false id:u1 outcome:kept] map[asked:u4 created:true id:u4]]"`, got)
 	}
 	if list := w.must(200, "GET", "/api/v1/tasks?unique_key=k", "")["tasks"].([]any); len(list) != 1 || list[0].(map[string]any)["unique_key"] != "k" {
-		t.Errorf(`the tasks of the key: got %v, want length 1 and list[0].(map[string]any)["unique_key"] = "k"`, list)
+		t.Errorf(`the tasks of the key: got %v, want 1 element and list[0].(map[string]any)["unique_key"] = "k"`, list)
 	}
 }
 

@@ -42,7 +42,7 @@ func TestWatched(t *testing.T) {
 				}
 				err := blamed(ctx, failed)
 				if err == nil || !errors.Is(err, errStopped) || !strings.Contains(strings.ReplaceAll(err.Error(), "\n", ": "), c.want) {
-					t.Errorf(`got %v, want errStopped and strings.ReplaceAll(err.Error(), "\n", ": ") with %q`, err, c.want)
+					t.Errorf(`got %v, want errStopped and a text (with ": " for each line break) that contains %q`, err, c.want)
 				}
 				if took := time.Since(began); took != 4*watchEvery+Answering {
 					t.Errorf("it took %v, want %v", took, 4*watchEvery+Answering)

@@ -58,7 +58,7 @@ func TestMessagesOf(t *testing.T) {
 		}},
 	}})
 	if len(list) != 2 || list[0].Position != 1 || list[1].Position != 2 || len(list[0].Headers) != 0 {
-		t.Errorf("got %+v, want length 2, list[0].Position = 1, list[1].Position = 2 and len(list[0].Headers) = 0", list)
+		t.Errorf("got %+v, want 2 elements, list[0].Position = 1, list[1].Position = 2 and len(list[0].Headers) = 0", list)
 	}
 	expect(t, list[1].Headers, `{"deep":{"list":["+Inf","-Inf",1,"x",{}]},"nan":"NaN"}`)
 }

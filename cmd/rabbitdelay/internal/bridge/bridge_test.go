@@ -339,14 +339,14 @@ func TestBridgeParksWithReason(t *testing.T) {
 		s.publish("wanted", amqp.Publishing{MessageId: "c", Headers: amqp.Table{"x-delay": int32(1000)}})
 		<-time.After(30 * time.Second)
 		if got := s.messages("out"); len(got) != 1 || got[0].MessageId != "c" || got[0].Headers["x-delay"] != int64(-1000) {
-			s.Errorf(`out has %+v, want length 1, got[0].MessageId = "c" and got[0].Headers["x-delay"] = %v`, got, int64(-1000))
+			s.Errorf(`out has %+v, want 1 element, got[0].MessageId = "c" and got[0].Headers["x-delay"] = %v`, got, int64(-1000))
 		}
 		reasons := map[string]any{}
 		for _, m := range s.messages(s.x.DeadQueue()) {
 			reasons[m.MessageId] = m.Headers[amqpx.HeaderError]
 		}
 		if len(reasons) != 2 || reasons["a"] == nil || reasons["b"] == nil {
-			s.Fatalf(`dead letters %v, want length 2, reasons["a"] not nil and reasons["b"] not nil`, reasons)
+			s.Fatalf(`dead letters %v, want 2 elements, reasons["a"] not nil and reasons["b"] not nil`, reasons)
 		}
 		if got := b.Stats(); got != (bridge.Stats{Delayed: 2, Delivered: 1, Dead: 2}) {
 			s.Errorf("stats %+v, want 2 delayed, 1 delivered and 2 dead", got)
@@ -358,7 +358,7 @@ func TestBridgeParksWithReason(t *testing.T) {
 		}
 		<-time.After(time.Second)
 		if got := s.messages("late"); len(got) != 1 || got[0].RoutingKey != "unwanted" || got[0].Expiration != "90000" {
-			s.Errorf(`late has %+v, want length 1, got[0].RoutingKey = "unwanted" and got[0].Expiration = "90000"`, got)
+			s.Errorf(`late has %+v, want 1 element, got[0].RoutingKey = "unwanted" and got[0].Expiration = "90000"`, got)
 		}
 	})
 }
@@ -376,17 +376,17 @@ func TestBridgeAfterAnAbsence(t *testing.T) {
 				_, stop := s.start()
 				<-time.After(59 * time.Second)
 				if got := s.messages("out"); len(got) != 0 {
-					s.Fatalf("early: got %+v, want length 0", got)
+					s.Fatalf("early: got %+v, want none", got)
 				}
 				<-time.After(1500 * time.Millisecond)
 				for _, q := range []string{"out", "copies"} {
 					if got := s.messages(q); len(got) != 1 || got[0].Expiration != "2000" || got[0].RoutingKey != "order.7" {
-						s.Errorf(`%s has %+v, want length 1, got[0].Expiration = "2000" and got[0].RoutingKey = "order.7"`, q, got)
+						s.Errorf(`%s has %+v, want 1 element, got[0].Expiration = "2000" and got[0].RoutingKey = "order.7"`, q, got)
 					}
 				}
 				<-time.After(3 * time.Second)
 				if got := s.messages("out"); len(got) != 0 {
-					s.Errorf("not expired: got %+v, want length 0", got)
+					s.Errorf("not expired: got %+v, want none", got)
 				}
 				stop()
 			})

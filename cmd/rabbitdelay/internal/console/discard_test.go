@@ -63,7 +63,7 @@ func TestDiscard(t *testing.T) {
 		t.Errorf("the page of the job leads to no messages: %s", page.text)
 	}
 	if e := w.must(200, "GET", "/api/v1/audit?target=orders.dead", "")["entries"].([]any); len(e) != 2 || e[0].(map[string]any)["action"] != "discard" {
-		t.Errorf(`the audit has %v, want length 2 and e[0].(map[string]any)["action"] = "discard"`, e)
+		t.Errorf(`the audit has %v, want 2 elements and e[0].(map[string]any)["action"] = "discard"`, e)
 	}
 }
 

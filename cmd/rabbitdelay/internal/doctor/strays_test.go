@@ -137,7 +137,7 @@ func TestNoStrategyStrays(t *testing.T) {
 	}
 	for _, s := range all {
 		if strays := plan.Compare(s.Topology(), live).Strays; len(strays) > 0 {
-			t.Errorf("%T: %v and %d more, want len(strays) = 0", s, strays[0], len(strays)-1)
+			t.Errorf("%T: %v and %d more, want no strays", s, strays[0], len(strays)-1)
 		}
 		if got := live.Delivered(s.Topology()); !slices.Equal(got, []string{"a.b", "q"}) {
 			t.Errorf(`%T: delivered to %q, want ["a.b" "q"]`, s, got)

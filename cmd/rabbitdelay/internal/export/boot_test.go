@@ -24,10 +24,10 @@ func TestBootDefinitions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(d.Vhosts) != 1 || d.Vhosts[0].Name != "shop" {
-		t.Errorf(`virtual hosts %v, want length 1 and Vhosts[0].Name = "shop"`, d.Vhosts)
+		t.Errorf(`virtual hosts %v, want 1 element and Vhosts[0].Name = "shop"`, d.Vhosts)
 	}
 	if len(d.Users) != 1 || len(d.Permissions) != 1 {
-		t.Fatalf("users %v, permissions %v, want length 1", d.Users, d.Permissions)
+		t.Fatalf("users %v, permissions %v, want one of each", d.Users, d.Permissions)
 	}
 	hash, err := base64.StdEncoding.DecodeString(d.Users[0].PasswordHash)
 	if err != nil || len(hash) != 4+32 {

@@ -87,7 +87,7 @@ func TestCLIAsksOnATerminal(t *testing.T) {
 		t.Errorf("the objects changed from %v to %v", before, after)
 	}
 	if r := answering("12", "destroy", "--force"); r.Code != 0 || !strings.Contains(r.Stdout, "with 12 messages") || len(v.Objects(t)) != 0 {
-		t.Errorf(`got %s; left %v, want Code = 0, Stdout with "with 12 messages" and length 0`, r, v.Objects(t))
+		t.Errorf(`got %s; left %v, want Code = 0, Stdout with "with 12 messages" and no objects left`, r, v.Objects(t))
 	}
 }
 

@@ -225,7 +225,7 @@ func TestDestroyOverAMQPAlone(t *testing.T) {
 			t.Errorf("left %v, want %v", left, want)
 		}
 		if err := v.Unmanaged().DeleteAll(t.Context(), top); err != nil || len(v.Objects(t)) != 0 {
-			t.Errorf("wiped: got %v; left %v, want no error and length 0", err, v.Objects(t))
+			t.Errorf("wiped: got %v; left %v, want no error and no objects left", err, v.Objects(t))
 		}
 	})
 }

@@ -66,14 +66,14 @@ func TestDoctorOnCluster(t *testing.T) {
 	// With one address, the doctor measures one node's clock and names the other nodes. With all addresses, it measures
 	// each clock.
 	if r := c.examine(t); len(r.Clocks) != 1 || !strings.Contains(fmt.Sprint(r.Unchecked), "no address in the settings leads to rabbit@n") {
-		t.Errorf(`clocks %+v, unchecked %+v, want length 1 and a text with "no address in the settings leads to rabbit@n"`, r.Clocks, r.Unchecked)
+		t.Errorf(`clocks %+v, unchecked %+v, want one clock and a text with "no address in the settings leads to rabbit@n"`, r.Clocks, r.Unchecked)
 	}
 	for _, url := range cl.URLs() {
 		c.src.Nodes = append(c.src.Nodes, snapshot.Node{Address: url, Dial: func(context.Context) (*amqp.Connection, error) { return amqp.Dial(url) }})
 	}
 	clocks := c.examine(t).Clocks
 	if len(clocks) != 3 || clocks[0].Node != "rabbit@n1" || clocks[1].Node != "rabbit@n2" || clocks[2].Node != "rabbit@n3" {
-		t.Errorf(`clocks %+v, want length 3, clocks[0].Node = "rabbit@n1", clocks[1].Node = "rabbit@n2" and clocks[2].Node = "rabbit@n3"`, clocks)
+		t.Errorf(`clocks %+v, want three clocks, clocks[0].Node = "rabbit@n1", clocks[1].Node = "rabbit@n2" and clocks[2].Node = "rabbit@n3"`, clocks)
 	}
 
 	// One quorum queue has two replicas, and classic queues have one each.
@@ -91,7 +91,7 @@ func TestDoctorOnCluster(t *testing.T) {
 		return replicas && one
 	})
 	if len(r.Findings) != 2 {
-		t.Errorf("got\n%s, want len(r.Findings) = 2", render(r))
+		t.Errorf("got\n%s, want 2 findings", render(r))
 	}
 
 	// A node is down, and with it a replica of the other queues.
@@ -120,6 +120,6 @@ func TestDoctorOnCluster(t *testing.T) {
 	c.src.ProbePlugin = func(context.Context) (bool, error) { return true, nil }
 	c.src.Dial = func(context.Context) (*amqp.Connection, error) { return amqp.Dial(cl.URLs()[1]) }
 	if r := c.examine(t); !strings.Contains(strings.Join(r.Notes, "\n"), "lost with that node") {
-		t.Errorf("got\n%s, want strings.Join(r.Notes, \"\n\") with \"lost with that node\"", render(r))
+		t.Errorf("got\n%s, want a note with \"lost with that node\"", render(r))
 	}
 }

@@ -102,7 +102,7 @@ func TestManagementOfAnotherBroker(t *testing.T) {
 		}
 	}
 	if left := here.Objects(t); len(left) != 0 {
-		t.Errorf("apply made %v, want length 0", left)
+		t.Errorf("apply made %v, want nothing", left)
 	}
 }
 

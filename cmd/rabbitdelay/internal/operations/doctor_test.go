@@ -408,10 +408,10 @@ func TestDoctorOverAMQP(t *testing.T) {
 		})
 		r := c.examine(t)
 		if missing := hasAll(r, expected); len(missing) > 0 {
-			t.Errorf("not found: got %v\n%s, want length 0", missing, render(r))
+			t.Errorf("not found: got %v\n%s, want none", missing, render(r))
 		}
 		if len(r.Clocks) != 1 || r.Clocks[0].High > -4*time.Second {
-			t.Errorf("clocks %+v, want length 1 and Clocks[0].High <= %v", r.Clocks, -4*time.Second)
+			t.Errorf("clocks %+v, want 1 element and Clocks[0].High <= %v", r.Clocks, -4*time.Second)
 		}
 		for _, note := range []string{"could not be verified", "policies", "nodes are unknown", "arguments of 1 destination queue"} {
 			if !strings.Contains(fmt.Sprint(r.Unchecked), note) {

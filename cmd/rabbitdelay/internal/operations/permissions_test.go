@@ -509,7 +509,7 @@ func TestOperatorsRights(t *testing.T) {
 			}
 		}
 		if got := suite.Drains(t, v, "orders.expire"); len(got) != 5 {
-			t.Errorf("%v came, want length 5", got)
+			t.Errorf("%v came, want 5 messages", got)
 		}
 	})
 }

@@ -287,7 +287,7 @@ func TestTopologyPoliciesThatBreakDelayQueues(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(report.Plan.Warnings) != 2 {
-			t.Errorf("forced: got %v, want length 2", report.Plan.Warnings)
+			t.Errorf("forced: got %v, want 2 warnings", report.Plan.Warnings)
 		}
 		// Now the queue exists, and the broker itself reports its effective settings.
 		p, err := v.Managed().Plan(t.Context(), want)

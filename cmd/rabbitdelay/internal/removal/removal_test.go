@@ -456,7 +456,7 @@ func TestRemovalKeepsObjectsThatAKeptOneNeeds(t *testing.T) {
 	} {
 		r := Decide(top, applied(t, top), Options{Destinations: true})
 		if k := kept(r); len(k) > 0 {
-			t.Fatalf("kept %v, want length 0", k)
+			t.Fatalf("kept %v, want none", k)
 		}
 		i := slices.IndexFunc(r.Steps, func(s Step) bool { return s.Kind == c.kind && s.Name == c.object })
 		r.Keep(r.Steps[i], "something came meanwhile")
@@ -480,14 +480,14 @@ func TestRemovalDeletesTheMarkersOfCompleteTopologies(t *testing.T) {
 	}})
 	order := Decide(old, present, Options{}).Order()
 	if len(order.Marks) != 2 || len(order.DelayQueues) != 2 {
-		t.Errorf("marks %v, queues %v, want length 2", order.Marks, order.DelayQueues)
+		t.Errorf("marks %v, queues %v, want two of each", order.Marks, order.DelayQueues)
 	}
 	for name, r := range map[string]Plan{
 		"a layout that is not there": Decide(twoDigits("delay.bucket.r3", "r3"), present, Options{}),
 		"a destination alone":        Decide(topology.Topology{Queues: []topology.Queue{{Name: "orders"}}}, present, Options{Destinations: true}),
 	} {
 		if len(r.Order().Marks) > 0 {
-			t.Errorf("%s: got %v, want len(r.Order().Marks) = 0", name, r.Steps)
+			t.Errorf("%s: got %v, want no marks", name, r.Steps)
 		}
 	}
 }

@@ -77,7 +77,7 @@ func TestBridgeKilled(t *testing.T) {
 			ids := came[fmt.Sprint(i)]
 			copies += max(len(ids)-1, 0)
 			if len(ids) == 0 {
-				t.Errorf("%d is lost, want len(ids) != 0", i)
+				t.Errorf("message m%d is lost", i)
 			}
 			for _, id := range ids {
 				if i%2 == 0 && id != fmt.Sprint("m", i) {

@@ -32,7 +32,7 @@ func TestSendBatch(t *testing.T) {
 			}
 		}
 		if len(came) != len(msgs) {
-			t.Errorf("%d of %d came", len(came), len(msgs))
+			t.Errorf("%d of %d messages were handled", len(came), len(msgs))
 		}
 		undo := m.Nack("q1")
 		err := c.SendBatch(m.within(10*time.Second), []amqpx.Message{{ID: "a", Queue: "q0"}, {ID: "b", Queue: "q1"}, {ID: "c", Queue: "q2"}})

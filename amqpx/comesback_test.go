@@ -186,7 +186,7 @@ func TestWaitingMessageIsNotLost(t *testing.T) {
 				for _, d := range got.all() {
 					seen[d.ID] = true
 					if d.ID == "a stranger's" && (d.Type != "order" || d.Headers["mine"] != "kept" || d.Timestamp.Unix() != 1e9) {
-						t.Errorf("another publisher's message arrived as %+v", d.Delivery)
+						t.Errorf("another publisher's message arrived as %+v, want its type, headers and timestamp unchanged", d.Delivery)
 					}
 				}
 				if len(seen) != 3 {

@@ -107,7 +107,7 @@ func TestConsumeAllChecksFirst(t *testing.T) {
 			t.Errorf("queue declared: %v; error %v, want amqpx.ErrConfig and no queue", ok, err)
 		}
 		if err := c.ConsumeAll(t.Context()); !errors.Is(err, amqpx.ErrConfig) {
-			t.Errorf("without consumers: %v", err)
+			t.Errorf("without consumers: got %v, want ErrConfig", err)
 		}
 	})
 }

@@ -22,7 +22,7 @@ func TestConsumerTimeoutOfMessagesThatWait(t *testing.T) {
 			held := everyMessage(m, queue, amqpx.Config{Lead: time.Minute}, 62*time.Second, 0)
 			waited := everyMessage(m, queue, amqpx.Config{}, time.Second, 400*time.Millisecond, amqpx.WithConcurrency(1), amqpx.WithPrefetch(64))
 			if held > 10*time.Second || waited > 10*time.Minute {
-				t.Errorf("%s: held messages were up to %v late, waiting ones %v", queue, held, waited)
+				t.Errorf("%s: held messages were up to %v late and waiting ones %v, want at most 10s and 10m", queue, held, waited)
 			}
 			m.Holds(queue, 0, 0)
 			m.Holds(queue+".dead", 0, 0)

@@ -62,7 +62,7 @@ func TestCheckOfUnlistedDestinations(t *testing.T) {
 				sent, _ := errors.AsType[*topology.DestinationError](c.Send(t.Context(), msg))
 				checked, _ := errors.AsType[*topology.DestinationError](c.Check(msg))
 				if fmt.Sprint(checked) != fmt.Sprint(sent) {
-					t.Errorf("%+v: Check says %v, and Send %v", msg, checked, sent)
+					t.Errorf("%+v: Check returned %v but Send %v", msg, checked, sent)
 				}
 			}
 		}

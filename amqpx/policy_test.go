@@ -205,7 +205,8 @@ func TestJSON(t *testing.T) {
 			dl := m.deadLetterOf("q")
 			if len(got) != 0 || runs != 1 || dl.Reason != inspect.ReasonRejected || !strings.Contains(dl.Error, want) ||
 				!strings.Contains(dl.Error, "*amqpx_test.order") || !strings.Contains(dl.Error, "text/x") {
-				t.Errorf("%q: %d runs, handled %v, dead letter %s: %s", body, runs, got, dl.Reason, dl.Error)
+				t.Errorf("%q: %d runs, handled %v, dead letter %s: %s, want one run and a rejected dead letter with %q",
+					body, runs, got, dl.Reason, dl.Error, want)
 			}
 		})
 	}

@@ -209,7 +209,7 @@ func FuzzPrepareHeaders(f *testing.F) {
 		}
 		headers := p.headers(nil)
 		if due, ok := headers[HeaderDue].(int64); !ok || due <= 0 {
-			t.Fatalf("due header is %v", headers[HeaderDue])
+			t.Fatalf("the due header is %v, want a positive int64", headers[HeaderDue])
 		}
 	})
 }
@@ -229,7 +229,7 @@ func TestNewIDIsUUIDv7(t *testing.T) {
 			t.Fatalf("%s: time %d, expected %d", id, got, now.UnixMilli())
 		}
 		if seen[id] {
-			t.Fatalf("%s twice", id)
+			t.Fatalf("the id %s was generated twice", id)
 		}
 		seen[id] = true
 	}

@@ -102,7 +102,7 @@ func TestRetryDelay(t *testing.T) {
 					<-time.After(time.Second) // so that the next delivery is at a different time
 					if delay, ok = d.RetryDelay(test.err); ok {
 						if again, _ := d.RetryDelay(test.err); again != delay {
-							t.Errorf("RetryDelay returned %v, then %v", delay, again)
+							t.Errorf("RetryDelay returned %v, then %v, want the same delay", delay, again)
 						}
 					}
 					return test.err

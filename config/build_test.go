@@ -55,7 +55,7 @@ func TestStrategies(t *testing.T) {
 	} {
 		s := mustStrategy(t, mustLoad(t, c.yaml))
 		if s.Name() != c.name || c.max != 0 && s.MaxDelay() != c.max {
-			t.Errorf("%s: got strategy %s with maximum delay %v", c.yaml, s.Name(), s.MaxDelay())
+			t.Errorf("%s: got strategy %s with maximum delay %v, want %s with %v (0: any)", c.yaml, s.Name(), s.MaxDelay(), c.name, c.max)
 		}
 		if _, ok := s.Topology().Queue(c.queue); !ok {
 			t.Errorf("%s: the topology has no queue %s", c.yaml, c.queue)

@@ -32,7 +32,7 @@ func TestExact(t *testing.T) {
 			t.Errorf("%s: lead %v and resolution %v, want %v", text, client.Lead, c.Delay.Bucket.Resolution, want)
 		}
 		if lead := client.Destinations[1].Lead; lead == nil || *lead != 5*time.Second {
-			t.Errorf("%s: the destination's own lead is %v", text, lead)
+			t.Errorf("%s: the destination's own lead is %v, want 5s", text, lead)
 		}
 	}
 	for text, want := range map[string]string{

@@ -92,7 +92,7 @@ func TestSchemaAgreesWithTheLoader(t *testing.T) {
 			t.Errorf("the schema says of\n%s\n%v, want error = %t", doc, err, !ok)
 		}
 		if _, err := load([]byte(doc), Source{}); (err == nil) != ok && !strings.Contains(doc, "soon") {
-			t.Errorf("the loader returned for\n%s\nthe error %v", doc, err)
+			t.Errorf("the loader returned for\n%s\nthe error %v, want error = %t", doc, err, !ok)
 		}
 	}
 }

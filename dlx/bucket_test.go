@@ -272,7 +272,8 @@ func TestBucketTopology(t *testing.T) {
 			}
 			quorum := q.Type == topology.Quorum
 			if q.DeadLetter.AtLeastOnce != quorum || (q.Overflow == argument.RejectPublish) != quorum {
-				t.Errorf("%+v: queue %s: at least once %v, overflow %q", c, q.Name, q.DeadLetter.AtLeastOnce, q.Overflow)
+				t.Errorf("%+v: queue %s: at least once %v, overflow %q, want true and reject-publish only for a quorum queue",
+					c, q.Name, q.DeadLetter.AtLeastOnce, q.Overflow)
 			}
 			if other, ok := ttls[*q.MessageTTL]; ok || *q.MessageTTL > topology.MaxTTL {
 				t.Errorf("%+v: queue %s has the TTL %v, as has %q", c, q.Name, *q.MessageTTL, other)

@@ -160,7 +160,7 @@ func TestLevelsKeysAreTheirs(t *testing.T) {
 			}
 			header, ok := r.Headers[dlx.HeaderNServiceBusDelay]
 			if system == dlx.LayoutNServiceBus && header != int32(want.Seconds) || system != dlx.LayoutNServiceBus && ok {
-				t.Errorf("%s, %d s: header is %v", system, want.Seconds, header)
+				t.Errorf("%s, %d s: the header is %v, want the seconds for NServiceBus and none otherwise", system, want.Seconds, header)
 			}
 			if key, ok := dlx.DestinationKey(r.RoutingKey); !ok || key != queue {
 				t.Errorf("%s is for %q, %t, want ok = true and %q", r.RoutingKey, key, ok, queue)

@@ -68,13 +68,13 @@ func TestNativeRoute(t *testing.T) {
 		if c.exchange == "" {
 			var e *topology.DelayError
 			if !errors.As(err, &e) || e.Delay != c.delay || e.Reason == "" || e.Hint == "" {
-				t.Errorf("%v with tolerance %v gave %+v, %v", c.delay, c.tolerance, r, err)
+				t.Errorf("%v with tolerance %v: got %+v, %v, want a *DelayError with a reason and a hint", c.delay, c.tolerance, r, err)
 			}
 			continue
 		}
 		if err != nil || r.Exchange != c.exchange || r.Queue != c.queue || r.RoutingKey != c.key || r.Delay != c.took || !r.Mandatory ||
 			(r.InstantHeader == topology.HeaderInstant) != (c.took > 0) || (r.Hops == 1) != (c.took > 0) {
-			t.Errorf("%v with tolerance %v gave %+v, %v", c.delay, c.tolerance, r, err)
+			t.Errorf("%v with tolerance %v: got %+v, %v, want no error and %+v", c.delay, c.tolerance, r, err, c)
 		}
 	}
 }
@@ -125,7 +125,7 @@ func TestNativeSpreads(t *testing.T) {
 		}
 		for q, n := range count {
 			if n < 850 || n > 1150 {
-				t.Errorf("steps of %v: %s has %d of 4000", step, q, n)
+				t.Errorf("steps of %v: %s has %d of 4000 messages, want 850 to 1150", step, q, n)
 			}
 		}
 		if len(count) != dlx.DefaultNativeQueues {

@@ -91,7 +91,7 @@ func TestTTLRoute(t *testing.T) {
 		if c.exchange == "" {
 			var e *topology.DelayError
 			if !errors.As(err, &e) || e.Delay != c.delay || e.Reason == "" || e.Hint == "" {
-				t.Errorf("%v with tolerance %v gave %+v, %v", c.delay, c.tolerance, r, err)
+				t.Errorf("%v with tolerance %v: got %+v, %v, want a *DelayError with a reason and a hint", c.delay, c.tolerance, r, err)
 			}
 			continue
 		}

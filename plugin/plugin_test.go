@@ -81,7 +81,8 @@ func TestRoute(t *testing.T) {
 		if c.ms < 0 {
 			var e *topology.DelayError
 			if !errors.As(err, &e) || e.Strategy != "plugin" || e.Delay != c.delay || e.Max != time.Hour || e.Reason == "" || e.Hint == "" {
-				t.Errorf("%v with tolerance %v gave %+v, %v", c.delay, c.tolerance, r, err)
+				t.Errorf("%v with tolerance %v: got %+v, %v, want a *DelayError of the plugin strategy with a reason and a hint",
+					c.delay, c.tolerance, r, err)
 			}
 			continue
 		}

@@ -335,7 +335,7 @@ func TestSharedObjectsAreValid(t *testing.T) {
 			t.Errorf("the topology has no queue %q", name)
 		}
 		if classic := q.Type == topology.Classic; classic != strings.HasPrefix(name, "a") {
-			t.Errorf("queue %q has type %q", name, q.Type)
+			t.Errorf("queue %q has type %q, want classic for a and a.dead, and quorum otherwise", name, q.Type)
 		}
 	}
 	if again := top.WithDestinationQueues("p", topology.Quorum); !reflect.DeepEqual(again, top) {
@@ -399,7 +399,7 @@ func FuzzParseYAML(f *testing.F) {
 		top, err := topology.ParseYAML(data)
 		if err == nil {
 			if err := top.Validate(); err != nil {
-				t.Fatalf("accepted, and then: %v", err)
+				t.Fatalf("the parsed topology is invalid: %v", err)
 			}
 			if _, err := top.Merge(top); err != nil {
 				t.Fatalf("does not merge with itself: %v", err)

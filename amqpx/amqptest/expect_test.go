@@ -108,7 +108,7 @@ func TestExpect(t *testing.T) {
 					t.Errorf("when due, the message is in %q, want q", got.In)
 				}
 				if late := time.Since(due); late < 0 || late > 2*time.Second {
-					t.Errorf("idle %v after its time, want 0 to 2s", late)
+					t.Errorf("RunUntilIdle ended %v after the due time, want 0 to 2s", late)
 				}
 				if err := c.Send(t.Context(), amqpx.Message{Queue: "other"}); err != nil {
 					t.Fatal(err)

@@ -55,7 +55,7 @@ func TestPeekRefuses(t *testing.T) {
 			}
 		}
 		if _, err := inspect.Peek(t.Context(), conn, "q", inspect.PeekOptions{Limit: inspect.MaxPeek + 1}); err == nil {
-			t.Error("a limit beyond the most was taken")
+			t.Error("Peek accepted a limit of more than MaxPeek")
 		}
 		m.Declare("mine", nil)
 		m.Cleanup(m.Deny("", amqptest.PermissionRead, "^mine$"))

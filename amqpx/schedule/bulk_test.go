@@ -307,7 +307,8 @@ func TestBulkComesBack(t *testing.T) {
 		}}
 		p, err := s.Bulk(ctx, Filter{}, BulkRescheduleBy(-5*time.Second), o)
 		if !errors.Is(err, context.Canceled) || len(p.Place.Held) != min(n, maxHeld) || most != n {
-			t.Fatalf("held %d tasks, at most %d: %v", len(p.Place.Held), most, err)
+			t.Fatalf("the place holds %d tasks, at most %d at a time: %v, want %d, %d and context.Canceled",
+				len(p.Place.Held), most, err, min(n, maxHeld), n)
 		}
 		after, err := ParseBulkCursor(p.Place.String())
 		check(t, err)

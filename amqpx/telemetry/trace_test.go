@@ -48,7 +48,7 @@ func TestSpansAreLinkedAcrossTheDelay(t *testing.T) {
 		}
 		s.isLinked(send.SpanContext(), process)
 		if inside.SpanID() != process.SpanContext().SpanID() || tenant != "acme" {
-			t.Errorf("the handler has span %v and tenant %q", inside.SpanID(), tenant)
+			t.Errorf(`the handler has span %v and tenant %q, want its own span and "acme"`, inside.SpanID(), tenant)
 		}
 		for key, want := range map[string]string{
 			"messaging.system": "rabbitmq", "messaging.operation.name": "send", "messaging.operation.type": "send",
@@ -315,7 +315,7 @@ func TestContextThatIsNotSampled(t *testing.T) {
 		hook, added := tel.Hook(), amqp.Table{}
 		hook.SendEnd(hook.SendStart(baggage.ContextWithBaggage(t.Context(), carried), amqpx.Message{Queue: "orders"}, added), amqpx.SendEnd{})
 		if _, ok := added["traceparent"]; ok != parents || added["baggage"] != "tenant=blue" {
-			t.Errorf(`ParentSpans %v: headers %v, want ok = %v and added["baggage"] = "tenant=blue"`, parents, added, parents)
+			t.Errorf(`ParentSpans %v: headers %v, want traceparent present = %v and baggage "tenant=blue"`, parents, added, parents)
 		}
 	}
 }

@@ -362,7 +362,7 @@ func take[T any](t *testing.T, from <-chan T, n int, what string) []T {
 			}
 			got = append(got, v)
 		case <-deadline.C:
-			t.Fatalf("%s: %d of %d within %v", what, len(got), n, suite.Patience)
+			t.Fatalf("%s: received %d of %d within %v", what, len(got), n, suite.Patience)
 		}
 	}
 	return got

@@ -336,7 +336,7 @@ func caseLongBeforeShort(t *testing.T, c *cell) {
 	for _, a := range take(t, in, short, "the short delays") {
 		notEarly(t, a)
 		if !want[a.MessageId] {
-			t.Errorf("unexpected, or again: %v", a)
+			t.Errorf("%v was not expected, or arrived twice", a)
 		}
 		want[a.MessageId] = false
 	}

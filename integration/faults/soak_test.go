@@ -284,7 +284,7 @@ func (s *soakWork) judge(t *testing.T) {
 		}
 	}
 	if early, failed := s.early.Load(), s.failed.Load(); early+failed > 0 {
-		t.Errorf("%d effects were early, %d calls failed", early, failed)
+		t.Errorf("%d effects were early and %d calls failed, want 0 of both", early, failed)
 	}
 }
 

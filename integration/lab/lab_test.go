@@ -32,7 +32,7 @@ func TestUsageErrors(t *testing.T) {
 	} {
 		code, stdout, stderr := run(t, strings.Fields(args)...)
 		if code != program.ExitError || stdout != "" || stderr != "rabbitdelay-lab: "+want+"\n" {
-			t.Errorf("%s: exit %d, output %q, errors %s", args, code, stdout, stderr)
+			t.Errorf("%s: exit %d, output %q, errors %s, want %d, no output and %q", args, code, stdout, stderr, program.ExitError, want)
 		}
 	}
 }

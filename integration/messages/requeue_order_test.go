@@ -38,7 +38,7 @@ func TestRequeueKeepsTheOrder(t *testing.T) {
 		}
 		for i := range ids[1:] {
 			if ids[i] >= ids[i+1] {
-				t.Fatalf("%q comes after %q", ids[i+1], ids[i])
+				t.Fatalf("%q comes after %q, want ascending ids", ids[i+1], ids[i])
 			}
 		}
 	})

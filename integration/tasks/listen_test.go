@@ -92,7 +92,7 @@ func TestListenerElsewhere(t *testing.T) {
 	}
 	l, err := config.Listener("postgres://u:hunter2@127.0.0.1:1/d")
 	suite.MustSucceed(t, err)
-	if err := l.Listen(t.Context(), func() { t.Error("woken") }); err == nil || strings.Contains(err.Error(), "hunter2") {
+	if err := l.Listen(t.Context(), func() { t.Error("the listener called its function without a connection") }); err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf(`error is %v, want an error and no "hunter2" in it`, err)
 	}
 }

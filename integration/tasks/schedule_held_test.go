@@ -36,7 +36,7 @@ func TestRateLimitOnEachDatabase(t *testing.T) {
 		states, err := first.Destinations(t.Context(), schedule.NoTx)
 		suite.MustSucceed(t, err)
 		if len(states) != 1 || states[0].PerSecond != rate || states[0].Burst != burst || !states[0].Busy {
-			t.Errorf("in the flood: %+v", states)
+			t.Errorf("in the flood: got %+v, want one busy destination with the rate and the burst", states)
 		}
 		stop()
 		suite.Eventually(t, "all are sent", func() bool { return len(out.messages()) == flood+1 })

@@ -193,7 +193,7 @@ func testConcurrentSubscribers(t *testing.T, level sql.IsolationLevel, rounds in
 				t.Fatalf("round %d: cancelled %v, %d effects in %d queues, want %d", round, cancelled, all, distinct, want)
 			}
 			if got := skips.Load(); int64(got) != subscribers*deliveries-want {
-				t.Fatalf("round %d: cancelled %v, %d skips", round, cancelled, got)
+				t.Fatalf("round %d: cancelled %v, %d skips, want %d", round, cancelled, got, subscribers*deliveries-want)
 			}
 		}
 	})

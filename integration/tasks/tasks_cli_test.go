@@ -103,7 +103,7 @@ func TestCLITasks(t *testing.T) {
 				r)
 		}
 		if r := cmd("list", "--limit", "0"); len(r.Lines()) != 122 || strings.Contains(r.Stdout, "\x1b") || r.Stderr != "" {
-			t.Errorf("list --limit 0 printed %d lines, errors %s", len(r.Lines()), r.Stderr)
+			t.Errorf("list --limit 0 printed %d lines and the errors %q, want 122 and none", len(r.Lines()), r.Stderr)
 		}
 
 		// show

@@ -227,7 +227,7 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 		{id, 3, created, due - 1, 0}, {id, 3, created, due, 1}, {id, 3, created, due, 0},
 	} {
 		if n := named(t, db, doc["consume"], map[string]any{"id": x.id, "version": x.version, "created": x.created, "due": x.due}); n != x.want {
-			t.Errorf("consume %+v changed %d rows", x, n)
+			t.Errorf("consume %+v changed %d rows, want %d", x, n, x.want)
 		}
 	}
 	if got := taskOf(t, s, id); got.Status != schedule.StatusDone || time.Since(got.FinishedAt).Abs() > time.Minute {
@@ -315,7 +315,7 @@ func consumeFromExchange(t *testing.T, s *schedule.Store, db businessDB, doc map
 		values := map[string]any{"id": x.id, "version": x.version, "created": taskOf(t, s, x.id).CreatedAt.UnixMilli(), "due": x.due.UnixMilli(), "queue": x.queue}
 		named(t, db, doc["consume from an exchange"], values)
 		if n := named(t, db, doc["record the effect"], values); n != x.want {
-			t.Errorf("record the effect %+v inserted %d rows", x, n)
+			t.Errorf("record the effect %+v inserted %d rows, want %d", x, n, x.want)
 		}
 	}
 	var effects, skips int
@@ -366,7 +366,7 @@ func TestEffectByStatementAfterAGoAttempt(t *testing.T) {
 			want    int64
 		}{{"cancelled", 1, 0}, {"e", 2, 0}, {"e", 1, 1}, {"e", 1, 0}} {
 			if n := record(x.id, x.version); n != x.want {
-				t.Errorf("%+v: the statements changed %d rows", x, n)
+				t.Errorf("%+v: the statements changed %d rows, want %d", x, n, x.want)
 			}
 		}
 		if got, err := s.Effects(t.Context(), schedule.NoTx, "e"); err != nil || len(got) != 1 || got[0].DoneAt.IsZero() {

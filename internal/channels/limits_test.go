@@ -29,7 +29,7 @@ func TestLimitAdvice(t *testing.T) {
 			t.Errorf("%v: %q, want %q", c.err, got, c.want)
 		}
 		if Limited(c.err) != (c.want != "") {
-			t.Errorf("%v: Limited returned %v", c.err, Limited(c.err))
+			t.Errorf("%v: Limited returned %v, want the opposite", c.err, Limited(c.err))
 		}
 	}
 	once := Advised(fmt.Errorf("open: %w", amqp.ErrChannelMax))

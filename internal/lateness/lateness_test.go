@@ -46,7 +46,7 @@ func TestPercentile(t *testing.T) {
 		}
 		for _, want := range values {
 			if got := Percentile(values, float64(want)/float64(n)); got != want {
-				t.Errorf("%d of %d: got %d", want, n, got)
+				t.Errorf("the percentile %d of %d values is %d, want the first number", want, n, got)
 			}
 		}
 		if got := Percentile(values, 0); got != 1 {

@@ -64,10 +64,10 @@ func TestManagementKeepsLargeIntegers(t *testing.T) {
 	} {
 		got := askManagement(t, `{"messages":0,"arguments":{"tenant":`+text+`}}`).Arguments["tenant"]
 		if !argument.Equal(got, want) {
-			t.Errorf("%s was decoded as %v (%[2]T)", text, got)
+			t.Errorf("%s was decoded as %v (%[2]T), want %v", text, got, want)
 		}
 		if back, err := json.Marshal(got); err != nil || !strings.HasPrefix(text, "1.0") && string(back) != text {
-			t.Errorf("%s was encoded as %s, %v", text, back, err)
+			t.Errorf("%s was encoded as %s, %v, want it unchanged", text, back, err)
 		}
 	}
 }

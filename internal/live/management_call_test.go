@@ -113,7 +113,7 @@ func TestManagementOfSeveralNodes(t *testing.T) {
 		first, before := m.Endpoint(), asked.Load()
 		_, err = m.Call(t.Context(), http.MethodPost, "/api/x", strings.NewReader("{}"), nil)
 		if (first == hangsUp.URL) != (err != nil) || (first == hangsUp.URL) != (asked.Load() == before) {
-			t.Errorf("a POST that tries %s first: %v", first, err)
+			t.Errorf("a POST that tries %s first: got %v, want an error only for the endpoint that hangs up", first, err)
 		}
 		if _, err := m.Call(t.Context(), http.MethodGet, "/api/x", nil, nil); err != nil {
 			t.Error(err)

@@ -55,7 +55,7 @@ func TestErrorsOfDrivers(t *testing.T) {
 	for code, want := range map[string]error{"42P05": sqldb.ErrPooler, "26000": sqldb.ErrPooler, "25006": sqldb.ErrReadOnly} {
 		once := sqldb.ExplainServer(wrapped(pg(code)))
 		if twice := sqldb.ExplainServer(fmt.Errorf("listing tasks: %w", once)); !errors.Is(twice, want) || strings.Count(twice.Error(), want.Error()) != 1 {
-			t.Errorf("ExplainServer returned %[2]v for code %[1]s", code, twice)
+			t.Errorf("ExplainServer returned %[2]v for code %[1]s, want %[3]v in it once", code, twice, want)
 		}
 	}
 	if err := sqldb.ExplainServer(pg("23505")); errors.Is(err, sqldb.ErrPooler) || errors.Is(err, sqldb.ErrReadOnly) || sqldb.ExplainServer(nil) != nil {

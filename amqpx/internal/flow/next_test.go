@@ -82,7 +82,7 @@ func TestNext(t *testing.T) {
 				t.Errorf("then %s (alone: %t); want %s (%s)", s, m.Alone, then, channel)
 			}
 			if m.MaybeTaken() != (taken == "maybe") {
-				t.Errorf("MaybeTaken returned %t", m.MaybeTaken())
+				t.Errorf("MaybeTaken returned %t, want the opposite", m.MaybeTaken())
 			}
 			if says != "" && (s.Err == nil || !strings.Contains(s.Err.Error(), says)) {
 				t.Errorf("got %v; want it to say %q", s.Err, says)

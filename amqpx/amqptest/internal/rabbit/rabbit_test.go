@@ -122,7 +122,7 @@ func TestQueueDelaysByItsTTL(t *testing.T) {
 		}
 		w.pass(time.Duration(ttl) * time.Millisecond)
 		if len(w.got) != len(gaps) || hold.Ready() != 0 {
-			t.Fatalf("%d of %d arrived, %d are left", len(w.got), len(gaps), hold.Ready())
+			t.Fatalf("%d of %d messages arrived and %d are left, want all and 0", len(w.got), len(gaps), hold.Ready())
 		}
 		for i, a := range w.got {
 			if a.Message.MessageId != strconv.Itoa(i) || !a.at.Equal(due[i]) {

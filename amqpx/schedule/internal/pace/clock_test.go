@@ -35,7 +35,8 @@ func TestStep(t *testing.T) {
 		t.Helper()
 		c.Refresh(t.Context(), ask)
 		if c.Now() != epoch.Add(up) || c.Offset() != offset || asked != times {
-			t.Errorf("%s: off by %v, offset %v, asked %d times", what, c.Now().Sub(epoch.Add(up)), c.Offset(), asked)
+			t.Errorf("%s: the clock is off by %v, its offset is %v, and it asked %d times, want 0, %v and %d",
+				what, c.Now().Sub(epoch.Add(up)), c.Offset(), asked, offset, times)
 		}
 	}
 	expect("at first", 0, 1)

@@ -153,7 +153,7 @@ func wallClock(t *testing.T, r rows.Schedule, list []Occurrence) {
 	gaps := 0
 	for i, o := range list[:1000] {
 		if i > 0 && o.At.YearDay() == list[i-1].At.YearDay() || i > 0 && o.At.Sub(list[i-1].At) > 25*time.Hour {
-			t.Fatalf("%s: %s follows %s", r.Name, o.At, list[i-1].At)
+			t.Fatalf("%s: %s follows %s, want one occurrence a day", r.Name, o.At, list[i-1].At)
 		}
 		if got := o.At.Format(time.TimeOnly); got != want {
 			gaps++

@@ -58,10 +58,10 @@ func TestClaimsAreDividedByTarget(t *testing.T) {
 	full, x := rows.Lane{Queue: "full"}, rows.Lane{Exchange: "x"}
 	others := rows.ClaimRequest{Lane: x, Until: 7, Most: 100, OtherKeys: []string{"bad"}}
 	if got := h.requests(full, 7, now); got != nil {
-		t.Errorf("requests during the pause: %+v", got)
+		t.Errorf("requests during the pause: got %+v, want none", got)
 	}
 	if got := h.requests(x, 7, now); !reflect.DeepEqual(got, []rows.ClaimRequest{others}) {
-		t.Errorf("requests during the pause: %+v", got)
+		t.Errorf("requests during the pause: got %+v, want only the other keys of the exchange", got)
 	}
 	list := []*rows.Task{task("good", "", ""), task("", "x", "good"), task("", "x", "bad"), task("", "x", "bad")}
 	if p := h.part(list, now); len(p.shared) != 2 || len(p.alone) != 0 || len(p.later) != 1 {
@@ -69,11 +69,11 @@ func TestClaimsAreDividedByTarget(t *testing.T) {
 	}
 	now = now.Add(2 * time.Second)
 	if got := h.requests(full, 7, now); !reflect.DeepEqual(got, []rows.ClaimRequest{{Lane: full, Until: 7, Most: firstWindow}}) {
-		t.Errorf("requests after the pause: %+v", got)
+		t.Errorf("requests after the pause: got %+v, want one for a first window", got)
 	}
 	try := rows.ClaimRequest{Lane: x, Until: 7, Most: firstWindow, Keys: []string{"bad"}}
 	if got := h.requests(x, 7, now); !reflect.DeepEqual(got, []rows.ClaimRequest{try, others}) {
-		t.Errorf("requests after the pause: %+v", got)
+		t.Errorf("requests after the pause: got %+v, want one for the key and one for the others", got)
 	}
 	bad := Target{Exchange: "x", Key: "bad"}
 	if p := h.part(list, now); len(p.shared) != 2 || len(p.alone[bad]) != 2 {
@@ -103,7 +103,7 @@ func TestSilentBrokerBlamesNoTarget(t *testing.T) {
 	h.confirmed(now.Add(5 * time.Second))
 	h.learn(silent, now, now.Add(10*time.Second))
 	if h.allowance(Target{Queue: "a"}, now) != 0 {
-		t.Error("the queue is not blamed, though others had answers")
+		t.Error("the queue is not in back-off, although the broker answered for others")
 	}
 }
 

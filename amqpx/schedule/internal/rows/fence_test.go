@@ -133,7 +133,7 @@ func TestFound(t *testing.T) {
 			found, err := x.Find(t.Context(), id, start, Unlocked)
 			check(t, err)
 			if expected := strings.Contains(open, status); found.Open(Fence{Version: 1}) != expected {
-				t.Errorf("%s, status %s: Open returned %v", id, status, !expected)
+				t.Errorf("%s, status %s: Open returned %v, want the opposite", id, status, !expected)
 			}
 			if found.Open(Fence{Version: 2}) || found.Open(Fence{Version: 1, Created: 1}) {
 				t.Errorf("%s, status %s: Open is true for another task's message", id, status)

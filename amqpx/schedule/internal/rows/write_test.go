@@ -213,7 +213,7 @@ func TestCancelPending(t *testing.T) {
 	check(t, err)
 	want(t, "the last", status, Cancelled)
 	if status, err = x.Status(t.Context(), "none"); status != "" || err != nil {
-		t.Errorf("no task: %q, %v", status, err)
+		t.Errorf("status of an unknown id: got %q, %v, want an empty string and no error", status, err)
 	}
 }
 

@@ -44,7 +44,7 @@ func TestGround(t *testing.T) {
 				t.Errorf("the ground is %q, ask %v; expected %q, %v", got, ask, c.want, c.ask)
 			}
 			if until := e.until(got); got == passedBy && until != e.Reached || got != passedBy && until != now {
-				t.Errorf("until returned %d for %+v", until, e)
+				t.Errorf("until returned %d for %+v, want Reached for passedBy and otherwise now", until, e)
 			}
 		})
 	}

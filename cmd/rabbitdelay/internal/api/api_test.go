@@ -432,10 +432,10 @@ func TestBounds(t *testing.T) {
 	}
 	long := strings.Repeat("x", 2<<20)
 	if r := w.ask("PUT", "/api/v1/tasks/long", `{"queue":"q","due":"1h","body":"`+long+`"}`); r.code != 422 || !strings.Contains(string(r.text), "body.body") {
-		t.Errorf("a body of 2 MiB: %d %.200s", r.code, r.text)
+		t.Errorf("a body of 2 MiB: got %d %.200s, want 422 for body.body", r.code, r.text)
 	}
 	if r := w.ask("POST", "/api/v1/tasks/x/reschedule", `{"to":"`+long[:100<<10]+`"}`); r.code != 413 {
-		t.Errorf("a move of 2 MiB: %d %.200s", r.code, r.text)
+		t.Errorf("a due time of 100 KiB: got %d %.200s, want 413", r.code, r.text)
 	}
 }
 

@@ -112,7 +112,7 @@ func TestStrangeBodies(t *testing.T) {
 		}
 	}
 	if after := w.state(); after != before {
-		t.Errorf("something was changed:\n%s\nbefore:\n%s", after, before)
+		t.Errorf("the attacks changed something:\n%s\nbefore:\n%s", after, before)
 	}
 	// A task's body may be large.
 	w.must(201, "PUT", "/api/v1/tasks/large", string(text))
@@ -160,13 +160,13 @@ func TestFormsWithoutALogin(t *testing.T) {
 		return got
 	}
 	if got := post("/login", strings.NewReader("name=otto&password="+strings.Repeat("x", 100<<10))); got.Code != http.StatusRequestEntityTooLarge {
-		t.Errorf("a login of 100 KiB: %d", got.Code)
+		t.Errorf("a login of 100 KiB: got %d, want 413", got.Code)
 	}
 	if got := post("/task-new", strings.NewReader("body="+strings.Repeat("x", 10<<20))); got.Code != http.StatusUnauthorized || got.Body.Len() > 20_000 {
-		t.Errorf("a form of 10 MiB: %d, %d bytes", got.Code, got.Body.Len())
+		t.Errorf("a form of 10 MiB: got %d and %d bytes, want 401 and at most 20000", got.Code, got.Body.Len())
 	}
 	if got := post("/task-new", strings.NewReader("body="+strings.Repeat("x", 3<<20))); got.Code != http.StatusUnauthorized || got.Body.Len() < 3<<20 {
-		t.Errorf("a form with a body of 1 MiB, percent-encoded: %d, %d bytes", got.Code, got.Body.Len())
+		t.Errorf("a form with a body of 1 MiB, percent-encoded: got %d and %d bytes, want 401 and the form again", got.Code, got.Body.Len())
 	}
 	var ended sync.WaitGroup
 	var slow []*io.PipeWriter

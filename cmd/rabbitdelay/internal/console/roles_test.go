@@ -187,7 +187,7 @@ func TestActionsByRole(t *testing.T) {
 					}
 					form.Set("token", "x")
 					if r := w.post("/"+path+"?"+form.Encode(), form, nil, who); r.code != 401 && r.code != 403 {
-						t.Errorf("%s: POST /%s with a token: %d %.200s", name, path, r.code, r.text)
+						t.Errorf("%s: POST /%s with a token: got %d %.200s, want 401 or 403", name, path, r.code, r.text)
 					}
 				}
 			}

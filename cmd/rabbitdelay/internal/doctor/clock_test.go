@@ -22,7 +22,7 @@ func TestClockDifference(t *testing.T) {
 		r := Diagnose(Config{}, Snapshot{Version: "4.3.0", Clocks: []Clock{{Low: c.low, High: c.high}}})
 		f, ok := byID(r, "clock-difference")
 		if ok != (c.found != "") || !strings.Contains(f.What, c.found) {
-			t.Errorf("clock difference from %v to %v: found %t, %s", c.low, c.high, ok, f.What)
+			t.Errorf(`clock difference from %v to %v: found %t, %q, want a finding with %q, or none for ""`, c.low, c.high, ok, f.What, c.found)
 		}
 	}
 	r := Diagnose(Config{ClockTolerance: time.Minute}, Snapshot{Version: "4.3.0", Clocks: []Clock{{Low: 10 * time.Second, High: 11 * time.Second}}})

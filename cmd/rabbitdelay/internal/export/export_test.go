@@ -133,7 +133,7 @@ func TestDefinitionsHaveObjectsAndLists(t *testing.T) {
 		}
 		var lists map[string][]map[string]any
 		if err := json.Unmarshal(text, &lists); err != nil {
-			t.Fatalf("%v of %s", err, text)
+			t.Fatalf("decoding: %v: %s", err, text)
 		}
 		if bytes.Contains(text, []byte("null")) {
 			t.Errorf("the definitions contain null: %s", text)

@@ -118,7 +118,7 @@ func TestConsumeContinuesAfterALostConnection(t *testing.T) {
 	out, errs := &cutAfterOne{broker: b}, &strings.Builder{}
 	code := clitest.RunTo(t.Context(), out, errs, "consume", "--queue", "orders", "--count", "2", "--timeout", "1m", "--url", b.URL)
 	if code != 0 {
-		t.Errorf("exit code %d, output\n%serrors\n%s", code, out.String(), errs.String())
+		t.Errorf("exit code %d, want 0, output\n%serrors\n%s", code, out.String(), errs.String())
 	}
 	if n := b.Ready(t, "orders"); n != 0 {
 		t.Errorf("%d messages are left", n)

@@ -125,6 +125,6 @@ func TestReleaseNotes(t *testing.T) {
 		t.Errorf("left are %v, want none", left)
 	}
 	if notes := run(t, dir, ".ci/release/notes.sh", "0.1.0"); !strings.Contains(notes, "Strategy `bucket`") {
-		t.Errorf("the notes of 0.1.0: %.200s", notes)
+		t.Errorf("the notes of 0.1.0 do not mention the strategy bucket: %.200s", notes)
 	}
 }

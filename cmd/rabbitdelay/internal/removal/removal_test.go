@@ -272,7 +272,7 @@ func TestRemovalKeepsObjectsOfOtherConfigurations(t *testing.T) {
 		kept := kept(r)
 		for _, name := range c.kept {
 			if reason := kept[name]; !strings.Contains(reason, "the layout delay.bucket.hex may also use it; to delete it anyway, give --layout delay.") {
-				t.Errorf("%s: %s is kept because %q", c.name, name, reason)
+				t.Errorf("%s: %s is kept because %q, want the other layout and --layout named", c.name, name, reason)
 			}
 		}
 		for _, name := range c.gone {
@@ -283,7 +283,7 @@ func TestRemovalKeepsObjectsOfOtherConfigurations(t *testing.T) {
 		// An exchange and its queue have the same name, so the bindings between them stay too.
 		for _, s := range r.Steps {
 			if s.Kind == topology.KindBinding && s.part == ownPart && (s.Action == ActionKeep) != slices.Contains(c.kept, s.Binding.Exchange) {
-				t.Errorf("%s: binding %s has the action %s: %s", c.name, s.Name, s.Action, s.Reason)
+				t.Errorf("%s: binding %s has the action %s: %s, want the action of its exchange", c.name, s.Name, s.Action, s.Reason)
 			}
 		}
 	}

@@ -107,7 +107,7 @@ func belowPrefix(t *testing.T, base, id string) {
 	}
 	code, _, text := b.ask("GET", base+"/tasks?status=failed", nil)
 	if code != http.StatusUnauthorized {
-		t.Errorf("without a session: code %d", code)
+		t.Errorf("without a session: status %d, want 401", code)
 	}
 	if !strings.Contains(text, "Log in") {
 		t.Errorf("without a session: %.300s", text)

@@ -237,7 +237,7 @@ func TestPluginDrainKilled(t *testing.T) {
 			Delayed int64 `json:"messages_delayed"`
 		}
 		if _, err := v.Mgmt.Call(t.Context(), http.MethodGet, v.Mgmt.InVhost("exchanges", "orders"), nil, &waiting); err != nil || waiting.Delayed != 0 {
-			t.Errorf("%v; %d are left in the plugin", err, waiting.Delayed)
+			t.Errorf("%v; %d messages are left in the plugin, want 0", err, waiting.Delayed)
 		}
 		ids, copies := map[string]string{}, 0
 		if time.Now().After(due) {

@@ -223,7 +223,7 @@ func TestPlaceholders(t *testing.T) {
 				}
 			}
 			if strings.Contains(got, "%!") {
-				t.Errorf(`%s: %q is %q, want no "%!" in it`, l.tag, text, got)
+				t.Errorf(`%s: %q is %q, want no "%%!" in it`, l.tag, text, got)
 			}
 		}
 	}

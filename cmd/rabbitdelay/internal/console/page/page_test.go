@@ -649,7 +649,7 @@ func TestLogin(t *testing.T) {
 	}
 	body := show(http.MethodPost, "/task-reschedule", url.Values{"id": {"42"}, "at": {"+1h"}, service.FormTokenField: {"t0ken"}})
 	if !strings.Contains(body, `value="task-reschedule?at=%2B1h&amp;id=42"`) || !strings.Contains(body, "Nothing was changed") {
-		t.Errorf("the form is lost\n%s, want a text with \"value=\"task-reschedule?at=%2B1h&amp;id=42\"\" and a text with \"Nothing was changed\"",
+		t.Errorf("the form is lost\n%s, want a text with \"value=\"task-reschedule?at=%%2B1h&amp;id=42\"\" and a text with \"Nothing was changed\"",
 			body)
 	}
 	if w := c.get("task-reschedule?at=%2B7h&id=binary"); !strings.Contains(w.Body.String(), `value="&#43;7h"`) {

@@ -39,7 +39,7 @@ func TestSendBatch(t *testing.T) {
 		undo()
 		be, ok := errors.AsType[*amqpx.BatchError](err)
 		if !ok || len(be.Failed) != 1 || be.Failed[1] == nil || !strings.Contains(be.Error(), "1") {
-			t.Fatalf("a batch of which one was refused: %v", err)
+			t.Fatalf("a batch with one refused message: got %v, want a *BatchError for only this message", err)
 		}
 		for queue, want := range map[string]string{"q0": "a", "q2": "c"} {
 			ids := m.IDs(queue)

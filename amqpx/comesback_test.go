@@ -338,7 +338,7 @@ func TestBacklogIsNotHeld(t *testing.T) {
 			t.Errorf("%d of 300 overdue messages were handled within 2 s", n)
 		}
 		if s := other.Stats().Consumers[0]; s.Prefetch != 64 {
-			t.Errorf("room was made for what is not held: %+v", s)
+			t.Errorf("the prefetch grew although the consumer holds nothing: %+v, want 64", s)
 		}
 	})
 }
@@ -396,7 +396,7 @@ func TestBacklogOfShortDelaysIsNotHeld(t *testing.T) {
 				publisher.mustSend(amqpx.Message{ID: "fresh", Queue: "q", Delay: 8 * time.Second})
 				after(time.Minute)
 				if at := got.since(began)["fresh"]; len(at) != 1 || at[0] < 8*time.Second || at[0] > 10*time.Second {
-					t.Errorf("a message that was due after 8 s was handled after %v", at)
+					t.Errorf("a message that was due after 8 s was handled after %v, want once within 10s", at)
 				}
 			})
 		})

@@ -44,7 +44,7 @@ func TestMessagesFromAFastClock(t *testing.T) {
 		}
 		for _, due := range soon {
 			if times := at[due.String()]; len(times) != 1 || times[0] != due {
-				t.Errorf("what was due after %v was handled after %v", due, times)
+				t.Errorf("the message that was due after %v was handled after %v", due, times)
 			}
 		}
 		k.stop()

@@ -86,13 +86,13 @@ func TestDeclareConnection(t *testing.T) {
 		after(10 * time.Second)
 		undo()
 		if err := <-sent; err != nil {
-			t.Errorf("until there is a connection again: %v", err)
+			t.Errorf("Send that waits for a connection: %v", err)
 		}
 		after(61 * time.Second)
 		// The broker refuses the connection, for instance because of a limit on connections or a changed password.
 		m.RefuseLogins()
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "late"}); err != nil {
-			t.Errorf("without a connection of its own: %v", err)
+			t.Errorf("Send without a connection for declarations: %v", err)
 		}
 	})
 }

@@ -141,10 +141,10 @@ func TestDestinationThatDoesNotAnswer(t *testing.T) {
 		}
 		undo()
 		if err := <-sent; err != nil {
-			t.Errorf("when the broker answers again, after %v: %v", time.Since(began), err)
+			t.Errorf("Send that waited until the broker answered, after %v: %v", time.Since(began), err)
 		}
 		if got := m.connections(" declare"); len(got) > 1 {
-			t.Errorf("what did not answer is still open: %v", got)
+			t.Errorf("the connection that did not answer is still open: %v", got)
 		}
 	})
 }
@@ -172,7 +172,7 @@ func TestMaxRouteQueues(t *testing.T) {
 		}
 		for _, msg := range []amqpx.Message{there, {Exchange: "amq.topic", RoutingKey: "order.0", Delay: time.Second}, {Queue: "q"}} {
 			if err := c.Send(t.Context(), msg); err != nil {
-				t.Errorf("to what is there, or a queue: %v", err)
+				t.Errorf("Send to an existing route queue or to a queue: %v", err)
 			}
 		}
 	})
@@ -198,7 +198,7 @@ func TestExchangeDestinations(t *testing.T) {
 		after(2 * time.Hour)
 		q := m.State("audit")
 		if q.Ready != 1 || q.Messages[0].RoutingKey != "order.paid" || q.Messages[0].Exchange != "events" {
-			t.Errorf("the queue behind the exchange has %+v", q.Messages)
+			t.Errorf("the queue behind the exchange has %+v, want one message with its exchange and routing key", q.Messages)
 		}
 	})
 }

@@ -46,7 +46,7 @@ func TestFirstUseWhileAnotherClientBinds(t *testing.T) {
 		after(time.Minute)
 		m.Holds("q", 6, 0)
 		if left := ownBindings(m); len(left) > 0 {
-			t.Errorf("after a minute there are still %+v", left)
+			t.Errorf("after a minute there are still the bindings %+v", left)
 		}
 	})
 }
@@ -63,11 +63,11 @@ func TestOwnBindingsAreRemovedLater(t *testing.T) {
 		m.CutAt("queue.unbind", 1)
 		after(40 * time.Second)
 		if left := ownBindings(m); len(left) != 1 {
-			t.Errorf("the connection was lost over the first try, and there are %+v", left)
+			t.Errorf("after the first try, which lost the connection, the bindings are %+v, want one", left)
 		}
 		after(20 * time.Second)
 		if left := ownBindings(m); len(left) > 0 {
-			t.Errorf("after a minute there are still %+v", left)
+			t.Errorf("after a minute there are still the bindings %+v", left)
 		}
 	})
 }
@@ -112,7 +112,7 @@ func TestStartWhileAnotherClientDeclares(t *testing.T) {
 		after(time.Minute)
 		m.Holds("q", 3, 0)
 		if _, ok := m.Queue(naming.LockQueue("delay")); ok {
-			t.Error("the lock is still there")
+			t.Error("the queue of the lock still exists")
 		}
 	})
 }
@@ -142,7 +142,7 @@ func TestFirstUseWaitsUntilTheQueueIsCreated(t *testing.T) {
 		began := time.Now()
 		fast.mustSend(amqpx.Message{Queue: "q"})
 		if took := time.Since(began); took < 3*time.Second || took > 8*time.Second {
-			t.Errorf("the queue that another is creating was used after %v", took)
+			t.Errorf("a queue that another client is creating was used after %v, want 3s to 8s", took)
 		}
 	})
 }

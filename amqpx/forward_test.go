@@ -241,7 +241,7 @@ func TestForwardedMessagesKeepTheirNewID(t *testing.T) {
 		var ids []string
 		c.consume("in", func(ctx context.Context, d *amqpx.Delivery) error {
 			if len(ids) == 0 && d.ID != "" {
-				t.Errorf("the message came with the id %q", d.ID)
+				t.Errorf("the message was delivered with the id %q, want none", d.ID)
 			}
 			if err := c.Forward(ctx, d, topology.Destination{Queue: "out"}, time.Minute); err != nil {
 				t.Error(err)

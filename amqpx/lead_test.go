@@ -141,7 +141,7 @@ func TestHeldMessagesRaiseThePrefetch(t *testing.T) {
 			t.Errorf("with 800 messages held: %+v, want Held = 800, Waiting = 0, Prefetch >= 800, Prefetch <= 2500 and Oldest zero", s)
 		}
 		if at := got.since(began)["now"]; len(at) != 1 || at[0] > 11*time.Second {
-			t.Errorf("a message without a delay was handled after %v, behind those that are held", at)
+			t.Errorf("a message without a delay was handled after %v, want once within 11s in spite of the held messages", at)
 		}
 		after(50 * time.Second)
 		for i, msg := range msgs {
@@ -231,7 +231,7 @@ func TestTooEarly(t *testing.T) {
 		}})
 		after(time.Minute)
 		if s := c.Stats().Consumers[0]; s.Returned != 1 || s.Handled != 0 {
-			t.Errorf("after it has come too early: %+v", s)
+			t.Errorf("after a message that came too early: got %+v, want Returned = 1 and Handled = 0", s)
 		}
 		after(2 * time.Hour)
 		k.stop()
@@ -318,7 +318,7 @@ func TestLeadByABrokersWrongClock(t *testing.T) {
 			after(4 * time.Hour)
 			k.stop()
 			if at := fmt.Sprint(got.since(began)); at != "map[delay:[1.234s] instant:[3h0m0s]]" {
-				t.Errorf("the broker's clock is %v ahead: handled after %s", ahead, at)
+				t.Errorf("with the broker's clock %v ahead, messages were handled after %s, want 1.234s and 3h", ahead, at)
 			}
 			if s := c.Health(); s != nil {
 				t.Error(s)
@@ -370,7 +370,7 @@ func TestCutWhilePrefetchGrows(t *testing.T) {
 		after(time.Minute)
 		buf := make([]byte, 1<<20)
 		if n := strings.Count(string(buf[:runtime.Stack(buf, true)]), "(*subscription).grow"); n > 0 {
-			t.Errorf("%d goroutines are left of the places that were added", n)
+			t.Errorf("%d goroutines of additional slots are left", n)
 		}
 	})
 }
@@ -392,7 +392,7 @@ func TestFractionsOfAMillisecond(t *testing.T) {
 			after(time.Minute)
 			for id, at := range got.since(began) {
 				if at[0] < want[id] {
-					t.Fatalf("%s was handled after %v, %v before the call and its delay", id, at, want[id]-at[0])
+					t.Fatalf("%s was handled after %v, %v before the time of the call plus its delay", id, at, want[id]-at[0])
 				}
 			}
 		})
@@ -429,7 +429,7 @@ func roomIsBounded(t *testing.T, heldBytes int, opts ...amqpx.ConsumeOption) {
 		for range 9 {
 			after(time.Second)
 			if s := c.Stats().Consumers[0]; s.Held > 100 { // 20 small ones, and 10 large ones for each message of prefetch
-				t.Fatalf("%d messages of 10 KiB are held, in %d places", s.Held, s.Prefetch)
+				t.Fatalf("%d messages of 10 KiB are held with a prefetch of %d, want at most 100", s.Held, s.Prefetch)
 			}
 		}
 		after(time.Hour)

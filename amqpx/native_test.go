@@ -184,7 +184,7 @@ func TestNativeReconnectsToABrokerThatIgnoresInstants(t *testing.T) {
 		at.Store(m)
 		old.CutConnections()
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: time.Minute}); err != nil || m.held() != 1 {
-			t.Errorf("back where delivery times are supported: %v, %d wait", err, m.held())
+			t.Errorf("on a broker that supports delivery times again: got %v, %d messages wait, want no error and 1", err, m.held())
 		}
 	})
 }
@@ -249,7 +249,7 @@ func TestNativeWithOtherClocks(t *testing.T) {
 				early := min(ahead, 20*time.Millisecond)
 				took := got.since(began)[id]
 				if len(took) != 1 || took[0] < want-max(early, 0) || took[0] > want+max(-ahead, 0)+exact {
-					t.Errorf("the broker's clock ahead by %v: %s took %v", ahead, id, took)
+					t.Errorf("with the broker's clock ahead by %v, %s took %v, want about %v", ahead, id, took, want)
 				}
 			}
 		})

@@ -57,7 +57,7 @@ func TestOpenIsRefused(t *testing.T) {
 		}
 		_, err = m.tryOpen(ctx, amqpx.Config{URL: strings.Replace(m.URL(), "/?", "/none?", 1)})
 		if err == nil || !strings.Contains(err.Error(), "none") {
-			t.Errorf("with a virtual host that is not there: %v", err)
+			t.Errorf("with a virtual host that does not exist: got %v, want an error that names it", err)
 		}
 	})
 }
@@ -94,7 +94,7 @@ func TestOpenBeforeAnythingIsApplied(t *testing.T) {
 		_, err := m.tryOpen(m.within(time.Hour), amqpx.Config{Declare: amqpx.DeclareNothing, Logger: zap.New(core)})
 		for _, part := range []string{"DeclareNothing", "rabbitdelay apply", "exchanges do not exist", "delay.deliver", "more"} {
 			if err == nil || !strings.Contains(err.Error(), part) || len(err.Error()) > 500 {
-				t.Fatalf("got %d bytes, without %q: %.1000v", len(fmt.Sprint(err)), part, err)
+				t.Fatalf("the error has %d bytes, want at most 500 and %q in it: %.1000v", len(fmt.Sprint(err)), part, err)
 			}
 		}
 		lines := seen.All()

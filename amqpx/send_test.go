@@ -48,7 +48,7 @@ func TestNackIsInTheError(t *testing.T) {
 		}
 		time.AfterFunc(time.Second, undo)
 		if err := c.Send(t.Context(), msg); err != nil {
-			t.Errorf("a queue that has room again: %v", err)
+			t.Errorf("Send to a queue that accepts messages again: %v", err)
 		}
 	})
 }
@@ -85,7 +85,7 @@ func TestPriorityBefore43(t *testing.T) {
 			t.Errorf("priority 4: %v", err)
 		}
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "retried", Priority: 9}); err != nil {
-			t.Errorf("without a delay: %v", err)
+			t.Errorf("priority 9 without a delay: %v", err)
 		}
 		got := collector{answer: func(d *amqpx.Delivery) error {
 			if d.Attempt == 1 {

@@ -45,7 +45,7 @@ func TestSnooze(t *testing.T) {
 		}
 		h := dead[0].Headers
 		if list, _ := h[amqpx.HeaderAttempts].([]any); len(list) != 2 || h[amqpx.HeaderSnoozes] != int64(6) || h["tenant"] != "blue" {
-			t.Errorf("the dead letter has the headers %v", h)
+			t.Errorf("the dead letter has the headers %v, want 2 attempts, 6 snoozes and the tenant", h)
 		}
 		var snoozed int
 		for _, outcome := range o.saw().outcomes {

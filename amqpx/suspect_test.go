@@ -42,12 +42,12 @@ func TestBrokenQueueStopsNoOtherConsumer(t *testing.T) {
 		before := c.Stats().Consume.Sessions
 		after(10 * time.Minute)
 		if got := c.Stats().Consume.Sessions; got != before {
-			t.Errorf("the healthy consumer's connection was made %d times more", got-before)
+			t.Errorf("the healthy consumer's connection was opened %d more times, want 0", got-before)
 		}
 		first.stop()
 		second.stop()
 		if left := m.connections("consume broken"); len(left) > 0 {
-			t.Errorf("after the end of the consumer there is %q", left)
+			t.Errorf("after the end of the consumer its connections are still open: %q", left)
 		}
 	})
 }
@@ -68,7 +68,7 @@ func TestHealthOfABrokenQueue(t *testing.T) {
 			t.Errorf(`problems: got %v, want len(health.Problems) = 1 and Problems[0].Part = "consumer broken"`, health)
 		}
 		if !strings.Contains(health.Error(), "closed the connection") || !strings.Contains(health.Error(), "process") {
-			t.Errorf("no cause in %v", health)
+			t.Errorf("%v does not say why the broker closed the connection", health)
 		}
 		repair()
 		after(time.Minute)
@@ -146,7 +146,7 @@ func TestRequeueOfABrokenQueueStopsNoConsumer(t *testing.T) {
 		}
 		after(time.Minute)
 		if got := c.Stats().Consume.Sessions; got != before {
-			t.Errorf("the consumer's connection was made %d times more", got-before)
+			t.Errorf("the consumer's connection was opened %d more times, want 0", got-before)
 		}
 		k.stop()
 	})

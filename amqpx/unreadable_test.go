@@ -59,7 +59,8 @@ func TestUnreadable(t *testing.T) {
 					t.Fatalf(`peek: got %s (%v), want no error and "before bad after"`, ids(peeked), err)
 				}
 				if l := peeked.Messages[1]; l.Reason != inspect.ReasonUnreadable || !strings.Contains(l.Error, says) || string(l.Body) != "of bad" || l.AppID != "shop" {
-					t.Errorf("peek: reason %s, error %q, body %q, app id %s", l.Reason, l.Error, l.Body, l.AppID)
+					t.Errorf(`peek: reason %s, error %q, body %q, app id %s, want unreadable, an error with %q, "of bad" and shop`,
+						l.Reason, l.Error, l.Body, l.AppID, says)
 				}
 
 				got := &collector{}
@@ -77,7 +78,8 @@ func TestUnreadable(t *testing.T) {
 				l := dead.Messages[0]
 				raw, _ := l.Headers[amqpx.HeaderRaw].([]byte)
 				if l.Reason != inspect.ReasonUnreadable || !strings.Contains(l.Error, says) || l.Destination.Queue != "q" || len(raw) < 200 {
-					t.Errorf("dead letter: %s, %q, of %q, with %d bytes of headers", l.Reason, l.Error, l.Destination.Queue, len(raw))
+					t.Errorf("dead letter: reason %s, error %q, from queue %q, with %d bytes of headers, want unreadable, an error with %q, q and at least 200 bytes",
+						l.Reason, l.Error, l.Destination.Queue, len(raw), says)
 				}
 
 				rep, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "q.dead"})
@@ -88,7 +90,7 @@ func TestUnreadable(t *testing.T) {
 				ks := c.consume("q.dead", late.handle)
 				after(time.Second)
 				if ids := late.ids(); len(ids) != 1 {
-					t.Errorf("a consumer of the dead letters got %v", ids)
+					t.Errorf("a consumer of the dead letters got %v, want one message", ids)
 				}
 				if s := c.Stats(); s.Consume.Sessions != 1 || s.Publish.Sessions != 1 {
 					t.Errorf("%d and %d connections, want one of each", s.Consume.Sessions, s.Publish.Sessions)

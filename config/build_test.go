@@ -301,7 +301,7 @@ func TestNative(t *testing.T) {
 	bound := slices.ContainsFunc(top.Bindings, func(b topology.Binding) bool { return b.RoutingKey == "native.*.q" && b.Queue == "q" })
 	before, err := c.DescribePrevious(s)
 	if _, there := top.Queue("delay.native.1"); !bound || there || err != nil || len(before.Queues) != 2 {
-		t.Errorf("destination bound: %t, layout declared: %t; to be retired: %v, %v", bound, there, before.Queues, err)
+		t.Errorf("destination bound: %t, layout declared: %t, previous queues: %v (%v), want true, false and 2", bound, there, before.Queues, err)
 	}
 }
 

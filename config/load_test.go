@@ -185,7 +185,7 @@ func TestLoadDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, ok := s.Topology().Queue("delay.bucket.30m"); !ok || s.Name() != "bucket" {
-		t.Errorf("the default strategy is %s without the queue delay.bucket.30m", s.Name())
+		t.Errorf("the default strategy is %s, want bucket with the queue delay.bucket.30m", s.Name())
 	}
 }
 
@@ -202,7 +202,7 @@ func TestPrecedence(t *testing.T) {
 			t.Errorf("broker.url is %s, want %s", got, want)
 		}
 		if c.Delay.Prefix != "file" || c.Delay.QueueType != topology.Classic {
-			t.Errorf("other settings of the file are lost: %+v", c.Delay)
+			t.Errorf("other settings of the file were lost: %+v", c.Delay)
 		}
 	}
 	t.Setenv("AMQP_URL", "amqp://amqp-url/")
@@ -367,7 +367,7 @@ func TestExpansionCannotInject(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err = load([]byte("queues:\n  - name: ${RD_TEST_EVIL}\n"), Source{}); err == nil {
-		t.Error("a number was accepted as a name")
+		t.Error("a number from a variable was accepted as a name")
 	}
 }
 

@@ -88,7 +88,7 @@ func TestServiceVariables(t *testing.T) {
 	}
 	for _, s := range settings {
 		if serviceVariable(variable(s.path), "tcp://x") {
-			t.Errorf("%s reads as a variable of a service", variable(s.path))
+			t.Errorf("%s is considered a variable that Kubernetes sets for a service", variable(s.path))
 		}
 	}
 }
@@ -150,7 +150,7 @@ func TestExplicitZeroIsNotTheDefault(t *testing.T) {
 		_, err := load(nil, Source{Overrides: map[string]Override{s.path: {value, "--flag"}}})
 		e, ok := errors.AsType[*Error](err)
 		if want == "" {
-			t.Errorf("%s: this test does not know its error", s.path)
+			t.Errorf("%s: this test lists no expected error for the setting", s.path)
 		}
 		if !ok || len(e.Problems) != 1 {
 			t.Errorf("%s given as %q: expected one problem, got %v", s.path, value, err)
@@ -158,7 +158,7 @@ func TestExplicitZeroIsNotTheDefault(t *testing.T) {
 		}
 		p := e.Problems[0]
 		if p.Path != s.path {
-			t.Errorf("%s given as %q: the problem is at %s", s.path, value, p.Path)
+			t.Errorf("%s given as %q: the problem is reported at %s", s.path, value, p.Path)
 		}
 		if p.Origin != "--flag" {
 			t.Errorf("%s given as %q: the problem is of %s, expected --flag", s.path, value, p.Origin)

@@ -122,7 +122,7 @@ func TestLevelsAreTheirs(t *testing.T) {
 		}
 		for _, l := range got {
 			if !slices.Contains(all, l) {
-				t.Errorf("%s %s: declared, and not theirs: %s", c.Layout, c.QueueType, l)
+				t.Errorf("%s %s: declared, although the other system does not declare it: %s", c.Layout, c.QueueType, l)
 			}
 		}
 		for _, name := range namesOf(newLevels(t, c).Topology()) {

@@ -60,7 +60,7 @@ func checkRoute(t failer, bucket stepped, rs []int, dest topology.Destination, d
 	inBounds(t, r, delay, tolerance, res)
 	n := int64(r.Delay / res)
 	if r.Delay%res != 0 || r.Hops != nonZero(rs, n) {
-		t.Fatalf("%v took %d hops for %v, the layout needs %d", delay, r.Hops, r.Delay, nonZero(rs, n))
+		t.Fatalf("a delay of %v got %d hops for %v, want %d", delay, r.Hops, r.Delay, nonZero(rs, n))
 	}
 	lo := int64(delay / res)
 	if delay%res != 0 {
@@ -332,7 +332,7 @@ func FuzzRoute(f *testing.F) {
 		possible := delay >= 0 && tolerance >= 0 && time.Duration(delay) <= bucket.MaxDelay()
 		_, refused := bucket.Route(dest, 0, 0)
 		if (err == nil) != (possible && refused == nil) {
-			t.Fatalf("%+v: %v, and without a delay %v", c, err, refused)
+			t.Fatalf("%+v: Route returned %v, and without a delay %v", c, err, refused)
 		}
 		if err != nil {
 			return

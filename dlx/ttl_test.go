@@ -133,7 +133,7 @@ func TestTTLRandomDelays(t *testing.T) {
 			}
 		}
 		if !slices.Contains(delays, s.MaxDelay()) {
-			rt.Fatalf("the maximum delay %v is not a declared one", s.MaxDelay())
+			rt.Fatalf("the maximum delay %v is not one of the declared delays", s.MaxDelay())
 		}
 		if _, err := arrive(t, world(rt, picked, s, newBucket(rt, dlx.BucketConfig{Radices: []int{10}})), all...); err != nil {
 			rt.Fatal(err)

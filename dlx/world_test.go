@@ -177,7 +177,8 @@ func (j journey) check(got rest) error {
 func inBounds(t failer, r topology.Route, delay, tolerance, resolution time.Duration) {
 	t.Helper()
 	if r.Delay < delay || r.Delay-delay >= resolution && r.Delay-delay > tolerance {
-		t.Fatalf("delay %v with tolerance %v became %v at resolution %v", delay, tolerance, r.Delay, resolution)
+		t.Fatalf("a delay of %v with tolerance %v was routed with %v at resolution %v, which is too short or too long",
+			delay, tolerance, r.Delay, resolution)
 	}
 }
 

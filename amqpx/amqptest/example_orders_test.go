@@ -49,7 +49,7 @@ func TestUnpaidOrderExpires(t *testing.T) {
 		time.Sleep(30*time.Minute - time.Millisecond)
 		synctest.Wait()
 		if got := status(t, db, "42"); got != "unpaid" {
-			t.Errorf("before its time is up order 42 is %s", got)
+			t.Errorf("1 ms before its time is up, order 42 is %s, want unpaid", got)
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -115,6 +115,6 @@ func TestPageShowsThisTest(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(own), code) {
-		t.Errorf("docs/testing.md shows another test than this file:\n%s", code)
+		t.Errorf("docs/testing.md shows code that is not in this file:\n%s", code)
 	}
 }

@@ -69,10 +69,10 @@ func TestConfirmReturnNackSilence(t *testing.T) {
 		ch, returned := confirming(t, conn)
 		queue(t, ch, "q", nil)
 		if !publish(t, ch, "", "q", amqp.Publishing{Body: []byte("1")}).Wait() || len(returned) != 0 {
-			t.Error("a message for a queue that is there was not confirmed")
+			t.Error("a message for an existing queue was not confirmed, or was returned")
 		}
 		if !publish(t, ch, "", "none", amqp.Publishing{}).Wait() || len(returned) != 1 {
-			t.Error("a message for no queue was not returned before its confirm")
+			t.Error("a message for a missing queue was not returned before its confirm")
 		}
 		undo := srv.Nack("q")
 		if publish(t, ch, "", "q", amqp.Publishing{}).Wait() {
@@ -151,11 +151,11 @@ func TestBlock(t *testing.T) {
 		}
 		later := publish(t, ch, "", "q", amqp.Publishing{})
 		if _, err := channel(t, quiet).QueueDeclarePassive("q", true, false, false, false, nil); err != nil {
-			t.Errorf("a connection that does not publish: %v", err)
+			t.Errorf("a connection that does not publish was blocked: %v", err)
 		}
 		<-time.After(time.Hour)
 		if !dc.Wait() || later.Acked() {
-			t.Error("the first publish blocks, the second is not read")
+			t.Error("the first publish was not confirmed, or the second one was, while publishers are blocked")
 		}
 		srv.Unblock()
 		if b := <-blocked; b.Active || !later.Wait() {
@@ -170,7 +170,7 @@ func TestCutAndLoseAndDelay(t *testing.T) {
 		ch, _ := confirming(t, conn)
 		queue(t, ch, "q", nil)
 		if !publish(t, ch, "", "q", amqp.Publishing{}).Wait() || publish(t, ch, "", "q", amqp.Publishing{}).Wait() {
-			t.Error("the second confirm was to be lost")
+			t.Error("the first confirm was lost, or the second one was not")
 		}
 		if q, _ := srv.Queue("q"); q.Ready != 2 || !conn.IsClosed() {
 			t.Errorf("%d messages, want 2 and conn.IsClosed() = true", q.Ready)

@@ -110,7 +110,7 @@ func TestAuto(t *testing.T) {
 			}
 		}
 		if q, _ := srv.Queue("delay.ttl.30m"); q.Ready != 1 {
-			t.Errorf("%d messages are in the queue of the declared delay", q.Ready)
+			t.Errorf("%d messages are in the queue of the declared delay, want 1", q.Ready)
 		}
 		if n := srv.Publishes("delay.plugin"); n != 1 {
 			t.Errorf("the plugin got %d, want 1", n)

@@ -23,7 +23,7 @@ func TestNilFunctionMakesNilHandler(t *testing.T) {
 		"pgxtx.IdempotentHandler": pgxtx.IdempotentHandler(nil, nil),
 	} {
 		if h != nil {
-			t.Errorf("%s has a handler for a function that is nil: %v", name, h(context.Background(), &amqpx.Delivery{}))
+			t.Errorf("%s with a nil function: got a handler that returns %v, want nil", name, h(context.Background(), &amqpx.Delivery{}))
 		}
 	}
 }

@@ -25,9 +25,9 @@ func TestNilPool(t *testing.T) {
 		}
 	}
 	if pgxtx.TaskHandler(nil, nil) != nil {
-		t.Error("there is a handler on a nil pool")
+		t.Error("TaskHandler with a nil pool returned a handler")
 	}
 	if err := pgxtx.Listener(nil).Listen(t.Context(), func() {}); err == nil {
-		t.Error("a listener without a connection listens")
+		t.Error("a listener without a connection returned no error")
 	}
 }

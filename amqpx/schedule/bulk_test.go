@@ -187,7 +187,7 @@ func TestBulkRunNowSpreadOnce(t *testing.T) {
 		for task, err := range s.List(t.Context(), NoTx, Filter{}) {
 			check(t, err)
 			if task.Version != 2 || time.Until(task.DeliverAt) > 30*time.Minute {
-				t.Errorf("%s has version %d and is due at %v", task.ID, task.Version, task.DeliverAt)
+				t.Errorf("%s has version %d and is due at %v, want version 2 and at most 30m from now", task.ID, task.Version, task.DeliverAt)
 			}
 		}
 	}

@@ -15,7 +15,7 @@ func TestRateLimitChangedByHandStays(t *testing.T) {
 		started := func(perSecond float64) float64 {
 			t.Helper()
 			if left := s.setRateLimits(t.Context(), []RateLimit{{Queue: "q", PerSecond: perSecond}}); len(left) > 0 {
-				t.Errorf("rate limits that were not written: %v", left)
+				t.Errorf("these rate limits were not written: %v", left)
 			}
 			list, err := s.Destinations(t.Context(), NoTx)
 			check(t, err)

@@ -27,7 +27,7 @@ func TestEnded(t *testing.T) {
 		t.Errorf("%d tasks were done in the second minute, want 1", got[1].Done)
 	}
 	if _, err := s.CompletionStats(t.Context(), NoTx, from, time.Microsecond, 1); err == nil {
-		t.Error("a span of a microsecond is taken")
+		t.Error("CompletionStats accepted a span of a microsecond")
 	}
 }
 

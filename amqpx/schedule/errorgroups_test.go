@@ -49,7 +49,7 @@ func TestErrorGroups(t *testing.T) {
 	g, err := s.ErrorGroups(t.Context(), NoTx, Filter{Queue: "a"}, ErrorGroupOptions{Sample: 2, Limit: 1})
 	check(t, err)
 	if !g.More {
-		t.Error("two of four tasks were read, and nothing says so")
+		t.Error("More is false, although only two of four tasks were read")
 	}
 	if g.Sampled != 2 {
 		t.Errorf("%d tasks were read, expected 2", g.Sampled)
@@ -147,6 +147,6 @@ func TestErrorChangesDuringBulk(t *testing.T) {
 	task, err := s.Get(t.Context(), NoTx, "t0003")
 	check(t, err)
 	if task.Status != StatusPending {
-		t.Errorf("the task that failed of something else is %s", task.Status)
+		t.Errorf("the task with another error is %s, want pending", task.Status)
 	}
 }

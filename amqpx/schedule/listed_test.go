@@ -62,6 +62,6 @@ func TestUnlistedDestinationIsNotHeldBack(t *testing.T) {
 		return nil
 	}
 	if err := s.Pause(t.Context(), NoTx, topology.Destination{Exchange: "any"}, ""); err != nil {
-		t.Errorf("a check of one's own, which needs a routing key: %v", err)
+		t.Errorf("Pause of a whole exchange, with a check that needs a routing key: %v", err)
 	}
 }

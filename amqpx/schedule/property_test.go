@@ -132,9 +132,9 @@ func (w *world) effect(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
 	e := w.model[d.ID]
 	switch {
 	case e == nil:
-		w.t.Fatalf("an effect of task %s, which there is not", d.ID)
+		w.t.Fatalf("task %s had an effect, although it does not exist", d.ID)
 	case e.status != StatusPending || e.version != d.Version:
-		w.t.Fatalf("an effect of task %s version %d, which is %s in version %d", d.ID, d.Version, e.status, e.version)
+		w.t.Fatalf("task %s had an effect in version %d, although it is %s in version %d", d.ID, d.Version, e.status, e.version)
 	case w.now.Before(e.due):
 		w.t.Fatalf("task %s had an effect %v early", d.ID, e.due.Sub(w.now))
 	}

@@ -312,6 +312,6 @@ func TestRecurringApply(t *testing.T) {
 	apply(Applied{Changed: []string{"a"}, Unlisted: []string{"b"}}, a)
 	c.expect("b", "2026-01-01T13:00:00Z pending") // the schedule continues
 	if _, err := x.Apply(t.Context(), NoTx, []Recurring{b, a, b}); !errors.Is(err, ErrRecurring) {
-		t.Errorf("the same name twice: %v", err)
+		t.Errorf("Apply of a list with a repeated name: got %v, want ErrRecurring", err)
 	}
 }

@@ -314,7 +314,7 @@ func TestMarkAfterAFailedAttempt(t *testing.T) {
 	ok, _ := published(s, list)
 	failing := Handler(db, func(context.Context, *sql.Tx, *amqpx.Delivery) error { return errors.New("not yet") })
 	if err := failing(t.Context(), &amqpx.Delivery{ID: "a", Version: 1, Attempt: 1, DueAt: list[0].DeliverAt}); err == nil {
-		t.Fatal("the handler does not fail")
+		t.Fatal("the handler that should fail succeeded")
 	}
 	resendAt := func() (at int64) {
 		check(t, db.QueryRowContext(t.Context(), "SELECT resend_at FROM rabbitdelay_tasks").Scan(&at))
@@ -323,7 +323,7 @@ func TestMarkAfterAFailedAttempt(t *testing.T) {
 	want := resendAt()
 	check(t, s.relay.MarkSent(t.Context(), ok))
 	if got := resendAt(); got != want {
-		t.Errorf("it is sent again at %v, the handler's failure said %v", time.UnixMilli(got), time.UnixMilli(want))
+		t.Errorf("the task is sent again at %v, want %v, which the handler's failure set", time.UnixMilli(got), time.UnixMilli(want))
 	}
 }
 
@@ -453,7 +453,7 @@ func TestDatabaseHangs(t *testing.T) {
 		<-time.After(2 * time.Minute)
 		var health *HealthError
 		if err := s.Health(); !errors.As(err, &health) || !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatalf("while the database hangs, Health returned %v", err)
+			t.Fatalf("while the database hangs, Health returned %v, want a *HealthError with context.DeadlineExceeded", err)
 		}
 		for _, part := range []string{"relay", "recurring"} {
 			if !slices.ContainsFunc(health.Faults, func(f Fault) bool { return f.Part == part }) {

@@ -45,7 +45,7 @@ func TestDebounce(t *testing.T) {
 		for i, e := range s.effects {
 			due := min(created[i]+time.Minute, last+10*time.Second)
 			if late := e.at - due; late < 0 || late > time.Second {
-				s.Errorf("effect %d at %v, its task was due at %v", i, e.at, due)
+				s.Errorf("effect %d was at %v, want at most 1s after %v, when its task was due", i, e.at, due)
 			}
 		}
 	})

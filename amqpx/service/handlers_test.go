@@ -234,11 +234,11 @@ func TestHandlersAreShown(t *testing.T) {
 	code := indent.ReplaceAllString(string(own), "")
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(page), -1)
 	if len(blocks) < 8 {
-		t.Fatalf("docs/handlers.md has %d blocks of Go", len(blocks))
+		t.Fatalf("docs/handlers.md has %d blocks of Go, want at least 8", len(blocks))
 	}
 	for _, b := range blocks {
 		if !strings.Contains(code, indent.ReplaceAllString(b[1], "")) {
-			t.Errorf("docs/handlers.md shows what is not in this file:\n%s", b[1])
+			t.Errorf("docs/handlers.md shows code that is not in this file:\n%s", b[1])
 		}
 	}
 }

@@ -246,7 +246,8 @@ func TestRunSignals(t *testing.T) {
 			next, _ := srv.Queue("next")
 			again, _ := srv.Queue("q")
 			if finished := signals == 1; (err == nil) != finished || (next.Ready == 1) != finished || (again.Ready == 0) != finished {
-				t.Errorf("Run: %v; %d sent by the handler, %d come again", err, next.Ready, again.Ready)
+				t.Errorf("Run returned %v; the handler sent %d messages, and %d messages are back in the queue; want finished = %t",
+					err, next.Ready, again.Ready, finished)
 			}
 		})
 	}

@@ -95,7 +95,7 @@ func TestParentSpansMakeOneTrace(t *testing.T) {
 			}
 		}
 		if sends[1].Parent().SpanID() != processes[0].SpanContext().SpanID() {
-			t.Error("the retry is not below the attempt that failed")
+			t.Error("the span of the retry is not a child of the span of the failed attempt")
 		}
 	})
 }
@@ -137,7 +137,7 @@ func TestContextSurvivesRetriesAndRequeues(t *testing.T) {
 		dead := s.one("send orders.dead")
 		s.isLinked(first, dead)
 		if dead.Parent().SpanID() != processes[2].SpanContext().SpanID() {
-			t.Error("the dead letter's send is not below the handler that rejected")
+			t.Error("the span of the dead letter's send is not a child of the span of the handler that rejected")
 		}
 		if text(dead, "messaging.destination.name") != "orders.dead" {
 			t.Error("the dead letter's destination is not its queue")
@@ -288,7 +288,7 @@ func TestHeadersAtTheLimit(t *testing.T) {
 			}
 		}
 		if got := s.headerOf("orders", "traceparent"); got != "" {
-			t.Errorf("headers without space for it got the traceparent %q", got)
+			t.Errorf("headers that are too large for a traceparent got %q", got)
 		}
 		stop := s.consume("orders", failing(0))
 		after(time.Second)

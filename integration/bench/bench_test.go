@@ -190,7 +190,8 @@ func TestScenarios(t *testing.T) {
 			titles := map[string]bool{}
 			for _, g := range s.groups(o) {
 				if titles[g.title] || g.title == "" || g.repeats < 1 || len(g.cases) == 0 {
-					t.Errorf("%s: group %q has %d repeats and %d cases, a repeated title or none", s.name, g.title, g.repeats, len(g.cases))
+					t.Errorf("%s: group %q has %d repeats and %d cases, want at least 1 of both and a unique title",
+						s.name, g.title, g.repeats, len(g.cases))
 				}
 				titles[g.title] = true
 				names := map[string]bool{"": true}
@@ -307,7 +308,8 @@ func TestFlowThatFallsBehind(t *testing.T) {
 					return
 				}
 				if err != nil || o.kept || min(len(o.late), 1) != late || o.missing != len(o.late) {
-					t.Errorf("warm for %v, with %v: %d values, %d missing, kept: %t, %v", warm, failure, len(o.late), o.missing, o.kept, err)
+					t.Errorf("warm-up of %v, failure %v: %d values, %d missing, kept: %t, %v, want all values missing, not kept and no error",
+						warm, failure, len(o.late), o.missing, o.kept, err)
 				}
 			})
 		}

@@ -59,7 +59,7 @@ func TestLife(t *testing.T) {
 				t.Errorf("the extra line of configuration is not in force: %v", err)
 			}
 			if _, err := b.Ctl(ctx, "no_such_command"); err == nil {
-				t.Error("an unknown rabbitmqctl command is no error")
+				t.Error("an unknown rabbitmqctl command returned no error")
 			}
 			if memory, err := b.MemoryBytes(ctx); err != nil || memory < 1<<20 {
 				t.Errorf("the broker uses %d bytes of memory, %v, want at least 1 MiB", memory, err)
@@ -196,7 +196,7 @@ func TestEndings(t *testing.T) {
 					t.Fatalf("the process that started the broker: %v: %s", err, stderr.String())
 				}
 				if found := started.left(t); len(found) == 0 {
-					t.Fatal("nothing runs before the end, so nothing can be seen to end")
+					t.Fatal("no process of the broker was found before the end, so the test proves nothing")
 				}
 				if !answers(started.URL, 5*time.Second) {
 					t.Error("the broker does not answer before the end")

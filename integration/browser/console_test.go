@@ -210,7 +210,7 @@ func (b *tab) reviveAsTyped() {
 	b.shows("Nothing was changed yet")
 	b.shows("spread over 10h")
 	if x := s.task(b.t, "late-1"); x.Status != schedule.StatusFailed {
-		b.t.Fatalf("it was changed before it was counted: %s", x.Status)
+		b.t.Fatalf("the task was changed to %s before it was counted", x.Status)
 	}
 	b.click("Revive 3 tasks")
 	b.becomes("the job is done", `document.querySelector("main .status")?.textContent === "done"`)
@@ -377,7 +377,7 @@ func (s *site) twoChangeMany(t *testing.T) {
 		t.Fatal(err)
 	}
 	if moved != n || versions != done || done != 2*n {
-		t.Errorf("%d tasks were changed %d times, the jobs say %d", moved, versions, done)
+		t.Errorf("%d tasks were changed %d times, and the jobs report %d changes", moved, versions, done)
 	}
 	for _, b := range []*tab{anna, ben} {
 		b.visit(address("bulk", "action", "cancel", "queue", "shared", "status", "pending"))
@@ -413,7 +413,7 @@ func (b *tab) stopJob() {
 		return n
 	}
 	if at := moved(); at == 0 || at == n {
-		b.t.Fatalf("%d tasks were moved when it was stopped", at)
+		b.t.Fatalf("%d tasks were moved when the job was stopped, want some, but not all", at)
 	}
 	b.click("Continue…")
 	b.click("Continue")
@@ -553,7 +553,7 @@ func (s *site) keyboard(t *testing.T) {
 	b.visit("tasks")
 	b.do(chromedp.KeyEvent("/"), chromedp.KeyEvent("?"))
 	if eval[bool](b, `document.getElementById("keys").open || document.activeElement.name === "queue"`) {
-		t.Error("keys of one letter do something although they are off")
+		t.Error("single-letter keys have an effect although they are turned off")
 	}
 	b.do(chromedp.Click(chromedp.CSS("#show-keys")))
 	if !eval[bool](b, `document.getElementById("keys").open && !document.getElementById("keys-on").checked`) {

@@ -79,7 +79,7 @@ func caseProperties(t *testing.T, c *cell) {
 			delete(arrived, k)
 		}
 		if len(arrived) > 0 {
-			t.Errorf("headers that were not sent: %v", arrived)
+			t.Errorf("headers arrived that were not sent: %v", arrived)
 		}
 	}
 }

@@ -83,7 +83,7 @@ func caseDestinationDeleted(t *testing.T, c *cell) {
 			t.Errorf("parked: got %v, want MessageId ending with %q and Body = %v", a, " "+gone, "for "+gone)
 		}
 		if !strings.HasSuffix(a.RoutingKey, "."+gone) {
-			t.Errorf("a parked message does not tell that it was going to %s: %v", gone, a)
+			t.Errorf("the routing key of a parked message does not end with its destination %s: %v", gone, a)
 		}
 	}
 
@@ -158,7 +158,7 @@ func caseSentAgain(t *testing.T, c *cell) {
 				t.Fatal(err)
 			}
 			if n := hops(a); n > r.Hops {
-				t.Errorf("round %d: %d deaths on record, %d are of this round: %v", round, n, r.Hops, a.Headers["x-death"])
+				t.Errorf("round %d: x-death has %d entries, want at most the %d of this round: %v", round, n, r.Hops, a.Headers["x-death"])
 			}
 			headers = a.Headers
 		}
@@ -232,7 +232,7 @@ func isExample(t *testing.T, a arrival, m amqpx.Message) {
 	}
 	got.Version, _ = a.Headers[amqpx.HeaderVersion].(int64)
 	if !reflect.DeepEqual(got, m) {
-		t.Errorf("it is no longer what was sent:\n got %+v\nwant %+v", got, m)
+		t.Errorf("the message is no longer what was sent:\n got %+v\nwant %+v", got, m)
 	}
 }
 

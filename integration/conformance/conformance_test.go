@@ -197,7 +197,7 @@ func pluginMissing(t *testing.T, b *broker.Broker, line string) string {
 	case b.Source() == broker.Environment:
 		return "the broker at " + broker.EnvURL + " has no x-delayed-message plugin"
 	case path != "":
-		t.Errorf("the broker was started with %s, and yet: %v", path, err)
+		t.Errorf("the broker was started with the plugin %s, but does not have it: %v", path, err)
 		return "the plugin did not load"
 	}
 	return reason

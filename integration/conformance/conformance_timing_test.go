@@ -249,7 +249,7 @@ func inOrder(t *testing.T, got []arrival) {
 		by := path(a)
 		if before, ok := last[by]; ok && n < before {
 			if wrong++; wrong <= 3 {
-				t.Errorf("message %d came after message %d, by the queues %s", n, before, by)
+				t.Errorf("message %d came after message %d, although both went through the queues %s", n, before, by)
 			}
 		}
 		last[by] = max(n, last[by])
@@ -403,7 +403,7 @@ func caseImpossibleDelays(t *testing.T, c *cell) {
 		case a.MessageId == "last":
 			return
 		case a.MessageId != "odd" || refused:
-			t.Errorf("it was refused and came all the same: %v", a)
+			t.Errorf("a message was delivered although it was refused, or is not one that was sent: %v", a)
 		}
 	}
 }

@@ -263,7 +263,7 @@ func (l language) talks(t *testing.T, dir string, v *suite.Vhost) {
 		due, _ := strconv.ParseInt(d[2], 10, 64)
 		now, _ := strconv.ParseInt(d[3], 10, 64)
 		if d[1] != strconv.Itoa(attempts[d[0]]) || now < due || due < sent.UnixMilli() {
-			t.Errorf("delivery %q is number %d of its message, which is wrong or early", d, attempts[d[0]])
+			t.Errorf("delivery %q, the %dth of its message, has the wrong attempt or is early", d, attempts[d[0]])
 		}
 	}
 	want := map[string]int{
@@ -315,7 +315,7 @@ func (l language) sentBack(t *testing.T, v *suite.Vhost, due int64) {
 		raw, ok, err := ch.Get(fmt.Sprintf("delay.bucket.%dh", l.hours), true)
 		suite.MustSucceed(t, err)
 		if !ok {
-			t.Fatalf("of what came hours too early only %v was sent back", seen)
+			t.Fatalf("of the messages that came hours too early, only %v were returned", seen)
 		}
 		seen[raw.MessageId] = true
 		delete(raw.Headers, "x-delivery-count") // added by this read, before 4.0
@@ -357,7 +357,8 @@ func (l language) buried(t *testing.T, v *suite.Vhost, queue string) {
 		d := inspect.ReadDeadLetter(raw, queue+".dead", "delay")
 		failed := map[string]int{inspect.ReasonAttempts: 2, inspect.ReasonRejected: 1}[d.Reason]
 		if d.Reason != reasons[d.ID] || d.Destination.Queue != queue || len(d.Attempts) != failed || d.Attempt != failed || d.Error == "" || d.DueAt.IsZero() {
-			t.Errorf("dead letter %s: %s of %+v, attempt %d of %q, due %v", d.ID, d.Reason, d.Destination, d.Attempt, d.Attempts, d.DueAt)
+			t.Errorf("dead letter %s: reason %s, destination %+v, attempt %d, attempts %q, due %v, want reason %s and %d attempts",
+				d.ID, d.Reason, d.Destination, d.Attempt, d.Attempts, d.DueAt, reasons[d.ID], failed)
 		}
 		if _, ok := d.Headers["x-death"]; ok || strings.HasPrefix(d.ID, "go-") && d.Headers["mine"] != "kept" {
 			t.Errorf("headers of %s: got %v, want no x-death, and the publisher's own header", d.ID, d.Headers)

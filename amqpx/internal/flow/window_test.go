@@ -157,14 +157,14 @@ func TestRefusalIsBelievedAfterAWhile(t *testing.T) {
 		}
 		<-time.After(refusedFor)
 		if !f.refused(e.route, ErrNacked) {
-			t.Error("a refusal that has lasted for refusedFor was not believed")
+			t.Error("a refusal that has lasted for refusedFor is not considered final")
 		}
 		if now := into(f, "q", "a"); now.Refused == nil {
 			t.Errorf("got %+v, want Refused not nil", now)
 		}
 		<-time.After(refusedFor)
 		if now := into(f, "q", "a"); !now.Suspect || now.Refused != nil {
-			t.Errorf("the broker is not asked again: %+v", now)
+			t.Errorf("after refusedFor, got %+v, want another try", now)
 		}
 		prove(f, e)
 		if now := into(f, "q", "a"); now.Suspect {
@@ -209,7 +209,7 @@ func TestStuckTrialIsProbed(t *testing.T) {
 		<-time.After(3 * stuckAfter)
 		probe, ok := f.TryEnter(e, windowBytes)
 		if lost.probe || !ok || !probe.probe {
-			t.Fatalf("the first is a probe: %t; the next: %t, and comes: %t", lost.probe, probe.probe, ok)
+			t.Fatalf("the first message is a probe: %t; the next one: %t, admitted: %t; want false, true and true", lost.probe, probe.probe, ok)
 		}
 		<-time.After(3 * stuckAfter)
 		if _, ok := f.TryEnter(e, windowBytes); ok {
@@ -218,7 +218,7 @@ func TestStuckTrialIsProbed(t *testing.T) {
 		f.leave(probe, taken)
 		next, ok := f.TryEnter(e, windowBytes)
 		if !ok || !next.proven || next.probe {
-			t.Errorf("after the probe's confirm: %t, proven %t, a probe: %t", ok, next.proven, next.probe)
+			t.Errorf("after the probe's confirm: admitted %t, proven %t, a probe %t, want true, true and false", ok, next.proven, next.probe)
 		}
 		f.leave(lost, taken) // the late answer to an earlier message
 		f.leave(next, taken)

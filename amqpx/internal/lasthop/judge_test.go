@@ -100,7 +100,7 @@ func TestLongLeads(t *testing.T) {
 	}
 	a := Arrival{Due: epoch.Add(3 * time.Second), Lead: 10 * time.Second, Sent: epoch.Truncate(time.Second)}
 	if d := (&Judge{}).Wait(a, epoch, 0); d.Return || d.Wait != 3*time.Second {
-		t.Errorf("a delay of 3 s with a lead of 10 s: %+v", d)
+		t.Errorf("a delay of 3 s with a lead of 10 s: got %+v, want a wait of 3s", d)
 	}
 }
 
@@ -162,7 +162,7 @@ func TestEarlyBound(t *testing.T) {
 			for at := time.Duration(0); at < time.Second; at += 70 * time.Millisecond {
 				w := world{delay: 60*time.Second + at, lead: 10e9, own: own, publisher: -behind}
 				if wait, _, rest := w.receive(j); rest-wait > Allowed {
-					t.Fatalf("own clock %v ahead, publisher's %v behind: early by %v", own, behind, rest-wait)
+					t.Fatalf("own clock %v ahead, publisher's clock %v behind: the message is early by %v", own, behind, rest-wait)
 				}
 			}
 		}
@@ -179,7 +179,7 @@ func TestStraight(t *testing.T) {
 	arrived := w.arrived()
 	j.Told(arrived.Truncate(time.Second), arrived.Sub(epoch))
 	if wait, back, rest := w.receive(j); back || wait < rest {
-		t.Errorf("a publisher is an hour behind: waits %v of %v", wait, rest)
+		t.Errorf("with a publisher's clock an hour behind, a message waits %v, want at least %v", wait, rest)
 	}
 }
 
@@ -188,7 +188,7 @@ func TestBehindIsRemembered(t *testing.T) {
 	j := &Judge{}
 	long := world{delay: 3 * time.Hour, own: -time.Hour}
 	if _, again, _ := long.receive(j); !again {
-		t.Error("nothing tells that the own clock is wrong, and the message would be early by it")
+		t.Error("a message is not returned, although the own clock is an hour behind")
 	}
 	world{delay: 60e9, own: -time.Hour}.receive(j)
 	now := epoch.Add(-time.Hour)
@@ -198,11 +198,11 @@ func TestBehindIsRemembered(t *testing.T) {
 	}
 	short := world{delay: 61e9, own: -time.Hour}
 	if _, again, _ := short.receive(j); again {
-		t.Error("sent back although the own clock is known to be wrong")
+		t.Error("a message is returned, although the own clock is known to be behind")
 	}
 	world{delay: 60e9}.receive(j) // after the clock was corrected
 	if _, _, behind := j.Behind(epoch.Add(time.Minute)); behind {
-		t.Error("behind after a step of the clock to what is right")
+		t.Error("the own clock counts as behind after it was corrected")
 	}
 }
 

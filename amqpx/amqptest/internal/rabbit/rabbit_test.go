@@ -398,6 +398,6 @@ func TestLateBindings(t *testing.T) {
 	}
 	w.pass(20 * time.Millisecond)
 	if qs := w.v.route("amq.topic", []string{"k"}, nil); len(qs) != 1 {
-		t.Error("it does not route")
+		t.Error("the binding does not route after it is effective")
 	}
 }

@@ -49,7 +49,7 @@ func TestForeignRows(t *testing.T) {
 	c.expect("bad cron", "2026-01-02T09:00:00Z pending")
 	c.expect("good", "2026-01-02T08:00:00Z cancelled", "2026-01-02T09:00:00Z pending")
 	if got := c.get("bad cron").LastError; got != "" {
-		t.Errorf("it still says %s", got)
+		t.Errorf("the recurring task still has the error %s", got)
 	}
 	// The table refuses values that no relay could read.
 	for _, row := range []string{"'a@b', 'q', '@daily'", "'a', '', '@daily'", "'a', 'q', ''", "x'00', 'q', '@daily'"} {
@@ -142,7 +142,7 @@ func TestLimitsOfAReader(t *testing.T) {
 	plan(large, "")
 	c.expect("z", "2026-01-01T17:00:00Z pending")
 	if got := c.get("z"); got.LastError != "" {
-		t.Errorf("it still says %s", got.LastError)
+		t.Errorf("the recurring task still has the error %s", got.LastError)
 	}
 }
 
@@ -173,6 +173,6 @@ func TestRelayEndsWhilePlanning(t *testing.T) {
 		}
 	}
 	if planned == 0 || planned == 12 {
-		t.Errorf("%d of 12 looks were complete: the others were to end early", planned)
+		t.Errorf("%d of 12 plans were complete, want some of them, but not all", planned)
 	}
 }

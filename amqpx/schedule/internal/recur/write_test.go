@@ -132,6 +132,6 @@ func TestFired(t *testing.T) {
 	}
 	c.planners[0].MaxBody = 0
 	if _, err = run(); err == nil {
-		t.Error("a task that is too large is run")
+		t.Error("RunNow accepted a task that is too large")
 	}
 }

@@ -24,12 +24,12 @@ func TestBucketSpacesTasks(t *testing.T) {
 			for i := range n {
 				at := b.take(now)
 				if at < now || at > until {
-					t.Fatalf("task %d of a room of %d goes %v from now", i, room, time.Duration(at-now))
+					t.Fatalf("task %d of the %d that fit is sent %v from now, want between now and the end", i, room, time.Duration(at-now))
 				}
 				slots = append(slots, at)
 			}
 			if n == room && b.opens() <= until {
-				t.Fatalf("a room of %d is used up, and one more could go by %v", room, time.Duration(until-b.opens()))
+				t.Fatalf("after all %d tasks that fit, the bucket opens %v before the end", room, time.Duration(until-b.opens()))
 			}
 		}
 		most := int(rate) + 1 + burst

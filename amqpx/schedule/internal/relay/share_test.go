@@ -50,12 +50,12 @@ func TestSharesAreFair(t *testing.T) {
 			}
 			for j := range most {
 				if got[i] < most[i] && got[j] > 0 && had[j]+got[j] > had[i]+got[i]+1 {
-					t.Fatalf("shares %v of requests %v: lane %d could have more", got, most, i)
+					t.Fatalf("shares %v of requests %v: lane %d got less than its fair share", got, most, i)
 				}
 			}
 		}
 		if sum != min(n, wanted) {
-			t.Fatalf("%d of %d rows were shared among lanes that can take %v", sum, n, most)
+			t.Fatalf("%d of %d rows were shared among lanes that request %v, want as many as possible", sum, n, most)
 		}
 	})
 }

@@ -183,7 +183,7 @@ func TestFilter(t *testing.T) {
 		}
 	}
 	if chosen, err := x.Chosen(t.Context(), Filter{}, nil); len(chosen) != 0 || err != nil {
-		t.Errorf("of none %v are chosen, %v", chosen, err)
+		t.Errorf("Chosen without ids: got %v, %v, want nothing", chosen, err)
 	}
 }
 
@@ -272,7 +272,7 @@ func TestCounts(t *testing.T) {
 	check(t, err)
 	want(t, "the oldest", oldest.Sub(at(0)), "-1h0m0s")
 	if oldest, err = x.Oldest(t.Context(), ms(-2*time.Hour)); !oldest.IsZero() || err != nil {
-		t.Errorf("the oldest of none: %v, %v", oldest, err)
+		t.Errorf("Oldest without a matching task: got %v, %v, want the zero time", oldest, err)
 	}
 	n, err := x.CountPending(t.Context(), start, ms(time.Hour), 10)
 	check(t, err)

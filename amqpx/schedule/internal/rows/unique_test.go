@@ -73,7 +73,7 @@ func TestHolder(t *testing.T) {
 		t.Errorf("%+v, expected %+v", got, expected)
 	}
 	if _, found, err := x.Holder(t.Context(), "none", start); found || err != nil {
-		t.Errorf("a key without a task: %v, %v", found, err)
+		t.Errorf("Holder of a key without a task: found = %v, %v, want false and no error", found, err)
 	}
 }
 

@@ -511,7 +511,7 @@ func TestProblemsAreBounded(t *testing.T) {
 			continue
 		}
 		if list, _ := r.json(t)["errors"].([]any); len(list) == 0 || list[0].(map[string]any)["message"] == "" {
-			t.Errorf("%s: it does not say what is wrong: %s", name, r.text)
+			t.Errorf("%s: the answer does not say what is wrong: %s", name, r.text)
 		}
 	}
 	if r := w.ask("GET", "/api/v1/tasks?limit="+long, ""); r.code != 422 || len(r.text) > 4096 {

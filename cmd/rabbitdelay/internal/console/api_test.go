@@ -35,7 +35,7 @@ func (w *world) calls(who ...func(*http.Request)) (list []call) {
 	}
 	slices.SortFunc(list, func(a, b call) int { return strings.Compare(a.op, b.op) })
 	if len(list) < 40 {
-		w.t.Fatalf("the document has %d operations only", len(list))
+		w.t.Fatalf("the document has only %d operations, want at least 40", len(list))
 	}
 	return list
 }
@@ -68,7 +68,7 @@ func (w *world) lay() {
 			break
 		}
 		if time.Now().After(deadline) {
-			w.t.Fatalf("no dead letters: %v, %v", info, err)
+			w.t.Fatalf("the dead-letter queue is %v (%v), want 2 messages", info, err)
 		}
 		<-time.After(5 * time.Millisecond)
 	}

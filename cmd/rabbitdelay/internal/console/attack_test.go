@@ -117,7 +117,7 @@ func TestStrangeBodies(t *testing.T) {
 	// A task's body may be large.
 	w.must(201, "PUT", "/api/v1/tasks/large", string(text))
 	if r := w.ask("GET", "/task?id=large", ""); r.code != 200 || len(r.text) > 100_000 {
-		t.Errorf("the page of a large task: %d, %d bytes", r.code, len(r.text))
+		t.Errorf("the page of a large task: got %d and %d bytes, want 200 and at most 100000", r.code, len(r.text))
 	}
 	form = url.Values{"id": {"large 2"}, "at": {"+1h"}, "queue": {"orders"}, "body": {large[:1<<20]}, "token": {token}}
 	if r := w.post("/task-new", form, nil); r.code != 303 {

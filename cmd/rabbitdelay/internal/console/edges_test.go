@@ -214,7 +214,7 @@ func TestBodiesAreTakenLiterally(t *testing.T) {
 	w.must(201, "PUT", "/api/v1/tasks/-?id="+url.QueryEscape("a😀"), `{"queue":"orders","due":"1h","body":"\ud83d\ude00"}`)
 	r := w.ask("PUT", "/api/v1/tasks/-?id="+url.QueryEscape("a"+strings.Repeat("é", 127)+"é"), `{"queue":"orders","due":"1h"}`)
 	if r.code != 422 {
-		t.Errorf("a long id in the query: %d %s", r.code, r.text)
+		t.Errorf("a long id in the query: got %d %s, want 422", r.code, r.text)
 	}
 }
 

@@ -43,12 +43,12 @@ func (w *world) movedOnce(due time.Time) {
 		check(w.t, err)
 		if n++; task.Version != 2 || !task.DeliverAt.Equal(due.Add(time.Hour+time.Duration(i)*time.Millisecond)) {
 			if wrong++; wrong < 5 {
-				w.t.Errorf("%s has version %d and is due at %v", task.ID, task.Version, task.DeliverAt)
+				w.t.Errorf("%s has version %d and is due at %v, want version 2 and its due time plus 1h", task.ID, task.Version, task.DeliverAt)
 			}
 		}
 	}
 	if n != many || wrong > 0 {
-		w.t.Errorf("%d tasks, %d of them not moved once", n, wrong)
+		w.t.Errorf("there are %d tasks, and %d of them were not moved exactly once", n, wrong)
 	}
 }
 
@@ -66,7 +66,7 @@ func (w *world) begun() string {
 			return id
 		}
 		if time.Now().After(deadline) {
-			w.t.Fatalf("the job does not begin: %v", j)
+			w.t.Fatalf("the job has changed nothing after the deadline: %v", j)
 		}
 	}
 }
@@ -121,7 +121,7 @@ func TestJobIsTakenOver(t *testing.T) {
 		"BEGIN UPDATE rabbitdelay_audit SET alive_at = 0 WHERE id = new.id; END")
 	quiet("UPDATE rabbitdelay_audit SET alive_at = 0")
 	if r := other.ask("POST", "/api/v1/jobs/"+id+"/continue", ""); r.code != 200 {
-		t.Fatalf("a job that does not say that it lives: %d %s", r.code, r.text)
+		t.Fatalf("continuing a job that is not reported as alive: got %d %s, want 200", r.code, r.text)
 	}
 	quiet("DROP TRIGGER quiet")
 	quiet("UPDATE rabbitdelay_audit SET alive_at = CAST(unixepoch('subsec') * 1000 AS INTEGER)")
@@ -256,7 +256,7 @@ func TestStoppedRequeueKeepsItsCount(t *testing.T) {
 					t.Errorf("the job is %s, want service.JobStopped", job.State)
 				}
 				if int(job.Done) != went() {
-					t.Errorf("the job says that %d messages went, and %d did", job.Done, went())
+					t.Errorf("the job reports %d moved messages, but %d were moved", job.Done, went())
 				}
 			})
 		})

@@ -298,7 +298,7 @@ func TestSessionsEnd(t *testing.T) {
 			t.Errorf(`logout: got %d %v, want 303 and got.header.Get("Set-Cookie") with "Max-Age=0"`, got.code, got.header)
 		}
 		if code := look(otto); code != 401 {
-			t.Errorf("a copy of the cookie after the logout: %d", code)
+			t.Errorf("a copy of the cookie after the logout: got %d, want 401", code)
 		}
 		otto, _ = w.login("otto", password)
 		c = otto.cookies[0]
@@ -323,7 +323,7 @@ func TestSessionsEnd(t *testing.T) {
 			t.Errorf("the session over https: got %d, want 200", code)
 		}
 		if code := w.ask("GET", "/api/v1/tasks", "", otto.with, https).code; code != 401 {
-			t.Errorf("over https, a cookie that could have been set without: %d", code)
+			t.Errorf("over https, a cookie that was set without https: got %d, want 401", code)
 		}
 	})
 }
@@ -394,7 +394,8 @@ func TestLoginErrorsRevealNothing(t *testing.T) {
 		return clock.ReplaceAllString(strings.ReplaceAll(string(r.text), "nobody", "otto"), "")
 	}
 	if known.code != 401 || unknown.code != 401 || strip(known) != strip(unknown) {
-		t.Errorf("%d and %d; the answers must not differ:\n%s\n%s", known.code, unknown.code, known.text, unknown.text)
+		t.Errorf("a wrong password got %d, an unknown name %d, want 401 and the same answer for both:\n%s\n%s",
+			known.code, unknown.code, known.text, unknown.text)
 	}
 }
 

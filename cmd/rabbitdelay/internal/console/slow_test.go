@@ -74,7 +74,7 @@ func TestStreamsThatAreNotRead(t *testing.T) {
 		for open.Load() > 1 || events < 3 {
 			line, err := lines.ReadString('\n')
 			if err != nil {
-				t.Fatalf("after %d events, while %d clients do not read: %v", events, open.Load()-1, err)
+				t.Fatalf("the stream ended after %d events, while %d clients do not read: %v", events, open.Load()-1, err)
 			}
 			if line == "\n" {
 				events++

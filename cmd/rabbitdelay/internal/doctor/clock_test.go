@@ -67,7 +67,8 @@ func TestClocksOfNodes(t *testing.T) {
 		own, _ := byID(r, "clock-difference")
 		among, _ := byID(r, "node-clocks")
 		if !slices.Equal(own.Objects, c.own) || !slices.Equal(among.Objects, c.among) {
-			t.Errorf("%s: this machine's differs from %v, and among them %v", name, own.Objects, among.Objects)
+			t.Errorf("%s: clocks that differ from this machine's: %v, clocks that differ from each other: %v, want %v and %v",
+				name, own.Objects, among.Objects, c.own, c.among)
 		}
 		for _, text := range c.text {
 			if all := own.What + own.Fix + among.What; !strings.Contains(all, text) {

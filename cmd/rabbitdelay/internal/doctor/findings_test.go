@@ -744,11 +744,11 @@ func TestNeeds(t *testing.T) {
 		"write delay.parked", "read delay.deliver", "configure delay.route.amq.topic:a.b", "write amq.topic",
 	} {
 		if !seen[want] {
-			t.Errorf("a bootstrapper needs no %q; only %v", want, seen)
+			t.Errorf("a bootstrapper does not need %q, but only %v", want, seen)
 		}
 	}
 	if seen["configure delay.bucket.r3x3.200ms"] {
-		t.Error("more than three queues of a layout are looked at")
+		t.Error("the permissions of more than three queues of a layout are checked")
 	}
 }
 

@@ -128,6 +128,6 @@ func TestForeignNeeds(t *testing.T) {
 		}
 	}
 	if slices.ContainsFunc(names, func(n string) bool { return strings.Contains(n, "delay.") }) {
-		t.Errorf("%v has a right to an exchange of ours", names)
+		t.Errorf("the permissions %v include an exchange of rabbitdelay", names)
 	}
 }

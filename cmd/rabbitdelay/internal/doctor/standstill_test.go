@@ -282,7 +282,7 @@ func TestDelays(t *testing.T) {
 	}
 	snap.native(&cfg)
 	if len(Delays(cfg, snap.Live)) != 4 {
-		t.Error("queues without a TTL of their own are among them")
+		t.Error("Delays includes queues without a TTL of their own")
 	}
 }
 

@@ -95,7 +95,7 @@ func TestRunContinues(t *testing.T) {
 					rep, err := Run(t.Context(), cfg)
 					sent += rep.Sent
 					if rep.Twice != 0 {
-						t.Errorf("%s, answer %d: it says that %d came twice, which are not due", name, at, rep.Twice)
+						t.Errorf("%s, answer %d: the report has %d duplicates, want 0, because no message is due", name, at, rep.Twice)
 					}
 					if tries++; err == nil {
 						break

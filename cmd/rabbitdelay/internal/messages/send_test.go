@@ -49,7 +49,7 @@ func TestSenderMessages(t *testing.T) {
 		t.Errorf("the id is %s, expected x-3", third.ID)
 	}
 	if !third.DeliverAt.IsZero() {
-		t.Errorf("with a delay there is also the time %s", third.DeliverAt)
+		t.Errorf("a message with a delay also has the due time %s", third.DeliverAt)
 	}
 	if got := third.Headers["a"]; got != "b=c" {
 		t.Errorf("the header a is %q, expected b=c", got)
@@ -67,7 +67,7 @@ func TestSenderMessages(t *testing.T) {
 		t.Errorf("the id is %s, expected x", single.ID)
 	}
 	if single.Delay != 0 {
-		t.Errorf("with a time there is also the delay %s", single.Delay)
+		t.Errorf("a message with a due time also has the delay %s", single.Delay)
 	}
 	if single.DeliverAt.Before(at) || single.DeliverAt.After(at.Add(2*time.Second)) {
 		t.Errorf("the time is %s, expected %s and up to 2s", single.DeliverAt, at)

@@ -70,7 +70,7 @@ func TestCLISendAndConsume(t *testing.T) {
 	}
 	for i := range 500 {
 		if !ids[fmt.Sprintf("x-%d", i+1)] {
-			t.Fatalf("x-%d did not come", i+1)
+			t.Fatalf("message x-%d did not arrive", i+1)
 		}
 	}
 

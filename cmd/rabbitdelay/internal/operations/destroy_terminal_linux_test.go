@@ -116,7 +116,7 @@ func TestCLIInterruptedPassword(t *testing.T) {
 		t.Error(r)
 	}
 	if got := modes(); !reflect.DeepEqual(got, shown) {
-		t.Errorf("the terminal is left with %v, had %v", got, shown)
+		t.Errorf("the terminal is left in the modes %v, want %v as before", got, shown)
 	}
 	if _, err := keys.WriteString("\n"); err != nil { // ends the read of the answer
 		t.Error(err)

@@ -36,7 +36,7 @@ func TestDestroyKeepsALayoutInUse(t *testing.T) {
 				t.Fatalf("%s: %s, %v", qt, report, err)
 			}
 			if after := v.Objects(t); !slices.Equal(before, after) {
-				t.Errorf("%s: before the layout came\n%v\nafter it went\n%v", qt, before, after)
+				t.Errorf("%s: objects before the layout was created\n%v\nand after it was destroyed\n%v", qt, before, after)
 			}
 			plan, err := v.Managed().Plan(t.Context(), current)
 			if err != nil || !plan.Empty() {

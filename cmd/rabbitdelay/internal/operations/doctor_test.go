@@ -81,7 +81,7 @@ func (c *clinic) until(t *testing.T, what string, wanted func(doctor.Report) boo
 			return r
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("never happened: %s; the last report:\n%s", what, render(r))
+			t.Fatalf("did not happen in time: %s; the last report:\n%s", what, render(r))
 		}
 	}
 }

@@ -45,7 +45,7 @@ func TestExportedDefinitionsAreComplete(t *testing.T) {
 		if !p.Empty() || p.Count(plan.ActionUnverified) > 0 {
 			var text strings.Builder
 			_ = p.Render(&text, false)
-			t.Errorf("after the import there is something to do:\n%s", text.String())
+			t.Errorf("the plan after the import is not empty:\n%s", text.String())
 		}
 	})
 }

@@ -297,7 +297,8 @@ func nativeDoctor(t *testing.T, userURL func(name string) string) {
 		denied := strings.Join(all, ", ")
 		blind := slices.ContainsFunc(report.Unchecked, func(u doctor.Unchecked) bool { return u.Area == doctor.AreaInstants })
 		if denied != c.denied || blind != (c.denied != "") {
-			t.Errorf("%s: permission denied for %q, delivery times unchecked: %t; %v", name, denied, blind, report.Unchecked)
+			t.Errorf("%s: permission denied for %q, delivery times unchecked: %t; %v; want denied %q",
+				name, denied, blind, report.Unchecked, c.denied)
 		}
 	}
 }

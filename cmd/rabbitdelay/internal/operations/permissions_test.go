@@ -305,7 +305,7 @@ func (s *shop) produces(t *testing.T, brokerURL string) {
 	}
 	again := s.client(t, brokerURL, amqpx.DeclareNothing)
 	if err := again.Send(t.Context(), amqpx.Message{Queue: toQueue.Queue, Delay: time.Second}); !errors.Is(err, topology.ErrDestination) {
-		t.Errorf("to a queue that is not there: %v", err)
+		t.Errorf("Send to a queue that does not exist: got %v, want ErrDestination", err)
 	}
 	// A queue that was declared again is bound before anything is sent to it.
 	if _, err := s.Channel(t).QueueDeclare(toQueue.Queue, true, false, false, false, nil); err != nil {

@@ -87,7 +87,7 @@ func TestQueueLimit(t *testing.T) {
 		checkError("send", send.Stderr)
 
 		if got := suite.RunCLI(t.Context(), "apply", "-f", file("binary.yaml", "layout: binary")); got.Code != 0 {
-			t.Errorf("apply of the layout that the advice names: %s", got)
+			t.Errorf("apply of the layout that the advice names: got %s, want Code = 0", got)
 		}
 		strategy, err := dlx.NewBucket(dlx.BucketConfig{Layout: dlx.LayoutBinary})
 		suite.MustSucceed(t, err)

@@ -66,7 +66,7 @@ func TestCLIRetire(t *testing.T) {
 			t.Errorf("left %v\nwant %v", left, want)
 		}
 		if r := present("plan"); r.Code != 0 {
-			t.Errorf("what is there is not what the present file describes: %s", r)
+			t.Errorf("the plan of the present file is not empty: %s", r)
 		}
 		if r := now("retire", "--yes"); r.Code != 0 {
 			t.Errorf("again: got %s, want Code = 0", r)

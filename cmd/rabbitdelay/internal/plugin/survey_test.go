@@ -45,6 +45,6 @@ func TestSurvey(t *testing.T) {
 		}
 	}
 	if way := inTheWay(nil); way == nil || len(way) != 0 {
-		t.Errorf("nothing is in the way, and it says %q", way)
+		t.Errorf("without obstacles, got %q, want an empty list", way)
 	}
 }

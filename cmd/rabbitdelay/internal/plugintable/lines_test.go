@@ -34,7 +34,7 @@ func TestParseLine(t *testing.T) {
 		}
 	}
 	if _, _, err := ParseLine([]byte(`{"due":`)); err == nil {
-		t.Error("half a line was taken for a whole one")
+		t.Error("an incomplete line was parsed")
 	}
 }
 

@@ -66,7 +66,7 @@ func TestMetrics(t *testing.T) {
 		"go_goroutines", "process_start_time_seconds",
 	} {
 		if !strings.Contains(text, "\n"+want) {
-			t.Errorf("no %s in what Prometheus is shown", want)
+			t.Errorf("the metrics for Prometheus lack %s", want)
 		}
 	}
 	if t.Failed() {

@@ -110,7 +110,7 @@ func belowPrefix(t *testing.T, base, id string) {
 		t.Errorf("without a session: status %d, want 401", code)
 	}
 	if !strings.Contains(text, "Log in") {
-		t.Errorf("without a session: %.300s", text)
+		t.Errorf("without a session, the page has no login form: %.300s", text)
 	}
 	login := url.Values{"name": {"anna"}, "password": {"correct horse battery"}, "next": {"tasks?status=failed"}}
 	b.expect("POST", base+"/login", login, http.StatusOK, base+"/tasks?status=failed")

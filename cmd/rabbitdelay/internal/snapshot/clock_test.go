@@ -60,7 +60,7 @@ func TestClockTakesTheBestWay(t *testing.T) {
 		t.Fatalf("got %+v, want an estimate by the date", date)
 	}
 	if width := date.High - date.Low; width != 2*time.Second+time.Millisecond {
-		t.Errorf("the estimate by the date is %s wide", width)
+		t.Errorf("the estimate by the date is %s wide, want 2.001s", width)
 	}
 	ways[methodDeath] = sampled(0, 4*time.Millisecond, time.Millisecond)
 	if c := estimate(ways); c.Method != methodDeath || c.Resolution() > 3*time.Millisecond {

@@ -200,10 +200,10 @@ func TestRecall(t *testing.T) {
 	s := night(t)
 	s.looks, s.known = nil, map[string]DeadLetters{}
 	if !s.recall("orders.dead", &first) || s.status().Destinations[2].Dead.Sampled != 3 {
-		t.Error("what is known of orders.dead was forgotten")
+		t.Error("recall forgot what was read from orders.dead")
 	}
 	if s.recall("delay.parked", &first) {
-		t.Error("the parked queue was not looked into before")
+		t.Error("recall returned a result for the parked queue, which was never read")
 	}
 	s.snap.Live.Queues["orders.dead"] = plan.Queue{Messages: 5}
 	if s.recall("orders.dead", &first) {

@@ -260,7 +260,8 @@ func TestTakeFindsTasksWithoutMessage(t *testing.T) {
 				}
 				found := slices.ContainsFunc(again.Findings, func(f doctor.Finding) bool { return f.ID == "tasks-without-message" })
 				if found != (c.missing > 0) || again.Empty() != found {
-					t.Errorf("missing messages found: %v, the broker is empty: %v", found, again.Empty())
+					t.Errorf("missing messages found: %v, status is empty: %v, want opposite values, and found only if messages are missing",
+						found, again.Empty())
 				}
 			})
 		})

@@ -161,7 +161,8 @@ func TestTakeLooksForItself(t *testing.T) {
 				dead := page.Destinations[0].Dead.Messages
 				told := slices.ContainsFunc(page.Findings, func(f doctor.Finding) bool { return f.What == fmt.Sprintf("Dead letters wait: %d in q.dead.", dead) })
 				if dead != c.searched.Messages || told != (dead > 0) {
-					t.Errorf("the status has %d dead letters, and found %+v", dead, page.Findings)
+					t.Errorf("the status has %d dead letters and the findings %+v, want as many as Search found, and a finding if there are any",
+						dead, page.Findings)
 				}
 				for _, s := range got.Searched {
 					if s.Queue == "q.dead" && s != c.searched {

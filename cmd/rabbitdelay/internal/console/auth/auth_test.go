@@ -80,11 +80,11 @@ func TestLoginsAreLimited(t *testing.T) {
 		a.byAddress.allow("2001:db8::/64", now)
 	}
 	if err := try("otto", right, "198.51.100.7:1", ""); err != nil {
-		t.Errorf("behind the address of a stranger: %v", err)
+		t.Errorf("a known browser at the address of a stranger whose attempts are used up: %v", err)
 	}
 	for range 10 {
 		if err := try("otto", "wrong", "192.0.2.99:1", ""); !errors.Is(err, ErrWrong) {
-			t.Fatalf("a wrong password in a known browser: %v", err)
+			t.Fatalf("a wrong password in a known browser: got %v, want ErrWrong", err)
 		}
 	}
 	for range 3 {
@@ -167,7 +167,7 @@ func TestLimiterIsBounded(t *testing.T) {
 		}
 	}
 	if l.allow("one more", now) {
-		t.Error("there is no room, and nothing to forget")
+		t.Error("allow accepted a new key, although there is no room and no key to forget")
 	}
 	now = now.Add(2 * time.Second)
 	if !l.allow("one more", now) || len(l.keys) != 1 {
@@ -312,7 +312,7 @@ func TestLogoutEndsTheSession(t *testing.T) {
 	one, other := session(), session()
 	a.Logout(httptest.NewRecorder(), one)
 	if _, ok := a.Caller(one); ok {
-		t.Error("the session works after its logout")
+		t.Error("the session is still valid after its logout")
 	}
 	if _, ok := a.Caller(other); !ok {
 		t.Error("another session of the user has ended too")

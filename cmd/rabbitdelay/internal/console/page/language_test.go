@@ -333,7 +333,7 @@ func TestLanguages(t *testing.T) {
 		}
 		r.AddCookie(&http.Cookie{Name: languageCookie, Value: "zh-CN"})
 		if body := c.do(r).Body.String(); !strings.Contains(body, `<html lang="zh-CN"`) {
-			t.Errorf("%q: the choice of the user is not heeded", accept)
+			t.Errorf("%q: the page ignores the language that the user has chosen", accept)
 		}
 	}
 }

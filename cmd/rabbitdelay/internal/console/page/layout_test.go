@@ -21,7 +21,7 @@ func TestNestedAddress(t *testing.T) {
 			t.Errorf("%s: got %d, want http.StatusNotFound", path, w.Code)
 		}
 		if n := strings.Count(strings.ToLower(w.Body.String()), ">there is no such page<"); n != 1 {
-			t.Errorf("%s says %d times that there is no such page", path, n)
+			t.Errorf("%s says %d times that there is no such page, want once", path, n)
 		}
 		base := &url.URL{Path: "/" + path}
 		for _, m := range links.FindAllStringSubmatch(w.Body.String(), -1) {
@@ -37,7 +37,7 @@ func TestNestedAddress(t *testing.T) {
 	w := httptest.NewRecorder()
 	c.pages.Login(w, httptest.NewRequest(http.MethodGet, "/tasks/x", http.NoBody), http.StatusUnauthorized, "")
 	if !strings.Contains(w.Body.String(), `action="../login"`) {
-		t.Error("the login of a nested address does not lead to the console")
+		t.Error("the login form of a nested path is not submitted to ../login")
 	}
 }
 
@@ -99,14 +99,14 @@ func TestLiveOrNot(t *testing.T) {
 	} {
 		body := c.get(path).Body.String()
 		if strings.Contains(body, still) != (live == "") {
-			t.Errorf("page %q says that it is not updated: %t", path, strings.Contains(body, still))
+			t.Errorf("page %q says that it is not updated: %t, want the opposite", path, strings.Contains(body, still))
 		}
 		if live != "" && !strings.Contains(body, `data-live="`+live+`"`) {
 			t.Errorf("page %q is not updated by the stream %s", path, live)
 		}
 	}
 	if body := c.get("task-cancel?id=binary").Body.String(); strings.Contains(body, still) {
-		t.Error("a question says that it is not live")
+		t.Error("a confirmation page says that it is not updated")
 	}
 }
 

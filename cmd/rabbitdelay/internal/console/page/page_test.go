@@ -248,10 +248,10 @@ func TestHostileTexts(t *testing.T) {
 func TestBodies(t *testing.T) {
 	c := open(service.RoleOperator)
 	if body := c.get("task?id=binary").Body.String(); !strings.Contains(body, "00 01 02 ff fe 3c 73 3e") || !strings.Contains(body, "AAEC//48cz4=") {
-		t.Errorf("a binary body is shown as\n%s", body)
+		t.Errorf("a binary body is not shown in hex and base64:\n%s", body)
 	}
 	if body := c.get("task?id=order-10000-expire").Body.String(); !strings.Contains(body, "{&#34;order&#34;: 42}") {
-		t.Errorf("a JSON body is shown as\n%s", body)
+		t.Errorf("a JSON body is not shown as text:\n%s", body)
 	}
 	// The fake service returns the body to every role, and the pages hide it.
 	c = open(service.RoleViewer)
@@ -364,10 +364,10 @@ func TestBulkSaysWhatItDoes(t *testing.T) {
 		}
 	}
 	if body := c.get("bulk?action=delete").Body.String(); !strings.Contains(body, "There is no filter") {
-		t.Errorf("no word on a missing filter in\n%s", body)
+		t.Errorf("the page does not say that there is no filter:\n%s", body)
 	}
 	if body := c.get("bulk?action=reschedule-by&queue=mail").Body.String(); strings.Contains(body, `method="post" action="bulk"`) {
-		t.Error("it can be sent before it is said by how much")
+		t.Error("the form can be submitted before a duration is given")
 	}
 	for _, form := range []string{
 		"action=explode&count=1", "action=run&status=done&count=1", "action=reschedule-by&by=0s&count=1",
@@ -523,7 +523,7 @@ func TestBadInput(t *testing.T) {
 		"recurring-edit": {"name": {"x"}, "cron": {"* *"}, "queue": {"q"}, "body": {"what I wrote"}},
 	} {
 		if w := c.post(path, form); w.Code != 400 || !strings.Contains(w.Body.String(), "what I wrote") {
-			t.Errorf("%s: %d, and what was written is gone\n%s", path, w.Code, w.Body)
+			t.Errorf("%s: got %d, want 400 and a form that keeps the body\n%s", path, w.Code, w.Body)
 		}
 	}
 }
@@ -656,7 +656,7 @@ func TestLogin(t *testing.T) {
 		t.Errorf("the form does not keep the value of its field:\n%s", w.Body)
 	}
 	if body := show(http.MethodPost, "/task-new", url.Values{"body": {strings.Repeat("long ", 2000)}}); !strings.Contains(body, "long long") {
-		t.Errorf("what does not fit into an address is lost")
+		t.Errorf("a field that does not fit into an address is lost")
 	}
 	body = show(http.MethodPost, "/login", url.Values{"next": {"https://example.org"}, "password": {"s3cret"}})
 	for _, kept := range []string{"example.org", "s3cret"} {
@@ -879,7 +879,7 @@ func TestPagesOfALostMajority(t *testing.T) {
 		t.Errorf(`dead letters: %.600s, want a text with "unknown</td>"`, dead)
 	}
 	if !strings.Contains(now, `class="total">unknown</text>`) {
-		t.Error("the clock of delay queues has a number")
+		t.Error("the clock of delay queues shows a total, although it is unknown")
 	}
 	if _, alarms, _ := strings.Cut(now, "<h3>Alarms</h3>"); !strings.HasPrefix(alarms, `<p class="none">Unknown: `) {
 		t.Errorf(`alarms: %.60s, want a text beginning with "<p class="none">Unknown: "`, alarms)
@@ -887,7 +887,7 @@ func TestPagesOfALostMajority(t *testing.T) {
 	dead := get("/dead")
 	for _, wrong := range []string{"No dead letters.", "No messages are parked"} {
 		if strings.Contains(dead, wrong) {
-			t.Errorf("the page on dead letters says %q", wrong)
+			t.Errorf("the page on dead letters says %q, although the broker does not answer", wrong)
 		}
 	}
 }

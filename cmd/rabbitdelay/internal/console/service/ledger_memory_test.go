@@ -51,6 +51,6 @@ func TestMemoryKeepsWhatRuns(t *testing.T) {
 		t.Errorf("%d entries, expected %d", len(m.list), remembered)
 	}
 	if mine, err := m.alive(t.Context(), m.list[0]); !mine || err != nil || m.list[0].ID != "0" {
-		t.Errorf("the job that runs: %v, %v; the oldest entry is %s", mine, err, m.list[0].ID)
+		t.Errorf("the oldest entry is %[3]s, alive = %[1]v, %[2]v, want the running job 0", mine, err, m.list[0].ID)
 	}
 }

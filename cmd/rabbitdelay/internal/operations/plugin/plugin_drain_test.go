@@ -117,7 +117,7 @@ func TestPluginDrain(t *testing.T) {
 			t.Errorf("dry run: got %s, want Code = 2, Found = 8, Sent = %v, Soon = 1 and len(Refused) = %v", dry, sent, stay)
 		}
 		if refused := command(args...); refused.Code != 1 || !strings.Contains(refused.Stderr, "give --yes") {
-			t.Errorf("without a terminal: %s", refused)
+			t.Errorf("without a terminal: got %s, want Code = 1 and advice to give --yes", refused)
 		}
 		r := command(append(args, "--yes")...)
 		if rep := reportOf(t, r); r.Code != 2 || rep.Sent != sent || rep.Deleted != sent || rep.Twice != 0 || len(rep.Refused) != stay {
@@ -241,7 +241,7 @@ func TestPluginDrainKilled(t *testing.T) {
 		}
 		ids, copies := map[string]string{}, 0
 		if time.Now().After(due) {
-			t.Fatal("draining took until the messages were due")
+			t.Fatal("the messages became due during the drain, so the test proves nothing")
 		}
 		for _, d := range takesAll(t, v, "orders", n, time.Until(due)+4*time.Minute) {
 			body := string(d.Body)

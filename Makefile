@@ -189,7 +189,7 @@ bench: ## measure beside the raw client, polling and the plugin, half an hour or
 	@$(GO) run ./integration/lab bench --report $(CACHE)/bench $(ARGS)
 
 .PHONY: compare
-compare: ## measure against River, asynq, Redis and a polled table, 20 minutes (ARGS="steady --quick")
+compare: ## measure against River, asynq, Redis and a polled table, 30 minutes (ARGS="steady --quick")
 	@integration/setup.sh servers
 	@$(COMPARE) $(GO) run . --report $(CURDIR)/$(CACHE)/compare $(ARGS)
 

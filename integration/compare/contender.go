@@ -65,7 +65,9 @@ type contender struct {
 	name   string
 	keeper server // keeps the waiting tasks
 	broker bool   // RabbitMQ delivers the tasks, even if another server keeps them
-	open   func(ctx context.Context, e *env) (system, error)
+	// processors is how many processors the contender and its servers share in the workload starved.
+	processors float64
+	open       func(ctx context.Context, e *env) (system, error)
 }
 
 // uses reports whether the contender needs a server.

@@ -28,9 +28,9 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	flags := flag.NewFlagSet("compare", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() {
-		fmt.Fprint(stderr, "usage: compare [FLAGS] [WORKLOAD...]\n\nMeasures rabbitdelay against River, asynq, Redis, a polled table and the\nx-delayed-message plugin, on servers that it starts. Without arguments it runs all\nworkloads, which takes about 20 minutes:\n\n")
+		fmt.Fprint(stderr, "usage: compare [FLAGS] [WORKLOAD...]\n\nMeasures rabbitdelay against River, asynq, Redis, a polled table and the\nx-delayed-message plugin, on servers that it starts. Without arguments it runs all\nworkloads, which takes about 30 minutes:\n\n")
 		for _, w := range workloads() {
-			fmt.Fprintf(stderr, "  %-9s %s\n", w.name, w.about)
+			fmt.Fprintf(stderr, "  %-10s  %s\n", w.name, w.about)
 		}
 		fmt.Fprintln(stderr)
 		flags.PrintDefaults()
@@ -40,7 +40,8 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	var given sizes
 	flags.IntVar(&given.Repeats, "repeats", 0, "repeats of steady, instant and schedule (default 3)")
 	flags.IntVar(&given.Rate, "rate", 0, "tasks per second of steady (default 400)")
-	flags.IntVar(&given.Seconds, "seconds", 0, "how long tasks are scheduled in steady (default 8)")
+	flags.IntVar(&given.Seconds, "seconds", 0, "how long tasks are scheduled in steady and starved (default 8)")
+	flags.IntVar(&given.Starved, "starved", 0, "tasks per second of starved (default 100)")
 	flags.IntVar(&given.Instant, "instant", 0, "tasks that are due at the same time (default 5000)")
 	flags.IntVar(&given.Restart, "restart", 0, "tasks that wait while a server restarts (default 1000)")
 	flags.IntVar(&given.Pending, "pending", 0, "tasks of the backlog (default 1000000)")
@@ -55,7 +56,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	s := defaults(*quick)
 	flags.Visit(func(f *flag.Flag) {
 		for name, to := range map[string]struct{ value, of *int }{
-			"repeats": {&given.Repeats, &s.Repeats}, "rate": {&given.Rate, &s.Rate}, "seconds": {&given.Seconds, &s.Seconds},
+			"repeats": {&given.Repeats, &s.Repeats}, "rate": {&given.Rate, &s.Rate}, "seconds": {&given.Seconds, &s.Seconds}, "starved": {&given.Starved, &s.Starved},
 			"instant": {&given.Instant, &s.Instant}, "restart": {&given.Restart, &s.Restart}, "pending": {&given.Pending, &s.Pending},
 		} {
 			if f.Name == name {

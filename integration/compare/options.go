@@ -12,6 +12,8 @@ type sizes struct {
 	// Rate is the number of tasks per second of the workload steady, and Seconds is for how long they are scheduled.
 	Rate    int `json:"rate"`
 	Seconds int `json:"seconds"`
+	// Starved is the number of tasks per second of the workload starved.
+	Starved int `json:"starved"`
 	// Instant is the number of tasks that are due at the same time.
 	Instant int `json:"instant"`
 	// Restart is the number of tasks that wait while their server restarts.
@@ -40,13 +42,13 @@ func (s span) String() string { return fmt.Sprintf("%g to %g s", s.from.Seconds(
 // defaults returns the sizes of a run. A quick run only shows that everything works, and its figures mean nothing.
 func defaults(quick bool) sizes {
 	s := sizes{
-		Repeats: 3, Rate: 400, Seconds: 8, Instant: 5_000, Restart: 1_000, Pending: 1_000_000,
+		Repeats: 3, Rate: 400, Seconds: 8, Starved: 100, Instant: 5_000, Restart: 1_000, Pending: 1_000_000,
 		warmUp: time.Second, scheduling: 3 * time.Second, delays: span{time.Second, 5 * time.Second}, patience: time.Minute,
 		spread: span{2 * time.Second, 12 * time.Second}, ahead: 4 * time.Second,
 	}
 	if quick {
 		s = sizes{
-			Quick: true, Repeats: 1, Rate: 20, Seconds: 1, Instant: 50, Restart: 100, Pending: 2_000,
+			Quick: true, Repeats: 1, Rate: 20, Seconds: 1, Starved: 20, Instant: 50, Restart: 100, Pending: 2_000,
 			warmUp: 50 * time.Millisecond, scheduling: 100 * time.Millisecond, delays: span{300 * time.Millisecond, time.Second}, patience: 20 * time.Second,
 			spread: span{time.Second, 4 * time.Second}, ahead: time.Second,
 		}
@@ -58,7 +60,7 @@ func (s sizes) validate() error {
 	for _, one := range []struct {
 		name  string
 		value int
-	}{{"repeats", s.Repeats}, {"rate", s.Rate}, {"seconds", s.Seconds}, {"instant", s.Instant}, {"restart", s.Restart}, {"pending", s.Pending}} {
+	}{{"repeats", s.Repeats}, {"rate", s.Rate}, {"seconds", s.Seconds}, {"starved", s.Starved}, {"instant", s.Instant}, {"restart", s.Restart}, {"pending", s.Pending}} {
 		if one.value < 1 {
 			return fmt.Errorf("--%s: %d; expected 1 or more", one.name, one.value)
 		}

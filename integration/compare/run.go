@@ -55,6 +55,13 @@ func workloads() []workload {
 			repeats: func(sizes) int { return 1 }, contenders: contenders, work: statements,
 		},
 		{
+			name: "starved", about: "lateness while a contender and its servers share 1, 0.5 and 0.25 processors",
+			title: func(s sizes) string {
+				return fmt.Sprintf("%d tasks a second for %d s, delays of %s, on a limited number of processors", s.Starved, s.Seconds, s.delays)
+			},
+			repeats: func(sizes) int { return 1 }, contenders: starvable, work: starved,
+		},
+		{
 			name: "restart", about: "tasks that are lost, early or handled twice when a server is restarted or killed",
 			title:   func(s sizes) string { return fmt.Sprintf("%d tasks due within %s", s.Restart, s.spread) },
 			repeats: func(sizes) int { return 1 }, contenders: contenders, all: restarting,
@@ -135,7 +142,7 @@ func measure(ctx context.Context, e *env, w workload, s sizes, log func(line str
 
 // row returns the row of a contender.
 func (r *run) row(c contender) *bench.Case {
-	return r.result.Scenario.Find(r.result.Title, c.name, !strings.HasPrefix(c.name, "rabbitdelay"))
+	return r.result.Scenario.Find(r.result.Title, c.name, !strings.Contains(c.name, "rabbitdelay"))
 }
 
 // with opens a contender, calls do, and closes the contender.

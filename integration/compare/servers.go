@@ -27,6 +27,8 @@ const (
 	pluggedRabbitMQ server = "RabbitMQ with the x-delayed-message plugin"
 	postgreSQL      server = "PostgreSQL"
 	redisServer     server = "Redis"
+
+	limits server = "control groups" // what the workload starved needs
 )
 
 // env holds the servers of a run. They are configured as users run them: RabbitMQ and PostgreSQL sync to the disk, and
@@ -36,6 +38,7 @@ type env struct {
 	postgres, redis *database.Server
 	versions        map[server]string
 	without         map[server]string // the reasons why servers are missing
+	limit           *limit            // nil until the workload starved begins
 
 	opened  atomic.Int64 // number of names that were given to contenders
 	redisDB atomic.Int64 // number of databases of Redis that were given to contenders
@@ -116,6 +119,9 @@ func (e *env) close() error {
 		if s != nil {
 			errs = append(errs, s.Close())
 		}
+	}
+	if e.limit != nil {
+		errs = append(errs, e.limit.close())
 	}
 	return errors.Join(errs...)
 }

@@ -202,7 +202,7 @@ func TestRequeueAsItIs(t *testing.T) {
 		after(time.Minute)
 		k.stop()
 		if len(came) != 4 || came[3].Sub(came[0]) < 1500*time.Millisecond {
-			t.Errorf("deliveries at %v, want 4 elements and came[3].Sub(came[0]) >= 1500ms", came)
+			t.Errorf("deliveries at %v, want 4, and at least 1500ms between the first and the last", came)
 		}
 		if got := o.saw().outcomes; !slices.Equal(got, []amqpx.Outcome{amqpx.OutcomeRequeued, amqpx.OutcomeRequeued, amqpx.OutcomeRequeued, amqpx.OutcomeAcked}) {
 			t.Errorf("outcomes %v, want [OutcomeRequeued OutcomeRequeued OutcomeRequeued OutcomeAcked]", got)

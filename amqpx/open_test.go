@@ -99,7 +99,8 @@ func TestOpenBeforeAnythingIsApplied(t *testing.T) {
 		}
 		lines := seen.All()
 		if len(lines) != 1 || strings.Contains(lines[0].Message, "connect;") || len(fmt.Sprint(lines[0].ContextMap())) > 1000 {
-			t.Errorf(`%d lines, first %.1000v, want 1, no "connect;" in it and len(fmt.Sprint(lines[0].ContextMap())) <= 1000`, len(lines), lines[0])
+			t.Errorf(`%d log lines, the first is %.1000v, want one line without "connect;" and with at most 1000 bytes of fields`,
+				len(lines), lines[0])
 		}
 	})
 }

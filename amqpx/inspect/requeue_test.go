@@ -258,7 +258,7 @@ func TestRequeueParked(t *testing.T) {
 		got := collector{}
 		stop := c.consume("q", got.handle)
 		r = c.requeue(parked)
-		wantCounts(t, r, "3 total, 3 looked, 3 chosen: 2 sent, 0 revived, 0 removed, 1 stayed; 0 again, 0 moved") // the message does not show the destination of "way"
+		wantCounts(t, r, "3 total, 3 looked, 3 chosen: 2 sent, 0 revived, 0 removed, 1 stayed; 0 again, 0 moved") // "way" does not show its destination, so it stays
 		inmemory.After(30 * time.Minute)
 		times := got.since(began)
 		if d := times["due"]; len(d) != 1 || d[0] > 11*time.Second {

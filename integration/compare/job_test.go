@@ -69,7 +69,7 @@ func TestJobsTable(t *testing.T) {
 	for _, row := range table[1:] {
 		t.Logf("%q", row)
 		if len(row[1]) != 2 || row[2] == "0" {
-			t.Errorf("%q: expected tens of lines, and names of the tool", row)
+			t.Errorf("%q: want a number of lines with two digits, and at least one name of the tool", row)
 		}
 	}
 	for _, j := range jobs {

@@ -109,7 +109,7 @@ func TestTimeOfTheBroker(t *testing.T) {
 		at, err := v.Unmanaged().Time(t.Context(), "delay")
 		suite.MustSucceed(t, err)
 		if at.Before(before.Add(-1100*time.Millisecond)) || at.After(time.Now().Add(100*time.Millisecond)) {
-			t.Errorf("between %v and %v, the broker reported the time %v", before, time.Now(), at)
+			t.Errorf("between %v and %v, the broker reported the time %v, want a time in between, rounded down to seconds", before, time.Now(), at)
 		}
 	})
 }

@@ -124,8 +124,7 @@ func TestRetriesThenDeadLetter(t *testing.T) {
 	}
 	list, _ := dead.Headers[amqpx.HeaderAttempts].([]any)
 	if len(list) != 3 || !strings.HasSuffix(list[0].(string), " no luck") || !strings.HasSuffix(list[1].(string), "panicked: out of luck") {
-		t.Errorf(`attempts on record: got %v, want 3 elements, list[0].(string) ending with " no luck" and list[1].(string) ending with "panicked: out of luck"`,
-			list)
+		t.Errorf(`attempts on record: got %v, want 3, the first ending with " no luck" and the second with "panicked: out of luck"`, list)
 	}
 }
 

@@ -313,7 +313,7 @@ func (a *applier) pipelined(ctx context.Context, stage []declaration) error {
 						return err
 					}
 				}
-				return ch.Qos(0, 0, false) // answered after everything before it
+				return ch.Qos(0, 0, false) // the broker answers this after it has processed everything before it
 			})
 		})
 	})

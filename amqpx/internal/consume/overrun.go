@@ -98,8 +98,8 @@ func (a *ages) end(d *Delivery) {
 	}
 }
 
-// overrun records that the broker has cancelled the consumer, which holds the given other deliveries. The oldest one
-// has exceeded the consumer timeout, and none of those settled before has.
+// overrun records that the broker has cancelled the consumer, which holds the given deliveries in addition to those in
+// working. The oldest of them all has exceeded the consumer timeout, and no delivery that was settled earlier has.
 func (a *ages) overrun(held []*Delivery) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

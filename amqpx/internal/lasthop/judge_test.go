@@ -135,7 +135,7 @@ func TestComesBack(t *testing.T) {
 		}
 		wait, again, rest := c.receive(j)
 		if late := wait - rest; again || late < 0 && wait > 0 || late > c.late || wait == 0 && rest > 0 {
-			t.Errorf("%s: waits %v of %v, sent back is %v; want at most %v more", name, wait, rest, again, c.late)
+			t.Errorf("%s: waits %v, although %v are left (returned: %t), want at most %v more and no return", name, wait, rest, again, c.late)
 		}
 	}
 }

@@ -49,6 +49,6 @@ func TestStep(t *testing.T) {
 		c.Refresh(t.Context(), ask) // once
 	}
 	if err = nil; c.Now() != epoch.Add(up) || asked != 3 {
-		t.Errorf("after an error: off by %v, asked %d times", c.Now().Sub(epoch.Add(up)), asked)
+		t.Errorf("after an error: the clock is off by %v and asked %d times, want 0 and 3", c.Now().Sub(epoch.Add(up)), asked)
 	}
 }

@@ -475,7 +475,7 @@ func TestUniqueKeys(t *testing.T) {
 		t.Errorf(`a batch: got %s, want "1 [map[asked:u3 created:false id:u1 outcome:kept] map[asked:u4 created:true id:u4]]"`, got)
 	}
 	if list := w.must(200, "GET", "/api/v1/tasks?unique_key=k", "")["tasks"].([]any); len(list) != 1 || list[0].(map[string]any)["unique_key"] != "k" {
-		t.Errorf(`the tasks of the key: got %v, want 1 element and list[0].(map[string]any)["unique_key"] = "k"`, list)
+		t.Errorf(`the tasks of the key: got %v, want one with the unique_key "k"`, list)
 	}
 }
 

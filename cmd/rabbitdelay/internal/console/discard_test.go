@@ -44,7 +44,7 @@ func TestDiscard(t *testing.T) {
 		}
 	}
 	if r.code != 200 || len(r.text) == 0 || r.header.Get("Content-Type") != "application/jsonl" {
-		t.Errorf(`%d %v: %s, want 200, length more than 0 and r.header.Get("Content-Type") = "application/jsonl"`, r.code, r.header, r.text)
+		t.Errorf("%d %v: %s, want 200 and a body of the content type application/jsonl", r.code, r.header, r.text)
 	}
 
 	// The discard page counts messages before it asks for confirmation.
@@ -63,7 +63,7 @@ func TestDiscard(t *testing.T) {
 		t.Errorf("the page of the job leads to no messages: %s", page.text)
 	}
 	if e := w.must(200, "GET", "/api/v1/audit?target=orders.dead", "")["entries"].([]any); len(e) != 2 || e[0].(map[string]any)["action"] != "discard" {
-		t.Errorf(`the audit has %v, want 2 elements and e[0].(map[string]any)["action"] = "discard"`, e)
+		t.Errorf("the audit has %v, want two entries, the first with the action discard", e)
 	}
 }
 

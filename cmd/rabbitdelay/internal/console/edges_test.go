@@ -95,7 +95,7 @@ func TestLargeRequests(t *testing.T) {
 		}
 		w.c.large <- struct{}{}
 		if r := w.ask("POST", "/api/v1/tasks", tasks(3<<20)); r.code != 503 || r.header.Get("Retry-After") == "" {
-			t.Errorf(`a second large one: got %d %s, want 503 and r.header.Get("Retry-After") not empty`, r.code, r.text)
+			t.Errorf("a second large request: got %d %s, want 503 with Retry-After", r.code, r.text)
 		}
 		if r := w.ask("POST", "/api/v1/tasks", tasks(10)); r.code != 200 {
 			t.Errorf("a small request during a large one: got %d %s, want 200", r.code, r.text)

@@ -279,8 +279,7 @@ func TestSessionsEnd(t *testing.T) {
 			<-time.After(1100 * time.Millisecond) // the file is read again
 			vera, r := w.login("vera", password)
 			if r.code != 303 || r.header.Get("Location") != "/tasks?status=failed" || look(vera) != 200 {
-				t.Fatalf(`%s: login: %d %v, then %d, want 303, r.header.Get("Location") = "/tasks?status=failed" and 200`,
-					name, r.code, r.header, look(vera))
+				t.Fatalf("%s: login: %d %v, then %d, want 303 to /tasks?status=failed, then 200", name, r.code, r.header, look(vera))
 			}
 			end()
 			<-time.After(1100 * time.Millisecond)
@@ -295,7 +294,7 @@ func TestSessionsEnd(t *testing.T) {
 				r.header["Set-Cookie"], 12*3600)
 		}
 		if got := w.post("/logout", url.Values{"token": {otto.token()}}, otto); got.code != 303 || !strings.Contains(got.header.Get("Set-Cookie"), "Max-Age=0") {
-			t.Errorf(`logout: got %d %v, want 303 and got.header.Get("Set-Cookie") with "Max-Age=0"`, got.code, got.header)
+			t.Errorf("logout: got %d %v, want 303 and a Set-Cookie with Max-Age=0", got.code, got.header)
 		}
 		if code := look(otto); code != 401 {
 			t.Errorf("a copy of the cookie after the logout: got %d, want 401", code)

@@ -285,10 +285,10 @@ func TestCLIDestroyByName(t *testing.T) {
 		}
 		r := one("destroy", "--yes", "--layout", "delay.bucket.hex")
 		if r.Code != 1 {
-			t.Errorf("a layout that is not there: exit code %d, want 1\n%s", r.Code, r)
+			t.Errorf("destroy of a layout that does not exist: exit code %d, want 1\n%s", r.Code, r)
 		}
 		if want := "it has: delay.ttl"; !strings.Contains(r.Stderr, want) {
-			t.Errorf("a layout that is not there: no %q in\n%s", want, r)
+			t.Errorf("destroy of a layout that does not exist: no %q in\n%s", want, r)
 		}
 		if r := one("destroy", "--yes", "--layout", "delay.ttl.2m"); r.Code != 0 {
 			t.Error(r)

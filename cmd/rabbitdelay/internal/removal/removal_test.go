@@ -287,7 +287,7 @@ func TestRemovalKeepsObjectsOfOtherConfigurations(t *testing.T) {
 			}
 		}
 	}
-	// The other delays of another configuration of the ttl strategy are visible.
+	// If only a part of the ttl queues is configured, the other queues show that another configuration exists.
 	some := topology.Topology{Queues: old.Queues[len(old.Queues)-2 : len(old.Queues)-1]}
 	if k := kept(Decide(some, applied(t, topology.Topology{Queues: old.Queues[len(old.Queues)-2:]}), Options{})); k["delay.ttl.1m"] !=
 		"the layout delay.ttl.2m may also use it; to delete it anyway, give --layout delay.ttl.1m" {

@@ -606,8 +606,7 @@ func TestPreferences(t *testing.T) {
 	c := open(service.RoleViewer)
 	w := c.post("preferences", url.Values{"zone": {"Asia/Tokyo"}, "back": {"tasks?queue=mail"}})
 	if w.Code != http.StatusSeeOther || w.Header().Get("Location") != "tasks?queue=mail" || len(w.Result().Cookies()) != 1 {
-		t.Fatalf(`%d %v, want http.StatusSeeOther, w.Header().Get("Location") = "tasks?queue=mail" and len(w.Result().Cookies()) = 1`,
-			w.Code, w.Header())
+		t.Fatalf("%d %v, want a redirect to tasks?queue=mail and one cookie", w.Code, w.Header())
 	}
 	r := httptest.NewRequest(http.MethodGet, "/task?id=empty", http.NoBody)
 	r.AddCookie(w.Result().Cookies()[0])

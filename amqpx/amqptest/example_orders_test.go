@@ -49,7 +49,7 @@ func TestUnpaidOrderExpires(t *testing.T) {
 		time.Sleep(30*time.Minute - time.Millisecond)
 		synctest.Wait()
 		if got := status(t, db, "42"); got != "unpaid" {
-			t.Errorf("1 ms before its time is up, order 42 is %s, want unpaid", got)
+			t.Errorf(`1 ms before its time is up, order 42 is %s, want "unpaid"`, got)
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()

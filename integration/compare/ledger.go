@@ -22,6 +22,13 @@ type ledger struct {
 
 func newLedger() *ledger { return &ledger{scheduled: map[int64]bool{}, runs: map[int64]int{}} }
 
+// forget removes all tasks.
+func (l *ledger) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.scheduled, l.runs, l.late = map[int64]bool{}, map[int64]int{}, nil
+}
+
 // asked records that tasks were stored.
 func (l *ledger) asked(list ...task) {
 	l.mu.Lock()

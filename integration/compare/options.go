@@ -21,7 +21,7 @@ type sizes struct {
 	// Pending is the number of tasks in the backlog.
 	Pending int `json:"pending"`
 
-	warmUp     time.Duration // how long tasks are scheduled before steady and schedule are measured
+	rehearsal  int           // seconds for which tasks are scheduled before steady is measured
 	scheduling time.Duration // how long each way of scheduling is measured
 	delays     span          // delays of tasks in the workload steady
 	patience   time.Duration // how long to wait for tasks that are missing
@@ -43,13 +43,13 @@ func (s span) String() string { return fmt.Sprintf("%g to %g s", s.from.Seconds(
 func defaults(quick bool) sizes {
 	s := sizes{
 		Repeats: 3, Rate: 400, Seconds: 8, Starved: 100, Instant: 5_000, Restart: 1_000, Pending: 1_000_000,
-		warmUp: time.Second, scheduling: 3 * time.Second, delays: span{time.Second, 5 * time.Second}, patience: time.Minute,
+		rehearsal: 2, scheduling: 2 * time.Second, delays: span{time.Second, 5 * time.Second}, patience: time.Minute,
 		spread: span{2 * time.Second, 12 * time.Second}, ahead: 4 * time.Second,
 	}
 	if quick {
 		s = sizes{
 			Quick: true, Repeats: 1, Rate: 20, Seconds: 1, Starved: 20, Instant: 50, Restart: 100, Pending: 2_000,
-			warmUp: 50 * time.Millisecond, scheduling: 100 * time.Millisecond, delays: span{300 * time.Millisecond, time.Second}, patience: 20 * time.Second,
+			rehearsal: 1, scheduling: 100 * time.Millisecond, delays: span{300 * time.Millisecond, time.Second}, patience: 20 * time.Second,
 			spread: span{time.Second, 4 * time.Second}, ahead: time.Second,
 		}
 	}

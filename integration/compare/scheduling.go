@@ -18,26 +18,17 @@ var later = span{10 * time.Minute, time.Hour}
 // batchers is the number of goroutines that schedule batches.
 const batchers = 4
 
-// warmUp schedules tasks that are due after the workload, until every goroutine that schedules has its connection.
-// Otherwise the login of 64 connections would be part of what is measured.
-func (r *run) warmUp(ctx context.Context, s system) error {
-	number := atomic.Int64{}
-	number.Store(1 << 40) // after those of the workload
-	_, err := rate(ctx, r.sizes.warmUp, writers, func(ctx context.Context) (int, error) {
-		return 1, s.schedule(ctx, task{number.Add(1), time.Now().Add(later.at(rand.Float64()))})
-	})
-	return err
-}
-
 // scheduling measures how many tasks a contender schedules in a fixed time.
 func scheduling(ctx context.Context, r *run, c contender, row *bench.Case) error {
 	return r.with(ctx, c, func(s system) error {
-		if err := r.warmUp(ctx, s); err != nil {
-			return err
-		}
 		var number atomic.Int64
 		next := func() task { return task{number.Add(1), time.Now().Add(later.at(rand.Float64()))} }
-		one, err := rate(ctx, r.sizes.scheduling, writers, func(ctx context.Context) (int, error) { return 1, s.schedule(ctx, next()) })
+		single := func(ctx context.Context) (int, error) { return 1, s.schedule(ctx, next()) }
+		// The login of a connection for each goroutine is not measured.
+		if _, err := rate(ctx, r.sizes.scheduling, writers, single); err != nil {
+			return err
+		}
+		one, err := rate(ctx, r.sizes.scheduling, writers, single)
 		if err != nil {
 			return err
 		}

@@ -26,7 +26,7 @@ func statements(ctx context.Context, r *run, c contender, row *bench.Case) error
 				if err := before.read(ctx, conn); err != nil {
 					return err
 				}
-				if _, err := r.pace(ctx, s, l); err != nil {
+				if _, err := r.pace(ctx, s, l, 0); err != nil {
 					return err
 				}
 				missing, err := l.wait(ctx, r.sizes.patience)

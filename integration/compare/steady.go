@@ -15,16 +15,16 @@ import (
 // take from the first to the last.
 func steady(ctx context.Context, r *run, c contender, row *bench.Case) error {
 	return r.with(ctx, c, func(s system) error {
-		if err := r.warmUp(ctx, s); err != nil {
-			return err
-		}
 		l := newLedger()
 		return working(ctx, s, l, func() error {
+			if err := r.rehearse(ctx, s, l); err != nil {
+				return err
+			}
 			before, err := r.usage(ctx, c)
 			if err != nil {
 				r.result.Scenario.Notef("no processor time: %v", err)
 			}
-			kept, err := r.pace(ctx, s, l)
+			kept, err := r.pace(ctx, s, l, 0)
 			if err != nil {
 				return err
 			}
@@ -68,8 +68,27 @@ func steady(ctx context.Context, r *run, c contender, row *bench.Case) error {
 	})
 }
 
-// pace schedules tasks at the rate, and reports whether the contender sustained it.
-func (r *run) pace(ctx context.Context, s system, l *ledger) (kept bool, err error) {
+// unmeasured is the first number of tasks that are not measured. It is above those that are.
+const unmeasured = 1 << 40
+
+// rehearse schedules tasks, waits until they have been handled, and forgets them. Otherwise what happens only once, such
+// as the login of 64 connections and the first use of a statement on each of them, would be part of what is measured.
+func (r *run) rehearse(ctx context.Context, s system, l *ledger) error {
+	short := *r
+	short.sizes.Seconds, short.sizes.delays = r.sizes.rehearsal, span{500 * time.Millisecond, time.Second}
+	if _, err := short.pace(ctx, s, l, unmeasured); err != nil {
+		return err
+	}
+	if _, err := l.wait(ctx, r.sizes.patience); err != nil {
+		return err
+	}
+	l.forget()
+	return nil
+}
+
+// pace schedules tasks at the rate, and reports whether the contender sustained it. Their numbers begin with the given
+// one.
+func (r *run) pace(ctx context.Context, s system, l *ledger, first int64) (kept bool, err error) {
 	queue := make(chan task, r.sizes.Rate) // a contender may fall behind by a second
 	all, writing := errgroup.WithContext(ctx)
 	for range writers {
@@ -88,7 +107,7 @@ func (r *run) pace(ctx context.Context, s system, l *ledger) (kept bool, err err
 	for sent := 0; sent < n && writing.Err() == nil; {
 		due := min(n, int(time.Since(began).Seconds()*float64(r.sizes.Rate)))
 		for ; sent < due; sent++ {
-			t := task{int64(sent), time.Now().Add(r.sizes.delays.at(rand.Float64()))}
+			t := task{first + int64(sent), time.Now().Add(r.sizes.delays.at(rand.Float64()))}
 			select {
 			case queue <- t:
 			default:

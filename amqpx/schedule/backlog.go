@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
 // Backlog contains the numbers of waiting tasks. Reading it is cheap, however many tasks the table has.

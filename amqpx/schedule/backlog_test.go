@@ -2,7 +2,6 @@ package schedule
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -96,48 +95,5 @@ func TestBeforeScheduleMakesNoTaskTooLarge(t *testing.T) {
 	check(t, err)
 	if !maps.Equal(task.Headers, own) {
 		t.Errorf("%d headers, expected the task's own", len(task.Headers))
-	}
-}
-
-// Tasks that were sent and are not due yet are counted, together with the time at which a lost one
-// is sent again.
-func TestSentAhead(t *testing.T) {
-	store, db := openStore(t, &recorder{}, Config{Horizon: time.Hour})
-	defer func() { _ = db.Close() }()
-	now := time.Now().Truncate(time.Millisecond)
-	store.goBy(func() time.Time { return now })
-	count := func(limit int64) SentTasks {
-		t.Helper()
-		s, err := store.SentAhead(t.Context(), NoTx, time.Minute, 30*time.Second, limit)
-		check(t, err)
-		return s
-	}
-	for i, in := range []time.Duration{90 * time.Second, 10 * time.Minute, 20 * time.Minute, 48 * time.Hour} {
-		check(t, store.Schedule(t.Context(), NoTx, Task{ID: fmt.Sprint(i), Queue: "q", DeliverAt: now.Add(in)}))
-	}
-	if s := count(10); s != (SentTasks{}) {
-		t.Errorf("before anything was sent: got %+v, want the zero value", s)
-	}
-	if _, sent, err := store.relay.Step(t.Context()); err != nil || sent != 3 {
-		t.Fatalf("the relay sent %d tasks, %v, want no error and 3", sent, err)
-	}
-	if s := count(10); s != (SentTasks{}) {
-		t.Errorf("right after a send: got %+v, want the zero value", s)
-	}
-	sent := now
-	now = now.Add(40 * time.Second) // the first task is due in less than a minute
-	want := SentTasks{2, sent.Add(12 * time.Minute).UTC(), sent.Add(22 * time.Minute).UTC()}
-	if s := count(10); s != want {
-		t.Errorf("got %+v, want %+v", s, want)
-	}
-	if s := count(1); s.Tasks != 1 || !s.ResendTo.Equal(want.ResendFrom) {
-		t.Errorf("up to 1: %+v, want Tasks = 1 and ResendTo = %v", s, want.ResendFrom)
-	}
-	row, err := store.Get(t.Context(), NoTx, "1")
-	if check(t, err); !row.ResendAt.Equal(want.ResendFrom) {
-		t.Errorf("it is sent again at %v, want %v", row.ResendAt, want.ResendFrom)
-	}
-	if _, err := store.SentAhead(t.Context(), NoTx, time.Minute, 0, 0); !errors.Is(err, ErrConfig) {
-		t.Errorf("limit 0: %v, want ErrConfig", err)
 	}
 }

@@ -51,7 +51,7 @@ package schedule
 // handlers. It contains no SQL and no loop. The packages below internal import only packages that
 // are above them in this list:
 //
-//	rows   all SQL and the differences between dialects; knows nothing about messages
+//	rows   (internal/rows) all SQL and the differences between dialects; knows nothing about messages
 //	pace   pauses, waking and the clock of Run's loops
 //	relay  claims tasks, publishes their messages and records the outcomes
 //	sweep  decides which tasks are sent again, and when
@@ -63,12 +63,11 @@ package schedule
 //	task.go, filter.go, errors.go        arguments and results
 //	config.go, store.go                  the configuration, and the Store
 //	write.go, read.go, backlog.go        writing and reading tasks
-//	ended.go                             how tasks ended
 //	unique.go                            at most one pending task per unique key
 //	bulk.go, bulk_run.go                 changing many tasks
-//	held.go, unlisted.go                 destinations that are paused, have a rate limit, or are not listed
+//	held.go                              destinations that are paused or have a rate limit
 //	recurring.go, schedules.go           recurring tasks
-//	run.go, health.go, relays.go         the loops, their health, and the processes that run them
+//	run.go, health.go                    the loops and their health
 //	handler.go, group.go, lease.go       handling a message
 //	fence.go, attempt.go, failure.go     checking a message against its row, and recording attempts
 //	requeue.go                           what to do with the dead letters of tasks

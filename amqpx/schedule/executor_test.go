@@ -26,8 +26,8 @@ func methodsWithExecutor(t *testing.T, x any, do func(name string, call func(sch
 	given := map[reflect.Type]any{}
 	for _, v := range []any{
 		task, []schedule.Task{task}, schedule.Recurring{Name: "r", Every: time.Hour, Task: schedule.Task{Queue: "q"}}, []schedule.Recurring{},
-		"x", []string{"x"}, time.Now(), time.Second, 1, int64(1), schedule.Filter{}, schedule.ErrorGroupOptions{},
-		schedule.StatusDone, topology.Destination{Queue: "q"}, schedule.RateLimit{Queue: "q", PerSecond: 1},
+		"x", []string{"x"}, time.Now(), time.Second, 1, int64(1), schedule.Filter{},
+		topology.Destination{Queue: "q"}, schedule.RateLimit{Queue: "q", PerSecond: 1},
 		schedule.Unique{}, func(*schedule.Recurring) error { return nil },
 	} {
 		given[reflect.TypeOf(v)] = v

@@ -2,12 +2,11 @@ package schedule
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
 // Filter selects the tasks that match all of its conditions. The zero value selects all tasks.
@@ -27,9 +26,9 @@ type Filter struct {
 	// conditions if there are many tasks.
 	Header, HeaderValue string
 	// Error selects the tasks whose LastError contains this text. ErrorLike selects the tasks whose LastError is
-	// similar, which means that it differs only in numbers, ids and quoted parts. Set it to an error, or to the
-	// ErrorLike of an ErrorGroup. Neither is indexed, so all tasks that match the other conditions are read. Combine
-	// them with a status and a destination if there are many tasks.
+	// similar to this one, which means that it differs only in numbers, ids and quoted parts. Neither is indexed, so
+	// all tasks that match the other conditions are read. Combine them with a status and a destination if there are
+	// many tasks.
 	Error, ErrorLike string
 
 	// The other fields apply to List only.
@@ -46,20 +45,12 @@ type Filter struct {
 
 // rowFilter converts the filter for package rows. It returns an error for an unknown status.
 func (f Filter) rowFilter() (rows.Filter, error) {
-	if f.Status != "" && !slices.Contains(rows.Statuses, string(f.Status)) {
-		return rows.Filter{}, fmt.Errorf("status is %q, expected one of %v", f.Status, rows.Statuses)
-	}
-	if len(f.IDs) > maxIDs {
-		return rows.Filter{}, fmt.Errorf("%d ids, expected at most %d", len(f.IDs), maxIDs)
-	}
-	return rows.Filter{
+	chosen := rows.Filter{
 		IDs: f.IDs, Queue: f.Queue, Exchange: f.Exchange, Status: string(f.Status), DueFrom: f.DueFrom, DueTo: f.DueTo,
 		IDPrefix: f.IDPrefix, Tag: f.Tag, UniqueKey: f.UniqueKey, Header: f.Header, HeaderValue: f.HeaderValue, Error: f.Error, ErrorLike: f.ErrorLike,
-	}, nil
+	}
+	return chosen, chosen.Check()
 }
-
-// maxIDs bounds Filter.IDs.
-const maxIDs = 1000
 
 // Sort is an order of List. Tasks with the same time are sorted by id.
 type Sort string

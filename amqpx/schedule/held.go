@@ -11,8 +11,9 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/relay"
 	"github.com/rabbitdelay/rabbitdelay/internal/naming"
+	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -172,6 +173,11 @@ func (s *Store) holdable(d topology.Destination) error {
 		return nil // the caller's own check may have failed only because there is no routing key
 	}
 	return fmt.Errorf("%w: %w%s", ErrConfig, err, naming.DidYouMean(cmp.Or(d.Queue, d.Exchange), names))
+}
+
+// listed returns an error if the configuration or the sender rejects a destination regardless of the message.
+func (s *Store) listed(dest topology.Destination) error {
+	return relay.Listed(s.sender, s.cfg.Destination, dest)
 }
 
 // Known reports whether any task in the table, finished or not, or any recurring task has the given destination, which

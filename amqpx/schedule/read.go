@@ -9,10 +9,8 @@ import (
 	"iter"
 	"math"
 	"slices"
-	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
-	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
 // Get returns the task with the given id, or ErrNotFound.
@@ -95,102 +93,6 @@ func (s *Store) CountUpTo(ctx context.Context, ex Executor, f Filter, limit int6
 		}
 		return c.CountUpTo(ctx, f, limit)
 	})
-}
-
-// CountFinished counts the tasks that finished with a status between from, inclusive, and to,
-// exclusive, up to limit. A result of limit + 1 means that there are more.
-func (s *Store) CountFinished(ctx context.Context, ex Executor, status Status, from, to time.Time, limit int64) (int64, error) {
-	if !slices.Contains([]Status{StatusDone, StatusCancelled, StatusExpired, StatusFailed}, status) {
-		return 0, fmt.Errorf("%w: counting finished tasks: status %q; expected done, cancelled, expired or failed", ErrConfig, status)
-	}
-	return reading(ctx, s, ex, Filter{}, "counting finished tasks", func(c rows.Conn, _ rows.Filter) (int64, error) {
-		return c.CountFinished(ctx, string(status), from, to, limit)
-	})
-}
-
-// SentTasks describes pending tasks whose messages should be on the broker.
-type SentTasks struct {
-	Tasks int64 // number of tasks
-	// ResendFrom and ResendTo are the earliest and the latest time at which the relay sends one of the tasks again, if
-	// it finds that the message is lost: the range of TaskRow.ResendAt. They are zero if there are no tasks.
-	ResendFrom, ResendTo time.Time
-}
-
-// SentAhead counts the pending tasks that are due later than ahead from now and that were sent longer than age ago, by
-// the database's clock. Each of their messages is still in a delay queue, unless the broker lost it, so a broker that
-// has fewer messages has lost some. At most limit tasks are counted, those that are due first. It returns ErrConfig if
-// the limit is not positive.
-func (s *Store) SentAhead(ctx context.Context, ex Executor, ahead, age time.Duration, limit int64) (SentTasks, error) {
-	if limit < 1 {
-		return SentTasks{}, fmt.Errorf("%w: counting sent tasks: limit is %d; expected 1 or more", ErrConfig, limit)
-	}
-	return reading(ctx, s, ex, Filter{}, "counting sent tasks", func(c rows.Conn, _ rows.Filter) (SentTasks, error) {
-		now := s.nowOn(ctx, c)
-		found, err := c.SentAhead(ctx, now.Add(ahead).UnixMilli(), now.Add(-age).UnixMilli(), limit)
-		if err != nil || found.Tasks == 0 {
-			return SentTasks{}, err
-		}
-		return SentTasks{found.Tasks, time.UnixMilli(found.First).UTC(), time.UnixMilli(found.Last).UTC()}, nil
-	})
-}
-
-// HistogramBucket is the number of tasks due from From, inclusive, to To, exclusive.
-type HistogramBucket struct {
-	From, To time.Time
-	Count    int64
-}
-
-// Histogram counts tasks by due time, in n bins of the given width that begin at from. The width is
-// in whole milliseconds.
-func (s *Store) Histogram(ctx context.Context, ex Executor, f Filter, from time.Time, width time.Duration, n int) ([]HistogramBucket, error) {
-	if width < time.Millisecond || n < 1 || n > 100_000 {
-		return nil, fmt.Errorf("histogram: width %s and %d bins, expected at least 1ms and 1 to 100000", topology.FormatDuration(width), n)
-	}
-	start, step := rows.Millis(from), width.Milliseconds()
-	bins := make([]HistogramBucket, n)
-	for i := range bins {
-		bins[i].From = time.UnixMilli(start + int64(i)*step)
-		bins[i].To = time.UnixMilli(start + int64(i+1)*step)
-	}
-	if f.DueFrom.IsZero() || f.DueFrom.Before(bins[0].From) {
-		f.DueFrom = bins[0].From
-	}
-	if f.DueTo.IsZero() || f.DueTo.After(bins[n-1].To) {
-		f.DueTo = bins[n-1].To
-	}
-	return reading(ctx, s, ex, f, "histogram of tasks", func(c rows.Conn, f rows.Filter) ([]HistogramBucket, error) {
-		return bins, c.Bins(ctx, f, start, step, func(i int, count int64) {
-			if i >= 0 && i < n {
-				bins[i].Count = count
-			}
-		})
-	})
-}
-
-// Effect is what the handler of one queue has recorded about a task. For a task that was sent to an exchange, this
-// includes the effect. For other tasks, it includes only the attempts that were recorded before they ran.
-type Effect struct {
-	Version    int64     // the version of the task
-	Queue      string    // the handler's queue
-	DoneAt     time.Time // when the effect was committed; zero if it was not
-	Attempts   int       // number of attempts that were recorded before they ran
-	LeaseUntil time.Time // when the lease of an attempt ends; zero if there is none
-}
-
-// Effects returns what handlers have recorded about a task, sorted by version and queue.
-func (s *Store) Effects(ctx context.Context, ex Executor, id string) ([]Effect, error) {
-	return reading(ctx, s, ex, Filter{}, "reading the effects of task "+id, func(c rows.Conn, _ rows.Filter) (list []Effect, err error) {
-		found, err := c.Effects(ctx, id)
-		for _, e := range found {
-			list = append(list, Effect(e))
-		}
-		return list, err
-	})
-}
-
-// Tags returns the tags that tasks have, sorted, and at most limit of them.
-func (s *Store) Tags(ctx context.Context, ex Executor, limit int) ([]string, error) {
-	return reading(ctx, s, ex, Filter{}, "reading tags", func(c rows.Conn, _ rows.Filter) ([]string, error) { return c.TagNames(ctx, limit) })
 }
 
 // heldLanes returns the lanes that are paused, and the lanes whose due tasks wait for a rate limit.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
 // calendar is a database with recurring tasks, several relays with the same clock, and a consumer

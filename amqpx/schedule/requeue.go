@@ -5,7 +5,7 @@ import (
 	"errors"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
 var _ inspect.TaskStore = (*Store)(nil)

@@ -69,18 +69,6 @@ func TestListSorted(t *testing.T) {
 	}
 }
 
-func TestTags(t *testing.T) {
-	s, db := openStore(t, nil, Config{})
-	defer func() { check(t, db.Close()) }()
-	task := Task{ID: "a", Queue: "q", DeliverAt: time.Now().Add(time.Hour), Tags: []string{"b", "a"}}
-	check(t, s.Schedule(t.Context(), NoTx, task))
-	got, err := s.Tags(t.Context(), NoTx, 1)
-	check(t, err)
-	if !slices.Equal(got, []string{"a"}) {
-		t.Errorf(`got %q, want ["a"]`, got)
-	}
-}
-
 // Last runs are found for many recurring tasks, and for none.
 func TestLastRuns(t *testing.T) {
 	s, db := openStore(t, nil, Config{})

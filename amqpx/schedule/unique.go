@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 

@@ -314,7 +314,7 @@ func (x *rightsWork) view() error {
 		func() error { return each(s.Recurring().List(ctx, schedule.NoTx)) },
 		func() error { return x.reads("rabbitdelay_effects") },
 		func() error { return x.reads("rabbitdelay_processed") },
-		func() error { _, err := s.Relays(ctx); return err },
+		func() error { _, err := x.db.view(x.t).Relays(ctx); return err },
 		func() error { _, err := s.Destinations(ctx, schedule.NoTx); return err },
 	)
 }
@@ -330,7 +330,7 @@ func (x *rightsWork) operate() error {
 		},
 		func() error { return x.reads("rabbitdelay_effects") },
 		func() error { return x.reads("rabbitdelay_processed") },
-		func() error { _, err := s.Relays(ctx); return err },
+		func() error { _, err := x.db.view(x.t).Relays(ctx); return err },
 		func() error {
 			return s.Pause(ctx, schedule.NoTx, topology.Destination{Queue: x.task("paused").ID}, "operator")
 		},
@@ -466,7 +466,7 @@ func TestRelayThatIsDenied(t *testing.T) {
 		}
 		send("before")
 		seen := func(n int) bool {
-			relays, err := x.store(db, nil).Relays(t.Context())
+			relays, err := db.view(t).Relays(t.Context())
 			return err == nil && len(relays) == n && (n == 0 || relays[0].Running(time.Now()))
 		}
 		suite.Eventually(t, "the relay is seen", func() bool { return seen(1) })

@@ -14,6 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/pgxtx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/integration/database"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // eachDriver runs test on an empty database of every kind with database/sql, and on PostgreSQL also
@@ -89,6 +91,18 @@ func (b businessDB) newStore(sender schedule.Sender, cfg schedule.Config) (*sche
 		return pgxtx.New(b.pool, sender, cfg)
 	}
 	return schedule.New(b.DB, sender, cfg)
+}
+
+// view returns the store of an operator's program.
+func (b businessDB) view(t *testing.T) *taskview.Store {
+	t.Helper()
+	db := schedule.Database(b.DB)
+	if b.pool != nil {
+		db = pgxtx.Database(b.pool)
+	}
+	s, err := taskview.New(db, schedule.Config{Dialect: b.dialect})
+	suite.MustSucceed(t, err)
+	return s
 }
 
 // migrateTasks and migrateRecords create all tables with pgx.

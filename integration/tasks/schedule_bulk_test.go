@@ -11,6 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // Many tasks are rescheduled while a handler works on one of them. The others do not wait for it, and it is done
@@ -118,7 +119,7 @@ func TestTasksByError(t *testing.T) {
 				text, kind, kind+kinds))
 			suite.MustSucceed(t, err)
 		}
-		groups, err := s.ErrorGroups(t.Context(), schedule.NoTx, schedule.Filter{Queue: "q"}, schedule.ErrorGroupOptions{Order: schedule.GroupsMost})
+		groups, err := db.view(t).ErrorGroups(t.Context(), schedule.Filter{Queue: "q"}, taskview.ErrorGroupOptions{Order: taskview.GroupsMost})
 		suite.MustSucceed(t, err)
 		if len(groups.Groups) != kinds || groups.Sampled != n || groups.More {
 			t.Fatalf("got %+v, want len(groups.Groups) = %v, Sampled = %v and More = false", groups, kinds, n)
@@ -139,7 +140,7 @@ func TestTasksByError(t *testing.T) {
 		if p.Changed != n/kinds {
 			t.Errorf("%d tasks deleted, expected %d", p.Changed, n/kinds)
 		}
-		groups, err = s.ErrorGroups(t.Context(), schedule.NoTx, schedule.Filter{}, schedule.ErrorGroupOptions{Sample: 100})
+		groups, err = db.view(t).ErrorGroups(t.Context(), schedule.Filter{}, taskview.ErrorGroupOptions{Sample: 100})
 		suite.MustSucceed(t, err)
 		if len(groups.Groups) != kinds-1 || groups.Sampled != 100 || !groups.More {
 			t.Errorf("afterwards: got %+v, want len(groups.Groups) = %v, Sampled = 100 and More = true", groups, kinds-1)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // The data that the console reads for its lists and its history is the same on every database.
@@ -15,7 +16,7 @@ func TestScheduleLists(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {
 		suite.MustSucceed(t, schedule.Migrate(t.Context(), db.DB))
-		s, err := schedule.New(db.DB, nil, schedule.Config{Dialect: db.dialect})
+		s, err := taskview.New(db.DB, schedule.Config{Dialect: db.dialect})
 		suite.MustSucceed(t, err)
 		base := time.Now().Truncate(time.Minute).Add(-time.Hour)
 		for i := range 12 {
@@ -45,7 +46,7 @@ func TestScheduleLists(t *testing.T) {
 				}
 			}
 		}
-		ends, err := s.CompletionStats(t.Context(), schedule.NoTx, base, time.Minute, 4)
+		ends, err := s.CompletionStats(t.Context(), base, time.Minute, 4)
 		suite.MustSucceed(t, err)
 		var got []string
 		for _, e := range ends {
@@ -58,10 +59,10 @@ func TestScheduleLists(t *testing.T) {
 		if all := strings.Join(got, ", "); all != minutes {
 			t.Errorf("the minutes are %s, expected %s", all, minutes)
 		}
-		if n, err := s.CountRetried(t.Context(), schedule.NoTx, 100); n != 6 || err != nil {
+		if n, err := s.CountRetried(t.Context(), 100); n != 6 || err != nil {
 			t.Errorf("%d are tried again, expected 6: %v", n, err)
 		}
-		if tags, err := s.Tags(t.Context(), schedule.NoTx, 3); fmt.Sprint(tags) != "[all tenant-0 tenant-1]" || err != nil {
+		if tags, err := s.Tags(t.Context(), 3); fmt.Sprint(tags) != "[all tenant-0 tenant-1]" || err != nil {
 			t.Errorf("tags: got %v, %v, want [all tenant-0 tenant-1] and no error", tags, err)
 		}
 		runs, err := s.Recurring().LastRuns(t.Context(), schedule.NoTx, []string{"job", "other"})
@@ -72,7 +73,7 @@ func TestScheduleLists(t *testing.T) {
 }
 
 // listed returns the ends of the ids that a filter selects, read page by page.
-func listed(t *testing.T, s *schedule.Store, f schedule.Filter, page int) string {
+func listed(t *testing.T, s *taskview.Store, f schedule.Filter, page int) string {
 	t.Helper()
 	var ids []string
 	for {

@@ -17,6 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // statement is a statement that a store has run.
@@ -275,6 +276,8 @@ func (r *reads) actions(t *testing.T, stage int) []action {
 	t.Helper()
 	s, err := schedule.New(r.recorded, &outbox{}, schedule.Config{Dialect: r.db.dialect, Batch: 20})
 	suite.MustSucceed(t, err)
+	view, err := taskview.New(r.recorded, schedule.Config{Dialect: r.db.dialect})
+	suite.MustSucceed(t, err)
 	ctx := t.Context()
 	act := func(i int) string { return fmt.Sprintf("act-%d-%d", stage, i) }
 	ids := func(from, to int) (list []string) {
@@ -333,7 +336,7 @@ func (r *reads) actions(t *testing.T, stage int) []action {
 			return err
 		}},
 		{"histogram of a time", func() error {
-			_, err := s.Histogram(ctx, schedule.NoTx, schedule.Filter{Status: schedule.StatusPending}, soon, time.Second, 10)
+			_, err := view.Histogram(ctx, schedule.Filter{Status: schedule.StatusPending}, soon, time.Second, 10)
 			return err
 		}},
 		{"count of a status, bounded", func() error {
@@ -344,12 +347,12 @@ func (r *reads) actions(t *testing.T, stage int) []action {
 		{"how tasks ended, of a minute with none", func() error {
 			// The interval must also have been without ended tasks before the purge, because for a while, a busy InnoDB
 			// still reads rows that were purged.
-			_, err := s.CompletionStats(ctx, schedule.NoTx, r.now.Add(-239*time.Hour), time.Minute, 1)
+			_, err := view.CompletionStats(ctx, r.now.Add(-239*time.Hour), time.Minute, 1)
 			return err
 		}},
-		{"tasks that are tried again", func() error { _, err := s.CountRetried(ctx, schedule.NoTx, 5); return err }},
+		{"tasks that are tried again", func() error { _, err := view.CountRetried(ctx, 5); return err }},
 		{"count of finished ones, bounded", func() error {
-			_, err := s.CountFinished(ctx, schedule.NoTx, schedule.StatusDone, r.now.Add(-24*time.Hour), r.now.Add(-23*time.Hour), 20)
+			_, err := view.CountFinished(ctx, schedule.StatusDone, r.now.Add(-24*time.Hour), r.now.Add(-23*time.Hour), 20)
 			return err
 		}},
 		{"backlog", func() error { _, err := s.Backlog(ctx, []time.Duration{time.Minute, 24 * time.Hour}, 50); return err }},

@@ -673,7 +673,7 @@ func TestScheduleListAndCount(t *testing.T) {
 		if !slices.Equal(counts, want) {
 			t.Errorf("counts are %v, expected %v", counts, want)
 		}
-		bins, err := s.Histogram(t.Context(), schedule.NoTx, schedule.Filter{Status: schedule.StatusPending}, base.Add(5*time.Second), 10*time.Second, 3)
+		bins, err := db.view(t).Histogram(t.Context(), schedule.Filter{Status: schedule.StatusPending}, base.Add(5*time.Second), 10*time.Second, 3)
 		suite.MustSucceed(t, err)
 		if len(bins) != 3 || bins[0].Count != 50 || bins[1].Count != 100 || bins[2].Count != 100 || !bins[1].From.Equal(base.Add(15*time.Second)) {
 			t.Errorf("histogram is %v, want 3 elements, bins[0].Count = 50, bins[1].Count = 100, bins[2].Count = 100 and bins[1].From = %v",

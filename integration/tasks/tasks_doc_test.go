@@ -369,7 +369,7 @@ func TestEffectByStatementAfterAGoAttempt(t *testing.T) {
 				t.Errorf("%+v: the statements changed %d rows, want %d", x, n, x.want)
 			}
 		}
-		if got, err := s.Effects(t.Context(), schedule.NoTx, "e"); err != nil || len(got) != 1 || got[0].DoneAt.IsZero() {
+		if got, err := db.view(t).Effects(t.Context(), "e"); err != nil || len(got) != 1 || got[0].DoneAt.IsZero() {
 			t.Errorf("Effects returned %+v, %v, want one that is done", got, err)
 		}
 		// While a LeaseHandler works, the effect is not recorded.

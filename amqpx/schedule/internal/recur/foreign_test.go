@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
 // If another program wrote an invalid row, the row's last_error says why it is invalid, and other rows are not

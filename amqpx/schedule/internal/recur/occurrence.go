@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
 // Occurrence is one time at which a recurring task is due.

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
 // Errors of the writes; schedule exports them.

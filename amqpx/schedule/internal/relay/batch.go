@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
 // sendBatch is a batch of claimed tasks that are published together.

@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -121,12 +121,6 @@ func Listed(sender Sender, known func(topology.Destination) error, dest topology
 		return s.Listed(dest)
 	}
 	return nil
-}
-
-// Lists reports whether a sender has a list of allowed destinations.
-func Lists(sender Sender) bool {
-	_, ok := sender.(lister)
-	return ok
 }
 
 // CheckFor returns an error if a task's destination is not Listed, or if the sender would reject its

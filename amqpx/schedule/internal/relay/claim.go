@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
 // Look finds lanes with tasks. It returns the unpaused lanes whose first row is due by until, and next, the earliest

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
 // stuckAfter is how long a rate limit may be locked without being used before Health reports it. A claim locks it for

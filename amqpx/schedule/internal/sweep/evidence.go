@@ -1,6 +1,6 @@
 package sweep
 
-import "github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+import "github.com/rabbitdelay/rabbitdelay/internal/rows"
 
 // ground is the reason why messages may be sent again.
 type ground string

@@ -7,12 +7,12 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/sse"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/asjson"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	broker "github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 type overview struct {
@@ -57,7 +57,7 @@ type ends struct {
 	P99     float64 `json:"p99_ms"`
 }
 
-func endsOf(list []schedule.CompletionStats) []ends {
+func endsOf(list []taskview.CompletionStats) []ends {
 	millis := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 	if list == nil {
 		return nil // it was not read
@@ -105,7 +105,7 @@ func (a *api) now() {
 		},
 		) (*body[history], error) {
 			o, err := a.svc.Overview(ctx, who(ctx))
-			over := map[string][]schedule.CompletionStats{"hour": o.History.Hour, "day": o.History.Day, "week": o.History.Week}
+			over := map[string][]taskview.CompletionStats{"hour": o.History.Hour, "day": o.History.Day, "week": o.History.Week}
 			return answer(a, history{endsOf(over[in.Over])}, err)
 		})
 	type report struct {

@@ -12,6 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/asjson"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // NewTask is a task in a request.
@@ -146,16 +147,16 @@ func (a *api) tasks() {
 		func(ctx context.Context, in *struct {
 			Filter
 
-			Order schedule.ErrorGroupOrder `query:"order" enum:"newest,oldest,most" default:"newest" doc:"Which groups come first."`
+			Order taskview.ErrorGroupOrder `query:"order" enum:"newest,oldest,most" default:"newest" doc:"Which groups come first."`
 			Limit int                      `query:"limit" default:"50"              minimum:"1"      maximum:"1000"                 doc:"The maximum number of groups."`
 			Look  int                      `query:"look"  default:"100000"          minimum:"1"      maximum:"1000000"              doc:"The maximum number of tasks to read, newest first. The response's field more says whether there are others."`
 		},
-		) (*body[schedule.ErrorGroups], error) {
+		) (*body[taskview.ErrorGroups], error) {
 			f, err := in.Filter.read("query")
 			if err != nil {
 				return nil, err
 			}
-			g, err := a.svc.TaskErrors(ctx, who(ctx), f, schedule.ErrorGroupOptions{Limit: in.Limit, Order: in.Order, Sample: in.Look})
+			g, err := a.svc.TaskErrors(ctx, who(ctx), f, taskview.ErrorGroupOptions{Limit: in.Limit, Order: in.Order, Sample: in.Look})
 			return answer(a, g, err)
 		})
 	huma.Register(a.API, op("GET", "/tasks/{id}", "get-task", tagTasks, "Get one task and what happened to it"),

@@ -25,6 +25,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/snapshot"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -40,7 +41,7 @@ func check(t testing.TB, err error) {
 type world struct {
 	t      *testing.T
 	db     *sql.DB
-	store  *schedule.Store
+	store  *taskview.Store
 	broker *amqptest.Server
 	client *amqpx.Client
 	mux    *http.ServeMux
@@ -57,7 +58,7 @@ func newWorld(t *testing.T, change ...func(*world, *service.Config)) *world {
 	w.db.SetMaxOpenConns(1)
 	t.Cleanup(func() { _ = w.db.Close() })
 	check(t, schedule.Migrate(t.Context(), w.db))
-	w.store, err = schedule.New(w.db, nil, schedule.Config{})
+	w.store, err = taskview.New(w.db, schedule.Config{})
 	check(t, err)
 	w.client, err = amqpx.Open(t.Context(), amqpx.Config{URL: w.broker.URL(), Dial: w.broker.Dial})
 	check(t, err)

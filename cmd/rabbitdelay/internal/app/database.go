@@ -15,6 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 const databaseUsage = "database: postgres://…, mysql://… or sqlite:path; default: database.url, RABBITDELAY_DATABASE_URL"
@@ -63,7 +64,7 @@ func (c *Consent) OpenAudit(cfg *config.Config) (end func(), err error) {
 
 // Store is a task store with its database.
 type Store struct {
-	*schedule.Store
+	*taskview.Store
 
 	DB *sql.DB
 }
@@ -93,7 +94,7 @@ func (a *App) OpenStore(cfg *config.Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := schedule.New(db, nil, schedule.Config{Destination: cfg.Listed, Logger: a.Logger()})
+	s, err := taskview.New(db, schedule.Config{Destination: cfg.Listed, Logger: a.Logger()})
 	if err != nil {
 		_ = db.Close()
 		return nil, err
@@ -117,7 +118,7 @@ func (a *App) WithStoreOf(ctx context.Context, cfg *config.Config, do func(ctx c
 		return err
 	}
 	defer s.Close()
-	if err := CheckTasks(ctx, s.Store); err != nil {
+	if err := CheckTasks(ctx, s.Store.Store); err != nil {
 		return err
 	}
 	if d, _ := config.Dialect(cfg.Database.URL); d == idempotency.SQLite { // a file does not stop answering

@@ -15,6 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/asjson"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/trace"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 var noon = time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
@@ -83,13 +84,13 @@ func TestTraceOf(t *testing.T) {
 		`{"id":"x","why":"nothing is known","found":false,"tasks_read":false,"effects":null,"records":null,"dead_letters":null,"searched":null,"scopes":null,`+
 			`"delay_queues_not_empty":null,"destinations_not_empty":null,"unchecked":[],"notes":[]}`)
 	expect(t, asjson.TraceOf(trace.Trace{
-		ID: "x", Why: "nothing is known", TasksKnown: true, Effects: []schedule.Effect{}, Records: []idempotency.Record{}, Scopes: []string{},
+		ID: "x", Why: "nothing is known", TasksKnown: true, Effects: []taskview.Effect{}, Records: []idempotency.Record{}, Scopes: []string{},
 		DeadLetters: []inspect.DeadLetter{}, Searched: []trace.Searched{}, Waiting: []status.Delay{}, Unsearched: []string{},
 	}),
 		`{"id":"x","why":"nothing is known","found":false,"tasks_read":true,"effects":[],"records":[],"dead_letters":[],"searched":[],"scopes":[],`+
 			`"delay_queues_not_empty":[],"destinations_not_empty":[],"unchecked":[],"notes":[]}`)
 	got := asjson.TraceOf(trace.Trace{
-		ID: "x", Task: &schedule.TaskRow{Task: schedule.Task{ID: "x"}}, Effects: []schedule.Effect{{Version: 1, Queue: "q", LeaseUntil: noon}},
+		ID: "x", Task: &schedule.TaskRow{Task: schedule.Task{ID: "x"}}, Effects: []taskview.Effect{{Version: 1, Queue: "q", LeaseUntil: noon}},
 		Records: []idempotency.Record{{Scope: "q", Guarded: true, ProcessedAt: noon}},
 	})
 	if !got.Found || got.Task == nil || got.Task.ID != "x" {

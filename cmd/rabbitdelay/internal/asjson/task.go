@@ -7,6 +7,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // Content is the destination and the message of a task, as callers specify them.
@@ -103,8 +104,8 @@ type Effect struct {
 }
 
 // EffectsOf returns the JSON form of effects.
-func EffectsOf(list []schedule.Effect) []Effect {
-	return listOf(list, func(e schedule.Effect) Effect {
+func EffectsOf(list []taskview.Effect) []Effect {
+	return listOf(list, func(e taskview.Effect) Effect {
 		return Effect{e.Version, e.Queue, Instant(e.DoneAt), e.Attempts, Instant(e.LeaseUntil)}
 	})
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -52,7 +53,7 @@ const DefaultKeepAudit = 90 * 24 * time.Hour
 type Config struct {
 	// Store has the tasks. DB is its database, which also stores the audit and the jobs. Set both or neither. Without
 	// a database, the audit and the jobs are kept in memory.
-	Store *schedule.Store
+	Store *taskview.Store
 	DB    *sql.DB
 	// Client returns the client that requeues messages. The client need not be connected yet.
 	Client func() (*amqpx.Client, error)

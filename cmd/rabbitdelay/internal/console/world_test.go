@@ -27,6 +27,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/snapshot"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -47,7 +48,7 @@ func check(t testing.TB, err error) {
 type world struct {
 	t      testing.TB
 	db     *sql.DB
-	store  *schedule.Store
+	store  *taskview.Store
 	broker *amqptest.Server
 	cfg    Config
 	c      *Console
@@ -65,7 +66,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	check(t, err)
 	t.Cleanup(func() { _ = w.db.Close() })
 	check(t, schedule.Migrate(t.Context(), w.db))
-	w.store, err = schedule.New(w.db, nil, schedule.Config{})
+	w.store, err = taskview.New(w.db, schedule.Config{})
 	check(t, err)
 	client, err := amqpx.Open(t.Context(), amqpx.Config{URL: w.broker.URL(), Dial: w.broker.Dial})
 	check(t, err)

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/internal/term"
 )
 
@@ -18,7 +18,7 @@ func TestStatusOfRelaysByTheDatabasesClock(t *testing.T) {
 		for since, running := range map[time.Duration]bool{5 * time.Second: true, 10 * time.Minute: false} {
 			var text strings.Builder
 			p := &statusPage{Table: term.NewTable(&text), Status: status.Status{At: at, Tasks: &status.Tasks{
-				Skew: status.Span(skew), Relays: []schedule.Relay{{Name: "shop:1", Seen: at.Add(skew - since)}},
+				Skew: status.Span(skew), Relays: []taskview.Relay{{Name: "shop:1", Seen: at.Add(skew - since)}},
 			}}}
 			p.tasks()
 			p.relays()

@@ -174,7 +174,7 @@ func (r *requeueRun) requeue(ctx context.Context) error {
 			return err
 		}
 		defer s.Close()
-		if err := app.CheckTasks(ctx, s.Store); err != nil {
+		if err := app.CheckTasks(ctx, s.Store.Store); err != nil {
 			return err
 		}
 		r.o.Tasks, r.DB = s.Store, s.DB

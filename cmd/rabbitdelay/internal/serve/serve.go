@@ -23,6 +23,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/internal/tlsfiles"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -165,7 +166,7 @@ func (r *serveRun) database(ctx context.Context, cfg *config.Config) (*app.Store
 		return nil, err
 	}
 	if d, _ := config.Dialect(cfg.Database.URL); d == idempotency.SQLite {
-		if err := app.CheckTasks(ctx, store.Store); err != nil {
+		if err := app.CheckTasks(ctx, store.Store.Store); err != nil {
 			store.Close()
 			return nil, err
 		}
@@ -288,7 +289,7 @@ func (r *serveRun) console(cfg *config.Config) (*console.Console, error) {
 		}).Identify
 	}
 	if r.relay.db != nil {
-		if out.Store, err = schedule.New(r.relay.db, nil, schedule.Config{Destination: cfg.Listed, Hooks: r.relay.metrics.Hooks(schedule.Hooks{}), Logger: log}); err != nil {
+		if out.Store, err = taskview.New(r.relay.db, schedule.Config{Destination: cfg.Listed, Hooks: r.relay.metrics.Hooks(schedule.Hooks{}), Logger: log}); err != nil {
 			return nil, err
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/internal/hung"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -28,7 +29,7 @@ func TestTakeWithAHungDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})
 		defer srv.Close()
-		store, err := schedule.New(hung.DB(t), nil, schedule.Config{})
+		store, err := taskview.New(hung.DB(t), schedule.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,13 +5,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // WhoSends describes which relays currently send tasks or, if none does, when the last one was seen. It takes the
 // result of schedule.Store.Relays. A nil list means that the relays are unknown.
-func WhoSends(relays []schedule.Relay, now time.Time) string {
-	running := slices.DeleteFunc(slices.Clone(relays), func(r schedule.Relay) bool { return !r.Running(now) })
+func WhoSends(relays []taskview.Relay, now time.Time) string {
+	running := slices.DeleteFunc(slices.Clone(relays), func(r taskview.Relay) bool { return !r.Running(now) })
 	switch {
 	case relays == nil:
 		return "which relays run on this database is unknown"

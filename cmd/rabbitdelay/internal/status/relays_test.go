@@ -4,14 +4,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 func TestWhoSends(t *testing.T) {
 	now := time.Now()
-	silent := schedule.Relay{Name: "dead:1", Seen: now.Add(-time.Hour)}
-	running := schedule.Relay{Name: "a:2", Seen: now.Add(time.Minute)}
-	for want, relays := range map[string][]schedule.Relay{
+	silent := taskview.Relay{Name: "dead:1", Seen: now.Add(-time.Hour)}
+	running := taskview.Relay{Name: "a:2", Seen: now.Add(time.Minute)}
+	for want, relays := range map[string][]taskview.Relay{
 		"which relays run on this database is unknown": nil,
 		"no relay runs on this database":               {},
 		silent.Silent(now):                             {silent},

@@ -12,6 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // Status is the state of the system at one moment. Ready messages in destinations' queues, dead letters and parked
@@ -241,7 +242,7 @@ type Tasks struct {
 	Unlisted []doctor.UnlistedTasks `json:"unlisted"`
 	// Relays are the relays that run on the database or that died there within a week, most recently seen first; nil if
 	// unknown.
-	Relays []schedule.Relay `json:"relays"`
+	Relays []taskview.Relay `json:"relays"`
 
 	late    doctor.Tasks
 	due     []int64 // pending tasks due within each duration of dueWithin

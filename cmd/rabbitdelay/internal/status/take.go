@@ -12,11 +12,11 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/snapshot"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	public "github.com/rabbitdelay/rabbitdelay/topology/live"
 )
@@ -36,7 +36,7 @@ type Source struct {
 	// Broker specifies how to reach the broker. Its Peek is not used.
 	Broker snapshot.Source
 	// Tasks is the store of an application's database; nil if there is none.
-	Tasks *schedule.Store
+	Tasks *taskview.Store
 	// Peek is how many messages of each dead-letter queue and of the parked queue are read to find the reasons why they
 	// are there. 0 means none; the maximum is inspect.MaxPeek. See inspect.Peek for the side effects of reading them.
 	Peek int

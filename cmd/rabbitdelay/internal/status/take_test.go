@@ -24,6 +24,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/internal/inmemory"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -108,7 +109,7 @@ func TestTakeInUTC(t *testing.T) {
 	if err := schedule.Migrate(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
-	tasks, err := schedule.New(db, nil, schedule.Config{})
+	tasks, err := taskview.New(db, schedule.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +270,7 @@ func TestTakeFindsTasksWithoutMessage(t *testing.T) {
 }
 
 // sentTasks returns a table with two tasks that were sent an hour ago and are due in an hour.
-func sentTasks(t *testing.T) *schedule.Store {
+func sentTasks(t *testing.T) *taskview.Store {
 	t.Helper()
 	db, err := sql.Open("sqlite", t.TempDir()+"/tasks.db")
 	if err != nil {
@@ -279,7 +280,7 @@ func sentTasks(t *testing.T) *schedule.Store {
 	if err := schedule.Migrate(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
-	store, err := schedule.New(db, nil, schedule.Config{})
+	store, err := taskview.New(db, schedule.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

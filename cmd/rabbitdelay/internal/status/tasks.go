@@ -10,6 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // unsentGrace is how long after its due time a task may still be unsent. A working relay needs much less. For tasks
@@ -59,7 +60,7 @@ func Recount(ctx context.Context, cfg doctor.Config, m *live.Management, snap *d
 
 // Late summarises the pending tasks that should have been sent or handled, and the relays that should send them. The
 // broker was read since the given time.
-func Late(ctx context.Context, store *schedule.Store, now, since time.Time) (doctor.Tasks, error) {
+func Late(ctx context.Context, store *taskview.Store, now, since time.Time) (doctor.Tasks, error) {
 	skew, err := clockSkew(ctx, store)
 	if err != nil {
 		return doctor.Tasks{}, err
@@ -78,7 +79,7 @@ func Late(ctx context.Context, store *schedule.Store, now, since time.Time) (doc
 }
 
 // clockSkew returns the database's clock minus this process's clock, or 0 if they certainly differ by a second at most.
-func clockSkew(ctx context.Context, store *schedule.Store) (time.Duration, error) {
+func clockSkew(ctx context.Context, store *taskview.Store) (time.Duration, error) {
 	skew, uncertainty, err := store.ClockSkew(ctx)
 	if skew.Abs()-uncertainty <= doctor.DefaultClockTolerance {
 		skew = 0
@@ -93,7 +94,7 @@ const standstill = 3 * time.Minute
 // readTroubles adds recurring tasks that create no tasks, and pending tasks that no relay will send, although they were
 // neither paused nor cancelled. A list that could not be read is nil, unless it has entries that were read before the
 // error.
-func readTroubles(ctx context.Context, store *schedule.Store, sum *doctor.Tasks) {
+func readTroubles(ctx context.Context, store *taskview.Store, sum *doctor.Tasks) {
 	sum.Idle, sum.Unlisted, sum.Unread = nil, nil, ""
 	for r, err := range store.Recurring().List(ctx, schedule.NoTx) {
 		if err != nil {
@@ -123,7 +124,7 @@ func readTroubles(ctx context.Context, store *schedule.Store, sum *doctor.Tasks)
 	slices.SortFunc(sum.Unlisted, func(a, b doctor.UnlistedTasks) int { return cmp.Compare(a.Destination, b.Destination) })
 }
 
-func late(ctx context.Context, store *schedule.Store, now, since time.Time, relays []schedule.Relay) (doctor.Tasks, error) {
+func late(ctx context.Context, store *taskview.Store, now, since time.Time, relays []taskview.Relay) (doctor.Tasks, error) {
 	unhandledSince := now.Add(-schedule.Config{}.WithDefaults().Grace)
 	sum := doctor.Tasks{Now: now, Relays: WhoSends(relays, now)}
 	n := 0
@@ -147,7 +148,7 @@ func late(ctx context.Context, store *schedule.Store, now, since time.Time, rela
 		}
 	}
 	sum.More = n == maxLate
-	ahead, err := store.SentAhead(ctx, schedule.NoTx, aheadDue, aheadSent+max(0, time.Since(since)), maxAhead)
+	ahead, err := store.SentAhead(ctx, aheadDue, aheadSent+max(0, time.Since(since)), maxAhead)
 	sum.Ahead, sum.AheadMore = ahead.Tasks, ahead.Tasks == maxAhead
 	sum.ResendFrom, sum.ResendTo = ahead.ResendFrom, ahead.ResendTo
 	return sum, err
@@ -202,7 +203,7 @@ const mostImmediate = 100
 
 // oldest returns the task that has been overdue for the longest time, or nil if there is none. Tasks with the due time
 // 0, which means immediately, come first in the order of the table and have been due since they were written.
-func oldest(ctx context.Context, store *schedule.Store, now time.Time) (o *Overdue, err error) {
+func oldest(ctx context.Context, store *taskview.Store, now time.Time) (o *Overdue, err error) {
 	filter := schedule.Filter{Status: schedule.StatusPending, WithoutBody: true, Unheld: true}
 	first, rest := filter, filter
 	first.DueTo, first.Limit = time.UnixMilli(1), mostImmediate
@@ -234,7 +235,7 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // countAll counts all tasks, which reads a whole index.
-func (t *Tasks) countAll(ctx context.Context, store *schedule.Store, now time.Time) error {
+func (t *Tasks) countAll(ctx context.Context, store *taskview.Store, now time.Time) error {
 	began := time.Now()
 	counts, err := store.Count(ctx, schedule.NoTx, schedule.Filter{})
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console"
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -83,7 +84,7 @@ func (b *bulk) byFilter(ids []string) (bool, error) {
 }
 
 // change is a method of schedule.Store that changes one task.
-type change func(s *schedule.Store, ctx context.Context, tx schedule.Executor, id string) error
+type change func(s *taskview.Store, ctx context.Context, tx schedule.Executor, id string) error
 
 // run executes one for each of the ids, or action for the tasks that the filter selects.
 func (b *bulk) run(c *cobra.Command, ids []string, action schedule.BulkAction, one change) error {
@@ -229,7 +230,7 @@ filters.`,
   rabbitdelay tasks cancel --queue mail --tag campaign-7`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, ids []string) error {
-			return b.run(c, ids, schedule.BulkCancel(), (*schedule.Store).Cancel)
+			return b.run(c, ids, schedule.BulkCancel(), (*taskview.Store).Cancel)
 		},
 	}
 	b.register(c)
@@ -247,7 +248,7 @@ id or by filters.`,
   rabbitdelay tasks run --tag campaign-7 --spread 10m`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, ids []string) error {
-			return b.run(c, ids, schedule.BulkRunNow(), (*schedule.Store).RunNow)
+			return b.run(c, ids, schedule.BulkRunNow(), (*taskview.Store).RunNow)
 		},
 	}
 	b.register(c)
@@ -274,7 +275,7 @@ Select the tasks by id or by filters.`,
 				return errors.New("expected only one of --by, --delay and --at")
 			case x.Given("by"):
 				b.again, b.detail = "--after", "by "+topology.FormatDuration(time.Duration(by))
-				return b.run(c, ids, schedule.BulkRescheduleBy(time.Duration(by)), func(s *schedule.Store, ctx context.Context, tx schedule.Executor, id string) error {
+				return b.run(c, ids, schedule.BulkRescheduleBy(time.Duration(by)), func(s *taskview.Store, ctx context.Context, tx schedule.Executor, id string) error {
 					return s.RescheduleBy(ctx, tx, id, time.Duration(by))
 				})
 			case !due:
@@ -287,7 +288,7 @@ Select the tasks by id or by filters.`,
 				return err
 			}
 			b.detail = "to " + shown.Instant(at)
-			return b.run(c, ids, schedule.BulkReschedule(at), func(s *schedule.Store, ctx context.Context, tx schedule.Executor, id string) error {
+			return b.run(c, ids, schedule.BulkReschedule(at), func(s *taskview.Store, ctx context.Context, tx schedule.Executor, id string) error {
 				return s.Reschedule(ctx, tx, id, at)
 			})
 		},

@@ -8,15 +8,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 func (x *tasks) errorsCommand() *cobra.Command {
 	var flags filterFlags
-	var o schedule.ErrorGroupOptions
+	var o taskview.ErrorGroupOptions
 	c := &cobra.Command{
 		Use:   "errors",
 		Short: "Group failed tasks by error",
@@ -31,13 +31,13 @@ a group with --error-like.`,
 			switch {
 			case err != nil:
 				return err
-			case o.Limit < 1 || o.Limit > schedule.MaxGroups:
-				return fmt.Errorf("--limit: %d; expected 1 to %d", o.Limit, schedule.MaxGroups)
-			case o.Sample < 1 || o.Sample > schedule.MaxSample:
-				return fmt.Errorf("--look: %d; expected 1 to %d", o.Sample, schedule.MaxSample)
+			case o.Limit < 1 || o.Limit > taskview.MaxGroups:
+				return fmt.Errorf("--limit: %d; expected 1 to %d", o.Limit, taskview.MaxGroups)
+			case o.Sample < 1 || o.Sample > taskview.MaxSample:
+				return fmt.Errorf("--look: %d; expected 1 to %d", o.Sample, taskview.MaxSample)
 			}
 			return x.WithStore(c.Context(), func(ctx context.Context, s *app.Store) error {
-				g, err := s.ErrorGroups(ctx, schedule.NoTx, f, o)
+				g, err := s.ErrorGroups(ctx, f, o)
 				if err != nil {
 					return err
 				}
@@ -46,14 +46,14 @@ a group with --error-like.`,
 		},
 	}
 	flags.register(c)
-	c.Flags().IntVar(&o.Limit, "limit", schedule.DefaultGroups, "maximum number of groups to show; the tasks of other groups are only counted")
-	c.Flags().IntVar(&o.Sample, "look", schedule.DefaultSample, "maximum number of tasks to read, newest first")
-	program.Choice(c, (*string)(&o.Order), "order", string(schedule.GroupsNewest), "sort groups by their newest or oldest task, or by size",
-		string(schedule.GroupsNewest), string(schedule.GroupsOldest), string(schedule.GroupsMost))
+	c.Flags().IntVar(&o.Limit, "limit", taskview.DefaultGroups, "maximum number of groups to show; the tasks of other groups are only counted")
+	c.Flags().IntVar(&o.Sample, "look", taskview.DefaultSample, "maximum number of tasks to read, newest first")
+	program.Choice(c, (*string)(&o.Order), "order", string(taskview.GroupsNewest), "sort groups by their newest or oldest task, or by size",
+		string(taskview.GroupsNewest), string(taskview.GroupsOldest), string(taskview.GroupsMost))
 	return c
 }
 
-func (x *tasks) printErrors(g schedule.ErrorGroups) error {
+func (x *tasks) printErrors(g taskview.ErrorGroups) error {
 	if x.JSON {
 		return x.PrintJSON(g)
 	}

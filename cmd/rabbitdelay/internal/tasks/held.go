@@ -18,6 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/internal/term"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -38,7 +39,7 @@ func (h *held) register(c *cobra.Command) {
 }
 
 // apply calls do for the destination and prints its new state. The queue may be given as an argument.
-func (h *held) apply(ctx context.Context, args []string, action string, do func(ctx context.Context, s *schedule.Store) error) error {
+func (h *held) apply(ctx context.Context, args []string, action string, do func(ctx context.Context, s *taskview.Store) error) error {
 	if len(args) > 0 {
 		if h.to.Queue != "" {
 			return fmt.Errorf("expected only one queue, got both %q and --queue", args[0])
@@ -88,7 +89,7 @@ func (h *held) apply(ctx context.Context, args []string, action string, do func(
 		}
 		now := time.Now().Add(skew)                      // the relays have written the database's time
 		if len(relays) == 0 || !relays[0].Running(now) { // relays are sorted by when they were last seen, newest first
-			h.Notef("%s, so tasks that are already on the broker are not recalled, and run when they are due, until a relay starts", status.WhoSends(append([]schedule.Relay{}, relays...), now))
+			h.Notef("%s, so tasks that are already on the broker are not recalled, and run when they are due, until a relay starts", status.WhoSends(append([]taskview.Relay{}, relays...), now))
 		}
 		return nil
 	})
@@ -130,7 +131,7 @@ destination's consumers are not stopped.`,
   rabbitdelay tasks pause --exchange events`,
 		Args: program.AtMostOneArg,
 		RunE: func(c *cobra.Command, args []string) error {
-			return h.apply(c.Context(), args, "destination.pause", func(ctx context.Context, s *schedule.Store) error {
+			return h.apply(c.Context(), args, "destination.pause", func(ctx context.Context, s *taskview.Store) error {
 				return s.Pause(ctx, schedule.NoTx, h.to, h.Name())
 			})
 		},
@@ -154,7 +155,7 @@ func (x *tasks) resumeCommand() *cobra.Command {
 			if spread > 0 {
 				h.detail = "over " + topology.FormatDuration(time.Duration(spread))
 			}
-			return h.apply(c.Context(), args, "destination.resume", func(ctx context.Context, s *schedule.Store) error {
+			return h.apply(c.Context(), args, "destination.resume", func(ctx context.Context, s *taskview.Store) error {
 				return s.Resume(ctx, schedule.NoTx, h.to, time.Duration(spread))
 			})
 		},
@@ -186,7 +187,7 @@ database together. Tasks above the limit wait in the table.`,
 			if rateLimit.PerSecond != 0 {
 				h.detail = fmt.Sprintf("%g a second", rateLimit.PerSecond)
 			}
-			return h.apply(c.Context(), args, "destination.rate-limit", func(ctx context.Context, s *schedule.Store) error {
+			return h.apply(c.Context(), args, "destination.rate-limit", func(ctx context.Context, s *taskview.Store) error {
 				rateLimit.Queue, rateLimit.Exchange = h.to.Queue, h.to.Exchange
 				return s.SetRateLimit(ctx, schedule.NoTx, rateLimit)
 			})

@@ -268,7 +268,7 @@ func bins(f schedule.Filter, width time.Duration) (from time.Time, n int, err er
 }
 
 func (x *tasks) histogram(ctx context.Context, s *app.Store, f schedule.Filter, from time.Time, width time.Duration, steps int) error {
-	list, err := s.Histogram(ctx, schedule.NoTx, f, from, width, steps)
+	list, err := s.Histogram(ctx, f, from, width, steps)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -34,7 +35,7 @@ all their attempts. Select the tasks by id or by filters.`,
 				return err
 			}
 			queues, revived := []string{b.chosen.Queue}, false
-			err = b.run(c, ids, schedule.BulkRevive(at), func(s *schedule.Store, ctx context.Context, tx schedule.Executor, id string) error {
+			err = b.run(c, ids, schedule.BulkRevive(at), func(s *taskview.Store, ctx context.Context, tx schedule.Executor, id string) error {
 				if err := s.Revive(ctx, tx, id, at); err != nil {
 					return err
 				}
@@ -110,7 +111,7 @@ func deadLetterQueues(cfg *config.Config, queues []string) []string {
 
 // superseded implements inspect's interface for requeueing tasks. It removes dead letters whose tasks have newer
 // messages, and keeps all others.
-type superseded struct{ s *schedule.Store }
+type superseded struct{ s *taskview.Store }
 
 // RequeueDead implements inspect's interface for requeueing tasks. It neither sends messages nor revives tasks.
 func (x superseded) RequeueDead(ctx context.Context, l *inspect.DeadLetter, _ bool) (inspect.RequeueOutcome, string, error) {

@@ -17,6 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/trace"
 	"github.com/rabbitdelay/rabbitdelay/internal/hung"
 	"github.com/rabbitdelay/rabbitdelay/internal/inmemory"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // The dead-letter queues are searched although the database does not answer.
@@ -31,7 +32,7 @@ func TestTakeWithAHungDatabase(t *testing.T) {
 			t.Fatal(err)
 		}
 		db := hung.DB(t)
-		store, err := schedule.New(db, nil, schedule.Config{})
+		store, err := taskview.New(db, schedule.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

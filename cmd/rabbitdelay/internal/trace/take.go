@@ -17,6 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	public "github.com/rabbitdelay/rabbitdelay/topology/live"
 )
@@ -156,7 +157,7 @@ func (t *Trace) database(ctx context.Context, src Source, s status.Status, patie
 }
 
 // row reads the task, and what handlers have recorded about it.
-func (t *Trace) row(ctx context.Context, store *schedule.Store, s status.Status) {
+func (t *Trace) row(ctx context.Context, store *taskview.Store, s status.Status) {
 	if store == nil || s.Tasks == nil {
 		return
 	}
@@ -164,17 +165,17 @@ func (t *Trace) row(ctx context.Context, store *schedule.Store, s status.Status)
 	task, err := store.Get(ctx, schedule.NoTx, t.ID)
 	switch {
 	case errors.Is(err, schedule.ErrNotFound):
-		t.TasksKnown, t.Effects = true, []schedule.Effect{} // they are deleted with the task
+		t.TasksKnown, t.Effects = true, []taskview.Effect{} // they are deleted with the task
 		return
 	case err != nil:
 		t.unchecked(doctor.AreaDatabase, err)
 		return
 	}
 	t.Task, t.TasksKnown = &task, true
-	if effects, err := store.Effects(ctx, schedule.NoTx, t.ID); err != nil {
+	if effects, err := store.Effects(ctx, t.ID); err != nil {
 		t.unchecked(doctor.AreaDatabase, err)
 	} else {
-		t.Effects = append([]schedule.Effect{}, effects...)
+		t.Effects = append([]taskview.Effect{}, effects...)
 	}
 	d := task.Destination()
 	for i, h := range s.Tasks.Held {

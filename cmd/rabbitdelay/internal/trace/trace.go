@@ -14,6 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // Trace is everything that could be found out about an id. A list is nil if it was not read, and empty if it was read and
@@ -27,7 +28,7 @@ type Trace struct {
 	// Task is the task's row; nil if there is none. TasksKnown is set if the table was read.
 	Task       *schedule.TaskRow
 	TasksKnown bool
-	Effects    []schedule.Effect
+	Effects    []taskview.Effect
 	// Records are the idempotency records in Scopes. RecordsKnown is set if they were read. If there is no table of
 	// records, Records is empty and RecordsKnown is not set.
 	Records      []idempotency.Record
@@ -46,7 +47,7 @@ type Trace struct {
 	// Nowhere is set if the broker is known not to have the message.
 	Nowhere bool
 	// Relays are the relays of the database; nil if unknown.
-	Relays []schedule.Relay
+	Relays []taskview.Relay
 	// Held is the reason why the tasks of the task's destination are held back. It is nil if they are not, or if this is
 	// unknown.
 	Held *schedule.DestinationState

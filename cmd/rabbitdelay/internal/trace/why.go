@@ -12,6 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -175,7 +176,7 @@ func (e explainer) sent(k schedule.TaskRow) string {
 // unlessSent returns a clause that says that no relay is running. It is empty if a relay is running or the relays are
 // unknown.
 func (e explainer) unlessSent() string {
-	if e.Relays == nil || slices.ContainsFunc(e.Relays, func(r schedule.Relay) bool { return r.Running(e.At) }) {
+	if e.Relays == nil || slices.ContainsFunc(e.Relays, func(r taskview.Relay) bool { return r.Running(e.At) }) {
 		return ""
 	}
 	return e.say("; ") + e.relays()

@@ -11,6 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -38,7 +39,7 @@ func TestWhy(t *testing.T) {
 		"it failed at 1970-01-01T02:46:40.000Z after 2 attempts: no card":                          {Task: finished(schedule.StatusFailed)},
 		"a handler of q is working on it, with a lease until 1970-01-01T03:46:40": {Task: task(func(k *schedule.TaskRow) {
 			k.Status = schedule.StatusRunning
-		}), Effects: []schedule.Effect{{Queue: "q", LeaseUntil: future}}},
+		}), Effects: []taskview.Effect{{Queue: "q", LeaseUntil: future}}},
 		"its lease has expired":                     {Task: task(func(k *schedule.TaskRow) { k.Status = schedule.StatusRunning })},
 		"waits in the table until a relay sends it": {Task: task(func(k *schedule.TaskRow) { k.DeliverAt = future })},
 		"its message was sent to the broker at 1970-01-01T01:46:40.000Z and waits there; if the message is lost, a relay sends it again from 1970-01-01T03:48:40.000Z on": {
@@ -48,15 +49,15 @@ func TestWhy(t *testing.T) {
 			Task: ahead, Nowhere: true,
 		},
 		"could not be sent to the broker: no such queue":               {Task: task(func(k *schedule.TaskRow) { k.LastError = "no such queue" })},
-		"was never sent to the broker: no relay runs on this database": {Task: task(func(*schedule.TaskRow) {}), Relays: []schedule.Relay{}},
+		"was never sent to the broker: no relay runs on this database": {Task: task(func(*schedule.TaskRow) {}), Relays: []taskview.Relay{}},
 		"was never sent to the broker: which relays run":               {Task: task(func(*schedule.TaskRow) {})},
 		"never sent to the broker: no heartbeat since " + past.UTC().Format(time.RFC3339) + "; the process has stopped, hangs": {
-			Task: task(func(*schedule.TaskRow) {}), Relays: []schedule.Relay{{Name: "shop:42", Seen: past}},
+			Task: task(func(*schedule.TaskRow) {}), Relays: []taskview.Relay{{Name: "shop:42", Seen: past}},
 		},
 		"waits in the table until a relay sends it; no heartbeat since " + past.UTC().Format(time.RFC3339) +
 			"; the process has stopped, hangs or is disconnected; check host shop, pid 42": {
 			Task:   task(func(k *schedule.TaskRow) { k.DeliverAt = future }),
-			Relays: []schedule.Relay{{Name: "shop:42", Seen: past}},
+			Relays: []taskview.Relay{{Name: "shop:42", Seen: past}},
 		},
 		"it was due at 1970-01-01T01:46:40.000Z and waits in the table: q has been paused since 1970-01-01T01:46:40.000Z by anna; rabbitdelay tasks resume": {
 			Task: task(func(*schedule.TaskRow) {}), Held: &schedule.DestinationState{Queue: "q", PausedAt: past, PausedBy: "anna"},

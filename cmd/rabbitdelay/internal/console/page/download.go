@@ -17,6 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // maxDownload is the maximum number of rows of a download. A longer list says so in the name of its file.
@@ -281,7 +282,7 @@ func firstOf(more bool, rows int) int {
 }
 
 func (p *Pages) taskErrorsTable(r *request) (table, error) {
-	a, err := p.taskErrorsUpTo(r, schedule.MaxGroups)
+	a, err := p.taskErrorsUpTo(r, taskview.MaxGroups)
 	if err != nil {
 		return table{}, err
 	}

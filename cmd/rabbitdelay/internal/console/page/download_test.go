@@ -14,6 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // A download has all rows of a list, and not only those of the page. It applies the list's filter.
@@ -157,8 +158,8 @@ func (s *long) Audit(_ context.Context, _ service.Identity, _, before string, li
 	return list, nil
 }
 
-func (s *long) TaskErrors(context.Context, service.Identity, schedule.Filter, schedule.ErrorGroupOptions) (schedule.ErrorGroups, error) {
-	return schedule.ErrorGroups{Groups: make([]schedule.ErrorGroup, 7), Others: 3}, nil
+func (s *long) TaskErrors(context.Context, service.Identity, schedule.Filter, taskview.ErrorGroupOptions) (taskview.ErrorGroups, error) {
+	return taskview.ErrorGroups{Groups: make([]taskview.ErrorGroup, 7), Others: 3}, nil
 }
 
 func (s *long) ErrorGroups(_ context.Context, _ string, _ inspect.GroupOrder, limit int) (inspect.ErrorGroups, error) {

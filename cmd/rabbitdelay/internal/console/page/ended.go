@@ -9,14 +9,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // periods are the selectable periods for ended tasks. The first is the default.
 var periods = []period{
-	{"hour", "last hour", time.Minute, 60, func(h service.History) []schedule.CompletionStats { return h.Hour }},
-	{"day", "last day", 10 * time.Minute, 144, func(h service.History) []schedule.CompletionStats { return h.Day }},
-	{"week", "last week", time.Hour, 168, func(h service.History) []schedule.CompletionStats { return h.Week }},
+	{"hour", "last hour", time.Minute, 60, func(h service.History) []taskview.CompletionStats { return h.Hour }},
+	{"day", "last day", 10 * time.Minute, 144, func(h service.History) []taskview.CompletionStats { return h.Day }},
+	{"week", "last week", time.Hour, 168, func(h service.History) []taskview.CompletionStats { return h.Week }},
 }
 
 // period is a part of the history, divided into time spans of equal width.
@@ -25,7 +26,7 @@ type period struct {
 	Label string
 	Width time.Duration
 	n     int // the number of spans
-	of    func(service.History) []schedule.CompletionStats
+	of    func(service.History) []taskview.CompletionStats
 }
 
 // periodOf returns the period that a request selects, or the default.
@@ -109,7 +110,7 @@ func chartEnded(r *request, o service.Overview) endedChart {
 	return c
 }
 
-func (c *endedChart) drawBars(r *request, list []schedule.CompletionStats, first time.Time) {
+func (c *endedChart) drawBars(r *request, list []taskview.CompletionStats, first time.Time) {
 	var most int64
 	for _, e := range list {
 		most = max(most, e.Done+e.Failed)
@@ -133,7 +134,7 @@ func (c *endedChart) drawBars(r *request, list []schedule.CompletionStats, first
 }
 
 // summaryOf returns the counts of a span in words.
-func summaryOf(l *language, e schedule.CompletionStats) string {
+func summaryOf(l *language, e taskview.CompletionStats) string {
 	parts := []string{l.text("%s done", shown.Number(e.Done))}
 	if e.Failed > 0 {
 		parts = append(parts, l.text("%s failed", shown.Number(e.Failed)))
@@ -160,7 +161,7 @@ func perMinute(rate float64) string {
 	return shown.Number(int64(math.Round(rate)))
 }
 
-func (c *endedChart) drawLateness(list []schedule.CompletionStats, first time.Time) {
+func (c *endedChart) drawLateness(list []taskview.CompletionStats, first time.Time) {
 	top := 10 * time.Millisecond
 	for _, e := range list {
 		if e.Done > 0 {
@@ -174,7 +175,7 @@ func (c *endedChart) drawLateness(list []schedule.CompletionStats, first time.Ti
 }
 
 // linePath returns the SVG path of a percentile, with gaps for time spans in which no task was done.
-func (c *endedChart) linePath(list []schedule.CompletionStats, first time.Time, top time.Duration, share float64) string {
+func (c *endedChart) linePath(list []taskview.CompletionStats, first time.Time, top time.Duration, share float64) string {
 	var b strings.Builder
 	var drawn time.Time
 	for _, e := range list {

@@ -4,17 +4,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // Each minute is drawn at its place in the hour, and lines have gaps for minutes in which no task was done. The service
 // returns no entries for such minutes.
 func TestEndedIsDrawnAtItsMinute(t *testing.T) {
 	now := time.Date(2026, 11, 23, 12, 30, 20, 0, time.UTC)
-	at := func(minutes int) schedule.CompletionStats {
+	at := func(minutes int) taskview.CompletionStats {
 		from := now.Truncate(time.Minute).Add(time.Duration(minutes) * time.Minute)
-		return schedule.CompletionStats{From: from, To: from.Add(time.Minute), Done: 1, Late: []int64{0, 0, 0, 0, 1}} // 4 to 5 ms
+		return taskview.CompletionStats{From: from, To: from.Add(time.Minute), Done: 1, Late: []int64{0, 0, 0, 0, 1}} // 4 to 5 ms
 	}
 	for want, minutes := range map[string][]int{
 		"M59.50 55.00h.4": {0},
@@ -41,10 +41,10 @@ func TestEndedIsDrawnAtItsMinute(t *testing.T) {
 // If all bars have the same width, their height is the number of tasks. If the widths differ, the height is the number
 // of tasks per hour, so that the same rate has the same height.
 func TestHistogramTellsItsScale(t *testing.T) {
-	bins := func(hours ...int) (list []schedule.HistogramBucket) {
+	bins := func(hours ...int) (list []taskview.HistogramBucket) {
 		at := noon
 		for i, h := range hours {
-			list = append(list, schedule.HistogramBucket{From: at, To: at.Add(time.Duration(h) * time.Hour), Count: int64(h) * []int64{10, 10, 1000, 0}[i]})
+			list = append(list, taskview.HistogramBucket{From: at, To: at.Add(time.Duration(h) * time.Hour), Count: int64(h) * []int64{10, 10, 1000, 0}[i]})
 			at = at.Add(time.Duration(h) * time.Hour)
 		}
 		return list

@@ -18,6 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/trace"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -166,7 +167,7 @@ func (f *fake) Overview(context.Context, service.Identity) (service.Overview, er
 		{Queue: "orders.expire", Status: schedule.StatusDone, Count: 9_120_004},
 		{Queue: "mail", Status: schedule.StatusFailed, Count: 1_204},
 	}}
-	o.Status.Tasks.Relays = []schedule.Relay{
+	o.Status.Tasks.Relays = []taskview.Relay{
 		{Name: "shop-1:4711", Version: "v1.0.0", Started: f.now.Add(-26 * time.Hour), Seen: f.now.Add(-4 * time.Second)},
 		{Name: "shop-2:17", Version: "v1.0.0", Started: f.now.Add(-50 * time.Hour), Seen: f.now.Add(-7 * time.Hour)},
 	}
@@ -226,13 +227,13 @@ func (f *fake) Overview(context.Context, service.Identity) (service.Overview, er
 // endedBefore is the history of a week in which many tasks were done, with a bad hour and some minutes without tasks.
 func endedBefore(now time.Time) (h service.History) {
 	for _, p := range periods {
-		list := []schedule.CompletionStats{}
+		list := []taskview.CompletionStats{}
 		for i := range p.n {
 			if i > p.n/3 && i < p.n/3+4 {
 				continue
 			}
 			from := now.Truncate(p.Width).Add(time.Duration(i+1-p.n) * p.Width)
-			e := schedule.CompletionStats{From: from, To: from.Add(p.Width), Late: make([]int64, 30)}
+			e := taskview.CompletionStats{From: from, To: from.Add(p.Width), Late: make([]int64, 30)}
 			for class := range 20 {
 				e.Late[class] = int64(p.Width.Minutes() * 300 * math.Exp(-math.Pow(float64(class)-5-2*math.Sin(float64(i)/5), 2)/3))
 				e.Done += e.Late[class]
@@ -282,7 +283,7 @@ func (f *fake) Histogram(_ context.Context, _ schedule.Filter, from, to time.Tim
 	at := h.From
 	if from.IsZero() { // grows like the histogram of a service
 		for i, hours := range []float64{0, 1. / 60, 5. / 60, 0.25, 0.5, 1, 2, 4, 8, 16, 24, 48, 96, 168, 336, 720, 1440, 2880, 5760, 8784} {
-			b := schedule.HistogramBucket{From: at, To: f.now.Add(time.Duration(hours * float64(time.Hour)))}
+			b := taskview.HistogramBucket{From: at, To: f.now.Add(time.Duration(hours * float64(time.Hour)))}
 			b.Count = int64(4000 * b.To.Sub(b.From).Hours() / (1 + math.Pow(hours/30, 1.5)) * (1.2 + math.Sin(float64(i)*1.7)))
 			if i == 0 && !f.calm {
 				b.Count = 126
@@ -295,7 +296,7 @@ func (f *fake) Histogram(_ context.Context, _ schedule.Filter, from, to time.Tim
 	for i := range n {
 		next := h.From.Add(h.To.Sub(h.From) * time.Duration(i+1) / time.Duration(n))
 		c := int64(30_000 * math.Exp(-math.Pow(float64(i)-30, 2)/90) * (1.2 + math.Sin(float64(i)*1.7)))
-		h.Bins = append(h.Bins, schedule.HistogramBucket{From: at, To: next, Count: c})
+		h.Bins = append(h.Bins, taskview.HistogramBucket{From: at, To: next, Count: c})
 		at = next
 	}
 	return h, nil
@@ -397,7 +398,7 @@ func (f *fake) Task(_ context.Context, _ service.Identity, id string) (service.T
 		d.Why = "It failed after 5 attempts: " + t.LastError
 	}
 	d.Trace = trace.Trace{ID: id, At: f.now, Task: &d.Task, TasksKnown: true}
-	d.Effects = []schedule.Effect{{Version: 1, Queue: "mail", DoneAt: f.now.Add(-30 * time.Minute)}}
+	d.Effects = []taskview.Effect{{Version: 1, Queue: "mail", DoneAt: f.now.Add(-30 * time.Minute)}}
 	d.Audit = []service.Entry{{
 		ID: "1", At: f.now.Add(-50 * time.Minute), Who: "anna", Action: "task.reschedule", Target: id,
 		Detail: "to " + f.now.Add(time.Hour).Format(time.RFC3339),
@@ -478,12 +479,12 @@ func (f *fake) Change(_ context.Context, _ service.Identity, id string, a servic
 	return fmt.Errorf("the pages do not %s one task", a.Kind)
 }
 
-func (f *fake) TaskErrors(_ context.Context, _ service.Identity, _ schedule.Filter, _ schedule.ErrorGroupOptions) (schedule.ErrorGroups, error) {
-	groups := []schedule.ErrorGroup{
+func (f *fake) TaskErrors(_ context.Context, _ service.Identity, _ schedule.Filter, _ taskview.ErrorGroupOptions) (taskview.ErrorGroups, error) {
+	groups := []taskview.ErrorGroup{
 		{Queue: "mail", ErrorLike: "payment provider: #", Tasks: 2, ExampleID: "a1", Example: "payment provider: 503"},
 		{Exchange: "e", Tasks: 1, ExampleID: "b1"},
 	}
-	return schedule.ErrorGroups{Sampled: 3, More: true, Groups: groups, Others: 4}, f.err
+	return taskview.ErrorGroups{Sampled: 3, More: true, Groups: groups, Others: 4}, f.err
 }
 
 func (f *fake) BulkCount(_ context.Context, x schedule.Filter, _ service.Action) (int64, error) {

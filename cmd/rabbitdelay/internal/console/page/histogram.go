@@ -8,6 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -117,12 +118,12 @@ func draw(r *request, f schedule.Filter, h service.Histogram, zoomed bool) histo
 }
 
 // scale sets the axis and returns the heights of the bars.
-func (v *histogram) scale(l *language, bins []schedule.HistogramBucket) []float64 {
+func (v *histogram) scale(l *language, bins []taskview.HistogramBucket) []float64 {
 	heights := make([]float64, len(bins))
 	if len(bins) == 0 {
 		return heights
 	}
-	width := func(b schedule.HistogramBucket) time.Duration { return b.To.Sub(b.From) }
+	width := func(b taskview.HistogramBucket) time.Duration { return b.To.Sub(b.From) }
 	var most int64
 	least, high := math.Inf(1), 0.0 // tasks per hour
 	even := true
@@ -161,7 +162,7 @@ func (v *histogram) scale(l *language, bins []schedule.HistogramBucket) []float6
 }
 
 // hourly returns the number of tasks per hour in a bin.
-func hourly(b schedule.HistogramBucket) float64 {
+func hourly(b taskview.HistogramBucket) float64 {
 	return float64(b.Count) / math.Max(b.To.Sub(b.From).Hours(), 1e-9)
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // nowData is the data of the first page.
@@ -27,7 +28,7 @@ type nowData struct {
 
 // relay is a relay of the database. It is running, or its process has died.
 type relay struct {
-	schedule.Relay
+	taskview.Relay
 
 	Runs bool
 }

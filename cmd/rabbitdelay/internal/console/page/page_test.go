@@ -23,6 +23,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
@@ -197,12 +198,12 @@ func TestTrace(t *testing.T) {
 
 // The database knows which relays run. A database without one is the first thing to fix.
 func TestRelays(t *testing.T) {
-	gone := schedule.Relay{Name: "shop-2:17", Seen: time.Now().Add(-7 * time.Hour)}
-	runs := schedule.Relay{Name: "shop-1:4711", Seen: time.Now()}
+	gone := taskview.Relay{Name: "shop-2:17", Seen: time.Now().Add(-7 * time.Hour)}
+	runs := taskview.Relay{Name: "shop-1:4711", Seen: time.Now()}
 	for _, tt := range []struct {
-		relays []schedule.Relay
+		relays []taskview.Relay
 		none   bool
-	}{{nil, false}, {[]schedule.Relay{}, true}, {[]schedule.Relay{gone}, true}, {[]schedule.Relay{runs, gone}, false}} {
+	}{{nil, false}, {[]taskview.Relay{}, true}, {[]taskview.Relay{gone}, true}, {[]taskview.Relay{runs, gone}, false}} {
 		o := service.Overview{At: time.Now()}
 		o.Status.Tasks = &status.Tasks{Relays: tt.relays}
 		none := slices.ContainsFunc(judge(english, o, o.At).Reasons, func(r reason) bool { return strings.Contains(r.Text, "No relay is running") })

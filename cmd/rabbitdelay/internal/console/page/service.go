@@ -8,6 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/trace"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -32,7 +33,7 @@ type overviews interface {
 type tasks interface {
 	Tasks(ctx context.Context, who service.Identity, f schedule.Filter) (service.TaskPage, error)
 	Count(ctx context.Context, f schedule.Filter, limit int64) (n int64, more bool, err error)
-	TaskErrors(ctx context.Context, who service.Identity, f schedule.Filter, o schedule.ErrorGroupOptions) (schedule.ErrorGroups, error)
+	TaskErrors(ctx context.Context, who service.Identity, f schedule.Filter, o taskview.ErrorGroupOptions) (taskview.ErrorGroups, error)
 	Suggest(ctx context.Context) (service.Suggestions, error)
 	Task(ctx context.Context, who service.Identity, id string) (service.TaskDetail, error)
 	Trace(ctx context.Context, who service.Identity, id string) (trace.Trace, error)

@@ -7,11 +7,12 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // taskErrorsData is the data of the page that groups the selected tasks by their errors.
 type taskErrorsData struct {
-	schedule.ErrorGroups
+	taskview.ErrorGroups
 
 	Lead       string
 	Conditions []condition
@@ -22,7 +23,7 @@ type taskErrorsData struct {
 
 // taskErrorRow is a group with links to its tasks. A group of tasks without an error has no links.
 type taskErrorRow struct {
-	schedule.ErrorGroup
+	taskview.ErrorGroup
 
 	Destination string
 	TasksHref   string
@@ -31,12 +32,12 @@ type taskErrorRow struct {
 
 // taskErrorOrders lists the sort orders in the order of their links.
 var taskErrorOrders = []struct {
-	is    schedule.ErrorGroupOrder
+	is    taskview.ErrorGroupOrder
 	label string
-}{{schedule.GroupsNewest, "Newest first"}, {schedule.GroupsOldest, "Oldest first"}, {schedule.GroupsMost, "Largest first"}}
+}{{taskview.GroupsNewest, "Newest first"}, {taskview.GroupsOldest, "Oldest first"}, {taskview.GroupsMost, "Largest first"}}
 
 func (p *Pages) taskErrors(r *request) (answer, error) {
-	return p.taskErrorsUpTo(r, schedule.DefaultGroups)
+	return p.taskErrorsUpTo(r, taskview.DefaultGroups)
 }
 
 // taskErrorsUpTo is taskErrors with another limit on the number of groups.
@@ -46,7 +47,7 @@ func (p *Pages) taskErrorsUpTo(r *request, limit int) (answer, error) {
 		return answer{}, err
 	}
 	f.Status = cmp.Or(f.Status, schedule.StatusFailed)
-	order := cmp.Or(schedule.ErrorGroupOrder(r.get("order")), schedule.GroupsNewest)
+	order := cmp.Or(taskview.ErrorGroupOrder(r.get("order")), taskview.GroupsNewest)
 	d := taskErrorsData{Conditions: conditions(r, f), TasksHref: withQuery("tasks", filterValues(f))}
 	known := false
 	for _, o := range taskErrorOrders {
@@ -58,7 +59,7 @@ func (p *Pages) taskErrorsUpTo(r *request, limit int) (answer, error) {
 	if !known {
 		return answer{}, fieldError("order", "%q; expected newest, oldest or most", order)
 	}
-	if d.ErrorGroups, err = p.svc.TaskErrors(r.Context(), r.who.Identity, f, schedule.ErrorGroupOptions{Order: order, Limit: limit}); err != nil {
+	if d.ErrorGroups, err = p.svc.TaskErrors(r.Context(), r.who.Identity, f, taskview.ErrorGroupOptions{Order: order, Limit: limit}); err != nil {
 		return answer{}, err
 	}
 	d.Lead = r.lang.plural(int64(d.Sampled), "%s task (%s), grouped by error. Numbers, IDs and quoted parts of an error are ignored.", "%s tasks (%s), grouped by error. Numbers, IDs and quoted parts of an error are ignored.", r.lang.text(string(f.Status)))
@@ -68,7 +69,7 @@ func (p *Pages) taskErrorsUpTo(r *request, limit int) (answer, error) {
 	return answer{name: "task-errors", title: r.lang.text("Tasks by error"), data: d, download: downloadOf("task-errors", r.form)}, nil
 }
 
-func taskErrorRowOf(l *language, f schedule.Filter, g schedule.ErrorGroup) taskErrorRow {
+func taskErrorRowOf(l *language, f schedule.Filter, g taskview.ErrorGroup) taskErrorRow {
 	row := taskErrorRow{ErrorGroup: g, Destination: g.Queue}
 	if g.Exchange != "" {
 		row.Destination = l.text("exchange") + " " + g.Exchange

@@ -11,6 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // Levels of a verdict, from best to worst.
@@ -94,7 +95,7 @@ func judge(l *language, o service.Overview, now time.Time) verdict {
 }
 
 // headline returns a one-line summary of the reasons.
-func (v verdict) headline(l *language, hour schedule.CompletionStats) string {
+func (v verdict) headline(l *language, hour taskview.CompletionStats) string {
 	switch v.Level {
 	case levelGood:
 		return l.text("No problems")
@@ -134,7 +135,7 @@ func addOverdue(l *language, o service.Overview, add addReason) {
 	if t.Unhandled > 0 {
 		add(levelBad, overdue, more(l.plural(t.Unhandled, "%s task is overdue: sent, but not handled", "%s tasks are overdue: sent, but not handled")))
 	}
-	if t.Relays != nil && !slices.ContainsFunc(t.Relays, func(r schedule.Relay) bool { return r.Running(o.TasksAt()) }) {
+	if t.Relays != nil && !slices.ContainsFunc(t.Relays, func(r taskview.Relay) bool { return r.Running(o.TasksAt()) }) {
 		add(levelBad, "#connections", l.text("No relay is running, so tasks are not sent."), status.WhoSends(t.Relays, o.TasksAt()))
 	}
 }
@@ -255,7 +256,7 @@ func addLateness(l *language, o service.Overview, add addReason) {
 // trendOf compares a percentile of the lateness in the newest minutes with the same percentile in the rest of the hour.
 func trendOf(l *language, o service.Overview, share float64) (level int, trend string) {
 	from := o.TasksAt().Add(-newest)
-	i, _ := slices.BinarySearchFunc(o.History.Hour, from, func(e schedule.CompletionStats, at time.Time) int { return e.From.Compare(at) })
+	i, _ := slices.BinarySearchFunc(o.History.Hour, from, func(e taskview.CompletionStats, at time.Time) int { return e.From.Compare(at) })
 	sumBefore, sumNow := together(o.History.Hour[:i]), together(o.History.Hour[i:])
 	before, now := sumBefore.Lateness(share), sumNow.Lateness(share)
 	minutes := shown.Roughly(newest)
@@ -275,7 +276,7 @@ func trendOf(l *language, o service.Overview, share float64) (level int, trend s
 }
 
 // together returns the sum of several time spans.
-func together(list []schedule.CompletionStats) (sum schedule.CompletionStats) {
+func together(list []taskview.CompletionStats) (sum taskview.CompletionStats) {
 	for _, e := range list {
 		sum = sum.Plus(e)
 	}

@@ -8,18 +8,19 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // minute returns the statistics of a minute in which 99 tasks had the given lateness and one task had twice as much.
-func minute(from time.Time, late, most time.Duration) schedule.CompletionStats {
-	e := schedule.CompletionStats{From: from, To: from.Add(time.Minute), Done: 100, Late: make([]int64, 100)}
+func minute(from time.Time, late, most time.Duration) taskview.CompletionStats {
+	e := taskview.CompletionStats{From: from, To: from.Add(time.Minute), Done: 100, Late: make([]int64, 100)}
 	for _, x := range []struct {
 		late time.Duration
 		n    int64
 	}{{late, 98}, {most, 2}} {
 		class := 0
 		for i := range e.Late {
-			one := schedule.CompletionStats{Done: 1, Late: make([]int64, 100)}
+			one := taskview.CompletionStats{Done: 1, Late: make([]int64, 100)}
 			one.Late[i] = 1
 			if one.Lateness(1) >= x.late {
 				class = i
@@ -32,10 +33,10 @@ func minute(from time.Time, late, most time.Duration) schedule.CompletionStats {
 }
 
 // hour returns the statistics of an hour with the given lateness in each of the last minutes, newest first.
-func hour(late ...time.Duration) []schedule.CompletionStats {
-	var list []schedule.CompletionStats
+func hour(late ...time.Duration) []taskview.CompletionStats {
+	var list []taskview.CompletionStats
 	for i, d := range late {
-		list = append([]schedule.CompletionStats{minute(noon.Add(-time.Duration(i)*60/time.Duration(len(late))*time.Minute), d, 2*d)}, list...)
+		list = append([]taskview.CompletionStats{minute(noon.Add(-time.Duration(i)*60/time.Duration(len(late))*time.Minute), d, 2*d)}, list...)
 	}
 	return list
 }
@@ -48,7 +49,7 @@ func TestVerdictOfTasks(t *testing.T) {
 	for name, x := range map[string]struct {
 		all      int64 // all failed tasks
 		ended    service.Ended
-		lateness []schedule.CompletionStats
+		lateness []taskview.CompletionStats
 		change   func(*service.Overview)
 		level    int
 		text     string
@@ -120,7 +121,7 @@ func TestVerdictByTheDatabasesClock(t *testing.T) {
 		for since, running := range map[time.Duration]bool{5 * time.Second: true, 10 * time.Minute: false} {
 			o := service.Overview{At: noon}
 			o.Status.Broker = &status.Broker{}
-			o.Status.Tasks = &status.Tasks{Skew: status.Span(skew), Relays: []schedule.Relay{{Name: "shop:1", Seen: noon.Add(skew - since)}}}
+			o.Status.Tasks = &status.Tasks{Skew: status.Span(skew), Relays: []taskview.Relay{{Name: "shop:1", Seen: noon.Add(skew - since)}}}
 			v := judge(english, o, noon)
 			if stopped := len(v.Reasons) == 1 && strings.HasPrefix(v.Reasons[0].Text, "No relay is running"); stopped == running {
 				t.Errorf("clock %v, seen %v ago: %+v, want stopped != %v", skew, since, v.Reasons, running)

@@ -11,6 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -130,7 +131,7 @@ func (c *Core) Change(ctx context.Context, who Identity, id string, a Action) er
 
 // BulkCount returns how many tasks Bulk would currently change.
 func (c *Core) BulkCount(ctx context.Context, f schedule.Filter, a Action) (int64, error) {
-	return readStore(ctx, c, func(ctx context.Context, s *schedule.Store) (int64, error) {
+	return readStore(ctx, c, func(ctx context.Context, s *taskview.Store) (int64, error) {
 		act, err := a.forMany()
 		if err != nil {
 			return 0, err

@@ -11,15 +11,15 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // Config configures a Core. Every field is optional.
 type Config struct {
-	Store *schedule.Store
+	Store *taskview.Store
 	DB    *sql.DB // the database of Store
 	// Client returns the client that requeues dead letters. It is called for each requeue.
 	Client func() (*amqpx.Client, error)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // MaxBins is the maximum number of bins of a histogram.
@@ -16,7 +17,7 @@ const MaxBins = 240
 // tasks, and bins further in the future are wider.
 type Histogram struct {
 	From, To time.Time
-	Bins     []schedule.HistogramBucket
+	Bins     []taskview.HistogramBucket
 	// Before and After count the tasks that are due before From and after To.
 	Before, After int64
 }
@@ -56,7 +57,7 @@ func (c *Core) Histogram(ctx context.Context, f schedule.Filter, from, to time.T
 	})
 }
 
-func takeHistogram(ctx context.Context, s *schedule.Store, f schedule.Filter, from, to time.Time, bins int, now time.Time) (h Histogram, err error) {
+func takeHistogram(ctx context.Context, s *taskview.Store, f schedule.Filter, from, to time.Time, bins int, now time.Time) (h Histogram, err error) {
 	count := func(from, to time.Time) (n int64, err error) {
 		one := f
 		one.DueFrom, one.DueTo = from, to
@@ -94,14 +95,14 @@ func takeHistogram(ctx context.Context, s *schedule.Store, f schedule.Filter, fr
 			if err != nil {
 				return h, err
 			}
-			h.Bins = append(h.Bins, schedule.HistogramBucket{From: begin, To: end, Count: n})
+			h.Bins = append(h.Bins, taskview.HistogramBucket{From: begin, To: end, Count: n})
 			begin = end
 		}
 	} else {
 		h.From, h.To = from, to
 		width := to.Sub(from) / time.Duration(bins)
 		width = (width + time.Millisecond - 1).Truncate(time.Millisecond)
-		if h.Bins, err = s.Histogram(ctx, schedule.NoTx, f, from, width, bins); err != nil {
+		if h.Bins, err = s.Histogram(ctx, f, from, width, bins); err != nil {
 			return h, err
 		}
 		h.From, h.To = h.Bins[0].From, h.Bins[len(h.Bins)-1].To

@@ -10,13 +10,13 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // History counts the tasks that ended, in three resolutions: by minute for the last hour, by ten minutes for the last
 // day, and by hour for the last week. A time span is missing if no task ended in it, or if it has not been read yet.
-type History struct{ Hour, Day, Week []schedule.CompletionStats }
+type History struct{ Hour, Day, Week []taskview.CompletionStats }
 
 // resolution is the width of time spans, and how long spans of this width are kept.
 type resolution struct{ width, over time.Duration }
@@ -41,20 +41,20 @@ const (
 // writes a row, or whether two consoles write the same one.
 type history struct {
 	mu    sync.Mutex
-	spans [len(resolutions)]map[int64]schedule.CompletionStats // keyed by the beginning of the span in Unix milliseconds
+	spans [len(resolutions)]map[int64]taskview.CompletionStats // keyed by the beginning of the span in Unix milliseconds
 
-	recent   []schedule.CompletionStats // minutes
+	recent   []taskview.CompletionStats // minutes
 	recentAt time.Time
 	took     time.Duration
 }
 
-func (h *history) set(level int, spans map[int64]schedule.CompletionStats) {
+func (h *history) set(level int, spans map[int64]taskview.CompletionStats) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.spans[level] = spans
 }
 
-func (h *history) keep(level int, e schedule.CompletionStats) {
+func (h *history) keep(level int, e taskview.CompletionStats) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.spans[level][e.From.UnixMilli()] = e
@@ -75,13 +75,13 @@ func (h *history) missing(level int, now time.Time) []time.Time {
 }
 
 // sum computes a span from spans of the next finer resolution, if all of them are known.
-func (h *history) sum(level int, from time.Time) (e schedule.CompletionStats, ok bool) {
+func (h *history) sum(level int, from time.Time) (e taskview.CompletionStats, ok bool) {
 	if level == 0 {
 		return e, false
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	e = schedule.CompletionStats{From: from, To: from.Add(resolutions[level].width)}
+	e = taskview.CompletionStats{From: from, To: from.Add(resolutions[level].width)}
 	for at := from; at.Before(e.To); at = at.Add(resolutions[level-1].width) {
 		part, known := h.spans[level-1][at.UnixMilli()]
 		if !known {
@@ -105,13 +105,13 @@ func (h *history) consecutive(level int, spans []time.Time) int {
 
 // view returns the history up to now. It reads the minutes that are too recent for the table from the tasks, unless it
 // has just done so.
-func (h *history) view(ctx context.Context, s *schedule.Store, now time.Time) (v History, err error) {
+func (h *history) view(ctx context.Context, s *taskview.Store, now time.Time) (v History, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.recent == nil || now.Sub(h.recentAt) >= relax*h.took {
 		began := time.Now()
 		first := now.Truncate(time.Minute).Add(-settle - time.Minute)
-		if h.recent, err = s.CompletionStats(ctx, schedule.NoTx, first, time.Minute, int((settle+time.Minute)/time.Minute)+1); err != nil {
+		if h.recent, err = s.CompletionStats(ctx, first, time.Minute, int((settle+time.Minute)/time.Minute)+1); err != nil {
 			return v, err
 		}
 		h.recentAt, h.took = now, time.Since(began)
@@ -124,9 +124,9 @@ func (h *history) view(ctx context.Context, s *schedule.Store, now time.Time) (v
 
 // joined returns the spans of a resolution in chronological order. It computes recent spans that are not kept yet
 // from the finer spans.
-func (h *history) joined(level int, finer []schedule.CompletionStats, now time.Time) []schedule.CompletionStats {
+func (h *history) joined(level int, finer []taskview.CompletionStats, now time.Time) []taskview.CompletionStats {
 	r := resolutions[level]
-	young := map[int64]schedule.CompletionStats{}
+	young := map[int64]taskview.CompletionStats{}
 	for _, e := range finer {
 		at := e.From.Truncate(r.width)
 		if _, kept := h.spans[level][at.UnixMilli()]; !kept && now.Sub(at) <= r.width+settle+time.Minute {
@@ -136,7 +136,7 @@ func (h *history) joined(level int, finer []schedule.CompletionStats, now time.T
 		}
 	}
 	last := now.Truncate(r.width)
-	list := []schedule.CompletionStats{}
+	list := []taskview.CompletionStats{}
 	for at := last.Add(r.width - r.over); !at.After(last); at = at.Add(r.width) {
 		e, kept := h.spans[level][at.UnixMilli()]
 		if !kept {
@@ -213,8 +213,8 @@ func (c *Core) complete(ctx context.Context, t *table, level int, missing []time
 		}
 		n := c.history.consecutive(level, missing[:min(most, len(missing))])
 		began := time.Now()
-		list, err := readStore(ctx, c, func(ctx context.Context, s *schedule.Store) ([]schedule.CompletionStats, error) {
-			return s.CompletionStats(ctx, schedule.NoTx, missing[n-1], resolutions[level].width, n)
+		list, err := readStore(ctx, c, func(ctx context.Context, s *taskview.Store) ([]taskview.CompletionStats, error) {
+			return s.CompletionStats(ctx, missing[n-1], resolutions[level].width, n)
 		})
 		took := time.Since(began)
 		if err != nil && !errors.Is(err, errSlow) { // too many tasks, so skip these spans; later ones are computed from finer spans
@@ -248,13 +248,13 @@ func (t *table) clock(ctx context.Context) (now time.Time, err error) {
 }
 
 // history reads the table's spans, keyed by their width and their beginning in milliseconds.
-func (t *table) history(ctx context.Context) (map[int64]map[int64]schedule.CompletionStats, error) {
-	kept := map[int64]map[int64]schedule.CompletionStats{}
+func (t *table) history(ctx context.Context) (map[int64]map[int64]taskview.CompletionStats, error) {
+	kept := map[int64]map[int64]taskview.CompletionStats{}
 	for _, r := range resolutions {
-		kept[r.width.Milliseconds()] = map[int64]schedule.CompletionStats{}
+		kept[r.width.Milliseconds()] = map[int64]taskview.CompletionStats{}
 	}
 	err := t.rows(ctx, "SELECT width_ms, begins_at, done, failed, retries, late FROM rabbitdelay_history", nil, func(rows sqldb.Rows) error {
-		var e schedule.CompletionStats
+		var e taskview.CompletionStats
 		var width, at int64
 		var late string
 		if err := rows.Scan(&width, &at, &e.Done, &e.Failed, &e.Retries, &late); err != nil {
@@ -271,7 +271,7 @@ func (t *table) history(ctx context.Context) (map[int64]map[int64]schedule.Compl
 }
 
 // addHistory writes a span unless the table has it already.
-func (t *table) addHistory(ctx context.Context, e schedule.CompletionStats) error {
+func (t *table) addHistory(ctx context.Context, e taskview.CompletionStats) error {
 	d, err := t.dialect.Resolve(ctx, t.db)
 	if err != nil {
 		return err

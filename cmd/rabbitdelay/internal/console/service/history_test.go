@@ -13,11 +13,12 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // ended is a database with tasks that ended during nine days: one task in every five minutes, and ten in each of the
 // most recent minutes, one of which failed at its third attempt.
-func ended(t *testing.T) (*sql.DB, *schedule.Store, time.Time) {
+func ended(t *testing.T) (*sql.DB, *taskview.Store, time.Time) {
 	t.Helper()
 	db, err := sql.Open("sqlite",
 		"file:"+filepath.Join(t.TempDir(), "tasks.db")+"?_pragma=busy_timeout(60000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)&_txlock=immediate")
@@ -28,7 +29,7 @@ func ended(t *testing.T) (*sql.DB, *schedule.Store, time.Time) {
 	if err := schedule.Migrate(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
-	store, err := schedule.New(db, nil, schedule.Config{})
+	store, err := taskview.New(db, schedule.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,11 +85,11 @@ func TestHistory(t *testing.T) {
 		}
 		for _, x := range []struct {
 			name  string
-			spans []schedule.CompletionStats
+			spans []taskview.CompletionStats
 			n     int
 			width time.Duration
 		}{{"hour", v.Hour, 20, time.Minute}, {"day", v.Day, 144, 10 * time.Minute}, {"week", v.Week, 168, time.Hour}} {
-			var sum schedule.CompletionStats
+			var sum taskview.CompletionStats
 			for _, e := range x.spans {
 				sum = sum.Plus(e)
 			}
@@ -113,7 +114,7 @@ func TestHistory(t *testing.T) {
 			if late := sum.Lateness(0.5); late > 4*time.Millisecond || late < 3*time.Millisecond {
 				t.Errorf("%s: half of the tasks were %v late, want 3ms to 4ms", x.name, late)
 			}
-			if !slices.IsSortedFunc(x.spans, func(a, b schedule.CompletionStats) int { return a.From.Compare(b.From) }) {
+			if !slices.IsSortedFunc(x.spans, func(a, b taskview.CompletionStats) int { return a.From.Compare(b.From) }) {
 				t.Errorf("%s: spans out of order: %v", x.name, x.spans)
 			}
 			if got := x.spans[0].To.Sub(x.spans[0].From); got != x.width {

@@ -14,6 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/snapshot"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/internal/hung"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // While the database accepts connections but does not answer, every request is answered within
@@ -23,7 +24,7 @@ func TestHungDatabase(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})
 		defer srv.Close()
 		db := hung.DB(t)
-		store, err := schedule.New(db, nil, schedule.Config{})
+		store, err := taskview.New(db, schedule.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

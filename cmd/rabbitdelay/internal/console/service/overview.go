@@ -17,6 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // Overview is the content of the first page, which shows the most important facts at a glance.
@@ -271,7 +272,7 @@ var horizons = []struct {
 	{"later", 0},
 }
 
-func countAhead(ctx context.Context, s *schedule.Store, now time.Time) ([]HorizonCount, error) {
+func countAhead(ctx context.Context, s *taskview.Store, now time.Time) ([]HorizonCount, error) {
 	var out []HorizonCount
 	var from time.Time
 	for i, h := range horizons {
@@ -290,7 +291,7 @@ func countAhead(ctx context.Context, s *schedule.Store, now time.Time) ([]Horizo
 }
 
 // countEnded counts the tasks that ended within the last hour and day.
-func countEnded(ctx context.Context, s *schedule.Store, now time.Time) (*Ended, error) {
+func countEnded(ctx context.Context, s *taskview.Store, now time.Time) (*Ended, error) {
 	var e Ended
 	for _, x := range []struct {
 		status   schedule.Status
@@ -302,14 +303,14 @@ func countEnded(ctx context.Context, s *schedule.Store, now time.Time) (*Ended, 
 		{schedule.StatusFailed, 2 * time.Hour, time.Hour, &e.FailedBefore},
 		{schedule.StatusFailed, 24 * time.Hour, 0, &e.FailedDay},
 	} {
-		n, err := s.CountFinished(ctx, schedule.NoTx, x.status, now.Add(-x.from), now.Add(-x.to), counted)
+		n, err := s.CountFinished(ctx, x.status, now.Add(-x.from), now.Add(-x.to), counted)
 		if err != nil {
 			return nil, err
 		}
 		*x.count = min(n, counted)
 	}
 	var err error
-	e.Retried, err = s.CountRetried(ctx, schedule.NoTx, counted)
+	e.Retried, err = s.CountRetried(ctx, counted)
 	return &e, err
 }
 

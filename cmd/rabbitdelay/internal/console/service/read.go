@@ -8,11 +8,11 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
-func (c *Core) store() (*schedule.Store, error) {
+func (c *Core) store() (*taskview.Store, error) {
 	if c.cfg.Store == nil {
 		return nil, fmt.Errorf("%w: this process has no task database", ErrUnavailable)
 	}
@@ -65,7 +65,7 @@ func read[T any](ctx context.Context, c *Core, do func(context.Context) (T, erro
 }
 
 // readStore is like read, for a function that needs the store.
-func readStore[T any](ctx context.Context, c *Core, do func(context.Context, *schedule.Store) (T, error)) (T, error) {
+func readStore[T any](ctx context.Context, c *Core, do func(context.Context, *taskview.Store) (T, error)) (T, error) {
 	s, err := c.store()
 	if err != nil {
 		var none T

@@ -10,6 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -18,7 +19,7 @@ const maxRecurring = 10_000
 
 // Recurring returns all recurring tasks, at most 10,000.
 func (c *Core) Recurring(ctx context.Context, who Identity) ([]schedule.Recurring, error) {
-	return readStore(ctx, c, func(ctx context.Context, s *schedule.Store) ([]schedule.Recurring, error) {
+	return readStore(ctx, c, func(ctx context.Context, s *taskview.Store) ([]schedule.Recurring, error) {
 		list := []schedule.Recurring{}
 		for r, err := range s.Recurring().List(ctx, schedule.NoTx) {
 			if err != nil {
@@ -35,14 +36,14 @@ func (c *Core) Recurring(ctx context.Context, who Identity) ([]schedule.Recurrin
 
 // LastRuns returns, by name, the last occurrence of each recurring task that has ended.
 func (c *Core) LastRuns(ctx context.Context, names []string) (map[string]schedule.TaskRow, error) {
-	return readStore(ctx, c, func(ctx context.Context, s *schedule.Store) (map[string]schedule.TaskRow, error) {
+	return readStore(ctx, c, func(ctx context.Context, s *taskview.Store) (map[string]schedule.TaskRow, error) {
 		return s.Recurring().LastRuns(ctx, schedule.NoTx, names)
 	})
 }
 
 // RecurringTask returns one recurring task.
 func (c *Core) RecurringTask(ctx context.Context, who Identity, name string) (schedule.Recurring, error) {
-	return readStore(ctx, c, func(ctx context.Context, s *schedule.Store) (schedule.Recurring, error) {
+	return readStore(ctx, c, func(ctx context.Context, s *taskview.Store) (schedule.Recurring, error) {
 		r, err := s.Recurring().Get(ctx, schedule.NoTx, name)
 		veilTask(who, &r.Task)
 		return r, err
@@ -92,7 +93,7 @@ func (c *Core) changeRecurring(ctx context.Context, who Identity, action, name s
 
 // Destinations returns the destinations that are paused or limited.
 func (c *Core) Destinations(ctx context.Context) ([]schedule.DestinationState, error) {
-	return readStore(ctx, c, func(ctx context.Context, s *schedule.Store) ([]schedule.DestinationState, error) {
+	return readStore(ctx, c, func(ctx context.Context, s *taskview.Store) ([]schedule.DestinationState, error) {
 		return s.Destinations(ctx, schedule.NoTx)
 	})
 }
@@ -117,7 +118,7 @@ func (c *Core) UnknownDestination(ctx context.Context, d topology.Destination) (
 	if slices.Contains(seen, d) {
 		return "", nil
 	}
-	return readStore(ctx, c, func(ctx context.Context, s *schedule.Store) (string, error) {
+	return readStore(ctx, c, func(ctx context.Context, s *taskview.Store) (string, error) {
 		known, err := s.Known(ctx, schedule.NoTx, d)
 		if err != nil || known {
 			return "", err
@@ -157,7 +158,7 @@ func (c *Core) seenDestinations() (list []topology.Destination) {
 
 // PauseDestination keeps the tasks for a destination in the table until ResumeDestination is called.
 func (c *Core) PauseDestination(ctx context.Context, who Identity, d topology.Destination) error {
-	return c.changeDestination(ctx, who, Entry{Action: "destination.pause"}, d, func(s *schedule.Store) error {
+	return c.changeDestination(ctx, who, Entry{Action: "destination.pause"}, d, func(s *taskview.Store) error {
 		return s.Pause(ctx, schedule.NoTx, d, who.Name)
 	})
 }
@@ -169,7 +170,7 @@ func (c *Core) ResumeDestination(ctx context.Context, who Identity, d topology.D
 	if spread > 0 {
 		e.Detail = "over " + topology.FormatDuration(spread)
 	}
-	return c.changeDestination(ctx, who, e, d, func(s *schedule.Store) error { return s.Resume(ctx, schedule.NoTx, d, spread) })
+	return c.changeDestination(ctx, who, e, d, func(s *taskview.Store) error { return s.Resume(ctx, schedule.NoTx, d, spread) })
 }
 
 // SetRateLimit limits the number of tasks per second that are sent to a destination. Zero removes the limit.
@@ -178,12 +179,12 @@ func (c *Core) SetRateLimit(ctx context.Context, who Identity, x schedule.RateLi
 	if x.PerSecond != 0 {
 		e.Detail = fmt.Sprintf("%g a second", x.PerSecond)
 	}
-	return c.changeDestination(ctx, who, e, topology.Destination{Queue: x.Queue, Exchange: x.Exchange}, func(s *schedule.Store) error {
+	return c.changeDestination(ctx, who, e, topology.Destination{Queue: x.Queue, Exchange: x.Exchange}, func(s *taskview.Store) error {
 		return s.SetRateLimit(ctx, schedule.NoTx, x)
 	})
 }
 
-func (c *Core) changeDestination(ctx context.Context, who Identity, e Entry, d topology.Destination, do func(*schedule.Store) error) error {
+func (c *Core) changeDestination(ctx context.Context, who Identity, e Entry, d topology.Destination, do func(*taskview.Store) error) error {
 	s, err := c.store()
 	if err != nil {
 		return err

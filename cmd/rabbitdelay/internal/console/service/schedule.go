@@ -10,6 +10,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // MaxBatch is the maximum number of tasks in one call to Schedule.
@@ -84,7 +85,7 @@ func ofTask(err error) bool {
 	return errors.Is(err, schedule.ErrExists) || errors.Is(err, schedule.ErrInvalidTask)
 }
 
-func scheduleOne(ctx context.Context, s *schedule.Store, t NewTask) (r ScheduleResult) {
+func scheduleOne(ctx context.Context, s *taskview.Store, t NewTask) (r ScheduleResult) {
 	r.Asked, r.ID = t.ID, t.ID
 	if t.UniqueKey == "" {
 		r.Created, r.Err = scheduleByID(ctx, s, t, s.Schedule(ctx, schedule.NoTx, t.Task))
@@ -101,7 +102,7 @@ func scheduleOne(ctx context.Context, s *schedule.Store, t NewTask) (r ScheduleR
 }
 
 // scheduleByID returns the outcome of scheduling a task by its id, if the first attempt failed with err.
-func scheduleByID(ctx context.Context, s *schedule.Store, t NewTask, err error) (created bool, _ error) {
+func scheduleByID(ctx context.Context, s *taskview.Store, t NewTask, err error) (created bool, _ error) {
 	if !errors.Is(err, schedule.ErrExists) {
 		return err == nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/trace"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // MaxPage is the maximum number of tasks on a page.
@@ -35,7 +36,7 @@ func (c *Core) Tasks(ctx context.Context, who Identity, f schedule.Filter) (Task
 		return TaskPage{}, err
 	}
 	f.Limit, f.WithoutBody = limit+1, true
-	return readStore(ctx, c, func(ctx context.Context, s *schedule.Store) (TaskPage, error) {
+	return readStore(ctx, c, func(ctx context.Context, s *taskview.Store) (TaskPage, error) {
 		page := TaskPage{Tasks: []schedule.TaskRow{}}
 		for t, err := range s.List(ctx, schedule.NoTx, f) {
 			if err != nil {
@@ -55,7 +56,7 @@ func (c *Core) Tasks(ctx context.Context, who Identity, f schedule.Filter) (Task
 // Count returns how many tasks f selects, up to limit. The result more reports whether there are more than that. A
 // limit of zero counts all of them.
 func (c *Core) Count(ctx context.Context, f schedule.Filter, limit int64) (n int64, more bool, err error) {
-	n, err = readStore(ctx, c, func(ctx context.Context, s *schedule.Store) (int64, error) {
+	n, err = readStore(ctx, c, func(ctx context.Context, s *taskview.Store) (int64, error) {
 		return s.CountUpTo(ctx, schedule.NoTx, f, limit)
 	})
 	if err != nil || limit <= 0 {
@@ -65,12 +66,12 @@ func (c *Core) Count(ctx context.Context, f schedule.Filter, limit int64) (n int
 }
 
 // TaskErrors groups the failed tasks that f selects by their errors.
-func (c *Core) TaskErrors(ctx context.Context, who Identity, f schedule.Filter, o schedule.ErrorGroupOptions) (schedule.ErrorGroups, error) {
+func (c *Core) TaskErrors(ctx context.Context, who Identity, f schedule.Filter, o taskview.ErrorGroupOptions) (taskview.ErrorGroups, error) {
 	if f.Header != "" && !who.Role.May(RoleOperator) {
-		return schedule.ErrorGroups{}, fmt.Errorf("filter by header: %w", ErrForbidden)
+		return taskview.ErrorGroups{}, fmt.Errorf("filter by header: %w", ErrForbidden)
 	}
-	return readStore(ctx, c, func(ctx context.Context, s *schedule.Store) (schedule.ErrorGroups, error) {
-		return s.ErrorGroups(ctx, schedule.NoTx, all(f), o)
+	return readStore(ctx, c, func(ctx context.Context, s *taskview.Store) (taskview.ErrorGroups, error) {
+		return s.ErrorGroups(ctx, all(f), o)
 	})
 }
 
@@ -96,8 +97,8 @@ func (c *Core) Suggest(ctx context.Context) (Suggestions, error) {
 	defer s.mu.Unlock()
 	var err error
 	if time.Since(s.at) > suggestEvery {
-		tags, rerr := readStore(ctx, c, func(ctx context.Context, s *schedule.Store) ([]string, error) {
-			return s.Tags(ctx, schedule.NoTx, suggestMost)
+		tags, rerr := readStore(ctx, c, func(ctx context.Context, s *taskview.Store) ([]string, error) {
+			return s.Tags(ctx, suggestMost)
 		})
 		if err = rerr; err == nil {
 			s.tags, s.at = tags, time.Now()
@@ -133,7 +134,7 @@ func (c *Core) knownQueues() []string {
 // TaskDetail is one task together with its history.
 type TaskDetail struct {
 	Task    schedule.TaskRow
-	Effects []schedule.Effect
+	Effects []taskview.Effect
 	Records []idempotency.Record
 	Why     string      // a sentence that explains the task's current state
 	Trace   trace.Trace // what Why is based on, to explain it in another language
@@ -143,11 +144,11 @@ type TaskDetail struct {
 
 // Task returns a task with its history. Only operators see its Body.
 func (c *Core) Task(ctx context.Context, who Identity, id string) (TaskDetail, error) {
-	return readStore(ctx, c, func(ctx context.Context, s *schedule.Store) (d TaskDetail, err error) {
+	return readStore(ctx, c, func(ctx context.Context, s *taskview.Store) (d TaskDetail, err error) {
 		if d.Task, err = s.Get(ctx, schedule.NoTx, id); err != nil {
 			return TaskDetail{}, err
 		}
-		if d.Effects, err = s.Effects(ctx, schedule.NoTx, id); err != nil {
+		if d.Effects, err = s.Effects(ctx, id); err != nil {
 			return TaskDetail{}, err
 		}
 		scopes := []string{}

@@ -1,4 +1,4 @@
-package schedule
+package taskview
 
 import (
 	"context"
@@ -6,14 +6,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
 // relaySilence is the age of the last heartbeat beyond which a relay is not regarded as running. A running relay sends
 // one every 10 seconds.
 const relaySilence = 20 * time.Second
 
-// Relay is a process that runs Store.Run on the database, or that died within the last week. A
+// Relay is a process that runs schedule.Store.Run on the database, or that died within the last week. A
 // relay that has stopped normally is not listed.
 type Relay struct {
 	Name    string    `json:"name"`    // host:process
@@ -43,7 +43,7 @@ func (r Relay) Silent(now time.Time) string {
 
 // Relays returns the relays of the database, the most recently seen one first.
 func (s *Store) Relays(ctx context.Context) ([]Relay, error) {
-	return reading(ctx, s, NoTx, Filter{}, "reading relays", func(c rows.Conn, _ rows.Filter) ([]Relay, error) {
+	return reading(ctx, s, "reading relays", func(c rows.Conn) ([]Relay, error) {
 		found, err := c.Relays(ctx)
 		list := make([]Relay, len(found))
 		for i, r := range found {

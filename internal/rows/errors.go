@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/alike"
+	"github.com/rabbitdelay/rabbitdelay/internal/alike"
 )
 
 // Databases cannot decide which errors are similar, and they compare texts in different ways. A statement therefore

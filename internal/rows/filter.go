@@ -2,6 +2,8 @@ package rows
 
 import (
 	"encoding/json"
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -23,6 +25,20 @@ type Filter struct {
 	// For bulk changes:
 	ToQueue bool  // leaves out tasks that are sent to an exchange
 	Outside *Span // only tasks that are due before or after this span
+}
+
+// maxIDs bounds Filter.IDs.
+const maxIDs = 1000
+
+// Check returns an error for an unknown status and for too many ids.
+func (f Filter) Check() error {
+	if f.Status != "" && !slices.Contains(Statuses, f.Status) {
+		return fmt.Errorf("status is %q, expected one of %v", f.Status, Statuses)
+	}
+	if len(f.IDs) > maxIDs {
+		return fmt.Errorf("%d ids, expected at most %d", len(f.IDs), maxIDs)
+	}
+	return nil
 }
 
 // Span is a range of times in milliseconds, both inclusive.

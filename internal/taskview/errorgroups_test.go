@@ -1,11 +1,38 @@
-package schedule
+package taskview
 
 import (
 	"database/sql"
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
+
+// many schedules n tasks: a third each for queue a, queue b and exchange x, due a second apart.
+func many(t *testing.T, s *Store, base time.Time, n int) {
+	t.Helper()
+	tasks := make([]schedule.Task, n)
+	for i := range tasks {
+		tasks[i] = schedule.Task{ID: fmt.Sprintf("t%04d", i), DeliverAt: base.Add(time.Duration(i) * time.Second)}
+		if i%3 == 2 {
+			tasks[i].Exchange, tasks[i].RoutingKey = "x", "k"
+		} else {
+			tasks[i].Queue = []string{"a", "b"}[i%3]
+		}
+	}
+	check(t, s.ScheduleBatch(t.Context(), schedule.NoTx, tasks))
+}
+
+// listed returns the number of tasks that a filter selects.
+func listed(t *testing.T, s *Store, f schedule.Filter) (n int) {
+	t.Helper()
+	for _, err := range s.List(t.Context(), schedule.NoTx, f) {
+		check(t, err)
+		n++
+	}
+	return n
+}
 
 // fail makes tasks fail with one error each, a second apart.
 func fail(t *testing.T, db *sql.DB, base time.Time, errors map[string]string) {
@@ -27,7 +54,7 @@ var failures = map[string]string{
 }
 
 func TestErrorGroups(t *testing.T) {
-	s, db := closedStore(t)
+	s, db := openStore(t, schedule.Config{})
 	base := time.Now().Truncate(time.Second).Add(time.Hour)
 	many(t, s, base, 15)
 	fail(t, db, base, failures)
@@ -36,7 +63,7 @@ func TestErrorGroups(t *testing.T) {
 		GroupsOldest: "[a:payment provider: #:2 b:payment provider: #:1 x:no such user: … (#):2 a:Payment provider: #:1 a:#% off_season at line #:1]",
 		GroupsMost:   "[a:payment provider: #:2 x:no such user: … (#):2 a:#% off_season at line #:1 a:Payment provider: #:1 b:payment provider: #:1]",
 	} {
-		g, err := s.ErrorGroups(t.Context(), NoTx, Filter{}, ErrorGroupOptions{Order: order})
+		g, err := s.ErrorGroups(t.Context(), schedule.Filter{}, ErrorGroupOptions{Order: order})
 		check(t, err)
 		var got []string
 		for _, x := range g.Groups {
@@ -46,7 +73,7 @@ func TestErrorGroups(t *testing.T) {
 			t.Errorf("%s: %s\nexpected %s", order, got, want)
 		}
 	}
-	g, err := s.ErrorGroups(t.Context(), NoTx, Filter{Queue: "a"}, ErrorGroupOptions{Sample: 2, Limit: 1})
+	g, err := s.ErrorGroups(t.Context(), schedule.Filter{Queue: "a"}, ErrorGroupOptions{Sample: 2, Limit: 1})
 	check(t, err)
 	if !g.More {
 		t.Error("More is false, although only two of four tasks were read")
@@ -61,33 +88,33 @@ func TestErrorGroups(t *testing.T) {
 
 // A filter with the error of a group finds, counts and changes exactly the tasks of the group.
 func TestFilterByError(t *testing.T) {
-	s, db := closedStore(t)
+	s, db := openStore(t, schedule.Config{})
 	base := time.Now().Truncate(time.Second).Add(time.Hour)
 	many(t, s, base, 15)
 	fail(t, db, base, failures)
-	groups, err := s.ErrorGroups(t.Context(), NoTx, Filter{}, ErrorGroupOptions{})
+	groups, err := s.ErrorGroups(t.Context(), schedule.Filter{}, ErrorGroupOptions{})
 	check(t, err)
 	for _, g := range groups.Groups {
-		f := Filter{Status: StatusFailed, Queue: g.Queue, Exchange: g.Exchange, ErrorLike: g.ErrorLike}
-		if n := len(dues(t, s, f)); n != g.Tasks {
+		f := schedule.Filter{Status: schedule.StatusFailed, Queue: g.Queue, Exchange: g.Exchange, ErrorLike: g.ErrorLike}
+		if n := listed(t, s, f); n != g.Tasks {
 			t.Errorf("%q lists %d tasks, expected %d", g.ErrorLike, n, g.Tasks)
 		}
-		n, err := s.BulkCount(t.Context(), f, BulkRevive(base), BulkOptions{})
+		n, err := s.BulkCount(t.Context(), f, schedule.BulkRevive(base), schedule.BulkOptions{})
 		check(t, err)
 		if n != int64(g.Tasks) {
 			t.Errorf("%q counts %d tasks for a change, expected %d", g.ErrorLike, n, g.Tasks)
 		}
 	}
 	for text, want := range map[string]int{"503": 3, "payment": 3, "%": 1, "_": 1, "off season": 0} {
-		if n := len(dues(t, s, Filter{Error: text})); n != want {
+		if n := listed(t, s, schedule.Filter{Error: text}); n != want {
 			t.Errorf("%d errors contain %q, expected %d", n, text, want)
 		}
-		n, err := s.CountUpTo(t.Context(), NoTx, Filter{Error: text}, 2)
+		n, err := s.CountUpTo(t.Context(), schedule.NoTx, schedule.Filter{Error: text}, 2)
 		check(t, err)
 		if n != int64(want) {
 			t.Errorf("%d errors with %q counted, expected %d", n, text, want)
 		}
-		counts, err := s.Count(t.Context(), NoTx, Filter{Error: text})
+		counts, err := s.Count(t.Context(), schedule.NoTx, schedule.Filter{Error: text})
 		check(t, err)
 		var sum int64
 		for _, c := range counts {
@@ -97,56 +124,12 @@ func TestFilterByError(t *testing.T) {
 			t.Errorf("%d errors with %q counted by queue, expected %d", sum, text, want)
 		}
 	}
-	p, err := s.Bulk(t.Context(), Filter{ErrorLike: "payment provider: 7"}, BulkRevive(base), BulkOptions{Batch: 1})
+	p, err := s.Bulk(t.Context(), schedule.Filter{ErrorLike: "payment provider: 7"}, schedule.BulkRevive(base), schedule.BulkOptions{Batch: 1})
 	check(t, err)
 	if p.Changed != 3 {
 		t.Errorf("%d tasks revived, expected 3", p.Changed)
 	}
-	if n := len(dues(t, s, Filter{Status: StatusFailed})); n != len(failures)-3 {
+	if n := listed(t, s, schedule.Filter{Status: schedule.StatusFailed}); n != len(failures)-3 {
 		t.Errorf("%d tasks are still failed, expected %d", n, len(failures)-3)
-	}
-}
-
-// A list and a bulk change find matching tasks behind any number of tasks with other errors.
-func TestFilterByRareError(t *testing.T) {
-	s, db := closedStore(t)
-	base := time.Now().Truncate(time.Second).Add(time.Hour)
-	const n = 1300 // more than two pages of a list, and of a bulk change with a small batch
-	many(t, s, base, n)
-	_, err := db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET status = 'failed', last_error = 'order ' || id || ' is broken', finished_at = due_at")
-	check(t, err)
-	_, err = db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET last_error = 'ORDER 1 is broken' WHERE id IN ('t0003', 't1299')")
-	check(t, err)
-	f := Filter{ErrorLike: "ORDER # is broken", Limit: 10, Sort: SortEndedLast}
-	if got := len(dues(t, s, f)); got != 2 {
-		t.Errorf("%d tasks listed, expected 2", got)
-	}
-	f.Limit, f.Sort = 0, SortDue
-	p, err := s.Bulk(t.Context(), f, BulkDelete(), BulkOptions{Batch: 2})
-	check(t, err)
-	if p.Changed != 2 {
-		t.Errorf("%d tasks deleted, expected 2", p.Changed)
-	}
-}
-
-// If an attempt fails with another error while a bulk change is running, its task is left out of the change.
-func TestErrorChangesDuringBulk(t *testing.T) {
-	s, db := closedStore(t)
-	many(t, s, time.Now().Add(time.Hour), 6)
-	_, err := db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET attempts = 1, last_error = 'timeout'")
-	check(t, err)
-	o := BulkOptions{Batch: 1, Progress: func(p BulkProgress) {
-		_, err := db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET last_error = 'no such user' WHERE id = 't0003'")
-		check(t, err)
-	}}
-	p, err := s.Bulk(t.Context(), Filter{ErrorLike: "timeout"}, BulkCancel(), o)
-	check(t, err)
-	if p.Changed != 5 {
-		t.Errorf("%d tasks changed, expected 5", p.Changed)
-	}
-	task, err := s.Get(t.Context(), NoTx, "t0003")
-	check(t, err)
-	if task.Status != StatusPending {
-		t.Errorf("the task with another error is %s, want pending", task.Status)
 	}
 }

@@ -1,4 +1,4 @@
-package schedule
+package taskview
 
 import (
 	"cmp"
@@ -7,8 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/alike"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/internal/alike"
+	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
 // Limits of Store.ErrorGroups.
@@ -65,20 +66,18 @@ type ErrorGroup struct {
 // ErrorGroups groups the tasks that the filter selects by destination and error. Without a status it groups failed
 // tasks. Use StatusPending for the errors of attempts that will be retried. Tasks that change in the meantime may or
 // may not be counted. It returns ErrConfig for invalid arguments.
-func (s *Store) ErrorGroups(ctx context.Context, ex Executor, f Filter, o ErrorGroupOptions) (ErrorGroups, error) {
-	setDefault(&o.Limit, DefaultGroups)
-	setDefault(&o.Sample, DefaultSample)
-	o.Order = cmp.Or(o.Order, GroupsNewest)
+func (s *Store) ErrorGroups(ctx context.Context, f schedule.Filter, o ErrorGroupOptions) (ErrorGroups, error) {
+	o.Limit, o.Sample, o.Order = cmp.Or(o.Limit, DefaultGroups), cmp.Or(o.Sample, DefaultSample), cmp.Or(o.Order, GroupsNewest)
 	switch {
 	case o.Limit < 1 || o.Limit > MaxGroups:
-		return ErrorGroups{}, fmt.Errorf("%w: grouping tasks: limit is %d; expected 1 to %d", ErrConfig, o.Limit, MaxGroups)
+		return ErrorGroups{}, fmt.Errorf("%w: grouping tasks: limit is %d; expected 1 to %d", schedule.ErrConfig, o.Limit, MaxGroups)
 	case o.Sample < 1 || o.Sample > MaxSample:
-		return ErrorGroups{}, fmt.Errorf("%w: grouping tasks: sample is %d; expected 1 to %d", ErrConfig, o.Sample, MaxSample)
+		return ErrorGroups{}, fmt.Errorf("%w: grouping tasks: sample is %d; expected 1 to %d", schedule.ErrConfig, o.Sample, MaxSample)
 	case groupedBy[o.Order] == nil:
-		return ErrorGroups{}, fmt.Errorf("%w: grouping tasks: order is %q; expected %s, %s or %s", ErrConfig, string(o.Order), GroupsNewest, GroupsOldest, GroupsMost)
+		return ErrorGroups{}, fmt.Errorf("%w: grouping tasks: order is %q; expected %s, %s or %s", schedule.ErrConfig, string(o.Order), GroupsNewest, GroupsOldest, GroupsMost)
 	}
-	f.Status = cmp.Or(f.Status, StatusFailed)
-	return reading(ctx, s, ex, f, "grouping tasks by error", func(c rows.Conn, f rows.Filter) (ErrorGroups, error) {
+	f.Status = cmp.Or(f.Status, schedule.StatusFailed)
+	return filtered(ctx, s, f, "grouping tasks by error", func(c rows.Conn, f rows.Filter) (ErrorGroups, error) {
 		ended := f.Status != rows.Pending && f.Status != rows.Running
 		groups := map[groupKey]*ErrorGroup{}
 		read, more, err := c.Failures(ctx, f, ended, o.Sample, func(t rows.Unsuccessful) { addToGroup(groups, t) })

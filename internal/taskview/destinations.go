@@ -1,10 +1,9 @@
-package schedule
+package taskview
 
 import (
 	"context"
 	"fmt"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/relay"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -18,14 +17,14 @@ type DestinationCount struct {
 // maxUnknown is the maximum number of tasks that UnknownDestinations reads for each queue or exchange.
 const maxUnknown = 10_000
 
-// UnknownDestinations returns the destinations of pending tasks that Config.Destination or the sender rejects. Schedule
+// UnknownDestinations returns the destinations of pending tasks that schedule.Config.Destination rejects. Schedule
 // rejects such tasks, so they were written by other programs, or before the configuration changed. A relay with this
-// configuration will not send them. If neither of them restricts destinations, the result is empty.
+// configuration will not send them. If the configuration does not restrict destinations, the result is empty.
 func (s *Store) UnknownDestinations(ctx context.Context) ([]DestinationCount, error) {
-	if !relay.Lists(s.sender) && s.cfg.Destination == nil {
+	if s.listed == nil {
 		return nil, nil
 	}
-	c, err := s.conn(ctx, NoTx)
+	c, err := s.db.Conn(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -35,11 +34,11 @@ func (s *Store) UnknownDestinations(ctx context.Context) ([]DestinationCount, er
 	}
 	var list []DestinationCount
 	for _, l := range lanes {
+		dest := topology.Destination{Queue: l.Queue, Exchange: l.Exchange}
 		// Check each routing key of an exchange separately.
-		if l.Exchange == "" && s.listed(topology.Destination{Queue: l.Queue}) == nil {
+		if l.Exchange == "" && s.listed(dest) == nil {
 			continue
 		}
-		dest := topology.Destination{Queue: l.Queue, Exchange: l.Exchange}
 		err := c.CountKeys(ctx, l, maxUnknown, func(key string, pending int64) {
 			dest.RoutingKey = key
 			if s.listed(dest) != nil {
@@ -51,9 +50,4 @@ func (s *Store) UnknownDestinations(ctx context.Context) ([]DestinationCount, er
 		}
 	}
 	return list, nil
-}
-
-// listed returns an error if the configuration or the sender rejects a destination regardless of the message.
-func (s *Store) listed(dest topology.Destination) error {
-	return relay.Listed(s.sender, s.cfg.Destination, dest)
 }

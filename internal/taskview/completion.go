@@ -1,11 +1,13 @@
-package schedule
+package taskview
 
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -64,12 +66,12 @@ func lateSpan(class int) (from, to time.Duration) {
 // CompletionStats counts how tasks ended in each of n consecutive time spans of the given width, the first of which
 // begins at from. The width is in whole milliseconds. CompletionStats reads the row of each task that ended in the
 // spans, by an index, so the spans should be short if many tasks end.
-func (s *Store) CompletionStats(ctx context.Context, ex Executor, from time.Time, width time.Duration, n int) ([]CompletionStats, error) {
+func (s *Store) CompletionStats(ctx context.Context, from time.Time, width time.Duration, n int) ([]CompletionStats, error) {
 	if width < time.Millisecond || n < 1 || n > 100_000 {
 		return nil, fmt.Errorf("ended tasks: width %s and %d spans, expected at least 1ms and 1 to 100000", topology.FormatDuration(width), n)
 	}
 	start, step := rows.Stored(from), width.Milliseconds()
-	return reading(ctx, s, ex, Filter{}, "reading how tasks ended", func(c rows.Conn, _ rows.Filter) ([]CompletionStats, error) {
+	return reading(ctx, s, "reading how tasks ended", func(c rows.Conn) ([]CompletionStats, error) {
 		list, err := c.Ended(ctx, start, step, n)
 		out := make([]CompletionStats, len(list))
 		for i, e := range list {
@@ -80,10 +82,13 @@ func (s *Store) CompletionStats(ctx context.Context, ex Executor, from time.Time
 	})
 }
 
-// CountRetried counts the pending tasks that are due and have had a failed attempt, which means that they are waiting
-// for a retry. It reads at most limit of the tasks that are due, beginning with the earliest due time.
-func (s *Store) CountRetried(ctx context.Context, ex Executor, limit int64) (int64, error) {
-	return reading(ctx, s, ex, Filter{}, "counting tasks that wait for a retry", func(c rows.Conn, _ rows.Filter) (int64, error) {
-		return c.CountRetried(ctx, s.nowOn(ctx, c).UnixMilli(), limit)
+// CountFinished counts the tasks that finished with a status between from, inclusive, and to,
+// exclusive, up to limit. A result of limit + 1 means that there are more.
+func (s *Store) CountFinished(ctx context.Context, status schedule.Status, from, to time.Time, limit int64) (int64, error) {
+	if !slices.Contains([]schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusExpired, schedule.StatusFailed}, status) {
+		return 0, fmt.Errorf("%w: counting finished tasks: status %q; expected done, cancelled, expired or failed", schedule.ErrConfig, status)
+	}
+	return reading(ctx, s, "counting finished tasks", func(c rows.Conn) (int64, error) {
+		return c.CountFinished(ctx, string(status), from, to, limit)
 	})
 }

@@ -1,19 +1,20 @@
-package schedule
+package taskview
 
 import (
 	"testing"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
 // The intervals of the statistics follow one another without gaps from the given time on.
 func TestEnded(t *testing.T) {
-	s, db := openStore(t, nil, Config{})
-	defer func() { check(t, db.Close()) }()
+	s, db := openStore(t, schedule.Config{})
 	from := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 	end := from.Add(time.Minute).UnixMilli()
 	_, err := db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_tasks (id, queue, due_at, status, finished_at) VALUES ('a', 'q', ?, 'done', ?)", end, end)
 	check(t, err)
-	got, err := s.CompletionStats(t.Context(), NoTx, from, time.Minute, 3)
+	got, err := s.CompletionStats(t.Context(), from, time.Minute, 3)
 	check(t, err)
 	for i, e := range got {
 		if want := from.Add(time.Duration(i) * time.Minute); !e.From.Equal(want) {
@@ -26,7 +27,7 @@ func TestEnded(t *testing.T) {
 	if got[1].Done != 1 {
 		t.Errorf("%d tasks were done in the second minute, want 1", got[1].Done)
 	}
-	if _, err := s.CompletionStats(t.Context(), NoTx, from, time.Microsecond, 1); err == nil {
+	if _, err := s.CompletionStats(t.Context(), from, time.Microsecond, 1); err == nil {
 		t.Error("CompletionStats accepted a span of a microsecond")
 	}
 }
@@ -52,19 +53,5 @@ func TestLatenessOfAShare(t *testing.T) {
 	}
 	if got := (CompletionStats{}).Lateness(0.5); got != 0 {
 		t.Errorf("of none: got %v, want 0", got)
-	}
-}
-
-// A task counts as retried from its first failed attempt until its end, by the store's clock.
-func TestCountRetried(t *testing.T) {
-	s, db := openStore(t, nil, Config{})
-	defer func() { check(t, db.Close()) }()
-	check(t, s.Schedule(t.Context(), NoTx, Task{ID: "a", Queue: "q", DeliverAt: time.Now().Add(-time.Minute)}))
-	_, err := db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET attempts = 1")
-	check(t, err)
-	n, err := s.CountRetried(t.Context(), NoTx, 10)
-	check(t, err)
-	if n != 1 {
-		t.Errorf("%d, expected 1", n)
 	}
 }

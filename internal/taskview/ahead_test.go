@@ -1,0 +1,59 @@
+package taskview
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+)
+
+// Tasks that were sent and are not due yet are counted, together with the time at which a lost one
+// is sent again.
+func TestSentAhead(t *testing.T) {
+	now := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
+	s, db := openStore(t, schedule.Config{DatabaseNow: func() time.Time { return now }})
+	count := func(limit int64) SentTasks {
+		t.Helper()
+		n, err := s.SentAhead(t.Context(), time.Minute, 30*time.Second, limit)
+		check(t, err)
+		return n
+	}
+	for i, in := range []time.Duration{90 * time.Second, 10 * time.Minute, 20 * time.Minute, 48 * time.Hour} {
+		check(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: fmt.Sprint(i), Queue: "q", DeliverAt: now.Add(in)}))
+	}
+	if n := count(10); n != (SentTasks{}) {
+		t.Errorf("nothing was sent: %+v", n)
+	}
+	_, err := db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET sends = 1, sent_at = ?, resend_at = due_at + 120000 WHERE id < '3'", now.UnixMilli())
+	check(t, err)
+	if n := count(10); n != (SentTasks{}) {
+		t.Errorf("sent just now: %+v", n)
+	}
+	sent := now
+	now = now.Add(40 * time.Second) // the first task is due in less than a minute
+	want := SentTasks{2, sent.Add(12 * time.Minute), sent.Add(22 * time.Minute)}
+	if n := count(10); n != want {
+		t.Errorf("got %+v, want %+v", n, want)
+	}
+	if n := count(1); n.Tasks != 1 || !n.ResendTo.Equal(want.ResendFrom) {
+		t.Errorf("up to 1: %+v", n)
+	}
+	if _, err := s.SentAhead(t.Context(), time.Minute, 0, 0); !errors.Is(err, schedule.ErrConfig) {
+		t.Errorf("limit 0: %v", err)
+	}
+}
+
+// A task counts as retried from its first failed attempt until its end, by the database's clock.
+func TestCountRetried(t *testing.T) {
+	s, db := openStore(t, schedule.Config{})
+	check(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "a", Queue: "q", DeliverAt: time.Now().Add(-time.Minute)}))
+	_, err := db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET attempts = 1")
+	check(t, err)
+	n, err := s.CountRetried(t.Context(), 10)
+	check(t, err)
+	if n != 1 {
+		t.Errorf("%d, expected 1", n)
+	}
+}

@@ -1,0 +1,13 @@
+// Package taskview reads what the operator's program shows about tasks, beyond what a user's program needs: histograms,
+// statistics of finished tasks, groups of errors, running relays. The commands, the console and the API use it. It is
+// at the top because the program is outside of amqpx, and because the suites test it on each database.
+//
+//	store.go         Store, a schedule.Store with these reads
+//	histogram.go     tasks by due time
+//	completion.go    how tasks ended
+//	errorgroups.go   tasks by error
+//	ahead.go         tasks whose messages are on the broker, and tasks that wait for a retry
+//	destinations.go  destinations of tasks that are not listed
+//	effects.go       what handlers have recorded about a task
+//	relays.go        the processes that relay tasks
+package taskview

@@ -1,0 +1,34 @@
+package taskview
+
+import (
+	"context"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/internal/rows"
+)
+
+// Effect is what the handler of one queue has recorded about a task. For a task that was sent to an exchange, this
+// includes the effect. For other tasks, it includes only the attempts that were recorded before they ran.
+type Effect struct {
+	Version    int64     // the version of the task
+	Queue      string    // the handler's queue
+	DoneAt     time.Time // when the effect was committed; zero if it was not
+	Attempts   int       // number of attempts that were recorded before they ran
+	LeaseUntil time.Time // when the lease of an attempt ends; zero if there is none
+}
+
+// Effects returns what handlers have recorded about a task, sorted by version and queue.
+func (s *Store) Effects(ctx context.Context, id string) ([]Effect, error) {
+	return reading(ctx, s, "reading the effects of task "+id, func(c rows.Conn) (list []Effect, err error) {
+		found, err := c.Effects(ctx, id)
+		for _, e := range found {
+			list = append(list, Effect(e))
+		}
+		return list, err
+	})
+}
+
+// Tags returns the tags that tasks have, sorted, and at most limit of them.
+func (s *Store) Tags(ctx context.Context, limit int) ([]string, error) {
+	return reading(ctx, s, "reading tags", func(c rows.Conn) ([]string, error) { return c.TagNames(ctx, limit) })
+}

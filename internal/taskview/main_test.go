@@ -1,0 +1,28 @@
+package taskview
+
+import (
+	"database/sql"
+	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	_ "modernc.org/sqlite"
+)
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func openStore(t *testing.T, cfg schedule.Config) (*Store, *sql.DB) {
+	t.Helper()
+	db, err := sql.Open("sqlite", ":memory:")
+	check(t, err)
+	t.Cleanup(func() { check(t, db.Close()) })
+	db.SetMaxOpenConns(1)
+	check(t, schedule.Migrate(t.Context(), db))
+	s, err := New(db, cfg)
+	check(t, err)
+	return s, db
+}

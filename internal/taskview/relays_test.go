@@ -1,0 +1,43 @@
+package taskview
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+)
+
+// A relay runs until 20 seconds after its last heartbeat. The text about a silent one does not change while the
+// silence lasts.
+func TestRelays(t *testing.T) {
+	s, db := openStore(t, schedule.Config{})
+	seen := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
+	_, err := db.ExecContext(t.Context(),
+		"INSERT INTO rabbitdelay_relays (id, name, version, started_at, seen_at) VALUES ('a', 'shop:1', '0.1.0', ?, ?), ('b', 'old:2', '', 1, 1)",
+		seen.Add(-time.Hour).UnixMilli(), seen.UnixMilli())
+	check(t, err)
+	list, err := s.Relays(t.Context())
+	check(t, err)
+	if len(list) != 2 {
+		t.Fatalf("%d relays, expected 2: %+v", len(list), list)
+	}
+	r := list[0]
+	if want := (Relay{Name: "shop:1", Version: "0.1.0", Started: seen.Add(-time.Hour), Seen: seen}); r != want {
+		t.Errorf("%+v, expected %+v", r, want)
+	}
+	if !r.Running(seen.Add(20 * time.Second)) {
+		t.Error("not running after 20 s")
+	}
+	if text := r.Silent(seen.Add(20 * time.Second)); text != "" {
+		t.Errorf("after 20 s: %q", text)
+	}
+	if r.Running(seen.Add(21 * time.Second)) {
+		t.Error("still running after 21 s")
+	}
+	want := "no heartbeat since 2026-11-25T12:00:00Z; the process has stopped, hangs or is disconnected; check host shop, pid 1"
+	for _, later := range []time.Duration{time.Minute, time.Hour} {
+		if text := r.Silent(seen.Add(later)); text != want {
+			t.Errorf("after %v: %q, expected %q", later, text, want)
+		}
+	}
+}

@@ -1,0 +1,58 @@
+package taskview
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Store is a store of tasks with the reads of this package. It runs no relay.
+type Store struct {
+	*schedule.Store
+
+	db     *rows.DB
+	listed func(topology.Destination) error
+}
+
+// New returns a store for a database that schedule.Migrate has prepared. It has no sender. New does no I/O.
+func New(db schedule.Database, cfg schedule.Config) (*Store, error) {
+	s, err := schedule.New(db, nil, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &Store{Store: s, db: rows.Open(sqldb.Of(db), sqldb.Dialect(cfg.Dialect), cfg.DatabaseNow), listed: cfg.Destination}, nil
+}
+
+// reading runs read on the database, and wraps its error with what.
+func reading[T any](ctx context.Context, s *Store, what string, read func(c rows.Conn) (T, error)) (none T, err error) {
+	c, err := s.db.Conn(ctx)
+	if err != nil {
+		return none, fmt.Errorf("%s: %w", what, err)
+	}
+	result, err := read(c)
+	if err != nil {
+		return none, fmt.Errorf("%s: %w", what, err)
+	}
+	return result, nil
+}
+
+// filtered is reading for the tasks that a filter selects.
+func filtered[T any](ctx context.Context, s *Store, f schedule.Filter, what string, read func(c rows.Conn, f rows.Filter) (T, error)) (none T, err error) {
+	chosen := conditions(f)
+	if err := chosen.Check(); err != nil {
+		return none, fmt.Errorf("%s: %w", what, err)
+	}
+	return reading(ctx, s, what, func(c rows.Conn) (T, error) { return read(c, chosen) })
+}
+
+// conditions converts a filter, without the fields that apply to List only.
+func conditions(f schedule.Filter) rows.Filter {
+	return rows.Filter{
+		IDs: f.IDs, Queue: f.Queue, Exchange: f.Exchange, Status: string(f.Status), DueFrom: f.DueFrom, DueTo: f.DueTo,
+		IDPrefix: f.IDPrefix, Tag: f.Tag, UniqueKey: f.UniqueKey, Header: f.Header, HeaderValue: f.HeaderValue, Error: f.Error, ErrorLike: f.ErrorLike,
+	}
+}

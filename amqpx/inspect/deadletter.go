@@ -11,6 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/internal/alike"
 	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -160,13 +161,22 @@ type DeadLetterFilter struct {
 	Destinations []string // any of these: a queue, or "exchange:routing key"
 	Tasks        bool     // only dead letters of tasks (package schedule)
 	Error        string   // a substring of the last error's text
-	ErrorLike    string   // an error, or an ErrorGroup's ErrorLike; matches errors for which Alike returns the same
+	ErrorLike    string   // an error; matches errors for which NormalizeError returns the same
 	// Header is the name of an application header, which must have the value HeaderValue when formatted as text.
 	Header, HeaderValue string
 	// OlderThan and NewerThan limit the time since DeadLetter.Died; 0 means no limit. If either is set, messages whose
 	// Died is unknown never match.
 	OlderThan, NewerThan time.Duration
 }
+
+// NormalizeError returns the text of an error without the parts that differ between two messages that failed for the
+// same reason. Numbers and ids become #, including the unit of time or the colons and points between numbers. Quoted
+// parts become "…", and white space becomes one space. Only the first 1,024 bytes are used.
+//
+//	order 42 was not found       order # was not found
+//	dial tcp 10.0.0.7:5432: …    dial tcp #: …
+//	no such user: "Ann" (3f2a9c1e-…)  no such user: … (#)
+func NormalizeError(text string) string { return alike.Text(text) }
 
 // deadReasons are the reasons that a dead letter can have.
 var deadReasons = []string{ReasonRejected, ReasonAttempts, ReasonDeliveries, ReasonUnreadable, ReasonParked, ReasonExpired, ReasonMaxLen, ReasonDeliveryLimit}

@@ -228,9 +228,9 @@ func TestQueueWithoutAMajority(t *testing.T) {
 		lost := managed(t, `{"type": "quorum", "state": "minority", "effective_policy_definition": {"delivery-limit": 1000000000}}`)
 		conn := m.dialed(t)
 		_, peeked := inspect.Peek(t.Context(), conn, "q.dead", inspect.PeekOptions{Management: lost})
-		_, grouped := inspect.GroupErrors(t.Context(), conn, "q.dead", inspect.GroupOptions{Management: lost})
+		_, walked := inspect.Walk(t.Context(), conn, "q.dead", inspect.PeekOptions{Management: lost}, nil)
 		_, requeued := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "q.dead", DryRun: true, Management: lost})
-		for what, err := range map[string]error{"peek": peeked, "group": grouped, "requeue": requeued} {
+		for what, err := range map[string]error{"peek": peeked, "walk": walked, "requeue": requeued} {
 			if !errors.Is(err, live.ErrUnavailable) || !strings.Contains(err.Error(), "minority") {
 				t.Errorf(`%s: got %v, want live.ErrUnavailable with "minority"`, what, err)
 			}

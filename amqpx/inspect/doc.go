@@ -2,7 +2,7 @@
 // service that only sends and consumes messages does not need it.
 //
 //   - Peek shows the messages at the head of a queue, and leaves them there.
-//   - GroupErrors groups the messages of a whole queue by similar errors.
+//   - Walk reads a whole queue, and leaves the messages there.
 //   - Requeue sends dead letters back to where they came from, or discards them, by a filter. It can save them to a
 //     file first, and send them from there.
 //   - Republish forwards messages that another program published, and Rehearsal finds out which of them the broker
@@ -13,7 +13,7 @@ package inspect
 //
 //   - deadletter.go: a message in a dead-letter queue, and the filter that selects such messages
 //   - peek.go: Peek shows the messages at the head of a queue and leaves them there
-//   - groups.go: GroupErrors groups the messages of a whole queue by similar errors
+//   - walk.go: Walk reads all messages of a queue and leaves them there
 //   - take.go: takes messages from a queue, holds them and puts them back
 //   - requeue.go: Requeue sends dead letters back or discards them; requeue_queue.go: the queue or file that it takes
 //     them from; requeue_send.go: what it does with each message

@@ -16,8 +16,9 @@ import (
 func TestNothingToWorkWith(t *testing.T) {
 	_, requeued := inspect.Requeue(t.Context(), nil, inspect.RequeueOptions{Queue: "q.dead"})
 	_, peeked := inspect.Peek(t.Context(), nil, "q.dead", inspect.PeekOptions{})
+	_, walked := inspect.Walk(t.Context(), nil, "q.dead", inspect.PeekOptions{}, nil)
 	passed := inspect.Republish(t.Context(), nil, amqp.Delivery{}, topology.Destination{Queue: "q"}, time.Now(), 0)
-	for what, err := range map[string]error{"Requeue": requeued, "Peek": peeked, "Republish": passed} {
+	for what, err := range map[string]error{"Requeue": requeued, "Peek": peeked, "Walk": walked, "Republish": passed} {
 		if !errors.Is(err, amqpx.ErrConfig) {
 			t.Errorf("%s: got %v, want amqpx.ErrConfig", what, err)
 		}
@@ -34,6 +35,9 @@ func TestPeekRefusesAPlainConnection(t *testing.T) {
 		defer conn.Close()
 		if _, err := inspect.Peek(t.Context(), conn, "q.dead", inspect.PeekOptions{}); !errors.Is(err, inspect.ErrPeek) {
 			t.Errorf("got %v, want inspect.ErrPeek", err)
+		}
+		if _, err := inspect.Walk(t.Context(), conn, "q.dead", inspect.PeekOptions{}, nil); !errors.Is(err, inspect.ErrPeek) {
+			t.Errorf("Walk: %v", err)
 		}
 		if conn.IsClosed() {
 			t.Error("an invalid call closed the connection")

@@ -33,7 +33,7 @@ const (
 // ErrPeek is wrapped by every *PeekError.
 var ErrPeek = errors.New("the queue was not examined")
 
-// PeekError explains why Peek, GroupErrors or Requeue did not examine a queue. It is returned before any message was
+// PeekError explains why Peek, Walk or Requeue did not examine a queue. It is returned before any message was
 // taken.
 type PeekError struct {
 	queue  string
@@ -94,11 +94,8 @@ func Peek(ctx context.Context, conn *amqp.Connection, queue string, o PeekOption
 	if o.Limit < 0 || o.Limit > MaxPeek {
 		return Peeked{}, fmt.Errorf("peek %s: limit %d; expected 1 to %d, or 0 for %d", queue, o.Limit, MaxPeek, DefaultPeek)
 	}
-	if conn == nil {
-		return Peeked{}, fmt.Errorf("%w: peek %s: the connection is nil; expected one that Dial returned", amqpx.ErrConfig, queue)
-	}
-	if product, _ := conn.Config.Properties["product"].(string); product != wire.Product {
-		return Peeked{}, &PeekError{queue: queue, reason: "the connection was not opened by inspect.Dial; any other connection breaks at the first message whose headers amqp091-go cannot read"}
+	if err := usable(conn, "peek", queue); err != nil {
+		return Peeked{}, err
 	}
 	o.Limit = cmp.Or(o.Limit, DefaultPeek)
 	o.Prefix = cmp.Or(o.Prefix, topology.DefaultPrefix)
@@ -123,6 +120,17 @@ func Peek(ctx context.Context, conn *amqp.Connection, queue string, o PeekOption
 	}
 	p.note(wire.Version(wire.Broker(conn)), o)
 	return p, nil
+}
+
+// usable returns an error for a connection that Dial did not return.
+func usable(conn *amqp.Connection, what, queue string) error {
+	if conn == nil {
+		return fmt.Errorf("%w: %s %s: the connection is nil; expected one that Dial returned", amqpx.ErrConfig, what, queue)
+	}
+	if product, _ := conn.Config.Properties["product"].(string); product != wire.Product {
+		return &PeekError{queue: queue, reason: "the connection was not opened by inspect.Dial; any other connection breaks at the first message whose headers amqp091-go cannot read"}
+	}
+	return nil
 }
 
 // read gets messages and puts them back. It calls answered after each answer of the broker.

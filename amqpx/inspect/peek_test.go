@@ -90,7 +90,7 @@ func TestPeekNeedsTheLimitBefore43(t *testing.T) {
 	})
 }
 
-// A queue that does not answer is not reported as empty. Peek and GroupErrors report it after a time in which other
+// A queue that does not answer is not reported as empty. Peek and Walk report it after a time in which other
 // queues answer, because the broker itself may take minutes.
 func TestPeekAtAQueueThatDoesNotAnswer(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -108,8 +108,8 @@ func TestPeekAtAQueueThatDoesNotAnswer(t *testing.T) {
 				_, err := inspect.Peek(ctx, conn, "q", inspect.PeekOptions{})
 				return err
 			},
-			"errors": func(ctx context.Context, conn *amqp.Connection) error {
-				_, err := inspect.GroupErrors(ctx, conn, "q", inspect.GroupOptions{})
+			"walk": func(ctx context.Context, conn *amqp.Connection) error {
+				_, err := inspect.Walk(ctx, conn, "q", inspect.PeekOptions{}, func(inspect.DeadLetter, int) {})
 				return err
 			},
 		} {
@@ -121,7 +121,7 @@ func TestPeekAtAQueueThatDoesNotAnswer(t *testing.T) {
 					}
 					conn := m.dialed(t)
 					inmemory.After(time.Second)
-					if name == "it had a leader until now" && what == "errors" { // GroupErrors also consumes, which is not answered either
+					if name == "it had a leader until now" && what == "walk" { // Walk also consumes, which is not answered either
 						defer m.Lose("basic.consume", "q")()
 						c.within = 32 * time.Second
 					}

@@ -8,6 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/asjson"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/deadletters"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -69,10 +70,10 @@ func (a *api) dead() {
 		func(ctx context.Context, in *struct {
 			QueuePath
 
-			Order inspect.GroupOrder `query:"order" enum:"newest,oldest,most" default:"newest" doc:"Which groups come first."`
-			Limit int                `query:"limit" default:"50"              minimum:"1"      maximum:"1000"                 doc:"The maximum number of groups."`
+			Order deadletters.GroupOrder `query:"order" enum:"newest,oldest,most" default:"newest" doc:"Which groups come first."`
+			Limit int                    `query:"limit" default:"50"              minimum:"1"      maximum:"1000"                 doc:"The maximum number of groups."`
 		},
-		) (*body[inspect.ErrorGroups], error) {
+		) (*body[deadletters.ErrorGroups], error) {
 			g, err := a.svc.ErrorGroups(ctx, in.Queue, in.Order, in.Limit)
 			return answer(a, g, err)
 		})

@@ -16,6 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/asjson"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/deadletters"
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/internal/term"
@@ -122,7 +123,7 @@ type errorsRun struct {
 	queue  string
 	parked bool
 	order  string
-	o      inspect.GroupOptions
+	o      deadletters.GroupOptions
 }
 
 // ErrorsCommand returns the command errors.
@@ -142,9 +143,9 @@ group with --error-like.`,
 	f := c.Flags()
 	f.StringVar(&r.queue, "queue", "", "the dead-letter queue")
 	f.BoolVar(&r.parked, "parked", false, "use the parked queue instead of --queue")
-	f.IntVar(&r.o.Limit, "limit", inspect.DefaultGroups, "maximum number of groups to show; the messages of other groups are only counted")
-	program.Choice(c, &r.order, "order", string(inspect.GroupsNewest), "sort groups by their newest or oldest dead letter, or by size",
-		string(inspect.GroupsNewest), string(inspect.GroupsOldest), string(inspect.GroupsMost))
+	f.IntVar(&r.o.Limit, "limit", deadletters.DefaultGroups, "maximum number of groups to show; the messages of other groups are only counted")
+	program.Choice(c, &r.order, "order", string(deadletters.GroupsNewest), "sort groups by their newest or oldest dead letter, or by size",
+		string(deadletters.GroupsNewest), string(deadletters.GroupsOldest), string(deadletters.GroupsMost))
 	return c
 }
 
@@ -152,8 +153,8 @@ func (r *errorsRun) run(ctx context.Context) error {
 	switch {
 	case !oneOf(r.queue != "", r.parked):
 		return errors.New("expected exactly one of --queue and --parked")
-	case r.o.Limit < 1 || r.o.Limit > inspect.MaxGroups:
-		return fmt.Errorf("--limit: %d; expected 1 to %d", r.o.Limit, inspect.MaxGroups)
+	case r.o.Limit < 1 || r.o.Limit > deadletters.MaxGroups:
+		return fmt.Errorf("--limit: %d; expected 1 to %d", r.o.Limit, deadletters.MaxGroups)
 	}
 	c, err := r.Load(nil)
 	if err != nil {
@@ -170,7 +171,7 @@ func (r *errorsRun) run(ctx context.Context) error {
 	if r.o.Management, err = r.ManagementIfThere(ctx, c, conn); err != nil {
 		return err
 	}
-	r.o.Order, r.o.Prefix = inspect.GroupOrder(r.order), c.Delay.Prefix
+	r.o.Order, r.o.Prefix = deadletters.GroupOrder(r.order), c.Delay.Prefix
 	var bar *term.Progress
 	r.o.Progress = func(looked, total int) {
 		if bar == nil {
@@ -179,7 +180,7 @@ func (r *errorsRun) run(ctx context.Context) error {
 		bar.Set(looked, "examined")
 	}
 	began := time.Now()
-	g, err := inspect.GroupErrors(ctx, conn, r.queue, r.o)
+	g, err := deadletters.GroupErrors(ctx, conn, r.queue, r.o)
 	if bar != nil {
 		bar.Clear()
 	}
@@ -189,10 +190,10 @@ func (r *errorsRun) run(ctx context.Context) error {
 	return r.printGroups(g, time.Since(began))
 }
 
-func (r *errorsRun) printGroups(g inspect.ErrorGroups, took time.Duration) error {
+func (r *errorsRun) printGroups(g deadletters.ErrorGroups, took time.Duration) error {
 	if r.JSON {
 		return r.PrintJSON(struct {
-			inspect.ErrorGroups
+			deadletters.ErrorGroups
 			Seconds float64 `json:"seconds"`
 		}{g, app.Seconds(took)})
 	}
@@ -218,7 +219,7 @@ func (r *errorsRun) printGroups(g inspect.ErrorGroups, took time.Duration) error
 		r.Printf("%s in other groups\n", shown.Count(g.Others, "message is", "messages are"))
 	}
 	if g.AtLeast {
-		r.Notef("note: there are more than %d groups, so some of the other messages may also belong to the groups shown", inspect.MaxGroups)
+		r.Notef("note: there are more than %d groups, so some of the other messages may also belong to the groups shown", deadletters.MaxGroups)
 	}
 	for _, n := range g.Notes {
 		r.Notef("note: %s", n)

@@ -9,7 +9,7 @@ import (
 )
 
 // WhoSends describes which relays currently send tasks or, if none does, when the last one was seen. It takes the
-// result of schedule.Store.Relays. A nil list means that the relays are unknown.
+// result of taskview.Store.Relays. A nil list means that the relays are unknown.
 func WhoSends(relays []taskview.Relay, now time.Time) string {
 	running := slices.DeleteFunc(slices.Clone(relays), func(r taskview.Relay) bool { return !r.Running(now) })
 	switch {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/deadletters"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/trace"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -246,33 +247,33 @@ func requeueLines(rep inspect.RequeueReport) []requeueLine {
 
 // deadErrorsData groups the messages of a whole queue by their errors.
 type deadErrorsData struct {
-	inspect.ErrorGroups
+	deadletters.ErrorGroups
 
 	Orders []choice
 	Rows   []errorRow
 }
 
 type errorRow struct {
-	inspect.ErrorGroup
+	deadletters.ErrorGroup
 
 	Requeue, Discard string // the forms with this group selected
 }
 
 // groupOrders lists the sort orders in the order of their links.
 var groupOrders = []struct {
-	is    inspect.GroupOrder
+	is    deadletters.GroupOrder
 	label string
-}{{inspect.GroupsNewest, "Newest first"}, {inspect.GroupsOldest, "Oldest first"}, {inspect.GroupsMost, "Largest first"}}
+}{{deadletters.GroupsNewest, "Newest first"}, {deadletters.GroupsOldest, "Oldest first"}, {deadletters.GroupsMost, "Largest first"}}
 
 func (p *Pages) deadErrors(r *request) (answer, error) {
-	return p.deadErrorsUpTo(r, inspect.DefaultGroups)
+	return p.deadErrorsUpTo(r, deadletters.DefaultGroups)
 }
 
 // deadErrorsUpTo is deadErrors with another limit on the number of groups.
 func (p *Pages) deadErrorsUpTo(r *request, limit int) (answer, error) {
-	queue, order := r.form.Get("queue"), inspect.GroupOrder(r.get("order"))
+	queue, order := r.form.Get("queue"), deadletters.GroupOrder(r.get("order"))
 	if order == "" {
-		order = inspect.GroupsNewest
+		order = deadletters.GroupsNewest
 	}
 	d := deadErrorsData{}
 	known := false

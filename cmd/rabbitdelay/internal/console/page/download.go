@@ -13,9 +13,9 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/deadletters"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
@@ -299,7 +299,7 @@ func (p *Pages) taskErrorsTable(r *request) (table, error) {
 }
 
 func (p *Pages) deadErrorsTable(r *request) (table, error) {
-	a, err := p.deadErrorsUpTo(r, inspect.MaxGroups)
+	a, err := p.deadErrorsUpTo(r, deadletters.MaxGroups)
 	if err != nil {
 		return table{}, err
 	}

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/deadletters"
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
@@ -162,8 +162,8 @@ func (s *long) TaskErrors(context.Context, service.Identity, schedule.Filter, ta
 	return taskview.ErrorGroups{Groups: make([]taskview.ErrorGroup, 7), Others: 3}, nil
 }
 
-func (s *long) ErrorGroups(_ context.Context, _ string, _ inspect.GroupOrder, limit int) (inspect.ErrorGroups, error) {
-	return inspect.ErrorGroups{Groups: make([]inspect.ErrorGroup, limit), Others: 1}, nil
+func (s *long) ErrorGroups(_ context.Context, _ string, _ deadletters.GroupOrder, limit int) (deadletters.ErrorGroups, error) {
+	return deadletters.ErrorGroups{Groups: make([]deadletters.ErrorGroup, limit), Others: 1}, nil
 }
 
 // Each file that does not have all rows says so in its name.

@@ -15,6 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/deadletters"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/trace"
@@ -591,10 +592,10 @@ func (f *fake) Peek(_ context.Context, _ service.Identity, queue string, _ int) 
 	}, Notes: []string{"before RabbitMQ 4.0, a quorum queue puts the messages that were read at its end"}}, f.err
 }
 
-func (f *fake) ErrorGroups(_ context.Context, queue string, order inspect.GroupOrder, _ int) (inspect.ErrorGroups, error) {
+func (f *fake) ErrorGroups(_ context.Context, queue string, order deadletters.GroupOrder, _ int) (deadletters.ErrorGroups, error) {
 	first, last := f.now.Add(-48*time.Hour), f.now.Add(-40*time.Minute)
 	notes := []string{"ordered by " + string(order)}
-	return inspect.ErrorGroups{Queue: queue, Total: 100_012, Sampled: 100_000, Others: 3, AtLeast: true, Notes: notes, Groups: []inspect.ErrorGroup{
+	return deadletters.ErrorGroups{Queue: queue, Total: 100_012, Sampled: 100_000, Others: 3, AtLeast: true, Notes: notes, Groups: []deadletters.ErrorGroup{
 		{
 			Destination: "mail", Reason: "attempts", ErrorLike: "smtp: # system not accepting network messages",
 			Messages: 99_990, First: &first, Last: &last, ExampleID: "order-10007-expire",

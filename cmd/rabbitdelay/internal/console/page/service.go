@@ -7,6 +7,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/deadletters"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/trace"
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -64,7 +65,7 @@ type heldDestinations interface {
 
 type deadLetters interface {
 	Peek(ctx context.Context, who service.Identity, queue string, limit int) (inspect.Peeked, error)
-	ErrorGroups(ctx context.Context, queue string, order inspect.GroupOrder, limit int) (inspect.ErrorGroups, error)
+	ErrorGroups(ctx context.Context, queue string, order deadletters.GroupOrder, limit int) (deadletters.ErrorGroups, error)
 	RequeueDryRun(ctx context.Context, who service.Identity, r service.Requeue) (inspect.RequeueReport, error)
 	Requeue(ctx context.Context, who service.Identity, r service.Requeue) (service.Job, error)
 }

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/deadletters"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
@@ -50,7 +50,7 @@ type Core struct {
 	looks      looks
 	history    history
 	histograms kept[Histogram]
-	errors     kept[inspect.ErrorGroups]
+	errors     kept[deadletters.ErrorGroups]
 	suggested  suggestions
 	owner      string
 	purged     atomic.Pointer[error] // the outcome of the last purge of the ledger

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/deadletters"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
@@ -69,23 +70,23 @@ const longestLook = 50 * time.Second
 
 // ErrorGroups groups the messages of a whole queue by their errors. While it reads the messages, consumers cannot get
 // them, so the result is cached for a multiple of the time that reading took.
-func (c *Core) ErrorGroups(ctx context.Context, queue string, order inspect.GroupOrder, limit int) (inspect.ErrorGroups, error) {
-	if err := within("limit", limit, inspect.MaxGroups); err != nil {
-		return inspect.ErrorGroups{}, err
+func (c *Core) ErrorGroups(ctx context.Context, queue string, order deadletters.GroupOrder, limit int) (deadletters.ErrorGroups, error) {
+	if err := within("limit", limit, deadletters.MaxGroups); err != nil {
+		return deadletters.ErrorGroups{}, err
 	}
 	src, err := c.source(ctx)
 	if err != nil {
-		return inspect.ErrorGroups{}, err
+		return deadletters.ErrorGroups{}, err
 	}
-	g, err := c.errors.get(fmt.Sprintf("%s %d %s", order, limit, queue), func(time.Time) (inspect.ErrorGroups, error) {
+	g, err := c.errors.get(fmt.Sprintf("%s %d %s", order, limit, queue), func(time.Time) (deadletters.ErrorGroups, error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, longestLook, errLongQueue)
 		defer cancel()
 		conn, err := src.Broker.Dial(ctx)
 		if err != nil {
-			return inspect.ErrorGroups{}, err
+			return deadletters.ErrorGroups{}, err
 		}
 		defer func() { _ = conn.CloseDeadline(time.Now().Add(goodbye)) }() // an error no longer matters
-		g, err := inspect.GroupErrors(ctx, conn, queue, inspect.GroupOptions{Limit: limit, Order: order, Prefix: src.Want.Prefix, Management: live.Public[*public.Management](src.Broker.Management)})
+		g, err := deadletters.GroupErrors(ctx, conn, queue, deadletters.GroupOptions{Limit: limit, Order: order, Prefix: src.Want.Prefix, Management: live.Public[*public.Management](src.Broker.Management)})
 		if err != nil && errors.Is(context.Cause(ctx), errLongQueue) {
 			err = errLongQueue
 		}

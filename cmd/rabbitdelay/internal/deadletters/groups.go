@@ -1,4 +1,6 @@
-package inspect
+// Package deadletters groups the messages of a whole queue by their errors, for the command errors, the console and the
+// API.
+package deadletters
 
 import (
 	"cmp"
@@ -11,11 +13,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
-	"github.com/rabbitdelay/rabbitdelay/internal/alike"
-	"github.com/rabbitdelay/rabbitdelay/internal/plan"
-	"github.com/rabbitdelay/rabbitdelay/internal/wait"
-	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
@@ -24,8 +22,7 @@ const (
 	DefaultGroups = 50
 	MaxGroups     = 1000
 
-	groupPortion = 1000    // maximum number of messages held by one consumer
-	maxExample   = 4 << 10 // bytes of an error's text
+	maxExample = 4 << 10 // bytes of an error's text
 )
 
 // GroupOrder is the sort order of groups.
@@ -49,7 +46,7 @@ type GroupOptions struct {
 	// Management is used to read the queue's type and delivery limit. Without it, GroupErrors only examines queues on
 	// RabbitMQ 4.3 and later.
 	Management *live.Management
-	// Progress is called after each batch of messages.
+	// Progress is called after every hundredth message, and after the last one.
 	Progress func(looked, total int)
 }
 
@@ -69,11 +66,11 @@ type ErrorGroups struct {
 }
 
 // ErrorGroup is a group of messages that have the same destination, died for the same reason and have similar errors.
-// To select them for Requeue, use a DeadLetterFilter with the group's Destinations, Reasons and ErrorLike.
+// To select them for inspect.Requeue, use a DeadLetterFilter with the group's Destinations, Reasons and ErrorLike.
 type ErrorGroup struct {
 	Destination string     `json:"destination"`          // a queue, or "exchange:routing key"; empty if unknown
 	Reason      string     `json:"reason"`               // empty for messages that are not dead letters
-	ErrorLike   string     `json:"error_like"`           // the errors as Alike returns them; empty if no error is known
+	ErrorLike   string     `json:"error_like"`           // the errors as inspect.NormalizeError returns them; empty if no error is known
 	Messages    int        `json:"messages"`             // the number of messages
 	First       *time.Time `json:"first,omitempty"`      // when the first of them died; nil if unknown
 	Last        *time.Time `json:"last,omitempty"`       // when the last of them died; nil if unknown
@@ -83,35 +80,28 @@ type ErrorGroup struct {
 	Task        bool       `json:"task,omitempty"`       // the newest message belongs to a task
 }
 
-// GroupErrors reads a whole queue and groups its messages by their errors. It holds every message until it has seen the
-// last one, and then puts all of them back. They keep their order, except in a quorum queue before RabbitMQ 4.0. Memory
-// use does not grow with the queue, because only the groups are kept and not the messages.
-//
-// It has the same side effects as Peek, on all messages of the queue. It neither acknowledges messages nor uses up a
-// delivery limit; a queue in which reading would use up the limit is refused with a *PeekError. Afterwards the messages
-// have the redelivered flag, and RabbitMQ before 4.3 has counted a delivery in x-delivery-count. Until the messages are
-// put back, consumers do not get them, and the broker tracks each message that is held, which costs it some hundred
-// bytes of memory. Two concurrent calls share the messages, and each sees only part of them (Sampled).
-//
-// When ctx ends, everything is put back. If the process or the connection ends before that, the broker puts the
-// messages back and counts a delivery, which RabbitMQ 4.0 and later compares with a delivery limit. The same happens if
-// the call takes longer than the broker's consumer timeout (30 min). Errors are the same as for Peek.
+// GroupErrors reads a whole queue and groups its messages by their errors. It has the side effects of inspect.Walk, and
+// returns its errors. Memory use does not grow with the queue, because only the groups are kept and not the messages.
 func GroupErrors(ctx context.Context, conn *amqp.Connection, queue string, o GroupOptions) (ErrorGroups, error) {
 	if o.Limit < 0 || o.Limit > MaxGroups {
 		return ErrorGroups{}, fmt.Errorf("group %s: limit %d; expected 1 to %d, or 0 for %d", queue, o.Limit, MaxGroups, DefaultGroups)
 	}
-	o.Limit, o.Order, o.Prefix = cmp.Or(o.Limit, DefaultGroups), cmp.Or(o.Order, GroupsNewest), cmp.Or(o.Prefix, topology.DefaultPrefix)
+	o.Limit, o.Order = cmp.Or(o.Limit, DefaultGroups), cmp.Or(o.Order, GroupsNewest)
 	if groupOrders[o.Order] == nil {
 		return ErrorGroups{}, fmt.Errorf("group %s: order %q; expected %s, %s or %s", queue, o.Order, GroupsNewest, GroupsOldest, GroupsMost)
 	}
-	if err := mayPeek(ctx, conn, queue, PeekOptions{Prefix: o.Prefix, Management: o.Management}); err != nil {
+	g := grouping{o: o, out: ErrorGroups{Queue: queue}, groups: map[groupKey]*ErrorGroup{}}
+	p, err := inspect.Walk(ctx, conn, queue, inspect.PeekOptions{Prefix: o.Prefix, Management: o.Management}, func(l inspect.DeadLetter, total int) {
+		g.add(l)
+		if n := g.out.Sampled; o.Progress != nil && (n%100 == 0 || n == total) {
+			o.Progress(n, total)
+		}
+	})
+	if err != nil {
 		return ErrorGroups{}, err
 	}
-	g := grouping{o: o, out: ErrorGroups{Queue: queue}, groups: map[groupKey]*ErrorGroup{}}
-	if err := g.look(ctx, conn); err != nil {
-		return ErrorGroups{}, fmt.Errorf("group %s: %w", queue, err)
-	}
-	return g.result(wire.Version(wire.Broker(conn))), nil
+	g.out.Total, g.out.Notes = g.out.Sampled+p.More, p.Notes
+	return g.result(), nil
 }
 
 // grouping is the state of one GroupErrors call.
@@ -123,54 +113,10 @@ type grouping struct {
 
 type groupKey struct{ destination, reason, like string }
 
-// look takes all messages and puts them back.
-func (g *grouping) look(ctx context.Context, conn *amqp.Connection) error {
-	forced, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	t := taker{queue: g.out.Queue, forced: forced}
-	q, err := countReady(ctx, conn, g.out.Queue)
-	if err != nil {
-		return err
-	}
-	g.out.Total = q.Messages
-	if t.ch, err = wait.Value(ctx, conn.Channel); err != nil {
-		return err
-	}
-	defer wire.CloseChannel(forced, t.ch) // the broker does not answer while the queue does not
-	p := portions{most: groupPortion}
-	for err == nil && g.out.Sampled < g.out.Total {
-		var list []amqp.Delivery
-		list, err = t.receive(ctx, min(p.next(), g.out.Total-g.out.Sampled))
-		for i := range list {
-			p.saw(&list[i])
-			g.add(ReadDeadLetter(list[i], g.out.Queue, g.o.Prefix))
-		}
-		if len(list) == 0 {
-			break
-		}
-		if g.o.Progress != nil {
-			g.o.Progress(g.out.Sampled, g.out.Total)
-		}
-	}
-	if g.out.Sampled == 0 || t.ch.IsClosed() {
-		return err
-	}
-	return cmp.Or(err, t.putBack())
-}
-
-// NormalizeError returns the text of an error without the parts that differ between two messages that failed for the
-// same reason. Numbers and ids become #, including the unit of time or the colons and points between numbers. Quoted
-// parts become "…", and white space becomes one space. Only the first 1,024 bytes are used.
-//
-//	order 42 was not found       order # was not found
-//	dial tcp 10.0.0.7:5432: …    dial tcp #: …
-//	no such user: "Ann" (3f2a9c1e-…)  no such user: … (#)
-func NormalizeError(text string) string { return alike.Text(text) }
-
 // add adds a message to its group.
-func (g *grouping) add(l DeadLetter) {
+func (g *grouping) add(l inspect.DeadLetter) {
 	g.out.Sampled++
-	k := groupKey{l.Destination.String(), l.Reason, NormalizeError(l.Error)}
+	k := groupKey{l.Destination.String(), l.Reason, inspect.NormalizeError(l.Error)}
 	x := g.groups[k]
 	if x == nil {
 		if len(g.groups) >= MaxGroups { // drop the smaller half to make space
@@ -226,7 +172,7 @@ func (g *grouping) sorted(order GroupOrder) []*ErrorGroup {
 }
 
 // result returns the groups in the requested order.
-func (g *grouping) result(version plan.Version) ErrorGroups {
+func (g *grouping) result() ErrorGroups {
 	out := g.out
 	out.Groups = []ErrorGroup{}
 	for i, x := range g.sorted(g.o.Order) {
@@ -235,13 +181,6 @@ func (g *grouping) result(version plan.Version) ErrorGroups {
 		} else {
 			out.Others += x.Messages
 		}
-	}
-	note := func(format string, args ...any) { out.Notes = append(out.Notes, fmt.Sprintf(format, args...)) }
-	if out.Sampled < out.Total {
-		note("only %d of %d messages were examined: other consumers hold the rest, or have removed them", out.Sampled, out.Total)
-	}
-	if out.Sampled > 0 && version.Before(4, 0, 0) {
-		note("before RabbitMQ 4.0, a quorum queue puts the messages that were read at its end, possibly in another order")
 	}
 	return out
 }

@@ -2,7 +2,6 @@ package schedule
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -65,7 +64,7 @@ type BulkOptions struct {
 	// by batch, so that not all tasks are due at the same time.
 	Spread time.Duration
 	// After continues a run that was interrupted. Set it to the Place of its last BulkProgress.
-	After BulkCursor
+	After Cursor
 	// Progress is called after every batch.
 	Progress func(BulkProgress)
 	// Record is called at the end of every batch's transaction, tx, with the ids of the tasks that the batch has
@@ -77,44 +76,9 @@ type BulkOptions struct {
 // BulkProgress is the progress of a run.
 type BulkProgress struct {
 	Changed int64
-	Place   BulkCursor
+	Place   Cursor // the position of the run, for BulkOptions.After
 	// Longest is the duration of the longest transaction, which is also the longest time for which a task was locked.
 	Longest time.Duration
-}
-
-// BulkCursor is the position of a run.
-type BulkCursor struct {
-	Cursor // the position of the last task that was looked at
-
-	// Held contains the ids of earlier tasks that were locked, for example by a handler, when their batch was changed.
-	// At the end of the run, or when there are more than 100, Bulk waits for them.
-	Held []string
-}
-
-// String returns the cursor as text for ParseBulkCursor: the Cursor, or a JSON array of the Cursor and the ids of Held.
-func (p BulkCursor) String() string {
-	if len(p.Held) == 0 {
-		return p.Cursor.String()
-	}
-	text, _ := json.Marshal(append([]string{p.Cursor.String()}, p.Held...)) //nolint:errchkjson // strings do not fail
-	return string(text)
-}
-
-// ParseBulkCursor parses the text that BulkCursor.String returns.
-func ParseBulkCursor(s string) (p BulkCursor, err error) {
-	if !strings.HasPrefix(s, "[") {
-		p.Cursor, err = ParseCursor(s)
-		return p, err
-	}
-	var list []string
-	if err := json.Unmarshal([]byte(s), &list); err != nil || len(list) == 0 {
-		return p, fmt.Errorf("%.100q is not a position of a bulk change; expected one from earlier output, such as 1767225600000/order-42", s)
-	}
-	p.Held = list[1:]
-	if list[0] != "" {
-		p.Cursor, err = ParseCursor(list[0])
-	}
-	return p, err
 }
 
 // validate checks the action, the filter and the options together, and fills in defaults.
@@ -128,7 +92,7 @@ func (a *BulkAction) validate(f *Filter, o *BulkOptions, now time.Time) error {
 		return fmt.Errorf("%w: bulk: no action; expected the result of a function such as BulkCancel", ErrConfig)
 	case f.Status != "" && !slices.Contains(a.want, string(f.Status)):
 		return bad("status", string(f.Status), strings.Join(a.want, ", ")+", or none")
-	case f.Limit != 0 || f.After != (Cursor{}) || f.Sort != SortDue:
+	case f.Limit != 0 || f.After != "" || f.Sort != SortDue:
 		return fmt.Errorf("%w: bulk %s: the filter has Limit, After or Sort, which belong to List; use BulkOptions", ErrConfig, a.verb)
 	case o.Batch < 1 || o.Batch > 5000:
 		return bad("batch", o.Batch, "1 to 5000")
@@ -144,6 +108,9 @@ func (a *BulkAction) validate(f *Filter, o *BulkOptions, now time.Time) error {
 		return fmt.Errorf("%w: bulk %s: spread is %s", ErrConfig, a.verb, units.Duration(o.Spread))
 	case o.Spread > 0 && (a.verb == "cancel" || a.verb == "delete" || a.by != 0):
 		return bad("spread", o.Spread, "0: only tasks that are run, revived or moved to an absolute time can be spread")
+	}
+	if _, err := rows.ParseBulkPlace(string(o.After)); err != nil {
+		return fmt.Errorf("%w: bulk %s: after: %w", ErrConfig, a.verb, err)
 	}
 	switch {
 	case a.verb == "run":

@@ -24,30 +24,32 @@ func (s *Store) Bulk(ctx context.Context, f Filter, a BulkAction, o BulkOptions)
 	r := bulkRun{s: s, action: a, opts: o}
 	var err error
 	if r.began, err = s.nowIn(ctx, NoTx); err != nil {
-		return r.done, fmt.Errorf("bulk %s: %w", a.verb, err)
+		return BulkProgress{}, fmt.Errorf("bulk %s: %w", a.verb, err)
 	}
 	if err := r.action.validate(&f, &r.opts, r.began); err != nil {
-		return r.done, err
+		return BulkProgress{}, err
 	}
 	if r.filter, err = f.rowFilter(); err != nil {
-		return r.done, err
+		return BulkProgress{}, err
 	}
 	if r.opts.Spread > 0 {
 		if r.total, err = s.BulkCount(ctx, f, a, o); err != nil {
-			return r.done, err
+			return BulkProgress{}, err
 		}
 	}
-	r.done.Place = r.opts.After
+	if r.done.place, err = rows.ParseBulkPlace(string(r.opts.After)); err != nil {
+		return BulkProgress{}, err
+	}
 	for _, r.status = range r.action.statuses(f) {
 		if err := r.changeStatus(ctx); err != nil {
-			return r.done, fmt.Errorf("bulk %s: after %s: %w", a.verb, shown.Count(r.done.Changed, "task", "tasks"), err)
+			return r.done.progress(), fmt.Errorf("bulk %s: after %s: %w", a.verb, shown.Count(r.done.changed, "task", "tasks"), err)
 		}
-		r.done.Place = BulkCursor{}
+		r.done.place = rows.BulkPlace{}
 	}
-	if r.done.Changed > 0 && a.verb != "cancel" && a.verb != "delete" {
+	if r.done.changed > 0 && a.verb != "cancel" && a.verb != "delete" {
 		s.Wake()
 	}
-	return r.done, nil
+	return r.done.progress(), nil
 }
 
 type bulkRun struct {
@@ -58,7 +60,18 @@ type bulkRun struct {
 	began  time.Time
 	total  int64  // the number of tasks to change; set only with Spread
 	status string // the status whose tasks are being changed
-	done   BulkProgress
+	done   bulkDone
+}
+
+// bulkDone is what a run has done so far.
+type bulkDone struct {
+	changed int64
+	place   rows.BulkPlace
+	longest time.Duration
+}
+
+func (d bulkDone) progress() BulkProgress {
+	return BulkProgress{Changed: d.changed, Place: Cursor(d.place.String()), Longest: d.longest}
 }
 
 // pageBatches is the number of batches that are read as one page. A database without statistics may read everything
@@ -77,7 +90,7 @@ func (r *bulkRun) changeStatus(ctx context.Context) error {
 		}
 		last = len(page) < pageBatches*r.opts.Batch
 		for batch := range slices.Chunk(page, r.opts.Batch) {
-			if r.done.Place.ID != "" {
+			if r.done.place.ID != "" {
 				if err := pace.Sleep(ctx, r.opts.Pause); err != nil {
 					return err
 				}
@@ -102,10 +115,10 @@ func (r *bulkRun) allowed(n int) int {
 	if r.opts.Limit == 0 {
 		return n
 	}
-	return int(min(int64(n), r.opts.Limit-r.done.Changed))
+	return int(min(int64(n), r.opts.Limit-r.done.changed))
 }
 
-func (r *bulkRun) full() bool { return r.opts.Limit > 0 && r.done.Changed >= r.opts.Limit }
+func (r *bulkRun) full() bool { return r.opts.Limit > 0 && r.done.changed >= r.opts.Limit }
 
 // chosen returns a filter that selects the tasks that still have to be changed.
 func (r *bulkRun) chosen() rows.Filter {
@@ -123,7 +136,7 @@ func (r *bulkRun) page(ctx context.Context) ([]rows.Seen, error) {
 	if r.action.by > 0 {
 		order = rows.Backwards
 	}
-	return c.Page(ctx, r.chosen(), rows.Place(r.done.Place.Cursor), order, pageBatches*r.opts.Batch)
+	return c.Page(ctx, r.chosen(), r.done.place.Place, order, pageBatches*r.opts.Batch)
 }
 
 // changeBatch changes the tasks of a batch that are not locked and have not changed since the page was read. The ids of
@@ -133,19 +146,19 @@ func (r *bulkRun) changeBatch(ctx context.Context, batch []rows.Seen) error {
 	for i, p := range batch {
 		ids[i] = p.ID
 	}
-	return r.transact(ctx, func(c rows.Conn, p *BulkProgress) error {
+	return r.transact(ctx, func(c rows.Conn, p *bulkDone) error {
 		locked, err := c.LockTasks(ctx, ids, rows.SkipLocked)
 		if err != nil {
 			return err
 		}
-		p.Place = BulkCursor{Cursor: Cursor(batch[len(batch)-1].Place), Held: slices.Clone(p.Place.Held)}
+		p.place = rows.BulkPlace{Place: batch[len(batch)-1].Place, Held: slices.Clone(p.place.Held)}
 		var free []string
 		for _, seen := range batch {
 			switch x, ok := locked[seen.ID]; {
 			case x == rows.Locked{Version: seen.Version, Status: r.status}:
 				free = append(free, seen.ID)
 			case !ok || x.Status == r.status: // a missing row means that the task is locked or deleted
-				p.Place.Held = append(p.Place.Held, seen.ID)
+				p.place.Held = append(p.place.Held, seen.ID)
 			}
 		}
 		if r.filter.ByError() { // an attempt that failed in the meantime changes the error but not the version
@@ -161,18 +174,18 @@ func (r *bulkRun) changeBatch(ctx context.Context, batch []rows.Seen) error {
 // unlocked tasks in one batch, and then waits for each of the others.
 func (r *bulkRun) changeHeld(ctx context.Context, left int) error {
 	lock := rows.SkipLocked
-	for n := len(r.done.Place.Held) - left; n > 0 && !r.full(); n = min(1, len(r.done.Place.Held)-left) {
-		held := r.done.Place.Held
+	for n := len(r.done.place.Held) - left; n > 0 && !r.full(); n = min(1, len(r.done.place.Held)-left) {
+		held := r.done.place.Held
 		ids := held[:r.allowed(n)]
-		err := r.transact(ctx, func(c rows.Conn, p *BulkProgress) error {
+		err := r.transact(ctx, func(c rows.Conn, p *bulkDone) error {
 			locked, err := c.LockTasks(ctx, ids, lock)
 			if err != nil {
 				return err
 			}
 			if lock == rows.Exclusive {
-				p.Place.Held = held[len(ids):]
+				p.place.Held = held[len(ids):]
 			} else {
-				p.Place.Held = slices.DeleteFunc(slices.Clone(held), func(id string) bool { _, ok := locked[id]; return ok })
+				p.place.Held = slices.DeleteFunc(slices.Clone(held), func(id string) bool { _, ok := locked[id]; return ok })
 			}
 			free, err := c.Chosen(ctx, r.chosen(), slices.Collect(maps.Keys(locked)))
 			if err != nil {
@@ -193,8 +206,8 @@ func (r *bulkRun) changeHeld(ctx context.Context, left int) error {
 const bulkTries = 20
 
 // transact runs one step of the run in a transaction, and adopts the step's progress after the commit.
-func (r *bulkRun) transact(ctx context.Context, step func(c rows.Conn, p *BulkProgress) error) error {
-	var p BulkProgress
+func (r *bulkRun) transact(ctx context.Context, step func(c rows.Conn, p *bulkDone) error) error {
+	var p bulkDone
 	began := time.Now()
 	once := func(c rows.Conn) error {
 		p = r.done
@@ -214,28 +227,28 @@ func (r *bulkRun) transact(ctx context.Context, step func(c rows.Conn, p *BulkPr
 	if err != nil {
 		return err
 	}
-	p.Longest = max(p.Longest, time.Since(began))
+	p.longest = max(p.longest, time.Since(began))
 	r.done = p
 	if r.opts.Progress != nil {
-		r.opts.Progress(p)
+		r.opts.Progress(p.progress())
 	}
 	return nil
 }
 
 // update changes locked tasks, and records the progress.
-func (r *bulkRun) update(ctx context.Context, c rows.Conn, ids []string, p *BulkProgress) error {
+func (r *bulkRun) update(ctx context.Context, c rows.Conn, ids []string, p *bulkDone) error {
 	if len(ids) > 0 {
 		n, err := r.apply(ctx, c, ids)
 		if err != nil {
 			return err
 		}
-		p.Changed += n
+		p.changed += n
 	}
 	if r.opts.Record == nil {
 		return nil
 	}
 	tx, _ := c.Conn.(sqldb.Tx) // the transaction of transact
-	return r.opts.Record(ctx, sqldb.Executes(tx), *p, anys(ids))
+	return r.opts.Record(ctx, sqldb.Executes(tx), p.progress(), anys(ids))
 }
 
 func anys(ids []string) []any {
@@ -271,6 +284,6 @@ func (r *bulkRun) offset() time.Duration {
 	if r.total == 0 {
 		return 0
 	}
-	share := min(float64(r.done.Changed)/float64(r.total), 1)
+	share := min(float64(r.done.changed)/float64(r.total), 1)
 	return time.Duration(share * float64(r.opts.Spread))
 }

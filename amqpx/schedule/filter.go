@@ -2,8 +2,6 @@ package schedule
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
@@ -72,37 +70,14 @@ func (s Sort) parsed() (rows.Sort, error) {
 	return rows.Sort{}, fmt.Errorf("sort is %q, expected none, %s, %s or %s", string(s), SortDueLast, SortEnded, SortEndedLast)
 }
 
+// Cursor is a position in the order of List, as text without a meaning of its own. The zero value is the beginning.
+type Cursor string
+
 // CursorOf returns the position of a task in the order of the filter.
 func (f Filter) CursorOf(t TaskRow) Cursor {
+	at := t.DeliverAt
 	if s, err := f.Sort.parsed(); err == nil && s.Ended {
-		return Cursor{DeliverAt: t.FinishedAt, ID: t.ID}
+		at = t.FinishedAt
 	}
-	return t.Cursor()
+	return Cursor(rows.Place{DeliverAt: at, ID: t.ID}.String())
 }
-
-// Cursor is a position in the order of List.
-type Cursor struct {
-	DeliverAt time.Time // or when the task ended, if that is the order
-	ID        string
-}
-
-// String returns the cursor as text for ParseCursor.
-func (c Cursor) String() string {
-	if c.ID == "" {
-		return ""
-	}
-	return strconv.FormatInt(rows.Stored(c.DeliverAt), 10) + "/" + c.ID
-}
-
-// ParseCursor parses the text that Cursor.String returns.
-func ParseCursor(s string) (Cursor, error) {
-	due, id, ok := strings.Cut(s, "/")
-	ms, err := strconv.ParseInt(due, 10, 64)
-	if !ok || err != nil || rows.CheckID(id) != "" {
-		return Cursor{}, fmt.Errorf("%q is not a cursor; expected one from earlier output, such as 1767225600000/order-42", s)
-	}
-	return Cursor{DeliverAt: time.UnixMilli(ms), ID: id}, nil
-}
-
-// Cursor returns the task's position in the default order of List, by due time.
-func (t Task) Cursor() Cursor { return Cursor{DeliverAt: t.DeliverAt, ID: t.ID} }

@@ -50,6 +50,10 @@ func (s *Store) list(ctx context.Context, ex Executor, f Filter, yield func(*row
 	if err != nil {
 		return err
 	}
+	after, err := rows.ParsePlace(string(f.After))
+	if err != nil {
+		return err
+	}
 	c, err := s.conn(ctx, ex)
 	if err != nil {
 		return err
@@ -58,7 +62,7 @@ func (s *Store) list(ctx context.Context, ex Executor, f Filter, yield func(*row
 	if limit <= 0 {
 		limit = math.MaxInt
 	}
-	l := rows.Listing{Filter: filter, Sort: sort, After: rows.Place(f.After), Limit: limit, WithoutBody: f.WithoutBody}
+	l := rows.Listing{Filter: filter, Sort: sort, After: after, Limit: limit, WithoutBody: f.WithoutBody}
 	if f.Unheld {
 		return s.listUnheld(ctx, c, l, yield)
 	}

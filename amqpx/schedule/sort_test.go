@@ -60,7 +60,7 @@ func TestListSorted(t *testing.T) {
 	if n, err := s.CountUpTo(t.Context(), NoTx, Filter{IDs: []string{"t01", "t02"}}, 10); n != 2 || err != nil {
 		t.Errorf("got %d, %v, want 2 and no error", n, err)
 	}
-	for _, bad := range []Filter{{Sort: "nothing"}, {IDs: make([]string, 1001)}} {
+	for _, bad := range []Filter{{Sort: "nothing"}, {IDs: make([]string, 1001)}, {After: "x"}} {
 		for _, err := range s.List(t.Context(), NoTx, bad) {
 			if err == nil || !strings.Contains(err.Error(), "expected") {
 				t.Errorf(`got %v, want an error with "expected"`, err)

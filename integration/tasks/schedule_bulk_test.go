@@ -69,8 +69,8 @@ func TestBulkDuringAHandler(t *testing.T) {
 		})
 		suite.MustSucceed(t, err)
 		suite.MustSucceed(t, <-handled)
-		if got.Changed != n-1 || len(got.Place.Held) > 0 {
-			t.Errorf("moved %d and held %d, expected %d and none", got.Changed, len(got.Place.Held), n-1)
+		if got.Changed != n-1 || got.Place != "" {
+			t.Errorf("moved %d and stopped at %q, expected %d and no place", got.Changed, got.Place, n-1)
 		}
 		if one := taskOf(t, s, "t0100"); one.Status != schedule.StatusDone || !one.DeliverAt.Equal(tasks[100].DeliverAt) {
 			t.Errorf("the task that was being handled is %s, due at %v", one.Status, one.DeliverAt)

@@ -297,6 +297,9 @@ func (r *reads) actions(t *testing.T, stage int) []action {
 			return nil
 		}
 	}
+	after := func(due time.Time, id string) schedule.Cursor {
+		return schedule.Filter{}.CursorOf(schedule.TaskRow{Task: schedule.Task{DeliverAt: due, ID: id}})
+	}
 	sameInstant := r.now.Add(30 * 24 * time.Hour)
 	soon := r.soon(stage)
 	done := schedule.Handler(r.recorded, func(context.Context, *sql.Tx, *amqpx.Delivery) error { return nil }, schedule.WithDialect(r.db.dialect))
@@ -319,12 +322,12 @@ func (r *reads) actions(t *testing.T, stage int) []action {
 		{"handle together", func() error { return r.together(ctx, ids(20, 30), delivery) }},
 		{"get", func() error { _, err := s.Get(ctx, schedule.NoTx, act(0)); return err }},
 		{"list", list(schedule.Filter{})},
-		{"list after", list(schedule.Filter{After: schedule.Cursor{DeliverAt: soon, ID: act(50)}})},
+		{"list after", list(schedule.Filter{After: after(soon, act(50))})},
 		{
 			"list after, at one time",
-			list(schedule.Filter{Status: schedule.StatusPending, After: schedule.Cursor{DeliverAt: sameInstant, ID: fmt.Sprintf("t%08d", stage-100)}}),
+			list(schedule.Filter{Status: schedule.StatusPending, After: after(sameInstant, fmt.Sprintf("t%08d", stage-100))}),
 		},
-		{"list of a queue, at one time", list(schedule.Filter{Queue: "q1", After: schedule.Cursor{DeliverAt: sameInstant, ID: fmt.Sprintf("t%08d", stage-100)}})},
+		{"list of a queue, at one time", list(schedule.Filter{Queue: "q1", After: after(sameInstant, fmt.Sprintf("t%08d", stage-100))})},
 		{"list of a queue", list(schedule.Filter{Queue: "q1"})},
 		{"list of a status", list(schedule.Filter{Status: schedule.StatusFailed})},
 		{"list of a queue's status", list(schedule.Filter{Queue: "q1", Status: schedule.StatusPending})},

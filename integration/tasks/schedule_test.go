@@ -618,13 +618,13 @@ func TestScheduleListAndCount(t *testing.T) {
 		suite.MustSucceed(t, err)
 		list := func(f schedule.Filter) (got []string) {
 			t.Helper()
-			last := schedule.Cursor{}
+			var last schedule.TaskRow
 			for x, err := range s.List(t.Context(), schedule.NoTx, f) {
 				suite.MustSucceed(t, err)
 				if x.DeliverAt.Before(last.DeliverAt) || (x.DeliverAt.Equal(last.DeliverAt) && x.ID <= last.ID) {
 					t.Fatalf("%s comes after %s", x.ID, last.ID)
 				}
-				last = x.Cursor()
+				last = x
 				if f.WithoutBody != (len(x.Body) == 0) {
 					t.Fatalf("body is %q, want one unless WithoutBody is set", x.Body)
 				}
@@ -644,7 +644,7 @@ func TestScheduleListAndCount(t *testing.T) {
 			"due":       {schedule.Filter{DueFrom: base.Add(10 * time.Second), DueTo: base.Add(20 * time.Second)}, 100},
 			"prefix":    {schedule.Filter{IDPrefix: "a-"}, 434},
 			"limit":     {schedule.Filter{Limit: 777}, 777},
-			"after":     {schedule.Filter{After: tasks[999].Cursor()}, 300},
+			"after":     {schedule.Filter{After: schedule.Filter{}.CursorOf(schedule.TaskRow{Task: tasks[999]})}, 300},
 			"none":      {schedule.Filter{Status: schedule.StatusDone}, 0},
 		} {
 			got := list(c.f)

@@ -3,7 +3,9 @@ package rows
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -18,6 +20,38 @@ type Seen struct {
 	Place
 
 	Version int64
+}
+
+// BulkPlace is the position of a bulk change.
+type BulkPlace struct {
+	Place // the position of the last task that was looked at
+
+	// Held contains the ids of earlier tasks that were locked, for example by a handler, when their batch was changed.
+	Held []string
+}
+
+// String returns the place as text for ParseBulkPlace: the Place, or a JSON array of the Place and the ids of Held.
+func (p BulkPlace) String() string {
+	if len(p.Held) == 0 {
+		return p.Place.String()
+	}
+	text, _ := json.Marshal(append([]string{p.Place.String()}, p.Held...)) //nolint:errchkjson // strings do not fail
+	return string(text)
+}
+
+// ParseBulkPlace parses the text that BulkPlace.String returns.
+func ParseBulkPlace(s string) (p BulkPlace, err error) {
+	if !strings.HasPrefix(s, "[") {
+		p.Place, err = ParsePlace(s)
+		return p, err
+	}
+	var list []string
+	if err := json.Unmarshal([]byte(s), &list); err != nil || len(list) == 0 {
+		return p, fmt.Errorf("%.100q is not a position of a bulk change; expected one from earlier output, such as 1767225600000/order-42", s)
+	}
+	p.Held = list[1:]
+	p.Place, err = ParsePlace(list[0])
+	return p, err
 }
 
 // Order is the order of a bulk change.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -48,6 +49,27 @@ type Span struct{ From, To int64 }
 type Place struct {
 	DeliverAt time.Time
 	ID        string
+}
+
+// String returns the place as text for ParsePlace. The zero place is "".
+func (p Place) String() string {
+	if p.ID == "" {
+		return ""
+	}
+	return strconv.FormatInt(Stored(p.DeliverAt), 10) + "/" + p.ID
+}
+
+// ParsePlace parses the text that Place.String returns.
+func ParsePlace(s string) (Place, error) {
+	if s == "" {
+		return Place{}, nil
+	}
+	due, id, ok := strings.Cut(s, "/")
+	ms, err := strconv.ParseInt(due, 10, 64)
+	if !ok || err != nil || CheckID(id) != "" {
+		return Place{}, fmt.Errorf("%q is not a cursor; expected one from earlier output, such as 1767225600000/order-42", s)
+	}
+	return Place{DeliverAt: time.UnixMilli(ms), ID: id}, nil
 }
 
 // clause is a WHERE clause with its parameters.

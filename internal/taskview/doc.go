@@ -10,4 +10,5 @@
 //	destinations.go  destinations of tasks that are not listed
 //	effects.go       what handlers have recorded about a task
 //	relays.go        the processes that relay tasks
+//	cursor.go        checks of positions that users type
 package taskview

@@ -131,17 +131,16 @@ func (a *api) tasks() {
 			if err != nil {
 				return nil, err
 			}
-			if in.Cursor != "" {
-				if f.After, err = schedule.ParseCursor(in.Cursor); err != nil {
-					return nil, wrong("query.cursor", err.Error())
-				}
+			f.After = schedule.Cursor(in.Cursor)
+			if err := taskview.CheckCursor(f.After); err != nil {
+				return nil, wrong("query.cursor", err.Error())
 			}
 			if in.Sort != "due" {
 				f.Sort = schedule.Sort(in.Sort)
 			}
 			f.Limit = in.Limit
 			page, err := a.svc.Tasks(ctx, who(ctx), f)
-			return answer(a, tasksPage{asjson.TasksOf(page.Tasks), page.Next.String()}, err)
+			return answer(a, tasksPage{asjson.TasksOf(page.Tasks), string(page.Next)}, err)
 		})
 	huma.Register(a.API, op("GET", "/task-errors", "group-task-errors", tagTasks, "Group failed tasks, or tasks of another status, by error"),
 		func(ctx context.Context, in *struct {

@@ -215,7 +215,7 @@ type AuditRecord struct {
 // Changed adds the changed tasks to the entry, so that the audit of each of these tasks shows it, and records the
 // progress of the change. Use it as schedule.BulkOptions.Record.
 func (r *AuditRecord) Changed(ctx context.Context, tx schedule.Executor, p schedule.BulkProgress, ids []any) error {
-	return r.to.Changed(ctx, sqldb.On(tx), r.id, p.Changed, p.Place.String(), ids)
+	return r.to.Changed(ctx, sqldb.On(tx), r.id, p.Changed, string(p.Place), ids)
 }
 
 // DescribeDeadLetters describes a filter in words for AuditEntry.Detail, without the value of a header. The result is

@@ -100,7 +100,8 @@ func (b *bulk) run(c *cobra.Command, ids []string, action schedule.BulkAction, o
 		return err
 	}
 	if b.after != "" {
-		if b.options.After, err = schedule.ParseBulkCursor(b.after); err != nil {
+		b.options.After = schedule.Cursor(b.after)
+		if err := taskview.CheckBulkCursor(b.options.After); err != nil {
 			return fmt.Errorf("--after: %w", err)
 		}
 	}
@@ -152,7 +153,7 @@ func (b *bulk) Do(ctx context.Context) error {
 	p, err := b.store.Bulk(ctx, b.chosen, b.action, b.options)
 	b.result.Changed = p.Changed
 	if err != nil {
-		b.result.After = p.Place.String()
+		b.result.After = string(p.Place)
 	}
 	return err
 }

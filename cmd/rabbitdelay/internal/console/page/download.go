@@ -261,7 +261,7 @@ func (p *Pages) tasksTable(r *request) (table, error) {
 				}
 			}
 			left -= len(page.Tasks)
-			if page.Next.ID == "" {
+			if page.Next == "" {
 				return nil
 			}
 			f.After = page.Next

@@ -127,7 +127,7 @@ func (s *long) Tasks(_ context.Context, _ service.Identity, f schedule.Filter) (
 	for i := range f.Limit {
 		page.Tasks = append(page.Tasks, schedule.TaskRow{Task: schedule.Task{ID: fmt.Sprintf("%d-%d", s.pages, i), DeliverAt: noon}})
 	}
-	page.Next = page.Tasks[len(page.Tasks)-1].Cursor()
+	page.Next = f.CursorOf(page.Tasks[len(page.Tasks)-1])
 	return page, nil
 }
 

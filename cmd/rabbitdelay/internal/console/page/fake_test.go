@@ -316,12 +316,14 @@ func (f *fake) Tasks(_ context.Context, _ service.Identity, x schedule.Filter) (
 		return service.TaskPage{}, f.err
 	}
 	var p service.TaskPage
+	before := x.After != ""
 	for _, t := range f.chosen(x) {
-		if x.After.ID != "" && (t.DeliverAt.Before(x.After.DeliverAt) || t.DeliverAt.Equal(x.After.DeliverAt) && t.ID <= x.After.ID) {
+		if before {
+			before = x.CursorOf(t) != x.After
 			continue
 		}
 		if len(p.Tasks) == x.Limit {
-			p.Next = p.Tasks[len(p.Tasks)-1].Cursor()
+			p.Next = x.CursorOf(p.Tasks[len(p.Tasks)-1])
 			break
 		}
 		t.Body = nil

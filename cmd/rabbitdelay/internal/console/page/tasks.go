@@ -10,6 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // pageSize is the number of tasks on a page. Counting stops at countLimit to limit the load on the database.
@@ -89,9 +90,9 @@ func (p *Pages) tasks(r *request) (answer, error) {
 	if err == nil {
 		f.Sort, err = readSort(r, f.Status)
 	}
-	if after := r.form.Get("after"); err == nil && after != "" {
-		if f.After, err = schedule.ParseCursor(after); err != nil {
-			err = fieldError("after", "%v", err)
+	if f.After = schedule.Cursor(r.form.Get("after")); err == nil {
+		if bad := taskview.CheckCursor(f.After); bad != nil {
+			err = fieldError("after", "%v", bad)
 		}
 	}
 	if err != nil {
@@ -112,20 +113,20 @@ func (p *Pages) tasks(r *request) (answer, error) {
 	if slices.Contains(finished, f.Status) || f.Sort == schedule.SortEnded || f.Sort == schedule.SortEndedLast {
 		d.Ended = columnOf(f.Sort, schedule.SortEnded, schedule.SortEndedLast, asked)
 	}
-	d.First, d.FirstHref = f.After.ID == "", withQuery("tasks", values)
+	d.First, d.FirstHref = f.After == "", withQuery("tasks", values)
 	f.Limit = pageSize
 	page, err := p.svc.Tasks(r.Context(), r.who.Identity, f)
 	if err != nil {
 		return a, err
 	}
 	d.Tasks = page.Tasks
-	if page.Next.ID != "" {
+	if page.Next != "" {
 		next := maps.Clone(values)
-		next.Set("after", page.Next.String())
+		next.Set("after", string(page.Next))
 		d.NextHref = withQuery("tasks", next)
 	}
 	a.download = downloadOf("tasks", values)
-	f.After, f.Limit = schedule.Cursor{}, 0
+	f.After, f.Limit = "", 0
 	if f.Status == "" || f.Status == schedule.StatusFailed || f.Status == schedule.StatusPending {
 		grouped := maps.Clone(asked)
 		grouped.Del("sort")

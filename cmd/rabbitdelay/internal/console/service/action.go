@@ -167,7 +167,7 @@ func (c *Core) Bulk(ctx context.Context, who Identity, f schedule.Filter, a Acti
 
 // all returns f without the fields that select and order a page.
 func all(f schedule.Filter) schedule.Filter {
-	f.Limit, f.After, f.Sort, f.WithoutBody = 0, schedule.Cursor{}, schedule.SortDue, false
+	f.Limit, f.After, f.Sort, f.WithoutBody = 0, "", schedule.SortDue, false
 	return f
 }
 
@@ -200,16 +200,14 @@ func (c *Core) bulk(ctx context.Context, w *working, q bulkRequest) (string, err
 	// RescheduleBy is the only action that would change a task a second time, so it has to continue after the last changed
 	// task.
 	if q.Action.Kind == RescheduleBy && w.now().place != "" {
-		if o.After, err = schedule.ParseBulkCursor(w.now().place); err != nil {
-			return "", err
-		}
+		o.After = schedule.Cursor(w.now().place)
 	}
 	o.Record = func(ctx context.Context, tx schedule.Executor, p schedule.BulkProgress, ids []any) error {
-		return w.progress(ctx, sqldb.On(tx), before+p.Changed, p.Place.String(), ids)
+		return w.progress(ctx, sqldb.On(tx), before+p.Changed, string(p.Place), ids)
 	}
 	began := time.Now()
 	o.Progress = func(p schedule.BulkProgress) {
-		w.at(before+p.Changed, p.Place.String())
+		w.at(before+p.Changed, string(p.Place))
 		select { // for the same duration as the batch took, so that other clients get their turn
 		case <-time.After(min(time.Since(began), breath)):
 		case <-ctx.Done():

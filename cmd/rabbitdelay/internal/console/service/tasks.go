@@ -22,7 +22,7 @@ const MaxPage = 1000
 // TaskPage is one page of tasks.
 type TaskPage struct {
 	Tasks []schedule.TaskRow
-	Next  schedule.Cursor // its ID is empty on the last page
+	Next  schedule.Cursor // empty on the last page
 }
 
 // Tasks returns at most f.Limit tasks without bodies, in the order of f.Sort, after f.After. As in other methods,

@@ -13,7 +13,7 @@
 //
 // How messages are delayed is decided by Config.Strategy. The default, dlx.NewBucket, delays by up to 384 days on any
 // RabbitMQ from 3.10.2. Package dlx also has a strategy with one queue for each declared delay, package plugin uses the
-// x-delayed-message exchange, and package auto chooses.
+// x-delayed-message exchange, and NewAuto chooses among them by the delay.
 //
 // The error that a handler returns decides what happens to its message: see Handler, Reject, RetryIn, Snooze and
 // Requeue. Stats, Health and Config.Hooks show how a client is doing. Package amqptest has a broker in memory for
@@ -23,7 +23,7 @@ package amqpx
 // Files, from the public API down, for contributors to this package:
 //
 //   - client.go, close.go: opening and closing a Client
-//   - config.go: its configuration, and the Strategy interface
+//   - config.go: its configuration, and the Strategy interface; auto.go: a strategy that selects another one
 //   - errors.go: the errors of all calls
 //   - message.go: Message
 //   - send.go, batch.go: publishing messages and waiting for their confirms

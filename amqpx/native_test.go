@@ -16,7 +16,6 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/auto"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -411,13 +410,14 @@ func TestAutoUsesNative(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := auto.New(auto.Config{Bucket: bucket, TTL: ttl, Native: newNative(t)})
+	a, err := amqpx.NewAuto(amqpx.AutoConfig{Bucket: bucket, TTL: ttl, Native: newNative(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for delay, want := range map[time.Duration]string{time.Minute: "ttl", time.Minute + 1: "native", 9 * 365 * 24 * time.Hour: "native"} {
-		if s, reason := a.Choose(delay); s.Name() != want || reason == "" {
-			t.Errorf("%v: got %s (%s), want %s and not empty", delay, s.Name(), reason, want)
+		r, err := a.Route(topology.Destination{Queue: "q"}, delay, 0)
+		if err != nil || !strings.HasPrefix(r.Queue, "delay."+want+".") {
+			t.Errorf("%v: got %s, %v, want a queue of %s", delay, r.Queue, err, want)
 		}
 	}
 	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {

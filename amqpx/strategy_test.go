@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/auto"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 )
@@ -16,20 +15,18 @@ import (
 func TestStrategyThatWasNotConstructed(t *testing.T) {
 	for want, s := range map[string]amqpx.Strategy{
 		"Strategy: a nil *dlx.Bucket; use the result of its constructor, whose error says why it is nil": (*dlx.Bucket)(nil),
-		"Strategy: a nil *auto.Strategy; use the result of its constructor":                              (*auto.Strategy)(nil),
 		"Strategy: a *dlx.Bucket that its constructor has not made; use the result of the constructor":   &dlx.Bucket{},
 		"Strategy: a *dlx.TTL that":         &dlx.TTL{},
 		"Strategy: a *dlx.Native that":      &dlx.Native{},
 		"Strategy: a *dlx.Levels that":      &dlx.Levels{},
 		"Strategy: a *plugin.Strategy that": &plugin.Strategy{},
-		"Strategy: a *auto.Strategy that":   &auto.Strategy{},
 	} {
 		_, err := amqpx.Open(t.Context(), amqpx.Config{URL: "amqp://127.0.0.1:1/", Strategy: s})
 		if !errors.Is(err, amqpx.ErrConfig) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%T: %v, expected %q", s, err, want)
 		}
 	}
-	if _, err := auto.New(auto.Config{Bucket: &dlx.Bucket{}, Plugin: (*plugin.Strategy)(nil)}); !errors.Is(err, amqpx.ErrConfig) {
-		t.Errorf("auto.New with a nil plugin: %v", err)
+	if _, err := amqpx.NewAuto(amqpx.AutoConfig{Bucket: &dlx.Bucket{}, Plugin: (*plugin.Strategy)(nil)}); !errors.Is(err, amqpx.ErrConfig) {
+		t.Errorf("NewAuto with a nil plugin: %v", err)
 	}
 }

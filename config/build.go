@@ -10,7 +10,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/auto"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/internal/foreign"
@@ -142,7 +141,7 @@ func (c *Config) choose(p probes) (s amqpx.Strategy, reason string, err error) {
 }
 
 func (c *Config) auto(has probes) (amqpx.Strategy, string, error) {
-	var cfg auto.Config
+	var cfg amqpx.AutoConfig
 	var err error
 	if cfg.Bucket, err = dlx.NewBucket(c.Delay.bucketConfig(c.Delay.Bucket)); err != nil {
 		return nil, "", err
@@ -181,7 +180,7 @@ func (c *Config) auto(has probes) (amqpx.Strategy, string, error) {
 			reason += "; native instead of bucket, because the broker delays messages until a given time"
 		}
 	}
-	a, err := auto.New(cfg)
+	a, err := amqpx.NewAuto(cfg)
 	return a, reason, err
 }
 

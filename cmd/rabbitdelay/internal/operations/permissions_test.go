@@ -16,7 +16,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/auto"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/snapshot"
@@ -100,7 +99,7 @@ func newShopWith(t *testing.T, v *suite.Vhost, topicPermissions bool) *shop {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chosen, err := auto.New(auto.Config{Bucket: bucket, TTL: ttl})
+	chosen, err := amqpx.NewAuto(amqpx.AutoConfig{Bucket: bucket, TTL: ttl})
 	if err != nil {
 		t.Fatal(err)
 	}

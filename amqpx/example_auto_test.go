@@ -1,16 +1,17 @@
-package auto_test
+package amqpx_test
 
 import (
 	"fmt"
 	"log"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/auto"
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // Declared delays use their own queues, and all other delays use the buckets.
-func ExampleNew() {
+func ExampleNewAuto() {
 	bucket, err := dlx.NewBucket(dlx.BucketConfig{})
 	if err != nil {
 		log.Fatal(err)
@@ -19,15 +20,18 @@ func ExampleNew() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	strategy, err := auto.New(auto.Config{Bucket: bucket, TTL: ttl})
+	strategy, err := amqpx.NewAuto(amqpx.AutoConfig{Bucket: bucket, TTL: ttl})
 	if err != nil {
 		log.Fatal(err)
 	}
 	for _, d := range []time.Duration{time.Minute, 61 * time.Second} {
-		s, reason := strategy.Choose(d)
-		fmt.Printf("%s: %s\n", s.Name(), reason)
+		route, err := strategy.Route(topology.Destination{Queue: "orders.expire"}, d, 0)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%s: %s\n", d, route.Queue)
 	}
 	// Output:
-	// ttl: 1m is declared as a ttl
-	// bucket: 1m1s is neither declared as a ttl nor in the plugin's range
+	// 1m0s: delay.ttl.1m
+	// 1m1s: delay.bucket.1m
 }

@@ -1,4 +1,4 @@
-package auto_test
+package amqpx_test
 
 import (
 	"context"
@@ -10,14 +10,13 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/auto"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // parts returns the strategies of an auto strategy that has declared delays.
-func parts(t *testing.T, delays ...time.Duration) auto.Config {
+func autoParts(t *testing.T, delays ...time.Duration) amqpx.AutoConfig {
 	t.Helper()
 	bucket, err := dlx.NewBucket(dlx.BucketConfig{})
 	if err != nil {
@@ -27,12 +26,12 @@ func parts(t *testing.T, delays ...time.Duration) auto.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return auto.Config{Bucket: bucket, TTL: ttl}
+	return amqpx.AutoConfig{Bucket: bucket, TTL: ttl}
 }
 
-func newAuto(t *testing.T, cfg auto.Config) *auto.Strategy {
+func newAuto(t *testing.T, cfg amqpx.AutoConfig) amqpx.Strategy {
 	t.Helper()
-	a, err := auto.New(cfg)
+	a, err := amqpx.NewAuto(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,27 +39,25 @@ func newAuto(t *testing.T, cfg auto.Config) *auto.Strategy {
 }
 
 func TestAutoChoosesByTheDelayAlone(t *testing.T) {
-	a := newAuto(t, parts(t, time.Minute, 48*time.Hour))
+	a := newAuto(t, autoParts(t, time.Minute, 48*time.Hour))
 	for delay, want := range map[time.Duration]string{
-		time.Minute:                    "ttl",
-		48 * time.Hour:                 "ttl",
-		time.Minute + time.Millisecond: "bucket",
-		0:                              "bucket",
-		time.Hour:                      "bucket",
+		time.Minute:                    "delay.ttl.1m",
+		48 * time.Hour:                 "delay.ttl.2d",
+		time.Minute + time.Millisecond: "delay.bucket.1m",
+		time.Hour:                      "delay.bucket.1h",
 	} {
-		s, reason := a.Choose(delay)
-		if s.Name() != want || reason == "" {
-			t.Errorf("%v: %s (%s), want %s", delay, s.Name(), reason, want)
-		}
 		r, err := a.Route(topology.Destination{Queue: "q"}, delay, 0)
 		if err != nil || r.Delay < delay {
 			t.Errorf("%v: route %+v, %v, want no error and Delay >= %v", delay, r, err, delay)
+		}
+		if r.Queue != want {
+			t.Errorf("%v: %s, want %s", delay, r.Queue, want)
 		}
 	}
 }
 
 func TestAutoContainsItsParts(t *testing.T) {
-	cfg := parts(t, time.Minute, 48*time.Hour)
+	cfg := autoParts(t, time.Minute, 48*time.Hour)
 	a := newAuto(t, cfg)
 	for _, part := range []amqpx.Strategy{cfg.Bucket, cfg.TTL} {
 		for _, q := range part.Topology().Queues {
@@ -78,7 +75,7 @@ func TestAutoContainsItsParts(t *testing.T) {
 }
 
 func TestAutoNeedsABucket(t *testing.T) {
-	if _, err := auto.New(auto.Config{}); !errors.Is(err, amqpx.ErrConfig) {
+	if _, err := amqpx.NewAuto(amqpx.AutoConfig{}); !errors.Is(err, amqpx.ErrConfig) {
 		t.Fatal(err)
 	}
 }
@@ -90,7 +87,7 @@ func TestAuto(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := parts(t, 30*time.Minute)
+	cfg := autoParts(t, 30*time.Minute)
 	cfg.Plugin, cfg.PluginMin, cfg.PluginMax = plugged, time.Second, time.Minute
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{Version: "4.0.5", Plugin: true})

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -116,19 +115,4 @@ func Dialect(u URL) (idempotency.Dialect, error) {
 		return idempotency.SQLite, nil
 	}
 	return "", errScheme
-}
-
-// Migration creates and updates the tables of one component in the business database.
-type Migration struct {
-	Component string
-	Migrate   func(ctx context.Context, db *sql.DB) error
-	Script    func(d idempotency.Dialect) string
-}
-
-// Migrations returns the migrations of all components in the order in which they run.
-func Migrations() []Migration {
-	return []Migration{
-		{"idempotency", func(ctx context.Context, db *sql.DB) error { return idempotency.Migrate(ctx, db) }, idempotency.Migrations},
-		{"schedule", func(ctx context.Context, db *sql.DB) error { return schedule.Migrate(ctx, db) }, schedule.Migrations},
-	}
 }

@@ -88,19 +88,3 @@ func TestSQLitePathIsTaken(t *testing.T) {
 		t.Errorf("files %v, want one with the given name", found)
 	}
 }
-
-func TestMigrations(t *testing.T) {
-	db, dialect, err := OpenDB("sqlite::memory:")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = db.Close() }()
-	for _, m := range Migrations() {
-		if err := m.Migrate(t.Context(), db); err != nil {
-			t.Errorf("%s: %v", m.Component, err)
-		}
-		if !strings.Contains(m.Script(dialect), "CREATE TABLE") {
-			t.Errorf(`%s: the script is %q, want a text with "CREATE TABLE"`, m.Component, m.Script(dialect))
-		}
-	}
-}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 	"github.com/rabbitdelay/rabbitdelay/config"
@@ -48,6 +49,16 @@ at the same time.`,
 	return c
 }
 
+// components has the migrations of all components in the order in which they run.
+var components = []struct {
+	Component string
+	Migrate   func(ctx context.Context, db *sql.DB) error
+	Script    func(d idempotency.Dialect) string
+}{
+	{"idempotency", func(ctx context.Context, db *sql.DB) error { return idempotency.Migrate(ctx, db) }, idempotency.Migrations},
+	{"schedule", func(ctx context.Context, db *sql.DB) error { return schedule.Migrate(ctx, db) }, schedule.Migrations},
+}
+
 type migrated struct {
 	Database string   `json:"database"`
 	Migrated []string `json:"migrated"`
@@ -70,7 +81,7 @@ func migrate(ctx context.Context, a *app.App, cfg *config.Config) error {
 	}
 	out, name := migrated{Database: string(dialect)}, databaseName(cfg.Database.URL)
 	before := migrations(ctx, conn)
-	for _, m := range config.Migrations() {
+	for _, m := range components {
 		if err := m.Migrate(ctx, conn); err != nil {
 			return fmt.Errorf("migrating %s in %s: %w", m.Component, name, err)
 		}
@@ -116,7 +127,7 @@ func printMigrations(a *app.App, u config.URL) error {
 		return fmt.Errorf("--db: %w", err)
 	}
 	var scripts []string
-	for _, m := range config.Migrations() {
+	for _, m := range components {
 		scripts = append(scripts, strings.TrimSpace(m.Script(dialect)))
 	}
 	script := strings.Join(scripts, "\n")

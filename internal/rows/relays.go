@@ -28,6 +28,16 @@ func (c Conn) Relays(ctx context.Context) (list []Relay, err error) {
 	return list, err
 }
 
+// CanBeat returns an error if no relay can record in this database that it runs, for example because the database is
+// read-only. It changes nothing. It does not ask SQLite, where it would have to wait for other writers.
+func (c Conn) CanBeat(ctx context.Context) error {
+	if c.dialect == sqldb.SQLite {
+		return nil
+	}
+	_, err := c.exec(ctx, "UPDATE rabbitdelay_relays SET seen_at = seen_at WHERE id = ''")
+	return err
+}
+
 // RenewRelay records that a relay runs, or will run until r.Seen. If the relay has no row yet, RenewRelay inserts one,
 // and also deletes the rows of relays that were last seen before forget.
 func (c Conn) RenewRelay(ctx context.Context, id string, r Relay, forget time.Time) error {

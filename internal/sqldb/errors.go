@@ -39,6 +39,9 @@ func ExplainServer(err error) error {
 	case "25006": // read_only_sql_transaction
 		reason = ErrReadOnly
 	}
+	if mysqlReadOnly(err) {
+		reason = ErrReadOnly
+	}
 	if reason == nil || errors.Is(err, reason) {
 		return err
 	}
@@ -147,8 +150,18 @@ func Unavailable(err error) bool {
 	switch mysqlNumber(err) {
 	case 1045, 1049, 1129, 1130: // access denied, no such database, host blocked, host not allowed
 		return true
-	case 1290, 1836: // --read-only, read-only mode
+	}
+	return mysqlReadOnly(err)
+}
+
+// mysqlReadOnly reports whether MySQL or MariaDB refuses to write because of the server's option --read-only, its
+// read-only mode, or a read-only transaction.
+func mysqlReadOnly(err error) bool {
+	switch mysqlNumber(err) {
+	case 1290, 1836: // 1290 is also the number for other options
 		return strings.Contains(err.Error(), "read-only") || strings.Contains(err.Error(), "read only")
+	case 1792:
+		return true
 	}
 	return false
 }

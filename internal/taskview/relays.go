@@ -2,10 +2,13 @@ package taskview
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
@@ -41,14 +44,26 @@ func (r Relay) Silent(now time.Time) string {
 	return fmt.Sprintf("no heartbeat since %s; the process has stopped, hangs or is disconnected; check %s", r.Seen.UTC().Format(time.RFC3339), r)
 }
 
-// Relays returns the relays of the database, the most recently seen one first.
+// Relays returns the relays of the database, the most recently seen one first. If none of them is running and the
+// database is read-only, as a replica is, relays may run although they could not record it. The error then wraps
+// schedule.ErrReadOnly.
 func (s *Store) Relays(ctx context.Context) ([]Relay, error) {
 	return reading(ctx, s, "reading relays", func(c rows.Conn) ([]Relay, error) {
 		found, err := c.Relays(ctx)
+		if err != nil {
+			return nil, err
+		}
 		list := make([]Relay, len(found))
 		for i, r := range found {
 			list[i] = Relay(r)
 		}
-		return list, err
+		now, err := c.Clock(ctx)
+		if err != nil || slices.ContainsFunc(list, func(r Relay) bool { return r.Running(now) }) {
+			return list, err
+		}
+		if err := c.CanBeat(ctx); errors.Is(err, schedule.ErrReadOnly) {
+			return nil, fmt.Errorf("it is unknown whether a relay is running, because none can record that: %w", err)
+		}
+		return list, nil
 	})
 }

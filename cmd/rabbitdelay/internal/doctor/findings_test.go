@@ -501,6 +501,9 @@ var findingCases = []struct {
 	{name: "the database's clock", spoil: func(_ *Config, s *Snapshot) {
 		s.Tasks = &Tasks{Skew: -time.Hour}
 	}, id: "database-clock", sev: SeverityWarning, text: "The database's clock is 1h0m0s behind this machine's."},
+	{name: "a read-only database", spoil: func(_ *Config, s *Snapshot) {
+		s.Tasks = &Tasks{ReadOnly: "cannot execute UPDATE"}
+	}, id: "database-read-only", sev: SeverityCritical, text: "The database reports: cannot execute UPDATE."},
 	{name: "tasks without a relay", spoil: func(_ *Config, s *Snapshot) {
 		now := time.Now()
 		s.Tasks = &Tasks{Unsent: 3, OldestUnsent: now.Add(-time.Hour), LastError: "no route", Relays: "no relay runs on this database", Now: now}

@@ -94,6 +94,7 @@ type Tasks struct {
 	Unlisted []UnlistedTasks
 	Unread   string // why Idle and Unlisted are unknown; empty if they are known
 	Relays   string // who would send the tasks, as a sentence: status.WhoSends
+	ReadOnly string // the error of the database if it is read-only; empty if that is not known
 	// Ahead counts tasks that are not due yet and were sent, so that each of them should still have a message on the
 	// broker. It stops at a limit, and then AheadMore is set. ResendFrom and ResendTo are the range of the times at
 	// which the relay sends these tasks again if their messages are lost.

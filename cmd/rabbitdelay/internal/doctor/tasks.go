@@ -21,6 +21,13 @@ func (x *examination) checkTasks() {
 	if t.Unread != "" {
 		x.uncheckedf(AreaDatabase, "recurring tasks and destinations of tasks: %s", t.Unread)
 	}
+	if t.ReadOnly != "" {
+		x.found(Finding{ID: "database-read-only", Severity: SeverityCritical,
+			What: "The database is read-only.",
+			Why:  "Nothing can be scheduled, sent or handled. It is unknown whether relays are running, because they could not record that. The database reports: " + t.ReadOnly + ".",
+			Fix:  "# use the primary's address in the database URL of all programs; if the URL lists several hosts, add target_session_attrs=read-write (PostgreSQL)",
+		})
+	}
 	if t.Skew != 0 {
 		x.found(Finding{ID: "database-clock", Severity: SeverityWarning,
 			What: fmt.Sprintf("The database's clock is %s this machine's.", Clock{Low: t.Skew, High: t.Skew}.ahead()),

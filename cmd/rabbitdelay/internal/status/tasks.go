@@ -3,6 +3,7 @@ package status
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -65,17 +66,25 @@ func Late(ctx context.Context, store *taskview.Store, now, since time.Time) (doc
 	if err != nil {
 		return doctor.Tasks{}, err
 	}
-	relays, err := store.Relays(ctx)
-	if err != nil { // a user who is not allowed to read the relays still gets the tasks
+	relays, rerr := store.Relays(ctx)
+	if rerr != nil { // a user who is not allowed to read the relays still gets the tasks
 		relays = nil
 	}
 	sum, err := late(ctx, store, now.Add(skew), since, relays)
 	if err != nil {
 		return sum, err
 	}
-	sum.Skew = skew
+	sum.Skew, sum.ReadOnly = skew, readOnly(rerr)
 	readTroubles(ctx, store, &sum)
 	return sum, nil
+}
+
+// readOnly returns the error that Store.Relays has returned if the database is read-only.
+func readOnly(err error) string {
+	if !errors.Is(err, schedule.ErrReadOnly) {
+		return ""
+	}
+	return err.Error()
 }
 
 // clockSkew returns the database's clock minus this process's clock, or 0 if they certainly differ by a second at most.
@@ -179,7 +188,7 @@ func readTasks(ctx context.Context, src Source, at time.Time) (t *Tasks, err err
 	if t.late, err = late(ctx, store, now, at, t.Relays); err != nil {
 		return nil, err
 	}
-	t.late.Skew = skew
+	t.late.Skew, t.late.ReadOnly = skew, readOnly(t.unheard)
 	if b := src.Before; b != nil && b.Tasks != nil && at.Sub(b.Tasks.read) < recount*b.Tasks.took {
 		before := b.Tasks
 		t.Counts, t.due, t.read, t.took = before.Counts, before.due, before.read, before.took

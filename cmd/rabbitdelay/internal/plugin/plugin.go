@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/plan"
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/internal/term"
@@ -93,22 +95,30 @@ func status(ctx context.Context, a *app.App) error {
 }
 
 func lookAtPlugin(ctx context.Context, m *live.Management, prefix string) (pluginStatus, error) {
-	found, err := m.Inspect(ctx, topology.Topology{})
+	var found plan.State
+	var publishers []live.Publisher
+	var nodes []string
+	var err, unread error
+	var wg sync.WaitGroup // concurrently, because an API under load takes seconds for each request
+	wg.Go(func() { found, err = m.Inspect(ctx, topology.Topology{}) })
+	wg.Go(func() { publishers, unread = m.UnroutedPublishers(ctx) })
+	wg.Go(func() { nodes = otherNodes(ctx, m) })
+	wg.Wait()
 	if err != nil {
 		return pluginStatus{}, err
 	}
 	list := survey(found, prefix)
-	s := pluginStatus{Vhost: m.Vhost(), Exchanges: list, InTheWay: inTheWay(list), Unchecked: []string{}}
+	s := pluginStatus{Vhost: m.Vhost(), Exchanges: list, Publishers: publishers, InTheWay: inTheWay(list), Unchecked: []string{}}
 	for _, d := range list {
 		if d.Waiting == nil {
 			s.Unchecked = append(s.Unchecked, fmt.Sprintf("the number of messages in exchange %s: the broker does not report it", d.Name))
 		}
 	}
-	if s.Publishers, err = m.UnroutedPublishers(ctx); err != nil {
-		s.Unchecked = append(s.Unchecked, "the publishers: "+err.Error())
+	if unread != nil {
+		s.Unchecked = append(s.Unchecked, "the publishers: "+unread.Error())
 	}
 	if len(list) > 0 {
-		s.Unchecked = append(s.Unchecked, otherNodes(ctx, m)...)
+		s.Unchecked = append(s.Unchecked, nodes...)
 	}
 	return s, nil
 }

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -143,20 +144,21 @@ func (x *examination) checkNodes() {
 const blocksAll = "No node of the cluster accepts messages: Send waits until its deadline, and retries and dead letters wait too."
 
 func (x *examination) checkAlarms() {
-	for _, resource := range []string{"memory", "disk"} {
-		var nodes []string
-		for _, a := range x.snap.Alarms {
-			if a.Resource == resource {
-				nodes = append(nodes, a.Node)
-			}
+	nodes := map[string][]string{}
+	for _, a := range x.snap.Alarms {
+		nodes[a.Resource] = append(nodes[a.Resource], a.Node)
+	}
+	for _, resource := range slices.Sorted(maps.Keys(nodes)) {
+		id, why, fix := "alarm-other", "The node is short of this resource.", "rabbitmq-diagnostics alarms   # shows the alarm, which ends when the node has enough of the resource again"
+		switch resource {
+		case AlarmMemory:
+			id, why, fix = "alarm-memory", blocksAll, "rabbitmqctl set_vm_memory_high_watermark 0.6   # but first find out with rabbitmq-diagnostics memory_breakdown what uses the memory"
+		case AlarmDisk:
+			id, why, fix = "alarm-disk", blocksAll, "df -h $(rabbitmqctl eval 'rabbit:data_dir().' | tr -d '\"')   # then free some space, or change the limit: rabbitmqctl set_disk_free_limit mem_relative 1.0"
 		}
-		fix := "rabbitmqctl set_vm_memory_high_watermark 0.6   # but first find out with rabbitmq-diagnostics memory_breakdown what uses the memory"
-		if resource == "disk" {
-			fix = "df -h $(rabbitmqctl eval 'rabbit:data_dir().' | tr -d '\"')   # then free some space, or change the limit: rabbitmqctl set_disk_free_limit mem_relative 1.0"
-		}
-		x.about(nodes, Finding{ID: "alarm-" + resource, Severity: SeverityCritical,
-			What: fmt.Sprintf("The %s alarm is in effect on %s.", resource, list(nodes)),
-			Why:  blocksAll, Fix: fix,
+		x.about(nodes[resource], Finding{ID: id, Severity: SeverityCritical,
+			What: fmt.Sprintf("The %s alarm is in effect on %s.", resource, list(nodes[resource])),
+			Why:  why, Fix: fix,
 		})
 	}
 	if len(x.snap.Alarms) == 0 && x.snap.Blocked != "" {

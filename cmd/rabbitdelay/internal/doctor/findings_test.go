@@ -170,9 +170,12 @@ var findingCases = []struct {
 		s.Alarms = []Alarm{{"n1", "memory"}, {"n3", "memory"}}
 	}, id: "alarm-memory", sev: SeverityCritical, text: "n1 and n3"},
 	{name: "disk alarm", spoil: func(_ *Config, s *Snapshot) {
-		s.Alarms = []Alarm{{"n1", "disk"}}
+		s.Alarms = []Alarm{{"n1", "disk space"}}
 		s.Blocked = "low on disk"
 	}, id: "alarm-disk", sev: SeverityCritical},
+	{name: "an alarm of another resource", spoil: func(_ *Config, s *Snapshot) {
+		s.Alarms = []Alarm{{"n1", "file descriptors"}}
+	}, id: "alarm-other", sev: SeverityCritical, text: "The file descriptors alarm is in effect on n1."},
 	{name: "blocked", spoil: func(_ *Config, s *Snapshot) { s.Blocked = "low on memory" }, id: "connection-blocked", sev: SeverityCritical, text: "low on memory"},
 	{name: "others blocked", spoil: func(_ *Config, s *Snapshot) {
 		s.BlockedConnections = []string{"a", "b"}

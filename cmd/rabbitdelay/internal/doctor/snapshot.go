@@ -138,10 +138,16 @@ func (n Node) withoutAdvanced() bool {
 	return n.Running && n.FilesKnown && !slices.ContainsFunc(n.ConfigFiles, advanced)
 }
 
+// These are RabbitMQ's names for the resources of its alarms.
+const (
+	AlarmMemory = "memory"
+	AlarmDisk   = "disk space"
+)
+
 // Alarm is a resource that a node is short of.
 type Alarm struct {
 	Node     string
-	Resource string // memory or disk
+	Resource string // AlarmMemory, AlarmDisk, or another name of RabbitMQ's
 }
 
 // Connection is a connection to the broker.

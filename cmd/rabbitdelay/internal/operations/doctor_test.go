@@ -558,7 +558,13 @@ func TestDoctorSeesAlarms(t *testing.T) {
 			}
 			mustCtl(t, b, "set_vm_memory_high_watermark", "0.6")
 			c.src.Management = c.Mgmt
-			c.clean(t, "a broker after its alarm")
+			mustCtl(t, b, "set_disk_free_limit", "100TB")
+			c.until(t, "the disk alarm", func(r doctor.Report) bool {
+				_, alarm := find(r, "alarm-disk", "")
+				return alarm
+			})
+			mustCtl(t, b, "set_disk_free_limit", "50MB")
+			c.clean(t, "a broker after its alarms")
 		})
 	}
 }

@@ -188,10 +188,14 @@ func (c *Client) stateHook(connection string) func(wire.Event) {
 	}
 }
 
-// stuck logs the queues that have stopped confirming, and checks whether the broker itself has stopped answering.
+// stuck logs the queues that have stopped confirming, and checks whether the broker itself has stopped answering. While
+// the broker blocks publishers, no queue confirms, and that has been logged.
 func (c *Client) stuck(queues []string) {
 	go c.pub.Probe()
 	c.consumers.Probe()
+	if c.pub.Status().Alarm != "" {
+		return
+	}
 	c.log.Warn("queues have stopped confirming; messages for other queues are not affected", zap.Int("count", len(queues)), zap.Strings("queues", queues[:min(len(queues), 10)]))
 }
 

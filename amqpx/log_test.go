@@ -77,3 +77,22 @@ func TestForeignBrokerIsLogged(t *testing.T) {
 		}
 	})
 }
+
+// While the broker blocks publishers, the log says that, and not that single queues have stopped confirming.
+func TestBlockedIsNotStuck(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c, o := m.watched(amqpx.Config{})
+		c.mustSend(amqpx.Message{Queue: "q"})
+		undo := m.Block("low on disk")
+		sent := make(chan error, 1)
+		go func() { sent <- c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: time.Second}) }()
+		after(20 * time.Second)
+		undo()
+		if err := <-sent; err != nil {
+			t.Error(err)
+		}
+		if o.log.FilterMessage("the broker blocks publishers").Len() != 1 || o.log.FilterMessageSnippet("stopped confirming").Len() != 0 {
+			t.Errorf("the log is %v", o.log.All())
+		}
+	})
+}

@@ -182,8 +182,10 @@ func (c *collector) connections(ctx context.Context) {
 			c.snap.Clients = append(c.snap.Clients, doctor.Connection{Name: k.Given, Blocked: blocked})
 		}
 		switch {
-		case own && k.ConnectedAt > 0:
-			c.heard(k.Node, methodConnected, newReading(c.dialed, c.connected, time.UnixMilli(k.ConnectedAt), connectedResolution))
+		case own:
+			if k.ConnectedAt > 0 {
+				c.heard(k.Node, methodConnected, newReading(c.dialed, c.connected, time.UnixMilli(k.ConnectedAt), connectedResolution))
+			}
 		case blocked:
 			name := k.Name
 			if k.Given != "" {

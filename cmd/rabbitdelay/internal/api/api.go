@@ -1,9 +1,13 @@
 package api
 
 import (
+	"fmt"
+	"maps"
 	"net/http"
+	"net/url"
 	"path"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -38,6 +42,7 @@ func Register(mux *http.ServeMux, svc *service.Core, prefix, version string, log
 	}
 	cfg.Security = []map[string][]string{{"token": {}}, {"session": {}}}
 	a := &api{API: humago.New(mux, cfg), svc: svc, log: log}
+	a.UseMiddleware(a.exactQuery)
 	a.tasks()
 	a.bulk()
 	a.recurring()
@@ -47,6 +52,24 @@ func Register(mux *http.ServeMux, svc *service.Core, prefix, version string, log
 	a.records()
 	allowNull(a.OpenAPI().Components.Schemas)
 	return a.API
+}
+
+// exactQuery rejects queries from which net/url would drop something: a malformed part, or all values of a parameter
+// except the first. Otherwise a list would have more, or other, entries than the caller has asked for.
+func (a *api) exactQuery(ctx huma.Context, next func(huma.Context)) {
+	u := ctx.URL()
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		_ = huma.WriteErr(a, ctx, http.StatusBadRequest, "the query is malformed: "+err.Error()) // it has been sent as far as possible
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		if n := len(query[name]); n > 1 {
+			_ = huma.WriteErr(a, ctx, http.StatusUnprocessableEntity, "validation failed", &huma.ErrorDetail{Location: "query." + name, Message: fmt.Sprintf("comes %d times; expected it once", n)})
+			return
+		}
+	}
+	next(ctx)
 }
 
 // allowNull declares in the OpenAPI document that a pointer to a struct may be null. huma itself does not do that.

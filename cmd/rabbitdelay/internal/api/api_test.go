@@ -290,6 +290,7 @@ func TestNamesTheField(t *testing.T) {
 		{"POST", "/tasks/a/reschedule", `{"by":"2 days"}`, "body.by"},
 		{"GET", "/tasks?due_from=2h&due_to=1h", "", "query.due_to"},
 		{"GET", "/tasks?status=odd", "", "query.status"},
+		{"GET", "/tasks?queue=a&queue=b", "", "query.queue"},
 		{"GET", "/tasks?limit=1001", "", "query.limit"},
 		{"GET", "/tasks?header=x", "", "query.header"},
 		{"POST", "/tasks/bulk", `{"action":"reschedule-by","filter":{"tag":"x"},"count":1}`, "body.by"},

@@ -137,6 +137,25 @@ func TestUnknownFields(t *testing.T) {
 	}
 }
 
+// A query of which a part would be ignored selects nothing.
+func TestMalformedQueries(t *testing.T) {
+	c := open(service.RoleOperator)
+	for path, says := range map[string]string{
+		"tasks?queue=%zz":                         "invalid URL escape",
+		"tasks?queue=mail;status=failed":          "invalid semicolon",
+		"tasks?queue=mail&queue=orders":           "comes 2 times",
+		"bulk?action=cancel&queue=a&queue=b":      "comes 2 times",
+		"bulk?action=cancel&status=pending&tag=%": "invalid URL escape",
+	} {
+		if w := c.get(path); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), says) {
+			t.Errorf("%s: status %d", path, w.Code)
+		}
+	}
+	if len(c.calls) > 0 {
+		t.Errorf("done: %q", c.calls)
+	}
+}
+
 func TestPages(t *testing.T) {
 	c := open(service.RoleOperator)
 	for _, path := range reading {

@@ -69,11 +69,15 @@ func knownFields(h handler, known ...string) handler {
 	}
 }
 
-// unknownField returns an error if the request has a field that is neither known nor part of every form.
+// unknownField returns an error if the request has a field that is neither known nor part of every form, or a condition
+// twice, of which only the first would count.
 func unknownField(r *request, known []string) error {
 	for _, name := range slices.Sorted(maps.Keys(r.form)) {
 		if !slices.Contains(known, name) && !slices.Contains(unsaid, name) {
 			return fieldError(name, "unknown field; expected %s", cmp.Or(strings.Join(known, ", "), "none"))
+		}
+		if n := len(r.form[name]); n > 1 && name != chosenField && slices.Contains(filterFields, name) {
+			return fieldError(name, "comes %d times; expected it once", n)
 		}
 	}
 	return nil
@@ -83,8 +87,12 @@ func unknownField(r *request, known []string) error {
 const maxForm = 4 << 20
 
 func (p *Pages) request(w http.ResponseWriter, r *http.Request) (*request, error) {
-	q := &request{Request: r, who: service.CallerOf(r.Context()), prefs: readPreferences(r), lang: p.speak(r), form: r.URL.Query()}
+	q := &request{Request: r, who: service.CallerOf(r.Context()), prefs: readPreferences(r), lang: p.speak(r)}
 	q.now = p.o.Now().In(q.prefs.zone)
+	var err error
+	if q.form, err = url.ParseQuery(r.URL.RawQuery); err != nil { // otherwise a malformed filter would select everything
+		return q, fieldError("query", "%v", err)
+	}
 	if r.Method != http.MethodPost {
 		return q, nil
 	}

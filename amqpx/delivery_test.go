@@ -13,10 +13,10 @@ func TestDueSince(t *testing.T) {
 		d    Delivery
 		want time.Time
 	}{
-		"a due time":        {Delivery{DueAt: due, Created: created, Timestamp: sent}, due},
-		"no due time":       {Delivery{Created: created, Timestamp: sent}, time.Time{}},
-		"a task at once":    {Delivery{DueAt: time.UnixMilli(0), Created: created, Timestamp: sent}, created},
-		"a message at once": {Delivery{DueAt: time.UnixMilli(0), Timestamp: sent}, sent},
+		"a due time":                        {Delivery{DueAt: due, Created: created, Timestamp: sent}, due},
+		"no due time":                       {Delivery{Created: created, Timestamp: sent}, time.Time{}},
+		"a task that is due immediately":    {Delivery{DueAt: time.UnixMilli(0), Created: created, Timestamp: sent}, created},
+		"a message that is due immediately": {Delivery{DueAt: time.UnixMilli(0), Timestamp: sent}, sent},
 	} {
 		if got := x.d.DueSince(); !got.Equal(x.want) {
 			t.Errorf("%s: %v, expected %v", name, got, x.want)

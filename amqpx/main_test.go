@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// brokerURL stands for AMQP_URL in an application.
+// brokerURL is what AMQP_URL is in an application: the URL of a broker.
 func brokerURL() string {
 	url, err := exampleServer().Listen()
 	if err != nil {

@@ -72,19 +72,19 @@ func TestRetryDelay(t *testing.T) {
 		from time.Duration
 		to   time.Duration
 	}{
-		"policy":        {no, nil, true, 48 * time.Second, time.Minute},
-		"back-off":      {no, []amqpx.ConsumeOption{backoff}, true, 7 * time.Minute, 8 * time.Minute},
-		"retry in":      {amqpx.RetryIn(time.Hour, no), []amqpx.ConsumeOption{backoff}, true, time.Hour, time.Hour},
-		"snooze":        {amqpx.Snooze(2 * time.Hour), []amqpx.ConsumeOption{backoff}, true, 2 * time.Hour, 2 * time.Hour},
-		"retry at once": {amqpx.RetryIn(-time.Hour, no), nil, true, time.Second, time.Second},
-		"snooze zero":   {amqpx.Snooze(0), nil, true, time.Second, time.Second},
-		"no unit":       {amqpx.Snooze(30), nil, true, time.Second, time.Second},
-		"back-off zero": {no, []amqpx.ConsumeOption{amqpx.WithBackoff(func(*amqpx.Delivery, error) time.Duration { return 0 })}, true, time.Second, time.Second},
-		"short":         {amqpx.Snooze(10 * time.Millisecond), nil, true, 10 * time.Millisecond, 10 * time.Millisecond},
-		"reject":        {amqpx.Reject(no), nil, false, 0, 0},
-		"last attempt":  {no, []amqpx.ConsumeOption{amqpx.WithRetry(topology.Retry{MaxAttempts: 1})}, false, 0, 0},
-		"last, snoozed": {amqpx.Snooze(time.Hour), []amqpx.ConsumeOption{amqpx.WithRetry(topology.Retry{MaxAttempts: 1})}, true, time.Hour, time.Hour},
-		"success":       {nil, nil, false, 0, 0},
+		"policy":            {no, nil, true, 48 * time.Second, time.Minute},
+		"back-off":          {no, []amqpx.ConsumeOption{backoff}, true, 7 * time.Minute, 8 * time.Minute},
+		"retry in":          {amqpx.RetryIn(time.Hour, no), []amqpx.ConsumeOption{backoff}, true, time.Hour, time.Hour},
+		"snooze":            {amqpx.Snooze(2 * time.Hour), []amqpx.ConsumeOption{backoff}, true, 2 * time.Hour, 2 * time.Hour},
+		"retry immediately": {amqpx.RetryIn(-time.Hour, no), nil, true, time.Second, time.Second},
+		"snooze zero":       {amqpx.Snooze(0), nil, true, time.Second, time.Second},
+		"no unit":           {amqpx.Snooze(30), nil, true, time.Second, time.Second},
+		"back-off zero":     {no, []amqpx.ConsumeOption{amqpx.WithBackoff(func(*amqpx.Delivery, error) time.Duration { return 0 })}, true, time.Second, time.Second},
+		"short":             {amqpx.Snooze(10 * time.Millisecond), nil, true, 10 * time.Millisecond, 10 * time.Millisecond},
+		"reject":            {amqpx.Reject(no), nil, false, 0, 0},
+		"last attempt":      {no, []amqpx.ConsumeOption{amqpx.WithRetry(topology.Retry{MaxAttempts: 1})}, false, 0, 0},
+		"last, snoozed":     {amqpx.Snooze(time.Hour), []amqpx.ConsumeOption{amqpx.WithRetry(topology.Retry{MaxAttempts: 1})}, true, time.Hour, time.Hour},
+		"success":           {nil, nil, false, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inMemory(t, func(t *testing.T, m *memory) {

@@ -49,9 +49,9 @@ func TestLogin(t *testing.T) {
 		{"instead of the one in the URL", "{url: 'amqp://u:p@h', username: shop, password: x}", nil, nil, "amqp://u:p@h as shop:x"},
 		{"the password alone", "{url: 'amqp://u:p@h', password: x}", nil, nil, "amqp://u:p@h as u:x"},
 		{"a file", "{url: 'amqp://h', username: shop, password_file: " + secret + "}", nil, nil, "amqp://h as shop:from a file"},
-		{"beside AMQP_URL", "{username: shop, password: x}", map[string]string{"AMQP_URL": "amqp://other"}, nil, "amqp://other as shop:x"},
+		{"next to AMQP_URL", "{username: shop, password: x}", map[string]string{"AMQP_URL": "amqp://other"}, nil, "amqp://other as shop:x"},
 		{"several", "{urls: ['amqp://a', 'amqp://b'], username: shop, password: x}", nil, nil, "amqp://a amqp://b as shop:x"},
-		{"several beside one", "{url: 'amqp://c', urls: ['amqp://a']}", nil, nil, "amqp://c amqp://a"},
+		{"urls next to url", "{url: 'amqp://c', urls: ['amqp://a']}", nil, nil, "amqp://c amqp://a"},
 		{"several and AMQP_URL", "{urls: ['amqp://a']}", map[string]string{"AMQP_URL": "amqp://other"}, nil, "amqp://a"},
 		{
 			"password by the environment", "{url: 'amqp://h', username: shop, password_file: /none}",

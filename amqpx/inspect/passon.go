@@ -34,9 +34,9 @@ func passing(raw amqp.Delivery, to topology.Destination, at time.Time, offset ti
 	p := parcelOf(amqpx.ReadDelivery(raw, to.Queue, topology.DefaultPrefix), to)
 	p.DeliverAt, p.ClockOffset = at, offset
 	p.As = &header.Properties{UserID: raw.UserId, DeliveryMode: amqp.Persistent, Timestamp: raw.Timestamp}
-	anew := []string{header.Due, header.Lead, header.Absolute, header.ClockOffset, header.Attempt, header.Version, header.Created, header.Destination}
+	renewed := []string{header.Due, header.Lead, header.Absolute, header.ClockOffset, header.Attempt, header.Version, header.Created, header.Destination}
 	for k, v := range raw.Headers {
-		if strings.HasPrefix(k, header.OwnPrefix) && !slices.Contains(anew, k) {
+		if strings.HasPrefix(k, header.OwnPrefix) && !slices.Contains(renewed, k) {
 			p.Own[k] = v
 		}
 	}

@@ -94,7 +94,7 @@ func begin(ctx context.Context, conn *pgx.Conn) error {
 // only for that statement.
 //
 // A pooler in transaction mode keeps the server's connection on which LISTEN was executed, and that connection receives
-// notifications for ever, which nobody expects: PgBouncer 1.18 to 1.20 ends with "server in bad state: 11" if one
+// notifications forever, although no client expects them: PgBouncer 1.18 to 1.20 ends with "server in bad state: 11" if one
 // arrives while a query is being cancelled. The test therefore has a channel of its own, which is used only once.
 func prove(ctx context.Context, conn *pgx.Conn) error {
 	connecting, cancel := context.WithTimeout(ctx, listenConnect)

@@ -65,11 +65,11 @@ func TestOldestOfImmediateTasks(t *testing.T) {
 	written := now
 	check(t, store.Schedule(t.Context(), NoTx, Task{ID: "at once", Queue: "q", DeliverAt: time.UnixMilli(0)}))
 	now = now.Add(time.Minute)
-	want("one that is due at once", written)
+	want("one that is due immediately", written)
 	check(t, store.Pause(t.Context(), NoTx, topology.Destination{Queue: "other"}, "me"))
-	want("beside a paused destination", written)
+	want("next to a paused destination", written)
 	check(t, store.Schedule(t.Context(), NoTx, Task{ID: "overdue", Queue: "q", DeliverAt: written.Add(-time.Hour)}))
-	want("beside one that was due an hour before", written.Add(-time.Hour))
+	want("next to one that was due an hour before", written.Add(-time.Hour))
 }
 
 func canceled() context.Context {

@@ -27,7 +27,7 @@ func TestHandlersFitTheDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	pool, err := pgxpool.New(t.Context(), "postgres://127.0.0.1:1/none") // nobody connects
+	pool, err := pgxpool.New(t.Context(), "postgres://127.0.0.1:1/none") // no connection is opened
 	if err != nil {
 		t.Fatal(err)
 	}

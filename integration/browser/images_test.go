@@ -17,7 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-var update = flag.Bool("update", false, "take the README's pictures of the console anew")
+var update = flag.Bool("update", false, "take the README's pictures of the console again")
 
 // images is the directory of the README's images.
 const images = "../../docs/images"
@@ -25,7 +25,7 @@ const images = "../../docs/images"
 // TestImages takes screenshots of a console with a day's work.
 func TestImages(t *testing.T) {
 	if !*update {
-		t.Skip("skipped: it takes the README's pictures anew; give -update")
+		t.Skip("skipped: it takes the README's pictures again; give -update")
 	}
 	s := shared(t, "strategy: bucket")
 	s.live24(t)

@@ -102,7 +102,7 @@ func (e *env) root(ctx context.Context, all processes, s server) (int, error) {
 	return 0, fmt.Errorf("process %d is not that of %s", root, s)
 }
 
-// client stands for this process in usage.
+// client is the name of this process in usage.
 const client server = "client"
 
 // usage returns the processor time in seconds of this process and of the servers that a contender uses.

@@ -100,7 +100,7 @@ func Check(sent []Sent, effects []Effect, seen []Seen) Verdict {
 	// Iterate in the order of the effects, so that the same ledger gives the same text.
 	for _, e := range effects {
 		if _, ok := known[e.ID]; !ok {
-			v.brokef(Phantom, &v.Phantom, e.ID, "an effect at %s of a message that nobody sent", clock(e.At))
+			v.brokef(Phantom, &v.Phantom, e.ID, "an effect at %s of a message that was never sent", clock(e.At))
 		}
 	}
 	v.deliveries(known, seen)

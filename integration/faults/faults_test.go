@@ -33,7 +33,7 @@ var (
 	duration  = flag.Duration("duration", 30*time.Second, "how long each run sends and breaks things")
 	seed      = flag.Uint64("seed", earlySeed, "of the sequence of faults")
 	rate      = flag.Float64("rate", 150, "messages per second")
-	tasks     = flag.Float64("tasks", 20, "tasks per second beside the messages of TestFaults")
+	tasks     = flag.Float64("tasks", 20, "tasks per second in addition to the messages of TestFaults")
 	on        = flag.String("on", "node,cluster", "what to run on, separated by commas: node, cluster (containers), nodes (three, without Docker)")
 	strategy  = flag.String("strategy", "bucket", "bucket, ttl, plugin or native")
 	lead      = flag.Duration("lead", 400*time.Millisecond, "how long before its due time a message of the second producer reaches a consumer; 0: none")

@@ -29,7 +29,7 @@ import (
 
 var (
 	soak     = flag.Duration("soak", 0, "how long TestSoak runs; 0: it is skipped")
-	soakRate = flag.Float64("soak-rate", 50, "messages per second of TestSoak; a fifth as many tasks beside them")
+	soakRate = flag.Float64("soak-rate", 50, "messages per second of TestSoak; and a fifth as many tasks in addition")
 	curves   = flag.String("curves", "", "file to write TestSoak's picture to, an SVG")
 )
 

@@ -278,7 +278,7 @@ func (w *world) began(p *process, d *amqpx.Delivery) (*run, item, bool) {
 	w.logf("%s runs %s from %s, version %d, attempt %d, redelivered %t", p.name, d.ID, d.Queue, d.Version, d.Attempt, d.Redelivered)
 	switch {
 	case !known:
-		w.violationf("%s was delivered, and nobody sent it", d.ID)
+		w.violationf("%s was delivered, although it was never sent", d.ID)
 	case payload == string(d.Body) || d.Headers["x-payload"] != payload || d.CorrelationID != payload || d.ContentType != "text/plain":
 		w.violationf("%s came with body %q, headers %v, correlation id %q, type %q", d.ID, d.Body, d.Headers, d.CorrelationID, d.ContentType)
 	case !slices.Contains(subscribers[i.Dest], d.Queue):

@@ -34,7 +34,7 @@ const (
 	All     = "all"
 )
 
-// Newest stands for the newest RabbitMQ in an element of a pattern.
+// Newest in an element of a pattern means the newest RabbitMQ.
 const Newest = "NEWEST"
 
 // Plan sorts the tests of a package. Tests that it does not list belong to the tier servers.

@@ -22,7 +22,7 @@ func (p Problem) String() string {
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ": ")
 }
 
-// Place is the source of a value. The zero Place stands for a default or a value that was set in Go.
+// Place is the source of a value. The zero Place means a default, or a value that was set in Go.
 type Place struct {
 	Origin       string // the flag or the environment variable; empty for a document
 	Line, Column int    // position in the document, counted from 1; Column is 0 if only the line is known

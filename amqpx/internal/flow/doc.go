@@ -2,7 +2,7 @@
 // its confirm, and decides what to do after each attempt.
 //
 // It knows about channels, confirms and returns, but nothing about the purpose of a message or about destinations. A
-// Route stands for a destination and the exchange through which it is reached.
+// Route identifies a destination and the exchange through which it is reached.
 //
 //   - window.go: how many messages may be unconfirmed, in total and for each queue
 //   - publisher.go: publishes on the appropriate channel for a message, and interprets the answer

@@ -113,21 +113,21 @@ func TestComesBack(t *testing.T) {
 		untold bool          // the broker has not reported its clock
 		late   time.Duration // at most
 	}{
-		"held for 4 s":                          {world{delay: 60e9, lead: 10e9, queued: 4e9}, false, 0},
-		"held for longer than its lead":         {world{delay: 60e9, lead: 10e9, queued: 40e9}, false, 40e9},
-		"overdue by half an hour":               {world{delay: 60e9, lead: 5e9, queued: hour / 2}, false, hour / 2},
-		"held, publisher an hour behind":        {world{delay: 60e9, lead: 10e9, publisher: -hour, queued: 4e9}, false, slack},
-		"held, publisher an hour ahead":         {world{delay: 60e9, lead: 10e9, publisher: hour, queued: 4e9}, false, slack},
-		"held, own clock 5 s ahead":             {world{delay: 60e9, lead: 10e9, own: 5e9, queued: 4e9}, false, slack},
-		"held, own clock an hour ahead":         {world{delay: 60e9, lead: 10e9, own: hour, queued: 4e9}, false, slack},
-		"held, own clock an hour behind":        {world{delay: 60e9, lead: 10e9, own: -hour, queued: 4e9}, false, slack},
-		"first, own clock an hour ahead":        {world{delay: 60e9, lead: 10e9, own: hour}, false, 0},
-		"held, nobody tells":                    {world{delay: 60e9, lead: 10e9, queued: 4e9}, true, 4e9},
-		"held, own clock ahead, nobody tells":   {world{delay: 60e9, lead: 10e9, own: hour, queued: 4e9}, true, 4e9},
-		"straight and held":                     {world{delay: 8e9, lead: 10e9, queued: 4e9, straight: true}, false, 5e9},
-		"straight and held, own clock ahead":    {world{delay: 8e9, lead: 10e9, own: hour, queued: 4e9, straight: true}, false, 5e9},
-		"straight and first, publisher behind":  {world{delay: 8e9, lead: 10e9, publisher: -hour, straight: true}, false, 1e9},
-		"straight and first, behind others 4 s": {world{delay: 8e9, lead: 10e9, queued: 4e9, straight: true}, false, 5e9},
+		"held for 4 s":                                 {world{delay: 60e9, lead: 10e9, queued: 4e9}, false, 0},
+		"held for longer than its lead":                {world{delay: 60e9, lead: 10e9, queued: 40e9}, false, 40e9},
+		"overdue by half an hour":                      {world{delay: 60e9, lead: 5e9, queued: hour / 2}, false, hour / 2},
+		"held, publisher an hour behind":               {world{delay: 60e9, lead: 10e9, publisher: -hour, queued: 4e9}, false, slack},
+		"held, publisher an hour ahead":                {world{delay: 60e9, lead: 10e9, publisher: hour, queued: 4e9}, false, slack},
+		"held, own clock 5 s ahead":                    {world{delay: 60e9, lead: 10e9, own: 5e9, queued: 4e9}, false, slack},
+		"held, own clock an hour ahead":                {world{delay: 60e9, lead: 10e9, own: hour, queued: 4e9}, false, slack},
+		"held, own clock an hour behind":               {world{delay: 60e9, lead: 10e9, own: -hour, queued: 4e9}, false, slack},
+		"first, own clock an hour ahead":               {world{delay: 60e9, lead: 10e9, own: hour}, false, 0},
+		"held, broker's time unknown":                  {world{delay: 60e9, lead: 10e9, queued: 4e9}, true, 4e9},
+		"held, own clock ahead, broker's time unknown": {world{delay: 60e9, lead: 10e9, own: hour, queued: 4e9}, true, 4e9},
+		"straight and held":                            {world{delay: 8e9, lead: 10e9, queued: 4e9, straight: true}, false, 5e9},
+		"straight and held, own clock ahead":           {world{delay: 8e9, lead: 10e9, own: hour, queued: 4e9, straight: true}, false, 5e9},
+		"straight and first, publisher behind":         {world{delay: 8e9, lead: 10e9, publisher: -hour, straight: true}, false, 1e9},
+		"straight and first, behind others 4 s":        {world{delay: 8e9, lead: 10e9, queued: 4e9, straight: true}, false, 5e9},
 	} {
 		j := &Judge{}
 		if arrived := c.arrived(); !c.untold {

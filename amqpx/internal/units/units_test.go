@@ -17,7 +17,7 @@ func TestInstant(t *testing.T) {
 		want string
 	}{
 		"right":                        {time.Unix(now, 0), ""},
-		"at once":                      {time.UnixMilli(0), ""},
+		"immediately":                  {time.UnixMilli(0), ""},
 		"not set":                      {time.Time{}, ""},
 		"before 1970":                  {time.Unix(-100, 0), ""},
 		"a month ago":                  {time.Unix(now-30*86400, 0), ""},

@@ -26,7 +26,7 @@ func TestGround(t *testing.T) {
 		{"they have stopped", 5, 60, 60, undecided, noGround, true},
 		{"and the queue is full", 5, 60, 60, 1, noGround, false},
 		{"and the queue is empty", 5, 60, 60, 0, queueEmpty, false},
-		{"and nobody knows", 5, 60, 60, unknownDepth, allQuiet, false},
+		{"and its length is unknown", 5, 60, 60, unknownDepth, allQuiet, false},
 		{"nothing was ever done", 5, -1, -1, undecided, noGround, true},
 		{"nothing was ever done, and nothing waits", 5, -1, -1, 0, queueEmpty, false},
 		{"only what was sent again is done", 5, 6, -1, 0, queueEmpty, false},

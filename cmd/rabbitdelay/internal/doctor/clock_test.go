@@ -57,7 +57,7 @@ func TestClocksOfNodes(t *testing.T) {
 		}},
 		"each a little, two too far": {[]Clock{at("n1", -700*time.Millisecond), at("n2", 0), at("n3", 700*time.Millisecond)}, nil, []string{"n1", "n3"},
 			[]string{"up to 1.4s apart"}},
-		"nobody knows": {clocks: []Clock{{Node: "n1", Low: -time.Second, High: time.Second}, {Node: "n2", Low: 0, High: 2 * time.Second}}},
+		"unknown": {clocks: []Clock{{Node: "n1", Low: -time.Second, High: time.Second}, {Node: "n2", Low: 0, High: 2 * time.Second}}},
 		"known by bounds": {
 			[]Clock{{Node: "n1", Low: -time.Second, High: time.Second}, {Node: "n2", Low: 3 * time.Second, High: 5 * time.Second}},
 			[]string{"n2"}, []string{"n1", "n2"}, nil,

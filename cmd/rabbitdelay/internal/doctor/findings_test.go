@@ -387,7 +387,7 @@ var findingCases = []struct {
 			ArgumentsKnown: true, Type: topology.Classic, Messages: 7, Arguments: amqp.Table{"x-message-ttl": 100.0, "x-dead-letter-exchange": "delay.deliver"},
 		})
 	}, note: "7 messages wait in 1 queue of delay.bucket.r3x3-classic"},
-	{name: "a TTL that was removed, beside one in use", spoil: func(c *Config, s *Snapshot) {
+	{name: "a TTL that was removed, next to one in use", spoil: func(c *Config, s *Snapshot) {
 		c.Want = c.Want.WithDestinationQueues("delay", topology.Quorum) // a copy
 		minute := time.Minute
 		q := topology.Queue{Name: "delay.ttl.1m", MessageTTL: &minute, DeadLetter: &topology.DeadLetter{Exchange: "delay.deliver"}}
@@ -415,10 +415,10 @@ var findingCases = []struct {
 		s.ParkedSamples = []Parked{{"clock.1.a:b", "a:b"}, {"r3x3.0.0.q", ""}, {"r3x3.0.0.xq", ""}}
 	}, id: "parked-messages", sev: SeverityCritical, text: "a:b, q and r3x3.0.0.xq"},
 
-	{name: "nobody consumes", spoil: func(_ *Config, s *Snapshot) {
+	{name: "no consumer", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q", func(q *plan.Queue) { q.Consumers, q.Messages = 0, 1 })
 	}, id: "destination-unconsumed", sev: SeverityWarning, text: "start the service that consumes q"},
-	{name: "nobody consumes, and nothing waits", spoil: func(_ *Config, s *Snapshot) { s.alter("q", func(q *plan.Queue) { q.Consumers = 0 }) }},
+	{name: "no consumer, and nothing waits", spoil: func(_ *Config, s *Snapshot) { s.alter("q", func(q *plan.Queue) { q.Consumers = 0 }) }},
 	{name: "backlog", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q", func(q *plan.Queue) { q.Messages = 10_001 })
 	}, id: "destination-backlog", sev: SeverityWarning, text: "10,001 messages wait"},
@@ -513,7 +513,7 @@ var findingCases = []struct {
 	}, id: "tasks-not-relayed", sev: SeverityCritical, text: `3 tasks are overdue and not yet sent to the broker, ` +
 		`the oldest for 1h. Until a relay sends a task, it is only a row in the database: no relay runs on this database. ` +
 		`The last recorded error is "no route". rabbitdelay serve -f delays.yaml`},
-	{name: "tasks that nobody handles", spoil: func(_ *Config, s *Snapshot) {
+	{name: "tasks that no consumer handles", spoil: func(_ *Config, s *Snapshot) {
 		now := time.Now()
 		s.Tasks = &Tasks{Unhandled: 1000, More: true, OldestUnhandled: now.Add(-time.Hour), Now: now}
 	}, id: "tasks-not-handled", sev: SeverityWarning, text: "At least 1,000 tasks are overdue and still pending although they were sent to the broker"},

@@ -17,10 +17,10 @@ func TestLeftoversOfADestinationThatIsNotBound(t *testing.T) {
 		bound []string // queues that are bound for the earlier layout
 		want  []string // the objects of the finding; nil for no finding
 	}{
-		"all":                        {[]string{"q", "delay.route.amq.topic:a.b"}, nil},
-		"one recreated":              {[]string{"delay.route.amq.topic:a.b"}, []string{"q"}},
-		"an exchange's route queue":  {[]string{"q"}, []string{"delay.route.amq.topic:a.b"}},
-		"another's, which is beside": {[]string{"q", "delay.route.amq.topic:a.b", "theirs"}, nil},
+		"all":                                    {[]string{"q", "delay.route.amq.topic:a.b"}, nil},
+		"one recreated":                          {[]string{"delay.route.amq.topic:a.b"}, []string{"q"}},
+		"an exchange's route queue":              {[]string{"q"}, []string{"delay.route.amq.topic:a.b"}},
+		"another program's, which is next to it": {[]string{"q", "delay.route.amq.topic:a.b", "theirs"}, nil},
 	} {
 		cfg, snap := healthy(t)
 		earlier, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2, 2}})

@@ -185,7 +185,7 @@ func TestStandstill(t *testing.T) {
 				m.look(5*second, true)
 			}
 		}, kept: map[string]int64{"other": 5}},
-		"dead letters stay beside many messages that wait": {run: func(m *mill) {
+		"dead letters stay next to many waiting messages": {run: func(m *mill) {
 			m.publish("other", 1000)
 			m.letters("other", 40)
 			m.decide(func() {
@@ -229,7 +229,7 @@ func TestStandstill(t *testing.T) {
 			m.look(7*second, false)
 			m.look(10*second, true)
 		}},
-		"the broker counts anew": {run: func(m *mill) {
+		"the broker starts counting again": {run: func(m *mill) {
 			m.publish("1s", 5)
 			m.decide(func() { m.fig = map[string]Figures{} })
 		}, open: "1s"},

@@ -123,7 +123,7 @@ func TestRemovalKeepsObjectsInUse(t *testing.T) {
 			gone: []string{"delay.deliver", "delay.parked", route, "orders", "orders.dead"},
 		},
 		{
-			name: "beside a live layout", opts: Options{Destinations: true},
+			name: "next to an existing layout", opts: Options{Destinations: true},
 			live: func(plan.State) plan.State {
 				return applied(t, old, twoDigits("delay.bucket.hex", "hex", orders, events))
 			},
@@ -133,7 +133,7 @@ func TestRemovalKeepsObjectsInUse(t *testing.T) {
 			},
 		},
 		{
-			name: "beside the same layout of classic queues",
+			name: "next to the same layout of classic queues",
 			live: func(plan.State) plan.State {
 				return applied(t, old, twoDigits("delay.bucket.r2x2-classic", "r2x2", orders))
 			},
@@ -250,7 +250,7 @@ func TestRemovalKeepsObjectsOfOtherConfigurations(t *testing.T) {
 		gone   []string
 	}{
 		{
-			name: "beside another bucket layout", others: []topology.Topology{auto("delay.bucket.hex", "hex")}, opts: with(),
+			name: "next to another bucket layout", others: []topology.Topology{auto("delay.bucket.hex", "hex")}, opts: with(),
 			kept: []string{"delay.ttl.1m", "delay.ttl.2m", "delay.plugin", toOrders, pluginOrders},
 			gone: []string{"delay.bucket.2s", "delay.bucket.1s", clockOrders},
 		},

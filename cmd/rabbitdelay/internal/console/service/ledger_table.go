@@ -29,7 +29,7 @@ func withNow(d sqldb.Dialect, query string) string {
 	return strings.ReplaceAll(query, "@now", nowSQL[d])
 }
 
-// exec executes a statement, in which @now stands for the database's time, and returns the number of rows that it
+// exec executes a statement, in which @now is replaced by the database's time, and returns the number of rows that it
 // changed.
 func (t *table) exec(ctx context.Context, on sqldb.Conn, query string, args ...any) (int64, error) {
 	d, err := t.dialect.Resolve(ctx, on)

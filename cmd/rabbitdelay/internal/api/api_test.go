@@ -330,6 +330,8 @@ func TestDetails(t *testing.T) {
 		code               int
 		text               string
 	}{
+		{"POST", "/tasks/bulk", `{"action":"cancel","filter":{"queue":"q","tag":null},"dry_run":true}`, 422, "filter.tag is empty, perhaps because of an unset variable"},
+		{"POST", "/tasks/bulk", `{"action":"cancel","filter":{"queue":"","tag":"x"},"dry_run":true}`, 422, "filter.queue is empty, perhaps because of an unset variable"},
 		{"POST", "/tasks/bulk", `{"action":"cancel"}`, 422, `"detail":"an empty filter would select all tasks; add a condition, or set all to true to select all tasks"`},
 		{"POST", "/tasks/bulk", `{"action":"cancel","by":"1h","all":true,"count":1}`, 422, `"detail":"by is only for reschedule-by; omit it"`},
 		{"POST", "/tasks/bulk", `{"action":"cancel","all":true}`, 422,

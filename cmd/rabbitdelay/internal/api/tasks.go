@@ -2,7 +2,11 @@ package api
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -68,6 +72,22 @@ type Filter struct {
 	Header    string `json:"header,omitempty"     query:"header"     doc:"Selects tasks with this header, name=value. Operators only."`
 	Error     string `json:"error,omitempty"      query:"error"      doc:"Selects tasks whose last error contains this text."`
 	ErrorLike string `json:"error_like,omitempty" query:"error_like" doc:"Selects tasks whose last error differs from this text only in numbers, ids and quoted parts. Use the error_like of a group of /task-errors."`
+}
+
+// UnmarshalJSON rejects conditions that are empty or null. Without them, a change would select more tasks than its
+// caller, whose variable was perhaps unset, wanted.
+func (f *Filter) UnmarshalJSON(data []byte) error {
+	type plain Filter
+	var conditions map[string]any
+	if err := json.Unmarshal(data, &conditions); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(conditions)) {
+		if v := conditions[name]; v == nil || v == "" {
+			return fmt.Errorf("filter.%.100s is empty, perhaps because of an unset variable; give a value, or omit the condition", name)
+		}
+	}
+	return json.Unmarshal(data, (*plain)(f))
 }
 
 func (f Filter) read(at string) (schedule.Filter, error) {

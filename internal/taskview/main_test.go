@@ -4,8 +4,9 @@ import (
 	"database/sql"
 	"testing"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	_ "modernc.org/sqlite"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
 func check(t *testing.T, err error) {

@@ -558,7 +558,7 @@ func TestDoctorSeesAlarms(t *testing.T) {
 			}
 			mustCtl(t, b, "set_vm_memory_high_watermark", "0.6")
 			c.src.Management = c.Mgmt
-			mustCtl(t, b, "set_disk_free_limit", "100TB")
+			mustCtl(t, b, "set_disk_free_limit", "9000GB")
 			c.until(t, "the disk alarm", func(r doctor.Report) bool {
 				_, alarm := find(r, "alarm-disk", "")
 				return alarm

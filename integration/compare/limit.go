@@ -90,7 +90,7 @@ func (l *limit) close() error {
 		return err
 	}
 	parent := &limit{dir: filepath.Dir(l.dir)}
-	for _, field := range strings.Fields(string(text)) {
+	for field := range strings.FieldsSeq(string(text)) {
 		id, err := strconv.Atoi(field)
 		if err != nil {
 			return err

@@ -49,23 +49,28 @@ func steady(ctx context.Context, r *run, c contender, row *bench.Case) error {
 			if err != nil {
 				return err
 			}
-			total := 0.0
-			for _, part := range []struct {
-				metric string
-				of     []server
-			}{{metricClient, []server{client}}, {metricBroker, []server{rabbitMQ, pluggedRabbitMQ}}, {metricDatabase, []server{postgreSQL, redisServer}}} {
-				for _, s := range part.of {
-					if _, used := before[s]; used {
-						each := (after[s] - before[s]) * 1e6 / float64(len(late))
-						row.Add(part.metric, "us", each)
-						total += each
-					}
-				}
-			}
-			row.Add(metricTotal, "us", total)
+			spent(row, before, after, len(late))
 			return nil
 		})
 	})
+}
+
+// spent records the processor time that each of n tasks took.
+func spent(row *bench.Case, before, after map[server]float64, n int) {
+	total := 0.0
+	for _, part := range []struct {
+		metric string
+		of     []server
+	}{{metricClient, []server{client}}, {metricBroker, []server{rabbitMQ, pluggedRabbitMQ}}, {metricDatabase, []server{postgreSQL, redisServer}}} {
+		for _, s := range part.of {
+			if _, used := before[s]; used {
+				each := (after[s] - before[s]) * 1e6 / float64(n)
+				row.Add(part.metric, "us", each)
+				total += each
+			}
+		}
+	}
+	row.Add(metricTotal, "us", total)
 }
 
 // unmeasured is the first number of tasks that are not measured. It is above those that are.

@@ -24,7 +24,7 @@ func TestDeletedObjectsAreDeclaredAgain(t *testing.T) {
 		c.mustSend(amqpx.Message{ID: "1", Queue: "q", Delay: time.Minute})
 		m.Holds("delay.bucket.1m", 1, 0)
 		m.Delete("q")
-		after(2 * time.Minute) // a destination is assumed to exist for a minute
+		after(2 * time.Minute) // more than Config.RecheckInterval, so that the next send checks the destination again
 		c.mustSend(amqpx.Message{ID: "2", Queue: "q", Delay: time.Minute})
 		after(2 * time.Minute)
 		if ids := m.IDs("q"); !slices.Equal(ids, []string{"2"}) {

@@ -83,7 +83,7 @@ func (e *SendError) Unwrap() []error {
 // this package.
 type StuckError struct {
 	Queue string    // the queue that the message would enter
-	Since time.Time // the last confirm or, if no message awaited one then, the first publish after it
+	Since time.Time // when the queue last confirmed, or when the first message that waits for a confirm was published
 	Err   error     // the context's error
 }
 

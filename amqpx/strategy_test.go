@@ -10,8 +10,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 )
 
-// Open refuses a strategy that its constructor has not made. Such a strategy would panic in a goroutine of the client,
-// which ends the process.
+// Open refuses a strategy that was not created by its constructor. Such a strategy would panic in a goroutine of the
+// client, which would end the process.
 func TestStrategyThatWasNotConstructed(t *testing.T) {
 	for want, s := range map[string]amqpx.Strategy{
 		"Strategy: a nil *dlx.Bucket; use the result of its constructor, whose error says why it is nil": (*dlx.Bucket)(nil),

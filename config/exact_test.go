@@ -8,7 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// exact means a lead and a resolution. Explicit values take precedence.
+// The setting delay.exact chooses a lead and a resolution. Explicit values take precedence.
 func TestExact(t *testing.T) {
 	for text, want := range map[string][2]time.Duration{ // lead and resolution
 		"delay: {strategy: bucket}":                                  {0, 0},

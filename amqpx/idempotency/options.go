@@ -111,12 +111,12 @@ func WithKey(key func(*amqpx.Delivery) (string, error)) HandlerOption {
 // a separate transaction, so that the failure of one message never affects another. An fn that often fails therefore
 // often runs twice. Locks that fn takes are held until its whole group has committed.
 //
-// fn must not end the transaction. In a group, Commit and Rollback return an error. So do all statements that may end
-// the transaction, as MySQL does for CREATE TABLE and in procedures. These are strings with several statements, and all
-// statements except SELECT, INSERT, UPDATE, DELETE, MERGE, REPLACE, COPY, NOTIFY and the savepoint statements. The
-// group's messages are then handled in separate transactions, where fn can run any statement. The same happens if fn
-// uses the Conn of a pgx.Tx, or a statement that it prepared on the *sql.DB. Never end the transaction through that
-// Conn.
+// fn must not end the transaction. In a group, Commit and Rollback return an error. So does every statement that might
+// end the transaction: in MySQL, for example, CREATE TABLE commits implicitly, and a procedure may commit. Only SELECT,
+// INSERT, UPDATE, DELETE, WITH, VALUES, MERGE, REPLACE, COPY, NOTIFY and the savepoint statements are allowed, one
+// statement in each call. After such an error, the group's messages are handled in separate transactions, where fn can
+// run any statement. The same happens if fn uses the Conn of a pgx.Tx, or a statement that it prepared on the *sql.DB.
+// Never end the transaction through that Conn.
 func WithGroup(n int) HandlerOption { return func(h *handler) { h.group = min(n, maxGroup) } }
 
 const maxGroup = 1000

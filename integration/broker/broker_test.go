@@ -163,8 +163,8 @@ func receive(t *testing.T, b *Broker, body string) {
 // broker.
 func TestEndings(t *testing.T) {
 	for source, endings := range map[Source][]string{
-		// The guard sees no difference between the endings, so only one source goes through all of
-		// them.
+		// The guard works in the same way however the process ends, so all ways are tested with only one source of
+		// brokers.
 		Container: {"panic", "SIGKILL"},
 		Node:      {"panic", "exit", "SIGINT", "SIGKILL"},
 	} {

@@ -394,7 +394,7 @@ func (w *world) retry(what string, do func(ctx context.Context) error) (err erro
 func (w *world) bound() time.Duration {
 	bound := 2*w.sc.Length + 10*time.Minute + w.sc.apart() // rescheduled and paused tasks become due within twice the length
 	if !w.sc.calm() {
-		bound += 90 * time.Minute // Grace doubles with each send that a fault has defeated
+		bound += 90 * time.Minute // Grace doubles each time that a fault prevents a sent task from taking effect
 	}
 	if w.sc.RateLimit {
 		bound += w.sc.spread()

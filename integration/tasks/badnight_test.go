@@ -133,9 +133,9 @@ func (n *night) count(t *testing.T, queue string) int {
 	return q.Messages
 }
 
-// counted waits until the management API, whose counts are up to 5 seconds old, counts
-// what is in the queues, and until clients have removed the bindings that they make for a
-// first use before RabbitMQ 4.3.
+// counted waits until the management API, whose counts are up to 5 seconds old, shows the actual number of messages in
+// each queue and no consumers of the destinations. It also waits until clients have removed the temporary bindings that
+// they add on brokers before RabbitMQ 4.3.
 func (n *night) counted(t *testing.T) {
 	t.Helper()
 	suite.Eventually(t, "the management API counts what is there", func() bool {

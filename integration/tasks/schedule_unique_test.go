@@ -95,7 +95,7 @@ type contention struct {
 	db       businessDB
 	s        *schedule.Store
 	handle   amqpx.Handler
-	schedule func(ctx context.Context, tx *sql.Tx) error // the key, due now
+	schedule func(ctx context.Context, tx *sql.Tx) error // schedules a task with the key, due now
 	undone   atomic.Int64
 	found    []int        // events that the running effect has found; only one effect runs at a time
 	seen     map[int]bool // events that committed effects have found

@@ -1,5 +1,5 @@
-// Package inmemory adds helpers to amqptest's broker that the tests of several packages use, including operations of
-// programs that do not use rabbitdelay. It is for tests in a testing/synctest bubble.
+// Package inmemory extends amqptest's broker with helpers that the tests of several packages share. Some of them act as
+// a program that does not use rabbitdelay. The package is for tests in a testing/synctest bubble.
 package inmemory
 
 import (

@@ -67,7 +67,7 @@ func TestSameCluster(t *testing.T) {
 	}
 }
 
-// An API that refuses has answered.
+// Failure distinguishes a management API that refuses a request or fails from one that does not answer.
 func TestFailure(t *testing.T) {
 	for want, err := range map[string]error{
 		"refuses this user":      fmt.Errorf("read queues: %w", &live.StatusError{Code: http.StatusUnauthorized}),

@@ -392,7 +392,7 @@ type Publisher struct {
 // immediately to any queue. They include the connections that publish to an x-delayed-message exchange, because the
 // plugin reports delayed messages to the broker as not routed. The broker reports which exchange a channel publishes to
 // only if it collects detailed rates. The figures are up to 5 s old. Connections of other users are omitted if the user
-// does not have the tag monitoring.
+// does not have the monitoring tag.
 func (m *Management) UnroutedPublishers(ctx context.Context) ([]Publisher, error) {
 	var channels []struct {
 		User       string     `json:"user"`

@@ -78,8 +78,8 @@ func (c Conn) Passages(ctx context.Context, l Lane, now int64) (map[string]Passa
 	return all, err
 }
 
-// CountUnsettled counts how many of the given tasks are still pending after they were sent again. A task that its
-// handler has replaced since then has been sent at most once, so it is not counted.
+// CountUnsettled counts how many of the given tasks are still pending after they were sent again. It does not count a
+// task whose handler has replaced it in the meantime, because the replacement has been sent at most once.
 func (c Conn) CountUnsettled(ctx context.Context, ids []string) (int64, error) {
 	if len(ids) == 0 {
 		return 0, nil

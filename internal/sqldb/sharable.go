@@ -13,9 +13,9 @@ var sharable = map[string]bool{
 }
 
 // CheckSharable returns an error that wraps ErrLent unless the text is one statement that certainly leaves the
-// transaction open. Everything that it does not recognise is refused, because MySQL commits for many statements (CREATE
-// TABLE, LOCK TABLES, SET autocommit) and inside procedures. It does not parse string literals, so it treats any
-// semicolon except one at the end as a separator of statements.
+// transaction open. Everything that it does not recognise is refused, because in MySQL many statements commit
+// implicitly (CREATE TABLE, LOCK TABLES, SET autocommit), and procedures may commit too. It does not parse string
+// literals, so it treats any semicolon except one at the end as a separator of statements.
 func CheckSharable(query string) error {
 	if word, rest := firstWord(query); !strings.Contains(strings.TrimRight(query, "; \t\r\n"), ";") &&
 		(sharable[word] || word == "ROLLBACK" && toSavepoint(rest)) {

@@ -182,8 +182,8 @@ func Broker(conn *amqp.Connection) string {
 	return product + " " + version
 }
 
-// IsRabbitMQ reports whether the string, which Broker has returned, names RabbitMQ. It also returns true for a broker
-// that does not report its product.
+// IsRabbitMQ reports whether a string that Broker has returned names RabbitMQ. It also returns true for a broker that
+// does not report its product.
 func IsRabbitMQ(broker string) bool {
 	product, _, _ := strings.Cut(broker, " ")
 	return product == "RabbitMQ" || product == "" || product == "unknown"

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// nodes iterates over the URLs of the brokers in a random order, so that not all clients connect to the first one. Each
-// URL is tried before one is tried again, and the one whose connection was lost is tried last.
+// nodes iterates over the URLs of the brokers in a random order, so that not all clients connect to the first one.
+// Every URL is tried once before any of them is tried again. The URL whose connection was lost is tried last.
 type nodes struct {
 	all    []string
 	round  []string // not tried yet

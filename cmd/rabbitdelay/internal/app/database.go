@@ -129,7 +129,8 @@ func (a *App) WithStoreOf(ctx context.Context, cfg *config.Config, do func(ctx c
 	return blamed(one, do(one, s))
 }
 
-// watchEvery is the pause between two checks whether a database still answers while a command works with it.
+// watchEvery is the interval at which a database is checked while a command works with it, to detect that it has
+// stopped answering.
 const watchEvery = 5 * time.Second
 
 // errStopped means that a database has stopped answering while a command worked with it.

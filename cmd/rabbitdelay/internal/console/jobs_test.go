@@ -132,8 +132,8 @@ func TestJobIsTakenOver(t *testing.T) {
 	other.movedOnce(due)
 }
 
-// The audit of a task has exactly the bulk changes that changed it, by whatever filter, even after
-// the task was deleted.
+// The audit of a task lists exactly the bulk changes that changed the task, whichever filter selected it, even after it
+// was deleted.
 func TestAuditOfATaskHasItsBulkChanges(t *testing.T) {
 	w := newWorld(t)
 	for _, id := range []string{"a-1", "a-2", "b-1"} {

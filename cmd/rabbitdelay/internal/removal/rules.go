@@ -185,7 +185,7 @@ func (x *remover) rule(s Step) string {
 	belongs := cmp.Or(s.Binding.Exchange, s.Name)
 	seen := x.live.BindingsKnown
 	switch s.part {
-	case ownPart: // objects with names that do not distinguish configurations stay
+	case ownPart: // an object whose name is the same in several configurations may belong to another layout
 		layout, _ := naming.LayoutOf(x.opts.Prefix, belongs)
 		if layout.Ambiguous() && !x.opts.nameLayout(layout, belongs) {
 			return x.mayUse(layout, belongs)

@@ -23,8 +23,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A renewed certificate is used from the next connection on. While the files do not match, as
-// between two copies, the previous one is used.
+// A renewed certificate is used from the next connection on. While the certificate and the key do not match, because
+// only one of the two files has been replaced so far, the previous pair is used.
 func TestServeUsesRenewedCertificates(t *testing.T) {
 	dir := t.TempDir()
 	files := config.ServeTLS{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}

@@ -122,7 +122,7 @@ func (c *collector) dates(ctx context.Context) {
 			var overview struct {
 				Node string `json:"node"`
 			}
-			_ = json.Unmarshal(answer, &overview) // it is an empty list for a user without the tag monitoring
+			_ = json.Unmarshal(answer, &overview) // it is an empty list for a user without the monitoring tag
 			// The request's times are from this machine's clock, while Now may be offset by a test.
 			off := time.Until(c.src.Now())
 			mu.Lock()

@@ -44,7 +44,7 @@ func (c *collector) management(ctx context.Context) error {
 	wg.Go(func() { c.alarms(ctx) })
 	wg.Go(func() { c.connections(ctx) })
 	wg.Wait()
-	if !c.snap.NodesComplete { // without the tag monitoring, the list has only the user's own connections
+	if !c.snap.NodesComplete { // without the monitoring tag, the list has only the user's own connections
 		c.snap.Clients = nil
 	}
 	c.uncounted = cmp.Or(c.uncounted, uncounted)
@@ -91,7 +91,7 @@ func (c *collector) flags(ctx context.Context) {
 	}
 }
 
-// nodes lists the nodes. The list is complete for users with the tag monitoring. Other users see only nodes that have
+// nodes lists the nodes. The list is complete for users with the monitoring tag. Other users see only nodes that have
 // queues.
 func (c *collector) nodes(ctx context.Context) {
 	var list []struct {

@@ -63,7 +63,7 @@ func TestAlarms(t *testing.T) {
 	}
 }
 
-// A user without the tag monitoring does not learn the name of the node whose clock an answer shows, but the clock is
+// A user without the monitoring tag does not learn the name of the node whose clock an answer shows, but the clock is
 // known.
 func TestDatesOfAnUnknownNode(t *testing.T) {
 	for body, node := range map[string]string{`{"node":"rabbit@a"}`: "rabbit@a", "[]": ""} {
@@ -91,7 +91,7 @@ func (d dated) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// The management API lists all connections only to a user with the tag monitoring, which may also list the nodes. To
+// The management API lists all connections only to a user with the monitoring tag, which may also list the nodes. To
 // other users it shows only their own connections.
 func TestClientsOfOthersAreUnknown(t *testing.T) {
 	for code, known := range map[int]bool{200: true, 401: false} {

@@ -190,8 +190,8 @@ type DeadLetters struct {
 	Messages int64  `json:"messages"`
 	// Unknown means that the user is not allowed to examine the queue.
 	Unknown bool `json:"unknown,omitempty"`
-	// Held is how many of the messages are not ready because a consumer has them, such as a run of requeue. It is nil if
-	// unknown.
+	// Held is how many of the messages are not ready because a consumer, such as a requeue command, holds them. It is
+	// nil if unknown.
 	Held *int64 `json:"held"`
 	// Sampled is how many messages, from the head of the queue, were examined and are in Groups.
 	Sampled int     `json:"sampled"`

@@ -36,7 +36,7 @@ type reason struct {
 	Level  int
 	Text   string
 	Href   string
-	Detail string // text of another component, in English
+	Detail string // a message from another component, such as an error; it is not translated
 }
 
 // Class returns the level's CSS class.

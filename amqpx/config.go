@@ -277,7 +277,7 @@ func unusable(s Strategy) (reason string) {
 	if v := reflect.ValueOf(s); v.Kind() == reflect.Pointer && v.IsNil() {
 		return fmt.Sprintf("a nil %T; use the result of its constructor, whose error says why it is nil", s)
 	}
-	const zero = "a %T that its constructor has not made; use the result of the constructor"
+	const zero = "a %T that was not created by its constructor; use the result of the constructor"
 	defer func() {
 		if recover() != nil {
 			reason = fmt.Sprintf(zero, s)

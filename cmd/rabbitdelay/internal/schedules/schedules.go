@@ -31,7 +31,8 @@ func Command(a *app.App) *cobra.Command {
 		Use:   "schedules",
 		Short: "List and change recurring tasks",
 		Long: `List and change the recurring tasks of a business database. A change withdraws
-the tasks that are not due yet, and continues from now.`,
+the tasks that have been created and are not due yet. The recurring task then
+continues from now.`,
 		Example: `  rabbitdelay schedules add nightly --cron "30 2 * * *" --queue reports
   rabbitdelay schedules next nightly
   rabbitdelay schedules pause nightly`,
@@ -41,7 +42,7 @@ the tasks that are not due yet, and continues from now.`,
 	for _, change := range []*cobra.Command{
 		x.addCommand(), x.editCommand(),
 		x.changeCommand("pause", "Pause recurring tasks",
-			"Withdraw the tasks of the named recurring tasks that are not due yet, and create\nno more until \"schedules resume\".", schedule.RecurringTasks.Pause),
+			"Pause recurring tasks by name. Their tasks that are not due yet are withdrawn,\nand no more are created until \"schedules resume\".", schedule.RecurringTasks.Pause),
 		x.changeCommand("resume", "Resume paused recurring tasks",
 			"Continue paused recurring tasks from now. Occurrences that fell into the pause\nare skipped.", schedule.RecurringTasks.Resume),
 		x.runCommand(), x.deleteCommand(),

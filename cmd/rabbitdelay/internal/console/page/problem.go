@@ -75,7 +75,7 @@ const maxDetail = 2000
 func (p *Pages) problem(r *request, err error) answer {
 	d := describe(err)
 	if d.Status >= http.StatusInternalServerError {
-		p.o.Logger.Warn("page", zap.String("path", r.URL.Path), zap.Error(err))
+		p.o.Logger.Warn("a page could not be shown", zap.String("path", r.URL.Path), zap.Error(err))
 	}
 	if d.Detail = service.Told(r.who.Identity, err); strings.EqualFold(d.Detail, d.Heading) { // do not show the same text twice
 		d.Detail = ""

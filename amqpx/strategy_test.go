@@ -14,8 +14,8 @@ import (
 // client, which would end the process.
 func TestStrategyThatWasNotConstructed(t *testing.T) {
 	for want, s := range map[string]amqpx.Strategy{
-		"Strategy: a nil *dlx.Bucket; use the result of its constructor, whose error says why it is nil": (*dlx.Bucket)(nil),
-		"Strategy: a *dlx.Bucket that was not created by its constructor; use the result of the constructor":   &dlx.Bucket{},
+		"Strategy: a nil *dlx.Bucket; use the result of its constructor, whose error says why it is nil":     (*dlx.Bucket)(nil),
+		"Strategy: a *dlx.Bucket that was not created by its constructor; use the result of the constructor": &dlx.Bucket{},
 		"Strategy: a *dlx.TTL that":         &dlx.TTL{},
 		"Strategy: a *dlx.Native that":      &dlx.Native{},
 		"Strategy: a *dlx.Levels that":      &dlx.Levels{},

@@ -55,7 +55,7 @@ func TestEndingExplains(t *testing.T) {
 	}
 }
 
-// An open connection explains nothing: its channel alone is closed.
+// While the connection is open, errors are not changed, because ErrClosed is then about the channel.
 func TestEndingExplainsNothing(t *testing.T) {
 	t.Parallel()
 	conn, err := amqptest.Start(t, amqptest.Options{}).Connect()

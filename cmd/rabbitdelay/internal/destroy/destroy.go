@@ -30,8 +30,8 @@ import (
 //
 // Run refuses before it changes anything: with a *removal.NotEmptyError while messages wait, with a
 // *removal.ConsumersError while queues that would be deleted have consumers, and with removal.ErrUnseen when it
-// cannot know. It then first unbinds the delay queues from their entry exchanges and waits for 6 s, until all
-// messages that had entered are counted. If there are any, it restores these bindings.
+// cannot know. It then first unbinds the delay queues from their entry exchanges and waits for 11 s, until the
+// management API has counted all messages that had entered. If there are any, it restores these bindings.
 //
 // A quorum queue is counted just before its deletion, because the broker cannot delete a quorum queue only if it is
 // empty. A message that is published directly to the queue in the millisecond between is deleted with it, and
@@ -46,9 +46,10 @@ func Run(ctx context.Context, b live.Broker, t topology.Topology, opts removal.O
 	return d.report, err
 }
 
-// statsAge is the maximum age of the management API's counts.
 const (
-	statsAge   = 6 * time.Second
+	// statsAge is the maximum age of the management API's counts: a queue reports its count every 5 s, the management
+	// API collects the reports every 5 s, and both take a moment (measured on 3.10, 4.0 and 4.3: up to 10 s).
+	statsAge   = 11 * time.Second
 	countEvery = time.Second
 	// countedWithin is how long plan waits until the management API has counted a queue that was just declared. It is
 	// longer than that takes on an idle machine, because the removal would be refused otherwise.
@@ -182,7 +183,8 @@ func (d *destroyer) recount(ctx context.Context, found plan.State) (stale bool, 
 }
 
 // close unbinds the entry exchanges, and then counts messages until none can still be in transit. If it finds messages,
-// it returns the error with which Run refuses to delete queues that contain messages.
+// it returns the error with which Run refuses to delete queues that contain messages. A count that only the management
+// API reports may be of messages that had left before, so it counts only if it is still there at the end.
 func (d *destroyer) close(ctx context.Context, order removal.Order) error {
 	if err := d.delete(ctx, order.WayIn); err != nil {
 		return err
@@ -190,19 +192,20 @@ func (d *destroyer) close(ctx context.Context, order removal.Order) error {
 	if d.opts.Force || len(order.WayIn)+len(order.DelayQueues)+len(order.Layout[0])+len(order.Layout[1]) == 0 {
 		return nil
 	}
-	for end := time.Now().Add(statsAge); time.Now().Before(end); {
+	for end := time.Now().Add(statsAge); ; {
 		if wait.For(ctx, countEvery) != nil {
 			return context.Cause(ctx)
 		}
-		now, _, err := d.deletable(ctx)
+		now, stale, err := d.deletable(ctx)
 		if err != nil {
 			return err
 		}
-		if err := now.Refusal(); err != nil {
-			return err
+		refusal := now.Refusal()
+		outdated := stale && errors.Is(refusal, removal.ErrNotEmpty)
+		if refusal != nil && !outdated || !time.Now().Before(end) {
+			return refusal
 		}
 	}
-	return nil
 }
 
 // reopen restores the entry bindings. It continues for up to 10 s after the context has ended, because a layout with

@@ -13,6 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/destroy"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/removal"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -70,6 +71,71 @@ func TestDestroyKeepsTheDeadLettersOfAQueueThatFills(t *testing.T) {
 			t.Errorf("left %v, want [orders orders.dead]", left)
 		}
 	})
+}
+
+// lagging is a management API that reports a message in every queue for some time, although no queue has one.
+type lagging struct {
+	overview
+
+	from, until time.Time
+}
+
+func (l lagging) Inspect(ctx context.Context, t topology.Topology) (plan.State, error) {
+	found, err := l.overview.Inspect(ctx, t)
+	if now := time.Now(); now.Before(l.from) || !now.Before(l.until) {
+		return found, err
+	}
+	for name, q := range found.Queues {
+		q.Messages = 1
+		found.Queues[name] = q
+	}
+	return found, err
+}
+
+// The management API's counts are up to 10 s old. A message that was sent and purged just before may appear in them
+// during Run, and must not stop it. A count that remains must.
+func TestRunWaitsForOutdatedCounts(t *testing.T) {
+	for _, k := range []struct {
+		name        string
+		from, until time.Duration // since the start
+		want        error
+	}{
+		{"at the start", 0, 9 * time.Second, nil},
+		{"while it waits for messages in transit", 500 * time.Millisecond, 10 * time.Second, nil},
+		{"to the end", 500 * time.Millisecond, time.Hour, removal.ErrNotEmpty},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv := amqptest.NewServer(amqptest.Options{})
+				defer srv.Close()
+				conn, err := srv.Connect()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = conn.Close() }()
+				layout, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{time.Hour}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				top, err := layout.Topology().Merge(topology.DeliveryTopology(topology.DefaultPrefix))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := (live.Broker{Conn: conn}).Apply(t.Context(), top, live.ApplyOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				management := lagging{overview(top), began.Add(k.from), began.Add(k.until)}
+				report, err := destroy.Run(t.Context(), live.Broker{Conn: conn, Inspector: management}, top, removal.Options{})
+				if !errors.Is(err, k.want) {
+					t.Errorf("got %s, %v, want %v", report, err, k.want)
+				}
+				if left := len(srv.Queues()); left > 0 != (k.want != nil) {
+					t.Errorf("%d queues are left after %v", left, err)
+				}
+			})
+		})
+	}
 }
 
 func publish(t *testing.T, conn *amqp.Connection, queue string) {

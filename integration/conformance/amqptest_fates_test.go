@@ -280,7 +280,12 @@ func (p *player) next(ch *amqp.Channel, queue, dead string, all int) (d amqp.Del
 			p.sayf("%s: all are dead", queue)
 			return d, false
 		case gone.Messages + alive.Messages:
-			return p.get(ch, queue), true
+			d, ok, err := ch.Get(p.prefix+queue, false)
+			p.must(err)
+			if ok {
+				p.sayf("%s: %s", queue, letter(d))
+				return d, true
+			}
 		}
 	}
 	p.must(fmt.Errorf("the messages of %s are nowhere", queue))
@@ -336,7 +341,10 @@ func likeDead(p *player, way fatal, kind, to string) {
 			p.publish("", q, m)
 			for range back {
 				ch := p.channel()
-				_ = p.get(ch, q)
+				if _, ok := p.next(ch, q, "dead", 1); !ok {
+					p.sayf("%s: %s", q, tooLate)
+					return
+				}
 				p.must(ch.Close()) // every version counts the end of a channel as a delivery
 			}
 			ch := p.channel()

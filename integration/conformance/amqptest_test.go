@@ -76,7 +76,11 @@ func heedsConsumers(t *testing.T, url string) {
 // leader in time.
 const noLeader = "cluster_not_formed"
 
-// playAll plays all scripts on two brokers concurrently, because both mostly wait.
+// tooLate is what a script records when a busy machine made it miss a message that expires.
+const tooLate = "expired before it was received"
+
+// playAll plays all scripts on two brokers concurrently, because both mostly wait. A script that a busy machine kept
+// from doing what it is for is played again.
 func playAll(t *testing.T, url, memory string) {
 	t.Helper()
 	var running sync.WaitGroup
@@ -84,13 +88,8 @@ func playAll(t *testing.T, url, memory string) {
 		running.Go(func() {
 			var want, got string
 			var both sync.WaitGroup
-			both.Go(func() {
-				want = play(t, url, k)
-				for try := 1; strings.Contains(want, noLeader) && try < 4; try++ {
-					want = play(t, url, k)
-				}
-			})
-			both.Go(func() { got = play(t, memory, k) })
+			both.Go(func() { want = playUndisturbed(t, url, k) })
+			both.Go(func() { got = playUndisturbed(t, memory, k) })
 			both.Wait()
 			if got != want {
 				t.Errorf("%s\nRabbitMQ:\n%s\namqptest:\n%s", k.name, want, got)
@@ -98,6 +97,16 @@ func playAll(t *testing.T, url, memory string) {
 		})
 	}
 	running.Wait()
+}
+
+func playUndisturbed(t *testing.T, url string, k likenessCase) string {
+	t.Helper()
+	for try := 1; ; try++ {
+		record := play(t, url, k)
+		if try == 4 || !strings.Contains(record, noLeader) && !strings.Contains(record, tooLate) {
+			return record
+		}
+	}
 }
 
 // player performs operations on its own connection and records the answers.

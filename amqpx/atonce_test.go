@@ -52,7 +52,7 @@ func TestDueNowToAnExchange(t *testing.T) {
 		}
 		m.Holds("audit", 30, 0)
 		if got := m.routeQueues(); len(got) > 0 {
-			t.Errorf("there are queues for routing keys: %v", got)
+			t.Errorf("got the route queues %v, want none", got)
 		}
 		var got collector
 		c.consume("audit", got.handle, amqpx.WithConcurrency(1))

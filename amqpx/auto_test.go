@@ -76,7 +76,7 @@ func TestAutoContainsItsParts(t *testing.T) {
 
 func TestAutoNeedsABucket(t *testing.T) {
 	if _, err := amqpx.NewAuto(amqpx.AutoConfig{}); !errors.Is(err, amqpx.ErrConfig) {
-		t.Fatal(err)
+		t.Fatalf("NewAuto without a bucket: got %v, want amqpx.ErrConfig", err)
 	}
 }
 

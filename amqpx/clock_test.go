@@ -37,7 +37,7 @@ func TestClockOffset(t *testing.T) {
 			if err == nil {
 				msg.ID += ", in a batch"
 				if err := c.SendBatch(t.Context(), []amqpx.Message{msg}); err != nil {
-					t.Errorf("%s: %v", id, err)
+					t.Errorf("SendBatch of message %s: got %v, want no error", id, err)
 				}
 			}
 		}
@@ -51,7 +51,7 @@ func TestClockOffset(t *testing.T) {
 			}
 		}
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: time.Minute, ClockOffset: time.Hour}); !errors.Is(err, amqpx.ErrMessage) {
-			t.Errorf("with a Delay: got %v, want amqpx.ErrMessage", err)
+			t.Errorf("Send with a Delay: got %v, want amqpx.ErrMessage", err)
 		}
 	})
 }

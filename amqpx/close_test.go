@@ -32,7 +32,7 @@ func TestClose(t *testing.T) {
 			}
 		}
 		if err := <-k.result; err != nil {
-			t.Errorf("the consumer ended with %v", err)
+			t.Errorf("Consume returned %v, want nil", err)
 		}
 		if err := <-waiting; !errors.Is(err, amqpx.ErrClosed) {
 			t.Errorf("a waiting send ended with %v, want amqpx.ErrClosed", err)
@@ -125,7 +125,7 @@ func TestCloseWaitsForConfirms(t *testing.T) {
 				}
 				select {
 				case err := <-closed:
-					t.Fatalf("closed with %v before the confirm", err)
+					t.Fatalf("Close returned %v before the broker confirmed the message", err)
 				default:
 				}
 				undo()
@@ -145,7 +145,7 @@ func TestCloseWaitsForDeadlines(t *testing.T) {
 		c.sending(amqpx.Message{Queue: "q"}) // blocks the connection
 		sent := c.sending(amqpx.Message{Queue: "q"})
 		if err := c.Close(t.Context()); err != nil {
-			t.Errorf("close: %v", err)
+			t.Errorf("Close returned %v, want nil", err)
 		}
 		if err := <-sent; !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("the send: got %v, want context.DeadlineExceeded", err)
@@ -220,7 +220,7 @@ func TestCloseWhileTheBrokerRestarts(t *testing.T) {
 		up()
 		undo()
 		if err := <-inFlight; err != nil {
-			t.Errorf("in flight: %v", err)
+			t.Errorf("Send of the message in flight returned %v, want nil", err)
 		}
 		close(release)
 		if err := errors.Join(<-closed, <-k.result); err != nil {

@@ -218,7 +218,7 @@ func TestRenewalIsNotLateByLongSteps(t *testing.T) {
 		for range maxReturns + 2 { // another program returns the message to the queue
 			d, ok, err := ch.Get("q", false)
 			if err != nil || !ok {
-				t.Fatalf("no message: %v", err)
+				t.Fatalf("basic.get: got message %t, error %v, want a message", ok, err)
 			}
 			if err := d.Nack(false, true); err != nil {
 				t.Fatal(err)
@@ -316,7 +316,7 @@ func TestClockRequestLeavesNoQueue(t *testing.T) {
 		}
 		after(5 * time.Minute)
 		for _, q := range m.Queues() {
-			t.Errorf("%s is left behind", q)
+			t.Errorf("queue %s still exists", q)
 		}
 	})
 }

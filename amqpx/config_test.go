@@ -14,7 +14,7 @@ func TestConfigWithoutURLOrUnit(t *testing.T) {
 	err := Config{Lead: 30}.WithDefaults().Validate()
 	for _, says := range []string{"URL: empty; is a variable not set?", "Lead: 30ns: a time.Duration counts nanoseconds"} {
 		if err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%v does not say %q", err, says)
+			t.Errorf("got %v, want an error with %q", err, says)
 		}
 	}
 }
@@ -36,7 +36,7 @@ func TestConfigNamesEveryFieldThatIsWrong(t *testing.T) {
 		"SendTimeout is", "RecheckInterval is", "MaxInFlight is", "MaxBody is", "HeldBytes is", "Destinations[0].Retry:",
 	} {
 		if !strings.Contains(text, " "+field) {
-			t.Errorf("%s is not reported in:\n%s", field, text)
+			t.Errorf("field %s is not reported in:\n%s", field, text)
 		}
 	}
 	if strings.Contains(text, "s3cret") {

@@ -38,7 +38,7 @@ func TestConnectionsComeBack(t *testing.T) {
 		m.CutConnections()
 		after(0)
 		if err := c.Send(m.within(time.Minute), amqpx.Message{Queue: "q"}); !errors.Is(err, amqpx.ErrNotSent) || c.BrokerVersion() != "" {
-			t.Errorf("without a broker: got %v, connected to %q, want ErrNotSent and no version", err, c.BrokerVersion())
+			t.Errorf("Send without a broker: got %v, connected to version %q, want ErrNotSent and no version", err, c.BrokerVersion())
 		}
 		undo()
 		after(time.Minute)

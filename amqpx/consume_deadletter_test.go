@@ -71,12 +71,12 @@ func TestNoPlaceForAFailedMessage(t *testing.T) {
 				c.mustSend(amqpx.Message{ID: "bad", Queue: "q"}, amqpx.Message{ID: "good", Queue: "q"})
 				after(time.Second)
 				if ids := got.ids(); !slices.Equal(ids, []string{"first", "bad", "good"}) {
-					t.Errorf("handled %v while another message is stuck", ids)
+					t.Errorf("handled %v while another message is stuck, want [first bad good]", ids)
 				}
 				before := o.saw().sends
 				after(10 * time.Minute)
 				if n := o.saw().sends - before; n > 170 {
-					t.Errorf("%d sends of one message in ten minutes", n)
+					t.Errorf("the stuck message was sent %d times in ten minutes, want at most 170", n)
 				}
 				if n := o.log.FilterLevelExact(zap.WarnLevel).Len(); n > 13 {
 					t.Errorf("%d warnings in ten minutes, want at most 13", n)
@@ -103,7 +103,7 @@ func TestPoison(t *testing.T) {
 				for range looks {
 					d, ok, err := m.Channel().Get("q", false)
 					if err != nil || !ok {
-						t.Fatal(err, ok)
+						t.Fatalf("basic.get: got message %t, error %v, want a message", ok, err)
 					}
 					if err := d.Nack(false, true); err != nil {
 						t.Fatal(err)
@@ -142,7 +142,7 @@ func TestForgedDeliveryCount(t *testing.T) {
 					}
 					if redelivered {
 						if d, ok, err := m.Channel().Get("q", false); err != nil || !ok || d.Nack(true, true) != nil {
-							t.Fatal(ok, err)
+							t.Fatalf("basic.get: got message %t, error %v, want a message that can be requeued", ok, err)
 						}
 					}
 					c := m.open(amqpx.Config{})

@@ -33,7 +33,7 @@ func TestDrainReturnsUnstartedDeliveries(t *testing.T) {
 		m.hasConsumers("q", 0)
 		after(10 * time.Minute)
 		if len(result) > 0 {
-			t.Error("Consume returned before its handlers")
+			t.Error("Consume returned before its handlers had ended")
 		}
 		close(finish)
 		if err := <-result; err != nil {

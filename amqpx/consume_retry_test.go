@@ -67,7 +67,7 @@ func TestRetriesAndDeadLetters(t *testing.T) {
 		for _, msg := range m.State("graveyard").Messages {
 			reasons[msg.MessageId] = msg.Headers[amqpx.HeaderReason]
 			if string(msg.Body) != msg.MessageId {
-				t.Errorf("%s has the body %s", msg.MessageId, msg.Body)
+				t.Errorf("message %s has the body %s, want its id", msg.MessageId, msg.Body)
 			}
 		}
 		if want := map[string]any{"fails": inspect.ReasonAttempts, "rejected": inspect.ReasonRejected, "panics": inspect.ReasonAttempts}; !maps.Equal(reasons, want) {

@@ -44,7 +44,7 @@ func TestMessagesFromAFastClock(t *testing.T) {
 		}
 		for _, due := range soon {
 			if times := at[due.String()]; len(times) != 1 || times[0] != due {
-				t.Errorf("the message that was due after %v was handled after %v", due, times)
+				t.Errorf("the message that was due after %v was handled after %v, want once and on time", due, times)
 			}
 		}
 		k.stop()
@@ -120,7 +120,7 @@ func TestSlowHandlerKeepsOneSlot(t *testing.T) {
 		after(5 * time.Minute)
 		mu.Lock()
 		if most != 1 || good != 50 {
-			t.Errorf("the slow handler ran %d times concurrently, %d of 50 others were handled", most, good)
+			t.Errorf("the slow handler ran %d times concurrently, and %d other messages were handled, want 1 and 50", most, good)
 		}
 		mu.Unlock()
 		_ = k.end() // the slow handler may outlast the drain

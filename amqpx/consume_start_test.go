@@ -97,7 +97,7 @@ func TestAbandonedStart(t *testing.T) {
 					t.Error(err)
 				}
 				if took := time.Since(began); took > 2*time.Second { // the time until the deliveries are back in the queue
-					t.Errorf("it ended after %v, want at most 2s", took)
+					t.Errorf("Consume returned after %v, want at most 2s", took)
 				}
 				after(time.Minute)
 				m.Holds("q", 1, 0)
@@ -150,7 +150,7 @@ func TestConsumeWhileItsQueueIsChecked(t *testing.T) {
 		k := c.consume("q", got.handle)
 		after(20 * time.Second)
 		if n := len(got.all()); n != 2 {
-			t.Errorf("%d of 2 messages within 20 s", n)
+			t.Errorf("%d of 2 messages were handled within 20 s", n)
 		}
 		k.stop()
 	})

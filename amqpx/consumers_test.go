@@ -33,15 +33,15 @@ func TestConsumeAll(t *testing.T) {
 		c.mustSend(amqpx.Message{Queue: "a"}, amqpx.Message{Queue: "b", Delay: time.Hour})
 		after(time.Minute)
 		if a, b := got["a"].Load(), got["b"].Load(); a != 1 || b != 0 {
-			t.Errorf("after a minute: got %d and %d, want 1 and 0", a, b)
+			t.Errorf("after a minute: got %d and %d consumers, want 1 and 0", a, b)
 		}
 		after(time.Hour)
 		if b := got["b"].Load(); b != 1 {
-			t.Errorf("after an hour: got %d, want 1", b)
+			t.Errorf("after an hour: got %d consumers, want 1", b)
 		}
 		cancel()
 		if err := <-ended; err != nil {
-			t.Errorf("ConsumeAll ended with %v", err)
+			t.Errorf("ConsumeAll returned %v, want nil", err)
 		}
 		m.hasConsumers("a", 0)
 		m.hasConsumers("b", 0)
@@ -107,7 +107,7 @@ func TestConsumeAllChecksFirst(t *testing.T) {
 			t.Errorf("queue declared: %v; error %v, want amqpx.ErrConfig and no queue", ok, err)
 		}
 		if err := c.ConsumeAll(t.Context()); !errors.Is(err, amqpx.ErrConfig) {
-			t.Errorf("without consumers: got %v, want ErrConfig", err)
+			t.Errorf("ConsumeAll without consumers: got %v, want ErrConfig", err)
 		}
 	})
 }

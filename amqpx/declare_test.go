@@ -58,7 +58,7 @@ func TestRedeclareOnLostConnection(t *testing.T) {
 			m.Delete("delay.bucket.1m")
 			m.CutAt("exchange.declare", n)
 			if err := c.Send(t.Context(), msg); err != nil {
-				t.Errorf("cut at declaration %d: %v", n, err)
+				t.Errorf("Send, with the connection cut at declaration %d: got %v, want no error", n, err)
 			}
 		})
 	}
@@ -86,13 +86,13 @@ func TestDeclareConnection(t *testing.T) {
 		after(10 * time.Second)
 		undo()
 		if err := <-sent; err != nil {
-			t.Errorf("Send that waits for a connection: %v", err)
+			t.Errorf("Send that waits for a connection: got %v, want no error", err)
 		}
 		after(61 * time.Second)
 		// The broker refuses the connection, for instance because of a limit on connections or a changed password.
 		m.RefuseLogins()
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "late"}); err != nil {
-			t.Errorf("Send without a connection for declarations: %v", err)
+			t.Errorf("Send without a connection for declarations: got %v, want no error", err)
 		}
 	})
 }
@@ -150,7 +150,7 @@ func TestDeclareNothingToUnboundQueue(t *testing.T) {
 		}
 		c = m.open(amqpx.Config{URL: m.URLAs("producer"), Declare: amqpx.DeclareNothing})
 		if err := c.Send(t.Context(), amqpx.Message{ID: "1", Queue: "q"}); err != nil {
-			t.Errorf("with the right to bind: %v", err)
+			t.Errorf("Send with the permission to bind: got %v, want no error", err)
 		}
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "other"}); !errors.Is(err, topology.ErrDestination) {
 			t.Errorf("to a queue without any permission: got %v, want ErrDestination", err)

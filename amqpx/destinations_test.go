@@ -32,14 +32,14 @@ func TestDestinationThatEndsTheConnection(t *testing.T) {
 			t.Errorf(`to the bad one: got %v, want topology.ErrDestination with "541" and with "docs/operations.md"`, err)
 		}
 		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("it took %v, want at most 5s", took)
+			t.Errorf("Send took %v, want at most 5s", took)
 		}
 		confirm()
 		if err := <-sent; err != nil {
-			t.Errorf("to the good one: %v", err)
+			t.Errorf("Send to the valid destination: got %v, want no error", err)
 		}
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "another"}); err != nil {
-			t.Errorf("to another one: %v", err)
+			t.Errorf("Send to another destination: got %v, want no error", err)
 		}
 		if now := m.Connections()[0]; now.Name != publishing.Name {
 			t.Errorf("the publishing connection changed from %+v to %+v", publishing, now)
@@ -62,7 +62,7 @@ func TestCheckOfUnlistedDestinations(t *testing.T) {
 				sent, _ := errors.AsType[*topology.DestinationError](c.Send(t.Context(), msg))
 				checked, _ := errors.AsType[*topology.DestinationError](c.Check(msg))
 				if fmt.Sprint(checked) != fmt.Sprint(sent) {
-					t.Errorf("%+v: Check returned %v but Send %v", msg, checked, sent)
+					t.Errorf("%+v: Check returned %v, but Send returned %v", msg, checked, sent)
 				}
 			}
 		}
@@ -101,17 +101,17 @@ func TestDestinationsThatCannotBeUsed(t *testing.T) {
 				}
 				if test.within > 0 {
 					if took := time.Since(began); took > test.within {
-						t.Errorf("it took %v, want at most %v", took, test.within)
+						t.Errorf("Send took %v, want at most %v", took, test.within)
 					}
 					again := time.Now()
 					if err := c.Send(t.Context(), amqpx.Message{Queue: "q"}); err == nil || time.Since(again) > 0 {
-						t.Errorf("right after that it took %v: %v, want an error and 0", time.Since(again), err)
+						t.Errorf("Send right after the failure: got %v after %v, want an error immediately", err, time.Since(again))
 					}
 				}
 				undo()
 				after(2 * time.Second)
 				if err := c.Send(t.Context(), amqpx.Message{Queue: "q"}); err != nil {
-					t.Errorf("when it is over: %v", err)
+					t.Errorf("Send after the fault: got %v, want no error", err)
 				}
 			})
 		})
@@ -141,7 +141,7 @@ func TestDestinationThatDoesNotAnswer(t *testing.T) {
 		}
 		undo()
 		if err := <-sent; err != nil {
-			t.Errorf("Send that waited until the broker answered, after %v: %v", time.Since(began), err)
+			t.Errorf("Send that waited %v for the broker's answer: got %v, want no error", time.Since(began), err)
 		}
 		if got := m.connections(" declare"); len(got) > 1 {
 			t.Errorf("the connection that did not answer is still open: %v", got)
@@ -172,7 +172,7 @@ func TestMaxRouteQueues(t *testing.T) {
 		}
 		for _, msg := range []amqpx.Message{there, {Exchange: "amq.topic", RoutingKey: "order.0", Delay: time.Second}, {Queue: "q"}} {
 			if err := c.Send(t.Context(), msg); err != nil {
-				t.Errorf("Send to an existing route queue or to a queue: %v", err)
+				t.Errorf("Send to an existing route queue or to a queue: got %v, want no error", err)
 			}
 		}
 	})

@@ -46,7 +46,7 @@ func TestFirstUseWhileAnotherClientBinds(t *testing.T) {
 		after(time.Minute)
 		m.Holds("q", 6, 0)
 		if left := ownBindings(m); len(left) > 0 {
-			t.Errorf("after a minute there are still the bindings %+v", left)
+			t.Errorf("bindings after a minute: got %+v, want none", left)
 		}
 	})
 }
@@ -67,7 +67,7 @@ func TestOwnBindingsAreRemovedLater(t *testing.T) {
 		}
 		after(20 * time.Second)
 		if left := ownBindings(m); len(left) > 0 {
-			t.Errorf("after a minute there are still the bindings %+v", left)
+			t.Errorf("bindings after a minute: got %+v, want none", left)
 		}
 	})
 }
@@ -77,7 +77,7 @@ func TestFirstUseAfterOneThatWasGivenUp(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5", LateBindings: late}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		if err := c.Send(m.within(late/2), amqpx.Message{Queue: "q"}); !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatalf("the first: got %v, want context.DeadlineExceeded", err)
+			t.Fatalf("the first Send: got %v, want context.DeadlineExceeded", err)
 		}
 		c.mustSend(amqpx.Message{Queue: "q"})
 		m.Holds("q", 1, 0)
@@ -165,7 +165,7 @@ func TestFirstUseWithoutTheLock(t *testing.T) {
 				m.open(amqpx.Config{}).mustSend(amqpx.Message{Queue: "q", Delay: time.Hour})
 				given(m)
 				if _, err := m.Channel().QueueDeclare(lock, false, false, true, false, nil); err != nil && name != "no right" {
-					t.Fatal(err)
+					t.Fatalf("declaring the lock's queue: got %v, want no error", err)
 				}
 				cfg := amqpx.Config{}
 				if name == "declares nothing" {
@@ -174,7 +174,7 @@ func TestFirstUseWithoutTheLock(t *testing.T) {
 				began := time.Now()
 				m.open(cfg).mustSend(amqpx.Message{Queue: "q"})
 				if took := time.Since(began); took > time.Second {
-					t.Errorf("it took %v, want at most 1s", took)
+					t.Errorf("Send took %v, want at most 1s", took)
 				}
 			})
 		})

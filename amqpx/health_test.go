@@ -92,7 +92,7 @@ func TestHealthWithoutABroker(t *testing.T) {
 				t.Errorf(`got %+v, want Final = false and Reason with "connection refused"`, p)
 			}
 			if _, ok := errors.AsType[*amqpx.DialError](sick); !ok {
-				t.Errorf("no *DialError in %v", sick)
+				t.Errorf("got %v, want a *DialError in it", sick)
 			}
 		}
 		undo()
@@ -181,7 +181,7 @@ func TestHealthWhileClosing(t *testing.T) {
 		go func() { closed <- c.Close(t.Context()) }()
 		after(time.Second)
 		if sick := c.ill(since, "client closing", "consumer q ending"); !errors.Is(sick, amqpx.ErrClosed) {
-			t.Errorf("no ErrClosed in %v", sick)
+			t.Errorf("got %v, want ErrClosed in it", sick)
 		}
 		close(release)
 		if err := errors.Join(<-closed, <-k.result); err != nil {
@@ -245,7 +245,7 @@ func TestStatsAtRest(t *testing.T) {
 			t.Errorf("the publish connection is %q, want %q", s.Publish.State, amqpx.StateConnected)
 		}
 		if s.Publish.Broker == "" {
-			t.Error("the publish connection names no broker")
+			t.Error("the publish connection has no broker name")
 		}
 		if s.Publish.Address != "amqptest:5672" {
 			t.Errorf("the publish connection has the address %q, want amqptest:5672", s.Publish.Address)

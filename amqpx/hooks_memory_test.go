@@ -132,13 +132,13 @@ func TestSendEndCountsTries(t *testing.T) {
 		c := m.open(amqpx.Config{Hooks: []amqpx.Hook{w.hook()}})
 		c.mustSend(amqpx.Message{Queue: "orders", Delay: time.Second})
 		if n := w.lastTries(); n != 1 {
-			t.Errorf("a message that was confirmed immediately had %d tries", n)
+			t.Errorf("a message that was confirmed immediately had %d tries, want 1", n)
 		}
 		accept := m.refuseDelays()
 		sent := c.sending(amqpx.Message{Queue: "orders", Delay: time.Second})
 		accept()
 		if err := <-sent; err != nil || w.lastTries() < 2 {
-			t.Errorf("a message that was refused first had %d tries, %v", w.lastTries(), err)
+			t.Errorf("a message that was refused first had %d tries, error %v, want at least 2 and no error", w.lastTries(), err)
 		}
 	})
 }

@@ -100,7 +100,7 @@ func TestLeadOfShortDelays(t *testing.T) {
 					client.mustSend(amqpx.Message{ID: id, Queue: "q", Delay: delay})
 					after(time.Minute)
 					if at := got.since(began)[id]; len(at) != 1 || at[0] != delay {
-						t.Errorf("a delay of %v took %v, want 1 element and at[0] = %v", delay, at, delay)
+						t.Errorf("a message with a delay of %v arrived after %v, want once and on time", delay, at)
 					}
 					want := delay
 					stamped := c.shortest > 0 && delay >= 2*c.shortest
@@ -111,7 +111,7 @@ func TestLeadOfShortDelays(t *testing.T) {
 					h := all[len(all)-1].Headers
 					_, died := h["x-death"]
 					if h[amqpx.HeaderLead] != want.Milliseconds() || died != stamped {
-						t.Errorf("a delay of %v: the lead is %v ms, a stamp is there: %v; want %v, %v", delay, h[amqpx.HeaderLead], died, want, stamped)
+						t.Errorf("a delay of %v: got a lead of %v ms and x-death %t, want %v and %t", delay, h[amqpx.HeaderLead], died, want, stamped)
 					}
 				}
 			})
@@ -156,7 +156,7 @@ func TestHeldMessagesRaiseThePrefetch(t *testing.T) {
 		after(0)
 		m.hasConsumers("q", 1)
 		if s := c.Stats().Consumers[0]; s.Prefetch != 4 {
-			t.Errorf("the prefetch was not reduced: %+v", s)
+			t.Errorf("got %+v, want a prefetch reduced to 4", s)
 		}
 		k.stop()
 	})
@@ -182,7 +182,7 @@ func TestHeldMessagesGoBack(t *testing.T) {
 		after(time.Minute)
 		k.stop()
 		if n := len(got.all()); n != 100 {
-			t.Errorf("%d of 100 were handled", n)
+			t.Errorf("%d of 100 messages were handled", n)
 		}
 		for id, at := range got.since(began) {
 			if len(at) != 1 || at[0] < 30*time.Second {
@@ -321,7 +321,7 @@ func TestLeadByABrokersWrongClock(t *testing.T) {
 				t.Errorf("with the broker's clock %v ahead, messages were handled after %s, want 1.234s and 3h", ahead, at)
 			}
 			if s := c.Health(); s != nil {
-				t.Error(s)
+				t.Errorf("with the broker's clock %v ahead: Health returned %v, want nil", ahead, s)
 			}
 		})
 	}
@@ -434,7 +434,7 @@ func roomIsBounded(t *testing.T, heldBytes int, opts ...amqpx.ConsumeOption) {
 		}
 		after(time.Hour)
 		if n := len(got.all()); n != 1000 {
-			t.Errorf("%d of 1000 were handled", n)
+			t.Errorf("%d of 1000 messages were handled", n)
 		}
 	})
 }

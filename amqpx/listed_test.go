@@ -17,7 +17,7 @@ func TestListed(t *testing.T) {
 		{Queue: "orders.expire"}, {Queue: "orders.failed"}, {Queue: "mail.dead"}, {Exchange: "events", RoutingKey: "post.publish"},
 	} {
 		if err := c.listed(d); err != nil {
-			t.Errorf("%+v: %v", d, err)
+			t.Errorf("%+v: got %v, want no error", d, err)
 		}
 	}
 	for _, d := range []topology.Destination{{Queue: "order.expire"}, {Exchange: "events", RoutingKey: "post.publsh"}} {

@@ -34,7 +34,7 @@ func TestFailuresAreLogged(t *testing.T) {
 		}
 		retried := seen.FilterMessage("a handler failed; its message is retried")
 		if retried.FilterField(zap.String("id", "failed")).Len() == 0 {
-			t.Error("no line about the failure before the dead letter")
+			t.Error("the log has no line about the failure before the dead letter")
 		}
 		for _, id := range []string{"failed", "rejected"} {
 			lines := seen.FilterMessage("dead-lettering a message").FilterField(zap.String("id", id)).All()
@@ -92,7 +92,7 @@ func TestBlockedIsNotStuck(t *testing.T) {
 			t.Error(err)
 		}
 		if o.log.FilterMessage("the broker blocks publishers").Len() != 1 || o.log.FilterMessageSnippet("stopped confirming").Len() != 0 {
-			t.Errorf("the log is %v", o.log.All())
+			t.Errorf("got the log %v, want one line about the blocked publishers and none about missing confirms", o.log.All())
 		}
 	})
 }

@@ -287,7 +287,7 @@ func TestNativeAndBucketsPassMessagesOn(t *testing.T) {
 		held := m.State("delay.bucket.5s").Messages
 		for _, msg := range held {
 			if at := msg.Headers[topology.HeaderInstant]; at != nil {
-				t.Errorf("%s waits in a bucket with the delivery time %v", msg.MessageId, at)
+				t.Errorf("message %s in a bucket has the delivery time %v, want none", msg.MessageId, at)
 			}
 		}
 		if len(held) != 2 {
@@ -298,7 +298,7 @@ func TestNativeAndBucketsPassMessagesOn(t *testing.T) {
 		m.Holds("q.dead", 2, 0)
 		for _, msg := range m.State("q.dead").Messages {
 			if at := msg.Headers[topology.HeaderInstant]; at != nil {
-				t.Errorf("the dead letter %s has the delivery time %v", msg.MessageId, at)
+				t.Errorf("dead letter %s has the delivery time %v, want none", msg.MessageId, at)
 			}
 		}
 		for id, times := range got.since(began) {
@@ -341,7 +341,7 @@ func TestNativeInstantsAreBounded(t *testing.T) {
 		}
 		after(2 * time.Minute)
 		if n := m.held(); n > 0 {
-			t.Errorf("%d messages wait for longer than ten years", n)
+			t.Errorf("%d messages wait for longer than ten years, want 0", n)
 		}
 	})
 }
@@ -377,7 +377,7 @@ func TestNativeConnectsInAnAlarm(t *testing.T) {
 		m.Unblock()
 		c.mustSend(amqpx.Message{Queue: "q", Delay: time.Minute})
 		if err := c.Health(); err != nil || m.held() != 2 {
-			t.Errorf("after the alarm: got %v, %d wait, want no error and 2", err, m.held())
+			t.Errorf("after the alarm: got error %v and %d waiting messages, want none and 2", err, m.held())
 		}
 		if states := o.saw().states; slices.Contains(states, "publish blocked") {
 			t.Errorf("events %q of a connection that was never ready", states)

@@ -96,7 +96,7 @@ func TestReconnectTriesTheOthers(t *testing.T) {
 			k.nodes[at].CutConnections()
 			after(10 * time.Second)
 			if now := c.Stats().Publish.Address; now == at || now == "" {
-				t.Fatalf("after the loss of %s the client is at %q", at, now)
+				t.Fatalf("after the loss of %s, the client is connected to %q, want another node", at, now)
 			}
 		}
 	})
@@ -125,11 +125,11 @@ func TestNoNodeAnswers(t *testing.T) {
 				t.Errorf("the password is in %s", text)
 			}
 			if ae, ok := errors.AsType[*amqp.Error](err); !ok || ae.Code != amqp.AccessRefused {
-				t.Errorf("no refusal in %v", err)
+				t.Errorf("got %v, want an *amqp.Error with code 403 in it", err)
 			}
 		}
 		if took := time.Since(began); took < 30*time.Second {
-			t.Errorf("gave up after %v, while one broker may come back", took)
+			t.Errorf("Open gave up after %v, want at least 30s, because one broker may come back", took)
 		}
 		undo()
 		c, err := amqpx.Open(t.Context(), cfg)

@@ -64,7 +64,7 @@ func TestRestartKeepsTheOrderOfABatch(t *testing.T) {
 				t.Fatalf("a message overtakes the one before it by %v", last.Sub(end))
 			}
 			if due := time.UnixMilli(p.due); end.Before(due) || due.Before(time.Now().Add(1233*time.Millisecond)) {
-				t.Fatalf("due at %v, but leaves its last queue at %v", due, end)
+				t.Fatalf("the message is due at %v, but leaves its last queue at %v", due, end)
 			}
 			if due := p.headers(nil)[HeaderDue]; due != p.due || !p.pub.Timestamp.Equal(p.start) {
 				t.Fatalf("header %v, due %d; timestamp %v, want %v", due, p.due, p.pub.Timestamp, p.start)

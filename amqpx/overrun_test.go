@@ -42,7 +42,7 @@ func TestOverrunsAreAttempts(t *testing.T) {
 					text := fmt.Sprint(dead[0].Headers[amqpx.HeaderError])
 					for _, part := range []string{"consumer timeout", "its result was " + result} {
 						if !strings.Contains(text, part) {
-							t.Errorf("the error does not say %q: %s", part, text)
+							t.Errorf("got %s, want an error with %q", text, part)
 						}
 					}
 					m.Holds("q", 0, 0)

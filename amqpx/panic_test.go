@@ -140,7 +140,7 @@ func TestPanicsOfHooks(t *testing.T) {
 		m.Holds("r", 1, 0)
 		k.stop()
 		if err := c.Close(m.within(time.Minute)); err != nil {
-			t.Errorf("close: %v", err)
+			t.Errorf("Close returned %v, want nil", err)
 		}
 	})
 }
@@ -178,10 +178,10 @@ func TestFunctionsThatEndTheirGoroutine(t *testing.T) {
 			outcomes := 0
 			err := c.SendEach(t.Context(), msgs, func(int, error) { outcomes++; runtime.Goexit() })
 			if err == nil || !strings.Contains(err.Error(), "every message was tried, but outcome of SendEach ended its goroutine") {
-				t.Errorf("SendEach: %v", err)
+				t.Errorf("SendEach returned %v, want \"every message was tried, but outcome of SendEach ended its goroutine\"", err)
 			}
 			if outcomes != len(msgs) {
-				t.Errorf("%d outcomes of %d messages", outcomes, len(msgs))
+				t.Errorf("got %d outcomes of %d messages", outcomes, len(msgs))
 			}
 		}
 		c.mustSend(amqpx.Message{Queue: "q"})
@@ -193,7 +193,7 @@ func TestFunctionsThatEndTheirGoroutine(t *testing.T) {
 		m.Holds("r", 2, 0)
 		k.stop()
 		if err := c.Close(m.within(time.Minute)); err != nil {
-			t.Errorf("close: %v", err)
+			t.Errorf("Close returned %v, want nil", err)
 		}
 	})
 }

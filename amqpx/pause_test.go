@@ -96,7 +96,7 @@ func TestPauseHandsBack(t *testing.T) {
 		after(time.Hour)
 		m.Holds("q", 19, 0)
 		if handled != 1 {
-			t.Errorf("%d messages were handled during the pause", handled-1)
+			t.Errorf("%d messages were handled during the pause, want 0", handled-1)
 		}
 		c.pause(amqpx.PauseHandBack) // changes nothing
 		after(time.Minute)
@@ -143,7 +143,7 @@ func TestPauseKeepsPlace(t *testing.T) {
 		m.Holds("q", 1, 0)
 		m.hasConsumers("q", 0)
 		if n := c.Stats().Consumers[0].Waiting; n != 0 {
-			t.Errorf("%d messages that were handed back still wait in the consumer", n)
+			t.Errorf("%d messages that were handed back still wait in the consumer, want 0", n)
 		}
 	})
 }
@@ -201,7 +201,7 @@ func TestPauseOfASingleActiveConsumer(t *testing.T) {
 				old.ResumeConsuming("q")
 				after(time.Minute)
 				if byOld+byFresh != 4 || byFresh != taken {
-					t.Errorf("after it the old one has handled %d and the new one %d, expected %d and %d", byOld, byFresh, 4-taken, taken)
+					t.Errorf("after the pause, the old consumer has handled %d messages and the new one %d, want %d and %d", byOld, byFresh, 4-taken, taken)
 				}
 			})
 		})
@@ -268,7 +268,7 @@ func TestPauseWhilePrefetchGrows(t *testing.T) {
 		}
 		after(time.Minute)
 		if n := len(got.all()); n != 8 {
-			t.Errorf("%d of 8 were handled", n)
+			t.Errorf("%d of 8 messages were handled", n)
 		}
 	})
 }

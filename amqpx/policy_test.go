@@ -137,8 +137,7 @@ func TestErrorPolicy(t *testing.T) {
 			t.Errorf("down ran at %v with attempts %v, want [0 1h] and [1 1]", began["down"], got)
 		}
 		if dl := m.deadLetterOf("q"); len(began["gone"]) != 1 || dl.Reason != inspect.ReasonRejected || dl.Error != errGone.Error() {
-			t.Errorf("gone ran %d times; dead letter %s: %s, want 1, inspect.ReasonRejected and %s",
-				len(began["gone"]), dl.Reason, dl.Error, errGone.Error())
+			t.Errorf("handler of gone: got %d runs and a dead letter with reason %q and error %q, want 1 run, %q and %q", len(began["gone"]), dl.Reason, dl.Error, inspect.ReasonRejected, errGone)
 		}
 		if calls != 3 {
 			t.Errorf("the policy was asked %d times, want once for each failure", calls)

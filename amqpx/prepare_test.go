@@ -106,7 +106,7 @@ func TestPrepareRefusesImpossibleDelays(t *testing.T) {
 func TestPrepareDefaultExchangeIsAQueue(t *testing.T) {
 	p, err := offline(t, nil).prepare(&Message{RoutingKey: "orders"}, nil, time.Now())
 	if err != nil || p.dest.Queue != "orders" {
-		t.Fatalf("got %+v, %v; the default exchange routes by queue name", p, err)
+		t.Fatalf("got %+v, %v, want the queue orders, because the default exchange routes by queue name", p, err)
 	}
 }
 
@@ -203,7 +203,7 @@ func FuzzPrepareHeaders(f *testing.F) {
 		p, err := c.prepare(&m, nil, time.Now())
 		if err != nil {
 			if !errors.Is(err, ErrMessage) {
-				t.Fatalf("%v is not a MessageError", err)
+				t.Fatalf("%v does not wrap ErrMessage", err)
 			}
 			return
 		}

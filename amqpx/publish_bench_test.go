@@ -34,7 +34,7 @@ func BenchmarkPublish(b *testing.B) {
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i++ {
 			if c := ring[i%window]; c != nil && !c.Wait() {
-				b.Fatal("not confirmed")
+				b.Fatalf("message %d was not confirmed", i-window)
 			}
 			var err error
 			ring[i%window], err = ch.PublishWithDeferredConfirm("", "q", false, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: benchBody})

@@ -62,7 +62,7 @@ func TestQueueInfoOfAQueueWithoutAProcess(t *testing.T) {
 		}
 		undo()
 		if _, err := c.QueueInfo(m.within(10*time.Second), "q"); err != nil {
-			t.Errorf("when it is back: %v", err)
+			t.Errorf("QueueInfo after the queue answers again: got %v, want no error", err)
 		}
 	})
 }
@@ -83,7 +83,7 @@ func TestQueueInfoErrors(t *testing.T) {
 		m.Declare("q", nil)
 		defer m.Lose("queue.declare", "q")()
 		if _, err := c.QueueInfo(m.within(time.Second), "q"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("without an answer QueueInfo says %v, want the end of its context", err)
+			t.Errorf("QueueInfo without an answer of the broker: got %v, want the context's error", err)
 		}
 	})
 }

@@ -51,14 +51,14 @@ func TestStuckQueueDelaysOnlyItsMessages(t *testing.T) {
 				case errors.Is(err, amqpx.ErrNotSent) && strings.Contains(err.Error(), "delay.bucket.30m has stopped confirming"):
 					notSent.Add(1)
 				default:
-					t.Errorf("a send to the stuck queue ended with %v", err)
+					t.Errorf("a Send to the stuck queue returned %v, want it to wait", err)
 				}
 			})
 		}
 		after(0)
 		for range 20 {
 			if d := c.slowest(100, amqpx.Message{Queue: "orders", Delay: 15 * time.Minute}); d > 0 {
-				t.Errorf("a message for another queue took %v while one queue is stuck", d)
+				t.Errorf("while one queue is stuck, a message for another queue took %v, want 0s", d)
 			}
 			after(100 * time.Millisecond)
 		}
@@ -76,7 +76,7 @@ func TestStuckQueueDelaysOnlyItsMessages(t *testing.T) {
 		}
 		undo()
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "orders", Delay: 30 * time.Minute}); err != nil {
-			t.Errorf("after it confirms again: %v", err)
+			t.Errorf("Send after the queue confirms again: got %v, want no error", err)
 		}
 	})
 }
@@ -127,18 +127,18 @@ func TestRefusedAccess(t *testing.T) {
 			all.Go(func() { _ = c.Send(t.Context(), bad) })
 			all.Go(func() {
 				if d := c.slowest(20, good); d > 0 {
-					t.Errorf("a message took %v while others are refused", d)
+					t.Errorf("while messages are refused, a valid message took %v, want 0s", d)
 				}
 			})
 		}
 		all.Wait()
 		if n := o.saw().repeated; n > 0 {
-			t.Errorf("%d messages were published twice while others were refused", n)
+			t.Errorf("while messages were refused, %d others were published twice, want 0", n)
 		}
 		undo()
 		after(2 * time.Second)
 		if err := c.Send(t.Context(), bad); err != nil {
-			t.Errorf("with access: %v", err)
+			t.Errorf("Send with the permission: got %v, want no error", err)
 		}
 	})
 }

@@ -48,7 +48,7 @@ func TestNackIsInTheError(t *testing.T) {
 		}
 		time.AfterFunc(time.Second, undo)
 		if err := c.Send(t.Context(), msg); err != nil {
-			t.Errorf("Send to a queue that accepts messages again: %v", err)
+			t.Errorf("Send to a queue that accepts messages again: got %v, want no error", err)
 		}
 	})
 }
@@ -82,10 +82,10 @@ func TestPriorityBefore43(t *testing.T) {
 			t.Errorf("got %v, want a *MessageError about the priority that names the broker", err)
 		}
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: time.Second, Priority: 4}); err != nil {
-			t.Errorf("priority 4: %v", err)
+			t.Errorf("Send with priority 4: got %v, want no error", err)
 		}
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "retried", Priority: 9}); err != nil {
-			t.Errorf("priority 9 without a delay: %v", err)
+			t.Errorf("Send with priority 9 and no delay: got %v, want no error", err)
 		}
 		got := collector{answer: func(d *amqpx.Delivery) error {
 			if d.Attempt == 1 {

@@ -110,7 +110,7 @@ func TestCloseOnASilentBroker(t *testing.T) {
 					t.Errorf("Close returned %v after %v, want it within 1.5s", err, time.Since(began))
 				}
 				if err := <-k.result; err != nil {
-					t.Errorf("the consumer ended with %v", err)
+					t.Errorf("Consume returned %v, want nil", err)
 				}
 			})
 		})

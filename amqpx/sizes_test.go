@@ -10,7 +10,7 @@ func TestSizesStandForAMinute(t *testing.T) {
 	var s sizes
 	now := time.Now()
 	if err := s.check(1<<30, now); err != nil {
-		t.Errorf("before a limit was learned: %v", err)
+		t.Errorf("check before a limit was learned: got %v, want no error", err)
 	}
 	s.learn(100, now)
 	for _, c := range []struct {

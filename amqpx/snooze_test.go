@@ -123,7 +123,7 @@ func TestRetryDelay(t *testing.T) {
 		})
 	}
 	if _, ok := (&amqpx.Delivery{MaxAttempts: 5, Attempt: 1}).RetryDelay(no); ok {
-		t.Error("a Delivery that was not received knows its retry")
+		t.Error("RetryDelay of a Delivery that was not received: got true, want false")
 	}
 }
 
@@ -195,7 +195,7 @@ func TestHandlerTimeout(t *testing.T) {
 			t.Errorf("causes %v, want twice %v", causes, amqpx.ErrHandlerTimeout)
 		}
 		if n := m.State("q.dead").Ready + m.State("q").Ready; n != 0 {
-			t.Errorf("%d messages are left", n)
+			t.Errorf("%d messages are left, want 0", n)
 		}
 	})
 }

@@ -27,6 +27,6 @@ func TestStrategyThatWasNotConstructed(t *testing.T) {
 		}
 	}
 	if _, err := amqpx.NewAuto(amqpx.AutoConfig{Bucket: &dlx.Bucket{}, Plugin: (*plugin.Strategy)(nil)}); !errors.Is(err, amqpx.ErrConfig) {
-		t.Errorf("NewAuto with a nil plugin: %v", err)
+		t.Errorf("NewAuto with a nil plugin: got %v, want amqpx.ErrConfig", err)
 	}
 }

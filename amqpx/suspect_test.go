@@ -68,14 +68,14 @@ func TestHealthOfABrokenQueue(t *testing.T) {
 			t.Errorf(`problems: got %v, want len(health.Problems) = 1 and Problems[0].Part = "consumer broken"`, health)
 		}
 		if !strings.Contains(health.Error(), "closed the connection") || !strings.Contains(health.Error(), "process") {
-			t.Errorf("%v does not say why the broker closed the connection", health)
+			t.Errorf("got %v, want an error that says why the broker closed the connection", health)
 		}
 		repair()
 		after(time.Minute)
 		c.mustSend(amqpx.Message{ID: "m", Queue: "broken"})
 		after(time.Second)
 		if err := c.Health(); err != nil {
-			t.Errorf("after the repair: %v", err)
+			t.Errorf("Health after the repair: got %v, want nil", err)
 		}
 		if len(got.all()) != 1 {
 			t.Errorf("handled after the repair: got %q, want one message", got.ids())
@@ -83,7 +83,7 @@ func TestHealthOfABrokenQueue(t *testing.T) {
 		m.CutConnections()
 		after(time.Minute)
 		if err := c.Health(); err != nil {
-			t.Errorf("after a cut: %v", err)
+			t.Errorf("Health after a lost connection: got %v, want nil", err)
 		}
 		k.stop()
 	})
@@ -108,7 +108,7 @@ func TestOneOfManyConsumersIsSuspected(t *testing.T) {
 		}
 		for _, k := range c.Stats().Consumers {
 			if own := k.Connection != nil; own != (k.Queue == "broken") {
-				t.Errorf("queue %s has a separate connection: %v", k.Queue, own)
+				t.Errorf("queue %s has a separate connection: got %t, want %t", k.Queue, own, !own)
 			}
 		}
 		cancel()

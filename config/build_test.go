@@ -269,7 +269,7 @@ func TestTLSFiles(t *testing.T) {
 	}
 	plain, err := (&Config{Broker: Broker{URL: "amqp://h/"}}).Client(nil, nil)
 	if err != nil || plain.GetTLS != nil {
-		t.Errorf("with files that are not set there is a TLS configuration, %v; want none, so that amqpx uses its default", err)
+		t.Errorf("without files: got the TLS configuration %v, want none, so that amqpx uses its default", err)
 	}
 }
 

@@ -22,7 +22,7 @@ func TestDatabaseURLErrorsHidePasswords(t *testing.T) {
 			continue
 		}
 		if strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("the password is in %v", err)
+			t.Errorf("the error shows the password: %v", err)
 		}
 	}
 }
@@ -34,7 +34,7 @@ func TestSQLiteWritersWait(t *testing.T) {
 	for _, form := range []URL{URL("sqlite:" + strings.ReplaceAll(file, "?", "-")), URL("sqlite://" + strings.ReplaceAll(file, "?", "-")), "sqlite::memory:"} {
 		db, dialect, err := OpenDB(form)
 		if err != nil || dialect != idempotency.SQLite {
-			t.Fatal(dialect, err)
+			t.Fatalf("%s: got dialect %v, error %v, want %v", form, dialect, err, idempotency.SQLite)
 		}
 		if _, err := db.ExecContext(t.Context(), "CREATE TABLE IF NOT EXISTS n (v INTEGER); DELETE FROM n; INSERT INTO n VALUES (0)"); err != nil {
 			t.Fatal(err)

@@ -211,7 +211,7 @@ func TestInvalid(t *testing.T) {
 				t.Errorf("got:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 			}
 			if strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("the password is in the error: %v", err)
+				t.Errorf("the error shows the password: %v", err)
 			}
 		})
 	}
@@ -242,10 +242,10 @@ func TestPrintingHidesPasswords(t *testing.T) {
 		fmt.Sprint(c), fmt.Sprintf("%+v", *c), fmt.Sprintf("%#v", c), fmt.Sprintf("%v %s %q", c.Broker, c.Broker.URL, c.Broker.URLs), string(text),
 	} {
 		if strings.Contains(s, "hunter2") {
-			t.Errorf("the password is in %s", s)
+			t.Errorf("the text shows the password: %s", s)
 		}
 		if !strings.Contains(s, "u:xxxxx@a") {
-			t.Errorf("the URL is not in %s", s)
+			t.Errorf("the text does not show the URL: %s", s)
 		}
 	}
 }

@@ -444,7 +444,7 @@ func TestPrivateAuthorityOfTheManagementAPI(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err = live.Internal(m).Queues(t.Context()); (err == nil) != works {
-			t.Errorf("with %q: %v, want error = %t", name, err, !works)
+			t.Errorf("a file with %q: got %v, want error = %t", name, err, !works)
 		}
 	}
 }

@@ -21,7 +21,7 @@ func TestSchedulesOfDestinationsThatAreRefused(t *testing.T) {
 		case c.problem == "" && err != nil:
 			t.Errorf("%s: unexpected error %v", name, err)
 		case c.problem != "" && (err == nil || !strings.Contains(err.Error(), c.problem)):
-			t.Errorf("%s: %v does not say %q", name, err, c.problem)
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.problem)
 		}
 	}
 }

@@ -33,7 +33,7 @@ func TestSchemaFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(have, Schema()) {
-		t.Error("docs/rabbitdelay.schema.json is not that of the loader; run go test ./config -run TestSchemaFile -update")
+		t.Error("docs/rabbitdelay.schema.json is out of date; run go test ./config -run TestSchemaFile -update")
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 func TestMessagesOfEarlierReleases(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/wire.json")
 	if err != nil || len(files) == 0 {
-		t.Fatal("there are no vectors of earlier releases", err)
+		t.Fatalf("got %v, error %v, want the vectors of at least one earlier release", files, err)
 	}
 	for _, file := range files {
 		data, err := os.ReadFile(file)

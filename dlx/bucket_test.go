@@ -172,13 +172,13 @@ func TestBucketKeyErrors(t *testing.T) {
 			for v := range radix {
 				r, err := bucket.Route(dest, bucket.MaxDelay()-time.Duration(v)*bucket.Resolution(), 0)
 				if err != nil {
-					t.Fatalf("%+v: %d bytes: %v", c, fits, err)
+					t.Fatalf("%+v: a destination of %d bytes: got %v, want a route", c, fits, err)
 				}
 				longest = max(longest, len(r.RoutingKey))
 			}
 		}
 		if longest != topology.MaxRoutingKey {
-			t.Errorf("%+v: the longest routing key has %d bytes", c, longest)
+			t.Errorf("%+v: the longest routing key has %d bytes, want %d", c, longest, topology.MaxRoutingKey)
 		}
 		dest.Queue += "q"
 		for _, delay := range []time.Duration{0, bucket.Resolution(), bucket.MaxDelay(), -1, math.MaxInt64} {
@@ -199,7 +199,7 @@ func TestKeyErrors(t *testing.T) {
 		fits := topology.MaxRoutingKey - len(prefix)
 		for _, delay := range []time.Duration{0, time.Minute} {
 			if _, err := s.Route(topology.Destination{Queue: strings.Repeat("q", fits)}, delay, 0); err != nil {
-				t.Errorf("%s: %d bytes: %v", prefix, fits, err)
+				t.Errorf("%s: a destination of %d bytes: got %v, want a route", prefix, fits, err)
 			}
 			var e *topology.KeyError
 			if _, err := s.Route(topology.Destination{Queue: strings.Repeat("q", fits+1)}, delay, 0); !errors.As(err, &e) {
@@ -257,7 +257,7 @@ func TestBucketTopology(t *testing.T) {
 		bucket := newBucket(t, c)
 		top := bucket.Topology()
 		if err := top.Validate(); err != nil {
-			t.Errorf("%+v: %v", c, err)
+			t.Errorf("%+v: the topology is invalid: %v", c, err)
 		}
 		ttls := map[time.Duration]string{}
 		queues := map[string]bool{}

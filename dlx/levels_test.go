@@ -55,7 +55,7 @@ func fixture(t *testing.T, system string) map[string]json.RawMessage {
 func part[T any](t *testing.T, parts map[string]json.RawMessage, name string) (v T) {
 	t.Helper()
 	if err := json.Unmarshal(parts[name], &v); err != nil {
-		t.Fatalf("%s: %v", name, err)
+		t.Fatalf("%s is not JSON: %v", name, err)
 	}
 	return v
 }
@@ -64,7 +64,7 @@ func newLevels(t failer, c dlx.LevelsConfig) *dlx.Levels {
 	t.Helper()
 	s, err := dlx.NewLevels(c)
 	if err != nil {
-		t.Fatalf("%+v: %v", c, err)
+		t.Fatalf("%+v: got %v, want a strategy", c, err)
 	}
 	return s
 }
@@ -117,12 +117,12 @@ func TestLevelsAreTheirs(t *testing.T) {
 		got := lines(newLevels(t, c).Topology())
 		for _, l := range all {
 			if !slices.Contains(got, l) {
-				t.Errorf("%s %s: not declared: %s", c.Layout, c.QueueType, l)
+				t.Errorf("%s %s: the strategy does not declare %s", c.Layout, c.QueueType, l)
 			}
 		}
 		for _, l := range got {
 			if !slices.Contains(all, l) {
-				t.Errorf("%s %s: declared, although the other system does not declare it: %s", c.Layout, c.QueueType, l)
+				t.Errorf("%s %s: the strategy declares %s, which the other system does not declare", c.Layout, c.QueueType, l)
 			}
 		}
 		for _, name := range namesOf(newLevels(t, c).Topology()) {
@@ -212,7 +212,7 @@ func TestLevelsRoutes(t *testing.T) {
 			if r, err := s.Route(d, time.Minute, 0); err == nil {
 				all = append(all, journey{r, d})
 			} else if len(d.TargetQueue("delay")) < 180 {
-				t.Fatal(err)
+				t.Fatalf("destination %v: got %v, want a route, because its name is shorter than 180 bytes", d, err)
 			}
 		}
 		rapid.Check(t, func(t *rapid.T) {

@@ -54,13 +54,13 @@ func checkRoute(t failer, bucket stepped, rs []int, dest topology.Destination, d
 	t.Helper()
 	r, err := bucket.Route(dest, delay, tolerance)
 	if err != nil {
-		t.Fatalf("%v with tolerance %v: %v", delay, tolerance, err)
+		t.Fatalf("a delay of %v with tolerance %v: got %v, want a route", delay, tolerance, err)
 	}
 	res := bucket.Resolution()
 	inBounds(t, r, delay, tolerance, res)
 	n := int64(r.Delay / res)
 	if r.Delay%res != 0 || r.Hops != nonZero(rs, n) {
-		t.Fatalf("a delay of %v got %d hops for %v, want %d", delay, r.Hops, r.Delay, nonZero(rs, n))
+		t.Fatalf("a delay of %v was routed as %v with %d hops, want %d", delay, r.Delay, r.Hops, nonZero(rs, n))
 	}
 	lo := int64(delay / res)
 	if delay%res != 0 {
@@ -90,8 +90,7 @@ func checkRoute(t failer, bucket stepped, rs []int, dest topology.Destination, d
 		}
 	}
 	if n != best {
-		t.Fatalf("%v with tolerance %v became %v (%d hops), best is %v (%d hops)",
-			delay, tolerance, r.Delay, r.Hops, time.Duration(best)*res, nonZero(rs, best))
+		t.Fatalf("a delay of %v with tolerance %v is routed as %v (%d hops), but %v is better (%d hops)", delay, tolerance, r.Delay, r.Hops, time.Duration(best)*res, nonZero(rs, best))
 	}
 	return r
 }
@@ -220,7 +219,7 @@ func TestSmallLayoutsExhaustively(t *testing.T) {
 			t.Errorf("%v: %d of %d delays were routed", rs, len(all), want)
 		}
 		if _, err := arrive(t, world(t, dests, bucket), slices.Collect(maps.Values(all))...); err != nil {
-			t.Errorf("%v: %v", rs, err)
+			t.Errorf("radices %v: a message does not arrive: %v", rs, err)
 		}
 	}
 }
@@ -240,7 +239,7 @@ func TestEveryQueueIsReached(t *testing.T) {
 		}
 		rests, err := arrive(t, world(t, []topology.Destination{dest}, bucket), all...)
 		if err != nil {
-			t.Fatalf("%+v: %v", c, err)
+			t.Fatalf("%+v: got %v, want a strategy", c, err)
 		}
 		reached := map[string]bool{}
 		for _, r := range rests {
@@ -270,7 +269,7 @@ func TestMissingQueues(t *testing.T) {
 		top := world(t, []topology.Destination{dest}, bucket)
 		rests, err := arrive(t, top, journey{r, dest})
 		if err != nil {
-			t.Fatalf("%+v: %v", c, err)
+			t.Fatalf("%+v: got %v, want a strategy", c, err)
 		}
 		way := rests[0].Visited
 		err = onBroker(t, top, func(b *broker) error {
@@ -292,7 +291,7 @@ func TestMissingQueues(t *testing.T) {
 			return nil
 		})
 		if err != nil {
-			t.Errorf("%+v: %v", c, err)
+			t.Errorf("%+v: a message does not arrive: %v", c, err)
 		}
 	}
 }

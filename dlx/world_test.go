@@ -93,7 +93,7 @@ func world(t failer, dests []topology.Destination, strategies ...strategy) topol
 	}
 	all, err := topology.Topology{}.Merge(parts...)
 	if err != nil {
-		t.Fatalf("%v", err)
+		t.Fatalf("merging the topologies: %v", err)
 	}
 	return all
 }
@@ -186,7 +186,7 @@ func newBucket(t failer, c dlx.BucketConfig) *dlx.Bucket {
 	t.Helper()
 	b, err := dlx.NewBucket(c)
 	if err != nil {
-		t.Fatalf("%+v: %v", c, err)
+		t.Fatalf("%+v: got %v, want a strategy", c, err)
 	}
 	return b
 }
@@ -195,7 +195,7 @@ func newTTL(t failer, c dlx.TTLConfig) *dlx.TTL {
 	t.Helper()
 	s, err := dlx.NewTTL(c)
 	if err != nil {
-		t.Fatalf("%+v: %v", c, err)
+		t.Fatalf("%+v: got %v, want a strategy", c, err)
 	}
 	return s
 }
@@ -204,7 +204,7 @@ func newNative(t failer, c dlx.NativeConfig) *dlx.Native {
 	t.Helper()
 	s, err := dlx.NewNative(c)
 	if err != nil {
-		t.Fatalf("%+v: %v", c, err)
+		t.Fatalf("%+v: got %v, want a strategy", c, err)
 	}
 	return s
 }

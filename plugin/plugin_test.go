@@ -94,7 +94,7 @@ func TestRoute(t *testing.T) {
 		header, has := r.Headers[plugin.HeaderDelay]
 		if c.ms == 0 {
 			if has || r.Exchange != "delay.deliver" || !r.Mandatory {
-				t.Errorf("the route without a delay is %+v", r)
+				t.Errorf("the route without a delay: got %+v, want delay.deliver, mandatory and without x-delay", r)
 			}
 			continue
 		}
@@ -159,7 +159,7 @@ func TestBindingIsTheKey(t *testing.T) {
 		}
 		ka, kb := s.Bindings(da), s.Bindings(db)
 		if len(ka) != 1 || ka[0].RoutingKey != r.RoutingKey || ka[0].Queue != a || ka[0].Exchange != "delay.deliver" {
-			t.Fatalf("%q is bound by %+v and routed by %+v", a, ka, r)
+			t.Fatalf("destination %q has the bindings %+v, but is routed by %+v", a, ka, r)
 		}
 		if (ka[0].RoutingKey == kb[0].RoutingKey) != (a == b) {
 			t.Fatalf("destinations %q and %q have the same key %q, or equal ones do not", a, b, ka[0].RoutingKey)

@@ -66,7 +66,7 @@ func TestMergeLaws(t *testing.T) {
 		}
 		ba := merge(b, a)
 		if len(ba.Exchanges) != len(ab.Exchanges) || len(ba.Queues) != len(ab.Queues) || len(ba.Bindings) != len(ab.Bindings) {
-			t.Fatal("the operands' order decides what is in it")
+			t.Fatal("the order of the operands changes the objects of the result")
 		}
 	})
 }

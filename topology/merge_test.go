@@ -67,7 +67,7 @@ func TestMergeRefusesContradictions(t *testing.T) {
 		`destination "d"`,
 	} {
 		if !strings.Contains(err.Error(), text) {
-			t.Errorf("the error does not say %s:\n%v", text, err)
+			t.Errorf("got %v, want an error with %s", err, text)
 		}
 	}
 }

@@ -263,7 +263,7 @@ func TestParseYAMLReportsEverythingAtOnceInOrder(t *testing.T) {
 		"queues:\n  - {name: 5, colour: red}\n  - {type: stream}\nbindings:\n  - {exchange: x, queue: y}\n"))
 	var invalid *topology.ValidationError
 	if !errors.As(err, &invalid) {
-		t.Fatal(err)
+		t.Fatalf("got %v, want a *topology.ValidationError", err)
 	}
 	var paths []string
 	for _, p := range invalid.Problems {
@@ -339,7 +339,7 @@ func TestSharedObjectsAreValid(t *testing.T) {
 		}
 	}
 	if again := top.WithDestinationQueues("p", topology.Quorum); !reflect.DeepEqual(again, top) {
-		t.Errorf("adding twice changed it: %+v", again)
+		t.Errorf("adding the queues a second time changed the topology: %+v", again)
 	}
 }
 
@@ -402,7 +402,7 @@ func FuzzParseYAML(f *testing.F) {
 				t.Fatalf("the parsed topology is invalid: %v", err)
 			}
 			if _, err := top.Merge(top); err != nil {
-				t.Fatalf("does not merge with itself: %v", err)
+				t.Fatalf("the topology does not merge with itself: %v", err)
 			}
 			return
 		}

@@ -154,11 +154,11 @@ func TestBodies(t *testing.T) {
 		for _, size := range []int{0, 1, 8184, 8185, 100_000} {
 			body := []byte(strings.Repeat("x", size))
 			if !publish(t, ch, "", "q", amqp.Publishing{Body: body, Headers: amqp.Table{"size": int64(size)}}).Wait() {
-				t.Fatalf("%d bytes were not confirmed", size)
+				t.Fatalf("a message of %d bytes was not confirmed", size)
 			}
 			d, ok, err := ch.Get("q", true)
 			if err != nil || !ok || !bytes.Equal(d.Body, body) || d.Headers["size"] != int64(size) {
-				t.Errorf("a message of %d bytes was read with %d bytes, %v", size, len(d.Body), err)
+				t.Errorf("basic.get: got message %t with %d bytes, error %v, want the message of %d bytes", ok, len(d.Body), err, size)
 			}
 		}
 		closed := ch.NotifyClose(make(chan *amqp.Error, 1))
@@ -224,7 +224,7 @@ func TestExclusiveAndAutoDelete(t *testing.T) {
 		}
 		_ = other.Close()
 		if got := srv.Queues(); len(got) != 0 {
-			t.Errorf("queues %q are left", got)
+			t.Errorf("got the queues %q, want none", got)
 		}
 		mine := channel(t, conn)
 		queue(t, mine, "unused", amqp.Table{"x-expires": int64(60_000)})

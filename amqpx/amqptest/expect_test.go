@@ -173,7 +173,7 @@ func TestExpectFailures(t *testing.T) {
 		srv := amqptest.Start(t, amqptest.Options{})
 		c := opened(t, srv, amqpx.Config{})
 		if got := failure(t, func(t testing.TB) { t.Helper(); srv.Expect(t, amqptest.Want{Queue: "q"}) }); got != `found no message for queue "q"; waiting messages: none` {
-			t.Error(got)
+			t.Errorf(`got %q, want "found no message for queue \"q\"; waiting messages: none"`, got)
 		}
 		for i, delay := range []time.Duration{time.Minute, 15 * time.Minute} {
 			if err := c.Send(t.Context(), amqpx.Message{ID: fmt.Sprint(i), Queue: "q", Delay: delay, Body: []byte("x")}); err != nil {
@@ -202,7 +202,7 @@ func TestExpectFailures(t *testing.T) {
 		}
 		got := failure(t, func(t testing.TB) { t.Helper(); srv.ExpectNone(t, amqptest.Want{Queue: "q", ID: "1"}) })
 		if !strings.Contains(got, `expected no message for queue "q", id "1"; found:`) {
-			t.Error(got)
+			t.Errorf(`got %q, want a text with "expected no message for queue \"q\", id \"1\"; found:"`, got)
 		}
 		if strings.Contains(got, `id "0"`) {
 			t.Errorf("another message is named: %s", got)
@@ -221,7 +221,7 @@ func TestExpectFailures(t *testing.T) {
 			}
 		}
 		if got := failure(t, func(t testing.TB) { t.Helper(); srv.RunUntilIdle(t, 10*time.Minute) }); got != `not idle after 10m: message "1" waits for q` {
-			t.Error(got)
+			t.Errorf(`got %q, want "not idle after 10m: message \"1\" waits for q"`, got)
 		}
 	})
 }

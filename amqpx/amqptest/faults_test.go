@@ -151,7 +151,7 @@ func TestBlock(t *testing.T) {
 		}
 		later := publish(t, ch, "", "q", amqp.Publishing{})
 		if _, err := channel(t, quiet).QueueDeclarePassive("q", true, false, false, false, nil); err != nil {
-			t.Errorf("a connection that does not publish was blocked: %v", err)
+			t.Errorf("QueueDeclarePassive on a connection that does not publish: got %v, want no error", err)
 		}
 		<-time.After(time.Hour)
 		if !dc.Wait() || later.Acked() {
@@ -185,12 +185,12 @@ func TestCutAndLoseAndDelay(t *testing.T) {
 		began := time.Now()
 		queue(t, fast, "quick", nil)
 		if took := time.Since(began); took != 0 {
-			t.Errorf("the other channel took %v", took)
+			t.Errorf("the other channel took %v, want no time", took)
 		}
 		queue(t, slow, "slow", nil)
 		queue(t, slow, "after", nil)
 		if took := time.Since(began); took != time.Minute {
-			t.Errorf("it took %v, want 1m", took)
+			t.Errorf("the blocked method took %v, want 1m", took)
 		}
 		srv.Lose("queue.declare-ok", "lost")
 		ended := make(chan error)
@@ -245,7 +245,7 @@ func TestListen(t *testing.T) {
 	queue(t, ch, "q", nil)
 	body := make([]byte, 3<<20)
 	if !publish(t, ch, "", "q", amqp.Publishing{Body: body}).Wait() {
-		t.Fatal("not confirmed")
+		t.Fatal("the message was not confirmed")
 	}
 	d, ok, err := ch.Get("q", true)
 	if err != nil || !ok || len(d.Body) != len(body) {
@@ -259,7 +259,7 @@ func TestRefuseMethod(t *testing.T) {
 		queue(t, ch, "q", nil)
 		undo := srv.RefuseMethod("basic.consume", "q", amqp.InternalError, "it broke")
 		if _, err := ch.QueueDeclarePassive("q", true, false, false, false, nil); err != nil {
-			t.Errorf("another method: %v", err)
+			t.Errorf("QueueDeclarePassive: got %v, want no error", err)
 		}
 		if _, err := ch.Consume("q", "", false, false, false, false, nil); !says(err, 541, "INTERNAL_ERROR - it broke") {
 			t.Errorf(`got %v, want reply 541 "INTERNAL_ERROR - it broke"`, err)
@@ -273,7 +273,7 @@ func TestRefuseMethod(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := channel(t, again).Consume("q", "", false, false, false, false, nil); err != nil {
-			t.Errorf("after that: %v", err)
+			t.Errorf("Consume on a new connection: got %v, want no error", err)
 		}
 		_ = again.Close()
 	})

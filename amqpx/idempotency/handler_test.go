@@ -200,7 +200,7 @@ func TestKeys(t *testing.T) {
 	rejected(&amqpx.Delivery{ID: "m"}, idempotency.WithKey(func(*amqpx.Delivery) (string, error) { return "", nil }))
 	rejected(&amqpx.Delivery{ID: "m"}, idempotency.WithKey(func(*amqpx.Delivery) (string, error) { return "m", errors.New("no such field") }))
 	if n := countEffects(t, db); n != 0 {
-		t.Fatalf("%d effects of messages without a key", n)
+		t.Fatalf("got %d effects of messages without a key, want 0", n)
 	}
 	byBody := idempotency.Handler(db, effect, idempotency.WithScope("orders"),
 		idempotency.WithKey(func(d *amqpx.Delivery) (string, error) { return string(d.Body), nil }))

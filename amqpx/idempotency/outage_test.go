@@ -69,7 +69,7 @@ func TestHandlersWaitForTheDatabase(t *testing.T) {
 					t.Error(err)
 				}
 				if n := countEffects(t, own); n != messages {
-					t.Errorf("%d effects of %d messages", n, messages)
+					t.Errorf("got %d effects, want %d", n, messages)
 				}
 				attempts.Range(func(id, attempt any) bool {
 					if attempt != 1 {

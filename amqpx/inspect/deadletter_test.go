@@ -102,7 +102,7 @@ func FuzzReadDeadLetter(f *testing.F) {
 		l := inspect.ReadDeadLetter(raw, queue, "delay")
 		filter := inspect.DeadLetterFilter{OlderThan: time.Hour}
 		if filter.Matches(&l, l.Died) {
-			t.Fatalf("%+v is older than an hour when it dies", l)
+			t.Fatalf("a message that has just died matches a filter for messages older than an hour: %+v", l)
 		}
 	})
 }

@@ -65,7 +65,7 @@ func TestDiscardSavesFirst(t *testing.T) {
 		k := &kept{room: 6}
 		k.seen = func() {
 			if q, _ := m.Queue("q.dead"); q.Ready+q.Unacked != 6-len(k.list) {
-				t.Errorf("%d are saved, and %d are in the queue", len(k.list), q.Ready+q.Unacked)
+				t.Errorf("%d of 6 messages are saved, and %d are in the queue, want %d", len(k.list), q.Ready+q.Unacked, 6-len(k.list))
 			}
 		}
 		r := c.requeue(inspect.RequeueOptions{Queue: "q.dead", Discard: true, Save: k.save, InFlight: 2,
@@ -161,7 +161,7 @@ func TestRequeueFrom(t *testing.T) {
 			}
 		})
 		if len(straight) != 3 || !reflect.DeepEqual(straight, fromFile) {
-			t.Errorf("from the queue %v\nfrom a file   %v", straight, fromFile)
+			t.Errorf("got different messages:\nfrom the queue %v\nfrom a file   %v", straight, fromFile)
 		}
 	})
 }

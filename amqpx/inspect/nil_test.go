@@ -37,7 +37,7 @@ func TestPeekRefusesAPlainConnection(t *testing.T) {
 			t.Errorf("got %v, want inspect.ErrPeek", err)
 		}
 		if _, err := inspect.Walk(t.Context(), conn, "q.dead", inspect.PeekOptions{}, nil); !errors.Is(err, inspect.ErrPeek) {
-			t.Errorf("Walk: %v", err)
+			t.Errorf("Walk: got %v, want inspect.ErrPeek", err)
 		}
 		if conn.IsClosed() {
 			t.Error("an invalid call closed the connection")

@@ -62,7 +62,7 @@ func TestPassOn(t *testing.T) {
 		began := time.Now()
 		d := <-in
 		if took := time.Since(began); took < time.Minute || took > time.Minute+time.Second {
-			t.Errorf("it took %v, want 1m to %v", took, time.Minute+time.Second)
+			t.Errorf("the message took %v, want 1m to %v", took, time.Minute+time.Second)
 		}
 		want := amqp.Table{"own": int16(1), amqpx.HeaderDue: at.UnixMilli(), amqpx.HeaderAttempt: int64(3), amqpx.HeaderVersion: int64(4),
 			amqpx.HeaderError: "broken"}

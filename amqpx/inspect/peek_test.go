@@ -70,7 +70,7 @@ func TestPeekRefuses(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := inspect.Peek(ctx, conn, "slow", inspect.PeekOptions{}); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("without an answer: %v, want the end of the context", err)
+			t.Errorf("Peek without an answer of the broker: got %v, want the context's error", err)
 		}
 	})
 }
@@ -85,7 +85,7 @@ func TestPeekNeedsTheLimitBefore43(t *testing.T) {
 			t.Errorf("%v, want ErrPeek", err)
 		}
 		if n := m.Calls("basic.get"); n != 0 {
-			t.Errorf("%d messages were read", n)
+			t.Errorf("%d messages were read, want 0", n)
 		}
 	})
 }

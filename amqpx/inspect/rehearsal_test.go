@@ -39,7 +39,7 @@ func TestRehearsalInABubble(t *testing.T) {
 		for _, key := range []string{"a", "b", "c"} {
 			all.Go(func() {
 				if err := r.Republish(t.Context(), amqp.Delivery{MessageId: key}, topology.Destination{Exchange: "events", RoutingKey: key}, time.Now(), 0); err != nil {
-					t.Errorf("%s: %v", key, err)
+					t.Errorf("Republish of %s: got %v, want no error", key, err)
 				}
 			})
 		}

@@ -90,7 +90,7 @@ func TestRequeue(t *testing.T) {
 				d.Exchange, d.RoutingKey, d.Headers)
 		}
 		if list, _ := d.Headers[amqpx.HeaderAttempts].([]any); len(list) != 1 || d.Headers[amqpx.HeaderError] != "card rejected" {
-			t.Errorf("the record of earlier failures is missing in %v", d.Headers)
+			t.Errorf("got headers %v, want one earlier failure and the error \"card rejected\"", d.Headers)
 		}
 		stop()
 
@@ -210,7 +210,7 @@ func TestRequeueWhereItDied(t *testing.T) {
 		stop()
 		raw, ok, err := m.Channel().Get("b", false)
 		if !ok || err != nil {
-			t.Fatal(ok, err)
+			t.Fatalf("basic.get: got message %t, error %v, want a message", ok, err)
 		}
 		_ = raw.Reject(false)
 		inmemory.After(time.Second)
@@ -465,7 +465,7 @@ func TestRequeueOfLongMessages(t *testing.T) {
 			most = max(most, m.State("dead").Unacked)
 		}})
 		if r.Sent != 20 || most > 8 {
-			t.Errorf("%d of 4 MiB were taken at a time; %+v", most, r)
+			t.Errorf("up to %d messages of 4 MiB were taken at a time, want at most 8; all 20 must be sent: %+v", most, r)
 		}
 	})
 }
@@ -591,7 +591,7 @@ func TestRequeueInterrupted(t *testing.T) {
 						twice += n - 1
 					}
 					if len(there) != 10 || twice > 1 {
-						t.Errorf("%d of 10 messages are there, %d of them twice (%v)", len(there), twice, err)
+						t.Errorf("%d of 10 messages are in the queues, and %d of them twice, want 10 and at most 1 (%v)", len(there), twice, err)
 					}
 				})
 			})

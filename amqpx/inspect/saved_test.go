@@ -140,7 +140,7 @@ func TestSaveFile(t *testing.T) {
 	got := ""
 	for m, err := range SavedIn(path) {
 		if err != nil || len(m.Message.Body) != 3<<20 {
-			t.Fatal(err, len(m.Message.Body))
+			t.Fatalf("got a body of %d bytes and error %v, want %d bytes and no error", len(m.Message.Body), err, 3<<20)
 		}
 		if got += m.Message.MessageId; m.Line != len(got) {
 			t.Errorf("%s is on line %d, want %d", got, m.Line, len(got))
@@ -199,7 +199,7 @@ func TestSavedInWithAMistake(t *testing.T) {
 	}
 	for _, err := range SavedIn(path + "x") {
 		if !errors.Is(err, fs.ErrNotExist) {
-			t.Error(err)
+			t.Errorf("a file that does not exist: got %v, want fs.ErrNotExist", err)
 		}
 	}
 }

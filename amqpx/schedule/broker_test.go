@@ -108,7 +108,7 @@ func (s *site) consume(queue string, h amqpx.Handler, opts ...amqpx.ConsumeOptio
 	return sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil && !errors.Is(err, amqpx.ErrDrainTimeout) {
-			s.Error(err)
+			s.Errorf("Consume: got %v, want nil or ErrDrainTimeout", err)
 		}
 	})
 }

@@ -90,7 +90,7 @@ func TestFilterByTagHeaderAndExchange(t *testing.T) {
 	got.Tags = nil
 	check(t, s.Schedule(t.Context(), NoTx, got.Task))
 	if n := len(dues(t, s, Filter{Tag: "other"})); n != 0 {
-		t.Errorf("a new task has the tags of a deleted one")
+		t.Errorf("%d new tasks have the tags of a deleted one, want 0", n)
 	}
 	for _, tags := range [][]string{{""}, {"a", "a"}, {"a "}, {strings.Repeat("x", 101)}, make([]string, 21)} {
 		if err := s.Schedule(t.Context(), NoTx, Task{ID: "bad", Queue: "q", DeliverAt: time.Now(), Tags: tags}); !errors.Is(err, ErrInvalidTask) {

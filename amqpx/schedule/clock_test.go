@@ -55,7 +55,7 @@ func TestWritesUseTheDatabasesClock(t *testing.T) {
 		right := func(what string, at time.Time) {
 			t.Helper()
 			if at.Before(began) || at.After(time.Now().Add(time.Second)) {
-				t.Errorf("a clock ahead by %v: %s happened at %v, want it within a second", ahead, what, at.Sub(began))
+				t.Errorf("a clock ahead by %v: %s happened after %v, want within a second", ahead, what, at.Sub(began))
 			}
 		}
 		check(t, s.Schedule(t.Context(), NoTx, Task{ID: "a", Queue: "q", DeliverAt: began.Add(2 * time.Hour)}))
@@ -71,7 +71,7 @@ func TestWritesUseTheDatabasesClock(t *testing.T) {
 		start := began.Add(10 * time.Minute).Truncate(time.Second)
 		check(t, s.Recurring().Add(t.Context(), NoTx, Recurring{Name: "r", Every: time.Minute, Start: start, Task: toQ()}))
 		if _, err := s.Get(t.Context(), NoTx, "r@"+start.UTC().Format(time.RFC3339)); err != nil {
-			t.Errorf("a clock ahead by %v: the first occurrence: %v", ahead, err)
+			t.Errorf("a clock ahead by %v: reading the first occurrence: %v", ahead, err)
 		}
 	}
 }
@@ -130,7 +130,7 @@ func TestRelayUsesTheDatabasesClock(t *testing.T) {
 				}
 			}
 			if now := time.Now(); now.Sub(got[1].m.DeliverAt).Abs() > 5*time.Second {
-				t.Errorf("%v ahead: the message is for %v, but the time is %v", ahead, got[1].m.DeliverAt, now)
+				t.Errorf("a clock %v ahead: the message is due at %v, want %v", ahead, got[1].m.DeliverAt, now)
 			}
 			var until, resend int64
 			check(t, db.QueryRowContext(t.Context(), "SELECT claimed_until, resend_at FROM rabbitdelay_tasks WHERE id = 'a'").Scan(&until, &resend))
@@ -199,7 +199,7 @@ func TestRelayWithAWrongClockMakesNoTaskLate(t *testing.T) {
 	for _, lead := range []time.Duration{0, 5 * time.Second} {
 		for _, ahead := range []time.Duration{1500 * time.Millisecond, 20 * time.Second, time.Hour, -20 * time.Second, -time.Hour} {
 			if late := lateBy(t, lead, func() time.Time { return time.Now().Add(ahead) }, right, right); late > time.Second {
-				t.Errorf("a relay %v ahead, with a lead of %v: handled %v late", ahead, lead, late)
+				t.Errorf("a relay %v ahead, with a lead of %v: the task was handled %v late, want at most 1s", ahead, lead, late)
 			}
 		}
 	}
@@ -211,7 +211,7 @@ func TestDatabaseWithAWrongClockMakesNoTaskLate(t *testing.T) {
 	for _, lead := range []time.Duration{0, 5 * time.Second} {
 		for _, ahead := range []time.Duration{1500 * time.Millisecond, 20 * time.Second, time.Hour, -20 * time.Second, -time.Hour} {
 			if late := lateBy(t, lead, right, func() time.Time { return time.Now().Add(ahead) }, right); late > time.Second {
-				t.Errorf("a database %v ahead, with a lead of %v: handled %v late", ahead, lead, late)
+				t.Errorf("a database %v ahead, with a lead of %v: the task was handled %v late, want at most 1s", ahead, lead, late)
 			}
 		}
 	}
@@ -248,7 +248,7 @@ func lateBy(t *testing.T, lead time.Duration, relays, databases, consumers func(
 		stop()
 		check(t, errors.Join(<-done, <-done))
 		if late = handled.Sub(due); handled.IsZero() || late < -clockSlack {
-			t.Errorf("handled at %v, %v after it was due", handled, late)
+			t.Errorf("the task was handled at %v, %v after it was due", handled, late)
 		}
 	})
 	return late

@@ -128,8 +128,7 @@ func TestTaskThatKillsItsProcess(t *testing.T) {
 		got, err := s.Get(t.Context(), NoTx, id)
 		check(t, err)
 		if got.Status != StatusFailed || got.Attempts != 5 || !strings.Contains(got.LastError, "without an outcome") {
-			t.Errorf(`got %s, after %d processes: %s after %d attempts: %s, want an error with "without an outcome", %s and 5`,
-				id, deaths, got.Status, got.Attempts, got.LastError, StatusFailed)
+			t.Errorf(`task %s, after %d processes: got %s after %d attempts: %s, want %s after 5 attempts with "without an outcome"`, id, deaths, got.Status, got.Attempts, got.LastError, StatusFailed)
 		}
 	}
 	// Each of the two tasks has a first delivery and five recorded attempts.

@@ -51,7 +51,7 @@ func TestImpossibleDestinationFailsItsTask(t *testing.T) {
 				bad.Status, bad.LastError, StatusFailed)
 		}
 		if n := sentOf(t, s.db, "q"); n != 1 {
-			t.Errorf("%d tasks of another queue were sent", n)
+			t.Errorf("%d tasks of another queue were sent, want 1", n)
 		}
 	})
 }
@@ -132,7 +132,7 @@ func TestRefusingRoutingKeyDelaysNoOther(t *testing.T) {
 			got, err := s.Get(t.Context(), NoTx, fmt.Sprint(i))
 			check(t, err)
 			if got.Sends == 0 {
-				t.Errorf("task %d of another key is not sent after %v", i, 2*relay.Patience)
+				t.Errorf("task %d of another key was not sent within %v", i, 2*relay.Patience)
 			}
 		}
 	})

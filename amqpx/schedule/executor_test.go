@@ -48,7 +48,7 @@ func methodsWithExecutor(t *testing.T, x any, do func(name string, call func(sch
 			for j := 2; j < m.Type().NumIn() && (!m.Type().IsVariadic() || j != m.Type().NumIn()-1); j++ {
 				arg, ok := given[m.Type().In(j)]
 				if !ok {
-					t.Fatalf("%s: no argument of type %v", name, m.Type().In(j))
+					t.Fatalf("%s: this test has no argument of type %v", name, m.Type().In(j))
 				}
 				if name == "ScheduleUnique" && j == 2 {
 					keyed := task
@@ -140,7 +140,7 @@ func TestNilDatabase(t *testing.T) {
 			"idempotency.Handler": idempotency.Handler(db, effect),
 		} {
 			if handler != nil {
-				t.Errorf("%s makes a handler on a database that is %s", name, what)
+				t.Errorf("%s returned a handler for a database that is %s", name, what)
 			}
 		}
 	}

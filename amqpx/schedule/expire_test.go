@@ -86,7 +86,7 @@ func TestExpiredTasksAreNotSent(t *testing.T) {
 		_, err = s.Purge(t.Context(), Retention{Keep: time.Second})
 		check(t, err)
 		if _, err := s.Get(t.Context(), NoTx, "late"); err == nil {
-			t.Error("an expired task is never purged")
+			t.Error("the expired task was not purged")
 		}
 	})
 }

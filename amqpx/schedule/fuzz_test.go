@@ -46,7 +46,7 @@ func FuzzTaskID(f *testing.F) {
 		}
 		err = handle(ctx, &amqpx.Delivery{ID: id, Version: version, Attempt: 1, MaxAttempts: 2})
 		if notTask := errors.Is(err, ErrNotTask) && amqpx.IsRejected(err); notTask == (possible && version >= 1) || err != nil && !notTask {
-			t.Fatalf("a message with id %q and version %d: %v", id, version, err)
+			t.Fatalf("a message with id %q and version %d: got %v, want ErrNotTask only for an impossible id or version", id, version, err)
 		}
 		if !possible {
 			return

@@ -52,7 +52,7 @@ func TestRelays(t *testing.T) {
 			t.Errorf("this relay is named %q; want it to end with %s", got[0].Name, suffix)
 		}
 		if age := time.Since(got[0].Seen); age > 10*time.Second {
-			t.Errorf("this relay was seen %v ago", age)
+			t.Errorf("this relay was seen %v ago, want at most 10s", age)
 		}
 		if got[0].Started.Sub(began).Abs() > time.Second {
 			t.Errorf("this relay started at %v, want %v", got[0].Started, began)
@@ -66,7 +66,7 @@ func TestRelays(t *testing.T) {
 		stop()
 		check(t, <-done)
 		if got := relays(); len(got) != 1 {
-			t.Errorf("after its end: got %+v, want one relay", got)
+			t.Errorf("after the other relay ended: got %+v, want one relay", got)
 		}
 	})
 }

@@ -27,7 +27,7 @@ func TestPauseKeepsTasksInTheTable(t *testing.T) {
 		s.schedule(Task{ID: "other", Queue: "other", DeliverAt: s.began.Add(time.Hour)})
 		after(time.Minute)
 		if got, err := s.Get(t.Context(), NoTx, "sent"); err != nil || got.Sends != 1 {
-			t.Fatalf("before the pause it was sent %d times, %v", got.Sends, err)
+			t.Fatalf("before the pause, the task was sent %d times, error %v, want once", got.Sends, err)
 		}
 		check(t, s.Pause(t.Context(), NoTx, mail, "alice"))
 		check(t, s.Pause(t.Context(), NoTx, mail, "bob")) // changes nothing
@@ -180,7 +180,7 @@ func TestPauseAndRecurringTasks(t *testing.T) {
 		defer s.second(Config{})()
 		after(5*time.Hour + time.Minute)
 		if len(s.effects) != 0 {
-			t.Errorf("effects during the pause: %v", s.effects)
+			t.Errorf("got the effects %v during the pause, want none", s.effects)
 		}
 		check(t, s.Resume(t.Context(), NoTx, mail, 0))
 		after(time.Minute)
@@ -339,7 +339,7 @@ func TestRateLimitsAreChecked(t *testing.T) {
 		}
 	}
 	if err := s.Resume(t.Context(), NoTx, mail, -1); !errors.Is(err, ErrConfig) {
-		t.Error(err)
+		t.Errorf("Resume with a negative spread: got %v, want ErrConfig", err)
 	}
 }
 
@@ -410,7 +410,7 @@ func TestBacklogOfHeldDestinations(t *testing.T) {
 	}
 	b, unheld = read()
 	if b.Paused != 30 || b.Throttled < 20 || b.Unsent != 0 || b.Overdue > 10 || len(unheld) == 0 {
-		t.Errorf("while the rate limit is busy: backlog %+v, not held back %v", b, unheld)
+		t.Errorf("while the rate limit is in use: got backlog %+v and unheld tasks %v, want 30 paused, at least 20 throttled, none unsent and at most 10 overdue", b, unheld)
 	}
 	for _, id := range unheld {
 		if got, err := store.Get(t.Context(), NoTx, id); err != nil || got.Sends == 0 {
@@ -448,13 +448,13 @@ func TestClaimUsesTheCurrentGates(t *testing.T) {
 	}
 	check(t, s.Pause(t.Context(), NoTx, mail, "alice"))
 	if n := claim(); n != 0 {
-		t.Errorf("%d tasks were claimed during a pause", n)
+		t.Errorf("%d tasks were claimed during a pause, want 0", n)
 	}
 	check(t, s.Resume(t.Context(), NoTx, mail, 0))
 	_, _, err = s.relay.Look(t.Context(), rows.ToSend, until)
 	check(t, err)
 	check(t, s.SetRateLimit(t.Context(), NoTx, RateLimit{Queue: "mail", PerSecond: 1, Burst: 3}))
 	if n := claim(); n > 4 {
-		t.Errorf("%d tasks claimed with a rate limit of one a second and a burst of three", n)
+		t.Errorf("%d tasks were claimed with a rate limit of one a second and a burst of three, want at most 4", n)
 	}
 }

@@ -20,13 +20,13 @@ func TestNilOptions(t *testing.T) {
 	t.Cleanup(func() { _ = db.Close() })
 	fn := func(context.Context, *sql.Tx, *amqpx.Delivery) error { return nil }
 	if schedule.Handler(db, fn, nil) != nil {
-		t.Error("there is a handler with a nil option")
+		t.Error("Handler with a nil option returned a handler, want nil")
 	}
 	if err := schedule.Migrate(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
 	handle := schedule.Handler(db, fn, schedule.WithNow(nil), schedule.WithDatabaseNow(nil), schedule.OnSkip(nil), schedule.OnFailure(nil), schedule.WithTxOptions(nil))
 	if err := handle(t.Context(), &amqpx.Delivery{ID: "a", Version: 1, DueAt: time.Now()}); err != nil {
-		t.Errorf("options with a nil argument: %v", err)
+		t.Errorf("a handler whose options have a nil argument: got %v, want no error", err)
 	}
 }

@@ -108,7 +108,7 @@ func TestHandlersWaitForTheDatabase(t *testing.T) {
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				if len(s.effects) != tasks {
-					t.Errorf("%d effects of %d tasks", len(s.effects), tasks)
+					t.Errorf("got %d effects, want %d", len(s.effects), tasks)
 				}
 				for _, e := range s.effects {
 					if late := e.at - up; late > 3*time.Second {

@@ -46,7 +46,7 @@ func paced(t *testing.T, cfg Config, test func(t *testing.T, s, other *Store, r 
 	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{}
 		cfg.VirtualTime = true
-		cfg.Hooks.Error = func(what string, err error) { t.Errorf("store failed in %s: %v", what, err) }
+		cfg.Hooks.Error = func(what string, err error) { t.Errorf("%s failed: %v", what, err) }
 		s, db := openStore(t, r, cfg)
 		defer func() { check(t, db.Close()) }()
 		asked := &counting{DB: s.db.DB}

@@ -206,7 +206,7 @@ func (w *world) inTx(commit bool, change func(Executor) error, allowed error, ap
 		end = tx.Commit
 	}
 	if e := end(); e != nil {
-		w.t.Fatal(e)
+		w.t.Fatalf("ending the transaction (commit %t): %v", commit, e)
 	}
 	if commit && err == nil {
 		apply()
@@ -411,7 +411,7 @@ func TestEffectsAreThoseOfTheModel(t *testing.T) {
 	t.Logf("%d effects; messages stopped by the fence: %v", happened, total)
 	for _, r := range []SkipReason{SkipDuplicate, SkipStale, SkipCancelled} {
 		if total[r] == 0 {
-			t.Errorf("no message was stopped as %s: the property was not put to the test", r)
+			t.Errorf("no message was skipped as %s, so this run has not tested the property", r)
 		}
 	}
 }

@@ -45,6 +45,6 @@ func TestErrorChangesDuringBulk(t *testing.T) {
 	task, err := s.Get(t.Context(), NoTx, "t0003")
 	check(t, err)
 	if task.Status != StatusPending {
-		t.Errorf("the task that failed of something else is %s", task.Status)
+		t.Errorf("the task with another error has status %s, want pending", task.Status)
 	}
 }

@@ -117,7 +117,7 @@ func TestRelayDoesNotSpinOnAFault(t *testing.T) {
 		check(t, db.Close())
 		select {
 		case <-spins:
-			t.Error("the relay tries again without a pause")
+			t.Error("the relay tried again without a pause")
 		case <-time.After(time.Hour):
 		}
 	})
@@ -202,7 +202,7 @@ func TestRelayListens(t *testing.T) {
 			}
 		}
 		if err := s.Health(); err != nil {
-			t.Errorf("while it listens again: %v", err)
+			t.Errorf("Health after the relay listens again: got %v, want nil", err)
 		}
 	})
 	if l.begun != 2 || len(reported) != 1 || reported[0] != "listen" {
@@ -314,7 +314,7 @@ func TestMarkAfterAFailedAttempt(t *testing.T) {
 	ok, _ := published(s, list)
 	failing := Handler(db, func(context.Context, *sql.Tx, *amqpx.Delivery) error { return errors.New("not yet") })
 	if err := failing(t.Context(), &amqpx.Delivery{ID: "a", Version: 1, Attempt: 1, DueAt: list[0].DeliverAt}); err == nil {
-		t.Fatal("the handler that should fail succeeded")
+		t.Fatal("the failing handler returned no error")
 	}
 	resendAt := func() (at int64) {
 		check(t, db.QueryRowContext(t.Context(), "SELECT resend_at FROM rabbitdelay_tasks").Scan(&at))
@@ -347,12 +347,12 @@ func TestStopFinishesTheBatch(t *testing.T) {
 	check(t, <-done)
 	got, err := s.Get(t.Context(), NoTx, "a")
 	if err != nil || got.Sends != 1 {
-		t.Errorf("after a clean stop: %+v (%v), expected one send", got, err)
+		t.Errorf("after a clean stop: got %+v (error %v), want one send", got, err)
 	}
 	var until int64
 	check(t, db.QueryRowContext(t.Context(), "SELECT claimed_until FROM rabbitdelay_tasks").Scan(&until))
 	if until != 0 {
-		t.Errorf("a lease is left until %d", until)
+		t.Errorf("lease_until is %d, want 0", until)
 	}
 }
 
@@ -457,14 +457,14 @@ func TestDatabaseHangs(t *testing.T) {
 		}
 		for _, part := range []string{"relay", "recurring"} {
 			if !slices.ContainsFunc(health.Faults, func(f Fault) bool { return f.Part == part }) {
-				t.Errorf("Health has no fault of %s: %v", part, health)
+				t.Errorf("got %v, want a fault of part %s", health, part)
 			}
 		}
 		<-time.After(2 * time.Hour)
 		check(t, only.Close())
 		<-time.After(time.Minute)
 		if got := r.receipts(); len(got) != 1 || s.Health() != nil {
-			t.Errorf("after it answered again: got %d sent; %v, want 1 and nil", len(got), s.Health())
+			t.Errorf("after the database answered again: got %d sent tasks and Health %v, want 1 and nil", len(got), s.Health())
 		}
 		stop()
 		check(t, errors.Join(<-done, db.Close()))
@@ -482,7 +482,7 @@ func TestDatabaseHangsFromTheBeginning(t *testing.T) {
 		go func() { done <- s.Run(ctx) }()
 		<-time.After(3 * time.Minute)
 		if _, faulty := errors.AsType[*HealthError](s.Health()); !faulty {
-			t.Errorf("while the database hangs, Health returned %v", s.Health())
+			t.Errorf("Health while the database does not answer: got %v, want a *HealthError", s.Health())
 		}
 		check(t, only.Close())
 		<-time.After(time.Minute)

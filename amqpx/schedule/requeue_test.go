@@ -82,7 +82,7 @@ func TestRequeueRevives(t *testing.T) {
 		}
 		after(time.Minute)
 		if q, _ := s.srv.Queue("q.dead"); q.Ready != 0 {
-			t.Errorf("%d dead letters are left", q.Ready)
+			t.Errorf("%d dead letters are left, want 0", q.Ready)
 		}
 		for _, id := range []string{"a", "b", "c"} {
 			s.wantTask(id, StatusDone, 0)

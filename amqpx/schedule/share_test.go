@@ -21,7 +21,7 @@ func TestClaimsAreBoundedByBytes(t *testing.T) {
 			size += len(m.Body)
 		}
 		if len(msgs) > 1 && size > 100<<10 {
-			t.Errorf("one batch has %d tasks of %d bytes together", len(msgs), size)
+			t.Errorf("got a batch of %d tasks with %d bytes, want at most %d bytes or a single task", len(msgs), size, 100<<10)
 		}
 		largest, bodies = max(largest, size), bodies+len(msgs)
 		return nil
@@ -37,7 +37,7 @@ func TestClaimsAreBoundedByBytes(t *testing.T) {
 		<-time.After(relay.FirstLook)
 		synctest.Wait()
 		if largest != 300<<10 || bodies != len(tasks) {
-			t.Errorf("%d tasks were sent, the largest batch has %d bytes", bodies, largest)
+			t.Errorf("%d tasks were sent, and the largest batch has %d bytes, want %d and %d", bodies, largest, len(tasks), 300<<10)
 		}
 		for _, c := range r.receipts() {
 			if c.m.ID == "50" && len(c.m.Body) != 300<<10 {

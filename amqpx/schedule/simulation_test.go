@@ -119,7 +119,7 @@ func simulate(t *testing.T, tick time.Duration, script func(t *testing.T, s *sim
 		s.store, s.db = openStore(t, s, Config{
 			VirtualTime: true, Workers: 1, PollInterval: 4 * tick, SweepInterval: max(tick, 15*time.Second),
 			clockInterval: 24 * time.Hour, Retention: Retention{Every: 24 * time.Hour},
-			Hooks: Hooks{SendFailed: s.onFailed, Error: func(what string, err error) { t.Errorf("store failed in %s: %v", what, err) }},
+			Hooks: Hooks{SendFailed: s.onFailed, Error: func(what string, err error) { t.Errorf("%s failed: %v", what, err) }},
 		})
 		s.handler = Handler(s.db, func(context.Context, *sql.Tx, *amqpx.Delivery) error { s.handled++; return nil })
 		ctx, cancel := context.WithCancel(t.Context())

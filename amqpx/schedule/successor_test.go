@@ -72,7 +72,7 @@ func TestMessageOfADeletedTask(t *testing.T) {
 		if len(created) == 1 {
 			check(t, s.Cancel(t.Context(), NoTx, "a"))
 			if n, err := s.Bulk(t.Context(), Filter{}, BulkDelete(), BulkOptions{}); err != nil || n.Changed != 1 {
-				t.Fatal(n, err)
+				t.Fatalf("deleting all tasks: got %+v, error %v, want one changed task", n, err)
 			}
 			for !time.Now().After(created[0].Add(time.Millisecond)) {
 				continue

@@ -83,7 +83,7 @@ func TestRun(t *testing.T) {
 		s := open(t, srv, service.Options{VirtualTime: true, Migrate: true}, atDatabase(t),
 			"schedules: [{name: nightly, every: 24h, queue: reports}]")
 		if err := s.Health(); !errors.Is(err, schedule.ErrNotRunning) {
-			t.Errorf("before Run: got %v, want schedule.ErrNotRunning", err)
+			t.Errorf("Health before Run: got %v, want schedule.ErrNotRunning", err)
 		}
 		var tasks, reports, texts atomic.Int64
 		count := func(n *atomic.Int64) schedule.Func {
@@ -108,17 +108,17 @@ func TestRun(t *testing.T) {
 			t.Errorf("%d tasks, %d texts, %d reports; want 1 of each", tasks.Load(), texts.Load(), reports.Load())
 		}
 		if err := s.Health(); err != nil {
-			t.Errorf("while it runs: %v", err)
+			t.Errorf("Health during Run: got %v, want nil", err)
 		}
 		stop()
 		if err := <-ended; err != nil {
-			t.Errorf("Run: %v", err)
+			t.Errorf("Run returned %v, want nil", err)
 		}
 		if err := s.Health(); !errors.Is(err, service.ErrStopping) {
 			t.Errorf("after Run: got %v, want service.ErrStopping", err)
 		}
 		if err := s.DB.PingContext(t.Context()); err == nil {
-			t.Error("the file's database is open after Run")
+			t.Error("Run left the file's database open")
 		}
 	})
 }
@@ -162,7 +162,7 @@ func TestRunEndsWithAPart(t *testing.T) {
 					t.Errorf("Run: %v; expected %q, others ended: %v", err, c.want, ended)
 				}
 				if n := len(srv.Connections()); n != 0 {
-					t.Errorf("%d connections are left", n)
+					t.Errorf("%d connections are left, want 0", n)
 				}
 			})
 		})
@@ -309,7 +309,7 @@ func TestOpenErrors(t *testing.T) {
 		})
 	}
 	if n := len(srv.Connections()); n != 0 {
-		t.Errorf("%d connections are left", n)
+		t.Errorf("%d connections are left, want 0", n)
 	}
 }
 
@@ -332,7 +332,7 @@ func TestGivenDatabase(t *testing.T) {
 		t.Error(err)
 	}
 	if err := db.PingContext(t.Context()); err != nil {
-		t.Errorf("the database was closed: %v", err)
+		t.Errorf("the caller's database was closed: %v", err)
 	}
 }
 
@@ -388,7 +388,7 @@ func TestServeHTTP(t *testing.T) {
 		t.Errorf(`the request got %q, want "done"`, got)
 	}
 	if err := <-ended; err != nil {
-		t.Errorf("ServeHTTP: %v", err)
+		t.Errorf("ServeHTTP returned %v, want nil", err)
 	}
 }
 
@@ -416,7 +416,7 @@ func TestProbe(t *testing.T) {
 		return w.Code, w.Body.String()
 	}
 	if code, text := ask("/readyz"); code != http.StatusOK || text != `{"ok":true}` {
-		t.Errorf(`ready: got %d %s, want http.StatusOK and "{"ok":true}"`, code, text)
+		t.Errorf(`ready: got %d %s, want 200 and "{"ok":true}"`, code, text)
 	}
 	problem = errors.New("no broker")
 	for text, err := range map[string]error{
@@ -438,7 +438,7 @@ func TestProbe(t *testing.T) {
 		}
 	}
 	if code, _ := ask("/healthz"); code != http.StatusOK {
-		t.Errorf("healthz: got %d, want http.StatusOK", code)
+		t.Errorf("healthz: got %d, want 200", code)
 	}
 }
 

@@ -67,7 +67,7 @@ func TestMetricsOfAClient(t *testing.T) {
 		m := s.metrics()
 		m.want(t, 1, state, "rabbitdelay.connection", "publish", "rabbitdelay.state", "connected")
 		if _, n := m.get(state, "rabbitdelay.connection", "consume"); n != 0 {
-			t.Error("a connection that is not used has a state")
+			t.Error("the gauge has a state for a connection that is not used")
 		}
 		hold := make(chan struct{})
 		stop := s.consume("orders", func(context.Context, *amqpx.Delivery) error { <-hold; return nil }, amqpx.WithConcurrency(1))
@@ -142,7 +142,7 @@ func TestMetricsOfAStore(t *testing.T) {
 		m.want(t, 0, "rabbitdelay.queue.consumers", destination, "tasks")
 		m.want(t, 0, "rabbitdelay.dead_letters", destination, "tasks")
 		if _, n := m.get("rabbitdelay.queue.ready", destination, "absent"); n != 0 {
-			t.Error("a queue that does not exist has messages")
+			t.Error("the gauge has a value for a queue that does not exist")
 		}
 		stop()
 	})
@@ -193,7 +193,7 @@ func TestSlowDatabase(t *testing.T) {
 			gone = n == 0
 		}
 		if !gone {
-			t.Error("figures of ten minutes ago are still reported")
+			t.Error("the figures of ten minutes ago are still reported")
 		}
 		check(t, conn.Close())
 		after(5 * time.Minute)

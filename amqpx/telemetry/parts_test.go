@@ -25,7 +25,7 @@ func TestRelayParts(t *testing.T) {
 		}
 	}
 	if len(parts) == 0 {
-		t.Fatal("no part was found in the package schedule")
+		t.Fatal("no parts were found in package schedule")
 	}
 	for _, part := range parts {
 		if !slices.Contains(relayParts, part) {

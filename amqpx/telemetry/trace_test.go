@@ -74,7 +74,7 @@ func TestSpansAreLinkedAcrossTheDelay(t *testing.T) {
 			}
 		}
 		if n := len(s.spans.Started()); n != len(s.spans.Ended()) {
-			t.Errorf("%d spans began and %d ended", n, len(s.spans.Ended()))
+			t.Errorf("%d spans were started, but %d ended", n, len(s.spans.Ended()))
 		}
 	})
 }
@@ -288,7 +288,7 @@ func TestHeadersAtTheLimit(t *testing.T) {
 			}
 		}
 		if got := s.headerOf("orders", "traceparent"); got != "" {
-			t.Errorf("headers that are too large for a traceparent got %q", got)
+			t.Errorf("a message without room for a traceparent has the traceparent %q, want none", got)
 		}
 		stop := s.consume("orders", failing(0))
 		after(time.Second)

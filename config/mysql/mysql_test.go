@@ -17,7 +17,7 @@ func TestURL(t *testing.T) {
 	} {
 		d, err := parse(c.url)
 		if err != nil {
-			t.Errorf("%s: %v", c.url, err)
+			t.Errorf("%s: got %v, want no error", c.url, err)
 			continue
 		}
 		if got := d.FormatDSN(); got != c.dsn {

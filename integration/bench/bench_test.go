@@ -208,7 +208,7 @@ func TestScenarios(t *testing.T) {
 				}
 			}
 			if !strings.Contains(Help(), "\n  "+s.name+" ") && !strings.HasPrefix(Help(), "  "+s.name+" ") {
-				t.Errorf("the help lacks %s", s.name)
+				t.Errorf("the help does not list %s", s.name)
 			}
 		}
 	}
@@ -241,7 +241,7 @@ func TestOptions(t *testing.T) {
 	bad := Options{Scenarios: []string{"nonsense"}, QueueTypes: []topology.QueueType{"stream"}, Sizes: Sizes{Messages: 1, Body: 1}}.WithDefaults()
 	err := bad.Validate()
 	if !errors.Is(err, ErrOptions) {
-		t.Fatal(err)
+		t.Fatalf("got %v, want ErrOptions", err)
 	}
 	for _, part := range []string{`"nonsense"`, `"stream"`, "messages: 1;", "body: 1;"} {
 		if !strings.Contains(err.Error(), part) {
@@ -257,7 +257,7 @@ func TestSpan(t *testing.T) {
 	for i := range n {
 		d := s.at(i)
 		if d < s.lo || d > s.hi || d%time.Millisecond != 0 || d != s.at(i) {
-			t.Fatal(d)
+			t.Fatalf("delay %d is %v, want the same whole number of milliseconds from %v to %v each time", i, d, s.lo, s.hi)
 		}
 		sum += d
 	}
@@ -265,7 +265,7 @@ func TestSpan(t *testing.T) {
 		t.Errorf("%.2f s on average, want 20", mean)
 	}
 	if got := halfAnHour(7); got != 30*time.Minute {
-		t.Error(got)
+		t.Errorf("got %v, want 30m", got)
 	}
 }
 
@@ -303,7 +303,7 @@ func TestFlowThatFallsBehind(t *testing.T) {
 				o, err := f.through(t.Context(), slow(failure), minBody, time.Minute)
 				if errors.Is(failure, gone) {
 					if !errors.Is(err, gone) {
-						t.Errorf("with %v: %v, want %v", failure, err, gone)
+						t.Errorf("failure %v: got %v, want %v", failure, err, gone)
 					}
 					return
 				}

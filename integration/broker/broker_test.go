@@ -39,7 +39,7 @@ func TestLife(t *testing.T) {
 				}
 				traces.eventuallyGone(t) // Erlang's helpers notice a moment later that it is gone
 				if err := b.Close(); err != nil {
-					t.Errorf("the second Close: %v", err)
+					t.Errorf("the second Close returned %v, want nil", err)
 				}
 				if err := b.Kill(context.Background()); err == nil {
 					t.Error("Kill after Close returned no error")
@@ -53,10 +53,10 @@ func TestLife(t *testing.T) {
 				t.Errorf("source %s, want %s", b.Source(), source)
 			}
 			if strings.Contains(b.RedactedURL(), ":guest@") {
-				t.Errorf("%s has the password", b.RedactedURL())
+				t.Errorf("RedactedURL shows the password: %s", b.RedactedURL())
 			}
 			if out, err := b.Ctl(ctx, "environment"); err != nil || !strings.Contains(out, "{heartbeat,17}") {
-				t.Errorf("the extra line of configuration is not in force: %v", err)
+				t.Errorf("the broker does not use the extra line of configuration (error %v)", err)
 			}
 			if _, err := b.Ctl(ctx, "no_such_command"); err == nil {
 				t.Error("an unknown rabbitmqctl command returned no error")
@@ -193,7 +193,7 @@ func TestEndings(t *testing.T) {
 				var started traces
 				if err := json.NewDecoder(bufio.NewReader(stdout)).Decode(&started); err != nil {
 					_ = cmd.Wait()
-					t.Fatalf("the process that started the broker: %v: %s", err, stderr.String())
+					t.Fatalf("the process that started the broker printed no JSON: %v: %s", err, stderr.String())
 				}
 				if found := started.left(t); len(found) == 0 {
 					t.Fatal("no process of the broker was found before the end, so the test proves nothing")
@@ -265,7 +265,7 @@ func TestPasswordIsKept(t *testing.T) {
 			continue
 		}
 		if strings.Contains(err.Error(), "sesame") {
-			t.Errorf("the error has the password: %v", err)
+			t.Errorf("the error shows the password: %v", err)
 		}
 	}
 }
@@ -300,7 +300,7 @@ func TestNoBroker(t *testing.T) {
 	}
 	for _, way := range []string{"AMQP_URL", "make images", "rabbitmq-server", "tried: no node ("} {
 		if !strings.Contains(err.Error(), way) {
-			t.Errorf("%q does not name %s", err, way)
+			t.Errorf("got %q, want an error that mentions %s", err, way)
 		}
 	}
 	t.Setenv(EnvSource, "cloud")
@@ -321,7 +321,7 @@ func TestStartIsCancelled(t *testing.T) {
 				t.Errorf("got %v, want a passed deadline", err)
 			}
 			if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
-				t.Errorf("files left in the directory: %v, %v", entries, err)
+				t.Errorf("the directory still has the files %v (error %v)", entries, err)
 			}
 		})
 	}

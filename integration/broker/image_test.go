@@ -85,7 +85,7 @@ func TestBrief(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if !strings.Contains(err.Error(), pull.Error()) {
-		t.Errorf("%q lacks Docker's error", err)
+		t.Errorf("got %q, want Docker's error in it", err)
 	}
 	if !errors.Is(err, pull) {
 		t.Errorf("%v does not wrap Docker's error", err)

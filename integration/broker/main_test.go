@@ -106,7 +106,7 @@ func needSource(t *testing.T, source Source) {
 			t.Skipf("skipped: no %s here (%v); the other source is tested", source, err)
 		}
 	}
-	t.Fatal(ErrNoBroker)
+	t.Fatalf("no source has a broker here: %v", ErrNoBroker)
 }
 
 // left returns what still exists of a broker.
@@ -150,7 +150,7 @@ func (tr traces) eventuallyGone(t *testing.T) {
 		}
 		select {
 		case <-deadline:
-			t.Fatalf("brokers left behind: %v", found)
+			t.Fatalf("brokers still run: %v", found)
 		case <-ticker.C:
 		}
 	}

@@ -25,7 +25,7 @@ func TestHasty(t *testing.T) {
 					t.Error(err)
 				}
 				if hasty := strings.Contains(loaded, "libeatmydata"); err != nil || hasty == durable {
-					t.Errorf("durable %t, but libeatmydata is loaded: %t (%v)", durable, hasty, err)
+					t.Errorf("durable %t: libeatmydata is loaded: got %t, want %t (error %v)", durable, hasty, !durable, err)
 				}
 			}
 		})

@@ -34,7 +34,7 @@ func Shared(t servers.TB, o Options) *Broker {
 		return Start(context.Background(), o)
 	})
 	if err != nil {
-		t.Fatalf("%v", err)
+		t.Fatalf("starting the broker: %v", err)
 	}
 	return b
 }

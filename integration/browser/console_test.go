@@ -56,7 +56,7 @@ func TestConsole(t *testing.T) {
 		b := anna.with(t)
 		for _, path := range pages {
 			if code := b.visit(path); code != http.StatusOK {
-				t.Errorf("%s: got %d, want http.StatusOK", path, code)
+				t.Errorf("%s: got %d, want 200", path, code)
 			}
 			if title := eval[string](b, "document.title"); !strings.HasSuffix(title, " · rabbitdelay") {
 				t.Errorf(`%s: the title is %q, want a text ending with " · rabbitdelay"`, path, title)
@@ -64,13 +64,13 @@ func TestConsole(t *testing.T) {
 			for _, width := range []int64{1440, 1280, 1024, 768, 390, 320} {
 				b.window(width, 800, 1, "light")
 				if got := eval[int64](b, "document.documentElement.scrollWidth"); got > width {
-					t.Errorf("%s is %d wide in a window of %d", path, got, width)
+					t.Errorf("%s is %d pixels wide in a window of %d", path, got, width)
 				}
 			}
 			b.window(1280, 800, 1, "light")
 		}
 		if code := b.visit("nothing"); code != http.StatusNotFound {
-			t.Errorf("got %d, want http.StatusNotFound", code)
+			t.Errorf("got %d, want 404", code)
 		}
 		b.shows("There is no such page")
 	})
@@ -184,7 +184,7 @@ func (b *tab) changeTasks() {
 	b.becomes("the job is done", `document.querySelector("main .status")?.textContent === "done"`)
 	b.shows("700 tasks changed")
 	if x := s.task(b.t, "bulk-699"); x.Status != schedule.StatusCancelled {
-		b.t.Errorf("it is %s, want schedule.StatusCancelled", x.Status)
+		b.t.Errorf("the task is %s, want %s", x.Status, schedule.StatusCancelled)
 	}
 	b.visit("tasks?queue=orders&status=cancelled")
 	b.click("Next")
@@ -210,7 +210,7 @@ func (b *tab) reviveAsTyped() {
 	b.shows("Nothing was changed yet")
 	b.shows("spread over 10h")
 	if x := s.task(b.t, "late-1"); x.Status != schedule.StatusFailed {
-		b.t.Fatalf("the task was changed to %s before it was counted", x.Status)
+		b.t.Fatalf("the task became %s before it was counted, want failed", x.Status)
 	}
 	b.click("Revive 3 tasks")
 	b.becomes("the job is done", `document.querySelector("main .status")?.textContent === "done"`)
@@ -304,10 +304,10 @@ func (s *site) viewerLooksOnly(t *testing.T) {
 	b := s.open(t, "vera")
 	for _, path := range append([]string{address("task", "id", "not a viewer's")}, pages...) {
 		if code := b.visit(path); code != http.StatusOK {
-			t.Errorf("%s: got %d, want http.StatusOK", path, code)
+			t.Errorf("%s: got %d, want 200", path, code)
 		}
 		if n := eval[int](b, `document.querySelectorAll("main form[method=post], main .button:not([rel=next])").length`); n > 0 {
-			t.Errorf("%s has %d actions for a viewer", path, n)
+			t.Errorf("page %s offers a viewer %d actions, want 0", path, n)
 		}
 		if strings.Contains(b.text("main"), "secret") {
 			t.Errorf("%s shows a viewer a body", path)
@@ -329,12 +329,12 @@ func (s *site) viewerLooksOnly(t *testing.T) {
 				return r.status;
 			})()`, method, path))
 			if code != http.StatusForbidden {
-				t.Errorf("%s %s: %d, want http.StatusForbidden", method, path, code)
+				t.Errorf("%s %s: %d, want 403", method, path, code)
 			}
 		}
 	}
 	if x := s.task(t, "not a viewer's"); x.Version != 1 || x.Status != schedule.StatusPending {
-		t.Errorf("a viewer changed it: got %+v, want Version = 1 and Status = schedule.StatusPending", x)
+		t.Errorf("a viewer changed the task: got %+v, want version 1 and status pending", x)
 	}
 }
 
@@ -347,7 +347,7 @@ func (s *site) twoAtOnce(t *testing.T) {
 	ben.click("Cancel")
 	ben.shows("The task was cancelled.")
 	if code := anna.click("Run now"); code != http.StatusConflict {
-		t.Errorf("got %d, want http.StatusConflict", code)
+		t.Errorf("got %d, want 409", code)
 	}
 	anna.shows("its status is cancelled, expected pending")
 	anna.shows("task cancel by ben")
@@ -377,7 +377,7 @@ func (s *site) twoChangeMany(t *testing.T) {
 		t.Fatal(err)
 	}
 	if moved != n || versions != done || done != 2*n {
-		t.Errorf("%d tasks were changed %d times, and the jobs report %d changes", moved, versions, done)
+		t.Errorf("%d tasks were changed %d times, and the jobs report %d changes, want %d tasks and %d changes", moved, versions, done, n, 2*n)
 	}
 	for _, b := range []*tab{anna, ben} {
 		b.visit(address("bulk", "action", "cancel", "queue", "shared", "status", "pending"))
@@ -466,7 +466,7 @@ func (s *site) withoutScripts(t *testing.T) {
 	}
 	for _, path := range pages {
 		if code := b.visit(path); code != http.StatusOK {
-			t.Errorf("%s: got %d, want http.StatusOK", path, code)
+			t.Errorf("%s: got %d, want 200", path, code)
 		}
 	}
 }
@@ -553,7 +553,7 @@ func (s *site) keyboard(t *testing.T) {
 	b.visit("tasks")
 	b.do(chromedp.KeyEvent("/"), chromedp.KeyEvent("?"))
 	if eval[bool](b, `document.getElementById("keys").open || document.activeElement.name === "queue"`) {
-		t.Error("single-letter keys have an effect although they are turned off")
+		t.Error("single-letter keys still work after they were turned off")
 	}
 	b.do(chromedp.Click(chromedp.CSS("#show-keys")))
 	if !eval[bool](b, `document.getElementById("keys").open && !document.getElementById("keys-on").checked`) {
@@ -570,7 +570,7 @@ func (s *site) sizes(t *testing.T) {
 			b.window(width, 900, 1, "light")
 			b.visit(path)
 			if got := eval[int64](b, `document.querySelector(".top").offsetHeight`); got > head {
-				t.Errorf("%s: the head is %d high in a window of %d", path, got, width)
+				t.Errorf("%s: the head is %d pixels high in a window of %d, want at most %d", path, got, width, head)
 			}
 			if bad := eval[string](b, brokenScript); bad != "" {
 				t.Errorf(`got %s, %d: broken words: %s, want ""`, path, width, bad)

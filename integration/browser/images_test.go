@@ -125,7 +125,7 @@ func (s *site) live24(t *testing.T) {
 	for _, x := range [][3]string{{"60", "2s", "58s"}, {"900", "2m", "58m"}, {"700", "1h", "22h"}, {"500", "1d", "28d"}, {"40", "33d", "200d"}} {
 		args := []string{"send", "--queue", "orders", "--count", x[0], "--delay", x[1], "--spread", x[2], "-f", s.file}
 		if got := binary.Run(context.WithoutCancel(t.Context()), args...); got.Code != 0 {
-			t.Fatal(got)
+			t.Fatalf("%v: want exit code 0, got %v", args, got)
 		}
 	}
 }

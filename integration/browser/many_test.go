@@ -45,7 +45,7 @@ func TestManyTasks(t *testing.T) {
 	look := func(path string, want ...string) {
 		began := time.Now()
 		if code := b.visit(path); code != http.StatusOK {
-			t.Errorf("%s: got %d, want http.StatusOK", path, code)
+			t.Errorf("%s: got %d, want 200", path, code)
 		}
 		t.Logf("%-60s %v", path, time.Since(began).Round(time.Millisecond))
 		for _, w := range want {
@@ -77,5 +77,5 @@ func TestManyTasks(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("clicking on bars never leads to single tasks: %s", b.location())
+	t.Errorf("clicking on bars never leads to single tasks; the page is %s", b.location())
 }

@@ -75,7 +75,7 @@ func newSite(t *testing.T, b *broker.Broker, delay, databaseURL string, db *sql.
 		return got.Code, got.Stdout + got.Stderr
 	}
 	if code, out := run(t.Context(), "apply"); code != 0 {
-		t.Fatal(out)
+		t.Fatalf("apply: want exit code 0, got %d\n%s", code, out)
 	}
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -151,7 +151,7 @@ func (s *site) declare(t *testing.T, delay string) {
 		t.Fatal(err)
 	}
 	if got := binary.Run(t.Context(), "apply", "-f", file); got.Code != 0 {
-		t.Fatal(got)
+		t.Fatalf("apply -f ...: want exit code 0, got %v", got)
 	}
 }
 

@@ -68,7 +68,7 @@ func TestContainers(t *testing.T) {
 	for _, kind := range []string{"container", "network"} {
 		out, err := exec.Command("docker", kind, "ls", "--quiet", "--filter", fmt.Sprintf("name=rabbitdelay-%d-", os.Getpid())).Output()
 		if err != nil || len(out) > 0 {
-			t.Errorf("%ss left behind: %q (%v)", kind, out, err)
+			t.Errorf("%ss are left: %q (error %v)", kind, out, err)
 		}
 	}
 }
@@ -170,7 +170,7 @@ func publish(t *testing.T, url, queue string, n int) {
 			t.Fatal(err)
 		}
 		if acked, err := confirm.WaitContext(ctx); !acked || err != nil {
-			t.Fatalf("not confirmed: %v", err)
+			t.Fatalf("the message was not confirmed: %v", err)
 		}
 	}
 }

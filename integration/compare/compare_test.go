@@ -157,7 +157,7 @@ func TestWorkloads(t *testing.T) {
 		}
 		for _, table := range r.tables() {
 			if len(table) < 2 && r.Name != "backlog" { // the memory of a server on another machine is not known
-				t.Errorf("%s has no figures: %q", r.Name, table)
+				t.Errorf("contender %s has no figures: %q", r.Name, table)
 			}
 		}
 	}

@@ -28,7 +28,7 @@ func TestJobs(t *testing.T) {
 		args = append(args, "./"+j.dir)
 	}
 	if out, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("go %q: %v\n%s", args, err, out)
 	}
 	for _, j := range jobs {
 		t.Run(j.name, func(t *testing.T) {

@@ -155,7 +155,7 @@ func (p *player) channel() *amqp.Channel {
 func (p *player) must(err error) {
 	p.t.Helper()
 	if err != nil {
-		p.t.Errorf("%s: %v", p.prefix, err)
+		p.t.Errorf("prefix %s: an operation outside the script failed: %v", p.prefix, err)
 		runtime.Goexit()
 	}
 }

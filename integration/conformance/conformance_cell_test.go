@@ -237,19 +237,19 @@ func (c *cell) removeAll(t *testing.T) {
 	defer c.mu.Unlock()
 	ch, err := c.conn.Channel()
 	if err != nil {
-		t.Errorf("cleaning up: %v", err)
+		t.Errorf("connecting to clean up: %v", err)
 		return
 	}
 	defer func() { _ = ch.Close() }()
 	for q := range c.queues {
 		if _, err := ch.QueueDelete(q, false, false, false); err != nil {
-			t.Errorf("cleaning up queue %s: %v", q, err)
+			t.Errorf("deleting queue %s: %v", q, err)
 			return
 		}
 	}
 	for x := range c.exchanges {
 		if err := ch.ExchangeDelete(x, false, false); err != nil {
-			t.Errorf("cleaning up exchange %s: %v", x, err)
+			t.Errorf("deleting exchange %s: %v", x, err)
 			return
 		}
 	}
@@ -262,7 +262,7 @@ func (c *cell) send(t *testing.T, msgs ...amqpx.Message) {
 	defer cancel()
 	for _, m := range msgs {
 		if err := c.client.Send(ctx, m); err != nil {
-			t.Fatalf("send: %v", err)
+			t.Fatalf("Send of %+v: %v", m, err)
 		}
 	}
 }
@@ -303,7 +303,7 @@ func (c *cell) plain(t *testing.T, queue string) <-chan arrival {
 	t.Helper()
 	deliveries, err := c.channel(t).Consume(queue, "", true, false, false, false, nil)
 	if err != nil {
-		t.Fatalf("consume %s: %v", queue, err)
+		t.Fatalf("consuming from %s: %v", queue, err)
 	}
 	out := make(chan arrival, 10_000)
 	go func() {
@@ -340,7 +340,7 @@ func (c *cell) consume(t *testing.T, queue string, h amqpx.Handler, opts ...amqp
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			t.Errorf("consume %s: %v", queue, err)
+			t.Errorf("consuming from %s: %v", queue, err)
 		}
 	})
 	return seen
@@ -358,11 +358,11 @@ func take[T any](t *testing.T, from <-chan T, n int, what string) []T {
 		select {
 		case v, ok := <-from:
 			if !ok {
-				t.Fatalf("%s: the consumer ended after %d of %d", what, len(got), n)
+				t.Fatalf("%s: the consumer ended after %d of %d messages", what, len(got), n)
 			}
 			got = append(got, v)
 		case <-deadline.C:
-			t.Fatalf("%s: received %d of %d within %v", what, len(got), n, suite.Patience)
+			t.Fatalf("%s: received %d of %d messages within %v", what, len(got), n, suite.Patience)
 		}
 	}
 	return got
@@ -381,7 +381,7 @@ func (c *cell) nothing(t *testing.T, queue string, from <-chan arrival) {
 		if a.MessageId == fence {
 			return
 		}
-		t.Errorf("%s got a message that is none of its own: %v", queue, a)
+		t.Errorf("queue %s got a message that was not sent to it: %v", queue, a)
 	}
 }
 

@@ -74,12 +74,12 @@ func caseProperties(t *testing.T, c *cell) {
 		sent, arrived := everyType(), userHeadersOf(a.Headers)
 		for k, v := range sent {
 			if !reflect.DeepEqual(arrived[k], v) {
-				t.Errorf("header %.20q arrived as %T %v, was sent as %T %v", k, arrived[k], arrived[k], v, v)
+				t.Errorf("header %.20q: got %T %v, want %T %v", k, arrived[k], arrived[k], v, v)
 			}
 			delete(arrived, k)
 		}
 		if len(arrived) > 0 {
-			t.Errorf("headers arrived that were not sent: %v", arrived)
+			t.Errorf("got additional headers %v, want none", arrived)
 		}
 	}
 }

@@ -98,12 +98,12 @@ func caseDestinationDeleted(t *testing.T, c *cell) {
 	came := map[string]bool{}
 	for _, h := range take(t, seen, len(parked)+1, "what was parked, and a new message") {
 		if came[h.ID] {
-			t.Errorf("%s came twice", h.ID)
+			t.Errorf("message %s was handled twice", h.ID)
 		}
 		came[h.ID] = true
 	}
 	if !came["new"] {
-		t.Errorf("the new message did not arrive: %v", came)
+		t.Errorf("got the messages %v, want the new one among them", came)
 	}
 }
 
@@ -422,7 +422,7 @@ func caseEffectOnce(t *testing.T, c *cell) {
 	for i := range n {
 		id := strconv.Itoa(i)
 		if acks[id] != copies {
-			t.Errorf("message %s: %d acknowledged, %d were sent", id, acks[id], copies)
+			t.Errorf("message %s was acknowledged %d times, want %d", id, acks[id], copies)
 		}
 		var effects int
 		suite.MustSucceed(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM effects WHERE id = ?", id).Scan(&effects))

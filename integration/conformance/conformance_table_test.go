@@ -162,7 +162,7 @@ func (b *scoreboard) publish(t *testing.T, lines []string, rows []place) {
 	t.Log("\n" + table)
 	if file := os.Getenv(envTable); file != "" {
 		if err := os.WriteFile(file, []byte(table), 0o644); err != nil {
-			t.Errorf("%s: %v", envTable, err)
+			t.Errorf("writing the table to the file in %s: %v", envTable, err)
 		}
 	}
 }

@@ -131,7 +131,7 @@ func conformanceLine(t *testing.T, board *scoreboard, line string, rows []place,
 			board.skip(r, line, "no broker", reason)
 		}
 		if here {
-			t.Fatal(reason)
+			t.Fatalf("the broker of this machine was not tested: %v", reason)
 		}
 		t.Skip("skipped: " + reason)
 	}

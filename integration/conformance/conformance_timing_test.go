@@ -96,7 +96,7 @@ func caseOnTime(t *testing.T, c *cell) {
 	for _, h := range take(t, seen, len(delays), "deliveries") {
 		w, ok := due[h.ID]
 		if !ok {
-			t.Errorf("message %q came twice, or was never sent", h.ID)
+			t.Errorf("message %q was handled twice, or was never sent", h.ID)
 			continue
 		}
 		delete(due, h.ID)
@@ -249,13 +249,13 @@ func inOrder(t *testing.T, got []arrival) {
 		by := path(a)
 		if before, ok := last[by]; ok && n < before {
 			if wrong++; wrong <= 3 {
-				t.Errorf("message %d came after message %d, although both went through the queues %s", n, before, by)
+				t.Errorf("message %d was delivered after message %d, although both went through the queues %s", n, before, by)
 			}
 		}
 		last[by] = max(n, last[by])
 	}
 	if wrong > 3 {
-		t.Errorf("%d of %d messages came out of order", wrong, len(got))
+		t.Errorf("%d of %d messages were delivered out of order", wrong, len(got))
 	}
 	if len(last) > 1 {
 		t.Logf("they came by %d paths", len(last))
@@ -304,7 +304,7 @@ func caseOrderOverHops(t *testing.T, c *cell) {
 	const delay = 2700 * time.Millisecond // 2s and 700ms; 1 times 1.6s and 11 times 100ms
 	r, err := c.client.Strategy().Route(topology.Destination{Queue: q}, delay, 0)
 	if err != nil || r.Hops != 2 {
-		t.Fatalf("route %+v, %v; the case needs 2 hops", r, err)
+		t.Fatalf("got route %+v, error %v, but this case needs 2 hops", r, err)
 	}
 	for i := range n {
 		c.send(t, amqpx.Message{ID: strconv.Itoa(i), Queue: q, Delay: delay})
@@ -354,12 +354,12 @@ func caseTolerance(t *testing.T, c *cell) {
 		t.Fatalf("route %+v, %v; want one hop within %v to %v", r, err, delay, delay+tolerance)
 	}
 	if exact, err := c.client.Strategy().Route(topology.Destination{Queue: q}, delay, 0); err != nil || exact.Hops < 2 {
-		t.Fatalf("route %+v, %v; the case needs a delay of several hops", exact, err)
+		t.Fatalf("got route %+v, error %v, but this case needs a delay of several hops", exact, err)
 	}
 	a := take(t, c.plain(t, q), 1, "the tolerant message")[0]
 	notEarly(t, a)
 	if hops(a) > 1 { // 0 if the send took that long
-		t.Errorf("it passed %d queues, want 1: %v", hops(a), a.Headers["x-death"])
+		t.Errorf("the message passed %d queues, want 1: %v", hops(a), a.Headers["x-death"])
 	}
 }
 
@@ -385,7 +385,7 @@ func caseImpossibleDelays(t *testing.T, c *cell) {
 	case c.can&anyDelay == 0 && (!refused || len(de.Declared) != len(declaredDelays)):
 		t.Errorf("undeclared delay: %v, want an error with the declared ones", err)
 	case c.can&anyDelay != 0 && err != nil:
-		t.Errorf("delay of 1.234s: %v", err)
+		t.Errorf("sending a message with a delay of 1.234s: %v", err)
 	}
 	// One invalid message keeps a whole batch from being sent.
 	err = c.client.SendBatch(t.Context(), []amqpx.Message{
@@ -420,7 +420,7 @@ func caseManySenders(t *testing.T, c *cell) {
 				n := s*each + i
 				m := amqpx.Message{ID: fmt.Sprintf("%d/%d", s, i), Queue: q, Delay: delays[n], Body: []byte(strconv.Itoa(n))}
 				if err := c.client.Send(t.Context(), m); err != nil {
-					t.Errorf("sender %d, message %d: %v", s, i, err)
+					t.Errorf("sender %d, message %d: got %v, want no error", s, i, err)
 					return
 				}
 			}
@@ -435,7 +435,7 @@ func caseManySenders(t *testing.T, c *cell) {
 	for _, a := range take(t, in, senders*each, "deliveries") {
 		notEarly(t, a)
 		if came[a.MessageId] {
-			t.Errorf("%s came twice", a.MessageId)
+			t.Errorf("message %s was delivered twice", a.MessageId)
 		}
 		came[a.MessageId] = true
 		n, _ := strconv.Atoi(string(a.Body))

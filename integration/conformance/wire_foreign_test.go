@@ -125,7 +125,7 @@ func (w *worker) says(word string) []string {
 			}
 		case <-deadline:
 		}
-		w.t.Fatalf("the worker does not say %q:\n%s", word, strings.Join(others, "\n"))
+		w.t.Fatalf("the worker does not print %q:\n%s", word, strings.Join(others, "\n"))
 	}
 }
 
@@ -173,7 +173,7 @@ func TestCelery(t *testing.T) {
 
 		due := map[string]time.Time{"countdown": time.Now().Add(3 * time.Second)}
 		if out, err := celery(t.Context(), t, id, v, "send", "countdown", "3").CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
+			t.Fatalf("sending a task with Celery: %v: %s", err, out)
 		}
 		for _, delay := range []time.Duration{0, time.Millisecond, 2500 * time.Millisecond, 7 * time.Second} {
 			name := "go " + delay.String()
@@ -190,7 +190,7 @@ func TestCelery(t *testing.T) {
 			delete(due, ran[1])
 		}
 		if n := suite.MessagesIn(t, v, "celery"); n > 0 {
-			t.Errorf("%d messages are left", n)
+			t.Errorf("%d messages are left in queue celery, want 0", n)
 		}
 	})
 }
@@ -231,7 +231,7 @@ func TestNServiceBus(t *testing.T) {
 				d, err, int32(3))
 		}
 		if took := time.Since(sent); took < 2500*time.Millisecond {
-			t.Errorf("it came after %v, want at least 2500ms", took)
+			t.Errorf("the message arrived after %v, want at least 2500ms", took)
 		}
 		parked, _, err := ch.Get("delay.parked", true)
 		if dead := inspect.ReadDeadLetter(parked, "delay.parked", "delay"); err != nil || dead.Reason != inspect.ReasonParked || dead.Destination.Queue != "gone" {

@@ -94,7 +94,7 @@ func (l language) run(t *testing.T, input []string, command ...string) [][]strin
 	var out, problems bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(strings.Join(input, "\n")+"\n"), &out, &problems
 	if err := cmd.Run(); err != nil {
-		t.Fatalf("%v: %v\n%s\n%s", command[:2], err, out.String(), problems.String())
+		t.Fatalf("running %v: %v\n%s\n%s", command[:2], err, out.String(), problems.String())
 	}
 	var lines [][]string
 	for line := range strings.Lines(out.String()) {
@@ -233,7 +233,7 @@ func (l language) meets(t *testing.T, dir string, vectors []wireVector) {
 	}
 	got := l.run(t, input, append(l.producer(dir), "route")...)
 	if len(got) != len(vectors) {
-		t.Fatalf("%d answers to %d vectors: %q", len(got), len(vectors), got)
+		t.Fatalf("got %d answers to %d vectors: %q", len(got), len(vectors), got)
 	}
 	for i, v := range vectors {
 		if line := strings.Join(got[i], "\t"); line != v.want {
@@ -328,7 +328,7 @@ func (l language) sentBack(t *testing.T, v *suite.Vhost, due int64) {
 			want[amqpx.HeaderClockOffset] = offset
 		}
 		if string(raw.Body) != "fine" {
-			t.Errorf("%s was sent back with the body %q", raw.MessageId, raw.Body)
+			t.Errorf("message %s was sent back with the body %q, want \"fine\"", raw.MessageId, raw.Body)
 		}
 		if fmt.Sprint(raw.Headers) != fmt.Sprint(want) {
 			t.Errorf("%s was sent back with the headers %v, expected %v", raw.MessageId, raw.Headers, want)
@@ -336,7 +336,7 @@ func (l language) sentBack(t *testing.T, v *suite.Vhost, due int64) {
 	}
 	for id := range clockOffsets {
 		if !seen[id] {
-			t.Errorf("%s was not sent back", id)
+			t.Errorf("message %s was not sent back", id)
 		}
 	}
 }
@@ -365,7 +365,7 @@ func (l language) buried(t *testing.T, v *suite.Vhost, queue string) {
 		}
 	}
 	if n := suite.MessagesIn(t, v, "delay.parked"); n > 0 {
-		t.Errorf("%d messages are parked", n)
+		t.Errorf("%d messages are parked, want 0", n)
 	}
 }
 
@@ -396,7 +396,7 @@ func TestPythonAcceptsReturnedMessages(t *testing.T) {
 	}))
 	raw, ok, err := ch.Get("own", false)
 	if err != nil || !ok {
-		t.Fatal(ok, err)
+		t.Fatalf("basic.get: got message %t, error %v, want a message", ok, err)
 	}
 	suite.MustSucceed(t, raw.Nack(false, true))
 	got := l.run(t, nil, append(l.consumer(t.TempDir()), url, "own", "1")...)

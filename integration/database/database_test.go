@@ -104,7 +104,7 @@ func (s sqlStore) put(t *testing.T, n int) {
 		fmt.Sprintf("INSERT INTO number (n, at) VALUES (%d, CURRENT_TIMESTAMP)", n),
 	} {
 		if _, err := db.ExecContext(t.Context(), statement); err != nil {
-			t.Fatalf("%s: %v", statement, err)
+			t.Fatalf("statement %s: %v", statement, err)
 		}
 	}
 }
@@ -149,7 +149,7 @@ func (s redisStore) get(t *testing.T) (n int) {
 	t.Helper()
 	got := s.ask(t, "GET number")
 	if _, err := fmt.Sscanf(got, "+OK $1 %d +OK", &n); err != nil {
-		t.Fatalf("GET: %s", got)
+		t.Fatalf("GET: got %s, want a number", got)
 	}
 	return n
 }
@@ -200,14 +200,14 @@ func TestLife(t *testing.T) {
 					t.Fatal(err)
 				}
 				if n := data.get(t); n != 1 {
-					t.Errorf("after Kill: %d, want 1", n)
+					t.Errorf("after Kill: the value is %d, want 1", n)
 				}
 				data.put(t, 2)
 				if err := s.Restart(ctx); err != nil {
 					t.Fatal(err)
 				}
 				if n := data.get(t); n != 2 {
-					t.Errorf("after Restart: %d, want 2", n)
+					t.Errorf("after Restart: the value is %d, want 2", n)
 				}
 				if s.URL() != before {
 					t.Error("the URL changed after a restart")
@@ -231,7 +231,7 @@ func TestSnapshots(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := data.get(t); n != 1 {
-		t.Errorf("after Restart: %d, want 1", n)
+		t.Errorf("after Restart: the value is %d, want 1", n)
 	}
 	data.put(t, 2)
 	before, err := s.ProcessID()
@@ -242,7 +242,7 @@ func TestSnapshots(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := data.get(t); n != 1 {
-		t.Errorf("after Kill: %d, want the snapshot's 1", n)
+		t.Errorf("after Kill: the value is %d, want the snapshot's 1", n)
 	}
 	if after, err := s.ProcessID(); err != nil || after == before {
 		t.Errorf("process %d after %d (%v), want no error", after, before, err)
@@ -263,7 +263,7 @@ func TestPasswordIsNeeded(t *testing.T) {
 			}
 			defer db.Close()
 			if err := db.PingContext(t.Context()); err == nil {
-				t.Error("a wrong password is accepted")
+				t.Error("a connection with a wrong password succeeded")
 			}
 		})
 	}
@@ -292,7 +292,7 @@ func TestKilled(t *testing.T) {
 			killErr := cmd.Process.Kill()
 			_ = cmd.Wait() // it was killed, so Wait returns an error
 			if err := errors.Join(err, killErr); err != nil {
-				t.Fatalf("%v: %s", err, stderr.String())
+				t.Fatalf("the process that started the database: %v: %s", err, stderr.String())
 			}
 			dir, address := place[0], place[1]
 			deadline := time.After(servers.Patience)
@@ -305,7 +305,7 @@ func TestKilled(t *testing.T) {
 				}
 				select {
 				case <-deadline:
-					t.Fatalf("databases left behind: %v", found)
+					t.Fatalf("databases still run: %v", found)
 				case <-ticker.C:
 				}
 			}
@@ -369,7 +369,7 @@ func TestPgBouncer(t *testing.T) {
 				}
 			}
 			if (pids[0] == pids[1]) != shared {
-				t.Errorf("the connections of two clients are processes %v of the server", pids)
+				t.Errorf("two clients are connected to the server's processes %v: same process %t, want %t", pids, !shared, shared)
 			}
 		})
 	}

@@ -20,7 +20,7 @@ func Shared(t servers.TB, kind Kind) *Server {
 		t.Skipf("skipped: %v", err)
 	}
 	if err != nil {
-		t.Fatalf("%v", err)
+		t.Fatalf("starting the database: %v", err)
 	}
 	return s
 }

@@ -61,7 +61,7 @@ func honest(t *testing.T) (*stage, *strings.Builder) {
 func (s *stage) must(t *testing.T, query string, args ...any) {
 	t.Helper()
 	if err := s.exec(t.Context(), s.db, query, args...); err != nil {
-		t.Fatalf("%s: %v", query, err)
+		t.Fatalf("query %s: %v", query, err)
 	}
 }
 

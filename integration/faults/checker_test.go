@@ -30,7 +30,7 @@ func keptPromises() ([]Sent, []Effect, []Seen) {
 func TestKeptPromises(t *testing.T) {
 	v := Check(keptPromises())
 	if !v.Clean() || len(v.Broken) != 0 {
-		t.Fatal(v)
+		t.Fatalf("got %v, want a verdict without violations", v)
 	}
 	want := Verdict{Messages: 4, Acknowledged: 1, NotSent: 1, Unknown: 2, Arrived: 1, Effects: 2, Delivered: 4, Duplicates: 1, Retries: 1}
 	got := v

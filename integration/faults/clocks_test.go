@@ -237,7 +237,7 @@ func TestClocks(t *testing.T) {
 	ahead := c.consume("ahead")
 	c.happen(c.publish("ahead", -hour, 12))
 	if n := ahead.Stats().Consumers[0].Returned; n != 0 {
-		t.Errorf("a consumer an hour ahead sent back %d messages", n)
+		t.Errorf("a consumer whose clock is an hour ahead sent back %d messages, want 0", n)
 	}
 
 	right := c.consume("right")
@@ -278,10 +278,10 @@ func TestClocks(t *testing.T) {
 	behind := c.consume("behind")
 	c.happen(c.publish("behind", hour, 12))
 	if n := behind.Stats().Consumers[0].Returned; n != 0 {
-		t.Errorf("a consumer an hour behind sent back %d messages", n)
+		t.Errorf("a consumer whose clock is an hour behind sent back %d messages, want 0", n)
 	}
 	if behind.Stats().ClockBehind.IsZero() || behind.Health() == nil {
-		t.Errorf("a consumer an hour behind does not say so: %v", behind.Health())
+		t.Errorf("a consumer whose clock is an hour behind does not report that: Health returned %v", behind.Health())
 	}
 }
 

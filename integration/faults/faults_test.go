@@ -186,10 +186,10 @@ func promised(t *testing.T, r *faults.Report) {
 		t.Errorf("seed %d: %s, want Verdict.Clean() = true", r.Seed, r.Verdict)
 	}
 	if r.Waiting+r.Parked+r.Dead > 0 {
-		t.Errorf("seed %d: %d messages wait, %d parked and %d dead", r.Seed, r.Waiting, r.Parked, r.Dead)
+		t.Errorf("seed %d: %d messages wait, %d are parked and %d are dead letters, want none", r.Seed, r.Waiting, r.Parked, r.Dead)
 	}
 	if r.Verdict.Acknowledged == 0 || len(r.Injected) == 0 {
-		t.Errorf("seed %d: %d messages acknowledged under %d faults: nothing was tested", r.Seed, r.Verdict.Acknowledged, len(r.Injected))
+		t.Errorf("seed %d: %d messages were acknowledged under %d faults, so nothing was tested", r.Seed, r.Verdict.Acknowledged, len(r.Injected))
 	}
 	for _, f := range r.Injected {
 		if f.Err != nil {

@@ -77,7 +77,7 @@ func TestLayoutsChange(t *testing.T) {
 			}
 			now.send(time.Second) // the current layout is unchanged
 			if v := l.await(); !v.Clean() {
-				t.Error(v)
+				t.Errorf("got %v, want a verdict without violations", v)
 			}
 			now.stop()
 		})
@@ -186,7 +186,7 @@ func (s *service) send(delay time.Duration) {
 	m.ID = fmt.Sprintf("%d-%d", m.Began.UnixNano(), rand.Uint32())
 	err := s.client.Send(context.Background(), amqpx.Message{ID: m.ID, Queue: s.l.destination(), DeliverAt: m.Due})
 	if err != nil {
-		s.l.t.Errorf("send: %v", err)
+		s.l.t.Errorf("sending a message: %v", err)
 		return
 	}
 	m.Ended = time.Now()

@@ -104,6 +104,6 @@ func TestReport(t *testing.T) {
 		}
 	}
 	if number(-1234567) != "-1,234,567" || number(999) != "999" || number(1000) != "1,000" {
-		t.Error(number(-1234567), number(999), number(1000))
+		t.Errorf("got %s, %s and %s, want -1,234,567, 999 and 1,000", number(-1234567), number(999), number(1000))
 	}
 }

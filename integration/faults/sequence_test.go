@@ -47,7 +47,7 @@ func TestSequenceCoversEveryKind(t *testing.T) {
 		const steps = 200
 		for _, s := range take(steps, 1, kinds) {
 			if s.Rest <= 0 {
-				t.Fatalf("%s: step %+v has no rest after it", name, s)
+				t.Fatalf("%s: step %+v is not followed by a rest", name, s)
 			}
 			switch len(s.Faults) {
 			case 1:

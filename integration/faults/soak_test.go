@@ -58,7 +58,7 @@ func TestSoak(t *testing.T) {
 	working.Wait()
 	s.settle(t)
 	if len(s.at) < 8 {
-		t.Fatalf("%d samples are too few to compare quarters of", len(s.at))
+		t.Fatalf("got %d samples, want at least 8 to compare quarters", len(s.at))
 	}
 	for i, name := range soakCurves {
 		early, late := s.level(i, 1), s.level(i, 3)
@@ -262,7 +262,7 @@ func (s *soakWork) settle(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Errorf("10 minutes later %d messages and %d tasks have no effect", messages, tasks)
+			t.Errorf("after 10 minutes, %d messages and %d tasks have no effect", messages, tasks)
 			break
 		}
 	}

@@ -175,14 +175,14 @@ func TestDestinationDeletedAndCreatedAgain(t *testing.T) {
 	parked := topology.ParkedQueue(s.prefix)
 	s.awaitDepth(ch, parked, n)
 	if v := faults.Check(s.sent, nil, nil); v.Lost != n {
-		t.Fatalf("without an effect %d of %d count as lost", v.Lost, n)
+		t.Fatalf("without effects, %d of %d messages count as lost", v.Lost, n)
 	}
 
 	// The next consumer declares and binds the queue.
 	s.consume()
 	s.sendBack(ch, n)
 	if v := s.await(n); !v.Clean() {
-		t.Error(v)
+		t.Errorf("got %v, want a verdict without violations", v)
 	}
 	s.awaitDepth(ch, parked, 0)
 }
@@ -256,14 +256,14 @@ func TestPolicyWithATTL(t *testing.T) {
 	s.send(n, 8*time.Second)
 	v := s.await(n + 1)
 	if !v.Clean() {
-		t.Error(v)
+		t.Errorf("got %v, want a verdict without violations", v)
 	}
 	var returned uint64
 	for _, k := range s.client.Stats().Consumers {
 		returned += k.Returned
 	}
 	if returned == 0 {
-		t.Error("no message came too early: the policy had no effect")
+		t.Error("no message arrived too early, so the policy had no effect")
 	}
 }
 

@@ -119,7 +119,7 @@ func TestWire(t *testing.T) {
 			}
 			defer again.Close()
 			if err := ask(t, again, "COMMIT "); err != nil {
-				t.Errorf("after the fault: %v", err)
+				t.Errorf("COMMIT after the fault: got %v, want no error", err)
 			}
 		})
 	}

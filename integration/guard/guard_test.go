@@ -195,14 +195,14 @@ func TestProcess(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), servers.Patience)
 	defer cancel()
 	if err := p.Stop(ctx, syscall.SIGTERM); err != nil {
-		t.Errorf("Stop: %v", err)
+		t.Errorf("Stop returned %v, want nil", err)
 	}
 
 	p = start("trap '' TERM; echo; while :; do sleep 600; done")
 	ctx, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if err := p.Stop(ctx, syscall.SIGTERM); !errors.Is(err, context.DeadlineExceeded) && err != nil {
-		t.Errorf("Stop of one that does not listen: %v", err)
+		t.Errorf("Stop of a process that ignores the signal: got %v, want nil or context.DeadlineExceeded", err)
 	}
 	eventually(t, "the group ends", func() bool { return !alive(t, p.pid) })
 
@@ -248,7 +248,7 @@ func TestSignalsReachNoOtherProcess(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), servers.Patience)
 		if err := errors.Join(p.Stop(ctx, syscall.SIGTERM), p.Kill()); err != nil {
-			t.Errorf("%s: %v", script, err)
+			t.Errorf("stopping %s: %v", script, err)
 		}
 		cancel()
 		if err := errors.Join(p.Suspend(), p.Continue()); !errors.Is(err, os.ErrProcessDone) {

@@ -61,7 +61,7 @@ func TestDemoHeldOpen(t *testing.T) {
 	until("it is held open", func() bool { return strings.Contains(out.String(), "the console stays open") })
 	at := regexp.MustCompile(`console: (http://\S+)`).FindStringSubmatch(out.String())
 	if at == nil {
-		t.Fatalf("no link to the console: %s", &out)
+		t.Fatalf("the output has no link to the console: %s", &out)
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	ask := func(method, path, body string) string {
@@ -84,7 +84,7 @@ func TestDemoHeldOpen(t *testing.T) {
 		t.Fatal("the console shows no queue of posts")
 	}
 	if text := ask(http.MethodPut, "api/v1/tasks/mine", `{"queue":"`+queue[1]+`","due":"now"}`); !strings.Contains(text, `"created":true`) {
-		t.Fatal(text)
+		t.Fatalf(`scheduling a task: got %s, want "created":true`, text)
 	}
 	until("the task is done", func() bool {
 		return strings.Contains(ask(http.MethodGet, "api/v1/tasks/mine", ""), `"status":"done"`)

@@ -39,10 +39,10 @@ func TestLabDemo(t *testing.T) {
 		}, args...)...)
 		m := got.Last(t, keys...)
 		if got.Code != 0 || m["orders"] != float64(orders) || m["paid"].(float64)+m["cancelled"].(float64) != float64(orders) {
-			t.Fatal(got)
+			t.Fatalf("demo: want exit code 0 and %d orders, each paid or cancelled, got %v", orders, got)
 		}
 		if m["duplicates_injected"] == 0.0 || m["database"] != dbName || m["strategy"] != strategy {
-			t.Error(got)
+			t.Errorf("demo: want duplicates, database %s and strategy %s, got %v", dbName, strategy, got)
 		}
 		p := m["posts"].(map[string]any)
 		for key, want := range map[string]float64{"scheduled": 95, "rolled_back": 5} {
@@ -59,7 +59,7 @@ func TestLabDemo(t *testing.T) {
 			}
 		}
 		if strings.Contains(got.Stdout+got.Stderr, "guest:guest") {
-			t.Error("a password is in the output")
+			t.Error("the output shows a password")
 		}
 	}
 	t.Run("SQLite", func(t *testing.T) { check(t, 150, "sqlite", "bucket") })
@@ -79,7 +79,7 @@ func TestLabDemo(t *testing.T) {
 				t.Fatal(err)
 			}
 			if left != 0 {
-				t.Errorf("%d schemas left behind", left)
+				t.Errorf("%d schemas are left, want 0", left)
 			}
 		})
 	}
@@ -117,13 +117,13 @@ func TestLabDemoInterrupted(t *testing.T) {
 	select {
 	case r := <-ended:
 		if r.Code != 130 || r.Stderr != "rabbitdelay-lab: interrupted\n" {
-			t.Error(r)
+			t.Errorf(`want exit code 130 and the errors "rabbitdelay-lab: interrupted\n", got %v`, r)
 		}
 	case <-deadline:
 		t.Fatal("the program does not end after the signal")
 	}
 	if left := newSince(before, demoObjects(t, b)); len(left) != 0 {
-		t.Errorf("objects left on the broker: %v", left)
+		t.Errorf("objects left on the broker: got %v, want none", left)
 	}
 	if left, _ := filepath.Glob(temp + "/rabbitdelay-demo-*"); len(left) != 0 {
 		t.Errorf("left behind: got %v, want none", left)

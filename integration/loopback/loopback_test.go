@@ -24,7 +24,7 @@ func TestPorts(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = listener.Close() })
 		if port >= 32768 {
-			t.Errorf("port %d may be taken by an outgoing connection", port)
+			t.Errorf("got port %d, which may be used by an outgoing connection, want one below 32768", port)
 		}
 	}
 }

@@ -103,7 +103,7 @@ func TestSendsSurviveLostConnections(t *testing.T) {
 		wg.Go(func() {
 			for i := range each {
 				if err := c.Send(ctx, amqpx.Message{ID: fmt.Sprintf("%d-%d", s, i), Queue: q, Delay: 100 * time.Millisecond}); err != nil {
-					t.Errorf("send %d-%d: %v", s, i, err)
+					t.Errorf("sending message %d-%d: %v", s, i, err)
 				}
 				if s == 0 && i%20 == 10 {
 					p.Cut()
@@ -113,7 +113,7 @@ func TestSendsSurviveLostConnections(t *testing.T) {
 	}
 	wg.Wait()
 	if p.Cuts() < 3 {
-		t.Fatalf("%d cuts; the test proves nothing", p.Cuts())
+		t.Fatalf("the proxy cut %d connections, want at least 3, so the test proves nothing", p.Cuts())
 	}
 	col.await(t, "every message", func(got []*amqpx.Delivery) bool {
 		ids := map[string]bool{}
@@ -143,7 +143,7 @@ func TestBatchSurvivesALostConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	if frames.Load() < 2000 {
-		t.Fatalf("%d publishes seen; the test proves nothing", frames.Load())
+		t.Fatalf("the proxy saw %d publishes, want at least 2000, so the test proves nothing", frames.Load())
 	}
 	col.await(t, "every message", func(got []*amqpx.Delivery) bool { return len(got) >= len(msgs) && len(distinct(got)) == len(msgs) })
 }
@@ -173,7 +173,7 @@ func TestCutBeforeTheConfirm(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !cut.Load() {
-		t.Fatal("nothing was cut; the test proves nothing")
+		t.Fatal("no connection was cut, so the test proves nothing")
 	}
 	col.await(t, "the message", func([]*amqpx.Delivery) bool {
 		for _, d := range col.got {
@@ -220,7 +220,7 @@ func TestOutcomeUnknownDiffersFromNotSent(t *testing.T) {
 	p.CutAt(nil)
 	p.Refuse(false)
 	if err := c.Send(t.Context(), amqpx.Message{Queue: q}); err != nil {
-		t.Fatalf("after the outage: %v", err)
+		t.Fatalf("Send after the outage: got %v, want no error", err)
 	}
 	t.Run("the broker does not answer", func(t *testing.T) {
 		p.Stall(proxy.ToBroker, true)
@@ -239,7 +239,7 @@ func TestOutcomeUnknownDiffersFromNotSent(t *testing.T) {
 		}
 	})
 	if err := c.Send(t.Context(), amqpx.Message{Queue: q}); err != nil {
-		t.Fatalf("after the stall: %v", err)
+		t.Fatalf("Send after the stall: got %v, want no error", err)
 	}
 }
 
@@ -299,7 +299,7 @@ func TestBlockedBroker(t *testing.T) {
 	ctl := func(args ...string) {
 		t.Helper()
 		if out, err := b.Ctl(t.Context(), args...); err != nil {
-			t.Fatalf("%v: %v\n%s", args, err, out)
+			t.Fatalf("rabbitmqctl %v: %v\n%s", args, err, out)
 		}
 	}
 	lift := func() { ctl("set_vm_memory_high_watermark", "0.6") }
@@ -322,7 +322,7 @@ func TestBlockedBroker(t *testing.T) {
 		return err != nil
 	})
 	if !states.saw(amqpx.StateBlocked) {
-		t.Error("no Blocked state was reported")
+		t.Error("the state StateBlocked was not reported")
 	}
 	suite.Consume(t, c, q, col.handle)
 	col.await(t, "consuming while blocked", func(got []*amqpx.Delivery) bool { return distinct(got)["before"] })
@@ -332,7 +332,7 @@ func TestBlockedBroker(t *testing.T) {
 	lift()
 	lifted = true
 	if err := <-done; err != nil {
-		t.Fatalf("after the alarm: %v", err)
+		t.Fatalf("Send after the alarm: got %v, want no error", err)
 	}
 	col.await(t, "the message sent during the alarm", func(got []*amqpx.Delivery) bool { return distinct(got)["after"] })
 	suite.Eventually(t, "the Unblocked state", func() bool { return states.saw(amqpx.StateUnblocked) })
@@ -363,7 +363,7 @@ func TestMissingDelayQueueIsDeclaredAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := send(); err != nil {
-		t.Fatalf("through %s: %v", route.Exchange, err)
+		t.Fatalf("Send through %s: got %v, want no error", route.Exchange, err)
 	}
 	col.await(t, "the second message", func(got []*amqpx.Delivery) bool { return len(got) == 2 })
 }
@@ -401,7 +401,7 @@ func TestImpossibleDestination(t *testing.T) {
 	}
 	bare := suite.OpenClient(t, amqpx.Config{Declare: amqpx.DeclareNothing})
 	if err := bare.Send(t.Context(), amqpx.Message{Queue: "no.such.queue", Delay: time.Second}); !errors.Is(err, topology.ErrDestination) {
-		t.Errorf("a missing queue and no right to declare: %v", err)
+		t.Errorf("Send to a missing queue without the permission to declare it: got %v, want topology.ErrDestination", err)
 	}
 }
 

@@ -112,7 +112,7 @@ func TestRetriesThenDeadLetter(t *testing.T) {
 			t.Errorf(`delivery %d: %+v, want Attempt = %v, ID = "m", Version = 7 and Headers["mine"] = "kept"`, i, d, i+1)
 		}
 		if i > 0 && !d.DueAt.After(col.got[i-1].DueAt) {
-			t.Errorf("delivery %d is due %v, not after the one before", i, d.DueAt)
+			t.Errorf("delivery %d is due at %v, want later than the one before", i, d.DueAt)
 		}
 	}
 	if string(dead.Body) != "body" || dead.MessageId != "m" || dead.ContentType != "text/plain" || dead.Headers["mine"] != "kept" {
@@ -222,7 +222,7 @@ func TestConsumerOutlivesRefusals(t *testing.T) {
 	ctl := func(args ...string) {
 		t.Helper()
 		if out, err := b.Ctl(t.Context(), args...); err != nil {
-			t.Fatalf("%v: %v: %s", args, err, out)
+			t.Fatalf("rabbitmqctl %v: %v: %s", args, err, out)
 		}
 	}
 	core, logs := observer.New(zap.WarnLevel)
@@ -329,7 +329,7 @@ func TestConsumerEndsWithItsAcknowledgements(t *testing.T) {
 			suite.MustSucceed(t, <-ended)
 			stop()
 			if left := suite.Drains(t, v, queue); len(left) > 0 {
-				t.Errorf("round %d: %d of %d messages come again", round, len(left), n)
+				t.Errorf("round %d: %d of %d messages were delivered again", round, len(left), n)
 			}
 		}
 	})

@@ -46,7 +46,7 @@ func TestDiscardKeepsEverything(t *testing.T) {
 			t.Helper()
 			dc, err := ch.PublishWithDeferredConfirm("", "q.dead", true, false, sent)
 			if err != nil || !dc.Wait() {
-				t.Fatal(err)
+				t.Fatalf("queue q.dead did not confirm a message: %v", err)
 			}
 			suite.Known(t, v, "q.dead")
 			p, err := inspect.Peek(t.Context(), lookingInto(t, v), "q.dead", inspect.PeekOptions{Management: v.Management})
@@ -86,7 +86,7 @@ func TestDiscardKeepsEverything(t *testing.T) {
 			}
 			for name, want := range sent.Headers {
 				if got := lay.Headers[name]; !reflect.DeepEqual(m.Message.Headers[name], got) {
-					t.Errorf("header %s: saved as %#v, but the message had %#v", name, m.Message.Headers[name], got)
+					t.Errorf("header %s: got %#v in the file, want %#v as in the message", name, m.Message.Headers[name], got)
 				} else if name != "decimal" && !reflect.DeepEqual(got, want) {
 					t.Errorf("header %s: sent as %#v, but the message has %#v", name, want, got)
 				}
@@ -97,7 +97,7 @@ func TestDiscardKeepsEverything(t *testing.T) {
 		}
 		got, ok, err := v.Channel(t).Get("q", true)
 		if err != nil || !ok {
-			t.Fatalf("the message is not in q: %v", err)
+			t.Fatalf("basic.get from q: got message %t, error %v, want the message", ok, err)
 		}
 		for _, c := range []struct{ field, got, want string }{
 			{"Body", string(got.Body), string(sent.Body)},

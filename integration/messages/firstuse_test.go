@@ -53,7 +53,7 @@ func TestFirstUseByManyClientsAtTheSameTime(t *testing.T) {
 		}
 		suite.Gathers(t, v, "first", 2*clients*each)
 		if n := suite.MessagesIn(t, v, "delay.parked"); n > 0 {
-			t.Errorf("%d messages are parked", n)
+			t.Errorf("%d messages are parked, want 0", n)
 		}
 	})
 }
@@ -106,7 +106,7 @@ func TestMessageWithoutTTLInARouteQueue(t *testing.T) {
 		}
 		suite.Eventually(t, "40 messages in end", func() bool { return suite.MessagesIn(t, v, "end") == 40 })
 		if n := suite.MessagesIn(t, v, route.Name); n > 0 {
-			t.Errorf("%d messages are still in %s", n, route.Name)
+			t.Errorf("%d messages are still in %s, want 0", n, route.Name)
 		}
 	})
 }

@@ -79,7 +79,7 @@ func TestPeekUsesNoDeliveryLimit(t *testing.T) {
 				got, err = inspect.Peek(t.Context(), conn, queue, inspect.PeekOptions{Limit: 2, Management: v.Management})
 				switch ids := strings.Join(want[:2], " "); {
 				case err != nil:
-					t.Fatalf("%s, peek %d at two messages: %v", queue, look, err)
+					t.Fatalf("%s: peeking at %d of two messages: %v", queue, look, err)
 				case got.More != 3:
 					t.Fatalf("%s, look %d at two: %d more, want 3", queue, look, got.More)
 				case idsOf(got) != ids:

@@ -35,7 +35,7 @@ func TestReadyAtOnce(t *testing.T) {
 			})
 		}
 		if err := all.Wait(); err != nil {
-			t.Fatalf("%d clients: %v", clients, err)
+			t.Fatalf("opening %d clients: %v", clients, err)
 		}
 		t.Logf("%d clients on a cold broker: %v", clients, time.Since(began))
 

@@ -92,7 +92,7 @@ func TestRequeueLeavesTheRest(t *testing.T) {
 				t.Errorf("%s: left %v, want 11 different messages", name, got)
 			}
 			if !sorted && (name == "classic" || version.AtLeast(4, 3, 0)) {
-				t.Errorf("%s: the messages that stayed have lost their order", name)
+				t.Errorf("%s: the messages that stayed are out of order", name)
 			}
 		}
 	})
@@ -137,7 +137,7 @@ func TestRequeueOfARejectedCard(t *testing.T) {
 		runs.Wait()
 		suite.Eventually(t, "all are dead again", dead)
 		if sent.Load() != n || handled.Load() != 2*n {
-			t.Errorf("%d dead letters were sent %d times and handled %d times; %d came back during the run", n, sent.Load(), handled.Load(), again.Load())
+			t.Errorf("%d dead letters were sent %d times and handled %d times, and %d died again during the run, want each sent once and handled twice", n, sent.Load(), handled.Load(), again.Load())
 		}
 		stop()
 		if err := <-done; err != nil {
@@ -201,14 +201,14 @@ func TestRequeueKilled(t *testing.T) {
 			return ready("q")+ready("q.dead") >= n
 		})
 		if err := run().Wait(); err != nil {
-			t.Errorf("the last run: %v", err)
+			t.Errorf("the last requeue: %v", err)
 		}
 		ids := suite.Drains(t, v, "q")
 		slices.Sort(ids)
 		twice := len(ids)
 		ids = slices.Compact(ids)
 		if twice -= len(ids); len(ids) != n || twice > kills {
-			t.Errorf("%d of %d messages came, %d of them twice after %d kills", len(ids), n, twice, kills)
+			t.Errorf("%d of %d messages arrived, and %d of them twice after %d kills", len(ids), n, twice, kills)
 		}
 		t.Logf("%d of %d messages came twice after %d kills", twice, n, kills)
 	})
@@ -271,7 +271,7 @@ func TestRequeueCountsTheNextRunsMessages(t *testing.T) {
 		}
 		ids := suite.Drains(t, v, "q.dead")
 		if len(ids) != n-limit || ids[0] != "q-0002" || !slices.IsSorted(ids) {
-			t.Errorf("%d messages are left, and begin with %v", len(ids), ids[:min(5, len(ids))])
+			t.Errorf("%d messages are left, beginning with %v, want %d, beginning with q-0002", len(ids), ids[:min(5, len(ids))], n-limit)
 		}
 	})
 }

@@ -69,7 +69,7 @@ func refusedAccess(t *testing.T, v *suite.Vhost) {
 		senders.Go(func() {
 			for ctx.Err() == nil {
 				if err := client.Send(t.Context(), steady); err != nil {
-					t.Errorf("a message that may be sent: %v", err)
+					t.Errorf("Send of a permitted message: got %v, want no error", err)
 					return
 				}
 				good.Add(1)
@@ -82,7 +82,7 @@ func refusedAccess(t *testing.T, v *suite.Vhost) {
 			err := client.Send(t.Context(), amqpx.Message{Queue: "orders", Delay: 270 * time.Second})
 			ae, ok := errors.AsType[*amqp.Error](err)
 			if !errors.Is(err, amqpx.ErrNotSent) || errors.Is(err, context.DeadlineExceeded) || !ok || ae.Code != amqp.AccessRefused {
-				t.Errorf("a message that may not be sent: %v", err)
+				t.Errorf("Send of a message without permission: got %v, want ErrNotSent with code 403", err)
 			}
 		})
 	}
@@ -98,11 +98,11 @@ func refusedAccess(t *testing.T, v *suite.Vhost) {
 	err := client.SendBatch(t.Context(), batch)
 	be, ok := errors.AsType[*amqpx.BatchError](err)
 	if !ok || len(be.Failed) != 100 {
-		t.Errorf("a batch of which half may be sent: %v", err)
+		t.Errorf("a batch of which half may be sent: got %v, want 100 failed messages", err)
 	} else {
 		for i, f := range be.Failed {
 			if i%2 == 0 || f.Unknown {
-				t.Errorf("message %d of the batch failed: %v", i, f)
+				t.Errorf("message %d of the batch: got %v, want only odd messages to fail, with a known outcome", i, f)
 			}
 		}
 	}
@@ -143,7 +143,7 @@ func revokedAccess(t *testing.T, v *suite.Vhost) {
 		t.Errorf("the second: got %v, want amqpx.ErrNotSent and not context.DeadlineExceeded", err)
 	}
 	if err := send(time.Second); err != nil {
-		t.Errorf("another queue: %v", err)
+		t.Errorf("Send to another queue: got %v, want no error", err)
 	}
 	v.Permit(t, name+"-"+v.Name, [3]string{".*", ".*", ".*"})
 	for {
@@ -192,7 +192,7 @@ func TestRefusedMessageThatTheBrokerDoesNotName(t *testing.T) {
 		err = client.SendBatch(t.Context(), batch)
 		be, ok := errors.AsType[*amqpx.BatchError](err)
 		if !ok || len(be.Failed) != 6 {
-			t.Fatalf("a batch with 6 messages that are refused: %v", err)
+			t.Fatalf("a batch with 6 messages that are refused: got %v, want 6 failed messages", err)
 		}
 		for i, f := range be.Failed {
 			if i%50 != 25 || f.Unknown || !errors.Is(f, amqpx.ErrNotSent) {

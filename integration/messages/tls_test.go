@@ -137,7 +137,7 @@ func TestTLS(t *testing.T) {
 				t.Fatalf(`got %v, want an error with "certificate"`, err)
 			}
 			if ctx.Err() != nil {
-				t.Error("it was tried until the deadline, although trying again is pointless")
+				t.Error("Open tried until the deadline, although trying again is pointless")
 			}
 		})
 	}
@@ -158,7 +158,7 @@ func TestOpenWithBadCredentials(t *testing.T) {
 		t.Fatalf(`got %v, want an error with "403" and no "s3cret" in it`, err)
 	}
 	if ctx.Err() != nil {
-		t.Error("it was tried until the deadline, although trying again is pointless")
+		t.Error("Open tried until the deadline, although trying again is pointless")
 	}
 }
 

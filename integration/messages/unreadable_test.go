@@ -78,7 +78,7 @@ func TestUnreadableMessages(t *testing.T) {
 					}
 				}
 				if n != 3 {
-					t.Errorf("%s: %d of %d messages cannot be read", queue, n, letters)
+					t.Errorf("%s: %d of %d messages are unreadable, want 3", queue, n, letters)
 				}
 			}
 			unreadable(kind, 6)

@@ -42,10 +42,10 @@ func TestWalkLeavesEverythingInPlace(t *testing.T) {
 				}
 				count, _ := m.Headers["x-delivery-count"].(int64)
 				if counted && count < looks { // when 3.10 is slow, it sometimes counts a return twice
-					t.Fatalf("%s: %s has a delivery count of %d after %d looks", queue, m.MessageId, count, looks)
+					t.Fatalf("%s: message %s has a delivery count of %d after %d reads, want at least as many", queue, m.MessageId, count, looks)
 				}
 				if !counted && count != 0 {
-					t.Fatalf("%s: %s has a delivery count of %d", queue, m.MessageId, count)
+					t.Fatalf("%s: message %s has a delivery count of %d, want 0", queue, m.MessageId, count)
 				}
 			}
 		}

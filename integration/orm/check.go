@@ -129,7 +129,7 @@ func checkOn(t *testing.T, db *sql.DB, dialect schedule.Dialect, open func(t *te
 		t.Fatalf("error is %v, want errUndo", err)
 	}
 	if _, err := tasks.Get(t.Context(), schedule.NoTx, "undone"); !errors.Is(err, schedule.ErrNotFound) {
-		t.Errorf("the task of a transaction that was undone: %v", err)
+		t.Errorf("reading the task of a rolled-back transaction: got %v, want schedule.ErrNotFound", err)
 	}
 	// The batch needs two statements. The second one fails, and then neither may take effect.
 	batch := make([]schedule.Task, 501)
@@ -141,7 +141,7 @@ func checkOn(t *testing.T, db *sql.DB, dialect schedule.Dialect, open func(t *te
 		t.Errorf("error is %v, expected ErrExists", err)
 	}
 	if _, err := tasks.Get(t.Context(), schedule.NoTx, "b0"); !errors.Is(err, schedule.ErrNotFound) {
-		t.Errorf("a batch that failed left a task: %v", err)
+		t.Errorf("reading a task of a failed batch: got %v, want schedule.ErrNotFound", err)
 	}
 
 	fail := true
@@ -158,7 +158,7 @@ func checkOn(t *testing.T, db *sql.DB, dialect schedule.Dialect, open func(t *te
 	}
 	delivery := &amqpx.Delivery{ID: "kept", Queue: "orders.expire", Version: 1, Attempt: 1, DueAt: due}
 	if err := handle(t.Context(), delivery); !errors.Is(err, errUndo) || status() != "unpaid" {
-		t.Errorf("a handler that failed: %v, and the order is %s", err, status())
+		t.Errorf("a failing handler: got error %v and an order that is %s, want errUndo and unpaid", err, status())
 	}
 	fail = false
 	must(t, handle(t.Context(), delivery))

@@ -61,7 +61,7 @@ const compareExample = `{
 func TestComparison(t *testing.T) {
 	all, err := Comparison([]byte(compareExample))
 	if err != nil || len(all) != 3 {
-		t.Fatal(len(all), err)
+		t.Fatalf("got %d pictures, error %v, want 3 pictures", len(all), err)
 	}
 	for _, p := range all {
 		if err := parse(p.SVG); err != nil {
@@ -69,7 +69,7 @@ func TestComparison(t *testing.T) {
 		}
 	}
 	if none, err := Comparison([]byte("{}")); err != nil || len(none) > 0 {
-		t.Errorf("Comparison drew %d pictures without figures (%v)", len(none), err)
+		t.Errorf("Comparison without figures: got %d pictures, error %v, want none", len(none), err)
 	}
 }
 
@@ -77,7 +77,7 @@ func TestComparison(t *testing.T) {
 func TestTextsDoNotOverlap(t *testing.T) {
 	compared, err := comparisonOf([]byte(compareExample))
 	if err != nil || len(compared) != 3 {
-		t.Fatal(len(compared), err)
+		t.Fatalf("got %d pictures, error %v, want 3 pictures", len(compared), err)
 	}
 	for _, d := range append(drawings(), compared...) {
 		c := d.draw()
@@ -132,7 +132,7 @@ func TestAltTexts(t *testing.T) {
 	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
 		files, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(files) == 0 {
-			t.Fatal(pattern, err)
+			t.Fatalf("%s: got no files (error %v), want at least one", pattern, err)
 		}
 		for _, file := range files {
 			text, err := os.ReadFile(file)

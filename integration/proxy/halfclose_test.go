@@ -53,6 +53,6 @@ func TestHalfClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := io.ReadFull(broker, make([]byte, 4)); err != nil {
-		t.Errorf("the other direction: %v", err)
+		t.Errorf("reading in the other direction: %v", err)
 	}
 }

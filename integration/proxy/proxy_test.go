@@ -104,7 +104,7 @@ func TestCutStallAndRefuse(t *testing.T) {
 	p.Stall(ToClient, false)
 	_ = c.SetDeadline(time.Now().Add(servers.Patience))
 	if _, err := io.ReadFull(c, make([]byte, 8)); err != nil {
-		t.Fatalf("after the stall: %v", err)
+		t.Fatalf("reading after the stall: got %v, want no error", err)
 	}
 	p.Refuse(true)
 	p.Cut()

@@ -28,7 +28,7 @@ func defects(t *testing.T) []string {
 	t.Helper()
 	patches, err := filepath.Glob(filepath.Join(defectsDir, "*.patch"))
 	if err != nil || len(patches) == 0 {
-		t.Fatalf("%s: no patches: %v", defectsDir, err)
+		t.Fatalf("got no patches in %s (error %v), want at least one", defectsDir, err)
 	}
 	return patches
 }
@@ -74,7 +74,7 @@ func TestDefects(t *testing.T) {
 		}
 		if pkg, test := finder(t, patch); test != "" {
 			if err := foundBy(t, patch, pkg, test); err != nil {
-				t.Errorf("%s: %v", name, err)
+				t.Errorf("defect %s: %v", name, err)
 			} else {
 				t.Logf("%-45s found by %s of %s", name, test, pkg)
 			}
@@ -83,7 +83,7 @@ func TestDefects(t *testing.T) {
 		after, err := seedsUntilFound(t, patch)
 		switch {
 		case err != nil:
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("defect %s: %v", name, err)
 		case after == 0:
 			t.Errorf("%-45s not found in %d seeds", name, *seeds)
 		default:

@@ -48,7 +48,7 @@ func kustomize(t *testing.T, folder string) map[string]built {
 		t.Skipf("skipped: Go's module proxy does not answer: %s", stderr.String())
 	}
 	if err != nil {
-		t.Fatalf("%v: %s", err, stderr.String())
+		t.Fatalf("kubectl kustomize: %v: %s", err, stderr.String())
 	}
 	all := map[string]built{}
 	for d := yaml.NewDecoder(strings.NewReader(string(out))); ; {

@@ -46,7 +46,7 @@ func documents(t *testing.T) []string {
 	for _, pattern := range []string{"*.md", ".github/*.md", "docs/*.md", "docs/*/*.md"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
-			t.Fatalf("%s: no documents: %v", pattern, err)
+			t.Fatalf("got no documents for %s (error %v), want at least one", pattern, err)
 		}
 		all = append(all, files...)
 	}

@@ -22,7 +22,7 @@ func TestSiteListsDocuments(t *testing.T) {
 	for _, pattern := range []string{"docs/*.md", "docs/*/*.md"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
-			t.Fatal(pattern, err)
+			t.Fatalf("%s: got no files (error %v), want at least one", pattern, err)
 		}
 		for _, file := range files {
 			page := strings.TrimPrefix(filepath.ToSlash(file), "docs/")

@@ -18,7 +18,7 @@ var (
 func TestTranslations(t *testing.T) {
 	pages, err := filepath.Glob("docs/zh-CN/*.md")
 	if err != nil || len(pages) == 0 {
-		t.Fatal("there are no translations", err)
+		t.Fatalf("got %v, error %v, want at least one translation", pages, err)
 	}
 	originals := map[string]string{"README.zh-CN.md": "README.md"}
 	for _, page := range pages {
@@ -31,7 +31,7 @@ func TestTranslations(t *testing.T) {
 		}
 		missing, more := difference(figuresOf(want), figuresOf(got))
 		if len(missing) > 0 || len(more) > 0 {
-			t.Errorf("%s: figures of %s that are missing: %q; others: %q", page, original, missing, more)
+			t.Errorf("%s: figures of %s that are missing: %q; additional figures: %q", page, original, missing, more)
 		}
 	}
 }

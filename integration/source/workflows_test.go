@@ -12,7 +12,7 @@ import (
 func TestWorkflowsPinActions(t *testing.T) {
 	files, err := filepath.Glob(".github/workflows/*.yml")
 	if err != nil || len(files) == 0 {
-		t.Fatal(files, err)
+		t.Fatalf("got %v, error %v, want at least one workflow", files, err)
 	}
 	uses := regexp.MustCompile(`(?m)uses: (.+)$`)
 	pinned := regexp.MustCompile(`^[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$`)
@@ -42,7 +42,7 @@ func TestReleaseIsInOrder(t *testing.T) {
 	} {
 		_, after, ok := strings.Cut(rest, step)
 		if !ok {
-			t.Fatalf("%q is missing, or too early", step)
+			t.Fatalf("the step %q is missing, or comes too early", step)
 		}
 		rest = after
 	}

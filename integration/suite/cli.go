@@ -32,7 +32,7 @@ func (r Ran) Last(t *testing.T, keys ...string) map[string]any {
 		at = next
 	}
 	if len(m) != len(keys) {
-		t.Fatalf("the last line %s has other keys than %v", line, keys)
+		t.Fatalf("the last line %s has keys other than %v", line, keys)
 	}
 	return m
 }

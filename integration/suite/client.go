@@ -40,7 +40,7 @@ func OpenClient(t testing.TB, cfg amqpx.Config) *amqpx.Client {
 	t.Cleanup(func() {
 		err := c.Close(context.Background())
 		if _, left := errors.AsType[*amqpx.CloseError](err); err != nil && !left { // if a test has already closed the client
-			t.Errorf("close: %v", err)
+			t.Errorf("closing the client: %v", err)
 		}
 	})
 	return c
@@ -56,7 +56,7 @@ func NewQueue(t testing.TB) string {
 	t.Cleanup(func() {
 		conn, err := amqp.Dial(url)
 		if err != nil {
-			t.Errorf("clean up: %v", err)
+			t.Errorf("cleaning up: %v", err)
 			return
 		}
 		defer func() { _ = conn.Close() }()
@@ -85,7 +85,7 @@ func Consume(t testing.TB, c *amqpx.Client, queue string, h amqpx.Handler, opts 
 	}
 	t.Cleanup(func() {
 		if err := stop(); err != nil && !errors.Is(err, amqpx.ErrDrainTimeout) {
-			t.Errorf("consume: %v", err)
+			t.Errorf("consuming: %v", err)
 		}
 	})
 	return stop

@@ -183,7 +183,7 @@ func MustApply(t *testing.T, b live.Broker, want topology.Topology) live.Report 
 	t.Helper()
 	report, err := b.Apply(t.Context(), want, live.ApplyOptions{})
 	if err != nil {
-		t.Fatalf("apply: %v", err)
+		t.Fatalf("applying the topology: %v", err)
 	}
 	return report
 }

@@ -85,7 +85,7 @@ destinations:
 `, n.URL, b.ManagementURL(), cliURL(t, n.db))
 	suite.MustSucceed(t, os.WriteFile(filepath.Join(n.folder, "shop.yaml"), []byte(text), 0o600))
 	if r := n.run(t, "apply"); r.Code != 0 {
-		t.Fatal(r)
+		t.Fatalf("apply: want exit code 0, got %v", r)
 	}
 	n.client = suite.OpenClient(t, amqpx.Config{URL: n.URL})
 	var err error

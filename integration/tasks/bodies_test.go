@@ -36,7 +36,7 @@ func TestBodiesOfOtherPrograms(t *testing.T) {
 		cmd := exec.CommandContext(t.Context(), name, args...)
 		cmd.Stdin = strings.NewReader(stdin)
 		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v\n%s", name, err, out)
+			t.Fatalf("running %s: %v\n%s", name, err, out)
 		}
 	}
 	for name, x := range map[string]struct {

@@ -43,7 +43,7 @@ func (b businessDB) bind(query string) string {
 func (b businessDB) mustExec(t testing.TB, query string, args ...any) {
 	t.Helper()
 	if _, err := b.ExecContext(t.Context(), b.bind(query), args...); err != nil {
-		t.Fatalf("%s: %v", query, err)
+		t.Fatalf("statement %s: %v", query, err)
 	}
 }
 
@@ -51,7 +51,7 @@ func (b businessDB) queryInt(t testing.TB, query string, args ...any) int64 {
 	t.Helper()
 	var n int64
 	if err := b.QueryRowContext(t.Context(), b.bind(query), args...).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", query, err)
+		t.Fatalf("query %s: %v", query, err)
 	}
 	return n
 }
@@ -136,7 +136,7 @@ func openServer(t testing.TB, d idempotency.Dialect, kind database.Kind) busines
 		ctx, cancel := context.WithTimeout(context.Background(), suite.Patience)
 		defer cancel()
 		if _, err := admin.ExecContext(ctx, "DROP DATABASE "+name); err != nil {
-			t.Errorf("dropping %s: %v", name, err)
+			t.Errorf("dropping database %s: %v", name, err)
 		}
 		_ = admin.Close()
 	})

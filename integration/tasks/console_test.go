@@ -27,7 +27,7 @@ func TestConsoleOnEveryDatabase(t *testing.T) {
 			t.Helper()
 			code, out := site.ask(method, "/api/v1"+path, body)
 			if code != http.StatusOK {
-				t.Fatalf("%s %s: %d %v, want http.StatusOK", method, path, code, out)
+				t.Fatalf("%s %s: %d %v, want 200", method, path, code, out)
 			}
 			return out
 		}

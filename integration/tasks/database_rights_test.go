@@ -138,7 +138,7 @@ func TestDatabaseRights(t *testing.T) {
 				}
 			}
 			if err := work(x); err != nil {
-				t.Errorf("%s: %v", part, err)
+				t.Errorf("%s: got %v, want no error", part, err)
 				continue
 			}
 			for table, rights := range documented[part] {
@@ -483,7 +483,7 @@ func TestRelayThatIsDenied(t *testing.T) {
 		suite.Eventually(t, "no fault is left", func() bool { return s.Health() == nil })
 		stop()
 		if err := s.Health(); !errors.Is(err, schedule.ErrNotRunning) || !seen(0) {
-			t.Errorf("after Run: %v, or it left its row", err)
+			t.Errorf("after Run: got Health %v, want schedule.ErrNotRunning and no heartbeat row", err)
 		}
 	})
 }

@@ -48,7 +48,7 @@ func TestIdempotencyGroup(t *testing.T) {
 			}
 		}) {
 			if err != nil {
-				t.Fatalf("delivery %d: %v", i, err)
+				t.Fatalf("delivery %d: got %v, want no error", i, err)
 			}
 		}
 		for _, id := range ids {

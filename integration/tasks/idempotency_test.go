@@ -96,7 +96,7 @@ func TestIdempotencyEffectOnce(t *testing.T) {
 		// other queues.
 		for _, id := range []string{"M", "m ", "ḿ", "m\u0301", strings.Repeat("é", 127)} {
 			if err := handle(t.Context(), orderDelivery(id, "1")); err != nil {
-				t.Fatalf("%q: %v", id, err)
+				t.Fatalf("message %q: got %v, want no error", id, err)
 			}
 		}
 		other := orderDelivery("m", "1")
@@ -199,7 +199,7 @@ func TestIdempotencyConcurrentDuplicates(t *testing.T) {
 						t.Fatalf("round %d: %d effects, expected 1", round, n)
 					}
 					if n := s.count(idempotency.SkipDuplicate); n+failed != consumers-1 {
-						t.Fatalf("round %d: %d skipped and %d failed of %d", round, n, failed, consumers)
+						t.Fatalf("round %d: %d consumers skipped the message and %d failed, want %d in total", round, n, failed, consumers-1)
 					}
 				}
 			})
@@ -324,7 +324,7 @@ func TestIdempotencyGuardAgainstPayment(t *testing.T) {
 				}
 			}
 			if n := o.effects(t, id); n+paid != 1 {
-				t.Fatalf("round %d: cancelled %d times and paid %d times", round, n, paid)
+				t.Fatalf("round %d: the order was cancelled %d times and paid %d times, want one of the two once", round, n, paid)
 			}
 		}
 	})

@@ -79,7 +79,7 @@ func TestLeaseOfAKilledProcess(t *testing.T) {
 		defer func() { _ = child.Process.Kill() }()
 		said, err := bufio.NewReader(out).ReadString('\n')
 		if err != nil {
-			t.Fatalf("the child said %q: %v", said, err)
+			t.Fatalf("the child process printed %q: %v", said, err)
 		}
 
 		var keys []string
@@ -101,7 +101,7 @@ func TestLeaseOfAKilledProcess(t *testing.T) {
 		suite.Eventually(t, "another does the work", func() bool {
 			err := handle(t.Context(), leasedDelivery(due, true))
 			if err != nil && !amqpx.IsSnoozed(err) {
-				t.Fatal(err)
+				t.Fatalf("got %v, want nil or a snooze", err)
 			}
 			return err == nil
 		})

@@ -61,7 +61,7 @@ func TestListener(t *testing.T) {
 	// Notifications arrive in the order of their commits, so one for the far task would have
 	// arrived by now.
 	if len(woken) > 0 {
-		t.Errorf("woken %d times more, for a task that is due in an hour", len(woken))
+		t.Errorf("the relay was woken %d more times for a task that is due in an hour, want 0", len(woken))
 	}
 
 	db.mustExec(t, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'")

@@ -51,7 +51,7 @@ func TestClockWhenDaylightSavingEnds(t *testing.T) {
 				suite.MustSucceed(t, err)
 				skew, _, err := s.ClockSkew(t.Context())
 				if err != nil || skew.Abs() > time.Minute {
-					t.Errorf("the clock of a database on this machine differs by %v (%v)", skew, err)
+					t.Errorf("the clock of a database on this machine differs by %v (error %v), want at most 1m", skew, err)
 				}
 				local.mustExec(t, "DELETE FROM rabbitdelay_tasks")
 				local.mustExec(t, "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES ('plain', 'q', 1)")

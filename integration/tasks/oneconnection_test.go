@@ -84,7 +84,7 @@ func TestOneConnection(t *testing.T) {
 			must := func(what string, err error) {
 				t.Helper()
 				if err != nil {
-					t.Fatalf("%s: %v", what, err)
+					t.Fatalf("%s: got %v, want no error", what, err)
 				}
 			}
 			must("migrating", db.migrateTasks(ctx))

@@ -127,7 +127,7 @@ func everythingWorks(t *testing.T, db businessDB, name string) {
 	suite.MustSucceed(t, s.Reschedule(ctx, tx, id("moved"), time.Now()))
 	commit()
 	if err := s.Schedule(ctx, schedule.NoTx, orderTask(id("moved"), due)); !errors.Is(err, schedule.ErrExists) {
-		t.Errorf("a task twice: %v", err)
+		t.Errorf("scheduling a task twice: got %v, want schedule.ErrExists", err)
 	}
 	unique := orderTask(id("unique"), due)
 	unique.UniqueKey = name
@@ -166,7 +166,7 @@ func everythingWorks(t *testing.T, db businessDB, name string) {
 	}
 	suite.MustSucceed(t, db.idempotentHandler(nothing)(ctx, &amqpx.Delivery{ID: id("message"), Queue: "q"}))
 	if err := s.Health(); err != nil {
-		t.Errorf("health: %v", err)
+		t.Errorf("Health returned %v, want nil", err)
 	}
 	stop()
 }
@@ -309,13 +309,13 @@ func TestPgBouncerListens(t *testing.T) {
 					suite.Eventually(t, id+" is sent", func() bool { return out.count(id) == 1 })
 				}
 				if n := said(); n != 0 && notified || n != 1 && !notified {
-					t.Errorf("the relay logged %d times that it polls", n)
+					t.Errorf("the relay logged %d times that it polls; notifications arrive: %t", n, notified)
 				}
 				if n := unexpected() - before; n > 0 {
 					t.Errorf("the pooler received %d notifications for a client that was not connected to that server connection", n)
 				}
 				if err := s.Health(); err != nil {
-					t.Errorf("health: %v", err)
+					t.Errorf("Health returned %v, want nil", err)
 				}
 			})
 		}
@@ -329,7 +329,7 @@ func TestSchemaAndTimeouts(t *testing.T) {
 	used := func(t *testing.T, db businessDB) {
 		t.Helper()
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM app.rabbitdelay_tasks"); n == 0 {
-			t.Error("there are no tasks in the schema")
+			t.Error("the schema app has no tasks")
 		}
 	}
 	const settings = "search_path=app&statement_timeout=60000&lock_timeout=60000&idle_in_transaction_session_timeout=60000"
@@ -394,7 +394,7 @@ func TestPgBouncerServe(t *testing.T) {
 		return p.direct.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE id = 'a' AND sends > 0") == 1
 	})
 	if code, out := s.ask(http.MethodGet, "/readyz", ""); code != http.StatusOK {
-		t.Errorf("readyz: got %d %v, want http.StatusOK", code, out)
+		t.Errorf("readyz: got %d %v, want 200", code, out)
 	}
 	if n := said(); n != 1 {
 		t.Errorf("said %d times that it polls, want 1", n)

@@ -38,7 +38,7 @@ func TestReadOnlyDatabase(t *testing.T) {
 	// Relays may be running although they cannot record it.
 	r := suite.RunCLI(t.Context(), "status", "--db", readOnly, "--url", "amqp://127.0.0.1:1/")
 	if !strings.Contains(r.Stdout+r.Stderr, "unknown whether a relay is running") || strings.Contains(r.Stdout, "no relay runs") {
-		t.Errorf("status: %s", r)
+		t.Errorf("want a status that says that it is unknown whether a relay is running, got %s", r)
 	}
 	for _, command := range []string{"tasks add --queue q --delay 1h", "tasks cancel a", "tasks pause q"} {
 		r := suite.RunCLI(t.Context(), append(strings.Fields(command), "--db", readOnly)...)

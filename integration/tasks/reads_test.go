@@ -23,7 +23,7 @@ func (b businessDB) reads(t *testing.T, st statement) int64 {
 		t.Helper()
 		rows, err := conn.QueryContext(t.Context(), query, args...)
 		if err != nil {
-			t.Fatalf("%s: %v", query, err)
+			t.Fatalf("query %s: %v", query, err)
 		}
 		defer func() { _ = rows.Close() }()
 		for rows.Next() {

@@ -78,7 +78,7 @@ func TestRecurringRelays(t *testing.T) {
 			for i, task := range list {
 				_, at, ok := schedule.ParseOccurrence(task.ID)
 				if !ok || !at.Equal(task.DeliverAt) || len(task.Tags) != 1 {
-					t.Fatalf("occurrence %s is due at %s, created at %s, tags %v", task.ID, task.DeliverAt, task.CreatedAt, task.Tags)
+					t.Fatalf("occurrence %s is due at %s and has the tags %v, want the time of its id and one tag", task.ID, task.DeliverAt, task.Tags)
 				}
 				if task.CreatedAt.Before(at) {
 					ahead++
@@ -91,7 +91,7 @@ func TestRecurringRelays(t *testing.T) {
 				}
 			}
 			if 2*ahead < len(list) {
-				t.Errorf("%d of %d occurrences of %s were made ahead", ahead, len(list), name)
+				t.Errorf("%d of %d occurrences of %s were created in advance, want at least half", ahead, len(list), name)
 			}
 		}
 	})
@@ -278,13 +278,13 @@ func TestRecurringDocumentedStatements(t *testing.T) {
 	}
 	eachDriver(t, func(t *testing.T, db businessDB) {
 		s := newStore(t, db, &outbox{}, schedule.Config{PollInterval: 20 * time.Millisecond, Hooks: schedule.Hooks{
-			Error: func(what string, err error) { t.Errorf("store failed in %s: %v", what, err) },
+			Error: func(what string, err error) { t.Errorf("%s failed: %v", what, err) },
 		}})
 		runStore(t, s)
 		do := func(what string) {
 			t.Helper()
 			if statements[what] == "" {
-				t.Fatalf("there is no statement %q", what)
+				t.Fatalf("no statement of %q was recorded", what)
 			}
 			db.mustExec(t, statements[what])
 		}

@@ -61,7 +61,7 @@ func TestCLIRequeueOfTasks(t *testing.T) {
 				}})
 				suite.MustSucceed(t, err)
 				if !sure.Wait() {
-					t.Fatal("not confirmed")
+					t.Fatal("the message was not confirmed")
 				}
 			}
 		}
@@ -88,7 +88,7 @@ func TestCLIRequeueOfTasks(t *testing.T) {
 			t.Errorf("%d messages came, want %d", q.Ready, each)
 		}
 		if q, _ := srv.Queue("q.dead"); q.Ready != each || q.Unacked != 0 {
-			t.Errorf("%d dead letters are left, %d are held", q.Ready, q.Unacked)
+			t.Errorf("%d dead letters are ready and %d are unacknowledged, want %d and 0", q.Ready, q.Unacked, each)
 		}
 		once := idempotency.Handler(db.DB, func(context.Context, *sql.Tx, *amqpx.Delivery) error { return nil }, idempotency.WithDialect(db.dialect))
 		suite.MustSucceed(t, once(t.Context(), &amqpx.Delivery{ID: "order-7", Queue: "q", Attempt: 1}))

@@ -136,7 +136,7 @@ func (d deployment) start(t *testing.T, image, name, brokerURL, databaseURL stri
 	})
 	suite.Eventually(t, name+" is ready", func() bool { return r.asks(t, main.ReadinessProbe) == http.StatusOK })
 	if code := r.asks(t, main.LivenessProbe); code != http.StatusOK {
-		t.Errorf("%s: the liveness probe says %d, want http.StatusOK", name, code)
+		t.Errorf("%s: the liveness probe says %d, want 200", name, code)
 	}
 	return r
 }
@@ -165,7 +165,7 @@ func (r relayContainer) stop(t *testing.T, grace int) {
 		t.Errorf("%s ended with %s, expected 0:\n%s", r.name, code, log)
 	}
 	if strings.Contains(string(log), "guest:guest") {
-		t.Errorf("a password is in the log:\n%s", log)
+		t.Errorf("the log shows a password:\n%s", log)
 	}
 }
 
@@ -198,7 +198,7 @@ func TestRollingUpdate(t *testing.T) {
 		return sync.OnceFunc(func() {
 			cancel()
 			if err := <-ended; err != nil {
-				t.Errorf("consumer: %v", err)
+				t.Errorf("the consumer ended with %v, want nil", err)
 			}
 		})
 	}

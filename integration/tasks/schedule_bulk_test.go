@@ -73,7 +73,7 @@ func TestBulkDuringAHandler(t *testing.T) {
 			t.Errorf("moved %d and stopped at %q, expected %d and no place", got.Changed, got.Place, n-1)
 		}
 		if one := taskOf(t, s, "t0100"); one.Status != schedule.StatusDone || !one.DeliverAt.Equal(tasks[100].DeliverAt) {
-			t.Errorf("the task that was being handled is %s, due at %v", one.Status, one.DeliverAt)
+			t.Errorf("the task that was being handled is %s, due at %v, want done at its original time %v", one.Status, one.DeliverAt, tasks[100].DeliverAt)
 		}
 		if one := taskOf(t, s, "t0101"); one.Version != 2 || !one.DeliverAt.Equal(tasks[101].DeliverAt.Add(time.Hour)) {
 			t.Errorf("a moved task is %+v, want Version = 2 and DeliverAt = %v", one, tasks[101].DeliverAt.Add(time.Hour))

@@ -39,7 +39,7 @@ func TestUniqueStatementsEndOlderSnapshots(t *testing.T) {
 			values, args := map[string]any{"id": "a", "version": 1, "created": created, "due": due}, []any{}
 			query := db.bind(namedQuery(doc["consume"], func(name string) { args = append(args, values[name]) }))
 			if _, err := handler.ExecContext(t.Context(), query, args...); err == nil || !undone(err) {
-				t.Errorf("%v, %s: a handler with an older snapshot has consumed the task (%v)", level, name, err)
+				t.Errorf("%v, %s: a handler with an older snapshot has consumed the task (error %v)", level, name, err)
 			}
 			suite.MustSucceed(t, handler.Rollback())
 		}

@@ -79,7 +79,7 @@ func TestScheduleGroup(t *testing.T) {
 			}
 		}) {
 			if err != nil {
-				t.Fatalf("delivery %d: %v", i, err)
+				t.Fatalf("delivery %d: got %v, want no error", i, err)
 			}
 		}
 		for i, id := range ids {

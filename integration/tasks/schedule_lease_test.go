@@ -37,7 +37,7 @@ func TestScheduleLeases(t *testing.T) {
 			}
 			defer running[n].Add(-1)
 			if created := taskOf(t, s, d.ID).CreatedAt.UnixMilli(); key != fmt.Sprintf("%s.%d.q", d.ID, created) {
-				t.Errorf("the key %s of task %s, created at %d, is not id.created.queue", key, d.ID, created)
+				t.Errorf("got key %s, want %s.%d.q (id, creation time and queue)", key, d.ID, created)
 			}
 			select {
 			case <-time.After(lease + time.Second):
@@ -68,7 +68,7 @@ func TestScheduleLeases(t *testing.T) {
 			}
 		}) {
 			if err != nil {
-				t.Errorf("process %d: %v", i, err)
+				t.Errorf("process %d: got %v, want no error", i, err)
 			}
 		}
 		if calls.Load() != count || skips.Load() != count*(processes-1) || snoozes.Load() == 0 {

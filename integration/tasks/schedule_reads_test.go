@@ -184,7 +184,7 @@ func (r *reads) stage(t *testing.T, first, last int, analyzed bool) map[string]c
 	for _, a := range r.actions(t, last) {
 		r.rec.take()
 		if err := a.do(); err != nil {
-			t.Fatalf("%s: %v", a.name, err)
+			t.Fatalf("%s: got %v, want no error", a.name, err)
 		}
 		if r.db.dialect == schedule.PostgreSQL { // where scans also read dead row versions while other tests' transactions are open
 			r.db.mustExec(t, "VACUUM rabbitdelay_tasks")

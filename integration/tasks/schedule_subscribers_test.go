@@ -104,7 +104,7 @@ func TestScheduleSubscribers(t *testing.T) {
 			}
 		}
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM effects WHERE id IN (SELECT id FROM rabbitdelay_tasks WHERE status = 'cancelled')"); n != 0 {
-			t.Errorf("%d effects of cancelled tasks", n)
+			t.Errorf("cancelled tasks have %d effects, want 0", n)
 		}
 	})
 }
@@ -240,7 +240,7 @@ func TestSubscribersDoNotWaitForEachOther(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), suite.Patience)
 			for _, queue := range []string{"mail", "audit"} {
 				if err := db.taskHandler(effect)(ctx, to(queue, done)); err != nil {
-					t.Errorf("%s while %s hangs: %v", queue, name, err)
+					t.Errorf("subscriber %s while %s does not answer: got %v, want no error", queue, name, err)
 				}
 			}
 			cancel()

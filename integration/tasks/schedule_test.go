@@ -229,7 +229,7 @@ func TestScheduleTwiceAndReplace(t *testing.T) {
 			if err == nil {
 				made.Add(1)
 			} else if !errors.Is(err, schedule.ErrExists) {
-				t.Error(err)
+				t.Errorf("scheduling a task concurrently: got %v, want nil or schedule.ErrExists", err)
 			}
 		}
 		if made.Load() != 1 {
@@ -458,7 +458,7 @@ func TestScheduleRelaysShare(t *testing.T) {
 		const n = 3000
 		var out outbox
 		cfg := schedule.Config{PollInterval: 50 * time.Millisecond, Batch: 100, Horizon: time.Hour, Workers: 2}
-		cfg.Hooks.Error = func(what string, err error) { t.Errorf("store failed in %s: %v", what, err) }
+		cfg.Hooks.Error = func(what string, err error) { t.Errorf("%s failed: %v", what, err) }
 		first := newStore(t, db, &out, cfg)
 		tasks := make([]schedule.Task, n)
 		for i := range tasks {
@@ -622,7 +622,7 @@ func TestScheduleListAndCount(t *testing.T) {
 			for x, err := range s.List(t.Context(), schedule.NoTx, f) {
 				suite.MustSucceed(t, err)
 				if x.DeliverAt.Before(last.DeliverAt) || (x.DeliverAt.Equal(last.DeliverAt) && x.ID <= last.ID) {
-					t.Fatalf("%s comes after %s", x.ID, last.ID)
+					t.Fatalf("task %s is listed after %s, want it before", x.ID, last.ID)
 				}
 				last = x
 				if f.WithoutBody != (len(x.Body) == 0) {
@@ -683,7 +683,7 @@ func TestScheduleListAndCount(t *testing.T) {
 			b, err := s.Backlog(t.Context(), []time.Duration{2 * time.Hour}, most)
 			suite.MustSucceed(t, err)
 			if b.Unsent != n || len(b.Within) != 2 || b.Overdue+b.Within[0] != n || b.Within[1] != 0 {
-				t.Errorf("the backlog, counted up to %d, is %+v", most, b)
+				t.Errorf("the backlog, counted up to %d: got %+v, want %d unsent tasks, all due within the first horizon", most, b, n)
 			}
 		}
 	})
@@ -741,7 +741,7 @@ func TestScheduleMigrate(t *testing.T) {
 		// This row is written with plain SQL, as the contract allows: with only a destination and a due time.
 		db.mustExec(t, "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES ('plain', 'q', 1)")
 		if got := taskOf(t, s, "plain"); got.Status != schedule.StatusPending || got.Version != 1 || time.Since(got.CreatedAt).Abs() > time.Minute {
-			t.Errorf("the row that plain SQL wrote was read as %+v", got)
+			t.Errorf("a row written by plain SQL: got %+v, want a pending task with version 1 that was created just now", got)
 		}
 		for _, bad := range []string{
 			"INSERT INTO rabbitdelay_tasks (id, due_at) VALUES ('x', 1)",
@@ -755,7 +755,7 @@ func TestScheduleMigrate(t *testing.T) {
 		}
 		skew, uncertainty, err := s.ClockSkew(t.Context())
 		if err != nil || skew.Abs() > uncertainty+time.Second {
-			t.Errorf("clock skew is %v ± %v (%v) on one machine", skew, uncertainty, err)
+			t.Errorf("the clock skew on one machine is %v ± %v (error %v), want at most the uncertainty and 1s", skew, uncertainty, err)
 		}
 		if err := s.Run(t.Context()); !errors.Is(err, schedule.ErrNoSender) {
 			t.Errorf("error is %v, expected ErrNoSender", err)

@@ -337,7 +337,7 @@ func (x uniqueRows) giveWay() {
 	})
 	task := taskOf(t, x.s, id)
 	if err := handle(t.Context(), &amqpx.Delivery{ID: id, Queue: "q", Version: 1, DueAt: task.DeliverAt, Attempt: 1, MaxAttempts: 3}); err == nil {
-		t.Error("the handler returned no error")
+		t.Error("the failing handler returned no error")
 	}
 	if got := taskOf(t, x.s, id); got.Status != schedule.StatusCancelled || !strings.Contains(got.LastError, "provider is away") || got.FinishedAt.IsZero() {
 		t.Errorf("%+v, expected it to be cancelled with its error", got)

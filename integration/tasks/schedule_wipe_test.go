@@ -84,7 +84,7 @@ func TestScheduleBrokerWiped(t *testing.T) {
 	close(wiped)
 	const held = 100 // more than the consumer can have in its hands
 	if before > n-3*held {
-		t.Fatalf("%d tasks had happened before the broker was wiped, too many to show anything", before)
+		t.Fatalf("%d of %d tasks were done before the broker was wiped, too many to show anything", before, n)
 	}
 	suite.Eventually(t, "every task is done", func() bool {
 		return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'done'") == n
@@ -93,7 +93,7 @@ func TestScheduleBrokerWiped(t *testing.T) {
 		t.Errorf("%d effects of %d tasks, expected %d, each once", all, each, n)
 	}
 	if early := db.queryInt(t, "SELECT COUNT(*) FROM effects JOIN rabbitdelay_tasks USING (id) WHERE at_ms < due_at"); early > 0 {
-		t.Errorf("%d effects are early", early)
+		t.Errorf("%d effects are early, want 0", early)
 	}
 	if resent.Load() < n-before-held {
 		t.Errorf("%d tasks sent again, expected nearly all %d that had not happened: the broker was not wiped", resent.Load(), n-before)

@@ -72,7 +72,7 @@ func (s *serving) bulk(action string, count int) string {
 	s.t.Helper()
 	code, out := s.ask(http.MethodPost, "/api/v1/tasks/bulk", fmt.Sprintf(`{%s,"filter":{"queue":"orders.expire"},"count":%d}`, action, count))
 	if code != http.StatusOK {
-		s.t.Fatalf("%s: got %d %v, want http.StatusOK", action, code, out)
+		s.t.Fatalf("%s: got %d %v, want 200", action, code, out)
 	}
 	return out["job"].(map[string]any)["id"].(string)
 }
@@ -86,7 +86,7 @@ func (s *serving) job(id string) map[string]any {
 		return code != http.StatusServiceUnavailable
 	})
 	if code != http.StatusOK {
-		s.t.Fatalf("job %s: %d %v, want http.StatusOK", id, code, j)
+		s.t.Fatalf("job %s: %d %v, want 200", id, code, j)
 	}
 	return j
 }
@@ -133,17 +133,17 @@ func TestServeKilledDuringBulk(t *testing.T) {
 		suite.Eventually(t, "the next one says that it is interrupted", func() bool { return next.job(id)["state"] == "interrupted" })
 		j, at := next.job(id), moved()
 		if at == 0 || at >= n || j["done"] != float64(at) || j["total"] != float64(n) {
-			t.Errorf("after the kill %d are moved, and the job says %v", at, j)
+			t.Errorf("after the kill, %d of %d tasks are moved, and the job reports %v, want the same number and not all", at, n, j)
 		}
 		if code, j := next.ask(http.MethodPost, "/api/v1/jobs/"+id+"/continue", ""); code != http.StatusOK {
-			t.Fatalf("going on: got %d %v, want http.StatusOK", code, j)
+			t.Fatalf("going on: got %d %v, want 200", code, j)
 		}
 		suite.Eventually(t, "the job ends", func() bool { return next.job(id)["state"] != "running" })
 		if j := next.job(id); j["state"] != "done" || j["done"] != float64(n) {
 			t.Errorf(`in the end: got %v, want j["state"] = "done" and j["done"] = %v`, j, float64(n))
 		}
 		if once := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE version = ? AND due_at = ?", 1+moves, due.Add(by).UnixMilli()); once != n {
-			t.Errorf("%d of %d tasks were moved once", once, n)
+			t.Errorf("%d of %d tasks were moved exactly once", once, n)
 		}
 		t.Logf("killed after %d of %d", at, n)
 	})
@@ -181,13 +181,13 @@ func TestServeTwiceTheSameBulk(t *testing.T) {
 			t.Errorf("two moves have moved %v, want %v", done, 2*n)
 		}
 		if twice := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE version = 3 AND due_at = ?", due.Add(2*time.Hour).UnixMilli()); twice != n {
-			t.Errorf("%d of %d tasks were moved by both", twice, n)
+			t.Errorf("%d of %d tasks were moved by both jobs", twice, n)
 		}
 		if done := run(`"action":"cancel"`); done != n {
-			t.Errorf("two jobs have cancelled %v of %d tasks", done, n)
+			t.Errorf("two jobs cancelled %v of %d tasks", done, n)
 		}
 		if left := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status <> 'cancelled'"); left != 0 {
-			t.Errorf("%d tasks are not cancelled", left)
+			t.Errorf("%d tasks are not cancelled, want 0", left)
 		}
 	})
 }

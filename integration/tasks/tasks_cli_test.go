@@ -56,7 +56,7 @@ func TestCLITasks(t *testing.T) {
 			r := suite.RunCLI(t.Context(), append(append([]string{"tasks"}, args...), "--db", at)...)
 			if u, err := url.Parse(at); err == nil {
 				if password, ok := u.User.Password(); ok && password != "" && strings.Contains(r.Stdout+r.Stderr, ":"+password+"@") {
-					t.Errorf("the password is in the output:\n%s", r)
+					t.Errorf("the output shows the password:\n%s", r)
 				}
 			}
 			return r

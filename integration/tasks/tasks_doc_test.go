@@ -59,7 +59,7 @@ func named(t *testing.T, db businessDB, statement string, values map[string]any)
 	})
 	res, err := db.ExecContext(t.Context(), db.bind(query), args...)
 	if err != nil {
-		t.Fatalf("%s: %v", statement, err)
+		t.Fatalf("statement %s: %v", statement, err)
 	}
 	n, err := res.RowsAffected()
 	if err != nil {
@@ -154,7 +154,7 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 	named(t, db, doc["schedule"], nil)
 	bySQL := rowOf(t, db, id)
 	if _, err := db.ExecContext(t.Context(), doc["schedule"]); err == nil {
-		t.Error("an id is scheduled twice")
+		t.Error("scheduling an id twice succeeded")
 	}
 	empty()
 	suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: in(30 * time.Minute), Body: body}))
@@ -200,7 +200,7 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 		}
 		other()
 		if n := named(t, db, doc[c.statement], nil); n == 0 {
-			t.Errorf("%s changed no row", c.statement)
+			t.Errorf("the statement %q changed no row", c.statement)
 		}
 		bySQL := rowOf(t, db, id)
 		worn(c.from)
@@ -356,7 +356,7 @@ func TestEffectByStatementAfterAGoAttempt(t *testing.T) {
 		for _, id := range []string{"e", "cancelled"} {
 			suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Exchange: "events", DeliverAt: due}))
 			if fails(t.Context(), &amqpx.Delivery{ID: id, Queue: "mail", Exchange: "events", Version: 1, DueAt: due, Redelivered: true, MaxAttempts: 5, Attempt: 1}) == nil {
-				t.Fatal("the handler that should fail succeeded")
+				t.Fatal("the failing handler returned no error")
 			}
 		}
 		suite.MustSucceed(t, s.Cancel(t.Context(), schedule.NoTx, "cancelled"))
@@ -389,7 +389,7 @@ func tableOf(t *testing.T, db businessDB, query string) (table []any) {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), query)
 	if err != nil {
-		t.Fatalf("%s: %v", query, err)
+		t.Fatalf("query %s: %v", query, err)
 	}
 	defer func() { _ = rows.Close() }()
 	columns, err := rows.Columns()

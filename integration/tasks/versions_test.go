@@ -76,7 +76,7 @@ func TestTablesOfEarlierReleases(t *testing.T) {
 		once := idempotency.Handler(db.DB, func(context.Context, *sql.Tx, *amqpx.Delivery) error { seen = true; return nil })
 		suite.MustSucceed(t, once(t.Context(), &amqpx.Delivery{ID: "m-1", Queue: "orders.expire"}))
 		if seen {
-			t.Error("a message that 0.1.0 has processed is processed again")
+			t.Error("a message that 0.1.0 has processed was processed again")
 		}
 		if l, err := s.Recurring().Get(t.Context(), schedule.NoTx, "nightly"); err != nil || l.Cron != "0 0 29 2 *" || l.TimeZone != "Europe/Berlin" {
 			t.Errorf(`the recurring task is %+v, %v, want no error, Cron = "0 0 29 2 *" and TimeZone = "Europe/Berlin"`, l, err)

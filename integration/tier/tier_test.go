@@ -74,7 +74,7 @@ func TestSample(t *testing.T) {
 		name := fmt.Sprint("Test", i)
 		got := Sample(name, list)
 		if len(got) != 1 || !slices.Equal(got, Sample(name, list)) {
-			t.Fatalf("the sample of %s is %q", name, got)
+			t.Fatalf("Sample(%s): got %q, then %q, want the same single element", name, got, Sample(name, list))
 		}
 		seen[got[0]]++
 	}
@@ -84,7 +84,7 @@ func TestSample(t *testing.T) {
 		}
 	}
 	if got := Sample("TestA", list[:0]); len(got) != 0 {
-		t.Errorf("the sample of nothing is %q", got)
+		t.Errorf("the sample of an empty list: got %q, want none", got)
 	}
 }
 
@@ -122,7 +122,7 @@ func passed(t *testing.T, env string, args ...string) (names []string) {
 	t.Helper()
 	out, err := sampleRun(t, env, args...)
 	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("running the tests: %v\n%s", err, out)
 	}
 	for line := range strings.Lines(out) {
 		if _, after, ok := strings.Cut(line, "--- PASS: "); ok {

@@ -88,7 +88,7 @@ func follow(t *testing.T, tut tutorial) {
 		}
 	}
 	if s.running != nil {
-		t.Errorf("%s: %q still runs at the end", p.path, s.running.typed)
+		t.Errorf("%s: %q is still running at the end of the page", p.path, s.running.typed)
 	}
 	if *update {
 		s.rewrite()
@@ -223,7 +223,7 @@ func (s *session) console(number int) {
 			got = s.running.next(s.t, want)
 		case slices.Contains(s.tut.serving, c.typed):
 			if s.running != nil {
-				s.t.Fatalf("%s: %q still runs", s.page.at(b), s.running.typed)
+				s.t.Fatalf("%s: %q is still running", s.page.at(b), s.running.typed)
 			}
 			s.running = s.start(c.typed)
 			got = s.running.next(s.t, want)

@@ -43,7 +43,7 @@ func FuzzText(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		once := Text(text)
 		if twice := Text(once); twice != once {
-			t.Errorf("normalising %q gives %q, and normalising that gives %q", text, once, twice)
+			t.Errorf("Text(%q) = %q, and Text of that is %q, want the same", text, once, twice)
 		}
 		rest := strings.ToValidUTF8(text[:min(len(text), Most)], "")
 		for _, piece := range Pieces(once) {

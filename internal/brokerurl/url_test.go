@@ -55,12 +55,12 @@ func TestURLNeedsAHost(t *testing.T) {
 			t.Errorf("%s: got %v; want it to say that there is no host", url, err)
 		}
 		if strings.Contains(fmt.Sprint(err), "hunter2") {
-			t.Errorf("%s: the password is in %v", url, err)
+			t.Errorf("%s: the error shows the password: %v", url, err)
 		}
 	}
 	for _, url := range []string{"amqp://localhost", "amqp://guest@[::1]/v"} {
 		if _, err := Parse(url); err != nil {
-			t.Errorf("%s: %v", url, err)
+			t.Errorf("%s: got %v, want no error", url, err)
 		}
 	}
 }
@@ -80,7 +80,7 @@ func TestURLOutOfBounds(t *testing.T) {
 		}
 		for _, secret := range []string{"777", "hunter2"} {
 			if strings.Contains(fmt.Sprint(err), secret) {
-				t.Errorf("%s: the password %s is in %v", url, secret, err)
+				t.Errorf("%s: the error shows the password %s: %v", url, secret, err)
 			}
 		}
 	}
@@ -132,7 +132,7 @@ func FuzzURL(f *testing.F) {
 		u, err := Parse(s)
 		if err != nil {
 			if strings.Contains(err.Error(), secret) {
-				t.Fatalf("the error %q has the password", err)
+				t.Fatalf("the error shows the password: %q", err)
 			}
 			return
 		}

@@ -90,7 +90,7 @@ func TestCountEndsWithTheContext(t *testing.T) {
 		defer cancel()
 		a := answers{list: []answer{{took: leaderTimeout}}}
 		if _, err := a.count(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Count says %v after its context has ended", err)
+			t.Errorf("Count after its context has ended: got %v, want context.DeadlineExceeded", err)
 		}
 	})
 }

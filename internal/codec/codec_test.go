@@ -61,7 +61,7 @@ func TestTablesComeBack(t *testing.T) {
 		e.Table(table)
 		d := NewDecoder(e.Bytes())
 		if got := d.Table(); d.Err() != nil || !reflect.DeepEqual(got, table) {
-			t.Fatalf("%v: table %#v was decoded as %#v", d.Err(), table, got)
+			t.Fatalf("got table %#v, error %v, want %#v", got, d.Err(), table)
 		}
 	})
 }
@@ -82,7 +82,7 @@ func TestTablesEnd(t *testing.T) {
 	nest(1000)
 	d := NewDecoder(e.Bytes())
 	if d.Table(); d.Err() == nil {
-		t.Error("a table of a thousand tables was read")
+		t.Error("a table with a depth of a thousand was decoded, want an error")
 	}
 }
 
@@ -137,7 +137,7 @@ func TestProperties(t *testing.T) {
 	for n := range b {
 		d := NewDecoder(b[:n])
 		if d.Properties(); d.Err() == nil {
-			t.Errorf("the first %d bytes were taken for all", n)
+			t.Errorf("the first %d bytes were decoded as complete properties, want an error", n)
 		}
 	}
 }
@@ -151,7 +151,7 @@ func FuzzProperties(f *testing.F) {
 		d := NewDecoder(b)
 		if p := d.Properties(); d.Err() == nil && p.Headers != nil {
 			if err := p.Headers.Validate(); err != nil {
-				t.Errorf("%x: headers that cannot be sent: %v", b, err)
+				t.Errorf("%x was decoded as headers that cannot be sent: %v", b, err)
 			}
 		}
 	})

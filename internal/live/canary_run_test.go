@@ -15,6 +15,6 @@ func TestCanaryOnAClosedChannel(t *testing.T) {
 	w := &canaryRoute{open: map[string]time.Time{"1": {}}}
 	c := &canary{routes: []*canaryRoute{w}, returned: returned, arrivals: arrivals}
 	if err := c.round(t.Context(), func(*canaryRoute) error { return nil }); !errors.Is(err, errCanaryGone) {
-		t.Error(err)
+		t.Errorf("a round after the channel was closed: got %v, want errCanaryGone", err)
 	}
 }

@@ -59,14 +59,14 @@ func (h *holding) prove(t *testing.T) (live.Clock, error) {
 	began := time.Now()
 	clock, err := live.Broker{Conn: h.conn}.Prove(t.Context(), "delay", h.strategy.Canary)
 	if took := time.Since(began); took > 1600*time.Millisecond+30*h.latency {
-		t.Errorf("it took %v, %v, want at most %v", took, err, 1600*time.Millisecond+30*h.latency)
+		t.Errorf("the canary took %v, error %v, want at most %v", took, err, 1600*time.Millisecond+30*h.latency)
 	}
 	<-time.After(time.Hour) // messages in transit arrive, and leftovers expire
 	synctest.Wait()
 	for _, q := range h.Queues() {
 		state, _ := h.Queue(q)
 		if strings.HasPrefix(q, naming.CanaryQueue("delay")) || state.Ready+state.Delayed+state.DeadLetters > 0 {
-			t.Errorf("%s is left behind, with %d messages ready, %d delayed, %d dying", q, state.Ready, state.Delayed, state.DeadLetters)
+			t.Errorf("queue %s still exists, with %d messages ready, %d delayed, %d dying", q, state.Ready, state.Delayed, state.DeadLetters)
 		}
 	}
 	return clock, err

@@ -74,6 +74,6 @@ func TestManagementKeepsLargeIntegers(t *testing.T) {
 
 func TestUnavailableErrorIsOne(t *testing.T) {
 	if err := error(&live.UnavailableError{Queue: "q", Reason: "nodedown"}); !errors.Is(err, live.ErrUnavailable) {
-		t.Error(err)
+		t.Errorf("%v does not wrap live.ErrUnavailable", err)
 	}
 }

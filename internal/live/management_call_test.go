@@ -101,7 +101,7 @@ func TestManagementOfSeveralNodes(t *testing.T) {
 		}
 		for _, method := range []string{http.MethodPut, http.MethodGet} {
 			if _, err := m.Call(t.Context(), method, "/api/x", nil, nil); err != nil {
-				t.Errorf("%s: %v", method, err)
+				t.Errorf("%s: got %v, want no error", method, err)
 			}
 		}
 		if m.Endpoint() != up.URL {
@@ -131,6 +131,6 @@ func TestManagementOfSeveralNodes(t *testing.T) {
 		t.Errorf("%d refusals in %v, want 2", n, err)
 	}
 	if strings.Contains(err.Error(), "hidden") {
-		t.Errorf("the password is in %v", err)
+		t.Errorf("the error shows the password: %v", err)
 	}
 }

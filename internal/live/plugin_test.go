@@ -66,13 +66,13 @@ func TestProbeMissesThePlugin(t *testing.T) {
 			}
 		}
 		if strings.Contains(err.Error(), enable) == strings.Contains(err.Error(), impossible) {
-			t.Errorf("%s: %q advises to enable the plugin and says that it cannot run, or neither", version, err)
+			t.Errorf("%s: got %q, want either advice to enable the plugin, or that it cannot run", version, err)
 		}
 		srv.Close()
 	}
 	unknown := (&live.NoPluginError{Cause: amqp.ErrClosed}).Error()
 	if !strings.HasPrefix(unknown, "the broker does not have") {
-		t.Errorf("of a broker that says nothing of itself: %q", unknown)
+		t.Errorf("a broker that reports nothing about itself: got %q, want \"the broker does not have\" at the beginning", unknown)
 	}
 	if !strings.Contains(unknown, enable) {
 		t.Errorf("of a broker that says nothing of itself: %q, want the advice %q", unknown, enable)

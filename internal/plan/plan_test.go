@@ -213,7 +213,7 @@ func TestPolicyWarnings(t *testing.T) {
 			for _, w := range plan.Compare(sample(), l).Warnings {
 				got = append(got, w.Policy+" "+w.Key)
 				if w.Effect == "" || w.Advice == "" {
-					t.Errorf("%s: a warning without effect or advice: %+v", name, w)
+					t.Errorf("%s: the warning has no effect or no advice: %+v", name, w)
 				}
 			}
 			if !reflect.DeepEqual(got, c.want) {
@@ -253,7 +253,7 @@ func TestPolicyWarningsOfDeadLetters(t *testing.T) {
 			t.Errorf("%s: Refusal returned %v, want an error: %v", key, err, refused)
 		}
 		if err := p.Refusal(true); err != nil {
-			t.Errorf("%s: refused although policies may be ignored: %v", key, err)
+			t.Errorf("%s: Refusal(true) returned %v, want nil, because policies may be ignored", key, err)
 		}
 		if !strings.Contains(p.String(), `(and "graveyard", "q.dead")`) {
 			t.Errorf("the plan does not name all dead-letter queues:\n%s", p)
@@ -334,7 +334,7 @@ func TestPlanNamesQueuesThatDoNotAnswer(t *testing.T) {
 	}
 	for _, line := range []string{"UNKNOWN: queues that exist but do not answer: 1", "? unknown    queue q: noproc", "0 in conflict, queues that do not answer: 1 ("} {
 		if !strings.Contains(p.String(), line) {
-			t.Errorf("no %q in\n%s", line, p)
+			t.Errorf("the plan has no line %q:\n%s", line, p)
 		}
 	}
 	if text, err := json.Marshal(p); err != nil || !strings.Contains(string(text), `"unavailable":1,`) || !strings.Contains(string(text), `"unavailable":"noproc"`) {

@@ -137,7 +137,7 @@ func TestSettle(t *testing.T) {
 		x.wantTask("other version", Pending, 2)
 		x.wantTask("inserted again", Pending, 1)
 		if got := x.get("inserted again"); got.Sends+got.Failures != 0 {
-			t.Errorf("%s: the task that was inserted again has %d sends and %d failures", name, got.Sends, got.Failures)
+			t.Errorf("%s: the task that was inserted again has %d sends and %d failures, want 0", name, got.Sends, got.Failures)
 		}
 	}
 	want(t, "others", others([]string{"a", "b", "c"}, []string{"b"}), "[a c]")

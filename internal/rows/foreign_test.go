@@ -43,7 +43,7 @@ func TestForeignRows(t *testing.T) {
 				t.Fatalf("the reason is %v, expected %q", got.Bad, x.reason)
 			}
 			if !IsRowError(got.Bad) {
-				t.Error("IsRowError is false for the reason")
+				t.Errorf("IsRowError(%v) = false, want true", got.Bad)
 			}
 			check(t, table.FailUnreadable(t.Context(), "a", "because", start))
 			if got := table.get("a"); got.Status != Failed || got.LastError != "because" {

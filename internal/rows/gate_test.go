@@ -15,7 +15,7 @@ func TestGates(t *testing.T) {
 		g, err := x.LockGate(t.Context(), l)
 		check(t, err)
 		if expected := (&Gate{Lane: l, Burst: 1}); !reflect.DeepEqual(g, expected) {
-			t.Errorf("a new one: %+v, expected %+v", g, expected)
+			t.Errorf("a new gate: got %+v, want %+v", g, expected)
 		}
 	}
 	written := &Gate{

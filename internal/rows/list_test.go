@@ -84,7 +84,7 @@ func TestListOfTimelessRows(t *testing.T) {
 		var after Place
 		check(t, x.List(t.Context(), l, func(task *Task) bool {
 			if seen[task.ID] {
-				t.Errorf("%+v: %s comes twice", l, task.ID)
+				t.Errorf("%+v: task %s is listed twice", l, task.ID)
 			}
 			seen[task.ID] = true
 			if len(seen) == every-10 {

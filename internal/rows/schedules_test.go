@@ -73,7 +73,7 @@ func TestSchedule(t *testing.T) {
 	want(t, "paused", x.schedule("nightly").Paused, "false")
 	check(t, x.DeleteSchedule(t.Context(), "nightly"))
 	if _, err := x.Schedule(t.Context(), "nightly"); !errors.Is(err, sql.ErrNoRows) {
-		t.Errorf("after it was deleted: %v, want sql.ErrNoRows", err)
+		t.Errorf("reading a deleted recurring task: got %v, want sql.ErrNoRows", err)
 	}
 }
 
@@ -122,7 +122,7 @@ func TestForeignSchedules(t *testing.T) {
 	for _, null := range []string{"headers = 'null'", `headers = '{"a":null}'`, "headers = NULL, tags = '[null]'"} {
 		x.must("UPDATE rabbitdelay_schedules SET " + null)
 		if got := x.schedule("a"); got.Bad == nil {
-			t.Errorf("%s was accepted", null)
+			t.Errorf("a row with %s was accepted", null)
 		}
 	}
 }

@@ -15,7 +15,7 @@ func TestTraceLink(t *testing.T) {
 		}
 	}
 	if got := TraceLink("https://t.example.org/{id}?x={id}", `a/../"b&c`); got != "https://t.example.org/a%2F..%2F%22b%26c?x=a%2F..%2F%22b%26c" {
-		t.Error(got)
+		t.Errorf(`got %q, want "https://t.example.org/a%%2F..%%2F%%22b%%26c?x=a%%2F..%%2F%%22b%%26c"`, got)
 	}
 }
 

@@ -70,6 +70,6 @@ func TestFromNow(t *testing.T) {
 func TestInstant(t *testing.T) {
 	berlin := time.FixedZone("", 3600)
 	if got := Instant(time.Date(2026, 1, 31, 8, 0, 0, 1_999_999, berlin)); got != "2026-01-31T07:00:00.001Z" {
-		t.Error(got)
+		t.Errorf(`got %q, want "2026-01-31T07:00:00.001Z"`, got)
 	}
 }

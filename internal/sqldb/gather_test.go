@@ -89,7 +89,7 @@ func (g *gathering) crowd(t *testing.T, n int, before func()) []error {
 	close(g.hold)
 	group.Wait()
 	if g.running != 0 || len(g.waiting) != 0 {
-		t.Errorf("%d transactions are still running, %d callers wait", g.running, len(g.waiting))
+		t.Errorf("%d transactions are still running and %d callers are waiting, want 0", g.running, len(g.waiting))
 	}
 	return errs
 }
@@ -139,7 +139,7 @@ func TestGatherShares(t *testing.T) {
 	g := newGathering(t, 20)
 	for i, err := range g.crowd(t, 19, func() {}) {
 		if err != nil {
-			t.Errorf("item %d: %v", i, err)
+			t.Errorf("item %d: got %v, want no error", i, err)
 		}
 	}
 	g.allOnce(t, 19+lanes)
@@ -189,7 +189,7 @@ func TestGatherOpensLanes(t *testing.T) {
 		}
 	}
 	if g.running != 0 || len(g.waiting) != 0 {
-		t.Errorf("%d transactions are still running, %d callers wait", g.running, len(g.waiting))
+		t.Errorf("%d transactions are still running and %d callers are waiting, want 0", g.running, len(g.waiting))
 	}
 }
 
@@ -233,7 +233,7 @@ func TestGatherPanicsWhereItBelongs(t *testing.T) {
 			}
 			for i, err := range g.crowd(t, 10, func() {}) {
 				if err != nil {
-					t.Errorf("item %d: %v", i, err)
+					t.Errorf("item %d: got %v, want no error", i, err)
 				}
 			}
 			if found := g.stored(t); len(found) != 10+lanes {
@@ -305,7 +305,7 @@ func TestLentTransactionsCannotBeEnded(t *testing.T) {
 			err := Lend(ctx, shared, func(lent Tx) error {
 				_, own := Hand(ctx, lent)
 				if _, err := own.ExecContext(ctx, "INSERT INTO lent (id, name) VALUES (?, ?)", 1, name); err != nil {
-					t.Errorf("%s: insert: %v", name, err)
+					t.Errorf("inserting %s: %v", name, err)
 				}
 				if err := end(own); !errors.Is(err, ErrLent) {
 					t.Errorf("%s: %v, expected ErrLent", name, err)

@@ -13,7 +13,7 @@ func TestCheckSharable(t *testing.T) {
 		"SAVEPOINT a", "RELEASE SAVEPOINT a", "rollback to a", "ROLLBACK TO SAVEPOINT a", "ROLLBACK TRANSACTION TO SAVEPOINT a", "ROLLBACK\nWORK TO a;",
 	} {
 		if err := CheckSharable(statement); err != nil {
-			t.Errorf("%q: %v", statement, err)
+			t.Errorf("%q: got %v, want no error", statement, err)
 		}
 	}
 	for _, statement := range []string{

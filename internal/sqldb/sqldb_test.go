@@ -59,11 +59,11 @@ func TestErrorsOfDrivers(t *testing.T) {
 		}
 	}
 	if err := sqldb.ExplainServer(pg("23505")); errors.Is(err, sqldb.ErrPooler) || errors.Is(err, sqldb.ErrReadOnly) || sqldb.ExplainServer(nil) != nil {
-		t.Errorf("ExplainServer explains another error: %v", err)
+		t.Errorf("ExplainServer of an unrelated error: got %v, want neither ErrPooler nor ErrReadOnly", err)
 	}
 	for _, err := range []error{pg("42P01"), my(1146, "42S02")} {
 		if !errors.Is(sqldb.Explain(wrapped(err)), sqldb.ErrNoTable) {
-			t.Errorf("Explain(%v) has no ErrNoTable", err)
+			t.Errorf("Explain(%v) does not wrap ErrNoTable", err)
 		}
 	}
 }

@@ -24,12 +24,12 @@ func TestSentAhead(t *testing.T) {
 		check(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: fmt.Sprint(i), Queue: "q", DeliverAt: now.Add(in)}))
 	}
 	if n := count(10); n != (SentTasks{}) {
-		t.Errorf("nothing was sent: %+v", n)
+		t.Errorf("before a task was sent: got %+v, want none", n)
 	}
 	_, err := db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET sends = 1, sent_at = ?, resend_at = due_at + 120000 WHERE id < '3'", now.UnixMilli())
 	check(t, err)
 	if n := count(10); n != (SentTasks{}) {
-		t.Errorf("sent just now: %+v", n)
+		t.Errorf("just after a task was sent: got %+v, want none", n)
 	}
 	sent := now
 	now = now.Add(40 * time.Second) // the first task is due in less than a minute
@@ -41,7 +41,7 @@ func TestSentAhead(t *testing.T) {
 		t.Errorf("up to 1: %+v", n)
 	}
 	if _, err := s.SentAhead(t.Context(), time.Minute, 0, 0); !errors.Is(err, schedule.ErrConfig) {
-		t.Errorf("limit 0: %v", err)
+		t.Errorf("SentAhead with a limit of 0: got %v, want schedule.ErrConfig", err)
 	}
 }
 

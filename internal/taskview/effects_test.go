@@ -35,6 +35,6 @@ func TestTags(t *testing.T) {
 	got, err := s.Tags(t.Context(), 1)
 	check(t, err)
 	if !slices.Equal(got, []string{"a"}) {
-		t.Errorf("%q", got)
+		t.Errorf("got %q, want [a]", got)
 	}
 }

@@ -26,18 +26,18 @@ func TestRelays(t *testing.T) {
 		t.Errorf("%+v, expected %+v", r, want)
 	}
 	if !r.Running(seen.Add(20 * time.Second)) {
-		t.Error("not running after 20 s")
+		t.Error("Running after 20 s: got false, want true")
 	}
 	if text := r.Silent(seen.Add(20 * time.Second)); text != "" {
-		t.Errorf("after 20 s: %q", text)
+		t.Errorf("Silent after 20 s: got %q, want an empty text", text)
 	}
 	if r.Running(seen.Add(21 * time.Second)) {
-		t.Error("still running after 21 s")
+		t.Error("Running after 21 s: got true, want false")
 	}
 	want := "no heartbeat since 2026-11-25T12:00:00Z; the process has stopped, hangs or is disconnected; check host shop, pid 1"
 	for _, later := range []time.Duration{time.Minute, time.Hour} {
 		if text := r.Silent(seen.Add(later)); text != want {
-			t.Errorf("after %v: %q, expected %q", later, text, want)
+			t.Errorf("Silent after %v: got %q, want %q", later, text, want)
 		}
 	}
 }

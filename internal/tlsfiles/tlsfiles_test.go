@@ -192,7 +192,7 @@ func TestFilesAreReadAgain(t *testing.T) {
 		broken()
 		for range 2 {
 			if err := connect(); err != nil {
-				t.Errorf("with files that are half replaced: %v", err)
+				t.Errorf("connecting with partly replaced files: got %v, want no error", err)
 			}
 		}
 	}
@@ -207,6 +207,6 @@ func TestFilesAreReadAgain(t *testing.T) {
 	write(files.Key, key)
 	write(files.CA, now.pem)
 	if err := connect(); err != nil {
-		t.Errorf("with the new files: %v", err)
+		t.Errorf("connecting with the new files: got %v, want no error", err)
 	}
 }

@@ -56,6 +56,6 @@ func TestDoneReturnsTheError(t *testing.T) {
 		t.Errorf("got %v, want %v", err, want)
 	}
 	if err := wait.For(t.Context(), 0); err != nil {
-		t.Errorf("For with a duration of 0: %v", err)
+		t.Errorf("For with a duration of 0: got %v, want no error", err)
 	}
 }

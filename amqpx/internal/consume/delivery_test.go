@@ -51,7 +51,7 @@ func TestDecodeDueImmediately(t *testing.T) {
 	}
 	d = Decode(amqp.Delivery{Headers: amqp.Table{header.Created: created.UnixMilli()}}, "q", topology.DefaultPrefix)
 	if since := DueSince(d.DueAt, d.Created, d.Timestamp); !d.DueAt.IsZero() || !since.IsZero() {
-		t.Errorf("without a header: due at %v, which counts from %v", d.DueAt, since)
+		t.Errorf("a message without headers: due at %v, counted from %v, want zero times", d.DueAt, since)
 	}
 }
 

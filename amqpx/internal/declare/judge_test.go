@@ -35,7 +35,7 @@ func TestJudge(t *testing.T) {
 		}
 	}
 	if !Final(fmt.Errorf("look: %w", errNotApplied)) {
-		t.Error("a client that may not declare waits for a layout")
+		t.Error("the error of a client that may not declare a layout is not final")
 	}
 }
 

@@ -26,7 +26,7 @@ func TestOpeningSlotIsReleased(t *testing.T) {
 			_, _ = s.get(ended, conn, 1)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			if _, err := s.get(ctx, conn, 1); err != nil {
-				t.Fatalf("the next one: %v", err)
+				t.Fatalf("the next channel: got %v, want no error", err)
 			}
 			cancel()
 		}

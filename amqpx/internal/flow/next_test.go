@@ -74,7 +74,7 @@ func TestNext(t *testing.T) {
 			for i, name := range strings.Fields(tries) {
 				o, ok := outcomes[name]
 				if !ok || i > 0 && (s.Do == Finish || s.Do == GiveUp) {
-					t.Fatalf("try %d: outcome %s is unknown or comes after the end: %v", i+1, name, s)
+					t.Fatalf("try %d: outcome %s is unknown or comes after the last step: %v", i+1, name, s)
 				}
 				m, s = m.Next(o)
 			}

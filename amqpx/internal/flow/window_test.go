@@ -150,14 +150,14 @@ func TestRefusalIsBelievedAfterAWhile(t *testing.T) {
 		f := testWindow(10)
 		e := into(f, "q", "a")
 		if f.refused(e.route, ErrNacked) {
-			t.Error("a single refusal was believed")
+			t.Error("a single nack is considered final")
 		}
 		if now := into(f, "q", "a"); !now.Suspect || now.Refused != nil {
 			t.Errorf("got %+v, want Suspect = true and Refused = nil", now)
 		}
 		<-time.After(refusedFor)
 		if !f.refused(e.route, ErrNacked) {
-			t.Error("a refusal that has lasted for refusedFor is not considered final")
+			t.Error("nacks that have lasted for refusedFor are not considered final")
 		}
 		if now := into(f, "q", "a"); now.Refused == nil {
 			t.Errorf("got %+v, want Refused not nil", now)

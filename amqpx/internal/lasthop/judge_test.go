@@ -96,7 +96,7 @@ func TestLongLeads(t *testing.T) {
 	j := &Judge{}
 	world{delay: 60e9, lead: 10e9}.receive(j)
 	if wait, _, rest := (world{delay: 60e9, lead: 10e9, queued: 5e9}).receive(j); wait != rest {
-		t.Errorf("a message that waited behind others for 5 s waits %v, want %v", wait, rest)
+		t.Errorf("the wait of a message that waited behind others for 5 s: got %v, want %v", wait, rest)
 	}
 	a := Arrival{Due: epoch.Add(3 * time.Second), Lead: 10 * time.Second, Sent: epoch.Truncate(time.Second)}
 	if d := (&Judge{}).Wait(a, epoch, 0); d.Return || d.Wait != 3*time.Second {

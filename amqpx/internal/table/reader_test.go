@@ -109,7 +109,7 @@ func BenchmarkReadable(b *testing.B) {
 				}
 				r := bufio.NewReader(with(fromReader{nil, bytes.NewReader(stream)}))
 				if n, err := io.Copy(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{r}); err != nil || int(n) != len(stream) {
-					b.Fatal(n, err)
+					b.Fatalf("read %d bytes, error %v, want %d bytes", n, err, len(stream))
 				}
 			}
 		})

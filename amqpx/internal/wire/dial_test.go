@@ -204,7 +204,7 @@ func TestTextOfALostConnection(t *testing.T) {
 	}
 	unknown := &net.DNSError{Name: "h", Server: "192.0.2.1:53", Err: "read udp 192.0.2.9:41234->192.0.2.1:53: i/o timeout", IsTimeout: true}
 	if got, _ := reasonOf(amqp.URI{}, nil, &net.OpError{Op: "dial", Err: unknown}); got != `the name "h" does not resolve: 192.0.2.1:53: i/o timeout` {
-		t.Error(got)
+		t.Errorf(`got %q, want "the name \"h\" does not resolve: 192.0.2.1:53: i/o timeout"`, got)
 	}
 }
 

@@ -43,7 +43,7 @@ func TestEndingExplains(t *testing.T) {
 			}
 			got := ending.Explain(raw)
 			if !strings.Contains(got.Error(), c.text) {
-				t.Errorf("%v does not say %q", got, c.text)
+				t.Errorf("got %v, want an error with %q", got, c.text)
 			}
 			if limited := channels.Limited(got); limited != c.limited {
 				t.Errorf("%v: the reason is a limit: %t, expected %t", got, limited, c.limited)

@@ -76,7 +76,7 @@ func TestWriterNeverWaitsForThePeer(t *testing.T) {
 		defer close(done)
 		for range 64 {
 			if _, err := c.Write(make([]byte, 1<<20)); err != nil {
-				t.Errorf("write: %v", err)
+				t.Errorf("Write returned %v, want no error", err)
 			}
 		}
 		_ = c.Close()
@@ -97,7 +97,7 @@ func TestWriterReportsABrokenSocket(t *testing.T) {
 	_ = peer.(*net.TCPConn).SetLinger(0)
 	_ = peer.Close()
 	if _, err := c.Read(make([]byte, 1)); err == nil {
-		t.Fatal("read from a reset connection")
+		t.Fatal("Read from a reset connection succeeded")
 	}
 	deadline := time.After(3 * time.Minute)
 	for {
@@ -106,7 +106,7 @@ func TestWriterReportsABrokenSocket(t *testing.T) {
 		}
 		select {
 		case <-deadline:
-			t.Fatal("writes to a reset connection go on")
+			t.Fatal("writes to a reset connection still succeed")
 		default:
 		}
 	}

@@ -19,7 +19,7 @@ func TestNoDriver(t *testing.T) {
 	} {
 		db, _, err := config.OpenDB(u)
 		if db != nil {
-			t.Errorf("%s: the database was opened", u)
+			t.Errorf("%s: a database was opened, want an error", u)
 		}
 		if !errors.Is(err, config.ErrNoDriver) {
 			t.Fatalf("%s: got %v, want ErrNoDriver", u, err)
@@ -28,7 +28,7 @@ func TestNoDriver(t *testing.T) {
 			t.Errorf("%s: %v, want %s at its end", u, err, want)
 		}
 		if strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%s: the password is in %v", u, err)
+			t.Errorf("%s: the error shows the password: %v", u, err)
 		}
 		if _, err := config.Listener(u); !errors.Is(err, config.ErrNoDriver) {
 			t.Errorf("listener of %s: %v, want config.ErrNoDriver", u, err)
@@ -41,7 +41,7 @@ func TestNoDriver(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := config.Load(config.Source{File: file}); err != nil {
-			t.Errorf("%s: %v", u, err)
+			t.Errorf("%s: got %v, want no error", u, err)
 		}
 	}
 	if _, _, err := config.OpenDB("oracle://u:hunter2@h/d"); err == nil || errors.Is(err, config.ErrNoDriver) {

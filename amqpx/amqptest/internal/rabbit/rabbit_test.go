@@ -55,7 +55,7 @@ func (w *world) queue(t fataler, name, kind string, args amqp.Table) *Queue {
 	maps.Copy(all, args)
 	q, err := w.v.DeclareQueue(QueueSpec{Name: name, Durable: true, Args: all}, nil)
 	if err != nil {
-		t.Fatalf("%v", err)
+		t.Fatalf("declaring queue %s: %v", name, err)
 	}
 	return q
 }
@@ -63,7 +63,7 @@ func (w *world) queue(t fataler, name, kind string, args amqp.Table) *Queue {
 func (w *world) consume(t fataler, q *Queue) {
 	t.Helper()
 	if err := w.ch.Consume(q, Consumer{Tag: q.Name, NoAck: true}, nil, func(string) {}); err != nil {
-		t.Fatalf("%v", err)
+		t.Fatalf("consuming from %s: %v", q.Name, err)
 	}
 }
 
@@ -71,7 +71,7 @@ func (w *world) publish(t fataler, queue string, p amqp.Publishing) Outcome {
 	t.Helper()
 	m, queues, err := w.v.Prepare("", queue, p)
 	if err != nil {
-		t.Fatalf("%v", err)
+		t.Fatalf("publishing to queue %s: %v", queue, err)
 	}
 	return w.v.Publish(m, queues)
 }
@@ -126,7 +126,7 @@ func TestQueueDelaysByItsTTL(t *testing.T) {
 		}
 		for i, a := range w.got {
 			if a.Message.MessageId != strconv.Itoa(i) || !a.at.Equal(due[i]) {
-				t.Fatalf("message number %d has the id %s, %v after it was due", i, a.Message.MessageId, a.at.Sub(due[i]))
+				t.Fatalf("message %d has the id %s and arrived %v after it was due, want id %d and 0s", i, a.Message.MessageId, a.at.Sub(due[i]), i)
 			}
 			deaths, _ := a.Message.Delivered(w.Version())["x-death"].([]any)
 			if d, _ := deaths[0].(amqp.Table); len(deaths) != 1 || d["queue"] != "hold" || d["reason"] != reasonExpired || d["count"] != int64(1) {

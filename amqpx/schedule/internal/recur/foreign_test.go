@@ -49,7 +49,7 @@ func TestForeignRows(t *testing.T) {
 	c.expect("bad cron", "2026-01-02T09:00:00Z pending")
 	c.expect("good", "2026-01-02T08:00:00Z cancelled", "2026-01-02T09:00:00Z pending")
 	if got := c.get("bad cron").LastError; got != "" {
-		t.Errorf("the recurring task still has the error %s", got)
+		t.Errorf("the recurring task still has the error %q, want none", got)
 	}
 	// The table refuses values that no relay could read.
 	for _, row := range []string{"'a@b', 'q', '@daily'", "'a', '', '@daily'", "'a', 'q', ''", "x'00', 'q', '@daily'"} {
@@ -121,7 +121,7 @@ func TestLimitsOfAReader(t *testing.T) {
 	plan(small, `"a": body: 100 bytes, but this relay's Config.MaxBody is 10`)
 	c.expect("b", "2026-01-01T13:00:00Z pending", "2026-01-01T14:00:00Z pending")
 	if got := c.get("a"); got.LastError != "" {
-		t.Errorf("a valid row is marked as wrong: %s", got.LastError)
+		t.Errorf("a valid row has the error %q, want none", got.LastError)
 	}
 	c.now = c.now.Add(3 * time.Hour)
 	plan(small, "MaxBody")
@@ -142,7 +142,7 @@ func TestLimitsOfAReader(t *testing.T) {
 	plan(large, "")
 	c.expect("z", "2026-01-01T17:00:00Z pending")
 	if got := c.get("z"); got.LastError != "" {
-		t.Errorf("the recurring task still has the error %s", got.LastError)
+		t.Errorf("the recurring task still has the error %q, want none", got.LastError)
 	}
 }
 
@@ -169,7 +169,7 @@ func TestRelayEndsWhilePlanning(t *testing.T) {
 		p.Pace.Local = was
 		end()
 		if p.Aside() != nil {
-			t.Fatalf("the planner skips rows after call %d: %v", k, p.Aside())
+			t.Fatalf("after call %d, the planner skips rows: %v", k, p.Aside())
 		}
 	}
 	if planned == 0 || planned == 12 {

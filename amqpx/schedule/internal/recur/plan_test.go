@@ -24,7 +24,7 @@ func TestOccurrencesAreCreatedAhead(t *testing.T) {
 		t.Errorf("%d tasks in ten minutes, want 31 to 33", len(list))
 	}
 	if err := c.tryAdd(rows.Schedule{Name: "b", Every: time.Second, Task: toQ()}); !errors.Is(err, ErrExists) {
-		t.Errorf("a second of that name: got %v, want ErrExists", err)
+		t.Errorf("a second recurring task with the same name: got %v, want ErrExists", err)
 	}
 }
 

@@ -111,7 +111,7 @@ func TestTwoYears(t *testing.T) {
 		}
 		_, err := c.planners[1+random.IntN(3)].PlanAll(t.Context())
 		if err != nil && !errors.Is(err, errDeath) {
-			t.Fatal(err)
+			t.Fatalf("PlanAll: got %v, want nil or errDeath", err)
 		}
 	}
 	c.consume()
@@ -121,7 +121,7 @@ func TestTwoYears(t *testing.T) {
 	late := int64(0)
 	check(t, c.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE created_at >= due_at").Scan(&late))
 	if late > 0 {
-		t.Errorf("%d tasks were made too late", late)
+		t.Errorf("%d tasks were created too late, want 0", late)
 	}
 	for i := range list {
 		want, err := Next(&list[i], start, 20_000)

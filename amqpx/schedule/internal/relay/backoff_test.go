@@ -80,14 +80,14 @@ func TestClaimsAreDividedByTarget(t *testing.T) {
 		t.Errorf("after the pause: got %+v, want len(p.shared) = 2 and len(p.alone[bad]) = 2", p)
 	}
 	if p := h.part(list, now); len(p.shared) != 2 || len(p.alone) != 0 || len(p.later) != 1 {
-		t.Errorf("while it is tried: %+v, want len(p.shared) = 2, len(p.alone) = 0 and len(p.later) = 1", p)
+		t.Errorf("while the target is tried: got %+v, want len(p.shared) = 2, len(p.alone) = 0 and len(p.later) = 1", p)
 	}
 	for range 4 { // the window grows to 20, 40, 80 and 100 tasks
 		h.learn(map[Target]*tally{bad: {sent: 1}}, now, now)
 	}
 	h.release([]Target{bad})
 	if p := h.part(list, now); len(p.shared) != 4 {
-		t.Errorf("after it took everything: got %+v, want len(p.shared) = 4", p)
+		t.Errorf("after the target accepted all tasks: got %+v, want len(p.shared) = 4", p)
 	}
 }
 

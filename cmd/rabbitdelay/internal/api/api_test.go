@@ -85,7 +85,7 @@ func (d *document) conforms(operation string, r reply) {
 		code, escape.Replace(media))
 	schema, err := d.compiler.Compile(at)
 	if err != nil {
-		d.t.Fatalf("%s: %v", operation, err)
+		d.t.Fatalf("%s: the schema cannot be used: %v", operation, err)
 	}
 	v, err := jsonschema.UnmarshalJSON(strings.NewReader(string(r.text)))
 	check(d.t, err)
@@ -311,7 +311,7 @@ func TestNamesTheField(t *testing.T) {
 	} {
 		r := w.ask(c.method, "/api/v1"+c.path, c.body)
 		if r.code != http.StatusUnprocessableEntity {
-			t.Errorf("%s %s %s: %d, want http.StatusUnprocessableEntity", c.method, c.path, c.body, r.code)
+			t.Errorf("%s %s %s: %d, want 422", c.method, c.path, c.body, r.code)
 		}
 		if kind := r.header.Get("Content-Type"); kind != "application/problem+json" {
 			t.Errorf(`%s %s %s: the answer is %s, want "application/problem+json"`, c.method, c.path, c.body, kind)
@@ -559,6 +559,6 @@ func TestNamesNoStruct(t *testing.T) {
 	w := newWorld(t)
 	r := w.ask("PUT", "/api/v1/tasks/a", `{"queue":"q","due":"1h","priority":1.0}`)
 	if r.code != http.StatusUnprocessableEntity || !strings.Contains(string(r.text), `"priority: expected an integer`) {
-		t.Errorf(`%d %s, want http.StatusUnprocessableEntity and a text with ""priority: expected an integer"`, r.code, r.text)
+		t.Errorf(`%d %s, want 422 and a text with ""priority: expected an integer"`, r.code, r.text)
 	}
 }

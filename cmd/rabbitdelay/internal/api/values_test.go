@@ -100,7 +100,7 @@ func TestResolve(t *testing.T) {
 	}
 	task, recurring, queue := TaskPath{"-", "a"}, RecurringPath{"-", "b"}, QueuePath{"-", "c"}
 	for _, err := range append(append(task.Resolve(nil), recurring.Resolve(nil)...), queue.Resolve(nil)...) {
-		t.Error(err)
+		t.Errorf("resolving a path with a hyphen: got %v, want no error", err)
 	}
 	if got := task.ID + recurring.Name + queue.Queue; got != "abc" {
 		t.Errorf(`they are %s, want "abc"`, got)

@@ -96,7 +96,7 @@ func (r reply) json(t testing.TB) map[string]any {
 	t.Helper()
 	var out map[string]any
 	if err := json.Unmarshal(r.text, &out); err != nil {
-		t.Fatalf("%v: %s", err, r.text)
+		t.Fatalf("the answer is not JSON: %v: %s", err, r.text)
 	}
 	return out
 }

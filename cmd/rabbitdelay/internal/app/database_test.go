@@ -45,7 +45,7 @@ func TestWatched(t *testing.T) {
 					t.Errorf(`got %v, want errStopped and a text (with ": " for each line break) that contains %q`, err, c.want)
 				}
 				if took := time.Since(began); took != 4*watchEvery+Answering {
-					t.Errorf("it took %v, want %v", took, 4*watchEvery+Answering)
+					t.Errorf("the work ended after %v, want %v", took, 4*watchEvery+Answering)
 				}
 			})
 		})
@@ -63,7 +63,7 @@ func TestWatchedGoesOn(t *testing.T) {
 		}
 		stop()
 		if err := blamed(ctx, context.Canceled); err != context.Canceled { //nolint:errorlint // it is the same error
-			t.Error(err)
+			t.Errorf("got %v, want the unchanged context.Canceled", err)
 		}
 	})
 }

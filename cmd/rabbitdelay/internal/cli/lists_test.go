@@ -81,7 +81,7 @@ func TestEmptyListsInJSON(t *testing.T) {
 		for line := range strings.Lines(got.Stdout) {
 			var v any
 			if err := json.Unmarshal([]byte(line), &v); err != nil {
-				t.Fatalf("%s: %v: %s", c.line, err, line)
+				t.Fatalf("%s prints a line that is not JSON: %v: %s", c.line, err, line)
 			}
 			list := nulls("", v)
 			slices.Sort(list)

@@ -67,14 +67,14 @@ func TestManPages(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := doc.GenMan(c, &doc.GenManHeader{Section: "1", Source: "rabbitdelay", Manual: "rabbitdelay"}, f); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("man page %s: %v", name, err)
 		}
 		if err := f.Close(); err != nil {
 			t.Fatal(err)
 		}
 	})
 	if files, err := filepath.Glob(dir + "/*.1"); err != nil || len(files) < n {
-		t.Errorf("%d man pages for %d commands: %v", len(files), n, err)
+		t.Errorf("got %d man pages for %d commands (error %v)", len(files), n, err)
 	}
 }
 

@@ -115,7 +115,7 @@ func TestAPITakesAnyID(t *testing.T) {
 	} {
 		w.must(201, "PUT", "/api/v1/tasks/"+path, `{"queue":"q","due":"1h"}`)
 		if got := w.must(200, "GET", "/api/v1/tasks/"+path, "")["task"].(map[string]any)["id"]; got != id {
-			t.Errorf("the task at %s has the id %v", id, got)
+			t.Errorf("the task at %s has the id %v, want %s", path, got, id)
 		}
 		w.must(200, "POST", "/api/v1/tasks/"+path+"/cancel", "")
 		if task, err := w.store.Get(t.Context(), schedule.NoTx, id); err != nil || task.Status != schedule.StatusCancelled {

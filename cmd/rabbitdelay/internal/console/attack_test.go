@@ -50,7 +50,7 @@ func TestHostileIDs(t *testing.T) {
 			}
 			for _, raw := range []string{"<script>alert", "<img", "\u202e", "\x01"} {
 				if strings.Contains(text, raw) {
-					t.Errorf("%q: GET %s has %q:\n%s", id, page, raw, text)
+					t.Errorf("id %q: GET %s returns the raw text %q:\n%s", id, page, raw, text)
 				}
 			}
 		}
@@ -112,7 +112,7 @@ func TestStrangeBodies(t *testing.T) {
 		}
 	}
 	if after := w.state(); after != before {
-		t.Errorf("the attacks changed something:\n%s\nbefore:\n%s", after, before)
+		t.Errorf("the attacks changed the tasks to\n%s\nfrom\n%s", after, before)
 	}
 	// A task's body may be large.
 	w.must(201, "PUT", "/api/v1/tasks/large", string(text))
@@ -138,7 +138,7 @@ func TestManyWatchers(t *testing.T) {
 		check(t, err)
 		t.Cleanup(func() { _ = got.Body.Close() })
 		if _, err := io.ReadFull(got.Body, make([]byte, 6)); err != nil || got.StatusCode != http.StatusOK {
-			t.Fatalf("%s: got %d %v, want no error and http.StatusOK", path, got.StatusCode, err)
+			t.Fatalf("%s: got %d %v, want no error and 200", path, got.StatusCode, err)
 		}
 	}
 	w.must(200, "GET", "/api/v1/counts", "")
@@ -175,7 +175,7 @@ func TestFormsWithoutALogin(t *testing.T) {
 		slow = append(slow, from)
 		ended.Go(func() {
 			if got := post("/task-new", body); got.Code != http.StatusUnauthorized {
-				t.Errorf("a slow form: got %d, want http.StatusUnauthorized", got.Code)
+				t.Errorf("a slow form: got %d, want 401", got.Code)
 			}
 		})
 		_, err := from.Write([]byte("body=")) // the server reads this form and waits for the rest
@@ -183,7 +183,7 @@ func TestFormsWithoutALogin(t *testing.T) {
 	}
 	got := post("/task-new", strings.NewReader("body=x"))
 	if got.Code != http.StatusServiceUnavailable {
-		t.Errorf("a form while %d forms are read: got %d, want http.StatusServiceUnavailable", maxAtOnce, got.Code)
+		t.Errorf("a form while %d forms are read: got %d, want 503", maxAtOnce, got.Code)
 	}
 	if !strings.Contains(got.Body.String(), "go back and try again") {
 		t.Errorf(`a form while %d forms are read: %s, want a body with "go back and try again"`, maxAtOnce, got.Body)
@@ -199,7 +199,7 @@ func TestFormsWithoutALogin(t *testing.T) {
 	}
 	ended.Wait()
 	if got := post("/task-new", strings.NewReader("body=x")); got.Code != http.StatusUnauthorized {
-		t.Errorf("after them: got %d, want http.StatusUnauthorized", got.Code)
+		t.Errorf("a login after the attack: got %d, want 401", got.Code)
 	}
 }
 

@@ -60,7 +60,7 @@ func TestDiscard(t *testing.T) {
 	} else if job := w.finished(map[string]any{"id": strings.TrimPrefix(r.header.Get("Location"), "job?id=")}); job["done"] != 1.0 || ready("orders.dead") != 0 {
 		t.Errorf(`got %v; %d messages in the queue, want one discarded message and 0`, job, ready("orders.dead"))
 	} else if page := w.ask("GET", "/job?id="+job["id"].(string), ""); !strings.Contains(string(page.text), "api/v1/jobs/"+job["id"].(string)+"/messages") {
-		t.Errorf("the page of the job leads to no messages: %s", page.text)
+		t.Errorf("the job's page has no link to its messages: %s", page.text)
 	}
 	if e := w.must(200, "GET", "/api/v1/audit?target=orders.dead", "")["entries"].([]any); len(e) != 2 || e[0].(map[string]any)["action"] != "discard" {
 		t.Errorf("the audit has %v, want two entries, the first with the action discard", e)

@@ -40,7 +40,7 @@ func TestEveryIDIsAddressable(t *testing.T) {
 				t.Errorf(`%q: cancelled at %s it is %v, want got["status"] = "cancelled"`, id, way, got)
 			}
 			if got := w.must(200, "GET", strings.Replace(at(""), "/tasks/", "/trace/", 1), ""); got["id"] != id {
-				t.Errorf("id %q: the trace at %s is the one of %v", id, way, got["id"])
+				t.Errorf("the trace at %s has the id %v, want %q", way, got["id"], id)
 			}
 			if r := w.ask("GET", "/task?id="+url.QueryEscape(id), ""); r.code != 200 {
 				t.Errorf("%q: the page: %d, want 200", id, r.code)

@@ -54,14 +54,14 @@ func TestEventsEndWithTheSession(t *testing.T) {
 			got, err := w.client.Do(r)
 			check(t, err)
 			if got.StatusCode != http.StatusOK {
-				t.Fatalf("%s: got %d, want http.StatusOK", path, got.StatusCode)
+				t.Fatalf("%s: got %d, want 200", path, got.StatusCode)
 			}
 			role := []Role{RoleViewer, RoleOperator}[i%2]
 			_, err = SetUser(file, "otto", role, []byte(password))
 			check(t, err)
 			cheapen(t, file)
 			if _, err := io.Copy(io.Discard, got.Body); err != nil {
-				t.Errorf("%s does not end: %v", path, err)
+				t.Errorf("reading the stream %s to its end: %v", path, err)
 			}
 			_ = got.Body.Close()
 		}

@@ -64,7 +64,7 @@ func TestDriverErrorsAreHidden(t *testing.T) {
 	for _, path := range w.looking(as(RoleViewer)) {
 		text := string(w.ask("GET", path, "", as(RoleViewer)).text)
 		if slices.ContainsFunc(hidden, func(s string) bool { return strings.Contains(text, s) }) {
-			t.Errorf("%s shows a viewer an address: %s", path, text)
+			t.Errorf("%s shows an address to a viewer: %s", path, text)
 		}
 	}
 	for path, want := range map[string]string{
@@ -78,7 +78,7 @@ func TestDriverErrorsAreHidden(t *testing.T) {
 		}
 	}
 	if text := string(w.ask("GET", "/job?id=j", "", as(RoleOperator)).text); !strings.Contains(text, "shopuser") {
-		t.Errorf("an operator is not told why a job failed: %s", text)
+		t.Errorf("the job's page does not tell an operator why the job failed: %s", text)
 	}
 }
 

@@ -48,7 +48,7 @@ func (w *world) movedOnce(due time.Time) {
 		}
 	}
 	if n != many || wrong > 0 {
-		w.t.Errorf("there are %d tasks, and %d of them were not moved exactly once", n, wrong)
+		w.t.Errorf("got %d tasks, of which %d were not moved exactly once, want %d and 0", n, wrong, many)
 	}
 }
 
@@ -66,7 +66,7 @@ func (w *world) begun() string {
 			return id
 		}
 		if time.Now().After(deadline) {
-			w.t.Fatalf("the job has changed nothing after the deadline: %v", j)
+			w.t.Fatalf("the job has not changed any task by the deadline: %v", j)
 		}
 	}
 }

@@ -55,7 +55,7 @@ func TestAuditIsKeptForAWhile(t *testing.T) {
 		var tasks int
 		check(t, w.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM rabbitdelay_audit_tasks").Scan(&tasks))
 		if tasks != 2 {
-			t.Errorf("there are %d tasks of jobs, expected 2", tasks)
+			t.Errorf("got %d tasks of jobs, want 2", tasks)
 		}
 		check(t, other.c.Close(t.Context()))
 		w.cfg.KeepAudit = time.Minute

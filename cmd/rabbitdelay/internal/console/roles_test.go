@@ -209,7 +209,7 @@ func TestActionsByRole(t *testing.T) {
 				}
 			}
 			if after := w.state(); after != before {
-				t.Fatalf("%s has changed something:\n%s\nbefore:\n%s", name, after, before)
+				t.Fatalf("%s changed the tasks to\n%s\nfrom\n%s", name, after, before)
 			}
 		}
 		w.must(403, "GET", "/api/v1/tasks?header=api-key%3Dsecret", "", bearer(viewing))

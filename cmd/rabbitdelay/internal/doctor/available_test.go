@@ -52,10 +52,10 @@ func TestLeaderlessLayoutMayNotHaveDrained(t *testing.T) {
 	cfg, snap := leaderless(t)
 	notes := strings.Join(Diagnose(cfg, snap).Notes, "\n")
 	if strings.Contains(notes, "drained: yes") || strings.Contains(notes, "destroy") {
-		t.Error(notes)
+		t.Errorf(`want notes without "drained: yes" and "destroy", got %s`, notes)
 	}
 	if !strings.Contains(notes, "drained: unknown") {
-		t.Error(notes)
+		t.Errorf(`want notes with "drained: unknown", got %s`, notes)
 	}
 }
 

@@ -152,7 +152,7 @@ func TestRunRefuses(t *testing.T) {
 func TestRunWithoutATable(t *testing.T) {
 	f := &fakeTable{cut: func(_ int, a string) (string, error) { return strings.Replace(a, `"rows":0`, `"rows":-1`, 1), nil }}
 	if _, err := Look(t.Context(), Config{Shell: f.shell}); !errors.Is(err, ErrNoTable) {
-		t.Error(err)
+		t.Errorf("Look without a table: got %v, want ErrNoTable", err)
 	}
 }
 
@@ -172,7 +172,7 @@ func TestRunBetweenBrokers(t *testing.T) {
 		}
 		f.foreign = false
 		if _, err := Run(t.Context(), cfg); !errors.Is(err, ErrSameBroker) {
-			t.Error(err)
+			t.Errorf("got %v, want ErrSameBroker", err)
 		}
 	})
 }

@@ -52,7 +52,7 @@ func TestJournalOutlivesAKill(t *testing.T) {
 			want = strings.Count(after, "sent ")
 		}
 		if len(j.pending) != want {
-			t.Errorf("the first %d bytes: %d pending, want %d", n, len(j.pending), want)
+			t.Errorf("the first %d bytes: got %d pending messages, want %d", n, len(j.pending), want)
 		}
 		if err := j.close(); err != nil {
 			t.Fatal(err)
@@ -104,7 +104,7 @@ func TestJournalOnAFullDisk(t *testing.T) {
 	disk := &fullDisk{File: j.f.(*os.File), full: true}
 	j.f = disk
 	if err := j.sent(table.ID{Due: 1, Ref: []byte{1}}); !errors.Is(err, syscall.ENOSPC) {
-		t.Error(err)
+		t.Errorf("got %v, want syscall.ENOSPC", err)
 	}
 	if err := errors.Join(j.deleted(), j.sent(table.ID{Due: 2, Ref: []byte{2}}), j.close()); err != nil {
 		t.Error(err)

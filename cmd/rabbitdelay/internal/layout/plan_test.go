@@ -21,16 +21,16 @@ func TestPlanSaysWhichQueuesDoNotAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := b.Run(t, "apply", "-f", file); r.Code != 0 {
-		t.Fatal(r)
+		t.Fatalf("apply -f ...: want exit code 0, got %v", r)
 	}
 	defer b.RefuseMethod("basic.get", "orders.expire", 541, "noproc")()
 	r := b.Run(t, "plan", "-f", file)
 	if r.Code != app.ExitUnseen {
-		t.Errorf("it ends with %d, want app.ExitUnseen", r.Code)
+		t.Errorf("plan: got exit code %d, want %d", r.Code, app.ExitUnseen)
 	}
 	for _, line := range []string{"? unknown    queue orders.expire: noproc\n", "queues that do not answer: "} {
 		if !strings.Contains(r.Stdout, line) {
-			t.Errorf("no %q in\n%s", line, r)
+			t.Errorf("the plan has no line %q:\n%s", line, r)
 		}
 	}
 	if strings.Contains(r.Stdout, "queue orders.expire.dead") {

@@ -93,7 +93,7 @@ func TestDoctorFindsTaskProblems(t *testing.T) {
 		}
 	}
 	if err := json.Unmarshal([]byte(got.Stdout), &report); err != nil {
-		t.Fatalf("%v: %s", err, got)
+		t.Fatalf("the output is not JSON: %v: %s", err, got)
 	}
 	found := map[string]string{}
 	for _, f := range report.Findings {
@@ -130,7 +130,7 @@ func TestStatusShowsTaskProblems(t *testing.T) {
 		}
 	}
 	if err := json.Unmarshal([]byte(got.Stdout), &s); err != nil {
-		t.Fatalf("%v: %s", err, got)
+		t.Fatalf("the output is not JSON: %v: %s", err, got)
 	}
 	idle := s.Tasks.Idle
 	if len(idle) != 2 {
@@ -166,7 +166,7 @@ func TestStatusShowsTaskProblems(t *testing.T) {
 		"pending tasks for odd, which is not listed in the file: 2",
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("without a broker:\n%s\nexpected %s", text, want)
+			t.Errorf("the text without a broker: got\n%s\nwant %s", text, want)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func TestConsumeKeepsMessagesThatItCannotPrint(t *testing.T) {
 				t.Errorf("exit code %d, expected 1", code)
 			}
 			if n := b.Ready(t, "orders"); n != 6 {
-				t.Errorf("%d messages are left after 4 of 10 were printed", n)
+				t.Errorf("after 4 of 10 messages were printed, %d are left, want 6", n)
 			}
 			if want := "the message goes back to the queue: no space left on device"; !strings.Contains(errs.String(), want) {
 				t.Errorf("errors %s\nexpected %s", errs.String(), want)
@@ -65,10 +65,10 @@ func TestConsumeOfEarlyMessages(t *testing.T) {
 
 	got := b.Run(t, "consume", "--queue", "orders", "--count", "4", "--timeout", "1m", "--json")
 	if got.Code != 0 {
-		t.Fatal(got)
+		t.Fatalf("consume: want exit code 0, got %v", got)
 	}
 	if n := b.Ready(t, "orders"); n != 0 {
-		t.Errorf("%d messages are left", n)
+		t.Errorf("%d messages are left, want 0", n)
 	}
 	if !strings.Contains(got.Stdout, `{"received":4,"early":2,`) {
 		t.Errorf("expected 4 messages, 2 of them early, got\n%s", got.Stdout)
@@ -121,7 +121,7 @@ func TestConsumeContinuesAfterALostConnection(t *testing.T) {
 		t.Errorf("exit code %d, want 0, output\n%serrors\n%s", code, out.String(), errs.String())
 	}
 	if n := b.Ready(t, "orders"); n != 0 {
-		t.Errorf("%d messages are left", n)
+		t.Errorf("%d messages are left, want 0", n)
 	}
 	if !strings.Contains(errs.String(), "the connection was lost; reconnecting") {
 		t.Errorf("the lost connection is not reported: %s", errs.String())

@@ -22,7 +22,7 @@ func TestSenderMessages(t *testing.T) {
 		s := &sender{App: a, body: flag, count: 1, concurrency: 1}
 		s.message.Queue = "q"
 		if err := s.check(); err != nil {
-			t.Errorf("--body %q: %v", flag, err)
+			t.Errorf("--body %q: got %v, want no error", flag, err)
 		}
 		if got := string(s.next(0).Body); got != want {
 			t.Errorf("--body %q is %q, expected %q", flag, got, want)

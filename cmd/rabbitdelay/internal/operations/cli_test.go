@@ -32,7 +32,7 @@ func TestCLISendAndConsume(t *testing.T) {
 		"--header", "a=b", "--body", `{"order":42}`, "--content-type", "application/json", "--json")
 	m := sent.Last(t, "sent", "confirmed", "seconds", "strategy")
 	if sent.Code != 0 || len(sent.Lines()) != 1 || m["sent"] != 500.0 || m["confirmed"] != 500.0 || m["strategy"] != "bucket" {
-		t.Fatal(sent)
+		t.Fatalf(`send: want exit code 0, 1 line, sent = 500, confirmed = 500 and strategy = "bucket", got %v`, sent)
 	}
 
 	// Exactly the requested number of messages arrives, and the others stay unchanged.
@@ -41,7 +41,7 @@ func TestCLISendAndConsume(t *testing.T) {
 		got := cliOn(t, "consume", "--queue", queue, "--count", fmt.Sprint(n), "--timeout", "30s", "--json")
 		m := got.Last(t, consumeKeys...)
 		if got.Code != 0 || m["received"] != float64(n) || m["early"] != 0.0 || len(got.Lines()) != n+1 {
-			t.Fatal(got)
+			t.Fatalf("consume: want exit code 0, received = %d, early = 0 and %d lines, got %v", n, n+1, got)
 		}
 		if l := m["lateness_ms"].(map[string]any); len(l) != 3 || l["max"].(float64) < l["p50"].(float64) {
 			t.Errorf(`lateness %v, want 3 elements and l["max"].(float64) >= %v`, l, l["p50"].(float64))
@@ -63,7 +63,7 @@ func TestCLISendAndConsume(t *testing.T) {
 				t.Errorf("line %s: %v, want no error, and a lateness of %v ms between the two times", line, err, d.Lateness)
 			}
 			if ids[d.ID] {
-				t.Errorf("%s came twice", d.ID)
+				t.Errorf("message %s was received twice", d.ID)
 			}
 			ids[d.ID] = true
 		}
@@ -76,7 +76,7 @@ func TestCLISendAndConsume(t *testing.T) {
 
 	empty := cliOn(t, "consume", "--queue", queue, "--count", "1", "--timeout", "1s", "--json", "--quiet")
 	if m := empty.Last(t, consumeKeys...); empty.Code != 3 || m["received"] != 0.0 || len(empty.Lines()) != 1 {
-		t.Error(empty)
+		t.Errorf("consume from an empty queue: want exit code 3, received = 0 and 1 line, got %v", empty)
 	}
 }
 
@@ -99,11 +99,11 @@ func TestCLISendToExchangeAtATime(t *testing.T) {
 	at := time.Now().Add(1500 * time.Millisecond).Truncate(time.Millisecond)
 	sent := cliOn(t, "send", "--exchange", "amq.direct", "--routing-key", queue, "--at", at.Format(time.RFC3339Nano), "--body", "x")
 	if sent.Code != 0 || !strings.HasPrefix(sent.Stdout, "1 of 1 message confirmed in ") {
-		t.Fatal(sent)
+		t.Fatalf(`send: want exit code 0 and an output that begins with "1 of 1 message confirmed in ", got %v`, sent)
 	}
 	got := cliOn(t, "consume", "--queue", queue, "--count", "2", "--timeout", "30s", "--json")
 	if got.Code != 0 || !strings.Contains(got.Stdout, `"due":"`+at.UTC().Format("2006-01-02T15:04:05.000Z07:00")+`"`) {
-		t.Error(got)
+		t.Errorf("consume: want exit code 0 and a message that is due at %s, got %v", at.UTC(), got)
 	}
 }
 
@@ -169,21 +169,21 @@ destinations: [{queue: %[1]s.orders}]
 	plan := cmd("plan", "--json")
 	var p struct{ Create, Same, Conflict int }
 	if err := json.Unmarshal([]byte(plan.Stdout), &p); err != nil || plan.Code != 2 || p.Same != 0 || p.Conflict != 0 || p.Create <= queues+exchanges {
-		t.Fatal(plan, err)
+		t.Fatalf("plan --json: want exit code 2, same = 0, conflict = 0 and create > %d, got %v, %v", queues+exchanges, plan, err)
 	}
 	create := float64(p.Create)
 	if human := cmd("plan"); human.Code != 2 || !strings.Contains(human.Stdout, prefix+".bucket.r3x3.600ms") {
-		t.Error(human)
+		t.Errorf("plan: want exit code 2 and %v in the output, got %v", prefix+".bucket.r3x3.600ms", human)
 	}
 	keys := []string{"created", "existed", "failed", "not_tried", "unknown", "source", "seconds"}
 	if apply := cmd("apply", "--json"); apply.Code != 0 || apply.Last(t, keys...)["created"] != create {
-		t.Fatal(apply)
+		t.Fatalf("apply --json: want exit code 0 and created = %v, got %v", create, apply)
 	}
 	if apply := cmd("apply", "--json"); apply.Code != 0 || apply.Last(t, keys...)["created"] != 0.0 || apply.Last(t, keys...)["existed"] != create {
-		t.Fatal(apply)
+		t.Fatalf("apply --json: want exit code 0, created = 0 and existed = %v, got %v", create, apply)
 	}
 	if plan := cmd("plan"); plan.Code != 0 {
-		t.Fatal(plan)
+		t.Fatalf("plan: want exit code 0, got %v", plan)
 	}
 
 	// Queues of the other type with the same names are a different set. A destination queue of the
@@ -196,16 +196,16 @@ destinations: [{queue: %[1]s.orders}]
 		t.Errorf("plan with a conflict: no %q in\n%s", want, conflict)
 	}
 	if conflict := cmd("apply", "--queue-type", "classic"); conflict.Code != 1 || !strings.Contains(conflict.Stderr, prefix+".orders") {
-		t.Error(conflict)
+		t.Errorf("apply --queue-type classic: want exit code 1 and %v in the errors, got %v", prefix+".orders", conflict)
 	}
 
 	// A message keeps all its properties. While it waits, each queue that it passes shows it.
 	if sent := cmd("send", "--queue", prefix+".orders", "--delay", "0s"); sent.Code != 0 {
-		t.Fatal(sent)
+		t.Fatalf("send --queue ...: want exit code 0, got %v", sent)
 	}
 	refused := cmd("destroy", "--json", "--yes", "--destinations")
 	if m := refused.Last(t, destroyKeys...); refused.Code != 1 || m["deleted"] != 0.0 || !strings.Contains(refused.Stderr, "refused: 1 message in 1 queue,") {
-		t.Fatal(refused)
+		t.Fatalf(`destroy: want exit code 1, deleted = 0 and "refused: 1 message in 1 queue," in the errors, got %v`, refused)
 	}
 	if plan := cmd("plan"); plan.Code != 0 {
 		t.Errorf("after a destroy that refused: got %s, want Code = 0", plan)
@@ -213,10 +213,10 @@ destinations: [{queue: %[1]s.orders}]
 	forced := cmd("destroy", "--json", "--yes", "--destinations", "--force", "--messages", "1")
 	// destroy deletes the declared objects, and the exchange that marks them as complete.
 	if m := forced.Last(t, destroyKeys...); forced.Code != 0 || m["deleted"] != create+1 || m["messages_deleted"] != 1.0 {
-		t.Fatal(forced)
+		t.Fatalf("destroy --force: want exit code 0, deleted = %v and messages_deleted = 1, got %v", create+1, forced)
 	}
 	if again := cmd("plan", "--json"); again.Code != 2 || !strings.Contains(again.Stdout, fmt.Sprintf(`"create":%.0f,"same":0`, create)) {
-		t.Error(again)
+		t.Errorf("plan --json: want exit code 2 and %v in the output, got %v", fmt.Sprintf(`"create":%.0f,"same":0`, create), again)
 	}
 }
 
@@ -249,7 +249,7 @@ func TestCLIMigrate(t *testing.T) {
 			for range 2 {
 				got := suite.RunCLI(t.Context(), "migrate", "--db", url, "--json")
 				if m := got.Last(t, "database", "migrated"); got.Code != 0 || len(m["migrated"].([]any)) == 0 {
-					t.Fatal(got)
+					t.Fatalf("migrate: want exit code 0 and at least one migration, got %v", got)
 				}
 			}
 		})

@@ -31,7 +31,7 @@ func terminal(t *testing.T) (keys, stdin *os.File) {
 	var n, unlocked uint32
 	for request, value := range map[uintptr]*uint32{syscall.TIOCGPTN: &n, syscall.TIOCSPTLCK: &unlocked} {
 		if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, keys.Fd(), request, uintptr(unsafe.Pointer(value))); errno != 0 {
-			t.Fatal(errno)
+			t.Fatalf("ioctl %#x of the pseudo-terminal: %v", request, errno)
 		}
 	}
 	stdin, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
@@ -61,7 +61,7 @@ func TestCLIAsksOnATerminal(t *testing.T) {
 		return suite.Ran{Result: binary.Result{Code: code, Stdout: out.String(), Stderr: errs.String()}}
 	}
 	if r := answering("", "apply"); r.Code != 0 {
-		t.Fatal(r)
+		t.Fatalf("apply: want exit code 0, got %v", r)
 	}
 	suite.Publish(t, v, "delay.parked", 2)
 	for _, answer := range []struct{ is, says string }{{"y", "no message was discarded"}, {"yes", "2 discarded"}} {
@@ -87,7 +87,7 @@ func TestCLIAsksOnATerminal(t *testing.T) {
 		t.Errorf("the objects changed from %v to %v", before, after)
 	}
 	if r := answering("12", "destroy", "--force"); r.Code != 0 || !strings.Contains(r.Stdout, "with 12 messages") || len(v.Objects(t)) != 0 {
-		t.Errorf(`got %s; left %v, want Code = 0, Stdout with "with 12 messages" and no objects left`, r, v.Objects(t))
+		t.Errorf(`got %s and the objects %v, want Code = 0, Stdout with "with 12 messages" and no objects`, r, v.Objects(t))
 	}
 }
 
@@ -113,7 +113,7 @@ func TestCLIInterruptedPassword(t *testing.T) {
 	suite.Eventually(t, "the terminal hides what is typed", func() bool { return !reflect.DeepEqual(modes(), shown) })
 	cancel()
 	if r := <-ended; r.Code != 130 || r.Stderr != "Password: \nrabbitdelay: interrupted\n" {
-		t.Error(r)
+		t.Errorf(`want exit code 130 and "Password: \nrabbitdelay: interrupted\n" as the errors, got %v`, r)
 	}
 	if got := modes(); !reflect.DeepEqual(got, shown) {
 		t.Errorf("the terminal is left in the modes %v, want %v as before", got, shown)

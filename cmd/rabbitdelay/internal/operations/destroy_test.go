@@ -33,7 +33,7 @@ func TestDestroyKeepsALayoutInUse(t *testing.T) {
 			suite.MustApply(t, v.Unmanaged(), old)
 			report, err := destroy.Run(t.Context(), v.Managed(), old, removal.Options{Destinations: true})
 			if err != nil {
-				t.Fatalf("%s: %s, %v", qt, report, err)
+				t.Fatalf("%s: destroying the layout: %v; report:\n%s", qt, err, report)
 			}
 			if after := v.Objects(t); !slices.Equal(before, after) {
 				t.Errorf("%s: objects before the layout was created\n%v\nand after it was destroyed\n%v", qt, before, after)
@@ -52,7 +52,7 @@ func TestDestroyKeepsALayoutInUse(t *testing.T) {
 
 			// When the last layout is deleted, the shared objects are deleted too.
 			if report, err = destroy.Run(t.Context(), v.Managed(), current, removal.Options{}); err != nil {
-				t.Fatalf("%s: the last: %s, %v", qt, report, err)
+				t.Fatalf("%s: destroying the last layout: %v; report:\n%s", qt, err, report)
 			}
 			if left, want := v.Objects(t), []string{"queue orders.expire", "queue orders.expire.dead"}; !slices.Equal(left, want) {
 				t.Errorf("%s: left: %v, want %v", qt, left, want)
@@ -101,7 +101,7 @@ func TestDestroyRefusesWhileMessagesWait(t *testing.T) {
 		}
 		n := int64(2)
 		if _, err := destroy.Run(t.Context(), v.Managed(), hour, removal.Options{Force: true, Messages: &n}); !errors.Is(err, removal.ErrNotEmpty) {
-			t.Errorf("with a bound of two: got %v, want removal.ErrNotEmpty", err)
+			t.Errorf("destroying with a limit of two messages: got %v, want removal.ErrNotEmpty", err)
 		}
 		report, err = destroy.Run(t.Context(), v.Managed(), hour, removal.Options{Force: true})
 		if err != nil || messagesOf(report) != 3 {
@@ -219,7 +219,7 @@ func TestDestroyOverAMQPAlone(t *testing.T) {
 		suite.MustApply(t, v.Unmanaged(), top)
 		report, err := destroy.Run(t.Context(), v.Unmanaged(), top, removal.Options{Force: true})
 		if err != nil {
-			t.Fatalf("%s, %v", report, err)
+			t.Fatalf("destroying the layout: %v; report:\n%s", err, report)
 		}
 		if left, want := v.Objects(t), append(slices.Clone(sharedObjects), "queue orders.expire", "queue orders.expire.dead"); !slices.Equal(left, want) {
 			t.Errorf("left %v, want %v", left, want)
@@ -239,15 +239,15 @@ func TestCLIDestroyCountsPreviousLayouts(t *testing.T) {
 		now := suite.CommandOn(t, v, "delay: {bucket: {radices: [2]}, previous: [{radices: [2], resolution: 1h}]}"+destinations)
 		for _, cmd := range []func(...string) suite.Ran{old, now} {
 			if r := cmd("apply"); r.Code != 0 {
-				t.Fatal(r)
+				t.Fatalf("apply: want exit code 0, got %v", r)
 			}
 		}
 		if r := old("send", "--queue", "orders.expire", "--delay", "1h"); r.Code != 0 {
-			t.Fatal(r)
+			t.Fatalf("send --queue orders.expire --delay 1h: want exit code 0, got %v", r)
 		}
 		refused := now("destroy", "--yes")
 		if refused.Code != 1 || !strings.Contains(refused.Stderr, "delay.bucket.r2-1h.1h 1") {
-			t.Error(refused)
+			t.Errorf(`destroy --yes: want exit code 1 and "delay.bucket.r2-1h.1h 1" in the errors, got %v`, refused)
 		}
 		if r := now("plan"); r.Code != 0 {
 			t.Errorf("after a destroy that refused: got %s, want Code = 0", r)
@@ -255,7 +255,7 @@ func TestCLIDestroyCountsPreviousLayouts(t *testing.T) {
 		dry := now("destroy", "--dry-run", "--json", "--force")
 		would := dry.Last(t, "would_delete", "would_keep", "absent", "messages")
 		if dry.Code != 0 || would["messages"] != 1.0 {
-			t.Error(dry)
+			t.Errorf("destroy --dry-run: want exit code 0 and messages = 1, got %v", dry)
 		}
 		r := now("destroy", "--yes", "--json", "--force", "--messages", "1")
 		if did := r.Last(t, destroyKeys...); r.Code != 0 || did["messages_deleted"] != 1.0 || did["deleted"] != would["would_delete"] {
@@ -276,12 +276,12 @@ func TestCLIDestroyByName(t *testing.T) {
 		two := suite.CommandOn(t, v, "delay: {strategy: ttl, ttl: {delays: [1m, 2m]}}"+destinations)
 		one := suite.CommandOn(t, v, "delay: {strategy: ttl, ttl: {delays: [1m]}}"+destinations)
 		if r := one("apply"); r.Code != 0 {
-			t.Fatal(r)
+			t.Fatalf("apply: want exit code 0, got %v", r)
 		}
 		// The marker of a complete layout is deleted with any part of the layout.
 		want := slices.DeleteFunc(v.Objects(t), func(name string) bool { return strings.Contains(name, ".declared.") })
 		if r := two("apply"); r.Code != 0 {
-			t.Fatal(r)
+			t.Fatalf("apply: want exit code 0, got %v", r)
 		}
 		r := one("destroy", "--yes", "--layout", "delay.bucket.hex")
 		if r.Code != 1 {
@@ -291,7 +291,7 @@ func TestCLIDestroyByName(t *testing.T) {
 			t.Errorf("destroy of a layout that does not exist: no %q in\n%s", want, r)
 		}
 		if r := one("destroy", "--yes", "--layout", "delay.ttl.2m"); r.Code != 0 {
-			t.Error(r)
+			t.Errorf("destroy --yes --layout delay.ttl.2m: want exit code 0, got %v", r)
 		}
 		if left := v.Objects(t); !slices.Equal(left, want) {
 			t.Errorf("left %v, want %v", left, want)
@@ -308,7 +308,7 @@ func TestCLIDestroyAsks(t *testing.T) {
 	suite.OnNewest(t, func(t *testing.T, v *suite.Vhost) {
 		cmd := suite.CommandOn(t, v, "delay: {bucket: {radices: [2]}}\n")
 		if r := cmd("apply"); r.Code != 0 {
-			t.Fatal(r)
+			t.Fatalf("apply: want exit code 0, got %v", r)
 		}
 		before := v.Objects(t)
 		for want, args := range map[string][]string{
@@ -323,7 +323,7 @@ func TestCLIDestroyAsks(t *testing.T) {
 			}
 		}
 		if r := cmd("destroy", "--dry-run"); r.Code != 0 || !strings.Contains(r.Stdout, "delete  1 queue, 1 exchange, 1 binding of delay.bucket.r2") {
-			t.Error(r)
+			t.Errorf(`destroy --dry-run: want exit code 0 and "delete  1 queue, 1 exchange, 1 binding of delay.bucket.r2" in the output, got %v`, r)
 		}
 		if after := v.Objects(t); !slices.Equal(before, after) {
 			t.Errorf("the objects changed from %v to %v", before, after)

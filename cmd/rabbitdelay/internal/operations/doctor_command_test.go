@@ -24,7 +24,7 @@ func TestDoctorOfTwoConfigurations(t *testing.T) {
 		two := suite.CommandOn(t, v, "delay: {strategy: ttl, ttl: {delays: [1h]}}\ndestinations: [{queue: payments.expire}]\n")
 		for _, cmd := range []func(...string) suite.Ran{one, two} {
 			if r := cmd("apply"); r.Code != 0 {
-				t.Fatal(r)
+				t.Fatalf("apply: want exit code 0, got %v", r)
 			}
 		}
 		for round := range 2 {
@@ -34,7 +34,7 @@ func TestDoctorOfTwoConfigurations(t *testing.T) {
 				}
 			}
 			if r := two("send", "--queue", "payments.expire", "--delay", "1h"); r.Code != 0 {
-				t.Fatal(r)
+				t.Fatalf("send --queue payments.expire --delay 1h: want exit code 0, got %v", r)
 			}
 			suite.Eventually(t, "the message to be counted", func() bool {
 				found, err := v.Mgmt.Inspect(t.Context(), topology.Topology{})
@@ -44,10 +44,10 @@ func TestDoctorOfTwoConfigurations(t *testing.T) {
 		// This file no longer has a part of the strategy that was declared.
 		without := suite.CommandOn(t, v, "delay: {strategy: ttl, ttl: {delays: [2h]}}\ndestinations: [{queue: payments.expire}]\n")
 		if r := without("apply"); r.Code != 0 {
-			t.Fatal(r)
+			t.Fatalf("apply: want exit code 0, got %v", r)
 		}
 		if r := without("doctor"); r.Code != 0 || !strings.Contains(r.Stdout, "arrive, because") {
-			t.Error(r)
+			t.Errorf(`doctor: want exit code 0 and "arrive, because" in the output, got %v`, r)
 		}
 	})
 }
@@ -59,7 +59,7 @@ func TestDoctorCommandWithoutManagement(t *testing.T) {
 		const yaml = "delay: {bucket: {radices: [2]}}\ndestinations: [{queue: orders.expire}]\n"
 		cmd := suite.CommandOn(t, v, yaml)
 		if r := cmd("apply"); r.Code != 0 {
-			t.Fatal(r)
+			t.Fatalf("apply: want exit code 0, got %v", r)
 		}
 		if r := cmd("doctor"); r.Code != 0 {
 			t.Errorf("with the management API: got %s, want Code = 0", r)
@@ -78,7 +78,7 @@ func TestDoctorCommandWithoutManagement(t *testing.T) {
 			t.Errorf(`plan: got %s, want Code = 2 and Stdout beginning with "INCOMPLETE: "`, r)
 		}
 		if r := cmd("doctor", "--skip", "weather"); r.Code != 1 || !strings.Contains(r.Stderr, `--skip: "weather"; expected management,`) {
-			t.Error(r)
+			t.Errorf(`doctor --skip weather: want exit code 1 and "--skip: \"weather\"; expected management," in the errors, got %v`, r)
 		}
 	})
 }
@@ -114,7 +114,7 @@ func TestDoctorReplacesAQueue(t *testing.T) {
 		file := "delay: {bucket: {radices: [3, 3]}}\ndestinations: [{queue: orders.expire}]\n"
 		cmd := suite.CommandOn(t, v, file)
 		if r := cmd("apply"); r.Code != 0 {
-			t.Fatal(r)
+			t.Fatalf("apply: want exit code 0, got %v", r)
 		}
 		want := smallLayout(t, []int{3, 3}, 100*time.Millisecond, toQueue)
 		q, _ := want.Queue(queue)
@@ -124,11 +124,11 @@ func TestDoctorReplacesAQueue(t *testing.T) {
 		(&clinic{Vhost: v}).redeclare(t, queue, args)
 		r := cmd("doctor")
 		if r.Code != 1 || !strings.Contains(r.Stdout, "destroy -f") || !strings.Contains(r.Stdout, "--layout "+queue+" && rabbitdelay apply") {
-			t.Fatal(r)
+			t.Fatalf("doctor: want exit code 1, and destroy -f and --layout %s && rabbitdelay apply in the output, got %v", queue, r)
 		}
 		suite.Publish(t, v, queue, 1)
 		if r := cmd("destroy", "--yes", "--layout", queue); r.Code != 1 || !strings.Contains(r.Stderr, queue+" 1") {
-			t.Errorf("with a message in it: got %s, want Code = 1 and Stderr with %q", r, queue+" 1")
+			t.Errorf("destroying a queue with a message: got %s, want Code = 1 and Stderr with %q", r, queue+" 1")
 		}
 		ch := v.Channel(t)
 		if _, ok, err := ch.Get(queue, true); err != nil || !ok {
@@ -136,11 +136,11 @@ func TestDoctorReplacesAQueue(t *testing.T) {
 		}
 		for _, args := range [][]string{{"destroy", "--yes", "--layout", queue}, {"apply"}} {
 			if r := cmd(args...); r.Code != 0 {
-				t.Fatal(r)
+				t.Fatalf("%v: want exit code 0, got %v", args, r)
 			}
 		}
 		if r := cmd("doctor"); r.Code != 0 {
-			t.Error(r)
+			t.Errorf("doctor: want exit code 0, got %v", r)
 		}
 	})
 }
@@ -152,13 +152,13 @@ func TestDoctorFindsMessagesForOperators(t *testing.T) {
 		db := "sqlite:" + filepath.Join(t.TempDir(), "shop.db")
 		cmd := suite.CommandOn(t, v, "delay: {bucket: {radices: [2]}}\ndestinations: [{queue: orders.expire}]\ndatabase: {url: '"+db+"'}\n")
 		if r := cmd("apply"); r.Code != 0 {
-			t.Fatal(r)
+			t.Fatalf("apply: want exit code 0, got %v", r)
 		}
 		if r := cmd("doctor"); r.Code != 2 || !strings.HasPrefix(r.Stdout, "NOT EVERYTHING WAS CHECKED: database\n") {
-			t.Errorf("before the database is there: %s, want Code = 2 and Stdout beginning with %q", r, "NOT EVERYTHING WAS CHECKED: database\n")
+			t.Errorf("before the database exists: got %s, want Code = 2 and Stdout beginning with %q", r, "NOT EVERYTHING WAS CHECKED: database\n")
 		}
 		if r := cmd("migrate"); r.Code != 0 {
-			t.Fatal(r)
+			t.Fatalf("migrate: want exit code 0, got %v", r)
 		}
 		if r := cmd("doctor"); r.Code != 0 {
 			t.Errorf("with an empty table: got %s, want Code = 0", r)

@@ -81,7 +81,7 @@ func (c *clinic) until(t *testing.T, what string, wanted func(doctor.Report) boo
 			return r
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("did not happen in time: %s; the last report:\n%s", what, render(r))
+			t.Fatalf("not in time: %s; the last report:\n%s", what, render(r))
 		}
 	}
 }
@@ -363,7 +363,7 @@ func TestDoctorFindsEverything(t *testing.T) {
 		f, _ := find(r, "stray-binding", "")
 		address := strings.TrimPrefix(strings.Split(f.Fix, "'")[1], c.Mgmt.Endpoint())
 		if _, err := c.Mgmt.Call(t.Context(), http.MethodDelete, address, nil, nil); err != nil {
-			t.Errorf("%s: %v", f.Fix, err)
+			t.Errorf("the fix of %s failed: %v", f.Fix, err)
 		}
 		fixed := map[string]string{
 			"stray-binding":              stray.String(),
@@ -394,8 +394,7 @@ func TestDoctorOverAMQP(t *testing.T) {
 		suite.MustApply(t, v.Unmanaged(), c.cfg.Want)
 		c.src.Management = nil
 		if r := c.examine(t); !r.Clean() || r.Complete() || !strings.Contains(fmt.Sprint(r.Unchecked), "without the management API") || len(r.Clocks) != 1 {
-			t.Errorf("before anything is spoilt:\n%s, want Clean() = true, Complete() = false, Unchecked with \"without the management API\" and len(Clocks) = 1",
-				render(r))
+			t.Errorf("before anything is broken: got\n%s, want Clean() = true, Complete() = false, Unchecked with \"without the management API\" and len(Clocks) = 1", render(r))
 		}
 		c.spoil(t)
 		c.cfg.Plugin = doctor.PluginRequired
@@ -415,7 +414,7 @@ func TestDoctorOverAMQP(t *testing.T) {
 		}
 		for _, note := range []string{"could not be verified", "policies", "nodes are unknown", "arguments of 1 destination queue"} {
 			if !strings.Contains(fmt.Sprint(r.Unchecked), note) {
-				t.Errorf("no note about %q:\n%s", note, render(r))
+				t.Errorf("the report has no note about %q:\n%s", note, render(r))
 			}
 		}
 	})
@@ -606,7 +605,7 @@ func ownBroker(t *testing.T, line string) *broker.Broker {
 func mustCtl(t *testing.T, b *broker.Broker, args ...string) {
 	t.Helper()
 	if out, err := b.Ctl(context.WithoutCancel(t.Context()), args...); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("rabbitmqctl %v: %v\n%s", args, err, out)
 	}
 }
 
@@ -651,7 +650,7 @@ func TestDoctorCommand(t *testing.T) {
 			t.Errorf("after apply: exit %d, want 0: %s", code, out)
 		}
 		if len(report.Unchecked) > 0 {
-			t.Errorf("after apply: unchecked is %+v", report.Unchecked)
+			t.Errorf("the report after apply: got unchecked areas %+v, want none", report.Unchecked)
 		}
 		if want := v.Broker.Version(); report.Broker != want {
 			t.Errorf("after apply: the broker is %s, want %s", report.Broker, want)
@@ -660,7 +659,7 @@ func TestDoctorCommand(t *testing.T) {
 			t.Errorf("after apply: findings are null, want []: %s", out)
 		}
 		if len(report.Findings) > 0 {
-			t.Errorf("after apply: findings are %+v", report.Findings)
+			t.Errorf("the report after apply: got findings %+v, want none", report.Findings)
 		}
 		if report.Notes == nil {
 			t.Errorf("after apply: notes are null, want []: %s", out)
@@ -673,7 +672,7 @@ func TestDoctorCommand(t *testing.T) {
 		}
 		for _, key := range []string{"method", "resolution_ms"} {
 			if report.Clocks[0][key] == nil {
-				t.Errorf("after apply: the clock has no %s: %v", key, report.Clocks[0])
+				t.Errorf("the report after apply: the clock has no %s: %v", key, report.Clocks[0])
 			}
 		}
 		code, out = command("doctor", "--strategy", "plugin")

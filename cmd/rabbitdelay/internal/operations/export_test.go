@@ -35,7 +35,7 @@ func TestExportedDefinitionsAreComplete(t *testing.T) {
 		write := fmt.Sprintf(`ok = file:write_file(%q, zlib:gunzip(base64:decode(<<%q>>))).`, file, base64.StdEncoding.EncodeToString(small.Bytes()))
 		for _, args := range [][]string{{"eval", write}, {"import_definitions", file}, {"eval", fmt.Sprintf("file:delete(%q).", file)}} {
 			if out, err := v.Broker.Ctl(t.Context(), args...); err != nil {
-				t.Fatalf("%s: %.2000v\n%s", args[0], err, out)
+				t.Fatalf("rabbitmqctl %s: %.2000v\n%s", args[0], err, out)
 			}
 		}
 		p, err := v.Managed().Plan(t.Context(), want)

@@ -93,7 +93,7 @@ func (n *night) until(t *testing.T, node int, words []string, args ...string) su
 			return r
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%v does not say %q:\n%s", args, missing, r)
+			t.Fatalf("rabbitdelay %v does not print %q:\n%s", args, missing, r)
 		}
 	}
 }
@@ -120,7 +120,7 @@ func (n *night) fill(t *testing.T) {
 		for range 5 {
 			dc, err := ch.PublishWithDeferredConfirm("", q, true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte("x")})
 			if err != nil || !dc.Wait() {
-				t.Fatal(err)
+				t.Fatalf("queue %s did not confirm a message: %v", q, err)
 			}
 		}
 	}
@@ -129,7 +129,7 @@ func (n *night) fill(t *testing.T) {
 func (n *night) spend(t *testing.T) {
 	const one = 1 // the node that keeps running
 	if r := n.rabbitdelay(t, one, "apply"); r.Code != 0 {
-		t.Fatal(r)
+		t.Fatalf("apply: want exit code 0, got %v", r)
 	}
 	n.fill(t)
 	n.until(t, one, []string{"DEAD LETTERS in " + nightDead + ": 5"}, "status")
@@ -182,7 +182,7 @@ func (n *night) lost(t *testing.T, one int) {
 		}
 	}
 	if r := n.rabbitdelay(t, one, "trace", "some-id"); r.Code != 2 || strings.Contains(r.Stdout, "it is empty") {
-		t.Errorf(`trace: got %s, want Code = 2 and no "it is empty" in it`, r)
+		t.Errorf(`trace: got %s, want Code = 2 and no "it is empty"`, r)
 	}
 	for _, args := range [][]string{{"plan"}, {"plan", "--json"}} {
 		r := n.rabbitdelay(t, one, args...)

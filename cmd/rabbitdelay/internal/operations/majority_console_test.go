@@ -63,7 +63,7 @@ func (n *night) openConsole(t *testing.T, node int) *nightConsole {
 	db := "sqlite:" + filepath.Join(t.TempDir(), "tasks.db")
 	for _, args := range [][]string{{"migrate"}, {"tasks", "add", "--id", "later", "--queue", "orders.expire", "--delay", "30d"}} {
 		if r := n.rabbitdelay(t, node, append(args, "--db", db)...); r.Code != 0 {
-			t.Fatal(r)
+			t.Fatalf("%v: want exit code 0, got %v", args, r)
 		}
 	}
 	ports, err := loopback.Ports(1)
@@ -181,7 +181,7 @@ func (c *nightConsole) page(t *testing.T, path string, want, never []string) {
 	t.Helper()
 	code, text := c.get(t, path)
 	if code != http.StatusOK {
-		t.Errorf("%s answers with %d, want http.StatusOK", path, code)
+		t.Errorf("%s answers with %d, want 200", path, code)
 	}
 	for _, w := range want {
 		if !strings.Contains(text, w) {
@@ -200,7 +200,7 @@ func (c *nightConsole) page(t *testing.T, path string, want, never []string) {
 func (c *nightConsole) ready(t *testing.T) {
 	t.Helper()
 	if code, text := c.get(t, "/readyz"); code != http.StatusOK {
-		t.Errorf("/readyz answers with %d: %s, want http.StatusOK", code, text)
+		t.Errorf("/readyz answers with %d: %s, want 200", code, text)
 	}
 }
 

@@ -286,7 +286,7 @@ func nativeDoctor(t *testing.T, userURL func(name string) string) {
 		r := suite.RunCLI(t.Context(), "doctor", "-f", file, "--role", c.role, "--json")
 		var report doctor.Report
 		if err := json.Unmarshal([]byte(r.Stdout), &report); err != nil {
-			t.Fatalf("%s: %v: %s", name, err, r)
+			t.Fatalf("%s: the report is not JSON: %v: %s", name, err, r)
 		}
 		var all []string
 		for _, f := range report.Findings {

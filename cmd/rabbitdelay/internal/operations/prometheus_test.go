@@ -101,7 +101,7 @@ func checkRunbook(t *testing.T, alert, link string) {
 	page, anchor, _ := strings.Cut(strings.TrimPrefix(link, "https://github.com/rabbitdelay/rabbitdelay/blob/main/"), "#")
 	text, err := os.ReadFile("../../../../" + page)
 	if err != nil {
-		t.Errorf("%s: %v", alert, err)
+		t.Errorf("alert %s: %v", alert, err)
 		return
 	}
 	for line := range strings.Lines(string(text)) {
@@ -111,7 +111,7 @@ func checkRunbook(t *testing.T, alert, link string) {
 			return
 		}
 	}
-	t.Errorf("%s: %s has no heading #%s", alert, page, anchor)
+	t.Errorf("alert %s: page %s has no heading #%s", alert, page, anchor)
 }
 
 // Every query of the dashboard and of the rules finds data when there is traffic of every kind.
@@ -148,7 +148,7 @@ func TestPrometheusFindsData(t *testing.T) {
 		}
 	}
 	if len(queries) < 30 {
-		t.Fatalf("only %d panels and rules were found", len(queries))
+		t.Fatalf("got %d panels and rules, want at least 30", len(queries))
 	}
 	for from, list := range queries {
 		for _, q := range list {

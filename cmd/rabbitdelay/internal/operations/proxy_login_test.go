@@ -89,13 +89,13 @@ func TestServeBehindAProxyWithALogin(t *testing.T) {
 	users := filepath.Join(t.TempDir(), "users.yaml")
 	made := suite.RunCLI(t.Context(), "users", "token", "deploy", "--role", "operator", "--users", users)
 	if made.Code != 0 {
-		t.Fatal(made)
+		t.Fatalf("users token: want exit code 0, got %v", made)
 	}
 	token := strings.TrimSpace(made.Stdout)
 	db := filepath.Join(t.TempDir(), "shop.db")
 	suite.MustSucceed(t, os.WriteFile(db, nil, 0o600))
 	if migrated := suite.RunCLI(t.Context(), "migrate", "--db", "sqlite:"+db); migrated.Code != 0 {
-		t.Fatal(migrated)
+		t.Fatalf("migrate --db ...: want exit code 0, got %v", migrated)
 	}
 	s := suite.Command(t, "serve", "-f", file, "--listen", console, "--users", users, "--db", "sqlite:"+db, "--log-level", "error")
 	s.Stderr = os.Stderr
@@ -192,7 +192,7 @@ func TestServeBehindAProxyWithALogin(t *testing.T) {
 		t.Errorf("a form with another token was accepted: %d %.300s", code, text)
 	}
 	if code, text := ask(http.MethodPost, through+"task-new", "ben", form); code != http.StatusForbidden {
-		t.Errorf("a viewer scheduled a task: got %d %.300s, want http.StatusForbidden", code, text)
+		t.Errorf("a viewer scheduled a task: got %d %.300s, want 403", code, text)
 	}
 	if code, text := ask(http.MethodPost, through+"api/v1/tasks/bulk", "ben", nil); code != http.StatusForbidden {
 		t.Errorf("a viewer may change tasks by the API: %d %.300s", code, text)

@@ -125,7 +125,7 @@ func TestConnectionAndChannelLimits(t *testing.T) {
 			}
 			for _, wrong := range []string{"does the virtual host exist", "makes the broker close the connection"} {
 				if strings.Contains(got.Stderr, wrong) {
-					t.Errorf("%s: wrong advice %q in %s", what, wrong, got.Stderr)
+					t.Errorf("%s: the error gives the wrong advice %q: %s", what, wrong, got.Stderr)
 				}
 			}
 		}

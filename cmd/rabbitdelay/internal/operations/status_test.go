@@ -27,7 +27,7 @@ func TestCLIStatus(t *testing.T) {
 			old("send", "--queue", "orders.expire", "--delay", "1h"), now("send", "--queue", "orders.expire", "--count", "2"),
 		} {
 			if r.Code != 0 {
-				t.Fatal(r)
+				t.Fatalf("want exit code 0, got %v", r)
 			}
 		}
 		ch, err := v.Conn.Channel()
@@ -51,21 +51,21 @@ func TestCLIStatus(t *testing.T) {
 		suite.Eventually(t, "everything to be counted", func() bool {
 			r := now("status", "--json")
 			if r.Code != 0 {
-				t.Fatal(r)
+				t.Fatalf("status --json: want exit code 0, got %v", r)
 			}
 			s = status.Status{}
 			if err := json.Unmarshal([]byte(r.Stdout), &s); err != nil {
-				t.Fatalf("%v\n%s", err, r)
+				t.Fatalf("the status is not JSON: %v\n%s", err, r)
 			}
 			return len(s.Layouts) == 2 && s.Layouts[0].Waiting.Ready == 3 && s.Layouts[1].Waiting.Ready == 1 &&
 				s.Destinations[0].Waiting.Ready == 2 && s.Destinations[0].Dead.Messages == 1 && s.Parked.Messages == 1
 		})
 		dead := s.Destinations[0].Dead
 		if !s.Layouts[1].Earlier {
-			t.Errorf("the second layout is not an earlier one: %+v", s.Layouts[1])
+			t.Errorf("got %+v, want the second layout to be an earlier one", s.Layouts[1])
 		}
 		if s.Layouts[1].Drained() {
-			t.Errorf("the second layout is drained: %+v", s.Layouts[1])
+			t.Errorf("got %+v, want a second layout that has not drained", s.Layouts[1])
 		}
 		switch {
 		case len(dead.Groups) != 1:
@@ -87,7 +87,7 @@ func TestCLIStatus(t *testing.T) {
 			return strings.Contains(r.Stdout, "earlier, not drained")
 		})
 		if r.Code != 0 {
-			t.Error(r)
+			t.Errorf("status: want exit code 0, got %v", r)
 		}
 		for _, want := range []string{"DEAD LETTERS in orders.expire.dead: 1", "card expired", "none", "PARKED in delay.parked: 1"} {
 			if !strings.Contains(r.Stdout, want) {
@@ -96,7 +96,7 @@ func TestCLIStatus(t *testing.T) {
 		}
 		r = now("status", "--amqp-only")
 		if r.Code != 2 || !strings.Contains(r.Stdout, "NOT CHECKED\n") || !strings.Contains(r.Stdout, "management: ") {
-			t.Error(r)
+			t.Errorf(`status --amqp-only: want exit code 2, and "NOT CHECKED" and "management: " in the output, got %v`, r)
 		}
 	})
 }

@@ -113,7 +113,7 @@ func TestTopologyApplyFromManyProcesses(t *testing.T) {
 			}
 			wg.Wait()
 			if err := errors.Join(errs...); err != nil {
-				t.Fatalf("%s: %v", qt, err)
+				t.Fatalf("%s: applying the topology: %v", qt, err)
 			}
 			p, err := v.Managed().Plan(t.Context(), want)
 			if err != nil {
@@ -217,7 +217,7 @@ func TestTopologyConflictsAreNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, ok := found.Queues["new"]; !ok {
-			t.Error("the report says that the queue \"new\" was declared, and it is not there")
+			t.Error("the report says that the queue \"new\" was declared, but it does not exist")
 		}
 	})
 }
@@ -280,7 +280,7 @@ func TestTopologyPoliciesThatBreakDelayQueues(t *testing.T) {
 			"at most once",
 		} {
 			if !strings.Contains(err.Error(), text) {
-				t.Errorf("the error does not say %q: %v", text, err)
+				t.Errorf("got %v, want an error with %q", err, text)
 			}
 		}
 		if report, err = v.Managed().Apply(t.Context(), want, live.ApplyOptions{Force: true}); err != nil {
@@ -295,7 +295,7 @@ func TestTopologyPoliciesThatBreakDelayQueues(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(p.Warnings) != 2 || p.Warnings[0].Policy != "short" || !p.Empty() {
-			t.Errorf("after:\n%s, want len(p.Warnings) = 2, Warnings[0].Policy = \"short\" and Empty() = true", p)
+			t.Errorf("the plan afterwards: got\n%s, want len(p.Warnings) = 2, Warnings[0].Policy = \"short\" and Empty() = true", p)
 		}
 		put("short", map[string]any{"message-ttl": queue.MessageTTL.Milliseconds(), "overflow": "reject-publish"})
 		suite.MustApply(t, v.Managed(), want)

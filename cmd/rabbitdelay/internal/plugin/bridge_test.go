@@ -84,7 +84,7 @@ func TestBridge(t *testing.T) {
 	}
 	var got bridge.Stats
 	if err := json.Unmarshal([]byte(run.out.String()), &got); err != nil {
-		t.Fatalf("result %q: %v", run.out.String(), err)
+		t.Fatalf("the result %q is not JSON: %v", run.out.String(), err)
 	}
 	if got.Delayed != 1 {
 		t.Errorf("%d messages were delayed, expected 1", got.Delayed)

@@ -27,7 +27,7 @@ func TestParseLine(t *testing.T) {
 	} {
 		l, _, err := ParseLine([]byte(line + "\n"))
 		if err != nil {
-			t.Errorf("%s: %v", line, err)
+			t.Errorf("ParseLine(%s): got %v, want no error", line, err)
 		}
 		if !want(l) {
 			t.Errorf("line %s was parsed as %+v", line, l)
@@ -44,7 +44,7 @@ func TestID(t *testing.T) {
 		id := ID{rapid.Int64().Draw(t, "due"), rapid.SliceOfN(rapid.Byte(), 1, 60).Draw(t, "ref")}
 		got, err := ParseID(id.String())
 		if err != nil {
-			t.Errorf("%v: %v", id, err)
+			t.Errorf("ParseID(%v): got %v, want no error", id, err)
 		}
 		if got.Due != id.Due {
 			t.Errorf("%v is due at %d, want %d", id, got.Due, id.Due)

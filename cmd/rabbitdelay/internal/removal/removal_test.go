@@ -189,7 +189,7 @@ func TestRemovalKeepsObjectsInUse(t *testing.T) {
 			}
 			r := Decide(old, live, c.opts)
 			if err := r.Refusal(); err != nil {
-				t.Errorf("refused: %v", err)
+				t.Errorf("Refusal returned %v, want nil", err)
 			}
 			kept := kept(r)
 			for name, reason := range c.kept {
@@ -199,7 +199,7 @@ func TestRemovalKeepsObjectsInUse(t *testing.T) {
 			}
 			for _, name := range append(c.gone, own...) {
 				if reason, ok := kept[name]; ok {
-					t.Errorf("%s is kept: %s", name, reason)
+					t.Errorf("%s is kept, want it deleted: %s", name, reason)
 				}
 			}
 			if !c.opts.Destinations && !r.Empty() {
@@ -277,7 +277,7 @@ func TestRemovalKeepsObjectsOfOtherConfigurations(t *testing.T) {
 		}
 		for _, name := range c.gone {
 			if reason, ok := kept[name]; ok {
-				t.Errorf("%s: %s is kept: %s", c.name, name, reason)
+				t.Errorf("%s: %s is kept, want it deleted: %s", c.name, name, reason)
 			}
 		}
 		// An exchange and its queue have the same name, so the bindings between them stay too.
@@ -306,7 +306,7 @@ func TestRemovalKeepsTheDeadLetterQueueOfAKeptDestination(t *testing.T) {
 		t.Errorf(`kept %v, want k["orders"] not empty and k["orders.dead"] = "the queue orders dead-letters to it"`, k)
 	}
 	if r := Decide(top, applied(t, top), Options{Destinations: true}); len(kept(r)) != 0 {
-		t.Errorf("objects that nothing else uses are kept: %v", kept(r))
+		t.Errorf("got the kept objects %v, want none, because nothing else uses them", kept(r))
 	}
 }
 
@@ -399,7 +399,7 @@ func TestRemovalRender(t *testing.T) {
 		"keep    queue orders: it belongs to a destination or to the file, not to the layout\n",
 	} {
 		if !strings.Contains(b.String(), line) {
-			t.Errorf("no line %q in\n%s", line, b.String())
+			t.Errorf("the text has no line %q:\n%s", line, b.String())
 		}
 	}
 }
@@ -465,7 +465,7 @@ func TestRemovalKeepsObjectsThatAKeptOneNeeds(t *testing.T) {
 		}
 		for _, s := range r.Going(r.Steps) {
 			if s.Kind == c.kind && (s.Name == c.object || s.Name == c.needed) {
-				t.Errorf("%s %s would be deleted", s.Kind, s.Name)
+				t.Errorf("%s %s would be deleted, want it kept", s.Kind, s.Name)
 			}
 		}
 	}
@@ -530,7 +530,7 @@ func TestRemovalOfUncountedMessages(t *testing.T) {
 			t.Errorf(`%+v over AMQP: %v, want ErrUnseen with "wait for their due time"`, opts, err)
 		}
 		if err := Decide(top, applied(t, top), opts).Refusal(); err != nil {
-			t.Errorf("%+v: %v", opts, err)
+			t.Errorf("%+v: Refusal returned %v, want nil", opts, err)
 		}
 	}
 }

@@ -24,7 +24,7 @@ func TestServeBelowAPrefix(t *testing.T) {
 	users := filepath.Join(t.TempDir(), "users.yaml")
 	added := clitest.RunWith(t.Context(), "correct horse battery\n", "users", "add", "anna", "--role", "operator", "--users", users)
 	if added.Code != 0 {
-		t.Fatal(added)
+		t.Fatalf("users add: want exit code 0, got %v", added)
 	}
 	b := clitest.NewBroker(t, amqptest.Options{})
 	s := start(t, "--db", clitest.NewDB(t), "--url", b.URL, "--users", users, "--path-prefix", prefix)
@@ -110,7 +110,7 @@ func belowPrefix(t *testing.T, base, id string) {
 		t.Errorf("without a session: status %d, want 401", code)
 	}
 	if !strings.Contains(text, "Log in") {
-		t.Errorf("without a session, the page has no login form: %.300s", text)
+		t.Errorf("the page without a session has no login form: %.300s", text)
 	}
 	login := url.Values{"name": {"anna"}, "password": {"correct horse battery"}, "next": {"tasks?status=failed"}}
 	b.expect("POST", base+"/login", login, http.StatusOK, base+"/tasks?status=failed")
@@ -118,7 +118,7 @@ func belowPrefix(t *testing.T, base, id string) {
 		t.Errorf("expected 2 cookies, got %v", list)
 	}
 	if list := jar.Cookies(home.JoinPath("../")); len(list) != 0 {
-		t.Errorf("cookies outside the prefix: %v", list)
+		t.Errorf("cookies outside the prefix: got %v, want none", list)
 	}
 	b.follow()
 
@@ -130,7 +130,7 @@ func belowPrefix(t *testing.T, base, id string) {
 	task := url.Values{"token": {token[1]}, "id": {id}, "queue": {"orders"}, "at": {"+1h"}}
 	code, where, text := b.ask("POST", base+"/task-new", task)
 	if code != http.StatusOK {
-		t.Errorf("the form is answered with %d: %.300s, want http.StatusOK", code, text)
+		t.Errorf("the form is answered with %d: %.300s, want 200", code, text)
 	}
 	if where.Path != home.Path+"task" {
 		t.Errorf("the form leads to %s, want Path = %v", where, home.Path+"task")
@@ -155,7 +155,7 @@ func belowPrefix(t *testing.T, base, id string) {
 		t.Fatalf("after the logout: expected 1 cookie, got %v", left)
 	}
 	if left[0].Name == "rabbitdelay_session" {
-		t.Error("the logout leaves the session's cookie")
+		t.Error("the session's cookie still exists after the logout")
 	}
 }
 
@@ -167,7 +167,7 @@ func (b *below) follow() {
 	for next := []string{b.base + "/"}; len(next) > 0; next = next[1:] {
 		code, where, text := b.ask("GET", next[0], nil)
 		if code != http.StatusOK {
-			b.t.Errorf("%s: code %d, want http.StatusOK", next[0], code)
+			b.t.Errorf("%s: code %d, want 200", next[0], code)
 		}
 		if len(seen) > 40 {
 			continue
@@ -192,7 +192,7 @@ func (b *below) follow() {
 		}
 	}
 	if len(seen) < 10 {
-		b.t.Errorf("only %d links were found", len(seen))
+		b.t.Errorf("got %d links, want at least 10", len(seen))
 	}
 }
 
@@ -209,11 +209,11 @@ func (b *below) stream(at string) {
 	}
 	defer got.Body.Close()
 	if got.StatusCode != http.StatusOK {
-		b.t.Errorf("%s: code %d, want http.StatusOK", at, got.StatusCode)
+		b.t.Errorf("%s: code %d, want 200", at, got.StatusCode)
 	}
 	line, err := bufio.NewReader(got.Body).ReadString('\n')
 	if err != nil {
-		b.t.Errorf("%s: %v", at, err)
+		b.t.Errorf("stream %s: %v", at, err)
 	}
 	if !strings.Contains(line, ":") {
 		b.t.Errorf("stream %s: %q is not an event", at, line)

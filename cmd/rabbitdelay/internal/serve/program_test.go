@@ -55,7 +55,7 @@ func TestExamplesOfTheAPI(t *testing.T) {
 	script = strings.ReplaceAll(script, "http://127.0.0.1:8086", s.url)
 	out, err := exec.CommandContext(t.Context(), "sh", "-ec", script).CombinedOutput()
 	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("building the program: %v\n%s", err, out)
 	}
 	for _, want := range []string{
 		`{"id":"order-42-expire","created":true}`, `"why":"it is due at`, `"version":2`, `{"dry_run":true,"matching":1}`,
@@ -73,7 +73,7 @@ func TestExamplesOfTheAPI(t *testing.T) {
 		t.Errorf("the result is not JSON: %s", stdout)
 	}
 	if !strings.Contains(s.log.String(), `"action":"bulk.reschedule-by"`) {
-		t.Errorf("the log has no audit: %s", s.log.String())
+		t.Errorf("the log has no audit entry: %s", s.log.String())
 	}
 }
 
@@ -85,7 +85,7 @@ func TestServeWithoutBroker(t *testing.T) {
 	s.expect("/readyz", http.StatusServiceUnavailable, `"ok":false`)
 	s.expect("/api/v1/overview", http.StatusOK, "connection refused")
 	if _, text := s.get("/api/v1/overview"); strings.Contains(text, "guest:guest") {
-		t.Errorf("the overview has the password: %s", text)
+		t.Errorf("the overview shows the password: %s", text)
 	}
 	s.expect("/", http.StatusOK, "connection refused")
 	s.expect("/metrics", http.StatusOK, "go_goroutines")
@@ -150,7 +150,7 @@ func TestServeInterruptsJobs(t *testing.T) {
 	s.until("/readyz", http.StatusOK)
 	code, text := s.do(http.MethodPost, "/api/v1/requeue", `{"queue":"lying","to_queue":"orders","limit":100,"rate":20}`)
 	if code != http.StatusOK {
-		t.Fatalf("%d %s, want http.StatusOK", code, text)
+		t.Fatalf("%d %s, want 200", code, text)
 	}
 	clitest.Await(t, "messages are sent", func() bool { q, _ := b.Queue("orders"); return q.Ready >= 3 })
 	if code, _ := s.stop(); code != 0 {
@@ -166,7 +166,7 @@ func TestServeInterruptsJobs(t *testing.T) {
 		t.Errorf("the job is %s, expected interrupted: %s", state, why)
 	}
 	if sent := b.Ready(t, "orders"); done != sent {
-		t.Errorf("the job reports %d messages, %d were sent", done, sent)
+		t.Errorf("the job reports %d messages, but %d were sent", done, sent)
 	}
 }
 
@@ -187,7 +187,7 @@ func TestServeWithoutDatabase(t *testing.T) {
 	s.expect("/api/v1/status", http.StatusOK, `"ready":1`)
 	s.expect("/", http.StatusOK, "<html")
 	if code, text := s.do(http.MethodPost, "/api/v1/requeue", `{"queue":"orders.dead","dry_run":true}`); code != http.StatusOK {
-		t.Errorf("requeue: got %d %s, want http.StatusOK", code, text)
+		t.Errorf("requeue: got %d %s, want 200", code, text)
 	}
 }
 
@@ -197,7 +197,7 @@ func TestServeProbe(t *testing.T) {
 	users := filepath.Join(t.TempDir(), "users.yaml")
 	added := clitest.RunWith(t.Context(), "correct horse battery\n", "users", "add", "anna", "--role", "operator", "--users", users)
 	if added.Code != 0 {
-		t.Fatal(added)
+		t.Fatalf("users add: want exit code 0, got %v", added)
 	}
 	at := clitest.FreeAddress(t)
 	s := run(t, "--db", clitest.NewDB(t), "--url", b.URL, "--listen", "127.0.0.1:0", "--users", users,
@@ -261,7 +261,7 @@ func TestServeWithAHungDatabase(t *testing.T) {
 			clitest.Await(t, "the hung database is reported", func() bool {
 				code, text := s.get("/readyz")
 				if code != http.StatusServiceUnavailable {
-					t.Fatalf("ready: got %d %s, want http.StatusServiceUnavailable", code, text)
+					t.Fatalf("ready: got %d %s, want 503", code, text)
 				}
 				return strings.Contains(text, "the database has not answered within ")
 			})

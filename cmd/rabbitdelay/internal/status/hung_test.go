@@ -42,7 +42,7 @@ func TestTakeWithAHungDatabase(t *testing.T) {
 			t.Fatalf("%v: got %+v, want no error, Broker not nil and Tasks = nil", err, s)
 		}
 		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("it took %v, want at most 5s", took)
+			t.Errorf("Take took %v, want at most 5s", took)
 		}
 		why := ""
 		for _, u := range s.Unchecked {

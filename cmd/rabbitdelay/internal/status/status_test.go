@@ -227,7 +227,7 @@ func TestStatusWithoutBroker(t *testing.T) {
 	}
 	for _, unknown := range []string{`"layouts":null`, `"destinations":null`, `"findings":null`, `"clients":null`, `"alarms":null`, `"on_broker_at_least":null`} {
 		if !bytes.Contains(text, []byte(unknown)) {
-			t.Errorf("no %s in %s", unknown, text)
+			t.Errorf("got %s, want %s in it", text, unknown)
 		}
 	}
 }

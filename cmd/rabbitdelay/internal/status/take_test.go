@@ -52,10 +52,10 @@ func TestTakeByAReadOnlyUser(t *testing.T) {
 		}
 		ofClock := func(u doctor.Unchecked) bool { return u.Area == doctor.AreaClock }
 		if src.Before != nil && slices.ContainsFunc(s.Unchecked, ofClock) {
-			t.Errorf("the second look did not check the clock: %+v", s.Unchecked)
+			t.Errorf("the second call of Take did not check the clock: %+v", s.Unchecked)
 		}
 		if notes := strings.Join(s.Notes, "\n"); src.Before != nil && strings.Contains(notes, "clock") {
-			t.Errorf("the second look has a note on the clock: %s", notes)
+			t.Errorf("the second call of Take has a note about the clock: %s", notes)
 		}
 		src.Before = &s
 	}

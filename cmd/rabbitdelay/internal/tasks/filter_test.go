@@ -19,7 +19,7 @@ func TestMoment(t *testing.T) {
 		var m moment
 		before := time.Now()
 		if err := m.Set(text); err != nil {
-			t.Errorf("%s: %v", text, err)
+			t.Errorf("Set(%q): got %v, want no error", text, err)
 		}
 		if m.at.Before(before.Add(want)) || m.at.After(time.Now().Add(want)) {
 			t.Errorf("%s is %v, expected %v from %v", text, m.at, want, before)

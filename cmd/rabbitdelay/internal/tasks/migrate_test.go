@@ -24,7 +24,7 @@ func TestMigratePrint(t *testing.T) {
 			var script struct{ Database, SQL string }
 			got := clitest.Expect(t, 0, "migrate", "--db", db, "--print", "--json")
 			if err := json.Unmarshal([]byte(got.Stdout), &script); err != nil {
-				t.Fatalf("%v in\n%s", err, got)
+				t.Fatalf("the output is not JSON: %v\n%s", err, got)
 			}
 			if script.SQL+"\n" != text.Stdout {
 				t.Errorf("--json prints different SQL:\n%s", script.SQL)

@@ -50,7 +50,7 @@ func TestTakeWithAHungDatabase(t *testing.T) {
 			t.Errorf("want nil for exactly what could not be read, got %+v", got)
 		}
 		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("it took %v, want at most 5s", took)
+			t.Errorf("Take took %v, want at most 5s", took)
 		}
 	})
 }

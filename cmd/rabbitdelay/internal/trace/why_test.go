@@ -104,6 +104,6 @@ func TestWhy(t *testing.T) {
 	lying := dead(inspect.ReasonParked)
 	lying[0].Destination = topology.Destination{Exchange: "x", RoutingKey: "k"}
 	if got := (&Trace{DeadLetters: lying}).Explain(); !strings.Contains(got, "its destination x:k;") {
-		t.Error(got)
+		t.Errorf(`got %q, want a text with "its destination x:k;"`, got)
 	}
 }

@@ -45,7 +45,7 @@ func TestDaysAsVixie(t *testing.T) {
 	} {
 		table, err := New(Rule{Cron: "30 6 " + days, Zone: time.UTC})
 		if err != nil {
-			t.Errorf("%s: %v", days, err)
+			t.Errorf("%s: got %v, want no error", days, err)
 			continue
 		}
 		from := time.Date(2026, 1, 1, 6, 30, 0, 0, time.UTC)

@@ -159,7 +159,7 @@ func TestEvery(t *testing.T) {
 	}
 	first := time.Date(2026, 3, 28, 23, 30, 1, 0, time.UTC)
 	if got := table.Next(time.Time{}); !got.Equal(first) {
-		t.Errorf("the first is %s, want %s", got, first)
+		t.Errorf("the first occurrence is %s, want %s", got, first)
 	}
 	n := 0
 	for at := table.Next(first.Add(-1)); !at.IsZero(); at = table.Next(at) {

@@ -73,14 +73,14 @@ func TestLoginsAreLimited(t *testing.T) {
 		}
 	}
 	if err := try("otto", right, "192.0.2.99:1", ""); err != nil {
-		t.Errorf("after wrong passwords of others: %v", err)
+		t.Errorf("login after wrong passwords of other users: got %v, want no error", err)
 	}
 	for range 20 {
 		a.byAddress.allow("198.51.100.7", now)
 		a.byAddress.allow("2001:db8::/64", now)
 	}
 	if err := try("otto", right, "198.51.100.7:1", ""); err != nil {
-		t.Errorf("a known browser at the address of a stranger whose attempts are used up: %v", err)
+		t.Errorf("login from a known browser at an address without attempts left: got %v, want no error", err)
 	}
 	for range 10 {
 		if err := try("otto", "wrong", "192.0.2.99:1", ""); !errors.Is(err, ErrWrong) {
@@ -94,7 +94,7 @@ func TestLoginsAreLimited(t *testing.T) {
 	}
 	now = now.Add(12 * time.Second)
 	if err := try("otto", right, "192.0.2.99:1", ""); err != nil {
-		t.Errorf("12 s later: %v", err)
+		t.Errorf("login 12 s later: got %v, want no error", err)
 	}
 	if want := map[string]int{"otto login, no error": 3, "otto login, " + ErrWrong.Error(): 25, "otto login, " + ErrMany.Error(): 1}; !maps.Equal(notes, want) {
 		t.Errorf("recorded: %v, want %v", notes, want)
@@ -127,7 +127,7 @@ func TestForwardedOnTwoLines(t *testing.T) {
 	r.Header.Add("X-Forwarded-For", "203.0.113.1")
 	r.Header.Add("X-Forwarded-For", "198.51.100.7")
 	if got := a.address(r); got != "198.51.100.7" {
-		t.Errorf("it comes from %s, expected what the proxy has seen", got)
+		t.Errorf("the request comes from %s, want the address that the proxy has seen", got)
 	}
 }
 
@@ -152,7 +152,7 @@ func TestLongNames(t *testing.T) {
 	}
 	for _, l := range logs.All() {
 		if name, _ := l.ContextMap()["name"].(string); name == "" || len(name) > 100 {
-			t.Errorf("%d bytes of a name are in the log", len(name))
+			t.Errorf("the log has %d bytes of the name, want 1 to 100", len(name))
 		}
 	}
 }
@@ -280,7 +280,7 @@ func TestReadRefusesAFileThatOthersMayUse(t *testing.T) {
 			t.Errorf("%s: got %v, want error %q", name, err, c.refused)
 		}
 		if err != nil && !strings.Contains(err.Error(), c.refused) {
-			t.Errorf("%s: %v does not say %q", name, err, c.refused)
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.refused)
 		}
 	}
 }
@@ -336,7 +336,7 @@ func FuzzUsersFile(f *testing.F) {
 		}
 		again, err := parse(written)
 		if err != nil {
-			t.Fatalf("%q became %q: %v", text, written, err)
+			t.Fatalf("%q was written as %q, which cannot be read: %v", text, written, err)
 		}
 		if twice, err := yaml.Marshal(again); err != nil || !bytes.Equal(twice, written) {
 			t.Fatalf("%q was written as %q and then as %q: %v", text, written, twice, err)

@@ -74,7 +74,7 @@ func TestOnlyCountedChangesAreMade(t *testing.T) {
 			page := c.get(x.page).Body.String()
 			again := c.post(path, pressed(t, page, written))
 			if again.Code != http.StatusConflict || len(c.calls) > 0 || !strings.Contains(again.Body.String(), "Nothing was changed yet") {
-				t.Fatalf("got %d, calls %q\n%s, want http.StatusConflict, no calls and a body with \"Nothing was changed yet\"",
+				t.Fatalf("got %d, calls %q\n%s, want 409, no calls and a body with \"Nothing was changed yet\"",
 					again.Code, c.calls, again.Body)
 			}
 			if w := c.post(path, pressed(t, again.Body.String(), nil)); w.Code != http.StatusSeeOther || len(c.calls) != 1 || c.calls[0] != x.call {
@@ -122,6 +122,6 @@ func TestFormsKeepTheirZone(t *testing.T) {
 	r := httptestPost("bulk", form)
 	r.AddCookie(&http.Cookie{Name: zoneCookie, Value: "Asia%2FTokyo"})
 	if w := c.do(r); w.Code != http.StatusSeeOther || len(c.calls) != 1 || !strings.Contains(c.calls[0], "at 2027-01-01T08:00:00Z") {
-		t.Errorf(`got %d, calls %q, want http.StatusSeeOther and one call with "at 2027-01-01T08:00:00Z"`, w.Code, c.calls)
+		t.Errorf(`got %d, calls %q, want 303 and one call with "at 2027-01-01T08:00:00Z"`, w.Code, c.calls)
 	}
 }

@@ -45,7 +45,7 @@ func TestDownloads(t *testing.T) {
 	}
 	for _, path := range []string{"tasks", "task-errors", "recurring", "dead-errors?queue=mail.dead", "audit"} {
 		if body := c.get(path).Body.String(); strings.Count(body, ` download>`) != 2 || !strings.Contains(body, "at most 100,000 rows") {
-			t.Errorf("%s does not offer two downloads and their limit", path)
+			t.Errorf("page %s does not offer two downloads or does not state their limit", path)
 		}
 	}
 }
@@ -89,7 +89,7 @@ func TestDownloadsHaveNoSecrets(t *testing.T) {
 				body := c.get(path + "?format=" + format).Body.String()
 				for _, private := range []string{"order: 42", `order\"`, `"order"`, "daily", "body", "headers"} {
 					if strings.Contains(body, private) {
-						t.Errorf("%s: %s has %q", role, path, private)
+						t.Errorf("%s: download %s contains %q", role, path, private)
 					}
 				}
 			}
@@ -98,7 +98,7 @@ func TestDownloadsHaveNoSecrets(t *testing.T) {
 	c := open(service.RoleViewer)
 	c.who = service.Caller{}
 	if w := c.get("tasks-download?format=csv"); w.Code != http.StatusForbidden {
-		t.Errorf("without a login: got %d, want http.StatusForbidden", w.Code)
+		t.Errorf("without a login: got %d, want 403", w.Code)
 	}
 	c = open(service.RoleViewer)
 	for path, want := range map[string]int{"tasks-download": 400, "tasks-download?format=xml": 400, "tasks-download?format=csv&qeue=x": 400, "tasks-download?format=csv&from=x": 400} {
@@ -141,7 +141,7 @@ func TestDownloadLimit(t *testing.T) {
 		t.Errorf("%d lines, expected %d", n, maxDownload+1)
 	}
 	if got := w.Header().Get("Content-Disposition"); got != `attachment; filename="tasks-first-100000.csv"` {
-		t.Error(got)
+		t.Errorf(`got Content-Disposition %q, want "attachment; filename=\"tasks-first-100000.csv\""`, got)
 	}
 }
 
@@ -209,7 +209,7 @@ func TestDownloadThatFails(t *testing.T) {
 			r := httptest.NewRequest(http.MethodGet, "/tasks-download?format=json", http.NoBody)
 			c.pages.ServeHTTP(w, r.WithContext(service.WithCaller(r.Context(), c.who)))
 			if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "the database has gone") {
-				t.Errorf("%d\n%s, want http.StatusServiceUnavailable and a body with \"the database has gone\"", w.Code, w.Body)
+				t.Errorf("%d\n%s, want 503 and a body with \"the database has gone\"", w.Code, w.Body)
 			}
 			return false
 		}()

@@ -59,6 +59,6 @@ func TestHistogramTellsItsScale(t *testing.T) {
 	}
 	v = histogram{}
 	if h := v.scale(english, bins(1, 24)[:0]); len(h) != 0 {
-		t.Errorf("without data: got %v, want none", h)
+		t.Errorf("the histogram without data: got %v, want none", h)
 	}
 }

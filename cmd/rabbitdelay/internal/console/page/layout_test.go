@@ -18,7 +18,7 @@ func TestNestedAddress(t *testing.T) {
 	for _, path := range []string{"tasks/x", "tasks/", "a/b/c"} {
 		w := c.get(path)
 		if w.Code != http.StatusNotFound {
-			t.Errorf("%s: got %d, want http.StatusNotFound", path, w.Code)
+			t.Errorf("%s: got %d, want 404", path, w.Code)
 		}
 		if n := strings.Count(strings.ToLower(w.Body.String()), ">there is no such page<"); n != 1 {
 			t.Errorf("%s says %d times that there is no such page, want once", path, n)
@@ -59,7 +59,7 @@ func TestFailedOfThePeriod(t *testing.T) {
 	for over, label := range map[string]string{"hour": "Failed (last hour)", "day": "Failed (last day)", "week": "Failed (last week)"} {
 		body := open(service.RoleViewer).get("?over=" + over).Body.String()
 		if !strings.Contains(body, "<dt>"+label+"</dt>") || strings.Contains(body, "since yesterday") {
-			t.Errorf("%q has no %q", over, label)
+			t.Errorf("page %q has no label %q, or says \"since yesterday\"", over, label)
 		}
 	}
 }
@@ -79,7 +79,7 @@ func TestIDsKeepTheirEnds(t *testing.T) {
 		}
 	}
 	if got := middle(9, "0123456789"); got != "01234…789" && got != "0123…6789" {
-		t.Error(got)
+		t.Errorf(`got %q, want "01234…789" or "0123…6789"`, got)
 	}
 	for n, want := range map[int]string{10: "0123456789", 5: "01…89", 4: "01…9"} {
 		if got := middle(n, "0123456789"); got != want {

@@ -36,5 +36,5 @@ func TestListen(t *testing.T) {
 		})))
 	}
 	s := &http.Server{Addr: *listen, Handler: mux, ReadHeaderTimeout: time.Minute}
-	t.Error(s.ListenAndServe())
+	t.Errorf("the server ended: %v", s.ListenAndServe())
 }

@@ -99,21 +99,21 @@ func TestTaskErrors(t *testing.T) {
 		"bulk?action=delete&error-like=payment+provider%3A+%23&queue=mail&status=failed&tag=vip",
 	} {
 		if !strings.Contains(body, `href="`+link+`"`) {
-			t.Errorf("no link to %s", link)
+			t.Errorf("the page has no link to %s", link)
 		}
 	}
 	if n := strings.Count(body, `href="bulk?`); n != 2 {
 		t.Errorf("%d links to changes, expected 2: a group without an error has none", n)
 	}
 	if !strings.Contains(body, "Only the newest 3 were read") {
-		t.Error("nothing says that not all tasks were read")
+		t.Error("the page does not say that only the newest 3 tasks were read")
 	}
 	c = open(service.RoleViewer)
 	if body := c.get("task-errors").Body.String(); strings.Contains(body, `href="bulk?`) {
-		t.Error("the page offers a viewer a change")
+		t.Error("the page offers a bulk change to a viewer")
 	}
 	if w := c.get("task-errors?order=last"); w.Code != http.StatusBadRequest {
-		t.Errorf("an unknown order: got %d, want http.StatusBadRequest", w.Code)
+		t.Errorf("an unknown order: got %d, want 400", w.Code)
 	}
 }
 
@@ -148,11 +148,11 @@ func TestMalformedQueries(t *testing.T) {
 		"bulk?action=cancel&status=pending&tag=%": "invalid URL escape",
 	} {
 		if w := c.get(path); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), says) {
-			t.Errorf("%s: status %d", path, w.Code)
+			t.Errorf("%s: got status %d, want 400 and a page with %q", path, w.Code, says)
 		}
 	}
 	if len(c.calls) > 0 {
-		t.Errorf("done: %q", c.calls)
+		t.Errorf("got the calls %q, want none", c.calls)
 	}
 }
 
@@ -161,16 +161,16 @@ func TestPages(t *testing.T) {
 	for _, path := range reading {
 		w := c.get(path)
 		if w.Code != http.StatusOK || !strings.HasSuffix(strings.TrimSpace(w.Body.String()), "</html>") {
-			t.Errorf("%q: got %d\n%s, want http.StatusOK and a body that ends with \"</html>\"", path, w.Code, w.Body)
+			t.Errorf("%q: got %d\n%s, want 200 and a body that ends with \"</html>\"", path, w.Code, w.Body)
 		}
 	}
 	for path, form := range asking {
 		if w := c.get(withQuery(path, form)); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `method="post"`) {
-			t.Errorf("%q: got %d\n%s, want http.StatusOK and a body with \"method=\"post\"\"", path, w.Code, w.Body)
+			t.Errorf("%q: got %d\n%s, want 200 and a body with \"method=\"post\"\"", path, w.Code, w.Body)
 		}
 	}
 	if len(c.calls) > 0 {
-		t.Errorf("GET changed something: %q", c.calls)
+		t.Errorf("a GET request caused the calls %q, want none", c.calls)
 	}
 }
 
@@ -279,7 +279,7 @@ func TestBodies(t *testing.T) {
 		body := c.get(path).Body.String()
 		for _, private := range []string{"&#34;order&#34;", "a@example.org", "daily"} {
 			if strings.Contains(body, private) {
-				t.Errorf("%s shows a viewer %q of a body", path, private)
+				t.Errorf("page %s shows a viewer %q, which is a part of a body", path, private)
 			}
 		}
 	}
@@ -302,26 +302,26 @@ func TestViewerMayLookOnly(t *testing.T) {
 		body := c.get(path).Body.String()
 		for _, m := range regexp.MustCompile(`(?:action|href)="([a-z-]+)`).FindAllStringSubmatch(body, -1) {
 			if _, ok := asking[m[1]]; ok {
-				t.Errorf("page %q shows a viewer the action %s", path, m[1])
+				t.Errorf("page %q offers a viewer the action %s", path, m[1])
 			}
 		}
 	}
 	for path, form := range asking {
 		if w := c.get(withQuery(path, form)); w.Code != http.StatusForbidden {
-			t.Errorf("GET %s: %d, want http.StatusForbidden", path, w.Code)
+			t.Errorf("GET %s: %d, want 403", path, w.Code)
 		}
 		if w := c.post(path, form); w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), `aria-label="Pages"`) {
-			t.Errorf(`POST %s: %d, want http.StatusForbidden and a body with "aria-label="Pages""`, path, w.Code)
+			t.Errorf(`POST %s: %d, want 403 and a body with "aria-label="Pages""`, path, w.Code)
 		}
 	}
 	c.who = service.Caller{}
 	for _, path := range append(slices.Clone(reading), "live", "live-tasks", "live-dead", "live-layouts", "live-recurring", "live-audit", "live-held") {
 		if w := c.get(path); w.Code != http.StatusForbidden {
-			t.Errorf("without a login, %q: got %d, want http.StatusForbidden", path, w.Code)
+			t.Errorf("without a login, %q: got %d, want 403", path, w.Code)
 		}
 	}
 	if len(c.calls) > 0 {
-		t.Errorf("a viewer changed something: %q", c.calls)
+		t.Errorf("a viewer caused the calls %q, want none", c.calls)
 	}
 }
 
@@ -352,7 +352,7 @@ func TestActions(t *testing.T) {
 			continue
 		}
 		if w := c.get(x.to); w.Code != http.StatusOK {
-			t.Errorf("%s leads to %d, want http.StatusOK", x.path, w.Code)
+			t.Errorf("%s leads to %d, want 200", x.path, w.Code)
 		}
 	}
 	if want := time.Date(2026, 11, 23, 7, 0, 0, 0, time.UTC); c.tasks["binary"].Version != 5 {
@@ -366,7 +366,7 @@ func TestTooLate(t *testing.T) {
 	c.post("task-cancel", url.Values{"id": {"binary"}})
 	w := c.post("task-run", url.Values{"id": {"binary"}})
 	if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "its status is cancelled, expected pending") || strings.Contains(w.Body.String(), "task-run") {
-		t.Errorf("%d\n%s, want http.StatusConflict, a body with \"its status is cancelled, expected pending\" and no \"task-run\" in it",
+		t.Errorf("%d\n%s, want 409, a body with \"its status is cancelled, expected pending\" and no \"task-run\" in it",
 			w.Code, w.Body)
 	}
 	if w := c.get("task-run?id=binary"); !strings.Contains(w.Body.String(), "The task is cancelled") || strings.Contains(w.Body.String(), `action="task-run"`) {
@@ -395,7 +395,7 @@ func TestBulkSaysWhatItDoes(t *testing.T) {
 	} {
 		v, _ := url.ParseQuery(form)
 		if w := c.post("bulk", v); w.Code != http.StatusBadRequest {
-			t.Errorf("%s: got %d, want http.StatusBadRequest", form, w.Code)
+			t.Errorf("%s: got %d, want 400", form, w.Code)
 		}
 	}
 	if len(c.calls) > 0 {
@@ -486,7 +486,7 @@ func TestSelection(t *testing.T) {
 		sent.Add(html.UnescapeString(m[1]), strings.ReplaceAll(html.UnescapeString(m[2]), "\n", "\r\n")) // browsers send fields in this form
 	}
 	if w := c.post("bulk", sent); w.Code != http.StatusSeeOther || len(c.calls) != 1 {
-		t.Errorf("%d %q\n%s, want http.StatusSeeOther and one call", w.Code, c.calls, w.Body)
+		t.Errorf("got status %d, calls %q, want 303 and one call; page\n%s", w.Code, c.calls, w.Body)
 	}
 	if body := open(service.RoleViewer).get("tasks").Body.String(); strings.Contains(body, `type="checkbox" name=`) {
 		t.Error("a viewer can select rows")
@@ -510,7 +510,7 @@ func TestInstallation(t *testing.T) {
 	}
 	trace := `<a href="https://traces.example.org/4bf92f3577b34da6a3ce929d0e0e4736" rel="noreferrer">`
 	if body := c.get("task?id=binary").Body.String(); !strings.Contains(body, trace) {
-		t.Errorf("no link to the trace in\n%s", body)
+		t.Errorf("the page has no link to the trace:\n%s", body)
 	}
 }
 
@@ -522,7 +522,7 @@ func TestLongErrors(t *testing.T) {
 	c.tasks[x.ID] = x
 	body := c.get("task?id=" + x.ID).Body.String()
 	if n := strings.Count(body, "end of it"); n != 1 || !strings.Contains(body, `<details class="error long">`) {
-		t.Errorf("it is there %d times in\n%s, want 1 and a text with \"<details class=\"error long\">\"", n, body)
+		t.Errorf("the error is on the page %d times, want once, in a <details class=\"error long\">:\n%s", n, body)
 	}
 }
 
@@ -564,7 +564,7 @@ func TestUnavailable(t *testing.T) {
 	}
 	for path, form := range asking {
 		if w := c.post(path, form); w.Code != http.StatusServiceUnavailable {
-			t.Errorf("%s: got %d\n%s, want http.StatusServiceUnavailable", path, w.Code, w.Body)
+			t.Errorf("%s: got %d\n%s, want 503", path, w.Code, w.Body)
 		}
 	}
 }
@@ -616,7 +616,7 @@ func TestBodiesComeBack(t *testing.T) {
 			"body": {strings.ReplaceAll(shown, "\n", "\r\n")},
 		})
 		if got := string(c.tasks["new"].Body); got != body {
-			t.Errorf("%q, shown as %q, comes back as %q: %d", body, shown, got, w.Code)
+			t.Errorf("body %q is shown as %q and was submitted as %q, status %d", body, shown, got, w.Code)
 		}
 		delete(c.tasks, "new")
 	}
@@ -642,7 +642,7 @@ func TestPreferences(t *testing.T) {
 		}
 	}
 	if w := c.post("preferences", url.Values{"zone": {"Mars/Olympus"}}); w.Code != http.StatusBadRequest {
-		t.Errorf("got %d, want http.StatusBadRequest", w.Code)
+		t.Errorf("got %d, want 400", w.Code)
 	}
 	for _, back := range []string{"https://example.org/", "//example.org", "/tasks", `\\example.org`, "../x", "javascript:alert(1)", ""} {
 		if to := Local(back); to != "./" {
@@ -659,7 +659,7 @@ func TestLogin(t *testing.T) {
 		w := httptest.NewRecorder()
 		c.pages.Login(w, r, http.StatusUnauthorized, "")
 		if w.Code != http.StatusUnauthorized || strings.Contains(w.Body.String(), `aria-label="Pages"`) {
-			t.Errorf("%d\n%s, want http.StatusUnauthorized and no \"aria-label=\"Pages\"\" in it", w.Code, w.Body)
+			t.Errorf("%d\n%s, want 401 and no \"aria-label=\"Pages\"\" in it", w.Code, w.Body)
 		}
 		return w.Body.String()
 	}
@@ -675,7 +675,7 @@ func TestLogin(t *testing.T) {
 		t.Errorf("the form does not keep the value of its field:\n%s", w.Body)
 	}
 	if body := show(http.MethodPost, "/task-new", url.Values{"body": {strings.Repeat("long ", 2000)}}); !strings.Contains(body, "long long") {
-		t.Errorf("a field that does not fit into an address is lost")
+		t.Error("the page has lost a value that is too long for an address")
 	}
 	body = show(http.MethodPost, "/login", url.Values{"next": {"https://example.org"}, "password": {"s3cret"}})
 	for _, kept := range []string{"example.org", "s3cret"} {
@@ -711,7 +711,7 @@ func TestAccessible(t *testing.T) {
 		seen := map[string]bool{}
 		for _, m := range id.FindAllStringSubmatch(body, -1) {
 			if seen[m[1]] {
-				t.Errorf("%s: the id %s is there twice", path, m[1])
+				t.Errorf("%s: two elements have the id %s", path, m[1])
 			}
 			seen[m[1]] = true
 		}
@@ -826,7 +826,7 @@ func TestAssets(t *testing.T) {
 			t.Errorf("%s: Content-Type %q, want %q", path, got, kind)
 		}
 		if body, _ := io.ReadAll(w.Result().Body); len(body) == 0 {
-			t.Errorf("%s has no body", path)
+			t.Errorf("the answer to %s has no body", path)
 		}
 		if got := w.Header().Get("Cache-Control"); !strings.Contains(got, "immutable") {
 			t.Errorf("%s: Cache-Control %q; want it to have immutable", path, got)

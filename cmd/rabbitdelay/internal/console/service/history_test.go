@@ -106,7 +106,7 @@ func TestHistory(t *testing.T) {
 				t.Errorf("%s: %d done and failed, but %d tasks ended", x.name, got, want)
 			}
 			if sum.Failed != failed {
-				t.Errorf("%s: %d failed, but the table has %d", x.name, sum.Failed, failed)
+				t.Errorf("%s: the history counts %d failed tasks, but the table has %d", x.name, sum.Failed, failed)
 			}
 			if sum.Retries != 2*failed {
 				t.Errorf("%s: %d retries, want %d", x.name, sum.Retries, 2*failed)
@@ -115,7 +115,7 @@ func TestHistory(t *testing.T) {
 				t.Errorf("%s: half of the tasks were %v late, want 3ms to 4ms", x.name, late)
 			}
 			if !slices.IsSortedFunc(x.spans, func(a, b taskview.CompletionStats) int { return a.From.Compare(b.From) }) {
-				t.Errorf("%s: spans out of order: %v", x.name, x.spans)
+				t.Errorf("%s: the spans are not sorted: %v", x.name, x.spans)
 			}
 			if got := x.spans[0].To.Sub(x.spans[0].From); got != x.width {
 				t.Errorf("%s: the first span is %v wide, want %v", x.name, got, x.width)

@@ -36,7 +36,7 @@ func TestOverviewAge(t *testing.T) {
 				t.Fatal(err)
 			}
 			if took, age := time.Since(began), time.Since(o.At); took != x.took || age != x.age {
-				t.Errorf("after a pause of %v: took %v and is %v old, expected %v and %v", x.pause, took, age, x.took, x.age)
+				t.Errorf("after a pause of %v: the overview took %v and is %v old, want %v and %v", x.pause, took, age, x.took, x.age)
 			}
 		}
 	})

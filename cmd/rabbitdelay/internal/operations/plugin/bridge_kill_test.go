@@ -55,7 +55,7 @@ func TestBridgeKilled(t *testing.T) {
 			mu.Unlock()
 			c, err := ch.PublishWithDeferredConfirm(x.Name, "paid", false, false, p)
 			if err != nil || !c.Wait() {
-				t.Fatal(err)
+				t.Fatalf("exchange %s did not confirm a message: %v", x.Name, err)
 			}
 			<-time.After(3 * time.Millisecond)
 		}

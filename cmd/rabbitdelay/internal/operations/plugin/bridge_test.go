@@ -82,7 +82,7 @@ func bridges(t *testing.T, v *suite.Vhost, x bridge.Exchange) {
 		expirations[p.MessageId] = p.Expiration
 		dc, err := ch.PublishWithDeferredConfirm(x.Name, fmt.Sprint("order.", i), true, false, p)
 		if err != nil || !dc.Wait() {
-			t.Fatal(err)
+			t.Fatalf("exchange %s did not confirm message %d: %v", x.Name, i, err)
 		}
 	}
 	suite.Eventually(t, "expired messages", func() bool {
@@ -154,11 +154,11 @@ func runBridge(t *testing.T, ctx context.Context, c *amqpx.Client, x bridge.Exch
 		}()
 	}
 	if err := b.Declare(ctx); err != nil {
-		t.Errorf("bridge: %v", err)
+		t.Errorf("Declare returned %v, want no error", err)
 		return
 	}
 	if err := b.Run(ctx); err != nil {
-		t.Errorf("bridge: %v", err)
+		t.Errorf("Run returned %v, want no error", err)
 	}
 }
 
@@ -174,14 +174,14 @@ func TestBridgeRefusesBypasses(t *testing.T) {
 		suite.MustSucceed(t, ch.QueueBind("mail", "order.#", "shop", false, nil))
 		r := suite.CommandOn(t, v, "")("bridge", "--exchange", "shop", "--type", "topic")
 		if r.Code != 1 || !strings.Contains(r.Stderr, "bypass the bridge") {
-			t.Error(r)
+			t.Errorf(`bridge: want exit code 1 and "bypass the bridge" in the errors, got %v`, r)
 		}
 		suite.MustSucceed(t, ch.ExchangeDeclare("fan", "fanout", true, false, false, false, nil))
 		suite.MustSucceed(t, ch.QueueBind("mail", "", "fan", false, nil))
 		for _, args := range [][]string{nil, {"--dry-run"}} {
 			r := suite.CommandOn(t, v, "")(append([]string{"bridge", "--exchange", "fan", "--type", "topic"}, args...)...)
 			if r.Code == 0 || strings.Contains(r.Stderr, "bypass the bridge") || !strings.Contains(r.Stdout+r.Stderr, "fanout") {
-				t.Error(r)
+				t.Errorf(`bridge %v: want a failure that mentions "fanout" and not "bypass the bridge", got %v`, args, r)
 			}
 		}
 	})
@@ -206,7 +206,7 @@ func TestBridgeAfterThePlugin(t *testing.T) {
 		suite.MustSucceed(t, ch.QueueBind("out", "paid", x.Due(), false, nil))
 		p, err := ch.PublishWithDeferredConfirm("shop", "paid", true, false, amqp.Publishing{MessageId: d.MessageId, Headers: d.Headers})
 		if err != nil || !p.Wait() {
-			t.Fatal(err)
+			t.Fatalf("exchange shop did not confirm the message: %v", err)
 		}
 		b, err := bridge.New(c, bridge.Config{Exchange: x})
 		suite.MustSucceed(t, err)

@@ -38,7 +38,7 @@ func (a *arrivals) reads(t *testing.T, v *suite.Vhost, queue string) {
 			now := time.Now()
 			a.mu.Lock()
 			if early := a.due[d.MessageId].Sub(now); early > 0 {
-				t.Errorf("%s came %v early at %s of RabbitMQ %s", d.MessageId, early, queue, v.Broker.Line())
+				t.Errorf("message %s arrived %v early in %s of RabbitMQ %s", d.MessageId, early, queue, v.Broker.Line())
 			}
 			a.came[d.MessageId] = append(a.came[d.MessageId], v.Broker.Line())
 			a.mu.Unlock()
@@ -108,7 +108,7 @@ func (p *producer) run(ctx context.Context, t *testing.T) {
 		p.a.due[id] = time.Now().Truncate(time.Millisecond).Add(delay) // the plugin counts milliseconds
 		p.a.mu.Unlock()
 		if err := p.send(id, delay); err != nil {
-			t.Errorf("%s: %v", id, err)
+			t.Errorf("sending message %s: %v", id, err)
 		}
 		p.n++
 		p.mu.Unlock()
@@ -247,10 +247,10 @@ func TestOffThePlugin(t *testing.T) {
 	disable := strings.NewReplacer("exec -i", "exec -e RABBITMQ_PLUGINS_DIR="+plugins,
 		"rabbitmqctl", "rabbitmq-plugins").Replace(ctl) + " disable rabbitmq_delayed_message_exchange"
 	if out, err := exec.CommandContext(t.Context(), "sh", "-c", disable).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("disabling the plugin: %v: %s", err, out)
 	}
 	if _, exchanges := status(); exchanges != 0 {
-		t.Errorf("%d exchanges of the plugin are left", exchanges)
+		t.Errorf("%d exchanges of the plugin are left, want 0", exchanges)
 	}
 	orders.published(t, 300)
 

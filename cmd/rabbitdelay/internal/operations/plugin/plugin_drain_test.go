@@ -69,7 +69,7 @@ type drainReport struct {
 func reportOf(t *testing.T, r suite.Ran) (rep drainReport) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(r.Stdout), &rep); err != nil {
-		t.Fatalf("%v: %s", err, r)
+		t.Fatalf("the report is not JSON: %v: %s", err, r)
 	}
 	return rep
 }
@@ -121,10 +121,10 @@ func TestPluginDrain(t *testing.T) {
 		}
 		r := command(append(args, "--yes")...)
 		if rep := reportOf(t, r); r.Code != 2 || rep.Sent != sent || rep.Deleted != sent || rep.Twice != 0 || len(rep.Refused) != stay {
-			t.Fatal(r)
+			t.Fatalf("drain: want exit code 2, %d messages sent and deleted, none sent twice and %d refused, got %v", sent, stay, r)
 		}
 		if again := reportOf(t, command(append(args, "--yes")...)); again.Sent != 0 || again.Resumed != 0 {
-			t.Errorf("again: got %+v, want Sent = 0 and Resumed = 0", again)
+			t.Errorf("a second drain: got %+v, want Sent = 0 and Resumed = 0", again)
 		}
 		got := map[string]amqp.Delivery{}
 		list := takesAll(t, v, exchange, 8, 3*time.Minute)
@@ -199,7 +199,7 @@ func TestPluginDrainKilled(t *testing.T) {
 			}
 		}
 		if !last.Wait() {
-			t.Fatal("not confirmed")
+			t.Fatal("the last message was not confirmed")
 		}
 		file := filepath.Join(t.TempDir(), "delays.yaml")
 		if err := os.WriteFile(file, []byte(fewQueues), 0o600); err != nil {
@@ -257,7 +257,7 @@ func TestPluginDrainKilled(t *testing.T) {
 			t.Errorf("%d of %d messages arrived", len(ids), n)
 		}
 		if copies > killed*200 {
-			t.Errorf("%d came twice after %d kills", copies, killed)
+			t.Errorf("%d messages arrived twice after %d kills, want at most 200 for each kill", copies, killed)
 		}
 		t.Logf("%d kills, %d came twice under their ids", killed, copies)
 	})

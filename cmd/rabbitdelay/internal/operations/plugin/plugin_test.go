@@ -60,7 +60,7 @@ func delayed(t *testing.T, ch *amqp.Channel, exchange, key string, by time.Durat
 		p.Headers = headers
 		c, err := ch.PublishWithDeferredConfirm(exchange, key, false, false, p)
 		if err != nil || !c.Wait() {
-			t.Fatal(err)
+			t.Fatalf("exchange %s did not confirm a message with the key %s: %v", exchange, key, err)
 		}
 	}
 }
@@ -72,7 +72,7 @@ func TestPluginStatus(t *testing.T) {
 	onPlugins(t, func(t *testing.T, v *suite.Vhost) {
 		command := suite.CommandOn(t, v, "")
 		if r := command("plugin", "status"); r.Code != 0 || !strings.Contains(r.Stdout, "has no x-delayed-message exchange") {
-			t.Errorf("without an exchange: got %s, want Code = 0 and a text that says so", r)
+			t.Errorf("plugin status without an exchange: got %s, want Code = 0 and a text that says so", r)
 		}
 		delays(t, v, "orders", "topic", "order.#")
 		ch := v.Channel(t)
@@ -90,17 +90,17 @@ func TestPluginStatus(t *testing.T) {
 		for deadline := time.Now().Add(suite.Patience); time.Now().Before(deadline); <-time.After(time.Second) {
 			r, s = command("plugin", "status", "--json"), status{}
 			if err := json.Unmarshal([]byte(r.Stdout), &s); err != nil {
-				t.Fatalf("%v: %s", err, r)
+				t.Fatalf("the status is not JSON: %v: %s", err, r)
 			}
 			if len(s.Publishers) == 1 {
 				break // statistics come every 5 s
 			}
 		}
 		if len(s.Exchanges) != 1 || s.Exchanges[0].Waiting == nil || *s.Exchanges[0].Waiting != 3 || len(s.Publishers) != 1 || len(s.InTheWay) != 2 || r.Code != 0 {
-			t.Fatal(r)
+			t.Fatalf("plugin status: want exit code 0, one exchange with 3 waiting messages, 1 publisher and 2 things in the way, got %v", r)
 		}
 		if r := command("plugin", "status"); r.Code != 0 || !strings.Contains(r.Stdout, "3 messages") || !strings.Contains(r.Stdout, "queue orders with order.#") {
-			t.Error(r)
+			t.Errorf(`plugin status: want exit code 0, "3 messages" in the output and "queue orders with order.#" in the output, got %v`, r)
 		}
 	})
 }

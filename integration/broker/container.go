@@ -137,6 +137,7 @@ func newContainer(ctx context.Context, g *guard.Guard, o Options) (_ server, whe
 		published[network.MustParsePort(managementPort)] = []network.PortBinding{{HostIP: bind, HostPort: strconv.Itoa(ports[1])}}
 	}
 
+	programs := programVolumes(ctx, provider.Client(), chosen)
 	name := "rabbitdelay-" + strconv.Itoa(os.Getpid()) + "-" + strings.ToLower(rand.Text()[:8])
 	if err := g.Container(name); err != nil {
 		return nil, addresses{}, "", err
@@ -154,8 +155,9 @@ func newContainer(ctx context.Context, g *guard.Guard, o Options) (_ server, whe
 			Env: map[string]string{"RABBITMQ_NODENAME": "rabbit@localhost"},
 			HostConfigModifier: func(h *dockercontainer.HostConfig) {
 				h.PortBindings = published
+				h.Binds = programs
 				if o.Data != "" {
-					h.Binds = []string{o.Data + ":/var/lib/rabbitmq"}
+					h.Binds = append(h.Binds, o.Data+":/var/lib/rabbitmq")
 				}
 			},
 		},

@@ -37,6 +37,7 @@ const (
 // image is a local image of RabbitMQ.
 type image struct {
 	name    string
+	id      string
 	version string // such as 4.3.6, or a prefix of it
 	local   bool   // built by make images
 	next    bool   // from EnvNextImage
@@ -67,7 +68,7 @@ func images(ctx context.Context, docker client.APIClient) ([]image, error) {
 				if version == "" {
 					version = tag
 				}
-				found = append(found, image{name: name, version: version, local: true})
+				found = append(found, image{name: name, id: summary.ID, version: version, local: true})
 			case officialImages:
 				parts := officialTag.FindStringSubmatch(tag)
 				if parts == nil {

@@ -122,7 +122,7 @@ func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 		return nil, err
 	}
 	if o.Log != nil {
-		o.Log(fmt.Sprintf("cluster: %d nodes of RabbitMQ %s in containers of %s", len(c.nodes), c.version, image))
+		o.Log(fmt.Sprintf("cluster: %d nodes of RabbitMQ %s in containers of %s", len(c.nodes), c.version, image.Name))
 	}
 	return c, nil
 }
@@ -143,7 +143,7 @@ func (c *Cluster) createNetwork(ctx context.Context, name string) error {
 
 // createNodes creates the containers. Each is connected to two networks: clients reach it on Docker's default network,
 // and nodes reach each other on the private network.
-func (c *Cluster) createNodes(ctx context.Context, name, image string, o Options) error {
+func (c *Cluster) createNodes(ctx context.Context, name string, image broker.Image, o Options) error {
 	ports, err := loopback.Ports(o.Nodes)
 	if err != nil {
 		return err
@@ -185,7 +185,7 @@ func (c *Cluster) createNodes(ctx context.Context, name, image string, o Options
 			HostIP: netip.MustParseAddr(loopback.Host), HostPort: strconv.Itoa(ports[i]),
 		}}}
 		n.running, err = c.provider.CreateContainer(ctx, testcontainers.ContainerRequest{
-			Image:        image,
+			Image:        image.Name,
 			Name:         n.container,
 			Labels:       map[string]string{"rabbitdelay": "cluster"},
 			ExposedPorts: []string{amqpPort},
@@ -197,7 +197,7 @@ func (c *Cluster) createNodes(ctx context.Context, name, image string, o Options
 			},
 			Files:              files(i),
 			ConfigModifier:     func(c *dockercontainer.Config) { c.Hostname = n.host },
-			HostConfigModifier: func(h *dockercontainer.HostConfig) { h.PortBindings = published },
+			HostConfigModifier: func(h *dockercontainer.HostConfig) { h.PortBindings, h.Binds = published, image.Binds },
 		})
 		if err != nil {
 			return fmt.Errorf("cluster: create node %d: %w", i, err)

@@ -224,6 +224,30 @@ if [ ${#suites[@]} -gt 0 ]; then
 fi
 trap - INT TERM
 
+# unpack copies the programs of a RabbitMQ image to volumes, which the launcher mounts over the same folders.
+# With the storage driver fuse-overlayfs every access to an image's files goes through one more process; from
+# volumes a broker starts in two thirds of the time. The last volume tells that the copies are complete, and
+# of which image they are.
+unpack() {
+	local image=$1 id volume dir mounts=()
+	id=$(docker image inspect -f '{{.Id}}' "$image")
+	volume=$(printf '%s' "$image" | tr '/:' '--')
+	[ "$(docker volume inspect -f '{{index .Labels "rabbitdelay.image"}}' "$volume-complete" 2>/dev/null)" != "$id" ] || return 0
+	docker volume rm "$volume-complete" "$volume-erlang" "$volume-rabbitmq" >/dev/null 2>&1 || true
+	for dir in erlang rabbitmq; do
+		mounts+=(-v "$volume-$dir:/usr/lib/$dir")
+	done
+	# Docker fills an empty volume with what the image has in that folder.
+	docker run --rm "${mounts[@]}" "$image" true &&
+		docker volume create --label "rabbitdelay.image=$id" "$volume-complete" >/dev/null
+}
+
+if [ "$(docker info -f '{{.Driver}}')" = fuse-overlayfs ]; then
+	for image in $(docker image ls --format '{{.Repository}}:{{.Tag}}' rabbitdelay/rabbitmq); do
+		unpack "$image" || say "warning: $image could not be unpacked; its brokers start more slowly"
+	done
+fi
+
 for image in "$@"; do
 	if built "$image"; then
 		exit 0

@@ -3,6 +3,7 @@ package schedule
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"slices"
 	"time"
@@ -16,12 +17,13 @@ import (
 // Bulk changes all tasks that the filter selects, with one transaction per batch, in the order of their due times
 // (in reverse order for BulkRescheduleBy with a positive duration). Tasks that are added in the meantime may or
 // may not be changed. A task that a handler is working on does not delay the others, because Bulk returns to it at
-// the end.
+// the end. Several runs may change the same tasks at the same time. Each of them changes and counts a task at most
+// once, and also finds the tasks that another one has rescheduled in the meantime.
 //
 // If ctx ends or an error occurs, the earlier batches stay changed. A second run then changes the remaining tasks. Only
 // for BulkRescheduleBy does it need BulkOptions.After to find them. Bulk returns ErrConfig for invalid arguments.
 func (s *Store) Bulk(ctx context.Context, f Filter, a BulkAction, o BulkOptions) (BulkProgress, error) {
-	r := bulkRun{s: s, action: a, opts: o}
+	r := bulkRun{s: s, action: a, opts: o, seed: maphash.MakeSeed(), changed: map[uint64]struct{}{}}
 	var err error
 	if r.began, err = s.nowIn(ctx, NoTx); err != nil {
 		return BulkProgress{}, fmt.Errorf("bulk %s: %w", a.verb, err)
@@ -61,6 +63,11 @@ type bulkRun struct {
 	total  int64  // the number of tasks to change; set only with Spread
 	status string // the status whose tasks are being changed
 	done   bulkDone
+
+	// changed contains hashes of the ids of the tasks that were changed and can be found again, because another
+	// operator rescheduled them or they have failed again. They are not changed twice.
+	changed map[uint64]struct{}
+	seed    maphash.Seed
 }
 
 // bulkDone is what a run has done so far.
@@ -68,6 +75,7 @@ type bulkDone struct {
 	changed int64
 	place   rows.BulkPlace
 	longest time.Duration
+	latest  []string // the tasks that the latest step has changed
 }
 
 func (d bulkDone) progress() BulkProgress {
@@ -81,14 +89,46 @@ const pageBatches = 20
 // maxHeld is the maximum number of locked tasks that are left for the end of a run.
 const maxHeld = 100
 
-// changeStatus changes the tasks of one status.
+// maxPasses is the maximum number of times that a run goes through the pending tasks.
+const maxPasses = 3
+
+// changeStatus changes the tasks of one status. If they are pending, another operator may reschedule them in the
+// meantime to a time that this run has already passed, so it goes through them again until it finds none.
 func (r *bulkRun) changeStatus(ctx context.Context) error {
+	if err := r.pass(ctx, r.done.place.Place, true); err != nil {
+		return err
+	}
+	if r.status != rows.Pending || r.continues() {
+		return nil
+	}
+	for before, n := int64(-1), 1; before < r.done.changed && n < maxPasses && !r.full(); n++ {
+		before = r.done.changed
+		if err := r.pass(ctx, rows.Place{}, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// continues reports whether an earlier run has already rescheduled some of the tasks by the same duration. They cannot
+// be told apart from those that another operator has rescheduled.
+func (r *bulkRun) continues() bool { return r.action.by != 0 && r.opts.After != "" }
+
+// pass goes through the tasks after a position. The first pass moves the run's place, and later ones leave it at the
+// end, because a continued run would otherwise change tasks again.
+func (r *bulkRun) pass(ctx context.Context, after rows.Place, first bool) error {
 	for last := false; !last && !r.full(); {
-		page, err := r.page(ctx)
+		page, err := r.page(ctx, after)
 		if err != nil {
 			return err
 		}
 		last = len(page) < pageBatches*r.opts.Batch
+		if len(page) > 0 {
+			after = page[len(page)-1].Place
+		}
+		if !first {
+			page = slices.DeleteFunc(page, r.settled)
+		}
 		for batch := range slices.Chunk(page, r.opts.Batch) {
 			if r.done.place.ID != "" {
 				if err := pace.Sleep(ctx, r.opts.Pause); err != nil {
@@ -99,7 +139,7 @@ func (r *bulkRun) changeStatus(ctx context.Context) error {
 			if len(batch) == 0 {
 				break
 			}
-			if err := r.changeBatch(ctx, batch); err != nil {
+			if err := r.changeBatch(ctx, batch, first); err != nil {
 				return err
 			}
 			if err := r.changeHeld(ctx, maxHeld); err != nil {
@@ -108,6 +148,24 @@ func (r *bulkRun) changeStatus(ctx context.Context) error {
 		}
 	}
 	return r.changeHeld(ctx, 0)
+}
+
+// settled reports whether a later pass can ignore a task: this run has changed it, or it was added in the meantime.
+func (r *bulkRun) settled(seen rows.Seen) bool { return seen.Version == 1 || r.hasChanged(seen.ID) }
+
+func (r *bulkRun) hasChanged(id string) bool {
+	_, ok := r.changed[maphash.String(r.seed, id)]
+	return ok
+}
+
+// remember records the tasks that a step has changed, unless they cannot be found again.
+func (r *bulkRun) remember(ids []string) {
+	if r.action.verb == "cancel" || r.action.verb == "delete" {
+		return
+	}
+	for _, id := range ids {
+		r.changed[maphash.String(r.seed, id)] = struct{}{}
+	}
 }
 
 // allowed returns n, reduced to what the limit still allows.
@@ -120,14 +178,19 @@ func (r *bulkRun) allowed(n int) int {
 
 func (r *bulkRun) full() bool { return r.opts.Limit > 0 && r.done.changed >= r.opts.Limit }
 
-// chosen returns a filter that selects the tasks that still have to be changed.
+// chosen returns a filter that selects the tasks that still have to be changed. Tasks that another operator has made due
+// since the run began are already due.
 func (r *bulkRun) chosen() rows.Filter {
-	return r.action.narrow(r.filter, r.status, r.opts.Spread, r.began)
+	now := r.began
+	if r.opts.Spread == 0 {
+		now = r.s.pace.Now()
+	}
+	return r.action.narrow(r.filter, r.status, r.opts.Spread, now)
 }
 
-// page reads the positions of the next tasks. Tasks that are postponed are read in reverse order, so that a postponed
+// page reads the positions of the tasks after a position. Tasks that are postponed are read in reverse order, so that a postponed
 // task is not found again.
-func (r *bulkRun) page(ctx context.Context) ([]rows.Seen, error) {
+func (r *bulkRun) page(ctx context.Context, after rows.Place) ([]rows.Seen, error) {
 	c, err := r.s.conn(ctx, NoTx)
 	if err != nil {
 		return nil, err
@@ -136,12 +199,12 @@ func (r *bulkRun) page(ctx context.Context) ([]rows.Seen, error) {
 	if r.action.by > 0 {
 		order = rows.Backwards
 	}
-	return c.Page(ctx, r.chosen(), r.done.place.Place, order, pageBatches*r.opts.Batch)
+	return c.Page(ctx, r.chosen(), after, order, pageBatches*r.opts.Batch)
 }
 
 // changeBatch changes the tasks of a batch that are not locked and have not changed since the page was read. The ids of
 // the locked tasks are added to Held.
-func (r *bulkRun) changeBatch(ctx context.Context, batch []rows.Seen) error {
+func (r *bulkRun) changeBatch(ctx context.Context, batch []rows.Seen, moves bool) error {
 	ids := make([]string, len(batch))
 	for i, p := range batch {
 		ids[i] = p.ID
@@ -151,10 +214,14 @@ func (r *bulkRun) changeBatch(ctx context.Context, batch []rows.Seen) error {
 		if err != nil {
 			return err
 		}
-		p.place = rows.BulkPlace{Place: batch[len(batch)-1].Place, Held: slices.Clone(p.place.Held)}
+		p.place.Held = slices.Clone(p.place.Held)
+		if moves {
+			p.place.Place = batch[len(batch)-1].Place
+		}
 		var free []string
 		for _, seen := range batch {
 			switch x, ok := locked[seen.ID]; {
+			case r.hasChanged(seen.ID):
 			case x == rows.Locked{Version: seen.Version, Status: r.status}:
 				free = append(free, seen.ID)
 			case !ok || x.Status == r.status: // a missing row means that the task is locked or deleted
@@ -191,6 +258,7 @@ func (r *bulkRun) changeHeld(ctx context.Context, left int) error {
 			if err != nil {
 				return err
 			}
+			free = slices.DeleteFunc(free, r.hasChanged)
 			return r.update(ctx, c, free, p)
 		})
 		if err != nil {
@@ -229,6 +297,7 @@ func (r *bulkRun) transact(ctx context.Context, step func(c rows.Conn, p *bulkDo
 	}
 	p.longest = max(p.longest, time.Since(began))
 	r.done = p
+	r.remember(p.latest)
 	if r.opts.Progress != nil {
 		r.opts.Progress(p.progress())
 	}
@@ -236,8 +305,13 @@ func (r *bulkRun) transact(ctx context.Context, step func(c rows.Conn, p *bulkDo
 }
 
 // update changes locked tasks, and records the progress.
-func (r *bulkRun) update(ctx context.Context, c rows.Conn, ids []string, p *bulkDone) error {
-	if len(ids) > 0 {
+func (r *bulkRun) update(ctx context.Context, c rows.Conn, ids []string, p *bulkDone) (err error) {
+	if r.action.verb == "revive" && len(ids) > 0 {
+		if ids, err = c.KeysFree(ctx, ids); err != nil {
+			return err
+		}
+	}
+	if p.latest = ids; len(ids) > 0 {
 		n, err := r.apply(ctx, c, ids)
 		if err != nil {
 			return err
@@ -261,13 +335,6 @@ func anys(ids []string) []any {
 
 func (r *bulkRun) apply(ctx context.Context, c rows.Conn, ids []string) (int64, error) {
 	now := r.s.nowOn(ctx, c).UnixMilli()
-	if r.action.verb == "revive" {
-		free, err := c.KeysFree(ctx, ids)
-		if err != nil || len(free) == 0 {
-			return 0, err
-		}
-		ids = free
-	}
 	switch {
 	case r.action.verb == "delete":
 		return c.DeleteAll(ctx, ids)

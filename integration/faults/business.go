@@ -23,6 +23,7 @@ type business struct {
 	server *database.Server // nil for SQLite
 	wire   *wire            // proxy between consumers and server; nil for SQLite
 	db     *sql.DB          // connects directly to the server, and not through the wire
+	tasks  *sql.DB          // for the task store; also direct
 	driver string
 	dsn    string // for consumers, through the wire
 }
@@ -52,8 +53,13 @@ func startBusiness(ctx context.Context, kind database.Kind, dir string) (_ *busi
 	if b.db, err = sql.Open(b.driver, own); err != nil {
 		return nil, err
 	}
-	// Keep no idle connections, because they do not survive a restart of the server.
+	// Keep no idle connections, because they do not survive a restart of the server. A task store handles that, and
+	// would otherwise open a connection for every statement.
 	b.db.SetMaxIdleConns(0)
+	if b.tasks, err = sql.Open(b.driver, own); err != nil {
+		return nil, err
+	}
+	b.tasks.SetMaxIdleConns(8)
 	if err := idempotency.Migrate(ctx, b.db); err != nil {
 		return nil, err
 	}
@@ -101,8 +107,10 @@ func (b *business) throughWire() error {
 
 func (b *business) close() error {
 	var errs []error
-	if b.db != nil {
-		errs = append(errs, b.db.Close())
+	for _, db := range []*sql.DB{b.db, b.tasks} {
+		if db != nil {
+			errs = append(errs, db.Close())
+		}
 	}
 	if b.wire != nil {
 		b.wire.close()

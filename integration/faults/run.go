@@ -127,7 +127,7 @@ func (r *run) prepare(ctx context.Context) error {
 	}
 	if r.cfg.Tasks > 0 {
 		var err error
-		if r.tasks, err = startTasks(ctx, r.rig.business.db, r.clients[0], &r.ledger, r.cfg.Tasks); err != nil {
+		if r.tasks, err = startTasks(ctx, r.rig.business.tasks, r.clients[0], &r.ledger, r.cfg.Tasks); err != nil {
 			return err
 		}
 	}

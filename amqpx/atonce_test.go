@@ -88,7 +88,7 @@ func TestDueNowIsRefused(t *testing.T) {
 				t.Errorf("%s: got %v, want %v", name, err, test.want)
 			}
 			if took > time.Second {
-				t.Errorf("%s: %v came after %v, want it within 1s", name, err, took)
+				t.Errorf("%s: got %v after %v, want it within 1s", name, err, took)
 			}
 		}
 	})

@@ -51,7 +51,7 @@ func TestAutoChoosesByTheDelayAlone(t *testing.T) {
 			t.Errorf("%v: route %+v, %v, want no error and Delay >= %v", delay, r, err, delay)
 		}
 		if r.Queue != want {
-			t.Errorf("%v: %s, want %s", delay, r.Queue, want)
+			t.Errorf("%v: got %s, want %s", delay, r.Queue, want)
 		}
 	}
 }

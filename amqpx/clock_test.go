@@ -46,7 +46,7 @@ func TestClockOffset(t *testing.T) {
 		for id, delay := range want {
 			for _, id := range []string{id, id + ", in a batch"} {
 				if at := tries[id]; len(at) != 1 || at[0] < delay || at[0] > delay+time.Second {
-					t.Errorf("%s came after %v, expected %v", id, at, delay)
+					t.Errorf("%s came after %v, want %v", id, at, delay)
 				}
 			}
 		}
@@ -85,11 +85,11 @@ func TestRetryByAClockThatIsBehind(t *testing.T) {
 		want := []time.Duration{0, 20 * time.Minute, 50 * time.Minute, 70 * time.Minute}
 		tries := got.since(began)["x"]
 		if len(tries) != len(want) {
-			t.Fatalf("attempts after %v, expected %v", tries, want)
+			t.Fatalf("attempts after %v, want %v", tries, want)
 		}
 		for i := range want {
 			if tries[i] < want[i] || tries[i] > want[i]+time.Second {
-				t.Errorf("attempts after %v, expected %v", tries, want)
+				t.Errorf("attempts after %v, want %v", tries, want)
 			}
 		}
 		for i, d := range dues {

@@ -189,7 +189,7 @@ func TestCloseWithHandlers(t *testing.T) {
 		case !errors.Is(err, amqpx.ErrDrainTimeout):
 			t.Errorf("consume ended with %v, want %v", err, amqpx.ErrDrainTimeout)
 		case !strings.Contains(err.Error(), beyond):
-			t.Errorf("consume ended with %v; want it to say %q", err, beyond)
+			t.Errorf("consume ended with %v, want it to say %q", err, beyond)
 		}
 		close(release)
 	})
@@ -243,7 +243,7 @@ func TestSecondCloseEndsTheFirst(t *testing.T) {
 		after(time.Minute)
 		second := c.Close(m.within(0))
 		if err := <-first; err == nil || !errors.Is(err, second) {
-			t.Errorf("the first call: got %v, the second: %v, want %v", err, second, second)
+			t.Errorf("the first call returned %v and the second %v, want %v for both", err, second, second)
 		}
 	})
 }

@@ -338,7 +338,7 @@ func TestBacklogIsNotHeld(t *testing.T) {
 			t.Errorf("%d of 300 overdue messages were handled within 2 s", n)
 		}
 		if s := other.Stats().Consumers[0]; s.Prefetch != 64 {
-			t.Errorf("the prefetch grew although the consumer holds nothing: %+v, want 64", s)
+			t.Errorf("the prefetch grew although the consumer holds nothing: got %+v, want 64", s)
 		}
 	})
 }
@@ -485,7 +485,7 @@ func TestLowDeliveryLimitIsLogged(t *testing.T) {
 			c.mustSend(amqpx.Message{Queue: "q", Delay: 30 * time.Second})
 			after(time.Minute)
 			if n := o.log.FilterMessageSnippet("low delivery limit").Len(); (n == 1) != x.warns {
-				t.Errorf("%s %v: %d warnings, expected any: %t", x.version, x.args, n, x.warns)
+				t.Errorf("%s %v: got %d warnings, want any: %t", x.version, x.args, n, x.warns)
 			}
 		})
 	}

@@ -60,10 +60,10 @@ func TestDestinationsOfTheConfig(t *testing.T) {
 	text := fmt.Sprint(err)
 	for _, want := range []string{"Destinations[0]: ", "Destinations[1]: ", "Destinations[2]: ", "Destinations[6]: q is Destinations[3] too; list each destination once"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("%s, expected %q", text, want)
+			t.Errorf("got %s, want %q", text, want)
 		}
 	}
 	if n := strings.Count(text, "Destinations["); n != 5 {
-		t.Errorf("%d indices in the error, expected 5: %s", n, text)
+		t.Errorf("%d indices in the error, want 5: %s", n, text)
 	}
 }

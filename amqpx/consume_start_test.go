@@ -26,11 +26,11 @@ func TestConsumeRefusesQueuesWithoutARetryRoute(t *testing.T) {
 		} {
 			err := c.Consume(t.Context(), queue, nothing)
 			if !errors.Is(err, amqpx.ErrConfig) || !strings.Contains(err.Error(), hint) {
-				t.Errorf("%.20s: %v, want amqpx.ErrConfig with %q", queue, err, hint)
+				t.Errorf("%.20s: got %v, want amqpx.ErrConfig with %q", queue, err, hint)
 			}
 		}
 		if err := c.Consume(t.Context(), "q", nothing, amqpx.WithDeadLetterQueue("delay.bucket.1s")); !errors.Is(err, amqpx.ErrConfig) {
-			t.Errorf("a dead-letter queue that delays: %v, want amqpx.ErrConfig", err)
+			t.Errorf("a dead-letter queue that delays: got %v, want amqpx.ErrConfig", err)
 		}
 		if _, ok := m.Queue("q"); ok || len(m.Connections()) != 1 {
 			t.Error("Consume declared the queue or connected, although its options are invalid")
@@ -64,14 +64,14 @@ func TestConsumeRefusesUnusableQueues(t *testing.T) {
 			}
 		}
 		if err := c.Consume(t.Context(), "q", nothing, amqpx.WithDeadLetterQueue("amq.dead")); !errors.Is(err, amqpx.ErrConfig) {
-			t.Errorf("a reserved dead-letter queue: %v, want amqpx.ErrConfig", err)
+			t.Errorf("a reserved dead-letter queue: got %v, want amqpx.ErrConfig", err)
 		}
 		for _, name := range []string{"a\xff", "a\nb", "a\r"} {
 			if err := c.Send(t.Context(), amqpx.Message{Queue: name}); !errors.Is(err, amqpx.ErrMessage) {
-				t.Errorf("a queue %q: %v, want amqpx.ErrMessage", name, err)
+				t.Errorf("a queue %q: got %v, want amqpx.ErrMessage", name, err)
 			}
 			if err := c.Send(t.Context(), amqpx.Message{Exchange: "amq.topic", RoutingKey: name}); !errors.Is(err, amqpx.ErrMessage) {
-				t.Errorf("a routing key %q: %v, want amqpx.ErrMessage", name, err)
+				t.Errorf("a routing key %q: got %v, want amqpx.ErrMessage", name, err)
 			}
 		}
 	})
@@ -117,7 +117,7 @@ func TestRefusedConnection(t *testing.T) {
 		err := c.Consume(t.Context(), "q", nothing)
 		ae, ok := errors.AsType[*amqp.Error](err)
 		if took := time.Since(began); !ok || ae.Code != amqp.AccessRefused || took < 2*time.Second || took > 10*time.Second {
-			t.Errorf("got %v after %v; want a refusal after 2 to 10s", err, took)
+			t.Errorf("got %v after %v, want a refusal after 2 to 10s", err, took)
 		}
 	})
 	inMemory(t, func(t *testing.T, m *memory) {

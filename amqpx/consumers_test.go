@@ -77,7 +77,7 @@ func TestOptionsRefuse(t *testing.T) {
 			"WithErrorPolicy: nil; expected a function, or no option":                           amqpx.WithErrorPolicy(nil),
 		} {
 			if err := c.Consume(t.Context(), "q", acked, o, amqpx.WithPrefetch(1)); !errors.Is(err, amqpx.ErrConfig) || !strings.HasSuffix(err.Error(), want) {
-				t.Errorf("error is %v; expected %q", err, want)
+				t.Errorf("error is %v, want %q", err, want)
 			}
 		}
 		if _, ok := m.Queue("q"); ok {

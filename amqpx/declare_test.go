@@ -153,7 +153,7 @@ func TestDeclareNothingToUnboundQueue(t *testing.T) {
 			t.Errorf("Send with the permission to bind: got %v, want no error", err)
 		}
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "other"}); !errors.Is(err, topology.ErrDestination) {
-			t.Errorf("to a queue without any permission: got %v, want ErrDestination", err)
+			t.Errorf("Send to a queue without any permission: got %v, want ErrDestination", err)
 		}
 		m.Holds("q", 1, 0)
 		m.Holds("delay.parked", 0, 0)

@@ -29,7 +29,7 @@ func TestDestinationThatEndsTheConnection(t *testing.T) {
 		began := time.Now()
 		err := c.Send(t.Context(), amqpx.Message{Queue: "bad"})
 		if !errors.Is(err, topology.ErrDestination) || !strings.Contains(err.Error(), "541") || !strings.Contains(err.Error(), "docs/operations.md") {
-			t.Errorf(`to the bad one: got %v, want topology.ErrDestination with "541" and with "docs/operations.md"`, err)
+			t.Errorf(`Send to the invalid destination: got %v, want topology.ErrDestination with "541" and with "docs/operations.md"`, err)
 		}
 		if took := time.Since(began); took > 5*time.Second {
 			t.Errorf("Send took %v, want at most 5s", took)
@@ -97,7 +97,7 @@ func TestDestinationsThatCannotBeUsed(t *testing.T) {
 					t.Errorf("got %v, want amqpx.ErrNotSent with %q", err, test.says)
 				}
 				if _, final := errors.AsType[*topology.DestinationError](err); final != (test.within > 0) || final == errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("is a DestinationError: %t; got %v, want a final error or the end of the deadline", final, err)
+					t.Errorf("got %v (a DestinationError: %t), want a final error or the end of the deadline", err, final)
 				}
 				if test.within > 0 {
 					if took := time.Since(began); took > test.within {
@@ -160,7 +160,7 @@ func TestMaxRouteQueues(t *testing.T) {
 		for i := range 10 {
 			err := c.Send(t.Context(), amqpx.Message{Exchange: "amq.topic", RoutingKey: fmt.Sprintf("order.%d", i), Delay: time.Second})
 			if (err != nil) != (i >= 3) {
-				t.Errorf("key %d: %v, want error = %t", i, err, i >= 3)
+				t.Errorf("key %d: got %v, want error = %t", i, err, i >= 3)
 			}
 			failed = err
 		}

@@ -143,7 +143,7 @@ func TestForwardToAQueueThatRefuses(t *testing.T) {
 		}
 		err := c.Forward(m.within(time.Second), &amqpx.Delivery{ID: "1"}, topology.Destination{Exchange: "shop"}, 0)
 		if !errors.Is(err, amqpx.ErrNacked) || !errors.Is(err, amqpx.ErrOutcomeUnknown) || m.State("q").Ready == 0 {
-			t.Errorf("%v with %d in the other queue; want ErrNacked, the outcome unknown", err, m.State("q").Ready)
+			t.Errorf("%v with %d in the other queue, want ErrNacked, the outcome unknown", err, m.State("q").Ready)
 		}
 	})
 }
@@ -187,7 +187,7 @@ func TestRequeueAsItIs(t *testing.T) {
 		k := c.consume("q", func(_ context.Context, d *amqpx.Delivery) error {
 			came = append(came, time.Now())
 			if d.RoutingKey != "order.7" || d.Attempt != 1 || d.Headers["x-delay"] != int32(5000) || d.Headers[amqpx.HeaderCarried] != nil || d.Expiration != "90000" {
-				t.Errorf(`delivery %d: %+v, want RoutingKey = "order.7", Attempt = 1, Headers["x-delay"] = %v, Headers[amqpx.HeaderCarried] = nil and Expiration = "90000"`,
+				t.Errorf(`delivery %d: got %+v, want RoutingKey = "order.7", Attempt = 1, Headers["x-delay"] = %v, Headers[amqpx.HeaderCarried] = nil and Expiration = "90000"`,
 					len(came), d, int32(5000))
 			}
 			if _, ok := d.RetryDelay(amqpx.Requeue(nil)); ok {

@@ -225,13 +225,13 @@ func TestStatsOfAConsumer(t *testing.T) {
 		release <- errors.New("no")
 		synctest.Wait()
 		if got := c.Stats().Consumers[0]; got.Settling != 1 || got.Running != 2 || got.Handled != 1 || got.Failed != 1 || got.Waiting != 2 {
-			t.Errorf("while a retry cannot be sent: %+v, want 1 settling, 2 running, 1 handled, 1 failed and 2 waiting", got)
+			t.Errorf("while a retry cannot be sent: got %+v, want 1 settling, 2 running, 1 handled, 1 failed and 2 waiting", got)
 		}
 		undo()
 		close(release)
 		after(time.Minute)
 		if got := c.Stats().Consumers[0]; got.Settling+got.Running+got.Waiting != 0 || got.Handled != 7 || got.Failed != 1 || !got.Oldest.IsZero() {
-			t.Errorf("consumer at rest: %+v, want 7 handled, 1 failed and nothing in progress", got)
+			t.Errorf("consumer at rest: got %+v, want 7 handled, 1 failed and nothing in progress", got)
 		}
 	})
 }
@@ -266,7 +266,7 @@ func TestStatsAtRest(t *testing.T) {
 		}
 		after(2 * time.Minute)
 		if s := c.Stats(); s.Declare.State != "" {
-			t.Errorf(`after the connection's rest: %+v, want Declare.State = ""`, s.Declare)
+			t.Errorf(`after the connection's rest: got %+v, want Declare.State = ""`, s.Declare)
 		}
 	})
 }

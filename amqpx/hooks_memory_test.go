@@ -83,7 +83,7 @@ func TestHooksSeeWhereMessagesGo(t *testing.T) {
 		defer w.mu.Unlock()
 		want := []string{"orders", "orders for a", "orders.dead for a", "events:paid failed", "other failed", "invalid failed"}
 		if !slices.Equal(w.went, want) {
-			t.Errorf("messages went to %q, expected %q", w.went, want)
+			t.Errorf("messages went to %q, want %q", w.went, want)
 		}
 	})
 }
@@ -100,7 +100,7 @@ func TestHooksMakeNoMessageTooLarge(t *testing.T) {
 		}
 		for _, got := range m.State("orders").Messages {
 			if _, added := got.Headers["added"]; added || got.Headers["own"] != "kept" {
-				t.Errorf("headers %v, expected those of the message alone", got.Headers)
+				t.Errorf("headers %v, want those of the message alone", got.Headers)
 			}
 		}
 		m.Holds("orders", 2, 0)
@@ -121,7 +121,7 @@ func TestHooksDropOnlyUnsendableHeaders(t *testing.T) {
 		_, large := got["added"]
 		_, bad := got["impossible"]
 		if large || bad || got["own"] != "kept" || got["trace"] != "kept" {
-			t.Errorf("headers %v, expected own and trace", got)
+			t.Errorf("headers %v, want own and trace", got)
 		}
 	})
 }

@@ -138,7 +138,7 @@ func TestHeldMessagesRaiseThePrefetch(t *testing.T) {
 		c.mustSend(amqpx.Message{ID: "now", Queue: "q"})
 		after(0)
 		if s := c.Stats().Consumers[0]; s.Held != 800 || s.Waiting != 0 || s.Prefetch < 800 || s.Prefetch > 2500 || !s.Oldest.IsZero() {
-			t.Errorf("with 800 messages held: %+v, want Held = 800, Waiting = 0, Prefetch >= 800, Prefetch <= 2500 and Oldest zero", s)
+			t.Errorf("with 800 messages held: got %+v, want Held = 800, Waiting = 0, Prefetch >= 800, Prefetch <= 2500 and Oldest zero", s)
 		}
 		if at := got.since(began)["now"]; len(at) != 1 || at[0] > 11*time.Second {
 			t.Errorf("a message without a delay was handled after %v, want once within 11s in spite of the held messages", at)
@@ -299,7 +299,7 @@ func TestLeadIsChecked(t *testing.T) {
 			}
 			cfg.URL = m.URL()
 			if _, err := inspect.Rehearse(conn, cfg); !errors.Is(err, amqpx.ErrConfig) {
-				t.Errorf("a rehearsal with %+v: %v, want amqpx.ErrConfig", cfg, err)
+				t.Errorf("a rehearsal with %+v: got %v, want amqpx.ErrConfig", cfg, err)
 			}
 		}
 	})

@@ -33,7 +33,7 @@ func TestListed(t *testing.T) {
 		c.cfg.Destinations = append(c.cfg.Destinations, topology.Destination{Queue: fmt.Sprint("q", i)})
 	}
 	if err := c.listed(topology.Destination{Queue: "invoices"}); err == nil || !strings.HasSuffix(err.Error(), ", q6 and 13 more") {
-		t.Errorf(`of many: got %v, want an error ending with ", q6 and 13 more"`, err)
+		t.Errorf(`an unlisted queue next to many listed ones: got %v, want an error ending with ", q6 and 13 more"`, err)
 	}
 	c.cfg.Declare = DeclareMissing
 	if err := c.listed(topology.Destination{Queue: "any"}); err != nil {

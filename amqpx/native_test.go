@@ -146,7 +146,7 @@ func TestNativeWhereInstantsAreIgnored(t *testing.T) {
 		began := time.Now()
 		_, err := m.tryOpen(t.Context(), amqpx.Config{Strategy: newNative(t)})
 		if !errors.Is(err, live.ErrInstantsIgnored) || !strings.Contains(err.Error(), "bucket") || time.Since(began) > 5*time.Second {
-			t.Errorf(`after %v: %v, want live.ErrInstantsIgnored with "bucket" and at most 5s`, time.Since(began), err)
+			t.Errorf(`after %v: got %v, want live.ErrInstantsIgnored with "bucket" and at most 5s`, time.Since(began), err)
 		}
 		m.tidy()
 	})
@@ -257,7 +257,7 @@ func TestNativeWithOtherClocks(t *testing.T) {
 		inMemoryOf(t, amqptest.Options{Version: "4.4.0", ClockAhead: ahead}, func(t *testing.T, m *memory) {
 			_, err := m.tryOpen(t.Context(), amqpx.Config{Strategy: newNative(t)})
 			if _, ok := errors.AsType[*live.ClockError](err); !ok {
-				t.Errorf("ahead by %v: %v, want an error of type *live.ClockError", ahead, err)
+				t.Errorf("ahead by %v: got %v, want an error of type *live.ClockError", ahead, err)
 			}
 		})
 	}

@@ -118,7 +118,7 @@ func TestNoNodeAnswers(t *testing.T) {
 			text := err.Error()
 			for _, want := range []string{"one:5672: connection refused", `two:5672: the broker refused the user "guest"`} {
 				if !strings.Contains(text, want) {
-					t.Errorf("got %s; want it to say %q", text, want)
+					t.Errorf("got %s, want it to say %q", text, want)
 				}
 			}
 			if strings.Contains(text, "guest:guest") {

@@ -28,7 +28,7 @@ func TestNothingGiven(t *testing.T) {
 		}
 		err := amqpx.ByType(nil, nil)(t.Context(), &amqpx.Delivery{Type: "x"})
 		if !errors.Is(err, amqpx.ErrUnknownType) || !strings.Contains(err.Error(), "no type at all") {
-			t.Errorf(`by type: got %v, want amqpx.ErrUnknownType with "no type at all"`, err)
+			t.Errorf(`a handler by type: got %v, want amqpx.ErrUnknownType with "no type at all"`, err)
 		}
 	})
 }

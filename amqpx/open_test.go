@@ -34,7 +34,7 @@ func TestOpenWaitsForABrokerThatIsStarting(t *testing.T) {
 			began := time.Now()
 			_, err := m.tryOpen(t.Context(), amqpx.Config{})
 			if (err == nil) != c.opens {
-				t.Errorf("refused for %v: %v, want error = %t", c.refused, err, !c.opens)
+				t.Errorf("refused for %v: got %v, want error = %t", c.refused, err, !c.opens)
 			}
 			if took := time.Since(began); took > 6*time.Second { // 2 s, and the pause that had already begun
 				t.Errorf("refused for %v: Open took %v, want at most 6s", c.refused, took)
@@ -53,11 +53,11 @@ func TestOpenIsRefused(t *testing.T) {
 		began := time.Now()
 		_, err := m.tryOpen(ctx, amqpx.Config{URL: strings.Replace(m.URL(), "guest:guest", "guest:secret", 1)})
 		if err == nil || strings.Contains(err.Error(), "secret") || time.Since(began) > time.Minute {
-			t.Errorf("with the wrong password: Open returned after %v: %v, want an error without the password within 1m", time.Since(began), err)
+			t.Errorf("Open with the wrong password: got %v after %v, want an error without the password within 1m", err, time.Since(began))
 		}
 		_, err = m.tryOpen(ctx, amqpx.Config{URL: strings.Replace(m.URL(), "/?", "/none?", 1)})
 		if err == nil || !strings.Contains(err.Error(), "none") {
-			t.Errorf("with a virtual host that does not exist: got %v, want an error that names it", err)
+			t.Errorf("Open with a virtual host that does not exist: got %v, want an error that names it", err)
 		}
 	})
 }

@@ -97,7 +97,7 @@ func TestOverrunsTogether(t *testing.T) {
 				}
 				for id, attempts := range runs {
 					if !slices.Equal(attempts, []int{1, 2, 3}) {
-						t.Errorf("attempts of %s: %v, want 1 to 3", id, attempts)
+						t.Errorf("attempts of %s: got %v, want 1 to 3", id, attempts)
 					}
 				}
 				m.Holds("q.dead", n, 0)
@@ -253,7 +253,7 @@ func TestTimeoutAfterCancel(t *testing.T) {
 		select {
 		case e := <-closed:
 			if e.Code != amqp.PreconditionFailed || !strings.Contains(e.Reason, "timed out") {
-				t.Errorf(`the channel was closed: %v, want Code = amqp.PreconditionFailed and Reason with "timed out"`, e)
+				t.Errorf(`the channel was closed: got %v, want Code = amqp.PreconditionFailed and Reason with "timed out"`, e)
 			}
 		default:
 			t.Error("the channel is still open after the timeout")

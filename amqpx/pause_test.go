@@ -43,7 +43,7 @@ func TestPauseOfAnotherMode(t *testing.T) {
 		c.consume("q", got.handle)
 		for _, mode := range []amqpx.PauseMode{"", "handback"} {
 			if err := c.PauseConsuming("q", mode); !errors.Is(err, amqpx.ErrConfig) || !strings.Contains(err.Error(), `expected "hand-back" or "keep-place"`) {
-				t.Errorf(`mode %q: %v, want amqpx.ErrConfig with "expected "hand-back" or "keep-place""`, mode, err)
+				t.Errorf(`mode %q: got %v, want amqpx.ErrConfig with "expected "hand-back" or "keep-place""`, mode, err)
 			}
 		}
 		c.mustSend(amqpx.Message{ID: "m", Queue: "q"})
@@ -105,7 +105,7 @@ func TestPauseHandsBack(t *testing.T) {
 		m.Holds("q", 0, 0)
 		c.wantConsumer(amqpx.ConsumerConsuming)
 		if handled != 20 {
-			t.Errorf("%d were handled, expected 20", handled)
+			t.Errorf("%d were handled, want 20", handled)
 		}
 	})
 }
@@ -136,7 +136,7 @@ func TestPauseKeepsPlace(t *testing.T) {
 		after(time.Second)
 		m.Holds("q", 0, 1)
 		if n := c.Stats().Consumers[0].Waiting; n != 1 {
-			t.Errorf("%d messages wait, expected 1", n)
+			t.Errorf("%d messages wait, want 1", n)
 		}
 		c.pause(amqpx.PauseHandBack)
 		after(time.Second)
@@ -164,10 +164,10 @@ func TestPauseEndsWithoutConnection(t *testing.T) {
 				c.ResumeConsuming("q")
 				after(time.Second)
 				if k := c.Stats().Consumers[0]; k.State != amqpx.ConsumerDown || k.Reason == "" {
-					t.Errorf("consumer %+v, expected one that is down, with a reason", k)
+					t.Errorf("consumer %+v, want one that is down, with a reason", k)
 				}
 				if err := c.Health(); err == nil || !strings.Contains(err.Error(), "consumer q: down since") {
-					t.Errorf("health: %v, expected the consumer to be down", err)
+					t.Errorf("health: got %v, want the consumer to be down", err)
 				}
 				admit()
 				after(time.Minute)
@@ -196,7 +196,7 @@ func TestPauseOfASingleActiveConsumer(t *testing.T) {
 				}
 				after(time.Minute)
 				if byOld != 0 || byFresh != taken {
-					t.Errorf("in the pause the old one handled %d and the new one %d, expected 0 and %d", byOld, byFresh, taken)
+					t.Errorf("during the pause, the old consumer handled %d messages and the new one %d, want 0 and %d", byOld, byFresh, taken)
 				}
 				old.ResumeConsuming("q")
 				after(time.Minute)

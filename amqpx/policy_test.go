@@ -49,7 +49,7 @@ func TestImmediateRetries(t *testing.T) {
 			t.Errorf("runs at %v, want %v", runs, want)
 		}
 		if want := []bool{true, true, false, true, true, false}; !slices.Equal(asked, want) {
-			t.Errorf("run again immediately: %v, want %v", asked, want)
+			t.Errorf("run again immediately: got %v, want %v", asked, want)
 		}
 		if dl := m.deadLetterOf("q"); len(dl.Attempts) != 2 || dl.Reason != "attempts" {
 			t.Errorf(`dead letter: reason %s, attempts %q, want reason "attempts" and 2 attempts`, dl.Reason, dl.Attempts)
@@ -83,7 +83,7 @@ func TestImmediateRetriesEnd(t *testing.T) {
 					want = 2
 				}
 				if early != want || runs != len(answers) {
-					t.Errorf("%d runs, %d of them immediately; want %d, %d", runs, early, len(answers), want)
+					t.Errorf("%d runs, %d of them immediately, want %d, %d", runs, early, len(answers), want)
 				}
 			})
 		})
@@ -159,7 +159,7 @@ func TestErrorPolicyLeavesAlone(t *testing.T) {
 				c.mustSend(amqpx.Message{Queue: "q"})
 				after(time.Hour)
 				if dl := m.deadLetterOf("q"); runs != 5 || dl.Reason != "attempts" || dl.Error != "busy" {
-					t.Errorf(`%d runs; dead letter %s: %s, want 5, "attempts" and "busy"`, runs, dl.Reason, dl.Error)
+					t.Errorf(`%d runs; dead letter %s: got %s, want 5, "attempts" and "busy"`, runs, dl.Reason, dl.Error)
 				}
 			})
 		})
@@ -204,7 +204,7 @@ func TestJSON(t *testing.T) {
 			dl := m.deadLetterOf("q")
 			if len(got) != 0 || runs != 1 || dl.Reason != inspect.ReasonRejected || !strings.Contains(dl.Error, want) ||
 				!strings.Contains(dl.Error, "*amqpx_test.order") || !strings.Contains(dl.Error, "text/x") {
-				t.Errorf("%q: %d runs, handled %v, dead letter %s: %s, want one run and a rejected dead letter with %q",
+				t.Errorf("%q: %d runs, handled %v, dead letter %s: got %s, want one run and a rejected dead letter with %q",
 					body, runs, got, dl.Reason, dl.Error, want)
 			}
 		})

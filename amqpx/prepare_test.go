@@ -77,7 +77,7 @@ func TestPrepareRefusesBadMessages(t *testing.T) {
 			_, err := c.prepare(&tc.m, nil, time.Now())
 			me, ok := errors.AsType[*MessageError](err)
 			if !ok || me.Field != tc.field || !strings.Contains(me.Reason, tc.says) {
-				t.Fatalf("got %v; want a MessageError of %s that says %q", err, tc.field, tc.says)
+				t.Fatalf("got %v, want a MessageError of %s that says %q", err, tc.field, tc.says)
 			}
 			if !errors.Is(err, ErrMessage) {
 				t.Fatalf("%v does not wrap ErrMessage", err)
@@ -98,7 +98,7 @@ func TestPrepareRefusesImpossibleDelays(t *testing.T) {
 		{Queue: "q", DeliverAt: time.Date(292277026596, 12, 4, 15, 30, 7, 0, time.UTC)},
 	} {
 		if _, err := c.prepare(&m, nil, time.Now()); !errors.Is(err, topology.ErrDelay) {
-			t.Errorf("delay %v, at %v: got %v; want a DelayError", m.Delay, m.DeliverAt, err)
+			t.Errorf("delay %v, at %v: got %v, want a DelayError", m.Delay, m.DeliverAt, err)
 		}
 	}
 }
@@ -226,7 +226,7 @@ func TestNewIDIsUUIDv7(t *testing.T) {
 		}
 		sec, nsec := u.Time().UnixTime()
 		if got := time.Unix(sec, nsec).UnixMilli(); got != now.UnixMilli() {
-			t.Fatalf("%s: time %d, expected %d", id, got, now.UnixMilli())
+			t.Fatalf("%s: time %d, want %d", id, got, now.UnixMilli())
 		}
 		if seen[id] {
 			t.Fatalf("the id %s was generated twice", id)
@@ -265,7 +265,7 @@ func TestDelaysPassByTheMonotonicClock(t *testing.T) {
 		start := p.start
 		ahead = time.Hour
 		if got := c.begin(p).Sub(start).Truncate(time.Minute); got != want {
-			t.Errorf("origin %d: %v later, expected %v", from, got, want)
+			t.Errorf("origin %d: %v later, want %v", from, got, want)
 		}
 	}
 }

@@ -35,7 +35,7 @@ func TestOpenWithoutPermissions(t *testing.T) {
 				}
 			}
 			if n := strings.Count(err.Error(), "ACCESS_REFUSED"); n != 1 {
-				t.Errorf("%s: %d refusals, expected 1: %v", version, n, err)
+				t.Errorf("%s: %d refusals, want 1: %v", version, n, err)
 			}
 			if n := logs.FilterMessageSnippet("without the lock").Len(); n != 0 {
 				t.Errorf("%s: got %d log lines about the lock, want 0", version, n)

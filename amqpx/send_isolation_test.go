@@ -72,7 +72,7 @@ func TestStuckQueueDelaysOnlyItsMessages(t *testing.T) {
 		}
 		stuck.Wait()
 		if n := unknown.Load(); n < 32 || n > 64 || n+notSent.Load() != 300 {
-			t.Errorf("%d messages unknown, %d not sent; want half of the window and a few more unknown, 300 in all", n, notSent.Load())
+			t.Errorf("%d messages unknown, %d not sent, want half of the window and a few more unknown, 300 in all", n, notSent.Load())
 		}
 		undo()
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "orders", Delay: 30 * time.Minute}); err != nil {

@@ -23,7 +23,7 @@ func TestAConfirmIsLost(t *testing.T) {
 		m.CutAt("basic.ack", 1)
 		c.mustSend(amqpx.Message{ID: "twice", Queue: "q"})
 		if ids := m.IDs("q"); !slices.Equal(ids, []string{"first", "twice", "twice"}) {
-			t.Errorf(`in the queue: got %q, want ["first" "twice" "twice"]`, ids)
+			t.Errorf(`messages in the queue: got %q, want ["first" "twice" "twice"]`, ids)
 		}
 		m.Lose("basic.ack", "")
 		if err := c.Send(m.within(5*time.Second), amqpx.Message{Queue: "q"}); !errors.Is(err, amqpx.ErrOutcomeUnknown) {

@@ -36,9 +36,9 @@ func TestDelayedReply(t *testing.T) {
 			m.Holds("delay.parked", parked.Ready+1, 0)
 			switch err := m.open(amqpx.Config{Declare: d}).Send(t.Context(), amqpx.Message{Queue: gone, Delay: time.Minute}); {
 			case !errors.Is(err, topology.ErrDestination):
-				t.Errorf("to a queue that is gone: got %v, want %v", err, topology.ErrDestination)
+				t.Errorf("Send to a deleted queue: got %v, want %v", err, topology.ErrDestination)
 			case !strings.Contains(err.Error(), "no longer exists"):
-				t.Errorf("to a queue that is gone: %v does not say that it no longer exists", err)
+				t.Errorf("Send to a deleted queue: %v does not say that the queue no longer exists", err)
 			}
 		}
 		for _, name := range m.Queues() {
@@ -59,9 +59,9 @@ func TestReplyToAnExclusiveQueue(t *testing.T) {
 		m.Holds(q, 1, 0)
 		switch err := c.Send(t.Context(), amqpx.Message{Queue: q, Delay: time.Minute}); {
 		case !errors.Is(err, topology.ErrDestination):
-			t.Errorf("with a delay: got %v, want %v", err, topology.ErrDestination)
+			t.Errorf("Send with a delay: got %v, want %v", err, topology.ErrDestination)
 		case !strings.Contains(err.Error(), "exclusive to another connection"):
-			t.Errorf("with a delay: %v does not say that the queue is exclusive to another connection", err)
+			t.Errorf("Send with a delay: %v does not say that the queue is exclusive to another connection", err)
 		}
 	})
 }

@@ -111,10 +111,10 @@ func TestRetryDelay(t *testing.T) {
 				after(3 * time.Hour)
 				k.stop()
 				if ok != test.ok || delay < test.from || delay > test.to {
-					t.Fatalf("got %v, %v; want %v to %v, %v", delay, ok, test.from, test.to, test.ok)
+					t.Fatalf("got %v, %v, want %v to %v, %v", delay, ok, test.from, test.to, test.ok)
 				}
 				if second.IsZero() == ok {
-					t.Fatalf("delivered again: %v, want %v", !second.IsZero(), ok)
+					t.Fatalf("delivered again: got %v, want %v", !second.IsZero(), ok)
 				}
 				if waited := second.Sub(first) - time.Second; ok && (waited < delay || waited > delay+time.Second) {
 					t.Errorf("the next delivery came after %v, but RetryDelay returned %v", waited, delay)

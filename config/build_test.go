@@ -108,7 +108,7 @@ destinations:
 		"p.route.events:k": topology.Quorum, "p.parked": topology.Quorum, "p.bucket.r4x4-classic.300ms": topology.Classic,
 	} {
 		if q, ok := got.Queue(name); !ok || q.Type != want {
-			t.Errorf("queue %s: %t, type %s; want type %s", name, ok, q.Type, want)
+			t.Errorf("queue %s: %t, type %s, want type %s", name, ok, q.Type, want)
 		}
 	}
 	for _, q := range got.Queues {
@@ -163,7 +163,7 @@ destinations:
 		"celery": false, "celery.dead": false, "own.dead": false, "nsb.v2.delay-level-00": false, "delay.bucket.1s": false,
 	} {
 		if _, there := got.Queue(name); there != want {
-			t.Errorf("queue %s: %t, want %t", name, there, want)
+			t.Errorf("queue %s: got %t, want %t", name, there, want)
 		}
 	}
 	var from []string

@@ -65,7 +65,7 @@ func TestSQLiteWritersWait(t *testing.T) {
 		wg.Wait()
 		var v int
 		if err := db.QueryRowContext(t.Context(), "SELECT v FROM n").Scan(&v); err != nil || v != writers*each {
-			t.Errorf("%s: counted to %d, %v; want %d", form, v, err, writers*each)
+			t.Errorf("%s: counted to %d, %v, want %d", form, v, err, writers*each)
 		}
 		if err := db.Close(); err != nil {
 			t.Error(err)

@@ -334,7 +334,7 @@ func TestExpand(t *testing.T) {
 	} {
 		got, err := expand(c.in)
 		if text := errText(err); got != c.want || text != c.err {
-			t.Errorf("expand(%q) = %q, %q; want %q, %q", c.in, got, text, c.want, c.err)
+			t.Errorf("expand(%q) = %q, %q, want %q, %q", c.in, got, text, c.want, c.err)
 		}
 	}
 }

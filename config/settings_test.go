@@ -18,7 +18,7 @@ import (
 func TestSettingsAreListed(t *testing.T) {
 	list := Settings()
 	if len(list) != len(settings)+1 {
-		t.Fatalf("there are %d settings, but %d are listed", len(settings)+1, len(list))
+		t.Fatalf("got %d settings, but %d are listed", len(settings)+1, len(list))
 	}
 	for _, s := range list {
 		if s.Path == "" || s.Type == "" || s.Default == "" || s.Meaning == "" || s.Variable == "" && s.Path != previousPath {
@@ -56,7 +56,7 @@ func TestSettingsMeanings(t *testing.T) {
 	} {
 		i := slices.IndexFunc(settings, func(s setting) bool { return s.path == path })
 		if got := settings[i].meaning(); !strings.HasSuffix(got, want) {
-			t.Errorf("%s: %q, expected %q at its end", path, got, want)
+			t.Errorf("%s: got %q, want %q at its end", path, got, want)
 		}
 	}
 }
@@ -161,7 +161,7 @@ func TestExplicitZeroIsNotTheDefault(t *testing.T) {
 			t.Errorf("%s given as %q: the problem is reported at %s", s.path, value, p.Path)
 		}
 		if p.Origin != "--flag" {
-			t.Errorf("%s given as %q: the problem is of %s, expected --flag", s.path, value, p.Origin)
+			t.Errorf("%s given as %q: the problem is of %s, want --flag", s.path, value, p.Origin)
 		}
 		if !strings.Contains(p.Message, want) {
 			t.Errorf("%s given as %q: got %s, want %q", s.path, value, p.Message, want)
@@ -189,7 +189,7 @@ func TestJitterZero(t *testing.T) {
 	}
 	for i, want := range []float64{topology.NoJitter, topology.NoJitter, 0.2} {
 		if r := c.Topology.Destinations[i].Retry.WithDefaults(); r.Jitter != want {
-			t.Errorf("destination %d has a jitter of %v; want %v", i, r.Jitter, want)
+			t.Errorf("destination %d has a jitter of %v, want %v", i, r.Jitter, want)
 		}
 	}
 	_, err = load([]byte(`destinations:
@@ -224,7 +224,7 @@ func TestErrorsHidePasswords(t *testing.T) {
 					}
 					for _, secret := range []string{before, "5tail"} {
 						if text := errText(err); strings.Contains(strings.ReplaceAll(text, "127.0.0.1", ""), secret) {
-							t.Errorf("%s by %s, password %q: %s, want no %q in it", path, from, password, text, secret)
+							t.Errorf("%s by %s, password %q: got %s, want no %q in it", path, from, password, text, secret)
 						}
 					}
 				}

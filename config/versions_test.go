@@ -31,7 +31,7 @@ func TestMessagesOfEarlierReleases(t *testing.T) {
 			}
 		}
 		if err := json.Unmarshal(data, &old); err != nil || len(old.Messages) < 5 {
-			t.Fatalf("%s has %d messages: %v, want no error and at least 5", file, len(old.Messages), err)
+			t.Fatalf("%s has %d messages: got %v, want no error and at least 5", file, len(old.Messages), err)
 		}
 		for _, m := range old.Messages {
 			headers := amqp.Table{}

@@ -237,7 +237,7 @@ func TestLevelsRefuse(t *testing.T) {
 		"QueueType":            second(dlx.NewLevels(dlx.LevelsConfig{Layout: dlx.LayoutNServiceBus, QueueType: topology.Classic})),
 	} {
 		if err == nil || !strings.Contains(err.Error(), text) {
-			t.Errorf("%v, want %q", err, text)
+			t.Errorf("got %v, want %q", err, text)
 		}
 	}
 }

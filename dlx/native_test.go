@@ -129,7 +129,7 @@ func TestNativeSpreads(t *testing.T) {
 			}
 		}
 		if len(count) != dlx.DefaultNativeQueues {
-			t.Errorf("steps of %v: %v, want dlx.DefaultNativeQueues of them", step, count)
+			t.Errorf("steps of %v: got %v, want dlx.DefaultNativeQueues of them", step, count)
 		}
 	}
 }

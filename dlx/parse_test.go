@@ -26,11 +26,11 @@ func TestDestinationKey(t *testing.T) {
 				}
 				key, ok := dlx.DestinationKey(r.RoutingKey)
 				if !ok || key != d.Key(topology.DefaultPrefix) {
-					t.Fatalf("%q is for %q, %t; want %q", r.RoutingKey, key, ok, d.Key(topology.DefaultPrefix))
+					t.Fatalf("%q is for %q, %t, want %q", r.RoutingKey, key, ok, d.Key(topology.DefaultPrefix))
 				}
 				got, ok := topology.DestinationOf(topology.DefaultPrefix, key)
 				if hashed := d.ToExchange() && len(d.RoutingKey) > 100; ok == hashed || ok && got != d {
-					t.Fatalf("%q is %+v, %t; want %+v", key, got, ok, d)
+					t.Fatalf("%q is %+v, %t, want %+v", key, got, ok, d)
 				}
 			}
 		}

@@ -124,7 +124,7 @@ func TestDestinations(t *testing.T) {
 	fits := strings.Repeat("q", topology.MaxRoutingKey-len("plugin."))
 	for _, delay := range []time.Duration{0, time.Second} {
 		if r, err := s.Route(topology.Destination{Queue: fits}, delay, 0); err != nil || len(r.RoutingKey) != topology.MaxRoutingKey {
-			t.Errorf("%d bytes: %v, want no error and len(r.RoutingKey) = topology.MaxRoutingKey", len(fits), err)
+			t.Errorf("%d bytes: got %v, want no error and len(r.RoutingKey) = topology.MaxRoutingKey", len(fits), err)
 		}
 		var e *topology.KeyError
 		if _, err := s.Route(topology.Destination{Queue: fits + "q"}, delay, 0); !errors.As(err, &e) {

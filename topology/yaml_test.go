@@ -298,7 +298,7 @@ func TestAliasesAreBounded(t *testing.T) {
 func TestTooManyValuesAreOneProblem(t *testing.T) {
 	_, err := topology.ParseYAML([]byte("destinations:\n" + strings.Repeat("  - {queue: q}\n", 60_000)))
 	if want := "line 50001, column 13: more than 100000 values with all aliases written out; split the file"; err == nil || err.Error() != want {
-		t.Errorf("got %v, expected %s", err, want)
+		t.Errorf("got %v, want %s", err, want)
 	}
 }
 

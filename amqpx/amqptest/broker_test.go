@@ -25,12 +25,12 @@ import (
 func TestHeartbeats(t *testing.T) {
 	bubble(t, amqptest.Options{}, func(t *testing.T, _ *amqptest.Server, conn *amqp.Connection) {
 		if conn.Config.Heartbeat != 0 {
-			t.Errorf("tuned to %v, want 0", conn.Config.Heartbeat)
+			t.Errorf("got a heartbeat interval of %v, want 0", conn.Config.Heartbeat)
 		}
 	})
 	bubble(t, amqptest.Options{Heartbeat: 10 * time.Second}, func(t *testing.T, srv *amqptest.Server, conn *amqp.Connection) {
 		if conn.Config.Heartbeat != 10*time.Second {
-			t.Errorf("tuned to %v, want 10s", conn.Config.Heartbeat)
+			t.Errorf("got a heartbeat interval of %v, want 10s", conn.Config.Heartbeat)
 		}
 		<-time.After(time.Hour)
 		ch := channel(t, conn)
@@ -276,7 +276,7 @@ func TestConsumers(t *testing.T) {
 		}
 		synctest.Wait()
 		if len(a) != 2 || len(b) != 3 || len(c) != 1 || len(d) != 0 {
-			t.Errorf("%d, %d, %d and %d were delivered, want 2, 3, 1 and 0", len(a), len(b), len(c), len(d))
+			t.Errorf("got %d, %d, %d and %d deliveries, want 2, 3, 1 and 0", len(a), len(b), len(c), len(d))
 		}
 		if x := <-a; x.MessageId != "0" || x.Ack(true) != nil {
 			t.Errorf(`the first got %s, want "0" and x.Ack(true) = nil`, x.MessageId)

@@ -216,7 +216,7 @@ func TestExpectFailures(t *testing.T) {
 				func(t testing.TB) { t.Helper(); srv.ExpectNone(t, want) },
 			} {
 				if got := failure(t, expect); !strings.HasPrefix(got, text) {
-					t.Errorf("%s: failure is %q; expected %q", want, got, text)
+					t.Errorf("%s: failure is %q, want %q", want, got, text)
 				}
 			}
 		}

@@ -35,7 +35,7 @@ func TestFind(t *testing.T) {
 			t.Errorf("the record in scope %s has the wrong time %v", want.Scope, at)
 		}
 		if got[i].ProcessedAt = (time.Time{}); got[i] != want {
-			t.Errorf("%+v, want %+v", got[i], want)
+			t.Errorf("got %+v, want %+v", got[i], want)
 		}
 	}
 	if got, err := idempotency.Find(t.Context(), db, "1"); err != nil || len(got) != 0 {

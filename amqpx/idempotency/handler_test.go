@@ -121,16 +121,16 @@ func TestCommitOutcomeUnknown(t *testing.T) {
 			c.lose.Store(lose)
 			err := handle(t.Context(), &amqpx.Delivery{ID: "m", Queue: "q"})
 			if !errors.Is(err, idempotency.ErrCommit) || !errors.Is(err, errLost) {
-				t.Fatalf("error is %v, expected ErrCommit and its cause", err)
+				t.Fatalf("error is %v, want ErrCommit and its cause", err)
 			}
 			if err := handle(t.Context(), &amqpx.Delivery{ID: "m", Queue: "q"}); err != nil {
 				t.Fatal(err)
 			}
 			if n := countEffects(t, db); n != 1 {
-				t.Errorf("%d effects, expected 1", n)
+				t.Errorf("%d effects, want 1", n)
 			}
 			if want := int(2 - lose); skipped != want {
-				t.Errorf("%d skipped, expected %d", skipped, want)
+				t.Errorf("%d skipped, want %d", skipped, want)
 			}
 		})
 	}
@@ -174,12 +174,12 @@ func TestGroup(t *testing.T) {
 		group.Wait()
 		for i, err := range errs {
 			if i == 3 && !errors.Is(err, bad) || i != 3 && err != nil && !errors.Is(err, idempotency.ErrCommit) {
-				t.Errorf("round %d, message %d: %v, want an error for message 3 only, apart from ErrCommit", round, i, err)
+				t.Errorf("round %d, message %d: got %v, want an error for message 3 only, apart from ErrCommit", round, i, err)
 			}
 		}
 	}
 	if got := countEffects(t, db); got != n-2 {
-		t.Errorf("%d effects, expected %d: all but the bad and the guarded message's", got, n-2)
+		t.Errorf("%d effects, want %d: all but the bad and the guarded message's", got, n-2)
 	}
 	if !slices.Contains(skipped, "guarded m7") || slices.Contains(skipped, "duplicate m3") {
 		t.Errorf(`skipped: got %v, want it to contain "guarded m7" and it not to contain "duplicate m3"`, skipped)
@@ -191,7 +191,7 @@ func TestKeys(t *testing.T) {
 	rejected := func(d *amqpx.Delivery, opts ...idempotency.HandlerOption) {
 		t.Helper()
 		if err := idempotency.Handler(db, effect, opts...)(t.Context(), d); !errors.Is(err, idempotency.ErrKey) {
-			t.Errorf("id %q: error is %v, expected ErrKey", d.ID, err)
+			t.Errorf("id %q: error is %v, want ErrKey", d.ID, err)
 		}
 	}
 	for _, id := range []string{"", strings.Repeat("x", 256), "a\x00b", "\xff"} {
@@ -210,7 +210,7 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	if n := countEffects(t, db); n != 1 {
-		t.Errorf("%d effects of one key in one scope, expected 1", n)
+		t.Errorf("%d effects of one key in one scope, want 1", n)
 	}
 }
 
@@ -239,7 +239,7 @@ func TestWrongDialect(t *testing.T) {
 	db := open(t, newConnector(t))
 	handle := idempotency.Handler(db, effect, idempotency.WithDialect("oracle"))
 	if err := handle(t.Context(), &amqpx.Delivery{ID: "m", Queue: "q"}); err == nil || !strings.Contains(err.Error(), `"oracle"`) {
-		t.Errorf("error is %v, expected one that names the dialect", err)
+		t.Errorf("error is %v, want one that names the dialect", err)
 	}
 }
 
@@ -263,7 +263,7 @@ func TestRunPurge(t *testing.T) {
 		deleted += n
 	})
 	if err != nil || deleted != 1 {
-		t.Errorf("deleted %d (%v), expected 1", deleted, err)
+		t.Errorf("deleted %d (%v), want 1", deleted, err)
 	}
 	for _, r := range []idempotency.Retention{{Keep: -time.Hour}, {Keep: 30}, {Every: -1}, {Batch: -1}, {Batch: 1_000_000}} {
 		if err := idempotency.RunPurge(t.Context(), db, r, nil); err == nil || !strings.Contains(err.Error(), "retention.") {
@@ -272,7 +272,7 @@ func TestRunPurge(t *testing.T) {
 	}
 	for age, want := range map[time.Duration]string{-time.Hour: "expected 0 or more", 30: "30*time.Second"} {
 		if _, err := idempotency.Purge(t.Context(), db, age, 100); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("older than %d ns: error is %v, expected %q", age, err, want)
+			t.Errorf("older than %d ns: error is %v, want %q", age, err, want)
 		}
 	}
 }

@@ -71,7 +71,7 @@ func TestReadDeadLetter(t *testing.T) {
 			c.want.ID, c.want.Queue, c.want.Timestamp, c.want.Headers, c.want.Body = "1", c.queue, sent, c.headers, raw.Body
 			got := inspect.ReadDeadLetter(raw, c.queue, "delay")
 			if !got.Died.Equal(c.want.Died) || !got.Requeued.Equal(c.want.Requeued) {
-				t.Errorf("died %v, requeued %v; want %v, %v", got.Died, got.Requeued, c.want.Died, c.want.Requeued)
+				t.Errorf("died %v, requeued %v, want %v, %v", got.Died, got.Requeued, c.want.Died, c.want.Requeued)
 			}
 			got.Died, got.Requeued = c.want.Died, c.want.Requeued
 			if got, want := fmt.Sprintf("%+v", *got.Delivery), fmt.Sprintf("%+v", *c.want.Delivery); got != want {

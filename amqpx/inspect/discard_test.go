@@ -202,7 +202,7 @@ func TestRequeueFromInterrupted(t *testing.T) {
 				},
 			})
 			if !errors.Is(err, context.Canceled) || r.Sent != end.sent || r.Line != end.line {
-				t.Errorf("%v, %+v; expected %d sent, up to line %d", err, r, end.sent, end.line)
+				t.Errorf("got %v, %+v, want %d sent, up to line %d", err, r, end.sent, end.line)
 			}
 			m.Holds("q", end.sent, 0)
 		}

@@ -68,12 +68,12 @@ func TestPassOn(t *testing.T) {
 			amqpx.HeaderError: "broken"}
 		for k, v := range want {
 			if !reflect.DeepEqual(d.Headers[k], v) {
-				t.Errorf("%s: %v, want %v", k, d.Headers[k], v)
+				t.Errorf("header %s: got %v, want %v", k, d.Headers[k], v)
 			}
 		}
 		for _, gone := range []string{"x-delay", "CC"} {
 			if v := d.Headers[gone]; v != nil {
-				t.Errorf("header %s: %v, want nil", gone, v)
+				t.Errorf("header %s: got %v, want nil", gone, v)
 			}
 		}
 		if d.Expiration != "" {

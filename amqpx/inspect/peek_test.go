@@ -33,7 +33,7 @@ func TestPeekUsesNothing(t *testing.T) {
 			}
 		}
 		if got, err := inspect.Peek(t.Context(), conn, "q", inspect.PeekOptions{}); err != nil || got.More != 0 || ids(got) != "0 1 2 3 4" {
-			t.Errorf(`at the end: got %s (%v), want no error, More = 0 and "0 1 2 3 4"`, ids(got), err)
+			t.Errorf(`after all reads: got %s (%v), want no error, More = 0 and "0 1 2 3 4"`, ids(got), err)
 		}
 	})
 }
@@ -51,7 +51,7 @@ func TestPeekRefuses(t *testing.T) {
 		conn := m.dialed(t)
 		for _, queue := range []string{"delay.bucket.1m", "delay.route.x:y"} {
 			if _, err := inspect.Peek(t.Context(), conn, queue, inspect.PeekOptions{}); !errors.Is(err, inspect.ErrPeek) {
-				t.Errorf("%s: %v, want ErrPeek", queue, err)
+				t.Errorf("%s: got %v, want ErrPeek", queue, err)
 			}
 		}
 		if _, err := inspect.Peek(t.Context(), conn, "q", inspect.PeekOptions{Limit: inspect.MaxPeek + 1}); err == nil {
@@ -62,7 +62,7 @@ func TestPeekRefuses(t *testing.T) {
 		for queue, code := range map[string]int{"missing": amqp.NotFound, "mine": amqp.AccessRefused} {
 			_, err := inspect.Peek(t.Context(), conn, queue, inspect.PeekOptions{})
 			if ae, ok := errors.AsType[*amqp.Error](err); !ok || ae.Code != code {
-				t.Errorf("%s: %v, want code %d", queue, err, code)
+				t.Errorf("%s: got %v, want code %d", queue, err, code)
 			}
 		}
 		m.Declare("slow", nil)
@@ -82,7 +82,7 @@ func TestPeekNeedsTheLimitBefore43(t *testing.T) {
 		m.Publish("", "q", amqp.Publishing{Body: []byte("x")})
 		inmemory.After(time.Second)
 		if _, err := inspect.Peek(t.Context(), m.dialed(t), "q", inspect.PeekOptions{}); !errors.Is(err, inspect.ErrPeek) {
-			t.Errorf("%v, want ErrPeek", err)
+			t.Errorf("got %v, want ErrPeek", err)
 		}
 		if n := m.Calls("basic.get"); n != 0 {
 			t.Errorf("%d messages were read, want 0", n)

@@ -56,7 +56,7 @@ func counts(r inspect.RequeueReport) string {
 func wantCounts(t *testing.T, r inspect.RequeueReport, want string) {
 	t.Helper()
 	if got := counts(r); got != want {
-		t.Errorf("%s\nwant %s\n%+v", got, want, r.Results)
+		t.Errorf("got %s\nwant %s\n%+v", got, want, r.Results)
 	}
 }
 
@@ -76,7 +76,7 @@ func TestRequeue(t *testing.T) {
 		}
 		m.Holds("q.dead", 0, 0)
 		if got := m.IDs("q"); !slices.Equal(got, []string{"q-00", "q-01", "q-02"}) {
-			t.Errorf("in the queue: got %v, want [q-00 q-01 q-02]", got)
+			t.Errorf("messages in the queue: got %v, want [q-00 q-01 q-02]", got)
 		}
 		got := collector{answer: errors.New("again")}
 		stop := c.consume("q", got.handle, amqpx.WithRetry(topology.Retry{MaxAttempts: 2, Backoff: time.Second}))
@@ -652,7 +652,7 @@ func TestRequeueCopiesToTheQueueAlone(t *testing.T) {
 			}
 			d := inspect.ReadDeadLetter(raw, queue, "delay")
 			if cc, _ := d.Headers["CC"].([]any); len(cc) != 1 || cc[0] != "other" || d.Headers["mine"] != "kept" {
-				t.Errorf(`from %s: %v, want len(cc) = 1, cc[0] = "other" and Headers["mine"] = "kept"`, queue, d.Headers)
+				t.Errorf(`from %s: got %v, want len(cc) = 1, cc[0] = "other" and Headers["mine"] = "kept"`, queue, d.Headers)
 			}
 		}
 	})

@@ -55,7 +55,7 @@ func TestSavedMessage(t *testing.T) {
 	} {
 		again, line := roundTrip(t, SavedMessage{Queue: "q", Message: amqp.Delivery{Body: []byte(body)}})
 		if !strings.Contains(string(line), want) || string(again.Message.Body) != body {
-			t.Errorf("%q: %s, want %s", body, line, want)
+			t.Errorf("%q: got %s, want %s", body, line, want)
 		}
 	}
 	if _, line := roundTrip(t, SavedMessage{Queue: "q", Message: amqp.Delivery{Body: []byte("x")}}); string(line) != `{"queue":"q","body":"x"}` {
@@ -194,7 +194,7 @@ func TestSavedInWithAMistake(t *testing.T) {
 			}
 		}
 		if (failed == nil) != (says == "") || failed != nil && !strings.Contains(failed.Error(), says) || n != 2 {
-			t.Errorf("%q: %d, %v, want %s", text, n, failed, says)
+			t.Errorf("%q: got %d, %v, want %s", text, n, failed, says)
 		}
 	}
 	for _, err := range SavedIn(path + "x") {

@@ -50,7 +50,7 @@ func TestRequeueKeepsUserIDs(t *testing.T) {
 		for range want {
 			raw, ok, err := m.Channel().Get("q", true)
 			if err != nil || !ok {
-				t.Fatalf("%v %v, want no error and ok = true", ok, err)
+				t.Fatalf("got %v %v, want no error and ok = true", ok, err)
 			}
 			if raw.UserId != want[raw.MessageId] {
 				t.Errorf("%s is of user %q, want %q", raw.MessageId, raw.UserId, want[raw.MessageId])

@@ -21,7 +21,7 @@ func TestNilPool(t *testing.T) {
 		"RunPurge": pgxtx.RunPurge(t.Context(), nil, idempotency.Retention{}, nil),
 	} {
 		if !errors.Is(err, schedule.ErrNoDatabase) {
-			t.Errorf("%s: %v, expected ErrNoDatabase", name, err)
+			t.Errorf("%s: got %v, want ErrNoDatabase", name, err)
 		}
 	}
 	if pgxtx.TaskHandler(nil, nil) != nil {

@@ -34,7 +34,7 @@ func TestBacklog(t *testing.T) {
 		t.Errorf("before the relay looked: got %+v, want Overdue = 1, Oldest = %v, Unsent = 4 and [2 1 1]", b, now.Add(-time.Second))
 	}
 	if b := read(1); b.Overdue != 1 || b.Unsent != 1 || !slices.Equal(b.Within, []int64{1, 1, 1}) {
-		t.Errorf("counts up to 1: %+v, want Overdue = 1, Unsent = 1 and [1 1 1]", b)
+		t.Errorf("counts up to 1: got %+v, want Overdue = 1, Unsent = 1 and [1 1 1]", b)
 	}
 	if _, sent, err := store.relay.Step(t.Context()); err != nil || sent != 4 {
 		t.Fatalf("the relay sent %d tasks, %v, want no error and 4", sent, err)
@@ -59,7 +59,7 @@ func TestOldestOfImmediateTasks(t *testing.T) {
 		b, err := store.Backlog(t.Context(), nil, 10)
 		check(t, err)
 		if !b.Oldest.Equal(oldest) {
-			t.Errorf("%s: the oldest is due at %v, expected %v", what, b.Oldest, oldest)
+			t.Errorf("%s: the oldest is due at %v, want %v", what, b.Oldest, oldest)
 		}
 	}
 	written := now
@@ -94,6 +94,6 @@ func TestBeforeScheduleMakesNoTaskTooLarge(t *testing.T) {
 	task, err := store.Get(t.Context(), NoTx, "a")
 	check(t, err)
 	if !maps.Equal(task.Headers, own) {
-		t.Errorf("%d headers, expected the task's own", len(task.Headers))
+		t.Errorf("%d headers, want the task's own", len(task.Headers))
 	}
 }

@@ -94,7 +94,7 @@ func TestFilterByTagHeaderAndExchange(t *testing.T) {
 	}
 	for _, tags := range [][]string{{""}, {"a", "a"}, {"a "}, {strings.Repeat("x", 101)}, make([]string, 21)} {
 		if err := s.Schedule(t.Context(), NoTx, Task{ID: "bad", Queue: "q", DeliverAt: time.Now(), Tags: tags}); !errors.Is(err, ErrInvalidTask) {
-			t.Errorf("tags %q: %v, want ErrInvalidTask", tags, err)
+			t.Errorf("tags %q: got %v, want ErrInvalidTask", tags, err)
 		}
 	}
 }
@@ -165,7 +165,7 @@ func TestBulk(t *testing.T) {
 			got, err := s.Bulk(t.Context(), c.f, c.action, c.opts)
 			check(t, err)
 			if got.Changed != c.want || last.Changed != c.want || len(placeOf(t, got).Held) > 0 {
-				t.Errorf("changed %d (reported %d), held %d; want %d", got.Changed, last.Changed, len(placeOf(t, got).Held), c.want)
+				t.Errorf("changed %d (reported %d), held %d, want %d", got.Changed, last.Changed, len(placeOf(t, got).Held), c.want)
 			}
 			c.check(t, s)
 			if c.action.by == 0 && c.opts.Limit == 0 {
@@ -266,7 +266,7 @@ func TestBulkContinues(t *testing.T) {
 				break
 			}
 			if !errors.Is(err, context.Canceled) || p.Changed != 18 {
-				t.Fatalf("%d changed: %v, want context.Canceled and 18", p.Changed, err)
+				t.Fatalf("%d changed: got %v, want context.Canceled and 18", p.Changed, err)
 			}
 			after = p.Place
 		}
@@ -315,7 +315,7 @@ func TestBulkComesBack(t *testing.T) {
 		}}
 		p, err := s.Bulk(ctx, Filter{}, BulkRescheduleBy(-5*time.Second), o)
 		if held := len(placeOf(t, p).Held); !errors.Is(err, context.Canceled) || held != min(n, maxHeld) || most != n {
-			t.Fatalf("the place holds %d tasks, at most %d at a time: %v, want %d, %d and context.Canceled",
+			t.Fatalf("the place holds %d tasks, at most %d at a time: got %v, want %d, %d and context.Canceled",
 				held, most, err, min(n, maxHeld), n)
 		}
 		last, err := s.Bulk(t.Context(), Filter{}, BulkRescheduleBy(-5*time.Second), BulkOptions{After: p.Place})
@@ -346,7 +346,7 @@ func TestBulkComesBackInBatches(t *testing.T) {
 	}})
 	check(t, err)
 	if p.Changed != 2000 || steps > 10 {
-		t.Errorf("%d changed in %d transactions; expected 2000 in 8: 4 batches, and what is held after 3 of them and in the end", p.Changed, steps)
+		t.Errorf("%d changed in %d transactions, want 2000 in 8: 4 batches, and what is held after 3 of them and in the end", p.Changed, steps)
 	}
 }
 

@@ -41,7 +41,7 @@ func TestClockSkewIsReported(t *testing.T) {
 		}
 		skew, uncertainty, err := s.ClockSkew(t.Context())
 		if err != nil || seen != skew || (skew-time.Hour).Abs() > uncertainty || uncertainty > 10*time.Millisecond {
-			t.Errorf("skew is %v ± %v (%v), reported %v, expected an hour", skew, uncertainty, err, seen)
+			t.Errorf("skew is %v ± %v (%v), reported %v, want an hour", skew, uncertainty, err, seen)
 		}
 	})
 }
@@ -119,10 +119,10 @@ func TestRelayUsesTheDatabasesClock(t *testing.T) {
 			check(t, <-done)
 			got := r.receipts()
 			if len(got) != 2 {
-				t.Fatalf("%v ahead: %d sent, expected both", ahead, len(got))
+				t.Fatalf("%v ahead: %d sent, want both", ahead, len(got))
 			}
 			if early := due.Sub(got[0].at); early > time.Minute || early < time.Minute-2*time.Second {
-				t.Errorf("%v ahead: sent %v before it was due, expected the horizon of a minute", ahead, early)
+				t.Errorf("%v ahead: sent %v before it was due, want the horizon of a minute", ahead, early)
 			}
 			for _, x := range got {
 				if x.m.ClockOffset != -ahead {
@@ -174,7 +174,7 @@ func TestRelayRefusesAClockYearsAway(t *testing.T) {
 		for _, x := range []time.Duration{26 * 365 * 24 * time.Hour, -26 * 365 * 24 * time.Hour, 25 * time.Hour} {
 			ahead.Store(int64(x))
 			if err := s.Run(t.Context()); !errors.Is(err, ErrClock) {
-				t.Errorf("%v ahead: %v, want ErrClock", x, err)
+				t.Errorf("%v ahead: got %v, want ErrClock", x, err)
 			}
 		}
 		ahead.Store(0)

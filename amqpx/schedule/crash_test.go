@@ -128,7 +128,7 @@ func TestTaskThatKillsItsProcess(t *testing.T) {
 		got, err := s.Get(t.Context(), NoTx, id)
 		check(t, err)
 		if got.Status != StatusFailed || got.Attempts != 5 || !strings.Contains(got.LastError, "without an outcome") {
-			t.Errorf(`task %s, after %d processes: got %s after %d attempts: %s, want %s after 5 attempts with "without an outcome"`, id, deaths, got.Status, got.Attempts, got.LastError, StatusFailed)
+			t.Errorf(`task %s, after %d processes: got %s after %d attempts with the error %q, want %s after 5 attempts with "without an outcome"`, id, deaths, got.Status, got.Attempts, got.LastError, StatusFailed)
 		}
 	}
 	// Each of the two tasks has a first delivery and five recorded attempts.
@@ -145,7 +145,7 @@ func TestTaskThatKillsItsProcess(t *testing.T) {
 	// The other task may have killed the process between the record and the dead letter, or before the acknowledgement.
 	q, _ := srv.Queue("q.dead")
 	if len(q.Messages) == 0 || slices.ContainsFunc(q.Messages, func(m amqptest.Message) bool { return !slices.Contains(killers, m.MessageId) }) {
-		t.Errorf("dead letters: %+v, want only the messages that kill their process", q.Messages)
+		t.Errorf("dead letters: got %+v, want only the messages that kill their process", q.Messages)
 	}
 }
 

@@ -47,7 +47,7 @@ func TestImpossibleDestinationFailsItsTask(t *testing.T) {
 		bad, err := s.Get(t.Context(), NoTx, "bad")
 		check(t, err)
 		if bad.Status != StatusFailed || !strings.HasPrefix(bad.LastError, `bucket strategy: destination queue "delay.parked" belongs to the delay strategies`) {
-			t.Errorf(`the task is %s: %s, want an error beginning with "bucket strategy: destination queue "delay.parked" belongs to the delay strategies" and %s`,
+			t.Errorf(`the task is %s: got %s, want an error beginning with "bucket strategy: destination queue "delay.parked" belongs to the delay strategies" and %s`,
 				bad.Status, bad.LastError, StatusFailed)
 		}
 		if n := sentOf(t, s.db, "q"); n != 1 {

@@ -103,7 +103,7 @@ func TestNilExecutor(t *testing.T) {
 		for _, x := range []any{s, s.Recurring()} {
 			methodsWithExecutor(t, x, func(name string, call func(schedule.Executor) error) {
 				if err := call(ex); !errors.Is(err, schedule.ErrNoExecutor) || !strings.Contains(err.Error(), "schedule.NoTx") {
-					t.Errorf(`%T.%s on %s: %v, want schedule.ErrNoExecutor with "schedule.NoTx"`, x, name, what, err)
+					t.Errorf(`%T.%s on %s: got %v, want schedule.ErrNoExecutor with "schedule.NoTx"`, x, name, what, err)
 				}
 			})
 		}
@@ -114,7 +114,7 @@ func TestNilExecutor(t *testing.T) {
 	for _, x := range []any{s, s.Recurring()} {
 		methodsWithExecutor(t, x, func(name string, call func(schedule.Executor) error) {
 			if err := call(schedule.NoTx); errors.Is(err, schedule.ErrNoExecutor) {
-				t.Errorf("%T.%s on NoTx: %v, want not schedule.ErrNoExecutor", x, name, err)
+				t.Errorf("%T.%s on NoTx: got %v, want not schedule.ErrNoExecutor", x, name, err)
 			}
 		})
 	}
@@ -132,7 +132,7 @@ func TestNilDatabase(t *testing.T) {
 			"New": made, "schedule.Migrate": schedule.Migrate(ctx, db), "idempotency.Migrate": idempotency.Migrate(ctx, db),
 		} {
 			if !errors.Is(err, schedule.ErrNoDatabase) {
-				t.Errorf("%s with a database that is %s: %v, want schedule.ErrNoDatabase", name, what, err)
+				t.Errorf("%s with a database that is %s: got %v, want schedule.ErrNoDatabase", name, what, err)
 			}
 		}
 		for name, handler := range map[string]amqpx.Handler{

@@ -56,7 +56,7 @@ func TestTasksExpire(t *testing.T) {
 				}
 			}
 			if skipped["late"] != SkipExpired || skipped["to exchange"] != SkipExpired {
-				t.Errorf("skipped: %v, want SkipExpired for both late tasks", skipped)
+				t.Errorf("skipped: got %v, want SkipExpired for both late tasks", skipped)
 			}
 			rounded, err := s.Get(t.Context(), NoTx, "rounded")
 			check(t, err)

@@ -49,7 +49,7 @@ func TestRelays(t *testing.T) {
 			t.Fatalf("got %d relays, want 2: %+v", len(got), got)
 		}
 		if suffix := ":" + strconv.Itoa(os.Getpid()); !strings.HasSuffix(got[0].Name, suffix) {
-			t.Errorf("this relay is named %q; want it to end with %s", got[0].Name, suffix)
+			t.Errorf("this relay is named %q, want it to end with %s", got[0].Name, suffix)
 		}
 		if age := time.Since(got[0].Seen); age > 10*time.Second {
 			t.Errorf("this relay was seen %v ago, want at most 10s", age)

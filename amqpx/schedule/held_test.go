@@ -64,7 +64,7 @@ func TestPauseKeepsAttempts(t *testing.T) {
 				return errors.New("not now")
 			}
 			if d.Attempt != 2 {
-				t.Errorf("attempt %d, expected 2", d.Attempt)
+				t.Errorf("attempt %d, want 2", d.Attempt)
 			}
 			return nil
 		})), amqpx.WithRetry(topology.Retry{Backoff: time.Hour, Jitter: topology.NoJitter}))
@@ -124,7 +124,7 @@ func TestResumeSpreads(t *testing.T) {
 		}
 		for m := range 10 {
 			if n := perMinute[m]; n < 5 || n > 7 {
-				t.Errorf("minute %d has %d tasks, expected about 6: %v", m, n, perMinute)
+				t.Errorf("minute %d has %d tasks, want about 6: %v", m, n, perMinute)
 			}
 		}
 	})
@@ -160,11 +160,11 @@ func TestResumeSpreadsWithinARateLimit(t *testing.T) {
 				after(10 * time.Minute)
 				at := s.instants("mail")
 				if len(at) != c.tasks {
-					t.Fatalf("%d tasks came, expected %d", len(at), c.tasks)
+					t.Fatalf("%d tasks came, want %d", len(at), c.tasks)
 				}
 				wantRateLimit(t, at, int(c.perSecond)+2)
 				if took := at[len(at)-1] - from; took < c.took*9/10 || took > c.took*11/10+time.Second {
-					t.Errorf("they took %v, expected about %v", took, c.took)
+					t.Errorf("they took %v, want about %v", took, c.took)
 				}
 			})
 		})
@@ -185,7 +185,7 @@ func TestPauseAndRecurringTasks(t *testing.T) {
 		check(t, s.Resume(t.Context(), NoTx, mail, 0))
 		after(time.Minute)
 		if len(s.effects) != 5 {
-			t.Errorf("%d effects after it, expected 5: %v", len(s.effects), s.effects)
+			t.Errorf("%d effects after it, want 5: %v", len(s.effects), s.effects)
 		}
 	})
 }
@@ -231,21 +231,21 @@ func TestRateLimitOverRelays(t *testing.T) {
 		states, err := s.Destinations(t.Context(), NoTx)
 		check(t, err)
 		if len(states) != 1 || !states[0].Busy || states[0].Waiting < flood/4 || states[0].Waiting > flood {
-			t.Errorf("with a flood of tasks: got %+v, want one busy destination with waiting tasks", states)
+			t.Errorf("with more tasks than the rate limit allows: got %+v, want one busy destination with waiting tasks", states)
 		}
 		after(30 * time.Second)
 		s.wantEffects("other", "other "+due.Round(time.Second).String())
 		at := s.instants("mail")
 		if len(at) != flood {
-			t.Fatalf("%d tasks came, expected %d", len(at), flood)
+			t.Fatalf("%d tasks came, want %d", len(at), flood)
 		}
 		wantRateLimit(t, at, rate*11/10+burst)
 		took := at[flood-1] - began
 		if least := time.Duration(flood) * time.Second / rate * 9 / 10; took < least {
-			t.Errorf("all came within %v, expected at least %v", took, least)
+			t.Errorf("all came within %v, want at least %v", took, least)
 		}
 		if most := time.Duration(flood) * time.Second / rate * 10 / 9; took > most {
-			t.Errorf("all took %v, expected at most %v", took, most)
+			t.Errorf("all took %v, want at most %v", took, most)
 		}
 	})
 }
@@ -271,7 +271,7 @@ func wantRateLimit(t *testing.T, at []time.Duration, most int) {
 			i++
 		}
 		if n := j - i + 1; n > most {
-			t.Fatalf("%d tasks within a second from %v, expected at most %d", n, at[i], most)
+			t.Fatalf("%d tasks within a second from %v, want at most %d", n, at[i], most)
 		}
 	}
 }
@@ -312,11 +312,11 @@ func TestSlowRateLimitAndExpiry(t *testing.T) {
 		after(5 * time.Minute)
 		at := s.instants("mail")
 		if len(at) != 4 {
-			t.Fatalf("%d tasks came, expected 4", len(at))
+			t.Fatalf("%d tasks came, want 4", len(at))
 		}
 		for i := 1; i < len(at); i++ {
 			if gap := at[i] - at[i-1]; gap < 10*time.Second || gap > 12*time.Second {
-				t.Errorf("%v between two, expected 10s", gap)
+				t.Errorf("%v between two, want 10s", gap)
 			}
 		}
 	})
@@ -335,7 +335,7 @@ func TestRateLimitsAreChecked(t *testing.T) {
 	defer func() { _ = db.Close() }()
 	for _, d := range []topology.Destination{{}, {Queue: "a", Exchange: "b"}, {Exchange: "e", RoutingKey: "k"}} {
 		if err := s.Pause(t.Context(), NoTx, d, ""); !errors.Is(err, ErrConfig) {
-			t.Errorf("pausing %v: %v, want ErrConfig", d, err)
+			t.Errorf("pausing %v: got %v, want ErrConfig", d, err)
 		}
 	}
 	if err := s.Resume(t.Context(), NoTx, mail, -1); !errors.Is(err, ErrConfig) {

@@ -46,10 +46,10 @@ func TestParseInstant(t *testing.T) {
 			text = err.Error()
 		}
 		if text != want && (err == nil || !strings.Contains(text, want)) {
-			t.Errorf("%q: %s, want %s", in, text, want)
+			t.Errorf("%q: got %s, want %s", in, text, want)
 		}
 	}
 	if got, _ := ParseInstant("tomorrow 08:00", now.In(berlin)); !got.Equal(time.Date(2026, 3, 29, 6, 0, 0, 0, time.UTC)) {
-		t.Errorf("by now's own zone: %v, want %v", got, time.Date(2026, 3, 29, 6, 0, 0, 0, time.UTC))
+		t.Errorf("a time in the local zone: got %v, want %v", got, time.Date(2026, 3, 29, 6, 0, 0, 0, time.UTC))
 	}
 }

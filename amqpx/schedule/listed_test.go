@@ -51,7 +51,7 @@ func TestUnlistedDestinationIsNotHeldBack(t *testing.T) {
 				t.Errorf("%s to %s: %v", what, d, err)
 			}
 			if want != "" && (!errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want)) {
-				t.Errorf("%s of %s: %v, want %q", what, d, err, want)
+				t.Errorf("%s of %s: got %v, want %q", what, d, err, want)
 			}
 		}
 	}

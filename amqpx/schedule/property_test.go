@@ -166,7 +166,7 @@ func (w *world) deliver(i int, outcome error, crashBeforeAck bool) {
 	case err == nil && e != nil && e.status == StatusPending && e.version == m.Version && !m.DeliverAt.Before(e.due):
 		w.t.Fatalf("the message of pending task %s was skipped as %s", m.ID, w.skipped)
 	case err != nil && !errors.Is(err, errHandler):
-		w.t.Fatalf("handler of task %s: %v, want no error or errHandler", m.ID, err)
+		w.t.Fatalf("handler of task %s: got %v, want no error or errHandler", m.ID, err)
 	case err != nil && (d.Attempt >= maxAttempts || amqpx.IsRejected(err)):
 		e.status, e.finished = StatusFailed, w.now
 	}
@@ -199,7 +199,7 @@ func (w *world) inTx(commit bool, change func(Executor) error, allowed error, ap
 	}
 	err = change(tx)
 	if !errors.Is(err, allowed) {
-		w.t.Fatalf("error is %v, expected %v", err, allowed)
+		w.t.Fatalf("error is %v, want %v", err, allowed)
 	}
 	end := tx.Rollback
 	if commit {

@@ -25,7 +25,7 @@ func TestRecurringWithdrawsMoved(t *testing.T) {
 			check(t, x.Edit(ctx, NoTx, "a", func(r *Recurring) error { r.Cron = "5 * * * *"; return nil }))
 		}
 		if got := c.tasks("a"); got[0] != "2026-01-01T13:00:00Z "+want {
-			t.Errorf("%s: %q, expected %s", what, got, want)
+			t.Errorf("%s: got %q, want %s", what, got, want)
 		}
 	}
 }

@@ -23,7 +23,7 @@ func TestRecurringState(t *testing.T) {
 		{Recurring{Cron: "@hourly", TimeZone: "Mars/X"}, RecurringActive, 0, "@hourly Mars/X"},
 	} {
 		if s, n, text := c.r.State(now), len(c.r.Upcoming(now, 3)), c.r.Timetable(); s != c.state || n != c.upcoming || text != c.timetable {
-			t.Errorf("%+v is %s with %d ahead, %s; expected %s, %d, %s", c.r, s, n, text, c.state, c.upcoming, c.timetable)
+			t.Errorf("%+v is %s with %d ahead, %s, want %s, %d, %s", c.r, s, n, text, c.state, c.upcoming, c.timetable)
 		}
 	}
 }

@@ -87,7 +87,7 @@ func (c *calendar) tasks(name string) []string {
 func (c *calendar) expect(name string, want ...string) {
 	c.t.Helper()
 	if got := c.tasks(name); !slices.Equal(got, want) {
-		c.t.Fatalf("at %s the tasks are\n  %s\nexpected\n  %s", c.now.Format(time.RFC3339), strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+		c.t.Fatalf("at %s the tasks are\n  %s\nwant\n  %s", c.now.Format(time.RFC3339), strings.Join(got, "\n  "), strings.Join(want, "\n  "))
 	}
 }
 
@@ -124,7 +124,7 @@ func TestRecurringChanges(t *testing.T) {
 	put := func(r Recurring, want Change) {
 		t.Helper()
 		if got, err := x.Put(ctx, NoTx, r); err != nil || got != want {
-			t.Fatalf("put: %s, %v; expected %s", got, err, want)
+			t.Fatalf("put: %s, %v, want %s", got, err, want)
 		}
 	}
 	put(daily, Created)
@@ -300,7 +300,7 @@ func TestRecurringApply(t *testing.T) {
 		got, err := x.Apply(t.Context(), NoTx, list)
 		check(t, err)
 		if fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("got %v, expected %v", got, want)
+			t.Errorf("got %v, want %v", got, want)
 		}
 	}
 	a := Recurring{Name: "a", Cron: "@daily", Task: toQ()}

@@ -140,7 +140,7 @@ func TestRelayWakesForNearTasks(t *testing.T) {
 		<-time.After(5 * time.Millisecond)
 		synctest.Wait()
 		if got := r.receipts(); len(got) != 1 || got[0].at.Sub(start) > 5*time.Millisecond {
-			t.Fatalf("sent %v, expected one task immediately", got)
+			t.Fatalf("sent %v, want one task immediately", got)
 		}
 		// The relay also finds a task whose transaction commits after the wake-up.
 		tx, err := db.BeginTx(t.Context(), nil)
@@ -150,7 +150,7 @@ func TestRelayWakesForNearTasks(t *testing.T) {
 		<-time.After(20 * time.Millisecond)
 		synctest.Wait()
 		if got := r.receipts(); len(got) != 2 {
-			t.Fatalf("%d sent, expected the task of the transaction too", len(got))
+			t.Fatalf("%d sent, want the task of the transaction too", len(got))
 		}
 		// A row from another program is found at the next poll, or by Wake.
 		_, err = db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES ('foreign', 'q', 1)")
@@ -159,13 +159,13 @@ func TestRelayWakesForNearTasks(t *testing.T) {
 		<-time.After(5 * time.Millisecond)
 		synctest.Wait()
 		if got := r.receipts(); len(got) != 3 {
-			t.Fatalf("%d sent, expected the foreign row too", len(got))
+			t.Fatalf("%d sent, want the foreign row too", len(got))
 		}
 		check(t, s.Reschedule(t.Context(), NoTx, "direct", time.Now().Add(time.Second)))
 		<-time.After(5 * time.Millisecond)
 		synctest.Wait()
 		if got := r.receipts(); len(got) != 4 || got[3].m.Version != 2 {
-			t.Fatalf("sent %v, expected version 2 of the moved task immediately", got)
+			t.Fatalf("sent %v, want version 2 of the moved task immediately", got)
 		}
 	})
 }
@@ -206,7 +206,7 @@ func TestRelayListens(t *testing.T) {
 		}
 	})
 	if l.begun != 2 || len(reported) != 1 || reported[0] != "listen" {
-		t.Errorf("listened %d times, reported %v; expected 2 and one loss", l.begun, reported)
+		t.Errorf("listened %d times, reported %v, want 2 and one loss", l.begun, reported)
 	}
 }
 
@@ -236,7 +236,7 @@ func TestRelayIsNotNotified(t *testing.T) {
 	bubble(t, &r, cfg, func(t *testing.T, s *Store, _ *sql.DB) {
 		for _, want := range []int{1, 2, 3} {
 			if l.begun != want || s.Health() != nil || len(reported) != 0 {
-				t.Errorf("listened %d times, expected %d; health is %v, reported %v", l.begun, want, s.Health(), reported)
+				t.Errorf("listened %d times, want %d; health is %v, reported %v", l.begun, want, s.Health(), reported)
 			}
 			<-time.After(listenRetry)
 			synctest.Wait()
@@ -274,7 +274,7 @@ func TestMarkOfAnOlderVersion(t *testing.T) {
 	check(t, s.RunNow(t.Context(), NoTx, "a"))
 	check(t, s.relay.MarkSent(t.Context(), ok))
 	if found, sent, err := s.relay.Step(t.Context()); found != 1 || sent != 1 || err != nil {
-		t.Fatalf("found %d, sent %d (%v), expected the new version", found, sent, err)
+		t.Fatalf("found %d, sent %d (%v), want the new version", found, sent, err)
 	}
 	if got := r.receipts(); len(got) != 2 || got[0].m.Version != 1 || got[1].m.Version != 2 {
 		t.Errorf("sent %v, want 2 elements, got[0].m.Version = 1 and got[1].m.Version = 2", got)
@@ -295,7 +295,7 @@ func TestMarkOfATaskInsertedAgain(t *testing.T) {
 	check(t, err)
 	check(t, s.relay.MarkSent(t.Context(), ok))
 	if found, sent, err := s.relay.Step(t.Context()); found != 1 || sent != 1 || err != nil {
-		t.Fatalf("found %d, sent %d (%v), expected the new task", found, sent, err)
+		t.Fatalf("found %d, sent %d (%v), want the new task", found, sent, err)
 	}
 	if got := r.receipts(); len(got) != 2 || !got[1].m.Created.After(got[0].m.Created) {
 		t.Errorf("sent %v, want two messages, the second with a later creation time", got)
@@ -385,7 +385,7 @@ func TestBrokerDown(t *testing.T) {
 		<-time.After(30 * time.Second)
 		synctest.Wait()
 		if n := len(r.receipts()); n != 20 {
-			t.Errorf("%d sent within 30s after the broker came back, expected 20", n)
+			t.Errorf("%d sent within 30s after the broker came back, want 20", n)
 		}
 		cancel()
 		check(t, <-done)
@@ -412,7 +412,7 @@ func TestConfigBounds(t *testing.T) {
 		}
 	}
 	if s.cfg.Horizon != time.Hour {
-		t.Errorf("horizon is %v, expected the sender's maximum", s.cfg.Horizon)
+		t.Errorf("horizon is %v, want the sender's maximum", s.cfg.Horizon)
 	}
 }
 
@@ -424,7 +424,7 @@ func TestMaxSendsOfOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, sent, err := s.relay.Step(t.Context()); sent != 1 || err != nil {
-		t.Fatalf("%d sent: %v, want 1 and no error", sent, err)
+		t.Fatalf("%d sent: got %v, want 1 and no error", sent, err)
 	}
 	s.relay.WaitPublished()
 	var sends, pause int64
@@ -508,7 +508,7 @@ func TestDatabaseRefuses(t *testing.T) {
 		go func() { done <- s.Run(ctx) }()
 		<-time.After(time.Minute)
 		if n := failed.Load(); n < 50 || n > 70 {
-			t.Errorf("%d failures in a minute, expected one a second", n)
+			t.Errorf("%d failures in a minute, want one a second", n)
 		}
 		stop()
 		check(t, errors.Join(<-done, db.Close()))

@@ -156,7 +156,7 @@ func TestRequeueOfOneSubscriber(t *testing.T) {
 		after(time.Minute)
 		got := s.saw("a")
 		if len(got) != 2 || got[0][:3] == got[1][:3] {
-			t.Errorf("effects: %v, want one in each of two queues", got)
+			t.Errorf("effects: got %v, want one in each of two queues", got)
 		}
 		stop()
 	})

@@ -51,7 +51,7 @@ func TestForeignRowsThatCannotBeRead(t *testing.T) {
 		<-time.After(time.Minute)
 		synctest.Wait()
 		if got := r.receipts(); len(got) != 5 {
-			t.Errorf("%d sent, expected the 5 good ones: %v", len(got), got)
+			t.Errorf("%d sent, want the 5 good ones: %v", len(got), got)
 		}
 		failed := 0
 		for task, err := range s.List(t.Context(), NoTx, Filter{Status: StatusFailed}) {
@@ -62,7 +62,7 @@ func TestForeignRowsThatCannotBeRead(t *testing.T) {
 			}
 		}
 		if failed != bad {
-			t.Errorf("%d listed as failed, expected %d", failed, bad)
+			t.Errorf("%d listed as failed, want %d", failed, bad)
 		}
 		if got, err := s.Get(t.Context(), NoTx, "real"); err != nil || got.Status != StatusFailed {
 			t.Errorf("Get gives %+v (%v), want no error and Status = %v", got, err, StatusFailed)

@@ -71,14 +71,14 @@ func TestClaimsAreShared(t *testing.T) {
 	add("short", 2, now)
 	check(t, s.Schedule(t.Context(), NoTx, Task{ID: "e", Exchange: "events", RoutingKey: "a.b", DeliverAt: now}))
 	if got := take(); got["long"] != 7 || got["short"] != 2 || got[""] != 1 {
-		t.Errorf("claimed %v, expected 7 long, 2 short and the exchange's", got)
+		t.Errorf("claimed %v, want 7 long, 2 short and the exchange's", got)
 	}
 	for i := range 15 {
 		add(fmt.Sprint("many-", i), 2, now)
 	}
 	first, second := take(), take()
 	if len(first) != 10 || len(second) != 10 {
-		t.Errorf("claimed of %d and %d lanes, expected 10 each", len(first), len(second))
+		t.Errorf("claimed of %d and %d lanes, want 10 each", len(first), len(second))
 	}
 	for i := range 15 {
 		if q := fmt.Sprint("many-", i); first[q]+second[q] == 0 {

@@ -173,7 +173,7 @@ func (s *simulation) until(limit time.Duration, what string, reached func() bool
 	began := time.Now()
 	for !reached() {
 		if time.Since(began) > limit {
-			s.t.Fatalf("not %s within %v: %s, want it within %v", what, limit, s.state(), limit)
+			s.t.Fatalf("not %s within %v: %s", what, limit, s.state())
 		}
 		s.run(time.Minute)
 	}
@@ -299,7 +299,7 @@ func (s *simulation) drained() bool { return s.late() == 0 && s.inQueue() < 10 }
 func (s *simulation) noneFailed() {
 	s.t.Helper()
 	if n := s.count("status = 'failed'"); n != 0 {
-		s.t.Errorf("%d tasks failed: %s, want 0", n, s.state())
+		s.t.Errorf("%d tasks failed: got %s, want 0", n, s.state())
 	}
 }
 
@@ -307,7 +307,7 @@ func (s *simulation) noneFailed() {
 func (s *simulation) atMost(share float64) {
 	s.t.Helper()
 	if limit := int(float64(s.tasks) * share); s.resent() > limit {
-		s.t.Errorf("%d messages were sent again of %d tasks, expected at most %d: %s", s.resent(), s.tasks, limit, s.state())
+		s.t.Errorf("%d messages were sent again of %d tasks, want at most %d: %s", s.resent(), s.tasks, limit, s.state())
 	}
 }
 
@@ -423,7 +423,7 @@ func TestWipedBroker(t *testing.T) {
 				t.Logf("%d were lost and are done after %v: %s", lost, took, s.state())
 				s.noneFailed()
 				if n := s.resent(); n < lost || n > lost+s.tasks/50 {
-					t.Errorf("%d were sent again, expected the %d that were lost", n, lost)
+					t.Errorf("%d were sent again, want the %d that were lost", n, lost)
 				}
 			})
 		})
@@ -443,7 +443,7 @@ func TestLostMessage(t *testing.T) {
 				took := s.until(10*time.Minute, "done", func() bool { return s.count("id = ? AND status = 'done'", id) == 1 })
 				t.Logf("done %v after it was due: %s", took, s.state())
 				if s.resent() != 1 {
-					t.Errorf("%d messages were sent again, expected one", s.resent())
+					t.Errorf("%d messages were sent again, want one", s.resent())
 				}
 			})
 		})
@@ -460,11 +460,11 @@ func TestTaskThatIsNeverSettled(t *testing.T) {
 		s.noneFailed()
 		s.run(20 * time.Hour)
 		if n := s.count("status = 'failed'"); n != 30 || len(s.failed) != 30 {
-			t.Errorf("%d tasks failed, %d were reported, expected 30: %s", n, len(s.failed), s.state())
+			t.Errorf("%d tasks failed, %d were reported, want 30: %s", n, len(s.failed), s.state())
 		}
 		for id, n := range s.sent {
 			if n != s.store.cfg.MaxSends {
-				t.Errorf("task %s was sent %d times, expected %d", id, n, s.store.cfg.MaxSends)
+				t.Errorf("task %s was sent %d times, want %d", id, n, s.store.cfg.MaxSends)
 			}
 		}
 		got, err := s.store.Get(t.Context(), NoTx, "000007")
@@ -472,11 +472,11 @@ func TestTaskThatIsNeverSettled(t *testing.T) {
 		t.Log(got.LastError)
 		for _, part := range []string{"MaxSends", "queue q", "schedule.Handler"} {
 			if !strings.Contains(got.LastError, part) {
-				t.Errorf("the reason is %q, expected %q in it", got.LastError, part)
+				t.Errorf("the reason is %q, want %q in it", got.LastError, part)
 			}
 		}
 		if !errors.Is(s.failed["000007"], ErrMaxSends) {
-			t.Errorf("the hook says %v, expected ErrMaxSends", s.failed["000007"])
+			t.Errorf("the hook says %v, want ErrMaxSends", s.failed["000007"])
 		}
 	})
 }
@@ -496,10 +496,10 @@ func TestResendsBecomeRarer(t *testing.T) {
 	for i := 1; i < len(got); i++ {
 		pause, want := got[i].at.Sub(got[i-1].at), time.Minute<<(i-1)
 		if pause < want || pause > want+30*time.Second {
-			t.Errorf("resend %d came after %v, expected about %v", i, pause, want)
+			t.Errorf("resend %d came after %v, want about %v", i, pause, want)
 		}
 	}
 	if len(got) != 10 {
-		t.Errorf("%d sends in two days, expected 10", len(got))
+		t.Errorf("%d sends in two days, want 10", len(got))
 	}
 }

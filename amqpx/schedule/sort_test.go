@@ -54,7 +54,7 @@ func TestListSorted(t *testing.T) {
 		"08 03":                      {IDs: []string{"t08", "t03"}, Sort: SortDueLast},
 	} {
 		if got := list(f, 5); got != want {
-			t.Errorf("%+v: %s, expected %s", f, got, want)
+			t.Errorf("%+v: got %s, want %s", f, got, want)
 		}
 	}
 	if n, err := s.CountUpTo(t.Context(), NoTx, Filter{IDs: []string{"t01", "t02"}}, 10); n != 2 || err != nil {
@@ -86,7 +86,7 @@ func TestLastRuns(t *testing.T) {
 	runs, err := s.Recurring().LastRuns(t.Context(), NoTx, names)
 	check(t, err)
 	if len(runs) != 2 {
-		t.Errorf("%d runs: %+v, want 2", len(runs), runs)
+		t.Errorf("%d runs: got %+v, want 2", len(runs), runs)
 	}
 	if x := runs["job-1"]; x.Status != StatusFailed || x.LastError != "why" {
 		t.Errorf(`got %+v, want Status = %v and LastError = "why"`, x, StatusFailed)

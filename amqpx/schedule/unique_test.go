@@ -182,7 +182,7 @@ func TestUniqueExpired(t *testing.T) {
 			t.Errorf("%s: %+v, expected new to be created", u.OnConflict, r)
 		}
 		if got, err := s.Get(t.Context(), NoTx, "past"); err != nil || got.Status != StatusExpired {
-			t.Errorf("%s: past is %s, expected expired (%v)", u.OnConflict, got.Status, err)
+			t.Errorf("%s: past is %s, want expired (%v)", u.OnConflict, got.Status, err)
 		}
 	}
 }
@@ -208,11 +208,11 @@ func TestReviveUnique(t *testing.T) {
 	_, err := db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = 1 WHERE id = 'plain'")
 	check(t, err)
 	if p, err := s.Bulk(t.Context(), Filter{}, BulkRevive(time.Now()), BulkOptions{}); err != nil || p.Changed != 2 {
-		t.Errorf("%d revived (%v), expected a and plain", p.Changed, err)
+		t.Errorf("%d revived (%v), want a and plain", p.Changed, err)
 	}
 	err = s.Revive(t.Context(), NoTx, "b", time.Now())
 	if taken, ok := errors.AsType[*uniqueError](err); !ok || taken.pending != "a" || taken.key != "k" || !errors.Is(err, ErrUnique) {
-		t.Errorf("revive: %v, expected an ErrUnique of a", err)
+		t.Errorf("revive: got %v, want an ErrUnique of a", err)
 	}
 	outcome, why, err := s.RequeueDead(t.Context(), &inspect.DeadLetter{Delivery: &amqpx.Delivery{ID: "b", Version: 1}}, false)
 	if outcome != inspect.RequeueStayed || !strings.Contains(why, "unique key k") || err != nil {
@@ -257,14 +257,14 @@ func TestUniqueRefusals(t *testing.T) {
 		}
 		_, err := s.ScheduleUnique(t.Context(), NoTx, x, c.u)
 		if te, ok := errors.AsType[*TaskError](err); !ok || te.Field != strings.TrimSpace(field) {
-			t.Errorf("%s: %v, expected a *TaskError of that field", field, err)
+			t.Errorf("%s: got %v, want a *TaskError of that field", field, err)
 		}
 	}
 	err := s.Schedule(t.Context(), NoTx, task)
 	if te, ok := errors.AsType[*TaskError](err); !ok || te.Field != "UniqueKey" || !strings.Contains(te.Reason, "ScheduleUnique") {
-		t.Errorf("Schedule: %v, expected a *TaskError that names ScheduleUnique", err)
+		t.Errorf("Schedule: got %v, want a *TaskError that names ScheduleUnique", err)
 	}
 	if n, err := s.CountUpTo(t.Context(), NoTx, Filter{}, 100); err != nil || n != 0 {
-		t.Errorf("%d tasks (%v), expected none", n, err)
+		t.Errorf("%d tasks (%v), want none", n, err)
 	}
 }

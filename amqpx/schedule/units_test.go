@@ -52,7 +52,7 @@ func TestWrongUnits(t *testing.T) {
 		"recurring and spread": {recurring(Recurring{Jitter: 30}), unit},
 	} {
 		if x.err == nil || !strings.Contains(x.err.Error(), x.says) {
-			t.Errorf("%s: %v; expected %q", name, x.err, x.says)
+			t.Errorf("%s: %v, want %q", name, x.err, x.says)
 		}
 	}
 	check(t, schedule(Task{DeliverAt: time.UnixMilli(0)}))

@@ -49,7 +49,7 @@ func TestHandlersFitTheDatabase(t *testing.T) {
 		} {
 			got := made(create)
 			if wanted := strings.SplitN(want, " ", 3)[2]; !strings.Contains(got, wanted) {
-				t.Errorf("got %s, %s: %s, want a text with %q", name, want, got, wanted)
+				t.Errorf("%s, %s: got %s, want a text with %q", name, want, got, wanted)
 			}
 		}
 	}

@@ -173,7 +173,7 @@ func TestHandlers(t *testing.T) {
 		for id, want := range map[string][3]string{"41": {"cancelled", "1", "receipt of 41"}, "42": {"paid", "0", "receipt of 42"}} {
 			var got [3]string
 			if err := db.QueryRow("SELECT status, reminded, receipt FROM orders WHERE id = ?", id).Scan(&got[0], &got[1], &got[2]); err != nil || got != want {
-				t.Errorf("order %s: %q, %v; want %q", id, got, err, want)
+				t.Errorf("order %s: %q, %v, want %q", id, got, err, want)
 			}
 		}
 		if texted["555-41"] != 3 || texted["555-42"] != 3 || len(charged) != 2 {

@@ -105,7 +105,7 @@ func TestRun(t *testing.T) {
 		<-time.After(25 * time.Hour)
 		synctest.Wait()
 		if tasks.Load() != 1 || texts.Load() != 1 || reports.Load() != 1 {
-			t.Errorf("%d tasks, %d texts, %d reports; want 1 of each", tasks.Load(), texts.Load(), reports.Load())
+			t.Errorf("%d tasks, %d texts, %d reports, want 1 of each", tasks.Load(), texts.Load(), reports.Load())
 		}
 		if err := s.Health(); err != nil {
 			t.Errorf("Health during Run: got %v, want nil", err)
@@ -159,7 +159,7 @@ func TestRunEndsWithAPart(t *testing.T) {
 				err := s.Run(t.Context(), c.prepare(srv, s), func(ctx context.Context) error { <-ctx.Done(); ended = true; return nil },
 					func(context.Context) error { return nil }) // a part with nothing left to do
 				if err == nil || !strings.HasPrefix(err.Error(), c.want) || !ended {
-					t.Errorf("Run: %v; expected %q, others ended: %v", err, c.want, ended)
+					t.Errorf("Run: %v, want %q, others ended: %v", err, c.want, ended)
 				}
 				if n := len(srv.Connections()); n != 0 {
 					t.Errorf("%d connections are left, want 0", n)
@@ -246,7 +246,7 @@ func TestRunSignals(t *testing.T) {
 			next, _ := srv.Queue("next")
 			again, _ := srv.Queue("q")
 			if finished := signals == 1; (err == nil) != finished || (next.Ready == 1) != finished || (again.Ready == 0) != finished {
-				t.Errorf("Run returned %v; the handler sent %d messages, and %d messages are back in the queue; want finished = %t",
+				t.Errorf("Run returned %v; the handler sent %d messages, and %d messages are back in the queue, want finished = %t",
 					err, next.Ready, again.Ready, finished)
 			}
 		})
@@ -434,7 +434,7 @@ func TestProbe(t *testing.T) {
 			problem = err
 		}
 		if code, got := ask("/readyz"); code != http.StatusServiceUnavailable || got != `{"ok":false,"problem":"`+text+`"}` {
-			t.Errorf("%v: %d %s, want %s", problem, code, got, text)
+			t.Errorf("%v: got %d %s, want %s", problem, code, got, text)
 		}
 	}
 	if code, _ := ask("/healthz"); code != http.StatusOK {

@@ -221,7 +221,7 @@ func TestManyDestinations(t *testing.T) {
 		all.Wait()
 		m := s.metrics()
 		if sum, n := m.get("messaging.client.operation.duration"); sum != each*queues || n != 4 {
-			t.Errorf("%v sends of %d destinations, expected %d of 4", sum, n, each*queues)
+			t.Errorf("%v sends of %d destinations, want %d of 4", sum, n, each*queues)
 		}
 		m.want(t, each*queues-3, "messaging.client.operation.duration", destination, "_OTHER")
 		names := map[string]bool{}
@@ -229,7 +229,7 @@ func TestManyDestinations(t *testing.T) {
 			names[span.Name()] = true
 		}
 		if len(names) != 4 || !names["send"] {
-			t.Errorf("%d names of spans, expected 4", len(names))
+			t.Errorf("%d names of spans, want 4", len(names))
 		}
 	})
 }
@@ -240,7 +240,7 @@ func TestConfig(t *testing.T) {
 		"Interval: 1ms": {Interval: time.Millisecond}, "Interval: 2h0m0s": {Interval: 2 * time.Hour},
 	} {
 		if _, err := telemetry.New(cfg); !errors.Is(err, telemetry.ErrConfig) {
-			t.Errorf("%s: %v, expected ErrConfig", name, err)
+			t.Errorf("%s: got %v, want ErrConfig", name, err)
 		}
 	}
 }

@@ -212,7 +212,7 @@ func (c collected) get(name string, with ...string) (sum float64, n int) {
 func (c collected) want(t *testing.T, value float64, name string, with ...string) {
 	t.Helper()
 	if got, n := c.get(name, with...); got != value || n == 0 {
-		t.Errorf("%s%v is %v at %d points, expected %v", name, with, got, n, value)
+		t.Errorf("%s%v is %v at %d points, want %v", name, with, got, n, value)
 	}
 }
 

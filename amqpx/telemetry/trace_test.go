@@ -41,10 +41,10 @@ func TestSpansAreLinkedAcrossTheDelay(t *testing.T) {
 
 		send, process := s.one("send orders"), s.one("process orders")
 		if send.Parent().SpanID() != request.SpanContext().SpanID() || send.SpanKind() != api.SpanKindProducer {
-			t.Errorf("the send is a %v below %v, expected a producer below the request", send.SpanKind(), send.Parent())
+			t.Errorf("the send is a %v below %v, want a producer below the request", send.SpanKind(), send.Parent())
 		}
 		if process.Parent().IsValid() || process.SpanContext().TraceID() == send.SpanContext().TraceID() || process.SpanKind() != api.SpanKindConsumer {
-			t.Errorf("the handler's %v has the parent %v, expected a consumer with a trace of its own", process.SpanKind(), process.Parent())
+			t.Errorf("the handler's %v has the parent %v, want a consumer with a trace of its own", process.SpanKind(), process.Parent())
 		}
 		s.isLinked(send.SpanContext(), process)
 		if inside.SpanID() != process.SpanContext().SpanID() || tenant != "acme" {
@@ -55,7 +55,7 @@ func TestSpansAreLinkedAcrossTheDelay(t *testing.T) {
 			"messaging.destination.name": "orders", "messaging.message.id": "a", "rabbitdelay.delay": "86400", "rabbitdelay.tries": "1",
 		} {
 			if got := text(send, key); got != want {
-				t.Errorf("%s of the send is %q, expected %q", key, got, want)
+				t.Errorf("%s of the send is %q, want %q", key, got, want)
 			}
 		}
 		for key, want := range map[string]string{
@@ -63,7 +63,7 @@ func TestSpansAreLinkedAcrossTheDelay(t *testing.T) {
 			"rabbitdelay.outcome": "acked", "rabbitdelay.attempt": "1",
 		} {
 			if got := text(process, key); got != want {
-				t.Errorf("%s of the handler is %q, expected %q", key, got, want)
+				t.Errorf("%s of the handler is %q, want %q", key, got, want)
 			}
 		}
 		for _, span := range s.spans.Ended() {
@@ -87,11 +87,11 @@ func TestParentSpansMakeOneTrace(t *testing.T) {
 		stop()
 		sends, processes := s.named("send orders"), s.named("process orders")
 		if len(sends) != 2 || len(processes) != 2 {
-			t.Fatalf("%d sends and %d handlers, expected 2 and 2", len(sends), len(processes))
+			t.Fatalf("%d sends and %d handlers, want 2 and 2", len(sends), len(processes))
 		}
 		for i, p := range processes {
 			if p.Parent().SpanID() != sends[0].SpanContext().SpanID() || len(p.Links()) != 0 {
-				t.Errorf("attempt %d is below %v, expected the first send", i+1, p.Parent().SpanID())
+				t.Errorf("attempt %d is below %v, want the first send", i+1, p.Parent().SpanID())
 			}
 		}
 		if sends[1].Parent().SpanID() != processes[0].SpanContext().SpanID() {
@@ -120,7 +120,7 @@ func TestContextSurvivesRetriesAndRequeues(t *testing.T) {
 		stop()
 		first := s.named("send orders")[0].SpanContext()
 		if got := s.headerOf("orders.dead", "traceparent"); got != traceparent(first) {
-			t.Errorf("the dead letter has traceparent %q, expected the first send's %q", got, traceparent(first))
+			t.Errorf("the dead letter has traceparent %q, want the first send's %q", got, traceparent(first))
 		}
 		stop = s.consume("orders", failing(0))
 		_, err := inspect.Requeue(t.Context(), s.Client, inspect.RequeueOptions{Queue: "orders.dead"})
@@ -130,7 +130,7 @@ func TestContextSurvivesRetriesAndRequeues(t *testing.T) {
 
 		processes := s.named("process orders")
 		if len(processes) != 4 {
-			t.Fatalf("%d handlers ran, expected 4", len(processes))
+			t.Fatalf("%d handlers ran, want 4", len(processes))
 		}
 		s.isLinked(first, processes...)
 		s.isLinked(first, s.named("send orders")[1:]...)
@@ -148,7 +148,7 @@ func TestContextSurvivesRetriesAndRequeues(t *testing.T) {
 		}{{"retried", "_OTHER", codes.Error}, {"snoozed", "", codes.Unset}, {"dead-lettered", "rejected", codes.Error}, {"acked", "", codes.Unset}} {
 			p := processes[i]
 			if text(p, "rabbitdelay.outcome") != want.outcome || text(p, "error.type") != want.class || p.Status().Code != want.status {
-				t.Errorf("handler %d: %s, %s, %v; expected %v", i, text(p, "rabbitdelay.outcome"), text(p, "error.type"), p.Status(), want)
+				t.Errorf("handler %d: %s, %s, %v, want %v", i, text(p, "rabbitdelay.outcome"), text(p, "error.type"), p.Status(), want)
 			}
 		}
 	})
@@ -197,7 +197,7 @@ func TestContextOfATaskIsThatOfItsScheduling(t *testing.T) {
 		}
 		for id, want := range map[string]int{"plain": 1, "moved": 2, "fired": 2, "revived": 2, "without": 1} {
 			if count[id] != want {
-				t.Errorf("%s was handled %d times, expected %d", id, count[id], want)
+				t.Errorf("%s was handled %d times, want %d", id, count[id], want)
 			}
 		}
 		for _, send := range s.named("send tasks") {
@@ -228,7 +228,7 @@ func TestContextOfTheProgramStays(t *testing.T) {
 		m := amqpx.Message{Queue: "orders", Headers: amqp.Table{"traceparent": own, "tracestate": "a=b"}}
 		check(t, s.Send(t.Context(), m))
 		if got := s.headerOf("orders", "traceparent"); got != own || s.headerOf("orders", "tracestate") != "a=b" {
-			t.Errorf("traceparent %q, expected the program's %q", got, own)
+			t.Errorf("traceparent %q, want the program's %q", got, own)
 		}
 		s.isLinked(create.SpanContext(), s.one("send orders"))
 	})
@@ -258,7 +258,7 @@ func TestBrokenContexts(t *testing.T) {
 		stop()
 		sends, processes := s.named("send orders"), s.named("process orders")
 		if len(sends) != len(broken) || len(processes) != 2*len(broken) {
-			t.Fatalf("%d sends and %d handlers, expected %d and %d", len(sends), len(processes), len(broken), 2*len(broken))
+			t.Fatalf("%d sends and %d handlers, want %d and %d", len(sends), len(processes), len(broken), 2*len(broken))
 		}
 		linked := 0
 		for _, p := range processes {
@@ -270,7 +270,7 @@ func TestBrokenContexts(t *testing.T) {
 			}
 		}
 		if linked != len(broken) {
-			t.Errorf("%d links, expected one for each message that was sent here", linked)
+			t.Errorf("%d links, want one for each message that was sent here", linked)
 		}
 	})
 }
@@ -294,7 +294,7 @@ func TestHeadersAtTheLimit(t *testing.T) {
 		after(time.Second)
 		stop()
 		if n := len(s.named("process orders")); n != 2 {
-			t.Errorf("%d handlers, expected 2", n)
+			t.Errorf("%d handlers, want 2", n)
 		}
 	})
 }
@@ -329,12 +329,12 @@ func TestNoProviders(t *testing.T) {
 	ctx := hook.SendStart(api.ContextWithSpanContext(t.Context(), sent), amqpx.Message{Queue: "orders"}, added)
 	hook.SendEnd(ctx, amqpx.SendEnd{})
 	if added["traceparent"] != traceparent(sent) {
-		t.Errorf("headers %v, expected the context of the caller", added)
+		t.Errorf("headers %v, want the context of the caller", added)
 	}
 	d := &amqpx.Delivery{Queue: "orders", Headers: added}
 	ctx = hook.HandleStart(t.Context(), d)
 	hook.HandleEnd(ctx, amqpx.HandleEnd{Delivery: d, Outcome: amqpx.OutcomeAcked})
 	if got := api.SpanContextFromContext(ctx); got.TraceID() != sent.TraceID() {
-		t.Errorf("the handler has the context %v, expected the sender's", got)
+		t.Errorf("the handler has the context %v, want the sender's", got)
 	}
 }

@@ -38,7 +38,7 @@ func FuzzURL(f *testing.F) {
 		user := url.UserPassword("user", password).String()
 		d, err := parse("mysql://" + user + "@db/shop")
 		if err != nil || d.Passwd != password || d.User != "user" || d.DBName != "shop" {
-			t.Fatalf(`password %q: %v, %+v, want no error, Passwd = %v, User = "user" and DBName = "shop"`, password, err, d, password)
+			t.Fatalf(`password %q: got %v, %+v, want no error, Passwd = %v, User = "user" and DBName = "shop"`, password, err, d, password)
 		}
 	})
 }

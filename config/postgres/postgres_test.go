@@ -29,7 +29,7 @@ func FuzzURL(f *testing.F) {
 		user := url.UserPassword("user", password).String()
 		d, err := parse("postgres://" + user + "@db/shop?sslmode=disable")
 		if err != nil || d.Password != password || d.Host != "db" {
-			t.Fatalf(`password %q: %v, want no error, Password = %v and Host = "db"`, password, err, password)
+			t.Fatalf(`password %q: got %v, want no error, Password = %v and Host = "db"`, password, err, password)
 		}
 	})
 }

@@ -175,7 +175,7 @@ func TestRatiosAreOfPairs(t *testing.T) {
 		met = append(met, g.Met)
 	}
 	if want := []bool{true, false, true}; !slices.Equal(met, want) {
-		t.Fatalf("met: %v, want %v", met, want)
+		t.Fatalf("met: got %v, want %v", met, want)
 	}
 	if got := s.Targets[0]; math.Abs(got.Value-0.9) > 1e-9 || got.Low != 0.8 || got.High != 1 || got.Unit != "x" {
 		t.Errorf(`got %+v, want math.Abs(got.Value-0.9) <= %v, Low = 0.8, High = 1 and Unit = "x"`, got, 1e-9)
@@ -308,7 +308,7 @@ func TestFlowThatFallsBehind(t *testing.T) {
 					return
 				}
 				if err != nil || o.kept || min(len(o.late), 1) != late || o.missing != len(o.late) {
-					t.Errorf("warm-up of %v, failure %v: %d values, %d missing, kept: %t, %v, want all values missing, not kept and no error",
+					t.Errorf("warm-up of %v, failure %v: got %d values, %d missing, kept %t, %v, want all values missing, not kept and no error",
 						warm, failure, len(o.late), o.missing, o.kept, err)
 				}
 			})

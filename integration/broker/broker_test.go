@@ -234,10 +234,10 @@ func TestURLWins(t *testing.T) {
 		t.Errorf(`lines: got %q, want 1 element and no ":guest@" in it`, lines)
 	}
 	if err := b.Kill(t.Context()); !errors.Is(err, ErrNotOurs) {
-		t.Errorf("Kill: %v, want ErrNotOurs", err)
+		t.Errorf("Kill: got %v, want ErrNotOurs", err)
 	}
 	if _, err := b.Ctl(t.Context(), "status"); !errors.Is(err, ErrNotOurs) {
-		t.Errorf("Ctl: %v, want ErrNotOurs", err)
+		t.Errorf("Ctl: got %v, want ErrNotOurs", err)
 	}
 	if err := b.Close(); err != nil {
 		t.Error(err)
@@ -248,7 +248,7 @@ func TestURLWins(t *testing.T) {
 	t.Setenv(EnvURL, shared.URL())
 	versions, err := Versions(t.Context())
 	if err != nil || len(versions) != 1 || versions[0] != shared.Line() {
-		t.Errorf("versions %v, %v; want %s alone", versions, err, shared.Line())
+		t.Errorf("versions %v, %v, want %s alone", versions, err, shared.Line())
 	}
 }
 

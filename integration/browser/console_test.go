@@ -116,7 +116,7 @@ func (b *tab) selectTasks() {
 		"picked&3":   schedule.StatusCancelled,
 	} {
 		if got := s.task(b.t, id).Status; got != want {
-			b.t.Errorf("%s is %s, expected %s", id, got, want)
+			b.t.Errorf("%s is %s, want %s", id, got, want)
 		}
 	}
 }
@@ -329,7 +329,7 @@ func (s *site) viewerLooksOnly(t *testing.T) {
 				return r.status;
 			})()`, method, path))
 			if code != http.StatusForbidden {
-				t.Errorf("%s %s: %d, want 403", method, path, code)
+				t.Errorf("%s %s: got %d, want 403", method, path, code)
 			}
 		}
 	}
@@ -390,7 +390,7 @@ func (s *site) twoChangeMany(t *testing.T) {
 		done += eval[int](b, `Number(document.querySelector(".progress b").textContent.replaceAll(",", ""))`)
 	}
 	if done != n {
-		t.Errorf("%d tasks were cancelled, expected %d", done, n)
+		t.Errorf("%d tasks were cancelled, want %d", done, n)
 	}
 }
 
@@ -420,7 +420,7 @@ func (b *tab) stopJob() {
 	b.becomes("the job is done", `document.querySelector("main .status")?.textContent === "done"`)
 	b.shows("60,000 tasks changed")
 	if at := moved(); at != n {
-		b.t.Errorf("%d moves, expected %d", at, n)
+		b.t.Errorf("%d moves, want %d", at, n)
 	}
 }
 
@@ -573,10 +573,10 @@ func (s *site) sizes(t *testing.T) {
 				t.Errorf("%s: the head is %d pixels high in a window of %d, want at most %d", path, got, width, head)
 			}
 			if bad := eval[string](b, brokenScript); bad != "" {
-				t.Errorf(`got %s, %d: broken words: %s, want ""`, path, width, bad)
+				t.Errorf(`%s, width %d: got the broken words %s, want none`, path, width, bad)
 			}
 			if bad := eval[string](b, smallScript); bad != "" {
-				t.Errorf(`got %s, %d: small buttons: %s, want ""`, path, width, bad)
+				t.Errorf(`%s, width %d: got the small buttons %s, want none`, path, width, bad)
 			}
 		}
 	}
@@ -613,7 +613,7 @@ func (s *site) contrast(t *testing.T) {
 			b.window(1280, 800, 1, scheme)
 			b.visit(path)
 			if bad := eval[string](b, contrastScript); bad != "" {
-				t.Errorf(`got %s, %s: %s, want ""`, scheme, path, bad)
+				t.Errorf(`%s, %s: got %s, want ""`, scheme, path, bad)
 			}
 		}
 	}

@@ -23,7 +23,7 @@ func TestManyTasks(t *testing.T) {
 	if text := os.Getenv(envTasks); text != "" {
 		var err error
 		if n, err = strconv.Atoi(text); err != nil || n < 4000 {
-			t.Fatalf("%s is %q, expected a number of 4000 or more", envTasks, text)
+			t.Fatalf("%s is %q, want a number of 4000 or more", envTasks, text)
 		}
 	}
 	pg := database.Shared(t, database.PostgreSQL)

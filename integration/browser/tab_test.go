@@ -66,7 +66,7 @@ func openBrowser(t *testing.T) context.Context {
 		chromium.err = chromedp.Do(ctx)
 	})
 	if chromium.err != nil {
-		t.Fatalf("starting %s: %v, want nil", path, chromium.err)
+		t.Fatalf("starting %s: got %v, want nil", path, chromium.err)
 	}
 	return chromium.ctx
 }

@@ -194,11 +194,11 @@ func TestTables(t *testing.T) {
 | asynq | 17,100 (16,400 to 21,000) | 2.0 (1.9 to 2.1) | | |
 `
 	if text.String() != want {
-		t.Errorf("got\n%s\nexpected\n%s", text.String(), want)
+		t.Errorf("got\n%s\nwant\n%s", text.String(), want)
 	}
 	for v, want := range map[float64]string{0: "0", -0.25: "-0.25", 1: "1", 1.96: "2.0", 9.96: "10", 99.6: "100", 123.4: "123", -1234: "-1,230", 1_234_567: "1,230,000"} {
 		if got := number(v); got != want {
-			t.Errorf("%g is %s, expected %s", v, got, want)
+			t.Errorf("%g is %s, want %s", v, got, want)
 		}
 	}
 }

@@ -399,6 +399,6 @@ func notEarly(t *testing.T, a arrival) {
 		return
 	}
 	if early := time.UnixMilli(due).Sub(a.at); early > skew {
-		t.Errorf("%v early: %v, want at most %v", early, a, skew)
+		t.Errorf("%v early: got %v, want at most %v", early, a, skew)
 	}
 }

@@ -167,7 +167,7 @@ func caseExchangeDestinations(t *testing.T, c *cell) {
 	}
 	err := c.client.Send(t.Context(), amqpx.Message{Exchange: c.prefix + "-missing", RoutingKey: "k", Delay: time.Second})
 	if de, ok := errors.AsType[*topology.DestinationError](err); !ok || de.Destination.Exchange != c.prefix+"-missing" {
-		t.Errorf("an exchange that does not exist: %v, want a *topology.DestinationError", err)
+		t.Errorf("an exchange that does not exist: got %v, want a *topology.DestinationError", err)
 	}
 	// The default exchange routes by the queue's name.
 	q := c.queue("default-exchange")
@@ -228,15 +228,15 @@ func caseNamesTooLong(t *testing.T, c *cell) {
 	for _, n := range []int{255, 250} {
 		err := c.client.Send(t.Context(), amqpx.Message{Queue: strings.Repeat("q", n), Delay: time.Second})
 		if _, ok := errors.AsType[*topology.KeyError](err); !ok {
-			t.Errorf("a queue's name of %d bytes: %v, want a *topology.KeyError", n, err)
+			t.Errorf("a queue's name of %d bytes: got %v, want a *topology.KeyError", n, err)
 		}
 	}
 	if err := c.client.Send(t.Context(), amqpx.Message{Queue: strings.Repeat("q", 256), Delay: time.Second}); !errors.Is(err, amqpx.ErrMessage) {
-		t.Errorf("a queue's name of 256 bytes: %v, want ErrMessage", err)
+		t.Errorf("a queue's name of 256 bytes: got %v, want ErrMessage", err)
 	}
 	for _, own := range []string{topology.ParkedQueue(c.prefix), topology.DeliveryExchange(c.prefix), c.prefix + ".bucket.1s"} {
 		if err := c.client.Send(t.Context(), amqpx.Message{Queue: own, Delay: time.Second}); !errors.Is(err, topology.ErrDestination) {
-			t.Errorf("destination %s: %v, want topology.ErrDestination", own, err)
+			t.Errorf("destination %s: got %v, want topology.ErrDestination", own, err)
 		}
 	}
 }

@@ -151,7 +151,7 @@ func caseSentAgain(t *testing.T, c *cell) {
 			a := take(t, in, 1, fmt.Sprintf("round %d", round))[0]
 			notEarly(t, a)
 			if a.MessageId != strconv.Itoa(round) || a.Headers["user"] != "kept" {
-				t.Errorf(`round %d: %v, want MessageId = %v and Headers["user"] = "kept"`, round, a, strconv.Itoa(round))
+				t.Errorf(`round %d: got %v, want MessageId = %v and Headers["user"] = "kept"`, round, a, strconv.Itoa(round))
 			}
 			r, err := c.client.Strategy().Route(topology.Destination{Queue: q}, dest.delay, 0)
 			if err != nil {
@@ -252,7 +252,7 @@ func caseRetry(t *testing.T, c *cell) {
 		attempt := i + 1
 		header := []any{nil, nil, int64(2), int64(3), int64(4)}[attempt]
 		if h.Attempt != attempt || h.MaxAttempts != 10 || h.Headers[amqpx.HeaderAttempt] != header {
-			t.Errorf("attempt %d of %d, header %v; want %d of 10, %v", h.Attempt, h.MaxAttempts, h.Headers[amqpx.HeaderAttempt], attempt, header)
+			t.Errorf("attempt %d of %d, header %v, want %d of 10, %v", h.Attempt, h.MaxAttempts, h.Headers[amqpx.HeaderAttempt], attempt, header)
 		}
 		isExample(t, arrival{Delivery: amqp.Delivery{
 			MessageId: h.ID, Body: h.Body, ContentType: h.ContentType, CorrelationId: h.CorrelationID, Type: h.Type,
@@ -282,7 +282,7 @@ func attemptsAre(t *testing.T, headers amqp.Table, n int, text string) {
 		instant, what, _ := strings.Cut(entry, " ")
 		at, err := time.Parse(time.RFC3339Nano, instant)
 		if err != nil || at.Before(last) || !strings.Contains(what, text) {
-			t.Errorf("entry %q after %v; want a later time and an error with %q", entry, last, text)
+			t.Errorf("entry %q after %v, want a later time and an error with %q", entry, last, text)
 		}
 		last = at
 	}

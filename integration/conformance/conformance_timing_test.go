@@ -152,7 +152,7 @@ func casePlainConsumer(t *testing.T, c *cell) {
 		}
 	}
 	if r, _ := c.client.Strategy().Route(topology.Destination{Queue: q}, time.Second, 0); waited != (r.Hops > 0) {
-		t.Errorf("messages with deaths on record: %t, want %t", waited, r.Hops > 0)
+		t.Errorf("messages with deaths on record: got %t, want %t", waited, r.Hops > 0)
 	}
 }
 
@@ -351,7 +351,7 @@ func caseTolerance(t *testing.T, c *cell) {
 	c.send(t, amqpx.Message{ID: "tolerant", Queue: q, Delay: delay, Tolerance: tolerance})
 	r, err := c.client.Strategy().Route(topology.Destination{Queue: q}, delay, tolerance)
 	if err != nil || r.Hops != 1 || r.Delay < delay || r.Delay > delay+tolerance {
-		t.Fatalf("route %+v, %v; want one hop within %v to %v", r, err, delay, delay+tolerance)
+		t.Fatalf("route %+v, %v, want one hop within %v to %v", r, err, delay, delay+tolerance)
 	}
 	if exact, err := c.client.Strategy().Route(topology.Destination{Queue: q}, delay, 0); err != nil || exact.Hops < 2 {
 		t.Fatalf("got route %+v, error %v, but this case needs a delay of several hops", exact, err)
@@ -370,20 +370,20 @@ func caseImpossibleDelays(t *testing.T, c *cell) {
 		err := c.client.Send(t.Context(), amqpx.Message{ID: "long", Queue: q, Delay: d})
 		de, ok := errors.AsType[*topology.DelayError](err)
 		if !ok || de.Max != c.client.MaxDelay() || de.Delay < c.client.MaxDelay() {
-			t.Errorf("delay %v: %v, want a *topology.DelayError with the bound %v", d, err, c.client.MaxDelay())
+			t.Errorf("delay %v: got %v, want a *topology.DelayError with the bound %v", d, err, c.client.MaxDelay())
 		}
 	}
 	if err := c.client.Send(t.Context(), amqpx.Message{ID: "far", Queue: q, DeliverAt: time.Now().AddDate(500, 0, 0)}); !errors.Is(err, topology.ErrDelay) {
-		t.Errorf("in 500 years: %v, want topology.ErrDelay", err)
+		t.Errorf("Send of a message that is due in 500 years: got %v, want topology.ErrDelay", err)
 	}
 	if err := c.client.Send(t.Context(), amqpx.Message{ID: "negative", Queue: q, Delay: -time.Nanosecond}); !errors.Is(err, amqpx.ErrMessage) {
-		t.Errorf("negative delay: %v, want ErrMessage", err)
+		t.Errorf("negative delay: got %v, want ErrMessage", err)
 	}
 	err := c.client.Send(t.Context(), amqpx.Message{ID: "odd", Queue: q, Delay: 1234 * time.Millisecond})
 	de, refused := errors.AsType[*topology.DelayError](err)
 	switch {
 	case c.can&anyDelay == 0 && (!refused || len(de.Declared) != len(declaredDelays)):
-		t.Errorf("undeclared delay: %v, want an error with the declared ones", err)
+		t.Errorf("undeclared delay: got %v, want an error with the declared ones", err)
 	case c.can&anyDelay != 0 && err != nil:
 		t.Errorf("sending a message with a delay of 1.234s: %v", err)
 	}
@@ -392,7 +392,7 @@ func caseImpossibleDelays(t *testing.T, c *cell) {
 		{ID: "possible", Queue: q, Delay: time.Second}, {ID: "long", Queue: q, Delay: c.client.MaxDelay() + time.Second},
 	})
 	if !errors.Is(err, topology.ErrDelay) || !strings.Contains(err.Error(), "message 1 ") {
-		t.Errorf("batch: %v, want topology.ErrDelay of message 1", err)
+		t.Errorf("batch: got %v, want topology.ErrDelay of message 1", err)
 	}
 	// Its delay is longer than all earlier ones, so every message that arrives was sent before it.
 	c.send(t, amqpx.Message{ID: "last", Queue: q, Delay: 2 * time.Second})

@@ -235,7 +235,7 @@ func TestNServiceBus(t *testing.T) {
 		}
 		parked, _, err := ch.Get("delay.parked", true)
 		if dead := inspect.ReadDeadLetter(parked, "delay.parked", "delay"); err != nil || dead.Reason != inspect.ReasonParked || dead.Destination.Queue != "gone" {
-			t.Errorf(`parked for %+v: %s, %v, want no error, inspect.ReasonParked and Destination.Queue = "gone"`,
+			t.Errorf(`parked for %+v: got %s, %v, want no error, inspect.ReasonParked and Destination.Queue = "gone"`,
 				dead.Destination, dead.Reason, err)
 		}
 	})

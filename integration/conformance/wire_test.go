@@ -237,7 +237,7 @@ func (l language) meets(t *testing.T, dir string, vectors []wireVector) {
 	}
 	for i, v := range vectors {
 		if line := strings.Join(got[i], "\t"); line != v.want {
-			t.Errorf("%q in %d ms, with a lead of %d ms: %q, want %q", v.queue, v.delay, v.lead, line, v.want)
+			t.Errorf("%q in %d ms, with a lead of %d ms: got %q, want %q", v.queue, v.delay, v.lead, line, v.want)
 		}
 	}
 }
@@ -315,7 +315,7 @@ func (l language) sentBack(t *testing.T, v *suite.Vhost, due int64) {
 		raw, ok, err := ch.Get(fmt.Sprintf("delay.bucket.%dh", l.hours), true)
 		suite.MustSucceed(t, err)
 		if !ok {
-			t.Fatalf("of the messages that came hours too early, only %v were returned", seen)
+			t.Fatalf("messages that came hours too early: only %v were returned", seen)
 		}
 		seen[raw.MessageId] = true
 		delete(raw.Headers, "x-delivery-count") // added by this read, before 4.0
@@ -331,7 +331,7 @@ func (l language) sentBack(t *testing.T, v *suite.Vhost, due int64) {
 			t.Errorf("message %s was sent back with the body %q, want \"fine\"", raw.MessageId, raw.Body)
 		}
 		if fmt.Sprint(raw.Headers) != fmt.Sprint(want) {
-			t.Errorf("%s was sent back with the headers %v, expected %v", raw.MessageId, raw.Headers, want)
+			t.Errorf("%s was sent back with the headers %v, want %v", raw.MessageId, raw.Headers, want)
 		}
 	}
 	for id := range clockOffsets {
@@ -405,6 +405,6 @@ func TestPythonAcceptsReturnedMessages(t *testing.T) {
 		t.Errorf("handled %q, %v late, want message held with its due time, on time", got, late)
 	}
 	if n := srv.Publishes(""); n != 3 { // this message, the request for the time, and the copy
-		t.Errorf("%d messages were published to queues, expected 3", n)
+		t.Errorf("%d messages were published to queues, want 3", n)
 	}
 }

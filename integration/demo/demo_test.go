@@ -134,7 +134,7 @@ func TestLedgerFindsViolations(t *testing.T) {
 				t.Fatalf("the demo does not report the planted violation:\n%s", out)
 			}
 			if got, want := strings.ReplaceAll(err.Error(), "\n", "; "), "the guarantees for "+c.want; got != want {
-				t.Errorf("got %s, expected %s", got, want)
+				t.Errorf("got %s, want %s", got, want)
 			}
 			if !strings.Contains(out.String(), " 1  WRONG\n") {
 				t.Errorf("the ledger does not show the violation as WRONG:\n%s", out)

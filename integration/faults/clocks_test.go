@@ -152,7 +152,7 @@ func (c *clocks) publish(queue string, ahead time.Duration, n int) (ids []string
 			MessageId: id, Timestamp: now.Add(ahead), DeliveryMode: amqp.Persistent, Headers: headers,
 		})
 		if err != nil || !confirm.Wait() {
-			c.t.Fatalf("not confirmed: got %v, want no error and confirm.Wait() = true", err)
+			c.t.Fatalf("publishing: got %v, want no error and a confirm", err)
 		}
 		ids = append(ids, id)
 	}

@@ -269,7 +269,7 @@ func (s *soakWork) settle(t *testing.T) {
 	<-time.After(90 * time.Second) // longer than any wait
 	for _, queue := range []string{soakMessages, soakTasks, soakMessages + ".dead", soakTasks + ".dead"} {
 		if info, err := s.client.QueueInfo(t.Context(), queue); err != nil || info.Ready > 0 {
-			t.Errorf("%s at the end: %+v, %v, want no error and Ready = 0", queue, info, err)
+			t.Errorf("%s at the end: got %+v, %v, want no error and Ready = 0", queue, info, err)
 		}
 	}
 }

@@ -182,7 +182,7 @@ func TestProcess(t *testing.T) {
 
 	var exit *exec.ExitError
 	if err := start("exit 7").Wait(t.Context()); !errors.As(err, &exit) || exit.ExitCode() != 7 {
-		t.Errorf("Wait: %v, want exit status 7", err)
+		t.Errorf("Wait: got %v, want exit status 7", err)
 	}
 
 	p := start("sleep 600 & wait")
@@ -252,7 +252,7 @@ func TestSignalsReachNoOtherProcess(t *testing.T) {
 		}
 		cancel()
 		if err := errors.Join(p.Suspend(), p.Continue()); !errors.Is(err, os.ErrProcessDone) {
-			t.Errorf("%s: after its end: %v, want ErrProcessDone", script, err)
+			t.Errorf("%s: after its end: got %v, want ErrProcessDone", script, err)
 		}
 	}
 	mu.Lock()

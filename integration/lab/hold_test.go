@@ -92,6 +92,6 @@ func TestDemoHeldOpen(t *testing.T) {
 	until("nothing is wrong", func() bool { return !strings.Contains(ask(http.MethodGet, "", ""), "No relay runs") })
 	interrupt()
 	if code := <-ended; code != 0 {
-		t.Errorf("exit %d: %s, want 0", code, &out)
+		t.Errorf("exit %d: got %s, want 0", code, &out)
 	}
 }

@@ -58,7 +58,7 @@ func TestCountsOfABusyLeader(t *testing.T) {
 		} {
 			busy(t, v, "dead", 700*time.Millisecond)
 			if got, err := count(); got < min(12, inspect.DefaultPeek) || err != nil {
-				t.Errorf("%s counts %d messages (%v), expected 12", name, got, err)
+				t.Errorf("%s counts %d messages (%v), want 12", name, got, err)
 			}
 		}
 	})

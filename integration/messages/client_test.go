@@ -471,15 +471,15 @@ func TestBodyOverTheBrokersLimit(t *testing.T) {
 	err := c.SendBatch(t.Context(), msgs)
 	batch, ok := errors.AsType[*amqpx.BatchError](err)
 	if !ok || len(batch.Failed) != 1 || batch.Failed[small/2] == nil {
-		t.Fatalf("batch: %v, want an error for message %d alone", err, small/2)
+		t.Fatalf("batch: got %v, want an error for message %d alone", err, small/2)
 	}
 	const want = "100001 bytes; the broker accepts at most 100000"
 	if err := batch.Failed[small/2]; !errors.Is(err, amqpx.ErrNotSent) || !errors.Is(err, amqpx.ErrMessage) || !strings.Contains(err.Error(), want) {
-		t.Errorf("batch: %v, want ErrNotSent and ErrMessage with %q", err, want)
+		t.Errorf("batch: got %v, want ErrNotSent and ErrMessage with %q", err, want)
 	}
 	err = c.Send(t.Context(), amqpx.Message{Queue: "sizes", Body: make([]byte, 200_000)})
 	if _, sent := errors.AsType[*amqpx.SendError](err); sent || !errors.Is(err, amqpx.ErrMessage) {
-		t.Errorf("the next: %v, want it refused unsent", err)
+		t.Errorf("the next: got %v, want it refused unsent", err)
 	}
 	seen := map[string]bool{}
 	ctx, cancel := context.WithTimeout(t.Context(), suite.Patience)

@@ -60,7 +60,7 @@ func TestDrain(t *testing.T) {
 	suite.Consume(t, c, q, col.handle)
 	col.await(t, "the rest", func(got []*amqpx.Delivery) bool { return int64(len(got))+handled.Load() >= total })
 	if n := handled.Load() + int64(len(col.ids())); n != total {
-		t.Errorf("%d handled by the first and %d by the second consumer; want %d in all, each once", handled.Load(), len(col.ids()), total)
+		t.Errorf("%d handled by the first and %d by the second consumer, want %d in all, each once", handled.Load(), len(col.ids()), total)
 	}
 }
 
@@ -105,11 +105,11 @@ func TestRetriesThenDeadLetter(t *testing.T) {
 	dead := suite.RawGet(t, q+".dead")
 
 	if len(col.got) != 3 || col.early != 0 {
-		t.Fatalf("%d deliveries, %d early; want 3 and 0", len(col.got), col.early)
+		t.Fatalf("%d deliveries, %d early, want 3 and 0", len(col.got), col.early)
 	}
 	for i, d := range col.got {
 		if d.Attempt != i+1 || d.ID != "m" || d.Version != 7 || d.Headers["mine"] != "kept" {
-			t.Errorf(`delivery %d: %+v, want Attempt = %v, ID = "m", Version = 7 and Headers["mine"] = "kept"`, i, d, i+1)
+			t.Errorf(`delivery %d: got %+v, want Attempt = %v, ID = "m", Version = 7 and Headers["mine"] = "kept"`, i, d, i+1)
 		}
 		if i > 0 && !d.DueAt.After(col.got[i-1].DueAt) {
 			t.Errorf("delivery %d is due at %v, want later than the one before", i, d.DueAt)

@@ -78,7 +78,7 @@ func TestOverrunsAreAttempts(t *testing.T) {
 			t.Errorf("attempts of the held message %v, want only the first", attempts["held"])
 		}
 		if text := fmt.Sprint(letter.Headers[amqpx.HeaderError]); letter.MessageId != "slow" || !strings.Contains(text, "consumer timeout") {
-			t.Errorf(`dead letter %q: %s, want "slow" and a text with "consumer timeout"`, letter.MessageId, text)
+			t.Errorf(`dead letter %q: got %s, want "slow" and a text with "consumer timeout"`, letter.MessageId, text)
 		}
 	})
 }
@@ -133,7 +133,7 @@ func TestOverrunsTogether(t *testing.T) {
 				have, want = slices.Compact(have), want[:1]
 			}
 			if !slices.Equal(have, want) {
-				t.Errorf("attempts of %s: %v, want %v", id, have, want)
+				t.Errorf("attempts of %s: got %v, want %v", id, have, want)
 			}
 			overran = overran || len(have) > 1
 		}

@@ -69,7 +69,7 @@ func TestPeekUsesNoDeliveryLimit(t *testing.T) {
 				got, err := inspect.Peek(t.Context(), conn, queue, inspect.PeekOptions{Management: v.Management})
 				switch {
 				case refused && !errors.Is(err, inspect.ErrPeek):
-					t.Fatalf("%s, look %d: %v, want ErrPeek", queue, look, err)
+					t.Fatalf("%s, look %d: got %v, want ErrPeek", queue, look, err)
 				case !refused && (err != nil || idsOf(got) != strings.Join(want, " ")):
 					t.Fatalf("%s, look %d: %s (%v), want %v", queue, look, idsOf(got), err, want)
 				}
@@ -83,7 +83,7 @@ func TestPeekUsesNoDeliveryLimit(t *testing.T) {
 				case got.More != 3:
 					t.Fatalf("%s, look %d at two: %d more, want 3", queue, look, got.More)
 				case idsOf(got) != ids:
-					t.Fatalf("%s, look %d at two: %s, want %s", queue, look, idsOf(got), ids)
+					t.Fatalf("%s, look %d at two: got %s, want %s", queue, look, idsOf(got), ids)
 				}
 			}
 			for _, id := range want { // unmoved, or at least present and in order
@@ -122,7 +122,7 @@ func TestPeekIsDoneWhenItReturns(t *testing.T) {
 				t.Fatalf("look %d: %d messages (%v), want no error and %d", look, len(got.Messages), err, n)
 			}
 			if got := ready("q.dead"); got != n {
-				t.Errorf("after look %d there are %d messages, expected %d", look, got, n)
+				t.Errorf("after look %d there are %d messages, want %d", look, got, n)
 			}
 		}
 	})

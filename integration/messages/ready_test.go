@@ -62,7 +62,7 @@ func TestReadyAtOnce(t *testing.T) {
 			suite.OpenClient(t, amqpx.Config{URL: url, Declare: declare})
 			t.Logf("declare %s, 20 ms of round trip: ready after %v", declare, time.Since(began))
 			if binds.Load() > 0 || exchanges.Load() > most {
-				t.Errorf("declare %s: %d bindings and %d exchanges; want none, at most %d", declare, binds.Load(), exchanges.Load(), most)
+				t.Errorf("declare %s: %d bindings and %d exchanges, want none, at most %d", declare, binds.Load(), exchanges.Load(), most)
 			}
 		}
 	})

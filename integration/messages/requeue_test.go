@@ -238,7 +238,7 @@ func TestRequeueIsDoneWhenItEnds(t *testing.T) {
 				}
 				left -= limit
 				if got := ready(dead); got != left {
-					t.Errorf("run %d of %s leaves %d messages, expected %d", i, dead, got, left)
+					t.Errorf("run %d of %s leaves %d messages, want %d", i, dead, got, left)
 				}
 			}
 		}

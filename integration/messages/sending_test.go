@@ -109,7 +109,7 @@ func refusedAccess(t *testing.T, v *suite.Vhost) {
 	cancel()
 	senders.Wait()
 	if good.Load() == 0 || watcher.connected.Load() != 1 || watcher.repeated.Load() != 0 {
-		t.Errorf("%d sent, %d at a later try, %d connections; want some, none, 1", good.Load(), watcher.repeated.Load(), watcher.connected.Load())
+		t.Errorf("%d sent, %d at a later try, %d connections, want some, none, 1", good.Load(), watcher.repeated.Load(), watcher.connected.Load())
 	}
 }
 
@@ -200,7 +200,7 @@ func TestRefusedMessageThatTheBrokerDoesNotName(t *testing.T) {
 			}
 		}
 		if n := watcher.connected.Load(); n != 1 {
-			t.Errorf("%d connections; want 1", n)
+			t.Errorf("%d connections, want 1", n)
 		}
 	})
 }

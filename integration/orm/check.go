@@ -138,7 +138,7 @@ func checkOn(t *testing.T, db *sql.DB, dialect schedule.Dialect, open func(t *te
 	}
 	must(t, tasks.Schedule(t.Context(), schedule.NoTx, batch[500]))
 	if err := tasks.ScheduleBatch(t.Context(), lib.Many(), batch); !errors.Is(err, schedule.ErrExists) {
-		t.Errorf("error is %v, expected ErrExists", err)
+		t.Errorf("error is %v, want ErrExists", err)
 	}
 	if _, err := tasks.Get(t.Context(), schedule.NoTx, "b0"); !errors.Is(err, schedule.ErrNotFound) {
 		t.Errorf("reading a task of a failed batch: got %v, want schedule.ErrNotFound", err)

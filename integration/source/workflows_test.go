@@ -23,7 +23,7 @@ func TestWorkflowsPinActions(t *testing.T) {
 		}
 		for _, m := range uses.FindAllSubmatch(text, -1) {
 			if !pinned.Match(m[1]) {
-				t.Errorf("%s uses %s; expected a commit, and its version as a comment", file, m[1])
+				t.Errorf("%s uses %s, want a commit, and its version as a comment", file, m[1])
 			}
 		}
 	}

@@ -247,7 +247,7 @@ func TestPrintedOnPage(t *testing.T) {
 		"…\n": false, // the first line is never left out
 	} {
 		if printedOn(page, printed) != want {
-			t.Errorf("page\n%s\nmatches the output: %t, want the opposite", page, !want)
+			t.Errorf("page\n%s\nmatches the output: got %t, want the opposite", page, !want)
 		}
 	}
 }

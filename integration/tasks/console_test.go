@@ -27,7 +27,7 @@ func TestConsoleOnEveryDatabase(t *testing.T) {
 			t.Helper()
 			code, out := site.ask(method, "/api/v1"+path, body)
 			if code != http.StatusOK {
-				t.Fatalf("%s %s: %d %v, want 200", method, path, code, out)
+				t.Fatalf("%s %s: got %d %v, want 200", method, path, code, out)
 			}
 			return out
 		}
@@ -36,7 +36,7 @@ func TestConsoleOnEveryDatabase(t *testing.T) {
 			"/counts?tag=blue&up_to=10": 10, "/counts?header=a%3Db": 0, "/counts?id_prefix=tA": 1,
 		} {
 			if got := ask("GET", path, ""); got["count"] != want || got["more"] != (want == 10) {
-				t.Errorf("%s: %v, expected %v", path, got, want)
+				t.Errorf("%s: got %v, want %v", path, got, want)
 			}
 		}
 		sum := func(h map[string]any) (n float64) {
@@ -73,7 +73,7 @@ func TestConsoleOnEveryDatabase(t *testing.T) {
 			{`{"action":"revive","filter":{},"all":true,"count":100}`, 0},
 		} {
 			if j := job(x.body); j["state"] != "done" || x.done != j["done"].(float64) {
-				t.Errorf("%s: %v, expected %v", x.body, j, x.done)
+				t.Errorf("%s: got %v, want %v", x.body, j, x.done)
 			}
 		}
 		if list := ask("GET", "/jobs?limit=3", "")["jobs"].([]any); len(list) != 3 {

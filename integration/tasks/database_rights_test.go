@@ -120,7 +120,7 @@ func TestDatabaseRights(t *testing.T) {
 		"console": (*rightsWork).console,
 	}
 	if len(documented) != len(parts) {
-		t.Fatalf("docs/permissions.md has %d parts, expected %d", len(documented), len(parts))
+		t.Fatalf("docs/permissions.md has %d parts, want %d", len(documented), len(parts))
 	}
 	eachDatabase(t, func(t *testing.T, db businessDB) {
 		t.Parallel()
@@ -149,7 +149,7 @@ func TestDatabaseRights(t *testing.T) {
 					u.revoke(t, right, table)
 					needed := part != "relay" && part != "console" || table != "rabbitdelay_relays" // these work without it
 					if err := work(x); errors.Is(err, schedule.ErrDenied) != needed || err != nil && !needed {
-						t.Errorf("%s without %s on %s: %v, expected ErrDenied: %v", part, right, table, err, needed)
+						t.Errorf("%s without %s on %s: got %v, want ErrDenied: %v", part, right, table, err, needed)
 					}
 					u.grant(t, right, table)
 				}

@@ -54,7 +54,7 @@ func othersOnce(t *testing.T, db businessDB, ids []string, errs []error) {
 			t.Errorf("%s: got %v, want nil", id, errs[i])
 		}
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM did WHERE id = ?", id); n != 1 {
-			t.Errorf("%s has %d effects, expected 1", id, n)
+			t.Errorf("%s has %d effects, want 1", id, n)
 		}
 	}
 }

@@ -53,7 +53,7 @@ func TestIdempotencyGroup(t *testing.T) {
 		}
 		for _, id := range ids {
 			if n := o.effects(t, id); n != messages/rows {
-				t.Errorf("order %s: %d effects, expected %d", id, n, messages/rows)
+				t.Errorf("order %s: %d effects, want %d", id, n, messages/rows)
 			}
 		}
 	})

@@ -87,10 +87,10 @@ func TestIdempotencyEffectOnce(t *testing.T) {
 			}
 		}
 		if n := o.effects(t, "1"); n != 1 {
-			t.Errorf("%d effects, expected 1", n)
+			t.Errorf("%d effects, want 1", n)
 		}
 		if n := s.count(idempotency.SkipDuplicate); n != 2 {
-			t.Errorf("%d duplicates counted, expected 2", n)
+			t.Errorf("%d duplicates counted, want 2", n)
 		}
 		// Ids that a lax collation considers equal are different ids, and so is the same id in
 		// other queues.
@@ -105,7 +105,7 @@ func TestIdempotencyEffectOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := o.effects(t, "1"); n != 7 {
-			t.Errorf("%d effects, expected 7: one for each id and queue", n)
+			t.Errorf("%d effects, want 7: one for each id and queue", n)
 		}
 	})
 }
@@ -124,26 +124,26 @@ func TestIdempotencyFailureLeavesNothing(t *testing.T) {
 		})
 		fail = func() error { return boom }
 		if err := handle(t.Context(), orderDelivery("m", "1")); !errors.Is(err, boom) {
-			t.Fatalf("error is %v, expected the handler's own", err)
+			t.Fatalf("error is %v, want the handler's own", err)
 		}
 		fail = func() error { panic(boom) }
 		if got := panicOf(func() { _ = handle(t.Context(), orderDelivery("m", "1")) }); !errors.Is(got, boom) {
-			t.Fatalf("panic is %v, expected the handler's own", got)
+			t.Fatalf("panic is %v, want the handler's own", got)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		fail = func() error { cancel(); return nil }
 		if err := handle(ctx, orderDelivery("m", "1")); !errors.Is(err, context.Canceled) {
-			t.Fatalf("error is %v, expected context.Canceled", err)
+			t.Fatalf("error is %v, want context.Canceled", err)
 		}
 		if n := o.effects(t, "1"); n != 0 {
-			t.Fatalf("%d effects after failures, expected 0", n)
+			t.Fatalf("%d effects after failures, want 0", n)
 		}
 		fail = func() error { return nil }
 		if err := handle(t.Context(), orderDelivery("m", "1")); err != nil {
 			t.Fatal(err)
 		}
 		if n := o.effects(t, "1"); n != 1 {
-			t.Errorf("%d effects, expected 1", n)
+			t.Errorf("%d effects, want 1", n)
 		}
 	})
 }
@@ -196,7 +196,7 @@ func TestIdempotencyConcurrentDuplicates(t *testing.T) {
 						}
 					}
 					if n := o.effects(t, id); n != 1 {
-						t.Fatalf("round %d: %d effects, expected 1", round, n)
+						t.Fatalf("round %d: %d effects, want 1", round, n)
 					}
 					if n := s.count(idempotency.SkipDuplicate); n+failed != consumers-1 {
 						t.Fatalf("round %d: %d consumers skipped the message and %d failed, want %d in total", round, n, failed, consumers-1)
@@ -256,10 +256,10 @@ func TestIdempotencyDeadlockRunsAgain(t *testing.T) {
 			}
 		}
 		if a, b := o.effects(t, "a"), o.effects(t, "b"); a != 2*rounds || b != 2*rounds {
-			t.Errorf("%d and %d effects, expected %d each", a, b, 2*rounds)
+			t.Errorf("%d and %d effects, want %d each", a, b, 2*rounds)
 		}
 		if runs.Load() < 3*rounds {
-			t.Errorf("the effects ran %d times, expected at least %d, or there was no deadlock", runs.Load(), 3*rounds)
+			t.Errorf("the effects ran %d times, want at least %d, or there was no deadlock", runs.Load(), 3*rounds)
 		}
 	})
 }
@@ -279,14 +279,14 @@ func TestIdempotencyGuard(t *testing.T) {
 		}
 		for id, want := range map[string]int64{"unpaid": 1, "paid": 0, "moved": 0} {
 			if n := o.effects(t, id); n != want {
-				t.Errorf("order %s: %d effects, expected %d", id, n, want)
+				t.Errorf("order %s: %d effects, want %d", id, n, want)
 			}
 		}
 		if g, d := s.count(idempotency.SkipGuarded), s.count(idempotency.SkipDuplicate); g != 2 || d != 1 {
-			t.Errorf("%d guarded and %d duplicates, expected 2 and 1", g, d)
+			t.Errorf("%d guarded and %d duplicates, want 2 and 1", g, d)
 		}
 		if n := o.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_processed WHERE outcome = 'guarded'"); n != 2 {
-			t.Errorf("%d recorded as guarded, expected 2", n)
+			t.Errorf("%d recorded as guarded, want 2", n)
 		}
 	})
 }
@@ -354,7 +354,7 @@ func TestIdempotencyConnectionLost(t *testing.T) {
 		})
 		// pgx reports that it could not even send the commit.
 		if err := handle(t.Context(), orderDelivery("m", "1")); err == nil || errors.Is(err, idempotency.ErrCommit) == (db.pool != nil) {
-			t.Fatalf("error is %v, expected ErrCommit unless by pgx", err)
+			t.Fatalf("error is %v, want ErrCommit unless by pgx", err)
 		}
 		for range 2 {
 			if err := handle(t.Context(), orderDelivery("m", "1")); err != nil {
@@ -362,7 +362,7 @@ func TestIdempotencyConnectionLost(t *testing.T) {
 			}
 		}
 		if n := o.effects(t, "1"); n != 1 {
-			t.Errorf("%d effects, expected 1", n)
+			t.Errorf("%d effects, want 1", n)
 		}
 	})
 }
@@ -372,7 +372,7 @@ func TestIdempotencyMigrate(t *testing.T) {
 	eachDriver(t, func(t *testing.T, db businessDB) {
 		handle := db.idempotentHandler(func(context.Context, schedule.Executor, *amqpx.Delivery) error { return nil })
 		if err := handle(t.Context(), orderDelivery("m", "1")); !errors.Is(err, idempotency.ErrNoTable) {
-			t.Fatalf("error is %v, expected ErrNoTable", err)
+			t.Fatalf("error is %v, want ErrNoTable", err)
 		}
 		for _, err := range together(8, func(int) error { return db.migrateRecords(t.Context()) }) {
 			if err != nil {
@@ -397,7 +397,7 @@ func TestIdempotencyMigrate(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_schema WHERE component = 'idempotency'"); n != 1 {
-			t.Errorf("%d versions recorded, expected 1", n)
+			t.Errorf("%d versions recorded, want 1", n)
 		}
 	})
 }
@@ -420,10 +420,10 @@ func TestIdempotencyPurge(t *testing.T) {
 		commit()
 		n, err := db.purgeRecords(t.Context(), time.Hour, 50)
 		if err != nil || n != 260 {
-			t.Errorf("purged %d (%v), expected 260", n, err)
+			t.Errorf("purged %d (%v), want 260", n, err)
 		}
 		if left := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_processed"); left != 40 {
-			t.Errorf("%d rows are left, expected 40", left)
+			t.Errorf("%d rows are left, want 40", left)
 		}
 	})
 }

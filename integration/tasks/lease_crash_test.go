@@ -91,7 +91,7 @@ func TestLeaseOfAKilledProcess(t *testing.T) {
 			}, callProvider(ctx, db.DB, key)
 		}, schedule.WithLease(crashLease))
 		if err := handle(t.Context(), leasedDelivery(due, true)); !amqpx.IsSnoozed(err) {
-			t.Errorf("while another process holds the lease: got %v, expected a snooze", err)
+			t.Errorf("while another process holds the lease: got %v, want a snooze", err)
 		}
 
 		suite.MustSucceed(t, child.Process.Kill())
@@ -106,12 +106,12 @@ func TestLeaseOfAKilledProcess(t *testing.T) {
 			return err == nil
 		})
 		if want := strings.TrimPrefix(strings.TrimSpace(said), "called "); len(keys) != 1 || keys[0] != want {
-			t.Errorf("called with the keys %q, expected one call with %q", keys, want)
+			t.Errorf("called with the keys %q, want one call with %q", keys, want)
 		}
 		suite.MustSucceed(t, handle(t.Context(), leasedDelivery(due, true))) // a duplicate
 		for _, table := range []string{"provider", "effects"} {
 			if n := db.queryInt(t, "SELECT COUNT(*) FROM "+table); n != 1 {
-				t.Errorf("%d rows in %s, expected 1", n, table)
+				t.Errorf("%d rows in %s, want 1", n, table)
 			}
 		}
 		if got := taskOf(t, s, "charge"); got.Status != schedule.StatusDone || got.Attempts != 1 || !strings.Contains(got.LastError, "without an outcome") {

@@ -195,7 +195,7 @@ func TestOneConnectionIsHeld(t *testing.T) {
 					err = handle(ctx, &amqpx.Delivery{ID: "m", Queue: "orders.expire"})
 				}
 				if err == nil || !strings.Contains(err.Error(), "pass the transaction instead of schedule.NoTx") {
-					t.Errorf(`%s handler: %v, want an error with "pass the transaction instead of schedule.NoTx"`, name, err)
+					t.Errorf(`%s handler: got %v, want an error with "pass the transaction instead of schedule.NoTx"`, name, err)
 				}
 			}
 			suite.MustSucceed(t, s.Schedule(inside, schedule.NoTx, orderTask("after", time.Now().Add(time.Hour))))

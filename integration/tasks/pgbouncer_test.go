@@ -133,7 +133,7 @@ func everythingWorks(t *testing.T, db businessDB, name string) {
 	unique.UniqueKey = name
 	for _, want := range []schedule.UniqueOutcome{schedule.UniqueCreated, schedule.UniqueKept} {
 		if got, err := s.ScheduleUnique(ctx, schedule.NoTx, unique, schedule.Unique{}); got.Outcome != want || err != nil {
-			t.Errorf("unique key: %s (%v), expected %s", got.Outcome, err, want)
+			t.Errorf("unique key: %s (%v), want %s", got.Outcome, err, want)
 		}
 	}
 	batch := make([]schedule.Task, 300)
@@ -142,7 +142,7 @@ func everythingWorks(t *testing.T, db businessDB, name string) {
 	}
 	suite.MustSucceed(t, s.ScheduleBatch(ctx, schedule.NoTx, batch))
 	if n, err := s.CancelBatch(ctx, schedule.NoTx, []string{batch[0].ID, batch[1].ID}); n != 2 || err != nil {
-		t.Errorf("cancelled %d tasks (%v), expected 2", n, err)
+		t.Errorf("cancelled %d tasks (%v), want 2", n, err)
 	}
 	pending := 0
 	for _, err := range s.List(ctx, schedule.NoTx, schedule.Filter{Status: schedule.StatusPending, IDPrefix: name + "-"}) {
@@ -150,7 +150,7 @@ func everythingWorks(t *testing.T, db businessDB, name string) {
 		pending++
 	}
 	if pending != 300 {
-		t.Errorf("%d tasks are pending, expected 300", pending)
+		t.Errorf("%d tasks are pending, want 300", pending)
 	}
 	_, err := s.Recurring().Put(ctx, schedule.NoTx, schedule.Recurring{Name: name, Cron: "@hourly", Task: schedule.Task{Queue: "q"}})
 	suite.MustSucceed(t, err)
@@ -257,7 +257,7 @@ func TestPgBouncerProgram(t *testing.T) {
 			"tasks count", "tasks cancel a" + mode, "schedules list",
 		} {
 			if r := suite.RunCLI(t.Context(), append(strings.Fields(command), "--db", p.at(mode))...); r.Code != 0 {
-				t.Errorf("mode %q: %s: %s, want Code = 0", mode, command, r)
+				t.Errorf("mode %q: %s: got %s, want Code = 0", mode, command, r)
 			}
 		}
 	}

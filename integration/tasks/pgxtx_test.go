@@ -43,7 +43,7 @@ func TestPgxExecutors(t *testing.T) {
 	defer pooled.Release()
 	for name, ex := range map[string]pgxtx.Executor{"pool": db.pool, "*pgxpool.Conn": pooled, "*pgx.Conn": pooled.Conn()} {
 		if err := s.ScheduleBatch(t.Context(), pgxtx.On(ex), batch); !errors.Is(err, schedule.ErrExists) || count() != 1 {
-			t.Errorf("%s: %v, and %d tasks; expected ErrExists and 1", name, err, count())
+			t.Errorf("%s: %v, and %d tasks, want ErrExists and 1", name, err, count())
 		}
 		if n, err := s.CancelBatch(t.Context(), pgxtx.On(ex), []string{"nobody"}); n != 0 || err != nil {
 			t.Errorf("%s: cancelled %d (%v), want 0 and no error", name, n, err)
@@ -69,11 +69,11 @@ func TestPgxExecutors(t *testing.T) {
 			listed++
 		}
 		if listed != 500 {
-			t.Errorf("%s: listed %d pending tasks, expected 500", name, listed)
+			t.Errorf("%s: listed %d pending tasks, want 500", name, listed)
 		}
 		suite.MustSucceed(t, tx.Rollback(t.Context()))
 		if count() != 1 {
-			t.Errorf("%s: %d tasks after the rollback, expected 1", name, count())
+			t.Errorf("%s: %d tasks after the rollback, want 1", name, count())
 		}
 	}
 }
@@ -133,7 +133,7 @@ func TestPgxRoundTrips(t *testing.T) {
 	suite.MustSucceed(t, pgxtx.IdempotentHandler(traced, nothing)(t.Context(), &amqpx.Delivery{ID: "m", Queue: "q"}))
 	// The first message of a minute asks for the clock.
 	if want := []string{"select", "begin+update", "commit", "begin+insert", "commit"}; !slices.Equal(s.sent, want) {
-		t.Errorf("sent %q, expected %q", s.sent, want)
+		t.Errorf("sent %q, want %q", s.sent, want)
 	}
 }
 
@@ -200,14 +200,14 @@ func TestPgxHandlerEnds(t *testing.T) {
 			t.Errorf("%s: unexpected error %v", c.name, err)
 		}
 		if n := o.effects(t, "1"); n != 0 {
-			t.Errorf("%s: %d effects, expected none", c.name, n)
+			t.Errorf("%s: %d effects, want none", c.name, n)
 		}
 		suite.Eventually(t, c.name+": the connection is back", func() bool { return db.pool.Stat().AcquiredConns() == 0 })
 	}
 	do = func(context.Context, pgx.Tx) error { return nil }
 	suite.MustSucceed(t, handle(t.Context(), orderDelivery("m", "1")))
 	if n := o.effects(t, "1"); n != 1 {
-		t.Errorf("%d effects in the end, expected 1", n)
+		t.Errorf("%d effects in the end, want 1", n)
 	}
 }
 
@@ -240,7 +240,7 @@ func TestPgxWhen(t *testing.T) {
 	suite.MustSucceed(t, handle(t.Context(), orderDelivery("m1", "1")))
 	suite.MustSucceed(t, handle(t.Context(), orderDelivery("m2", "1")))
 	if n := o.effects(t, "1"); n != 1 || s.count(idempotency.SkipGuarded) != 1 {
-		t.Errorf("%d effects and %d guarded, expected 1 and 1", n, s.count(idempotency.SkipGuarded))
+		t.Errorf("%d effects and %d guarded, want 1 and 1", n, s.count(idempotency.SkipGuarded))
 	}
 	yes := idempotency.When(func(context.Context, *sql.Tx, *amqpx.Delivery) (bool, error) { return true, nil })
 	if err := db.idempotentHandler(o.cancel, yes)(t.Context(), orderDelivery("m3", "1")); err == nil || !strings.Contains(err.Error(), "expects *sql.Tx") {
@@ -299,6 +299,6 @@ func TestPgxRunPurge(t *testing.T) {
 		}
 	})
 	if err != nil || rounds != 2 {
-		t.Errorf("%d records purged (%v), expected 2", rounds, err)
+		t.Errorf("%d records purged (%v), want 2", rounds, err)
 	}
 }

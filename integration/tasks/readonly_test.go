@@ -25,7 +25,7 @@ func TestReadOnlyDatabase(t *testing.T) {
 	for name, open := range openings {
 		db := open(t, readOnly)
 		if err := db.migrateTasks(t.Context()); !errors.Is(err, schedule.ErrReadOnly) {
-			t.Errorf("%s: migrating: %v, want schedule.ErrReadOnly", name, err)
+			t.Errorf("%s: migrating: got %v, want schedule.ErrReadOnly", name, err)
 		}
 	}
 	suite.MustSucceed(t, writable.migrateTasks(t.Context()))

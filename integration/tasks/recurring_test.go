@@ -129,7 +129,7 @@ func TestRecurringOutage(t *testing.T) {
 				}
 			}
 			if n != want && n != want+1 { // one whose hour has just begun is not missed
-				t.Errorf("%s: %d of three days happen late, expected %d", name, n, want)
+				t.Errorf("%s: %d of three days happen late, want %d", name, n, want)
 			}
 		}
 	})
@@ -156,7 +156,7 @@ func TestRecurringChanges(t *testing.T) {
 			}
 		}
 		if created != 1 {
-			t.Errorf("%d created it: %v, want 1", created, changes)
+			t.Errorf("%d created it: got %v, want 1", created, changes)
 		}
 		next, err := r.Next(time.Now(), 1)
 		suite.MustSucceed(t, err)
@@ -177,7 +177,7 @@ func TestRecurringChanges(t *testing.T) {
 				{"tags", fmt.Sprint(got.Tags), "[t]"},
 			} {
 				if c.got != c.want {
-					t.Fatalf("the task's %s is %v, expected %v: %+v", c.field, c.got, c.want, got)
+					t.Fatalf("the task's %s is %v, want %v: %+v", c.field, c.got, c.want, got)
 				}
 			}
 		}
@@ -245,7 +245,7 @@ func TestRecurringThousand(t *testing.T) {
 			return err == nil && r.LastError != ""
 		})
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'pending'"); n != 1000 {
-			t.Errorf("%d tasks, expected 1000", n)
+			t.Errorf("%d tasks, want 1000", n)
 		}
 		for _, name := range []string{"cron", "zone", "every"} {
 			r, err := s.Recurring().Get(t.Context(), schedule.NoTx, name)

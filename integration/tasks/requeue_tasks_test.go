@@ -69,7 +69,7 @@ func TestCLIRequeueOfTasks(t *testing.T) {
 		var rep inspect.RequeueReport
 		suite.MustSucceed(t, json.Unmarshal([]byte(r.Stdout), &rep))
 		if r.Code != 2 {
-			t.Errorf("exit code %d, expected 2: %s", r.Code, r)
+			t.Errorf("exit code %d, want 2: %s", r.Code, r)
 		}
 		for _, c := range []struct {
 			outcome   string
@@ -81,7 +81,7 @@ func TestCLIRequeueOfTasks(t *testing.T) {
 			{"stayed", rep.Stayed, each},
 		} {
 			if c.got != c.want {
-				t.Errorf("%d %s, expected %d: %s", c.got, c.outcome, c.want, r)
+				t.Errorf("got %d %s, want %d: %s", c.got, c.outcome, c.want, r)
 			}
 		}
 		if q, _ := srv.Queue("q"); q.Ready != each {

@@ -79,7 +79,7 @@ func TestKubernetesManifests(t *testing.T) {
 	} {
 		d, ok := list[name]
 		if grace := time.Duration(d.Spec.Template.Spec.Grace) * time.Second; !ok || grace <= least {
-			t.Errorf("%s: terminationGracePeriodSeconds is %v, expected more than %v", name, grace, least)
+			t.Errorf("%s: terminationGracePeriodSeconds is %v, want more than %v", name, grace, least)
 		}
 		if u := d.Spec.Strategy.RollingUpdate; u.MaxUnavailable != 0 || u.MaxSurge != 1 {
 			t.Errorf("%s: got %+v, want MaxUnavailable = 0 and MaxSurge = 1", name, u)
@@ -162,7 +162,7 @@ func (r relayContainer) stop(t *testing.T, grace int) {
 	log, err := exec.CommandContext(t.Context(), "docker", "logs", r.name).CombinedOutput()
 	suite.MustSucceed(t, err)
 	if code := suite.Docker(t, "inspect", "--format", "{{.State.ExitCode}}", r.name); code != "0" || !strings.Contains(string(log), "stopping") {
-		t.Errorf("%s ended with %s, expected 0:\n%s", r.name, code, log)
+		t.Errorf("%s ended with %s, want 0:\n%s", r.name, code, log)
 	}
 	if strings.Contains(string(log), "guest:guest") {
 		t.Errorf("the log shows a password:\n%s", log)
@@ -236,10 +236,10 @@ func TestRollingUpdate(t *testing.T) {
 		return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'done'") == int64(n)
 	})
 	if effects := db.queryInt(t, "SELECT COUNT(*) FROM effects"); effects != int64(n) {
-		t.Errorf("%d effects, expected %d", effects, n)
+		t.Errorf("%d effects, want %d", effects, n)
 	}
 	if tasks := db.queryInt(t, "SELECT COUNT(DISTINCT id) FROM effects"); tasks != int64(n) {
-		t.Errorf("effects of %d tasks, expected %d", tasks, n)
+		t.Errorf("effects of %d tasks, want %d", tasks, n)
 	}
 	for i := range relays {
 		consumers[i]()

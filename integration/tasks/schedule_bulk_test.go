@@ -70,7 +70,7 @@ func TestBulkDuringAHandler(t *testing.T) {
 		suite.MustSucceed(t, err)
 		suite.MustSucceed(t, <-handled)
 		if got.Changed != n-1 || got.Place != "" {
-			t.Errorf("moved %d and stopped at %q, expected %d and no place", got.Changed, got.Place, n-1)
+			t.Errorf("moved %d and stopped at %q, want %d and no place", got.Changed, got.Place, n-1)
 		}
 		if one := taskOf(t, s, "t0100"); one.Status != schedule.StatusDone || !one.DeliverAt.Equal(tasks[100].DeliverAt) {
 			t.Errorf("the task that was being handled is %s, due at %v, want done at its original time %v", one.Status, one.DeliverAt, tasks[100].DeliverAt)
@@ -84,15 +84,15 @@ func TestBulkDuringAHandler(t *testing.T) {
 		cancelled, err := s.Bulk(t.Context(), schedule.Filter{Tag: "even"}, schedule.BulkCancel(), schedule.BulkOptions{})
 		suite.MustSucceed(t, err)
 		if count != n/2-1 || cancelled.Changed != count {
-			t.Errorf("counted %d and cancelled %d, expected %d", count, cancelled.Changed, n/2-1)
+			t.Errorf("counted %d and cancelled %d, want %d", count, cancelled.Changed, n/2-1)
 		}
 		deleted, err := s.Bulk(t.Context(), schedule.Filter{}, schedule.BulkDelete(), schedule.BulkOptions{})
 		suite.MustSucceed(t, err)
 		if tags := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_task_tags"); deleted.Changed != n/2 || tags != 0 {
-			t.Errorf("deleted %d, and %d tags are left; expected %d and none", deleted.Changed, tags, n/2)
+			t.Errorf("deleted %d, and %d tags are left, want %d and none", deleted.Changed, tags, n/2)
 		}
 		if left := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks"); left != n/2 {
-			t.Errorf("%d tasks are left, expected %d", left, n/2)
+			t.Errorf("%d tasks are left, want %d", left, n/2)
 		}
 	})
 }
@@ -126,24 +126,24 @@ func TestTasksByError(t *testing.T) {
 		}
 		for _, g := range groups.Groups {
 			if g.Tasks != n/kinds {
-				t.Errorf("%q has %d tasks, expected %d", g.ErrorLike, g.Tasks, n/kinds)
+				t.Errorf("%q has %d tasks, want %d", g.ErrorLike, g.Tasks, n/kinds)
 			}
 		}
 		f := schedule.Filter{Status: schedule.StatusFailed, Queue: "q", ErrorLike: groups.Groups[0].ErrorLike}
 		count, err := s.BulkCount(t.Context(), f, schedule.BulkDelete(), schedule.BulkOptions{})
 		suite.MustSucceed(t, err)
 		if count != n/kinds {
-			t.Errorf("%d tasks counted, expected %d", count, n/kinds)
+			t.Errorf("%d tasks counted, want %d", count, n/kinds)
 		}
 		p, err := s.Bulk(t.Context(), f, schedule.BulkDelete(), schedule.BulkOptions{Batch: 100})
 		suite.MustSucceed(t, err)
 		if p.Changed != n/kinds {
-			t.Errorf("%d tasks deleted, expected %d", p.Changed, n/kinds)
+			t.Errorf("%d tasks deleted, want %d", p.Changed, n/kinds)
 		}
 		groups, err = db.view(t).ErrorGroups(t.Context(), schedule.Filter{}, taskview.ErrorGroupOptions{Sample: 100})
 		suite.MustSucceed(t, err)
 		if len(groups.Groups) != kinds-1 || groups.Sampled != 100 || !groups.More {
-			t.Errorf("afterwards: got %+v, want len(groups.Groups) = %v, Sampled = 100 and More = true", groups, kinds-1)
+			t.Errorf("after the change: got %+v, want len(groups.Groups) = %v, Sampled = 100 and More = true", groups, kinds-1)
 		}
 	})
 }

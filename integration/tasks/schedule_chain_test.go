@@ -70,13 +70,13 @@ func (f *fanIn) run() {
 	}
 	wg.Wait()
 	if n := db.queryInt(t, "SELECT parts_left FROM exports"); n != 0 {
-		t.Errorf("%d parts are left, expected none", n)
+		t.Errorf("%d parts are left, want none", n)
 	}
 	if got := taskOf(t, f.s, "export-7-done"); got.Status != schedule.StatusPending || got.Version != 1 {
-		t.Errorf("what follows: %+v, expected one pending task", got)
+		t.Errorf("what follows: got %+v, want one pending task", got)
 	}
 	if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'done'"); n != parts {
-		t.Errorf("%d parts are done, expected %d", n, parts)
+		t.Errorf("%d parts are done, want %d", n, parts)
 	}
 }
 

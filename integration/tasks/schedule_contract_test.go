@@ -124,10 +124,10 @@ func TestRefusedTasksLeaveNoRow(t *testing.T) {
 		suite.MustSucceed(t, handle(t.Context(), &amqpx.Delivery{ID: first.ID, Queue: "q", Version: 1, DueAt: taskOf(t, s, first.ID).DeliverAt}))
 		suite.MustSucceed(t, <-refused)
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE id = 'refused'"); n != 0 {
-			t.Errorf("%d rows of the refused task, expected none", n)
+			t.Errorf("%d rows of the refused task, want none", n)
 		}
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE id = 'beside'"); n != 1 {
-			t.Errorf("%d rows of the tasks that were scheduled at the same time, expected one", n)
+			t.Errorf("%d rows of the tasks that were scheduled at the same time, want one", n)
 		}
 		db.mustExec(t, "UPDATE rabbitdelay_tasks SET finished_at = finished_at - 3600001 WHERE status = 'done'")
 		again := keyed(0)
@@ -162,7 +162,7 @@ func TestPausePassesOverHandlersOfAnExchange(t *testing.T) {
 	})
 	suite.MustSucceed(t, handle(t.Context(), &amqpx.Delivery{ID: "worked-on", Queue: "q", Exchange: "events", Version: 1, DueAt: due}))
 	if got := taskOf(t, s, "worked-on"); runs != 1 || got.Status != schedule.StatusDone || got.Version != 1 {
-		t.Errorf("after %d runs the task that was worked on is %s in version %d, expected done in version 1", runs, got.Status, got.Version)
+		t.Errorf("after %d runs the task that was worked on is %s in version %d, want done in version 1", runs, got.Status, got.Version)
 	}
 }
 
@@ -202,13 +202,13 @@ func TestPauseWhileAHandlerOfAnExchangeWorks(t *testing.T) {
 		suite.MustSucceed(t, <-paused)
 		got := taskOf(t, s, "t")
 		if db.dialect != idempotency.MySQL && got.Status != schedule.StatusDone {
-			t.Errorf("the task is %s in version %d, expected done", got.Status, got.Version)
+			t.Errorf("the task is %s in version %d, want done", got.Status, got.Version)
 		}
 		suite.MustSucceed(t, s.Resume(t.Context(), schedule.NoTx, events, 0))
 		suite.Eventually(t, "it is done or sent again", sent)
 		suite.MustSucceed(t, handle(t.Context(), delivery()))
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM did"); n != 1 || taskOf(t, s, "t").Status != schedule.StatusDone {
-			t.Errorf("%d effects, the task is %s; expected 1, done", n, taskOf(t, s, "t").Status)
+			t.Errorf("%d effects, the task is %s, want 1, done", n, taskOf(t, s, "t").Status)
 		}
 	})
 }

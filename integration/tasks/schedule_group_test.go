@@ -84,7 +84,7 @@ func TestScheduleGroup(t *testing.T) {
 		}
 		for i, id := range ids {
 			if n := o.effects(t, id); n != want[i] {
-				t.Errorf("order %s: %d effects, expected %d", id, n, want[i])
+				t.Errorf("order %s: %d effects, want %d", id, n, want[i])
 			}
 		}
 	})

@@ -31,12 +31,12 @@ func TestRateLimitOnEachDatabase(t *testing.T) {
 		stop := runStore(t, newStore(t, db, &out, schedule.Config{PollInterval: 50 * time.Millisecond}))
 		suite.Eventually(t, "some are sent", func() bool { return len(out.messages()) > flood/4 })
 		if out.count("other") != 1 {
-			t.Errorf("another queue's task was sent %d times during a flood, expected once", out.count("other"))
+			t.Errorf("another queue's task was sent %d times during a flood, want once", out.count("other"))
 		}
 		states, err := first.Destinations(t.Context(), schedule.NoTx)
 		suite.MustSucceed(t, err)
 		if len(states) != 1 || states[0].PerSecond != rate || states[0].Burst != burst || !states[0].Busy {
-			t.Errorf("in the flood: got %+v, want one busy destination with the rate and the burst", states)
+			t.Errorf("with more tasks than the rate limit allows: got %+v, want one busy destination with the rate and the burst", states)
 		}
 		stop()
 		suite.Eventually(t, "all are sent", func() bool { return len(out.messages()) == flood+1 })
@@ -52,7 +52,7 @@ func TestRateLimitOnEachDatabase(t *testing.T) {
 				i++
 			}
 			if n := j - i + 1; n > rate*11/10+burst {
-				t.Fatalf("%d tasks within a second, expected at most %d", n, rate*11/10+burst)
+				t.Fatalf("%d tasks within a second, want at most %d", n, rate*11/10+burst)
 			}
 		}
 		took := due[len(due)-1].Sub(due[0])

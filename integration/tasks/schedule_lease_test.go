@@ -76,10 +76,10 @@ func TestScheduleLeases(t *testing.T) {
 				calls.Load(), skips.Load(), snoozes.Load(), count, count*(processes-1))
 		}
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM effects"); n != count {
-			t.Errorf("%d effects, expected %d", n, count)
+			t.Errorf("%d effects, want %d", n, count)
 		}
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'done' AND attempts = 0"); n != count {
-			t.Errorf("%d tasks are done without a failure, expected %d", n, count)
+			t.Errorf("%d tasks are done without a failure, want %d", n, count)
 		}
 
 		// This is a process that died.
@@ -134,14 +134,14 @@ func TestScheduleLeaseFailsWithAnotherTaskOfItsKey(t *testing.T) {
 			handle := db.leaseHandler(work)
 			d := &amqpx.Delivery{ID: name, Version: 1, Queue: "q", Attempt: 1, MaxAttempts: 3, DueAt: past}
 			if err := handle(t.Context(), d); !errors.Is(err, away) {
-				t.Errorf("%s: the first attempt: %v, want %v", name, err, away)
+				t.Errorf("%s: the first attempt: got %v, want %v", name, err, away)
 			}
 			again := *d
 			again.Attempt = 2
 			suite.MustSucceed(t, handle(t.Context(), &again))
 			got := taskOf(t, s, name)
 			if got.Status != c.status || got.Attempts != 1 {
-				t.Errorf("%s: the task is %s after %d failures, expected %s after 1", name, got.Status, got.Attempts, c.status)
+				t.Errorf("%s: the task is %s after %d failures, want %s after 1", name, got.Status, got.Attempts, c.status)
 			}
 			for _, want := range []string{away.Error(), name + "-next", "unique key " + name} {
 				if c.status == schedule.StatusCancelled && !strings.Contains(got.LastError, want) {
@@ -149,7 +149,7 @@ func TestScheduleLeaseFailsWithAnotherTaskOfItsKey(t *testing.T) {
 				}
 			}
 			if next := taskOf(t, s, name+"-next"); next.Status != schedule.StatusPending {
-				t.Errorf("%s: the other task is %s, expected pending", name, next.Status)
+				t.Errorf("%s: the other task is %s, want pending", name, next.Status)
 			}
 		}
 	})

@@ -42,7 +42,7 @@ func TestScheduleLists(t *testing.T) {
 		} {
 			for _, page := range []int{1, 3, 50} {
 				if got := listed(t, s, f, page); got != want {
-					t.Errorf("%+v by %d: %s, expected %s", f, page, got, want)
+					t.Errorf("%+v by %d: got %s, want %s", f, page, got, want)
 				}
 			}
 		}
@@ -57,10 +57,10 @@ func TestScheduleLists(t *testing.T) {
 		const minutes = "0 done 0 failed 0 retries 0s, 0 done 1 failed 7 retries 0s, " +
 			"1 done 0 failed 6 retries 0s, 1 done 1 failed 1 retries 3m0s"
 		if all := strings.Join(got, ", "); all != minutes {
-			t.Errorf("the minutes are %s, expected %s", all, minutes)
+			t.Errorf("the minutes are %s, want %s", all, minutes)
 		}
 		if n, err := s.CountRetried(t.Context(), 100); n != 6 || err != nil {
-			t.Errorf("%d are tried again, expected 6: %v", n, err)
+			t.Errorf("%d are tried again, want 6: %v", n, err)
 		}
 		if tags, err := s.Tags(t.Context(), 3); fmt.Sprint(tags) != "[all tenant-0 tenant-1]" || err != nil {
 			t.Errorf("tags: got %v, %v, want [all tenant-0 tenant-1] and no error", tags, err)

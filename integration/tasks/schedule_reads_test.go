@@ -105,7 +105,7 @@ func tasksToRead(t *testing.T) int {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 4000 {
-		t.Fatalf("%s is %q, expected a number of 4000 or more", envTasks, text)
+		t.Fatalf("%s is %q, want a number of 4000 or more", envTasks, text)
 	}
 	return n
 }

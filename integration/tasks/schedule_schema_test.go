@@ -53,7 +53,7 @@ func TestScheduleTableRefuses(t *testing.T) {
 			{"x", "status", "pending ", ""},
 		} {
 			if err := insert(bad.id, bad.column, bad.value); err == nil || !strings.Contains(err.Error(), bad.rule) {
-				t.Errorf("%s with id %.9q and %v: error is %v, expected the rule %q", bad.column, bad.id, bad.value, err, bad.rule)
+				t.Errorf("%s with id %.9q and %v: error is %v, want the rule %q", bad.column, bad.id, bad.value, err, bad.rule)
 			}
 		}
 		for i, good := range []struct {
@@ -76,7 +76,7 @@ func TestScheduleTableRefuses(t *testing.T) {
 		} {
 			set := "UPDATE rabbitdelay_tasks SET " + column + " = " + value + " WHERE queue = 'q'"
 			if _, err := db.ExecContext(t.Context(), set); err == nil || !strings.Contains(err.Error(), "typeof("+column+")") {
-				t.Errorf("%s: error is %v, expected the rule of its type", set, err)
+				t.Errorf("%s: error is %v, want the rule of its type", set, err)
 			}
 		}
 	})

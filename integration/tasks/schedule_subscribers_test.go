@@ -100,7 +100,7 @@ func TestScheduleSubscribers(t *testing.T) {
 		})
 		for i, queue := range subscribers {
 			if all, distinct := effects("*", queue), effects("DISTINCT id", queue); all != want(i) || distinct != want(i) {
-				t.Errorf("subscriber %d has %d effects of %d tasks, expected %d", i, all, distinct, want(i))
+				t.Errorf("subscriber %d has %d effects of %d tasks, want %d", i, all, distinct, want(i))
 			}
 		}
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM effects WHERE id IN (SELECT id FROM rabbitdelay_tasks WHERE status = 'cancelled')"); n != 0 {
@@ -250,7 +250,7 @@ func TestSubscribersDoNotWaitForEachOther(t *testing.T) {
 			goOn <- struct{}{}
 			suite.MustSucceed(t, <-ended)
 			if n := db.queryInt(t, "SELECT COUNT(*) FROM effects WHERE id = ?", done); n != 3 {
-				t.Errorf("%s: %d effects, expected 3", done, n)
+				t.Errorf("%s: %d effects, want 3", done, n)
 			}
 			if name != "Handler" || t.Failed() {
 				continue // what has a lease cannot be cancelled

@@ -55,7 +55,7 @@ func TestScheduleGivesUp(t *testing.T) {
 		stop()
 		for _, id := range []string{"queue", "one", "two"} {
 			if n := out.count(id); n != sends {
-				t.Errorf("%s was sent %d times, expected %d", id, n, sends)
+				t.Errorf("%s was sent %d times, want %d", id, n, sends)
 			}
 		}
 		for _, id := range []string{"one", "two"} {
@@ -66,11 +66,11 @@ func TestScheduleGivesUp(t *testing.T) {
 		got := taskOf(t, s, "queue")
 		for _, part := range []string{"times (MaxSends)", "queue orders.expire", "schedule.Handler"} {
 			if !strings.Contains(got.LastError, part) {
-				t.Errorf("the reason is %q, expected %q in it", got.LastError, part)
+				t.Errorf("the reason is %q, want %q in it", got.LastError, part)
 			}
 		}
 		if !errors.Is(told, schedule.ErrMaxSends) {
-			t.Errorf("the hook was told %v, expected ErrMaxSends", told)
+			t.Errorf("the hook was told %v, want ErrMaxSends", told)
 		}
 	})
 }

@@ -130,13 +130,13 @@ func TestScheduleInTransaction(t *testing.T) {
 		suite.MustSucceed(t, s.Schedule(t.Context(), tx, full))
 		// Scheduling an id that exists leaves the transaction usable.
 		if err := s.Schedule(t.Context(), tx, full); !errors.Is(err, schedule.ErrExists) {
-			t.Errorf("error is %v, expected ErrExists", err)
+			t.Errorf("error is %v, want ErrExists", err)
 		}
 		suite.MustSucceed(t, s.Schedule(t.Context(), tx, orderTask("b", due)))
 		commit()
 
 		if _, err := s.Get(t.Context(), schedule.NoTx, "gone"); !errors.Is(err, schedule.ErrNotFound) {
-			t.Errorf("error is %v, expected ErrNotFound", err)
+			t.Errorf("error is %v, want ErrNotFound", err)
 		}
 		got := taskOf(t, s, "a")
 		for _, c := range []struct {
@@ -156,14 +156,14 @@ func TestScheduleInTransaction(t *testing.T) {
 			{"Version", got.Version, int64(1)},
 		} {
 			if c.got != c.want {
-				t.Errorf("read back: %s is %#v, expected %#v", c.field, c.got, c.want)
+				t.Errorf("read back: %s is %#v, want %#v", c.field, c.got, c.want)
 			}
 		}
 		if got.CreatedAt.IsZero() {
 			t.Error("CreatedAt of the task that was read is zero")
 		}
 		if want := due.Add(500 * time.Microsecond); !got.DeliverAt.Equal(want) {
-			t.Errorf("due at %v, expected %v: the next millisecond", got.DeliverAt, want)
+			t.Errorf("due at %v, want %v: the next millisecond", got.DeliverAt, want)
 		}
 		runStore(t, s)
 		suite.Eventually(t, "both tasks are sent", func() bool { return len(out.messages()) == 2 })
@@ -186,7 +186,7 @@ func TestScheduleTwiceAndReplace(t *testing.T) {
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, orderTask("a", due)))
 		var exists *schedule.ExistsError
 		if err := s.Schedule(t.Context(), schedule.NoTx, orderTask("a", due)); !errors.As(err, &exists) || !slices.Equal(exists.IDs, []string{"a"}) {
-			t.Errorf("error is %v, expected ExistsError of a", err)
+			t.Errorf("error is %v, want ExistsError of a", err)
 		}
 		suite.MustSucceed(t, s.Cancel(t.Context(), schedule.NoTx, "a"))
 		again := orderTask("a", due.Add(time.Hour))
@@ -198,7 +198,7 @@ func TestScheduleTwiceAndReplace(t *testing.T) {
 		}
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, replacing(orderTask("fresh", due))))
 		if v := taskOf(t, s, "fresh").Version; v != 1 {
-			t.Errorf("version is %d, expected 1", v)
+			t.Errorf("version is %d, want 1", v)
 		}
 
 		many := make([]schedule.Task, 1200)
@@ -207,10 +207,10 @@ func TestScheduleTwiceAndReplace(t *testing.T) {
 		}
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, many[1100]))
 		if err := s.ScheduleBatch(t.Context(), schedule.NoTx, many); !errors.As(err, &exists) || !slices.Equal(exists.IDs, []string{"m1100"}) {
-			t.Errorf("error is %v, expected ExistsError of m1100", err)
+			t.Errorf("error is %v, want ExistsError of m1100", err)
 		}
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks"); n != 3 {
-			t.Errorf("%d tasks after a batch that failed, expected 3", n)
+			t.Errorf("%d tasks after a batch that failed, want 3", n)
 		}
 		for i := range many {
 			many[i].Replace = true
@@ -218,10 +218,10 @@ func TestScheduleTwiceAndReplace(t *testing.T) {
 		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, many))
 		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, nil))
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks"); n != 1202 {
-			t.Errorf("%d tasks, expected 1202", n)
+			t.Errorf("%d tasks, want 1202", n)
 		}
 		if err := s.ScheduleBatch(t.Context(), schedule.NoTx, []schedule.Task{orderTask("x", due), orderTask("x", due)}); !errors.Is(err, schedule.ErrInvalidTask) {
-			t.Errorf("error is %v, expected ErrInvalidTask: one id twice", err)
+			t.Errorf("error is %v, want ErrInvalidTask: one id twice", err)
 		}
 		// If many callers schedule the same id concurrently, one succeeds.
 		var made atomic.Int32
@@ -233,11 +233,11 @@ func TestScheduleTwiceAndReplace(t *testing.T) {
 			}
 		}
 		if made.Load() != 1 {
-			t.Errorf("%d scheduled one id, expected 1", made.Load())
+			t.Errorf("%d scheduled one id, want 1", made.Load())
 		}
 		n, err := s.CancelBatch(t.Context(), schedule.NoTx, []string{"m0001", "m0002", "a", "nobody", "m0001"})
 		if err != nil || n != 3 {
-			t.Errorf("cancelled %d (%v), expected 3", n, err)
+			t.Errorf("cancelled %d (%v), want 3", n, err)
 		}
 	})
 }
@@ -263,11 +263,11 @@ func TestScheduleRefusesBadTasks(t *testing.T) {
 	} {
 		err := s.Schedule(t.Context(), schedule.NoTx, bad)
 		if !errors.Is(err, schedule.ErrInvalidTask) || !strings.Contains(err.Error(), field) {
-			t.Errorf("error is %v, expected one with %q", err, field)
+			t.Errorf("error is %v, want one with %q", err, field)
 		}
 	}
 	if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks"); n != 0 {
-		t.Errorf("%d tasks, expected none", n)
+		t.Errorf("%d tasks, want none", n)
 	}
 	ten := orderTask("ten years", at.AddDate(10, 0, 0))
 	suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, ten))
@@ -292,7 +292,7 @@ func TestScheduleChanges(t *testing.T) {
 		suite.MustSucceed(t, s.Cancel(t.Context(), tx, "b"))
 		rollback()
 		if got := taskOf(t, s, "b"); got.Status != schedule.StatusPending {
-			t.Errorf("after a rolled-back Cancel: %+v, want Status = schedule.StatusPending", got)
+			t.Errorf("after a rolled-back Cancel: got %+v, want Status = schedule.StatusPending", got)
 		}
 		suite.MustSucceed(t, s.Cancel(t.Context(), schedule.NoTx, "b"))
 		var late *schedule.StatusError
@@ -307,10 +307,10 @@ func TestScheduleChanges(t *testing.T) {
 			}
 		}
 		if err := s.Cancel(t.Context(), schedule.NoTx, "nobody"); !errors.Is(err, schedule.ErrNotFound) {
-			t.Errorf("error is %v, expected ErrNotFound", err)
+			t.Errorf("error is %v, want ErrNotFound", err)
 		}
 		if err := s.Reschedule(t.Context(), schedule.NoTx, "c", time.Time{}); !errors.Is(err, schedule.ErrInvalidTask) {
-			t.Errorf("error is %v, expected ErrInvalidTask", err)
+			t.Errorf("error is %v, want ErrInvalidTask", err)
 		}
 	})
 }
@@ -342,7 +342,7 @@ func TestScheduleHandlerFence(t *testing.T) {
 			before := effects(id)
 			reasons = nil
 			if err := deliver(id, version, 1); err != nil || !slices.Equal(reasons, []schedule.SkipReason{want}) || effects(id) != before {
-				t.Errorf("task %s version %d: error %v, skipped %v, expected %s without an effect", id, version, err, reasons, want)
+				t.Errorf("task %s version %d: error %v, skipped %v, want %s without an effect", id, version, err, reasons, want)
 			}
 		}
 		for _, id := range []string{"once", "moved", "cancelled", "fails", "rejected", "panics"} {
@@ -375,7 +375,7 @@ func TestScheduleHandlerFence(t *testing.T) {
 				want = schedule.StatusFailed
 			}
 			if got.Status != want || got.Attempts != attempt || got.LastError != "boom" {
-				t.Errorf(`after attempt %d: %+v, want Status = %v, Attempts = %v and LastError = "boom"`, attempt, got, want, attempt)
+				t.Errorf(`after attempt %d: got %+v, want Status = %v, Attempts = %v and LastError = "boom"`, attempt, got, want, attempt)
 			}
 		}
 		if effects("fails") != 0 {
@@ -400,11 +400,11 @@ func TestScheduleHandlerFence(t *testing.T) {
 		}
 		suite.MustSucceed(t, deliver("fails", 2, 1))
 		if effects("fails") != 1 {
-			t.Errorf("%d effects of the revived task, expected 1", effects("fails"))
+			t.Errorf("%d effects of the revived task, want 1", effects("fails"))
 		}
 		for _, d := range []*amqpx.Delivery{{Version: 1}, {ID: "x"}} {
 			if err := handle(t.Context(), d); !errors.Is(err, schedule.ErrNotTask) || !amqpx.IsRejected(err) {
-				t.Errorf("error is %v, expected a rejection with ErrNotTask", err)
+				t.Errorf("error is %v, want a rejection with ErrNotTask", err)
 			}
 		}
 	})
@@ -476,10 +476,10 @@ func TestScheduleRelaysShare(t *testing.T) {
 			seen[m.ID]++
 		}
 		if len(out.messages()) != n || len(seen) != n || seen["far"] != 0 {
-			t.Errorf("%d messages of %d tasks, expected %d, each once", len(out.messages()), len(seen), n)
+			t.Errorf("%d messages of %d tasks, want %d, each once", len(out.messages()), len(seen), n)
 		}
 		if marked := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE sends = 1 AND resend_at = due_at + 120000 AND claimed_until = 0"); marked != n {
-			t.Errorf("%d are marked as sent, and to be sent again two minutes after they were due, expected %d", marked, n)
+			t.Errorf("%d are marked as sent, and to be sent again two minutes after they were due, want %d", marked, n)
 		}
 	})
 }
@@ -542,7 +542,7 @@ func TestScheduleBadDestinations(t *testing.T) {
 		} {
 			got := listedTask(t, s, id)
 			if got.Status != want.status || !strings.Contains(got.LastError, want.text) {
-				t.Errorf("%s is %s with %q, expected %s with %q", id, got.Status, got.LastError, want.status, want.text)
+				t.Errorf("%s is %s with %q, want %s with %q", id, got.Status, got.LastError, want.status, want.text)
 			}
 		}
 		for _, m := range out.messages() {
@@ -589,7 +589,7 @@ func TestScheduleSweeper(t *testing.T) {
 		stop()
 		for id, most := range map[string]int{"waits": 1, "done": 0, "cancelled": 0} {
 			if n := out.count(id); n != most {
-				t.Errorf("%s was sent %d times, expected %d", id, n, most)
+				t.Errorf("%s was sent %d times, want %d", id, n, most)
 			}
 		}
 		if got := taskOf(t, s, "lost"); got.Status != schedule.StatusDone || got.Sends < 2 {
@@ -653,7 +653,7 @@ func TestScheduleListAndCount(t *testing.T) {
 					t.Errorf("%s: got %d tasks, want 300 to 309", name, len(got))
 				}
 			} else if len(got) != c.want {
-				t.Errorf("%s: %d tasks, expected %d", name, len(got), c.want)
+				t.Errorf("%s: %d tasks, want %d", name, len(got), c.want)
 			}
 		}
 		for range s.List(t.Context(), schedule.NoTx, schedule.Filter{}) {
@@ -671,7 +671,7 @@ func TestScheduleListAndCount(t *testing.T) {
 			{Queue: "q2", Status: schedule.StatusCancelled, Count: 50}, {Queue: "q2", Status: schedule.StatusPending, Count: 600},
 		}
 		if !slices.Equal(counts, want) {
-			t.Errorf("counts are %v, expected %v", counts, want)
+			t.Errorf("counts are %v, want %v", counts, want)
 		}
 		bins, err := db.view(t).Histogram(t.Context(), schedule.Filter{Status: schedule.StatusPending}, base.Add(5*time.Second), 10*time.Second, 3)
 		suite.MustSucceed(t, err)
@@ -704,14 +704,14 @@ func TestSchedulePurge(t *testing.T) {
 		db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'cancelled', finished_at = ? WHERE id = '31'", time.Now().UnixMilli())
 		n, err := s.Purge(t.Context(), schedule.Retention{Batch: 25})
 		if err != nil || n != 112 {
-			t.Errorf("purged %d (%v), expected 112: done for more than 7 days", n, err)
+			t.Errorf("purged %d (%v), want 112: done for more than 7 days", n, err)
 		}
 		n, err = s.Purge(t.Context(), schedule.Retention{KeepFailed: time.Hour})
 		if err != nil || n != 1 {
-			t.Errorf("purged %d (%v), expected the failed one", n, err)
+			t.Errorf("purged %d (%v), want the failed one", n, err)
 		}
 		if left := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks"); left != 137 {
-			t.Errorf("%d are left, expected 137", left)
+			t.Errorf("%d are left, want 137", left)
 		}
 	})
 }
@@ -722,7 +722,7 @@ func TestScheduleMigrate(t *testing.T) {
 		s, err := db.newStore(nil, schedule.Config{})
 		suite.MustSucceed(t, err)
 		if err := s.Schedule(t.Context(), schedule.NoTx, orderTask("a", time.Now())); !errors.Is(err, schedule.ErrNoTable) {
-			t.Errorf("error is %v, expected ErrNoTable", err)
+			t.Errorf("error is %v, want ErrNoTable", err)
 		}
 		for _, err := range together(8, func(int) error { return db.migrateTasks(t.Context()) }) {
 			suite.MustSucceed(t, err)
@@ -758,7 +758,7 @@ func TestScheduleMigrate(t *testing.T) {
 			t.Errorf("the clock skew on one machine is %v ± %v (error %v), want at most the uncertainty and 1s", skew, uncertainty, err)
 		}
 		if err := s.Run(t.Context()); !errors.Is(err, schedule.ErrNoSender) {
-			t.Errorf("error is %v, expected ErrNoSender", err)
+			t.Errorf("error is %v, want ErrNoSender", err)
 		}
 	})
 }

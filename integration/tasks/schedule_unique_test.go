@@ -212,7 +212,7 @@ func (x uniqueRows) do(task schedule.Task, u schedule.Unique, want schedule.Uniq
 	r, err := x.s.ScheduleUnique(x.t.Context(), schedule.NoTx, task, u)
 	suite.MustSucceed(x.t, err)
 	if r.Outcome != want {
-		x.t.Errorf("%+v, expected %s", r, want)
+		x.t.Errorf("got %+v, want %s", r, want)
 	}
 	if r.Outcome != schedule.UniqueRefused && !r.DeliverAt.Equal(taskOf(x.t, x.s, r.ID).DeliverAt) {
 		x.t.Errorf("got %+v, but the task is due at %v", r, taskOf(x.t, x.s, r.ID).DeliverAt)
@@ -234,7 +234,7 @@ func (x uniqueRows) merges() {
 	first.Tags, first.Headers = []string{"a", "b"}, map[string]string{"n": "1"}
 	id := x.do(first, schedule.Unique{}, schedule.UniqueCreated).ID
 	if len(id) != 36 {
-		t.Errorf("id %q, expected a UUID", id)
+		t.Errorf("id %q, want a UUID", id)
 	}
 	x.wear()
 
@@ -242,7 +242,7 @@ func (x uniqueRows) merges() {
 	other := keyed(2 * minute)
 	other.ID, other.Queue, other.Tags = "other", "elsewhere", []string{"c"}
 	if r := x.do(other, schedule.Unique{}, schedule.UniqueKept); r.ID != id {
-		t.Errorf("%+v, expected the pending task %s", r, id)
+		t.Errorf("got %+v, want the pending task %s", r, id)
 	}
 	x.do(keyed(0), push, schedule.UniqueKept) // a task is never pushed to an earlier time
 	same(t, "keep", before, rowOf(t, x.db, id))
@@ -250,7 +250,7 @@ func (x uniqueRows) merges() {
 	x.do(keyed(5*minute), push, schedule.UniquePushedBack)
 	got := taskOf(t, x.s, id)
 	if string(got.Body) != "1m0s" || got.Version != 2 || got.Attempts != 0 || got.Sends != 0 || len(got.Tags) != 2 {
-		t.Errorf("pushed back: %+v, expected the old payload in version 2, to be sent again", got)
+		t.Errorf("pushed back: got %+v, want the old payload in version 2, to be sent again", got)
 	}
 	x.wear()
 	if r := x.do(keyed(time.Hour), push, schedule.UniquePushedBack); !r.DeliverAt.Equal(got.CreatedAt.Add(push.MaxWait)) {
@@ -259,17 +259,17 @@ func (x uniqueRows) merges() {
 	x.wear()
 	x.do(keyed(2*time.Hour), push, schedule.UniqueKept)
 	if got := taskOf(t, x.s, id); got.Version != 3 || got.Sends != 4 {
-		t.Errorf("at the longest wait: %+v, expected it to stay as it is", got)
+		t.Errorf("a task that has been pushed back for the longest wait: got %+v, want it unchanged", got)
 	}
 
 	if r := x.do(other, schedule.Unique{OnConflict: schedule.ReplacePending}, schedule.UniqueReplaced); r.ID != id {
-		t.Errorf("%+v, expected the pending task %s", r, id)
+		t.Errorf("got %+v, want the pending task %s", r, id)
 	}
 	old := got
 	got = taskOf(t, x.s, id)
 	if got.Queue != "elsewhere" || string(got.Body) != "2m0s" || got.Version != 4 || got.Attempts != 0 || got.Sends != 0 || !got.CreatedAt.After(old.CreatedAt) ||
 		len(got.Headers) != 0 || !slices.Equal(got.Tags, []string{"c"}) || got.UniqueKey != "k" {
-		t.Errorf("replaced: %+v, expected the new payload in version 4, to be sent again", got)
+		t.Errorf("replaced: got %+v, want the new payload in version 4, to be sent again", got)
 	}
 
 	suite.MustSucceed(t, x.s.Cancel(t.Context(), schedule.NoTx, id))
@@ -278,7 +278,7 @@ func (x uniqueRows) merges() {
 	again := keyed(0)
 	again.ID = id
 	if _, err := x.s.ScheduleUnique(t.Context(), tx, again, schedule.Unique{}); !errors.Is(err, schedule.ErrExists) {
-		t.Errorf("the id of a finished task: %v, expected ErrExists", err)
+		t.Errorf("the id of a finished task: got %v, want ErrExists", err)
 	}
 	again.ID = "next"
 	if r, err := x.s.ScheduleUnique(t.Context(), tx, again, schedule.Unique{}); err != nil || r.Outcome != schedule.UniqueCreated {
@@ -286,11 +286,11 @@ func (x uniqueRows) merges() {
 	}
 	again.ID = id // the pending task of the key is another one
 	if r, err := x.s.ScheduleUnique(t.Context(), tx, again, schedule.Unique{}); err != nil || r.Outcome != schedule.UniqueKept || r.ID != "next" {
-		t.Errorf("in the same transaction: %+v, %v, expected next to be kept", r, err)
+		t.Errorf("in the same transaction: got %+v, %v, want the task next to be kept", r, err)
 	}
 	suite.MustSucceed(t, tx.Rollback())
 	if n := x.db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks"); n != 1 {
-		t.Errorf("%d tasks after the rollback, expected 1", n)
+		t.Errorf("%d tasks after the rollback, want 1", n)
 	}
 }
 
@@ -320,7 +320,7 @@ func (x uniqueRows) cools() {
 		}
 	}
 	if n := x.db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'pending'"); n != 0 {
-		t.Errorf("%d pending tasks, expected none", n)
+		t.Errorf("%d pending tasks, want none", n)
 	}
 	x.db.mustExec(t, "UPDATE rabbitdelay_tasks SET finished_at = finished_at - 3600001 WHERE id = ?", id)
 	x.do(keyed(0), hour, schedule.UniqueCreated)
@@ -348,12 +348,12 @@ func (x uniqueRows) giveWay() {
 	}
 	p, err := x.s.Bulk(t.Context(), schedule.Filter{UniqueKey: "k"}, schedule.BulkRevive(time.Now()), schedule.BulkOptions{})
 	if err != nil || p.Changed != 0 {
-		t.Errorf("%d tasks were revived although another task with the key is pending (%v), expected none", p.Changed, err)
+		t.Errorf("%d tasks were revived although another task with the key is pending (%v), want none", p.Changed, err)
 	}
 	x.db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = 1 WHERE status = 'pending'")
 	p, err = x.s.Bulk(t.Context(), schedule.Filter{UniqueKey: "k"}, schedule.BulkRevive(time.Now()), schedule.BulkOptions{})
 	if err != nil || p.Changed != 1 {
-		t.Errorf("%d of 3 failed tasks revived (%v), expected 1", p.Changed, err)
+		t.Errorf("%d of 3 failed tasks revived (%v), want 1", p.Changed, err)
 	}
 }
 
@@ -378,7 +378,7 @@ func (x uniqueRows) reviveBeside() {
 	suite.Eventually(t, "the revival waits for the other transaction", func() bool { return x.db.queryInt(t, blocked[x.db.dialect]) > 0 })
 	suite.MustSucceed(t, tx.Commit())
 	if err := <-done; err != nil || changed != 0 {
-		t.Errorf("%d revived, %v; expected none, because a task with the key was scheduled in the meantime", changed, err)
+		t.Errorf("%d revived, %v, want none, because a task with the key was scheduled in the meantime", changed, err)
 	}
 }
 
@@ -418,7 +418,7 @@ func TestDocumentedUniqueStatements(t *testing.T) {
 					do()
 					stands := tableOf(t, db, doc["which task stands"])
 					if len(stands) != 1 {
-						t.Fatalf("%s, %s: the pending tasks are %v, expected one", name, what, stands)
+						t.Fatalf("%s, %s: the pending tasks are %v, want one", name, what, stands)
 					}
 					id = stands[0].([]string)[0]
 					rows[i] = rowOf(t, db, id)
@@ -435,11 +435,11 @@ func TestDocumentedUniqueStatements(t *testing.T) {
 				}
 			}
 			if id := both("none is pending", func() {}); id != "new" {
-				t.Errorf("%s: the pending task is %s, expected the new one", name, id)
+				t.Errorf("%s: the pending task is %s, want the new one", name, id)
 			}
 			for what, delay := range map[string]time.Duration{"one is due at once": 0, "one is due later": time.Hour} {
 				if id := both(what, worn(delay)); id != "pending" {
-					t.Errorf("%s, %s: the row is %s, expected the pending task", name, what, id)
+					t.Errorf("%s, %s: the row is %s, want the pending task", name, what, id)
 				}
 			}
 			for earlier, want := range map[string]int64{"running": 1, "done": 1, "failed": 0} {
@@ -448,7 +448,7 @@ func TestDocumentedUniqueStatements(t *testing.T) {
 				db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = ?, finished_at = ?", earlier, time.Now().UnixMilli())
 				named(t, db, statement, map[string]any{"id": "new"})
 				if n := named(t, db, doc["refuse"], map[string]any{"id": "new"}); n != want {
-					t.Errorf("%s: refuse changed %d rows after one that is %s, expected %d", name, n, earlier, want)
+					t.Errorf("%s: refuse changed %d rows after one that is %s, want %d", name, n, earlier, want)
 				}
 			}
 		}

@@ -90,13 +90,13 @@ func TestScheduleBrokerWiped(t *testing.T) {
 		return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'done'") == n
 	})
 	if all, each := effects(), db.queryInt(t, "SELECT COUNT(DISTINCT id) FROM effects"); all != n || each != n {
-		t.Errorf("%d effects of %d tasks, expected %d, each once", all, each, n)
+		t.Errorf("%d effects of %d tasks, want %d, each once", all, each, n)
 	}
 	if early := db.queryInt(t, "SELECT COUNT(*) FROM effects JOIN rabbitdelay_tasks USING (id) WHERE at_ms < due_at"); early > 0 {
 		t.Errorf("%d effects are early, want 0", early)
 	}
 	if resent.Load() < n-before-held {
-		t.Errorf("%d tasks sent again, expected nearly all %d that had not happened: the broker was not wiped", resent.Load(), n-before)
+		t.Errorf("%d tasks sent again, want nearly all %d that had not happened: the broker was not wiped", resent.Load(), n-before)
 	}
 }
 

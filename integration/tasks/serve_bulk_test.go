@@ -86,7 +86,7 @@ func (s *serving) job(id string) map[string]any {
 		return code != http.StatusServiceUnavailable
 	})
 	if code != http.StatusOK {
-		s.t.Fatalf("job %s: %d %v, want 200", id, code, j)
+		s.t.Fatalf("job %s: got %d %v, want 200", id, code, j)
 	}
 	return j
 }
@@ -140,7 +140,7 @@ func TestServeKilledDuringBulk(t *testing.T) {
 		}
 		suite.Eventually(t, "the job ends", func() bool { return next.job(id)["state"] != "running" })
 		if j := next.job(id); j["state"] != "done" || j["done"] != float64(n) {
-			t.Errorf(`in the end: got %v, want j["state"] = "done" and j["done"] = %v`, j, float64(n))
+			t.Errorf(`the resumed job: got %v, want j["state"] = "done" and j["done"] = %v`, j, float64(n))
 		}
 		if once := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE version = ? AND due_at = ?", 1+moves, due.Add(by).UnixMilli()); once != n {
 			t.Errorf("%d of %d tasks were moved exactly once", once, n)

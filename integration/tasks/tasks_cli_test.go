@@ -37,12 +37,12 @@ func cliURL(t *testing.T, db businessDB) string {
 func wantFields(t *testing.T, what string, got, want []map[string]any) {
 	t.Helper()
 	if len(got) != len(want) {
-		t.Fatalf("%s: %d objects, expected %d: %v", what, len(got), len(want), got)
+		t.Fatalf("%s: %d objects, want %d: %v", what, len(got), len(want), got)
 	}
 	for i, fields := range want {
 		for key, value := range fields {
 			if got[i][key] != value {
-				t.Errorf("%s: object %d has %s %v, expected %v", what, i, key, got[i][key], value)
+				t.Errorf("%s: object %d has %s %v, want %v", what, i, key, got[i][key], value)
 			}
 		}
 	}
@@ -91,7 +91,7 @@ func TestCLITasks(t *testing.T) {
 		} {
 			r := cmd(strings.Fields("list --json " + args)...)
 			if got := r.Objects(t); r.Code != 0 || r.Stderr != "" || len(got) != want {
-				t.Errorf("list %s: %d tasks, expected %d: exit %d, %s", args, len(got), want, r.Code, r.Stderr)
+				t.Errorf("list %s: %d tasks, want %d: exit %d, %s", args, len(got), want, r.Code, r.Stderr)
 			}
 		}
 		if r := cmd("list", "--json", "--queue", "none"); r.Code != 0 || r.Stdout != "" {
@@ -99,8 +99,7 @@ func TestCLITasks(t *testing.T) {
 		}
 		r := cmd("list")
 		if r.Code != 0 || len(r.Lines()) != 101 || !strings.HasPrefix(r.Stdout, "ID ") || !strings.Contains(r.Stderr, "more than 100; --limit 0 lists all") {
-			t.Errorf(`for people: got %s, want Code = 0, len(r.Lines()) = 101, Stdout beginning with "ID " and Stderr with "more than 100; --limit 0 lists all"`,
-				r)
+			t.Errorf(`tasks list without --json: got %s, want Code = 0, 101 lines, Stdout beginning with "ID " and Stderr with "more than 100; --limit 0 lists all"`, r)
 		}
 		if r := cmd("list", "--limit", "0"); len(r.Lines()) != 122 || strings.Contains(r.Stdout, "\x1b") || r.Stderr != "" {
 			t.Errorf("list --limit 0 printed %d lines and the errors %q, want 122 and none", len(r.Lines()), r.Stderr)
@@ -110,7 +109,7 @@ func TestCLITasks(t *testing.T) {
 		r = cmd("show", "--json", "b-001", "x\x1b[31m", "none")
 		got := r.Objects(t)
 		if r.Code != 1 {
-			t.Errorf("show: exit code %d, expected 1: %s", r.Code, r)
+			t.Errorf("show: exit code %d, want 1: %s", r.Code, r)
 		}
 		wantFields(t, "show", got, []map[string]any{
 			{"body": "b-001", "status": "failed", "last_error": "boom", "attempts": 3.0},
@@ -118,7 +117,7 @@ func TestCLITasks(t *testing.T) {
 			{"id": "none"},
 		})
 		if text := got[2]["error"].(string); !strings.Contains(text, "task not found") {
-			t.Errorf("show: the error is %q, expected task not found", text)
+			t.Errorf("show: the error is %q, want task not found", text)
 		}
 		if r := cmd("show", "b-001"); r.Code != 0 || !strings.Contains(r.Stdout, "last error   boom\n") {
 			t.Errorf("show: got %s, want Code = 0 and Stdout with %q", r, "last error   boom\n")
@@ -141,7 +140,7 @@ func TestCLITasks(t *testing.T) {
 		// These are commands that change tasks, and cases in which they fail.
 		r = cmd("reschedule", "a-004", "--at", "2030-01-01T00:00:00Z", "--json")
 		if r.Code != 0 {
-			t.Errorf("reschedule: exit code %d, expected 0: %s", r.Code, r)
+			t.Errorf("reschedule: exit code %d, want 0: %s", r.Code, r)
 		}
 		wantFields(t, "reschedule", r.Objects(t), []map[string]any{{"due": "2030-01-01T00:00:00.000Z", "version": 2.0}})
 		if r := cmd("run", "a-004"); r.Code != 0 || !strings.HasPrefix(r.Stdout, "a-004: pending, due ") {
@@ -151,22 +150,22 @@ func TestCLITasks(t *testing.T) {
 			t.Errorf("after fire: got %+v, want Version = 3 and time.Since(got.DeliverAt).Abs() <= 1m", got)
 		}
 		if r := cmd("revive", "b-001", "--delay", "1h"); r.Code != 0 {
-			t.Errorf("revive: exit code %d, expected 0: %s", r.Code, r)
+			t.Errorf("revive: exit code %d, want 0: %s", r.Code, r)
 		}
 		if got := taskOf(t, s, "b-001").Status; got != schedule.StatusPending {
-			t.Errorf("after revive: the task is %s, expected %s", got, schedule.StatusPending)
+			t.Errorf("after revive: the task is %s, want %s", got, schedule.StatusPending)
 		}
 		if got := time.Until(taskOf(t, s, "b-001").DeliverAt); got < 50*time.Minute {
-			t.Errorf("after revive: the task is due in %v, expected 1h", got)
+			t.Errorf("after revive: the task is due in %v, want 1h", got)
 		}
 		r = cmd("cancel", "a-002", "b-001", "none", "a-006", "--json")
 		got = r.Objects(t)
 		if r.Code != 1 {
-			t.Errorf("cancel: exit code %d, expected 1: %s", r.Code, r)
+			t.Errorf("cancel: exit code %d, want 1: %s", r.Code, r)
 		}
 		wantFields(t, "cancel", got, []map[string]any{{}, {"status": "cancelled"}, {}, {"status": "cancelled"}})
 		if got := taskOf(t, s, "a-006").Status; got != schedule.StatusCancelled {
-			t.Errorf("after cancel: a-006 is %s, expected %s", got, schedule.StatusCancelled)
+			t.Errorf("after cancel: a-006 is %s, want %s", got, schedule.StatusCancelled)
 		}
 		for args, want := range map[string]string{
 			"cancel a-002":                "cannot cancel task a-002: its status is done, expected pending; the task is done; to repeat it, schedule a task with another id",

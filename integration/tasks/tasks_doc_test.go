@@ -131,7 +131,7 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 	s := newStore(t, db, nil, schedule.Config{})
 	doc := documented(t, db.dialect)
 	if len(doc) != 21 {
-		t.Fatalf("%d documented statements, expected 21", len(doc))
+		t.Fatalf("%d documented statements, want 21", len(doc))
 	}
 	body := []byte(`{"order":42}`)
 	empty := func() { db.mustExec(t, "DELETE FROM rabbitdelay_tasks") }
@@ -238,7 +238,7 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 	created = db.queryInt(t, "SELECT created_at FROM rabbitdelay_tasks")
 	for _, x := range []struct{ created, want int64 }{{created - 1, 0}, {created, 1}, {created, 0}} {
 		if n := named(t, db, doc["fail"], map[string]any{"id": id, "version": 3, "created": x.created, "attempt": 5, "error": "boom"}); n != x.want {
-			t.Errorf("fail changed %d rows of the task that was created at %d, expected %d", n, x.created, x.want)
+			t.Errorf("fail changed %d rows of the task that was created at %d, want %d", n, x.created, x.want)
 		}
 	}
 	if got := taskOf(t, s, id); got.Status != schedule.StatusFailed || got.Attempts != 5 || got.LastError != "boom" || got.FinishedAt.IsZero() {
@@ -253,7 +253,7 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 		"count": "[orders.expire pending 1]",
 	} {
 		if got := fmt.Sprint(tableOf(t, db, doc[statement])...); got != want {
-			t.Errorf("%s gives %s, expected %s", statement, got, want)
+			t.Errorf("%s gives %s, want %s", statement, got, want)
 		}
 	}
 }
@@ -329,7 +329,7 @@ func consumeFromExchange(t *testing.T, s *schedule.Store, db businessDB, doc map
 		suite.MustSucceed(t, handle(t.Context(), &amqpx.Delivery{ID: "e", Queue: queue, Version: 1, DueAt: due}))
 	}
 	if effects != 1 || skips != 3 {
-		t.Errorf("the handler that ran with the statements had %d effects and %d duplicates, expected 1 and 3", effects, skips)
+		t.Errorf("the handler that ran with the statements had %d effects and %d duplicates, want 1 and 3", effects, skips)
 	}
 	if got := taskOf(t, s, "e"); got.Status != schedule.StatusDone || time.Since(got.FinishedAt).Abs() > time.Minute {
 		t.Errorf("after the effects: got %+v, want Status = schedule.StatusDone and time.Since(got.FinishedAt).Abs() <= 1m", got)

@@ -241,7 +241,7 @@ func (s *session) console(number int) {
 			c.prints = got
 			continue
 		}
-		s.t.Errorf("%s: %q printed\n\t%s\nexpected\n\t%s", s.page.at(b), c.typed, strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+		s.t.Errorf("%s: %q printed\n\t%s\nwant\n\t%s", s.page.at(b), c.typed, strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
 	}
 	if text := join(list); text != b.content {
 		s.changed[number] = text

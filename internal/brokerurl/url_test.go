@@ -52,7 +52,7 @@ func TestURLNeedsAHost(t *testing.T) {
 	} {
 		_, err := Parse(url)
 		if text := fmt.Sprint(err); !strings.Contains(text, "no host in the URL; is a variable not set?") {
-			t.Errorf("%s: got %v; want it to say that there is no host", url, err)
+			t.Errorf("%s: got %v, want it to say that there is no host", url, err)
 		}
 		if strings.Contains(fmt.Sprint(err), "hunter2") {
 			t.Errorf("%s: the error shows the password: %v", url, err)

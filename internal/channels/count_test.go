@@ -74,10 +74,10 @@ func TestCountOfABusyLeader(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				got, err := test.broker.count(t.Context())
 				if got != test.want || !errors.Is(err, test.err) {
-					t.Errorf("counted %+v (%v), expected %+v (%v)", got, err, test.want, test.err)
+					t.Errorf("counted %+v (%v), want %+v (%v)", got, err, test.want, test.err)
 				}
 				if test.broker.asked != test.asked {
-					t.Errorf("asked %d times, expected %d", test.broker.asked, test.asked)
+					t.Errorf("asked %d times, want %d", test.broker.asked, test.asked)
 				}
 			})
 		})

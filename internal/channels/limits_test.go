@@ -26,7 +26,7 @@ func TestLimitAdvice(t *testing.T) {
 	} {
 		got := LimitAdvice(c.err)
 		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
-			t.Errorf("%v: %q, want %q", c.err, got, c.want)
+			t.Errorf("%v: got %q, want %q", c.err, got, c.want)
 		}
 		if Limited(c.err) != (c.want != "") {
 			t.Errorf("%v: Limited returned %v, want the opposite", c.err, Limited(c.err))
@@ -34,6 +34,6 @@ func TestLimitAdvice(t *testing.T) {
 	}
 	once := Advised(fmt.Errorf("open: %w", amqp.ErrChannelMax))
 	if again := Advised(once); again.Error() != once.Error() {
-		t.Errorf("the advice is repeated: %v, want Error() = %v", again, once.Error())
+		t.Errorf("the advice is repeated: got %v, want Error() = %v", again, once.Error())
 	}
 }

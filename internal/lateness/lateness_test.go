@@ -24,7 +24,7 @@ func TestLateness(t *testing.T) {
 			r.Add(time.UnixMilli(1000+v), time.UnixMilli(1000))
 		}
 		if got, early := r.Summary(); got != c.want || early != c.early {
-			t.Errorf("%v: got %+v, %d early; want %+v, %d early", c.values, got, early, c.want, c.early)
+			t.Errorf("%v: got %+v, %d early, want %+v, %d early", c.values, got, early, c.want, c.early)
 		}
 	}
 	// If the values are 1 to 1000, in any order, the value at the nth per mille is n.

@@ -77,7 +77,7 @@ func TestCanaryProvesDelays(t *testing.T) {
 		onHolding(t, amqptest.Options{Version: "4.4.0", Latency: latency}, nil, func(t *testing.T, h *holding) {
 			clock, err := h.prove(t)
 			if err != nil || clock.Low > 0 || clock.High < 0 || clock.High-clock.Low > 2*latency+25*time.Millisecond {
-				t.Errorf("latency %v: %+v, %v, want no error, Low = 0, High >= 0 and High-clock.Low <= %v",
+				t.Errorf("latency %v: got %+v, %v, want no error, Low = 0, High >= 0 and High-clock.Low <= %v",
 					latency, clock, err, 2*latency+25*time.Millisecond)
 			}
 		})
@@ -126,7 +126,7 @@ func TestCanaryReadsTheClock(t *testing.T) {
 		onHolding(t, amqptest.Options{Version: "4.4.0", ClockAhead: ahead, Latency: 2 * time.Millisecond}, nil, func(t *testing.T, h *holding) {
 			clock, err := h.prove(t)
 			if err != nil || clock.Low > ahead || clock.High < ahead || clock.High-clock.Low > 40*time.Millisecond {
-				t.Errorf("ahead by %v: %+v, %v, want no error, Low <= %v, High >= %v and High-clock.Low <= 40ms", ahead, clock, err, ahead, ahead)
+				t.Errorf("ahead by %v: got %+v, %v, want no error, Low <= %v, High >= %v and High-clock.Low <= 40ms", ahead, clock, err, ahead, ahead)
 			}
 		})
 	}
@@ -200,7 +200,7 @@ func TestProbeInstants(t *testing.T) {
 			}
 			<-time.After(time.Hour)
 			if left := srv.Queues(); len(left) > 0 || len(srv.Connections()) > 0 {
-				t.Errorf("%s: left behind: %v, want no objects and no connections", version, left)
+				t.Errorf("%s: left behind: got %v, want no objects and no connections", version, left)
 			}
 		})
 	}

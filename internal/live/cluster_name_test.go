@@ -75,7 +75,7 @@ func TestFailure(t *testing.T) {
 		"did not answer":         errors.New("connection refused"),
 	} {
 		if got := live.Failure(err); got != want {
-			t.Errorf("%v: %q, want %q", err, got, want)
+			t.Errorf("%v: got %q, want %q", err, got, want)
 		}
 	}
 }

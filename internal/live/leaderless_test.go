@@ -46,7 +46,7 @@ func TestQueuesThatDoNotAnswer(t *testing.T) {
 	} {
 		q := askManagement(t, c.answer)
 		if !strings.HasPrefix(q.Unavailable, c.unavailable) || c.unavailable == "" && q.Unavailable != "" {
-			t.Errorf("%s: %q, want %q", name, q.Unavailable, c.unavailable)
+			t.Errorf("%s: got %q, want %q", name, q.Unavailable, c.unavailable)
 		}
 		if q.Unknown() != c.unknown {
 			t.Errorf("%s: unknown %t, want %t", name, q.Unknown(), c.unknown)

@@ -75,7 +75,7 @@ func TestProbeMissesThePlugin(t *testing.T) {
 		t.Errorf("a broker that reports nothing about itself: got %q, want \"the broker does not have\" at the beginning", unknown)
 	}
 	if !strings.Contains(unknown, enable) {
-		t.Errorf("of a broker that says nothing of itself: %q, want the advice %q", unknown, enable)
+		t.Errorf("a broker that reports nothing about itself: got %q, want the advice %q", unknown, enable)
 	}
 }
 

@@ -152,7 +152,7 @@ func TestRecordFailureOfAKeyThatIsTaken(t *testing.T) {
 	x.insert(other)
 	err := x.RecordFailure(t.Context(), Fence{ID: "a", Version: 1}, Failure{}, "token", start)
 	if !sqldb.Duplicate(err) {
-		t.Errorf("%v, expected a duplicate", err)
+		t.Errorf("got %v, want a duplicate", err)
 	}
 }
 

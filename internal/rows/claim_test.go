@@ -74,7 +74,7 @@ func TestPickAndClaim(t *testing.T) {
 		candidates, err := x.Candidates(t.Context(), ToSend, []ClaimRequest{tt.request}, []int{tt.skip}, []int{tt.limit}, start)
 		check(t, err)
 		if got := ids(candidates); got != expected {
-			t.Errorf("%+v: %s, expected %s", tt, got, expected)
+			t.Errorf("%+v: got %s, want %s", tt, got, expected)
 		}
 	}
 	candidates, err := x.Candidates(t.Context(), ToSend, []ClaimRequest{{Lane: q, Until: all}, {Lane: e, Until: all}}, []int{0, 0}, []int{2, 2}, ms(time.Second))
@@ -154,7 +154,7 @@ func TestSettleLeavesOutcomes(t *testing.T) {
 		_, err := x.Settle(t.Context(), 1, 0, []string{"a"}, a)
 		check(t, err)
 		if got := x.get("a"); got.Status != Done || got.LastError != "" {
-			t.Errorf(`%s: it is %s: %s, want %s and ""`, name, got.Status, got.LastError, Done)
+			t.Errorf(`%s: it is %s: got %s, want %s and ""`, name, got.Status, got.LastError, Done)
 		}
 	}
 }
@@ -207,6 +207,6 @@ func TestCountUnsettled(t *testing.T) {
 	want(t, "done", done, "true")
 	want(t, "after one is done", unsettled(), "1")
 	if n, err := x.CountUnsettled(t.Context(), nil); n != 0 || err != nil {
-		t.Errorf("of none: got %d, %v, want 0 and no error", n, err)
+		t.Errorf("without ids: got %d, %v, want 0 and no error", n, err)
 	}
 }

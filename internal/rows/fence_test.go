@@ -58,7 +58,7 @@ func TestFence(t *testing.T) {
 				check(t, err)
 				expected := passes[name] && strings.Contains(x.statuses, status)
 				if done != expected {
-					t.Errorf("%s of a %s task by %s message: %v, expected %v", way, status, name, done, expected)
+					t.Errorf("%s of a %s task by %s message: got %v, want %v", way, status, name, done, expected)
 				}
 				if now := table.get("a").Status; done && now != Done {
 					t.Errorf("%s of a %s task left it %s, want done", way, status, now)
@@ -104,15 +104,15 @@ func TestExpiry(t *testing.T) {
 		found, err := x.Find(t.Context(), "a", ms(tt.now), Unlocked)
 		check(t, err)
 		if found.Over != tt.over {
-			t.Errorf("%+v: over: %v, want %v", tt, found.Over, tt.over)
+			t.Errorf("%+v: over: got %v, want %v", tt, found.Over, tt.over)
 		}
 		if found.Late(f) != tt.over {
-			t.Errorf("%+v: late: %v, want %v", tt, found.Late(f), tt.over)
+			t.Errorf("%+v: late: got %v, want %v", tt, found.Late(f), tt.over)
 		}
 		done, err := x.Done(t.Context(), f, ms(tt.now))
 		check(t, err)
 		if done == tt.over {
-			t.Errorf("%+v: done: %v, want not %v", tt, done, tt.over)
+			t.Errorf("%+v: done: got %v, want not %v", tt, done, tt.over)
 		}
 		check(t, x.Expire(t.Context(), f, ms(tt.now)))
 		status := map[bool]string{true: Expired, false: Done}[tt.over]

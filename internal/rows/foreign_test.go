@@ -40,14 +40,14 @@ func TestForeignRows(t *testing.T) {
 				return
 			}
 			if x.reason == "" || got.Bad == nil || !strings.Contains(got.Bad.Error(), x.reason) {
-				t.Fatalf("the reason is %v, expected %q", got.Bad, x.reason)
+				t.Fatalf("the reason is %v, want %q", got.Bad, x.reason)
 			}
 			if !IsRowError(got.Bad) {
 				t.Errorf("IsRowError(%v) = false, want true", got.Bad)
 			}
 			check(t, table.FailUnreadable(t.Context(), "a", "because", start))
 			if got := table.get("a"); got.Status != Failed || got.LastError != "because" {
-				t.Errorf(`it is %s: %s, want %s and "because"`, got.Status, got.LastError, Failed)
+				t.Errorf(`it is %s: got %s, want %s and "because"`, got.Status, got.LastError, Failed)
 			}
 		})
 	}
@@ -127,7 +127,7 @@ func TestCheckID(t *testing.T) {
 	} {
 		got := CheckID(id)
 		if (got == "") != (reason == "") || !strings.Contains(got, reason) {
-			t.Errorf("%.20q: %q, expected %q", id, got, reason)
+			t.Errorf("%.20q: got %q, want %q", id, got, reason)
 		}
 	}
 }
@@ -141,7 +141,7 @@ func TestErrorText(t *testing.T) {
 		strings.Repeat("ü", 600): strings.Repeat("ü", 512),
 	} {
 		if got := ErrorText(errors.New(text)); got != expected {
-			t.Errorf("%.20q: %.40q (%d bytes), expected %.40q", text, got, len(got), expected)
+			t.Errorf("%.20q: %.40q (%d bytes), want %.40q", text, got, len(got), expected)
 		}
 	}
 }
@@ -152,7 +152,7 @@ func TestWords(t *testing.T) {
 		"ID": "id", "CorrelationID": "correlation id", "DeliverAt": "due time", "MisfireLimit": "misfire limit", "Queue": "queue",
 	} {
 		if got := Words(field); got != words {
-			t.Errorf("%s: %q, expected %q", field, got, words)
+			t.Errorf("%s: got %q, want %q", field, got, words)
 		}
 	}
 	want(t, "an error", (&FieldError{"TimeZone", "is odd"}).Error(), "time zone: is odd")

@@ -26,7 +26,7 @@ func TestGates(t *testing.T) {
 	list, err := x.Gates(t.Context())
 	check(t, err)
 	if expected := []*Gate{{Lane: e, Burst: 1}, written}; !reflect.DeepEqual(list, expected) {
-		t.Errorf("%+v, expected %+v", list, expected)
+		t.Errorf("got %+v, want %+v", list, expected)
 	}
 	spent := *written
 	spent.Free, spent.SpreadFree, spent.PausedBy = 8, 10, "not written"
@@ -49,10 +49,10 @@ func TestGateStates(t *testing.T) {
 		"no rate":           {Gate{SpreadUntil: at(1)}, false, false},
 	} {
 		if tt.g.Paused() != tt.paused {
-			t.Errorf("%s: paused: %v, want %v", name, tt.g.Paused(), tt.paused)
+			t.Errorf("%s: paused: got %v, want %v", name, tt.g.Paused(), tt.paused)
 		}
 		if tt.g.Spreads(at(0)) != tt.spreads {
-			t.Errorf("%s: spreads: %v, want %v", name, tt.g.Spreads(at(0)), tt.spreads)
+			t.Errorf("%s: spreads: got %v, want %v", name, tt.g.Spreads(at(0)), tt.spreads)
 		}
 	}
 }

@@ -28,10 +28,10 @@ func TestInstants(t *testing.T) {
 		"the first that is not past": {time.UnixMilli(minDue), minDue, minDue},
 	} {
 		if got := Millis(x.at); got != x.millis {
-			t.Errorf("%s: %d is written, expected %d", name, got, x.millis)
+			t.Errorf("%s: %d is written, want %d", name, got, x.millis)
 		}
 		if got := Stored(x.at); got != x.stored {
-			t.Errorf("%s: %d is compared, expected %d", name, got, x.stored)
+			t.Errorf("%s: %d is compared, want %d", name, got, x.stored)
 		}
 	}
 }
@@ -62,13 +62,13 @@ func TestNoInstant(t *testing.T) {
 func TestExpiresAfter(t *testing.T) {
 	for d, column := range map[time.Duration]any{0: nil, -time.Second: nil, 1: int64(1), time.Second: int64(1000), time.Second + 1: int64(1001)} {
 		if got := expiresAfter(d); got != column {
-			t.Errorf("%v: %v is written, expected %v", d, got, column)
+			t.Errorf("%v: %v is written, want %v", d, got, column)
 		}
 	}
 	longest := time.Duration(math.MaxInt64).Truncate(time.Millisecond)
 	for column, d := range map[int64]time.Duration{0: 0, 1500: 1500 * time.Millisecond, math.MaxInt64: longest} {
 		if got := expiresAfterOf(sql.NullInt64{Int64: column, Valid: true}); got != d {
-			t.Errorf("%d: %v is read, expected %v", column, got, d)
+			t.Errorf("%d: %v is read, want %v", column, got, d)
 		}
 	}
 }

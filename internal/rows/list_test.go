@@ -51,7 +51,7 @@ func TestListOrders(t *testing.T) {
 	} {
 		for _, page := range []int{1, 2, 3, 100} {
 			if got := fmt.Sprint(x.pages(l, page)); got != expected {
-				t.Errorf("%+v by %d: %s, expected %s", l, page, got, expected)
+				t.Errorf("%+v by %d: got %s, want %s", l, page, got, expected)
 			}
 		}
 	}
@@ -93,11 +93,11 @@ func TestListOfTimelessRows(t *testing.T) {
 			return true
 		}))
 		if expected := min(l.Limit, every); len(seen) != expected {
-			t.Errorf("%+v: %d tasks, expected %d", l, len(seen), expected)
+			t.Errorf("%+v: %d tasks, want %d", l, len(seen), expected)
 		}
 		l.After, l.Limit = after, 1<<20
 		if rest := len(x.pages(l, 1<<20)); rest != 10 {
-			t.Errorf("%+v: %d tasks behind the place, expected 10", l, rest)
+			t.Errorf("%+v: %d tasks behind the place, want 10", l, rest)
 		}
 	}
 }
@@ -114,7 +114,7 @@ func TestListEnds(t *testing.T) {
 		n := 0
 		check(t, x.List(t.Context(), Listing{Limit: 10, WithoutBody: without}, func(task *Task) bool {
 			if len(task.Body) != size {
-				t.Errorf("a body of %d bytes, expected %d", len(task.Body), size)
+				t.Errorf("a body of %d bytes, want %d", len(task.Body), size)
 			}
 			want(t, "tags", task.Tags, "[tag]")
 			n++
@@ -168,18 +168,18 @@ func TestFilter(t *testing.T) {
 		ids := x.pages(Listing{Filter: f}, 100)
 		slices.Sort(ids)
 		if got := strings.Join(ids, " "); got != expected {
-			t.Errorf("%+v lists %s, expected %s", f, got, expected)
+			t.Errorf("%+v lists %s, want %s", f, got, expected)
 		}
 		n, err := x.Count(t.Context(), f)
 		check(t, err)
 		if int(n) != len(ids) {
-			t.Errorf("%+v counts %d, expected %d", f, n, len(ids))
+			t.Errorf("%+v counts %d, want %d", f, n, len(ids))
 		}
 		chosen, err := x.Chosen(t.Context(), f, strings.Fields("a0 a1 a2 a3 b0 z ü none"))
 		check(t, err)
 		slices.Sort(chosen)
 		if got := strings.Join(chosen, " "); got != expected {
-			t.Errorf("%+v chooses %s, expected %s", f, got, expected)
+			t.Errorf("%+v chooses %s, want %s", f, got, expected)
 		}
 	}
 	if chosen, err := x.Chosen(t.Context(), Filter{}, nil); len(chosen) != 0 || err != nil {

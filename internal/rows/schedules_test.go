@@ -51,7 +51,7 @@ func TestSchedule(t *testing.T) {
 	expected := full()
 	expected.Version, expected.CreatedAt, expected.UpdatedAt, expected.PlanAt, expected.BodySize = 1, at(0), at(0), time.UnixMilli(0), 2
 	if got := x.schedule("nightly"); !equal(got, expected) {
-		t.Errorf("%+v, expected %+v", got, expected)
+		t.Errorf("got %+v, want %+v", got, expected)
 	}
 	inserted, err := x.InsertSchedule(t.Context(), every("nightly"), start)
 	check(t, err)
@@ -64,7 +64,7 @@ func TestSchedule(t *testing.T) {
 	expected = every("nightly")
 	expected.Version, expected.CreatedAt, expected.UpdatedAt, expected.PlanAt, expected.BodySize = 2, at(0), at(time.Second), time.UnixMilli(0), 1
 	if got := x.schedule("nightly"); !equal(got, expected) {
-		t.Errorf("%+v, expected %+v", got, expected)
+		t.Errorf("got %+v, want %+v", got, expected)
 	}
 
 	check(t, x.PauseSchedule(t.Context(), "nightly", true))
@@ -114,7 +114,7 @@ func TestForeignSchedules(t *testing.T) {
 		x.must("UPDATE rabbitdelay_schedules SET "+column+" = ? WHERE name = 'a'", tt.value)
 		got := x.schedule("a")
 		if got.Bad == nil || !strings.Contains(got.Bad.Error(), tt.bad) {
-			t.Errorf("%s: %v, expected %s", column, got.Bad, tt.bad)
+			t.Errorf("%s: got %v, want %s", column, got.Bad, tt.bad)
 		}
 	}
 	x := newTable(t)
@@ -237,7 +237,7 @@ func TestInsertOccurrence(t *testing.T) {
 	expected.ID, expected.DeliverAt, expected.Version, expected.Status = "nightly@1", at(time.Hour), 4, Pending
 	expected.CreatedAt, expected.UpdatedAt, expected.Tags = at(0), at(0), []string{"a", "b"}
 	if got := x.get("nightly@1"); !equal(*got, expected) {
-		t.Errorf("%+v, expected %+v", *got, expected)
+		t.Errorf("got %+v, want %+v", *got, expected)
 	}
 }
 

@@ -22,7 +22,7 @@ func check(t *testing.T, err error) {
 func want(t *testing.T, what string, got any, expected string) {
 	t.Helper()
 	if text := fmt.Sprint(got); text != expected {
-		t.Errorf("%s: %s, expected %s", what, text, expected)
+		t.Errorf("%s: got %s, want %s", what, text, expected)
 	}
 }
 
@@ -96,10 +96,10 @@ func (x *table) wantTask(id, status string, version int64) {
 	x.t.Helper()
 	got := x.get(id)
 	if got.Status != status {
-		x.t.Errorf("task %s is %s, expected %s", id, got.Status, status)
+		x.t.Errorf("task %s is %s, want %s", id, got.Status, status)
 	}
 	if got.Version != version {
-		x.t.Errorf("task %s has version %d, expected %d", id, got.Version, version)
+		x.t.Errorf("task %s has version %d, want %d", id, got.Version, version)
 	}
 }
 

@@ -70,7 +70,7 @@ func TestHolder(t *testing.T) {
 		Version: 3, Status: Pending, CreatedAt: at(time.Millisecond), UpdatedAt: at(time.Millisecond),
 	}
 	if got := x.get("a"); !equal(got, expected) {
-		t.Errorf("%+v, expected %+v", got, expected)
+		t.Errorf("got %+v, want %+v", got, expected)
 	}
 	if _, found, err := x.Holder(t.Context(), "none", start); found || err != nil {
 		t.Errorf("Holder of a key without a task: found = %v, %v, want false and no error", found, err)

@@ -144,7 +144,7 @@ func TestGatherShares(t *testing.T) {
 	}
 	g.allOnce(t, 19+lanes)
 	if len(g.groups) != 1 || len(g.groups[0]) != 19 {
-		t.Errorf("shared transactions: %v, expected one of 19", g.groups)
+		t.Errorf("shared transactions: got %v, want one of 19", g.groups)
 	}
 }
 
@@ -153,7 +153,7 @@ func (g *gathering) allOnce(t *testing.T, n int) {
 	t.Helper()
 	found := g.stored(t)
 	if len(found) != n {
-		t.Errorf("%d items, expected %d", len(found), n)
+		t.Errorf("%d items, want %d", len(found), n)
 	}
 	for item, n := range found {
 		if n != 1 {
@@ -291,7 +291,7 @@ func TestGatherCancelInTransaction(t *testing.T) {
 		t.Errorf("got %v, want context.Canceled", err)
 	}
 	if found := g.stored(t); found["cancelled"] != 0 || len(found) != 5+lanes {
-		t.Errorf(`there are %v, want found["cancelled"] = 0 and %v elements`, found, 5+lanes)
+		t.Errorf(`got the rows %v, want found["cancelled"] = 0 and %v elements`, found, 5+lanes)
 	}
 }
 
@@ -308,23 +308,23 @@ func TestLentTransactionsCannotBeEnded(t *testing.T) {
 					t.Errorf("inserting %s: %v", name, err)
 				}
 				if err := end(own); !errors.Is(err, ErrLent) {
-					t.Errorf("%s: %v, expected ErrLent", name, err)
+					t.Errorf("%s: got %v, want ErrLent", name, err)
 				}
 				return nil
 			})
 			var n int
 			if qerr := shared.QueryRowContext(ctx, "SELECT COUNT(*) FROM lent").Scan(&n); qerr != nil || n != 1 {
-				t.Errorf("%s: %d rows in the shared transaction (%v), expected 1", name, n, qerr)
+				t.Errorf("%s: %d rows in the shared transaction (%v), want 1", name, n, qerr)
 			}
 			return err
 		})
 		if !errors.Is(err, ErrLent) {
-			t.Errorf("%s: the group's error is %v, expected ErrLent", name, err)
+			t.Errorf("%s: the group's error is %v, want ErrLent", name, err)
 		}
 	}
 	var n int
 	if err := db.QueryRowContext(ctx, "SELECT COUNT(*) FROM lent").Scan(&n); err != nil || n != 0 {
-		t.Errorf("%d rows are committed (%v), expected none", n, err)
+		t.Errorf("%d rows are committed (%v), want none", n, err)
 	}
 }
 
@@ -341,7 +341,7 @@ func TestLentTransactionsReportIgnoredErrors(t *testing.T) {
 		})
 	})
 	if !errors.Is(err, ErrLent) {
-		t.Errorf("%v, expected ErrLent", err)
+		t.Errorf("got %v, want ErrLent", err)
 	}
 }
 
@@ -390,7 +390,7 @@ func TestLentTransactionsRunStatements(t *testing.T) {
 	}
 	var n int
 	if err := db.QueryRowContext(ctx, "SELECT COUNT(*) FROM lent").Scan(&n); err != nil || n != 3 {
-		t.Errorf("%d rows are committed (%v), expected 3", n, err)
+		t.Errorf("%d rows are committed (%v), want 3", n, err)
 	}
 }
 

@@ -95,7 +95,7 @@ func TestReadOnlySQLite(t *testing.T) {
 		}
 		const directory = "; SQLite must be able to write to the file and, for its journal, to its directory"
 		if !strings.HasSuffix(fmt.Sprint(err), directory) {
-			t.Errorf("code %d: got %v; want it to end with %q", code, err, directory)
+			t.Errorf("code %d: got %v, want it to end with %q", code, err, directory)
 		}
 	}
 }
@@ -146,7 +146,7 @@ func TestBind(t *testing.T) {
 		sqldb.PostgreSQL: "a = $1 AND b IN ($2, $3)", sqldb.MySQL: query, sqldb.SQLite: query,
 	} {
 		if got := d.Bind(query); got != want {
-			t.Errorf("%s: %q, expected %q", d, got, want)
+			t.Errorf("%s: got %q, want %q", d, got, want)
 		}
 	}
 }
@@ -158,7 +158,7 @@ func TestResolverRefusesUnknownDialect(t *testing.T) {
 	}
 	defer func() { _ = db.Close() }()
 	if _, err := sqldb.NewResolver(sqldb.Of(db), "oracle").Resolve(t.Context(), sqldb.Of(db)); !errors.Is(err, sqldb.ErrDialect) {
-		t.Errorf("error is %v, expected ErrDialect", err)
+		t.Errorf("error is %v, want ErrDialect", err)
 	}
 	if d, err := sqldb.NewResolver(sqldb.Of(db), "").Resolve(t.Context(), sqldb.Of(db)); err != nil || d != sqldb.SQLite {
 		t.Errorf("resolved %q (%v), want no error and sqldb.SQLite", d, err)

@@ -42,7 +42,7 @@ func TestUnavailable(t *testing.T) {
 		{fmt.Errorf("%w: %w", ErrCommit, refused), false}, // it may have been committed
 	} {
 		if got := Unavailable(tc.err); got != tc.want {
-			t.Errorf("%v: %t, want %t", tc.err, got, tc.want)
+			t.Errorf("%v: got %t, want %t", tc.err, got, tc.want)
 		}
 	}
 }

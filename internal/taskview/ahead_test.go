@@ -54,6 +54,6 @@ func TestCountRetried(t *testing.T) {
 	n, err := s.CountRetried(t.Context(), 10)
 	check(t, err)
 	if n != 1 {
-		t.Errorf("%d, expected 1", n)
+		t.Errorf("got %d, want 1", n)
 	}
 }

@@ -43,7 +43,7 @@ func TestLatenessOfAShare(t *testing.T) {
 		1:    8 * time.Millisecond,
 	} {
 		if got := e.Lateness(share); got != want {
-			t.Errorf("%v: %v, expected %v", share, got, want)
+			t.Errorf("%v: got %v, want %v", share, got, want)
 		}
 	}
 	late := make([]int64, 95)
@@ -52,6 +52,6 @@ func TestLatenessOfAShare(t *testing.T) {
 		t.Errorf("beyond all: got %v, want %v", got, 100_000*time.Second)
 	}
 	if got := (CompletionStats{}).Lateness(0.5); got != 0 {
-		t.Errorf("of none: got %v, want 0", got)
+		t.Errorf("without tasks: got %v, want 0", got)
 	}
 }

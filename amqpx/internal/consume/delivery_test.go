@@ -35,7 +35,7 @@ func TestDecodeAcceptsAnyMessage(t *testing.T) {
 				due = d.DueAt.UnixMilli()
 			}
 			if due != tc.due || d.Attempt != tc.attempt || d.Version != tc.version {
-				t.Fatalf("got due %d, attempt %d, version %d; want %+v", due, d.Attempt, d.Version, tc)
+				t.Fatalf("got due %d, attempt %d, version %d, want %+v", due, d.Attempt, d.Version, tc)
 			}
 		})
 	}
@@ -47,7 +47,7 @@ func TestDecodeDueImmediately(t *testing.T) {
 	created := time.UnixMilli(1_800_000_000_000)
 	d := Decode(amqp.Delivery{Headers: amqp.Table{header.Due: int64(0), header.Created: created.UnixMilli()}}, "q", topology.DefaultPrefix)
 	if since := DueSince(d.DueAt, d.Created, d.Timestamp); d.DueAt.IsZero() || d.DueAt.UnixMilli() != 0 || !since.Equal(created) {
-		t.Errorf("due at %v, which counts from %v; expected the Unix epoch, and %v", d.DueAt, since, created)
+		t.Errorf("due at %v, which counts from %v, want the Unix epoch, and %v", d.DueAt, since, created)
 	}
 	d = Decode(amqp.Delivery{Headers: amqp.Table{header.Created: created.UnixMilli()}}, "q", topology.DefaultPrefix)
 	if since := DueSince(d.DueAt, d.Created, d.Timestamp); !d.DueAt.IsZero() || !since.IsZero() {

@@ -79,13 +79,13 @@ func TestNext(t *testing.T) {
 				m, s = m.Next(o)
 			}
 			if s.String() != then || m.Alone != (channel == "alone") {
-				t.Errorf("then %s (alone: %t); want %s (%s)", s, m.Alone, then, channel)
+				t.Errorf("then %s (alone: %t), want %s (%s)", s, m.Alone, then, channel)
 			}
 			if m.MaybeTaken() != (taken == "maybe") {
 				t.Errorf("MaybeTaken returned %t, want the opposite", m.MaybeTaken())
 			}
 			if says != "" && (s.Err == nil || !strings.Contains(s.Err.Error(), says)) {
-				t.Errorf("got %v; want it to say %q", s.Err, says)
+				t.Errorf("got %v, want it to say %q", s.Err, says)
 			}
 		})
 	}

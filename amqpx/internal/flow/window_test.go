@@ -43,11 +43,11 @@ func TestAStuckQueueLeavesTheWindowToOthers(t *testing.T) {
 		prove(f, other)
 		held := fill(f, stuck)
 		if len(held) != 5 {
-			t.Fatalf("%d messages into one queue; want half of 10", len(held))
+			t.Fatalf("%d messages into one queue, want half of 10", len(held))
 		}
 		busy := fill(f, other)
 		if len(busy) != 5 {
-			t.Fatalf("%d messages for other queues while one queue is stuck; want 5", len(busy))
+			t.Fatalf("%d messages for other queues while one queue is stuck, want 5", len(busy))
 		}
 		for _, s := range busy {
 			f.leave(s, taken)
@@ -57,7 +57,7 @@ func TestAStuckQueueLeavesTheWindowToOthers(t *testing.T) {
 		prove(f, third)
 		all := append(fill(f, other), fill(f, third)...)
 		if len(all) != 10 {
-			t.Fatalf("%d messages for other queues while one queue has been stuck for long; want all 10", len(all))
+			t.Fatalf("%d messages for other queues while one queue has been stuck for long, want all 10", len(all))
 		}
 		for _, s := range all {
 			f.leave(s, taken)
@@ -80,13 +80,13 @@ func TestAStuckQueueLeavesTheWindowToOthers(t *testing.T) {
 		f.leave(held[0], taken)
 		now := fill(f, stuck)
 		if len(now) != 1 {
-			t.Errorf("%d messages into the queue that confirms again; want 1, as 4 of 5 are still out", len(now))
+			t.Errorf("%d messages into the queue that confirms again, want 1, as 4 of 5 are still out", len(now))
 		}
 		for _, s := range append(held[1:], now...) {
 			f.leave(s, taken)
 		}
 		if n := len(fill(f, stuck)); n != 5 {
-			t.Errorf("%d messages at the end; want 5", n)
+			t.Errorf("%d messages at the end, want 5", n)
 		}
 	})
 }
@@ -112,7 +112,7 @@ func TestAStuckQueueIsTriedOnceASecond(t *testing.T) {
 			got = append(got, time.Since(start).Round(stuckAfter/2))
 		}
 		if want := fmt.Sprint([]time.Duration{stuckAfter, 2 * stuckAfter, 3 * stuckAfter}); fmt.Sprint(got) != want {
-			t.Errorf("messages after %v; want %s", got, want)
+			t.Errorf("messages after %v, want %s", got, want)
 		}
 		f.leave(shares[0], taken)
 		if _, ok := f.TryEnter(e, windowBytes); !ok {
@@ -194,7 +194,7 @@ func TestWindowStateNeedsNoLock(t *testing.T) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if f.InFlight() == 0 || len(f.Stuck()) != 1 {
-			t.Errorf("%d in flight, stuck: %v, want some in flight and one stuck queue", f.InFlight(), f.Stuck())
+			t.Errorf("%d in flight, stuck: got %v, want some in flight and one stuck queue", f.InFlight(), f.Stuck())
 		}
 	})
 }
@@ -209,7 +209,7 @@ func TestStuckTrialIsProbed(t *testing.T) {
 		<-time.After(3 * stuckAfter)
 		probe, ok := f.TryEnter(e, windowBytes)
 		if lost.probe || !ok || !probe.probe {
-			t.Fatalf("the first message is a probe: %t; the next one: %t, admitted: %t; want false, true and true", lost.probe, probe.probe, ok)
+			t.Fatalf("the first message is a probe: %t; the next one: %t, admitted: %t, want false, true and true", lost.probe, probe.probe, ok)
 		}
 		<-time.After(3 * stuckAfter)
 		if _, ok := f.TryEnter(e, windowBytes); ok {

@@ -193,7 +193,7 @@ func TestBehindIsRemembered(t *testing.T) {
 	world{delay: 60e9, own: -time.Hour}.receive(j)
 	now := epoch.Add(-time.Hour)
 	if by, since, behind := j.Behind(now); !behind || by < time.Hour-2*time.Second || by > time.Hour+2*time.Minute || since.IsZero() {
-		t.Errorf("behind by %v since %v: %v, want true, at least %v, at most %v and not zero",
+		t.Errorf("behind by %v since %v: got %v, want true, at least %v, at most %v and not zero",
 			by, since, behind, time.Hour-2*time.Second, time.Hour+2*time.Minute)
 	}
 	short := world{delay: 61e9, own: -time.Hour}
@@ -211,11 +211,11 @@ func TestNoLoop(t *testing.T) {
 	j := &Judge{}
 	wait, again, _ := world{delay: time.Hour, early: 59 * time.Minute, returned: Patience}.receive(j)
 	if wait != MaxHold && !again {
-		t.Errorf("wait %v, sent back: %v, want MaxHold or sent back", wait, again)
+		t.Errorf("wait %v, sent back: got %v, want MaxHold or sent back", wait, again)
 	}
 	wait, again, rest := world{delay: time.Hour, early: 30 * time.Second, returned: Patience}.receive(j)
 	if wait != rest || again {
-		t.Errorf("waits %v of %v and goes back: %v, want false", wait, rest, again)
+		t.Errorf("waits %v of %v and goes back: got %v, want false", wait, rest, again)
 	}
 }
 
@@ -223,6 +223,6 @@ func TestNoLoop(t *testing.T) {
 func TestForgedOffset(t *testing.T) {
 	a := Arrival{Due: epoch.Add(time.Minute), Sent: epoch, Absolute: true, Offset: 1000 * time.Hour}
 	if d := (&Judge{}).Wait(a, epoch, 0); !d.Return {
-		t.Error("an offset of 1000 hours was believed")
+		t.Error("a message with an offset of 1000 hours is not returned, as if the offset were real")
 	}
 }

@@ -46,10 +46,10 @@ func TestEndingExplains(t *testing.T) {
 				t.Errorf("got %v, want an error with %q", got, c.text)
 			}
 			if limited := channels.Limited(got); limited != c.limited {
-				t.Errorf("%v: the reason is a limit: %t, expected %t", got, limited, c.limited)
+				t.Errorf("%v: the reason is a limit: got %t, want %t", got, limited, c.limited)
 			}
 			if ends := wire.EndsConnection(got); ends != c.ends {
-				t.Errorf("%v: the request ended the connection: %t, expected %t", got, ends, c.ends)
+				t.Errorf("%v: the request ended the connection: got %t, want %t", got, ends, c.ends)
 			}
 		})
 	}

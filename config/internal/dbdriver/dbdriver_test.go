@@ -25,13 +25,13 @@ func TestNoDriver(t *testing.T) {
 			t.Fatalf("%s: got %v, want ErrNoDriver", u, err)
 		}
 		if want := `import _ "github.com/rabbitdelay/rabbitdelay/config/` + name + `"`; !strings.HasSuffix(err.Error(), want) {
-			t.Errorf("%s: %v, want %s at its end", u, err, want)
+			t.Errorf("%s: got %v, want %s at its end", u, err, want)
 		}
 		if strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: the error shows the password: %v", u, err)
 		}
 		if _, err := config.Listener(u); !errors.Is(err, config.ErrNoDriver) {
-			t.Errorf("listener of %s: %v, want config.ErrNoDriver", u, err)
+			t.Errorf("listener of %s: got %v, want config.ErrNoDriver", u, err)
 		}
 		if _, err := os.Stat(filepath.Join("..", "..", name)); err != nil {
 			t.Error(err)

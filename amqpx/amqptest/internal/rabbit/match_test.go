@@ -36,7 +36,7 @@ func TestMatchTopic(t *testing.T) {
 		{"a.#", "ab.c", false},
 	} {
 		if got := matchTopic(c.pattern, c.key); got != c.want {
-			t.Errorf("%q and %q: %v, want %v", c.pattern, c.key, got, c.want)
+			t.Errorf("%q and %q: got %v, want %v", c.pattern, c.key, got, c.want)
 		}
 	}
 }
@@ -61,7 +61,7 @@ func TestMatchTopicIsAPlainMatcher(t *testing.T) {
 			return // an empty key has no words
 		}
 		if got, want := matchTopic(strings.Join(p, "."), strings.Join(k, ".")), plainMatch(p, k); got != want {
-			t.Fatalf("%q and %q: %v, want %v", p, k, got, want)
+			t.Fatalf("%q and %q: got %v, want %v", p, k, got, want)
 		}
 	})
 }

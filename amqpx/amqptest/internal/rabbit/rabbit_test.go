@@ -155,7 +155,7 @@ func TestExpirationWaitsForTheHead(t *testing.T) {
 		for i, ttl := range ttls {
 			latest = max(latest, ttl)
 			if a := w.got[i]; a.Message.MessageId != strconv.Itoa(i) || a.at.Sub(epoch) != time.Duration(latest)*time.Millisecond {
-				t.Fatalf("%s came after %v as number %d; want %d after %d ms", a.Message.MessageId, a.at.Sub(epoch), i, i, latest)
+				t.Fatalf("%s came after %v as number %d, want %d after %d ms", a.Message.MessageId, a.at.Sub(epoch), i, i, latest)
 			}
 		}
 	})
@@ -175,7 +175,7 @@ func TestDeadLettersWithoutARoute(t *testing.T) {
 		}
 		w.pass(time.Hour)
 		if want := map[string]int{"at-least-once": 40}[strategy]; q.Dying() != want || q.Ready() != 0 {
-			t.Errorf("%s: %d wait, want %d", strategy, q.Dying(), want)
+			t.Errorf("%s: %d messages wait, want %d", strategy, q.Dying(), want)
 		}
 		if err := w.v.DeclareExchange(ExchangeSpec{Name: "later", Kind: "fanout"}); err != nil {
 			t.Fatal(err)
@@ -186,7 +186,7 @@ func TestDeadLettersWithoutARoute(t *testing.T) {
 		}
 		w.pass(deadLetterRetry * time.Millisecond)
 		if want := map[string]int{"at-least-once": 40}[strategy]; dest.Ready() != want {
-			t.Errorf("%s: %d came, want %d", strategy, dest.Ready(), want)
+			t.Errorf("%s: %d messages arrived, want %d", strategy, dest.Ready(), want)
 		}
 	}
 }
@@ -229,7 +229,7 @@ func TestHighPriorityBlocks(t *testing.T) {
 		w.publish(t, "hold", amqp.Publishing{Expiration: "60000", Priority: 5})
 		w.pass(time.Second)
 		if dest.Ready() != want {
-			t.Errorf("%s: %d came, want %d", version, dest.Ready(), want)
+			t.Errorf("%s: %d messages arrived, want %d", version, dest.Ready(), want)
 		}
 	}
 }
@@ -260,7 +260,7 @@ func TestDeliveryLimits(t *testing.T) {
 			}
 		}
 		if q.Ready() != c.left {
-			t.Errorf("%s %v: %d left, want %d", c.version, c.args, q.Ready(), c.left)
+			t.Errorf("%s %v: %d messages are left, want %d", c.version, c.args, q.Ready(), c.left)
 		}
 	}
 }
@@ -365,7 +365,7 @@ func TestNativeDelays(t *testing.T) {
 	later := amqp.Publishing{Headers: amqp.Table{"x-opt-delivery-time": epoch.Add(time.Minute).UnixMilli()}}
 	for i := range 3 {
 		if out := w.publish(t, "q", later); out.Rejected != (i == 2) {
-			t.Errorf("message %d: %+v, want only the third one rejected", i, out)
+			t.Errorf("message %d: got %+v, want only the third one rejected", i, out)
 		}
 	}
 	if q.Ready() != 0 || q.Delayed() != 2 || q.Purge() != 0 || q.Delayed() != 0 {

@@ -147,7 +147,7 @@ func (c *calendar) tasks(name string) []string {
 func (c *calendar) expect(name string, want ...string) {
 	c.t.Helper()
 	if got := c.tasks(name); !slices.Equal(got, want) {
-		c.t.Fatalf("at %s the tasks are\n  %s\nexpected\n  %s", c.now.Format(time.RFC3339), strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+		c.t.Fatalf("at %s the tasks are\n  %s\nwant\n  %s", c.now.Format(time.RFC3339), strings.Join(got, "\n  "), strings.Join(want, "\n  "))
 	}
 }
 

@@ -82,7 +82,7 @@ func TestRowsThatCannotBePlanned(t *testing.T) {
 	c.setPaused("null00", true)
 	c.setPaused("null00", false)
 	if got := c.get("null00"); !strings.Contains(got.LastError, "expected a JSON object") {
-		t.Errorf(`a pause has cleared it: %q, want an error with "expected a JSON object"`, got.LastError)
+		t.Errorf(`a pause has cleared it: got %q, want an error with "expected a JSON object"`, got.LastError)
 	}
 	c.exec("DROP TRIGGER refuse")
 	c.now = c.now.Add(2 * time.Minute)
@@ -114,7 +114,7 @@ func TestLimitsOfAReader(t *testing.T) {
 		t.Helper()
 		_, err := p.PlanAll(t.Context())
 		if want == "" && err != nil || !strings.Contains(fmt.Sprint(err), want) {
-			t.Fatalf("got %v, expected %q", err, want)
+			t.Fatalf("got %v, want %q", err, want)
 		}
 	}
 	c.now = time.Date(2026, 1, 1, 13, 0, 1, 0, time.UTC)

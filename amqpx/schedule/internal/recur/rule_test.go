@@ -58,10 +58,10 @@ func TestCheck(t *testing.T) {
 		}
 		prefix := fmt.Sprintf("recurring task %q: ", s.Name)
 		if text := strings.ReplaceAll(e.Error(), prefix, ""); !strings.Contains(text, x.want) {
-			t.Errorf("%s: %s, expected %s", name, text, x.want)
+			t.Errorf("%s: got %s, want %s", name, text, x.want)
 		}
 		if lines := strings.Count(x.want, "\n") + 1; len(e.Problems) != lines {
-			t.Errorf("%s: %d problems, expected %d: %v", name, len(e.Problems), lines, e)
+			t.Errorf("%s: %d problems, want %d: %v", name, len(e.Problems), lines, e)
 		}
 	}
 }
@@ -116,7 +116,7 @@ func TestSame(t *testing.T) {
 		a, b := base(), base()
 		x.change(&b)
 		if got := same(&a, &b); got != x.same {
-			t.Errorf("%s: same: %v, want %v", name, got, x.same)
+			t.Errorf("%s: same: got %v, want %v", name, got, x.same)
 		}
 	}
 }
@@ -138,7 +138,7 @@ func TestParse(t *testing.T) {
 			want = " 0001-01-01 00:00:00 +0000 UTC false"
 		}
 		if got := fmt.Sprint(name, " ", at, " ", ok); got != want {
-			t.Errorf("%s: %s, expected %s", id, got, want)
+			t.Errorf("%s: got %s, want %s", id, got, want)
 		}
 	}
 }
@@ -168,7 +168,7 @@ func TestJitter(t *testing.T) {
 	task, err := conn.Get(t.Context(), want[0].ID)
 	check(t, err)
 	if !task.DeliverAt.Equal(want[0].DeliverAt) {
-		t.Errorf("due at %s, expected %s", task.DeliverAt, want[0].DeliverAt)
+		t.Errorf("due at %s, want %s", task.DeliverAt, want[0].DeliverAt)
 	}
 }
 

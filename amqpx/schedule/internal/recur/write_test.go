@@ -19,7 +19,7 @@ func TestWrites(t *testing.T) {
 		check(t, c.within(func(p *Planner, tx rows.Conn) error {
 			got, err := p.Put(ctx, tx, &s)
 			if got != want {
-				t.Errorf("the change is %d, expected %d", got, want)
+				t.Errorf("the change is %d, want %d", got, want)
 			}
 			return err
 		}))
@@ -29,7 +29,7 @@ func TestWrites(t *testing.T) {
 		check(t, c.within(func(_ *Planner, tx rows.Conn) error {
 			task, err := tx.Get(ctx, id)
 			if err == nil && task.Version != want {
-				t.Errorf("%s has version %d, expected %d", id, task.Version, want)
+				t.Errorf("%s has version %d, want %d", id, task.Version, want)
 			}
 			return err
 		}))

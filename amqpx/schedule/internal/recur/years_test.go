@@ -116,7 +116,7 @@ func TestTwoYears(t *testing.T) {
 	}
 	c.consume()
 	if deaths < 100 {
-		t.Errorf("only %d deaths, want at least 100", deaths)
+		t.Errorf("the planners died %d times, want at least 100", deaths)
 	}
 	late := int64(0)
 	check(t, c.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE created_at >= due_at").Scan(&late))
@@ -134,7 +134,7 @@ func TestTwoYears(t *testing.T) {
 		}
 		got := c.tasks(list[i].Name)
 		if len(got) < len(ids) || !slices.Equal(got[:len(ids)], ids) || len(got) > len(ids)+1 {
-			t.Errorf("%s: %d tasks, expected %d and the next one", list[i].Name, len(got), len(ids))
+			t.Errorf("%s: %d tasks, want %d and the next one", list[i].Name, len(got), len(ids))
 		}
 		wallClock(t, list[i], want)
 	}

@@ -29,7 +29,7 @@ func TestBackoffAfterATry(t *testing.T) {
 	} {
 		got := c.before.after(c.x, now, batch, 0)
 		if got != c.want {
-			t.Errorf("%s: %+v, expected %+v", name, got, c.want)
+			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
 		}
 		if over := name == "all, for a while"; got.recovered(batch) != over {
 			t.Errorf("%s: over is %v, want got.recovered(batch) = %v", name, !over, over)
@@ -52,7 +52,7 @@ func TestClaimsAreDividedByTarget(t *testing.T) {
 	h.learn(refused, now, now)
 	for x, want := range map[Target]int{{Queue: "full"}: 0, {Queue: "good"}: 100, {Exchange: "x", Key: "bad"}: 0, {Exchange: "x", Key: "good"}: 100} {
 		if got := h.allowance(x, now); got != want {
-			t.Errorf("room of %v is %d, expected %d", x, got, want)
+			t.Errorf("room of %v is %d, want %d", x, got, want)
 		}
 	}
 	full, x := rows.Lane{Queue: "full"}, rows.Lane{Exchange: "x"}

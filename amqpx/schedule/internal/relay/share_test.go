@@ -28,7 +28,7 @@ func TestShares(t *testing.T) {
 		{2, []int{1, 1, 0, 0}, []int{9, 9, 9, 9}, []int{0, 0, 1, 1}},
 	} {
 		if got := shares(c.n, c.got, c.most); !slices.Equal(got, c.want) {
-			t.Errorf("%d among %v after %v: %v, expected %v", c.n, c.most, c.got, got, c.want)
+			t.Errorf("%d among %v after %v: got %v, want %v", c.n, c.most, c.got, got, c.want)
 		}
 	}
 }
@@ -77,7 +77,7 @@ func TestFittingBytes(t *testing.T) {
 		{10, []rows.Candidate{p(0, "a", 11), p(1, "b", 1)}, []rows.Candidate{p(0, "a", 11)}},
 	} {
 		if got := fitting(c.bytes, c.candidates); !slices.Equal(got, c.want) {
-			t.Errorf("%d bytes of %v: %v, expected %v", c.bytes, c.candidates, got, c.want)
+			t.Errorf("%d bytes of %v: got %v, want %v", c.bytes, c.candidates, got, c.want)
 		}
 	}
 }

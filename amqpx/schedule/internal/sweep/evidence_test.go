@@ -41,7 +41,7 @@ func TestGround(t *testing.T) {
 			e := evidence{now: now, grace: grace, first: ago(c.first), Passage: rows.Passage{Reached: ago(c.reached), Lively: ago(c.lively)}, ready: c.ready}
 			got, ask := e.ground()
 			if got != c.want || ask != c.ask {
-				t.Errorf("the ground is %q, ask %v; expected %q, %v", got, ask, c.want, c.ask)
+				t.Errorf("the ground is %q, ask %v, want %q, %v", got, ask, c.want, c.ask)
 			}
 			if until := e.until(got); got == passedBy && until != e.Reached || got != passedBy && until != now {
 				t.Errorf("until returned %d for %+v, want Reached for passedBy and otherwise now", until, e)
@@ -66,7 +66,7 @@ func TestWindow(t *testing.T) {
 		t.Helper()
 		now += passes
 		if got := w.allowed(g, now, grace, unsettled); got != room {
-			t.Fatalf("room for %d after %+v, expected %d", got, *w, room)
+			t.Fatalf("room for %d after %+v, want %d", got, *w, room)
 		}
 		if use > 0 {
 			w.remember(ids(use), now)
@@ -91,6 +91,6 @@ func TestWindow(t *testing.T) {
 		turn(queueEmpty, 1, 0, size, size)
 	}
 	if w.size != mostTries || len(w.out) != watched {
-		t.Errorf("the window is %d and looks after %d, expected %d and %d", w.size, len(w.out), mostTries, watched)
+		t.Errorf("the window is %d and looks after %d, want %d and %d", w.size, len(w.out), mostTries, watched)
 	}
 }

@@ -78,7 +78,7 @@ func (d *document) conforms(operation string, r reply) {
 		return
 	}
 	if types[media] == nil {
-		d.t.Fatalf("%s: %s is %s, expected %v", operation, code, media, slices.Sorted(maps.Keys(types)))
+		d.t.Fatalf("%s: %s is %s, want %v", operation, code, media, slices.Sorted(maps.Keys(types)))
 	}
 	escape := strings.NewReplacer("~", "~0", "/", "~1", "{", "%7B", "}", "%7D")
 	at := fmt.Sprintf("mem:///openapi.json#/paths/%s/%s/responses/%s/content/%s/schema", escape.Replace(path), strings.ToLower(method),
@@ -209,7 +209,7 @@ func TestConformsToItsDocument(t *testing.T) {
 			}
 			r := w.ask(method, path, c.body)
 			if r.code != c.code {
-				t.Errorf("%s %s: %d, expected %d: %s", method, path, r.code, c.code, r.text)
+				t.Errorf("%s %s: got %d, want %d: %s", method, path, r.code, c.code, r.text)
 				continue
 			}
 			d.conforms(c.op, r)
@@ -224,7 +224,7 @@ func TestConformsToItsDocument(t *testing.T) {
 			}
 		}
 		if text := w.ask("GET", "/api/openapi.yaml", ""); text.code != 200 || !strings.Contains(string(text.text), "openapi: 3.1.0") {
-			t.Errorf(`openapi.yaml: %d %.100s, want 200 and a text with "openapi: 3.1.0"`, text.code, text.text)
+			t.Errorf(`openapi.yaml: got %d %.100s, want 200 and a text with "openapi: 3.1.0"`, text.code, text.text)
 		}
 	})
 }
@@ -311,13 +311,13 @@ func TestNamesTheField(t *testing.T) {
 	} {
 		r := w.ask(c.method, "/api/v1"+c.path, c.body)
 		if r.code != http.StatusUnprocessableEntity {
-			t.Errorf("%s %s %s: %d, want 422", c.method, c.path, c.body, r.code)
+			t.Errorf("%s %s %s: got %d, want 422", c.method, c.path, c.body, r.code)
 		}
 		if kind := r.header.Get("Content-Type"); kind != "application/problem+json" {
 			t.Errorf(`%s %s %s: the answer is %s, want "application/problem+json"`, c.method, c.path, c.body, kind)
 		}
 		if !strings.Contains(string(r.text), `"location":"`+c.location+`"`) {
-			t.Errorf("%s %s %s: %s; expected the location %s", c.method, c.path, c.body, r.text, c.location)
+			t.Errorf("%s %s %s: %s, want the location %s", c.method, c.path, c.body, r.text, c.location)
 		}
 	}
 }
@@ -344,7 +344,7 @@ func TestDetails(t *testing.T) {
 		{"GET", "/queues/delay.bucket.1s/errors", "", 409, `"detail":"the queue was not examined: delay.bucket.1s: it belongs to the delay strategies`},
 	} {
 		if r := w.ask(c.method, "/api/v1"+c.path, c.body); r.code != c.code || !strings.Contains(string(r.text), c.text) {
-			t.Errorf("%s %s %s: %d %s; expected %d with %s", c.method, c.path, c.body, r.code, r.text, c.code, c.text)
+			t.Errorf("%s %s %s: %d %s, want %d with %s", c.method, c.path, c.body, r.code, r.text, c.code, c.text)
 		}
 	}
 }
@@ -357,7 +357,7 @@ func TestMovesAddUp(t *testing.T) {
 	for range 10 {
 		all.Go(func() {
 			if r := w.ask("POST", "/api/v1/tasks/a/reschedule", `{"by":"1h"}`); r.code != 200 {
-				t.Errorf("%d %s, want 200", r.code, r.text)
+				t.Errorf("got %d %s, want 200", r.code, r.text)
 			}
 		})
 	}
@@ -365,7 +365,7 @@ func TestMovesAddUp(t *testing.T) {
 	task, err := w.store.Get(t.Context(), schedule.NoTx, "a")
 	check(t, err)
 	if want := time.Date(2030, 1, 1, 10, 0, 0, 0, time.UTC); !task.DeliverAt.Equal(want) {
-		t.Errorf("due %s, expected %s", task.DeliverAt, want)
+		t.Errorf("due %s, want %s", task.DeliverAt, want)
 	}
 }
 
@@ -469,7 +469,7 @@ func TestUniqueKeys(t *testing.T) {
 		{"u2", `{}`, "422   false"},
 	} {
 		if got := put(x.id, x.unique); got != x.want {
-			t.Errorf("%s %s: %q, expected %q", x.id, x.unique, got, x.want)
+			t.Errorf("%s %s: got %q, want %q", x.id, x.unique, got, x.want)
 		}
 	}
 	batch := w.must(200, "POST", "/api/v1/tasks",
@@ -510,7 +510,7 @@ func TestProblemsAreBounded(t *testing.T) {
 	} {
 		r := w.ask("PUT", "/api/v1/tasks/a", body)
 		if r.code != 400 && r.code != 422 || len(r.text) > 4096 || r.header.Get("Content-Type") != "application/problem+json" {
-			t.Errorf("%s: %d of %s, %d bytes, expected at most 4096: %.300s", name, r.code, r.header.Get("Content-Type"), len(r.text), r.text)
+			t.Errorf("%s: %d of %s, %d bytes, want at most 4096: %.300s", name, r.code, r.header.Get("Content-Type"), len(r.text), r.text)
 			continue
 		}
 		if list, _ := r.json(t)["errors"].([]any); len(list) == 0 || list[0].(map[string]any)["message"] == "" {
@@ -548,7 +548,7 @@ func TestHoldBackUnknownDestination(t *testing.T) {
 	} {
 		for path, body := range map[string]string{"pause": "{" + to + "}", "rate-limit": "{" + to + `,"per_second":5}`} {
 			if got := w.must(200, "POST", "/api/v1/destinations/"+path, body)["note"]; got != want {
-				t.Errorf("%s of %s: %v, want %v", path, to, got, want)
+				t.Errorf("%s of %s: got %v, want %v", path, to, got, want)
 			}
 		}
 	}
@@ -559,6 +559,6 @@ func TestNamesNoStruct(t *testing.T) {
 	w := newWorld(t)
 	r := w.ask("PUT", "/api/v1/tasks/a", `{"queue":"q","due":"1h","priority":1.0}`)
 	if r.code != http.StatusUnprocessableEntity || !strings.Contains(string(r.text), `"priority: expected an integer`) {
-		t.Errorf(`%d %s, want 422 and a text with ""priority: expected an integer"`, r.code, r.text)
+		t.Errorf(`got %d %s, want 422 and a text with ""priority: expected an integer"`, r.code, r.text)
 	}
 }

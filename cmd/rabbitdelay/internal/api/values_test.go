@@ -40,7 +40,7 @@ func TestReader(t *testing.T) {
 				got = r.err.Error()
 			}
 			if !strings.Contains(got, want) {
-				t.Errorf("the time %q: %s, expected %s", text, got, want)
+				t.Errorf("the time %q: got %s, want %s", text, got, want)
 			}
 		}
 	})
@@ -52,7 +52,7 @@ func TestReader(t *testing.T) {
 			got = r.err.Error()
 		}
 		if !strings.Contains(got, want) {
-			t.Errorf("the shift %q: %s, expected %s", text, got, want)
+			t.Errorf("the shift %q: got %s, want %s", text, got, want)
 		}
 	}
 	for text, want := range map[string]string{"": "0s", "1d": "24h0m0s", "never": "never", "-1h": "-1h"} {
@@ -62,7 +62,7 @@ func TestReader(t *testing.T) {
 			got = r.err.Error()
 		}
 		if !strings.Contains(got, want) {
-			t.Errorf("the duration %q: %s, expected %s", text, got, want)
+			t.Errorf("the duration %q: got %s, want %s", text, got, want)
 		}
 	}
 	var r reader
@@ -77,7 +77,7 @@ func TestReader(t *testing.T) {
 func TestShortened(t *testing.T) {
 	for text, want := range map[string]string{"": "", "abc": "abc", "abcd": "abc…", "aüü": "aü…", "üü": "ü…"} {
 		if got := shortened(text, 3); got != want {
-			t.Errorf("%q: %q, expected %q", text, got, want)
+			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}
 }
@@ -116,7 +116,7 @@ func TestPlace(t *testing.T) {
 		"RoutingKey": "body.routing_key", "Queue": "body.queue",
 	} {
 		if got := place(field); got != want {
-			t.Errorf("%s: %s, expected %s", field, got, want)
+			t.Errorf("%s: got %s, want %s", field, got, want)
 		}
 	}
 }
@@ -158,7 +158,7 @@ func TestProblems(t *testing.T) {
 			continue
 		}
 		if got.GetStatus() != x.code {
-			t.Errorf("%s: %d, expected %d", name, got.GetStatus(), x.code)
+			t.Errorf("%s: got %d, want %d", name, got.GetStatus(), x.code)
 		}
 		if strings.Contains(got.Error(), "10.9.8.7") {
 			t.Errorf(`%s: got %v, want no "10.9.8.7" in it`, name, got)

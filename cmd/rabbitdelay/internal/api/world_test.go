@@ -134,7 +134,7 @@ func (w *world) must(code int, method, path, body string) map[string]any {
 	w.t.Helper()
 	r := w.ask(method, path, body)
 	if r.code != code {
-		w.t.Fatalf("%s %s: %d, expected %d: %s", method, path, r.code, code, r.text)
+		w.t.Fatalf("%s %s: got %d, want %d: %s", method, path, r.code, code, r.text)
 	}
 	return r.json(w.t)
 }
@@ -169,7 +169,7 @@ func (w *world) lay() {
 	check(w.t, <-done)
 	q, _ := w.broker.Queue("orders.dead")
 	if q.Ready != 2 {
-		w.t.Fatalf("%d dead letters, expected 2", q.Ready)
+		w.t.Fatalf("%d dead letters, want 2", q.Ready)
 	}
 }
 

@@ -53,7 +53,7 @@ func TestDelay(t *testing.T) {
 	} {
 		got, err := Delay(amqp.Table{Header: c.value})
 		if got != c.want || (err != nil) != c.err || err != nil && !errors.Is(err, ErrDelay) {
-			t.Errorf("%T %v: %v, %v; want %v, error %v", c.value, c.value, got, err, c.want, c.err)
+			t.Errorf("%T %v: %v, %v, want %v, error %v", c.value, c.value, got, err, c.want, c.err)
 		}
 	}
 }
@@ -67,7 +67,7 @@ func FuzzDelay(f *testing.F) {
 		for _, v := range []any{s, []byte(s), n, x} {
 			d, err := Delay(amqp.Table{Header: v})
 			if d < 0 || d > MaxDelay || err != nil && d != 0 {
-				t.Fatalf("header %v: delay %v, %v; want 0 to MaxDelay, and 0 with an error", v, d, err)
+				t.Fatalf("header %v: delay %v, %v, want 0 to MaxDelay, and 0 with an error", v, d, err)
 			}
 		}
 		if d, _ := Delay(amqp.Table{Header: n}); n > 0 && n <= math.MaxUint32 && d.Milliseconds() != n {

@@ -41,6 +41,6 @@ func TestFlags(t *testing.T) {
 	defer end()
 	visit(command(program.New(terminal)))
 	if visited < 40 {
-		t.Errorf("%d commands; expected 40 or more", visited)
+		t.Errorf("%d commands, want 40 or more", visited)
 	}
 }

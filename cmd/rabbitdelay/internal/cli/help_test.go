@@ -31,15 +31,15 @@ func everyCommand(f func(c *cobra.Command)) {
 func TestHelpIsShort(t *testing.T) {
 	everyCommand(func(c *cobra.Command) {
 		if n := utf8.RuneCountInString(c.Long); n > 300 {
-			t.Errorf("the help of %q says what the command does in %d characters; expected at most 300", c.CommandPath(), n)
+			t.Errorf("the help of %q says what the command does in %d characters, want at most 300", c.CommandPath(), n)
 		}
 		if n := examples(c.Example); n < 1 || n > 3 {
-			t.Errorf("the help of %q has %d examples; expected 1 to 3", c.CommandPath(), n)
+			t.Errorf("the help of %q has %d examples, want 1 to 3", c.CommandPath(), n)
 		}
 		help := helpOf(t, c)
 		for line := range strings.Lines(help) {
 			if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > helpWidth {
-				t.Errorf("the help of %q has a line of %d characters; expected at most %d: %s", c.CommandPath(), n, helpWidth, line)
+				t.Errorf("the help of %q has a line of %d characters, want at most %d: %s", c.CommandPath(), n, helpWidth, line)
 			}
 		}
 		if last := "\nMore: docs/commands/" + pageName(c) + " in the repository\n"; !strings.HasSuffix(help, last) {
@@ -75,7 +75,7 @@ func TestExamplesLoseNoMessages(t *testing.T) {
 	everyCommand(func(c *cobra.Command) {
 		for _, word := range []string{"--force", "consume --queue orders"} {
 			if strings.Contains(c.Example, word) {
-				t.Errorf("the example of %s loses messages: %s, want no %q in it", c.CommandPath(), c.Example, word)
+				t.Errorf("the example of %s loses messages: got %s, want no %q in it", c.CommandPath(), c.Example, word)
 			}
 		}
 	})

@@ -18,7 +18,7 @@ func expectInterrupted(ctx context.Context, t *testing.T, stdin io.Reader, args 
 	var out, errs strings.Builder
 	code := cli.Run(ctx, args, stdin, &out, &errs)
 	if code != program.ExitInterrupt {
-		t.Errorf("%s: exit code %d, expected %d", strings.Join(args, " "), code, program.ExitInterrupt)
+		t.Errorf("%s: exit code %d, want %d", strings.Join(args, " "), code, program.ExitInterrupt)
 	}
 	if got := errs.String(); got != "rabbitdelay: interrupted\n" {
 		t.Errorf(`%s: standard error is %q, want "rabbitdelay: interrupted"`, strings.Join(args, " "), got)

@@ -87,7 +87,7 @@ func TestEmptyListsInJSON(t *testing.T) {
 			slices.Sort(list)
 			slices.Sort(c.unknown)
 			if !slices.Equal(list, c.unknown) {
-				t.Errorf("%s: %v are null, expected %v", c.line, list, c.unknown)
+				t.Errorf("%s: %v are null, want %v", c.line, list, c.unknown)
 			}
 		}
 	}

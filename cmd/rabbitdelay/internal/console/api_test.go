@@ -95,7 +95,7 @@ func TestAPIUnknownOperation(t *testing.T) {
 		}
 		check(t, json.Unmarshal(r.text, &problem))
 		if r.code != c.code || problem.Status != c.code || problem.Detail != c.detail || r.header.Get("Content-Type") != "application/problem+json" {
-			t.Errorf("%s %s: %d %s, want %d, Status = %v, Detail = %v and the content type application/problem+json",
+			t.Errorf("%s %s: got %d %s, want %d, Status = %v, Detail = %v and the content type application/problem+json",
 				c.method, c.path, r.code, r.text, c.code, c.code, c.detail)
 		}
 	}

@@ -57,7 +57,7 @@ func TestHostileIDs(t *testing.T) {
 		r := w.post("/task-reschedule?"+url.Values{"id": {id}}.Encode(), form, nil)
 		to, err := url.Parse(r.header.Get("Location"))
 		if r.code != 303 || err != nil || to.Path != "task" || to.Query().Get("id") != id {
-			t.Errorf(`%q: moved: %d %v %s, want 303, no error, Path = "task" and Query().Get("id") = %v`,
+			t.Errorf(`%q: moved: got %d %v %s, want 303, no error, Path = "task" and Query().Get("id") = %v`,
 				id, r.code, err, r.header.Get("Location"), id)
 			continue
 		}
@@ -108,7 +108,7 @@ func TestStrangeBodies(t *testing.T) {
 		got := httptest.NewRecorder() // a real connection would be reset while the rest of the body is being sent
 		w.c.ServeHTTP(got, r)
 		if got.Code < x.least || got.Code > x.most || got.Body.Len() > 20_000 {
-			t.Errorf("%s: %d, expected %d to %d: %.300s", name, got.Code, x.least, x.most, got.Body)
+			t.Errorf("%s: got %d, want %d to %d: %.300s", name, got.Code, x.least, x.most, got.Body)
 		}
 	}
 	if after := w.state(); after != before {
@@ -121,7 +121,7 @@ func TestStrangeBodies(t *testing.T) {
 	}
 	form = url.Values{"id": {"large 2"}, "at": {"+1h"}, "queue": {"orders"}, "body": {large[:1<<20]}, "token": {token}}
 	if r := w.post("/task-new", form, nil); r.code != 303 {
-		t.Errorf("1 MiB by the form: %d %.300s, want 303", r.code, r.text)
+		t.Errorf("1 MiB by the form: got %d %.300s, want 303", r.code, r.text)
 	}
 }
 
@@ -186,7 +186,7 @@ func TestFormsWithoutALogin(t *testing.T) {
 		t.Errorf("a form while %d forms are read: got %d, want 503", maxAtOnce, got.Code)
 	}
 	if !strings.Contains(got.Body.String(), "go back and try again") {
-		t.Errorf(`a form while %d forms are read: %s, want a body with "go back and try again"`, maxAtOnce, got.Body)
+		t.Errorf(`a form while %d forms are read: got %s, want a body with "go back and try again"`, maxAtOnce, got.Body)
 	}
 	if r := w.ask("GET", "/tasks", ""); r.code != 401 {
 		t.Errorf("a page during the attack: got %d, want 401", r.code)

@@ -44,7 +44,7 @@ func TestDiscard(t *testing.T) {
 		}
 	}
 	if r.code != 200 || len(r.text) == 0 || r.header.Get("Content-Type") != "application/jsonl" {
-		t.Errorf("%d %v: %s, want 200 and a body of the content type application/jsonl", r.code, r.header, r.text)
+		t.Errorf("%d %v: got %s, want 200 and a body of the content type application/jsonl", r.code, r.header, r.text)
 	}
 
 	// The discard page counts messages before it asks for confirmation.
@@ -56,7 +56,7 @@ func TestDiscard(t *testing.T) {
 	token := tokenField.FindStringSubmatch(string(asked.text))
 	form := url.Values{"token": {token[1]}, "queue": {"orders.dead"}, "counted": {counted[1]}, "count": {"1"}, "dry": {"1"}}
 	if r := w.post("/discard", form, nil); r.code != 303 {
-		t.Fatalf("%d %s, want 303", r.code, r.text)
+		t.Fatalf("got %d %s, want 303", r.code, r.text)
 	} else if job := w.finished(map[string]any{"id": strings.TrimPrefix(r.header.Get("Location"), "job?id=")}); job["done"] != 1.0 || ready("orders.dead") != 0 {
 		t.Errorf(`got %v; %d messages in the queue, want one discarded message and 0`, job, ready("orders.dead"))
 	} else if page := w.ask("GET", "/job?id="+job["id"].(string), ""); !strings.Contains(string(page.text), "api/v1/jobs/"+job["id"].(string)+"/messages") {
@@ -74,7 +74,7 @@ func TestDiscardNeedsADirectory(t *testing.T) {
 	for _, more := range []string{`"dry_run":true`, `"limit":2`} {
 		r := w.ask("POST", "/api/v1/discard", fmt.Sprintf(`{"queue":"orders.dead",%s}`, more))
 		if r.code != 503 || !strings.Contains(string(r.text), "serve.discarded") {
-			t.Errorf(`%d %s, want 503 and a text with "serve.discarded"`, r.code, r.text)
+			t.Errorf(`got %d %s, want 503 and a text with "serve.discarded"`, r.code, r.text)
 		}
 	}
 	if q, _ := w.broker.Queue("orders.dead"); q.Ready != 2 {

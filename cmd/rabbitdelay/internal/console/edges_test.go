@@ -28,7 +28,7 @@ func TestEveryIDIsAddressable(t *testing.T) {
 		for _, way := range ways {
 			at := func(verb string) string { return strings.Replace(way, "%s", verb, 1) }
 			if r := w.ask("PUT", at(""), `{"queue":"orders","due":"2h"}`); r.code != 201 && r.code != 200 || r.json(t)["id"] != id {
-				t.Errorf("id %q: PUT %s: %d %s, want 200 or 201 with that id", id, way, r.code, r.text)
+				t.Errorf("id %q: PUT %s: got %d %s, want 200 or 201 with that id", id, way, r.code, r.text)
 				continue
 			}
 			w.must(200, "POST", at("/reschedule"), `{"by":"1h"}`)
@@ -43,7 +43,7 @@ func TestEveryIDIsAddressable(t *testing.T) {
 				t.Errorf("the trace at %s has the id %v, want %q", way, got["id"], id)
 			}
 			if r := w.ask("GET", "/task?id="+url.QueryEscape(id), ""); r.code != 200 {
-				t.Errorf("%q: the page: %d, want 200", id, r.code)
+				t.Errorf("%q: the page: got %d, want 200", id, r.code)
 			}
 			_, err := w.db.ExecContext(t.Context(), "DELETE FROM rabbitdelay_tasks")
 			check(t, err)
@@ -53,17 +53,17 @@ func TestEveryIDIsAddressable(t *testing.T) {
 		at := "/api/v1/recurring/-%s?name=" + url.QueryEscape(name)
 		w.must(200, "PUT", strings.Replace(at, "%s", "", 1), `{"every":"1h","queue":"orders"}`)
 		if got := w.must(200, "POST", strings.Replace(at, "%s", "/pause", 1), ""); got["name"] != name {
-			t.Errorf("paused %v, expected %q", got["name"], name)
+			t.Errorf("paused %v, want %q", got["name"], name)
 		}
 		if r := w.ask("DELETE", strings.Replace(at, "%s", "", 1), ""); r.code != 204 {
-			t.Errorf("deleting %q: %d %s, want 204", name, r.code, r.text)
+			t.Errorf("deleting %q: got %d %s, want 204", name, r.code, r.text)
 		}
 	}
 	if r := w.ask("GET", "/api/v1/tasks/a?id=b", ""); r.code != 422 || !strings.Contains(string(r.text), "query.id") {
 		t.Errorf(`two ids: got %d %s, want 422 and a text with "query.id"`, r.code, r.text)
 	}
 	if r := w.ask("PUT", "/api/v1/tasks/%FF", `{"queue":"orders","due":"2h"}`); r.code != 400 || !strings.Contains(string(r.text), "expected UTF-8") {
-		t.Errorf(`an id that is not UTF-8: %d %s, want 400 and "expected UTF-8"`, r.code, r.text)
+		t.Errorf(`an id that is not UTF-8: got %d %s, want 400 and "expected UTF-8"`, r.code, r.text)
 	}
 	for _, at := range []string{"/api/v1/tasks/%E2%82", "/api/v1/tasks/a%00b", "/task?id=%E2%82", "/tasks?queue=a%00",
 		"/api/v1/recurring/%00", "/api/v1/trace/%FF"} {
@@ -102,7 +102,7 @@ func TestLargeRequests(t *testing.T) {
 		}
 		<-w.c.large
 		if r := w.ask("POST", "/api/v1/tasks", tasks(25<<20)); r.code != 413 {
-			t.Errorf("one that is too large: %d %.200s, want 413", r.code, r.text)
+			t.Errorf("one that is too large: got %d %.200s, want 413", r.code, r.text)
 		}
 	})
 }
@@ -132,7 +132,7 @@ func TestRefusedWhileSending(t *testing.T) {
 			check(t, err)
 			_ = r.Body.Close()
 			if r.StatusCode != code {
-				t.Errorf("%s: %s, want %d", at, r.Status, code)
+				t.Errorf("%s: got %s, want %d", at, r.Status, code)
 			}
 		}
 		refused("/api/v1/nothing", 404, 4)
@@ -223,7 +223,7 @@ func TestDotsInPaths(t *testing.T) {
 	w := newWorld(t)
 	for _, path := range []string{"/api/v1/jobs/.", "/api/v1/tasks/.", "/api/v1/tasks/..", "/api/v1/jobs/../tasks"} {
 		if r := w.ask("GET", path, ""); r.code != 400 {
-			t.Errorf("GET %s: %d %s, want 400", path, r.code, r.text)
+			t.Errorf("GET %s: got %d %s, want 400", path, r.code, r.text)
 		}
 	}
 }

@@ -50,7 +50,7 @@ func TestAuditIsKeptForAWhile(t *testing.T) {
 		var left string
 		check(t, w.db.QueryRowContext(t.Context(), "SELECT group_concat(action) FROM (SELECT action FROM rabbitdelay_audit ORDER BY action LIMIT 10)").Scan(&left))
 		if left != "running job,young" {
-			t.Errorf(`there are %s, want "running job,young"`, left)
+			t.Errorf(`got the jobs %s, want "running job,young"`, left)
 		}
 		var tasks int
 		check(t, w.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM rabbitdelay_audit_tasks").Scan(&tasks))

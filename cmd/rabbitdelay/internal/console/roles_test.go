@@ -167,7 +167,7 @@ func TestActionsByRole(t *testing.T) {
 					t.Errorf("%s: %s %s: got %d %s, want 403", name, method, path, r.code, r.text)
 				case !nobody && c.op == discarded:
 					if r.code != 403 {
-						t.Errorf("%s: got %s %s: %d %s, want 403", name, method, path, r.code, r.text)
+						t.Errorf("%s: %s %s: got %d %s, want 403", name, method, path, r.code, r.text)
 					}
 				case !nobody && method == "GET" && (r.code == 401 || r.code == 403):
 					t.Errorf("%s: %s %s: got %d %s, want the answer to a GET", name, method, path, r.code, r.text)
@@ -205,7 +205,7 @@ func TestActionsByRole(t *testing.T) {
 			}
 			for _, method := range []string{"PATCH", "TRACE", "OPTIONS", "get", "X"} {
 				if r := w.ask(method, "/api/v1/tasks/a/cancel", "", who); r.code < 400 {
-					t.Errorf("%s: got %s: %d %s, want at least 400", name, method, r.code, r.text)
+					t.Errorf("%s: %s: got %d %s, want at least 400", name, method, r.code, r.text)
 				}
 			}
 			if after := w.state(); after != before {
@@ -257,7 +257,7 @@ func TestServiceRefusesViewers(t *testing.T) {
 			"continue": func() error { _, err := c.ContinueJob(ctx, who, "x"); return err },
 		} {
 			if err := do(); !errors.Is(err, service.ErrForbidden) {
-				t.Errorf("%s by %q: %v, want service.ErrForbidden", what, who.Role, err)
+				t.Errorf("%s by %q: got %v, want service.ErrForbidden", what, who.Role, err)
 			}
 		}
 	}
@@ -284,7 +284,7 @@ func TestSessionsEnd(t *testing.T) {
 			end()
 			<-time.After(1100 * time.Millisecond)
 			if code := look(vera); code != 401 {
-				t.Errorf("after %s: %d, want 401", name, code)
+				t.Errorf("after %s: got %d, want 401", name, code)
 			}
 		}
 		otto, r := w.login("otto", password)
@@ -338,7 +338,7 @@ func TestTransportSecurity(t *testing.T) {
 		change(r)
 		w.c.ServeHTTP(answer, r)
 		if got := answer.Header().Get("Strict-Transport-Security"); got != name {
-			t.Errorf("%q, expected %q", got, name)
+			t.Errorf("got %q, want %q", got, name)
 		}
 	}
 }
@@ -358,27 +358,27 @@ func TestForgedForms(t *testing.T) {
 	} {
 		for _, path := range []string{"/task-cancel", "/api/v1/tasks/a/cancel"} {
 			if r := w.post(path, form, otto, change); r.code != 403 {
-				t.Errorf("%s: got %s: %d %.200s, want 403", name, path, r.code, r.text)
+				t.Errorf("%s: %s: got %d %.200s, want 403", name, path, r.code, r.text)
 			}
 		}
 		if r := w.post("/login", url.Values{"name": {"otto"}, "password": {password}}, nil, change); r.code != 403 {
-			t.Errorf("%s: login: %d, want 403", name, r.code)
+			t.Errorf("%s: login: got %d, want 403", name, r.code)
 		}
 	}
 	other, _ := w.login("vera", password)
 	for name, token := range map[string]string{"no": "", "a wrong": token + "x", "another session's": other.token()} {
 		if r := w.post("/task-cancel", url.Values{"id": {"a"}, "token": {token}}, otto); r.code != 403 {
-			t.Errorf("%s token: %d %.200s, want 403", name, r.code, r.text)
+			t.Errorf("%s token: got %d %.200s, want 403", name, r.code, r.text)
 		}
 	}
 	if task, err := w.store.Get(t.Context(), schedule.NoTx, "a"); err != nil || task.Status != schedule.StatusPending {
-		t.Fatalf("%v %v, want no error and schedule.StatusPending", task.Status, err)
+		t.Fatalf("got %v %v, want no error and schedule.StatusPending", task.Status, err)
 	}
 	if r := w.post("/task-cancel", form, otto, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-origin") }); r.code != 303 {
 		t.Errorf("its own form: got %d %.300s, want 303", r.code, r.text)
 	}
 	if task, err := w.store.Get(t.Context(), schedule.NoTx, "a"); err != nil || task.Status != schedule.StatusCancelled {
-		t.Errorf("%v %v, want no error and schedule.StatusCancelled", task.Status, err)
+		t.Errorf("got %v %v, want no error and schedule.StatusCancelled", task.Status, err)
 	}
 }
 
@@ -408,7 +408,7 @@ func TestAuditHasRefusals(t *testing.T) {
 		<-time.After(1100 * time.Millisecond) // the file is read again
 		vera, _ := w.login("vera", password)
 		if r := w.post("/task-cancel", url.Values{"id": {"a"}, "token": {vera.token()}}, vera); r.code != 403 {
-			t.Errorf("a viewer's form: %d, want 403", r.code)
+			t.Errorf("a viewer's form: got %d, want 403", r.code)
 		}
 		w.must(403, "POST", "/api/v1/tasks/a/cancel", "", bearer(viewing))
 		w.login("otto", "wrong password")
@@ -439,7 +439,7 @@ func TestWithoutUsers(t *testing.T) {
 		"evil.example": 421, "localhost.evil.example": 421, "127.0.0.1.nip.io:8086": 421, "0.0.0.0": 421, "10.0.0.1": 421,
 	} {
 		if r := w.ask("GET", "/api/v1/counts", "", func(r *http.Request) { r.Host = host }); r.code != code {
-			t.Errorf("Host %q: %d, expected %d", host, r.code, code)
+			t.Errorf("Host %q: got %d, want %d", host, r.code, code)
 		}
 	}
 	r := w.ask("GET", "/tasks", "")
@@ -483,7 +483,7 @@ func TestIdentify(t *testing.T) {
 	w.must(201, "PUT", "/admin/delays/api/v1/tasks/a%2Fb", `{"queue":"q","due":"1h"}`, user("the operator"))
 	w.must(200, "GET", "/api/v1/tasks/a%2Fb", "", user("the viewer")) // as sent by a proxy that strips the prefix
 	if r := w.ask("GET", "/admin/delays", "", user("the viewer")); r.code != 308 || r.header.Get("Location") != "/admin/delays/" {
-		t.Errorf("the prefix without a slash: %d %v, want a redirect to it with the slash", r.code, r.header)
+		t.Errorf("the prefix without a slash: got %d %v, want a redirect to it with the slash", r.code, r.header)
 	}
 	if r := w.ask("GET", "/admin/delaysX", "", user("the viewer")); r.code != 404 {
 		t.Errorf("another path: got %d, want 404", r.code)

@@ -59,7 +59,7 @@ func TestStreamsThatAreNotRead(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := open.Load(); n != int64(each*len(paths)) {
-			t.Fatalf("%d connections are open, expected %d", n, each*len(paths))
+			t.Fatalf("%d connections are open, want %d", n, each*len(paths))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
@@ -83,7 +83,7 @@ func TestStreamsThatAreNotRead(t *testing.T) {
 		}
 		t.Logf("%d events while %d did not read, who took %d KiB", events, each*len(paths), most>>10)
 		if most > each*int64(len(paths))*128<<10 {
-			t.Errorf("%d who do not read take %d KiB, expected at most 128 for each", each*len(paths), most>>10)
+			t.Errorf("%d who do not read take %d KiB, want at most 128 for each", each*len(paths), most>>10)
 		}
 	})
 }

@@ -137,7 +137,7 @@ func (w *world) must(code int, method, path, body string, change ...func(*http.R
 	w.t.Helper()
 	r := w.ask(method, path, body, change...)
 	if r.code != code {
-		w.t.Fatalf("%s %s: %d, expected %d: %s", method, path, r.code, code, r.text)
+		w.t.Fatalf("%s %s: got %d, want %d: %s", method, path, r.code, code, r.text)
 	}
 	if len(r.text) == 0 || r.text[0] != '{' {
 		return nil

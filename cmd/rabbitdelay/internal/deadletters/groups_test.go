@@ -48,7 +48,7 @@ func TestGroups(t *testing.T) {
 			got = append(got, fmt.Sprint(x.ErrorLike, " ", x.Messages))
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("%s: %q, want %q", order, got, want)
+			t.Errorf("%s: got %q, want %q", order, got, want)
 		}
 		if g.Sampled != n || g.Others != 0 || g.AtLeast {
 			t.Errorf("%s: got %+v, want Sampled = %d, Others = 0 and AtLeast = false", order, g, n)

@@ -67,7 +67,7 @@ func TestClocksOfNodes(t *testing.T) {
 		own, _ := byID(r, "clock-difference")
 		among, _ := byID(r, "node-clocks")
 		if !slices.Equal(own.Objects, c.own) || !slices.Equal(among.Objects, c.among) {
-			t.Errorf("%s: clocks that differ from this machine's: %v, clocks that differ from each other: %v, want %v and %v",
+			t.Errorf("%s: clocks that differ from this machine's: %v, clocks that differ from each other: got %v, want %v and %v",
 				name, own.Objects, among.Objects, c.own, c.among)
 		}
 		for _, text := range c.text {

@@ -585,10 +585,10 @@ func TestFindings(t *testing.T) {
 			}
 			blind := slices.ContainsFunc(r.Unchecked, func(u Unchecked) bool { return u.Area == c.blind })
 			if c.blind != "" && !blind {
-				t.Errorf("unchecked: %v, want %q", r.Unchecked, c.blind)
+				t.Errorf("unchecked: got %v, want %q", r.Unchecked, c.blind)
 			}
 			if c.blind == "" && !r.Complete() {
-				t.Errorf("unchecked: %v, want nothing", r.Unchecked)
+				t.Errorf("unchecked: got %v, want nothing", r.Unchecked)
 			}
 			if c.id == "" {
 				if !r.Clean() {

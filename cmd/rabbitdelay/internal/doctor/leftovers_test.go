@@ -42,7 +42,7 @@ func TestLeftoversOfADestinationThatIsNotBound(t *testing.T) {
 			continue
 		}
 		if c.want != nil && !slices.Equal(r.Findings[i].Objects, c.want) {
-			t.Errorf("%s: %v, want %v", name, r.Findings[i].Objects, c.want)
+			t.Errorf("%s: got %v, want %v", name, r.Findings[i].Objects, c.want)
 		}
 		if all := strings.Contains(strings.Join(r.Notes, "\n"), "all destinations are bound for it"); all != (c.want == nil) {
 			t.Errorf(`%s: notes %v, want "all destinations are bound for it": %t`, name, r.Notes, c.want == nil)

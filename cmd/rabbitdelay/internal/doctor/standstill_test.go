@@ -265,7 +265,7 @@ func TestDeadLettersAreUndecided(t *testing.T) {
 			m.look(7*time.Second, false)
 		}
 		if open, waiting := m.s.Open(m.delays, c.longest); strings.Join(open, " ") != c.want || waiting != c.waiting {
-			t.Errorf("%v: open are %v, of which %d wait; want %+v", c.longest, open, waiting, c)
+			t.Errorf("%v: open are %v, of which %d wait, want %+v", c.longest, open, waiting, c)
 		}
 	}
 	m.look(12*time.Second, true)
@@ -337,7 +337,7 @@ func TestCauseOfAStandstill(t *testing.T) {
 			c.change(&snap)
 			f, _ := byID(Diagnose(cfg, snap), "delay-standstill")
 			if !strings.Contains(f.Why, c.want) || strings.Contains(f.Why, c.notWant) || !strings.Contains(f.Fix, c.fix) {
-				t.Errorf("why: got %s\nfix: %s, want a text with %q, no %q in it and a text with %q", f.Why, f.Fix, c.want, c.notWant, c.fix)
+				t.Errorf("got the reason %s\nand the fix %s, want a reason with %q and without %q, and a fix with %q", f.Why, f.Fix, c.want, c.notWant, c.fix)
 			}
 		})
 	}

@@ -34,7 +34,7 @@ func TestBootDefinitions(t *testing.T) {
 		t.Fatalf("%d bytes (%v), want no error and %d", len(hash), err, 4+32)
 	}
 	if got := hashed256(hash[:4], "hunter2"); got != d.Users[0].PasswordHash {
-		t.Errorf("the hash is %s, expected %s", d.Users[0].PasswordHash, got)
+		t.Errorf("the hash is %s, want %s", d.Users[0].PasswordHash, got)
 	}
 	if p := d.Permissions[0]; p != (permissionDefinition{"admin", "shop", ".*", ".*", ".*"}) {
 		t.Errorf("permissions %v, want all for admin in shop", p)

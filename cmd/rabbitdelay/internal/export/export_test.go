@@ -144,7 +144,7 @@ func TestDefinitionsHaveObjectsAndLists(t *testing.T) {
 			"bindings":  len(top.Bindings),
 		} {
 			if got := len(lists[kind]); got != want {
-				t.Errorf("%d %s, want %d", got, kind, want)
+				t.Errorf("got %d %s, want %d", got, kind, want)
 			}
 		}
 		for kind, list := range lists {

@@ -26,7 +26,7 @@ func TestDoctorFailOn(t *testing.T) {
 		{"critical", report(doctor.SeverityWarning, doctor.SeverityCritical), true},
 	} {
 		if d := (&doctorRun{failOn: x.failOn}); d.fails(x.report) != x.want {
-			t.Errorf("--fail-on %s: %v, want d.fails(x.report) = %v", x.failOn, x.report.Findings, x.want)
+			t.Errorf("--fail-on %s: got %v, want d.fails(x.report) = %v", x.failOn, x.report.Findings, x.want)
 		}
 	}
 }

@@ -43,7 +43,7 @@ func TestOnScreen(t *testing.T) {
 		{5, 10}:  "one\ntwo …\nthree\nfour\n",
 	} {
 		if got := onScreen(text, size[0], size[1]); got != want {
-			t.Errorf("%v: %q, want %q", size, got, want)
+			t.Errorf("%v: got %q, want %q", size, got, want)
 		}
 	}
 }

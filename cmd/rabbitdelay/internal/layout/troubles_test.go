@@ -111,7 +111,7 @@ func TestDoctorFindsTaskProblems(t *testing.T) {
 		{"tasks-not-listed", "odd,x:bad"},
 	} {
 		if !strings.Contains(found[c.id], c.want) {
-			t.Errorf("%s: %q, expected %q", c.id, found[c.id], c.want)
+			t.Errorf("%s: got %q, want %q", c.id, found[c.id], c.want)
 		}
 	}
 }
@@ -137,13 +137,13 @@ func TestStatusShowsTaskProblems(t *testing.T) {
 		t.Fatalf("expected 2 recurring tasks that are not planned, got %+v", idle)
 	}
 	if idle[0].Name != "broken" {
-		t.Errorf("the first recurring task is %s, expected broken", idle[0].Name)
+		t.Errorf("the first recurring task is %s, want broken", idle[0].Name)
 	}
 	if !strings.Contains(idle[0].Reason, "expected a JSON object") {
 		t.Errorf(`the reason of broken is %q, want a text with "expected a JSON object"`, idle[0].Reason)
 	}
 	if idle[1].Name != "still" {
-		t.Errorf("the second is %s, expected still", idle[1].Name)
+		t.Errorf("the second is %s, want still", idle[1].Name)
 	}
 	unlisted := map[string]int{}
 	for _, u := range s.Tasks.List {
@@ -153,10 +153,10 @@ func TestStatusShowsTaskProblems(t *testing.T) {
 		t.Errorf("expected 2 destinations that the file does not list, got %v", unlisted)
 	}
 	if n := unlisted["odd"]; n != 2 {
-		t.Errorf("%d tasks for odd, expected 2", n)
+		t.Errorf("%d tasks for odd, want 2", n)
 	}
 	if n := unlisted["x:bad"]; n != 1 {
-		t.Errorf("%d tasks for x:bad, expected 1", n)
+		t.Errorf("%d tasks for x:bad, want 1", n)
 	}
 
 	b.Close() // status reports the same from the database alone

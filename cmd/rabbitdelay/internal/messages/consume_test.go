@@ -37,13 +37,13 @@ func TestConsumeKeepsMessagesThatItCannotPrint(t *testing.T) {
 			args := append(strings.Fields(flags), "consume", "--queue", "orders", "--url", b.URL)
 			code := clitest.RunTo(t.Context(), &fullDisk{lines: 4}, &errs, args...)
 			if code != 1 {
-				t.Errorf("exit code %d, expected 1", code)
+				t.Errorf("exit code %d, want 1", code)
 			}
 			if n := b.Ready(t, "orders"); n != 6 {
 				t.Errorf("after 4 of 10 messages were printed, %d are left, want 6", n)
 			}
 			if want := "the message goes back to the queue: no space left on device"; !strings.Contains(errs.String(), want) {
-				t.Errorf("errors %s\nexpected %s", errs.String(), want)
+				t.Errorf("errors %s\nwant %s", errs.String(), want)
 			}
 		})
 	}

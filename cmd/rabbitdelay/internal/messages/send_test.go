@@ -25,7 +25,7 @@ func TestSenderMessages(t *testing.T) {
 			t.Errorf("--body %q: got %v, want no error", flag, err)
 		}
 		if got := string(s.next(0).Body); got != want {
-			t.Errorf("--body %q is %q, expected %q", flag, got, want)
+			t.Errorf("--body %q is %q, want %q", flag, got, want)
 		}
 	}
 	s := &sender{
@@ -40,22 +40,22 @@ func TestSenderMessages(t *testing.T) {
 	for range 1000 {
 		m := s.next(2)
 		if m.Delay < time.Second || m.Delay > 3*time.Second {
-			t.Fatalf("the delay is %s, expected 1s to 3s", m.Delay)
+			t.Fatalf("the delay is %s, want 1s to 3s", m.Delay)
 		}
 		drawn[m.Delay] = true
 	}
 	third := s.next(2)
 	if third.ID != "x-3" {
-		t.Errorf("the id is %s, expected x-3", third.ID)
+		t.Errorf("the id is %s, want x-3", third.ID)
 	}
 	if !third.DeliverAt.IsZero() {
 		t.Errorf("a message with a delay also has the due time %s", third.DeliverAt)
 	}
 	if got := third.Headers["a"]; got != "b=c" {
-		t.Errorf("the header a is %q, expected b=c", got)
+		t.Errorf("the header a is %q, want b=c", got)
 	}
 	if got := third.Headers["d"]; got != "" {
-		t.Errorf("the header d is %q, expected none", got)
+		t.Errorf("the header d is %q, want none", got)
 	}
 	if len(drawn) < 100 {
 		t.Errorf("1000 draws from 2001 delays gave %d different delays, want at least 100", len(drawn))
@@ -64,12 +64,12 @@ func TestSenderMessages(t *testing.T) {
 	s.at, s.count = app.Instant(at), 1
 	single := s.next(0)
 	if single.ID != "x" {
-		t.Errorf("the id is %s, expected x", single.ID)
+		t.Errorf("the id is %s, want x", single.ID)
 	}
 	if single.Delay != 0 {
 		t.Errorf("a message with a due time also has the delay %s", single.Delay)
 	}
 	if single.DeliverAt.Before(at) || single.DeliverAt.After(at.Add(2*time.Second)) {
-		t.Errorf("the time is %s, expected %s and up to 2s", single.DeliverAt, at)
+		t.Errorf("the time is %s, want %s and up to 2s", single.DeliverAt, at)
 	}
 }

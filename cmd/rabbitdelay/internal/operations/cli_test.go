@@ -53,14 +53,14 @@ func TestCLISendAndConsume(t *testing.T) {
 				Attempt                 int
 			}
 			if err := json.Unmarshal([]byte(line), &d); err != nil || d.Attempt != 1 || d.Body != `{"order":42}` || d.Lateness < 0 {
-				t.Fatalf(`line %s: %v, want no error, Attempt = 1, Body = "{"order":42}" and Lateness >= 0`, line, err)
+				t.Fatalf(`line %s: got %v, want no error, Attempt = 1, Body = "{"order":42}" and Lateness >= 0`, line, err)
 			}
 			due, err := time.Parse(time.RFC3339Nano, d.Due)
 			if err != nil {
 				t.Error(err)
 			}
 			if at, err := time.Parse(time.RFC3339Nano, d.Received); err != nil || at.Sub(due).Milliseconds() != d.Lateness {
-				t.Errorf("line %s: %v, want no error, and a lateness of %v ms between the two times", line, err, d.Lateness)
+				t.Errorf("line %s: got %v, want no error, and a lateness of %v ms between the two times", line, err, d.Lateness)
 			}
 			if ids[d.ID] {
 				t.Errorf("message %s was received twice", d.ID)
@@ -131,7 +131,7 @@ func TestCLISendFails(t *testing.T) {
 			}
 		}
 		if !strings.Contains(e.Error, want) {
-			t.Errorf("the error is %q; want it to have %q", e.Error, want)
+			t.Errorf("the error is %q, want it to have %q", e.Error, want)
 		}
 	}
 }

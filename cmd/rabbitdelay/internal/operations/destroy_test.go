@@ -55,11 +55,11 @@ func TestDestroyKeepsALayoutInUse(t *testing.T) {
 				t.Fatalf("%s: destroying the last layout: %v; report:\n%s", qt, err, report)
 			}
 			if left, want := v.Objects(t), []string{"queue orders.expire", "queue orders.expire.dead"}; !slices.Equal(left, want) {
-				t.Errorf("%s: left: %v, want %v", qt, left, want)
+				t.Errorf("%s: got the remaining objects %v, want %v", qt, left, want)
 			}
 			again, err := destroy.Run(t.Context(), v.Managed(), current, removal.Options{})
 			if err != nil || again.Count(live.StateDeleted) != 0 {
-				t.Errorf("%s: of nothing: %s, %v, want no error and Count(live.StateDeleted) = 0", qt, again, err)
+				t.Errorf("%s: of nothing: got %s, %v, want no error and Count(live.StateDeleted) = 0", qt, again, err)
 			}
 		}
 	})
@@ -130,7 +130,7 @@ func TestDestroyRefusesWhileMessagesWait(t *testing.T) {
 		}{"the management API": {v.Mgmt, removal.ErrNotEmpty}, "AMQP alone": {nil, removal.ErrUnseen}} {
 			report, err := destroy.Run(t.Context(), live.Broker{Conn: v.Conn, Inspector: c.insp}, short, removal.Options{})
 			if !errors.Is(err, c.want) || report.Count(live.StateDeleted) != 0 {
-				t.Errorf("%s: %s, %v, want %v", name, report, err, c.want)
+				t.Errorf("%s: got %s, %v, want %v", name, report, err, c.want)
 			}
 		}
 	})
@@ -173,7 +173,7 @@ func TestDestroyGivesWayToASender(t *testing.T) {
 		}
 		wg.Wait()
 		if plan, err := v.Managed().Plan(t.Context(), hour); err != nil || !plan.Empty() {
-			t.Errorf("afterwards: got %v\n%s, want no error and Empty() = true", err, plan)
+			t.Errorf("the plan after destroy: got %v\n%s, want no error and Empty() = true", err, plan)
 		}
 	})
 }
@@ -191,7 +191,7 @@ func TestDestroyDestinations(t *testing.T) {
 		o := removal.Options{Destinations: true}
 		report, err := destroy.Run(t.Context(), v.Managed(), top, o)
 		if !errors.Is(err, removal.ErrConsumers) || report.Count(live.StateDeleted) != 0 || !strings.Contains(err.Error(), "orders.expire 1") {
-			t.Errorf(`with a consumer: got %s, %v, want removal.ErrConsumers with "orders.expire 1" and Count(live.StateDeleted) = 0`, report, err)
+			t.Errorf(`destroying a queue with a consumer: got %s, %v, want removal.ErrConsumers with "orders.expire 1" and Count(live.StateDeleted) = 0`, report, err)
 		}
 		if err := ch.Cancel("somebody", false); err != nil {
 			t.Fatal(err)
@@ -200,7 +200,7 @@ func TestDestroyDestinations(t *testing.T) {
 		for _, force := range []bool{false, true} {
 			o.Force = force
 			if report, err := destroy.Run(t.Context(), v.Managed(), top, o); !errors.Is(err, removal.ErrNotEmpty) || report.Count(live.StateDeleted) != 0 {
-				t.Errorf("with a message, forced %v: %s, %v, want removal.ErrNotEmpty and Count(live.StateDeleted) = 0", force, report, err)
+				t.Errorf("destroying a queue with a message, forced %v: got %s, %v, want removal.ErrNotEmpty and Count(live.StateDeleted) = 0", force, report, err)
 			}
 		}
 		n := int64(1)
@@ -259,7 +259,7 @@ func TestCLIDestroyCountsPreviousLayouts(t *testing.T) {
 		}
 		r := now("destroy", "--yes", "--json", "--force", "--messages", "1")
 		if did := r.Last(t, destroyKeys...); r.Code != 0 || did["messages_deleted"] != 1.0 || did["deleted"] != would["would_delete"] {
-			t.Errorf(`%v objects would go: %s, want Code = 0, did["messages_deleted"] = 1.0 and did["deleted"] = %v`,
+			t.Errorf(`%v objects would go: got %s, want Code = 0, did["messages_deleted"] = 1.0 and did["deleted"] = %v`,
 				would["would_delete"], r, would["would_delete"])
 		}
 		if left, want := v.Objects(t), []string{"queue orders.expire", "queue orders.expire.dead"}; !slices.Equal(left, want) {

@@ -30,7 +30,7 @@ func TestDoctorOfTwoConfigurations(t *testing.T) {
 		for round := range 2 {
 			for name, cmd := range map[string]func(...string) suite.Ran{"one": one, "two": two} {
 				if r := cmd("doctor"); r.Code != 0 {
-					t.Errorf("round %d, %s: %s, want Code = 0", round, name, r)
+					t.Errorf("round %d, %s: got %s, want Code = 0", round, name, r)
 				}
 			}
 			if r := two("send", "--queue", "payments.expire", "--delay", "1h"); r.Code != 0 {
@@ -78,7 +78,7 @@ func TestDoctorCommandWithoutManagement(t *testing.T) {
 			t.Errorf(`plan: got %s, want Code = 2 and Stdout beginning with "INCOMPLETE: "`, r)
 		}
 		if r := cmd("doctor", "--skip", "weather"); r.Code != 1 || !strings.Contains(r.Stderr, `--skip: "weather"; expected management,`) {
-			t.Errorf(`doctor --skip weather: want exit code 1 and "--skip: \"weather\"; expected management," in the errors, got %v`, r)
+			t.Errorf(`doctor --skip weather: want exit code 1 and "--skip: \"weather\", want management," in the errors, got %v`, r)
 		}
 	})
 }

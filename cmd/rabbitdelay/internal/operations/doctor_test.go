@@ -349,7 +349,7 @@ func TestDoctorFindsEverything(t *testing.T) {
 			t.Errorf("notes %q, want the command that deletes the layout", r.Notes)
 		}
 		if !r.Complete() && !strings.HasPrefix(c.Broker.Version(), "3.10.") {
-			t.Errorf("unchecked: %v, want nothing", r.Unchecked)
+			t.Errorf("unchecked: got %v, want nothing", r.Unchecked)
 		}
 		if r.Parked == nil || *r.Parked != 2 || len(r.Clocks) != 1 || r.Clocks[0].Low > 5*time.Second || r.Clocks[0].High < 5*time.Second-10*time.Millisecond {
 			t.Errorf("parked %v, clocks %+v, want 2 and one clock that is 5s ahead", r.Parked, r.Clocks)
@@ -407,7 +407,7 @@ func TestDoctorOverAMQP(t *testing.T) {
 		})
 		r := c.examine(t)
 		if missing := hasAll(r, expected); len(missing) > 0 {
-			t.Errorf("not found: got %v\n%s, want none", missing, render(r))
+			t.Errorf("findings that are missing: got %v\n%s, want none", missing, render(r))
 		}
 		if len(r.Clocks) != 1 || r.Clocks[0].High > -4*time.Second {
 			t.Errorf("clocks %+v, want 1 element and Clocks[0].High <= %v", r.Clocks, -4*time.Second)

@@ -77,12 +77,12 @@ func TestCanaryOnBrokers(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := (live.Broker{Conn: conn}).Prove(t.Context(), "canary-classic", classic.Canary); !errors.Is(err, live.ErrInstantsIgnored) {
-				t.Errorf("with the classic queue %s: %v, want live.ErrInstantsIgnored", name, err)
+				t.Errorf("with the classic queue %s: got %v, want live.ErrInstantsIgnored", name, err)
 			}
 			for _, prefix := range []string{"canary-quorum", "canary-classic"} {
 				q, err := ch.QueueDeclarePassive(topology.ParkedQueue(prefix), true, false, false, false, nil)
 				if err != nil || q.Messages > 0 {
-					t.Errorf("parked of %s: %+v, %v, want no error and Messages = 0", prefix, q, err)
+					t.Errorf("parked of %s: got %+v, %v, want no error and Messages = 0", prefix, q, err)
 				}
 			}
 		})
@@ -297,7 +297,7 @@ func nativeDoctor(t *testing.T, userURL func(name string) string) {
 		denied := strings.Join(all, ", ")
 		blind := slices.ContainsFunc(report.Unchecked, func(u doctor.Unchecked) bool { return u.Area == doctor.AreaInstants })
 		if denied != c.denied || blind != (c.denied != "") {
-			t.Errorf("%s: permission denied for %q, delivery times unchecked: %t; %v; want denied %q",
+			t.Errorf("%s: permission denied for %q, delivery times unchecked: %t; %v, want denied %q",
 				name, denied, blind, report.Unchecked, c.denied)
 		}
 	}

@@ -171,7 +171,7 @@ func refuses(t *testing.T, brokerURL string, tries map[string]func(ch *amqp.Chan
 			}
 		}
 		if e, ok := errors.AsType[*amqp.Error](err); !ok || e == nil || e.Code != amqp.AccessRefused {
-			t.Errorf("may %s: %v, want an error of type *amqp.Error, e not nil and Code = amqp.AccessRefused", what, err)
+			t.Errorf("may %s: got %v, want an error of type *amqp.Error, e not nil and Code = amqp.AccessRefused", what, err)
 		}
 		_ = ch.Close() // the broker has closed it
 	}
@@ -320,12 +320,12 @@ func (s *shop) produces(t *testing.T, brokerURL string) {
 		t.Errorf("the doctor reports the missing permissions %v, want none", got)
 	}
 	if got, want := s.lacks(t, brokerURL, doctor.RoleConsumer), []string{"read orders.expire", "write amq.default"}; !slices.Equal(got, want) {
-		t.Errorf("as a consumer the doctor says that it lacks %v, want %v", got, want)
+		t.Errorf("the doctor reports that a consumer lacks %v, want %v", got, want)
 	}
 	got := s.lacks(t, brokerURL, doctor.RoleBootstrapper)
 	for _, want := range []string{"configure delay.bucket.32d", "configure orders.expire"} {
 		if !slices.Contains(got, want) {
-			t.Errorf("as a bootstrapper the doctor says that it lacks %v; want %s, too", got, want)
+			t.Errorf("the doctor reports that a bootstrapper lacks %v, want %s as well", got, want)
 		}
 	}
 	refuses(t, brokerURL, map[string]func(*amqp.Channel) error{

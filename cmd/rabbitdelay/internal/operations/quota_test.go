@@ -34,7 +34,7 @@ func TestQueueLimit(t *testing.T) {
 				}
 			}
 			if n := strings.Count(text, "limit in vhost"); n > 1 {
-				t.Errorf("%s repeats the refusal %d times: %s, want at most 1", what, n, text)
+				t.Errorf("%s repeats the refusal %d times: got %s, want at most 1", what, n, text)
 			}
 		}
 		nothingLeft := func(what string) {
@@ -54,7 +54,7 @@ func TestQueueLimit(t *testing.T) {
 		began := time.Now()
 		_, err = amqpx.Open(t.Context(), amqpx.Config{URL: v.URL})
 		if !errors.Is(err, topology.ErrQuota) {
-			t.Fatalf("Open: %v, want ErrQuota", err)
+			t.Fatalf("Open: got %v, want ErrQuota", err)
 		}
 		if took := time.Since(began); took > 20*time.Second {
 			t.Errorf("Open tried for %v, want at most 20s", took)
@@ -147,7 +147,7 @@ func TestConnectionAndChannelLimits(t *testing.T) {
 		}
 		limit(channels, -1)
 		if got := send("second-2"); got.Code != 0 {
-			t.Errorf("after the limit was raised: %s, want Code = 0", got)
+			t.Errorf("after the limit was raised: got %s, want Code = 0", got)
 		}
 	})
 }

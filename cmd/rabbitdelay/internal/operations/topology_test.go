@@ -69,15 +69,15 @@ func TestTopologyPlanApplyPlan(t *testing.T) {
 			}
 			cold := suite.MustApply(t, fresh.Managed(), want)
 			if cold.Count(live.StateCreated) != objects {
-				t.Errorf("%s: first apply: %s, want %d created", qt, cold, objects)
+				t.Errorf("%s: first apply: got %s, want %d created", qt, cold, objects)
 			}
 			warm := suite.MustApply(t, fresh.Managed(), want)
 			if warm.Count(live.StateExisted) != objects {
-				t.Errorf("%s: second apply: %s, want %d existed", qt, warm, objects)
+				t.Errorf("%s: second apply: got %s, want %d existed", qt, warm, objects)
 			}
 			t.Logf("%s: %d objects, applied cold in %v, warm in %v", qt, objects, cold.Took.Round(time.Millisecond), warm.Took.Round(time.Millisecond))
 			if bare := suite.MustApply(t, fresh.Unmanaged(), want); bare.Count(live.StateDeclared) != objects {
-				t.Errorf("%s: apply without inspector: %s, want %d declared", qt, bare, objects)
+				t.Errorf("%s: apply without inspector: got %s, want %d declared", qt, bare, objects)
 			}
 			for name, insp := range bothInspectors(fresh) {
 				p, err := live.Broker{Inspector: insp}.Plan(t.Context(), want)

@@ -80,17 +80,17 @@ func TestBridge(t *testing.T) {
 		t.Errorf("a dry run does not name the queue:\n%s", dry)
 	}
 	if code := run.stop(); code != 0 {
-		t.Fatalf("exit code %d: %s, want 0", code, run.errs.String())
+		t.Fatalf("exit code %d: got %s, want 0", code, run.errs.String())
 	}
 	var got bridge.Stats
 	if err := json.Unmarshal([]byte(run.out.String()), &got); err != nil {
 		t.Fatalf("the result %q is not JSON: %v", run.out.String(), err)
 	}
 	if got.Delayed != 1 {
-		t.Errorf("%d messages were delayed, expected 1", got.Delayed)
+		t.Errorf("%d messages were delayed, want 1", got.Delayed)
 	}
 	if got.Delivered != 2 {
-		t.Errorf("%d messages were delivered, expected 2", got.Delivered)
+		t.Errorf("%d messages were delivered, want 2", got.Delivered)
 	}
 	if got.Dead != 0 {
 		t.Errorf("%d messages died, want 0", got.Dead)
@@ -113,9 +113,9 @@ func TestBridgeReportsUndeliveredMessages(t *testing.T) {
 	const warning = "could not forward a message"
 	clitest.Await(t, "a warning", func() bool { return strings.Contains(run.errs.String(), warning) })
 	if code := run.stop(); code != 0 {
-		t.Errorf("exit code %d: %s, want 0", code, run.errs.String())
+		t.Errorf("exit code %d: got %s, want 0", code, run.errs.String())
 	}
 	if n := strings.Count(run.errs.String(), warning); n > 3 {
-		t.Errorf("%d warnings for 10 messages: %s, want at most 3", n, run.errs.String())
+		t.Errorf("%d warnings for 10 messages: got %s, want at most 3", n, run.errs.String())
 	}
 }

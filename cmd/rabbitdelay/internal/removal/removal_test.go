@@ -283,7 +283,7 @@ func TestRemovalKeepsObjectsOfOtherConfigurations(t *testing.T) {
 		// An exchange and its queue have the same name, so the bindings between them stay too.
 		for _, s := range r.Steps {
 			if s.Kind == topology.KindBinding && s.part == ownPart && (s.Action == ActionKeep) != slices.Contains(c.kept, s.Binding.Exchange) {
-				t.Errorf("%s: binding %s has the action %s: %s, want the action of its exchange", c.name, s.Name, s.Action, s.Reason)
+				t.Errorf("%s: binding %s has the action %s: got %s, want the action of its exchange", c.name, s.Name, s.Action, s.Reason)
 			}
 		}
 	}
@@ -417,7 +417,7 @@ func TestRemovalDeletesClientsSecondBindings(t *testing.T) {
 	for _, s := range r.Steps {
 		shared := s.Name == "delay.deliver" || s.Name == "delay.parked"
 		if (shared || s.Name == second.String()) && s.Action != ActionDelete {
-			t.Errorf("%s %s has the action %s, because %q; want it deleted", s.Kind, s.Name, s.Action, s.Reason)
+			t.Errorf("%s %s has the action %s, because %q, want it deleted", s.Kind, s.Name, s.Action, s.Reason)
 		}
 	}
 }
@@ -527,7 +527,7 @@ func TestRemovalOfUncountedMessages(t *testing.T) {
 	}
 	for _, opts := range []Options{{}, {Force: true}, {Force: true, Messages: new(int64)}} {
 		if err := Decide(top, overAMQP(applied(t, top)), opts).Refusal(); !errors.Is(err, ErrUnseen) || !strings.Contains(err.Error(), "wait for their due time") {
-			t.Errorf(`%+v over AMQP: %v, want ErrUnseen with "wait for their due time"`, opts, err)
+			t.Errorf(`%+v over AMQP: got %v, want ErrUnseen with "wait for their due time"`, opts, err)
 		}
 		if err := Decide(top, applied(t, top), opts).Refusal(); err != nil {
 			t.Errorf("%+v: Refusal returned %v, want nil", opts, err)

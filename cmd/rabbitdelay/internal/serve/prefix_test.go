@@ -86,10 +86,10 @@ func (b *below) expect(method, at string, form url.Values, code int, where strin
 	b.t.Helper()
 	got, led, text := b.ask(method, at, form)
 	if got != code {
-		b.t.Errorf("%s %s: code %d, expected %d: %.300s", method, at, got, code, text)
+		b.t.Errorf("%s %s: code %d, want %d: %.300s", method, at, got, code, text)
 	}
 	if led.String() != where {
-		b.t.Errorf("%s %s leads to %s, expected %s", method, at, led, where)
+		b.t.Errorf("%s %s leads to %s, want %s", method, at, led, where)
 	}
 	return text
 }
@@ -130,13 +130,13 @@ func belowPrefix(t *testing.T, base, id string) {
 	task := url.Values{"token": {token[1]}, "id": {id}, "queue": {"orders"}, "at": {"+1h"}}
 	code, where, text := b.ask("POST", base+"/task-new", task)
 	if code != http.StatusOK {
-		t.Errorf("the form is answered with %d: %.300s, want 200", code, text)
+		t.Errorf("the form is answered with %d: got %.300s, want 200", code, text)
 	}
 	if where.Path != home.Path+"task" {
 		t.Errorf("the form leads to %s, want Path = %v", where, home.Path+"task")
 	}
 	if got := where.Query().Get("id"); got != id {
-		t.Errorf("the form leads to the task %q, expected %q", got, id)
+		t.Errorf("the form leads to the task %q, want %q", got, id)
 	}
 	api := base + "/api/v1/tasks/" + url.PathEscape(id)
 	if text := b.expect("GET", api, nil, http.StatusOK, api); !strings.Contains(text, `"id":"`+id+`"`) {

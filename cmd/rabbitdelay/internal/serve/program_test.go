@@ -150,7 +150,7 @@ func TestServeInterruptsJobs(t *testing.T) {
 	s.until("/readyz", http.StatusOK)
 	code, text := s.do(http.MethodPost, "/api/v1/requeue", `{"queue":"lying","to_queue":"orders","limit":100,"rate":20}`)
 	if code != http.StatusOK {
-		t.Fatalf("%d %s, want 200", code, text)
+		t.Fatalf("got %d %s, want 200", code, text)
 	}
 	clitest.Await(t, "messages are sent", func() bool { q, _ := b.Queue("orders"); return q.Ready >= 3 })
 	if code, _ := s.stop(); code != 0 {
@@ -163,7 +163,7 @@ func TestServeInterruptsJobs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if state != "interrupted" {
-		t.Errorf("the job is %s, expected interrupted: %s", state, why)
+		t.Errorf("the job is %s, want interrupted: %s", state, why)
 	}
 	if sent := b.Ready(t, "orders"); done != sent {
 		t.Errorf("the job reports %d messages, but %d were sent", done, sent)

@@ -81,7 +81,7 @@ func (s *running) expect(path string, code int, want string) {
 	s.t.Helper()
 	got, text := s.get(path)
 	if got != code {
-		s.t.Errorf("%s: code %d, expected %d: %.300s", path, got, code, text)
+		s.t.Errorf("%s: code %d, want %d: %.300s", path, got, code, text)
 	}
 	if !strings.Contains(text, want) {
 		s.t.Errorf("%s: expected %q in %.2000s", path, want, text)

@@ -88,7 +88,7 @@ func TestServeUsesRenewedCertificates(t *testing.T) {
 		}
 		defer c.Close()
 		if got := c.(*tls.Conn).ConnectionState().PeerCertificates[0].SerialNumber.Int64(); got != serial {
-			t.Errorf("%s: certificate %d, expected %d", when, got, serial)
+			t.Errorf("%s: certificate %d, want %d", when, got, serial)
 		}
 	}
 	expect("at first", 1)

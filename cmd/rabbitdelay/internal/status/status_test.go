@@ -137,7 +137,7 @@ func TestHiddenIsNotDrained(t *testing.T) {
 	}
 	for _, l := range x.status().Layouts {
 		if want := l.Name == "delay.bucket.r3x3-1s" || l.Name == "delay.native"; l.Name != "delay.plugin" && l.Drained() != want {
-			t.Errorf("%s is drained: %t, want %t; %+v", l.Name, l.Drained(), want, l.Waiting)
+			t.Errorf("%s is drained: got %t, want %t; %+v", l.Name, l.Drained(), want, l.Waiting)
 		}
 	}
 }
@@ -190,7 +190,7 @@ func TestUncountedIsUnknown(t *testing.T) {
 		}
 	}
 	if s.Parked.Held != nil || s.Empty() {
-		t.Errorf("parked: got %+v, empty: %t, want Parked.Held = nil and false", s.Parked, s.Empty())
+		t.Errorf("got parked %+v and empty %t, want Parked.Held = nil and false", s.Parked, s.Empty())
 	}
 }
 

@@ -197,7 +197,7 @@ func TestTakeAgainFindsStandstill(t *testing.T) {
 			}
 			found := slices.ContainsFunc(s.Findings, func(f doctor.Finding) bool { return f.ID == "delay-standstill" })
 			if after := time.Since(began); found && after < 2*time.Minute || !found && after > 150*time.Second {
-				t.Errorf("%v after the start, standstill found: %v, want it after 2m", after, found)
+				t.Errorf("%v after the start, standstill found: got %v, want it after 2m", after, found)
 			}
 			src.Before = &s
 			<-time.After(5 * time.Second)
@@ -261,7 +261,7 @@ func TestTakeFindsTasksWithoutMessage(t *testing.T) {
 				}
 				found := slices.ContainsFunc(again.Findings, func(f doctor.Finding) bool { return f.ID == "tasks-without-message" })
 				if found != (c.missing > 0) || again.Empty() != found {
-					t.Errorf("missing messages found: %v, status is empty: %v, want opposite values, and found only if messages are missing",
+					t.Errorf("missing messages found: %v, status is empty: got %v, want opposite values, and found only if messages are missing",
 						found, again.Empty())
 				}
 			})

@@ -22,7 +22,7 @@ func TestMoment(t *testing.T) {
 			t.Errorf("Set(%q): got %v, want no error", text, err)
 		}
 		if m.at.Before(before.Add(want)) || m.at.After(time.Now().Add(want)) {
-			t.Errorf("%s is %v, expected %v from %v", text, m.at, want, before)
+			t.Errorf("%s is %v, want %v from %v", text, m.at, want, before)
 		}
 		if m.String() != text {
 			t.Errorf("%s is shown as %s", text, m.String())
@@ -33,7 +33,7 @@ func TestMoment(t *testing.T) {
 		t.Error(err)
 	}
 	if want := time.Date(2026, 1, 31, 8, 0, 0, 0, time.UTC); !m.at.Equal(want) {
-		t.Errorf("got %v, expected %v", m.at, want)
+		t.Errorf("got %v, want %v", m.at, want)
 	}
 	for _, bad := range []string{"", "-", "--1h", "+-1h", "-+1h", "1", "tomorrow"} {
 		if err := m.Set(bad); err == nil {

@@ -36,7 +36,7 @@ func TestInterruptedMove(t *testing.T) {
 	clitest.Await(t, "the first task is moved", func() bool { return moved() > 0 })
 	cancel()
 	if code := <-ended; code != 130 {
-		t.Errorf("exit code %d, expected 130", code)
+		t.Errorf("exit code %d, want 130", code)
 	}
 	if !strings.HasPrefix(out.String(), "1 of 2 tasks moved in ") {
 		t.Errorf(`output %s, want a text beginning with "1 of 2 tasks moved in "`, out.String())

@@ -53,7 +53,7 @@ func TestDaysAsVixie(t *testing.T) {
 		for at := from; at.Year() < 2028; at = at.AddDate(0, 0, 1) {
 			hit := next.Equal(at)
 			if hit != want(at) {
-				t.Errorf("%s: %s is %t, expected %t", days, at.Format("Mon 2006-01-02"), hit, want(at))
+				t.Errorf("%s: %s is %t, want %t", days, at.Format("Mon 2006-01-02"), hit, want(at))
 				break
 			}
 			if hit {
@@ -111,11 +111,11 @@ func TestRefused(t *testing.T) {
 	} {
 		_, err := New(Rule{Cron: text, Zone: time.UTC, Every: time.Second})
 		if want == "" && err != nil || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
-			t.Errorf("%.50q: %v\nexpected %q", text, err, want)
+			t.Errorf("%.50q: %v\nwant %q", text, err, want)
 		}
 		for _, foreign := range []string{"strconv", "Atoi", "option", "spec"} {
 			if strings.Contains(fmt.Sprint(err), foreign) {
-				t.Errorf("%.50q: %v, want no %q in it", text, err, foreign)
+				t.Errorf("%.50q: got %v, want no %q in it", text, err, foreign)
 			}
 		}
 	}

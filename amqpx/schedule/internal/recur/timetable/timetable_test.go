@@ -99,7 +99,7 @@ func TestCronInZones(t *testing.T) {
 					got = append(got, at)
 				}
 				if i := differ(got, want); i >= 0 {
-					t.Errorf("%s: %d times, expected %d; number %d is\n%s, expected\n%s", m.cron, len(got), len(want), i, show(got, i, loc), show(want, i, loc))
+					t.Errorf("%s: got %d times, want %d; time %d is\n%s, want\n%s", m.cron, len(got), len(want), i, show(got, i, loc), show(want, i, loc))
 				}
 			}
 		})
@@ -128,7 +128,7 @@ func TestNextFromAnywhere(t *testing.T) {
 					return -1
 				})
 				if got := table.Next(at); !got.Equal(all[i]) {
-					t.Fatalf("%s: after %s comes %s, expected %s", m.cron, at.In(loc), got.In(loc), all[i].In(loc))
+					t.Fatalf("%s: after %s comes %s, want %s", m.cron, at.In(loc), got.In(loc), all[i].In(loc))
 				}
 			}
 		}
@@ -164,12 +164,12 @@ func TestEvery(t *testing.T) {
 	n := 0
 	for at := table.Next(first.Add(-1)); !at.IsZero(); at = table.Next(at) {
 		if want := first.Add(time.Duration(n) * 90 * time.Minute); !at.Equal(want) {
-			t.Fatalf("number %d is %s, expected %s", n, at, want)
+			t.Fatalf("number %d is %s, want %s", n, at, want)
 		}
 		n++
 	}
 	if n != 16 {
-		t.Errorf("%d within a day, expected 16", n)
+		t.Errorf("%d within a day, want 16", n)
 	}
 }
 

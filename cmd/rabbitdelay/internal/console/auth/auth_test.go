@@ -69,7 +69,7 @@ func TestLoginsAreLimited(t *testing.T) {
 	const right = "correct horse battery"
 	for i := range 15 {
 		if err := try("otto", "wrong", fmt.Sprintf("192.0.2.%d:1", i), ""); !errors.Is(err, ErrWrong) {
-			t.Fatalf("try %d: %v, want ErrWrong", i, err)
+			t.Fatalf("try %d: got %v, want ErrWrong", i, err)
 		}
 	}
 	if err := try("otto", right, "192.0.2.99:1", ""); err != nil {
@@ -97,7 +97,7 @@ func TestLoginsAreLimited(t *testing.T) {
 		t.Errorf("login 12 s later: got %v, want no error", err)
 	}
 	if want := map[string]int{"otto login, no error": 3, "otto login, " + ErrWrong.Error(): 25, "otto login, " + ErrMany.Error(): 1}; !maps.Equal(notes, want) {
-		t.Errorf("recorded: %v, want %v", notes, want)
+		t.Errorf("recorded: got %v, want %v", notes, want)
 	}
 	for i := range known { // a cookie of another user, or a forged one
 		known[i].Value += "x"
@@ -110,7 +110,7 @@ func TestLoginsAreLimited(t *testing.T) {
 		"198.51.100.7:5": "203.0.113.1", "[2001:db8::1]:5": "", "10.1.2.3:5": "203.0.113.1, 198.51.100.7", "[::ffff:198.51.100.7]:5": "",
 	} {
 		if err := try("eve", "wrong", from, forwarded); !errors.Is(err, ErrMany) {
-			t.Errorf("from %s for %s: %v, want ErrMany", from, forwarded, err)
+			t.Errorf("login from %s for %s: got %v, want ErrMany", from, forwarded, err)
 		}
 	}
 	if err := try("eve", "wrong", "10.1.2.3:5", "203.0.113.9"); !errors.Is(err, ErrWrong) {
@@ -185,7 +185,7 @@ func TestFileIsChecked(t *testing.T) {
 	} {
 		f.SessionKey = strings.NewReplacer("-", "+", "_", "/").Replace(f.SessionKey)
 		if err := f.check(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, expected %s", err, want)
+			t.Errorf("got %v, want %s", err, want)
 		}
 	}
 }
@@ -213,7 +213,7 @@ func TestUsersFile(t *testing.T) {
 	}
 	for _, name := range []string{"token ops", "Token x", "anna ", " anna", "an\u200bna", "a\nb", "\xff", "a\u00a0b"} {
 		if _, err := SetUser(file, name, service.RoleViewer, []byte("correct horse battery")); err == nil || !strings.Contains(err.Error(), "expected") {
-			t.Errorf(`a user called %q: %v, want an error with "expected"`, name, err)
+			t.Errorf(`a user called %q: got %v, want an error with "expected"`, name, err)
 		}
 	}
 	if err := os.Chmod(file, 0o640); err != nil {

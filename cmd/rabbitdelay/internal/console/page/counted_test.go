@@ -78,7 +78,7 @@ func TestOnlyCountedChangesAreMade(t *testing.T) {
 					again.Code, c.calls, again.Body)
 			}
 			if w := c.post(path, pressed(t, again.Body.String(), nil)); w.Code != http.StatusSeeOther || len(c.calls) != 1 || c.calls[0] != x.call {
-				t.Errorf("%d, done: %q, want %q\n%s", w.Code, c.calls, x.call, w.Body)
+				t.Errorf("got status %d and calls %q, want 303 and %q\n%s", w.Code, c.calls, x.call, w.Body)
 			}
 		})
 	}

@@ -27,7 +27,7 @@ func TestDownloads(t *testing.T) {
 		w := c.get(path + "&format=csv")
 		rows, err := csv.NewReader(w.Body).ReadAll()
 		if err != nil || len(rows) != want+1 {
-			t.Errorf("%s: %d rows as CSV, expected a head and %d: %v", path, len(rows), want, err)
+			t.Errorf("%s: %d rows as CSV, want a head and %d: %v", path, len(rows), want, err)
 		}
 		if got := w.Header().Get("Content-Disposition"); !strings.HasPrefix(got, `attachment; filename="`) || !strings.HasSuffix(got, `.csv"`) {
 			t.Errorf(`%s: got %s, want a text beginning with "attachment; filename="" and a text ending with ".csv""`, path, got)
@@ -35,11 +35,11 @@ func TestDownloads(t *testing.T) {
 		w = c.get(path + "&format=json")
 		var objects []map[string]any
 		if err := json.Unmarshal(w.Body.Bytes(), &objects); err != nil || len(objects) != want {
-			t.Errorf("%s: %d objects as JSON, expected %d: %v", path, len(objects), want, err)
+			t.Errorf("%s: %d objects as JSON, want %d: %v", path, len(objects), want, err)
 		}
 		for _, o := range objects {
 			if len(o) != len(rows[0]) {
-				t.Errorf("%s: an object of %d fields, expected %d", path, len(o), len(rows[0]))
+				t.Errorf("%s: an object of %d fields, want %d", path, len(o), len(rows[0]))
 			}
 		}
 	}
@@ -103,7 +103,7 @@ func TestDownloadsHaveNoSecrets(t *testing.T) {
 	c = open(service.RoleViewer)
 	for path, want := range map[string]int{"tasks-download": 400, "tasks-download?format=xml": 400, "tasks-download?format=csv&qeue=x": 400, "tasks-download?format=csv&from=x": 400} {
 		if w := c.get(path); w.Code != want || !strings.Contains(w.Body.String(), `aria-label="Pages"`) {
-			t.Errorf("%s: %d, expected the page of a problem with %d", path, w.Code, want)
+			t.Errorf("%s: got %d, want the page of a problem with %d", path, w.Code, want)
 		}
 	}
 }
@@ -138,7 +138,7 @@ func TestDownloadLimit(t *testing.T) {
 	c.pages = New(s, Options{})
 	w := c.get("tasks-download?format=csv")
 	if n := strings.Count(w.Body.String(), "\n"); n != maxDownload+1 {
-		t.Errorf("%d lines, expected %d", n, maxDownload+1)
+		t.Errorf("%d lines, want %d", n, maxDownload+1)
 	}
 	if got := w.Header().Get("Content-Disposition"); got != `attachment; filename="tasks-first-100000.csv"` {
 		t.Errorf(`got Content-Disposition %q, want "attachment; filename=\"tasks-first-100000.csv\""`, got)
@@ -176,7 +176,7 @@ func TestDownloadsSayThatTheyAreCut(t *testing.T) {
 			c.pages = New(&long{fake: c.fake}, Options{})
 			w := c.get(path + "&format=" + format)
 			if got := w.Header().Get("Content-Disposition"); got != fmt.Sprintf("attachment; filename=%q", name+"."+format) {
-				t.Errorf("%s: %s, expected the name %s", path, got, name)
+				t.Errorf("%s: got %s, want the name %s", path, got, name)
 			}
 		}
 	}
@@ -214,7 +214,7 @@ func TestDownloadThatFails(t *testing.T) {
 			return false
 		}()
 		if aborted != begun {
-			t.Errorf("a failure at page %d: aborted %t, expected %t", fails, aborted, begun)
+			t.Errorf("a failure at page %d: aborted %t, want %t", fails, aborted, begun)
 		}
 	}
 }

@@ -28,7 +28,7 @@ func TestEndedIsDrawnAtItsMinute(t *testing.T) {
 		}
 		c := chartEnded(&request{now: now, prefs: preferences{zone: time.UTC}, lang: english}, o)
 		if c.P50 != want {
-			t.Errorf("%v: %s, expected %s", minutes, c.P50, want)
+			t.Errorf("%v: got %s, want %s", minutes, c.P50, want)
 		}
 		for _, row := range c.Rows {
 			if row.X < 0 || row.X >= c.Slots {

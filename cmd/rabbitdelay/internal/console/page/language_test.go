@@ -186,7 +186,7 @@ func inTables() []string {
 func TestCatalogue(t *testing.T) {
 	wanted := asked(t)
 	if len(wanted) < 200 {
-		t.Fatalf("only %d texts were found in templates and Go files", len(wanted))
+		t.Fatalf("got %d texts from the templates and Go files, want more", len(wanted))
 	}
 	for _, text := range inTables() {
 		wanted[text] = "a table"

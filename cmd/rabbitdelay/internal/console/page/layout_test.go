@@ -83,7 +83,7 @@ func TestIDsKeepTheirEnds(t *testing.T) {
 	}
 	for n, want := range map[int]string{10: "0123456789", 5: "01…89", 4: "01…9"} {
 		if got := middle(n, "0123456789"); got != want {
-			t.Errorf("%d: %s, expected %s", n, got, want)
+			t.Errorf("%d: got %s, want %s", n, got, want)
 		}
 	}
 }
@@ -99,7 +99,7 @@ func TestLiveOrNot(t *testing.T) {
 	} {
 		body := c.get(path).Body.String()
 		if strings.Contains(body, still) != (live == "") {
-			t.Errorf("page %q says that it is not updated: %t, want the opposite", path, strings.Contains(body, still))
+			t.Errorf("page %q says that it is not updated: got %t, want the opposite", path, strings.Contains(body, still))
 		}
 		if live != "" && !strings.Contains(body, `data-live="`+live+`"`) {
 			t.Errorf("page %q is not updated by the stream %s", path, live)

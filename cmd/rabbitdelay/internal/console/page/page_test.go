@@ -103,7 +103,7 @@ func TestTaskErrors(t *testing.T) {
 		}
 	}
 	if n := strings.Count(body, `href="bulk?`); n != 2 {
-		t.Errorf("%d links to changes, expected 2: a group without an error has none", n)
+		t.Errorf("%d links to changes, want 2: a group without an error has none", n)
 	}
 	if !strings.Contains(body, "Only the newest 3 were read") {
 		t.Error("the page does not say that only the newest 3 tasks were read")
@@ -126,7 +126,7 @@ func TestUnknownFields(t *testing.T) {
 	} {
 		w := c.get(path)
 		if w.Code != http.StatusBadRequest {
-			t.Errorf("%s: status %d, expected 400", path, w.Code)
+			t.Errorf("%s: status %d, want 400", path, w.Code)
 		}
 		if !strings.Contains(w.Body.String(), "unknown field; expected ") {
 			t.Errorf("%s: nothing says that the field is unknown", path)
@@ -182,7 +182,7 @@ func TestHoldBackQuestion(t *testing.T) {
 		"destination-pause?queue=mail": false, "destination-resume?queue=mial": false,
 	} {
 		if body := c.get(path).Body.String(); strings.Contains(body, "has the name mial; did you mean mail?") != want {
-			t.Errorf("%s: expected the hint: %v\n%s", path, want, body)
+			t.Errorf("%s: the page has the hint: got %t, want %t\n%s", path, !want, want, body)
 		}
 	}
 }
@@ -227,7 +227,7 @@ func TestRelays(t *testing.T) {
 		o.Status.Tasks = &status.Tasks{Relays: tt.relays}
 		none := slices.ContainsFunc(judge(english, o, o.At).Reasons, func(r reason) bool { return strings.Contains(r.Text, "No relay is running") })
 		if none != tt.none {
-			t.Errorf("%v: no relay runs: %t, expected %t", tt.relays, none, tt.none)
+			t.Errorf("%v: no relay runs: got %t, want %t", tt.relays, none, tt.none)
 		}
 	}
 	body := open(service.RoleOperator).get("").Body.String()
@@ -308,10 +308,10 @@ func TestViewerMayLookOnly(t *testing.T) {
 	}
 	for path, form := range asking {
 		if w := c.get(withQuery(path, form)); w.Code != http.StatusForbidden {
-			t.Errorf("GET %s: %d, want 403", path, w.Code)
+			t.Errorf("GET %s: got %d, want 403", path, w.Code)
 		}
 		if w := c.post(path, form); w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), `aria-label="Pages"`) {
-			t.Errorf(`POST %s: %d, want 403 and a body with "aria-label="Pages""`, path, w.Code)
+			t.Errorf(`POST %s: got %d, want 403 and a body with "aria-label="Pages""`, path, w.Code)
 		}
 	}
 	c.who = service.Caller{}
@@ -348,7 +348,7 @@ func TestActions(t *testing.T) {
 		}
 		w := c.post(x.path, form)
 		if w.Code != http.StatusSeeOther || w.Header().Get("Location") != x.to || len(c.calls) != 1 || c.calls[0] != x.call {
-			t.Errorf("%s %s: %d to %q, %q; want %q, %q\n%s", x.path, x.form, w.Code, w.Header().Get("Location"), c.calls, x.to, x.call, w.Body)
+			t.Errorf("%s %s: %d to %q, %q, want %q, %q\n%s", x.path, x.form, w.Code, w.Header().Get("Location"), c.calls, x.to, x.call, w.Body)
 			continue
 		}
 		if w := c.get(x.to); w.Code != http.StatusOK {
@@ -356,7 +356,7 @@ func TestActions(t *testing.T) {
 		}
 	}
 	if want := time.Date(2026, 11, 23, 7, 0, 0, 0, time.UTC); c.tasks["binary"].Version != 5 {
-		t.Errorf("moved to %v, version %d; want %v", c.tasks["binary"].DeliverAt, c.tasks["binary"].Version, want)
+		t.Errorf("moved to %v, version %d, want %v", c.tasks["binary"].DeliverAt, c.tasks["binary"].Version, want)
 	}
 }
 
@@ -366,7 +366,7 @@ func TestTooLate(t *testing.T) {
 	c.post("task-cancel", url.Values{"id": {"binary"}})
 	w := c.post("task-run", url.Values{"id": {"binary"}})
 	if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "its status is cancelled, expected pending") || strings.Contains(w.Body.String(), "task-run") {
-		t.Errorf("%d\n%s, want 409, a body with \"its status is cancelled, expected pending\" and no \"task-run\" in it",
+		t.Errorf("%d\n%s, want 409, a body with \"its status is cancelled, want pending\" and no \"task-run\" in it",
 			w.Code, w.Body)
 	}
 	if w := c.get("task-run?id=binary"); !strings.Contains(w.Body.String(), "The task is cancelled") || strings.Contains(w.Body.String(), `action="task-run"`) {
@@ -535,7 +535,7 @@ func TestBadInput(t *testing.T) {
 		"dead-errors?queue=x&order=worst": 400, "bulk": 400, "requeue?queue=x&dry=1&rate=-1": 400, "requeue": 400,
 	} {
 		if w := c.get(path); w.Code != want || !strings.Contains(w.Body.String(), `aria-label="Pages"`) {
-			t.Errorf("%s: %d, want %d\n%s", path, w.Code, want, w.Body)
+			t.Errorf("%s: got %d, want %d\n%s", path, w.Code, want, w.Body)
 		}
 	}
 	for path, form := range map[string]url.Values{
@@ -626,7 +626,7 @@ func TestPreferences(t *testing.T) {
 	c := open(service.RoleViewer)
 	w := c.post("preferences", url.Values{"zone": {"Asia/Tokyo"}, "back": {"tasks?queue=mail"}})
 	if w.Code != http.StatusSeeOther || w.Header().Get("Location") != "tasks?queue=mail" || len(w.Result().Cookies()) != 1 {
-		t.Fatalf("%d %v, want a redirect to tasks?queue=mail and one cookie", w.Code, w.Header())
+		t.Fatalf("got %d %v, want a redirect to tasks?queue=mail and one cookie", w.Code, w.Header())
 	}
 	r := httptest.NewRequest(http.MethodGet, "/task?id=empty", http.NoBody)
 	r.AddCookie(w.Result().Cookies()[0])
@@ -801,10 +801,10 @@ func TestLiveTasksAreReadOnce(t *testing.T) {
 			}
 			all.Wait()
 			if n := s.n.Load(); n < 2 || n > most {
-				t.Errorf("read %d times within a minute, expected 2 to %d", n, most)
+				t.Errorf("read %d times within a minute, want 2 to %d", n, most)
 			}
 			if events.Load() != 200 || still.Load() < 200 {
-				t.Errorf("%d lists and %d signs of life, expected one list for each", events.Load(), still.Load())
+				t.Errorf("%d lists and %d signs of life, want one list for each", events.Load(), still.Load())
 			}
 		})
 	}
@@ -829,7 +829,7 @@ func TestAssets(t *testing.T) {
 			t.Errorf("the answer to %s has no body", path)
 		}
 		if got := w.Header().Get("Cache-Control"); !strings.Contains(got, "immutable") {
-			t.Errorf("%s: Cache-Control %q; want it to have immutable", path, got)
+			t.Errorf("%s: Cache-Control %q, want it to have immutable", path, got)
 		}
 	}
 	for _, path := range []string{"assets/", "assets/../page.go", "assets/none.css"} {
@@ -847,7 +847,7 @@ func TestAlarmsOfASilentBroker(t *testing.T) {
 	p.ServeHTTP(w, r.WithContext(service.WithCaller(r.Context(), open(service.RoleViewer).who)))
 	_, alarms, _ := strings.Cut(w.Body.String(), "<h3>Alarms</h3>")
 	if !strings.HasPrefix(alarms, `<p class="none">Unknown: `) {
-		t.Errorf(`alarms of a silent broker: %.60s, want a text beginning with "<p class="none">Unknown: "`, alarms)
+		t.Errorf(`alarms of a silent broker: got %.60s, want a text beginning with "<p class="none">Unknown: "`, alarms)
 	}
 }
 
@@ -879,7 +879,7 @@ func TestUnknownRates(t *testing.T) {
 		_, rates, _ := strings.Cut(w.Body.String(), "<h3>Message rates")
 		_, rates, _ = strings.Cut(rates, "\n")
 		if !strings.HasPrefix(rates, `<p class="none">`+want) {
-			t.Errorf("%+v: %.100s, want %s", u, rates, want)
+			t.Errorf("%+v: got %.100s, want %s", u, rates, want)
 		}
 	}
 }
@@ -895,13 +895,13 @@ func TestPagesOfALostMajority(t *testing.T) {
 	}
 	now := get("/")
 	if _, dead, _ := strings.Cut(now, `<h2 id="dead">`); !strings.Contains(dead, "unknown</td>") {
-		t.Errorf(`dead letters: %.600s, want a text with "unknown</td>"`, dead)
+		t.Errorf(`dead letters: got %.600s, want a text with "unknown</td>"`, dead)
 	}
 	if !strings.Contains(now, `class="total">unknown</text>`) {
 		t.Error("the clock of delay queues shows a total, although it is unknown")
 	}
 	if _, alarms, _ := strings.Cut(now, "<h3>Alarms</h3>"); !strings.HasPrefix(alarms, `<p class="none">Unknown: `) {
-		t.Errorf(`alarms: %.60s, want a text beginning with "<p class="none">Unknown: "`, alarms)
+		t.Errorf(`alarms: got %.60s, want a text beginning with "<p class="none">Unknown: "`, alarms)
 	}
 	dead := get("/dead")
 	for _, wrong := range []string{"No dead letters.", "No messages are parked"} {

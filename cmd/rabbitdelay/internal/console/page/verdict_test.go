@@ -110,7 +110,7 @@ func TestVerdictOfTasks(t *testing.T) {
 		}
 		all := strings.Join(reasons, "\n")
 		if v.Level != x.level || v.Text != x.text || !strings.Contains(all, x.reason) {
-			t.Errorf("%s: level %d, %s: %s; want level %d, %s: %s", name, v.Level, v.Text, all, x.level, x.text, x.reason)
+			t.Errorf("%s: level %d, %s: %s, want level %d, %s: %s", name, v.Level, v.Text, all, x.level, x.text, x.reason)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func TestVerdictByTheDatabasesClock(t *testing.T) {
 			o.Status.Tasks = &status.Tasks{Skew: status.Span(skew), Relays: []taskview.Relay{{Name: "shop:1", Seen: noon.Add(skew - since)}}}
 			v := judge(english, o, noon)
 			if stopped := len(v.Reasons) == 1 && strings.HasPrefix(v.Reasons[0].Text, "No relay is running"); stopped == running {
-				t.Errorf("clock %v, seen %v ago: %+v, want stopped != %v", skew, since, v.Reasons, running)
+				t.Errorf("clock %v, seen %v ago: got %+v, want stopped != %v", skew, since, v.Reasons, running)
 			}
 		}
 	}

@@ -24,13 +24,13 @@ func TestDetail(t *testing.T) {
 		want = "at most 40 messages to mail, 2.5 a second with reason rejected or attempts, id a, destination mail, a task, " +
 			"error 503, header " + want + ", older than 1h, newer than 2d"
 		if got != want {
-			t.Errorf("%q\nwant %q", got, want)
+			t.Errorf("got %q\nwant %q", got, want)
 		}
 	}
 	for want, values := range map[string]bool{"header=tenant: cancel; at most 3 tasks": false, "header=tenant=\"blue\": cancel; at most 3 tasks": true} {
 		q := request{Bulk: &bulkRequest{schedule.Filter{Header: "tenant", HeaderValue: "blue"}, Action{Kind: Cancel}, 3}}
 		if got := q.words(values); got != want {
-			t.Errorf("%q\nwant %q", got, want)
+			t.Errorf("got %q\nwant %q", got, want)
 		}
 	}
 }

@@ -86,7 +86,7 @@ func TestBridgeKilled(t *testing.T) {
 			}
 		}
 		if most := kills * 2 * bridge.DefaultConcurrency; copies > most {
-			t.Errorf("%d came twice; expected at most what was under way, %d", copies, most)
+			t.Errorf("%d came twice, want at most what was under way, %d", copies, most)
 		}
 		t.Logf("%d messages, %d kills: %d came twice", n, kills, copies)
 	})

@@ -37,7 +37,7 @@ func TestBridgeProducersDeclarations(t *testing.T) {
 			want = amqp.CommandInvalid
 		}
 		if ae == nil || ae.Code != want {
-			t.Errorf("%s: %v; want %d", c.BrokerVersion(), err, want)
+			t.Errorf("%s: %v, want %d", c.BrokerVersion(), err, want)
 		}
 	})
 }

@@ -140,7 +140,7 @@ func TestPluginDrain(t *testing.T) {
 		d := got[full.MessageId]
 		for k, want := range full.Headers {
 			if !reflect.DeepEqual(d.Headers[k], want) {
-				t.Errorf("header %s: %#v, want %#v", k, d.Headers[k], want)
+				t.Errorf("header %s: got %#v, want %#v", k, d.Headers[k], want)
 			}
 		}
 		p := amqp.Publishing{
@@ -149,7 +149,7 @@ func TestPluginDrain(t *testing.T) {
 			Timestamp: d.Timestamp, Body: d.Body, Headers: full.Headers,
 		}
 		if !reflect.DeepEqual(p, full) || d.Exchange != exchange || d.RoutingKey != "order.a" {
-			t.Errorf(`%s %s %+v, want %+v, %s and "order.a"`, d.Exchange, d.RoutingKey, p, full, exchange)
+			t.Errorf(`got %s %s %+v, want %+v, %s and "order.a"`, d.Exchange, d.RoutingKey, p, full, exchange)
 		}
 	})
 }
@@ -165,7 +165,7 @@ func messagesToDrain(t *testing.T) int {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 6000 || n > 200_000 { // more messages would be due beyond the small layout
-		t.Fatalf("%s is %q, expected a number of 6000 to 200000", envDrained, text)
+		t.Fatalf("%s is %q, want a number of 6000 to 200000", envDrained, text)
 	}
 	return n
 }
@@ -237,7 +237,7 @@ func TestPluginDrainKilled(t *testing.T) {
 			Delayed int64 `json:"messages_delayed"`
 		}
 		if _, err := v.Mgmt.Call(t.Context(), http.MethodGet, v.Mgmt.InVhost("exchanges", "orders"), nil, &waiting); err != nil || waiting.Delayed != 0 {
-			t.Errorf("%v; %d messages are left in the plugin, want 0", err, waiting.Delayed)
+			t.Errorf("got error %v and %d messages in the plugin, want none", err, waiting.Delayed)
 		}
 		ids, copies := map[string]string{}, 0
 		if time.Now().After(due) {

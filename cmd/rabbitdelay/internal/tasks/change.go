@@ -208,7 +208,7 @@ func (b *bulk) deleteIDs(ctx context.Context, ids []string) error {
 				}
 				p, err := s.Bulk(ctx, schedule.Filter{IDs: []string{id}}, schedule.BulkDelete(), schedule.BulkOptions{})
 				if err == nil && p.Changed == 0 {
-					err = fmt.Errorf("task %s is %s, but only finished tasks can be deleted; cancel the task first", id, t.Status)
+					err = undeleted(ctx, s, id)
 				}
 				return err
 			})
@@ -218,6 +218,20 @@ func (b *bulk) deleteIDs(ctx context.Context, ids []string) error {
 			return b.x.Show(asjson.TaskOf(t), "%s: deleted\n", shown.Line(t.ID))
 		})
 	})
+}
+
+// undeleted returns the reason why a task was not deleted.
+func undeleted(ctx context.Context, s *app.Store, id string) error {
+	t, err := s.Get(ctx, schedule.NoTx, id) // another operator may have deleted or revived it
+	switch {
+	case err != nil:
+		return err
+	case t.Status == schedule.StatusPending || t.Status == schedule.StatusRunning:
+		return fmt.Errorf("task %s is %s, but only finished tasks can be deleted; cancel the task first", id, t.Status)
+	case t.Status == schedule.StatusDone && t.Exchange != "":
+		return fmt.Errorf("task %s was sent to exchange %s, and the handlers of its other queues may still need it; it is deleted at the end of its retention", id, t.Exchange)
+	}
+	return fmt.Errorf("task %s was changed at the same time and is %s; run the command again", id, t.Status)
 }
 
 func (x *tasks) cancelCommand() *cobra.Command {

@@ -85,7 +85,7 @@ func (x *tasks) removeDead(ctx context.Context, queues, ids []string) error {
 				return err
 			}
 			if rep.Removed > 0 {
-				x.Notef("removed %s that no longer have an effect from %s", shown.Count(rep.Removed, "dead letter", "dead letters"), dead)
+				x.Notef("removed %s from %s", shown.Count(rep.Removed, "dead letter that no longer has an effect", "dead letters that no longer have an effect"), dead)
 			}
 		}
 		return nil

@@ -14,6 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 	"github.com/rabbitdelay/rabbitdelay/internal/channels"
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
+	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
@@ -68,6 +69,8 @@ type Peeked struct {
 	Notes []string
 
 	moved bool // messages that had been read before are now ahead of these
+	large bool // no more messages were read because their bodies have reached maxPeekBytes
+	gone  int  // messages that other consumers took in the meantime
 }
 
 // Peek reads the messages at the head of a queue and puts them back. They are in the queue again when it returns, so
@@ -148,7 +151,11 @@ func (p *Peeked) read(ctx context.Context, conn *amqp.Connection, o PeekOptions,
 	for (read < o.Limit || last.Redelivered) && read < MaxPeek && size < maxPeekBytes && ctx.Err() == nil {
 		raw, ok, failed := ch.Get(p.Queue, false)
 		answered()
-		if err = failed; err != nil || !ok {
+		if err = failed; err != nil {
+			break
+		}
+		if !ok {
+			last.MessageCount = 0
 			break
 		}
 		last, size = raw, size+len(raw.Body)
@@ -158,6 +165,8 @@ func (p *Peeked) read(ctx context.Context, conn *amqp.Connection, o PeekOptions,
 	}
 	p.More = read - len(p.Messages) + int(last.MessageCount)
 	p.moved = last.Redelivered && last.MessageCount > 0
+	p.large = size >= maxPeekBytes
+	p.gone = before.Messages - read - int(last.MessageCount)
 	if err == nil && read > 0 {
 		err = ch.Nack(last.DeliveryTag, true, true) // because 4.3 counts a basic.reject
 	}
@@ -189,7 +198,10 @@ func (p *Peeked) note(v plan.Version, o PeekOptions) {
 	if most >= countedLooks {
 		p.Notes = append(p.Notes, fmt.Sprintf("a message has been read %d times; in a destination's queue a consumer of rabbitdelay dead-letters it after %d", most, header.MaxDeliveries))
 	}
-	if len(p.Messages) < o.Limit && p.More > 0 {
+	if p.gone > 0 && len(p.Messages) < o.Limit {
+		p.Notes = append(p.Notes, fmt.Sprintf("other consumers took %s while these were read", shown.Count(p.gone, "more message", "more messages")))
+	}
+	if p.large && len(p.Messages) < o.Limit && p.More > 0 {
 		p.Notes = append(p.Notes, fmt.Sprintf("stopped after %d MiB of bodies", maxPeekBytes>>20))
 	}
 }

@@ -93,6 +93,9 @@ type RequeueReport struct {
 	Total    int `json:"total"`    // messages that were ready at the beginning, or that are in From; no more are taken
 	Examined int `json:"examined"` // how many of them were examined
 	Chosen   int `json:"chosen"`
+	// Missed counts messages that were ready at the beginning and were not examined, because other consumers, such as
+	// another run, hold them or have removed them. Another run finds the ones that are still in the queue.
+	Missed int `json:"missed"`
 
 	Sent    int `json:"sent"`
 	Revived int `json:"revived"`
@@ -157,7 +160,8 @@ func (r *RequeueReport) Gone() int { return r.Sent + r.Revived + r.Removed + r.D
 // When ctx ends, Requeue waits for the messages that are being sent. If the process is killed or the connection is
 // lost, up to InFlight messages may have been sent and still be in the queue, so a second run sends them again with the
 // same ids. In that case a broker before 4.3 counts a delivery for each message that was held, and drops a message that
-// exceeds its limit. Two concurrent runs share the messages. The broker's consumer timeout (30 min) limits how long
+// exceeds its limit. Two concurrent runs share the messages, and each
+// counts the others as RequeueReport.Missed. The broker's consumer timeout (30 min) limits how long
 // messages may be held, and therefore the duration of a run that leaves messages behind.
 //
 // The report says what was done, even if an error is returned. Errors are those of amqpx, ErrConfig, ErrClosed and
@@ -268,6 +272,9 @@ func (r *requeue) run(ctx context.Context) (err error) {
 			break
 		}
 		err = r.process(ctx)
+	}
+	if err == nil && !r.full() {
+		r.rep.Missed = r.rep.Total - r.rep.Examined
 	}
 	return err
 }

@@ -264,10 +264,14 @@ func (r *requeueRun) Entry() console.AuditEntry {
 
 func (r *requeueRun) Outcome() string {
 	p := r.report
-	if r.o.Discard {
-		return fmt.Sprintf("%d examined, %d discarded, %d stayed", p.Examined, p.Discarded, p.Stayed)
+	missed := ""
+	if p.Missed > 0 {
+		missed = fmt.Sprintf(", %d not examined", p.Missed)
 	}
-	return fmt.Sprintf("%d examined, %d sent, %d revived, %d removed, %d stayed", p.Examined, p.Sent, p.Revived, p.Removed, p.Stayed)
+	if r.o.Discard {
+		return fmt.Sprintf("%d examined, %d discarded, %d stayed", p.Examined, p.Discarded, p.Stayed) + missed
+	}
+	return fmt.Sprintf("%d examined, %d sent, %d revived, %d removed, %d stayed", p.Examined, p.Sent, p.Revived, p.Removed, p.Stayed) + missed
 }
 
 // Do requeues or discards the messages, or with --dry-run finds out what would happen to them.
@@ -300,7 +304,7 @@ func (r *requeueRun) Tell(took time.Duration, failed error) error {
 		return err
 	}
 	switch {
-	case failed == nil && r.report.Stayed > 0:
+	case failed == nil && (r.report.Stayed > 0 || r.report.Missed > 0):
 		return program.Exit(app.ExitToDo)
 	case failed != nil && r.report.Line > 0:
 		return fmt.Errorf("%w; to continue, run the command again with --skip %d", failed, r.report.Line)
@@ -367,6 +371,9 @@ func (r *requeueRun) printReport(took time.Duration) error {
 	}
 	if rep.Anonymous > 0 {
 		r.Notef("note: %s", r.anonymous())
+	}
+	if rep.Missed > 0 {
+		r.Notef("note: %s not examined, because other consumers hold or have removed them; to process the ones that are still in the queue, run the command again", shown.Count(rep.Missed, "message was", "messages were"))
 	}
 	if rep.DiedAgain > 0 {
 		r.Notef("note: %s had already been requeued and were dead-lettered again, so they stayed", shown.Number(rep.DiedAgain))

@@ -331,8 +331,12 @@ func (list files) Close() (err error) {
 
 // fates describes how many messages of a requeue or a discard had each outcome.
 func fates(p inspect.RequeueReport, discard bool) string {
-	if discard {
-		return fmt.Sprintf("%d examined, %d discarded, %d stayed", p.Examined, p.Discarded, p.Stayed)
+	missed := ""
+	if p.Missed > 0 {
+		missed = fmt.Sprintf(", %d not examined, because other consumers hold or have removed them", p.Missed)
 	}
-	return fmt.Sprintf("%d examined, %d sent, %d revived, %d removed, %d stayed", p.Examined, p.Sent, p.Revived, p.Removed, p.Stayed)
+	if discard {
+		return fmt.Sprintf("%d examined, %d discarded, %d stayed", p.Examined, p.Discarded, p.Stayed) + missed
+	}
+	return fmt.Sprintf("%d examined, %d sent, %d revived, %d removed, %d stayed", p.Examined, p.Sent, p.Revived, p.Removed, p.Stayed) + missed
 }

@@ -270,7 +270,7 @@ func TestHeldMessageComesBackInTime(t *testing.T) {
 			comesBack["cut"](m, c)
 			after(time.Second)
 			if err := c.Close(t.Context()); err != nil {
-				t.Fatal(err)
+				t.Fatalf("%+v: %v", opts, err)
 			}
 			other := m.open(amqpx.Config{Lead: 10 * time.Second})
 			other.consume("q", got.handle)

@@ -37,7 +37,7 @@ func TestFirstUseWhileAnotherClientBinds(t *testing.T) {
 				<-time.After(time.Duration(i) * late / 4)
 				for _, delay := range []time.Duration{0, 100 * time.Millisecond} {
 					if err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: delay}); err != nil {
-						t.Error(err)
+						t.Errorf("delay %v: %v", delay, err)
 					}
 				}
 			})
@@ -99,12 +99,12 @@ func TestStartWhileAnotherClientDeclares(t *testing.T) {
 				<-time.After(start)
 				c, err := m.tryOpen(t.Context(), amqpx.Config{Strategy: two})
 				if err != nil {
-					t.Error(err)
+					t.Errorf("%v: %v", start, err)
 					return
 				}
 				defer c.Close(t.Context())
 				if err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: 200 * time.Millisecond}); err != nil {
-					t.Error(err)
+					t.Errorf("%v: %v", start, err)
 				}
 			})
 		}

@@ -50,7 +50,7 @@ func TestLead(t *testing.T) {
 				want[msg.ID] = delay
 				msg.ID, msg.Delay, msg.DeliverAt = msg.ID+" at", 0, began.Add(delay)
 				if err := c.SendBatch(t.Context(), []amqpx.Message{msg}); err != nil {
-					t.Fatal(err)
+					t.Fatalf("queue %s: %v", queue, err)
 				}
 				want[msg.ID] = delay
 			}

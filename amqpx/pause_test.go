@@ -68,7 +68,7 @@ func TestPauseOfAnImpossibleQueue(t *testing.T) {
 		}
 		for _, queue := range []string{"q", "q.dead"} {
 			if err := c.PauseConsuming(queue, amqpx.PauseKeepPlace); err != nil {
-				t.Error(err)
+				t.Errorf("queue %s: %v", queue, err)
 			}
 		}
 	})
@@ -225,7 +225,7 @@ func TestPauseBeforeConsume(t *testing.T) {
 			after(time.Minute)
 			c.wantConsumer(amqpx.ConsumerPaused)
 			if err := k.end(); err != nil {
-				t.Error(err)
+				t.Errorf("%v: %v", mode, err)
 			}
 			after(time.Second)
 			m.Holds("q", 1, 0)

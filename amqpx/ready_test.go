@@ -120,7 +120,7 @@ func TestManyClientsOnAColdBroker(t *testing.T) {
 				})
 			}
 			if err := all.Wait(); err != nil {
-				t.Error(err)
+				t.Errorf("%s: %v", version, err)
 			}
 			t.Logf("%s: after %v", version, time.Since(began))
 		})
@@ -134,7 +134,7 @@ func TestManyClientsWaitForOneThatDeclares(t *testing.T) {
 		"slow": func(m *memory) { m.Delay("queue.bind", "delay.bucket.30m", 20*time.Second) },
 		"dead": func(m *memory) {
 			if _, err := m.Channel().QueueDeclare(naming.LockQueue(topology.DefaultPrefix), false, false, true, false, nil); err != nil {
-				m.Fatal(err)
+				m.Fatalf("%s: %v", name, err)
 			}
 		},
 	} {

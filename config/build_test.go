@@ -312,7 +312,7 @@ func TestAutoProbesForInstants(t *testing.T) {
 		t.Cleanup(srv.Close)
 		url, err := srv.Listen()
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", version, err)
 		}
 		c := mustLoad(t, "broker: {url: '"+url+"'}\ndelay: {strategy: auto, native: {auto: true}, previous: [{layout: hex}]}\n")
 		s := mustStrategy(t, c)
@@ -322,7 +322,7 @@ func TestAutoProbesForInstants(t *testing.T) {
 		}
 		offline, err := c.Offline()
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", version, err)
 		}
 		if _, routes := offline.(amqpx.InstantProber).Canary("x"); len(routes) != dlx.DefaultNativeQueues {
 			t.Errorf("offline: got %v, want dlx.DefaultNativeQueues of them", routes)

@@ -37,7 +37,7 @@ func TestSQLiteWritersWait(t *testing.T) {
 			t.Fatalf("%s: got dialect %v, error %v, want %v", form, dialect, err, idempotency.SQLite)
 		}
 		if _, err := db.ExecContext(t.Context(), "CREATE TABLE IF NOT EXISTS n (v INTEGER); DELETE FROM n; INSERT INTO n VALUES (0)"); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%v: %v", form, err)
 		}
 		const writers, each = 8, 20
 		var wg sync.WaitGroup
@@ -68,7 +68,7 @@ func TestSQLiteWritersWait(t *testing.T) {
 			t.Errorf("%s: counted to %d, %v, want %d", form, v, err, writers*each)
 		}
 		if err := db.Close(); err != nil {
-			t.Error(err)
+			t.Errorf("%v: %v", form, err)
 		}
 	}
 }

@@ -22,11 +22,11 @@ func TestExact(t *testing.T) {
 		c := mustLoad(t, "broker: {url: 'amqp://h/'}\ndestinations: [{queue: q}, {queue: slow, lead: 5s}]\n"+text+"\n")
 		s, err := c.Offline()
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", text, err)
 		}
 		var client amqpx.Config
 		if client, err = c.Client(s, nil); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", text, err)
 		}
 		if client.Lead != want[0] || c.Delay.Bucket.Resolution != want[1] {
 			t.Errorf("%s: lead %v and resolution %v, want %v", text, client.Lead, c.Delay.Bucket.Resolution, want)

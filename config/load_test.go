@@ -437,11 +437,11 @@ func TestPrivateAuthorityOfTheManagementAPI(t *testing.T) {
 	for name, works := range map[string]bool{"tls: {ca: " + ca + "}, ": true, "": false} {
 		c, err := load(fmt.Appendf(nil, "broker: {%surl: 'amqp://a:b@broker/', management_url: %q}\n", name, srv.URL), Source{})
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", name, err)
 		}
 		m, err := c.Management()
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", name, err)
 		}
 		if _, err = live.Internal(m).Queues(t.Context()); (err == nil) != works {
 			t.Errorf("a file with %q: got %v, want error = %t", name, err, !works)

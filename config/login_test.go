@@ -114,7 +114,7 @@ func TestPasswordFileIsReadAgain(t *testing.T) {
 	c := &Config{Broker: Broker{URL: "amqp://h", Username: "shop", PasswordFile: secret}}
 	for _, word := range []string{"one", "two\n"} {
 		if err := os.WriteFile(secret, []byte(word), 0o600); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", word, err)
 		}
 		if got, want := who(t, c), "amqp://h as shop:"+strings.TrimSpace(word); got != want {
 			t.Errorf("got %s, want %s", got, want)

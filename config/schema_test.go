@@ -79,14 +79,14 @@ func TestSchemaAgreesWithTheLoader(t *testing.T) {
 	} {
 		var value any
 		if err := yaml.Unmarshal([]byte(doc), &value); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", doc, err)
 		}
 		asJSON, err := json.Marshal(value) // a time becomes text, as for editors
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", doc, err)
 		}
 		if value, err = jsonschema.UnmarshalJSON(bytes.NewReader(asJSON)); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", doc, err)
 		}
 		if err := schema.Validate(value); (err == nil) != ok {
 			t.Errorf("the schema says of\n%s\n%v, want error = %t", doc, err, !ok)

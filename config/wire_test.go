@@ -244,7 +244,7 @@ func wireMessages(t *testing.T) (list []wireMessage) {
 			defer srv.Close()
 			client, err := amqpx.Open(t.Context(), amqpx.Config{URL: srv.URL(), Dial: srv.Dial, Lead: c.lead})
 			if err != nil {
-				t.Fatal(err)
+				t.Fatalf("%+v: %v", c, err)
 			}
 			defer func() { _ = client.Close(context.Background()) }()
 			now := time.Now()
@@ -253,7 +253,7 @@ func wireMessages(t *testing.T) (list []wireMessage) {
 				m.DeliverAt = now.Add(c.until + c.offset)
 			}
 			if err := client.Send(t.Context(), m); err != nil {
-				t.Fatal(err)
+				t.Fatalf("%+v: %v", c, err)
 			}
 			list = append(list, wireMessage{
 				Queue: m.Queue, NowMS: now.UnixMilli(), DelayMS: c.delay.Milliseconds(), DueMS: now.Add(c.delay + c.until + c.offset).UnixMilli(),

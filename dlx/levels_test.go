@@ -181,7 +181,7 @@ func TestLevelsAlongsideForeignBindings(t *testing.T) {
 			for _, delay := range []time.Duration{0, time.Millisecond, 90 * time.Second, s.MaxDelay()} {
 				r, err := s.Route(d, delay, 0)
 				if err != nil {
-					t.Fatal(err)
+					t.Fatalf("delay %v: %v", delay, err)
 				}
 				all = append(all, journey{r, d})
 			}

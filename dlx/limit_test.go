@@ -16,11 +16,11 @@ func TestQuorumQueuesHaveAnUnreachableDeliveryLimit(t *testing.T) {
 	for _, qt := range []topology.QueueType{topology.Quorum, topology.Classic} {
 		bucket, err := dlx.NewBucket(dlx.BucketConfig{QueueType: qt})
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s queues: %v", qt, err)
 		}
 		ttl, err := dlx.NewTTL(dlx.TTLConfig{QueueType: qt, Delays: []time.Duration{time.Minute}})
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s queues: %v", qt, err)
 		}
 		all = append(all, newNative(t, dlx.NativeConfig{}).Topology().Queues...)
 		described := topology.Topology{Destinations: []topology.Destination{{Queue: "q"}, {Exchange: "e", RoutingKey: "k", DeadLetter: "d"}}}

@@ -142,7 +142,7 @@ func TestNativeCanary(t *testing.T) {
 		bindings, routes := s.Canary(queue)
 		top, err := s.Topology().Merge(topology.Topology{Queues: []topology.Queue{{Name: queue}}, Bindings: bindings})
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%+v: %v", c, err)
 		}
 		var all []journey
 		var through []string
@@ -152,7 +152,7 @@ func TestNativeCanary(t *testing.T) {
 			through = append(through, r.Queue)
 		}
 		if _, err := arrive(t, top, all...); err != nil {
-			t.Error(err)
+			t.Errorf("%+v: %v", c, err)
 		}
 		var holding []string
 		for _, q := range s.Topology().Queues {

@@ -270,7 +270,7 @@ func TestConsumers(t *testing.T) {
 		for i := range 10 {
 			for _, q := range []string{"turns", "single"} {
 				if err := pub.Publish("", q, false, false, amqp.Publishing{MessageId: fmt.Sprint(i)}); err != nil {
-					t.Fatal(err)
+					t.Fatalf("queue %s: %v", q, err)
 				}
 			}
 		}

@@ -87,7 +87,7 @@ func TestExpect(t *testing.T) {
 					ch := plainChannel(t, srv)
 					for _, q := range []string{"q", "other"} {
 						if _, err := ch.QueueDeclare(q, true, false, false, false, amqp.Table{"x-queue-type": "classic"}); err != nil {
-							t.Fatal(err)
+							t.Fatalf("queue %s: %v", q, err)
 						}
 					}
 				}
@@ -137,10 +137,10 @@ func TestExpectThroughExchange(t *testing.T) {
 		}
 		for _, q := range []string{"mail", "audit"} {
 			if _, err := ch.QueueDeclare(q, true, false, false, false, nil); err != nil {
-				t.Fatal(err)
+				t.Fatalf("queue %s: %v", q, err)
 			}
 			if err := ch.QueueBind(q, "", "shop", false, nil); err != nil {
-				t.Fatal(err)
+				t.Fatalf("queue %s: %v", q, err)
 			}
 		}
 		if err := c.Send(t.Context(), amqpx.Message{ID: "a", Exchange: "shop", RoutingKey: "paid", Delay: time.Hour}); err != nil {
@@ -177,7 +177,7 @@ func TestExpectFailures(t *testing.T) {
 		}
 		for i, delay := range []time.Duration{time.Minute, 15 * time.Minute} {
 			if err := c.Send(t.Context(), amqpx.Message{ID: fmt.Sprint(i), Queue: "q", Delay: delay, Body: []byte("x")}); err != nil {
-				t.Fatal(err)
+				t.Fatalf("delay %v: %v", delay, err)
 			}
 		}
 		for _, x := range []struct {

@@ -23,7 +23,7 @@ func TestFind(t *testing.T) {
 		opts []idempotency.HandlerOption
 	}{{d("mails", "1"), nil}, {d("orders", "1"), []idempotency.HandlerOption{no}}, {d("orders", "2"), nil}} {
 		if err := idempotency.Handler(db, effect, c.opts...)(t.Context(), c.d); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%+v: %v", c, err)
 		}
 	}
 	got, err := idempotency.Find(t.Context(), db, "1", "orders", "nothing", "mails")

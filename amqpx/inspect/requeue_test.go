@@ -648,7 +648,7 @@ func TestRequeueCopiesToTheQueueAlone(t *testing.T) {
 			m.Holds("other", 2, 0)
 			raw, _, err := m.Channel().Get(queue, true)
 			if err != nil {
-				t.Fatal(err)
+				t.Fatalf("queue %s: %v", queue, err)
 			}
 			d := inspect.ReadDeadLetter(raw, queue, "delay")
 			if cc, _ := d.Headers["CC"].([]any); len(cc) != 1 || cc[0] != "other" || d.Headers["mine"] != "kept" {

@@ -128,7 +128,7 @@ func TestSaveFile(t *testing.T) {
 			list = append(list, message(string(id)))
 		}
 		if err := f.Save(list); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", ids, err)
 		}
 	}
 	if _, err := CreateSaveFile(path); !errors.Is(err, fs.ErrExist) {
@@ -184,7 +184,7 @@ func TestSavedInWithAMistake(t *testing.T) {
 		"{\"queue\":\"q\",\"body\":\"\"}\n{\"queue\":\"q\",\"body\":\"\"}": "",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", text, err)
 		}
 		n := 0
 		var failed error

@@ -272,7 +272,7 @@ func TestEffectsAreThoseOfTheModel(t *testing.T) {
 			value *= fewer
 		}
 		if err := flag.Set(name, strconv.Itoa(value)); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", name, err)
 		}
 	}
 	total := map[SkipReason]int{}

@@ -133,7 +133,7 @@ func TestWrite(t *testing.T) {
 	} {
 		var b strings.Builder
 		if err := sample().Write(&b, format); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%v: %v", format, err)
 		}
 		if b.String() != want {
 			t.Errorf("%s:\n%s\nwant\n%s", format, b.String(), want)
@@ -235,7 +235,7 @@ func TestInterleave(t *testing.T) {
 func TestOptions(t *testing.T) {
 	for _, quick := range []bool{true, false} {
 		if err := (Options{Quick: quick}).WithDefaults().Validate(); err != nil {
-			t.Error(err)
+			t.Errorf("quick %t: %v", quick, err)
 		}
 	}
 	bad := Options{Scenarios: []string{"nonsense"}, QueueTypes: []topology.QueueType{"stream"}, Sizes: Sizes{Messages: 1, Body: 1}}.WithDefaults()

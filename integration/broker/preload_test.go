@@ -18,11 +18,11 @@ func TestHasty(t *testing.T) {
 			for _, durable := range []bool{false, true} {
 				b, err := Start(t.Context(), Options{Source: source, Durable: durable})
 				if err != nil {
-					t.Fatal(err)
+					t.Fatalf("durable %t: %v", durable, err)
 				}
 				loaded, err := b.Ctl(t.Context(), "eval", `os:cmd("cat /proc/" ++ os:getpid() ++ "/maps").`)
 				if err := b.Close(); err != nil {
-					t.Error(err)
+					t.Errorf("durable %t: %v", durable, err)
 				}
 				if hasty := strings.Contains(loaded, "libeatmydata"); err != nil || hasty == durable {
 					t.Errorf("durable %t: libeatmydata is loaded: got %t, want %t (error %v)", durable, hasty, !durable, err)

@@ -62,7 +62,7 @@ func newSite(t *testing.T, b *broker.Broker, delay, databaseURL string, db *sql.
 	for name, role := range map[string]string{"anna": "operator", "ben": "operator", "vera": "viewer"} {
 		add, err := binary.Command(t.Context(), "users", "add", name, "--role", role, "--users", users)
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", name, err)
 		}
 		add.Stdin = strings.NewReader(password + "\n")
 		if out, err := add.CombinedOutput(); err != nil {

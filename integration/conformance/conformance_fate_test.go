@@ -46,10 +46,10 @@ func caseDestinationDeleted(t *testing.T, c *cell) {
 		}
 		began := time.Now()
 		if err := c.client.SendBatch(t.Context(), msgs); err != nil {
-			t.Fatal(err)
+			t.Fatalf("delay %v: %v", delay, err)
 		}
 		if _, err := c.channel(t).QueueDelete(gone, false, false, false); err != nil {
-			t.Fatal(err)
+			t.Fatalf("delay %v: %v", delay, err)
 		}
 		if inTime = time.Since(began) < delay; inTime {
 			break

@@ -386,7 +386,7 @@ func TestEnvironmentWins(t *testing.T) {
 	} {
 		s, err := Start(t.Context(), kind, Options{})
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%v: %v", kind, err)
 		}
 		if s.DSN() != dsn || strings.Contains(s.RedactedURL(), "sesame") {
 			t.Errorf(`%s: DSN %s, redacted %s, want %s and no "sesame" in it`, kind, s.DSN(), s.RedactedURL(), dsn)
@@ -397,7 +397,7 @@ func TestEnvironmentWins(t *testing.T) {
 			}
 		}
 		if err := s.Close(); err != nil {
-			t.Error(err)
+			t.Errorf("%v: %v", kind, err)
 		}
 	}
 }

@@ -240,7 +240,7 @@ func TestSignalsReachNoOtherProcess(t *testing.T) {
 	for _, script := range []string{"exit 0", "sleep 600 & exit 0", "exec sleep 600", "sleep 600 & wait"} {
 		p, err := g.Start(exec.Command("/bin/sh", "-c", script))
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", script, err)
 		}
 		if strings.HasSuffix(script, "exit 0") {
 			<-p.Ended()

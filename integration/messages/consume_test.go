@@ -177,7 +177,7 @@ func TestHostileMessages(t *testing.T) {
 			headers = amqp.Table{"x-death": "nonsense", "rabbitdelay-other": "x"} // the broker refuses a CC that is not a list
 		}
 		if err := ch.PublishWithContext(t.Context(), "", q, false, false, amqp.Publishing{MessageId: name, Headers: headers, Body: []byte(name)}); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", name, err)
 		}
 		if dead := suite.RawGet(t, q+".dead"); string(dead.Body) != name || dead.Headers[amqpx.HeaderReason] != inspect.ReasonAttempts {
 			t.Errorf("%s: dead letter %q, %v, want Headers[amqpx.HeaderReason] = inspect.ReasonAttempts", name, dead.Body, dead.Headers)

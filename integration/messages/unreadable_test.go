@@ -40,7 +40,7 @@ func TestUnreadableMessages(t *testing.T) {
 			args := amqp.Table{"x-queue-type": kind, "x-message-ttl": int32(0), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": kind}
 			for queue, args := range map[string]amqp.Table{first: args, kind: {"x-queue-type": kind}} {
 				if _, err := ch.QueueDeclare(queue, true, false, false, false, args); err != nil {
-					t.Fatal(err)
+					t.Fatalf("queue %s: %v", queue, err)
 				}
 			}
 			want := []string{}
@@ -50,7 +50,7 @@ func TestUnreadableMessages(t *testing.T) {
 					if err := ch.PublishWithContext(t.Context(), "", first, false, false, amqp.Publishing{
 						MessageId: id, Headers: headers, Body: []byte(id), DeliveryMode: amqp.Persistent,
 					}); err != nil {
-						t.Fatal(err)
+						t.Fatalf("%s: %v", id, err)
 					}
 				}
 			}
@@ -62,7 +62,7 @@ func TestUnreadableMessages(t *testing.T) {
 				t.Helper()
 				ch, err := conn.Channel()
 				if err != nil {
-					t.Fatal(err)
+					t.Fatalf("%s: %v", kind, err)
 				}
 				defer ch.Close() // closing the channel puts the messages back
 				n := 0

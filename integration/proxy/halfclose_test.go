@@ -33,7 +33,7 @@ func TestHalfClose(t *testing.T) {
 	defer broker.Close()
 	for _, c := range []net.Conn{client, broker} {
 		if err := c.SetDeadline(time.Now().Add(servers.Patience)); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%v: %v", c, err)
 		}
 	}
 	// After one byte has passed, both halves of the proxy are connected.

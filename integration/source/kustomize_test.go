@@ -84,7 +84,7 @@ func TestKustomize(t *testing.T) {
 			"configMapGenerator: [{name: rabbitdelay, behavior: replace, files: [rabbitdelay.yaml=settings.yaml]}]\n",
 	} {
 		if err := os.WriteFile(filepath.Join(overlay, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", name, err)
 		}
 	}
 	first, second := kustomize(t, base), kustomize(t, overlay)

@@ -274,7 +274,7 @@ func TestIdempotencyGuard(t *testing.T) {
 		handle := db.idempotentHandler(o.cancel, s.option(), o.guard())
 		for _, id := range []string{"unpaid", "paid", "moved", "paid"} {
 			if err := handle(t.Context(), orderDelivery("m-"+id, id)); err != nil {
-				t.Fatal(err)
+				t.Fatalf("%s: %v", id, err)
 			}
 		}
 		for id, want := range map[string]int64{"unpaid": 1, "paid": 0, "moved": 0} {

@@ -78,7 +78,7 @@ func inZone(t *testing.T, db businessDB, at time.Time) businessDB {
 	t.Cleanup(func() {
 		for _, table := range []string{"time_zone_transition", "time_zone_transition_type", "time_zone_name", "time_zone"} {
 			if _, err := db.Exec("DELETE FROM mysql."+table+" WHERE Time_zone_id = ?", id); err != nil {
-				t.Error(err)
+				t.Errorf("%s: %v", table, err)
 			}
 		}
 	})

@@ -75,7 +75,7 @@ func TestScheduleBrokerWiped(t *testing.T) {
 	var before int64
 	for _, command := range []string{"stop_app", "reset", "start_app"} {
 		if _, err := b.Ctl(t.Context(), command); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", command, err)
 		}
 		if command == "stop_app" {
 			before = effects()

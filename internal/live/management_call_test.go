@@ -70,7 +70,7 @@ func TestAnswerOfSomethingElse(t *testing.T) {
 		}))
 		m, err := live.NewManagement(live.ManagementConfig{URL: s.URL})
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", body, err)
 		}
 		_, err = m.Queues(t.Context())
 		wrong, ok := errors.AsType[*live.AnswerError](err)

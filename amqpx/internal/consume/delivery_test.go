@@ -81,7 +81,7 @@ func TestRetryDelaysFitTheStrategy(t *testing.T) {
 			t.Errorf("PossibleDelay(%v) = %v, want %v", tc.from, got, tc.want)
 		}
 		if _, err := tc.s.Route(topology.Destination{Queue: "q"}, got, 0); err != nil {
-			t.Error(err)
+			t.Errorf("%+v: %v", tc, err)
 		}
 	}
 }

@@ -225,7 +225,7 @@ func TestDialEndsWithItsContext(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
-				t.Fatal(err)
+				t.Fatalf("%s: %v", name, err)
 			}
 			go func() {
 				defer cancel() // the client has sent something and waits for an answer

@@ -34,11 +34,11 @@ func TestNoDriver(t *testing.T) {
 			t.Errorf("listener of %s: got %v, want config.ErrNoDriver", u, err)
 		}
 		if _, err := os.Stat(filepath.Join("..", "..", name)); err != nil {
-			t.Error(err)
+			t.Errorf("%v: %v", u, err)
 		}
 		file := filepath.Join(t.TempDir(), "delays.yaml")
 		if err := os.WriteFile(file, []byte("database: {url: '"+string(u)+"'}\n"), 0o600); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%v: %v", u, err)
 		}
 		if _, err := config.Load(config.Source{File: file}); err != nil {
 			t.Errorf("%s: got %v, want no error", u, err)

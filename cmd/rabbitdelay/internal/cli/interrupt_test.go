@@ -64,7 +64,7 @@ func TestInterruptedHandshake(t *testing.T) {
 	for _, command := range []string{"plan", "send --queue q", "consume --queue q"} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", command, err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {

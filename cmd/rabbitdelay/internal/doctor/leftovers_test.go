@@ -25,7 +25,7 @@ func TestLeftoversOfADestinationThatIsNotBound(t *testing.T) {
 		cfg, snap := healthy(t)
 		earlier, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2, 2}})
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", name, err)
 		}
 		for i, q := range earlier.Topology().Queues {
 			if _, shared := snap.Live.Queues[q.Name]; !shared {

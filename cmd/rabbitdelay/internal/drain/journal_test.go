@@ -68,7 +68,7 @@ func TestJournalLeavesOtherFiles(t *testing.T) {
 	for _, content := range []string{"delay:", "delay:\n  strategy: ttl", "x", "xy\n"} {
 		path := filepath.Join(t.TempDir(), "delays.yaml")
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", content, err)
 		}
 		if _, err := openJournal(path, "x"); err == nil || !strings.Contains(err.Error(), "another kind of file") {
 			t.Errorf(`%q: got %v, want an error with "another kind of file"`, content, err)

@@ -27,7 +27,7 @@ func described(t *testing.T) topology.Topology {
 	for _, q := range []string{"orders.expire", "Orders.Expire", "orders_expire", "*", strings.Repeat("long.", 45), "-", "ü"} {
 		d := topology.Destination{Queue: q}
 		if top, err = top.Merge(topology.Topology{Queues: d.Queues(topology.Quorum), Bindings: b.Bindings(d)}); err != nil {
-			t.Fatal(err)
+			t.Fatalf("queue %s: %v", q, err)
 		}
 	}
 	return top
@@ -129,7 +129,7 @@ func TestDefinitionsHaveObjectsAndLists(t *testing.T) {
 	for _, top := range []topology.Topology{{}, described(t)} {
 		text, err := export.Definitions(top, "a/b")
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%+v: %v", top, err)
 		}
 		var lists map[string][]map[string]any
 		if err := json.Unmarshal(text, &lists); err != nil {

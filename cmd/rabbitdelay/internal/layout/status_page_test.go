@@ -23,7 +23,7 @@ func TestStatusOfRelaysByTheDatabasesClock(t *testing.T) {
 			p.tasks()
 			p.relays()
 			if err := p.Flush(); err != nil {
-				t.Fatal(err)
+				t.Fatalf("%v: %v", since, err)
 			}
 			got := text.String()
 			if strings.Contains(got, "no heartbeat since") == running || strings.Contains(got, "the database's clock, by which tasks are due and relays run, is 1h0m0s") != (skew != 0) {

@@ -44,7 +44,7 @@ func TestDestroyKeepsALayoutInUse(t *testing.T) {
 			}
 			bucket, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2, 2}, QueueType: qt})
 			if err != nil {
-				t.Fatal(err)
+				t.Fatalf("%s queues: %v", qt, err)
 			}
 			c := suite.OpenClient(t, amqpx.Config{URL: v.URL, Strategy: bucket, QueueType: qt, Declare: amqpx.DeclareNothing})
 			suite.Send(t, c, amqpx.Message{ID: "1", Queue: toQueue.Queue, Delay: 300 * time.Millisecond})

@@ -216,12 +216,12 @@ func (c *clinic) spoil(t *testing.T) {
 
 	for _, x := range []string{level0, level1, "delay.deliver"} {
 		if err := ch.ExchangeDelete(x, false, false); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", x, err)
 		}
 	}
 	for _, x := range []string{level1, "delay.deliver"} {
 		if err := ch.ExchangeDeclare(x, "topic", true, false, false, false, nil); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", x, err)
 		}
 	}
 	for _, resolution := range []time.Duration{time.Hour, 100 * time.Millisecond} {

@@ -118,7 +118,7 @@ func newShopWith(t *testing.T, v *suite.Vhost, topicPermissions bool) *shop {
 	}
 	for _, q := range []string{"listener", "orders.other"} {
 		if _, err := ch.QueueDeclare(q, true, false, false, false, nil); err != nil {
-			t.Fatal(err)
+			t.Fatalf("queue %s: %v", q, err)
 		}
 	}
 	if err := ch.QueueBind("listener", "order.#", "events", false, nil); err != nil {

@@ -278,7 +278,7 @@ func makeTraffic(t *testing.T, v *suite.Vhost, tel *telemetry.Telemetry, probe s
 	}
 	for id, in := range map[string]time.Duration{"now": 0, "hour": time.Hour / 2, "day": 12 * time.Hour, "week": 72 * time.Hour, "later": 1000 * time.Hour} {
 		if err := store.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Queue: "tasks", DeliverAt: time.Now().Add(in)}); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", id, err)
 		}
 	}
 	// The row is from another program. Its headers cannot be read, so it fails immediately. A task for a missing

@@ -47,7 +47,7 @@ func TestCLIRetire(t *testing.T) {
 			}
 			ch := v.Channel(t)
 			if _, err := ch.QueuePurge(queue, false); err != nil {
-				t.Fatal(err)
+				t.Fatalf("%v: %v", i, err)
 			}
 			// The management API may still count the purged message for some seconds, and retire then refuses.
 			suite.Eventually(t, queue+" is empty", func() bool { return now("retire", "--dry-run").Code == 0 })

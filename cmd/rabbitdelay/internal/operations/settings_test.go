@@ -55,7 +55,7 @@ func TestRecommendedSettings(t *testing.T) {
 			} {
 				out, err := b.Ctl(t.Context(), "eval", question)
 				if err != nil {
-					t.Fatal(err)
+					t.Fatalf("%s: %v", question, err)
 				}
 				if got := strings.TrimSpace(out); got != want {
 					t.Errorf("%s is %s, want %s", question, got, want)

@@ -42,7 +42,7 @@ func TestCLIStatus(t *testing.T) {
 			"delay.parked": {MessageId: "order-43"},
 		} {
 			if err := ch.PublishWithContext(t.Context(), "", queue, true, false, p); err != nil {
-				t.Fatal(err)
+				t.Fatalf("queue %s: %v", queue, err)
 			}
 		}
 		suite.Known(t, v, "orders.expire.dead")

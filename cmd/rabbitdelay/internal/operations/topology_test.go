@@ -117,7 +117,7 @@ func TestTopologyApplyFromManyProcesses(t *testing.T) {
 			}
 			p, err := v.Managed().Plan(t.Context(), want)
 			if err != nil {
-				t.Fatal(err)
+				t.Fatalf("%s queues: %v", qt, err)
 			}
 			if !p.Empty() {
 				t.Errorf("%s:\n%s, want Empty() = true", qt, p)

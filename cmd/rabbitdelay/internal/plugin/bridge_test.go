@@ -67,7 +67,7 @@ func TestBridge(t *testing.T) {
 	for _, delay := range []any{int32(30), nil} {
 		p := amqp.Publishing{Headers: amqp.Table{"x-delay": delay}}
 		if err := ch.PublishWithContext(t.Context(), "shop", "paid", false, false, p); err != nil {
-			t.Fatal(err)
+			t.Fatalf("delay %v: %v", delay, err)
 		}
 	}
 	clitest.Await(t, "both messages come", func() bool { q, _ := b.Queue("out"); return q.Ready == 2 })

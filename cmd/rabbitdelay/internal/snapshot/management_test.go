@@ -97,7 +97,7 @@ func TestClientsOfOthersAreUnknown(t *testing.T) {
 	for code, known := range map[int]bool{200: true, 401: false} {
 		c := managed(t, fixed{"/api/nodes": {code, "[]"}, "/api/overview": {200, "{}"}, "/api/health": {200, `{"status":"ok"}`}})
 		if err := c.management(t.Context()); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%v: %v", code, err)
 		}
 		if (c.snap.Clients != nil) != known {
 			t.Errorf("nodes answered with %d: clients %v, want them known: %t", code, c.snap.Clients, known)

@@ -54,7 +54,7 @@ func TestSlowManagement(t *testing.T) {
 				}
 				for _, q := range []string{"q", "q.dead"} {
 					if _, err := ch.QueueDeclare(q, true, false, false, false, amqp.Table{"x-queue-type": "classic"}); err != nil {
-						t.Fatal(err)
+						t.Fatalf("queue %s: %v", q, err)
 					}
 				}
 				for range 3 {

@@ -84,11 +84,11 @@ func TestTakeBesideAHungManagementAPI(t *testing.T) {
 			want.Destinations = append(want.Destinations, topology.Destination{Queue: q})
 			for _, name := range []string{q, q + ".dead"} {
 				if _, err := ch.QueueDeclare(name, true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
-					t.Fatal(err)
+					t.Fatalf("%s: %v", name, err)
 				}
 			}
 			if err := ch.PublishWithContext(t.Context(), "", q+".dead", false, false, amqp.Publishing{}); err != nil {
-				t.Fatal(err)
+				t.Fatalf("queue %s: %v", q, err)
 			}
 		}
 		synctest.Wait()

@@ -95,7 +95,7 @@ func TestTakeInUTC(t *testing.T) {
 	ch := srv.Channel()
 	for _, q := range []string{"q", "q.dead"} {
 		if _, err := ch.QueueDeclare(q, true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
-			t.Fatal(err)
+			t.Fatalf("queue %s: %v", q, err)
 		}
 	}
 	if err := ch.PublishWithContext(t.Context(), "", "q.dead", false, false, amqp.Publishing{Timestamp: time.Now()}); err != nil {
@@ -286,7 +286,7 @@ func sentTasks(t *testing.T) *taskview.Store {
 	}
 	for _, id := range []string{"a", "b"} {
 		if err := store.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Queue: "q", DeliverAt: time.Now().Add(time.Hour)}); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", id, err)
 		}
 	}
 	const hour = 3_600_000

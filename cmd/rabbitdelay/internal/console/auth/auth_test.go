@@ -264,15 +264,15 @@ func TestReadRefusesAFileThatOthersMayUse(t *testing.T) {
 	} {
 		folder := filepath.Join(t.TempDir(), "folder")
 		if err := os.Mkdir(folder, 0o700); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", name, err)
 		}
 		file := filepath.Join(folder, "users.yaml")
 		if _, err := SetUser(file, "otto", service.RoleOperator, []byte("correct horse battery")); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", name, err)
 		}
 		for path, mode := range map[string]os.FileMode{file: c.file, folder: c.folder} {
 			if err := os.Chmod(path, mode); err != nil {
-				t.Fatal(err)
+				t.Fatalf("%s: %v", path, err)
 			}
 		}
 		_, err := Read(file)

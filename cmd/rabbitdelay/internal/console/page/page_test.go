@@ -344,7 +344,7 @@ func TestActions(t *testing.T) {
 		c.calls = nil
 		form, err := url.ParseQuery(x.form)
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%+v: %v", x, err)
 		}
 		w := c.post(x.path, form)
 		if w.Code != http.StatusSeeOther || w.Header().Get("Location") != x.to || len(c.calls) != 1 || c.calls[0] != x.call {
@@ -737,11 +737,11 @@ func TestLive(t *testing.T) {
 		t.Cleanup(cancel)
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, srv.URL+path, http.NoBody)
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", path, err)
 		}
 		resp, err := srv.Client().Do(r)
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", path, err)
 		}
 		t.Cleanup(func() { _ = resp.Body.Close() })
 		event, err := bufio.NewReader(resp.Body).ReadString('\n')

@@ -97,7 +97,7 @@ func TestHistory(t *testing.T) {
 			err := db.QueryRow("SELECT COUNT(*), SUM(status = 'failed') FROM rabbitdelay_tasks WHERE finished_at >= ?",
 				x.spans[0].From.UnixMilli()).Scan(&want, &failed)
 			if err != nil {
-				t.Fatal(err)
+				t.Fatalf("%+v: %v", x, err)
 			}
 			if n := len(x.spans); n < x.n-1 || n > x.n {
 				t.Errorf("%s: %d spans, want %d or one less", x.name, n, x.n)

@@ -33,7 +33,7 @@ func TestOverviewAge(t *testing.T) {
 			began := time.Now()
 			o, err := c.Overview(t.Context(), Identity{Role: RoleOperator})
 			if err != nil {
-				t.Fatal(err)
+				t.Fatalf("%+v: %v", x, err)
 			}
 			if took, age := time.Since(began), time.Since(o.At); took != x.took || age != x.age {
 				t.Errorf("after a pause of %v: the overview took %v and is %v old, want %v and %v", x.pause, took, age, x.took, x.age)
@@ -74,7 +74,7 @@ func TestReadRates(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			m, err := live.NewManagement(live.ManagementConfig{URL: "http://management", Transport: says{body, c.after}})
 			if err != nil {
-				t.Fatal(err)
+				t.Fatalf("%s: %v", body, err)
 			}
 			r, none := readRates(t.Context(), m)
 			if (r == nil) != (c.want == nil) || r != nil && *r != *c.want || none != c.none {

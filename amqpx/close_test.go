@@ -227,7 +227,7 @@ func TestCloseWhileTheBrokerRestarts(t *testing.T) {
 			t.Error(err)
 		}
 		m.Holds("new", 1, 0)
-		m.Holds("in", 2, 0) // neither could be acknowledged
+		m.Holds("in", 2, 0) // neither message could be acknowledged
 		m.Holds("in.dead", 0, 0)
 	})
 }

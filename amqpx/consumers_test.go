@@ -86,8 +86,7 @@ func TestOptionsRefuse(t *testing.T) {
 	})
 }
 
-// ConsumeAll reports everything that cannot be consumed before it consumes anything, for all queues
-// together.
+// ConsumeAll checks all queues before it consumes from any of them, and reports all problems together.
 func TestConsumeAllChecksFirst(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

@@ -59,7 +59,7 @@ type Message struct {
 	// NServiceBus interprets (its delay).
 	Headers amqp.Table
 
-	// Attempt is the number of the attempt for which the message will be delivered. 0 and 1 stand for the first.
+	// Attempt is the number of the attempt for which the message will be delivered. 0 and 1 both mean the first.
 	Attempt int
 	// Version is the version of the task that the message belongs to, or 0 if there is none.
 	Version int64

@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A missing message, handler or strategy is an error that says so.
+// A missing message, handler or strategy results in an error that says what is missing.
 func TestNothingGiven(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

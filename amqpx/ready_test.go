@@ -134,7 +134,7 @@ func TestManyClientsWaitForOneThatDeclares(t *testing.T) {
 		"slow": func(m *memory) { m.Delay("queue.bind", "delay.bucket.30m", 20*time.Second) },
 		"dead": func(m *memory) {
 			if _, err := m.Channel().QueueDeclare(naming.LockQueue(topology.DefaultPrefix), false, false, true, false, nil); err != nil {
-				m.Fatalf("%s: %v", name, err)
+				m.Fatal(err)
 			}
 		},
 	} {

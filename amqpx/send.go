@@ -362,7 +362,7 @@ func (p *prepared) failed(cause error) *SendError {
 // Without a delay, the message is published directly to the exchange with the routing key, or to the queue. No
 // route queue is needed, so an exchange may have any number of routing keys, and Config.MaxRouteQueues does not
 // apply. The message has all of its properties and headers again. The broker then routes by CC, counts Expiration
-// from now, and refuses a UserID that differs from the client's own user unless that user has the tag impersonator
+// from now, and refuses a UserID that differs from the client's own user unless that user has the impersonator tag
 // (an *amqp091.Error with code 406). If the message is routed to no queue, the error is ErrUnroutable. While one
 // of several queues refuses the message, for example because it is full, the other queues receive a copy at each
 // try, and the error is ErrOutcomeUnknown.

@@ -52,7 +52,7 @@ func TestBrokenQueueStopsNoOtherConsumer(t *testing.T) {
 	})
 }
 
-// Health says which consumer has no queue and why, until the queue is back.
+// Health reports which consumer has no queue, and why, until the queue exists again.
 func TestHealthOfABrokenQueue(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

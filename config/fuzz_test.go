@@ -8,7 +8,7 @@ import (
 
 const fuzzSecret = "Hunter-2-hunter"
 
-// FuzzDatabaseURL checks that no error shows a password, whatever is around it.
+// FuzzDatabaseURL checks that no error shows a password, regardless of the text around it.
 func FuzzDatabaseURL(f *testing.F) {
 	for _, form := range []struct{ scheme, before, after, end string }{
 		{"postgres", "", "", "@db:5432/shop?sslmode=disable"},

@@ -100,7 +100,7 @@ func TestRetryProperties(t *testing.T) {
 		steady := policy(-1)
 		attempt := rapid.IntRange(1, 200).Draw(t, "attempt")
 		rnd := rapid.Float64Range(0, 1).Draw(t, "rnd")
-		least := backoff - backoff>>50 - 1 // a float64 cannot tell longer ones apart
+		least := backoff - backoff>>50 - 1 // a float64 cannot distinguish longer durations
 		now, next := steady.Delay(attempt, rnd), steady.Delay(attempt+1, rnd)
 		if now < least || now > bound || next < now {
 			t.Fatalf("attempts %d, %d wait %v, %v with bounds %v, %v, want at least %v", attempt, attempt+1, now, next, backoff, bound, least)

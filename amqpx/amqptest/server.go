@@ -59,7 +59,7 @@ type Options struct {
 	Latency time.Duration
 	// LateBindings is how long a new binding of a topic exchange takes until it has an effect and the server confirms
 	// it. If another client declares the same binding during this time, the server confirms that declaration
-	// immediately. RabbitMQ 3.12 to 4.2 on Mnesia behaves like this for some milliseconds. Default 0.
+	// immediately. RabbitMQ 3.12 to 4.2 on Mnesia behaves like this for a few milliseconds. Default 0.
 	LateBindings time.Duration
 	// ClockAhead is how far the server's clock is ahead of this process's clock. It is negative if the server's clock
 	// is behind. Default 0.

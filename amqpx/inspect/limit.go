@@ -52,7 +52,7 @@ func peekRefused(queue string, err error) error {
 	case errors.Is(err, live.ErrStream):
 		e.reason = err.Error()
 	case live.IsDenied(err):
-		e.reason = peekCosts + "; the user is not allowed to read the limit from the management API: the user needs the tag management or monitoring"
+		e.reason = peekCosts + "; the user is not allowed to read the limit from the management API: the user needs the management or monitoring tag"
 	case !errors.Is(err, errLimitUnknown) && !errors.Is(err, errLimitNotYet):
 		e.Err = err
 	}

@@ -115,7 +115,7 @@ type RequeueReport struct {
 	// exceeded the queue's delivery limit.
 	Moved int `json:"moved"`
 	// Anonymous counts messages that were sent or copied without their user id. The broker only accepts the user id of
-	// the client's login, unless the login has the tag impersonator. A user id that is known only from the header
+	// the client's login, unless the login has the impersonator tag. A user id that is known only from the header
 	// rabbitdelay-carried is not used, because any publisher can write that header.
 	Anonymous int `json:"anonymous,omitempty"`
 	// AnonymousIDs has the ids of the first 20 of these messages, and WhyAnonymous has the first one's reason.

@@ -72,7 +72,7 @@ func (u *userIDs) try(ctx context.Context, userID string) (why string, err error
 	})
 	switch {
 	case wire.IsCode(err, amqp.PreconditionFailed):
-		return fmt.Sprintf("the broker accepts the user id %q only from that user, or from a user with the tag impersonator", userID), nil
+		return fmt.Sprintf("the broker accepts the user id %q only from that user, or from a user with the impersonator tag", userID), nil
 	case wire.IsCode(err, amqp.AccessRefused):
 		return fmt.Sprintf("this user is not allowed to write to the default exchange, which is used to test the user id %q", userID), nil
 	}

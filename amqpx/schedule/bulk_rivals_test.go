@@ -104,7 +104,7 @@ func TestBulkRunsOnlyWhatIsNotDue(t *testing.T) {
 	}
 }
 
-// The audit log names the tasks that were revived, and not those whose unique key another pending task has.
+// The audit log names the tasks that were revived, but not the tasks whose unique key belongs to another pending task.
 func TestBulkRecordsOnlyRevivedTasks(t *testing.T) {
 	s, db := closedStore(t)
 	many(t, s, time.Now().Add(time.Hour), 3)

@@ -212,7 +212,7 @@ type Config struct {
 	DatabaseNow func() time.Time
 	// VirtualTime is for tests in a bubble of testing/synctest. The store then uses the bubble's clock with every
 	// database. Run waits until something is due or a store of the bubble writes, because polling every second would
-	// make a virtual day slow. A store of pgxtx then does not use LISTEN, because time in the bubble stands still while
+	// make a virtual day slow. A store of pgxtx then does not use LISTEN, because time in the bubble does not pass while
 	// a goroutine reads from a connection. Without VirtualTime, Run in a bubble polls, and returns ErrClock with a
 	// database server.
 	VirtualTime bool

@@ -120,7 +120,8 @@ func TestNilExecutor(t *testing.T) {
 	}
 }
 
-// A nil database is an error that says so, and results in a nil handler, which Consume refuses before it begins.
+// With a nil database, constructors return an error that says so, and handlers are nil, which Consume refuses before it
+// begins.
 func TestNilDatabase(t *testing.T) {
 	ctx := t.Context()
 	effect := func(context.Context, *sql.Tx, *amqpx.Delivery) error { return nil }

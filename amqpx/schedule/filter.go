@@ -70,7 +70,7 @@ func (s Sort) parsed() (rows.Sort, error) {
 	return rows.Sort{}, fmt.Errorf("sort is %q, expected none, %s, %s or %s", string(s), SortDueLast, SortEnded, SortEndedLast)
 }
 
-// Cursor is a position in the order of List, as text without a meaning of its own. The zero value is the beginning.
+// Cursor is an opaque position in the order of List. The zero value is the beginning.
 type Cursor string
 
 // CursorOf returns the position of a task in the order of the filter.

@@ -20,7 +20,7 @@ type calendar struct {
 	db     *sql.DB
 	stores []*Store
 	now    time.Time
-	idle   bool // the consumer rests
+	idle   bool // the consumer handles nothing
 }
 
 func newCalendar(t *testing.T, relays int) *calendar {

@@ -65,7 +65,8 @@ func TestTooEarlyByTheDatabase(t *testing.T) {
 		check(s.T, err)
 		names := []string{"task", "group", "lease"}
 		for _, name := range names {
-			// The timestamp is as if the publisher's clock were ahead, so the consumer alone would trust the broker.
+			// With this timestamp, the publisher's clock seems to be ahead. A consumer without the table would
+			// therefore trust the broker.
 			check(s.T, s.plain.Publish("", name, false, false, amqp.Publishing{
 				MessageId: name, Timestamp: due, Headers: amqp.Table{amqpx.HeaderDue: due.UnixMilli(), amqpx.HeaderVersion: int64(1)},
 			}))

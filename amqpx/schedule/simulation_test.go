@@ -430,7 +430,7 @@ func TestWipedBroker(t *testing.T) {
 	}
 }
 
-// A lost message is sent again some minutes after it was due.
+// A lost message is sent again a few minutes after it was due.
 func TestLostMessage(t *testing.T) {
 	for name, load := range map[string]float64{"busy": 0.6, "seldom used": 1.0 / 300, "idle": 0} {
 		t.Run(name, func(t *testing.T) {

@@ -188,7 +188,7 @@ func (s *Store) reports(part string) func(error) {
 	}
 }
 
-// reading runs read with the connection and the row filter, and wraps its error with what.
+// reading runs read with the connection and the row filter, and prefixes its error with the parameter what.
 func reading[T any](ctx context.Context, s *Store, ex Executor, f Filter, what string, read func(c rows.Conn, f rows.Filter) (T, error)) (none T, err error) {
 	filter, err := f.rowFilter()
 	if err != nil {

@@ -190,7 +190,7 @@ func (s *Service) openDatabase(o Options) (tasks schedule.Config, err error) {
 		s.database = o.Database
 		s.DB, _ = o.Database.(*sql.DB)
 	case u != "":
-		if !s.virtual { // virtual time stands still while a goroutine reads from a connection
+		if !s.virtual { // virtual time does not pass while a goroutine reads from a connection
 			if tasks.Listener, err = config.Listener(u); err != nil {
 				return tasks, err
 			}

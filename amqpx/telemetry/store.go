@@ -21,7 +21,7 @@ var horizons = []struct {
 	within time.Duration
 }{{"1m", time.Minute}, {"1h", time.Hour}, {"1d", 24 * time.Hour}, {"7d", 7 * 24 * time.Hour}}
 
-// maxCount limits each count of tasks, because a database takes some seconds to read ten million entries of an index.
+// maxCount limits each count of tasks, because a database takes a few seconds to read ten million entries of an index.
 const maxCount = 1_000_000
 
 // relayParts are the possible values of schedule.Fault.Part.

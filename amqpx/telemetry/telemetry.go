@@ -49,7 +49,7 @@ type Config struct {
 	Propagator propagation.TextMapPropagator
 	// ParentSpans makes the span of a handler a child of the span that sent its message. By default, it belongs to a
 	// separate trace with a link to that span. A trace with ParentSpans lasts as long as the delay, and most backends
-	// can only assemble traces of some minutes.
+	// can only assemble traces of a few minutes.
 	ParentSpans bool
 	// MaxDestinations is how many destinations are distinguished in span names and metrics, from 1 to 10,000; the
 	// default is 200. All further destinations are recorded as "_OTHER". If it is above 200, also raise the SDK's limit

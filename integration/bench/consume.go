@@ -21,7 +21,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/telemetry"
 )
 
-// Handlers without any effects.
+// These handlers have no effects.
 
 func bare(*turn) amqpx.Handler {
 	return func(context.Context, *amqpx.Delivery) error { return nil }

@@ -46,7 +46,7 @@ type turn struct {
 	s      *Scenario
 	c      *client
 	broker *broker.Broker
-	row    *Case // receives the figures
+	row    *Case // row of the table that receives the figures
 }
 
 // claim says that a figure of a case, or its ratio to that of a baseline, is at least or at most the bound.

@@ -16,7 +16,7 @@ import (
 // delayed sends messages through an exchange of the x-delayed-message plugin, with the client of RabbitMQ's team.
 type delayed struct {
 	dial           func() (*amqp.Connection, error)
-	conn           *amqp.Connection // used by publish
+	conn           *amqp.Connection // the connection that publish uses
 	exchange, name string           // name is the name of the queue and the routing key
 
 	mu      sync.Mutex // guards publish, because a channel's frames must not mix

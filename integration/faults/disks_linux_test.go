@@ -153,8 +153,8 @@ func TestPowerLoss(t *testing.T) {
 	}
 }
 
-// filled is a broker whose Pause fills its disk. Resume frees the space and restarts the broker:
-// from 4.3 on the broker has stopped by itself, and before that some of its queues stand still.
+// filled is a broker whose Pause fills its disk. Resume frees the space and restarts the broker, because from 4.3 on
+// the broker has stopped by itself, and before that some of its queues have stopped delivering.
 type filled struct {
 	faults.Brokers
 	disk *disk

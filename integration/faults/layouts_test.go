@@ -64,7 +64,7 @@ func TestLayoutsChange(t *testing.T) {
 				if got = binary.Run(t.Context(), "retire", "--yes", "-f", now.file); got.Code == 0 {
 					break
 				}
-				// For some seconds, a busy broker may still count messages that have left a queue, or answer the
+				// For a few seconds, a busy broker may still count messages that have left a queue, or answer the
 				// management API too late.
 				busy := strings.Contains(got.Stderr, "wait until they have drained") || strings.Contains(got.Stderr, "make the management API reachable")
 				if !busy || time.Now().After(end) {

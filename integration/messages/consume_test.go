@@ -282,7 +282,7 @@ func TestConsumeRefusesAStream(t *testing.T) {
 		if _, err := v.Channel(t).QueueDeclarePassive("stream.dead", true, false, false, false, nil); err == nil {
 			t.Error("the refused consumer has left a dead-letter queue")
 		}
-		suite.Eventually(t, "requeue is refused", func() bool { // the broker counts the messages in a stream some seconds later
+		suite.Eventually(t, "requeue is refused", func() bool { // the broker counts the messages in a stream a few seconds later
 			_, err := inspect.Requeue(ctx, c, inspect.RequeueOptions{Queue: "stream"})
 			return errors.Is(err, inspect.ErrPeek)
 		})

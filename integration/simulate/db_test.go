@@ -151,7 +151,7 @@ func (d *database) hang() (undo func()) {
 	}
 }
 
-// breakCommits loses the answers of the next n commits. applied says whether they take effect.
+// breakCommits loses the answers of the next n commits. The parameter applied reports whether the commits take effect.
 func (d *database) breakCommits(n int, applied bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -83,7 +83,7 @@ type step struct {
 	On   int           // the process
 	IDs  []string      // the messages or tasks that the step concerns
 	In   time.Duration // the delay, or the due time relative to the step
-	Abs  bool          // a message has DeliverAt
+	Abs  bool          // the message has a DeliverAt instead of a Delay
 	For  time.Duration // how long a fault lasts; MaxWait of a unique key
 	Cool time.Duration // Cooldown of a unique key
 	Name string        // queue, method or mode

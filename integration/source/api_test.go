@@ -36,7 +36,7 @@ func TestAPI(t *testing.T) {
 			if o := p.Scope().Lookup(name); o.Exported() {
 				for _, text := range hidden(o) {
 					if dir+"."+o.Name() == "topology.YAMLFields" {
-						continue // for package config, which reads the same document
+						continue // package config uses this name to read the same document
 					}
 					t.Errorf("%s.%s; others cannot name it: give it a public type, or unexport it", dir, text)
 				}

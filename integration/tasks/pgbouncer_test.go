@@ -247,7 +247,8 @@ func TestPgBouncerPreparedStatements(t *testing.T) {
 	}
 }
 
-// The program needs no setting. With the mode that prepares statements, each command fails with the explanation.
+// Commands work through PgBouncer without any setting. With the mode that uses prepared statements, each command fails
+// with an error that names the setting.
 func TestPgBouncerProgram(t *testing.T) {
 	t.Parallel()
 	p := openPooler(t, database.Pooling{Mode: database.PerTransaction, Size: 1})

@@ -112,7 +112,8 @@ func TestTasksByError(t *testing.T) {
 			suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, batch))
 		}
 		for kind := range kinds {
-			// The kinds differ in one letter, and 100%_a is not interpreted as a pattern.
+			// The kinds differ by one letter, and the percent sign and the underscore in 100%_a are not treated as
+			// wildcards.
 			text := fmt.Sprintf("100%%_%c of %q failed:\n\t503", 'a'+kind, "order")
 			_, err := db.ExecContext(t.Context(), fmt.Sprintf("UPDATE rabbitdelay_tasks "+
 				"SET status = 'failed', finished_at = due_at, last_error = '%s' WHERE id LIKE '%%%d' OR id LIKE '%%%d'",

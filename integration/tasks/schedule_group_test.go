@@ -12,9 +12,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// Tasks of many consumers share transactions: each message arrives twice at the same
-// time, some fail the first time, every tenth task was cancelled, and every seventh
-// message is of an older version.
+// The tasks of many consumers are handled in shared transactions. Each message arrives twice at the same time, some
+// handlers fail the first time, every tenth task is cancelled, and every seventh message has an old version.
 func TestScheduleGroup(t *testing.T) {
 	t.Parallel()
 	const count, consumers, size, rows = 100, 2, 16, 5

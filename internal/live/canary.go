@@ -21,7 +21,7 @@ import (
 )
 
 // ErrInstantsIgnored is wrapped by every *InstantsIgnoredError.
-var ErrInstantsIgnored = errors.New("the broker does not delay messages until the time in a header")
+var ErrInstantsIgnored = errors.New("the broker ignores the delivery time in the header and delivers messages immediately")
 
 // InstantsIgnoredError reports a broker that ignores topology.HeaderInstant. Such a broker delivers a message
 // immediately, although the header contains a future time.

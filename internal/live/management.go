@@ -33,7 +33,7 @@ type ManagementConfig struct {
 	// the same node for as long as it answers.
 	URLs []string
 	// Username and Password override those in the URL. If neither is set, both default to "guest". The user needs the
-	// tag management, and the tag policymaker to read policies.
+	// management tag, and the policymaker tag to read policies.
 	Username, Password string
 	Vhost              string            // the virtual host; empty means "/"
 	Transport          http.RoundTripper // carries custom TLS settings; nil means the default
@@ -91,7 +91,7 @@ func newEndpoint(raw string, cfg ManagementConfig) (endpoint, error) {
 	return e, nil
 }
 
-// Inspect reads the whole virtual host. For a user without the tag policymaker the result has PoliciesKnown set to
+// Inspect reads the whole virtual host. For a user without the policymaker tag the result has PoliciesKnown set to
 // false.
 func (m *Management) Inspect(ctx context.Context, _ topology.Topology) (plan.State, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)

@@ -261,7 +261,7 @@ func TestPolicyWarningsOfDeadLetters(t *testing.T) {
 	}
 }
 
-// A user without the tag policymaker sees the values that each existing queue reports.
+// A user without the policymaker tag sees the values that each existing queue reports.
 func TestPolicyWarningsFromTheQueueItself(t *testing.T) {
 	l := live(sample())
 	l.PoliciesKnown = false
@@ -288,7 +288,7 @@ func TestPlanAsTextAndAsJSON(t *testing.T) {
 + create     binding "delay.parked" -> queue "delay.parked", routing key ""
 = same       3 exchanges
 = same       2 bindings
-note: policies were not checked, because reading them requires the management API and a user with the tag policymaker
+note: policies were not checked, because reading them requires the management API and a user with the policymaker tag
 2 to create, 5 the same, 1 in conflict (read by test)
 RabbitMQ cannot change an object in place: give the new one another name, or empty and delete the old one.
 `

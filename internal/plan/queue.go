@@ -16,7 +16,7 @@ type Queue struct {
 	// queue: it has no leader, or its node is down. It is empty for a queue that answers. If it is set, the counts
 	// below are the last known ones, usually 0.
 	Unavailable string
-	// Uncounted means that the management API has no message counts for a running queue. This lasts for some seconds
+	// Uncounted means that the management API has no message counts for a running queue. This lasts for a few seconds
 	// after the queue was declared, or after its node or leader came back.
 	Uncounted bool
 	// ReadyOnly means that the management API has no message counts for a running queue, and that Messages is the
@@ -51,7 +51,7 @@ type Queue struct {
 	State   string   // running, down, …; empty if unknown
 
 	// EffectivePolicy is the merged definition of the policies that apply to the queue. It is empty if none applies,
-	// and nil if it is unknown, as for some seconds after a queue was declared or its node started. Policy and
+	// and nil if it is unknown, as for a few seconds after a queue was declared or its node started. Policy and
 	// OperatorPolicy are the policies' names.
 	EffectivePolicy map[string]any
 	Policy          string

@@ -49,7 +49,7 @@ func (p Plan) Render(w io.Writer, all bool) error {
 		fmt.Fprintf(&b, "warning: binding %s is not in the configuration: %s; %s\n", x, x.Effect(), x.Advice())
 	}
 	if !p.PoliciesChecked {
-		fmt.Fprintf(&b, "note: policies were not checked, because reading them requires the management API and a user with the tag policymaker\n")
+		fmt.Fprintf(&b, "note: policies were not checked, because reading them requires the management API and a user with the policymaker tag\n")
 	}
 	fmt.Fprintf(&b, "%d to create, %d the same, %d in conflict", p.Count(ActionCreate), p.Count(ActionSame), p.Count(ActionConflict))
 	if n := p.Count(ActionUnverified); n > 0 {

@@ -26,7 +26,7 @@ type State struct {
 	Unbind   map[string]string
 	Policies []Policy
 	// PoliciesKnown reports whether Policies is complete. Reading policies takes the management API and a user with
-	// the tag policymaker or administrator.
+	// the policymaker or administrator tag.
 	PoliciesKnown bool
 	// Vhost is the virtual host. QueueLimit and ConnectionLimit are its limits on the numbers of queues and connections.
 	// A limit is 0 if there is none, or if it is unknown, as over AMQP.

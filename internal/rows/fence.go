@@ -25,7 +25,7 @@ const fenced = "id = ? AND version = ? AND created_at BETWEEN ? AND ? AND due_at
 
 func (f Fence) args() []any { return append(f.taskArgs(), f.Due) }
 
-// isTask compares a row with a Fence like fenced, but not its due time. It is for changes that are not an effect.
+// isTask is the condition of fenced without the due time. It is for changes of a task that are not its effect.
 const isTask = "id = ? AND version = ? AND created_at BETWEEN ? AND ?"
 
 func (f Fence) taskArgs() []any {

@@ -217,8 +217,7 @@ func TestCancelPending(t *testing.T) {
 	}
 }
 
-// A caller's transaction is used, and a database gets a new one, which is rolled back after an
-// error.
+// Within uses a caller's transaction. Given a database, it begins a transaction, and rolls it back after an error.
 func TestWithin(t *testing.T) {
 	x := newTable(t)
 	failed := errors.New("failed")

@@ -162,7 +162,8 @@ func (g *gathering) allOnce(t *testing.T, n int) {
 	}
 }
 
-// When there are as many callers as fit into one transaction, they do not wait for running transactions, up to a limit.
+// If enough callers are waiting to fill a transaction, a new transaction begins without waiting for the running ones,
+// up to a limit.
 func TestGatherOpensLanes(t *testing.T) {
 	const most = 3
 	g := newGathering(t, most)

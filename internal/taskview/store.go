@@ -27,7 +27,7 @@ func New(db schedule.Database, cfg schedule.Config) (*Store, error) {
 	return &Store{Store: s, db: rows.Open(sqldb.Of(db), sqldb.Dialect(cfg.Dialect), cfg.DatabaseNow), listed: cfg.Destination}, nil
 }
 
-// reading runs read on the database, and wraps its error with what.
+// reading runs read on the database, and prefixes its error with the parameter what.
 func reading[T any](ctx context.Context, s *Store, what string, read func(c rows.Conn) (T, error)) (none T, err error) {
 	c, err := s.db.Conn(ctx)
 	if err != nil {

@@ -29,7 +29,7 @@ type ManagementConfig struct {
 	// the same node for as long as it answers.
 	URLs []string
 	// Username and Password override those in the URL. If neither is set, both default to "guest". The user needs the
-	// tag management, and the tag policymaker to read policies.
+	// management tag, and the policymaker tag to read policies.
 	Username, Password string
 	Vhost              string            // the virtual host; empty means "/"
 	Transport          http.RoundTripper // carries custom TLS settings; nil means the default

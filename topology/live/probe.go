@@ -11,8 +11,8 @@ import (
 var (
 	// ErrNoPlugin means that the broker does not have the delayed message plugin.
 	ErrNoPlugin = live.ErrNoPlugin
-	// ErrInstantsIgnored means that the broker does not delay messages until the time in a header, as dlx.Native needs
-	// it. RabbitMQ 4.4 and later do, in quorum queues.
+	// ErrInstantsIgnored means that the broker ignores the delivery time in a message's header and delivers the message
+	// immediately. dlx.Native needs RabbitMQ 4.4 or later, whose quorum queues delay messages until that time.
 	ErrInstantsIgnored = live.ErrInstantsIgnored
 )
 

@@ -254,7 +254,7 @@ func isDown(err error) bool {
 // creating prevents this client's other destinations, and other clients, from creating the same queue concurrently.
 // Many destinations may share a dead-letter queue, and RabbitMQ 3.10 has been seen to answer 541, which closes the
 // connection, while another client was creating the same queue. Another client may hold the lock and hang, so creating
-// proceeds without the lock after some seconds.
+// proceeds without the lock after a few seconds.
 func (d *declaration) creating(ctx context.Context, queue string) (unlock func(), err error) {
 	ds := d.c.dests
 	ds.mu.Lock()

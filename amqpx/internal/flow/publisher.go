@@ -197,7 +197,7 @@ func (x *Publication) answer() Outcome {
 	case !x.on.ch.IsClosed():
 		return Outcome{Kind: Nacked, Err: ErrNacked}
 	}
-	<-x.on.ended // for the error, which is set at about the same time
+	<-x.on.ended // wait for the error, which is set at about the same time
 	return x.closed(x.on.err)
 }
 

@@ -41,7 +41,7 @@ func Consumers(ctx context.Context, ch *amqp.Channel, queue string) (int, error)
 // AwaitSettled waits until a queue counts at most the given number of consumers. Pass the number of the queue's
 // consumers without the cancelled ones of this channel. When the count has decreased, the queue has processed the
 // acknowledgements and returns of the cancelled consumers. Other clients may have begun to consume in the meantime, so
-// AwaitSettled gives up after some seconds, or if the queue's leader is too busy to count.
+// AwaitSettled gives up after a few seconds, or if the queue's leader is too busy to count.
 func AwaitSettled(ctx context.Context, ch *amqp.Channel, queue string, most int) error {
 	for try := range 100 {
 		n, err := Consumers(ctx, ch, queue)

@@ -55,7 +55,7 @@ func TestEndingExplains(t *testing.T) {
 	}
 }
 
-// While the connection is open, errors are not changed, because ErrClosed is then about the channel.
+// While the connection is open, errors are returned unchanged, because ErrClosed then refers to the channel.
 func TestEndingExplainsNothing(t *testing.T) {
 	t.Parallel()
 	conn, err := amqptest.Start(t, amqptest.Options{}).Connect()

@@ -32,7 +32,7 @@ type calendar struct {
 	db       *sql.DB
 	planners []*Planner
 	now      time.Time
-	idle     bool // the consumer rests
+	idle     bool // the consumer handles nothing
 }
 
 // newCalendar returns a calendar whose database is in memory, and so has one connection.

@@ -45,7 +45,7 @@ type world struct {
 	broker *amqptest.Server
 	client *amqpx.Client
 	mux    *http.ServeMux
-	who    service.Identity // makes the requests
+	who    service.Identity // the caller of the requests
 }
 
 func newWorld(t *testing.T, change ...func(*world, *service.Config)) *world {

@@ -72,7 +72,7 @@ type Store struct {
 // Close closes the database, which must be idle.
 func (s *Store) Close() { _ = s.DB.Close() }
 
-// InTx runs do in a transaction. The errors of the transaction start with what.
+// InTx runs do in a transaction. The texts of the transaction's errors begin with the parameter what.
 func (s *Store) InTx(ctx context.Context, what string, do func(tx *sql.Tx) error) error {
 	tx, err := s.DB.BeginTx(ctx, nil)
 	if err != nil {

@@ -52,8 +52,8 @@ func TestWatched(t *testing.T) {
 	}
 }
 
-// A database that answers, or that refuses, does not end the work, and neither does a signal end it in the database's
-// name.
+// The work continues if the database answers or refuses connections. If a signal ends the work, its error is not blamed
+// on the database.
 func TestWatchedGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := watched(t.Context(), func(context.Context) error { return errors.New("too many connections") })

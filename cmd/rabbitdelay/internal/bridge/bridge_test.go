@@ -225,7 +225,7 @@ func TestBridgeLosesNothing(t *testing.T) {
 	}
 }
 
-// load publishes messages for some minutes, and returns them.
+// load publishes messages for a few minutes, and returns them.
 func (s *site) load(messages, keys int) []sent {
 	var list []sent
 	for i := range messages {
@@ -243,7 +243,7 @@ func (s *site) load(messages, keys int) []sent {
 	return list
 }
 
-// trouble causes faults for some minutes.
+// trouble causes faults for a few minutes.
 func (s *site) trouble() {
 	var undo []func()
 	for range 60 {

@@ -35,8 +35,8 @@ func nulls(at string, v any) (list []string) {
 }
 
 // An empty list is [] in JSON, so that programs need not check whether it exists. Null means unknown: without the
-// management API, status knows neither the alarms nor how many messages are not ready, and plan knows neither policies nor
-// stray bindings. Without a broker or a database, status and trace know nothing of what it has.
+// management API, status knows neither the alarms nor how many messages are not ready, and plan knows neither policies
+// nor stray bindings. Without a broker or a database, status and trace report its contents as unknown.
 func TestEmptyListsInJSON(t *testing.T) {
 	b := clitest.NewBroker(t, amqptest.Options{})
 	onBroker, onDB, onNothing := " --url "+b.URL, " --db "+clitest.NewDB(t), " --url amqp://guest:guest@127.0.0.1:1/"

@@ -143,7 +143,7 @@ func (d *destroyer) plan(ctx context.Context) error {
 }
 
 // deletable returns what would currently be deleted. AMQP reports the current numbers of ready messages and consumers.
-// The management API reports all messages, but as of some seconds ago. The result stale means that no message was
+// The management API reports all messages, but as of a few seconds ago. The result stale means that no message was
 // counted over AMQP.
 func (d *destroyer) deletable(ctx context.Context) (r removal.Plan, stale bool, err error) {
 	found, err := d.Inspect(ctx, d.t)

@@ -37,7 +37,7 @@ func (x *examination) checkVersion() {
 		enabled, known := x.snap.Flags["stream_queue"]
 		switch {
 		case !known:
-			x.uncheckedf(AreaFeatureFlags, "the feature flag stream_queue, which RabbitMQ 3.10 needs for at-least-once dead-lettering, could not be read; that needs a user with the tag administrator")
+			x.uncheckedf(AreaFeatureFlags, "the feature flag stream_queue, which RabbitMQ 3.10 needs for at-least-once dead-lettering, could not be read; that needs a user with the administrator tag")
 		case !enabled:
 			x.found(Finding{ID: "feature-flag-off", Severity: SeverityCritical,
 				What: "The feature flag stream_queue is disabled.",

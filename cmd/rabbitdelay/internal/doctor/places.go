@@ -86,11 +86,11 @@ func (x *examination) checkAvailable() {
 func (x *examination) checkPlaces() {
 	nodes := len(x.snap.Nodes)
 	if nodes == 0 {
-		x.uncheckedf(AreaNodes, "the cluster's nodes are unknown; listing them needs the management API and a user with the tag monitoring")
+		x.uncheckedf(AreaNodes, "the cluster's nodes are unknown; listing them needs the management API and a user with the monitoring tag")
 		return
 	}
 	if !x.snap.NodesComplete {
-		x.uncheckedf(AreaNodes, "only nodes with queues and the connections of this user were seen; a user with the tag monitoring sees all nodes and connections")
+		x.uncheckedf(AreaNodes, "only nodes with queues and the connections of this user were seen; a user with the monitoring tag sees all nodes and connections")
 	}
 	var classic, few, part []string
 	for _, q := range x.cfg.Want.Queues {

@@ -49,7 +49,7 @@ func (x *examination) checkPolicies() {
 	switch {
 	case x.plan.PoliciesChecked:
 	case x.snap.Live.BindingsKnown:
-		x.uncheckedf(AreaPolicies, "policies could not be listed (the user needs the tag monitoring or policymaker); only policies that queues report were checked")
+		x.uncheckedf(AreaPolicies, "policies could not be listed (the user needs the monitoring or policymaker tag); only policies that queues report were checked")
 	default:
 		x.uncheckedf(AreaPolicies, "policies on delay queues were not checked; that needs the management API")
 	}

@@ -148,7 +148,7 @@ func TestRunRefuses(t *testing.T) {
 	})
 }
 
-// A missing table is an error that says so.
+// Without the plugin's table, the error says that the table is missing.
 func TestRunWithoutATable(t *testing.T) {
 	f := &fakeTable{cut: func(_ int, a string) (string, error) { return strings.Replace(a, `"rows":0`, `"rows":-1`, 1), nil }}
 	if _, err := Look(t.Context(), Config{Shell: f.shell}); !errors.Is(err, ErrNoTable) {

@@ -462,7 +462,7 @@ func TestDoctorFindsAQueueThatDoesNotDeadLetter(t *testing.T) {
 		}
 		leaving(5)
 		c.src.Standstill, c.src.Watch = &doctor.StallWatch{}, 10*time.Second
-		c.until(t, "the queue stands still", func(r doctor.Report) bool { // published messages are also counted late
+		c.until(t, "the queue stands still", func(r doctor.Report) bool { // the management API counts published messages with a delay
 			return strings.Contains(render(r), "at least 5 of 5")
 		})
 		mustCtl(t, v.Broker, "eval", "{ok, _} = supervisor:start_child(rabbit_fifo_dlx_sup, ["+queue+"]).")

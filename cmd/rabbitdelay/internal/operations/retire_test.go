@@ -49,7 +49,7 @@ func TestCLIRetire(t *testing.T) {
 			if _, err := ch.QueuePurge(queue, false); err != nil {
 				t.Fatalf("%v: %v", i, err)
 			}
-			// The management API may still count the purged message for some seconds, and retire then refuses.
+			// The management API may still count the purged message for a few seconds, and retire then refuses.
 			suite.Eventually(t, queue+" is empty", func() bool { return now("retire", "--dry-run").Code == 0 })
 		}
 		if r := present("retire", "--yes"); r.Code != 1 || !strings.Contains(r.Stderr, "delay.previous is empty") {

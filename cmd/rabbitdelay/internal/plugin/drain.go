@@ -218,7 +218,7 @@ func (r *drainRun) print(took time.Duration) error {
 		a.Notef("note: %s of other virtual hosts or exchanges were not read", shown.Number(rep.Other))
 	}
 	if rep.Elsewhere > 0 {
-		a.Notef("note: %d other nodes have tables of their own; run the command for each node", rep.Elsewhere)
+		a.Notef("note: %d other nodes have their own tables; run the command for each node", rep.Elsewhere)
 	}
 	return nil
 }

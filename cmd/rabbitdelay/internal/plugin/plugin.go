@@ -131,9 +131,9 @@ func otherNodes(ctx context.Context, m *live.Management) []string {
 	_, err := m.Call(ctx, http.MethodGet, "/api/nodes?columns=name", nil, &nodes)
 	switch {
 	case live.IsDenied(err):
-		return []string{"whether other nodes have tables of their own: the user needs the tag monitoring"}
+		return []string{"whether other nodes have their own tables: the user needs the monitoring tag"}
 	case err != nil:
-		return []string{"whether other nodes have tables of their own: " + err.Error()}
+		return []string{"whether other nodes have their own tables: " + err.Error()}
 	case len(nodes) > 1:
 		return []string{fmt.Sprintf("the tables of other nodes: the cluster has %d nodes, and only the node behind %s was asked; ask the management API of each node", len(nodes), m.Endpoint())}
 	}

@@ -143,7 +143,7 @@ func (c *collector) reportNotCounted() {
 	if names := c.notCounted(); len(names) > 0 && !c.src.Hasty {
 		some := strings.Join(names[:min(len(names), 3)], ", ")
 		c.uncheckedf(doctor.AreaMessages, "the management API has not counted the messages of these queues yet, so the number of messages that are not ready is unknown (%d, such as %s); "+
-			"it needs some seconds after a queue was declared, and never counts if its metrics are disabled (management_agent.disable_metrics_collector)", len(names), some)
+			"it needs a few seconds after a queue was declared, and never counts if its metrics are disabled (management_agent.disable_metrics_collector)", len(names), some)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
 )
 
-// fixed is a management API that gives the same answers, by the beginning of the path.
+// fixed is a management API with fixed answers. The keys are the first characters of the requests' paths.
 type fixed map[string]struct {
 	code int
 	body string

@@ -58,7 +58,7 @@ func TestUncounted(t *testing.T) {
 		within    time.Duration
 	}{
 		"counted":                   {counts: time.Nanosecond, known: true},
-		"counted in some seconds":   {counts: 5 * time.Second, known: true, within: uncountedFor},
+		"counted in a few seconds":  {counts: 5 * time.Second, known: true, within: uncountedFor},
 		"never counted":             {unchecked: true, within: uncountedFor},
 		"disabled":                  {disabled: true, unchecked: true},
 		"counted later, for a page": {counts: 5 * time.Second, hasty: true},

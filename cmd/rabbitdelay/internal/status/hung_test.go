@@ -64,7 +64,7 @@ func (silent) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, context.Cause(r.Context())
 }
 
-// A management API that does not answer delays the status by some seconds only, whatever the number of queues with dead
+// A management API that does not answer delays the status by only a few seconds, whatever the number of queues with dead
 // letters. They are counted and read over AMQP.
 func TestTakeBesideAHungManagementAPI(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -46,8 +46,8 @@ type Source struct {
 	// if Take is called repeatedly.
 	Before *Status
 	// Patience limits how long Take reads the broker. The limit for the database is three times as long, because counting
-	// takes time, but Take waits only 3 s for a database that does not answer at all. The default is DefaultPatience. What
-	// has not answered in time is listed in Status.Unchecked.
+	// takes time, but Take waits only 3 s for a database that does not answer at all. The default is DefaultPatience.
+	// Status.Unchecked lists everything that has not answered in time.
 	Patience time.Duration
 }
 

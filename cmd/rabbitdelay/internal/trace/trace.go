@@ -48,8 +48,8 @@ type Trace struct {
 	Nowhere bool
 	// Relays are the relays of the database; nil if unknown.
 	Relays []taskview.Relay
-	// Held is the reason why the tasks of the task's destination are held back. It is nil if they are not, or if this is
-	// unknown.
+	// Held is the pause or rate limit that holds back the tasks of the task's destination. It is nil if there is none, or
+	// if that is unknown.
 	Held *schedule.DestinationState
 	// Destination is the state of the task's destination; nil if unknown.
 	Destination *status.Destination

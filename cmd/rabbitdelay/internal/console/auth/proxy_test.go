@@ -45,7 +45,7 @@ func TestProxyIdentifies(t *testing.T) {
 			r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
 			r.RemoteAddr = c.from
 			r.Header["X-Forwarded-User"], r.Header["X-Forwarded-Groups"] = c.user, c.groups
-			r.Header.Set("X-Forwarded-For", "10.9.9.9") // says nothing about the connection
+			r.Header.Set("X-Forwarded-For", "10.9.9.9") // does not tell anything about the connection
 			got, err := p.Identify(r)
 			if got != c.want {
 				t.Errorf("got %v, want %v", got, c.want)

@@ -136,7 +136,7 @@ func (o *rowWriter) begin() error {
 
 // row writes one row.
 func (o *rowWriter) row(values ...any) error {
-	const slow = 30 * time.Second // for a client to take some rows
+	const slow = 30 * time.Second // a client may take this long to accept some rows
 	if o.rows%1000 == 0 {
 		if err := supported(http.NewResponseController(o.w).SetWriteDeadline(time.Now().Add(slow))); err != nil {
 			return err

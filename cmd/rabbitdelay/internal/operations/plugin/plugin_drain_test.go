@@ -164,7 +164,7 @@ func messagesToDrain(t *testing.T) int {
 		return 6000
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil || n < 6000 || n > 200_000 { // more messages would be due beyond the small layout
+	if err != nil || n < 6000 || n > 200_000 { // with more messages, some would be due later than the small layout can delay them
 		t.Fatalf("%s is %q, want a number of 6000 to 200000", envDrained, text)
 	}
 	return n

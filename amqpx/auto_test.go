@@ -121,7 +121,7 @@ func TestAuto(t *testing.T) {
 			return nil
 		}, amqpx.WithConcurrency(1))
 		if err != nil || !maps.Equal(came, delays) {
-			t.Errorf("came after %v, want %v (%v)", came, delays, err)
+			t.Errorf("messages arrived after %v, want %v (error %v)", came, delays, err)
 		}
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: c.MaxDelay() + time.Second}); !errors.Is(err, topology.ErrDelay) {
 			t.Errorf("over the longest delay: got %v, want topology.ErrDelay", err)

@@ -46,7 +46,7 @@ func TestClockOffset(t *testing.T) {
 		for id, delay := range want {
 			for _, id := range []string{id, id + ", in a batch"} {
 				if at := tries[id]; len(at) != 1 || at[0] < delay || at[0] > delay+time.Second {
-					t.Errorf("%s came after %v, want %v", id, at, delay)
+					t.Errorf("message %s arrived after %v, want %v", id, at, delay)
 				}
 			}
 		}

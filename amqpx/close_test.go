@@ -28,7 +28,7 @@ func TestClose(t *testing.T) {
 			left, ok := errors.AsType[*amqpx.CloseError](err)
 			if !ok || left.Unconfirmed != 3 || len(left.Messages) != 3 || !errors.Is(err, context.DeadlineExceeded) ||
 				!errors.Is(err, amqpx.ErrOutcomeUnknown) || !errors.Is(err, amqpx.ErrNotSent) {
-				t.Errorf("closed with %v, want two messages that were written and one that was not", err)
+				t.Errorf("Close returned %v, want two messages that were written and one that was not", err)
 			}
 		}
 		if err := <-k.result; err != nil {
@@ -182,14 +182,14 @@ func TestCloseWithHandlers(t *testing.T) {
 		synctest.Wait()
 		left, ok := errors.AsType[*amqpx.CloseError](c.Close(m.within(time.Second)))
 		if !ok || left.Handlers != 2 || left.Unconfirmed != 0 {
-			t.Errorf("closed with %v, want two handlers", left)
+			t.Errorf("Close returned %v, want two handlers", left)
 		}
 		const beyond = "2 handlers of queue in were still running after the end of Close's context; "
 		switch err := <-k.result; {
 		case !errors.Is(err, amqpx.ErrDrainTimeout):
-			t.Errorf("consume ended with %v, want %v", err, amqpx.ErrDrainTimeout)
+			t.Errorf("Consume returned %v, want %v", err, amqpx.ErrDrainTimeout)
 		case !strings.Contains(err.Error(), beyond):
-			t.Errorf("consume ended with %v, want it to say %q", err, beyond)
+			t.Errorf("Consume returned %v, want it to say %q", err, beyond)
 		}
 		close(release)
 	})

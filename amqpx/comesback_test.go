@@ -73,19 +73,19 @@ func TestHeldMessageIsNotLost(t *testing.T) {
 					}
 					for _, d := range got.all() {
 						if d.Version != 7 {
-							t.Errorf("%s came with version %d, want 7", d.ID, d.Version)
+							t.Errorf("message %s arrived with version %d, want 7", d.ID, d.Version)
 						}
 						if d.Attempt != 3 {
-							t.Errorf("%s came with attempt %d, want 3", d.ID, d.Attempt)
+							t.Errorf("message %s arrived with attempt %d, want 3", d.ID, d.Attempt)
 						}
 						if d.Type != "order" {
-							t.Errorf("%s came with type %q, want order", d.ID, d.Type)
+							t.Errorf("message %s arrived with type %q, want order", d.ID, d.Type)
 						}
 						if string(d.Body) != "body" {
-							t.Errorf("%s came with body %q, want body", d.ID, d.Body)
+							t.Errorf("message %s arrived with body %q, want body", d.ID, d.Body)
 						}
 						if d.Headers["mine"] != "kept" {
-							t.Errorf("%s came with the headers %v, want mine: kept", d.ID, d.Headers)
+							t.Errorf("message %s arrived with the headers %v, want mine: kept", d.ID, d.Headers)
 						}
 						if !d.DueAt.Equal(began.Add(d.at.Sub(began))) {
 							t.Errorf("message %s has the due time %v, but arrived at %v", d.ID, d.DueAt, d.at)
@@ -298,7 +298,7 @@ func TestComesBackWithoutPermissions(t *testing.T) {
 		other.consume("q", got.handle)
 		after(time.Minute)
 		if at := got.since(began)["x"]; len(at) != 1 || at[0] < 15*time.Second || at[0] > 20*time.Second {
-			t.Errorf("handled after %v, want 1 element, at[0] >= 15s and at[0] <= 20s", at)
+			t.Errorf("handled after %v, want one message after 15s to 20s", at)
 		}
 	})
 }

@@ -32,7 +32,7 @@ func TestConnectionsComeBack(t *testing.T) {
 		}
 		after(2 * time.Minute) // the connection for declarations is closed when it is idle
 		if names := slices.Sorted(slices.Values(m.connections(""))); !slices.Equal(names, []string{"orders consume", "orders publish"}) {
-			t.Errorf(`connections %q, want ["orders consume" "orders publish"]`, names)
+			t.Errorf(`got the connections %q, want ["orders consume" "orders publish"]`, names)
 		}
 		undo := m.RefuseConnections()
 		m.CutConnections()
@@ -83,7 +83,7 @@ func TestBlocked(t *testing.T) {
 		}
 		k.stop()
 		if states := o.saw().states; !slices.Contains(states, "publish blocked") || !slices.Contains(states, "publish unblocked") {
-			t.Errorf(`events %q, want it to contain "publish blocked" and it to contain "publish unblocked"`, states)
+			t.Errorf(`got the events %q, want "publish blocked" and "publish unblocked"`, states)
 		}
 	})
 }

@@ -53,7 +53,7 @@ func TestRetriesAndDeadLetters(t *testing.T) {
 			counts[id] = len(at)
 		}
 		if want := map[string]int{"fails": 3, "rejected": 1, "later": 2, "panics": 3}; !maps.Equal(counts, want) {
-			t.Fatalf("attempts %v, want %v", counts, want)
+			t.Fatalf("got the attempts %v, want %v", counts, want)
 		}
 		for i, pause := range []time.Duration{time.Minute, 2 * time.Minute} {
 			if got := tries["fails"][i+1] - tries["fails"][i]; got < pause || got > pause+time.Second {
@@ -71,7 +71,7 @@ func TestRetriesAndDeadLetters(t *testing.T) {
 			}
 		}
 		if want := map[string]any{"fails": inspect.ReasonAttempts, "rejected": inspect.ReasonRejected, "panics": inspect.ReasonAttempts}; !maps.Equal(reasons, want) {
-			t.Errorf("dead letters %v, want %v", reasons, want)
+			t.Errorf("got the dead letters %v, want %v", reasons, want)
 		}
 		outcomes := map[amqpx.Outcome]int{}
 		for _, outcome := range o.saw().outcomes {
@@ -133,7 +133,7 @@ func TestHandlerThatEndsItsGoroutine(t *testing.T) {
 		after(time.Minute)
 		dead := m.State("q.dead").Messages
 		if len(dead) != 1 || !strings.Contains(fmt.Sprint(dead[0].Headers[amqpx.HeaderError]), "FailNow") {
-			t.Errorf(`dead letters %v, want 1 element and dead[0].Headers[amqpx.HeaderError] with "FailNow"`, dead)
+			t.Errorf(`got the dead letters %v, want one whose error header has "FailNow"`, dead)
 		}
 		m.Holds("q", 0, 0)
 		k.stop()
@@ -188,7 +188,7 @@ func TestRetryEndsWithItsDelivery(t *testing.T) {
 		undo()
 		after(2 * time.Hour)
 		if attempts := got.attempts(); !slices.Equal(attempts, []int{1, 1, 2}) {
-			t.Errorf("attempts %v, want 1 twice and one retry", attempts)
+			t.Errorf("got the attempts %v, want 1 twice and one retry", attempts)
 		}
 		k.stop()
 	})
@@ -238,11 +238,11 @@ func TestEveryAttemptHasTheSameKey(t *testing.T) {
 				test.send(m, c)
 				after(time.Hour)
 				if attempts := got.attempts(); !slices.Equal(attempts, []int{1, 2, 3}) {
-					t.Errorf("attempts %v, want [1 2 3]", attempts)
+					t.Errorf("got the attempts %v, want [1 2 3]", attempts)
 				}
 				dead := m.State("q.dead").Messages
 				if len(dead) != 1 || dead[0].Headers[amqpx.HeaderDestination] != test.destination {
-					t.Fatalf("dead letters %v, want one to %s", dead, test.destination)
+					t.Fatalf("got the dead letters %v, want one to %s", dead, test.destination)
 				}
 				// A dead letter that is put back arrives unchanged.
 				m.Publish("", "q", dead[0].Publishing)

@@ -77,7 +77,7 @@ func TestOptionsRefuse(t *testing.T) {
 			"WithErrorPolicy: nil; expected a function, or no option":                           amqpx.WithErrorPolicy(nil),
 		} {
 			if err := c.Consume(t.Context(), "q", acked, o, amqpx.WithPrefetch(1)); !errors.Is(err, amqpx.ErrConfig) || !strings.HasSuffix(err.Error(), want) {
-				t.Errorf("error is %v, want %q", err, want)
+				t.Errorf("got error %v, want %q", err, want)
 			}
 		}
 		if _, ok := m.Queue("q"); ok {
@@ -99,7 +99,7 @@ func TestConsumeAllChecksFirst(t *testing.T) {
 			"ImmediateRetries is 101; it must be 0 to 100", "consume no.option: ", "option 2 of 2 is nil",
 		} {
 			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("error is %v; expected it to have %q", err, want)
+				t.Errorf("got error %v, want one with %q", err, want)
 			}
 		}
 		if _, ok := m.Queue("fine"); ok || !errors.Is(err, amqpx.ErrConfig) {

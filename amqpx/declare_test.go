@@ -75,7 +75,7 @@ func TestDeclareConnection(t *testing.T) {
 			c.mustSend(amqpx.Message{Queue: fmt.Sprint("q", i)})
 		}
 		if got := m.connections(""); !slices.Equal(got, []string{"shop publish", "shop declare"}) {
-			t.Errorf(`connections %q, want ["shop publish" "shop declare"]`, got)
+			t.Errorf(`got the connections %q, want ["shop publish" "shop declare"]`, got)
 		}
 		after(61 * time.Second)
 		if got := m.connections(""); !slices.Equal(got, []string{"shop publish"}) {

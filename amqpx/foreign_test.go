@@ -70,7 +70,7 @@ func TestForeignDelayHeader(t *testing.T) {
 		c.mustSend(amqpx.Message{Queue: "Sales", Delay: 90 * time.Second, Headers: amqp.Table{dlx.HeaderNServiceBusDelay: int32(7)}})
 		after(2 * time.Minute)
 		if len(seen) != 3 || seen[0] != int32(90) || seen[1] != int32(5) || seen[2] != int32(1) {
-			t.Errorf("headers %v, want 90, 5 and 1", seen)
+			t.Errorf("got the headers %v, want 90, 5 and 1", seen)
 		}
 		k.stop()
 	})

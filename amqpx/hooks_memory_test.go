@@ -100,7 +100,7 @@ func TestHooksMakeNoMessageTooLarge(t *testing.T) {
 		}
 		for _, got := range m.State("orders").Messages {
 			if _, added := got.Headers["added"]; added || got.Headers["own"] != "kept" {
-				t.Errorf("headers %v, want those of the message alone", got.Headers)
+				t.Errorf("got the headers %v, want those of the message alone", got.Headers)
 			}
 		}
 		m.Holds("orders", 2, 0)
@@ -121,7 +121,7 @@ func TestHooksDropOnlyUnsendableHeaders(t *testing.T) {
 		_, large := got["added"]
 		_, bad := got["impossible"]
 		if large || bad || got["own"] != "kept" || got["trace"] != "kept" {
-			t.Errorf("headers %v, want own and trace", got)
+			t.Errorf("got the headers %v, want own and trace", got)
 		}
 	})
 }

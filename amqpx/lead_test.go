@@ -244,8 +244,7 @@ func TestTooEarly(t *testing.T) {
 			t.Errorf("handled at %v, due at %v, DueAt %v, want it handled within 1s after it is due", d.at, due, d.DueAt)
 		}
 		if d.ID != "x" || d.Attempt != 3 || d.Version != 7 || string(d.Body) != "body" || d.Type != "order" || d.Headers["mine"] != "kept" {
-			t.Errorf(`it came as %+v, want ID = "x", Attempt = 3, Version = 7, Body = "body", Type = "order" and Headers["mine"] = "kept"`,
-				d.Delivery)
+			t.Errorf(`got %+v, want ID = "x", Attempt = 3, Version = 7, Body = "body", Type = "order" and Headers["mine"] = "kept"`, d.Delivery)
 		}
 	})
 }
@@ -267,13 +266,13 @@ func TestTooEarlyForTTL(t *testing.T) {
 		k.stop()
 		all := got.all()
 		if len(all) != 1 {
-			t.Fatalf("came as %v, want one delivery", got.since(began))
+			t.Fatalf("got the deliveries %v, want one", got.since(began))
 		}
 		if at := all[0].at.Sub(began); at < 20*time.Minute || at > 31*time.Minute {
-			t.Errorf("came after %v, want 20m to 31m", at)
+			t.Errorf("the message arrived after %v, want 20m to 31m", at)
 		}
 		if at := all[0].DueAt; at.UnixMilli() != due.UnixMilli() {
-			t.Errorf("due at %v, want %v", at, due)
+			t.Errorf("got the due time %v, want %v", at, due)
 		}
 	})
 }

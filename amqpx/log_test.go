@@ -39,7 +39,7 @@ func TestFailuresAreLogged(t *testing.T) {
 		for _, id := range []string{"failed", "rejected"} {
 			lines := seen.FilterMessage("dead-lettering a message").FilterField(zap.String("id", id)).All()
 			if len(lines) != 1 || lines[0].Level != zap.WarnLevel {
-				t.Errorf("dead letter %s: got %v, want 1 element and lines[0].Level = zap.WarnLevel", id, lines)
+				t.Errorf("dead letter %s: got the lines %v, want one warning", id, lines)
 			}
 		}
 	})

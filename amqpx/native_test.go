@@ -75,7 +75,7 @@ func TestNative(t *testing.T) {
 			amqpx.Message{ID: "by another clock", Queue: "q", DeliverAt: began.Add(time.Hour + 2*time.Second), ClockOffset: time.Hour},
 		)
 		if n := m.held(); n != 4 {
-			t.Errorf("%d wait, want 4", n)
+			t.Errorf("%d messages wait, want 4", n)
 		}
 		got := &collector{answer: func(d *amqpx.Delivery) error {
 			if d.ID == "now" && d.Attempt == 1 {
@@ -94,7 +94,7 @@ func TestNative(t *testing.T) {
 			"at": {1235 * time.Millisecond}, "by another clock": {2 * time.Second},
 		} {
 			if !slices.EqualFunc(times[id], want, func(got, want time.Duration) bool { return got >= want && got <= want+maxHold }) {
-				t.Errorf("%s came after %v, want %v", id, times[id], want)
+				t.Errorf("message %s arrived after %v, want %v", id, times[id], want)
 			}
 		}
 		dead := m.State("q.dead").Messages
@@ -135,7 +135,7 @@ func TestNativeInABatchAndThroughAnOutage(t *testing.T) {
 		m.Holds("q", 2, 0)
 		after(time.Minute)
 		if got := m.IDs("q"); !slices.Equal(got[2:], ids) {
-			t.Errorf("they came as %v, want %v", got, ids)
+			t.Errorf("messages arrived in the order %v, want %v", got, ids)
 		}
 	})
 }
@@ -291,7 +291,7 @@ func TestNativeAndBucketsPassMessagesOn(t *testing.T) {
 			}
 		}
 		if len(held) != 2 {
-			t.Errorf("%d wait in buckets, want 2", len(held))
+			t.Errorf("%d messages wait in buckets, want 2", len(held))
 		}
 		after(10 * time.Second)
 		k.stop()
@@ -303,8 +303,7 @@ func TestNativeAndBucketsPassMessagesOn(t *testing.T) {
 		}
 		for id, times := range got.since(began) {
 			if len(times) != 2 || times[0] > time.Second+maxHold || times[1] > 6*time.Second+2*maxHold {
-				t.Errorf("%s came after %v, want 2 elements, times[0] <= %v and times[1] <= %v",
-					id, times, time.Second+maxHold, 6*time.Second+2*maxHold)
+				t.Errorf("message %s was handled after %v, want twice, after at most %v and %v", id, times, time.Second+maxHold, 6*time.Second+2*maxHold)
 			}
 		}
 	})
@@ -424,7 +423,7 @@ func TestAutoUsesNative(t *testing.T) {
 		c := m.open(amqpx.Config{Strategy: a})
 		c.mustSend(amqpx.Message{Queue: "q", Delay: time.Hour}, amqpx.Message{Queue: "q", Delay: time.Minute})
 		if m.held() != 1 {
-			t.Errorf("%d wait, want 1", m.held())
+			t.Errorf("%d messages wait, want 1", m.held())
 		}
 		after(time.Hour)
 		m.Holds("q", 2, 0)

@@ -94,10 +94,10 @@ func TestPanicsAffectOneMessage(t *testing.T) {
 				after(time.Minute)
 				dead := m.State("q.dead").Messages
 				if len(dead) != 1 || !strings.Contains(fmt.Sprint(dead[0].Headers[amqpx.HeaderError]), c.says) {
-					t.Errorf("dead letters %v, want one that says %q", dead, c.says)
+					t.Errorf("got the dead letters %v, want one that says %q", dead, c.says)
 				}
 				if attempts := got.attempts(); len(attempts) != 3 && !amqpx.IsRejected(c.err) {
-					t.Errorf("attempts %v, want two and that of the good one", attempts)
+					t.Errorf("got the attempts %v, want two and that of the good one", attempts)
 				}
 				m.Holds("q", 0, 0)
 				k.stop()

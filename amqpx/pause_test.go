@@ -49,7 +49,7 @@ func TestPauseOfAnotherMode(t *testing.T) {
 		c.mustSend(amqpx.Message{ID: "m", Queue: "q"})
 		after(time.Second)
 		if ids := got.ids(); len(ids) != 1 {
-			t.Errorf("handled %v, want 1 element", ids)
+			t.Errorf("handled %v, want one message", ids)
 		}
 	})
 }
@@ -105,7 +105,7 @@ func TestPauseHandsBack(t *testing.T) {
 		m.Holds("q", 0, 0)
 		c.wantConsumer(amqpx.ConsumerConsuming)
 		if handled != 20 {
-			t.Errorf("%d were handled, want 20", handled)
+			t.Errorf("%d messages were handled, want 20", handled)
 		}
 	})
 }

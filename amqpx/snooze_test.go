@@ -37,7 +37,7 @@ func TestSnooze(t *testing.T) {
 			t.Fatalf("deliveries %v, want %v", all, want)
 		}
 		if took := time.Since(began); took < 6*time.Hour {
-			t.Errorf("all came within %v, want at least 6h", took)
+			t.Errorf("all deliveries were within %v, want at least 6h", took)
 		}
 		dead := m.State("q.dead").Messages
 		if len(dead) != 1 {

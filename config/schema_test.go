@@ -89,10 +89,10 @@ func TestSchemaAgreesWithTheLoader(t *testing.T) {
 			t.Fatalf("%s: %v", doc, err)
 		}
 		if err := schema.Validate(value); (err == nil) != ok {
-			t.Errorf("the schema says of\n%s\n%v, want error = %t", doc, err, !ok)
+			t.Errorf("the schema's error is %v, want an error: %t, for\n%s", err, !ok, doc)
 		}
 		if _, err := load([]byte(doc), Source{}); (err == nil) != ok && !strings.Contains(doc, "soon") {
-			t.Errorf("the loader returned for\n%s\nthe error %v, want error = %t", doc, err, !ok)
+			t.Errorf("the loader's error is %v, want an error: %t, for\n%s", err, !ok, doc)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func TestSchemaHasTheKeysOfTheLoader(t *testing.T) {
 	}
 	check(f.Describe(f.keys()), "", "")
 	if seen < 12 {
-		t.Errorf("%d mappings only, want at least 12", seen)
+		t.Errorf("got %d mappings, want at least 12", seen)
 	}
 	for _, s := range settings {
 		if !bytes.Contains(Schema(), []byte(s.help)) && !strings.ContainsAny(s.help, "<>&") {

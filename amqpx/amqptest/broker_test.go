@@ -54,7 +54,7 @@ func TestHeartbeats(t *testing.T) {
 		wire.stopped.Store(true)
 		<-time.After(9 * time.Second)
 		if q, _ := srv.Queue("q"); q.Unacked != 1 {
-			t.Errorf("%d held, want 1", q.Unacked)
+			t.Errorf("%d messages are held, want 1", q.Unacked)
 		}
 		<-time.After(20 * time.Second)
 		if q, _ := srv.Queue("q"); q.Unacked != 0 || q.Ready != 1 || len(srv.Connections()) != 1 {
@@ -316,7 +316,7 @@ func TestLooking(t *testing.T) {
 			t.Errorf(`got %+v, want Type = "quorum", Body = "m", Exchange = "x", RoutingKey = "a.b" and time.Until(Expires) = 1m`, q)
 		}
 		if b := srv.Bindings("x"); len(b) != 1 || b[0].Queue != "q" || b[0].RoutingKey != "a.*" {
-			t.Errorf(`bindings %+v, want 1 element, b[0].Queue = "q" and b[0].RoutingKey = "a.*"`, b)
+			t.Errorf(`got the bindings %+v, want 1 element, b[0].Queue = "q" and b[0].RoutingKey = "a.*"`, b)
 		}
 		if x := srv.Exchanges(); len(x) != 1 || x[0].Name != "x" || x[0].Type != "topic" {
 			t.Errorf(`exchanges %+v, want 1 element, x[0].Name = "x" and x[0].Type = "topic"`, x)

@@ -121,7 +121,7 @@ func TestCommitOutcomeUnknown(t *testing.T) {
 			c.lose.Store(lose)
 			err := handle(t.Context(), &amqpx.Delivery{ID: "m", Queue: "q"})
 			if !errors.Is(err, idempotency.ErrCommit) || !errors.Is(err, errLost) {
-				t.Fatalf("error is %v, want ErrCommit and its cause", err)
+				t.Fatalf("got error %v, want ErrCommit and its cause", err)
 			}
 			if err := handle(t.Context(), &amqpx.Delivery{ID: "m", Queue: "q"}); err != nil {
 				t.Fatal(err)
@@ -231,7 +231,7 @@ func TestHandlerMustNotEndTheTransaction(t *testing.T) {
 	db := open(t, newConnector(t))
 	handle := idempotency.Handler(db, func(_ context.Context, tx *sql.Tx, _ *amqpx.Delivery) error { return tx.Rollback() })
 	if err := handle(t.Context(), &amqpx.Delivery{ID: "m", Queue: "q"}); err == nil || !strings.Contains(err.Error(), "ended the transaction itself") {
-		t.Errorf(`error is %v, want an error with "ended the transaction itself"`, err)
+		t.Errorf(`got error %v, want an error with "ended the transaction itself"`, err)
 	}
 }
 
@@ -239,7 +239,7 @@ func TestWrongDialect(t *testing.T) {
 	db := open(t, newConnector(t))
 	handle := idempotency.Handler(db, effect, idempotency.WithDialect("oracle"))
 	if err := handle(t.Context(), &amqpx.Delivery{ID: "m", Queue: "q"}); err == nil || !strings.Contains(err.Error(), `"oracle"`) {
-		t.Errorf("error is %v, want one that names the dialect", err)
+		t.Errorf("got error %v, want one that names the dialect", err)
 	}
 }
 

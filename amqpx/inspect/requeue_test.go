@@ -82,7 +82,7 @@ func TestRequeue(t *testing.T) {
 		stop := c.consume("q", got.handle, amqpx.WithRetry(topology.Retry{MaxAttempts: 2, Backoff: time.Second}))
 		inmemory.After(time.Minute)
 		if a := got.attempts(); !slices.Equal(a, []int{1, 1, 1, 2, 2, 2}) {
-			t.Errorf("attempts %v, want [1 1 1 2 2 2]", a)
+			t.Errorf("got the attempts %v, want [1 1 1 2 2 2]", a)
 		}
 		d := got.all()[0]
 		if d.Headers["n"] == nil || d.Exchange != "" || d.RoutingKey != "q" || d.Headers[amqpx.HeaderReason] != nil || d.Headers[amqpx.HeaderRequeued] == nil {
@@ -99,7 +99,7 @@ func TestRequeue(t *testing.T) {
 		stop = c.consume("q", last.handle, amqpx.WithRetry(topology.Retry{MaxAttempts: 2}))
 		inmemory.After(time.Second)
 		if a := last.attempts(); !slices.Equal(a, []int{2, 2, 2}) {
-			t.Errorf("attempts %v, want [2 2 2]", a)
+			t.Errorf("got the attempts %v, want [2 2 2]", a)
 		}
 		stop()
 	})
@@ -151,7 +151,7 @@ func TestRequeueFilter(t *testing.T) {
 		got := m.IDs("q.dead")
 		slices.Sort(got)
 		if want := []string{"q-00", "q-02", "q-04", "q-05"}; !slices.Equal(got, want) {
-			t.Errorf("left %v, want %v", got, want)
+			t.Errorf("what is left: got %v, want %v", got, want)
 		}
 	})
 }
@@ -165,7 +165,7 @@ func TestRequeuePutsBackInOrder(t *testing.T) {
 		c.requeue(inspect.RequeueOptions{Queue: "q.dead", Filter: inspect.DeadLetterFilter{IDs: []string{"q-03", "q-17"}}})
 		want := slices.DeleteFunc(slices.Clone(all), func(id string) bool { return id == "q-03" || id == "q-17" })
 		if got := m.IDs("q.dead"); !slices.Equal(got, want) {
-			t.Errorf("left %v, want %v", got, want)
+			t.Errorf("what is left: got %v, want %v", got, want)
 		}
 	})
 }
@@ -222,7 +222,7 @@ func TestRequeueWhereItDied(t *testing.T) {
 			stop := c.consume(q, got.handle)
 			inmemory.After(time.Second)
 			if d := got.all(); len(d) != 1 || d[0].Exchange != "x" || d[0].RoutingKey != "k" {
-				t.Errorf(`%s got %+v, want 1 element, d[0].Exchange = "x" and d[0].RoutingKey = "k"`, q, d)
+				t.Errorf(`queue %s got %+v, want one message with the exchange x and the key k`, q, d)
 			}
 			stop()
 		}
@@ -245,7 +245,7 @@ func TestRequeueParked(t *testing.T) {
 		r := c.requeue(parked)
 		wantCounts(t, r, "1 total, 1 looked, 1 chosen: 0 sent, 0 revived, 0 removed, 1 stayed; 0 again, 0 moved")
 		if len(r.Results) != 1 || !strings.Contains(r.Results[0].Why, "does not exist") || r.Results[0].Destination != "q" {
-			t.Errorf(`got %+v, want 1 element, Results[0].Why with "does not exist" and Results[0].Destination = "q"`, r.Results)
+			t.Errorf(`got %+v, want one result for q with "does not exist"`, r.Results)
 		}
 		m.Holds("delay.parked", 1, 0)
 		if _, there := m.Queue("q"); there {
@@ -262,10 +262,10 @@ func TestRequeueParked(t *testing.T) {
 		inmemory.After(30 * time.Minute)
 		times := got.since(began)
 		if d := times["due"]; len(d) != 1 || d[0] > 11*time.Second {
-			t.Errorf("due came after %v, want 1 element and d[0] <= 11s", d)
+			t.Errorf("message due was delivered after %v, want once within 11s", d)
 		}
 		if d := times["wait"]; len(d) != 1 || d[0] < 20*time.Minute {
-			t.Errorf("wait came after %v, want 1 element and d[0] >= 20m", d)
+			t.Errorf("message wait was delivered after %v, want once after at least 20m", d)
 		}
 		r = c.requeue(inspect.RequeueOptions{Queue: "delay.parked", To: topology.Destination{Queue: "q"}})
 		wantCounts(t, r, "1 total, 1 looked, 1 chosen: 1 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
@@ -438,7 +438,7 @@ func TestRequeueSparesTheDeliveryLimit(t *testing.T) {
 						there[id] = true
 					}
 					if len(there) != 10 {
-						t.Errorf("%v are left, want 10 elements", there)
+						t.Errorf("messages %v are left, want 10", there)
 					}
 					if moves := c.moves && version != "4.3.0"; moves != (moved > 0) {
 						t.Errorf("%d messages were moved, want some: %t", moved, moves)
@@ -706,7 +706,7 @@ func TestRequeueIgnoresUserIDsInHeaders(t *testing.T) {
 		inmemory.After(time.Hour)
 		stop()
 		if all := got.all(); len(all) != 1 || all[0].UserID != "" {
-			t.Errorf(`%d came, the first of user %q, want 1 and ""`, len(all), all[0].UserID)
+			t.Errorf(`%d messages arrived, the first of user %q, want 1 and ""`, len(all), all[0].UserID)
 		}
 	})
 }

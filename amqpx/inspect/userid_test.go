@@ -96,7 +96,7 @@ func TestRequeueCountsUserIDsOfHeaders(t *testing.T) {
 		inmemory.After(time.Minute)
 		stop()
 		if all := got.all(); len(all) != 1 || all[0].UserID != "" {
-			t.Errorf(`%d came, the first of user %q, want 1 and ""`, len(all), all[0].UserID)
+			t.Errorf(`%d messages arrived, the first of user %q, want 1 and ""`, len(all), all[0].UserID)
 		}
 	})
 }

@@ -124,12 +124,12 @@ func TestBulk(t *testing.T) {
 		}},
 		"move by three seconds": {BulkRescheduleBy(3 * time.Second), Filter{}, BulkOptions{Batch: 2}, 100, func(t *testing.T, s *Store) {
 			if due := dues(t, s, Filter{})["t0050"]; !due.Equal(base.Add(53 * time.Second)) {
-				t.Errorf("due at %v, want %v", due, base.Add(53*time.Second))
+				t.Errorf("got the due time %v, want %v", due, base.Add(53*time.Second))
 			}
 		}},
 		"move back": {BulkRescheduleBy(-3 * time.Second), Filter{}, BulkOptions{Batch: 2}, 100, func(t *testing.T, s *Store) {
 			if due := dues(t, s, Filter{})["t0050"]; !due.Equal(base.Add(47 * time.Second)) {
-				t.Errorf("due at %v, want %v", due, base.Add(47*time.Second))
+				t.Errorf("got the due time %v, want %v", due, base.Add(47*time.Second))
 			}
 		}},
 		"move to": {BulkReschedule(base.Add(50 * time.Second)), Filter{Tag: "vip"}, BulkOptions{Batch: 3}, 19, func(t *testing.T, s *Store) {

@@ -160,11 +160,11 @@ func TestResumeSpreadsWithinARateLimit(t *testing.T) {
 				after(10 * time.Minute)
 				at := s.instants("mail")
 				if len(at) != c.tasks {
-					t.Fatalf("%d tasks came, want %d", len(at), c.tasks)
+					t.Fatalf("%d tasks were delivered, want %d", len(at), c.tasks)
 				}
 				wantRateLimit(t, at, int(c.perSecond)+2)
 				if took := at[len(at)-1] - from; took < c.took*9/10 || took > c.took*11/10+time.Second {
-					t.Errorf("they took %v, want about %v", took, c.took)
+					t.Errorf("the deliveries took %v, want about %v", took, c.took)
 				}
 			})
 		})
@@ -237,15 +237,15 @@ func TestRateLimitOverRelays(t *testing.T) {
 		s.wantEffects("other", "other "+due.Round(time.Second).String())
 		at := s.instants("mail")
 		if len(at) != flood {
-			t.Fatalf("%d tasks came, want %d", len(at), flood)
+			t.Fatalf("%d tasks were delivered, want %d", len(at), flood)
 		}
 		wantRateLimit(t, at, rate*11/10+burst)
 		took := at[flood-1] - began
 		if least := time.Duration(flood) * time.Second / rate * 9 / 10; took < least {
-			t.Errorf("all came within %v, want at least %v", took, least)
+			t.Errorf("all tasks were delivered within %v, want at least %v", took, least)
 		}
 		if most := time.Duration(flood) * time.Second / rate * 10 / 9; took > most {
-			t.Errorf("all took %v, want at most %v", took, most)
+			t.Errorf("all deliveries took %v, want at most %v", took, most)
 		}
 	})
 }
@@ -288,7 +288,7 @@ func TestRateLimitDelaysNoTaskBelowIt(t *testing.T) {
 		after(2 * time.Hour)
 		at := s.instants("mail")
 		if len(at) != 100 {
-			t.Fatalf("%d tasks came, want 100", len(at))
+			t.Fatalf("%d tasks were delivered, want 100", len(at))
 		}
 		for i, x := range at {
 			if late := x - time.Hour - time.Duration(i)*200*time.Millisecond; late < 0 || late > 20*time.Millisecond {
@@ -312,7 +312,7 @@ func TestSlowRateLimitAndExpiry(t *testing.T) {
 		after(5 * time.Minute)
 		at := s.instants("mail")
 		if len(at) != 4 {
-			t.Fatalf("%d tasks came, want 4", len(at))
+			t.Fatalf("%d tasks were delivered, want 4", len(at))
 		}
 		for i := 1; i < len(at); i++ {
 			if gap := at[i] - at[i-1]; gap < 10*time.Second || gap > 12*time.Second {

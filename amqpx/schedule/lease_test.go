@@ -273,7 +273,7 @@ func TestLeasesOfSubscribers(t *testing.T) {
 		}
 		// The copy gives the failed subscriber another attempt.
 		if len(p.calls) != 4+4 {
-			s.Errorf("calls %q, want %v calls", p.calls, 4+4)
+			s.Errorf("got the calls %q, want %v calls", p.calls, 4+4)
 		}
 	})
 }

@@ -166,7 +166,7 @@ func TestShutdownDuringAnOutage(t *testing.T) {
 	})
 }
 
-// The handler's own errors still count, even if they look like those of an unavailable database.
+// The handler's own errors still count as attempts, even if they look like an unavailable database.
 func TestEffectWithoutItsServer(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		defer s.consume("q", Handler(s.db, s.noted(func(*amqpx.Delivery) error { return errRefused })))()

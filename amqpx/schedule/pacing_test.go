@@ -77,7 +77,7 @@ func TestVirtualDayIsCheap(t *testing.T) {
 			t.Errorf("got %v; relays %+v, want one running relay", err, relays)
 		}
 		if got := r.receipts(); len(got) != 3 {
-			t.Errorf("%d were sent, want 3", len(got))
+			t.Errorf("%d messages were sent, want 3", len(got))
 		}
 	})
 }
@@ -135,7 +135,7 @@ func TestNothingIsLateInABubble(t *testing.T) {
 			check(t, other.Recurring().Add(t.Context(), NoTx, Recurring{Name: "r", Every: time.Minute, Task: Task{Queue: "q"}}))
 			<-time.After(10 * time.Minute)
 			if n := len(r.receipts()); n < 10 {
-				t.Errorf("%d were sent, want at least 10", n)
+				t.Errorf("%d messages were sent, want at least 10", n)
 			}
 		},
 		"a row that is written past the stores": func(t *testing.T, s, _ *Store, r *recorder) {

@@ -199,7 +199,7 @@ func (w *world) inTx(commit bool, change func(Executor) error, allowed error, ap
 	}
 	err = change(tx)
 	if !errors.Is(err, allowed) {
-		w.t.Fatalf("error is %v, want %v", err, allowed)
+		w.t.Fatalf("got error %v, want %v", err, allowed)
 	}
 	end := tx.Rollback
 	if commit {

@@ -162,7 +162,7 @@ func TestRecurringChanges(t *testing.T) {
 	check(t, x.Edit(ctx, NoTx, "a", func(r *Recurring) error { r.Cron = "0 8 * * *"; return nil }))
 	c.expect("a", "2026-01-02T08:00:00Z cancelled", "2026-01-04T08:00:00Z pending", "2026-01-04T09:00:00Z cancelled")
 	if v := version("a@2026-01-04T08:00:00Z"); v != 3 {
-		t.Errorf("version %d, want 3", v)
+		t.Errorf("got version %d, want 3", v)
 	}
 
 	// A task that a user has cancelled stays cancelled, whatever happens to the schedule.
@@ -197,7 +197,7 @@ func TestRecurringChanges(t *testing.T) {
 	}
 	put(daily, Created)
 	if v := version("a@2026-01-05T08:00:00Z"); v != 3 {
-		t.Errorf("version %d, want 3", v)
+		t.Errorf("got version %d, want 3", v)
 	}
 	for _, err := range []error{x.Pause(ctx, NoTx, "none"), x.Delete(ctx, NoTx, "none"), func() error { _, err := x.RunNow(ctx, NoTx, "none"); return err }()} {
 		if !errors.Is(err, ErrNoSchedule) {

@@ -150,7 +150,7 @@ func TestRelayWakesForNearTasks(t *testing.T) {
 		<-time.After(20 * time.Millisecond)
 		synctest.Wait()
 		if got := r.receipts(); len(got) != 2 {
-			t.Fatalf("%d sent, want the task of the transaction too", len(got))
+			t.Fatalf("%d messages were sent, want the task of the transaction too", len(got))
 		}
 		// A row from another program is found at the next poll, or by Wake.
 		_, err = db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES ('foreign', 'q', 1)")
@@ -159,7 +159,7 @@ func TestRelayWakesForNearTasks(t *testing.T) {
 		<-time.After(5 * time.Millisecond)
 		synctest.Wait()
 		if got := r.receipts(); len(got) != 3 {
-			t.Fatalf("%d sent, want the foreign row too", len(got))
+			t.Fatalf("%d messages were sent, want the foreign row too", len(got))
 		}
 		check(t, s.Reschedule(t.Context(), NoTx, "direct", time.Now().Add(time.Second)))
 		<-time.After(5 * time.Millisecond)
@@ -277,7 +277,7 @@ func TestMarkOfAnOlderVersion(t *testing.T) {
 		t.Fatalf("found %d, sent %d (%v), want the new version", found, sent, err)
 	}
 	if got := r.receipts(); len(got) != 2 || got[0].m.Version != 1 || got[1].m.Version != 2 {
-		t.Errorf("sent %v, want 2 elements, got[0].m.Version = 1 and got[1].m.Version = 2", got)
+		t.Errorf("sent %v, want version 1, then version 2", got)
 	}
 }
 
@@ -385,7 +385,7 @@ func TestBrokerDown(t *testing.T) {
 		<-time.After(30 * time.Second)
 		synctest.Wait()
 		if n := len(r.receipts()); n != 20 {
-			t.Errorf("%d sent within 30s after the broker came back, want 20", n)
+			t.Errorf("%d tasks were sent within 30s after the broker came back, want 20", n)
 		}
 		cancel()
 		check(t, <-done)

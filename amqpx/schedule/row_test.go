@@ -51,7 +51,7 @@ func TestForeignRowsThatCannotBeRead(t *testing.T) {
 		<-time.After(time.Minute)
 		synctest.Wait()
 		if got := r.receipts(); len(got) != 5 {
-			t.Errorf("%d sent, want the 5 good ones: %v", len(got), got)
+			t.Errorf("%d messages were sent, want the 5 good ones: %v", len(got), got)
 		}
 		failed := 0
 		for task, err := range s.List(t.Context(), NoTx, Filter{Status: StatusFailed}) {

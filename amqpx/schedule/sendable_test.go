@@ -29,7 +29,7 @@ func TestScheduleRefusesUnsendableTasks(t *testing.T) {
 		task.ID, task.DeliverAt = "a", time.Now().Add(20*365*24*time.Hour)
 		err := s.Schedule(t.Context(), NoTx, task)
 		if te, ok := errors.AsType[*TaskError](err); !ok || te.Field != field {
-			t.Errorf("error is %v, want one about %s", err, field)
+			t.Errorf("got error %v, want one about %s", err, field)
 		}
 	}
 	for field, task := range tasks {
@@ -62,7 +62,7 @@ func TestDeclaredDelaysCannotRelay(t *testing.T) {
 		ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{time.Minute}, RoundUp: roundUp})
 		check(t, err)
 		if _, err := New(db, &strategic{s: ttl}, Config{}); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "bucket") {
-			t.Errorf("error is %v, want ErrConfig that names a strategy", err)
+			t.Errorf("got error %v, want ErrConfig that names a strategy", err)
 		}
 	}
 }

@@ -246,8 +246,7 @@ func TestRunSignals(t *testing.T) {
 			next, _ := srv.Queue("next")
 			again, _ := srv.Queue("q")
 			if finished := signals == 1; (err == nil) != finished || (next.Ready == 1) != finished || (again.Ready == 0) != finished {
-				t.Errorf("Run returned %v; the handler sent %d messages, and %d messages are back in the queue, want finished = %t",
-					err, next.Ready, again.Ready, finished)
+				t.Errorf("got error %v, %d sent messages and %d messages back in the queue, want a finished handler: %t", err, next.Ready, again.Ready, finished)
 			}
 		})
 	}
@@ -300,7 +299,7 @@ func TestOpenErrors(t *testing.T) {
 			}
 			for _, want := range c.want {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("error is %q; expected it to have %q", err, want)
+					t.Errorf("got error %q, want one with %q", err, want)
 				}
 			}
 			if strings.Contains(err.Error(), "hunter2") {

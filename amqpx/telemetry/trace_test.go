@@ -329,7 +329,7 @@ func TestNoProviders(t *testing.T) {
 	ctx := hook.SendStart(api.ContextWithSpanContext(t.Context(), sent), amqpx.Message{Queue: "orders"}, added)
 	hook.SendEnd(ctx, amqpx.SendEnd{})
 	if added["traceparent"] != traceparent(sent) {
-		t.Errorf("headers %v, want the context of the caller", added)
+		t.Errorf("got the headers %v, want the context of the caller", added)
 	}
 	d := &amqpx.Delivery{Queue: "orders", Headers: added}
 	ctx = hook.HandleStart(t.Context(), d)

@@ -222,7 +222,7 @@ func caseNoDelay(t *testing.T, c *cell) {
 	for i, a := range take(t, c.plain(t, q), 20, "deliveries") {
 		notEarly(t, a)
 		if a.MessageId != strconv.Itoa(i) {
-			t.Errorf("message %s came as number %d, want %s", a.MessageId, i, strconv.Itoa(i))
+			t.Errorf("message %s arrived at position %d, want %s", a.MessageId, i, strconv.Itoa(i))
 		}
 		if _, waited := a.Headers["x-death"]; waited {
 			t.Errorf("a message without a delay waited in a queue: %v", a)

@@ -277,7 +277,7 @@ func (l language) talks(t *testing.T, dir string, v *suite.Vhost) {
 		"go-fail":   2,
 	}
 	if fmt.Sprint(attempts) != fmt.Sprint(want) {
-		t.Errorf("attempts %v, want %v", attempts, want)
+		t.Errorf("got the attempts %v, want %v", attempts, want)
 	}
 	l.buried(t, v, queue)
 	l.sentBack(t, v, due)

@@ -353,7 +353,7 @@ func testClocksOfACluster(t *testing.T, ahead time.Duration) {
 	returned := func() uint64 { return consumer.Stats().Consumers[0].Returned }
 	for round := 0; round == 0 || ahead > clocksLead+2*time.Second && returned() == 0; round++ {
 		if round == 5 {
-			t.Fatal("no message came too early: no node led a queue by another clock")
+			t.Fatal("no message arrived too early, so no node with another clock led a queue")
 		}
 		var ids []string
 		for i := range 300 {

@@ -430,7 +430,7 @@ func TestCloseEndsWhatWaits(t *testing.T) {
 	ctx, cancel := contextWithin(t, 100*time.Millisecond)
 	defer cancel()
 	if left, ok := errors.AsType[*amqpx.CloseError](c.Close(ctx)); !ok || left.Unconfirmed != 1 {
-		t.Errorf("closed with %v, want one message that was not confirmed", left)
+		t.Errorf("Close returned %v, want one message that was not confirmed", left)
 	}
 	if err := <-waiting; !errors.Is(err, amqpx.ErrClosed) {
 		t.Errorf("a waiting Send returned %v, want amqpx.ErrClosed", err)
@@ -491,6 +491,6 @@ func TestBodyOverTheBrokersLimit(t *testing.T) {
 		return nil
 	}, amqpx.WithConcurrency(1))
 	if err != nil || len(seen) != small || seen[fmt.Sprint(small/2)] {
-		t.Errorf("%d messages came (%v), want the %d small ones", len(seen), err, small)
+		t.Errorf("%d messages arrived (error %v), want the %d small ones", len(seen), err, small)
 	}
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// A message that is only held on a user's own quorum queue survives more pauses, lost connections and ends of its
-// consumer than the number of returns that RabbitMQ 4 allows. It is handled once, when it is due and not a whole lead
-// later.
+// RabbitMQ 4 limits how many times a message may return to a quorum queue. A message that a consumer only holds in a
+// user's own queue survives more pauses, lost connections and restarts of its consumer than that. It is handled once,
+// when it is due, and is not late by another lead.
 func TestHeldMessagesComeBack(t *testing.T) {
 	const rounds, lead = 25, 40 * time.Second
 	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {

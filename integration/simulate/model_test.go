@@ -615,7 +615,7 @@ func (w *world) checkRateLimit() {
 	}
 }
 
-// checkRecurring checks that the occurrences are those of the schedule.
+// checkRecurring checks that the occurrences match the schedule.
 func (w *world) checkRecurring(rows map[string]schedule.TaskRow) {
 	if w.sc.Every == 0 {
 		return

@@ -124,7 +124,7 @@ func TestIdempotencyFailureLeavesNothing(t *testing.T) {
 		})
 		fail = func() error { return boom }
 		if err := handle(t.Context(), orderDelivery("m", "1")); !errors.Is(err, boom) {
-			t.Fatalf("error is %v, want the handler's own", err)
+			t.Fatalf("got error %v, want the handler's own", err)
 		}
 		fail = func() error { panic(boom) }
 		if got := panicOf(func() { _ = handle(t.Context(), orderDelivery("m", "1")) }); !errors.Is(got, boom) {
@@ -133,7 +133,7 @@ func TestIdempotencyFailureLeavesNothing(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		fail = func() error { cancel(); return nil }
 		if err := handle(ctx, orderDelivery("m", "1")); !errors.Is(err, context.Canceled) {
-			t.Fatalf("error is %v, want context.Canceled", err)
+			t.Fatalf("got error %v, want context.Canceled", err)
 		}
 		if n := o.effects(t, "1"); n != 0 {
 			t.Fatalf("%d effects after failures, want 0", n)
@@ -354,7 +354,7 @@ func TestIdempotencyConnectionLost(t *testing.T) {
 		})
 		// pgx reports that it could not even send the commit.
 		if err := handle(t.Context(), orderDelivery("m", "1")); err == nil || errors.Is(err, idempotency.ErrCommit) == (db.pool != nil) {
-			t.Fatalf("error is %v, want ErrCommit unless by pgx", err)
+			t.Fatalf("got error %v, want ErrCommit unless by pgx", err)
 		}
 		for range 2 {
 			if err := handle(t.Context(), orderDelivery("m", "1")); err != nil {
@@ -372,7 +372,7 @@ func TestIdempotencyMigrate(t *testing.T) {
 	eachDriver(t, func(t *testing.T, db businessDB) {
 		handle := db.idempotentHandler(func(context.Context, schedule.Executor, *amqpx.Delivery) error { return nil })
 		if err := handle(t.Context(), orderDelivery("m", "1")); !errors.Is(err, idempotency.ErrNoTable) {
-			t.Fatalf("error is %v, want ErrNoTable", err)
+			t.Fatalf("got error %v, want ErrNoTable", err)
 		}
 		for _, err := range together(8, func(int) error { return db.migrateRecords(t.Context()) }) {
 			if err != nil {

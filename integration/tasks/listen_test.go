@@ -66,13 +66,13 @@ func TestListener(t *testing.T) {
 
 	db.mustExec(t, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'")
 	if err := end("the connection was ended"); err == nil || !strings.HasPrefix(err.Error(), "listening for tasks: ") {
-		t.Errorf(`error is %v, want an error beginning with "listening for tasks: "`, err)
+		t.Errorf(`got error %v, want an error beginning with "listening for tasks: "`, err)
 	}
 	go listen()
 	wake("listening again")
 	cancel()
 	if err := end("the context ended"); !errors.Is(err, context.Canceled) {
-		t.Errorf("error is %v, want context.Canceled", err)
+		t.Errorf("got error %v, want context.Canceled", err)
 	}
 	suite.Eventually(t, "its connection is closed", func() bool {
 		return db.queryInt(t, "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'") == 0
@@ -88,11 +88,11 @@ func TestListenerElsewhere(t *testing.T) {
 		}
 	}
 	if _, err := config.Listener("oracle://u:hunter2@h/d"); err == nil || strings.Contains(err.Error(), "hunter2") {
-		t.Errorf(`error is %v, want an error and no "hunter2" in it`, err)
+		t.Errorf(`got error %v, want an error and no "hunter2" in it`, err)
 	}
 	l, err := config.Listener("postgres://u:hunter2@127.0.0.1:1/d")
 	suite.MustSucceed(t, err)
 	if err := l.Listen(t.Context(), func() { t.Error("the listener called its function without a connection") }); err == nil || strings.Contains(err.Error(), "hunter2") {
-		t.Errorf(`error is %v, want an error and no "hunter2" in it`, err)
+		t.Errorf(`got error %v, want an error and no "hunter2" in it`, err)
 	}
 }

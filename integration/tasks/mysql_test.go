@@ -31,7 +31,7 @@ func TestScheduleExistsAfterSnapshot(t *testing.T) {
 			err = s.ScheduleBatch(t.Context(), tx, tasks)
 			var exists *schedule.ExistsError
 			if !errors.As(err, &exists) || !slices.Equal(exists.IDs, []string{tasks[0].ID}) {
-				t.Errorf("error is %v, want ExistsError of %s", err, tasks[0].ID)
+				t.Errorf("got error %v, want ExistsError of %s", err, tasks[0].ID)
 			}
 			suite.MustSucceed(t, tx.Rollback())
 		}

@@ -222,7 +222,7 @@ func TestSwallowedError(t *testing.T) {
 		return nil
 	})(t.Context(), orderDelivery("m", "1"))
 	if errors.Is(err, idempotency.ErrCommit) || !strings.Contains(fmt.Sprint(err), "return every error of the transaction") {
-		t.Errorf(`error is %v, want an error with "return every error of the transaction" and not idempotency.ErrCommit`, err)
+		t.Errorf(`got error %v, want an error with "return every error of the transaction" and not idempotency.ErrCommit`, err)
 	}
 }
 
@@ -244,7 +244,7 @@ func TestPgxWhen(t *testing.T) {
 	}
 	yes := idempotency.When(func(context.Context, *sql.Tx, *amqpx.Delivery) (bool, error) { return true, nil })
 	if err := db.idempotentHandler(o.cancel, yes)(t.Context(), orderDelivery("m3", "1")); err == nil || !strings.Contains(err.Error(), "expects *sql.Tx") {
-		t.Errorf(`error is %v, want an error with "expects *sql.Tx"`, err)
+		t.Errorf(`got error %v, want an error with "expects *sql.Tx"`, err)
 	}
 	err := idempotency.Handler(db.DB, txFunc(o.cancel).sql, idempotency.When(ask))(t.Context(), orderDelivery("m3", "1"))
 	if err == nil || !strings.Contains(err.Error(), "expects pgx.Tx") {

@@ -69,7 +69,7 @@ func documentedDeployments(t *testing.T) map[string]deployment {
 	}
 }
 
-// The times of the manifests agree with those of the programs.
+// The manifests and the programs use the same times.
 func TestKubernetesManifests(t *testing.T) {
 	t.Parallel()
 	list := documentedDeployments(t)

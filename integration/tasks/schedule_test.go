@@ -130,13 +130,13 @@ func TestScheduleInTransaction(t *testing.T) {
 		suite.MustSucceed(t, s.Schedule(t.Context(), tx, full))
 		// Scheduling an id that exists leaves the transaction usable.
 		if err := s.Schedule(t.Context(), tx, full); !errors.Is(err, schedule.ErrExists) {
-			t.Errorf("error is %v, want ErrExists", err)
+			t.Errorf("got error %v, want ErrExists", err)
 		}
 		suite.MustSucceed(t, s.Schedule(t.Context(), tx, orderTask("b", due)))
 		commit()
 
 		if _, err := s.Get(t.Context(), schedule.NoTx, "gone"); !errors.Is(err, schedule.ErrNotFound) {
-			t.Errorf("error is %v, want ErrNotFound", err)
+			t.Errorf("got error %v, want ErrNotFound", err)
 		}
 		got := taskOf(t, s, "a")
 		for _, c := range []struct {
@@ -163,7 +163,7 @@ func TestScheduleInTransaction(t *testing.T) {
 			t.Error("CreatedAt of the task that was read is zero")
 		}
 		if want := due.Add(500 * time.Microsecond); !got.DeliverAt.Equal(want) {
-			t.Errorf("due at %v, want %v: the next millisecond", got.DeliverAt, want)
+			t.Errorf("got the due time %v, want %v: the next millisecond", got.DeliverAt, want)
 		}
 		runStore(t, s)
 		suite.Eventually(t, "both tasks are sent", func() bool { return len(out.messages()) == 2 })
@@ -186,7 +186,7 @@ func TestScheduleTwiceAndReplace(t *testing.T) {
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, orderTask("a", due)))
 		var exists *schedule.ExistsError
 		if err := s.Schedule(t.Context(), schedule.NoTx, orderTask("a", due)); !errors.As(err, &exists) || !slices.Equal(exists.IDs, []string{"a"}) {
-			t.Errorf("error is %v, want ExistsError of a", err)
+			t.Errorf("got error %v, want ExistsError of a", err)
 		}
 		suite.MustSucceed(t, s.Cancel(t.Context(), schedule.NoTx, "a"))
 		again := orderTask("a", due.Add(time.Hour))
@@ -207,7 +207,7 @@ func TestScheduleTwiceAndReplace(t *testing.T) {
 		}
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, many[1100]))
 		if err := s.ScheduleBatch(t.Context(), schedule.NoTx, many); !errors.As(err, &exists) || !slices.Equal(exists.IDs, []string{"m1100"}) {
-			t.Errorf("error is %v, want ExistsError of m1100", err)
+			t.Errorf("got error %v, want ExistsError of m1100", err)
 		}
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks"); n != 3 {
 			t.Errorf("%d tasks after a batch that failed, want 3", n)
@@ -221,7 +221,7 @@ func TestScheduleTwiceAndReplace(t *testing.T) {
 			t.Errorf("%d tasks, want 1202", n)
 		}
 		if err := s.ScheduleBatch(t.Context(), schedule.NoTx, []schedule.Task{orderTask("x", due), orderTask("x", due)}); !errors.Is(err, schedule.ErrInvalidTask) {
-			t.Errorf("error is %v, want ErrInvalidTask: one id twice", err)
+			t.Errorf("got error %v, want ErrInvalidTask: one id twice", err)
 		}
 		// If many callers schedule the same id concurrently, one succeeds.
 		var made atomic.Int32
@@ -263,7 +263,7 @@ func TestScheduleRefusesBadTasks(t *testing.T) {
 	} {
 		err := s.Schedule(t.Context(), schedule.NoTx, bad)
 		if !errors.Is(err, schedule.ErrInvalidTask) || !strings.Contains(err.Error(), field) {
-			t.Errorf("error is %v, want one with %q", err, field)
+			t.Errorf("got error %v, want one with %q", err, field)
 		}
 	}
 	if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks"); n != 0 {
@@ -307,10 +307,10 @@ func TestScheduleChanges(t *testing.T) {
 			}
 		}
 		if err := s.Cancel(t.Context(), schedule.NoTx, "nobody"); !errors.Is(err, schedule.ErrNotFound) {
-			t.Errorf("error is %v, want ErrNotFound", err)
+			t.Errorf("got error %v, want ErrNotFound", err)
 		}
 		if err := s.Reschedule(t.Context(), schedule.NoTx, "c", time.Time{}); !errors.Is(err, schedule.ErrInvalidTask) {
-			t.Errorf("error is %v, want ErrInvalidTask", err)
+			t.Errorf("got error %v, want ErrInvalidTask", err)
 		}
 	})
 }
@@ -367,7 +367,7 @@ func TestScheduleHandlerFence(t *testing.T) {
 		fail = func() error { return boom }
 		for attempt := 1; attempt <= 3; attempt++ {
 			if err := deliver("fails", 1, attempt); !errors.Is(err, boom) {
-				t.Fatalf("error is %v, want %v", err, boom)
+				t.Fatalf("got error %v, want %v", err, boom)
 			}
 			got := taskOf(t, s, "fails")
 			want := schedule.StatusPending
@@ -404,7 +404,7 @@ func TestScheduleHandlerFence(t *testing.T) {
 		}
 		for _, d := range []*amqpx.Delivery{{Version: 1}, {ID: "x"}} {
 			if err := handle(t.Context(), d); !errors.Is(err, schedule.ErrNotTask) || !amqpx.IsRejected(err) {
-				t.Errorf("error is %v, want a rejection with ErrNotTask", err)
+				t.Errorf("got error %v, want a rejection with ErrNotTask", err)
 			}
 		}
 	})
@@ -722,7 +722,7 @@ func TestScheduleMigrate(t *testing.T) {
 		s, err := db.newStore(nil, schedule.Config{})
 		suite.MustSucceed(t, err)
 		if err := s.Schedule(t.Context(), schedule.NoTx, orderTask("a", time.Now())); !errors.Is(err, schedule.ErrNoTable) {
-			t.Errorf("error is %v, want ErrNoTable", err)
+			t.Errorf("got error %v, want ErrNoTable", err)
 		}
 		for _, err := range together(8, func(int) error { return db.migrateTasks(t.Context()) }) {
 			suite.MustSucceed(t, err)
@@ -758,7 +758,7 @@ func TestScheduleMigrate(t *testing.T) {
 			t.Errorf("the clock skew on one machine is %v ± %v (error %v), want at most the uncertainty and 1s", skew, uncertainty, err)
 		}
 		if err := s.Run(t.Context()); !errors.Is(err, schedule.ErrNoSender) {
-			t.Errorf("error is %v, want ErrNoSender", err)
+			t.Errorf("got error %v, want ErrNoSender", err)
 		}
 	})
 }

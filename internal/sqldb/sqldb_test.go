@@ -158,7 +158,7 @@ func TestResolverRefusesUnknownDialect(t *testing.T) {
 	}
 	defer func() { _ = db.Close() }()
 	if _, err := sqldb.NewResolver(sqldb.Of(db), "oracle").Resolve(t.Context(), sqldb.Of(db)); !errors.Is(err, sqldb.ErrDialect) {
-		t.Errorf("error is %v, want ErrDialect", err)
+		t.Errorf("got error %v, want ErrDialect", err)
 	}
 	if d, err := sqldb.NewResolver(sqldb.Of(db), "").Resolve(t.Context(), sqldb.Of(db)); err != nil || d != sqldb.SQLite {
 		t.Errorf("resolved %q (%v), want no error and sqldb.SQLite", d, err)

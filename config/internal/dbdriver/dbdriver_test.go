@@ -45,6 +45,6 @@ func TestNoDriver(t *testing.T) {
 		}
 	}
 	if _, _, err := config.OpenDB("oracle://u:hunter2@h/d"); err == nil || errors.Is(err, config.ErrNoDriver) {
-		t.Errorf("error is %v, want an error and not config.ErrNoDriver", err)
+		t.Errorf("got error %v, want an error and not config.ErrNoDriver", err)
 	}
 }

@@ -168,7 +168,7 @@ func TestJitter(t *testing.T) {
 	task, err := conn.Get(t.Context(), want[0].ID)
 	check(t, err)
 	if !task.DeliverAt.Equal(want[0].DeliverAt) {
-		t.Errorf("due at %s, want %s", task.DeliverAt, want[0].DeliverAt)
+		t.Errorf("got the due time %s, want %s", task.DeliverAt, want[0].DeliverAt)
 	}
 }
 

@@ -195,7 +195,7 @@ func TestThousand(t *testing.T) {
 	list, err := conn.Schedules(t.Context(), "", 2000)
 	check(t, err)
 	if len(list) != 1000 {
-		t.Errorf("%d are listed, want 1000", len(list))
+		t.Errorf("%d recurring tasks are listed, want 1000", len(list))
 	}
 	for _, r := range list {
 		if r.LastAt.Before(c.now) {

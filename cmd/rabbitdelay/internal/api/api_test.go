@@ -365,7 +365,7 @@ func TestMovesAddUp(t *testing.T) {
 	task, err := w.store.Get(t.Context(), schedule.NoTx, "a")
 	check(t, err)
 	if want := time.Date(2030, 1, 1, 10, 0, 0, 0, time.UTC); !task.DeliverAt.Equal(want) {
-		t.Errorf("due %s, want %s", task.DeliverAt, want)
+		t.Errorf("got the due time %s, want %s", task.DeliverAt, want)
 	}
 }
 

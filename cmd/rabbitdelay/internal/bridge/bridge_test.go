@@ -346,7 +346,7 @@ func TestBridgeParksWithReason(t *testing.T) {
 			reasons[m.MessageId] = m.Headers[amqpx.HeaderError]
 		}
 		if len(reasons) != 2 || reasons["a"] == nil || reasons["b"] == nil {
-			s.Fatalf(`dead letters %v, want 2 elements, reasons["a"] not nil and reasons["b"] not nil`, reasons)
+			s.Fatalf(`got the dead letters %v, want 2 elements, reasons["a"] not nil and reasons["b"] not nil`, reasons)
 		}
 		if got := b.Stats(); got != (bridge.Stats{Delayed: 2, Delivered: 1, Dead: 2}) {
 			s.Errorf("stats %+v, want 2 delayed, 1 delivered and 2 dead", got)

@@ -193,7 +193,7 @@ func TestJobIsStopped(t *testing.T) {
 	}
 	other.movedOnce(due)
 	if r := other.ask("POST", "/api/v1/jobs/"+id+"/stop", ""); r.code != 409 || !strings.Contains(string(r.text), "is done; expected a running job") {
-		t.Errorf(`stopped once it is done: got %d %s, want 409 and a text with "is done, want a running job"`, r.code, r.text)
+		t.Errorf(`stopped once it is done: got %d %s, want 409 and a text with "is done; expected a running job"`, r.code, r.text)
 	}
 	var actions []string
 	entries, err := other.c.core.Audit(t.Context(), service.Identity{}, id, "", 10)
@@ -287,7 +287,7 @@ func TestRequeueTakenOverStaysWithinItsLimit(t *testing.T) {
 		j := other.finished(map[string]any{"id": job.ID})
 		check(t, w.c.Close(t.Context()))
 		if n := went(); n > most || n < most-200 || !strings.Contains(fmt.Sprint(j["result"]), "possibly up to") {
-			t.Errorf("%d were sent, want at most %d; the job: %v", n, most, j)
+			t.Errorf("%d messages were sent, want at most %d; the job: %v", n, most, j)
 		}
 	})
 }

@@ -68,7 +68,7 @@ func TestDestroyKeepsTheDeadLettersOfAQueueThatFills(t *testing.T) {
 			t.Errorf("got %s, %v, want an error of type *removal.NotEmptyError and Total = 1", report, err)
 		}
 		if left := srv.Queues(); !slices.Equal(left, []string{"orders", "orders.dead"}) {
-			t.Errorf("left %v, want [orders orders.dead]", left)
+			t.Errorf("what is left: got %v, want [orders orders.dead]", left)
 		}
 	})
 }

@@ -581,7 +581,7 @@ func TestFindings(t *testing.T) {
 			}
 			r := Diagnose(cfg, snap)
 			if !strings.Contains(strings.Join(r.Notes, "\n"), c.note) || c.note == "" && len(r.Notes) > 0 && c.id == "" {
-				t.Errorf("notes %q, want one with %q", r.Notes, c.note)
+				t.Errorf("got the notes %q, want one with %q", r.Notes, c.note)
 			}
 			blind := slices.ContainsFunc(r.Unchecked, func(u Unchecked) bool { return u.Area == c.blind })
 			if c.blind != "" && !blind {

@@ -113,7 +113,7 @@ func TestJournalOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(j.pending) != 1 || j.pending[0].Due != 2 {
-		t.Errorf("got %v, want 1 element and j.pending[0].Due = 2", j.pending)
+		t.Errorf("got %v, want one pending message, due at 2", j.pending)
 	}
 	if err := j.close(); err != nil {
 		t.Error(err)

@@ -44,7 +44,7 @@ func TestCLISendAndConsume(t *testing.T) {
 			t.Fatalf("consume: want exit code 0, received = %d, early = 0 and %d lines, got %v", n, n+1, got)
 		}
 		if l := m["lateness_ms"].(map[string]any); len(l) != 3 || l["max"].(float64) < l["p50"].(float64) {
-			t.Errorf(`lateness %v, want 3 elements and l["max"].(float64) >= %v`, l, l["p50"].(float64))
+			t.Errorf("lateness %v, want three figures and a max of at least %v", l, l["p50"].(float64))
 		}
 		for _, line := range got.Lines()[:n] {
 			var d struct {

@@ -222,7 +222,7 @@ func TestDestroyOverAMQPAlone(t *testing.T) {
 			t.Fatalf("destroying the layout: %v; report:\n%s", err, report)
 		}
 		if left, want := v.Objects(t), append(slices.Clone(sharedObjects), "queue orders.expire", "queue orders.expire.dead"); !slices.Equal(left, want) {
-			t.Errorf("left %v, want %v", left, want)
+			t.Errorf("what is left: got %v, want %v", left, want)
 		}
 		if err := v.Unmanaged().DeleteAll(t.Context(), top); err != nil || len(v.Objects(t)) != 0 {
 			t.Errorf("wiped: got %v; left %v, want no error and no objects left", err, v.Objects(t))
@@ -263,7 +263,7 @@ func TestCLIDestroyCountsPreviousLayouts(t *testing.T) {
 				would["would_delete"], r, would["would_delete"])
 		}
 		if left, want := v.Objects(t), []string{"queue orders.expire", "queue orders.expire.dead"}; !slices.Equal(left, want) {
-			t.Errorf("left %v, want %v", left, want)
+			t.Errorf("what is left: got %v, want %v", left, want)
 		}
 	})
 }
@@ -294,7 +294,7 @@ func TestCLIDestroyByName(t *testing.T) {
 			t.Errorf("destroy --yes --layout delay.ttl.2m: want exit code 0, got %v", r)
 		}
 		if left := v.Objects(t); !slices.Equal(left, want) {
-			t.Errorf("left %v, want %v", left, want)
+			t.Errorf("what is left: got %v, want %v", left, want)
 		}
 		if r := one("plan"); r.Code != 0 {
 			t.Errorf("the queue in use: got %s, want Code = 0", r)

@@ -73,7 +73,7 @@ func TestDoctorOnCluster(t *testing.T) {
 	}
 	clocks := c.examine(t).Clocks
 	if len(clocks) != 3 || clocks[0].Node != "rabbit@n1" || clocks[1].Node != "rabbit@n2" || clocks[2].Node != "rabbit@n3" {
-		t.Errorf(`clocks %+v, want three clocks, clocks[0].Node = "rabbit@n1", clocks[1].Node = "rabbit@n2" and clocks[2].Node = "rabbit@n3"`, clocks)
+		t.Errorf(`got the clocks %+v, want three clocks, clocks[0].Node = "rabbit@n1", clocks[1].Node = "rabbit@n2" and clocks[2].Node = "rabbit@n3"`, clocks)
 	}
 
 	// One quorum queue has two replicas, and classic queues have one each.

@@ -346,7 +346,7 @@ func TestDoctorFindsEverything(t *testing.T) {
 			}
 		}
 		if !slices.ContainsFunc(r.Notes, func(n string) bool { return strings.HasSuffix(n, "rabbitdelay destroy --layout delay.bucket.r2") }) {
-			t.Errorf("notes %q, want the command that deletes the layout", r.Notes)
+			t.Errorf("got the notes %q, want the command that deletes the layout", r.Notes)
 		}
 		if !r.Complete() && !strings.HasPrefix(c.Broker.Version(), "3.10.") {
 			t.Errorf("unchecked: got %v, want nothing", r.Unchecked)
@@ -410,7 +410,7 @@ func TestDoctorOverAMQP(t *testing.T) {
 			t.Errorf("findings that are missing: got %v\n%s, want none", missing, render(r))
 		}
 		if len(r.Clocks) != 1 || r.Clocks[0].High > -4*time.Second {
-			t.Errorf("clocks %+v, want 1 element and Clocks[0].High <= %v", r.Clocks, -4*time.Second)
+			t.Errorf("got the clocks %+v, want 1 element and Clocks[0].High <= %v", r.Clocks, -4*time.Second)
 		}
 		for _, note := range []string{"could not be verified", "policies", "nodes are unknown", "arguments of 1 destination queue"} {
 			if !strings.Contains(fmt.Sprint(r.Unchecked), note) {

@@ -508,7 +508,7 @@ func TestOperatorsRights(t *testing.T) {
 			}
 		}
 		if got := suite.Drains(t, v, "orders.expire"); len(got) != 5 {
-			t.Errorf("%v came, want 5 messages", got)
+			t.Errorf("%v arrived, want 5 messages", got)
 		}
 	})
 }

@@ -122,7 +122,7 @@ func TestReleaseNotes(t *testing.T) {
 		}
 	}
 	if left := fragments(); len(left) != 0 {
-		t.Errorf("left are %v, want none", left)
+		t.Errorf("what is left: got %v, want none", left)
 	}
 	if notes := run(t, dir, ".ci/release/notes.sh", "0.1.0"); !strings.Contains(notes, "Strategy `bucket`") {
 		t.Errorf("the notes of 0.1.0 do not mention the strategy bucket: %.200s", notes)

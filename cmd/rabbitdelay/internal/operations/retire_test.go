@@ -63,7 +63,7 @@ func TestCLIRetire(t *testing.T) {
 		}
 		marked := func(s string) bool { return strings.Contains(s, "delay.declared.") }
 		if left := slices.DeleteFunc(v.Objects(t), marked); !slices.Equal(left, slices.DeleteFunc(want, marked)) {
-			t.Errorf("left %v\nwant %v", left, want)
+			t.Errorf("what is left: got %v\nwant %v", left, want)
 		}
 		if r := present("plan"); r.Code != 0 {
 			t.Errorf("the plan of the present file is not empty: %s", r)

@@ -461,7 +461,7 @@ func TestRemovalKeepsObjectsThatAKeptOneNeeds(t *testing.T) {
 		i := slices.IndexFunc(r.Steps, func(s Step) bool { return s.Kind == c.kind && s.Name == c.object })
 		r.Keep(r.Steps[i], "something came meanwhile")
 		if k := kept(r); k[c.object] != "something came meanwhile" || k[c.needed] != c.reason {
-			t.Errorf(`kept %v, want the object, because something came in the meantime, and the needed one, because %v`, k, c.reason)
+			t.Errorf("kept %v, want the object, because its state has changed, and the object that it needs, because %v", k, c.reason)
 		}
 		for _, s := range r.Going(r.Steps) {
 			if s.Kind == c.kind && (s.Name == c.object || s.Name == c.needed) {

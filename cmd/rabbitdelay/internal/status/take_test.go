@@ -48,7 +48,7 @@ func TestTakeByAReadOnlyUser(t *testing.T) {
 			t.Fatalf("got %v, %+v, want no error and Broker not nil", err, s)
 		}
 		if slices.ContainsFunc(s.Findings, func(f doctor.Finding) bool { return strings.HasPrefix(f.ID, "permission-") }) {
-			t.Errorf("findings %+v, want none about permissions", s.Findings)
+			t.Errorf("got the findings %+v, want none about permissions", s.Findings)
 		}
 		ofClock := func(u doctor.Unchecked) bool { return u.Area == doctor.AreaClock }
 		if src.Before != nil && slices.ContainsFunc(s.Unchecked, ofClock) {

@@ -54,7 +54,7 @@ func TestSentences(t *testing.T) {
 	}
 }
 
-// The numbers of completed tasks are those of the chosen period.
+// The numbers of completed tasks are for the chosen period.
 func TestFailedOfThePeriod(t *testing.T) {
 	for over, label := range map[string]string{"hour": "Failed (last hour)", "day": "Failed (last day)", "week": "Failed (last week)"} {
 		body := open(service.RoleViewer).get("?over=" + over).Body.String()

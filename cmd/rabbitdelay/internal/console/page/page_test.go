@@ -133,7 +133,7 @@ func TestUnknownFields(t *testing.T) {
 		}
 	}
 	if len(c.calls) > 0 {
-		t.Errorf("calls %q, want none", c.calls)
+		t.Errorf("got the calls %q, want none", c.calls)
 	}
 }
 
@@ -366,11 +366,11 @@ func TestTooLate(t *testing.T) {
 	c.post("task-cancel", url.Values{"id": {"binary"}})
 	w := c.post("task-run", url.Values{"id": {"binary"}})
 	if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "its status is cancelled, expected pending") || strings.Contains(w.Body.String(), "task-run") {
-		t.Errorf("%d\n%s, want 409, a body with \"its status is cancelled, want pending\" and no \"task-run\" in it",
+		t.Errorf("got %d\n%s, want 409, a body with \"its status is cancelled, expected pending\" and no \"task-run\" in it",
 			w.Code, w.Body)
 	}
 	if w := c.get("task-run?id=binary"); !strings.Contains(w.Body.String(), "The task is cancelled") || strings.Contains(w.Body.String(), `action="task-run"`) {
-		t.Errorf("%d\n%s, want a body with \"The task is cancelled\" and no \"action=\"task-run\"\" in it", w.Code, w.Body)
+		t.Errorf("got %d\n%s, want a body with \"The task is cancelled\" and no \"action=\"task-run\"\" in it", w.Code, w.Body)
 	}
 }
 
@@ -399,7 +399,7 @@ func TestBulkSaysWhatItDoes(t *testing.T) {
 		}
 	}
 	if len(c.calls) > 0 {
-		t.Errorf("calls %q, want none", c.calls)
+		t.Errorf("got the calls %q, want none", c.calls)
 	}
 }
 
@@ -477,7 +477,7 @@ func TestSelection(t *testing.T) {
 	}
 	w := c.get(withQuery("bulk", form))
 	if !strings.Contains(w.Body.String(), "Cancel 3 pending tasks?") || !strings.Contains(w.Body.String(), "ID is one of 3") {
-		t.Fatalf("%d\n%s, want a body with \"Cancel 3 pending tasks?\" and a body with \"ID is one of 3\"", w.Code, w.Body)
+		t.Fatalf("got %d\n%s, want a body with \"Cancel 3 pending tasks?\" and a body with \"ID is one of 3\"", w.Code, w.Body)
 	}
 	sent := url.Values{}
 	_, main, _ := strings.Cut(w.Body.String(), "<main")
@@ -493,7 +493,7 @@ func TestSelection(t *testing.T) {
 	}
 }
 
-// Title, colour and trace link are those of the installation, and single-letter keys stay off.
+// The pages use the configured title, colour and trace link, and single-letter keys stay off.
 func TestInstallation(t *testing.T) {
 	c := open(service.RoleOperator)
 	c.pages.o.Title, c.pages.o.Color = "shop <staging>", "#c62828"
@@ -659,7 +659,7 @@ func TestLogin(t *testing.T) {
 		w := httptest.NewRecorder()
 		c.pages.Login(w, r, http.StatusUnauthorized, "")
 		if w.Code != http.StatusUnauthorized || strings.Contains(w.Body.String(), `aria-label="Pages"`) {
-			t.Errorf("%d\n%s, want 401 and no \"aria-label=\"Pages\"\" in it", w.Code, w.Body)
+			t.Errorf("got %d\n%s, want 401 and no \"aria-label=\"Pages\"\" in it", w.Code, w.Body)
 		}
 		return w.Body.String()
 	}

@@ -36,7 +36,7 @@ func TestBridgeKilled(t *testing.T) {
 				mu.Lock()
 				body := string(d.Body)
 				if early := time.Until(due[body]); early > 0 {
-					t.Errorf("%s came %v early, want 0", body, early)
+					t.Errorf("message %s arrived %v early, want on time", body, early)
 				}
 				came[body] = append(came[body], d.MessageId)
 				mu.Unlock()
@@ -86,7 +86,7 @@ func TestBridgeKilled(t *testing.T) {
 			}
 		}
 		if most := kills * 2 * bridge.DefaultConcurrency; copies > most {
-			t.Errorf("%d came twice, want at most what was under way, %d", copies, most)
+			t.Errorf("%d messages arrived twice, want at most %d, the number in progress", copies, most)
 		}
 		t.Logf("%d messages, %d kills: %d came twice", n, kills, copies)
 	})

@@ -75,7 +75,7 @@ func (a *arrivals) complete(t *testing.T) {
 		where := a.came[id]
 		by[strings.Join(where, " and ")]++
 		if len(where) != 1 {
-			t.Errorf("%s, due %v, came %d times: got %v, want 1", id, due, len(where), where)
+			t.Errorf("message %s, due at %v, arrived %d times, in %v, want once", id, due, len(where), where)
 		}
 	}
 	t.Logf("%d messages, by the broker on which they came: %v", len(a.due), by)

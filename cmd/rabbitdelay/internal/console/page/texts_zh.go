@@ -88,6 +88,8 @@ var chineseTexts = map[string]string{
 	"Task":                                 "任务",
 	"Message":                              "消息",
 	"Messages":                             "消息数",
+	"Show messages":                        "查看消息",
+	"Download messages":                    "下载消息",
 	"Queue":                                "队列",
 	"Queues":                               "队列",
 	"Exchange":                             "交换机",

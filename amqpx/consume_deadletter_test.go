@@ -152,7 +152,7 @@ func TestForgedDeliveryCount(t *testing.T) {
 					k.stop()
 					m.Holds("q", 0, 0)
 					if n := len(got.all()); n != 2 {
-						t.Errorf("%d were handled, %d are dead letters, want 2", n, len(m.State("q.dead").Messages))
+						t.Errorf("%d messages were handled, with %d dead letters, want 2 handled", n, len(m.State("q.dead").Messages))
 					}
 				})
 			})

@@ -33,11 +33,11 @@ func TestConsumeAll(t *testing.T) {
 		c.mustSend(amqpx.Message{Queue: "a"}, amqpx.Message{Queue: "b", Delay: time.Hour})
 		after(time.Minute)
 		if a, b := got["a"].Load(), got["b"].Load(); a != 1 || b != 0 {
-			t.Errorf("after a minute: got %d and %d consumers, want 1 and 0", a, b)
+			t.Errorf("after a minute: a handled %d messages and b %d, want 1 and 0", a, b)
 		}
 		after(time.Hour)
 		if b := got["b"].Load(); b != 1 {
-			t.Errorf("after an hour: got %d consumers, want 1", b)
+			t.Errorf("after an hour: b handled %d messages, want 1", b)
 		}
 		cancel()
 		if err := <-ended; err != nil {

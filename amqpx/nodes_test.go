@@ -76,7 +76,7 @@ func TestStatsOfAnOpenedClient(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s := c.Stats().Publish; s.State != amqpx.StateConnected || s.Address == "" {
-				t.Errorf("an opened client is %s to %q, want amqpx.StateConnected and not empty", s.State, s.Address)
+				t.Errorf("an opened client is %s to %q, want it connected to an address", s.State, s.Address)
 			}
 			_ = c.Close(t.Context())
 		}

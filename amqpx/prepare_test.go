@@ -222,7 +222,7 @@ func TestNewIDIsUUIDv7(t *testing.T) {
 		id := newID(now)
 		u, err := uuid.Parse(id)
 		if err != nil || u.Version() != 7 || u.Variant() != uuid.RFC4122 {
-			t.Fatalf("%s: version %d, variant %v (%v), want no error, 7 and uuid.RFC4122", id, u.Version(), u.Variant(), err)
+			t.Fatalf("id %s: got version %d, variant %v, error %v, want version 7 and uuid.RFC4122", id, u.Version(), u.Variant(), err)
 		}
 		sec, nsec := u.Time().UnixTime()
 		if got := time.Unix(sec, nsec).UnixMilli(); got != now.UnixMilli() {

@@ -133,7 +133,7 @@ destinations:
 		}
 	}
 	if len(bindings) != 0 {
-		t.Errorf("further bindings %v, want none", bindings)
+		t.Errorf("got further bindings %v, want none", bindings)
 	}
 	if err := got.Validate(topology.DelayPrefix("p")); err != nil {
 		t.Error(err)

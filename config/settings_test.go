@@ -153,7 +153,7 @@ func TestExplicitZeroIsNotTheDefault(t *testing.T) {
 			t.Errorf("%s: this test lists no expected error for the setting", s.path)
 		}
 		if !ok || len(e.Problems) != 1 {
-			t.Errorf("%s given as %q: expected one problem, got %v", s.path, value, err)
+			t.Errorf("%s given as %q: got %v, want one problem", s.path, value, err)
 			continue
 		}
 		p := e.Problems[0]

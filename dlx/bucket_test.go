@@ -267,8 +267,7 @@ func TestBucketTopology(t *testing.T) {
 				continue
 			}
 			if q.Type != c.QueueType || q.MessageTTL == nil || q.DeadLetter == nil || q.DeadLetter.RoutingKey != nil || len(q.Arguments) != 0 {
-				t.Fatalf("%+v: queue %+v, want Type = %v, MessageTTL not nil, DeadLetter not nil, DeadLetter.RoutingKey = nil and len(q.Arguments) = 0",
-					c, q, c.QueueType)
+				t.Fatalf("%+v: got the queue %+v, want one of type %v with a TTL and a dead-letter exchange, and no other arguments", c, q, c.QueueType)
 			}
 			quorum := q.Type == topology.Quorum
 			if q.DeadLetter.AtLeastOnce != quorum || (q.Overflow == argument.RejectPublish) != quorum {

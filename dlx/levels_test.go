@@ -128,7 +128,7 @@ func TestLevelsAreTheirs(t *testing.T) {
 		for _, name := range namesOf(newLevels(t, c).Topology()) {
 			system, ok := foreign.System(name)
 			if parked := name == topology.ParkedQueue(topology.DefaultPrefix); ok == parked || ok && system != c.Layout {
-				t.Errorf("%s belongs to %q, %t, want %s for all but the parked queue", name, system, ok, c.Layout)
+				t.Errorf("%s belongs to the system %q (found: %t), want %s for all names except the parked queue", name, system, ok, c.Layout)
 			}
 		}
 	}

@@ -412,7 +412,7 @@ func FuzzParseYAML(f *testing.F) {
 		}
 		for _, p := range invalid.Problems {
 			if p.Message == "" || p.Line < 0 {
-				t.Fatalf("empty problem: got %+v, want Message not empty and Line >= 0", p)
+				t.Fatalf("got the problem %+v, want one with a message and a line", p)
 			}
 		}
 	})

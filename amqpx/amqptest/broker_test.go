@@ -333,7 +333,7 @@ func TestLooking(t *testing.T) {
 func TestOptionsAreChecked(t *testing.T) {
 	defer func() {
 		if r := recover(); r == nil || !strings.Contains(fmt.Sprint(r), "expected one like 4.3.0") {
-			t.Errorf(`got %v, want not nil and a text with "expected one like 4.3.0"`, r)
+			t.Errorf(`got %v, want an error with "expected one like 4.3.0"`, r)
 		}
 	}()
 	amqptest.NewServer(amqptest.Options{Version: "latest"})

@@ -196,7 +196,7 @@ func TestExpectFailures(t *testing.T) {
 			got := failure(t, func(t testing.TB) { t.Helper(); srv.Expect(t, x.want) })
 			for _, text := range x.text {
 				if !strings.Contains(got, text) {
-					t.Errorf("failure is %q; expected it to have %q", got, text)
+					t.Errorf("got the failure %q, want one with %q", got, text)
 				}
 			}
 		}

@@ -86,8 +86,7 @@ func TestRequeue(t *testing.T) {
 		}
 		d := got.all()[0]
 		if d.Headers["n"] == nil || d.Exchange != "" || d.RoutingKey != "q" || d.Headers[amqpx.HeaderReason] != nil || d.Headers[amqpx.HeaderRequeued] == nil {
-			t.Errorf(`came as %q, %q with %v, want Headers["n"] not nil, "", "q", Headers[amqpx.HeaderReason] = nil and Headers[amqpx.HeaderRequeued] not nil`,
-				d.Exchange, d.RoutingKey, d.Headers)
+			t.Errorf("got exchange %q, routing key %q and headers %v, want the queue q, the header n, a requeue time and no reason", d.Exchange, d.RoutingKey, d.Headers)
 		}
 		if list, _ := d.Headers[amqpx.HeaderAttempts].([]any); len(list) != 1 || d.Headers[amqpx.HeaderError] != "card rejected" {
 			t.Errorf("got headers %v, want one earlier failure and the error \"card rejected\"", d.Headers)

@@ -47,7 +47,7 @@ func walk(t *testing.T, m *memory) (list []inspect.DeadLetter, p inspect.Peeked)
 // A whole queue is read, and is unchanged afterwards.
 func TestWalk(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
-		const n = 3000 // several portions
+		const n = 3000 // several batches
 		first := layDead(m, n, func(i int) string { return fmt.Sprintf("order %d was not found", i) })
 		was := m.IDs("q.dead")
 		list, p := walk(t, m)

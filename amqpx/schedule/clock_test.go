@@ -119,10 +119,10 @@ func TestRelayUsesTheDatabasesClock(t *testing.T) {
 			check(t, <-done)
 			got := r.receipts()
 			if len(got) != 2 {
-				t.Fatalf("%v ahead: %d sent, want both", ahead, len(got))
+				t.Fatalf("a clock %v ahead: %d messages were sent, want 2", ahead, len(got))
 			}
 			if early := due.Sub(got[0].at); early > time.Minute || early < time.Minute-2*time.Second {
-				t.Errorf("%v ahead: sent %v before it was due, want the horizon of a minute", ahead, early)
+				t.Errorf("a clock %v ahead: the task was sent %v before it was due, want the horizon of a minute", ahead, early)
 			}
 			for _, x := range got {
 				if x.m.ClockOffset != -ahead {

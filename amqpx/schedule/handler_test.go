@@ -17,7 +17,7 @@ import (
 func TestHandlerWithADeliveryOfATest(t *testing.T) {
 	in := time.Now().Add(time.Hour)
 	for name, tc := range map[string]struct {
-		due      time.Time // of the task
+		due      time.Time // due time of the task
 		delivery amqpx.Delivery
 		effect   bool
 		err      string

@@ -66,7 +66,7 @@ func TestRelays(t *testing.T) {
 		stop()
 		check(t, <-done)
 		if got := relays(); len(got) != 1 {
-			t.Errorf("after the other relay ended: got %+v, want one relay", got)
+			t.Errorf("after this relay ended: got %+v, want one relay", got)
 		}
 	})
 }

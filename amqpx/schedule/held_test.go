@@ -155,7 +155,7 @@ func TestResumeSpreadsWithinARateLimit(t *testing.T) {
 				from := time.Since(s.began)
 				states, err := s.Destinations(t.Context(), NoTx)
 				if check(t, err); len(states) != 1 || states[0].SpreadUntil.Sub(time.Now().Add(c.took)).Abs() > time.Second {
-					t.Errorf("%+v, expected that they are sent within %v", states, c.took)
+					t.Errorf("got %+v, want the tasks to be sent within %v", states, c.took)
 				}
 				after(10 * time.Minute)
 				at := s.instants("mail")

@@ -489,7 +489,7 @@ func TestResendsBecomeRarer(t *testing.T) {
 		<-time.After(48 * time.Hour)
 		synctest.Wait()
 		if got, err := s.Get(t.Context(), NoTx, "a"); err != nil || got.Status != StatusPending {
-			t.Errorf("%+v (%v), expected it to be pending: nothing shows that its consumer has it", got, err)
+			t.Errorf("got %+v (error %v), want a pending task, because nothing shows that its consumer has it", got, err)
 		}
 	})
 	got := r.receipts()

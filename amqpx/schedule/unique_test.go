@@ -179,7 +179,7 @@ func TestUniqueExpired(t *testing.T) {
 		r, err := s.ScheduleUnique(t.Context(), NoTx, Task{ID: "new", UniqueKey: "k", Queue: "q", DeliverAt: time.Now()}, u)
 		check(t, err)
 		if r.Outcome != UniqueCreated || r.ID != "new" {
-			t.Errorf("%s: %+v, expected new to be created", u.OnConflict, r)
+			t.Errorf("%s: got %+v, want the task new to be created", u.OnConflict, r)
 		}
 		if got, err := s.Get(t.Context(), NoTx, "past"); err != nil || got.Status != StatusExpired {
 			t.Errorf("%s: past is %s, want expired (%v)", u.OnConflict, got.Status, err)

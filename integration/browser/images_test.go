@@ -47,8 +47,8 @@ func TestImages(t *testing.T) {
 	}
 	b.visit("")
 	b.becomes("it has looked", `document.querySelector(".verdict h2") !== null`)
-	// The console stores each minute once, and has stored the minutes before these tasks were complete. It updates once
-	// a minute, and may still write what it read earlier.
+	// The console stores each minute only once. It may have stored some of the minutes before these tasks were
+	// complete. It updates once a minute, and may still write what it read earlier.
 	forget := func() {
 		if _, err := s.db.ExecContext(t.Context(), "DELETE FROM rabbitdelay_history"); err != nil {
 			t.Fatal(err)

@@ -33,7 +33,7 @@ func readProcesses() (processes, error) {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		if id, p, ok := parseStat(text); ok {
 			all[id] = p
@@ -139,7 +139,7 @@ func (e *env) resident(ctx context.Context, s server) (float64, error) {
 	for _, id := range all.tree(root) {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", id))
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		for line := range strings.Lines(string(text)) {
 			var kib float64

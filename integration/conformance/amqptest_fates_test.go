@@ -295,7 +295,7 @@ func (p *player) next(ch *amqp.Channel, queue, dead string, all int) (d amqp.Del
 // fatal is a way to make a queue dead-letter a message.
 type fatal struct {
 	name string
-	args amqp.Table // of the queue
+	args amqp.Table // arguments of the queue
 	back []int      // how many times the message was returned before
 	do   func(p *player, ch *amqp.Channel, queue string) error
 }

@@ -237,7 +237,7 @@ func (c *cell) removeAll(t *testing.T) {
 	defer c.mu.Unlock()
 	ch, err := c.conn.Channel()
 	if err != nil {
-		t.Errorf("connecting to clean up: %v", err)
+		t.Errorf("opening a channel to clean up: %v", err)
 		return
 	}
 	defer func() { _ = ch.Close() }()

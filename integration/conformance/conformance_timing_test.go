@@ -142,7 +142,7 @@ func casePlainConsumer(t *testing.T, c *cell) {
 			t.Errorf("delivery mode %d, want persistent", a.DeliveryMode)
 		}
 		if a.Timestamp.Before(began) || a.Timestamp.After(a.at) {
-			t.Errorf("timestamp %v, want when it was sent", a.Timestamp)
+			t.Errorf("got the timestamp %v, want the time of sending", a.Timestamp)
 		}
 		// A message has waited in exactly the number of queues that its route says.
 		waited = waited || hops(a) > 0

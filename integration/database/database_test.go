@@ -186,7 +186,7 @@ func TestLife(t *testing.T) {
 					data = redisStore{s}
 				}
 				if password, _ := u(s.URL()).User.Password(); password == "" || strings.Contains(s.RedactedURL(), password) {
-					t.Errorf("the redacted URL is %s, want password not empty and no %q in it", s.RedactedURL(), password)
+					t.Errorf("got the redacted URL %s, want one without the password %q, which must not be empty", s.RedactedURL(), password)
 				}
 				before := s.URL()
 				data.put(t, 1)

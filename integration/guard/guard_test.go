@@ -100,7 +100,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	for !holds() {
 		select {
 		case <-deadline:
-			t.Fatalf("%s: not within the time", what)
+			t.Fatalf("not in time: %s", what)
 		case <-ticker.C:
 		}
 	}
@@ -130,7 +130,7 @@ func TestKilledParent(t *testing.T) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // killed
+	_ = cmd.Wait() // returns an error, because the process was killed
 	eventually(t, "the group ends", func() bool { return !alive(t, group) })
 	eventually(t, "the directory goes", func() bool {
 		_, err := os.Lstat(dir)

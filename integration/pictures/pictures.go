@@ -2,7 +2,7 @@ package pictures
 
 // Picture is an SVG file of docs/images.
 type Picture struct {
-	Name string // without the folder
+	Name string // file name without the folder
 	SVG  string
 }
 

@@ -105,13 +105,13 @@ func TestFiguresAreDocumented(t *testing.T) {
 	for _, r := range f.Lateness.Rows {
 		cells = append(cells, r.Cell)
 		if len(valuesOf(r.Cell)) != len(r.Percentiles) {
-			t.Errorf("%q: expected a figure for each of %v", r.Cell, r.Percentiles)
+			t.Errorf("cell %q has %d figures, want one for each of the percentiles %v", r.Cell, len(valuesOf(r.Cell)), r.Percentiles)
 		}
 	}
 	for _, l := range f.Load.Lines {
 		cells = append(cells, strings.Join(l.Cells, " | "))
 		if len(l.Cells) != len(f.Load.Rates) {
-			t.Errorf("%s: expected a cell for each of %v", l.Name, f.Load.Rates)
+			t.Errorf("%s: want a cell for each of the rates %v", l.Name, f.Load.Rates)
 		}
 	}
 	for _, r := range f.Throughput.Rows {

@@ -17,7 +17,7 @@ var recorded []byte
 type origin struct {
 	Recorded string `json:"recorded"` // the day on which they were recorded
 	Versions string `json:"versions"`
-	Command  string `json:"command"` // measures them again
+	Command  string `json:"command"` // the command that measures the figures again
 }
 
 func (o origin) String() string { return o.Versions + ", recorded by " + o.Recorded }

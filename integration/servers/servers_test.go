@@ -39,6 +39,6 @@ func TestShared(t *testing.T) {
 	}
 	wg.Wait()
 	if err := errors.Join(all.Close(), all.Close()); err != nil || started.Load() != 2 || closed.Load() != 1 {
-		t.Errorf("%d started, %d closed, %v, want no error, 2 and 1", started.Load(), closed.Load(), err)
+		t.Errorf("%d servers were started and %d closed, error %v, want 2, 1 and no error", started.Load(), closed.Load(), err)
 	}
 }

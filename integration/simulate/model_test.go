@@ -66,7 +66,7 @@ func (i item) after(e *event, s state) (all []state) {
 		moved.exact = !e.maybe
 		moved.due = max(s.due, due)
 		if e.maybe {
-			moved.due = s.due // a lower bound
+			moved.due = s.due // this is a lower bound
 		}
 		return append(all, when(pending && (e.maybe || due >= s.due && atMost(s.from) <= due && due <= atMost(s.to)), moved)...)
 	case "cancel":

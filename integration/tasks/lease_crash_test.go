@@ -115,7 +115,7 @@ func TestLeaseOfAKilledProcess(t *testing.T) {
 			}
 		}
 		if got := taskOf(t, s, "charge"); got.Status != schedule.StatusDone || got.Attempts != 1 || !strings.Contains(got.LastError, "without an outcome") {
-			t.Errorf("%+v, expected it to be done after one attempt without an outcome", got)
+			t.Errorf("got %+v, want a task that is done after one attempt without an outcome", got)
 		}
 	}
 	t.Run("sqlite", func(t *testing.T) { t.Parallel(); test(t, "sqlite", openSQLite(t)) })

@@ -248,7 +248,7 @@ func TestPgxWhen(t *testing.T) {
 	}
 	err := idempotency.Handler(db.DB, txFunc(o.cancel).sql, idempotency.When(ask))(t.Context(), orderDelivery("m3", "1"))
 	if err == nil || !strings.Contains(err.Error(), "expects pgx.Tx") {
-		t.Errorf("error is %v, expected it to say: expects pgx.Tx", err)
+		t.Errorf("got error %v, want one with \"expects pgx.Tx\"", err)
 	}
 }
 

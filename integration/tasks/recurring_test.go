@@ -250,7 +250,7 @@ func TestRecurringThousand(t *testing.T) {
 		for _, name := range []string{"cron", "zone", "every"} {
 			r, err := s.Recurring().Get(t.Context(), schedule.NoTx, name)
 			if err != nil || r.LastError == "" {
-				t.Errorf("%s: got %q, %v, want no error and not empty", name, r.LastError, err)
+				t.Errorf("%s: got the last error %q, error %v, want a last error", name, r.LastError, err)
 			}
 		}
 		for _, bad := range []string{

@@ -245,7 +245,7 @@ func TestSubscribersDoNotWaitForEachOther(t *testing.T) {
 			}
 			cancel()
 			if got := taskOf(t, s, done); got.Status != schedule.StatusDone {
-				t.Errorf("%s: %s, expected it to be done", done, got.Status)
+				t.Errorf("task %s is %s, want done", done, got.Status)
 			}
 			goOn <- struct{}{}
 			suite.MustSucceed(t, <-ended)

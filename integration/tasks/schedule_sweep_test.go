@@ -60,7 +60,7 @@ func TestScheduleGivesUp(t *testing.T) {
 		}
 		for _, id := range []string{"one", "two"} {
 			if got := taskOf(t, s, id); got.Status != schedule.StatusPending {
-				t.Errorf("%s: %+v, expected it to be pending: its messages may wait behind the exchange", id, got)
+				t.Errorf("%s: got %+v, want a pending task, because its messages may wait behind the exchange", id, got)
 			}
 		}
 		got := taskOf(t, s, "queue")

@@ -156,7 +156,7 @@ func TestScheduleInTransaction(t *testing.T) {
 			{"Version", got.Version, int64(1)},
 		} {
 			if c.got != c.want {
-				t.Errorf("read back: %s is %#v, want %#v", c.field, c.got, c.want)
+				t.Errorf("field %s: got %#v, want %#v", c.field, c.got, c.want)
 			}
 		}
 		if got.CreatedAt.IsZero() {
@@ -198,7 +198,7 @@ func TestScheduleTwiceAndReplace(t *testing.T) {
 		}
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, replacing(orderTask("fresh", due))))
 		if v := taskOf(t, s, "fresh").Version; v != 1 {
-			t.Errorf("version is %d, want 1", v)
+			t.Errorf("got version %d, want 1", v)
 		}
 
 		many := make([]schedule.Task, 1200)

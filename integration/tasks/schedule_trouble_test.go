@@ -113,7 +113,7 @@ func TestScheduleDuringDestinationFailures(t *testing.T) {
 				// The first attempt may have had no answer in time.
 				suite.Eventually(t, id+" says what is wrong", func() bool { return strings.Contains(taskOf(t, s, id).LastError, reason) })
 				if got := taskOf(t, s, id); got.Status != schedule.StatusPending || got.Sends != 0 {
-					t.Errorf("%+v, expected it to be pending because of %q", got, reason)
+					t.Errorf("got %+v, want a pending task with the reason %q", got, reason)
 				}
 			}
 

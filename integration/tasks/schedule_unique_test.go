@@ -254,7 +254,7 @@ func (x uniqueRows) merges() {
 	}
 	x.wear()
 	if r := x.do(keyed(time.Hour), push, schedule.UniquePushedBack); !r.DeliverAt.Equal(got.CreatedAt.Add(push.MaxWait)) {
-		t.Errorf("%+v, expected it to be due at most %v after %v", r, push.MaxWait, got.CreatedAt)
+		t.Errorf("got %+v, want a due time at most %v after %v", r, push.MaxWait, got.CreatedAt)
 	}
 	x.wear()
 	x.do(keyed(2*time.Hour), push, schedule.UniqueKept)
@@ -316,7 +316,7 @@ func (x uniqueRows) cools() {
 	until := taskOf(t, x.s, id).FinishedAt.Add(time.Hour)
 	for _, r := range []schedule.UniqueResult{<-result, x.do(keyed(0), hour, schedule.UniqueRefused)} {
 		if r.Outcome != schedule.UniqueRefused || r.ID != id || !r.Until.Equal(until) || !r.DeliverAt.IsZero() {
-			t.Errorf("%+v, expected it to be refused until %v for %s", r, until, id)
+			t.Errorf("got %+v, want a refusal until %v because of task %s", r, until, id)
 		}
 	}
 	if n := x.db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'pending'"); n != 0 {
@@ -340,7 +340,7 @@ func (x uniqueRows) giveWay() {
 		t.Error("the failing handler returned no error")
 	}
 	if got := taskOf(t, x.s, id); got.Status != schedule.StatusCancelled || !strings.Contains(got.LastError, "provider is away") || got.FinishedAt.IsZero() {
-		t.Errorf("%+v, expected it to be cancelled with its error", got)
+		t.Errorf("got %+v, want a cancelled task with its error", got)
 	}
 	for range 2 {
 		x.db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = 1 WHERE status = 'pending'")

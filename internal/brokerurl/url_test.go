@@ -137,7 +137,7 @@ func FuzzURL(f *testing.F) {
 			return
 		}
 		if u.Host == "" || u.Port <= 0 {
-			t.Fatalf("%q gives host %q and port %d, want not empty and more than 0", s, u.Host, u.Port)
+			t.Fatalf("%q: got host %q and port %d, want a host and a port", s, u.Host, u.Port)
 		}
 		// A password that is percent-encoded, as it must be, is read completely.
 		encoded := "amqp://" + url.UserPassword("user", before+secret+after).String() + "@host/"

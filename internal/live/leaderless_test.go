@@ -25,7 +25,7 @@ func askManagement(t *testing.T, body string) plan.Queue {
 	}
 	q, err := m.Queue(t.Context(), "q")
 	if err != nil || q == nil {
-		t.Fatalf("got %v, %v, want no error and not nil", q, err)
+		t.Fatalf("got %v, %v, want a result and no error", q, err)
 	}
 	return *q
 }

@@ -164,7 +164,7 @@ func TestPolicyWarnings(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		policies []plan.Policy
-		want     []string // policy, key
+		want     []string // the policy and its key
 	}{
 		"lower TTL":      {[]plan.Policy{policy("p", 0, false, map[string]any{"message-ttl": 1000.0})}, []string{"p message-ttl"}},
 		"higher TTL":     {[]plan.Policy{policy("p", 0, false, map[string]any{"message-ttl": 1.8e6})}, nil},

@@ -115,7 +115,7 @@ func TestRecordFailure(t *testing.T) {
 	for name, tt := range map[string]struct {
 		f      Failure
 		token  string
-		before string // of the row
+		before string // state of the row before the statement
 		want   string // status, attempts, resend_at, last_error
 	}{
 		"to be tried again":  {Failure{Counts: true, Attempts: 2, Cause: "why", ResendAt: 7}, "token", "attempts = 1", "pending 2 7 why"},

@@ -106,7 +106,7 @@ func TestPickSizes(t *testing.T) {
 func TestSettle(t *testing.T) {
 	pauses := []time.Duration{time.Minute, time.Hour}
 	for name, tt := range map[string]struct {
-		before string // of the row
+		before string // state of the row before the statement
 		a      Assignment
 		want   string // status, sends, failures, claimed_until, resend_at and last_error
 	}{

@@ -188,7 +188,7 @@ func TestTextOfALostConnection(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = errors.Join(far.(*net.TCPConn).SetLinger(0), far.Close()) // a reset
+		err = errors.Join(far.(*net.TCPConn).SetLinger(0), far.Close()) // sends a reset instead of a FIN
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -163,7 +163,7 @@ func wallClock(t *testing.T, r rows.Schedule, list []Occurrence) {
 		}
 	}
 	if hour == 2 && gaps != 3 || hour != 2 && gaps != 0 {
-		t.Errorf("%s: occurrences on %d days are at another local time", r.Name, gaps)
+		t.Errorf("%s: occurrences on %d days are at another local time, want 3 for 02:00 to 03:00 and otherwise 0", r.Name, gaps)
 	}
 }
 

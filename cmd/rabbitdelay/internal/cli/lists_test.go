@@ -76,7 +76,7 @@ func TestEmptyListsInJSON(t *testing.T) {
 	} {
 		got := clitest.Expect(t, c.code, append(strings.Fields(c.line), "--json")...)
 		if got.Stdout == "" {
-			t.Errorf("%s prints nothing, want Stdout not empty", c.line)
+			t.Errorf("%s prints nothing", c.line)
 		}
 		for line := range strings.Lines(got.Stdout) {
 			var v any

@@ -79,6 +79,6 @@ func TestAuditIsKeptForAWhile(t *testing.T) {
 // If a console cannot be created, nothing is left running. goleak would find it.
 func TestNoConsoleWithoutItsUsers(t *testing.T) {
 	if _, err := New(Config{Users: t.TempDir() + "/users.yaml"}); err == nil || !strings.Contains(err.Error(), "no such file") {
-		t.Errorf("%v, expected that there is no such file", err)
+		t.Errorf("got %v, want an error that the file does not exist", err)
 	}
 }

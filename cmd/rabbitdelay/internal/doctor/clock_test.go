@@ -41,8 +41,8 @@ func TestClocksOfNodes(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		clocks []Clock
-		own    []string // objects of clock-difference
-		among  []string // objects of node-clocks
+		own    []string // objects of the finding clock-difference
+		among  []string // objects of the finding node-clocks
 		text   []string // parts of What and Fix of either finding
 	}{
 		"as they should be": {clocks: []Clock{at("n1", 0), at("n2", 500*time.Millisecond), at("n3", -400*time.Millisecond)}},

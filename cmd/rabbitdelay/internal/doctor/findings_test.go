@@ -585,10 +585,10 @@ func TestFindings(t *testing.T) {
 			}
 			blind := slices.ContainsFunc(r.Unchecked, func(u Unchecked) bool { return u.Area == c.blind })
 			if c.blind != "" && !blind {
-				t.Errorf("unchecked: got %v, want %q", r.Unchecked, c.blind)
+				t.Errorf("got the unchecked areas %v, want %q", r.Unchecked, c.blind)
 			}
 			if c.blind == "" && !r.Complete() {
-				t.Errorf("unchecked: got %v, want nothing", r.Unchecked)
+				t.Errorf("got the unchecked areas %v, want none", r.Unchecked)
 			}
 			if c.id == "" {
 				if !r.Clean() {
@@ -607,7 +607,7 @@ func TestFindings(t *testing.T) {
 				t.Errorf("got %+v, want severity %v and a text with %q", f, c.sev, c.text)
 			}
 			if f.What == "" || f.Why == "" || f.Fix == "" {
-				t.Errorf("incomplete: got %+v, want What not empty, Why not empty and Fix not empty", f)
+				t.Errorf("got the finding %+v, want one with What, Why and Fix", f)
 			}
 		})
 	}

@@ -94,7 +94,7 @@ func TestConsumeSumsLateness(t *testing.T) {
 	} {
 		got := b.Run(t, "consume", "--queue", queue, "--count", "1", "--timeout", "1m", "--json")
 		if got.Code != 0 || !strings.Contains(got.Stdout, want) {
-			t.Errorf("%s: expected %s, got\n%s", queue, want, got)
+			t.Errorf("%s: want %s, got\n%s", queue, want, got)
 		}
 	}
 }

@@ -226,7 +226,7 @@ func (c *clinic) spoil(t *testing.T) {
 	}
 	for _, resolution := range []time.Duration{time.Hour, 100 * time.Millisecond} {
 		old := smallLayout(t, []int{2}, resolution)
-		old.Exchanges = slices.DeleteFunc(old.Exchanges, func(e topology.Exchange) bool { return e.Name == "delay.deliver" }) // spoilt above
+		old.Exchanges = slices.DeleteFunc(old.Exchanges, func(e topology.Exchange) bool { return e.Name == "delay.deliver" }) // changed above
 		suite.MustApply(t, c.Vhost.Unmanaged(), old)
 	}
 	c.publish(t, "", oldFull, 4, nil)
@@ -342,14 +342,14 @@ func TestDoctorFindsEverything(t *testing.T) {
 				t.Errorf("unexpected finding %+v", f)
 			}
 			if f.What == "" || f.Why == "" || f.Fix == "" {
-				t.Errorf("incomplete finding %+v, want What not empty, Why not empty and Fix not empty", f)
+				t.Errorf("got the finding %+v, want one with What, Why and Fix", f)
 			}
 		}
 		if !slices.ContainsFunc(r.Notes, func(n string) bool { return strings.HasSuffix(n, "rabbitdelay destroy --layout delay.bucket.r2") }) {
 			t.Errorf("got the notes %q, want the command that deletes the layout", r.Notes)
 		}
 		if !r.Complete() && !strings.HasPrefix(c.Broker.Version(), "3.10.") {
-			t.Errorf("unchecked: got %v, want nothing", r.Unchecked)
+			t.Errorf("got the unchecked areas %v, want none", r.Unchecked)
 		}
 		if r.Parked == nil || *r.Parked != 2 || len(r.Clocks) != 1 || r.Clocks[0].Low > 5*time.Second || r.Clocks[0].High < 5*time.Second-10*time.Millisecond {
 			t.Errorf("parked %v, clocks %+v, want 2 and one clock that is 5s ahead", r.Parked, r.Clocks)

@@ -171,7 +171,7 @@ func refuses(t *testing.T, brokerURL string, tries map[string]func(ch *amqp.Chan
 			}
 		}
 		if e, ok := errors.AsType[*amqp.Error](err); !ok || e == nil || e.Code != amqp.AccessRefused {
-			t.Errorf("may %s: got %v, want an error of type *amqp.Error, e not nil and Code = amqp.AccessRefused", what, err)
+			t.Errorf("permission to %s: got %v, want an *amqp.Error with amqp.AccessRefused", what, err)
 		}
 		_ = ch.Close() // the broker has closed it
 	}

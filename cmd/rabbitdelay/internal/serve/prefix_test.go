@@ -152,7 +152,7 @@ func belowPrefix(t *testing.T, base, id string) {
 	b.expect("POST", base+"/logout", url.Values{"token": {token[1]}}, http.StatusOK, base+"/login")
 	left := jar.Cookies(home)
 	if len(left) != 1 {
-		t.Fatalf("after the logout: expected 1 cookie, got %v", left)
+		t.Fatalf("after the logout: got the cookies %v, want 1", left)
 	}
 	if left[0].Name == "rabbitdelay_session" {
 		t.Error("the session's cookie still exists after the logout")

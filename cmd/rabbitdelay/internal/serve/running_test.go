@@ -84,6 +84,6 @@ func (s *running) expect(path string, code int, want string) {
 		s.t.Errorf("%s: code %d, want %d: %.300s", path, got, code, text)
 	}
 	if !strings.Contains(text, want) {
-		s.t.Errorf("%s: expected %q in %.2000s", path, want, text)
+		s.t.Errorf("%s: want a text with %q, got %.2000s", path, want, text)
 	}
 }

@@ -112,7 +112,7 @@ func TestUncounted(t *testing.T) {
 					}
 				}
 				if strings.Contains(why, "3, such as delay.ttl.1m, q, q.dead") != c.unchecked {
-					t.Errorf("unchecked: got %v, want the queues without counts: %t", snap.Unchecked, c.unchecked)
+					t.Errorf("got the unchecked areas %v, want the queues without counts among them: %t", snap.Unchecked, c.unchecked)
 				}
 			})
 		})

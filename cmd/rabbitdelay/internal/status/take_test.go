@@ -45,7 +45,7 @@ func TestTakeByAReadOnlyUser(t *testing.T) {
 	for range 2 {
 		s, err := status.Take(t.Context(), src)
 		if err != nil || s.Broker == nil {
-			t.Fatalf("got %v, %+v, want no error and Broker not nil", err, s)
+			t.Fatalf("got error %v and %+v, want no error and the broker's part", err, s)
 		}
 		if slices.ContainsFunc(s.Findings, func(f doctor.Finding) bool { return strings.HasPrefix(f.ID, "permission-") }) {
 			t.Errorf("got the findings %+v, want none about permissions", s.Findings)
@@ -82,7 +82,7 @@ func TestTakeOfHiddenObjects(t *testing.T) {
 		Broker: snapshot.Source{Dial: func(context.Context) (*amqp.Connection, error) { return srv.Connect() }},
 	})
 	if err != nil || len(s.Destinations) != 1 || s.Destinations[0].Dead == nil {
-		t.Fatalf("got %v, %+v, want no error, len(s.Destinations) = 1 and Destinations[0].Dead not nil", err, s)
+		t.Fatalf("got error %v and %+v, want no error and one destination with its dead letters", err, s)
 	}
 	if d := s.Destinations[0]; !d.Waiting.Unknown || !d.Dead.Unknown || d.Unconsumed() {
 		t.Errorf("got %+v, with dead letters %+v, want Waiting.Unknown = true, Dead.Unknown = true and Unconsumed() = false", d, d.Dead)
@@ -249,7 +249,7 @@ func TestTakeFindsTasksWithoutMessage(t *testing.T) {
 				}}
 				first, err := status.Take(t.Context(), src)
 				if err != nil || first.Tasks == nil || first.Tasks.Sent == nil {
-					t.Fatalf("got %v, %+v, want no error, not nil and Tasks.Sent not nil", err, first.Tasks)
+					t.Fatalf("got error %v and %+v, want no error and a count of sent tasks", err, first.Tasks)
 				}
 				if s := first.Tasks.Sent; s.Tasks != 2 || s.Missing == nil || *s.Missing != c.missing {
 					t.Errorf("sent: %+v, missing %v, want 2 tasks, %d of them missing", s, s.Missing, c.missing)

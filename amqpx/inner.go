@@ -27,7 +27,7 @@ func init() { //nolint:gochecknoinits // package inspect passes values whose typ
 		}
 		return wire.Dial(ctx, context.Background(), c.wire(), "")
 	}
-	inner.Rehearse = func(conn *amqp.Connection, cfg any) (func(context.Context, inner.Parcel) error, error) {
+	inner.Rehearse = func(conn *amqp.Connection, cfg any) (func(context.Context, inner.Copy) error, error) {
 		c, _ := cfg.(Config)
 		return rehearse(conn, c)
 	}
@@ -64,7 +64,7 @@ func (s inside) Declaring(ctx context.Context, f func(*amqp.Connection) error) e
 	return s.c.decl.Do(ctx, sess.Session, f)
 }
 
-func (s inside) Pass(ctx context.Context, p inner.Parcel) error {
+func (s inside) Pass(ctx context.Context, p inner.Copy) error {
 	route := p.Route
 	if p.Straight {
 		route = straightTo(p.To)
@@ -79,8 +79,8 @@ func (s inside) Invalid(err error) (invalid, headers bool) {
 
 func (s inside) NewID() string { return newID(time.Now()) }
 
-// passing converts a parcel to a message.
-func passing(p inner.Parcel) Message {
+// passing converts a copy to a message.
+func passing(p inner.Copy) Message {
 	return Message{
 		ID: p.MessageId, Queue: p.To.Queue, Exchange: p.To.Exchange, RoutingKey: p.To.RoutingKey,
 		Delay: p.Delay, DeliverAt: p.DeliverAt, ClockOffset: p.ClockOffset, Attempt: p.Attempt, Version: p.Version, Created: p.Created,
@@ -90,7 +90,7 @@ func passing(p inner.Parcel) Message {
 	}
 }
 
-// rehearsal checks, without publishing, whether parcels could be sent. Its client has no connections.
+// rehearsal checks, without publishing, whether copies could be sent. Its client has no connections.
 type rehearsal struct {
 	c  *Client
 	on string // the broker's product and version
@@ -101,7 +101,7 @@ type rehearsal struct {
 	routes int              // number of route queues that would be created
 }
 
-func rehearse(conn *amqp.Connection, cfg Config) (pass func(context.Context, inner.Parcel) error, err error) {
+func rehearse(conn *amqp.Connection, cfg Config) (pass func(context.Context, inner.Copy) error, err error) {
 	cfg = cfg.WithDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -117,8 +117,8 @@ func rehearse(conn *amqp.Connection, cfg Config) (pass func(context.Context, inn
 }
 
 // pass returns the error that Pass would return, if it can be found out without declaring or publishing anything.
-func (r *rehearsal) pass(ctx context.Context, parcel inner.Parcel) error {
-	m := passing(parcel)
+func (r *rehearsal) pass(ctx context.Context, republished inner.Copy) error {
+	m := passing(republished)
 	p, err := r.c.prepare(&m, nil, r.c.cfg.Now())
 	if err != nil {
 		return err

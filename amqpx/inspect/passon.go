@@ -30,8 +30,8 @@ func Republish(ctx context.Context, c *amqpx.Client, raw amqp.Delivery, to topol
 }
 
 // passing returns the message that Republish sends.
-func passing(raw amqp.Delivery, to topology.Destination, at time.Time, offset time.Duration) inner.Parcel {
-	p := parcelOf(amqpx.ReadDelivery(raw, to.Queue, topology.DefaultPrefix), to)
+func passing(raw amqp.Delivery, to topology.Destination, at time.Time, offset time.Duration) inner.Copy {
+	p := copyOf(amqpx.ReadDelivery(raw, to.Queue, topology.DefaultPrefix), to)
 	p.DeliverAt, p.ClockOffset = at, offset
 	p.As = &header.Properties{UserID: raw.UserId, DeliveryMode: amqp.Persistent, Timestamp: raw.Timestamp}
 	renewed := []string{header.Due, header.Lead, header.Absolute, header.ClockOffset, header.Attempt, header.Version, header.Created, header.Destination}
@@ -43,9 +43,9 @@ func passing(raw amqp.Delivery, to topology.Destination, at time.Time, offset ti
 	return p
 }
 
-// parcelOf returns a parcel that forwards a delivery.
-func parcelOf(d *amqpx.Delivery, to topology.Destination) inner.Parcel {
-	return inner.Parcel{
+// copyOf returns a copy of a delivery for another destination.
+func copyOf(d *amqpx.Delivery, to topology.Destination) inner.Copy {
+	return inner.Copy{
 		Publishing: amqp.Publishing{
 			MessageId: d.ID, Body: d.Body, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding,
 			Type: d.Type, CorrelationId: d.CorrelationID, ReplyTo: d.ReplyTo, AppId: d.AppID,
@@ -86,7 +86,7 @@ func PluginDestination(prefix, key string) (dest topology.Destination, ok bool) 
 // queues by passive declarations. It cannot detect a missing permission to publish to an exchange, because the broker
 // checks that only when a message is published. It is safe for concurrent use.
 type Rehearsal struct {
-	pass func(context.Context, inner.Parcel) error
+	pass func(context.Context, inner.Copy) error
 }
 
 // Rehearse returns a Rehearsal on the connection for a client with the configuration cfg. It fails if cfg is invalid.

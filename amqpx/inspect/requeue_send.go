@@ -182,7 +182,7 @@ func (r *requeue) sendAll(ctx context.Context, round []*letter) (stop error) {
 				ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendTimeout)
 				defer cancel()
 				defer context.AfterFunc(r.c.Forced(), cancel)()
-				errs[i] = r.c.Pass(ctx, r.parcel(l))
+				errs[i] = r.c.Pass(ctx, r.copyOf(l))
 			})
 		}
 	}
@@ -229,9 +229,9 @@ func (r *requeue) pace(ctx context.Context, n int) error {
 	}
 }
 
-// parcel converts a letter to the message that is published in its place.
-func (r *requeue) parcel(l *letter) inner.Parcel {
-	p := parcelOf(l.Delivery, l.dest)
+// copyOf converts a letter to the message that is published in its place.
+func (r *requeue) copyOf(l *letter) inner.Copy {
+	p := copyOf(l.Delivery, l.dest)
 	p.DeliverAt, p.Straight, p.UserId = l.DueAt, !r.early(l), l.userID
 	before := &header.Properties{Expiration: l.Expiration, UserID: l.UserID, DeliveryMode: l.DeliveryMode, Timestamp: l.Timestamp, Headers: l.Headers}
 	if r.o.KeepAttempts {

@@ -45,7 +45,7 @@ type Publisher interface {
 	// block that connection.
 	Publishing(ctx context.Context, unblocked bool) (*wire.Session, error)
 	// Pass publishes a message, and returns nil when the broker has confirmed it.
-	Pass(ctx context.Context, p inner.Parcel) error
+	Pass(ctx context.Context, p inner.Copy) error
 	// Invalid reports whether an error of Pass means that the message can never be published unchanged, and whether
 	// only its headers are the reason.
 	Invalid(err error) (invalid, headers bool)

@@ -14,16 +14,16 @@ import (
 )
 
 // Replacements returns all messages that can replace a received one.
-func Replacements(raw amqp.Delivery, s Strategy) []inner.Parcel {
+func Replacements(raw amqp.Delivery, s Strategy) []inner.Copy {
 	all := NewConsumers(Config{Strategy: s, Now: time.Now, Log: zap.NewNop(), Over: context.Background(), Wire: wire.Config{Nodes: []string{""}, Log: zap.NewNop()}, Changed: func(string) func(wire.Event) { return nil }})
 	k := all.New(Settings{Queue: "q", DeadLetter: "dead", Retry: topology.Retry{}.WithDefaults(), Concurrency: 1})
 	d := k.decode(raw, nil)
 	d.handling = noHandling{}
-	parcels := []inner.Parcel{k.copyOf(d)}
+	copies := []inner.Copy{k.copyOf(d)}
 	for _, act := range []action{actRetry, actSnooze, actDeadLetter, actReturn} {
-		parcels = append(parcels, k.replacement(d, dispose(act, "", errors.New("it failed"))).Parcel)
+		copies = append(copies, k.replacement(d, dispose(act, "", errors.New("it failed"))).Copy)
 	}
-	return parcels
+	return copies
 }
 
 // noHandling is an application without options.

@@ -138,9 +138,9 @@ func (k *Consumer) renewed(ctx context.Context, d *Delivery) bool {
 }
 
 // copyOf returns a message that the next consumer treats like the received one.
-func (k *Consumer) copyOf(d *Delivery) inner.Parcel {
+func (k *Consumer) copyOf(d *Delivery) inner.Copy {
 	early := d.check.early || d.check.at.After(time.Now())
-	m := d.parcel()
+	m := d.republished()
 	m.To, m.DeliverAt, m.Sent = k.queue(), d.DueAt, d.Raw.Timestamp
 	for name, v := range d.Raw.Headers {
 		if strings.HasPrefix(name, header.OwnPrefix) {

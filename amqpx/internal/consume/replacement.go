@@ -17,15 +17,15 @@ import (
 
 // replacement is the message that replaces a received one, with the same id.
 type replacement struct {
-	inner.Parcel
+	inner.Copy
 
 	outcome Outcome // the received message's outcome when this one is confirmed
 }
 
-// parcel returns the message for publishing it again, with its body, properties and headers, but without a destination
+// republished returns the message for publishing it again, with its body, properties and headers, but without a destination
 // and a delay.
-func (d *Delivery) parcel() inner.Parcel {
-	return inner.Parcel{
+func (d *Delivery) republished() inner.Copy {
+	return inner.Copy{
 		Publishing: amqp.Publishing{
 			MessageId: cmp.Or(d.ID, d.assignedID), Body: d.Raw.Body,
 			ContentType: d.Raw.ContentType, ContentEncoding: d.Raw.ContentEncoding, Type: d.Raw.Type,
@@ -39,7 +39,7 @@ func (d *Delivery) parcel() inner.Parcel {
 // replacement builds the message that replaces one that failed, was snoozed or arrived too early. It goes to the same
 // queue, or to the dead-letter queue, and has the headers that record what has happened to the message so far.
 func (k *Consumer) replacement(d *Delivery, p disposition) replacement {
-	r, snoozes := replacement{Parcel: d.parcel()}, d.Snoozes
+	r, snoozes := replacement{Copy: d.republished()}, d.Snoozes
 	r.To = k.queue()
 	switch {
 	case p.act == actReturn:

@@ -105,7 +105,7 @@ func (k *Consumer) publish(values context.Context, d *Delivery, r replacement) e
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(values), replaceTimeout)
 	defer cancel()
 	defer context.AfterFunc(d.sub.live, cancel)()
-	err := k.all.cfg.Publisher.Pass(ctx, r.Parcel)
+	err := k.all.cfg.Publisher.Pass(ctx, r.Copy)
 	if errors.Is(err, flow.ErrUnroutable) && r.Route != nil {
 		err = errors.Join(err, wait.Done(ctx, func() error { return k.declare(ctx, d.sub.sess) }))
 	}

@@ -1,5 +1,5 @@
 // Package inner gives package inspect access to functions of an amqpx.Client that applications do not see. Package
-// amqpx sets its variables. A Parcel is also how package consume hands over the messages that replace received ones.
+// amqpx sets its variables. A Copy is also how package consume hands over the messages that replace received ones.
 package inner
 
 import (
@@ -22,7 +22,7 @@ var (
 	// Rehearse returns a function that checks a message without sending it. Its result is the error with which a client
 	// with that amqpx.Config would refuse the message, or nil if the client would accept it. The function is safe for
 	// concurrent use.
-	Rehearse func(conn *amqp.Connection, cfg any) (pass func(context.Context, Parcel) error, err error)
+	Rehearse func(conn *amqp.Connection, cfg any) (pass func(context.Context, Copy) error, err error)
 )
 
 // Client is the part of an *amqpx.Client that package inspect uses.
@@ -43,11 +43,11 @@ type Client interface {
 	// Declaring runs f with a connection that the broker may close in reply to the requests in f.
 	Declaring(ctx context.Context, f func(*amqp.Connection) error) error
 	// Pass forwards a message, in the same way as Send.
-	Pass(ctx context.Context, p Parcel) error
+	Pass(ctx context.Context, m Copy) error
 }
 
-// Parcel is a received message that is forwarded to another destination.
-type Parcel struct {
+// Copy is the message that is published in place of a received one: forwarded or requeued, a retry or a dead letter.
+type Copy struct {
 	amqp.Publishing // some properties come from As instead, and others from the client
 
 	To       topology.Destination

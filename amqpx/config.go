@@ -49,13 +49,13 @@ const (
 	defaultReconnectMin    = 100 * time.Millisecond
 	defaultReconnectMax    = 10 * time.Second
 	defaultSendTimeout     = 30 * time.Second
-	DefaultMaxInFlight     = 1024
+	defaultMaxInFlight     = 1024
 	defaultRecheckInterval = time.Minute
 	defaultMaxBody         = 16 << 20
-	DefaultMaxRouteQueues  = 100
+	defaultMaxRouteQueues  = 100
 
 	defaultConcurrency  = 16
-	DefaultDrainTimeout = 30 * time.Second
+	defaultDrainTimeout = 30 * time.Second
 	defaultHeldBytes    = 64 << 20
 )
 
@@ -165,10 +165,10 @@ func (c Config) WithDefaults() Config {
 	setDefault(&c.ReconnectMax, max(defaultReconnectMax, c.ReconnectMin))
 	setDefault(&c.SendTimeout, defaultSendTimeout)
 	setDefault(&c.RecheckInterval, defaultRecheckInterval)
-	setDefault(&c.MaxInFlight, DefaultMaxInFlight)
+	setDefault(&c.MaxInFlight, defaultMaxInFlight)
 	setDefault(&c.MaxBody, defaultMaxBody)
 	setDefault(&c.HeldBytes, defaultHeldBytes)
-	setDefault(&c.MaxRouteQueues, DefaultMaxRouteQueues)
+	setDefault(&c.MaxRouteQueues, defaultMaxRouteQueues)
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
 	}

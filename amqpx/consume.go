@@ -133,7 +133,7 @@ func (c *Client) consumeOptions(queue string, opts []ConsumeOption) (*consumeOpt
 	dest := c.cfg.destination(queue)
 	o := &consumeOptions{log: c.log.Named("consume").With(zap.String("queue", queue)), set: consume.Settings{
 		Queue: queue, DeadLetter: dest.DeadLetterQueue(),
-		Concurrency: defaultConcurrency, HeldBytes: c.cfg.HeldBytes, Drain: DefaultDrainTimeout,
+		Concurrency: defaultConcurrency, HeldBytes: c.cfg.HeldBytes, Drain: defaultDrainTimeout,
 	}}
 	if dest.Retry != nil {
 		o.set.Retry = *dest.Retry

@@ -7,6 +7,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/table"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -72,10 +73,10 @@ func (p *prepared) headers(ofRoute amqp.Table) amqp.Table {
 		t[HeaderVersion] = p.version
 	}
 	if p.created != 0 {
-		t[HeaderCreated] = p.created
+		t[header.Created] = p.created
 	}
 	if p.from == fromEpoch && p.routing != straight {
-		t[HeaderAbsolute] = true
+		t[header.Absolute] = true
 	}
 	return t
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/internal/foreign"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -55,7 +56,7 @@ func TestForeignDelayHeader(t *testing.T) {
 		c := m.open(amqpx.Config{Strategy: levels(t, dlx.LayoutNServiceBus)})
 		var seen []any
 		k := c.consume("Sales", func(_ context.Context, d *amqpx.Delivery) error {
-			seen = append(seen, d.Headers[dlx.HeaderNServiceBusDelay])
+			seen = append(seen, d.Headers[foreign.HeaderNServiceBusDelay])
 			if d.Exchange != "" || d.RoutingKey != "Sales" {
 				t.Errorf(`sent to %q by %q, want "" and "Sales"`, d.Exchange, d.RoutingKey)
 			}
@@ -67,7 +68,7 @@ func TestForeignDelayHeader(t *testing.T) {
 			}
 			return nil
 		})
-		c.mustSend(amqpx.Message{Queue: "Sales", Delay: 90 * time.Second, Headers: amqp.Table{dlx.HeaderNServiceBusDelay: int32(7)}})
+		c.mustSend(amqpx.Message{Queue: "Sales", Delay: 90 * time.Second, Headers: amqp.Table{foreign.HeaderNServiceBusDelay: int32(7)}})
 		after(2 * time.Minute)
 		if len(seen) != 3 || seen[0] != int32(90) || seen[1] != int32(5) || seen[2] != int32(1) {
 			t.Errorf("got the headers %v, want 90, 5 and 1", seen)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -88,7 +89,7 @@ func TestForwardKeepsForeignProperties(t *testing.T) {
 				{"CC", got.Headers["CC"], []any{"copy.order.7"}},
 				{"x-delay", got.Headers["x-delay"], int32(5000)},
 				{"tenant", got.Headers["tenant"], "blue"},
-				{amqpx.HeaderCarried, got.Headers[amqpx.HeaderCarried], nil},
+				{header.Carried, got.Headers[header.Carried], nil},
 			} {
 				if !reflect.DeepEqual(c.got, c.want) {
 					t.Errorf("%s: %s is %#v, want %#v", q, c.field, c.got, c.want)
@@ -158,7 +159,7 @@ func TestForwardIgnoresUserIDsInHeaders(t *testing.T) {
 			users = append(users, d.UserID)
 			return nil
 		})
-		m.Publish("", "q", amqp.Publishing{Headers: amqp.Table{amqpx.HeaderCarried: amqp.Table{"user-id": "root"}}})
+		m.Publish("", "q", amqp.Publishing{Headers: amqp.Table{header.Carried: amqp.Table{"user-id": "root"}}})
 		after(time.Second)
 		k.stop()
 		if !slices.Equal(users, []string{""}) {
@@ -186,8 +187,8 @@ func TestRequeueAsItIs(t *testing.T) {
 		var came []time.Time
 		k := c.consume("q", func(_ context.Context, d *amqpx.Delivery) error {
 			came = append(came, time.Now())
-			if d.RoutingKey != "order.7" || d.Attempt != 1 || d.Headers["x-delay"] != int32(5000) || d.Headers[amqpx.HeaderCarried] != nil || d.Expiration != "90000" {
-				t.Errorf(`delivery %d: got %+v, want RoutingKey = "order.7", Attempt = 1, Headers["x-delay"] = %v, Headers[amqpx.HeaderCarried] = nil and Expiration = "90000"`,
+			if d.RoutingKey != "order.7" || d.Attempt != 1 || d.Headers["x-delay"] != int32(5000) || d.Headers[header.Carried] != nil || d.Expiration != "90000" {
+				t.Errorf(`delivery %d: got %+v, want RoutingKey = "order.7", Attempt = 1, Headers["x-delay"] = %v, Headers[header.Carried] = nil and Expiration = "90000"`,
 					len(came), d, int32(5000))
 			}
 			if _, ok := d.RetryDelay(amqpx.Requeue(nil)); ok {

@@ -14,46 +14,19 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Headers that rabbitdelay writes. Consumers in other languages can rely on their names and types. Times are
-// milliseconds since the Unix epoch. Each header costs the client and the broker time, so a message carries only the
-// headers whose values the consumer cannot derive.
+// Headers that applications read: on any message the first ones, on dead letters and retries the others. Consumers in
+// other languages can rely on their names and types. docs/wire.md describes all headers that rabbitdelay writes. Times
+// are milliseconds since the Unix epoch.
 const (
 	HeaderDue         = header.Due         // "rabbitdelay-due", int64: the due time
 	HeaderAttempt     = header.Attempt     // "rabbitdelay-attempt", int64: from 2 on; absent on the first delivery
-	HeaderSnoozes     = header.Snoozes     // "rabbitdelay-snoozes", int64: from 1 on; absent on a message that was never snoozed
-	HeaderLead        = header.Lead        // "rabbitdelay-lead", int64: how many ms before its due time the message may reach its consumer, which holds it; absent for 0
-	HeaderAbsolute    = header.Absolute    // "rabbitdelay-absolute", bool: true if the publisher asked for an absolute time; absent for a delay
-	HeaderClockOffset = header.ClockOffset // "rabbitdelay-clock-offset", int64: ms by which the clock that the due time was computed with is ahead of the publisher's; absent if it is behind, or less than 20 ms ahead
-	HeaderReturned    = header.Returned    // "rabbitdelay-returned", int64: number of times that consumers sent the message back as too early; absent for 0
-	HeaderExpired     = header.Expired     // "rabbitdelay-expired", int64: on a renewed message, when it left its last delay queue, by the broker's clock; absent if it passed through none
-	HeaderDeliveries  = header.Delivered   // "rabbitdelay-deliveries", int64: on a renewed message, number of earlier deliveries in which it may have been handled
 	HeaderVersion     = header.Version     // "rabbitdelay-version", int64: the task's version; absent without a task
-	HeaderCreated     = header.Created     // "rabbitdelay-created", int64: when the task's row was written; absent without a task
 	HeaderDestination = header.Destination // "rabbitdelay-destination", string: exchange:routing-key for a message to an exchange; for other messages the queue, on dead letters only
 
-	// HeaderExchange and HeaderRoutingKey are set on the retries and the dead letter of a message that was
-	// published to an exchange: they are that exchange and its routing key.
-	HeaderExchange   = header.Exchange   // "rabbitdelay-exchange", string
-	HeaderRoutingKey = header.RoutingKey // "rabbitdelay-routing-key", string
-
-	// HeaderCarried holds the expiration, user-id, delivery-mode, timestamp, CC and x-delay of another publisher's
-	// message while the message is delayed. Values that the message does not have are left out.
-	HeaderCarried = header.Carried // "rabbitdelay-carried", table
-
 	HeaderQueue    = header.Queue    // "rabbitdelay-queue", string, on dead letters: the queue whose consumer dead-lettered the message
-	HeaderRequeued = header.Requeued // "rabbitdelay-requeued", int64: when inspect.Requeue last sent the message; kept on its retries and dead letters
-
 	HeaderReason   = header.Reason   // "rabbitdelay-reason", string, on dead letters: rejected, attempts, deliveries or unreadable, see package inspect
 	HeaderError    = header.Error    // "rabbitdelay-error", string, on retries and dead letters: the last error's text, cut at 1 KiB
 	HeaderAttempts = header.Attempts // "rabbitdelay-attempts", array of strings, on retries and dead letters: "time error" for each of the last 32 attempts
-
-	// HeaderUnreadable replaces headers that amqp091 cannot decode because they are nested too deeply, too many, or
-	// larger than a frame. rabbitdelay sets it when it receives the message, before amqp091 sees it, and the consumer
-	// then dead-letters the message.
-	HeaderUnreadable = header.Unreadable // "rabbitdelay-unreadable", string: why
-	// HeaderRaw holds these headers in their encoded form, truncated if they do not fit into a frame. The dead letter
-	// has both headers.
-	HeaderRaw = header.Raw // "rabbitdelay-raw-headers", bytes
 )
 
 // tables holds empty tables for reuse. amqp091 encodes a table when it publishes and keeps no reference to it, so

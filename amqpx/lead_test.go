@@ -14,6 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -110,8 +111,8 @@ func TestLeadOfShortDelays(t *testing.T) {
 					all := got.all()
 					h := all[len(all)-1].Headers
 					_, died := h["x-death"]
-					if h[amqpx.HeaderLead] != want.Milliseconds() || died != stamped {
-						t.Errorf("a delay of %v: got a lead of %v ms and x-death %t, want %v and %t", delay, h[amqpx.HeaderLead], died, want, stamped)
+					if h[header.Lead] != want.Milliseconds() || died != stamped {
+						t.Errorf("a delay of %v: got a lead of %v ms and x-death %t, want %v and %t", delay, h[header.Lead], died, want, stamped)
 					}
 				}
 			})
@@ -261,7 +262,7 @@ func TestTooEarlyForTTL(t *testing.T) {
 		k := c.consume("q", got.handle)
 		began := time.Now()
 		due := began.Add(20 * time.Minute)
-		m.Publish("", "q", amqp.Publishing{MessageId: "x", Timestamp: began, Headers: amqp.Table{amqpx.HeaderDue: due.UnixMilli(), amqpx.HeaderAbsolute: true}})
+		m.Publish("", "q", amqp.Publishing{MessageId: "x", Timestamp: began, Headers: amqp.Table{amqpx.HeaderDue: due.UnixMilli(), header.Absolute: true}})
 		after(2 * time.Hour)
 		k.stop()
 		all := got.all()
@@ -334,7 +335,7 @@ func TestConsumersClockIsBehind(t *testing.T) {
 		k := c.consume("q", got.handle)
 		began := time.Now()
 		theirs := began.Add(time.Hour)
-		headers := amqp.Table{amqpx.HeaderDue: theirs.Add(10 * time.Second).UnixMilli(), amqpx.HeaderLead: int64(400)}
+		headers := amqp.Table{amqpx.HeaderDue: theirs.Add(10 * time.Second).UnixMilli(), header.Lead: int64(400)}
 		s := c.Strategy()
 		route, err := s.Route(topology.Destination{Queue: "q"}, 9600*time.Millisecond, 0)
 		if err != nil {

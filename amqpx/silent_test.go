@@ -13,6 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 )
 
 // silencer makes a broker accept everything and answer nothing, from a given time on.
@@ -163,7 +164,7 @@ func TestEndWhileRenewing(t *testing.T) {
 		k := c.consume("q", nothing, amqpx.WithDrainTimeout(time.Second))
 		due := time.Now().Add(30 * time.Second)
 		m.Publish("", "q", amqp.Publishing{MessageId: "x", Timestamp: time.Now(), Headers: amqp.Table{
-			amqpx.HeaderDue: due.UnixMilli(), amqpx.HeaderLead: int64(30000),
+			amqpx.HeaderDue: due.UnixMilli(), header.Lead: int64(30000),
 		}})
 		after(time.Second)
 		m.Silence("")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -44,7 +45,7 @@ func TestSnooze(t *testing.T) {
 			t.Fatalf("%d dead letters, want 1", len(dead))
 		}
 		h := dead[0].Headers
-		if list, _ := h[amqpx.HeaderAttempts].([]any); len(list) != 2 || h[amqpx.HeaderSnoozes] != int64(6) || h["tenant"] != "blue" {
+		if list, _ := h[amqpx.HeaderAttempts].([]any); len(list) != 2 || h[header.Snoozes] != int64(6) || h["tenant"] != "blue" {
 			t.Errorf("the dead letter has the headers %v, want 2 attempts, 6 snoozes and the tenant", h)
 		}
 		var snoozed int

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 )
 
 // timing says when a message is due. Times in milliseconds are counted from the Unix epoch.
@@ -62,10 +64,10 @@ func (t *timing) restart(now time.Time) {
 func (t *timing) addTo(headers amqp.Table) {
 	headers[HeaderDue] = t.due
 	if t.offset >= tellOffset {
-		headers[HeaderClockOffset] = floorMilli(t.offset)
+		headers[header.ClockOffset] = floorMilli(t.offset)
 	}
 	if t.lead > 0 {
-		headers[HeaderLead] = t.lead.Milliseconds()
+		headers[header.Lead] = t.lead.Milliseconds()
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 )
 
 // unreadable returns headers that amqp091 can write but cannot read, so that it ends the
@@ -76,7 +77,7 @@ func TestUnreadable(t *testing.T) {
 					t.Fatalf(`dead letters: got %s (%v), want no error and "bad"`, ids(dead), err)
 				}
 				l := dead.Messages[0]
-				raw, _ := l.Headers[amqpx.HeaderRaw].([]byte)
+				raw, _ := l.Headers[header.Raw].([]byte)
 				if l.Reason != inspect.ReasonUnreadable || !strings.Contains(l.Error, says) || l.Destination.Queue != "q" || len(raw) < 200 {
 					t.Errorf("dead letter: reason %s, error %q, from queue %q, with %d bytes of headers, want unreadable, an error with %q, q and at least 200 bytes",
 						l.Reason, l.Error, l.Destination.Queue, len(raw), says)

@@ -29,9 +29,9 @@ func (d Delay) levels(l Layout) dlx.LevelsConfig {
 	return dlx.LevelsConfig{Prefix: d.Prefix, Layout: l.Layout, QueueType: d.QueueType}
 }
 
-// Foreign reports whether the delay queues belong to another system. In that case the other system's programs declare
+// foreign reports whether the delay queues belong to another system. In that case the other system's programs declare
 // the queues that they consume.
-func (d Delay) Foreign() bool {
+func (d Delay) foreign() bool {
 	return d.Strategy == StrategyBucket && foreign.IsLayout(d.Bucket.Layout)
 }
 
@@ -254,11 +254,11 @@ func (c *Config) Client(s amqpx.Strategy, log *zap.Logger) (amqpx.Config, error)
 	getTLS, problem := b.TLS.reloading(log)
 	if problem == nil && b.PasswordFile != "" {
 		if _, err := readSecret(b.PasswordFile); err != nil {
-			problem = &Problem{Path: "broker.password_file", Message: err.Error()}
+			problem = &topology.Problem{Path: "broker.password_file", Message: err.Error()}
 		}
 	}
 	if problem != nil {
-		return amqpx.Config{}, &Error{File: c.file, Problems: []Problem{*problem}}
+		return amqpx.Config{}, &Error{File: c.file, Problems: []topology.Problem{*problem}}
 	}
 	cfg := b.Config
 	cfg.GetTLS, cfg.Login, cfg.URL, cfg.URLs = getTLS, b.source(), "", nil
@@ -298,7 +298,7 @@ func (c *Config) Describe(s amqpx.Strategy) (topology.Topology, error) {
 // ownQueues returns the file's own objects, with the queues of its destinations.
 func (c *Config) ownQueues() topology.Topology {
 	own := c.Topology
-	if c.Delay.Foreign() {
+	if c.Delay.foreign() {
 		own.Destinations = slices.DeleteFunc(slices.Clone(own.Destinations), func(d topology.Destination) bool { return !d.ToExchange() })
 	}
 	own = own.WithDestinationQueues(c.Delay.Prefix, c.Delay.QueueType)
@@ -332,7 +332,24 @@ func (c *Config) DescribePrevious(s amqpx.Strategy) (topology.Topology, error) {
 	if err != nil {
 		return topology.Topology{}, err
 	}
-	return before.Without(shared), nil
+	return without(before, shared), nil
+}
+
+// without returns a topology without another one's exchanges, queues and bindings.
+func without(t, other topology.Topology) topology.Topology {
+	t.Exchanges = unlike(t.Exchanges, other.Exchanges, func(e topology.Exchange) string { return e.Name })
+	t.Queues = unlike(t.Queues, other.Queues, func(q topology.Queue) string { return q.Name })
+	t.Bindings = unlike(t.Bindings, other.Bindings, topology.Binding.String)
+	return t
+}
+
+// unlike returns the items of a list whose names are not among those of the others.
+func unlike[T any](list, others []T, name func(T) string) []T {
+	names := map[string]bool{}
+	for _, x := range others {
+		names[name(x)] = true
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(x T) bool { return names[name(x)] })
 }
 
 // DescribeAll returns the same as Describe plus the queues of the previous layouts. Use it for destroy.

@@ -1,14 +1,12 @@
 package config
 
 import (
-	"fmt"
-	"net"
-	"net/netip"
 	"strings"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/internal/serveconf"
 	"github.com/rabbitdelay/rabbitdelay/internal/yamldoc"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -19,15 +17,22 @@ type Config struct {
 	Broker   Broker
 	Delay    Delay
 	Database Database
-	Serve    Serve
 	// Topology contains the exchanges, queues, bindings and destinations described in the file, without the objects
 	// that the strategy needs.
 	Topology topology.Topology
 	// Schedules are the recurring tasks in the file. Pass them to schedule.RecurringTasks.Apply.
 	Schedules []schedule.Recurring
 
+	serve   serveconf.Settings // only rabbitdelay serve uses these settings
 	file    string
 	origins yamldoc.Places // places of the values that were set, by path
+}
+
+func init() { //nolint:gochecknoinits // the program asks for a section that the public Config does not show
+	serveconf.SetOf(func(config any) *serveconf.Settings {
+		c, _ := config.(*Config)
+		return &c.serve
+	})
 }
 
 // Broker contains the settings of the connection to the broker.
@@ -150,84 +155,6 @@ type Database struct {
 	// URL is the database's address, postgres://…, mysql://… or sqlite:path; see OpenDB.
 	URL URL
 }
-
-// Serve contains the settings of rabbitdelay serve.
-type Serve struct {
-	// Listen is the address to listen on, HOST:PORT. Default 127.0.0.1:8086.
-	Listen string
-	// Users is the path of the file with users and tokens.
-	Users string
-	// PathPrefix is a prefix of all paths, such as /rabbitdelay.
-	PathPrefix string
-	// Proxy describes the reverse proxy in front of serve.
-	Proxy ServeProxy
-	// Title is shown at the top of every page. Default rabbitdelay.
-	Title string
-	// Color is the color of a line at the top of all pages, such as #c62828.
-	Color string
-	// TraceURL is a template for links to traces, in which {id} is replaced by the trace's id.
-	TraceURL string
-	// Discarded is the directory in which the console stores the messages that it discards.
-	Discarded string
-	// KeepAudit is the retention time of the audit log and the jobs. Default 90 days, at least one hour.
-	KeepAudit time.Duration
-	// TLS contains the certificate files for https.
-	TLS ServeTLS
-}
-
-// ServeTLS contains the paths of PEM files.
-type ServeTLS struct {
-	Cert string // certificate chain
-	Key  string // its private key
-}
-
-// ServeProxy describes a reverse proxy in front of rabbitdelay serve. If UserHeader is set, the proxy has authenticated
-// the user, and serve refuses requests that do not come from a trusted address.
-type ServeProxy struct {
-	// Trusted are the addresses and networks of the proxies, such as 10.0.0.0/8. Their X-Forwarded-For header is
-	// trusted as well; login attempts are counted by the address in it.
-	Trusted []string
-	// UserHeader is the header with the name of the authenticated user, such as X-Forwarded-User.
-	UserHeader string
-	// RoleHeader is the header with the user's groups, separated by commas, such as X-Forwarded-Groups. Without it,
-	// every user is a viewer.
-	RoleHeader string
-	// Operators and Viewers are the groups that make a user an operator or a viewer. Default operator and viewer.
-	Operators, Viewers []string
-}
-
-// Networks returns the networks of Trusted. It returns an error that names the first item that is neither an address
-// nor a network.
-func (p *ServeProxy) Networks() ([]netip.Prefix, error) {
-	list := make([]netip.Prefix, len(p.Trusted))
-	for i, text := range p.Trusted {
-		network, err := netip.ParsePrefix(text)
-		if a, aerr := netip.ParseAddr(text); aerr == nil {
-			network, err = a.Unmap().Prefix(a.Unmap().BitLen())
-		}
-		if err != nil {
-			return nil, fmt.Errorf("%q; expected an address or a network, such as 10.0.0.0/8", yamldoc.Clip(text))
-		}
-		list[i] = network
-	}
-	return list, nil
-}
-
-// Loopback reports whether Listen can be reached only from this machine.
-func (s *Serve) Loopback() bool {
-	host, _, err := net.SplitHostPort(s.Listen)
-	if err != nil {
-		return false
-	}
-	if host == "localhost" {
-		return true
-	}
-	a, err := netip.ParseAddr(host)
-	return err == nil && a.IsLoopback()
-}
-
-// FirstURL returns the first of the broker's URLs, or "" if there is none.
-func (c *Config) FirstURL() URL { return c.Broker.first() }
 
 // DelayGiven reports whether a file was read, or a flag or an environment variable sets the strategy or its layout. If
 // not, both are the defaults.

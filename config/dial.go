@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/internal/brokerurl"
 	"github.com/rabbitdelay/rabbitdelay/internal/tlsfiles"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
@@ -31,28 +31,6 @@ func (c *Config) Dial(ctx context.Context) (*amqp.Connection, error) {
 	}
 	cfg.ConnectionName = cmp.Or(cfg.ConnectionName, "rabbitdelay") + " setup"
 	return inspect.Dial(ctx, cfg)
-}
-
-// Node is one address of the configuration, with a function that connects to it.
-type Node struct {
-	Address string // host and port
-	Dial    func(ctx context.Context) (*amqp.Connection, error)
-}
-
-// Nodes returns a Node for each address in broker.url and broker.urls. Each Node's Dial connects only to that
-// address.
-func (c *Config) Nodes() ([]Node, error) {
-	var nodes []Node
-	for _, u := range c.Broker.nodes() {
-		uri, err := brokerurl.Parse(string(u))
-		if err != nil {
-			return nil, fmt.Errorf("broker.url: %w", err)
-		}
-		one := *c
-		one.Broker.URL, one.Broker.URLs = u, nil
-		nodes = append(nodes, Node{Address: net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)), Dial: one.Dial})
-	}
-	return nodes, nil
 }
 
 // managementTimeout bounds one inspection through the management API.
@@ -83,7 +61,7 @@ func (c *Config) Management() (*live.Management, error) {
 		if b.separate() {
 			name, password, err := b.credentials(string(node))
 			if err != nil {
-				return nil, &Error{File: c.file, Problems: []Problem{{Path: "broker.password_file", Message: err.Error()}}}
+				return nil, &Error{File: c.file, Problems: []topology.Problem{{Path: "broker.password_file", Message: err.Error()}}}
 			}
 			user = url.UserPassword(name, password)
 		}
@@ -115,7 +93,7 @@ func (c *Config) Management() (*live.Management, error) {
 	cfg.URL, cfg.URLs = cfg.URLs[0], cfg.URLs[1:]
 	getTLS, problem := b.TLS.reloading(nil)
 	if problem != nil {
-		return nil, &Error{File: c.file, Problems: []Problem{*problem}}
+		return nil, &Error{File: c.file, Problems: []topology.Problem{*problem}}
 	}
 	if getTLS != nil {
 		cfg.Transport = withTLS(getTLS)
@@ -125,13 +103,13 @@ func (c *Config) Management() (*live.Management, error) {
 
 // reloading reads the files, and returns a function that reads them again at each handshake. It returns nil if nothing
 // is set. If a file cannot be used, the returned Problem names its setting.
-func (t TLS) reloading(log *zap.Logger) (func() *tls.Config, *Problem) {
+func (t TLS) reloading(log *zap.Logger) (func() *tls.Config, *topology.Problem) {
 	if t == (TLS{}) {
 		return nil, nil
 	}
 	get, err := tlsfiles.Files(t).Load(log)
 	if fe, ok := errors.AsType[*tlsfiles.Error](err); ok {
-		return nil, &Problem{Path: "broker.tls." + strings.ToLower(fe.Field), Message: fe.Text}
+		return nil, &topology.Problem{Path: "broker.tls." + strings.ToLower(fe.Field), Message: fe.Text}
 	}
 	return get, nil
 }

@@ -45,7 +45,7 @@ func Load(src Source) (*Config, error) {
 	if src.File != "" {
 		var err error
 		if data, err = os.ReadFile(src.File); err != nil {
-			return nil, &Error{File: src.File, Problems: []Problem{{Message: "cannot be read: " + reason(err)}}}
+			return nil, &Error{File: src.File, Problems: []topology.Problem{{Message: "cannot be read: " + reason(err)}}}
 		}
 	}
 	return load(data, src)
@@ -83,20 +83,18 @@ func load(data []byte, src Source) (*Config, error) {
 // ErrConfig is wrapped by every *Error.
 var ErrConfig = errors.New("invalid configuration")
 
-// Problem describes one problem of a configuration: the setting's path, such as delay.bucket.resolution, the source
-// of its value, and the expected value. It never contains a URL.
-type Problem = topology.Problem
-
 // Error lists the problems of a configuration, up to 100 of them.
 type Error struct {
-	File     string // empty if there is no file
-	Problems []Problem
+	File string // empty if there is no file
+	// Problems name the setting's path, such as delay.bucket.resolution, the source of its value, and the expected value. They
+	// never contain a URL.
+	Problems []topology.Problem
 }
 
 func failed(file string, found yamldoc.Problems) *Error {
 	e := &Error{File: file}
 	for _, p := range found {
-		e.Problems = append(e.Problems, Problem(p))
+		e.Problems = append(e.Problems, topology.Problem(p))
 	}
 	return e
 }
@@ -113,7 +111,7 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return ErrConfig }
 
 // found returns problems in the form in which they are collected.
-func found(list []Problem) yamldoc.Problems {
+func found(list []topology.Problem) yamldoc.Problems {
 	out := make(yamldoc.Problems, len(list))
 	for i, p := range list {
 		out[i] = yamldoc.Problem(p)

@@ -17,6 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/serveconf"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -131,15 +132,15 @@ func TestLoadEverything(t *testing.T) {
 			Previous: []Previous{{Strategy: "native", Queues: 9}, {Layout: "clock"}, {Layout: "hex", Resolution: 10 * time.Millisecond}},
 		},
 		Database: Database{URL: "postgres://shop:p%40ss@db/shop"},
-		Serve: Serve{
+		serve: serveconf.Settings{
 			Listen: "0.0.0.0:8443", Users: "users.yaml", PathPrefix: "/delays",
-			Proxy: ServeProxy{
+			Proxy: serveconf.Proxy{
 				Trusted: []string{"10.0.0.0/8", "192.0.2.1"}, UserHeader: "X-Forwarded-User",
 				RoleHeader: "X-Forwarded-Groups", Operators: []string{"sre"}, Viewers: []string{"dev", "support"},
 			},
 			Title: "shop (staging)", Color: "#c62828", TraceURL: "https://traces.example.org/trace/{id}",
 			Discarded: "/var/lib/rabbitdelay/discarded", KeepAudit: 30 * 24 * time.Hour,
-			TLS: ServeTLS{Cert: "serve.pem", Key: "serve.key"},
+			TLS: serveconf.TLS{Cert: "serve.pem", Key: "serve.key"},
 		},
 		Topology: topology.Topology{
 			Queues:       []topology.Queue{{Name: "orders.expire", MaxLength: &length}},
@@ -174,7 +175,7 @@ func TestLoadDefaults(t *testing.T) {
 	}
 	want := &Config{
 		Delay: Delay{Strategy: "bucket", Prefix: "delay", QueueType: topology.Quorum, Previous: []Previous{}},
-		Serve: Serve{Listen: DefaultListen, Proxy: ServeProxy{Operators: []string{"operator"}, Viewers: []string{"viewer"}}},
+		serve: serveconf.Settings{Listen: serveconf.DefaultListen, Proxy: serveconf.Proxy{Operators: []string{"operator"}, Viewers: []string{"viewer"}}},
 	}
 	want.origins = c.origins
 	if !reflect.DeepEqual(c, want) {
@@ -230,9 +231,6 @@ func TestNoBroker(t *testing.T) {
 		if !errors.Is(err, ErrNoBroker) {
 			t.Errorf("%s: got %v, want ErrNoBroker", what, err)
 		}
-	}
-	if vhost, err := c.Vhost(); vhost != "/" || err != nil || c.FirstURL() != "" {
-		t.Errorf(`virtual host %q, %v; first URL %s, want "/", no error and ""`, vhost, err, c.FirstURL())
 	}
 }
 

@@ -70,15 +70,6 @@ func (b *Broker) secure() bool {
 	return b.first() == "" || strings.HasPrefix(string(b.first()), "amqps:")
 }
 
-// Vhost returns the virtual host of the brokers' URLs, or "/" without a URL.
-func (c *Config) Vhost() (string, error) {
-	if c.Broker.first() == "" {
-		return "/", nil
-	}
-	uri, err := brokerurl.Parse(string(c.Broker.first()))
-	return uri.Vhost, err
-}
-
 // ErrNoBroker is returned by every method that needs a broker if no setting has an address. There is no default
 // address, because a program without its settings would declare its queues on any broker that happens to run on the
 // same machine.

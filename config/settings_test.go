@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
@@ -34,7 +33,7 @@ func TestSettingsDefaults(t *testing.T) {
 		"delay.bucket.resolution": steps(dlx.BucketConfig{}) +
 			"; hex, radices and exact: " + steps(dlx.BucketConfig{Layout: dlx.LayoutHex}) +
 			"; binary: " + steps(dlx.BucketConfig{Layout: dlx.LayoutBinary}),
-		"broker.max_route_queues": fmt.Sprint(amqpx.DefaultMaxRouteQueues),
+		"broker.max_route_queues": "100",
 		"delay.plugin.max":        topology.FormatDuration(plugin.MaxDelay),
 	} {
 		i := slices.IndexFunc(settings, func(s setting) bool { return s.path == path })

@@ -16,24 +16,16 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/internal/brokerurl"
 	"github.com/rabbitdelay/rabbitdelay/internal/foreign"
+	"github.com/rabbitdelay/rabbitdelay/internal/serveconf"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/internal/yamldoc"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// DefaultListen is the default address on which rabbitdelay serve listens.
-const DefaultListen = "127.0.0.1:8086"
-
 // setDefaults fills in the defaults, except those of amqpx and dlx.
 func (c *Config) setDefaults() {
-	c.Serve.Listen = cmp.Or(c.Serve.Listen, DefaultListen)
-	if len(c.Serve.Proxy.Operators) == 0 {
-		c.Serve.Proxy.Operators = []string{"operator"}
-	}
-	if len(c.Serve.Proxy.Viewers) == 0 {
-		c.Serve.Proxy.Viewers = []string{"viewer"}
-	}
+	c.serve.SetDefaults()
 	c.Delay.Strategy = cmp.Or(c.Delay.Strategy, StrategyBucket)
 	c.Delay.Prefix = cmp.Or(c.Delay.Prefix, topology.DefaultPrefix)
 	c.Delay.QueueType = cmp.Or(c.Delay.QueueType, topology.Quorum)
@@ -95,7 +87,7 @@ func (c *Config) problems() yamldoc.Problems {
 			k.badf("database.url", "%v", err)
 		}
 	}
-	k.serve(&c.Serve)
+	k.serve(&c.serve)
 	if len(k.problems) == 0 {
 		k.destinations(c)
 		k.schedules(c)
@@ -194,7 +186,7 @@ func (k *checker) brokerURL(path string, u URL) (secure bool) {
 // headerName matches the names of HTTP headers that a proxy may use for a user.
 var headerName = regexp.MustCompile(`^[A-Za-z0-9-]+$`)
 
-func (k *checker) proxy(p *ServeProxy) {
+func (k *checker) proxy(p *serveconf.Proxy) {
 	networks, err := p.Networks()
 	if err != nil {
 		k.badf("serve.proxy.trusted", "%v", err)
@@ -222,9 +214,9 @@ func (k *checker) proxy(p *ServeProxy) {
 	}
 }
 
-func (k *checker) serve(s *Serve) {
+func (k *checker) serve(s *serveconf.Settings) {
 	if _, _, err := net.SplitHostPort(s.Listen); err != nil {
-		k.badf("serve.listen", "%q; expected HOST:PORT, such as %s or :8086", yamldoc.Clip(s.Listen), DefaultListen)
+		k.badf("serve.listen", "%q; expected HOST:PORT, such as %s or :8086", yamldoc.Clip(s.Listen), serveconf.DefaultListen)
 	}
 	if p := s.PathPrefix; p != "" && (!strings.HasPrefix(p, "/") || strings.HasSuffix(p, "/") || strings.Contains(p, "//") || strings.ContainsAny(p, " ?#%;\"\\")) {
 		k.badf("serve.path_prefix", "%q; expected a path such as /rabbitdelay", yamldoc.Clip(p))
@@ -276,7 +268,7 @@ func (k *checker) lead(d *Delay) {
 	case d.Lead == 0:
 	case d.Strategy == StrategyTTL:
 		k.badf(path, "%s; the ttl strategy supports only declared delays, which it cannot shorten by a lead; use strategy: bucket", value)
-	case d.Foreign():
+	case d.foreign():
 		k.badf(path, "%s; consumers of the layout %s do not hold messages; remove the lead", value, d.Bucket.Layout)
 	}
 }

@@ -17,9 +17,6 @@ const (
 	LayoutCelery      = foreign.Celery
 )
 
-// HeaderNServiceBusDelay is the header of messages that NServiceBus delays. Its value is an int32 in seconds.
-const HeaderNServiceBusDelay = "NServiceBus.Transport.RabbitMQ.DelayInSeconds"
-
 // LevelsConfig configures delays on the queues of another system.
 type LevelsConfig struct {
 	// Layout is "nservicebus" (the delay infrastructure v2 of its RabbitMQ transport) or "celery" (native delayed
@@ -97,9 +94,6 @@ func (s *Levels) Prefix() string { return s.prefix }
 // MaxDelay returns 2^28-1 seconds, about eight and a half years.
 func (s *Levels) MaxDelay() time.Duration { return s.layout.longest() }
 
-// Resolution returns one second, to which delays are rounded up.
-func (s *Levels) Resolution() time.Duration { return s.layout.resolution }
-
 // Topology returns the parked queue, and the levels as the other system declares them.
 func (s *Levels) Topology() topology.Topology {
 	t := topology.ParkedTopology(s.prefix)
@@ -131,13 +125,13 @@ func (s *Levels) Bindings(dest topology.Destination) []topology.Binding {
 
 // Route returns the level's exchange and the routing key for delay, rounded up to seconds. With a tolerance it picks
 // the delay between delay and delay+tolerance that needs the fewest hops. With NServiceBus the route includes the
-// header HeaderNServiceBusDelay.
+// header foreign.HeaderNServiceBusDelay.
 //
 // It returns the same errors as Bucket.Route.
 func (s *Levels) Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error) {
 	r, err := s.route(dest, delay, tolerance)
 	if s.strategy == LayoutNServiceBus && r.Delay > 0 {
-		r.Headers = map[string]any{HeaderNServiceBusDelay: int32(r.Delay / time.Second)}
+		r.Headers = map[string]any{foreign.HeaderNServiceBusDelay: int32(r.Delay / time.Second)}
 	}
 	return r, err
 }

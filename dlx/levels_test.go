@@ -158,7 +158,7 @@ func TestLevelsKeysAreTheirs(t *testing.T) {
 			if r.RoutingKey != want.RoutingKey || system == dlx.LayoutNServiceBus && r.Exchange != want.Exchange {
 				t.Errorf("%s %d s: %s by %s, want %s by %s", system, want.Seconds, r.RoutingKey, r.Exchange, want.RoutingKey, want.Exchange)
 			}
-			header, ok := r.Headers[dlx.HeaderNServiceBusDelay]
+			header, ok := r.Headers[foreign.HeaderNServiceBusDelay]
 			if system == dlx.LayoutNServiceBus && header != int32(want.Seconds) || system != dlx.LayoutNServiceBus && ok {
 				t.Errorf("%s, %d s: the header is %v, want the seconds for NServiceBus and none otherwise", system, want.Seconds, header)
 			}

@@ -74,22 +74,6 @@ func union[T any](out *[]T, kind Kind, name func(T) string, diff func(want, have
 	}
 }
 
-// Without returns the topology without the other topology's exchanges, queues and bindings.
-func (t Topology) Without(other Topology) Topology {
-	t.Exchanges = without(t.Exchanges, other.Exchanges, func(e Exchange) string { return e.Name })
-	t.Queues = without(t.Queues, other.Queues, func(q Queue) string { return q.Name })
-	t.Bindings = without(t.Bindings, other.Bindings, Binding.String)
-	return t
-}
-
-func without[T any](list, others []T, name func(T) string) []T {
-	gone := map[string]bool{}
-	for _, x := range others {
-		gone[name(x)] = true
-	}
-	return slices.DeleteFunc(slices.Clone(list), func(x T) bool { return gone[name(x)] })
-}
-
 // diffExchange compares two descriptions of one exchange, including all arguments.
 func diffExchange(want, have Exchange) []Mismatch {
 	return slices.Concat(

@@ -58,11 +58,6 @@ func (t Topology) Queue(name string) (Queue, bool) {
 	return t.Queues[i], true
 }
 
-// Empty reports whether there is nothing to declare. Destinations do not count.
-func (t Topology) Empty() bool {
-	return len(t.Exchanges) == 0 && len(t.Queues) == 0 && len(t.Bindings) == 0
-}
-
 // Exchange is a durable exchange.
 type Exchange struct {
 	Name              string

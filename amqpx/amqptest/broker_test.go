@@ -296,7 +296,7 @@ func TestConsumers(t *testing.T) {
 func TestLooking(t *testing.T) {
 	bubble(t, amqptest.Options{}, func(t *testing.T, srv *amqptest.Server, conn *amqp.Connection) {
 		ch := channel(t, conn)
-		before := srv.RoundTrips()
+		before := amqptest.RoundTrips(srv)
 		if err := ch.ExchangeDeclare("x", "topic", true, false, false, false, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -308,7 +308,7 @@ func TestLooking(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if n := srv.RoundTrips() - before; n != 3 || srv.Calls("queue.declare") != 1 || srv.Publishes("x") != 1 {
+		if n := amqptest.RoundTrips(srv) - before; n != 3 || srv.Calls("queue.declare") != 1 || srv.Publishes("x") != 1 {
 			t.Errorf("%d round trips, %d declarations, %d publishes, want 3, 1 and 1", n, srv.Calls("queue.declare"), srv.Publishes("x"))
 		}
 		q, _ := srv.Queue("q")

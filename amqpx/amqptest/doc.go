@@ -32,8 +32,8 @@
 //
 // # Inspection
 //
-// Queue, Queues, Exchanges, Bindings and Connections show the current state. Publishes, Calls and RoundTrips count the
-// operations of clients.
+// Queue, Queues, Exchanges, Bindings and Connections show the current state. Publishes and Calls count the operations of
+// clients.
 //
 // # Versions
 //

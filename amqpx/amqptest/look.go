@@ -169,22 +169,3 @@ func (s *Server) Calls(method string) (n int) {
 	})
 	return n
 }
-
-// RoundTrips returns how many times clients have sent a method that has an answer, including calls with no-wait.
-func (s *Server) RoundTrips() (n int) {
-	s.do(func() {
-		for m, k := range s.calls {
-			if waits[m] {
-				n += k
-			}
-		}
-	})
-	return n
-}
-
-var waits = map[method]bool{
-	connectionStartOk: true, connectionOpen: true, connectionClose: true, channelOpen: true, channelClose: true,
-	exchangeDeclare: true, exchangeDelete: true, exchangeBind: true, exchangeUnbind: true,
-	queueDeclare: true, queueDelete: true, queuePurge: true, queueBind: true, queueUnbind: true,
-	basicQos: true, basicConsume: true, basicCancel: true, basicGet: true, basicRecover: true, confirmSelect: true,
-}

@@ -22,7 +22,7 @@ const (
 	ReasonRejected   = header.ReasonRejected   // "rejected": the handler returned amqpx.Reject
 	ReasonAttempts   = header.ReasonAttempts   // "attempts": all attempts were used up
 	ReasonDeliveries = header.ReasonDeliveries // "deliveries": more than 200 without an outcome
-	ReasonUnreadable = header.ReasonUnreadable // "unreadable": amqp091 cannot read its headers, see amqpx.HeaderRaw
+	ReasonUnreadable = header.ReasonUnreadable // "unreadable": amqp091 cannot read its headers, and the dead letter has the header rabbitdelay-raw-headers
 
 	// ReasonParked means that the message became due while no queue was bound for its destination.
 	ReasonParked = "parked"
@@ -161,22 +161,13 @@ type DeadLetterFilter struct {
 	Destinations []string // any of these: a queue, or "exchange:routing key"
 	Tasks        bool     // only dead letters of tasks (package schedule)
 	Error        string   // a substring of the last error's text
-	ErrorLike    string   // an error; matches errors for which NormalizeError returns the same
+	ErrorLike    string   // an error; matches errors that differ from it only in numbers, ids and quoted parts, within the first 1,024 bytes
 	// Header is the name of an application header, which must have the value HeaderValue when formatted as text.
 	Header, HeaderValue string
 	// OlderThan and NewerThan limit the time since DeadLetter.Died; 0 means no limit. If either is set, messages whose
 	// Died is unknown never match.
 	OlderThan, NewerThan time.Duration
 }
-
-// NormalizeError returns the text of an error without the parts that differ between two messages that failed for the
-// same reason. Numbers and ids become #, including the unit of time or the colons and points between numbers. Quoted
-// parts become "…", and white space becomes one space. Only the first 1,024 bytes are used.
-//
-//	order 42 was not found       order # was not found
-//	dial tcp 10.0.0.7:5432: …    dial tcp #: …
-//	no such user: "Ann" (3f2a9c1e-…)  no such user: … (#)
-func NormalizeError(text string) string { return alike.Text(text) }
 
 // deadReasons are the reasons that a dead letter can have.
 var deadReasons = []string{ReasonRejected, ReasonAttempts, ReasonDeliveries, ReasonUnreadable, ReasonParked, ReasonExpired, ReasonMaxLen, ReasonDeliveryLimit}
@@ -192,7 +183,7 @@ func (f *DeadLetterFilter) matches(l *DeadLetter, now time.Time) bool {
 	if f.Tasks && l.Version == 0 || !among(f.Reasons, l.Reason) || !among(f.IDs, l.ID) || !among(f.Destinations, l.Destination.String()) || !strings.Contains(l.Error, f.Error) {
 		return false
 	}
-	if f.ErrorLike != "" && NormalizeError(l.Error) != NormalizeError(f.ErrorLike) {
+	if f.ErrorLike != "" && alike.Text(l.Error) != alike.Text(f.ErrorLike) {
 		return false
 	}
 	if f.Header != "" {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/internal/codec"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -27,13 +28,13 @@ func TestReadDeadLetter(t *testing.T) {
 	}{
 		"by a consumer": {"q.dead", "", "q.dead", amqp.Table{
 			amqpx.HeaderReason: "attempts", amqpx.HeaderError: "no", amqpx.HeaderQueue: "q", amqpx.HeaderDestination: "q", amqpx.HeaderAttempt: int64(5),
-			amqpx.HeaderAttempts: []any{"1970-01-01T00:30:00Z earlier", "1970-01-01T00:33:20Z no"}, amqpx.HeaderRequeued: int64(1_900_000),
+			amqpx.HeaderAttempts: []any{"1970-01-01T00:30:00Z earlier", "1970-01-01T00:33:20Z no"}, header.Requeued: int64(1_900_000),
 		}, inspect.DeadLetter{
 			Delivery: &amqpx.Delivery{Attempt: 5, RoutingKey: "q"}, Reason: inspect.ReasonAttempts, Error: "no", Died: died, Requeued: time.Unix(1900, 0),
 			Attempts: []string{"1970-01-01T00:30:00Z earlier", "1970-01-01T00:33:20Z no"}, Destination: topology.Destination{Queue: "q"},
 		}},
 		"that came through an exchange": {"q.dead", "", "q.dead", amqp.Table{
-			amqpx.HeaderReason: "rejected", amqpx.HeaderQueue: "q", amqpx.HeaderDestination: "x:a.b", amqpx.HeaderExchange: "x", amqpx.HeaderRoutingKey: "a.b",
+			amqpx.HeaderReason: "rejected", amqpx.HeaderQueue: "q", amqpx.HeaderDestination: "x:a.b", header.Exchange: "x", header.RoutingKey: "a.b",
 		}, inspect.DeadLetter{
 			Delivery: &amqpx.Delivery{Attempt: 1, Exchange: "x", RoutingKey: "a.b"}, Reason: inspect.ReasonRejected, Died: sent,
 			Destination: topology.Destination{Queue: "q"},
@@ -62,7 +63,7 @@ func TestReadDeadLetter(t *testing.T) {
 			Delivery: &amqpx.Delivery{Attempt: 1}, Died: sent,
 		}},
 		"of other types": {"q.dead", "", "q.dead", amqp.Table{
-			amqpx.HeaderReason: 1, amqpx.HeaderQueue: 2, amqpx.HeaderError: 3, amqpx.HeaderAttempts: []any{4}, amqpx.HeaderRequeued: "5",
+			amqpx.HeaderReason: 1, amqpx.HeaderQueue: 2, amqpx.HeaderError: 3, amqpx.HeaderAttempts: []any{4}, header.Requeued: "5",
 			"x-death": []any{6, amqp.Table{"queue": 7}},
 		}, inspect.DeadLetter{Delivery: &amqpx.Delivery{Attempt: 1}, Died: sent}},
 	} {

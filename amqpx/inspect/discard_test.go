@@ -15,6 +15,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/internal/inmemory"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -138,7 +139,7 @@ func TestRequeueFrom(t *testing.T) {
 			out := map[string]map[string]any{}
 			for _, h := range got.all() {
 				headers := maps.Clone(h.Headers)
-				for _, changing := range []string{amqpx.HeaderRequeued, amqpx.HeaderAttempts, amqpx.HeaderDue} {
+				for _, changing := range []string{header.Requeued, amqpx.HeaderAttempts, amqpx.HeaderDue} {
 					delete(headers, changing)
 				}
 				out[h.ID] = map[string]any{"headers": headers, "attempt": h.Attempt, "exchange": h.Exchange, "key": h.RoutingKey, "type": h.Type}

@@ -72,16 +72,6 @@ func UnsupportedProperties(raw amqp.Delivery) []string {
 	return out
 }
 
-// PluginDestination returns the destination of a message that rabbitdelay's strategy plugin published with the routing
-// key. For any other key, ok is false.
-func PluginDestination(prefix, key string) (dest topology.Destination, ok bool) {
-	rest, ok := strings.CutPrefix(key, "plugin.")
-	if !ok {
-		return topology.Destination{}, false
-	}
-	return topology.DestinationOf(prefix, rest)
-}
-
 // Rehearsal finds out what a client would refuse without changing anything on the broker. It checks exchanges and
 // queues by passive declarations. It cannot detect a missing permission to publish to an exchange, because the broker
 // checks that only when a message is published. It is safe for concurrent use.

@@ -87,18 +87,3 @@ func TestPassOn(t *testing.T) {
 		}
 	})
 }
-
-// The routing key of a message from the strategy plugin contains its destination.
-func TestPluginDestination(t *testing.T) {
-	for key, want := range map[string]topology.Destination{
-		"plugin.orders.expire":              {Queue: "orders.expire"},
-		"plugin.delay.route.events:order.a": {Exchange: "events", RoutingKey: "order.a"},
-	} {
-		if got, ok := inspect.PluginDestination("delay", key); !ok || got != want {
-			t.Errorf("%s: got %+v, %v, want ok = true and %+v", key, got, ok, want)
-		}
-	}
-	if d, ok := inspect.PluginDestination("delay", "orders.expire"); ok {
-		t.Errorf("a key of another program was parsed as %+v", d)
-	}
-}

@@ -17,6 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/internal/inmemory"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
@@ -85,7 +86,7 @@ func TestRequeue(t *testing.T) {
 			t.Errorf("got the attempts %v, want [1 1 1 2 2 2]", a)
 		}
 		d := got.all()[0]
-		if d.Headers["n"] == nil || d.Exchange != "" || d.RoutingKey != "q" || d.Headers[amqpx.HeaderReason] != nil || d.Headers[amqpx.HeaderRequeued] == nil {
+		if d.Headers["n"] == nil || d.Exchange != "" || d.RoutingKey != "q" || d.Headers[amqpx.HeaderReason] != nil || d.Headers[header.Requeued] == nil {
 			t.Errorf("got exchange %q, routing key %q and headers %v, want the queue q, the header n, a requeue time and no reason", d.Exchange, d.RoutingKey, d.Headers)
 		}
 		if list, _ := d.Headers[amqpx.HeaderAttempts].([]any); len(list) != 1 || d.Headers[amqpx.HeaderError] != "card rejected" {
@@ -695,7 +696,7 @@ func TestRequeueIgnoresUserIDsInHeaders(t *testing.T) {
 		c.consume("q", rejects)()
 		m.Publish("", "q.dead", amqp.Publishing{MessageId: "1", Headers: amqp.Table{
 			amqpx.HeaderReason: inspect.ReasonRejected, amqpx.HeaderQueue: "q", amqpx.HeaderDue: time.Now().Add(time.Minute).UnixMilli(),
-			amqpx.HeaderCarried: amqp.Table{"user-id": "root"},
+			header.Carried: amqp.Table{"user-id": "root"},
 		}})
 		if r := c.requeue(inspect.RequeueOptions{Queue: "q.dead"}); r.Sent != 1 {
 			t.Fatalf("got %+v, want Sent = 1", r)

@@ -11,6 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/internal/inmemory"
 )
 
@@ -86,7 +87,7 @@ func TestRequeueCountsUserIDsOfHeaders(t *testing.T) {
 		c := m.open(amqpx.Config{})
 		c.consume("q", rejects)()
 		k := saved("")
-		k.list[0].Message.Headers[amqpx.HeaderCarried] = amqp.Table{"user-id": "guest"}
+		k.list[0].Message.Headers[header.Carried] = amqp.Table{"user-id": "guest"}
 		r := c.requeue(inspect.RequeueOptions{From: k.all()})
 		if r.Sent != 1 || r.Anonymous != 1 || !strings.Contains(r.WhyAnonymous, "only the header rabbitdelay-carried contains it") {
 			t.Errorf(`got %+v, want Sent = 1, Anonymous = 1 and WhyAnonymous with "only the header rabbitdelay-carried contains it"`, r)

@@ -27,8 +27,8 @@ const longestBy = 200
 // Pausing twice is a no-op: the first PausedAt and PausedBy stay.
 //
 // Pause returns ErrConfig for an invalid destination or by, and for a destination that is not listed, if the sender or
-// Config.Destination restricts destinations to a list. If there is no such list, use Known to find out whether the
-// destination is in use.
+// Config.Destination restricts destinations to a list. Without such a list, a misspelt name is paused, and stops no
+// tasks.
 //
 // Batches that a relay is publishing when ex commits are still published. The running relays recall tasks whose
 // messages are already with the broker, either delayed or in the destination's queue. They recall tasks that are due
@@ -180,40 +180,6 @@ func (s *Store) listed(dest topology.Destination) error {
 	return relay.Listed(s.sender, s.cfg.Destination, dest)
 }
 
-// Known reports whether any task in the table, finished or not, or any recurring task has the given destination, which
-// is a queue, or an exchange with any routing key. A destination that is not known may be misspelt, or it may not have
-// had a task yet. Known returns ErrConfig for an invalid destination.
-func (s *Store) Known(ctx context.Context, ex Executor, d topology.Destination) (bool, error) {
-	if _, err := laneOf(d); err != nil {
-		return false, err
-	}
-	n, err := s.CountUpTo(ctx, ex, Filter{Queue: d.Queue, Exchange: d.Exchange}, 1)
-	if err != nil || n > 0 {
-		return n > 0, err
-	}
-	for r, err := range s.Recurring().List(ctx, ex) {
-		if err != nil {
-			return false, err
-		}
-		if r.Task.Queue == d.Queue && r.Task.Exchange == d.Exchange {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-// Waiting returns the destinations that have pending tasks. An exchange is returned once, without a
-// routing key.
-func (s *Store) Waiting(ctx context.Context, ex Executor) ([]topology.Destination, error) {
-	return reading(ctx, s, ex, Filter{}, "reading destinations with pending tasks", func(c rows.Conn, _ rows.Filter) (list []topology.Destination, err error) {
-		lanes, err := c.PendingLanes(ctx)
-		for _, l := range lanes {
-			list = append(list, topology.Destination{Queue: l.Queue, Exchange: l.Exchange})
-		}
-		return list, err
-	})
-}
-
 // changeGate locks and changes the pause or the rate limit of a destination. Its errors begin with the parameter doing,
 // such as "pausing".
 func (s *Store) changeGate(ctx context.Context, ex Executor, doing string, d topology.Destination, change func(rows.Conn, *rows.Gate) error) error {
@@ -252,7 +218,7 @@ type DestinationState struct {
 	// SpreadUntil is when all the tasks that became due during a pause will have been sent (see Resume). It is zero if
 	// no tasks are being spread.
 	SpreadUntil time.Time `json:"spread_until,omitzero"`
-	// Waiting is the number of tasks that are due and not yet sent, up to MaxWaiting.
+	// Waiting is the number of tasks that are due and not yet sent, up to 100,000.
 	Waiting int64 `json:"waiting"`
 	// Busy reports whether relays have used up the rate limit, or the rate of a spread, within the last ten seconds. In
 	// that case it is normal that tasks are waiting.
@@ -266,9 +232,6 @@ func (d DestinationState) Paused() bool { return !d.PausedAt.IsZero() }
 func (d DestinationState) Destination() topology.Destination {
 	return topology.Destination{Queue: d.Queue, Exchange: d.Exchange}
 }
-
-// Name returns the name of the queue or the exchange.
-func (d DestinationState) Name() string { return cmp.Or(d.Queue, d.Exchange) }
 
 // String describes in one line of English why tasks are not sent, or are sent slowly. It returns "" if tasks are not
 // held back.
@@ -289,9 +252,6 @@ func (d DestinationState) String() string {
 	}
 	return strings.Join(parts, "; ")
 }
-
-// MaxWaiting is the largest number of tasks that DestinationState.Waiting counts.
-const MaxWaiting = 100_000
 
 // busyFor is how long a rate limit counts as busy after the last task that it allowed.
 const busyFor = 10 * time.Second
@@ -315,7 +275,7 @@ func (s *Store) states(ctx context.Context, c rows.Conn) (list []DestinationStat
 		if !x.Paused() && x.PerSecond == 0 && x.SpreadUntil.IsZero() {
 			continue
 		}
-		if x.Waiting, err = c.CountUnsent(ctx, g.Lane, now.UnixMilli(), MaxWaiting); err != nil {
+		if x.Waiting, err = c.CountUnsent(ctx, g.Lane, now.UnixMilli(), rows.MaxWaiting); err != nil {
 			return nil, err
 		}
 		list = append(list, x)

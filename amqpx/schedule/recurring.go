@@ -7,7 +7,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/recur"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/relay"
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
-	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // Misfire is the policy for occurrences whose time passed while no relay was running.
@@ -140,52 +139,4 @@ func (r Recurring) Next(after time.Time, n int) ([]Occurrence, error) {
 		list = append(list, Occurrence(o))
 	}
 	return list, nil
-}
-
-// RecurringState is the state of a Recurring.
-type RecurringState string
-
-// The states of a Recurring. In the states paused and invalid, no tasks are created until the Recurring is changed.
-const (
-	RecurringActive  RecurringState = "active"
-	RecurringPaused  RecurringState = "paused"
-	RecurringEnded   RecurringState = "ended"   // there are no further occurrences
-	RecurringInvalid RecurringState = "invalid" // LastError contains the reason
-)
-
-// State returns the state, which shows whether tasks are created. If this process does not know the time zone, State
-// returns active, because a relay may know it.
-func (r Recurring) State(now time.Time) RecurringState {
-	switch {
-	case r.LastError != "":
-		return RecurringInvalid
-	case r.Paused:
-		return RecurringPaused
-	}
-	if next, err := r.Next(now, 1); err == nil && len(next) == 0 {
-		return RecurringEnded
-	}
-	return RecurringActive
-}
-
-// Upcoming returns the next n occurrences, provided that the Recurring is not changed. It returns none if the Recurring
-// is paused or invalid, or if this process does not know its time zone.
-func (r Recurring) Upcoming(now time.Time, n int) []Occurrence {
-	if r.Paused || r.LastError != "" {
-		return nil
-	}
-	list, err := r.Next(now, n)
-	if err != nil {
-		return nil
-	}
-	return list
-}
-
-// Timetable describes the recurrence as text, such as "30 2 * * * Europe/Berlin" or "every 15m".
-func (r Recurring) Timetable() string {
-	if r.Cron == "" {
-		return "every " + topology.FormatDuration(r.Every)
-	}
-	setDefault(&r.TimeZone, "UTC")
-	return r.Cron + " " + r.TimeZone
 }

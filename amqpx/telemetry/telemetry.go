@@ -35,8 +35,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// ScopeName is the name of the instrumentation scope.
-const ScopeName = "github.com/rabbitdelay/rabbitdelay/amqpx/telemetry"
+// scopeName is the name of the instrumentation scope.
+const scopeName = "github.com/rabbitdelay/rabbitdelay/amqpx/telemetry"
 
 // Config configures a Telemetry. The zero value uses OpenTelemetry's global providers.
 type Config struct {
@@ -113,8 +113,8 @@ func New(cfg Config) (*Telemetry, error) {
 		return nil, fmt.Errorf("%w: Interval: %s; expected 1s to 1h", ErrConfig, topology.FormatDuration(cfg.Interval))
 	}
 	t := &Telemetry{
-		tracer:     cfg.TracerProvider.Tracer(ScopeName, trace.WithSchemaURL(semconv.SchemaURL)),
-		meter:      cfg.MeterProvider.Meter(ScopeName, metric.WithSchemaURL(semconv.SchemaURL)),
+		tracer:     cfg.TracerProvider.Tracer(scopeName, trace.WithSchemaURL(semconv.SchemaURL)),
+		meter:      cfg.MeterProvider.Meter(scopeName, metric.WithSchemaURL(semconv.SchemaURL)),
 		propagator: cfg.Propagator, parents: cfg.ParentSpans, interval: cfg.Interval,
 		destinations: &destinations{most: cfg.MaxDestinations, rest: newDestination(other), all: map[string]*destination{}},
 	}

@@ -103,7 +103,7 @@ func parallel(n int, f func(i int) error) error {
 // by default.
 func rawPipelined(n int, to targets) work {
 	return rawly(n, to, func(ctx context.Context, publish rawPublish) error {
-		ring := make([]*amqp.DeferredConfirmation, amqpx.DefaultMaxInFlight)
+		ring := make([]*amqp.DeferredConfirmation, 1024)
 		for i := range n + len(ring) {
 			at := i % len(ring)
 			if err := confirmed(ctx, ring[at]); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/internal/foreign"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -24,7 +25,7 @@ func userHeadersOf(h amqp.Table) amqp.Table {
 	own := amqp.Table{}
 	for k, v := range h {
 		if !strings.HasPrefix(k, "rabbitdelay-") && !strings.HasPrefix(k, "x-death") && k != "x-delay" &&
-			k != topology.HeaderInstant && k != dlx.HeaderNServiceBusDelay && k != "x-delivery-count" &&
+			k != topology.HeaderInstant && k != foreign.HeaderNServiceBusDelay && k != "x-delivery-count" &&
 			!strings.HasPrefix(k, "x-first-death-") && !strings.HasPrefix(k, "x-last-death-") {
 			own[k] = v
 		}

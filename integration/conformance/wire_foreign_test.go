@@ -22,6 +22,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/guard"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/internal/foreign"
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -226,8 +227,8 @@ func TestNServiceBus(t *testing.T) {
 			suite.Eventually(t, "a message in "+q, func() bool { return suite.MessagesIn(t, v, q) == 1 })
 		}
 		d, _, err := ch.Get("Sales", true)
-		if err != nil || d.MessageId != "sold" || d.Type != "Sales.Expire" || d.Headers[dlx.HeaderNServiceBusDelay] != int32(3) {
-			t.Errorf(`got %+v, %v, want no error, MessageId = "sold", Type = "Sales.Expire" and Headers[dlx.HeaderNServiceBusDelay] = %v`,
+		if err != nil || d.MessageId != "sold" || d.Type != "Sales.Expire" || d.Headers[foreign.HeaderNServiceBusDelay] != int32(3) {
+			t.Errorf(`got %+v, %v, want no error, MessageId = "sold", Type = "Sales.Expire" and Headers[foreign.HeaderNServiceBusDelay] = %v`,
 				d, err, int32(3))
 		}
 		if took := time.Since(sent); took < 2500*time.Millisecond {

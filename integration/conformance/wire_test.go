@@ -295,8 +295,8 @@ func (l language) tooEarly(t *testing.T, v *suite.Vhost, queue string) (due int6
 	due = time.Now().Add(time.Duration(l.hours)*time.Hour + 30*time.Minute).UnixMilli()
 	for id, offset := range clockOffsets {
 		headers := amqp.Table{
-			amqpx.HeaderDue: due + offset, amqpx.HeaderClockOffset: offset,
-			amqpx.HeaderLead: int64(400), amqpx.HeaderAttempt: int64(3), "mine": "kept",
+			amqpx.HeaderDue: due + offset, "rabbitdelay-clock-offset": offset,
+			"rabbitdelay-lead": int64(400), amqpx.HeaderAttempt: int64(3), "mine": "kept",
 		}
 		suite.MustSucceed(t, ch.PublishWithContext(t.Context(), "", queue, true, false, amqp.Publishing{
 			MessageId: id, Timestamp: time.Now(), DeliveryMode: amqp.Persistent, Body: []byte("fine"), Headers: headers,
@@ -322,10 +322,10 @@ func (l language) sentBack(t *testing.T, v *suite.Vhost, due int64) {
 		offset := clockOffsets[raw.MessageId]
 		want := amqp.Table{
 			amqpx.HeaderDue: due + offset, amqpx.HeaderAttempt: int64(3), "mine": "kept",
-			amqpx.HeaderAbsolute: true, amqpx.HeaderReturned: int64(1),
+			"rabbitdelay-absolute": true, "rabbitdelay-returned": int64(1),
 		}
 		if offset > 0 {
-			want[amqpx.HeaderClockOffset] = offset
+			want["rabbitdelay-clock-offset"] = offset
 		}
 		if string(raw.Body) != "fine" {
 			t.Errorf("message %s was sent back with the body %q, want \"fine\"", raw.MessageId, raw.Body)
@@ -390,7 +390,7 @@ func TestPythonAcceptsReturnedMessages(t *testing.T) {
 	suite.MustSucceed(t, ch.PublishWithContext(t.Context(), "", "own", true, false, amqp.Publishing{
 		MessageId: "held", Timestamp: now.Add(-time.Hour), DeliveryMode: amqp.Persistent, Body: []byte("fine"),
 		Headers: amqp.Table{
-			amqpx.HeaderDue: due.UnixMilli(), amqpx.HeaderLead: lead.Milliseconds(),
+			amqpx.HeaderDue: due.UnixMilli(), "rabbitdelay-lead": lead.Milliseconds(),
 			"x-death": []any{amqp.Table{"queue": "delay.bucket.1h", "reason": "expired", "time": now.Add(-passed), "count": int64(1)}},
 		},
 	}))

@@ -5,6 +5,7 @@ package demo
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -103,7 +104,7 @@ func (s *stage) findBroker(ctx context.Context) (err error) {
 	}
 	defer s.Waiting("looking for a broker")()
 	s.broker, err = broker.Start(ctx, broker.Options{
-		URL: string(s.cfg.FirstURL()), Management: true, Durable: true,
+		URL: string(cmp.Or(append([]config.URL{s.cfg.Broker.URL}, s.cfg.Broker.URLs...)...)), Management: true, Durable: true,
 		Verbose: s.Verbose, Log: func(line string) { s.Notef("%s", line) },
 	})
 	if err != nil {

@@ -137,10 +137,10 @@ func (c *clocks) publish(queue string, ahead time.Duration, n int) (ids []string
 		headers := amqp.Table{amqpx.HeaderDue: now.Add(ahead + delay).UnixMilli()}
 		lead := time.Duration(i%3) * 700 * time.Millisecond
 		if lead > 0 {
-			headers[amqpx.HeaderLead] = lead.Milliseconds()
+			headers["rabbitdelay-lead"] = lead.Milliseconds()
 		}
 		if i%2 == 0 {
-			headers[amqpx.HeaderAbsolute] = true
+			headers["rabbitdelay-absolute"] = true
 		}
 		r, err := c.strategy.Route(topology.Destination{Queue: queue}, delay-lead, 0)
 		if err != nil {

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/integration/bench"
 	"github.com/rabbitdelay/rabbitdelay/integration/demo"
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
@@ -187,7 +189,7 @@ func (a *app) bench(c *cobra.Command, o bench.Options, report string) error {
 	if a.Given("queue-type") {
 		o.QueueTypes = []topology.QueueType{cfg.Delay.QueueType}
 	}
-	o.URL = string(cfg.FirstURL())
+	o.URL = string(cmp.Or(append([]config.URL{cfg.Broker.URL}, cfg.Broker.URLs...)...))
 	o.Log = func(line string) { a.Notef("%s", line) }
 	o.Progress = func(what string, total int) (func(int), func()) {
 		bar := a.Progress(total, what)

@@ -72,7 +72,7 @@ func TestUnreadableMessages(t *testing.T) {
 						t.Fatalf("%s: got %v, %v, want no error and ok = true", queue, ok, err)
 					}
 					l := inspect.ReadDeadLetter(raw, queue, "delay")
-					given, _ := l.Headers[amqpx.HeaderRaw].([]byte)
+					given, _ := l.Headers["rabbitdelay-raw-headers"].([]byte)
 					if l.Reason == inspect.ReasonUnreadable && string(l.Body) == l.ID && strings.HasPrefix(l.ID, "bad-") && len(given) > 200 {
 						n++
 					}

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/internal/alike"
 )
 
 // mostRuns is the maximum number of times that shrink runs a scenario.
@@ -21,7 +21,7 @@ func shrink(sc *scenario, run func(*scenario) []string) *scenario {
 	fails := func(x *scenario) bool {
 		runs++
 		wrong := run(x)
-		return len(wrong) > 0 && alike(wrong[0], first[0])
+		return len(wrong) > 0 && sameKind(wrong[0], first[0])
 	}
 	try := func(change func(*scenario)) bool {
 		x := *sc
@@ -56,7 +56,7 @@ func shrink(sc *scenario, run func(*scenario) []string) *scenario {
 	return sc
 }
 
-// alike reports whether two violations differ only in ids, times and similar values.
-func alike(a, b string) bool {
-	return inspect.NormalizeError(a[:min(40, len(a))]) == inspect.NormalizeError(b[:min(40, len(b))])
+// sameKind reports whether two violations differ only in ids, times and similar values.
+func sameKind(a, b string) bool {
+	return alike.Text(a[:min(40, len(a))]) == alike.Text(b[:min(40, len(b))])
 }

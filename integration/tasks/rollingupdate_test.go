@@ -75,7 +75,7 @@ func TestKubernetesManifests(t *testing.T) {
 	list := documentedDeployments(t)
 	for name, least := range map[string]time.Duration{
 		"rabbitdelay-relay": schedule.Config{}.WithDefaults().PublishTimeout + 15*time.Second,
-		"orders":            amqpx.DefaultDrainTimeout,
+		"orders":            30 * time.Second,
 	} {
 		d, ok := list[name]
 		if grace := time.Duration(d.Spec.Template.Spec.Grace) * time.Second; !ok || grace <= least {

@@ -14,6 +14,9 @@ const (
 	Celery      = "celery"
 )
 
+// HeaderNServiceBusDelay is the header of messages that NServiceBus delays. Its value is an int32 in seconds.
+const HeaderNServiceBusDelay = "NServiceBus.Transport.RabbitMQ.DelayInSeconds"
+
 // Levels is the number of delay queues of each system.
 const Levels = 28
 

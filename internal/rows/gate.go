@@ -10,6 +10,9 @@ import (
 	"time"
 )
 
+// MaxWaiting is the largest number of waiting tasks that is counted for a destination that is paused or rate-limited.
+const MaxWaiting = 100_000
+
 // Gate is a row of rabbitdelay_destinations: the pause and the rate limits of a lane.
 type Gate struct {
 	Lane

@@ -4,8 +4,13 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
+
+// MaxWaiting is the largest number of tasks that schedule.DestinationState.Waiting counts.
+const MaxWaiting = rows.MaxWaiting
 
 // DestinationCount is the number of pending tasks of a destination, among the first 10,000
 // pending tasks of its queue or exchange by due time.
@@ -50,4 +55,34 @@ func (s *Store) UnknownDestinations(ctx context.Context) ([]DestinationCount, er
 		}
 	}
 	return list, nil
+}
+
+// Known reports whether any task in the table, finished or not, or any recurring task has the given destination, which
+// is a queue, or an exchange with any routing key. A destination that is not known may be misspelt, or it may not have
+// had a task yet.
+func (s *Store) Known(ctx context.Context, d topology.Destination) (bool, error) {
+	n, err := s.CountUpTo(ctx, schedule.NoTx, schedule.Filter{Queue: d.Queue, Exchange: d.Exchange}, 1)
+	if err != nil || n > 0 {
+		return n > 0, err
+	}
+	for r, err := range s.Recurring().List(ctx, schedule.NoTx) {
+		if err != nil {
+			return false, err
+		}
+		if r.Task.Queue == d.Queue && r.Task.Exchange == d.Exchange {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// Waiting returns the destinations that have pending tasks. An exchange is returned once, without a routing key.
+func (s *Store) Waiting(ctx context.Context) ([]topology.Destination, error) {
+	return reading(ctx, s, "reading destinations with pending tasks", func(c rows.Conn) (list []topology.Destination, err error) {
+		lanes, err := c.PendingLanes(ctx)
+		for _, l := range lanes {
+			list = append(list, topology.Destination{Queue: l.Queue, Exchange: l.Exchange})
+		}
+		return list, err
+	})
 }

@@ -7,7 +7,8 @@
 //	completion.go    how tasks ended
 //	errorgroups.go   tasks by error
 //	ahead.go         tasks whose messages are on the broker, and tasks that wait for a retry
-//	destinations.go  destinations of tasks that are not listed
+//	destinations.go  destinations of tasks: with pending tasks, known, not listed
+//	recurring.go     the state of a recurring task, and its next occurrences
 //	effects.go       what handlers have recorded about a task
 //	relays.go        the processes that relay tasks
 //	cursor.go        checks of positions that users type

@@ -8,34 +8,45 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/table"
-	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/internal/foreign"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Names of rabbitdelay's own headers. Package amqpx describes them.
+// Names of rabbitdelay's own headers. Times are milliseconds since the Unix epoch. Each header costs the client and the
+// broker time, so a message carries only the headers whose values the consumer cannot derive. Package amqpx exports the
+// names that applications read.
 const (
-	Due         = OwnPrefix + "due"
-	Attempt     = OwnPrefix + "attempt"
-	Snoozes     = OwnPrefix + "snoozes"
-	Lead        = OwnPrefix + "lead"
-	Absolute    = OwnPrefix + "absolute"
-	ClockOffset = OwnPrefix + "clock-offset"
-	Returned    = OwnPrefix + "returned"
-	Expired     = OwnPrefix + "expired"
-	Delivered   = OwnPrefix + "deliveries"
-	Version     = OwnPrefix + "version"
-	Created     = OwnPrefix + "created"
-	Destination = OwnPrefix + "destination"
-	Exchange    = OwnPrefix + "exchange"
-	RoutingKey  = OwnPrefix + "routing-key"
-	Carried     = OwnPrefix + "carried"
-	Queue       = OwnPrefix + "queue"
-	Requeued    = OwnPrefix + "requeued"
-	Reason      = OwnPrefix + "reason"
-	Error       = OwnPrefix + "error"
-	Attempts    = OwnPrefix + "attempts"
-	Unreadable  = table.HeaderUnreadable
-	Raw         = table.HeaderRaw
+	Due         = OwnPrefix + "due"          // int64: the due time
+	Attempt     = OwnPrefix + "attempt"      // int64: from 2 on; absent on the first delivery
+	Snoozes     = OwnPrefix + "snoozes"      // int64: from 1 on; absent on a message that was never snoozed
+	Lead        = OwnPrefix + "lead"         // int64: how many ms before its due time the message may reach its consumer, which holds it; absent for 0
+	Absolute    = OwnPrefix + "absolute"     // bool: true if the publisher asked for an absolute time; absent for a delay
+	ClockOffset = OwnPrefix + "clock-offset" // int64: ms by which the clock that the due time was computed with is ahead of the publisher's; absent if it is behind, or less than 20 ms ahead
+	Returned    = OwnPrefix + "returned"     // int64: number of times that consumers sent the message back as too early; absent for 0
+	Expired     = OwnPrefix + "expired"      // int64: on a renewed message, when it left its last delay queue, by the broker's clock; absent if it passed through none
+	Delivered   = OwnPrefix + "deliveries"   // int64: on a renewed message, number of earlier deliveries in which it may have been handled
+	Version     = OwnPrefix + "version"      // int64: the task's version; absent without a task
+	Created     = OwnPrefix + "created"      // int64: when the task's row was written; absent without a task
+	Destination = OwnPrefix + "destination"  // string: exchange:routing-key for a message to an exchange; for other messages the queue, on dead letters only
+
+	// Exchange and RoutingKey are set on the retries and the dead letter of a message that was published to an exchange:
+	// they are that exchange and its routing key.
+	Exchange   = OwnPrefix + "exchange"
+	RoutingKey = OwnPrefix + "routing-key"
+
+	// Carried is a table with the expiration, user-id, delivery-mode, timestamp, CC and x-delay of another publisher's
+	// message while the message is delayed. Values that the message does not have are left out.
+	Carried = OwnPrefix + "carried"
+
+	Queue    = OwnPrefix + "queue"    // string, on dead letters: the queue whose consumer dead-lettered the message
+	Requeued = OwnPrefix + "requeued" // int64: when inspect.Requeue last sent the message; kept on its retries and dead letters
+	Reason   = OwnPrefix + "reason"   // string, on dead letters: why
+	Error    = OwnPrefix + "error"    // string, on retries and dead letters: the last error's text, cut at 1 KiB
+	Attempts = OwnPrefix + "attempts" // array of strings, on retries and dead letters: "time error" for each of the last 32 attempts
+
+	// Unreadable and Raw replace headers that amqp091 cannot decode; see package table.
+	Unreadable = table.HeaderUnreadable
+	Raw        = table.HeaderRaw
 
 	// OwnPrefix is the prefix of these names.
 	OwnPrefix = table.OwnPrefix
@@ -85,7 +96,7 @@ const (
 func Routing(name string) bool {
 	switch name {
 	case "x-death", Delay, CC, "BCC", Deliveries, Acquired,
-		topology.HeaderInstant, "x-opt-delivery-delay", dlx.HeaderNServiceBusDelay:
+		topology.HeaderInstant, "x-opt-delivery-delay", foreign.HeaderNServiceBusDelay:
 		return true
 	}
 	return strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-")

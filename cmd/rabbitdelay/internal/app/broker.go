@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -14,6 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/snapshot"
 	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/internal/brokerurl"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -175,12 +178,8 @@ func (a *App) Examined(ctx context.Context, c *config.Config, cfg *doctor.Config
 	// The name is unique, so that this connection can be found in the management API, which knows when it was opened.
 	c.Broker.ConnectionName = name + " " + uuid.NewString()
 	src.Dial, src.ConnectionName = c.Dial, c.Broker.ConnectionName
-	nodes, err := c.Nodes()
-	if err != nil {
+	if src.Nodes, err = nodesOf(c); err != nil {
 		return err
-	}
-	for _, n := range nodes {
-		src.Nodes = append(src.Nodes, snapshot.Node(n))
 	}
 	src.ProbePlugin = func(ctx context.Context) (bool, error) {
 		err := live.ProbePlugin(ctx, c.Dial)
@@ -189,7 +188,7 @@ func (a *App) Examined(ctx context.Context, c *config.Config, cfg *doctor.Config
 		}
 		return err == nil, err
 	}
-	if cfg.Vhost, err = c.Vhost(); err != nil {
+	if cfg.Vhost, err = VhostOf(c); err != nil {
 		return err
 	}
 	api, err := c.Management()
@@ -198,6 +197,34 @@ func (a *App) Examined(ctx context.Context, c *config.Config, cfg *doctor.Config
 		return nil // missing parts are reported where they are needed
 	}
 	return err
+}
+
+// nodesOf returns a node for each address in broker.url and broker.urls. Its Dial connects only to that address.
+func nodesOf(c *config.Config) (nodes []snapshot.Node, err error) {
+	for _, u := range append([]config.URL{c.Broker.URL}, c.Broker.URLs...) {
+		if u == "" {
+			continue
+		}
+		uri, err := brokerurl.Parse(string(u))
+		if err != nil {
+			return nil, fmt.Errorf("broker.url: %w", err)
+		}
+		one := *c
+		one.Broker.URL, one.Broker.URLs = u, nil
+		nodes = append(nodes, snapshot.Node{Address: net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)), Dial: one.Dial})
+	}
+	return nodes, nil
+}
+
+// VhostOf returns the virtual host of the brokers' URLs, or "/" without a URL.
+func VhostOf(c *config.Config) (string, error) {
+	for _, u := range append([]config.URL{c.Broker.URL}, c.Broker.URLs...) {
+		if u != "" {
+			uri, err := brokerurl.Parse(string(u))
+			return uri.Vhost, err
+		}
+	}
+	return "/", nil
 }
 
 func pluginUse(c *config.Config) doctor.PluginUse {

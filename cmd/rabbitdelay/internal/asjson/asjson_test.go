@@ -3,6 +3,9 @@ package asjson_test
 import (
 	"encoding/json"
 	"math"
+	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/asjson"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/trace"
+	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
@@ -98,4 +102,19 @@ func TestTraceOf(t *testing.T) {
 	}
 	expect(t, got.Effects, `[{"version":1,"queue":"q","attempts":0,"lease_until":"2026-01-31T12:00:00.000Z"}]`)
 	expect(t, got.Records, `[{"scope":"q","guarded":true,"processed":"2026-01-31T12:00:00.000Z"}]`)
+}
+
+// The schema of the API lists every status of a task and every state of a recurring task.
+func TestEnums(t *testing.T) {
+	enum := func(of reflect.Type, field string) []string {
+		f, _ := of.FieldByName(field)
+		return strings.Split(f.Tag.Get("enum"), ",")
+	}
+	if got := enum(reflect.TypeFor[asjson.Task](), "Status"); !slices.Equal(got, rows.Statuses) {
+		t.Errorf("statuses of a task: got %q, want %q", got, rows.Statuses)
+	}
+	states := []string{string(taskview.RecurringActive), string(taskview.RecurringPaused), string(taskview.RecurringEnded), string(taskview.RecurringInvalid)}
+	if got := enum(reflect.TypeFor[asjson.Recurring](), "State"); !slices.Equal(got, states) {
+		t.Errorf("states of a recurring task: got %q, want %q", got, states)
+	}
 }

@@ -127,7 +127,7 @@ func RecordsOf(list []idempotency.Record) []Record {
 // Recurring is the JSON form of a recurring task.
 type Recurring struct {
 	Name  string `json:"name"`
-	State string `json:"state" enum:"active,paused,ended,wrong"`
+	State string `json:"state" enum:"active,paused,ended,invalid"`
 	RecurringSpec
 
 	Next      []string `json:"next"                 nullable:"false"                                     doc:"The next due times, including jitter."`
@@ -167,9 +167,9 @@ func RecurringOf(r schedule.Recurring, now time.Time, n int) Recurring {
 		spec.MisfireLimit = r.MisfireLimit
 	}
 	return Recurring{
-		Name: r.Name, State: string(r.State(now)), RecurringSpec: spec, Skipped: Instant(r.SkippedAt), LastError: r.LastError, Origin: r.Origin,
+		Name: r.Name, State: string(taskview.StateOf(r, now)), RecurringSpec: spec, Skipped: Instant(r.SkippedAt), LastError: r.LastError, Origin: r.Origin,
 		Version: r.Version, Created: shown.Instant(r.CreatedAt), Updated: shown.Instant(r.UpdatedAt),
-		Next: listOf(r.Upcoming(now, n), func(o schedule.Occurrence) string { return shown.Instant(o.DeliverAt) }),
+		Next: listOf(taskview.Upcoming(r, now, n), func(o schedule.Occurrence) string { return shown.Instant(o.DeliverAt) }),
 	}
 }
 

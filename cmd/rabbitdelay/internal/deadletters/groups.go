@@ -14,6 +14,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/internal/alike"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
@@ -70,7 +71,7 @@ type ErrorGroups struct {
 type ErrorGroup struct {
 	Destination string     `json:"destination"`          // a queue, or "exchange:routing key"; empty if unknown
 	Reason      string     `json:"reason"`               // empty for messages that are not dead letters
-	ErrorLike   string     `json:"error_like"`           // the errors as inspect.NormalizeError returns them; empty if no error is known
+	ErrorLike   string     `json:"error_like"`           // the errors as alike.Text returns them; empty if no error is known
 	Messages    int        `json:"messages"`             // the number of messages
 	First       *time.Time `json:"first,omitempty"`      // when the first of them died; nil if unknown
 	Last        *time.Time `json:"last,omitempty"`       // when the last of them died; nil if unknown
@@ -116,7 +117,7 @@ type groupKey struct{ destination, reason, like string }
 // add adds a message to its group.
 func (g *grouping) add(l inspect.DeadLetter) {
 	g.out.Sampled++
-	k := groupKey{l.Destination.String(), l.Reason, inspect.NormalizeError(l.Error)}
+	k := groupKey{l.Destination.String(), l.Reason, alike.Text(l.Error)}
 	x := g.groups[k]
 	if x == nil {
 		if len(g.groups) >= MaxGroups { // drop the smaller half to make space

@@ -240,11 +240,21 @@ func (r *run) message(row *table.Row) (raw amqp.Delivery, dest topology.Destinat
 	dest = topology.Destination{Exchange: raw.Exchange, RoutingKey: raw.RoutingKey}
 	if naming.Reserved(r.cfg.Prefix, raw.Exchange) {
 		var ok bool
-		if dest, ok = inspect.PluginDestination(r.cfg.Prefix, raw.RoutingKey); !ok {
+		if dest, ok = destinationOf(r.cfg.Prefix, raw.RoutingKey); !ok {
 			return raw, dest, "the message does not contain its destination"
 		}
 	}
 	return raw, dest, ""
+}
+
+// destinationOf returns the destination of a message that rabbitdelay's strategy plugin published with the routing key.
+// For any other key, ok is false.
+func destinationOf(prefix, key string) (dest topology.Destination, ok bool) {
+	rest, ok := strings.CutPrefix(key, "plugin.")
+	if !ok {
+		return topology.Destination{}, false
+	}
+	return topology.DestinationOf(prefix, rest)
 }
 
 // normalPriority is the highest priority that a quorum queue does not deliver ahead of other messages.

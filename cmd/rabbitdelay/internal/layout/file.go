@@ -142,7 +142,7 @@ func (x *exporter) export() error {
 	if err != nil {
 		return err
 	}
-	if x.to.Vhost, err = c.Vhost(); err != nil {
+	if x.to.Vhost, err = app.VhostOf(c); err != nil {
 		return fmt.Errorf("broker.url: %w", err)
 	}
 	text, err := x.write(t)

@@ -358,7 +358,7 @@ func (p *statusPage) tasks() {
 		p.Linef("the database's clock, by which tasks are due and relays run, is %s %s this machine's", d.Abs(), where)
 	}
 	for _, h := range t.Held {
-		p.Linef("tasks for %s: %s; due tasks waiting: %d", shown.Line(h.Name()), shown.Line(h.String()), h.Waiting)
+		p.Linef("tasks for %s: %s; due tasks waiting: %d", shown.Line(cmp.Or(h.Queue, h.Exchange)), shown.Line(h.String()), h.Waiting)
 	}
 	for _, r := range t.Idle {
 		p.Linef("the recurring task %q creates no tasks: %s", shown.Line(r.Name), shown.Line(r.Reason))

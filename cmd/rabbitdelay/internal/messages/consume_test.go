@@ -61,7 +61,7 @@ func TestConsumeOfEarlyMessages(t *testing.T) {
 	put("1h", time.Hour, amqp.Table{})
 	put("2h", 2*time.Hour, amqp.Table{})
 	put("19ms", 19*time.Millisecond, amqp.Table{})
-	put("with a lead", 500*time.Millisecond, amqp.Table{amqpx.HeaderLead: int64(1000)})
+	put("with a lead", 500*time.Millisecond, amqp.Table{"rabbitdelay-lead": int64(1000)})
 
 	got := b.Run(t, "consume", "--queue", "orders", "--count", "4", "--timeout", "1m", "--json")
 	if got.Code != 0 {

@@ -165,7 +165,7 @@ func layoutsOf(exchanges []string, prefix string) string {
 // missing returns the queues that a destination needs but the broker does not have.
 func (d *doorway) missing(dest topology.Destination) ([]string, error) {
 	needs := []string{dest.TargetQueue(d.c.Delay.Prefix)}
-	if !dest.ToExchange() && !d.c.Delay.Foreign() {
+	if !dest.ToExchange() && !(d.c.Delay.Strategy == config.StrategyBucket && foreign.IsLayout(d.c.Delay.Bucket.Layout)) {
 		needs = append(needs, d.c.Destination(dest.Queue).DeadLetterQueue())
 	}
 	var names []string

@@ -181,7 +181,7 @@ func (r *receiver) takeAll(ctx context.Context, s *session, deliveries <-chan am
 // more than its lead and maxHold.
 func untilDue(d amqp.Delivery) time.Duration {
 	due, ok := dueOf(d)
-	lead, _ := integer(d.Headers[amqpx.HeaderLead])
+	lead, _ := integer(d.Headers["rabbitdelay-lead"])
 	lead = min(max(lead, 0), topology.MaxLead.Milliseconds())
 	if wait := time.Until(due); ok && wait <= maxHold+time.Duration(lead)*time.Millisecond {
 		return wait

@@ -15,6 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/asjson"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/tasks"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/internal/term"
 )
 
@@ -171,10 +172,10 @@ func (x *schedules) changed(r schedule.Recurring) error {
 		return x.PrintJSON(asjson.RecurringOf(r, now, 1))
 	}
 	due := ""
-	if next := r.Upcoming(now, 1); len(next) > 0 {
+	if next := taskview.Upcoming(r, now, 1); len(next) > 0 {
 		due = ", next " + term.When(next[0].DeliverAt, now)
 	}
-	_, err := fmt.Fprintf(x.Stdout, "%s: %s%s\n", shown.Line(r.Name), r.State(now), due)
+	_, err := fmt.Fprintf(x.Stdout, "%s: %s%s\n", shown.Line(r.Name), taskview.StateOf(r, now), due)
 	if r.Origin == "config" && !r.Paused {
 		x.Notef("%s is in a configuration file, so \"rabbitdelay migrate\" and \"rabbitdelay serve\" change it back to the file's definition", shown.Line(r.Name))
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/tasks"
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/internal/term"
 )
 
@@ -110,11 +111,11 @@ func (x *schedules) list(ctx context.Context, s *app.Store) error {
 	head := []string{"NAME", "TIMETABLE", "DESTINATION", "STATE", "NEXT", "", "SKIPPED", "LAST ERROR"}
 	n, err := term.List(x.Terminal, head, s.Recurring().List(ctx, schedule.NoTx), func(r schedule.Recurring) (any, []string) {
 		at, away := "", ""
-		if next := r.Upcoming(now, 1); len(next) > 0 {
+		if next := taskview.Upcoming(r, now, 1); len(next) > 0 {
 			at, away = shown.Instant(next[0].DeliverAt), shown.FromNow(next[0].DeliverAt, now)
 		}
 		return asjson.RecurringOf(r, now, 1), []string{
-			shown.Line(r.Name), shown.Line(r.Timetable()), shown.Line(r.Task.Destination().String()), string(r.State(now)), at, away,
+			shown.Line(r.Name), shown.Line(taskview.Timetable(r)), shown.Line(r.Task.Destination().String()), string(taskview.StateOf(r, now)), at, away,
 			asjson.Instant(r.SkippedAt), term.ShortError(r.LastError),
 		}
 	})
@@ -150,7 +151,7 @@ func (x *schedules) show(r schedule.Recurring) error {
 	}
 	table := x.Table()
 	for _, p := range []struct{ name, value string }{
-		{"name", l.Name}, {"timetable", r.Timetable()}, {"start", l.Start}, {"end", l.End}, {"jitter", l.Jitter},
+		{"name", l.Name}, {"timetable", taskview.Timetable(r)}, {"start", l.Start}, {"end", l.End}, {"jitter", l.Jitter},
 		{"misfire", l.Misfire}, {"overlap", l.Overlap}, {"destination", r.Task.Destination().String()}, {"state", l.State},
 		{"last error", l.LastError}, {"skipped", l.Skipped}, {"origin", l.Origin}, {"version", strconv.FormatInt(l.Version, 10)},
 		{"created", l.Created}, {"updated", l.Updated}, {"expires after", l.ExpiresAfter},
@@ -161,7 +162,7 @@ func (x *schedules) show(r schedule.Recurring) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	if err := x.printOccurrences(r.Upcoming(now, nextCount)); err != nil {
+	if err := x.printOccurrences(taskview.Upcoming(r, now, nextCount)); err != nil {
 		return err
 	}
 	x.Printf("\n")

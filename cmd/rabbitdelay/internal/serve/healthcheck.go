@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
-	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/internal/serveconf"
 )
 
 // healthTimeout is the timeout of a healthcheck. It is below Docker's default timeout of 30 s.
@@ -41,7 +41,7 @@ within 10 s, and with 1 otherwise.`,
 				if err != nil {
 					return err
 				}
-				address = healthURL(&cfg.Serve)
+				address = healthURL(serveconf.Of(cfg))
 			}
 			if err := healthy(c.Context(), address); err != nil {
 				return err
@@ -52,8 +52,8 @@ within 10 s, and with 1 otherwise.`,
 }
 
 // healthURL returns the local address of /healthz of a serve with these settings.
-func healthURL(s *config.Serve) string {
-	host, port, _ := net.SplitHostPort(cmp.Or(s.Listen, config.DefaultListen))
+func healthURL(s *serveconf.Settings) string {
+	host, port, _ := net.SplitHostPort(cmp.Or(s.Listen, serveconf.DefaultListen))
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
 	}

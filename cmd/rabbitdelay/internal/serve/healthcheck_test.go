@@ -6,17 +6,17 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/internal/serveconf"
 )
 
 // If serve listens on all addresses, the healthcheck uses this machine's own.
 func TestHealthURL(t *testing.T) {
-	for want, s := range map[string]config.Serve{
+	for want, s := range map[string]serveconf.Settings{
 		"http://127.0.0.1:8086/healthz":       {},
 		"http://127.0.0.1:80/healthz":         {Listen: ":80"},
 		"http://127.0.0.1:81/healthz":         {Listen: "0.0.0.0:81"},
 		"http://127.0.0.1:82/delays/healthz":  {Listen: "[::]:82", PathPrefix: "/delays"},
-		"https://10.0.0.1:8443/healthz":       {Listen: "10.0.0.1:8443", TLS: config.ServeTLS{Cert: "c", Key: "k"}},
+		"https://10.0.0.1:8443/healthz":       {Listen: "10.0.0.1:8443", TLS: serveconf.TLS{Cert: "c", Key: "k"}},
 		"http://localhost:8086/healthz":       {Listen: "localhost:8086"},
 		"http://[::1]:8086/rabbit/me/healthz": {Listen: "[::1]:8086", PathPrefix: "/rabbit/me"},
 	} {

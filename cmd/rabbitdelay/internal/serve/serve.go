@@ -23,6 +23,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/internal/serveconf"
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/internal/tlsfiles"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -57,7 +58,7 @@ broker's messages.`,
 	}
 	f := c.Flags()
 	app.DatabaseFlag(f, "; without a database, there are no tasks")
-	program.Setting(f, "serve.listen", "listen", "listen on this `HOST:PORT`; default: serve.listen, or else "+config.DefaultListen)
+	program.Setting(f, "serve.listen", "listen", "listen on this `HOST:PORT`; default: serve.listen, or else "+serveconf.DefaultListen)
 	program.Setting(f, "serve.users", "users", "the `FILE` with users and tokens; default: serve.users")
 	program.Setting(f, "serve.path_prefix", "path-prefix", "prefix of all paths behind a proxy, such as /rabbitdelay")
 	f.StringVar(&r.probe, "probe", "", "serve /healthz, /readyz and /metrics on this `HOST:PORT` instead")
@@ -72,10 +73,10 @@ func (r *serveRun) load() (*config.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Serve.Users == "" && cfg.Serve.Proxy.UserHeader == "" && !cfg.Serve.Loopback() {
-		return nil, fmt.Errorf("--listen: %s is reachable from other machines, so anyone there could change everything; give --users FILE (created by \"rabbitdelay users add\"), set serve.proxy if users log in at a reverse proxy, or listen on 127.0.0.1", cfg.Serve.Listen)
+	if s := serveconf.Of(cfg); s.Users == "" && s.Proxy.UserHeader == "" && !s.Loopback() {
+		return nil, fmt.Errorf("--listen: %s is reachable from other machines, so anyone there could change everything; give --users FILE (created by \"rabbitdelay users add\"), set serve.proxy if users log in at a reverse proxy, or listen on 127.0.0.1", s.Listen)
 	}
-	if cfg.FirstURL() == "" {
+	if cfg.Broker.URL == "" && len(cfg.Broker.URLs) == 0 {
 		return nil, config.ErrNoBroker // waiting would not help
 	}
 	return cfg, nil
@@ -87,13 +88,14 @@ func (r *serveRun) run(ctx context.Context) (err error) {
 		return err
 	}
 	r.relay.cfg = cfg
-	secure, err := serveTLS(cfg.Serve.TLS, r.Logger())
+	settings := serveconf.Of(cfg)
+	secure, err := serveTLS(settings.TLS, r.Logger())
 	if err != nil {
 		return err
 	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Serve.Listen)
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", settings.Listen)
 	if err != nil {
-		return fmt.Errorf("--listen: %w; expected an address of this machine that no other process uses, such as %s", err, config.DefaultListen)
+		return fmt.Errorf("--listen: %w; expected an address of this machine that no other process uses, such as %s", err, serveconf.DefaultListen)
 	}
 	defer l.Close()
 	if cfg.Database.URL != "" {
@@ -120,7 +122,7 @@ func (r *serveRun) run(ctx context.Context) (err error) {
 	log := r.Logger()
 	handler := http.Handler(c)
 	if r.probe == "" {
-		handler = besideConsole(p, c, cfg.Serve.Users == "" && cfg.Serve.Proxy.UserHeader == "")
+		handler = besideConsole(p, c, settings.Users == "" && settings.Proxy.UserHeader == "")
 	} else {
 		at, err := p.Listen(ctx, r.probe)
 		if err != nil {
@@ -143,12 +145,12 @@ func (r *serveRun) run(ctx context.Context) (err error) {
 			served <- server.Serve(l)
 		}
 	}()
-	log.Info("serving", zap.String("url", scheme+"://"+l.Addr().String()+cfg.Serve.PathPrefix+"/"), zap.String("users", usersOf(cfg.Serve)))
+	log.Info("serving", zap.String("url", scheme+"://"+l.Addr().String()+settings.PathPrefix+"/"), zap.String("users", usersOf(settings)))
 	return r.until(ctx, server, served, c, p)
 }
 
 // usersOf describes who may use the console, for the log.
-func usersOf(s config.Serve) string {
+func usersOf(s *serveconf.Settings) string {
 	switch {
 	case s.Proxy.UserHeader != "":
 		return "users of the proxies at " + strings.Join(s.Proxy.Trusted, ", ")
@@ -188,7 +190,7 @@ func besideConsole(p *probe.Probe, c *console.Console, everybody bool) http.Hand
 }
 
 // serveTLS returns the TLS configuration, or nil for plain HTTP. Changed files take effect with the next connection.
-func serveTLS(files config.ServeTLS, log *zap.Logger) (*tls.Config, error) {
+func serveTLS(files serveconf.TLS, log *zap.Logger) (*tls.Config, error) {
 	if files.Cert == "" {
 		return nil, nil //nolint:nilnil // http
 	}
@@ -265,15 +267,16 @@ func (r *serveRun) look(cfg *config.Config) func(ctx context.Context) (status.So
 }
 
 func (r *serveRun) console(cfg *config.Config) (*console.Console, error) {
-	proxy := cfg.Serve.Proxy
+	settings := serveconf.Of(cfg)
+	proxy := settings.Proxy
 	networks, err := proxy.Networks()
 	if err != nil {
 		return nil, err
 	}
 	log := r.Logger()
 	out := console.Config{
-		DB: r.relay.db, Client: r.relay.theClient, Problem: r.relay.health, Prefix: cfg.Serve.PathPrefix, Users: cfg.Serve.Users, Proxies: networks,
-		KeepAudit: cfg.Serve.KeepAudit, Discarded: cfg.Serve.Discarded, Title: cfg.Serve.Title, Color: cfg.Serve.Color, TraceURL: cfg.Serve.TraceURL, Version: r.Version, Logger: log,
+		DB: r.relay.db, Client: r.relay.theClient, Problem: r.relay.health, Prefix: settings.PathPrefix, Users: settings.Users, Proxies: networks,
+		KeepAudit: settings.KeepAudit, Discarded: settings.Discarded, Title: settings.Title, Color: settings.Color, TraceURL: settings.TraceURL, Version: r.Version, Logger: log,
 		Look: r.look(cfg),
 		Previous: func(ctx context.Context) (topology.Topology, error) {
 			s, err := cfg.Strategy(ctx, nil)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console"
 	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/internal/serveconf"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -27,7 +28,7 @@ import (
 // only one of the two files has been replaced so far, the previous pair is used.
 func TestServeUsesRenewedCertificates(t *testing.T) {
 	dir := t.TempDir()
-	files := config.ServeTLS{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
+	files := serveconf.TLS{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
 	write := func(file, kind string, der []byte, err error) {
 		t.Helper()
 		if err == nil {

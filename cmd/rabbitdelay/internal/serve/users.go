@@ -14,6 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console"
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/internal/serveconf"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/internal/term"
 )
@@ -59,10 +60,11 @@ func (r *usersRun) command(c *cobra.Command, role bool, change func(ctx context.
 		if err != nil {
 			return err
 		}
-		if cfg.Serve.Users == "" {
+		users := serveconf.Of(cfg).Users
+		if users == "" {
 			return errors.New("no users file was given; give --users, serve.users in the file, or RABBITDELAY_SERVE_USERS")
 		}
-		return change(c.Context(), cfg.Serve.Users, args[0])
+		return change(c.Context(), users, args[0])
 	}
 	return c
 }

@@ -54,7 +54,7 @@ func (h *held) apply(ctx context.Context, args []string, action string, do func(
 		return err
 	}
 	return h.WithStoreOf(ctx, cfg, func(ctx context.Context, s *app.Store) error {
-		target := schedule.DestinationState{Queue: h.to.Queue, Exchange: h.to.Exchange}.Name()
+		target := cmp.Or(h.to.Queue, h.to.Exchange)
 		if err := h.Audited(ctx, s.DB, action, target, h.detail, func() error { return do(ctx, s.Store) }); err != nil {
 			return err
 		}
@@ -68,7 +68,7 @@ func (h *held) apply(ctx context.Context, args []string, action string, do func(
 				state = x
 			}
 		}
-		if err := h.Show(asjson.HeldOf(state), "%s: %s\n", shown.Line(state.Name()), shown.Line(cmp.Or(state.String(), "its tasks are sent"))); err != nil {
+		if err := h.Show(asjson.HeldOf(state), "%s: %s\n", shown.Line(cmp.Or(state.Queue, state.Exchange)), shown.Line(cmp.Or(state.String(), "its tasks are sent"))); err != nil {
 			return err
 		}
 		if state.String() != "" {
@@ -104,11 +104,11 @@ func (h *held) noteUnknown(ctx context.Context, s *app.Store, cfg *config.Config
 		}
 		names = append(names, cmp.Or(d.Queue, d.Exchange))
 	}
-	known, err := s.Known(ctx, schedule.NoTx, h.to)
+	known, err := s.Known(ctx, h.to)
 	if err != nil || known {
 		return err
 	}
-	lanes, err := s.Waiting(ctx, schedule.NoTx)
+	lanes, err := s.Waiting(ctx)
 	if err != nil {
 		return err
 	}
@@ -214,7 +214,7 @@ tasks wait because of it.`,
 					return err
 				}
 				n, err := term.List(x.Terminal, []string{"DESTINATION", "WAITING", "STATE"}, term.Each(list), func(d schedule.DestinationState) (any, []string) {
-					return asjson.HeldOf(d), []string{shown.Line(d.Name()), strconv.FormatInt(d.Waiting, 10), shown.Line(d.String())}
+					return asjson.HeldOf(d), []string{shown.Line(cmp.Or(d.Queue, d.Exchange)), strconv.FormatInt(d.Waiting, 10), shown.Line(d.String())}
 				})
 				if err == nil && n == 0 {
 					x.Notef("no destination is paused or has a rate limit")

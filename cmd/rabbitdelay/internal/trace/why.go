@@ -138,7 +138,7 @@ func (e explainer) ahead(k schedule.TaskRow, after time.Duration) string {
 
 // held explains why a task of a paused or limited destination is still in the table.
 func (e explainer) held(k schedule.TaskRow, late time.Duration) string {
-	due, name := e.say("it was due at %s", shown.Instant(k.DueSince())), e.Held.Name()
+	due, name := e.say("it was due at %s", shown.Instant(k.DueSince())), cmp.Or(e.Held.Queue, e.Held.Exchange)
 	if late < 0 {
 		due = e.say("it is due at %s", shown.Instant(k.DueSince()))
 	}

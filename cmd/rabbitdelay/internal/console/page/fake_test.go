@@ -557,7 +557,7 @@ func (f *fake) Destinations(context.Context) ([]schedule.DestinationState, error
 	return []schedule.DestinationState{
 		{Queue: "mail", PausedAt: f.now.Add(-time.Hour), PausedBy: "anna", PerSecond: 100, Burst: 10, Waiting: 12_000},
 		{Exchange: scriptTag, PausedAt: f.now.Add(-time.Hour), PausedBy: scriptTag},
-		{Queue: "posts", SpreadUntil: f.now.Add(time.Hour), Waiting: schedule.MaxWaiting, Busy: true},
+		{Queue: "posts", SpreadUntil: f.now.Add(time.Hour), Waiting: taskview.MaxWaiting, Busy: true},
 	}, f.err
 }
 

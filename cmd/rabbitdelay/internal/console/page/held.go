@@ -1,10 +1,12 @@
 package page
 
 import (
+	"cmp"
 	"strconv"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -19,7 +21,7 @@ type heldData struct {
 var heldNotices = map[string]string{"pause": "The destination was paused.", "resume": "The destination was resumed.", "rate-limit": "The rate limit was set."}
 
 func (p *Pages) held(r *request) (answer, error) {
-	d := heldData{Notice: heldNotices[r.form.Get("done")], Most: schedule.MaxWaiting}
+	d := heldData{Notice: heldNotices[r.form.Get("done")], Most: taskview.MaxWaiting}
 	var err error
 	if d.Destinations, err = p.svc.Destinations(r.Context()); err != nil {
 		return answer{}, err
@@ -54,8 +56,7 @@ func (p *Pages) askHeld(name string) handler {
 		if err != nil {
 			return answer{}, err
 		}
-		x := schedule.DestinationState{Queue: d.Queue, Exchange: d.Exchange}
-		data := heldActData{Name: x.Name(), Queue: d.Queue, Exchange: d.Exchange, Path: "destination-" + name}
+		data := heldActData{Name: cmp.Or(d.Queue, d.Exchange), Queue: d.Queue, Exchange: d.Exchange, Path: "destination-" + name}
 		switch name {
 		case "rate-limit":
 			data.Label, data.Question, data.RateLimit, data.PerSecond = "Set the rate limit", "Set the rate limit of this destination", true, r.get("per-second")
@@ -72,7 +73,7 @@ func (p *Pages) askHeld(name string) handler {
 				return answer{}, err
 			}
 		}
-		return answer{name: "held-act", title: r.lang.text(data.Label) + " " + middle(40, x.Name()), data: data}, nil
+		return answer{name: "held-act", title: r.lang.text(data.Label) + " " + middle(40, data.Name), data: data}, nil
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // recurringData is the data of the list of recurring tasks.
@@ -24,7 +25,7 @@ type recurringData struct {
 // recurringRow is one recurring task with its next occurrences.
 type recurringRow struct {
 	Recurring schedule.Recurring
-	State     schedule.RecurringState
+	State     taskview.RecurringState
 	Next      []schedule.Occurrence
 	Last      *schedule.TaskRow // the last occurrence that has ended, if there is one
 }
@@ -103,7 +104,7 @@ func (p *Pages) recurring(r *request) (answer, error) {
 }
 
 func rowOf(r schedule.Recurring, now time.Time, next int) recurringRow {
-	return recurringRow{Recurring: r, State: r.State(now), Next: r.Upcoming(now, next)}
+	return recurringRow{Recurring: r, State: taskview.StateOf(r, now), Next: taskview.Upcoming(r, now, next)}
 }
 
 // ranLast sets Last to the last occurrence, if there is one.
@@ -193,7 +194,7 @@ func (p *Pages) askRecurringAct(name string) handler {
 		return answer{name: "task-act", title: r.lang.text(a.label), data: actData{
 			Label: a.label, Question: a.question, Path: "recurring-" + name, IDField: "name", ID: t.Name,
 			BackHref: link("recurring-task", "name", t.Name), Danger: name == "delete",
-			Detail: r.lang.say("%s, for %s", isolated(shown.Line(t.Timetable())), isolated(shown.Line(t.Task.Destination().String()))),
+			Detail: r.lang.say("%s, for %s", isolated(shown.Line(taskview.Timetable(t))), isolated(shown.Line(t.Task.Destination().String()))),
 		}}, nil
 	}
 }

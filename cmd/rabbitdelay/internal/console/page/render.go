@@ -23,6 +23,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -194,6 +195,7 @@ func (l *language) functions() template.FuncMap {
 		"orUnknown": l.orUnknown,
 		"duration":  formatAny,
 		"shown":     shown.Line,
+		"timetable": taskview.Timetable,
 		"oneline":   func(s string) string { return shown.Line(shown.OneLine(s)) },
 		"json":      func(v any) (string, error) { b, err := json.Marshal(v); return string(b), err },
 		"middle":    middle,

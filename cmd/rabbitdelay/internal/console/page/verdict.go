@@ -292,7 +292,7 @@ func addHeld(l *language, o service.Overview, add addReason) {
 		if !d.Paused() {
 			continue
 		}
-		name, since, due := shown.Line(middle(60, d.Name())), l.fromNow(d.PausedAt, o.At), l.plural(d.Waiting, "%s due task is waiting", "%s due tasks are waiting")
+		name, since, due := shown.Line(middle(60, cmp.Or(d.Queue, d.Exchange))), l.fromNow(d.PausedAt, o.At), l.plural(d.Waiting, "%s due task is waiting", "%s due tasks are waiting")
 		if d.PausedBy == "" {
 			add(levelWarning, "held", l.text("Tasks for %s were paused %s; %s", name, since, due))
 			continue

@@ -119,11 +119,11 @@ func (c *Core) UnknownDestination(ctx context.Context, d topology.Destination) (
 		return "", nil
 	}
 	return readStore(ctx, c, func(ctx context.Context, s *taskview.Store) (string, error) {
-		known, err := s.Known(ctx, schedule.NoTx, d)
+		known, err := s.Known(ctx, d)
 		if err != nil || known {
 			return "", err
 		}
-		waiting, err := s.Waiting(ctx, schedule.NoTx)
+		waiting, err := s.Waiting(ctx)
 		if err != nil {
 			return "", err
 		}

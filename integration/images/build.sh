@@ -243,7 +243,7 @@ unpack() {
 }
 
 if [ "$(docker info -f '{{.Driver}}')" = fuse-overlayfs ]; then
-	for image in $(docker image ls --format '{{.Repository}}:{{.Tag}}' rabbitdelay/rabbitmq); do
+	for image in $(docker image ls --filter dangling=false --format '{{.Repository}}:{{.Tag}}' rabbitdelay/rabbitmq); do
 		unpack "$image" || say "warning: $image could not be unpacked; its brokers start more slowly"
 	done
 fi

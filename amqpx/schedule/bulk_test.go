@@ -266,7 +266,7 @@ func TestBulkContinues(t *testing.T) {
 				break
 			}
 			if !errors.Is(err, context.Canceled) || p.Changed != 18 {
-				t.Fatalf("%d changed: got %v, want context.Canceled and 18", p.Changed, err)
+				t.Fatalf("got error %v after %d changes, want context.Canceled after 18", err, p.Changed)
 			}
 			after = p.Place
 		}

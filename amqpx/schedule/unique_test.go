@@ -208,7 +208,7 @@ func TestReviveUnique(t *testing.T) {
 	_, err := db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = 1 WHERE id = 'plain'")
 	check(t, err)
 	if p, err := s.Bulk(t.Context(), Filter{}, BulkRevive(time.Now()), BulkOptions{}); err != nil || p.Changed != 2 {
-		t.Errorf("%d revived (%v), want a and plain", p.Changed, err)
+		t.Errorf("%d tasks were revived (error %v), want the two tasks a and plain", p.Changed, err)
 	}
 	err = s.Revive(t.Context(), NoTx, "b", time.Now())
 	if taken, ok := errors.AsType[*uniqueError](err); !ok || taken.pending != "a" || taken.key != "k" || !errors.Is(err, ErrUnique) {

@@ -78,7 +78,7 @@ func TestConformance(t *testing.T) {
 
 	board := newScoreboard()
 	t.Cleanup(func() { board.publish(t, lines, rows) })
-	older := lines[:max(0, len(lines)-2)] // without the newest, and without memory
+	older := lines[:max(0, len(lines)-2)] // without the newest line and the broker in memory
 	for _, line := range lines {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()

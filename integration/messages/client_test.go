@@ -342,7 +342,7 @@ func TestBlockedBroker(t *testing.T) {
 func TestMissingDelayQueueIsDeclaredAgain(t *testing.T) {
 	t.Parallel()
 	const delay = 300 * time.Millisecond
-	single, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, Resolution: delay}) // the same queue, however long a send takes
+	single, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, Resolution: delay}) // with a single queue, every send uses the same one, however long it takes
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -201,7 +201,7 @@ func testConcurrentSubscribers(t *testing.T, level sql.IsolationLevel, rounds in
 
 // A subscriber that hangs in its effect delays no other subscriber of the same task. The
 // task is done before the hanging subscriber ends, and that subscriber still has its
-// effect. If the task was cancelled meanwhile, the subscriber has none.
+// effect. If the task was cancelled in the meantime, the subscriber has none.
 func TestSubscribersDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	test := func(t *testing.T, db businessDB) {

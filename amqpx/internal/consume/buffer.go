@@ -64,7 +64,7 @@ func (b *buffer) takeEarly() []*Delivery {
 	return early
 }
 
-// wearHeld marks the held deliveries as to be renewed.
+// wearHeld marks the held deliveries for renewal.
 func (b *buffer) wearHeld() {
 	for _, d := range b.held {
 		if !d.worn {

@@ -71,7 +71,7 @@ type moment[T any] struct {
 	Status
 
 	use  T             // the value that setup returned for the session
-	next chan struct{} // closed when there is a later moment
+	next chan struct{} // closed when a later moment replaces this one
 }
 
 // NewLink returns a Link that is not started. The role distinguishes its connections from others of the same client.
@@ -297,8 +297,8 @@ func (l *Link[T]) setBlocked(b amqp.Blocking) Event {
 	return Event{State: StateBlocked, Reason: reason}
 }
 
-// become applies a change and wakes the callers that wait for one. With a ready change, use is the value that setup
-// returned.
+// become changes the state of the link and wakes the callers that wait for a change. If the link becomes ready, use is
+// the value that setup returned.
 func (l *Link[T]) become(c change, use ...T) {
 	was := l.now.Load()
 	m := &moment[T]{Status: was.step(c, time.Now()), next: make(chan struct{})}

@@ -227,7 +227,7 @@ func (h *backoffs) learn(found map[Target]*tally, began, now time.Time) {
 			i = &targetState{}
 			h.targets[t] = i
 		} else if x.sent+x.refused+x.silent == 0 {
-			continue // no new information
+			continue // the batch says nothing about the target
 		}
 		i.backoff = i.after(x, now, h.batch, rand.Float64())
 		h.tidy(t)

@@ -91,7 +91,7 @@ func TestExpiredTasksAreNotSent(t *testing.T) {
 	})
 }
 
-// The tasks have values that SQL may write: no due time, and a duration that would overflow any sum.
+// SQL may write tasks without a due time, and with an expiry so long that adding it to any time overflows.
 func TestExpiresAfterBounds(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Second}, func(_ *testing.T, s *site) {
 		defer s.consume("q", Handler(s.db, s.noted(nil)))()

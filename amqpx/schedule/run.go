@@ -15,7 +15,7 @@ import (
 )
 
 // Run relays tasks, creates the tasks of recurring tasks, sends overdue tasks again and purges
-// finished tasks until ctx ends. It then finishes the running batches, within PublishTimeout and some
+// finished tasks until ctx ends. It then finishes the running batches, within PublishTimeout and a few
 // seconds, and returns nil. Several processes may run it on one database. They share the work without
 // a leader.
 //

@@ -131,7 +131,7 @@ func TestMetricsOfAStore(t *testing.T) {
 		m.want(t, 0, "rabbitdelay.parked")
 		stop := s.run(s.store.Run)
 		after(10 * time.Second)
-		s.metrics().want(t, 3, "rabbitdelay.relay.backlog") // read within the interval
+		s.metrics().want(t, 3, "rabbitdelay.relay.backlog") // the figures of the last read are still reported
 		after(2 * time.Minute)
 		m = s.metrics()
 		m.want(t, 0, "rabbitdelay.relay.backlog")

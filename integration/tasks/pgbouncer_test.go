@@ -116,7 +116,8 @@ func everythingWorks(t *testing.T, db businessDB, name string) {
 	ctx, due := t.Context(), time.Now().Add(time.Hour)
 	suite.MustSucceed(t, db.migrateRecords(ctx))
 	var out outbox
-	// A relay that stops cancels its statement, which ends a PgBouncer older than 1.21 now and then, so it seldom polls.
+	// A relay that stops cancels its running statement, which sometimes ends a PgBouncer older than 1.21. The relay
+	// therefore polls rarely here.
 	s := newStore(t, db, &out, schedule.Config{PollInterval: 300 * time.Millisecond})
 	id := func(suffix string) string { return name + "-" + suffix }
 

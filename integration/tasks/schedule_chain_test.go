@@ -73,7 +73,7 @@ func (f *fanIn) run() {
 		t.Errorf("%d parts are left, want none", n)
 	}
 	if got := taskOf(t, f.s, "export-7-done"); got.Status != schedule.StatusPending || got.Version != 1 {
-		t.Errorf("what follows: got %+v, want one pending task", got)
+		t.Errorf("the tasks that follow: got %+v, want one pending task", got)
 	}
 	if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'done'"); n != parts {
 		t.Errorf("%d parts are done, want %d", n, parts)

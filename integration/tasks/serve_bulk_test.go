@@ -136,7 +136,7 @@ func TestServeKilledDuringBulk(t *testing.T) {
 			t.Errorf("after the kill, %d of %d tasks are moved, and the job reports %v, want the same number and not all", at, n, j)
 		}
 		if code, j := next.ask(http.MethodPost, "/api/v1/jobs/"+id+"/continue", ""); code != http.StatusOK {
-			t.Fatalf("going on: got %d %v, want 200", code, j)
+			t.Fatalf("continuing the job: got %d %v, want 200", code, j)
 		}
 		suite.Eventually(t, "the job ends", func() bool { return next.job(id)["state"] != "running" })
 		if j := next.job(id); j["state"] != "done" || j["done"] != float64(n) {

@@ -124,7 +124,7 @@ func TestKubernetesRefuses(t *testing.T) {
 	}
 }
 
-// The broker expects arguments as an object even if there are none, and empty lists.
+// The broker expects arguments as an object and lists as arrays, even if they are empty.
 func TestDefinitionsHaveObjectsAndLists(t *testing.T) {
 	for _, top := range []topology.Topology{{}, described(t)} {
 		text, err := export.Definitions(top, "a/b")

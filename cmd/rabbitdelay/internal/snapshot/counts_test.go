@@ -47,7 +47,7 @@ func TestCounts(t *testing.T) {
 	const nobody, requeue, service = "[]", `[{"queue":{"name":"q.dead"},"consumer_tag":"requeue-000000"}]`, `[{"queue":{"name":"q.dead"},"consumer_tag":"c"}]`
 	for name, c := range map[string]struct {
 		kind          topology.QueueType
-		ready, held   int    // at the broker
+		ready, held   int    // messages at the broker
 		tag           string // the tag of the consumer that holds them
 		before, after string // counts of the management API
 		consumers     string

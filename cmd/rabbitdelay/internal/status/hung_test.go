@@ -23,7 +23,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A database that accepts connections and does not answer is reported as unchecked after some
+// A database that accepts connections and does not answer is reported as unchecked after a few
 // seconds, and the broker is shown.
 func TestTakeWithAHungDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -24,10 +24,10 @@ func TestOverviewAge(t *testing.T) {
 		}})
 		defer func() { _ = c.Close(context.WithoutCancel(t.Context())) }()
 		for _, x := range []struct{ pause, took, age time.Duration }{
-			{0, 5 * time.Second, 5 * time.Second},           // the first one
-			{5 * time.Second, waiting, 12 * time.Second},    // the last one, after a short wait
-			{4 * time.Second, waiting, 8 * time.Second},     // the one that was being taken at that time
-			{time.Minute, 5 * time.Second, 5 * time.Second}, // a new one
+			{0, 5 * time.Second, 5 * time.Second},           // waits for the first overview
+			{5 * time.Second, waiting, 12 * time.Second},    // gets the last overview, after a short wait
+			{4 * time.Second, waiting, 8 * time.Second},     // gets the overview that was being taken then
+			{time.Minute, 5 * time.Second, 5 * time.Second}, // waits for a new overview
 		} {
 			<-time.After(x.pause)
 			began := time.Now()

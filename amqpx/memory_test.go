@@ -266,7 +266,7 @@ type observer struct {
 
 // events is what an observer has seen.
 type events struct {
-	states   []string        // e.g. "publish connected"
+	states   []string        // state changes, such as "publish connected"
 	outcomes []amqpx.Outcome // outcomes of the handlers' deliveries
 	sends    int             // including retries and dead letters
 	repeated int             // sends that succeeded after more than one try

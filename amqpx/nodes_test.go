@@ -21,7 +21,7 @@ import (
 
 // cluster is several in-memory brokers that a client treats as one.
 type cluster struct {
-	nodes map[string]*amqptest.Server // by address
+	nodes map[string]*amqptest.Server // brokers by address
 	urls  []string
 
 	mu    sync.Mutex

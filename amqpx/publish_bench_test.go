@@ -64,7 +64,7 @@ func BenchmarkPublish(b *testing.B) {
 	b.Run("Send-many", func(b *testing.B) {
 		client := newMemory(b, amqptest.Options{}).open(amqpx.Config{})
 		client.mustSend(benchMessage(0))
-		b.SetParallelism(32) // times GOMAXPROCS
+		b.SetParallelism(32) // 32 times GOMAXPROCS goroutines
 		b.ReportAllocs()
 		b.RunParallel(func(pb *testing.PB) {
 			for i := 0; pb.Next(); i++ {

@@ -58,7 +58,7 @@ func TestHeartbeats(t *testing.T) {
 		}
 		<-time.After(20 * time.Second)
 		if q, _ := srv.Queue("q"); q.Unacked != 0 || q.Ready != 1 || len(srv.Connections()) != 1 {
-			t.Errorf("%d held, %d ready, %d connections, want 0, 1 and 1", q.Unacked, q.Ready, len(srv.Connections()))
+			t.Errorf("got %d unacknowledged and %d ready messages and %d connections, want 0, 1 and 1", q.Unacked, q.Ready, len(srv.Connections()))
 		}
 	})
 }
@@ -279,7 +279,7 @@ func TestConsumers(t *testing.T) {
 			t.Errorf("got %d, %d, %d and %d deliveries, want 2, 3, 1 and 0", len(a), len(b), len(c), len(d))
 		}
 		if x := <-a; x.MessageId != "0" || x.Ack(true) != nil {
-			t.Errorf(`the first got %s, want "0" and x.Ack(true) = nil`, x.MessageId)
+			t.Errorf(`the first consumer got %s, want "0", which can be acknowledged`, x.MessageId)
 		}
 		_ = first.Close()
 		synctest.Wait()
@@ -287,7 +287,7 @@ func TestConsumers(t *testing.T) {
 			t.Errorf(`the next single consumer got %s, want "0" and Redelivered = true`, x.MessageId)
 		}
 		if q, _ := srv.Queue("turns"); q.Ready != 4 || q.Unacked != 5 || q.Consumers != 2 {
-			t.Errorf("%d ready, %d held, %d consumers, want 4, 5 and 2", q.Ready, q.Unacked, q.Consumers)
+			t.Errorf("got %d ready and %d unacknowledged messages and %d consumers, want 4, 5 and 2", q.Ready, q.Unacked, q.Consumers)
 		}
 	})
 }
@@ -309,7 +309,7 @@ func TestLooking(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := amqptest.RoundTrips(srv) - before; n != 3 || srv.Calls("queue.declare") != 1 || srv.Publishes("x") != 1 {
-			t.Errorf("%d round trips, %d declarations, %d publishes, want 3, 1 and 1", n, srv.Calls("queue.declare"), srv.Publishes("x"))
+			t.Errorf("got %d round trips, %d declarations and %d publishes, want 3, 1 and 1", n, srv.Calls("queue.declare"), srv.Publishes("x"))
 		}
 		q, _ := srv.Queue("q")
 		if m := q.Messages[0]; q.Type != "quorum" || string(m.Body) != "m" || m.Exchange != "x" || m.RoutingKey != "a.b" || time.Until(m.Expires) != time.Minute {

@@ -99,7 +99,7 @@ func TestExpect(t *testing.T) {
 				due := time.Now().Add(90 * time.Second)
 				got := srv.Expect(t, amqptest.Want{Queue: "q", ID: "a", Type: "paid", Body: `{ "order": 42 }`, In: 90 * time.Second, Within: time.Millisecond})
 				if got.In == "q" || !got.Due.Equal(due) || string(got.Body) != `{"order":42}` {
-					t.Errorf(`in %q, due %v, body %q, want not "q", %v and "{"order":42}"`, got.In, got.Due, got.Body, due)
+					t.Errorf(`got a message in %q, due %v, with the body %q, want a delay queue, %v and "{"order":42}"`, got.In, got.Due, got.Body, due)
 				}
 				srv.ExpectNone(t, amqptest.Want{Queue: "other"})
 				srv.ExpectNone(t, amqptest.Want{Queue: "q", Due: due.Add(2 * time.Second)})
@@ -268,7 +268,7 @@ func TestRunUntilIdle(t *testing.T) {
 		})
 		srv.Expect(t, amqptest.Want{Queue: "q.dead", ID: "a"})
 		if took := time.Since(began); runs != 4 || took < 60*24*time.Hour || took > 60*24*time.Hour+time.Minute {
-			t.Errorf("%d runs, idle after %v, want 4, %v to %v", runs, took, 60*24*time.Hour, 60*24*time.Hour+time.Minute)
+			t.Errorf("got %d runs, and idle after %v, want 4, and idle after %v to %v", runs, took, 60*24*time.Hour, 60*24*time.Hour+time.Minute)
 		}
 	})
 	// In real time.
@@ -279,6 +279,6 @@ func TestRunUntilIdle(t *testing.T) {
 	}
 	srv.RunUntilIdle(t, time.Minute)
 	if got := srv.Expect(t, amqptest.Want{Queue: "q"}); got.In != "q" || time.Now().Before(got.Due) {
-		t.Errorf("found in %q, %v before it is due, want it in q when due", got.In, time.Until(got.Due))
+		t.Errorf("found in %q, %v before the due time, want it in q when due", got.In, time.Until(got.Due))
 	}
 }

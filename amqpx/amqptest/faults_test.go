@@ -97,7 +97,7 @@ func TestConfirmReturnNackSilence(t *testing.T) {
 		}
 		q, _ := srv.Queue("q")
 		if q.Ready != 2 || string(q.Messages[1].Body) != "2" || srv.Publishes("") != 5 {
-			t.Errorf("%d messages in the queue, %d published, want 2 and 5", q.Ready, srv.Publishes(""))
+			t.Errorf("%d messages are in the queue, and %d were published, want 2 and 5", q.Ready, srv.Publishes(""))
 		}
 	})
 }

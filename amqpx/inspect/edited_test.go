@@ -87,8 +87,7 @@ func TestRequeueOfEditedTasks(t *testing.T) {
 				for _, dry := range []bool{true, false} {
 					r := cl.requeue(inspect.RequeueOptions{From: edited(t, path, c.edit), Tasks: byID{}, DryRun: dry})
 					if r.Revived != c.revived || r.Stayed != 1-c.revived {
-						t.Errorf("dry run %t: %d revived, %d stayed; %+v, want %d and %d",
-							dry, r.Revived, r.Stayed, r.Results, c.revived, 1-c.revived)
+						t.Errorf("dry run %t: got %d revived and %d stayed (%+v), want %d and %d", dry, r.Revived, r.Stayed, r.Results, c.revived, 1-c.revived)
 					}
 					if c.revived == 0 && len(r.Results[0].Lines) != 1 {
 						t.Errorf("the result does not name the line: %+v", r.Results)

@@ -360,7 +360,7 @@ func TestRequeueWithAnUnknownOutcome(t *testing.T) {
 			r := c.requeue(inspect.RequeueOptions{Queue: "q.dead", Tasks: byID{}, DryRun: dry})
 			wantCounts(t, r, "3 total, 3 looked, 3 chosen: 0 sent, 1 revived, 0 removed, 2 stayed; 0 again, 0 moved")
 			if why := r.Results[1].Why; !strings.Contains(why, "unknown") {
-				t.Errorf(`stayed because %q, want a text with "unknown"`, why)
+				t.Errorf(`the message stayed because of %q, want a text with "unknown"`, why)
 			}
 		}
 		m.Holds("q.dead", 2, 0)

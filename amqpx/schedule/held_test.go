@@ -316,7 +316,7 @@ func TestSlowRateLimitAndExpiry(t *testing.T) {
 		}
 		for i := 1; i < len(at); i++ {
 			if gap := at[i] - at[i-1]; gap < 10*time.Second || gap > 12*time.Second {
-				t.Errorf("%v between two, want 10s", gap)
+				t.Errorf("the gap between two tasks is %v, want 10s", gap)
 			}
 		}
 	})

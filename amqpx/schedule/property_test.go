@@ -27,7 +27,7 @@ type world struct {
 	handler *handler
 	now     time.Time
 
-	waiting []amqpx.Message // in the broker
+	waiting []amqpx.Message // messages that wait in the broker
 	refused []amqpx.Message // messages that SendBatch refused as impossible
 	sent    map[sending]bool
 	faults  func() sendFault

@@ -47,8 +47,8 @@ type simulation struct {
 	mu     sync.Mutex
 	seq    int
 	wait   delayed
-	ready  []amqpx.Message  // in the queue
-	held   []amqpx.Message  // unacknowledged
+	ready  []amqpx.Message  // ready messages of the queue
+	held   []amqpx.Message  // unacknowledged messages
 	sent   map[string]int   // messages that the broker has accepted, by task
 	again  int              // messages that were not the first of their task
 	lose   map[string]bool  // the broker confirms the next messages of these tasks and loses them

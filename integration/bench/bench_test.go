@@ -262,7 +262,7 @@ func TestSpan(t *testing.T) {
 		sum += d
 	}
 	if mean := (sum / n).Seconds(); math.Abs(mean-20) > 0.3 {
-		t.Errorf("%.2f s on average, want 20", mean)
+		t.Errorf("the mean delay is %.2f s, want 20", mean)
 	}
 	if got := halfAnHour(7); got != 30*time.Minute {
 		t.Errorf("got %v, want 30m", got)
@@ -356,7 +356,7 @@ func TestLatenessCountsTheWindow(t *testing.T) {
 		for i, due := range []int{99, 100, 199, 200} {
 			content := l.asked(minBody, i, at(due))
 			if got := binary.BigEndian.Uint64(content); got != uint64(i) {
-				t.Errorf("number %d, want %d", got, i)
+				t.Errorf("got number %d, want %d", got, i)
 			}
 			time.AfterFunc(time.Until(at(due+10*i)), func() { l.came(content) })
 		}

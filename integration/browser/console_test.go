@@ -272,7 +272,7 @@ func (b *tab) requeue() {
 	b.click("Dry run")
 	b.shows("1 of 2 messages would be requeued")
 	if n := s.lying(b.t, "mail.dead"); n != 2 {
-		b.t.Errorf("the dry run left %d, want 2", n)
+		b.t.Errorf("the dry run left %d messages, want 2", n)
 	}
 	b.click("Requeue 1 message")
 	b.becomes("the job is done", `document.querySelector("main .status")?.textContent === "done"`)

@@ -402,7 +402,7 @@ func TestPythonAcceptsReturnedMessages(t *testing.T) {
 	got := l.run(t, nil, append(l.consumer(t.TempDir()), url, "own", "1")...)
 	at, _ := strconv.ParseInt(got[0][3], 10, 64)
 	if late := time.UnixMilli(at).Sub(due); got[0][0] != "held" || got[0][2] != strconv.FormatInt(due.UnixMilli(), 10) || late < 0 || late > passed/2 {
-		t.Errorf("handled %q, %v late, want message held with its due time, on time", got, late)
+		t.Errorf("handled %q, %v late, want the held message, with its due time and on time", got, late)
 	}
 	if n := srv.Publishes(""); n != 3 { // this message, the request for the time, and the copy
 		t.Errorf("%d messages were published to queues, want 3", n)

@@ -143,7 +143,7 @@ func TestAnyNumberOfViolations(t *testing.T) {
 		got := map[Violation]int{Lost: v.Lost, Early: v.Early, Twice: v.Twice, Phantom: v.Phantom}
 		for _, kind := range []Violation{Lost, Early, Twice, Phantom} {
 			if got[kind] != want[kind] {
-				t.Fatalf("%s: found %d, planted %d", kind, got[kind], want[kind])
+				t.Fatalf("%s: found %d violations, but %d were planted", kind, got[kind], want[kind])
 			}
 		}
 		if len(v.Broken) > 4*maxBroken {

@@ -31,7 +31,7 @@ const maxCalls = 8192
 
 const (
 	batchSize  = 10
-	batchShare = 0.1 // of the messages
+	batchShare = 0.1 // share of the messages
 )
 
 // run sends messages until ctx ends, and returns when all calls have returned.

@@ -123,7 +123,7 @@ func TestSendsSurviveLostConnections(t *testing.T) {
 		return len(ids) == senders*each
 	})
 	if col.early > 0 {
-		t.Errorf("%d early, want 0", col.early)
+		t.Errorf("%d messages were early, want 0", col.early)
 	}
 }
 

@@ -34,7 +34,7 @@ func TestRequeueKeepsTheOrder(t *testing.T) {
 		}
 		ids := suite.Drains(t, v, queue)
 		if len(ids) != n-len(gone) {
-			t.Errorf("%d are left, want %d", len(ids), n-len(gone))
+			t.Errorf("%d messages are left, want %d", len(ids), n-len(gone))
 		}
 		for i := range ids[1:] {
 			if ids[i] >= ids[i+1] {

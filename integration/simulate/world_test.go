@@ -46,7 +46,7 @@ type world struct {
 	faulty   time.Time         // when the last fault ended
 	backs    map[int]time.Time // when the consumers that a step had stopped began again
 	first    time.Time         // occurrence of the recurring task
-	withdrew *event            // its pause
+	withdrew *event            // the pause that withdrew it
 	wrong    []string
 	trace    []string
 }

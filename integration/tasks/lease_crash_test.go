@@ -108,7 +108,7 @@ func TestLeaseOfAKilledProcess(t *testing.T) {
 		if want := strings.TrimPrefix(strings.TrimSpace(said), "called "); len(keys) != 1 || keys[0] != want {
 			t.Errorf("called with the keys %q, want one call with %q", keys, want)
 		}
-		suite.MustSucceed(t, handle(t.Context(), leasedDelivery(due, true))) // a duplicate
+		suite.MustSucceed(t, handle(t.Context(), leasedDelivery(due, true))) // delivers a duplicate
 		for _, table := range []string{"provider", "effects"} {
 			if n := db.queryInt(t, "SELECT COUNT(*) FROM "+table); n != 1 {
 				t.Errorf("%d rows in %s, want 1", n, table)

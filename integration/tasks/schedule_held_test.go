@@ -82,7 +82,7 @@ func TestPauseOnEachDatabase(t *testing.T) {
 		suite.MustSucceed(t, s.Pause(t.Context(), schedule.NoTx, mail, "alice"))
 		suite.Eventually(t, "those that come soon are taken back", func() bool { return sent() == 2 })
 		if got := taskOf(t, s, "mail-7"); got.Version != 2 || got.Status != schedule.StatusPending || !got.SentAt.IsZero() {
-			t.Errorf("taken back: got %+v, want Version = 2, Status = schedule.StatusPending and SentAt zero", got)
+			t.Errorf("the recalled task: got %+v, want Version = 2, Status = schedule.StatusPending and SentAt zero", got)
 		}
 		for _, id := range []string{"far", "other"} {
 			if got := taskOf(t, s, id); got.Version != 1 || got.Sends != 1 {

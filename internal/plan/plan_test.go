@@ -172,7 +172,7 @@ func TestPolicyWarnings(t *testing.T) {
 		"overflow":       {[]plan.Policy{policy("p", 0, false, map[string]any{"overflow": "drop-head"})}, []string{"p overflow"}},
 		"overflow as is": {[]plan.Policy{policy("p", 0, false, map[string]any{"overflow": "reject-publish"})}, nil},
 		"routing key":    {[]plan.Policy{policy("p", 0, false, map[string]any{"dead-letter-routing-key": "k"})}, []string{"p dead-letter-routing-key"}},
-		"exchange":       {[]plan.Policy{policy("p", 0, false, map[string]any{"dead-letter-exchange": "e"})}, nil}, // the argument counts
+		"exchange":       {[]plan.Policy{policy("p", 0, false, map[string]any{"dead-letter-exchange": "e"})}, nil}, // the queue's argument takes precedence
 		"length": {
 			[]plan.Policy{policy("p", 0, false, map[string]any{"max-length": 10.0, "max-length-bytes": 10.0})},
 			[]string{"p max-length", "p max-length-bytes"},

@@ -54,7 +54,7 @@ func TestJudge(t *testing.T) {
 	for name, c := range map[string]struct {
 		world
 		again bool
-		late  time.Duration // at most
+		late  time.Duration // the message is late by at most this
 	}{
 		"all clocks right":                        {world{delay: 60e9}, false, 0},
 		"with a lead":                             {world{delay: 60e9, lead: 4e8}, false, 0},
@@ -111,7 +111,7 @@ func TestComesBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		world
 		untold bool          // the broker has not reported its clock
-		late   time.Duration // at most
+		late   time.Duration // the message is late by at most this
 	}{
 		"held for 4 s":                                 {world{delay: 60e9, lead: 10e9, queued: 4e9}, false, 0},
 		"held for longer than its lead":                {world{delay: 60e9, lead: 10e9, queued: 40e9}, false, 40e9},

@@ -369,7 +369,7 @@ func TestNativeDelays(t *testing.T) {
 		}
 	}
 	if q.Ready() != 0 || q.Delayed() != 2 || q.Purge() != 0 || q.Delayed() != 0 {
-		t.Errorf("%d ready, %d delayed, want none after the purge of two delayed messages", q.Ready(), q.Delayed())
+		t.Errorf("%d messages are ready and %d are delayed, want none after the purge", q.Ready(), q.Delayed())
 	}
 	w.publish(t, "q", later)
 	w.pass(59 * time.Second)
@@ -378,7 +378,7 @@ func TestNativeDelays(t *testing.T) {
 	}
 	w.pass(time.Second)
 	if dead.Ready() != 1 {
-		t.Errorf("%d expired, want 1", dead.Ready())
+		t.Errorf("%d messages expired, want 1", dead.Ready())
 	}
 }
 

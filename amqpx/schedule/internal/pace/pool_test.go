@@ -15,7 +15,7 @@ func TestPoolWatch(t *testing.T) {
 	for _, c := range []struct {
 		what    string
 		pause   time.Duration
-		waiting float64 // callers on average
+		waiting float64 // average number of waiting callers
 		full    bool
 		warn    bool
 	}{

@@ -52,7 +52,7 @@ func TestClaimsAreDividedByTarget(t *testing.T) {
 	h.learn(refused, now, now)
 	for x, want := range map[Target]int{{Queue: "full"}: 0, {Queue: "good"}: 100, {Exchange: "x", Key: "bad"}: 0, {Exchange: "x", Key: "good"}: 100} {
 		if got := h.allowance(x, now); got != want {
-			t.Errorf("room of %v is %d, want %d", x, got, want)
+			t.Errorf("the room of %v is %d tasks, want %d", x, got, want)
 		}
 	}
 	full, x := rows.Lane{Queue: "full"}, rows.Lane{Exchange: "x"}

@@ -31,7 +31,7 @@ func TestHostileIDs(t *testing.T) {
 			check(t, w.store.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Queue: "orders", DeliverAt: time.Now().Add(time.Hour)}))
 		} else {
 			if r := w.ask("PUT", path, `{"queue":"orders","due":"1h","body":"<script>alert(1)</script>"}`); r.code != 201 {
-				t.Errorf("%q: PUT %d %s, want 201", id, r.code, r.text)
+				t.Errorf("PUT of a task with the id %q: got %d %s, want 201", id, r.code, r.text)
 				continue
 			}
 			if got := w.must(200, "GET", path, "")["task"].(map[string]any)["id"]; got != id {
@@ -46,7 +46,7 @@ func TestHostileIDs(t *testing.T) {
 			r := w.ask("GET", page+"?"+url.Values{field: {id}}.Encode(), "")
 			text := string(r.text)
 			if r.code != 200 {
-				t.Errorf("%q: GET %s: %d\n%s, want 200", id, page, r.code, text)
+				t.Errorf("id %q: GET %s: got %d\n%s, want 200", id, page, r.code, text)
 			}
 			for _, raw := range []string{"<script>alert", "<img", "\u202e", "\x01"} {
 				if strings.Contains(text, raw) {
@@ -62,7 +62,7 @@ func TestHostileIDs(t *testing.T) {
 			continue
 		}
 		if r := w.ask("GET", "/"+to.String(), ""); r.code != 200 || !strings.Contains(string(r.text), "The task was rescheduled.") {
-			t.Errorf("%q: after it was moved: %d\n%s, want 200 and a text with \"The task was rescheduled.\"", id, r.code, r.text)
+			t.Errorf("id %q, after it was moved: got %d\n%s, want 200 and a text with \"The task was rescheduled.\"", id, r.code, r.text)
 		}
 	}
 }

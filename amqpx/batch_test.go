@@ -64,7 +64,7 @@ func TestOrderAcrossChannels(t *testing.T) {
 		}
 		after(2 * time.Minute)
 		if ids := m.IDs("orders"); len(ids) != len(batch) || !slices.IsSorted(ids) {
-			t.Errorf("%d messages, in order: got %t, want %d in order", len(ids), slices.IsSorted(ids), len(batch))
+			t.Errorf("got %d messages %q, want %d in order", len(ids), ids, len(batch))
 		}
 	})
 }

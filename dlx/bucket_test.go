@@ -120,7 +120,7 @@ func TestBucketDelayErrors(t *testing.T) {
 			r, err := bucket.Route(dest, bad.delay, bad.tolerance)
 			var e *topology.DelayError
 			if !errors.As(err, &e) || !errors.Is(err, topology.ErrDelay) {
-				t.Errorf("%+v: delay %v with tolerance %v: got %+v, %v, want ErrDelay", c, bad.delay, bad.tolerance, r, err)
+				t.Errorf("config %+v, delay %v, tolerance %v: got route %+v and error %v, want ErrDelay", c, bad.delay, bad.tolerance, r, err)
 				continue
 			}
 			if e.Strategy != "bucket" || e.Delay != bad.delay || e.Min != 0 || e.Max != bucket.MaxDelay() || e.Reason == "" || e.Hint == "" {

@@ -90,7 +90,7 @@ func TestRequeueOfEditedTasks(t *testing.T) {
 						t.Errorf("dry run %t: got %d revived and %d stayed (%+v), want %d and %d", dry, r.Revived, r.Stayed, r.Results, c.revived, 1-c.revived)
 					}
 					if c.revived == 0 && len(r.Results[0].Lines) != 1 {
-						t.Errorf("the result does not name the line: %+v", r.Results)
+						t.Errorf("got results %+v, want the first to name one line", r.Results)
 					}
 				}
 			})

@@ -58,7 +58,7 @@ type ErrorGroup struct {
 	ErrorLike string    `json:"error_like"` // without numbers, ids and quoted parts; empty if the tasks have no error
 	Tasks     int       `json:"tasks"`
 	First     time.Time `json:"first"`      // when the first task ended, or is due if the tasks have not ended
-	Last      time.Time `json:"last"`       // the same time of the last task
+	Last      time.Time `json:"last"`       // when the last task ended, or is due
 	ExampleID string    `json:"example_id"` // the last task
 	Example   string    `json:"example"`    // its error
 }

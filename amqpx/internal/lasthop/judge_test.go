@@ -211,11 +211,11 @@ func TestNoLoop(t *testing.T) {
 	j := &Judge{}
 	wait, again, _ := world{delay: time.Hour, early: 59 * time.Minute, returned: Patience}.receive(j)
 	if wait != MaxHold && !again {
-		t.Errorf("wait %v, sent back: got %v, want MaxHold or sent back", wait, again)
+		t.Errorf("got wait %v, sent back %t; want wait %v or sent back true", wait, again, MaxHold)
 	}
 	wait, again, rest := world{delay: time.Hour, early: 30 * time.Second, returned: Patience}.receive(j)
 	if wait != rest || again {
-		t.Errorf("waits %v of %v and goes back: got %v, want false", wait, rest, again)
+		t.Errorf("got wait %v, sent back %t; want wait %v, sent back false", wait, again, rest)
 	}
 }
 

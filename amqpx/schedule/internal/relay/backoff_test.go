@@ -118,6 +118,6 @@ func TestBackoffIsForgotten(t *testing.T) {
 		t.Errorf("the next try is at %v, want it within a second", next)
 	}
 	if next := h.next(now.Add(time.Hour)); !next.IsZero() || len(h.targets) != 0 {
-		t.Errorf("next is %v, %d remembered, want zero and 0", next, len(h.targets))
+		t.Errorf("after an hour: next try at %v and %d targets remembered, want none and 0", next, len(h.targets))
 	}
 }

@@ -28,7 +28,7 @@ func TestShares(t *testing.T) {
 		{2, []int{1, 1, 0, 0}, []int{9, 9, 9, 9}, []int{0, 0, 1, 1}},
 	} {
 		if got := shares(c.n, c.got, c.most); !slices.Equal(got, c.want) {
-			t.Errorf("%d among %v after %v: got %v, want %v", c.n, c.most, c.got, got, c.want)
+			t.Errorf("shares of %d, limits %v, already got %v: got %v, want %v", c.n, c.most, c.got, got, c.want)
 		}
 	}
 }

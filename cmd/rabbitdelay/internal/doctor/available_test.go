@@ -71,7 +71,7 @@ func TestUnlistedStuckRoutes(t *testing.T) {
 		r := Diagnose(cfg, snap)
 		i := slices.IndexFunc(r.Findings, func(f Finding) bool { return f.ID == "route-stuck" && slices.Equal(f.Objects, []string{queue}) })
 		if i < 0 || !strings.Contains(r.Findings[i].What, words) {
-			t.Errorf("%s: got %+v, want i >= 0 and Findings[i].What with %q", queue, r.Findings, words)
+			t.Errorf("%s: got findings %+v, want route-stuck for this queue with %q in What", queue, r.Findings, words)
 		}
 	}
 }

@@ -198,6 +198,9 @@ func (r *requeue) sendAll(ctx context.Context, round []*letter) (stop error) {
 		case sent && se.Tries == 0 && !errors.Is(errs[i], topology.ErrDestination), errors.Is(errs[i], amqpx.ErrClosed):
 			stop = errs[i] // there is no connection or the broker blocks, so no other message can be sent either
 			l.stays("not sent: " + why)
+		case errors.Is(errs[i], amqpx.ErrBlocked): // the broker said so only after this message
+			stop = errs[i]
+			l.stays(why)
 		case errors.Is(errs[i], amqpx.ErrMessage), sent && wire.IsCode(errs[i], amqp.PreconditionFailed):
 			l.stays(why) // the message itself is the reason
 		default:
@@ -267,6 +270,8 @@ func whyStays(err error, dest topology.Destination) string {
 		return "a queue behind the exchange refuses messages because it is full or has no leader; other queues may have accepted the message, so it may be delivered twice"
 	case errors.Is(err, amqpx.ErrNacked):
 		return "the destination refuses messages because it is full or has no leader"
+	case errors.Is(err, amqpx.ErrOutcomeUnknown) && errors.Is(err, amqpx.ErrBlocked):
+		return "the broker blocks publishers because of an alarm; it may have accepted the message, so the message may be delivered twice"
 	case errors.Is(err, amqpx.ErrOutcomeUnknown):
 		return "the broker did not confirm the message in time; it may have accepted it, so the message may be delivered twice"
 	}

@@ -555,15 +555,22 @@ func TestRequeueWhileBlocked(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		c.bury("q", 3)
-		m.Block("memory")
+		for _, other := range []string{"q2", "q3", "q4"} { // none of which can be sent to either
+			m.Declare(other, nil)
+			m.Publish("", "q.dead", amqp.Publishing{Headers: amqp.Table{amqpx.HeaderReason: inspect.ReasonRejected, amqpx.HeaderQueue: other}})
+		}
+		// The broker blocks the client after it has read a part of the first message, and before it has told the client.
+		m.Delay("basic.publish", "", time.Minute)
+		time.AfterFunc(time.Second, func() { m.Block("memory") })
+		began := time.Now()
 		r, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "q.dead"})
-		if !errors.Is(err, amqpx.ErrBlocked) && r.Stayed == 0 {
-			t.Errorf("got %v; %+v, want ErrBlocked or messages that stayed", err, r)
+		if took := time.Since(began); !errors.Is(err, amqpx.ErrBlocked) || took > 15*time.Second {
+			t.Errorf("got %v after %v; %+v, want ErrBlocked after at most 15 s", err, took, r)
 		}
 		m.Unblock()
 		inmemory.After(time.Minute)
-		if n := m.State("q.dead").Ready; n < 3 {
-			t.Errorf("%d dead letters are left, want at least 3", n)
+		if n := m.State("q.dead").Ready; n != 6 {
+			t.Errorf("%d dead letters are left, want 6", n)
 		}
 	})
 }

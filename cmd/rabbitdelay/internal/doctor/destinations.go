@@ -46,6 +46,7 @@ func (x *examination) checkDestinations() {
 		x.checkConsumerTimeout(name, q)
 		x.checkDeliveryLimit(name, q)
 		x.checkDrops(name, q)
+		x.checkUnhandled(name, q)
 		x.checkRefuses(name, q)
 	}
 	if unknown > 0 {
@@ -226,6 +227,43 @@ func (x *examination) checkDrops(name string, q plan.Queue) {
 	x.found(Finding{ID: "destination-drops", Severity: SeverityWarning, Objects: []string{name},
 		What: fmt.Sprintf("The destination queue %s drops messages: %s.", name, strings.Join(limits, "; ")),
 		Why:  "Nothing reports a message that is lost in this way.", Fix: fix,
+	})
+}
+
+// checkUnhandled reports policies by which the broker dead-letters messages that no handler has had. If the queue's own
+// arguments say so, that is intended.
+func (x *examination) checkUnhandled(name string, q plan.Queue) {
+	if !deadLetterExchange(q) {
+		return // checkDrops and checkDeliveryLimit report it
+	}
+	byPolicy := func(own, policy string) (int64, bool) {
+		n, ok := argument.Integer(q.EffectivePolicy[policy])
+		a, set := argument.Integer(q.Arguments[own])
+		return n, ok && n >= 0 && (!set || a < 0 || n < a)
+	}
+	var limits []string
+	report := func(format string, args ...any) { limits = append(limits, fmt.Sprintf(format, args...)) }
+	if ms, ok := byPolicy(argument.MessageTTL, "message-ttl"); ok {
+		report("messages that have waited for %s", topology.FormatDuration(time.Duration(ms)*time.Millisecond))
+	}
+	if o := overflow(q); o == "" || o == argument.DropHead {
+		if n, ok := byPolicy(argument.MaxLength, "max-length"); ok {
+			report("the oldest messages if it has more than %s", thousands(n))
+		}
+		if n, ok := byPolicy(argument.MaxLengthBytes, "max-length-bytes"); ok {
+			report("the oldest messages if it has more than %s bytes", thousands(n))
+		}
+	}
+	if n, ok := byPolicy(argument.DeliveryLimit, "delivery-limit"); ok && n < safeLimit && q.Type == topology.Quorum && x.version.Known() && x.version.Before(4, 3, 0) {
+		report("messages that consumers have returned more than %s, even if they only held them until they were due", counted(n, "time", "times"))
+	}
+	if len(limits) == 0 {
+		return
+	}
+	x.found(Finding{ID: "destination-unhandled", Severity: SeverityWarning, Objects: []string{name},
+		What: fmt.Sprintf("A policy dead-letters messages of the destination queue %s that no handler has had: %s.", name, strings.Join(limits, "; ")),
+		Why:  "They arrived on time, but their effect is missing until someone requeues them from the dead-letter queue.",
+		Fix:  x.ctl("list_policies") + "; " + x.ctl("list_operator_policies") + "   # then narrow the pattern of the matching policy",
 	})
 }
 

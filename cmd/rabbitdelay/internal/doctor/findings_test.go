@@ -485,6 +485,24 @@ var findingCases = []struct {
 	{name: "reject-publish without a bound", spoil: func(_ *Config, s *Snapshot) {
 		s.foreign("f", amqp.Table{"x-delivery-limit": -1, "x-overflow": "reject-publish"})
 	}},
+	{name: "a policy's TTL dead-letters what waits", spoil: func(_ *Config, s *Snapshot) {
+		s.alter("q", func(q *plan.Queue) { q.EffectivePolicy = map[string]any{"message-ttl": 5000.0} })
+	}, id: "destination-unhandled", sev: SeverityWarning, text: "that no handler has had: messages that have waited for 5s."},
+	{name: "a policy's length dead-letters the oldest", spoil: func(_ *Config, s *Snapshot) {
+		s.foreign("f", amqp.Table{"x-dead-letter-exchange": ""})
+		s.alter("f", func(q *plan.Queue) { q.EffectivePolicy = map[string]any{"max-length": 5.0, "max-length-bytes": 6000.0} })
+	}, id: "destination-unhandled", sev: SeverityWarning, text: "the oldest messages if it has more than 5; the oldest messages if it has more than 6,000 bytes."},
+	{name: "a policy's delivery limit of 2 before 4.3", spoil: func(_ *Config, s *Snapshot) {
+		s.Version = "4.0.5"
+		s.alter("q", func(q *plan.Queue) { q.EffectivePolicy = map[string]any{"delivery-limit": 2.0} })
+	}, id: "destination-unhandled", sev: SeverityWarning, text: "returned more than 2 times"},
+	{name: "a policy's delivery limit of 2 since 4.3", spoil: func(_ *Config, s *Snapshot) {
+		s.alter("q", func(q *plan.Queue) { q.EffectivePolicy = map[string]any{"delivery-limit": 2.0} })
+	}},
+	{name: "a TTL of the queue itself", spoil: func(_ *Config, s *Snapshot) {
+		s.foreign("f", amqp.Table{"x-dead-letter-exchange": "", "x-message-ttl": 1000})
+		s.alter("f", func(q *plan.Queue) { q.EffectivePolicy = map[string]any{"message-ttl": 5000.0} })
+	}},
 	{name: "destination that expires", spoil: func(_ *Config, s *Snapshot) {
 		s.foreign("f", amqp.Table{"x-expires": 1000, "x-dead-letter-exchange": ""})
 	}, id: "destination-drops", sev: SeverityWarning, text: "deleted after 1s without use"},

@@ -127,7 +127,12 @@ func Instant(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.00
 // FromNow returns the approximate distance of at from now, such as "in 1h30m", "2d1h ago" or "now".
 func FromNow(at, now time.Time) string {
 	d := at.Sub(now).Round(time.Second)
+	days := (at.Unix() - now.Unix()) / (24 * 60 * 60)
 	switch {
+	case days > farDays: // a Duration cannot hold it
+		return fmt.Sprintf("in %dd", days)
+	case days < -farDays:
+		return fmt.Sprintf("%dd ago", -days)
 	case d == 0:
 		return "now"
 	case d < 0:
@@ -135,6 +140,9 @@ func FromNow(at, now time.Time) string {
 	}
 	return "in " + Roughly(d)
 }
+
+// farDays is about a hundred years.
+const farDays = 36_500
 
 // Roughly returns the two largest units of d. From ten days on, it returns only the days.
 func Roughly(d time.Duration) string {

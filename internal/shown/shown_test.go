@@ -65,6 +65,10 @@ func TestFromNow(t *testing.T) {
 			t.Errorf("%v is %q, want %q", d, got, want)
 		}
 	}
+	last := time.UnixMilli(253402300799999) // the latest possible due time is further away than a Duration can express
+	if got := FromNow(last, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)); got != "in 2912444d" {
+		t.Errorf("the end of the year 9999 is %q, want in 2912444d", got)
+	}
 }
 
 func TestInstant(t *testing.T) {

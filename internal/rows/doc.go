@@ -5,6 +5,7 @@
 //	conn.go       a database or a transaction, and how statements run on it
 //	dialect.go    the differences between the dialects, by name
 //	instant.go    converting times to and from columns
+//	columns.go    the columns of a task, from which its statements are built
 //	task.go       a task's row
 //	foreign.go    rows that other programs wrote
 //	filter.go     filters

@@ -27,20 +27,20 @@ func (c cell) Scan(v any) error {
 	switch into := c.into.(type) {
 	case *string:
 		*into = c.text(v)
-	case *sql.NullString:
-		if into.Valid = v != nil; into.Valid {
-			into.String = c.text(v)
-		}
+	case optional:
+		into.set(c.optional(v))
+	case headers:
+		into.set(c.optional(v))
 	case *int64:
 		*into = c.whole(v)
 	case *int:
 		*into = int(c.whole(v))
 	case *uint8:
 		*into = uint8(min(max(c.whole(v), 0), math.MaxUint8))
-	case *sql.NullInt64:
-		if into.Valid = v != nil; into.Valid {
-			into.Int64 = c.whole(v)
-		}
+	case instant:
+		into.set(c.number(v))
+	case lifetime:
+		into.set(c.number(v))
 	case *[]byte:
 		*into = []byte(c.text(v))
 	}
@@ -49,6 +49,20 @@ func (c cell) Scan(v any) error {
 
 func (e *RowError) add(column string, v any, want string) {
 	e.reasons = append(e.reasons, fmt.Sprintf("column %s: %v, expected %s", column, v, want))
+}
+
+func (c cell) optional(v any) sql.NullString {
+	if v == nil {
+		return sql.NullString{}
+	}
+	return sql.NullString{String: c.text(v), Valid: true}
+}
+
+func (c cell) number(v any) sql.NullInt64 {
+	if v == nil {
+		return sql.NullInt64{}
+	}
+	return sql.NullInt64{Int64: c.whole(v), Valid: true}
 }
 
 func (c cell) text(v any) string {
@@ -81,16 +95,13 @@ func (c cell) whole(v any) int64 {
 
 // checkTexts records a problem for every text that a message cannot contain, and replaces the text with a valid one.
 func (e *RowError) checkTexts(t *Task) {
-	for _, x := range []struct {
-		column string
-		text   *string
-	}{
-		{"queue", &t.Queue}, {"exchange", &t.Exchange}, {"routing_key", &t.RoutingKey}, {"content_type", &t.ContentType},
-		{"type", &t.Type}, {"correlation_id", &t.CorrelationID}, {"last_error", &t.LastError},
-	} {
-		if !IsText(*x.text) {
-			e.add(x.column, fmt.Sprintf("%.100q", *x.text), "UTF-8 without NUL")
-			*x.text = strings.ToValidUTF8(*x.text, "\uFFFD")
+	for _, c := range columns {
+		if c.text == "" {
+			continue
+		}
+		if text := textIn(c.cell(t)); !IsText(*text) {
+			e.add(c.name, fmt.Sprintf("%.100q", *text), "UTF-8 without NUL")
+			*text = strings.ToValidUTF8(*text, "\uFFFD")
 		}
 	}
 	if reason := CheckID(t.ID); reason != "" {

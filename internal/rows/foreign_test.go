@@ -1,7 +1,6 @@
 package rows
 
 import (
-	"database/sql"
 	"errors"
 	"strings"
 	"testing"
@@ -87,11 +86,12 @@ func TestTimeless(t *testing.T) {
 // Cells accept the values of any driver.
 func TestCells(t *testing.T) {
 	var text string
-	var null sql.NullString
+	var key string
 	var number int64
 	var small uint8
 	var count int
-	var maybe sql.NullInt64
+	var at time.Time
+	var life time.Duration
 	var body []byte
 	for _, x := range []struct {
 		into, value any
@@ -101,8 +101,8 @@ func TestCells(t *testing.T) {
 		{&text, []byte("a"), func() any { return text }, "a"},
 		{&text, int64(5), func() any { return text }, "5"},
 		{&text, nil, func() any { return text }, ""},
-		{&null, nil, func() any { return null.Valid }, "false"},
-		{&null, "x", func() any { return null }, "{x true}"},
+		{optional{&key}, "x", func() any { return key }, "x"},
+		{optional{&key}, nil, func() any { return key }, ""},
 		{&number, "12", func() any { return number }, "12"},
 		{&number, []byte("13"), func() any { return number }, "13"},
 		{&number, 1e300, func() any { return number }, "253402300800000"},
@@ -110,8 +110,10 @@ func TestCells(t *testing.T) {
 		{&small, int64(300), func() any { return small }, "255"},
 		{&small, int64(-3), func() any { return small }, "0"},
 		{&count, int64(7), func() any { return count }, "7"},
-		{&maybe, nil, func() any { return maybe.Valid }, "false"},
-		{&maybe, int64(3), func() any { return maybe }, "{3 true}"},
+		{instant{&at}, int64(3), func() any { return at.UnixMilli() }, "3"},
+		{instant{&at}, nil, func() any { return at.IsZero() }, "true"},
+		{lifetime{&life}, []byte("4"), func() any { return life }, "4ms"},
+		{lifetime{&life}, nil, func() any { return life }, "0s"},
 		{&body, "b", func() any { return string(body) }, "b"},
 	} {
 		check(t, cell{"c", x.into, &RowError{}}.Scan(x.value))

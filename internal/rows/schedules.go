@@ -69,17 +69,16 @@ const (
 )
 
 // definition lists the columns that a caller sets, in the order of the method values.
-var definition = []string{
+var definition = append([]string{
 	"cron", "time_zone", "every_ms", "starts_at", "ends_at", "jitter_ms", "misfire", "misfire_limit", "overlap",
-	"queue", "exchange", "routing_key", "body", "content_type", "type", "correlation_id", "priority", "expires_after", "headers", "tags", "paused", "origin",
-}
+	"tags", "paused", "origin",
+}, names(message)...)
 
 func (s *Schedule) values() []any {
-	t := &s.Task
-	return []any{
+	return append([]any{
 		s.Cron, s.TimeZone, s.Every.Milliseconds(), orNull(s.Start), orNull(s.End), s.Jitter.Milliseconds(), s.Misfire, s.MisfireLimit, s.Overlap,
-		t.Queue, t.Exchange, t.RoutingKey, blob(t.Body), t.ContentType, t.Type, t.CorrelationID, t.Priority, expiresAfter(t.ExpiresAfter), asJSON(t.Headers), asJSON(t.Tags), flag(s.Paused), s.Origin,
-	}
+		asJSON(s.Task.Tags), flag(s.Paused), s.Origin,
+	}, s.Task.values(message)...)
 }
 
 // flag returns the column value of a boolean.
@@ -93,9 +92,9 @@ func flag(set bool) int {
 // scheduleColumns returns the columns of a Schedule in the order that scanSchedule expects. The parameter body is the
 // column of the body, or NULL to leave it out.
 func (c Conn) scheduleColumns(body string) string {
-	return "name, cron, time_zone, every_ms, starts_at, ends_at, jitter_ms, misfire, misfire_limit, overlap, " +
-		"queue, exchange, routing_key, " + body + ", content_type, type, correlation_id, priority, expires_after, headers, tags, paused, origin, version, " +
-		"created_at, updated_at, next_at, last_at, skipped_at, last_error, planned_version, plan_at, " + c.bodySize()
+	return "name, cron, time_zone, every_ms, starts_at, ends_at, jitter_ms, misfire, misfire_limit, overlap, tags, paused, origin, version, " +
+		"created_at, updated_at, next_at, last_at, skipped_at, last_error, planned_version, plan_at, " + c.bodySize() + ", " +
+		strings.Replace(carried, " body,", " "+body+",", 1)
 }
 
 func scanSchedule(scan scanner) (*Schedule, error) {
@@ -103,14 +102,17 @@ func scanSchedule(scan scanner) (*Schedule, error) {
 	t := &s.Task
 	var every, jitter, created, updated, planAt int64
 	var paused int
-	var start, end, next, last, skipped, expires sql.NullInt64
-	var headers, tags, lastError sql.NullString
-	err := scan(&s.Name, &s.Cron, &s.TimeZone, &every, &start, &end, &jitter, &s.Misfire, &s.MisfireLimit, &s.Overlap,
-		&t.Queue, &t.Exchange, &t.RoutingKey, &t.Body, &t.ContentType, &t.Type, &t.CorrelationID, &t.Priority, &expires, &headers, &tags, &paused, &s.Origin, &s.Version,
-		&created, &updated, &next, &last, &skipped, &lastError, &s.Planned, &planAt, &s.BodySize)
+	var start, end, next, last, skipped sql.NullInt64
+	var tags, lastError sql.NullString
+	err := scan(append([]any{
+		&s.Name, &s.Cron, &s.TimeZone, &every, &start, &end, &jitter, &s.Misfire, &s.MisfireLimit, &s.Overlap, &tags, &paused, &s.Origin, &s.Version,
+		&created, &updated, &next, &last, &skipped, &lastError, &s.Planned, &planAt, &s.BodySize,
+	}, t.cells(message)...)...)
 	if err != nil {
 		return nil, err
 	}
+	raw := t.headers
+	t.headers = sql.NullString{}
 	s.Paused, s.LastError = paused != 0, lastError.String
 	s.Start, s.End = orZero(start), orZero(end)
 	s.NextAt, s.LastAt, s.SkippedAt = orZero(next), orZero(last), orZero(skipped)
@@ -119,10 +121,9 @@ func scanSchedule(scan scanner) (*Schedule, error) {
 		s.Bad = &FieldError{"Every", fmt.Sprintf("every_ms %d and jitter_ms %d, expected at most %d and %d", every, jitter, MaxEvery.Milliseconds(), MaxJitter.Milliseconds())}
 		return s, nil
 	}
-	t.ExpiresAfter = expiresAfterOf(expires)
 	s.Every, s.Jitter = time.Duration(every)*time.Millisecond, time.Duration(jitter)*time.Millisecond
-	if headers.Valid {
-		t.Headers, err = headersIn(headers.String)
+	if raw.Valid {
+		t.Headers, err = headersIn(raw.String)
 		if err == nil && t.Headers == nil {
 			err = errors.New("null")
 		}
@@ -319,7 +320,7 @@ func (c Conn) Delete(ctx context.Context, id string) error {
 }
 
 // carried lists the columns that a task inherits from its schedule.
-const carried = "queue, exchange, routing_key, body, content_type, type, correlation_id, priority, expires_after, headers"
+var carried = namesOf(message)
 
 // InsertOccurrence inserts a task of a schedule unless the id exists, and reports whether it did.
 func (c Conn) InsertOccurrence(ctx context.Context, s *Schedule, id string, due, version, now int64) (bool, error) {

@@ -46,6 +46,8 @@ type Task struct {
 
 	Failures int   // failed sends since the last confirmed one
 	Bad      error // a *RowError if another program wrote a row that cannot be sent
+
+	headers sql.NullString // the column headers until it is decoded
 }
 
 // The statuses of a task.
@@ -61,40 +63,26 @@ const (
 // Statuses lists all statuses in the order of a task's life.
 var Statuses = []string{Pending, Running, Done, Cancelled, Expired, Failed}
 
-// taskColumns lists the columns of a Task in the order that scanTask expects.
-const taskColumns = "id, queue, exchange, routing_key, due_at, version, status, body, content_type, type, correlation_id, priority, expires_after, unique_key, headers, created_at, updated_at, finished_at, attempts, last_error, sent_at, sends, send_failures, resend_at"
-
-// bodiless is taskColumns with NULL in place of the body.
-var bodiless = strings.Replace(taskColumns, " body,", " NULL,", 1)
-
 // scanTask reads a row of taskColumns. If Bad is set, the task can never be sent, but the fields for readable columns
 // are still set.
 func scanTask(scan scanner) (*Task, error) {
-	t := &Task{}
-	var due, created, updated int64
-	var finished, sent, expires, resend sql.NullInt64
-	var key, headers, lastError sql.NullString
-	dest := []any{&t.ID, &t.Queue, &t.Exchange, &t.RoutingKey, &due, &t.Version, &t.Status, &t.Body, &t.ContentType,
-		&t.Type, &t.CorrelationID, &t.Priority, &expires, &key, &headers, &created, &updated, &finished, &t.Attempts, &lastError, &sent, &t.Sends, &t.Failures, &resend}
-	wrong := &RowError{}
+	t, wrong := &Task{}, &RowError{}
+	dest := t.cells(columns)
 	if err := scan(dest...); err != nil {
-		for i, name := range strings.Split(taskColumns, ", ") {
-			dest[i] = cell{name, dest[i], wrong}
+		for i, c := range columns {
+			dest[i] = cell{c.name, dest[i], wrong}
 		}
 		if scan(dest...) != nil {
 			return nil, err
 		}
 	}
-	t.DeliverAt, t.CreatedAt, t.UpdatedAt = time.UnixMilli(due), time.UnixMilli(created), time.UnixMilli(updated)
-	t.FinishedAt, t.SentAt, t.ResendAt = orZero(finished), orZero(sent), orZero(resend)
-	t.ExpiresAfter = expiresAfterOf(expires)
-	t.UniqueKey, t.LastError = key.String, lastError.String
-	if headers.String != "" {
+	if text := t.headers.String; text != "" {
 		var err error
-		if t.Headers, err = headersIn(headers.String); err != nil {
+		if t.Headers, err = headersIn(text); err != nil {
 			wrong.reasons = append(wrong.reasons, badHeaders(err))
 		}
 	}
+	t.headers = sql.NullString{}
 	if wrong.checkTexts(t); len(wrong.reasons) > 0 {
 		t.Bad = wrong
 	}

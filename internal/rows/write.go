@@ -23,19 +23,6 @@ const (
 // ids, might choose an index of the status and read all pending rows.
 const stillPending = "(status = 'pending') IS TRUE"
 
-// written lists the columns that Insert writes.
-var written = []string{"id", "queue", "exchange", "routing_key", "due_at", "body", "content_type", "type", "correlation_id", "priority", "expires_after", "unique_key", "headers", "created_at", "updated_at"}
-
-// written returns the values of the columns that Insert writes.
-func (t *Task) written(now int64) []any {
-	key := sql.NullString{String: t.UniqueKey, Valid: t.UniqueKey != ""}
-	return []any{t.ID, t.Queue, t.Exchange, t.RoutingKey, Millis(t.DeliverAt), blob(t.Body), t.ContentType, t.Type, t.CorrelationID, t.Priority, expiresAfter(t.ExpiresAfter), key, asJSON(t.Headers), now, now}
-}
-
-// renewed resets the columns of a row whose version was raised, so that the relay sends it again.
-const renewed = `status = 'pending', attempts = 0, last_error = NULL, finished_at = NULL, ` +
-	`sent_at = NULL, sends = 0, send_failures = 0, resend_at = NULL, claimed_until = 0`
-
 // OnExisting is the policy of Insert for tasks that already exist.
 type OnExisting int
 

@@ -1,12 +1,9 @@
 package recur
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -172,14 +169,7 @@ func same(a, b *rows.Schedule) bool {
 	return a.Name == b.Name && a.Cron == b.Cron && a.TimeZone == b.TimeZone && a.Every == b.Every &&
 		sameInstant(a.Start, b.Start) && sameInstant(a.End, b.End) && a.Jitter.Milliseconds() == b.Jitter.Milliseconds() &&
 		a.Misfire == b.Misfire && a.MisfireLimit == b.MisfireLimit && a.Overlap == b.Overlap && a.Origin == b.Origin &&
-		sameMessage(&a.Task, &b.Task)
-}
-
-func sameMessage(a, b *rows.Task) bool {
-	return a.Queue == b.Queue && a.Exchange == b.Exchange && a.RoutingKey == b.RoutingKey &&
-		bytes.Equal(a.Body, b.Body) && a.ContentType == b.ContentType && a.Type == b.Type &&
-		a.CorrelationID == b.CorrelationID && a.Priority == b.Priority &&
-		a.ExpiresAfter == b.ExpiresAfter && maps.Equal(a.Headers, b.Headers) && slices.Equal(a.Tags, b.Tags)
+		rows.SameMessage(&a.Task, &b.Task)
 }
 
 // sameInstant compares two times in the table's precision, milliseconds.

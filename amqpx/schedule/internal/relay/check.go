@@ -43,14 +43,12 @@ func Check(t *rows.Task, maxBody int) *rows.FieldError {
 	case len(t.Body) > maxBody:
 		return bad("Body", "%d bytes, expected at most %d: keep the payload in a table and schedule its key", len(t.Body), maxBody)
 	}
-	for _, f := range []struct{ name, value string }{
-		{"Queue", t.Queue}, {"Exchange", t.Exchange}, {"RoutingKey", t.RoutingKey}, {"ContentType", t.ContentType}, {"Type", t.Type}, {"CorrelationID", t.CorrelationID},
-	} {
-		if len(f.value) > rows.MaxName {
-			return bad(f.name, "%d bytes, AMQP allows %d", len(f.value), rows.MaxName)
+	for _, x := range t.Texts() {
+		if len(x.Value) > rows.MaxName {
+			return bad(x.Field, "%d bytes, AMQP allows %d", len(x.Value), rows.MaxName)
 		}
-		if !rows.IsText(f.value) {
-			return bad(f.name, "%q, expected UTF-8 without NUL", f.value)
+		if !rows.IsText(x.Value) {
+			return bad(x.Field, "%q, expected UTF-8 without NUL", x.Value)
 		}
 	}
 	for k, v := range t.Headers {

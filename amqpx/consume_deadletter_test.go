@@ -121,7 +121,7 @@ func TestPoison(t *testing.T) {
 					return
 				}
 				if handled != 0 || len(dead) != 1 || dead[0].Headers[amqpx.HeaderReason] != inspect.ReasonDeliveries {
-					t.Errorf("handled %d times, dead letters %v, want 0, 1 element and dead[0].Headers[amqpx.HeaderReason] = inspect.ReasonDeliveries",
+					t.Errorf("handled %d times, dead letters %v, want 0, and one dead letter with the reason \"deliveries\"",
 						handled, dead)
 				}
 			})

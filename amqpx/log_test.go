@@ -73,7 +73,7 @@ func TestForeignBrokerIsLogged(t *testing.T) {
 		}
 		lines := seen.FilterMessageSnippet("the broker is not RabbitMQ").All()
 		if len(lines) != 1 {
-			t.Errorf("lines about the broker: got %v, want len(lines) = 1", seen.All())
+			t.Errorf("lines about the broker: got %v, want one line", seen.All())
 		}
 	})
 }

@@ -141,6 +141,6 @@ func TestOpenEndsWithTheBrokersAnswer(t *testing.T) {
 	defer cancel()
 	_, err := amqpx.Open(ctx, amqpx.Config{URL: "amqp://" + srv.Listener.Addr().String() + "/", DialTimeout: time.Second})
 	if e, ok := errors.AsType[*amqpx.DialError](err); !ok || !e.Final || !strings.Contains(e.Reason, "an HTTP server answered") || ctx.Err() != nil {
-		t.Errorf(`got %v, want an error of type *amqpx.DialError, Final = true, Reason with "an HTTP server answered" and ctx.Err() = nil`, err)
+		t.Errorf(`got %v, want a final *amqpx.DialError with the reason "an HTTP server answered" before the deadline`, err)
 	}
 }

@@ -247,7 +247,7 @@ func TestTLSFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := client.GetTLS(); got.RootCAs == nil || len(got.Certificates) != 1 || got.ServerName != "rabbit" || !client.ExternalAuth {
-		t.Errorf(`got %+v, want RootCAs not nil, len(Certificates) = 1, ServerName = "rabbit" and ExternalAuth = true`, got)
+		t.Errorf(`got %+v, want RootCAs, one certificate, ServerName = "rabbit" and ExternalAuth = true`, got)
 	}
 	for _, bad := range []struct {
 		tls  TLS

@@ -357,7 +357,7 @@ func TestExpansionCannotInject(t *testing.T) {
 	t.Setenv("RD_TEST_EVIL", "{name: evil, max_length: 1}")
 	c, err = load([]byte("queues:\n  - name: ${RD_TEST_EVIL}\n"), Source{})
 	if err != nil || c.Topology.Queues[0].Name != "{name: evil, max_length: 1}" {
-		t.Errorf(`got %+v, %v, want no error and Topology.Queues[0].Name = "{name: evil, max_length: 1}"`, c, err)
+		t.Errorf(`got %+v, %v, want no error and a queue with the name "{name: evil, max_length: 1}"`, c, err)
 	}
 	// A quoted value remains text, and an unquoted value is parsed.
 	t.Setenv("RD_TEST_EVIL", "12")

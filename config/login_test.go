@@ -101,10 +101,10 @@ func TestLoginIsRefused(t *testing.T) {
 	}
 	c := &Config{Broker: Broker{URL: "amqp://h", Username: "shop", PasswordFile: "/none"}}
 	if _, err := c.Client(nil, nil); errText(err) != "broker.password_file: cannot read /none: no such file or directory" {
-		t.Errorf(`got %v, want errText(err) = "broker.password_file: cannot read /none: no such file or directory"`, err)
+		t.Errorf(`got the error %v, want "broker.password_file: cannot read /none: no such file or directory"`, err)
 	}
 	if _, err := c.Management(); errText(err) != "broker.password_file: cannot read /none: no such file or directory" {
-		t.Errorf(`got %v, want errText(err) = "broker.password_file: cannot read /none: no such file or directory"`, err)
+		t.Errorf(`got the error %v, want "broker.password_file: cannot read /none: no such file or directory"`, err)
 	}
 }
 

@@ -163,7 +163,7 @@ func TestLevelsKeysAreTheirs(t *testing.T) {
 				t.Errorf("%s, %d s: the header is %v, want the seconds for NServiceBus and none otherwise", system, want.Seconds, header)
 			}
 			if key, ok := dlx.DestinationKey(r.RoutingKey); !ok || key != queue {
-				t.Errorf("%s is for %q, %t, want ok = true and %q", r.RoutingKey, key, ok, queue)
+				t.Errorf("%s is for %q, %t, want true and %q", r.RoutingKey, key, ok, queue)
 			}
 		}
 	}

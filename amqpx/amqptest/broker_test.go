@@ -316,10 +316,10 @@ func TestLooking(t *testing.T) {
 			t.Errorf(`got %+v, want Type = "quorum", Body = "m", Exchange = "x", RoutingKey = "a.b" and time.Until(Expires) = 1m`, q)
 		}
 		if b := srv.Bindings("x"); len(b) != 1 || b[0].Queue != "q" || b[0].RoutingKey != "a.*" {
-			t.Errorf(`got the bindings %+v, want 1 element, b[0].Queue = "q" and b[0].RoutingKey = "a.*"`, b)
+			t.Errorf(`got the bindings %+v, want one, of the queue "q" with the key "a.*"`, b)
 		}
 		if x := srv.Exchanges(); len(x) != 1 || x[0].Name != "x" || x[0].Type != "topic" {
-			t.Errorf(`exchanges %+v, want 1 element, x[0].Name = "x" and x[0].Type = "topic"`, x)
+			t.Errorf(`got the exchanges %+v, want the topic exchange "x" only`, x)
 		}
 		srv.CloseConnections("maintenance")
 		synctest.Wait()

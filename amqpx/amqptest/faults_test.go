@@ -124,7 +124,7 @@ func TestRefuseAndDeny(t *testing.T) {
 		srv.Refuse("q", amqp.InternalError, "it broke")
 		_, err = channel(t, conn).QueueDeclarePassive("q", true, false, false, false, nil)
 		if !says(err, 541, "INTERNAL_ERROR - it broke") || !conn.IsClosed() {
-			t.Errorf(`got %v, want reply 541 "INTERNAL_ERROR - it broke" and conn.IsClosed() = true`, err)
+			t.Errorf(`got %v, want reply 541 "INTERNAL_ERROR - it broke" and a closed connection`, err)
 		}
 	})
 }
@@ -159,7 +159,7 @@ func TestBlock(t *testing.T) {
 		}
 		srv.Unblock()
 		if b := <-blocked; b.Active || !later.Wait() {
-			t.Errorf("got %+v, want Active = false and later.Wait() = true", b)
+			t.Errorf("got %+v, want publishers to be unblocked and the second publish to be confirmed", b)
 		}
 	})
 }
@@ -173,7 +173,7 @@ func TestCutAndLoseAndDelay(t *testing.T) {
 			t.Error("the first confirm was lost, or the second one was not")
 		}
 		if q, _ := srv.Queue("q"); q.Ready != 2 || !conn.IsClosed() {
-			t.Errorf("%d messages, want 2 and conn.IsClosed() = true", q.Ready)
+			t.Errorf("%d messages are ready, want 2 and a closed connection", q.Ready)
 		}
 		again, err := srv.Connect()
 		if err != nil {

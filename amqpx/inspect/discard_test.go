@@ -103,7 +103,7 @@ func TestDiscardKeepsLiveMessages(t *testing.T) {
 		for _, dry := range []bool{true, false} {
 			r, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "q", Discard: true, DryRun: dry, Management: limitedTo(m, "1000000000")})
 			if err != nil || r.Discarded != 0 || r.Stayed != 1 || !strings.Contains(r.Results[0].Why, "is not a dead letter") {
-				t.Errorf(`got %v, %+v, want no error, Discarded = 0, Stayed = 1 and Results[0].Why with "is not a dead letter"`, err, r)
+				t.Errorf(`got %v, %+v, want no error, Discarded = 0, Stayed = 1 and a first result with "is not a dead letter"`, err, r)
 			}
 		}
 		m.Holds("q", 1, 0)

@@ -41,7 +41,7 @@ func TestPauseKeepsTasksInTheTable(t *testing.T) {
 		states, err := s.Destinations(t.Context(), NoTx)
 		check(t, err)
 		if len(states) != 1 || states[0].PausedBy != "alice" || states[0].PausedAt.Sub(s.began).Round(time.Minute) != time.Minute || states[0].Waiting != 2 {
-			t.Errorf(`got %+v, want 1 element, states[0].PausedBy = "alice", states[0].PausedAt.Sub(s.began).Round(time.Minute) = 1m and states[0].Waiting = 2`,
+			t.Errorf(`got %+v, want one destination, paused by "alice" after about 1m, with Waiting = 2`,
 				states)
 		}
 		check(t, s.Resume(t.Context(), NoTx, mail, 0))

@@ -244,7 +244,7 @@ func TestRelayIsNotNotified(t *testing.T) {
 	})
 	said := logged.FilterMessageSnippet("cannot receive notifications").All()
 	if len(said) != 1 || said[0].ContextMap()["poll_interval"] != time.Hour || !strings.Contains(fmt.Sprint(said[0].ContextMap()["error"]), "transaction mode") {
-		t.Errorf(`logged %v, want 1 element, said[0].ContextMap()["poll_interval"] = 1h and fmt.Sprint(said[0].ContextMap()["error"]) with "transaction mode"`,
+		t.Errorf(`logged %v, want one line with poll_interval = 1h and an error with "transaction mode"`,
 			said)
 	}
 }

@@ -325,7 +325,7 @@ func TestGivenDatabase(t *testing.T) {
 	horizon := time.Hour
 	s := open(t, srv, service.Options{Database: db, Migrate: true, Tasks: func(c *schedule.Config) { c.Horizon = horizon }})
 	if s.DB != db || s.Tasks == nil {
-		t.Errorf("DB %p, Tasks %v, want %p and not nil", s.DB, s.Tasks, db)
+		t.Errorf("got DB %p and Tasks %v, want DB %p and a store", s.DB, s.Tasks, db)
 	}
 	if err := s.Close(t.Context()); err != nil {
 		t.Error(err)
@@ -461,7 +461,7 @@ func TestFirstLine(t *testing.T) {
 			defer s.Close(t.Context())
 			lines := seen.FilterMessage("service opened").All()
 			if len(lines) != 1 {
-				t.Fatalf("lines: got %v, want len(lines) = 1", seen.All())
+				t.Fatalf("lines: got %v, want one line", seen.All())
 			}
 			fields := lines[0].ContextMap()
 			if got, _ := fields["file"].(string); got != name && (file == "" || got != o.File) {

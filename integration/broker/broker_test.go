@@ -228,7 +228,7 @@ func TestURLWins(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b.Source() != Environment || b.URL() != shared.URL() || b.Version() != shared.Version() {
-		t.Errorf("got %s %s %s, want %s, b.URL() = %v and %s", b.Source(), b.RedactedURL(), b.Version(), Environment, shared.URL(), shared.Version())
+		t.Errorf("got source %s, URL %s, version %s; want %s, %s, %s", b.Source(), b.RedactedURL(), b.Version(), Environment, shared.RedactedURL(), shared.Version())
 	}
 	if len(lines) != 1 || strings.Contains(lines[0], ":guest@") {
 		t.Errorf(`lines: got %q, want 1 element and no ":guest@" in it`, lines)

@@ -219,7 +219,7 @@ func TestPayload(t *testing.T) {
 	t.Parallel()
 	want := task{7, time.UnixMicro(1_800_000_000_123_456)}
 	if got, err := taskOf(want.payload()); err != nil || got != want || len(want.payload()) != payloadSize {
-		t.Errorf("got %+v (%v), want no error, %+v and len(want.payload()) = %v", got, err, want, payloadSize)
+		t.Errorf("got %+v (%v), want no error and %+v from a payload of %v bytes", got, err, want, payloadSize)
 	}
 	if _, err := taskOf([]byte("short")); err == nil {
 		t.Error("a payload without a task is accepted")

@@ -251,7 +251,7 @@ func (l language) talks(t *testing.T, dir string, v *suite.Vhost) {
 	own := []string{"own-ok\t1500\tfine", "own-now\t0\tfine", "own-fail\t20\tfail", "own-lead\t5000\tfine\t4000", "own-short\t3000\tfine\t4000"}
 	confirmed := l.run(t, own, append(l.producer(dir), v.URL, queue)...)
 	if len(confirmed) != len(own) || confirmed[0][0] != "confirmed" {
-		t.Fatalf(`confirmed %q, want %v elements and confirmed[0][0] = "confirmed"`, confirmed, len(own))
+		t.Fatalf(`got %q, want %v lines, the first of them "confirmed"`, confirmed, len(own))
 	}
 	for id, body := range map[string]string{"go-ok": "fine", "go-reject": "reject", "go-fail": "fail"} {
 		suite.Send(t, client, amqpx.Message{ID: id, Queue: queue, Delay: 5 * time.Second, Body: []byte(body), Headers: map[string]any{"mine": "kept"}})

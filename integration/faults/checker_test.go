@@ -102,7 +102,7 @@ func TestPlantedViolations(t *testing.T) {
 				t.Fatalf("want one %s, got %v", c.want, v)
 			}
 			if len(v.Broken) != 1 || v.Broken[0].Violation != c.want || !strings.Contains(v.String(), v.Broken[0].ID+": ") {
-				t.Errorf("told as %v, want len(v.Broken) = 1, Broken[0].Violation = %v and String() with %q", v, c.want, v.Broken[0].ID+": ")
+				t.Errorf("the verdict is %v, want one broken promise, %v, and a text with %q", v, c.want, v.Broken[0].ID+": ")
 			}
 		})
 	}

@@ -183,7 +183,7 @@ func run(t *testing.T, cfg faults.Config) *faults.Report {
 func promised(t *testing.T, r *faults.Report) {
 	t.Helper()
 	if !r.Verdict.Clean() {
-		t.Errorf("seed %d: got %s, want Verdict.Clean() = true", r.Seed, r.Verdict)
+		t.Errorf("seed %d: got %s, want a clean verdict", r.Seed, r.Verdict)
 	}
 	if r.Waiting+r.Parked+r.Dead > 0 {
 		t.Errorf("seed %d: %d messages wait, %d are parked and %d are dead letters, want none", r.Seed, r.Waiting, r.Parked, r.Dead)

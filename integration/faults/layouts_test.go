@@ -54,7 +54,7 @@ func TestLayoutsChange(t *testing.T) {
 			now := l.roll(*duration/9, change.settings)
 			now.stopSending()
 			if v := l.await(); !v.Clean() || v.Messages == 0 {
-				t.Errorf("%d messages: got %s, want Clean() = true and more than 0", v.Messages, v)
+				t.Errorf("got %d messages and the verdict %s, want more than 0 and a clean verdict", v.Messages, v)
 			}
 			if _, there := l.queue(change.gone); !there {
 				t.Fatalf("there is no queue %s before the layout is retired", change.gone)

@@ -55,7 +55,7 @@ func TestLabDemo(t *testing.T) {
 		}
 		for _, key := range []string{"stale_stopped", "cancelled_stopped"} {
 			if p[key] == 0.0 {
-				t.Errorf("%s is 0:\n%s, want p[key] != 0.0", key, got)
+				t.Errorf("%s is 0, want another value:\n%s", key, got)
 			}
 		}
 		if strings.Contains(got.Stdout+got.Stderr, "guest:guest") {

@@ -51,7 +51,7 @@ func TestDiscardKeepsEverything(t *testing.T) {
 			suite.Known(t, v, "q.dead")
 			p, err := inspect.Peek(t.Context(), lookingInto(t, v), "q.dead", inspect.PeekOptions{Management: v.Management})
 			if err != nil || len(p.Messages) != 1 {
-				t.Fatalf("got %v, %+v, want no error and len(p.Messages) = 1", err, p)
+				t.Fatalf("got %v, %+v, want no error and one message", err, p)
 			}
 			return amqp.Delivery{Headers: p.Messages[0].Headers}
 		}
@@ -63,7 +63,7 @@ func TestDiscardKeepsEverything(t *testing.T) {
 		}
 		r, err := inspect.Requeue(t.Context(), c, inspect.RequeueOptions{Queue: "q.dead", Discard: true, Save: f.Save, Management: v.Management})
 		if err != nil || r.Discarded != 1 || f.Close() != nil {
-			t.Fatalf("got %v, %+v, want no error, Discarded = 1 and f.Close() = nil", err, r)
+			t.Fatalf("got %v, %+v, want no error, also from Close, and Discarded = 1", err, r)
 		}
 		for m, err := range inspect.SavedIn(path) {
 			if err != nil {

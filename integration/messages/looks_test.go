@@ -75,7 +75,7 @@ func (l *looker) publish(t *testing.T, exchange, id string) {
 		MessageId: id, DeliveryMode: amqp.Persistent,
 	})
 	if err != nil || !confirm.Wait() {
-		t.Fatalf("publish to %s: got %v, want no error and confirm.Wait() = true", exchange, err)
+		t.Fatalf("publish to %s: got %v, want no error and a confirm", exchange, err)
 	}
 }
 

@@ -234,7 +234,7 @@ func TestRequeueIsDoneWhenItEnds(t *testing.T) {
 				o.Queue, o.InFlight, o.Management = dead, inFlight, v.Management
 				r, err := inspect.Requeue(t.Context(), c, o)
 				if err != nil || r.Gone() != limit {
-					t.Fatalf("got %v, %+v, want no error and Gone() = %v", err, r, limit)
+					t.Fatalf("got %v, %+v, want no error and %v messages gone", err, r, limit)
 				}
 				left -= limit
 				if got := ready(dead); got != left {
@@ -262,7 +262,7 @@ func TestRequeueCountsTheNextRunsMessages(t *testing.T) {
 		some.Limit = limit
 		for _, o := range []inspect.RequeueOptions{all, some, some} {
 			if r, err := inspect.Requeue(t.Context(), c, o); err != nil || r.Chosen == 0 {
-				t.Fatalf("got %v, %+v, want no error and Chosen != 0", err, r)
+				t.Fatalf("got %v, %+v, want no error and some chosen", err, r)
 			}
 		}
 		some.DryRun = false

@@ -152,7 +152,7 @@ func revokedAccess(t *testing.T, v *suite.Vhost) {
 			break
 		}
 		if ctx.Err() != nil {
-			t.Fatalf("given back: got %v, want ctx.Err() = nil", err)
+			t.Fatalf("giving back: got %v, want no error before the context ends", err)
 		}
 	}
 }

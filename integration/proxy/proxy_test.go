@@ -48,7 +48,7 @@ func TestFramesInPieces(t *testing.T) {
 			}
 		}
 		if len(seen) != 4 || seen[1].Type != 3 || seen[2].Type != 8 || publishes != 2 {
-			t.Fatalf("pieces of %d: saw %+v, want 4 elements, seen[1].Type = 3, seen[2].Type = 8 and publishes = 2", piece, seen)
+			t.Fatalf("pieces of %d: got the frames %+v, want 4, the second of type 3, the third of type 8, and 2 publishes", piece, seen)
 		}
 		if len(sent) < publish2-headLen || len(sent) > publish2+headLen || !bytes.HasPrefix(stream, sent) {
 			t.Fatalf("pieces of %d: forwarded %d bytes, want about %d", piece, len(sent), publish2)

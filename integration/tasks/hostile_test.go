@@ -48,7 +48,7 @@ func publishRaw(t *testing.T, queue string, messages map[string]amqp.Publishing)
 		p.Body = []byte(body)
 		confirm, err := ch.PublishWithDeferredConfirmWithContext(t.Context(), "", queue, false, false, p)
 		if err != nil || !confirm.Wait() {
-			t.Fatalf("%s: got %v, want no error and confirm.Wait() = true", body, err)
+			t.Fatalf("%s: got %v, want no error and a confirm", body, err)
 		}
 	}
 }

@@ -123,7 +123,7 @@ func TestTasksByError(t *testing.T) {
 		groups, err := db.view(t).ErrorGroups(t.Context(), schedule.Filter{Queue: "q"}, taskview.ErrorGroupOptions{Order: taskview.GroupsMost})
 		suite.MustSucceed(t, err)
 		if len(groups.Groups) != kinds || groups.Sampled != n || groups.More {
-			t.Fatalf("got %+v, want len(groups.Groups) = %v, Sampled = %v and More = false", groups, kinds, n)
+			t.Fatalf("got %+v, want %v groups, Sampled = %v and More = false", groups, kinds, n)
 		}
 		for _, g := range groups.Groups {
 			if g.Tasks != n/kinds {
@@ -144,7 +144,7 @@ func TestTasksByError(t *testing.T) {
 		groups, err = db.view(t).ErrorGroups(t.Context(), schedule.Filter{}, taskview.ErrorGroupOptions{Sample: 100})
 		suite.MustSucceed(t, err)
 		if len(groups.Groups) != kinds-1 || groups.Sampled != 100 || !groups.More {
-			t.Errorf("after the change: got %+v, want len(groups.Groups) = %v, Sampled = 100 and More = true", groups, kinds-1)
+			t.Errorf("after the change: got %+v, want %v groups, Sampled = 100 and More = true", groups, kinds-1)
 		}
 	})
 }

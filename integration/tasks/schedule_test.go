@@ -676,7 +676,7 @@ func TestScheduleListAndCount(t *testing.T) {
 		bins, err := db.view(t).Histogram(t.Context(), schedule.Filter{Status: schedule.StatusPending}, base.Add(5*time.Second), 10*time.Second, 3)
 		suite.MustSucceed(t, err)
 		if len(bins) != 3 || bins[0].Count != 50 || bins[1].Count != 100 || bins[2].Count != 100 || !bins[1].From.Equal(base.Add(15*time.Second)) {
-			t.Errorf("histogram is %v, want 3 elements, bins[0].Count = 50, bins[1].Count = 100, bins[2].Count = 100 and bins[1].From = %v",
+			t.Errorf("got the histogram %v, want the counts 50, 100 and 100, and the second bin to begin at %v",
 				bins, base.Add(15*time.Second))
 		}
 		for most, n := range map[int64]int64{1_000_000: 1200, 700: 700} {

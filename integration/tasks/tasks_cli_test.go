@@ -127,13 +127,13 @@ func TestCLITasks(t *testing.T) {
 		r = cmd("count", "--json")
 		got = r.Objects(t)
 		if r.Code != 0 || len(got) != 7 || got[6]["total"] != 121.0 || fmt.Sprint(got[5]) != "map[count:59 queue:q2 status:pending]" {
-			t.Errorf(`count: got %s, want Code = 0, len(got) = 7, got[6]["total"] = 121.0 and got[5] = map[count:59 queue:q2 status:pending]`, r)
+			t.Errorf(`count: got %s, want exit code 0 and 7 objects, the last two {"count":59,"queue":"q2","status":"pending"} and {"total":121}`, r)
 		}
 		r = cmd("count", "--json", "--per", "1h", "--status", "pending", "--due-from", base.Format(time.RFC3339),
 			"--due-to", base.Add(150*time.Minute).Format(time.RFC3339))
 		got = r.Objects(t)
 		if r.Code != 0 || len(got) != 4 || got[0]["count"] != 57.0 || got[1]["count"] != 60.0 || got[2]["count"] != 0.0 || got[3]["total"] != 117.0 {
-			t.Errorf(`histogram: got %s, want Code = 0, len(got) = 4, got[0]["count"] = 57.0, got[1]["count"] = 60.0, got[2]["count"] = 0.0 and got[3]["total"] = 117.0`,
+			t.Errorf(`histogram: got %s, want exit code 0, the counts 57, 60 and 0, and the total 117`,
 				r)
 		}
 
@@ -234,7 +234,7 @@ func TestCLIRelay(t *testing.T) {
 			select {
 			case d := <-got:
 				if d.ID != id || d.Version != 1 || d.DueAt.UnixMilli() != due || string(d.Body) != "hello" || time.Now().UnixMilli() < due {
-					t.Errorf(`got %+v, want ID = %v, Version = 1, DueAt.UnixMilli() = %v, Body = "hello" and time.Now().UnixMilli() >= %v`,
+					t.Errorf(`got %+v, want ID = %v, Version = 1, DueAt = %v ms, Body = "hello", and the present time to be at least %v ms`,
 						d, id, due, due)
 				}
 			case <-time.After(suite.Patience):
@@ -246,7 +246,7 @@ func TestCLIRelay(t *testing.T) {
 			return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE sends = 1") == n
 		})
 		if r := cmdTasks(t, at, "list", "--json", "--status", "pending"); len(r.Objects(t)) != n || r.Objects(t)[0]["sends"] != 1.0 {
-			t.Errorf(`list: got %s, want len(r.Objects(t)) = %v and Objects(t)[0]["sends"] = 1.0`, r, n)
+			t.Errorf(`list: got %s, want %v objects, the first with "sends": 1`, r, n)
 		}
 		// This is another program's row: Schedule refuses a name that is too long for a routing
 		// key.

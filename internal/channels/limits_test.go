@@ -34,6 +34,6 @@ func TestLimitAdvice(t *testing.T) {
 	}
 	once := Advised(fmt.Errorf("open: %w", amqp.ErrChannelMax))
 	if again := Advised(once); again.Error() != once.Error() {
-		t.Errorf("the advice is repeated: got %v, want Error() = %v", again, once.Error())
+		t.Errorf("with the advice again: got the error %v, want %v", again, once.Error())
 	}
 }

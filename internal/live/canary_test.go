@@ -77,7 +77,7 @@ func TestCanaryProvesDelays(t *testing.T) {
 		onHolding(t, amqptest.Options{Version: "4.4.0", Latency: latency}, nil, func(t *testing.T, h *holding) {
 			clock, err := h.prove(t)
 			if err != nil || clock.Low > 0 || clock.High < 0 || clock.High-clock.Low > 2*latency+25*time.Millisecond {
-				t.Errorf("latency %v: got %+v, %v, want no error, Low = 0, High >= 0 and High-clock.Low <= %v",
+				t.Errorf("latency %v: got %+v, %v, want no error, Low of at most 0, High of at least 0, and a difference between them of at most %v",
 					latency, clock, err, 2*latency+25*time.Millisecond)
 			}
 		})

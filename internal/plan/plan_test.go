@@ -72,10 +72,10 @@ func TestCompareFindsNoDifference(t *testing.T) {
 	l.Queues["delay.bucket.30m"] = q
 	p := plan.Compare(sample(), l)
 	if !p.Empty() || p.Count(plan.ActionSame) != 8 || len(p.Warnings) != 0 {
-		t.Errorf("got\n%s, want Empty() = true, Count(plan.ActionSame) = 8 and len(p.Warnings) = 0", p)
+		t.Errorf("got\n%s, want an empty plan with 8 unchanged objects and no warnings", p)
 	}
 	if p.Steps[4].Messages != 7 {
-		t.Errorf("messages: got %+v, want Steps[4].Messages = 7", p.Steps[4])
+		t.Errorf("got %+v, want a step with Messages = 7", p.Steps[4])
 	}
 }
 
@@ -138,7 +138,7 @@ func TestCompareSeesATransientExchange(t *testing.T) {
 	e.Durable = false
 	l.Exchanges["delay.bucket"] = e
 	if c := plan.Compare(sample(), l).Conflicts(); len(c) != 1 || c[0].Mismatches[0].Argument != "durable" {
-		t.Errorf(`got %+v, want 1 element and c[0].Mismatches[0].Argument = "durable"`, c)
+		t.Errorf(`got %+v, want one conflict, in the argument "durable"`, c)
 	}
 }
 
@@ -270,7 +270,7 @@ func TestPolicyWarningsFromTheQueueItself(t *testing.T) {
 	l.Queues["delay.bucket.30m"] = q
 	w := plan.Compare(sample(), l).Warnings
 	if len(w) != 1 || w[0].Policy != "p+o" || w[0].Key != "expires" {
-		t.Errorf(`got %+v, want 1 element, w[0].Policy = "p+o" and w[0].Key = "expires"`, w)
+		t.Errorf(`got %+v, want one warning with Policy = "p+o" and Key = "expires"`, w)
 	}
 }
 
@@ -320,7 +320,7 @@ RabbitMQ cannot change an object in place: give the new one another name, or emp
 		t.Fatal(err)
 	}
 	if got.Create != 2 || got.Same != 5 || got.Conflict != 1 || len(got.Steps) != 8 || got.Steps[4].Mismatches[0].Want != 1800000.0 {
-		t.Errorf("got %s, want Create = 2, Same = 5, Conflict = 1, len(Steps) = 8 and Steps[4].Mismatches[0].Want = 1800000.0",
+		t.Errorf("got %s, want Create = 2, Same = 5, Conflict = 1 and 8 steps, the fifth with a mismatch that wants 1800000",
 			data)
 	}
 }
@@ -330,7 +330,7 @@ func TestPlanNamesQueuesThatDoNotAnswer(t *testing.T) {
 	want := topology.Topology{Queues: []topology.Queue{{Name: "q", Type: topology.Quorum}, {Name: "r", Type: topology.Quorum}}}
 	p := plan.Compare(want, plan.State{Source: "AMQP", PoliciesKnown: true, Queues: map[string]plan.Queue{"q": {Unavailable: "noproc"}, "r": {}}})
 	if got := p.Unavailable(); len(got) != 1 || got[0].Name != "q" || got[0].Action != plan.ActionSame {
-		t.Errorf(`unavailable: got %+v, want 1 element, got[0].Name = "q" and got[0].Action = plan.ActionSame`, got)
+		t.Errorf(`unavailable: got %+v, want only "q", with the action same`, got)
 	}
 	for _, line := range []string{"UNKNOWN: queues that exist but do not answer: 1", "? unknown    queue q: noproc", "0 in conflict, queues that do not answer: 1 ("} {
 		if !strings.Contains(p.String(), line) {
@@ -365,7 +365,7 @@ func TestPlanOfAnExchangeOffThePlugin(t *testing.T) {
 		e.Arguments = map[string]any{argument.DelayedType: "direct"}
 		found.Exchanges["orders"] = e
 		if p := plan.Compare(top, found); p.Steps[0].Action != want {
-			t.Errorf("%s: got %+v, want Steps[0].Action = %v", kind, p.Steps, want)
+			t.Errorf("%s: got %+v, want %v as the action of the first step", kind, p.Steps, want)
 		}
 	}
 }

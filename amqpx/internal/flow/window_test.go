@@ -69,7 +69,7 @@ func TestAStuckQueueLeavesTheWindowToOthers(t *testing.T) {
 			_, err := f.Enter(ctx, stuck, windowBytes)
 			cancel()
 			if e, ok := errors.AsType[*StuckError](err); !ok || e.Queue != "stuck" || time.Since(e.Since) < stuckAfter || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf(`got %v, want context.DeadlineExceeded, an error of type *StuckError, Queue = "stuck" and time.Since(Since) >= %v`,
+				t.Errorf(`got %v, want context.DeadlineExceeded and a *StuckError with Queue = "stuck" and Since at least %v ago`,
 					err, stuckAfter)
 			}
 			texts[fmt.Sprint(err)] = true
@@ -160,7 +160,7 @@ func TestRefusalIsBelievedAfterAWhile(t *testing.T) {
 			t.Error("nacks that have lasted for refusedFor are not considered final")
 		}
 		if now := into(f, "q", "a"); now.Refused == nil {
-			t.Errorf("got %+v, want Refused not nil", now)
+			t.Errorf("got %+v, want a refusal", now)
 		}
 		<-time.After(refusedFor)
 		if now := into(f, "q", "a"); !now.Suspect || now.Refused != nil {

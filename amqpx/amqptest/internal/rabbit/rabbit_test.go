@@ -198,7 +198,7 @@ func TestAtLeastOnceNeedsRejectPublish(t *testing.T) {
 	w.publish(t, "hold", amqp.Publishing{})
 	w.pass(time.Second)
 	if q.Dying() != 0 || q.Ready() != 0 {
-		t.Errorf("%d messages wait, want 0 and q.Ready() = 0", q.Dying())
+		t.Errorf("%d dead letters and %d ready messages, want 0 and 0", q.Dying(), q.Ready())
 	}
 }
 
@@ -349,7 +349,7 @@ func TestDelays(t *testing.T) {
 		after = append(after, a.at.Sub(epoch))
 	}
 	if !slices.Equal(after, []time.Duration{0, 1500 * time.Millisecond, 2 * time.Second}) || w.got[1].Message.Headers["x-delay"] != int64(-1500) {
-		t.Errorf(`the messages arrived after %v, want [0 1500ms 2s] and w.got[1].Message.Headers["x-delay"] = %v`, after, int64(-1500))
+		t.Errorf(`the messages arrived after %v, want [0 1500ms 2s] and x-delay = %v in the second one`, after, int64(-1500))
 	}
 }
 

@@ -90,7 +90,7 @@ func TestCheckSendable(t *testing.T) {
 		t.Fatalf("got %v, want an *Error", err)
 	}
 	if e.Problems[0].Reason != "is not listed" {
-		t.Errorf(`got %v, want Problems[0].Reason = "is not listed"`, err)
+		t.Errorf(`got %v, want the first problem to have the reason "is not listed"`, err)
 	}
 }
 

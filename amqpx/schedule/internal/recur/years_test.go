@@ -158,7 +158,7 @@ func wallClock(t *testing.T, r rows.Schedule, list []Occurrence) {
 		if got := o.At.Format(time.TimeOnly); got != want {
 			gaps++
 			if got != "03:00:00" || hour != 2 {
-				t.Fatalf(`%s: got %s, want got = "03:00:00" and hour = 2`, r.Name, o.At)
+				t.Fatalf(`%s: got an occurrence at %s, want another local time only where 02:00 becomes 03:00:00`, r.Name, o.At)
 			}
 		}
 	}

@@ -65,7 +65,7 @@ func TestClaimsAreDividedByTarget(t *testing.T) {
 	}
 	list := []*rows.Task{task("good", "", ""), task("", "x", "good"), task("", "x", "bad"), task("", "x", "bad")}
 	if p := h.part(list, now); len(p.shared) != 2 || len(p.alone) != 0 || len(p.later) != 1 {
-		t.Errorf("in the pause: got %+v, want len(p.shared) = 2, len(p.alone) = 0 and len(p.later) = 1", p)
+		t.Errorf("in the pause: got %+v, want 2 shared, 0 alone and 1 later", p)
 	}
 	now = now.Add(2 * time.Second)
 	if got := h.requests(full, 7, now); !reflect.DeepEqual(got, []rows.ClaimRequest{{Lane: full, Until: 7, Most: firstWindow}}) {
@@ -77,17 +77,17 @@ func TestClaimsAreDividedByTarget(t *testing.T) {
 	}
 	bad := Target{Exchange: "x", Key: "bad"}
 	if p := h.part(list, now); len(p.shared) != 2 || len(p.alone[bad]) != 2 {
-		t.Errorf("after the pause: got %+v, want len(p.shared) = 2 and len(p.alone[bad]) = 2", p)
+		t.Errorf("after the pause: got %+v, want 2 shared, and 2 of the refused target alone", p)
 	}
 	if p := h.part(list, now); len(p.shared) != 2 || len(p.alone) != 0 || len(p.later) != 1 {
-		t.Errorf("while the target is tried: got %+v, want len(p.shared) = 2, len(p.alone) = 0 and len(p.later) = 1", p)
+		t.Errorf("while the target is tried: got %+v, want 2 shared, 0 alone and 1 later", p)
 	}
 	for range 4 { // the window grows to 20, 40, 80 and 100 tasks
 		h.learn(map[Target]*tally{bad: {sent: 1}}, now, now)
 	}
 	h.release([]Target{bad})
 	if p := h.part(list, now); len(p.shared) != 4 {
-		t.Errorf("after the target accepted all tasks: got %+v, want len(p.shared) = 4", p)
+		t.Errorf("after the target accepted all tasks: got %+v, want 4 shared", p)
 	}
 }
 

@@ -69,7 +69,7 @@ func TestReader(t *testing.T) {
 	r.shift("first", "x")
 	r.shift("second", "y")
 	if e, ok := errors.AsType[*huma.ErrorModel](r.err); !ok || e.Errors[0].Location != "first" {
-		t.Errorf(`got %v, want an error of type *huma.ErrorModel and Errors[0].Location = "first"`, r.err)
+		t.Errorf(`got %v, want a *huma.ErrorModel with its first error at "first"`, r.err)
 	}
 }
 

@@ -63,7 +63,7 @@ func TestMessagesOf(t *testing.T) {
 		}},
 	}})
 	if len(list) != 2 || list[0].Position != 1 || list[1].Position != 2 || len(list[0].Headers) != 0 {
-		t.Errorf("got %+v, want 2 elements, list[0].Position = 1, list[1].Position = 2 and len(list[0].Headers) = 0", list)
+		t.Errorf("got %+v, want 2 elements with the positions 1 and 2, the first without headers", list)
 	}
 	expect(t, list[1].Headers, `{"deep":{"list":["+Inf","-Inf",1,"x",{}]},"nan":"NaN"}`)
 }
@@ -98,7 +98,7 @@ func TestTraceOf(t *testing.T) {
 		Records: []idempotency.Record{{Scope: "q", Guarded: true, ProcessedAt: noon}},
 	})
 	if !got.Found || got.Task == nil || got.Task.ID != "x" {
-		t.Errorf(`got %+v, want Found = true, Task not nil and Task.ID = "x"`, got)
+		t.Errorf(`got %+v, want Found = true and the task "x"`, got)
 	}
 	expect(t, got.Effects, `[{"version":1,"queue":"q","attempts":0,"lease_until":"2026-01-31T12:00:00.000Z"}]`)
 	expect(t, got.Records, `[{"scope":"q","guarded":true,"processed":"2026-01-31T12:00:00.000Z"}]`)

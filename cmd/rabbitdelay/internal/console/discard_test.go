@@ -51,7 +51,7 @@ func TestDiscard(t *testing.T) {
 	asked := w.ask("GET", "/discard?queue=orders.dead&dry=1", "")
 	counted := regexp.MustCompile(`name="counted" value="([^"]+)"`).FindStringSubmatch(string(asked.text))
 	if counted == nil || !strings.Contains(string(asked.text), "Discard 1 message<") || strings.Contains(string(asked.text), `name="rate"`) {
-		t.Fatalf(`the form: got %s, want counted not nil, a text with "Discard 1 message<" and no "name="rate"" in it`, asked.text)
+		t.Fatalf(`got the form %s, want one with a count and "Discard 1 message<", and without "name="rate""`, asked.text)
 	}
 	token := tokenField.FindStringSubmatch(string(asked.text))
 	form := url.Values{"token": {token[1]}, "queue": {"orders.dead"}, "counted": {counted[1]}, "count": {"1"}, "dry": {"1"}}

@@ -221,7 +221,7 @@ func TestActionsByRole(t *testing.T) {
 		entries, err := w.c.core.Audit(t.Context(), service.Identity{}, "a", "", 10)
 		check(t, err)
 		if len(entries) != 1 || entries[0].Who != "token shop" || entries[0].Action != "task.cancel" {
-			t.Errorf(`the audit has %+v, want 1 element, entries[0].Who = "token shop" and entries[0].Action = "task.cancel"`, entries)
+			t.Errorf(`the audit has %+v, want one entry with Who = "token shop" and Action = "task.cancel"`, entries)
 		}
 	})
 }

@@ -150,7 +150,7 @@ func publish(t *testing.T, conn *amqp.Connection, queue string) {
 	}
 	c, err := ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{})
 	if err != nil || !c.Wait() {
-		t.Errorf("publish: got %v, want no error and c.Wait() = true", err)
+		t.Errorf("publish: got %v, want no error and a confirm", err)
 	}
 }
 

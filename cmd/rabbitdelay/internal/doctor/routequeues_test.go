@@ -18,7 +18,7 @@ func TestTooManyRouteQueues(t *testing.T) {
 			if f.ID == "route-queues" {
 				found = true
 				if f.Severity != SeverityWarning || len(f.Objects) != queues {
-					t.Errorf("got %+v, want Severity = %v and len(f.Objects) = %v", f, SeverityWarning, queues)
+					t.Errorf("got %+v, want severity %v and %v objects", f, SeverityWarning, queues)
 				}
 			}
 		}

@@ -270,7 +270,7 @@ func TestDeadLettersAreUndecided(t *testing.T) {
 	}
 	m.look(12*time.Second, true)
 	if found := m.s.Found(); len(found) != 1 || found[0].Kept != 40 || found[0].Messages != 40 {
-		t.Errorf("found %+v, want 1 element, found[0].Kept = 40 and found[0].Messages = 40", found)
+		t.Errorf("got %+v, want one with Kept = 40 and Messages = 40", found)
 	}
 }
 

@@ -138,7 +138,7 @@ func TestRunRefuses(t *testing.T) {
 		}
 		cfg.LeaveOut = []string{"expiration", "user-id", "x-death"}
 		if rep, err = Run(t.Context(), cfg); err != nil || rep.Sent != 3 || len(rep.Refused) != 2 {
-			t.Errorf("got %v, %+v, want no error, Sent = 3 and len(rep.Refused) = 2", err, rep)
+			t.Errorf("got %v, %+v, want no error, Sent = 3 and 2 refused", err, rep)
 		}
 		for range 4 {
 			if d := <-w.in; d.Expiration != "" || d.UserId != "" || !strings.HasPrefix(d.MessageId, "plugin-") {
@@ -164,11 +164,11 @@ func TestRunBetweenBrokers(t *testing.T) {
 		f.fill(3, time.Now().Add(time.Hour), "\x00\x00")
 		cfg := Config{Client: w.client, Shell: f.shell, State: filepath.Join(t.TempDir(), "state"), Vhost: "/", Prefix: "delay"}
 		if rep, err := Run(t.Context(), cfg); !errors.Is(err, ErrOtherBroker) || rep.Sent != 0 || len(f.rows) != 3 {
-			t.Errorf("got %v, %+v, want ErrOtherBroker, Sent = 0 and len(f.rows) = 3", err, rep)
+			t.Errorf("got %v, %+v, %d rows left, want ErrOtherBroker, Sent = 0 and 3 rows", err, rep, len(f.rows))
 		}
 		cfg.OtherBroker = true
 		if rep, err := Run(t.Context(), cfg); err != nil || rep.Sent != 3 || len(f.rows) != 0 {
-			t.Errorf("got %v, %+v, want no error, Sent = 3 and len(f.rows) = 0", err, rep)
+			t.Errorf("got %v, %+v, %d rows left, want no error, Sent = 3 and 0 rows", err, rep, len(f.rows))
 		}
 		f.foreign = false
 		if _, err := Run(t.Context(), cfg); !errors.Is(err, ErrSameBroker) {
@@ -198,7 +198,7 @@ func TestMoveOnAFullDisk(t *testing.T) {
 			r.portion = append(r.portion, new(f.rows[i]))
 		}
 		if err := r.move(t.Context()); !errors.Is(err, syscall.ENOSPC) || r.rep.Sent == 0 || r.rep.Deleted != r.rep.Sent || len(f.rows) != 3-int(r.rep.Sent) {
-			t.Errorf("got %v, %+v, %d left, want syscall.ENOSPC, r.rep.Sent != 0, r.rep.Deleted = %v and %d",
+			t.Errorf("got %v, %+v, %d left, want ENOSPC, some sent, Deleted = %v and %d left",
 				err, r.rep, len(f.rows), r.rep.Sent, 3-int(r.rep.Sent))
 		}
 		if err := j.close(); err != nil {

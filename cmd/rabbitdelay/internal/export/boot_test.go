@@ -24,7 +24,7 @@ func TestBootDefinitions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(d.Vhosts) != 1 || d.Vhosts[0].Name != "shop" {
-		t.Errorf(`virtual hosts %v, want 1 element and Vhosts[0].Name = "shop"`, d.Vhosts)
+		t.Errorf(`got the virtual hosts %v, want only "shop"`, d.Vhosts)
 	}
 	if len(d.Users) != 1 || len(d.Permissions) != 1 {
 		t.Fatalf("users %v, permissions %v, want one of each", d.Users, d.Permissions)

@@ -67,7 +67,7 @@ func TestCLIAsksOnATerminal(t *testing.T) {
 	for _, answer := range []struct{ is, says string }{{"y", "no message was discarded"}, {"yes", "2 discarded"}} {
 		r := answering(answer.is, "discard", "--parked", "--no-save")
 		if !strings.Contains(r.Stderr, "Discard 2 of 2 messages in delay.parked for good? Type yes: ") || !strings.Contains(r.Stderr+r.Stdout, answer.says) {
-			t.Errorf(`%q: got %s, want Stderr with "Discard 2 of 2 messages in delay.parked for good? Type yes: " and Stderr+r.Stdout with %q`,
+			t.Errorf(`%q: got %s, want Stderr with "Discard 2 of 2 messages in delay.parked for good? Type yes: ", and an output with %q`,
 				answer.is, r, answer.says)
 		}
 	}

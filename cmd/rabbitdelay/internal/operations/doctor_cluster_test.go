@@ -73,7 +73,7 @@ func TestDoctorOnCluster(t *testing.T) {
 	}
 	clocks := c.examine(t).Clocks
 	if len(clocks) != 3 || clocks[0].Node != "rabbit@n1" || clocks[1].Node != "rabbit@n2" || clocks[2].Node != "rabbit@n3" {
-		t.Errorf(`got the clocks %+v, want three clocks, clocks[0].Node = "rabbit@n1", clocks[1].Node = "rabbit@n2" and clocks[2].Node = "rabbit@n3"`, clocks)
+		t.Errorf(`got the clocks %+v, want those of rabbit@n1, rabbit@n2 and rabbit@n3`, clocks)
 	}
 
 	// One quorum queue has two replicas, and classic queues have one each.
@@ -111,7 +111,7 @@ func TestDoctorOnCluster(t *testing.T) {
 		t.Errorf("got %+v, want [rabbit@n3]", f)
 	}
 	if r.Count(doctor.SeverityCritical) > 0 {
-		t.Errorf("with a majority up:\n%s, want r.Count(doctor.SeverityCritical) = 0", render(r))
+		t.Errorf("with a majority up:\n%s, want no critical findings", render(r))
 	}
 
 	// The plugin keeps its messages on one node.

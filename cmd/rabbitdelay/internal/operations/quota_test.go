@@ -116,7 +116,7 @@ func TestConnectionAndChannelLimits(t *testing.T) {
 		refused := func(what string, got suite.Ran, says ...string) {
 			t.Helper()
 			if got.Code == 0 {
-				t.Errorf("%s: got %s, want Code != 0", what, got)
+				t.Errorf("%s: got %s, want an exit code other than 0", what, got)
 			}
 			for _, want := range says {
 				if !strings.Contains(got.Stderr, want) {

@@ -25,7 +25,7 @@ func TestSurvey(t *testing.T) {
 		},
 	}, "delay")
 	if len(list) != 3 || list[0].Name != "blind" || list[1].Name != "delay.plugin" || list[2].Name != "orders" {
-		t.Fatalf(`got %+v, want 3 elements, list[0].Name = "blind", list[1].Name = "delay.plugin" and list[2].Name = "orders"`, list)
+		t.Fatalf(`got %+v, want "blind", "delay.plugin" and "orders"`, list)
 	}
 	if orders := list[2]; *orders.Waiting != 7 || orders.Type != "topic" || len(orders.Bound) != 2 || len(orders.From) != 1 || orders.Own {
 		t.Errorf("got %+v, want a topic exchange with 7 waiting messages, two bindings and one source", orders)

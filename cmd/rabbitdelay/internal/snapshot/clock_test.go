@@ -53,7 +53,7 @@ func TestClockTakesTheBestWay(t *testing.T) {
 		methodConnected: {newReading(at, at.Add(30*time.Millisecond), at.Add(9*time.Millisecond), connectedResolution)},
 	}
 	if c := estimate(ways); c == nil || c.Method != methodConnected || c.Low != -21*time.Millisecond || c.High != 10*time.Millisecond {
-		t.Errorf("got %+v, want not nil, Method = %v, Low = %v and High = 10ms", c, methodConnected, -21*time.Millisecond)
+		t.Errorf("got %+v, want a clock with Method = %v, Low = %v and High = 10ms", c, methodConnected, -21*time.Millisecond)
 	}
 	date := estimate(map[string][]reading{methodDate: ways[methodDate]})
 	if date == nil || date.Method != methodDate {

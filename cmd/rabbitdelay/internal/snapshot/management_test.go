@@ -71,7 +71,7 @@ func TestDatesOfAnUnknownNode(t *testing.T) {
 		c.src.Now = time.Now
 		c.dates(t.Context())
 		if got := c.estimates(); len(got) != 1 || got[0].Node != node || got[0].Method != methodDate {
-			t.Errorf("%s: got %+v, want 1 element, got[0].Node = %v and got[0].Method = %v", body, got, node, methodDate)
+			t.Errorf("%s: got %+v, want one clock with Node = %v and Method = %v", body, got, node, methodDate)
 		}
 		c.heard("rabbit@b", methodDeath, newReading(time.Now(), time.Now(), time.Now(), deathResolution))
 		if got := c.estimates(); (len(got) == 1) != (node == "") || got[len(got)-1].Node != "rabbit@b" {

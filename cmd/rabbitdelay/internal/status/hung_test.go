@@ -112,7 +112,7 @@ func TestTakeBesideAHungManagementAPI(t *testing.T) {
 			}
 		}
 		if s.Broker.Managed() || len(s.Destinations) != 4 || s.Complete() {
-			t.Errorf("got %+v, want Broker.Managed() = false, len(s.Destinations) = 4 and Complete() = false", s)
+			t.Errorf("got %+v, want an incomplete status without the management API, with 4 destinations", s)
 		}
 	})
 }

@@ -85,7 +85,7 @@ func TestTakeOfHiddenObjects(t *testing.T) {
 		t.Fatalf("got error %v and %+v, want no error and one destination with its dead letters", err, s)
 	}
 	if d := s.Destinations[0]; !d.Waiting.Unknown || !d.Dead.Unknown || d.Unconsumed() {
-		t.Errorf("got %+v, with dead letters %+v, want Waiting.Unknown = true, Dead.Unknown = true and Unconsumed() = false", d, d.Dead)
+		t.Errorf("got %+v, with dead letters %+v, want Waiting and Dead to be unknown, and the destination not to be reported as unconsumed", d, d.Dead)
 	}
 }
 
@@ -149,7 +149,7 @@ func TestTakeInUTC(t *testing.T) {
 		"at": s.At, "due": s.Tasks.Overdue.Due, "oldest": *s.Destinations[0].Dead.Oldest, "started": s.Tasks.Relays[0].Started, "seen": s.Tasks.Relays[0].Seen,
 	} {
 		if at.Location() != time.UTC {
-			t.Errorf("%s is %v, want Location() = time.UTC", name, at)
+			t.Errorf("%s is %v, want a time in UTC", name, at)
 		}
 	}
 }

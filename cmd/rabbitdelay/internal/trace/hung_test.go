@@ -44,7 +44,7 @@ func TestTakeWithAHungDatabase(t *testing.T) {
 			DB: db, Queues: []string{"q.dead"},
 		})
 		if err != nil || len(got.DeadLetters) != 1 || got.Complete() {
-			t.Errorf("%v: got %+v, want no error, len(got.DeadLetters) = 1 and Complete() = false", err, got)
+			t.Errorf("%v: got %+v, want no error and an incomplete trace with 1 dead letter", err, got)
 		}
 		if got.TasksKnown || got.Effects != nil || got.Records != nil || got.Scopes != nil || got.Waiting == nil || got.Unsearched == nil {
 			t.Errorf("want nil for exactly what could not be read, got %+v", got)

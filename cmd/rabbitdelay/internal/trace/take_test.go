@@ -149,7 +149,7 @@ func TestTakeLooksForItself(t *testing.T) {
 				}
 				got, err := trace.Take(t.Context(), "it", trace.Source{Status: src})
 				if err != nil || got.Complete() == c.uncounted {
-					t.Fatalf("got %v; unchecked %v, want no error and got.Complete() != %v", err, got.Unchecked, c.uncounted)
+					t.Fatalf("got %v; unchecked %v, want no error and an incomplete trace: %t", err, got.Unchecked, c.uncounted)
 				}
 				if !strings.Contains(got.Why, c.why) || got.Everywhere() != c.everywhere || got.Found() != (len(got.DeadLetters) == 1) {
 					t.Errorf("everywhere %t, want %t; why %q, want %q", got.Everywhere(), c.everywhere, got.Why, c.why)

@@ -51,11 +51,11 @@ func TestHistogramTellsItsScale(t *testing.T) {
 	}
 	var v histogram
 	if h := v.scale(english, bins(1, 24, 240, 2400)); h[0] != h[1] || h[2] != 100 || h[3] != 0 || v.Top != "1,000" || v.Bottom != "10" || len(v.Lines) != 3 {
-		t.Errorf(`got %v, %+v, want h[0] = %v, h[2] = 100, h[3] = 0, Top = "1,000", Bottom = "10" and len(v.Lines) = 3`, h, v, h[1])
+		t.Errorf(`got the heights %v and %+v, want the first to be %v, the third 100 and the fourth 0, Top = "1,000", Bottom = "10" and 3 lines`, h, v, h[1])
 	}
 	v = histogram{}
 	if h := v.scale(english, bins(1, 1, 1)); h[0] != h[1] || h[2] != 100 || v.Top != "1,000" || v.Bottom != "0" || v.Scale != "Tasks per 1h." {
-		t.Errorf(`got %v, %+v, want h[0] = %v, h[2] = 100, Top = "1,000", Bottom = "0" and Scale = "Tasks per 1h."`, h, v, h[1])
+		t.Errorf(`got the heights %v and %+v, want the first to be %v and the third 100, Top = "1,000", Bottom = "0" and Scale = "Tasks per 1h."`, h, v, h[1])
 	}
 	v = histogram{}
 	if h := v.scale(english, bins(1, 24)[:0]); len(h) != 0 {

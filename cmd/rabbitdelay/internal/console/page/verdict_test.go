@@ -124,7 +124,7 @@ func TestVerdictByTheDatabasesClock(t *testing.T) {
 			o.Status.Tasks = &status.Tasks{Skew: status.Span(skew), Relays: []taskview.Relay{{Name: "shop:1", Seen: noon.Add(skew - since)}}}
 			v := judge(english, o, noon)
 			if stopped := len(v.Reasons) == 1 && strings.HasPrefix(v.Reasons[0].Text, "No relay is running"); stopped == running {
-				t.Errorf("clock %v, seen %v ago: got %+v, want stopped != %v", skew, since, v.Reasons, running)
+				t.Errorf("clock %v, seen %v ago: got %+v, want a reason that says that no relay is running: %t", skew, since, v.Reasons, running)
 			}
 		}
 	}

@@ -33,7 +33,7 @@ func TestMemoryKnowsOwners(t *testing.T) {
 	}
 	list, err := m.jobs(ctx, "j", 1)
 	if err != nil || len(list) != 1 || list[0].State != JobRunning || list[0].Done != 0 || list[0].owner != "b" {
-		t.Errorf(`the job is %+v, %v, want no error, 1 element, list[0].State = %v, list[0].Done = 0 and list[0].owner = "b"`, list, err, JobRunning)
+		t.Errorf(`got the jobs %+v, %v, want no error and one job with State = %v, Done = 0 and owner = "b"`, list, err, JobRunning)
 	}
 }
 

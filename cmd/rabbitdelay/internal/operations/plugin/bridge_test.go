@@ -217,7 +217,7 @@ func TestBridgeAfterThePlugin(t *testing.T) {
 		stop()
 		suite.MustSucceed(t, <-ended)
 		if s := b.Stats(); len(got) != 1 || s.Delayed != 0 || fmt.Sprint(got[0].Headers["x-delay"]) != fmt.Sprint(d.Headers["x-delay"]) {
-			t.Errorf(`got %+v; %+v, want 1 element, Delayed = 0 and got[0].Headers["x-delay"] = %v`, s, got, fmt.Sprint(d.Headers["x-delay"]))
+			t.Errorf(`got %+v; %+v, want Delayed = 0 and one message with x-delay = %v`, s, got, fmt.Sprint(d.Headers["x-delay"]))
 		}
 	})
 }

@@ -229,7 +229,7 @@ func TestOffThePlugin(t *testing.T) {
 			"plugin", "drain", "--rabbitmqctl", ctl, "--margin", "20s", "--yes", "--json", "--state", state,
 		}, args...)...)
 		if rep := reportOf(t, r); r.Code != 0 || rep.Sent == 0 || rep.Twice != 0 || len(rep.Refused) != 0 {
-			t.Errorf("%v: got %s, want Code = 0, Sent != 0, Twice = 0 and len(Refused) = 0", args, r)
+			t.Errorf("%v: got %s, want exit code 0, some sent, none of them twice, and none refused", args, r)
 		}
 		t.Log(args, r.Stdout)
 	}

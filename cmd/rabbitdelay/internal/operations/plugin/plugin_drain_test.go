@@ -114,7 +114,7 @@ func TestPluginDrain(t *testing.T) {
 		args := []string{"plugin", "drain", "--rabbitmqctl", ctl, "--state", state, "--margin", "30s", "--json"}
 		dry := command(append(args, "--dry-run")...)
 		if rep := reportOf(t, dry); dry.Code != 2 || rep.Found != 8 || rep.Sent != sent || rep.Soon != 1 || len(rep.Refused) != stay {
-			t.Errorf("dry run: got %s, want Code = 2, Found = 8, Sent = %v, Soon = 1 and len(Refused) = %v", dry, sent, stay)
+			t.Errorf("dry run: got %s, want exit code 2, Found = 8, Sent = %v, Soon = 1 and %v refused", dry, sent, stay)
 		}
 		if refused := command(args...); refused.Code != 1 || !strings.Contains(refused.Stderr, "give --yes") {
 			t.Errorf("without a terminal: got %s, want Code = 1 and advice to give --yes", refused)

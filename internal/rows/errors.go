@@ -88,10 +88,10 @@ func (c Conn) Failures(ctx context.Context, f Filter, ended bool, most int, row 
 		err := c.each(ctx, query, args, func(scan scanner) error {
 			var x Unsuccessful
 			var due int64
-			var finished sql.NullInt64
+			var finished time.Time
 			var text sql.NullString
 			wrong := &RowError{}
-			if err := scan(&x.ID, &x.Queue, &x.Exchange, cell{"due_at", &due, wrong}, cell{"finished_at", &finished, wrong}, &text); err != nil {
+			if err := scan(&x.ID, &x.Queue, &x.Exchange, cell{"due_at", &due, wrong}, cell{"finished_at", instant{&finished}, wrong}, &text); err != nil {
 				return err
 			}
 			if got++; read+got > most {
@@ -100,7 +100,7 @@ func (c Conn) Failures(ctx context.Context, f Filter, ended bool, most int, row 
 			}
 			x.At = time.UnixMilli(due)
 			if ended {
-				x.At = orZero(finished)
+				x.At = finished
 			}
 			l.After = Place{x.At, x.ID}
 			x.LastError = text.String

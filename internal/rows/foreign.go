@@ -43,6 +43,8 @@ func (c cell) Scan(v any) error {
 		into.set(c.number(v))
 	case *[]byte:
 		*into = []byte(c.text(v))
+	default:
+		return fmt.Errorf("column %s: no value of the type %T can be read", c.column, into)
 	}
 	return nil
 }

@@ -291,7 +291,7 @@ func TestRetryFitsIntoAFrame(t *testing.T) {
 		k := c.consume("q", func(context.Context, *amqpx.Delivery) error {
 			return errors.New(strings.Repeat("again", 100))
 		}, amqpx.WithRetry(topology.Retry{MaxAttempts: 2}))
-		for _, c := range []struct{ cc, header int }{{150, 100_000}, {620, 0}} { // the number of headers of 205 bytes
+		for _, c := range []struct{ cc, header int }{{150, 100_000}, {620, 0}} { // cc is the number of CC keys (205 bytes each), header the size of another header
 			keys := slices.Repeat([]any{strings.Repeat("k", 200)}, c.cc)
 			m.Publish("", "q", amqp.Publishing{Headers: amqp.Table{"CC": keys, "mine": strings.Repeat("x", c.header)}})
 		}

@@ -162,7 +162,7 @@ func (l *loader) layers(data []byte) {
 	for _, s := range settings {
 		name := variable(s.path)
 		known[name] = true
-		_ = l.v.BindEnv(s.path, name) // fails only without a key
+		_ = l.v.BindEnv(s.path, name) // BindEnv fails only if it gets no key
 		if o, ok := l.src.Overrides[s.path]; ok {
 			l.v.Set(s.path, given{byFlag, []string{o.Value}, yamldoc.Place{Origin: o.Origin}})
 		}

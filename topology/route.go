@@ -41,7 +41,7 @@ type DelayError struct {
 	Min, Max time.Duration   // the bounds, inclusive
 	Declared []time.Duration // for ttl, the declared delays; nil otherwise
 	Reason   string          // e.g. "is negative", "exceeds the strategy's maximum"
-	Hint     string          // what to do
+	Hint     string          // what the caller can do
 }
 
 func (e *DelayError) Error() string {
@@ -72,7 +72,7 @@ const MaxRoutingKey = 255
 type KeyError struct {
 	Strategy string
 	Key      string // the destination's key
-	Overhead int    // maximum number of bytes in the strategy's own words
+	Overhead int    // number of bytes that the strategy adds to the key, at most
 }
 
 func (e *KeyError) Error() string {

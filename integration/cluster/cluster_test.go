@@ -47,7 +47,7 @@ func eventually(t *testing.T, what string, holds func() (bool, error)) {
 	}
 }
 
-// controlled is a cluster of either kind.
+// controlled has the methods that both kinds of cluster share.
 type controlled interface {
 	Nodes() int
 	URLs() []string

@@ -86,7 +86,7 @@ func (c coded) Error() string {
 // If a SQLite file cannot be written, the error explains why, because SQLite's own error does not mention the
 // directory.
 func TestReadOnlySQLite(t *testing.T) {
-	for _, code := range []coded{8, 1544} { // SQLITE_READONLY, _DIRECTORY
+	for _, code := range []coded{8, 1544} { // SQLITE_READONLY and SQLITE_READONLY_DIRECTORY
 		err := sqldb.Explain(wrapped(code))
 		for _, want := range []error{sqldb.ErrDenied, code} {
 			if !errors.Is(err, want) {

@@ -10,7 +10,7 @@ import (
 
 // PanicError is a panic in one of the user's functions, or the end of the function's goroutine.
 type PanicError struct {
-	What  string // the function
+	What  string // names the function
 	Ended bool   // it did not panic, but ended its goroutine
 	Value string // the value of the panic
 	Stack []byte

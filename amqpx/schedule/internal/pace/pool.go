@@ -16,7 +16,7 @@ const (
 // PoolWatch detects that a database's pool has fewer connections than its users need.
 type PoolWatch struct {
 	last   sqldb.PoolUse
-	at     time.Time // the time of last
+	at     time.Time // when last was read
 	warned time.Time
 }
 

@@ -112,7 +112,7 @@ func (c *calendar) consume() {
 	}
 }
 
-// pass advances the time by d, and looks at the intervals of a relay.
+// pass advances the time by d. Meanwhile it calls look as often as a relay would.
 func (c *calendar) pass(d time.Duration) {
 	c.t.Helper()
 	for end := c.now.Add(d); c.now.Before(end); {

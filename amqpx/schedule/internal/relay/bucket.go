@@ -20,7 +20,7 @@ func newBucket(perSecond float64, burst int, free int64) *bucket {
 // slack returns how far ahead of the rate a burst may be.
 func (b *bucket) slack() int64 { return int64(b.burst-1) * b.interval }
 
-// opens returns the earliest time of the next task, including the burst.
+// opens returns the earliest time at which the next task may be sent, taking the burst into account.
 func (b *bucket) opens() int64 { return b.free - b.slack() }
 
 // fits returns how many tasks are allowed between now and until.

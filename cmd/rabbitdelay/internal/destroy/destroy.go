@@ -147,7 +147,7 @@ func (d *destroyer) plan(ctx context.Context) error {
 // counted over AMQP.
 func (d *destroyer) deletable(ctx context.Context) (r removal.Plan, stale bool, err error) {
 	found, err := d.Inspect(ctx, d.t)
-	if err == nil && found.BindingsKnown { // without the bindings, the state has the counts over AMQP already
+	if err == nil && found.BindingsKnown { // a state without bindings was read over AMQP, so its counts are current
 		stale, err = d.recount(ctx, found)
 	}
 	if err != nil {

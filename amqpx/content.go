@@ -14,7 +14,7 @@ import (
 
 // content is what is published of a message, except for the headers that depend on its due time and its route.
 type content struct {
-	pub       amqp.Publishing // without Headers
+	pub       amqp.Publishing // its Headers are not set
 	user, own amqp.Table      // headers: the user's, and rabbitdelay's own on a message that is passed on
 	added     amqp.Table      // headers that hooks added
 	attempt   int64

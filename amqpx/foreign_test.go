@@ -85,7 +85,7 @@ func TestForeignLevelsAreNotDeaths(t *testing.T) {
 	}
 	raw := amqp.Delivery{Headers: amqp.Table{"x-death": []any{death("celery_delayed_0", "expired"), death("celery", "rejected")}}}
 	if l := inspect.ReadDeadLetter(raw, "graveyard", "delay"); l.Reason != "rejected" || l.Destination.Queue != "celery" {
-		t.Errorf("%s in %+v, want rejected in celery", l.Reason, l.Destination)
+		t.Errorf(`got the reason %q and the destination %+v, want "rejected" and the queue "celery"`, l.Reason, l.Destination)
 	}
 	raw = amqp.Delivery{RoutingKey: strings.Repeat("0.", 27) + "1.Billing.Sales"}
 	if l := inspect.ReadDeadLetter(raw, "delay.parked", "delay"); l.Destination.Queue != "Billing.Sales" {

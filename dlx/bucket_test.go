@@ -275,7 +275,7 @@ func TestBucketTopology(t *testing.T) {
 					c, q.Name, q.DeadLetter.AtLeastOnce, q.Overflow)
 			}
 			if other, ok := ttls[*q.MessageTTL]; ok || *q.MessageTTL > topology.MaxTTL {
-				t.Errorf("%+v: queue %s has the TTL %v, as has %q", c, q.Name, *q.MessageTTL, other)
+				t.Errorf("%+v: queue %s has the TTL %v, which queue %q also has or which exceeds the maximum", c, q.Name, *q.MessageTTL, other)
 			}
 			ttls[*q.MessageTTL] = q.Name
 		}

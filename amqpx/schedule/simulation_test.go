@@ -476,7 +476,7 @@ func TestTaskThatIsNeverSettled(t *testing.T) {
 			}
 		}
 		if !errors.Is(s.failed["000007"], ErrMaxSends) {
-			t.Errorf("the hook says %v, want ErrMaxSends", s.failed["000007"])
+			t.Errorf("the hook got %v, want ErrMaxSends", s.failed["000007"])
 		}
 	})
 }

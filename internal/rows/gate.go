@@ -28,7 +28,7 @@ type Gate struct {
 	// SpreadUntil.
 	SpreadDue, SpreadUntil time.Time
 	SpreadRate             float64
-	SpreadFree             int64 // like Free, for SpreadRate
+	SpreadFree             int64 // when the next task may be sent at SpreadRate, like Free
 
 	// FileWrote reports whether a configuration has ever set a rate limit. FilePerSecond and FileBurst are the rate
 	// limit that a configuration set last. Changing the rate limit by hand does not change them.

@@ -91,7 +91,7 @@ func frameSize(head []byte) int { return int(binary.BigEndian.Uint32(head[3:])) 
 // next examines the frames that have arrived, and decides whether to pass them on unchanged.
 func (c *Reader) next() error {
 	have, err := c.in.Peek(max(frameHead, c.in.Buffered()))
-	if len(have) < frameHead { // not a whole frame head, or the end of the data
+	if len(have) < frameHead { // the head of the frame is incomplete, or the data has ended
 		c.pass = int64(len(have))
 		if len(have) > 0 {
 			return nil

@@ -24,7 +24,7 @@ type nightConsole struct {
 
 	mu   sync.Mutex
 	last nightOverview
-	text string // the JSON of last
+	text string // last as JSON
 }
 
 // nightOverview has the parts of an overview that a night changes.

@@ -39,7 +39,7 @@ type view struct {
 	Title string
 	Data  any
 
-	Console   string // Options.Title
+	Console   string // the console's name, from Options.Title
 	Color     string
 	Who       service.Caller
 	Operator  bool

@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/internal/yamldoc"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -167,29 +168,28 @@ func (f *file) schedule(n *yaml.Node, path string) {
 	r := schedule.Recurring{}
 	t := &r.Task
 	before := len(f.Problems)
-	f.Mapping(n, path, map[string]yamldoc.Field{
-		"name":           f.textTo(&r.Name),
-		"cron":           f.textTo(&r.Cron),
-		"time_zone":      f.textTo(&r.TimeZone),
-		"every":          f.parsed(func(s string) (err error) { r.Every, err = topology.ParseDuration(s); return err }),
-		"start":          f.parsed(func(s string) (err error) { r.Start, err = parseInstant(s); return err }),
-		"end":            f.parsed(func(s string) (err error) { r.End, err = parseInstant(s); return err }),
-		"jitter":         f.parsed(func(s string) (err error) { r.Jitter, err = topology.ParseDuration(s); return err }),
-		"misfire":        f.textTo((*string)(&r.Misfire)),
-		"misfire_limit":  f.parsed(func(s string) (err error) { r.MisfireLimit, err = parseInt(s); return err }),
-		"overlap":        f.textTo((*string)(&r.Overlap)),
-		"queue":          f.textTo(&t.Queue),
-		"exchange":       f.textTo(&t.Exchange),
-		"routing_key":    f.textTo(&t.RoutingKey),
-		"body":           f.parsed(func(s string) error { t.Body = []byte(s); return nil }),
-		"content_type":   f.textTo(&t.ContentType),
-		"type":           f.textTo(&t.Type),
-		"correlation_id": f.textTo(&t.CorrelationID),
-		"priority":       f.parsed(func(s string) (err error) { t.Priority, err = parsePriority(s); return err }),
-		"expires_after":  f.parsed(func(s string) (err error) { t.ExpiresAfter, err = topology.ParseDuration(s); return err }),
-		"headers":        f.headers(t),
-		"tags":           func(n *yaml.Node, p string) { f.List(n, p, f.appendTo(&t.Tags)) },
-	})
+	keys := map[string]yamldoc.Field{
+		"name":          f.textTo(&r.Name),
+		"cron":          f.textTo(&r.Cron),
+		"time_zone":     f.textTo(&r.TimeZone),
+		"every":         f.parsed(func(s string) (err error) { r.Every, err = topology.ParseDuration(s); return err }),
+		"start":         f.parsed(func(s string) (err error) { r.Start, err = parseInstant(s); return err }),
+		"end":           f.parsed(func(s string) (err error) { r.End, err = parseInstant(s); return err }),
+		"jitter":        f.parsed(func(s string) (err error) { r.Jitter, err = topology.ParseDuration(s); return err }),
+		"misfire":       f.textTo((*string)(&r.Misfire)),
+		"misfire_limit": f.parsed(func(s string) (err error) { r.MisfireLimit, err = parseInt(s); return err }),
+		"overlap":       f.textTo((*string)(&r.Overlap)),
+		"queue":         f.textTo(&t.Queue),
+		"exchange":      f.textTo(&t.Exchange),
+		"routing_key":   f.textTo(&t.RoutingKey),
+		"body":          f.parsed(func(s string) error { t.Body = []byte(s); return nil }),
+		"headers":       f.headers(t),
+		"tags":          func(n *yaml.Node, p string) { f.List(n, p, f.appendTo(&t.Tags)) },
+	}
+	for _, p := range taskview.Properties {
+		keys[p.Key] = f.parsed(func(s string) error { return p.Set(t, s) })
+	}
+	f.Mapping(n, path, keys)
 	f.schedules = append(f.schedules, r)
 	if len(f.Problems) > before {
 		return
@@ -207,11 +207,7 @@ func (f *file) schedule(n *yaml.Node, path string) {
 		if !ok {
 			continue
 		}
-		field := snake(se.Field)
-		if se.Field == "CorrelationID" {
-			field = "correlation_id"
-		}
-		bad(field, "%s", se.Reason)
+		bad(snake(se.Field), "%s", se.Reason)
 	}
 	for i := range f.schedules[:len(f.schedules)-1] {
 		if f.schedules[i].Name == r.Name {
@@ -258,14 +254,6 @@ func parseInstant(s string) (time.Time, error) {
 		return t, fmt.Errorf("expected a time such as 2026-01-31T08:00:00Z, got %q", yamldoc.Clip(s))
 	}
 	return t, nil
-}
-
-func parsePriority(s string) (uint8, error) {
-	n, err := parseInt(s)
-	if err == nil && (n < 0 || n > 255) {
-		err = fmt.Errorf("%d; expected 0 to 255", n)
-	}
-	return uint8(n), err
 }
 
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)

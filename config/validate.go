@@ -361,11 +361,11 @@ func unjoined(err error) []error {
 	return list
 }
 
-// snake returns the YAML key of a Go field, such as queue_type for QueueType.
+// snake returns the YAML key of a Go field, such as queue_type for QueueType, or correlation_id for CorrelationID.
 func snake(field string) string {
 	var b strings.Builder
 	for i, r := range field {
-		if unicode.IsUpper(r) && i > 0 {
+		if unicode.IsUpper(r) && i > 0 && !unicode.IsUpper(rune(field[i-1])) {
 			b.WriteByte('_')
 		}
 		b.WriteRune(unicode.ToLower(r))

@@ -44,17 +44,12 @@ func (e *FieldError) Error() string { return Words(e.Field) + ": " + e.Reason }
 
 // Words converts the name of a Go field to the words that users know from flags, settings and columns.
 func Words(field string) string {
-	switch field {
-	case "ID":
-		return "id"
-	case "CorrelationID":
-		return "correlation id"
-	case "DeliverAt":
+	if field == "DeliverAt" {
 		return "due time"
 	}
 	var b strings.Builder
 	for i, r := range field {
-		if unicode.IsUpper(r) && i > 0 {
+		if unicode.IsUpper(r) && i > 0 && !unicode.IsUpper(rune(field[i-1])) { // ID is one word
 			b.WriteByte(' ')
 		}
 		b.WriteRune(unicode.ToLower(r))

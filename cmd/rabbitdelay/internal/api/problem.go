@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode"
 
 	"github.com/danielgtaylor/huma/v2"
 	"go.uber.org/zap"
@@ -148,24 +149,17 @@ func place(field string) string {
 // snake returns the JSON key of a Go field.
 func snake(field string) string {
 	switch field {
-	case "ID":
-		return "id"
 	case "To":
 		return "to_queue"
-	case "CorrelationID":
-		return "correlation_id"
 	case "DeliverAt":
 		return "due"
 	}
 	var b strings.Builder
 	for i, r := range field {
-		if r >= 'A' && r <= 'Z' {
-			if i > 0 {
-				b.WriteByte('_')
-			}
-			r += 'a' - 'A'
+		if unicode.IsUpper(r) && i > 0 && !unicode.IsUpper(rune(field[i-1])) {
+			b.WriteByte('_')
 		}
-		b.WriteRune(r)
+		b.WriteRune(unicode.ToLower(r))
 	}
 	return b.String()
 }

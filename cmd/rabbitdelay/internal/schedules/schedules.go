@@ -154,7 +154,7 @@ func (x *schedules) show(r schedule.Recurring) error {
 		{"name", l.Name}, {"timetable", taskview.Timetable(r)}, {"start", l.Start}, {"end", l.End}, {"jitter", l.Jitter},
 		{"misfire", l.Misfire}, {"overlap", l.Overlap}, {"destination", r.Task.Destination().String()}, {"state", l.State},
 		{"last error", l.LastError}, {"skipped", l.Skipped}, {"origin", l.Origin}, {"version", strconv.FormatInt(l.Version, 10)},
-		{"created", l.Created}, {"updated", l.Updated}, {"expires after", l.ExpiresAfter},
+		{"created", l.Created}, {"updated", l.Updated},
 	} {
 		table.Field(p.name, p.value)
 	}

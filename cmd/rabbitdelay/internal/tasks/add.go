@@ -14,14 +14,30 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/asjson"
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/internal/term"
 )
 
 // MessageFlags are the flags for the destination and the message of a task.
 type MessageFlags struct {
-	task    schedule.Task
-	body    string
-	headers []string
+	task       schedule.Task
+	properties []*propertyFlag
+	body       string
+	headers    []string
+}
+
+// propertyFlag is the flag of a property. It implements pflag.Value.
+type propertyFlag struct {
+	taskview.Property
+	text string
+}
+
+func (f *propertyFlag) String() string { return f.text }
+
+// Set implements pflag.Value.
+func (f *propertyFlag) Set(text string) error {
+	f.text = text
+	return f.Property.Set(&schedule.Task{}, text)
 }
 
 // Register adds the flags. The parameter list is appended to the help text of repeatable flags.
@@ -31,11 +47,11 @@ func (m *MessageFlags) Register(f *pflag.FlagSet, list string) {
 	f.StringVar(&t.Exchange, "exchange", "", "destination exchange, with --routing-key")
 	f.StringVar(&t.RoutingKey, "routing-key", "", "routing key for --exchange")
 	f.StringVar(&m.body, "body", "", "the body; @file reads a file, - reads standard input")
-	f.StringVar(&t.ContentType, "content-type", "", "content type of the body")
-	f.StringVar(&t.Type, "type", "", "the message's type")
-	f.StringVar(&t.CorrelationID, "correlation-id", "", "the message's correlation id")
-	f.Uint8Var(&t.Priority, "priority", 0, "the message's priority, 0 to 255")
-	f.Var((*app.Duration)(&t.ExpiresAfter), "expires-after", "how long after its due time a task expires; default: never")
+	for _, p := range taskview.Properties {
+		property := &propertyFlag{Property: p}
+		m.properties = append(m.properties, property)
+		f.Var(property, p.Flag(), p.Help)
+	}
 	f.StringArrayVar(&m.headers, "header", nil, "a header, `name=value`; repeatable"+list)
 	f.StringArrayVar(&t.Tags, "tag", nil, "a `tag` for finding the task; repeatable"+list)
 }
@@ -53,11 +69,6 @@ func (m *MessageFlags) Apply(a *app.App, t *schedule.Task) (err error) {
 		{"exchange", func() { t.Queue, t.Exchange = "", m.task.Exchange }},
 		{"routing-key", func() { t.RoutingKey = m.task.RoutingKey }},
 		{"body", func() { t.Body, err = app.ReadBody(m.body, a.Stdin) }},
-		{"content-type", func() { t.ContentType = m.task.ContentType }},
-		{"type", func() { t.Type = m.task.Type }},
-		{"correlation-id", func() { t.CorrelationID = m.task.CorrelationID }},
-		{"priority", func() { t.Priority = m.task.Priority }},
-		{"expires-after", func() { t.ExpiresAfter = m.task.ExpiresAfter }},
 		{"header", func() { t.Headers, err = app.ParseHeaders(m.headers) }},
 		{"tag", func() { t.Tags = m.task.Tags }},
 	} {
@@ -66,6 +77,13 @@ func (m *MessageFlags) Apply(a *app.App, t *schedule.Task) (err error) {
 		}
 		if err != nil {
 			return err
+		}
+	}
+	for _, p := range m.properties {
+		if a.Given(p.Flag()) {
+			if err := p.Property.Set(t, p.text); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -18,6 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/asjson"
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/internal/term"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -153,11 +154,8 @@ func Show(on *term.Terminal, t schedule.TaskRow) error {
 
 // MessageRows adds the rows for the message of a task or a recurring task.
 func MessageRows(table *term.Table, t schedule.Task) {
-	table.Field("content type", t.ContentType)
-	table.Field("type", t.Type)
-	table.Field("correlation id", t.CorrelationID)
-	if t.Priority > 0 {
-		table.Row("priority", strconv.Itoa(int(t.Priority)))
+	for _, p := range taskview.Properties {
+		table.Field(p.Words(), p.Of(t))
 	}
 	for _, k := range slices.Sorted(maps.Keys(t.Headers)) {
 		table.Row("header", shown.Line(k)+"="+shown.Line(t.Headers[k]))

@@ -255,8 +255,11 @@ func (p *Pages) tasksTable(r *request) (table, error) {
 				return err
 			}
 			for _, t := range page.Tasks {
-				if err := each(t.ID, t.Queue, t.Exchange, t.RoutingKey, string(t.Status), t.DueSince(), t.Version, t.Attempts, t.LastError, t.Sends, t.SentAt,
-					t.CreatedAt, t.UpdatedAt, t.FinishedAt, t.UniqueKey, t.Tags); err != nil {
+				row := make([]any, len(taskColumns))
+				for i, c := range taskColumns {
+					row[i] = c.of(t)
+				}
+				if err := each(row...); err != nil {
 					return err
 				}
 			}
@@ -268,9 +271,34 @@ func (p *Pages) tasksTable(r *request) (table, error) {
 		}
 		return nil
 	}
-	return table{first: firstOf(more, maxDownload), rows: rows, columns: []string{
-		"id", "queue", "exchange", "routing_key", "status", "due", "version", "attempts", "last_error", "sends", "sent", "created", "updated", "finished", "unique_key", "tags",
-	}}, nil
+	columns := make([]string, len(taskColumns))
+	for i, c := range taskColumns {
+		columns[i] = c.name
+	}
+	return table{first: firstOf(more, maxDownload), rows: rows, columns: columns}, nil
+}
+
+// taskColumns are the columns of a downloaded list of tasks.
+var taskColumns = []struct {
+	name string
+	of   func(t schedule.TaskRow) any
+}{
+	{"id", func(t schedule.TaskRow) any { return t.ID }},
+	{"queue", func(t schedule.TaskRow) any { return t.Queue }},
+	{"exchange", func(t schedule.TaskRow) any { return t.Exchange }},
+	{"routing_key", func(t schedule.TaskRow) any { return t.RoutingKey }},
+	{"status", func(t schedule.TaskRow) any { return string(t.Status) }},
+	{"due", func(t schedule.TaskRow) any { return t.DueSince() }},
+	{"version", func(t schedule.TaskRow) any { return t.Version }},
+	{"attempts", func(t schedule.TaskRow) any { return t.Attempts }},
+	{"last_error", func(t schedule.TaskRow) any { return t.LastError }},
+	{"sends", func(t schedule.TaskRow) any { return t.Sends }},
+	{"sent", func(t schedule.TaskRow) any { return t.SentAt }},
+	{"created", func(t schedule.TaskRow) any { return t.CreatedAt }},
+	{"updated", func(t schedule.TaskRow) any { return t.UpdatedAt }},
+	{"finished", func(t schedule.TaskRow) any { return t.FinishedAt }},
+	{"unique_key", func(t schedule.TaskRow) any { return t.UniqueKey }},
+	{"tags", func(t schedule.TaskRow) any { return t.Tags }},
 }
 
 // firstOf returns the number of rows in the name of a file, or 0 if the list has no more rows than the file.

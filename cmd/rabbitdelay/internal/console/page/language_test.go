@@ -18,6 +18,7 @@ import (
 	"unicode"
 
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
 // asked returns the strings that templates and Go files look up by a constant.
@@ -178,6 +179,9 @@ func inTables() []string {
 	add(slices.Collect(maps.Values(uniqueNotices))...)
 	for _, s := range statuses {
 		add(string(s))
+	}
+	for _, p := range taskview.Properties {
+		add(p.Label)
 	}
 	return append(texts, foreignTexts...)
 }

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -17,6 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
+	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -182,27 +182,26 @@ func writeMessage(v url.Values, t schedule.Task) {
 	if !utf8.Valid(t.Body) || strings.ContainsAny(body, "\x00\r") {
 		encoding, body = encodingBase64, base64.StdEncoding.EncodeToString(t.Body)
 	}
-	priority := ""
-	if t.Priority > 0 {
-		priority = strconv.Itoa(int(t.Priority))
-	}
 	lines := make([]string, 0, len(t.Headers))
 	for _, k := range slices.Sorted(maps.Keys(t.Headers)) {
 		lines = append(lines, k+": "+t.Headers[k])
 	}
 	for name, value := range map[string]string{
-		"queue": t.Queue, "exchange": t.Exchange, "routing-key": t.RoutingKey, "body": body, "encoding": encoding, "content-type": t.ContentType, "type": t.Type,
-		"correlation-id": t.CorrelationID, "priority": priority, "expires-after": expiry(t.ExpiresAfter), "headers": strings.Join(lines, "\n"), "tags": strings.Join(t.Tags, "\n"),
+		"queue": t.Queue, "exchange": t.Exchange, "routing-key": t.RoutingKey, "body": body, "encoding": encoding,
+		"headers": strings.Join(lines, "\n"), "tags": strings.Join(t.Tags, "\n"),
 	} {
 		v.Set(name, value)
+	}
+	for _, p := range taskview.Properties {
+		v.Set(p.Flag(), p.Of(t))
 	}
 }
 
 // readMessage parses the fields that writeMessage fills in.
 func readMessage(in *fields) schedule.Task {
 	t := schedule.Task{
-		Queue: in.get("queue"), Exchange: in.get("exchange"), RoutingKey: in.get("routing-key"), ContentType: in.get("content-type"), Type: in.get("type"),
-		CorrelationID: in.get("correlation-id"), Body: []byte(in.form.Get("body")), Tags: lines(in.form.Get("tags")),
+		Queue: in.get("queue"), Exchange: in.get("exchange"), RoutingKey: in.get("routing-key"),
+		Body: []byte(in.form.Get("body")), Tags: lines(in.form.Get("tags")),
 	}
 	if in.get("encoding") == encodingBase64 {
 		var err error
@@ -210,14 +209,11 @@ func readMessage(in *fields) schedule.Task {
 			in.failf("body", "expected base64: %v", err)
 		}
 	}
-	if s := in.get("priority"); s != "" {
-		n, err := strconv.ParseUint(s, 10, 8)
-		if err != nil {
-			in.failf("priority", "%q; expected a number from 0 to 255", s)
+	for _, p := range taskview.Properties {
+		if err := p.Set(&t, in.get(p.Flag())); err != nil {
+			in.failf(p.Flag(), "%v", err)
 		}
-		t.Priority = uint8(n)
 	}
-	t.ExpiresAfter = in.duration("expires-after")
 	for _, line := range lines(in.form.Get("headers")) {
 		k, v, ok := strings.Cut(line, ":")
 		if !ok {

@@ -1,0 +1,25 @@
+package taskview
+
+import (
+	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+)
+
+// Every property can be set from the text that describes it, and reset by an empty text.
+func TestProperties(t *testing.T) {
+	texts := map[string]string{"string": "a", "uint8": "7", "duration": "1h30m"}
+	for _, p := range Properties {
+		var task schedule.Task
+		want := texts[p.Type()]
+		if err := p.Set(&task, want); err != nil || p.Of(task) != want {
+			t.Errorf("%s: got %q, %v, want %q and no error", p.Key, p.Of(task), err, want)
+		}
+		if err := p.Set(&task, ""); err != nil || p.Of(task) != "" {
+			t.Errorf("%s reset: got %q, %v, want an empty text and no error", p.Key, p.Of(task), err)
+		}
+		if err := p.Set(&task, "-1x"); (err != nil) != (p.Type() != "string") {
+			t.Errorf("%s: got %v for -1x", p.Key, err)
+		}
+	}
+}

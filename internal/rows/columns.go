@@ -8,6 +8,47 @@ import (
 	"time"
 )
 
+// Content contains the fields of a task that the caller of Schedule sets. They are the fields of schedule.Task in the
+// same order, so that one type can be converted to the other.
+type Content struct {
+	ID            string
+	Queue         string
+	Exchange      string
+	RoutingKey    string
+	DeliverAt     time.Time
+	Body          []byte
+	ContentType   string
+	Type          string
+	CorrelationID string
+	Priority      uint8
+	ExpiresAfter  time.Duration
+	UniqueKey     string
+	Replace       bool
+	Headers       map[string]string
+	Tags          []string
+}
+
+// Task is a row of rabbitdelay_tasks. schedule.Task documents its fields.
+type Task struct {
+	Content
+
+	Version                                  int64
+	Status                                   string
+	Attempts                                 int
+	LastError                                string
+	Sends                                    int
+	SentAt, CreatedAt, UpdatedAt, FinishedAt time.Time
+	ResendAt                                 time.Time
+
+	Lease     int64     // claimed_until of the claim that returned the task; 0 for a task that was not claimed
+	NotBefore time.Time // when a claimed task of a limited lane may be delivered
+
+	Failures int   // failed sends since the last confirmed one
+	Bad      error // a *RowError if another program wrote a row that cannot be sent
+
+	headers sql.NullString // the column headers until it is decoded
+}
+
 // column is a column of rabbitdelay_tasks that a Task has a field for. The statements that read, insert, replace and
 // renew tasks, and those for the tasks of rabbitdelay_schedules, are built from the list of columns. A new field of a
 // task therefore needs the field itself, an entry in the list, and the column in each dialect's migrations.

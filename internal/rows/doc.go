@@ -5,8 +5,8 @@
 //	conn.go       a database or a transaction, and how statements run on it
 //	dialect.go    the differences between the dialects, by name
 //	instant.go    converting times to and from columns
-//	columns.go    the columns of a task, from which its statements are built
-//	task.go       a task's row
+//	columns.go    a task and its columns, from which its statements are built
+//	task.go       reading a task's row
 //	foreign.go    rows that other programs wrote
 //	filter.go     filters
 //	list.go       reading tasks

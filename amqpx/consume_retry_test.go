@@ -248,7 +248,7 @@ func TestEveryAttemptHasTheSameKey(t *testing.T) {
 				m.Publish("", "q", dead[0].Publishing)
 				after(0)
 				if n := len(got.all()); n != 4 {
-					t.Errorf("handled %d times, want 3 and once after it was put back", n)
+					t.Errorf("handled %d times, want 4: three attempts, and once after it was put back", n)
 				}
 				for i, h := range got.all() {
 					if h.Exchange != test.exchange || h.RoutingKey != test.key {

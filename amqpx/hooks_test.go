@@ -61,7 +61,7 @@ func TestHooksAddHeaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	if h := p.headers(nil); h["tenant"] != "a" || h["traceparent"] != "one" || h[HeaderDue] != p.due || own["traceparent"] != "stale" {
-		t.Errorf(`headers %v of %v, want h["tenant"] = "a", h["traceparent"] = "one", h[HeaderDue] = %v and own["traceparent"] = "stale"`,
+		t.Errorf(`headers %v of %v, want tenant = "a", traceparent = "one", HeaderDue = %v, and own headers with traceparent = "stale"`,
 			h, own, p.due)
 	}
 }

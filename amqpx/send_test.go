@@ -66,7 +66,7 @@ func TestHeadersThatABrokerDelaysBy(t *testing.T) {
 			}
 		}
 		if headers["mine"] != "kept" {
-			t.Errorf(`got the headers %v, want headers["mine"] = "kept"`, headers)
+			t.Errorf(`got the headers %v, want mine = "kept"`, headers)
 		}
 	})
 }

@@ -81,7 +81,7 @@ func TestRelayThatCannotBeSeen(t *testing.T) {
 		check(t, s.Schedule(t.Context(), NoTx, near("1")))
 		<-time.After(time.Second)
 		if got := r.receipts(); len(got) != 1 || s.Health() != nil {
-			t.Errorf("%d sent; %v, want 1 and nil", len(got), s.Health())
+			t.Errorf("%d tasks were sent and Health is %v, want 1 and nil", len(got), s.Health())
 		}
 		if _, err := relaysOf(t, s); err == nil || errors.Is(err, ErrDenied) {
 			t.Errorf("without the table: got %v, want an error other than ErrDenied", err)

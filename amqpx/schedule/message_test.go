@@ -38,7 +38,7 @@ func TestTasksAreMessages(t *testing.T) {
 			t.Errorf(`sent as %+v, want Type = "order.expired", CorrelationID = "req-7", Priority = 3 and ContentType = "application/json"`, a)
 		}
 		if a.Headers["tenant"] != "blue" || a.Headers["traceparent"] != "00-1-2-01" || b.Headers["traceparent"] != "00-1-2-01" {
-			t.Errorf(`headers %v and %v, want a.Headers["tenant"] = "blue", a.Headers["traceparent"] = "00-1-2-01" and b.Headers["traceparent"] = "00-1-2-01"`,
+			t.Errorf(`headers %v and %v, want tenant = "blue" in the first, and traceparent = "00-1-2-01" in both`,
 				a.Headers, b.Headers)
 		}
 		if len(headers) != 1 {

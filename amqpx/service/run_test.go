@@ -159,7 +159,7 @@ func TestRunEndsWithAPart(t *testing.T) {
 				err := s.Run(t.Context(), c.prepare(srv, s), func(ctx context.Context) error { <-ctx.Done(); ended = true; return nil },
 					func(context.Context) error { return nil }) // a part with nothing left to do
 				if err == nil || !strings.HasPrefix(err.Error(), c.want) || !ended {
-					t.Errorf("Run: %v, want %q, others ended: %v", err, c.want, ended)
+					t.Errorf("Run returned %v, want an error beginning with %q; the other part ended: %t, want true", err, c.want, ended)
 				}
 				if n := len(srv.Connections()); n != 0 {
 					t.Errorf("%d connections are left, want 0", n)
@@ -468,7 +468,7 @@ func TestFirstLine(t *testing.T) {
 				t.Errorf(`field "file" of the log line is %q, want %q`, got, name)
 			}
 			if fields["broker"] != "RabbitMQ 4.3.0 at secret.example:5672" || fields["strategy"] != "bucket" || fields["database"] != "none" {
-				t.Errorf(`fields: got %v, want fields["broker"] = "RabbitMQ 4.3.0 at secret.example:5672", fields["strategy"] = "bucket" and fields["database"] = "none"`,
+				t.Errorf(`fields: got %v, want broker = "RabbitMQ 4.3.0 at secret.example:5672", strategy = "bucket" and database = "none"`,
 					fields)
 			}
 		})

@@ -338,7 +338,7 @@ func TestRoundingIsLate(t *testing.T) {
 		f := flow{rate: 1000, delays: span{time.Second, 3 * time.Second}, warm: 3 * time.Second, measure: 10 * time.Second}
 		o, err := f.through(t.Context(), rounding, minBody, time.Minute)
 		if err != nil || o.missing > 0 || !o.kept {
-			t.Fatalf("got %+v, %v, want no error, o.missing = 0 and o.kept = true", o, err)
+			t.Fatalf("got %+v, %v, want no error, none missing, and the messages kept", o, err)
 		}
 		for share, want := range map[float64]float64{0.5: 49.5, 0.99: 98} {
 			if got := lateness.Percentile(o.late, share); math.Abs(got-want) > 2 {

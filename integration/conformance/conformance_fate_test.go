@@ -372,7 +372,7 @@ func casePanic(t *testing.T, c *cell) {
 		count[h.ID]++
 	}
 	if count["panics"] != 2 || count["fine"] != 1 {
-		t.Errorf(`attempts: got %v, want count["panics"] = 2 and count["fine"] = 1`, count)
+		t.Errorf(`attempts: got %v, want panics = 2 and fine = 1`, count)
 	}
 	dead(t, take(t, c.plain(t, q+".dead"), 1, "the dead letter")[0], m, inspect.ReasonAttempts, "handler panicked: out of cheese", 2)
 }

@@ -44,7 +44,7 @@ func TestReadyAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer p.Close()
-		p.Slow(10 * time.Millisecond) // each way
+		p.Slow(10 * time.Millisecond) // in each direction
 		var binds, exchanges atomic.Int64
 		p.CutAt(func(f proxy.Frame) bool {
 			switch {

@@ -39,6 +39,6 @@ func TestSiteListsDocuments(t *testing.T) {
 		}
 	}
 	if len(listed) < 30 {
-		t.Errorf("expected some 50 lines in the nav, found %d", len(listed))
+		t.Errorf("the nav has %d lines, want about 50", len(listed))
 	}
 }

@@ -107,7 +107,7 @@ func TestHostileTasks(t *testing.T) {
 		if got := <-done; got != id {
 			t.Errorf("handled %q, want %q", got, id)
 		}
-		suite.Eventually(t, "the commit of "+id, func() bool { // the handler returns before it
+		suite.Eventually(t, "the commit of "+id, func() bool { // the transaction commits after the handler has returned
 			task, err := tasks.Get(t.Context(), schedule.NoTx, id)
 			if err != nil {
 				t.Fatal(err)

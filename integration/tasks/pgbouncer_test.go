@@ -259,7 +259,7 @@ func TestPgBouncerProgram(t *testing.T) {
 			"tasks count", "tasks cancel a" + mode, "schedules list",
 		} {
 			if r := suite.RunCLI(t.Context(), append(strings.Fields(command), "--db", p.at(mode))...); r.Code != 0 {
-				t.Errorf("mode %q: %s: got %s, want Code = 0", mode, command, r)
+				t.Errorf("mode %q: %s: got %s, want exit code 0", mode, command, r)
 			}
 		}
 	}
@@ -269,7 +269,7 @@ func TestPgBouncerProgram(t *testing.T) {
 			continue
 		}
 		if r.Code != 1 || !strings.Contains(r.Stderr, "add default_query_exec_mode=exec to the database URL") {
-			t.Errorf(`%s: got %s, want Code = 1 and Stderr with "add default_query_exec_mode=exec to the database URL"`, command, r)
+			t.Errorf(`%s: got %s, want exit code 1 and Stderr with "add default_query_exec_mode=exec to the database URL"`, command, r)
 		}
 	}
 }

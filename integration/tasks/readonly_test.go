@@ -20,7 +20,7 @@ func TestReadOnlyDatabase(t *testing.T) {
 	writable := openServer(t, idempotency.PostgreSQL, database.PostgreSQL)
 	readOnly := writable.dsn + "default_transaction_read_only=on"
 	if r := suite.RunCLI(t.Context(), "migrate", "--db", readOnly); r.Code != 1 || !strings.Contains(r.Stderr, "the database is read-only") {
-		t.Errorf(`migrating: got %s, want Code = 1 and Stderr with "the database is read-only"`, r)
+		t.Errorf(`migrating: got %s, want exit code 1 and Stderr with "the database is read-only"`, r)
 	}
 	for name, open := range openings {
 		db := open(t, readOnly)
@@ -32,7 +32,7 @@ func TestReadOnlyDatabase(t *testing.T) {
 	suite.MustSucceed(t, writable.migrateRecords(t.Context()))
 	for _, command := range []string{"tasks list", "tasks count", "schedules list", "migrate"} {
 		if r := suite.RunCLI(t.Context(), append(strings.Fields(command), "--db", readOnly)...); r.Code != 0 {
-			t.Errorf("%s: got %s, want Code = 0", command, r)
+			t.Errorf("%s: got %s, want exit code 0", command, r)
 		}
 	}
 	// Relays may be running although they cannot record it.

@@ -140,7 +140,7 @@ func TestServeKilledDuringBulk(t *testing.T) {
 		}
 		suite.Eventually(t, "the job ends", func() bool { return next.job(id)["state"] != "running" })
 		if j := next.job(id); j["state"] != "done" || j["done"] != float64(n) {
-			t.Errorf(`the resumed job: got %v, want j["state"] = "done" and j["done"] = %v`, j, float64(n))
+			t.Errorf(`the resumed job: got %v, want state = "done" and done = %v`, j, float64(n))
 		}
 		if once := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE version = ? AND due_at = ?", 1+moves, due.Add(by).UnixMilli()); once != n {
 			t.Errorf("%d of %d tasks were moved exactly once", once, n)
@@ -171,7 +171,7 @@ func TestServeTwiceTheSameBulk(t *testing.T) {
 				suite.Eventually(t, "the job ends", func() bool { return other.job(ids[i])["state"] != "running" })
 				j := other.job(ids[i])
 				if j["state"] != "done" {
-					t.Errorf(`%s: got %v, want j["state"] = "done"`, action, j)
+					t.Errorf(`%s: got %v, want "state": "done"`, action, j)
 				}
 				done += j["done"].(float64)
 			}

@@ -95,11 +95,11 @@ func TestCLITasks(t *testing.T) {
 			}
 		}
 		if r := cmd("list", "--json", "--queue", "none"); r.Code != 0 || r.Stdout != "" {
-			t.Errorf(`an empty list: got %s, want Code = 0 and Stdout = ""`, r)
+			t.Errorf(`an empty list: got %s, want exit code 0 and Stdout = ""`, r)
 		}
 		r := cmd("list")
 		if r.Code != 0 || len(r.Lines()) != 101 || !strings.HasPrefix(r.Stdout, "ID ") || !strings.Contains(r.Stderr, "more than 100; --limit 0 lists all") {
-			t.Errorf(`tasks list without --json: got %s, want Code = 0, 101 lines, Stdout beginning with "ID " and Stderr with "more than 100; --limit 0 lists all"`, r)
+			t.Errorf(`tasks list without --json: got %s, want exit code 0, 101 lines, Stdout beginning with "ID " and Stderr with "more than 100; --limit 0 lists all"`, r)
 		}
 		if r := cmd("list", "--limit", "0"); len(r.Lines()) != 122 || strings.Contains(r.Stdout, "\x1b") || r.Stderr != "" {
 			t.Errorf("list --limit 0 printed %d lines and the errors %q, want 122 and none", len(r.Lines()), r.Stderr)
@@ -120,7 +120,7 @@ func TestCLITasks(t *testing.T) {
 			t.Errorf("show: the error is %q, want task not found", text)
 		}
 		if r := cmd("show", "b-001"); r.Code != 0 || !strings.Contains(r.Stdout, "last error   boom\n") {
-			t.Errorf("show: got %s, want Code = 0 and Stdout with %q", r, "last error   boom\n")
+			t.Errorf("show: got %s, want exit code 0 and Stdout with %q", r, "last error   boom\n")
 		}
 
 		// count
@@ -144,7 +144,7 @@ func TestCLITasks(t *testing.T) {
 		}
 		wantFields(t, "reschedule", r.Objects(t), []map[string]any{{"due": "2030-01-01T00:00:00.000Z", "version": 2.0}})
 		if r := cmd("run", "a-004"); r.Code != 0 || !strings.HasPrefix(r.Stdout, "a-004: pending, due ") {
-			t.Errorf(`fire: got %s, want Code = 0 and Stdout beginning with "a-004: pending, due "`, r)
+			t.Errorf(`fire: got %s, want exit code 0 and Stdout beginning with "a-004: pending, due "`, r)
 		}
 		if got := taskOf(t, s, "a-004"); got.Version != 3 || time.Since(got.DeliverAt).Abs() > time.Minute {
 			t.Errorf("after fire: got %+v, want Version = 3 and time.Since(got.DeliverAt).Abs() <= 1m", got)
@@ -255,7 +255,7 @@ func TestCLIRelay(t *testing.T) {
 		r := stop()
 		m := r.Last(t, "relayed", "resent", "postponed", "failed", "purged", "errors", "seconds")
 		if r.Code != 0 || m["relayed"] != 5.0 || m["failed"] != 1.0 || m["errors"] != 0.0 {
-			t.Errorf(`relay: got %s, want Code = 0, m["relayed"] = 5.0, m["failed"] = 1.0 and m["errors"] = 0.0`, r)
+			t.Errorf(`relay: got %s, want exit code 0, "relayed": 5, "failed": 1 and "errors": 0`, r)
 		}
 		if !strings.Contains(r.Stderr, `"relaying tasks"`) || !strings.Contains(r.Stderr, "stopping") || strings.Contains(r.Stderr, "guest:guest") {
 			t.Errorf(`logs: got %s, want an error with ""relaying tasks"" and with "stopping" and no "guest:guest" in it`, r.Stderr)

@@ -292,7 +292,7 @@ func TestGatherCancelInTransaction(t *testing.T) {
 		t.Errorf("got %v, want context.Canceled", err)
 	}
 	if found := g.stored(t); found["cancelled"] != 0 || len(found) != 5+lanes {
-		t.Errorf(`got the rows %v, want found["cancelled"] = 0 and %v elements`, found, 5+lanes)
+		t.Errorf(`got the rows %v, want cancelled = 0 and %v elements`, found, 5+lanes)
 	}
 }
 

@@ -30,12 +30,12 @@ func TestUnavailable(t *testing.T) {
 		{stated("53300"), true},                      // too many connections
 		{stated("28P01"), true},                      // wrong password
 		{stated("25006"), true},                      // read-only transaction
-		{ExplainServer(stated("25006")), true},       // the same, explained
+		{ExplainServer(stated("25006")), true},       // the same error after ExplainServer
 		{errors.New("Error 1045 (28000): no"), true}, // MySQL rejects the login
 		{errors.New("Error 1836 (HY000): Running in read-only mode"), true},
 		{errors.New("Error 1290 (HY000): The MySQL server is running with the --read-only option"), true},
 		{errors.New("Error 1290 (HY000): The MySQL server is running with the --secure-file-priv option"), false},
-		{stated("23505"), false}, // a duplicate
+		{stated("23505"), false}, // a duplicate key
 		{stated("22021"), false}, // a text that cannot be stored
 		{stated("42P01"), false}, // a missing table
 		{errors.New("the application's own error"), false},

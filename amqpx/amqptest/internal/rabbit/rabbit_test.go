@@ -130,7 +130,7 @@ func TestQueueDelaysByItsTTL(t *testing.T) {
 			}
 			deaths, _ := a.Message.Delivered(w.Version())["x-death"].([]any)
 			if d, _ := deaths[0].(amqp.Table); len(deaths) != 1 || d["queue"] != "hold" || d["reason"] != reasonExpired || d["count"] != int64(1) {
-				t.Fatalf(`the record is %v, want 1 element, d["queue"] = "hold", d["reason"] = %v and d["count"] = %v`,
+				t.Fatalf(`the record is %v, want one with queue = "hold", reason = %v and count = %v`,
 					deaths, reasonExpired, int64(1))
 			}
 		}

@@ -417,7 +417,7 @@ func TestBounds(t *testing.T) {
 	}
 	out := w.must(200, "POST", "/api/v1/tasks", `{"tasks":[`+strings.Join(list, ",")+`]}`)
 	if out["created"] != 25.0 || out["failed"] != 0.0 {
-		t.Errorf(`batch: got %v, want out["created"] = 25.0 and out["failed"] = 0.0`, out)
+		t.Errorf(`batch: got %v, want created = 25.0 and failed = 0.0`, out)
 	}
 	var got []string
 	for cursor := ""; ; {

@@ -149,7 +149,7 @@ func NewDB(t *testing.T) (url string) {
 func Await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	if !poll(ok) {
-		t.Fatalf("expected within a minute: %s", what)
+		t.Fatalf("this did not become true within a minute: %s", what)
 	}
 }
 

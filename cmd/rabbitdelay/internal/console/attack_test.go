@@ -57,7 +57,7 @@ func TestHostileIDs(t *testing.T) {
 		r := w.post("/task-reschedule?"+url.Values{"id": {id}}.Encode(), form, nil)
 		to, err := url.Parse(r.header.Get("Location"))
 		if r.code != 303 || err != nil || to.Path != "task" || to.Query().Get("id") != id {
-			t.Errorf(`%q: moved: got %d %v %s, want 303, no error, Path = "task" and Query().Get("id") = %v`,
+			t.Errorf(`id %q, rescheduled: got %d, %v, Location %q, want 303 and the path "task" with the id %q`,
 				id, r.code, err, r.header.Get("Location"), id)
 			continue
 		}

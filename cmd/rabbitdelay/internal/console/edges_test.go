@@ -33,11 +33,11 @@ func TestEveryIDIsAddressable(t *testing.T) {
 			}
 			w.must(200, "POST", at("/reschedule"), `{"by":"1h"}`)
 			if got := w.must(200, "GET", at(""), "")["task"].(map[string]any); got["id"] != id || got["version"] != 2.0 {
-				t.Errorf(`%q: GET %s is %v, want got["id"] = %v and got["version"] = 2.0`, id, way, got, id)
+				t.Errorf(`%q: GET %s is %v, want id = %v and version = 2.0`, id, way, got, id)
 			}
 			w.must(200, "POST", at("/run"), "")
 			if got := w.must(200, "POST", at("/cancel"), ""); got["status"] != "cancelled" {
-				t.Errorf(`%q: cancelled at %s it is %v, want got["status"] = "cancelled"`, id, way, got)
+				t.Errorf(`%q: cancelled at %s it is %v, want status = "cancelled"`, id, way, got)
 			}
 			if got := w.must(200, "GET", strings.Replace(at(""), "/tasks/", "/trace/", 1), ""); got["id"] != id {
 				t.Errorf("the trace at %s has the id %v, want %q", way, got["id"], id)
@@ -81,7 +81,7 @@ func TestTwoSlashes(t *testing.T) {
 		"/delays//api/v1/tasks": "/delays/api/v1/tasks",
 	} {
 		if r := w.ask("GET", from, ""); r.code != 303 || r.header.Get("Location") != to {
-			t.Errorf("%s: %d to %s, want %s", from, r.code, r.header.Get("Location"), to)
+			t.Errorf("%s: got %d to %q, want 303 to %q", from, r.code, r.header.Get("Location"), to)
 		}
 	}
 }

@@ -61,7 +61,7 @@ func (w *world) begun() string {
 		j := w.must(200, "GET", "/api/v1/jobs/"+id, "")
 		if j["done"].(float64) > 0 {
 			if j["state"] != "running" {
-				w.t.Fatalf(`it is over already: got %v, want j["state"] = "running"`, j)
+				w.t.Fatalf(`it is over already: got %v, want state = "running"`, j)
 			}
 			return id
 		}
@@ -93,11 +93,11 @@ func TestJobIsContinued(t *testing.T) {
 	check(t, w.c.Close(t.Context()))
 	j := other.must(200, "GET", "/api/v1/jobs/"+id, "")
 	if j["state"] != "interrupted" || j["done"].(float64) >= many {
-		t.Fatalf(`after its process ended: got %v, want j["state"] = "interrupted" and j["done"].(float64) < %v`, j, many)
+		t.Fatalf(`after its process ended: got %v, want state = "interrupted" and done < %v`, j, many)
 	}
 	j = other.must(200, "POST", "/api/v1/jobs/"+id+"/continue", "")
 	if j = other.finished(j); j["state"] != "done" || j["done"] != float64(many) {
-		t.Errorf(`continued: got %v, want j["state"] = "done" and j["done"] = %v`, j, float64(many))
+		t.Errorf(`continued: got %v, want state = "done" and done = %v`, j, float64(many))
 	}
 	other.movedOnce(due)
 }
@@ -126,7 +126,7 @@ func TestJobIsTakenOver(t *testing.T) {
 	quiet("DROP TRIGGER quiet")
 	quiet("UPDATE rabbitdelay_audit SET alive_at = CAST(unixepoch('subsec') * 1000 AS INTEGER)")
 	if j := other.finished(map[string]any{"id": id}); j["state"] != "done" || j["done"] != float64(many) {
-		t.Errorf(`taken over: got %v, want j["state"] = "done" and j["done"] = %v`, j, float64(many))
+		t.Errorf(`taken over: got %v, want state = "done" and done = %v`, j, float64(many))
 	}
 	check(t, w.c.Close(t.Context()))
 	other.movedOnce(due)
@@ -176,7 +176,7 @@ func TestJobIsStopped(t *testing.T) {
 	id := w.begun()
 	j := other.must(200, "POST", "/api/v1/jobs/"+id+"/stop", "")
 	if j["state"] != "stopped" {
-		t.Fatalf(`stopped: got %v, want j["state"] = "stopped"`, j)
+		t.Fatalf(`stopped: got %v, want state = "stopped"`, j)
 	}
 	check(t, w.c.Close(t.Context())) // waits for the work in progress
 	at := other.must(200, "GET", "/api/v1/jobs/"+id, "")["done"].(float64)
@@ -189,7 +189,7 @@ func TestJobIsStopped(t *testing.T) {
 	check(t, err)
 	other.must(200, "POST", "/api/v1/jobs/"+id+"/continue", "")
 	if j = other.finished(j); j["state"] != "done" {
-		t.Errorf(`continued: got %v, want j["state"] = "done"`, j)
+		t.Errorf(`continued: got %v, want state = "done"`, j)
 	}
 	other.movedOnce(due)
 	if r := other.ask("POST", "/api/v1/jobs/"+id+"/stop", ""); r.code != 409 || !strings.Contains(string(r.text), "is done; expected a running job") {

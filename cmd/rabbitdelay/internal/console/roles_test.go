@@ -215,7 +215,7 @@ func TestActionsByRole(t *testing.T) {
 		w.must(403, "GET", "/api/v1/tasks?header=api-key%3Dsecret", "", bearer(viewing))
 		w.must(403, "GET", "/api/v1/counts?header=api-key%3Dsecret", "", bearer(viewing))
 		if task := w.must(200, "GET", "/api/v1/tasks/a", "", bearer(operating))["task"].(map[string]any); task["body"] != "secret body" {
-			t.Errorf(`an operator sees %v, want task["body"] = "secret body"`, task)
+			t.Errorf(`an operator sees %v, want body = "secret body"`, task)
 		}
 		w.must(200, "POST", "/api/v1/tasks/a/cancel", "", bearer(operating))
 		entries, err := w.c.core.Audit(t.Context(), service.Identity{}, "a", "", 10)

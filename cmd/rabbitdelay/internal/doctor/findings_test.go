@@ -664,7 +664,7 @@ func TestReportOrder(t *testing.T) {
 	snap.alter("delay.parked", func(q *plan.Queue) { q.Messages = 3 })
 	r := Diagnose(cfg, snap)
 	if len(r.Findings) != 2 {
-		t.Fatalf("expected 2 findings, got %+v", r.Findings)
+		t.Fatalf("got the findings %+v, want 2", r.Findings)
 	}
 	if id := r.Findings[0].ID; id != "parked-messages" {
 		t.Errorf(`the first finding is %s, want "parked-messages"`, id)

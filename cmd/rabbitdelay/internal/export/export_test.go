@@ -103,7 +103,7 @@ func TestKubernetes(t *testing.T) {
 		}
 	}
 	if x := objects["Exchange delay.deliver"]; x["type"] != "topic" || x["durable"] != true {
-		t.Errorf(`got %v, want x["type"] = "topic" and x["durable"] = true`, x)
+		t.Errorf(`got %v, want type = "topic" and durable = true`, x)
 	}
 }
 

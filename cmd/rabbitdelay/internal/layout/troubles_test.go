@@ -134,7 +134,7 @@ func TestStatusShowsTaskProblems(t *testing.T) {
 	}
 	idle := s.Tasks.Idle
 	if len(idle) != 2 {
-		t.Fatalf("expected 2 recurring tasks that are not planned, got %+v", idle)
+		t.Fatalf("got the recurring tasks %+v, want 2 that are not planned", idle)
 	}
 	if idle[0].Name != "broken" {
 		t.Errorf("the first recurring task is %s, want broken", idle[0].Name)
@@ -150,7 +150,7 @@ func TestStatusShowsTaskProblems(t *testing.T) {
 		unlisted[u.Destination] = u.Pending
 	}
 	if len(unlisted) != 2 {
-		t.Errorf("expected 2 destinations that the file does not list, got %v", unlisted)
+		t.Errorf("got the unlisted destinations %v, want 2", unlisted)
 	}
 	if n := unlisted["odd"]; n != 2 {
 		t.Errorf("%d tasks for odd, want 2", n)

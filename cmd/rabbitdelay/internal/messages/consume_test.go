@@ -71,11 +71,11 @@ func TestConsumeOfEarlyMessages(t *testing.T) {
 		t.Errorf("%d messages are left, want 0", n)
 	}
 	if !strings.Contains(got.Stdout, `{"received":4,"early":2,`) {
-		t.Errorf("expected 4 messages, 2 of them early, got\n%s", got.Stdout)
+		t.Errorf("got\n%s, want 4 messages, 2 of them early", got.Stdout)
 	}
 	var e struct{ Note string }
 	if err := json.Unmarshal([]byte(got.Stderr), &e); err != nil {
-		t.Fatalf("expected one note, got %s: %v", got.Stderr, err)
+		t.Fatalf("got %s (%v), want one note", got.Stderr, err)
 	}
 	if !strings.HasPrefix(e.Note, "message 1h arrived 59m59.") {
 		t.Errorf(`note %s, want a text beginning with "message 1h arrived 59m59."`, e.Note)

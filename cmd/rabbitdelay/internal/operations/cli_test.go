@@ -208,7 +208,7 @@ destinations: [{queue: %[1]s.orders}]
 		t.Fatalf(`destroy: want exit code 1, deleted = 0 and "refused: 1 message in 1 queue," in the errors, got %v`, refused)
 	}
 	if plan := cmd("plan"); plan.Code != 0 {
-		t.Errorf("after a destroy that refused: got %s, want Code = 0", plan)
+		t.Errorf("after a destroy that refused: got %s, want exit code 0", plan)
 	}
 	forced := cmd("destroy", "--json", "--yes", "--destinations", "--force", "--messages", "1")
 	// destroy deletes the declared objects, and the exchange that marks them as complete.

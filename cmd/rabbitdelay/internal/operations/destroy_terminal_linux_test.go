@@ -74,20 +74,20 @@ func TestCLIAsksOnATerminal(t *testing.T) {
 	before := v.Objects(t)
 	for _, no := range []string{"", "y", "n", "yes!"} {
 		if r := answering(no, "destroy"); r.Code != 1 || !strings.Contains(r.Stderr, "Type yes: ") || !strings.Contains(r.Stderr, "nothing was deleted") {
-			t.Errorf(`%q: got %s, want Code = 1, Stderr with "Type yes: " and Stderr with "nothing was deleted"`, no, r)
+			t.Errorf(`%q: got %s, want exit code 1, Stderr with "Type yes: " and Stderr with "nothing was deleted"`, no, r)
 		}
 	}
 	suite.Publish(t, v, "delay.bucket.r2-1h.1h", 12)
 	for _, no := range []string{"yes", "11"} {
 		if r := answering(no, "destroy", "--force"); r.Code != 1 || !strings.Contains(r.Stderr, "Type the number of messages, 12, to confirm: ") {
-			t.Errorf(`%q: got %s, want Code = 1 and Stderr with "Type the number of messages, 12, to confirm: "`, no, r)
+			t.Errorf(`%q: got %s, want exit code 1 and Stderr with "Type the number of messages, 12, to confirm: "`, no, r)
 		}
 	}
 	if after := v.Objects(t); !slices.Equal(before, after) {
 		t.Errorf("the objects changed from %v to %v", before, after)
 	}
 	if r := answering("12", "destroy", "--force"); r.Code != 0 || !strings.Contains(r.Stdout, "with 12 messages") || len(v.Objects(t)) != 0 {
-		t.Errorf(`got %s and the objects %v, want Code = 0, Stdout with "with 12 messages" and no objects`, r, v.Objects(t))
+		t.Errorf(`got %s and the objects %v, want exit code 0, Stdout with "with 12 messages" and no objects`, r, v.Objects(t))
 	}
 }
 

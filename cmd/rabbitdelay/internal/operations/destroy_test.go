@@ -250,7 +250,7 @@ func TestCLIDestroyCountsPreviousLayouts(t *testing.T) {
 			t.Errorf(`destroy --yes: want exit code 1 and "delay.bucket.r2-1h.1h 1" in the errors, got %v`, refused)
 		}
 		if r := now("plan"); r.Code != 0 {
-			t.Errorf("after a destroy that refused: got %s, want Code = 0", r)
+			t.Errorf("after a destroy that refused: got %s, want exit code 0", r)
 		}
 		dry := now("destroy", "--dry-run", "--json", "--force")
 		would := dry.Last(t, "would_delete", "would_keep", "absent", "messages")
@@ -259,7 +259,7 @@ func TestCLIDestroyCountsPreviousLayouts(t *testing.T) {
 		}
 		r := now("destroy", "--yes", "--json", "--force", "--messages", "1")
 		if did := r.Last(t, destroyKeys...); r.Code != 0 || did["messages_deleted"] != 1.0 || did["deleted"] != would["would_delete"] {
-			t.Errorf(`%v objects would go: got %s, want Code = 0, did["messages_deleted"] = 1.0 and did["deleted"] = %v`,
+			t.Errorf(`%v objects would go: got %s, want exit code 0, "messages_deleted": 1 and "deleted": %v`,
 				would["would_delete"], r, would["would_delete"])
 		}
 		if left, want := v.Objects(t), []string{"queue orders.expire", "queue orders.expire.dead"}; !slices.Equal(left, want) {
@@ -297,7 +297,7 @@ func TestCLIDestroyByName(t *testing.T) {
 			t.Errorf("what is left: got %v, want %v", left, want)
 		}
 		if r := one("plan"); r.Code != 0 {
-			t.Errorf("the queue in use: got %s, want Code = 0", r)
+			t.Errorf("the queue in use: got %s, want exit code 0", r)
 		}
 	})
 }
@@ -319,7 +319,7 @@ func TestCLIDestroyAsks(t *testing.T) {
 			"the broker has no layout":   {"--yes", "--layout", "x"},
 		} {
 			if r := cmd(append([]string{"destroy"}, args...)...); r.Code != 1 || !strings.Contains(r.Stderr, want) {
-				t.Errorf("%v: got %s, want Code = 1 and Stderr with %q", args, r, want)
+				t.Errorf("%v: got %s, want exit code 1 and Stderr with %q", args, r, want)
 			}
 		}
 		if r := cmd("destroy", "--dry-run"); r.Code != 0 || !strings.Contains(r.Stdout, "delete  1 queue, 1 exchange, 1 binding of delay.bucket.r2") {

@@ -30,7 +30,7 @@ func TestDoctorOfTwoConfigurations(t *testing.T) {
 		for round := range 2 {
 			for name, cmd := range map[string]func(...string) suite.Ran{"one": one, "two": two} {
 				if r := cmd("doctor"); r.Code != 0 {
-					t.Errorf("round %d, %s: got %s, want Code = 0", round, name, r)
+					t.Errorf("round %d, %s: got %s, want exit code 0", round, name, r)
 				}
 			}
 			if r := two("send", "--queue", "payments.expire", "--delay", "1h"); r.Code != 0 {
@@ -62,7 +62,7 @@ func TestDoctorCommandWithoutManagement(t *testing.T) {
 			t.Fatalf("apply: want exit code 0, got %v", r)
 		}
 		if r := cmd("doctor"); r.Code != 0 {
-			t.Errorf("with the management API: got %s, want Code = 0", r)
+			t.Errorf("with the management API: got %s, want exit code 0", r)
 		}
 		cmd = suite.CommandWith(t, v, yaml, "http://127.0.0.1:1")
 		r := cmd("doctor")
@@ -71,11 +71,11 @@ func TestDoctorCommandWithoutManagement(t *testing.T) {
 		}
 		for _, less := range [][]string{{"--amqp-only"}, {"--skip", "management,bindings,policies,nodes,arguments,feature-flags"}} {
 			if r := cmd(append([]string{"doctor"}, less...)...); r.Code != 0 || !strings.Contains(r.Stdout, "nothing is wrong") {
-				t.Errorf(`%v: got %s, want Code = 0 and Stdout with "nothing is wrong"`, less, r)
+				t.Errorf(`%v: got %s, want exit code 0 and Stdout with "nothing is wrong"`, less, r)
 			}
 		}
 		if r := cmd("plan"); r.Code != 2 || !strings.HasPrefix(r.Stdout, "INCOMPLETE: ") {
-			t.Errorf(`plan: got %s, want Code = 2 and Stdout beginning with "INCOMPLETE: "`, r)
+			t.Errorf(`plan: got %s, want exit code 2 and Stdout beginning with "INCOMPLETE: "`, r)
 		}
 		if r := cmd("doctor", "--skip", "weather"); r.Code != 1 || !strings.Contains(r.Stderr, `--skip: "weather"; expected management,`) {
 			t.Errorf(`doctor --skip weather: want exit code 1 and "--skip: \"weather\", want management," in the errors, got %v`, r)
@@ -128,7 +128,7 @@ func TestDoctorReplacesAQueue(t *testing.T) {
 		}
 		suite.Publish(t, v, queue, 1)
 		if r := cmd("destroy", "--yes", "--layout", queue); r.Code != 1 || !strings.Contains(r.Stderr, queue+" 1") {
-			t.Errorf("destroying a queue with a message: got %s, want Code = 1 and Stderr with %q", r, queue+" 1")
+			t.Errorf("destroying a queue with a message: got %s, want exit code 1 and Stderr with %q", r, queue+" 1")
 		}
 		ch := v.Channel(t)
 		if _, ok, err := ch.Get(queue, true); err != nil || !ok {
@@ -155,13 +155,13 @@ func TestDoctorFindsMessagesForOperators(t *testing.T) {
 			t.Fatalf("apply: want exit code 0, got %v", r)
 		}
 		if r := cmd("doctor"); r.Code != 2 || !strings.HasPrefix(r.Stdout, "NOT EVERYTHING WAS CHECKED: database\n") {
-			t.Errorf("before the database exists: got %s, want Code = 2 and Stdout beginning with %q", r, "NOT EVERYTHING WAS CHECKED: database\n")
+			t.Errorf("before the database exists: got %s, want exit code 2 and Stdout beginning with %q", r, "NOT EVERYTHING WAS CHECKED: database\n")
 		}
 		if r := cmd("migrate"); r.Code != 0 {
 			t.Fatalf("migrate: want exit code 0, got %v", r)
 		}
 		if r := cmd("doctor"); r.Code != 0 {
-			t.Errorf("with an empty table: got %s, want Code = 0", r)
+			t.Errorf("with an empty table: got %s, want exit code 0", r)
 		}
 		sqlDB, _, err := config.OpenDB(config.URL(db))
 		if err != nil {

@@ -182,7 +182,7 @@ func (n *night) lost(t *testing.T, one int) {
 		}
 	}
 	if r := n.rabbitdelay(t, one, "trace", "some-id"); r.Code != 2 || strings.Contains(r.Stdout, "it is empty") {
-		t.Errorf(`trace: got %s, want Code = 2 and no "it is empty"`, r)
+		t.Errorf(`trace: got %s, want exit code 2 and no "it is empty"`, r)
 	}
 	for _, args := range [][]string{{"plan"}, {"plan", "--json"}} {
 		r := n.rabbitdelay(t, one, args...)
@@ -196,7 +196,7 @@ func (n *night) lost(t *testing.T, one int) {
 		{"destroy", "--layout", "delay.bucket.r3", "--force", "--yes"},
 	} {
 		if r := n.rabbitdelay(t, one, args...); r.Code != 1 || strings.Contains(r.Stdout, "examined 0 of 0") {
-			t.Errorf(`%v: got %s, want Code = 1 and no "examined 0 of 0" in it`, args, r)
+			t.Errorf(`%v: got %s, want exit code 1 and no "examined 0 of 0" in it`, args, r)
 		}
 	}
 }

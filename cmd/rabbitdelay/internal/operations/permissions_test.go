@@ -494,17 +494,17 @@ func TestOperatorsRights(t *testing.T) {
 		do := func(args ...string) suite.Ran { return suite.RunCLI(t.Context(), append(args, "-f", file)...) }
 		suite.Known(t, v, "orders.expire.dead")
 		if r := do("peek", "--queue", "orders.expire.dead"); r.Code != 0 || !strings.Contains(r.Stdout, "5. orders.expire-0004") {
-			t.Errorf(`peek: got %s, want Code = 0 and Stdout with "5. orders.expire-0004"`, r)
+			t.Errorf(`peek: got %s, want exit code 0 and Stdout with "5. orders.expire-0004"`, r)
 		}
 		suite.Eventually(t, "status counts the dead letters", func() bool { // the management API's counts are up to 5 s old
 			return strings.Contains(do("status", "--peek", "0").Stdout, "orders.expire.dead: 5")
 		})
 		if r := do("requeue", "--queue", "orders.expire.dead", "--yes"); r.Code != 0 || !strings.Contains(r.Stdout, "5 sent to orders.expire") {
-			t.Errorf(`requeue: got %s, want Code = 0 and Stdout with "5 sent to orders.expire"`, r)
+			t.Errorf(`requeue: got %s, want exit code 0 and Stdout with "5 sent to orders.expire"`, r)
 		}
 		for _, denied := range [][]string{{"apply"}, {"peek", "--queue", "orders.expire"}, {"destroy", "--yes", "--destinations"}} {
 			if r := do(denied...); r.Code != 1 {
-				t.Errorf("%v: got %s, want Code = 1", denied, r)
+				t.Errorf("%v: got %s, want exit code 1", denied, r)
 			}
 		}
 		if got := suite.Drains(t, v, "orders.expire"); len(got) != 5 {

@@ -71,23 +71,23 @@ func TestQueueLimit(t *testing.T) {
 		for _, command := range []string{"plan", "apply"} {
 			got := suite.RunCLI(t.Context(), command, "-f", file("default.yaml", ""))
 			if got.Code != 1 {
-				t.Errorf("%s: got %s, want Code = 1", command, got)
+				t.Errorf("%s: got %s, want exit code 1", command, got)
 			}
 			checkError(command, got.Stderr)
 		}
 		nothingLeft("apply")
 		found := suite.RunCLI(t.Context(), "doctor", "-f", file("default.yaml", ""))
 		if found.Code != 1 || !strings.Contains(found.Stdout, "queue-limit") {
-			t.Errorf(`doctor: got %s, want Code = 1 and Stdout with "queue-limit"`, found)
+			t.Errorf(`doctor: got %s, want exit code 1 and Stdout with "queue-limit"`, found)
 		}
 		send := suite.RunCLI(t.Context(), "send", "--queue", "q", "--delay", "1s", "-f", file("default.yaml", ""))
 		if send.Code != 1 {
-			t.Errorf("send: got %s, want Code = 1", send)
+			t.Errorf("send: got %s, want exit code 1", send)
 		}
 		checkError("send", send.Stderr)
 
 		if got := suite.RunCLI(t.Context(), "apply", "-f", file("binary.yaml", "layout: binary")); got.Code != 0 {
-			t.Errorf("apply of the layout that the advice names: got %s, want Code = 0", got)
+			t.Errorf("apply of the layout that the advice names: got %s, want exit code 0", got)
 		}
 		strategy, err := dlx.NewBucket(dlx.BucketConfig{Layout: dlx.LayoutBinary})
 		suite.MustSucceed(t, err)
@@ -147,7 +147,7 @@ func TestConnectionAndChannelLimits(t *testing.T) {
 		}
 		limit(channels, -1)
 		if got := send("second-2"); got.Code != 0 {
-			t.Errorf("after the limit was raised: got %s, want Code = 0", got)
+			t.Errorf("after the limit was raised: got %s, want exit code 0", got)
 		}
 	})
 }

@@ -40,7 +40,7 @@ func TestCLIRetire(t *testing.T) {
 				t.Fatalf("send --queue orders.expire --delay 1h: want exit code 0, got %v", r)
 			}
 			if r := now("retire", "--yes"); r.Code != 1 || !strings.Contains(r.Stderr, queue+" 1") {
-				t.Errorf("retiring a queue with a message: got %s, want Code = 1 and Stderr with %q", r, queue+" 1")
+				t.Errorf("retiring a queue with a message: got %s, want exit code 1 and Stderr with %q", r, queue+" 1")
 			}
 			if left := v.Objects(t); !slices.Equal(left, all) {
 				t.Errorf("a retire that refused left %v, want %v", left, all)
@@ -69,7 +69,7 @@ func TestCLIRetire(t *testing.T) {
 			t.Errorf("the plan of the present file is not empty: %s", r)
 		}
 		if r := now("retire", "--yes"); r.Code != 0 {
-			t.Errorf("retire a second time: got %s, want Code = 0", r)
+			t.Errorf("retire a second time: got %s, want exit code 0", r)
 		}
 	})
 }

@@ -115,7 +115,7 @@ func belowPrefix(t *testing.T, base, id string) {
 	login := url.Values{"name": {"anna"}, "password": {"correct horse battery"}, "next": {"tasks?status=failed"}}
 	b.expect("POST", base+"/login", login, http.StatusOK, base+"/tasks?status=failed")
 	if list := jar.Cookies(home); len(list) != 2 {
-		t.Errorf("expected 2 cookies, got %v", list)
+		t.Errorf("got the cookies %v, want 2", list)
 	}
 	if list := jar.Cookies(home.JoinPath("../")); len(list) != 0 {
 		t.Errorf("cookies outside the prefix: got %v, want none", list)

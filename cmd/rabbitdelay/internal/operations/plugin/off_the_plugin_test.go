@@ -196,7 +196,7 @@ func TestOffThePlugin(t *testing.T) {
 		var s struct{ Exchanges []struct{ Waiting int } }
 		r := suite.CommandOn(t, old, "")("plugin", "status", "--json")
 		if err := json.Unmarshal([]byte(r.Stdout), &s); err != nil || r.Code != 0 {
-			t.Fatalf("%v: got %s, want no error and Code = 0", err, r)
+			t.Fatalf("%v: got %s, want no error and exit code 0", err, r)
 		}
 		for _, x := range s.Exchanges {
 			waiting += x.Waiting

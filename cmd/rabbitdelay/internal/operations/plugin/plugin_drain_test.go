@@ -117,7 +117,7 @@ func TestPluginDrain(t *testing.T) {
 			t.Errorf("dry run: got %s, want exit code 2, Found = 8, Sent = %v, Soon = 1 and %v refused", dry, sent, stay)
 		}
 		if refused := command(args...); refused.Code != 1 || !strings.Contains(refused.Stderr, "give --yes") {
-			t.Errorf("without a terminal: got %s, want Code = 1 and advice to give --yes", refused)
+			t.Errorf("without a terminal: got %s, want exit code 1 and advice to give --yes", refused)
 		}
 		r := command(append(args, "--yes")...)
 		if rep := reportOf(t, r); r.Code != 2 || rep.Sent != sent || rep.Deleted != sent || rep.Twice != 0 || len(rep.Refused) != stay {
@@ -308,7 +308,7 @@ func TestPluginDrainFromTheWrongNode(t *testing.T) {
 			t.Errorf("without the plugin: got the output %q, want none", r.Stdout)
 		}
 		if r := command("plugin", "drain", "--rabbitmqctl", ctl, "--other-broker", "--yes"); r.Code != 1 || !strings.Contains(r.Stderr, "omit --other-broker") {
-			t.Errorf(`its own broker as another: got %s, want Code = 1 and Stderr with "omit --other-broker"`, r)
+			t.Errorf(`its own broker as another: got %s, want exit code 1 and Stderr with "omit --other-broker"`, r)
 		}
 	})
 }

@@ -72,7 +72,7 @@ func TestPluginStatus(t *testing.T) {
 	onPlugins(t, func(t *testing.T, v *suite.Vhost) {
 		command := suite.CommandOn(t, v, "")
 		if r := command("plugin", "status"); r.Code != 0 || !strings.Contains(r.Stdout, "has no x-delayed-message exchange") {
-			t.Errorf("plugin status without an exchange: got %s, want Code = 0 and a text that says so", r)
+			t.Errorf("plugin status without an exchange: got %s, want exit code 0 and a text that says so", r)
 		}
 		delays(t, v, "orders", "topic", "order.#")
 		ch := v.Channel(t)

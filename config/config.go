@@ -167,16 +167,5 @@ func (c *Config) DelayGiven() bool {
 	return c.file != ""
 }
 
-// Destination returns the file's destination for a queue. If the file has none, it returns a destination with the
-// queue and defaults.
-func (c *Config) Destination(queue string) topology.Destination {
-	for _, d := range c.Topology.Destinations {
-		if d.Queue == queue {
-			return d
-		}
-	}
-	return topology.Destination{Queue: queue}
-}
-
 // File returns the path of the file from which the configuration was read, or "" if there was none.
 func (c *Config) File() string { return c.file }

@@ -162,11 +162,22 @@ func layoutsOf(exchanges []string, prefix string) string {
 	return strings.Join(names, ", ")
 }
 
+// listed returns the file's destination for a queue. If the file has none, it returns a destination with the queue and
+// defaults.
+func (d *doorway) listed(queue string) topology.Destination {
+	for _, x := range d.c.Topology.Destinations {
+		if x.Queue == queue {
+			return x
+		}
+	}
+	return topology.Destination{Queue: queue}
+}
+
 // missing returns the queues that a destination needs but the broker does not have.
 func (d *doorway) missing(dest topology.Destination) ([]string, error) {
 	needs := []string{dest.TargetQueue(d.c.Delay.Prefix)}
 	if !dest.ToExchange() && !(d.c.Delay.Strategy == config.StrategyBucket && foreign.IsLayout(d.c.Delay.Bucket.Layout)) {
-		needs = append(needs, d.c.Destination(dest.Queue).DeadLetterQueue())
+		needs = append(needs, d.listed(dest.Queue).DeadLetterQueue())
 	}
 	var names []string
 	for _, q := range needs {

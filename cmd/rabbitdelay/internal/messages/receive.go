@@ -30,7 +30,7 @@ func (r *receiver) ensureQueue(d *doorway) error {
 	if declare := d.c.Broker.Declare; declare == amqpx.DeclareNothing || declare == amqpx.DeclareListed && !listed {
 		return fmt.Errorf("the queue %q does not exist, and broker.declare: %s does not allow creating it", r.queue, declare)
 	}
-	queues := d.c.Destination(r.queue).Queues(d.c.Delay.QueueType)
+	queues := d.listed(r.queue).Queues(d.c.Delay.QueueType)
 	if strings.HasSuffix(r.queue, ".dead") || slices.ContainsFunc(destinations, func(x topology.Destination) bool {
 		return !x.ToExchange() && x.DeadLetterQueue() == r.queue
 	}) {

@@ -157,7 +157,7 @@ func (n *night) spend(t *testing.T) {
 	}
 	for _, i := range []int{0, 2} {
 		if err := n.WaitReady(t.Context(), i); err != nil {
-			t.Fatalf("%v: %v", i, err)
+			t.Fatalf("%v: %v; its log ends with:\n%s", i, err, suite.Docker(t, "logs", "--tail", "80", n.Container(i)))
 		}
 	}
 	n.until(t, one, []string{"DEAD LETTERS in " + nightDead + ": 5"}, "status")

@@ -63,8 +63,8 @@ func TestRequeueReportsMissedMessages(t *testing.T) {
 	}
 }
 
-// If another client takes messages while Peek reads, Peek does not count messages that are not there, and gives no other
-// reason for their absence.
+// If another client takes messages while Peek reads, Peek does not count messages that are not there, and gives no
+// other reason for their absence.
 func TestPeekWithARival(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.3.0"}, func(t *testing.T, m *memory) {
 		m.Declare("q", amqp.Table{"x-queue-type": "quorum"})

@@ -178,8 +178,8 @@ func (r *bulkRun) allowed(n int) int {
 
 func (r *bulkRun) full() bool { return r.opts.Limit > 0 && r.done.changed >= r.opts.Limit }
 
-// chosen returns a filter that selects the tasks that still have to be changed. Tasks that another operator has made due
-// since the run began are already due.
+// chosen returns a filter that selects the tasks that still have to be changed. It leaves out tasks that another
+// operator has made due since the run began.
 func (r *bulkRun) chosen() rows.Filter {
 	now := r.began
 	if r.opts.Spread == 0 {
@@ -188,8 +188,8 @@ func (r *bulkRun) chosen() rows.Filter {
 	return r.action.narrow(r.filter, r.status, r.opts.Spread, now)
 }
 
-// page reads the positions of the tasks after a position. Tasks that are postponed are read in reverse order, so that a postponed
-// task is not found again.
+// page reads the positions of the tasks after a position. Tasks that are postponed are read in reverse order, so that a
+// postponed task is not found again.
 func (r *bulkRun) page(ctx context.Context, after rows.Place) ([]rows.Seen, error) {
 	c, err := r.s.conn(ctx, NoTx)
 	if err != nil {

@@ -87,6 +87,9 @@ func (x *tasks) removeDead(ctx context.Context, queues, ids []string) error {
 			if rep.Removed > 0 {
 				x.Notef("removed %s from %s", shown.Count(rep.Removed, "dead letter that no longer has an effect", "dead letters that no longer have an effect"), dead)
 			}
+			if rep.Missed > 0 {
+				x.Notef("in %[2]s, %[1]s not examined, because other consumers hold or have removed them; they may include dead letters that no longer have an effect", shown.Count(rep.Missed, "message was", "messages were"), dead)
+			}
 		}
 		return nil
 	})

@@ -76,7 +76,7 @@ func TestPipe(t *testing.T) {
 		}
 		began := time.Now()
 		_, err := s.Read(big)
-		if ne, ok := err.(net.Error); !ok || !ne.Timeout() || time.Since(began) != time.Second { //nolint:errorlint // as net's own callers look
+		if ne, ok := err.(net.Error); !ok || !ne.Timeout() || time.Since(began) != time.Second { //nolint:errorlint // callers of package net use a type assertion too
 			t.Errorf("read returned %[2]v after %[1]v, want a timeout after 1s", time.Since(began), err)
 		}
 		_ = s.SetDeadline(time.Time{})

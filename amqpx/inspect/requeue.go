@@ -59,14 +59,14 @@ type RequeueOptions struct {
 	// counts towards that limit. Without Management on such a broker, nothing is put back unless the queue is a classic
 	// queue: messages that stay are copied to the end of the queue instead, and DryRun returns a *PeekError.
 	Management *live.Management
-	// Tasks decides about the dead letters of tasks. *schedule.Store implements it. Without it these messages stay in
+	// Tasks decides what happens to the dead letters of tasks. *schedule.Store implements it. Without it these messages stay in
 	// the queue, because a message alone does not revive a task.
 	Tasks TaskStore
 	// Progress is called after each message that was examined.
 	Progress func(RequeueReport)
 }
 
-// TaskStore decides about the dead letter of a task.
+// TaskStore decides what happens to the dead letter of a task.
 type TaskStore interface {
 	// RequeueDead decides what to do with the dead letter l. With RequeueSent the message is sent. RequeueRevived means
 	// that the task's row is pending again, so the dead letter can be removed. RequeueRemoved means that the task is
@@ -160,9 +160,9 @@ func (r *RequeueReport) Gone() int { return r.Sent + r.Revived + r.Removed + r.D
 // When ctx ends, Requeue waits for the messages that are being sent. If the process is killed or the connection is
 // lost, up to InFlight messages may have been sent and still be in the queue, so a second run sends them again with the
 // same ids. In that case a broker before 4.3 counts a delivery for each message that was held, and drops a message that
-// exceeds its limit. Two concurrent runs share the messages, and each
-// counts the others as RequeueReport.Missed. The broker's consumer timeout (30 min) limits how long
-// messages may be held, and therefore the duration of a run that leaves messages behind.
+// exceeds its limit. Two concurrent runs share the messages, and each counts those of the other run as
+// RequeueReport.Missed. The broker's consumer timeout (30 min) limits how long messages may be held, and therefore the
+// duration of a run that leaves messages behind.
 //
 // The report says what was done, even if an error is returned. Errors are those of amqpx, ErrConfig, ErrClosed and
 // ErrBlocked, a *PeekError for a stream, the context's error, and an *amqp091.Error (NotFound for a queue that does not
@@ -304,7 +304,7 @@ func (r *requeue) portion() int {
 	return max(n, 1)
 }
 
-// process decides about a batch and sends the selected messages, InFlight at a time.
+// process selects messages of a batch and sends them, InFlight at a time.
 func (r *requeue) process(ctx context.Context) error {
 	var round []*letter
 	defer func() { r.taken = append(r.taken, round...) }() // if the run ends early, put these back too: they were selected but not sent

@@ -84,7 +84,7 @@ func (s *site) exchange(name string, queues ...string) {
 	}
 }
 
-// noted returns an effect that is recorded and then has the outcome of answer.
+// noted returns a handler that records an effect and then returns what answer returns.
 func (s *site) noted(answer func(d *amqpx.Delivery) error) Func {
 	return func(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
 		s.mu.Lock()

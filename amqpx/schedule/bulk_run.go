@@ -321,7 +321,7 @@ func (r *bulkRun) update(ctx context.Context, c rows.Conn, ids []string, p *bulk
 	if r.opts.Record == nil {
 		return nil
 	}
-	tx, _ := c.Conn.(sqldb.Tx) // the transaction of transact
+	tx, _ := c.Conn.(sqldb.Tx) // the transaction that transact opened
 	return r.opts.Record(ctx, sqldb.Executes(tx), p.progress(), anys(ids))
 }
 

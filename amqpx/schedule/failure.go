@@ -138,8 +138,8 @@ func attemptNumber(d *amqpx.Delivery, a *attempt, cause error) int {
 	return d.Attempt
 }
 
-// retryMargin is how long after the due time of a retry the sweeper still does not send the task again. unknownRetry is
-// the pause that is assumed if the pause before a retry is unknown because a test has created the Delivery.
+// retryMargin is how long the sweeper waits after a retry's due time before it sends the task again. unknownRetry
+// replaces an unknown pause before a retry, as in a Delivery that a test has created.
 const (
 	retryMargin  = 2 * time.Minute
 	unknownRetry = 15 * time.Minute

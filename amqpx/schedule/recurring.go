@@ -17,7 +17,7 @@ type Misfire string
 const (
 	MisfireSkip Misfire = recur.MisfireSkip // missed occurrences are skipped
 	MisfireOnce Misfire = recur.MisfireOnce // only the last missed occurrence is run; the default
-	MisfireAll  Misfire = recur.MisfireAll  // all missed occurrences are run, up to the last MisfireLimit
+	MisfireAll  Misfire = recur.MisfireAll  // all missed occurrences are run, but at most the latest MisfireLimit of them
 )
 
 // Overlap is the policy for an occurrence that is due while the previous one is pending.

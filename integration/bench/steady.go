@@ -63,8 +63,8 @@ func steady(f flow, by func(ctx context.Context, t *turn) (timer, error)) work {
 	}
 }
 
-// through sends the flow through a timer. A message is missing if it has not arrived when the duration patience has
-// passed since the last message was sent.
+// through sends the flow through a timer. A message is missing if it has not arrived within patience after the last
+// message was sent.
 func (f flow) through(ctx context.Context, t timer, size int, patience time.Duration) (o outcome, err error) {
 	from := time.Now().Add(f.warm)
 	l := &arrivals{from: from.UnixMicro(), to: from.Add(f.measure).UnixMicro()}
@@ -164,7 +164,7 @@ func (l *arrivals) came(content []byte) {
 }
 
 // wait waits until all requested messages have arrived and returns the sorted lateness. A message that has not arrived
-// after the duration patience counts with that lateness.
+// within patience counts as that late.
 func (l *arrivals) wait(ctx context.Context, patience time.Duration) (late []float64, missing int, err error) {
 	for deadline := time.Now().Add(patience); ; {
 		l.mu.Lock()

@@ -369,7 +369,7 @@ func (s *site) twoChangeMany(t *testing.T) {
 		b.becomes("the job is done", `document.querySelector("main .status")?.textContent === "done"`)
 		done += eval[int](b, `Number(document.querySelector(".progress b").textContent.replaceAll(",", ""))`)
 	}
-	// Each of the two reschedules the counted tasks by an hour, as both requested.
+	// Both jobs reschedule every counted task by an hour, as each user has requested.
 	var moved, versions int
 	err := s.db.QueryRowContext(t.Context(),
 		"SELECT COUNT(*), SUM(version - 1) FROM rabbitdelay_tasks WHERE queue = 'shared'").Scan(&moved, &versions)

@@ -12,7 +12,7 @@ import (
 
 // ledger records which tasks were scheduled and when they were handled.
 type ledger struct {
-	effects bool // whether handlers that have a database write to the table of effects
+	effects bool // whether handlers with a database also write to the effects table
 
 	mu        sync.Mutex
 	scheduled map[int64]bool
@@ -71,7 +71,7 @@ func (l *ledger) counts() (stored, missing int) {
 	return len(l.scheduled), missing
 }
 
-// wait waits until all stored tasks are handled, for at most the duration patience. It returns the number of missing
+// wait waits until all stored tasks are handled, for at most the given time. It returns the number of missing
 // tasks.
 func (l *ledger) wait(ctx context.Context, patience time.Duration) (missing int, err error) {
 	for deadline := time.Now().Add(patience); ; {

@@ -39,7 +39,7 @@ func TestKeptPromises(t *testing.T) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
 	if v.Earliest != 0 || v.Percentile(1) != time.Second || v.Percentile(0.1) != 0 {
-		t.Errorf("earliest %v, last %v, want 0, 1s and v.Percentile(0.1) = 0", v.Earliest, v.Percentile(1))
+		t.Errorf("earliest %v, p10 %v, last %v, want 0, 0 and 1s", v.Earliest, v.Percentile(0.1), v.Percentile(1))
 	}
 }
 

@@ -193,7 +193,7 @@ func (r *run) work(ctx context.Context) error {
 	defer cancel()
 	p := &producers{clients: r.clients, strategy: r.cfg.Strategy, ledger: &r.ledger, rate: r.cfg.Rate}
 	if s := r.cfg.Second; s != nil && s.Name == "ttl" {
-		p.strategy = *s // both strategies support its delays
+		p.strategy = *s // the main strategy supports all of its delays
 	}
 	var injecting, reporting, scheduling sync.WaitGroup
 	if r.tasks != nil {

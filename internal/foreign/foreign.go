@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// These systems delay messages in their own queues, which Levels can use.
+// These systems delay messages in their own queues, which the strategy dlx.Levels can use.
 const (
 	NServiceBus = "nservicebus"
 	Celery      = "celery"

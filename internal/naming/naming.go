@@ -34,7 +34,7 @@ func (l Layout) Native() bool { return l.Tag == "native" }
 // LayoutOf returns the layout of a delay queue, or of an exchange that routes to such queues or replaces them. It
 // returns false for all other names, including the delivery exchange, the parked queue and the route queues.
 func LayoutOf(prefix, name string) (Layout, bool) {
-	const classic = "classic" // the queue type that names contain
+	const classic = "classic" // the only queue type that appears in names
 	rest, ok := strings.CutPrefix(name, prefix+".")
 	strategy, rest, _ := strings.Cut(rest, ".")
 	tag := strategyTags[strategy]

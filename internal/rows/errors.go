@@ -12,7 +12,7 @@ import (
 )
 
 // Databases cannot decide which errors are similar, and they compare texts in different ways. A statement therefore
-// only excludes rows that certainly do not match, and Matches decides about the remaining rows.
+// only excludes rows that certainly do not match, and Matches checks the remaining rows.
 
 // ByError reports whether the filter has a condition on the error, which only Matches can decide.
 func (f Filter) ByError() bool { return f.Error+f.ErrorLike != "" }

@@ -51,7 +51,7 @@ func TestListOrders(t *testing.T) {
 	} {
 		for _, page := range []int{1, 2, 3, 100} {
 			if got := fmt.Sprint(x.pages(l, page)); got != expected {
-				t.Errorf("%+v by %d: got %s, want %s", l, page, got, expected)
+				t.Errorf("%+v in pages of %d: got %s, want %s", l, page, got, expected)
 			}
 		}
 	}

@@ -59,7 +59,7 @@ func (c Conn) Holder(ctx context.Context, key string, now int64) (h Holder, foun
 	return h, err == nil, err
 }
 
-// ReplaceBy returns the change that overwrites a holder's row with t, in the next version.
+// ReplaceBy returns the change that overwrites a holder's row with t, and increments its version.
 func (t *Task) ReplaceBy(h Holder, now int64) Assignment {
 	values := t.written(max(now, h.Created+1))
 	var set strings.Builder

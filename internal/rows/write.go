@@ -29,7 +29,7 @@ type OnExisting int
 const (
 	// Refuse inserts none of a statement's rows if one of them exists.
 	Refuse OnExisting = iota
-	// Replace overwrites an existing task with the new one, in the next version.
+	// Replace overwrites an existing task with the new one, and increments its version.
 	Replace
 )
 

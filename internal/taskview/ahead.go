@@ -11,7 +11,7 @@ import (
 
 // SentTasks describes pending tasks whose messages should be on the broker.
 type SentTasks struct {
-	Tasks int64 // number of tasks
+	Tasks int64
 	// ResendFrom and ResendTo are the earliest and the latest time at which the relay sends one of the tasks again, if
 	// it finds that the message is lost: the range of TaskRow.ResendAt. They are zero if there are no tasks.
 	ResendFrom, ResendTo time.Time

@@ -29,7 +29,7 @@ type overruns struct {
 type overrun struct {
 	returns, acquired int64
 	text              string // the text of the handler's error
-	long              bool   // the delivery was unacknowledged for as long as the first one that exceeded the timeout
+	long              bool   // the delivery was unacknowledged for at least as long as the first one that exceeded the timeout
 }
 
 // put records a message whose handler has ended after the broker cancelled the consumer.
@@ -46,7 +46,7 @@ func (o *overruns) put(d *Delivery, text string, long bool) {
 // handler exceeded the consumer timeout, or would have done so soon. An overrun increases the message's acquired count
 // but not its return count, while a lost channel or connection increases both, so take compares how much they have
 // grown. If they grew equally and the channel was closed, an overrun is assumed only if the delivery was unacknowledged
-// for as long as the first one that exceeded the timeout.
+// for at least as long as the first one that exceeded the timeout.
 func (o *overruns) take(d *Delivery) error {
 	if !d.Redelivered {
 		return nil

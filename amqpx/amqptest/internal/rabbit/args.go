@@ -113,14 +113,14 @@ func typed[T any](a *arguments, key string) (x T, ok bool) {
 	return x, ok
 }
 
-// oneOf returns an argument that must be one of the allowed values. For any other value the error is the text wrong, in
-// which VALUE is replaced by that value.
-func (a *arguments) oneOf(key, wrong string, allowed ...string) string {
+// oneOf returns an argument that must be one of the allowed values. Any other value is refused with the given text, in
+// which the word VALUE is replaced by the value.
+func (a *arguments) oneOf(key, refusal string, allowed ...string) string {
 	s, ok := typed[string](a, key)
 	if !ok || slices.Contains(allowed, s) {
 		return s
 	}
-	a.refusef(key, "%s", strings.ReplaceAll(wrong, "VALUE", s))
+	a.refusef(key, "%s", strings.ReplaceAll(refusal, "VALUE", s))
 	return ""
 }
 

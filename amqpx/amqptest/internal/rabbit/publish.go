@@ -141,7 +141,7 @@ func (q *Queue) expire() {
 				due = append(due, q.lines.popFirst(l))
 				again = q.lines.merged
 				if again {
-					return // this may have changed which line is next
+					return // merging the lines may have changed which one is next
 				}
 			}
 		})

@@ -178,11 +178,11 @@ func TestDeadLettersWithoutARoute(t *testing.T) {
 			t.Errorf("%s: %d messages wait, want %d", strategy, q.Dying(), want)
 		}
 		if err := w.v.DeclareExchange(ExchangeSpec{Name: "later", Kind: "fanout"}); err != nil {
-			t.Fatalf("%s: %v", strategy, err)
+			t.Fatalf("%s: declaring the exchange: %v", strategy, err)
 		}
 		dest := w.queue(t, "dest", "quorum", nil)
 		if _, err := w.v.Bind(Binding{Source: "later", Queue: "dest"}, nil); err != nil {
-			t.Fatalf("%s: %v", strategy, err)
+			t.Fatalf("%s: binding the queue: %v", strategy, err)
 		}
 		w.pass(deadLetterRetry * time.Millisecond)
 		if want := map[string]int{"at-least-once": 40}[strategy]; dest.Ready() != want {

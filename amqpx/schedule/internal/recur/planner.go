@@ -20,7 +20,7 @@ type Planner struct {
 	DB      *rows.DB
 	Pace    *pace.Pace
 	Log     *zap.Logger
-	MaxBody int // longest body, in bytes, that a caller may write and that this relay plans
+	MaxBody int // maximum size of a body in bytes, for callers' writes and for the rows that this relay plans
 
 	CheckTask CheckTask
 	Sendable  func(t *rows.Task) *rows.FieldError // why the sender would reject the task; nil if it would accept it

@@ -245,8 +245,8 @@ func (s *Sweeper) resend(ctx context.Context, x suspicion, g ground, room int) (
 	return tried, err
 }
 
-// request returns the request for tasks to claim. With the ground allQuiet, there is no proof that messages are lost.
-// In that case, request leaves out tasks that were already sent MaxSends times, because they would fail.
+// request returns the request for tasks to claim. If the ground is allQuiet, there is no proof that messages are lost,
+// so request leaves out tasks that were already sent MaxSends times, because they would fail.
 func (x suspicion) request(g ground, most, maxSends int) rows.ClaimRequest {
 	w := rows.ClaimRequest{Lane: rows.Lane{Queue: x.Queue, Exchange: x.Exchange}, Until: x.until(g), Most: most, Keys: []string{x.Key}}
 	if g == allQuiet {

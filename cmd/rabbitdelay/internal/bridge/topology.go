@@ -40,7 +40,7 @@ func (x Exchange) Validate(prefix string) error {
 	case naming.Reserved(prefix, x.Name):
 		return fmt.Errorf("%w: %q belongs to the delay strategies with prefix %q; its messages are delayed without a bridge", ErrExchange, x.Name, prefix)
 	case !slices.Contains(Types(), x.Type):
-		return fmt.Errorf("%w: type %q; expected the x-delayed-type that it had: %s", ErrExchange, x.Type, strings.Join(Types(), ", "))
+		return fmt.Errorf("%w: type %q; expected the former x-delayed-type of the exchange, one of %s", ErrExchange, x.Type, strings.Join(Types(), ", "))
 	}
 	return nil
 }

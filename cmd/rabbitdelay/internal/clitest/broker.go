@@ -15,7 +15,7 @@ import (
 type Host interface {
 	// URL is where the program reaches the broker.
 	URL() string
-	// Connect opens a connection of a client other than the program.
+	// Connect opens a connection that does not belong to the program, as another client would.
 	Connect() (*amqp.Connection, error)
 	// Queues returns the names of all queues in alphabetical order.
 	Queues() ([]string, error)

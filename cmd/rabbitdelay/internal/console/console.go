@@ -83,8 +83,8 @@ type Config struct {
 	// DefaultKeepAudit.
 	KeepAudit time.Duration
 
-	// Discarded is the directory in which the console saves the messages that it discards, in files for each job that
-	// only their owner may read. The console never deletes these files. By default, Discarded is empty and messages
+	// Discarded is the directory in which the console saves the messages that it discards, in one file per job, which
+	// only the file's owner can read. The console never deletes these files. By default, Discarded is empty and messages
 	// cannot be discarded.
 	Discarded string
 

@@ -31,7 +31,7 @@ func TestDiscard(t *testing.T) {
 	}
 	job := w.finished(w.must(200, "POST", "/api/v1/discard", chosen+`,"limit":1}`)["job"].(map[string]any))
 	if job["state"] != "done" || job["done"] != 1.0 || ready("orders.dead") != 1 {
-		t.Fatalf("got %v; %d messages in the queue, want a finished job with one discarded message, and 1", job, ready("orders.dead"))
+		t.Fatalf("got the job %v and %d messages in the queue, want a finished job that discarded one message, and 1 message", job, ready("orders.dead"))
 	}
 	path := "/api/v1/jobs/" + job["id"].(string) + "/messages"
 	kept := filepath.Join(t.TempDir(), "kept.jsonl")

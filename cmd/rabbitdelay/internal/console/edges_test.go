@@ -33,11 +33,11 @@ func TestEveryIDIsAddressable(t *testing.T) {
 			}
 			w.must(200, "POST", at("/reschedule"), `{"by":"1h"}`)
 			if got := w.must(200, "GET", at(""), "")["task"].(map[string]any); got["id"] != id || got["version"] != 2.0 {
-				t.Errorf(`%q: GET %s is %v, want id = %v and version = 2.0`, id, way, got, id)
+				t.Errorf(`%q: GET %s: got %v, want id %v and version 2`, id, way, got, id)
 			}
 			w.must(200, "POST", at("/run"), "")
 			if got := w.must(200, "POST", at("/cancel"), ""); got["status"] != "cancelled" {
-				t.Errorf(`%q: cancelled at %s it is %v, want status = "cancelled"`, id, way, got)
+				t.Errorf(`%q: after cancel at %s: got %v, want the status "cancelled"`, id, way, got)
 			}
 			if got := w.must(200, "GET", strings.Replace(at(""), "/tasks/", "/trace/", 1), ""); got["id"] != id {
 				t.Errorf("the trace at %s has the id %v, want %q", way, got["id"], id)

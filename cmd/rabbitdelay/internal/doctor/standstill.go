@@ -16,8 +16,8 @@ import (
 
 // Limits of a StallWatch.
 const (
-	// A queue is watched for its TTL plus the same time again, which is at least minBeyond and at most maxBeyond. During a
-	// shorter watch, a busy broker or a steady flow of messages could look like a standstill.
+	// A queue is watched for its TTL and some time beyond. That time equals the TTL, but is at least minBeyond and at most
+	// maxBeyond. During a shorter watch, a busy broker or a steady flow of messages could look like a standstill.
 	minBeyond, maxBeyond = 5 * time.Second, time.Minute
 	// FiguresLag is the maximum age of the management API's figures.
 	FiguresLag = 11 * time.Second

@@ -55,7 +55,7 @@ func (j *journal) read(path, head string) error {
 		return err
 	}
 	if first := head + "\n"; !strings.HasPrefix(string(raw), first) && !strings.HasPrefix(first, string(raw)) {
-		return fmt.Errorf("%s: expected the state of %q, but this is the state of another table, or another kind of file; give another --state", path, head)
+		return fmt.Errorf("%s: expected the state of %q, but this is the state of another table, or another kind of file; give a different file for --state", path, head)
 	}
 	whole := raw[:bytes.LastIndexByte(raw, '\n')+1]
 	if err := j.f.Truncate(int64(len(whole))); err != nil {

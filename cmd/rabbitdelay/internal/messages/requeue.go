@@ -133,7 +133,7 @@ func (r *requeueRun) lines() iter.Seq2[inspect.SavedMessage, error] {
 			}
 		}
 		if r.skip > last {
-			yield(inspect.SavedMessage{}, fmt.Errorf("--skip: %d; expected at most %d, the lines of %s", r.skip, last, r.from))
+			yield(inspect.SavedMessage{}, fmt.Errorf("--skip: %d; expected at most %d, the number of lines in %s", r.skip, last, r.from))
 		}
 	}
 }
@@ -309,7 +309,7 @@ func (r *requeueRun) Tell(took time.Duration, failed error) error {
 	case failed != nil && r.report.Line > 0:
 		return fmt.Errorf("%w; to continue, run the command again with --skip %d", failed, r.report.Line)
 	case failed != nil && r.saved != nil:
-		return fmt.Errorf("%w; to continue, run the command again with another --save", failed)
+		return fmt.Errorf("%w; to continue, run the command again with a new file for --save", failed)
 	}
 	return app.AdviseRepeat(failed)
 }

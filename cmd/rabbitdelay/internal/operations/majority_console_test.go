@@ -200,7 +200,7 @@ func (c *nightConsole) page(t *testing.T, path string, want, never []string) {
 func (c *nightConsole) ready(t *testing.T) {
 	t.Helper()
 	if code, text := c.get(t, "/readyz"); code != http.StatusOK {
-		t.Errorf("/readyz answers with %d: got %s, want 200", code, text)
+		t.Errorf("/readyz: got %d %s, want 200", code, text)
 	}
 }
 

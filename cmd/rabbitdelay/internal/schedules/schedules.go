@@ -45,7 +45,7 @@ continues from now.`,
 		x.changeCommand("pause", "Pause recurring tasks",
 			"Pause recurring tasks by name. Their tasks that are not due yet are withdrawn,\nand no more are created until \"schedules resume\".", schedule.RecurringTasks.Pause),
 		x.changeCommand("resume", "Resume paused recurring tasks",
-			"Continue paused recurring tasks from now. Occurrences that fell into the pause\nare skipped.", schedule.RecurringTasks.Resume),
+			"Continue paused recurring tasks from now. Occurrences that were due during\nthe pause are skipped.", schedule.RecurringTasks.Resume),
 		x.runCommand(), x.deleteCommand(),
 	} {
 		x.RegisterActor(change.Flags())

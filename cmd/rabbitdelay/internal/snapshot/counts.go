@@ -47,7 +47,7 @@ func (c *collector) counts(ctx context.Context) error {
 	began := time.Now()
 	tick := time.NewTicker(recountEvery)
 	defer tick.Stop()
-	unread := false // the management API does not answer in time any more
+	unread := false // whether the management API has stopped answering in time
 	for {
 		routes, held := c.outdated(time.Since(began))
 		waits := !c.src.Hasty && !c.disabled && !unread && time.Since(began) < uncountedFor && len(c.notCounted()) > 0

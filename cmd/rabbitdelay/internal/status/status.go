@@ -30,11 +30,11 @@ type Status struct {
 	Parked       DeadLetters   `json:"parked"`
 	// Tasks is nil if there is no database, or if it could not be read.
 	Tasks *Tasks `json:"tasks"`
-	// Clients are the connections of rabbitdelay's clients and relays, grouped by name. It is nil if unknown, because
-	// it requires the management API.
+	// Clients are the connections of rabbitdelay's clients and relays, grouped by name. It is nil if unknown:
+	// only the management API reports it.
 	Clients []Client `json:"clients"`
-	// Alarms are the broker's alarms, such as "memory on rabbit@a". It is nil if unknown, because it requires the
-	// management API.
+	// Alarms are the broker's alarms, such as "memory on rabbit@a". It is nil if unknown: only the management API
+	// reports them.
 	Alarms []string `json:"alarms"`
 	// Findings are the problems that the doctor found; nil if it could not look, because the broker could not be read.
 	Findings []doctor.Finding `json:"findings"`

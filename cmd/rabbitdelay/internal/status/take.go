@@ -202,7 +202,8 @@ func (s *seen) recall(queue string, before *Status) bool {
 func (s *seen) look(ctx context.Context, conn *amqp.Connection, queue string, src Source) {
 	have := s.snap.Live.Queues[queue]
 	if have.ArgumentsKnown && (have.Type == topology.Quorum || have.Type == topology.Classic) && plan.ParseVersion(s.snap.Version).AtLeast(4, 3, 0) {
-		src.Broker.Management = nil // it is only asked for the type and, on older versions, for the delivery limit
+		// Peek would ask it only for the queue's type, which is known here, and before 4.3 for the delivery limit.
+		src.Broker.Management = nil
 	}
 	got, err := inspect.Peek(ctx, conn, queue, inspect.PeekOptions{Limit: min(src.Peek, inspect.MaxPeek), Prefix: s.cfg.Prefix, Management: live.Public[*public.Management](src.Broker.Management)})
 	if err != nil {

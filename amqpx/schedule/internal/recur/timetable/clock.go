@@ -59,9 +59,9 @@ func (c clock) instant(w time.Time) time.Time {
 	begin, end := at.ZoneBounds()
 	switch shown := c.shown(at); {
 	case shown.After(w):
-		return begin // w falls into the gap at the beginning of this offset
+		return begin // w is in the gap at the beginning of this offset
 	case shown.Before(w):
-		return end // w falls into the gap at the end of this offset
+		return end // w is in the gap at the end of this offset
 	case begin.IsZero():
 		return at
 	}

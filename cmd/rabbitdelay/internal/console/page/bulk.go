@@ -187,7 +187,7 @@ func (p *Pages) askBulk(r *request) (answer, error) {
 	return a, nil
 }
 
-// doBulk changes the counted tasks. If the form differs from the counted one, doBulk counts again instead.
+// doBulk changes the counted tasks. If the form has changed since the count, doBulk counts again instead.
 func (p *Pages) doBulk(r *request) (answer, error) {
 	if r.form.Get("do") == "count" {
 		return r.count("bulk", p.askBulk)

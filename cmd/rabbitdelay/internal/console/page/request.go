@@ -214,7 +214,7 @@ func (in *fields) number(name string, fallback, most int) int {
 type preferences struct {
 	Theme string // light, dark, or empty for the system's theme
 	Zone  string // an IANA name; empty for the browser's time zone
-	Keys  string // off, or empty for on: the single-letter shortcuts
+	Keys  string // "off" disables the single-letter shortcuts; empty enables them
 	zone  *time.Location
 }
 

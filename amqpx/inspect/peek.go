@@ -14,7 +14,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 	"github.com/rabbitdelay/rabbitdelay/internal/channels"
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
-	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
@@ -199,7 +198,7 @@ func (p *Peeked) note(v plan.Version, o PeekOptions) {
 		p.Notes = append(p.Notes, fmt.Sprintf("a message has been read %d times; in a destination's queue a consumer of rabbitdelay dead-letters it after %d", most, header.MaxDeliveries))
 	}
 	if p.gone > 0 && len(p.Messages) < o.Limit {
-		p.Notes = append(p.Notes, fmt.Sprintf("other consumers took %s while these were read", shown.Count(p.gone, "more message", "more messages")))
+		p.Notes = append(p.Notes, fmt.Sprintf("other consumers took further messages while these were read: %d", p.gone))
 	}
 	if p.large && len(p.Messages) < o.Limit && p.More > 0 {
 		p.Notes = append(p.Notes, fmt.Sprintf("stopped after %d MiB of bodies", maxPeekBytes>>20))

@@ -28,7 +28,7 @@ func takeAll(t *testing.T, m *memory, queue string) {
 		return
 	}
 	go func() {
-		for range deliveries { //nolint:revive // the messages stay unacknowledged
+		for range deliveries { // the messages stay unacknowledged
 		}
 	}()
 }

@@ -263,6 +263,35 @@ func (r *run) progress(ctx context.Context) {
 func (r *run) settle(ctx context.Context) (*Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Settle)
 	defer cancel()
+	began := time.Now()
+	if err := r.awaitEffects(ctx); err != nil {
+		return nil, err
+	}
+	settled := time.Since(began)
+	if err := r.rig.consumers.close(); err != nil {
+		return nil, err
+	}
+	var err error
+	if r.ledger.Effects, err = r.rig.business.effects(context.WithoutCancel(ctx)); err != nil {
+		return nil, err
+	}
+	if r.ledger.Seen, err = r.rig.consumers.readSeen(); err != nil {
+		return nil, err
+	}
+	report := r.report()
+	report.Settled = settled
+	if report.Waiting, err = r.waiting(context.WithoutCancel(ctx)); err != nil {
+		return nil, err
+	}
+	if report.Parked, report.Dead, err = r.leftOver(); err != nil {
+		return nil, err
+	}
+	return report, nil
+}
+
+// awaitEffects waits until every acknowledged message has its effect and no message is waiting, or until ctx ends. It
+// returns an error if the effects could never be read.
+func (r *run) awaitEffects(ctx context.Context) error {
 	began, told := time.Now(), time.Now()
 	sent := r.ledger.Sent()
 	var verdict Verdict
@@ -285,7 +314,7 @@ func (r *run) settle(ctx context.Context) (*Report, error) {
 					moved = time.Now()
 				}
 				if err := r.awaken(ctx, waiting, time.Since(moved)); err != nil {
-					return nil, err
+					return err
 				}
 				if last != nil || waiting > 0 {
 					calmSince = time.Now()
@@ -305,29 +334,10 @@ func (r *run) settle(ctx context.Context) (*Report, error) {
 			break
 		}
 	}
-	settled := time.Since(began)
-	if r.ledger.Effects == nil && last != nil {
-		return nil, last
+	if r.ledger.Effects == nil {
+		return last
 	}
-	if err := r.rig.consumers.close(); err != nil {
-		return nil, err
-	}
-	var err error
-	if r.ledger.Effects, err = r.rig.business.effects(context.WithoutCancel(ctx)); err != nil {
-		return nil, err
-	}
-	if r.ledger.Seen, err = r.rig.consumers.readSeen(); err != nil {
-		return nil, err
-	}
-	report := r.report()
-	report.Settled = settled
-	if report.Waiting, err = r.waiting(context.WithoutCancel(ctx)); err != nil {
-		return nil, err
-	}
-	if report.Parked, report.Dead, err = r.leftOver(); err != nil {
-		return nil, err
-	}
-	return report, nil
+	return nil
 }
 
 // workerPatience is longer than the time after which a broker's dead-letter worker retries a message.

@@ -176,7 +176,7 @@ func (d *doorway) listed(queue string) topology.Destination {
 // missing returns the queues that a destination needs but the broker does not have.
 func (d *doorway) missing(dest topology.Destination) ([]string, error) {
 	needs := []string{dest.TargetQueue(d.c.Delay.Prefix)}
-	if !dest.ToExchange() && !(d.c.Delay.Strategy == config.StrategyBucket && foreign.IsLayout(d.c.Delay.Bucket.Layout)) {
+	if !dest.ToExchange() && (d.c.Delay.Strategy != config.StrategyBucket || !foreign.IsLayout(d.c.Delay.Bucket.Layout)) {
 		needs = append(needs, d.listed(dest.Queue).DeadLetterQueue())
 	}
 	var names []string

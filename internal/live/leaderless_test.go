@@ -30,7 +30,7 @@ func askManagement(t *testing.T, body string) plan.Queue {
 	return *q
 }
 
-// These are the answers of RabbitMQ 4.0 and 4.3 with one node of three.
+// These are the answers of RabbitMQ 3.10, 4.0 and 4.3 with one node of three.
 func TestQueuesThatDoNotAnswer(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer      string
@@ -40,6 +40,7 @@ func TestQueuesThatDoNotAnswer(t *testing.T) {
 		"a leader":                  {`{"messages":0,"members":["a","b","c"],"online":["a","b"],"state":"running","type":"quorum"}`, "", false},
 		"no leader":                 {`{"members":["a","b","c"],"online":["b"],"state":"minority","type":"quorum"}`, "the queue's state is minority", true},
 		"no majority":               {`{"members":["a","b","c"],"online":["b"],"state":"running","type":"quorum"}`, "1 of its 3 replicas", true},
+		"no majority, old counts":   {`{"messages":5,"messages_ready":5,"members":["a","b","c"],"online":["b"],"state":"running","type":"quorum"}`, "1 of its 3 replicas", true},
 		"a classic queue":           {`{"state":"down","type":"classic"}`, "the queue's state is down", true},
 		"declared a moment ago":     {`{"state":"running","type":"classic"}`, "", true},
 		"an empty one that answers": {`{"messages":0,"state":"running","type":"classic"}`, "", false},

@@ -253,7 +253,8 @@ type queueAnswer struct {
 }
 
 // unavailable returns the reason why the queue's counts are unknown, or "" if it knows of none. A quorum queue without
-// a majority of its replicas has no leader, whatever state the broker reports, which depends on its version.
+// a majority of its replicas has no leader, whatever state the broker reports, which depends on its version. RabbitMQ
+// 3.10 also continues to report the last counts of such a queue.
 func (q queueAnswer) unavailable() string {
 	online := 0
 	for _, m := range q.Members {
@@ -264,7 +265,7 @@ func (q queueAnswer) unavailable() string {
 	switch {
 	case slices.Contains([]string{"down", "minority", "stopped", "crashed"}, q.State):
 		return "the queue's state is " + q.State
-	case q.Messages == nil && len(q.Members) > 0 && online <= len(q.Members)/2:
+	case len(q.Members) > 0 && online <= len(q.Members)/2:
 		return fmt.Sprintf("%d of its %d replicas are online, which is not a majority", online, len(q.Members))
 	}
 	return ""

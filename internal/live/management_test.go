@@ -21,7 +21,7 @@ var answers = map[string]string{
 	"/api/exchanges/a%2Fb": `[{"name":"","type":"direct","durable":true,"arguments":{}},
 		{"name":"x","type":"topic","durable":true,"auto_delete":false,"internal":true,"arguments":{"alternate-exchange":"y"}}]`,
 	"/api/queues/a%2Fb": `[{"name":"q","type":"quorum","durable":true,"arguments":{"x-message-ttl":60000},"messages":9,"messages_ready":3,"messages_unacknowledged":4,"messages_delayed":1,"consumers":1,
-			"policy":"before","operator_policy":"o","effective_policy_definition":{"expires":7},"members":["a","b"],"online":["a"],"leader":"a","state":"running"},
+			"policy":"before","operator_policy":"o","effective_policy_definition":{"expires":7},"members":["a","b"],"online":["a","b"],"leader":"a","state":"running"},
 		{"name":"old","type":"rabbit_classic_queue","durable":true,"arguments":{},"effective_policy_definition":[]}]`,
 	"/api/bindings/a%2Fb": `[{"source":"","destination":"q","destination_type":"queue","routing_key":"q","arguments":{}},
 		{"source":"x","destination":"q","destination_type":"queue","routing_key":"k","arguments":{"n":1},"properties_key":"k~1"},
@@ -76,7 +76,7 @@ func TestInspectReadsEverything(t *testing.T) {
 				ArgumentsKnown: true, Type: topology.Quorum, Durable: true,
 				Arguments: amqp.Table{"x-message-ttl": int64(60000)}, Messages: 9, Unacked: 4, Leaving: 1,
 				Consumers: 1,
-				Members:   []string{"a", "b"}, Online: []string{"a"}, Node: "a", State: "running",
+				Members:   []string{"a", "b"}, Online: []string{"a", "b"}, Node: "a", State: "running",
 				// The effective values that the queue reports are older than the policies.
 				Policy: "p", OperatorPolicy: "o", EffectivePolicy: map[string]any{"expires": int64(5)},
 			},

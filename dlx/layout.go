@@ -258,7 +258,7 @@ type positional struct {
 	overhead int        // maximum length of a routing key without the destination, in bytes
 }
 
-// newPositional fills in the queue names and the overhead. The function name returns the queue of digit v at position
+// newPositional fills in the queue names and the overhead. The call name(i, v) returns the queue of digit v at position
 // i.
 func newPositional(p positional, name func(i int, v int64) string) positional {
 	p.overhead = len(p.keyTag)

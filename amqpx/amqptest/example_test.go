@@ -12,7 +12,7 @@ import (
 )
 
 // One line makes the broker refuse a queue's messages, and another one makes it accept them again.
-// TestUnpaidOrderExpires, which is in the README, shows virtual time.
+// TestUnpaidOrderExpires, which is in docs/testing.md, shows virtual time.
 func ExampleServer_Nack() {
 	srv := amqptest.NewServer(amqptest.Options{Version: "4.0.5"})
 	defer srv.Close()

@@ -33,7 +33,7 @@ const (
 // ErrPeek is wrapped by every *PeekError.
 var ErrPeek = errors.New("the queue was not examined")
 
-// PeekError explains why Peek, Walk or Requeue did not examine a queue. It is returned before any message was
+// PeekError explains why Peek, Walk or Requeue did not examine a queue. It is returned before any message is
 // taken.
 type PeekError struct {
 	queue  string

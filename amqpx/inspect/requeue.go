@@ -70,8 +70,8 @@ type RequeueOptions struct {
 type TaskStore interface {
 	// RequeueDead decides what to do with the dead letter l. With RequeueSent the message is sent. RequeueRevived means
 	// that the task's row is pending again, so the dead letter can be removed. RequeueRemoved means that the task is
-	// over or has a newer message, so the dead letter can be removed. RequeueStayed means that the message stays in the
-	// queue, and why gives the reason; so does any other outcome. With dryRun set, it changes nothing.
+	// over or has a newer message, so the dead letter can be removed. RequeueStayed, or any other value, means that
+	// the message stays in the queue, and why then gives the reason. With dryRun set, it changes nothing.
 	RequeueDead(ctx context.Context, l *DeadLetter, dryRun bool) (outcome RequeueOutcome, why string, err error)
 }
 

@@ -144,8 +144,8 @@ func (t *taker) holds() bool {
 	return slices.ContainsFunc(t.lots, func(tags []uint64) bool { return len(tags) > 0 })
 }
 
-// putBack returns the messages that are held to the queue, in order. It waits after each group, because a broker
-// processes 32 returns to a quorum queue concurrently and mixes up the groups that have to wait.
+// putBack puts the held messages back into the queue, in order. It waits until each group has arrived before it puts the
+// next one back, because a broker with more than 32 pending returns to a quorum queue reorders them.
 func (t *taker) putBack() error {
 	if !t.holds() {
 		return nil

@@ -259,8 +259,8 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// WithDefaults returns the configuration with the defaults of zero fields. New sets the default of Horizon, because it
-// depends on the sender.
+// WithDefaults returns the configuration with the defaults of zero fields. For a sender that cannot delay messages for a
+// day, New has already set Horizon.
 func (c Config) WithDefaults() Config {
 	setDefault(&c.MaxBody, 1<<20)
 	setDefault(&c.Horizon, 24*time.Hour)

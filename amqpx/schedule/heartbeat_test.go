@@ -22,8 +22,8 @@ func relaysOf(t *testing.T, s *Store) ([]rows.Relay, error) {
 	return c.Relays(t.Context())
 }
 
-// A relay is listed while it runs. A relay that died keeps its last time for a week, and a relay
-// that ended leaves nothing.
+// A relay is listed while it runs. A relay that died stays listed for a week with the time at which it was
+// last seen. A relay that stopped properly is removed.
 func TestRelays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, db := openStore(t, &recorder{}, Config{VirtualTime: true})

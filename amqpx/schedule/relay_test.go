@@ -274,7 +274,7 @@ func TestMarkOfAnOlderVersion(t *testing.T) {
 	check(t, s.RunNow(t.Context(), NoTx, "a"))
 	check(t, s.relay.MarkSent(t.Context(), ok))
 	if found, sent, err := s.relay.Step(t.Context()); found != 1 || sent != 1 || err != nil {
-		t.Fatalf("found %d, sent %d (%v), want the new version", found, sent, err)
+		t.Fatalf("Step: found %d, sent %d, error %v, want 1, 1 and no error for the new version", found, sent, err)
 	}
 	if got := r.receipts(); len(got) != 2 || got[0].m.Version != 1 || got[1].m.Version != 2 {
 		t.Errorf("sent %v, want version 1, then version 2", got)

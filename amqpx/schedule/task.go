@@ -10,8 +10,8 @@ import (
 // Status is the status of a task.
 type Status string
 
-// The statuses of a task. A task is pending until it is done, cancelled, expired or failed. Reschedule
-// and RunNow keep it pending. Revive makes a failed task pending again.
+// The statuses of a task. A task is pending, or running while LeaseHandler works on it, until it is done, cancelled,
+// expired or failed. Reschedule and RunNow keep it pending. Revive makes a failed task pending again.
 const (
 	StatusPending   Status = "pending"
 	StatusRunning   Status = "running"   // LeaseHandler is working on it; pending again if the lease ends

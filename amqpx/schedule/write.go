@@ -147,16 +147,16 @@ func (s *Store) CancelBatch(ctx context.Context, ex Executor, ids []string) (int
 	return int(total), nil
 }
 
-// Reschedule gives a pending task an earlier or later due time when ex commits. Its attempts are counted from the
-// beginning again. Reschedule returns the errors of Cancel, and *TaskError for an invalid time.
+// Reschedule gives a pending task an earlier or later due time when ex commits. Its count of attempts starts
+// over. Reschedule returns the errors of Cancel, and *TaskError for an invalid time.
 func (s *Store) Reschedule(ctx context.Context, ex Executor, id string, deliverAt time.Time) error {
 	return s.move(ctx, ex, id, "reschedule", StatusPending, deliverAt)
 }
 
 // RescheduleBy reschedules a pending task by a duration when ex commits. The duration is added to the due time that the
-// task has when the statement runs, so that concurrent calls add up. The new due time is between the Unix epoch, which
-// means immediately, and the year 9999. The attempts are counted from the beginning again. The errors are the same as
-// for Reschedule.
+// task has when the statement runs, so that concurrent calls add up. A time before March 1973 becomes the Unix epoch,
+// which means immediately, and a time after the year 9999 becomes the end of that year. The count of attempts starts
+// over. The errors are the same as for Reschedule.
 func (s *Store) RescheduleBy(ctx context.Context, ex Executor, id string, by time.Duration) error {
 	if reason := units.Shift(by); reason != "" {
 		return &TaskError{ID: id, Field: "DeliverAt", Reason: "moved by " + reason}

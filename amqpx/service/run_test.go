@@ -303,7 +303,7 @@ func TestOpenErrors(t *testing.T) {
 				}
 			}
 			if strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("error has the password: %v", err)
+				t.Errorf("the error contains the password: %v", err)
 			}
 		})
 	}

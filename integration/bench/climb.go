@@ -10,7 +10,7 @@ import (
 )
 
 // The range of rates, in messages per second, in which the highest rate is searched, and how many times the remaining
-// interval is halved. The number climbs is enough repeats for any search.
+// interval is halved. With climbs repeats, every search ends.
 const (
 	slowest = 500.0
 	fastest = 64_000.0

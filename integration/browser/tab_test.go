@@ -267,7 +267,7 @@ func (b *tab) becomes(what, script string) {
 func (b *tab) shows(want string) {
 	b.t.Helper()
 	if got := b.text("main"); !strings.Contains(got, want) {
-		b.t.Errorf("%s: no %q in\n%s, want a text with %q", b.location(), want, got, want)
+		b.t.Errorf("%s: the page does not contain %q:\n%s", b.location(), want, got)
 	}
 }
 

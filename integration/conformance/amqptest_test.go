@@ -79,8 +79,8 @@ const noLeader = "cluster_not_formed"
 // tooLate is what a script records when a busy machine made it miss a message that expires.
 const tooLate = "expired before it was received"
 
-// playAll plays all scripts on two brokers concurrently, because both mostly wait. A script that a busy machine kept
-// from doing what it is for is played again.
+// playAll plays all scripts on two brokers concurrently, because both mostly wait. If the machine was
+// too busy for a script to do its job, the script is played again.
 func playAll(t *testing.T, url, memory string) {
 	t.Helper()
 	var running sync.WaitGroup

@@ -242,7 +242,7 @@ func (x optional) Scan(v any) error { return scanText(v, x.set) }
 func (x optional) set(text sql.NullString) { *x.string = text.String }
 
 // headers are a task's headers, which are stored as a JSON object, or NULL if there are none. They are decoded after
-// the row was read, because the rules for tasks and schedules differ.
+// the row has been read, because the rules for tasks and schedules differ.
 type headers struct{ *Task }
 
 // Scan implements sql.Scanner.

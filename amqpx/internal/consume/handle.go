@@ -86,8 +86,8 @@ func (k *Consumer) sendBack(d *Delivery) {
 	k.settle(k.handlers, d, disposition{act: actReturn, offset: d.check.offset})
 }
 
-// attempt runs the handler, including its immediate repetitions, and returns the disposition. A panic of the handler,
-// or of a method of its error, is treated as an error of that message.
+// attempt runs the handler, including its immediate repetitions, and returns the disposition. A panic in the handler,
+// or in a method of its error, is treated as an error of that message.
 func (k *Consumer) attempt(ctx context.Context, d *Delivery) (p disposition, panicked bool) {
 	if p, ok := k.checkHistory(d); !ok {
 		return p, false

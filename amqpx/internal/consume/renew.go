@@ -24,9 +24,11 @@ import (
 // Before its due time, a message is renewed as soon as it has been requeued once, so that holding it costs at most one
 // requeue. No handler can have received it. It stays buffered until it is renewed, and if its due time comes first, it
 // is handled. A consumer that leaves its queue renews the messages that it holds before it returns them, if the broker
-// would count the return. After its due time, its deliveries may have gone to handlers that crashed the process, and the queue's
-// limit may be there to stop exactly such messages. Such a message is renewed only when it has been requeued more often
-// than most limits that users set, and its copy carries the count of deliveries (header.Delivered), which ends at
+// would count the return.
+//
+// After a message's due time, its deliveries may have gone to handlers that crashed the process, and the queue's limit
+// may be there to stop exactly such messages. Such a message is renewed only when it has been requeued more often than
+// most limits that users set, and its copy carries the count of deliveries (header.Delivered), which is limited to
 // MaxDeliveries.
 
 // maxReturns is the number of times that a message may be requeued after its due time before it is renewed. RabbitMQ's

@@ -205,7 +205,7 @@ func (l *Link[T]) run(ctx context.Context) {
 	}
 }
 
-// setupTimeout limits the setup of a connection if DialTimeout is shorter.
+// setupTimeout limits the setup of a connection, unless DialTimeout is longer.
 const setupTimeout = 30 * time.Second
 
 // connect tries one node, sets the connection up and makes it available to waiting callers. If it fails, what describes

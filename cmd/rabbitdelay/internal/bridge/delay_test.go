@@ -53,7 +53,7 @@ func TestDelay(t *testing.T) {
 	} {
 		got, err := Delay(amqp.Table{Header: c.value})
 		if got != c.want || (err != nil) != c.err || err != nil && !errors.Is(err, ErrDelay) {
-			t.Errorf("%T %v: %v, %v, want %v, error %v", c.value, c.value, got, err, c.want, c.err)
+			t.Errorf("%T %v: got %v and the error %v, want %v and an error: %t", c.value, c.value, got, err, c.want, c.err)
 		}
 	}
 }

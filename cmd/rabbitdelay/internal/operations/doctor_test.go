@@ -622,7 +622,7 @@ func TestDoctorCommand(t *testing.T) {
 			var stdout, stderr strings.Builder
 			code = cli.Run(t.Context(), append(args, "-f", file, "--url", v.URL), strings.NewReader(""), &stdout, &stderr)
 			if stderr.String() != "" {
-				t.Errorf(`%v: got %s, want ""`, args, stderr.String())
+				t.Errorf(`%v: got the standard error %q, want ""`, args, stderr.String())
 			}
 			return code, stdout.String()
 		}

@@ -66,7 +66,7 @@ func TestCLIRetire(t *testing.T) {
 			t.Errorf("what is left: got %v\nwant %v", left, want)
 		}
 		if r := present("plan"); r.Code != 0 {
-			t.Errorf("the plan of the present file is not empty: %s", r)
+			t.Errorf("the plan for the current file is not empty: %s", r)
 		}
 		if r := now("retire", "--yes"); r.Code != 0 {
 			t.Errorf("retire a second time: got %s, want exit code 0", r)

@@ -223,7 +223,7 @@ type Tasks struct {
 
 	Counts []TaskCount `json:"counts"`
 	// Held are the destinations that are paused, have a rate limit, or are spreading tasks that came due during a pause.
-	// Tasks that wait for this are not overdue.
+	// Tasks that wait for one of these reasons do not count as overdue.
 	Held []schedule.DestinationState `json:"held"`
 	// Overdue is the oldest pending task that is due; nil if there is none.
 	Overdue *Overdue `json:"oldest_overdue"`

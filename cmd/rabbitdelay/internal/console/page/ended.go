@@ -153,7 +153,7 @@ func barHeight(n, most int64, least float64) float64 {
 	return math.Max(least, 100*float64(n)/float64(most))
 }
 
-// perMinute formats a rate with no more than its significant digits.
+// perMinute formats a rate, with one decimal if it is below 10 and not whole.
 func perMinute(rate float64) string {
 	if rate < 10 && rate != math.Trunc(rate) {
 		return fmt.Sprintf("%.1f", rate)

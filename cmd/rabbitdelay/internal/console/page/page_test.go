@@ -558,7 +558,7 @@ func TestUnavailable(t *testing.T) {
 		}
 		for _, want := range []string{"the database does not answer", `aria-label="Pages"`} {
 			if !strings.Contains(w.Body.String(), want) {
-				t.Errorf("%q: no %q in\n%s, want a body with %q", path, want, w.Body, want)
+				t.Errorf("%q: the page does not contain %q:\n%s", path, want, w.Body)
 			}
 		}
 	}
@@ -829,7 +829,7 @@ func TestAssets(t *testing.T) {
 			t.Errorf("the answer to %s has no body", path)
 		}
 		if got := w.Header().Get("Cache-Control"); !strings.Contains(got, "immutable") {
-			t.Errorf("%s: Cache-Control %q, want it to have immutable", path, got)
+			t.Errorf(`%s: Cache-Control %q, want it to contain "immutable"`, path, got)
 		}
 	}
 	for _, path := range []string{"assets/", "assets/../page.go", "assets/none.css"} {

@@ -19,7 +19,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
 )
 
-// ctlOf returns the command that reaches the broker's own shell.
+// ctlOf returns a shell command that runs rabbitmqctl in the broker's container, or skips the test.
 func ctlOf(t *testing.T, v *suite.Vhost) string {
 	t.Helper()
 	command, err := v.Broker.CtlCommand()

@@ -59,8 +59,8 @@ type RequeueOptions struct {
 	// counts towards that limit. Without Management on such a broker, nothing is put back unless the queue is a classic
 	// queue: messages that stay are copied to the end of the queue instead, and DryRun returns a *PeekError.
 	Management *live.Management
-	// Tasks decides what happens to the dead letters of tasks. *schedule.Store implements it. Without it these messages stay in
-	// the queue, because a message alone does not revive a task.
+	// Tasks decides what happens to the dead letters of tasks. *schedule.Store implements it. Without it these messages
+	// stay in the queue, because a message alone does not revive a task.
 	Tasks TaskStore
 	// Progress is called after each message that was examined.
 	Progress func(RequeueReport)

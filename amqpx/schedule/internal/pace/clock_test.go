@@ -46,7 +46,7 @@ func TestStep(t *testing.T) {
 	expect("measured again", -time.Hour, 2)
 	up, err = up+refreshEvery, errors.New("away")
 	for range 3 {
-		c.Refresh(t.Context(), ask) // only the first call asks: a failure is not retried at once
+		c.Refresh(t.Context(), ask) // only the first call asks: a failure is not retried immediately
 	}
 	if err = nil; c.Now() != epoch.Add(up) || asked != 3 {
 		t.Errorf("after an error: the clock is off by %v and asked %d times, want 0 and 3", c.Now().Sub(epoch.Add(up)), asked)

@@ -16,8 +16,8 @@ type AutoConfig struct {
 	Bucket *dlx.Bucket
 	// TTL is used for exactly the delays that it declares; nil for none.
 	TTL *dlx.TTL
-	// Plugin is used for delays from PluginMin to PluginMax, both inclusive; nil for none. Set it only if the probe has
-	// found the plugin.
+	// Plugin is used for delays from PluginMin to PluginMax, both inclusive; nil for none. Set it only if
+	// live.ProbePlugin has found the plugin.
 	Plugin               Strategy
 	PluginMin, PluginMax time.Duration
 	// Native is used instead of Bucket for every remaining delay; nil for none. The queues of Bucket are still

@@ -42,10 +42,9 @@ func (c *Client) SendBatch(ctx context.Context, msgs []Message) error {
 	return err
 }
 
-// SendEach is like SendBatch, for a caller that wants each result without waiting for the slowest message. It
-// calls outcome once per message, as soon as the message's result is known, with the message's index and nil or a
-// *SendError. The calls come from several goroutines and must not block. All of them have returned when SendEach
-// returns.
+// SendEach is like SendBatch, for a caller that wants each result without waiting for the slowest message. It calls
+// outcome once per message, as soon as the message's result is known, with the message's index and nil or a *SendError.
+// outcome is called from several goroutines and must not block. All calls have returned when SendEach returns.
 //
 // SendEach returns an error if a message is invalid, in which case nothing was sent and outcome was not called, or if
 // outcome panicked or ended its goroutine (runtime.Goexit), in which case all messages were still tried.
@@ -185,7 +184,7 @@ func (b *batch) publishAll(ctx context.Context) {
 	all.Wait()
 }
 
-// group is the messages of a batch that enter the same queue for the same destination.
+// group holds the messages of a batch that enter the same queue for the same destination.
 type group struct {
 	b     *batch
 	items []int
@@ -253,7 +252,7 @@ func (g *group) rounds(ctx context.Context) {
 	}
 }
 
-// publishItem writes item i, or handles the reason why it could not be written.
+// publishItem writes item i, or handles the failure to write it.
 func (g *group) publishItem(ctx context.Context, i int) {
 	p := &g.b.items[i]
 	a := g.b.c.publish(ctx, p, g.enter)

@@ -23,7 +23,7 @@ import (
 // Client sends delayed messages to, and consumes from, one RabbitMQ broker or cluster. It is safe for concurrent
 // use.
 //
-// A client holds one connection for publishing and, from the first call to Consume, another for consuming, so that a
+// A client keeps one connection for publishing and, from the first call to Consume, another for consuming, so that a
 // broker that blocks publishers does not delay acknowledgements. The broker may close a connection because of a failed
 // declaration, so destinations are declared on a third connection, which is closed after a minute without use.
 // Operations of package inspect each use their own connection for the same reason. So does a consumer whose queue has
@@ -34,22 +34,22 @@ type Client struct {
 	hooks    hooks
 	log      *zap.Logger
 	decl     *declare.Declarer
-	began    time.Time // has a monotonic clock reading
+	began    time.Time // when the client was opened, with a monotonic clock reading
 	sizes    sizes
 
 	pub       *wire.Link[*session]
 	consumers *consume.Consumers
 	silent    sync.Map // queues whose last basic.get ended the connection or was not answered
 
-	stop       context.Context // ends at Close
+	stop       context.Context // cancelled by Close
 	stopCancel context.CancelFunc
 
 	sends        *underWay
 	closing      sync.Once
 	closingSince atomic.Pointer[time.Time] // nil before Close
-	forced       context.Context           // ends when Close must not wait any longer
+	forced       context.Context           // cancelled when the context of Close ends
 	force        context.CancelCauseFunc
-	over         context.Context // ends shortly after forced, and then the connections are closed abruptly
+	over         context.Context // cancelled shortly after forced, which closes the connections abruptly
 	cut          context.CancelFunc
 	shut         chan struct{} // closed when Close has finished, after shutErr is set
 	shutErr      error
@@ -64,9 +64,9 @@ const openTimeout = 30 * time.Second
 // credentials are final only if they are refused again after 2 s or more, because a starting broker refuses all users.
 // RabbitMQ takes 3 s to answer a wrong password.
 //
-// Without Config.Logger, Open writes one line to slog.Default after 3 s of failed attempts. The error of Open contains
-// the last attempt's error. Errors caused by the configuration wrap ErrConfig. A strategy that tests the broker with
-// its own messages (Canary) cannot do so while an alarm blocks publishers, and the error then wraps ErrBlocked.
+// Without Config.Logger, Open writes one line to slog.Default after 3 s of failed attempts. Open's error contains that
+// of the last attempt. Errors caused by the configuration wrap ErrConfig. A strategy that tests the broker with its own
+// messages (Canary) cannot do so while an alarm blocks publishers, and the error then wraps ErrBlocked.
 func Open(ctx context.Context, cfg Config) (*Client, error) {
 	direct := cfg.Dial == nil
 	var tell func(why error)
@@ -188,8 +188,9 @@ func (c *Client) stateHook(connection string) func(wire.Event) {
 	}
 }
 
-// stuck logs the queues that have stopped confirming, and checks whether the broker itself has stopped answering. While
-// the broker blocks publishers, no queue confirms, and that has been logged.
+// stuck logs the queues that have stopped confirming, and checks whether the broker itself has stopped answering. It
+// logs nothing while the broker blocks publishers, because no queue confirms then, and the alarm has already been
+// logged.
 func (c *Client) stuck(queues []string) {
 	go c.pub.Probe()
 	c.consumers.Probe()
@@ -209,13 +210,12 @@ type QueueInfo struct {
 // trips on the connection for declarations, on a separate channel. Before RabbitMQ 4.3 it needs no permission on
 // the queue, and since then any of configure, write or read.
 //
-// The broker reports a queue that does not answer as empty and without consumers. If a queue looks like that, and
-// the user may read it, QueueInfo also asks it for a message, to find out whether it answers. If a message has
-// arrived in the meantime, it is requeued.
+// The broker reports a queue that does not answer as empty and without consumers. If a queue looks like that, and the
+// user may read it, QueueInfo also fetches a message from it, to find out whether it answers. If it gets one that has
+// just arrived, it requeues it.
 //
-// Ready leaves out the messages that a consumer holds unacknowledged, messages that are still in a delay queue,
-// and messages that the last delay queue has begun to hand over. So a queue without ready messages may still have
-// work to come.
+// Ready excludes messages that consumers have not acknowledged, messages that are still in a delay queue, and messages
+// that the last delay queue is just transferring. So a queue without ready messages may still receive some.
 //
 // The error wraps an *amqp.Error with the code NotFound if the queue does not exist or its node is down,
 // AccessRefused if the user is not allowed to see it, and ResourceLocked if it is exclusive to another
@@ -284,17 +284,17 @@ func (c *Client) answers(ctx context.Context, sess *declare.Session, queue strin
 	})
 }
 
-// Close shuts the client down gracefully. First, the consumers end as Consume describes. During that time, their
-// handlers and the rest of the program may still send. Then further sends are refused with ErrClosed, and Close
-// waits until each message that is being sent has been confirmed or has failed by its own deadline. Finally, the
-// connections are closed.
+// Close shuts the client down gracefully. First, the consumers stop as described at Consume. During that time, their
+// handlers and the rest of the program may still send. Then further sends are refused with ErrClosed, and Close waits
+// until each message that is being sent has been confirmed or has failed by its own deadline. Finally, the connections
+// are closed.
 //
 // If ctx ends first, the contexts of running handlers are cancelled and handlers get two more seconds, waiting sends
 // return with ErrClosed, and connections to a broker that does not answer are cut. The error is then a *CloseError that
-// says what was left unfinished. So give Close a separate context, with a deadline below the process's grace period. Do
-// not pass the context whose end told the process to stop: it has already ended, so Close would not wait at all. With a
-// context that never ends, Close takes as long as the longest deadline of a send plus the longest drain time of a
-// consumer (30 s each by default).
+// says what was left unfinished. So give Close a separate context, with a deadline shorter than the process's grace
+// period. Do not pass the context whose cancellation started the shutdown. It has already ended, so Close would not
+// wait at all. With a context that never ends, Close takes as long as the longest deadline of a send plus the longest
+// drain time of a consumer (30 s each by default).
 //
 // Close may be called more than once, and concurrently. All calls wait for the end of the shutdown and return the same
 // error, and the end of any of their contexts cuts the shutdown short.

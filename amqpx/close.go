@@ -121,7 +121,7 @@ func (u *underWay) len() int {
 // keepFailures starts recording failures.
 func (u *underWay) keepFailures() { u.keep.Store(true) }
 
-// failures waits for the remaining messages, which fail when their connections end, and returns the recorded
+// failures waits for the remaining messages, which fail when their connections are closed, and returns the recorded
 // failures.
 func (u *underWay) failures() (failed int, first []*SendError) {
 	select {

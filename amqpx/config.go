@@ -76,9 +76,9 @@ type Config struct {
 	// TLS configures amqps connections: root CAs, client certificates and server name. By default the client uses
 	// the system's root CAs and the URL's host.
 	TLS *tls.Config
-	// GetTLS returns the TLS configuration for each handshake and takes precedence over TLS. Use it for
-	// certificates that are renewed while the process runs; a client that package config makes reads its files
-	// again in this way. The client clones the returned value.
+	// GetTLS returns the TLS configuration for each handshake and takes precedence over TLS. Use it for certificates
+	// that are renewed while the process runs. Clients made by package config use it to read their certificate files
+	// again. The client clones the returned value.
 	GetTLS func() *tls.Config
 	// ExternalAuth authenticates with the client certificate (SASL EXTERNAL) in place of the URL's user. The
 	// broker needs the plugin rabbitmq_auth_mechanism_ssl.
@@ -122,9 +122,9 @@ type Config struct {
 	// never deleted. Existing ones do not count. At the limit, Send fails with a *topology.DestinationError before
 	// it creates anything, so that order numbers in routing keys do not fill the broker with queues.
 	MaxRouteQueues int
-	// MaxInFlight is the number of messages that may await their confirm. The default is 1024, of which one queue
-	// may take half. A body over 16 KiB counts as several messages. At the limit, Send waits. Messages for a queue
-	// that has confirmed nothing for a second do not count.
+	// MaxInFlight is the number of messages that may await their confirm. The default is 1024, of which one queue may
+	// use half. A body over 16 KiB counts as several messages. At the limit, Send waits. Messages for a queue that has
+	// confirmed nothing for a second do not count.
 	MaxInFlight int
 	// MaxBody is the largest accepted body in bytes. The default is 16 MiB, which is also the default of the
 	// broker's max_message_size since 4.0. If the broker's limit is lower, the broker refuses the first message
@@ -139,10 +139,9 @@ type Config struct {
 	// holds it until then. With a lead, neither the strategy's resolution nor the broker's own lateness makes a
 	// message late as long as they are shorter than the lead. The default is 0, the maximum is a minute.
 	//
-	// Only consumers that hold messages may read such queues: those of this package, and others that do what
-	// docs/wire.md describes. A Lead in Destinations takes precedence. For exchanges and broker-named reply
-	// queues, only a Lead in Destinations applies. There is no lead with the ttl strategy, or for a message with a
-	// Tolerance.
+	// Only consumers that hold messages may consume from such queues: those of this package, and others that implement
+	// docs/wire.md. A Lead in Destinations takes precedence. For exchanges and broker-named reply queues, only a Lead
+	// in Destinations applies. There is no lead with the ttl strategy, or for a message with a Tolerance.
 	Lead time.Duration
 
 	// Now returns this process's wall clock time. The default is time.Now. Tests can set a clock that is wrong.
@@ -361,10 +360,9 @@ func (c *Client) listed(dest topology.Destination) error { return c.cfg.Listed(d
 // Listed calls Config.Listed on the client's configuration.
 func (c *Client) Listed(dest topology.Destination) error { return c.cfg.Listed(dest) }
 
-// Listed returns the client's error for a destination that is missing from Destinations when Declare is
-// DeclareListed. It returns nil if the destination is listed, is the dead-letter queue of a listed
-// destination, or is a broker-named queue, which cannot be created by mistake. It always returns nil with
-// another Declare.
+// Listed returns the client's error for a destination that is missing from Destinations when Declare is DeclareListed.
+// It returns nil if the destination is listed, is the dead-letter queue of a listed destination, or is a broker-named
+// queue, which cannot be created by mistake. With any other Declare, it returns nil.
 func (c Config) Listed(dest topology.Destination) error {
 	if c.Declare != DeclareListed || dest.ServerNamed() {
 		return nil
@@ -424,7 +422,8 @@ func (c Config) strategy() (Strategy, error) {
 // configuration gives the same answers in every process. Packages dlx and plugin implement it without importing
 // this package.
 type Strategy interface {
-	// Name returns ttl, bucket, nservicebus, celery, plugin, native or auto.
+	// Name returns the strategy's name: ttl, bucket, nservicebus, celery, plugin, native, auto, or that of a custom
+	// strategy.
 	Name() string
 	// Prefix returns the prefix of the names of all broker objects, including those that the client creates: route
 	// queues and the lock.

@@ -16,24 +16,24 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Consume runs handler on the messages of queue until ctx is cancelled or the client is closed. It then stops the
-// intake, waits for running handlers (WithDrainTimeout), and returns nil, or ErrDrainTimeout. Messages that no handler
-// has started on go back to the queue immediately. If the broker does not answer, Consume waits for it for at most 2 s,
-// and no longer than the drain time.
+// Consume runs handler on the messages in queue until ctx is cancelled or the client is closed. It then stops
+// receiving, waits for running handlers (WithDrainTimeout), and returns nil, or ErrDrainTimeout. Messages that no
+// handler has started on go back to the queue immediately. If the broker does not answer, Consume waits for it for at
+// most 2 s, and no longer than the drain time.
 //
-// Consume survives lost connections, and also a deleted queue, which it declares and binds again. Until it has
-// started to consume for the first time, a refusal by the broker that lasts for 2 s is final, and the error wraps
-// an *amqp091.Error. Examples are refused credentials or access, conflicting arguments, and a queue that is
-// exclusive to another connection, or that is missing and that the user is not allowed to declare. After that,
-// Consume retries indefinitely and logs the failure once a minute.
+// Consume survives lost connections, and even the deletion of the queue, which it declares and binds again. Until it
+// has started to consume for the first time, a refusal by the broker that lasts for 2 s is final, and the error wraps
+// an *amqp091.Error. Examples are refused credentials or access, conflicting arguments, and a queue that is exclusive
+// to another connection, or that is missing and that the user is not allowed to declare. After that, Consume retries
+// indefinitely and logs the failure once a minute.
 //
-// The broker ends the whole connection (541) when a client consumes from a queue whose process is gone. Consume then
-// continues on a separate connection for this queue, so that the client's other consumers keep their connection, and
-// retries until the queue is back. Health and ConsumerStats.Connection show this.
+// The broker closes the whole connection (error 541) when a client consumes from a queue whose process is gone. Consume
+// then continues on a separate connection for this queue, so that the client's other consumers keep their connection,
+// and retries until the queue is back. Health and ConsumerStats.Connection show this.
 //
-// Consume refuses with ErrConfig a queue to which no retry could be sent: one that belongs to a delay strategy,
-// such as delay.parked, or one whose name is too long. It also refuses a stream, because a stream keeps messages
-// when they are acknowledged.
+// Consume returns ErrConfig for a queue to which no retry could be sent, because it belongs to a delay strategy, such
+// as delay.parked, or because its name is too long. It returns ErrConfig for a stream too, because a stream keeps
+// acknowledged messages.
 //
 // A message is acknowledged only after its handler has returned nil, or after the broker has confirmed its retry
 // or its dead letter.
@@ -50,7 +50,7 @@ type Consumer struct {
 	Options []ConsumeOption
 }
 
-// ConsumeError is returned by Consume and ConsumeAll. It says why the consumer of a queue ended or could not start.
+// ConsumeError is returned by Consume and ConsumeAll. It says why the consumer of a queue stopped or could not start.
 type ConsumeError struct {
 	Queue string
 	Err   error
@@ -63,7 +63,7 @@ func (e *ConsumeError) Unwrap() error { return e.Err }
 
 // ConsumeAll is like Consume, for several queues. It runs until ctx is cancelled or the client is closed. If one
 // consumer fails permanently, ConsumeAll stops all of them, so that no process continues with only some of its
-// consumers. If any of them is invalid, it starts none. It returns when all of them have ended. The error joins a
+// consumers. If any of them is invalid, it starts none. It returns when all of them have stopped. The error joins a
 // *ConsumeError for each consumer that failed.
 func (c *Client) ConsumeAll(ctx context.Context, consumers ...Consumer) error {
 	if len(consumers) == 0 {
@@ -128,7 +128,7 @@ func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption
 	return c.consumers.New(o.set), nil
 }
 
-// consumeOptions applies the options of Consume to their defaults, and checks the result.
+// consumeOptions applies the options of a consumer to the defaults, and checks the result.
 func (c *Client) consumeOptions(queue string, opts []ConsumeOption) (*consumeOptions, error) {
 	dest := c.cfg.destination(queue)
 	o := &consumeOptions{log: c.log.Named("consume").With(zap.String("queue", queue)), set: consume.Settings{

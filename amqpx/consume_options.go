@@ -14,7 +14,7 @@ import (
 // ConsumeOption configures one call to Consume.
 type ConsumeOption func(*consumeOptions)
 
-// consumeOptions are the settings of one call to Consume.
+// consumeOptions holds the settings of one consumer.
 type consumeOptions struct {
 	set        consume.Settings
 	backoff    func(d *Delivery, err error) time.Duration // nil for the retry policy's delay
@@ -39,11 +39,11 @@ func WithConcurrency(n int) ConsumeOption {
 	}
 }
 
-// WithPrefetch sets how many unacknowledged messages the broker delivers, 1 to 65535. They include the messages
-// that are being handled and those whose retry or dead letter is being published. The default is four times the
-// concurrency, at most 65535.
+// WithPrefetch sets the maximum number of unacknowledged messages, 1 to 65535. They include the messages that are being
+// handled and those whose retry or dead letter is being published. The default is four times the concurrency, at most
+// 65535.
 //
-// When messages that are held until their due time (Config.Lead) take half of the prefetch, the consumer doubles it, up
+// When messages that are held until their due time (Config.Lead) use half of the prefetch, the consumer doubles it, up
 // to 65535, by starting additional consumers on the broker. On a queue with a single active consumer, the additional
 // consumers receive nothing, so set a prefetch of at least the message rate times the lead.
 func WithPrefetch(n int) ConsumeOption {
@@ -66,7 +66,7 @@ func WithHeldBytes(n int) ConsumeOption {
 	}
 }
 
-// WithDrainTimeout sets how long running handlers may continue when the consumer ends, before their context is
+// WithDrainTimeout sets how long running handlers may continue when the consumer stops, before their context is
 // cancelled. The default is 30 s. If a handler returns an error after that, its message is requeued. If all handlers
 // return within 2 s of the cancellation, Consume returns nil. Otherwise it returns ErrDrainTimeout.
 func WithDrainTimeout(d time.Duration) ConsumeOption {
@@ -93,7 +93,7 @@ func WithBackoff(backoff func(d *Delivery, err error) time.Duration) ConsumeOpti
 	}
 }
 
-// WithErrorPolicy sets a function that decides, by its handler's error, what happens to a message. policy returns an
+// WithErrorPolicy sets a function that decides from the handler's error what happens to the message. policy returns an
 // error to use in place of the handler's, such as Reject(err), RetryIn(d, err), Snooze(d) or Requeue(err). If it
 // returns nil or the same error, the retry policy applies. It is not called for panics, or for errors that already
 // request something (Reject and so on).

@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// content is what is published of a message, except for the headers that depend on its due time and its route.
+// content is the published form of a message, without the headers that depend on its due time and its route.
 type content struct {
 	pub       amqp.Publishing // its Headers are not set
 	user, own amqp.Table      // headers: the user's, and rabbitdelay's own on a message that is passed on
@@ -48,7 +48,7 @@ func contentOf(m *Message, now time.Time) content {
 	return c
 }
 
-// milliOf returns a time in epoch milliseconds as headers carry it, or 0 for the zero time.
+// milliOf converts a time to epoch milliseconds, the unit of headers. It returns 0 for the zero time.
 func milliOf(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -99,14 +99,13 @@ func checkFrame(most int, p *prepared, ofRoute amqp.Table) error {
 		m.Add(len(s))
 	}
 	if m.Size > most {
-		return &MessageError{"Headers", fmt.Sprintf("more than fit into a frame of this broker (its frame_max is %d bytes): large data belongs in the body", most)}
+		return &MessageError{"Headers", fmt.Sprintf("too large for a frame of this broker (its frame_max is %d bytes): large data belongs in the body", most)}
 	}
 	return nil
 }
 
 // checkPriority rejects a priority that the delay queues do not support. If the message is one that a consumer
-// publishes in place of a received one, it lowers the priority instead, because the original sender cannot be
-// told.
+// publishes in place of a received one, it lowers the priority instead, because the original sender cannot be notified.
 func (c *Client) checkPriority(sess *session, p *prepared, route *topology.Route) error {
 	if p.routing != delayed || route.Hops == 0 {
 		return nil

@@ -66,9 +66,9 @@ type Delivery struct {
 	received *consume.Delivery // nil in a Delivery that Consume has not received
 }
 
-// DueSince returns the time from which to count lateness, and the time to show to users. It is DueAt or, if DueAt is
-// the Unix epoch, which means immediately, the time when the task was written or, without a task, the time when the
-// message was sent.
+// DueSince returns the due time for computing lateness and for showing to users. It is DueAt or, if DueAt is the Unix
+// epoch, which means immediately, the time when the task was written or, without a task, the time when the message was
+// sent.
 func (d *Delivery) DueSince() time.Time { return consume.DueSince(d.DueAt, d.Created, d.Timestamp) }
 
 // ReadDelivery converts a message that was received without Consume. It accepts any message, and treats headers of

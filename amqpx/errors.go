@@ -22,9 +22,9 @@ var (
 	ErrConfig = errors.New("invalid configuration")
 	// ErrNotSent means that the broker has not accepted the message. Sending it again cannot create a duplicate.
 	ErrNotSent = errors.New("not sent")
-	// ErrOutcomeUnknown means that the message may or may not arrive. It was written to a connection, but no
-	// confirm came before the deadline or the end of the connection. Or it was published directly to an exchange,
-	// and one of several queues may have refused it.
+	// ErrOutcomeUnknown means that the message may or may not arrive. It was written to a connection, but no confirm
+	// arrived before the deadline or before the connection was lost. Or it was published directly to an exchange, and
+	// one of several queues may have refused it.
 	ErrOutcomeUnknown = errors.New("outcome unknown")
 	// ErrClosed means that the client is closed.
 	ErrClosed = wire.ErrClosed
@@ -36,8 +36,8 @@ var (
 	// ErrNacked means that the broker refused the message (basic.nack) at every try until the deadline, for
 	// example because a queue is full.
 	ErrNacked = flow.ErrNacked
-	// ErrUnavailable means that a queue exists but does not answer, because it has lost its leader, its process is
-	// gone or its node is down. The number of its messages is unknown.
+	// ErrUnavailable means that a queue exists but does not answer, because it has lost its leader, its process is gone
+	// or its node is down. How many messages it contains is unknown.
 	ErrUnavailable = live.ErrUnavailable
 	// ErrMessage means that the message itself is invalid. It is wrapped by *MessageError.
 	ErrMessage = errors.New("invalid message")
@@ -78,12 +78,11 @@ func (e *SendError) Unwrap() []error {
 	return []error{ErrNotSent, e.Cause}
 }
 
-// StuckError is the cause of an error if the message waited for a queue that has stopped confirming. Its text does not
-// contain how long the queue has been stuck, so that equal failures have equal texts. The same applies to all errors of
-// this package.
+// StuckError is the cause of a *SendError if the message waited for a queue that has stopped confirming. Its text does
+// not say for how long, because in this package equal failures have equal texts.
 type StuckError struct {
 	Queue string    // the queue that the message would enter
-	Since time.Time // when the queue last confirmed, or when the first message that waits for a confirm was published
+	Since time.Time // when the queue last confirmed, or when the first message that awaits a confirm was published
 	Err   error     // the context's error
 }
 
@@ -147,8 +146,8 @@ func (e *indexError) Error() string {
 }
 func (e *indexError) Unwrap() error { return e.err }
 
-// DialError is a failed attempt to connect. It says what answered at a broker's address, if anything, and what
-// that means.
+// DialError describes a failed attempt to connect: what answered at the broker's address, if anything, and what that
+// means.
 type DialError struct {
 	Address string // host:port
 	Reason  string

@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Declares an application's own objects from YAML. Applying them again changes nothing. If an
-// object exists with different arguments, that is an error and the object is unchanged.
+// Declares an application's own objects from YAML. Applying them again changes nothing. If an object exists with
+// different arguments, Apply returns an error and leaves the object unchanged.
 func ExampleClient_Apply() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

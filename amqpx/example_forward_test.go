@@ -14,8 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Delays a message that another program has sent without a delay. It then arrives at an exchange
-// with its own routing key and properties.
+// Delays a message that another program has sent without a delay. When it is due, it is published to an exchange with
+// its original routing key and properties.
 func ExampleClient_Forward() {
 	srv := amqptest.NewServer(amqptest.Options{})
 	defer srv.Close()
@@ -71,8 +71,7 @@ func ExampleClient_Forward() {
 	// Output: 42 by order.paid, expires after 60000 ms
 }
 
-// A handler that cannot work at the moment, for a reason unrelated to the message, returns the message to its queue
-// unchanged.
+// A handler that is unable to work, for a reason unrelated to the message, returns the message to its queue unchanged.
 func ExampleRequeue() {
 	maintenance := true
 	handle := func(_ context.Context, d *amqpx.Delivery) error {

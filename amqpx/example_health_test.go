@@ -29,7 +29,7 @@ func ExampleClient_Health() {
 	}
 	fmt.Println(probe(), client.Stats().Publish.State)
 
-	// When the process ends, use a deadline below its grace period.
+	// Before the process exits, close the client with a deadline shorter than the grace period.
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	fmt.Println("closed:", client.Close(ctx))

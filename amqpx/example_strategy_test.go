@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// later is a custom strategy: every delay takes 200 ms, in a single queue.
+// later is a custom strategy with a single queue, in which every message waits for 200 ms.
 type later struct{}
 
 const laterQueue = "later.all"

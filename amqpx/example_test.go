@@ -44,7 +44,7 @@ func Example() {
 	// Output: {"order":42}, early: false
 }
 
-// A message for an exchange reaches it with its routing key when it is due.
+// A message for an exchange is published to it with the routing key when it is due.
 func ExampleClient_Send_exchange() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -30,8 +30,8 @@ func chain(h Handler, middleware []Middleware) Handler {
 }
 
 // Timeout returns a Middleware that ends the handler's context after d. If the handler then returns an error, the
-// attempt has failed. If it returns nil, the attempt has succeeded. A handler that ignores its context keeps its
-// slot for as long as it runs. A d of 0 or less sets no limit.
+// attempt has failed. If it returns nil, the attempt has succeeded. A handler that ignores its context counts towards
+// WithConcurrency for as long as it runs. A d of 0 or less sets no limit.
 func Timeout(d time.Duration) Middleware {
 	return func(next Handler) Handler {
 		if d <= 0 || next == nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
 )
 
-// handling is one delivery as the application sees it. It is what package consume calls to handle it.
+// handling implements consume.Handling: it calls the application's hooks, handler and policies for one delivery.
 type handling struct {
 	hooks    hooks
 	handler  Handler // wrapped in the middleware

@@ -14,9 +14,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Headers that applications read: on any message the first ones, on dead letters and retries the others. Consumers in
-// other languages can rely on their names and types. docs/wire.md describes all headers that rabbitdelay writes. Times
-// are milliseconds since the Unix epoch.
+// Headers that applications read. The first group may be on any message, the second only on retries and dead letters.
+// Consumers in other languages can rely on their names and types. docs/wire.md describes all headers that rabbitdelay
+// writes. Times are milliseconds since the Unix epoch.
 const (
 	HeaderDue         = header.Due         // "rabbitdelay-due", int64: the due time
 	HeaderAttempt     = header.Attempt     // "rabbitdelay-attempt", int64: from 2 on; absent on the first delivery
@@ -45,7 +45,7 @@ func recycle(t amqp.Table) {
 	tables.Put(t)
 }
 
-// userHeaders copies the user's headers from all tables. If a name occurs more than once, the last value counts.
+// userHeaders copies the user's headers from all tables. If a name occurs more than once, the last value wins.
 func userHeaders(all ...amqp.Table) amqp.Table {
 	t, ok := tables.Get().(amqp.Table)
 	if !ok {

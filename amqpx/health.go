@@ -122,8 +122,8 @@ func (s ConnectionStats) problems(part string) []HealthProblem {
 	return []HealthProblem{p}
 }
 
-// final reports whether an error is permanent. A refusal counts only after a while, because a starting broker
-// refuses all users.
+// final reports whether an error is permanent. An error counts only after it has lasted for a while, because a starting
+// broker refuses all users.
 func final(err error, since time.Time) bool {
 	return err != nil && permanent(err) && time.Since(since) >= wire.RefusalStands
 }

@@ -21,7 +21,7 @@ type Hook struct {
 	// make the message too large, are left out. The context of a retry or a dead letter has the values of the
 	// handler's context.
 	SendStart func(ctx context.Context, m Message, headers amqp.Table) context.Context
-	// SendEnd is called when a send has ended, with the context that SendStart returned.
+	// SendEnd is called when a send has finished, with the context that SendStart returned.
 	SendEnd func(ctx context.Context, e SendEnd)
 
 	// HandleStart is called before each delivery is handled, and returns the context for its handler.
@@ -56,9 +56,9 @@ const (
 	OutcomeRetried      Outcome = "retried"       // published again with a delay, then acknowledged
 	OutcomeSnoozed      Outcome = "snoozed"       // the same, after Snooze
 	OutcomeDeadLettered Outcome = "dead-lettered" // published to the dead-letter queue, then acknowledged
-	OutcomeRequeued     Outcome = "requeued"      // returned to the queue by Requeue, or because neither of these was possible
+	OutcomeRequeued     Outcome = "requeued"      // returned to the queue by Requeue, or because no retry or dead letter could be published
 	OutcomeReturned     Outcome = "returned"      // arrived before its due time: published again for the rest of its delay
-	OutcomeLost         Outcome = "lost"          // the connection ended first, so the broker will redeliver it
+	OutcomeLost         Outcome = "lost"          // the connection was lost first, so the broker will redeliver it
 )
 
 // HandleEnd is the result of one delivery.
@@ -91,7 +91,7 @@ type StateEvent struct {
 	Attempt    int    // for StateConnecting: 1 is the first attempt since a connection that lasted for Config.ReconnectMax
 	Broker     string // for StateConnected: the broker's product and version
 	Reason     string // for StateBlocked: the broker's reason
-	Err        error  // for StateDisconnected: why the connection ended
+	Err        error  // for StateDisconnected: why the connection was lost
 }
 
 // hooks holds the hooks of Config.Hooks.

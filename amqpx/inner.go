@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-func init() { //nolint:gochecknoinits // package inspect passes values whose types only this package knows
+func init() { //nolint:gochecknoinits // package inner cannot import this package, whose types these functions use
 	inner.Of = func(client any) inner.Client {
 		c, _ := client.(*Client)
 		return inside{c}
@@ -116,7 +116,7 @@ func rehearse(conn *amqp.Connection, cfg Config) (pass func(context.Context, inn
 	return r.pass, nil
 }
 
-// pass returns the error that Pass would return, if it can be found out without declaring or publishing anything.
+// pass returns the error that Pass would return, if that can be determined without declaring or publishing anything.
 func (r *rehearsal) pass(ctx context.Context, republished inner.Copy) error {
 	m := passing(republished)
 	p, err := r.c.prepare(&m, nil, r.c.cfg.Now())

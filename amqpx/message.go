@@ -28,10 +28,10 @@ type Message struct {
 	RoutingKey string
 
 	// Delay counts from the call to Send or, in SendBatch, from when the message is first published. A Delay of 0
-	// delivers the message immediately. To an exchange it is then published directly, without a route queue, and the
-	// error is ErrUnroutable if the exchange routes it to no queue. (With DeclareNothing it still goes through its
-	// route queue.) Fractions of a millisecond are rounded up. A negative Delay is an error, and so is one of less than
-	// a microsecond, such as 30 if time.Second was forgotten.
+	// delivers the message immediately. A message for an exchange is then published directly, without a route queue,
+	// and the error is ErrUnroutable if the exchange does not route it to any queue. (With DeclareNothing it still goes
+	// through its route queue.) Fractions of a millisecond are rounded up. A negative Delay is an error, and so is one
+	// of less than a microsecond, such as 30 if time.Second was forgotten.
 	Delay time.Duration
 	// DeliverAt is the due time. If it is in the past, the message is delivered immediately. If it is zero, Delay
 	// applies. Times that result from a wrong unit are errors: seconds read as milliseconds (January 1970 to March
@@ -78,7 +78,7 @@ type Message struct {
 // share.
 const directReplyTo = "amq.rabbitmq.reply-to"
 
-// Check returns a *MessageError if no client could send the message, whatever its configuration and the broker.
+// Check returns a *MessageError if no client could send the message, whatever its configuration or broker.
 func (m *Message) Check() error {
 	for _, check := range []func() error{m.checkDestination, m.checkInstant, m.checkProperties} {
 		if err := check(); err != nil {

@@ -6,14 +6,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/consume"
 )
 
-// PauseMode says whether a paused consumer stays at its queue.
+// PauseMode says whether a paused consumer stays registered on the broker.
 type PauseMode string
 
 // Modes of PauseConsuming.
 const (
 	// PauseHandBack cancels the consumer on the broker. Messages that no handler has started on, including messages
 	// that are held until their due time, go back to the queue for other processes. If the queue has a single active
-	// consumer, another consumer becomes the active one, and after the pause this one has to wait until that one ends.
+	// consumer, another consumer becomes the active one, and after the pause this consumer has to wait until the other
+	// one stops.
 	PauseHandBack PauseMode = "hand-back"
 	// PauseKeepPlace keeps the consumer on the broker together with the messages delivered to it, at most Prefetch of
 	// them, but starts no handlers. A single active consumer stays the active one, so no other consumer takes over and
@@ -29,7 +30,7 @@ const (
 // other clients in this process, are not affected. During a pause, Stats shows ConsumerPaused, which Health does not
 // report as a problem. To pause the tasks of package schedule in all processes, see schedule.Store's Pause.
 //
-// Errors: ErrConfig for an unknown mode, and the errors with which Consume refuses the queue's name.
+// Errors: ErrConfig for an unknown mode, and the errors that Consume returns for an invalid queue.
 func (c *Client) PauseConsuming(queue string, mode PauseMode) error {
 	if mode != PauseHandBack && mode != PauseKeepPlace {
 		return fmt.Errorf("%w: pause mode %q; expected %q or %q", ErrConfig, mode, PauseHandBack, PauseKeepPlace)

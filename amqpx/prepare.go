@@ -12,8 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// prepared is a message that has passed its checks: what is published, when it is due, where it goes, and how it has
-// been tried so far.
+// prepared is a message that has passed its checks: its content, due time and destination, and the tries so far.
 type prepared struct {
 	content
 	timing
@@ -115,9 +114,9 @@ func (c *Client) chooseRoute(p *prepared, m *Message, direct *topology.Route, de
 //
 // The lead is shorter than the delay by at least the strategy's shortest delay, so that the message goes through a
 // delay queue. The consumer can then tell from the broker's timestamp how much of the lead has passed, whichever clock
-// is wrong. A message whose delay is less than twice the shortest one goes straight to its queue, because the broker's
-// own lateness could use up the rest of its lead. So does a message whose delay the strategy does not implement with a
-// delay queue, as with the plugin.
+// is wrong. A message whose delay is less than twice the shortest one is sent straight to its queue, because the
+// broker's own lateness could use up the rest of its lead. So does a message whose delay the strategy does not
+// implement with a delay queue, as with the plugin.
 func (c *Client) ahead(dest topology.Destination, delay, lead, tolerance time.Duration) (topology.Route, time.Duration, error) {
 	if lead == 0 || delay > lead {
 		r, err := c.strategy.Route(dest, delay-lead, tolerance)
@@ -151,9 +150,9 @@ func newID(now time.Time) string {
 	return u.String()
 }
 
-// begin returns the time for which a route is chosen. A relative delay is measured with the monotonic clock, so
-// wall clock changes do not affect it. If the delay counts from the first write of the message,
-// begin lets it start now until the message has been written.
+// begin returns the time for which a route is chosen. A relative delay is measured with the monotonic clock, so wall
+// clock changes do not affect it. If the delay counts from the first write of the message, each call restarts it until
+// the message has been written.
 func (c *Client) begin(p *prepared) time.Time {
 	if p.from == fromEpoch {
 		return c.cfg.Now()

@@ -42,7 +42,7 @@ func (c *Client) Send(ctx context.Context, m Message) error {
 	return c.deliver(ctx, p)
 }
 
-// sendOne sends a message and runs the hooks. It uses the strategy's route, or the route direct if it is not nil.
+// sendOne sends a message and runs the hooks. It uses the strategy's route, or direct if that is not nil.
 func (c *Client) sendOne(ctx context.Context, m Message, direct *topology.Route) error {
 	start := time.Now()
 	ctx, m = c.hooks.sendStart(ctx, m)
@@ -235,7 +235,7 @@ func (c *Client) ready(ctx context.Context, p *prepared) (*session, error) {
 }
 
 // routeSlack is how long after the call to Send the route is still chosen for the requested delay. After that it is
-// chosen for the remaining delay. Without the slack, a declared delay would be shortened by some microseconds, and
+// chosen for the remaining delay. Without the slack, a declared delay would be shortened by a few microseconds, and
 // would no longer be one of the strategy's declared delays.
 const routeSlack = 5 * time.Millisecond
 
@@ -257,15 +257,14 @@ func (c *Client) route(p *prepared, now time.Time) (topology.Route, error) {
 	}
 	route, err := c.strategy.Route(p.dest, left, p.tolerance)
 	if errors.Is(err, topology.ErrDelay) {
-		// The strategy does not support the remaining delay, because ttl has only declared ones. Use the requested
-		// delay. The message is then late by the time that has passed.
+		// The strategy does not support the remaining delay. (The ttl strategy supports only declared delays.) Use the
+		// requested delay, which makes the message late by the time that has passed.
 		return p.first, nil
 	}
 	return route, err
 }
 
-// follow decides what to do next after the outcome of a try. If objects are missing on the broker, it declares
-// them again.
+// follow decides the next step from the outcome of a try. If objects are missing on the broker, it declares them again.
 func (c *Client) follow(ctx context.Context, p *prepared, sess *session, o flow.Outcome) flow.Step {
 	switch {
 	case o.Kind == flow.Expired:

@@ -99,7 +99,7 @@ type ConsumerStats struct {
 	// the first of them began to wait.
 	Blocked      int       `json:"blocked"`
 	BlockedSince time.Time `json:"blocked_since,omitzero"`
-	// Held counts the received messages whose due time has not come yet.
+	// Held counts the received messages that are not yet due.
 	Held int `json:"held"`
 	// Waiting counts the received messages that are waiting for a handler. Settling counts the messages whose
 	// result is being settled, for example because their retry or dead letter is being published. On one

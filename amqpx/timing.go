@@ -14,7 +14,7 @@ type timing struct {
 	start     time.Time
 	up        time.Duration // the client's uptime at start
 	due       int64         // in ms, by the clock of the message's DeliverAt
-	aim       int64         // in ms, by this process's clock: see Client.route; never earlier than due minus lead
+	aim       int64         // when the broker should deliver the message, in ms, by this process's clock; at least due minus lead (see Client.route)
 	from      origin
 	offset    time.Duration // the clock of due minus this process's clock
 	lead      time.Duration // how long before due the broker delivers the message: see Client.ahead

@@ -65,8 +65,9 @@ const openTimeout = 30 * time.Second
 // RabbitMQ takes 3 s to answer a wrong password.
 //
 // Without Config.Logger, Open writes one line to slog.Default after 3 s of failed attempts. Open's error contains that
-// of the last attempt. Errors caused by the configuration wrap ErrConfig. A strategy that tests the broker with its own
-// messages (Canary) cannot do so while an alarm blocks publishers, and the error then wraps ErrBlocked.
+// of the last attempt. Errors caused by the configuration wrap ErrConfig. A strategy that has to test the broker with
+// messages of its own (InstantProber) cannot do so while an alarm blocks publishers, and the error then wraps
+// ErrBlocked.
 func Open(ctx context.Context, cfg Config) (*Client, error) {
 	direct := cfg.Dial == nil
 	var tell func(why error)

@@ -51,12 +51,12 @@ func IsSnoozed(err error) bool {
 // with requeue). Nothing is published, no attempt is counted, and the message keeps its properties and headers. If err
 // is nil, the recorded error is "requeued".
 //
-// The message is requeued after a pause of up to 1 s, whose limit doubles with each earlier delivery, to 10 s. In a
-// classic queue the limit does not grow, because the broker does not count deliveries there. During the pause the
-// message counts towards the consumer's prefetch. In classic queues, and in quorum queues since RabbitMQ 4.0, it
-// returns ahead of the messages behind it. Therefore retry a message that fails because of its content, instead of
-// requeueing it. Before RabbitMQ 4.3, a quorum queue counts a requeue as a delivery, and after more than 200 deliveries
-// the message is dead-lettered. Since 4.3 it does not count requeues.
+// The message is requeued after a random pause of up to 1 s. This limit doubles with each earlier delivery, up to 10 s.
+// In a classic queue it does not grow, because the broker does not count deliveries there. During the pause the message
+// counts towards the consumer's prefetch. In classic queues, and in quorum queues since RabbitMQ 4.0, it returns ahead
+// of the messages behind it. Therefore retry a message that fails because of its content, instead of requeueing it.
+// Before RabbitMQ 4.3, a quorum queue counts a requeue as a delivery, and after more than 200 deliveries the message is
+// dead-lettered. Since 4.3 it does not count requeues.
 func Requeue(err error) error {
 	if err == nil {
 		err = errors.New("requeued")

@@ -236,7 +236,7 @@ func TestConsumerOutlivesRefusals(t *testing.T) {
 	defer ctl("set_permissions", "guest", ".*", ".*", ".*")
 	ctl("close_all_connections", "test")
 	suite.Eventually(t, "the consumer to be refused", func() bool {
-		return logs.FilterMessage("the consumer has ended; restarting it").Filter(func(e observer.LoggedEntry) bool {
+		return logs.FilterMessage("the consumer stopped; restarting it").Filter(func(e observer.LoggedEntry) bool {
 			return strings.Contains(fmt.Sprint(e.ContextMap()["error"]), "ACCESS_REFUSED")
 		}).Len() > 0
 	})

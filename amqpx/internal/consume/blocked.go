@@ -17,7 +17,7 @@ type blocked struct {
 type blockedState struct {
 	count int
 	since time.Time // when the first of them began to wait
-	err   error     // of the last one that began to wait
+	err   error     // the error of the handler that began to wait last
 }
 
 // worthLogging is how long handlers must have waited for the end of the wait to be logged.

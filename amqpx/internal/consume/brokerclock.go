@@ -50,7 +50,7 @@ func (b *brokerClock) ask(request func() error) <-chan struct{} {
 }
 
 // askClock asks the broker for its time unless that was done recently. It returns a channel that is closed when the
-// answer has been recorded, or nil if the broker was asked only recently.
+// answer has been recorded, or nil if there is no current request.
 func (a *Consumers) askClock() <-chan struct{} {
 	return a.clock.ask(func() error {
 		err := a.askTime()
@@ -62,7 +62,7 @@ func (a *Consumers) askClock() <-chan struct{} {
 }
 
 // askTime asks the broker for its time. The request publishes a message, so it uses the publishing connection. During
-// an alarm the broker blocks every connection that publishes, and the connection for declarations must never be
+// an alarm the broker blocks every connection that has published, and the connection for declarations must never be
 // blocked.
 func (a *Consumers) askTime() error {
 	ctx, cancel := context.WithTimeout(a.cfg.Stop, askTimeout)

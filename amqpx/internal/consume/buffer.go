@@ -9,10 +9,11 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// buffer contains the deliveries that have not been passed to a handler. A buffered delivery takes no handler slot. The
-// prefetch limits the number of buffered deliveries. Only the intake goroutine uses a buffer, so it needs no lock.
+// buffer contains the deliveries that have not been passed to a handler. A buffered delivery does not occupy a handler
+// slot. The prefetch limits the number of buffered deliveries. Only the intake goroutine uses a buffer, so it needs no
+// lock.
 type buffer struct {
-	held  deliveryHeap // until their start time (dueCheck.at)
+	held  deliveryHeap // waiting for their start time (dueCheck.at)
 	ready deliveryHeap // waiting for a handler slot
 	aside []*Delivery  // set aside while this consumer handles an earlier delivery of the same message
 	early []*Delivery  // to be sent back to the broker
@@ -21,7 +22,7 @@ type buffer struct {
 	count, bytes int // totals over all lists
 }
 
-// deliveryOverhead is the memory in bytes that a delivery takes in addition to its body.
+// deliveryOverhead is the memory in bytes that a delivery uses in addition to its body.
 const deliveryOverhead = 1 << 10
 
 // note adds n deliveries of d's size to the totals.
@@ -35,7 +36,7 @@ func (b *buffer) add(d *Delivery, now time.Time) {
 	b.note(d, 1)
 	if d.worn {
 		b.worn = append(b.worn, d)
-		if !d.check.at.After(now) { // the delivery is not handled before the attempt to renew it has ended
+		if !d.check.at.After(now) { // the delivery is handled only after the attempt to renew it
 			return
 		}
 	}
@@ -80,7 +81,7 @@ func (b *buffer) nextWorn() *Delivery {
 		d := b.worn[0]
 		b.worn = b.worn[1:]
 		if !d.worn {
-			continue // the delivery's start time has already come
+			continue // the delivery's start time has already arrived
 		}
 		if d.index >= 0 {
 			heap.Remove(&b.held, d.index)
@@ -103,7 +104,7 @@ func (b *buffer) checkAgain(check func(d *Delivery)) {
 	heap.Init(&b.held)
 }
 
-// ripen moves the deliveries whose start time has come to the ready list. It returns the time until the next start
+// ripen moves the deliveries whose start time has arrived to the ready list. It returns the time until the next start
 // time, or 0 if no held delivery remains.
 func (b *buffer) ripen(now time.Time) (pause time.Duration) {
 	for len(b.held) > 0 {

@@ -12,13 +12,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 )
 
-// A broker ends the whole connection (541) when a client consumes from a queue whose process is gone. The error does
-// not name the queue. Therefore the consumers of a connection start one after another, and the consumer that was
+// A broker closes the whole connection (error 541) when a client consumes from a queue whose process is gone. The error
+// does not name the queue. Therefore the consumers of a connection start one after another, and the consumer that was
 // starting is the suspect. From then on, that consumer starts on a separate connection.
 
 // startPatience is how long a consumer waits for other consumers to start first. A queue without a leader may take
-// longer to answer, but it does not delay the others by more than that. If the connection then ends, all consumers
-// that were starting are suspects.
+// longer to answer, but it delays the other consumers by no more than that. If the broker then closes the connection,
+// all consumers that were starting are suspects.
 const startPatience = time.Second
 
 // connection waits for the connection to consume on and, for a while, for the publishing connection. Without a
@@ -43,8 +43,8 @@ func (k *Consumer) connection(ctx context.Context) (*Session, error) {
 	return k.all.link.Wait(ctx, false)
 }
 
-// startOn starts a broker consumer on a subscription. If the broker ends the connection because of that, startOn gives
-// this consumer its own connection.
+// startOn starts a broker consumer on a subscription. If the broker closes the connection because of that, startOn
+// gives this consumer its own connection.
 func (k *Consumer) startOn(s *subscription, b brokerConsumer) (<-chan amqp.Delivery, error) {
 	patience, cancel := context.WithTimeout(s.live, startPatience)
 	defer cancel()
@@ -69,8 +69,8 @@ func (k *Consumer) isolate() {
 	}
 }
 
-// endOwn closes the consumer's own connection, if it has one. It does not wait for the broker past the end of
-// Close's context.
+// endOwn closes the consumer's own connection, if it has one. It stops waiting for the broker when the context of the
+// client's Close ends.
 func (k *Consumer) endOwn() {
 	if own := k.own.Load(); own != nil {
 		_ = wait.Done(k.all.cfg.Forced, func() error { own.Close(); return nil })

@@ -17,7 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Settings are the settings of one consumer. All fields are set and valid.
+// Settings configures one consumer. The caller has set all fields to valid values.
 type Settings struct {
 	Queue      string
 	DeadLetter string // the queue for dead letters
@@ -45,9 +45,9 @@ type Consumer struct {
 	handlers context.Context // parent context of the handlers; ends with the drain time
 	ending   context.Context // ends when the consumer begins to shut down
 	work     sync.WaitGroup  // messages being handled or settled
-	leaving  sync.WaitGroup  // subscriptions that are being ended in the background
+	leaving  sync.WaitGroup  // subscriptions that are being closed in the background
 	running  atomic.Int64    // number of running handlers
-	blocked  blocked         // those of them that wait for their database
+	blocked  blocked         // the running handlers that wait for their database
 
 	abandoned atomic.Bool  // Close no longer waits for the running handlers
 	settling  atomic.Int64 // messages whose retry, dead letter, copy or acknowledgement is in progress
@@ -58,7 +58,7 @@ type Consumer struct {
 	outages   sparse.Log
 
 	began   bool // consuming has succeeded at least once
-	asked   bool // the queue's delivery limit has been read, because messages are held
+	asked   bool // the queue's delivery limit is being checked or has been, because messages are held
 	barred  bool // the broker has permanently refused the consumer
 	refused refusals
 	own     atomic.Pointer[wire.Link[*Session]] // nil while the shared connection is used
@@ -116,7 +116,7 @@ func (k *Consumer) run(ctx context.Context) error {
 			k.become(Ending, nil)
 			returned := k.beginHandBack(sub)
 			err := k.awaitDrain(endHandlers)
-			k.unsubscribe(sub, returned) // only after the handlers have ended, because they acknowledge on its channel
+			k.unsubscribe(sub, returned) // only after the handlers have returned, because they acknowledge on its channel
 			return err
 		}
 		k.down(err)
@@ -127,7 +127,7 @@ func (k *Consumer) run(ctx context.Context) error {
 		if sub != nil && time.Since(sub.began) > k.all.cfg.Wire.ReconnectMax {
 			attempt = 1
 		}
-		k.restarts.Warn(k.log, sparse.Kind(err), "the consumer has ended; restarting it", zap.Error(err))
+		k.restarts.Warn(k.log, sparse.Kind(err), "the consumer stopped; restarting it", zap.Error(err))
 		// Ignore the error: if ctx has ended, the next call to serve returns.
 		_ = wait.For(ctx, wait.Backoff(k.all.cfg.Wire.ReconnectMin, k.all.cfg.Wire.ReconnectMax, attempt))
 	}
@@ -148,9 +148,9 @@ func (k *Consumer) serve(ctx context.Context) (*subscription, error) {
 	return sub, k.intake(ctx, sub)
 }
 
-// leave ends a subscription whose intake has ended by itself. If the broker has cancelled its consumer, other
+// leave closes a subscription whose intake has stopped by itself. If the broker has cancelled its consumer, other
 // deliveries on its channel may still be acknowledged or returned. So the channel stays open until the handlers have
-// ended, or the broker closes it because another handler exceeds the consumer timeout.
+// returned, or the broker closes it because another handler exceeds the consumer timeout.
 func (k *Consumer) leave(s *subscription) {
 	if s == nil || s.lost() || !s.cancelled.Load() {
 		k.close(k.all.cfg.Forced, s)
@@ -160,8 +160,8 @@ func (k *Consumer) leave(s *subscription) {
 	k.stepAside(s)
 }
 
-// stepAside ends a subscription in the background. It cancels the consumers immediately, but keeps the channel
-// open until the handlers of its messages have ended.
+// stepAside closes a subscription in the background. It cancels the consumers immediately, but keeps the channel open
+// until the handlers of its messages have returned.
 func (k *Consumer) stepAside(s *subscription) {
 	k.leaving.Go(func() {
 		<-k.beginHandBack(s)

@@ -53,7 +53,7 @@ type Publisher interface {
 	NewID() string
 }
 
-// Consumers holds the consumers of a client, the connection that they share, and what they know about the broker's
+// Consumers holds the consumers of a client, the connection that they share, and the measurements of the broker's
 // clock.
 type Consumers struct {
 	cfg    Config
@@ -61,13 +61,13 @@ type Consumers struct {
 	pauses *pauses
 	clocks lasthop.Judge
 	clock  brokerClock
-	began  time.Time // has a monotonic clock reading
+	began  time.Time // when it was created, with a monotonic clock reading
 
 	mu      sync.Mutex
 	closed  bool
 	started bool // whether the link has been started
 	running map[*Consumer]struct{}
-	work    sync.WaitGroup // running consumers and other operations that Close waits for
+	work    sync.WaitGroup // running consumers and other operations, for which Wait waits
 
 	abandoned atomic.Int64 // handlers that the end of Close's context cut off
 }
@@ -91,7 +91,8 @@ func newSession(_ context.Context, s *wire.Session) (*Session, error) {
 	return &Session{Session: &declare.Session{Session: s}, starts: wait.NewMutex()}, nil
 }
 
-// Begin registers an operation that Close waits for until end is called. It returns wire.ErrClosed after Close.
+// Begin registers an operation, for which Wait waits until end is called. It returns wire.ErrClosed once Wait has been
+// called.
 func (a *Consumers) Begin() (end func(), err error) { return a.work.Done, a.begin(nil) }
 
 // begin registers a consumer or, if k is nil, another operation. It opens the shared connection for the first consumer.
@@ -122,7 +123,7 @@ func (a *Consumers) end(k *Consumer) {
 	a.work.Done()
 }
 
-// Wait refuses further consumers and operations. It then calls stop, and returns when all of them have ended.
+// Wait refuses further consumers and operations. It then calls stop, and returns when all of them have finished.
 func (a *Consumers) Wait(stop func()) {
 	a.mu.Lock()
 	a.closed = true
@@ -154,7 +155,7 @@ func (a *Consumers) ClockBehind() (since time.Time, behind bool) {
 	return since, behind
 }
 
-// Stats returns the state of each running consumer, in any order.
+// Stats returns the state of each running consumer, in no particular order.
 func (a *Consumers) Stats() []Stats {
 	a.mu.Lock()
 	defer a.mu.Unlock()

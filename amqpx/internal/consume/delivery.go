@@ -32,7 +32,7 @@ type Delivery struct {
 	RoutingKey  string
 
 	deliveries int64 // number of earlier deliveries, according to its headers
-	returns    int64 // number of times it came back to its queue, if the broker counts that
+	returns    int64 // number of times it returned to its queue, if the broker counts that
 	acquired   int64 // number of earlier deliveries, according to the broker
 	returned   int64 // number of times a consumer sent it back before its due time
 

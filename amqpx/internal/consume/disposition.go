@@ -12,13 +12,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 )
 
-// disposition says what is to happen to a message after its handler has run. dispositionOf derives it from the
-// handler's error only once, because the methods of a user's error may panic at any call. The Outcome says what has
-// happened.
+// disposition says what to do with a message after its handler has run. dispositionOf derives it from the handler's
+// error only once, because the methods of a user's error may panic at any call. The Outcome says what was done.
 type disposition struct {
 	act    action
 	reason string        // for actDeadLetter
-	delay  time.Duration // before the next delivery, as the error asks for; 0 for the back-off
+	delay  time.Duration // requested delay before the next delivery; 0 for the back-off
 	offset time.Duration // for actReturn: the clock that the due time was computed with, minus this process's clock
 	err    error         // for hooks; nil on success
 	text   string        // the text of err
@@ -41,8 +40,8 @@ func dispose(act action, reason string, err error) disposition {
 	return disposition{act: act, reason: reason, err: err, text: err.Error()}
 }
 
-// dispositionOf returns what an error asks for, such as RetryInError. If it asks for nothing, the action is actRetry,
-// and asks is false.
+// dispositionOf returns the disposition that an error requests, as RetryInError does. If the error requests none, the
+// action is actRetry, and asks is false.
 func dispositionOf(err error) (p disposition, asks bool) {
 	retry, retryIn := errors.AsType[*RetryInError](err)
 	snooze, snoozed := errors.AsType[*SnoozeError](err)
@@ -81,13 +80,13 @@ func requeuePause(d *Delivery) time.Duration {
 }
 
 var (
-	errDeliveries = fmt.Errorf("delivered more than %d times without an outcome: each time the consumer ended or lost its connection, or the message was read and requeued", header.MaxDeliveries)
+	errDeliveries = fmt.Errorf("delivered more than %d times without an outcome: each time the consumer stopped or lost its connection, or the message was read and requeued", header.MaxDeliveries)
 	errRecount    = errors.New("requeued once, to find out whether the broker counts its deliveries")
 	errGoexit     = errors.New("the handler " + guard.Goexit)
 )
 
 // counts remembers delivery counts that are implausibly large. Because a publisher can set such a count, the consumer
-// requeues the message once, and believes the count only if the requeue has increased it.
+// requeues the message once, and trusts the count only if the requeue has increased it.
 type counts struct {
 	mu   sync.Mutex
 	last map[string]int64

@@ -1,4 +1,4 @@
-// Package consume takes messages from queues to handlers, and settles them. It knows about subscriptions, due times,
+// Package consume passes messages from queues to handlers, and settles them. It knows about subscriptions, due times,
 // acknowledgements, retries and dead letters, but nothing about the client, its public types or its hooks: package
 // amqpx passes in what it needs (Config, Settings), and implements the application's part of a delivery (Handling).
 //
@@ -13,15 +13,14 @@
 //   - buffer: the delivery waits for its start time and for a slot (buffer.go), and the prefetch grows with the number
 //     of held messages (prefetch.go).
 //   - handle: its handler runs in a slot (handle.go).
-//   - disposition: determines what the handler's error asks for (disposition.go, errors.go).
+//   - disposition: determines what the handler's error requests (disposition.go, errors.go).
 //   - settle: the disposition becomes an Outcome (settle.go). The message is acknowledged, requeued, or replaced by
 //     another one, which is a retry, a dead letter or the rest of its delay, and is then acknowledged (replacement.go).
 //
 // A message that returns to its queue too often is renewed, which means that it is replaced by a copy without being
 // handled (renew.go). overrun.go determines which deliveries exceeded the broker's consumer timeout.
 //
-// Consumers holds all consumers of a client (consumers.go, pause.go, stats.go). A Consumer consumes one queue for as
-// long as it is asked to (consumer.go), on one connection after another (connection.go). A subscription is its consumer
-// on the broker, with a channel (subscription.go), and one goroutine takes deliveries from it and starts handlers
-// (intake.go).
+// Consumers holds all consumers of a client (consumers.go, pause.go, stats.go). A Consumer consumes one queue until it
+// is stopped (consumer.go), on one connection after another (connection.go). A subscription is its consumer on the
+// broker, with a channel (subscription.go), and one goroutine receives its deliveries and starts handlers (intake.go).
 package consume

@@ -14,7 +14,7 @@ import (
 // dueCheck is the result of checking when a delivery's handler may start.
 type dueCheck struct {
 	at     time.Time     // when the handler may start
-	early  bool          // at that time the delivery is sent back to the broker, because it will still be too early
+	early  bool          // the delivery must be sent back to the broker at that time, because it will still be too early
 	doubt  bool          // the start time may turn out to be earlier: see lasthop.Decision
 	offset time.Duration // the clock that its due time was computed with, minus this process's clock
 }
@@ -57,7 +57,7 @@ func arrivalOf(raw *amqp.Delivery) lasthop.Arrival {
 	}
 	a.Absolute, _ = raw.Headers[header.Absolute].(bool)
 	a.Expired = lastExpiry(raw.Headers)
-	if _, renewed := raw.Headers[header.Delivered]; renewed { // its last delay was not set by its publisher
+	if _, renewed := raw.Headers[header.Delivered]; renewed { // its last delay may be that of the renewal, not the publisher's
 		a.Expired = header.Instant(raw.Headers, header.Expired)
 	}
 	return a

@@ -3,12 +3,12 @@ package consume
 import "sync"
 
 // busyIDs counts the running handlers by message id. A handler that outlives its delivery, because of the broker's
-// consumer timeout or a lost connection, keeps its slot. Without busyIDs the broker's redelivery of the same
-// message would take a second slot, and so on, until no slots were left for other messages.
+// consumer timeout or a lost connection, keeps its slot. Without busyIDs, the broker's redelivery of the same message
+// would occupy a second slot, and so on, until no slots were left for other messages.
 type busyIDs struct {
 	mu    *sync.Mutex
 	count map[string]int
-	ended chan struct{} // receives an element when a handler has ended
+	ended chan struct{} // receives an element when a handler has returned
 }
 
 func newBusyIDs() busyIDs {
@@ -27,7 +27,7 @@ func (b *busyIDs) mark(d *Delivery) bool {
 	return true
 }
 
-// unmark records that a handler has ended.
+// unmark records that a handler has returned.
 func (b *busyIDs) unmark(d *Delivery) {
 	b.mu.Lock()
 	if b.count[d.ID]--; b.count[d.ID] == 0 {

@@ -9,18 +9,18 @@ import (
 // messages were not acknowledged and will be delivered again.
 var ErrDrainTimeout = errors.New("drain timeout")
 
-// With these errors, a handler asks for something other than a retry with back-off.
+// Errors by which a handler requests something other than a retry with back-off.
 type (
-	// RejectError asks for the message to be dead-lettered.
+	// RejectError requests that the message be dead-lettered.
 	RejectError struct{ Err error }
-	// RetryInError asks for a retry after a delay.
+	// RetryInError requests a retry after a delay.
 	RetryInError struct {
 		Delay time.Duration
 		Err   error
 	}
-	// SnoozeError asks for another delivery after a delay, without counting an attempt.
+	// SnoozeError requests another delivery after a delay, without counting an attempt.
 	SnoozeError struct{ Delay time.Duration }
-	// RequeueError asks for the message to be requeued unchanged.
+	// RequeueError requests that the message be requeued unchanged.
 	RequeueError struct{ Err error }
 )
 
@@ -65,7 +65,7 @@ func (e *policyError) Unwrap() error { return e.error }
 func PolicyApplied(err error) error { return &policyError{err} }
 
 // ApplyPolicy returns the error that the consumer's error policy substitutes for a handler's error. Errors that already
-// ask for something, and errors that ApplyPolicy has returned, are not changed.
+// request something, and errors that ApplyPolicy has returned, are not changed.
 func (d *Delivery) ApplyPolicy(err error) error {
 	if err == nil {
 		return nil

@@ -15,7 +15,7 @@ import (
 // message was only held, or its connection was lost, that does not count as an attempt.
 //
 // After the first overrun, the consumer cancels its subscription. Since the broker cannot report a second overrun to a
-// cancelled consumer, it closes the channel, and all other messages come back as if the channel were lost. How long
+// cancelled consumer, it closes the channel, and all other messages are requeued as if the channel were lost. How long
 // their handlers have run then shows which of them have overrun as well (see ages).
 
 // overruns records the messages whose handler was running when the broker cancelled the consumer of their
@@ -32,7 +32,7 @@ type overrun struct {
 	long              bool   // the delivery was unacknowledged for at least as long as the first one that exceeded the timeout
 }
 
-// put records a message whose handler has ended after the broker cancelled the consumer.
+// put records a message whose handler returned after the broker had cancelled the consumer.
 func (o *overruns) put(d *Delivery, text string, long bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

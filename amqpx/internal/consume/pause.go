@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// PauseMode says whether a paused consumer stays at its queue. Package amqpx documents the values.
+// PauseMode says whether a paused consumer stays registered on the broker. Package amqpx documents the values.
 type PauseMode string
 
 // Modes of Pause.
@@ -64,7 +64,7 @@ func (k *Consumer) paused() (PauseMode, <-chan struct{}) {
 	return p.of[k.set.Queue], p.changed
 }
 
-// errPaused ends the intake of a consumer that is paused with PauseHandBack.
+// errPaused stops the intake of a consumer that is paused with PauseHandBack.
 var errPaused = errors.New("paused")
 
 // errResumed is the reason that Stats shows while a consumer starts again after a pause.

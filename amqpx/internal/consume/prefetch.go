@@ -18,16 +18,16 @@ const MaxPrefetch = 65535
 // shrinkAfter is how long additional consumers are kept although few messages are held.
 const shrinkAfter = 10 * time.Second
 
-// prefetch manages the prefetch of a subscription by additional consumers: consumers on the same channel that receive
+// prefetch manages the prefetch of a subscription by means of additional consumers on the same channel, which receive
 // more messages while many are held until their due time. Held messages must not use up the prefetch that messages
 // ready to be handled need, and the number of held messages depends on the lead and the message rate. On a queue with a
 // single active consumer the additional consumers receive nothing. Replacing the first consumer with one that has a
-// larger prefetch is no alternative there: in between, the broker would make another consumer of the queue the active
-// one, which changes the order of messages.
+// larger prefetch is not an alternative there, because the broker would in between activate another consumer of the
+// queue, which changes the order of messages.
 type prefetch struct {
 	total    int // prefetch of all consumers together
 	extra    []brokerConsumer
-	idle     time.Time // since when little of the prefetch has been needed; zero while much is needed
+	idle     time.Time // the time since which little of the prefetch has been needed; zero while much is needed
 	changing bool
 	changed  chan prefetchChange
 
@@ -57,8 +57,8 @@ func newPrefetch(first int) *prefetch {
 	}
 }
 
-// fit adds a consumer when held messages take half of the prefetch, and removes one when little of the prefetch has
-// been needed for a while or when the held messages take too much memory.
+// fit adds a consumer when held messages use half of the prefetch, and removes one when little of the prefetch has been
+// needed for a while or when the buffered messages use too much memory.
 func (s *subscription) fit(k *Consumer, now time.Time) {
 	p := s.prefetch
 	if p.changing {
@@ -156,7 +156,7 @@ func (s *subscription) shrink() {
 
 func (s *subscription) cancel(tag string) {
 	if s.prefetch.rpc.Lock(s.live) != nil {
-		return // the channel has ended or is about to be closed
+		return // the channel is closed or about to be closed
 	}
 	defer s.prefetch.rpc.Unlock()
 	s.prefetch.ending.Store(tag, true)

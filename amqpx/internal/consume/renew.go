@@ -14,20 +14,21 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Each time a delivered message is requeued because its consumer paused, ended or lost its connection, it comes closer
-// to the queue's delivery limit, although no handler has seen it. On RabbitMQ 4 a queue that does not set a limit drops
-// a message when it is requeued for the 21st time, and a client cannot query a queue's limit. Therefore the consumer
-// renews such a message: it publishes a copy directly to the queue, and acknowledges the received message when the copy
-// is confirmed. The broker counts the copy's deliveries from zero. The copy has the same id, body, properties and
-// headers, and the information that its next consumer needs to decide when it may be handled (header.Expired).
+// Each time a delivered message is requeued because its consumer was paused or stopped, or lost its connection, it
+// comes closer to the queue's delivery limit, although no handler has seen it. On RabbitMQ 4 a queue that does not set
+// a limit drops a message when it is requeued for the 21st time, and a client cannot query a queue's limit. Therefore
+// the consumer renews such a message: it publishes a copy directly to the queue, and acknowledges the received message
+// when the copy is confirmed. The broker counts the copy's deliveries from zero. The copy has the same id, body,
+// properties and headers, and the information that its next consumer needs to decide when it may be handled
+// (header.Expired).
 //
 // Before its due time, a message is renewed as soon as it has been requeued once, so that holding it costs at most one
-// requeue. No handler can have received it. It stays buffered until it is renewed, and if its due time comes first, it
-// is handled. A consumer that leaves its queue renews the messages that it holds before it returns them, if the broker
-// would count the return.
+// requeue. No handler can have received it. It stays buffered until it is renewed, and if its due time arrives first,
+// it is handled. A consumer that leaves its queue renews the messages that it holds before it returns them, if the
+// broker would count the return.
 //
-// After a message's due time, its deliveries may have gone to handlers that crashed the process, and the queue's limit
-// may be there to stop exactly such messages. Such a message is renewed only when it has been requeued more often than
+// After a message's due time, it may have been delivered to handlers that crashed the process, and the queue's limit
+// may exist to stop exactly such messages. Such a message is renewed only after it has been requeued more often than
 // most limits that users set, and its copy carries the count of deliveries (header.Delivered), which is limited to
 // MaxDeliveries.
 
@@ -35,8 +36,8 @@ import (
 // default delivery limit, since 4.0, is 20.
 const maxReturns = 15
 
-// renewDelay is the delay of a copy that could otherwise be handled as soon as it arrives. If the strategy does
-// not have this delay, the next longer one is used, unless it exceeds maxRenewDelay.
+// renewDelay is the delay of a copy that could otherwise be handled as soon as it arrives. If the strategy does not
+// support this delay, the next longer one is used, unless it exceeds maxRenewDelay.
 const (
 	renewDelay    = time.Second
 	maxRenewDelay = 10 * time.Second
@@ -66,10 +67,10 @@ func (s *subscription) countsReturns() bool {
 }
 
 // safeLimit is the lowest delivery limit with which a held message is safe on a broker that counts every return. With a
-// lower limit, a message is lost if its connection is lost shortly after it returned.
+// lower limit, a message is lost if the connection is lost again shortly after the message has returned.
 const safeLimit = 3
 
-// checkLimit warns of a queue whose delivery limit is too low for messages that are held.
+// checkLimit logs a warning if the queue's delivery limit is too low for held messages.
 func (k *Consumer) checkLimit(s *subscription) {
 	limit, known := k.all.cfg.Declarer.DeliveryLimit(k.ending, s.sess.Session, k.set.Queue)
 	if known && limit < safeLimit {
@@ -107,7 +108,7 @@ func (s *subscription) renew(k *Consumer) {
 			return
 		}
 		s.renewals.count++
-		go func() { // no handler waits for this, and the end of the consumer waits only briefly
+		go func() { // no handler waits for this, and a stopping consumer waits only briefly
 			left := d
 			if k.renewed(s.renewals.ctx, d) {
 				left = nil
@@ -164,9 +165,9 @@ func (k *Consumer) copyOf(d *Delivery) inner.Copy {
 	return m
 }
 
-// routeOfCopy returns the route of a copy, or nil if it goes straight to the queue. A copy that could be handled as
-// soon as it arrives is delayed a little if the strategy can do that, because the handler of the copy may crash the
-// process, and the received message must be acknowledged before that.
+// routeOfCopy returns the route of a copy, or nil if it is published directly to the queue. A copy that could be
+// handled as soon as it arrives is delayed a little if the strategy can do that, because the handler of the copy may
+// crash the process, and the received message must be acknowledged before that.
 func (k *Consumer) routeOfCopy(early bool) *topology.Route {
 	if early {
 		return nil

@@ -22,8 +22,8 @@ type replacement struct {
 	outcome Outcome // the received message's outcome when this one is confirmed
 }
 
-// republished returns the message for publishing it again, with its body, properties and headers, but without a destination
-// and a delay.
+// republished returns a copy of the message to publish again, with its body, properties and headers, but without a
+// destination or delay.
 func (d *Delivery) republished() inner.Copy {
 	return inner.Copy{
 		Publishing: amqp.Publishing{
@@ -36,8 +36,8 @@ func (d *Delivery) republished() inner.Copy {
 	}
 }
 
-// replacement builds the message that replaces one that failed, was snoozed or arrived too early. It goes to the same
-// queue, or to the dead-letter queue, and has the headers that record what has happened to the message so far.
+// replacement builds the message that replaces one that failed, was snoozed or arrived too early. It is sent to the
+// same queue, or to the dead-letter queue, and has the headers that record what has happened to the message so far.
 func (k *Consumer) replacement(d *Delivery, p disposition) replacement {
 	r, snoozes := replacement{Copy: d.republished()}, d.Snoozes
 	r.To = k.queue()
@@ -64,9 +64,9 @@ func (k *Consumer) replacement(d *Delivery, p disposition) replacement {
 }
 
 // toReturn prepares a message that arrived too early, so that it waits for the rest of its delay. That does not count
-// as an attempt, and the due time stays the same; the clock that it was computed with is ahead of this process's clock
-// by p.offset. If the strategy does not have exactly the remaining delay, the message gets a route with the nearest
-// one.
+// as an attempt, and the due time stays the same. The clock that it was computed with is ahead of this process's clock
+// by p.offset. If the strategy does not support exactly the remaining delay, the message gets the route for the delay
+// that PossibleDelay returns.
 func (k *Consumer) toReturn(r *replacement, d *Delivery, p disposition) {
 	k.log.Debug("sending back a message that arrived too early", zap.String("id", d.ID), zap.Time("due", d.DueAt))
 	r.outcome, r.DeliverAt, r.ClockOffset = Returned, d.DueAt, p.offset
@@ -124,7 +124,7 @@ func (d *Delivery) RetryDelay(err error) (delay time.Duration, ok bool) {
 }
 
 // nextDelay returns the delay before the next delivery, which is the requested one or the back-off, adapted to the
-// delays that the strategy has. All calls for one delivery use the same back-off.
+// delays that the strategy supports. All calls for one delivery use the same back-off.
 func (k *Consumer) nextDelay(d *Delivery, p disposition) time.Duration {
 	if p.delay > 0 {
 		return k.possible(p.delay)
@@ -139,8 +139,8 @@ func (k *Consumer) possible(d time.Duration) time.Duration {
 	return PossibleDelay(k.all.cfg.Strategy, k.set.Queue, d)
 }
 
-// PossibleDelay returns d if the strategy has that delay. Otherwise it returns the next longer declared delay (ttl), or
-// the longest delay that it has.
+// PossibleDelay returns d if the strategy supports that delay. Otherwise it returns the next longer declared delay
+// (ttl), or the longest delay that the strategy supports.
 func PossibleDelay(s Strategy, queue string, d time.Duration) time.Duration {
 	_, err := s.Route(topology.Destination{Queue: queue}, d, 0)
 	de, ok := errors.AsType[*topology.DelayError](err)

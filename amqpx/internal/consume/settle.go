@@ -133,7 +133,7 @@ func (r *replacement) dropHeaders() bool {
 	return false
 }
 
-// linger waits for the given time. It returns earlier if the consumer ends or the message is no longer held here.
+// linger waits for the given time. It returns earlier if the consumer stops or the message's channel is closed.
 func (k *Consumer) linger(d *Delivery, pause time.Duration) {
 	t := time.NewTimer(pause)
 	defer t.Stop()

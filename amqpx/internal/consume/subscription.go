@@ -20,8 +20,8 @@ import (
 // own channel.
 const consumerTag = "rabbitdelay"
 
-// subscription is a consumer on the broker with its own channel. A delivery can be acknowledged only on the
-// channel that it came from.
+// subscription is a consumer on the broker with its own channel. A delivery can be acknowledged only on the channel on
+// which it arrived.
 type subscription struct {
 	sess       *Session
 	ch         *amqp.Channel
@@ -106,7 +106,7 @@ func (k *Consumer) declare(ctx context.Context, sess *Session) error {
 // redelivers them.
 func (s *subscription) lost() bool { return s.ch.IsClosed() }
 
-// ended returns the reason why no more deliveries arrive.
+// ended returns the reason why no more deliveries arrive, and records if the broker has cancelled the consumer.
 func (s *subscription) ended() error {
 	if s.lost() {
 		<-s.live.Done() // the reason is set when the channel closes
@@ -159,7 +159,7 @@ func (s *subscription) countOthers(ctx context.Context, queue string) {
 
 // handBack cancels the subscription's consumers and returns to the queue the deliveries that no handler has started on.
 // Deliveries that have been returned before are renewed instead, including those that the intake has not read yet.
-// Without that, a consumer that is repeatedly paused or stopped right after it starts would use up the queue's delivery
+// Otherwise, a consumer that is repeatedly paused or stopped right after it starts would use up the queue's delivery
 // limit. Nothing is returned before the broker has cancelled the consumers, because until then the messages and their
 // copies would be delivered to this consumer again.
 func (k *Consumer) handBack(s *subscription) {
@@ -199,7 +199,7 @@ func (k *Consumer) handBack(s *subscription) {
 		}
 	}
 	for _, raw := range s.buffer.empty() {
-		_ = raw.Nack(false, true) // if this fails, it is requeued when the channel closes
+		_ = raw.Nack(false, true) // if this fails, the message is requeued when the channel closes
 	}
 }
 

@@ -26,7 +26,7 @@ type conns struct {
 	direct bool // whether the user has configured no dialer
 	log    *zap.Logger
 
-	over   context.Context // its end cuts the connections
+	over   context.Context // when it ends, the connections are closed abruptly
 	ctx    context.Context // ends at close
 	cancel context.CancelFunc
 	work   sync.WaitGroup // the goroutines that begin has started
@@ -111,7 +111,7 @@ type loan struct {
 	conn   *amqp.Connection
 	ending *wire.Ending
 	end    func() // returns the connection
-	// spoil closes the connection once it has no other users, because it does not answer.
+	// spoil returns a connection that does not answer, so that it is closed once it has no other users.
 	spoil func()
 }
 

@@ -63,10 +63,10 @@ type Declarer struct {
 
 	mu        wait.Mutex // held while the strategy's topology is being declared
 	declared  time.Time  // when it was last declared
-	lookEnded bool       // the connection ended during the check for the topology
+	lookEnded bool       // the broker closed the connection during the check for the topology
 }
 
-// New returns a Declarer. Its connections are cut when over ends.
+// New returns a Declarer. Its connections are closed abruptly when over ends.
 func New(over context.Context, cfg Config) *Declarer {
 	c := &Declarer{cfg: cfg, log: cfg.Wire.Log, over: over, conns: newConns(over, cfg.Wire, cfg.Direct), mu: wait.NewMutex()}
 	c.own = newOwnBindings(c)
@@ -128,7 +128,7 @@ func (c *Declarer) Strategy(ctx context.Context, conn *amqp.Connection) error {
 	})
 }
 
-// declareStrategy declares with the given function. The caller holds mu.
+// declareStrategy declares the strategy's topology with the given function. The caller holds mu.
 func (c *Declarer) declareStrategy(ctx context.Context, conn *amqp.Connection, declare func(context.Context, *amqp.Connection, topology.Topology) error) error {
 	began := time.Now()
 	if err := declare(ctx, conn, c.cfg.Strategy.Topology()); err != nil {
@@ -168,7 +168,8 @@ func notApplied(err error) error {
 	return err
 }
 
-// declareAll declares a topology of which something is missing.
+// declareAll declares a topology without checking for it first. If the client must not declare, it only checks the
+// exchanges.
 func (c *Declarer) declareAll(ctx context.Context, conn *amqp.Connection, t topology.Topology) error {
 	if c.cfg.OnlyLook {
 		return notApplied(live.Broker{Conn: conn}.VerifyExchanges(ctx, t))
@@ -191,7 +192,7 @@ func (c *Declarer) applying(do func(live.ApplyOptions) error) error {
 // redeclareTimeout is the time limit of Again.
 const redeclareTimeout = time.Minute
 
-// Again declares everything that messages need once more, unless that has been done since the time after. It continues
+// Again redeclares everything that messages need, unless that has been done since the time given by after. It continues
 // even if its caller stops waiting. An error is final if Config.Wire.Permanent reports it or if it is a
 // *topology.DestinationError.
 func (c *Declarer) Again(ctx context.Context, s *Session, after time.Time) error {

@@ -218,7 +218,7 @@ func (d *declaration) maybeUnfinished(q amqp.Queue) bool {
 		q.Name == d.dest.TargetQueue(d.c.cfg.Strategy.Prefix())
 }
 
-// mostSentOn limits how many messages one check rejects. Only the first messages can be without a TTL; the messages
+// mostSentOn limits how many messages one check rejects. Only the first messages can be without a TTL, and the messages
 // behind them leave the queue by expiring.
 const mostSentOn = 1000
 

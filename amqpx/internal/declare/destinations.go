@@ -48,7 +48,7 @@ type failure struct {
 	err     error
 	until   time.Time // callers get the error until then
 	count   int       // number of consecutive failed attempts
-	ends    int       // number of consecutive failed attempts that ended the connection
+	ends    int       // number of consecutive failed attempts after which the broker closed the connection
 	alone   bool      // the next attempt gets a separate connection
 	refused bool      // access was refused for longer than accessStands
 }
@@ -167,7 +167,7 @@ func (t *try) wait(ctx context.Context) error {
 	}
 }
 
-// start begins an attempt. The caller holds d.mu.
+// start starts an attempt in the background. The caller holds d.mu.
 func (ds *destinations) start(d *destination, sess *Session, dest topology.Destination, s stamp) *try {
 	t := &try{stamp: s, done: make(chan struct{})}
 	before := d.failed

@@ -29,8 +29,8 @@
 //
 //   - An attempt to declare a destination continues even if its callers stop waiting, and the error of a failed attempt
 //     is returned to all callers for up to a second. Permanent errors are 405, 403 for 2 s, a queue name or limit that
-//     the broker refuses, a missing exchange, and three consecutive connections that ended during the attempt. A 541 is
-//     tried again on a separate connection, so that it does not affect other declarations.
+//     the broker refuses, a missing exchange, and three consecutive connections that the broker closed during the
+//     attempt. A 541 is tried again on a separate connection, so that it does not affect other declarations.
 //   - A client proceeds without a lock after 5 s, if it lacks the permission for the lock, or with DeclareNothing. The
 //     race remains for queues that other programs create at the same moment.
 package declare

@@ -96,7 +96,7 @@ func believed(ctx context.Context, before bool, f func() error) error {
 	}
 }
 
-// passingError is an error of the broker that may be temporary, whatever its code means in other contexts.
+// passingError is an error from the broker that may be temporary, whatever its code means in other contexts.
 type passingError struct{ err error }
 
 func (e *passingError) Error() string { return e.err.Error() }

@@ -17,8 +17,8 @@ import (
 var currentLimit = regexp.MustCompile(`'x-delivery-limit' for queue .* but current is [^']*'(\d+)'`)
 
 // DeliveryLimit returns the delivery limit that the arguments of a consumer's queue set. It returns false if they set
-// none, or if the broker does not tell: AMQP has no request for arguments, but the refusal of a declaration with another
-// limit contains the limit. A limit that a policy sets is not seen.
+// none, or if the broker does not reveal it. AMQP has no request for a queue's arguments, but when the broker refuses a
+// declaration with a different limit, its reason contains the current limit. A limit set by a policy is not found.
 func (c *Declarer) DeliveryLimit(ctx context.Context, s *Session, queue string) (limit int64, known bool) {
 	d := declaration{c: c, dest: topology.Destination{Queue: queue}}
 	if c.cfg.OnlyLook || d.foreign() || d.dest.ServerNamed() {

@@ -24,7 +24,7 @@ import (
 
 // ownBindings manages additional bindings of destinations, which have an argument that is unique to this client. On
 // brokers for which live.LateBindings reports true, the broker may report a binding as existing while another client is
-// still creating it. A binding with a unique argument is created by this client only, so once it exists, the broker
+// still creating it. A binding with a unique argument is created only by this client, so once it exists, the broker
 // routes by it. The plain binding is complete long before the client's own binding is removed.
 type ownBindings struct {
 	c  *Declarer

@@ -35,7 +35,7 @@ func (s *Session) Instant(aim int64) (int64, error) {
 	return aim + p.ahead, nil
 }
 
-// canary is a Strategy whose delays have to be proven; see amqpx.Canary.
+// canary is a Strategy whose delays have to be proven; see amqpx.InstantProber.
 type canary interface {
 	Canary(queue string) ([]topology.Binding, []topology.Route)
 }

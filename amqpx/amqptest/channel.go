@@ -23,7 +23,7 @@ type channel struct {
 	timeout    *time.Timer
 }
 
-// onFrame handles a frame of a method or of a message's content.
+// onFrame handles a method frame or a content frame.
 func (ch *channel) onFrame(f codec.Frame) {
 	if ch.closing && (f.Kind != codec.FrameMethod || methodIn(f.Payload) != channelCloseOk && methodIn(f.Payload) != channelClose) {
 		return // the client sent this frame before it received channel.close

@@ -200,8 +200,8 @@ func (c *conn) tuneOk(d *codec.Decoder) {
 	}
 }
 
-// heartbeat sends a heartbeat if nothing else has been sent recently. It ends a connection that has been silent for two
-// intervals.
+// heartbeat sends a heartbeat if nothing else has been sent recently. It closes a connection on which nothing has
+// arrived for two intervals.
 func (c *conn) heartbeat() {
 	now := time.Now()
 	switch {

@@ -1,10 +1,10 @@
 // Package amqptest provides an in-memory RabbitMQ for tests. It speaks AMQP 0-9-1 and behaves like RabbitMQ. It
 // supports connections and channels, confirms and mandatory returns, consumers and prefetch, exchanges of all types,
 // queues with TTLs, length limits and delivery limits, dead-lettering with x-death headers, permissions, alarms, and
-// the errors of the broker with their original texts.
+// the broker's errors with their original texts.
 //
 // A Server works inside a testing/synctest bubble, where a delay of 30 minutes or of a year takes no real time and
-// every run of a test is the same.
+// every run of a test behaves in the same way.
 //
 //	synctest.Test(t, func(t *testing.T) {
 //		srv := amqptest.NewServer(amqptest.Options{})
@@ -17,7 +17,7 @@
 // how long a simulated day takes with each.
 //
 // Create the Server inside the bubble, and close it there after its clients. Programs that use only amqp091-go can call
-// Server.Connect. Outside bubbles, Server.Listen accepts connections of other processes on a socket.
+// Server.Connect. Outside bubbles, Server.Listen accepts connections from other processes on a socket.
 //
 // # Faults
 //
@@ -27,13 +27,14 @@
 //
 // # Expectations
 //
-// Expect and ExpectNone look for a message that waits for a queue, wherever the broker keeps it until it is due. If
-// they fail, they show the messages that were found instead. RunUntilIdle lets time pass until no event is pending.
+// Expect and ExpectNone look for a message that is in a queue or will be delivered to it, wherever the broker keeps the
+// message until it is due. If they fail, they show the messages that were found instead. RunUntilIdle lets time pass
+// until no event is pending.
 //
 // # Inspection
 //
-// Queue, Queues, Exchanges, Bindings and Connections show the current state. Publishes and Calls count the operations of
-// clients.
+// Queue, Queues, Exchanges, Bindings and Connections show the current state. Publishes and Calls count client
+// operations.
 //
 // # Versions
 //

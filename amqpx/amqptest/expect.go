@@ -36,7 +36,7 @@ type Waiting struct {
 	Due time.Time
 }
 
-// Waiting returns the messages of the virtual host "/" that no consumer has received, ordered by due time. It follows
+// Waiting returns the messages in the virtual host "/" that no consumer has received, ordered by due time. It follows
 // TTLs, dead-lettering and bindings to find the queue in which a delayed message will arrive. A message that will
 // arrive in several queues is listed once for each.
 func (s *Server) Waiting() (all []Waiting) {
@@ -84,8 +84,8 @@ type Want struct {
 	Within time.Duration
 }
 
-// Expect returns the message that matches w and waits for w.Queue. If there is no such message, or more than one, it
-// ends the test and shows the waiting messages. Messages that a consumer has received are no longer waiting.
+// Expect returns the waiting message that matches w. If there is no such message, or more than one, it fails the test
+// immediately and shows the waiting messages. Messages that a consumer has received are no longer waiting.
 func (s *Server) Expect(t testing.TB, w Want) Waiting {
 	t.Helper()
 	w.check(t)
@@ -107,7 +107,7 @@ func (s *Server) Expect(t testing.TB, w Want) Waiting {
 	return Waiting{}
 }
 
-// ExpectNone fails the test if a message that matches w waits for w.Queue, and shows the matching messages.
+// ExpectNone fails the test if any waiting message matches w, and shows the matching messages.
 func (s *Server) ExpectNone(t testing.TB, w Want) {
 	t.Helper()
 	w.check(t)
@@ -117,7 +117,7 @@ func (s *Server) ExpectNone(t testing.TB, w Want) {
 	}
 }
 
-// check ends the test if the description is incomplete or contradictory.
+// check fails the test immediately if the description is incomplete or contradictory.
 func (w Want) check(t testing.TB) {
 	t.Helper()
 	switch {
@@ -193,7 +193,7 @@ func (w Want) list(all []Waiting) string {
 		}
 		fmt.Fprintf(&b, "\n  queue %q, id %q, type %q, body %q, %s", m.Queue, m.MessageId, m.Type, clip(m.Body), dueText(m.Due))
 		if what := w.differs(m); what != "" && what != "queue" {
-			fmt.Fprintf(&b, " (another %s)", what)
+			fmt.Fprintf(&b, " (different %s)", what)
 		}
 	}
 	return b.String()
@@ -229,8 +229,8 @@ const (
 // RunUntilIdle waits until no event is pending, which means that no message waits to become due and all queues with a
 // consumer are empty. Messages in queues without a consumer do not count. In a testing/synctest bubble this takes no
 // real time, and all goroutines are idle when it returns. Outside a bubble it takes as long as the delays. If the limit
-// expires first, RunUntilIdle ends the test and shows what is still pending. With consumers that retry forever, or with
-// recurring tasks, the server never becomes idle.
+// expires first, RunUntilIdle fails the test immediately and shows what is still pending. With consumers that retry
+// forever, or with recurring tasks, the server never becomes idle.
 //
 // Each function in more returns when something outside the server is due next, such as the next pending task of a
 // store, or the zero time if nothing is due; see docs/testing.md. If something stays overdue, such as a task that has
@@ -287,7 +287,7 @@ func (s *Server) next(more []func() time.Time) (at time.Time, left []string) {
 			if slices.Contains(w.Ends, w.Queue) {
 				continue
 			}
-			left = append(left, fmt.Sprintf("message %q waits for %s", w.Message.MessageId, strings.Join(w.Ends, ", ")))
+			left = append(left, fmt.Sprintf("message %q is on its way to %s", w.Message.MessageId, strings.Join(w.Ends, ", ")))
 		}
 		for _, name := range v.QueueNames() {
 			q := v.Queue(name)

@@ -187,10 +187,10 @@ func TestExpectFailures(t *testing.T) {
 			{amqptest.Want{Queue: "q", Body: "x"}, []string{`expected one message, found 2 for queue "q", body "x"`, `id "0"`, `id "1"`}},
 			{amqptest.Want{Queue: "q", ID: "0", In: 2 * time.Minute}, []string{
 				`found no message for queue "q", id "0", due in 2m (`,
-				`id "0", type "", body "x", due in 1m (2000-01-01T00:01:00.000Z) (another due)`, `(another id)`,
+				`id "0", type "", body "x", due in 1m (2000-01-01T00:01:00.000Z) (different due)`, `(different id)`,
 			}},
-			{amqptest.Want{Queue: "q", ID: "1", Type: "t"}, []string{"(another type)"}},
-			{amqptest.Want{Queue: "q", ID: "1", Body: "y"}, []string{"(another body)"}},
+			{amqptest.Want{Queue: "q", ID: "1", Type: "t"}, []string{"(different type)"}},
+			{amqptest.Want{Queue: "q", ID: "1", Body: "y"}, []string{"(different body)"}},
 			{amqptest.Want{Queue: "elsewhere"}, []string{`queue "q", id "0"`}},
 		} {
 			got := failure(t, func(t testing.TB) { t.Helper(); srv.Expect(t, x.want) })
@@ -220,8 +220,8 @@ func TestExpectFailures(t *testing.T) {
 				}
 			}
 		}
-		if got := failure(t, func(t testing.TB) { t.Helper(); srv.RunUntilIdle(t, 10*time.Minute) }); got != `not idle after 10m: message "1" waits for q` {
-			t.Errorf(`got %q, want "not idle after 10m: message \"1\" waits for q"`, got)
+		if got := failure(t, func(t testing.TB) { t.Helper(); srv.RunUntilIdle(t, 10*time.Minute) }); got != `not idle after 10m: message "1" is on its way to q` {
+			t.Errorf(`got %q, want "not idle after 10m: message \"1\" is on its way to q"`, got)
 		}
 	})
 }

@@ -20,7 +20,7 @@ type faults struct {
 	refuseLogins int
 }
 
-// fault is a fault that affects messages of one exchange or queue.
+// fault describes the faults that were injected for one exchange or queue by one call.
 type fault struct {
 	name           string
 	refusal        *rabbit.Error
@@ -84,8 +84,8 @@ func add[T comparable](s *Server, list *[]T, x T, after func()) (undo func()) {
 	}
 }
 
-// Refuse makes the server reject every publish to an exchange or queue, and every declaration of it, binding to it and
-// consumer of it. The server closes the channel with the code and text, or the connection for codes that require that
+// Refuse makes the server reject every attempt to publish to an exchange or queue, to declare it, to bind it or to
+// consume from it. The server closes the channel with the code and text, or the connection for codes that require that
 // (530, 541 and others). It prefixes the text with the name of the code, so Refuse("q", 404, "no queue 'q'") results in
 // "NOT_FOUND - no queue 'q'". Call undo to remove the fault.
 func (s *Server) Refuse(name string, code int, text string) (undo func()) {
@@ -161,7 +161,7 @@ func (s *Server) Unblock() {
 	})
 }
 
-// CutConnections ends all connections without closing them properly.
+// CutConnections drops all connections without the closing handshake.
 func (s *Server) CutConnections() {
 	s.do(func() {
 		for c := range s.conns {
@@ -207,11 +207,11 @@ type Frame struct {
 	Method     string // e.g. "basic.publish", "queue.declare-ok"
 	// Name is the queue or exchange that the method concerns. This is the object that is declared, consumed from or
 	// published to (for the default exchange, the routing key), or the destination of a binding. For a confirm it is
-	// the name of the message that is confirmed.
+	// the Name of the basic.publish that is confirmed.
 	Name string
 }
 
-// Action is what to do with a Frame. The zero Action lets it pass.
+// Action says what to do with a Frame. The zero Action lets it pass.
 type Action struct {
 	// Drop loses the frame. A client's frame has no effect, and a server's frame does not arrive.
 	Drop bool
@@ -256,16 +256,17 @@ func (s *Server) CutAt(method string, n int) (undo func()) {
 	})
 }
 
-// Lose drops all frames of a method that concern a name, or all frames of the method if the name is empty. With
-// Lose("queue.declare", "q"), declarations of q have no effect and get no answer. With Lose("queue.declare-ok", "q"),
-// they take effect but get no answer.
+// Lose drops all frames of a method that concern the named queue or exchange, or all frames of the method if the name
+// is empty. With Lose("queue.declare", "q"), declarations of q have no effect and get no answer. With
+// Lose("queue.declare-ok", "q"), they take effect but get no answer.
 func (s *Server) Lose(method, name string) (undo func()) {
 	return s.Control(func(f Frame) Action {
 		return Action{Drop: f.Method == method && (name == "" || f.Name == name)}
 	})
 }
 
-// Delay delays all frames of a client method that concern a name, or all frames of the method if the name is empty.
+// Delay delays all frames of a client method that concern the named queue or exchange, or all frames of the method if
+// the name is empty.
 func (s *Server) Delay(method, name string, d time.Duration) (undo func()) {
 	return s.Control(func(f Frame) Action {
 		if f.FromClient && f.Method == method && (name == "" || f.Name == name) {

@@ -37,10 +37,10 @@ type Message struct {
 	Expires    time.Time // zero if the message does not expire
 }
 
-// Queue returns the state of a queue of the virtual host "/". It returns false if the queue does not exist.
+// Queue returns the state of a queue in the virtual host "/". It returns false if the queue does not exist.
 func (s *Server) Queue(name string) (state QueueState, ok bool) { return s.QueueIn("/", name) }
 
-// QueueIn returns the state of a queue of a virtual host. It returns false if the queue or the virtual host does not
+// QueueIn returns the state of a queue in a virtual host. It returns false if the queue or the virtual host does not
 // exist.
 func (s *Server) QueueIn(vhost, name string) (state QueueState, ok bool) {
 	s.do(func() {
@@ -69,7 +69,7 @@ func (s *Server) seen(m *rabbit.Message) Message {
 	return Message{p, m.Exchange, m.RoutingKey(), m.Expires()}
 }
 
-// Queues returns the names of all queues of the virtual host "/", sorted.
+// Queues returns the names of all queues in the virtual host "/", sorted.
 func (s *Server) Queues() (names []string) {
 	s.do(func() { names = s.broker.VHost("/").QueueNames() })
 	return names
@@ -82,7 +82,7 @@ type Exchange struct {
 	Arguments                     amqp.Table
 }
 
-// Exchanges returns the exchanges of the virtual host "/" that clients have declared, ordered by name.
+// Exchanges returns the exchanges in the virtual host "/" that clients have declared, ordered by name.
 func (s *Server) Exchanges() (all []Exchange) {
 	s.do(func() {
 		v := s.broker.VHost("/")
@@ -104,7 +104,7 @@ type Binding struct {
 	Arguments  amqp.Table
 }
 
-// Bindings returns the bindings from an exchange of the virtual host "/", oldest first.
+// Bindings returns the bindings from an exchange in the virtual host "/", oldest first.
 func (s *Server) Bindings(exchange string) (all []Binding) {
 	s.do(func() {
 		if e := s.broker.VHost("/").Exchange(exchange); e != nil {

@@ -38,7 +38,7 @@ func (ch *channel) onContent(f codec.Frame) {
 	}
 	if f.Kind == codec.FrameHeader {
 		d := codec.NewDecoder(f.Payload)
-		d.Long() // skip class and weight, which the function header writes
+		d.Long() // skip class and weight
 		ct.headed, ct.size, ct.message = true, d.LongLong(), d.Properties()
 		if d.Failed() {
 			ch.conn.fail(rabbit.Refusal(amqp.SyntaxError, "cannot decode properties"), basicPublish)

@@ -51,8 +51,8 @@ type Options struct {
 	// deadlocked synctest bubble running instead of letting it fail.
 	Heartbeat time.Duration
 	// ConsumerTimeout is how long a delivery may stay unacknowledged before the server closes the channel. Default 30
-	// min. A negative value disables the timeout. Since 4.3 the timeout applies to quorum queues only, and ends the
-	// consumer instead of the channel.
+	// min. A negative value disables the timeout. Since 4.3 the timeout applies only to quorum queues, and the server
+	// cancels the consumer instead of closing the channel.
 	ConsumerTimeout time.Duration
 	// Latency is the one-way latency of an in-memory connection, which is half a round trip. Default 0. It does not
 	// apply to socket connections.
@@ -82,7 +82,7 @@ type Server struct {
 	handlers map[method]handler
 
 	mu        sync.Mutex
-	unblocked sync.Cond // signalled when a connection may be read again, or ends
+	unblocked sync.Cond // signalled when a connection may be read again, or is closed
 	broker    *rabbit.Broker
 	timer     *time.Timer // fires at the broker's next event
 	conns     map[*conn]struct{}
@@ -156,10 +156,10 @@ func (s *Server) do(f func()) {
 
 func (s *Server) advance() { s.broker.Advance(time.Now().Add(s.opts.ClockAhead)) }
 
-// until returns the duration until the given time of the server's clock.
+// until returns the duration until the given time on the server's clock.
 func (s *Server) until(at time.Time) time.Duration { return time.Until(at) - s.opts.ClockAhead }
 
-// Close cuts all connections, as if the broker were killed, and waits for the server's goroutines to end.
+// Close cuts all connections, as if the broker were killed, and waits for the server's goroutines to exit.
 func (s *Server) Close() {
 	s.mu.Lock()
 	if !s.closed {
@@ -214,16 +214,16 @@ func (s *Server) Dial(ctx context.Context, network, addr string) (net.Conn, erro
 }
 
 // Connect returns an in-memory amqp091-go connection as the first user. Use it to simulate a program that does not use
-// rabbitdelay. To inspect queues with inspect.Peek or the packages status and trace, open a connection with
-// inspect.Dial instead, and pass it this server's URL and Dial.
+// rabbitdelay. To inspect queues with package inspect, open a connection with inspect.Dial instead, and pass it this
+// server's URL and Dial.
 func (s *Server) Connect() (*amqp.Connection, error) {
 	return amqp.DialConfig(s.URL(), amqp.Config{Dial: func(network, addr string) (net.Conn, error) {
 		return s.Dial(context.Background(), network, addr)
 	}})
 }
 
-// Listen makes the server also accept clients of other processes on a socket of 127.0.0.1, and returns its URL. It may
-// be called several times. Sockets do not work inside a testing/synctest bubble.
+// Listen makes the server also accept clients from other processes on a socket on 127.0.0.1, and returns its URL. It
+// may be called several times. Sockets do not work inside a testing/synctest bubble.
 func (s *Server) Listen() (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -251,10 +251,10 @@ func (s *Server) listen(l net.Listener) {
 			_ = socket.Close()
 			continue
 		}
-		// Copy in both directions until one side ends. Bytes that the server has already written still reach the
+		// Copy in both directions until one side is closed. Bytes that the server has already written still reach the
 		// socket.
 		s.running.Go(func() {
-			_, _ = io.Copy(mem, socket) // when either side ends, close both sides
+			_, _ = io.Copy(mem, socket) // when either side is closed, close both
 			_ = mem.Close()
 		})
 		s.running.Go(func() {

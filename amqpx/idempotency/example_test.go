@@ -21,7 +21,7 @@ func ExampleHandler() {
 		panic(err)
 	}
 	defer func() { _ = db.Close() }()
-	db.SetMaxOpenConns(1) // every connection to :memory: is a database of its own
+	db.SetMaxOpenConns(1) // every connection to :memory: has its own database
 	if err := idempotency.Migrate(ctx, db); err != nil {
 		panic(err)
 	}

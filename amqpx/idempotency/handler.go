@@ -25,8 +25,8 @@ type Func func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error
 
 // Errors that the handler returns. Use errors.Is to check for them.
 var (
-	// ErrKey means that the message has no id, or one that cannot be a key. The message is dead-lettered, because a
-	// repeated delivery of it could not be recognised.
+	// ErrKey means that the message has no id, or one that is unusable as a key. The message is dead-lettered, because
+	// a repeated delivery of it could not be recognised.
 	ErrKey = errors.New("a repeated delivery of this message could not be detected")
 	// ErrIsTask means that the message belongs to a task for this queue. The task's row decides whether the effect is
 	// still wanted, and is marked as done in the same transaction. The message is dead-lettered. Use schedule.Handler
@@ -49,11 +49,11 @@ const maxKey = 255
 //
 // The handler returns the error of fn or of the database, and the message is then retried. A message without a usable
 // key is rejected with ErrKey, and the message of a task for this queue with ErrIsTask. A task for an exchange is
-// handled like any other message, for services without the tasks table; one of its queues needs schedule.Handler. If fn
-// panics, the transaction is rolled back and the panic continues.
+// handled like any other message, so that services without the tasks table can consume it. One of the exchange's queues
+// needs schedule.Handler. If fn panics, the transaction is rolled back and the panic continues.
 //
-// Without fn, or with a nil database or option, Handler returns nil, which Consume reports as an error. For a pool of
-// pgx, use pgxtx.IdempotentHandler or service.IdempotentHandler, which adapts to the service's database.
+// Without fn, or with a nil database or option, Handler returns nil, which Consume reports as an error. For a pgx pool,
+// use pgxtx.IdempotentHandler or service.IdempotentHandler, which adapts to the service's database.
 //
 // To test the handler, call it with a Delivery that has an ID and, unless a scope is set, a Queue.
 func Handler(db Database, fn Func, opts ...HandlerOption) amqpx.Handler {

@@ -118,8 +118,8 @@ func Purge(ctx context.Context, db Database, olderThan time.Duration, batch int)
 }
 
 // RunPurge purges immediately and then every r.Every. It returns nil when ctx ends. It returns an error only if r is
-// invalid or db is nil. Errors of a purge are passed to report, which may be nil, and the next purge tries again. Several
-// processes may run it.
+// invalid or db is nil. Errors of a purge are passed to report, which may be nil, and the next purge tries again.
+// Several processes may run it concurrently.
 func RunPurge(ctx context.Context, db Database, r Retention, report func(deleted int64, err error)) error {
 	if err := r.validate(); err != nil {
 		return err

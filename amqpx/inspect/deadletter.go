@@ -18,10 +18,10 @@ import (
 
 // Values of DeadLetter.Reason.
 const (
-	// Reasons that a consumer of rabbitdelay writes to amqpx.HeaderReason.
+	// Reasons that a rabbitdelay consumer writes to amqpx.HeaderReason.
 	ReasonRejected   = header.ReasonRejected   // "rejected": the handler returned amqpx.Reject
 	ReasonAttempts   = header.ReasonAttempts   // "attempts": all attempts were used up
-	ReasonDeliveries = header.ReasonDeliveries // "deliveries": more than 200 without an outcome
+	ReasonDeliveries = header.ReasonDeliveries // "deliveries": more than 200 deliveries without an outcome
 	ReasonUnreadable = header.ReasonUnreadable // "unreadable": amqp091 cannot read its headers, and the dead letter has the header rabbitdelay-raw-headers
 
 	// ReasonParked means that the message became due while no queue was bound for its destination.
@@ -38,10 +38,10 @@ const (
 type DeadLetter struct {
 	*amqpx.Delivery
 
-	// Reason is why the message is in this queue. It is one of the Reason constants, or "rejected" if a consumer of
-	// another program rejected the message. It is empty for a message that is not a dead letter.
+	// Reason is why the message is in this queue. It is one of the Reason constants, or "rejected" if another program's
+	// consumer rejected the message. It is empty for a message that is not a dead letter.
 	Reason string
-	// Error is the text of the last error; empty if none is known.
+	// Error is the text of the last error, or empty if none is known.
 	Error string
 	// Attempts lists the failed attempts, each as "time error", and at most the last 32.
 	Attempts []string
@@ -51,7 +51,7 @@ type DeadLetter struct {
 	// Destination is where the message belongs: the queue in which it died, or the destination that a parked message
 	// was sent to. It is zero if unknown.
 	Destination topology.Destination
-	// Requeued is when Requeue last sent the message; zero if it never did.
+	// Requeued is when Requeue last sent the message, or zero if it never did.
 	Requeued time.Time
 }
 

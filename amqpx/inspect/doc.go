@@ -3,8 +3,8 @@
 //
 //   - Peek shows the messages at the head of a queue, and leaves them there.
 //   - Walk reads a whole queue, and leaves the messages there.
-//   - Requeue sends dead letters back to where they came from, or discards them, by a filter. It can save them to a
-//     file first, and send them from there.
+//   - Requeue sends the dead letters that a filter selects back to where they came from, or discards them. It can save
+//     them to a file first, and send them from there.
 //   - Republish forwards messages that another program published, and Rehearsal finds out which of them the broker
 //     would refuse.
 package inspect
@@ -26,7 +26,7 @@ package inspect
 //
 // How messages are taken and put back:
 //
-//   - A consumer receives messages in batches of up to 250, or fewer if they are long (16 MiB). Its prefetch is the
+//   - A consumer receives messages in batches of up to 250, or fewer if more would exceed 16 MiB. Its prefetch is the
 //     size of the batch, and no message is acknowledged before the consumer is cancelled. It therefore receives no
 //     messages beyond that number, and a batch costs three round trips. If no message arrives, basic.get shows whether
 //     the queue is empty or only slow.
@@ -36,4 +36,4 @@ package inspect
 //     policy, and a declaration with the same argument succeeds under any policy. Without the management API, all
 //     messages that stay are therefore copied to the end of the queue. Dry runs and peeks must change nothing, so they
 //     are refused in this case. A classic queue, which a declaration identifies, has no limit. Since 4.3, only messages
-//     of a channel that was closed count.
+//     that return because their channel was closed count.

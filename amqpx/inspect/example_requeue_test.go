@@ -12,8 +12,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 )
 
-// A provider was down and its messages were dead-lettered. Now it is back. The messages that failed
-// because of it return to their queue, and messages that were rejected for another reason stay.
+// A provider was down and its messages were dead-lettered. Now the provider is back. The messages that failed because
+// of it return to their queue, and messages that were rejected for another reason stay.
 func ExampleRequeue() {
 	srv := amqptest.NewServer(amqptest.Options{})
 	defer srv.Close()

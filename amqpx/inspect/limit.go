@@ -61,11 +61,11 @@ func peekRefused(queue string, err error) error {
 
 var (
 	errLimitUnknown = errors.New("a policy may set the limit, and AMQP does not show policies; this needs the management API (broker.management_url)")
-	errLimitNotYet  = errors.New("the management API does not know yet whether a policy sets the limit, because the queue was declared or its node started a moment ago; try again in 10 s")
+	errLimitNotYet  = errors.New("the management API does not report yet whether a policy sets the limit, because the queue was declared or its node started a moment ago; try again in 10 s")
 )
 
 // allowedReturns returns how many times a message of the queue may be put back. From RabbitMQ 4.3 on there is no limit.
-// Before, a quorum queue compares the count with its delivery limit, which may be set by a policy, so only the
+// Before that, a quorum queue compares the count with its delivery limit, which may be set by a policy, so only the
 // management API reports it. If the management API reports that the queue has no leader, the error is a
 // *live.UnavailableError, because such a queue would not answer.
 func allowedReturns(ctx context.Context, m *live.Management, queue string, v plan.Version) (int64, error) {

@@ -15,8 +15,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Republish sends a message that another program published, and that does not wait in a queue (but, for example, in the
-// plugin's table), so that it reaches its destination at the given time. The message keeps its id, properties, body,
+// Republish sends a message that another program published and that is not in a queue (but in the plugin's table, for
+// example), so that it reaches its destination at the given time. The message keeps its id, properties, body,
 // timestamp, user-id and headers, including rabbitdelay's own headers. It becomes persistent. UnsupportedProperties
 // returns the parts that are left out. The parameter offset says how far the clock that at was computed with is ahead
 // of this process's clock.
@@ -72,9 +72,9 @@ func UnsupportedProperties(raw amqp.Delivery) []string {
 	return out
 }
 
-// Rehearsal finds out what a client would refuse without changing anything on the broker. It checks exchanges and
-// queues by passive declarations. It cannot detect a missing permission to publish to an exchange, because the broker
-// checks that only when a message is published. It is safe for concurrent use.
+// Rehearsal finds out which messages a client or the broker would refuse, without changing anything on the broker. It
+// checks exchanges and queues with passive declarations. It cannot detect a missing permission to publish to an
+// exchange, because the broker checks that only when a message is published. It is safe for concurrent use.
 type Rehearsal struct {
 	pass func(context.Context, inner.Copy) error
 }
@@ -95,7 +95,7 @@ func (r *Rehearsal) Republish(ctx context.Context, raw amqp.Delivery, to topolog
 }
 
 // Dial opens one connection in the same way as amqpx.Open. It tries Config.URL and URLs in random order, uses the first
-// node that answers, and declares nothing. The caller closes the connection. If no node answers, the error has an
+// node that answers, and declares nothing. The caller closes the connection. If no node answers, the error contains an
 // *amqpx.DialError for each.
 func Dial(ctx context.Context, cfg amqpx.Config) (*amqp.Connection, error) {
 	return inner.Dial(ctx, cfg)

@@ -73,22 +73,23 @@ type Peeked struct {
 }
 
 // Peek reads the messages at the head of a queue and puts them back. They are in the queue again when it returns, so
-// that a Requeue that follows finds them. It acknowledges no messages and uses up no delivery limit:
+// that a subsequent Requeue finds them. It acknowledges no messages and uses up no delivery limit:
 //
 //   - RabbitMQ 4.3 and later counts a message that is put back by basic.nack as acquired, not as a failed delivery.
-//   - Before 4.3, each time that a message is put back counts towards the delivery limit of a quorum queue, which is 20
-//     by default from 4.0 on. Peek then only examines classic queues and queues with a limit that is never reached,
-//     such as the ones that rabbitdelay declares. For other queues it returns a *PeekError that says what to do.
+//   - Before 4.3, putting a message back counts towards the delivery limit of a quorum queue, which is 20 by default
+//     from 4.0 on. Peek then only examines classic queues and queues with a limit that is never reached, such as the
+//     ones that rabbitdelay declares. For other queues it returns a *PeekError that says what to do.
 //
-// It does not examine delay queues and route queues, because their messages would be late, or streams (*PeekError).
+// It returns a *PeekError for delay queues and route queues, because their messages would be late, and for streams.
 //
 // For the few milliseconds that Peek takes, consumers do not get these messages, and afterwards the messages have the
 // redelivered flag. They return to their original position, except in quorum queues before RabbitMQ 4.0, which put them
-// at the end; Notes say so. To keep messages in order, Peek may read more of them than it returns, up to MaxPeek. If
-// the process or the connection ends before it is done, the broker puts the messages back and counts a delivery.
+// at the end. Notes says so in that case. To keep messages in order, Peek may read more of them than it returns, up to
+// MaxPeek. If the process is killed or the connection is lost before Peek is done, the broker puts the messages back
+// and counts a delivery.
 //
-// The connection must be one that Dial returned, because such a connection can also read messages that would end a
-// plain connection of amqp091-go. Peek refuses any other connection (*PeekError).
+// The connection must be one that Dial returned, because such a connection can even read messages at which a plain
+// amqp091-go connection would close. Peek refuses any other connection (*PeekError).
 //
 // The user needs the permission to read the queue. The error wraps an *amqp.Error with the code NotFound,
 // AccessRefused, or ResourceLocked for a queue that is exclusive or has a single active consumer.
@@ -135,7 +136,7 @@ func usable(conn *amqp.Connection, what, queue string) error {
 	return nil
 }
 
-// read gets messages and puts them back. It calls answered after each answer of the broker.
+// read gets messages and puts them back. It calls answered after each answer from the broker.
 func (p *Peeked) read(ctx context.Context, conn *amqp.Connection, o PeekOptions, before amqp.Queue, answered func()) error {
 	ch, err := channels.Open(conn)
 	if err != nil {
@@ -176,7 +177,7 @@ func (p *Peeked) read(ctx context.Context, conn *amqp.Connection, o PeekOptions,
 	return err
 }
 
-// countedLooks is the number of deliveries at which Notes begin to warn about header.MaxDeliveries.
+// countedLooks is the number of deliveries from which Notes warns about header.MaxDeliveries.
 const countedLooks = header.MaxDeliveries / 2
 
 func (p *Peeked) note(v plan.Version, o PeekOptions) {
@@ -187,7 +188,7 @@ func (p *Peeked) note(v plan.Version, o PeekOptions) {
 	case p.More > 0 && v.Before(4, 0, 0):
 		p.Notes = append(p.Notes, "before RabbitMQ 4.0, a quorum queue puts the messages that were read at its end: these messages are now behind the others")
 	case p.moved:
-		p.Notes = append(p.Notes, fmt.Sprintf("more than %d messages have been read and put back before; in a quorum queue, the messages read now are behind the others of these", MaxPeek))
+		p.Notes = append(p.Notes, fmt.Sprintf("more than %d messages were read and put back earlier; in a quorum queue, the messages read now are behind the rest of them", MaxPeek))
 	}
 	var most int64
 	for _, m := range p.Messages {
@@ -195,7 +196,7 @@ func (p *Peeked) note(v plan.Version, o PeekOptions) {
 		most = max(most, n)
 	}
 	if most >= countedLooks {
-		p.Notes = append(p.Notes, fmt.Sprintf("a message has been read %d times; in a destination's queue a consumer of rabbitdelay dead-letters it after %d", most, header.MaxDeliveries))
+		p.Notes = append(p.Notes, fmt.Sprintf("a message has been read %d times; in a destination's queue, a rabbitdelay consumer dead-letters it after %d", most, header.MaxDeliveries))
 	}
 	if p.gone > 0 && len(p.Messages) < o.Limit {
 		p.Notes = append(p.Notes, fmt.Sprintf("other consumers took further messages while these were read: %d", p.gone))

@@ -36,7 +36,7 @@ type RequeueOptions struct {
 	// gets one more. By default, attempts are counted from 1 again. The errors of earlier attempts stay with the
 	// message in both cases.
 	KeepAttempts bool
-	// Limit ends the run after this many messages were either sent or refused by their destination; 0 means no limit.
+	// Limit stops the run after this many messages were either sent or refused by their destination; 0 means no limit.
 	// With a limit of 1, a run therefore tries a destination once and stops if it refuses, without going through the
 	// whole queue.
 	Limit int
@@ -50,14 +50,14 @@ type RequeueOptions struct {
 	// stay.
 	Discard bool
 	// Save stores messages before Discard removes them, up to InFlight in each call. SaveFile.Save is an
-	// implementation. A message is removed only after Save has returned nil for it. An error ends the run, and the
+	// implementation. A message is removed only after Save has returned nil for it. An error stops the run, and the
 	// messages stay in the queue.
 	Save func([]SavedMessage) error
 	// DryRun reports what would be done with each message and puts it back.
 	DryRun bool
-	// Management is used to read the queue's delivery limit. Before RabbitMQ 4.3, each time that a message is put back
-	// counts towards that limit. Without Management on such a broker, nothing is put back unless the queue is a classic
-	// queue: messages that stay are copied to the end of the queue instead, and DryRun returns a *PeekError.
+	// Management is used to read the queue's delivery limit. Before RabbitMQ 4.3, putting a message back counts towards
+	// that limit. Without Management on such a broker, nothing is put back unless the queue is a classic queue:
+	// messages that stay are copied to the end of the queue instead, and DryRun returns a *PeekError.
 	Management *live.Management
 	// Tasks decides what happens to the dead letters of tasks. *schedule.Store implements it. Without it these messages
 	// stay in the queue, because a message alone does not revive a task.
@@ -154,7 +154,7 @@ func (r *RequeueReport) Gone() int { return r.Sent + r.Revived + r.Removed + r.D
 // RabbitMQ 4.0). To preserve their order, a run with a Limit may briefly hold up to 20,000 further messages. Before
 // RabbitMQ 4.3, a quorum queue counts each message that is put back towards its delivery limit; see
 // RequeueOptions.Management. A destination that does not exist, is full, or that the user is not allowed to write to,
-// is not tried again in the same run. Neither is a destination that does not answer within 10 s; its message may have
+// is not tried again in the same run. Neither is a destination that does not answer within 10 s. Its message may have
 // been accepted, and may be delivered twice.
 //
 // When ctx ends, Requeue waits for the messages that are being sent. If the process is killed or the connection is
@@ -164,9 +164,9 @@ func (r *RequeueReport) Gone() int { return r.Sent + r.Revived + r.Removed + r.D
 // RequeueReport.Missed. The broker's consumer timeout (30 min) limits how long messages may be held, and therefore the
 // duration of a run that leaves messages behind.
 //
-// The report says what was done, even if an error is returned. Errors are those of amqpx, ErrConfig, ErrClosed and
-// ErrBlocked, a *PeekError for a stream, the context's error, and an *amqp091.Error (NotFound for a queue that does not
-// exist).
+// The report says what was done, even if an error is returned. The error may be amqpx.ErrConfig, amqpx.ErrClosed or
+// amqpx.ErrBlocked, a *PeekError for a stream, the context's error, or an *amqp091.Error (NotFound for a queue that
+// does not exist).
 func Requeue(ctx context.Context, client *amqpx.Client, o RequeueOptions) (RequeueReport, error) {
 	o.InFlight = cmp.Or(o.InFlight, 1)
 	if o.Progress == nil {
@@ -258,9 +258,9 @@ type requeue struct {
 	taken []*letter // received but not yet examined
 	portions
 
-	refused map[topology.Destination]string    // why no more messages go there
+	refused map[topology.Destination]string    // why no more messages are sent there
 	existed map[topology.Destination]time.Time // when a destination was last found to exist
-	next    time.Time                          // when the next message may go, by Rate
+	next    time.Time                          // when the next message may be sent, by Rate
 	failed  int                                // messages that their destination refused
 }
 

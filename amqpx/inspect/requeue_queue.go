@@ -98,9 +98,9 @@ func count(ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, queue s
 }
 
 // learnLimit determines how many times the queue allows a message to be put back. Since RabbitMQ 4.3 there is no limit.
-// Before, a quorum queue uses the lower of an argument and a policy, and AMQP does not show policies: a declaration
-// with the same argument succeeds under any policy. Without the management API, only a classic queue is certain to drop
-// nothing.
+// Before that, a quorum queue uses the lower of an argument and a policy, and AMQP does not show policies: a
+// declaration with the same argument succeeds under any policy. Without the management API, only a classic queue is
+// certain to drop nothing.
 func (q *queueSource) learnLimit(ctx context.Context) error {
 	version := wire.Version(wire.Broker(q.conn))
 	if version.AtLeast(4, 3, 0) && q.r.o.Management == nil {
@@ -189,7 +189,7 @@ func copyHeaders(raw *amqp.Delivery) amqp.Table {
 	return h
 }
 
-// copyBack publishes an unchanged copy of a message to the queue that it came from.
+// copyBack publishes an unchanged copy of a message to the queue from which it was taken.
 func (q *queueSource) copyBack(raw *amqp.Delivery) error {
 	ctx, cancel := context.WithTimeout(q.forced, sendTimeout)
 	defer cancel()
@@ -232,7 +232,7 @@ func (q *queueSource) copyBack(raw *amqp.Delivery) error {
 	case !q.copies.IsClosed():
 		return amqpx.ErrNacked
 	}
-	return fmt.Errorf("connection ended before the confirm: %w", <-q.copiesClosed)
+	return fmt.Errorf("connection lost before the confirm: %w", <-q.copiesClosed)
 }
 
 // openCopies opens the channel for copies, which stays open for the rest of the run.
@@ -280,7 +280,7 @@ func (q *queueSource) end(left []*letter) error {
 // mostReturned is the maximum number of messages that a run takes for the sole purpose of preserving their order.
 const mostReturned = 20_000
 
-// takeReturned takes the remaining messages that had been put back before. A quorum queue delivers these ahead of all
+// takeReturned takes the remaining messages that had been put back earlier. A quorum queue delivers these ahead of all
 // others and adds returned messages behind them, so they keep their order only if all are returned together. If the
 // broker counts returns, or puts messages back at the end, takeReturned takes none.
 func (q *queueSource) takeReturned() error {

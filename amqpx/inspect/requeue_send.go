@@ -17,7 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// letter is a message during a run.
+// letter is a message that a run is processing.
 type letter struct {
 	DeadLetter
 	raw    amqp.Delivery
@@ -67,7 +67,7 @@ func (r *requeue) decide(ctx context.Context, l *letter) (chosen bool, err error
 	case l.Version != 0 && elsewhere:
 		why = "the row of a task sets its destination; omit the destination"
 	case l.Version != 0 && r.o.Tasks == nil:
-		why = "the row of the message's task decides; give the database"
+		why = "the row of the message's task decides what happens to it; give the database"
 	case l.Version != 0:
 		if l.fate.Outcome, l.fate.Why, err = r.o.Tasks.RequeueDead(ctx, &l.DeadLetter, r.o.DryRun || l.edited); err != nil {
 			return true, fmt.Errorf("task %s: %w", l.ID, err)
@@ -89,7 +89,7 @@ func (r *requeue) decide(ctx context.Context, l *letter) (chosen bool, err error
 	if r.o.DryRun || r.early(l) {
 		err = r.exists(ctx, l)
 	}
-	carried := l.raw.UserId == "" && l.UserID != "" && r.early(l) // goes through the strategy, as on a retry
+	carried := l.raw.UserId == "" && l.UserID != "" && r.early(l) // sent through the strategy, like a retry
 	if err == nil && l.fate.Outcome == RequeueSent && !carried {
 		l.userID, l.lost, err = r.users.of(ctx, &l.raw)
 	}
@@ -198,7 +198,7 @@ func (r *requeue) sendAll(ctx context.Context, round []*letter) (stop error) {
 		case sent && se.Tries == 0 && !errors.Is(errs[i], topology.ErrDestination), errors.Is(errs[i], amqpx.ErrClosed):
 			stop = errs[i] // there is no connection or the broker blocks, so no other message can be sent either
 			l.stays("not sent: " + why)
-		case errors.Is(errs[i], amqpx.ErrBlocked): // the broker said so only after this message
+		case errors.Is(errs[i], amqpx.ErrBlocked): // the broker reported the alarm only after this message was written
 			stop = errs[i]
 			l.stays(why)
 		case errors.Is(errs[i], amqpx.ErrMessage), sent && wire.IsCode(errs[i], amqp.PreconditionFailed):

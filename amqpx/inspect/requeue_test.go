@@ -675,7 +675,7 @@ func TestRequeueWithoutACopy(t *testing.T) {
 		"returned": {func(m *memory) func() { return m.Return("theirs") }, "NO_ROUTE"},
 		"nacked":   {func(m *memory) func() { return m.Nack("theirs") }, amqpx.ErrNacked.Error()},
 		"closed":   {func(m *memory) func() { return m.Deny("", amqptest.PermissionWrite, "^amq.default$") }, "ACCESS_REFUSED"},
-		"cut":      {func(m *memory) func() { return m.CutAt("basic.publish", 1) }, "connection ended before the confirm"},
+		"cut":      {func(m *memory) func() { return m.CutAt("basic.publish", 1) }, "connection lost before the confirm"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {

@@ -23,7 +23,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 )
 
-// SavedMessage is a message that is stored outside of a broker, with all its properties, its headers and its body. Its
+// SavedMessage is a message that is stored outside a broker, with all its properties, its headers and its body. Its
 // JSON form is one line of the file that SaveFile writes and SavedIn reads; docs/operations.md describes the format.
 type SavedMessage struct {
 	Queue   string    // the queue from which it was taken
@@ -32,7 +32,7 @@ type SavedMessage struct {
 
 	// Line is the line number at which SavedIn found it, counted from 1; otherwise 0.
 	Line int
-	// Edited reports whether the line of a task's message differs from what SaveFile has written, judging by its
+	// edited reports whether the line of a task's message differs from what SaveFile has written, judging by its
 	// digest. A line without a digest counts as edited. Requeue revives a task from its row and not from the file. If
 	// the line of such a message was edited, Requeue therefore leaves the message in the file.
 	edited bool
@@ -91,7 +91,7 @@ func (l savedLine) digest() (string, error) {
 	return base64.RawURLEncoding.EncodeToString(sum[:12]), err
 }
 
-// line returns the line of a message, without a digest.
+// line returns the JSON form of a message, without a digest.
 func (m SavedMessage) line() savedLine {
 	d := &m.Message
 	l := savedLine{
@@ -168,13 +168,13 @@ func marshal(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-// maxSavedLine limits the length of a line. RabbitMQ accepts bodies of up to 512 MiB; its default limit is 16 or 128
-// MiB.
+// maxSavedLine limits the length of a line. RabbitMQ accepts bodies of up to 512 MiB. Its default limit is 16 or 128
+// MiB, depending on the version.
 const maxSavedLine = 1 << 30
 
-// SavedIn returns the messages of a file that a SaveFile has written. Each iteration opens the file again and reads it
-// line by line. Blank lines are skipped. The first line that is not a message ends the iteration with an error that has
-// its line number.
+// SavedIn returns the messages in a file that a SaveFile has written. Each iteration opens the file again and reads it
+// line by line. Blank lines are skipped. The first line that is not a message ends the iteration with an error that
+// contains its line number.
 func SavedIn(path string) iter.Seq2[SavedMessage, error] {
 	return func(yield func(SavedMessage, error) bool) {
 		f, err := os.Open(path)

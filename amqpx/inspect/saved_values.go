@@ -22,7 +22,7 @@ import (
 // savedHeaders is a header table that is an object in JSON.
 type savedHeaders amqp.Table
 
-// text is a string that is {"base64": ...} in JSON if it is not valid UTF-8.
+// text is a string that is written to JSON as {"base64": ...} if it is not valid UTF-8.
 type text string
 
 // seconds is an AMQP timestamp. In JSON it is RFC 3339, or the seconds since the epoch if the year is outside the range
@@ -219,7 +219,7 @@ func readTyped(data []byte) (any, error) {
 // readers parse a value by the name of its type.
 var readers map[string]func(json.RawMessage) (any, error)
 
-func init() { //nolint:gochecknoinits // a table nests: its reader reads values
+func init() { //nolint:gochecknoinits // the reader for tables uses readers, which would be an initialization cycle
 	readers = map[string]func(json.RawMessage) (any, error){
 		"int8":    number(func(n int64) any { return int8(n) }, math.MinInt8, math.MaxInt8),
 		"int16":   number(func(n int64) any { return int16(n) }, math.MinInt16, math.MaxInt16),

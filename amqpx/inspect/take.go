@@ -30,7 +30,7 @@ type taker struct {
 
 const (
 	takeIdle    = 100 * time.Millisecond // pause after which a batch ends
-	syncTimeout = 30 * time.Second       // limit for a round trip to the queue's broker
+	syncTimeout = 30 * time.Second       // limit for a round trip to the broker
 )
 
 // unanswered returns the error for a queue that has not answered in time.
@@ -164,8 +164,8 @@ func (t *taker) putBack() error {
 }
 
 // seen waits up to about a second until want messages are ready, and returns how many are. A quorum queue answers
-// before it has put messages back, and a run that starts at that moment would find none. The messages may not appear at
-// all, because another consumer may have taken them.
+// before it has put messages back, and a run that starts at that moment would find none. The messages may never become
+// ready, because another consumer may have taken them.
 func (t *taker) seen(want int) (there int, err error) {
 	for try := range 50 {
 		if there, err = t.ready(); err != nil || there >= want || t.unseen {
@@ -178,7 +178,7 @@ func (t *taker) seen(want int) (there int, err error) {
 }
 
 // settled waits until the queue has processed every acknowledgement. The parameter others is the number of the queue's
-// other consumers, without those of this channel.
+// other consumers, excluding those on this channel.
 func (t *taker) settled(others int) error {
 	return t.ask(t.forced, func() error { return wire.AwaitSettled(t.forced, t.ch, t.queue, others) })
 }
@@ -210,7 +210,7 @@ type portions struct {
 
 const (
 	firstPortion = 8
-	portionBytes = 16 << 20 // if no message is longer than the ones before
+	portionBytes = 16 << 20 // size limit of a batch, unless its messages are longer than the ones before
 )
 
 // next returns how many messages to take.

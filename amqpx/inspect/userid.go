@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 )
 
-// userIDs records which user ids the broker accepts from this client. Each run uses a new one.
+// userIDs records which user ids the broker accepts from this client. Each run uses a new userIDs.
 type userIDs struct {
 	c       inner.Client
 	refused map[string]string // the reason; empty for a user id that is accepted

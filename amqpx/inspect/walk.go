@@ -15,23 +15,23 @@ import (
 // walkPortion is the maximum number of messages that one consumer of Walk holds.
 const walkPortion = 1000
 
-// Walk reads a whole queue, for example to count its messages by error. It calls each with every message, and with the
-// number of messages that were ready when it began; no more are read. It holds every message until it has seen the last
-// one, and then puts all of them back. They keep their order, except in a quorum queue before RabbitMQ 4.0. Walk keeps
-// no message in memory. The options' Limit does not apply.
+// Walk reads a whole queue, for example to count its messages by error. It calls each for every message that was ready
+// when it began, with the number of these messages as total. It holds every message until it has seen the last one, and
+// then puts all of them back. They keep their order, except in a quorum queue before RabbitMQ 4.0. Walk keeps no
+// message in memory. The options' Limit does not apply.
 //
 // It has the same side effects as Peek, on all messages of the queue. It neither acknowledges messages nor uses up a
-// delivery limit; a queue in which reading would use up the limit is refused with a *PeekError. Afterwards the messages
+// delivery limit. For a queue in which reading would use up the limit, it returns a *PeekError. Afterwards the messages
 // have the redelivered flag, and RabbitMQ before 4.3 has counted a delivery in x-delivery-count. Until the messages are
-// put back, consumers do not get them, and the broker tracks each message that is held, which costs it some hundred
+// put back, consumers do not get them, and the broker tracks each message that is held, which costs it a few hundred
 // bytes of memory. Two concurrent calls share the messages, and each sees only part of them.
 //
 // The result has no Messages. Its More is the number of messages that were ready and that Walk did not see, because
 // other consumers hold them or have removed them.
 //
-// When ctx ends, everything is put back. If the process or the connection ends before that, the broker puts the
-// messages back and counts a delivery, which RabbitMQ 4.0 and later compares with a delivery limit. The same happens if
-// the call takes longer than the broker's consumer timeout (30 min). Errors are the same as for Peek.
+// When ctx ends, everything is put back. If the process is killed or the connection is lost before that, the broker
+// puts the messages back and counts a delivery, which RabbitMQ 4.0 and later compares with a delivery limit. The same
+// happens if the call takes longer than the broker's consumer timeout (30 min). Errors are the same as for Peek.
 func Walk(ctx context.Context, conn *amqp.Connection, queue string, o PeekOptions, each func(l DeadLetter, total int)) (Peeked, error) {
 	if err := usable(conn, "read", queue); err != nil {
 		return Peeked{}, err

@@ -87,7 +87,7 @@ func (affected) LastInsertId() (int64, error) {
 type rows struct {
 	pgx.Rows
 
-	end func() error // ends the batch
+	end func() error // closes the batch
 }
 
 func noBatch() error { return nil }
@@ -289,7 +289,7 @@ func (t *transaction) QueryRowContext(ctx context.Context, query string, args ..
 	return sqldb.OneRow(t.QueryContext(ctx, query, args...))
 }
 
-// Own returns the pgx.Tx for a function of the user.
+// Own returns the pgx.Tx for the application's function.
 func (t *transaction) Own(ctx context.Context) (any, error) {
 	var err error
 	if t.tx == nil {

@@ -20,8 +20,8 @@ import (
 // serialization failure).
 type Func func(ctx context.Context, tx pgx.Tx, d *amqpx.Delivery) error
 
-// TaskHandler is schedule.Handler with a pgx.Tx. It takes the same options, including WithTxOptions with the types of
-// database/sql. It holds one connection of the pool for each message or group that it is handling.
+// TaskHandler is like schedule.Handler, but passes fn a pgx.Tx. It accepts the same options, including WithTxOptions
+// with the types of database/sql. It uses one connection from the pool for each message or group that it is handling.
 func TaskHandler(pool *pgxpool.Pool, fn Func, opts ...schedule.HandlerOption) amqpx.Handler {
 	if fn == nil || pool == nil {
 		return nil
@@ -32,8 +32,8 @@ func TaskHandler(pool *pgxpool.Pool, fn Func, opts ...schedule.HandlerOption) am
 // LeaseFunc is schedule.LeaseFunc, except that complete gets a pgx.Tx.
 type LeaseFunc func(ctx context.Context, d *amqpx.Delivery, key string) (complete Func, err error)
 
-// LeaseHandler is schedule.LeaseHandler with a pgx.Tx. It takes the same options. While fn runs, it uses a connection
-// of the pool only for the statements that renew the lease.
+// LeaseHandler is like schedule.LeaseHandler, but passes a pgx.Tx to the function that fn returns. It accepts the same
+// options. While fn runs, it uses a connection from the pool only for the statements that renew the lease.
 func LeaseHandler(pool *pgxpool.Pool, fn LeaseFunc, opts ...schedule.HandlerOption) amqpx.Handler {
 	if fn == nil || pool == nil {
 		return nil
@@ -47,8 +47,8 @@ func LeaseHandler(pool *pgxpool.Pool, fn LeaseFunc, opts ...schedule.HandlerOpti
 	}, opts...)
 }
 
-// IdempotentHandler is idempotency.Handler with a pgx.Tx. It takes the same options. The guard of idempotency.When also
-// gets a pgx.Tx.
+// IdempotentHandler is like idempotency.Handler, but passes fn a pgx.Tx. It accepts the same options. The guard of
+// idempotency.When also gets a pgx.Tx.
 func IdempotentHandler(pool *pgxpool.Pool, fn Func, opts ...idempotency.HandlerOption) amqpx.Handler {
 	if fn == nil || pool == nil {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// Lend returns a transaction that a function cannot end, and a function that reports whether it tried to. A function
-// may begin and end savepoints.
+// Lend returns a transaction that the application's function cannot end, and a function that reports whether it tried
+// to. It may create and release savepoints.
 func (t *transaction) Lend(context.Context) (sqldb.Tx, func() bool) {
 	l := &lentTransaction{transaction: t}
 	return l, func() bool { return l.ended }

@@ -16,11 +16,12 @@ import (
 )
 
 // Listener returns a listener that wakes a relay by LISTEN and NOTIFY. It opens a connection with connect, and closes
-// it when it ends. The stores of New already have a listener; use this function for a store on database/sql.
+// it when the listener stops. The stores that New returns already have a listener. Use this function for a store on
+// database/sql.
 //
-// A pooler in transaction mode delivers no notifications. If a pooler answers in place of the server, the listener
+// A pooler in transaction mode does not deliver notifications. If a pooler answers in place of the server, the listener
 // therefore first sends itself a notification from a second connection. If this notification does not arrive, the
-// listener ends with schedule.ErrNotNotified, and the relay only polls.
+// listener stops with schedule.ErrNotNotified, and the relay only polls.
 func Listener(connect func(ctx context.Context) (*pgx.Conn, error)) schedule.Listener {
 	return listener(connect)
 }
@@ -94,7 +95,7 @@ func begin(ctx context.Context, conn *pgx.Conn) error {
 // only for that statement.
 //
 // A pooler in transaction mode keeps the server's connection on which LISTEN was executed, and that connection receives
-// notifications forever, although no client expects them: PgBouncer 1.18 to 1.20 ends with "server in bad state: 11" if one
+// notifications forever, although no client expects them: PgBouncer 1.18 to 1.20 crashes with "server in bad state: 11" if one
 // arrives while a query is being cancelled. The test therefore has a channel of its own, which is used only once.
 func prove(ctx context.Context, conn *pgx.Conn) error {
 	connecting, cancel := context.WithTimeout(ctx, listenConnect)

@@ -12,9 +12,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// New is schedule.New for a pool. schedule.NoTx executes on the pool, and On returns an Executor for a transaction.
-// Unless cfg has a Listener, Run itself listens for notifications. While Run is running, it takes one connection out of
-// the pool, and the pool may open another one instead.
+// New returns a store on a pool, like schedule.New. schedule.NoTx executes on the pool, and On returns an Executor for
+// a transaction. Unless cfg has a Listener, Run itself listens for notifications. While Run is running, it takes one
+// connection out of the pool, and the pool may open another one instead.
 //
 // A pooler such as PgBouncer in transaction mode neither delivers notifications nor supports prepared statements.
 // Behind such a pooler, add default_query_exec_mode=exec to the pool's URL. Run then finds tasks that other processes
@@ -23,7 +23,8 @@ func New(pool *pgxpool.Pool, sender schedule.Sender, cfg schedule.Config) (*sche
 	return schedule.New(Database(pool), sender, cfg)
 }
 
-// Database returns the pool as a schedule.Database, for example for service.Options. If the pool is nil, every use of the result fails with schedule.ErrNoDatabase.
+// Database returns the pool as a schedule.Database, for example for service.Options. If the pool is nil, every use of
+// the result fails with schedule.ErrNoDatabase.
 func Database(pool *pgxpool.Pool) schedule.Database {
 	if pool == nil {
 		return (*sql.DB)(nil)
@@ -40,12 +41,12 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	return schedule.Migrate(ctx, db)
 }
 
-// Purge is idempotency.Purge for a pool. Finished tasks are purged by Run of their store.
+// Purge works like idempotency.Purge, on a pool. Finished tasks are purged by Run of their store.
 func Purge(ctx context.Context, pool *pgxpool.Pool, olderThan time.Duration, batch int) (int64, error) {
 	return idempotency.Purge(ctx, Database(pool), olderThan, batch)
 }
 
-// RunPurge is idempotency.RunPurge for a pool.
+// RunPurge works like idempotency.RunPurge, on a pool.
 func RunPurge(ctx context.Context, pool *pgxpool.Pool, r idempotency.Retention, report func(deleted int64, err error)) error {
 	return idempotency.RunPurge(ctx, Database(pool), r, report)
 }

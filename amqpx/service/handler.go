@@ -53,8 +53,8 @@ func (fn Effect[T]) check(s *Service) {
 	}
 }
 
-// handed calls fn with the handler's transaction, which is tx or, if it belongs to a package other than database/sql,
-// is in the context.
+// handed calls fn with the handler's transaction: tx, or the one in the context if the database is used through a
+// package other than database/sql.
 func (fn Effect[T]) handed(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
 	if own, ok := any(tx).(T); ok && tx != nil {
 		return fn(ctx, own, d)

@@ -75,7 +75,7 @@ func public(err error) string {
 const requestDrain = 10 * time.Second
 
 // ServeHTTP returns a part that serves HTTP requests at addr, which is HOST:PORT. When it stops, it accepts no further
-// requests and waits up to 10 s for the running ones. If the address cannot be used, it returns an error, which ends
+// requests and waits up to 10 s for the running ones. If the address cannot be used, it returns an error, which stops
 // the service. If you need other settings, write your own Part.
 func ServeHTTP(addr string, h http.Handler) Part {
 	return func(ctx context.Context) error {

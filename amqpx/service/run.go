@@ -19,7 +19,7 @@ import (
 )
 
 // Part is a part of a service that runs until ctx ends, and then finishes its work and returns. If it returns an error,
-// the service ends; if it returns nil, the service continues. A panic of a part is treated like an error.
+// the service stops. If it returns nil, the other parts continue. A panic in a part is treated like an error.
 type Part func(ctx context.Context) error
 
 // Consume returns a part that consumes a queue; see amqpx.Client.Consume.
@@ -85,7 +85,7 @@ func (s *Service) start(ctx context.Context, end context.CancelCauseFunc, parts 
 	for i, part := range parts {
 		wg.Go(func() {
 			if errs[i] = s.runPart(ctx, i, part); errs[i] != nil {
-				s.Logger.Error("a part of the service has failed; the service stops", zap.Error(errs[i]))
+				s.Logger.Error("a part of the service failed; stopping the service", zap.Error(errs[i]))
 				end(errs[i])
 			}
 		})

@@ -276,7 +276,7 @@ func TestOpenErrors(t *testing.T) {
 		"nothing":  {want: []string{"broker"}, is: config.ErrNoBroker},
 		"database": {file: fileOf(t, atBroker, gone), want: []string{"database: not ready in time"}},
 		"folder":   {file: fileOf(t, atBroker, "database: {url: 'sqlite:"+t.TempDir()+"'}"), want: []string{"database: not ready in time", "expected a file, or a path"}},
-		"other":    {file: fileOf(t, atBroker, "database: {url: 'sqlite:"+fileOf(t, strings.Repeat("no database ", 100))+"'}"), want: []string{"file is not a database", "expected a database of SQLite"}},
+		"other":    {file: fileOf(t, atBroker, "database: {url: 'sqlite:"+fileOf(t, strings.Repeat("no database ", 100))+"'}"), want: []string{"file is not a database", "expected an SQLite database"}},
 		"tables":   {file: fileOf(t, atBroker, atDatabase(t)), want: []string{"database: ", "Options.Migrate"}, is: schedule.ErrNoTable},
 		"driver":   {file: fileOf(t, atBroker, "database: {url: 'mysql://shop:hunter2@h/shop'}"), want: []string{"config/mysql"}, is: config.ErrNoDriver},
 		"broker":   {file: fileOf(t, "broker: {url: 'amqp://shop:hunter2@127.0.0.1:1/'}"), want: []string{"open: ", "127.0.0.1:1"}},

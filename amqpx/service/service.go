@@ -39,8 +39,9 @@ type Options struct {
 	// Zap is a zap logger that replaces Logger. Set at most one of the two.
 	Zap *zap.Logger
 
-	// Database is a database that the program has opened: a *sql.DB, or pgxtx.Database of a pool. It stays open. The
-	// default is the database.url of the file. If there is neither, the service has no tasks, and DB and Tasks are nil.
+	// Database is a database that the program has opened: a *sql.DB, or the pgxtx.Database of a pool. It stays open.
+	// The default is the database.url of the file. If there is neither, the service has no tasks, and DB and Tasks are
+	// nil.
 	Database schedule.Database
 	// Migrate makes Open create the tables of schedule and idempotency, or migrate them to the newest version. Without
 	// it the tables must exist; rabbitdelay migrate creates them at deployment.
@@ -56,13 +57,13 @@ type Options struct {
 	Tasks  func(*schedule.Config)
 
 	// DrainTimeout is how long an orderly shutdown of Run may take; the default is 25 s. Keep it below the grace period
-	// of the process. When this time is over, the contexts of handlers are cancelled, and handlers get two more seconds
-	// to return.
+	// of the process. When this time has passed, the contexts of handlers are cancelled, and handlers get two more
+	// seconds to return.
 	DrainTimeout time.Duration
 
 	// VirtualTime is for tests in a bubble of testing/synctest. It sets schedule.Config.VirtualTime, TaskHandler uses
 	// the bubble's clock, and Run does not wait for signals, which Go cannot do in a bubble. A test must also connect
-	// the client to the broker in memory: Client: func(c *amqpx.Config) { c.Dial = server.Dial }.
+	// the client to an in-memory broker: Client: func(c *amqpx.Config) { c.Dial = server.Dial }.
 	VirtualTime bool
 }
 
@@ -251,7 +252,7 @@ func adviceOnFile(err error) string {
 	case strings.Contains(text, "unable to open database file"):
 		return "; expected a file, or a path at which one can be created, in a folder that exists and that this process may write to"
 	case strings.Contains(text, "file is not a database"):
-		return "; expected a database of SQLite that is not encrypted, or a path at which there is no file yet"
+		return "; expected an SQLite database that is not encrypted, or a path at which there is no file yet"
 	}
 	return ""
 }

@@ -22,7 +22,7 @@ func (t *Telemetry) ObserveClient(c *amqpx.Client, attributes ...attribute.KeyVa
 	connection := m.gauge("rabbitdelay.connection.state", "{connection}", "1 for the connection's current state, 0 for all other states.")
 	sessions := m.total("rabbitdelay.connection.sessions", "{connection}", "Connections established so far; more than one means that a connection was lost.")
 	behind := m.gauge("rabbitdelay.client.clock_behind", "{client}", "1 while this process's clock appears to be behind the clocks of the brokers and publishers, else 0.")
-	sending := m.gauge("rabbitdelay.client.sending", "{message}", "Messages between the call of a send and its outcome.")
+	sending := m.gauge("rabbitdelay.client.sending", "{message}", "Messages that are being sent and have no outcome yet.")
 	inFlight := m.gauge("rabbitdelay.client.in_flight", "{message}", "Messages that were written and await their confirms.")
 	stuck := m.gauge("rabbitdelay.client.stuck_queues", "{queue}", "Queues that have confirmed nothing for a second although messages await confirms.")
 	consuming := m.gauge("rabbitdelay.consumer.consuming", "{consumer}", "1 while the broker delivers to a consumer or it is paused, else 0.")

@@ -15,11 +15,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/telemetry"
 )
 
-// A service with OpenTelemetry's SDK: metrics for Prometheus, and traces that go to the global
-// tracer provider.
+// A service with OpenTelemetry's SDK: metrics for Prometheus, and traces that are sent to the global tracer provider.
 func Example() {
 	ctx := context.Background()
-	broker := amqptest.NewServer(amqptest.Options{}) // RabbitMQ, in a service
+	broker := amqptest.NewServer(amqptest.Options{}) // in a real service, this is RabbitMQ
 	defer broker.Close()
 	db, _ := sql.Open("sqlite", ":memory:")
 	db.SetMaxOpenConns(1)

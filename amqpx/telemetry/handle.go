@@ -13,8 +13,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// handleStart begins the span of a delivery. The handler's context has the span and the message's baggage. The span
-// ends when the message is settled; the duration of the handler alone is in messaging.process.duration.
+// handleStart starts the span of a delivery. The handler's context contains the span and the message's baggage. The
+// span ends when the message is settled. The duration of the handler alone is in messaging.process.duration.
 func (t *Telemetry) handleStart(ctx context.Context, d *amqpx.Delivery) context.Context {
 	dest := t.destinations.get(d.Queue)
 	opts := processOptions

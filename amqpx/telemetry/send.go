@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// sendStart begins the span of a send. If the message's headers contain no trace context, it adds that of the span.
+// sendStart starts the span of a send. If the message's headers contain no trace context, it adds that of the span.
 func (t *Telemetry) sendStart(ctx context.Context, m amqpx.Message, out amqp.Table) context.Context {
 	d := t.destinations.get(nameOf(m.Queue, m.Exchange, m.RoutingKey))
 	creation := trace.SpanContext{}

@@ -45,7 +45,7 @@ func (t *Telemetry) ObserveStore(s *schedule.Store, attributes ...attribute.KeyV
 	held := m.gauge("rabbitdelay.tasks.held", "{task}", "Tasks that are due and wait because their destination is paused or its rate limit is used up, up to a million each; no other metric includes them.")
 	oldest := m.seconds("rabbitdelay.tasks.oldest_overdue", "How long the pending task with the earliest due time has been overdue; 0 if none is.")
 	running := m.gauge("rabbitdelay.relay.running", "{relay}", "1 while this process runs the relay, else 0.")
-	failing := m.gauge("rabbitdelay.relay.failing", "{part}", "1 while a part of the relay fails, else 0.")
+	failing := m.gauge("rabbitdelay.relay.failing", "{part}", "1 while a part of the relay is failing, else 0.")
 	return m.register(func(ctx context.Context, o metric.Observer) error {
 		err := s.Health()
 		runs := !errors.Is(err, schedule.ErrNotRunning)

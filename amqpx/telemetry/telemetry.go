@@ -1,9 +1,9 @@
 // Package telemetry records OpenTelemetry traces and metrics of clients and stores. It imports only OpenTelemetry's
-// API; the program chooses the SDK and the exporters.
+// API. The program chooses the SDK and the exporters.
 //
 // Names follow OpenTelemetry's semantic conventions for messaging, version 1.43 (in development). The span of sending a
 // message and the span of handling it are connected by a link, because neither span should last as long as the delay,
-// which may be a month; Config.ParentSpans makes them one trace. The context of a sampled trace is stored in the
+// which may be a month. Config.ParentSpans puts them into one trace. The context of a sampled trace is stored in the
 // message's headers when the message is first sent or its task is scheduled, and stays there through retries, snoozes,
 // dead letters and requeues.
 //
@@ -120,14 +120,14 @@ func New(cfg Config) (*Telemetry, error) {
 	}
 	m := &maker{meter: t.meter}
 	t.sendDuration = m.histogram("messaging.client.operation.duration", "Time from the call to the broker's confirm or the error, for each message sent.", durations)
-	t.processDuration = m.histogram("messaging.process.duration", "Time that a handler took, for each delivery.", durations)
+	t.processDuration = m.histogram("messaging.process.duration", "Duration of the handler, for each delivery.", durations)
 	t.lateness = m.histogram("rabbitdelay.lateness", "Start of a message's handler minus the message's due time.", latenesses)
 	t.skipped = m.counter("rabbitdelay.skipped", "{message}", "Messages that were acknowledged without an effect.")
 	t.tasks = taskInstruments{
 		sent:   m.counter("rabbitdelay.relay.sent", "{task}", "Tasks whose messages were confirmed; resent ones were sent again by the sweeper."),
 		unsent: m.counter("rabbitdelay.relay.send_failures", "{task}", "Tasks that could not be sent: they are retried, or have failed permanently."),
 		purged: m.counter("rabbitdelay.relay.purged", "{task}", "Finished tasks that were deleted after their retention."),
-		errors: m.counter("rabbitdelay.relay.errors", "{error}", "Errors of the relay's parts, which continue."),
+		errors: m.counter("rabbitdelay.relay.errors", "{error}", "Errors in parts of the relay, which continue to run."),
 	}
 	var err error
 	t.tasks.skew, err = t.meter.Float64Gauge("rabbitdelay.relay.clock_skew", metric.WithUnit("s"), metric.WithDescription("The database's clock minus this process's clock, as last measured."))

@@ -17,7 +17,7 @@ import (
 // publication before the confirm counts as success.
 type confirmChannel struct {
 	ch    *amqp.Channel
-	ended chan struct{} // closed after the channel has ended and err is set
+	ended chan struct{} // closed after the AMQP channel was closed and err is set
 	err   error
 
 	uses atomic.Int64 // publications without an answer so far

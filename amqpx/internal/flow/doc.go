@@ -14,14 +14,14 @@
 //   - A queue that stops confirming delays only its own messages. It can occupy at most half of the window. After a
 //     second without a confirm, its share no longer counts, and from then on it may publish one message each second.
 //   - A refusal closes the channel, with all unconfirmed messages on it. A route is therefore first tried on a separate
-//     channel. It moves to the shared channel when one of its messages was confirmed and none of them are unconfirmed,
-//     which preserves the order. If the broker's text names the exchange, that exchange's messages fail and the others
-//     are published again. If it does not, each message is published once more on a separate channel, and the one
-//     that is refused there is the cause.
-//   - The outcome of messages that were written before the connection ended, or before a permission was revoked, is
+//     channel. It moves to the shared channel when one of its messages has been confirmed and no others are
+//     unconfirmed, which preserves the order. If the broker's text names the exchange, that exchange's messages fail
+//     and the others are published again. If it does not, each message is published once more on a separate channel,
+//     and the one that is refused there is the cause.
+//   - The outcome of messages that were written before the connection was lost, or before a permission was revoked, is
 //     unknown. They are sent again with the same id until the caller's deadline. A nack, a closed channel or a return
-//     is a refusal. If a message that went straight to an exchange is nacked, another queue may have accepted it, so
-//     the outcome of that message is unknown too.
+//     is a refusal. If a message that was published directly to an exchange is nacked, another queue may have accepted
+//     it, so the outcome of that message is unknown too.
 //   - A return precedes the confirm of its message, and the receiver of a confirm drains the returns first. An
 //     unroutable message is never reported as sent.
 package flow

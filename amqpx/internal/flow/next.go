@@ -38,7 +38,7 @@ const (
 	Returned        // basic.return: the broker has no queue for the message
 	Refused         // the broker closed the channel because of this message
 	Disturbed       // the broker closed the channel, perhaps because of another message
-	Lost            // the connection ended before the confirm
+	Lost            // the connection was lost before the confirm
 	Expired         // the caller's deadline passed before the confirm
 )
 
@@ -52,7 +52,7 @@ type Tries struct {
 
 	doubt   string // the broker closed the channel with this text while the message was unconfirmed
 	refusal bool   // access was refused once before
-	broken  int    // number of connections that ended while it was alone on its channel
+	broken  int    // number of connections that were lost while it was alone on its channel
 }
 
 // MaybeTaken reports whether the broker may have accepted the message in one of the attempts.
@@ -80,8 +80,8 @@ const (
 // Before each further attempt, everything is declared again.
 const MaxUnroutable = 3
 
-// maxBroken is how many connections may end while a message is alone on its channel before the message is assumed to be
-// the cause.
+// maxBroken is how many connections may be lost while a message is alone on its channel before the message is assumed
+// to be the cause.
 const maxBroken = 2
 
 // Next decides what to do after an attempt. All such decisions are made here, for single messages and for batches.
@@ -128,7 +128,7 @@ func (t Tries) Next(o Outcome) (Tries, Step) {
 // afterRefusal decides what Next returns after the broker has closed the channel because of the message.
 func (t Tries) afterRefusal(o Outcome) (Tries, Step) {
 	if ae, ok := errors.AsType[*amqp.Error](o.Err); t.doubt != "" && (!ok || ae.Reason != t.doubt) {
-		t.Unknown = true // another message caused the earlier close
+		t.Unknown = true // another message caused the broker to close the earlier channel
 	}
 	t.doubt = ""
 	switch {

@@ -35,8 +35,8 @@ const maxReturns = 1024
 // maxAlone limits the number of channels for messages that are published alone.
 const maxAlone = 64
 
-// NewPublisher returns a Publisher with at most maxInFlight unconfirmed messages of up to
-// 16 KiB. onStuck is called with the queues that have stopped confirming.
+// NewPublisher returns a Publisher that allows at most maxInFlight unconfirmed messages of up to 16 KiB. onStuck is
+// called with the queues that have stopped confirming.
 func NewPublisher(conn *amqp.Connection, maxInFlight int, onStuck func([]string)) *Publisher {
 	p := &Publisher{
 		conn: conn, buffer: min(maxInFlight, maxReturns),
@@ -201,14 +201,14 @@ func (x *Publication) answer() Outcome {
 	return x.closed(x.on.err)
 }
 
-// closed returns what the end of the channel means for an unconfirmed message.
+// closed returns the outcome of an unconfirmed message whose channel was closed with err.
 func (x *Publication) closed(err error) Outcome {
 	ae, ok := errors.AsType[*amqp.Error](err)
 	if !ok || !ae.Server || !ae.Recover {
-		// The connection has ended. If the broker closed it because of something that it read, and not because it is
-		// stopping or the network failed, a message may be the cause.
+		// The connection was closed or lost. If the broker closed it because of something that it read, and not because
+		// it is stopping or the network failed, a message may be the cause.
 		blames := ok && ae.Server && ae.Code != amqp.ConnectionForced
-		return Outcome{Kind: Lost, Err: fmt.Errorf("connection ended before the confirm: %w", err), alone: x.alone, suspect: blames}
+		return Outcome{Kind: Lost, Err: fmt.Errorf("connection lost before the confirm: %w", err), alone: x.alone, suspect: blames}
 	}
 	o := Outcome{Kind: Disturbed, Err: fmt.Errorf("channel closed: %w", err), Code: ae.Code, alone: x.alone}
 	named, mine := x.blamed(ae.Reason)

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Window limits the number of unconfirmed messages on one connection. The lane of one queue may use at most half of the
-// total, so that a queue that stops confirming does not block the others. When a queue has confirmed nothing for
-// stuckAfter, its messages no longer count towards the total. Until it confirms again, one message may be published to
-// it in each interval of stuckAfter.
+// Window limits the number of unconfirmed messages on one connection. The messages for one queue form its lane, which
+// may use at most half of the total, so that a queue that stops confirming does not block the others. When a queue has
+// confirmed nothing for stuckAfter, its messages no longer count towards the total. Until it confirms again, one
+// message may be published to it in each interval of stuckAfter.
 //
 // The window also records on which routes the broker has accepted or refused messages.
 type Window struct {
@@ -27,7 +27,7 @@ type Window struct {
 	lanes    map[laneKey]*lane
 	routes   map[Route]*route
 	watching bool          // whether a call to look is scheduled
-	moved    chan struct{} // closed and replaced when a message that waits at gate may be able to proceed
+	moved    chan struct{} // closed and replaced when a message that waits in Enter may be able to proceed
 
 	// Written with mu held, and read without it.
 	inflight atomic.Int64

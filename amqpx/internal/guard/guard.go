@@ -1,4 +1,5 @@
-// Package guard calls the user's functions where a panic, or the end of the goroutine, would end more than the function.
+// Package guard calls the application's functions in places where a panic or runtime.Goexit would affect more than the
+// function itself.
 package guard
 
 import (
@@ -8,7 +9,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// PanicError is a panic in one of the user's functions, or the end of the function's goroutine.
+// PanicError reports that one of the application's functions panicked or ended its goroutine.
 type PanicError struct {
 	What  string // names the function
 	Ended bool   // it did not panic, but ended its goroutine
@@ -26,9 +27,9 @@ func (e *PanicError) Error() string {
 	return e.What + " panicked: " + e.Value
 }
 
-// Call runs f in a goroutine of its own and waits for it, so that runtime.Goexit in f ends only f. If f panics or ends
-// its goroutine, Call logs that with the given fields and returns it; otherwise it returns nil. The parameter what names
-// f.
+// Call runs f in a separate goroutine and waits for it, so that runtime.Goexit in f ends only f. If f panics or ends
+// its goroutine, Call logs that with the given fields and returns it. Otherwise it returns nil. The parameter what
+// names f.
 func Call(log *zap.Logger, what string, f func(), fields ...zap.Field) *PanicError {
 	ended := make(chan *PanicError, 1)
 	go func() {

@@ -17,7 +17,7 @@ const (
 	carriedTimestamp  = "timestamp"
 )
 
-// Properties are a message's headers and the properties that must not be set on the message while it is delayed. An
+// Properties holds a message's headers and the properties that must not be set on the message while it is delayed. An
 // expiration would end the wait early, a transient delivery mode could lose the message, the broker compares a user-id
 // with the connection's user, and CC and x-delay would change the route.
 type Properties struct {

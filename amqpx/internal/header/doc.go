@@ -4,5 +4,5 @@
 //
 //   - names.go: the names of the headers, and which of them a message keeps
 //   - carried.go: properties that have to be moved into a header while a message is delayed
-//   - record.go: what happened to a message before, and where it was sent to
+//   - record.go: the record of a message's earlier attempts, and its original destination
 package header

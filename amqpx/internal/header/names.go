@@ -68,31 +68,30 @@ const (
 
 // Deliveries is the name of the header with a quorum queue's delivery count. Any publisher can set it, and the queue
 // replaces it only if the count is not zero. A classic queue never replaces it, and RabbitMQ 4.3 does not count
-// messages that were put back by basic.nack.
+// deliveries that were requeued by basic.nack.
 const Deliveries = "x-delivery-count"
 
 // Acquired is the name of the header in which a quorum queue counts its earlier deliveries of the message, since
-// RabbitMQ 4.3. It includes messages that were put back by basic.nack, or that the consumer timeout returned to the
-// queue.
+// RabbitMQ 4.3. The count includes deliveries that were requeued by basic.nack or by the consumer timeout.
 const Acquired = "x-acquired-count"
 
 // MaxDeliveries is the number of times that a message may be delivered without an outcome. Without this limit, a
-// message that crashes each process that handles it would be redelivered forever, because its queue has no delivery
-// limit that it would reach.
+// message that crashes each process that handles it would be redelivered forever, because the queues that rabbitdelay
+// declares have no effective delivery limit.
 const MaxDeliveries = 200
 
-// A message's headers and properties travel in one frame (128 KiB by default), and the broker ends the connection if it
-// is larger. MaxOfUser limits the encoded size of the user's headers, MaxOfAll the size of all headers.
+// A message's headers and properties travel in one frame (128 KiB by default), and the broker closes the connection if
+// it is larger. MaxOfUser limits the encoded size of the user's headers, MaxOfAll the size of all headers.
 const (
 	MaxOfUser = 100 << 10
 	MaxOfAll  = 124 << 10
 )
 
-// Routing reports whether the broker would interpret the header and therefore change the route of a message that is
-// published again with it. Before 4.0.1, an old x-death makes the broker drop the message as a cycle. CC and BCC
-// deliver copies without the delay. x-delay belongs to the plugin. The x-opt-delivery headers make RabbitMQ 4.4 delay a
-// message in quorum queues, including ours. NServiceBus delays a message again if the message has NServiceBus's own
-// delay header.
+// Routing reports whether a message must not be published again with this header, because the broker or another system
+// would interpret it. Before 4.0.1, an old x-death makes the broker drop the message as a cycle. CC and BCC deliver
+// copies without the delay. x-delay belongs to the plugin. The x-opt-delivery headers make RabbitMQ 4.4 delay a message
+// in quorum queues, including ours. NServiceBus delays a message again if the message has NServiceBus's own delay
+// header.
 func Routing(name string) bool {
 	switch name {
 	case "x-death", Delay, CC, "BCC", Deliveries, Acquired,

@@ -74,10 +74,10 @@ func Origin(own amqp.Table, exchange, key string) {
 	own[Destination] = topology.Destination{Exchange: exchange, RoutingKey: key}.String()
 }
 
-// SentTo returns the exchange and the routing key to which a message was originally sent. The message has arrived in a
-// queue through the given exchange with the given routing key. Messages that a strategy delivers, such as retries,
-// arrive through one of rabbitdelay's exchanges with one of its keys. The headers of a retry have the exchange and the
-// key of the first attempt.
+// SentTo returns the exchange and the routing key to which a message was originally sent. The parameters exchange and
+// key are those with which it arrived in its queue. Messages that a strategy delivers, such as retries, arrive through
+// one of rabbitdelay's exchanges with one of its keys. The headers of a retry have the exchange and the key of the
+// first attempt.
 func SentTo(prefix, exchange, key string, headers amqp.Table, queue string) (string, string) {
 	if exchange != "" && !naming.Reserved(prefix, exchange) {
 		return exchange, key

@@ -1,5 +1,6 @@
-// Package inner gives package inspect access to functions of an amqpx.Client that applications do not see. Package
-// amqpx sets its variables. A Copy is also how package consume hands over the messages that replace received ones.
+// Package inner gives package inspect access to functions of an amqpx.Client that are not part of its public API.
+// Package amqpx sets the variables of this package. Package consume also uses Copy, for the messages that replace
+// received ones.
 package inner
 
 import (

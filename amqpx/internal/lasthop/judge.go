@@ -25,12 +25,12 @@
 // of the consumer does not make a message early, and no message is held longer than its lead because it is redelivered.
 //
 // A message without that time is held for its whole lead again if it seems late or is redelivered. Neither the clocks
-// of other publishers nor the broker's show that this publisher's clock was right. A publisher cannot know that either:
-// if its machine stops for a while, all its clocks are behind by the length of the stop, and so is everything that it
-// knows about the broker's clock. So publishers let every message that has a lead pass through a delay queue, except
-// those with the very shortest delays.
+// of other publishers nor the broker's show that this publisher's clock was right. A publisher cannot detect that
+// either. If its machine is suspended for a while, all its clocks are behind by that time, and so is its estimate of
+// the broker's clock. So publishers let every message that has a lead pass through a delay queue, except those with the
+// very shortest delays.
 //
-// If the consumer's clock is set, which the monotonic clock detects, everything that was observed about it is
+// If the consumer's wall clock is adjusted, which is detected with the monotonic clock, all observations about it are
 // discarded.
 package lasthop
 
@@ -54,7 +54,7 @@ const (
 	memory = 10 * time.Minute
 )
 
-// Arrival has the times and the delivery history that a message carries.
+// Arrival contains the times and the delivery history that a message carries.
 type Arrival struct {
 	Due      time.Time     // by the clock that the due time was computed with: the publisher's clock plus Offset
 	Offset   time.Duration // how far that clock, such as a database's, is ahead of the publisher's

@@ -17,8 +17,8 @@ const (
 	longestPause = time.Second
 )
 
-// Longest is how long a handler waits. After that its message goes back to the broker for SnoozeFor, because the broker
-// ends a consumer whose handlers run for too long (consumer_timeout, 30 minutes by default).
+// Longest is how long a handler waits. After that its message is snoozed for SnoozeFor, because the broker cancels a
+// consumer whose handlers run for too long (consumer_timeout, 30 minutes by default).
 const (
 	Longest   = time.Minute
 	SnoozeFor = time.Second
@@ -31,7 +31,7 @@ func (e *Error) Error() string { return fmt.Sprintf("the database is unavailable
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Consumer is the consumer of the handlers that wait.
+// Consumer is the part of a consumer that Wait uses.
 type Consumer interface {
 	// Blocked records that a handler waits because of err, until unblock is called.
 	Blocked(err error) (unblock func())
@@ -47,11 +47,12 @@ func WithConsumer(ctx context.Context, c Consumer) context.Context {
 }
 
 // Wait calls try again until it no longer fails because the database is unavailable. The parameter unavailable reports
-// whether an error means that. Before try does anything that it must not repeat, such as calling the application's
-// function, it calls begun, and Wait then returns its error whatever it is.
+// whether an error means that. Before doing anything that must not be repeated, such as calling the application's
+// function, try calls begun. After that, Wait returns the error of try, whatever it is.
 //
 // Wait returns an *Error if the handler cannot wait any longer, because its own deadline has passed, the consumer shuts
-// down, or Longest is over. It returns the error of try if ctx is cancelled, or if no consumer has called the handler.
+// down, or Longest has passed. It returns the error of try if ctx is cancelled, or if no consumer has called the
+// handler.
 func Wait(ctx context.Context, unavailable func(error) bool, try func(begun func()) error) error {
 	consumer, ok := ctx.Value(key{}).(Consumer)
 	if !ok {

@@ -2,5 +2,5 @@
 // but nothing about other parts of a message or about brokers.
 //
 //   - measure.go: checks whether a table can be written
-//   - reader.go: presents messages whose headers amqp091 cannot read
+//   - reader.go: replaces received headers that amqp091 cannot read
 package table

@@ -33,7 +33,7 @@ func (m *Measure) Failf(format string, args ...any) {
 	}
 }
 
-// Add counts n bytes. Exceeding the limit ends the walk, because a table may contain itself.
+// Add counts n bytes. Exceeding the limit stops the traversal, because a table may contain itself.
 func (m *Measure) Add(n int) {
 	if m.Size += n; m.Most > 0 && m.Size > m.Most {
 		m.Failf("more than %d bytes of headers; expected at most that many: large data belongs in the body", m.Most)

@@ -20,10 +20,10 @@ const (
 // OwnPrefix is the prefix of the names of rabbitdelay's own headers.
 const OwnPrefix = "rabbitdelay-"
 
-// Reader is a connection below amqp091. amqp091 ends the connection when it receives headers that it cannot read,
+// Reader is a connection below amqp091. amqp091 closes the connection when it receives headers that it cannot read,
 // because they are nested too deeply, too many or longer than a frame. It would do so again at each redelivery. Reader
 // replaces the headers of such a message with the ones that rabbitdelay and the broker wrote, HeaderUnreadable and
-// HeaderRaw. The message can then be inspected, put back, or dead-lettered. The message on the broker does not change.
+// HeaderRaw. The message can then be inspected, requeued or dead-lettered. The message on the broker does not change.
 type Reader struct {
 	net.Conn
 
@@ -127,7 +127,7 @@ func (c *Reader) header(size int) {
 	}
 }
 
-// readable returns the replacement for a header frame; nil if the frame can be passed on unchanged.
+// readable returns the replacement for a header frame, or nil if the frame can be passed on unchanged.
 func (c *Reader) readable(frame []byte) []byte {
 	headers, ok := headersOf(frame)
 	if !ok {
@@ -221,7 +221,7 @@ var (
 	errBrokenHeaders = errors.New("headers that are malformed, or have a value of an unknown type")
 )
 
-// widths has the encoded size of each value type in bytes, including the byte for the type itself.
+// widths contains the encoded size of each value type in bytes, including the byte for the type itself.
 var widths = [256]byte{'V': 1, 't': 2, 'b': 2, 'B': 2, 's': 3, 'u': 3, 'I': 5, 'i': 5, 'f': 5, 'D': 6, 'l': 9, 'd': 9, 'T': 9}
 
 // skipTable returns the bytes that follow an encoded table, and the reason why amqp091 could not read the table. The

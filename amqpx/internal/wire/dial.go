@@ -17,7 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
 )
 
-// Config configures how to connect. All fields except Login are required.
+// Config configures how to connect. All fields except Login and ExternalAuth are required.
 type Config struct {
 	Nodes []string // URLs, tried in random order
 	// Name is the first part of the connection names that the broker's management UI shows.
@@ -42,8 +42,8 @@ type Config struct {
 }
 
 // Dial opens a connection to the first node that answers, in the same way as Open and for the given role. If no node
-// answers, the error contains the failure of each node. The attempts end when ctx ends, and the connection is cut when
-// over ends.
+// answers, the error contains the failure of each node. The attempts stop when ctx ends, and the connection is closed
+// abruptly when over ends.
 func Dial(ctx, over context.Context, cfg Config, role string) (*amqp.Connection, error) {
 	n := newNodes(cfg.Nodes)
 	for left := len(n.all); ; left-- {
@@ -59,7 +59,7 @@ func Dial(ctx, over context.Context, cfg Config, role string) (*amqp.Connection,
 
 // Open makes one connection to the node of a URL. It does not reconnect. Writes are buffered, and headers that amqp091
 // cannot read are replaced before it sees them. The name of the connection is Config.Name, followed by the role if it
-// is not empty. The connection is cut when over ends.
+// is not empty. The connection is closed abruptly when over ends.
 func Open(ctx, over context.Context, cfg Config, rawURL, role string) (conn *amqp.Connection, err error) {
 	uri, err := brokerurl.Parse(rawURL)
 	if err != nil {
@@ -72,7 +72,7 @@ func Open(ctx, over context.Context, cfg Config, rawURL, role string) (conn *amq
 	return conn, err
 }
 
-// Product is the product name that connections of Open report to the broker.
+// Product is the product name that connections made by Open report to the broker.
 const Product = "rabbitdelay"
 
 type attempt struct {

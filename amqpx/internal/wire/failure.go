@@ -97,7 +97,7 @@ func otherProtocol(uri amqp.URI, heard []byte, err error) (string, bool) {
 			return "the port speaks AMQP without TLS; use amqp://, or the broker's TLS port (5671 by default)", true
 		}
 	} else if uri.Scheme == "amqps" {
-		return "", false // what was heard is encrypted, so it shows nothing
+		return "", false // the bytes that were received are encrypted, so they show nothing
 	}
 	said := string(heard)
 	const frameMethod = 1
@@ -190,8 +190,8 @@ func withoutAddresses(err error) error {
 
 const askTimeout = 2 * time.Second
 
-// askHTTP checks whether a server that does not answer is an HTTP server, such as RabbitMQ's management. An HTTP server
-// interprets the AMQP header as the beginning of a request and waits for the rest.
+// askHTTP checks whether a server that does not answer is an HTTP server, such as RabbitMQ's management API. An HTTP
+// server interprets the AMQP header as the beginning of a request and waits for the rest.
 func (a *attempt) askHTTP(ctx context.Context) []byte {
 	ctx, cancel := context.WithTimeout(ctx, min(askTimeout, a.cfg.DialTimeout))
 	defer cancel()

@@ -59,7 +59,7 @@ type Link[T any] struct {
 	tell  func(Event)
 
 	nodes  *nodes          // used only by run
-	over   context.Context // its end cuts the connection
+	over   context.Context // when it ends, the connection is closed abruptly
 	cancel context.CancelFunc
 	ended  chan struct{}
 
@@ -75,8 +75,8 @@ type moment[T any] struct {
 }
 
 // NewLink returns a Link that is not started. The role distinguishes its connections from others of the same client.
-// The connection is cut when over ends. tell is called in the goroutine that maintains the connection, so it must not
-// block.
+// The connection is closed abruptly when over ends. tell is called in the goroutine that maintains the connection, so
+// it must not block.
 func NewLink[T any](over context.Context, role string, cfg Config, setup func(context.Context, *Session) (T, error), tell func(Event)) *Link[T] {
 	l := &Link[T]{
 		role: role, cfg: cfg, setup: setup, tell: tell, nodes: newNodes(cfg.Nodes), over: over,
@@ -86,7 +86,7 @@ func NewLink[T any](over context.Context, role string, cfg Config, setup func(co
 	return l
 }
 
-// Start begins to connect in the background.
+// Start starts connecting in the background.
 func (l *Link[T]) Start() {
 	ctx, cancel := context.WithCancel(context.Background()) //nolint:gosec // Close calls it
 	l.cancel = cancel
@@ -221,7 +221,7 @@ func (l *Link[T]) connect(ctx context.Context) (s *Session, what string, err err
 	use, err := l.prepare(ctx, s)
 	if err != nil {
 		CloseConn(conn)
-		return nil, "connected to the broker, but could not set the connection up; trying again", l.nodes.fail(channels.Advised(s.Ending.Explain(err)))
+		return nil, "connected to the broker, but could not set up the connection; trying again", l.nodes.fail(channels.Advised(s.Ending.Explain(err)))
 	}
 	l.nodes.connected()
 	l.become(ready{s}, use)

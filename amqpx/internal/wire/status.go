@@ -13,7 +13,7 @@ import (
 // State is the state of a Link.
 type State string
 
-// The states of a Link. A Link begins as StateConnecting and stays there until its first connection; later it
+// The states of a Link. A Link begins as StateConnecting and stays there until its first connection. After that it
 // alternates between StateDisconnected and StateConnected.
 const (
 	StateConnecting   State = "connecting"
@@ -42,7 +42,7 @@ type Status struct {
 	Alarm string
 	// Err is the reason why there is no connection, if it is known.
 	Err error
-	// Refused is the time of the first of several consecutive attempts at which the broker refused access; it is zero
+	// Refused is the time of the first of several consecutive attempts at which the broker refused access. It is zero
 	// if the last attempt was not refused.
 	Refused time.Time
 }
@@ -53,11 +53,11 @@ type change interface {
 }
 
 type (
-	started  struct{}                   // the Link begins to connect
+	started  struct{}                   // the Link starts connecting
 	ready    struct{ session *Session } // a connection was made and set up
 	alarm    struct{ reason string }    // the broker blocks publishing
 	allClear struct{}                   // the broker no longer blocks publishing
-	lost     struct{ err error }        // there is no connection, or it has ended
+	lost     struct{ err error }        // the connection was lost, or could not be made
 	closing  struct{}                   // the connection is being closed, and callers stop waiting
 	closed   struct{}
 )

@@ -9,15 +9,15 @@ import (
 )
 
 // writer is a connection that buffers writes: Write copies into a buffer and returns, and a goroutine sends the
-// buffer's content. amqp091 flushes every frame of every publish separately; with the buffer, a hundred publishes cost
-// one system call. Because Write never waits for the socket, no publish can hang on a broker that has stopped reading
-// because of a memory or disk alarm. The window of unconfirmed messages limits the size of the buffer, and a caller's
-// deadline still applies.
+// buffer's content. amqp091 flushes every frame of every publish separately. With the buffer, a hundred publishes may
+// cost one system call. Because Write never waits for the socket, no publish can hang on a broker that has stopped
+// reading because of a memory or disk alarm. The window of unconfirmed messages limits the size of the buffer, and a
+// caller's deadline still applies.
 type writer struct {
 	net.Conn
 
 	mu      sync.Mutex
-	more    sync.Cond // signalled when buf gets its first byte, and when the writer ends
+	more    sync.Cond // signalled when buf gets its first byte, and when the writer is closed
 	buf     []byte
 	spare   []byte
 	err     error

@@ -132,7 +132,7 @@ type queueArg struct {
 	check   func(a *arguments, key string)
 }
 
-// queueArgs returns the arguments that one of the queue types does not accept in a version, or whose values are
+// queueArgs returns the arguments that at least one queue type rejects in the given version, or whose values are
 // checked.
 func queueArgs(v Version) []queueArg {
 	positive := func(a *arguments, key string) { a.number(key, 1, math.MaxInt64, 0) }

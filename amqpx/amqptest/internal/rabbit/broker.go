@@ -68,7 +68,7 @@ func (b *Broker) Version() Version { return b.opts.Version }
 
 func (b *Broker) is(major, minor, patch int) bool { return b.opts.Version.AtLeast(major, minor, patch) }
 
-// CloseOwner deletes the exclusive queues of a connection that has ended.
+// CloseOwner deletes the exclusive queues of a connection that was closed.
 func (b *Broker) CloseOwner(owner any) {
 	for _, v := range b.vhosts {
 		for _, q := range v.queues {
@@ -93,7 +93,7 @@ func (e events) Less(i, j int) bool {
 	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].seq < e[j].seq
 }
 func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
-func (e *events) Push(x any)   { *e = append(*e, x.(event)) } //nolint:errcheck,forcetypeassert // only At pushes
+func (e *events) Push(x any)   { *e = append(*e, x.(event)) } //nolint:errcheck,forcetypeassert // only the method at pushes events
 func (e *events) Pop() any {
 	last := len(*e) - 1
 	x := (*e)[last]

@@ -34,7 +34,7 @@ type Channel struct {
 	tag       uint64
 	unacked   []*held // ordered by tag
 	consumers map[string]*Consumer
-	paused    map[string]*Consumer // consumers ended by a consumer timeout that the client has not cancelled since
+	paused    map[string]*Consumer // consumers that a consumer timeout has cancelled, until the client cancels them too
 	names     int
 }
 
@@ -174,9 +174,9 @@ func (c *Channel) Oldest(quorumOnly bool) (ms int64, ok bool) {
 	return 0, false
 }
 
-// Overdue applies the consumer timeout of RabbitMQ 4.3 and later. It ends the consumers of quorum queues that have not
-// settled a delivery made at or before the given time, and requeues these deliveries without counting them as failed.
-// Later deliveries stay with the channel.
+// Overdue applies the consumer timeout of RabbitMQ 4.3 and later. It cancels the consumers of quorum queues that have
+// not settled a delivery made at or before the given time, and requeues these deliveries without counting them as
+// failed. Later deliveries stay with the channel.
 //
 // Overdue returns true if the channel must be closed because the broker has no consumer to cancel. That is the case if
 // the client has already cancelled the consumer, or has received the message by basic.get.

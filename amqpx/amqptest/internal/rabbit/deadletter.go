@@ -94,7 +94,7 @@ func (q *Queue) forwardDead() {
 type Waiting struct {
 	Message *Message
 	Queue   string   // current queue; empty while the plugin holds the message
-	Ends    []string // queues in which the message arrives through TTLs and dead-lettering
+	Ends    []string // queues in which the message will arrive through TTLs and dead-lettering
 }
 
 // maxHops limits the search for destinations, in case the topology contains a cycle.
@@ -129,7 +129,7 @@ func (v *VHost) Waiting(transit func(queue string) bool) (all []Waiting) {
 	return all
 }
 
-// destinations returns the queues in which a message of this queue eventually arrives.
+// destinations returns the queues in which a message in this queue eventually arrives.
 func (q *Queue) destinations(m *Message, expires bool, transit func(string) bool, hops int) (names []string) {
 	if expires && q.deadLetter != nil && transit(q.Name) && hops < maxHops {
 		queues, dead := q.targets(m, reasonExpired)

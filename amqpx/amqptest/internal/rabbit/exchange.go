@@ -11,7 +11,7 @@ import (
 // delayedKind is the exchange type of the plugin.
 const delayedKind = "x-delayed-message"
 
-// ExchangeSpec is the set of arguments of exchange.declare.
+// ExchangeSpec contains the arguments of exchange.declare.
 type ExchangeSpec struct {
 	Name, Kind                    string
 	Durable, AutoDelete, Internal bool
@@ -45,7 +45,8 @@ func (b *Binding) same(x *Binding) bool {
 		(len(b.Args) == 0 && len(x.Args) == 0 || reflect.DeepEqual(b.Args, x.Args))
 }
 
-// kind returns the exchange type that determines the routing. An x-delayed-message exchange has it in an argument.
+// kind returns the exchange type that determines the routing. An x-delayed-message exchange specifies it in an
+// argument.
 func (e *Exchange) kind() string {
 	if e.Kind == delayedKind {
 		k, _ := e.Args["x-delayed-type"].(string)
@@ -56,8 +57,8 @@ func (e *Exchange) kind() string {
 
 func (e *Exchange) of() string { return "exchange '" + e.Name + "' in vhost '" + e.vhost.name + "'" }
 
-// CheckExchangeKind returns an error for exchange types that the broker does not have. Before 4.0 that error closes the
-// connection.
+// CheckExchangeKind returns an error for exchange types that the broker does not support. Before 4.0 that error closes
+// the connection.
 func (v *VHost) CheckExchangeKind(kind string) *Error {
 	switch kind {
 	case "direct", "fanout", "topic", "headers":

@@ -9,7 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// QueueSpec is the set of arguments of queue.declare.
+// QueueSpec contains the arguments of queue.declare.
 type QueueSpec struct {
 	Name                           string
 	Durable, AutoDelete, Exclusive bool
@@ -98,7 +98,7 @@ func (v *VHost) DeclareQueue(s QueueSpec, owner any) (*Queue, *Error) {
 	return v.DeclareNamed(s, owner)
 }
 
-// DeclareNamed is the same as DeclareQueue, but also accepts a name that the broker has generated, which may begin with
+// DeclareNamed works like DeclareQueue, but also accepts a name that the broker has generated, which may begin with
 // "amq.".
 func (v *VHost) DeclareNamed(s QueueSpec, owner any) (*Queue, *Error) {
 	if kind := v.broker.opts.DefaultQueueType; kind != "" && !s.Exclusive && s.Durable && !s.AutoDelete {

@@ -9,7 +9,7 @@ import (
 )
 
 // route returns the queues for a message with these routing keys, each queue once. If nothing matches in an exchange,
-// the message goes to its alternate exchange. Each exchange is visited at most once.
+// the message is routed to its alternate exchange. Each exchange is visited at most once.
 func (v *VHost) route(exchange string, keys []string, headers amqp.Table) (queues []*Queue) {
 	var work []*Exchange
 	seenExchange, seenQueue := map[*Exchange]bool{nil: true}, map[*Queue]bool{nil: true}

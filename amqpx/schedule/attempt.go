@@ -32,8 +32,8 @@ func newAttempt(d *amqpx.Delivery, created int64, lease time.Duration) *attempt 
 	return &attempt{EffectKey: rows.EffectKey{Task: d.ID, Created: created, Version: d.Version, Queue: d.Queue}, token: rand.Text(), lease: lease}
 }
 
-// suspect records the attempt of a redelivered message before it runs, because the message may have crashed its
-// previous process. It returns nil and no error if the message will not run; the fence then finds the reason.
+// suspect records an attempt at a redelivered message before it runs, because the message may have crashed the process
+// that handled it before. It returns nil, nil if the message will not run. The fence then determines the reason.
 func (h *handler) suspect(ctx context.Context, d *amqpx.Delivery) (*attempt, error) {
 	c, err := h.db.Conn(ctx)
 	if err != nil {
@@ -71,11 +71,11 @@ func (h *handler) enter(ctx context.Context, a *attempt, d *amqpx.Delivery) erro
 
 var errSuspect = errors.New("an earlier attempt ended without an outcome")
 
-// beginAttempt records the attempt, and takes the lease if it needs one. It returns one of these errors if the attempt
-// may not run:
+// beginAttempt records the attempt, and acquires the lease if the attempt needs one. It returns one of these errors if
+// the attempt may not run:
 //
 //   - *skipError: the message has no effect
-//   - *heldError: another attempt has the lease
+//   - *heldError: another attempt holds the lease
 //   - errSuspect: the attempt may run only in the lane for suspects
 //   - *poisonError: MaxAttempts attempts have already been recorded
 func (h *handler) beginAttempt(ctx context.Context, a *attempt, d *amqpx.Delivery) error {
@@ -120,8 +120,8 @@ func (h *handler) beginAttempt(ctx context.Context, a *attempt, d *amqpx.Deliver
 	return err
 }
 
-// save writes the attempt into its row. If the previous attempt ended without an outcome, it also writes
-// that into the task's row.
+// save writes the attempt into its row. If died is true, the previous attempt ended without an outcome, and save also
+// records that in the task's row.
 func (a *attempt) save(ctx context.Context, c rows.Conn, number int, died bool) error {
 	a.number = number
 	now, until := a.clock.UnixMilli(), int64(0)
@@ -142,8 +142,9 @@ func (a *attempt) leaveLane() {
 	}
 }
 
-// suspected is true while a suspect runs in this process. Messages that were being handled at the same time as a
-// message that crashed the process are suspects too. Running them one at a time shows which one crashed the process.
+// suspected is true while this process runs a suspect, a message whose previous attempt ended without an outcome. Most
+// suspects were only being handled at the same time as the message that crashed the process. Running suspects one at a
+// time shows which of them it was.
 var suspected atomic.Bool
 
 // laneWait is how long a suspect keeps other suspects waiting. If it runs for longer, it is assumed not to crash the
@@ -165,7 +166,7 @@ func suspectLane(ctx context.Context) (release func(), err error) {
 		case <-patience.C:
 			return func() {}, nil
 		case <-ctx.Done():
-			return nil, fmt.Errorf("waiting while another message runs that may have crashed its process: %w", ctx.Err())
+			return nil, fmt.Errorf("waiting for another message that may have crashed its process: %w", ctx.Err())
 		}
 	}
 	return func() { suspected.Store(false) }, nil

@@ -7,9 +7,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
-// Backlog contains the numbers of waiting tasks. Reading it is cheap, however many tasks the table has.
+// Backlog contains counts of waiting tasks. Reading it is cheap, however many tasks the table has.
 type Backlog struct {
-	// At is the time for which the backlog was read, by the database's clock.
+	// At is when the backlog was read, by the database's clock.
 	At time.Time
 	// Oldest is the earliest due time of the pending tasks that are due, or zero if none is due. Oldest and Overdue
 	// leave out the tasks that Paused and Throttled count.
@@ -31,12 +31,12 @@ type Backlog struct {
 	Within []int64
 }
 
-// mostLanes bounds the destinations whose unsent tasks Backlog counts.
+// mostLanes is the maximum number of destinations whose tasks Backlog counts separately.
 const mostLanes = 1000
 
 // Backlog counts waiting tasks. The horizons must be in ascending order. The parameter most, at least 1, caps each
-// count and so the number of index entries that are read: a count equal to most means "most or more". Unsent counts the
-// tasks of up to 1000 destinations.
+// count, and therefore the number of index entries that are read. A count equal to most means "most or more". Unsent
+// counts the tasks of up to 1000 destinations.
 func (s *Store) Backlog(ctx context.Context, horizons []time.Duration, most int64) (Backlog, error) {
 	return reading(ctx, s, NoTx, Filter{}, "reading the backlog", func(c rows.Conn, _ rows.Filter) (Backlog, error) {
 		return s.backlog(ctx, c, horizons, most)

@@ -15,7 +15,7 @@ import (
 // BulkAction is the change that Bulk makes to each task that a filter selects.
 type BulkAction struct {
 	verb string        // the action's name in errors, as in StatusError.Action
-	want []string      // statuses
+	want []string      // the statuses of the tasks that it can change
 	at   time.Time     // the due time, for BulkReschedule, BulkRunNow and BulkRevive
 	by   time.Duration // by how much to reschedule each task, for BulkRescheduleBy
 }
@@ -52,13 +52,13 @@ func BulkDelete() BulkAction {
 	return BulkAction{verb: "delete", want: []string{rows.Done, rows.Cancelled, rows.Expired, rows.Failed}}
 }
 
-// BulkOptions has the options of Bulk. The zero value is ready to use.
+// BulkOptions contains the options for Bulk. The zero value is ready to use.
 type BulkOptions struct {
 	// Batch is the number of tasks in one transaction. The default is 500, the maximum 5000.
 	Batch int
-	// Pause is the pause between two batches, for a database with other load. The default is none.
+	// Pause is the pause between two batches, which leaves the database time for other work. The default is none.
 	Pause time.Duration
-	// Limit ends the run after this many changed tasks. 0 means no limit.
+	// Limit stops the run after it has changed this many tasks. 0 means no limit.
 	Limit int64
 	// Spread distributes the due times of BulkReschedule, BulkRunNow and BulkRevive over this period, batch
 	// by batch, so that not all tasks are due at the same time.
@@ -69,7 +69,7 @@ type BulkOptions struct {
 	Progress func(BulkProgress)
 	// Record is called at the end of every batch's transaction, tx, with the ids of the tasks that the batch has
 	// changed. Use it to store the run's exact progress. If it returns an error, the batch is rolled back and the run
-	// ends.
+	// stops.
 	Record func(ctx context.Context, tx Executor, p BulkProgress, ids []any) error
 }
 
@@ -159,7 +159,7 @@ func (s *Store) BulkCount(ctx context.Context, f Filter, a BulkAction, o BulkOpt
 	})
 }
 
-// statuses returns the statuses of the tasks that the filter and the action choose.
+// statuses returns the statuses of the tasks that the filter and the action select.
 func (a *BulkAction) statuses(f Filter) []string {
 	if f.Status != "" {
 		return []string{string(f.Status)}
@@ -167,7 +167,7 @@ func (a *BulkAction) statuses(f Filter) []string {
 	return a.want
 }
 
-// narrow restricts the filter to tasks of one status that still have to be changed, so that a task is not changed
+// narrow restricts the filter to tasks with one status that still have to be changed, so that a task is not changed
 // twice, neither in the same run nor in a second one.
 func (a *BulkAction) narrow(f rows.Filter, status string, spread time.Duration, now time.Time) rows.Filter {
 	f.Status = status

@@ -14,14 +14,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// Bulk changes all tasks that the filter selects, with one transaction per batch, in the order of their due times
-// (in reverse order for BulkRescheduleBy with a positive duration). Tasks that are added in the meantime may or
-// may not be changed. A task that a handler is working on does not delay the others, because Bulk returns to it at
-// the end. Several runs may change the same tasks at the same time. Each of them changes and counts a task at most
-// once, and also finds the tasks that another one has rescheduled in the meantime.
+// Bulk changes all tasks that the filter selects, with one transaction per batch, in the order of their due times (in
+// reverse order for BulkRescheduleBy with a positive duration). Tasks that are added in the meantime may or may not be
+// changed. A task that a handler is working on does not delay the others, because Bulk returns to it at the end.
+// Several runs may process the same tasks at the same time. Each run changes and counts a task at most once, and also
+// finds tasks that another run has rescheduled in the meantime.
 //
-// If ctx ends or an error occurs, the earlier batches stay changed. A second run then changes the remaining tasks. Only
-// for BulkRescheduleBy does it need BulkOptions.After to find them. Bulk returns ErrConfig for invalid arguments.
+// If ctx ends or an error occurs, the batches that have been committed stay changed. A second run then changes the
+// remaining tasks. It needs BulkOptions.After only for BulkRescheduleBy. Bulk returns ErrConfig for invalid arguments.
 func (s *Store) Bulk(ctx context.Context, f Filter, a BulkAction, o BulkOptions) (BulkProgress, error) {
 	r := bulkRun{s: s, action: a, opts: o, seed: maphash.MakeSeed(), changed: map[uint64]struct{}{}}
 	var err error
@@ -64,8 +64,8 @@ type bulkRun struct {
 	status string // the status whose tasks are being changed
 	done   bulkDone
 
-	// changed contains hashes of the ids of the tasks that were changed and can be found again, because another
-	// operator rescheduled them or they have failed again. They are not changed twice.
+	// changed contains hashes of the ids of changed tasks that the run may find again, because another operator
+	// rescheduled them or they failed again. They are not changed twice.
 	changed map[uint64]struct{}
 	seed    maphash.Seed
 }
@@ -92,8 +92,9 @@ const maxHeld = 100
 // maxPasses is the maximum number of times that a run goes through the pending tasks.
 const maxPasses = 3
 
-// changeStatus changes the tasks of one status. If they are pending, another operator may reschedule them in the
-// meantime to a time that this run has already passed, so it goes through them again until it finds none.
+// changeStatus changes the tasks with one status. While it runs, another operator may reschedule pending tasks to a
+// time that this run has already passed, so it makes further passes, at most maxPasses in all, until a pass changes
+// nothing.
 func (r *bulkRun) changeStatus(ctx context.Context) error {
 	if err := r.pass(ctx, r.done.place.Place, true); err != nil {
 		return err
@@ -110,12 +111,12 @@ func (r *bulkRun) changeStatus(ctx context.Context) error {
 	return nil
 }
 
-// continues reports whether an earlier run has already rescheduled some of the tasks by the same duration. They cannot
-// be told apart from those that another operator has rescheduled.
+// continues reports whether an earlier run has already rescheduled some of the tasks by the same duration. Those tasks
+// cannot be distinguished from tasks that another operator has rescheduled.
 func (r *bulkRun) continues() bool { return r.action.by != 0 && r.opts.After != "" }
 
-// pass goes through the tasks after a position. The first pass moves the run's place, and later ones leave it at the
-// end, because a continued run would otherwise change tasks again.
+// pass goes through the tasks after a position. Only the first pass advances the run's place. Later passes leave it at
+// the end, because otherwise a continued run would change tasks again.
 func (r *bulkRun) pass(ctx context.Context, after rows.Place, first bool) error {
 	for last := false; !last && !r.full(); {
 		page, err := r.page(ctx, after)
@@ -178,8 +179,8 @@ func (r *bulkRun) allowed(n int) int {
 
 func (r *bulkRun) full() bool { return r.opts.Limit > 0 && r.done.changed >= r.opts.Limit }
 
-// chosen returns a filter that selects the tasks that still have to be changed. It leaves out tasks that another
-// operator has made due since the run began.
+// chosen returns a filter that selects the tasks that still have to be changed. For BulkRunNow without a spread, it
+// also leaves out tasks that have become due since the run began.
 func (r *bulkRun) chosen() rows.Filter {
 	now := r.began
 	if r.opts.Spread == 0 {

@@ -54,8 +54,8 @@ type Database interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
-// RateLimit limits the rate of the tasks of a destination, which is a queue, or an exchange with all
-// its routing keys. The limit applies to the whole database, whatever the number of relays.
+// RateLimit limits the task rate of a destination, which is a queue, or an exchange with all its routing keys. The
+// limit applies to the whole database, whatever the number of relays.
 //
 // In any second, at most PerSecond plus Burst tasks are delivered. Further tasks wait in the table, ordered by due
 // time, and do not delay other destinations. A task is published about a second before the limit allows its delivery,
@@ -111,9 +111,9 @@ type Sender interface {
 	MaxDelay() time.Duration
 }
 
-// QueueInspector is an optional interface of a Sender. The sweeper uses it to distinguish a queue
-// whose messages are waiting from a queue whose messages are lost. *amqpx.Client implements it.
-// Without it the sweeper sends only a few tasks again to a queue whose consumers have stopped.
+// QueueInspector is an interface that a Sender may also implement. The sweeper uses it to distinguish a queue whose
+// messages are waiting from a queue whose messages are lost. *amqpx.Client implements it. Without it the sweeper sends
+// only a few tasks again to a queue whose consumers have stopped.
 type QueueInspector interface {
 	QueueInfo(ctx context.Context, queue string) (amqpx.QueueInfo, error)
 }
@@ -123,8 +123,8 @@ var (
 	_ QueueInspector = (*amqpx.Client)(nil)
 )
 
-// Listener wakes the relay when tasks were written, so that new tasks do not have to wait for the next poll. On
-// PostgreSQL it executes LISTEN for NotifyChannel, on which a trigger of the table sends notifications. database/sql
+// Listener wakes the relay when tasks have been written, so that new tasks do not have to wait for the next poll. On
+// PostgreSQL it executes LISTEN for NotifyChannel, on which a trigger on the table sends notifications. database/sql
 // has no interface for notifications. pgxtx.Listener returns an implementation, and pgxtx.New sets one up
 // automatically.
 type Listener interface {
@@ -134,8 +134,8 @@ type Listener interface {
 	Listen(ctx context.Context, wake func()) error
 }
 
-// NotifyChannel is the channel on which PostgreSQL sends a notification when a task is written that is due within the
-// next 5 seconds.
+// NotifyChannel is the channel on which PostgreSQL sends a notification when a task that is due within the next 5
+// seconds is written.
 const NotifyChannel = "rabbitdelay_tasks"
 
 // Config tunes a Store. The zero value is ready to use.
@@ -172,13 +172,13 @@ type Config struct {
 	// invalid message or destination fails immediately. An unreachable broker never fails a task.
 	MaxSendFailures int
 	// Grace is how long after its due time a task that is still pending may be sent again. The default is 2 minutes. It
-	// should be longer than a handler takes. A task is sent again only when there is evidence that consumers have
-	// passed its message, and never while the message may still be waiting in its queue; docs/guarantees-details.md
-	// lists the evidence. The pause doubles with every send.
+	// should be longer than a handler takes. A task is sent again only when there is evidence that consumers have moved
+	// past its message, and never while the message may still be waiting in its queue; docs/guarantees-details.md lists
+	// the evidence. The pause doubles with every send.
 	Grace time.Duration
 	// MaxSends is the number of times that a task is sent if no handler settles it. The default is 10, the maximum 20.
 	// The last pause ends no earlier than Grace x (2^MaxSends - 1) after the due time, which is 34 hours by default.
-	// After that the task fails with ErrMaxSends as soon as there is evidence that consumers have taken its last
+	// After that the task fails with ErrMaxSends as soon as there is evidence that consumers have received its last
 	// message. Until then it stays pending and is not sent again.
 	MaxSends int
 	// SweepInterval is the pause between two searches for tasks to send again. The default is a quarter of Grace, at
@@ -207,16 +207,16 @@ type Config struct {
 	// Now returns this process's wall clock time. The default is time.Now. Tests set it to simulate
 	// a wrong clock.
 	Now func() time.Time
-	// DatabaseNow replaces the database's clock. The default is the clock of the database server, which is asked for its
-	// time, and time.Now for SQLite and with VirtualTime. Tests set it to simulate a wrong clock.
+	// DatabaseNow replaces the database's clock. By default the store asks the database server for its time, but uses
+	// time.Now for SQLite and with VirtualTime. Tests set it to simulate a wrong clock.
 	DatabaseNow func() time.Time
-	// VirtualTime is for tests in a bubble of testing/synctest. The store then uses the bubble's clock with every
+	// VirtualTime is for tests in a testing/synctest bubble. The store then uses the bubble's clock with every
 	// database. Run waits until something is due or a store of the bubble writes, because polling every second would
-	// make a virtual day slow. A store of pgxtx then does not use LISTEN, because time in the bubble does not pass while
-	// a goroutine reads from a connection. Without VirtualTime, Run in a bubble polls, and returns ErrClock with a
-	// database server.
+	// make a virtual day slow. A store of pgxtx then does not use LISTEN, because time in the bubble does not pass
+	// while a goroutine reads from a connection. Without VirtualTime, Run in a bubble polls, and returns ErrClock with
+	// a database server.
 	VirtualTime bool
-	// Logger gets the log messages. With nil nothing is logged.
+	// Logger receives the log messages. If it is nil, nothing is logged.
 	Logger *zap.Logger
 }
 
@@ -247,7 +247,7 @@ type Hooks struct {
 	ClockSkew func(skew, uncertainty time.Duration)
 	// Purged reports the number of finished tasks that were deleted.
 	Purged func(n int64)
-	// Error reports an error in one of Run's loops. The loop continues. what is the name of the loop: relay, rate
+	// Error reports an error in one of Run's loops. The loop continues. The parameter what names the loop: relay, rate
 	// limit, recall, recurring, sweep, purge, clock or listen.
 	Error func(what string, err error)
 }

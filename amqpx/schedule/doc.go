@@ -12,7 +12,7 @@
 //
 // # How it works
 //
-// Every task is a row of rabbitdelay_tasks. The relay claims the rows that are due within its horizon, publishes them
+// Every task is a row in rabbitdelay_tasks. The relay claims the rows that are due within its horizon, publishes them
 // with the remaining delay and marks them. Every change of a task gives the row a new version. The message of an older
 // version, wherever it is by then, no longer matches the row, so Handler acknowledges it without an effect. A task that
 // is still pending some time after its due time is published again by the sweeper if its message appears to be lost.
@@ -33,10 +33,9 @@
 //
 // # The table as a contract
 //
-// Any program in any language may write rows, and any consumer may check a
-// message against its row before it acts. Migrations returns the columns, and
-// docs/tasks.md has the statements for each database, which run as tests.
-// Times are in milliseconds since the Unix epoch.
+// Any program in any language may write rows, and any consumer may check a message against its row before it acts.
+// Migrations returns the SQL that defines the columns, and docs/tasks.md contains the statements for each database,
+// which run as tests. Times are in milliseconds since the Unix epoch.
 //
 // PostgreSQL, MySQL from 8.0.16, MariaDB from 10.6 and SQLite from 3.35 are
 // supported through database/sql with the caller's driver. PostgreSQL is also supported through
@@ -47,9 +46,8 @@ package schedule
 
 // Packages and files, for contributors to this package:
 //
-// This package has the public types, their conversions to and from rows, and the
-// handlers. It contains no SQL and no loop. The packages below internal import only packages that
-// are above them in this list:
+// This package contains the public types, their conversions to and from rows, and the handlers. It contains no SQL and
+// no loop. Each of the packages under internal imports only packages that are above it in this list:
 //
 //	rows   (internal/rows) all SQL and the differences between dialects; knows nothing about messages
 //	pace   pauses, waking and the clock of Run's loops

@@ -28,7 +28,7 @@ var (
 	ErrUnique = errors.New("another task with the unique key is pending")
 	// ErrInvalidTask occurs when a task is invalid. *TaskError wraps it.
 	ErrInvalidTask = errors.New("invalid task")
-	// ErrNotTask occurs when Handler gets a message without a task's id or version, or, before the task is due, a
+	// ErrNotTask occurs when Handler receives a message without a task's id or version, or, before the task is due, a
 	// message without a due time. The message is dead-lettered.
 	ErrNotTask = errors.New("the message does not belong to a task")
 	// ErrRecurring occurs when a recurring task is invalid. *RecurringError wraps it.
@@ -76,7 +76,7 @@ var (
 	ErrReadOnly = sqldb.ErrReadOnly
 	// ErrNotNotified occurs when a Listener listens without an error, but notifications do not
 	// arrive. This is not a fault: Run polls instead.
-	ErrNotNotified = errors.New("LISTEN is accepted but notifications do not arrive, because a pooler in transaction mode is between this process and PostgreSQL; connect the relay directly or by a pool in session mode if tasks that are due immediately must not wait for the next poll")
+	ErrNotNotified = errors.New("LISTEN is accepted but notifications do not arrive, because a pooler in transaction mode is between this process and PostgreSQL; connect the relay directly or through a pool in session mode if tasks that are due immediately must not wait for the next poll")
 )
 
 // ExistsError lists the tasks that already exist.
@@ -90,7 +90,7 @@ func (e *ExistsError) Error() string {
 		more = fmt.Sprintf(" and %d more", len(ids)-show)
 		ids = ids[:show]
 	}
-	return fmt.Sprintf("task %s%s already exists; use another id, or move or replace the existing task", strings.Join(ids, ", "), more)
+	return fmt.Sprintf("task %s%s already exists; use another id, or reschedule or replace the existing task", strings.Join(ids, ", "), more)
 }
 
 // Unwrap makes errors.Is(err, ErrExists) true.

@@ -19,7 +19,7 @@ func ExampleHandler_chain() {
 		panic(err)
 	}
 	defer func() { _ = db.Close() }()
-	db.SetMaxOpenConns(1) // every connection to :memory: is a database of its own
+	db.SetMaxOpenConns(1) // each connection to :memory: opens its own database
 	if err := schedule.Migrate(ctx, db); err != nil {
 		panic(err)
 	}

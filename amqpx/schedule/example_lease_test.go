@@ -10,15 +10,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// charge stands for a call to a payment provider, which charges once for each key.
+// charge stands in for a call to a payment provider, which charges once for each key.
 func charge(_ context.Context, order []byte, idempotencyKey string) (receipt string, err error) {
 	fmt.Printf("charging order %s\n", order)
 	return "receipt of " + idempotencyKey, nil
 }
 
-// Charges an invoice through a provider. The call cannot be part of a transaction, so it
-// runs under a lease, with a key by which the provider recognises a repetition. The
-// receipt is stored in the transaction that marks the task as done.
+// Charges an invoice through a provider. The call cannot be part of a transaction, so it runs under a lease, with a key
+// by which the provider recognises a repeated call. The receipt is stored in the transaction that marks the task as
+// done.
 func ExampleLeaseHandler() {
 	ctx := context.Background()
 	db, err := sql.Open("sqlite", ":memory:")
@@ -26,7 +26,7 @@ func ExampleLeaseHandler() {
 		panic(err)
 	}
 	defer func() { _ = db.Close() }()
-	db.SetMaxOpenConns(1) // every connection to :memory: is a database of its own
+	db.SetMaxOpenConns(1) // each connection to :memory: opens its own database
 	if err := schedule.Migrate(ctx, db); err != nil {
 		panic(err)
 	}
@@ -70,8 +70,7 @@ func ExampleLeaseHandler() {
 	// done
 }
 
-// Two departments act on one task: each queue that is bound to the exchange has the
-// effect once.
+// Two services act on one task, which takes effect once in each queue that is bound to the exchange.
 func ExampleHandler_subscribers() {
 	ctx := context.Background()
 	db, err := sql.Open("sqlite", ":memory:")

@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// A program puts its nightly report each time it starts. In Berlin, 02:30 does not exist on 29 March 2026.
+// A program calls Put for its nightly report each time it starts. In Berlin, 02:30 does not exist on 29 March 2026.
 func ExampleRecurringTasks_Put() {
 	ctx := context.Background()
 	db, err := sql.Open("sqlite", ":memory:")
@@ -17,7 +17,7 @@ func ExampleRecurringTasks_Put() {
 		panic(err)
 	}
 	defer func() { _ = db.Close() }()
-	db.SetMaxOpenConns(1) // every connection to :memory: is a database of its own
+	db.SetMaxOpenConns(1) // each connection to :memory: opens its own database
 	if err := schedule.Migrate(ctx, db); err != nil {
 		panic(err)
 	}

@@ -21,7 +21,7 @@ func ExampleStore_Schedule() {
 		panic(err)
 	}
 	defer func() { _ = db.Close() }()
-	db.SetMaxOpenConns(1) // every connection to :memory: is a database of its own
+	db.SetMaxOpenConns(1) // each connection to :memory: opens its own database
 	if err := schedule.Migrate(ctx, db); err != nil {
 		panic(err)
 	}
@@ -78,7 +78,7 @@ func ExampleStore_Schedule() {
 	// post-7 done
 }
 
-// Moves all tasks of a campaign, and then cancels them.
+// Reschedules all tasks of a campaign, and then cancels them.
 func ExampleStore_Bulk() {
 	ctx := context.Background()
 	db, err := sql.Open("sqlite", ":memory:")
@@ -141,7 +141,7 @@ func ExampleStore_ScheduleUnique() {
 		panic(err)
 	}
 	defer func() { _ = db.Close() }()
-	db.SetMaxOpenConns(1) // every connection to :memory: is a database of its own
+	db.SetMaxOpenConns(1) // each connection to :memory: opens its own database
 	if err := schedule.Migrate(ctx, db); err != nil {
 		panic(err)
 	}

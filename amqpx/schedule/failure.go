@@ -17,7 +17,7 @@ import (
 const recordTimeout = 5 * time.Second
 
 // failed records a failed attempt, and passes it to the OnFailure hook. Two kinds of attempts do not count: one that
-// was interrupted by the end of the consumer, because its message returns to the queue unchanged, and one whose handler
+// was interrupted because the consumer stopped, since its message returns to the queue unchanged, and one whose handler
 // snoozes or requeues the message. For the latter, failed only records the time until which the sweeper must not send
 // the task again.
 func (h *handler) failed(ctx context.Context, d *amqpx.Delivery, a *attempt, cause error) {
@@ -56,9 +56,9 @@ func counts(d *amqpx.Delivery, cause error) bool {
 
 // record records a failure. The task is not sent again until the duration again has passed.
 //
-// A task that failed may have a unique key that another task holds as its pending task. In that case the failed task
-// cannot become pending too. The task that is due first does the work: the failed task either stays running until its
-// retry, or it gives way and is cancelled.
+// If another task with the failed task's unique key is pending, the failed task cannot become pending too. The task
+// that is due first does the work: the failed task either stays running until its retry, or it gives way and is
+// cancelled.
 func (h *handler) record(ctx context.Context, d *amqpx.Delivery, a *attempt, f rows.Failure, again time.Duration) error {
 	err := h.recordOnce(ctx, d, a, f, again)
 	for range besideTries {
@@ -72,12 +72,11 @@ func (h *handler) record(ctx context.Context, d *amqpx.Delivery, a *attempt, f r
 	return err
 }
 
-// besideTries is how many times besideAnother tries to record a failure if the pending task of the unique key keeps
-// changing.
+// besideTries is how many times record tries again if the pending task with the unique key keeps changing.
 const besideTries = 3
 
-// besideAnother decides whether a failed task stays or gives way to another pending task with the same unique key. If
-// the other task has ended, the failure is recorded like any other.
+// besideAnother decides whether a failed task stays running or gives way to the pending task with the same unique key.
+// If that task is no longer pending, the failure can be recorded like any other.
 func (h *handler) besideAnother(ctx context.Context, d *amqpx.Delivery, f *rows.Failure, again time.Duration) error {
 	c, err := h.db.Conn(ctx)
 	if err != nil {

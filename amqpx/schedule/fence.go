@@ -25,7 +25,7 @@ func fenceOf(d *amqpx.Delivery, now int64) rows.Fence {
 // pass is the result of the fence for a message that may take effect.
 type pass struct {
 	exchange bool  // the task was sent to an exchange, so finish has to mark it as done
-	created  int64 // created_at of its row
+	created  int64 // created_at of the task's row
 }
 
 // fence checks a message against its task's row. If the message may take effect, fence marks the task as done or, if
@@ -61,8 +61,8 @@ func fence(ctx context.Context, c rows.Conn, d *amqpx.Delivery, now int64) (p pa
 	return pass{}, SkipStale, nil // the task was replaced between the statements
 }
 
-// fenceExchange records the effect of the message's queue. If another delivery is handled in the same queue at the same
-// time, the statement waits for that delivery's transaction.
+// fenceExchange records the effect for the message's queue. If another delivery of the task is being handled in the
+// same queue, the statement waits for that delivery's transaction.
 func fenceExchange(ctx context.Context, c rows.Conn, d *amqpx.Delivery, f rows.Fence, now int64) (p pass, passed bool, err error) {
 	if err := c.WriteFirst(ctx); err != nil {
 		return p, false, err
@@ -101,7 +101,7 @@ func (p pass) finish(ctx context.Context, c rows.Conn, d *amqpx.Delivery, now in
 	return skipped(row, f, d)
 }
 
-// skipped returns the reason of whyNot as an error.
+// skipped returns whyNot's reason as an error.
 func skipped(row rows.Found, f rows.Fence, d *amqpx.Delivery) error {
 	reason, err := whyNot(row, f, d)
 	if err != nil {
@@ -140,7 +140,7 @@ type heldError struct{ rest time.Duration }
 func (e *heldError) Error() string { return "another attempt holds the lease" }
 
 // errFailed is returned for a message that is redelivered although its task has failed. That happens if the consumer
-// ended before it could dead-letter the message.
+// stopped before it could dead-letter the message.
 var errFailed = errors.New("the task has failed")
 
 // skipError is returned for a message that has no effect.

@@ -50,7 +50,7 @@ func (f Filter) rowFilter() (rows.Filter, error) {
 	return chosen, chosen.Check()
 }
 
-// Sort is an order of List. Tasks with the same time are sorted by id.
+// Sort is the order in which List returns tasks. Tasks with the same time are sorted by id.
 type Sort string
 
 // The orders of List. SortEnded and SortEndedLast leave out tasks that have not ended. SortDueLast
@@ -58,8 +58,8 @@ type Sort string
 const (
 	SortDue       Sort = ""           // by due time, earliest first
 	SortDueLast   Sort = "due-last"   // by due time, latest first
-	SortEnded     Sort = "ended"      // by when they ended, earliest first
-	SortEndedLast Sort = "ended-last" // by when they ended, latest first
+	SortEnded     Sort = "ended"      // by the time they ended, earliest first
+	SortEndedLast Sort = "ended-last" // by the time they ended, latest first
 )
 
 func (s Sort) parsed() (rows.Sort, error) {

@@ -10,9 +10,9 @@ import (
 )
 
 // WithGroup lets up to n tasks that are being handled concurrently share a transaction. The default is 1, the maximum
-// 200. No task waits for others to arrive. Grouping helps if most of the time is spent on beginning, checking the row
-// and committing: at a concurrency of 64 with a nearby database, it handled about three times as many tasks without an
-// effect, and twice as many with an insert.
+// 200. No task waits for others to arrive. Grouping helps if most of the time is spent on starting the transaction,
+// checking the row and committing: at a concurrency of 64 with a nearby database, it handled about three times as many
+// tasks without an effect, and twice as many with an insert.
 //
 // The effects of a group run one after another. Two groups of one handler run concurrently, or up to four while n or
 // more tasks are waiting. If fn itself waits, for example for a remote database, keep n at 1 unless measurements show
@@ -39,8 +39,8 @@ type piece struct {
 	d   *amqpx.Delivery
 }
 
-// together marks several tasks as done with one statement and runs their effects. It continues only if all of them pass
-// the fence.
+// together marks several tasks as done with one statement and runs their effects. If one of them does not pass the
+// fence, it returns sqldb.ErrApart.
 func (h *handler) together(ctx context.Context, tx sqldb.Tx, pieces []piece) error {
 	c, err := h.db.On(ctx, tx)
 	if err != nil {

@@ -19,9 +19,9 @@ import (
 )
 
 // Func is the effect of a task. Everything that it does with tx is committed together with the task's status, or not at
-// all. It must return every error of tx, because the database may have rolled back the transaction by then, and it must
-// not commit or roll back. It may run again for the same delivery if the database rolled back the transaction because
-// of another one (a deadlock or a serialization failure).
+// all. It must return every error from tx, because the database may have rolled back the transaction by then, and it
+// must not commit or roll back. It may run again for the same delivery if the database rolled back the transaction
+// because of another one (a deadlock or a serialization failure).
 type Func func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error
 
 // HandlerOption is an option of Handler or LeaseHandler.
@@ -53,8 +53,8 @@ func WithNow(now func() time.Time) HandlerOption {
 	}
 }
 
-// WithDatabaseNow replaces the database's clock, as Config.DatabaseNow does for a store. A test in virtual time on a
-// database server passes time.Now.
+// WithDatabaseNow replaces the database's clock, as Config.DatabaseNow does for a store. A test in virtual time that
+// uses a database server passes time.Now.
 func WithDatabaseNow(now func() time.Time) HandlerOption {
 	return func(h *handler) { h.own = now }
 }
@@ -77,7 +77,7 @@ func WithTxOptions(opts *sql.TxOptions) HandlerOption { return func(h *handler) 
 // possible until the first effect is committed, and rolls back effects that are still running.
 //
 // An error or a panic in fn rolls back the transaction and is recorded in the task's row: the number of attempts, the
-// last error, and the status failed if it was the last attempt (Delivery.MaxAttempts) or the error was made by
+// last error, and the status failed if it was the last attempt (Delivery.MaxAttempts) or the error came from
 // amqpx.Reject. Handler returns the error, so that the message is retried or dead-lettered, and the sweeper does not
 // send the task again before the retry is due. A message that does not belong to a task is rejected with ErrNotTask,
 // and so is a message without a due time (Delivery.DueAt, the header rabbitdelay-due) before its task is due.
@@ -288,7 +288,8 @@ func (h *handler) notBegun(ctx context.Context, d *amqpx.Delivery, err error) er
 	return err
 }
 
-// recordEnd runs handle. If it panics or ends its goroutine, recordEnd records that as a failure before it continues.
+// recordEnd runs handle. If handle panics or calls runtime.Goexit, recordEnd records a failure before the panic or the
+// exit continues.
 func (h *handler) recordEnd(ctx context.Context, d *amqpx.Delivery, a **attempt, handle func() error) error {
 	returned := false
 	defer func() {
@@ -309,7 +310,7 @@ func (h *handler) recordEnd(ctx context.Context, d *amqpx.Delivery, a **attempt,
 }
 
 // notTask rejects a message that cannot belong to a task, for example because its id is longer than a task's id.
-// Without this check, such an id would cause an error of the database, and the message would be retried.
+// Without this check, such an id would cause a database error, and the message would be retried.
 func notTask(d *amqpx.Delivery) error {
 	if rows.CheckID(d.ID) == "" && d.Version >= 1 {
 		return nil

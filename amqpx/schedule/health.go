@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sparse"
 )
 
-// HealthError is returned by Store.Health if parts of Run fail. errors.Is finds ErrDenied and the database's errors in
-// it.
+// HealthError is returned by Store.Health if parts of Run are failing. It wraps their errors, so errors.Is finds
+// ErrDenied, for example.
 type HealthError struct {
 	Faults []Fault // at least one, in the order in which they began
 }
@@ -21,8 +21,7 @@ type HealthError struct {
 type Fault struct {
 	Part  string    `json:"part"` // "relay", "rate limit", "recall", "sweep", "recurring", "purge", "clock" or "listen"
 	Since time.Time `json:"since"`
-	// Err is the error of the last attempt. Since is when the first of the consecutive attempts failed, by this
-	// process's clock.
+	// Err is the latest error. Since is when the first of the consecutive errors occurred, by this process's clock.
 	Err error `json:"-"`
 }
 
@@ -81,8 +80,8 @@ func (f *faults) setRunning(running bool) {
 	f.of = map[string]Fault{}
 }
 
-// setOutcome records whether a part of Run has succeeded or failed. It returns the log for the part's errors, and for
-// how long the part had failed if it now succeeds.
+// setOutcome records whether a part of Run has succeeded or failed. It returns the log for the part's errors and, if
+// the part has recovered, how long it had been failing.
 func (f *faults) setOutcome(part string, err error, now time.Time) (log *sparse.Log, ended time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -17,18 +17,18 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// longestBy bounds the text that says who has paused a destination, in bytes.
+// longestBy is the maximum length in bytes of the text that says who has paused a destination.
 const longestBy = 200
 
-// Pause stops sending the tasks of a destination as soon as ex commits. The destination is a queue, or an exchange with
-// all its routing keys. Use it while the service behind the destination must not get tasks, for example during an
+// Pause stops sending tasks to a destination as soon as ex commits. The destination is a queue, or an exchange with all
+// its routing keys. Use it while the service behind the destination must not receive tasks, for example during an
 // incident. Its tasks stay in the table until Resume, whichever relays run now or start later, and recurring tasks
 // still create new ones. The parameter by is shown to operators as the person or program that paused the destination.
 // Pausing twice is a no-op: the first PausedAt and PausedBy stay.
 //
 // Pause returns ErrConfig for an invalid destination or by, and for a destination that is not listed, if the sender or
-// Config.Destination restricts destinations to a list. Without such a list, a misspelt name is paused, and stops no
-// tasks.
+// Config.Destination restricts destinations to a list. Without such a list, a misspelt name is accepted, but pausing it
+// stops no tasks.
 //
 // Batches that a relay is publishing when ex commits are still published. The running relays recall tasks whose
 // messages are already with the broker, either delayed or in the destination's queue. They recall tasks that are due
@@ -149,8 +149,8 @@ func (s *Store) setRateLimit(ctx context.Context, ex Executor, x RateLimit, conf
 	return kept, nil
 }
 
-// holdable returns an error if the destination is not one to which tasks may be sent. A pause or a rate limit applies
-// to all routing keys of an exchange, so the exchange is accepted if at least one of its routing keys is listed.
+// holdable returns an error if tasks may not be sent to the destination. A pause or a rate limit applies to all routing
+// keys of an exchange, so the exchange is accepted if at least one of its routing keys is listed.
 func (s *Store) holdable(d topology.Destination) error {
 	err := s.listed(d)
 	if err == nil {

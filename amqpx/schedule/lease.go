@@ -39,7 +39,7 @@ func WithLease(d time.Duration) HandlerOption {
 }
 
 // LeaseHandler wraps fn for Client.Consume, like Handler, for work that does not fit into one transaction; see
-// LeaseFunc. While an attempt has the lease, the task's status is running, and the task cannot be cancelled or
+// LeaseFunc. While an attempt holds the lease, the task's status is running, and the task cannot be cancelled or
 // rescheduled. A second delivery during that time is snoozed until the current lease would end.
 //
 // LeaseHandler treats errors, panics, retries and dead letters like Handler. An attempt whose lease ends without an
@@ -150,12 +150,12 @@ func (h *handler) keepLease(ctx context.Context, a *attempt, lose context.Cancel
 	}
 }
 
-// lost returns the error of an attempt whose lease another attempt has taken.
+// lost returns the error for an attempt whose lease another attempt now holds.
 func (a *attempt) lost() error {
 	return fmt.Errorf("%w: another attempt holds the lease of task %s", ErrLeaseLost, a.Task)
 }
 
-// renew renews the lease, and reports whether the attempt still has it. It gives up at until, when the current lease
+// renew renews the lease, and reports whether the attempt still holds it. It gives up at until, when the current lease
 // ends.
 func (h *handler) renew(ctx context.Context, a *attempt, until time.Time) (bool, error) {
 	ctx, cancel := context.WithDeadline(ctx, until)
@@ -167,7 +167,7 @@ func (h *handler) renew(ctx context.Context, a *attempt, until time.Time) (bool,
 	return c.RenewLease(ctx, a.EffectKey, a.token, a.clock.Add(time.Since(a.begun)+a.lease).UnixMilli())
 }
 
-// complete marks the task as done if this attempt still has the lease. It locks the task only after fn, so that the
+// complete marks the task as done if this attempt still holds the lease. It locks the task only after fn, so that the
 // handlers of other queues do not wait for fn. It calls begun before fn.
 func (h *leaseHandler) complete(ctx context.Context, a *attempt, d *amqpx.Delivery, fn Func, begun func()) error {
 	return sqldb.Transact(ctx, h.db.DB, h.txOpts, func(tx sqldb.Tx) error {

@@ -30,9 +30,9 @@ func (s *Store) Get(ctx context.Context, ex Executor, id string) (TaskRow, error
 }
 
 // List iterates over tasks in the order of f.Sort, by default by due time and id. By default, tasks that another
-// program wrote without a valid due time come last. List reads page by page, and each page begins where the last one
-// ended. No statement stays open between two pages, so tasks that are rescheduled in the meantime may be listed twice
-// or not at all. The iteration ends after an error.
+// program wrote without a valid due time come last. List reads page by page, and each page begins where the previous
+// one ended. No statement stays open between two pages, so tasks that are rescheduled in the meantime may be listed
+// twice or not at all. The iteration stops after an error.
 func (s *Store) List(ctx context.Context, ex Executor, f Filter) iter.Seq2[TaskRow, error] {
 	return func(yield func(TaskRow, error) bool) {
 		if err := s.list(ctx, ex, f, func(t *rows.Task) bool { return yield(taskOf(t), nil) }); err != nil {
@@ -69,15 +69,15 @@ func (s *Store) list(ctx context.Context, ex Executor, f Filter, yield func(*row
 	return c.List(ctx, l, yield)
 }
 
-// QueueCount is the number of tasks of one queue in one status. Queue is empty
-// for tasks whose destination is an exchange.
+// QueueCount is the number of tasks with one status for one queue. Queue is empty for tasks whose destination is an
+// exchange.
 type QueueCount struct {
 	Queue  string
 	Status Status
 	Count  int64
 }
 
-// Count counts the tasks that the filter selects by queue and status, sorted in that order.
+// Count returns the number of tasks that the filter selects for each queue and status, sorted by queue and status.
 func (s *Store) Count(ctx context.Context, ex Executor, f Filter) ([]QueueCount, error) {
 	return reading(ctx, s, ex, f, "counting tasks", func(c rows.Conn, f rows.Filter) (counts []QueueCount, err error) {
 		list, err := c.CountByQueue(ctx, f)

@@ -31,10 +31,9 @@ const (
 	OverlapSkip  Overlap = recur.OverlapSkip  // the occurrence is skipped
 )
 
-// Recurring is one row of rabbitdelay_schedules: a task that recurs by a cron expression or at an
-// interval. Each occurrence is a separate task. The caller sets the fields of the first part. The
-// fields of the second part are maintained by this package, and are ignored when a Recurring is
-// written.
+// Recurring is one row in rabbitdelay_schedules: a task that recurs by a cron expression or at an interval. Each
+// occurrence is a separate task. The caller sets the fields of the first part. The fields of the second part are
+// maintained by this package, and are ignored when a Recurring is written.
 type Recurring struct {
 	// Name identifies the recurring task: 1 to 200 bytes of UTF-8 without @ and NUL. The ids of the
 	// tasks are the name, @ and the occurrence's time; see ParseOccurrence.
@@ -57,8 +56,8 @@ type Recurring struct {
 	// Jitter delays each occurrence by a duration between 0 and Jitter, which depends only on the name and on the time
 	// of the occurrence. The default is 0, the maximum a day.
 	Jitter time.Duration
-	// Misfire is the policy after an outage. The default is MisfireOnce. MisfireLimit bounds the
-	// occurrences of MisfireAll. The default is 100, the maximum 10,000.
+	// Misfire is the policy after an outage. The default is MisfireOnce. MisfireLimit is the maximum number of
+	// occurrences that MisfireAll runs. Its default is 100, its maximum 10,000.
 	Misfire      Misfire
 	MisfireLimit int
 	// Overlap is the policy while the previous occurrence is pending. The default is OverlapAllow.
@@ -70,7 +69,7 @@ type Recurring struct {
 
 	Paused    bool
 	Origin    string    // "config" if Apply wrote it
-	Version   int64     // raised by every change
+	Version   int64     // increases with every change
 	NextAt    time.Time // the next occurrence that is not yet a task; zero for none
 	LastAt    time.Time // the last occurrence that became a task; it may be in the future
 	SkippedAt time.Time // the last occurrence that was skipped because of Misfire or Overlap

@@ -15,7 +15,7 @@ var _ inspect.TaskStore = (*Store)(nil)
 //
 // A failed task that was sent to a queue is revived and due immediately, and a relay sends it with a new version. If
 // the task was sent to an exchange, the message is returned to the queue in which it was dead-lettered, so that no
-// other queue gets it again. A message is removed if it would have no effect, because its task has finished, or was
+// other queue receives it again. A message is removed if it would have no effect, because its task has finished, or was
 // rescheduled, revived or replaced in the meantime. With dryRun, RequeueDead changes nothing.
 func (s *Store) RequeueDead(ctx context.Context, l *inspect.DeadLetter, dryRun bool) (inspect.RequeueOutcome, string, error) {
 	c, err := s.conn(ctx, NoTx)
@@ -52,7 +52,7 @@ func requeue(f rows.Found, version int64) (outcome inspect.RequeueOutcome, why s
 		return inspect.RequeueStayed, "the message is newer than the row of its task: the database is an older copy, or a different one"
 	case f.Version > version:
 		return inspect.RequeueRemoved, ""
-	case !f.ToQueue && f.Status == rows.Done: // possibly with the effect of only another queue
+	case !f.ToQueue && f.Status == rows.Done: // perhaps only another queue's effect has been committed
 		return inspect.RequeueSent, ""
 	case over:
 		return inspect.RequeueRemoved, ""

@@ -19,9 +19,9 @@ import (
 // seconds, and returns nil. Several processes may run it on one database. They share the work without
 // a leader.
 //
-// Errors while it runs go to Hooks.Error, Health and the log, and Run continues. It returns ErrNoSender immediately if
-// the store has no sender. When it starts, it returns ErrClock if the database's clock is more than a day from this
-// process's, and ErrDenied if the database user lacks a permission.
+// Run reports errors that occur while it runs through Hooks.Error, Health and the log, and continues. It returns
+// ErrNoSender immediately if the store has no sender. When it starts, it returns ErrClock if the database's clock is
+// more than a day from this process's, and ErrDenied if the database user lacks a permission.
 //
 // In a testing/synctest bubble, where a year passes immediately, set Config.VirtualTime and create the store inside the
 // bubble. Instead of polling at intervals, Run then waits until something is due, or until a store on the same *sql.DB
@@ -69,7 +69,7 @@ func (s *Store) Run(ctx context.Context) error {
 		return s.cfg.clockInterval, s.pace.Adjust(ctx)
 	})
 	wg.Go(func() { s.relay.Beat(ctx) })
-	if !s.cfg.VirtualTime { // in virtual time, connections take no time
+	if !s.cfg.VirtualTime { // in virtual time, waiting for a connection takes no time
 		wg.Go(func() { s.watchPool(ctx) })
 	}
 	if s.cfg.Listener != nil {
@@ -91,9 +91,9 @@ func (s *Store) Run(ctx context.Context) error {
 // Health.
 func (s *Store) Health() error { return s.faults.health() }
 
-// Wake makes the relays of this process that run on the store's database look for tasks now. Schedule and the methods
-// that change tasks do that automatically. Because they do not know when the caller's transaction commits, the relays
-// look several times shortly afterwards.
+// Wake makes this process's relays on the store's database poll for tasks now, and several times shortly afterwards,
+// because they cannot know when the caller's transaction commits. Schedule and the methods that change tasks do that
+// automatically.
 func (s *Store) Wake() { pace.Wake(s.db.DB) }
 
 // Ping checks whether the database answers within patience. The statement reads no table.
@@ -118,7 +118,7 @@ func (s *Store) listen(ctx context.Context) {
 	}
 	for {
 		var err error
-		// A pgx connection calls its configuration's OnNotification.
+		// Listen may run user code, because a pgx connection calls its configuration's OnNotification.
 		if p := guard.Call(s.log, "Listen of Config.Listener", func() { err = s.cfg.Listener.Listen(ctx, wake) }); p != nil {
 			err = p
 		}
@@ -153,8 +153,8 @@ func (s *Store) purge(ctx context.Context) error {
 }
 
 // Purge deletes finished tasks whose retention has ended, with the records of their effects, and returns the number of
-// deleted tasks. It deletes r.Batch rows at a time, each batch in a separate transaction. Zero fields of r have the
-// values of Config.Retention. Run purges regularly, so call Purge only to delete tasks sooner.
+// deleted tasks. It deletes r.Batch rows at a time, each batch in a separate transaction. Zero fields of r default to
+// the values of Config.Retention. Run purges regularly, so call Purge only to delete tasks sooner.
 func (s *Store) Purge(ctx context.Context, r Retention) (int64, error) {
 	setDefault(&r.Keep, s.cfg.Retention.Keep)
 	setDefault(&r.KeepFailed, s.cfg.Retention.KeepFailed)

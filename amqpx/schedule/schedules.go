@@ -37,8 +37,8 @@ func (x RecurringTasks) Get(ctx context.Context, ex Executor, name string) (Recu
 // schedulePage is the number of rows that List reads at a time.
 const schedulePage = 100
 
-// List iterates over all recurring tasks, sorted by name. It reads them page by page, without the
-// bodies of their tasks. The iteration ends after an error.
+// List iterates over all recurring tasks, sorted by name. It reads them page by page, without the bodies of their
+// tasks. The iteration stops after an error.
 func (x RecurringTasks) List(ctx context.Context, ex Executor) iter.Seq2[Recurring, error] {
 	return func(yield func(Recurring, error) bool) {
 		c, err := x.s.conn(ctx, ex)
@@ -123,7 +123,7 @@ func (x RecurringTasks) checked(r *Recurring) (*rows.Schedule, error) {
 }
 
 // Add creates a recurring task, and the task of its next occurrence. It returns *RecurringError if the recurring task
-// is invalid, and ErrScheduleExists if the name exists. The transaction can continue after either error.
+// is invalid, and ErrScheduleExists if one with the same name exists. The transaction can continue after either error.
 func (x RecurringTasks) Add(ctx context.Context, ex Executor, r Recurring) error {
 	s, err := x.checked(&r)
 	if err != nil {
@@ -214,13 +214,13 @@ const originConfig = "config"
 type Applied struct {
 	Created, Changed, Unchanged []string
 	// Unlisted contains the names that were applied earlier and are no longer in the list. They continue to recur. To
-	// end one, Pause or Delete it.
+	// stop one, pause or delete it.
 	Unlisted []string
 }
 
 // Apply calls Put for a whole list, such as the list in a configuration file, in one transaction. It deletes and pauses
 // nothing, because another program may have a different list, and an older version of this program may still be
-// running. It returns *RecurringError if any of them is invalid.
+// running. It returns *RecurringError if one of the recurring tasks is invalid.
 func (x RecurringTasks) Apply(ctx context.Context, ex Executor, list []Recurring) (done Applied, err error) {
 	listed := map[string]bool{}
 	all := make([]*rows.Schedule, len(list))

@@ -43,9 +43,8 @@ type Store struct {
 	faults  faults
 }
 
-// New returns a store for a database that Migrate has prepared. sender may be nil in a process that
-// only writes or reads tasks and does not call Run. New does no I/O. Errors of the configuration wrap
-// ErrConfig.
+// New returns a store for a database that Migrate has prepared. sender may be nil in a process that only writes or
+// reads tasks and does not call Run. New does no I/O. Configuration errors wrap ErrConfig.
 func New(db Database, sender Sender, cfg Config) (*Store, error) {
 	if sqldb.IsNil(db) {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, ErrNoDatabase)
@@ -86,7 +85,7 @@ func New(db Database, sender Sender, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// on returns the connection of an Executor. For NoTx that is the store's database.
+// on returns the connection for an Executor. For NoTx that is the store's database.
 func (s *Store) on(ex Executor) sqldb.Conn {
 	if ex == NoTx {
 		return s.db.DB
@@ -94,7 +93,7 @@ func (s *Store) on(ex Executor) sqldb.Conn {
 	return sqldb.On(ex)
 }
 
-// conn returns the connection of an Executor with its dialect.
+// conn returns the connection for an Executor, with its dialect.
 func (s *Store) conn(ctx context.Context, ex Executor) (rows.Conn, error) {
 	return s.db.On(ctx, s.on(ex))
 }
@@ -111,7 +110,6 @@ func (s *Store) nowIn(ctx context.Context, ex Executor) (time.Time, error) {
 
 // nowOn returns the database's time. If measuring it fails in a transaction, the next statement on c returns the
 // reason.
-
 func (s *Store) nowOn(ctx context.Context, c rows.Conn) time.Time {
 	s.refresh(ctx, c)
 	return s.pace.Now()
@@ -163,7 +161,7 @@ func (s *Store) measured(skew, uncertainty time.Duration) {
 const worthLogging = time.Second
 
 // reports returns a function that records the outcomes of a part of Run for Health, passes errors to Hooks.Error, and
-// logs them when they begin and then once a minute.
+// logs each kind of error when it first occurs and then once a minute.
 func (s *Store) reports(part string) func(error) {
 	return func(err error) {
 		err = sqldb.Explain(err)

@@ -67,12 +67,12 @@ type Task struct {
 	Tags []string
 }
 
-// TaskRow is a row of rabbitdelay_tasks: a task, and what this package records about it.
+// TaskRow is a row in rabbitdelay_tasks: a task, and what this package records about it.
 type TaskRow struct {
 	Task
 
-	// Version begins at 1 and is raised by every change of the task. A message carries the version
-	// for which it was sent, and has an effect only while the row has the same version.
+	// Version starts at 1 and increases with every change of the task. A message carries the version for which it was
+	// sent, and has an effect only while the row has the same version.
 	Version   int64
 	Status    Status
 	Attempts  int       // failed attempts of the handler for this version

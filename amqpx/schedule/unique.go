@@ -27,12 +27,12 @@ const (
 	PushBackPending ConflictPolicy = "push-back"
 )
 
-// Unique has the options of ScheduleUnique. The zero value keeps a pending task as it is.
+// Unique contains the options for ScheduleUnique. The zero value keeps a pending task as it is.
 type Unique struct {
 	OnConflict ConflictPolicy
 	// MaxWait is the longest time from scheduling a task until it is due, however often it is postponed. It is required
 	// with PushBackPending, and must be 0 otherwise. Without it, an endless stream of calls could postpone the task
-	// forever, which is possible with ReplacePending.
+	// forever, as is possible with ReplacePending.
 	MaxWait time.Duration
 	// Cooldown is the time after a task with the key was done during which new tasks with the key are refused. They are
 	// also refused while a task with the key is running. With the default of 0, none are refused. The maximum is
@@ -72,7 +72,7 @@ type UniqueResult struct {
 // ScheduleUnique waits for a handler that has already started, and for other transactions that schedule tasks with the
 // same key. If a transaction schedules tasks with several keys, use the same order of keys everywhere. Otherwise two
 // transactions may deadlock, and the database aborts one of them. If a handler calls ScheduleUnique with its own task's
-// key in its transaction, that creates the next task.
+// key in its transaction, the call creates the next task.
 //
 // Only pending tasks are merged. A call during a LeaseHandler's work creates a second task, because the first one is no
 // longer pending. If the work then fails and the second task is due before the retry, the first task is cancelled in
@@ -196,7 +196,7 @@ func (x uniqueCall) write(ctx context.Context) (UniqueResult, error) {
 
 func (x uniqueCall) now(ctx context.Context) int64 { return x.s.nowOn(ctx, x.c).UnixMilli() }
 
-// cooling returns the result of a refused task if the cooldown has not ended, and the zero result otherwise.
+// cooling returns the result for a refused task if the cooldown has not ended, and the zero result otherwise.
 func (x uniqueCall) cooling(ctx context.Context) (UniqueResult, error) {
 	if x.u.Cooldown == 0 {
 		return UniqueResult{}, nil
@@ -226,8 +226,8 @@ func (x uniqueCall) created(ctx context.Context) (UniqueResult, error) {
 	return UniqueResult{Outcome: UniqueCreated, ID: x.t.ID, DeliverAt: time.UnixMilli(rows.Millis(x.t.DeliverAt))}, x.c.WriteTags(ctx, x.t)
 }
 
-// merge merges the task with the pending task of its key. It returns the zero result if the pending task has ended, so
-// that the caller can insert the task.
+// merge merges the task with the pending task that has the same key. It returns the zero result if the pending task has
+// ended, so that the caller can insert the task.
 func (x uniqueCall) merge(ctx context.Context, h rows.Holder) (UniqueResult, error) {
 	if w, _ := ctx.Value(workKey{}).(*work); w != nil && w.id == h.ID {
 		return UniqueResult{}, w.finishOnce(ctx, x.c) // the pending task is the one that the calling handler works on; keep its effect, and insert the new task

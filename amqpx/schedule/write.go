@@ -127,8 +127,8 @@ func (s *Store) insert(ctx context.Context, c rows.Conn, list []*rows.Task, on r
 }
 
 // Cancel cancels a pending task when ex commits, so that it has no effect. It waits for a handler that is working on
-// the task. If the task was sent to an exchange, Cancel does not wait; its handlers roll back their effects. Cancel
-// returns ErrNotFound if there is no such task, and *StatusError if it is too late.
+// the task. If the task was sent to an exchange, Cancel does not wait, and handlers that are still running roll back
+// their effects. Cancel returns ErrNotFound if there is no such task, and *StatusError if it is too late.
 func (s *Store) Cancel(ctx context.Context, ex Executor, id string) error {
 	return s.change(ctx, ex, id, "cancel", StatusPending, rows.Cancel)
 }
@@ -147,8 +147,8 @@ func (s *Store) CancelBatch(ctx context.Context, ex Executor, ids []string) (int
 	return int(total), nil
 }
 
-// Reschedule gives a pending task an earlier or later due time when ex commits. Its count of attempts starts
-// over. Reschedule returns the errors of Cancel, and *TaskError for an invalid time.
+// Reschedule gives a pending task an earlier or later due time when ex commits. Its count of attempts starts over.
+// Reschedule returns the same errors as Cancel, and *TaskError for an invalid time.
 func (s *Store) Reschedule(ctx context.Context, ex Executor, id string, deliverAt time.Time) error {
 	return s.move(ctx, ex, id, "reschedule", StatusPending, deliverAt)
 }
@@ -179,7 +179,7 @@ func (s *Store) RunNow(ctx context.Context, ex Executor, id string) error {
 }
 
 // Revive makes a failed task pending again, due at deliverAt, or immediately if that is in the past. Revive returns the
-// errors of Reschedule, and ErrUnique if another task with its unique key is pending.
+// same errors as Reschedule, and ErrUnique if another task with its unique key is pending.
 func (s *Store) Revive(ctx context.Context, ex Executor, id string, deliverAt time.Time) error {
 	return s.move(ctx, ex, id, "revive", StatusFailed, deliverAt)
 }
@@ -231,7 +231,7 @@ func (s *Store) change(ctx context.Context, ex Executor, id, action string, want
 	return nil
 }
 
-// work is the task that a handler is working on, which the handler's context contains. The task is finished after the
+// work is the task that a handler is working on. The handler's context carries it. The task is finished after the
 // handler's function or, if the function replaces the task in its transaction, immediately before the replacement. The
 // replacement is then a new task that follows the finished one, and the handler's effect is kept.
 type work struct {

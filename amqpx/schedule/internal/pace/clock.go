@@ -21,7 +21,7 @@ type Clock struct {
 	Measured func(skew, uncertainty time.Duration)
 
 	known  atomic.Pointer[reading]
-	asking chan struct{} // has one element while a goroutine refreshes
+	asking chan struct{} // contains one element while a goroutine refreshes
 	asked  time.Duration // when the last refresh began
 }
 

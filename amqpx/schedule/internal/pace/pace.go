@@ -141,8 +141,8 @@ func Wait(ctx context.Context, pause, interval time.Duration, written <-chan str
 // againAfter is the longest pause of a loop after an error.
 const againAfter = 5 * time.Second
 
-// Every calls do, and again after each pause that do returns, until ctx ends. After an error the pause is the interval,
-// at most againAfter. It calls report with each outcome.
+// Every calls do repeatedly until ctx ends, and waits after each call for the pause that do returned. After an error
+// the pause is the interval, at most againAfter. It calls report with each outcome.
 func (p *Pace) Every(ctx context.Context, interval time.Duration, report func(error), do func() (pause time.Duration, err error)) {
 	for {
 		began, written := time.Now(), p.Written()

@@ -21,8 +21,8 @@ type PoolWatch struct {
 }
 
 // Look returns how many callers have waited for a connection on average since the previous call, and whether to log a
-// warning. It asks for a warning if the pool is full, at least one caller was waiting, and the last warning was long
-// enough ago.
+// warning. warn is true if the pool is full, at least one caller was waiting on average, and the last warning was at
+// least poolQuiet ago.
 func (w *PoolWatch) Look(use sqldb.PoolUse, now time.Time) (waiting float64, warn bool) {
 	last, at := w.last, w.at
 	w.last, w.at = use, now

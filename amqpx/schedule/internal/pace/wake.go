@@ -44,8 +44,8 @@ func Wrote(db sqldb.DB) {
 	}
 }
 
-// Wake makes the relays on a database poll now, and several times shortly afterwards, because the transaction that has
-// written a task may not be committed yet.
+// Wake makes the relays on a database poll now, and several times shortly afterwards, because the transaction that
+// wrote the task may not be committed yet.
 func Wake(db sqldb.DB) {
 	for _, p := range runningOn(db) {
 		p.Uncommitted.Store(true)
@@ -62,13 +62,13 @@ func (p *Pace) Committed() {
 	}
 }
 
-// notified is a duration within which a due time certainly makes PostgreSQL notify the relays at the commit. The trigger
-// of rabbitdelay_tasks does so for tasks that are due within five seconds.
+// notified is how soon a task must be due for PostgreSQL to be certain to notify the relays at the commit. The trigger
+// on rabbitdelay_tasks notifies them of tasks that are due within five seconds.
 const notified = 4 * time.Second
 
-// Due makes the relays on a database poll for a task that was written. They poll immediately if the task may be due
-// before their next poll, and soon otherwise (see Wrote). A relay that will receive a notification about the task does
-// not poll before that. The parameter due is in milliseconds since the Unix epoch.
+// Due makes the relays on a database poll for a task that has just been written. They poll immediately if the task may
+// be due before their next poll, and soon otherwise (see Wrote). A relay that will receive a notification about the
+// task does not poll before that. The parameter due is in milliseconds since the Unix epoch.
 func (p *Pace) Due(db sqldb.DB, due int64) {
 	now := p.Now()
 	if due > now.Add(2*p.Interval).UnixMilli() {

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// ahead is the minimum time before an occurrence at which its task is created. A relay that plans a row late by up
-	// to half of that does not delay a message.
+	// ahead is the minimum time before an occurrence at which its task is created. A relay may plan a row late by up to
+	// half of that without delaying a message.
 	ahead = time.Minute
 	// misfireAfter is how late an occurrence must be to count as missed.
 	misfireAfter = time.Minute

@@ -47,7 +47,7 @@ func (p *Planner) Loop(ctx context.Context, report func(error)) {
 	}
 }
 
-// mostFailures is the number of failed rows after which a poll ends, because that many failures suggest a problem of
+// mostFailures is the number of failed rows after which a poll ends, because that many failures suggest a problem with
 // the database. If fewer rows fail, the remaining rows are still planned. Rows that failed are skipped for a time, so
 // that the next poll reaches other rows.
 const mostFailures = 10
@@ -61,11 +61,11 @@ type aside struct {
 const (
 	failurePause = 5 * time.Second
 	limitPause   = time.Minute // for a row that another relay may be able to plan
-	mostAside    = 5000        // bounds the placeholders of a statement
+	mostAside    = 5000        // bounds the placeholders in a statement
 )
 
-// PlanAll plans all rows whose plan_at has come, each in a separate transaction, and returns how
-// long to wait before the next call.
+// PlanAll plans all rows whose plan_at has passed, each in a separate transaction, and returns how long to wait before
+// the next call.
 func (p *Planner) PlanAll(ctx context.Context) (pause time.Duration, err error) {
 	pause = min(p.Pace.Interval, longestLook)
 	longest := p.Pace.Longest(pause)
@@ -151,7 +151,7 @@ func (p *Planner) nextLook(ctx context.Context, longest time.Duration) (time.Dur
 
 // planNext plans the row whose plan_at is earliest, if it is due. It returns no row if none is due or if another relay
 // has locked it. If the row cannot be planned, planNext returns it together with a limit, which applies only to this
-// relay, or with an error of the row.
+// relay, or with an error.
 func (p *Planner) planNext(ctx context.Context) (s *rows.Schedule, limit, err error) {
 	err = p.DB.Transact(ctx, func(c rows.Conn) (err error) {
 		limit = nil

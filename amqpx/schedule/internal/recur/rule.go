@@ -15,7 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// The policies of a row. schedule.Misfire and schedule.Overlap document them.
+// The misfire and overlap policies of a row. schedule.Misfire and schedule.Overlap document them.
 const (
 	MisfireSkip  = "skip"
 	MisfireOnce  = "once"

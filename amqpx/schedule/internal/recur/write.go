@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
-// Errors of the writes; schedule exports them.
+// Errors for an existing and for a missing row. Package schedule exports them.
 var (
 	ErrExists = errors.New("there is already a recurring task with that name; use another name, or change the existing one")
 	ErrNone   = errors.New("there is no recurring task with that name")

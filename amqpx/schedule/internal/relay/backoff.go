@@ -174,7 +174,7 @@ func (h *backoffs) part(list []*rows.Task, now time.Time) parted {
 	return p
 }
 
-// hold leaves targets out of claims until release has been called the same number of times as hold.
+// hold keeps targets out of claims until release has been called the same number of times as hold.
 func (h *backoffs) hold(targets []Target) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -202,7 +202,7 @@ func (h *backoffs) tidy(t Target) {
 	}
 }
 
-// confirmed records that the broker answers.
+// confirmed records when the broker last confirmed a message.
 func (h *backoffs) confirmed(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

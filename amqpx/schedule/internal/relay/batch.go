@@ -20,7 +20,7 @@ type sendBatch struct {
 	open     map[*rows.Task]bool  // tasks without an outcome yet
 	outcomes map[*rows.Task]error // outcomes that are not yet settled; nil means confirmed
 	sent     int
-	err      error // errors of settling the outcomes
+	err      error // errors from settling the outcomes
 }
 
 func newSendBatch(p rows.Purpose, list []*rows.Task, now time.Time) *sendBatch {
@@ -46,7 +46,7 @@ func (f *sendBatch) record(t *rows.Task, err error) {
 	f.outcomes[t] = err
 }
 
-// takeOutcomes returns the outcomes since the last call.
+// takeOutcomes returns the outcomes that were recorded since the last call.
 func (f *sendBatch) takeOutcomes() map[*rows.Task]error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -69,7 +69,7 @@ func (f *sendBatch) waiting() (list []Target) {
 	return list
 }
 
-// result returns how many tasks were confirmed so far, and the errors of updating their rows.
+// result returns how many tasks were confirmed so far, and the errors from updating their rows.
 func (f *sendBatch) result() (sent int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

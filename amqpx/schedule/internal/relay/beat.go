@@ -24,7 +24,7 @@ const (
 	keepBeats = 7 * 24 * time.Hour // how long the row of a dead relay is kept
 )
 
-// Beat writes a heartbeat of this relay until ctx ends. Heartbeats are only shown to operators, so a relay that lacks
+// Beat writes heartbeats for this relay until ctx ends. Heartbeats are only shown to operators, so a relay that lacks
 // the permission to write them relays anyway.
 func (r *Relay) Beat(ctx context.Context) {
 	id := rand.Text()
@@ -49,7 +49,7 @@ func (r *Relay) Beat(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	_ = r.onDatabase(ctx, func(c rows.Conn) error { return c.RemoveRelay(ctx, id) }) // after an error, the missing heartbeat shows that it stopped
+	_ = r.onDatabase(ctx, func(c rows.Conn) error { return c.RemoveRelay(ctx, id) }) // if this fails, the missing heartbeats show that the relay has stopped
 }
 
 func (r *Relay) onDatabase(ctx context.Context, do func(rows.Conn) error) error {

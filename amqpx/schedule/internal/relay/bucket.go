@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// bucket is a rate limiter with the generic cell rate algorithm. In any second it allows at most the number of tasks
-// given by the rate, plus one burst. Times are nanoseconds since the Unix epoch.
+// bucket is a rate limiter that uses the generic cell rate algorithm. In any second it allows at most the number of
+// tasks given by the rate, plus one burst. Times are nanoseconds since the Unix epoch.
 type bucket struct {
 	interval int64 // interval between two tasks at the rate
 	burst    int

@@ -93,8 +93,8 @@ func checkTags(tags []string) *rows.FieldError {
 	return nil
 }
 
-// checker is a Sender that can tell, without sending, whether it would reject a message. lister is a Sender that has a
-// list of allowed destinations. *amqpx.Client implements both.
+// checker is a Sender that can check a message without sending it. lister is a Sender that has a list of allowed
+// destinations. *amqpx.Client implements both.
 type (
 	checker interface{ Check(m amqpx.Message) error }
 	lister  interface {
@@ -121,8 +121,8 @@ func Listed(sender Sender, known func(topology.Destination) error, dest topology
 	return nil
 }
 
-// CheckFor returns an error if a task's destination is not Listed, or if the sender would reject its
-// message, for example because its strategy has no route for the destination.
+// CheckFor returns an error if Listed rejects a task's destination, or if the sender would reject its message, for
+// example because its strategy has no route for the destination.
 func CheckFor(sender Sender, known func(topology.Destination) error, t *rows.Task) *rows.FieldError {
 	if err := Listed(sender, known, destinationOf(t)); err != nil {
 		return refused(t, err)

@@ -41,7 +41,7 @@ type Relay struct {
 
 	backoffs *backoffs
 	ahead    pace.Instant  // the due time of the first task beyond the horizon
-	claiming chan struct{} // has one element during a claim; a mutex would stop the clock of a synctest bubble
+	claiming chan struct{} // contains one element during a claim; a mutex would stop the clock of a synctest bubble
 	got      map[rows.Lane]int
 	more     atomic.Bool // whether the last claim of new tasks left some unclaimed
 	gates    atomic.Pointer[gates]

@@ -109,7 +109,7 @@ type settling struct {
 // does not wait for it, and tries again before its next batch.
 const settleTries = 3
 
-// claimed is what a row still has to have in common with a claimed task, apart from the id.
+// claimed contains the values that, in addition to the id, must still be the same in the row as in the claimed task.
 type claimed struct{ version, lease int64 }
 
 // settle applies a change to tasks. It uses one statement for each version, and nearly all tasks have version 1. A row

@@ -11,7 +11,7 @@ const (
 	noGround ground = ""
 	// passedBy means that consumers have already received messages that arrived in the queue at least one Grace after
 	// the overdue ones were due. Queues keep their order, so the overdue messages are probably lost.
-	passedBy ground = "consumers have passed them"
+	passedBy ground = "consumers have moved past them"
 	// queueEmpty means that the queue has no ready message and that its consumers make no progress. Any message that
 	// still exists must be unacknowledged.
 	queueEmpty ground = "their queue is empty"

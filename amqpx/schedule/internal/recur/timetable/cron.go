@@ -10,8 +10,8 @@ import (
 	cron "github.com/netresearch/go-cron"
 )
 
-// searchYears is how far ahead the next match of an expression is searched. 29 February is at most
-// 8 years away, and 29 February on a given weekday at most 40.
+// searchYears is how many years ahead the next match of an expression is searched for. 29 February is at most 8 years
+// away, and 29 February on a given weekday at most 40.
 const searchYears = 40
 
 var parser = cron.MustNewParser(cron.Second | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow |

@@ -42,7 +42,7 @@ func New(r Rule) (*Timetable, error) {
 	return t, nil
 }
 
-// everyHour has the bits of the hours 0 to 23.
+// everyHour has one bit set for each of the hours 0 to 23.
 const everyHour = 1<<24 - 1
 
 // Next returns the first recurrence after a time, or the zero time if there is none.

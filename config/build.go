@@ -30,7 +30,7 @@ func (d Delay) levels(l Layout) dlx.LevelsConfig {
 }
 
 // foreign reports whether the delay queues belong to another system. In that case the other system's programs declare
-// the queues that they consume.
+// the queues from which they consume.
 func (d Delay) foreign() bool {
 	return d.Strategy == StrategyBucket && foreign.IsLayout(d.Bucket.Layout)
 }
@@ -271,8 +271,9 @@ func (c *Config) Client(s amqpx.Strategy, log *zap.Logger) (amqpx.Config, error)
 	return cfg, nil
 }
 
-// Listed returns the error of a client of this configuration for dest, or nil if the client accepts it. A client
-// refuses objects of the delay strategies and, if broker.declare is listed, destinations that the file does not list.
+// Listed returns the error with which a client with this configuration would reject dest, or nil if the client would
+// accept it. A client rejects the delay strategies' own objects and, if broker.declare is listed, destinations that the
+// file does not list.
 func (c *Config) Listed(dest topology.Destination) error {
 	if err := dest.Validate(c.Delay.Prefix); err != nil {
 		return err
@@ -335,7 +336,7 @@ func (c *Config) DescribePrevious(s amqpx.Strategy) (topology.Topology, error) {
 	return without(before, shared), nil
 }
 
-// without returns a topology without another one's exchanges, queues and bindings.
+// without returns t without the exchanges, queues and bindings that other contains.
 func without(t, other topology.Topology) topology.Topology {
 	t.Exchanges = unlike(t.Exchanges, other.Exchanges, func(e topology.Exchange) string { return e.Name })
 	t.Queues = unlike(t.Queues, other.Queues, func(q topology.Queue) string { return q.Name })
@@ -343,7 +344,7 @@ func without(t, other topology.Topology) topology.Topology {
 	return t
 }
 
-// unlike returns the items of a list whose names are not among those of the others.
+// unlike returns the items of list whose names do not occur in others.
 func unlike[T any](list, others []T, name func(T) string) []T {
 	names := map[string]bool{}
 	for _, x := range others {
@@ -369,7 +370,7 @@ func (c *Config) DescribeAll(s amqpx.Strategy) (topology.Topology, error) {
 }
 
 // RateLimits returns the rate limits of the file's destinations, for schedule.Config. A destination without a rate
-// limit is included with PerSecond 0, which removes a rate limit that an earlier version of the file has set.
+// limit is included with PerSecond 0, which removes a rate limit that an earlier version of the file set.
 func (c *Config) RateLimits() []schedule.RateLimit {
 	var list []schedule.RateLimit
 	at := map[[2]string]int{}

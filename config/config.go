@@ -35,7 +35,7 @@ func init() { //nolint:gochecknoinits // the program asks for a section that the
 	})
 }
 
-// Broker contains the settings of the connection to the broker.
+// Broker contains the settings for the connection to the broker.
 type Broker struct {
 	// URL is the broker's address, amqp:// or amqps://. Default: the environment variable AMQP_URL. Without an address,
 	// methods that connect return ErrNoBroker.
@@ -55,7 +55,7 @@ type Broker struct {
 	TLS           TLS
 	// Config contains the client's own settings. Its fields ExternalAuth, ConnectionName, Declare, Heartbeat,
 	// DialTimeout, ReconnectMin, ReconnectMax, SendTimeout, MaxInFlight, MaxBody, HeldBytes and MaxRouteQueues are
-	// settings. In Go 0 means the default, but an explicit 0 in a file is an error. Config.Client fills in the
+	// settings. In Go, 0 means the default, but an explicit 0 in a file is an error. Config.Client fills in the
 	// addresses, login, strategy, destinations and logger.
 	amqpx.Config `json:"-"`
 }

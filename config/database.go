@@ -27,10 +27,10 @@ import (
 //   - PostgreSQL and MySQL: the pool keeps up to 32 idle connections, each for up to a minute, and has no limit. Change
 //     that with the methods of the *sql.DB.
 //   - MySQL: times are parsed, and one Exec runs one statement.
-//   - SQLite: a transaction takes the write lock when it begins and waits up to 20 s for it, and the database uses a
-//     write-ahead log.
-//   - PostgreSQL: the first connection finds out whether there is a pooler such as PgBouncer in between. If so, no
-//     statements are prepared, unless the URL has a default_query_exec_mode.
+//   - SQLite: a transaction acquires the write lock when it begins, for which it waits up to 20 s, and the database
+//     uses a write-ahead log.
+//   - PostgreSQL: the first connection detects whether a pooler such as PgBouncer is in between. If so, no statements
+//     are prepared, unless the URL has a default_query_exec_mode.
 //
 // OpenDB does not connect. Its errors never contain the URL.
 func OpenDB(u URL) (*sql.DB, idempotency.Dialect, error) {

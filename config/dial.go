@@ -44,7 +44,7 @@ const managementForm = "expected a URL such as http://user:password@host:15672"
 // Management returns an inspector that reads the broker through its management API. The address is
 // broker.management_url, or else the default port of the management API on those broker hosts whose AMQP port is the
 // default, because a host that maps one port usually maps the other. The inspector logs in as the broker's user unless
-// broker.management_url has its own. Management does not connect. Its errors are ErrNoBroker, ErrNoManagement and
+// broker.management_url contains a user. Management does not connect. Its errors are ErrNoBroker, ErrNoManagement and
 // *Error.
 func (c *Config) Management() (*live.Management, error) {
 	b := &c.Broker
@@ -70,7 +70,7 @@ func (c *Config) Management() (*live.Management, error) {
 		switch {
 		case b.ManagementURL != "":
 			if u, err = url.Parse(string(b.ManagementURL)); err != nil {
-				return nil, errors.New("broker.management_url: " + managementForm) // err has the URL
+				return nil, errors.New("broker.management_url: " + managementForm) // err contains the URL
 			}
 		case uri.Scheme == "amqp" && uri.Port == 5672:
 			u = &url.URL{Scheme: "http", Host: net.JoinHostPort(uri.Host, "15672")}

@@ -1,5 +1,6 @@
-// Package config reads the settings of a process from a YAML file, the environment and command-line flags. It builds
-// from them the arguments of the other packages: a strategy, an amqpx.Config, the whole topology and a database.
+// Package config reads the settings of a process from a YAML file, the environment and command-line flags. From these
+// settings it builds the arguments for the other packages: a strategy, an amqpx.Config, the whole topology and a
+// database.
 //
 // The same file describes the exchanges, queues, bindings and destinations that package topology reads. The value of
 // a setting comes from the first of these sources that sets it:
@@ -25,7 +26,6 @@ package config
 //   - load.go: the sources and their precedence (with viper), and the error type
 //   - file.go: the YAML file
 //   - schema.go: the file's JSON schema
-//   - didyoumean.go: suggestions for misspelt names
 //   - validate.go: checks
 //   - login.go: addresses and passwords
 //   - build.go, probe.go, dial.go, database.go: the objects that are built from the settings

@@ -34,8 +34,8 @@ type Override struct {
 	Origin string
 }
 
-// FileVariable is the environment variable that contains the path of the YAML file, like their flag -f. Load does not
-// read it.
+// FileVariable is the environment variable that contains the path of the YAML file, if it is not given by the program's
+// flag -f. Load does not read it.
 const FileVariable = envPrefix + "_FILE"
 
 // Load reads and validates the settings. An empty environment variable counts as unset, but an empty flag or an empty
@@ -83,7 +83,7 @@ func load(data []byte, src Source) (*Config, error) {
 // ErrConfig is wrapped by every *Error.
 var ErrConfig = errors.New("invalid configuration")
 
-// Error lists the problems of a configuration, up to 100 of them.
+// Error lists up to 100 problems in a configuration.
 type Error struct {
 	File string // empty if there is no file
 	// Problems name the setting's path, such as delay.bucket.resolution, the source of its value, and the expected value. They
@@ -110,7 +110,7 @@ func (e *Error) Error() string {
 // Unwrap makes errors.Is(err, ErrConfig) true.
 func (e *Error) Unwrap() error { return ErrConfig }
 
-// found returns problems in the form in which they are collected.
+// found converts problems to the type in which they are collected.
 func found(list []topology.Problem) yamldoc.Problems {
 	out := make(yamldoc.Problems, len(list))
 	for i, p := range list {
@@ -162,7 +162,7 @@ func (l *loader) layers(data []byte) {
 	for _, s := range settings {
 		name := variable(s.path)
 		known[name] = true
-		_ = l.v.BindEnv(s.path, name) // BindEnv fails only if it gets no key
+		_ = l.v.BindEnv(s.path, name) // BindEnv fails only without a key
 		if o, ok := l.src.Overrides[s.path]; ok {
 			l.v.Set(s.path, given{byFlag, []string{o.Value}, yamldoc.Place{Origin: o.Origin}})
 		}
@@ -211,8 +211,8 @@ func (l *loader) unknownVariables(known map[string]bool) {
 	}
 }
 
-// service matches the variables that Kubernetes sets in every container for a Service, and Docker for a link, because
-// such a service may be named rabbitdelay-broker.
+// service matches the variables that Kubernetes sets in every container for each Service, and Docker for each link.
+// They look like settings if the service has a name such as rabbitdelay-broker.
 var service = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)$`)
 
 // serviceVariable reports whether a variable was set for a service. The variable …_PORT of a service is an address,

@@ -70,7 +70,7 @@ func (b *Broker) secure() bool {
 	return b.first() == "" || strings.HasPrefix(string(b.first()), "amqps:")
 }
 
-// ErrNoBroker is returned by every method that needs a broker if no setting has an address. There is no default
+// ErrNoBroker is returned by every method that needs a broker if no setting contains an address. There is no default
 // address, because a program without its settings would declare its queues on any broker that happens to run on the
 // same machine.
 var ErrNoBroker = errors.New("no broker address is set; set AMQP_URL, the flag --url, or broker.url in the file to an address such as amqp://host:5672/vhost")

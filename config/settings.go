@@ -251,8 +251,8 @@ func typeOf(field any) (string, yamldoc.Kind) {
 	return "text", yamldoc.Scalar
 }
 
-// errEmpty reports an empty value, usually of an environment variable that is not set. The default is not used instead,
-// because that could hide the mistake.
+// errEmpty reports an empty value, usually from an environment variable that is not set. The default is not used
+// instead, because that could hide the mistake.
 var errEmpty = errors.New("is empty; give a value, or leave it out for the default")
 
 // parse parses the text of a setting into its field. It rejects an empty scalar value if it was given explicitly. Its

@@ -162,7 +162,7 @@ func (k *checker) broker(b *Broker) {
 	k.client(b)
 }
 
-// client checks the settings that amqpx limits.
+// client checks the settings whose limits amqpx defines.
 func (k *checker) client(b *Broker) {
 	c := Config{Broker: Broker{Config: b.WithDefaults()}}
 	c.Broker.Config.URL, c.Broker.Config.URLs = "amqp://checked-above/", nil
@@ -373,11 +373,11 @@ func snake(field string) string {
 	return b.String()
 }
 
-// schedules reports recurring tasks with destinations that clients of this configuration refuse.
+// schedules reports recurring tasks with destinations that clients with this configuration would reject.
 func (k *checker) schedules(c *Config) {
 	for i, r := range c.Schedules {
 		if r.Validate() != nil {
-			continue // an unreadable item, which the file's reader reports
+			continue // an invalid item, which the file's reader has already reported
 		}
 		field := "queue"
 		if r.Task.Queue == "" {

@@ -70,14 +70,14 @@ func (c BucketConfig) Validate() error {
 }
 
 // Bucket is a strategy that delays by any duration. It writes the delay as digits, and each value of each digit has a
-// queue of constant TTL. It implements amqpx.Strategy and is safe for concurrent use.
+// queue with a fixed TTL. It implements amqpx.Strategy and is safe for concurrent use.
 type Bucket struct {
 	positional
 	base      string // the start of the names of exchanges and queues
 	queueType topology.QueueType
 }
 
-// NewBucket returns the bucket strategy for a configuration. It applies WithDefaults and returns the error of Validate.
+// NewBucket returns the bucket strategy for a configuration. It applies WithDefaults and returns Validate's error.
 func NewBucket(c BucketConfig) (*Bucket, error) {
 	c = c.WithDefaults()
 	if err := c.Validate(); err != nil {

@@ -74,7 +74,7 @@ func destinationKey(strategy string, dest topology.Destination, prefix string, o
 	return key, nil
 }
 
-// negative returns an error if the delay is negative or, if it is not, an error if the tolerance is negative.
+// negative returns the error for a negative delay or, if the delay is not negative, for a negative tolerance.
 func negative(strategy string, delay, tolerance, maximum time.Duration) error {
 	e := &topology.DelayError{Strategy: strategy, Delay: delay, Max: maximum, Reason: "is negative", Hint: "send without a delay"}
 	if delay >= 0 {

@@ -131,7 +131,7 @@ func (l *layout) ttl(i int, v int64) time.Duration {
 	return time.Duration(v*l.units[i]) * l.resolution
 }
 
-// longest returns the longest delay of the layout: that with every digit at its largest value.
+// longest returns the layout's longest delay, which has every digit at its largest value.
 func (l *layout) longest() time.Duration { return time.Duration(l.max) * l.resolution }
 
 func checkRadices(radices []int) error {
@@ -246,7 +246,7 @@ func (l *layout) fewestHops(lo, hi int64) (best int64, d digits, hops int) {
 	return best, d, hops
 }
 
-// positional is a strategy that writes a delay as digits. Each value of each digit has a queue of constant TTL.
+// positional is a strategy that writes a delay as digits. Each value of each digit has a queue with a fixed TTL.
 type positional struct {
 	strategy string
 	prefix   string
@@ -258,8 +258,8 @@ type positional struct {
 	overhead int        // maximum length of a routing key without the destination, in bytes
 }
 
-// newPositional fills in the queue names and the overhead. The call name(i, v) returns the queue of digit v at position
-// i.
+// newPositional fills in the queue names and the overhead. The call name(i, v) returns the name of the queue for digit
+// v at position i.
 func newPositional(p positional, name func(i int, v int64) string) positional {
 	p.overhead = len(p.keyTag)
 	for i, r := range p.layout.radices {
@@ -309,7 +309,7 @@ func (p *positional) route(dest topology.Destination, delay, tolerance time.Dura
 	}
 	n, d, hops := l.fewestHops(n, most)
 	exchange, queue := p.deliver, ""
-	for i, names := range slices.Backward(p.names) { // begin with the highest digit that is not 0
+	for i, names := range slices.Backward(p.names) { // find the highest digit that is not 0
 		if d[i] != 0 {
 			queue = names[d[i]]
 			exchange = cmp.Or(p.through, queue)

@@ -66,7 +66,7 @@ type Native struct {
 	through string // the exchange in front of all queues; empty if each has an entry exchange
 }
 
-// NewNative returns the native strategy for a configuration. It applies WithDefaults and returns the error of Validate.
+// NewNative returns the native strategy for a configuration. It applies the defaults and returns Validate's error.
 func NewNative(c NativeConfig) (*Native, error) {
 	c = c.withDefaults()
 	if err := c.Validate(); err != nil {
@@ -179,8 +179,8 @@ func spread(key string, ms int64) uint64 {
 // for the test, whose name is naming.CanaryQueue plus a unique suffix. The bindings connect that queue to the delivery
 // exchange, and there is one route to it through each holding queue.
 //
-// To test a route, send a message whose header holds a future time, and then a message without the header. The broker
-// passes the test if the first message arrives after the second one.
+// To test a route, send a message whose header contains a future time, and then a message without the header. The
+// broker passes the test if the first message arrives after the second one.
 func (n *Native) Canary(queue string) ([]topology.Binding, []topology.Route) {
 	dest := topology.Destination{Queue: queue}
 	routes := make([]topology.Route, len(n.queues))

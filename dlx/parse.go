@@ -33,7 +33,7 @@ func DestinationKey(routingKey string) (key string, ok bool) {
 	return rest, ok
 }
 
-// positions returns the number of digits of the layout with the given tag.
+// positions returns the number of digits in the layout with the given tag.
 func positions(tag string) (n int, ok bool) {
 	m := layoutTag.FindStringSubmatch(tag)
 	if m == nil {

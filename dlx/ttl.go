@@ -76,7 +76,7 @@ type TTL struct {
 
 const ttlTag = "ttl"
 
-// NewTTL returns the ttl strategy for a configuration. It applies WithDefaults and returns the error of Validate.
+// NewTTL returns the ttl strategy for a configuration. It applies the defaults and returns Validate's error.
 func NewTTL(c TTLConfig) (*TTL, error) {
 	c = c.withDefaults()
 	if err := c.Validate(); err != nil {

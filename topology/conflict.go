@@ -11,10 +11,10 @@ import (
 var (
 	// ErrConflict is wrapped by every *ConflictError.
 	ErrConflict = errors.New("exists with different arguments")
-	// ErrPolicy means that policies of the broker would break delays or lose dead letters. The error's text lists them.
+	// ErrPolicy means that policies on the broker would break delays or lose dead letters. The error's text lists them.
 	ErrPolicy = errors.New("policies would break delays or lose dead letters")
-	// ErrQuota means that the broker allows fewer queues than the topology has. The error's text has both numbers, and
-	// says what to do.
+	// ErrQuota means that the broker allows fewer queues than the topology contains. The error's text contains both
+	// numbers, and says what to do.
 	ErrQuota = errors.New("the broker's limit on queues is too low")
 )
 
@@ -25,7 +25,7 @@ type ConflictError struct {
 	Name     string
 	Argument string
 	Want     any // nil if absent
-	Have     any // nil if absent, or the broker's text of the value
+	Have     any // nil if absent, or the broker's text for the value
 }
 
 func (e *ConflictError) Error() string {

@@ -13,13 +13,13 @@ import (
 // form "<tag>.<strategy's own words>.<destination key>".
 func DeliveryExchange(prefix string) string { return prefix + ".deliver" }
 
-// ParkedQueue returns the name of the queue for messages whose destination no longer exists. A fanout exchange of the
+// ParkedQueue returns the name of the queue for messages whose destination no longer exists. A fanout exchange with the
 // same name routes to it.
 func ParkedQueue(prefix string) string { return prefix + ".parked" }
 
 // DeliveryTopology returns the objects that all strategies share: the delivery exchange, and the parked queue for
 // messages that it cannot route. They do not depend on the queue type or the strategy, and the parked queue is always a
-// quorum queue. As a result, two configurations with the same prefix never conflict in these objects.
+// quorum queue. As a result, two configurations with the same prefix never conflict over these objects.
 func DeliveryTopology(prefix string) Topology {
 	t := ParkedTopology(prefix)
 	t.Exchanges = append(t.Exchanges, Exchange{Name: DeliveryExchange(prefix), Kind: "topic", AlternateExchange: ParkedQueue(prefix)})

@@ -97,8 +97,8 @@ func (d Destination) Key(prefix string) string {
 	return escapeTopicWords(d.TargetQueue(prefix))
 }
 
-// DestinationOf returns the destination with the given Key. It returns false for an exchange destination whose name
-// was too long, so that its key has only a hash.
+// DestinationOf returns the destination with the given Key. It returns false for an exchange destination whose name was
+// too long, so that its key contains only a hash.
 func DestinationOf(prefix, key string) (Destination, bool) {
 	words := strings.Split(key, ".")
 	for i, w := range words {
@@ -139,7 +139,7 @@ func escapeTopicWords(name string) string {
 }
 
 // Queues returns the queues of a queue destination: the queue itself and its dead-letter queue. Messages that the
-// broker removes, for example because of a length or delivery limit in a policy, also go to the dead-letter queue
+// broker removes, for example because of a length or delivery limit in a policy, are also dead-lettered to that queue
 // instead of being dropped.
 func (d Destination) Queues(t QueueType) []Queue {
 	dead := d.DeadLetterQueue()

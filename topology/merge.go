@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/argument"
 )
 
-// ErrMerge is wrapped by every error of Merge.
+// ErrMerge is wrapped by every error from Merge.
 var ErrMerge = errors.New("conflicting definitions")
 
 // mergeError reports two different descriptions of the same object. In Mismatches, Want is from the first description
@@ -32,9 +32,9 @@ func (e *mergeError) Error() string {
 // Unwrap makes errors.Is(err, ErrMerge) true.
 func (e *mergeError) Unwrap() error { return ErrMerge }
 
-// Merge returns the union of descriptions. Objects keep the order in which they first appear, and equal descriptions
-// of one object are merged. If descriptions of one object differ, Merge returns the zero Topology and joins an error for each
-// difference, which wraps ErrMerge.
+// Merge returns the union of descriptions. Objects keep the order in which they first appear, and equal descriptions of
+// one object are merged. If descriptions of one object differ, Merge returns the zero Topology, and an error that joins
+// one error for each such object. Each of these errors wraps ErrMerge.
 func (t Topology) Merge(others ...Topology) (Topology, error) {
 	var out Topology
 	var errs []error
@@ -51,8 +51,8 @@ func (t Topology) Merge(others ...Topology) (Topology, error) {
 	return out, nil
 }
 
-// union returns a function that adds objects of one kind to out. If out already has an object of the same name, it
-// returns the differences.
+// union returns a function that adds objects of one kind to out. If out already contains an object with the same name,
+// it returns the differences.
 func union[T any](out *[]T, kind Kind, name func(T) string, diff func(want, have T) []Mismatch) func([]T) []error {
 	index := map[string]int{} // name -> position in out
 	return func(list []T) (errs []error) {

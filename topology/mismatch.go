@@ -8,8 +8,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/argument"
 )
 
-// Mismatch is an argument or property that differs between two descriptions of an object. Want and Have are Go
-// values, nil for an absent argument, or the broker's text of the value.
+// Mismatch is an argument or property that differs between two descriptions of an object. Want and Have are Go values,
+// nil for an absent argument, or the broker's text for the value.
 type Mismatch struct {
 	Argument string
 	Want     any

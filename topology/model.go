@@ -40,7 +40,7 @@ const (
 	kindDestination Kind = "destination"
 )
 
-// Exchange returns the exchange with the given name, and whether the topology has it.
+// Exchange returns the exchange with the given name, and whether the topology contains it.
 func (t Topology) Exchange(name string) (Exchange, bool) {
 	i := slices.IndexFunc(t.Exchanges, func(e Exchange) bool { return e.Name == name })
 	if i < 0 {
@@ -49,7 +49,7 @@ func (t Topology) Exchange(name string) (Exchange, bool) {
 	return t.Exchanges[i], true
 }
 
-// Queue returns the queue with the given name, and whether the topology has it.
+// Queue returns the queue with the given name, and whether the topology contains it.
 func (t Topology) Queue(name string) (Queue, bool) {
 	i := slices.IndexFunc(t.Queues, func(q Queue) bool { return q.Name == name })
 	if i < 0 {
@@ -127,11 +127,11 @@ func (b Binding) String() string {
 	return s
 }
 
-// NoDeliveryLimit is the delivery limit of all quorum queues of the delay strategies and their destinations. No
-// message reaches it. Without it RabbitMQ 4.0 and later apply a limit of 20, and up to 4.2 each read that returns a
-// message to the queue counts (basic.get, the management UI, or a consumer that ends). The 21st read of a dead letter
-// or a parked message would drop it, and the 21st read of a message in a delay queue would forward it too early. The
-// value is not -1, because -1 is documented by RabbitMQ 4.0 and later but not by 3.10.
+// NoDeliveryLimit is the delivery limit of all quorum queues of the delay strategies and their destinations. No message
+// reaches it. Without it RabbitMQ 4.0 and later apply a limit of 20, and up to 4.2 each read that returns a message to
+// the queue counts (basic.get, the management UI, or a consumer that stops). The 21st read of a dead letter or a parked
+// message would drop it, and the 21st read of a message in a delay queue would forward it too early. The value is not
+// -1, because -1 is documented by RabbitMQ 4.0 and later but not by 3.10.
 const NoDeliveryLimit int64 = 1_000_000_000
 
 // unlimited sets the delivery limit of a quorum queue. Classic queues do not have one.

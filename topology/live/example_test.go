@@ -10,7 +10,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
-// Declares the objects of an application before its services start, and shows what has changed since.
+// Declares the objects of an application before its services start, and then shows how a changed topology differs from
+// them.
 func ExampleBroker() {
 	server := amqptest.NewServer(amqptest.Options{})
 	defer server.Close()

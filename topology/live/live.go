@@ -73,7 +73,7 @@ func (p Plan) Err() error { return p.whole.Refusal(false) }
 // String formats the plan for display, including warnings about policies and bindings. It shortens long lists.
 func (p Plan) String() string { return p.whole.String() }
 
-// ApplyOptions holds the options of Apply. The zero value is ready to use.
+// ApplyOptions contains the options for Apply. The zero value is ready to use.
 type ApplyOptions struct {
 	// Force applies the topology even if policies would break delay queues or lose dead letters. Conflicts with
 	// existing objects remain errors.

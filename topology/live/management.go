@@ -7,7 +7,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
 )
 
-func init() { //nolint:gochecknoinits // rabbitdelay's other packages give these values, and only this one knows their type
+func init() { //nolint:gochecknoinits // rabbitdelay's other packages need the client, which only this package can read from a Management
 	live.SetInternal(func(public any) *live.Management {
 		if m, _ := public.(*Management); m != nil {
 			return m.client
@@ -25,8 +25,8 @@ type ManagementConfig struct {
 	// URL is the API's address without a path, e.g. "http://127.0.0.1:15672". It may contain the user name and
 	// password.
 	URL string
-	// URLs are the addresses of further nodes of the same cluster. Requests go to a random node at first, and then to
-	// the same node for as long as it answers.
+	// URLs are the addresses of further nodes of the same cluster. The first request is sent to a random node, and
+	// later ones to the same node for as long as it answers.
 	URLs []string
 	// Username and Password override those in the URL. If neither is set, both default to "guest". The user needs the
 	// management tag, and the policymaker tag to read policies.

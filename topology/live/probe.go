@@ -24,10 +24,10 @@ func ProbePlugin(ctx context.Context, dial func(ctx context.Context) (*amqp.Conn
 	return live.ProbePlugin(ctx, dial)
 }
 
-// ProbeInstants checks whether new quorum queues of a broker delay messages until a given time, as dlx.Native requires.
+// ProbeInstants checks whether new quorum queues on a broker delay messages until a given time, as dlx.Native requires.
 // It declares a temporary queue whose name begins with prefix, on its own connection, which it opens with dial and
-// closes itself. It returns nil if the queues delay messages, an error that wraps ErrInstantsIgnored if they do not, and
-// another error if the probe failed.
+// closes itself. It returns nil if the queues delay messages, an error that wraps ErrInstantsIgnored if they do not,
+// and another error if the probe failed.
 func ProbeInstants(ctx context.Context, prefix string, dial func(ctx context.Context) (*amqp.Connection, error)) error {
 	return live.ProbeInstants(ctx, prefix, dial)
 }

@@ -162,7 +162,7 @@ func TestPgxHandlerEnds(t *testing.T) {
 			"a swallowed error",
 			func(ctx context.Context, tx pgx.Tx) error { _, _ = tx.Exec(ctx, "SELECT 1/0"); return nil },
 			func(err error) bool {
-				return !errors.Is(err, idempotency.ErrCommit) && strings.Contains(fmt.Sprint(err), "return every error of the transaction")
+				return !errors.Is(err, idempotency.ErrCommit) && strings.Contains(fmt.Sprint(err), "return every error from the transaction")
 			},
 		},
 		{
@@ -221,8 +221,8 @@ func TestSwallowedError(t *testing.T) {
 		_, _ = tx.ExecContext(ctx, "SELECT 1/0")
 		return nil
 	})(t.Context(), orderDelivery("m", "1"))
-	if errors.Is(err, idempotency.ErrCommit) || !strings.Contains(fmt.Sprint(err), "return every error of the transaction") {
-		t.Errorf(`got error %v, want an error with "return every error of the transaction" and not idempotency.ErrCommit`, err)
+	if errors.Is(err, idempotency.ErrCommit) || !strings.Contains(fmt.Sprint(err), "return every error from the transaction") {
+		t.Errorf(`got error %v, want an error with "return every error from the transaction" and not idempotency.ErrCommit`, err)
 	}
 }
 

@@ -52,8 +52,8 @@ func Text(text string) string {
 }
 
 // Pieces returns substrings that every text with the normalised form like contains, in this order. These are the parts
-// of like between its placeholders. A database query can use them to exclude most other texts. At most the first few
-// are returned.
+// of like between its placeholders and spaces. A database query can use them to exclude most other texts. At most the
+// first few are returned.
 func Pieces(like string) []string {
 	const most = 8
 	list := strings.FieldsFunc(like, func(r rune) bool { return r == '#' || r == '…' || unicode.IsSpace(r) })

@@ -35,7 +35,7 @@ type outcome struct {
 }
 
 // Do runs one operation. The client library cannot interrupt an operation. If the context ends first, Do returns and
-// leaves the operation running until the broker answers or the connection ends, and then closes the channel. An
+// leaves the operation running until the broker answers or the connection closes, and then closes the channel. An
 // operation must therefore not write to the caller's variables. Use Ask for an operation that returns a value.
 func (s *Session) Do(ctx context.Context, op func(*amqp.Channel) error) error {
 	if err := context.Cause(ctx); err != nil {

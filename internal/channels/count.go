@@ -51,7 +51,7 @@ const (
 	// countTries is how many times Count asks, with growing pauses.
 	countTries   = 6
 	pauseBetween = 100 * time.Millisecond
-	// roundTrips is how many round trips Count measures after each answer that was slow.
+	// roundTrips is how many round trips Count measures after each slow answer.
 	roundTrips = 3
 )
 
@@ -64,9 +64,10 @@ func Count(ctx context.Context, ch *amqp.Channel, queue string) (amqp.Queue, err
 		func() error { return ch.Flow(true) }) // changes nothing, and needs no permission
 }
 
-// count asks until an answer can be trusted. An answer of 0 and 0 is trusted if it came before the broker would have
-// stopped waiting for the leader. If the connection is slow, that is later. The shortest round trip tells how slow it is,
-// because a single one may be long by chance, and half of it, because the answer may have been faster than any of them.
+// count asks until an answer can be trusted. An answer of 0 and 0 is trusted if it arrived before the broker would have
+// stopped waiting for the leader. A slow connection delays that time. The delay is assumed to be only half of the
+// shortest round trip, because a single round trip may be long by chance, and because the answer may have travelled
+// faster than any of them.
 func count(ctx context.Context, queue string, ask func() (amqp.Queue, error), roundTrip func() error) (amqp.Queue, error) {
 	shortest := time.Duration(math.MaxInt64)
 	for try := range countTries {

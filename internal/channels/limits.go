@@ -22,8 +22,8 @@ const (
 // string for any other error. The limit is independent of the operation that failed, so such an error says nothing
 // about the queue of that operation. The limit no longer applies once other clients have disconnected.
 //
-// The texts are RabbitMQ's, from 3.10 to 4.3. Limits on connections have code 530 on connection.open, and those on
-// channels have code 530 on channel.open, which ends the connection.
+// LimitAdvice matches the texts of RabbitMQ 3.10 to 4.3. Exceeding a connection limit causes an error with code 530 on
+// connection.open. Exceeding a channel limit causes one on channel.open, which closes the connection.
 func LimitAdvice(err error) string {
 	if errors.Is(err, amqp.ErrChannelMax) {
 		return channelMaxAdvice

@@ -15,7 +15,7 @@ import (
 // Versions lists RabbitMQ versions that behave differently.
 var Versions = []string{"3.10.8", "4.0.5", "4.3.0"}
 
-// Broker is a broker that ends with its test. Its methods fail the test on errors.
+// Broker is a broker that stops when its test ends. Its methods fail the test on errors.
 type Broker struct {
 	testing.TB
 	*amqptest.Server
@@ -92,7 +92,7 @@ func (b *Broker) Holds(queue string, ready, unacked int) {
 	b.Helper()
 	if q := b.State(queue); q.Ready != ready || q.Unacked != unacked {
 		parked, _ := b.Queue("delay.parked")
-		b.Errorf("%s has %d messages ready and %d held, want %d and %d; %d are parked", queue, q.Ready, q.Unacked, ready, unacked, parked.Ready)
+		b.Errorf("%s has %d ready and %d unacknowledged messages, want %d and %d; %d are parked", queue, q.Ready, q.Unacked, ready, unacked, parked.Ready)
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// ApplyOptions holds the options of Apply. The zero value is ready to use.
+// ApplyOptions contains the options for Apply. The zero value is ready to use.
 type ApplyOptions struct {
 	// Force applies the topology even if policies would break delay queues or lose dead letters. Conflicts with
 	// existing objects are still errors.
@@ -123,7 +123,7 @@ func (a *applier) apply(ctx context.Context, stages [][]declaration) error {
 }
 
 // declareAlone declares one stage. If the stage has bindings of topic exchanges and the broker version requires it,
-// declareAlone holds the lock for that time.
+// declareAlone holds the lock while it declares them.
 func (a *applier) declareAlone(ctx context.Context, stage []declaration, results []Result) error {
 	if !a.opts.locked && len(stage) > 0 && stage[0].kind == topology.KindBinding && bindsTopics(a.want) {
 		version := ""
@@ -377,8 +377,8 @@ func (a *applier) mayPass(o declaration, err error) bool {
 	return false
 }
 
-// isConnectionLost reports whether an error ended the whole connection, so that no further channel can be opened.
-// Other errors end only their channel.
+// isConnectionLost reports whether an error closed the whole connection, so that no further channel can be opened.
+// Other errors close only their channel.
 func isConnectionLost(err error) bool {
 	e, answered := errors.AsType[*amqp.Error](err)
 	if !answered {
@@ -393,7 +393,7 @@ func isConnectionLost(err error) bool {
 }
 
 // connectionLost returns the error for a lost connection. If the broker's reason names an object, the error names it
-// too. Before RabbitMQ 4.0 an unknown exchange type ends the connection. The same happens when the client library
+// too. Before RabbitMQ 4.0, an unknown exchange type closes the connection. The same happens when the client library
 // sends another operation right after the broker has closed the channel because of the previous one.
 func (a *applier) connectionLost(stage []declaration, results []Result, reason, err error) error {
 	e, answered := errors.AsType[*amqp.Error](reason)

@@ -70,7 +70,7 @@ const (
 	canaryWait    = 200 * time.Millisecond // how long the delayed message should wait
 	canaryEvery   = 20 * time.Millisecond  // interval at which messages without the header are sent while the delayed one waits
 	canaryTimeout = 10 * time.Second
-	// canarySettle is how long to wait until a new binding has reached the other nodes of a cluster.
+	// canarySettle is how long to wait for a new binding to reach the other nodes of a cluster.
 	canarySettle = 50 * time.Millisecond
 	// canaryExpires is the x-expires of the temporary queues. If the process dies during a test, the broker deletes the
 	// queue after this time, with any messages in it. If the queue disappeared together with the process, messages that
@@ -79,7 +79,7 @@ const (
 )
 
 // errNoCanary is the cause of a test that timed out without a result.
-var errNoCanary = fmt.Errorf("test messages for delays until a given time did not come back within %v; an alarm that blocks publishers can be the cause", canaryTimeout)
+var errNoCanary = fmt.Errorf("test messages for delays until a given time did not arrive within %v; an alarm that blocks publishers can be the cause", canaryTimeout)
 
 // Prove tests whether a broker delays messages until a given time in every queue on the given routes. It tests all
 // queues concurrently, with messages that end in a temporary queue whose name begins with naming.CanaryQueue(prefix).
@@ -209,10 +209,10 @@ type canaryRoute struct {
 	route topology.Route
 	clock Clock // the bounds of the clock difference so far
 
-	open     map[string]time.Time // send times of the messages that have not come back, by id
-	held     string               // id of the delayed message; empty once it has come back
+	open     map[string]time.Time // send times of the messages that have not arrived yet, by id
+	held     string               // id of the delayed message; empty once it has arrived
 	instant  time.Time            // the time in the delayed message's header
-	overtook time.Time            // send time of the latest message that came back before the delayed one
+	overtook time.Time            // send time of the latest message that arrived before the delayed one
 	ignored  bool
 }
 
@@ -342,7 +342,7 @@ func (c *canary) arrived(d amqp.Delivery) error {
 			if w.held != "" {
 				w.overtook = sent
 			}
-			if at, ok := expiredAt(d, w.route.Queue); ok { // x-death has whole seconds
+			if at, ok := expiredAt(d, w.route.Queue); ok { // the times in x-death are in whole seconds
 				w.clock.narrow(at.Sub(now), at.Add(time.Second).Sub(sent))
 			}
 			return nil

@@ -15,10 +15,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Time returns the time of the node that the connection leads to, truncated to seconds. It is the time at some moment
-// between the call and the return. AMQP has no request for the time, so Time lets a message expire in an exclusive
-// queue whose name begins with naming.CanaryQueue(prefix), and reads the time from its x-death header. The user needs
-// the permissions to configure, write to and read such queues, and to write to the default exchange.
+// Time returns the time of the node to which the client is connected, truncated to seconds. The node's clock is read at
+// some moment between the call and the return. AMQP has no request for the time, so Time lets a message expire in an
+// exclusive queue whose name begins with naming.CanaryQueue(prefix), and reads the time from its x-death header. The
+// user needs the permissions to configure, write to and read such queues, and to write to the default exchange.
 func (b Broker) Time(ctx context.Context, prefix string) (time.Time, error) {
 	queue := naming.CanaryQueue(prefix) + rand.Text()
 	s := channels.New(b.Conn)

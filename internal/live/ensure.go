@@ -23,9 +23,9 @@ import (
 // that out in two round trips and declares nothing. Otherwise one process declares while the others wait. It does not
 // use the Inspector.
 //
-// A topology counts as complete if all its exchanges and queues exist, and its DeclaredExchange, which is declared
-// after everything else. Ensure does not notice if a single binding was deleted from a complete topology. Apply creates
-// such a binding again.
+// A topology counts as complete if all its exchanges and queues exist and its DeclaredExchange, which is declared after
+// everything else, exists too. Ensure does not notice if a single binding was deleted from a complete topology. Apply
+// creates such a binding again.
 func (b Broker) Ensure(ctx context.Context, want topology.Topology, opts ApplyOptions) error {
 	b.Inspector = nil
 	opts.locked = true
@@ -86,7 +86,7 @@ func (b Broker) withdraw(ctx context.Context, prefix string, t topology.Topology
 
 // isThere reports whether a topology is complete. It first checks only the object that is declared last, and waits for
 // that answer. If the topology is missing, that check usually fails and closes the channel. More operations in the same
-// pipeline would be dangerous: amqp091 may send them on the closed channel, and the broker then ends the connection.
+// pipeline would be dangerous: amqp091 may send them on the closed channel, and the broker then closes the connection.
 // This can still happen if only a part of the topology is missing. Therefore a client that has lost a connection to
 // Ensure should use Apply on the next one.
 func isThere(ctx context.Context, s *channels.Session, t topology.Topology, declared string) (bool, error) {
@@ -137,8 +137,8 @@ func (b Broker) mark(ctx context.Context, declared string) error {
 	return nil
 }
 
-// Verify checks whether a topology was declared. It is for clients that may not declare objects. It looks for
-// DeclaredExchange and, if that is missing, for each exchange of the topology. RabbitMQ 4.3 and later show an exchange
+// Verify checks whether a topology was declared. It is for clients that may not declare objects. It checks for
+// DeclaredExchange and, if that is missing, for each exchange in the topology. RabbitMQ 4.3 and later show an exchange
 // only to users with some permission on it, and Verify assumes that an exchange exists if the user is not allowed to
 // see it. If an exchange that the user may see does not exist, Verify returns a *MissingError.
 func (b Broker) Verify(ctx context.Context, prefix string, t topology.Topology) error {
@@ -151,7 +151,7 @@ func (b Broker) Verify(ctx context.Context, prefix string, t topology.Topology) 
 	return err
 }
 
-// VerifyExchanges is like Verify, but does not look for DeclaredExchange. Use it after an object has turned out to be
+// VerifyExchanges is like Verify, but does not check for DeclaredExchange. Use it after an object has turned out to be
 // missing.
 func (b Broker) VerifyExchanges(ctx context.Context, t topology.Topology) error {
 	answers := channels.SideBySide(b.Conn, len(t.Exchanges), func(s *channels.Session, i int) error {

@@ -24,9 +24,9 @@ type Inspector interface {
 }
 
 // NewAMQPInspector returns an Inspector that uses only declarations. It declares each object passively, to find out
-// whether it exists, and then again as wanted, to find out whether it equals the wanted object, or else the first
-// difference. Bindings and policies remain unknown. The user needs the permission to configure the objects. If another
-// process deletes an object between the two declarations, the second one creates it again.
+// whether it exists, and then again as wanted, to find out whether it equals the wanted object and, if not, what the
+// first difference is. Bindings and policies remain unknown. The user needs the permission to configure the objects. If
+// another process deletes an object between the two declarations, the second one creates it again.
 func NewAMQPInspector(conn Conn) Inspector { return &amqpInspector{conn} }
 
 type amqpInspector struct{ conn Conn }
@@ -87,7 +87,7 @@ func inspectQueue(ctx context.Context, s *channels.Session, q topology.Queue) (*
 	return found, err
 }
 
-// Count holds the current counts of a queue as the broker reports them. Unacknowledged messages are not ready.
+// Count contains the current counts of a queue as the broker reports them. Unacknowledged messages are not ready.
 type Count struct {
 	Ready, Consumers int64
 	Missing          bool // the queue does not exist

@@ -31,7 +31,7 @@ const (
 // Leaderless finds the queues that do not answer, and returns the reason for each by name. Call it for queues that the
 // broker counts as empty and without consumers, because the broker reports the same for a quorum queue without a
 // leader. To distinguish the two cases, Leaderless has to get a message, and it requeues a message that has arrived in
-// the meantime. Because the broker may end the connection in reply, Leaderless dials its own connections.
+// the meantime. Because the broker may close the connection in reply, Leaderless dials its own connections.
 //
 // After a few leaderless queues it reports all remaining queues as unavailable without testing them. It omits queues
 // that the user is not allowed to read, and exclusive queues of other connections. It fails only if dial fails or
@@ -68,7 +68,7 @@ func Leaderless(ctx context.Context, dial func(context.Context) (*amqp.Connectio
 }
 
 // Answers tries to get a message from a queue, and requeues it. It returns the reason why the queue does not answer, or
-// "" if it does. The broker may end the connection in reply. The error is the context's.
+// "" if it does. The broker may close the connection in reply. The error is the context's.
 func Answers(ctx context.Context, conn *amqp.Connection, queue string) (why string, err error) {
 	one, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

@@ -17,10 +17,10 @@ import (
 )
 
 // LateBindings reports whether a broker of the given version may confirm a binding before it routes by it. From 3.12 to
-// 4.2, brokers with Mnesia commit the binding first, and the topic exchange's routing table in a second transaction. A
-// client that makes the same binding in between is told immediately that it exists. During a rolling upgrade, even an
-// older node may see a binding that a newer node is still creating. LateBindings returns true for a version that cannot
-// be parsed.
+// 4.2, brokers with Mnesia commit the binding first, and the topic exchange's routing table in a second transaction. If
+// a client creates the same binding in between, the broker confirms immediately that it exists. During a rolling
+// upgrade, even an older node may see a binding that a newer node is still creating. LateBindings returns true for a
+// version that cannot be parsed.
 func LateBindings(version string) bool {
 	return !plan.ParseVersion(version).AtLeast(4, 3, 0)
 }
@@ -32,17 +32,17 @@ const (
 	// creationWait is the same limit for the creation of a single queue.
 	creationWait   = 5 * time.Second
 	firstLockPause = 50 * time.Millisecond
-	// maxLockPause is the longest pause between two attempts to take the lock. It is long because each attempt closes a
-	// channel, and many waiting clients would otherwise slow down the one that holds the lock.
+	// maxLockPause is the longest pause between two attempts to acquire the lock. It is long because each attempt
+	// closes a channel, and many waiting clients would otherwise slow down the one that holds the lock.
 	maxLockPause = 3 * time.Second
-	// unlockTimeout bounds the release of a lock on a broker that does not answer. The lock then ends with the
-	// connection.
+	// unlockTimeout bounds the release of a lock on a broker that does not answer. The broker then releases the lock
+	// when the connection closes.
 	unlockTimeout = 5 * time.Second
 )
 
 // ErrUnlocked means that an operation has to run without the lock that prevents other clients from running it at the
 // same time.
-var ErrUnlocked = errors.New("could not take the lock")
+var ErrUnlocked = errors.New("could not acquire the lock")
 
 // errLocked means that another connection held the lock for longer than the time limit.
 var errLocked = errors.New("another connection has held the lock for too long")
@@ -50,12 +50,13 @@ var errLocked = errors.New("another connection has held the lock for too long")
 // never is a condition for lockUnless and take that makes them always acquire the lock.
 func never() (bool, error) { return false, nil }
 
-// lockUnless takes the lock, unless done reports that there is nothing to do. It calls done before each attempt. If
+// lockUnless acquires the lock, unless done reports that there is nothing to do. It calls done before each attempt. If
 // there is nothing to do, unlock is nil. Without permission for the lock's queue, it continues without the lock and
 // calls opts.Unlocked.
 //
-// If another client holds the lock for too long, lockUnless takes a second lock instead, and after that a third one.
-// Without these, all waiting clients would continue at the same time, and overload a broker that is already slow.
+// If another client holds the lock for too long, lockUnless tries to acquire a second lock instead, and after that a
+// third one, and so on. Without these, all waiting clients would continue at the same time, and overload a broker that
+// is already slow.
 func lockUnless(ctx context.Context, conn Conn, opts ApplyOptions, done func() (bool, error)) (unlock func(), err error) {
 	s := channels.New(conn)
 	for passed := 0; ; passed++ {
@@ -102,8 +103,8 @@ func LockCreation(ctx context.Context, conn Conn, prefix, queue string) (unlock 
 	return nil, err
 }
 
-// take tries to get a lock until it holds it. Before each attempt it calls done, and stops if that reports that there
-// is nothing to do. If another client still holds the lock after the duration within, take returns errLocked.
+// take tries to acquire a lock until it holds it. Before each attempt it calls done, and stops if that reports that
+// there is nothing to do. If another client still holds the lock after the duration within, take returns errLocked.
 func take(ctx context.Context, s *channels.Session, name string, within time.Duration, done func() (bool, error)) (held bool, err error) {
 	deadline := time.Now().Add(within)
 	for try := 1; ; try++ {
@@ -135,7 +136,7 @@ func unlocked(opts ApplyOptions, why error) {
 	}
 }
 
-// releaseLock deletes the lock's queue. It works even after the context under which the lock was taken has ended.
+// releaseLock deletes the lock's queue. It works even after the context under which the lock was acquired has ended.
 func releaseLock(s *channels.Session, name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), unlockTimeout)
 	defer cancel()

@@ -29,8 +29,8 @@ type ManagementConfig struct {
 	// URL is the API's address without a path, e.g. "http://127.0.0.1:15672". It may contain the user name and
 	// password.
 	URL string
-	// URLs are the addresses of further nodes of the same cluster. Requests go to a random node at first, and then to
-	// the same node for as long as it answers.
+	// URLs are the addresses of further nodes of the same cluster. The first request is sent to a random node, and
+	// later ones to the same node for as long as it answers.
 	URLs []string
 	// Username and Password override those in the URL. If neither is set, both default to "guest". The user needs the
 	// management tag, and the policymaker tag to read policies.
@@ -252,9 +252,9 @@ type queueAnswer struct {
 	Stats jsonObject `json:"message_stats"` // absent until the broker has statistics
 }
 
-// unavailable returns the reason why the queue's counts are unknown, or "" if it knows of none. A quorum queue without
-// a majority of its replicas has no leader, whatever state the broker reports, which depends on its version. RabbitMQ
-// 3.10 also continues to report the last counts of such a queue.
+// unavailable returns the reason why the queue's counts are unknown, or "" if the answer gives no reason. A quorum
+// queue without a majority of its replicas has no leader, whatever state the broker reports, which depends on its
+// version. RabbitMQ 3.10 also continues to report the last counts of such a queue.
 func (q queueAnswer) unavailable() string {
 	online := 0
 	for _, m := range q.Members {

@@ -31,12 +31,12 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("%s: expected status 200, got %d %s", e.Path, e.Code, http.StatusText(e.Code))
 }
 
-// AnswerError means that an answer could not be decoded, because it is not the management API's JSON but that of a proxy
-// or a login page, or because it is incomplete.
+// AnswerError means that an answer could not be decoded, because it is incomplete, or because it was sent by something
+// other than the management API, such as a proxy or a login page.
 type AnswerError struct {
 	Path string
 	Type string // the content type of the answer; empty if it had none
-	Err  error  // of decoding the answer
+	Err  error  // from decoding the answer
 }
 
 func (e *AnswerError) Error() string {
@@ -50,7 +50,7 @@ func (e *AnswerError) Error() string {
 	return fmt.Sprintf("%s: the answer %s is not the management API's JSON (%v); is this the address of the management API, or of a proxy that does not reach it?", e.Path, kind, e.Err)
 }
 
-// Unwrap returns the error of decoding the answer.
+// Unwrap returns the error from decoding the answer.
 func (e *AnswerError) Unwrap() error { return e.Err }
 
 // IsDenied reports whether the management API denied access. It answers 401 to users without the required tag.
@@ -85,7 +85,7 @@ func (e *ClusterError) Error() string {
 		e.AMQP, e.Endpoint, e.Management)
 }
 
-// SameCluster checks that an AMQP connection leads to the cluster of the management API. If the cluster has no
+// SameCluster checks that an AMQP connection and the management API belong to the same cluster. If the cluster has no
 // configured name (cluster_name), each node reports its own name over AMQP. A name that differs from the API's cluster
 // name must therefore be that of one of the API's nodes. If the user is not allowed to list the nodes, SameCluster
 // briefly declares an exclusive queue, which the API of the same cluster shows. The error is a *ClusterError if both
@@ -177,8 +177,8 @@ func (m *Management) InVhost(kind string, names ...string) string {
 	return strings.Join(words, "/")
 }
 
-// RoundTrip holds the times of a request: when it was sent, when its answer was received, and the broker's time in
-// the answer, in whole seconds. Date is zero if the answer had none.
+// RoundTrip contains the times of a request: when it was sent, when its answer was received, and the broker's time in
+// the answer, in whole seconds. Date is zero if the answer does not contain a time.
 type RoundTrip struct{ Sent, Received, Date time.Time }
 
 // Call sends a request to a path such as "/api/overview". It encodes body as JSON unless it is nil, and decodes the
@@ -248,7 +248,7 @@ func (m *Management) ask(ctx context.Context, e endpoint, left int, method, path
 	}
 	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
 		if ctx.Err() != nil {
-			return x, false, err // the answer did not come to an end in time
+			return x, false, err // the answer was not received completely in time
 		}
 		return x, true, &AnswerError{Path: path, Type: resp.Header.Get("Content-Type"), Err: err}
 	}

@@ -20,7 +20,7 @@ const pluginName = "rabbitmq_delayed_message_exchange"
 // ErrNoPlugin is wrapped by every *NoPluginError.
 var ErrNoPlugin = errors.New("the delayed message plugin is not available")
 
-// NoPluginError reports a broker that does not know the x-delayed-message exchange type.
+// NoPluginError reports a broker that does not support the x-delayed-message exchange type.
 type NoPluginError struct {
 	Product string // the product name that the broker reports, e.g. "RabbitMQ"
 	Version string // the broker's version, e.g. "4.0.5"

@@ -1,6 +1,6 @@
 package live
 
-// internalOf is set by package topology/live, which knows the type of its Management.
+// internalOf is set by package topology/live, which defines the public Management.
 var internalOf func(public any) *Management
 
 // SetInternal sets the function behind Internal.
@@ -15,7 +15,7 @@ func Internal(public any) *Management {
 	return internalOf(public)
 }
 
-// NewPublic is NewManagement for a public type, which wrap puts around the client.
+// NewPublic is like NewManagement, but returns the client in the public type that wrap puts around it.
 func NewPublic[T any](cfg ManagementConfig, wrap func(*Management) T) (public T, err error) {
 	m, err := NewManagement(cfg)
 	if err != nil {
@@ -27,7 +27,7 @@ func NewPublic[T any](cfg ManagementConfig, wrap func(*Management) T) (public T,
 }
 
 // Public returns the *topology/live.Management around a client, as its type T. It returns nil for nil, and for a client
-// of NewManagement.
+// that NewManagement returned.
 func Public[T any](m *Management) (public T) {
 	if m != nil {
 		public, _ = m.public.(T)

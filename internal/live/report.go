@@ -24,7 +24,7 @@ const (
 	StateCreated State = "created"
 	// StateExisted means that the object existed before. It is used only with an Inspector.
 	StateExisted State = "existed"
-	// StateFailed means that the broker refused the object. The error has the reason.
+	// StateFailed means that the broker refused the object. The error contains the reason.
 	StateFailed State = "failed"
 	// StateUntried means that the object was neither declared nor inspected, because an earlier step failed.
 	StateUntried State = "not tried"
@@ -69,7 +69,7 @@ func (r Report) Count(s State) int {
 	return n
 }
 
-// String sums the report up in one line, e.g. "3 created, 12 existed".
+// String summarises the report in one line, e.g. "3 created, 12 existed".
 func (r Report) String() string {
 	var parts []string
 	for _, s := range []State{StateCreated, StateExisted, StateDeclared, StateDeleted, StateAbsent, StateKept, StateFailed, StateUnknown, StateUntried} {

@@ -87,10 +87,10 @@ func Reserved(prefix, name string) bool {
 	return false
 }
 
-// RouteQueue reports whether a name is that of a queue which forwards to an exchange destination.
+// RouteQueue reports whether a name is that of a route queue, which forwards messages to an exchange destination.
 func RouteQueue(prefix, name string) bool { return strings.HasPrefix(name, prefix+".route.") }
 
-// LockQueue returns the name of the queue that is the lock for declaring the bindings of a layout on a broker before
+// LockQueue returns the name of the queue that serves as the lock for declaring a layout's bindings on a broker before
 // RabbitMQ 4.3. The queue is exclusive, so only one connection at a time can hold the lock.
 func LockQueue(prefix string) string { return prefix + ".lock" }
 

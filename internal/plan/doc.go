@@ -3,6 +3,6 @@
 // (policies.go), and formats the result for display and as JSON (render.go).
 //
 // The state of a broker is data as well: its version and its objects (state.go, queue.go), the settings that policies
-// apply to them (policy.go), and bindings that no topology describes and that lead messages out of the delays
-// (strays.go). The package does no I/O.
+// apply to them (policy.go), and bindings that no topology describes and that deliver copies of delayed messages
+// elsewhere (strays.go). The package does no I/O.
 package plan

@@ -46,7 +46,7 @@ func addAll(set map[string]bool, names []string) {
 	}
 }
 
-const exemptAdvice = "narrow the policy's pattern, or give the object a policy of its own with a higher priority"
+const exemptAdvice = "narrow the policy's pattern, or give the object a separate policy with a higher priority"
 
 // feedWarnings returns warnings about policies on the exchanges in front of delay queues.
 func feedWarnings(want topology.Topology, live State) []Warning {

@@ -17,7 +17,7 @@ type Queue struct {
 	// below are the last known ones, usually 0.
 	Unavailable string
 	// Uncounted means that the management API has no message counts for a running queue. This lasts for a few seconds
-	// after the queue was declared, or after its node or leader came back.
+	// after the queue was declared, or after its node or leader recovered.
 	Uncounted bool
 	// ReadyOnly means that the management API has no message counts for a running queue, and that Messages is the
 	// number of ready messages that the broker reported over AMQP. Unacked and Leaving are unknown then. It is not set

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// ManagementAPI is the State.Source of a broker that was read by the management API.
+// ManagementAPI is the State.Source of a broker that was read through the management API.
 const ManagementAPI = "management API"
 
 // State is the state of a broker as a live.Inspector found it.
@@ -25,7 +25,7 @@ type State struct {
 	// Unbind contains the management API's URLs for deleting bindings, by Binding.String.
 	Unbind   map[string]string
 	Policies []Policy
-	// PoliciesKnown reports whether Policies is complete. Reading policies takes the management API and a user with
+	// PoliciesKnown reports whether Policies is complete. Reading policies requires the management API and a user with
 	// the policymaker or administrator tag.
 	PoliciesKnown bool
 	// Vhost is the virtual host. QueueLimit and ConnectionLimit are its limits on the numbers of queues and connections.
@@ -53,7 +53,7 @@ type Exchange struct {
 }
 
 // Layout returns the broker's objects that belong to the named layouts, or are named delay queues (queues of the ttl
-// strategy are independent of each other). These are the queues, the exchanges of the same names and those between
+// strategy are independent of each other). These are the queues, the exchanges with the same names and those between
 // them, and all bindings to and from them. It requires an Inspector that reads bindings, see BindingsKnown.
 func (l State) Layout(prefix string, names ...string) topology.Topology {
 	wanted := func(name string) bool {

@@ -105,7 +105,7 @@ func prefixOf(t topology.Topology) (string, bool) {
 	return "", false
 }
 
-// staysIn reports whether a binding of a layout's exchange leads to an object of the same layout or to the delivery
+// staysIn reports whether a binding from a layout's exchange routes to an object of the same layout or to the delivery
 // exchange.
 func staysIn(b topology.Binding, prefix string, of naming.Layout) bool {
 	if b.ToExchange == topology.DeliveryExchange(prefix) {
@@ -115,7 +115,7 @@ func staysIn(b topology.Binding, prefix string, of naming.Layout) bool {
 	return own && to.Name == of.Name
 }
 
-// shapes holds what is needed to recognize bindings of destinations to the delivery exchange.
+// shapes contains what is needed to recognize bindings of destinations to the delivery exchange.
 type shapes struct {
 	prefix string
 	// words maps a layout's tag to the number of the layout's own words in a routing key, if the tag does not show that
@@ -137,9 +137,9 @@ func shapesOf(prefix string, want topology.Topology, live State) shapes {
 	return s
 }
 
-// delivers reports whether a binding of the delivery exchange matches only the messages for its queue. Its routing
-// key consists of the layout's tag, "*" for each word of the layout, and the destination's key. For an unknown layout
-// any number of words is accepted, because no messages come from it.
+// delivers reports whether a binding of the delivery exchange matches only the messages for its queue. Its routing key
+// consists of the layout's tag, "*" for each word of the layout, and the destination's key. For an unknown layout, any
+// number of words is accepted, because no messages pass through such a layout.
 func (s shapes) delivers(b topology.Binding) bool {
 	key, ok := strings.CutSuffix(b.RoutingKey, "."+topology.Destination{Queue: b.Queue}.Key(s.prefix))
 	if b.Queue == "" || !ok || len(b.Arguments) > 0 && b.Arguments[argument.Binder] == nil {

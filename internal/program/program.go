@@ -36,7 +36,7 @@ const (
 	ExitInterrupt = 130 // interrupted by a signal
 )
 
-// Program holds the flags and the terminal of one run.
+// Program contains the flags and the terminal of one run.
 type Program struct {
 	*term.Terminal
 
@@ -115,7 +115,7 @@ func (s *StatusError) Error() string { return fmt.Sprintf("exit status %d", s.Co
 // Unwrap returns Err.
 func (s *StatusError) Unwrap() error { return s.Err }
 
-// Exit returns an error that ends the program with a code and prints nothing. It returns nil for ExitOK.
+// Exit returns an error that makes the program exit with a code without printing anything. It returns nil for ExitOK.
 func Exit(code int) error {
 	if code == ExitOK {
 		return nil
@@ -246,7 +246,7 @@ func (p *Program) Exclusive(a, b string) error {
 	return nil
 }
 
-// Given reports whether the command line has the flag.
+// Given reports whether the command line contains the flag.
 func (p *Program) Given(flag string) bool { return p.flags.Changed(flag) }
 
 // mayBeEmpty lists the flags for which an empty text is a valid value.

@@ -5,7 +5,7 @@ import (
 	"database/sql"
 )
 
-// EffectKey is the key of a row of rabbitdelay_effects.
+// EffectKey is the key of a row in rabbitdelay_effects.
 type EffectKey struct {
 	Task             string
 	Created, Version int64
@@ -80,7 +80,7 @@ func (c Conn) EndRunning(ctx context.Context, k EffectKey, now int64) error {
 	return err
 }
 
-// raiseAttempts sets the number of attempts unless it is already higher.
+// raiseAttempts sets last_error, and the number of attempts unless it is already higher.
 const raiseAttempts = "attempts = CASE WHEN attempts < ? THEN ? ELSE attempts END, last_error = ?"
 
 // RecordDeath records in a task that an attempt ended without an outcome.
@@ -102,8 +102,8 @@ type Failure struct {
 }
 
 // RecordFailure records a failure of the attempt with the token, unless the task has had another outcome, another
-// attempt is running under a lease, or the row belongs to a newer task with the same id. The error satisfies sqldb.Duplicate if the task would become pending while another
-// task with its unique key is pending.
+// attempt is running under a lease, or the row belongs to a newer task with the same id. sqldb.Duplicate returns true
+// for the error if the task would become pending while another task with its unique key is pending.
 func (c Conn) RecordFailure(ctx context.Context, x Fence, f Failure, token string, now int64) error {
 	set, args := "updated_at = ?", []any{now}
 	if f.Counts || f.GivesWay {

@@ -24,7 +24,7 @@ type Seen struct {
 
 // BulkPlace is the position of a bulk change.
 type BulkPlace struct {
-	Place // the position of the last task that was looked at
+	Place // the position of the last task that was processed
 
 	// Held contains the ids of earlier tasks that were locked, for example by a handler, when their batch was changed.
 	Held []string
@@ -74,7 +74,7 @@ func (c Conn) Page(ctx context.Context, f Filter, after Place, o Order, limit in
 		if len(page) >= limit {
 			return page[:limit], nil
 		}
-		after = last // continue, because many rows in a row may have errors that do not match
+		after = last // continue, because many consecutive rows may have errors that do not match
 	}
 }
 

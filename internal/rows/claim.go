@@ -184,7 +184,7 @@ func (c Conn) Claim(ctx context.Context, candidates []Candidate, until int64) ([
 func MarkSent(now time.Time, pauses []time.Duration) Assignment {
 	var cases strings.Builder
 	last := len(pauses) - 1
-	for n, pause := range pauses[:max(last, 1)] { // a CASE has at least one WHEN
+	for n, pause := range pauses[:max(last, 1)] { // a CASE needs at least one WHEN
 		fmt.Fprintf(&cases, " WHEN %d THEN %d", n, pause.Milliseconds())
 	}
 	again := fmt.Sprintf("(CASE WHEN due_at > ? THEN due_at ELSE ? END) + (CASE sends%s ELSE %d END)", cases.String(), pauses[last].Milliseconds())
@@ -228,8 +228,8 @@ func EndLate(now time.Time) Assignment {
 }
 
 // Settle changes the claimed tasks that are not locked and still have the version and the lease of their claim, and
-// returns the ids of the tasks that are locked. A program that deletes a task and inserts another one with its id gives
-// that one the same version, but no lease.
+// returns the ids of the tasks that are locked. If another program has deleted a task and inserted a new one with the
+// same id, the new task may have the same version, but it does not have the lease.
 func (c Conn) Settle(ctx context.Context, version, lease int64, ids []string, a Assignment) (held []string, err error) {
 	condition, which, err := c.anyOf(anys(ids))
 	if err != nil {

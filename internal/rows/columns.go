@@ -28,7 +28,7 @@ type Content struct {
 	Tags          []string
 }
 
-// Task is a row of rabbitdelay_tasks. schedule.Task documents its fields.
+// Task is a row in rabbitdelay_tasks. schedule.Task documents its fields.
 type Task struct {
 	Content
 
@@ -49,7 +49,7 @@ type Task struct {
 	headers sql.NullString // the column headers until it is decoded
 }
 
-// column is a column of rabbitdelay_tasks that a Task has a field for. The statements that read, insert, replace and
+// column is a column of rabbitdelay_tasks for which Task has a field. The statements that read, insert, replace and
 // renew tasks, and those for the tasks of rabbitdelay_schedules, are built from the list of columns. A new field of a
 // task therefore needs the field itself, an entry in the list, and the column in each dialect's migrations.
 type column struct {
@@ -61,7 +61,8 @@ type column struct {
 	by setter
 	// text is the name of the Go field if the column is a text of the message, which has to be UTF-8 without NUL.
 	text string
-	// renewed is the SQL value of the column after the task's version was raised; empty if the column keeps its value.
+	// renewed is the SQL value to which the column is set when the task's version is raised; empty if the column keeps
+	// its value.
 	renewed string
 }
 
@@ -107,8 +108,8 @@ var (
 	taskColumns = namesOf(columns)
 	// bodiless is taskColumns with NULL in place of the body.
 	bodiless = strings.Replace(taskColumns, " body,", " NULL,", 1)
-	// given lists the columns that the caller of Schedule sets. written has the names of the columns that Insert writes, in
-	// the order of the method written.
+	// given lists the columns that the caller of Schedule sets. written contains the names of the columns that Insert
+	// writes, in the order of the method written.
 	given   = columnsBy(byCaller, byMessage)
 	written = append(names(given), "created_at", "updated_at")
 	// message lists the columns that a schedule passes on to its tasks.
@@ -146,7 +147,7 @@ func renewal() string {
 	return strings.Join(append(set, "claimed_until = 0"), ", ")
 }
 
-// cells returns the places of a task's values of some columns.
+// cells returns the cells of a task for some columns.
 func (t *Task) cells(list []column) []any {
 	all := make([]any, len(list))
 	for i, c := range list {
@@ -169,7 +170,7 @@ func (t *Task) written(now int64) []any {
 	return append(t.values(given), now, now)
 }
 
-// value returns what is written to a column.
+// value returns the value that is written to a cell's column.
 func value(cell any) any {
 	switch cell := cell.(type) {
 	case *string:

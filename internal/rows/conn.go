@@ -16,7 +16,7 @@ var files embed.FS
 // Migrations create and upgrade the tables.
 var Migrations = sqldb.Migrations{Component: "schedule", Files: files}
 
-// DB is a database that has the tables of Migrations.
+// DB is a database that contains the tables of Migrations.
 type DB struct {
 	sqldb.DB
 
@@ -48,7 +48,7 @@ func (c Conn) Failed() error {
 	return *c.failed
 }
 
-// On returns the Conn of a database or transaction.
+// On returns the Conn for a database or transaction.
 func (db *DB) On(ctx context.Context, c sqldb.Conn) (Conn, error) {
 	d, err := db.dialect.Resolve(ctx, c)
 	x := Conn{Conn: c, dialect: d, clock: db.clock}
@@ -61,7 +61,7 @@ func (db *DB) On(ctx context.Context, c sqldb.Conn) (Conn, error) {
 	return x, err
 }
 
-// Conn returns the Conn of the database itself.
+// Conn returns the Conn for the database itself.
 func (db *DB) Conn(ctx context.Context) (Conn, error) { return db.On(ctx, db.DB) }
 
 // Within runs do on c. If c is a database, it runs do in a new transaction.
@@ -86,7 +86,7 @@ func (db *DB) Transact(ctx context.Context, do func(Conn) error) error {
 	return db.transact(ctx, db.DB, c.readCommitted(), do)
 }
 
-// TransactAt runs do in a transaction with the options of a caller.
+// TransactAt runs do in a transaction with the caller's options.
 func (db *DB) TransactAt(ctx context.Context, opts *sql.TxOptions, do func(Conn) error) error {
 	return db.transact(ctx, db.DB, opts, do)
 }
@@ -101,9 +101,9 @@ func (db *DB) transact(ctx context.Context, own sqldb.DB, opts *sql.TxOptions, d
 	}))
 }
 
-// Undoable runs do. If do asks for it, Undoable rolls back the changes of do, while the transaction continues. It
-// reports whether it has rolled back. It cannot roll back if each statement is a separate transaction. SQLite does not
-// need a rollback, because it has only one writer.
+// Undoable runs do. If do returns undo, Undoable rolls back the changes that do made, while the transaction continues.
+// It reports whether it has rolled them back. It cannot do so if each statement is a separate transaction. SQLite does
+// not need a rollback, because it has only one writer.
 func (c Conn) Undoable(ctx context.Context, do func() (undo bool, err error)) (undone bool, err error) {
 	const savepoint = "SAVEPOINT rabbitdelay"
 	marked := !c.sqlite()

@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// QueueCount is the number of tasks of one queue in one status.
+// QueueCount is the number of tasks with one status for one queue.
 type QueueCount struct {
 	Queue, Status string
 	Count         int64
 }
 
-// CountByQueue counts the tasks that a filter selects by queue and status, sorted in that order.
+// CountByQueue returns the number of tasks that a filter selects for each queue and status, sorted by queue and status.
 func (c Conn) CountByQueue(ctx context.Context, f Filter) (counts []QueueCount, err error) {
 	if f.ByError() {
 		return c.countErrorsByQueue(ctx, f)
@@ -83,8 +83,8 @@ func (c Conn) CountUpTo(ctx context.Context, f Filter, limit int64) (total int64
 	return total, nil
 }
 
-// CountFinished counts the tasks that finished with a status between from, inclusive, and to, exclusive, up to
-// limit + 1. The status is a literal in the statement, so that the planner can use the partial index.
+// CountFinished counts the tasks that finished with the given status, no earlier than from and before to, up to limit +
+// 1. The status is a literal in the statement, so that the planner can use the partial index.
 func (c Conn) CountFinished(ctx context.Context, status string, from, to time.Time, limit int64) (int64, error) {
 	return c.number(ctx, fmt.Sprintf("SELECT COUNT(*) FROM (SELECT 1 FROM rabbitdelay_tasks WHERE status = '%s' AND finished_at >= %d AND finished_at < %d LIMIT %d) AS bounded",
 		status, Stored(from), Stored(to), limit+1))
@@ -145,15 +145,15 @@ func (c Conn) oldest(ctx context.Context, from string, args ...any) (time.Time, 
 	return orZero(first), nil
 }
 
-// CountPending counts the pending tasks that are due after after and not after until, up to most.
+// CountPending counts the pending tasks that are due later than after and no later than until, up to most.
 func (c Conn) CountPending(ctx context.Context, after, until, most int64) (int64, error) {
 	return c.number(ctx, "SELECT COUNT(*) FROM (SELECT 1"+c.pendingInOrder()+" AND due_at > ? AND due_at <= ? LIMIT ?) AS counted", after, until, most)
 }
 
-// CountUnsent counts the tasks of a lane that a claim could get, up to most.
+// CountUnsent counts the tasks in a lane that a claim could select, up to most.
 func (c Conn) CountUnsent(ctx context.Context, l Lane, until, most int64) (int64, error) {
 	instant := c.instant(ToSend)
-	return c.number(ctx, "SELECT COUNT(*) FROM (SELECT 1 FROM "+c.from(ToSend)+" AND queue = ? AND exchange = ? AND "+instant+" <= ? ORDER BY "+instant+" LIMIT ?) AS counted", // by the index
+	return c.number(ctx, "SELECT COUNT(*) FROM (SELECT 1 FROM "+c.from(ToSend)+" AND queue = ? AND exchange = ? AND "+instant+" <= ? ORDER BY "+instant+" LIMIT ?) AS counted", // ORDER BY makes the planner use the index
 		l.Queue, l.Exchange, until, most)
 }
 

@@ -62,7 +62,7 @@ func (c Conn) lock(l Lock) string {
 }
 
 // WriteFirst must be called at the beginning of a transaction that reads before it writes. On SQLite it executes a
-// writing statement to take the write lock, because a read lock cannot always be upgraded later.
+// writing statement to acquire the write lock, because a read lock cannot always be upgraded later.
 func (c Conn) WriteFirst(ctx context.Context) error {
 	if !c.sqlite() {
 		return nil

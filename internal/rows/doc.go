@@ -29,8 +29,8 @@
 //
 //   - A unique key is a column with a unique index over pending rows only, so that no program can create two. The index
 //     is partial; on MySQL it is over a generated column that is NULL in all other rows. A transaction that schedules a
-//     task with a key waits in the index for a handler that is ending the key's previous task. The transaction always
-//     changes the pending row, so that a handler with an older snapshot reads it again.
+//     task with a key waits in the index for a handler that is finishing the key's previous task. The transaction
+//     always changes the pending row, so that a handler with an older snapshot reads it again.
 //   - Scheduling a task with a key inserts first (ON CONFLICT DO NOTHING, or MySQL's ON DUPLICATE KEY UPDATE). A read
 //     before the insert would lock a gap on MySQL, in which two transactions would wait for each other.
 //   - A running task does not hold its key, because changes that its handler has not read must not be treated as done.

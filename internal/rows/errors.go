@@ -66,15 +66,15 @@ var errEnough = errors.New("enough rows were read")
 type Unsuccessful struct {
 	ID, Queue, Exchange string
 	At                  time.Time // when the task ended or, if it has not ended, when it is due
-	LastError           string    // its beginning only
+	LastError           string    // only its beginning, unless the filter compares the whole text
 }
 
 // failuresPage is the number of rows that Failures reads in one statement.
 const failuresPage = 5000
 
-// Failures calls row for the tasks of one status, newest first: by the time when they ended or, for tasks that have not
-// ended, by the time when they are due. It reads at most the given number of rows, and skips those whose error does not
-// match. It returns how many rows it has read, and whether there are more.
+// Failures calls row for the tasks with one status, newest first: by the time when they ended or, for tasks that have
+// not ended, by the time when they are due. It reads at most the given number of rows, and skips those whose error does
+// not match. It returns how many rows it has read, and whether there are more.
 func (c Conn) Failures(ctx context.Context, f Filter, ended bool, most int, row func(Unsuccessful)) (read int, more bool, err error) {
 	sort := Sort{Ended: ended, Last: true}
 	columns := fmt.Sprintf("id, queue, exchange, due_at, finished_at, SUBSTR(last_error, 1, %d) AS last_error", alike.Most)

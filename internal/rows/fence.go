@@ -74,7 +74,7 @@ func (c Conn) AllDone(ctx context.Context, fences []Fence, now int64) (int64, er
 }
 
 // ExchangeDone marks a task that was sent to an exchange as done, after one of the exchange's queues has had its
-// effect. It reports false if the task was cancelled or changed in the meantime.
+// effect. It returns false if the task was cancelled or changed in the meantime.
 func (c Conn) ExchangeDone(ctx context.Context, f Fence, now int64) (bool, error) {
 	return c.changed(ctx, makeDone+fenced+" AND status IN ('pending', 'running', 'failed') AND exchange <> ''", append([]any{now, now}, f.args()...)...)
 }
@@ -109,7 +109,7 @@ type Found struct {
 	Over    bool // whether expires_after has passed
 }
 
-// Find reads a task. The parameter now is the time of this process's clock.
+// Find reads a task. The parameter now is used if another clock replaces the database's; see unexpired.
 func (c Conn) Find(ctx context.Context, id string, now int64, l Lock) (f Found, err error) {
 	return c.find(ctx, id, now, c.lock(l))
 }

@@ -14,7 +14,7 @@ type RowError struct{ reasons []string }
 
 func (e *RowError) Error() string { return strings.Join(e.reasons, "; ") }
 
-// cell scans a value of any type, because a column in SQLite can hold values of every type. If the value has the wrong
+// cell scans a value of any type, because a column in SQLite can contain values of any type. If the value has the wrong
 // type, it records a problem.
 type cell struct {
 	column string

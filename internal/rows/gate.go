@@ -13,7 +13,7 @@ import (
 // MaxWaiting is the largest number of waiting tasks that is counted for a destination that is paused or rate-limited.
 const MaxWaiting = 100_000
 
-// Gate is a row of rabbitdelay_destinations: the pause and the rate limits of a lane.
+// Gate is a row in rabbitdelay_destinations: the pause and the rate limits of a lane.
 type Gate struct {
 	Lane
 
@@ -70,7 +70,7 @@ func (c Conn) LockGates(ctx context.Context, lanes []Lane) (map[Lane]*Gate, erro
 }
 
 // LongestClaim is the maximum time for which the server lets a claim of lanes with a rate limit be idle between two
-// statements. After that the server ends the session, because a relay that hangs would keep all other relays from
+// statements. After that the server terminates the session, because a hung relay would keep all other relays from
 // claiming those lanes.
 const LongestClaim = 10 * time.Second
 

@@ -31,7 +31,7 @@ func (c Conn) tasks(ctx context.Context, query string, args []any) (list []*Task
 	return list, err
 }
 
-// Sort is an order of tasks: by due time and id, or by when they ended and id.
+// Sort is an order of tasks: by due time and id, or by end time and id.
 type Sort struct{ Ended, Last bool }
 
 func (s Sort) column() string {
@@ -73,8 +73,8 @@ type Listing struct {
 // listPage is how many rows List reads at a time.
 const listPage = 500
 
-// List calls yield with the tasks of a list until yield returns false. Each page begins where the last one
-// ended, so that no statement stays open in between.
+// List calls yield with the tasks of a list until yield returns false. Each page begins where the previous one ended,
+// so that no statement stays open in between.
 func (c Conn) List(ctx context.Context, l Listing, yield func(*Task) bool) error {
 	// SQLite allows any value in any column. It sorts texts after all numbers, so a position by time cannot distinguish
 	// them.
@@ -177,7 +177,7 @@ func (c Conn) byDestination(exchange, sqlite string) string {
 	return c.tasksBy("queue", sqlite)
 }
 
-// Effect is a row of rabbitdelay_effects for display. Times that are not set are zero.
+// Effect is a row in rabbitdelay_effects, for display. Times that are not set are zero.
 type Effect struct {
 	Version    int64
 	Queue      string

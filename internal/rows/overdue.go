@@ -22,7 +22,7 @@ func (c Conn) FirstOverdue(ctx context.Context, l Lane, now int64) (map[string]i
 	return firsts, err
 }
 
-// Sent is a number of tasks whose messages are on the broker, and the range of their resend_at.
+// Sent contains the number of tasks whose messages are on the broker, and the range of their resend_at.
 type Sent struct {
 	Tasks       int64
 	First, Last int64

@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// Relay is a row of rabbitdelay_relays.
+// Relay is a row in rabbitdelay_relays.
 type Relay struct {
 	Name, Version string
 	Started, Seen time.Time
@@ -28,8 +28,8 @@ func (c Conn) Relays(ctx context.Context) (list []Relay, err error) {
 	return list, err
 }
 
-// CanBeat returns an error if no relay can record in this database that it runs, for example because the database is
-// read-only. It changes nothing. It does not ask SQLite, where it would have to wait for other writers.
+// CanBeat returns an error if no relay can record in this database that it is running, for example because the database
+// is read-only. It changes nothing. It does not check SQLite, where it would have to wait for other writers.
 func (c Conn) CanBeat(ctx context.Context) error {
 	if c.dialect == sqldb.SQLite {
 		return nil
@@ -72,7 +72,7 @@ var relayRights = []struct{ right, query string }{
 }
 
 // CheckRights returns an error for each permission that a relay needs and that the database user lacks. It ignores
-// other errors of the database, because Run encounters them anyway.
+// other database errors, because Run encounters them anyway.
 func (db *DB) CheckRights(ctx context.Context) error {
 	var errs []error
 	for _, r := range relayRights {

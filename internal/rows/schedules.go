@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// Schedule is a row of rabbitdelay_schedules. It has the same fields as schedule.Recurring, which documents them.
+// Schedule is a row in rabbitdelay_schedules. It has the same fields as schedule.Recurring, which documents them.
 type Schedule struct {
 	Name, Cron, TimeZone string
 	Every                time.Duration
@@ -262,7 +262,7 @@ func (c Conn) ClaimSchedule(ctx context.Context, now int64, except []string) (*S
 	pick := "FROM rabbitdelay_schedules" + where.String() + " ORDER BY plan_at LIMIT 1"
 	columns := c.scheduleColumns("NULL")
 	query := "SELECT " + columns + " " + pick + c.lock(SkipLocked)
-	if c.sqlite() { // the statement takes the write lock immediately; see WriteFirst
+	if c.sqlite() { // the statement acquires the write lock immediately; see WriteFirst
 		query = "UPDATE rabbitdelay_schedules SET plan_at = plan_at WHERE name IN (SELECT name " + pick + ") RETURNING " + columns
 	}
 	list, err := c.schedules(ctx, query, where.args...)

@@ -32,7 +32,7 @@ func (c Conn) writeTags(ctx context.Context, tasks []*Task, on OnExisting) error
 	return nil
 }
 
-// readTags fills in the tags of tasks, in the order in which they were given.
+// readTags fills in the sorted tags of tasks.
 func (c Conn) readTags(ctx context.Context, tasks []*Task) error {
 	if len(tasks) == 0 {
 		return nil

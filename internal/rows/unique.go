@@ -25,7 +25,7 @@ func (c Conn) byKey() string {
 }
 
 // InsertUnique inserts a task without its tags, unless another pending task has its unique key or a task with its id
-// exists. It reports whether it did. It waits for transactions that are writing or ending the pending task with that
+// exists. It reports whether it did. It waits for transactions that are writing or finishing the pending task with that
 // key.
 func (c Conn) InsertUnique(ctx context.Context, t *Task, now int64) (inserted bool, err error) {
 	query := "INSERT INTO rabbitdelay_tasks (" + strings.Join(written, ", ") + ") VALUES (" + marks(len(written)) + ")"

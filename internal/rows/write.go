@@ -18,9 +18,9 @@ const (
 	insertBytes = 4 << 20
 )
 
-// stillPending is the condition of a pending task in a form that no index matches. It is for statements that find their
-// rows by id. With a plain status = 'pending', a planner without statistics, or one that does not know the number of
-// ids, might choose an index of the status and read all pending rows.
+// stillPending is the condition for a pending task in a form that no index matches. It is for statements that find
+// their rows by id. With a plain status = 'pending', a planner without statistics, or one that does not know the number
+// of ids, might choose an index of the status and read all pending rows.
 const stillPending = "(status = 'pending') IS TRUE"
 
 // OnExisting is the policy of Insert for tasks that already exist.
@@ -72,7 +72,7 @@ func (c Conn) insertChunk(ctx context.Context, tasks []*Task, now int64, on OnEx
 	case on == Replace:
 		query += c.replacing()
 	case !c.mysql():
-		// Avoid an error of the database, because it would abort the caller's transaction in PostgreSQL.
+		// Avoid a database error, because it would abort the caller's transaction in PostgreSQL.
 		query += " ON CONFLICT (id) DO NOTHING"
 		if len(tasks) > 1 {
 			if existing, err := c.existing(ctx, tasks); err != nil || len(existing) > 0 {

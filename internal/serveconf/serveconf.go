@@ -101,7 +101,7 @@ func (p *Proxy) Networks() ([]netip.Prefix, error) {
 	return list, nil
 }
 
-// of is set by package config, which knows the type of its Config.
+// of is set by package config, which defines Config.
 var of func(config any) *Settings
 
 // SetOf sets the function behind Of.

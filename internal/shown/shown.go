@@ -129,7 +129,7 @@ func FromNow(at, now time.Time) string {
 	d := at.Sub(now).Round(time.Second)
 	days := (at.Unix() - now.Unix()) / (24 * 60 * 60)
 	switch {
-	case days > farDays: // a Duration cannot hold it
+	case days > farDays: // a Duration cannot represent it
 		return fmt.Sprintf("in %dd", days)
 	case days < -farDays:
 		return fmt.Sprintf("%dd ago", -days)

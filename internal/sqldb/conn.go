@@ -47,7 +47,7 @@ type Session interface {
 	Close() error
 }
 
-// DB is a database. Two DB values of the same database are equal.
+// DB is a database. Two DB values for the same database are equal.
 type DB interface {
 	Conn
 	Begin(ctx context.Context, opts *sql.TxOptions) (Tx, error)

@@ -80,7 +80,8 @@ func OfDriver(db *sql.DB) (Dialect, bool) {
 }
 
 // Detect determines the dialect by querying the database. Every supported database except SQLite has the function
-// version(). So the query can only fail on SQLite, where a failed statement does not abort the surrounding transaction.
+// version(). The query can therefore fail only on SQLite, where a failed statement does not abort the surrounding
+// transaction.
 func Detect(ctx context.Context, c Conn) (Dialect, error) {
 	var version string
 	err := c.QueryRowContext(ctx, "SELECT version()").Scan(&version)
@@ -105,8 +106,8 @@ type Resolver struct {
 	known atomic.Value // Dialect
 }
 
-// NewResolver uses the given dialect or, if that is empty, the driver's. If neither is known, the first Resolve
-// determines it.
+// NewResolver returns a Resolver that uses the given dialect or, if that is empty, the driver's. If neither is known,
+// the first call to Resolve determines the dialect.
 func NewResolver(db DB, given Dialect) *Resolver {
 	r := &Resolver{}
 	if given != "" {

@@ -23,7 +23,7 @@ var ErrDenied = errors.New("the database user lacks a permission; docs/permissio
 // prepared statements that the driver has created.
 var ErrPooler = errors.New("the connection does not have this program's prepared statements: a pooler in transaction mode, such as PgBouncer, is between this program and PostgreSQL; " +
 	"add default_query_exec_mode=exec to the database URL. Such a pooler does not deliver notifications (LISTEN) either, so a relay is not woken when another process writes a task, " +
-	"and finds the task up to one poll interval later (--poll, Config.PollInterval; 1s by default); docs/databases.md has more")
+	"and finds the task up to one poll interval later (--poll, Config.PollInterval; 1s by default); see docs/databases.md")
 
 // ErrReadOnly is wrapped by the error of a statement that a read-only database refuses.
 var ErrReadOnly = errors.New("the database is read-only: it is a replica, or default_transaction_read_only is on; " +
@@ -134,7 +134,7 @@ func Away(err error) bool {
 	return slices.ContainsFunc(chain(err), func(e error) bool { return e.Error() == "invalid connection" }) // MySQL
 }
 
-// Unavailable reports whether the error means that the database cannot do the work of any caller now: it is Away, it is
+// Unavailable reports whether the error means that the database cannot currently serve any caller: it is Away, it is
 // read-only, as a former primary is after a failover, or it rejects this program's login.
 func Unavailable(err error) bool {
 	if err == nil || errors.Is(err, ErrCommit) {
@@ -184,7 +184,7 @@ func Refused(err error) bool {
 	return false
 }
 
-// Duplicate reports whether the error is the violation of a unique key.
+// Duplicate reports whether the error is a unique key violation.
 func Duplicate(err error) bool {
 	if sqlState(err) == "23505" || mysqlNumber(err) == 1062 {
 		return true
@@ -250,7 +250,7 @@ func chain(err error) []error {
 		return nil
 	}
 	list := []error{err}
-	switch e := err.(type) { //nolint:errorlint // it is the walk along the chain itself
+	switch e := err.(type) { //nolint:errorlint // this function walks the chain itself
 	case interface{ Unwrap() error }:
 		list = append(list, chain(e.Unwrap())...)
 	case interface{ Unwrap() []error }:

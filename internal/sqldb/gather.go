@@ -12,8 +12,8 @@ import (
 // Gather runs concurrent callers in one transaction, so that they share its round trips and its wait for the disk. No
 // caller waits for others to arrive: callers that arrive while a transaction is running form the next one.
 //
-// A transaction that fails for any reason is rolled back, and each of its callers is run in a separate transaction. So
-// the failure of one caller never affects another.
+// A transaction that fails for any reason is rolled back, and each of its callers is run in a separate transaction. The
+// failure of one caller therefore never affects another.
 type Gather[T any] struct {
 	db       DB
 	opts     *sql.TxOptions
@@ -157,12 +157,12 @@ func (g *Gather[T]) run(group []*member[T]) (committed bool) {
 	return Transact(ctx, g.db, g.opts, func(tx Tx) error { return g.safely(ctx, tx, items) }) == nil
 }
 
-// safely converts a panic, or the end of the goroutine, into an error. It happens again in the right goroutine when the
-// item is run alone.
+// safely runs together, and converts a panic or runtime.Goexit into an error. When the item that caused it is run
+// alone, the panic or the exit occurs again in its caller's own goroutine.
 func (g *Gather[T]) safely(ctx context.Context, tx Tx, items []T) error {
 	ended := make(chan error, 1)
 	go func() {
-		err := errors.New("the goroutine ended")
+		err := errors.New("the goroutine exited")
 		defer func() {
 			if r := recover(); r != nil {
 				err = fmt.Errorf("panic: %v", r)

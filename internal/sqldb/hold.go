@@ -10,13 +10,13 @@ import (
 // of its transaction, although the transaction holds the only connection of the pool.
 var ErrOneConnection = errors.New("the handler's transaction holds the only connection of its pool, so a statement outside of the transaction would wait for it forever; pass the transaction instead of schedule.NoTx, or allow the pool more connections")
 
-// Hold records that a transaction holds a connection of a pool.
+// Hold records that a transaction holds a connection from a pool.
 type Hold struct {
 	pool  any
 	ended atomic.Bool
 }
 
-// NewHold returns the Hold of a transaction that begins on a pool. The pool is compared by ==.
+// NewHold returns the Hold for a transaction that begins on a pool. The pool is compared by ==.
 func NewHold(pool any) *Hold { return &Hold{pool: pool} }
 
 // End records that the transaction has ended.
@@ -26,12 +26,12 @@ func (h *Hold) End() {
 	}
 }
 
-// holder is a Tx that holds a connection of a pool.
+// holder is a Tx that holds a connection from a pool.
 type holder interface{ Held() *Hold }
 
 type holding struct{}
 
-// withHold returns a context for a function that runs in the transaction t, so that Free can tell that t holds a
+// withHold returns a context for a function that runs in the transaction t, so that Free can find out that t holds a
 // connection.
 func withHold(ctx context.Context, t Tx) context.Context {
 	if h, ok := t.(holder); ok && h.Held() != nil {

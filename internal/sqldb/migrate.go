@@ -15,7 +15,7 @@ import (
 
 // Migrations describes the schema versions of one component's tables. Files contains
 // migrations/<dialect>/<version>_<name>.sql, in which each statement ends with a semicolon at the end of a line. Each
-// statement must be safe to repeat, because MySQL commits every statement on its own.
+// statement must be safe to repeat, because MySQL commits every statement separately.
 type Migrations struct {
 	Component string
 	Files     fs.FS

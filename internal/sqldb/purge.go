@@ -12,7 +12,7 @@ const MaxPurge = 100_000
 type Expired struct {
 	Table string
 	Key   string // the columns of the primary key
-	Where string // has placeholders for Args
+	Where string // contains placeholders for Args
 	Args  []any
 	Order string // the columns of the index that Where uses
 	// Unlocked means that the rows are not locked before they are deleted, because no transaction changes such rows.
@@ -20,7 +20,7 @@ type Expired struct {
 	Unlocked bool
 }
 
-// Purge deletes rows in batches, each in its own transaction, until it has deleted fewer rows than a batch holds. On
+// Purge deletes rows in batches, each in its own transaction, until one deletes fewer rows than the batch size. On
 // databases that can skip locked rows, it leaves locked rows for the next purge.
 func Purge(ctx context.Context, db DB, d Dialect, e Expired, batch int) (int64, error) {
 	if batch < 1 || batch > MaxPurge {

@@ -69,7 +69,7 @@ func once(ctx context.Context, db DB, opts *sql.TxOptions, fn func(Tx) error) (e
 	case Transient(err), errors.Is(err, ErrRolledBack):
 		return err
 	case aborted(err):
-		return fmt.Errorf("%w: a statement had failed, and the handler did not return its error; return every error of the transaction: %w", ErrRolledBack, err)
+		return fmt.Errorf("%w: a statement had failed, and the handler did not return its error; return every error from the transaction: %w", ErrRolledBack, err)
 	}
 	return fmt.Errorf("%w: %w", ErrCommit, err)
 }

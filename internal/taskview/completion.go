@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// CompletionStats counts the tasks that ended between From, inclusive, and To, exclusive.
+// CompletionStats counts the tasks that ended no earlier than From and before To.
 type CompletionStats struct {
 	From, To     time.Time
 	Done, Failed int64
@@ -82,8 +82,8 @@ func (s *Store) CompletionStats(ctx context.Context, from time.Time, width time.
 	})
 }
 
-// CountFinished counts the tasks that finished with a status between from, inclusive, and to,
-// exclusive, up to limit. A result of limit + 1 means that there are more.
+// CountFinished counts the tasks that finished with the given status, no earlier than from and before to, up to limit.
+// A result of limit + 1 means that there are more.
 func (s *Store) CountFinished(ctx context.Context, status schedule.Status, from, to time.Time, limit int64) (int64, error) {
 	if !slices.Contains([]schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusExpired, schedule.StatusFailed}, status) {
 		return 0, fmt.Errorf("%w: counting finished tasks: status %q; expected done, cancelled, expired or failed", schedule.ErrConfig, status)

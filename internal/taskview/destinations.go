@@ -12,8 +12,8 @@ import (
 // MaxWaiting is the largest number of tasks that schedule.DestinationState.Waiting counts.
 const MaxWaiting = rows.MaxWaiting
 
-// DestinationCount is the number of pending tasks of a destination, among the first 10,000
-// pending tasks of its queue or exchange by due time.
+// DestinationCount is the number of pending tasks for a destination, among the first 10,000 pending tasks for its queue
+// or exchange by due time.
 type DestinationCount struct {
 	Destination topology.Destination
 	Pending     int64

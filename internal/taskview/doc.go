@@ -1,6 +1,7 @@
 // Package taskview reads what the operator's program shows about tasks, beyond what a user's program needs: histograms,
 // statistics of finished tasks, groups of errors, running relays. The commands, the console and the API use it. It is
-// at the top because the program is outside of amqpx, and because the suites test it on each database.
+// in the module's top-level internal directory because the program is outside of amqpx, and because the suites test it
+// on each database.
 //
 //	store.go         Store, a schedule.Store with these reads
 //	histogram.go     tasks by due time
@@ -12,5 +13,5 @@
 //	recurring.go     the state of a recurring task, and its next occurrences
 //	effects.go       what handlers have recorded about a task
 //	relays.go        the processes that relay tasks
-//	cursor.go        checks of positions that users type
+//	cursor.go        checks of positions that users enter
 package taskview

@@ -28,7 +28,7 @@ func (s *Store) Effects(ctx context.Context, id string) ([]Effect, error) {
 	})
 }
 
-// Tags returns the tags that tasks have, sorted, and at most limit of them.
+// Tags returns the first limit tags that tasks have, in sort order.
 func (s *Store) Tags(ctx context.Context, limit int) ([]string, error) {
 	return reading(ctx, s, "reading tags", func(c rows.Conn) ([]string, error) { return c.TagNames(ctx, limit) })
 }

@@ -30,7 +30,7 @@ const (
 	GroupsMost   ErrorGroupOrder = "most"   // the largest groups come first
 )
 
-// ErrorGroupOptions has the options of Store.ErrorGroups. The zero value is ready to use.
+// ErrorGroupOptions contains the options for Store.ErrorGroups. The zero value is ready to use.
 type ErrorGroupOptions struct {
 	// Limit is the largest number of groups to return. The default is DefaultGroups, the maximum
 	// MaxGroups.
@@ -95,7 +95,7 @@ func (s *Store) ErrorGroups(ctx context.Context, f schedule.Filter, o ErrorGroup
 
 type groupKey struct{ queue, exchange, like string }
 
-// addToGroup adds a task to its group. The newest task comes first.
+// addToGroup adds a task to its group. Tasks must be added from the newest to the oldest.
 func addToGroup(groups map[groupKey]*ErrorGroup, t rows.Unsuccessful) {
 	k := groupKey{t.Queue, t.Exchange, alike.Text(t.LastError)}
 	g := groups[k]

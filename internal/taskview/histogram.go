@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// HistogramBucket is the number of tasks due from From, inclusive, to To, exclusive.
+// HistogramBucket is the number of tasks that are due no earlier than From and before To.
 type HistogramBucket struct {
 	From, To time.Time
 	Count    int64

@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Property is a property of a task's message with a value on one line. Commands have a flag for it, files of settings a
-// key, and the console an input, and all of them show it with a task.
+// Property is a property of a task's message whose value fits on one line. Commands have a flag for it, settings files
+// a key, and the console an input field. All of them show it with a task.
 type Property struct {
 	Key     string // the key in files and in JSON, such as content_type
 	Label   string // the console's name for it
@@ -22,8 +22,9 @@ type Property struct {
 	value func(t *schedule.Task) any // a pointer to the value: a string, a uint8 or a time.Duration
 }
 
-// Properties lists the properties of a task's message, besides its destination, body, headers and tags. A new one needs
-// a field in schedule.Task and an entry here. Its JSON form is in package asjson, and its columns are in package rows.
+// Properties lists the properties of a task's message other than its destination, body, headers and tags. A new one
+// needs a field in schedule.Task and an entry here. Its JSON form is in package asjson, and its columns are in package
+// rows.
 var Properties = []Property{
 	{"content_type", "Content type", "application/json", "content type of the body", func(t *schedule.Task) any { return &t.ContentType }},
 	{"type", "Type", "", "the message's type", func(t *schedule.Task) any { return &t.Type }},

@@ -20,8 +20,8 @@ const (
 	RecurringInvalid RecurringState = "invalid" // LastError contains the reason
 )
 
-// StateOf returns the state of a recurring task, which shows whether tasks are created. If this process does not know
-// the time zone, StateOf returns active, because a relay may know it.
+// StateOf returns the state of a recurring task, which shows whether tasks are created. If the time zone is unknown in
+// this process, StateOf returns active, because it may be known in a relay's process.
 func StateOf(r schedule.Recurring, now time.Time) RecurringState {
 	switch {
 	case r.LastError != "":
@@ -36,7 +36,7 @@ func StateOf(r schedule.Recurring, now time.Time) RecurringState {
 }
 
 // Upcoming returns the next n occurrences, provided that the recurring task is not changed. It returns none if the
-// recurring task is paused or invalid, or if this process does not know its time zone.
+// recurring task is paused or invalid, or if its time zone is unknown in this process.
 func Upcoming(r schedule.Recurring, now time.Time, n int) []schedule.Occurrence {
 	if r.Paused || r.LastError != "" {
 		return nil

@@ -24,7 +24,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 )
 
-// Terminal has the input and the outputs of a program, whether or not they are interactive.
+// Terminal contains a program's input and outputs, whether or not they are interactive.
 type Terminal struct {
 	Name           string // the program's name, which precedes its errors
 	Stdin          io.Reader
@@ -111,8 +111,8 @@ func (t *Terminal) PrintError(err error) {
 	_, _ = fmt.Fprintf(t.Stderr, "%s: %s\n", t.Name, text)
 }
 
-// hidden matches user:password@ in a URL. An error may quote an argument that has a URL without recognizing it, as
-// the flag parser does.
+// hidden matches user:password@ in a URL. An error may quote an argument that contains a URL without recognizing it, as
+// the flag parser's errors do.
 var hidden = regexp.MustCompile(`(://[^\s:/@"']*:)[^\s"']*@`)
 
 // Waiting shows on a terminal that an operation is in progress, until done is called.

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// Files are the paths of PEM files that may be renewed while the process runs.
+// Files contains the paths of PEM files that may be renewed while the process runs.
 type Files struct {
 	CA         string // certificates to trust instead of the system's; empty to use the system's
 	Cert       string // client certificate; empty for none
@@ -31,8 +31,8 @@ func (e *Error) Error() string { return e.Text }
 
 // Load reads the files, and returns a function for amqpx.Config.GetTLS that reads them again at each handshake. If the
 // files are unusable at that moment, for example because a certificate has been replaced before its key, the function
-// logs the error and keeps the last usable files until the next handshake. The error of Load is an *Error. With a nil
-// log nothing is logged.
+// logs the error and keeps the last usable files until the next handshake. The error of Load is an *Error. If log is
+// nil, nothing is logged.
 func (f Files) Load(log *zap.Logger) (current func() *tls.Config, err error) {
 	if log == nil {
 		log = zap.NewNop()
@@ -67,7 +67,7 @@ type reloader struct {
 	bad string // the error that was logged last
 }
 
-// pemFiles has the contents of the files.
+// pemFiles contains the contents of the files.
 type pemFiles struct{ ca, cert, key string }
 
 func (r *reloader) current() *tls.Config {

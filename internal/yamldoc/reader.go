@@ -73,7 +73,7 @@ func (r *Reader) syntax(err error) {
 	r.Problems.Addf(at, "", "not YAML: %s", text)
 }
 
-// Empty reports whether the document has no value: nothing, null, or only comments.
+// Empty reports whether the document contains no value: it is empty, null, or contains only comments.
 func (r *Reader) Empty() bool {
 	return len(r.Problems) == 0 && (r.root == nil || IsNull(r.root))
 }
@@ -115,7 +115,7 @@ func beyond(n *yaml.Node, left *int) *yaml.Node {
 	return nil
 }
 
-// Failf reports a problem of a node.
+// Failf reports a problem with a node.
 func (r *Reader) Failf(n *yaml.Node, path, format string, args ...any) {
 	r.Problems.Addf(Place{Line: n.Line, Column: n.Column}, path, format, args...)
 }
@@ -215,8 +215,8 @@ func (r *Reader) Entries(n *yaml.Node, path string, read func(key, value *yaml.N
 	r.merge(merged, path, lines, read)
 }
 
-// merge calls read for the entries of merged mappings whose keys have not been read. The first mapping that has a key
-// wins, and a key of the mapping itself wins over all of them.
+// merge calls read for the entries of merged mappings whose keys have not been read. If several mappings contain a key,
+// the first one wins, and a key of the mapping itself wins over all of them.
 func (r *Reader) merge(sources []*yaml.Node, path string, lines map[string]int, read func(key, value *yaml.Node, at string)) {
 	for _, source := range sources {
 		r.Entries(source, path, func(key, value *yaml.Node, at string) {

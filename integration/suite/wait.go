@@ -10,13 +10,14 @@ import (
 // Patience is the timeout for everything that a test waits for.
 const Patience = servers.Patience
 
-// Eventually polls a condition that has no notification, and fails the test if it does not hold within Patience.
+// Eventually polls the condition, and fails the test if it does not become true within Patience. what describes the
+// condition for the failure message.
 func Eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	Within(t, Patience, what, condition)
 }
 
-// Within is the same as Eventually with a different timeout, for conditions that take minutes by design.
+// Within is Eventually with a different timeout, for conditions that take minutes by design.
 func Within(t testing.TB, limit time.Duration, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.After(limit)
@@ -25,7 +26,7 @@ func Within(t testing.TB, limit time.Duration, what string, condition func() boo
 	for !condition() {
 		select {
 		case <-deadline:
-			t.Fatalf("not within %v: %s", limit, what)
+			t.Fatalf("condition not met within %v: %s", limit, what)
 		case <-tick.C:
 		}
 	}

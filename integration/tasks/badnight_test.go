@@ -27,12 +27,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// update makes the test write the actual output of the commands into docs/operations.md.
-var update = flag.Bool("update-operations", false, "write into docs/operations.md what its commands print and it does not have")
+// update makes the test replace the output that docs/operations.md shows with what the commands actually print.
+var update = flag.Bool("update-operations", false, "update the command output in docs/operations.md")
 
 const operationsPage = "../../docs/operations.md"
 
-// night is a shop after a night with many failures.
+// night is the broker, database and settings of a shop after a night with many failures.
 type night struct {
 	*suite.Vhost
 
@@ -47,7 +47,7 @@ type night struct {
 // shows.
 func TestABadNight(t *testing.T) {
 	if testing.Short() {
-		t.Skip("skipped: it waits for its broker")
+		t.Skip("skipped: it waits for the management API, whose counts are up to 5 seconds old")
 	}
 	versions := tier.Sample(t.Name(), []string{"4.0", "4.3"})
 	if *update {
@@ -85,7 +85,7 @@ destinations:
 `, n.URL, b.ManagementURL(), cliURL(t, n.db))
 	suite.MustSucceed(t, os.WriteFile(filepath.Join(n.folder, "shop.yaml"), []byte(text), 0o600))
 	if r := n.run(t, "apply"); r.Code != 0 {
-		t.Fatalf("apply: want exit code 0, got %v", r)
+		t.Fatalf("apply: got %v, want exit code 0", r)
 	}
 	n.client = suite.OpenClient(t, amqpx.Config{URL: n.URL})
 	var err error
@@ -94,13 +94,13 @@ destinations:
 	return n
 }
 
-// run runs a command as it is written on the page.
+// run runs a command from the page with the shop's settings.
 func (n *night) run(t *testing.T, args ...string) suite.Ran {
 	t.Helper()
 	return suite.RunCLI(t.Context(), append(args, "-f", filepath.Join(n.folder, "shop.yaml"))...)
 }
 
-// send sends count messages whose ids have a prefix.
+// send sends count messages. Their ids start with the given id.
 func (n *night) send(t *testing.T, client *amqpx.Client, count int, id, queue string, delay time.Duration) {
 	t.Helper()
 	msgs := make([]amqpx.Message, count)
@@ -119,7 +119,7 @@ func (n *night) consume(t *testing.T, queue string, h amqpx.Handler, done func()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- n.client.Consume(ctx, queue, h, opts...) }()
-	suite.Eventually(t, "the consumer of "+queue+" has done its work", done)
+	suite.Eventually(t, "the consumer of "+queue+" is done", done)
 	cancel()
 	suite.MustSucceed(t, <-ended)
 }
@@ -138,7 +138,7 @@ func (n *night) count(t *testing.T, queue string) int {
 // they add on brokers before RabbitMQ 4.3.
 func (n *night) counted(t *testing.T) {
 	t.Helper()
-	suite.Eventually(t, "the management API counts what is there", func() bool {
+	suite.Eventually(t, "the management API shows the actual counts", func() bool {
 		current, err := n.Mgmt.Inspect(t.Context(), topology.Topology{})
 		suite.MustSucceed(t, err)
 		ours := []string{"orders.expire", "orders.expire.dead", "delay.parked", "orders.refund"}
@@ -166,7 +166,7 @@ func (n *night) happens(t *testing.T) {
 	_, err = n.Channel(t).QueueDelete("orders.refund", false, false, false)
 	suite.MustSucceed(t, err)
 
-	// 300 orders fail until their attempts are used up, 150 are rejected, and 50 expire because of
+	// 300 orders fail until no attempts are left, 150 are rejected, and 50 expire because of
 	// a policy that an operator tried.
 	n.send(t, n.client, 300, "card", "orders.expire", 0)
 	n.consume(t, "orders.expire", func(context.Context, *amqpx.Delivery) error { return errors.New("payment provider: 503") },
@@ -180,7 +180,7 @@ func (n *night) happens(t *testing.T) {
 		"apply-to":   "queues",
 	})
 	n.send(t, n.client, 50, "late", "orders.expire", 0)
-	suite.Eventually(t, "50 expire", func() bool { return n.count(t, "orders.expire.dead") == 500 })
+	suite.Eventually(t, "50 messages have expired", func() bool { return n.count(t, "orders.expire.dead") == 500 })
 	n.Manage(t, http.MethodDelete, "/api/policies/"+n.Name+"/tried", nil)
 
 	// One order is cancelled, one fails, and one is sent twice.
@@ -198,10 +198,10 @@ func (n *night) happens(t *testing.T) {
 		handled.Add(1)
 		return err
 	}, func() bool { return n.count(t, "orders.expire") == 0 && handled.Load() == 2 }, amqpx.WithConcurrency(1))
-	suite.Eventually(t, "50 are parked", func() bool { return n.count(t, "delay.parked") == 50 })
+	suite.Eventually(t, "50 messages are parked", func() bool { return n.count(t, "delay.parked") == 50 })
 }
 
-// documentedCommand is a command of the page and its output.
+// documentedCommand matches a command on the page and its output.
 var documentedCommand = regexp.MustCompile("(?s)```console\n\\$ rabbitdelay ([^\n]*)\n(.*?)```")
 
 // readPage runs the commands and compares their output.
@@ -218,7 +218,7 @@ func (n *night) readPage(t *testing.T) {
 			return block
 		}
 		if !*update {
-			t.Errorf("rabbitdelay %s (exit %d) prints\n%s\nand docs/operations.md says\n%s\nmasked\n%s\n%s", m[1], r.Code, got, m[2], masked(got), masked(m[2]))
+			t.Errorf("rabbitdelay %s (exit code %d) printed\n%s\nwant the output in docs/operations.md\n%s\nmasked: got\n%s\nwant\n%s", m[1], r.Code, got, m[2], masked(got), masked(m[2]))
 		}
 		return "```console\n$ rabbitdelay " + m[1] + "\n" + got + "```"
 	})
@@ -227,7 +227,7 @@ func (n *night) readPage(t *testing.T) {
 	}
 }
 
-// printedOn reports whether a command printed what the page shows. A line "…" of the page stands
+// printedOn reports whether a command printed what the page shows. A line "…" on the page stands
 // for omitted lines.
 func printedOn(page, printed string) bool {
 	pattern := strings.ReplaceAll(regexp.QuoteMeta(masked(page)), "\n…\n", `\n(?s:.*\n)?`)
@@ -244,15 +244,15 @@ func TestPrintedOnPage(t *testing.T) {
 		"due 2026-11-22T20:00:00.000Z (in 29m46s)\nlooked at (all) in 5ms\n…\n": true,
 		"due 2026-11-22T20:00:00.000Z (in 29m46s)\n…\n- another table\n":        false,
 		"due 2026-11-22T20:00:00.000Z (in 29m46s)\n3 findings\n":                false,
-		"…\n": false, // the first line is never left out
+		"…\n": false, // the page must show the first line
 	} {
 		if printedOn(page, printed) != want {
-			t.Errorf("page\n%s\nmatches the output: got %t, want the opposite", page, !want)
+			t.Errorf("printedOn = %t for the page\n%s\nwant %t", !want, page, want)
 		}
 	}
 }
 
-// asPrinted replaces the parts that are specific to the test: its virtual host and its folder.
+// asPrinted replaces the names that are specific to the test with those on the page.
 func (n *night) asPrinted(text string) string {
 	return strings.NewReplacer(n.Name, "shop", n.folder+"/", "", n.db.dsn, "shop.db").Replace(text)
 }

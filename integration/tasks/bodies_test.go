@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// awkward lists bodies that PostgreSQL would change, or refuse, if a program passed them as text to a bytea column.
+// awkward lists bodies that PostgreSQL would change or reject if a program passed them as text to a bytea column.
 var awkward = []string{`{"re":"a\\d+"}`, `{"say":"\"yes\"\n"}`, `{"name":"\u5f20"}`, "it's\ntwo lines", `\x41`, `\`}
 
 // viaPsycopg2 inserts arguments as the contract requires, as bytes and as text.
@@ -26,7 +26,7 @@ with c, c.cursor() as x:
         x.execute(q + "%s)", ("bytes-%d" % i, body.encode()))
 `
 
-// python is the path of Debian's Python, which has Debian's modules. Another Python may come first in PATH.
+// python is Debian's Python, which has Debian's modules. PATH may contain another Python before it.
 const python = "/usr/bin/python3"
 
 // Rows that psql and Python write with the statements of docs/tasks.md have unchanged bodies.
@@ -74,7 +74,7 @@ func TestBodiesOfOtherPrograms(t *testing.T) {
 					task, err := store.Get(t.Context(), schedule.NoTx, fmt.Sprintf("%s-%d", way, i))
 					suite.MustSucceed(t, err)
 					if string(task.Body) != body {
-						t.Errorf("%s: body %q was stored as %q", way, body, task.Body)
+						t.Errorf("%s: stored body is %q, want %q", way, task.Body, body)
 					}
 				}
 			}

@@ -18,7 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// In a bubble, hours pass immediately with every database, by the bubble's clock: tasks are handled
+// In a synctest bubble, hours pass immediately with every database. By the bubble's clock, tasks are handled
 // when they are due, under leases, and expire.
 func TestHoursInABubble(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db businessDB) {
@@ -94,7 +94,7 @@ func hoursInABubble(t *testing.T, driver, dsn string) {
 	}
 	for id, want := range map[string]schedule.Status{"soon": schedule.StatusDone, "slow": schedule.StatusDone, "expires": schedule.StatusExpired} {
 		if got, err := store.Get(ctx, schedule.NoTx, id); err != nil || got.Status != want {
-			t.Errorf("%s is %s (%v), want %s", id, got.Status, err, want)
+			t.Errorf("task %s: got status %s (error %v), want %s", id, got.Status, err, want)
 		}
 	}
 	suite.MustSucceed(t, store.Health())

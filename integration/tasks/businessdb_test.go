@@ -68,7 +68,7 @@ func eachDatabase(t *testing.T, test func(t *testing.T, db businessDB)) {
 	}
 }
 
-// oneDatabase is the same as eachDatabase, for a long test of which make test-servers runs one cell.
+// oneDatabase is eachDatabase for a long test. make test-servers runs it on one of the databases.
 func oneDatabase(t *testing.T, test func(t *testing.T, db businessDB)) {
 	t.Helper()
 	type place struct {

@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// The console's statements run on every database, and count correctly.
+// The console's statements run on every database and return correct counts.
 func TestConsoleOnEveryDatabase(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {
@@ -47,14 +47,14 @@ func TestConsoleOnEveryDatabase(t *testing.T) {
 		}
 		for _, path := range []string{"/histogram", "/histogram?from=now&to=1d&bins=7", "/histogram?queue=q&tag=blue&from=-1d&to=7d&bins=240"} {
 			if n := sum(ask("GET", path, "")); n != 59 {
-				t.Errorf("%s has %v tasks, want 59", path, n)
+				t.Errorf("%s: the counts add up to %v, want 59", path, n)
 			}
 		}
 		job := func(body string) map[string]any {
 			t.Helper()
 			id := ask("POST", "/tasks/bulk", body)["job"].(map[string]any)["id"].(string)
 			var j map[string]any
-			suite.Eventually(t, "the job ends", func() bool {
+			suite.Eventually(t, "the job is no longer running", func() bool {
 				j = ask("GET", "/jobs/"+id, "")
 				return j["state"] != "running"
 			})
@@ -77,7 +77,7 @@ func TestConsoleOnEveryDatabase(t *testing.T) {
 			}
 		}
 		if list := ask("GET", "/jobs?limit=3", "")["jobs"].([]any); len(list) != 3 {
-			t.Errorf("jobs: got %v, want 3 jobs", list)
+			t.Errorf("jobs?limit=3: got %d jobs, want 3: %v", len(list), list)
 		}
 		page := ask("GET", "/audit?limit=5", "")
 		if older := ask("GET", "/audit?before="+page["next"].(string), "")["entries"].([]any); len(page["entries"].([]any)) != 5 || len(older) != 2 {

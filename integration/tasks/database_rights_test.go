@@ -21,7 +21,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// documentedRights returns the privileges on the tables that docs/permissions.md lists, by part and table.
+// documentedRights returns the table privileges that docs/permissions.md lists, by part and table.
 func documentedRights(t *testing.T) map[string]map[string][]string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/permissions.md")
@@ -109,8 +109,8 @@ func (u rightsUser) revoke(t *testing.T, right, table string) {
 	u.owner.mustExec(t, "REVOKE "+right+" ON "+table+" FROM "+u.name)
 }
 
-// Each part of a system can do its work with the rights that docs/permissions.md lists for it, and cannot with one
-// right fewer.
+// Each part of a system can do its work with the rights that docs/permissions.md lists for it, and fails if any one of
+// them is missing.
 func TestDatabaseRights(t *testing.T) {
 	t.Parallel()
 	documented := documentedRights(t)
@@ -144,12 +144,12 @@ func TestDatabaseRights(t *testing.T) {
 			for table, rights := range documented[part] {
 				for _, right := range rights {
 					if part == "handler with idempotency" && right == "SELECT" && db.dialect == schedule.MySQL {
-						continue // INSERT IGNORE does not need it, as ON CONFLICT does
+						continue // unlike ON CONFLICT, INSERT IGNORE does not need it
 					}
 					u.revoke(t, right, table)
-					needed := part != "relay" && part != "console" || table != "rabbitdelay_relays" // these work without it
+					needed := part != "relay" && part != "console" || table != "rabbitdelay_relays" // these two parts work without that table
 					if err := work(x); errors.Is(err, schedule.ErrDenied) != needed || err != nil && !needed {
-						t.Errorf("%s without %s on %s: got %v, want ErrDenied: %v", part, right, table, err, needed)
+						t.Errorf("%s without %s on %s: got error %v, want schedule.ErrDenied (true) or nil (false): %t", part, right, table, err, needed)
 					}
 					u.grant(t, right, table)
 				}
@@ -158,7 +158,7 @@ func TestDatabaseRights(t *testing.T) {
 	})
 }
 
-// rightsWork is the work of each part, with the user's rights. Every call has separate tasks.
+// rightsWork does the work of each part with the user's rights. Every call uses new tasks.
 type rightsWork struct {
 	t     *testing.T
 	owner businessDB
@@ -180,7 +180,7 @@ func (x *rightsWork) task(name string) schedule.Task {
 	return schedule.Task{ID: fmt.Sprintf("%s-%d-%d", name, x.n, databaseNumber.Add(1)), Queue: "q", DeliverAt: time.Now().Add(time.Hour), Tags: []string{"tag"}}
 }
 
-// owned makes a task as the owner.
+// owned schedules a task as the owner of the tables.
 func (x *rightsWork) owned(task schedule.Task) schedule.Task {
 	suite.MustSucceed(x.t, x.store(x.owner, nil).Schedule(x.t.Context(), schedule.NoTx, task))
 	return task
@@ -405,7 +405,7 @@ func (x *rightsWork) purged(ask func(method, path, body string) func() error) er
 	}
 }
 
-// job waits for a job to end.
+// job waits until a job is no longer running.
 func (x *rightsWork) job(id string) error {
 	for {
 		code, j := x.site.ask(http.MethodGet, "/api/v1/jobs/"+id, "")
@@ -413,7 +413,7 @@ func (x *rightsWork) job(id string) error {
 		switch {
 		case j["state"] == "done":
 			return nil
-		case strings.Contains(text, "lacks a permission"), j["state"] == "interrupted": // the end of the job cannot be recorded either
+		case strings.Contains(text, "lacks a permission"), j["state"] == "interrupted": // the result of the job cannot be recorded either
 			return fmt.Errorf("job: %w: %s", schedule.ErrDenied, text)
 		case j["state"] != "running":
 			return fmt.Errorf("job: %d %s", code, text)
@@ -469,18 +469,18 @@ func TestRelayThatIsDenied(t *testing.T) {
 			relays, err := db.view(t).Relays(t.Context())
 			return err == nil && len(relays) == n && (n == 0 || relays[0].Running(time.Now()))
 		}
-		suite.Eventually(t, "the relay is seen", func() bool { return seen(1) })
+		suite.Eventually(t, "the relay has a heartbeat row", func() bool { return seen(1) })
 		u.revoke(t, "UPDATE", "rabbitdelay_tasks")
 		x.owned(schedule.Task{ID: "denied", Queue: "q", DeliverAt: time.Now()})
-		suite.Eventually(t, "the relay's fault", func() bool {
+		suite.Eventually(t, "Health reports the relay's fault", func() bool {
 			e, ok := errors.AsType[*schedule.HealthError](s.Health())
 			return ok && slices.ContainsFunc(e.Faults, func(f schedule.Fault) bool {
 				return f.Part == "relay" && errors.Is(f.Err, schedule.ErrDenied) && !f.Since.IsZero()
 			})
 		})
 		u.grant(t, "UPDATE", "rabbitdelay_tasks")
-		suite.Eventually(t, "what was denied is sent", func() bool { return out.count("denied") >= 1 })
-		suite.Eventually(t, "no fault is left", func() bool { return s.Health() == nil })
+		suite.Eventually(t, "the denied task is sent", func() bool { return out.count("denied") >= 1 })
+		suite.Eventually(t, "Health returns nil", func() bool { return s.Health() == nil })
 		stop()
 		if err := s.Health(); !errors.Is(err, schedule.ErrNotRunning) || !seen(0) {
 			t.Errorf("after Run: got Health %v, want schedule.ErrNotRunning and no heartbeat row", err)

@@ -41,7 +41,7 @@ func openPgx(t testing.TB) businessDB {
 	return db
 }
 
-// txFunc is the work of a handler, with either driver.
+// txFunc is the work of a handler in its transaction, with either driver.
 type txFunc func(ctx context.Context, tx schedule.Executor, d *amqpx.Delivery) error
 
 func (f txFunc) sql(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error { return f(ctx, tx, d) }
@@ -93,7 +93,7 @@ func (b businessDB) newStore(sender schedule.Sender, cfg schedule.Config) (*sche
 	return schedule.New(b.DB, sender, cfg)
 }
 
-// view returns the store of an operator's program.
+// view returns a store for reading, as an operator's program would open it.
 func (b businessDB) view(t *testing.T) *taskview.Store {
 	t.Helper()
 	db := schedule.Database(b.DB)
@@ -127,7 +127,7 @@ func (b businessDB) purgeRecords(ctx context.Context, olderThan time.Duration, b
 	return idempotency.Purge(ctx, b.DB, olderThan, batch)
 }
 
-// begin begins a transaction of a test.
+// begin starts a transaction and returns functions that commit it and roll it back.
 func (b businessDB) begin(t testing.TB) (tx schedule.Executor, commit, rollback func()) {
 	t.Helper()
 	must := func(end func() error) func() {

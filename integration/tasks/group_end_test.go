@@ -12,8 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// endings returns statements with which a handler ends its transaction, and statements for which MySQL commits
-// implicitly.
+// endings returns statements that end a handler's transaction, including those for which MySQL commits implicitly.
 func endings(db businessDB) []string {
 	list := []string{"COMMIT", "ROLLBACK", "/* done */ commit;"}
 	if db.dialect == idempotency.MySQL {
@@ -35,7 +34,7 @@ func prepareEndings(t *testing.T, db businessDB) {
 func ending(db businessDB, statement string) txFunc {
 	return func(ctx context.Context, tx schedule.Executor, d *amqpx.Delivery) error {
 		if strings.HasSuffix(d.ID, "0") || strings.HasSuffix(d.ID, "5") {
-			_, _ = tx.ExecContext(ctx, statement) // the effect is missing, by its own fault
+			_, _ = tx.ExecContext(ctx, statement) // such a handler loses its own effect
 			return nil
 		}
 		_, err := tx.ExecContext(ctx, db.bind("INSERT INTO did (id) VALUES (?)"), d.ID)
@@ -43,7 +42,7 @@ func ending(db businessDB, statement string) txFunc {
 	}
 }
 
-// othersOnce fails the test unless every delivery that did not end its transaction has succeeded, with one effect.
+// othersOnce fails the test unless every delivery whose handler did not end its transaction succeeded and had one effect.
 func othersOnce(t *testing.T, db businessDB, ids []string, errs []error) {
 	t.Helper()
 	for i, id := range ids {
@@ -51,10 +50,10 @@ func othersOnce(t *testing.T, db businessDB, ids []string, errs []error) {
 			continue
 		}
 		if errs[i] != nil {
-			t.Errorf("%s: got %v, want nil", id, errs[i])
+			t.Errorf("message %s: got error %v, want nil", id, errs[i])
 		}
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM did WHERE id = ?", id); n != 1 {
-			t.Errorf("%s has %d effects, want 1", id, n)
+			t.Errorf("message %s had %d effects, want 1", id, n)
 		}
 	}
 }
@@ -89,7 +88,7 @@ func TestScheduleGroupSurvivesCommit(t *testing.T) {
 				}))
 				for i, id := range ids {
 					if task, err := store.Get(t.Context(), schedule.NoTx, id); i%5 != 0 && (err != nil || task.Status != schedule.StatusDone) {
-						t.Errorf("task %s is %s, %v, want done", id, task.Status, err)
+						t.Errorf("task %s: got status %s (error %v), want done", id, task.Status, err)
 					}
 				}
 			})

@@ -18,8 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// hostile returns messages that no handler with a database can process, by their body. The first word of the reason is
-// the outcome that the handler reports.
+// hostile returns messages that no handler with a database can process, by body.
 func hostile() map[string]amqp.Publishing {
 	good := amqp.Table{amqpx.HeaderVersion: int64(1)}
 	return map[string]amqp.Publishing{
@@ -37,7 +36,7 @@ func hostile() map[string]amqp.Publishing {
 	}
 }
 
-// publishRaw publishes directly to a queue, as a program without this library would.
+// publishRaw publishes messages directly to a queue, as a program without this library would.
 func publishRaw(t *testing.T, queue string, messages map[string]amqp.Publishing) {
 	t.Helper()
 	ch := suite.RawChannel(t)
@@ -48,25 +47,25 @@ func publishRaw(t *testing.T, queue string, messages map[string]amqp.Publishing)
 		p.Body = []byte(body)
 		confirm, err := ch.PublishWithDeferredConfirmWithContext(t.Context(), "", queue, false, false, p)
 		if err != nil || !confirm.Wait() {
-			t.Fatalf("%s: got %v, want no error and a confirm", body, err)
+			t.Fatalf("publishing %s: got error %v, want nil and a confirm", body, err)
 		}
 	}
 }
 
-// rejectedAll takes the dead letters, all of which were rejected at their first attempt for the
-// given reason.
+// rejectedAll fails the test unless each message is a dead letter that was rejected at its first attempt for the given
+// reason.
 func rejectedAll(t *testing.T, queue string, messages map[string]amqp.Publishing, reason string) {
 	t.Helper()
 	for range len(messages) {
 		d := suite.RawGet(t, queue+".dead")
 		p, ok := messages[string(d.Body)]
 		text, _ := d.Headers[amqpx.HeaderError].(string)
-		// A message without an id gets one when it is published again.
+		// A message without an id is assigned one when it is dead-lettered.
 		if !ok || p.MessageId != "" && d.MessageId != p.MessageId || d.Headers[amqpx.HeaderReason] != inspect.ReasonRejected || !strings.Contains(text, reason) {
-			t.Errorf("dead letter %q: headers %v, want the message rejected with %q", d.Body, d.Headers, reason)
+			t.Errorf("dead letter %q: got id %q and headers %v, want id %q (any id if empty) and a rejection with the reason %q", d.Body, d.MessageId, d.Headers, p.MessageId, reason)
 		}
 		if attempts, _ := d.Headers[amqpx.HeaderAttempts].([]any); len(attempts) != 1 {
-			t.Errorf("%s: attempts %v, want one", d.Body, d.Headers[amqpx.HeaderAttempts])
+			t.Errorf("dead letter %q: got attempts %v, want one", d.Body, d.Headers[amqpx.HeaderAttempts])
 		}
 		delete(messages, string(d.Body))
 	}
@@ -117,7 +116,7 @@ func TestHostileTasks(t *testing.T) {
 	})
 }
 
-// This checks the same for idempotent handlers, which need an id and no version.
+// Idempotent handlers reject hostile messages too. They need an id, and no version.
 func TestHostileIDs(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db businessDB) {
 		if err := idempotency.Migrate(t.Context(), db.DB); err != nil {
@@ -151,7 +150,7 @@ func TestHostileIDs(t *testing.T) {
 		publishRaw(t, q, task)
 		rejectedAll(t, q, task, idempotency.ErrIsTask.Error())
 		publishRaw(t, q, good)
-		suite.Eventually(t, "the good messages", func() bool {
+		suite.Eventually(t, "the good messages are handled", func() bool {
 			for len(done) > 0 {
 				delete(good, <-done)
 			}

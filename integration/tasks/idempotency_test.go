@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// orders is a business table whose effects column counts the effects on a row.
+// orders is a business table. Its column effects counts how often a row was changed.
 type orders struct{ businessDB }
 
 func newOrders(t *testing.T, db businessDB, ids ...string) orders {
@@ -42,7 +42,7 @@ func (o orders) effects(t *testing.T, id string) int64 {
 	return o.queryInt(t, "SELECT effects FROM orders WHERE id = ?", id)
 }
 
-// cancel is the effect; the body of a delivery is the order's id.
+// cancel is the effect of a message. The message's body is the order's id.
 func (o orders) cancel(ctx context.Context, tx schedule.Executor, d *amqpx.Delivery) error {
 	_, err := tx.ExecContext(ctx, o.bind("UPDATE orders SET status = 'cancelled', effects = effects + 1 WHERE id = ?"), string(d.Body))
 	return err
@@ -90,7 +90,7 @@ func TestIdempotencyEffectOnce(t *testing.T) {
 			t.Errorf("%d effects, want 1", n)
 		}
 		if n := s.count(idempotency.SkipDuplicate); n != 2 {
-			t.Errorf("%d duplicates counted, want 2", n)
+			t.Errorf("%d duplicates were skipped, want 2", n)
 		}
 		// Ids that a lax collation considers equal are different ids, and so is the same id in
 		// other queues.
@@ -124,11 +124,11 @@ func TestIdempotencyFailureLeavesNothing(t *testing.T) {
 		})
 		fail = func() error { return boom }
 		if err := handle(t.Context(), orderDelivery("m", "1")); !errors.Is(err, boom) {
-			t.Fatalf("got error %v, want the handler's own", err)
+			t.Fatalf("got error %v, want the handler's error %v", err, boom)
 		}
 		fail = func() error { panic(boom) }
 		if got := panicOf(func() { _ = handle(t.Context(), orderDelivery("m", "1")) }); !errors.Is(got, boom) {
-			t.Fatalf("panic is %v, want the handler's own", got)
+			t.Fatalf("panicked with %v, want the handler's panic value %v", got, boom)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		fail = func() error { cancel(); return nil }
@@ -155,7 +155,7 @@ func panicOf(f func()) (got error) {
 	return nil
 }
 
-// Many consumers get the same message at the same moment. In every third round the first one that
+// Many consumers receive the same message at the same moment. In every third round the first one that
 // reaches the effect fails, and another one has to take over.
 func TestIdempotencyConcurrentDuplicates(t *testing.T) {
 	t.Parallel()
@@ -223,8 +223,8 @@ func together(n int, f func(i int) error) []error {
 	return errs
 }
 
-// Two messages whose effects lock the same two rows in opposite order deadlock; the database rolls
-// one of them back, and it runs again.
+// If two effects lock the same two rows in opposite order and deadlock, the effect that the database rolls back runs
+// again.
 func TestIdempotencyDeadlockRunsAgain(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db businessDB) {
@@ -232,7 +232,7 @@ func TestIdempotencyDeadlockRunsAgain(t *testing.T) {
 			t.Skip("skipped: SQLite has one writer, so no deadlocks")
 		}
 		o := newOrders(t, db, "a", "b")
-		const rounds = 3 // PostgreSQL looks for deadlocks after a second
+		const rounds = 3 // PostgreSQL detects a deadlock only after a second
 		runs := atomic.Int32{}
 		for round := range rounds {
 			var met sync.WaitGroup
@@ -259,7 +259,7 @@ func TestIdempotencyDeadlockRunsAgain(t *testing.T) {
 			t.Errorf("%d and %d effects, want %d each", a, b, 2*rounds)
 		}
 		if runs.Load() < 3*rounds {
-			t.Errorf("the effects ran %d times, want at least %d, or there was no deadlock", runs.Load(), 3*rounds)
+			t.Errorf("the effects ran %d times, want at least %d because of the deadlocks", runs.Load(), 3*rounds)
 		}
 	})
 }
@@ -283,10 +283,10 @@ func TestIdempotencyGuard(t *testing.T) {
 			}
 		}
 		if g, d := s.count(idempotency.SkipGuarded), s.count(idempotency.SkipDuplicate); g != 2 || d != 1 {
-			t.Errorf("%d guarded and %d duplicates, want 2 and 1", g, d)
+			t.Errorf("%d messages were skipped as guarded and %d as duplicates, want 2 and 1", g, d)
 		}
 		if n := o.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_processed WHERE outcome = 'guarded'"); n != 2 {
-			t.Errorf("%d recorded as guarded, want 2", n)
+			t.Errorf("%d records have the outcome guarded, want 2", n)
 		}
 	})
 }
@@ -324,7 +324,7 @@ func TestIdempotencyGuardAgainstPayment(t *testing.T) {
 				}
 			}
 			if n := o.effects(t, id); n+paid != 1 {
-				t.Fatalf("round %d: the order was cancelled %d times and paid %d times, want one of the two once", round, n, paid)
+				t.Fatalf("round %d: the order was cancelled %d times and paid %d times, want 1 in total", round, n, paid)
 			}
 		}
 	})
@@ -354,7 +354,7 @@ func TestIdempotencyConnectionLost(t *testing.T) {
 		})
 		// pgx reports that it could not even send the commit.
 		if err := handle(t.Context(), orderDelivery("m", "1")); err == nil || errors.Is(err, idempotency.ErrCommit) == (db.pool != nil) {
-			t.Fatalf("got error %v, want ErrCommit unless by pgx", err)
+			t.Fatalf("got error %v, want idempotency.ErrCommit with database/sql and another error with pgx (pgx: %t)", err, db.pool != nil)
 		}
 		for range 2 {
 			if err := handle(t.Context(), orderDelivery("m", "1")); err != nil {
@@ -382,7 +382,7 @@ func TestIdempotencyMigrate(t *testing.T) {
 		if err := handle(t.Context(), orderDelivery("m", "1")); err != nil {
 			t.Fatal(err)
 		}
-		// The schema printed for another tool is the same, and Migrate recognises it.
+		// Migrate accepts the schema that Migrations returns for other migration tools.
 		db.mustExec(t, "DROP TABLE rabbitdelay_processed")
 		db.mustExec(t, "DROP TABLE rabbitdelay_schema")
 		for statement := range strings.SplitSeq(idempotency.Migrations(db.dialect), ";\n") {
@@ -397,7 +397,7 @@ func TestIdempotencyMigrate(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_schema WHERE component = 'idempotency'"); n != 1 {
-			t.Errorf("%d versions recorded, want 1", n)
+			t.Errorf("%d schema versions are recorded, want 1", n)
 		}
 	})
 }
@@ -420,7 +420,7 @@ func TestIdempotencyPurge(t *testing.T) {
 		commit()
 		n, err := db.purgeRecords(t.Context(), time.Hour, 50)
 		if err != nil || n != 260 {
-			t.Errorf("purged %d (%v), want 260", n, err)
+			t.Errorf("purged %d records (error %v), want 260", n, err)
 		}
 		if left := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_processed"); left != 40 {
 			t.Errorf("%d rows are left, want 40", left)

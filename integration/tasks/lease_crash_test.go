@@ -18,11 +18,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// leaseEnv makes a child process work under a lease. It holds the driver, the database and the
+// leaseEnv makes a child process work under a lease. Its value is the driver, the database and the
 // due time of the task in milliseconds, one per line.
 const leaseEnv = "RABBITDELAY_TEST_LEASE"
 
-// crashLease is the lease of the child and of the processes after it.
+// crashLease is the duration of a lease in the child and in the parent.
 const crashLease = 5 * time.Second
 
 // callProvider acts like a provider that supports idempotency keys: it has the effect once for each
@@ -59,7 +59,7 @@ func workUntilKilled(given string) error {
 	return handle(context.Background(), leasedDelivery(time.UnixMilli(ms), false))
 }
 
-// A process is killed while it works under a lease. When the lease has ended, another process does
+// A process is killed while it works under a lease. When the lease has expired, another process does
 // the work, with the same key.
 func TestLeaseOfAKilledProcess(t *testing.T) {
 	t.Parallel()
@@ -96,9 +96,9 @@ func TestLeaseOfAKilledProcess(t *testing.T) {
 
 		suite.MustSucceed(t, child.Process.Kill())
 		if err := child.Wait(); err == nil {
-			t.Error("the child process ended before it was killed")
+			t.Error("the child process exited with code 0, want it to be killed")
 		}
-		suite.Eventually(t, "another does the work", func() bool {
+		suite.Eventually(t, "another process does the work", func() bool {
 			err := handle(t.Context(), leasedDelivery(due, true))
 			if err != nil && !amqpx.IsSnoozed(err) {
 				t.Fatalf("got %v, want nil or a snooze", err)
@@ -106,7 +106,7 @@ func TestLeaseOfAKilledProcess(t *testing.T) {
 			return err == nil
 		})
 		if want := strings.TrimPrefix(strings.TrimSpace(said), "called "); len(keys) != 1 || keys[0] != want {
-			t.Errorf("called with the keys %q, want one call with %q", keys, want)
+			t.Errorf("the handler was called with the keys %q, want one call with the child's key %q", keys, want)
 		}
 		suite.MustSucceed(t, handle(t.Context(), leasedDelivery(due, true))) // delivers a duplicate
 		for _, table := range []string{"provider", "effects"} {

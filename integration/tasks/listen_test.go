@@ -14,7 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// The listener wakes the relay for tasks that are due soon, reports a lost connection, and ends with its context.
+// The listener wakes the relay for tasks that are due soon, returns an error if its connection is lost, and returns when
+// its context is cancelled.
 func TestListener(t *testing.T) {
 	t.Parallel()
 	db := openServer(t, idempotency.PostgreSQL, database.PostgreSQL)
@@ -31,9 +32,9 @@ func TestListener(t *testing.T) {
 		select {
 		case <-woken:
 		case err := <-ended:
-			t.Fatalf("%s: the listener ended with %v", why, err)
+			t.Fatalf("%s: Listen returned %v, want a call of its function", why, err)
 		case <-time.After(suite.Patience):
-			t.Fatalf("%s: the listener did not wake the relay", why)
+			t.Fatalf("%s: Listen did not call its function within %v", why, suite.Patience)
 		}
 	}
 	end := func(why string) error {
@@ -42,7 +43,7 @@ func TestListener(t *testing.T) {
 		case err := <-ended:
 			return err
 		case <-time.After(suite.Patience):
-			t.Fatalf("%s: the listener does not end", why)
+			t.Fatalf("%s: Listen did not return within %v", why, suite.Patience)
 			return nil
 		}
 	}
@@ -58,20 +59,20 @@ func TestListener(t *testing.T) {
 	wake("a near task")
 	db.mustExec(t, "UPDATE rabbitdelay_tasks SET due_at = 1 WHERE id = 'far'")
 	wake("a task that has moved near")
-	// Notifications arrive in the order of their commits, so one for the far task would have
+	// Notifications arrive in the order of the commits, so one for the far task would have
 	// arrived by now.
 	if len(woken) > 0 {
 		t.Errorf("the relay was woken %d more times for a task that is due in an hour, want 0", len(woken))
 	}
 
 	db.mustExec(t, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'")
-	if err := end("the connection was ended"); err == nil || !strings.HasPrefix(err.Error(), "listening for tasks: ") {
+	if err := end("the server has closed the connection"); err == nil || !strings.HasPrefix(err.Error(), "listening for tasks: ") {
 		t.Errorf(`got error %v, want an error beginning with "listening for tasks: "`, err)
 	}
 	go listen()
 	wake("listening again")
 	cancel()
-	if err := end("the context ended"); !errors.Is(err, context.Canceled) {
+	if err := end("the context was cancelled"); !errors.Is(err, context.Canceled) {
 		t.Errorf("got error %v, want context.Canceled", err)
 	}
 	suite.Eventually(t, "its connection is closed", func() bool {
@@ -92,7 +93,7 @@ func TestListenerElsewhere(t *testing.T) {
 	}
 	l, err := config.Listener("postgres://u:hunter2@127.0.0.1:1/d")
 	suite.MustSucceed(t, err)
-	if err := l.Listen(t.Context(), func() { t.Error("the listener called its function without a connection") }); err == nil || strings.Contains(err.Error(), "hunter2") {
+	if err := l.Listen(t.Context(), func() { t.Error("Listen called its function without a connection") }); err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf(`got error %v, want an error and no "hunter2" in it`, err)
 	}
 }

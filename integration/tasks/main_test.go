@@ -12,10 +12,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
-// TestMain is also the main function of a process that a test kills.
+// TestMain is also the main function of the child process that a test kills.
 func TestMain(m *testing.M) {
 	if given := os.Getenv(leaseEnv); given != "" {
-		fmt.Fprintln(os.Stderr, workUntilKilled(given)) // it does not return before it is killed
+		fmt.Fprintln(os.Stderr, workUntilKilled(given)) // returns only on an error
 		os.Exit(1)
 	}
 	os.Exit(suite.Main(m, tiers))

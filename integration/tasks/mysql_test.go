@@ -31,7 +31,7 @@ func TestScheduleExistsAfterSnapshot(t *testing.T) {
 			err = s.ScheduleBatch(t.Context(), tx, tasks)
 			var exists *schedule.ExistsError
 			if !errors.As(err, &exists) || !slices.Equal(exists.IDs, []string{tasks[0].ID}) {
-				t.Errorf("got error %v, want ExistsError of %s", err, tasks[0].ID)
+				t.Errorf("got error %v, want a schedule.ExistsError for %s", err, tasks[0].ID)
 			}
 			suite.MustSucceed(t, tx.Rollback())
 		}
@@ -51,13 +51,13 @@ func TestClockWhenDaylightSavingEnds(t *testing.T) {
 				suite.MustSucceed(t, err)
 				skew, _, err := s.ClockSkew(t.Context())
 				if err != nil || skew.Abs() > time.Minute {
-					t.Errorf("the clock of a database on this machine differs by %v (error %v), want at most 1m", skew, err)
+					t.Errorf("ClockSkew of a database on this machine = %v (error %v), want at most 1m", skew, err)
 				}
 				local.mustExec(t, "DELETE FROM rabbitdelay_tasks")
 				local.mustExec(t, "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES ('plain', 'q', 1)")
 				for what, at := range map[string]time.Time{"created_at": taskOf(t, migrated, "plain").CreatedAt, "updated_at": taskOf(t, migrated, "plain").UpdatedAt} {
 					if time.Since(at).Abs() > time.Minute {
-						t.Errorf("%s of a row by plain SQL is off by %v", what, time.Since(at))
+						t.Errorf("%s of a row that plain SQL inserted is off by %v, want at most 1m", what, time.Since(at))
 					}
 				}
 				documentedTaskStatements(t, local)

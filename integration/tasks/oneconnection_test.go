@@ -21,7 +21,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// onePools has functions that open pools of one connection.
+// onePools lists functions that open a pool with one connection.
 var onePools = map[string]func(t *testing.T, dsn string) businessDB{
 	"database/sql": func(t *testing.T, dsn string) businessDB {
 		t.Helper()
@@ -109,23 +109,23 @@ func TestOneConnection(t *testing.T) {
 			must("scheduling a batch", s.ScheduleBatch(ctx, schedule.NoTx, batch))
 			for x, err := range s.List(ctx, schedule.NoTx, schedule.Filter{IDPrefix: "b0"}) {
 				must("listing", err)
-				must("cancelling what is being listed", s.Cancel(ctx, schedule.NoTx, x.ID))
+				must("cancelling a task while listing tasks", s.Cancel(ctx, schedule.NoTx, x.ID))
 			}
 			_, err = s.Bulk(ctx, schedule.Filter{Status: schedule.StatusPending}, schedule.BulkRescheduleBy(time.Minute), schedule.BulkOptions{})
 			must("a bulk change", err)
 			unique := orderTask("unique", due)
 			unique.UniqueKey = "key"
 			_, err = s.ScheduleUnique(ctx, schedule.NoTx, unique, schedule.Unique{Cooldown: time.Hour})
-			must("a unique key", err)
+			must("scheduling with a unique key", err)
 			_, err = s.Recurring().Put(ctx, schedule.NoTx, schedule.Recurring{Name: "r", Every: time.Second, Task: schedule.Task{Queue: "limited"}})
-			must("a recurring task", err)
+			must("adding a recurring task", err)
 			for r, err := range s.Recurring().List(ctx, schedule.NoTx) {
 				must("listing recurring tasks", err)
 				_, err = s.Recurring().RunNow(ctx, schedule.NoTx, r.Name)
-				must("firing what is being listed", err)
+				must("running a recurring task while listing recurring tasks", err)
 			}
 			_, err = s.Backlog(ctx, []time.Duration{time.Hour}, 100)
-			must("the backlog", err)
+			must("counting the backlog", err)
 			must("handling", handleOnOne(ctx, db, s))
 			must("health", s.Health())
 			stop()
@@ -207,7 +207,7 @@ func TestOneConnectionIsHeld(t *testing.T) {
 	}
 }
 
-// A relay warns if callers continuously wait for the connections of its pool, and does not warn if the pool suffices.
+// A relay warns if callers continuously wait for its pool's connections, and does not warn if the pool is large enough.
 func TestTooFewConnections(t *testing.T) {
 	t.Parallel()
 	for name, open := range onePools {

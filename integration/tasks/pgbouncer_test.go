@@ -44,7 +44,7 @@ func openPooler(t *testing.T, p database.Pooling) pooler {
 	suite.MustSucceed(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("the end of the pooler's log:\n%s", s.Log())
+			t.Logf("the pooler's last log lines:\n%s", s.Log())
 		}
 		suite.MustSucceed(t, s.Close())
 	})
@@ -53,7 +53,7 @@ func openPooler(t *testing.T, p database.Pooling) pooler {
 	return pooler{direct: direct, log: s.Log, url: otherDatabase(t, idempotency.PostgreSQL, s.URL(), strings.TrimPrefix(u.Path, "/"))}
 }
 
-// at returns the pooler's URL with a query mode of pgx, or without one.
+// at returns the pooler's URL with the given query mode for pgx, or without a mode if it is empty.
 func (p pooler) at(mode string) string {
 	if mode == "" {
 		return p.url
@@ -61,7 +61,7 @@ func (p pooler) at(mode string) string {
 	return p.url + "default_query_exec_mode=" + mode
 }
 
-// openings has the ways to open a database.
+// openings lists the ways to open a database.
 var openings = map[string]func(t *testing.T, u string) businessDB{
 	"database/sql": func(t *testing.T, u string) businessDB {
 		t.Helper()
@@ -111,7 +111,7 @@ func TestPgBouncerTransactions(t *testing.T) {
 	}
 }
 
-// everythingWorks uses the tables with ids that begin with the given name.
+// everythingWorks uses every feature of the tables, with ids that start with the given name.
 func everythingWorks(t *testing.T, db businessDB, name string) {
 	ctx, due := t.Context(), time.Now().Add(time.Hour)
 	suite.MustSucceed(t, db.migrateRecords(ctx))
@@ -134,7 +134,7 @@ func everythingWorks(t *testing.T, db businessDB, name string) {
 	unique.UniqueKey = name
 	for _, want := range []schedule.UniqueOutcome{schedule.UniqueCreated, schedule.UniqueKept} {
 		if got, err := s.ScheduleUnique(ctx, schedule.NoTx, unique, schedule.Unique{}); got.Outcome != want || err != nil {
-			t.Errorf("unique key: %s (%v), want %s", got.Outcome, err, want)
+			t.Errorf("ScheduleUnique: got %s (error %v), want %s", got.Outcome, err, want)
 		}
 	}
 	batch := make([]schedule.Task, 300)
@@ -143,7 +143,7 @@ func everythingWorks(t *testing.T, db businessDB, name string) {
 	}
 	suite.MustSucceed(t, s.ScheduleBatch(ctx, schedule.NoTx, batch))
 	if n, err := s.CancelBatch(ctx, schedule.NoTx, []string{batch[0].ID, batch[1].ID}); n != 2 || err != nil {
-		t.Errorf("cancelled %d tasks (%v), want 2", n, err)
+		t.Errorf("cancelled %d tasks (error %v), want 2", n, err)
 	}
 	pending := 0
 	for _, err := range s.List(ctx, schedule.NoTx, schedule.Filter{Status: schedule.StatusPending, IDPrefix: name + "-"}) {
@@ -157,7 +157,7 @@ func everythingWorks(t *testing.T, db businessDB, name string) {
 	suite.MustSucceed(t, err)
 
 	stop := runStore(t, s)
-	suite.Eventually(t, "the relay sends", func() bool { return out.count(id("moved")) == 1 })
+	suite.Eventually(t, "the relay sends the task", func() bool { return out.count(id("moved")) == 1 })
 	nothing := txFunc(func(context.Context, schedule.Executor, *amqpx.Delivery) error { return nil })
 	suite.MustSucceed(t, db.taskHandler(nothing)(ctx, &amqpx.Delivery{
 		ID: id("moved"), Queue: "orders.expire", Version: taskOf(t, s, id("moved")).Version, DueAt: time.Now(),
@@ -172,7 +172,7 @@ func everythingWorks(t *testing.T, db businessDB, name string) {
 	stop()
 }
 
-// Without a mode, prepared statements of pgx conflict with those of other processes. Every error says so and names the
+// Without a mode, pgx's prepared statements conflict with those of other processes. Every error says so and names the
 // setting, whichever operation failed.
 func TestPgBouncerPreparedStatements(t *testing.T) {
 	t.Parallel()
@@ -218,8 +218,8 @@ func TestPgBouncerPreparedStatements(t *testing.T) {
 					return err
 				},
 			} {
-				// The pooler's only connection has prepared statements that an earlier process left. A failed one may
-				// remove some.
+				// An earlier process has left prepared statements on the pooler's only connection. A process that fails may
+				// remove some of them.
 				failed := 0
 				for range 3 {
 					db := openings[opening](t, p.at(""))
@@ -234,14 +234,14 @@ func TestPgBouncerPreparedStatements(t *testing.T) {
 						t.Errorf("%s: got %v, want %v", name, err, schedule.ErrPooler)
 					}
 					if want := "default_query_exec_mode=exec"; !strings.Contains(err.Error(), want) {
-						t.Errorf("%s: %v does not advise %s", name, err, want)
+						t.Errorf("%s: got error %v, want an error containing %q", name, err, want)
 					}
 					if n := strings.Count(err.Error(), "PgBouncer"); n != 1 {
-						t.Errorf("%s: PgBouncer is named %d times, want 1: %v", name, n, err)
+						t.Errorf("%s: the error names PgBouncer %d times, want once: %v", name, n, err)
 					}
 				}
 				if failed == 0 {
-					t.Errorf("%s: none of the three processes failed, want at least one", name)
+					t.Errorf("%s: 0 of 3 processes failed, want at least one", name)
 				}
 			}
 		})
@@ -286,7 +286,7 @@ func TestPgBouncerListens(t *testing.T) {
 				core, logged := observer.New(zap.WarnLevel)
 				cfg := schedule.Config{PollInterval: 100 * time.Millisecond, Logger: zap.New(core)}
 				if notified {
-					cfg.PollInterval = time.Hour // so that a task can only be sent because of a notification
+					cfg.PollInterval = time.Hour // so that only a notification can cause a task to be sent
 				}
 				db := openings[opening](t, p.at("exec"))
 				if opening == "config" {
@@ -301,20 +301,20 @@ func TestPgBouncerListens(t *testing.T) {
 				defer stop()
 				said := func() int { return logged.FilterMessageSnippet("cannot receive notifications").Len() }
 				if !notified {
-					suite.Eventually(t, "it says that it polls", func() bool { return said() == 1 })
+					suite.Eventually(t, "the relay logs that it polls", func() bool { return said() == 1 })
 				}
 				unexpected := func() int { return strings.Count(p.log(), "got packet 'A' from server when not linked") }
 				before := unexpected()
-				// The first two tasks may already be found when the relay starts and when it begins to listen.
+				// The relay may find the first two tasks without a notification, when it starts and when it starts to listen.
 				for _, id := range []string{"first", "second", "third", "fourth"} {
 					p.direct.mustExec(t, "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES (?, 'q', 1)", id)
 					suite.Eventually(t, id+" is sent", func() bool { return out.count(id) == 1 })
 				}
 				if n := said(); n != 0 && notified || n != 1 && !notified {
-					t.Errorf("the relay logged %d times that it polls; notifications arrive: %t", n, notified)
+					t.Errorf("the relay logged %d times that it polls, want 1 without notifications and 0 with them (notifications: %t)", n, notified)
 				}
 				if n := unexpected() - before; n > 0 {
-					t.Errorf("the pooler received %d notifications for a client that was not connected to that server connection", n)
+					t.Errorf("the pooler logged %d notifications without a client for them, want 0", n)
 				}
 				if err := s.Health(); err != nil {
 					t.Errorf("Health returned %v, want nil", err)
@@ -324,14 +324,14 @@ func TestPgBouncerListens(t *testing.T) {
 	}
 }
 
-// The tables may be in any schema, and statements may have a time limit. A direct connection takes both from the URL.
+// The tables may be in any schema, and statements may have a time limit. A direct connection reads both from the URL.
 // PgBouncer refuses such a URL, so behind it they are settings of the database.
 func TestSchemaAndTimeouts(t *testing.T) {
 	t.Parallel()
 	used := func(t *testing.T, db businessDB) {
 		t.Helper()
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM app.rabbitdelay_tasks"); n == 0 {
-			t.Error("the schema app has no tasks")
+			t.Error("the schema app contains 0 tasks, want at least 1")
 		}
 	}
 	const settings = "search_path=app&statement_timeout=60000&lock_timeout=60000&idle_in_transaction_session_timeout=60000"
@@ -352,7 +352,7 @@ func TestSchemaAndTimeouts(t *testing.T) {
 			t.Errorf("with the settings: exit code %d, want 1: %s", r.Code, r)
 		}
 		if want := "unsupported startup parameter"; !strings.Contains(r.Stderr, want) {
-			t.Errorf("PgBouncer accepts the settings; no %q in %s", want, r)
+			t.Errorf("with the settings: got %s, want Stderr containing %q", r, want)
 		}
 		p.direct.mustExec(t, "CREATE SCHEMA app")
 		for setting := range strings.SplitSeq(settings, "&") {
@@ -390,7 +390,7 @@ func TestPgBouncerServe(t *testing.T) {
 		suite.MustSucceed(t, err)
 		return strings.Count(string(text), "the relay cannot receive notifications about tasks")
 	}
-	suite.Eventually(t, "serve says that it polls", func() bool { return said() == 1 })
+	suite.Eventually(t, "serve logs that it polls", func() bool { return said() == 1 })
 	p.direct.mustExec(t, "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES ('a', 'q', 1)")
 	suite.Eventually(t, "the task is sent", func() bool {
 		return p.direct.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE id = 'a' AND sends > 0") == 1
@@ -399,6 +399,6 @@ func TestPgBouncerServe(t *testing.T) {
 		t.Errorf("readyz: got %d %v, want 200", code, out)
 	}
 	if n := said(); n != 1 {
-		t.Errorf("said %d times that it polls, want 1", n)
+		t.Errorf("serve logged %d times that it polls, want 1", n)
 	}
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// On a pool, and on a connection outside a transaction, a batch is one transaction; on a
-// transaction, and on a connection inside one, the batch is part of it.
+// On a pool or on a connection outside a transaction, a batch is a separate transaction. On a transaction or on a
+// connection inside one, the batch is part of that transaction.
 func TestPgxExecutors(t *testing.T) {
 	t.Parallel()
 	db := openPgx(t)
@@ -43,10 +43,10 @@ func TestPgxExecutors(t *testing.T) {
 	defer pooled.Release()
 	for name, ex := range map[string]pgxtx.Executor{"pool": db.pool, "*pgxpool.Conn": pooled, "*pgx.Conn": pooled.Conn()} {
 		if err := s.ScheduleBatch(t.Context(), pgxtx.On(ex), batch); !errors.Is(err, schedule.ErrExists) || count() != 1 {
-			t.Errorf("%s: %v, and %d tasks, want ErrExists and 1", name, err, count())
+			t.Errorf("%s: got error %v and %d tasks, want schedule.ErrExists and 1", name, err, count())
 		}
 		if n, err := s.CancelBatch(t.Context(), pgxtx.On(ex), []string{"nobody"}); n != 0 || err != nil {
-			t.Errorf("%s: cancelled %d (%v), want 0 and no error", name, n, err)
+			t.Errorf("%s: cancelled %d tasks (error %v), want 0 and no error", name, n, err)
 		}
 		if got, err := s.Get(t.Context(), pgxtx.On(ex), there); err != nil || got.Queue != "orders.expire" {
 			t.Errorf(`%s: got %+v (%v), want no error and Queue = "orders.expire"`, name, got, err)
@@ -78,7 +78,7 @@ func TestPgxExecutors(t *testing.T) {
 	}
 }
 
-// trips records the requests to the server, one entry for each round trip.
+// trips records the requests to the server, with one entry for each round trip.
 type trips struct {
 	mu   sync.Mutex
 	sent []string
@@ -131,13 +131,14 @@ func TestPgxRoundTrips(t *testing.T) {
 	d := &amqpx.Delivery{ID: "a", Queue: "q", Version: 1, DueAt: due.Add(time.Second)}
 	suite.MustSucceed(t, pgxtx.TaskHandler(traced, nothing)(t.Context(), d))
 	suite.MustSucceed(t, pgxtx.IdempotentHandler(traced, nothing)(t.Context(), &amqpx.Delivery{ID: "m", Queue: "q"}))
-	// The first message of a minute asks for the clock.
+	// Once a minute, a handler reads the database's clock first.
 	if want := []string{"select", "begin+update", "commit", "begin+insert", "commit"}; !slices.Equal(s.sent, want) {
 		t.Errorf("sent %q, want %q", s.sent, want)
 	}
 }
 
-// However a handler ends, its transaction ends too, and the connection returns to the pool.
+// When a handler returns, panics or leaves its transaction unusable, the transaction ends and the connection returns to
+// the pool.
 func TestPgxHandlerEnds(t *testing.T) {
 	t.Parallel()
 	db := openPgx(t)
@@ -168,7 +169,7 @@ func TestPgxHandlerEnds(t *testing.T) {
 		{
 			"rows left open",
 			func(ctx context.Context, tx pgx.Tx) error {
-				_, err := tx.Query(ctx, "SELECT 1") //nolint:gocritic,sqlclosecheck // that they stay open is the case
+				_, err := tx.Query(ctx, "SELECT 1") //nolint:gocritic,sqlclosecheck // the test leaves the rows open on purpose
 				return err
 			},
 			func(err error) bool {
@@ -200,19 +201,18 @@ func TestPgxHandlerEnds(t *testing.T) {
 			t.Errorf("%s: unexpected error %v", c.name, err)
 		}
 		if n := o.effects(t, "1"); n != 0 {
-			t.Errorf("%s: %d effects, want none", c.name, n)
+			t.Errorf("%s: %d effects, want 0", c.name, n)
 		}
 		suite.Eventually(t, c.name+": the connection is back", func() bool { return db.pool.Stat().AcquiredConns() == 0 })
 	}
 	do = func(context.Context, pgx.Tx) error { return nil }
 	suite.MustSucceed(t, handle(t.Context(), orderDelivery("m", "1")))
 	if n := o.effects(t, "1"); n != 1 {
-		t.Errorf("%d effects in the end, want 1", n)
+		t.Errorf("after a handler that succeeds: %d effects, want 1", n)
 	}
 }
 
-// A statement whose error the handler ignored turns the commit into a rollback, with database/sql
-// too.
+// If a handler ignores the error of a statement, PostgreSQL turns the commit into a rollback, and the error says so.
 func TestSwallowedError(t *testing.T) {
 	t.Parallel()
 	db := openServer(t, idempotency.PostgreSQL, database.PostgreSQL)
@@ -226,7 +226,7 @@ func TestSwallowedError(t *testing.T) {
 	}
 }
 
-// A guard for the other driver fails, and the error names the transactions that are available.
+// A guard for the other driver fails with an error that names the transaction type that the guard expects.
 func TestPgxWhen(t *testing.T) {
 	t.Parallel()
 	db := openPgx(t)
@@ -240,7 +240,7 @@ func TestPgxWhen(t *testing.T) {
 	suite.MustSucceed(t, handle(t.Context(), orderDelivery("m1", "1")))
 	suite.MustSucceed(t, handle(t.Context(), orderDelivery("m2", "1")))
 	if n := o.effects(t, "1"); n != 1 || s.count(idempotency.SkipGuarded) != 1 {
-		t.Errorf("%d effects and %d guarded, want 1 and 1", n, s.count(idempotency.SkipGuarded))
+		t.Errorf("%d effects and %d messages skipped as guarded, want 1 and 1", n, s.count(idempotency.SkipGuarded))
 	}
 	yes := idempotency.When(func(context.Context, *sql.Tx, *amqpx.Delivery) (bool, error) { return true, nil })
 	if err := db.idempotentHandler(o.cancel, yes)(t.Context(), orderDelivery("m3", "1")); err == nil || !strings.Contains(err.Error(), "expects *sql.Tx") {
@@ -268,7 +268,7 @@ func TestPgxListens(t *testing.T) {
 	suite.MustSucceed(t, err)
 	stop := runStore(t, s)
 	listening := "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
-	suite.Eventually(t, "it listens", func() bool { return db.queryInt(t, listening) == 1 })
+	suite.Eventually(t, "the relay listens", func() bool { return db.queryInt(t, listening) == 1 })
 	for _, id := range []string{"first", "second"} {
 		db.mustExec(t, "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES (?, 'q', 1)", id)
 		suite.Eventually(t, id+" is sent", func() bool { return out.count(id) == 1 })
@@ -277,7 +277,7 @@ func TestPgxListens(t *testing.T) {
 	suite.Eventually(t, "its connection is closed", func() bool { return db.queryInt(t, listening) == 0 })
 }
 
-// Old records are purged on a pool repeatedly until the context ends.
+// RunPurge deletes old records repeatedly until its context is cancelled.
 func TestPgxRunPurge(t *testing.T) {
 	t.Parallel()
 	db := openPgx(t)
@@ -299,6 +299,6 @@ func TestPgxRunPurge(t *testing.T) {
 		}
 	})
 	if err != nil || rounds != 2 {
-		t.Errorf("%d records purged (%v), want 2", rounds, err)
+		t.Errorf("%d records were purged (error %v), want 2", rounds, err)
 	}
 }

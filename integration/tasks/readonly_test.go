@@ -13,8 +13,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// On a read-only database, lists work, and operations that write report why they cannot. A relay keeps trying, and is
-// unhealthy.
+// On a read-only database, commands that only read work, and operations that write return an error that says why they
+// cannot. A relay keeps trying, and Health reports the error.
 func TestReadOnlyDatabase(t *testing.T) {
 	t.Parallel()
 	writable := openServer(t, idempotency.PostgreSQL, database.PostgreSQL)
@@ -35,10 +35,10 @@ func TestReadOnlyDatabase(t *testing.T) {
 			t.Errorf("%s: got %s, want exit code 0", command, r)
 		}
 	}
-	// Relays may be running although they cannot record it.
+	// A relay may be running although it cannot record its heartbeat.
 	r := suite.RunCLI(t.Context(), "status", "--db", readOnly, "--url", "amqp://127.0.0.1:1/")
 	if !strings.Contains(r.Stdout+r.Stderr, "unknown whether a relay is running") || strings.Contains(r.Stdout, "no relay runs") {
-		t.Errorf("want a status that says that it is unknown whether a relay is running, got %s", r)
+		t.Errorf(`status: got %s, want "unknown whether a relay is running"`, r)
 	}
 	for _, command := range []string{"tasks add --queue q --delay 1h", "tasks cancel a", "tasks pause q"} {
 		r := suite.RunCLI(t.Context(), append(strings.Fields(command), "--db", readOnly)...)
@@ -46,7 +46,7 @@ func TestReadOnlyDatabase(t *testing.T) {
 			t.Errorf("%s: exit code %d, want 1: %s", command, r.Code, r)
 		}
 		if want := "the database is read-only"; !strings.Contains(r.Stderr, want) {
-			t.Errorf("%s: no %q in %s, want Stderr with %q", command, want, r, want)
+			t.Errorf("%s: got %s, want Stderr containing %q", command, r, want)
 		}
 	}
 	for name, open := range openings {
@@ -64,7 +64,7 @@ func TestReadOnlyDatabase(t *testing.T) {
 				t.Errorf("scheduling: got %v, want schedule.ErrReadOnly", err)
 			}
 			runStore(t, s)
-			suite.Eventually(t, "the relay is unhealthy", func() bool { return errors.Is(s.Health(), schedule.ErrReadOnly) })
+			suite.Eventually(t, "Health reports that the database is read-only", func() bool { return errors.Is(s.Health(), schedule.ErrReadOnly) })
 		})
 	}
 }

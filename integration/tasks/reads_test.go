@@ -12,8 +12,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// reads runs a statement again, undoes it, and returns how much of the table and its indexes it
-// read: rows on MySQL, pages elsewhere.
+// reads runs a statement, rolls it back, and returns how much of the table and its indexes it read, in rows on MySQL and
+// in pages on the other databases.
 func (b businessDB) reads(t *testing.T, st statement) int64 {
 	t.Helper()
 	conn, err := b.Conn(t.Context())
@@ -34,7 +34,7 @@ func (b businessDB) reads(t *testing.T, st statement) int64 {
 	defer run("ROLLBACK")
 	switch b.dialect {
 	case idempotency.PostgreSQL:
-		// This run passes over row versions that are dead by now and marks them in the index, so
+		// This run skips dead row versions and marks them in the index, so
 		// that the measured run does not read them.
 		run("SAVEPOINT before")
 		run("EXPLAIN (ANALYZE) "+st.query, st.args...)
@@ -46,11 +46,11 @@ func (b businessDB) reads(t *testing.T, st statement) int64 {
 		_, scanned := plans[0].Plan.pages()
 		return scanned
 	case idempotency.MySQL:
-		// With this switch, the engine skips rows that the counters do not count.
+		// With index condition pushdown, the engine would skip rows that the counters do not count.
 		run("SET SESSION optimizer_switch = 'index_condition_pushdown=off'")
 		defer run("SET SESSION optimizer_switch = 'index_condition_pushdown=on'")
 		before := handlerReads(t, conn)
-		idle := handlerReads(t, conn) - before // reading the counters counts as well
+		idle := handlerReads(t, conn) - before // reading the counters increases them too
 		run(st.query, st.args...)
 		return handlerReads(t, conn) - before - 2*idle
 	default:

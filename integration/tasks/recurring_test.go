@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// occurrencesOf returns the tasks of a recurring task, in order.
+// occurrencesOf returns the occurrences of a recurring task in the order of their due times.
 func occurrencesOf(t *testing.T, s *schedule.Store, name string) []schedule.TaskRow {
 	t.Helper()
 	var list []schedule.TaskRow
@@ -65,7 +65,7 @@ func TestRecurringRelays(t *testing.T) {
 			})
 		}
 		begin := time.Now()
-		suite.Eventually(t, "most of the first tasks are due", func() bool { return time.Since(begin) > 20*time.Second })
+		suite.Eventually(t, "20 seconds have passed", func() bool { return time.Since(begin) > 20*time.Second })
 		suite.Eventually(t, "a task of the 75th second", func() bool {
 			list := occurrencesOf(t, s, "every")
 			return list[len(list)-1].DeliverAt.After(begin.Add(75 * time.Second))
@@ -78,13 +78,13 @@ func TestRecurringRelays(t *testing.T) {
 			for i, task := range list {
 				_, at, ok := schedule.ParseOccurrence(task.ID)
 				if !ok || !at.Equal(task.DeliverAt) || len(task.Tags) != 1 {
-					t.Fatalf("occurrence %s is due at %s and has the tags %v, want the time of its id and one tag", task.ID, task.DeliverAt, task.Tags)
+					t.Fatalf("occurrence %s is due at %s with the tags %v, want the time in its id and one tag", task.ID, task.DeliverAt, task.Tags)
 				}
 				if task.CreatedAt.Before(at) {
 					ahead++
 				}
 				if i > 0 && at.Sub(list[i-1].DeliverAt) != time.Second {
-					t.Fatalf("occurrence %s follows %s, want one every second", task.ID, list[i-1].ID)
+					t.Fatalf("occurrence %s follows %s, want the next second", task.ID, list[i-1].ID)
 				}
 				if n := out.count(task.ID); n == 0 && at.Before(begin.Add(10*time.Second)) {
 					t.Fatalf("occurrence %s was not sent", task.ID)
@@ -107,7 +107,7 @@ func TestRecurringOutage(t *testing.T) {
 		} {
 			r.Cron, r.Task = "@hourly", schedule.Task{Queue: "q"}
 			suite.MustSucceed(t, s.Recurring().Add(t.Context(), schedule.NoTx, r))
-			// The task of the first hour had been created before all relays ended.
+			// The task of the first hour had been created before all relays stopped.
 			first := time.Now().Truncate(time.Hour).Add(-71 * time.Hour)
 			suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{
 				ID: r.Name + "@" + first.UTC().Format("2006-01-02T15:04:05Z"), Queue: "q", DeliverAt: first,
@@ -128,8 +128,8 @@ func TestRecurringOutage(t *testing.T) {
 					n++
 				}
 			}
-			if n != want && n != want+1 { // one whose hour has just begun is not missed
-				t.Errorf("%s: %d of three days happen late, want %d", name, n, want)
+			if n != want && n != want+1 { // the occurrence of the hour that has just begun may be on time
+				t.Errorf("%s: %d occurrences were created after an outage of three days, want %d or %d", name, n, want, want+1)
 			}
 		}
 	})
@@ -144,7 +144,7 @@ func TestRecurringChanges(t *testing.T) {
 			Queue: "q", Body: []byte{0, 255}, ContentType: "x", Type: "y", CorrelationID: "c", Priority: 2,
 			Headers: map[string]string{"k": "v"}, Tags: []string{"t"}, ExpiresAfter: time.Hour,
 		}}
-		// These are programs that start together.
+		// Several programs start at the same time and put the same recurring task.
 		changes := make([]schedule.Change, 8)
 		for _, err := range together(8, func(i int) (err error) { changes[i], err = x.Put(ctx, schedule.NoTx, r); return err }) {
 			suite.MustSucceed(t, err)
@@ -156,7 +156,7 @@ func TestRecurringChanges(t *testing.T) {
 			}
 		}
 		if created != 1 {
-			t.Errorf("%d created it: got %v, want 1", created, changes)
+			t.Errorf("%d of the concurrent calls to Put created the recurring task, want 1: %v", created, changes)
 		}
 		next, err := r.Next(time.Now(), 1)
 		suite.MustSucceed(t, err)
@@ -191,7 +191,7 @@ func TestRecurringChanges(t *testing.T) {
 			t.Errorf("put: got %s, %v, want no error and schedule.Unchanged", c, err)
 		}
 
-		// This covers a transaction that is rolled back, and one that continues after an error.
+		// One transaction is rolled back, and one continues after an error.
 		tx, err := db.BeginTx(ctx, nil)
 		suite.MustSucceed(t, err)
 		suite.MustSucceed(t, x.Delete(ctx, tx, "a"))
@@ -213,12 +213,12 @@ func TestRecurringChanges(t *testing.T) {
 		suite.MustSucceed(t, x.Delete(ctx, schedule.NoTx, "a"))
 		expect(schedule.StatusCancelled, first+3)
 		if _, err := x.Get(ctx, schedule.NoTx, "a"); !errors.Is(err, schedule.ErrNoSchedule) {
-			t.Errorf("got %v, want schedule.ErrNoSchedule", err)
+			t.Errorf("get after delete: got error %v, want schedule.ErrNoSchedule", err)
 		}
 	})
 }
 
-// Three relays handle a thousand at the same time, including rows that other programs wrote incorrectly.
+// Three relays process a thousand recurring tasks at the same time, including rows that other programs wrote incorrectly.
 func TestRecurringThousand(t *testing.T) {
 	eachDriver(t, func(t *testing.T, db businessDB) {
 		out := &outbox{}
@@ -240,17 +240,17 @@ func TestRecurringThousand(t *testing.T) {
 		suite.Eventually(t, "all are planned", func() bool {
 			return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_schedules WHERE plan_at = 0 AND name <> 'zone'") == 0
 		})
-		suite.Eventually(t, "the row of an unknown zone says so", func() bool { // and stays due, for a relay that knows the zone
+		suite.Eventually(t, "the row with an unknown time zone has an error", func() bool { // the row stays due for a relay with newer time zone data
 			r, err := s.Recurring().Get(t.Context(), schedule.NoTx, "zone")
 			return err == nil && r.LastError != ""
 		})
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'pending'"); n != 1000 {
-			t.Errorf("%d tasks, want 1000", n)
+			t.Errorf("%d tasks are pending, want 1000", n)
 		}
 		for _, name := range []string{"cron", "zone", "every"} {
 			r, err := s.Recurring().Get(t.Context(), schedule.NoTx, name)
 			if err != nil || r.LastError == "" {
-				t.Errorf("%s: got the last error %q, error %v, want a last error", name, r.LastError, err)
+				t.Errorf("recurring task %s: got LastError %q (error %v), want a non-empty LastError", name, r.LastError, err)
 			}
 		}
 		for _, bad := range []string{
@@ -261,13 +261,13 @@ func TestRecurringThousand(t *testing.T) {
 			"INSERT INTO rabbitdelay_schedules (name, queue, cron, misfire) VALUES ('a', 'q', '@daily', 'odd')",
 		} {
 			if _, err := db.ExecContext(t.Context(), bad); err == nil {
-				t.Errorf("the table takes %s, want an error", bad)
+				t.Errorf("%s: got no error, want the table to reject the row", bad)
 			}
 		}
 	})
 }
 
-// This runs the statements of docs/recurring.md unchanged.
+// The SQL statements in docs/recurring.md work unchanged.
 func TestRecurringDocumentedStatements(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/recurring.md")
@@ -284,7 +284,7 @@ func TestRecurringDocumentedStatements(t *testing.T) {
 		do := func(what string) {
 			t.Helper()
 			if statements[what] == "" {
-				t.Fatalf("no statement of %q was recorded", what)
+				t.Fatalf("docs/recurring.md contains no statement %q", what)
 			}
 			db.mustExec(t, statements[what])
 		}
@@ -315,9 +315,9 @@ func TestRecurringDocumentedStatements(t *testing.T) {
 			return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_schedules") == 1
 		})
 		pending("deleted")
-		suite.Eventually(t, "the interval has its occurrence", func() bool { return len(occurrencesOf(t, s, "pulse")) == 1 })
+		suite.Eventually(t, "the recurring task with an interval has one occurrence", func() bool { return len(occurrencesOf(t, s, "pulse")) == 1 })
 		if list := occurrencesOf(t, s, "pulse"); time.Until(list[0].DeliverAt) > 15*time.Minute+time.Second { // whole seconds
-			t.Errorf("got %v, want the first to be due within %v", list, 15*time.Minute+time.Second)
+			t.Errorf("the first occurrence of the interval: got %v, want it due within %v", list, 15*time.Minute+time.Second)
 		}
 		do("what is wrong")
 	})

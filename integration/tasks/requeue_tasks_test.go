@@ -61,7 +61,7 @@ func TestCLIRequeueOfTasks(t *testing.T) {
 				}})
 				suite.MustSucceed(t, err)
 				if !sure.Wait() {
-					t.Fatal("the message was not confirmed")
+					t.Fatal("the broker did not confirm the message")
 				}
 			}
 		}
@@ -81,11 +81,11 @@ func TestCLIRequeueOfTasks(t *testing.T) {
 			{"stayed", rep.Stayed, each},
 		} {
 			if c.got != c.want {
-				t.Errorf("got %d %s, want %d: %s", c.got, c.outcome, c.want, r)
+				t.Errorf("requeue: got %s = %d, want %d: %s", c.outcome, c.got, c.want, r)
 			}
 		}
 		if q, _ := srv.Queue("q"); q.Ready != each {
-			t.Errorf("%d messages came, want %d", q.Ready, each)
+			t.Errorf("queue q has %d ready messages, want %d", q.Ready, each)
 		}
 		if q, _ := srv.Queue("q.dead"); q.Ready != each || q.Unacked != 0 {
 			t.Errorf("%d dead letters are ready and %d are unacknowledged, want %d and 0", q.Ready, q.Unacked, each)
@@ -97,13 +97,13 @@ func TestCLIRequeueOfTasks(t *testing.T) {
 			"pending-0": "due", "order-7": "its effect in q was committed", "gone-0": "dead letter",
 		} {
 			if r := do("trace", id, "--queue", "q.dead", "--scope", "q"); !strings.Contains(r.Stdout, want) {
-				t.Errorf("trace %s: no %q in %s", id, want, r)
+				t.Errorf("trace %s: got %s, want Stdout containing %q", id, r, want)
 			}
 		}
 		r = do("status")
 		for _, want := range []string{"q  pending  10", "no relay runs on this database"} {
 			if !strings.Contains(strings.Join(strings.Fields(r.Stdout), " "), strings.Join(strings.Fields(want), " ")) {
-				t.Errorf("status: no %q in %s", want, r)
+				t.Errorf("status: got %s, want Stdout containing %q", r, want)
 			}
 		}
 	})

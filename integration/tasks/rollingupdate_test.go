@@ -24,7 +24,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// deployment has the values of docs/kubernetes/rabbitdelay.yaml that must agree with the programs.
+// deployment is the part of docs/kubernetes/rabbitdelay.yaml that must agree with the programs.
 type deployment struct {
 	Kind     string
 	Metadata struct{ Name string }
@@ -69,7 +69,7 @@ func documentedDeployments(t *testing.T) map[string]deployment {
 	}
 }
 
-// The manifests and the programs use the same times.
+// The documented manifests allow the programs the time that they need to stop.
 func TestKubernetesManifests(t *testing.T) {
 	t.Parallel()
 	list := documentedDeployments(t)
@@ -123,7 +123,7 @@ func (d deployment) start(t *testing.T, image, name, brokerURL, databaseURL stri
 	args := append([]string{
 		"run", "--detach", "--network", "host", "--name", name, "--read-only", "--cap-drop", "ALL",
 		"--volume", filepath.Dir(settings) + ":/etc/rabbitdelay:ro", "--env", "AMQP_URL=" + brokerURL, "--env", "RABBITDELAY_DATABASE_URL=" + databaseURL,
-		"--env", "RABBITDELAY_SERVE_LISTEN=127.0.0.1:0", image, // several on the host's network
+		"--env", "RABBITDELAY_SERVE_LISTEN=127.0.0.1:0", image, // any free port, because several relays share the host's network
 	}, main.Args...)
 	for i, a := range args {
 		if a == ":8087" {
@@ -136,7 +136,7 @@ func (d deployment) start(t *testing.T, image, name, brokerURL, databaseURL stri
 	})
 	suite.Eventually(t, name+" is ready", func() bool { return r.asks(t, main.ReadinessProbe) == http.StatusOK })
 	if code := r.asks(t, main.LivenessProbe); code != http.StatusOK {
-		t.Errorf("%s: the liveness probe says %d, want 200", name, code)
+		t.Errorf("%s: the liveness probe returned %d, want 200", name, code)
 	}
 	return r
 }
@@ -155,22 +155,22 @@ func (r relayContainer) asks(t *testing.T, p httpProbe) int {
 	return resp.StatusCode
 }
 
-// stop ends the relay as Kubernetes does, and expects it to exit within the grace period.
+// stop stops the relay as Kubernetes does, and expects it to exit within the grace period.
 func (r relayContainer) stop(t *testing.T, grace int) {
 	t.Helper()
 	suite.Docker(t, "stop", "--time", fmt.Sprint(grace), r.name)
 	log, err := exec.CommandContext(t.Context(), "docker", "logs", r.name).CombinedOutput()
 	suite.MustSucceed(t, err)
 	if code := suite.Docker(t, "inspect", "--format", "{{.State.ExitCode}}", r.name); code != "0" || !strings.Contains(string(log), "stopping") {
-		t.Errorf("%s ended with %s, want 0:\n%s", r.name, code, log)
+		t.Errorf("%s exited with code %s, want 0 and a log containing \"stopping\":\n%s", r.name, code, log)
 	}
 	if strings.Contains(string(log), "guest:guest") {
-		t.Errorf("the log shows a password:\n%s", log)
+		t.Errorf("the log contains the password, want it redacted:\n%s", log)
 	}
 }
 
-// Relays and consumers are replaced one after another while tasks are scheduled and handled: each
-// task has its effect once.
+// While tasks are scheduled and handled, relays and consumers are replaced one after another, and each task has its
+// effect exactly once.
 func TestRollingUpdate(t *testing.T) {
 	t.Parallel()
 	image := relayImage(t)
@@ -181,7 +181,7 @@ func TestRollingUpdate(t *testing.T) {
 	db.mustExec(t, "CREATE TABLE effects (id text NOT NULL)")
 	queue := suite.NewQueue(t)
 
-	// A consumer is a separate process: a client that is closed after it.
+	// A separate client for each consumer acts like a separate process.
 	consume := func() (stop func()) {
 		client := suite.OpenClient(t, amqpx.Config{URL: at})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -198,7 +198,7 @@ func TestRollingUpdate(t *testing.T) {
 		return sync.OnceFunc(func() {
 			cancel()
 			if err := <-ended; err != nil {
-				t.Errorf("the consumer ended with %v, want nil", err)
+				t.Errorf("Consume returned %v, want nil", err)
 			}
 		})
 	}
@@ -239,7 +239,7 @@ func TestRollingUpdate(t *testing.T) {
 		t.Errorf("%d effects, want %d", effects, n)
 	}
 	if tasks := db.queryInt(t, "SELECT COUNT(DISTINCT id) FROM effects"); tasks != int64(n) {
-		t.Errorf("effects of %d tasks, want %d", tasks, n)
+		t.Errorf("%d tasks had an effect, want %d", tasks, n)
 	}
 	for i := range relays {
 		consumers[i]()

@@ -70,13 +70,13 @@ func TestBulkDuringAHandler(t *testing.T) {
 		suite.MustSucceed(t, err)
 		suite.MustSucceed(t, <-handled)
 		if got.Changed != n-1 || got.Place != "" {
-			t.Errorf("moved %d and stopped at %q, want %d and no place", got.Changed, got.Place, n-1)
+			t.Errorf("rescheduled %d tasks and stopped at %q, want %d and an empty Place", got.Changed, got.Place, n-1)
 		}
 		if one := taskOf(t, s, "t0100"); one.Status != schedule.StatusDone || !one.DeliverAt.Equal(tasks[100].DeliverAt) {
 			t.Errorf("the task that was being handled is %s, due at %v, want done at its original time %v", one.Status, one.DeliverAt, tasks[100].DeliverAt)
 		}
 		if one := taskOf(t, s, "t0101"); one.Version != 2 || !one.DeliverAt.Equal(tasks[101].DeliverAt.Add(time.Hour)) {
-			t.Errorf("a moved task is %+v, want Version = 2 and DeliverAt = %v", one, tasks[101].DeliverAt.Add(time.Hour))
+			t.Errorf("a rescheduled task: got %+v, want Version = 2 and DeliverAt = %v", one, tasks[101].DeliverAt.Add(time.Hour))
 		}
 
 		count, err := s.BulkCount(t.Context(), schedule.Filter{Tag: "even"}, schedule.BulkCancel(), schedule.BulkOptions{})
@@ -84,12 +84,12 @@ func TestBulkDuringAHandler(t *testing.T) {
 		cancelled, err := s.Bulk(t.Context(), schedule.Filter{Tag: "even"}, schedule.BulkCancel(), schedule.BulkOptions{})
 		suite.MustSucceed(t, err)
 		if count != n/2-1 || cancelled.Changed != count {
-			t.Errorf("counted %d and cancelled %d, want %d", count, cancelled.Changed, n/2-1)
+			t.Errorf("counted %d tasks and cancelled %d, want %d of both", count, cancelled.Changed, n/2-1)
 		}
 		deleted, err := s.Bulk(t.Context(), schedule.Filter{}, schedule.BulkDelete(), schedule.BulkOptions{})
 		suite.MustSucceed(t, err)
 		if tags := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_task_tags"); deleted.Changed != n/2 || tags != 0 {
-			t.Errorf("deleted %d, and %d tags are left, want %d and none", deleted.Changed, tags, n/2)
+			t.Errorf("deleted %d tasks, and %d tags are left, want %d and 0", deleted.Changed, tags, n/2)
 		}
 		if left := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks"); left != n/2 {
 			t.Errorf("%d tasks are left, want %d", left, n/2)
@@ -112,8 +112,8 @@ func TestTasksByError(t *testing.T) {
 			suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, batch))
 		}
 		for kind := range kinds {
-			// The kinds differ by one letter, and the percent sign and the underscore in 100%_a are not treated as
-			// wildcards.
+			// The errors differ by one letter. If LIKE treated the percent sign and the underscore in 100%_a as wildcards,
+			// it would match all of them.
 			text := fmt.Sprintf("100%%_%c of %q failed:\n\t503", 'a'+kind, "order")
 			_, err := db.ExecContext(t.Context(), fmt.Sprintf("UPDATE rabbitdelay_tasks "+
 				"SET status = 'failed', finished_at = due_at, last_error = '%s' WHERE id LIKE '%%%d' OR id LIKE '%%%d'",
@@ -127,7 +127,7 @@ func TestTasksByError(t *testing.T) {
 		}
 		for _, g := range groups.Groups {
 			if g.Tasks != n/kinds {
-				t.Errorf("%q has %d tasks, want %d", g.ErrorLike, g.Tasks, n/kinds)
+				t.Errorf("the group of the error %q has %d tasks, want %d", g.ErrorLike, g.Tasks, n/kinds)
 			}
 		}
 		f := schedule.Filter{Status: schedule.StatusFailed, Queue: "q", ErrorLike: groups.Groups[0].ErrorLike}

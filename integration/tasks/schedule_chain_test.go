@@ -16,7 +16,7 @@ import (
 )
 
 // TestLastOneSchedulesTheNext tests the pattern in docs/tasks.md for a task after several others: each part counts down
-// in its handler's transaction, and the last one schedules the next task. All parts end at the same time, each message
+// in its handler's transaction, and the last one schedules the next task. All parts finish at the same time, each message
 // arrives twice, and some attempts fail after they have counted.
 func TestLastOneSchedulesTheNext(t *testing.T) {
 	t.Parallel()
@@ -25,7 +25,7 @@ func TestLastOneSchedulesTheNext(t *testing.T) {
 			t.Parallel()
 			eachDatabase(t, func(t *testing.T, db businessDB) {
 				if opts != nil && db.dialect == schedule.SQLite {
-					t.Skip("SQLite has one isolation level, which the default is")
+					t.Skip("skipped: SQLite has only its default isolation level")
 				}
 				f := &fanIn{t: t, db: db, s: newStore(t, db, nil, schedule.Config{}), failed: map[string]bool{}}
 				f.handle = schedule.Handler(db.DB, f.part, schedule.WithTxOptions(opts))
@@ -70,10 +70,10 @@ func (f *fanIn) run() {
 	}
 	wg.Wait()
 	if n := db.queryInt(t, "SELECT parts_left FROM exports"); n != 0 {
-		t.Errorf("%d parts are left, want none", n)
+		t.Errorf("%d parts are left, want 0", n)
 	}
 	if got := taskOf(t, f.s, "export-7-done"); got.Status != schedule.StatusPending || got.Version != 1 {
-		t.Errorf("the tasks that follow: got %+v, want one pending task", got)
+		t.Errorf("the next task: got %+v, want Status = schedule.StatusPending and Version = 1", got)
 	}
 	if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'done'"); n != parts {
 		t.Errorf("%d parts are done, want %d", n, parts)
@@ -94,7 +94,7 @@ func (f *fanIn) deliver(id string, due time.Time) {
 	}
 }
 
-var errAfterCount = errors.New("the process was cut off after it had counted")
+var errAfterCount = errors.New("the process was killed after it had counted")
 
 // part is the effect of one part: it counts down, and schedules the next task if it is the last
 // part.
@@ -115,7 +115,7 @@ func (f *fanIn) part(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
 	return f.failOnce(d.ID)
 }
 
-// failOnce fails the first attempt of every part, including the last one.
+// failOnce returns an error for the first attempt of every part.
 func (f *fanIn) failOnce(id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

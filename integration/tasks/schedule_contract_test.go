@@ -29,7 +29,7 @@ func TestUniqueStatementsEndOlderSnapshots(t *testing.T) {
 			statement := doc["schedule with a unique key, "+name]
 			db.mustExec(t, "DELETE FROM rabbitdelay_tasks")
 			named(t, db, statement, map[string]any{"id": "a"})
-			// The task can no longer be pushed back.
+			// The task was created a minute before its due time, so it cannot be pushed back.
 			db.mustExec(t, "UPDATE rabbitdelay_tasks SET due_at = created_at + 60000")
 			handler, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
 			suite.MustSucceed(t, err)
@@ -39,7 +39,7 @@ func TestUniqueStatementsEndOlderSnapshots(t *testing.T) {
 			values, args := map[string]any{"id": "a", "version": 1, "created": created, "due": due}, []any{}
 			query := db.bind(namedQuery(doc["consume"], func(name string) { args = append(args, values[name]) }))
 			if _, err := handler.ExecContext(t.Context(), query, args...); err == nil || !undone(err) {
-				t.Errorf("%v, %s: a handler with an older snapshot has consumed the task (error %v)", level, name, err)
+				t.Errorf("%v, %s: consuming with an older snapshot: got error %v, want a serialization failure or deadlock", level, name, err)
 			}
 			suite.MustSucceed(t, handler.Rollback())
 		}
@@ -63,7 +63,7 @@ func TestBodiesBySQL(t *testing.T) {
 				id := fmt.Sprint("t", i)
 				named(t, db, literal.ReplaceAllLiteralString(statement, ":body"), map[string]any{"id": id, "body": body})
 				if got := rowOf(t, db, id)["body"]; got != body {
-					t.Errorf("%s: the body %q as a parameter is stored as %q", name, body, got)
+					t.Errorf("%s with the body as a parameter: stored body is %q, want %q", name, got, body)
 				}
 				if db.dialect == idempotency.MySQL {
 					continue // its literals have different escapes
@@ -73,14 +73,14 @@ func TestBodiesBySQL(t *testing.T) {
 				_, err := db.ExecContext(t.Context(), strings.Replace(query, "BODY", strings.ReplaceAll(body, "'", "''"), 1), id)
 				suite.MustSucceed(t, err)
 				if got := rowOf(t, db, id)["body"]; got != body {
-					t.Errorf("%s: the body %q as a literal is stored as %q", name, body, got)
+					t.Errorf("%s with the body as a literal: stored body is %q, want %q", name, got, body)
 				}
 			}
 		}
 	})
 }
 
-// A refused task leaves no row, so its id can be used when the cooldown has ended, and the caller's transaction
+// A refused task leaves no row, so its id can be used after the cooldown, and the caller's transaction
 // continues.
 func TestRefusedTasksLeaveNoRow(t *testing.T) {
 	t.Parallel()
@@ -100,7 +100,7 @@ func TestRefusedTasksLeaveNoRow(t *testing.T) {
 			task.ID = "refused"
 			r, err := s.ScheduleUnique(t.Context(), tx, task, hour)
 			if err == nil && r.Outcome != schedule.UniqueRefused {
-				err = fmt.Errorf("%+v, expected it to be refused", r)
+				err = fmt.Errorf("got %+v, want Outcome = schedule.UniqueRefused", r)
 			}
 			if err == nil {
 				err = s.Schedule(t.Context(), tx, schedule.Task{ID: "beside", Queue: "q", DeliverAt: time.Now()})
@@ -113,7 +113,7 @@ func TestRefusedTasksLeaveNoRow(t *testing.T) {
 		handle := schedule.Handler(db.DB, func(context.Context, *sql.Tx, *amqpx.Delivery) error {
 			go func() {
 				err := schedules()
-				for err != nil && undone(err) { // SQLite, whose transactions begin by reading
+				for err != nil && undone(err) { // on SQLite, because its transactions start with a read lock
 					err = schedules()
 				}
 				refused <- err
@@ -124,10 +124,10 @@ func TestRefusedTasksLeaveNoRow(t *testing.T) {
 		suite.MustSucceed(t, handle(t.Context(), &amqpx.Delivery{ID: first.ID, Queue: "q", Version: 1, DueAt: taskOf(t, s, first.ID).DeliverAt}))
 		suite.MustSucceed(t, <-refused)
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE id = 'refused'"); n != 0 {
-			t.Errorf("%d rows of the refused task, want none", n)
+			t.Errorf("%d rows for the refused task, want 0", n)
 		}
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE id = 'beside'"); n != 1 {
-			t.Errorf("%d rows of the tasks that were scheduled at the same time, want one", n)
+			t.Errorf("%d rows for the task scheduled in the same transaction, want 1", n)
 		}
 		db.mustExec(t, "UPDATE rabbitdelay_tasks SET finished_at = finished_at - 3600001 WHERE status = 'done'")
 		again := keyed(0)
@@ -157,12 +157,12 @@ func TestPausePassesOverHandlersOfAnExchange(t *testing.T) {
 	handle := schedule.Handler(db.DB, func(ctx context.Context, _ *sql.Tx, _ *amqpx.Delivery) error {
 		runs++
 		suite.MustSucceed(t, s.Pause(ctx, schedule.NoTx, topology.Destination{Exchange: "events"}, "me"))
-		suite.Eventually(t, "the other task is taken back", func() bool { return taskOf(t, s, "waiting").Version == 2 })
+		suite.Eventually(t, "the other task is recalled", func() bool { return taskOf(t, s, "waiting").Version == 2 })
 		return nil
 	})
 	suite.MustSucceed(t, handle(t.Context(), &amqpx.Delivery{ID: "worked-on", Queue: "q", Exchange: "events", Version: 1, DueAt: due}))
 	if got := taskOf(t, s, "worked-on"); runs != 1 || got.Status != schedule.StatusDone || got.Version != 1 {
-		t.Errorf("after %d runs the task that was worked on is %s in version %d, want done in version 1", runs, got.Status, got.Version)
+		t.Errorf("the task that a handler was working on: got %d runs, %s in version %d, want 1 run, done in version 1", runs, got.Status, got.Version)
 	}
 }
 
@@ -181,7 +181,7 @@ func TestPauseWhileAHandlerOfAnExchangeWorks(t *testing.T) {
 		sent := func() bool {
 			return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE sends > 0 OR status = 'done'") == 1
 		}
-		suite.Eventually(t, "it is marked as sent", sent)
+		suite.Eventually(t, "the task is marked as sent", sent)
 		paused := make(chan error, 1)
 		pause := func() { paused <- s.Pause(t.Context(), schedule.NoTx, events, "me") }
 		handle := db.taskHandler(func(ctx context.Context, tx schedule.Executor, d *amqpx.Delivery) error {
@@ -205,10 +205,10 @@ func TestPauseWhileAHandlerOfAnExchangeWorks(t *testing.T) {
 			t.Errorf("the task is %s in version %d, want done", got.Status, got.Version)
 		}
 		suite.MustSucceed(t, s.Resume(t.Context(), schedule.NoTx, events, 0))
-		suite.Eventually(t, "it is done or sent again", sent)
+		suite.Eventually(t, "the task is done or sent again", sent)
 		suite.MustSucceed(t, handle(t.Context(), delivery()))
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM did"); n != 1 || taskOf(t, s, "t").Status != schedule.StatusDone {
-			t.Errorf("%d effects, the task is %s, want 1, done", n, taskOf(t, s, "t").Status)
+			t.Errorf("got %d effects and a task that is %s, want 1 and done", n, taskOf(t, s, "t").Status)
 		}
 	})
 }
@@ -230,7 +230,7 @@ func TestLockedRateLimitIsReported(t *testing.T) {
 		_, err = tx.ExecContext(t.Context(), "SELECT 1 FROM rabbitdelay_destinations WHERE queue = 'mail' FOR UPDATE")
 		suite.MustSucceed(t, err)
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "a", Queue: "mail", DeliverAt: time.Now()}))
-		suite.Eventually(t, "the lock is reported", func() bool {
+		suite.Eventually(t, "Health reports the lock", func() bool {
 			text := fmt.Sprint(s.Health())
 			return strings.Contains(text, "another session has locked the rate limit of mail") &&
 				strings.Contains(text, "pg_terminate_backend")
@@ -245,10 +245,10 @@ func TestLockedRateLimitIsReported(t *testing.T) {
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "b", Queue: "push", DeliverAt: time.Now()}))
 		suite.Eventually(t, "a task to another queue is sent", func() bool { return second.count("b") == 1 })
 		if second.count("a") != 0 {
-			t.Error("a task was sent although its rate limit is locked")
+			t.Errorf("the task with the locked rate limit was sent %d times, want 0", second.count("a"))
 		}
 		suite.MustSucceed(t, tx.Rollback())
-		suite.Eventually(t, "the task is sent and nothing is reported", func() bool { return second.count("a") == 1 && s.Health() == nil })
+		suite.Eventually(t, "the task is sent and Health returns nil", func() bool { return second.count("a") == 1 && s.Health() == nil })
 		suite.Eventually(t, "the rate limit of the second relay is written", func() bool {
 			list, err := s.Destinations(t.Context(), schedule.NoTx)
 			suite.MustSucceed(t, err)
@@ -267,6 +267,6 @@ func TestLockedRateLimitIsReported(t *testing.T) {
 		s := newStore(t, db, &out, schedule.Config{PollInterval: 20 * time.Millisecond})
 		runStore(t, s)
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "c", Queue: "mail", DeliverAt: time.Now()}))
-		suite.Eventually(t, "a claim has used the rate limit", func() bool { return db.queryInt(t, "SELECT COUNT(*) FROM seen WHERE bound = '10s'") > 0 })
+		suite.Eventually(t, "a claim with a limit of 10s on idle transactions has used the rate limit", func() bool { return db.queryInt(t, "SELECT COUNT(*) FROM seen WHERE bound = '10s'") > 0 })
 	})
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A burst of tasks is spread out by the rate limit, whichever of several relays claims them. In the meantime, other
-// tasks are sent too.
+// The rate limit spreads out a burst of tasks, no matter which of several relays claims them, and does not delay the
+// tasks of other destinations.
 func TestRateLimitOnEachDatabase(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {
@@ -29,17 +29,17 @@ func TestRateLimitOnEachDatabase(t *testing.T) {
 		suite.MustSucceed(t, first.ScheduleBatch(t.Context(), schedule.NoTx, append(tasks, schedule.Task{ID: "other", Queue: "other", DeliverAt: now})))
 		runStore(t, first)
 		stop := runStore(t, newStore(t, db, &out, schedule.Config{PollInterval: 50 * time.Millisecond}))
-		suite.Eventually(t, "some are sent", func() bool { return len(out.messages()) > flood/4 })
+		suite.Eventually(t, "some tasks are sent", func() bool { return len(out.messages()) > flood/4 })
 		if out.count("other") != 1 {
-			t.Errorf("another queue's task was sent %d times during a flood, want once", out.count("other"))
+			t.Errorf("another queue's task was sent %d times during the burst, want once", out.count("other"))
 		}
 		states, err := first.Destinations(t.Context(), schedule.NoTx)
 		suite.MustSucceed(t, err)
 		if len(states) != 1 || states[0].PerSecond != rate || states[0].Burst != burst || !states[0].Busy {
-			t.Errorf("with more tasks than the rate limit allows: got %+v, want one busy destination with the rate and the burst", states)
+			t.Errorf("with more tasks than the rate limit allows: got %+v, want one busy destination with PerSecond = %v and Burst = %v", states, rate, burst)
 		}
 		stop()
-		suite.Eventually(t, "all are sent", func() bool { return len(out.messages()) == flood+1 })
+		suite.Eventually(t, "all tasks are sent", func() bool { return len(out.messages()) == flood+1 })
 		var due []time.Time
 		for _, m := range out.messages() {
 			if m.Queue == "mail" {
@@ -67,7 +67,7 @@ func TestPauseOnEachDatabase(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db businessDB) {
 		mail := topology.Destination{Queue: "mail"}
 		var out outbox
-		// Nothing handles these tasks; none of them is sent again because of that.
+		// Nothing handles these tasks. The grace period keeps the relay from sending them again.
 		s := newStore(t, db, &out, schedule.Config{PollInterval: 20 * time.Millisecond, Grace: time.Hour})
 		runStore(t, s)
 		var tasks []schedule.Task
@@ -78,9 +78,9 @@ func TestPauseOnEachDatabase(t *testing.T) {
 		other := schedule.Task{ID: "other", Queue: "other", DeliverAt: time.Now().Add(30 * time.Second)}
 		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, append(tasks, far, other)))
 		sent := func() int64 { return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE sends > 0") }
-		suite.Eventually(t, "all are marked as sent", func() bool { return sent() == 1202 })
+		suite.Eventually(t, "all tasks are marked as sent", func() bool { return sent() == 1202 })
 		suite.MustSucceed(t, s.Pause(t.Context(), schedule.NoTx, mail, "alice"))
-		suite.Eventually(t, "those that come soon are taken back", func() bool { return sent() == 2 })
+		suite.Eventually(t, "the tasks that are due soon are recalled", func() bool { return sent() == 2 })
 		if got := taskOf(t, s, "mail-7"); got.Version != 2 || got.Status != schedule.StatusPending || !got.SentAt.IsZero() {
 			t.Errorf("the recalled task: got %+v, want Version = 2, Status = schedule.StatusPending and SentAt zero", got)
 		}
@@ -91,22 +91,22 @@ func TestPauseOnEachDatabase(t *testing.T) {
 		}
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "new", Queue: "mail", DeliverAt: time.Now()}))
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "proof", Queue: "other", DeliverAt: time.Now()}))
-		suite.Eventually(t, "another queue's is sent", func() bool { return out.count("proof") == 1 })
+		suite.Eventually(t, "another queue's task is sent", func() bool { return out.count("proof") == 1 })
 		states, err := s.Destinations(t.Context(), schedule.NoTx)
 		suite.MustSucceed(t, err)
 		if len(states) != 1 || states[0].PausedBy != "alice" || states[0].PausedAt.IsZero() || states[0].Waiting != 1 || states[0].Destination() != mail {
 			t.Errorf("got %+v, want mail paused by alice with one waiting task", states)
 		}
 		if out.count("new") != 0 {
-			t.Error("a task was sent during the pause")
+			t.Errorf("a task was sent %d times during the pause, want 0", out.count("new"))
 		}
 		suite.MustSucceed(t, s.Resume(t.Context(), schedule.NoTx, mail, 0))
 		defer func() {
 			if t.Failed() {
-				t.Logf("sent: new %d times, mail-0 %d; marked as sent: %d", out.count("new"), out.count("mail-0"), sent())
+				t.Logf("the task new was sent %d times and mail-0 %d times; %d tasks are marked as sent", out.count("new"), out.count("mail-0"), sent())
 			}
 		}()
-		suite.Eventually(t, "all are sent again", func() bool { return out.count("new") == 1 && out.count("mail-0") == 2 && sent() == 1204 })
+		suite.Eventually(t, "all tasks are sent again", func() bool { return out.count("new") == 1 && out.count("mail-0") == 2 && sent() == 1204 })
 		post := topology.Destination{Queue: "post"}
 		suite.MustSucceed(t, s.Pause(t.Context(), schedule.NoTx, post, ""))
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "newer", Queue: "post", DeliverAt: time.Now().Add(-time.Second)}))
@@ -114,9 +114,9 @@ func TestPauseOnEachDatabase(t *testing.T) {
 		states, err = s.Destinations(t.Context(), schedule.NoTx)
 		suite.MustSucceed(t, err)
 		if len(states) != 1 || states[0].SpreadUntil.IsZero() || !states[0].PausedAt.IsZero() {
-			t.Errorf("got %+v, want one destination that is spread and no longer paused", states)
+			t.Errorf("after Resume: got %+v, want one destination with SpreadUntil set and PausedAt zero", states)
 		}
-		suite.Eventually(t, "the first of the spread ones is sent", func() bool { return out.count("newer") == 1 })
+		suite.Eventually(t, "a task that was scheduled after the pause is sent", func() bool { return out.count("newer") == 1 })
 	})
 }
 
@@ -133,7 +133,7 @@ func TestWrongClockOnEachDatabase(t *testing.T) {
 		a := taskOf(t, s, "a")
 		for what, at := range map[string]time.Time{"created": a.CreatedAt, "fired": a.DeliverAt, "paused": states[0].PausedAt} {
 			if time.Since(at).Abs() > 30*time.Minute {
-				t.Errorf("%s %v from now, want time.Since(at).Abs() <= 30m", what, time.Until(at))
+				t.Errorf("the time %s is %v from now, want at most 30m", what, time.Until(at))
 			}
 		}
 	})

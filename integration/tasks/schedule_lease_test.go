@@ -14,13 +14,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// Many processes get the same messages of tasks whose work takes longer than its lease:
-// the work of each task is done once, and completed once. A process that dies leaves its
-// lease to expire.
+// Several processes receive the same messages, and the work of each task takes longer than its lease. It is done once
+// and completed once. If a process dies, its lease expires.
 func TestScheduleLeases(t *testing.T) {
 	t.Parallel()
 	const count, processes = 4, 3
-	// This is longer than a statement waits behind all others with SQLite on a slow machine.
+	// On a slow machine, a statement may wait several seconds for SQLite's other writers.
 	const lease = 6 * time.Second
 	eachDriver(t, func(t *testing.T, db businessDB) {
 		t.Parallel()
@@ -33,7 +32,7 @@ func TestScheduleLeases(t *testing.T) {
 			n := d.Body[0]
 			calls.Add(1)
 			if running[n].Add(1) != 1 {
-				t.Errorf("two handlers work on task %s at the same time", d.ID)
+				t.Errorf("two handlers are working on task %s at the same time, want one", d.ID)
 			}
 			defer running[n].Add(-1)
 			if created := taskOf(t, s, d.ID).CreatedAt.UnixMilli(); key != fmt.Sprintf("%s.%d.q", d.ID, created) {
@@ -72,7 +71,7 @@ func TestScheduleLeases(t *testing.T) {
 			}
 		}
 		if calls.Load() != count || skips.Load() != count*(processes-1) || snoozes.Load() == 0 {
-			t.Errorf("%d calls, %d duplicates, %d snoozes, want %d, %d and more than 0",
+			t.Errorf("%d calls, %d skips and %d snoozes, want %d, %d and more than 0",
 				calls.Load(), skips.Load(), snoozes.Load(), count, count*(processes-1))
 		}
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM effects"); n != count {
@@ -82,14 +81,14 @@ func TestScheduleLeases(t *testing.T) {
 			t.Errorf("%d tasks are done without a failure, want %d", n, count)
 		}
 
-		// This is a process that died.
+		// The process that works on this task dies.
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "t0", Queue: "q", DeliverAt: past, Replace: true}))
 		dying := delivery(0)
 		dying.Version = 2
 		ctx, die := context.WithCancelCause(t.Context())
 		dead := db.leaseHandler(func(context.Context, *amqpx.Delivery, string) (txFunc, error) {
 			db.mustExec(t, "UPDATE rabbitdelay_effects SET lease_until = lease_until - 60000 WHERE version = 2")
-			die(errors.New("killed")) // the statements below undo what the handler records
+			die(errors.New("killed")) // the statements below replace what the handler records
 			return nil, errors.New("killed")
 		})
 		_ = dead(ctx, dying)
@@ -134,7 +133,7 @@ func TestScheduleLeaseFailsWithAnotherTaskOfItsKey(t *testing.T) {
 			handle := db.leaseHandler(work)
 			d := &amqpx.Delivery{ID: name, Version: 1, Queue: "q", Attempt: 1, MaxAttempts: 3, DueAt: past}
 			if err := handle(t.Context(), d); !errors.Is(err, away) {
-				t.Errorf("%s: the first attempt: got %v, want %v", name, err, away)
+				t.Errorf("%s: the first attempt: got error %v, want %v", name, err, away)
 			}
 			again := *d
 			again.Attempt = 2
@@ -145,7 +144,7 @@ func TestScheduleLeaseFailsWithAnotherTaskOfItsKey(t *testing.T) {
 			}
 			for _, want := range []string{away.Error(), name + "-next", "unique key " + name} {
 				if c.status == schedule.StatusCancelled && !strings.Contains(got.LastError, want) {
-					t.Errorf("%s: the error %q does not name %q", name, got.LastError, want)
+					t.Errorf("%s: LastError is %q, want it to contain %q", name, got.LastError, want)
 				}
 			}
 			if next := taskOf(t, s, name+"-next"); next.Status != schedule.StatusPending {

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
-// The data that the console reads for its lists and its history is the same on every database.
+// The console reads the same data for its lists and its history on every database.
 func TestScheduleLists(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {
@@ -42,7 +42,7 @@ func TestScheduleLists(t *testing.T) {
 		} {
 			for _, page := range []int{1, 3, 50} {
 				if got := listed(t, s, f, page); got != want {
-					t.Errorf("%+v by %d: got %s, want %s", f, page, got, want)
+					t.Errorf("%+v with %d tasks per page: got %s, want %s", f, page, got, want)
 				}
 			}
 		}
@@ -52,15 +52,15 @@ func TestScheduleLists(t *testing.T) {
 		for _, e := range ends {
 			got = append(got, fmt.Sprintf("%d done %d failed %d retries %v", e.Done, e.Failed, e.Retries, e.Lateness(1).Round(time.Minute)))
 		}
-		// Three minutes after base, tasks 00 and 02 ended; after two minutes, 04 and 06; after one
-		// minute, 08 and 10.
+		// Tasks 08 and 10 finished one minute after base, 04 and 06 two minutes after it, and 00 and 02 three minutes
+		// after it.
 		const minutes = "0 done 0 failed 0 retries 0s, 0 done 1 failed 7 retries 0s, " +
 			"1 done 0 failed 6 retries 0s, 1 done 1 failed 1 retries 3m0s"
 		if all := strings.Join(got, ", "); all != minutes {
-			t.Errorf("the minutes are %s, want %s", all, minutes)
+			t.Errorf("statistics by minute: got %s, want %s", all, minutes)
 		}
 		if n, err := s.CountRetried(t.Context(), 100); n != 6 || err != nil {
-			t.Errorf("%d are tried again, want 6: %v", n, err)
+			t.Errorf("CountRetried = %d (error %v), want 6", n, err)
 		}
 		if tags, err := s.Tags(t.Context(), 3); fmt.Sprint(tags) != "[all tenant-0 tenant-1]" || err != nil {
 			t.Errorf("tags: got %v, %v, want [all tenant-0 tenant-1] and no error", tags, err)
@@ -72,7 +72,7 @@ func TestScheduleLists(t *testing.T) {
 	})
 }
 
-// listed returns the ends of the ids that a filter selects, read page by page.
+// listed returns the last two characters of each id that a filter selects, read page by page.
 func listed(t *testing.T, s *taskview.Store, f schedule.Filter, page int) string {
 	t.Helper()
 	var ids []string

@@ -20,7 +20,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
-// statement is a statement that a store has run.
+// statement is a recorded SQL statement and its arguments.
 type statement struct {
 	query string
 	args  []any
@@ -110,7 +110,7 @@ func tasksToRead(t *testing.T) int {
 	return n
 }
 
-// No statement reads more of the table when it has four times as many tasks, whether or
+// No statement reads more of the table when the table contains four times as many tasks, whether or
 // not the database has statistics about their distribution.
 func TestScheduleReads(t *testing.T) {
 	t.Parallel()
@@ -127,9 +127,9 @@ func TestScheduleReads(t *testing.T) {
 						continue // which index is better depends on the data, so the planner needs the statistics
 					}
 					if db.dialect == schedule.MySQL && name == movingAction {
-						continue // MySQL sorts a page of the tasks that are due at the same time
+						continue // to return a page, MySQL sorts all tasks that are due at the same time
 					}
-					t.Logf("%-24s reads %4d, then %4d", name, before.reads, after.reads)
+					t.Logf("%-24s reads %4d, and %4d with four times as many tasks", name, before.reads, after.reads)
 					// A B-tree that grew may be one level higher. The sweep reads up to 200 rows, which are closer
 					// together in a smaller table.
 					allowed := before.reads*3/2 + 30
@@ -137,7 +137,8 @@ func TestScheduleReads(t *testing.T) {
 						allowed = max(allowed, 400)
 					}
 					if after.reads > allowed {
-						t.Errorf("%s reads %d with %d tasks and %d with %d:\n%s\n%v", name, before.reads, n/4, after.reads, n, after.query, after.args)
+						t.Errorf("%s reads %d with %d tasks and %d with %d tasks, want at most %d:\n%s\n%v",
+							name, before.reads, n/4, after.reads, n, allowed, after.query, after.args)
 					}
 				}
 			})
@@ -145,7 +146,7 @@ func TestScheduleReads(t *testing.T) {
 	}
 }
 
-// reads is a store whose statements are recorded.
+// reads is a store and a recorder of its statements.
 type reads struct {
 	db       businessDB
 	rec      *recorder
@@ -165,7 +166,7 @@ func newReads(t *testing.T, db businessDB) *reads {
 	return &reads{db, rec, recorded, time.Now().Truncate(time.Millisecond)}
 }
 
-// cost is how much the most expensive statement of an action has read.
+// cost is the most expensive statement of an action and the amount that it reads.
 type cost struct {
 	statement
 	reads int64
@@ -186,7 +187,7 @@ func (r *reads) stage(t *testing.T, first, last int, analyzed bool) map[string]c
 		if err := a.do(); err != nil {
 			t.Fatalf("%s: got %v, want no error", a.name, err)
 		}
-		if r.db.dialect == schedule.PostgreSQL { // where scans also read dead row versions while other tests' transactions are open
+		if r.db.dialect == schedule.PostgreSQL { // whose scans would also read dead row versions
 			r.db.mustExec(t, "VACUUM rabbitdelay_tasks")
 		}
 		for _, st := range r.rec.take() {
@@ -249,7 +250,7 @@ func (r *reads) fill(t *testing.T, first, last int) {
 	r.insert(t, rows)
 }
 
-// soon returns the due time of those tasks of a stage that actions work on. No other tasks are due at this time.
+// soon returns the due time of the tasks that the actions of a stage work on. No other tasks are due at this time.
 func (r *reads) soon(stage int) time.Time {
 	return r.now.Add(25*24*time.Hour + time.Duration(stage)*10*time.Millisecond)
 }
@@ -348,8 +349,8 @@ func (r *reads) actions(t *testing.T, stage int) []action {
 		}},
 		{"count of a queue, bounded", func() error { _, err := s.CountUpTo(ctx, schedule.NoTx, schedule.Filter{Queue: "q1"}, 50); return err }},
 		{"how tasks ended, of a minute with none", func() error {
-			// The interval must also have been without ended tasks before the purge, because for a while, a busy InnoDB
-			// still reads rows that were purged.
+			// No task has ever finished in this interval. A busy InnoDB still reads purged rows for a while, so an interval
+			// whose tasks were purged would not do.
 			_, err := view.CompletionStats(ctx, r.now.Add(-239*time.Hour), time.Minute, 1)
 			return err
 		}},
@@ -368,8 +369,8 @@ func (r *reads) actions(t *testing.T, stage int) []action {
 	}
 }
 
-// relay runs a store until it has sent some tasks and sent some again, and leaves
-// others, whose claims can then be measured.
+// relay runs a store until it has sent some tasks and resent some. It leaves other tasks, so that the statements that
+// claim them can be measured.
 func (r *reads) relay(t *testing.T, stage int) error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -390,7 +391,7 @@ func (r *reads) relay(t *testing.T, stage int) error {
 	return s.Run(ctx)
 }
 
-// sentOf counts the messages whose id has the prefix. The caller holds the lock.
+// sentOf counts the messages with the prefix in their id. The caller holds the lock.
 func (o *outbox) sentOf(prefix string) (n int) {
 	for _, m := range o.sent {
 		if strings.HasPrefix(m.ID, prefix) {
@@ -400,7 +401,7 @@ func (o *outbox) sentOf(prefix string) (n int) {
 	return n
 }
 
-// together handles tasks, several of them in one transaction.
+// together handles the tasks concurrently, several of them in one transaction.
 func (r *reads) together(ctx context.Context, ids []string, delivery func(id string) *amqpx.Delivery) error {
 	var first atomic.Int64
 	h := schedule.Handler(r.recorded, func(context.Context, *sql.Tx, *amqpx.Delivery) error {

@@ -7,7 +7,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// The table refuses rows that a program writes incorrectly with plain SQL, and names the rule.
+// The table rejects rows that a program writes incorrectly with plain SQL, and the error names the constraint.
 func TestScheduleTableRefuses(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("é", 128) // 256 bytes
@@ -53,7 +53,7 @@ func TestScheduleTableRefuses(t *testing.T) {
 			{"x", "status", "pending ", ""},
 		} {
 			if err := insert(bad.id, bad.column, bad.value); err == nil || !strings.Contains(err.Error(), bad.rule) {
-				t.Errorf("%s with id %.9q and %v: error is %v, want the rule %q", bad.column, bad.id, bad.value, err, bad.rule)
+				t.Errorf("id %.9q, %s = %v: got error %v, want a violation of the constraint %q", bad.id, bad.column, bad.value, err, bad.rule)
 			}
 		}
 		for i, good := range []struct {
@@ -64,19 +64,19 @@ func TestScheduleTableRefuses(t *testing.T) {
 			{"due_at", int64(0)}, {"due_at", int64(253402300799999)}, {"body", "text"}, {"body", []byte{0, 255}},
 		} {
 			if err := insert(strings.Repeat("é", i)+"x", good.column, good.value); err != nil {
-				t.Errorf("%s %v is refused: %v", good.column, good.value, err)
+				t.Errorf("%s = %v: got error %v, want nil", good.column, good.value, err)
 			}
 		}
 		if db.dialect != schedule.SQLite {
 			return
 		}
-		// These are types that the other databases do not accept.
+		// SQLite has dynamic types. The other databases reject these values without a constraint.
 		for column, value := range map[string]string{
 			"due_at": "1.5", "queue": "x'00'", "body": "7", "attempts": "'some'", "headers": "x'7b7d'", "resend_at": "'never'", "claimed_until": "0.5",
 		} {
 			set := "UPDATE rabbitdelay_tasks SET " + column + " = " + value + " WHERE queue = 'q'"
 			if _, err := db.ExecContext(t.Context(), set); err == nil || !strings.Contains(err.Error(), "typeof("+column+")") {
-				t.Errorf("%s: error is %v, want the rule of its type", set, err)
+				t.Errorf("%s: got error %v, want a violation of the constraint on typeof(%s)", set, err, column)
 			}
 		}
 	})

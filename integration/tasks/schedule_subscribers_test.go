@@ -65,7 +65,7 @@ func TestScheduleSubscribers(t *testing.T) {
 		for i := 0; i < n; i += 3 {
 			err := s.Cancel(t.Context(), schedule.NoTx, fmt.Sprint(i))
 			if cancelled[i] = err == nil; errors.Is(err, schedule.ErrStatus) {
-				t.Logf("too late on this machine: %v", err)
+				t.Logf("the task was done before it could be cancelled: %v", err)
 			} else {
 				suite.MustSucceed(t, err)
 			}
@@ -81,7 +81,7 @@ func TestScheduleSubscribers(t *testing.T) {
 		effects := func(what, queue string) int64 {
 			return db.queryInt(t, "SELECT COUNT("+what+") FROM effects WHERE queue = ?", queue)
 		}
-		suite.Eventually(t, "every subscriber has its effects", func() bool {
+		suite.Eventually(t, "every subscriber has all its effects", func() bool {
 			for i, queue := range subscribers {
 				if effects("DISTINCT id", queue) < want(i) {
 					return false
@@ -89,7 +89,7 @@ func TestScheduleSubscribers(t *testing.T) {
 			}
 			return true
 		})
-		// The duplicates, which have no effect, are settled as well.
+		// The duplicates have no effect, and are settled too.
 		suite.Eventually(t, "every message is settled", func() bool {
 			for _, queue := range subscribers {
 				if info, err := client.QueueInfo(t.Context(), queue); err != nil || info.Ready > 0 {
@@ -100,7 +100,7 @@ func TestScheduleSubscribers(t *testing.T) {
 		})
 		for i, queue := range subscribers {
 			if all, distinct := effects("*", queue), effects("DISTINCT id", queue); all != want(i) || distinct != want(i) {
-				t.Errorf("subscriber %d has %d effects of %d tasks, want %d", i, all, distinct, want(i))
+				t.Errorf("subscriber %d has %d effects from %d tasks, want %d, one per task", i, all, distinct, want(i))
 			}
 		}
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM effects WHERE id IN (SELECT id FROM rabbitdelay_tasks WHERE status = 'cancelled')"); n != 0 {
@@ -109,7 +109,7 @@ func TestScheduleSubscribers(t *testing.T) {
 	})
 }
 
-// bindAll declares a fanout exchange for the duration of the test, and binds queues to it.
+// bindAll declares a fanout exchange for the duration of the test and binds the queues to it.
 func bindAll(t *testing.T, exchange string, queues []string) {
 	t.Helper()
 	conn, err := amqp.Dial(broker.Shared(t, broker.Options{}).URL())
@@ -124,7 +124,7 @@ func bindAll(t *testing.T, exchange string, queues []string) {
 		}
 	})
 	for _, queue := range queues {
-		suite.Eventually(t, "queue "+queue+" is there", func() bool {
+		suite.Eventually(t, "queue "+queue+" exists and is bound", func() bool {
 			own, err := conn.Channel()
 			suite.MustSucceed(t, err)
 			defer func() { _ = own.Close() }()
@@ -180,7 +180,7 @@ func testConcurrentSubscribers(t *testing.T, level sql.IsolationLevel, rounds in
 				case i == 0 && err == nil:
 					cancelled = true
 				case i == 0 && !errors.Is(err, schedule.ErrStatus), i > 0 && err != nil:
-					t.Fatalf("round %d: got %v, want ErrStatus in the first round only", round, err)
+					t.Fatalf("round %d, call %d: got error %v, want nil, or schedule.ErrStatus from Cancel (call 0)", round, i, err)
 				}
 			}
 			want := int64(subscribers)
@@ -190,18 +190,17 @@ func testConcurrentSubscribers(t *testing.T, level sql.IsolationLevel, rounds in
 			all := db.queryInt(t, "SELECT COUNT(*) FROM effects WHERE id = ?", id)
 			distinct := db.queryInt(t, "SELECT COUNT(DISTINCT queue) FROM effects WHERE id = ?", id)
 			if all != want || distinct != want {
-				t.Fatalf("round %d: cancelled %v, %d effects in %d queues, want %d", round, cancelled, all, distinct, want)
+				t.Fatalf("round %d (cancelled: %t): %d effects in %d queues, want %d, one per queue", round, cancelled, all, distinct, want)
 			}
 			if got := skips.Load(); int64(got) != subscribers*deliveries-want {
-				t.Fatalf("round %d: cancelled %v, %d skips, want %d", round, cancelled, got, subscribers*deliveries-want)
+				t.Fatalf("round %d (cancelled: %t): %d skips, want %d", round, cancelled, got, subscribers*deliveries-want)
 			}
 		}
 	})
 }
 
-// A subscriber that hangs in its effect delays no other subscriber of the same task. The
-// task is done before the hanging subscriber ends, and that subscriber still has its
-// effect. If the task was cancelled in the meantime, the subscriber has none.
+// A subscriber whose handler hangs does not delay the other subscribers of the same task. The task is done before the
+// hanging handler returns, and the handler still has its effect, unless the task was cancelled in the meantime.
 func TestSubscribersDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	test := func(t *testing.T, db businessDB) {
@@ -253,7 +252,7 @@ func TestSubscribersDoNotWaitForEachOther(t *testing.T) {
 				t.Errorf("%s: %d effects, want 3", done, n)
 			}
 			if name != "Handler" || t.Failed() {
-				continue // what has a lease cannot be cancelled
+				continue // a task with a lease cannot be cancelled
 			}
 			suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: cancelled, Exchange: "events", DeliverAt: past}))
 			go func() { ended <- slow(t.Context(), to("slow", cancelled)) }()
@@ -262,7 +261,7 @@ func TestSubscribersDoNotWaitForEachOther(t *testing.T) {
 			goOn <- struct{}{}
 			suite.MustSucceed(t, <-ended)
 			if n := db.queryInt(t, "SELECT COUNT(*) FROM effects WHERE id = ?", cancelled); n != 0 || skipped.Load() != schedule.SkipCancelled {
-				t.Errorf("%s: got %d effects, skipped because %v, want 0 and schedule.SkipCancelled", cancelled, n, skipped.Load())
+				t.Errorf("task %s: got %d effects and the skip reason %v, want 0 and schedule.SkipCancelled", cancelled, n, skipped.Load())
 			}
 		}
 	}

@@ -13,15 +13,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// emptyQueues takes messages, and reports that its queues are empty.
+// emptyQueues is a sender that accepts messages and reports that all queues are empty.
 type emptyQueues struct{ outbox }
 
 func (*emptyQueues) QueueInfo(context.Context, string) (amqpx.QueueInfo, error) {
 	return amqpx.QueueInfo{Consumers: 1}, nil
 }
 
-// A task that is never settled is sent MaxSends times. If its consumers took all of these messages, it then fails. If
-// that cannot be known, it stays pending.
+// A task that never gets a result is sent MaxSends times. If its queue is empty afterwards, the task fails. If the relay
+// cannot check, as with an exchange, the task stays pending.
 func TestScheduleGivesUp(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {
@@ -46,10 +46,10 @@ func TestScheduleGivesUp(t *testing.T) {
 		}
 		stop := runStore(t, s)
 		suite.Eventually(t, "the task to the queue has failed", func() bool { return taskOf(t, s, "queue").Status == schedule.StatusFailed })
-		suite.Eventually(t, "the tasks to the exchange were sent as often", func() bool {
+		suite.Eventually(t, "the tasks for the exchange were sent MaxSends times", func() bool {
 			return taskOf(t, s, "one").Sends == sends && taskOf(t, s, "two").Sends == sends
 		})
-		suite.Eventually(t, "their last pause has ended", func() bool {
+		suite.Eventually(t, "the back-off after the last send is over", func() bool {
 			return time.Since(taskOf(t, s, "two").SentAt) > 10*(20*time.Millisecond<<sends)
 		})
 		stop()
@@ -60,17 +60,17 @@ func TestScheduleGivesUp(t *testing.T) {
 		}
 		for _, id := range []string{"one", "two"} {
 			if got := taskOf(t, s, id); got.Status != schedule.StatusPending {
-				t.Errorf("%s: got %+v, want a pending task, because its messages may wait behind the exchange", id, got)
+				t.Errorf("task %s: got %+v, want Status = schedule.StatusPending, because its messages may be in a queue bound to the exchange", id, got)
 			}
 		}
 		got := taskOf(t, s, "queue")
 		for _, part := range []string{"times (MaxSends)", "queue orders.expire", "schedule.Handler"} {
 			if !strings.Contains(got.LastError, part) {
-				t.Errorf("the reason is %q, want %q in it", got.LastError, part)
+				t.Errorf("LastError is %q, want it to contain %q", got.LastError, part)
 			}
 		}
 		if !errors.Is(told, schedule.ErrMaxSends) {
-			t.Errorf("the hook was told %v, want ErrMaxSends", told)
+			t.Errorf("the hook received the error %v, want schedule.ErrMaxSends", told)
 		}
 	})
 }

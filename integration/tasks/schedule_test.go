@@ -67,7 +67,7 @@ func (o *outbox) count(id string) (n int) {
 	return n
 }
 
-// asDelivery returns a message of the outbox as a consumer receives it.
+// asDelivery returns the delivery that a consumer would receive for a message in the outbox.
 func asDelivery(m amqpx.Message) *amqpx.Delivery {
 	return &amqpx.Delivery{ID: m.ID, Queue: m.Queue, Body: m.Body, Version: m.Version, Attempt: max(m.Attempt, 1), MaxAttempts: 3, DueAt: m.DeliverAt}
 }
@@ -84,7 +84,7 @@ func newStore(t *testing.T, db businessDB, sender schedule.Sender, cfg schedule.
 	return s
 }
 
-// runStore runs the store until the test ends or stop is called.
+// runStore runs the store until stop is called or the test ends.
 func runStore(t *testing.T, s *schedule.Store) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -160,19 +160,19 @@ func TestScheduleInTransaction(t *testing.T) {
 			}
 		}
 		if got.CreatedAt.IsZero() {
-			t.Error("CreatedAt of the task that was read is zero")
+			t.Error("got a zero CreatedAt, want the creation time")
 		}
 		if want := due.Add(500 * time.Microsecond); !got.DeliverAt.Equal(want) {
-			t.Errorf("got the due time %v, want %v: the next millisecond", got.DeliverAt, want)
+			t.Errorf("got the due time %v, want it rounded up to %v", got.DeliverAt, want)
 		}
 		runStore(t, s)
 		suite.Eventually(t, "both tasks are sent", func() bool { return len(out.messages()) == 2 })
 		if out.count("gone") != 0 {
-			t.Error("a task of a rolled-back transaction was sent")
+			t.Errorf("the task of a rolled-back transaction was sent %d times, want 0", out.count("gone"))
 		}
 		for _, m := range out.messages() {
 			if m.ID == "a" && (m.Exchange != "events" || m.RoutingKey != "post.due" || m.Headers["k"] != "v" || m.Version != 1 || !m.DeliverAt.Equal(got.DeliverAt)) {
-				t.Errorf("sent %+v, want task a to events with its headers and due time", m)
+				t.Errorf("sent %+v, want task a to exchange events with its routing key, header, version and due time", m)
 			}
 		}
 	})
@@ -186,7 +186,7 @@ func TestScheduleTwiceAndReplace(t *testing.T) {
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, orderTask("a", due)))
 		var exists *schedule.ExistsError
 		if err := s.Schedule(t.Context(), schedule.NoTx, orderTask("a", due)); !errors.As(err, &exists) || !slices.Equal(exists.IDs, []string{"a"}) {
-			t.Errorf("got error %v, want ExistsError of a", err)
+			t.Errorf("scheduling a twice: got error %v, want a schedule.ExistsError for a", err)
 		}
 		suite.MustSucceed(t, s.Cancel(t.Context(), schedule.NoTx, "a"))
 		again := orderTask("a", due.Add(time.Hour))
@@ -198,7 +198,7 @@ func TestScheduleTwiceAndReplace(t *testing.T) {
 		}
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, replacing(orderTask("fresh", due))))
 		if v := taskOf(t, s, "fresh").Version; v != 1 {
-			t.Errorf("got version %d, want 1", v)
+			t.Errorf("a new task with Replace has version %d, want 1", v)
 		}
 
 		many := make([]schedule.Task, 1200)
@@ -207,7 +207,7 @@ func TestScheduleTwiceAndReplace(t *testing.T) {
 		}
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, many[1100]))
 		if err := s.ScheduleBatch(t.Context(), schedule.NoTx, many); !errors.As(err, &exists) || !slices.Equal(exists.IDs, []string{"m1100"}) {
-			t.Errorf("got error %v, want ExistsError of m1100", err)
+			t.Errorf("scheduling a batch that contains an existing task: got error %v, want a schedule.ExistsError for m1100", err)
 		}
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks"); n != 3 {
 			t.Errorf("%d tasks after a batch that failed, want 3", n)
@@ -221,7 +221,7 @@ func TestScheduleTwiceAndReplace(t *testing.T) {
 			t.Errorf("%d tasks, want 1202", n)
 		}
 		if err := s.ScheduleBatch(t.Context(), schedule.NoTx, []schedule.Task{orderTask("x", due), orderTask("x", due)}); !errors.Is(err, schedule.ErrInvalidTask) {
-			t.Errorf("got error %v, want ErrInvalidTask: one id twice", err)
+			t.Errorf("scheduling a batch with a duplicate id: got error %v, want schedule.ErrInvalidTask", err)
 		}
 		// If many callers schedule the same id concurrently, one succeeds.
 		var made atomic.Int32
@@ -233,11 +233,11 @@ func TestScheduleTwiceAndReplace(t *testing.T) {
 			}
 		}
 		if made.Load() != 1 {
-			t.Errorf("%d scheduled one id, want 1", made.Load())
+			t.Errorf("%d of the concurrent calls scheduled the task, want 1", made.Load())
 		}
 		n, err := s.CancelBatch(t.Context(), schedule.NoTx, []string{"m0001", "m0002", "a", "nobody", "m0001"})
 		if err != nil || n != 3 {
-			t.Errorf("cancelled %d (%v), want 3", n, err)
+			t.Errorf("cancelled %d tasks (error %v), want 3", n, err)
 		}
 	})
 }
@@ -263,11 +263,11 @@ func TestScheduleRefusesBadTasks(t *testing.T) {
 	} {
 		err := s.Schedule(t.Context(), schedule.NoTx, bad)
 		if !errors.Is(err, schedule.ErrInvalidTask) || !strings.Contains(err.Error(), field) {
-			t.Errorf("got error %v, want one with %q", err, field)
+			t.Errorf("got error %v, want a schedule.ErrInvalidTask containing %q", err, field)
 		}
 	}
 	if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks"); n != 0 {
-		t.Errorf("%d tasks, want none", n)
+		t.Errorf("%d tasks in the table, want 0", n)
 	}
 	ten := orderTask("ten years", at.AddDate(10, 0, 0))
 	suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, ten))
@@ -303,7 +303,7 @@ func TestScheduleChanges(t *testing.T) {
 			"revive":     s.Revive(t.Context(), schedule.NoTx, "b", due),
 		} {
 			if !errors.As(err, &late) || late.Status != schedule.StatusCancelled || late.Action != action || !errors.Is(err, schedule.ErrStatus) {
-				t.Errorf("%s of a cancelled task: got %v, want ErrStatus", action, err)
+				t.Errorf("%s of a cancelled task: got error %v, want a schedule.ErrStatus with the status cancelled and the action %s", action, err, action)
 			}
 		}
 		if err := s.Cancel(t.Context(), schedule.NoTx, "nobody"); !errors.Is(err, schedule.ErrNotFound) {
@@ -342,7 +342,7 @@ func TestScheduleHandlerFence(t *testing.T) {
 			before := effects(id)
 			reasons = nil
 			if err := deliver(id, version, 1); err != nil || !slices.Equal(reasons, []schedule.SkipReason{want}) || effects(id) != before {
-				t.Errorf("task %s version %d: error %v, skipped %v, want %s without an effect", id, version, err, reasons, want)
+				t.Errorf("task %s, version %d: got error %v, skip reasons %v and %d new effects, want nil, [%s] and 0", id, version, err, reasons, effects(id)-before, want)
 			}
 		}
 		for _, id := range []string{"once", "moved", "cancelled", "fails", "rejected", "panics"} {
@@ -379,16 +379,16 @@ func TestScheduleHandlerFence(t *testing.T) {
 			}
 		}
 		if effects("fails") != 0 {
-			t.Error("an effect of a failed attempt stayed")
+			t.Errorf("failed attempts left %d effects, want 0", effects("fails"))
 		}
 		skipped("fails", 1, schedule.SkipFailed)
 		fail = func() error { return amqpx.Reject(boom) }
 		if err := deliver("rejected", 1, 1); !errors.Is(err, boom) || taskOf(t, s, "rejected").Status != schedule.StatusFailed {
-			t.Errorf("rejected task: got %v, %+v, want boom and status failed", err, taskOf(t, s, "rejected"))
+			t.Errorf("rejected task: got error %v and %+v, want boom and Status = schedule.StatusFailed", err, taskOf(t, s, "rejected"))
 		}
 		fail = func() error { panic(boom) }
 		if got := panicOf(func() { _ = deliver("panics", 1, 1) }); !errors.Is(got, boom) {
-			t.Errorf("panic is %v, want %v", got, boom)
+			t.Errorf("panicked with %v, want %v", got, boom)
 		}
 		if got := taskOf(t, s, "panics"); got.Attempts != 1 || !strings.Contains(got.LastError, "panicked: boom") || effects("panics") != 0 {
 			t.Errorf(`after a panic: got %+v, want Attempts = 1, LastError with "panicked: boom" and effects("panics") = 0`, got)
@@ -400,17 +400,17 @@ func TestScheduleHandlerFence(t *testing.T) {
 		}
 		suite.MustSucceed(t, deliver("fails", 2, 1))
 		if effects("fails") != 1 {
-			t.Errorf("%d effects of the revived task, want 1", effects("fails"))
+			t.Errorf("the revived task had %d effects, want 1", effects("fails"))
 		}
 		for _, d := range []*amqpx.Delivery{{Version: 1}, {ID: "x"}} {
 			if err := handle(t.Context(), d); !errors.Is(err, schedule.ErrNotTask) || !amqpx.IsRejected(err) {
-				t.Errorf("got error %v, want a rejection with ErrNotTask", err)
+				t.Errorf("delivery %+v: got error %v, want a rejection with schedule.ErrNotTask", d, err)
 			}
 		}
 	})
 }
 
-// Deliveries of one task and its cancellation compete: exactly one of them wins.
+// Several deliveries of a task compete with its cancellation, and exactly one of these calls succeeds.
 func TestScheduleConcurrentFence(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db businessDB) {
@@ -436,7 +436,7 @@ func TestScheduleConcurrentFence(t *testing.T) {
 				case i == 0 && err == nil:
 					cancelled = true
 				case i == 0 && !errors.Is(err, schedule.ErrStatus), i > 0 && err != nil:
-					t.Fatalf("round %d: got %v, want ErrStatus in the first round only", round, err)
+					t.Fatalf("round %d, call %d: got error %v, want nil, or schedule.ErrStatus from Cancel (call 0)", round, i, err)
 				}
 			}
 			want := int32(1)
@@ -444,14 +444,13 @@ func TestScheduleConcurrentFence(t *testing.T) {
 				want = 0
 			}
 			if effects.Load() != want || skips.Load() != 3-want {
-				t.Fatalf("round %d: cancelled %v, %d effects, %d skips, want %d and %d", round, cancelled, effects.Load(), skips.Load(), want, 3-want)
+				t.Fatalf("round %d (cancelled: %t): %d effects and %d skips, want %d and %d", round, cancelled, effects.Load(), skips.Load(), want, 3-want)
 			}
 		}
 	})
 }
 
-// Several relays share the work: all tasks that are near are sent once, and tasks that are far stay
-// in the table.
+// Several relays share the work. They send each task within the horizon once, and leave later tasks in the table.
 func TestScheduleRelaysShare(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db businessDB) {
@@ -467,7 +466,7 @@ func TestScheduleRelaysShare(t *testing.T) {
 		suite.MustSucceed(t, first.ScheduleBatch(t.Context(), schedule.NoTx, tasks))
 		suite.MustSucceed(t, first.Schedule(t.Context(), schedule.NoTx, orderTask("far", time.Now().Add(2*time.Hour))))
 		stops := []func(){runStore(t, first), runStore(t, newStore(t, db, &out, cfg)), runStore(t, newStore(t, db, &out, cfg))}
-		suite.Eventually(t, "all are sent", func() bool { return len(out.messages()) >= n })
+		suite.Eventually(t, "all tasks are sent", func() bool { return len(out.messages()) >= n })
 		for _, stop := range stops {
 			stop()
 		}
@@ -476,15 +475,15 @@ func TestScheduleRelaysShare(t *testing.T) {
 			seen[m.ID]++
 		}
 		if len(out.messages()) != n || len(seen) != n || seen["far"] != 0 {
-			t.Errorf("%d messages of %d tasks, want %d, each once", len(out.messages()), len(seen), n)
+			t.Errorf("%d messages for %d tasks (%d for the far task), want %d, one per task, and 0 for the far task", len(out.messages()), len(seen), seen["far"], n)
 		}
 		if marked := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE sends = 1 AND resend_at = due_at + 120000 AND claimed_until = 0"); marked != n {
-			t.Errorf("%d are marked as sent, and to be sent again two minutes after they were due, want %d", marked, n)
+			t.Errorf("%d tasks are marked as sent once, with resend_at two minutes after due_at, want %d", marked, n)
 		}
 	})
 }
 
-// The row of a task that cannot be sent says why, and no other task is delayed.
+// The row of a task that cannot be sent contains the reason, and no other task is delayed.
 func TestScheduleBadDestinations(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db businessDB) {
@@ -519,15 +518,15 @@ func TestScheduleBadDestinations(t *testing.T) {
 			tasks = append(tasks, bad, orderTask(fmt.Sprintf("good-%d", i), soon))
 		}
 		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, tasks))
-		// These are rows that another program wrote incorrectly.
+		// Another program wrote this row incorrectly.
 		db.mustExec(t, `INSERT INTO rabbitdelay_tasks (id, queue, due_at, headers) VALUES ('bad-json', 'q', 1, '{"a": 1}')`)
 		stop := runStore(t, s)
-		suite.Eventually(t, "the good ones are sent", func() bool { return len(out.messages()) >= 100 })
-		// A full queue is tried with a few tasks.
-		suite.Eventually(t, "some for the full queue are tried", func() bool {
+		suite.Eventually(t, "the good tasks are sent", func() bool { return len(out.messages()) >= 100 })
+		// The relay tries a full queue with only a few tasks.
+		suite.Eventually(t, "some tasks for the full queue are tried", func() bool {
 			return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE queue = 'full' AND last_error IS NOT NULL") > 0
 		})
-		suite.Eventually(t, "the bad ones are settled", func() bool {
+		suite.Eventually(t, "the bad tasks have failed", func() bool {
 			return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE queue <> 'full' AND status = 'failed' AND last_error IS NOT NULL") == 68
 		})
 		stop()
@@ -542,12 +541,12 @@ func TestScheduleBadDestinations(t *testing.T) {
 		} {
 			got := listedTask(t, s, id)
 			if got.Status != want.status || !strings.Contains(got.LastError, want.text) {
-				t.Errorf("%s is %s with %q, want %s with %q", id, got.Status, got.LastError, want.status, want.text)
+				t.Errorf("task %s is %s with LastError %q, want %s with LastError containing %q", id, got.Status, got.LastError, want.status, want.text)
 			}
 		}
 		for _, m := range out.messages() {
 			if strings.HasPrefix(m.ID, "bad") {
-				t.Errorf("task %s was sent, although it is invalid", m.ID)
+				t.Errorf("task %s was sent, want only the good tasks to be sent", m.ID)
 			}
 		}
 	})
@@ -580,7 +579,7 @@ func TestScheduleSweeper(t *testing.T) {
 		handle := db.taskHandler(func(context.Context, schedule.Executor, *amqpx.Delivery) error { return nil })
 		suite.MustSucceed(t, handle(t.Context(), &amqpx.Delivery{ID: "done", Version: 1, Queue: "q"}))
 		stop := runStore(t, s)
-		suite.Eventually(t, "the lost one is sent three times", func() bool { return out.count("lost") >= 3 })
+		suite.Eventually(t, "the lost task is sent three times", func() bool { return out.count("lost") >= 3 })
 		for _, m := range out.messages() {
 			if m.ID == "lost" {
 				suite.MustSucceed(t, handle(t.Context(), asDelivery(m)))
@@ -593,7 +592,7 @@ func TestScheduleSweeper(t *testing.T) {
 			}
 		}
 		if got := taskOf(t, s, "lost"); got.Status != schedule.StatusDone || got.Sends < 2 {
-			t.Errorf("lost: got %+v, want Status = schedule.StatusDone and Sends >= 2", got)
+			t.Errorf("the lost task: got %+v, want Status = schedule.StatusDone and Sends >= 2", got)
 		}
 	})
 }
@@ -622,11 +621,11 @@ func TestScheduleListAndCount(t *testing.T) {
 			for x, err := range s.List(t.Context(), schedule.NoTx, f) {
 				suite.MustSucceed(t, err)
 				if x.DeliverAt.Before(last.DeliverAt) || (x.DeliverAt.Equal(last.DeliverAt) && x.ID <= last.ID) {
-					t.Fatalf("task %s is listed after %s, want it before", x.ID, last.ID)
+					t.Fatalf("task %s (due at %v) is listed after %s (due at %v), want the order of due times and ids", x.ID, x.DeliverAt, last.ID, last.DeliverAt)
 				}
 				last = x
 				if f.WithoutBody != (len(x.Body) == 0) {
-					t.Fatalf("body is %q, want one unless WithoutBody is set", x.Body)
+					t.Fatalf("task %s with WithoutBody = %t has the body %q, want a body only if WithoutBody is false", x.ID, f.WithoutBody, x.Body)
 				}
 				got = append(got, x.ID)
 			}
@@ -661,7 +660,7 @@ func TestScheduleListAndCount(t *testing.T) {
 		}
 		for _, err := range s.List(t.Context(), schedule.NoTx, schedule.Filter{Status: "odd"}) {
 			if err == nil {
-				t.Error("List accepted an unknown status")
+				t.Error("List with an unknown status: got no error")
 			}
 		}
 		counts, err := s.Count(t.Context(), schedule.NoTx, schedule.Filter{})
@@ -676,14 +675,14 @@ func TestScheduleListAndCount(t *testing.T) {
 		bins, err := db.view(t).Histogram(t.Context(), schedule.Filter{Status: schedule.StatusPending}, base.Add(5*time.Second), 10*time.Second, 3)
 		suite.MustSucceed(t, err)
 		if len(bins) != 3 || bins[0].Count != 50 || bins[1].Count != 100 || bins[2].Count != 100 || !bins[1].From.Equal(base.Add(15*time.Second)) {
-			t.Errorf("got the histogram %v, want the counts 50, 100 and 100, and the second bin to begin at %v",
+			t.Errorf("got the histogram %v, want the counts 50, 100 and 100, and a second bin that starts at %v",
 				bins, base.Add(15*time.Second))
 		}
 		for most, n := range map[int64]int64{1_000_000: 1200, 700: 700} {
 			b, err := s.Backlog(t.Context(), []time.Duration{2 * time.Hour}, most)
 			suite.MustSucceed(t, err)
 			if b.Unsent != n || len(b.Within) != 2 || b.Overdue+b.Within[0] != n || b.Within[1] != 0 {
-				t.Errorf("the backlog, counted up to %d: got %+v, want %d unsent tasks, all due within the first horizon", most, b, n)
+				t.Errorf("Backlog, counted up to %d: got %+v, want %d unsent tasks, all due within the first of two horizons", most, b, n)
 			}
 		}
 	})
@@ -704,14 +703,14 @@ func TestSchedulePurge(t *testing.T) {
 		db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'cancelled', finished_at = ? WHERE id = '31'", time.Now().UnixMilli())
 		n, err := s.Purge(t.Context(), schedule.Retention{Batch: 25})
 		if err != nil || n != 112 {
-			t.Errorf("purged %d (%v), want 112: done for more than 7 days", n, err)
+			t.Errorf("purged %d tasks (error %v), want the 112 that were done more than 7 days ago", n, err)
 		}
 		n, err = s.Purge(t.Context(), schedule.Retention{KeepFailed: time.Hour})
 		if err != nil || n != 1 {
-			t.Errorf("purged %d (%v), want the failed one", n, err)
+			t.Errorf("with KeepFailed: purged %d tasks (error %v), want the 1 that failed", n, err)
 		}
 		if left := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks"); left != 137 {
-			t.Errorf("%d are left, want 137", left)
+			t.Errorf("%d tasks are left, want 137", left)
 		}
 	})
 }
@@ -738,10 +737,10 @@ func TestScheduleMigrate(t *testing.T) {
 		}
 		suite.MustSucceed(t, db.migrateTasks(t.Context()))
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, orderTask("a", time.Now())))
-		// This row is written with plain SQL, as the contract allows: with only a destination and a due time.
+		// As the contract allows, plain SQL writes a row with only an id, a destination and a due time.
 		db.mustExec(t, "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES ('plain', 'q', 1)")
 		if got := taskOf(t, s, "plain"); got.Status != schedule.StatusPending || got.Version != 1 || time.Since(got.CreatedAt).Abs() > time.Minute {
-			t.Errorf("a row written by plain SQL: got %+v, want a pending task with version 1 that was created just now", got)
+			t.Errorf("a row that plain SQL inserted: got %+v, want a pending task with version 1 and the current time in CreatedAt", got)
 		}
 		for _, bad := range []string{
 			"INSERT INTO rabbitdelay_tasks (id, due_at) VALUES ('x', 1)",
@@ -750,12 +749,12 @@ func TestScheduleMigrate(t *testing.T) {
 			"UPDATE rabbitdelay_tasks SET version = 0",
 		} {
 			if _, err := db.ExecContext(t.Context(), bad); err == nil {
-				t.Errorf("the table takes %s, want an error", bad)
+				t.Errorf("%s: got no error, want the table to reject the row", bad)
 			}
 		}
 		skew, uncertainty, err := s.ClockSkew(t.Context())
 		if err != nil || skew.Abs() > uncertainty+time.Second {
-			t.Errorf("the clock skew on one machine is %v ± %v (error %v), want at most the uncertainty and 1s", skew, uncertainty, err)
+			t.Errorf("ClockSkew of a database on this machine = %v ± %v (error %v), want at most the uncertainty plus 1s", skew, uncertainty, err)
 		}
 		if err := s.Run(t.Context()); !errors.Is(err, schedule.ErrNoSender) {
 			t.Errorf("got error %v, want ErrNoSender", err)
@@ -763,7 +762,7 @@ func TestScheduleMigrate(t *testing.T) {
 	})
 }
 
-// replacing returns a task that replaces an existing one.
+// replacing returns the task with Replace set.
 func replacing(t schedule.Task) schedule.Task {
 	t.Replace = true
 	return t

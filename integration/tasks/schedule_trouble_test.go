@@ -18,8 +18,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
-// Destinations that accept no messages delay no others, the rows of their tasks say why, and their
-// tasks have their effects when the trouble ends.
+// A destination that accepts no messages does not delay the others. The rows of its tasks contain the reason, and the
+// tasks have their effects when the destination accepts messages again.
 func TestScheduleDuringDestinationFailures(t *testing.T) {
 	t.Parallel()
 	const each, goodQueues = 30, 4
@@ -84,17 +84,17 @@ func TestScheduleDuringDestinationFailures(t *testing.T) {
 					logPending(t, db)
 				}
 			})
-			// The task for the queue that does not answer comes first. A RabbitMQ channel waits up to half a minute for
+			// The task for the queue that does not answer is sent first. A RabbitMQ channel waits up to half a minute for
 			// the leader of a quorum queue that it has not used yet. Messages published on that channel afterwards wait
-			// as well, such as the first message to another queue. Tasks that are due go to their queue without a delay
-			// queue.
+			// too, such as the first message to another queue. The tasks are already due, so they are published directly
+			// to their queues, without a delay queue.
 			now := time.Now()
 			var tasks []schedule.Task
 			for i := range each {
 				tasks = append(tasks, schedule.Task{ID: fmt.Sprint("silent-", i), Queue: silent, DeliverAt: now})
 			}
 			suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, tasks))
-			suite.Eventually(t, "the silent queue has a task's message", func() bool { return len(client.Stats().Stuck) > 0 })
+			suite.Eventually(t, "the client reports the silent queue as stuck", func() bool { return len(client.Stats().Stuck) > 0 })
 			now = time.Now()
 			for i := range each {
 				tasks = append(tasks,
@@ -106,14 +106,14 @@ func TestScheduleDuringDestinationFailures(t *testing.T) {
 				}
 			}
 			suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, tasks[each:]))
-			// A task whose message is lost is sent again after two minutes, and then after four.
-			suite.Within(t, 10*time.Minute, "the good ones have their effects", func() bool { return effects("good") == goodQueues*each })
+			// If the message of a task is lost, the task is sent again after two minutes, and then after four.
+			suite.Within(t, 10*time.Minute, "the tasks of the good queues have their effects", func() bool { return effects("good") == goodQueues*each })
 			for kind, reason := range map[string]string{"full": "refused by the broker", "exclusive": "exclusive", "missing": missing, "silent": "confirm"} {
 				id := kind + "-0"
-				// The first attempt may have had no answer in time.
-				suite.Eventually(t, id+" says what is wrong", func() bool { return strings.Contains(taskOf(t, s, id).LastError, reason) })
+				// The broker may not have answered the first attempt in time, so LastError can contain another reason at first.
+				suite.Eventually(t, "LastError of "+id+" contains "+reason, func() bool { return strings.Contains(taskOf(t, s, id).LastError, reason) })
 				if got := taskOf(t, s, id); got.Status != schedule.StatusPending || got.Sends != 0 {
-					t.Errorf("got %+v, want a pending task with the reason %q", got, reason)
+					t.Errorf("task %s: got %+v, want a pending task that was never sent", id, got)
 				}
 			}
 
@@ -130,16 +130,16 @@ func TestScheduleDuringDestinationFailures(t *testing.T) {
 			}
 			for _, kind := range []string{"full", "exclusive", "missing", "silent"} {
 				// The longest pause between two attempts is one minute.
-				suite.Within(t, 5*time.Minute, kind+" ones have their effects", func() bool { return effects(kind) == each })
+				suite.Within(t, 5*time.Minute, "the tasks of the "+kind+" queue have their effects", func() bool { return effects(kind) == each })
 			}
 			if n := db.queryInt(t, "SELECT COUNT(*) FROM effects"); n != int64(len(tasks)) {
-				t.Errorf("%d effects of %d tasks, want %d", n, len(tasks), int64(len(tasks)))
+				t.Errorf("%d effects, want %d, one per task", n, len(tasks))
 			}
 		})
 	}
 }
 
-// logPending logs some of the tasks that have had no effect.
+// logPending logs up to 40 tasks without an effect.
 func logPending(t *testing.T, db businessDB) {
 	t.Helper()
 	rows, err := db.QueryContext(context.Background(),

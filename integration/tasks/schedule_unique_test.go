@@ -18,14 +18,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// keyed returns a task with the key k for the queue q, due after a delay.
+// keyed returns a task with the unique key k for the queue q, due after a delay.
 func keyed(delay time.Duration) schedule.Task {
 	return schedule.Task{UniqueKey: "k", Queue: "q", DeliverAt: time.Now().Add(delay), Body: []byte(delay.String())}
 }
 
-// Producers schedule one key in separate transactions at the time at which the handler of its tasks runs: a handler
-// that begins after a producer has committed sees what that producer wrote, and such a handler always runs. There are
-// never two pending tasks.
+// Producers write events and schedule a task with the same key, while handlers of such tasks run. After a producer has
+// committed, a handler always starts that sees the producer's event, and there are never two pending tasks.
 func TestUniqueKeyLosesNothing(t *testing.T) {
 	t.Parallel()
 	toQueue, toExchange := schedule.Task{Queue: "q"}, schedule.Task{Exchange: "events"}
@@ -79,17 +78,17 @@ func contend(t *testing.T, db businessDB, u schedule.Unique, to schedule.Task, s
 		c.consume()
 		for i := range (round + 1) * producers {
 			if !c.seen[i] {
-				t.Fatalf("no handler has seen event %d, and no task is pending", i)
+				t.Fatalf("after round %d: no handler has seen event %d and no task is pending, want one of the two", round, i)
 			}
 		}
 	}
 	if n := c.undone.Load(); n > rounds*producers/4 {
-		t.Errorf("the database undid %d of %d transactions, want at most %d", n, rounds*producers, rounds*producers/4)
+		t.Errorf("the database rolled back %d of %d transactions, want at most %d", n, rounds*producers, rounds*producers/4)
 	}
-	t.Logf("%d transactions were undone", c.undone.Load())
+	t.Logf("the database rolled back %d transactions", c.undone.Load())
 }
 
-// contention has producers and a handler for one key.
+// contention runs producers and a handler for one key.
 type contention struct {
 	t        *testing.T
 	db       businessDB
@@ -130,7 +129,7 @@ func (c *contention) tryProduce(event int) error {
 	return tx.Commit()
 }
 
-// effect reads the existing events.
+// effect is the handler's effect: it records the events that it finds.
 func (c *contention) effect(ctx context.Context, tx *sql.Tx, _ *amqpx.Delivery) error {
 	rows, err := tx.QueryContext(ctx, "SELECT id FROM events")
 	if err != nil {
@@ -160,12 +159,12 @@ func (c *contention) consume() {
 			pending = append(pending, task)
 		}
 		if len(pending) > 1 {
-			c.t.Errorf("%d pending tasks of one key, want at most 1", len(pending))
+			c.t.Errorf("%d pending tasks with one key, want at most 1", len(pending))
 		}
 		for _, p := range pending {
 			d := &amqpx.Delivery{ID: p.ID, Queue: "q", Exchange: p.Exchange, Version: p.Version, Created: p.CreatedAt, DueAt: p.DeliverAt, Attempt: 1, MaxAttempts: 100}
 			if err := c.handle(c.t.Context(), d); err != nil {
-				c.t.Errorf("handling %s: %v", p.ID, err)
+				c.t.Errorf("handling task %s: got error %v, want nil", p.ID, err)
 				continue
 			}
 			for _, id := range c.found {
@@ -175,7 +174,7 @@ func (c *contention) consume() {
 	}
 }
 
-// undone reports whether the database rolled a transaction back only because of another one.
+// undone reports whether the database rolled back a transaction because of a concurrent transaction.
 func undone(err error) bool {
 	text := err.Error()
 	for _, part := range []string{"40001", "40P01", "1213", "1020", "SQLITE_BUSY", "database is locked"} {
@@ -186,7 +185,7 @@ func undone(err error) bool {
 	return false
 }
 
-// This tests what ScheduleUnique does to the row of the pending task, and what it returns.
+// ScheduleUnique keeps, pushes back, replaces or refuses as requested, and returns what it did.
 func TestScheduleUnique(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {
@@ -206,21 +205,21 @@ type uniqueRows struct {
 	s  *schedule.Store
 }
 
-// do schedules a task and fails the test unless the outcome is as expected.
+// do schedules a task and fails the test if the outcome is not want.
 func (x uniqueRows) do(task schedule.Task, u schedule.Unique, want schedule.UniqueOutcome) schedule.UniqueResult {
 	x.t.Helper()
 	r, err := x.s.ScheduleUnique(x.t.Context(), schedule.NoTx, task, u)
 	suite.MustSucceed(x.t, err)
 	if r.Outcome != want {
-		x.t.Errorf("got %+v, want %s", r, want)
+		x.t.Errorf("got %+v, want Outcome = %s", r, want)
 	}
 	if r.Outcome != schedule.UniqueRefused && !r.DeliverAt.Equal(taskOf(x.t, x.s, r.ID).DeliverAt) {
-		x.t.Errorf("got %+v, but the task is due at %v", r, taskOf(x.t, x.s, r.ID).DeliverAt)
+		x.t.Errorf("got %+v, want DeliverAt = %v, the due time in the row", r, taskOf(x.t, x.s, r.ID).DeliverAt)
 	}
 	return r
 }
 
-// wear leaves a row in the state after a send and a failed attempt.
+// wear changes the pending row as if the task had been sent and an attempt had failed.
 func (x uniqueRows) wear() {
 	x.db.mustExec(x.t,
 		"UPDATE rabbitdelay_tasks SET attempts = 2, last_error = 'x', sent_at = 5, sends = 4, send_failures = 1, "+
@@ -250,16 +249,16 @@ func (x uniqueRows) merges() {
 	x.do(keyed(5*minute), push, schedule.UniquePushedBack)
 	got := taskOf(t, x.s, id)
 	if string(got.Body) != "1m0s" || got.Version != 2 || got.Attempts != 0 || got.Sends != 0 || len(got.Tags) != 2 {
-		t.Errorf("pushed back: got %+v, want the old payload in version 2, to be sent again", got)
+		t.Errorf("after a push back: got %+v, want the old body and tags, Version = 2, Attempts = 0 and Sends = 0", got)
 	}
 	x.wear()
 	if r := x.do(keyed(time.Hour), push, schedule.UniquePushedBack); !r.DeliverAt.Equal(got.CreatedAt.Add(push.MaxWait)) {
-		t.Errorf("got %+v, want a due time at most %v after %v", r, push.MaxWait, got.CreatedAt)
+		t.Errorf("pushing back beyond MaxWait: got %+v, want DeliverAt %v after %v", r, push.MaxWait, got.CreatedAt)
 	}
 	x.wear()
 	x.do(keyed(2*time.Hour), push, schedule.UniqueKept)
 	if got := taskOf(t, x.s, id); got.Version != 3 || got.Sends != 4 {
-		t.Errorf("a task that has been pushed back for the longest wait: got %+v, want it unchanged", got)
+		t.Errorf("pushing back a task that has reached MaxWait: got %+v, want Version = 3 and Sends = 4", got)
 	}
 
 	if r := x.do(other, schedule.Unique{OnConflict: schedule.ReplacePending}, schedule.UniqueReplaced); r.ID != id {
@@ -269,7 +268,7 @@ func (x uniqueRows) merges() {
 	got = taskOf(t, x.s, id)
 	if got.Queue != "elsewhere" || string(got.Body) != "2m0s" || got.Version != 4 || got.Attempts != 0 || got.Sends != 0 || !got.CreatedAt.After(old.CreatedAt) ||
 		len(got.Headers) != 0 || !slices.Equal(got.Tags, []string{"c"}) || got.UniqueKey != "k" {
-		t.Errorf("replaced: got %+v, want the new payload in version 4, to be sent again", got)
+		t.Errorf("after a replacement: got %+v, want the new queue, body, headers and tags, Version = 4, Attempts = 0 and Sends = 0", got)
 	}
 
 	suite.MustSucceed(t, x.s.Cancel(t.Context(), schedule.NoTx, id))
@@ -278,15 +277,15 @@ func (x uniqueRows) merges() {
 	again := keyed(0)
 	again.ID = id
 	if _, err := x.s.ScheduleUnique(t.Context(), tx, again, schedule.Unique{}); !errors.Is(err, schedule.ErrExists) {
-		t.Errorf("the id of a finished task: got %v, want ErrExists", err)
+		t.Errorf("scheduling with the id of a finished task: got error %v, want schedule.ErrExists", err)
 	}
 	again.ID = "next"
 	if r, err := x.s.ScheduleUnique(t.Context(), tx, again, schedule.Unique{}); err != nil || r.Outcome != schedule.UniqueCreated {
 		t.Errorf("in the same transaction: got %+v, %v, want no error and Outcome = schedule.UniqueCreated", r, err)
 	}
-	again.ID = id // the pending task of the key is another one
+	again.ID = id // another task with the key is pending
 	if r, err := x.s.ScheduleUnique(t.Context(), tx, again, schedule.Unique{}); err != nil || r.Outcome != schedule.UniqueKept || r.ID != "next" {
-		t.Errorf("in the same transaction: got %+v, %v, want the task next to be kept", r, err)
+		t.Errorf("in the same transaction: got %+v, %v, want no error, Outcome = schedule.UniqueKept and ID = next", r, err)
 	}
 	suite.MustSucceed(t, tx.Rollback())
 	if n := x.db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks"); n != 1 {
@@ -294,7 +293,7 @@ func (x uniqueRows) merges() {
 	}
 }
 
-// cools refuses a task during the cooldown, including one that waited for the handler of the previous task.
+// cools checks that tasks are refused during the cooldown, including a task that waited for the previous task's handler.
 func (x uniqueRows) cools() {
 	t := x.t
 	hour := schedule.Unique{Cooldown: time.Hour}
@@ -320,14 +319,14 @@ func (x uniqueRows) cools() {
 		}
 	}
 	if n := x.db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'pending'"); n != 0 {
-		t.Errorf("%d pending tasks, want none", n)
+		t.Errorf("%d pending tasks, want 0", n)
 	}
 	x.db.mustExec(t, "UPDATE rabbitdelay_tasks SET finished_at = finished_at - 3600001 WHERE id = ?", id)
 	x.do(keyed(0), hour, schedule.UniqueCreated)
 	x.db.mustExec(t, "DELETE FROM rabbitdelay_tasks")
 }
 
-// giveWay ends work under a lease that fails while another task of its key is pending.
+// giveWay checks that a task whose leased work fails is cancelled if another task with its key is pending.
 func (x uniqueRows) giveWay() {
 	t := x.t
 	id := x.do(keyed(0), schedule.Unique{}, schedule.UniqueCreated).ID
@@ -340,7 +339,7 @@ func (x uniqueRows) giveWay() {
 		t.Error("the failing handler returned no error")
 	}
 	if got := taskOf(t, x.s, id); got.Status != schedule.StatusCancelled || !strings.Contains(got.LastError, "provider is away") || got.FinishedAt.IsZero() {
-		t.Errorf("got %+v, want a cancelled task with its error", got)
+		t.Errorf("got %+v, want Status = schedule.StatusCancelled, LastError containing \"provider is away\" and FinishedAt set", got)
 	}
 	for range 2 {
 		x.db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = 1 WHERE status = 'pending'")
@@ -348,16 +347,16 @@ func (x uniqueRows) giveWay() {
 	}
 	p, err := x.s.Bulk(t.Context(), schedule.Filter{UniqueKey: "k"}, schedule.BulkRevive(time.Now()), schedule.BulkOptions{})
 	if err != nil || p.Changed != 0 {
-		t.Errorf("%d tasks were revived although another task with the key is pending (%v), want none", p.Changed, err)
+		t.Errorf("while another task with the key is pending: %d tasks were revived (error %v), want 0", p.Changed, err)
 	}
 	x.db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = 1 WHERE status = 'pending'")
 	p, err = x.s.Bulk(t.Context(), schedule.Filter{UniqueKey: "k"}, schedule.BulkRevive(time.Now()), schedule.BulkOptions{})
 	if err != nil || p.Changed != 1 {
-		t.Errorf("%d of 3 failed tasks revived (%v), want 1", p.Changed, err)
+		t.Errorf("%d of 3 failed tasks were revived (error %v), want 1", p.Changed, err)
 	}
 }
 
-// reviveBeside revives a task while a transaction that has scheduled another task of its key has yet to commit.
+// reviveBeside checks that a task is not revived if an uncommitted transaction has scheduled another task with its key.
 func (x uniqueRows) reviveBeside() {
 	t := x.t
 	x.db.mustExec(t, "DELETE FROM rabbitdelay_tasks")
@@ -378,18 +377,18 @@ func (x uniqueRows) reviveBeside() {
 	suite.Eventually(t, "the revival waits for the other transaction", func() bool { return x.db.queryInt(t, blocked[x.db.dialect]) > 0 })
 	suite.MustSucceed(t, tx.Commit())
 	if err := <-done; err != nil || changed != 0 {
-		t.Errorf("%d revived, %v, want none, because a task with the key was scheduled in the meantime", changed, err)
+		t.Errorf("%d tasks were revived (error %v), want 0, because a task with the key was scheduled in the meantime", changed, err)
 	}
 }
 
-// blocked counts the sessions of the database that wait for a lock.
+// blocked has queries that count the sessions that are waiting for a lock.
 var blocked = map[idempotency.Dialect]string{
 	idempotency.PostgreSQL: "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
 	idempotency.MySQL: "SELECT COUNT(*) FROM information_schema.innodb_trx t JOIN information_schema.processlist p" +
 		" ON p.id = t.trx_mysql_thread_id WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()",
 }
 
-// The documented statements do to the row of the pending task what ScheduleUnique does.
+// The documented statements have the same effect on the row of the pending task as ScheduleUnique.
 func TestDocumentedUniqueStatements(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {
@@ -418,7 +417,7 @@ func TestDocumentedUniqueStatements(t *testing.T) {
 					do()
 					stands := tableOf(t, db, doc["which task stands"])
 					if len(stands) != 1 {
-						t.Fatalf("%s, %s: the pending tasks are %v, want one", name, what, stands)
+						t.Fatalf("%s, %s: the pending tasks are %v, want exactly one", name, what, stands)
 					}
 					id = stands[0].([]string)[0]
 					rows[i] = rowOf(t, db, id)
@@ -435,11 +434,11 @@ func TestDocumentedUniqueStatements(t *testing.T) {
 				}
 			}
 			if id := both("none is pending", func() {}); id != "new" {
-				t.Errorf("%s: the pending task is %s, want the new one", name, id)
+				t.Errorf("%s: the pending task is %s, want new", name, id)
 			}
-			for what, delay := range map[string]time.Duration{"one is due at once": 0, "one is due later": time.Hour} {
+			for what, delay := range map[string]time.Duration{"one is due now": 0, "one is due later": time.Hour} {
 				if id := both(what, worn(delay)); id != "pending" {
-					t.Errorf("%s, %s: the row is %s, want the pending task", name, what, id)
+					t.Errorf("%s, %s: the pending task is %s, want pending", name, what, id)
 				}
 			}
 			for earlier, want := range map[string]int64{"running": 1, "done": 1, "failed": 0} {
@@ -448,7 +447,7 @@ func TestDocumentedUniqueStatements(t *testing.T) {
 				db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = ?, finished_at = ?", earlier, time.Now().UnixMilli())
 				named(t, db, statement, map[string]any{"id": "new"})
 				if n := named(t, db, doc["refuse"], map[string]any{"id": "new"}); n != want {
-					t.Errorf("%s: refuse changed %d rows after one that is %s, want %d", name, n, earlier, want)
+					t.Errorf("%s: with an earlier task that is %s, the statement \"refuse\" changed %d rows, want %d", name, earlier, n, want)
 				}
 			}
 		}

@@ -17,8 +17,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// The broker loses everything (queues, exchanges and messages) while 1,000 tasks wait in it: all of
-// them are handled once, and none before it is due.
+// The broker loses all its queues, exchanges and messages while 1,000 tasks wait in it. Each task is still handled once,
+// and not before it is due.
 func TestScheduleBrokerWiped(t *testing.T) {
 	t.Parallel()
 	const n = 1000
@@ -54,7 +54,7 @@ func TestScheduleBrokerWiped(t *testing.T) {
 	var begun atomic.Int64
 	go func() {
 		ended <- client.Consume(ctx, queue, func(ctx context.Context, d *amqpx.Delivery) error {
-			if begun.Add(1) > n/5 { // the others happen after the wipe, however slow the machine is
+			if begun.Add(1) > n/5 { // the remaining tasks are handled after the wipe, even on a fast machine
 				<-wiped
 			}
 			return handle(ctx, d)
@@ -68,10 +68,10 @@ func TestScheduleBrokerWiped(t *testing.T) {
 	}()
 	effects := func() int64 { return db.queryInt(t, "SELECT COUNT(*) FROM effects") }
 
-	suite.Eventually(t, "all tasks are with the broker", func() bool {
+	suite.Eventually(t, "all tasks are sent to the broker", func() bool {
 		return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE sends > 0") == n
 	})
-	suite.Eventually(t, "the first tasks happen", func() bool { return effects() >= n/10 })
+	suite.Eventually(t, "the first tasks are handled", func() bool { return effects() >= n/10 })
 	var before int64
 	for _, command := range []string{"stop_app", "reset", "start_app"} {
 		if _, err := b.Ctl(t.Context(), command); err != nil {
@@ -82,25 +82,25 @@ func TestScheduleBrokerWiped(t *testing.T) {
 		}
 	}
 	close(wiped)
-	const held = 100 // more than the consumer can have in its hands
+	const held = 100 // more than the consumer's prefetch
 	if before > n-3*held {
-		t.Fatalf("%d of %d tasks were done before the broker was wiped, too many to show anything", before, n)
+		t.Fatalf("%d of %d tasks were done before the broker was wiped, want at most %d", before, n, n-3*held)
 	}
 	suite.Eventually(t, "every task is done", func() bool {
 		return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'done'") == n
 	})
 	if all, each := effects(), db.queryInt(t, "SELECT COUNT(DISTINCT id) FROM effects"); all != n || each != n {
-		t.Errorf("%d effects of %d tasks, want %d, each once", all, each, n)
+		t.Errorf("%d effects from %d tasks, want %d, one per task", all, each, n)
 	}
 	if early := db.queryInt(t, "SELECT COUNT(*) FROM effects JOIN rabbitdelay_tasks USING (id) WHERE at_ms < due_at"); early > 0 {
-		t.Errorf("%d effects are early, want 0", early)
+		t.Errorf("%d effects occurred before their tasks were due, want 0", early)
 	}
 	if resent.Load() < n-before-held {
-		t.Errorf("%d tasks sent again, want nearly all %d that had not happened: the broker was not wiped", resent.Load(), n-before)
+		t.Errorf("%d tasks were sent again, want at least %d of the %d that were not done: the broker was not wiped", resent.Load(), n-before-held, n-before)
 	}
 }
 
-// wipeable is a broker that only this test uses.
+// wipeable starts a broker that only this test uses.
 func wipeable(t *testing.T) *broker.Broker {
 	t.Helper()
 	if os.Getenv(servers.EnvSkip) == "1" {

@@ -18,7 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// serving is a process of rabbitdelay serve that has a database and no broker.
+// serving is a process of rabbitdelay serve with a database and without a broker.
 type serving struct {
 	t       *testing.T
 	url     string
@@ -67,7 +67,7 @@ func (s *serving) ask(method, path, body string) (int, map[string]any) {
 	return got.StatusCode, out
 }
 
-// bulk starts a job for all tasks of the queue, and returns its id.
+// bulk starts a job for all tasks in the queue and returns the job's id.
 func (s *serving) bulk(action string, count int) string {
 	s.t.Helper()
 	code, out := s.ask(http.MethodPost, "/api/v1/tasks/bulk", fmt.Sprintf(`{%s,"filter":{"queue":"orders.expire"},"count":%d}`, action, count))
@@ -81,7 +81,7 @@ func (s *serving) job(id string) map[string]any {
 	s.t.Helper()
 	var code int
 	var j map[string]any
-	suite.Eventually(s.t, "the database answers in time", func() bool {
+	suite.Eventually(s.t, "serve returns the job", func() bool {
 		code, j = s.ask(http.MethodGet, "/api/v1/jobs/"+id, "")
 		return code != http.StatusServiceUnavailable
 	})
@@ -106,8 +106,8 @@ func fillOrders(t *testing.T, db businessDB, n int) (*schedule.Store, time.Time)
 	return s, due
 }
 
-// If a process is killed during a bulk change, its job says so, with the number of tasks that were changed. Another
-// process continues the change, and each task is rescheduled once.
+// If a process is killed during a bulk change, its job is reported as interrupted, with the number of changed tasks.
+// Another process continues the change, and each task is rescheduled once.
 func TestServeKilledDuringBulk(t *testing.T) {
 	t.Parallel()
 	const n = 10_000
@@ -125,15 +125,15 @@ func TestServeKilledDuringBulk(t *testing.T) {
 			moves, by = moves+1, by+time.Hour
 			first := next
 			id = first.bulk(`"action":"reschedule-by","by":"1h"`, n)
-			suite.Eventually(t, "some are moved", func() bool { return moved() > 0 })
+			suite.Eventually(t, "some tasks are rescheduled", func() bool { return moved() > 0 })
 			first.kill()
 			next = startServing(t, db)
 			over = next.job(id)["state"] == "done"
 		}
-		suite.Eventually(t, "the next one says that it is interrupted", func() bool { return next.job(id)["state"] == "interrupted" })
+		suite.Eventually(t, "the next process reports the job as interrupted", func() bool { return next.job(id)["state"] == "interrupted" })
 		j, at := next.job(id), moved()
 		if at == 0 || at >= n || j["done"] != float64(at) || j["total"] != float64(n) {
-			t.Errorf("after the kill, %d of %d tasks are moved, and the job reports %v, want the same number and not all", at, n, j)
+			t.Errorf("after the kill: %d of %d tasks are rescheduled and the job is %v, want some but not all tasks, the same number as done, and the total", at, n, j)
 		}
 		if code, j := next.ask(http.MethodPost, "/api/v1/jobs/"+id+"/continue", ""); code != http.StatusOK {
 			t.Fatalf("continuing the job: got %d %v, want 200", code, j)
@@ -143,9 +143,9 @@ func TestServeKilledDuringBulk(t *testing.T) {
 			t.Errorf(`the resumed job: got %v, want state = "done" and done = %v`, j, float64(n))
 		}
 		if once := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE version = ? AND due_at = ?", 1+moves, due.Add(by).UnixMilli()); once != n {
-			t.Errorf("%d of %d tasks were moved exactly once", once, n)
+			t.Errorf("%d tasks were rescheduled exactly once by each job, want all %d", once, n)
 		}
-		t.Logf("killed after %d of %d", at, n)
+		t.Logf("killed after %d of %d tasks", at, n)
 	})
 }
 
@@ -167,7 +167,7 @@ func TestServeTwiceTheSameBulk(t *testing.T) {
 			}
 			wg.Wait()
 			for i := range both {
-				other := both[1-i] // any process can report it
+				other := both[1-i] // any process can report the job
 				suite.Eventually(t, "the job ends", func() bool { return other.job(ids[i])["state"] != "running" })
 				j := other.job(ids[i])
 				if j["state"] != "done" {
@@ -178,13 +178,13 @@ func TestServeTwiceTheSameBulk(t *testing.T) {
 			return done
 		}
 		if done := run(`"action":"reschedule-by","by":"1h"`); done != 2*n {
-			t.Errorf("two moves have moved %v, want %v", done, 2*n)
+			t.Errorf("two jobs have rescheduled %v tasks, want %v", done, 2*n)
 		}
 		if twice := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE version = 3 AND due_at = ?", due.Add(2*time.Hour).UnixMilli()); twice != n {
-			t.Errorf("%d of %d tasks were moved by both jobs", twice, n)
+			t.Errorf("%d tasks were rescheduled by both jobs, want all %d", twice, n)
 		}
 		if done := run(`"action":"cancel"`); done != n {
-			t.Errorf("two jobs cancelled %v of %d tasks", done, n)
+			t.Errorf("two jobs have cancelled %v tasks, want %d", done, n)
 		}
 		if left := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status <> 'cancelled'"); left != 0 {
 			t.Errorf("%d tasks are not cancelled, want 0", left)

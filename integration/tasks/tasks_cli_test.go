@@ -17,7 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// cliURL returns the URL of the database for the flag --db.
+// cliURL returns the database URL for the flag --db.
 func cliURL(t *testing.T, db businessDB) string {
 	t.Helper()
 	switch db.dialect {
@@ -56,12 +56,12 @@ func TestCLITasks(t *testing.T) {
 			r := suite.RunCLI(t.Context(), append(append([]string{"tasks"}, args...), "--db", at)...)
 			if u, err := url.Parse(at); err == nil {
 				if password, ok := u.User.Password(); ok && password != "" && strings.Contains(r.Stdout+r.Stderr, ":"+password+"@") {
-					t.Errorf("the output shows the password:\n%s", r)
+					t.Errorf("the output contains the password, want it redacted:\n%s", r)
 				}
 			}
 			return r
 		}
-		db.mustExec(t, "CREATE TABLE others (a INTEGER)") // without a table, SQLite does not create the file
+		db.mustExec(t, "CREATE TABLE others (a INTEGER)") // SQLite creates the file with the first table
 		if r := cmd("list"); r.Code != 1 || r.Stdout != "" || !strings.Contains(r.Stderr, "run the migrations first") {
 			t.Fatalf(`without the table: got %s, want "run the migrations first"`, r)
 		}
@@ -82,7 +82,7 @@ func TestCLITasks(t *testing.T) {
 		db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'failed', last_error = 'boom', attempts = 3, finished_at = 1 WHERE id = 'b-001'")
 		db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = 1 WHERE id = 'a-002'")
 
-		// These are the arguments of list, and the number of tasks that its filters select.
+		// Each key has the arguments for list, and each value is the number of selected tasks.
 		for args, want := range map[string]int{
 			"": 121, "--queue q1": 60, "--status pending": 118, "--status failed": 1, "--id-prefix b-": 60, "--limit 7": 7,
 			"--queue q2 --status failed --id-prefix b-0": 1,
@@ -91,18 +91,18 @@ func TestCLITasks(t *testing.T) {
 		} {
 			r := cmd(strings.Fields("list --json " + args)...)
 			if got := r.Objects(t); r.Code != 0 || r.Stderr != "" || len(got) != want {
-				t.Errorf("list %s: %d tasks, want %d: exit %d, %s", args, len(got), want, r.Code, r.Stderr)
+				t.Errorf("list %s: got %d tasks, exit code %d and Stderr %q, want %d tasks, exit code 0 and no errors", args, len(got), r.Code, r.Stderr, want)
 			}
 		}
 		if r := cmd("list", "--json", "--queue", "none"); r.Code != 0 || r.Stdout != "" {
-			t.Errorf(`an empty list: got %s, want exit code 0 and Stdout = ""`, r)
+			t.Errorf(`list without results: got %s, want exit code 0 and Stdout = ""`, r)
 		}
 		r := cmd("list")
 		if r.Code != 0 || len(r.Lines()) != 101 || !strings.HasPrefix(r.Stdout, "ID ") || !strings.Contains(r.Stderr, "more than 100; --limit 0 lists all") {
 			t.Errorf(`tasks list without --json: got %s, want exit code 0, 101 lines, Stdout beginning with "ID " and Stderr with "more than 100; --limit 0 lists all"`, r)
 		}
 		if r := cmd("list", "--limit", "0"); len(r.Lines()) != 122 || strings.Contains(r.Stdout, "\x1b") || r.Stderr != "" {
-			t.Errorf("list --limit 0 printed %d lines and the errors %q, want 122 and none", len(r.Lines()), r.Stderr)
+			t.Errorf(`list --limit 0: got %d lines and Stderr = %q, want 122 lines without escape sequences and Stderr = ""`, len(r.Lines()), r.Stderr)
 		}
 
 		// show
@@ -117,7 +117,7 @@ func TestCLITasks(t *testing.T) {
 			{"id": "none"},
 		})
 		if text := got[2]["error"].(string); !strings.Contains(text, "task not found") {
-			t.Errorf("show: the error is %q, want task not found", text)
+			t.Errorf(`show: the error is %q, want it to contain "task not found"`, text)
 		}
 		if r := cmd("show", "b-001"); r.Code != 0 || !strings.Contains(r.Stdout, "last error   boom\n") {
 			t.Errorf("show: got %s, want exit code 0 and Stdout with %q", r, "last error   boom\n")
@@ -137,17 +137,17 @@ func TestCLITasks(t *testing.T) {
 				r)
 		}
 
-		// These are commands that change tasks, and cases in which they fail.
+		// Commands that change tasks, and cases in which they fail.
 		r = cmd("reschedule", "a-004", "--at", "2030-01-01T00:00:00Z", "--json")
 		if r.Code != 0 {
 			t.Errorf("reschedule: exit code %d, want 0: %s", r.Code, r)
 		}
 		wantFields(t, "reschedule", r.Objects(t), []map[string]any{{"due": "2030-01-01T00:00:00.000Z", "version": 2.0}})
 		if r := cmd("run", "a-004"); r.Code != 0 || !strings.HasPrefix(r.Stdout, "a-004: pending, due ") {
-			t.Errorf(`fire: got %s, want exit code 0 and Stdout beginning with "a-004: pending, due "`, r)
+			t.Errorf(`run: got %s, want exit code 0 and Stdout beginning with "a-004: pending, due "`, r)
 		}
 		if got := taskOf(t, s, "a-004"); got.Version != 3 || time.Since(got.DeliverAt).Abs() > time.Minute {
-			t.Errorf("after fire: got %+v, want Version = 3 and time.Since(got.DeliverAt).Abs() <= 1m", got)
+			t.Errorf("after run: got %+v, want Version = 3 and DeliverAt within 1m of now", got)
 		}
 		if r := cmd("revive", "b-001", "--delay", "1h"); r.Code != 0 {
 			t.Errorf("revive: exit code %d, want 0: %s", r.Code, r)
@@ -156,7 +156,7 @@ func TestCLITasks(t *testing.T) {
 			t.Errorf("after revive: the task is %s, want %s", got, schedule.StatusPending)
 		}
 		if got := time.Until(taskOf(t, s, "b-001").DeliverAt); got < 50*time.Minute {
-			t.Errorf("after revive: the task is due in %v, want 1h", got)
+			t.Errorf("after revive: the task is due in %v, want about 1h", got)
 		}
 		r = cmd("cancel", "a-002", "b-001", "none", "a-006", "--json")
 		got = r.Objects(t)
@@ -176,13 +176,13 @@ func TestCLITasks(t *testing.T) {
 			"revive a-008":                "cannot revive task a-008: its status is pending, expected failed; the task is still waiting; use reschedule or run",
 		} {
 			if r := cmd(strings.Fields(args)...); r.Code != 1 || r.Stdout != "" || !strings.HasPrefix(r.Stderr, "rabbitdelay: "+want) {
-				t.Errorf("%s: want %q: %s", args, want, r)
+				t.Errorf("%s: got %s, want exit code 1, no Stdout and Stderr beginning with %q", args, r, "rabbitdelay: "+want)
 			}
 		}
 	})
 }
 
-// relaying runs the command serve until the function returned is called, which returns its output.
+// relaying runs the command serve until stop is called. stop returns the command's output.
 func relaying(t *testing.T, args ...string) (stop func() suite.Ran) {
 	t.Helper()
 	at := broker.Shared(t, broker.Options{}).URL() // may skip the test, which is only allowed in the test's own goroutine
@@ -204,8 +204,8 @@ func relaying(t *testing.T, args ...string) (stop func() suite.Ran) {
 	return stop
 }
 
-// Rows that a program wrote with plain SQL are in their queue when they are due. The end of the context, as on SIGTERM,
-// ends the relay, which prints its result.
+// Tasks that a program inserted with plain SQL arrive in their queue when they are due. When its context is cancelled,
+// as on SIGTERM, the relay stops and prints its result.
 func TestCLIRelay(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {
@@ -244,14 +244,13 @@ func TestCLIRelay(t *testing.T) {
 			}
 		}
 		// The relay marks a row after its confirm, which can be after its delivery.
-		suite.Eventually(t, "all are marked", func() bool {
+		suite.Eventually(t, "all tasks are marked as sent", func() bool {
 			return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE sends = 1") == n
 		})
 		if r := cmdTasks(t, at, "list", "--json", "--status", "pending"); len(r.Objects(t)) != n || r.Objects(t)[0]["sends"] != 1.0 {
 			t.Errorf(`list: got %s, want %v objects, the first with "sends": 1`, r, n)
 		}
-		// This is another program's row: Schedule refuses a name that is too long for a routing
-		// key.
+		// Another program inserted this row. Schedule would refuse a queue name that is too long for a routing key.
 		db.mustExec(t, "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES ('bad', ?, ?)", strings.Repeat("q", 250), time.Now().UnixMilli())
 		suite.Eventually(t, "a task that cannot be sent fails", func() bool { return taskOf(t, s, "bad").Status == schedule.StatusFailed })
 		r := stop()
@@ -260,7 +259,7 @@ func TestCLIRelay(t *testing.T) {
 			t.Errorf(`relay: got %s, want exit code 0, "relayed": 5, "failed": 1 and "errors": 0`, r)
 		}
 		if !strings.Contains(r.Stderr, `"relaying tasks"`) || !strings.Contains(r.Stderr, "stopping") || strings.Contains(r.Stderr, "guest:guest") {
-			t.Errorf(`logs: got %s, want an error with ""relaying tasks"" and with "stopping" and no "guest:guest" in it`, r.Stderr)
+			t.Errorf(`logs: got %s, want them to contain "relaying tasks" and "stopping", but not "guest:guest"`, r.Stderr)
 		}
 	})
 }
@@ -270,7 +269,7 @@ func cmdTasks(t *testing.T, at string, args ...string) suite.Ran {
 	return suite.RunCLI(t.Context(), append(append([]string{"tasks"}, args...), "--db", at)...)
 }
 
-// Settings or a SQLite file that keep serve from starting are reported immediately.
+// If settings or a SQLite file keep serve from starting, it reports the reason immediately.
 func TestCLIServeCannotStart(t *testing.T) {
 	t.Parallel()
 	empty := openSQLite(t)
@@ -283,7 +282,7 @@ func TestCLIServeCannotStart(t *testing.T) {
 	} {
 		r := suite.RunCLI(t.Context(), append([]string{"serve", "--listen", "127.0.0.1:0", "--url", "amqp://127.0.0.1:1/"}, args...)...)
 		if r.Code != 1 || r.Stdout != "" || !strings.Contains(r.Stderr, want) || strings.Contains(r.Stderr, "hunter2") {
-			t.Errorf("want %q: %s", want, r)
+			t.Errorf("serve %s: got %s, want exit code 1, no Stdout, and Stderr containing %q but no password", args, r, want)
 		}
 	}
 }

@@ -19,8 +19,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// documented returns the statements of docs/sql for a database, by the first words of their
-// comments.
+// documented returns the statements in docs/sql for a database. The keys are the first words of their comments.
 func documented(t *testing.T, d idempotency.Dialect) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(map[idempotency.Dialect]string{
@@ -36,8 +35,8 @@ func documented(t *testing.T, d idempotency.Dialect) map[string]string {
 	return statements
 }
 
-// namedQuery is a documented statement with question marks in place of its :parameters, each of
-// which it passes to value.
+// namedQuery replaces the :parameters of a documented statement with question marks, and passes the name of each to
+// value.
 func namedQuery(statement string, value func(name string)) string {
 	return regexp.MustCompile(`:[a-z]+`).ReplaceAllStringFunc(statement, func(name string) string {
 		value(name[1:])
@@ -45,8 +44,7 @@ func namedQuery(statement string, value func(name string)) string {
 	})
 }
 
-// named runs a documented statement with the driver's placeholders in place of its :parameters. It
-// returns the number of rows that were changed.
+// named runs a documented statement with the given values for its :parameters, and returns the number of changed rows.
 func named(t *testing.T, db businessDB, statement string, values map[string]any) int64 {
 	t.Helper()
 	var args []any
@@ -81,7 +79,7 @@ func rowOf(t *testing.T, db businessDB, id string) map[string]string {
 		t.Fatal(err)
 	}
 	if !rows.Next() {
-		t.Fatalf("there is no row with the id %s (%v)", id, rows.Err())
+		t.Fatalf("got no row with the id %s (error %v), want one", id, rows.Err())
 	}
 	values := make([]sql.NullString, len(columns))
 	dest := make([]any, len(columns))
@@ -101,7 +99,7 @@ func rowOf(t *testing.T, db businessDB, id string) map[string]string {
 	return row
 }
 
-// same compares two rows. Times of the clock are compared only roughly.
+// same compares the row that a documented statement wrote with the one that the API wrote. Times may differ slightly.
 func same(t *testing.T, what string, bySQL, byAPI map[string]string) {
 	t.Helper()
 	for column, want := range byAPI {
@@ -114,12 +112,12 @@ func same(t *testing.T, what string, bySQL, byAPI map[string]string) {
 			}
 		}
 		if got != want {
-			t.Errorf("%s: column %s is %q by the documented statement, %q by the API", what, column, got, want)
+			t.Errorf("%s: the documented statement set column %s to %q, want %q as with the API", what, column, got, want)
 		}
 	}
 }
 
-// Every statement of docs/tasks.md runs unchanged, and has the same effect on the row as the API.
+// Every statement in docs/sql works unchanged, and has the same effect on the row as the API.
 func TestDocumentedTaskStatements(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, documentedTaskStatements)
@@ -131,7 +129,7 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 	s := newStore(t, db, nil, schedule.Config{})
 	doc := documented(t, db.dialect)
 	if len(doc) != 21 {
-		t.Fatalf("%d documented statements, want 21", len(doc))
+		t.Fatalf("docs/sql contains %d statements for %s, want 21", len(doc), db.dialect)
 	}
 	body := []byte(`{"order":42}`)
 	empty := func() { db.mustExec(t, "DELETE FROM rabbitdelay_tasks") }
@@ -154,7 +152,7 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 	named(t, db, doc["schedule"], nil)
 	bySQL := rowOf(t, db, id)
 	if _, err := db.ExecContext(t.Context(), doc["schedule"]); err == nil {
-		t.Error("scheduling an id twice succeeded")
+		t.Error("scheduling an id twice: got no error")
 	}
 	empty()
 	suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: in(30 * time.Minute), Body: body}))
@@ -200,7 +198,7 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 		}
 		other()
 		if n := named(t, db, doc[c.statement], nil); n == 0 {
-			t.Errorf("the statement %q changed no row", c.statement)
+			t.Errorf("the statement %q changed 0 rows, want at least 1", c.statement)
 		}
 		bySQL := rowOf(t, db, id)
 		worn(c.from)
@@ -210,7 +208,7 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 		for _, status := range c.refused {
 			worn(status)
 			if n := named(t, db, doc[c.statement], nil); n != 0 {
-				t.Errorf("%s changed a task that is %s, want n = 0", c.statement, status)
+				t.Errorf("the statement %q changed %d rows of a task that is %s, want 0", c.statement, n, status)
 			}
 		}
 	}
@@ -231,14 +229,14 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 		}
 	}
 	if got := taskOf(t, s, id); got.Status != schedule.StatusDone || time.Since(got.FinishedAt).Abs() > time.Minute {
-		t.Errorf("after consume: got %+v, want Status = schedule.StatusDone and time.Since(got.FinishedAt).Abs() <= 1m", got)
+		t.Errorf("after consume: got %+v, want Status = schedule.StatusDone and FinishedAt within 1m of now", got)
 	}
 	consumeFromExchange(t, s, db, doc)
 	worn(schedule.StatusPending)
 	created = db.queryInt(t, "SELECT created_at FROM rabbitdelay_tasks")
 	for _, x := range []struct{ created, want int64 }{{created - 1, 0}, {created, 1}, {created, 0}} {
 		if n := named(t, db, doc["fail"], map[string]any{"id": id, "version": 3, "created": x.created, "attempt": 5, "error": "boom"}); n != x.want {
-			t.Errorf("fail changed %d rows of the task that was created at %d, want %d", n, x.created, x.want)
+			t.Errorf("fail with created = %d changed %d rows, want %d", x.created, n, x.want)
 		}
 	}
 	if got := taskOf(t, s, id); got.Status != schedule.StatusFailed || got.Attempts != 5 || got.LastError != "boom" || got.FinishedAt.IsZero() {
@@ -253,19 +251,19 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 		"count": "[orders.expire pending 1]",
 	} {
 		if got := fmt.Sprint(tableOf(t, db, doc[statement])...); got != want {
-			t.Errorf("%s gives %s, want %s", statement, got, want)
+			t.Errorf("the statement %q returned %s, want %s", statement, got, want)
 		}
 	}
 }
 
-// pauses runs the statements that pause and resume a queue, which has a row only after its first pause.
+// pauses runs the statements that pause and resume a queue, in the first round without a row for the queue.
 func pauses(t *testing.T, s *schedule.Store, db businessDB, doc map[string]string) {
 	t.Helper()
 	queue := topology.Destination{Queue: "orders.expire"}
 	row := func() string {
 		return fmt.Sprint(tableOf(t, db, "SELECT exchange, CASE WHEN paused_at IS NULL THEN 'runs' ELSE 'paused' END, paused_by, per_second, burst, spread_due, spread_until, spread_rate, spread_free FROM rabbitdelay_destinations WHERE queue = 'orders.expire'"))
 	}
-	db.mustExec(t, "DELETE FROM rabbitdelay_destinations") // rows of an earlier test run on this database
+	db.mustExec(t, "DELETE FROM rabbitdelay_destinations") // an earlier test may have left rows
 	for round := range 2 {
 		for _, statement := range []string{"pause a queue", "resume"} {
 			named(t, db, doc[statement], nil)
@@ -278,7 +276,7 @@ func pauses(t *testing.T, s *schedule.Store, db businessDB, doc map[string]strin
 				suite.MustSucceed(t, s.Resume(t.Context(), schedule.NoTx, queue, 0))
 			}
 			if byAPI := row(); bySQL != byAPI {
-				t.Errorf("%s, round %d: %s by the documented statement, %s by the API", statement, round, bySQL, byAPI)
+				t.Errorf("%s, round %d: the documented statement wrote %s, want %s as with the API", statement, round, bySQL, byAPI)
 			}
 		}
 	}
@@ -286,12 +284,12 @@ func pauses(t *testing.T, s *schedule.Store, db businessDB, doc map[string]strin
 	before := tableOf(t, db, "SELECT paused_at, paused_by FROM rabbitdelay_destinations")
 	named(t, db, doc["pause a queue"], nil)
 	if after := tableOf(t, db, "SELECT paused_at, paused_by FROM rabbitdelay_destinations"); fmt.Sprint(after) != fmt.Sprint(before) {
-		t.Errorf("a second pause changes %v to %v, want %v", before, after, fmt.Sprint(before))
+		t.Errorf("after a second pause the row is %v, want %v", after, before)
 	}
 }
 
-// consumeFromExchange runs the statements for a task to an exchange, in several queues and together
-// with this package's handler.
+// consumeFromExchange runs the statements for a task that was sent to an exchange, for several queues and alongside
+// schedule.Handler.
 func consumeFromExchange(t *testing.T, s *schedule.Store, db businessDB, doc map[string]string) {
 	t.Helper()
 	due := time.Now().Add(-time.Minute).Truncate(time.Millisecond)
@@ -329,15 +327,15 @@ func consumeFromExchange(t *testing.T, s *schedule.Store, db businessDB, doc map
 		suite.MustSucceed(t, handle(t.Context(), &amqpx.Delivery{ID: "e", Queue: queue, Version: 1, DueAt: due}))
 	}
 	if effects != 1 || skips != 3 {
-		t.Errorf("the handler that ran with the statements had %d effects and %d duplicates, want 1 and 3", effects, skips)
+		t.Errorf("the handler had %d effects and skipped %d deliveries, want 1 and 3", effects, skips)
 	}
 	if got := taskOf(t, s, "e"); got.Status != schedule.StatusDone || time.Since(got.FinishedAt).Abs() > time.Minute {
-		t.Errorf("after the effects: got %+v, want Status = schedule.StatusDone and time.Since(got.FinishedAt).Abs() <= 1m", got)
+		t.Errorf("after the effects: got %+v, want Status = schedule.StatusDone and FinishedAt within 1m of now", got)
 	}
 }
 
-// If a Go handler has recorded an attempt of a redelivered message, and the attempt has failed, a consumer in another
-// language that gets the next delivery has the effect, once.
+// After a Go handler has recorded a failed attempt for a redelivered message, a consumer in another language can handle
+// the next delivery, and has the effect once.
 func TestEffectByStatementAfterAGoAttempt(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {
@@ -370,13 +368,13 @@ func TestEffectByStatementAfterAGoAttempt(t *testing.T) {
 			}
 		}
 		if got, err := db.view(t).Effects(t.Context(), "e"); err != nil || len(got) != 1 || got[0].DoneAt.IsZero() {
-			t.Errorf("Effects returned %+v, %v, want one that is done", got, err)
+			t.Errorf("Effects returned %+v, %v, want no error and one effect with DoneAt set", got, err)
 		}
-		// While a LeaseHandler works, the effect is not recorded.
+		// While a LeaseHandler is working, the statements record no effect.
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "leased", Exchange: "events", DeliverAt: due}))
 		work := schedule.LeaseHandler(db.DB, func(context.Context, *amqpx.Delivery, string) (schedule.Func, error) {
 			if n := record("leased", 1); n != 0 {
-				t.Errorf("the statements changed %d rows while another attempt held the lease", n)
+				t.Errorf("while another attempt holds the lease, the statements changed %d rows, want 0", n)
 			}
 			return nil, nil
 		})

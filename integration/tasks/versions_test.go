@@ -17,11 +17,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-var updateVersion = flag.Bool("update", false, "write the tables of the coming release to testdata; never after it")
+var updateVersion = flag.Bool("update", false, "write the tables of the next release to testdata; never use it after that release")
 
 const released = "testdata/0.1.0"
 
-// oldTables creates the tables of an earlier release in an empty database, with rows in them.
+// oldTables creates the tables of an earlier release, including rows, in an empty database.
 func oldTables(t *testing.T, db businessDB) {
 	t.Helper()
 	file := filepath.Join(released, string(db.dialect)+".sql")
@@ -31,7 +31,7 @@ func oldTables(t *testing.T, db businessDB) {
 	for _, name := range []string{file, filepath.Join(released, "rows.sql")} {
 		script, err := os.ReadFile(name)
 		suite.MustSucceed(t, err)
-		hourAgo := fmt.Sprint(time.Now().Add(-time.Hour).UnixMilli()) // or retention would delete them
+		hourAgo := fmt.Sprint(time.Now().Add(-time.Hour).UnixMilli()) // because retention would delete older tasks
 		for statement := range strings.SplitSeq(strings.ReplaceAll(string(script), ":finished", hourAgo), ";\n") {
 			if strings.TrimSpace(statement) != "" {
 				db.mustExec(t, statement)
@@ -40,7 +40,7 @@ func oldTables(t *testing.T, db businessDB) {
 	}
 }
 
-// The tables of each release from 0.1.0 on, with their rows, work with the current code.
+// The current code works with the tables and rows of every release since 0.1.0.
 func TestTablesOfEarlierReleases(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {
@@ -52,7 +52,7 @@ func TestTablesOfEarlierReleases(t *testing.T) {
 			"pending": schedule.StatusPending, "done": schedule.StatusDone, "cancelled": schedule.StatusCancelled, "failed": schedule.StatusFailed,
 		} {
 			if got := taskOf(t, s, id); got.Status != want || got.Queue != "orders.expire" {
-				t.Errorf(`%s is %s, to %q, want %s and "orders.expire"`, id, got.Status, got.Queue, want)
+				t.Errorf(`task %s is %s in queue %q, want %s in "orders.expire"`, id, got.Status, got.Queue, want)
 			}
 		}
 		got := taskOf(t, s, "pending")
@@ -70,13 +70,13 @@ func TestTablesOfEarlierReleases(t *testing.T) {
 			suite.MustSucceed(t, h(t.Context(), asDelivery(m)))
 		}
 		if ran["pending"] != 1 || ran["lost"] != 1 || ran["failed"] != 1 || len(ran) != 3 {
-			t.Errorf(`the handler ran %v, want pending = 1, lost = 1, failed = 1 and nothing else`, ran)
+			t.Errorf(`runs of the handler by task: got %v, want pending = 1, lost = 1, failed = 1 and no other tasks`, ran)
 		}
 		seen := false
 		once := idempotency.Handler(db.DB, func(context.Context, *sql.Tx, *amqpx.Delivery) error { seen = true; return nil })
 		suite.MustSucceed(t, once(t.Context(), &amqpx.Delivery{ID: "m-1", Queue: "orders.expire"}))
 		if seen {
-			t.Error("a message that 0.1.0 has processed was processed again")
+			t.Error("the handler ran for a message that 0.1.0 had processed, want it to be skipped")
 		}
 		if l, err := s.Recurring().Get(t.Context(), schedule.NoTx, "nightly"); err != nil || l.Cron != "0 0 29 2 *" || l.TimeZone != "Europe/Berlin" {
 			t.Errorf(`the recurring task is %+v, %v, want no error, Cron = "0 0 29 2 *" and TimeZone = "Europe/Berlin"`, l, err)

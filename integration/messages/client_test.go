@@ -83,7 +83,7 @@ func (c *collector) await(t testing.TB, what string, done func(got []*amqpx.Deli
 		case <-c.more:
 		case <-deadline:
 			suite.LogQueues(t)
-			t.Fatalf("%s: not within %v; %d deliveries so far", what, suite.Patience, n)
+			t.Fatalf("timed out after %v waiting for %s; got %d deliveries", suite.Patience, what, n)
 		}
 	}
 }
@@ -113,7 +113,7 @@ func TestSendsSurviveLostConnections(t *testing.T) {
 	}
 	wg.Wait()
 	if p.Cuts() < 3 {
-		t.Fatalf("the proxy cut %d connections, want at least 3, so the test proves nothing", p.Cuts())
+		t.Fatalf("the proxy cut %d connections, want at least 3 for a meaningful test", p.Cuts())
 	}
 	col.await(t, "every message", func(got []*amqpx.Delivery) bool {
 		ids := map[string]bool{}
@@ -123,7 +123,7 @@ func TestSendsSurviveLostConnections(t *testing.T) {
 		return len(ids) == senders*each
 	})
 	if col.early > 0 {
-		t.Errorf("%d messages were early, want 0", col.early)
+		t.Errorf("%d messages were handled before they were due, want 0", col.early)
 	}
 }
 
@@ -143,7 +143,7 @@ func TestBatchSurvivesALostConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	if frames.Load() < 2000 {
-		t.Fatalf("the proxy saw %d publishes, want at least 2000, so the test proves nothing", frames.Load())
+		t.Fatalf("the proxy saw %d publishes, want at least 2000 for a meaningful test", frames.Load())
 	}
 	col.await(t, "every message", func(got []*amqpx.Delivery) bool { return len(got) >= len(msgs) && len(distinct(got)) == len(msgs) })
 }
@@ -156,7 +156,7 @@ func distinct(got []*amqpx.Delivery) map[string]bool {
 	return ids
 }
 
-// If a connection ends between the publish and its confirm, the send is repeated with the same id
+// If a connection is lost between the publish and its confirm, the send is repeated with the same id
 // and succeeds. The message may arrive twice.
 func TestCutBeforeTheConfirm(t *testing.T) {
 	t.Parallel()
@@ -173,7 +173,7 @@ func TestCutBeforeTheConfirm(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !cut.Load() {
-		t.Fatal("no connection was cut, so the test proves nothing")
+		t.Fatal("the proxy cut no connection, want one cut between the publish and the confirm")
 	}
 	col.await(t, "the message", func([]*amqpx.Delivery) bool {
 		for _, d := range col.got {
@@ -208,13 +208,13 @@ func TestOutcomeUnknownDiffersFromNotSent(t *testing.T) {
 		err := send()
 		var se *amqpx.SendError
 		if !errors.Is(err, amqpx.ErrOutcomeUnknown) || errors.Is(err, amqpx.ErrNotSent) || !errors.As(err, &se) || se.Tries != 1 || se.ID != "m" {
-			t.Fatalf("got %v (%+v), want ErrOutcomeUnknown after one try for message m", err, se)
+			t.Fatalf("got error %v (%+v), want amqpx.ErrOutcomeUnknown after one try for message m", err, se)
 		}
 	})
 	t.Run("no connection", func(t *testing.T) {
 		err := send()
 		if !errors.Is(err, amqpx.ErrNotSent) || errors.Is(err, amqpx.ErrOutcomeUnknown) || !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatalf("got %v, want amqpx.ErrNotSent and context.DeadlineExceeded and not amqpx.ErrOutcomeUnknown", err)
+			t.Fatalf("got error %v, want amqpx.ErrNotSent and context.DeadlineExceeded, but not amqpx.ErrOutcomeUnknown", err)
 		}
 	})
 	p.CutAt(nil)
@@ -225,7 +225,7 @@ func TestOutcomeUnknownDiffersFromNotSent(t *testing.T) {
 	t.Run("the broker does not answer", func(t *testing.T) {
 		p.Stall(proxy.ToBroker, true)
 		defer p.Stall(proxy.ToBroker, false)
-		// These messages are more than the sockets' buffers can hold. No publish may hang because of that.
+		// The messages exceed the sockets' buffers. No publish may hang because of that.
 		errs := make(chan error, 100)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -234,7 +234,7 @@ func TestOutcomeUnknownDiffersFromNotSent(t *testing.T) {
 		}
 		for range cap(errs) {
 			if err := <-errs; !errors.Is(err, amqpx.ErrOutcomeUnknown) && !errors.Is(err, amqpx.ErrNotSent) {
-				t.Errorf("got %v, want ErrOutcomeUnknown or ErrNotSent", err)
+				t.Errorf("Send during the stall: got error %v, want amqpx.ErrOutcomeUnknown or amqpx.ErrNotSent", err)
 			}
 		}
 	})
@@ -282,8 +282,8 @@ func (l *stateLog) saw(s amqpx.State) bool {
 	return false
 }
 
-// During a memory alarm, publishers are blocked: Stats has a state for it, and a send fails at its deadline with an
-// error that says so. Consuming continues, and after the alarm a send succeeds.
+// During a memory alarm, publishers are blocked. The state StateBlocked is reported, and a send fails at its deadline with
+// an error that gives the reason. Consuming continues, and after the alarm a send succeeds.
 func TestBlockedBroker(t *testing.T) {
 	b := broker.Shared(t, broker.Options{})
 	if b.Source() == broker.Environment {
@@ -311,21 +311,21 @@ func TestBlockedBroker(t *testing.T) {
 		}
 	}()
 
-	// The broker notices at its next check of the memory.
-	suite.Eventually(t, "the alarm", func() bool {
+	// The broker raises the alarm at its next memory check.
+	suite.Eventually(t, "sends are blocked", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		err := c.Send(ctx, amqpx.Message{ID: "during", Queue: q})
 		if err != nil && (!errors.Is(err, amqpx.ErrBlocked) || !errors.Is(err, context.DeadlineExceeded)) {
-			t.Fatalf("got %v, want no error, or ErrBlocked at the deadline", err)
+			t.Fatalf("Send: got error %v, want nil before the alarm, and amqpx.ErrBlocked at the deadline during it", err)
 		}
 		return err != nil
 	})
 	if !states.saw(amqpx.StateBlocked) {
-		t.Error("the state StateBlocked was not reported")
+		t.Error("got no event with the state amqpx.StateBlocked, want one")
 	}
 	suite.Consume(t, c, q, col.handle)
-	col.await(t, "consuming while blocked", func(got []*amqpx.Delivery) bool { return distinct(got)["before"] })
+	col.await(t, "the message sent before the alarm", func(got []*amqpx.Delivery) bool { return distinct(got)["before"] })
 
 	done := make(chan error, 1)
 	go func() { done <- c.Send(t.Context(), amqpx.Message{ID: "after", Queue: q}) }()
@@ -335,14 +335,14 @@ func TestBlockedBroker(t *testing.T) {
 		t.Fatalf("Send after the alarm: got %v, want no error", err)
 	}
 	col.await(t, "the message sent during the alarm", func(got []*amqpx.Delivery) bool { return distinct(got)["after"] })
-	suite.Eventually(t, "the Unblocked state", func() bool { return states.saw(amqpx.StateUnblocked) })
+	suite.Eventually(t, "the state StateUnblocked is reported", func() bool { return states.saw(amqpx.StateUnblocked) })
 }
 
 // A deleted delay queue is declared again, and the message that the broker returned is sent.
 func TestMissingDelayQueueIsDeclaredAgain(t *testing.T) {
 	t.Parallel()
 	const delay = 300 * time.Millisecond
-	single, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, Resolution: delay}) // with a single queue, every send uses the same one, however long it takes
+	single, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, Resolution: delay}) // a single delay queue, so that every send uses the same one even if the send is slow
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -368,8 +368,8 @@ func TestMissingDelayQueueIsDeclaredAgain(t *testing.T) {
 	col.await(t, "the second message", func(got []*amqpx.Delivery) bool { return len(got) == 2 })
 }
 
-// If a destination is deleted, a client that only sends notices it without a new connection, and messages that are due
-// later find the destination again.
+// If a destination is deleted, a client that only sends notices it without reconnecting and declares it again, so that
+// messages that are due later arrive.
 func TestDeletedDestinationIsDeclaredAgain(t *testing.T) {
 	t.Parallel()
 	c := suite.OpenClient(t, amqpx.Config{RecheckInterval: 50 * time.Millisecond})
@@ -379,14 +379,14 @@ func TestDeletedDestinationIsDeclaredAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The check runs in the background, and the binding is made after the queue.
-	suite.Eventually(t, "the queue to be declared and bound again", func() bool {
+	suite.Eventually(t, "the queue is declared and bound again", func() bool {
 		suite.Send(t, c, amqpx.Message{ID: "2", Queue: q, Delay: time.Hour})
 		return slices.Contains(suite.BindingsOf(t, q), "delay.deliver")
 	})
 	col := newCollector()
 	suite.Consume(t, suite.OpenClient(t, amqpx.Config{}), q, col.handle)
 	suite.Send(t, c, amqpx.Message{ID: "3", Queue: q, Delay: 100 * time.Millisecond})
-	col.await(t, "a message after that", func(got []*amqpx.Delivery) bool { return len(got) == 1 })
+	col.await(t, "a message that was sent after the queue was declared again", func(got []*amqpx.Delivery) bool { return len(got) == 1 })
 }
 
 func TestImpossibleDestination(t *testing.T) {
@@ -394,10 +394,10 @@ func TestImpossibleDestination(t *testing.T) {
 	c := suite.OpenClient(t, amqpx.Config{})
 	err := c.Send(t.Context(), amqpx.Message{Exchange: "no.such.exchange", RoutingKey: "k", Delay: time.Second})
 	if !errors.Is(err, topology.ErrDestination) || !errors.Is(err, amqpx.ErrNotSent) || !strings.Contains(err.Error(), "no.such.exchange") {
-		t.Errorf(`missing exchange: got %v, want topology.ErrDestination and amqpx.ErrNotSent with "no.such.exchange"`, err)
+		t.Errorf(`missing exchange: got error %v, want topology.ErrDestination and amqpx.ErrNotSent containing "no.such.exchange"`, err)
 	}
 	if err := c.Send(t.Context(), amqpx.Message{Queue: "delay.parked", Delay: time.Second}); !errors.Is(err, topology.ErrDestination) {
-		t.Errorf("a delay object as destination: got %v, want topology.ErrDestination", err)
+		t.Errorf("one of the layout's own queues as the destination: got error %v, want topology.ErrDestination", err)
 	}
 	bare := suite.OpenClient(t, amqpx.Config{Declare: amqpx.DeclareNothing})
 	if err := bare.Send(t.Context(), amqpx.Message{Queue: "no.such.queue", Delay: time.Second}); !errors.Is(err, topology.ErrDestination) {
@@ -406,7 +406,7 @@ func TestImpossibleDestination(t *testing.T) {
 }
 
 func TestCloseEndsWhatWaits(t *testing.T) {
-	broker.Shared(t, broker.Options{}) // goroutines of its start are not a leak
+	broker.Shared(t, broker.Options{}) // start the broker first, so that its goroutines do not count as leaks
 	leaks := goleak.IgnoreCurrent()
 	c, p := throughProxy(t, amqpx.Config{})
 	q := suite.NewQueue(t)
@@ -426,11 +426,11 @@ func TestCloseEndsWhatWaits(t *testing.T) {
 	p.Cut()
 	waiting := make(chan error, 1)
 	go func() { waiting <- c.Send(t.Context(), amqpx.Message{Queue: q}) }()
-	suite.Eventually(t, "the send to begin", func() bool { return c.Stats().Sending == 1 })
+	suite.Eventually(t, "Stats reports the waiting send", func() bool { return c.Stats().Sending == 1 })
 	ctx, cancel := contextWithin(t, 100*time.Millisecond)
 	defer cancel()
 	if left, ok := errors.AsType[*amqpx.CloseError](c.Close(ctx)); !ok || left.Unconfirmed != 1 {
-		t.Errorf("Close returned %v, want one message that was not confirmed", left)
+		t.Errorf("Close returned %v, want a CloseError with Unconfirmed = 1", left)
 	}
 	if err := <-waiting; !errors.Is(err, amqpx.ErrClosed) {
 		t.Errorf("a waiting Send returned %v, want amqpx.ErrClosed", err)
@@ -453,12 +453,12 @@ func contextWithin(t testing.TB, d time.Duration) (context.Context, context.Canc
 	return context.WithTimeout(t.Context(), d)
 }
 
-// particular holds the options of a separate broker, for tests that change settings on which other tests rely.
+// particular has the options of a separate broker for tests that change settings on which other tests rely.
 var particular = broker.Options{Config: "max_message_size = 100000\n"}
 
-// A broker whose size limit is below the client's closes the channel that all senders
-// share. Only the large message fails permanently, the others are sent, and the next
-// message of that size is refused before it can do harm.
+// If a message exceeds the broker's size limit, the broker closes the channel that all senders share. Only the large
+// message fails permanently, and the others are sent. The client then rejects further messages of that size without
+// publishing them.
 func TestBodyOverTheBrokersLimit(t *testing.T) {
 	b := broker.Shared(t, particular)
 	c := suite.OpenClient(t, amqpx.Config{URL: b.URL()})
@@ -471,15 +471,15 @@ func TestBodyOverTheBrokersLimit(t *testing.T) {
 	err := c.SendBatch(t.Context(), msgs)
 	batch, ok := errors.AsType[*amqpx.BatchError](err)
 	if !ok || len(batch.Failed) != 1 || batch.Failed[small/2] == nil {
-		t.Fatalf("batch: got %v, want an error for message %d alone", err, small/2)
+		t.Fatalf("batch: got error %v, want only message %d to fail", err, small/2)
 	}
 	const want = "100001 bytes; the broker accepts at most 100000"
 	if err := batch.Failed[small/2]; !errors.Is(err, amqpx.ErrNotSent) || !errors.Is(err, amqpx.ErrMessage) || !strings.Contains(err.Error(), want) {
-		t.Errorf("batch: got %v, want ErrNotSent and ErrMessage with %q", err, want)
+		t.Errorf("batch: got error %v, want amqpx.ErrNotSent and amqpx.ErrMessage containing %q", err, want)
 	}
 	err = c.Send(t.Context(), amqpx.Message{Queue: "sizes", Body: make([]byte, 200_000)})
 	if _, sent := errors.AsType[*amqpx.SendError](err); sent || !errors.Is(err, amqpx.ErrMessage) {
-		t.Errorf("the next: got %v, want it refused unsent", err)
+		t.Errorf("the next large message: got error %v, want amqpx.ErrMessage without an attempt to send it", err)
 	}
 	seen := map[string]bool{}
 	ctx, cancel := context.WithTimeout(t.Context(), suite.Patience)

@@ -23,8 +23,8 @@ import (
 // quickRetry is a retry policy for tests.
 var quickRetry = topology.Retry{MaxAttempts: 3, Backoff: 100 * time.Millisecond, MaxBackoff: 200 * time.Millisecond}
 
-// When a consumer ends, running handlers finish and acknowledge. Deliveries that no handler has started on stay in the
-// queue.
+// When a consumer stops, running handlers finish and acknowledge their messages. Messages without a running handler stay
+// in the queue.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	c := suite.OpenClient(t, amqpx.Config{})
@@ -49,8 +49,8 @@ func TestDrain(t *testing.T) {
 	go func() { stopped <- stop() }()
 	select {
 	case err := <-stopped:
-		t.Fatalf("the consumer ended before its handlers: %v", err)
-	case <-time.After(100 * time.Millisecond): // Consume must not end, and there is no event to wait for
+		t.Fatalf("Consume returned (error %v) while handlers were running, want it to wait for them", err)
+	case <-time.After(100 * time.Millisecond): // Consume must not return, and there is no event to wait for
 	}
 	close(finish)
 	if err := <-stopped; err != nil {
@@ -58,9 +58,9 @@ func TestDrain(t *testing.T) {
 	}
 	col := newCollector()
 	suite.Consume(t, c, q, col.handle)
-	col.await(t, "the rest", func(got []*amqpx.Delivery) bool { return int64(len(got))+handled.Load() >= total })
+	col.await(t, "the remaining messages", func(got []*amqpx.Delivery) bool { return int64(len(got))+handled.Load() >= total })
 	if n := handled.Load() + int64(len(col.ids())); n != total {
-		t.Errorf("%d handled by the first and %d by the second consumer, want %d in all, each once", handled.Load(), len(col.ids()), total)
+		t.Errorf("the first consumer handled %d messages and the second %d, want %d in total, each once", handled.Load(), len(col.ids()), total)
 	}
 }
 
@@ -112,19 +112,19 @@ func TestRetriesThenDeadLetter(t *testing.T) {
 			t.Errorf(`delivery %d: got %+v, want Attempt = %v, ID = "m", Version = 7 and Headers["mine"] = "kept"`, i, d, i+1)
 		}
 		if i > 0 && !d.DueAt.After(col.got[i-1].DueAt) {
-			t.Errorf("delivery %d is due at %v, want later than the one before", i, d.DueAt)
+			t.Errorf("delivery %d is due at %v, want it due after the previous delivery", i, d.DueAt)
 		}
 	}
 	if string(dead.Body) != "body" || dead.MessageId != "m" || dead.ContentType != "text/plain" || dead.Headers["mine"] != "kept" {
 		t.Errorf(`dead letter: got %+v, want Body = "body", MessageId = "m", ContentType = "text/plain" and Headers["mine"] = "kept"`, dead)
 	}
 	if dead.Headers[amqpx.HeaderReason] != inspect.ReasonAttempts || dead.Headers[amqpx.HeaderError] != "attempt 3 of 3 failed" {
-		t.Errorf(`reason %v, error %v, want inspect.ReasonAttempts and "attempt 3 of 3 failed"`,
+		t.Errorf(`dead letter: got the reason %v and the error %v, want inspect.ReasonAttempts and "attempt 3 of 3 failed"`,
 			dead.Headers[amqpx.HeaderReason], dead.Headers[amqpx.HeaderError])
 	}
 	list, _ := dead.Headers[amqpx.HeaderAttempts].([]any)
 	if len(list) != 3 || !strings.HasSuffix(list[0].(string), " no luck") || !strings.HasSuffix(list[1].(string), "panicked: out of luck") {
-		t.Errorf(`attempts on record: got %v, want 3, the first ending with " no luck" and the second with "panicked: out of luck"`, list)
+		t.Errorf(`recorded attempts: got %v, want 3, the first ending with " no luck" and the second with "panicked: out of luck"`, list)
 	}
 }
 
@@ -154,7 +154,7 @@ func TestRejectAndRetryIn(t *testing.T) {
 	}
 }
 
-// Whatever another publisher sends, the consumer keeps running and the message ends in the dead-letter queue.
+// Whatever another publisher sends, the consumer keeps running and the message is dead-lettered.
 func TestHostileMessages(t *testing.T) {
 	t.Parallel()
 	c := suite.OpenClient(t, amqpx.Config{})
@@ -174,18 +174,18 @@ func TestHostileMessages(t *testing.T) {
 		"deep":           {"a": amqp.Table{"b": amqp.Table{"c": []any{[]any{amqp.Table{"d": nil}}}}}},
 	} {
 		if name == "own and routes" {
-			headers = amqp.Table{"x-death": "nonsense", "rabbitdelay-other": "x"} // the broker refuses a CC that is not a list
+			headers = amqp.Table{"x-death": "nonsense", "rabbitdelay-other": "x"} // not CC, because the broker rejects a CC that is not a list
 		}
 		if err := ch.PublishWithContext(t.Context(), "", q, false, false, amqp.Publishing{MessageId: name, Headers: headers, Body: []byte(name)}); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if dead := suite.RawGet(t, q+".dead"); string(dead.Body) != name || dead.Headers[amqpx.HeaderReason] != inspect.ReasonAttempts {
-			t.Errorf("%s: dead letter %q, %v, want Headers[amqpx.HeaderReason] = inspect.ReasonAttempts", name, dead.Body, dead.Headers)
+			t.Errorf("message %s: got the dead letter %q with headers %v, want the same body and Headers[amqpx.HeaderReason] = inspect.ReasonAttempts", name, dead.Body, dead.Headers)
 		}
 	}
 }
 
-// If a queue is deleted while it is consumed, the consumer declares and binds it again.
+// If a queue is deleted while it is being consumed, the consumer declares and binds it again.
 func TestConsumerOutlivesItsQueue(t *testing.T) {
 	t.Parallel()
 	c := suite.OpenClient(t, amqpx.Config{})
@@ -193,14 +193,14 @@ func TestConsumerOutlivesItsQueue(t *testing.T) {
 	col := newCollector()
 	suite.Consume(t, c, q, col.handle)
 	suite.Send(t, c, amqpx.Message{ID: "1", Queue: q})
-	col.await(t, "the first", func(got []*amqpx.Delivery) bool { return len(got) == 1 })
+	col.await(t, "the first message", func(got []*amqpx.Delivery) bool { return len(got) == 1 })
 	if err := suite.DeleteQueue(t, q); err != nil {
 		t.Fatal(err)
 	}
-	// A message that arrives while the queue is gone is parked, not lost. The probe continues until the queue is bound
-	// again.
+	// A message that is due while the queue does not exist is parked, not lost. The loop sends messages until the queue is
+	// bound again.
 	n := 1
-	suite.Eventually(t, "delivery to the new queue", func() bool {
+	suite.Eventually(t, "a message arrives in the new queue", func() bool {
 		n++
 		suite.Send(t, c, amqpx.Message{ID: fmt.Sprint(n), Queue: q, Delay: 100 * time.Millisecond})
 		select {
@@ -212,8 +212,8 @@ func TestConsumerOutlivesItsQueue(t *testing.T) {
 	})
 }
 
-// A consumer that was running keeps trying while the broker refuses it, because a broker that is stopping refuses, and
-// permissions may come back.
+// A consumer that was running keeps trying while the broker refuses it, because a broker may be shutting down, or an
+// administrator may restore the permissions.
 func TestConsumerOutlivesRefusals(t *testing.T) {
 	b := broker.Shared(t, particular)
 	if b.Source() == broker.Environment {
@@ -230,19 +230,19 @@ func TestConsumerOutlivesRefusals(t *testing.T) {
 	col := newCollector()
 	suite.Consume(t, c, "refused", col.handle)
 	suite.Send(t, c, amqpx.Message{ID: "1", Queue: "refused"})
-	col.await(t, "the first", func(got []*amqpx.Delivery) bool { return len(got) == 1 })
+	col.await(t, "the first message", func(got []*amqpx.Delivery) bool { return len(got) == 1 })
 
 	ctl("set_permissions", "guest", "^$", "^$", "^$")
 	defer ctl("set_permissions", "guest", ".*", ".*", ".*")
 	ctl("close_all_connections", "test")
-	suite.Eventually(t, "the consumer to be refused", func() bool {
+	suite.Eventually(t, "the consumer is refused", func() bool {
 		return logs.FilterMessage("the consumer stopped; restarting it").Filter(func(e observer.LoggedEntry) bool {
 			return strings.Contains(fmt.Sprint(e.ContextMap()["error"]), "ACCESS_REFUSED")
 		}).Len() > 0
 	})
 	ctl("set_permissions", "guest", ".*", ".*", ".*")
 	suite.Send(t, c, amqpx.Message{ID: "2", Queue: "refused"})
-	col.await(t, "the second", func(got []*amqpx.Delivery) bool { return len(got) == 2 })
+	col.await(t, "the second message", func(got []*amqpx.Delivery) bool { return len(got) == 2 })
 }
 
 func TestConsumeRefusesBadOptions(t *testing.T) {
@@ -264,7 +264,7 @@ func TestConsumeRefusesBadOptions(t *testing.T) {
 	}
 }
 
-// A stream is refused immediately, instead of being read from the next message on.
+// Consuming from a stream fails immediately, instead of silently skipping the existing messages.
 func TestConsumeRefusesAStream(t *testing.T) {
 	t.Parallel()
 	suite.OnSomePrepared(t, func(t *testing.T, v *suite.Vhost) {
@@ -277,10 +277,10 @@ func TestConsumeRefusesAStream(t *testing.T) {
 		defer cancel()
 		err := c.Consume(ctx, "stream", func(context.Context, *amqpx.Delivery) error { return nil })
 		if !errors.Is(err, amqpx.ErrConfig) || !strings.Contains(err.Error(), "is a stream") {
-			t.Errorf(`consume: got %v, want amqpx.ErrConfig with "is a stream"`, err)
+			t.Errorf(`Consume: got error %v, want amqpx.ErrConfig containing "is a stream"`, err)
 		}
 		if _, err := v.Channel(t).QueueDeclarePassive("stream.dead", true, false, false, false, nil); err == nil {
-			t.Error("the refused consumer has left a dead-letter queue")
+			t.Error("the refused consumer has declared the queue stream.dead, want no such queue")
 		}
 		suite.Eventually(t, "requeue is refused", func() bool { // the broker counts the messages in a stream a few seconds later
 			_, err := inspect.Requeue(ctx, c, inspect.RequeueOptions{Queue: "stream"})
@@ -288,12 +288,12 @@ func TestConsumeRefusesAStream(t *testing.T) {
 		})
 		ran := suite.RunCLI(t.Context(), "consume", "--url", v.URL, "--queue", "stream", "--timeout", "20s")
 		if ran.Code != 1 || !strings.Contains(ran.Stderr, "is a stream") {
-			t.Errorf(`rabbitdelay consume: got %d %s, want an error with "is a stream" and 1`, ran.Code, ran.Stderr)
+			t.Errorf(`rabbitdelay consume: got exit code %d and Stderr %s, want 1 and "is a stream"`, ran.Code, ran.Stderr)
 		}
 	})
 }
 
-// Messages whose handlers finished while their consumer ended are not redelivered, however many finish together.
+// Messages whose handlers finish while their consumer is stopping are not redelivered, even if many finish together.
 func TestConsumerEndsWithItsAcknowledgements(t *testing.T) {
 	t.Parallel()
 	const n, rounds = 1000, 6
@@ -318,7 +318,7 @@ func TestConsumerEndsWithItsAcknowledgements(t *testing.T) {
 				messages[i] = amqpx.Message{Queue: queue}
 			}
 			suite.MustSucceed(t, sender.SendBatch(t.Context(), messages))
-			suite.Eventually(t, "all are being handled", func() bool { return begun.Load() == n })
+			suite.Eventually(t, "all messages are being handled", func() bool { return begun.Load() == n })
 			if round%2 == 0 {
 				stop()
 				close(release)
@@ -329,7 +329,7 @@ func TestConsumerEndsWithItsAcknowledgements(t *testing.T) {
 			suite.MustSucceed(t, <-ended)
 			stop()
 			if left := suite.Drains(t, v, queue); len(left) > 0 {
-				t.Errorf("round %d: %d of %d messages were delivered again", round, len(left), n)
+				t.Errorf("round %d: %d of %d messages are left in the queue, want 0", round, len(left), n)
 			}
 		}
 	})

@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A message goes into a file and comes back complete, whatever a broker does to the types of
+// A message is saved to a file and sent again with all its properties, even though a broker may change the types of its
 // headers.
 func TestDiscardKeepsEverything(t *testing.T) {
 	t.Parallel()
@@ -46,7 +46,7 @@ func TestDiscardKeepsEverything(t *testing.T) {
 			t.Helper()
 			dc, err := ch.PublishWithDeferredConfirm("", "q.dead", true, false, sent)
 			if err != nil || !dc.Wait() {
-				t.Fatalf("queue q.dead did not confirm a message: %v", err)
+				t.Fatalf("publishing to q.dead: got error %v, want nil and a confirm", err)
 			}
 			suite.Known(t, v, "q.dead")
 			p, err := inspect.Peek(t.Context(), lookingInto(t, v), "q.dead", inspect.PeekOptions{Management: v.Management})
@@ -63,14 +63,14 @@ func TestDiscardKeepsEverything(t *testing.T) {
 		}
 		r, err := inspect.Requeue(t.Context(), c, inspect.RequeueOptions{Queue: "q.dead", Discard: true, Save: f.Save, Management: v.Management})
 		if err != nil || r.Discarded != 1 || f.Close() != nil {
-			t.Fatalf("got %v, %+v, want no error, also from Close, and Discarded = 1", err, r)
+			t.Fatalf("Requeue: got error %v and %+v, want no error, Discarded = 1 and no error from Close", err, r)
 		}
 		for m, err := range inspect.SavedIn(path) {
 			if err != nil {
 				t.Fatal(err)
 			}
 			if !bytes.Equal(m.Message.Body, sent.Body) {
-				t.Errorf("saved: the body is %.99q, want %.99q", m.Message.Body, sent.Body)
+				t.Errorf("saved message: the body is %.99q, want %.99q", m.Message.Body, sent.Body)
 			}
 			for _, c := range []struct {
 				field     string
@@ -81,14 +81,14 @@ func TestDiscardKeepsEverything(t *testing.T) {
 				{"ReplyTo", m.Message.ReplyTo, sent.ReplyTo},
 			} {
 				if c.got != c.want {
-					t.Errorf("saved: %s is %v, want %v", c.field, c.got, c.want)
+					t.Errorf("saved message: %s is %v, want %v", c.field, c.got, c.want)
 				}
 			}
 			for name, want := range sent.Headers {
 				if got := lay.Headers[name]; !reflect.DeepEqual(m.Message.Headers[name], got) {
-					t.Errorf("header %s: got %#v in the file, want %#v as in the message", name, m.Message.Headers[name], got)
+					t.Errorf("saved message: header %s is %#v, want %#v as in the queue", name, m.Message.Headers[name], got)
 				} else if name != "decimal" && !reflect.DeepEqual(got, want) {
-					t.Errorf("header %s: sent as %#v, but the message has %#v", name, want, got)
+					t.Errorf("message in the queue: header %s is %#v, want %#v as published", name, got, want)
 				}
 			}
 		}
@@ -97,7 +97,7 @@ func TestDiscardKeepsEverything(t *testing.T) {
 		}
 		got, ok, err := v.Channel(t).Get("q", true)
 		if err != nil || !ok {
-			t.Fatalf("basic.get from q: got message %t, error %v, want the message", ok, err)
+			t.Fatalf("basic.get from q: got ok = %t, error %v, want a message", ok, err)
 		}
 		for _, c := range []struct{ field, got, want string }{
 			{"Body", string(got.Body), string(sent.Body)},
@@ -108,12 +108,12 @@ func TestDiscardKeepsEverything(t *testing.T) {
 			{"AppId", got.AppId, "app"},
 		} {
 			if c.got != c.want {
-				t.Errorf("sent again: %s is %.99q, want %.99q", c.field, c.got, c.want)
+				t.Errorf("resent message: %s is %.99q, want %.99q", c.field, c.got, c.want)
 			}
 		}
 		for name := range sent.Headers {
 			if want := lay.Headers[name]; inspect.ReasonRejected != want && name != amqpx.HeaderQueue && !reflect.DeepEqual(got.Headers[name], want) {
-				t.Errorf("header %s: sent as %#v, but the message had %#v", name, got.Headers[name], want)
+				t.Errorf("resent message: header %s is %#v, want %#v as in the dead letter", name, got.Headers[name], want)
 			}
 		}
 	})

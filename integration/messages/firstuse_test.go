@@ -14,8 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Clients that use a destination for the first time at the same time lose no message to the parked queue. From 3.12 to
-// 4.2, if another connection is creating the same binding, the broker confirms a bind before it routes by the binding.
+// If several clients use a destination for the first time at the same time, no message is parked. From 3.12 to 4.2, if
+// another connection is creating the same binding, the broker confirms a bind before it routes by the binding.
 func TestFirstUseByManyClientsAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	const clients, each, rounds = 9, 30, 6
@@ -58,7 +58,7 @@ func TestFirstUseByManyClientsAtTheSameTime(t *testing.T) {
 	})
 }
 
-// sendsTo sends a client's share, half of it without a delay.
+// sendsTo sends a client's share of the messages, half of them without a delay.
 func sendsTo(t *testing.T, c *amqpx.Client, d topology.Destination, client, each int) {
 	var wg sync.WaitGroup
 	for n := range each {
@@ -69,7 +69,7 @@ func sendsTo(t *testing.T, c *amqpx.Client, d topology.Destination, client, each
 				ID: fmt.Sprintf("%d-%d", client, n), Queue: d.Queue, Exchange: d.Exchange, RoutingKey: d.RoutingKey,
 				Delay: time.Duration(n%2) * 100 * time.Millisecond,
 			}); err != nil {
-				t.Errorf("client %d could not send message %d: %v", client, n, err)
+				t.Errorf("client %d, message %d: got error %v, want nil", client, n, err)
 			}
 		})
 	}
@@ -100,11 +100,11 @@ func TestMessageWithoutTTLInARouteQueue(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		suite.Eventually(t, "40 messages in "+route.Name, func() bool { return suite.MessagesIn(t, v, route.Name) == 40 })
+		suite.Eventually(t, "queue "+route.Name+" has 40 messages", func() bool { return suite.MessagesIn(t, v, route.Name) == 40 })
 		if err := c.Send(t.Context(), amqpx.Message{Exchange: d.Exchange, RoutingKey: d.RoutingKey, Delay: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
-		suite.Eventually(t, "40 messages in end", func() bool { return suite.MessagesIn(t, v, "end") == 40 })
+		suite.Eventually(t, "queue end has 40 messages", func() bool { return suite.MessagesIn(t, v, "end") == 40 })
 		if n := suite.MessagesIn(t, v, route.Name); n > 0 {
 			t.Errorf("%d messages are still in %s, want 0", n, route.Name)
 		}

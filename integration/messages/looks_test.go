@@ -15,12 +15,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Looking at a message never loses it: RabbitMQ 4.0 to 4.2 drop or dead-letter a message that was
-// taken and put back 20 times, unless the queue sets a limit.
+// Peeking at a message never loses it, although RabbitMQ 4.0 to 4.2 drop or dead-letter a message that was received and
+// requeued 20 times, unless the queue sets a different limit.
 func TestPeekingLosesNothing(t *testing.T) {
 	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
-		// The layout is a single queue, so that the message stays in it however long a send takes.
+		// The layout has a single delay queue, so that the message stays in it even if a send is slow.
 		hour, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour})
 		if err != nil {
 			t.Fatal(err)
@@ -50,14 +50,14 @@ func TestPeekingLosesNothing(t *testing.T) {
 
 		col := newCollector()
 		suite.Consume(t, c, dest.Queue, col.handle)
-		col.await(t, "the message that was looked at", func(got []*amqpx.Delivery) bool { return len(got) > 0 })
+		col.await(t, "the message that was read repeatedly", func(got []*amqpx.Delivery) bool { return len(got) > 0 })
 		if got := col.ids(); got["waits"] != 1 || got["later"] != 0 {
-			t.Errorf("delivered %v, want waits alone", got)
+			t.Errorf("delivered %v, want only the message waits, once", got)
 		}
 	})
 }
 
-// looker is a plain client that takes messages and puts them back.
+// looker is a plain AMQP client that receives messages and requeues them.
 type looker struct{ ch *amqp.Channel }
 
 func newLooker(t *testing.T, v *suite.Vhost) *looker {
@@ -79,12 +79,12 @@ func (l *looker) publish(t *testing.T, exchange, id string) {
 	}
 }
 
-// look takes the message of a queue n times and puts it back each time, and checks that it is in the queue afterwards.
+// look receives the queue's only message n times and requeues it each time, and checks that it is still in the queue.
 func (l *looker) look(t *testing.T, queue string, n int) {
 	t.Helper()
 	var ids []string
 	for range n + 1 {
-		suite.Eventually(t, "the message in "+queue, func() bool {
+		suite.Eventually(t, "queue "+queue+" has a message", func() bool {
 			d, ok, err := l.ch.Get(queue, false)
 			if err != nil {
 				t.Fatal(err)
@@ -99,6 +99,6 @@ func (l *looker) look(t *testing.T, queue string, n int) {
 		})
 	}
 	if len(slices.Compact(ids)) != 1 {
-		t.Errorf("%s: read the messages %v, want the same one each time", queue, slices.Compact(ids))
+		t.Errorf("queue %s: read the messages %v, want the same message each time", queue, slices.Compact(ids))
 	}
 }

@@ -22,7 +22,7 @@ import (
 func TestOverrunsAreAttempts(t *testing.T) {
 	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
 		if !plan.ParseVersion(v.Broker.Version()).AtLeast(4, 3, 0) {
-			t.Skip("before 4.3 a channel that timed out counts as a delivery")
+			t.Skip("skipped: before 4.3, the broker counts a delivery on a channel that timed out")
 		}
 		const timeout = 2 * time.Second
 		args := amqp.Table{"x-queue-type": "quorum", "x-consumer-timeout": timeout.Milliseconds()}
@@ -32,7 +32,7 @@ func TestOverrunsAreAttempts(t *testing.T) {
 		c := suite.OpenClient(t, amqpx.Config{URL: v.URL, Lead: 4 * timeout})
 		var mu sync.Mutex
 		attempts := map[string][]int{}
-		var ended time.Time // the last run of the slow message
+		var ended time.Time // when the last run of the slow message ended
 		suite.Consume(t, c, "own", func(_ context.Context, d *amqpx.Delivery) error {
 			mu.Lock()
 			attempts[d.ID] = append(attempts[d.ID], d.Attempt)
@@ -52,7 +52,7 @@ func TestOverrunsAreAttempts(t *testing.T) {
 		dead := v.Channel(t)
 		var letter amqp.Delivery
 		acknowledged, runs := false, 0
-		suite.Eventually(t, "the slow one is a dead letter", func() (ok bool) {
+		suite.Eventually(t, "the slow message is a dead letter", func() (ok bool) {
 			var err error
 			letter, ok, err = dead.Get("own.dead", false)
 			suite.MustSucceed(t, err)
@@ -63,32 +63,32 @@ func TestOverrunsAreAttempts(t *testing.T) {
 			return ok || acknowledged
 		})
 		if acknowledged {
-			t.Skipf("the broker, which is busy, did not end the consumer, and took the acknowledgement of run %d", runs)
+			t.Skipf("skipped: the busy broker did not cancel the consumer in time and accepted the acknowledgement of run %d", runs)
 		}
-		suite.Eventually(t, "the held one is handled", func() bool { mu.Lock(); defer mu.Unlock(); return len(attempts["held"]) > 0 })
+		suite.Eventually(t, "the held message is handled", func() bool { mu.Lock(); defer mu.Unlock(); return len(attempts["held"]) > 0 })
 		mu.Lock()
 		defer mu.Unlock()
-		// The held message makes the broker end the consumer every two seconds. If that happens between the retry of an
+		// The held message makes the broker cancel the consumer every two seconds. If that happens between the retry of an
 		// attempt and its acknowledgement, the attempt is delivered once more.
 		slow := slices.Compact(slices.Sorted(slices.Values(attempts["slow"])))
 		if !slices.Equal(slow, []int{1, 2, 3}) || len(attempts["slow"]) > 5 {
-			t.Errorf("attempts of the slow message %v, want 1 to 3", attempts["slow"])
+			t.Errorf("attempts of the slow message: got %v, want 1, 2 and 3 in at most 5 deliveries", attempts["slow"])
 		}
-		if !slices.Equal(slices.Compact(attempts["held"]), []int{1}) { // the same may happen to this one
-			t.Errorf("attempts of the held message %v, want only the first", attempts["held"])
+		if !slices.Equal(slices.Compact(attempts["held"]), []int{1}) { // the held message may be delivered once more too
+			t.Errorf("attempts of the held message: got %v, want only 1", attempts["held"])
 		}
 		if text := fmt.Sprint(letter.Headers[amqpx.HeaderError]); letter.MessageId != "slow" || !strings.Contains(text, "consumer timeout") {
-			t.Errorf(`dead letter %q: got %s, want "slow" and a text with "consumer timeout"`, letter.MessageId, text)
+			t.Errorf(`dead letter: got the id %q and the error %s, want "slow" and an error containing "consumer timeout"`, letter.MessageId, text)
 		}
 	})
 }
 
-// Handlers that exceed the timeout together use up an attempt with each run. Messages that are handled alongside them
-// may be redelivered, but use up no attempt.
+// If several handlers exceed the timeout, each run uses up one of their messages' attempts. Other messages that are being
+// handled may be redelivered, but do not use up an attempt.
 func TestOverrunsTogether(t *testing.T) {
 	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
 		if !plan.ParseVersion(v.Broker.Version()).AtLeast(4, 3, 0) {
-			t.Skip("before 4.3 a channel that timed out counts as a delivery")
+			t.Skip("skipped: before 4.3, the broker counts a delivery on a channel that timed out")
 		}
 		const timeout, n = 4 * time.Second, 6
 		args := amqp.Table{"x-queue-type": "quorum", "x-consumer-timeout": timeout.Milliseconds()}
@@ -98,7 +98,7 @@ func TestOverrunsTogether(t *testing.T) {
 		c := suite.OpenClient(t, amqpx.Config{URL: v.URL})
 		var mu sync.Mutex
 		attempts := map[string][]int{}
-		var last time.Time // when a handler last began
+		var last time.Time // when a handler last started
 		suite.Consume(t, c, "own", func(_ context.Context, d *amqpx.Delivery) error {
 			mu.Lock()
 			attempts[d.ID] = append(attempts[d.ID], d.Attempt)
@@ -108,16 +108,16 @@ func TestOverrunsTogether(t *testing.T) {
 				<-time.After(timeout / 4)
 				return nil
 			}
-			<-time.After(timeout * 3 / 2) // not when the next delivery, which waits for it, exceeds the timeout
+			<-time.After(timeout * 3 / 2) // long enough to exceed the timeout, but too short for the next delivery, which waits for this handler
 			return nil
 		}, amqpx.WithConcurrency(2*n), amqpx.WithRetry(topology.Retry{MaxAttempts: 3, Backoff: 100 * time.Millisecond}))
 		for i := range n {
 			suite.Send(t, c, amqpx.Message{ID: fmt.Sprint(i), Queue: "own"})
-			<-time.After(50 * time.Millisecond) // so that they do not exceed it at the same time
+			<-time.After(50 * time.Millisecond) // so that they do not exceed the timeout at the same time
 		}
-		<-time.After(timeout - 500*time.Millisecond) // it is being handled when the others exceed it
+		<-time.After(timeout - 500*time.Millisecond) // so that it is being handled when the others exceed the timeout
 		suite.Send(t, c, amqpx.Message{ID: "quick", Queue: "own"})
-		suite.Eventually(t, "nothing comes any more", func() bool {
+		suite.Eventually(t, "no handler has started for a while", func() bool {
 			mu.Lock()
 			defer mu.Unlock()
 			return time.Since(last) > 6*timeout
@@ -138,7 +138,7 @@ func TestOverrunsTogether(t *testing.T) {
 			overran = overran || len(have) > 1
 		}
 		if !overran {
-			t.Skip("the broker, which is busy, did not end the consumer")
+			t.Skip("skipped: the busy broker did not cancel the consumer in time")
 		}
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// lookingInto returns a connection for looking into queues.
+// lookingInto returns a connection for peeking at queues.
 func lookingInto(t *testing.T, v *suite.Vhost) *amqp.Connection {
 	t.Helper()
 	conn, err := inspect.Dial(t.Context(), amqpx.Config{URL: v.URL})
@@ -26,8 +26,8 @@ func lookingInto(t *testing.T, v *suite.Vhost) *amqp.Connection {
 	return conn
 }
 
-// A hundred peeks lose no message and leave the order as it is, even where the queue has a delivery
-// limit of 20. There, peeks are refused if they would count against the limit.
+// Many peeks lose no message and keep the order, even if the queue has a delivery limit of 20. A peek is refused if it
+// would count against the limit.
 func TestPeekUsesNoDeliveryLimit(t *testing.T) {
 	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -59,7 +59,7 @@ func TestPeekUsesNoDeliveryLimit(t *testing.T) {
 			}
 		}
 		for queue, want := range want {
-			suite.Eventually(t, "the messages", func() bool {
+			suite.Eventually(t, "all 5 messages are in "+queue, func() bool {
 				q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 				return err == nil && q.Messages == 5
 			})
@@ -69,30 +69,30 @@ func TestPeekUsesNoDeliveryLimit(t *testing.T) {
 				got, err := inspect.Peek(t.Context(), conn, queue, inspect.PeekOptions{Management: v.Management})
 				switch {
 				case refused && !errors.Is(err, inspect.ErrPeek):
-					t.Fatalf("%s, look %d: got %v, want ErrPeek", queue, look, err)
+					t.Fatalf("%s, peek %d: got error %v, want inspect.ErrPeek", queue, look, err)
 				case !refused && (err != nil || idsOf(got) != strings.Join(want, " ")):
-					t.Fatalf("%s, look %d: %s (%v), want %v", queue, look, idsOf(got), err, want)
+					t.Fatalf("%s, peek %d: got %s (error %v), want %v", queue, look, idsOf(got), err, want)
 				}
-				if refused || version.Before(4, 0, 0) { // such a queue puts messages that were read at its end
+				if refused || version.Before(4, 0, 0) { // before 4.0, a queue puts messages that were read at its end
 					continue
 				}
 				got, err = inspect.Peek(t.Context(), conn, queue, inspect.PeekOptions{Limit: 2, Management: v.Management})
 				switch ids := strings.Join(want[:2], " "); {
 				case err != nil:
-					t.Fatalf("%s: peeking at %d of two messages: %v", queue, look, err)
+					t.Fatalf("%s, peek %d at two messages: got error %v, want nil", queue, look, err)
 				case got.More != 3:
-					t.Fatalf("%s, look %d at two: %d more, want 3", queue, look, got.More)
+					t.Fatalf("%s, peek %d at two messages: got More = %d, want 3", queue, look, got.More)
 				case idsOf(got) != ids:
-					t.Fatalf("%s, look %d at two: got %s, want %s", queue, look, idsOf(got), ids)
+					t.Fatalf("%s, peek %d at two messages: got %s, want %s", queue, look, idsOf(got), ids)
 				}
 			}
-			for _, id := range want { // unmoved, or at least present and in order
+			for _, id := range want { // all messages are still in the queue and in order
 				m, ok, err := ch.Get(queue, true)
 				if err != nil || !ok || m.MessageId != id {
-					t.Fatalf("%s: %q (%v, %v), want %s", queue, m.MessageId, ok, err, id)
+					t.Fatalf("queue %s: got message %q (ok = %t, error %v), want %s", queue, m.MessageId, ok, err, id)
 				}
 				if n := m.Headers["x-delivery-count"]; queue == "limited" && n != nil && n != int64(0) {
-					t.Errorf("%s: %s has a delivery count of %v", queue, id, n)
+					t.Errorf("queue %s: message %s has a delivery count of %v, want 0", queue, id, n)
 				}
 			}
 		}
@@ -107,8 +107,7 @@ func idsOf(p inspect.Peeked) string {
 	return strings.Join(ids, " ")
 }
 
-// Messages that were peeked at are back in the queue when Peek returns: a requeue that begins then
-// finds them.
+// When Peek returns, the messages are back in the queue, so a requeue that starts immediately finds them.
 func TestPeekIsDoneWhenItReturns(t *testing.T) {
 	t.Parallel()
 	const n = 100
@@ -119,10 +118,10 @@ func TestPeekIsDoneWhenItReturns(t *testing.T) {
 		for look := range 50 {
 			got, err := inspect.Peek(t.Context(), conn, "q.dead", inspect.PeekOptions{Limit: n, Management: v.Management})
 			if err != nil || len(got.Messages) != n {
-				t.Fatalf("look %d: %d messages (%v), want no error and %d", look, len(got.Messages), err, n)
+				t.Fatalf("peek %d: got %d messages (error %v), want %d and no error", look, len(got.Messages), err, n)
 			}
 			if got := ready("q.dead"); got != n {
-				t.Errorf("after look %d there are %d messages, want %d", look, got, n)
+				t.Errorf("after peek %d the queue has %d ready messages, want %d", look, got, n)
 			}
 		}
 	})

@@ -13,10 +13,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// Many clients start together on an empty virtual host; one declares the layout, and all become ready. This test runs
-// with the race detector, where a hundred clients at each of three brokers would take two processors entirely, so it
-// starts fewer. On a broker with the network latency of another data centre, a client that starts later creates no
-// bindings, and neither does a client that is not allowed to declare.
+// Many clients start at the same time on an empty virtual host. One of them declares the layout, and all become ready.
+// A client that starts later creates no bindings, which would take long on a broker with the network latency of another
+// data centre. Neither does a client that is not allowed to declare. The test starts only 25 clients because it also runs
+// with the race detector.
 func TestReadyAtOnce(t *testing.T) {
 	t.Parallel()
 	const clients = 25
@@ -60,9 +60,9 @@ func TestReadyAtOnce(t *testing.T) {
 			exchanges.Store(0)
 			began := time.Now()
 			suite.OpenClient(t, amqpx.Config{URL: url, Declare: declare})
-			t.Logf("declare %s, 20 ms of round trip: ready after %v", declare, time.Since(began))
+			t.Logf("declare %s, round-trip time 20 ms: ready after %v", declare, time.Since(began))
 			if binds.Load() > 0 || exchanges.Load() > most {
-				t.Errorf("declare %s: %d bindings and %d exchanges, want none, at most %d", declare, binds.Load(), exchanges.Load(), most)
+				t.Errorf("declare %s: the client sent %d binds and %d exchange declarations, want 0 and at most %d", declare, binds.Load(), exchanges.Load(), most)
 			}
 		}
 	})

@@ -20,7 +20,7 @@ func TestRequeueKeepsTheOrder(t *testing.T) {
 	const n, queue = 9000, "quorum.dead"
 	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
 		if plan.ParseVersion(v.Broker.Version()).Before(4, 0, 0) {
-			t.Skip("skipped: before 4.0 the order changes")
+			t.Skip("skipped: before 4.0, the order of the messages changes")
 		}
 		suite.Buries(t, v, queue, "q", n, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": topology.NoDeliveryLimit})
 		suite.Known(t, v, queue)
@@ -38,7 +38,7 @@ func TestRequeueKeepsTheOrder(t *testing.T) {
 		}
 		for i := range ids[1:] {
 			if ids[i] >= ids[i+1] {
-				t.Fatalf("%q comes after %q, want ascending ids", ids[i+1], ids[i])
+				t.Fatalf("message %q follows %q, want ascending ids", ids[i+1], ids[i])
 			}
 		}
 	})

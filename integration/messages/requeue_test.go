@@ -35,9 +35,9 @@ func readyIn(t *testing.T, v *suite.Vhost) func(queue string) int {
 	}
 }
 
-// However many times a queue is searched, no delivery limit drops the messages that stay, not even the limit of a
-// policy. If the broker keeps messages in their place, they stay there. With AMQP alone the limit is unknown, so
-// nothing is done that might count against it.
+// However many times a queue is searched, the messages that stay are not dropped by a delivery limit, including one that
+// a policy sets. If the broker can keep the order of the messages, they stay in order. Without the management API the
+// limit is unknown, so Requeue does nothing that might count against it.
 func TestRequeueLeavesTheRest(t *testing.T) {
 	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -72,7 +72,7 @@ func TestRequeueLeavesTheRest(t *testing.T) {
 				o := choose("5")
 				o.DryRun = true
 				if _, err := inspect.Requeue(t.Context(), c, o); !errors.Is(err, inspect.ErrPeek) {
-					t.Errorf("%s: a dry run over AMQP alone: got %v, want ErrPeek", name, err)
+					t.Errorf("queue %s: a dry run without the management API: got error %v, want inspect.ErrPeek", name, err)
 				}
 			}
 			looks(choose("none"), 6, 0)
@@ -83,23 +83,23 @@ func TestRequeueLeavesTheRest(t *testing.T) {
 			o.DryRun = false
 			looks(o, 1, 1)
 			if got := suite.Drains(t, v, "q"); !slices.Equal(got, []string{"q-0005"}) {
-				t.Errorf("%s: sent %v, want [q-0005]", name, got)
+				t.Errorf("queue %s: requeued %v, want [q-0005]", name, got)
 			}
 			got := suite.Drains(t, v, name)
 			sorted := slices.IsSorted(got)
 			slices.Sort(got)
 			if len(slices.Compact(slices.Clone(got))) != 11 || len(got) != 11 {
-				t.Errorf("%s: left %v, want 11 different messages", name, got)
+				t.Errorf("queue %s: left the messages %v, want 11 different ones", name, got)
 			}
 			if !sorted && (name == "classic" || version.AtLeast(4, 3, 0)) {
-				t.Errorf("%s: the messages that stayed are out of order", name)
+				t.Errorf("queue %s: the remaining messages are out of order, want ascending ids", name)
 			}
 		}
 	})
 }
 
-// A consumer that rejects every message immediately gets each dead letter once in a run, and two operators who requeue
-// at the same time share the messages.
+// If the consumer rejects every message immediately, a run of Requeue sends each dead letter only once. Two operators who
+// requeue at the same time share the messages.
 func TestRequeueOfARejectedCard(t *testing.T) {
 	t.Parallel()
 	const n = 60
@@ -121,7 +121,7 @@ func TestRequeueOfARejectedCard(t *testing.T) {
 		}
 		ready := readyIn(t, v)
 		dead := func() bool { return ready("q.dead") == n }
-		suite.Eventually(t, "all are dead", dead)
+		suite.Eventually(t, "all messages are dead letters", dead)
 		var runs sync.WaitGroup
 		var sent, again atomic.Int64
 		for _, c := range []*amqpx.Client{c, other} {
@@ -135,7 +135,7 @@ func TestRequeueOfARejectedCard(t *testing.T) {
 			})
 		}
 		runs.Wait()
-		suite.Eventually(t, "all are dead again", dead)
+		suite.Eventually(t, "all messages are dead letters again", dead)
 		if sent.Load() != n || handled.Load() != 2*n {
 			t.Errorf("%d dead letters were sent %d times and handled %d times, and %d died again during the run, want each sent once and handled twice", n, sent.Load(), handled.Load(), again.Load())
 		}
@@ -146,7 +146,7 @@ func TestRequeueOfARejectedCard(t *testing.T) {
 		ids := suite.Drains(t, v, "q.dead")
 		slices.Sort(ids)
 		if len(slices.Compact(ids)) != n {
-			t.Errorf("%d of %d messages are left", len(ids), n)
+			t.Errorf("%d different dead letters are left, want %d", len(slices.Compact(ids)), n)
 		}
 	})
 }
@@ -193,29 +193,29 @@ func TestRequeueKilled(t *testing.T) {
 		for range kills {
 			came := min(ready("q")+1+rand.IntN(n/kills/2), n)
 			child := run("--rate", "100") // otherwise it would finish before it is killed
-			suite.Eventually(t, fmt.Sprintf("%d messages came", came), func() bool { return ready("q") >= came })
+			suite.Eventually(t, fmt.Sprintf("%d messages have arrived", came), func() bool { return ready("q") >= came })
 			_ = child.Process.Kill()
 			_ = child.Wait()
 		}
-		suite.Eventually(t, "the broker has noticed", func() bool {
+		suite.Eventually(t, "the broker has returned the messages of the killed process", func() bool {
 			return ready("q")+ready("q.dead") >= n
 		})
 		if err := run().Wait(); err != nil {
-			t.Errorf("the last requeue: %v", err)
+			t.Errorf("the last requeue: got error %v, want nil", err)
 		}
 		ids := suite.Drains(t, v, "q")
 		slices.Sort(ids)
 		twice := len(ids)
 		ids = slices.Compact(ids)
 		if twice -= len(ids); len(ids) != n || twice > kills {
-			t.Errorf("%d of %d messages arrived, and %d of them twice after %d kills", len(ids), n, twice, kills)
+			t.Errorf("got %d different messages and %d duplicates, want %d messages and at most one duplicate for each of the %d kills", len(ids), twice, n, kills)
 		}
-		t.Logf("%d of %d messages came twice after %d kills", twice, n, kills)
+		t.Logf("%d of %d messages arrived twice after %d kills", twice, n, kills)
 	})
 }
 
-// Messages that were sent or discarded are gone from the queue when a run has ended, no matter how many were sent
-// together.
+// When a run of Requeue returns, the messages that it sent or discarded have been removed from the queue, no matter how
+// many were in flight.
 func TestRequeueIsDoneWhenItEnds(t *testing.T) {
 	t.Parallel()
 	const n, limit, inFlight = 300, 100, 50
@@ -234,11 +234,11 @@ func TestRequeueIsDoneWhenItEnds(t *testing.T) {
 				o.Queue, o.InFlight, o.Management = dead, inFlight, v.Management
 				r, err := inspect.Requeue(t.Context(), c, o)
 				if err != nil || r.Gone() != limit {
-					t.Fatalf("got %v, %+v, want no error and %v messages gone", err, r, limit)
+					t.Fatalf("Requeue: got error %v and %+v, want no error and %v messages sent or discarded", err, r, limit)
 				}
 				left -= limit
 				if got := ready(dead); got != left {
-					t.Errorf("run %d of %s leaves %d messages, want %d", i, dead, got, left)
+					t.Errorf("after run %d, queue %s has %d messages, want %d", i, dead, got, left)
 				}
 			}
 		}
@@ -252,7 +252,7 @@ func TestRequeueCountsTheNextRunsMessages(t *testing.T) {
 	const n, limit = 600, 2
 	suite.OnSomePrepared(t, func(t *testing.T, v *suite.Vhost) {
 		if plan.ParseVersion(v.Broker.Version()).Before(4, 0, 0) {
-			t.Skip("skipped: before 4.0 the order changes")
+			t.Skip("skipped: before 4.0, the order of the messages changes")
 		}
 		c := suite.Requeuer(t, v)
 		suite.Buries(t, v, "q.dead", "q", n, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": topology.NoDeliveryLimit})
@@ -262,7 +262,7 @@ func TestRequeueCountsTheNextRunsMessages(t *testing.T) {
 		some.Limit = limit
 		for _, o := range []inspect.RequeueOptions{all, some, some} {
 			if r, err := inspect.Requeue(t.Context(), c, o); err != nil || r.Chosen == 0 {
-				t.Fatalf("got %v, %+v, want no error and some chosen", err, r)
+				t.Fatalf("Requeue: got error %v and %+v, want no error and Chosen > 0", err, r)
 			}
 		}
 		some.DryRun = false
@@ -271,7 +271,7 @@ func TestRequeueCountsTheNextRunsMessages(t *testing.T) {
 		}
 		ids := suite.Drains(t, v, "q.dead")
 		if len(ids) != n-limit || ids[0] != "q-0002" || !slices.IsSorted(ids) {
-			t.Errorf("%d messages are left, beginning with %v, want %d, beginning with q-0002", len(ids), ids[:min(5, len(ids))], n-limit)
+			t.Errorf("%d messages are left, starting with %v, want %d in order, starting with q-0002", len(ids), ids[:min(5, len(ids))], n-limit)
 		}
 	})
 }

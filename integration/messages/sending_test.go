@@ -29,21 +29,21 @@ func (w *sendWatcher) connection(e amqpx.StateEvent) {
 }
 
 func (w *sendWatcher) sent(_ context.Context, e amqpx.SendEnd) {
-	moved := e.Duration >= steadyTolerance // may have gone to another delay queue, which has confirmed nothing yet
+	moved := e.Duration >= steadyTolerance // the message may have been sent to another delay queue that has confirmed nothing yet
 	if e.Err == nil && e.Tries > 1 && !moved && !strings.HasPrefix(e.ID, "half ") {
 		w.repeated.Add(1)
 	}
 }
 
-// A user is not allowed to write to one of the delay queues. Messages for that queue soon
-// fail permanently, as not sent. All other messages are sent on the connection that
-// existed before, at the first attempt once a message for their queue has been confirmed.
+// If a user is not allowed to write to one of the delay queues, messages for that queue fail permanently with ErrNotSent.
+// All other messages are sent on the existing connection. Once a message for their queue has been confirmed, they are
+// sent at the first attempt.
 func TestRefusedAccessIsFinalAndIsolated(t *testing.T) {
 	t.Parallel()
 	suite.OnSomePrepared(t, refusedAccess)
 }
 
-// steadyTolerance makes a message that had to wait keep using the delay queue that has confirmed a message.
+// steadyTolerance lets a message that had to wait still use the delay queue that has already confirmed a message.
 const steadyTolerance = 10 * time.Second
 
 func refusedAccess(t *testing.T, v *suite.Vhost) {
@@ -77,12 +77,12 @@ func refusedAccess(t *testing.T, v *suite.Vhost) {
 		})
 	}
 	var bad sync.WaitGroup
-	for range 20 { // all messages use one delay queue, because with two it may be unclear which message was refused
+	for range 20 { // all messages use one delay queue, because with two it may be unclear which message the broker refused
 		bad.Go(func() {
 			err := client.Send(t.Context(), amqpx.Message{Queue: "orders", Delay: 270 * time.Second})
 			ae, ok := errors.AsType[*amqp.Error](err)
 			if !errors.Is(err, amqpx.ErrNotSent) || errors.Is(err, context.DeadlineExceeded) || !ok || ae.Code != amqp.AccessRefused {
-				t.Errorf("Send of a message without permission: got %v, want ErrNotSent with code 403", err)
+				t.Errorf("Send of a message without permission: got error %v, want amqpx.ErrNotSent with code 403 before the deadline", err)
 			}
 		})
 	}
@@ -98,7 +98,7 @@ func refusedAccess(t *testing.T, v *suite.Vhost) {
 	err := client.SendBatch(t.Context(), batch)
 	be, ok := errors.AsType[*amqpx.BatchError](err)
 	if !ok || len(be.Failed) != 100 {
-		t.Errorf("a batch of which half may be sent: got %v, want 100 failed messages", err)
+		t.Errorf("a batch with permission for half of its messages: got error %v, want 100 failed messages", err)
 	} else {
 		for i, f := range be.Failed {
 			if i%2 == 0 || f.Unknown {
@@ -109,12 +109,12 @@ func refusedAccess(t *testing.T, v *suite.Vhost) {
 	cancel()
 	senders.Wait()
 	if good.Load() == 0 || watcher.connected.Load() != 1 || watcher.repeated.Load() != 0 {
-		t.Errorf("%d sent, %d at a later try, %d connections, want some, none, 1", good.Load(), watcher.repeated.Load(), watcher.connected.Load())
+		t.Errorf("%d messages were sent, %d of them after more than one try, on %d connections, want more than 0, 0 and 1", good.Load(), watcher.repeated.Load(), watcher.connected.Load())
 	}
 }
 
-// A permission is revoked while messages are being sent: messages in flight may have been accepted,
-// later ones were not sent.
+// If a permission is revoked while messages are being sent, the outcome of messages in flight may be unknown, and later
+// messages fail with ErrNotSent.
 func TestRevokedAccess(t *testing.T) {
 	t.Parallel()
 	suite.OnSomePrepared(t, revokedAccess)
@@ -137,10 +137,10 @@ func revokedAccess(t *testing.T, v *suite.Vhost) {
 		err = send(time.Minute)
 	}
 	if !errors.Is(err, amqpx.ErrOutcomeUnknown) && !errors.Is(err, amqpx.ErrNotSent) || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the first send after the permission was revoked: got %v, want ErrNotSent or ErrOutcomeUnknown before the deadline", err)
+		t.Errorf("the first failed send after the permission was revoked: got error %v, want amqpx.ErrNotSent or amqpx.ErrOutcomeUnknown before the deadline", err)
 	}
 	if err := send(time.Minute); !errors.Is(err, amqpx.ErrNotSent) || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the second: got %v, want amqpx.ErrNotSent and not context.DeadlineExceeded", err)
+		t.Errorf("the second send: got error %v, want amqpx.ErrNotSent before the deadline", err)
 	}
 	if err := send(time.Second); err != nil {
 		t.Errorf("Send to another queue: got %v, want no error", err)
@@ -152,13 +152,13 @@ func revokedAccess(t *testing.T, v *suite.Vhost) {
 			break
 		}
 		if ctx.Err() != nil {
-			t.Fatalf("giving back: got %v, want no error before the context ends", err)
+			t.Fatalf("Send after the permission was granted again: got error %v, want nil before the deadline", err)
 		}
 	}
 }
 
-// odd is a strategy whose routes to one destination carry a header that a broker refuses without
-// saying which message had it.
+// odd is a strategy that adds a header to the messages for one destination. A broker refuses this header without saying
+// which message has it.
 type odd struct{ amqpx.Strategy }
 
 func (o odd) Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error) {
@@ -169,8 +169,7 @@ func (o odd) Route(dest topology.Destination, delay, tolerance time.Duration) (t
 	return r, err
 }
 
-// When the broker closes the channel without saying which message it refused, that message fails as
-// not sent, and no other message fails.
+// If the broker closes the channel without saying which message it refused, only that message fails, with ErrNotSent.
 func TestRefusedMessageThatTheBrokerDoesNotName(t *testing.T) {
 	t.Parallel()
 	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
@@ -192,11 +191,11 @@ func TestRefusedMessageThatTheBrokerDoesNotName(t *testing.T) {
 		err = client.SendBatch(t.Context(), batch)
 		be, ok := errors.AsType[*amqpx.BatchError](err)
 		if !ok || len(be.Failed) != 6 {
-			t.Fatalf("a batch with 6 messages that are refused: got %v, want 6 failed messages", err)
+			t.Fatalf("a batch with 6 messages that the broker refuses: got error %v, want 6 failed messages", err)
 		}
 		for i, f := range be.Failed {
 			if i%50 != 25 || f.Unknown || !errors.Is(f, amqpx.ErrNotSent) {
-				t.Errorf("message %d failed with %v, want only every 50th to fail", i, f)
+				t.Errorf("message %d failed with %v, want only messages 25, 75, 125 and so on to fail, with amqpx.ErrNotSent", i, f)
 			}
 		}
 		if n := watcher.connected.Load(); n != 1 {

@@ -137,7 +137,7 @@ func TestTLS(t *testing.T) {
 				t.Fatalf(`got %v, want an error with "certificate"`, err)
 			}
 			if ctx.Err() != nil {
-				t.Error("Open tried until the deadline, although trying again is pointless")
+				t.Error("Open retried until the deadline, want it to return the permanent error immediately")
 			}
 		})
 	}
@@ -158,7 +158,7 @@ func TestOpenWithBadCredentials(t *testing.T) {
 		t.Fatalf(`got %v, want an error with "403" and no "s3cret" in it`, err)
 	}
 	if ctx.Err() != nil {
-		t.Error("Open tried until the deadline, although trying again is pointless")
+		t.Error("Open retried until the deadline, want it to return the permanent error immediately")
 	}
 }
 

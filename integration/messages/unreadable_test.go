@@ -13,9 +13,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// Headers that amqp091 cannot read, or that become unreadable because of the headers that the broker adds, do not make
-// a connection end. Such messages are reported and set aside with their content, and the messages around them are
-// handled.
+// If amqp091 cannot read a message's headers, with or without the headers that the broker adds, the connection is not
+// lost. Such messages are reported and dead-lettered with their content, and the messages around them are handled.
 func TestUnreadableMessages(t *testing.T) {
 	t.Parallel()
 	deep := amqp.Table{}
@@ -54,7 +53,7 @@ func TestUnreadableMessages(t *testing.T) {
 					}
 				}
 			}
-			suite.Eventually(t, "the messages", func() bool {
+			suite.Eventually(t, "all 6 messages are in "+kind, func() bool {
 				q, err := ch.QueueDeclarePassive(kind, true, false, false, false, nil)
 				return err == nil && q.Messages == 6
 			})
@@ -78,26 +77,26 @@ func TestUnreadableMessages(t *testing.T) {
 					}
 				}
 				if n != 3 {
-					t.Errorf("%s: %d of %d messages are unreadable, want 3", queue, n, letters)
+					t.Errorf("queue %s: %d of %d messages are unreadable, want 3", queue, n, letters)
 				}
 			}
 			unreadable(kind, 6)
 			col := newCollector()
 			suite.Consume(t, c, kind, col.handle)
-			suite.Eventually(t, "the good ones", func() bool { return len(col.ids()) == 3 })
-			suite.Eventually(t, "the dead letters", func() bool {
+			suite.Eventually(t, "the 3 readable messages are handled", func() bool { return len(col.ids()) == 3 })
+			suite.Eventually(t, "queue "+kind+".dead has 3 messages", func() bool {
 				q, err := c.QueueInfo(t.Context(), kind+".dead")
 				return err == nil && q.Ready == 3
 			})
 			unreadable(kind+".dead", 3)
 			for _, id := range want {
 				if col.ids()[id] != 1 {
-					t.Errorf("%s was handled %d times, want 1", id, col.ids()[id])
+					t.Errorf("message %s was handled %d times, want 1", id, col.ids()[id])
 				}
 			}
 		}
 		if s := c.Stats(); s.Consume.Sessions != 1 {
-			t.Errorf("%d connections were needed, want 1", s.Consume.Sessions)
+			t.Errorf("the consumer opened %d sessions, want 1", s.Consume.Sessions)
 		}
 	})
 }

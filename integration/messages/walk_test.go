@@ -12,8 +12,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Looking through a whole queue leaves every message in its place, except in a quorum queue before
-// 4.0. It changes only the redelivered flag and, before 4.3, the count of a quorum queue.
+// Walking through a whole queue leaves every message in its place, except in a quorum queue before 4.0. It changes only
+// the redelivered flag and, before 4.3, the delivery count in a quorum queue.
 func TestWalkLeavesEverythingInPlace(t *testing.T) {
 	t.Parallel()
 	const n, looks = 2500, 2
@@ -38,11 +38,11 @@ func TestWalkLeavesEverythingInPlace(t *testing.T) {
 			for i := range n {
 				m, ok, err := ch.Get(queue, true)
 				if want := fmt.Sprintf("q-%04d", i); err != nil || !ok || (m.MessageId != want && !moved) || !m.Redelivered {
-					t.Fatalf("%s: %q (%v, %v), want %s as redelivered", queue, m.MessageId, ok, err, want)
+					t.Fatalf("queue %s: got message %q (ok = %t, error %v), want %s, marked as redelivered", queue, m.MessageId, ok, err, want)
 				}
 				count, _ := m.Headers["x-delivery-count"].(int64)
-				if counted && count < looks { // when 3.10 is slow, it sometimes counts a return twice
-					t.Fatalf("%s: message %s has a delivery count of %d after %d reads, want at least as many", queue, m.MessageId, count, looks)
+				if counted && count < looks { // a slow RabbitMQ 3.10 sometimes counts a return twice
+					t.Fatalf("queue %s: message %s has a delivery count of %d after %d reads, want at least the number of reads", queue, m.MessageId, count, looks)
 				}
 				if !counted && count != 0 {
 					t.Fatalf("%s: message %s has a delivery count of %d, want 0", queue, m.MessageId, count)

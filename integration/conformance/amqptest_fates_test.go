@@ -10,8 +10,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// fates returns scripts about messages that are returned, that are dead-lettered, or that were published with headers
-// that only a broker should write.
+// fates returns scripts about messages that are requeued or dead-lettered, or that are published with headers that only a
+// broker should write.
 func fates() []likenessCase {
 	cases := []likenessCase{
 		{"values", likeValues},
@@ -36,7 +36,7 @@ func fates() []likenessCase {
 	return cases
 }
 
-// likeValues tries values of arguments.
+// likeValues declares and consumes with unusual argument values.
 func likeValues(p *player) {
 	for _, a := range []struct {
 		name   string
@@ -110,7 +110,7 @@ func likeProperties(p *player) {
 	}
 }
 
-// likeGlobalPrefetch limits the number of messages that two consumers hold together.
+// likeGlobalPrefetch limits the number of unacknowledged messages that two consumers on a channel have together.
 func likeGlobalPrefetch(p *player, kind string) {
 	p.try("size", func(ch *amqp.Channel) error { return ch.Qos(3, 10, true) })
 	p.queue("q", amqp.Table{"x-queue-type": kind})
@@ -141,7 +141,7 @@ func likeGlobalPrefetch(p *player, kind string) {
 	})
 }
 
-// likeCopies lets a message with CC and BCC die, with and without a routing key for dead letters.
+// likeCopies dead-letters a message with CC and BCC headers, with and without a dead-letter routing key.
 func likeCopies(p *player, kind string) {
 	for _, key := range []string{"", "key"} {
 		name := func(s string) string { return s + key }
@@ -179,7 +179,7 @@ func likeCopies(p *player, kind string) {
 	}
 }
 
-// likeForeignDeaths publishes headers that only a broker writes, and lets the messages die.
+// likeForeignDeaths publishes messages with headers that only a broker writes, and has them dead-lettered.
 func likeForeignDeaths(p *player, kind string) {
 	p.queue("dead", amqp.Table{"x-queue-type": kind})
 	p.queue("q", amqp.Table{"x-queue-type": kind, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": p.prefix + "dead"})
@@ -215,7 +215,7 @@ func likeForeignDeaths(p *player, kind string) {
 	}
 }
 
-// returning lists the ways in which a message returns to its queue.
+// returning lists the ways to return a message to its queue.
 var returning = []struct {
 	name string
 	do   func(ch *amqp.Channel, d amqp.Delivery) error
@@ -223,11 +223,11 @@ var returning = []struct {
 	{"reject", func(_ *amqp.Channel, d amqp.Delivery) error { return d.Reject(true) }},
 	{"nack", func(_ *amqp.Channel, d amqp.Delivery) error { return d.Nack(false, true) }},
 	{"nack all", func(ch *amqp.Channel, _ amqp.Delivery) error { return ch.Nack(0, true, true) }},
-	{"recover", func(ch *amqp.Channel, _ amqp.Delivery) error { return ch.Recover(true) }}, //nolint:staticcheck // what brokers do for clients that still use it
+	{"recover", func(ch *amqp.Channel, _ amqp.Delivery) error { return ch.Recover(true) }}, //nolint:staticcheck // some clients still use this deprecated method
 	{"close", func(ch *amqp.Channel, _ amqp.Delivery) error { return ch.Close() }},
 }
 
-// likeReturned returns a message twice in every way, and then lets it die.
+// likeReturned returns a message twice in every way, and then has it dead-lettered.
 func likeReturned(p *player, kind string) {
 	p.queue("dead", amqp.Table{"x-queue-type": "quorum"})
 	p.queue("q", amqp.Table{"x-queue-type": kind, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": p.prefix + "dead"})
@@ -268,7 +268,7 @@ func likeLimited(p *player, limit any) {
 	}
 }
 
-// next takes a message from a queue when all messages are ready, in that queue or in the queue for its dead letters.
+// next waits until all messages are ready in the queue or in its dead-letter queue, and then gets one from the queue.
 func (p *player) next(ch *amqp.Channel, queue, dead string, all int) (d amqp.Delivery, ok bool) {
 	for deadline := time.Now().Add(suite.Patience); time.Now().Before(deadline); <-time.After(5 * time.Millisecond) {
 		alive, err := ch.QueueDeclarePassive(p.prefix+queue, true, false, false, false, nil)
@@ -288,7 +288,7 @@ func (p *player) next(ch *amqp.Channel, queue, dead string, all int) (d amqp.Del
 			}
 		}
 	}
-	p.must(fmt.Errorf("the messages of %s are nowhere", queue))
+	p.must(fmt.Errorf("timed out waiting for %d messages in %s and %s", all, queue, dead))
 	return d, false
 }
 
@@ -296,7 +296,7 @@ func (p *player) next(ch *amqp.Channel, queue, dead string, all int) (d amqp.Del
 type fatal struct {
 	name string
 	args amqp.Table // arguments of the queue
-	back []int      // how many times the message was returned before
+	back []int      // how many times the message is returned first
 	do   func(p *player, ch *amqp.Channel, queue string) error
 }
 
@@ -311,7 +311,7 @@ var dying = []fatal{
 	{"limit", amqp.Table{"x-delivery-limit": int64(1)}, []int{2}, nil},
 }
 
-// likeDead lets messages die in a queue, arrive in the next one, and die there too.
+// likeDead has messages dead-lettered from a queue to the next one, and from there too.
 func likeDead(p *player, way fatal, kind, to string) {
 	if kind == "classic" && way.name == "limit" {
 		return
@@ -345,7 +345,7 @@ func likeDead(p *player, way fatal, kind, to string) {
 					p.sayf("%s: %s", q, tooLate)
 					return
 				}
-				p.must(ch.Close()) // every version counts the end of a channel as a delivery
+				p.must(ch.Close()) // every version counts the delivery if the channel is closed
 			}
 			ch := p.channel()
 			if way.do != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// amqptest behaves like each available broker of its version: it refuses with the same error texts, and treats messages
+// amqptest behaves like each available broker of the same version. It returns the same error texts, and treats messages
 // in the same way.
 func TestAmqptestAnswersLikeBrokers(t *testing.T) {
 	t.Parallel()
@@ -50,15 +50,15 @@ func TestAmqptestAnswersLikeBrokers(t *testing.T) {
 	}
 }
 
-// heedsConsumers waits until the broker refuses to delete a classic queue that has a consumer with
-// if-unused. RabbitMQ 4.0 and 4.3 delete it in their first seconds.
+// heedsConsumers waits until the broker refuses to delete a classic queue with a consumer if the flag if-unused is set.
+// In the first seconds after their start, RabbitMQ 4.0 and 4.3 delete such a queue.
 func heedsConsumers(t *testing.T, url string) {
 	t.Helper()
 	conn, err := amqp.DialConfig(url, amqp.Config{Heartbeat: heartbeat})
 	suite.MustSucceed(t, err)
 	defer func() { _ = conn.Close() }()
 	began := time.Now()
-	suite.Eventually(t, "a queue with a consumer is in use", func() bool {
+	suite.Eventually(t, "the broker refuses to delete a queue that has a consumer", func() bool {
 		ch, err := conn.Channel()
 		suite.MustSucceed(t, err)
 		defer func() { _ = ch.Close() }()
@@ -69,18 +69,17 @@ func heedsConsumers(t *testing.T, url string) {
 		_, err = ch.QueueDelete(q.Name, true, false, false)
 		return err != nil
 	})
-	t.Logf("consumers count after %v", time.Since(began).Round(time.Millisecond))
+	t.Logf("the broker refuses to delete a queue in use after %v", time.Since(began).Round(time.Millisecond))
 }
 
-// noLeader is part of the answer of a busy broker on which a new quorum queue has not found a
-// leader in time.
+// noLeader is in the answer of a busy broker if a new quorum queue has not elected a leader in time.
 const noLeader = "cluster_not_formed"
 
-// tooLate is what a script records when a busy machine made it miss a message that expires.
+// tooLate is what a script records if a message expired before the script received it, because the machine is busy.
 const tooLate = "expired before it was received"
 
-// playAll plays all scripts on two brokers concurrently, because both mostly wait. If the machine was
-// too busy for a script to do its job, the script is played again.
+// playAll runs all scripts on RabbitMQ and on amqptest concurrently, because both mostly wait. If the machine was too
+// busy for a script, the script runs again.
 func playAll(t *testing.T, url, memory string) {
 	t.Helper()
 	var running sync.WaitGroup
@@ -92,7 +91,7 @@ func playAll(t *testing.T, url, memory string) {
 			both.Go(func() { got = playUndisturbed(t, memory, k) })
 			both.Wait()
 			if got != want {
-				t.Errorf("%s\nRabbitMQ:\n%s\namqptest:\n%s", k.name, want, got)
+				t.Errorf("%s: got from amqptest\n%s\nwant as from RabbitMQ\n%s", k.name, got, want)
 			}
 		})
 	}
@@ -109,7 +108,7 @@ func playUndisturbed(t *testing.T, url string, k likenessCase) string {
 	}
 }
 
-// player performs operations on its own connection and records the answers.
+// player performs a script's operations on a connection and records the answers.
 type player struct {
 	t      *testing.T
 	url    string
@@ -141,7 +140,7 @@ func (p *player) connect() *amqp.Connection {
 	return conn
 }
 
-// channel opens a channel. A connection that was closed is replaced.
+// channel opens a channel, after reconnecting if the connection was closed.
 func (p *player) channel() *amqp.Channel {
 	if p.conn.IsClosed() {
 		p.conn = p.connect()
@@ -151,25 +150,25 @@ func (p *player) channel() *amqp.Channel {
 	return ch
 }
 
-// must ends the script if an operation that is not part of it fails.
+// must ends the script if an operation fails that the script does not record.
 func (p *player) must(err error) {
 	p.t.Helper()
 	if err != nil {
-		p.t.Errorf("prefix %s: an operation outside the script failed: %v", p.prefix, err)
+		p.t.Errorf("prefix %s: an operation that the script does not record failed: %v", p.prefix, err)
 		runtime.Goexit()
 	}
 }
 
 func (p *player) sayf(format string, args ...any) { fmt.Fprintf(&p.log, format+"\n", args...) }
 
-// try performs an operation on its own channel and records the refusal.
+// try performs an operation on a new channel and records the broker's answer.
 func (p *player) try(what string, f func(ch *amqp.Channel) error) {
 	ch := p.channel()
 	defer func() { _ = ch.Close() }()
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 	err := f(ch)
 	if err == nil {
-		err = ch.Qos(0, 0, false) // answered after the operations without an answer
+		err = ch.Qos(0, 0, false) // its answer arrives after operations without an answer have been processed
 		if errors.Is(err, amqp.ErrClosed) {
 			err = <-closed
 		}
@@ -177,7 +176,7 @@ func (p *player) try(what string, f func(ch *amqp.Channel) error) {
 	p.sayf("%s: %s", what, refusal(err))
 }
 
-// text returns the broker's own text, without the parts that differ between brokers.
+// nodes matches the node names in error texts, which differ between brokers.
 var nodes = regexp.MustCompile(`rabbit[\w.-]*@[\w.-]+`)
 
 func refusal(err error) string {
@@ -209,7 +208,7 @@ func (p *player) bind(exchange, queue, key string, args amqp.Table) {
 	p.try("bind "+queue, func(ch *amqp.Channel) error { return ch.QueueBind(p.prefix+queue, key, p.prefix+exchange, false, args) })
 }
 
-// publish records the confirm and the return.
+// publish publishes a message and records the confirm and the return.
 func (p *player) publish(exchange, key string, m amqp.Publishing) {
 	ch := p.channel()
 	defer func() { _ = ch.Close() }()
@@ -243,7 +242,7 @@ func (p *player) get(ch *amqp.Channel, queue string) amqp.Delivery {
 	for {
 		d, ok, err := ch.Get(p.prefix+queue, false)
 		if err != nil || time.Now().After(deadline) {
-			p.t.Errorf("no message arrived in %s: %v", queue, err)
+			p.t.Errorf("no message arrived in %s within %v: %v", queue, suite.Patience, err)
 			return d
 		}
 		if ok {
@@ -254,7 +253,7 @@ func (p *player) get(ch *amqp.Channel, queue string) amqp.Delivery {
 	}
 }
 
-// holds waits until a queue counts n messages.
+// holds waits until a queue has n messages.
 func (p *player) holds(queue string, n int) {
 	p.t.Helper()
 	ch := p.channel()
@@ -266,13 +265,13 @@ func (p *player) holds(queue string, n int) {
 			return
 		}
 		if time.Now().After(deadline) {
-			p.must(fmt.Errorf("%s holds %d messages, want %d", queue, q.Messages, n))
+			p.must(fmt.Errorf("queue %s has %d messages, want %d", queue, q.Messages, n))
 		}
 		<-time.After(5 * time.Millisecond)
 	}
 }
 
-// empty records the messages in a queue that should have settled by now.
+// empty records the number of messages in a queue that is not expected to change any more.
 func (p *player) empty(queue string) {
 	p.try("count "+queue, func(ch *amqp.Channel) error {
 		q, err := ch.QueueDeclarePassive(p.prefix+queue, true, false, false, false, nil)
@@ -584,7 +583,7 @@ func likeDeaths(p *player, kind string) {
 		p.must(d.Nack(false, false))
 		dead := p.get(ch, "last")
 		p.must(dead.Ack(false))
-		// The dead letter is published again unchanged.
+		// Publish the dead letter again unchanged.
 		p.publish("x", "key", amqp.Publishing{Body: dead.Body, Headers: dead.Headers})
 	}
 	p.get(ch, "rejects")
@@ -664,7 +663,7 @@ func likeRequeue(p *player, kind string) {
 	args["x-delivery-limit"] = int64(2)
 	p.queue("limited", args)
 	p.publish("", "limited", amqp.Publishing{Body: []byte("m")})
-	for range 6 { // a nack, if that counts as a delivery, and otherwise the end of the channel
+	for range 6 { // returns the message by a nack if the broker counts that as a delivery, and otherwise by closing the channel
 		ch := p.channel()
 		d, ok, err := ch.Get(p.prefix+"limited", false)
 		p.must(err)

@@ -22,18 +22,18 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// heartbeat is long enough that connections survive a standstill of the machine. Lost connections
-// would make duplicates that are not an error.
+// heartbeat is long enough that connections survive if the machine stalls. A lost connection would cause duplicates,
+// which are allowed but would fail the cases.
 const heartbeat = time.Minute
 
-// capability is something that not every strategy can do.
+// capability is a feature that not every strategy has.
 type capability uint
 
 const (
 	anyDelay  capability = 1 << iota // accepts delays that were not declared
 	savesHops                        // uses a tolerance to pass through fewer queues
 	twoHops                          // has delays that pass through several queues
-	parks                            // keeps a message whose destination is gone in a separate queue
+	parks                            // moves a message without a destination to a separate queue
 )
 
 var capabilityReason = map[capability]string{
@@ -56,7 +56,7 @@ var declaredDelays = []time.Duration{
 	6 * time.Second, 12 * time.Second, 45 * time.Second, time.Hour,
 }
 
-// cell is one strategy on one queue type on one broker, with its own names.
+// cell is one strategy with one queue type on one broker. Its queues and exchanges have their own prefix.
 type cell struct {
 	place
 	board     *scoreboard
@@ -69,7 +69,7 @@ type cell struct {
 	client    *amqpx.Client
 	conn      *amqp.Connection // a connection of a program that does not use rabbitdelay
 	clean     bool             // the broker outlives the suite
-	foreign   bool             // the delays are another system's, which declares its queues itself
+	foreign   bool             // the layout belongs to another system, which declares its queues itself
 	log       *zap.Logger
 
 	mu        sync.Mutex
@@ -165,7 +165,7 @@ func (c *cell) open(t *testing.T, s amqpx.Strategy) *amqpx.Client {
 	return client
 }
 
-// cannot returns which capability of a case the cell lacks, or "" if it lacks none.
+// cannot returns the reason why the cell lacks a needed capability, or "" if it has all of them.
 func (c *cell) cannot(needs capability) string {
 	for bit, reason := range capabilityReason {
 		if needs&^c.can&bit != 0 {
@@ -186,7 +186,7 @@ func (c *cell) destination(name string) string {
 		return name
 	}
 	if ch, err := c.conn.Channel(); err == nil {
-		_, _ = ch.QueueDeclare(name, true, false, false, false, topology.Queue{Type: c.queueType}.Table()) // sending to the queue fails without it
+		_, _ = ch.QueueDeclare(name, true, false, false, false, topology.Queue{Type: c.queueType}.Table()) // without the queue, sending to it fails
 		_ = ch.Close()
 	}
 	return name
@@ -204,7 +204,7 @@ func (c *cell) ownExchange(name string) {
 	c.exchanges[name] = true
 }
 
-// explain logs the output of the clients in a cell that failed, and what is parked there.
+// explain logs the warnings of a failed cell's clients and its parked messages.
 func (c *cell) explain(t *testing.T, warnings *observer.ObservedLogs) {
 	entries := warnings.All()
 	for _, e := range entries[:min(len(entries), 100)] {
@@ -215,7 +215,7 @@ func (c *cell) explain(t *testing.T, warnings *observer.ObservedLogs) {
 	}
 	ch, err := c.conn.Channel()
 	if err != nil {
-		t.Logf("looking for parked messages: %v", err)
+		t.Logf("opening a channel to read parked messages: %v", err)
 		return
 	}
 	defer func() { _ = ch.Close() }()
@@ -228,7 +228,7 @@ func (c *cell) explain(t *testing.T, warnings *observer.ObservedLogs) {
 	}
 }
 
-// removeAll restores a broker that other tests use too.
+// removeAll deletes the cell's queues and exchanges if the broker outlives the suite.
 func (c *cell) removeAll(t *testing.T) {
 	if !c.clean {
 		return
@@ -315,7 +315,7 @@ func (c *cell) plain(t *testing.T, queue string) <-chan arrival {
 	return out
 }
 
-// handled is a delivery that a handler received, and when.
+// handled is a delivery and the time at which the handler received it.
 type handled struct {
 	*amqpx.Delivery
 	at time.Time
@@ -348,7 +348,7 @@ func (c *cell) consume(t *testing.T, queue string, h amqpx.Handler, opts ...amqp
 
 func acknowledge(context.Context, *amqpx.Delivery) error { return nil }
 
-// take receives n values or fails.
+// take receives n values, and fails the test if they do not arrive in time.
 func take[T any](t *testing.T, from <-chan T, n int, what string) []T {
 	t.Helper()
 	deadline := time.NewTimer(suite.Patience)
@@ -358,7 +358,7 @@ func take[T any](t *testing.T, from <-chan T, n int, what string) []T {
 		select {
 		case v, ok := <-from:
 			if !ok {
-				t.Fatalf("%s: the consumer ended after %d of %d messages", what, len(got), n)
+				t.Fatalf("%s: the deliveries ended after %d of %d messages", what, len(got), n)
 			}
 			got = append(got, v)
 		case <-deadline.C:
@@ -368,8 +368,8 @@ func take[T any](t *testing.T, from <-chan T, n int, what string) []T {
 	return got
 }
 
-// nothing publishes a message to the queue, and fails the test if another message arrives before it. Every message that
-// was routed earlier would arrive before it.
+// nothing checks that no message was routed to the queue. It publishes a message itself, before which every such message
+// would arrive.
 func (c *cell) nothing(t *testing.T, queue string, from <-chan arrival) {
 	t.Helper()
 	fence := rand.Text()
@@ -381,16 +381,15 @@ func (c *cell) nothing(t *testing.T, queue string, from <-chan arrival) {
 		if a.MessageId == fence {
 			return
 		}
-		t.Errorf("queue %s got a message that was not sent to it: %v", queue, a)
+		t.Errorf("queue %s received %v, want no message", queue, a)
 	}
 }
 
-// skew is how far a broker's clock may deviate from this process's during a delay of
-// seconds, because Erlang follows corrections of the system's clock smoothly. Deliveries
-// to handlers are checked without this tolerance.
+// skew is how far a broker's clock may deviate from this process's during a delay of several seconds, because Erlang
+// applies corrections of the system clock gradually. Deliveries to handlers are checked without this tolerance.
 const skew = 5 * time.Millisecond
 
-// notEarly compares a plain delivery with its due header.
+// notEarly fails the test if a plain delivery arrived before the time in its due header.
 func notEarly(t *testing.T, a arrival) {
 	t.Helper()
 	due, ok := a.Headers[amqpx.HeaderDue].(int64)
@@ -399,6 +398,6 @@ func notEarly(t *testing.T, a arrival) {
 		return
 	}
 	if early := time.UnixMilli(due).Sub(a.at); early > skew {
-		t.Errorf("%v early: got %v, want at most %v", early, a, skew)
+		t.Errorf("message arrived %v before it was due, want at most %v: %v", early, skew, a)
 	}
 }

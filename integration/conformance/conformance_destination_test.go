@@ -65,12 +65,12 @@ func caseProperties(t *testing.T, c *cell) {
 	for _, a := range take(t, c.plain(t, q), len(bodies), "deliveries") {
 		notEarly(t, a)
 		if body := bodies[a.MessageId]; !bytes.Equal(a.Body, body) {
-			t.Errorf("the body %s arrived as %d bytes, want %d, or differs", a.MessageId, len(a.Body), len(body))
+			t.Errorf("message %s: got a body of %d bytes, want the body of %d bytes that was sent", a.MessageId, len(a.Body), len(body))
 		}
 		got := []any{a.ContentType, a.ContentEncoding, a.Type, a.CorrelationId, a.ReplyTo, a.AppId, a.Priority, a.Expiration, a.UserId}
 		want := []any{"application/x-ünusual", "identity", strings.Repeat("t", 255), "corr/1", "replies.here", "app", uint8(4), "", ""}
 		if !reflect.DeepEqual(got, want) {
-			t.Errorf("properties %v, want %v", got, want)
+			t.Errorf("properties: got %v, want %v", got, want)
 		}
 		sent, arrived := everyType(), userHeadersOf(a.Headers)
 		for k, v := range sent {
@@ -85,7 +85,7 @@ func caseProperties(t *testing.T, c *cell) {
 	}
 }
 
-// A message reaches an exchange of any type with exactly its routing key, and through it exactly
+// A message is published to an exchange of any type with exactly its routing key, and the exchange routes it to exactly
 // the right queues.
 func caseExchangeDestinations(t *testing.T, c *cell) {
 	long := strings.Repeat("k", topology.MaxRoutingKey)
@@ -134,7 +134,7 @@ func caseExchangeDestinations(t *testing.T, c *cell) {
 		default:
 			top.Bindings = append(top.Bindings, topology.Binding{Exchange: name, Queue: out, RoutingKey: e.other})
 		}
-		suite.Eventually(t, "exchange and queues of "+e.kind, func() bool { // a broker under load may end a connection
+		suite.Eventually(t, "exchange and queues of "+e.kind, func() bool { // a broker under load may close a connection
 			err := c.client.Apply(t.Context(), top)
 			if err != nil {
 				t.Logf("%s %.20q: %v", e.kind, e.key, err)
@@ -153,7 +153,7 @@ func caseExchangeDestinations(t *testing.T, c *cell) {
 					t.Errorf("%s %.20q: got %v, want Exchange = %v, RoutingKey = %v and %v", e.kind, e.key, a, name, e.key, body)
 				}
 				if got, want := a.Headers[amqpx.HeaderDestination], name+":"+e.key; got != want {
-					t.Errorf("%s is %v, want %q", amqpx.HeaderDestination, got, want)
+					t.Errorf("header %s is %v, want %q", amqpx.HeaderDestination, got, want)
 				}
 				if got := userHeadersOf(a.Headers); len(got) != len(e.headers) {
 					t.Errorf("%s %.20q: headers %v, want %v", e.kind, e.key, got, e.headers)
@@ -178,8 +178,8 @@ func caseExchangeDestinations(t *testing.T, c *cell) {
 	}
 }
 
-// Names that are parts of each other, or that look like wildcards, digits or escapes, get only
-// their own messages.
+// Queues receive only their own messages, even if their names are parts of each other or look like wildcards, digits or
+// escapes.
 func caseSimilarNames(t *testing.T, c *cell) {
 	base := c.prefix + "-b"
 	names := []string{
@@ -188,7 +188,7 @@ func caseSimilarNames(t *testing.T, c *cell) {
 		"clock.0.0.0.0.1.0." + base, base + ".", "." + base, base + "..a", " " + base, base + "ü",
 		base + ":a", strings.ToUpper(base),
 	}
-	// This is the longest name that fits into a routing key together with the strategy's own words.
+	// Find the longest name that fits into a routing key together with the words that the strategy adds.
 	longest := base + strings.Repeat(".l", 128)
 	for {
 		if _, err := c.client.Strategy().Route(topology.Destination{Queue: longest}, 0, 0); err == nil {
@@ -211,7 +211,7 @@ func caseSimilarNames(t *testing.T, c *cell) {
 	check := func(n string) {
 		for _, name := range names {
 			if a := take(t, inboxes[name], 1, name)[0]; a.MessageId != round(name, n).ID {
-				t.Errorf("destination %s got %v, want message %s", name, a, round(name, n).ID)
+				t.Errorf("destination %s received %v, want message %s", name, a, round(name, n).ID)
 			}
 		}
 	}
@@ -229,11 +229,11 @@ func caseNamesTooLong(t *testing.T, c *cell) {
 	for _, n := range []int{255, 250} {
 		err := c.client.Send(t.Context(), amqpx.Message{Queue: strings.Repeat("q", n), Delay: time.Second})
 		if _, ok := errors.AsType[*topology.KeyError](err); !ok {
-			t.Errorf("a queue's name of %d bytes: got %v, want a *topology.KeyError", n, err)
+			t.Errorf("a queue name of %d bytes: got error %v, want a *topology.KeyError", n, err)
 		}
 	}
 	if err := c.client.Send(t.Context(), amqpx.Message{Queue: strings.Repeat("q", 256), Delay: time.Second}); !errors.Is(err, amqpx.ErrMessage) {
-		t.Errorf("a queue's name of 256 bytes: got %v, want ErrMessage", err)
+		t.Errorf("a queue name of 256 bytes: got error %v, want amqpx.ErrMessage", err)
 	}
 	for _, own := range []string{topology.ParkedQueue(c.prefix), topology.DeliveryExchange(c.prefix), c.prefix + ".bucket.1s"} {
 		if err := c.client.Send(t.Context(), amqpx.Message{Queue: own, Delay: time.Second}); !errors.Is(err, topology.ErrDestination) {
@@ -273,7 +273,7 @@ func caseSideBySide(t *testing.T, c *cell) {
 		ttl(dlx.TTLConfig{Delays: []time.Duration{time.Second}, QueueType: other}),
 		ttl(dlx.TTLConfig{Delays: []time.Duration{time.Second, 2 * time.Second, 700 * time.Millisecond}, QueueType: c.queueType}),
 	}
-	if c.strategy == "bucket clock" { // the same digits with another resolution
+	if c.strategy == "bucket clock" { // the same digits as the clock layout, with another resolution
 		strategies = append(strategies, bucket(dlx.BucketConfig{Resolution: 100 * time.Millisecond, QueueType: c.queueType}))
 	}
 	if c.pluginToo {

@@ -23,14 +23,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// If a destination is deleted while messages wait for it, they are parked together with
-// their destination. Other destinations are not affected, and the deleted one works again
-// once it exists again.
+// If a destination is deleted while messages wait for it, they are parked, and their routing keys still contain the
+// destination. Other destinations are not affected, and the deleted one receives messages again once it exists again.
 func caseDestinationDeleted(t *testing.T, c *cell) {
 	const n = 20
 	var gone, stays, beside string
 	inTime := false
-	// The delays leave this machine time to delete the queue before the messages arrive.
+	// On a slow machine, a longer delay leaves enough time to delete the queue before the messages arrive.
 	for i, delay := range []time.Duration{3 * time.Second, 6 * time.Second, 12 * time.Second, 45 * time.Second} {
 		gone, stays = c.queue("gone"+strconv.Itoa(i)), c.queue("stays"+strconv.Itoa(i))
 		beside = "a." + gone // the binding of either destination must not match the other's messages
@@ -56,14 +55,14 @@ func caseDestinationDeleted(t *testing.T, c *cell) {
 		}
 	}
 	if !inTime {
-		t.Fatal("the machine is too slow: a batch of 60 and the deletion of a queue took 45 s")
+		t.Fatal("sending a batch of 60 messages and deleting a queue took longer than 45 s, want less")
 	}
 	var parked []arrival
 	in := c.plain(t, topology.ParkedQueue(c.prefix))
 	for len(parked) < n {
 		a := take(t, in, 1, "parked messages")[0]
 		if !strings.HasSuffix(a.MessageId, gone) && strings.Contains(a.MessageId, "-gone") {
-			continue // a message of an attempt that was too slow
+			continue // a message from an earlier attempt that was too slow
 		}
 		parked = append(parked, a)
 	}
@@ -72,7 +71,7 @@ func caseDestinationDeleted(t *testing.T, c *cell) {
 		for _, a := range take(t, in, n, q) {
 			notEarly(t, a)
 			if !strings.HasSuffix(a.MessageId, " "+q) {
-				t.Errorf("%s got %v, want MessageId ending with %q", q, a, " "+q)
+				t.Errorf("queue %s received %v, want MessageId ending with %q", q, a, " "+q)
 			}
 		}
 		c.nothing(t, q, in)
@@ -83,7 +82,7 @@ func caseDestinationDeleted(t *testing.T, c *cell) {
 			t.Errorf("parked: got %v, want MessageId ending with %q and Body = %v", a, " "+gone, "for "+gone)
 		}
 		if !strings.HasSuffix(a.RoutingKey, "."+gone) {
-			t.Errorf("the routing key of a parked message does not end with its destination %s: %v", gone, a)
+			t.Errorf("parked: got %[2]v, want a routing key that ends with its destination %[1]s", gone, a)
 		}
 	}
 
@@ -96,14 +95,14 @@ func caseDestinationDeleted(t *testing.T, c *cell) {
 	}
 	c.send(t, amqpx.Message{ID: "new", Queue: gone, Delay: 1500 * time.Millisecond})
 	came := map[string]bool{}
-	for _, h := range take(t, seen, len(parked)+1, "what was parked, and a new message") {
+	for _, h := range take(t, seen, len(parked)+1, "the messages that were parked, and a new message") {
 		if came[h.ID] {
 			t.Errorf("message %s was handled twice", h.ID)
 		}
 		came[h.ID] = true
 	}
 	if !came["new"] {
-		t.Errorf("got the messages %v, want the new one among them", came)
+		t.Errorf(`got the messages %v, want "new" among them`, came)
 	}
 }
 
@@ -132,9 +131,8 @@ func (c *cell) awaitConsumer(t *testing.T, queue string) {
 	}
 }
 
-// A received message is sent again several times with all its headers, through the same
-// delay queue. Before 4.0.1, a broker drops a message that returns to a queue with the
-// x-death that it got there.
+// A received message is sent several times with all its headers through the same delay queue, and always arrives. Before
+// 4.0.1, a broker drops a message that returns to a queue with the x-death header that it received there.
 func caseSentAgain(t *testing.T, c *cell) {
 	for _, dest := range []struct {
 		name  string
@@ -158,7 +156,7 @@ func caseSentAgain(t *testing.T, c *cell) {
 				t.Fatal(err)
 			}
 			if n := hops(a); n > r.Hops {
-				t.Errorf("round %d: x-death has %d entries, want at most the %d of this round: %v", round, n, r.Hops, a.Headers["x-death"])
+				t.Errorf("round %d: x-death counts %d hops, want at most the %d of this round: %v", round, n, r.Hops, a.Headers["x-death"])
 			}
 			headers = a.Headers
 		}
@@ -182,13 +180,13 @@ func caseRoutingHeaders(t *testing.T, c *cell) {
 			t.Errorf("headers of %s: got %v, want only user: kept", a.MessageId, got)
 		}
 		if a.Headers[amqpx.HeaderAttempt] != nil || a.Headers[amqpx.HeaderReason] != nil {
-			t.Errorf("forged headers went through: got %v, want Headers[amqpx.HeaderAttempt] = nil and Headers[amqpx.HeaderReason] = nil", a)
+			t.Errorf("message with forged headers: got %v, want Headers[amqpx.HeaderAttempt] = nil and Headers[amqpx.HeaderReason] = nil", a)
 		}
 	}
 	c.nothing(t, copied, c.plain(t, copied))
 }
 
-// attemptLog is a handler that fails as instructed, with the times of its failures.
+// attemptLog records when each attempt failed.
 type attemptLog struct {
 	mu     sync.Mutex
 	failed map[int]time.Time // by attempt
@@ -204,8 +202,7 @@ func (l *attemptLog) fail(attempt int, err error) error {
 	return err
 }
 
-// notBefore checks that an attempt is due no sooner than the given time after the previous one has
-// failed.
+// notBefore checks that an attempt is due no sooner than backoff after the previous attempt failed.
 func (l *attemptLog) notBefore(t *testing.T, h handled, backoff time.Duration) {
 	t.Helper()
 	l.mu.Lock()
@@ -232,7 +229,7 @@ func isExample(t *testing.T, a arrival, m amqpx.Message) {
 	}
 	got.Version, _ = a.Headers[amqpx.HeaderVersion].(int64)
 	if !reflect.DeepEqual(got, m) {
-		t.Errorf("the message is no longer what was sent:\n got %+v\nwant %+v", got, m)
+		t.Errorf("the message differs from the one that was sent:\n got %+v\nwant %+v", got, m)
 	}
 }
 
@@ -252,7 +249,7 @@ func caseRetry(t *testing.T, c *cell) {
 		attempt := i + 1
 		header := []any{nil, nil, int64(2), int64(3), int64(4)}[attempt]
 		if h.Attempt != attempt || h.MaxAttempts != 10 || h.Headers[amqpx.HeaderAttempt] != header {
-			t.Errorf("attempt %d of %d, header %v, want %d of 10, %v", h.Attempt, h.MaxAttempts, h.Headers[amqpx.HeaderAttempt], attempt, header)
+			t.Errorf("got attempt %d of %d with the header %v, want %d of 10 with %v", h.Attempt, h.MaxAttempts, h.Headers[amqpx.HeaderAttempt], attempt, header)
 		}
 		isExample(t, arrival{Delivery: amqp.Delivery{
 			MessageId: h.ID, Body: h.Body, ContentType: h.ContentType, CorrelationId: h.CorrelationID, Type: h.Type,
@@ -269,7 +266,7 @@ func caseRetry(t *testing.T, c *cell) {
 	}
 }
 
-// attemptsAre checks the headers that record failed attempts.
+// attemptsAre checks that the headers record n failed attempts, each with the text.
 func attemptsAre(t *testing.T, headers amqp.Table, n int, text string) {
 	t.Helper()
 	list, _ := headers[amqpx.HeaderAttempts].([]any)
@@ -282,7 +279,7 @@ func attemptsAre(t *testing.T, headers amqp.Table, n int, text string) {
 		instant, what, _ := strings.Cut(entry, " ")
 		at, err := time.Parse(time.RFC3339Nano, instant)
 		if err != nil || at.Before(last) || !strings.Contains(what, text) {
-			t.Errorf("entry %q after %v, want a later time and an error with %q", entry, last, text)
+			t.Errorf("recorded attempt: got %q after an attempt at %v, want a later time and an error containing %q", entry, last, text)
 		}
 		last = at
 	}
@@ -300,7 +297,7 @@ func caseRetryIn(t *testing.T, c *cell) {
 	c.send(t, example("later", q))
 	h := take(t, seen, 2, "attempts")[1]
 	if h.Attempt != 2 || h.ID != "later" || h.Headers[amqpx.HeaderError] != "later" {
-		t.Errorf(`attempt %d of %s, error %v, want attempt 2 of later with the error "later"`, h.Attempt, h.ID, h.Headers[amqpx.HeaderError])
+		t.Errorf(`got attempt %d of message %s with the error %v, want attempt 2 of message later with the error "later"`, h.Attempt, h.ID, h.Headers[amqpx.HeaderError])
 	}
 	log.notBefore(t, h, 1500*time.Millisecond)
 }
@@ -366,7 +363,7 @@ func casePanic(t *testing.T, c *cell) {
 	}, amqpx.WithRetry(topology.Retry{MaxAttempts: 2, Backoff: 300 * time.Millisecond}), amqpx.WithConcurrency(1))
 	m := example("panics", q)
 	c.send(t, m, example("fine", q))
-	got := take(t, seen, 3, "two attempts at the one, one at the other")
+	got := take(t, seen, 3, "two attempts of one message and one of the other")
 	count := map[string]int{}
 	for _, h := range got {
 		count[h.ID]++
@@ -397,7 +394,7 @@ func caseEffectOnce(t *testing.T, c *cell) {
 		defer mu.Unlock()
 		if i, _ := strconv.Atoi(d.ID); i%5 == 0 && !failed[d.ID] {
 			failed[d.ID] = true
-			return errors.New("after the effect and before the commit")
+			return errors.New("failed after the effect and before the commit")
 		}
 		return nil
 	})
@@ -433,6 +430,6 @@ func caseEffectOnce(t *testing.T, c *cell) {
 	mu.Lock()
 	defer mu.Unlock()
 	if len(failed) != n/5 {
-		t.Errorf("%d handlers failed, want %d", len(failed), n/5)
+		t.Errorf("the handlers of %d messages failed once, want %d", len(failed), n/5)
 	}
 }

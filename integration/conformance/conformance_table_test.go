@@ -14,18 +14,18 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/lateness"
 )
 
-// envTable names a file to which the conformance table is also written, because go test shows the
-// log of a passing test only with -v.
+// envTable is the environment variable with the name of a file for the conformance table. go test shows the log of a
+// passing test only with -v.
 const envTable = "RABBITDELAY_CONFORMANCE_TABLE"
 
 // place is a cell of the conformance table.
 type place struct{ strategy, queueType, line string }
 
-// score is the result of a cell's cases.
+// score has the results of a cell's cases.
 type score struct {
 	passed, failed, skipped int
 	late                    []time.Duration
-	instead                 string // why there are no cases at all
+	instead                 string // why no case ran
 }
 
 // scoreboard collects the scores of all cells.
@@ -49,7 +49,7 @@ func (b *scoreboard) at(p place) *score {
 	return s
 }
 
-// watch counts a case when it has ended.
+// watch counts a case's result when the case has finished.
 func (b *scoreboard) watch(t *testing.T, p place) {
 	t.Cleanup(func() {
 		b.mu.Lock()
@@ -66,7 +66,7 @@ func (b *scoreboard) watch(t *testing.T, p place) {
 	})
 }
 
-// cellEnded reports a cell that failed before its first case.
+// cellEnded records a cell that failed before its first case.
 func (b *scoreboard) cellEnded(t *testing.T, p place) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -75,8 +75,7 @@ func (b *scoreboard) cellEnded(t *testing.T, p place) {
 	}
 }
 
-// skip records that something was not run, and why. For a whole cell, short is shown instead of
-// counts.
+// skip records the reason why a case or a cell did not run. For a whole cell, the table shows short instead of counts.
 func (b *scoreboard) skip(p place, where, short, reason string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -119,7 +118,7 @@ func (s *score) String() string {
 	return text
 }
 
-// table writes the scores with a column per release line.
+// table returns the scores as text with a column for each release line.
 func (b *scoreboard) table(lines []string, rows []place) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -156,7 +155,7 @@ func (b *scoreboard) table(lines []string, rows []place) string {
 	return out.String()
 }
 
-// publish writes the table to the test's log and to the requested file.
+// publish writes the table to the test's log and to the file in envTable.
 func (b *scoreboard) publish(t *testing.T, lines []string, rows []place) {
 	table := b.table(lines, rows)
 	t.Log("\n" + table)

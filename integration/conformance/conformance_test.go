@@ -28,12 +28,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// foreignTypes has the queue types of other systems' layouts. Their names do not distinguish types, so a broker has one
-// of each.
+// foreignTypes has the queue types of other systems' layouts. The names of their queues do not contain the type, so each
+// layout is tested with one type only.
 var foreignTypes = map[string]topology.QueueType{dlx.LayoutNServiceBus: topology.Quorum, dlx.LayoutCelery: topology.Classic}
 
-// cellsAtOnce is the number of cells of one broker that run concurrently, alongside those of the other brokers. Their
-// cases mostly wait, all at the same time.
+// cellsAtOnce is the number of cells that run concurrently on one broker. Their cases mostly wait, all at the same time.
 const cellsAtOnce = 2
 
 // target is a broker on which cells run.
@@ -43,9 +42,8 @@ type target struct {
 	shared bool                                                              // whether the broker outlives the suite
 }
 
-// TestConformance runs the same cases through the client over the whole matrix. Cells
-// that are not available are skipped with the reason. Without any broker it fails, after
-// the cells in memory.
+// TestConformance runs the same cases in every cell of the matrix of strategies, queue types and brokers. Cells that are
+// not available are skipped with the reason. Without any broker, the test fails after it has run the cells in memory.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	skip := os.Getenv(servers.EnvSkip) == "1"
@@ -99,7 +97,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// conformanceInMemory runs the cells on amqptest, in virtual time. Each case of a cell has its own broker. The native
+// conformanceInMemory runs the cells on amqptest, in virtual time. Each case has its own broker. The native
 // strategy runs on the first version that supports it.
 func conformanceInMemory(t *testing.T, board *scoreboard, rows []place) {
 	board.ran(suite.Memory, amqptest.DefaultVersion+" in memory, native 4.4.0")
@@ -131,7 +129,7 @@ func conformanceLine(t *testing.T, board *scoreboard, line string, rows []place,
 			board.skip(r, line, "no broker", reason)
 		}
 		if here {
-			t.Fatalf("the broker of this machine was not tested: %v", reason)
+			t.Fatalf("the broker on this machine could not be tested: %v", reason)
 		}
 		t.Skip("skipped: " + reason)
 	}
@@ -146,7 +144,7 @@ func conformanceLine(t *testing.T, board *scoreboard, line string, rows []place,
 // lacks maps the name of a strategy to the reason why a broker does not support it, or to "" if it does.
 type lacks map[string]string
 
-// runCells runs the cells of one column, some of them concurrently.
+// runCells runs the cells of one release line, atOnce of them concurrently.
 func runCells(t *testing.T, board *scoreboard, run func(*testing.T, place), rows []place, line string, without lacks, atOnce int) {
 	slots := make(chan struct{}, atOnce)
 	var cells sync.WaitGroup
@@ -168,12 +166,12 @@ func runCells(t *testing.T, board *scoreboard, run func(*testing.T, place), rows
 	cells.Wait()
 }
 
-// patientBroker gives a broker on a busy machine more time for a channel operation than the 15 s after which it ends
-// the whole connection (541), which all cases of a cell share.
+// patientBroker gives a busy broker more time for a channel operation. By default, it closes the whole connection, which
+// all cases of a cell share, after 15 s (error 541).
 const patientBroker = "[{rabbit, [{channel_operation_timeout, 120000}]}]."
 
-// startLine returns a broker of a release line, with the plugin if there is one. It tries
-// even a line that is not available, because its image might be pulled.
+// startLine starts a broker of a release line, with the plugin if it is available. It tries even if the line is not
+// installed, because Docker may be able to pull the image.
 func startLine(t *testing.T, line string, here bool) (*broker.Broker, error) {
 	if os.Getenv(broker.EnvURL) != "" && !here {
 		return nil, fmt.Errorf("%s names a broker of another version", broker.EnvURL)
@@ -195,7 +193,7 @@ func startLine(t *testing.T, line string, here bool) (*broker.Broker, error) {
 	return b, nil
 }
 
-// pluginMissing returns why the broker lacks the plugin, or "" if it has it.
+// pluginMissing returns the reason why the broker does not have the plugin, or "" if it does.
 func pluginMissing(t *testing.T, b *broker.Broker, line string) string {
 	err := live.ProbePlugin(t.Context(), func(context.Context) (*amqp.Connection, error) { return amqp.Dial(b.URL()) })
 	path, reason := broker.PluginAvailable(line)
@@ -207,13 +205,13 @@ func pluginMissing(t *testing.T, b *broker.Broker, line string) string {
 	case b.Source() == broker.Environment:
 		return "the broker at " + broker.EnvURL + " has no x-delayed-message plugin"
 	case path != "":
-		t.Errorf("the broker was started with the plugin %s, but does not have it: %v", path, err)
+		t.Errorf("the broker was started with the plugin %s, but probing for it failed: %v", path, err)
 		return "the plugin did not load"
 	}
 	return reason
 }
 
-// runCell runs all cases in one cell on a broker: first the case whose lateness is shown, then the others together.
+// runCell runs all cases of one cell: first the case whose lateness the table shows, then the others concurrently.
 func runCell(t *testing.T, board *scoreboard, on target, p place, pluginToo bool) {
 	began := time.Now()
 	c := openCell(t, board, on, p, pluginToo)
@@ -222,14 +220,13 @@ func runCell(t *testing.T, board *scoreboard, on target, p place, pluginToo bool
 		t.Run(k.name, func(t *testing.T) { runCase(t, board, c, k) })
 	}
 	run(conformanceCases[0])
-	// Do not use t.Parallel, whose limit is the number of processors: the cases wait for their messages and not for a
-	// processor.
+	// t.Parallel would run only as many cases as there are processors, but the cases mostly wait for their messages.
 	var cases sync.WaitGroup
 	for _, k := range conformanceCases[1:] {
 		cases.Go(func() { run(k) })
 	}
 	cases.Wait()
-	t.Logf("opened in %v, ran in %v", opened.Round(time.Millisecond), (time.Since(began) - opened).Round(time.Millisecond))
+	t.Logf("the cell was ready after %v, and its cases took %v", opened.Round(time.Millisecond), (time.Since(began) - opened).Round(time.Millisecond))
 }
 
 func runCase(t *testing.T, board *scoreboard, c *cell, k conformanceCase) {
@@ -241,7 +238,7 @@ func runCase(t *testing.T, board *scoreboard, c *cell, k conformanceCase) {
 	k.run(t, c)
 }
 
-// compareLines orders 3.10 before 4.0.
+// compareLines compares release lines by number, so that 3.9 is before 3.10.
 func compareLines(a, b string) int {
 	number := func(line string) int {
 		major, minor, _ := strings.Cut(line, ".")

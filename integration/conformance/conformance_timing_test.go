@@ -18,7 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// conformanceCases lists the promises. The first case runs alone in its cell, because its lateness
+// conformanceCases lists all cases. The first case runs alone in its cell, because its lateness
 // is shown in the table.
 var conformanceCases = []conformanceCase{
 	{name: "on time", run: caseOnTime},
@@ -50,8 +50,8 @@ var conformanceCases = []conformanceCase{
 	{name: "effect once", run: caseEffectOnce},
 }
 
-// delays returns n delays from 1 s to 3 s that the cell's strategy accepts. If it accepts any
-// delay, they are arbitrary to the nanosecond and the same in each run.
+// delays returns n delays from 1 s to 3 s that the cell's strategy accepts. If it accepts any delay, they are random with
+// a precision of nanoseconds, and the same in each run.
 func (c *cell) delays(n int) []time.Duration {
 	rnd := rand.New(rand.NewPCG(27, uint64(n)))
 	all := make([]time.Duration, n)
@@ -65,7 +65,7 @@ func (c *cell) delays(n int) []time.Duration {
 	return all
 }
 
-// dueMilli returns the due time of a delay that begins at the given time, as it is on the wire.
+// dueMilli returns the due time of a delay that starts at from, as it is encoded on the wire.
 func dueMilli(from time.Time, d time.Duration) int64 {
 	if d == 0 {
 		return from.UnixMilli()
@@ -73,11 +73,11 @@ func dueMilli(from time.Time, d time.Duration) int64 {
 	return ceilMilli(time.Duration(from.Add(d).UnixNano()))
 }
 
-// ceilMilli returns a duration as it is on the wire.
+// ceilMilli returns a duration in milliseconds, rounded up as on the wire.
 func ceilMilli(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
-// Every message arrives once, not before it is due, and is due when it was requested. Its lateness
-// counts from the requested time, and not from the header.
+// Every message arrives once, has the requested due time and is not handled before it. Its lateness counts from the
+// requested time and not from the header.
 func caseOnTime(t *testing.T, c *cell) {
 	q := c.queue("on-time")
 	seen := c.consume(t, q, acknowledge)
@@ -96,22 +96,21 @@ func caseOnTime(t *testing.T, c *cell) {
 	for _, h := range take(t, seen, len(delays), "deliveries") {
 		w, ok := due[h.ID]
 		if !ok {
-			t.Errorf("message %q was handled twice, or was never sent", h.ID)
+			t.Errorf("got message %q, want only messages that were sent, each once", h.ID)
 			continue
 		}
 		delete(due, h.ID)
 		if ms := h.DueAt.UnixMilli(); ms < w.first || ms > w.last {
-			t.Errorf("message %s is due at %d, want %d to %d", h.ID, ms, w.first, w.last)
+			t.Errorf("message %s is due at %d ms, want %d to %d ms", h.ID, ms, w.first, w.last)
 		}
 		if h.Attempt != 1 || h.Queue != q {
-			t.Errorf("message %s: attempt %d from queue %s, want 1 and %s", h.ID, h.Attempt, h.Queue, q)
+			t.Errorf("message %s: got attempt %d from queue %s, want 1 and %s", h.ID, h.Attempt, h.Queue, q)
 		}
 		c.board.late(c.place, h.at.Sub(w.asked))
 	}
 }
 
-// The documented headers can be used by any AMQP program. Therefore this case checks that a message
-// is never early without relying on rabbitdelay's consumer.
+// Any AMQP program can use the documented headers, and does not receive a message before it is due.
 func casePlainConsumer(t *testing.T, c *cell) {
 	q := c.queue("plain")
 	delays := c.delays(40)
@@ -130,36 +129,35 @@ func casePlainConsumer(t *testing.T, c *cell) {
 			amqpx.HeaderAttempt: nil, amqpx.HeaderVersion: 1<<40 + int64(i), amqpx.HeaderDestination: nil,
 		} {
 			if got := a.Headers[name]; got != want {
-				t.Errorf("%s is %T %v, want %T %v", name, got, got, want, want)
+				t.Errorf("header %s is %T %v, want %T %v", name, got, got, want, want)
 			}
 		}
 		for name := range a.Headers {
 			if strings.HasPrefix(name, "rabbitdelay-") && name != amqpx.HeaderDue && name != amqpx.HeaderVersion {
-				t.Errorf("unexpected header %s", name)
+				t.Errorf("got the header %s, want only %s and %s with this prefix", name, amqpx.HeaderDue, amqpx.HeaderVersion)
 			}
 		}
 		if a.DeliveryMode != amqp.Persistent {
-			t.Errorf("delivery mode %d, want persistent", a.DeliveryMode)
+			t.Errorf("delivery mode %d, want %d (persistent)", a.DeliveryMode, amqp.Persistent)
 		}
 		if a.Timestamp.Before(began) || a.Timestamp.After(a.at) {
 			t.Errorf("got the timestamp %v, want the time of sending", a.Timestamp)
 		}
-		// A message has waited in exactly the number of queues that its route says.
+		// A message passes through exactly the number of delay queues in its route.
 		waited = waited || hops(a) > 0
 		if want := c.hops(t, q, delays[i], took[i]); !slices.Contains(want, hops(a)) {
-			t.Errorf("delay %v, sent within %v: %d delay queues passed, want one of %v: %v",
+			t.Errorf("delay %v, sent within %v: the message passed through %d delay queues, want one of %v: %v",
 				delays[i], took[i], hops(a), want, a.Headers["x-death"])
 		}
 	}
 	if r, _ := c.client.Strategy().Route(topology.Destination{Queue: q}, time.Second, 0); waited != (r.Hops > 0) {
-		t.Errorf("messages with deaths on record: got %t, want %t", waited, r.Hops > 0)
+		t.Errorf("some messages have an x-death header: got %t, want %t", waited, r.Hops > 0)
 	}
 }
 
-// hops returns the possible numbers of hops of the routes that a send to a queue may have used. A
-// delay counts from the call, so a send that had to declare its destination first uses a route for
-// the remaining delay. That route can have more hops: 2 s is one bucket of the clock layout, and
-// 1.6 s is two.
+// hops returns the possible numbers of hops of a message that was sent within took. The delay counts from the call of
+// Send. If Send had to declare the destination first, it uses a route for the remaining delay, which can have more hops.
+// For example, in the clock layout, 2 s takes one hop and 1.6 s takes two.
 func (c *cell) hops(t *testing.T, queue string, delay, took time.Duration) []int {
 	t.Helper()
 	asked, err := c.client.Strategy().Route(topology.Destination{Queue: queue}, delay, 0)
@@ -171,7 +169,7 @@ func (c *cell) hops(t *testing.T, queue string, delay, took time.Duration) []int
 	for spent := time.Duration(0); spent < took+step; spent += step {
 		r, err := c.client.Strategy().Route(topology.Destination{Queue: queue}, max(0, delay-min(spent, took)), 0)
 		switch {
-		case errors.Is(err, topology.ErrDelay): // if ttl has no route for the remaining delay, it uses the requested delay
+		case errors.Is(err, topology.ErrDelay): // if the ttl strategy has no route for the remaining delay, it uses the requested delay
 		case err != nil:
 			t.Fatal(err)
 		default:
@@ -182,7 +180,7 @@ func (c *cell) hops(t *testing.T, queue string, delay, took time.Duration) []int
 	return slices.Compact(all)
 }
 
-// hops counts the queues in which a message expired.
+// hops counts how many times a message expired in a queue.
 func hops(a arrival) int {
 	deaths, _ := a.Headers["x-death"].([]any)
 	n := 0
@@ -208,12 +206,12 @@ func caseDeliverAt(t *testing.T, c *cell) {
 		want, ok := due[h.ID]
 		delete(due, h.ID)
 		if !ok || h.DueAt.UnixMilli() != ceilMilli(time.Duration(want.UnixNano())) {
-			t.Errorf("%s is due at %v, want %v", h.ID, h.DueAt, want)
+			t.Errorf("message %s is due at %v, want %v (sent: %t)", h.ID, h.DueAt, want, ok)
 		}
 	}
 }
 
-// Without a delay a message passes through no delay queue.
+// A message without a delay passes through no delay queue.
 func caseNoDelay(t *testing.T, c *cell) {
 	q := c.queue("no-delay")
 	for i := range 20 {
@@ -225,10 +223,10 @@ func caseNoDelay(t *testing.T, c *cell) {
 			t.Errorf("message %s arrived at position %d, want %s", a.MessageId, i, strconv.Itoa(i))
 		}
 		if _, waited := a.Headers["x-death"]; waited {
-			t.Errorf("a message without a delay waited in a queue: %v", a)
+			t.Errorf("got a message with an x-death header, want none without a delay: %v", a)
 		}
 		if _, waited := a.Headers["x-delay"]; waited {
-			t.Errorf("a message without a delay went through the plugin: %v", a)
+			t.Errorf("got a message with an x-delay header, want none without a delay: %v", a)
 		}
 	}
 }
@@ -249,16 +247,16 @@ func inOrder(t *testing.T, got []arrival) {
 		by := path(a)
 		if before, ok := last[by]; ok && n < before {
 			if wrong++; wrong <= 3 {
-				t.Errorf("message %d was delivered after message %d, although both went through the queues %s", n, before, by)
+				t.Errorf("message %d arrived after message %d through the same queues %s, want ascending ids", n, before, by)
 			}
 		}
 		last[by] = max(n, last[by])
 	}
 	if wrong > 3 {
-		t.Errorf("%d of %d messages were delivered out of order", wrong, len(got))
+		t.Errorf("%d of %d messages arrived out of order, want 0", wrong, len(got))
 	}
 	if len(last) > 1 {
-		t.Logf("they came by %d paths", len(last))
+		t.Logf("the messages took %d different paths", len(last))
 	}
 }
 
@@ -283,8 +281,8 @@ func caseOrderOfSends(t *testing.T, c *cell) {
 	inOrder(t, take(t, c.plain(t, q), n, "deliveries"))
 }
 
-// The delays of a batch count from the first publish of each message, although publishing the batch takes longer than
-// the resolution of the buckets.
+// The delay of each message in a batch counts from its own first publish. Publishing the batch takes longer than the
+// resolution of the layout, and the messages still arrive in order.
 func caseOrderOfBatch(t *testing.T, c *cell) {
 	q := c.queue("order-batch")
 	const n = 2500
@@ -301,10 +299,10 @@ func caseOrderOfBatch(t *testing.T, c *cell) {
 func caseOrderOverHops(t *testing.T, c *cell) {
 	q := c.queue("order-hops")
 	const n = 150
-	const delay = 2700 * time.Millisecond // 2s and 700ms; 1 times 1.6s and 11 times 100ms
+	const delay = 2700 * time.Millisecond // two hops in both layouts: 2s and 700ms, or 1 times 1.6s and 11 times 100ms
 	r, err := c.client.Strategy().Route(topology.Destination{Queue: q}, delay, 0)
 	if err != nil || r.Hops != 2 {
-		t.Fatalf("got route %+v, error %v, but this case needs 2 hops", r, err)
+		t.Fatalf("got route %+v, error %v, want 2 hops", r, err)
 	}
 	for i := range n {
 		c.send(t, amqpx.Message{ID: strconv.Itoa(i), Queue: q, Delay: delay})
@@ -312,8 +310,8 @@ func caseOrderOverHops(t *testing.T, c *cell) {
 	inOrder(t, take(t, c.plain(t, q), n, "deliveries"))
 }
 
-// A long delay that is sent first does not block a shorter one, even if both use the queue of the
-// same digit.
+// A message with a long delay does not block a message with a shorter delay that is sent later, even if both pass through
+// the same delay queue.
 func caseLongBeforeShort(t *testing.T, c *cell) {
 	q := c.queue("mixed")
 	sent := []time.Duration{time.Hour, 3 * time.Second, 2 * time.Second, time.Second}
@@ -336,65 +334,66 @@ func caseLongBeforeShort(t *testing.T, c *cell) {
 	for _, a := range take(t, in, short, "the short delays") {
 		notEarly(t, a)
 		if !want[a.MessageId] {
-			t.Errorf("%v was not expected, or arrived twice", a)
+			t.Errorf("got %v, want only the messages with short delays, each once", a)
 		}
 		want[a.MessageId] = false
 	}
 	c.nothing(t, q, in)
 }
 
-// With a tolerance, a message is delayed by a duration within the tolerance that needs fewer queues.
+// With a tolerance, the strategy chooses a delay within the tolerance that needs fewer hops.
 func caseTolerance(t *testing.T, c *cell) {
 	q := c.queue("tolerance")
-	// These are 2s and 850ms, or 3s; 1 time 1.6s and 13 times 100ms, or 3.2s; 2s and 1s, or 4s.
+	// In the different layouts, the delay takes two hops without the tolerance and one hop with it: 2s and 850ms, or 3s;
+	// 1 times 1.6s and 13 times 100ms, or 3.2s; 2s and 1s, or 4s.
 	const delay, tolerance = 2850 * time.Millisecond, 3 * time.Second // one hop even for the remaining delay of a slow send
 	c.send(t, amqpx.Message{ID: "tolerant", Queue: q, Delay: delay, Tolerance: tolerance})
 	r, err := c.client.Strategy().Route(topology.Destination{Queue: q}, delay, tolerance)
 	if err != nil || r.Hops != 1 || r.Delay < delay || r.Delay > delay+tolerance {
-		t.Fatalf("route %+v, %v, want one hop within %v to %v", r, err, delay, delay+tolerance)
+		t.Fatalf("got route %+v, error %v, want one hop with a delay from %v to %v", r, err, delay, delay+tolerance)
 	}
 	if exact, err := c.client.Strategy().Route(topology.Destination{Queue: q}, delay, 0); err != nil || exact.Hops < 2 {
-		t.Fatalf("got route %+v, error %v, but this case needs a delay of several hops", exact, err)
+		t.Fatalf("without a tolerance: got route %+v, error %v, want at least 2 hops", exact, err)
 	}
 	a := take(t, c.plain(t, q), 1, "the tolerant message")[0]
 	notEarly(t, a)
-	if hops(a) > 1 { // 0 if the send took that long
-		t.Errorf("the message passed %d queues, want 1: %v", hops(a), a.Headers["x-death"])
+	if hops(a) > 1 { // 0 if the send took longer than the delay
+		t.Errorf("the message passed through %d delay queues, want at most 1: %v", hops(a), a.Headers["x-death"])
 	}
 }
 
-// A delay that is out of bounds is refused with an error that names the bound, and no part of the message arrives.
+// A delay that is out of bounds is rejected with an error that contains the bound, and no message arrives.
 func caseImpossibleDelays(t *testing.T, c *cell) {
 	q := c.queue("impossible")
 	for _, d := range []time.Duration{c.client.MaxDelay() + time.Millisecond, math.MaxInt64} {
 		err := c.client.Send(t.Context(), amqpx.Message{ID: "long", Queue: q, Delay: d})
 		de, ok := errors.AsType[*topology.DelayError](err)
 		if !ok || de.Max != c.client.MaxDelay() || de.Delay < c.client.MaxDelay() {
-			t.Errorf("delay %v: got %v, want a *topology.DelayError with the bound %v", d, err, c.client.MaxDelay())
+			t.Errorf("delay %v: got error %v, want a *topology.DelayError with Max = %v", d, err, c.client.MaxDelay())
 		}
 	}
 	if err := c.client.Send(t.Context(), amqpx.Message{ID: "far", Queue: q, DeliverAt: time.Now().AddDate(500, 0, 0)}); !errors.Is(err, topology.ErrDelay) {
 		t.Errorf("Send of a message that is due in 500 years: got %v, want topology.ErrDelay", err)
 	}
 	if err := c.client.Send(t.Context(), amqpx.Message{ID: "negative", Queue: q, Delay: -time.Nanosecond}); !errors.Is(err, amqpx.ErrMessage) {
-		t.Errorf("negative delay: got %v, want ErrMessage", err)
+		t.Errorf("negative delay: got error %v, want amqpx.ErrMessage", err)
 	}
 	err := c.client.Send(t.Context(), amqpx.Message{ID: "odd", Queue: q, Delay: 1234 * time.Millisecond})
 	de, refused := errors.AsType[*topology.DelayError](err)
 	switch {
 	case c.can&anyDelay == 0 && (!refused || len(de.Declared) != len(declaredDelays)):
-		t.Errorf("undeclared delay: got %v, want an error with the declared ones", err)
+		t.Errorf("undeclared delay: got error %v, want a *topology.DelayError with the %d declared delays", err, len(declaredDelays))
 	case c.can&anyDelay != 0 && err != nil:
-		t.Errorf("sending a message with a delay of 1.234s: %v", err)
+		t.Errorf("a delay of 1.234s: got error %v, want nil", err)
 	}
 	// One invalid message keeps a whole batch from being sent.
 	err = c.client.SendBatch(t.Context(), []amqpx.Message{
 		{ID: "possible", Queue: q, Delay: time.Second}, {ID: "long", Queue: q, Delay: c.client.MaxDelay() + time.Second},
 	})
 	if !errors.Is(err, topology.ErrDelay) || !strings.Contains(err.Error(), "message 1 ") {
-		t.Errorf("batch: got %v, want topology.ErrDelay of message 1", err)
+		t.Errorf(`batch: got error %v, want topology.ErrDelay containing "message 1 "`, err)
 	}
-	// Its delay is longer than all earlier ones, so every message that arrives was sent before it.
+	// Its delay is longer than those of the earlier messages, which would therefore arrive before it.
 	c.send(t, amqpx.Message{ID: "last", Queue: q, Delay: 2 * time.Second})
 	in := c.plain(t, q)
 	for {
@@ -403,12 +402,12 @@ func caseImpossibleDelays(t *testing.T, c *cell) {
 		case a.MessageId == "last":
 			return
 		case a.MessageId != "odd" || refused:
-			t.Errorf("a message was delivered although it was refused, or is not one that was sent: %v", a)
+			t.Errorf("received %v, want only messages whose Send succeeded", a)
 		}
 	}
 }
 
-// Goroutines that share a client lose nothing and duplicate nothing.
+// If many goroutines share a client, no message is lost or duplicated.
 func caseManySenders(t *testing.T, c *cell) {
 	const senders, each = 64, 15
 	q := c.queue("senders")
@@ -435,12 +434,12 @@ func caseManySenders(t *testing.T, c *cell) {
 	for _, a := range take(t, in, senders*each, "deliveries") {
 		notEarly(t, a)
 		if came[a.MessageId] {
-			t.Errorf("message %s was delivered twice", a.MessageId)
+			t.Errorf("message %s arrived twice, want once", a.MessageId)
 		}
 		came[a.MessageId] = true
 		n, _ := strconv.Atoi(string(a.Body))
 		if id := fmt.Sprintf("%d/%d", n/each, n%each); id != a.MessageId {
-			t.Errorf("message %s has the body of message %s", a.MessageId, id)
+			t.Errorf("message %s has the body of message %s, want its own", a.MessageId, id)
 		}
 	}
 	c.nothing(t, q, in)

@@ -27,11 +27,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// celeryImage is the image of Debian's Celery that integration/images/build.sh builds.
+// celeryImage is the image with Debian's Celery that integration/images/build.sh builds.
 const celeryImage = "rabbitdelay/celery"
 
-// onForeignVhosts runs a test on a virtual host of each broker on which another system's delays are
-// tested.
+// onForeignVhosts runs a test on a virtual host of each RabbitMQ version with which other systems' layouts are tested.
 func onForeignVhosts(t *testing.T, test func(t *testing.T, v *suite.Vhost)) {
 	t.Helper()
 	versions, err := broker.Versions(t.Context())
@@ -42,14 +41,14 @@ func onForeignVhosts(t *testing.T, test func(t *testing.T, v *suite.Vhost)) {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()
 			if !slices.Contains(versions, line) {
-				t.Skipf("skipped: no RabbitMQ %s here", line)
+				t.Skipf("skipped: RabbitMQ %s is not available", line)
 			}
 			test(t, suite.NewVhost(t, broker.Shared(t, broker.Options{Version: line, Management: true})))
 		})
 	}
 }
 
-// celery runs the worker's program in a container.
+// celery returns a command that runs the worker's program in a container.
 func celery(ctx context.Context, t *testing.T, image string, v *suite.Vhost, args ...string) *exec.Cmd {
 	t.Helper()
 	program, err := os.Open("../wire/celery/worker.py")
@@ -73,7 +72,7 @@ func celery(ctx context.Context, t *testing.T, image string, v *suite.Vhost, arg
 	cmd := exec.CommandContext(ctx, "docker", append(run, args...)...)
 	cmd.Stdin = program
 	t.Cleanup(func() {
-		_ = exec.CommandContext(context.WithoutCancel(ctx), "docker", "rm", "--force", name).Run() // usually the container no longer exists
+		_ = exec.CommandContext(context.WithoutCancel(ctx), "docker", "rm", "--force", name).Run() // usually the container has already been removed
 	})
 	return cmd
 }
@@ -101,7 +100,7 @@ func startWorker(t *testing.T, image string, v *suite.Vhost) *worker {
 			lines <- s.Text()
 		}
 	}()
-	t.Cleanup(func() { // the container is removed before
+	t.Cleanup(func() { // runs after the cleanup that removes the container
 		_ = cmd.Wait()
 		_ = in.Close()
 		<-done
@@ -109,7 +108,7 @@ func startWorker(t *testing.T, image string, v *suite.Vhost) *worker {
 	return &worker{t, lines}
 }
 
-// says returns the fields of the next line that begins with the given word.
+// says waits for the next line that starts with the given word, and returns the line's fields.
 func (w *worker) says(word string) []string {
 	w.t.Helper()
 	deadline := time.After(suite.Patience)
@@ -126,11 +125,11 @@ func (w *worker) says(word string) []string {
 			}
 		case <-deadline:
 		}
-		w.t.Fatalf("the worker does not print %q:\n%s", word, strings.Join(others, "\n"))
+		w.t.Fatalf("the worker printed no line starting with %q within %v:\n%s", word, suite.Patience, strings.Join(others, "\n"))
 	}
 }
 
-// task returns a message with which Celery's protocol calls tasks.record.
+// task returns a message that calls tasks.record in Celery's protocol.
 func task(name string, delay time.Duration) amqpx.Message {
 	id := uuid.NewString()
 	return amqpx.Message{
@@ -141,8 +140,8 @@ func task(name string, delay time.Duration) amqpx.Message {
 	}
 }
 
-// A Go client delays a task that Celery's worker executes, whichever declared the levels first.
-// Celery's own countdown works alongside it.
+// A Celery worker executes tasks that a Go client has delayed, no matter which of the two declared the levels first.
+// Celery's own countdown still works.
 func TestCelery(t *testing.T) {
 	t.Parallel()
 	onForeignVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -169,7 +168,7 @@ func TestCelery(t *testing.T) {
 		}
 		p, err := v.Managed().Plan(t.Context(), levels.Topology())
 		if err != nil || p.Count(plan.ActionSame) != len(p.Steps) {
-			t.Errorf("the levels differ from the ones that rabbitdelay declares: %+v, %v", p.Conflicts(), err)
+			t.Errorf("plan of rabbitdelay's levels: got conflicts %+v, error %v, want every object to be the same as Celery's", p.Conflicts(), err)
 		}
 
 		due := map[string]time.Time{"countdown": time.Now().Add(3 * time.Second)}
@@ -186,7 +185,7 @@ func TestCelery(t *testing.T) {
 			at, _ := strconv.ParseInt(ran[2], 10, 64)
 			expected, ok := due[ran[1]]
 			if early := expected.Sub(time.UnixMilli(at)); !ok || early > 5*time.Millisecond {
-				t.Errorf("%q ran %v early, or twice", ran[1], early)
+				t.Errorf("task %q ran %v before it was due (expected: %t), want each expected task once, when it is due", ran[1], early, ok)
 			}
 			delete(due, ran[1])
 		}
@@ -196,9 +195,9 @@ func TestCelery(t *testing.T) {
 	})
 }
 
-// A message for an endpoint arrives once, with the header that has its delay, although
-// the endpoint has its own binding. With a policy on the delivery exchange, a message
-// whose queue is gone is parked instead of blocking a level.
+// A message for an NServiceBus endpoint arrives once, with its delay in a header, although the endpoint has its own
+// binding. With a policy on the delivery exchange, a message whose queue was deleted is parked instead of blocking a
+// level.
 func TestNServiceBus(t *testing.T) {
 	t.Parallel()
 	onForeignVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -206,7 +205,7 @@ func TestNServiceBus(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// These are the objects that an endpoint with the conventional topology declares when it starts.
+		// An endpoint with the conventional topology declares these objects when it starts.
 		suite.MustApply(t, v.Managed(), topology.Topology{
 			Exchanges: []topology.Exchange{{Name: "Sales", Kind: "fanout"}, {Name: "nsb.v2.delay-delivery", Kind: "topic"}},
 			Queues:    []topology.Queue{{Name: "Sales"}, {Name: "gone"}},
@@ -224,7 +223,7 @@ func TestNServiceBus(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, q := range []string{"delay.parked", "Sales"} {
-			suite.Eventually(t, "a message in "+q, func() bool { return suite.MessagesIn(t, v, q) == 1 })
+			suite.Eventually(t, "queue "+q+" has a message", func() bool { return suite.MessagesIn(t, v, q) == 1 })
 		}
 		d, _, err := ch.Get("Sales", true)
 		if err != nil || d.MessageId != "sold" || d.Type != "Sales.Expire" || d.Headers[foreign.HeaderNServiceBusDelay] != int32(3) {
@@ -236,7 +235,7 @@ func TestNServiceBus(t *testing.T) {
 		}
 		parked, _, err := ch.Get("delay.parked", true)
 		if dead := inspect.ReadDeadLetter(parked, "delay.parked", "delay"); err != nil || dead.Reason != inspect.ReasonParked || dead.Destination.Queue != "gone" {
-			t.Errorf(`parked for %+v: got %s, %v, want no error, inspect.ReasonParked and Destination.Queue = "gone"`,
+			t.Errorf(`parked message: got destination %+v, reason %s, error %v, want Queue = "gone", inspect.ReasonParked and no error`,
 				dead.Destination, dead.Reason, err)
 		}
 	})

@@ -24,10 +24,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// language is a producer and a consumer that follow docs/wire.md, in integration/wire.
+// language has a producer and a consumer in integration/wire that follow docs/wire.md.
 type language struct {
 	name  string
-	hours int      // the highest digit of the messages that it must send back
+	hours int      // the highest digit of the hours for which its consumer must send messages back
 	needs []string // files that Debian's packages install
 	// setup compiles the programs into a directory; nil if there is nothing to do.
 	setup              func(t *testing.T, dir string)
@@ -74,18 +74,17 @@ var languages = []language{
 	},
 }
 
-// installed skips a test of a language that is not installed; `make setup` installs all.
+// installed skips the test if the language is not installed. `make setup` installs all languages.
 func (l language) installed(t *testing.T) {
 	t.Helper()
 	for _, path := range l.needs {
 		if _, err := os.Stat(path); err != nil {
-			t.Skipf("skipped: no client for %s: %v; `make setup` installs it", l.name, err)
+			t.Skipf("skipped: the AMQP client for %s is not installed: %v; `make setup` installs it", l.name, err)
 		}
 	}
 }
 
-// run runs a program with lines on its standard input, and returns the lines that it
-// prints, split at tabs.
+// run runs a program with the given lines on its standard input, and returns the lines that it prints, split at tabs.
 func (l language) run(t *testing.T, input []string, command ...string) [][]string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), suite.Patience)
@@ -103,7 +102,7 @@ func (l language) run(t *testing.T, input []string, command ...string) [][]strin
 	return lines
 }
 
-// wireVector is a line of the default layout, which is the first one in docs/wire.json.
+// wireVector is a test vector of the default layout, which is the first layout in docs/wire.json.
 type wireVector struct {
 	queue, want string
 	delay, lead int64 // in ms
@@ -151,7 +150,7 @@ func wireVectors(t *testing.T) (list []wireVector) {
 	}
 	targets := map[target]string{}
 	for _, d := range file.Layouts[0].Destinations {
-		targets[d.Destination] = d.Destination.Queue // the target if the destination is refused and has no bindings
+		targets[d.Destination] = d.Destination.Queue // the target if the destination is invalid and therefore has no bindings
 		for _, b := range d.Bindings {
 			targets[d.Destination] = b.Queue
 		}
@@ -178,8 +177,7 @@ func wireVectors(t *testing.T) (list []wireVector) {
 func TestLanguages(t *testing.T) {
 	t.Parallel()
 	vectors := wireVectors(t)
-	// There is one virtual host for each version, because declaring the layout takes a broker longer than the tests of
-	// all languages together.
+	// All languages share one virtual host for each version, because declaring the layout takes longer than their tests.
 	vhosts := map[string]func() *suite.Vhost{}
 	for _, line := range suite.ConformanceLines {
 		vhosts[line] = sync.OnceValue(func() *suite.Vhost {
@@ -212,9 +210,9 @@ func TestLanguages(t *testing.T) {
 					t.Parallel()
 					versions, err := broker.Versions(t.Context())
 					if err != nil || !slices.Contains(versions, line) {
-						t.Skipf("skipped: no RabbitMQ %s here (%v)", line, err)
+						t.Skipf("skipped: RabbitMQ %s is not available (%v)", line, err)
 					}
-					broker.Shared(t, broker.Options{Version: line}) // skips or fails this test, and not the one above
+					broker.Shared(t, broker.Options{Version: line}) // called here so that it skips or fails this subtest
 					l.talks(t, dir, vhosts[line]())
 				})
 			}
@@ -233,17 +231,17 @@ func (l language) meets(t *testing.T, dir string, vectors []wireVector) {
 	}
 	got := l.run(t, input, append(l.producer(dir), "route")...)
 	if len(got) != len(vectors) {
-		t.Fatalf("got %d answers to %d vectors: %q", len(got), len(vectors), got)
+		t.Fatalf("got %d routes, want %d: %q", len(got), len(vectors), got)
 	}
 	for i, v := range vectors {
 		if line := strings.Join(got[i], "\t"); line != v.want {
-			t.Errorf("%q in %d ms, with a lead of %d ms: got %q, want %q", v.queue, v.delay, v.lead, line, v.want)
+			t.Errorf("route to %q with a delay of %d ms and a lead of %d ms: got %q, want %q", v.queue, v.delay, v.lead, line, v.want)
 		}
 	}
 }
 
-// talks makes the language's consumer receive messages from Go and from its own producer, and makes Go receive its
-// retries and dead letters.
+// talks checks that the language's consumer receives messages from Go and from the language's own producer, and that Go
+// can read its retries and dead letters.
 func (l language) talks(t *testing.T, dir string, v *suite.Vhost) {
 	client := suite.OpenClient(t, amqpx.Config{URL: v.URL, Lead: 4 * time.Second})
 	queue := "wire.%." + l.name
@@ -263,7 +261,7 @@ func (l language) talks(t *testing.T, dir string, v *suite.Vhost) {
 		due, _ := strconv.ParseInt(d[2], 10, 64)
 		now, _ := strconv.ParseInt(d[3], 10, 64)
 		if d[1] != strconv.Itoa(attempts[d[0]]) || now < due || due < sent.UnixMilli() {
-			t.Errorf("delivery %q, the %dth of its message, has the wrong attempt or is early", d, attempts[d[0]])
+			t.Errorf("got delivery %q, want attempt %d, due after it was sent and handled when due", d, attempts[d[0]])
 		}
 	}
 	want := map[string]int{
@@ -277,18 +275,17 @@ func (l language) talks(t *testing.T, dir string, v *suite.Vhost) {
 		"go-fail":   2,
 	}
 	if fmt.Sprint(attempts) != fmt.Sprint(want) {
-		t.Errorf("got the attempts %v, want %v", attempts, want)
+		t.Errorf("attempts by message: got %v, want %v", attempts, want)
 	}
 	l.buried(t, v, queue)
 	l.sentBack(t, v, due)
 }
 
-// clockOffsets maps the ids of the messages that arrive too early to the number of ms by which the clocks of their due
-// times are ahead. Negative offsets are included because some AMQP clients misread them, although rabbitdelay no longer
-// writes them.
+// clockOffsets has the ids of the messages that arrive too early, and the clock offset in milliseconds in their headers.
+// rabbitdelay does not write negative offsets, but they are tested because some AMQP clients misread them.
 var clockOffsets = map[string]int64{"early": 250, "early-behind": -250}
 
-// tooEarly puts messages into a queue hours before they are due, as a policy would, and returns the due time.
+// tooEarly publishes messages to a queue hours before they are due, as a policy could cause, and returns the due time.
 func (l language) tooEarly(t *testing.T, v *suite.Vhost, queue string) (due int64) {
 	ch, err := v.Conn.Channel()
 	suite.MustSucceed(t, err)
@@ -305,7 +302,7 @@ func (l language) tooEarly(t *testing.T, v *suite.Vhost, queue string) (due int6
 	return due
 }
 
-// sentBack finds the messages of tooEarly in the delay queues again, with their due times. A negative offset is not
+// sentBack checks that the messages of tooEarly are in the delay queues, with their due times. A negative offset is not
 // passed on.
 func (l language) sentBack(t *testing.T, v *suite.Vhost, due int64) {
 	ch, err := v.Conn.Channel()
@@ -315,7 +312,7 @@ func (l language) sentBack(t *testing.T, v *suite.Vhost, due int64) {
 		raw, ok, err := ch.Get(fmt.Sprintf("delay.bucket.%dh", l.hours), true)
 		suite.MustSucceed(t, err)
 		if !ok {
-			t.Fatalf("messages that came hours too early: only %v were returned", seen)
+			t.Fatalf("of the messages that arrived hours too early, the consumer sent back %v, want all of %v", seen, clockOffsets)
 		}
 		seen[raw.MessageId] = true
 		delete(raw.Headers, "x-delivery-count") // added by this read, before 4.0
@@ -331,17 +328,17 @@ func (l language) sentBack(t *testing.T, v *suite.Vhost, due int64) {
 			t.Errorf("message %s was sent back with the body %q, want \"fine\"", raw.MessageId, raw.Body)
 		}
 		if fmt.Sprint(raw.Headers) != fmt.Sprint(want) {
-			t.Errorf("%s was sent back with the headers %v, want %v", raw.MessageId, raw.Headers, want)
+			t.Errorf("message %s was sent back with the headers %v, want %v", raw.MessageId, raw.Headers, want)
 		}
 	}
 	for id := range clockOffsets {
 		if !seen[id] {
-			t.Errorf("message %s was not sent back", id)
+			t.Errorf("message %s was not sent back, want it in a delay queue", id)
 		}
 	}
 }
 
-// buried reads the dead letters as Go does.
+// buried checks that Go can read the dead letters.
 func (l language) buried(t *testing.T, v *suite.Vhost, queue string) {
 	reasons := map[string]string{"own-fail": inspect.ReasonAttempts, "go-fail": inspect.ReasonAttempts, "go-reject": inspect.ReasonRejected}
 	suite.Gathers(t, v, queue+".dead", len(reasons))
@@ -352,16 +349,16 @@ func (l language) buried(t *testing.T, v *suite.Vhost, queue string) {
 	for range reasons {
 		raw, ok, err := ch.Get(queue+".dead", true)
 		if err != nil || !ok {
-			t.Fatalf("got %t, %v, want no error and ok = true", ok, err)
+			t.Fatalf("basic.get from %s.dead: got ok = %t, error %v, want a message", queue, ok, err)
 		}
 		d := inspect.ReadDeadLetter(raw, queue+".dead", "delay")
 		failed := map[string]int{inspect.ReasonAttempts: 2, inspect.ReasonRejected: 1}[d.Reason]
 		if d.Reason != reasons[d.ID] || d.Destination.Queue != queue || len(d.Attempts) != failed || d.Attempt != failed || d.Error == "" || d.DueAt.IsZero() {
-			t.Errorf("dead letter %s: reason %s, destination %+v, attempt %d, attempts %q, due %v, want reason %s and %d attempts",
-				d.ID, d.Reason, d.Destination, d.Attempt, d.Attempts, d.DueAt, reasons[d.ID], failed)
+			t.Errorf("dead letter %s: got reason %s, destination %+v, attempt %d, attempts %q, error %q and due time %v, want reason %s, queue %s, %d attempts, an error and a due time",
+				d.ID, d.Reason, d.Destination, d.Attempt, d.Attempts, d.Error, d.DueAt, reasons[d.ID], queue, failed)
 		}
 		if _, ok := d.Headers["x-death"]; ok || strings.HasPrefix(d.ID, "go-") && d.Headers["mine"] != "kept" {
-			t.Errorf("headers of %s: got %v, want no x-death, and the publisher's own header", d.ID, d.Headers)
+			t.Errorf("headers of dead letter %s: got %v, want the publisher's header and no x-death", d.ID, d.Headers)
 		}
 	}
 	if n := suite.MessagesIn(t, v, "delay.parked"); n > 0 {
@@ -369,8 +366,8 @@ func (l language) buried(t *testing.T, v *suite.Vhost, queue string) {
 	}
 }
 
-// A held message that is redelivered to a new consumer is handled when it is due, and not a whole lead later. It is
-// renewed before its queue drops it.
+// A held message that is redelivered to a new Python consumer is handled when it is due, and not a whole lead later. The
+// consumer replaces it with a copy before the queue's delivery limit would drop it.
 func TestPythonAcceptsReturnedMessages(t *testing.T) {
 	l := languages[slices.IndexFunc(languages, func(l language) bool { return l.name == "python" })]
 	l.installed(t)
@@ -396,13 +393,13 @@ func TestPythonAcceptsReturnedMessages(t *testing.T) {
 	}))
 	raw, ok, err := ch.Get("own", false)
 	if err != nil || !ok {
-		t.Fatalf("basic.get: got message %t, error %v, want a message", ok, err)
+		t.Fatalf("basic.get: got ok = %t, error %v, want a message", ok, err)
 	}
 	suite.MustSucceed(t, raw.Nack(false, true))
 	got := l.run(t, nil, append(l.consumer(t.TempDir()), url, "own", "1")...)
 	at, _ := strconv.ParseInt(got[0][3], 10, 64)
 	if late := time.UnixMilli(at).Sub(due); got[0][0] != "held" || got[0][2] != strconv.FormatInt(due.UnixMilli(), 10) || late < 0 || late > passed/2 {
-		t.Errorf("handled %q, %v late, want the held message, with its due time and on time", got, late)
+		t.Errorf("handled %q, %v after it was due, want the message held, with its due time, at most %v late", got, late, passed/2)
 	}
 	if n := srv.Publishes(""); n != 3 { // this message, the request for the time, and the copy
 		t.Errorf("%d messages were published to queues, want 3", n)

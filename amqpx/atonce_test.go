@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// events declares an exchange, and a queue that receives its keys order.*.
+// events declares the exchange events, and the queue audit, which receives its messages with the keys order.*.
 func (m *memory) events() {
 	m.Helper()
 	ch := m.Channel()
@@ -34,8 +34,7 @@ func (m *memory) routeQueues() (names []string) {
 	return names
 }
 
-// A message that is due is published directly to its exchange, so no routing key needs a route
-// queue.
+// A message that is already due is published directly to its exchange, so no routing key needs a route queue.
 func TestDueNowToAnExchange(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		m.events()
@@ -58,14 +57,14 @@ func TestDueNowToAnExchange(t *testing.T) {
 		c.consume("audit", got.handle, amqpx.WithConcurrency(1))
 		after(0)
 		if d := got.all()[1]; !d.DueAt.Equal(due) || d.Exchange != "events" || d.RoutingKey != "order.0" || d.Headers[amqpx.HeaderDestination] != "events:order.0" {
-			t.Errorf(`got %+v, want DueAt = %v, Exchange = "events", RoutingKey = "order.0" and Headers[amqpx.HeaderDestination] = "events:order.0"`,
+			t.Errorf(`got %+v, want DueAt = %v, Exchange = "events", RoutingKey = "order.0" and "events:order.0" in the destination header`,
 				d.Delivery, due)
 		}
 	})
 }
 
-// Without a delay, Send refuses the same messages as with one, and reports a message that no queue
-// would receive.
+// Without a delay, Send refuses the same destinations as with one, and returns ErrUnroutable for a message that no
+// queue would receive.
 func TestDueNowIsRefused(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		m.events()
@@ -76,10 +75,10 @@ func TestDueNowIsRefused(t *testing.T) {
 			exchange string
 			want     error
 		}{
-			"missing":   {c, "nowhere", topology.ErrDestination},
-			"ours":      {c, "delay.deliver", topology.ErrDestination},
-			"unlisted":  {careful, "events", topology.ErrDestination},
-			"routes it": {c, "events", amqpx.ErrUnroutable},
+			"missing exchange":  {c, "nowhere", topology.ErrDestination},
+			"delivery exchange": {c, "delay.deliver", topology.ErrDestination},
+			"unlisted exchange": {careful, "events", topology.ErrDestination},
+			"unbound key":       {c, "events", amqpx.ErrUnroutable},
 		} {
 			began := time.Now()
 			err := test.client.Send(t.Context(), amqpx.Message{Exchange: test.exchange, RoutingKey: "k"})
@@ -94,8 +93,8 @@ func TestDueNowIsRefused(t *testing.T) {
 	})
 }
 
-// While one queue behind the exchange refuses a message, the other queues receive one more copy in total, and not one
-// for each attempt.
+// While one queue behind the exchange refuses a message, the other queues receive a few copies, and not one for each
+// attempt.
 func TestDueNowWhileAQueueRefuses(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		m.events()

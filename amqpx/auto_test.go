@@ -15,7 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// parts returns the strategies of an auto strategy that has declared delays.
+// autoParts returns the strategies from which a test can build an auto strategy with declared delays.
 func autoParts(t *testing.T, delays ...time.Duration) amqpx.AutoConfig {
 	t.Helper()
 	bucket, err := dlx.NewBucket(dlx.BucketConfig{})
@@ -48,10 +48,10 @@ func TestAutoChoosesByTheDelayAlone(t *testing.T) {
 	} {
 		r, err := a.Route(topology.Destination{Queue: "q"}, delay, 0)
 		if err != nil || r.Delay < delay {
-			t.Errorf("%v: route %+v, %v, want no error and Delay >= %v", delay, r, err, delay)
+			t.Errorf("delay %v: got the route %+v and the error %v, want a Delay of at least %v and no error", delay, r, err, delay)
 		}
 		if r.Queue != want {
-			t.Errorf("%v: got %s, want %s", delay, r.Queue, want)
+			t.Errorf("delay %v: got the queue %s, want %s", delay, r.Queue, want)
 		}
 	}
 }
@@ -67,10 +67,10 @@ func TestAutoContainsItsParts(t *testing.T) {
 		}
 	}
 	if got := len(a.Bindings(topology.Destination{Queue: "q"})); got != 2 {
-		t.Errorf("%d bindings per destination, want one of each strategy", got)
+		t.Errorf("%d bindings per destination, want 2, one for each strategy", got)
 	}
 	if _, err := a.Route(topology.Destination{Queue: "q"}, a.MaxDelay()+time.Second, 0); !errors.Is(err, topology.ErrDelay) {
-		t.Errorf("beyond the maximum: got %v, want topology.ErrDelay", err)
+		t.Errorf("Route with a delay above MaxDelay: got %v, want topology.ErrDelay", err)
 	}
 }
 
@@ -110,7 +110,7 @@ func TestAuto(t *testing.T) {
 			t.Errorf("%d messages are in the queue of the declared delay, want 1", q.Ready)
 		}
 		if n := srv.Publishes("delay.plugin"); n != 1 {
-			t.Errorf("the plugin got %d, want 1", n)
+			t.Errorf("%d messages were published to the plugin's exchange, want 1", n)
 		}
 		began := time.Now()
 		came := map[string]time.Duration{}
@@ -124,7 +124,7 @@ func TestAuto(t *testing.T) {
 			t.Errorf("messages arrived after %v, want %v (error %v)", came, delays, err)
 		}
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: c.MaxDelay() + time.Second}); !errors.Is(err, topology.ErrDelay) {
-			t.Errorf("over the longest delay: got %v, want topology.ErrDelay", err)
+			t.Errorf("Send with a delay above MaxDelay: got %v, want topology.ErrDelay", err)
 		}
 	})
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// A batch is sent completely across several windows and a lost connection. One message that cannot
-// be sent does not keep the others from being reported.
+// A batch is sent completely, even if it exceeds the window and the connection is lost. If one message cannot be sent,
+// the other ones are, and the error names only that message.
 func TestSendBatch(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{MaxInFlight: 16})
@@ -32,7 +32,7 @@ func TestSendBatch(t *testing.T) {
 			}
 		}
 		if len(came) != len(msgs) {
-			t.Errorf("%d of %d messages were handled", len(came), len(msgs))
+			t.Errorf("%d messages arrived, want %d", len(came), len(msgs))
 		}
 		undo := m.Nack("q1")
 		err := c.SendBatch(m.within(10*time.Second), []amqpx.Message{{ID: "a", Queue: "q0"}, {ID: "b", Queue: "q1"}, {ID: "c", Queue: "q2"}})
@@ -44,7 +44,7 @@ func TestSendBatch(t *testing.T) {
 		for queue, want := range map[string]string{"q0": "a", "q2": "c"} {
 			ids := m.IDs(queue)
 			if last := ids[len(ids)-1]; last != want {
-				t.Errorf("the last of %s is %s, want %s", queue, last, want)
+				t.Errorf("the last message in %s is %s, want %s", queue, last, want)
 			}
 		}
 	})

@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A message with a DeliverAt by a clock that is ahead or behind arrives when that clock shows the
-// time, whether it is sent alone or in a batch.
+// With a ClockOffset, a message arrives when the clock with this offset shows the DeliverAt time, whether it is sent
+// alone or in a batch.
 func TestClockOffset(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -46,18 +46,18 @@ func TestClockOffset(t *testing.T) {
 		for id, delay := range want {
 			for _, id := range []string{id, id + ", in a batch"} {
 				if at := tries[id]; len(at) != 1 || at[0] < delay || at[0] > delay+time.Second {
-					t.Errorf("message %s arrived after %v, want %v", id, at, delay)
+					t.Errorf("message %s arrived after %v, want once, after %v to %v", id, at, delay, delay+time.Second)
 				}
 			}
 		}
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: time.Minute, ClockOffset: time.Hour}); !errors.Is(err, amqpx.ErrMessage) {
-			t.Errorf("Send with a Delay: got %v, want amqpx.ErrMessage", err)
+			t.Errorf("Send with a Delay and a ClockOffset: got %v, want amqpx.ErrMessage", err)
 		}
 	})
 }
 
-// If the clock of a consumer is behind the publisher's, a retry waits as long as usual, and its due
-// time is not before the message's.
+// If a consumer's clock is behind the publisher's, a retry has the usual delay, and is not due before the original
+// message.
 func TestRetryByAClockThatIsBehind(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -89,7 +89,7 @@ func TestRetryByAClockThatIsBehind(t *testing.T) {
 		}
 		for i := range want {
 			if tries[i] < want[i] || tries[i] > want[i]+time.Second {
-				t.Errorf("got attempts after %v, want %v", tries, want)
+				t.Errorf("got attempts after %v, want %v, each up to 1s later", tries, want)
 			}
 		}
 		for i, d := range dues {

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// Close ends consumers and refuses later calls. When its context ends, its error lists the messages that could not be
+// Close stops consumers and refuses later calls. When its context expires, its error lists the messages that were not
 // confirmed.
 func TestClose(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
@@ -28,14 +28,14 @@ func TestClose(t *testing.T) {
 			left, ok := errors.AsType[*amqpx.CloseError](err)
 			if !ok || left.Unconfirmed != 3 || len(left.Messages) != 3 || !errors.Is(err, context.DeadlineExceeded) ||
 				!errors.Is(err, amqpx.ErrOutcomeUnknown) || !errors.Is(err, amqpx.ErrNotSent) {
-				t.Errorf("Close returned %v, want two messages that were written and one that was not", err)
+				t.Errorf("Close returned %v, want a *CloseError with two messages that were written and one that was not", err)
 			}
 		}
 		if err := <-k.result; err != nil {
 			t.Errorf("Consume returned %v, want nil", err)
 		}
 		if err := <-waiting; !errors.Is(err, amqpx.ErrClosed) {
-			t.Errorf("a waiting send ended with %v, want amqpx.ErrClosed", err)
+			t.Errorf("a waiting send returned %v, want amqpx.ErrClosed", err)
 		}
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "q"}); !errors.Is(err, amqpx.ErrClosed) {
 			t.Errorf("a later send: got %v, want amqpx.ErrClosed", err)
@@ -46,7 +46,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// Close ends a consumer that is starting, one that waits for a connection, and one whose handler ignores its context.
+// Close stops a consumer that is starting, one that waits for a connection, and one whose handler ignores its context.
 func TestCloseEndsConsumers(t *testing.T) {
 	for name, begin := range map[string]func(m *memory) (bound time.Duration){
 		"starting":  func(m *memory) time.Duration { m.Delay("basic.consume", "q", time.Hour); return 5 * time.Second },
@@ -70,11 +70,11 @@ func TestCloseEndsConsumers(t *testing.T) {
 					t.Error(err)
 				}
 				if took := time.Since(began); took > bound {
-					t.Errorf("closed after %v, want %v at most", took, bound)
+					t.Errorf("Close took %v, want at most %v", took, bound)
 				}
 				err := <-k.result
 				if name == "deaf" != errors.Is(err, amqpx.ErrDrainTimeout) || name != "deaf" && err != nil {
-					t.Errorf("Consume returned %v, want ErrDrainTimeout only for a handler that ignores its context", err)
+					t.Errorf("Consume returned %v, want ErrDrainTimeout if the handler ignores its context, and otherwise nil", err)
 				}
 				close(done)
 			})
@@ -125,7 +125,7 @@ func TestCloseWaitsForConfirms(t *testing.T) {
 				}
 				select {
 				case err := <-closed:
-					t.Fatalf("Close returned %v before the broker confirmed the message", err)
+					t.Fatalf("Close returned %v before the broker confirmed the message, want it to wait", err)
 				default:
 				}
 				undo()
@@ -137,7 +137,7 @@ func TestCloseWaitsForConfirms(t *testing.T) {
 	}
 }
 
-// A send that fails by its own deadline is reported to its caller only.
+// If a send fails because of its own deadline while the client closes, only its caller gets an error.
 func TestCloseWaitsForDeadlines(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{SendTimeout: 5 * time.Second})
@@ -153,7 +153,7 @@ func TestCloseWaitsForDeadlines(t *testing.T) {
 	})
 }
 
-// Handlers may send until they have ended. The error from Close counts a handler that outlasts its context.
+// Handlers can send until they return. The error from Close counts the handlers that outlast its context.
 func TestCloseWithHandlers(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -182,21 +182,21 @@ func TestCloseWithHandlers(t *testing.T) {
 		synctest.Wait()
 		left, ok := errors.AsType[*amqpx.CloseError](c.Close(m.within(time.Second)))
 		if !ok || left.Handlers != 2 || left.Unconfirmed != 0 {
-			t.Errorf("Close returned %v, want two handlers", left)
+			t.Errorf("Close returned %v, want a *CloseError with 2 handlers and no unconfirmed messages", left)
 		}
 		const beyond = "2 handlers of queue in were still running after the end of Close's context; "
 		switch err := <-k.result; {
 		case !errors.Is(err, amqpx.ErrDrainTimeout):
 			t.Errorf("Consume returned %v, want %v", err, amqpx.ErrDrainTimeout)
 		case !strings.Contains(err.Error(), beyond):
-			t.Errorf("Consume returned %v, want it to say %q", err, beyond)
+			t.Errorf("Consume returned %v, want an error with %q", err, beyond)
 		}
 		close(release)
 	})
 }
 
-// If the broker goes away and comes back while Close waits for handlers, their messages and the unconfirmed ones are
-// sent.
+// If the broker restarts while Close waits for handlers, the unconfirmed messages and those that the handlers send are
+// still delivered.
 func TestCloseWhileTheBrokerRestarts(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -232,7 +232,7 @@ func TestCloseWhileTheBrokerRestarts(t *testing.T) {
 	})
 }
 
-// When the context of any call to Close ends, all calls stop waiting.
+// When the context of any call to Close expires, all calls stop waiting.
 func TestSecondCloseEndsTheFirst(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{SendTimeout: time.Hour})
@@ -243,13 +243,13 @@ func TestSecondCloseEndsTheFirst(t *testing.T) {
 		after(time.Minute)
 		second := c.Close(m.within(0))
 		if err := <-first; err == nil || !errors.Is(err, second) {
-			t.Errorf("the first call returned %v and the second %v, want %v for both", err, second, second)
+			t.Errorf("the first call returned %v, want the error of the second call: %v", err, second)
 		}
 	})
 }
 
-// Handlers that the end of Close's context cuts off are counted, even if they return: their messages are delivered
-// again.
+// Close counts handlers that fail because its context has expired, because their messages are delivered again. It does
+// not count a handler that still succeeds.
 func TestCloseReportsHandlersItCutOff(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -258,7 +258,7 @@ func TestCloseReportsHandlersItCutOff(t *testing.T) {
 		c.consume("q", func(ctx context.Context, _ *amqpx.Delivery) error {
 			return c.Send(ctx, amqpx.Message{Queue: "other"})
 		})
-		c.consume("p", func(context.Context, *amqpx.Delivery) error { // it still returns in time
+		c.consume("p", func(context.Context, *amqpx.Delivery) error { // succeeds, although it takes longer than the context
 			<-time.After(1500 * time.Millisecond)
 			return nil
 		})
@@ -281,7 +281,7 @@ func TestCloseReportsHandlersItCutOff(t *testing.T) {
 	})
 }
 
-// A zero Client was never opened. Closing it does nothing, and does not panic in a goroutine.
+// Closing a zero Client, which was never opened, returns an error and does not panic in a goroutine.
 func TestCloseOfAZeroClient(t *testing.T) {
 	if err := new(amqpx.Client).Close(t.Context()); !errors.Is(err, amqpx.ErrClosed) {
 		t.Errorf("got %v, want amqpx.ErrClosed", err)

@@ -43,7 +43,8 @@ var comesBack = map[string]func(m *memory, c *client){
 // is. It is handled unchanged when it is due.
 func TestHeldMessageIsNotLost(t *testing.T) {
 	for name, back := range comesBack {
-		// A client reconnects within seconds of the last of several connection losses.
+		// After several connection losses, a client takes seconds to reconnect. A limit of 1 leaves room for one return
+		// only, so these rounds are further apart.
 		for limit, rounds := range map[int64]int{0: 25, 1: 4} {
 			t.Run(fmt.Sprint(name, " ", limit), func(t *testing.T) {
 				inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
@@ -98,7 +99,7 @@ func TestHeldMessageIsNotLost(t *testing.T) {
 }
 
 // leavesUnseen lists ways in which a message returns to its queue before its consumer has processed it: each pauses or
-// ends the consumer some time after it began to subscribe.
+// stops the consumer the given time after it has started to subscribe.
 var leavesUnseen = map[string]func(c *client, h amqpx.Handler, subscribed time.Duration){
 	"pause": func(c *client, _ amqpx.Handler, subscribed time.Duration) {
 		c.ResumeConsuming("q")
@@ -112,7 +113,7 @@ var leavesUnseen = map[string]func(c *client, h amqpx.Handler, subscribed time.D
 	},
 }
 
-// A message is not lost even if each subscription ends right after it has begun.
+// A message is not lost even if each subscription ends right after it has started.
 func TestMessageIsNotLostBeforeProcessing(t *testing.T) {
 	for name, leave := range leavesUnseen {
 		for limit, ids := range map[int64][]string{0: {"straight", "delayed", "waiting"}, 1: {"straight", "delayed"}} {
@@ -148,7 +149,7 @@ func TestMessageIsNotLostBeforeProcessing(t *testing.T) {
 					at := got.since(began)
 					for _, id := range ids {
 						if len(at[id]) != 1 || at[id][0] < delays[id] || at[id][0] > delays[id]+40*time.Second {
-							t.Errorf("%s was handled after %v, want once after %v", id, at[id], delays[id])
+							t.Errorf("%s was handled after %v, want once, after %v to %v", id, at[id], delays[id], delays[id]+40*time.Second)
 						}
 					}
 				})
@@ -190,14 +191,14 @@ func TestWaitingMessageIsNotLost(t *testing.T) {
 					}
 				}
 				if len(seen) != 3 {
-					t.Errorf("of three messages %v were handled, want all three", seen)
+					t.Errorf("handled the messages %v, want three", seen)
 				}
 			})
 		})
 	}
 }
 
-// If the shortest delay of a strategy is an hour, a renewed message is not an hour late.
+// A renewed message is not an hour late, even if the shortest delay of the strategy is an hour.
 func TestRenewalIsNotLateByLongSteps(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
 		hours, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour})
@@ -233,10 +234,10 @@ func TestRenewalIsNotLateByLongSteps(t *testing.T) {
 	})
 }
 
-// maxReturns is the number of returns after which a message that may be handled is renewed.
+// maxReturns is the number of returns after which a message is renewed if it is due.
 const maxReturns = 15
 
-// A message that crashes its process each time is given up after some deliveries, even though it is renewed.
+// A message that crashes its process at each delivery is eventually dead-lettered, even though it is renewed.
 func TestRenewalDoesNotHideAKiller(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
 		m.declareOwn("q", nil)
@@ -282,7 +283,7 @@ func TestHeldMessageComesBackInTime(t *testing.T) {
 	}
 }
 
-// Without the permissions to ask the broker for its time, a message is late by no more than its lead.
+// Without permission to ask the broker for its time, a message is late by no more than its lead.
 func TestComesBackWithoutPermissions(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Lead: 10 * time.Second})
@@ -298,7 +299,7 @@ func TestComesBackWithoutPermissions(t *testing.T) {
 		other.consume("q", got.handle)
 		after(time.Minute)
 		if at := got.since(began)["x"]; len(at) != 1 || at[0] < 15*time.Second || at[0] > 20*time.Second {
-			t.Errorf("handled after %v, want one message after 15s to 20s", at)
+			t.Errorf("handled after %v, want once, after 15s to 20s", at)
 		}
 	})
 }
@@ -316,12 +317,12 @@ func TestClockRequestLeavesNoQueue(t *testing.T) {
 		}
 		after(5 * time.Minute)
 		for _, q := range m.Queues() {
-			t.Errorf("queue %s still exists", q)
+			t.Errorf("queue %s exists after 5 minutes, want no queue", q)
 		}
 	})
 }
 
-// A backlog of overdue messages is not held, even if only the prefetch limits it.
+// A backlog of overdue messages is not held, even if only the prefetch limits how many messages a consumer receives.
 func TestBacklogIsNotHeld(t *testing.T) {
 	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
 		m.declareSingleActive("q")
@@ -335,20 +336,20 @@ func TestBacklogIsNotHeld(t *testing.T) {
 		other.consume("q", got.handle, amqpx.WithPrefetch(64))
 		after(2 * time.Second)
 		if n := len(got.all()); n != 300 {
-			t.Errorf("%d of 300 overdue messages were handled within 2 s", n)
+			t.Errorf("%d overdue messages were handled within 2 s, want 300", n)
 		}
 		if s := other.Stats().Consumers[0]; s.Prefetch != 64 {
-			t.Errorf("the prefetch grew although the consumer holds nothing: got %+v, want 64", s)
+			t.Errorf("got the prefetch %d, want 64, because the consumer holds nothing", s.Prefetch)
 		}
 	})
 }
 
-// A backlog of messages whose delays are shorter than their lead is not held either, whether consumers were away or the
-// broker could not be reached when they were sent. It is handled in time and never early, whichever clock is wrong.
+// A backlog of messages whose delays are shorter than their lead is not held either, even if the broker could not be
+// reached when they were sent. Messages are handled in time and never early, whichever clock is wrong.
 func TestBacklogOfShortDelaysIsNotHeld(t *testing.T) {
 	const hour = time.Hour
 	for name, c := range map[string]struct {
-		publisher, consumer, broker time.Duration // how far their clocks are ahead
+		publisher, consumer, broker time.Duration // how far each clock is ahead
 		away                        time.Duration // how long the broker refuses connections
 	}{
 		"clocks agree":                {},
@@ -369,7 +370,7 @@ func TestBacklogOfShortDelaysIsNotHeld(t *testing.T) {
 				}
 				publisher := m.open(amqpx.Config{Lead: 10 * time.Second, Now: by(c.publisher)})
 				if c.away > 0 {
-					publisher.mustSend(amqpx.Message{ID: "first", Queue: "q"}) // so that the client knows the queue
+					publisher.mustSend(amqpx.Message{ID: "first", Queue: "q"}) // so that the client has checked the queue
 					undo := m.RefuseConnections()
 					m.CutConnections()
 					time.AfterFunc(c.away, undo)
@@ -389,22 +390,23 @@ func TestBacklogOfShortDelaysIsNotHeld(t *testing.T) {
 				m.open(amqpx.Config{Lead: 10 * time.Second, Now: by(c.consumer)}).consume("q", got.handle, amqpx.WithPrefetch(64))
 				after(2 * time.Second)
 				if n := len(got.since(began)); n < 300 {
-					t.Errorf("%d of 300 overdue messages were handled within 2 s", n)
+					t.Errorf("%d overdue messages were handled within 2 s, want 300", n)
 				}
-				// Send one more message without a delay, from a publisher whose clock may be wrong.
+				// A message with a delay below its lead, sent while a consumer is running, from a publisher whose clock
+				// may be wrong.
 				began = time.Now()
 				publisher.mustSend(amqpx.Message{ID: "fresh", Queue: "q", Delay: 8 * time.Second})
 				after(time.Minute)
 				if at := got.since(began)["fresh"]; len(at) != 1 || at[0] < 8*time.Second || at[0] > 10*time.Second {
-					t.Errorf("a message that was due after 8 s was handled after %v, want once within 10s", at)
+					t.Errorf("the message with a delay of 8s was handled after %v, want once, after 8s to 10s", at)
 				}
 			})
 		})
 	}
 }
 
-// If a consumer's clock is ahead by less than 2 s, which is allowed, messages are early by at most that. If it is ahead by
-// more, no message is early.
+// If a consumer's clock is ahead by less than 2 s, which is allowed, messages are early by less than
+// 2 s. If it is ahead by more, no message is early.
 func TestEarlyByAClockAhead(t *testing.T) {
 	for _, ms := range []int{1900, 2100, 2500, 2900, 3500, 3600000} {
 		ahead := time.Duration(ms) * time.Millisecond
@@ -427,18 +429,20 @@ func TestEarlyByAClockAhead(t *testing.T) {
 			after(time.Minute)
 			for id, at := range got.since(began) {
 				if early := want[id] - at[0]; len(at) != 1 || early >= 2*time.Second || ahead > 2*time.Second && early > 0 {
-					t.Fatalf("the clock is %v ahead: %s was handled after %v, want %v", ahead, id, at, want[id])
+					t.Fatalf("with a clock %v ahead, %s was handled after %v, want once after %v, or less than 2s earlier if the clock is at most 2s ahead",
+						ahead, id, at, want[id])
 				}
 			}
 			if n := len(got.all()); n != 100 {
-				t.Errorf("handled %d, want 100", n)
+				t.Errorf("handled %d messages, want 100", n)
 			}
 		})
 	}
 }
 
-// On a broker that counts every return, a message that a consumer gives up is renewed first. If the connection is lost
-// right after the pause, that is the message's first return, so a limit of 1 does not drop it.
+// On a broker that counts every return, a message that a pausing consumer hands back is renewed first. If the
+// connection is lost soon after the consumer resumes, that is the message's first return, so a limit of 1 does not drop
+// it.
 func TestPauseCountsNoReturn(t *testing.T) {
 	for lost := 5 * time.Millisecond; lost < 500*time.Millisecond; lost += 15 * time.Millisecond {
 		inEachVersion(t, amqptest.Options{Latency: 20 * time.Millisecond}, func(t *testing.T, m *memory) {
@@ -457,7 +461,7 @@ func TestPauseCountsNoReturn(t *testing.T) {
 			m.CutConnections()
 			after(2 * time.Minute)
 			if n := len(got.since(time.Now())); n != 100 {
-				t.Errorf("%v after the pause, the connection was lost: %d of 100 messages were handled", lost, n)
+				t.Errorf("connection lost %v after the consumer resumed: %d messages were handled, want 100", lost, n)
 			}
 		})
 	}
@@ -485,7 +489,7 @@ func TestLowDeliveryLimitIsLogged(t *testing.T) {
 			c.mustSend(amqpx.Message{Queue: "q", Delay: 30 * time.Second})
 			after(time.Minute)
 			if n := o.log.FilterMessageSnippet("low delivery limit").Len(); (n == 1) != x.warns {
-				t.Errorf("%s %v: got %d warnings, want any: %t", x.version, x.args, n, x.warns)
+				t.Errorf("%s %v: got %d warnings, want exactly one: %t", x.version, x.args, n, x.warns)
 			}
 		})
 	}

@@ -28,7 +28,7 @@ func TestConfigNamesEveryFieldThatIsWrong(t *testing.T) {
 	}.WithDefaults()
 	err := c.Validate()
 	if !errors.Is(err, ErrConfig) {
-		t.Fatalf("%v does not wrap ErrConfig", err)
+		t.Fatalf("got %v, want ErrConfig", err)
 	}
 	text := err.Error()
 	for _, field := range []string{
@@ -50,8 +50,7 @@ func TestDefaultsAreValid(t *testing.T) {
 	}
 }
 
-// Destinations that no message could have, and those that are listed twice, of which only the first would apply, are
-// refused.
+// Destinations to which no message could be sent are refused. So are duplicates, because only the first would apply.
 func TestDestinationsOfTheConfig(t *testing.T) {
 	err := Config{URL: "amqp://127.0.0.1/", Destinations: []topology.Destination{
 		{}, {Queue: "q", Exchange: "e"}, {Queue: "delay.parked"}, {Queue: "q"}, {Exchange: "e", RoutingKey: "a"}, {Exchange: "e", RoutingKey: "b"},
@@ -60,7 +59,7 @@ func TestDestinationsOfTheConfig(t *testing.T) {
 	text := fmt.Sprint(err)
 	for _, want := range []string{"Destinations[0]: ", "Destinations[1]: ", "Destinations[2]: ", "Destinations[6]: q is Destinations[3] too; list each destination once"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("got %s, want %q", text, want)
+			t.Errorf("got %s, want an error with %q", text, want)
 		}
 	}
 	if n := strings.Count(text, "Destinations["); n != 5 {

@@ -28,7 +28,7 @@ func TestConnectionsComeBack(t *testing.T) {
 		}
 		k.stop()
 		if ids := got.ids(); !slices.Equal(ids, []string{"0", "1", "2"}) {
-			t.Errorf("got %v, want [0 1 2]", ids)
+			t.Errorf("handled %v, want [0 1 2]", ids)
 		}
 		after(2 * time.Minute) // the connection for declarations is closed when it is idle
 		if names := slices.Sorted(slices.Values(m.connections(""))); !slices.Equal(names, []string{"orders consume", "orders publish"}) {
@@ -52,14 +52,14 @@ func TestConnectionsComeBack(t *testing.T) {
 			"consume disconnected", "consume closed",
 		} {
 			if !slices.Contains(states, want) {
-				t.Errorf("no event %q in %q", want, states)
+				t.Errorf("got the events %q, want %q among them", states, want)
 			}
 		}
 	})
 }
 
-// A broker with an alarm accepts no publishes. Send waits until the alarm ends, or fails with the alarm as the reason.
-// Consumers continue.
+// While the broker has an alarm, it accepts no messages. Send waits until the alarm is cleared, or fails with the alarm
+// as the reason. Consumers continue.
 func TestBlocked(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c, o := m.watched(amqpx.Config{})
@@ -73,7 +73,7 @@ func TestBlocked(t *testing.T) {
 		}
 		after(10 * time.Second)
 		if ids := got.ids(); !slices.Equal(ids, []string{"before"}) {
-			t.Errorf("handled %q while the broker was in alarm", ids)
+			t.Errorf(`handled %q during the alarm, want ["before"]`, ids)
 		}
 		time.AfterFunc(20*time.Second, m.Unblock)
 		c.mustSend(amqpx.Message{ID: "waited", Queue: "q"})

@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 )
 
-// A dead-letter queue that was deleted is declared again, and the messages arrive.
+// A deleted dead-letter queue is declared again, and all dead letters arrive in it.
 func TestDeletedDeadLetterQueueComesBack(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -41,9 +41,8 @@ func TestDeletedDeadLetterQueueComesBack(t *testing.T) {
 	})
 }
 
-// A missing dead-letter queue, or a delay queue that accepts nothing, blocks the messages
-// that need it but no handler. The client asks the broker at growing intervals, and logs
-// the problem once a minute.
+// A missing dead-letter queue, or a delay queue that accepts nothing, blocks the messages that need it but no handler.
+// The client tries to send them at growing intervals, and logs the problem once a minute.
 func TestNoPlaceForAFailedMessage(t *testing.T) {
 	for name, trouble := range map[string]struct {
 		begin   func(m *memory) (undo func())
@@ -92,8 +91,8 @@ func TestNoPlaceForAFailedMessage(t *testing.T) {
 	}
 }
 
-// A message whose consumer has ended 200 times is dead-lettered without being handled. A message that was only peeked
-// at is not.
+// A message that has returned to its queue more than 200 times is dead-lettered without being handled. A message that
+// has returned less often, for example because an operator peeked at it, is handled.
 func TestPoison(t *testing.T) {
 	for looks, want := range map[int]string{100: "handled", 201: "q.dead"} {
 		t.Run(want, func(t *testing.T) {

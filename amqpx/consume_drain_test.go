@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// When a consumer ends, deliveries that no handler has started on return to the queue immediately,
-// and running handlers finish.
+// When a consumer stops, deliveries that have not been passed to a handler return to the queue immediately, and running
+// handlers finish.
 func TestDrainReturnsUnstartedDeliveries(t *testing.T) {
 	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -33,7 +33,7 @@ func TestDrainReturnsUnstartedDeliveries(t *testing.T) {
 		m.hasConsumers("q", 0)
 		after(10 * time.Minute)
 		if len(result) > 0 {
-			t.Error("Consume returned before its handlers had ended")
+			t.Error("Consume returned while its handlers were running, want it to wait for them")
 		}
 		close(finish)
 		if err := <-result; err != nil {
@@ -44,8 +44,8 @@ func TestDrainReturnsUnstartedDeliveries(t *testing.T) {
 	})
 }
 
-// A handler that runs past the drain time loses its context and its message. If it still continues,
-// that is reported.
+// When the drain timeout expires, the contexts of running handlers are canceled and their messages return to the queue.
+// If a handler still does not return, Consume returns ErrDrainTimeout.
 func TestDrainTimeout(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -58,12 +58,12 @@ func TestDrainTimeout(t *testing.T) {
 		}, amqpx.WithConcurrency(1), amqpx.WithDrainTimeout(time.Minute))
 		began := time.Now()
 		if err := k.end(); err != nil || len(ends) != 1 || time.Since(began) < time.Minute {
-			t.Errorf("%v after %v, handlers ended by %v, want no error after at least 1m, and one handler ended", err, time.Since(began), ends)
+			t.Errorf("Consume returned %v after %v, with the handlers' errors %v, want no error after at least 1m, and one handler error", err, time.Since(began), ends)
 		}
 		release := make(chan struct{})
 		k = c.consume("q", func(context.Context, *amqpx.Delivery) error { <-release; return nil }, amqpx.WithConcurrency(1), amqpx.WithDrainTimeout(time.Second))
 		if err := k.end(); !errors.Is(err, amqpx.ErrDrainTimeout) {
-			t.Errorf("a handler that does not end: got %v, want ErrDrainTimeout", err)
+			t.Errorf("a handler that does not return: got %v, want ErrDrainTimeout", err)
 		}
 		close(release)
 		after(time.Minute)
@@ -71,7 +71,7 @@ func TestDrainTimeout(t *testing.T) {
 	})
 }
 
-// A consumer that ends does not wait until the broker accepts the retry of a failed message. The message returns to the
+// A stopping consumer does not wait until the broker accepts the retry of a failed message. The message returns to the
 // queue.
 func TestDrainDoesNotWaitForARefusedRetry(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
@@ -84,7 +84,7 @@ func TestDrainDoesNotWaitForARefusedRetry(t *testing.T) {
 		after(time.Minute)
 		began := time.Now()
 		if err := k.end(); err != nil || time.Since(began) > 15*time.Second {
-			t.Errorf("%v after %v, want no error and at most 15s", err, time.Since(began))
+			t.Errorf("Consume returned %v after %v, want no error within 15s", err, time.Since(began))
 		}
 		m.Holds("q", 1, 0)
 	})

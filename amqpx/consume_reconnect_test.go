@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// A consumer that has run before keeps trying to start again, and logs this once a minute.
+// A consumer that has run before keeps trying to restart, and logs its failures about once a minute.
 func TestRefusedAgain(t *testing.T) {
 	for name, refuse := range map[string]func(m *memory) (undo func()){
 		"connection": func(m *memory) func() {
@@ -30,8 +30,8 @@ func TestRefusedAgain(t *testing.T) {
 				undo := refuse(m)
 				before := o.log.Len()
 				after(20 * time.Minute)
-				if n := o.log.Len() - before; n < 16 || n > 68 { // attempts of two connections
-					t.Errorf("%d log lines in 20 minutes, want about one a minute", n)
+				if n := o.log.Len() - before; n < 16 || n > 68 { // two connections log their attempts
+					t.Errorf("%d log lines in 20 minutes, want 16 to 68", n)
 				}
 				undo()
 				after(time.Minute)
@@ -42,9 +42,8 @@ func TestRefusedAgain(t *testing.T) {
 	}
 }
 
-// If the queue of a consumer is deleted, the consumer declares it again and continues. If
-// an acknowledgement takes too long, the broker takes the message back and delivers it
-// again.
+// If the queue of a consumer is deleted, the consumer declares it again and continues. If a message is not acknowledged
+// within the consumer timeout, the broker delivers it again.
 func TestConsumerContinues(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{ConsumerTimeout: time.Hour}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

@@ -20,9 +20,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A failing handler gets its attempts with growing pauses. Then the message is
-// dead-lettered with a record of them. A rejected message is dead-lettered immediately,
-// and RetryIn sets the pause.
+// A message whose handler fails is retried with growing pauses, and then dead-lettered with the reason. A rejected
+// message is dead-lettered immediately, and RetryIn sets the pause.
 func TestRetriesAndDeadLetters(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c, o := m.watched(amqpx.Config{})
@@ -57,11 +56,11 @@ func TestRetriesAndDeadLetters(t *testing.T) {
 		}
 		for i, pause := range []time.Duration{time.Minute, 2 * time.Minute} {
 			if got := tries["fails"][i+1] - tries["fails"][i]; got < pause || got > pause+time.Second {
-				t.Errorf("pause %d was %v, want %v", i, got, pause)
+				t.Errorf("pause %d: got %v, want %v to %v", i, got, pause, pause+time.Second)
 			}
 		}
 		if got := tries["later"][1] - tries["later"][0]; got < time.Hour || got > time.Hour+time.Second {
-			t.Errorf("RetryIn an hour came after %v, want 1h to %v", got, time.Hour+time.Second)
+			t.Errorf("the retry after RetryIn(1h) arrived after %v, want 1h to %v", got, time.Hour+time.Second)
 		}
 		reasons := map[string]any{}
 		for _, msg := range m.State("graveyard").Messages {
@@ -71,7 +70,7 @@ func TestRetriesAndDeadLetters(t *testing.T) {
 			}
 		}
 		if want := map[string]any{"fails": inspect.ReasonAttempts, "rejected": inspect.ReasonRejected, "panics": inspect.ReasonAttempts}; !maps.Equal(reasons, want) {
-			t.Errorf("got the dead letters %v, want %v", reasons, want)
+			t.Errorf("got the dead letters with the reasons %v, want %v", reasons, want)
 		}
 		outcomes := map[amqpx.Outcome]int{}
 		for _, outcome := range o.saw().outcomes {
@@ -83,13 +82,12 @@ func TestRetriesAndDeadLetters(t *testing.T) {
 	})
 }
 
-// The errors that decide what happens to a message also work when they are wrapped, and with any
-// delay.
+// Reject and RetryIn also work when their errors are wrapped or joined, and RetryIn with any delay.
 func TestFatesInsideErrors(t *testing.T) {
 	no := errors.New("no")
 	for name, test := range map[string]struct {
 		err error
-		in  string // the queue in which the message waits a second later
+		in  string // the queue that contains the message a second later
 	}{
 		"reject, joined":   {errors.Join(no, amqpx.Reject(no)), "q.dead"},
 		"reject, wrapped":  {fmt.Errorf("x: %w", amqpx.Reject(no)), "q.dead"},
@@ -168,8 +166,8 @@ func TestNoRetryOfALostDelivery(t *testing.T) {
 	}
 }
 
-// If the broker takes a message back while the handler's retry of it is being published, that retry is given up: only
-// the redelivered message is retried.
+// If the broker takes a message back while its retry is being published, that retry is abandoned, and only the
+// redelivered message is retried.
 func TestRetryEndsWithItsDelivery(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -188,7 +186,7 @@ func TestRetryEndsWithItsDelivery(t *testing.T) {
 		undo()
 		after(2 * time.Hour)
 		if attempts := got.attempts(); !slices.Equal(attempts, []int{1, 1, 2}) {
-			t.Errorf("got the attempts %v, want 1 twice and one retry", attempts)
+			t.Errorf("got the attempts %v, want [1 1 2]", attempts)
 		}
 		k.stop()
 	})
@@ -244,15 +242,15 @@ func TestEveryAttemptHasTheSameKey(t *testing.T) {
 				if len(dead) != 1 || dead[0].Headers[amqpx.HeaderDestination] != test.destination {
 					t.Fatalf("got the dead letters %v, want one to %s", dead, test.destination)
 				}
-				// A dead letter that is put back arrives unchanged.
+				// A dead letter that is published to the queue again arrives with its original exchange and key.
 				m.Publish("", "q", dead[0].Publishing)
 				after(0)
 				if n := len(got.all()); n != 4 {
-					t.Errorf("handled %d times, want 4: three attempts, and once after it was put back", n)
+					t.Errorf("handled %d times, want 4: three attempts, and once after it was published again", n)
 				}
 				for i, h := range got.all() {
 					if h.Exchange != test.exchange || h.RoutingKey != test.key {
-						t.Errorf("delivery %d came by %q with the key %q, want %q and %q", i+1, h.Exchange, h.RoutingKey, test.exchange, test.key)
+						t.Errorf("delivery %d has the exchange %q and the key %q, want %q and %q", i+1, h.Exchange, h.RoutingKey, test.exchange, test.key)
 					}
 				}
 				k.stop()
@@ -276,15 +274,15 @@ func TestRetryAboveTheSizeLimitKeepsItsHeaders(t *testing.T) {
 		k.stop()
 		for _, e := range o.log.All() {
 			if strings.Contains(e.Message, "headers") {
-				t.Errorf(`%s: got %v, want no "headers" in it`, e.Message, e.ContextMap())
+				t.Errorf("got the log line %q with the fields %v, want none about headers", e.Message, e.ContextMap())
 			}
 		}
 		m.Holds("q", 1, 0)
 	})
 }
 
-// Headers that do not fit into a frame together with those that a retry adds are dropped. Otherwise
-// the broker would end the connection each time.
+// Headers that do not fit into a frame together with those that a retry adds are dropped. Otherwise the broker would
+// close the connection at each try.
 func TestRetryFitsIntoAFrame(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c, o := m.watched(amqpx.Config{})
@@ -299,7 +297,7 @@ func TestRetryFitsIntoAFrame(t *testing.T) {
 		k.stop()
 		m.Holds("q.dead", 2, 0)
 		if states := o.saw().states; slices.Contains(states, "publish disconnected") {
-			t.Errorf(`connections: got %v, want it not to contain "publish disconnected"`, states)
+			t.Errorf(`got the connection events %v, want no "publish disconnected"`, states)
 		}
 	})
 }

@@ -17,7 +17,7 @@ import (
 func TestMessagesFromAFastClock(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
-		c.consume("q", nothing).stop() // declares it
+		c.consume("q", nothing).stop() // declares the queue
 		began := time.Now()
 		publish := func(id string, sent time.Time, due time.Duration) {
 			m.Publish("", "q", amqp.Publishing{MessageId: id, Timestamp: sent, Headers: amqp.Table{amqpx.HeaderDue: began.Add(due).UnixMilli()}})
@@ -60,7 +60,7 @@ func TestConsumersOfOneQueue(t *testing.T) {
 		var got collector
 		handle := func(ctx context.Context, d *amqpx.Delivery) error {
 			if ctx.Value(key{}) != "mine" {
-				t.Error("the context's value did not reach the handler")
+				t.Errorf(`the handler's context has the value %v, want "mine"`, ctx.Value(key{}))
 			}
 			return got.handle(ctx, d)
 		}
@@ -85,7 +85,7 @@ func TestConsumersOfOneQueue(t *testing.T) {
 			handled[id]++
 		}
 		if len(handled) != 201 || len(got.ids()) != 201 {
-			t.Errorf("%d messages were handled %d times, want 201 once each", len(handled), len(got.ids()))
+			t.Errorf("handled %d messages in %d calls, want 201 in 201", len(handled), len(got.ids()))
 		}
 	})
 }
@@ -123,7 +123,7 @@ func TestSlowHandlerKeepsOneSlot(t *testing.T) {
 			t.Errorf("the slow handler ran %d times concurrently, and %d other messages were handled, want 1 and 50", most, good)
 		}
 		mu.Unlock()
-		_ = k.end() // the slow handler may outlast the drain
+		_ = k.end() // the slow handler may outlast the drain timeout
 		after(time.Hour)
 	})
 }

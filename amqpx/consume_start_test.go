@@ -33,14 +33,14 @@ func TestConsumeRefusesQueuesWithoutARetryRoute(t *testing.T) {
 			t.Errorf("a dead-letter queue that delays: got %v, want amqpx.ErrConfig", err)
 		}
 		if _, ok := m.Queue("q"); ok || len(m.Connections()) != 1 {
-			t.Error("Consume declared the queue or connected, although its options are invalid")
+			t.Errorf("after Consume with invalid options: queue declared: %t, %d connections; want false and 1", ok, len(m.Connections()))
 		}
 		c.consume(strings.Repeat("n", 220), nothing).stop()
 	})
 }
 
-// Consume immediately refuses a destination that Send refuses immediately, if it has not consumed
-// before. Otherwise it would wait forever.
+// If Consume has not consumed before, it immediately refuses a destination that Send would refuse, because it could
+// otherwise wait forever.
 func TestConsumeRefusesUnusableQueues(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c, careful := m.open(amqpx.Config{}), m.open(amqpx.Config{Declare: amqpx.DeclareNothing})
@@ -54,7 +54,7 @@ func TestConsumeRefusesUnusableQueues(t *testing.T) {
 		}{
 			"exclusive to another": {c, "mine", topology.ErrDestination},
 			"missing":              {careful, "orders.exprie", topology.ErrDestination},
-			"no text":              {c, "a\xff", amqpx.ErrConfig},
+			"not UTF-8":            {c, "a\xff", amqpx.ErrConfig},
 			"a line break":         {c, "a\nb", amqpx.ErrConfig},
 		} {
 			began := time.Now()
@@ -77,7 +77,7 @@ func TestConsumeRefusesUnusableQueues(t *testing.T) {
 	})
 }
 
-// A start that is abandoned leaves no consumer behind that holds messages.
+// A consumer that is stopped while it starts leaves no consumer on the broker, which would keep messages from others.
 func TestAbandonedStart(t *testing.T) {
 	for _, method := range []string{"queue.declare", "channel.open", "basic.qos", "basic.consume"} {
 		t.Run(method, func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestAbandonedStart(t *testing.T) {
 				if err := k.end(); err != nil {
 					t.Error(err)
 				}
-				if took := time.Since(began); took > 2*time.Second { // the time until the deliveries are back in the queue
+				if took := time.Since(began); took > 2*time.Second { // time for the deliveries to return to the queue
 					t.Errorf("Consume returned after %v, want at most 2s", took)
 				}
 				after(time.Minute)
@@ -107,8 +107,8 @@ func TestAbandonedStart(t *testing.T) {
 	}
 }
 
-// A consumer that never ran ends if its connection is refused permanently, but not if the refusal
-// may pass.
+// A consumer that has never run gives up if the broker refuses its login for several seconds, but survives a short
+// refusal.
 func TestRefusedConnection(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -117,7 +117,7 @@ func TestRefusedConnection(t *testing.T) {
 		err := c.Consume(t.Context(), "q", nothing)
 		ae, ok := errors.AsType[*amqp.Error](err)
 		if took := time.Since(began); !ok || ae.Code != amqp.AccessRefused || took < 2*time.Second || took > 10*time.Second {
-			t.Errorf("got %v after %v, want a refusal after 2 to 10s", err, took)
+			t.Errorf("Consume returned %v after %v, want ACCESS_REFUSED after 2s to 10s", err, took)
 		}
 	})
 	inMemory(t, func(t *testing.T, m *memory) {
@@ -132,8 +132,7 @@ func TestRefusedConnection(t *testing.T) {
 	})
 }
 
-// Checking a destination again does not keep a consumer of its queue from starting, even if the
-// check gets no answer.
+// While a destination is checked again, a consumer of its queue can start, even if the check gets no answer.
 func TestConsumeWhileItsQueueIsChecked(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{RecheckInterval: time.Second})
@@ -150,7 +149,7 @@ func TestConsumeWhileItsQueueIsChecked(t *testing.T) {
 		k := c.consume("q", got.handle)
 		after(20 * time.Second)
 		if n := len(got.all()); n != 2 {
-			t.Errorf("%d of 2 messages were handled within 20 s", n)
+			t.Errorf("%d messages were handled within 20 s, want 2", n)
 		}
 		k.stop()
 	})

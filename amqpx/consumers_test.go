@@ -16,7 +16,7 @@ import (
 
 func acked(context.Context, *amqpx.Delivery) error { return nil }
 
-// One call consumes several queues until its context ends.
+// One call consumes from several queues until its context is canceled.
 func TestConsumeAll(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -48,8 +48,7 @@ func TestConsumeAll(t *testing.T) {
 	})
 }
 
-// If the broker permanently refuses one consumer, the others end as well, and the error names the
-// refused one.
+// If the broker permanently refuses one consumer, the others stop as well, and the error names only the refused one.
 func TestConsumeAllEndsWithOne(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -77,7 +76,7 @@ func TestOptionsRefuse(t *testing.T) {
 			"WithErrorPolicy: nil; expected a function, or no option":                           amqpx.WithErrorPolicy(nil),
 		} {
 			if err := c.Consume(t.Context(), "q", acked, o, amqpx.WithPrefetch(1)); !errors.Is(err, amqpx.ErrConfig) || !strings.HasSuffix(err.Error(), want) {
-				t.Errorf("got error %v, want %q", err, want)
+				t.Errorf("got error %v, want ErrConfig that ends in %q", err, want)
 			}
 		}
 		if _, ok := m.Queue("q"); ok {
@@ -103,7 +102,7 @@ func TestConsumeAllChecksFirst(t *testing.T) {
 			}
 		}
 		if _, ok := m.Queue("fine"); ok || !errors.Is(err, amqpx.ErrConfig) {
-			t.Errorf("queue declared: %v; error %v, want amqpx.ErrConfig and no queue", ok, err)
+			t.Errorf("queue declared: %t, error: %v; want false and amqpx.ErrConfig", ok, err)
 		}
 		if err := c.ConsumeAll(t.Context()); !errors.Is(err, amqpx.ErrConfig) {
 			t.Errorf("ConsumeAll without consumers: got %v, want ErrConfig", err)

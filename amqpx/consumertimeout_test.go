@@ -11,9 +11,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// A consumer that holds messages for longer than the consumer timeout, or lets them wait for a slot, loses its channel
-// repeatedly. No message is lost, is early, or has an attempt counted. The same applies in a classic queue, whose
-// messages do not show how many times they were returned.
+// A consumer whose messages are held or wait for a slot for longer than the consumer timeout loses its channel
+// repeatedly. No message is lost or handled early, and no attempt is counted. The same applies to a classic queue,
+// whose messages do not show how many times they were returned.
 func TestConsumerTimeoutOfMessagesThatWait(t *testing.T) {
 	inEachVersion(t, amqptest.Options{ConsumerTimeout: 3 * time.Second}, func(t *testing.T, m *memory) {
 		m.Declare("classic", nil)
@@ -42,7 +42,7 @@ func everyMessage(m *memory, queue string, cfg amqpx.Config, delay, takes time.D
 		mu.Lock()
 		defer mu.Unlock()
 		if by := time.Until(d.DueAt); by > 0 || d.Attempt != 1 {
-			m.Errorf("%s: got %s in attempt %d, %v early, want 0 and 1", queue, d.ID, d.Attempt, by)
+			m.Errorf("%s: message %s was handled in attempt %d and %v early, want attempt 1 and not early", queue, d.ID, d.Attempt, by)
 		}
 		if runs[d.ID]++; runs[d.ID] == 1 {
 			late = max(late, time.Since(d.DueAt))
@@ -58,7 +58,7 @@ func everyMessage(m *memory, queue string, cfg amqpx.Config, delay, takes time.D
 	after(30 * time.Minute)
 	mu.Lock()
 	if len(runs) != messages {
-		m.Errorf("%s: %d of %d messages were handled", queue, len(runs), messages)
+		m.Errorf("%s: handled %d messages, want %d", queue, len(runs), messages)
 	}
 	mu.Unlock()
 	k.stop()

@@ -14,8 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Objects that are deleted while a client runs are created again: a delay queue when the broker returns a message, a
-// destination when it is checked again.
+// Objects that are deleted while a client is running are declared again: a delay queue when the broker returns a
+// message, and a destination when it is next checked.
 func TestDeletedObjectsAreDeclaredAgain(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -34,7 +34,7 @@ func TestDeletedObjectsAreDeclaredAgain(t *testing.T) {
 	})
 }
 
-// The delivery exchange is created again when a destination's declaration does not find it.
+// A deleted delivery exchange is declared again if a destination cannot be declared without it.
 func TestDeliveryExchangeThatWasDeleted(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -47,8 +47,7 @@ func TestDeliveryExchangeThatWasDeleted(t *testing.T) {
 	})
 }
 
-// If a connection is lost while everything is declared again, the message is not given up: it is sent on the next
-// connection.
+// If the connection is lost while everything is declared again, the message is sent on the next connection.
 func TestRedeclareOnLostConnection(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		inMemory(t, func(t *testing.T, m *memory) {
@@ -79,7 +78,7 @@ func TestDeclareConnection(t *testing.T) {
 		}
 		after(61 * time.Second)
 		if got := m.connections(""); !slices.Equal(got, []string{"shop publish"}) {
-			t.Errorf(`connections after a minute %q, want ["shop publish"]`, got)
+			t.Errorf(`got the connections %q after a minute, want ["shop publish"]`, got)
 		}
 		undo := m.RefuseConnections()
 		sent := c.sending(amqpx.Message{Queue: "waits"})
@@ -111,7 +110,7 @@ func TestDeclareNothing(t *testing.T) {
 		}
 		cfg := amqpx.Config{URL: m.URLAs("producer"), Declare: amqpx.DeclareNothing, Strategy: other}
 		if _, err := m.tryOpen(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "none.") {
-			t.Errorf("without any topology: got %v, want an error that says that there is no layout", err)
+			t.Errorf(`Open without any topology: got %v, want an error that contains "none."`, err)
 		}
 		cfg.Strategy = nil
 		p := m.open(cfg)
@@ -123,7 +122,7 @@ func TestDeclareNothing(t *testing.T) {
 			}
 		}
 		if _, ok := m.Queue("missing"); ok || len(m.Queues())+len(m.Exchanges()) != before {
-			t.Error("the client declared something in spite of DeclareNothing")
+			t.Errorf("got the queues %q and %d exchanges after the sends, want %d objects as before", m.Queues(), len(m.Exchanges()), before)
 		}
 		after(time.Hour)
 		m.Holds("q", 2, 0)
@@ -141,11 +140,11 @@ func TestDeclareNothingToUnboundQueue(t *testing.T) {
 		c := m.open(amqpx.Config{URL: m.URLAs("blind"), Declare: amqpx.DeclareNothing})
 		err := c.Send(t.Context(), amqpx.Message{Queue: "q"})
 		if _, ok := errors.AsType[*topology.DestinationError](err); !ok {
-			t.Errorf("without the right to bind: got %v, want a DestinationError", err)
+			t.Errorf("Send without permission to bind: got %v, want a DestinationError", err)
 		}
 		for _, want := range []string{"permission to read from the exchange delay.deliver", "rabbitdelay apply"} {
 			if !strings.Contains(fmt.Sprint(err), want) {
-				t.Errorf("without the right to bind: %v does not say %q", err, want)
+				t.Errorf("Send without permission to bind: got %v, want an error with %q", err, want)
 			}
 		}
 		c = m.open(amqpx.Config{URL: m.URLAs("producer"), Declare: amqpx.DeclareNothing})
@@ -167,12 +166,12 @@ func TestOneMissingPermission(t *testing.T) {
 		_, err := amqpx.Open(m.within(time.Minute), amqpx.Config{URL: m.URL(), Dial: m.Dial})
 		text := fmt.Sprint(err)
 		if !strings.Contains(text, "configure access to exchange 'delay.") || !strings.Contains(text, "configure this one to declare nothing") {
-			t.Errorf("the error does not name the missing right and what to do: %.2000s", text)
+			t.Errorf("got %.2000s, want an error with the refused configure access and the advice to declare nothing", text)
 		}
-		// If the client library sends another operation after the first refusal, the broker may end the connection, and
-		// the error names only one object. Otherwise the error counts the others.
+		// If the client library sends another operation after the first refusal, the broker may close the connection,
+		// and the error names only one object. Otherwise the error contains the number of other objects.
 		if n := strings.Count(text, "ACCESS_REFUSED"); n != 1 || len(text) > 4096 {
-			t.Errorf("%d refusals in %d bytes, want one: %.2000s", n, len(text), text)
+			t.Errorf("got %d refusals in %d bytes, want 1 in at most 4096: %.2000s", n, len(text), text)
 		}
 	})
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// If the broker closes the connection because of one destination, no message for another destination is lost, and
-// messages for that destination fail permanently after a short time.
+// If declaring a destination makes the broker close the connection, messages for it fail permanently after a short
+// time, and no message for another destination is lost.
 func TestDestinationThatEndsTheConnection(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -29,7 +29,7 @@ func TestDestinationThatEndsTheConnection(t *testing.T) {
 		began := time.Now()
 		err := c.Send(t.Context(), amqpx.Message{Queue: "bad"})
 		if !errors.Is(err, topology.ErrDestination) || !strings.Contains(err.Error(), "541") || !strings.Contains(err.Error(), "docs/operations.md") {
-			t.Errorf(`Send to the invalid destination: got %v, want topology.ErrDestination with "541" and with "docs/operations.md"`, err)
+			t.Errorf(`Send to the invalid destination: got %v, want topology.ErrDestination with "541" and "docs/operations.md"`, err)
 		}
 		if took := time.Since(began); took > 5*time.Second {
 			t.Errorf("Send took %v, want at most 5s", took)
@@ -42,7 +42,7 @@ func TestDestinationThatEndsTheConnection(t *testing.T) {
 			t.Errorf("Send to another destination: got %v, want no error", err)
 		}
 		if now := m.Connections()[0]; now.Name != publishing.Name {
-			t.Errorf("the publishing connection changed from %+v to %+v", publishing, now)
+			t.Errorf("got the publishing connection %+v, want %+v as before", now, publishing)
 		}
 		m.Holds("good", 2, 0)
 	})
@@ -62,14 +62,14 @@ func TestCheckOfUnlistedDestinations(t *testing.T) {
 				sent, _ := errors.AsType[*topology.DestinationError](c.Send(t.Context(), msg))
 				checked, _ := errors.AsType[*topology.DestinationError](c.Check(msg))
 				if fmt.Sprint(checked) != fmt.Sprint(sent) {
-					t.Errorf("%+v: Check returned %v, but Send returned %v", msg, checked, sent)
+					t.Errorf("%+v: Check returned %v, want the error of Send: %v", msg, checked, sent)
 				}
 			}
 		}
 	})
 }
 
-// Whether the error of a destination is final depends on the reason.
+// Whether the error of a destination is final depends on the broker's reason.
 func TestDestinationsThatCannotBeUsed(t *testing.T) {
 	for name, test := range map[string]struct {
 		code   int
@@ -97,7 +97,7 @@ func TestDestinationsThatCannotBeUsed(t *testing.T) {
 					t.Errorf("got %v, want amqpx.ErrNotSent with %q", err, test.says)
 				}
 				if _, final := errors.AsType[*topology.DestinationError](err); final != (test.within > 0) || final == errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("got %v (a DestinationError: %t), want a DestinationError: %t, and otherwise the end of the deadline", err, final, test.within > 0)
+					t.Errorf("got %v (a DestinationError: %t), want a DestinationError: %t, and otherwise context.DeadlineExceeded", err, final, test.within > 0)
 				}
 				if test.within > 0 {
 					if took := time.Since(began); took > test.within {
@@ -111,14 +111,14 @@ func TestDestinationsThatCannotBeUsed(t *testing.T) {
 				undo()
 				after(2 * time.Second)
 				if err := c.Send(t.Context(), amqpx.Message{Queue: "q"}); err != nil {
-					t.Errorf("Send after the fault: got %v, want no error", err)
+					t.Errorf("Send after the broker accepts the destination again: got %v, want no error", err)
 				}
 			})
 		})
 	}
 }
 
-// A broker that is starting refuses its users for a moment.
+// A destination that is refused only for a moment, as by a starting broker, is tried again.
 func TestDestinationThatIsRefusedForAMoment(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -129,7 +129,7 @@ func TestDestinationThatIsRefusedForAMoment(t *testing.T) {
 	})
 }
 
-// A destination that is being tried does not delay another one.
+// A destination whose declaration gets no answer does not delay messages to another destination.
 func TestDestinationThatDoesNotAnswer(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -137,19 +137,19 @@ func TestDestinationThatDoesNotAnswer(t *testing.T) {
 		sent := c.sending(amqpx.Message{Queue: "q"})
 		began := time.Now()
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "other"}); err != nil || time.Since(began) > 0 {
-			t.Errorf("a send to another queue ended after %v with %v, want success immediately", time.Since(began), err)
+			t.Errorf("Send to another queue returned %v after %v, want no error immediately", err, time.Since(began))
 		}
 		undo()
 		if err := <-sent; err != nil {
 			t.Errorf("Send that waited %v for the broker's answer: got %v, want no error", time.Since(began), err)
 		}
 		if got := m.connections(" declare"); len(got) > 1 {
-			t.Errorf("the connection that did not answer is still open: %v", got)
+			t.Errorf("got the connections %v, want at most one, because the one that did not answer must be closed", got)
 		}
 	})
 }
 
-// Routing keys that contain numbers do not fill the broker with queues.
+// MaxRouteQueues limits the number of route queues, for example if routing keys contain order numbers.
 func TestMaxRouteQueues(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		there := amqpx.Message{Exchange: "amq.topic", RoutingKey: "there", Delay: time.Second}
@@ -165,10 +165,10 @@ func TestMaxRouteQueues(t *testing.T) {
 			failed = err
 		}
 		if _, ok := errors.AsType[*topology.DestinationError](failed); !ok || !strings.Contains(failed.Error(), "MaxRouteQueues") {
-			t.Errorf(`got %v, want an error of type *topology.DestinationError with "MaxRouteQueues"`, failed)
+			t.Errorf(`got %v, want a *topology.DestinationError with "MaxRouteQueues"`, failed)
 		}
 		if got := len(m.Queues()) - before; got != 3 {
-			t.Errorf("%d route queues were made, want 3", got)
+			t.Errorf("%d route queues were declared, want 3", got)
 		}
 		for _, msg := range []amqpx.Message{there, {Exchange: "amq.topic", RoutingKey: "order.0", Delay: time.Second}, {Queue: "q"}} {
 			if err := c.Send(t.Context(), msg); err != nil {
@@ -178,13 +178,12 @@ func TestMaxRouteQueues(t *testing.T) {
 	})
 }
 
-// An exchange receives its message with the routing key after the delay. The exchange must exist
-// before the message is sent.
+// An exchange receives its message with the routing key after the delay. It must exist when the message is sent.
 func TestExchangeDestinations(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		if err := c.Send(t.Context(), amqpx.Message{Exchange: "events", RoutingKey: "k"}); !errors.Is(err, topology.ErrDestination) {
-			t.Errorf("an exchange that does not exist: got %v, want ErrDestination", err)
+			t.Errorf("Send to an exchange that does not exist: got %v, want ErrDestination", err)
 		}
 		err := c.Apply(t.Context(), topology.Topology{
 			Exchanges: []topology.Exchange{{Name: "events", Kind: "topic"}},

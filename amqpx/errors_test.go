@@ -18,7 +18,7 @@ func TestPermanent(t *testing.T) {
 		{&amqp.Error{Code: amqp.ConnectionForced}, false},
 	} {
 		if got := permanent(c.err); got != c.want {
-			t.Errorf("%v: got %v, want %v", c.err, got, c.want)
+			t.Errorf("permanent(%v) = %t, want %t", c.err, got, c.want)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// A readiness probe that reports problems and when they began.
+// Serves a readiness probe that reports problems and when they started.
 func ExampleClient_Health() {
 	client, err := amqpx.Open(context.Background(), amqpx.Config{URL: brokerURL()})
 	if err != nil {

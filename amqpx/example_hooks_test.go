@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// A hook sees each send and each delivery, for metrics and traces.
+// A hook is called for each send and each delivery, for example to record metrics and traces.
 func ExampleHook() {
 	outcomes := amqpx.Hook{
 		SendStart: func(ctx context.Context, _ amqpx.Message, headers amqp.Table) context.Context {

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A message that can never be handled goes to the dead-letter queue immediately.
+// A handler rejects a message that can never be handled. It is moved to the dead-letter queue immediately.
 func ExampleReject() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -69,7 +69,7 @@ func ExampleRetryIn() {
 	// Output: attempt 2
 }
 
-// A handler that waits for a condition tries again later, without using up its attempts.
+// A handler that waits for a condition can try again later without using up an attempt.
 func ExampleSnooze() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

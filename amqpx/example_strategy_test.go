@@ -49,8 +49,8 @@ func (l later) Route(dest topology.Destination, delay, _ time.Duration) (topolog
 	return topology.Route{Exchange: laterQueue, Queue: laterQueue, RoutingKey: dest.Key("later"), Delay: l.MaxDelay(), Hops: 1, Mandatory: true}, nil
 }
 
-// A custom strategy describes which objects must exist on the broker and where a message enters.
-// The client does the rest.
+// A custom strategy describes which objects must exist on the broker and to which of them a message is published. The
+// client does the rest.
 func ExampleStrategy() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

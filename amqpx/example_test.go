@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A producer and a consumer of one queue.
+// Sends a message with a delay, and consumes it when it is due.
 func Example() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -82,8 +82,8 @@ func ExampleClient_Send_exchange() {
 	// Output: post 7 by example.posts published.en
 }
 
-// A failing handler is retried with a growing delay, then the message goes to
-// the dead-letter queue.
+// A message whose handler fails is retried with a growing delay. After the last attempt, it is moved to the dead-letter
+// queue.
 func ExampleClient_Consume_retry() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -21,8 +21,7 @@ import (
 // late is how long a new binding takes to route messages on a broker with late bindings.
 const late = 20 * time.Millisecond
 
-// The broker tells the second client that binds a destination that the binding exists before it
-// routes messages.
+// When a second client binds a destination, the broker confirms the binding even if it does not route messages yet.
 func TestFirstUseWhileAnotherClientBinds(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5", LateBindings: late}, func(t *testing.T, m *memory) {
 		m.Declare("q.dead", nil)
@@ -37,7 +36,7 @@ func TestFirstUseWhileAnotherClientBinds(t *testing.T) {
 				<-time.After(time.Duration(i) * late / 4)
 				for _, delay := range []time.Duration{0, 100 * time.Millisecond} {
 					if err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: delay}); err != nil {
-						t.Errorf("delay %v: %v", delay, err)
+						t.Errorf("Send with a delay of %v: got %v, want no error", delay, err)
 					}
 				}
 			})
@@ -51,19 +50,19 @@ func TestFirstUseWhileAnotherClientBinds(t *testing.T) {
 	})
 }
 
-// ownBindings returns the bindings that a client has made only for itself.
+// ownBindings returns the bindings that a client has created only for itself. Only these have arguments.
 func ownBindings(m *memory) []amqptest.Binding {
 	return slices.DeleteFunc(m.Bindings("delay.deliver"), func(b amqptest.Binding) bool { return len(b.Arguments) == 0 })
 }
 
-// A binding that could not be removed is removed later.
+// If a client cannot remove its own binding, it tries again later.
 func TestOwnBindingsAreRemovedLater(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
 		m.open(amqpx.Config{}).mustSend(amqpx.Message{Queue: "q"})
 		m.CutAt("queue.unbind", 1)
 		after(40 * time.Second)
 		if left := ownBindings(m); len(left) != 1 {
-			t.Errorf("after the first try, which lost the connection, the bindings are %+v, want one", left)
+			t.Errorf("bindings after the first try, which lost the connection: got %+v, want one", left)
 		}
 		after(20 * time.Second)
 		if left := ownBindings(m); len(left) > 0 {
@@ -99,12 +98,12 @@ func TestStartWhileAnotherClientDeclares(t *testing.T) {
 				<-time.After(start)
 				c, err := m.tryOpen(t.Context(), amqpx.Config{Strategy: two})
 				if err != nil {
-					t.Errorf("%v: %v", start, err)
+					t.Errorf("Open after %v: got %v, want no error", start, err)
 					return
 				}
 				defer c.Close(t.Context())
 				if err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: 200 * time.Millisecond}); err != nil {
-					t.Errorf("%v: %v", start, err)
+					t.Errorf("Send by the client that started after %v: got %v, want no error", start, err)
 				}
 			})
 		}
@@ -112,13 +111,13 @@ func TestStartWhileAnotherClientDeclares(t *testing.T) {
 		after(time.Minute)
 		m.Holds("q", 3, 0)
 		if _, ok := m.Queue(naming.LockQueue("delay")); ok {
-			t.Error("the queue of the lock still exists")
+			t.Error("the queue of the lock exists after all clients have started, want it deleted")
 		}
 	})
 }
 
-// A queue that another client is creating is visible before it accepts messages. A client that
-// finds it empty waits until it has been created, but not forever.
+// A queue that another client is creating is visible before it accepts messages. A client that finds such an empty
+// queue waits for the other client to finish, but not forever.
 func TestFirstUseWaitsUntilTheQueueIsCreated(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		slow, fast := m.open(amqpx.Config{}), m.open(amqpx.Config{})
@@ -137,22 +136,22 @@ func TestFirstUseWaitsUntilTheQueueIsCreated(t *testing.T) {
 		})
 		after(time.Second)
 		if _, ok := m.Queue("q"); !ok {
-			t.Fatal("the queue was not created")
+			t.Fatal("queue q does not exist after its declaration")
 		}
 		began := time.Now()
 		fast.mustSend(amqpx.Message{Queue: "q"})
 		if took := time.Since(began); took < 3*time.Second || took > 8*time.Second {
-			t.Errorf("a queue that another client is creating was used after %v, want 3s to 8s", took)
+			t.Errorf("Send to a queue that another client is creating took %v, want 3s to 8s", took)
 		}
 	})
 }
 
-// Without permission for the lock, and for a queue in use that has a consumer, a client does not
-// wait.
+// A client does not wait for the lock if it has no permission for it, if the queue has a consumer, or if it declares
+// nothing.
 func TestFirstUseWithoutTheLock(t *testing.T) {
 	lock := naming.CreationLock("delay", "q")
 	for name, given := range map[string]func(m *memory){
-		"no right": func(m *memory) { m.Deny("", amqptest.PermissionConfigure, "^"+regexp.QuoteMeta(lock)+"$") },
+		"no permission": func(m *memory) { m.Deny("", amqptest.PermissionConfigure, "^"+regexp.QuoteMeta(lock)+"$") },
 		"in use": func(m *memory) {
 			if _, err := m.Channel().Consume("q", "", false, false, false, false, nil); err != nil {
 				m.Fatal(err)
@@ -164,7 +163,7 @@ func TestFirstUseWithoutTheLock(t *testing.T) {
 			inMemory(t, func(t *testing.T, m *memory) {
 				m.open(amqpx.Config{}).mustSend(amqpx.Message{Queue: "q", Delay: time.Hour})
 				given(m)
-				if _, err := m.Channel().QueueDeclare(lock, false, false, true, false, nil); err != nil && name != "no right" {
+				if _, err := m.Channel().QueueDeclare(lock, false, false, true, false, nil); err != nil && name != "no permission" {
 					t.Fatalf("declaring the lock's queue: got %v, want no error", err)
 				}
 				cfg := amqpx.Config{}

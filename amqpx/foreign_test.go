@@ -25,23 +25,23 @@ func levels(t *testing.T, layout string) *dlx.Levels {
 	return s
 }
 
-// A worker declares its own queue. Sending declares neither that queue nor a dead-letter queue, and
-// messages are delayed once the worker has started.
+// A worker declares its own queue. Send declares neither that queue nor a dead-letter queue, and can be used once the
+// worker has started.
 func TestForeignQueueIsNotDeclared(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Strategy: levels(t, dlx.LayoutCelery)})
 		err := c.Send(m.within(time.Minute), amqpx.Message{Queue: "celery", Delay: time.Second})
 		if !errors.Is(err, topology.ErrDestination) || !strings.Contains(err.Error(), "that system's programs declare the queue") {
-			t.Errorf("got %v, want ErrDestination", err)
+			t.Errorf("Send before the worker has started: got %v, want ErrDestination that says which programs declare the queue", err)
 		}
 		if _, there := m.Queue("celery"); there {
-			t.Error("the worker's queue was declared")
+			t.Error("the worker's queue was declared by Send, want no queue")
 		}
 		m.Declare("celery", amqp.Table{"x-queue-type": "quorum"})
 		after(time.Minute)
 		c.mustSend(amqpx.Message{Queue: "celery", Delay: 1500 * time.Millisecond})
 		if _, there := m.Queue("celery.dead"); there {
-			t.Error("a dead-letter queue was declared")
+			t.Error("a dead-letter queue was declared by Send, want none")
 		}
 		m.Holds("celery_delayed_1", 1, 0)
 		after(2 * time.Second)
@@ -49,8 +49,8 @@ func TestForeignQueueIsNotDeclared(t *testing.T) {
 	})
 }
 
-// A message to an endpoint has a header with its delay, and a retry has one with the delay of the
-// retry. Its handler sees the original destination and not the exchanges on the way.
+// A message to an NServiceBus endpoint has a header with its delay, and its retry has one with the delay of the retry.
+// The handler sees the original destination and not the exchanges on the way.
 func TestForeignDelayHeader(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Strategy: levels(t, dlx.LayoutNServiceBus)})
@@ -58,7 +58,7 @@ func TestForeignDelayHeader(t *testing.T) {
 		k := c.consume("Sales", func(_ context.Context, d *amqpx.Delivery) error {
 			seen = append(seen, d.Headers[foreign.HeaderNServiceBusDelay])
 			if d.Exchange != "" || d.RoutingKey != "Sales" {
-				t.Errorf(`sent to %q by %q, want "" and "Sales"`, d.Exchange, d.RoutingKey)
+				t.Errorf(`got the exchange %q and the routing key %q, want "" and "Sales"`, d.Exchange, d.RoutingKey)
 			}
 			switch d.Attempt {
 			case 1:
@@ -77,8 +77,7 @@ func TestForeignDelayHeader(t *testing.T) {
 	})
 }
 
-// A message that a worker's queue drops counts as dead in that queue, not in the levels in front of
-// it.
+// A dead letter from a worker's queue is attributed to that queue and not to the delay levels in front of it.
 func TestForeignLevelsAreNotDeaths(t *testing.T) {
 	death := func(queue, reason string) amqp.Table {
 		return amqp.Table{"queue": queue, "reason": reason, "exchange": "", "routing-keys": []any{queue}, "time": time.Unix(1, 0)}
@@ -89,6 +88,6 @@ func TestForeignLevelsAreNotDeaths(t *testing.T) {
 	}
 	raw = amqp.Delivery{RoutingKey: strings.Repeat("0.", 27) + "1.Billing.Sales"}
 	if l := inspect.ReadDeadLetter(raw, "delay.parked", "delay"); l.Destination.Queue != "Billing.Sales" {
-		t.Errorf("parked for %+v, want Billing.Sales", l.Destination)
+		t.Errorf(`got the destination %+v of a parked message, want the queue "Billing.Sales"`, l.Destination)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// foreignMessage returns a message as a program without rabbitdelay publishes it.
+// foreignMessage returns a message like one from a publisher that does not use rabbitdelay.
 func foreignMessage(key string) amqp.Publishing {
 	return amqp.Publishing{
 		MessageId: "m-" + key, Body: []byte("body"), Expiration: "90000", UserId: "guest", DeliveryMode: amqp.Transient,
@@ -64,7 +64,7 @@ func TestForwardKeepsForeignProperties(t *testing.T) {
 		rest := "shop order.7 90000 guest 1 1700000000 5000 [copy.order.7]\n"
 		want := []string{"1 0 " + rest, "2 0 " + rest, "2 1 " + rest, "1 0 " + rest}
 		if !slices.Equal(steps, want) {
-			t.Fatalf("deliveries\n%s\nwant\n%s", strings.Join(steps, "\n"), strings.Join(want, "\n"))
+			t.Fatalf("got the deliveries\n%s\nwant\n%s", strings.Join(steps, "\n"), strings.Join(want, "\n"))
 		}
 		for _, q := range []string{"out", "copies"} {
 			all := m.State(q).Messages
@@ -99,8 +99,8 @@ func TestForwardKeepsForeignProperties(t *testing.T) {
 	})
 }
 
-// An exchange may have any number of routing keys without a queue for each. A routing key without a binding returns
-// ErrUnroutable.
+// Forward without a delay declares no queue per routing key. It returns ErrUnroutable for a routing key without a
+// binding.
 func TestForwardNeedsNoRouteQueues(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{MaxRouteQueues: 1})
@@ -117,19 +117,19 @@ func TestForwardNeedsNoRouteQueues(t *testing.T) {
 		}
 		m.Holds("out", 1000, 0)
 		if n := len(m.Queues()); n != before {
-			t.Errorf("the number of queues changed from %d to %d", before, n)
+			t.Errorf("got %d queues after forwarding, want %d as before", n, before)
 		}
 		err := c.Forward(m.Context(), &amqpx.Delivery{}, topology.Destination{Exchange: "shop", RoutingKey: "nobody"}, 0)
 		if !errors.Is(err, amqpx.ErrUnroutable) {
-			t.Errorf("error %v, want ErrUnroutable", err)
+			t.Errorf("Forward with an unbound routing key: got %v, want ErrUnroutable", err)
 		}
 		if err := c.Forward(m.Context(), &amqpx.Delivery{}, topology.Destination{Queue: "delay.parked"}, 0); !errors.Is(err, topology.ErrDestination) {
-			t.Errorf("error %v, want ErrDestination", err)
+			t.Errorf("Forward to delay.parked: got %v, want ErrDestination", err)
 		}
 	})
 }
 
-// If one queue of an exchange refuses a message, other queues may have received it, so it does not count as not sent.
+// If one queue behind an exchange refuses a message, other queues may have received it, so the outcome is unknown.
 func TestForwardToAQueueThatRefuses(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -144,12 +144,12 @@ func TestForwardToAQueueThatRefuses(t *testing.T) {
 		}
 		err := c.Forward(m.within(time.Second), &amqpx.Delivery{ID: "1"}, topology.Destination{Exchange: "shop"}, 0)
 		if !errors.Is(err, amqpx.ErrNacked) || !errors.Is(err, amqpx.ErrOutcomeUnknown) || m.State("q").Ready == 0 {
-			t.Errorf("%v with %d in the other queue, want ErrNacked, the outcome unknown", err, m.State("q").Ready)
+			t.Errorf("got %v with %d messages in the other queue, want ErrNacked and ErrOutcomeUnknown with at least 1", err, m.State("q").Ready)
 		}
 	})
 }
 
-// A user-id is carried, but not trusted if it comes from a header that any publisher can write.
+// A user-id is not trusted if it is in a header, which any publisher can write.
 func TestForwardIgnoresUserIDsInHeaders(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -163,7 +163,7 @@ func TestForwardIgnoresUserIDsInHeaders(t *testing.T) {
 		after(time.Second)
 		k.stop()
 		if !slices.Equal(users, []string{""}) {
-			t.Errorf(`users %q, want [""]`, users)
+			t.Errorf(`got the user-ids %q, want [""]`, users)
 		}
 	})
 }
@@ -176,7 +176,7 @@ func (c *client) apply(want topology.Topology) {
 	}
 }
 
-// A requeued message is delivered again unchanged after a pause, and no attempt is counted.
+// A requeued message is redelivered unchanged after a pause, and no attempt is counted.
 func TestRequeueAsItIs(t *testing.T) {
 	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
 		c, o := m.watched(amqpx.Config{})
@@ -188,11 +188,11 @@ func TestRequeueAsItIs(t *testing.T) {
 		k := c.consume("q", func(_ context.Context, d *amqpx.Delivery) error {
 			came = append(came, time.Now())
 			if d.RoutingKey != "order.7" || d.Attempt != 1 || d.Headers["x-delay"] != int32(5000) || d.Headers[header.Carried] != nil || d.Expiration != "90000" {
-				t.Errorf(`delivery %d: got %+v, want RoutingKey = "order.7", Attempt = 1, Headers["x-delay"] = %v, Headers[header.Carried] = nil and Expiration = "90000"`,
-					len(came), d, int32(5000))
+				t.Errorf(`delivery %d: got %+v, want routing key "order.7", attempt 1, x-delay = 5000, no %s header and expiration "90000"`,
+					len(came), d, header.Carried)
 			}
 			if _, ok := d.RetryDelay(amqpx.Requeue(nil)); ok {
-				t.Error("a requeued message has a retry delay")
+				t.Error("RetryDelay of a requeued message: got a delay, want none")
 			}
 			if len(came) < 4 {
 				return amqpx.Requeue(errors.New("not now"))
@@ -206,7 +206,7 @@ func TestRequeueAsItIs(t *testing.T) {
 			t.Errorf("deliveries at %v, want 4, and at least 1500ms between the first and the last", came)
 		}
 		if got := o.saw().outcomes; !slices.Equal(got, []amqpx.Outcome{amqpx.OutcomeRequeued, amqpx.OutcomeRequeued, amqpx.OutcomeRequeued, amqpx.OutcomeAcked}) {
-			t.Errorf("outcomes %v, want [OutcomeRequeued OutcomeRequeued OutcomeRequeued OutcomeAcked]", got)
+			t.Errorf("got the outcomes %v, want three requeued and then one acked", got)
 		}
 	})
 }
@@ -229,7 +229,7 @@ func TestRequeuePausesGrow(t *testing.T) {
 		}
 		first, last := came[1].Sub(came[0]), came[6].Sub(came[5])
 		if first < 500*time.Millisecond || first > time.Second || last < 5*time.Second || last > 10*time.Second {
-			t.Errorf("the first pause was %v and the last %v, want up to 1 s and up to 10 s", first, last)
+			t.Errorf("the first pause was %v and the last %v, want 500ms to 1s and 5s to 10s", first, last)
 		}
 	})
 }
@@ -255,7 +255,7 @@ func TestForwardedMessagesKeepTheirNewID(t *testing.T) {
 		m.Publish("", "in", amqp.Publishing{Body: []byte("x")})
 		after(time.Hour)
 		if len(ids) != 2 || ids[0] == "" || ids[0] != ids[1] {
-			t.Errorf("ids %q, want the same one twice", ids)
+			t.Errorf("got the ids %q, want one non-empty id twice", ids)
 		}
 	})
 }
@@ -279,7 +279,7 @@ func TestRetriesHaveTheReceivedBody(t *testing.T) {
 		after(time.Minute)
 		dead := m.State("q.dead").Messages
 		if len(dead) != 1 || string(dead[0].Body) != "sealed letter" || !slices.Equal(bodies, []string{"letter"}) {
-			t.Errorf(`handled %q, dead letters %v, want "sealed letter" and [letter]`, bodies, dead)
+			t.Errorf(`handled %q, dead letters %v, want ["letter"] and one dead letter with the body "sealed letter"`, bodies, dead)
 		}
 	})
 }

@@ -14,14 +14,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// ill fails the test unless Health reports exactly these parts, each with its state and the time
-// when that began.
+// ill fails the test unless Health reports exactly the wanted problems, each given as a part and its state, since the
+// given time.
 func (c *client) ill(since time.Time, want ...string) *amqpx.HealthError {
 	c.m.Helper()
 	sick := c.unwell(want...)
 	for _, p := range sick.Problems {
 		if !p.Since.Equal(since) {
-			c.m.Errorf("%s since %v, want %v", p.Part, p.Since, since)
+			c.m.Errorf("Health: got a problem of %s since %v, want since %v", p.Part, p.Since, since)
 		}
 	}
 	return sick
@@ -33,13 +33,13 @@ func (c *client) unwell(want ...string) *amqpx.HealthError {
 	var got []string
 	sick, ok := errors.AsType[*amqpx.HealthError](c.Health())
 	if !ok {
-		c.m.Fatalf("healthy, want %q", want)
+		c.m.Fatalf("Health: got no *HealthError, want %q", want)
 	}
 	for _, p := range sick.Problems {
 		got = append(got, p.Part+" "+p.State)
 	}
 	if strings.Join(got, ", ") != strings.Join(want, ", ") {
-		c.m.Errorf("health: %v, want %q", sick, want)
+		c.m.Errorf("Health: got the problems %q, want %q", got, want)
 	}
 	return sick
 }
@@ -47,7 +47,7 @@ func (c *client) unwell(want ...string) *amqpx.HealthError {
 func (c *client) healthy() {
 	c.m.Helper()
 	if err := c.Health(); err != nil {
-		c.m.Errorf("not healthy: %v", err)
+		c.m.Errorf("Health: got %v, want no error", err)
 	}
 }
 
@@ -76,7 +76,7 @@ func TestHealthOfABlockedConnection(t *testing.T) {
 	})
 }
 
-// While the client reconnects, the reported time of the problem is still the time of the loss.
+// While the client reconnects, Health keeps reporting the time at which the connection was lost.
 func TestHealthWithoutABroker(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -92,7 +92,7 @@ func TestHealthWithoutABroker(t *testing.T) {
 				t.Errorf(`got %+v, want Final = false and Reason with "connection refused"`, p)
 			}
 			if _, ok := errors.AsType[*amqpx.DialError](sick); !ok {
-				t.Errorf("got %v, want a *DialError in it", sick)
+				t.Errorf("got %v, want an error that wraps a *DialError", sick)
 			}
 		}
 		undo()
@@ -105,7 +105,7 @@ func TestHealthWithoutABroker(t *testing.T) {
 	})
 }
 
-// A changed password is a permanent problem.
+// A refused login is a final problem only if it lasts, because a starting broker refuses all users.
 func TestHealthOfARefusedUser(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -114,7 +114,7 @@ func TestHealthOfARefusedUser(t *testing.T) {
 		m.CutConnections()
 		after(time.Second)
 		if sick := c.ill(since, "publish disconnected"); sick.Problems[0].Final {
-			t.Error("the problem is final immediately, although a starting broker refuses all users")
+			t.Errorf("after 1s: got the problem %+v, want Final = false", sick.Problems[0])
 		}
 		after(time.Minute)
 		sick := c.ill(since, "publish disconnected")
@@ -122,7 +122,7 @@ func TestHealthOfARefusedUser(t *testing.T) {
 			t.Errorf("got %+v, want a final problem with reply code 403", sick)
 		}
 		if strings.Contains(sick.Error(), "guest:guest") {
-			t.Error("the password is in the error")
+			t.Errorf("got %v, want no password in the error", sick)
 		}
 		undo()
 		after(time.Minute)
@@ -142,7 +142,7 @@ func TestHealthOfAConsumer(t *testing.T) {
 		c.healthy()
 		k.stop()
 		if got := c.Stats().Consumers; len(got) != 0 {
-			t.Errorf("Stats lists consumers that have ended: %+v", got)
+			t.Errorf("Stats after the consumer stopped: got the consumers %+v, want none", got)
 		}
 	})
 }
@@ -181,7 +181,7 @@ func TestHealthWhileClosing(t *testing.T) {
 		go func() { closed <- c.Close(t.Context()) }()
 		after(time.Second)
 		if sick := c.ill(since, "client closing", "consumer q ending"); !errors.Is(sick, amqpx.ErrClosed) {
-			t.Errorf("got %v, want ErrClosed in it", sick)
+			t.Errorf("got %v, want an error that wraps ErrClosed", sick)
 		}
 		close(release)
 		if err := errors.Join(<-closed, <-k.result); err != nil {
@@ -189,13 +189,13 @@ func TestHealthWhileClosing(t *testing.T) {
 		}
 		c.ill(since, "client closing")
 		if s := c.Stats(); s.Publish.State != amqpx.StateClosed || s.Consume.State != amqpx.StateClosed || s.Declare.State != amqpx.StateClosed {
-			t.Errorf("got %+v, want Publish.State = amqpx.StateClosed, Consume.State = amqpx.StateClosed and Declare.State = amqpx.StateClosed", s)
+			t.Errorf("got %+v, want the publish, consume and declare connections closed", s)
 		}
 	})
 }
 
-// Stats counts the running handlers and the messages that wait for a handler or are being settled,
-// and has the lateness of the last message.
+// Stats counts the running handlers and the messages that wait for a handler or are being settled, and contains the
+// lateness of the last message.
 func TestStatsOfAConsumer(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -236,7 +236,8 @@ func TestStatsOfAConsumer(t *testing.T) {
 	})
 }
 
-// A client that has not been used has no connection for consuming.
+// A client opens its connection for consuming only when it is needed, and the one for declarations only while it is in
+// use.
 func TestStatsAtRest(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -262,11 +263,11 @@ func TestStatsAtRest(t *testing.T) {
 		}
 		text, err := json.Marshal(c.Stats())
 		if err != nil || strings.Contains(string(text), "guest") || c.Stats().Declare.Address != "amqptest:5672" {
-			t.Errorf(`got %s, %v, want no error, no "guest" in it and c.Stats().Declare.Address = "amqptest:5672"`, text, err)
+			t.Errorf(`got the stats %s, error %v, want no "guest", the declare connection's address amqptest:5672 and no error`, text, err)
 		}
 		after(2 * time.Minute)
 		if s := c.Stats(); s.Declare.State != "" {
-			t.Errorf(`after the connection's rest: got %+v, want Declare.State = ""`, s.Declare)
+			t.Errorf(`two minutes after the declaration: got %+v, want Declare.State = ""`, s.Declare)
 		}
 	})
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// ways records where messages go, and which send belongs to a handler.
+// ways records the destination of each sent message, and for which handler's message it was sent.
 type ways struct {
-	header string // is added to each message
+	header string // value of a header that is added to each message
 
 	mu    sync.Mutex
 	went  []string
@@ -59,7 +59,8 @@ func (w *ways) lastTries() int {
 	return w.tries
 }
 
-// A hook sees where each message goes, and which messages are sent because a handler failed.
+// SendEnd gets the destination of each message. For a retry or a dead letter, its context comes from the failed
+// handler.
 func TestHooksSeeWhereMessagesGo(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		w := &ways{}
@@ -83,7 +84,7 @@ func TestHooksSeeWhereMessagesGo(t *testing.T) {
 		defer w.mu.Unlock()
 		want := []string{"orders", "orders for a", "orders.dead for a", "events:paid failed", "other failed", "invalid failed"}
 		if !slices.Equal(w.went, want) {
-			t.Errorf("messages went to %q, want %q", w.went, want)
+			t.Errorf("messages were sent to %q, want %q", w.went, want)
 		}
 	})
 }
@@ -100,14 +101,14 @@ func TestHooksMakeNoMessageTooLarge(t *testing.T) {
 		}
 		for _, got := range m.State("orders").Messages {
 			if _, added := got.Headers["added"]; added || got.Headers["own"] != "kept" {
-				t.Errorf("got the headers %v, want those of the message alone", got.Headers)
+				t.Errorf("got the headers %v, want only the message's own header", got.Headers)
 			}
 		}
 		m.Holds("orders", 2, 0)
 	})
 }
 
-// A header that AMQP cannot carry, or that is too large, does not affect the others.
+// If a hook adds a header of a type that AMQP does not support, or one that is too large, only that header is dropped.
 func TestHooksDropOnlyUnsendableHeaders(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		w := &ways{header: string(make([]byte, 200<<10))}
@@ -121,7 +122,7 @@ func TestHooksDropOnlyUnsendableHeaders(t *testing.T) {
 		_, large := got["added"]
 		_, bad := got["impossible"]
 		if large || bad || got["own"] != "kept" || got["trace"] != "kept" {
-			t.Errorf("got the headers %v, want own and trace", got)
+			t.Errorf("got the headers %v, want only own and trace", got)
 		}
 	})
 }

@@ -12,7 +12,7 @@ import (
 
 type ctxKey struct{}
 
-// A message that cannot be sent also ends its hook, with the error.
+// SendEnd is called for a message that is refused too, with the error.
 func TestSendHookSeesRefusedMessages(t *testing.T) {
 	var ends []SendEnd
 	var values []any
@@ -35,19 +35,19 @@ func TestSendHookSeesRefusedMessages(t *testing.T) {
 		}
 		for _, e := range ends {
 			if e.Err == nil || e.ID == "" {
-				t.Errorf("%s: message %q ended with %v, although nothing was sent", name, e.ID, e.Err)
+				t.Errorf("%s: SendEnd was called with the id %q and the error %v, want both to be set", name, e.ID, e.Err)
 			}
 		}
 		if n := len(ends); n != map[string]int{"Send": 1, "SendBatch": 2}[name] {
-			t.Errorf("%s: the end hook was called for %d messages, want 1 for Send and 2 for SendBatch", name, n)
+			t.Errorf("%s: SendEnd was called for %d messages, want 1 for Send and 2 for SendBatch", name, n)
 		}
 	}
 	if values[0] != "send" {
-		t.Error("SendEnd does not get the context of SendStart")
+		t.Errorf(`the context of SendEnd has the value %v, want "send" from SendStart`, values[0])
 	}
 }
 
-// A header that a hook adds replaces a header of the message. The message's own table is unchanged,
+// A header that a hook adds replaces the message's header with the same name. The message's own table is unchanged,
 // because many messages may share it.
 func TestHooksAddHeaders(t *testing.T) {
 	c := offline(t, nil)
@@ -61,7 +61,7 @@ func TestHooksAddHeaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	if h := p.headers(nil); h["tenant"] != "a" || h["traceparent"] != "one" || h[HeaderDue] != p.due || own["traceparent"] != "stale" {
-		t.Errorf(`headers %v of %v, want tenant = "a", traceparent = "one", HeaderDue = %v, and own headers with traceparent = "stale"`,
+		t.Errorf(`got the headers %v and the caller's own headers %v, want tenant = "a", traceparent = "one", HeaderDue = %v, and own headers with traceparent = "stale"`,
 			h, own, p.due)
 	}
 }

@@ -51,7 +51,7 @@ func TestLead(t *testing.T) {
 				want[msg.ID] = delay
 				msg.ID, msg.Delay, msg.DeliverAt = msg.ID+" at", 0, began.Add(delay)
 				if err := c.SendBatch(t.Context(), []amqpx.Message{msg}); err != nil {
-					t.Fatalf("queue %s: %v", queue, err)
+					t.Fatalf("SendBatch to queue %s: got %v, want no error", queue, err)
 				}
 				want[msg.ID] = delay
 			}
@@ -72,14 +72,15 @@ func TestLead(t *testing.T) {
 	})
 }
 
-// A message whose delay is not longer than its lead still goes through a delay queue and gets the broker's timestamp.
-// The exceptions are the plugin, which adds none, and the shortest delays, which would be late.
+// A message whose delay is not longer than its lead still passes through a delay queue, where it gets the broker's
+// timestamp. The exceptions are the plugin, which adds no timestamp, and the shortest delays, whose messages would be
+// late.
 func TestLeadOfShortDelays(t *testing.T) {
 	const lead = 10 * time.Second
 	for name, c := range map[string]struct {
 		opts     amqptest.Options
 		strategy func() (amqpx.Strategy, error)
-		shortest time.Duration // the shortest delay that goes through a delay queue; 0 for none
+		shortest time.Duration // the shortest delay for which there is a delay queue; 0 if there is none
 	}{
 		"bucket": {amqptest.Options{}, func() (amqpx.Strategy, error) { return dlx.NewBucket(dlx.BucketConfig{}) }, 10 * time.Millisecond},
 		"binary": {amqptest.Options{}, func() (amqpx.Strategy, error) { return dlx.NewBucket(dlx.BucketConfig{Layout: dlx.LayoutBinary}) }, time.Second},
@@ -150,20 +151,20 @@ func TestHeldMessagesRaiseThePrefetch(t *testing.T) {
 				t.Fatalf("message %d was handled after %v, want %v", i, at, msg.Delay)
 			}
 		}
-		for range 20 { // the consumer checks its buffer when a message arrives
+		for range 20 { // a consumer reduces its prefetch only when a message arrives
 			after(11 * time.Second)
 			c.mustSend(amqpx.Message{Queue: "q"})
 		}
 		after(0)
 		m.hasConsumers("q", 1)
 		if s := c.Stats().Consumers[0]; s.Prefetch != 4 {
-			t.Errorf("got %+v, want a prefetch reduced to 4", s)
+			t.Errorf("after the held messages were handled: got the prefetch %d, want 4", s.Prefetch)
 		}
 		k.stop()
 	})
 }
 
-// A consumer that ends returns its held messages.
+// A consumer that stops returns its held messages to the queue.
 func TestHeldMessagesGoBack(t *testing.T) {
 	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Lead: time.Minute})
@@ -183,11 +184,11 @@ func TestHeldMessagesGoBack(t *testing.T) {
 		after(time.Minute)
 		k.stop()
 		if n := len(got.all()); n != 100 {
-			t.Errorf("%d of 100 messages were handled", n)
+			t.Errorf("%d messages were handled, want 100", n)
 		}
 		for id, at := range got.since(began) {
 			if len(at) != 1 || at[0] < 30*time.Second {
-				t.Errorf("%s was handled after %v, want once after 30s", id, at)
+				t.Errorf("%s was handled after %v, want once, after at least 30s", id, at)
 			}
 		}
 	})
@@ -218,7 +219,7 @@ func TestLeadOfRetries(t *testing.T) {
 	})
 }
 
-// A message that arrives far too early is sent back unchanged for the rest of its delay.
+// A message that arrives far too early is sent again, unchanged and with its remaining delay.
 func TestTooEarly(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -232,7 +233,7 @@ func TestTooEarly(t *testing.T) {
 		}})
 		after(time.Minute)
 		if s := c.Stats().Consumers[0]; s.Returned != 1 || s.Handled != 0 {
-			t.Errorf("after a message that came too early: got %+v, want Returned = 1 and Handled = 0", s)
+			t.Errorf("after a message that arrived too early: got %+v, want Returned = 1 and Handled = 0", s)
 		}
 		after(2 * time.Hour)
 		k.stop()
@@ -242,7 +243,7 @@ func TestTooEarly(t *testing.T) {
 		}
 		d := all[0]
 		if d.at.Before(due) || d.at.Sub(due) > time.Second || !d.DueAt.Equal(due) {
-			t.Errorf("handled at %v, due at %v, DueAt %v, want it handled within 1s after it is due", d.at, due, d.DueAt)
+			t.Errorf("handled at %v with the due time %v, want within 1s after %v, the unchanged due time", d.at, d.DueAt, due)
 		}
 		if d.ID != "x" || d.Attempt != 3 || d.Version != 7 || string(d.Body) != "body" || d.Type != "order" || d.Headers["mine"] != "kept" {
 			t.Errorf(`got %+v, want ID = "x", Attempt = 3, Version = 7, Body = "body", Type = "order" and Headers["mine"] = "kept"`, d.Delivery)
@@ -250,7 +251,7 @@ func TestTooEarly(t *testing.T) {
 	})
 }
 
-// With the ttl strategy, a message that is sent back arrives after the next longer declared delay.
+// With the ttl strategy, a message that arrives too early is sent again with the next longer declared delay.
 func TestTooEarlyForTTL(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		strategy, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{time.Minute, 30 * time.Minute}})
@@ -327,7 +328,8 @@ func TestLeadByABrokersWrongClock(t *testing.T) {
 	}
 }
 
-// A consumer whose clock is behind, as the publishers and the broker show, relies on the broker and reports it.
+// If the publishers and the broker show that a consumer's clock is behind, the consumer relies on the broker's clock,
+// and Health reports the problem.
 func TestConsumersClockIsBehind(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{ClockAhead: time.Hour}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -344,7 +346,7 @@ func TestConsumersClockIsBehind(t *testing.T) {
 		m.Publish(route.Exchange, route.RoutingKey, amqp.Publishing{MessageId: "x", Timestamp: theirs, DeliveryMode: amqp.Persistent, Headers: headers})
 		after(time.Minute)
 		if at := fmt.Sprint(got.since(began)); at != "map[x:[10s]]" {
-			t.Errorf("handled after %s, want 10s", at)
+			t.Errorf("handled after %s, want map[x:[10s]]", at)
 		}
 		if err := c.Health(); err == nil || !strings.Contains(err.Error(), "clock: behind since") || c.Stats().ClockBehind.IsZero() {
 			t.Errorf(`Health returned %v, want an error with "clock: behind since"`, err)
@@ -353,7 +355,7 @@ func TestConsumersClockIsBehind(t *testing.T) {
 	})
 }
 
-// If the connection is lost while a consumer raises its prefetch, no goroutine leaks.
+// If the connection is lost while a consumer increases its prefetch, no goroutine leaks.
 func TestCutWhilePrefetchGrows(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Lead: time.Minute})
@@ -370,12 +372,13 @@ func TestCutWhilePrefetchGrows(t *testing.T) {
 		after(time.Minute)
 		buf := make([]byte, 1<<20)
 		if n := strings.Count(string(buf[:runtime.Stack(buf, true)]), "(*subscription).grow"); n > 0 {
-			t.Errorf("%d goroutines of additional slots are left", n)
+			t.Errorf("%d goroutines that increase the prefetch are left after Close, want 0", n)
 		}
 	})
 }
 
-// A handler never begins before the delay after the call has passed, whatever the fraction of the millisecond.
+// A handler never starts before the full delay has passed since the call of Send, at whatever fraction of a millisecond
+// that was.
 func TestFractionsOfAMillisecond(t *testing.T) {
 	for _, lead := range []time.Duration{0, time.Second} {
 		inMemory(t, func(t *testing.T, m *memory) {
@@ -392,22 +395,23 @@ func TestFractionsOfAMillisecond(t *testing.T) {
 			after(time.Minute)
 			for id, at := range got.since(began) {
 				if at[0] < want[id] {
-					t.Fatalf("%s was handled after %v, %v before the time of the call plus its delay", id, at, want[id]-at[0])
+					t.Fatalf("message %s was handled after %v, want at least %v", id, at, want[id])
 				}
 			}
 		})
 	}
 }
 
-// The buffer of a consumer is bounded in bytes, and all messages are handled anyway.
+// The bytes that a consumer buffers are limited, for the client or for the consumer, and all messages are still
+// handled.
 func TestPrefetchIsBoundedInBytes(t *testing.T) {
 	const kib = 1 << 10
 	for name, bound := range map[string]struct {
 		all int
 		own []amqpx.ConsumeOption
 	}{
-		"of the client":   {100 * kib, nil},
-		"of the consumer": {1 << 30, []amqpx.ConsumeOption{amqpx.WithHeldBytes(100 * kib)}},
+		"client's limit":   {100 * kib, nil},
+		"consumer's limit": {1 << 30, []amqpx.ConsumeOption{amqpx.WithHeldBytes(100 * kib)}},
 	} {
 		t.Run(name, func(t *testing.T) { roomIsBounded(t, bound.all, bound.own...) })
 	}
@@ -421,7 +425,7 @@ func roomIsBounded(t *testing.T, heldBytes int, opts ...amqpx.ConsumeOption) {
 		c.consume("q", got.handle, append(opts, amqpx.WithConcurrency(1), amqpx.WithPrefetch(4))...)
 		for i := range 1000 {
 			size := 100
-			if i >= 20 { // when the buffer has grown for smaller messages
+			if i >= 20 { // large messages follow when the prefetch has grown for small ones
 				size = 9 * kib
 			}
 			c.mustSend(amqpx.Message{ID: fmt.Sprint(i), Queue: "q", Delay: 9 * time.Second, Body: make([]byte, size)})
@@ -429,12 +433,12 @@ func roomIsBounded(t *testing.T, heldBytes int, opts ...amqpx.ConsumeOption) {
 		for range 9 {
 			after(time.Second)
 			if s := c.Stats().Consumers[0]; s.Held > 100 { // 20 small ones, and 10 large ones for each message of prefetch
-				t.Fatalf("%d messages of 10 KiB are held with a prefetch of %d, want at most 100", s.Held, s.Prefetch)
+				t.Fatalf("%d messages are held with a prefetch of %d, want at most 100", s.Held, s.Prefetch)
 			}
 		}
 		after(time.Hour)
 		if n := len(got.all()); n != 1000 {
-			t.Errorf("%d of 1000 messages were handled", n)
+			t.Errorf("%d messages were handled, want 1000", n)
 		}
 	})
 }

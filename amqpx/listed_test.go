@@ -26,17 +26,17 @@ func TestListed(t *testing.T) {
 		}
 		err := c.listed(d)
 		if !errors.Is(err, topology.ErrDestination) || !strings.HasSuffix(err.Error(), "(declare: listed): orders.expire, mail, events:post.publish") {
-			t.Errorf(`%+v: got %v, want topology.ErrDestination ending with "(declare: listed): orders.expire, mail, events:post.publish"`, d, err)
+			t.Errorf(`%+v: got %v, want topology.ErrDestination that ends with "(declare: listed): orders.expire, mail, events:post.publish"`, d, err)
 		}
 	}
 	for i := range 2 * maxNamed {
 		c.cfg.Destinations = append(c.cfg.Destinations, topology.Destination{Queue: fmt.Sprint("q", i)})
 	}
 	if err := c.listed(topology.Destination{Queue: "invoices"}); err == nil || !strings.HasSuffix(err.Error(), ", q6 and 13 more") {
-		t.Errorf(`an unlisted queue next to many listed ones: got %v, want an error ending with ", q6 and 13 more"`, err)
+		t.Errorf(`an unlisted queue among many listed ones: got %v, want an error that ends with ", q6 and 13 more"`, err)
 	}
 	c.cfg.Declare = DeclareMissing
 	if err := c.listed(topology.Destination{Queue: "any"}); err != nil {
-		t.Error(err)
+		t.Errorf("an unlisted queue with DeclareMissing: got %v, want no error", err)
 	}
 }

@@ -34,7 +34,7 @@ func TestFailuresAreLogged(t *testing.T) {
 		}
 		retried := seen.FilterMessage("a handler failed; its message is retried")
 		if retried.FilterField(zap.String("id", "failed")).Len() == 0 {
-			t.Error("the log has no line about the failure before the dead letter")
+			t.Errorf("lines about retries: got %v, want at least one with the id failed", retried.All())
 		}
 		for _, id := range []string{"failed", "rejected"} {
 			lines := seen.FilterMessage("dead-lettering a message").FilterField(zap.String("id", id)).All()
@@ -78,7 +78,7 @@ func TestForeignBrokerIsLogged(t *testing.T) {
 	})
 }
 
-// While the broker blocks publishers, the log says that, and not that single queues have stopped confirming.
+// While the broker blocks publishers, the log reports that, and not that individual queues have stopped confirming.
 func TestBlockedIsNotStuck(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c, o := m.watched(amqpx.Config{})

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// brokerURL is what AMQP_URL is in an application: the URL of a broker.
+// brokerURL returns the URL of the examples' broker. An application would read it from its configuration.
 func brokerURL() string {
 	url, err := exampleServer().Listen()
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/inmemory"
 )
 
-// memory is a broker in memory.
+// memory is an in-memory broker with helper methods for tests.
 type memory struct{ *inmemory.Broker }
 
 func newMemory(t testing.TB, opts amqptest.Options) *memory {
@@ -29,19 +29,19 @@ func newMemory(t testing.TB, opts amqptest.Options) *memory {
 	return &memory{inmemory.New(t, opts)}
 }
 
-// inMemory runs a test with a broker in a bubble, in which time passes without real waiting.
+// inMemory runs a test with an in-memory broker in a synctest bubble, in which time passes without real waiting.
 func inMemory(t *testing.T, test func(t *testing.T, m *memory)) {
 	t.Helper()
 	inMemoryOf(t, amqptest.Options{}, test)
 }
 
-// inMemoryOf is inMemory with a different kind of broker.
+// inMemoryOf is like inMemory, but with the given broker options.
 func inMemoryOf(t *testing.T, opts amqptest.Options, test func(t *testing.T, m *memory)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(t, newMemory(t, opts)) })
 }
 
-// inEachVersion runs a test on a broker of each release line that behaves differently.
+// inEachVersion runs a test once for each of the RabbitMQ versions that behave differently.
 func inEachVersion(t *testing.T, opts amqptest.Options, test func(t *testing.T, m *memory)) {
 	t.Helper()
 	for _, opts.Version = range inmemory.Versions {
@@ -52,7 +52,7 @@ func inEachVersion(t *testing.T, opts amqptest.Options, test func(t *testing.T, 
 // after waits for d of the bubble's time, and until everything in the bubble is idle.
 func after(d time.Duration) { inmemory.After(d) }
 
-// within returns a context that ends after the given time.
+// within returns a context that expires after the given time.
 func (m *memory) within(d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(m.Context(), d)
 	m.Cleanup(cancel)
@@ -77,7 +77,7 @@ func (m *memory) delayed() (n int) {
 	return n
 }
 
-// connections returns the names of the connections that end in a suffix.
+// connections returns the connection names that end in the given suffix.
 func (m *memory) connections(suffix string) (names []string) {
 	for _, c := range m.Connections() {
 		if strings.HasSuffix(c.Name, suffix) {
@@ -102,7 +102,7 @@ func (m *memory) refuseDelays() (undo func()) {
 	}
 }
 
-// dialed returns a connection for looking into queues.
+// dialed returns a connection on which a test can inspect queues.
 func (m *memory) dialed(t *testing.T) *amqp.Connection {
 	t.Helper()
 	conn, err := inspect.Dial(t.Context(), amqpx.Config{URL: m.URL(), Dial: m.Dial})
@@ -113,7 +113,7 @@ func (m *memory) dialed(t *testing.T) *amqp.Connection {
 	return conn
 }
 
-// client returns a client of the broker in memory.
+// client is a client of the in-memory broker.
 type client struct {
 	*amqpx.Client
 
@@ -146,7 +146,7 @@ func (m *memory) tryOpen(ctx context.Context, cfg amqpx.Config) (*client, error)
 	return &client{c, m}, nil
 }
 
-// mustSend ends the test if a message cannot be sent.
+// mustSend sends messages, and stops the test if one of them cannot be sent.
 func (c *client) mustSend(msgs ...amqpx.Message) {
 	c.m.Helper()
 	for _, msg := range msgs {
@@ -156,7 +156,7 @@ func (c *client) mustSend(msgs ...amqpx.Message) {
 	}
 }
 
-// sending sends a message in the background, until it is sent or has to wait.
+// sending starts to send a message in the background, and returns once the message is sent or has to wait.
 func (c *client) sending(msg amqpx.Message) (result <-chan error) {
 	ended := make(chan error, 1)
 	go func() { ended <- c.Send(c.m.Context(), msg) }()
@@ -184,13 +184,13 @@ func (c *client) consumeIn(ctx context.Context, queue string, h amqpx.Handler, o
 	return k
 }
 
-// end ends a consumer and returns the result of Consume.
+// end stops a consumer and returns the result of Consume.
 func (k *consumer) end() error {
 	k.cancel()
 	return <-k.result
 }
 
-// stop ends a consumer, which must not return an error.
+// stop stops a consumer, and fails the test if Consume returned an error.
 func (k *consumer) stop() {
 	k.m.Helper()
 	if err := k.end(); err != nil {
@@ -206,7 +206,7 @@ type collector struct {
 	got []handled
 }
 
-// handled is a delivery with the time at which its handler began.
+// handled is a delivery with the time at which its handler started.
 type handled struct {
 	*amqpx.Delivery
 
@@ -256,7 +256,7 @@ func (k *collector) since(began time.Time) map[string][]time.Duration {
 // nothing is a handler that always succeeds.
 func nothing(context.Context, *amqpx.Delivery) error { return nil }
 
-// observer records a client's log, and implements every kind of hook to record what it sees.
+// observer records a client's log and the events that its hooks receive.
 type observer struct {
 	log *logs.ObservedLogs
 
@@ -264,7 +264,7 @@ type observer struct {
 	seen events
 }
 
-// events is what an observer has seen.
+// events contains what the hooks of an observer have received.
 type events struct {
 	states   []string        // state changes, such as "publish connected"
 	outcomes []amqpx.Outcome // outcomes of the handlers' deliveries
@@ -272,7 +272,7 @@ type events struct {
 	repeated int             // sends that succeeded after more than one try
 }
 
-// watched is like open, but with an observer.
+// watched is like open, but also returns an observer of the client.
 func (m *memory) watched(cfg amqpx.Config) (*client, *observer) {
 	m.Helper()
 	core, seen := logs.New(zap.InfoLevel)

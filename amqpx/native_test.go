@@ -21,7 +21,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// delaysNatively returns a broker whose quorum queues delay until a given time.
+// delaysNatively configures a broker whose quorum queues can delay messages until a given time.
 var delaysNatively = amqptest.Options{Version: "4.4.0"}
 
 // maxHold is how long a consumer may hold a received message.
@@ -36,7 +36,7 @@ func newNative(t testing.TB) *dlx.Native {
 	return s
 }
 
-// held counts the messages that wait in the holding queues.
+// held counts the delayed messages in the holding queues.
 func (m *memory) held() (n int) {
 	m.Helper()
 	for _, q := range m.Queues() {
@@ -47,7 +47,7 @@ func (m *memory) held() (n int) {
 	return n
 }
 
-// tidy fails the test if a canary has left something behind.
+// tidy fails the test if a canary has left a message or a queue behind.
 func (m *memory) tidy() {
 	m.Helper()
 	after(time.Hour)
@@ -56,13 +56,12 @@ func (m *memory) tidy() {
 	after(time.Minute) // a client may have been testing the broker with canaries just now
 	for _, q := range m.Queues() {
 		if strings.HasPrefix(q, "delay.canary") && slices.Contains(before, q) {
-			m.Errorf("%s is left behind", q)
+			m.Errorf("the canary queue %s exists for more than a minute, want it deleted", q)
 		}
 	}
 }
 
-// A delay with millisecond precision takes one hop. A retry and a dead letter do not carry the delivery time of the
-// previous attempt.
+// Delays have millisecond precision. Neither a retry nor a dead letter keeps the delivery time of the previous attempt.
 func TestNative(t *testing.T) {
 	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Strategy: newNative(t)})
@@ -75,7 +74,7 @@ func TestNative(t *testing.T) {
 			amqpx.Message{ID: "by another clock", Queue: "q", DeliverAt: began.Add(time.Hour + 2*time.Second), ClockOffset: time.Hour},
 		)
 		if n := m.held(); n != 4 {
-			t.Errorf("%d messages wait, want 4", n)
+			t.Errorf("%d messages are in the holding queues, want 4", n)
 		}
 		got := &collector{answer: func(d *amqpx.Delivery) error {
 			if d.ID == "now" && d.Attempt == 1 {
@@ -94,7 +93,7 @@ func TestNative(t *testing.T) {
 			"at": {1235 * time.Millisecond}, "by another clock": {2 * time.Second},
 		} {
 			if !slices.EqualFunc(times[id], want, func(got, want time.Duration) bool { return got >= want && got <= want+maxHold }) {
-				t.Errorf("message %s arrived after %v, want %v", id, times[id], want)
+				t.Errorf("message %s arrived after %v, want %v, each with up to %v more", id, times[id], want, maxHold)
 			}
 		}
 		dead := m.State("q.dead").Messages
@@ -135,25 +134,25 @@ func TestNativeInABatchAndThroughAnOutage(t *testing.T) {
 		m.Holds("q", 2, 0)
 		after(time.Minute)
 		if got := m.IDs("q"); !slices.Equal(got[2:], ids) {
-			t.Errorf("messages arrived in the order %v, want %v", got, ids)
+			t.Errorf("messages arrived in the order %v, want %v from the third on", got, ids)
 		}
 	})
 }
 
-// Nothing is sent on a broker that would deliver immediately: Open fails, and says what to do.
+// On a broker that ignores delivery times and would deliver immediately, Open fails and says what to do.
 func TestNativeWhereInstantsAreIgnored(t *testing.T) {
 	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
 		began := time.Now()
 		_, err := m.tryOpen(t.Context(), amqpx.Config{Strategy: newNative(t)})
 		if !errors.Is(err, live.ErrInstantsIgnored) || !strings.Contains(err.Error(), "bucket") || time.Since(began) > 5*time.Second {
-			t.Errorf(`after %v: got %v, want live.ErrInstantsIgnored with "bucket" and at most 5s`, time.Since(began), err)
+			t.Errorf(`Open returned %v after %v, want live.ErrInstantsIgnored with "bucket" within 5s`, err, time.Since(began))
 		}
 		m.tidy()
 	})
 }
 
-// A client whose next broker ignores delivery times sends nothing there, and reports it. The error
-// recommends bucket, which the broker supports.
+// If a client reconnects to a broker that ignores delivery times, it sends nothing there, and Health reports the
+// problem. It recovers when it reconnects to a broker that supports them.
 func TestNativeReconnectsToABrokerThatIgnoresInstants(t *testing.T) {
 	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
 		old := newMemory(t, amqptest.Options{Version: "4.3.6"})
@@ -183,12 +182,12 @@ func TestNativeReconnectsToABrokerThatIgnoresInstants(t *testing.T) {
 		at.Store(m)
 		old.CutConnections()
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: time.Minute}); err != nil || m.held() != 1 {
-			t.Errorf("on a broker that supports delivery times again: got %v, %d messages wait, want no error and 1", err, m.held())
+			t.Errorf("Send to a broker that supports delivery times again: got %v and %d held messages, want no error and 1", err, m.held())
 		}
 	})
 }
 
-// Sends wait while a canary is running, on a new connection and when a holding queue was created
+// Sends wait until a canary has succeeded, both on a new connection and after the holding queues have been created
 // again.
 func TestNativeWaitsForItsProof(t *testing.T) {
 	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
@@ -209,11 +208,11 @@ func TestNativeWaitsForItsProof(t *testing.T) {
 		after(150 * time.Millisecond) // the canary takes about 250 ms
 		select {
 		case err := <-sent:
-			t.Fatalf("the message was sent before the canary had proven the broker: %v", err)
+			t.Fatalf("Send returned %v before the canary was finished, want it to wait", err)
 		default:
 		}
 		if err := <-sent; err != nil || canaries()-before < 4*dlx.DefaultNativeQueues {
-			t.Errorf("got %v, after %d messages, want no error and at least %d", err, canaries()-before, 4*dlx.DefaultNativeQueues)
+			t.Errorf("Send on a new connection: got %v after %d canary messages, want no error after at least %d", err, canaries()-before, 4*dlx.DefaultNativeQueues)
 		}
 		for i := range dlx.DefaultNativeQueues {
 			m.Delete(fmt.Sprintf("delay.native.%d", i+1))
@@ -222,14 +221,15 @@ func TestNativeWaitsForItsProof(t *testing.T) {
 		began := time.Now()
 		c.mustSend(amqpx.Message{ID: "again", Queue: "q", Delay: time.Minute})
 		if time.Since(began) < 200*time.Millisecond || canaries()-before < 4*dlx.DefaultNativeQueues || m.held() != 1 {
-			t.Errorf("sent after %v and %d canaries, %d messages wait, want 200ms, four canaries for each queue, and 1",
-				time.Since(began), canaries()-before, m.held())
+			t.Errorf("Send after the queues were deleted: got %v, %d canary messages and %d held messages, want at least 200ms, at least %d, and 1",
+				time.Since(began), canaries()-before, m.held(), 4*dlx.DefaultNativeQueues)
 		}
 		m.tidy()
 	})
 }
 
-// Neither a delay nor an absolute time is early because of a clock other than the broker's.
+// Messages with a delay or an absolute time arrive in time even if the broker's clock differs from the client's. If the
+// difference is too large, Open refuses it.
 func TestNativeWithOtherClocks(t *testing.T) {
 	for _, ahead := range []time.Duration{0, 5 * time.Millisecond, 500 * time.Millisecond, 3 * time.Second, -500 * time.Millisecond, -3 * time.Second} {
 		inMemoryOf(t, amqptest.Options{Version: "4.4.0", ClockAhead: ahead, Latency: time.Millisecond}, func(t *testing.T, m *memory) {
@@ -242,13 +242,14 @@ func TestNativeWithOtherClocks(t *testing.T) {
 			after(time.Minute)
 			const exact = 50 * time.Millisecond
 			for id, want := range map[string]time.Duration{"delay": 30 * time.Second, "at": 40 * time.Second} {
-				// If the publisher's clock is behind the broker's by less than a canary can detect, a
-				// delay may be shorter by that difference. If it is ahead, the message is late by the
+				// If the publisher's clock is behind the broker's by less than a canary can detect, a delay may be
+				// shorter by that difference. If the publisher's clock is ahead, the message may be late by the
 				// difference.
 				early := min(ahead, 20*time.Millisecond)
 				took := got.since(began)[id]
 				if len(took) != 1 || took[0] < want-max(early, 0) || took[0] > want+max(-ahead, 0)+exact {
-					t.Errorf("with the broker's clock ahead by %v, %s took %v, want about %v", ahead, id, took, want)
+					t.Errorf("with the broker's clock ahead by %v, %s arrived after %v, want once, after %v to %v",
+						ahead, id, took, want-max(early, 0), want+max(-ahead, 0)+exact)
 				}
 			}
 		})
@@ -257,15 +258,14 @@ func TestNativeWithOtherClocks(t *testing.T) {
 		inMemoryOf(t, amqptest.Options{Version: "4.4.0", ClockAhead: ahead}, func(t *testing.T, m *memory) {
 			_, err := m.tryOpen(t.Context(), amqpx.Config{Strategy: newNative(t)})
 			if _, ok := errors.AsType[*live.ClockError](err); !ok {
-				t.Errorf("ahead by %v: got %v, want an error of type *live.ClockError", ahead, err)
+				t.Errorf("Open with the broker's clock ahead by %v: got %v, want a *live.ClockError", ahead, err)
 			}
 		})
 	}
 }
 
-// In a bucket queue, RabbitMQ 4.4 would hold a message until the later of its TTL and its
-// delivery time. A message that came through the native strategy continues through
-// buckets, and back, without that delivery time.
+// In a bucket queue, RabbitMQ 4.4 would delay a message until the later of its TTL and its delivery time. A message
+// that was sent with the native strategy is therefore retried through the buckets without its delivery time.
 func TestNativeAndBucketsPassMessagesOn(t *testing.T) {
 	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
 		natively, buckets := m.open(amqpx.Config{Strategy: newNative(t)}), m.open(amqpx.Config{})
@@ -291,7 +291,7 @@ func TestNativeAndBucketsPassMessagesOn(t *testing.T) {
 			}
 		}
 		if len(held) != 2 {
-			t.Errorf("%d messages wait in buckets, want 2", len(held))
+			t.Errorf("%d messages are in the bucket for 5s, want 2", len(held))
 		}
 		after(10 * time.Second)
 		k.stop()
@@ -309,8 +309,8 @@ func TestNativeAndBucketsPassMessagesOn(t *testing.T) {
 	})
 }
 
-// A delivery time beyond 292 years makes a broker's queue fail permanently. Whatever a message
-// requests, and by whatever clock, no message waits for longer than ten years.
+// A delivery time more than 292 years ahead makes a broker's queue fail permanently. Whatever delivery time and clock
+// offset are requested, no message waits for longer than ten years.
 func TestNativeInstantsAreBounded(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.4.0", ClockAhead: live.MaxClockDifference - time.Second}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Strategy: newNative(t)})
@@ -323,30 +323,30 @@ func TestNativeInstantsAreBounded(t *testing.T) {
 			for _, offset := range []time.Duration{0, time.Hour, -time.Hour, math.MaxInt64, math.MinInt64} {
 				err := c.Send(t.Context(), amqpx.Message{Queue: "q", DeliverAt: at, ClockOffset: offset})
 				if _, far := errors.AsType[*topology.DelayError](err); err != nil && !far && !errors.Is(err, amqpx.ErrMessage) {
-					t.Errorf("DeliverAt %v by a clock %v ahead: unexpected error %v", at, offset, err)
+					t.Errorf("DeliverAt %v by a clock %v ahead: got %v, want a *topology.DelayError, ErrMessage or no error", at, offset, err)
 				}
 				if n := m.held(); n > waits {
 					waits = n
-					t.Logf("%v by a clock %v ahead waits", at, offset)
+					t.Logf("DeliverAt %v by a clock %v ahead: the message is held", at, offset)
 				}
 			}
 		}
 		if waits == 0 {
-			t.Error("no message waits in the holding queues")
+			t.Error("0 messages are held, want at least 1")
 		}
 		after(topology.MaxTTL - time.Minute)
 		if n := m.held(); n == 0 {
-			t.Error("no message waits for ten years")
+			t.Error("0 messages are held for almost ten years, want at least 1")
 		}
 		after(2 * time.Minute)
 		if n := m.held(); n > 0 {
-			t.Errorf("%d messages wait for longer than ten years, want 0", n)
+			t.Errorf("%d messages are held for longer than ten years, want 0", n)
 		}
 	})
 }
 
-// A client that connects while an alarm blocks publishers is told about the alarm, whether its own
-// timeout ends first or the canary's. When the alarm is over, the client connects.
+// While an alarm blocks publishers, a client that connects returns an error with the alarm as the reason, whether its
+// own timeout or the canary's expires first. When the alarm is cleared, the client connects.
 func TestNativeConnectsInAnAlarm(t *testing.T) {
 	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
 		const reason = "low on memory"
@@ -356,7 +356,7 @@ func TestNativeConnectsInAnAlarm(t *testing.T) {
 		m.Block(reason)
 		for _, patience := range []time.Duration{5 * time.Second, 25 * time.Second} {
 			if _, err := m.tryOpen(m.within(patience), amqpx.Config{Strategy: newNative(t)}); !told(err) {
-				t.Errorf("Open during an alarm, after %v: got %v, want ErrBlocked with the reason", patience, err)
+				t.Errorf("Open during an alarm, with a timeout of %v: got %v, want ErrBlocked with the reason", patience, err)
 			}
 		}
 		time.AfterFunc(15*time.Second, m.Unblock)
@@ -367,7 +367,7 @@ func TestNativeConnectsInAnAlarm(t *testing.T) {
 		m.Block(reason)
 		for _, patience := range []time.Duration{5 * time.Second, 25 * time.Second} {
 			if err := c.Send(m.within(patience), amqpx.Message{Queue: "q", Delay: time.Minute}); !told(err) || !errors.Is(err, amqpx.ErrNotSent) {
-				t.Errorf("Send after a reconnection during an alarm, after %v: got %v, want ErrBlocked and ErrNotSent", patience, err)
+				t.Errorf("Send after a reconnection during an alarm, with a timeout of %v: got %v, want ErrBlocked and ErrNotSent", patience, err)
 			}
 		}
 		if h, ok := errors.AsType[*amqpx.HealthError](c.Health()); !ok || !told(h) || h.Problems[0].Final {
@@ -376,10 +376,10 @@ func TestNativeConnectsInAnAlarm(t *testing.T) {
 		m.Unblock()
 		c.mustSend(amqpx.Message{Queue: "q", Delay: time.Minute})
 		if err := c.Health(); err != nil || m.held() != 2 {
-			t.Errorf("after the alarm: got error %v and %d waiting messages, want none and 2", err, m.held())
+			t.Errorf("after the alarm: got the health %v and %d held messages, want no error and 2", err, m.held())
 		}
 		if states := o.saw().states; slices.Contains(states, "publish blocked") {
-			t.Errorf("events %q of a connection that was never ready", states)
+			t.Errorf(`got the events %q, want no "publish blocked", because the connection was not ready when the alarm started`, states)
 		}
 		m.tidy()
 	})
@@ -388,18 +388,18 @@ func TestNativeConnectsInAnAlarm(t *testing.T) {
 // unproven hides the canary of a strategy.
 type unproven struct{ amqpx.Strategy }
 
-// A strategy that uses delivery times but has no canary sends nothing.
+// With a strategy that uses delivery times but has no canary, nothing is sent.
 func TestInstantsWithoutACanary(t *testing.T) {
 	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Strategy: unproven{newNative(t)}, SendTimeout: time.Second})
 		err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: time.Minute})
 		if !errors.Is(err, amqpx.ErrNotSent) || m.held() > 0 {
-			t.Errorf("got %v, %d wait, want amqpx.ErrNotSent and 0", err, m.held())
+			t.Errorf("got %v and %d held messages, want amqpx.ErrNotSent and 0", err, m.held())
 		}
 	})
 }
 
-// The auto strategy uses native for the remaining delays, and tests it too.
+// The auto strategy uses native for delays that are not declared, and Open tests whether the broker supports it.
 func TestAutoUsesNative(t *testing.T) {
 	bucket, err := dlx.NewBucket(dlx.BucketConfig{})
 	if err != nil {
@@ -416,14 +416,14 @@ func TestAutoUsesNative(t *testing.T) {
 	for delay, want := range map[time.Duration]string{time.Minute: "ttl", time.Minute + 1: "native", 9 * 365 * 24 * time.Hour: "native"} {
 		r, err := a.Route(topology.Destination{Queue: "q"}, delay, 0)
 		if err != nil || !strings.HasPrefix(r.Queue, "delay."+want+".") {
-			t.Errorf("%v: got %s, %v, want a queue of %s", delay, r.Queue, err, want)
+			t.Errorf("delay %v: got the queue %q and the error %v, want a queue of %s and no error", delay, r.Queue, err, want)
 		}
 	}
 	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Strategy: a})
 		c.mustSend(amqpx.Message{Queue: "q", Delay: time.Hour}, amqpx.Message{Queue: "q", Delay: time.Minute})
 		if m.held() != 1 {
-			t.Errorf("%d messages wait, want 1", m.held())
+			t.Errorf("%d messages are in the holding queues, want 1", m.held())
 		}
 		after(time.Hour)
 		m.Holds("q", 2, 0)

@@ -19,7 +19,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 )
 
-// cluster is several in-memory brokers that a client treats as one.
+// cluster consists of several in-memory brokers, which a client treats as the nodes of one.
 type cluster struct {
 	nodes map[string]*amqptest.Server // brokers by address
 	urls  []string
@@ -62,7 +62,7 @@ func TestNodesInARandomOrder(t *testing.T) {
 			_ = conn.Close()
 		}
 		if len(first) != 2 {
-			t.Errorf("64 connections went to %v, want 2 nodes", first)
+			t.Errorf("64 connections were opened to the nodes %v, want both nodes", first)
 		}
 	})
 }
@@ -76,7 +76,7 @@ func TestStatsOfAnOpenedClient(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s := c.Stats().Publish; s.State != amqpx.StateConnected || s.Address == "" {
-				t.Errorf("an opened client is %s to %q, want it connected to an address", s.State, s.Address)
+				t.Errorf("after Open: got the state %q and the address %q, want connected and an address", s.State, s.Address)
 			}
 			_ = c.Close(t.Context())
 		}
@@ -102,8 +102,8 @@ func TestReconnectTriesTheOthers(t *testing.T) {
 	})
 }
 
-// While no broker answers, the error names each broker with its reason. It is final only if it is
-// final for all of them.
+// If no broker accepts the connection, the error lists each broker with its reason. The error is final only if the
+// reasons of all brokers are.
 func TestNoNodeAnswers(t *testing.T) {
 	inCluster(t, func(t *testing.T, k *cluster) {
 		k.nodes["one:5672"].RefuseConnections()
@@ -118,18 +118,18 @@ func TestNoNodeAnswers(t *testing.T) {
 			text := err.Error()
 			for _, want := range []string{"one:5672: connection refused", `two:5672: the broker refused the user "guest"`} {
 				if !strings.Contains(text, want) {
-					t.Errorf("got %s, want it to say %q", text, want)
+					t.Errorf("got %s, want an error with %q", text, want)
 				}
 			}
 			if strings.Contains(text, "guest:guest") {
-				t.Errorf("the password is in %s", text)
+				t.Errorf("got %s, want no password in the error", text)
 			}
 			if ae, ok := errors.AsType[*amqp.Error](err); !ok || ae.Code != amqp.AccessRefused {
-				t.Errorf("got %v, want an *amqp.Error with code 403 in it", err)
+				t.Errorf("got %v, want an error that wraps an *amqp.Error with code 403", err)
 			}
 		}
 		if took := time.Since(began); took < 30*time.Second {
-			t.Errorf("Open gave up after %v, want at least 30s, because one broker may come back", took)
+			t.Errorf("Open and Dial gave up after %v in total, want at least 30s, because one broker may recover", took)
 		}
 		undo()
 		c, err := amqpx.Open(t.Context(), cfg)
@@ -145,7 +145,7 @@ func TestNoNodeAnswers(t *testing.T) {
 		}
 		k.nodes["one:5672"] = k.nodes["two:5672"] // no longer refuses connections
 		if _, err := amqpx.Open(t.Context(), cfg); err == nil || time.Since(began) > 10*time.Second {
-			t.Errorf("%v after %v, want a final refusal soon", err, time.Since(began))
+			t.Errorf("Open returned %v after %v, want a final refusal within 10s", err, time.Since(began))
 		}
 	})
 }
@@ -156,7 +156,7 @@ type credentials struct {
 	err            error
 }
 
-// Renewed passwords are requested for each connection, including connections for declarations.
+// Login is called for each new connection, including those for declarations, so that passwords can change.
 func TestLogin(t *testing.T) {
 	opts := amqptest.Options{Users: []amqptest.User{
 		{Name: "old", Password: "first", Configure: ".*", Write: ".*", Read: ".*"},
@@ -184,12 +184,12 @@ func TestLogin(t *testing.T) {
 			users = append(users, conn.User)
 		}
 		if slices.Contains(users, "old") || len(users) != 2 {
-			t.Errorf(`connections of %v, want two and none of "old"`, users)
+			t.Errorf(`got connections of the users %q, want two and none of "old"`, users)
 		}
 		if _, err := amqpx.Open(t.Context(), amqpx.Config{URL: m.URL(), Dial: m.Dial, Login: func(context.Context) (string, string, error) {
 			return "new", "wrong", nil
 		}}); err == nil || !strings.Contains(err.Error(), `refused the user "new"`) || strings.Contains(err.Error(), "wrong") {
-			t.Errorf("got %v, want 'refused the user \"new\"' and no password", err)
+			t.Errorf(`got %v, want an error with 'refused the user "new"' and without the password`, err)
 		}
 	})
 }

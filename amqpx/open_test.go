@@ -21,7 +21,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A broker that is starting refuses all users. Open keeps trying, but accepts a refusal that lasts.
+// A starting broker refuses all users. Open therefore tries again, and fails only if the refusal lasts for seconds.
 func TestOpenWaitsForABrokerThatIsStarting(t *testing.T) {
 	for _, c := range []struct {
 		refused time.Duration
@@ -36,17 +36,17 @@ func TestOpenWaitsForABrokerThatIsStarting(t *testing.T) {
 			if (err == nil) != c.opens {
 				t.Errorf("refused for %v: got %v, want error = %t", c.refused, err, !c.opens)
 			}
-			if took := time.Since(began); took > 6*time.Second { // 2 s, and the pause that had already begun
+			if took := time.Since(began); took > 6*time.Second { // 2 s, plus a pause between two attempts
 				t.Errorf("refused for %v: Open took %v, want at most 6s", c.refused, took)
 			}
 			if err != nil && errors.Is(err, t.Context().Err()) {
-				t.Errorf("Open returned the context's error, want the broker's refusal: %v", err)
+				t.Errorf("got %v, want the broker's refusal and not the context's error", err)
 			}
 		})
 	}
 }
 
-// Wrong credentials are final.
+// Open does not retry for long with a wrong password or a virtual host that does not exist.
 func TestOpenIsRefused(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		ctx := m.within(time.Hour)
@@ -62,14 +62,14 @@ func TestOpenIsRefused(t *testing.T) {
 	})
 }
 
-// Open fails immediately if the broker's objects conflict with the layout, even if the connection ends because of that:
-// if the client library sends an operation on a channel that the broker is closing, the broker closes the connection.
+// Open fails immediately if existing objects conflict with the layout, even if the broker closes the connection. It
+// does so if the client library sends an operation on a channel that the broker is closing.
 func TestOpenFindsAConflict(t *testing.T) {
 	ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{time.Minute}}) // few queues, so one channel declares them
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, cfg := range map[string]amqpx.Config{"": {}, "connection ends": {Strategy: ttl}} {
+	for name, cfg := range map[string]amqpx.Config{"": {}, "closed connection": {Strategy: ttl}} {
 		inMemory(t, func(t *testing.T, m *memory) {
 			m.Declare("delay.parked", amqp.Table{"x-max-length": int64(1)})
 			refusals := 0
@@ -81,13 +81,13 @@ func TestOpenFindsAConflict(t *testing.T) {
 			})
 			_, err := m.tryOpen(t.Context(), cfg)
 			if ce, ok := errors.AsType[*topology.ConflictError](err); !ok || ce.Name != "delay.parked" {
-				t.Errorf(`%s: got %v, want an error of type *topology.ConflictError and Name = "delay.parked"`, name, err)
+				t.Errorf(`case %q: got %v, want a *topology.ConflictError with Name = "delay.parked"`, name, err)
 			}
 		})
 	}
 }
 
-// If a client is not allowed to declare and finds no layout, its error and its log say so briefly.
+// If a client that declares nothing finds no layout, its error and its log line are short and say what to do.
 func TestOpenBeforeAnythingIsApplied(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		core, seen := logs.New(zap.InfoLevel)
@@ -99,13 +99,12 @@ func TestOpenBeforeAnythingIsApplied(t *testing.T) {
 		}
 		lines := seen.All()
 		if len(lines) != 1 || strings.Contains(lines[0].Message, "connect;") || len(fmt.Sprint(lines[0].ContextMap())) > 1000 {
-			t.Errorf(`%d log lines, the first is %.1000v, want one line without "connect;" and with at most 1000 bytes of fields`,
-				len(lines), lines[0])
+			t.Errorf(`got the log lines %+v, want one without "connect;" and with at most 1000 bytes of fields`, lines)
 		}
 	})
 }
 
-// Without a logger, Open reports once why it waits. Its error contains the reason too.
+// Without a logger, Open prints once why it is waiting. Its error contains the reason as well.
 func TestOpenSaysWhyItWaits(t *testing.T) {
 	before := slog.Default()
 	defer slog.SetDefault(before)
@@ -133,7 +132,7 @@ func TestOpenSaysWhyItWaits(t *testing.T) {
 	}
 }
 
-// When the context of Open ends, the error contains the broker's answer, and not only that the deadline was exceeded.
+// If an HTTP server answers instead of a broker, Open does not wait for its deadline, and its error says so.
 func TestOpenEndsWithTheBrokersAnswer(t *testing.T) {
 	srv := httptest.NewServer(nil)
 	defer srv.Close()

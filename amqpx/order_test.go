@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// However long a send takes between its start and its publishing, its message never overtakes an earlier one with the
-// same delay, and is never early.
+// However long it takes from the start of a send until its message is published, the message never overtakes an earlier
+// one with the same delay, and is never early.
 func TestSlowSendsKeepTheOrderOfOneDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := offline(t, nil)
@@ -33,7 +33,7 @@ func TestSlowSendsKeepTheOrderOfOneDelay(t *testing.T) {
 					t.Fatalf("delay %v: a message overtakes the one before it by %v", delay, last.Sub(end))
 				}
 				if early := time.UnixMilli(p.due).Sub(end); early >= time.Millisecond { // a consumer holds a message that is early by less than this
-					t.Fatalf("delay %v: %v early, want less than 1ms", delay, early)
+					t.Fatalf("delay %v: the message is early by %v, want less than 1ms", delay, early)
 				}
 				last = end
 			}
@@ -64,18 +64,19 @@ func TestRestartKeepsTheOrderOfABatch(t *testing.T) {
 				t.Fatalf("a message overtakes the one before it by %v", last.Sub(end))
 			}
 			if due := time.UnixMilli(p.due); end.Before(due) || due.Before(time.Now().Add(1233*time.Millisecond)) {
-				t.Fatalf("the message is due at %v, but leaves its last queue at %v", due, end)
+				t.Fatalf("the message is due at %v and leaves its last queue at %v, want both at least 1.233s from now (%v), and the due time not later",
+					due, end, time.Now())
 			}
 			if due := p.headers(nil)[HeaderDue]; due != p.due || !p.pub.Timestamp.Equal(p.start) {
-				t.Fatalf("header %v, due %d; timestamp %v, want %v", due, p.due, p.pub.Timestamp, p.start)
+				t.Fatalf("got the due header %v and the timestamp %v, want %v and %v", due, p.pub.Timestamp, p.due, p.start)
 			}
 			last = end
 		}
 	})
 }
 
-// A batch is published in the order of delays, so that messages for the same queue are consecutive.
-// Messages with the same delay keep the given order.
+// A batch is published in the order of its delays, so that messages for the same delay queue are consecutive. Messages
+// with the same delay keep the given order.
 func TestOrderOfABatch(t *testing.T) {
 	c := offline(t, nil)
 	b := &batch{c: c, items: make([]prepared, 500)}
@@ -98,7 +99,7 @@ func TestOrderOfABatch(t *testing.T) {
 	}
 	for i, ok := range seen {
 		if !ok {
-			t.Errorf("item %d is not published", i)
+			t.Errorf("item %d is missing in the order", i)
 		}
 	}
 }

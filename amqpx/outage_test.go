@@ -13,8 +13,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// However long a cause lasts, its errors and Health have the same text, so that a tool that groups
-// errors by text sees one problem, and not one for each message.
+// However long an outage lasts, the errors of Send and Health have only a few different texts, so that a tool that
+// groups errors by text shows one problem and not one for each message.
 func TestTextsOfAnOutage(t *testing.T) {
 	for name, c := range map[string]struct {
 		begin func(m *memory)
@@ -44,7 +44,7 @@ func TestTextsOfAnOutage(t *testing.T) {
 						continue
 					}
 					if err == nil {
-						t.Fatal("Send succeeded during the outage")
+						t.Fatal("Send during the outage: got no error, want one")
 					}
 					texts["send"][err.Error()]++
 					if err := cl.Health(); err != nil {
@@ -53,8 +53,7 @@ func TestTextsOfAnOutage(t *testing.T) {
 					after(100 * time.Millisecond)
 				}
 				for what, all := range texts {
-					// The same cause may be noticed at several points in the sending of a message, each with its own
-					// text.
+					// The same cause may be noticed at several stages of sending a message, each with its own text.
 					if len(all) > 3 {
 						t.Errorf("%s: got %d texts:\n%q, want at most 3", what, len(all), slices.Sorted(maps.Keys(all)))
 					}

@@ -17,7 +17,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// overruns is a broker that takes messages back from consumers without counting that.
+// overruns configures a broker that takes messages back from consumers after the timeout without counting that as a
+// delivery failure.
 var overruns = amqptest.Options{Version: "4.3.0", ConsumerTimeout: time.Minute}
 
 // A handler that always runs past the broker's consumer timeout uses up its attempts like one that fails.
@@ -53,7 +54,7 @@ func TestOverrunsAreAttempts(t *testing.T) {
 	}
 }
 
-// Two processes between which such a message alternates also use up its attempts.
+// The attempts are also used up if the message alternates between two processes.
 func TestOverrunsOfSeveralProcesses(t *testing.T) {
 	inMemoryOf(t, overruns, func(t *testing.T, m *memory) {
 		var runs atomic.Int64
@@ -68,12 +69,12 @@ func TestOverrunsOfSeveralProcesses(t *testing.T) {
 		after(24 * time.Hour)
 		m.Holds("q.dead", 1, 0)
 		if n := runs.Load(); n < 3 || n > 6 {
-			t.Errorf("%d runs, want 3 attempts by at most two processes", n)
+			t.Errorf("the handlers ran %d times, want 3 to 6 times (3 attempts, each in at most two processes)", n)
 		}
 	})
 }
 
-// Several handlers that exceed the timeout together use up exactly their attempts.
+// If several handlers exceed the timeout at the same time, each of their messages uses exactly its three attempts.
 func TestOverrunsTogether(t *testing.T) {
 	for _, c := range []struct{ apart, takes time.Duration }{
 		{0, 90 * time.Second}, {10 * time.Millisecond, 70 * time.Second}, {3 * time.Second, 90 * time.Second},
@@ -107,8 +108,8 @@ func TestOverrunsTogether(t *testing.T) {
 	}
 }
 
-// Messages that are handled, held or waiting for a slot alongside a handler that exceeds the timeout are not affected.
-// Each is handled once, and their returns do not count towards the delivery limit.
+// Messages that are handled, held or waiting for a slot alongside a handler that exceeds the timeout are not affected:
+// no attempt is repeated, and their returns do not count towards the delivery limit.
 func TestOverrunAffectsNoOthers(t *testing.T) {
 	inMemoryOf(t, overruns, func(t *testing.T, m *memory) {
 		m.declareOwn("q", amqp.Table{"x-delivery-limit": 1})
@@ -147,8 +148,7 @@ func TestOverrunAffectsNoOthers(t *testing.T) {
 	})
 }
 
-// A message that the broker takes back from a consumer that only held it does not use up an attempt. Neither does a
-// lost connection.
+// No attempt is counted if the broker takes back a message that a consumer only held, or if a connection is lost.
 func TestHoldingIsNotAnAttempt(t *testing.T) {
 	long, cut := "runs long", "is cut"
 	for name, wait := range map[string]func(m *memory, c *client){
@@ -198,8 +198,8 @@ func TestHoldingIsNotAnAttempt(t *testing.T) {
 	}
 }
 
-// If the broker ends a consumer that was added for held messages, that is noticed: no retry is sent for messages that
-// the broker has taken back.
+// The client notices if the broker cancels a consumer that was added for held messages, and sends no retry for messages
+// that the broker has taken back.
 func TestOverrunAmongHeldMessages(t *testing.T) {
 	inMemoryOf(t, overruns, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Lead: 30 * time.Second})
@@ -220,7 +220,7 @@ func TestOverrunAmongHeldMessages(t *testing.T) {
 			runs[d.ID] = append(runs[d.ID], d.Attempt)
 		}
 		if !slices.Equal(runs["39"], []int{1, 2}) || len(runs) != 40 {
-			t.Errorf("of %d messages the slow one had attempts %v, want 1 and 2", len(runs), runs["39"])
+			t.Errorf("handled %d messages, message 39 in the attempts %v, want 40 messages and [1 2]", len(runs), runs["39"])
 		}
 	})
 }
@@ -253,10 +253,10 @@ func TestTimeoutAfterCancel(t *testing.T) {
 		select {
 		case e := <-closed:
 			if e.Code != amqp.PreconditionFailed || !strings.Contains(e.Reason, "timed out") {
-				t.Errorf(`the channel was closed: got %v, want Code = amqp.PreconditionFailed and Reason with "timed out"`, e)
+				t.Errorf(`the channel was closed with %v, want PRECONDITION_FAILED and a reason with "timed out"`, e)
 			}
 		default:
-			t.Error("the channel is still open after the timeout")
+			t.Error("the channel is open after the timeout, want it closed")
 		}
 		m.Holds("q", 1, 0)
 	})

@@ -17,7 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// evil is an error that panics in one of its methods; a nil pointer panics in all of them.
+// evil is an error that panics in the method that in names. A nil pointer panics in every method.
 type evil struct{ in string }
 
 func (e *evil) panics(method string) {
@@ -42,7 +42,8 @@ func (e fickle) Error() string {
 	return "fickle"
 }
 
-// A panic of a handler, however late, is the error of that attempt, and affects no other message.
+// A panic in a handler, or later while its error is processed, becomes the error of the attempt, and affects no other
+// message.
 func TestPanicsAffectOneMessage(t *testing.T) {
 	asked := false
 	for name, c := range map[string]struct {
@@ -94,10 +95,10 @@ func TestPanicsAffectOneMessage(t *testing.T) {
 				after(time.Minute)
 				dead := m.State("q.dead").Messages
 				if len(dead) != 1 || !strings.Contains(fmt.Sprint(dead[0].Headers[amqpx.HeaderError]), c.says) {
-					t.Errorf("got the dead letters %v, want one that says %q", dead, c.says)
+					t.Errorf("got the dead letters %v, want one whose error contains %q", dead, c.says)
 				}
 				if attempts := got.attempts(); len(attempts) != 3 && !amqpx.IsRejected(c.err) {
-					t.Errorf("got the attempts %v, want two and that of the good one", attempts)
+					t.Errorf("got the attempts %v, want two of the bad message and one of the good one", attempts)
 				}
 				m.Holds("q", 0, 0)
 				k.stop()
@@ -106,19 +107,19 @@ func TestPanicsAffectOneMessage(t *testing.T) {
 	}
 }
 
-// panicking panics in every hook.
+// panicking returns a hook whose functions panic, except HandleStart, which returns a nil context.
 func panicking() amqpx.Hook {
 	return amqpx.Hook{
 		SendStart:       func(context.Context, amqpx.Message, amqp.Table) context.Context { panic("SendStart") },
 		SendEnd:         func(context.Context, amqpx.SendEnd) { panic("SendEnd") },
-		HandleStart:     func(context.Context, *amqpx.Delivery) context.Context { return nil }, // the worst that a hook can do
+		HandleStart:     func(context.Context, *amqpx.Delivery) context.Context { return nil }, // worse than a panic, because the handler would get the nil context
 		HandleEnd:       func(context.Context, amqpx.HandleEnd) { panic("HandleEnd") },
 		ConnectionState: func(amqpx.StateEvent) { panic("ConnectionState") },
 	}
 }
 
-// A hook that panics changes nothing. The same applies to the callback of a batch, except that
-// SendEach reports the panic.
+// A panic in a hook has no effect. A panic in the callback of SendEach does not stop the batch, but SendEach returns it
+// as an error.
 func TestPanicsOfHooks(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Hooks: []amqpx.Hook{panicking()}})
@@ -145,8 +146,8 @@ func TestPanicsOfHooks(t *testing.T) {
 	})
 }
 
-// A hook or another function of the user that ends its goroutine, as t.FailNow does in a user's test, changes nothing.
-// SendEach reports that its callback did.
+// It has no effect if a hook or another function of the user ends its goroutine, as t.FailNow does in a user's test.
+// SendEach returns an error if its callback does so.
 func TestFunctionsThatEndTheirGoroutine(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		dials := 0
@@ -178,16 +179,16 @@ func TestFunctionsThatEndTheirGoroutine(t *testing.T) {
 			outcomes := 0
 			err := c.SendEach(t.Context(), msgs, func(int, error) { outcomes++; runtime.Goexit() })
 			if err == nil || !strings.Contains(err.Error(), "every message was tried, but outcome of SendEach ended its goroutine") {
-				t.Errorf("SendEach returned %v, want \"every message was tried, but outcome of SendEach ended its goroutine\"", err)
+				t.Errorf(`SendEach returned %v, want an error with "every message was tried, but outcome of SendEach ended its goroutine"`, err)
 			}
 			if outcomes != len(msgs) {
-				t.Errorf("got %d outcomes of %d messages", outcomes, len(msgs))
+				t.Errorf("got %d outcomes, want %d, one for each message", outcomes, len(msgs))
 			}
 		}
 		c.mustSend(amqpx.Message{Queue: "q"})
 		after(time.Minute)
 		if n := len(got.all()); n != 2*4 {
-			t.Errorf("handlers ran %d times, want two attempts of four messages", n)
+			t.Errorf("handlers ran %d times, want 8: two attempts for each of 4 messages", n)
 		}
 		m.Holds("q", 0, 0)
 		m.Holds("r", 2, 0)
@@ -198,7 +199,7 @@ func TestFunctionsThatEndTheirGoroutine(t *testing.T) {
 	})
 }
 
-// If the configured dialer panics, the attempt to connect fails with an error.
+// If the configured Dial or Login function panics, the attempt to connect fails with an error.
 func TestPanicsOfDialling(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		n := 0

@@ -15,12 +15,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// wantConsumer fails the test unless the only consumer has the given state and there is no problem.
+// wantConsumer fails the test unless there is one consumer with the given state, no message waits for a handler, and
+// Health reports no problem.
 func (c *client) wantConsumer(state amqpx.ConsumerState) {
 	c.m.Helper()
 	all := c.Stats().Consumers
 	if len(all) != 1 || all[0].State != state || !all[0].Oldest.IsZero() {
-		c.m.Errorf("consumers %+v, expected one that is %s", all, state)
+		c.m.Errorf("got the consumers %+v, want one that is %s and has no Oldest time", all, state)
 	}
 	if err := c.Health(); err != nil {
 		c.m.Error(err)
@@ -43,7 +44,7 @@ func TestPauseOfAnotherMode(t *testing.T) {
 		c.consume("q", got.handle)
 		for _, mode := range []amqpx.PauseMode{"", "handback"} {
 			if err := c.PauseConsuming("q", mode); !errors.Is(err, amqpx.ErrConfig) || !strings.Contains(err.Error(), `expected "hand-back" or "keep-place"`) {
-				t.Errorf(`mode %q: got %v, want amqpx.ErrConfig with "expected "hand-back" or "keep-place""`, mode, err)
+				t.Errorf(`mode %q: got %v, want amqpx.ErrConfig that lists "hand-back" and "keep-place"`, mode, err)
 			}
 		}
 		c.mustSend(amqpx.Message{ID: "m", Queue: "q"})
@@ -54,7 +55,7 @@ func TestPauseOfAnotherMode(t *testing.T) {
 	})
 }
 
-// A queue that no consumer can have is not paused.
+// PauseConsuming refuses each queue that Consume refuses, with the same error.
 func TestPauseOfAnImpossibleQueue(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Declare: amqpx.DeclareListed, Destinations: []topology.Destination{{Queue: "q"}}})
@@ -67,14 +68,14 @@ func TestPauseOfAnImpossibleQueue(t *testing.T) {
 		}
 		for _, queue := range []string{"q", "q.dead"} {
 			if err := c.PauseConsuming(queue, amqpx.PauseKeepPlace); err != nil {
-				t.Errorf("queue %s: %v", queue, err)
+				t.Errorf("PauseConsuming of %s: got %v, want no error", queue, err)
 			}
 		}
 	})
 }
 
-// A consumer that is paused with PauseHandBack takes nothing until it resumes. Started messages are settled on its
-// channel, including retries.
+// A consumer that is paused with PauseHandBack receives nothing until it resumes. Messages that are already being
+// handled are still settled.
 func TestPauseHandsBack(t *testing.T) {
 	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -95,9 +96,9 @@ func TestPauseHandsBack(t *testing.T) {
 		after(time.Hour)
 		m.Holds("q", 19, 0)
 		if handled != 1 {
-			t.Errorf("%d messages were handled during the pause, want 0", handled-1)
+			t.Errorf("%d messages were handled by the end of the pause, want only the one that had started before", handled)
 		}
-		c.pause(amqpx.PauseHandBack) // changes nothing
+		c.pause(amqpx.PauseHandBack) // pausing twice changes nothing
 		after(time.Minute)
 		c.ResumeConsuming("q")
 		after(time.Minute)
@@ -109,8 +110,8 @@ func TestPauseHandsBack(t *testing.T) {
 	})
 }
 
-// A consumer that is paused with PauseKeepPlace starts no handlers. Afterwards it continues with its buffered messages
-// in order. Another mode replaces this one.
+// A consumer that is paused with PauseKeepPlace starts no handlers. When it resumes, it continues with its buffered
+// messages in order. A pause in another mode replaces this one.
 func TestPauseKeepsPlace(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -142,7 +143,7 @@ func TestPauseKeepsPlace(t *testing.T) {
 		m.Holds("q", 1, 0)
 		m.hasConsumers("q", 0)
 		if n := c.Stats().Consumers[0].Waiting; n != 0 {
-			t.Errorf("%d messages that were handed back still wait in the consumer, want 0", n)
+			t.Errorf("%d messages wait in the consumer after it has handed them back, want 0", n)
 		}
 	})
 }
@@ -163,7 +164,7 @@ func TestPauseEndsWithoutConnection(t *testing.T) {
 				c.ResumeConsuming("q")
 				after(time.Second)
 				if k := c.Stats().Consumers[0]; k.State != amqpx.ConsumerDown || k.Reason == "" {
-					t.Errorf("consumer %+v, want one that is down, with a reason", k)
+					t.Errorf("got the consumer %+v, want it to be down, with a reason", k)
 				}
 				if err := c.Health(); err == nil || !strings.Contains(err.Error(), "consumer q: down since") {
 					t.Errorf("health: got %v, want the consumer to be down", err)
@@ -176,8 +177,8 @@ func TestPauseEndsWithoutConnection(t *testing.T) {
 	}
 }
 
-// In a rolling update, the paused single active consumer stays the active one or is replaced by another, depending on
-// the mode.
+// In a rolling update, a paused single active consumer stays active or is replaced by another consumer, depending on
+// the mode of the pause.
 func TestPauseOfASingleActiveConsumer(t *testing.T) {
 	for mode, taken := range map[amqpx.PauseMode]int{amqpx.PauseKeepPlace: 0, amqpx.PauseHandBack: 4} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -207,14 +208,14 @@ func TestPauseOfASingleActiveConsumer(t *testing.T) {
 	}
 }
 
-// A consumer may start while it is paused, and may lose its connection or end during the pause.
+// A consumer can start while its queue is paused, and can lose its connection and stop during the pause.
 func TestPauseBeforeConsume(t *testing.T) {
 	for _, mode := range []amqpx.PauseMode{amqpx.PauseHandBack, amqpx.PauseKeepPlace} {
 		inMemory(t, func(t *testing.T, m *memory) {
 			c := m.open(amqpx.Config{})
 			c.pause(mode)
 			k := c.consume("q", func(context.Context, *amqpx.Delivery) error {
-				t.Error("a message was handled during the pause")
+				t.Error("a message was handled during the pause, want none")
 				return nil
 			})
 			c.mustSend(amqpx.Message{Queue: "q"})
@@ -224,7 +225,7 @@ func TestPauseBeforeConsume(t *testing.T) {
 			after(time.Minute)
 			c.wantConsumer(amqpx.ConsumerPaused)
 			if err := k.end(); err != nil {
-				t.Errorf("%v: %v", mode, err)
+				t.Errorf("%s: Consume returned %v, want nil", mode, err)
 			}
 			after(time.Second)
 			m.Holds("q", 1, 0)
@@ -248,8 +249,8 @@ func (m *memory) declareSingleActive(queue string) {
 	}
 }
 
-// If a consumer is paused while it adds prefetch for held messages, a bubble's time can still pass, and the added
-// consumer is cancelled as well.
+// A consumer can be paused while it increases its prefetch for held messages by adding a broker consumer. The added one
+// is canceled as well.
 func TestPauseWhilePrefetchGrows(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Latency: 20 * time.Millisecond}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Lead: 10 * time.Second})
@@ -267,7 +268,7 @@ func TestPauseWhilePrefetchGrows(t *testing.T) {
 		}
 		after(time.Minute)
 		if n := len(got.all()); n != 8 {
-			t.Errorf("%d of 8 messages were handled", n)
+			t.Errorf("%d messages were handled, want 8", n)
 		}
 	})
 }

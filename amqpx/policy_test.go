@@ -26,8 +26,7 @@ func (m *memory) deadLetterOf(queue string) inspect.DeadLetter {
 	return inspect.ReadDeadLetter(amqp.Delivery{MessageId: p.MessageId, Headers: p.Headers, Body: p.Body}, queue+".dead", "delay")
 }
 
-// A failed handler is first run again immediately, and then after a delay. Attempts count only the
-// delayed runs.
+// A failed handler first runs again immediately, and then after a delay. All runs up to the delay are one attempt.
 func TestImmediateRetries(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -39,26 +38,25 @@ func TestImmediateRetries(t *testing.T) {
 			delay, again := d.RetryDelay(errors.New("x"))
 			asked = append(asked, again && delay == 0)
 			if len(runs) == 4 {
-				panic("a panic is a failure like others")
+				panic("a panic is a failure like an error")
 			}
 			return errors.New("no")
 		}, amqpx.WithRetry(topology.Retry{MaxAttempts: 2, ImmediateRetries: 2, Backoff: time.Minute, Jitter: topology.NoJitter}))
 		c.mustSend(amqpx.Message{ID: "a", Queue: "q"})
 		after(5 * time.Minute)
 		if want := []time.Duration{0, 0, 0, time.Minute, time.Minute, time.Minute}; !slices.Equal(runs, want) {
-			t.Errorf("runs at %v, want %v", runs, want)
+			t.Errorf("the handler ran after %v, want %v", runs, want)
 		}
 		if want := []bool{true, true, false, true, true, false}; !slices.Equal(asked, want) {
-			t.Errorf("run again immediately: got %v, want %v", asked, want)
+			t.Errorf("RetryDelay announced an immediate retry: got %v, want %v", asked, want)
 		}
 		if dl := m.deadLetterOf("q"); len(dl.Attempts) != 2 || dl.Reason != "attempts" {
-			t.Errorf(`dead letter: reason %s, attempts %q, want reason "attempts" and 2 attempts`, dl.Reason, dl.Attempts)
+			t.Errorf(`got a dead letter with the reason %q and the attempts %q, want "attempts" and two attempts`, dl.Reason, dl.Attempts)
 		}
 	})
 }
 
-// An error that asks for something else is not repeated immediately, nor is a run that then
-// succeeds.
+// Immediate retries end with the first success. There are none if the error is a Reject, Snooze, RetryIn or Requeue.
 func TestImmediateRetriesEnd(t *testing.T) {
 	for name, answers := range map[string][]error{
 		"success": {errors.New("no"), nil}, "reject": {amqpx.Reject(nil)}, "snooze": {amqpx.Snooze(time.Minute), nil},
@@ -83,7 +81,7 @@ func TestImmediateRetriesEnd(t *testing.T) {
 					want = 2
 				}
 				if early != want || runs != len(answers) {
-					t.Errorf("%d runs, %d of them immediately, want %d, %d", runs, early, len(answers), want)
+					t.Errorf("the handler ran %d times, %d of them immediately, want %d and %d", runs, early, len(answers), want)
 				}
 			})
 		})
@@ -96,7 +94,7 @@ var (
 	errDown = errors.New("provider is down")
 )
 
-// A policy decides by the error. If it does not decide, the message is retried as usual.
+// An error policy decides what happens to a message, depending on the error of its handler.
 func TestErrorPolicy(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -111,7 +109,7 @@ func TestErrorPolicy(t *testing.T) {
 			case errors.Is(err, errDown):
 				return amqpx.Snooze(time.Hour)
 			case d.ID == "panic":
-				panic("of the policy")
+				panic("in the policy")
 			}
 			return nil
 		}
@@ -131,16 +129,16 @@ func TestErrorPolicy(t *testing.T) {
 		}
 		after(2 * time.Hour)
 		if got, want := began["busy"], []time.Duration{0, 5 * time.Minute}; !slices.Equal(got, want) {
-			t.Errorf("busy ran at %v, want %v", got, want)
+			t.Errorf("the handler of busy ran after %v, want %v", got, want)
 		}
 		if got := attempts["down"]; !slices.Equal(began["down"], []time.Duration{0, time.Hour}) || !slices.Equal(got, []int{1, 1}) {
-			t.Errorf("down ran at %v with attempts %v, want [0 1h] and [1 1]", began["down"], got)
+			t.Errorf("the handler of down ran after %v with the attempts %v, want [0 1h] and [1 1]", began["down"], got)
 		}
 		if dl := m.deadLetterOf("q"); len(began["gone"]) != 1 || dl.Reason != inspect.ReasonRejected || dl.Error != errGone.Error() {
 			t.Errorf("handler of gone: got %d runs and a dead letter with reason %q and error %q, want 1 run, %q and %q", len(began["gone"]), dl.Reason, dl.Error, inspect.ReasonRejected, errGone)
 		}
 		if calls != 3 {
-			t.Errorf("the policy was asked %d times, want once for each failure", calls)
+			t.Errorf("the policy was called %d times, want 3, once for each failure", calls)
 		}
 	})
 }
@@ -149,7 +147,7 @@ func TestErrorPolicy(t *testing.T) {
 func TestErrorPolicyLeavesAlone(t *testing.T) {
 	for name, policy := range map[string]func(*amqpx.Delivery, error) error{
 		"nil": func(*amqpx.Delivery, error) error { return nil }, "same": func(_ *amqpx.Delivery, err error) error { return err },
-		"panic": func(*amqpx.Delivery, error) error { panic("of the policy") },
+		"panic": func(*amqpx.Delivery, error) error { panic("in the policy") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inMemory(t, func(t *testing.T, m *memory) {
@@ -159,7 +157,7 @@ func TestErrorPolicyLeavesAlone(t *testing.T) {
 				c.mustSend(amqpx.Message{Queue: "q"})
 				after(time.Hour)
 				if dl := m.deadLetterOf("q"); runs != 5 || dl.Reason != "attempts" || dl.Error != "busy" {
-					t.Errorf(`%d runs; dead letter %s: got %s, want 5, "attempts" and "busy"`, runs, dl.Reason, dl.Error)
+					t.Errorf(`got %d runs and a dead letter with the reason %q and the error %q, want 5, "attempts" and "busy"`, runs, dl.Reason, dl.Error)
 				}
 			})
 		})
@@ -188,7 +186,7 @@ func TestJSON(t *testing.T) {
 					runs++
 					err := next(ctx, d)
 					if (err != nil) != errors.Is(err, amqpx.ErrUnreadableBody) {
-						t.Errorf("body %q: got %v, want ErrUnreadableBody", body, err)
+						t.Errorf("body %q: got %v, want ErrUnreadableBody or no error", body, err)
 					}
 					return err
 				}
@@ -197,22 +195,22 @@ func TestJSON(t *testing.T) {
 			after(time.Minute)
 			if want == "" {
 				if !slices.Equal(got, []int{42}) {
-					t.Errorf("%q: handled %v, want [42]", body, got)
+					t.Errorf("body %q: handled %v, want [42]", body, got)
 				}
 				return
 			}
 			dl := m.deadLetterOf("q")
 			if len(got) != 0 || runs != 1 || dl.Reason != inspect.ReasonRejected || !strings.Contains(dl.Error, want) ||
 				!strings.Contains(dl.Error, "*amqpx_test.order") || !strings.Contains(dl.Error, "text/x") {
-				t.Errorf("%q: %d runs, handled %v, dead letter %s: got %s, want one run and a rejected dead letter with %q",
-					body, runs, got, dl.Reason, dl.Error, want)
+				t.Errorf("body %q: got %d runs, %v handled, and a dead letter with the reason %q and the error %q, want 1 run, none handled, and %q with %q",
+					body, runs, got, dl.Reason, dl.Error, inspect.ReasonRejected, want)
 			}
 		})
 	}
 }
 
-// The type of a message selects its handler, for retries too. A message of another type is
-// rejected, or goes to the handler for other types.
+// The type of a message selects its handler, also for its retries. A message of any other type is rejected, or passed
+// to the handler for other types.
 func TestByType(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -229,7 +227,7 @@ func TestByType(t *testing.T) {
 		handlers := map[string]amqpx.Handler{"paid": note("paid"), "": note("none")}
 		c.consume("q", amqpx.ByType(handlers, nil), amqpx.WithConcurrency(1))
 		c.consume("any", amqpx.ByType(handlers, note("other")), amqpx.WithConcurrency(1))
-		handlers["late"] = note("late") // changes nothing
+		handlers["late"] = note("late") // has no effect, because ByType copies the map
 		c.mustSend(amqpx.Message{ID: "1", Queue: "q", Type: "paid"})
 		c.mustSend(amqpx.Message{ID: "2", Queue: "q"})
 		after(time.Second / 2)
@@ -253,7 +251,7 @@ func TestByType(t *testing.T) {
 	})
 	defer func() {
 		if r, _ := recover().(string); !strings.Contains(r, `type "paid" is nil`) {
-			t.Errorf(`a nil handler: got %v, want a text with "type "paid" is nil"`, r)
+			t.Errorf("ByType with a nil handler: got the panic %q, want one with %q", r, `type "paid" is nil`)
 		}
 	}()
 	amqpx.ByType(map[string]amqpx.Handler{"paid": nil}, nil)

@@ -63,24 +63,24 @@ func TestPrepareRefusesBadMessages(t *testing.T) {
 		"to direct reply-to":       {Message{Queue: "amq.rabbitmq.reply-to.g1h2"}, "Queue", "non-exclusive queue"},
 		"direct reply-to":          {Message{Queue: "q", ReplyTo: "amq.rabbitmq.reply-to"}, "ReplyTo", "closes any other"},
 		"large body":               {Message{Queue: "q", Body: make([]byte, defaultMaxBody+1)}, "Body", "expected at most 16777216"},
-		"impossible header":        {Message{Queue: "q", Headers: amqp.Table{"a": struct{}{}}}, "Headers", "that AMQP tables support"},
+		"unsupported header type":  {Message{Queue: "q", Headers: amqp.Table{"a": struct{}{}}}, "Headers", "that AMQP tables support"},
 		"long header name":         {Message{Queue: "q", Headers: amqp.Table{long: 1}}, "Headers", "256 bytes"},
 		"nested long name":         {Message{Queue: "q", Headers: amqp.Table{"a": amqp.Table{long: 1}}}, "Headers", "256 bytes"},
-		"no number":                {Message{Queue: "q", Headers: amqp.Table{"a": []any{amqp.Table{"b": math.NaN()}}}}, "Headers", "finite"},
-		"endless number":           {Message{Queue: "q", Headers: amqp.Table{"a": float32(math.Inf(-1))}}, "Headers", "finite"},
-		"too many headers":         {Message{Queue: "q", Headers: amqp.Table{"a": bytes.Repeat([]byte("x"), header.MaxOfUser)}}, "Headers", "belongs in the body"},
-		"headers in themselves":    {Message{Queue: "q", Headers: itself()}, "Headers", "belongs in the body"},
-		"large array in there":     {Message{Queue: "q", Headers: amqp.Table{"a": []any{strings.Repeat("x", header.MaxOfUser)}}}, "Headers", "belongs in the body"},
+		"NaN":                      {Message{Queue: "q", Headers: amqp.Table{"a": []any{amqp.Table{"b": math.NaN()}}}}, "Headers", "finite"},
+		"infinite number":          {Message{Queue: "q", Headers: amqp.Table{"a": float32(math.Inf(-1))}}, "Headers", "finite"},
+		"large header":             {Message{Queue: "q", Headers: amqp.Table{"a": bytes.Repeat([]byte("x"), header.MaxOfUser)}}, "Headers", "belongs in the body"},
+		"recursive headers":        {Message{Queue: "q", Headers: itself()}, "Headers", "belongs in the body"},
+		"large nested array":       {Message{Queue: "q", Headers: amqp.Table{"a": []any{strings.Repeat("x", header.MaxOfUser)}}}, "Headers", "belongs in the body"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			_, err := c.prepare(&tc.m, nil, time.Now())
 			me, ok := errors.AsType[*MessageError](err)
 			if !ok || me.Field != tc.field || !strings.Contains(me.Reason, tc.says) {
-				t.Fatalf("got %v, want a MessageError of %s that says %q", err, tc.field, tc.says)
+				t.Fatalf("got %v, want a MessageError about the field %s with %q", err, tc.field, tc.says)
 			}
 			if !errors.Is(err, ErrMessage) {
-				t.Fatalf("%v does not wrap ErrMessage", err)
+				t.Fatalf("got %v, want ErrMessage", err)
 			}
 		})
 	}
@@ -92,7 +92,7 @@ func TestPrepareRefusesImpossibleDelays(t *testing.T) {
 		{Queue: "q", Delay: c.MaxDelay() + time.Millisecond},
 		{Queue: "q", Delay: math.MaxInt64},
 		{Queue: "q", DeliverAt: time.Now().AddDate(5000, 0, 0)},
-		{Queue: "q", DeliverAt: time.Unix(math.MaxInt64, 0)}, // used for "never", but it overflows and compares as before every other time
+		{Queue: "q", DeliverAt: time.Unix(math.MaxInt64, 0)}, // may be meant as "never", but it overflows and compares as earlier than any other time
 		{Queue: "q", DeliverAt: time.Unix(math.MaxInt64-62135596800, 999)},
 		{Queue: "q", DeliverAt: time.UnixMilli(math.MaxInt64)},
 		{Queue: "q", DeliverAt: time.Date(292277026596, 12, 4, 15, 30, 7, 0, time.UTC)},
@@ -125,7 +125,7 @@ func TestPrepareStripsHeadersThatTheBrokerInterprets(t *testing.T) {
 		t.Fatalf("got %v, want %v", got, want)
 	}
 	if len(m.Headers) != 10 {
-		t.Error("the caller's headers were changed")
+		t.Errorf("got the caller's headers %v after the call, want them unchanged", m.Headers)
 	}
 }
 
@@ -148,7 +148,7 @@ func TestDueIsNeverEarly(t *testing.T) {
 			t.Fatalf("DeliverAt %v became %v, want the next whole millisecond", at, got)
 		}
 		if r := remaining(due, now); r < delay || r >= delay+2*time.Millisecond {
-			t.Fatalf("remaining %v of %v, want less than %v", r, delay, delay+2*time.Millisecond)
+			t.Fatalf("remaining = %v, want at least %v and less than %v", r, delay, delay+2*time.Millisecond)
 		}
 	})
 }
@@ -187,7 +187,7 @@ func TestRouteUsesTheRemainingDelay(t *testing.T) {
 				want -= age
 			}
 			if r.Delay < want-time.Second || r.Delay > want+10*time.Millisecond {
-				t.Errorf("%s, %v after Send began: delay %v, want about %v", c.strategy.Name(), age, r.Delay, want)
+				t.Errorf("strategy %s, routed %v after Send started: got the delay %v, want about %v", c.strategy.Name(), age, r.Delay, want)
 			}
 		}
 	}
@@ -203,7 +203,7 @@ func FuzzPrepareHeaders(f *testing.F) {
 		p, err := c.prepare(&m, nil, time.Now())
 		if err != nil {
 			if !errors.Is(err, ErrMessage) {
-				t.Fatalf("%v does not wrap ErrMessage", err)
+				t.Fatalf("got %v, want ErrMessage", err)
 			}
 			return
 		}
@@ -235,14 +235,14 @@ func TestNewIDIsUUIDv7(t *testing.T) {
 	}
 }
 
-// itself is a table that contains itself.
+// itself returns a table that contains itself.
 func itself() amqp.Table {
 	t := amqp.Table{}
 	t[""] = []any{t}
 	return t
 }
 
-// A dead letter goes to a queue that is not declared again with the topology, so its first return is final.
+// A dead-letter queue is not declared again with the topology, so a dead letter that is returned once is given up.
 func TestDeadLettersReturnIsFinal(t *testing.T) {
 	c := offline(t, nil)
 	p, err := c.prepare(&Message{Queue: "q"}, straightTo(topology.Destination{Queue: "q.dead"}), time.Now())
@@ -265,13 +265,13 @@ func TestDelaysPassByTheMonotonicClock(t *testing.T) {
 		start := p.start
 		ahead = time.Hour
 		if got := c.begin(p).Sub(start).Truncate(time.Minute); got != want {
-			t.Errorf("origin %d: %v later, want %v", from, got, want)
+			t.Errorf("origin %d: after the clock was set ahead by 1h, the start is %v later, want %v", from, got, want)
 		}
 	}
 }
 
-// A declared delay uses its own route, and a whole number of milliseconds never becomes longer, whatever the fraction
-// of the millisecond in which Send is called.
+// A delay of a whole number of milliseconds never gets a longer route, no matter at which fraction of a millisecond
+// Send is called.
 func TestFractionsOfAMillisecondKeepTheRoute(t *testing.T) {
 	c := offline(t, nil)
 	for _, delay := range []time.Duration{10 * time.Millisecond, time.Second, time.Hour} {
@@ -281,7 +281,7 @@ func TestFractionsOfAMillisecondKeepTheRoute(t *testing.T) {
 				t.Fatal(err)
 			}
 			if p.first.Delay != delay {
-				t.Fatalf("a delay of %v asked for at %d µs takes the route of %v", delay, micros, p.first.Delay)
+				t.Fatalf("Send %d µs after a full millisecond: got a route with the delay %v, want %v", micros, p.first.Delay, delay)
 			}
 		}
 	}

@@ -19,7 +19,7 @@ func TestQueueInfo(t *testing.T) {
 			t.Helper()
 			got, err := c.QueueInfo(m.within(time.Second), "q")
 			if want := (amqpx.QueueInfo{Ready: ready, Consumers: consumers}); err != nil || got != want {
-				t.Errorf("QueueInfo is %+v (%v), want %+v", got, err, want)
+				t.Errorf("QueueInfo = %+v, %v, want %+v and no error", got, err, want)
 			}
 		}
 		m.Declare("q", nil)
@@ -29,7 +29,7 @@ func TestQueueInfo(t *testing.T) {
 		}
 		after(time.Second)
 		look(3, 0)
-		// A message that a consumer holds is not ready.
+		// A message that was delivered to a consumer is not ready.
 		if err := m.Channel().Qos(1, 0, false); err != nil {
 			t.Fatal(err)
 		}
@@ -38,13 +38,14 @@ func TestQueueInfo(t *testing.T) {
 		}
 		after(time.Second)
 		look(2, 1)
-		// A broker that accepts no publishes still answers.
+		// A broker that blocks publishers still answers.
 		defer m.Block("low on disk")()
 		look(2, 1)
 	})
 }
 
-// A queue that does not answer is not reported as empty, and other requests at that time are answered.
+// QueueInfo returns ErrUnavailable for a queue that does not answer, instead of reporting it as empty. Requests for
+// other queues still succeed.
 func TestQueueInfoOfAQueueWithoutAProcess(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -54,10 +55,10 @@ func TestQueueInfoOfAQueueWithoutAProcess(t *testing.T) {
 		for range 3 {
 			info, err := c.QueueInfo(m.within(10*time.Second), "q")
 			if !errors.Is(err, amqpx.ErrUnavailable) {
-				t.Errorf("QueueInfo is %+v (%v), want that it does not answer", info, err)
+				t.Errorf("QueueInfo = %+v, %v, want ErrUnavailable", info, err)
 			}
 			if _, err := c.QueueInfo(m.within(10*time.Second), "healthy"); err != nil {
-				t.Error(err)
+				t.Errorf("QueueInfo of another queue: got %v, want no error", err)
 			}
 		}
 		undo()
@@ -77,13 +78,13 @@ func TestQueueInfoErrors(t *testing.T) {
 		for queue, code := range map[string]int{"missing": amqp.NotFound, "hidden": amqp.AccessRefused} {
 			_, err := c.QueueInfo(m.within(time.Second), queue)
 			if ae, ok := errors.AsType[*amqp.Error](err); !ok || ae.Code != code {
-				t.Errorf("QueueInfo of the %s queue says %v, want code %d", queue, err, code)
+				t.Errorf("QueueInfo of the %s queue: got %v, want an *amqp.Error with code %d", queue, err, code)
 			}
 		}
 		m.Declare("q", nil)
 		defer m.Lose("queue.declare", "q")()
 		if _, err := c.QueueInfo(m.within(time.Second), "q"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("QueueInfo without an answer of the broker: got %v, want the context's error", err)
+			t.Errorf("QueueInfo without an answer from the broker: got %v, want context.DeadlineExceeded", err)
 		}
 	})
 }

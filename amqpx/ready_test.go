@@ -16,13 +16,13 @@ import (
 
 const roundTrip = 20 * time.Millisecond
 
-// far is a broker with a high latency.
+// far returns options for a broker with a high latency.
 func far(version string) amqptest.Options {
 	return amqptest.Options{Version: version, Latency: roundTrip / 2}
 }
 
-// roundTrips opens and closes a client in a bubble in which only the network takes time, and counts
-// the round trips.
+// roundTrips opens and closes a client, and returns how many round trips it took to open it. The test must run in a
+// bubble, where only the network takes time.
 func (m *memory) roundTrips(declare amqpx.Declaration) float64 {
 	m.Helper()
 	began := time.Now()
@@ -34,8 +34,7 @@ func (m *memory) roundTrips(declare amqpx.Declaration) float64 {
 	return float64(took) / float64(roundTrip)
 }
 
-// On a broker that has all objects, a client is ready after a few round trips, three of which are
-// AMQP's handshake.
+// If all objects exist, a client is ready after a few round trips, three of which are AMQP's handshake.
 func TestReadyAtOnce(t *testing.T) {
 	for _, version := range []string{"4.3.0", "4.0.5"} {
 		inMemoryOf(t, far(version), func(t *testing.T, m *memory) {
@@ -50,7 +49,7 @@ func TestReadyAtOnce(t *testing.T) {
 	}
 }
 
-// A client detects objects that were deleted since they were declared, and declares them again.
+// When a client starts, it detects deleted objects of its layout, and declares them again.
 func TestReadyDetectsDeletedObjects(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		m.roundTrips(amqpx.DeclareMissing)
@@ -60,8 +59,8 @@ func TestReadyDetectsDeletedObjects(t *testing.T) {
 	})
 }
 
-// A deleted binding between delay queues is not detected when a client starts. Messages that need
-// it are parked until Apply makes it again.
+// A deleted binding between delay queues is not detected when a client starts. Messages that need the binding are
+// parked until Apply declares it again.
 func TestDeletedBindingOfALayout(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		m.roundTrips(amqpx.DeclareMissing)
@@ -89,8 +88,8 @@ func TestDeletedBindingOfALayout(t *testing.T) {
 	})
 }
 
-// A layout that something other than rabbitdelay declared, such as RabbitMQ's definitions, has no
-// marker exchange.
+// A layout that was not declared by rabbitdelay, but imported with RabbitMQ's definitions for example, has no marker
+// exchange. A client that declares nothing can still use it.
 func TestDeclareNothingOnALayoutWithoutAFingerprint(t *testing.T) {
 	inMemoryOf(t, far("4.3.0"), func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -104,7 +103,7 @@ func TestDeclareNothingOnALayoutWithoutAFingerprint(t *testing.T) {
 	})
 }
 
-// A hundred clients start together on an empty broker.
+// A hundred clients can start together on an empty broker.
 func TestManyClientsOnAColdBroker(t *testing.T) {
 	for _, version := range []string{"4.3.0", "4.0.5"} {
 		inMemoryOf(t, far(version), func(t *testing.T, m *memory) {
@@ -120,15 +119,15 @@ func TestManyClientsOnAColdBroker(t *testing.T) {
 				})
 			}
 			if err := all.Wait(); err != nil {
-				t.Errorf("%s: %v", version, err)
+				t.Errorf("RabbitMQ %s: opening or closing 100 clients: got %v, want no error", version, err)
 			}
-			t.Logf("%s: after %v", version, time.Since(began))
+			t.Logf("RabbitMQ %s: opening and closing 100 clients took %v", version, time.Since(began))
 		})
 	}
 }
 
-// If one client declares for longer than the others expect, or has died, the others continue one at
-// a time. All of them together would be too much for the broker.
+// If the client that declares the layout takes longer than the other clients expect, or dies, they continue one at a
+// time. All of them together would overload the broker.
 func TestManyClientsWaitForOneThatDeclares(t *testing.T) {
 	for name, happens := range map[string]func(m *memory){
 		"slow": func(m *memory) { m.Delay("queue.bind", "delay.bucket.30m", 20*time.Second) },
@@ -168,7 +167,7 @@ func TestClientsThatWaitForALayoutRarelyCheck(t *testing.T) {
 			switch {
 			case f.FromClient && f.Method == "queue.declare" && f.Name == naming.LockQueue(topology.DefaultPrefix):
 				tries.Add(1)
-			case f.FromClient && f.Method == "queue.bind" && f.Name == "delay.bucket.352d": // one of them
+			case f.FromClient && f.Method == "queue.bind" && f.Name == "delay.bucket.352d": // one of the layout's bindings
 				return amqptest.Action{Delay: 10 * time.Second}
 			}
 			return amqptest.Action{}

@@ -14,8 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// A user without the configure permission is told once, with advice, and sees no message about bindings that were
-// created without a lock.
+// Without the configure permission, Open returns an error that reports the refusal once, with advice. The log contains
+// no line about bindings that are created without a lock.
 func TestOpenWithoutPermissions(t *testing.T) {
 	for _, version := range []string{"3.12.0", "4.3.0"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -27,7 +27,7 @@ func TestOpenWithoutPermissions(t *testing.T) {
 			defer cancel()
 			_, err := amqpx.Open(ctx, amqpx.Config{URL: srv.URL(), Dial: srv.Dial, Logger: zap.New(core)})
 			if err == nil {
-				t.Fatal("Open succeeded without permissions")
+				t.Fatal("Open without permissions: got no error, want one")
 			}
 			for _, says := range []string{"needs the permissions to configure", "DeclareNothing", "docs/permissions.md"} {
 				if !strings.Contains(err.Error(), says) {
@@ -35,7 +35,7 @@ func TestOpenWithoutPermissions(t *testing.T) {
 				}
 			}
 			if n := strings.Count(err.Error(), "ACCESS_REFUSED"); n != 1 {
-				t.Errorf("%s: %d refusals, want 1: %v", version, n, err)
+				t.Errorf("%s: got %d refusals in the error, want 1: %v", version, n, err)
 			}
 			if n := logs.FilterMessageSnippet("without the lock").Len(); n != 0 {
 				t.Errorf("%s: got %d log lines about the lock, want 0", version, n)

@@ -33,8 +33,8 @@ func (c *client) slowest(n int, msg amqpx.Message) time.Duration {
 	return slices.Max(took)
 }
 
-// A delay queue that confirms nothing delays only its own messages. Others take no time at all in a
-// bubble.
+// A delay queue that confirms nothing delays only its own messages. In a bubble, sending any other message takes no
+// time.
 func TestStuckQueueDelaysOnlyItsMessages(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{MaxInFlight: 64})
@@ -51,7 +51,7 @@ func TestStuckQueueDelaysOnlyItsMessages(t *testing.T) {
 				case errors.Is(err, amqpx.ErrNotSent) && strings.Contains(err.Error(), "delay.bucket.30m has stopped confirming"):
 					notSent.Add(1)
 				default:
-					t.Errorf("a Send to the stuck queue returned %v, want it to wait", err)
+					t.Errorf("Send to the stuck queue: got %v, want ErrOutcomeUnknown, or ErrNotSent that names the queue", err)
 				}
 			})
 		}
@@ -72,7 +72,7 @@ func TestStuckQueueDelaysOnlyItsMessages(t *testing.T) {
 		}
 		stuck.Wait()
 		if n := unknown.Load(); n < 32 || n > 64 || n+notSent.Load() != 300 {
-			t.Errorf("%d messages unknown, %d not sent, want half of the window and a few more unknown, 300 in all", n, notSent.Load())
+			t.Errorf("%d sends have an unknown outcome and %d were not sent, want 32 to 64 with an unknown outcome and 300 in total", n, notSent.Load())
 		}
 		undo()
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "orders", Delay: 30 * time.Minute}); err != nil {
@@ -97,7 +97,7 @@ func TestABatchWithAStuckQueue(t *testing.T) {
 		}
 		for i := range be.Failed {
 			if i%5 != 1 {
-				t.Errorf("message %d failed, although the broker accepts it: %v", i, be.Failed[i])
+				t.Errorf("message %d to a queue that confirms: got %v, want no error", i, be.Failed[i])
 			}
 		}
 	})
@@ -138,13 +138,13 @@ func TestRefusedAccess(t *testing.T) {
 		undo()
 		after(2 * time.Second)
 		if err := c.Send(t.Context(), bad); err != nil {
-			t.Errorf("Send with the permission: got %v, want no error", err)
+			t.Errorf("Send after access was granted: got %v, want no error", err)
 		}
 	})
 }
 
-// A message that was published on its own channel counts as sent once it is confirmed, even if the broker does not
-// answer the closing of that channel, as during an alarm.
+// A message that is published on a separate channel counts as sent once it is confirmed, even if the broker does not
+// confirm that the channel is closed, as during an alarm.
 func TestSendDoesNotWaitForAChannelToClose(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -159,20 +159,20 @@ func TestSendDoesNotWaitForAChannelToClose(t *testing.T) {
 				t.Error(err)
 			}
 		default:
-			t.Error("Send waits for the close of its channel")
+			t.Error("Send has not returned after 5s, want it not to wait until its channel is closed")
 		}
 		if n := m.delayed(); n != 1 {
-			t.Errorf("%d messages wait, want 1", n)
+			t.Errorf("%d messages are in the delay queues, want 1", n)
 		}
 	})
 }
 
-// If the broker closes the connection because of one message, only that message fails, and no other message is
-// duplicated.
+// A message for which the broker would close the connection is refused before it is sent, so that no other message of
+// its batch fails or is duplicated.
 func TestOneBadMessageRepeatsNoOther(t *testing.T) {
 	for name, bad := range map[string]amqp.Table{
-		"arrays of nothing": {"a": []any{slices.Repeat([]any{[]any{}}, 8000), slices.Repeat([]any{[]any{}}, 8000)}},
-		"a long text":       {"a": strings.Repeat("x", 60_000)},
+		"empty arrays": {"a": []any{slices.Repeat([]any{[]any{}}, 8000), slices.Repeat([]any{[]any{}}, 8000)}},
+		"a long text":  {"a": strings.Repeat("x", 60_000)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inMemoryOf(t, amqptest.Options{FrameMax: 32 << 10}, func(t *testing.T, m *memory) {
@@ -185,7 +185,7 @@ func TestOneBadMessageRepeatsNoOther(t *testing.T) {
 				err := c.SendBatch(m.within(time.Minute), batch)
 				failed, ok := errors.AsType[*amqpx.BatchError](err)
 				if !ok || len(failed.Failed) != 1 || !errors.Is(failed.Failed[300], amqpx.ErrNotSent) || !errors.Is(err, amqpx.ErrMessage) {
-					t.Errorf("got %v, want that message 300 was not sent", err)
+					t.Errorf("got %v, want a *BatchError with ErrNotSent and ErrMessage for message 300 only", err)
 				}
 				m.Holds("q", 599, 0)
 				if n := c.Stats().Publish.Sessions; n != 1 {

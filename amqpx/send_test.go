@@ -32,7 +32,7 @@ func TestAConfirmIsLost(t *testing.T) {
 	})
 }
 
-// A full queue (reject-publish) refuses with a nack, and the error at the deadline says so.
+// A full queue with the overflow reject-publish refuses messages with a nack, and the error at the deadline says so.
 func TestNackIsInTheError(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{SendTimeout: 5 * time.Second})
@@ -62,7 +62,7 @@ func TestHeadersThatABrokerDelaysBy(t *testing.T) {
 		headers := m.State("q").Messages[0].Headers
 		for name := range headers {
 			if strings.HasPrefix(name, "x-") {
-				t.Errorf("the message has the header %s", name)
+				t.Errorf("the message has the header %s, want none that starts with x-", name)
 			}
 		}
 		if headers["mine"] != "kept" {

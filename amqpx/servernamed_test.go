@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// replies declares a queue that the broker names.
+// replies declares a queue, and returns the name that the broker gave it.
 func (m *memory) replies(exclusive bool) string {
 	m.Helper()
 	q, err := m.Channel().QueueDeclare("", !exclusive, false, exclusive, false, nil)
@@ -21,7 +21,7 @@ func (m *memory) replies(exclusive bool) string {
 	return q.Name
 }
 
-// A reply can be delayed. If its queue was deleted in the meantime, it is parked.
+// A reply can be delayed. If its queue is deleted before it is due, it is parked.
 func TestDelayedReply(t *testing.T) {
 	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
 		for _, d := range []amqpx.Declaration{amqpx.DeclareMissing, amqpx.DeclareListed, amqpx.DeclareNothing} {
@@ -38,12 +38,12 @@ func TestDelayedReply(t *testing.T) {
 			case !errors.Is(err, topology.ErrDestination):
 				t.Errorf("Send to a deleted queue: got %v, want %v", err, topology.ErrDestination)
 			case !strings.Contains(err.Error(), "no longer exists"):
-				t.Errorf("Send to a deleted queue: %v does not say that the queue no longer exists", err)
+				t.Errorf(`Send to a deleted queue: got %v, want an error with "no longer exists"`, err)
 			}
 		}
 		for _, name := range m.Queues() {
 			if strings.HasSuffix(name, ".dead") {
-				t.Errorf("a dead-letter queue %s was declared", name)
+				t.Errorf("the dead-letter queue %s was declared, want none", name)
 			}
 		}
 	})
@@ -61,7 +61,7 @@ func TestReplyToAnExclusiveQueue(t *testing.T) {
 		case !errors.Is(err, topology.ErrDestination):
 			t.Errorf("Send with a delay: got %v, want %v", err, topology.ErrDestination)
 		case !strings.Contains(err.Error(), "exclusive to another connection"):
-			t.Errorf("Send with a delay: %v does not say that the queue is exclusive to another connection", err)
+			t.Errorf(`Send with a delay: got %v, want an error with "exclusive to another connection"`, err)
 		}
 	})
 }

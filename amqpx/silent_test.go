@@ -16,13 +16,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 )
 
-// silencer makes a broker accept everything and answer nothing, from a given time on.
+// silencer simulates a broker that, once it is switched on, accepts everything and answers nothing.
 type silencer struct {
 	on   atomic.Bool
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
-// Dial is for Config.Dial.
+// Dial can be used as Config.Dial.
 func (s *silencer) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	c, err := s.dial(ctx, network, addr)
 	return &silentConn{c, s}, err
@@ -46,8 +46,8 @@ func (c *silentConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// inSilence runs a test with a client whose broker can be made to hang, once with and
-// once without heartbeats.
+// inSilence runs a test with a client whose broker can be made to hang. The test runs twice, without and with
+// heartbeats from the hanging broker.
 func inSilence(t *testing.T, test func(t *testing.T, m *memory, c *client, hang func())) {
 	t.Helper()
 	for _, name := range []string{"dead", "heartbeats only"} {
@@ -71,8 +71,7 @@ func inSilence(t *testing.T, test func(t *testing.T, m *memory, c *client, hang 
 	}
 }
 
-// A consumer without handlers ends soon on a broker that does not answer, and Close returns when
-// its context ends.
+// If the broker does not answer, a consumer without running handlers still stops quickly.
 func TestEndOnASilentBroker(t *testing.T) {
 	inSilence(t, func(t *testing.T, _ *memory, c *client, hang func()) {
 		c.mustSend(amqpx.Message{Queue: "q"}, amqpx.Message{Queue: "other"})
@@ -81,12 +80,13 @@ func TestEndOnASilentBroker(t *testing.T) {
 		for k, most := range map[*consumer]time.Duration{patient: 2 * time.Second, hasty: time.Second} {
 			began := time.Now()
 			if err := k.end(); err != nil || time.Since(began) > most {
-				t.Errorf("the consumer ended with %v after %v, want nil within %v", err, time.Since(began), most)
+				t.Errorf("Consume returned %v after %v, want nil within %v", err, time.Since(began), most)
 			}
 		}
 	})
 }
 
+// If the broker does not answer, Close returns when its context expires.
 func TestCloseOnASilentBroker(t *testing.T) {
 	for name, begin := range map[string]func(c *client){
 		"at rest": func(*client) {},
@@ -108,7 +108,7 @@ func TestCloseOnASilentBroker(t *testing.T) {
 				began := time.Now()
 				err := c.Close(m.within(time.Second))
 				if left, ok := errors.AsType[*amqpx.CloseError](err); err != nil && (!ok || left.Unconfirmed == 0) || time.Since(began) > 1500*time.Millisecond {
-					t.Errorf("Close returned %v after %v, want it within 1.5s", err, time.Since(began))
+					t.Errorf("Close returned %v after %v, want nil or a *CloseError with unconfirmed messages within 1.5s", err, time.Since(began))
 				}
 				if err := <-k.result; err != nil {
 					t.Errorf("Consume returned %v, want nil", err)
@@ -118,8 +118,8 @@ func TestCloseOnASilentBroker(t *testing.T) {
 	}
 }
 
-// Health names the connections, the consumers and every queue that a silent broker blocks. If only
-// one queue does not confirm, nothing else is affected.
+// If the broker does not answer, Health lists the connections, the consumers and every queue with unconfirmed messages.
+// If only one queue does not confirm, Health lists only that queue.
 func TestHealthOfASilentBroker(t *testing.T) {
 	inSilence(t, func(t *testing.T, m *memory, c *client, hang func()) {
 		for _, q := range []string{"a", "b"} {
@@ -141,7 +141,7 @@ func TestHealthOfASilentBroker(t *testing.T) {
 	})
 }
 
-// A paused consumer without running handlers ends soon on a broker that does not answer.
+// If the broker does not answer, a paused consumer without running handlers still stops quickly.
 func TestEndOfAPauseOnASilentBroker(t *testing.T) {
 	inSilence(t, func(t *testing.T, _ *memory, c *client, hang func()) {
 		k := c.consume("q", nothing)
@@ -152,12 +152,12 @@ func TestEndOfAPauseOnASilentBroker(t *testing.T) {
 		after(100 * time.Millisecond)
 		began := time.Now()
 		if err := k.end(); err != nil || time.Since(began) > 2*time.Second {
-			t.Errorf("the consumer ended with %v after %v, want nil within 2 s", err, time.Since(began))
+			t.Errorf("Consume returned %v after %v, want nil within 2s", err, time.Since(began))
 		}
 	})
 }
 
-// A consumer whose renewed messages are not confirmed also ends soon on a broker that does not answer.
+// If the broker does not answer, a consumer whose renewed messages are unconfirmed still stops quickly.
 func TestEndWhileRenewing(t *testing.T) {
 	inSilence(t, func(t *testing.T, m *memory, c *client, hang func()) {
 		m.declareOwn("q", nil)
@@ -173,7 +173,7 @@ func TestEndWhileRenewing(t *testing.T) {
 		hang()
 		began := time.Now()
 		if err := k.end(); err != nil || time.Since(began) > 2*time.Second {
-			t.Errorf("the consumer ended with %v after %v, want nil within 2 s", err, time.Since(began))
+			t.Errorf("Consume returned %v after %v, want nil within 2s", err, time.Since(began))
 		}
 	})
 }

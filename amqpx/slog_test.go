@@ -34,7 +34,8 @@ func TestSlogLogger(t *testing.T) {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 	if logger.Core().Enabled(zap.DebugLevel) || !logger.Core().Enabled(zap.InfoLevel) {
-		t.Error("the logger does not use the handler's level")
+		t.Errorf("the logger's enabled levels: got debug %t and info %t, want the handler's: false and true",
+			logger.Core().Enabled(zap.DebugLevel), logger.Core().Enabled(zap.InfoLevel))
 	}
 }
 

@@ -35,10 +35,10 @@ func TestSnooze(t *testing.T) {
 		k.stop()
 		want := []seen{{1, 0}, {1, 1}, {2, 1}, {2, 2}, {2, 3}, {2, 4}, {2, 5}, {2, 6}}
 		if !slices.Equal(all, want) {
-			t.Fatalf("deliveries %v, want %v", all, want)
+			t.Fatalf("got the attempts and snoozes %v, want %v", all, want)
 		}
 		if took := time.Since(began); took < 6*time.Hour {
-			t.Errorf("all deliveries were within %v, want at least 6h", took)
+			t.Errorf("the deliveries took %v, want at least 6h", took)
 		}
 		dead := m.State("q.dead").Messages
 		if len(dead) != 1 {
@@ -55,7 +55,7 @@ func TestSnooze(t *testing.T) {
 			}
 		}
 		if snoozed != 6 {
-			t.Errorf("%d outcomes are snoozed, want 6", snoozed)
+			t.Errorf("got the outcome snoozed %d times, want 6", snoozed)
 		}
 	})
 }
@@ -112,13 +112,13 @@ func TestRetryDelay(t *testing.T) {
 				after(3 * time.Hour)
 				k.stop()
 				if ok != test.ok || delay < test.from || delay > test.to {
-					t.Fatalf("got %v, %v, want %v to %v, %v", delay, ok, test.from, test.to, test.ok)
+					t.Fatalf("RetryDelay returned %v, %t, want %v to %v, %t", delay, ok, test.from, test.to, test.ok)
 				}
 				if second.IsZero() == ok {
 					t.Fatalf("delivered again: got %v, want %v", !second.IsZero(), ok)
 				}
 				if waited := second.Sub(first) - time.Second; ok && (waited < delay || waited > delay+time.Second) {
-					t.Errorf("the next delivery came after %v, but RetryDelay returned %v", waited, delay)
+					t.Errorf("the next delivery arrived after %v, want %v, as returned by RetryDelay, or up to 1s more", waited, delay)
 				}
 			})
 		})
@@ -128,8 +128,8 @@ func TestRetryDelay(t *testing.T) {
 	}
 }
 
-// Middleware wraps the handler from the outside in. It gets the message and the error, and may
-// return another error. A panic passes through it as a panic.
+// The first middleware is the outermost. A middleware receives the message and the handler's error, and may return a
+// different error. A panic passes through it as a panic.
 func TestMiddleware(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -165,7 +165,7 @@ func TestMiddleware(t *testing.T) {
 		k.stop()
 		once := []string{"a x", "b x", "handler", "left b", "left a"}
 		if want := append(slices.Clone(once), once...); !slices.Equal(log, want) {
-			t.Errorf("went %q, want %q", log, want)
+			t.Errorf("got the calls %q, want %q", log, want)
 		}
 		if n := m.State("q.dead").Ready; n != 1 {
 			t.Errorf("%d dead letters, want 1", n)
@@ -173,7 +173,8 @@ func TestMiddleware(t *testing.T) {
 	})
 }
 
-// If a handler exceeds its time limit and returns an error, it has failed. It can find out why its context ended.
+// A handler that exceeds its time limit has failed only if it returns an error. The cause of its context is
+// ErrHandlerTimeout.
 func TestHandlerTimeout(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -193,7 +194,7 @@ func TestHandlerTimeout(t *testing.T) {
 		after(2 * time.Hour)
 		k.stop()
 		if len(causes) != 2 || !errors.Is(causes[0], amqpx.ErrHandlerTimeout) {
-			t.Errorf("causes %v, want twice %v", causes, amqpx.ErrHandlerTimeout)
+			t.Errorf("got the causes %v, want two, the first one %v", causes, amqpx.ErrHandlerTimeout)
 		}
 		if n := m.State("q.dead").Ready + m.State("q").Ready; n != 0 {
 			t.Errorf("%d messages are left, want 0", n)

@@ -10,8 +10,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 )
 
-// Open refuses a strategy that was not created by its constructor. Such a strategy would panic in a goroutine of the
-// client, which would end the process.
+// Open refuses a strategy that was not created by its constructor. Otherwise it would panic in a goroutine of the
+// client and crash the process.
 func TestStrategyThatWasNotConstructed(t *testing.T) {
 	for want, s := range map[string]amqpx.Strategy{
 		"Strategy: a nil *dlx.Bucket; use the result of its constructor, whose error says why it is nil":     (*dlx.Bucket)(nil),
@@ -23,7 +23,7 @@ func TestStrategyThatWasNotConstructed(t *testing.T) {
 	} {
 		_, err := amqpx.Open(t.Context(), amqpx.Config{URL: "amqp://127.0.0.1:1/", Strategy: s})
 		if !errors.Is(err, amqpx.ErrConfig) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%T: got %v, want %q", s, err, want)
+			t.Errorf("%T: got %v, want amqpx.ErrConfig with %q", s, err, want)
 		}
 	}
 	if _, err := amqpx.NewAuto(amqpx.AutoConfig{Bucket: &dlx.Bucket{}, Plugin: (*plugin.Strategy)(nil)}); !errors.Is(err, amqpx.ErrConfig) {

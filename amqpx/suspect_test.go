@@ -13,8 +13,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 )
 
-// breakQueue makes the broker end each connection that consumes from a queue, as it does if the queue's process is
-// gone.
+// breakQueue makes the broker close each connection that starts to consume from a queue, as RabbitMQ does if the
+// queue's process is gone.
 func (m *memory) breakQueue(name string) (undo func()) {
 	return m.RefuseMethod("basic.consume", name, amqp.InternalError, "the queue's process is gone")
 }
@@ -33,26 +33,26 @@ func TestBrokenQueueStopsNoOtherConsumer(t *testing.T) {
 		first := c.consume("healthy", healthy.handle)
 		second := c.consume("broken", nothing)
 		after(time.Minute)
-		if got := len(healthy.all()); got > 2 { // the first 541 ends the connection that both consumers used
+		if got := len(healthy.all()); got > 2 { // the first 541 closes the connection that both consumers share
 			t.Errorf("the healthy queue's handler ran %d times, want at most twice", got)
 		}
 		if left := m.State("healthy"); left.Ready+left.Unacked != 0 {
-			t.Errorf("%d messages of the healthy queue are not acknowledged", left.Ready+left.Unacked)
+			t.Errorf("%d messages in the healthy queue are not acknowledged, want 0", left.Ready+left.Unacked)
 		}
 		before := c.Stats().Consume.Sessions
 		after(10 * time.Minute)
 		if got := c.Stats().Consume.Sessions; got != before {
-			t.Errorf("the healthy consumer's connection was opened %d more times, want 0", got-before)
+			t.Errorf("the healthy consumer's connection was reopened %d times, want 0", got-before)
 		}
 		first.stop()
 		second.stop()
 		if left := m.connections("consume broken"); len(left) > 0 {
-			t.Errorf("after the end of the consumer its connections are still open: %q", left)
+			t.Errorf("got the connections %q after the consumer stopped, want none", left)
 		}
 	})
 }
 
-// Health reports which consumer has no queue, and why, until the queue exists again.
+// Health reports which consumer's queue is broken, and why, until the queue works again.
 func TestHealthOfABrokenQueue(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -89,8 +89,8 @@ func TestHealthOfABrokenQueue(t *testing.T) {
 	})
 }
 
-// If several consumers start together and one of them makes the broker close the connection, the others are not
-// suspected.
+// If several consumers start together and one of them makes the broker close the connection, only that one gets a
+// separate connection.
 func TestOneOfManyConsumersIsSuspected(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -131,7 +131,7 @@ func TestSilentQueueDelaysNoStart(t *testing.T) {
 	})
 }
 
-// Inspecting a broken queue does not interrupt any consumer.
+// Requeueing messages from a broken queue does not interrupt any consumer.
 func TestRequeueOfABrokenQueueStopsNoConsumer(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -142,11 +142,11 @@ func TestRequeueOfABrokenQueueStopsNoConsumer(t *testing.T) {
 		defer m.RefuseMethod("basic.get", "broken", amqp.InternalError, "the queue's process is gone")()
 		before := c.Stats().Consume.Sessions
 		if _, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "broken"}); err == nil {
-			t.Error("Requeue succeeded for a queue that does not answer")
+			t.Error("Requeue from a broken queue: got no error, want one")
 		}
 		after(time.Minute)
 		if got := c.Stats().Consume.Sessions; got != before {
-			t.Errorf("the consumer's connection was opened %d more times, want 0", got-before)
+			t.Errorf("the consumer's connection was reopened %d times, want 0", got-before)
 		}
 		k.stop()
 	})

@@ -13,8 +13,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 )
 
-// unreadable returns headers that amqp091 can write but cannot read, so that it ends the
-// connection, with the reported reasons.
+// unreadable returns headers that amqp091 can write but not read, by the reason that is reported for them. When amqp091
+// receives such headers, it closes the connection.
 func unreadable() map[string]amqp.Table {
 	deep := amqp.Table{}
 	for range 35 {
@@ -32,8 +32,8 @@ func unreadable() map[string]amqp.Table {
 	}
 }
 
-// A message that cannot be read is set aside with a reason, in any queue and for any kind of
-// reader, and no other message waits for it.
+// An unreadable message does not block the messages behind it: Peek reports it with the reason, and a consumer
+// dead-letters it.
 func TestUnreadable(t *testing.T) {
 	for says, headers := range unreadable() {
 		t.Run(says, func(t *testing.T) {
@@ -47,7 +47,8 @@ func TestUnreadable(t *testing.T) {
 						ContentType: "text/plain", DeliveryMode: 2,
 					})
 				}
-				// These headers are too long for a frame because of the headers that the broker adds.
+				// When messages expire from this queue, the broker adds headers, which make long headers too long for a
+				// frame.
 				m.Declare("first", amqp.Table{"x-message-ttl": 0, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"})
 				m.Declare("q", amqp.Table{"x-queue-type": "quorum"})
 				publish("before", nil)
@@ -94,7 +95,7 @@ func TestUnreadable(t *testing.T) {
 					t.Errorf("a consumer of the dead letters got %v, want one message", ids)
 				}
 				if s := c.Stats(); s.Consume.Sessions != 1 || s.Publish.Sessions != 1 {
-					t.Errorf("%d and %d connections, want one of each", s.Consume.Sessions, s.Publish.Sessions)
+					t.Errorf("got %d consume and %d publish connections, want 1 and 1", s.Consume.Sessions, s.Publish.Sessions)
 				}
 				others.stop()
 				k.stop()

@@ -25,30 +25,30 @@ func TestBacklog(t *testing.T) {
 		return b
 	}
 	if b := read(10); !b.At.Equal(now) || !b.Oldest.IsZero() || b.Overdue+b.Unsent != 0 || !slices.Equal(b.Within, []int64{0, 0, 0}) {
-		t.Fatalf("the backlog of an empty table is %+v, want all numbers 0", b)
+		t.Fatalf("got the backlog %+v of an empty table, want At = %v and all numbers 0", b, now)
 	}
 	for i, in := range []time.Duration{-time.Second, time.Second, 2 * time.Second, 2 * time.Minute, 48 * time.Hour} {
 		check(t, store.Schedule(t.Context(), NoTx, Task{ID: fmt.Sprint(i), Queue: "q" + fmt.Sprint(i%2), DeliverAt: now.Add(in)}))
 	}
 	if b := read(10); b.Overdue != 1 || !b.Oldest.Equal(now.Add(-time.Second)) || b.Unsent != 4 || !slices.Equal(b.Within, []int64{2, 1, 1}) {
-		t.Errorf("before the relay looked: got %+v, want Overdue = 1, Oldest = %v, Unsent = 4 and [2 1 1]", b, now.Add(-time.Second))
+		t.Errorf("before the relay has run: got %+v, want Overdue = 1, Oldest = %v, Unsent = 4 and [2 1 1]", b, now.Add(-time.Second))
 	}
 	if b := read(1); b.Overdue != 1 || b.Unsent != 1 || !slices.Equal(b.Within, []int64{1, 1, 1}) {
 		t.Errorf("counts up to 1: got %+v, want Overdue = 1, Unsent = 1 and [1 1 1]", b)
 	}
 	if _, sent, err := store.relay.Step(t.Context()); err != nil || sent != 4 {
-		t.Fatalf("the relay sent %d tasks, %v, want no error and 4", sent, err)
+		t.Fatalf("Step: sent %d tasks, error %v, want 4 and no error", sent, err)
 	}
 	now = now.Add(10 * time.Second)
 	if b := read(10); b.Overdue != 3 || b.Unsent != 0 || !slices.Equal(b.Within, []int64{0, 1, 1}) {
-		t.Errorf("after the relay sent: got %+v, want Overdue = 3, Unsent = 0 and [0 1 1]", b)
+		t.Errorf("after the relay has run: got %+v, want Overdue = 3, Unsent = 0 and [0 1 1]", b)
 	}
 	if _, err := store.Backlog(canceled(), horizons, 10); err == nil {
-		t.Error("Backlog succeeded with a cancelled context")
+		t.Error("Backlog with a canceled context: got no error, want one")
 	}
 }
 
-// A task with a due time of 0 is due since it was written, and not since 1970.
+// A task with a due time of 0 counts as due since it was written, and not since 1970.
 func TestOldestOfImmediateTasks(t *testing.T) {
 	store, db := openStore(t, &recorder{}, Config{})
 	defer func() { _ = db.Close() }()
@@ -65,11 +65,11 @@ func TestOldestOfImmediateTasks(t *testing.T) {
 	written := now
 	check(t, store.Schedule(t.Context(), NoTx, Task{ID: "at once", Queue: "q", DeliverAt: time.UnixMilli(0)}))
 	now = now.Add(time.Minute)
-	want("one that is due immediately", written)
+	want("a task that is due immediately", written)
 	check(t, store.Pause(t.Context(), NoTx, topology.Destination{Queue: "other"}, "me"))
-	want("next to a paused destination", written)
+	want("the same task and a paused destination", written)
 	check(t, store.Schedule(t.Context(), NoTx, Task{ID: "overdue", Queue: "q", DeliverAt: written.Add(-time.Hour)}))
-	want("next to one that was due an hour before", written.Add(-time.Hour))
+	want("the same task and one that was due an hour earlier", written.Add(-time.Hour))
 }
 
 func canceled() context.Context {
@@ -94,6 +94,6 @@ func TestBeforeScheduleMakesNoTaskTooLarge(t *testing.T) {
 	task, err := store.Get(t.Context(), NoTx, "a")
 	check(t, err)
 	if !maps.Equal(task.Headers, own) {
-		t.Errorf("%d headers, want the task's own", len(task.Headers))
+		t.Errorf("got %d headers, want only the task's own header", len(task.Headers))
 	}
 }

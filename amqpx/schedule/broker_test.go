@@ -18,7 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// site is a store that relays through an in-memory broker, with its consumers, in a bubble.
+// site is a store that sends its tasks through an in-memory broker, with consumers, in a bubble.
 type site struct {
 	*testing.T
 	*Store
@@ -37,7 +37,7 @@ type site struct {
 type effect struct {
 	queue string
 	id    string
-	at    time.Duration // since the test began
+	at    time.Duration // since the start of the test
 }
 
 func onSite(t *testing.T, cfg Config, test func(t *testing.T, s *site)) {
@@ -84,7 +84,7 @@ func (s *site) exchange(name string, queues ...string) {
 	}
 }
 
-// noted returns a handler that records an effect and then returns what answer returns.
+// noted returns a handler function that records an effect and then returns the result of answer.
 func (s *site) noted(answer func(d *amqpx.Delivery) error) Func {
 	return func(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
 		s.mu.Lock()
@@ -145,7 +145,7 @@ func (s *site) wantEffects(id string, want ...string) {
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
-		s.Errorf("effects of %s: %q, expected %q", id, got, want)
+		s.Errorf("effects of task %s: got %q, want %q", id, got, want)
 	}
 }
 
@@ -155,7 +155,7 @@ func (s *site) wantTask(id string, status Status, attempts int) {
 	got, err := s.Get(s.Context(), NoTx, id)
 	check(s.T, err)
 	if got.Status != status || got.Attempts != attempts {
-		s.Errorf("task %s is %s after %d attempts (%s), expected %s after %d", id, got.Status, got.Attempts, got.LastError, status, attempts)
+		s.Errorf("task %s: got %s after %d failed attempts with the error %q, want %s after %d", id, got.Status, got.Attempts, got.LastError, status, attempts)
 	}
 }
 

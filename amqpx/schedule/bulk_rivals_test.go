@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// rivals runs a bulk change of 100 tasks in batches of one, so that several pages are read. After the given number of
-// changes another operator runs a statement.
+// rivals runs a bulk change of 100 tasks in batches of one, so that it reads several pages. After the given number of
+// changes, it executes a statement, as another operator could.
 func rivals(t *testing.T, a BulkAction, status Status, after int64, base time.Time, statement string, args ...any) (p BulkProgress, ids map[string]int, s *Store) {
 	t.Helper()
 	s, db := closedStore(t)
@@ -35,8 +35,8 @@ func rivals(t *testing.T, a BulkAction, status Status, after int64, base time.Ti
 	return p, ids, s
 }
 
-// If another operator reschedules tasks behind a bulk change, or they fail again, the run does not change or count them
-// a second time.
+// If tasks that a bulk change has already changed are rescheduled by another operator, or fail again, the bulk change
+// does not change or count them a second time.
 func TestBulkChangesEachTaskOnce(t *testing.T) {
 	base := time.Now().Add(time.Hour).Truncate(time.Millisecond)
 	later := base.Add(100 * time.Hour).UnixMilli()
@@ -47,17 +47,17 @@ func TestBulkChangesEachTaskOnce(t *testing.T) {
 		statement string
 		args      []any
 	}{
-		"reschedule":    {BulkReschedule(base.Add(24 * time.Hour)), StatusPending, move, []any{later}},
-		"by, earlier":   {BulkRescheduleBy(-time.Minute), StatusPending, move, []any{later}},
-		"by, later":     {BulkRescheduleBy(time.Minute), StatusPending, move, []any{base.Add(-time.Minute).UnixMilli()}},
-		"run":           {BulkRunNow(), StatusPending, move, []any{later}},
-		"revive":        {BulkRevive(base.Add(24 * time.Hour)), StatusFailed, "UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = ?", []any{later}},
-		"run, and both": {BulkRunNow(), StatusPending, "UPDATE rabbitdelay_tasks SET due_at = ?, version = version + 1 WHERE id LIKE '%5'", []any{later}},
+		"reschedule":      {BulkReschedule(base.Add(24 * time.Hour)), StatusPending, move, []any{later}},
+		"by, earlier":     {BulkRescheduleBy(-time.Minute), StatusPending, move, []any{later}},
+		"by, later":       {BulkRescheduleBy(time.Minute), StatusPending, move, []any{base.Add(-time.Minute).UnixMilli()}},
+		"run":             {BulkRunNow(), StatusPending, move, []any{later}},
+		"revive":          {BulkRevive(base.Add(24 * time.Hour)), StatusFailed, "UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = ?", []any{later}},
+		"run, some tasks": {BulkRunNow(), StatusPending, "UPDATE rabbitdelay_tasks SET due_at = ?, version = version + 1 WHERE id LIKE '%5'", []any{later}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, ids, _ := rivals(t, c.action, c.status, 50, base, c.statement, c.args...)
 			if p.Changed != 100 || len(ids) != 100 {
-				t.Errorf("changed %d, of %d tasks; want each of 100 tasks once", p.Changed, len(ids))
+				t.Errorf("got %d changes of %d different tasks, want 100 changes of 100", p.Changed, len(ids))
 			}
 		})
 	}
@@ -79,7 +79,7 @@ func TestBulkFindsTasksMovedBehindIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p, ids, s := rivals(t, c.action, StatusPending, 5, base, move, c.to.UnixMilli())
 			if p.Changed != 100 || len(ids) != 100 {
-				t.Errorf("changed %d, of %d tasks; want each of 100 tasks once", p.Changed, len(ids))
+				t.Errorf("got %d changes of %d different tasks, want 100 changes of 100", p.Changed, len(ids))
 			}
 			left := 0
 			for _, due := range dues(t, s, Filter{Status: StatusPending}) {
@@ -88,23 +88,24 @@ func TestBulkFindsTasksMovedBehindIt(t *testing.T) {
 				}
 			}
 			if left > 0 {
-				t.Errorf("%d tasks are pending and due at %v, where another operator put them", left, c.to)
+				t.Errorf("%d tasks are still due at %v, as the other operator set them, want 0", left, c.to)
 			}
 		})
 	}
 }
 
-// A task that another operator has run since the run began is already due, so it is not counted again.
+// A task that another operator has made due since a bulk change started is not counted by the bulk change.
 func TestBulkRunsOnlyWhatIsNotDue(t *testing.T) {
 	base := time.Now().Add(time.Hour).Truncate(time.Millisecond)
 	p, _, _ := rivals(t, BulkRunNow(), StatusPending, 5, base,
 		"UPDATE rabbitdelay_tasks SET due_at = CAST(unixepoch('subsec') * 1000 AS integer), version = version + 1 WHERE version = 1")
 	if p.Changed != 5 {
-		t.Errorf("made %d tasks due, want 5: another operator ran the others", p.Changed)
+		t.Errorf("the bulk change made %d tasks due, want 5, because the other operator made the remaining ones due", p.Changed)
 	}
 }
 
-// The audit log names the tasks that were revived, but not the tasks whose unique key belongs to another pending task.
+// Record gets the ids of the tasks that were revived, but not of those whose unique key belongs to another pending
+// task.
 func TestBulkRecordsOnlyRevivedTasks(t *testing.T) {
 	s, db := closedStore(t)
 	many(t, s, time.Now().Add(time.Hour), 3)
@@ -119,6 +120,6 @@ func TestBulkRecordsOnlyRevivedTasks(t *testing.T) {
 	})
 	check(t, err)
 	if p.Changed != 1 || len(ids) != 1 || ids[0] != "t0000" {
-		t.Errorf("%d revived, and recorded %v; want t0000", p.Changed, ids)
+		t.Errorf("%d tasks were revived and %v were recorded, want 1 and [t0000]", p.Changed, ids)
 	}
 }

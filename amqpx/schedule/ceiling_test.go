@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A rate limit that was changed by hand stays when a relay starts whose configuration has the value that was in effect
-// before the change. It is replaced if the configuration has a different value.
+// A rate limit that was changed by hand is kept when a relay starts with an unchanged configuration. If the value in
+// the configuration has changed, it replaces the one that was set by hand.
 func TestRateLimitChangedByHandStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, db := openStore(t, &recorder{}, Config{})
@@ -15,7 +15,7 @@ func TestRateLimitChangedByHandStays(t *testing.T) {
 		started := func(perSecond float64) float64 {
 			t.Helper()
 			if left := s.setRateLimits(t.Context(), []RateLimit{{Queue: "q", PerSecond: perSecond}}); len(left) > 0 {
-				t.Errorf("these rate limits were not written: %v", left)
+				t.Errorf("got the unwritten rate limits %v, want none", left)
 			}
 			list, err := s.Destinations(t.Context(), NoTx)
 			check(t, err)
@@ -30,21 +30,21 @@ func TestRateLimitChangedByHandStays(t *testing.T) {
 		}
 		for _, step := range []struct {
 			what     string
-			by, file float64 // by is set by hand before the start, unless it is negative
+			by, file float64 // by is set by hand before the relay starts, unless it is negative
 			want     float64
 		}{
 			{"the first start", -1, 50, 50},
 			{"lowered in an incident", 5, 50, 5},
-			{"the same again", -1, 50, 5},
-			{"taken away", 0, 50, 0},
-			{"another one in the file", -1, 20, 20},
-			{"none in the file any more", -1, 0, 0},
+			{"restarted", -1, 50, 5},
+			{"removed by hand", 0, 50, 0},
+			{"a new value in the file", -1, 20, 20},
+			{"removed from the file", -1, 0, 0},
 		} {
 			if step.by >= 0 {
 				byHand(step.by)
 			}
 			if got := started(step.file); got != step.want {
-				t.Errorf("%s: %v a second, want %v", step.what, got, step.want)
+				t.Errorf("%s: got %v tasks per second, want %v", step.what, got, step.want)
 			}
 			<-time.After(time.Second)
 		}

@@ -19,7 +19,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// crashEnv makes a child process a consumer. Its value has the broker and the database.
+// crashEnv is the environment variable that makes a child process a consumer. It contains the broker's URL and the
+// database file.
 const crashEnv = "RABBITDELAY_TEST_CRASH"
 
 func TestMain(m *testing.M) {
@@ -34,14 +35,14 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// killed is the exit code of a process that a task has killed.
+// killed is the exit code of a process that was ended by a task.
 const killed = 77
 
 func openFile(file string) (*sql.DB, error) {
 	return sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(180000)&_pragma=journal_mode(wal)&_txlock=immediate")
 }
 
-// consumeUntilSettled is the child process: it handles tasks until none is pending, or until one of them ends the
+// consumeUntilSettled runs in the child process. It handles tasks until none is pending, or until one of them ends the
 // process.
 func consumeUntilSettled(url, file string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -74,8 +75,8 @@ func consumeUntilSettled(url, file string) error {
 	}
 }
 
-// A task that crashes the process that handles it is given up after its attempts. Tasks that are handled at the same
-// time are not blamed.
+// A task that crashes its process fails when its attempts are used up. Tasks that are handled at the same time are not
+// affected.
 func TestTaskThatKillsItsProcess(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tasks.db")
 	db, err := openFile(file)
@@ -142,14 +143,15 @@ func TestTaskThatKillsItsProcess(t *testing.T) {
 	if effects != innocent || distinct != innocent {
 		t.Errorf("%d effects of %d different tasks, want one for each of the %d other tasks (%v)", effects, distinct, innocent, rows)
 	}
-	// The other task may have killed the process between the record and the dead letter, or before the acknowledgement.
+	// One of the two may have no dead letter: the other one may have ended the process after the failure was recorded
+	// and before the dead letter was sent. It may have two if the process ended before the acknowledgement.
 	q, _ := srv.Queue("q.dead")
 	if len(q.Messages) == 0 || slices.ContainsFunc(q.Messages, func(m amqptest.Message) bool { return !slices.Contains(killers, m.MessageId) }) {
-		t.Errorf("dead letters: got %+v, want only the messages that kill their process", q.Messages)
+		t.Errorf("got the dead letters %+v, want at least one, and only those of %q", q.Messages, killers)
 	}
 }
 
-// Lost connections, and consumers that end while the handler runs, do not count as attempts of the task, however many
+// Neither lost connections nor consumers that stop while the handler runs count as attempts of the task, however many
 // there are.
 func TestRedeliveriesAreNotAttempts(t *testing.T) {
 	onSite(t, Config{}, func(_ *testing.T, s *site) {
@@ -184,7 +186,7 @@ func TestRedeliveriesAreNotAttempts(t *testing.T) {
 		stop()
 		s.wantTask("connections lost", StatusDone, 0)
 		if len(s.effects) != 2 || cutOff != 10 {
-			s.Errorf("effects %v, cut off %d times, want 2 effects, cut off 10 times", s.effects, cutOff)
+			s.Errorf("got the effects %v and %d interrupted runs, want 2 effects and 10 interrupted runs", s.effects, cutOff)
 		}
 	})
 }

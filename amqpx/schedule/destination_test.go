@@ -32,12 +32,12 @@ func TestExclusiveQueueDelaysNoOther(t *testing.T) {
 		check(t, s.ScheduleBatch(t.Context(), NoTx, tasks))
 		after(5 * time.Second)
 		if n := sentOf(t, s.db, "good-%"); n != 100 {
-			t.Errorf("%d of 100 tasks for other queues were sent in 5s", n)
+			t.Errorf("%d tasks for other queues were sent within 5s, want 100", n)
 		}
 	})
 }
 
-// A task for a delay queue, which another program wrote, fails immediately.
+// A task that another program wrote with an impossible destination fails immediately.
 func TestImpossibleDestinationFailsItsTask(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		due := time.Now().UnixMilli()
@@ -47,16 +47,16 @@ func TestImpossibleDestinationFailsItsTask(t *testing.T) {
 		bad, err := s.Get(t.Context(), NoTx, "bad")
 		check(t, err)
 		if bad.Status != StatusFailed || !strings.HasPrefix(bad.LastError, `bucket strategy: destination queue "delay.parked" belongs to the delay strategies`) {
-			t.Errorf(`the task is %s: got %s, want an error beginning with "bucket strategy: destination queue "delay.parked" belongs to the delay strategies" and %s`,
+			t.Errorf(`the task is %s with the error %q, want %s and "bucket strategy: destination queue "delay.parked" belongs to the delay strategies…"`,
 				bad.Status, bad.LastError, StatusFailed)
 		}
 		if n := sentOf(t, s.db, "q"); n != 1 {
-			t.Errorf("%d tasks of another queue were sent, want 1", n)
+			t.Errorf("%d tasks for another queue were sent, want 1", n)
 		}
 	})
 }
 
-// A full queue with a backlog delays no other queue.
+// A full queue with many overdue tasks does not delay tasks for other queues.
 func TestFullQueueDelaysNoOther(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		_, err := s.plain.QueueDeclare("full", true, false, false, false, amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
@@ -71,8 +71,8 @@ func TestFullQueueDelaysNoOther(t *testing.T) {
 	})
 }
 
-// wantOthersOnTime fails the test unless tasks for another queue are sent immediately, one a second
-// for a minute.
+// wantOthersOnTime schedules a task for another queue each second for a minute, and fails the test unless each is sent
+// immediately.
 func wantOthersOnTime(s *site) {
 	s.Helper()
 	<-time.After(time.Second)
@@ -89,13 +89,14 @@ func wantOthersOnTime(s *site) {
 			<-time.After(10 * time.Millisecond)
 		}
 		if took := time.Since(start); took > 2*relay.Patience {
-			s.Errorf("task %d of another queue was sent after %v", i, took)
+			s.Errorf("task %d for another queue was sent after %v, want at most %v", i, took, 2*relay.Patience)
 		}
 		<-time.After(time.Second)
 	}
 }
 
-// A queue that does not answer delays no other queue, and gets its tasks when it answers again.
+// A queue that does not confirm does not delay tasks for other queues, and receives its own tasks when it confirms
+// again.
 func TestSilentQueueDelaysNoOther(t *testing.T) {
 	onSite(t, Config{Batch: 50}, func(t *testing.T, s *site) {
 		answer := s.srv.Silence("silent")
@@ -108,7 +109,7 @@ func TestSilentQueueDelaysNoOther(t *testing.T) {
 		answer()
 		after(3 * time.Minute)
 		if n := sentOf(t, s.db, "silent"); n != len(tasks) {
-			t.Errorf("%d of %d tasks were sent after the queue answered", n, len(tasks))
+			t.Errorf("%d tasks were sent after the queue confirmed again, want %d", n, len(tasks))
 		}
 	})
 }
@@ -132,13 +133,13 @@ func TestRefusingRoutingKeyDelaysNoOther(t *testing.T) {
 			got, err := s.Get(t.Context(), NoTx, fmt.Sprint(i))
 			check(t, err)
 			if got.Sends == 0 {
-				t.Errorf("task %d of another key was not sent within %v", i, 2*relay.Patience)
+				t.Errorf("task %d with another routing key was sent 0 times within %v, want once", i, 2*relay.Patience)
 			}
 		}
 	})
 }
 
-// The relay does not wait for the answer of a queue that is known to refuse.
+// The relay does not wait for the answer of a queue that has refused messages before.
 func TestSlowRefusalDelaysNoOther(t *testing.T) {
 	r := recorder{before: func(_ context.Context, msgs []amqpx.Message) error {
 		refused := &amqpx.BatchError{Total: len(msgs), Failed: map[int]*amqpx.SendError{}}
@@ -165,14 +166,13 @@ func TestSlowRefusalDelaysNoOther(t *testing.T) {
 			check(t, s.Schedule(t.Context(), NoTx, Task{ID: fmt.Sprint(i), Queue: "good", DeliverAt: at}))
 			after(100 * time.Millisecond)
 			if got := r.receipts(); len(got) != i+1 || got[i].at.Sub(at) > relay.FirstLook {
-				t.Fatalf("%d of %d tasks of another queue were sent immediately", len(got), i+1)
+				t.Fatalf("%d tasks for another queue were sent, want %d, each within %v", len(got), i+1, relay.FirstLook)
 			}
 		}
 	})
 }
 
-// If a broker refuses logins, for example because it is starting, that says nothing about the
-// destinations: their tasks wait for it.
+// If a broker refuses logins, for example because it is starting, the tasks for its destinations wait and do not fail.
 func TestRefusedLoginFailsNoTask(t *testing.T) {
 	onSite(t, Config{}, func(_ *testing.T, s *site) {
 		defer s.consume("q", Handler(s.db, s.noted(nil)))()

@@ -10,8 +10,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// An export has three parts. The handler of each part decrements a counter in its transaction, and
-// the last one schedules the next step. That happens once, even if a message is delivered twice.
+// An export has three parts. The handler of each part decrements a counter in its transaction, and the last one
+// schedules the next step. Each part is counted once, even if its message is delivered twice.
 func ExampleHandler_chain() {
 	ctx := context.Background()
 	db, err := sql.Open("sqlite", ":memory:")
@@ -39,7 +39,7 @@ func ExampleHandler_chain() {
 	}
 
 	handle := schedule.Handler(db, func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
-		// ... write the part ... and count last, because other handlers wait for the counter's lock
+		// ... write the part ... and update the counter last, because other handlers wait for its lock
 		if _, err := tx.ExecContext(ctx, "UPDATE exports SET parts_left = parts_left - 1 WHERE id = 'export-7'"); err != nil {
 			return err
 		}

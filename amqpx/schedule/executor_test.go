@@ -66,7 +66,7 @@ func methodsWithExecutor(t *testing.T, x any, do func(name string, call func(sch
 	}
 }
 
-// errorOf returns an error, or the one that ends a sequence.
+// errorOf returns the result if it is an error, and the last error of the result if it is a sequence.
 func errorOf(result any) (err error) {
 	switch r := result.(type) {
 	case error:
@@ -81,8 +81,8 @@ func errorOf(result any) (err error) {
 	return err
 }
 
-// No method treats a nil executor as the store's own database: if a caller forgot its transaction, the change would
-// stay whatever happens to that transaction.
+// No method treats a nil executor as the store's own database. Otherwise, if a caller forgot to pass its transaction,
+// the change would remain even if that transaction is rolled back.
 func TestNilExecutor(t *testing.T) {
 	db, err := sql.Open("sqlite", ":memory:")
 	if err != nil {
@@ -109,19 +109,19 @@ func TestNilExecutor(t *testing.T) {
 		}
 	}
 	if n, err := s.CountUpTo(t.Context(), schedule.NoTx, schedule.Filter{}, 9); n != 0 || err != nil {
-		t.Errorf("%d tasks were written, %v, want 0 and no error", n, err)
+		t.Errorf("CountUpTo: got %d tasks, error %v, want 0 and no error", n, err)
 	}
 	for _, x := range []any{s, s.Recurring()} {
 		methodsWithExecutor(t, x, func(name string, call func(schedule.Executor) error) {
 			if err := call(schedule.NoTx); errors.Is(err, schedule.ErrNoExecutor) {
-				t.Errorf("%T.%s on NoTx: got %v, want not schedule.ErrNoExecutor", x, name, err)
+				t.Errorf("%T.%s on NoTx: got %v, want no error, or one other than schedule.ErrNoExecutor", x, name, err)
 			}
 		})
 	}
 }
 
-// With a nil database, constructors return an error that says so, and handlers are nil, which Consume refuses before it
-// begins.
+// With a nil database, New and Migrate return ErrNoDatabase. The constructors of handlers return nil, which Consume
+// refuses.
 func TestNilDatabase(t *testing.T) {
 	ctx := t.Context()
 	effect := func(context.Context, *sql.Tx, *amqpx.Delivery) error { return nil }
@@ -141,7 +141,7 @@ func TestNilDatabase(t *testing.T) {
 			"idempotency.Handler": idempotency.Handler(db, effect),
 		} {
 			if handler != nil {
-				t.Errorf("%s returned a handler for a database that is %s", name, what)
+				t.Errorf("%s with a database that is %s: got a handler, want nil", name, what)
 			}
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// A message that is handled after its task has expired has no effect, whether it is handled alone or in a group. Before
-// the expiry it has its effect. Rescheduling the task also changes the expiry.
+// A message that is handled after its task has expired has no effect, whether it is handled alone or in a group.
+// Rescheduling the task also moves its expiry.
 func TestTasksExpire(t *testing.T) {
 	for name, opts := range map[string][]HandlerOption{"alone": nil, "in groups": {WithGroup(10)}} {
 		t.Run(name, func(t *testing.T) {
@@ -46,28 +46,28 @@ func TestTasksExpire(t *testing.T) {
 				}
 			}
 			if got, want := fmt.Sprint(effects), "[early never moved rounded]"; got != want {
-				t.Errorf("effects of %s, want %s", got, want)
+				t.Errorf("got effects of the tasks %s, want %s", got, want)
 			}
 			for id, want := range map[string]Status{"late": StatusExpired, "to exchange": StatusExpired, "early": StatusDone, "moved": StatusDone} {
 				task, err := s.Get(t.Context(), NoTx, id)
 				check(t, err)
 				if task.Status != want || task.FinishedAt.IsZero() {
-					t.Errorf("%s is %s, want %s and FinishedAt not zero", id, task.Status, want)
+					t.Errorf("task %s is %s and finished at %v, want %s and a finish time", id, task.Status, task.FinishedAt, want)
 				}
 			}
 			if skipped["late"] != SkipExpired || skipped["to exchange"] != SkipExpired {
-				t.Errorf("skipped: got %v, want SkipExpired for both late tasks", skipped)
+				t.Errorf(`got the skips %v, want SkipExpired for "late" and "to exchange"`, skipped)
 			}
 			rounded, err := s.Get(t.Context(), NoTx, "rounded")
 			check(t, err)
 			if want := time.Hour + time.Minute + time.Millisecond; rounded.ExpiresAfter != want {
-				t.Errorf("expires after %v, want %v", rounded.ExpiresAfter, want)
+				t.Errorf("the task rounded has the expiry %v, want %v", rounded.ExpiresAfter, want)
 			}
 		})
 	}
 }
 
-// The relay does not send expired tasks, and they are kept as long as other tasks.
+// The relay does not send expired tasks. They are purged like other finished tasks.
 func TestExpiredTasksAreNotSent(t *testing.T) {
 	sender := &recorder{}
 	bubble(t, sender, Config{}, func(t *testing.T, s *Store, _ *sql.DB) {
@@ -81,17 +81,17 @@ func TestExpiredTasksAreNotSent(t *testing.T) {
 		task, err := s.Get(t.Context(), NoTx, "late")
 		check(t, err)
 		if task.Status != StatusExpired {
-			t.Errorf("the late one is %s, want %s", task.Status, StatusExpired)
+			t.Errorf("the late task is %s, want %s", task.Status, StatusExpired)
 		}
 		_, err = s.Purge(t.Context(), Retention{Keep: time.Second})
 		check(t, err)
 		if _, err := s.Get(t.Context(), NoTx, "late"); err == nil {
-			t.Error("the expired task was not purged")
+			t.Error("Get of the expired task after Purge: got no error, want one")
 		}
 	})
 }
 
-// SQL may write tasks without a due time, and with an expiry so long that adding it to any time overflows.
+// Tasks that are written with SQL may have no due time, and an expiry so long that adding it to any time overflows.
 func TestExpiresAfterBounds(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Second}, func(_ *testing.T, s *site) {
 		defer s.consume("q", Handler(s.db, s.noted(nil)))()

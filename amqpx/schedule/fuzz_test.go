@@ -53,10 +53,10 @@ func FuzzTaskID(f *testing.F) {
 		}
 		got, err := store.Get(ctx, NoTx, id)
 		if err != nil || got.ID != id {
-			t.Fatalf("id %q: got %q, %v, want no error", id, got.ID, err)
+			t.Fatalf("Get(%q): got the id %q and the error %v, want the same id and no error", id, got.ID, err)
 		}
 		if want := map[bool]Status{true: StatusDone, false: StatusPending}[version == got.Version]; got.Status != want {
-			t.Fatalf("id %q: a message of version %d left version %d %s", id, version, got.Version, got.Status)
+			t.Fatalf("id %q: after a message of version %d, the task of version %d is %s, want %s", id, version, got.Version, got.Status, want)
 		}
 	})
 }

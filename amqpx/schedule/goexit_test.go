@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// A handler that ends its goroutine, as t.FailNow does in a user's test, has failed: the row shows the attempt, and the
-// last attempt ends the task.
+// A handler that ends its goroutine, as t.FailNow does in a user's test, counts as failed. The row records the attempt,
+// and the task fails with its last attempt.
 func TestHandlerThatEndsItsGoroutine(t *testing.T) {
 	s, db := openStore(t, nil, Config{})
 	defer func() { _ = db.Close() }()
@@ -38,7 +38,8 @@ func TestHandlerThatEndsItsGoroutine(t *testing.T) {
 				got, err := s.Get(t.Context(), NoTx, name)
 				check(t, err)
 				if returned || got.Status != want || got.Attempts != attempt+1 || !strings.Contains(got.LastError, "the handler ended its goroutine") {
-					t.Errorf("attempt %d: returned %t, %s with %d attempts and error %q", attempt+1, returned, got.Status, got.Attempts, got.LastError)
+					t.Errorf("attempt %d: the handler returned: %t, the task is %s after %d attempts with the error %q; want false, %s, %d and an error that says that the handler ended its goroutine",
+						attempt+1, returned, got.Status, got.Attempts, got.LastError, want, attempt+1)
 				}
 			}
 		})

@@ -12,8 +12,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// If a test passes a Delivery that it has created to a handler, the Delivery has an effect or causes an error, and is
-// never silently ignored.
+// A Delivery that a user's test has created and passes to a handler either takes effect or causes an error. It is never
+// silently skipped.
 func TestHandlerWithADeliveryOfATest(t *testing.T) {
 	in := time.Now().Add(time.Hour)
 	for name, tc := range map[string]struct {
@@ -51,14 +51,14 @@ func TestHandlerWithADeliveryOfATest(t *testing.T) {
 				handle := schedule.Handler(db, func(context.Context, *sql.Tx, *amqpx.Delivery) error { effect = true; return nil }, schedule.WithGroup(group))
 				err = handle(t.Context(), &tc.delivery)
 				if effect != tc.effect || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
-					t.Errorf("effect %t, error %v, want effect %t and error %q", effect, err, tc.effect, tc.err)
+					t.Errorf(`got effect %t and error %v, want effect %t and an error with %q ("" means no error)`, effect, err, tc.effect, tc.err)
 				}
 				if err != nil && (!errors.Is(err, schedule.ErrNotTask) || !amqpx.IsRejected(err)) {
 					t.Errorf("got %v, want a rejection with ErrNotTask", err)
 				}
 				// A message that is not the task's own does not change the task.
 				if task, err := tasks.Get(t.Context(), schedule.NoTx, "t"); err != nil || !tc.effect && (task.Status != schedule.StatusPending || task.Attempts != 0) {
-					t.Errorf("the task is %+v, %v, want it pending without attempts", task, err)
+					t.Errorf("Get: got %+v, error %v, want the task pending, with 0 attempts and no error", task, err)
 				}
 			})
 		}

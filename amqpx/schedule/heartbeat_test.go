@@ -66,12 +66,12 @@ func TestRelays(t *testing.T) {
 		stop()
 		check(t, <-done)
 		if got := relays(); len(got) != 1 {
-			t.Errorf("after this relay ended: got %+v, want one relay", got)
+			t.Errorf("after this relay stopped: got %+v, want one relay", got)
 		}
 	})
 }
 
-// A relay without the table, or without permission for it, still relays and is healthy.
+// Without the table of relays, a relay still sends tasks and is healthy.
 func TestRelayThatCannotBeSeen(t *testing.T) {
 	var r recorder
 	bubble(t, &r, Config{}, func(t *testing.T, s *Store, db *sql.DB) {

@@ -17,8 +17,8 @@ import (
 
 var mail = topology.Destination{Queue: "mail"}
 
-// A task that is due during a pause happens once, after the pause, even if its message was already with the broker.
-// Other destinations do not wait.
+// A task that becomes due while its destination is paused takes effect once, after the pause, even if its message had
+// already been sent. Tasks for other destinations are on time.
 func TestPauseKeepsTasksInTheTable(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		s.consumeAll([]string{"mail", "other"}, Handler(s.db, s.noted(nil)))
@@ -30,7 +30,7 @@ func TestPauseKeepsTasksInTheTable(t *testing.T) {
 			t.Fatalf("before the pause, the task was sent %d times, error %v, want once", got.Sends, err)
 		}
 		check(t, s.Pause(t.Context(), NoTx, mail, "alice"))
-		check(t, s.Pause(t.Context(), NoTx, mail, "bob")) // changes nothing
+		check(t, s.Pause(t.Context(), NoTx, mail, "bob")) // pausing twice changes nothing
 		s.schedule(Task{ID: "new", Queue: "mail", DeliverAt: time.Now()})
 		after(2 * time.Hour)
 		s.wantEffects("other", "other 1h0m0s")
@@ -50,7 +50,7 @@ func TestPauseKeepsTasksInTheTable(t *testing.T) {
 		s.wantEffects("new", "mail 2h1m2s")
 		s.wantEffects("later", "mail 5h0m0s")
 		if states, err := s.Destinations(t.Context(), NoTx); err != nil || len(states) != 0 {
-			t.Errorf("after the pause: got %+v, %v, want no destinations", states, err)
+			t.Errorf("after the pause: got the destinations %+v, error %v, want none and no error", states, err)
 		}
 	})
 }
@@ -64,7 +64,7 @@ func TestPauseKeepsAttempts(t *testing.T) {
 				return errors.New("not now")
 			}
 			if d.Attempt != 2 {
-				t.Errorf("attempt %d, want 2", d.Attempt)
+				t.Errorf("after the pause: got attempt %d, want 2", d.Attempt)
 			}
 			return nil
 		})), amqpx.WithRetry(topology.Retry{Backoff: time.Hour, Jitter: topology.NoJitter}))
@@ -81,8 +81,7 @@ func TestPauseKeepsAttempts(t *testing.T) {
 	})
 }
 
-// An exchange is paused with all its routing keys, and each of its queues has the effect
-// once.
+// Pausing an exchange pauses all its routing keys. After the pause, the task takes effect once in each bound queue.
 func TestPauseOfAnExchange(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		s.consumeAll([]string{"a", "b"}, Handler(s.db, s.noted(nil)))
@@ -99,7 +98,8 @@ func TestPauseOfAnExchange(t *testing.T) {
 	})
 }
 
-// Tasks that came due during a pause are spread. Tasks that come due later are on time.
+// Tasks that became due during a pause are spread over the given time. Tasks that become due after the pause are on
+// time.
 func TestResumeSpreads(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		s.consume("mail", Handler(s.db, s.noted(nil)))
@@ -124,14 +124,14 @@ func TestResumeSpreads(t *testing.T) {
 		}
 		for m := range 10 {
 			if n := perMinute[m]; n < 5 || n > 7 {
-				t.Errorf("minute %d has %d tasks, want about 6: %v", m, n, perMinute)
+				t.Errorf("%d tasks took effect in minute %d, want 5 to 7: %v", n, m, perMinute)
 			}
 		}
 	})
 }
 
-// A spread and a rate limit both apply: the tasks that came due during a pause take the longer of the two times, and no
-// longer.
+// A spread and a rate limit apply together: sending the tasks that became due during a pause takes the longer of the
+// two times.
 func TestResumeSpreadsWithinARateLimit(t *testing.T) {
 	for _, c := range []struct {
 		tasks        int
@@ -155,7 +155,7 @@ func TestResumeSpreadsWithinARateLimit(t *testing.T) {
 				from := time.Since(s.began)
 				states, err := s.Destinations(t.Context(), NoTx)
 				if check(t, err); len(states) != 1 || states[0].SpreadUntil.Sub(time.Now().Add(c.took)).Abs() > time.Second {
-					t.Errorf("got %+v, want the tasks to be sent within %v", states, c.took)
+					t.Errorf("got the destinations %+v, want one with SpreadUntil %v from now", states, c.took)
 				}
 				after(10 * time.Minute)
 				at := s.instants("mail")
@@ -171,7 +171,8 @@ func TestResumeSpreadsWithinARateLimit(t *testing.T) {
 	}
 }
 
-// A recurring task continues to create tasks, which wait. A relay that starts during the pause respects it too.
+// During a pause, a recurring task continues to create tasks, which wait. The pause also applies to a relay that starts
+// later.
 func TestPauseAndRecurringTasks(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		s.consume("mail", Handler(s.db, s.noted(nil)))
@@ -185,7 +186,7 @@ func TestPauseAndRecurringTasks(t *testing.T) {
 		check(t, s.Resume(t.Context(), NoTx, mail, 0))
 		after(time.Minute)
 		if len(s.effects) != 5 {
-			t.Errorf("%d effects after it, want 5: %v", len(s.effects), s.effects)
+			t.Errorf("got %d effects after the pause, want 5: %v", len(s.effects), s.effects)
 		}
 	})
 }
@@ -206,7 +207,8 @@ func (s *site) second(cfg Config) (stop func()) {
 	})
 }
 
-// A flood is limited to the rate in any second, while relays start and stop. Other destinations are on time.
+// While relays start and stop, a flood of tasks is sent at no more than the rate limit in any second. Tasks for other
+// destinations are on time.
 func TestRateLimitOverRelays(t *testing.T) {
 	const rate, burst, flood = 200, 20, 6000
 	cfg := Config{RateLimits: []RateLimit{{Queue: "mail", PerSecond: rate, Burst: burst}}}
@@ -263,7 +265,7 @@ func (s *site) instants(queue string) (list []time.Duration) {
 	return list
 }
 
-// wantRateLimit fails the test if any second has more than most effects.
+// wantRateLimit fails the test if there are more than most effects within any second.
 func wantRateLimit(t *testing.T, at []time.Duration, most int) {
 	t.Helper()
 	for i, j := 0, 0; j < len(at); j++ {
@@ -316,7 +318,7 @@ func TestSlowRateLimitAndExpiry(t *testing.T) {
 		}
 		for i := 1; i < len(at); i++ {
 			if gap := at[i] - at[i-1]; gap < 10*time.Second || gap > 12*time.Second {
-				t.Errorf("the gap between two tasks is %v, want 10s", gap)
+				t.Errorf("the gap between two tasks is %v, want 10s to 12s", gap)
 			}
 		}
 	})
@@ -352,11 +354,12 @@ func TestPauseInATransaction(t *testing.T) {
 	check(t, s.Pause(t.Context(), tx, mail, "alice"))
 	check(t, tx.Rollback())
 	if states, err := s.Destinations(t.Context(), NoTx); err != nil || len(states) != 0 {
-		t.Errorf("after a rollback: got %+v, %v, want no destinations", states, err)
+		t.Errorf("after a rollback: got the destinations %+v, error %v, want none and no error", states, err)
 	}
 }
 
-// Tasks that are held back count neither as overdue nor as a backlog of the relay, unless no relay uses the rate limit.
+// Tasks that a pause or a rate limit holds back count neither as overdue nor as unsent. A rate limit that no relay
+// applies does not hold tasks back.
 func TestBacklogOfHeldDestinations(t *testing.T) {
 	store, db := openStore(t, &recorder{}, Config{Batch: 10})
 	defer func() { _ = db.Close() }()
@@ -401,9 +404,9 @@ func TestBacklogOfHeldDestinations(t *testing.T) {
 	}
 	switch {
 	case len(unheld) != 5:
-		t.Errorf("without a relay: %d tasks are not held, want 5: %v", len(unheld), unheld)
+		t.Errorf("without a relay: %d tasks are not held back, want 5: %v", len(unheld), unheld)
 	case unheld[0] != "mail0":
-		t.Errorf("without a relay: the first that is not held is %s, want mail0", unheld[0])
+		t.Errorf("without a relay: the first task that is not held back is %s, want mail0", unheld[0])
 	}
 	if _, _, err := store.relay.Step(t.Context()); err != nil {
 		t.Fatal(err)
@@ -414,7 +417,7 @@ func TestBacklogOfHeldDestinations(t *testing.T) {
 	}
 	for _, id := range unheld {
 		if got, err := store.Get(t.Context(), NoTx, id); err != nil || got.Sends == 0 {
-			t.Errorf("task %s is not held back, but was not sent: %v", id, err)
+			t.Errorf("task %s, which is not held back: got %d sends and the error %v, want at least 1 and no error", id, got.Sends, err)
 		}
 	}
 	now = now.Add(time.Minute)
@@ -423,9 +426,8 @@ func TestBacklogOfHeldDestinations(t *testing.T) {
 	}
 }
 
-// A claim may be delayed after it has read the pauses and rate limits, for example by a slow database. It still
-// respects those that were set in the meantime: nothing is sent during a pause, and no more than a new rate limit
-// allows.
+// If a claim is delayed after the relay has read the pauses and rate limits, for example by a slow database, the claim
+// still respects the current ones: it claims nothing during a pause, and no more than a new rate limit allows.
 func TestClaimUsesTheCurrentGates(t *testing.T) {
 	s, db := openStore(t, &recorder{}, Config{})
 	defer func() { _ = db.Close() }()
@@ -438,7 +440,7 @@ func TestClaimUsesTheCurrentGates(t *testing.T) {
 	lanes, _, err := s.relay.Look(t.Context(), rows.ToSend, until)
 	check(t, err)
 	if len(lanes) != 1 {
-		t.Fatalf("due: got %v, want one lane", lanes)
+		t.Fatalf("Look: got the lanes %v, want one", lanes)
 	}
 	claim := func() int {
 		t.Helper()

@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// provider is a service that executes a call once for each key.
+// provider simulates a service that executes a call once for each key.
 type provider struct {
 	*site
 
@@ -45,12 +45,12 @@ func (p *provider) wantCalls(n int, id string) {
 	p.Helper()
 	key := regexp.MustCompile(`^` + id + `\.[0-9]{12,13}\.q$`)
 	if len(p.calls) != n || slices.ContainsFunc(p.calls, func(k string) bool { return k != p.calls[0] || !key.MatchString(k) }) {
-		p.Errorf("calls %q, expected %d with one key like %s", p.calls, n, key)
+		p.Errorf("got calls with the keys %q, want %d calls with one key that matches %s", p.calls, n, key)
 	}
 }
 
-// Work that runs for much longer than its lease is done once, however many times its message is
-// delivered in the meantime, and cannot be cancelled or rescheduled.
+// Work that takes much longer than its lease is done once, however many times its message is delivered while it is
+// running. The task of running work cannot be cancelled or rescheduled.
 func TestLeaseIsRenewed(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		p := s.provider()
@@ -78,13 +78,12 @@ func TestLeaseIsRenewed(t *testing.T) {
 		s.wantEffects("pay", "q 1h0m10s")
 		s.wantTask("pay", StatusDone, 0)
 		if q, ok := s.srv.Queue("q"); !ok || q.Ready+q.Unacked != 0 {
-			s.Errorf("messages are left: %+v", q)
+			s.Errorf("got the queue %+v, want it without messages", q)
 		}
 	})
 }
 
-// A failed attempt ends the lease, and the next attempt has the same key. The changes of complete
-// are rolled back with its transaction.
+// A failed attempt releases the lease, and the next attempt has the same key.
 func TestLeaseRetries(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		p := s.provider()
@@ -114,7 +113,7 @@ func TestLeaseRetries(t *testing.T) {
 		s.wantEffects("pay", "q 1h40m10s")
 		s.wantTask("pay", StatusDone, 2)
 		if want := []string{"the provider is down false <nil>", "handler panicked: oh false <nil>"}; !slices.Equal(failures, want) {
-			s.Errorf("failures %q, expected %q", failures, want)
+			s.Errorf("OnFailure got %q, want %q", failures, want)
 		}
 		p.work = func(context.Context, *amqpx.Delivery) error { return amqpx.Reject(errors.New("no such card")) }
 		s.schedule(Task{ID: "refused", Queue: "q", DeliverAt: time.Now()})
@@ -123,26 +122,26 @@ func TestLeaseRetries(t *testing.T) {
 	})
 }
 
-// If the process dies while it works, the lease ends, and the task can be cancelled again. Its message is redelivered
-// immediately, and is handled when the lease has ended. An attempt without an outcome counts, and after MaxAttempts of
-// them the task fails.
+// If a process dies during the work, the task can be cancelled when the lease has expired. A message that is
+// redelivered before is handled then. An attempt without an outcome counts, and after MaxAttempts of them the task
+// fails.
 func TestLeaseOfADeadProcess(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute, SweepInterval: time.Second}, func(_ *testing.T, s *site) {
-		// die begins an attempt in the same way as a process that dies after the task's message was sent.
+		// die starts an attempt and does nothing more, like a process that dies during the work.
 		die := func(id string, attempts int) {
 			h := newLeaseHandler(sqldb.Of(s.db), nil, nil)
 			a := newAttempt(&amqpx.Delivery{ID: id, Version: 1, Queue: "q"}, 0, defaultLease)
 			check(s.T, h.enter(s.Context(), a, &amqpx.Delivery{ID: id, Version: 1, Queue: "q", Attempt: 1, MaxAttempts: 5, DueAt: time.Now()}))
 			a.leaveLane()
 			if a.number != attempts {
-				s.Errorf("%s: attempt %d, expected %d", id, a.number, attempts)
+				s.Errorf("task %s: got attempt %d, want %d", id, a.number, attempts)
 			}
 		}
 		now := time.Now()
 		for _, id := range []string{"pay", "other"} {
 			s.schedule(Task{ID: id, Queue: "q", DeliverAt: now})
 		}
-		// The messages of these tasks are lost.
+		// These tasks count as sent, but have no messages.
 		for _, id := range []string{"cancelled", "poison"} {
 			_, err := s.db.ExecContext(s.Context(), "INSERT INTO rabbitdelay_tasks (id, queue, due_at, resend_at) VALUES (?, 'q', 1, 99999999999999)", id)
 			check(s.T, err)
@@ -176,13 +175,13 @@ func TestLeaseOfADeadProcess(t *testing.T) {
 		h := p.handler(OnFailure(func(_ context.Context, _ *amqpx.Delivery, err error, _ bool, _ error) { got = err }))
 		err := h(s.Context(), &amqpx.Delivery{ID: "poison", Version: 1, Queue: "q", Attempt: 1, MaxAttempts: 5, DueAt: time.Now()})
 		if !errors.Is(err, ErrPoison) || !amqpx.IsRejected(err) || !errors.Is(got, ErrPoison) {
-			s.Errorf("errors %v, %v, want ErrPoison and amqpx.IsRejected = true", err, got)
+			s.Errorf("the handler returned %v and OnFailure got %v, want ErrPoison for both, and a rejection from the handler", err, got)
 		}
 		s.wantTask("poison", StatusFailed, 5)
 	})
 }
 
-// A lost lease cancels the context of the work, and its result is discarded.
+// If a lease is lost, the context of the work is canceled, and its result is discarded.
 func TestLeaseLost(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		p := s.provider()
@@ -209,12 +208,12 @@ func TestLeaseLost(t *testing.T) {
 		s.wantEffects("looks", "q 21s")
 		s.wantEffects("does not look", "q 1m11s")
 		if len(causes) != 1 || !strings.Contains(causes[0], "lease lost: another attempt holds the lease of task looks") {
-			s.Errorf(`causes %q, want one cause with "lease lost: another attempt holds the lease of task looks"`, causes)
+			s.Errorf(`got the causes %q, want one with "lease lost: another attempt holds the lease of task looks"`, causes)
 		}
 	})
 }
 
-// A consumer that ends releases its lease: another consumer continues the work immediately, and the
+// A consumer that stops releases its lease, so that another consumer can start the work immediately. The interrupted
 // attempt does not count.
 func TestLeaseOfAConsumerThatEnds(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
@@ -239,7 +238,7 @@ func TestLeaseOfAConsumerThatEnds(t *testing.T) {
 	})
 }
 
-// Each queue of an exchange has its own lease, alongside a Handler.
+// Each queue that is bound to an exchange has its own lease. Another queue can be consumed with a Handler.
 func TestLeasesOfSubscribers(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		p := s.provider()
@@ -268,17 +267,18 @@ func TestLeasesOfSubscribers(t *testing.T) {
 		s.wantEffects("leases", "mail 1h10m10s", "sms 1h10m10s")
 		for _, id := range []string{"with", "leases"} {
 			if got, err := s.Get(s.Context(), NoTx, id); err != nil || got.Status != StatusDone {
-				s.Errorf("%s is %s, %v, want no error and %s", id, got.Status, err, StatusDone)
+				s.Errorf("task %s: got the status %s and the error %v, want %s and no error", id, got.Status, err, StatusDone)
 			}
 		}
-		// The copy gives the failed subscriber another attempt.
+		// The second message gives the queue whose handler failed another attempt.
 		if len(p.calls) != 4+4 {
-			s.Errorf("got the calls %q, want %v calls", p.calls, 4+4)
+			s.Errorf("got %d calls: %q, want %d", len(p.calls), p.calls, 4+4)
 		}
 	})
 }
 
-// This checks what the handler does with a message that has no task, or whose task has ended.
+// A message has no effect if it is stale or a duplicate, or if its task is missing, has expired or is replaced during
+// the work.
 func TestLeaseSkips(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		p := s.provider()
@@ -296,7 +296,7 @@ func TestLeaseSkips(t *testing.T) {
 			check(s.T, h(s.Context(), &d))
 		}
 		if want := []SkipReason{SkipStale, SkipStale, SkipMissing, SkipDuplicate}; !slices.Equal(skips, want) {
-			s.Errorf("skips %v, expected %v", skips, want)
+			s.Errorf("got the skips %v, want %v", skips, want)
 		}
 		for _, d := range []amqpx.Delivery{{ID: "t"}, {Version: 1}} {
 			if err := h(s.Context(), &d); !errors.Is(err, ErrNotTask) || !amqpx.IsRejected(err) {
@@ -308,9 +308,9 @@ func TestLeaseSkips(t *testing.T) {
 		check(s.T, h(s.Context(), &amqpx.Delivery{ID: "late", Version: 1, DueAt: due}))
 		s.wantTask("late", StatusExpired, 0)
 		if skips[len(skips)-1] != SkipExpired {
-			s.Errorf("skips %v, want the last to be %v", skips, SkipExpired)
+			s.Errorf("got the skips %v, want the last to be %v", skips, SkipExpired)
 		}
-		// The task was replaced while the work ran.
+		// The task is replaced while the work is running.
 		p.work = func(ctx context.Context, _ *amqpx.Delivery) error {
 			return s.Schedule(ctx, NoTx, Task{ID: "r", Queue: "q", DeliverAt: due.Add(time.Hour), Replace: true})
 		}
@@ -319,9 +319,9 @@ func TestLeaseSkips(t *testing.T) {
 		s.wantTask("r", StatusPending, 0)
 		s.wantEffects("r")
 		if skips[len(skips)-1] != SkipStale {
-			s.Errorf("skips %v, want the last to be %v", skips, SkipStale)
+			s.Errorf("got the skips %v, want the last to be %v", skips, SkipStale)
 		}
-		// If the transaction of complete fails, none of its changes remain.
+		// If the final transaction fails, none of its changes remain.
 		failing := LeaseHandler(s.db, func(context.Context, *amqpx.Delivery, string) (Func, error) {
 			return func(ctx context.Context, tx *sql.Tx, _ *amqpx.Delivery) error {
 				_, err := tx.ExecContext(ctx, "DELETE FROM rabbitdelay_tasks")
@@ -330,14 +330,14 @@ func TestLeaseSkips(t *testing.T) {
 		})
 		s.schedule(Task{ID: "c", Queue: "q", DeliverAt: due})
 		if err := failing(s.Context(), &amqpx.Delivery{ID: "c", Version: 1, Attempt: 1, DueAt: due}); err == nil || !strings.Contains(err.Error(), "not now") {
-			s.Errorf(`complete: got %v, want an error with "not now"`, err)
+			s.Errorf(`a handler whose transaction fails: got %v, want an error with "not now"`, err)
 		}
 		s.wantTask("c", StatusPending, 1)
 	})
 }
 
-// The key stays the same for everything that happens to the same work: a retry, a
-// requeued dead letter, a reschedule, a run now. A replacement, or a new task with the same id, is new work.
+// A task keeps its key when it is retried, revived, rescheduled or run immediately. A replacement, or a new task with
+// the same id, is new work and has a new key.
 func TestLeaseKey(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		p := s.provider()
@@ -368,12 +368,12 @@ func TestLeaseKey(t *testing.T) {
 		after(2 * time.Minute)
 		keys[p.calls[len(p.calls)-1]] = true
 		if len(p.calls) != 6 || len(keys) != 4 {
-			s.Errorf("calls %q, expected 6 with 4 keys", p.calls)
+			s.Errorf("got calls with the keys %q, want 6 calls with 4 different keys", p.calls)
 		}
 	})
 }
 
-// Purging leaves the lease of running work.
+// Purge does not delete the lease of running work.
 func TestPurgeLeavesLeases(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		p := s.provider()
@@ -390,8 +390,8 @@ func TestPurgeLeavesLeases(t *testing.T) {
 	})
 }
 
-// Failed work is retried before a later task with its unique key. It gives way to an earlier task, and its error names
-// that task.
+// Failed work is retried if the next task with its unique key is due after the retry. If that task is due earlier, the
+// failed task is cancelled, and its error names the other task.
 func TestLeaseFailsWithAnotherTaskOfItsKey(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		p := s.provider()
@@ -421,7 +421,7 @@ func TestLeaseFailsWithAnotherTaskOfItsKey(t *testing.T) {
 		check(s.T, err)
 		for _, want := range []string{"provider is away", "second-next", "unique key second"} {
 			if !strings.Contains(got.LastError, want) {
-				s.Errorf("the error of the task that gave way is %q, expected it to name %q", got.LastError, want)
+				s.Errorf("the cancelled task has the error %q, want one with %q", got.LastError, want)
 			}
 		}
 	})

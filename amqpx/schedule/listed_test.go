@@ -22,18 +22,18 @@ func TestUnlistedDestinationIsRefused(t *testing.T) {
 		err := s.Schedule(t.Context(), NoTx, task)
 		_, named := errors.AsType[*TaskError](err)
 		if want == "" && err != nil || want != "" && (!named || !strings.Contains(err.Error(), want)) {
-			t.Errorf("queue %s: got %v, want error %q", queue, err, want)
+			t.Errorf(`task for queue %s: got %v, want a *TaskError with %q ("" means no error)`, queue, err, want)
 		}
 		err = s.Recurring().Add(t.Context(), NoTx, Recurring{Name: queue, Cron: "@daily", Task: Task{Queue: queue}})
 		_, named = errors.AsType[*RecurringError](err)
 		if want == "" && err != nil || want != "" && (!named || !strings.Contains(err.Error(), want)) {
-			t.Errorf("recurring task for queue %s: got %v, want error %q", queue, err, want)
+			t.Errorf(`recurring task for queue %s: got %v, want a *RecurringError with %q ("" means no error)`, queue, err, want)
 		}
 	}
 }
 
-// A pause and a rate limit are refused for a queue or an exchange that is not listed. The error suggests the nearest
-// name.
+// A pause and a rate limit are refused for a queue or an exchange that is not listed. The error suggests the most
+// similar name.
 func TestUnlistedDestinationIsNotHeldBack(t *testing.T) {
 	cfg := amqpx.Config{Declare: amqpx.DeclareListed, Destinations: []topology.Destination{
 		{Queue: "mail"}, {Exchange: "events", RoutingKey: "order.paid"},
@@ -48,10 +48,10 @@ func TestUnlistedDestinationIsNotHeldBack(t *testing.T) {
 		bounded := s.SetRateLimit(t.Context(), NoTx, RateLimit{Queue: d.Queue, Exchange: d.Exchange, PerSecond: 5})
 		for what, err := range map[string]error{"pause": paused, "rate limit": bounded} {
 			if want == "" && err != nil {
-				t.Errorf("%s to %s: %v", what, d, err)
+				t.Errorf("%s of %s: got %v, want no error", what, d, err)
 			}
 			if want != "" && (!errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want)) {
-				t.Errorf("%s of %s: got %v, want %q", what, d, err, want)
+				t.Errorf("%s of %s: got %v, want ErrConfig with %q", what, d, err, want)
 			}
 		}
 	}
@@ -62,6 +62,6 @@ func TestUnlistedDestinationIsNotHeldBack(t *testing.T) {
 		return nil
 	}
 	if err := s.Pause(t.Context(), NoTx, topology.Destination{Exchange: "any"}, ""); err != nil {
-		t.Errorf("Pause of a whole exchange, with a check that needs a routing key: %v", err)
+		t.Errorf("Pause of a whole exchange, with a check that needs a routing key: got %v, want no error", err)
 	}
 }

@@ -11,8 +11,8 @@ import (
 
 type traceKey struct{}
 
-// A task's message has the task's properties, and the headers that BeforeSchedule took from the
-// caller's context. The caller's own map is unchanged.
+// A task's message has the task's properties, and the headers that BeforeSchedule added from the caller's context. The
+// caller's own map is unchanged.
 func TestTasksAreMessages(t *testing.T) {
 	sender := &recorder{}
 	hooks := Hooks{BeforeSchedule: func(ctx context.Context, t *Task) {
@@ -42,7 +42,7 @@ func TestTasksAreMessages(t *testing.T) {
 				a.Headers, b.Headers)
 		}
 		if len(headers) != 1 {
-			t.Errorf("the caller's headers became %v, want one header", headers)
+			t.Errorf("got the caller's headers %v after Schedule, want only tenant, as before", headers)
 		}
 	})
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// failingDB is a database whose server is down while err is set.
+// failingDB is a database whose statements fail with err while it is set, as if its server were down.
 type failingDB struct {
 	*sql.DB
 
@@ -56,7 +56,7 @@ func (f *failingDB) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, 
 	return f.DB.BeginTx(ctx, opts)
 }
 
-// An outage of the handlers' database uses up no attempts, however long it is. Tasks that came due during the outage
+// An outage of the handlers' database uses up no attempts, however long it is. Tasks that become due during the outage
 // are handled within seconds of its end.
 func TestHandlersWaitForTheDatabase(t *testing.T) {
 	const (
@@ -102,7 +102,7 @@ func TestHandlersWaitForTheDatabase(t *testing.T) {
 					task, err := s.Get(t.Context(), NoTx, fmt.Sprint(i))
 					check(t, err)
 					if task.Status != StatusDone || task.Attempts != 0 {
-						t.Errorf("task %d: %s after %d attempts, %q, want %s and 0", i, task.Status, task.Attempts, task.LastError, StatusDone)
+						t.Errorf("task %d: got %s after %d failed attempts with the error %q, want %s after 0", i, task.Status, task.Attempts, task.LastError, StatusDone)
 					}
 				}
 				s.mu.Lock()
@@ -112,7 +112,7 @@ func TestHandlersWaitForTheDatabase(t *testing.T) {
 				}
 				for _, e := range s.effects {
 					if late := e.at - up; late > 3*time.Second {
-						t.Errorf("task %s took effect %v after the end of the outage", e.id, late)
+						t.Errorf("task %s took effect %v after the end of the outage, want at most 3s", e.id, late)
 					}
 				}
 				if q, _ := s.srv.Queue("q.dead"); len(q.Messages) > 0 {
@@ -123,8 +123,8 @@ func TestHandlersWaitForTheDatabase(t *testing.T) {
 	}
 }
 
-// If the database fails while the work of a lease is done, the handler waits and stores the result. It does not repeat
-// the work.
+// If the database fails while work is done under a lease, the handler waits until it can store the result, and does not
+// repeat the work.
 func TestResultOfALeaseWaitsForTheDatabase(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		db := &failingDB{DB: s.db}
@@ -137,7 +137,7 @@ func TestResultOfALeaseWaitsForTheDatabase(t *testing.T) {
 		db.err.Store(nil)
 		after(5 * time.Second)
 		if task, err := s.Get(t.Context(), NoTx, "a"); err != nil || task.Status != StatusDone || task.Attempts != 0 {
-			t.Errorf("got %+v, %v, want no error, Status = %v and Attempts = 0", task, err, StatusDone)
+			t.Errorf("Get: got %+v, error %v, want Status = %v, Attempts = 0 and no error", task, err, StatusDone)
 		}
 		s.wantEffects("a", "q 2s")
 	})
@@ -155,13 +155,13 @@ func TestShutdownDuringAnOutage(t *testing.T) {
 		began := time.Now()
 		stop()
 		if took := time.Since(began); took > 2*time.Second {
-			t.Errorf("the consumer ended after %v, want at most 2s", took)
+			t.Errorf("the consumer stopped after %v, want at most 2s", took)
 		}
 		db.err.Store(nil)
 		s.consume("q", handler)
 		after(5 * time.Second)
 		if task, err := s.Get(t.Context(), NoTx, "a"); err != nil || task.Status != StatusDone || task.Attempts != 0 {
-			t.Errorf("got %+v, %v, want no error, Status = %v and Attempts = 0", task, err, StatusDone)
+			t.Errorf("Get: got %+v, error %v, want Status = %v, Attempts = 0 and no error", task, err, StatusDone)
 		}
 	})
 }
@@ -173,12 +173,12 @@ func TestEffectWithoutItsServer(t *testing.T) {
 		check(t, s.Schedule(t.Context(), NoTx, Task{ID: "a", Queue: "q", DeliverAt: time.Now()}))
 		after(time.Minute)
 		if task, err := s.Get(t.Context(), NoTx, "a"); err != nil || task.Status != StatusFailed || task.Attempts != 5 {
-			t.Errorf("got %+v, %v, want no error, Status = %v and Attempts = 5", task, err, StatusFailed)
+			t.Errorf("Get: got %+v, error %v, want Status = %v, Attempts = 5 and no error", task, err, StatusFailed)
 		}
 	})
 }
 
-// An outage of the relay's database is logged when it begins, once a minute and when it ends, and not at every poll.
+// An outage of the relay's database is logged when it starts, once a minute and when it ends, and not at every poll.
 func TestOutageFloodsNoLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)
@@ -192,12 +192,12 @@ func TestOutageFloodsNoLog(t *testing.T) {
 		}
 		report(nil)
 		if failed, works := logs.FilterMessage("schedule: relay failed; retrying").Len(), logs.FilterMessage("schedule: relay works again").Len(); failed != 10 || works != 1 {
-			t.Errorf("%d lines about the failure and %d about its end, want 10 and 1", failed, works)
+			t.Errorf("got %d log lines about the failure and %d about its end, want 10 and 1", failed, works)
 		}
 		report(errors.New("another error"))
 		report(fmt.Errorf("select: %w", ErrDenied))
 		if n := logs.FilterMessage("schedule: relay failed; retrying").Len(); n != 12 {
-			t.Errorf("%d lines, want one more for each new kind of error", n)
+			t.Errorf("got %d log lines about failures, want 12: one more for each new kind of error", n)
 		}
 	})
 }

@@ -62,7 +62,7 @@ func paced(t *testing.T, cfg Config, test func(t *testing.T, s, other *Store, r 
 	})
 }
 
-// A running store executes few statements in a bubble. Otherwise a day would take a minute.
+// A running store executes few statements in a bubble. Otherwise a test of a virtual day would take a minute.
 func TestVirtualDayIsCheap(t *testing.T) {
 	paced(t, Config{}, func(t *testing.T, s, _ *Store, r *recorder, asked *counting) {
 		for i, at := range []time.Duration{30 * time.Hour, 31 * time.Hour, 50 * time.Hour} {
@@ -70,11 +70,11 @@ func TestVirtualDayIsCheap(t *testing.T) {
 		}
 		<-time.After(29 * time.Hour)
 		if n := asked.statements.Load(); n > 3000 {
-			t.Errorf("%d statements in a day, want at most 3000", n)
+			t.Errorf("%d statements in 29 hours, want at most 3000", n)
 		}
 		relays, err := relaysOf(t, s)
 		if err != nil || len(relays) != 1 || time.Since(relays[0].Seen) > 20*time.Second {
-			t.Errorf("got %v; relays %+v, want one running relay", err, relays)
+			t.Errorf("got the relays %+v, error %v, want one that was seen within the last 20s and no error", relays, err)
 		}
 		if got := r.receipts(); len(got) != 3 {
 			t.Errorf("%d messages were sent, want 3", len(got))
@@ -82,8 +82,8 @@ func TestVirtualDayIsCheap(t *testing.T) {
 	})
 }
 
-// Even after a long idle period, a task that a store in the bubble writes is found as soon as it would be outside of
-// bubbles.
+// Even after a long idle period, a task that a store in the bubble writes is found as quickly as it would be outside of
+// a bubble.
 func TestNothingIsLateInABubble(t *testing.T) {
 	const idle = 11*time.Hour + 11*time.Second
 	within := func(t *testing.T, r *recorder, id string, since time.Time, most time.Duration) {
@@ -127,7 +127,7 @@ func TestNothingIsLateInABubble(t *testing.T) {
 			got := r.receipts()
 			if len(got) < 2 || got[1].at.Sub(now.Add(3*time.Hour+s.cfg.Grace)).Abs() > s.cfg.SweepInterval {
 				for _, x := range got {
-					t.Errorf("task sent after %v, want it sent again after 3h and the grace period", x.at.Sub(now))
+					t.Errorf("the task was sent after %v, want its second send after 3h and the grace period of %v", x.at.Sub(now), s.cfg.Grace)
 				}
 			}
 		},
@@ -138,7 +138,7 @@ func TestNothingIsLateInABubble(t *testing.T) {
 				t.Errorf("%d messages were sent, want at least 10", n)
 			}
 		},
-		"a row that is written past the stores": func(t *testing.T, s, _ *Store, r *recorder) {
+		"a row that another program writes": func(t *testing.T, s, _ *Store, r *recorder) {
 			insert := func(id string) time.Time {
 				_, err := s.db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES (?, 'q', 1)", id)
 				check(t, err)
@@ -162,7 +162,7 @@ func TestNothingIsLateInABubble(t *testing.T) {
 	}
 }
 
-// depths is a recorder that knows the depth of every queue.
+// depths is a recorder that reports a depth of 1 for every queue.
 type depths struct{ *recorder }
 
 func (depths) QueueInfo(context.Context, string) (amqpx.QueueInfo, error) {

@@ -18,8 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// world is a store, a broker and a consumer in one goroutine with one clock, and the model of what
-// may happen.
+// world contains a store, a broker and a consumer, which share a goroutine and a clock, and a model of what may happen.
 type world struct {
 	t       *rapid.T
 	db      *sql.DB
@@ -27,8 +26,8 @@ type world struct {
 	handler *handler
 	now     time.Time
 
-	waiting []amqpx.Message // messages that wait in the broker
-	refused []amqpx.Message // messages that SendBatch refused as impossible
+	waiting []amqpx.Message // messages in the broker
+	refused []amqpx.Message // messages that SendBatch refused as invalid
 	sent    map[sending]bool
 	faults  func() sendFault
 
@@ -48,7 +47,7 @@ type expected struct {
 	finished time.Time
 }
 
-// sending says whether the broker has accepted a message at least once.
+// sending identifies the message for a version of a task.
 type sending struct {
 	id      string
 	version int64
@@ -105,7 +104,7 @@ func (w *world) SendBatch(_ context.Context, msgs []amqpx.Message) error {
 	be := &amqpx.BatchError{Total: len(msgs), Failed: map[int]*amqpx.SendError{}}
 	for i, m := range msgs {
 		if m.DeliverAt.Sub(w.now) > time.Hour {
-			w.t.Fatalf("task %s is sent %v before it is due, beyond the horizon", m.ID, m.DeliverAt.Sub(w.now))
+			w.t.Fatalf("task %s was sent %v before it is due, want at most 1h, the horizon", m.ID, m.DeliverAt.Sub(w.now))
 		}
 		f := w.faults()
 		cause := amqpx.ErrClosed
@@ -127,16 +126,16 @@ func (w *world) SendBatch(_ context.Context, msgs []amqpx.Message) error {
 	return nil
 }
 
-// effect is the user's function. The model must allow it at this moment.
+// effect is the handler's function. It fails the test unless the model allows an effect at this time.
 func (w *world) effect(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
 	e := w.model[d.ID]
 	switch {
 	case e == nil:
-		w.t.Fatalf("task %s had an effect, although it does not exist", d.ID)
+		w.t.Fatalf("task %s took effect, want no effect, because the model has no such task", d.ID)
 	case e.status != StatusPending || e.version != d.Version:
-		w.t.Fatalf("task %s had an effect in version %d, although it is %s in version %d", d.ID, d.Version, e.status, e.version)
+		w.t.Fatalf("task %s took effect in version %d, want no effect, because the model has it %s in version %d", d.ID, d.Version, e.status, e.version)
 	case w.now.Before(e.due):
-		w.t.Fatalf("task %s had an effect %v early", d.ID, e.due.Sub(w.now))
+		w.t.Fatalf("task %s took effect %v early, want it not to be early", d.ID, e.due.Sub(w.now))
 	}
 	if w.outcome == nil {
 		w.effects++
@@ -144,8 +143,7 @@ func (w *world) effect(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
 	return w.outcome
 }
 
-// deliver hands a due message to the consumer. The message stays in the broker if the consumer is
-// to crash before it acknowledges.
+// deliver passes a due message to the consumer. With crashBeforeAck, the message stays in the broker.
 func (w *world) deliver(i int, outcome error, crashBeforeAck bool) {
 	m := w.waiting[i]
 	d := &amqpx.Delivery{ID: m.ID, Queue: m.Queue, Version: m.Version, Attempt: max(m.Attempt, 1), MaxAttempts: maxAttempts, DueAt: m.DeliverAt}
@@ -164,7 +162,7 @@ func (w *world) deliver(i int, outcome error, crashBeforeAck bool) {
 		w.happened++
 		e.status, e.finished = StatusDone, w.now
 	case err == nil && e != nil && e.status == StatusPending && e.version == m.Version && !m.DeliverAt.Before(e.due):
-		w.t.Fatalf("the message of pending task %s was skipped as %s", m.ID, w.skipped)
+		w.t.Fatalf("the current message of the pending task %s was skipped as %s, want it handled", m.ID, w.skipped)
 	case err != nil && !errors.Is(err, errHandler):
 		w.t.Fatalf("handler of task %s: got %v, want no error or errHandler", m.ID, err)
 	case err != nil && (d.Attempt >= maxAttempts || amqpx.IsRejected(err)):
@@ -206,14 +204,15 @@ func (w *world) inTx(commit bool, change func(Executor) error, allowed error, ap
 		end = tx.Commit
 	}
 	if e := end(); e != nil {
-		w.t.Fatalf("ending the transaction (commit %t): %v", commit, e)
+		w.t.Fatalf("ending the transaction with commit = %t: got %v, want no error", commit, e)
 	}
 	if commit && err == nil {
 		apply()
 	}
 }
 
-// change moves a task with the wanted status to a new version, or ends it.
+// change applies do to a random task. The call must succeed if the task has the wanted status, and apply then changes
+// the model.
 func (w *world) change(t *rapid.T, want Status, do func(ex Executor, id string) error, apply func(e *expected)) {
 	id := anyID(t)
 	e := w.model[id]
@@ -246,21 +245,21 @@ func (w *world) statusesMatch() {
 		w.check(err)
 		e := w.model[task.ID]
 		if e == nil || e.status != task.Status || e.version != task.Version || !e.due.Equal(task.DeliverAt) {
-			w.t.Fatalf("row %+v, but the model has %+v", task, e)
+			w.t.Fatalf("got the row %+v, want %+v, as in the model", task, e)
 		}
 		seen++
 	}
 	if seen != len(w.model) {
-		w.t.Fatalf("%d rows, but the model has %d", seen, len(w.model))
+		w.t.Fatalf("got %d rows, want %d, as in the model", seen, len(w.model))
 	}
 }
 
-// Random schedules, cancels, reschedules, early runs, revivals and purges are mixed with crashes of relay and consumer
-// at every point, lost confirms, duplicate deliveries and a broker that loses all messages. Exactly the effects that
-// the model allows happen, and in the end every pending task is done.
+// Tasks are randomly scheduled, cancelled, rescheduled, run early, revived and purged, mixed with crashes of relay and
+// consumer at every point, lost confirms, duplicate deliveries and a broker that loses all messages. Only the effects
+// that the model allows occur, and in the end no task is pending.
 func TestEffectsAreThoseOfTheModel(t *testing.T) {
-	// Unless flags say otherwise, a few long histories are tested, in which messages of old versions arrive after newer
-	// ones exist.
+	// By default, the test runs a few long histories, so that messages of old versions arrive after newer versions
+	// exist.
 	given := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	const fewer = 5 // with -short, rapid divides the steps by this number; then too few are left for old messages to meet new versions
@@ -272,7 +271,7 @@ func TestEffectsAreThoseOfTheModel(t *testing.T) {
 			value *= fewer
 		}
 		if err := flag.Set(name, strconv.Itoa(value)); err != nil {
-			t.Fatalf("%s: %v", name, err)
+			t.Fatalf("setting the flag %s: %v", name, err)
 		}
 	}
 	total := map[SkipReason]int{}
@@ -351,7 +350,7 @@ func TestEffectsAreThoseOfTheModel(t *testing.T) {
 				}
 			},
 			"relay is slow to mark": func(t *rapid.T) {
-				// The consumer, and another relay after the lease has ended, come first.
+				// The consumer, and another relay after the claim has expired, act before this relay marks its tasks.
 				w.faults = faulty
 				list, err := w.store.relay.Take(ctx)
 				w.check(err)
@@ -411,7 +410,7 @@ func TestEffectsAreThoseOfTheModel(t *testing.T) {
 	t.Logf("%d effects; messages stopped by the fence: %v", happened, total)
 	for _, r := range []SkipReason{SkipDuplicate, SkipStale, SkipCancelled} {
 		if total[r] == 0 {
-			t.Errorf("no message was skipped as %s, so this run has not tested the property", r)
+			t.Errorf("0 messages were skipped as %s, want at least 1, because the test otherwise proves nothing about them", r)
 		}
 	}
 }
@@ -428,7 +427,7 @@ func (w *world) sweep() {
 	w.failRefused()
 }
 
-// claim claims the tasks that it finds, regardless of the evidence.
+// claim claims all tasks that it finds, whether or not there is evidence that their messages are lost.
 func (w *world) claim(p rows.Purpose) []*rows.Task {
 	until := w.now.Add(time.Hour).UnixMilli()
 	if p == rows.ToResend {
@@ -445,7 +444,7 @@ func (w *world) claim(p rows.Purpose) []*rows.Task {
 	return list
 }
 
-// failRefused records in the model the tasks that the relay found impossible.
+// failRefused marks the tasks of refused messages as failed in the model.
 func (w *world) failRefused() {
 	for _, m := range w.refused {
 		if e := w.model[m.ID]; e.status == StatusPending && e.version == m.Version {
@@ -455,17 +454,16 @@ func (w *world) failRefused() {
 	w.refused = nil
 }
 
-// allSent checks that tasks that are due soon were sent in their current version, without waiting
-// for the sweeper.
+// allSent fails the test unless the current versions of all tasks that are due soon have been sent.
 func (w *world) allSent() {
 	for id, e := range w.model {
 		if e.status == StatusPending && !e.due.After(w.now.Add(time.Hour)) && !w.sent[sending{id, e.version}] {
-			w.t.Fatalf("task %s version %d is due at %v and was not sent at %v", id, e.version, e.due, w.now)
+			w.t.Fatalf("version %d of task %s, due at %v, has not been sent at %v, want it sent by the relay", e.version, id, e.due, w.now)
 		}
 	}
 }
 
-// settle runs everything without faults until nothing is pending.
+// settle runs relay, sweeper and consumer without faults until no task is pending.
 func (w *world) settle() {
 	w.faults = func() sendFault { return noFault }
 	for round := range 300 {
@@ -481,7 +479,7 @@ func (w *world) settle() {
 		}
 		for w.step() > 0 {
 		}
-		if round > 0 { // every lease and pause has ended
+		if round > 0 { // every claim and pause has ended
 			w.allSent()
 		}
 		w.sweep()
@@ -491,5 +489,5 @@ func (w *world) settle() {
 		w.now = w.now.Add(5 * time.Minute)
 	}
 	w.statusesMatch()
-	w.t.Fatalf("tasks are still pending after a day without faults: %v", w.model)
+	w.t.Fatalf("got the tasks %v after a day without faults, want none pending", w.model)
 }

@@ -17,13 +17,13 @@ func TestFilterByRareError(t *testing.T) {
 	check(t, err)
 	f := Filter{ErrorLike: "ORDER # is broken", Limit: 10, Sort: SortEndedLast}
 	if got := len(dues(t, s, f)); got != 2 {
-		t.Errorf("%d tasks listed, want 2", got)
+		t.Errorf("%d tasks were listed, want 2", got)
 	}
 	f.Limit, f.Sort = 0, SortDue
 	p, err := s.Bulk(t.Context(), f, BulkDelete(), BulkOptions{Batch: 2})
 	check(t, err)
 	if p.Changed != 2 {
-		t.Errorf("%d tasks deleted, want 2", p.Changed)
+		t.Errorf("%d tasks were deleted, want 2", p.Changed)
 	}
 }
 
@@ -40,7 +40,7 @@ func TestErrorChangesDuringBulk(t *testing.T) {
 	p, err := s.Bulk(t.Context(), Filter{ErrorLike: "timeout"}, BulkCancel(), o)
 	check(t, err)
 	if p.Changed != 5 {
-		t.Errorf("%d tasks changed, want 5", p.Changed)
+		t.Errorf("%d tasks were changed, want 5", p.Changed)
 	}
 	task, err := s.Get(t.Context(), NoTx, "t0003")
 	check(t, err)

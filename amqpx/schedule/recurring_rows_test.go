@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// A rescheduled occurrence is withdrawn by a pause and a deletion, but not by a change, which would not replace it.
+// An occurrence that was rescheduled is withdrawn when its recurring task is paused or deleted, but not when it is
+// edited, because the edit would not create the occurrence again.
 func TestRecurringWithdrawsMoved(t *testing.T) {
 	for _, what := range []string{"delete", "pause", "edit"} {
 		c := newCalendar(t, 1)
@@ -25,7 +26,7 @@ func TestRecurringWithdrawsMoved(t *testing.T) {
 			check(t, x.Edit(ctx, NoTx, "a", func(r *Recurring) error { r.Cron = "5 * * * *"; return nil }))
 		}
 		if got := c.tasks("a"); got[0] != "2026-01-01T13:00:00Z "+want {
-			t.Errorf("%s: got %q, want %s", what, got, want)
+			t.Errorf("%s: got the tasks %q, want the first one %s", what, got, want)
 		}
 	}
 }

@@ -13,8 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
-// calendar is a database with recurring tasks, several relays with the same clock, and a consumer
-// that handles due tasks.
+// calendar is a database with recurring tasks, stores that share a clock, and a consumer that handles due tasks.
 type calendar struct {
 	t      *testing.T
 	db     *sql.DB
@@ -42,7 +41,7 @@ func newCalendar(t *testing.T, relays int) *calendar {
 
 func (c *calendar) schedules() RecurringTasks { return c.stores[0].Recurring() }
 
-// look makes a relay plan the rows that are due.
+// look makes a relay create the tasks of all recurring tasks that are due for planning.
 func (c *calendar) look() time.Duration {
 	c.t.Helper()
 	pause, err := c.stores[0].planner.PlanAll(c.t.Context())
@@ -87,13 +86,13 @@ func (c *calendar) tasks(name string) []string {
 func (c *calendar) expect(name string, want ...string) {
 	c.t.Helper()
 	if got := c.tasks(name); !slices.Equal(got, want) {
-		c.t.Fatalf("at %s the tasks are\n  %s\nwant\n  %s", c.now.Format(time.RFC3339), strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+		c.t.Fatalf("at %s: got the tasks\n  %s\nwant\n  %s", c.now.Format(time.RFC3339), strings.Join(got, "\n  "), strings.Join(want, "\n  "))
 	}
 }
 
 func toQ() Task { return Task{Queue: "q", Body: []byte("x")} }
 
-// The changes of a caller take effect with the caller's transaction, including their tasks.
+// Changes to recurring tasks, including the tasks that they create, take effect with the caller's transaction.
 func TestRecurringInTransaction(t *testing.T) {
 	c := newCalendar(t, 1)
 	x := c.schedules()
@@ -124,7 +123,7 @@ func TestRecurringChanges(t *testing.T) {
 	put := func(r Recurring, want Change) {
 		t.Helper()
 		if got, err := x.Put(ctx, NoTx, r); err != nil || got != want {
-			t.Fatalf("put: %s, %v, want %s", got, err, want)
+			t.Fatalf("Put: got %s, error %v, want %s and no error", got, err, want)
 		}
 	}
 	put(daily, Created)
@@ -139,22 +138,22 @@ func TestRecurringChanges(t *testing.T) {
 
 	check(t, x.Pause(ctx, NoTx, "a"))
 	c.expect("a", "2026-01-02T08:00:00Z cancelled")
-	put(daily, Unchanged) // a start of the program does not resume it
+	put(daily, Unchanged) // the Put of a starting program does not resume the task
 	c.now = c.now.Add(48 * time.Hour)
 	c.look()
 	c.expect("a", "2026-01-02T08:00:00Z cancelled")
 	check(t, x.Resume(ctx, NoTx, "a"))
 	c.expect("a", "2026-01-02T08:00:00Z cancelled", "2026-01-04T08:00:00Z pending")
 
-	// A withdrawn task that is created again has a new version, because the message of the old one
-	// may still be with the broker.
+	// A withdrawn task that is created again has a new version, because the broker may still have the message of the
+	// old one.
 	daily.Task.Body = []byte("other")
 	put(daily, Changed)
 	c.expect("a", "2026-01-02T08:00:00Z cancelled", "2026-01-04T08:00:00Z pending")
 	task, err := c.stores[0].Get(ctx, NoTx, "a@2026-01-04T08:00:00Z")
 	check(t, err)
 	if string(task.Body) != "other" || task.Version != 2 {
-		t.Errorf(`body %s, version %d, want "other" and 2`, task.Body, task.Version)
+		t.Errorf(`got the body %q and version %d, want "other" and 2`, task.Body, task.Version)
 	}
 	daily.Cron = "0 9 * * *"
 	put(daily, Changed)
@@ -162,10 +161,10 @@ func TestRecurringChanges(t *testing.T) {
 	check(t, x.Edit(ctx, NoTx, "a", func(r *Recurring) error { r.Cron = "0 8 * * *"; return nil }))
 	c.expect("a", "2026-01-02T08:00:00Z cancelled", "2026-01-04T08:00:00Z pending", "2026-01-04T09:00:00Z cancelled")
 	if v := version("a@2026-01-04T08:00:00Z"); v != 3 {
-		t.Errorf("got version %d, want 3", v)
+		t.Errorf("the task of 4 January, created for the third time, has version %d, want 3", v)
 	}
 
-	// A task that a user has cancelled stays cancelled, whatever happens to the schedule.
+	// A task that a user has cancelled stays cancelled, however the recurring task changes.
 	check(t, c.stores[0].Cancel(ctx, NoTx, "a@2026-01-04T08:00:00Z"))
 	daily.Cron, daily.Task.Body = "0 8 * * *", []byte("third")
 	put(daily, Changed)
@@ -193,21 +192,21 @@ func TestRecurringChanges(t *testing.T) {
 	// The recurring task is deleted and added again.
 	check(t, x.Delete(ctx, NoTx, "a"))
 	if _, err := x.Get(ctx, NoTx, "a"); !errors.Is(err, ErrNoSchedule) {
-		t.Errorf("got %v, want ErrNoSchedule", err)
+		t.Errorf("Get after Delete: got %v, want ErrNoSchedule", err)
 	}
 	put(daily, Created)
 	if v := version("a@2026-01-05T08:00:00Z"); v != 3 {
-		t.Errorf("got version %d, want 3", v)
+		t.Errorf("the task of 5 January, created for the third time, has version %d, want 3", v)
 	}
 	for _, err := range []error{x.Pause(ctx, NoTx, "none"), x.Delete(ctx, NoTx, "none"), func() error { _, err := x.RunNow(ctx, NoTx, "none"); return err }()} {
 		if !errors.Is(err, ErrNoSchedule) {
-			t.Errorf("got %v, want ErrNoSchedule", err)
+			t.Errorf("a change of a recurring task that does not exist: got %v, want ErrNoSchedule", err)
 		}
 	}
 }
 
-// A task may be withdrawn while it is being published. A confirm that arrives after that does not
-// keep the task from being created again.
+// If a task is withdrawn while its message is being published, a later confirm does not prevent the task from being
+// created again.
 func TestRecurringWithdrawnInFlight(t *testing.T) {
 	c := newCalendar(t, 1)
 	s, x, ctx := c.stores[0], c.schedules(), t.Context()
@@ -233,11 +232,11 @@ func TestRecurringFire(t *testing.T) {
 	c.look()
 	c.expect("a", "2026-01-01T12:00:00.000Z done", "2026-01-02T08:00:00Z cancelled")
 	if name, at, ok := ParseOccurrence(id); name != "a" || !at.Equal(c.now) || !ok {
-		t.Errorf(`parsed as %s, %s, %t, want "a", %s and ok = true`, name, at, ok, c.now)
+		t.Errorf(`ParseOccurrence(%q) = %q, %s, %t, want "a", %s, true`, id, name, at, ok, c.now)
 	}
 	for _, id := range []string{"a", "a@", "@2026-01-01T12:00:00Z", "a@2026-01-01T12:00:00+01:00", "a@b@2026-01-01T12:00:00Z"} {
 		if _, _, ok := ParseOccurrence(id); ok {
-			t.Errorf("the id %s was parsed as an occurrence", id)
+			t.Errorf("ParseOccurrence(%q): got ok = true, want false", id)
 		}
 	}
 }
@@ -261,7 +260,7 @@ func TestRecurringValidate(t *testing.T) {
 		spoil(&r)
 		var se *RecurringError
 		if err := r.Validate(); !errors.As(err, &se) || se.Field != field || !errors.Is(err, ErrRecurring) {
-			t.Errorf("wrong %s: got %v, want an ErrRecurring that names the field", field, err)
+			t.Errorf("wrong %s: got %v, want a *RecurringError about that field", field, err)
 		}
 	}
 }
@@ -279,7 +278,7 @@ func TestRecurringJitter(t *testing.T) {
 		sum += d
 	}
 	if mean := sum / 1000; mean < 4*time.Minute || mean > 6*time.Minute {
-		t.Errorf("the mean is %v, want 4m to 6m", mean)
+		t.Errorf("the mean jitter is %v, want 4m to 6m", mean)
 	}
 	c := newCalendar(t, 1)
 	check(t, c.schedules().Add(t.Context(), NoTx, r))
@@ -288,7 +287,7 @@ func TestRecurringJitter(t *testing.T) {
 	task, err := c.stores[0].Get(t.Context(), NoTx, want[0].ID)
 	check(t, err)
 	if !task.DeliverAt.Equal(want[0].DeliverAt) {
-		t.Errorf("due at %s, Next says %s, want %s", task.DeliverAt, want[0].DeliverAt, want[0].DeliverAt)
+		t.Errorf("the task is due at %s, want %s, as returned by Next", task.DeliverAt, want[0].DeliverAt)
 	}
 }
 
@@ -300,7 +299,7 @@ func TestRecurringApply(t *testing.T) {
 		got, err := x.Apply(t.Context(), NoTx, list)
 		check(t, err)
 		if fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("got %v, want %v", got, want)
+			t.Errorf("Apply: got %v, want %v", got, want)
 		}
 	}
 	a := Recurring{Name: "a", Cron: "@daily", Task: toQ()}
@@ -310,7 +309,7 @@ func TestRecurringApply(t *testing.T) {
 	apply(Applied{Unchanged: []string{"a", "b"}}, a, b)
 	a.Cron = "@hourly"
 	apply(Applied{Changed: []string{"a"}, Unlisted: []string{"b"}}, a)
-	c.expect("b", "2026-01-01T13:00:00Z pending") // the schedule continues
+	c.expect("b", "2026-01-01T13:00:00Z pending") // an unlisted recurring task continues
 	if _, err := x.Apply(t.Context(), NoTx, []Recurring{b, a, b}); !errors.Is(err, ErrRecurring) {
 		t.Errorf("Apply of a list with a repeated name: got %v, want ErrRecurring", err)
 	}

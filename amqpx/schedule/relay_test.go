@@ -20,8 +20,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
-// recorder is a sender that records what it received and when. If the function before is set, it is called with each
-// batch.
+// recorder is a sender that records its messages and when it received them. If before is set, each batch is first
+// passed to it.
 type recorder struct {
 	mu     sync.Mutex
 	got    []receipt
@@ -99,8 +99,7 @@ func bubble(t *testing.T, sender Sender, cfg Config, test func(t *testing.T, s *
 	})
 }
 
-// After an immediate failure of the database, the relay waits for an interval before it tries
-// again, whatever was known to be due.
+// If the database fails immediately, the relay pauses before it tries again, even if it has already found due tasks.
 func TestRelayDoesNotSpinOnAFault(t *testing.T) {
 	var failures atomic.Int64
 	var enough atomic.Pointer[chan struct{}] // created inside the bubble
@@ -117,7 +116,7 @@ func TestRelayDoesNotSpinOnAFault(t *testing.T) {
 		check(t, db.Close())
 		select {
 		case <-spins:
-			t.Error("the relay tried again without a pause")
+			t.Error("the relay failed 10,000 times within an hour, want a pause before each retry")
 		case <-time.After(time.Hour):
 		}
 	})
@@ -140,7 +139,7 @@ func TestRelayWakesForNearTasks(t *testing.T) {
 		<-time.After(5 * time.Millisecond)
 		synctest.Wait()
 		if got := r.receipts(); len(got) != 1 || got[0].at.Sub(start) > 5*time.Millisecond {
-			t.Fatalf("sent %v, want one task immediately", got)
+			t.Fatalf("sent %v, want one message within 5ms", got)
 		}
 		// The relay also finds a task whose transaction commits after the wake-up.
 		tx, err := db.BeginTx(t.Context(), nil)
@@ -150,27 +149,27 @@ func TestRelayWakesForNearTasks(t *testing.T) {
 		<-time.After(20 * time.Millisecond)
 		synctest.Wait()
 		if got := r.receipts(); len(got) != 2 {
-			t.Fatalf("%d messages were sent, want the task of the transaction too", len(got))
+			t.Fatalf("%d messages were sent, want 2, including the task from the transaction", len(got))
 		}
-		// A row from another program is found at the next poll, or by Wake.
+		// A row that another program inserts is found at the next poll, or after Wake.
 		_, err = db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES ('foreign', 'q', 1)")
 		check(t, err)
 		s.Wake()
 		<-time.After(5 * time.Millisecond)
 		synctest.Wait()
 		if got := r.receipts(); len(got) != 3 {
-			t.Fatalf("%d messages were sent, want the foreign row too", len(got))
+			t.Fatalf("%d messages were sent, want 3, including the foreign row", len(got))
 		}
 		check(t, s.Reschedule(t.Context(), NoTx, "direct", time.Now().Add(time.Second)))
 		<-time.After(5 * time.Millisecond)
 		synctest.Wait()
 		if got := r.receipts(); len(got) != 4 || got[3].m.Version != 2 {
-			t.Fatalf("sent %v, want version 2 of the moved task immediately", got)
+			t.Fatalf("sent %v, want 4 messages, the last for version 2 of the rescheduled task", got)
 		}
 	})
 }
 
-// listener wakes the relay once a minute, and loses its connection after three times.
+// listener wakes the relay once a minute, and loses its connection after the third time.
 type listener struct{ begun int }
 
 func (l *listener) Listen(ctx context.Context, wake func()) error {
@@ -198,7 +197,7 @@ func TestRelayListens(t *testing.T) {
 			<-time.After(70 * time.Second)
 			synctest.Wait()
 			if n := len(r.receipts()); n != i+1 {
-				t.Fatalf("%d of %d rows were sent", n, i+1)
+				t.Fatalf("%d rows were sent, want %d", n, i+1)
 			}
 		}
 		if err := s.Health(); err != nil {
@@ -206,11 +205,11 @@ func TestRelayListens(t *testing.T) {
 		}
 	})
 	if l.begun != 2 || len(reported) != 1 || reported[0] != "listen" {
-		t.Errorf("listened %d times, reported %v, want 2 and one loss", l.begun, reported)
+		t.Errorf("Listen was called %d times and the failures %q were reported, want 2 times and [\"listen\"]", l.begun, reported)
 	}
 }
 
-// unnotified is a listener to which notifications arrive only from its third call on.
+// unnotified is a listener that receives notifications only from its third call on.
 type unnotified struct{ begun int }
 
 func (l *unnotified) Listen(ctx context.Context, wake func()) error {
@@ -236,7 +235,7 @@ func TestRelayIsNotNotified(t *testing.T) {
 	bubble(t, &r, cfg, func(t *testing.T, s *Store, _ *sql.DB) {
 		for _, want := range []int{1, 2, 3} {
 			if l.begun != want || s.Health() != nil || len(reported) != 0 {
-				t.Errorf("listened %d times, want %d; health is %v, reported %v", l.begun, want, s.Health(), reported)
+				t.Errorf("Listen was called %d times, Health is %v, reported %v, want %d times, nil and nothing", l.begun, s.Health(), reported, want)
 			}
 			<-time.After(listenRetry)
 			synctest.Wait()
@@ -249,7 +248,7 @@ func TestRelayIsNotNotified(t *testing.T) {
 	}
 }
 
-// published returns the tasks that were confirmed, and the reasons why the other tasks were not.
+// published publishes the listed tasks, and returns the confirmed ones and the errors of all others.
 func published(s *Store, list []*rows.Task) (ok []*rows.Task, failed map[*rows.Task]error) {
 	failed = map[*rows.Task]error{}
 	s.relay.Publish(context.Background(), list, func(c *rows.Task, err error) {
@@ -262,7 +261,7 @@ func published(s *Store, list []*rows.Task) (ok []*rows.Task, failed map[*rows.T
 	return ok, failed
 }
 
-// A relay that marks a task as sent must not mark a newer version that was written in the meantime.
+// A relay that marks a task as sent must not mark a version that was written after the relay had claimed the task.
 func TestMarkOfAnOlderVersion(t *testing.T) {
 	var r recorder
 	s, db := openStore(t, &r, Config{})
@@ -282,7 +281,7 @@ func TestMarkOfAnOlderVersion(t *testing.T) {
 }
 
 // A program that deletes a task and inserts it again, as MySQL's and SQLite's REPLACE does, writes another task with
-// the same id and version. A relay that is publishing the deleted one must not mark the new one as sent.
+// the same id and version. A relay that is publishing the deleted task must not mark the new one as sent.
 func TestMarkOfATaskInsertedAgain(t *testing.T) {
 	var r recorder
 	s, db := openStore(t, &r, Config{})
@@ -295,7 +294,7 @@ func TestMarkOfATaskInsertedAgain(t *testing.T) {
 	check(t, err)
 	check(t, s.relay.MarkSent(t.Context(), ok))
 	if found, sent, err := s.relay.Step(t.Context()); found != 1 || sent != 1 || err != nil {
-		t.Fatalf("found %d, sent %d (%v), want the new task", found, sent, err)
+		t.Fatalf("Step: found %d, sent %d, error %v, want 1, 1 and no error for the new task", found, sent, err)
 	}
 	if got := r.receipts(); len(got) != 2 || !got[1].m.Created.After(got[0].m.Created) {
 		t.Errorf("sent %v, want two messages, the second with a later creation time", got)
@@ -314,7 +313,7 @@ func TestMarkAfterAFailedAttempt(t *testing.T) {
 	ok, _ := published(s, list)
 	failing := Handler(db, func(context.Context, *sql.Tx, *amqpx.Delivery) error { return errors.New("not yet") })
 	if err := failing(t.Context(), &amqpx.Delivery{ID: "a", Version: 1, Attempt: 1, DueAt: list[0].DeliverAt}); err == nil {
-		t.Fatal("the failing handler returned no error")
+		t.Fatal("the failing handler: got no error, want one")
 	}
 	resendAt := func() (at int64) {
 		check(t, db.QueryRowContext(t.Context(), "SELECT resend_at FROM rabbitdelay_tasks").Scan(&at))
@@ -327,7 +326,7 @@ func TestMarkAfterAFailedAttempt(t *testing.T) {
 	}
 }
 
-// A clean stop completes its batch and leaves no lease.
+// When Run is stopped, it completes its current batch and releases its claims.
 func TestStopFinishesTheBatch(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})
 	r := recorder{before: func(ctx context.Context, _ []amqpx.Message) error {
@@ -352,11 +351,11 @@ func TestStopFinishesTheBatch(t *testing.T) {
 	var until int64
 	check(t, db.QueryRowContext(t.Context(), "SELECT claimed_until FROM rabbitdelay_tasks").Scan(&until))
 	if until != 0 {
-		t.Errorf("lease_until is %d, want 0", until)
+		t.Errorf("claimed_until is %d, want 0", until)
 	}
 }
 
-// An unreachable broker fails no task, and its tasks are sent within seconds when it is back.
+// If the broker is unreachable, no task fails, and all due tasks are sent within seconds of its return.
 func TestBrokerDown(t *testing.T) {
 	var down atomic.Bool
 	down.Store(true)
@@ -379,13 +378,13 @@ func TestBrokerDown(t *testing.T) {
 		<-time.After(3 * time.Minute)
 		got, err := s.Get(t.Context(), NoTx, "7")
 		if err != nil || got.Status != StatusPending || !strings.Contains(got.LastError, "deadline") {
-			t.Errorf(`while the broker is down: %+v (%v), want no error, Status = %v and LastError with "deadline"`, got, err, StatusPending)
+			t.Errorf(`while the broker is down: got %+v, error %v, want Status = %v, LastError with "deadline" and no error`, got, err, StatusPending)
 		}
 		down.Store(false)
 		<-time.After(30 * time.Second)
 		synctest.Wait()
 		if n := len(r.receipts()); n != 20 {
-			t.Errorf("%d tasks were sent within 30s after the broker came back, want 20", n)
+			t.Errorf("%d tasks were sent within 30s of the broker's return, want 20", n)
 		}
 		cancel()
 		check(t, <-done)
@@ -408,15 +407,15 @@ func TestConfigBounds(t *testing.T) {
 		"Grace":          {Grace: -1},
 	} {
 		if _, err := New(db, r, cfg); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), field+":") {
-			t.Errorf("%s: error is %v, want ErrConfig with %q", field, err, field+":")
+			t.Errorf("%s: got %v, want ErrConfig with %q", field, err, field+":")
 		}
 	}
 	if s.cfg.Horizon != time.Hour {
-		t.Errorf("horizon is %v, want the sender's maximum", s.cfg.Horizon)
+		t.Errorf("the horizon is %v, want 1h, the sender's maximum delay", s.cfg.Horizon)
 	}
 }
 
-// A task with a MaxSends of 1 is marked as sent.
+// With MaxSends = 1, a sent task is marked as sent and not as failed.
 func TestMaxSendsOfOne(t *testing.T) {
 	s, db := openStore(t, &recorder{}, Config{MaxSends: 1})
 	defer func() { _ = db.Close() }()
@@ -424,7 +423,7 @@ func TestMaxSendsOfOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, sent, err := s.relay.Step(t.Context()); sent != 1 || err != nil {
-		t.Fatalf("%d sent: got %v, want 1 and no error", sent, err)
+		t.Fatalf("Step: sent %d, error %v, want 1 and no error", sent, err)
 	}
 	s.relay.WaitPublished()
 	var sends, pause int64
@@ -432,7 +431,7 @@ func TestMaxSendsOfOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	if sends != 1 || pause < s.cfg.Grace.Milliseconds() {
-		t.Errorf("sends is %d, resend_at is %d ms later, want 1 and at least the grace period", sends, pause)
+		t.Errorf("sends is %d and resend_at is %d ms after due_at, want 1 and at least %d ms", sends, pause, s.cfg.Grace.Milliseconds())
 	}
 }
 
@@ -471,7 +470,7 @@ func TestDatabaseHangs(t *testing.T) {
 	})
 }
 
-// A database that hangs when Run begins is a fault like one that hangs later.
+// A database that hangs when Run starts is reported as a fault, like one that hangs later.
 func TestDatabaseHangsFromTheBeginning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, db := openStore(t, &recorder{}, Config{VirtualTime: true})
@@ -508,7 +507,7 @@ func TestDatabaseRefuses(t *testing.T) {
 		go func() { done <- s.Run(ctx) }()
 		<-time.After(time.Minute)
 		if n := failed.Load(); n < 50 || n > 70 {
-			t.Errorf("%d failures in a minute, want one a second", n)
+			t.Errorf("%d failures in a minute, want 50 to 70, about one a second", n)
 		}
 		stop()
 		check(t, errors.Join(<-done, db.Close()))

@@ -14,33 +14,33 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// TestRequeueByRow checks what requeueing a dead message of version 2 does, depending on the row of its task.
+// What happens to a dead letter of version 2 that is requeued depends on the row of its task.
 func TestRequeueByRow(t *testing.T) {
 	for name, c := range map[string]struct {
 		row  rows.Found
 		want inspect.RequeueOutcome
 	}{
-		"failed":                               {rows.Found{Version: 2, Status: rows.Failed, ToQueue: true}, inspect.RequeueRevived},
-		"pending: the broker gave up on it":    {rows.Found{Version: 2, Status: rows.Pending, ToQueue: true}, inspect.RequeueSent},
-		"running":                              {rows.Found{Version: 2, Status: rows.Running, ToQueue: true}, inspect.RequeueStayed},
-		"done":                                 {rows.Found{Version: 2, Status: rows.Done, ToQueue: true}, inspect.RequeueRemoved},
-		"cancelled":                            {rows.Found{Version: 2, Status: rows.Cancelled, ToQueue: true}, inspect.RequeueRemoved},
-		"revived before":                       {rows.Found{Version: 3, Status: rows.Pending, ToQueue: true}, inspect.RequeueRemoved},
-		"revived before, and failed again":     {rows.Found{Version: 3, Status: rows.Failed, ToQueue: true}, inspect.RequeueRemoved},
-		"an older row":                         {rows.Found{Version: 1, Status: rows.Failed, ToQueue: true}, inspect.RequeueStayed},
-		"no row":                               {rows.Found{}, inspect.RequeueStayed},
-		"an exchange's, failed":                {rows.Found{Version: 2, Status: rows.Failed}, inspect.RequeueSent},
-		"an exchange's, with an effect":        {rows.Found{Version: 2, Status: rows.Done}, inspect.RequeueSent},
-		"an exchange's, cancelled":             {rows.Found{Version: 2, Status: rows.Cancelled}, inspect.RequeueRemoved},
-		"an exchange's, another one's attempt": {rows.Found{Version: 2, Status: rows.Running}, inspect.RequeueSent},
+		"failed":                            {rows.Found{Version: 2, Status: rows.Failed, ToQueue: true}, inspect.RequeueRevived},
+		"pending: the broker gave up on it": {rows.Found{Version: 2, Status: rows.Pending, ToQueue: true}, inspect.RequeueSent},
+		"running":                           {rows.Found{Version: 2, Status: rows.Running, ToQueue: true}, inspect.RequeueStayed},
+		"done":                              {rows.Found{Version: 2, Status: rows.Done, ToQueue: true}, inspect.RequeueRemoved},
+		"cancelled":                         {rows.Found{Version: 2, Status: rows.Cancelled, ToQueue: true}, inspect.RequeueRemoved},
+		"revived before":                    {rows.Found{Version: 3, Status: rows.Pending, ToQueue: true}, inspect.RequeueRemoved},
+		"revived before, and failed again":  {rows.Found{Version: 3, Status: rows.Failed, ToQueue: true}, inspect.RequeueRemoved},
+		"an older row":                      {rows.Found{Version: 1, Status: rows.Failed, ToQueue: true}, inspect.RequeueStayed},
+		"no row":                            {rows.Found{}, inspect.RequeueStayed},
+		"to an exchange, failed":            {rows.Found{Version: 2, Status: rows.Failed}, inspect.RequeueSent},
+		"to an exchange, with an effect":    {rows.Found{Version: 2, Status: rows.Done}, inspect.RequeueSent},
+		"to an exchange, cancelled":         {rows.Found{Version: 2, Status: rows.Cancelled}, inspect.RequeueRemoved},
+		"to an exchange, running elsewhere": {rows.Found{Version: 2, Status: rows.Running}, inspect.RequeueSent},
 	} {
 		if got, why := requeue(c.row, 2); got != c.want || (why != "") != (got == inspect.RequeueStayed) {
-			t.Errorf("%s: %s (%s), want %s", name, got, why, c.want)
+			t.Errorf("%s: got %s with the reason %q, want %s, with a reason only for %s", name, got, why, c.want, inspect.RequeueStayed)
 		}
 	}
 }
 
-// failing is a handler that rejects messages of a queue while fails returns true.
+// failing returns a handler that rejects messages from the given queue while *fails is true.
 func (s *site) failing(queue string, fails *bool) amqpx.Handler {
 	return Handler(s.db, func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
 		if *fails && d.Queue == queue {
@@ -50,8 +50,8 @@ func (s *site) failing(queue string, fails *bool) amqpx.Handler {
 	})
 }
 
-// A failed task is revived by its dead letter, which is removed. The dead letter of a task that was
-// revived in another way is removed too, and none of them has a second effect.
+// Requeueing the dead letter of a failed task revives the task and removes the dead letter. If the task was revived
+// before, its dead letter is only removed. Each task takes effect once.
 func TestRequeueRevives(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		fails := true
@@ -67,7 +67,7 @@ func TestRequeueRevives(t *testing.T) {
 		r, err := inspect.Requeue(t.Context(), s.client, o)
 		check(t, err)
 		if r.Total != 3 || r.Stayed != 3 {
-			t.Errorf("without the database: got %+v, want all 3 to stay", r)
+			t.Errorf("without the database: got %+v, want Total = 3 and Stayed = 3", r)
 		}
 		o.Tasks, o.DryRun = s.Store, true
 		dry, err := inspect.Requeue(t.Context(), s.client, o)
@@ -94,8 +94,8 @@ func TestRequeueRevives(t *testing.T) {
 	})
 }
 
-// If a consumer ends between recording the failure in the row and the confirm of the dead letter,
-// the task still gets its dead letter.
+// If the connection is lost after a failure has been recorded in the row, but before the dead letter has been
+// confirmed, the task still gets its dead letter.
 func TestFailedTaskHasItsDeadLetter(t *testing.T) {
 	no := amqpx.Reject(errors.New("no"))
 	for name, handler := range map[string]func(s *site) amqpx.Handler{
@@ -131,7 +131,7 @@ func TestFailedTaskHasItsDeadLetter(t *testing.T) {
 					t.Errorf("the dead letter has the reason %v and the error %v, want %s and no", got, why, reason)
 				}
 				if task, err := s.Get(t.Context(), NoTx, "a"); err != nil || task.Attempts != 1 {
-					t.Errorf("%d attempts (%v), want 1", task.Attempts, err)
+					t.Errorf("Get: got %d attempts and the error %v, want 1 and no error", task.Attempts, err)
 				}
 				stop()
 			})
@@ -139,7 +139,7 @@ func TestFailedTaskHasItsDeadLetter(t *testing.T) {
 	}
 }
 
-// If a task was sent to an exchange, the dead letter of one queue goes back only to that queue.
+// If a task was sent to an exchange, requeueing a dead letter sends it only to the queue in which it died.
 func TestRequeueOfOneSubscriber(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		fails := true

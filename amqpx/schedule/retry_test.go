@@ -13,8 +13,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// The sweeper does not send a task again during its retries, however long their pauses are: those
-// that the handler requests, those of the consumer's policy, and snoozes.
+// The sweeper does not send a task again while it is being retried or snoozed, however long the delay is and whether
+// the handler or the retry policy sets it.
 func TestSweeperWaitsForRetries(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		failing := s.noted(func(d *amqpx.Delivery) error {
@@ -42,14 +42,14 @@ func TestSweeperWaitsForRetries(t *testing.T) {
 		for id, attempts := range map[string]int{"asks": 2, "backs off": 2, "snoozes": 0} {
 			s.wantTask(id, StatusDone, attempts)
 			if got, err := s.Get(s.Context(), NoTx, id); err != nil || got.Sends != 1 {
-				s.Errorf("task %s was sent %d times, %v, want no error and 1", id, got.Sends, err)
+				s.Errorf("Get(%s): got %d sends, error %v, want 1 and no error", id, got.Sends, err)
 			}
 		}
 	})
 }
 
-// If a message arrives before its task is due by the database's clock, it is sent back until then,
-// and does not count as an attempt.
+// If a message arrives before its task is due by the database's clock, it is sent again to arrive at that time. This
+// does not count as an attempt.
 func TestTooEarlyByTheDatabase(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		due := s.began.Add(2 * time.Hour)
@@ -65,8 +65,8 @@ func TestTooEarlyByTheDatabase(t *testing.T) {
 		check(s.T, err)
 		names := []string{"task", "group", "lease"}
 		for _, name := range names {
-			// With this timestamp, the publisher's clock seems to be ahead. A consumer without the table would
-			// therefore trust the broker.
+			// With this timestamp, the publisher's clock seems to be ahead, so that a handler without access to the
+			// table would rely on the broker's clock.
 			check(s.T, s.plain.Publish("", name, false, false, amqp.Publishing{
 				MessageId: name, Timestamp: due, Headers: amqp.Table{amqpx.HeaderDue: due.UnixMilli(), amqpx.HeaderVersion: int64(1)},
 			}))
@@ -110,8 +110,8 @@ func TestRetryByAClockThatIsBehind(t *testing.T) {
 	})
 }
 
-// An attempt that is repeated immediately counts when its last run has failed. The task's row
-// records the error as changed by the consumer's policy.
+// With immediate retries, an attempt counts only when its last run has failed. The result that the consumer's error
+// policy returns decides what is recorded in the task's row.
 func TestImmediateRetriesAndPolicyOfTasks(t *testing.T) {
 	errGone, errDown := errors.New("no such order"), errors.New("provider is down")
 	policy := func(_ *amqpx.Delivery, err error) error {
@@ -157,7 +157,7 @@ func TestImmediateRetriesAndPolicyOfTasks(t *testing.T) {
 				s.wantTask("down", StatusDone, 0)
 				for id, want := range map[string]int{"third": 3, "never": 6, "gone": 1, "down": 2} {
 					if runs[id] != want {
-						s.Errorf("%s ran %d times, want %d", id, runs[id], want)
+						s.Errorf("the handler of task %s ran %d times, want %d", id, runs[id], want)
 					}
 				}
 			})

@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
-// Invalid rows of another program are failed with a reason, block nothing, and are listed.
+// Invalid rows from another program fail with a reason, do not block valid rows, and are listed.
 func TestForeignRowsThatCannotBeRead(t *testing.T) {
 	var r recorder
 	bubble(t, &r, Config{}, func(t *testing.T, s *Store, db *sql.DB) {
@@ -51,21 +51,21 @@ func TestForeignRowsThatCannotBeRead(t *testing.T) {
 		<-time.After(time.Minute)
 		synctest.Wait()
 		if got := r.receipts(); len(got) != 5 {
-			t.Errorf("%d messages were sent, want the 5 good ones: %v", len(got), got)
+			t.Errorf("%d messages were sent, want 5: %v", len(got), got)
 		}
 		failed := 0
 		for task, err := range s.List(t.Context(), NoTx, Filter{Status: StatusFailed}) {
 			check(t, err)
 			failed++
 			if task.LastError == "" {
-				t.Errorf("%q failed without a reason", task.ID)
+				t.Errorf("task %q failed without a LastError, want a reason", task.ID)
 			}
 		}
 		if failed != bad {
-			t.Errorf("%d listed as failed, want %d", failed, bad)
+			t.Errorf("%d tasks are listed as failed, want %d", failed, bad)
 		}
 		if got, err := s.Get(t.Context(), NoTx, "real"); err != nil || got.Status != StatusFailed {
-			t.Errorf("Get gives %+v (%v), want no error and Status = %v", got, err, StatusFailed)
+			t.Errorf("Get: got %+v, error %v, want Status = %v and no error", got, err, StatusFailed)
 		}
 	})
 }

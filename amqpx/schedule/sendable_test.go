@@ -11,8 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 )
 
-// A task that can never be sent is refused when it is scheduled, in the caller's transaction, and
-// does not fail much later.
+// A task that can never be sent is refused when it is scheduled, instead of failing when it is due.
 func TestScheduleRefusesUnsendableTasks(t *testing.T) {
 	headers := map[string]string{}
 	for i := range 200 {
@@ -29,7 +28,7 @@ func TestScheduleRefusesUnsendableTasks(t *testing.T) {
 		task.ID, task.DeliverAt = "a", time.Now().Add(20*365*24*time.Hour)
 		err := s.Schedule(t.Context(), NoTx, task)
 		if te, ok := errors.AsType[*TaskError](err); !ok || te.Field != field {
-			t.Errorf("got error %v, want one about %s", err, field)
+			t.Errorf("Schedule: got %v, want a *TaskError about the field %s", err, field)
 		}
 	}
 	for field, task := range tasks {
@@ -45,7 +44,7 @@ func TestScheduleRefusesUnsendableTasks(t *testing.T) {
 	})
 }
 
-// strategic is a sender with a strategy.
+// strategic is a sender that has a strategy, like a client.
 type strategic struct {
 	recorder
 
@@ -54,7 +53,7 @@ type strategic struct {
 
 func (s *strategic) Strategy() amqpx.Strategy { return s.s }
 
-// A strategy with only declared delays would fail tasks permanently.
+// New refuses a strategy with only declared delays, because tasks with other delays would fail permanently.
 func TestDeclaredDelaysCannotRelay(t *testing.T) {
 	_, db := openStore(t, &recorder{}, Config{})
 	defer func() { _ = db.Close() }()
@@ -62,7 +61,7 @@ func TestDeclaredDelaysCannotRelay(t *testing.T) {
 		ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{time.Minute}, RoundUp: roundUp})
 		check(t, err)
 		if _, err := New(db, &strategic{s: ttl}, Config{}); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "bucket") {
-			t.Errorf("got error %v, want ErrConfig that names a strategy", err)
+			t.Errorf("New with roundUp = %t: got %v, want ErrConfig that recommends bucket", roundUp, err)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/relay"
 )
 
-// Large bodies result in small batches, which follow one another without a pause.
+// Tasks with large bodies are sent in small batches, without pauses between the batches.
 func TestClaimsAreBoundedByBytes(t *testing.T) {
 	var largest, bodies int
 	r := recorder{before: func(_ context.Context, msgs []amqpx.Message) error {
@@ -41,14 +41,14 @@ func TestClaimsAreBoundedByBytes(t *testing.T) {
 		}
 		for _, c := range r.receipts() {
 			if c.m.ID == "50" && len(c.m.Body) != 300<<10 {
-				t.Error("the largest task was cut")
+				t.Errorf("the largest task was sent with %d bytes, want %d", len(c.m.Body), 300<<10)
 			}
 		}
 	})
 }
 
-// A lane with a backlog leaves the other lanes their share and uses what they leave. If there are
-// more lanes than rows in a batch, they take turns.
+// A lane with a backlog gets only the part of a batch that the other lanes do not need. If there are more lanes than
+// rows in a batch, they take turns.
 func TestClaimsAreShared(t *testing.T) {
 	s, db := openStore(t, &recorder{}, Config{Batch: 10})
 	defer func() { _ = db.Close() }()
@@ -71,18 +71,18 @@ func TestClaimsAreShared(t *testing.T) {
 	add("short", 2, now)
 	check(t, s.Schedule(t.Context(), NoTx, Task{ID: "e", Exchange: "events", RoutingKey: "a.b", DeliverAt: now}))
 	if got := take(); got["long"] != 7 || got["short"] != 2 || got[""] != 1 {
-		t.Errorf("claimed %v, want 7 long, 2 short and the exchange's", got)
+		t.Errorf(`claimed %v by queue, want 7 from "long", 2 from "short" and 1 for the exchange`, got)
 	}
 	for i := range 15 {
 		add(fmt.Sprint("many-", i), 2, now)
 	}
 	first, second := take(), take()
 	if len(first) != 10 || len(second) != 10 {
-		t.Errorf("claimed of %d and %d lanes, want 10 each", len(first), len(second))
+		t.Errorf("claimed from %d and %d lanes, want 10 and 10", len(first), len(second))
 	}
 	for i := range 15 {
 		if q := fmt.Sprint("many-", i); first[q]+second[q] == 0 {
-			t.Errorf("queue %s got no share", q)
+			t.Errorf("claimed 0 tasks from queue %s, want at least 1", q)
 		}
 	}
 }

@@ -24,7 +24,7 @@ import (
 // takes is how long a consumer works on a message, whether or not it has an effect.
 const takes = 2 * time.Second
 
-// simulation is a running store, a queue, and consumers, in virtual time.
+// simulation is a running store with a queue and its consumers, in virtual time.
 type simulation struct {
 	t     *testing.T
 	tick  time.Duration
@@ -47,15 +47,15 @@ type simulation struct {
 	mu     sync.Mutex
 	seq    int
 	wait   delayed
-	ready  []amqpx.Message  // ready messages of the queue
+	ready  []amqpx.Message  // ready messages in the queue
 	held   []amqpx.Message  // unacknowledged messages
 	sent   map[string]int   // messages that the broker has accepted, by task
 	again  int              // messages that were not the first of their task
 	lose   map[string]bool  // the broker confirms the next messages of these tasks and loses them
-	failed map[string]error // tasks by Hooks.SendFailed
+	failed map[string]error // failed tasks, from Hooks.SendFailed
 }
 
-// delayed holds the messages that are still delayed, the next one first.
+// delayed is a heap of the messages that are still delayed, the next one first.
 type delayed []*inTransit
 
 type inTransit struct {
@@ -97,7 +97,7 @@ func (s *simulation) SendBatch(_ context.Context, msgs []amqpx.Message) error {
 	return nil
 }
 
-// QueueInfo returns the result of a passive declaration.
+// QueueInfo returns what a passive declaration of the queue would return.
 func (s *simulation) QueueInfo(_ context.Context, queue string) (amqpx.QueueInfo, error) {
 	if queue != "q" {
 		s.t.Errorf(`QueueInfo was called for queue %q, want "q"`, queue)
@@ -134,7 +134,7 @@ func simulate(t *testing.T, tick time.Duration, script func(t *testing.T, s *sim
 	})
 }
 
-// long marks simulations that take seconds.
+// long skips a simulation that takes seconds if the tests run with -short.
 func long(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -246,7 +246,7 @@ func (s *simulation) handle(list []amqpx.Message) {
 	}
 }
 
-// restart ends a consumer: its messages return to the queue.
+// restart stops and starts the consumers, whose messages return to the queue.
 func (s *simulation) restart() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -254,21 +254,21 @@ func (s *simulation) restart() {
 	s.held = nil
 }
 
-// wipe loses all messages in the broker.
+// wipe removes all messages from the broker.
 func (s *simulation) wipe() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.wait, s.ready, s.held = nil, nil, nil
 }
 
-// count reads a number from the table.
+// count returns the number of tasks that satisfy the condition.
 func (s *simulation) count(where string, args ...any) (n int) {
 	s.t.Helper()
 	check(s.t, s.db.QueryRowContext(s.t.Context(), "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE "+where, args...).Scan(&n))
 	return n
 }
 
-// late returns the pending tasks that were due more than a minute ago.
+// late returns the number of pending tasks that were due more than a minute ago.
 func (s *simulation) late() int {
 	s.t.Helper()
 	return s.count("status = 'pending' AND due_at < ?", time.Now().Add(-time.Minute).UnixMilli())
@@ -299,7 +299,7 @@ func (s *simulation) drained() bool { return s.late() == 0 && s.inQueue() < 10 }
 func (s *simulation) noneFailed() {
 	s.t.Helper()
 	if n := s.count("status = 'failed'"); n != 0 {
-		s.t.Errorf("%d tasks failed: got %s, want 0", n, s.state())
+		s.t.Errorf("%d tasks failed, want 0: %s", n, s.state())
 	}
 }
 
@@ -307,12 +307,12 @@ func (s *simulation) noneFailed() {
 func (s *simulation) atMost(share float64) {
 	s.t.Helper()
 	if limit := int(float64(s.tasks) * share); s.resent() > limit {
-		s.t.Errorf("%d messages were sent again of %d tasks, want at most %d: %s", s.resent(), s.tasks, limit, s.state())
+		s.t.Errorf("%d messages were sent again for %d tasks, want at most %d: %s", s.resent(), s.tasks, limit, s.state())
 	}
 }
 
-// A pause of the consumers leaves a backlog, which they reduce with the capacity that the load does not need. No task
-// of the backlog is sent again, because a copy in the queue would delay the messages behind it.
+// When consumers continue after a pause, they reduce the backlog with their spare capacity. Hardly any task in the
+// backlog is sent again, because a second message in the queue would delay the messages behind it.
 func TestPauseDrains(t *testing.T) {
 	for _, pause := range []time.Duration{5 * time.Minute, time.Hour} {
 		t.Run(pause.String(), func(t *testing.T) {
@@ -325,8 +325,8 @@ func TestPauseDrains(t *testing.T) {
 	}
 }
 
-// outage stops the consumers for a time, at a load of 0.6, and fails the test unless the backlog
-// drains and no task fails.
+// outage stops the consumers for the given time, at a load of 0.6, and fails the test unless the backlog drains and no
+// task fails.
 func (s *simulation) outage(pause time.Duration) {
 	s.t.Helper()
 	s.load = 0.6
@@ -334,14 +334,13 @@ func (s *simulation) outage(pause time.Duration) {
 	s.stopped = true
 	s.run(pause)
 	s.stopped = false
-	took := s.until(2*pause, "drained", s.drained) // at that load it takes 0.6/0.4 of the pause
+	took := s.until(2*pause, "drained", s.drained) // at this load, draining takes 0.6/0.4 times the pause
 	s.run(20 * time.Minute)
 	s.t.Logf("drained after %v: %s", took, s.state())
 	s.noneFailed()
 }
 
-// If the depth of the queue behind an exchange is unknown, a few tasks are sent again as a test,
-// and none is given up.
+// If the depth of the queue behind an exchange is unknown, a few tasks are sent again as a test, and no task fails.
 func TestPauseBehindAnExchange(t *testing.T) {
 	long(t)
 	simulate(t, 20*time.Second, func(t *testing.T, s *simulation) {
@@ -351,7 +350,7 @@ func TestPauseBehindAnExchange(t *testing.T) {
 	})
 }
 
-// No task behind an exchange is given up even if the consumers pause for a weekend.
+// No task for an exchange fails, even if the consumers pause for a weekend.
 func TestWeekendBehindAnExchange(t *testing.T) {
 	long(t)
 	simulate(t, 2*time.Minute, func(t *testing.T, s *simulation) {
@@ -368,6 +367,7 @@ func TestWeekendBehindAnExchange(t *testing.T) {
 }
 
 // If a consumer holds every message and does nothing for an hour, its queue is empty, as if the messages had been lost.
+// Still, only a few tasks are sent again.
 func TestHungConsumer(t *testing.T) {
 	long(t)
 	simulate(t, 20*time.Second, func(t *testing.T, s *simulation) {
@@ -385,14 +385,15 @@ func TestHungConsumer(t *testing.T) {
 	})
 }
 
-// A slow consumer with a large prefetch empties its queue long before it has handled the messages.
+// A slow consumer with a large prefetch empties its queue long before it has handled the messages. They are not taken
+// for lost.
 func TestLargePrefetch(t *testing.T) {
 	long(t)
 	simulate(t, 20*time.Second, func(t *testing.T, s *simulation) {
 		s.prefetch = 1_000_000
 		s.load = 0.2
 		s.run(20 * time.Minute)
-		s.add(1500) // 50 minutes of work, and more for tasks that arrive in the meantime
+		s.add(1500) // 50 minutes of work, in addition to the load
 		s.run(2 * s.ahead)
 		took := s.until(2*time.Hour, "drained", s.drained)
 		s.run(20 * time.Minute)
@@ -402,8 +403,8 @@ func TestLargePrefetch(t *testing.T) {
 	})
 }
 
-// After the broker has lost all messages, all of them are sent again. This works alongside other
-// tasks that continue, and also if no other task shows that consumers are working.
+// If the broker loses all messages, all of them are sent again, whether or not other tasks show that the consumers are
+// working.
 func TestWipedBroker(t *testing.T) {
 	for name, load := range map[string]float64{"busy": 0.6, "nothing else": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -420,10 +421,10 @@ func TestWipedBroker(t *testing.T) {
 				took := s.until(2*time.Hour, "drained", func() bool {
 					return s.count("status = 'pending' AND sends > 0 AND due_at < ?", time.Now().Add(-5*time.Minute).UnixMilli()) == 0 && time.Since(s.start) > 90*time.Minute
 				})
-				t.Logf("%d were lost and are done after %v: %s", lost, took, s.state())
+				t.Logf("%d messages were lost, and their tasks are done after %v: %s", lost, took, s.state())
 				s.noneFailed()
 				if n := s.resent(); n < lost || n > lost+s.tasks/50 {
-					t.Errorf("%d were sent again, want the %d that were lost", n, lost)
+					t.Errorf("%d messages were sent again, want %d to %d, because %d were lost", n, lost, lost+s.tasks/50, lost)
 				}
 			})
 		})
@@ -489,14 +490,14 @@ func TestResendsBecomeRarer(t *testing.T) {
 		<-time.After(48 * time.Hour)
 		synctest.Wait()
 		if got, err := s.Get(t.Context(), NoTx, "a"); err != nil || got.Status != StatusPending {
-			t.Errorf("got %+v (error %v), want a pending task, because nothing shows that its consumer has it", got, err)
+			t.Errorf("Get: got %+v, error %v, want a pending task, because nothing shows that a consumer has handled it", got, err)
 		}
 	})
 	got := r.receipts()
 	for i := 1; i < len(got); i++ {
 		pause, want := got[i].at.Sub(got[i-1].at), time.Minute<<(i-1)
 		if pause < want || pause > want+30*time.Second {
-			t.Errorf("resend %d came after %v, want about %v", i, pause, want)
+			t.Errorf("resend %d was %v after the previous send, want %v to %v", i, pause, want, want+30*time.Second)
 		}
 	}
 	if len(got) != 10 {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A list, in each order and page by page, has each task once. The orders by end leave out tasks
-// that have not ended. Ids select tasks, even if there are many.
+// In each sort order, the pages of a list contain each task once. The orders by end time leave out tasks that have not
+// ended. A filter can select tasks by their ids.
 func TestListSorted(t *testing.T) {
 	s, db := openStore(t, nil, Config{})
 	defer func() { check(t, db.Close()) }()
@@ -17,7 +17,7 @@ func TestListSorted(t *testing.T) {
 	for i := range 12 {
 		status, ended := "pending", any(nil)
 		if i%2 == 0 {
-			status, ended = []string{"done", "failed", "cancelled"}[i/2%3], base.Add(-time.Duration(i/4)*time.Minute).UnixMilli() // two at each time
+			status, ended = []string{"done", "failed", "cancelled"}[i/2%3], base.Add(-time.Duration(i/4)*time.Minute).UnixMilli() // two for each end time
 		}
 		_, err := db.ExecContext(t.Context(),
 			"INSERT INTO rabbitdelay_tasks (id, queue, due_at, status, finished_at) VALUES (?, 'q', ?, ?, ?)",
@@ -54,22 +54,22 @@ func TestListSorted(t *testing.T) {
 		"08 03":                      {IDs: []string{"t08", "t03"}, Sort: SortDueLast},
 	} {
 		if got := list(f, 5); got != want {
-			t.Errorf("%+v: got %s, want %s", f, got, want)
+			t.Errorf("List with %+v: got %q, want %q", f, got, want)
 		}
 	}
 	if n, err := s.CountUpTo(t.Context(), NoTx, Filter{IDs: []string{"t01", "t02"}}, 10); n != 2 || err != nil {
-		t.Errorf("got %d, %v, want 2 and no error", n, err)
+		t.Errorf("CountUpTo of two ids: got %d, error %v, want 2 and no error", n, err)
 	}
 	for _, bad := range []Filter{{Sort: "nothing"}, {IDs: make([]string, 1001)}, {After: "x"}} {
 		for _, err := range s.List(t.Context(), NoTx, bad) {
 			if err == nil || !strings.Contains(err.Error(), "expected") {
-				t.Errorf(`got %v, want an error with "expected"`, err)
+				t.Errorf(`List with %.100v: got %v, want an error with "expected"`, bad, err)
 			}
 		}
 	}
 }
 
-// Last runs are found for many recurring tasks, and for none.
+// LastRuns accepts any number of names, also none.
 func TestLastRuns(t *testing.T) {
 	s, db := openStore(t, nil, Config{})
 	defer func() { check(t, db.Close()) }()
@@ -86,7 +86,7 @@ func TestLastRuns(t *testing.T) {
 	runs, err := s.Recurring().LastRuns(t.Context(), NoTx, names)
 	check(t, err)
 	if len(runs) != 2 {
-		t.Errorf("%d runs: got %+v, want 2", len(runs), runs)
+		t.Errorf("got %d last runs, want 2: %+v", len(runs), runs)
 	}
 	if x := runs["job-1"]; x.Status != StatusFailed || x.LastError != "why" {
 		t.Errorf(`got %+v, want Status = %v and LastError = "why"`, x, StatusFailed)
@@ -97,6 +97,6 @@ func TestLastRuns(t *testing.T) {
 	runs, err = s.Recurring().LastRuns(t.Context(), NoTx, nil)
 	check(t, err)
 	if len(runs) != 0 {
-		t.Errorf("LastRuns of no names: got %v, want nothing", runs)
+		t.Errorf("LastRuns of no names: got %v, want none", runs)
 	}
 }

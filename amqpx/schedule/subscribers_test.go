@@ -22,7 +22,7 @@ func TestEachSubscriberHasTheEffect(t *testing.T) {
 			s.schedule(Task{ID: "one", Queue: "mail", DeliverAt: at})
 			after(30 * time.Second)
 			check(s.T, s.Cancel(s.Context(), NoTx, "cancelled"))
-			// Its message is delivered twice.
+			// The message of the task post is delivered a second time.
 			check(s.T, s.client.Send(s.Context(), amqpx.Message{ID: "post", Version: 1, Exchange: "events", DeliverAt: at.Add(time.Second)}))
 			after(time.Hour)
 			s.wantEffects("post", "mail 1m3s", "audit 1m3s", "search 1m3s")
@@ -36,16 +36,17 @@ func TestEachSubscriberHasTheEffect(t *testing.T) {
 				return n
 			}
 			if n := records(); n != len(queues) {
-				s.Errorf("%d records of effects, expected %d", n, len(queues))
+				s.Errorf("got %d records of effects, want %d", n, len(queues))
 			}
 			if n, err := s.Purge(s.Context(), Retention{Keep: time.Minute}); err != nil || n != 3 || records() != 0 {
-				s.Errorf("%d tasks were purged (%v), %d records are left", n, err, records())
+				s.Errorf("Purge: got %d tasks, error %v and %d remaining records, want 3, no error and 0", n, err, records())
 			}
 		})
 	}
 }
 
-// A failure of one subscriber does not affect the others, in either order.
+// If the handler of one queue fails, the effects in the other queues are the same, whether the failure is first or
+// last.
 func TestSubscribersFailApart(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		slow := s.noted(func(d *amqpx.Delivery) error {

@@ -9,8 +9,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// If a handler replaces its own task in its transaction, it has its effect and the new task
-// follows: to a queue, to an exchange, and under a lease.
+// A handler can replace its own task in its transaction, for a queue, for an exchange and under a lease. The task takes
+// effect, and then the new one does.
 func TestHandlerReplacesItsTask(t *testing.T) {
 	for name, c := range map[string]struct {
 		task  Task
@@ -47,11 +47,11 @@ func TestHandlerReplacesItsTask(t *testing.T) {
 				s.mu.Unlock()
 				for i := range saw {
 					if i > 0 && (saw[i].at-saw[i-1].at).Round(time.Minute) != time.Hour {
-						s.Errorf("effects %+v, expected one an hour", saw)
+						s.Errorf("got the effects %+v, want them an hour apart", saw)
 					}
 				}
 				if len(saw) != 4 {
-					s.Errorf("effects %+v, expected 4", saw)
+					s.Errorf("got the effects %+v, want 4", saw)
 				}
 				s.wantTask("again", StatusDone, 0)
 			})
@@ -72,7 +72,7 @@ func TestMessageOfADeletedTask(t *testing.T) {
 		if len(created) == 1 {
 			check(t, s.Cancel(t.Context(), NoTx, "a"))
 			if n, err := s.Bulk(t.Context(), Filter{}, BulkDelete(), BulkOptions{}); err != nil || n.Changed != 1 {
-				t.Fatalf("deleting all tasks: got %+v, error %v, want one changed task", n, err)
+				t.Fatalf("deleting all tasks: got %+v, error %v, want Changed = 1 and no error", n, err)
 			}
 			for !time.Now().After(created[0].Add(time.Millisecond)) {
 				continue

@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 )
 
-// unique schedules a task with the key "k" to the queue "q", and fails the test on an error.
+// unique schedules a task with the unique key "k" for the queue "q", and fails the test on an error.
 func (s *site) unique(id string, delay time.Duration, u Unique) UniqueResult {
 	s.Helper()
 	r, err := s.ScheduleUnique(s.Context(), NoTx, Task{ID: id, UniqueKey: "k", Queue: "q", DeliverAt: time.Now().Add(delay), Body: []byte(id)}, u)
@@ -22,9 +22,9 @@ func (s *site) unique(id string, delay time.Duration, u Unique) UniqueResult {
 	return r
 }
 
-// With one event per second, each event postpones the task to ten seconds later. It
-// happens at most a minute after the first event, and the last one happens ten seconds
-// after the last event. The messages of postponed versions have no effect.
+// Each event postpones the task until ten seconds after the event, but not beyond a minute after the first event. With
+// one event per second, a task takes effect once a minute, and the last task takes effect ten seconds after the last
+// event. The messages of postponed versions have no effect.
 func TestDebounce(t *testing.T) {
 	onSite(t, Config{}, func(_ *testing.T, s *site) {
 		defer s.consume("q", Handler(s.db, s.noted(nil)))()
@@ -40,7 +40,7 @@ func TestDebounce(t *testing.T) {
 		}
 		after(time.Minute)
 		if len(created) != 3 || len(s.effects) != len(created) {
-			s.Fatalf("%d tasks and %d effects, expected 3 each", len(created), len(s.effects))
+			s.Fatalf("got %d tasks and %d effects, want 3 and 3", len(created), len(s.effects))
 		}
 		for i, e := range s.effects {
 			due := min(created[i]+time.Minute, last+10*time.Second)
@@ -75,28 +75,29 @@ func TestUniqueUnderLease(t *testing.T) {
 				s.unique("first", 0, Unique{})
 				after(time.Minute)
 				if r := s.unique("", 0, Unique{Cooldown: time.Hour}); r.Outcome != UniqueRefused || r.ID != "first" || !r.Until.IsZero() {
-					s.Errorf("%+v, expected it to be refused while first is running", r)
+					s.Errorf("got %+v, want it refused because of the running task first, without Until", r)
 				}
 				if r := s.unique("second", 59*time.Minute+500*time.Millisecond, Unique{}); r.Outcome != UniqueCreated {
-					s.Errorf("%+v, expected it to be created", r)
+					s.Errorf("got %+v, want Outcome = %s", r, UniqueCreated)
 				}
 				after(90 * time.Minute)
 				got, err := s.Get(s.Context(), NoTx, "first")
 				check(s.T, err)
 				if got.Status != c.status || c.outcome != nil && !strings.Contains(got.LastError, c.outcome.Error()) {
-					s.Errorf("first is %s (%s), expected %s", got.Status, got.LastError, c.status)
+					s.Errorf("the task first is %s with the error %q, want %s with the handler's error", got.Status, got.LastError, c.status)
 				}
 				after(5 * time.Hour)
 				s.wantTask("second", StatusDone, 0)
 				if n := len(p.calls); n != 2 {
-					s.Errorf("%d calls, expected one of each task", n)
+					s.Errorf("got %d calls, want 2, one for each task", n)
 				}
 			})
 		})
 	}
 }
 
-// If a lease ends because its process died, and its message is not redelivered, the task also gives way.
+// A task whose process died is also cancelled in favor of the other task with its key, if its lease expires and its
+// message is not redelivered.
 func TestUniqueLeaseEnds(t *testing.T) {
 	onSite(t, Config{}, func(_ *testing.T, s *site) {
 		s.unique("first", 0, Unique{})
@@ -110,14 +111,14 @@ func TestUniqueLeaseEnds(t *testing.T) {
 		got, err := s.Get(s.Context(), NoTx, "first")
 		check(s.T, err)
 		if got.Status != StatusCancelled || !strings.Contains(got.LastError, "unique key") {
-			s.Errorf("first is %s (%s), expected cancelled for its unique key", got.Status, got.LastError)
+			s.Errorf(`the task first is %s with the error %q, want cancelled and an error with "unique key"`, got.Status, got.LastError)
 		}
 		s.wantTask("second", StatusPending, 0)
 	})
 }
 
-// A handler that schedules its own key in its transaction schedules the next task, with
-// every policy, to a queue, to an exchange and under a lease.
+// A handler can schedule the next task with its own unique key in its transaction, with every conflict policy, for a
+// queue, for an exchange and under a lease.
 func TestHandlerSchedulesItsKey(t *testing.T) {
 	for _, u := range []Unique{{}, {OnConflict: ReplacePending}, {OnConflict: PushBackPending, MaxWait: time.Hour}} {
 		for name, c := range map[string]struct {
@@ -137,7 +138,7 @@ func TestHandlerSchedulesItsKey(t *testing.T) {
 						task.UniqueKey, task.DeliverAt = "k", time.Now().Add(time.Hour)
 						r, err := s.ScheduleUnique(ctx, ex, task, u)
 						if err == nil && r.Outcome != UniqueCreated {
-							err = fmt.Errorf("%+v, expected created", r)
+							err = fmt.Errorf("ScheduleUnique: got %+v, want Outcome = %s", r, UniqueCreated)
 						}
 						return err
 					}
@@ -156,12 +157,12 @@ func TestHandlerSchedulesItsKey(t *testing.T) {
 					check(s.T, next(s.Context(), NoTx))
 					after(10 * time.Hour)
 					if n := len(s.effects); n != 4 {
-						s.Errorf("%d effects, expected 4", n)
+						s.Errorf("got %d effects, want 4", n)
 					}
 					n, err := s.CountUpTo(s.Context(), NoTx, Filter{UniqueKey: "k", Status: StatusDone}, 100)
 					check(s.T, err)
 					if n != 4 {
-						s.Errorf("%d tasks are done, expected 4", n)
+						s.Errorf("%d tasks are done, want 4", n)
 					}
 				})
 			})
@@ -179,16 +180,17 @@ func TestUniqueExpired(t *testing.T) {
 		r, err := s.ScheduleUnique(t.Context(), NoTx, Task{ID: "new", UniqueKey: "k", Queue: "q", DeliverAt: time.Now()}, u)
 		check(t, err)
 		if r.Outcome != UniqueCreated || r.ID != "new" {
-			t.Errorf("%s: got %+v, want the task new to be created", u.OnConflict, r)
+			t.Errorf("policy %q: got %+v, want the task new to be created", u.OnConflict, r)
 		}
 		if got, err := s.Get(t.Context(), NoTx, "past"); err != nil || got.Status != StatusExpired {
-			t.Errorf("%s: past is %s, want expired (%v)", u.OnConflict, got.Status, err)
+			t.Errorf("policy %q: the task past is %s (error %v), want %s and no error", u.OnConflict, got.Status, err, StatusExpired)
 		}
 	}
 }
 
-// Failed tasks whose key is held by a pending task stay failed, whether they are revived one by one, in bulk or from
-// their dead letters. If there are several and none is pending, the first one is revived.
+// Failed tasks whose unique key belongs to a pending task cannot be revived, neither individually, nor in bulk, nor by
+// requeueing their dead letters. If several failed tasks have the same key and none is pending, the first one is
+// revived.
 func TestReviveUnique(t *testing.T) {
 	s, db := closedStore(t)
 	fail := func(id string) {
@@ -208,15 +210,15 @@ func TestReviveUnique(t *testing.T) {
 	_, err := db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = 1 WHERE id = 'plain'")
 	check(t, err)
 	if p, err := s.Bulk(t.Context(), Filter{}, BulkRevive(time.Now()), BulkOptions{}); err != nil || p.Changed != 2 {
-		t.Errorf("%d tasks were revived (error %v), want the two tasks a and plain", p.Changed, err)
+		t.Errorf("%d tasks were revived (error %v), want 2 (a and plain) and no error", p.Changed, err)
 	}
 	err = s.Revive(t.Context(), NoTx, "b", time.Now())
 	if taken, ok := errors.AsType[*uniqueError](err); !ok || taken.pending != "a" || taken.key != "k" || !errors.Is(err, ErrUnique) {
-		t.Errorf("revive: got %v, want an ErrUnique of a", err)
+		t.Errorf("Revive of b: got %v, want ErrUnique with the pending task a and the key k", err)
 	}
 	outcome, why, err := s.RequeueDead(t.Context(), &inspect.DeadLetter{Delivery: &amqpx.Delivery{ID: "b", Version: 1}}, false)
 	if outcome != inspect.RequeueStayed || !strings.Contains(why, "unique key k") || err != nil {
-		t.Errorf(`requeue: got %s, %q, %v, want inspect.RequeueStayed, a text with "unique key k" and no error`, outcome, why, err)
+		t.Errorf(`RequeueDead of b: got %s, %q, %v, want %s, a reason with "unique key k" and no error`, outcome, why, err, inspect.RequeueStayed)
 	}
 	check(t, s.Cancel(t.Context(), NoTx, "a"))
 	check(t, s.Revive(t.Context(), NoTx, "b", time.Now()))
@@ -227,7 +229,7 @@ func TestReviveUnique(t *testing.T) {
 	}
 	slices.Sort(statuses)
 	if got := strings.Join(statuses, ", "); got != "a cancelled, b pending, c failed" {
-		t.Errorf(`the tasks of the key: got %s, want "a cancelled, b pending, c failed"`, got)
+		t.Errorf(`tasks with the key k: got %q, want "a cancelled, b pending, c failed"`, got)
 	}
 }
 
@@ -257,7 +259,7 @@ func TestUniqueRefusals(t *testing.T) {
 		}
 		_, err := s.ScheduleUnique(t.Context(), NoTx, x, c.u)
 		if te, ok := errors.AsType[*TaskError](err); !ok || te.Field != strings.TrimSpace(field) {
-			t.Errorf("%s: got %v, want a *TaskError of that field", field, err)
+			t.Errorf("%s: got %v, want a *TaskError about that field", field, err)
 		}
 	}
 	err := s.Schedule(t.Context(), NoTx, task)
@@ -265,6 +267,6 @@ func TestUniqueRefusals(t *testing.T) {
 		t.Errorf("Schedule: got %v, want a *TaskError that names ScheduleUnique", err)
 	}
 	if n, err := s.CountUpTo(t.Context(), NoTx, Filter{}, 100); err != nil || n != 0 {
-		t.Errorf("%d tasks (%v), want none", n, err)
+		t.Errorf("CountUpTo: got %d tasks, error %v, want 0 and no error", n, err)
 	}
 }

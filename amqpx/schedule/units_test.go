@@ -52,13 +52,13 @@ func TestWrongUnits(t *testing.T) {
 		"recurring and spread": {recurring(Recurring{Jitter: 30}), unit},
 	} {
 		if x.err == nil || !strings.Contains(x.err.Error(), x.says) {
-			t.Errorf("%s: %v, want %q", name, x.err, x.says)
+			t.Errorf("%s: got %v, want an error with %q", name, x.err, x.says)
 		}
 	}
 	check(t, schedule(Task{DeliverAt: time.UnixMilli(0)}))
 }
 
-// The client of a failed Open is a nil pointer in a non-nil interface.
+// New refuses the nil client of a failed Open, although the interface that contains it is not nil.
 func TestNilClient(t *testing.T) {
 	var client *amqpx.Client
 	_, db := openStore(t, nil, Config{})

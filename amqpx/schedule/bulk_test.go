@@ -21,8 +21,8 @@ func closedStore(t *testing.T) (*Store, *sql.DB) {
 	return s, db
 }
 
-// many schedules n tasks: a third each for queue a, queue b and exchange x, due a second apart,
-// every fifth with the tag vip, with alternating statuses.
+// many schedules n tasks: a third each for queue a, queue b and exchange x, due a second apart, with alternating
+// headers, and every fifth with the tags vip and campaign-7.
 func many(t *testing.T, s *Store, base time.Time, n int) {
 	t.Helper()
 	tasks := make([]Task, n)
@@ -70,19 +70,19 @@ func TestFilterByTagHeaderAndExchange(t *testing.T) {
 		"header, a pattern":   {Filter{Header: "tenant", HeaderValue: "50%"}, 0},
 	} {
 		if got := len(dues(t, s, c.f)); got != c.want {
-			t.Errorf("%s: %d tasks, want %d", name, got, c.want)
+			t.Errorf("filter by %s: got %d tasks, want %d", name, got, c.want)
 		}
 	}
 	got, err := s.Get(t.Context(), NoTx, "t0005")
 	check(t, err)
 	if !slices.Equal(got.Tags, []string{"campaign-7", "vip"}) {
-		t.Errorf(`tags %q, want ["campaign-7" "vip"]`, got.Tags)
+		t.Errorf(`got the tags %q, want ["campaign-7" "vip"]`, got.Tags)
 	}
-	// The task is replaced by one with other tags, then deleted: its tags are deleted too.
+	// The task is replaced by one with other tags, and then deleted. Its tags must be replaced and deleted as well.
 	got.Tags = []string{"other"}
 	check(t, s.Schedule(t.Context(), NoTx, replacing(got.Task)))
 	if n := len(dues(t, s, Filter{Tag: "vip"})); n != 5 {
-		t.Errorf("%d tasks with the old tag, want 5", n)
+		t.Errorf("%d tasks have the replaced tag, want 5", n)
 	}
 	check(t, s.Cancel(t.Context(), NoTx, "t0005"))
 	_, err = s.Bulk(t.Context(), Filter{Tag: "other"}, BulkDelete(), BulkOptions{})
@@ -110,7 +110,7 @@ func TestBulk(t *testing.T) {
 	}{
 		"cancel by queue": {BulkCancel(), Filter{Queue: "a"}, BulkOptions{Batch: 7}, 34, func(t *testing.T, s *Store) {
 			if n := len(dues(t, s, Filter{Status: StatusCancelled})); n != 34 {
-				t.Errorf("%d cancelled, want 34", n)
+				t.Errorf("%d tasks are cancelled, want 34", n)
 			}
 		}},
 		"move by a day": {BulkRescheduleBy(24 * time.Hour), Filter{}, BulkOptions{Batch: 7}, 100, func(t *testing.T, s *Store) {
@@ -124,12 +124,12 @@ func TestBulk(t *testing.T) {
 		}},
 		"move by three seconds": {BulkRescheduleBy(3 * time.Second), Filter{}, BulkOptions{Batch: 2}, 100, func(t *testing.T, s *Store) {
 			if due := dues(t, s, Filter{})["t0050"]; !due.Equal(base.Add(53 * time.Second)) {
-				t.Errorf("got the due time %v, want %v", due, base.Add(53*time.Second))
+				t.Errorf("t0050 is due at %v, want %v", due, base.Add(53*time.Second))
 			}
 		}},
 		"move back": {BulkRescheduleBy(-3 * time.Second), Filter{}, BulkOptions{Batch: 2}, 100, func(t *testing.T, s *Store) {
 			if due := dues(t, s, Filter{})["t0050"]; !due.Equal(base.Add(47 * time.Second)) {
-				t.Errorf("got the due time %v, want %v", due, base.Add(47*time.Second))
+				t.Errorf("t0050 is due at %v, want %v", due, base.Add(47*time.Second))
 			}
 		}},
 		"move to": {BulkReschedule(base.Add(50 * time.Second)), Filter{Tag: "vip"}, BulkOptions{Batch: 3}, 19, func(t *testing.T, s *Store) {
@@ -147,7 +147,7 @@ func TestBulk(t *testing.T) {
 				instants[due] = true
 			}
 			if len(instants) != 5 {
-				t.Errorf("%d times, want one for each of five batches", len(instants))
+				t.Errorf("got %d different due times, want 5, one for each batch", len(instants))
 			}
 		}},
 		"limit": {BulkCancel(), Filter{}, BulkOptions{Batch: 7, Limit: 20}, 20, func(*testing.T, *Store) {}},
@@ -158,14 +158,15 @@ func TestBulk(t *testing.T) {
 			count, err := s.BulkCount(t.Context(), c.f, c.action, BulkOptions{})
 			check(t, err)
 			if c.opts.Limit == 0 && count != c.want {
-				t.Errorf("the count is %d, want %d", count, c.want)
+				t.Errorf("BulkCount = %d, want %d", count, c.want)
 			}
 			var last BulkProgress
 			c.opts.Progress = func(p BulkProgress) { last = p }
 			got, err := s.Bulk(t.Context(), c.f, c.action, c.opts)
 			check(t, err)
 			if got.Changed != c.want || last.Changed != c.want || len(placeOf(t, got).Held) > 0 {
-				t.Errorf("changed %d (reported %d), held %d, want %d", got.Changed, last.Changed, len(placeOf(t, got).Held), c.want)
+				t.Errorf("Bulk changed %d tasks, reported %d and left out %d, want %d, %d and 0",
+					got.Changed, last.Changed, len(placeOf(t, got).Held), c.want, c.want)
 			}
 			c.check(t, s)
 			if c.action.by == 0 && c.opts.Limit == 0 {
@@ -179,8 +180,8 @@ func TestBulk(t *testing.T) {
 	}
 }
 
-// If RunNow is spread over a period, each task becomes due once: in a run that finds it again, and in a second run that
-// continues the first.
+// If a bulk RunNow is spread over a period, it makes each task due once, even if a second bulk change continues the
+// first. Tasks that are due within the period are not changed.
 func TestBulkRunNowSpreadOnce(t *testing.T) {
 	fired := func(t *testing.T, s *Store) {
 		t.Helper()
@@ -201,7 +202,7 @@ func TestBulkRunNowSpreadOnce(t *testing.T) {
 			got, err := s.Bulk(t.Context(), Filter{}, BulkRunNow(), o)
 			check(t, err)
 			if n != 50 || got.Changed != 50 {
-				t.Errorf("counted %d, fired %d, want 50", n, got.Changed)
+				t.Errorf("BulkCount returned %d and Bulk changed %d tasks, want 50 and 50", n, got.Changed)
 			}
 		}
 		fired(t, s)
@@ -215,13 +216,13 @@ func TestBulkRunNowSpreadOnce(t *testing.T) {
 		got, err := s.Bulk(t.Context(), Filter{}, BulkRunNow(), o)
 		check(t, err)
 		if n != 0 || got.Changed != 0 {
-			t.Errorf("counted %d, fired %d, want none: they are due within the period", n, got.Changed)
+			t.Errorf("BulkCount returned %d and Bulk changed %d tasks, want 0 and 0, because all are due within the period", n, got.Changed)
 		}
 	})
 }
 
-// A rescheduled task has a new version, so that the message of the old version has no effect; a
-// failed task that is revived has all its attempts.
+// A revived task has a new version, so that the message of the old version has no effect, and gets all its attempts
+// again.
 func TestBulkRenews(t *testing.T) {
 	s, db := closedStore(t)
 	many(t, s, time.Now().Add(time.Hour), 10)
@@ -234,7 +235,7 @@ func TestBulkRenews(t *testing.T) {
 	got, err := s.Bulk(t.Context(), Filter{}, BulkRevive(time.Now()), BulkOptions{})
 	check(t, err)
 	if got.Changed != 10 {
-		t.Errorf("revived %d, want 10", got.Changed)
+		t.Errorf("%d tasks were revived, want 10", got.Changed)
 	}
 	for task, err := range s.List(t.Context(), NoTx, Filter{}) {
 		check(t, err)
@@ -244,7 +245,8 @@ func TestBulkRenews(t *testing.T) {
 	}
 }
 
-// After an interruption, rescheduling by a duration continues after its last batch, and reschedules each task once.
+// An interrupted bulk change that reschedules by a duration can be continued after its last batch, and then reschedules
+// each task once.
 func TestBulkContinues(t *testing.T) {
 	base := time.Now().Add(time.Hour).Truncate(time.Millisecond)
 	for _, by := range []time.Duration{5 * time.Second, -5 * time.Second} {
@@ -271,19 +273,19 @@ func TestBulkContinues(t *testing.T) {
 			after = p.Place
 		}
 		if runs < 3 {
-			t.Fatalf("%d runs, want at least 3", runs)
+			t.Fatalf("the change took %d calls of Bulk, want at least 3", runs)
 		}
 		for id, due := range dues(t, s, Filter{}) {
 			var i int
 			fmt.Sscanf(id, "t%d", &i)
 			if want := base.Add(by + time.Duration(i)*time.Second); !due.Equal(want) {
-				t.Errorf("%v: %s is due at %v, want %v", by, id, due, want)
+				t.Errorf("rescheduled by %v: %s is due at %v, want %v", by, id, due, want)
 			}
 		}
 	}
 }
 
-// placeOf returns the place of a run.
+// placeOf returns the parsed place at which a bulk change can be continued.
 func placeOf(t *testing.T, p BulkProgress) rows.BulkPlace {
 	t.Helper()
 	place, err := rows.ParseBulkPlace(string(p.Place))
@@ -291,8 +293,8 @@ func placeOf(t *testing.T, p BulkProgress) rows.BulkPlace {
 	return place
 }
 
-// A run that reschedules tasks by a duration returns to tasks that were locked when it first reached them. If there are
-// too many of them to remember, it waits for the locks immediately.
+// A bulk change that reschedules tasks by a duration returns to tasks that were changed concurrently when it first
+// reached them. If there are too many of them to remember, it returns to them immediately.
 func TestBulkComesBack(t *testing.T) {
 	base := time.Now().Add(time.Hour).Truncate(time.Millisecond)
 	for _, n := range []int{3, maxHeld + 20, 150} {
@@ -315,13 +317,13 @@ func TestBulkComesBack(t *testing.T) {
 		}}
 		p, err := s.Bulk(ctx, Filter{}, BulkRescheduleBy(-5*time.Second), o)
 		if held := len(placeOf(t, p).Held); !errors.Is(err, context.Canceled) || held != min(n, maxHeld) || most != n {
-			t.Fatalf("the place holds %d tasks, at most %d at a time: got %v, want %d, %d and context.Canceled",
+			t.Fatalf("got %d remembered tasks in the end, at most %d at a time, and the error %v, want %d, %d and context.Canceled",
 				held, most, err, min(n, maxHeld), n)
 		}
 		last, err := s.Bulk(t.Context(), Filter{}, BulkRescheduleBy(-5*time.Second), BulkOptions{After: p.Place})
 		check(t, err)
 		if p.Changed+last.Changed != 400 {
-			t.Errorf("%d and then %d tasks were changed, want 400 together", p.Changed, last.Changed)
+			t.Errorf("%d and then %d tasks were changed, want 400 in total", p.Changed, last.Changed)
 		}
 		for id, due := range dues(t, s, Filter{}) {
 			var i int
@@ -333,7 +335,7 @@ func TestBulkComesBack(t *testing.T) {
 	}
 }
 
-// Tasks that were changed concurrently are handled in batches, and not in a transaction for each.
+// A bulk change returns to concurrently changed tasks in batches, and not in a transaction for each task.
 func TestBulkComesBackInBatches(t *testing.T) {
 	s, db := closedStore(t)
 	many(t, s, time.Now().Add(time.Hour), 2000)
@@ -345,9 +347,9 @@ func TestBulkComesBackInBatches(t *testing.T) {
 		}
 	}})
 	check(t, err)
-	// Usually 8: 4 batches, and what is held after 3 of them and at the end.
+	// Usually 8 transactions: 4 batches, and the remembered tasks after 3 of them and at the end.
 	if p.Changed != 2000 || steps > 10 {
-		t.Errorf("%d changed in %d transactions, want 2000 in at most 10", p.Changed, steps)
+		t.Errorf("%d tasks were changed in %d transactions, want 2000 in at most 10", p.Changed, steps)
 	}
 }
 

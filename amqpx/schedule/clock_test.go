@@ -18,7 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// goBy sets the clock of this process and of an embedded database.
+// goBy makes the store and its embedded database use the given clock.
 func (s *Store) goBy(now func() time.Time) {
 	began := now()
 	*s.db = *rows.Open(s.db.DB, sqldb.SQLite, now)
@@ -26,8 +26,7 @@ func (s *Store) goBy(now func() time.Time) {
 	s.pace.Up = func() time.Duration { return now().Sub(began) }
 }
 
-// The reported difference is that of the most precise measurement. A measurement that took too long is not reported as
-// a difference.
+// ClockSkew reports the difference from the most precise of its measurements, and not from those that took longer.
 func TestClockSkewIsReported(t *testing.T) {
 	var seen time.Duration
 	synctest.Test(t, func(t *testing.T) {
@@ -41,12 +40,12 @@ func TestClockSkewIsReported(t *testing.T) {
 		}
 		skew, uncertainty, err := s.ClockSkew(t.Context())
 		if err != nil || seen != skew || (skew-time.Hour).Abs() > uncertainty || uncertainty > 10*time.Millisecond {
-			t.Errorf("skew is %v ± %v (%v), reported %v, want an hour", skew, uncertainty, err, seen)
+			t.Errorf("got the skew %v ± %v (error %v) and the reported skew %v, want 1h ± at most 10ms for both and no error", skew, uncertainty, err, seen)
 		}
 	})
 }
 
-// A store writes times by the database's clock, even if no relay runs.
+// A store uses the database's clock for the times that it writes, even if no relay is running.
 func TestWritesUseTheDatabasesClock(t *testing.T) {
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
 		s, db := openStore(t, nil, Config{Now: func() time.Time { return time.Now().Add(ahead) }})
@@ -55,7 +54,7 @@ func TestWritesUseTheDatabasesClock(t *testing.T) {
 		right := func(what string, at time.Time) {
 			t.Helper()
 			if at.Before(began) || at.After(time.Now().Add(time.Second)) {
-				t.Errorf("a clock ahead by %v: %s happened after %v, want within a second", ahead, what, at.Sub(began))
+				t.Errorf("with a clock ahead by %v, the task or queue was %s at %v, want within a second of %v", ahead, what, at, began)
 			}
 		}
 		check(t, s.Schedule(t.Context(), NoTx, Task{ID: "a", Queue: "q", DeliverAt: began.Add(2 * time.Hour)}))
@@ -63,7 +62,7 @@ func TestWritesUseTheDatabasesClock(t *testing.T) {
 		task, err := s.Get(t.Context(), NoTx, "a")
 		check(t, err)
 		right("created", task.CreatedAt)
-		right("fired", task.DeliverAt)
+		right("made due", task.DeliverAt)
 		check(t, s.Pause(t.Context(), NoTx, topology.Destination{Queue: "q"}, "me"))
 		held, err := s.Destinations(t.Context(), NoTx)
 		check(t, err)
@@ -71,13 +70,13 @@ func TestWritesUseTheDatabasesClock(t *testing.T) {
 		start := began.Add(10 * time.Minute).Truncate(time.Second)
 		check(t, s.Recurring().Add(t.Context(), NoTx, Recurring{Name: "r", Every: time.Minute, Start: start, Task: toQ()}))
 		if _, err := s.Get(t.Context(), NoTx, "r@"+start.UTC().Format(time.RFC3339)); err != nil {
-			t.Errorf("a clock ahead by %v: reading the first occurrence: %v", ahead, err)
+			t.Errorf("with a clock ahead by %v, Get of the first occurrence: got %v, want no error", ahead, err)
 		}
 	}
 }
 
-// If a consumer's clock is ahead, a retry is not later because of that: its delay has the same
-// length by every clock.
+// If a consumer's clock is ahead, its retries are not late because of that. Only a first attempt is checked against the
+// database's clock.
 func TestRetryByAClockThatIsAhead(t *testing.T) {
 	s, db := openStore(t, nil, Config{})
 	defer func() { _ = db.Close() }()
@@ -85,13 +84,13 @@ func TestRetryByAClockThatIsAhead(t *testing.T) {
 	for attempt, want := range []bool{true, false} {
 		d := &amqpx.Delivery{Attempt: attempt + 1, DueAt: time.Now().Add(2 * time.Hour), Headers: amqp.Table{amqpx.HeaderDue: int64(1)}}
 		if err := h.tooEarly(t.Context(), d); (err != nil) != want {
-			t.Errorf("attempt %d, due by a clock that is 2 h ahead: %v", attempt+1, err)
+			t.Errorf("attempt %d, due by a clock that is 2h ahead: got %v, want an error: %t", attempt+1, err, want)
 		}
 	}
 }
 
-// A relay whose clock differs from the database's uses the database's clock: no task is early or
-// late because of the difference.
+// A relay whose clock differs from the database's uses the database's clock, so that no task is early or late because
+// of the difference.
 func TestRelayUsesTheDatabasesClock(t *testing.T) {
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
@@ -122,11 +121,11 @@ func TestRelayUsesTheDatabasesClock(t *testing.T) {
 				t.Fatalf("a clock %v ahead: %d messages were sent, want 2", ahead, len(got))
 			}
 			if early := due.Sub(got[0].at); early > time.Minute || early < time.Minute-2*time.Second {
-				t.Errorf("a clock %v ahead: the task was sent %v before it was due, want the horizon of a minute", ahead, early)
+				t.Errorf("a clock %v ahead: the task was sent %v before it was due, want 58s to 1m, the horizon", ahead, early)
 			}
 			for _, x := range got {
 				if x.m.ClockOffset != -ahead {
-					t.Errorf("%v ahead: the message's ClockOffset is %v, want %v", ahead, x.m.ClockOffset, -ahead)
+					t.Errorf("a clock %v ahead: the message's ClockOffset is %v, want %v", ahead, x.m.ClockOffset, -ahead)
 				}
 			}
 			if now := time.Now(); now.Sub(got[1].m.DeliverAt).Abs() > 5*time.Second {
@@ -135,13 +134,13 @@ func TestRelayUsesTheDatabasesClock(t *testing.T) {
 			var until, resend int64
 			check(t, db.QueryRowContext(t.Context(), "SELECT claimed_until, resend_at FROM rabbitdelay_tasks WHERE id = 'a'").Scan(&until, &resend))
 			if at := time.UnixMilli(resend); at.Sub(due) > time.Hour/2 || until != 0 {
-				t.Errorf("%v ahead: resend_at is %v, leased until %d, want it soon after the due time and no lease", ahead, at, until)
+				t.Errorf("a clock %v ahead: resend_at is %v and claimed_until is %d, want at most 30m after the due time %v, and 0", ahead, at, until, due)
 			}
 		})
 	}
 }
 
-// If the clock cannot be read, Run does not claim tasks, but it can still end.
+// If the database's clock cannot be read, Run reports that repeatedly, and still returns when its context ends.
 func TestRunEndsWithoutAClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reported int
@@ -161,8 +160,8 @@ func TestRunEndsWithoutAClock(t *testing.T) {
 	})
 }
 
-// A database clock that differs by years is refused. If a clock is changed while Run is running, Run does not follow
-// the change.
+// Run refuses a database clock that differs by more than a day. If the clock jumps while Run is running, Health reports
+// that, and no task is sent because of the jump.
 func TestRelayRefusesAClockYearsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{}
@@ -174,7 +173,7 @@ func TestRelayRefusesAClockYearsAway(t *testing.T) {
 		for _, x := range []time.Duration{26 * 365 * 24 * time.Hour, -26 * 365 * 24 * time.Hour, 25 * time.Hour} {
 			ahead.Store(int64(x))
 			if err := s.Run(t.Context()); !errors.Is(err, ErrClock) {
-				t.Errorf("%v ahead: got %v, want ErrClock", x, err)
+				t.Errorf("Run with a database clock %v ahead: got %v, want ErrClock", x, err)
 			}
 		}
 		ahead.Store(0)
@@ -185,14 +184,14 @@ func TestRelayRefusesAClockYearsAway(t *testing.T) {
 		ahead.Store(int64(100 * time.Hour))
 		<-time.After(time.Hour)
 		if err := s.Health(); !errors.Is(err, ErrClock) || len(r.receipts()) > 0 {
-			t.Errorf("got %v; sent %+v, want ErrClock and nothing sent", err, r.receipts())
+			t.Errorf("after the clock jumped: Health returned %v and %+v was sent, want ErrClock and nothing", err, r.receipts())
 		}
 		stop()
 		check(t, <-done)
 	})
 }
 
-// A relay whose clock is wrong makes no task late, because the delay and the times in a task's message refer to the
+// No task is late because a relay's clock is wrong, because the delay and the times in a task's message refer to the
 // database's clock.
 func TestRelayWithAWrongClockMakesNoTaskLate(t *testing.T) {
 	right := time.Now
@@ -205,7 +204,7 @@ func TestRelayWithAWrongClockMakesNoTaskLate(t *testing.T) {
 	}
 }
 
-// A wrong database clock makes no task late, because due times refer to that clock.
+// No task is late because the database's clock is wrong, because due times refer to that clock.
 func TestDatabaseWithAWrongClockMakesNoTaskLate(t *testing.T) {
 	right := time.Now
 	for _, lead := range []time.Duration{0, 5 * time.Second} {
@@ -248,7 +247,7 @@ func lateBy(t *testing.T, lead time.Duration, relays, databases, consumers func(
 		stop()
 		check(t, errors.Join(<-done, <-done))
 		if late = handled.Sub(due); handled.IsZero() || late < -clockSlack {
-			t.Errorf("the task was handled at %v, %v after it was due", handled, late)
+			t.Errorf("the task was handled at %v, %v after it was due, want it handled and at most %v early", handled, late, clockSlack)
 		}
 	})
 	return late

@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// If a handler ends the transaction that it shares, by whatever means, no other task is marked as done without its
-// effect.
+// If a handler commits or rolls back the transaction that it shares with other tasks, by whatever means, each of the
+// other tasks still takes effect once and is done.
 func TestGroupSurvivesAHandlerThatEndsItsTransaction(t *testing.T) {
 	run := func(statement string) func(context.Context, *sql.Tx) {
 		return func(ctx context.Context, tx *sql.Tx) { _, _ = tx.ExecContext(ctx, statement) }
@@ -59,7 +59,7 @@ func groupSurvives(t *testing.T, end func(context.Context, *sql.Tx)) {
 	h := Handler(db, func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
 		if string(d.Body) == "2" {
 			end(ctx, tx)
-			return nil // the handler ignores the error of its statement, so its effect is missing
+			return nil // the handler ignores its statement's error, so its own effect may be lost
 		}
 		_, err := tx.ExecContext(ctx, "INSERT INTO did (id) VALUES (?)", d.ID)
 		return err
@@ -69,7 +69,7 @@ func groupSurvives(t *testing.T, end func(context.Context, *sql.Tx)) {
 		wg.Go(func() {
 			err := h(t.Context(), &amqpx.Delivery{ID: x.ID, Queue: "q", Body: x.Body, Version: 1, DueAt: due, Attempt: 1, MaxAttempts: 3})
 			if err != nil && string(x.Body) != "2" {
-				t.Errorf("task %s: got %v, want an error for the task with body 2 only", x.ID, err)
+				t.Errorf("task %s: got %v, want no error, because only tasks with the body 2 end the transaction", x.ID, err)
 			}
 		})
 	}

@@ -9,13 +9,13 @@ import (
 func TestParseInstant(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	check(t, err)
-	now := time.Date(2026, 3, 28, 20, 30, 15, 0, time.UTC) // 21:30:15 in Berlin, the evening before daylight saving begins
+	now := time.Date(2026, 3, 28, 20, 30, 15, 0, time.UTC) // 21:30:15 in Berlin, the evening before daylight saving time starts
 	for in, want := range map[string]string{
 		"2026-12-24T08:00:00Z":              "2026-12-24T08:00:00Z",
 		"2026-12-24T08:00:00+02:00":         "2026-12-24T06:00:00Z",
 		"2026-12-24 08:00 Europe/Berlin":    "2026-12-24T07:00:00Z",
 		"2026-12-24 08:00:30":               "2026-12-24T08:00:30Z",
-		"tomorrow 08:00 Europe/Berlin":      "2026-03-29T06:00:00Z", // daylight saving time has begun by then
+		"tomorrow 08:00 Europe/Berlin":      "2026-03-29T06:00:00Z", // daylight saving time has started by then
 		"today 23:00 Europe/Berlin":         "2026-03-28T22:00:00Z",
 		"tomorrow 08:00":                    "2026-03-29T08:00:00Z",
 		"21:31 Europe/Berlin":               "2026-03-28T20:31:00Z",
@@ -46,10 +46,10 @@ func TestParseInstant(t *testing.T) {
 			text = err.Error()
 		}
 		if text != want && (err == nil || !strings.Contains(text, want)) {
-			t.Errorf("%q: got %s, want %s", in, text, want)
+			t.Errorf("ParseInstant(%q): got %s, want %s", in, text, want)
 		}
 	}
 	if got, _ := ParseInstant("tomorrow 08:00", now.In(berlin)); !got.Equal(time.Date(2026, 3, 29, 6, 0, 0, 0, time.UTC)) {
-		t.Errorf("a time in the local zone: got %v, want %v", got, time.Date(2026, 3, 29, 6, 0, 0, 0, time.UTC))
+		t.Errorf("ParseInstant in the local time zone: got %v, want %v", got, time.Date(2026, 3, 29, 6, 0, 0, 0, time.UTC))
 	}
 }

@@ -55,10 +55,10 @@ func TestStrategies(t *testing.T) {
 	} {
 		s := mustStrategy(t, mustLoad(t, c.yaml))
 		if s.Name() != c.name || c.max != 0 && s.MaxDelay() != c.max {
-			t.Errorf("%s: got strategy %s with maximum delay %v, want %s with %v (0: any)", c.yaml, s.Name(), s.MaxDelay(), c.name, c.max)
+			t.Errorf("%s: got strategy %s with maximum delay %v, want %s with %v (0 means any)", c.yaml, s.Name(), s.MaxDelay(), c.name, c.max)
 		}
 		if _, ok := s.Topology().Queue(c.queue); !ok {
-			t.Errorf("%s: the topology has no queue %s", c.yaml, c.queue)
+			t.Errorf("%s: got a topology without the queue %s, want it", c.yaml, c.queue)
 		}
 	}
 }
@@ -108,12 +108,12 @@ destinations:
 		"p.route.events:k": topology.Quorum, "p.parked": topology.Quorum, "p.bucket.r4x4-classic.300ms": topology.Classic,
 	} {
 		if q, ok := got.Queue(name); !ok || q.Type != want {
-			t.Errorf("queue %s: %t, type %s, want type %s", name, ok, q.Type, want)
+			t.Errorf("queue %s: declared: %t, type: %s, want true and %s", name, ok, q.Type, want)
 		}
 	}
 	for _, q := range got.Queues {
 		if strings.HasPrefix(q.Name, "p.bucket.") && !strings.HasPrefix(q.Name, "p.bucket.r4x4-classic.") {
-			t.Errorf("the queue %s of an older layout is declared", q.Name)
+			t.Errorf("got the queue %s of a previous layout, want only queues of r4x4-classic", q.Name)
 		}
 	}
 	bindings := map[string]int{}
@@ -136,12 +136,12 @@ destinations:
 		t.Errorf("got further bindings %v, want none", bindings)
 	}
 	if err := got.Validate(topology.DelayPrefix("p")); err != nil {
-		t.Error(err)
+		t.Errorf("Validate: got %v, want no error", err)
 	}
 }
 
-// With another system's layout, its programs declare the queues that they consume.
-// Destinations are bound to each system that was used.
+// In the layout of another system, that system's programs declare the queues that they consume, so Describe leaves
+// these out. Destinations are also bound to the previous layouts.
 func TestDescribeForeignLayout(t *testing.T) {
 	c := mustLoad(t, `
 delay:
@@ -163,7 +163,7 @@ destinations:
 		"celery": false, "celery.dead": false, "own.dead": false, "nsb.v2.delay-level-00": false, "delay.bucket.1s": false,
 	} {
 		if _, there := got.Queue(name); there != want {
-			t.Errorf("queue %s: got %t, want %t", name, there, want)
+			t.Errorf("queue %s declared: got %t, want %t", name, there, want)
 		}
 	}
 	var from []string
@@ -171,10 +171,10 @@ destinations:
 		from = append(from, b.Exchange)
 	}
 	if want := []string{"celery_delayed_delivery", "nsb.v2.delay-delivery", "delay.deliver"}; !slices.Equal(from, want) {
-		t.Errorf("bound to %v, want %v", from, want)
+		t.Errorf("the queue celery is bound to %v, want %v", from, want)
 	}
 	if s.Name() != "celery" || s.MaxDelay() != (1<<28-1)*time.Second {
-		t.Errorf("strategy %s with maximum delay %v, want celery with 2^28-1 s", s.Name(), s.MaxDelay())
+		t.Errorf("got the strategy %s with the maximum delay %v, want celery with 2^28-1 s", s.Name(), s.MaxDelay())
 	}
 }
 
@@ -187,7 +187,7 @@ func TestDescribeConflict(t *testing.T) {
 	}
 }
 
-// The strategies' own objects are refused before there is a client.
+// Listed refuses the strategies' own objects and, with declare: listed, destinations that are not listed.
 func TestListed(t *testing.T) {
 	c := mustLoad(t, "delay: {prefix: p}\ndestinations: [{queue: q}]\nbroker: {declare: listed}\n")
 	for d, want := range map[topology.Destination]string{
@@ -198,7 +198,7 @@ func TestListed(t *testing.T) {
 		{Exchange: "p.deliver", RoutingKey: "clock.0.0.q"}: "belongs to the delay strategies",
 	} {
 		if err := c.Listed(d); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("Listed(%v): got %v, want error %q", d, err, want)
+			t.Errorf(`Listed(%v): got %v, want an error with %q ("" means no error)`, d, err, want)
 		}
 	}
 }
@@ -207,7 +207,7 @@ func TestDestinationTooLong(t *testing.T) {
 	name := strings.Repeat("q", 250)
 	_, err := load([]byte("queues: []\ndestinations:\n  - queue: "+name+"\n"), Source{})
 	if err == nil || !strings.Contains(err.Error(), "destinations[0]") || !strings.Contains(err.Error(), "shorten") {
-		t.Errorf(`got %v, want an error with "destinations[0]" and with "shorten"`, err)
+		t.Errorf(`got %v, want an error with "destinations[0]" and "shorten"`, err)
 	}
 }
 
@@ -269,12 +269,13 @@ func TestTLSFiles(t *testing.T) {
 	}
 	plain, err := (&Config{Broker: Broker{URL: "amqp://h/"}}).Client(nil, nil)
 	if err != nil || plain.GetTLS != nil {
-		t.Errorf("without files: got the TLS configuration %v, want none, so that amqpx uses its default", err)
+		t.Errorf("Client without TLS files: got the error %v and a TLS configuration: %t; want no error and false, so that amqpx uses its default",
+			err, err == nil && plain.GetTLS != nil)
 	}
 }
 
-// The native strategy is created without reading the broker. A client finds the native part in it,
-// and it also keeps the previous layouts bound.
+// The native strategy is created without asking the broker. A client finds its canary, and destinations stay bound to
+// previous layouts.
 func TestNative(t *testing.T) {
 	for yaml, queues := range map[string]int{
 		"{strategy: native, native: {queues: 2}}":                       2,
@@ -289,7 +290,7 @@ func TestNative(t *testing.T) {
 			_, routes = c.Canary("delay.canary.x")
 		}
 		if len(routes) != queues {
-			t.Errorf("%s: %d queues to prove, want %d", yaml, len(routes), queues)
+			t.Errorf("%s: got %d canary routes, want %d", yaml, len(routes), queues)
 		}
 	}
 	c := mustLoad(t, "delay: {strategy: bucket, previous: [{strategy: native, queues: 2}]}\ndestinations: [{queue: q}]\n")
@@ -305,27 +306,27 @@ func TestNative(t *testing.T) {
 	}
 }
 
-// The auto strategy uses native if it is allowed and the broker delays until a given time.
+// The auto strategy uses native if the configuration allows it and the broker supports delivery times.
 func TestAutoProbesForInstants(t *testing.T) {
 	for version, want := range map[string]string{"4.3.6": "bucket", "4.4.0": "native"} {
 		srv := amqptest.NewServer(amqptest.Options{Version: version})
 		t.Cleanup(srv.Close)
 		url, err := srv.Listen()
 		if err != nil {
-			t.Fatalf("%s: %v", version, err)
+			t.Fatalf("RabbitMQ %s: got %v, want no error", version, err)
 		}
 		c := mustLoad(t, "broker: {url: '"+url+"'}\ndelay: {strategy: auto, native: {auto: true}, previous: [{layout: hex}]}\n")
 		s := mustStrategy(t, c)
 		r, err := s.Route(topology.Destination{Queue: "q"}, time.Hour, 0)
 		if err != nil || !strings.HasPrefix(r.Queue, "delay."+want+".") {
-			t.Errorf("%s: got %+v, %v, want no error and Queue beginning with %q", version, r, err, "delay."+want+".")
+			t.Errorf("RabbitMQ %s: got the route %+v, error %v, want a Queue that starts with %q and no error", version, r, err, "delay."+want+".")
 		}
 		offline, err := c.Offline()
 		if err != nil {
-			t.Fatalf("%s: %v", version, err)
+			t.Fatalf("RabbitMQ %s: got %v, want no error", version, err)
 		}
 		if _, routes := offline.(amqpx.InstantProber).Canary("x"); len(routes) != dlx.DefaultNativeQueues {
-			t.Errorf("offline: got %v, want dlx.DefaultNativeQueues of them", routes)
+			t.Errorf("Offline: got %d canary routes, want %d", len(routes), dlx.DefaultNativeQueues)
 		}
 	}
 }

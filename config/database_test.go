@@ -18,11 +18,11 @@ func TestDatabaseURLErrorsHidePasswords(t *testing.T) {
 		db, _, err := OpenDB(u)
 		if err == nil {
 			_ = db.Close()
-			t.Errorf("the URL %s was accepted", string(u))
+			t.Errorf("OpenDB(%q): got no error, want one", string(u))
 			continue
 		}
 		if strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("the error shows the password: %v", err)
+			t.Errorf("OpenDB: got %v, want an error without the password", err)
 		}
 	}
 }
@@ -34,10 +34,10 @@ func TestSQLiteWritersWait(t *testing.T) {
 	for _, form := range []URL{URL("sqlite:" + strings.ReplaceAll(file, "?", "-")), URL("sqlite://" + strings.ReplaceAll(file, "?", "-")), "sqlite::memory:"} {
 		db, dialect, err := OpenDB(form)
 		if err != nil || dialect != idempotency.SQLite {
-			t.Fatalf("%s: got dialect %v, error %v, want %v", form, dialect, err, idempotency.SQLite)
+			t.Fatalf("OpenDB(%s): got the dialect %v, error %v, want %v and no error", form, dialect, err, idempotency.SQLite)
 		}
 		if _, err := db.ExecContext(t.Context(), "CREATE TABLE IF NOT EXISTS n (v INTEGER); DELETE FROM n; INSERT INTO n VALUES (0)"); err != nil {
-			t.Fatalf("%v: %v", form, err)
+			t.Fatalf("%v: creating a table: got %v, want no error", form, err)
 		}
 		const writers, each = 8, 20
 		var wg sync.WaitGroup
@@ -65,10 +65,10 @@ func TestSQLiteWritersWait(t *testing.T) {
 		wg.Wait()
 		var v int
 		if err := db.QueryRowContext(t.Context(), "SELECT v FROM n").Scan(&v); err != nil || v != writers*each {
-			t.Errorf("%s: counted to %d, %v, want %d", form, v, err, writers*each)
+			t.Errorf("%s: got the counter %d, error %v, want %d and no error", form, v, err, writers*each)
 		}
 		if err := db.Close(); err != nil {
-			t.Errorf("%v: %v", form, err)
+			t.Errorf("%v: Close: got %v, want no error", form, err)
 		}
 	}
 }
@@ -82,9 +82,9 @@ func TestSQLitePathIsTaken(t *testing.T) {
 	defer func() { _ = db.Close() }()
 	var mode string
 	if err := db.QueryRowContext(t.Context(), "PRAGMA journal_mode").Scan(&mode); err != nil || mode != "wal" {
-		t.Errorf(`journal mode %q, %v, want no error and "wal"`, mode, err)
+		t.Errorf(`got the journal mode %q, error %v, want "wal" and no error`, mode, err)
 	}
 	if found, _ := filepath.Glob(dir + "/a%20#b.db"); len(found) != 1 {
-		t.Errorf("files %v, want one with the given name", found)
+		t.Errorf("got the files %v, want one with the given name", found)
 	}
 }

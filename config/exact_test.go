@@ -8,7 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// The setting delay.exact chooses a lead and a resolution. Explicit values take precedence.
+// The setting delay.exact sets a default lead and resolution. Explicit values take precedence.
 func TestExact(t *testing.T) {
 	for text, want := range map[string][2]time.Duration{ // lead and resolution
 		"delay: {strategy: bucket}":                                  {0, 0},
@@ -22,17 +22,17 @@ func TestExact(t *testing.T) {
 		c := mustLoad(t, "broker: {url: 'amqp://h/'}\ndestinations: [{queue: q}, {queue: slow, lead: 5s}]\n"+text+"\n")
 		s, err := c.Offline()
 		if err != nil {
-			t.Fatalf("%s: %v", text, err)
+			t.Fatalf("%s: got %v, want no error", text, err)
 		}
 		var client amqpx.Config
 		if client, err = c.Client(s, nil); err != nil {
-			t.Fatalf("%s: %v", text, err)
+			t.Fatalf("%s: got %v, want no error", text, err)
 		}
 		if client.Lead != want[0] || c.Delay.Bucket.Resolution != want[1] {
-			t.Errorf("%s: lead %v and resolution %v, want %v", text, client.Lead, c.Delay.Bucket.Resolution, want)
+			t.Errorf("%s: got the lead %v and the resolution %v, want %v and %v", text, client.Lead, c.Delay.Bucket.Resolution, want[0], want[1])
 		}
 		if lead := client.Destinations[1].Lead; lead == nil || *lead != 5*time.Second {
-			t.Errorf("%s: the destination's own lead is %v, want 5s", text, lead)
+			t.Errorf("%s: got the lead %v of the destination slow, want 5s", text, lead)
 		}
 	}
 	for text, want := range map[string]string{
@@ -43,7 +43,7 @@ func TestExact(t *testing.T) {
 		"destinations: [{queue: q, lead: 2m}]":                     "destinations[0].lead: expected 0 to 1m",
 	} {
 		if _, err := load([]byte(text+"\n"), Source{}); !strings.Contains(errText(err), want) {
-			t.Errorf("%s: got %v, want %s", text, err, want)
+			t.Errorf("%s: got %v, want an error with %q", text, err, want)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 const fuzzSecret = "Hunter-2-hunter"
 
-// FuzzDatabaseURL checks that no error shows a password, regardless of the text around it.
+// FuzzDatabaseURL checks that no error about a database URL contains the password, whatever text surrounds it.
 func FuzzDatabaseURL(f *testing.F) {
 	for _, form := range []struct{ scheme, before, after, end string }{
 		{"postgres", "", "", "@db:5432/shop?sslmode=disable"},
@@ -30,16 +30,16 @@ func FuzzDatabaseURL(f *testing.F) {
 		}
 		raw := URL(scheme + "://user:" + before + fuzzSecret + after + end)
 		if err := checkDatabase(raw); err != nil && strings.Contains(err.Error(), fuzzSecret) {
-			t.Fatalf("%q: the error %q has the password", string(raw), err)
+			t.Fatalf("checking %q: got the error %q, want it without the password", string(raw), err)
 		}
 		if strings.Contains(raw.String(), fuzzSecret) && strings.HasSuffix(end, "@db") {
-			t.Fatalf("the URL %q is shown with its password, as %s", string(raw), raw)
+			t.Fatalf("the URL %q is printed as %s, want it without the password", string(raw), raw)
 		}
 	})
 }
 
-// FuzzBrokerURL checks that a broker's URL from a file or a flag is accepted, or refused without
-// being shown.
+// FuzzBrokerURL checks that a URL from a flag is either accepted, or refused with an error that does not contain its
+// password.
 func FuzzBrokerURL(f *testing.F) {
 	for _, s := range []string{
 		"amqp://user:" + fuzzSecret + "@host/", "amqps://user:" + fuzzSecret + "@host:x/", "amqp://user:12/" + fuzzSecret + "@host", "http://" + fuzzSecret,
@@ -55,16 +55,17 @@ func FuzzBrokerURL(f *testing.F) {
 				for _, u := range []URL{c.Broker.URL, c.Broker.ManagementURL, c.Database.URL} {
 					text, merr := u.MarshalText()
 					if merr != nil || string(text) != u.String() || u.GoString() != u.String() {
-						t.Fatalf("the URL %q prints differently as JSON and in Go syntax", string(u))
+						t.Fatalf("the URL %q is printed as %s, as JSON %s (error %v) and in Go syntax as %s, want three equal texts and no error",
+							string(u), u, text, merr, u.GoString())
 					}
 				}
 				continue
 			}
 			if _, ok := errors.AsType[*Error](err); !ok {
-				t.Fatalf("%T is not an *Error: %v", err, err)
+				t.Fatalf("%s: %q: got a %T: %v, want an *Error", path, s, err, err)
 			}
 			if strings.Contains(s, fuzzSecret) && strings.Contains(err.Error(), fuzzSecret) {
-				t.Fatalf("%s: %q: the error has the password: %v", path, s, err)
+				t.Fatalf("%s: %q: got the error %v, want it without the password", path, s, err)
 			}
 		}
 	})

@@ -211,7 +211,7 @@ func TestInvalid(t *testing.T) {
 				t.Errorf("got:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 			}
 			if strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("the error shows the password: %v", err)
+				t.Errorf("got %v, want an error without the password", err)
 			}
 		})
 	}
@@ -227,7 +227,7 @@ func TestErrorLists(t *testing.T) {
 	}
 }
 
-// No password is printed with a configuration, whichever verb prints it.
+// No password is printed with a configuration, whichever format verb is used.
 func TestPrintingHidesPasswords(t *testing.T) {
 	c, err := load([]byte("broker: {url: 'amqp://u:hunter2@a', urls: ['amqp://u:hunter2@b'], management_url: 'http://u:hunter2@m'}\n"+
 		"database: {url: 'mysql://u:hunter2@d/x'}\n"), Source{})
@@ -242,10 +242,10 @@ func TestPrintingHidesPasswords(t *testing.T) {
 		fmt.Sprint(c), fmt.Sprintf("%+v", *c), fmt.Sprintf("%#v", c), fmt.Sprintf("%v %s %q", c.Broker, c.Broker.URL, c.Broker.URLs), string(text),
 	} {
 		if strings.Contains(s, "hunter2") {
-			t.Errorf("the text shows the password: %s", s)
+			t.Errorf("the configuration is printed as %s, want it without the password", s)
 		}
 		if !strings.Contains(s, "u:xxxxx@a") {
-			t.Errorf("the text does not show the URL: %s", s)
+			t.Errorf("the configuration is printed as %s, want it with u:xxxxx@a", s)
 		}
 	}
 }

@@ -95,8 +95,8 @@ schedules:
   - {name: pulse, every: 90s, queue: pulses}
 `
 
-// excluded lists settings that other settings exclude: radices exclude the layout, and a client certificate excludes
-// user and password.
+// excluded lists the settings that the test file cannot set because of other settings: radices exclude a layout, and a
+// client certificate excludes a user and a password.
 var excluded = []string{"delay.bucket.layout", "broker.username", "broker.password", "broker.password_file"}
 
 func TestLoadEverything(t *testing.T) {
@@ -163,7 +163,7 @@ func TestLoadEverything(t *testing.T) {
 	}
 	for _, s := range settingsOf(c) {
 		if reflect.ValueOf(s.field).Elem().IsZero() && !slices.Contains(excluded, s.path) {
-			t.Errorf("the file of this test does not set %s", s.path)
+			t.Errorf("%s is not set, want everything in this test's file", s.path)
 		}
 	}
 }
@@ -186,7 +186,7 @@ func TestLoadDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, ok := s.Topology().Queue("delay.bucket.30m"); !ok || s.Name() != "bucket" {
-		t.Errorf("the default strategy is %s, want bucket with the queue delay.bucket.30m", s.Name())
+		t.Errorf("the default strategy is %s (has the queue delay.bucket.30m: %t), want bucket with this queue", s.Name(), ok)
 	}
 }
 
@@ -203,7 +203,7 @@ func TestPrecedence(t *testing.T) {
 			t.Errorf("broker.url is %s, want %s", got, want)
 		}
 		if c.Delay.Prefix != "file" || c.Delay.QueueType != topology.Classic {
-			t.Errorf("other settings of the file were lost: %+v", c.Delay)
+			t.Errorf("got the delay section %+v, want the file's prefix and queue type", c.Delay)
 		}
 	}
 	t.Setenv("AMQP_URL", "amqp://amqp-url/")
@@ -218,7 +218,7 @@ func TestPrecedence(t *testing.T) {
 	check("", Source{})
 }
 
-// No broker is assumed: every method that needs one asks for its address.
+// There is no default broker. Every method that needs one returns ErrNoBroker.
 func TestNoBroker(t *testing.T) {
 	c, err := Load(Source{})
 	if err != nil {
@@ -234,7 +234,7 @@ func TestNoBroker(t *testing.T) {
 	}
 }
 
-// The management API is assumed on the host of a broker with the default port, and nowhere else.
+// The default of the management URL is the host of a broker with the default port. There is none for other ports.
 func TestManagementIsBesideTheDefaultPort(t *testing.T) {
 	for file, want := range map[string]string{
 		"{url: 'amqp://h/'}":                                  "http://h:15672",
@@ -249,7 +249,7 @@ func TestManagementIsBesideTheDefaultPort(t *testing.T) {
 		case want == "" && !errors.Is(err, ErrNoManagement):
 			t.Errorf("%s: got %v, want ErrNoManagement", file, err)
 		case want != "" && (err != nil || live.Internal(m).Endpoint() != want):
-			t.Errorf("%s: got %v, want %s", file, err, want)
+			t.Errorf("%s: got the error %v or another endpoint, want %s", file, err, want)
 		}
 	}
 }
@@ -261,11 +261,11 @@ func TestDefaultsLoseAgainstAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := fmt.Sprint(c.Delay.TTL.Delays, c.Delay.Prefix); got != "[1s 2s]file" {
-		t.Errorf("got %s, want [1s 2s]file", got)
+		t.Errorf("got the TTL delays and the prefix %s, want [1s 2s]file", got)
 	}
 }
 
-// Every setting can be set by the environment alone.
+// Every setting can be set with an environment variable.
 func TestEnvironment(t *testing.T) {
 	given := map[string]string{
 		"BROKER_URL": "amqps://a/", "BROKER_URLS": "amqps://b/,amqps://c/", "BROKER_MANAGEMENT_URL": "http://m:1",
@@ -292,21 +292,21 @@ func TestEnvironment(t *testing.T) {
 	}
 	for _, s := range settingsOf(c) {
 		if reflect.ValueOf(s.field).Elem().IsZero() && !slices.Contains(excluded, s.path) {
-			t.Errorf("the variable %s does not set %s", variable(s.path), s.path)
+			t.Errorf("%s is not set, want the value of the variable %s", s.path, variable(s.path))
 		}
 	}
 	if got := fmt.Sprint(c.Delay.TTL.Delays, c.Delay.Bucket.Radices, len(c.Broker.URLs)); got != "[1m0s 15m0s] [10 60] 2" {
-		t.Errorf("lists are %s, want [1m0s 15m0s] [10 60] 2", got)
+		t.Errorf("got the lists %s, want [1m0s 15m0s] [10 60] 2", got)
 	}
 }
 
 func TestVariablesOfOverriddenValuesMayBeUnset(t *testing.T) {
 	file := []byte("broker: {url: '${RD_TEST_UNSET}'}\n")
 	if _, err := load(file, Source{}); err == nil {
-		t.Error("a file with an unset variable was accepted")
+		t.Error("load of a file with an unset variable: got no error, want one")
 	}
 	if _, err := load(file, Source{Overrides: map[string]Override{"broker.url": {"amqp://x/", "--url"}}}); err != nil {
-		t.Error(err)
+		t.Errorf("load with an override: got %v, want no error", err)
 	}
 }
 
@@ -352,7 +352,7 @@ func TestExpansionCannotInject(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.Broker.URL != "" || len(c.Topology.Queues) != 0 || c.Broker.ConnectionName != os.Getenv("RD_TEST_EVIL") {
-		t.Errorf(`got %#v, want Broker.URL = "", len(c.Topology.Queues) = 0 and Broker.ConnectionName = %v`, c, os.Getenv("RD_TEST_EVIL"))
+		t.Errorf(`got %#v, want Broker.URL = "", no queues and Broker.ConnectionName = %q`, c, os.Getenv("RD_TEST_EVIL"))
 	}
 	t.Setenv("RD_TEST_EVIL", "{name: evil, max_length: 1}")
 	c, err = load([]byte("queues:\n  - name: ${RD_TEST_EVIL}\n"), Source{})
@@ -362,10 +362,10 @@ func TestExpansionCannotInject(t *testing.T) {
 	// A quoted value remains text, and an unquoted value is parsed.
 	t.Setenv("RD_TEST_EVIL", "12")
 	if _, err = load([]byte("queues:\n  - name: '${RD_TEST_EVIL}'\n"), Source{}); err != nil {
-		t.Error(err)
+		t.Errorf("load with a quoted number as a name: got %v, want no error", err)
 	}
 	if _, err = load([]byte("queues:\n  - name: ${RD_TEST_EVIL}\n"), Source{}); err == nil {
-		t.Error("a number from a variable was accepted as a name")
+		t.Error("load with an unquoted number as a name: got no error, want one")
 	}
 }
 
@@ -396,8 +396,8 @@ func TestFileErrors(t *testing.T) {
 	}
 }
 
-// Common parts of several values are written once: below a key that begins with x-, in a mapping that other mappings
-// merge.
+// A part that several values share can be written once, under a key that starts with x-, and merged into other
+// mappings.
 func TestMergeKeys(t *testing.T) {
 	c, err := load([]byte(`
 x-common:
@@ -420,11 +420,11 @@ destinations:
 		{Queue: "mail", DeadLetter: "own.dead", Retry: retry, Lead: &lead},
 	}
 	if !reflect.DeepEqual(c.Topology.Destinations, want) {
-		t.Errorf("got %+v, want %+v", c.Topology.Destinations, want)
+		t.Errorf("got the destinations %+v, want %+v", c.Topology.Destinations, want)
 	}
 }
 
-// A management API behind https may have a certificate of a private authority while AMQP is not encrypted.
+// The management API may have a certificate from a private authority even if AMQP is not encrypted.
 func TestPrivateAuthorityOfTheManagementAPI(t *testing.T) {
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("[]")) }))
 	defer srv.Close()
@@ -435,14 +435,14 @@ func TestPrivateAuthorityOfTheManagementAPI(t *testing.T) {
 	for name, works := range map[string]bool{"tls: {ca: " + ca + "}, ": true, "": false} {
 		c, err := load(fmt.Appendf(nil, "broker: {%surl: 'amqp://a:b@broker/', management_url: %q}\n", name, srv.URL), Source{})
 		if err != nil {
-			t.Fatalf("%s: %v", name, err)
+			t.Fatalf("a file with %q: got %v, want no error", name, err)
 		}
 		m, err := c.Management()
 		if err != nil {
-			t.Fatalf("%s: %v", name, err)
+			t.Fatalf("a file with %q: got %v, want no error", name, err)
 		}
 		if _, err = live.Internal(m).Queues(t.Context()); (err == nil) != works {
-			t.Errorf("a file with %q: got %v, want error = %t", name, err, !works)
+			t.Errorf("a request with the settings %q: got %v, want error = %t", name, err, !works)
 		}
 	}
 }

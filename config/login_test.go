@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// who returns the address and the user with which a client of the settings connects.
+// who returns the addresses to which a client with this configuration connects, and its user and password if they are
+// set separately.
 func who(t *testing.T, c *Config) string {
 	t.Helper()
 	var hosts []string
@@ -30,8 +31,8 @@ func who(t *testing.T, c *Config) string {
 	return fmt.Sprintf("%s as %s:%s", strings.Join(hosts, " "), user, password)
 }
 
-// User and password can be set separately from the URL, unescaped. A source overrides a lower-priority source's setting
-// as a whole.
+// A user and a password can be set separately from the URL, without escaping. A URL with a user from a source with a
+// higher priority replaces a separate user and password.
 func TestLogin(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(secret, []byte("from a file\r\n"), 0o600); err != nil {
@@ -45,7 +46,7 @@ func TestLogin(t *testing.T) {
 		want       string
 	}{
 		{"in the URL", "{url: 'amqp://u:p@h'}", nil, nil, "amqp://u:p@h"},
-		{"apart", "{url: 'amqp://h', username: shop, password: 'a@/%#'}", nil, nil, "amqp://h as shop:a@/%#"},
+		{"separate", "{url: 'amqp://h', username: shop, password: 'a@/%#'}", nil, nil, "amqp://h as shop:a@/%#"},
 		{"instead of the one in the URL", "{url: 'amqp://u:p@h', username: shop, password: x}", nil, nil, "amqp://u:p@h as shop:x"},
 		{"the password alone", "{url: 'amqp://u:p@h', password: x}", nil, nil, "amqp://u:p@h as u:x"},
 		{"a file", "{url: 'amqp://h', username: shop, password_file: " + secret + "}", nil, nil, "amqp://h as shop:from a file"},
@@ -79,7 +80,7 @@ func TestLogin(t *testing.T) {
 				t.Fatal(err)
 			}
 			if w := who(t, got); w != c.want {
-				t.Errorf("got %s, want %s", w, c.want)
+				t.Errorf("the client connects to %s, want %s", w, c.want)
 			}
 		})
 	}
@@ -108,16 +109,16 @@ func TestLoginIsRefused(t *testing.T) {
 	}
 }
 
-// A renewed password is read for the next connection.
+// The password file is read again for each connection, because the password may have changed.
 func TestPasswordFileIsReadAgain(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "password")
 	c := &Config{Broker: Broker{URL: "amqp://h", Username: "shop", PasswordFile: secret}}
 	for _, word := range []string{"one", "two\n"} {
 		if err := os.WriteFile(secret, []byte(word), 0o600); err != nil {
-			t.Fatalf("%s: %v", word, err)
+			t.Fatal(err)
 		}
 		if got, want := who(t, c), "amqp://h as shop:"+strings.TrimSpace(word); got != want {
-			t.Errorf("got %s, want %s", got, want)
+			t.Errorf("the client connects to %s, want %s", got, want)
 		}
 	}
 }
@@ -130,7 +131,7 @@ func TestPasswordIsNotPrinted(t *testing.T) {
 	}
 	for _, s := range []string{fmt.Sprint(c), fmt.Sprintf("%+v", *c), fmt.Sprintf("%#v", c), fmt.Sprintf("%q", c.Broker.Password), string(text)} {
 		if strings.Contains(s, "hunter2") {
-			t.Errorf("the text shows the password: %s", s)
+			t.Errorf("the configuration is printed as %s, want it without the password", s)
 		}
 	}
 }

@@ -20,7 +20,7 @@ destinations:
 `)
 	want := []schedule.RateLimit{{Queue: "mail", PerSecond: 100, Burst: 5}, {Queue: "plain"}, {Exchange: "events", PerSecond: 0.5}}
 	if got := c.RateLimits(); !slices.Equal(got, want) {
-		t.Errorf("got %+v, want %+v", got, want)
+		t.Errorf("RateLimits: got %+v, want %+v", got, want)
 	}
 	for text, problem := range map[string]string{
 		"[{queue: q, rate_limit: {per_second: 0}}]":            "destinations[0].rate_limit: expected per_second from one a day (0.0000116) to 100000",
@@ -31,7 +31,7 @@ destinations:
 		"[{exchange: e, routing_key: a, rate_limit: {per_second: 1}}, {exchange: e, routing_key: b, rate_limit: {per_second: 2}}]": "destinations[1].rate_limit: exchange \"e\" has a different rate limit at destinations[0]",
 	} {
 		if _, err := load([]byte("destinations: "+text+"\n"), Source{}); err == nil || !strings.Contains(err.Error(), problem) {
-			t.Errorf("%s: got %v, want %s", text, err, problem)
+			t.Errorf("%s: got %v, want an error with %q", text, err, problem)
 		}
 	}
 }

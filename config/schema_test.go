@@ -79,26 +79,26 @@ func TestSchemaAgreesWithTheLoader(t *testing.T) {
 	} {
 		var value any
 		if err := yaml.Unmarshal([]byte(doc), &value); err != nil {
-			t.Fatalf("%s: %v", doc, err)
+			t.Fatalf("converting to JSON: got %v, want no error, for\n%s", err, doc)
 		}
 		asJSON, err := json.Marshal(value) // a time becomes text, as for editors
 		if err != nil {
-			t.Fatalf("%s: %v", doc, err)
+			t.Fatalf("converting to JSON: got %v, want no error, for\n%s", err, doc)
 		}
 		if value, err = jsonschema.UnmarshalJSON(bytes.NewReader(asJSON)); err != nil {
-			t.Fatalf("%s: %v", doc, err)
+			t.Fatalf("converting to JSON: got %v, want no error, for\n%s", err, doc)
 		}
 		if err := schema.Validate(value); (err == nil) != ok {
-			t.Errorf("the schema's error is %v, want an error: %t, for\n%s", err, !ok, doc)
+			t.Errorf("validating with the schema: got %v, want an error: %t, for\n%s", err, !ok, doc)
 		}
 		if _, err := load([]byte(doc), Source{}); (err == nil) != ok && !strings.Contains(doc, "soon") {
-			t.Errorf("the loader's error is %v, want an error: %t, for\n%s", err, !ok, doc)
+			t.Errorf("loading: got %v, want an error: %t, for\n%s", err, !ok, doc)
 		}
 	}
 }
 
-// Each mapping of the schema has exactly the keys that the loader accepts there: the loader lists
-// them in the error for an unknown key.
+// Each mapping in the schema has exactly the keys that the loader accepts there. The loader lists these in its error
+// about an unknown key.
 func TestSchemaHasTheKeysOfTheLoader(t *testing.T) {
 	f := readFile(nil, func(string) bool { return false })
 	seen := 0
@@ -114,7 +114,7 @@ func TestSchemaHasTheKeysOfTheLoader(t *testing.T) {
 			found := regexp.MustCompile(`unknown key "no such key"; expected one of ([a-z_, ]+)`).FindStringSubmatch(errText(err))
 			keys := slices.Sorted(maps.Keys(s.Fields))
 			if len(found) != 2 || found[1] != strings.Join(keys, ", ") {
-				t.Errorf("%s: the schema has %v, the loader %v", doc, keys, err)
+				t.Errorf("%s: the loader returned %v, want an error with the keys of the schema: %v", doc, err, keys)
 			}
 			for key, below := range s.Fields {
 				check(below, fmt.Sprintf("%s{%s: ", before, key), "}"+after)
@@ -124,11 +124,11 @@ func TestSchemaHasTheKeysOfTheLoader(t *testing.T) {
 	}
 	check(f.Describe(f.keys()), "", "")
 	if seen < 12 {
-		t.Errorf("got %d mappings, want at least 12", seen)
+		t.Errorf("the schema has %d mappings, want at least 12", seen)
 	}
 	for _, s := range settings {
 		if !bytes.Contains(Schema(), []byte(s.help)) && !strings.ContainsAny(s.help, "<>&") {
-			t.Errorf("the schema does not explain %s", s.path)
+			t.Errorf("the schema does not contain the help of %s: %q", s.path, s.help)
 		}
 	}
 }

@@ -17,16 +17,16 @@ import (
 func TestSettingsAreListed(t *testing.T) {
 	list := Settings()
 	if len(list) != len(settings)+1 {
-		t.Fatalf("got %d settings, but %d are listed", len(settings)+1, len(list))
+		t.Fatalf("Settings lists %d settings, want %d", len(list), len(settings)+1)
 	}
 	for _, s := range list {
 		if s.Path == "" || s.Type == "" || s.Default == "" || s.Meaning == "" || s.Variable == "" && s.Path != previousPath {
-			t.Errorf("the setting %+v lacks a type, default, meaning or variable", s)
+			t.Errorf("got the setting %+v, want it to have a path, type, default, meaning and variable", s)
 		}
 	}
 }
 
-// The defaults that the list describes in words are correct.
+// Default values that settings describe in words match the code.
 func TestSettingsDefaults(t *testing.T) {
 	steps := func(c dlx.BucketConfig) string { return topology.FormatDuration(c.WithDefaults().Resolution) }
 	for path, want := range map[string]string{
@@ -38,12 +38,13 @@ func TestSettingsDefaults(t *testing.T) {
 	} {
 		i := slices.IndexFunc(settings, func(s setting) bool { return s.path == path })
 		if got := settings[i].byDefault(); got != want {
-			t.Errorf("the default of %s is %s, but the list says %s", path, want, got)
+			t.Errorf("the list gives %s the default %q, want %q", path, got, want)
 		}
 	}
 }
 
-// The bounds of a setting are in its row, or come from the package that checks the value.
+// The description of a setting ends with the allowed values, either from the setting's row or from the package that
+// checks the value.
 func TestSettingsMeanings(t *testing.T) {
 	for path, want := range map[string]string{
 		"broker.max_route_queues": ", 1 to 100000",
@@ -55,12 +56,12 @@ func TestSettingsMeanings(t *testing.T) {
 	} {
 		i := slices.IndexFunc(settings, func(s setting) bool { return s.path == path })
 		if got := settings[i].meaning(); !strings.HasSuffix(got, want) {
-			t.Errorf("%s: got %q, want %q at its end", path, got, want)
+			t.Errorf("meaning of %s: got %q, want it to end in %q", path, got, want)
 		}
 	}
 }
 
-// The variables that Kubernetes sets for Services, and Docker for links, are not errors.
+// Variables that Kubernetes sets for services and Docker for links, and those of other programs, are not errors.
 func TestServiceVariables(t *testing.T) {
 	for name, value := range map[string]string{
 		"RABBITDELAY_BROKER_SERVICE_HOST":          "10.0.0.1",
@@ -83,11 +84,11 @@ func TestServiceVariables(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	if _, err := Load(Source{}); err != nil {
-		t.Error(err)
+		t.Errorf("Load: got %v, want no error", err)
 	}
 	for _, s := range settings {
 		if serviceVariable(variable(s.path), "tcp://x") {
-			t.Errorf("%s is considered a variable that Kubernetes sets for a service", variable(s.path))
+			t.Errorf("serviceVariable(%q): got true, want false for the variable of a setting", variable(s.path))
 		}
 	}
 }
@@ -105,7 +106,7 @@ func TestMisspeltVariables(t *testing.T) {
 			_, err := Load(Source{})
 			want := name + ": no setting has this environment variable; `rabbitdelay settings` lists the variables" + meant
 			if !strings.HasPrefix(errText(err), want) || meant == "" && errText(err) != want {
-				t.Errorf("got %v, want %s", err, want)
+				t.Errorf("got %v, want an error that starts with %q", err, want)
 			}
 		})
 	}
@@ -124,7 +125,8 @@ func TestVariablesOfWholeParts(t *testing.T) {
 	}
 }
 
-// An explicit 0 means 0, and an empty value means that a variable is missing.
+// An explicit 0 or an empty value is refused, and not replaced by the default. An empty value usually means that a
+// variable is missing.
 func TestExplicitZeroIsNotTheDefault(t *testing.T) {
 	zero := map[string]string{
 		"broker.heartbeat": "expected 1s to", "broker.dial_timeout": "expected 10ms to", "broker.reconnect_min": "expected 1ms to",
@@ -149,21 +151,21 @@ func TestExplicitZeroIsNotTheDefault(t *testing.T) {
 		_, err := load(nil, Source{Overrides: map[string]Override{s.path: {value, "--flag"}}})
 		e, ok := errors.AsType[*Error](err)
 		if want == "" {
-			t.Errorf("%s: this test lists no expected error for the setting", s.path)
+			t.Errorf("%s: got no expected error for this setting in the test, want one in the map zero", s.path)
 		}
 		if !ok || len(e.Problems) != 1 {
-			t.Errorf("%s given as %q: got %v, want one problem", s.path, value, err)
+			t.Errorf("%s given as %q: got %v, want an *Error with one problem", s.path, value, err)
 			continue
 		}
 		p := e.Problems[0]
 		if p.Path != s.path {
-			t.Errorf("%s given as %q: the problem is reported at %s", s.path, value, p.Path)
+			t.Errorf("%s given as %q: the problem is reported for %s, want %s", s.path, value, p.Path, s.path)
 		}
 		if p.Origin != "--flag" {
-			t.Errorf("%s given as %q: the problem is of %s, want --flag", s.path, value, p.Origin)
+			t.Errorf("%s given as %q: the origin of the problem is %s, want --flag", s.path, value, p.Origin)
 		}
 		if !strings.Contains(p.Message, want) {
-			t.Errorf("%s given as %q: got %s, want %q", s.path, value, p.Message, want)
+			t.Errorf("%s given as %q: got the message %q, want one with %q", s.path, value, p.Message, want)
 		}
 	}
 	_, err := load([]byte("delay:\n  previous:\n  - {layout: hex, resolution: 0s}\n"), Source{})
@@ -200,13 +202,13 @@ func TestJitterZero(t *testing.T) {
 		"retry.multiplier: expected 1 or more, got 0", "retry.jitter: expected 0 to 1, got -1",
 	} {
 		if !strings.Contains(errText(err), want) {
-			t.Errorf("no %q in %v", want, err)
+			t.Errorf("got %v, want an error with %q", err, want)
 		}
 	}
 }
 
-// No error contains any part of a password, whichever character makes the URL mean something else than intended, and
-// wherever the URL came from.
+// No error contains any part of a password, whichever special character the password contains, and wherever the URL is
+// set.
 func TestErrorsHidePasswords(t *testing.T) {
 	t.Setenv("AMQP_URL", "amqp://127.0.0.1:1/")
 	for _, char := range []string{"#", "/", "?", "@", "%", ":", " ", `"`, "'", "\\", "&", " #", "[", "]", "{", "*", "!", "|"} {
@@ -223,7 +225,7 @@ func TestErrorsHidePasswords(t *testing.T) {
 					}
 					for _, secret := range []string{before, "5tail"} {
 						if text := errText(err); strings.Contains(strings.ReplaceAll(text, "127.0.0.1", ""), secret) {
-							t.Errorf("%s by %s, password %q: got %s, want no %q in it", path, from, password, text, secret)
+							t.Errorf("%s from a %s, with the password %q: got %s, want an error without %q", path, from, password, text, secret)
 						}
 					}
 				}
@@ -233,7 +235,7 @@ func TestErrorsHidePasswords(t *testing.T) {
 				check("default", c, err)
 				section, key, _ := strings.Cut(path, ".")
 				for _, quote := range []string{"", "'", `"`} {
-					if quote == "" && char == " #" { // begins a comment in YAML
+					if quote == "" && char == " #" { // starts a comment in YAML
 						continue
 					}
 					value := quote + url + quote
@@ -252,7 +254,8 @@ func TestErrorsHidePasswords(t *testing.T) {
 	}
 }
 
-// tryAll uses a configuration that was accepted; no program listens on its ports.
+// tryAll connects to everything in an accepted configuration, and returns the errors. No program listens on the
+// configured ports.
 func tryAll(t *testing.T, c *Config) []error {
 	t.Helper()
 	_, err := c.Dial(t.Context())

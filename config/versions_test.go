@@ -11,12 +11,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// Messages of each release since 0.1.0 that wait on a broker during an upgrade are read correctly.
-// Each release adds its wire.json, and none is ever changed.
+// Messages from each release since 0.1.0 can be read, because they may be on a broker during an upgrade. Each release
+// adds its wire.json, which is never changed.
 func TestMessagesOfEarlierReleases(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/wire.json")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("got %v, error %v, want the vectors of at least one earlier release", files, err)
+		t.Fatalf("got the files %v, error %v, want the wire.json of at least one release and no error", files, err)
 	}
 	for _, file := range files {
 		data, err := os.ReadFile(file)
@@ -31,7 +31,7 @@ func TestMessagesOfEarlierReleases(t *testing.T) {
 			}
 		}
 		if err := json.Unmarshal(data, &old); err != nil || len(old.Messages) < 5 {
-			t.Fatalf("%s has %d messages: got %v, want no error and at least 5", file, len(old.Messages), err)
+			t.Fatalf("%s: got %d messages, error %v, want at least 5 and no error", file, len(old.Messages), err)
 		}
 		for _, m := range old.Messages {
 			headers := amqp.Table{}
@@ -43,7 +43,7 @@ func TestMessagesOfEarlierReleases(t *testing.T) {
 			}
 			d := amqpx.ReadDelivery(amqp.Delivery{MessageId: "m", Headers: headers}, m.Queue, "delay")
 			if d.DueAt.UnixMilli() != m.Due {
-				t.Errorf("%s: a message with %v is due at %v, want %d ms", file, m.Headers, d.DueAt, m.Due)
+				t.Errorf("%s: a message with the headers %v is due at %d ms, want %d ms", file, m.Headers, d.DueAt.UnixMilli(), m.Due)
 			}
 		}
 	}

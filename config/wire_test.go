@@ -17,8 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// wireFile has the test vectors of docs/wire.md: the results that a producer in any language must
-// get.
+// wireFile contains the test vectors for docs/wire.md: the results that a producer in any language must compute.
 const wireFile = "../docs/wire.json"
 
 // wireVersion increases when a program that follows an earlier docs/wire.md would be wrong.
@@ -67,7 +66,8 @@ type wireBinding struct {
 	RoutingKey string `json:"routing_key"`
 }
 
-// wireRoute has a delay with the exchange and routing key to use, or with the reason why it is refused.
+// wireRoute contains the exchange and routing key to use for a delay, or says that the delay or the destination is
+// refused.
 type wireRoute struct {
 	Destination wireTarget `json:"destination"`
 	DelayMS     int64      `json:"delay_ms"`
@@ -109,8 +109,8 @@ type wireRetry struct {
 	DelayMS      int64   `json:"delay_ms"`
 }
 
-// wireConfigurations are files with their delays, in addition to 0 and the longest one, and their
-// destinations.
+// wireConfigurations lists configurations, each with the destinations and delays of its vectors. There are also vectors
+// for 0 and the longest delay, and for delays that are refused.
 var wireConfigurations = []struct {
 	delay   string
 	delays  []time.Duration
@@ -219,8 +219,7 @@ func routeVector(t *testing.T, s amqpx.Strategy, target wireTarget, delay time.D
 	return v
 }
 
-// wireMessages are the messages that a client publishes to an in-memory broker, as they are in its
-// queues.
+// wireMessages returns messages that a client has published to an in-memory broker, as they are in its queues.
 func wireMessages(t *testing.T) (list []wireMessage) {
 	t.Helper()
 	const instant = 0
@@ -244,7 +243,7 @@ func wireMessages(t *testing.T) (list []wireMessage) {
 			defer srv.Close()
 			client, err := amqpx.Open(t.Context(), amqpx.Config{URL: srv.URL(), Dial: srv.Dial, Lead: c.lead})
 			if err != nil {
-				t.Fatalf("%+v: %v", c, err)
+				t.Fatalf("message %+v: got %v, want no error", c, err)
 			}
 			defer func() { _ = client.Close(context.Background()) }()
 			now := time.Now()
@@ -253,7 +252,7 @@ func wireMessages(t *testing.T) (list []wireMessage) {
 				m.DeliverAt = now.Add(c.until + c.offset)
 			}
 			if err := client.Send(t.Context(), m); err != nil {
-				t.Fatalf("%+v: %v", c, err)
+				t.Fatalf("message %+v: got %v, want no error", c, err)
 			}
 			list = append(list, wireMessage{
 				Queue: m.Queue, NowMS: now.UnixMilli(), DelayMS: c.delay.Milliseconds(), DueMS: now.Add(c.delay + c.until + c.offset).UnixMilli(),
@@ -287,7 +286,7 @@ func (m *wireMessage) read(t *testing.T, srv *amqptest.Server) {
 			return
 		}
 	}
-	t.Fatal("the published message was not received")
+	t.Fatal("got no message from any queue, want the published one")
 }
 
 func wireRetries() (list []wireRetry) {
@@ -308,7 +307,7 @@ func wireRetries() (list []wireRetry) {
 	return list
 }
 
-// text returns the vectors with one line each, so that a diff shows what changes.
+// text formats the vectors as JSON, with one line for each, so that a diff shows what changes.
 func (v wireVectors) text(t *testing.T) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -346,8 +345,8 @@ func (v wireVectors) text(t *testing.T) []byte {
 	return b.Bytes()
 }
 
-// The vectors match the code. If a line changes, programs in other languages send that message to
-// the wrong place.
+// The vectors in docs/wire.json match the code. If the code changes, programs in other languages that follow the
+// vectors would send messages to the wrong place.
 func TestWireVectors(t *testing.T) {
 	v := wireVectors{Version: wireVersion, Messages: wireMessages(t), Retries: wireRetries()}
 	for _, c := range wireConfigurations {
@@ -369,18 +368,18 @@ func TestWireVectors(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(have, want) {
-		t.Error("docs/wire.json is not what the code does. If other languages are to follow, run " +
-			"go test ./config -run TestWireVectors -update, raise wireVersion and change docs/wire.md; otherwise fix the code")
+		t.Error("docs/wire.json does not match the code. If programs in other languages must follow the change, run " +
+			"go test ./config -run TestWireVectors -update, increase wireVersion and change docs/wire.md. Otherwise fix the code")
 	}
 }
 
-// docs/wire.md has the version of the vectors.
+// docs/wire.md states the version of the vectors.
 func TestWirePageVersion(t *testing.T) {
 	page, err := os.ReadFile("../docs/wire.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if want := fmt.Sprintf("Version %d.", wireVersion); !strings.Contains(string(page), want) {
-		t.Errorf("docs/wire.md does not say %q", want)
+		t.Errorf("docs/wire.md does not contain %q, want the version of the vectors", want)
 	}
 }

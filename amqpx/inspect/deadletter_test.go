@@ -33,7 +33,7 @@ func TestReadDeadLetter(t *testing.T) {
 			Delivery: &amqpx.Delivery{Attempt: 5, RoutingKey: "q"}, Reason: inspect.ReasonAttempts, Error: "no", Died: died, Requeued: time.Unix(1900, 0),
 			Attempts: []string{"1970-01-01T00:30:00Z earlier", "1970-01-01T00:33:20Z no"}, Destination: topology.Destination{Queue: "q"},
 		}},
-		"that came through an exchange": {"q.dead", "", "q.dead", amqp.Table{
+		"from an exchange": {"q.dead", "", "q.dead", amqp.Table{
 			amqpx.HeaderReason: "rejected", amqpx.HeaderQueue: "q", amqpx.HeaderDestination: "x:a.b", header.Exchange: "x", header.RoutingKey: "a.b",
 		}, inspect.DeadLetter{
 			Delivery: &amqpx.Delivery{Attempt: 1, Exchange: "x", RoutingKey: "a.b"}, Reason: inspect.ReasonRejected, Died: sent,
@@ -54,7 +54,7 @@ func TestReadDeadLetter(t *testing.T) {
 				Delivery: &amqpx.Delivery{Attempt: 1}, Reason: inspect.ReasonParked, Died: sent,
 				Destination: topology.Destination{Exchange: "a:b", RoutingKey: "c:d"},
 			}},
-		"parked by a strategy of the user's": {"delay.parked", "delay.deliver", "mine.17.delay.route.a%253Ab:c:d",
+		"parked by a custom strategy": {"delay.parked", "delay.deliver", "mine.17.delay.route.a%253Ab:c:d",
 			amqp.Table{amqpx.HeaderDestination: "a:b:c:d"}, inspect.DeadLetter{
 				Delivery: &amqpx.Delivery{Attempt: 1}, Reason: inspect.ReasonParked, Died: sent,
 				Destination: topology.Destination{Exchange: "a:b", RoutingKey: "c:d"},
@@ -62,7 +62,7 @@ func TestReadDeadLetter(t *testing.T) {
 		"alive": {"q", "delay.deliver", "clock.0.0.0.1.0.0.q", amqp.Table{"x-death": []any{delayed}}, inspect.DeadLetter{
 			Delivery: &amqpx.Delivery{Attempt: 1}, Died: sent,
 		}},
-		"of other types": {"q.dead", "", "q.dead", amqp.Table{
+		"headers of other types": {"q.dead", "", "q.dead", amqp.Table{
 			amqpx.HeaderReason: 1, amqpx.HeaderQueue: 2, amqpx.HeaderError: 3, amqpx.HeaderAttempts: []any{4}, header.Requeued: "5",
 			"x-death": []any{6, amqp.Table{"queue": 7}},
 		}, inspect.DeadLetter{Delivery: &amqpx.Delivery{Attempt: 1}, Died: sent}},
@@ -72,11 +72,11 @@ func TestReadDeadLetter(t *testing.T) {
 			c.want.ID, c.want.Queue, c.want.Timestamp, c.want.Headers, c.want.Body = "1", c.queue, sent, c.headers, raw.Body
 			got := inspect.ReadDeadLetter(raw, c.queue, "delay")
 			if !got.Died.Equal(c.want.Died) || !got.Requeued.Equal(c.want.Requeued) {
-				t.Errorf("died %v, requeued %v, want %v, %v", got.Died, got.Requeued, c.want.Died, c.want.Requeued)
+				t.Errorf("got Died = %v and Requeued = %v, want %v and %v", got.Died, got.Requeued, c.want.Died, c.want.Requeued)
 			}
 			got.Died, got.Requeued = c.want.Died, c.want.Requeued
 			if got, want := fmt.Sprintf("%+v", *got.Delivery), fmt.Sprintf("%+v", *c.want.Delivery); got != want {
-				t.Errorf("delivery %s\nwant     %s", got, want)
+				t.Errorf("Delivery:\n got %s\nwant %s", got, want)
 			}
 			got.Delivery, c.want.Delivery = nil, nil
 			if got, want := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", c.want); got != want {
@@ -86,7 +86,7 @@ func TestReadDeadLetter(t *testing.T) {
 	}
 }
 
-// FuzzReadDeadLetter reads messages with arbitrary headers, as any publisher can send them.
+// FuzzReadDeadLetter checks that messages with arbitrary headers, which any publisher can send, can be read.
 func FuzzReadDeadLetter(f *testing.F) {
 	for _, h := range []amqp.Table{
 		{"x-death": []any{amqp.Table{"queue": "q", "reason": "rejected", "time": time.Unix(1, 0), "exchange": "", "routing-keys": []any{"q"}, "count": int64(1)}}},
@@ -103,7 +103,7 @@ func FuzzReadDeadLetter(f *testing.F) {
 		l := inspect.ReadDeadLetter(raw, queue, "delay")
 		filter := inspect.DeadLetterFilter{OlderThan: time.Hour}
 		if filter.Matches(&l, l.Died) {
-			t.Fatalf("a message that has just died matches a filter for messages older than an hour: %+v", l)
+			t.Fatalf("a filter for messages older than an hour matches %+v, which has just died, want no match", l)
 		}
 	})
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// kept is a Save that keeps messages in memory, and fails when there is no space left.
+// kept provides a Save function that keeps messages in memory, and fails when there is no space left.
 type kept struct {
 	list []inspect.SavedMessage
 	room int
@@ -78,7 +78,7 @@ func TestDiscardSavesFirst(t *testing.T) {
 	})
 }
 
-// If there is no space left, all messages that are not saved stay.
+// If there is no space left, all messages that have not been saved stay in the queue.
 func TestDiscardWithoutSpace(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -110,14 +110,14 @@ func TestDiscardKeepsLiveMessages(t *testing.T) {
 	})
 }
 
-// If Save panics, the caller gets the panic, and messages that are held return to the queue.
+// If Save panics, so does Requeue, and all messages return to the queue.
 func TestDiscardPanics(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		c.bury("q", 6)
 		defer func() {
 			if recover() == nil {
-				t.Error("the panic of Save was swallowed")
+				t.Error("Requeue did not panic, want the panic of Save")
 			}
 			m.Holds("q.dead", 6, 0)
 		}()
@@ -156,18 +156,18 @@ func TestRequeueFrom(t *testing.T) {
 		}
 		fromFile := sent(func() {
 			r := c.requeue(inspect.RequeueOptions{From: k.all(), InFlight: 2})
-			wantCounts(t, r, "3 total, 3 looked, 3 chosen: 3 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
+			wantCounts(t, r, "3 total, 3 examined, 3 chosen: 3 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
 			if r.Line != 3 {
-				t.Errorf("done up to line %d, want 3", r.Line)
+				t.Errorf("got Line = %d, want 3", r.Line)
 			}
 		})
 		if len(straight) != 3 || !reflect.DeepEqual(straight, fromFile) {
-			t.Errorf("got different messages:\nfrom the queue %v\nfrom a file   %v", straight, fromFile)
+			t.Errorf("from a file: got %v\nwant 3 messages, as from the queue: %v", fromFile, straight)
 		}
 	})
 }
 
-// If the saved file contains an error, nothing is sent. A run that is interrupted reports how far it got.
+// If the saved file contains an error, nothing is sent. An interrupted run reports the line up to which it is complete.
 func TestRequeueFromInterrupted(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -203,7 +203,7 @@ func TestRequeueFromInterrupted(t *testing.T) {
 				},
 			})
 			if !errors.Is(err, context.Canceled) || r.Sent != end.sent || r.Line != end.line {
-				t.Errorf("got %v, %+v, want %d sent, up to line %d", err, r, end.sent, end.line)
+				t.Errorf("got %v, %+v, want context.Canceled, Sent = %d and Line = %d", err, r, end.sent, end.line)
 			}
 			m.Holds("q", end.sent, 0)
 		}
@@ -220,8 +220,8 @@ func TestRequeueFromRefuses(t *testing.T) {
 	}
 }
 
-// A queue without a majority still has a count, but does not answer. If the management API knows that, the run does not
-// wait for the queue.
+// A queue without a majority still has a message count, but does not answer. If the management API reports that, Peek,
+// Walk and Requeue do not wait for the queue.
 func TestQueueWithoutAMajority(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

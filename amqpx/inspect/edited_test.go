@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/inmemory"
 )
 
-// edited returns the lines of a file of messages after editing each message.
+// edited returns the messages in a saved file after editing each line.
 func edited(t *testing.T, path string, edit func(line string) string) iter.Seq2[inspect.SavedMessage, error] {
 	t.Helper()
 	var list []inspect.SavedMessage
@@ -90,7 +90,7 @@ func TestRequeueOfEditedTasks(t *testing.T) {
 						t.Errorf("dry run %t: got %d revived and %d stayed (%+v), want %d and %d", dry, r.Revived, r.Stayed, r.Results, c.revived, 1-c.revived)
 					}
 					if c.revived == 0 && len(r.Results[0].Lines) != 1 {
-						t.Errorf("got results %+v, want the first to name one line", r.Results)
+						t.Errorf("got the results %+v, want the first with one line number", r.Results)
 					}
 				}
 			})
@@ -107,7 +107,7 @@ func TestLimitEndsARunThatIsRefused(t *testing.T) {
 		m.Cleanup(m.Deny("", amqptest.PermissionWrite, "^amq.default$"))
 		r := c.requeue(inspect.RequeueOptions{Queue: "q.dead", Limit: 1})
 		if r.Sent != 0 || r.Stayed != 1 || r.Examined != 1 {
-			t.Errorf("%d sent, %d stayed, %d examined, want 0, 1 and 1: %+v", r.Sent, r.Stayed, r.Examined, r.Results)
+			t.Errorf("got %d sent, %d stayed and %d examined, want 0, 1 and 1: %+v", r.Sent, r.Stayed, r.Examined, r.Results)
 		}
 		m.Holds("q.dead", 20, 0)
 	})

@@ -14,8 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 )
 
-// Removes a dead letter from its queue and keeps it in a file. From there it is sent again with its
-// body corrected.
+// Removes a dead letter from its queue and saves it in a file. It is then sent again from the file, with a corrected
+// body.
 func ExampleSaveFile() {
 	ctx := context.Background()
 	srv := amqptest.NewServer(amqptest.Options{})
@@ -25,7 +25,7 @@ func ExampleSaveFile() {
 		log.Fatal(err)
 	}
 	defer client.Close(ctx)
-	if err := client.Send(ctx, amqpx.Message{Queue: "charge"}); err != nil { // which declares it
+	if err := client.Send(ctx, amqpx.Message{Queue: "charge"}); err != nil { // declares charge and charge.dead
 		log.Fatal(err)
 	}
 	bury(srv, amqp.Publishing{
@@ -68,7 +68,7 @@ func ExampleSaveFile() {
 	// 1 sent to charge
 }
 
-// bury puts a message into charge.dead, as a consumer does.
+// bury publishes a dead letter to charge.dead, as a consumer does for a rejected message.
 func bury(srv *amqptest.Server, dead amqp.Publishing) {
 	conn, err := srv.Connect()
 	if err != nil {

@@ -33,7 +33,7 @@ func ExamplePeek() {
 	// Output: order-42 rejected payments card expired
 }
 
-// reject puts a dead letter where a consumer of payments would put it.
+// reject publishes a dead letter like one from a consumer of payments.
 func reject(conn *amqp.Connection, queue string) {
 	ch, err := conn.Channel()
 	if err != nil {

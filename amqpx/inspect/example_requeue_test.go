@@ -51,7 +51,7 @@ func ExampleRequeue() {
 	report, err := inspect.Requeue(ctx, client, inspect.RequeueOptions{
 		Queue:  "charge.dead",
 		Filter: inspect.DeadLetterFilter{Error: "provider"},
-		Rate:   1000, // a second
+		Rate:   1000, // messages per second
 	})
 	if err != nil {
 		log.Fatal(err)

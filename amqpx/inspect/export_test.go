@@ -2,5 +2,5 @@ package inspect
 
 import "time"
 
-// Matches is matches, for the tests of its cases.
+// Matches exports matches for tests.
 func (f *DeadLetterFilter) Matches(l *DeadLetter, now time.Time) bool { return f.matches(l, now) }

@@ -17,22 +17,22 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/inmemory"
 )
 
-// memory is a broker in memory.
+// memory is an in-memory broker with helper methods for tests.
 type memory struct{ *inmemory.Broker }
 
-// inMemory runs a test with a broker in a bubble, in which time passes without real waiting.
+// inMemory runs a test with an in-memory broker in a synctest bubble, in which time passes without real waiting.
 func inMemory(t *testing.T, test func(t *testing.T, m *memory)) {
 	t.Helper()
 	inMemoryOf(t, amqptest.Options{}, test)
 }
 
-// inMemoryOf is inMemory with a different kind of broker.
+// inMemoryOf is like inMemory, but with the given broker options.
 func inMemoryOf(t *testing.T, opts amqptest.Options, test func(t *testing.T, m *memory)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(t, &memory{inmemory.New(t, opts)}) })
 }
 
-// inEachVersion runs a test on a broker of each release line that behaves differently.
+// inEachVersion runs a test once for each of the RabbitMQ versions that behave differently.
 func inEachVersion(t *testing.T, test func(t *testing.T, m *memory)) {
 	t.Helper()
 	for _, version := range inmemory.Versions {
@@ -40,7 +40,7 @@ func inEachVersion(t *testing.T, test func(t *testing.T, m *memory)) {
 	}
 }
 
-// dialed returns a connection for looking into queues.
+// dialed returns a connection on which a test can inspect queues.
 func (m *memory) dialed(t *testing.T) *amqp.Connection {
 	t.Helper()
 	conn, err := inspect.Dial(t.Context(), amqpx.Config{URL: m.URL(), Dial: m.Dial})
@@ -51,7 +51,7 @@ func (m *memory) dialed(t *testing.T) *amqp.Connection {
 	return conn
 }
 
-// client returns a client of the broker in memory.
+// client is a client of the in-memory broker.
 type client struct {
 	*amqpx.Client
 
@@ -74,7 +74,7 @@ func (m *memory) open(cfg amqpx.Config) *client {
 	return &client{c, m}
 }
 
-// mustSend ends the test if a message cannot be sent.
+// mustSend sends messages, and stops the test if one of them cannot be sent.
 func (c *client) mustSend(msgs ...amqpx.Message) {
 	c.m.Helper()
 	for _, msg := range msgs {
@@ -84,8 +84,7 @@ func (c *client) mustSend(msgs ...amqpx.Message) {
 	}
 }
 
-// consume runs a consumer until it is stopped, which must not cause an error, or until the client
-// is closed.
+// consume runs a consumer until stop is called or the client is closed. It fails the test if Consume returns an error.
 func (c *client) consume(queue string, h amqpx.Handler, opts ...amqpx.ConsumeOption) (stop func()) {
 	ctx, cancel := context.WithCancel(c.m.Context())
 	result := make(chan error, 1)
@@ -107,13 +106,13 @@ func rejects(context.Context, *amqpx.Delivery) error {
 
 // collector is a handler that keeps the messages that it receives.
 type collector struct {
-	answer error // what the handler returns
+	answer error // the handler's result
 
 	mu  sync.Mutex
 	got []handled
 }
 
-// handled is a delivery with the time at which its handler began.
+// handled is a delivery with the time at which its handler started.
 type handled struct {
 	*amqpx.Delivery
 

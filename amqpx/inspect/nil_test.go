@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A missing argument is an error, and does not cause a panic in the middle of an incident.
+// A missing argument results in an error and not in a panic.
 func TestNothingToWorkWith(t *testing.T) {
 	_, requeued := inspect.Requeue(t.Context(), nil, inspect.RequeueOptions{Queue: "q.dead"})
 	_, peeked := inspect.Peek(t.Context(), nil, "q.dead", inspect.PeekOptions{})
@@ -25,7 +25,8 @@ func TestNothingToWorkWith(t *testing.T) {
 	}
 }
 
-// A connection that amqp091-go opened directly breaks at the first message that it cannot read.
+// Peek and Walk refuse a connection that was opened by amqp091-go directly, because it would break at the first message
+// that amqp091-go cannot read.
 func TestPeekRefusesAPlainConnection(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		conn, err := m.Connect()
@@ -34,13 +35,13 @@ func TestPeekRefusesAPlainConnection(t *testing.T) {
 		}
 		defer conn.Close()
 		if _, err := inspect.Peek(t.Context(), conn, "q.dead", inspect.PeekOptions{}); !errors.Is(err, inspect.ErrPeek) {
-			t.Errorf("got %v, want inspect.ErrPeek", err)
+			t.Errorf("Peek: got %v, want inspect.ErrPeek", err)
 		}
 		if _, err := inspect.Walk(t.Context(), conn, "q.dead", inspect.PeekOptions{}, nil); !errors.Is(err, inspect.ErrPeek) {
 			t.Errorf("Walk: got %v, want inspect.ErrPeek", err)
 		}
 		if conn.IsClosed() {
-			t.Error("an invalid call closed the connection")
+			t.Error("the connection is closed after the refused calls, want it open")
 		}
 	})
 }

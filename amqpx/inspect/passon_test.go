@@ -16,8 +16,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A message that is passed on arrives unchanged when its due time is reached by the clock that the due time refers to.
-// It keeps the headers that rabbitdelay has set.
+// A republished message arrives when its due time is reached by the clock to which the due time refers. It keeps its
+// supported properties, including the headers from rabbitdelay.
 func TestPassOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})
@@ -39,7 +39,7 @@ func TestPassOn(t *testing.T) {
 			},
 		}
 		if lost := inspect.UnsupportedProperties(raw); !reflect.DeepEqual(lost, []string{"CC", "expiration", "x-death"}) {
-			t.Errorf("left out: got %v, want [CC expiration x-death]", lost)
+			t.Errorf("UnsupportedProperties: got %v, want [CC expiration x-death]", lost)
 		}
 		const ahead = time.Hour
 		at := time.Now().Add(ahead).Add(time.Minute)
@@ -62,7 +62,7 @@ func TestPassOn(t *testing.T) {
 		began := time.Now()
 		d := <-in
 		if took := time.Since(began); took < time.Minute || took > time.Minute+time.Second {
-			t.Errorf("the message took %v, want 1m to %v", took, time.Minute+time.Second)
+			t.Errorf("the message arrived after %v, want 1m to %v", took, time.Minute+time.Second)
 		}
 		want := amqp.Table{"own": int16(1), amqpx.HeaderDue: at.UnixMilli(), amqpx.HeaderAttempt: int64(3), amqpx.HeaderVersion: int64(4),
 			amqpx.HeaderError: "broken"}
@@ -83,7 +83,7 @@ func TestPassOn(t *testing.T) {
 			t.Errorf("got the timestamp %v, want %v", d.Timestamp, raw.Timestamp)
 		}
 		if got := fmt.Sprint(d.MessageId, " ", d.UserId, " ", d.Type, " ", d.Priority); got != "m guest t 3" {
-			t.Errorf("id, user, type and priority are %s, want m guest t 3", got)
+			t.Errorf("id, user, type and priority: got %s, want m guest t 3", got)
 		}
 	})
 }

@@ -29,11 +29,11 @@ func TestPeekUsesNothing(t *testing.T) {
 		for look := range 100 {
 			got, err := inspect.Peek(t.Context(), conn, "q", inspect.PeekOptions{Limit: 3})
 			if err != nil || got.More != 2 || ids(got) != "0 1 2" {
-				t.Fatalf("look %d: %s and %d more (%v), want 0 1 2 and 2 more", look, ids(got), got.More, err)
+				t.Fatalf("peek %d: got %s and %d more, error %v, want 0 1 2, 2 more and no error", look, ids(got), got.More, err)
 			}
 		}
 		if got, err := inspect.Peek(t.Context(), conn, "q", inspect.PeekOptions{}); err != nil || got.More != 0 || ids(got) != "0 1 2 3 4" {
-			t.Errorf(`after all reads: got %s (%v), want no error, More = 0 and "0 1 2 3 4"`, ids(got), err)
+			t.Errorf(`after all peeks: got %s and %d more, error %v, want 0 1 2 3 4, 0 more and no error`, ids(got), got.More, err)
 		}
 	})
 }
@@ -51,18 +51,18 @@ func TestPeekRefuses(t *testing.T) {
 		conn := m.dialed(t)
 		for _, queue := range []string{"delay.bucket.1m", "delay.route.x:y"} {
 			if _, err := inspect.Peek(t.Context(), conn, queue, inspect.PeekOptions{}); !errors.Is(err, inspect.ErrPeek) {
-				t.Errorf("%s: got %v, want ErrPeek", queue, err)
+				t.Errorf("Peek of the queue %s: got %v, want ErrPeek", queue, err)
 			}
 		}
 		if _, err := inspect.Peek(t.Context(), conn, "q", inspect.PeekOptions{Limit: inspect.MaxPeek + 1}); err == nil {
-			t.Error("Peek accepted a limit of more than MaxPeek")
+			t.Error("Peek with a limit above MaxPeek: got no error, want one")
 		}
 		m.Declare("mine", nil)
 		m.Cleanup(m.Deny("", amqptest.PermissionRead, "^mine$"))
 		for queue, code := range map[string]int{"missing": amqp.NotFound, "mine": amqp.AccessRefused} {
 			_, err := inspect.Peek(t.Context(), conn, queue, inspect.PeekOptions{})
 			if ae, ok := errors.AsType[*amqp.Error](err); !ok || ae.Code != code {
-				t.Errorf("%s: got %v, want code %d", queue, err, code)
+				t.Errorf("Peek of the queue %s: got %v, want an *amqp.Error with code %d", queue, err, code)
 			}
 		}
 		m.Declare("slow", nil)
@@ -70,12 +70,13 @@ func TestPeekRefuses(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := inspect.Peek(ctx, conn, "slow", inspect.PeekOptions{}); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Peek without an answer of the broker: got %v, want the context's error", err)
+			t.Errorf("Peek without an answer from the broker: got %v, want context.DeadlineExceeded", err)
 		}
 	})
 }
 
-// Before 4.3, peeking at a message counts as a delivery, and AMQP does not show the limit.
+// Before RabbitMQ 4.3, peeking at a message counts as a delivery. Peek therefore refuses a queue whose delivery limit
+// is unknown, and AMQP does not report it.
 func TestPeekNeedsTheLimitBefore43(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
 		m.Declare("q", amqp.Table{"x-queue-type": "quorum"})
@@ -90,8 +91,8 @@ func TestPeekNeedsTheLimitBefore43(t *testing.T) {
 	})
 }
 
-// A queue that does not answer is not reported as empty. Peek and Walk report it after a time in which other
-// queues answer, because the broker itself may take minutes.
+// Peek and Walk return ErrUnavailable for a queue that does not answer, instead of reporting it as empty. They wait
+// only for as long as a working queue may need, because the broker itself may not respond for minutes.
 func TestPeekAtAQueueThatDoesNotAnswer(t *testing.T) {
 	for name, c := range map[string]struct {
 		messages int
@@ -121,7 +122,7 @@ func TestPeekAtAQueueThatDoesNotAnswer(t *testing.T) {
 					}
 					conn := m.dialed(t)
 					inmemory.After(time.Second)
-					if name == "it had a leader until now" && what == "walk" { // Walk also consumes, which is not answered either
+					if name == "it had a leader until now" && what == "walk" { // Walk also consumes, and the broker does not answer that either
 						defer m.Lose("basic.consume", "q")()
 						c.within = 32 * time.Second
 					}
@@ -129,7 +130,7 @@ func TestPeekAtAQueueThatDoesNotAnswer(t *testing.T) {
 					began := time.Now()
 					err := look(t.Context(), conn)
 					if !errors.Is(err, amqpx.ErrUnavailable) || time.Since(began) > c.within {
-						t.Errorf("%v after %v, want amqpx.ErrUnavailable within %v", err, time.Since(began), c.within)
+						t.Errorf("got %v after %v, want amqpx.ErrUnavailable within %v", err, time.Since(began), c.within)
 					}
 				})
 			})

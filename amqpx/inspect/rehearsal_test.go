@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Several goroutines of a bubble may rehearse concurrently: time passes while one waits for another's answer.
+// Several goroutines in a bubble can rehearse concurrently, because time passes while one of them waits for another.
 func TestRehearsalInABubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.Start(t, amqptest.Options{Latency: time.Second})

@@ -23,7 +23,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
-// requeue runs until its end, which must not return an error.
+// requeue calls Requeue, and stops the test if it returns an error.
 func (c *client) requeue(o inspect.RequeueOptions) inspect.RequeueReport {
 	c.m.Helper()
 	if o.Management == nil {
@@ -31,12 +31,12 @@ func (c *client) requeue(o inspect.RequeueOptions) inspect.RequeueReport {
 	}
 	r, err := inspect.Requeue(c.m.Context(), c.Client, o)
 	if err != nil {
-		c.m.Fatalf("requeue: %v; %+v", err, r)
+		c.m.Fatalf("Requeue: got %v, want no error; the report is %+v", err, r)
 	}
 	return r
 }
 
-// bury sends n messages to a queue with a handler that rejects them.
+// bury fills the dead-letter queue of a queue with n messages that a handler has rejected.
 func (c *client) bury(queue string, n int) {
 	c.m.Helper()
 	stop := c.consume(queue, rejects, amqpx.WithConcurrency(1))
@@ -48,9 +48,9 @@ func (c *client) bury(queue string, n int) {
 	c.m.Holds(queue+".dead", n, 0)
 }
 
-// counts returns the numbers of a report, in the order of its fields.
+// counts formats the numbers of a report, in the order of its fields.
 func counts(r inspect.RequeueReport) string {
-	return fmt.Sprintf("%d total, %d looked, %d chosen: %d sent, %d revived, %d removed, %d stayed; %d again, %d moved",
+	return fmt.Sprintf("%d total, %d examined, %d chosen: %d sent, %d revived, %d removed, %d stayed; %d again, %d moved",
 		r.Total, r.Examined, r.Chosen, r.Sent, r.Revived, r.Removed, r.Stayed, r.DiedAgain, r.Moved)
 }
 
@@ -61,19 +61,19 @@ func wantCounts(t *testing.T, r inspect.RequeueReport, want string) {
 	}
 }
 
-// Dead letters return to their queue unchanged, with their ids. Attempts are counted from the
-// beginning or continue.
+// Requeued dead letters return to their queue unchanged, with their ids. Their attempts are counted from 1 again,
+// unless KeepAttempts is set.
 func TestRequeue(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		c.bury("q", 3)
 		wantCounts(t, c.requeue(inspect.RequeueOptions{Queue: "q.dead", DryRun: true}),
-			"3 total, 3 looked, 3 chosen: 3 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
+			"3 total, 3 examined, 3 chosen: 3 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
 		m.Holds("q.dead", 3, 0)
 		r := c.requeue(inspect.RequeueOptions{Queue: "q.dead"})
-		wantCounts(t, r, "3 total, 3 looked, 3 chosen: 3 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
+		wantCounts(t, r, "3 total, 3 examined, 3 chosen: 3 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
 		if want := []inspect.RequeueResult{{Destination: "q", Outcome: inspect.RequeueSent, Count: 3}}; !reflect.DeepEqual(r.Results, want) {
-			t.Errorf("got %+v, want %+v", r.Results, want)
+			t.Errorf("got the results %+v, want %+v", r.Results, want)
 		}
 		m.Holds("q.dead", 0, 0)
 		if got := m.IDs("q"); !slices.Equal(got, []string{"q-00", "q-01", "q-02"}) {
@@ -105,8 +105,7 @@ func TestRequeue(t *testing.T) {
 	})
 }
 
-// Messages that are not selected stay in their place, unless the broker puts messages back at the
-// end. A reason that no dead letter can have is an error, and not an empty selection.
+// A filter by a reason that no dead letter can have is an error, instead of selecting nothing.
 func TestRequeueUnknownReason(t *testing.T) {
 	for reason, ok := range map[string]bool{"bogus": false, "": false, "Rejected": false, inspect.ReasonMaxLen: true, inspect.ReasonUnreadable: true} {
 		o := inspect.RequeueOptions{Queue: "q.dead", Filter: inspect.DeadLetterFilter{Reasons: []string{inspect.ReasonRejected, reason}}}
@@ -126,6 +125,7 @@ func TestRequeueUnknownReason(t *testing.T) {
 	}
 }
 
+// Messages that the filter does not select stay in the queue.
 func TestRequeueFilter(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -137,21 +137,21 @@ func TestRequeueFilter(t *testing.T) {
 			{Header: "n", HeaderValue: "2"}, {Header: "m"}, {OlderThan: 2 * time.Hour}, {NewerThan: time.Minute},
 		} {
 			wantCounts(t, c.requeue(inspect.RequeueOptions{Queue: "q.dead", Filter: f}),
-				"6 total, 6 looked, 0 chosen: 0 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
+				"6 total, 6 examined, 0 chosen: 0 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
 		}
 		f := inspect.DeadLetterFilter{
 			Reasons: []string{inspect.ReasonAttempts, inspect.ReasonRejected}, Destinations: []string{"q"}, Error: "card", Header: "n", HeaderValue: "1",
 			OlderThan: time.Minute, NewerThan: 2 * time.Hour,
 		}
 		wantCounts(t, c.requeue(inspect.RequeueOptions{Queue: "q.dead", Filter: f, Limit: 2}),
-			"6 total, 4 looked, 2 chosen: 2 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
+			"6 total, 4 examined, 2 chosen: 2 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
 		if got := m.IDs("q"); !slices.Equal(got, []string{"q-01", "q-03"}) {
 			t.Errorf("sent %v, want [q-01 q-03]", got)
 		}
 		got := m.IDs("q.dead")
 		slices.Sort(got)
 		if want := []string{"q-00", "q-02", "q-04", "q-05"}; !slices.Equal(got, want) {
-			t.Errorf("what is left: got %v, want %v", got, want)
+			t.Errorf("messages left in q.dead: got %v, want %v", got, want)
 		}
 	})
 }
@@ -165,20 +165,19 @@ func TestRequeuePutsBackInOrder(t *testing.T) {
 		c.requeue(inspect.RequeueOptions{Queue: "q.dead", Filter: inspect.DeadLetterFilter{IDs: []string{"q-03", "q-17"}}})
 		want := slices.DeleteFunc(slices.Clone(all), func(id string) bool { return id == "q-03" || id == "q-17" })
 		if got := m.IDs("q.dead"); !slices.Equal(got, want) {
-			t.Errorf("what is left: got %v, want %v", got, want)
+			t.Errorf("messages left in q.dead: got %v, want %v", got, want)
 		}
 	})
 }
 
-// A message that is dead-lettered again during the run is not requeued a second time, and does not prevent the run from
-// ending.
+// A message that is dead-lettered again during a run is not requeued a second time, so that the run ends.
 func TestRequeueOfMessagesThatDieAgain(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		c.bury("q", 5)
 		stop := c.consume("q", rejects)
 		other := make(chan inspect.RequeueReport)
-		go func() { // another client, which makes space for returning messages
+		go func() { // a concurrent run on the same queue
 			r, _ := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "q.dead", Rate: 1})
 			other <- r
 		}()
@@ -187,14 +186,14 @@ func TestRequeueOfMessagesThatDieAgain(t *testing.T) {
 		inmemory.After(time.Minute)
 		m.Holds("q.dead", 5, 0)
 		if sent := r.Sent + o.Sent; sent != 5 {
-			t.Errorf("5 dead letters were sent %d times: %+v, %+v", sent, r, o)
+			t.Errorf("the two runs sent %d messages, want 5: %+v, %+v", sent, r, o)
 		}
 		stop()
 	})
 }
 
-// A message that the broker has given up returns to the queue in which it died. A message that came
-// through an exchange returns to the queue whose consumer has given it up.
+// A dead letter of a message from an exchange returns only to the queue in which the message died, whether a consumer
+// or the broker dead-lettered it.
 func TestRequeueWhereItDied(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -216,7 +215,7 @@ func TestRequeueWhereItDied(t *testing.T) {
 		inmemory.After(time.Second)
 		for _, q := range []string{"a", "b"} {
 			m.Holds(q, 0, 0)
-			wantCounts(t, c.requeue(inspect.RequeueOptions{Queue: q + ".dead"}), "1 total, 1 looked, 1 chosen: 1 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
+			wantCounts(t, c.requeue(inspect.RequeueOptions{Queue: q + ".dead"}), "1 total, 1 examined, 1 chosen: 1 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
 			m.Holds(q, 1, 0)
 			got := collector{}
 			stop := c.consume(q, got.handle)
@@ -229,8 +228,8 @@ func TestRequeueWhereItDied(t *testing.T) {
 	})
 }
 
-// Parked messages go to their destination once it exists again. If they were parked before they
-// were due, they wait until then.
+// Parked messages are sent to their destination once it exists again. Messages that were parked before they were due
+// are delivered when they are due.
 func TestRequeueParked(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{RecheckInterval: time.Hour})
@@ -243,22 +242,23 @@ func TestRequeueParked(t *testing.T) {
 		m.Holds("delay.parked", 1, 0)
 		parked := inspect.RequeueOptions{Queue: "delay.parked"}
 		r := c.requeue(parked)
-		wantCounts(t, r, "1 total, 1 looked, 1 chosen: 0 sent, 0 revived, 0 removed, 1 stayed; 0 again, 0 moved")
+		wantCounts(t, r, "1 total, 1 examined, 1 chosen: 0 sent, 0 revived, 0 removed, 1 stayed; 0 again, 0 moved")
 		if len(r.Results) != 1 || !strings.Contains(r.Results[0].Why, "does not exist") || r.Results[0].Destination != "q" {
 			t.Errorf(`got %+v, want one result for q with "does not exist"`, r.Results)
 		}
 		m.Holds("delay.parked", 1, 0)
 		if _, there := m.Queue("q"); there {
-			t.Error("the destination was created")
+			t.Error("Requeue created the queue q, want it to stay missing")
 		}
-		// The first message was parked between two delay queues, because no binding matches its digit of seconds.
+		// The routing key of a message that was parked between two delay queues shows its destination. The message way
+		// has no such key.
 		m.Publish("", "delay.parked", amqp.Publishing{MessageId: "way", Headers: amqp.Table{amqpx.HeaderDue: began.Add(20 * time.Minute).UnixMilli()}})
 		m.Publish("delay.parked", "clock.0.0.0.20.0.0.q", amqp.Publishing{MessageId: "wait",
 			Headers: amqp.Table{amqpx.HeaderDue: began.Add(20 * time.Minute).UnixMilli()}})
 		got := collector{}
 		stop := c.consume("q", got.handle)
 		r = c.requeue(parked)
-		wantCounts(t, r, "3 total, 3 looked, 3 chosen: 2 sent, 0 revived, 0 removed, 1 stayed; 0 again, 0 moved") // "way" does not show its destination, so it stays
+		wantCounts(t, r, "3 total, 3 examined, 3 chosen: 2 sent, 0 revived, 0 removed, 1 stayed; 0 again, 0 moved") // "way" does not show its destination, so it stays
 		inmemory.After(30 * time.Minute)
 		times := got.since(began)
 		if d := times["due"]; len(d) != 1 || d[0] > 11*time.Second {
@@ -268,12 +268,12 @@ func TestRequeueParked(t *testing.T) {
 			t.Errorf("message wait was delivered after %v, want once after at least 20m", d)
 		}
 		r = c.requeue(inspect.RequeueOptions{Queue: "delay.parked", To: topology.Destination{Queue: "q"}})
-		wantCounts(t, r, "1 total, 1 looked, 1 chosen: 1 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
+		wantCounts(t, r, "1 total, 1 examined, 1 chosen: 1 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
 		stop()
 	})
 }
 
-// A destination that accepts nothing is tried once, and does not affect other destinations.
+// A destination that accepts nothing is tried only a few times, and does not affect other destinations.
 func TestRequeueToARefusingDestination(t *testing.T) {
 	const full, gone, forbidden = "refuses messages", "does not exist", "not allowed to write"
 	for name, c := range map[string]struct {
@@ -298,7 +298,7 @@ func TestRequeueToARefusingDestination(t *testing.T) {
 				inmemory.After(time.Second)
 				before := m.Publishes("")
 				r := cl.requeue(inspect.RequeueOptions{Queue: "q.dead"})
-				wantCounts(t, r, "10 total, 10 looked, 10 chosen: 5 sent, 0 revived, 0 removed, 5 stayed; 0 again, 0 moved")
+				wantCounts(t, r, "10 total, 10 examined, 10 chosen: 5 sent, 0 revived, 0 removed, 5 stayed; 0 again, 0 moved")
 				m.Holds("q.dead", 5, 0)
 				m.Holds("p", 5, 0)
 				if n := m.Publishes("") - before - 5; n > c.tries {
@@ -314,7 +314,7 @@ func TestRequeueToARefusingDestination(t *testing.T) {
 	}
 }
 
-// limitedTo returns the management API of a broker whose queues have a delivery limit.
+// limitedTo returns the management API of a broker whose queues have the given delivery limit.
 func limitedTo(t testing.TB, limit string) *live.Management {
 	t.Helper()
 	return managed(t, `{"type": "quorum", "effective_policy_definition": {"delivery-limit": `+limit+`}}`)
@@ -330,7 +330,7 @@ func managed(t testing.TB, answer string) *live.Management {
 	return m
 }
 
-// noDatabase is a database that is down.
+// noDatabase is a TaskStore whose database is down.
 type noDatabase struct{}
 
 var errNoDatabase = errors.New("no database")
@@ -339,14 +339,14 @@ func (noDatabase) RequeueDead(context.Context, *inspect.DeadLetter, bool) (inspe
 	return "", "", errNoDatabase
 }
 
-// byID is a TaskStore whose outcome is the task's id.
+// byID is a TaskStore that returns the id of a task as its outcome.
 type byID struct{}
 
 func (byID) RequeueDead(_ context.Context, l *inspect.DeadLetter, _ bool) (inspect.RequeueOutcome, string, error) {
 	return inspect.RequeueOutcome(l.ID), "", nil
 }
 
-// A task stays if the store returns an unknown outcome for it.
+// The dead letter of a task stays if the store returns an unknown outcome for it.
 func TestRequeueWithAnUnknownOutcome(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -358,34 +358,33 @@ func TestRequeueWithAnUnknownOutcome(t *testing.T) {
 		stop()
 		for _, dry := range []bool{true, false} {
 			r := c.requeue(inspect.RequeueOptions{Queue: "q.dead", Tasks: byID{}, DryRun: dry})
-			wantCounts(t, r, "3 total, 3 looked, 3 chosen: 0 sent, 1 revived, 0 removed, 2 stayed; 0 again, 0 moved")
+			wantCounts(t, r, "3 total, 3 examined, 3 chosen: 0 sent, 1 revived, 0 removed, 2 stayed; 0 again, 0 moved")
 			if why := r.Results[1].Why; !strings.Contains(why, "unknown") {
-				t.Errorf(`the message stayed because of %q, want a text with "unknown"`, why)
+				t.Errorf(`the message stayed with the reason %q, want one with "unknown"`, why)
 			}
 		}
 		m.Holds("q.dead", 2, 0)
 	})
 }
 
-// answers returns an HTTP server that always gives the same answer.
+// answers is an HTTP transport that always gives the same answer.
 type answers string
 
 func (a answers) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(string(a)))}, nil
 }
 
-// A message that its queue might drop when it is put back is copied to the queue's end
-// instead, even if the run ends before the message was examined. A queue that drops
-// nothing is left unchanged.
+// A message that its queue might drop when it is put back is copied to the end of the queue instead, even if the run
+// stops before it has examined the message. A queue that drops nothing is left unchanged.
 func TestRequeueSparesTheDeliveryLimit(t *testing.T) {
-	cut := func(inspect.RequeueReport) {} // its call cancels the context
+	cut := func(inspect.RequeueReport) {} // replaced below by a function that cancels the run
 	chosen := func(ids ...string) inspect.DeadLetterFilter { return inspect.DeadLetterFilter{IDs: ids} }
 	for _, version := range []string{"3.10.8", "4.0.5", "4.3.0"} {
 		for name, c := range map[string]struct {
 			limit  int64
 			policy string
 			o      inspect.RequeueOptions
-			moves  bool // whether messages are moved to the end of the queue, which happens before 4.3
+			moves  bool // whether messages are moved to the end of the queue, which happens only before RabbitMQ 4.3
 		}{
 			"dry run":          {3, "3", inspect.RequeueOptions{DryRun: true}, true},
 			"policy":           {topology.NoDeliveryLimit, "3", inspect.RequeueOptions{DryRun: true}, true},
@@ -438,7 +437,7 @@ func TestRequeueSparesTheDeliveryLimit(t *testing.T) {
 						there[id] = true
 					}
 					if len(there) != 10 {
-						t.Errorf("messages %v are left, want 10", there)
+						t.Errorf("got the messages %v in the queue, want all 10", there)
 					}
 					if moves := c.moves && version != "4.3.0"; moves != (moved > 0) {
 						t.Errorf("%d messages were moved, want some: %t", moved, moves)
@@ -449,7 +448,7 @@ func TestRequeueSparesTheDeliveryLimit(t *testing.T) {
 	}
 }
 
-// Long messages are taken in small batches, so that they fit into memory.
+// Large messages are received in small batches, so that they fit into memory.
 func TestRequeueOfLongMessages(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -465,7 +464,7 @@ func TestRequeueOfLongMessages(t *testing.T) {
 			most = max(most, m.State("dead").Unacked)
 		}})
 		if r.Sent != 20 || most > 8 {
-			t.Errorf("up to %d messages of 4 MiB were taken at a time, want at most 8; all 20 must be sent: %+v", most, r)
+			t.Errorf("got up to %d unacknowledged messages of 4 MiB and %d sent messages, want at most 8, and 20: %+v", most, r.Sent, r)
 		}
 	})
 }
@@ -489,7 +488,8 @@ func TestRequeueDryRunAsksOnce(t *testing.T) {
 	})
 }
 
-// If the limit is unknown, peeking at messages would change the queue or use up a delivery.
+// A dry run refuses a queue with an unknown delivery limit, because reading its messages would use up a delivery or
+// change the queue.
 func TestRequeueDryRunNeedsTheLimit(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -507,26 +507,26 @@ func TestRequeueDryRunNeedsTheLimit(t *testing.T) {
 			{"classic", nil, ""},
 			{"classic", managed(t, `{"type": "classic"}`), ""},
 			{"quorum", nil, "broker.management_url"},
-			{"quorum", managed(t, limit+`}`), "try again in 10 s"}, // the management API has no figures of the queue yet
+			{"quorum", managed(t, limit+`}`), "try again in 10 s"}, // the management API has no data about the queue yet
 			{"quorum", managed(t, limit+`, "effective_policy_definition": []}`), ""},
 			{"quorum", managed(t, limit+`, "effective_policy_definition": {}}`), ""},
 		} {
 			_, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: x.queue, DryRun: true, Management: x.m})
 			if errors.Is(err, inspect.ErrPeek) != (x.why != "") || err != nil && !strings.Contains(err.Error(), x.why) {
-				t.Errorf("%+v: got %v, want ErrPeek only if the limit is unknown", x, err)
+				t.Errorf(`dry run on the queue %s: got %v, want ErrPeek with %q ("" means no ErrPeek)`, x.queue, err, x.why)
 			}
 		}
 	})
 }
 
-// Messages that are not dead letters, or whose state is unknown, are left alone.
+// Messages that are not dead letters stay in their queue.
 func TestRequeueOfMessagesThatAreNotDead(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		c.mustSend(amqpx.Message{ID: "1", Queue: "q"}, amqpx.Message{ID: "2", Queue: "q", Delay: time.Second})
 		inmemory.After(time.Minute)
 		r := c.requeue(inspect.RequeueOptions{Queue: "q"})
-		wantCounts(t, r, "2 total, 2 looked, 2 chosen: 0 sent, 0 revived, 0 removed, 2 stayed; 0 again, 0 moved")
+		wantCounts(t, r, "2 total, 2 examined, 2 chosen: 0 sent, 0 revived, 0 removed, 2 stayed; 0 again, 0 moved")
 		m.Holds("q", 2, 0)
 	})
 }
@@ -545,21 +545,21 @@ func TestRequeueRefuses(t *testing.T) {
 		}
 		_, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "nowhere"})
 		if ae, ok := errors.AsType[*amqp.Error](err); !ok || ae.Code != amqp.NotFound {
-			t.Errorf("a queue that does not exist: got %v, want error 404", err)
+			t.Errorf("Requeue from a queue that does not exist: got %v, want an *amqp.Error with code 404", err)
 		}
 	})
 }
 
-// A broker that blocks publishers stops the run, and nothing is lost.
+// If the broker blocks publishers, the run stops with an error and loses no message.
 func TestRequeueWhileBlocked(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		c.bury("q", 3)
-		for _, other := range []string{"q2", "q3", "q4"} { // none of which can be sent to either
+		for _, other := range []string{"q2", "q3", "q4"} { // messages for these queues are blocked as well
 			m.Declare(other, nil)
 			m.Publish("", "q.dead", amqp.Publishing{Headers: amqp.Table{amqpx.HeaderReason: inspect.ReasonRejected, amqpx.HeaderQueue: other}})
 		}
-		// The broker blocks the client after it has read a part of the first message, and before it has told the client.
+		// The broker blocks the connection while it is reading the first message, before the client knows about it.
 		m.Delay("basic.publish", "", time.Minute)
 		time.AfterFunc(time.Second, func() { m.Block("memory") })
 		began := time.Now()
@@ -598,7 +598,7 @@ func TestRequeueInterrupted(t *testing.T) {
 						twice += n - 1
 					}
 					if len(there) != 10 || twice > 1 {
-						t.Errorf("%d of 10 messages are in the queues, and %d of them twice, want 10 and at most 1 (%v)", len(there), twice, err)
+						t.Errorf("got %d different messages and %d duplicates in the queues, want 10 and at most 1; Requeue returned %v", len(there), twice, err)
 					}
 				})
 			})
@@ -606,7 +606,7 @@ func TestRequeueInterrupted(t *testing.T) {
 	}
 }
 
-// A run ends even if the broker does not answer when the run closes its channel.
+// Requeue returns even if the broker does not confirm that its channel is closed.
 func TestRequeueEndsWithoutAnAnswerToClose(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -626,7 +626,7 @@ func TestRequeueEndsWithoutAnAnswerToClose(t *testing.T) {
 				t.Error(err)
 			}
 		default:
-			t.Error("Requeue waits for the close of its channel")
+			t.Error("Requeue has not returned after a minute, want it not to wait until its channel is closed")
 			m.CutConnections()
 		}
 		m.Holds("q", 1, 0)
@@ -640,7 +640,7 @@ func TestRequeueCopiesToTheQueueAlone(t *testing.T) {
 		m.Declare("other", nil)
 		m.Declare("theirs", amqp.Table{"x-queue-type": "quorum"})
 		foreign := amqp.Publishing{MessageId: "1", Headers: amqp.Table{"CC": []any{"other"}, "mine": "kept"}}
-		m.Publish("", "theirs", foreign) // a queue that dead-letters without its own routing key would receive it like this
+		m.Publish("", "theirs", foreign) // arrives like a message that was dead-lettered without a new routing key
 		stop := c.consume("q", rejects)
 		m.Publish("", "q", foreign)
 		inmemory.After(time.Second)
@@ -655,7 +655,7 @@ func TestRequeueCopiesToTheQueueAlone(t *testing.T) {
 			m.Holds("other", 2, 0)
 			raw, _, err := m.Channel().Get(queue, true)
 			if err != nil {
-				t.Fatalf("queue %s: %v", queue, err)
+				t.Fatalf("basic.get from %s: got %v, want no error", queue, err)
 			}
 			d := inspect.ReadDeadLetter(raw, queue, "delay")
 			if cc, _ := d.Headers["CC"].([]any); len(cc) != 1 || cc[0] != "other" || d.Headers["mine"] != "kept" {
@@ -665,8 +665,7 @@ func TestRequeueCopiesToTheQueueAlone(t *testing.T) {
 	})
 }
 
-// If the broker does not accept the copy of a message, the message stays, and the error is the
-// broker's.
+// If the broker does not accept the copy of a message, the message stays, and Requeue returns the broker's error.
 func TestRequeueWithoutACopy(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault func(*memory) func()
@@ -685,7 +684,7 @@ func TestRequeueWithoutACopy(t *testing.T) {
 				undo := c.fault(m)
 				_, err := inspect.Requeue(t.Context(), cl.Client, inspect.RequeueOptions{Queue: "theirs", Filter: inspect.DeadLetterFilter{IDs: []string{"none"}}})
 				if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "%!") {
-					t.Errorf("want %q, got %v", c.want, err)
+					t.Errorf("got %v, want an error with %q", err, c.want)
 				}
 				undo()
 				inmemory.After(time.Minute)

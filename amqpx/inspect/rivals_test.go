@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/inmemory"
 )
 
-// takeAll starts a consumer that takes all messages of a queue and keeps them unacknowledged.
+// takeAll starts a consumer that receives all messages from a queue and keeps them unacknowledged.
 func takeAll(t *testing.T, m *memory, queue string) {
 	t.Helper()
 	ch, err := m.dialed(t).Channel()
@@ -33,7 +33,7 @@ func takeAll(t *testing.T, m *memory, queue string) {
 	}()
 }
 
-// Messages that another consumer takes during a run are reported as missed, because they may still be in the queue.
+// Messages that another consumer receives during a run are reported as missed, because they may still be in the queue.
 func TestRequeueReportsMissedMessages(t *testing.T) {
 	for _, discard := range []bool{false, true} {
 		t.Run(fmt.Sprintf("discard %v", discard), func(t *testing.T) {
@@ -56,15 +56,16 @@ func TestRequeueReportsMissedMessages(t *testing.T) {
 				}
 				r, err := inspect.Requeue(t.Context(), c.Client, o)
 				if err != nil || r.Total != 3000 || r.Examined == 0 || r.Missed == 0 || r.Examined+r.Missed != r.Total {
-					t.Errorf("examined %d and missed %d of %d (%v), want some of 3000 each", r.Examined, r.Missed, r.Total, err)
+					t.Errorf("got %d examined and %d missed messages of %d, error %v, want at least one of each, 3000 in total and no error",
+						r.Examined, r.Missed, r.Total, err)
 				}
 			})
 		})
 	}
 }
 
-// If another client takes messages while Peek reads, Peek does not count messages that are not there, and gives no
-// other reason for their absence.
+// If another client consumes messages while Peek reads, Peek neither counts the missing messages as further ones nor
+// says that it left them out because of their size.
 func TestPeekWithARival(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.3.0"}, func(t *testing.T, m *memory) {
 		m.Declare("q", amqp.Table{"x-queue-type": "quorum"})
@@ -88,7 +89,7 @@ func TestPeekWithARival(t *testing.T) {
 				t.Fatal(err)
 			}
 			if notes := strings.Join(got.Notes, "; "); got.More != 0 || strings.Contains(notes, "MiB") {
-				t.Errorf("%d messages, %d more: %q; want none more, because Peek has read all", len(got.Messages), got.More, notes)
+				t.Errorf("got %d messages, %d more and the notes %q, want 0 more and no note about MiB", len(got.Messages), got.More, notes)
 			}
 			inmemory.After(time.Second)
 		}

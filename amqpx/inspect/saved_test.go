@@ -38,7 +38,7 @@ func roundTrip(t *testing.T, m SavedMessage) (again SavedMessage, line []byte) {
 		err = json.Unmarshal(line, &again)
 	}
 	if err != nil || bytes.ContainsRune(line, '\n') {
-		t.Fatalf("MarshalJSON returned %v, or more than one line:\n%s", err, line)
+		t.Fatalf("writing and reading a message: got the error %v and the text\n%s\nwant no error and one line", err, line)
 	}
 	return again, line
 }
@@ -47,7 +47,7 @@ func TestSavedMessage(t *testing.T) {
 	m := SavedMessage{Queue: "q.dead", Saved: time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC), Message: everything()}
 	again, line := roundTrip(t, m)
 	if !reflect.DeepEqual(again, m) {
-		t.Errorf("%s\n got %#v\nwant %#v", line, again, m)
+		t.Errorf("reading %s:\n got %#v\nwant %#v", line, again, m)
 	}
 	for body, want := range map[string]string{
 		"": `"body":""`, "{\"a\": 1}\r\n\t<ü>": `"body":"{\"a\": 1}\r\n\t<ü>"`, "\x00": `"body_base64":"AA=="`,
@@ -55,7 +55,7 @@ func TestSavedMessage(t *testing.T) {
 	} {
 		again, line := roundTrip(t, SavedMessage{Queue: "q", Message: amqp.Delivery{Body: []byte(body)}})
 		if !strings.Contains(string(line), want) || string(again.Message.Body) != body {
-			t.Errorf("%q: got %s, want %s", body, line, want)
+			t.Errorf("body %q: got the line %s, read again as %q, want %s and the same body", body, line, again.Message.Body, want)
 		}
 	}
 	if _, line := roundTrip(t, SavedMessage{Queue: "q", Message: amqp.Delivery{Body: []byte("x")}}); string(line) != `{"queue":"q","body":"x"}` {
@@ -63,7 +63,7 @@ func TestSavedMessage(t *testing.T) {
 	}
 }
 
-// An error in an edited line is reported with its place.
+// The error about an invalid line says what was found and what was expected.
 func TestSavedMessageRefuses(t *testing.T) {
 	for line, says := range map[string]string{
 		`{"body":"x"}`:  `no "queue"`,
@@ -92,8 +92,8 @@ func TestSavedMessageRefuses(t *testing.T) {
 	}
 }
 
-// FuzzSavedMessage reads arbitrary data, and reads a message that it has written again in the same
-// way.
+// FuzzSavedMessage checks that arbitrary data can be read without a panic, and that a message that was read is always
+// written in the same way.
 func FuzzSavedMessage(f *testing.F) {
 	line, err := SavedMessage{Queue: "q", Message: everything()}.MarshalJSON()
 	if err != nil {
@@ -108,7 +108,7 @@ func FuzzSavedMessage(f *testing.F) {
 		again, line := roundTrip(t, m)
 		_, twice := roundTrip(t, again)
 		if !bytes.Equal(line, twice) {
-			t.Errorf("the file of the same message differs:\n%s\n%s", line, twice)
+			t.Errorf("writing the message a second time:\n got %s\nwant %s", twice, line)
 		}
 	})
 }
@@ -128,14 +128,14 @@ func TestSaveFile(t *testing.T) {
 			list = append(list, message(string(id)))
 		}
 		if err := f.Save(list); err != nil {
-			t.Fatalf("%s: %v", ids, err)
+			t.Fatalf("Save of %s: got %v, want no error", ids, err)
 		}
 	}
 	if _, err := CreateSaveFile(path); !errors.Is(err, fs.ErrExist) {
-		t.Errorf("a second file of the same name: got %v, want fs.ErrExist", err)
+		t.Errorf("CreateSaveFile with an existing name: got %v, want fs.ErrExist", err)
 	}
 	if err := f.Close(); err != nil || f.Written() != 3 {
-		t.Errorf("got %v, %d written, want no error and 3", err, f.Written())
+		t.Errorf("Close: got %v and %d written messages, want no error and 3", err, f.Written())
 	}
 	got := ""
 	for m, err := range SavedIn(path) {
@@ -150,21 +150,21 @@ func TestSaveFile(t *testing.T) {
 		t.Errorf(`read %q, want "abc"`, got)
 	}
 
-	// An empty file is removed.
+	// Closing an empty file removes it.
 	empty := filepath.Join(t.TempDir(), "empty")
 	if f, err = CreateSaveFile(empty); err == nil {
 		err = f.Close()
 	}
 	if _, there := os.Stat(empty); err != nil || !errors.Is(there, fs.ErrNotExist) {
-		t.Errorf("got %v, %v, want fs.ErrNotExist and no error", err, there)
+		t.Errorf("an empty file: got %v from Close and %v from Stat, want no error and fs.ErrNotExist", err, there)
 	}
 }
 
-// A full disk is an error, and so is every later call.
+// If the disk is full, Save returns an error, and so does every later call.
 func TestSaveFileOnAFullDisk(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
-		t.Skip("no /dev/full here")
+		t.Skip("/dev/full does not exist")
 	}
 	f := &SaveFile{f: full, path: "full"}
 	for range 2 {
@@ -194,7 +194,7 @@ func TestSavedInWithAMistake(t *testing.T) {
 			}
 		}
 		if (failed == nil) != (says == "") || failed != nil && !strings.Contains(failed.Error(), says) || n != 2 {
-			t.Errorf("%q: got %d, %v, want %s", text, n, failed, says)
+			t.Errorf(`file %q: got %d messages, error %v, want 2 and an error with %q ("" means no error)`, text, n, failed, says)
 		}
 	}
 	for _, err := range SavedIn(path + "x") {

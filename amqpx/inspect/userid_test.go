@@ -15,7 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/inmemory"
 )
 
-// saved returns the lines of a file with dead letters of q, each from a different user.
+// saved returns saved dead letters from q, one from each of the given users.
 func saved(users ...string) *kept {
 	k := &kept{}
 	for i, user := range users {
@@ -27,8 +27,8 @@ func saved(users ...string) *kept {
 	return k
 }
 
-// A message keeps its user id if the broker accepts it, and the report lists the messages that do
-// not.
+// A requeued message keeps its user id if the broker accepts it. The report lists the messages that lose their user
+// ids.
 func TestRequeueKeepsUserIDs(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -42,7 +42,7 @@ func TestRequeueKeepsUserIDs(t *testing.T) {
 		}
 		for _, rep := range []inspect.RequeueReport{dry, r} {
 			if rep.Anonymous != 2 || !slices.Equal(rep.AnonymousIDs, []string{"b", "e"}) {
-				t.Errorf("%d lost their user ids, %v, want 2 and [b e]", rep.Anonymous, rep.AnonymousIDs)
+				t.Errorf("%d messages lost their user ids: %v, want 2: [b e]", rep.Anonymous, rep.AnonymousIDs)
 			}
 			if !strings.Contains(rep.WhyAnonymous, `user id "alice" only from that user`) {
 				t.Errorf(`got %q, want a text with "user id "alice" only from that user"`, rep.WhyAnonymous)
@@ -51,16 +51,17 @@ func TestRequeueKeepsUserIDs(t *testing.T) {
 		for range want {
 			raw, ok, err := m.Channel().Get("q", true)
 			if err != nil || !ok {
-				t.Fatalf("got %v %v, want no error and ok = true", ok, err)
+				t.Fatalf("basic.get: got message %t, error %v, want a message and no error", ok, err)
 			}
 			if raw.UserId != want[raw.MessageId] {
-				t.Errorf("%s is of user %q, want %q", raw.MessageId, raw.UserId, want[raw.MessageId])
+				t.Errorf("message %s has the user id %q, want %q", raw.MessageId, raw.UserId, want[raw.MessageId])
 			}
 		}
 	})
 }
 
-// A message in the queue keeps its user id as well, and so does a copy at the queue's end.
+// A message that is requeued from a queue keeps its user id as well, and so does one that is copied to the end of the
+// queue.
 func TestRequeueKeepsUserIDsOfAQueue(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -75,13 +76,14 @@ func TestRequeueKeepsUserIDsOfAQueue(t *testing.T) {
 		for _, queue := range []string{"q", "theirs"} {
 			raw, _, err := m.Channel().Get(queue, true)
 			if err != nil || raw.UserId != "guest" {
-				t.Errorf(`%s: of user %q; %v, want no error and "guest"`, queue, raw.UserId, err)
+				t.Errorf(`message in %s: got the user id %q, error %v, want "guest" and no error`, queue, raw.UserId, err)
 			}
 		}
 	})
 }
 
-// A user id that is only in a header, which any publisher can write, is counted but not used.
+// A user id that is only in a header, which any publisher can write, is not used. The report counts such a message as
+// one that lost its user id.
 func TestRequeueCountsUserIDsOfHeaders(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

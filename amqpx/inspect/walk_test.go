@@ -17,7 +17,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// layDead puts dead letters into q.dead, a second apart, with the errors that a function returns.
+// layDead publishes n dead letters to q.dead, which died a second apart, with the errors that text returns. It returns
+// the time of the first one.
 func layDead(m *memory, n int, text func(i int) string) (first time.Time) {
 	m.Helper()
 	m.Declare("q.dead", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": topology.NoDeliveryLimit})
@@ -33,7 +34,7 @@ func layDead(m *memory, n int, text func(i int) string) (first time.Time) {
 	return first
 }
 
-// walk returns the messages of q.dead.
+// walk returns the messages in q.dead.
 func walk(t *testing.T, m *memory) (list []inspect.DeadLetter, p inspect.Peeked) {
 	t.Helper()
 	o := inspect.PeekOptions{Management: limitedTo(m, fmt.Sprint(topology.NoDeliveryLimit))}
@@ -44,7 +45,7 @@ func walk(t *testing.T, m *memory) (list []inspect.DeadLetter, p inspect.Peeked)
 	return list, p
 }
 
-// A whole queue is read, and is unchanged afterwards.
+// Walk reads the whole queue and leaves it unchanged.
 func TestWalk(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
 		const n = 3000 // several batches
@@ -53,7 +54,7 @@ func TestWalk(t *testing.T) {
 		list, p := walk(t, m)
 		m.Holds("q.dead", n, 0)
 		if now := m.IDs("q.dead"); !slices.Equal(now, was) {
-			t.Error("the messages have changed their order")
+			t.Errorf("after Walk: got the messages %q, want them as before: %q", now, was)
 		}
 		if p.Queue != "q.dead" || p.More != 0 || len(p.Messages) != 0 {
 			t.Errorf("got %+v, want q.dead without messages and More = 0", p)
@@ -63,13 +64,13 @@ func TestWalk(t *testing.T) {
 		}
 		for i, l := range list {
 			if l.ID != fmt.Sprint(i) || l.Error != fmt.Sprintf("order %d was not found", i) || !l.Died.Equal(first.Add(time.Duration(i)*time.Second)) {
-				t.Fatalf("message %d is %+v, want the one with this id, error and time", i, l)
+				t.Fatalf("message %d: got %+v, want the id, the error and the time of death with this number", i, l)
 			}
 		}
 	})
 }
 
-// If Walk is interrupted, it puts everything back.
+// An interrupted Walk returns all messages to the queue.
 func TestWalkInterrupted(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		layDead(m, 2000, func(int) string { return "x" })
@@ -89,26 +90,26 @@ func TestWalkInterrupted(t *testing.T) {
 		}
 		m.Holds("q.dead", 2000, 0)
 		if now := m.IDs("q.dead"); !slices.Equal(now, was) {
-			t.Error("the messages have changed their order")
+			t.Errorf("after Walk: got the messages %q, want them as before: %q", now, was)
 		}
 	})
 }
 
 func TestWalkRefuses(t *testing.T) {
-	none := func(l inspect.DeadLetter, _ int) { t.Errorf("%s was read", l.ID) }
+	none := func(l inspect.DeadLetter, _ int) { t.Errorf("message %s was read, want none", l.ID) }
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
 		m.Declare("limited", amqp.Table{"x-queue-type": "quorum"})
 		conn := m.dialed(t)
 		for _, queue := range []string{"limited", "delay.bucket.1m"} {
 			if _, err := inspect.Walk(t.Context(), conn, queue, inspect.PeekOptions{}, none); !errors.Is(err, inspect.ErrPeek) {
-				t.Errorf("%s: got %v, want inspect.ErrPeek", queue, err)
+				t.Errorf("Walk of the queue %s: got %v, want inspect.ErrPeek", queue, err)
 			}
 		}
 	})
 	inMemory(t, func(t *testing.T, m *memory) {
 		_, err := inspect.Walk(t.Context(), m.dialed(t), "missing", inspect.PeekOptions{}, none)
 		if ae, ok := errors.AsType[*amqp.Error](err); !ok || ae.Code != amqp.NotFound {
-			t.Errorf("got %v, want an *amqp.Error with the code NotFound", err)
+			t.Errorf("Walk of a queue that does not exist: got %v, want an *amqp.Error with code 404", err)
 		}
 	})
 }

@@ -15,7 +15,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// TestLife tries every operation on a broker that Start has started, for each source of brokers.
+// TestLife performs every operation on a broker from Start, for each source of brokers.
 func TestLife(t *testing.T) {
 	for _, source := range []Source{Container, Node} {
 		t.Run(string(source), func(t *testing.T) {
@@ -37,32 +37,32 @@ func TestLife(t *testing.T) {
 				if err := b.Close(); err != nil {
 					t.Error(err)
 				}
-				traces.eventuallyGone(t) // Erlang's helpers notice a moment later that it is gone
+				traces.eventuallyGone(t) // Erlang's helper processes exit a moment after the node
 				if err := b.Close(); err != nil {
 					t.Errorf("the second Close returned %v, want nil", err)
 				}
 				if err := b.Kill(context.Background()); err == nil {
-					t.Error("Kill after Close returned no error")
+					t.Error("Kill after Close: got no error")
 				}
 			}()
 
 			if len(lines) != 1 || !strings.Contains(lines[0], b.Version()) || strings.Contains(lines[0], "guest:guest") {
-				t.Errorf("want one line with the version %s and without the password, got %q", b.Version(), lines)
+				t.Errorf("log: got %q, want one line with the version %s and without the password", lines, b.Version())
 			}
 			if b.Source() != source {
 				t.Errorf("source %s, want %s", b.Source(), source)
 			}
 			if strings.Contains(b.RedactedURL(), ":guest@") {
-				t.Errorf("RedactedURL shows the password: %s", b.RedactedURL())
+				t.Errorf("RedactedURL returned %s, want a URL without the password", b.RedactedURL())
 			}
 			if out, err := b.Ctl(ctx, "environment"); err != nil || !strings.Contains(out, "{heartbeat,17}") {
-				t.Errorf("the broker does not use the extra line of configuration (error %v)", err)
+				t.Errorf("the broker's environment does not contain {heartbeat,17} from Options.Config (error %v)", err)
 			}
 			if _, err := b.Ctl(ctx, "no_such_command"); err == nil {
-				t.Error("an unknown rabbitmqctl command returned no error")
+				t.Error("Ctl with an unknown command: got no error")
 			}
 			if memory, err := b.MemoryBytes(ctx); err != nil || memory < 1<<20 {
-				t.Errorf("the broker uses %d bytes of memory, %v, want at least 1 MiB", memory, err)
+				t.Errorf("MemoryBytes = %d (error %v), want at least 1 MiB", memory, err)
 			}
 
 			send(t, b, "kept")
@@ -76,14 +76,14 @@ func TestLife(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := shakeHands(url); err == nil {
-				t.Error("the broker still answers after Kill")
+				t.Error("the broker answers after Kill, want an error")
 			}
 			if err := b.Start(ctx); err != nil {
 				t.Fatal(err)
 			}
 			receive(t, b, "kept too")
 			if b.URL() != url {
-				t.Errorf("the URL changed from %s to %s", url, b.URL())
+				t.Errorf("after a restart, the URL is %s, want %s as before", b.URL(), url)
 			}
 
 			if err := b.Pause(ctx); err != nil {
@@ -94,10 +94,10 @@ func TestLife(t *testing.T) {
 				t.Fatal(err)
 			}
 			if paused {
-				t.Error("the broker answers while it is paused")
+				t.Error("the broker answers while it is paused, want no answer")
 			}
 			if !answers(url, 30*time.Second) {
-				t.Error("the broker does not answer after Resume")
+				t.Error("the broker does not answer within 30s after Resume")
 			}
 		})
 	}
@@ -131,7 +131,7 @@ func onChannel(t *testing.T, b *Broker, do func(*amqp.Channel)) {
 	do(channel)
 }
 
-// send returns when the broker has the message on disk.
+// send publishes a persistent message and waits for its confirm.
 func send(t *testing.T, b *Broker, body string) {
 	t.Helper()
 	onChannel(t, b, func(channel *amqp.Channel) {
@@ -144,7 +144,7 @@ func send(t *testing.T, b *Broker, body string) {
 			t.Fatal(err)
 		}
 		if ok, err := confirm.WaitContext(t.Context()); err != nil || !ok {
-			t.Fatalf("confirmed: got %t, %v, want no error and ok = true", ok, err)
+			t.Fatalf("waiting for the confirm: got %t (error %v), want true", ok, err)
 		}
 	})
 }
@@ -154,17 +154,15 @@ func receive(t *testing.T, b *Broker, body string) {
 	onChannel(t, b, func(channel *amqp.Channel) {
 		delivery, ok, err := channel.Get(queue, true)
 		if err != nil || !ok || string(delivery.Body) != body {
-			t.Fatalf("got %q (%t, %v), want %q", delivery.Body, ok, err, body)
+			t.Fatalf("basic.get: got %q (ok = %t, error %v), want %q", delivery.Body, ok, err, body)
 		}
 	})
 }
 
-// TestEndings ends a process that has started a broker in every possible way, and checks that nothing is left of the
-// broker.
+// TestEndings checks that no trace of a broker is left after the process that started it ends, in every possible way.
 func TestEndings(t *testing.T) {
 	for source, endings := range map[Source][]string{
-		// The guard works in the same way however the process ends, so all ways are tested with only one source of
-		// brokers.
+		// The guard does not depend on the source of the broker, so only one source is tested with all endings.
 		Container: {"panic", "SIGKILL"},
 		Node:      {"panic", "exit", "SIGINT", "SIGKILL"},
 	} {
@@ -174,8 +172,7 @@ func TestEndings(t *testing.T) {
 				t.Parallel()
 				cmd := exec.CommandContext(t.Context(), os.Args[0])
 				cmd.Env = append(os.Environ(), envEnding+"="+ending, EnvSource+"="+string(source), EnvURL+"=")
-				// The process gets a separate session, like that of a terminal, in which Ctrl-C sends SIGINT to the
-				// whole foreground group.
+				// In a separate session, the test can send SIGINT to the whole process group, as a terminal does on Ctrl-C.
 				cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 				var stderr strings.Builder
 				cmd.Stderr = &stderr
@@ -193,13 +190,13 @@ func TestEndings(t *testing.T) {
 				var started traces
 				if err := json.NewDecoder(bufio.NewReader(stdout)).Decode(&started); err != nil {
 					_ = cmd.Wait()
-					t.Fatalf("the process that started the broker printed no JSON: %v: %s", err, stderr.String())
+					t.Fatalf("reading the JSON of the process that started the broker: %v: %s", err, stderr.String())
 				}
 				if found := started.left(t); len(found) == 0 {
-					t.Fatal("no process of the broker was found before the end, so the test proves nothing")
+					t.Fatal("found no trace of the running broker, want at least one for a meaningful test")
 				}
 				if !answers(started.URL, 5*time.Second) {
-					t.Error("the broker does not answer before the end")
+					t.Error("the broker does not answer within 5s while its process is running")
 				}
 				switch ending {
 				case "SIGINT":
@@ -212,14 +209,14 @@ func TestEndings(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				_ = cmd.Wait() // most ways to end the process make Wait fail
+				_ = cmd.Wait() // Wait returns an error after most endings
 				started.eventuallyGone(t)
 			})
 		}
 	}
 }
 
-// TestURLWins uses its own broker as if it were another user's broker.
+// TestURLWins checks that a broker at AMQP_URL is used and left alone. The test's own broker plays that role.
 func TestURLWins(t *testing.T) {
 	shared := Shared(t, Options{})
 	var lines []string
@@ -228,10 +225,10 @@ func TestURLWins(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b.Source() != Environment || b.URL() != shared.URL() || b.Version() != shared.Version() {
-		t.Errorf("got source %s, URL %s, version %s; want %s, %s, %s", b.Source(), b.RedactedURL(), b.Version(), Environment, shared.RedactedURL(), shared.Version())
+		t.Errorf("got source %s, URL %s and version %s, want %s, %s and %s", b.Source(), b.RedactedURL(), b.Version(), Environment, shared.RedactedURL(), shared.Version())
 	}
 	if len(lines) != 1 || strings.Contains(lines[0], ":guest@") {
-		t.Errorf(`lines: got %q, want 1 element and no ":guest@" in it`, lines)
+		t.Errorf(`log: got %q, want one line without ":guest@"`, lines)
 	}
 	if err := b.Kill(t.Context()); !errors.Is(err, ErrNotOurs) {
 		t.Errorf("Kill: got %v, want ErrNotOurs", err)
@@ -243,12 +240,12 @@ func TestURLWins(t *testing.T) {
 		t.Error(err)
 	}
 	if !answers(shared.URL(), 5*time.Second) {
-		t.Error("Close ended a broker that is not ours")
+		t.Error("the broker at AMQP_URL does not answer after Close, want it to keep running")
 	}
 	t.Setenv(EnvURL, shared.URL())
 	versions, err := Versions(t.Context())
 	if err != nil || len(versions) != 1 || versions[0] != shared.Line() {
-		t.Errorf("versions %v, %v, want %s alone", versions, err, shared.Line())
+		t.Errorf("Versions = %v (error %v), want only %s", versions, err, shared.Line())
 	}
 }
 
@@ -261,11 +258,11 @@ func TestPasswordIsKept(t *testing.T) {
 	} {
 		_, err := Start(t.Context(), Options{URL: url})
 		if err == nil {
-			t.Errorf("%s was accepted, want an error", redact(url))
+			t.Errorf("Start with the URL %s: got no error", redact(url))
 			continue
 		}
 		if strings.Contains(err.Error(), "sesame") {
-			t.Errorf("the error shows the password: %v", err)
+			t.Errorf("got the error %v, want it without the password", err)
 		}
 	}
 }
@@ -273,7 +270,7 @@ func TestPasswordIsKept(t *testing.T) {
 func TestSharedIsShared(t *testing.T) {
 	first, second := Shared(t, Options{}), Shared(t, Options{})
 	if first != second {
-		t.Error("Shared started two brokers for the same options")
+		t.Error("Shared returned two different brokers for the same options, want the same one")
 	}
 }
 
@@ -283,10 +280,10 @@ func TestBrokenConfigurationIsShown(t *testing.T) {
 			needSource(t, source)
 			_, err := Start(t.Context(), Options{Source: source, Config: "no.such.setting = 1"})
 			if err == nil || !strings.Contains(err.Error(), "no.such.setting") || !strings.Contains(err.Error(), "the end of its log") {
-				t.Errorf("want an error with the broker's own words about no.such.setting, got %v", err)
+				t.Errorf("got error %v, want one with the end of the broker's log about no.such.setting", err)
 			}
 			if !errors.Is(err, ErrNoBroker) {
-				t.Errorf("the error does not wrap ErrNoBroker: %v", err)
+				t.Errorf("got error %v, want ErrNoBroker", err)
 			}
 		})
 	}
@@ -300,12 +297,12 @@ func TestNoBroker(t *testing.T) {
 	}
 	for _, way := range []string{"AMQP_URL", "make images", "rabbitmq-server", "tried: no node ("} {
 		if !strings.Contains(err.Error(), way) {
-			t.Errorf("got %q, want an error that mentions %s", err, way)
+			t.Errorf("got error %q, want it to contain %q", err, way)
 		}
 	}
 	t.Setenv(EnvSource, "cloud")
 	if _, err := Start(t.Context(), Options{}); err == nil || !strings.Contains(err.Error(), `"cloud"`) {
-		t.Errorf(`an unknown source: got %v, want an error with ""cloud""`, err)
+		t.Errorf(`an unknown source: got error %v, want one containing "cloud" in quotes`, err)
 	}
 }
 
@@ -318,20 +315,20 @@ func TestStartIsCancelled(t *testing.T) {
 			dir := t.TempDir()
 			_, err := Start(ctx, Options{Source: source, Dir: dir})
 			if !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("got %v, want a passed deadline", err)
+				t.Errorf("got error %v, want context.DeadlineExceeded", err)
 			}
 			if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
-				t.Errorf("the directory still has the files %v (error %v)", entries, err)
+				t.Errorf("the directory contains %v (error %v), want it empty", entries, err)
 			}
 		})
 	}
 }
 
-// A version that is not available is not replaced by one that is.
+// If the requested version is not available, no other version is used instead.
 func TestOneVersion(t *testing.T) {
 	t.Setenv(EnvURL, "")
 	t.Setenv(EnvTestVersion, "0.1")
 	if lines, err := Versions(t.Context()); !errors.Is(err, ErrNoBroker) {
-		t.Errorf("found %v, %v, want ErrNoBroker", lines, err)
+		t.Errorf("Versions = %v (error %v), want ErrNoBroker", lines, err)
 	}
 }

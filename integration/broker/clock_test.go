@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// The clock of a private node shows the time to which it was set, before its start and while it
-// runs.
+// A node's clock can be set before its start and while it is running.
 func TestClock(t *testing.T) {
 	needSource(t, Node)
 	if path, reason := FaketimeAvailable(); path == "" {
@@ -39,8 +38,7 @@ func TestClock(t *testing.T) {
 	ahead(t, b, 2*time.Hour)
 }
 
-// ahead fails the test unless a broker's clock is soon ahead of the machine's by the given
-// duration.
+// ahead waits until a broker's clock is ahead of the machine's by the given duration, and fails the test after ten reads.
 func ahead(t *testing.T, b *Broker, want time.Duration) {
 	t.Helper()
 	for try := 0; ; try++ {
@@ -57,7 +55,7 @@ func ahead(t *testing.T, b *Broker, want time.Duration) {
 			return
 		}
 		if try == 10 {
-			t.Fatalf("the clock of the broker's machine says %v at %v, want %v ahead", at, before, want)
+			t.Fatalf("the broker's clock shows %v at %v, want it %v ahead", at, before, want)
 		}
 	}
 }

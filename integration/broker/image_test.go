@@ -31,7 +31,7 @@ func TestMatches(t *testing.T) {
 		{"", "4.3", false},
 	} {
 		if got := matches(c.version, c.wanted); got != c.want {
-			t.Errorf("matches(%q, %q) is %t, want %t", c.version, c.wanted, got, c.want)
+			t.Errorf("matches(%q, %q) = %t, want %t", c.version, c.wanted, got, c.want)
 		}
 	}
 }
@@ -39,7 +39,7 @@ func TestMatches(t *testing.T) {
 func TestLine(t *testing.T) {
 	for version, want := range map[string]string{"4.3.6": "4.3", "3.10": "3.10", "4": "4", "": "", "4.0.0-rc.1": "4.0"} {
 		if got := line(version); got != want {
-			t.Errorf("line(%q) is %q, want %q", version, got, want)
+			t.Errorf("line(%q) = %q, want %q", version, got, want)
 		}
 	}
 }
@@ -48,7 +48,7 @@ func TestOfficialTags(t *testing.T) {
 	for tag, want := range map[string]string{"4-management": "4", "3.13.7-management-alpine": "3.13.7", "4.1": "4.1", "latest": "", "4.1-rc": ""} {
 		parts := officialTag.FindStringSubmatch(tag)
 		if got := append(parts, "", "")[min(1, len(parts))]; got != want {
-			t.Errorf("tag %q has the version %q, want %q", tag, got, want)
+			t.Errorf("officialTag found the version %[2]q in %[1]q, want %[3]q", tag, got, want)
 		}
 	}
 }
@@ -58,7 +58,7 @@ func TestPluginAvailable(t *testing.T) {
 	t.Setenv(EnvPluginDir, dir)
 	path, reason := PluginAvailable("4.0.5")
 	if path != "" || reason != "plugin not found in "+filepath.Join(dir, "4.0") {
-		t.Errorf(`got path %q, reason %q, want no path and "plugin not found in …"`, path, reason)
+		t.Errorf(`got path %q and reason %q, want "" and "plugin not found in " followed by the directory`, path, reason)
 	}
 	want := filepath.Join(dir, "4.0", pluginName+"-4.0.7.ez")
 	if err := os.Mkdir(filepath.Dir(want), 0o700); err != nil {
@@ -73,11 +73,11 @@ func TestPluginAvailable(t *testing.T) {
 		}
 	}
 	if _, reason := PluginAvailable("4.1"); !strings.HasSuffix(reason, "4.1") {
-		t.Errorf(`got %q, want a text ending with "4.1"`, reason)
+		t.Errorf(`got the reason %q, want it to end with "4.1"`, reason)
 	}
 }
 
-// Most users who see this error have no registry with the image, and Docker's own error would not help them.
+// The short form of the error omits Docker's own text, which does not help a user without access to the registry.
 func TestBrief(t *testing.T) {
 	pull := errors.New("failed to resolve reference: dial tcp: lookup registry on 127.0.0.1:53: no such host")
 	err := fmt.Errorf("start: %w", &noImageError{version: "4.3", pulled: "rabbitmq:4.3-management", err: pull})
@@ -85,10 +85,10 @@ func TestBrief(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if !strings.Contains(err.Error(), pull.Error()) {
-		t.Errorf("got %q, want Docker's error in it", err)
+		t.Errorf("got error %q, want it to contain Docker's error %q", err, pull)
 	}
 	if !errors.Is(err, pull) {
-		t.Errorf("%v does not wrap Docker's error", err)
+		t.Errorf("got error %v, want it to wrap Docker's error", err)
 	}
 	if got, want := brief(errors.New("docker does not answer")), "no container (docker does not answer)"; got != want {
 		t.Errorf("got %q, want %q", got, want)

@@ -17,8 +17,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
-// envEnding makes the test binary start a broker, print what it started as one line of JSON, and
-// end in the way that the variable says.
+// envEnding makes the test binary start a broker, print the broker's traces as one line of JSON, and end in the way that
+// the variable names.
 const envEnding = "RABBITDELAY_TEST_ENDING"
 
 func TestMain(m *testing.M) {
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// traces lists what a broker leaves on the machine while it runs.
+// traces identifies what exists on the machine while a broker runs.
 type traces struct {
 	URL       string `json:"url"`
 	Container string `json:"container"` // its name
@@ -54,7 +54,7 @@ func tracesOf(b *Broker) traces {
 	case *node:
 		return traces{URL: b.url, Directory: s.dir}
 	default:
-		panic(fmt.Sprintf("a server of type %T", s))
+		panic(fmt.Sprintf("unexpected server type %T", s))
 	}
 }
 
@@ -67,7 +67,7 @@ func endWithBroker(ending string) {
 	if err := json.NewEncoder(os.Stdout).Encode(tracesOf(b)); err != nil {
 		panic(err)
 	}
-	// The parent process writes a line after it has read the traces and checked that the broker runs.
+	// The parent process writes a line after it has read the traces and checked that the broker is running.
 	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
 	switch ending {
 	case "panic":
@@ -79,8 +79,7 @@ func endWithBroker(ending string) {
 	}
 }
 
-// needSource skips a test for a kind of broker that this machine cannot run, and fails it if there
-// is no kind at all.
+// needSource skips the test if the source of brokers is not available on this machine, and fails it if no source is.
 func needSource(t *testing.T, source Source) {
 	t.Helper()
 	if os.Getenv(servers.EnvSkip) == "1" {
@@ -103,13 +102,13 @@ func needSource(t *testing.T, source Source) {
 	}
 	for _, other := range []Source{Container, Node} {
 		if here(other) == nil {
-			t.Skipf("skipped: no %s here (%v); the other source is tested", source, err)
+			t.Skipf("skipped: source %s is not available (%v); the other source is tested", source, err)
 		}
 	}
-	t.Fatalf("no source has a broker here: %v", ErrNoBroker)
+	t.Fatalf("no source of brokers is available on this machine: %v", ErrNoBroker)
 }
 
-// left returns what still exists of a broker.
+// left returns the traces of a broker that still exist.
 func (tr traces) left(t *testing.T) []string {
 	t.Helper()
 	var found []string
@@ -137,7 +136,7 @@ func (tr traces) left(t *testing.T) []string {
 	return found
 }
 
-// eventuallyGone waits until nothing of a broker is left.
+// eventuallyGone waits until no trace of a broker is left.
 func (tr traces) eventuallyGone(t *testing.T) {
 	t.Helper()
 	deadline := time.After(servers.Patience)
@@ -150,7 +149,7 @@ func (tr traces) eventuallyGone(t *testing.T) {
 		}
 		select {
 		case <-deadline:
-			t.Fatalf("brokers still run: %v", found)
+			t.Fatalf("traces of the broker are left after %v: %v", servers.Patience, found)
 		case <-ticker.C:
 		}
 	}

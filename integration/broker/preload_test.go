@@ -5,11 +5,10 @@ import (
 	"testing"
 )
 
-// A broker syncs to the disk if that is requested. Otherwise it does not, if libeatmydata is
-// installed.
+// If libeatmydata is installed, a broker syncs to the disk only on request.
 func TestHasty(t *testing.T) {
 	if len(Hasty().libraries) == 0 {
-		t.Skip("skipped: libeatmydata is not installed; `make setup` does that")
+		t.Skip("skipped: libeatmydata is not installed; `make setup` installs it")
 	}
 	for _, source := range []Source{Node, Container} {
 		t.Run(string(source), func(t *testing.T) {
@@ -25,7 +24,7 @@ func TestHasty(t *testing.T) {
 					t.Errorf("durable %t: %v", durable, err)
 				}
 				if hasty := strings.Contains(loaded, "libeatmydata"); err != nil || hasty == durable {
-					t.Errorf("durable %t: libeatmydata is loaded: got %t, want %t (error %v)", durable, hasty, !durable, err)
+					t.Errorf("durable %t: libeatmydata loaded = %t (error %[4]v), want %[3]t", durable, hasty, !durable, err)
 				}
 			}
 		})

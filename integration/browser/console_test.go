@@ -12,12 +12,12 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
-	_ "github.com/rabbitdelay/rabbitdelay/config/postgres" // databases of the tests
+	_ "github.com/rabbitdelay/rabbitdelay/config/postgres" // the drivers of the tests' databases
 	_ "github.com/rabbitdelay/rabbitdelay/config/sqlite"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 )
 
-// shared is a site on SQLite, on the broker that most tests share.
+// shared starts a site with SQLite and the broker that most tests share.
 func shared(t *testing.T, delay string) *site {
 	t.Helper()
 	openBrowser(t)
@@ -30,7 +30,7 @@ func shared(t *testing.T, delay string) *site {
 	return newSite(t, broker.Shared(t, broker.Options{Management: true}), delay, "sqlite:"+path, db)
 }
 
-// pages lists all pages.
+// pages lists the paths of all pages.
 var pages = []string{
 	"", "tasks", "tasks?queue=mail&status=pending", "task?id=a", "trace?id=a", "trace", "recurring",
 	"recurring-task?name=nightly", "dead", "dead-queue?queue=mail.dead", "dead-errors?queue=mail.dead", "layouts",
@@ -41,7 +41,7 @@ var pages = []string{
 func TestConsole(t *testing.T) {
 	s := shared(t, layout)
 	s.add(t, "mail", "a", "b", "c", "d", `<script>document.title = "caught"</script>`)
-	if _, err := s.channel(t).QueuePurge("mail.dead", false); err != nil { // messages of an earlier run
+	if _, err := s.channel(t).QueuePurge("mail.dead", false); err != nil { // removes messages of an earlier run
 		t.Fatal(err)
 	}
 	s.die(t, "mail", "dead-1", "dead-2")
@@ -59,18 +59,18 @@ func TestConsole(t *testing.T) {
 				t.Errorf("%s: got %d, want 200", path, code)
 			}
 			if title := eval[string](b, "document.title"); !strings.HasSuffix(title, " · rabbitdelay") {
-				t.Errorf(`%s: the title is %q, want a text ending with " · rabbitdelay"`, path, title)
+				t.Errorf(`page %s: the title is %q, want it to end with " · rabbitdelay"`, path, title)
 			}
 			for _, width := range []int64{1440, 1280, 1024, 768, 390, 320} {
 				b.window(width, 800, 1, "light")
 				if got := eval[int64](b, "document.documentElement.scrollWidth"); got > width {
-					t.Errorf("%s is %d pixels wide in a window of %d", path, got, width)
+					t.Errorf("page %s is %d pixels wide, want at most the %d of the window", path, got, width)
 				}
 			}
 			b.window(1280, 800, 1, "light")
 		}
 		if code := b.visit("nothing"); code != http.StatusNotFound {
-			t.Errorf("got %d, want 404", code)
+			t.Errorf("a page that does not exist: got %d, want 404", code)
 		}
 		b.shows("There is no such page")
 	})
@@ -94,18 +94,18 @@ func TestConsole(t *testing.T) {
 	t.Run("contrast", func(t *testing.T) { s.contrast(t) })
 }
 
-// with returns the tab for another test.
+// with returns the tab for use in a subtest.
 func (b *tab) with(t *testing.T) *tab {
 	return &tab{t: t, ctx: b.ctx, site: b.site}
 }
 
-// selectTasks selects two of three rows, and changes only these.
+// selectTasks checks that an action changes only the two selected rows of three.
 func (b *tab) selectTasks() {
 	s := b.site
 	s.add(b.t, "picked", "picked 1", "picked <2>", "picked&3")
 	b.visit(address("tasks", "queue", "picked"))
 	b.do(chromedp.Click(chromedp.CSS(`input[name=chosen][value="picked+1"]`)), chromedp.Click(chromedp.CSS(`input[name=chosen][value="picked%263"]`)))
-	b.becomes("it counts", `document.getElementById("selected").textContent === " 2"`)
+	b.becomes("the page shows that 2 rows are selected", `document.getElementById("selected").textContent === " 2"`)
 	b.leads(press(`document.querySelector('#selection button[value="cancel"]')`))
 	b.shows("Cancel 2 pending tasks?")
 	b.click("Cancel 2 tasks")
@@ -128,7 +128,7 @@ func (b *tab) changeTasks() {
 	b.fill(map[string]string{"prefix": "a"})
 	b.click("Filter")
 	if at := b.location(); at != "tasks?status=pending&prefix=a" {
-		b.t.Errorf(`the filter is %s, want "tasks?status=pending&prefix=a"`, at)
+		b.t.Errorf(`after the click on Filter, the location is %q, want "tasks?status=pending&prefix=a"`, at)
 	}
 	b.shows("1 matching")
 	b.click("a")
@@ -138,7 +138,7 @@ func (b *tab) changeTasks() {
 	b.click("Reschedule")
 	b.shows("The task was rescheduled.")
 	if due := time.Until(s.task(b.t, "a").DeliverAt); due < 80*time.Minute || due > 91*time.Minute {
-		b.t.Errorf("due in %v, want 80m to 91m", due)
+		b.t.Errorf("the rescheduled task is due in %v, want 80m to 91m", due)
 	}
 	b.click("Cancel…")
 	b.click("Cancel")
@@ -184,17 +184,17 @@ func (b *tab) changeTasks() {
 	b.becomes("the job is done", `document.querySelector("main .status")?.textContent === "done"`)
 	b.shows("700 tasks changed")
 	if x := s.task(b.t, "bulk-699"); x.Status != schedule.StatusCancelled {
-		b.t.Errorf("the task is %s, want %s", x.Status, schedule.StatusCancelled)
+		b.t.Errorf("task bulk-699 is %s, want %s", x.Status, schedule.StatusCancelled)
 	}
 	b.visit("tasks?queue=orders&status=cancelled")
 	b.click("Next")
 	b.click("Next")
 	if n := eval[int](b, `document.querySelectorAll("tr[data-row]").length`); n != 50 {
-		b.t.Errorf("%d rows, want 50", n)
+		b.t.Errorf("the second page of tasks has %d rows, want 50", n)
 	}
 }
 
-// reviveAsTyped checks that fields that are changed after the count are counted again.
+// reviveAsTyped checks that a change of the form's fields after the count leads to another count, and not to the change.
 func (b *tab) reviveAsTyped() {
 	b.t.Helper()
 	s := b.site
@@ -210,13 +210,13 @@ func (b *tab) reviveAsTyped() {
 	b.shows("Nothing was changed yet")
 	b.shows("spread over 10h")
 	if x := s.task(b.t, "late-1"); x.Status != schedule.StatusFailed {
-		b.t.Fatalf("the task became %s before it was counted, want failed", x.Status)
+		b.t.Fatalf("before the second count, the task is %s, want failed", x.Status)
 	}
 	b.click("Revive 3 tasks")
 	b.becomes("the job is done", `document.querySelector("main .status")?.textContent === "done"`)
 	for _, id := range []string{"late-1", "late-2", "late-3"} {
 		if due := time.Until(s.task(b.t, id).DeliverAt); due < 719*time.Hour {
-			b.t.Errorf("%s is due in %v, want at least 719h", id, due)
+			b.t.Errorf("task %s is due in %v, want at least 719h", id, due)
 		}
 	}
 }
@@ -228,7 +228,7 @@ func (b *tab) changeRecurring() {
 	b.click("Save")
 	b.shows("The recurring task was saved.")
 	if n := eval[int](b, `document.querySelectorAll("tr[data-row]").length`); n < 10 {
-		b.t.Errorf("%d times, want at least 10", n)
+		b.t.Errorf("the page shows %d due times, want at least 10", n)
 	}
 	for _, x := range [][3]string{{"Pause…", "Pause", "was paused"}, {"Resume…", "Resume", "was resumed"}} {
 		b.click(x[0])
@@ -266,13 +266,13 @@ func (b *tab) requeue() {
 	b.shows("Nothing was changed yet")
 	b.fill(map[string]string{"limit": "2", "ids": "none"})
 	b.do(chromedp.Focus(chromedp.CSS("#limit")))
-	b.leads(chromedp.KeyEvent("\r")) // Enter starts only a dry run
+	b.leads(chromedp.KeyEvent("\r")) // Enter must start only a dry run
 	b.shows("No message would be requeued")
 	b.fill(map[string]string{"ids": "dead-1"})
 	b.click("Dry run")
 	b.shows("1 of 2 messages would be requeued")
 	if n := s.lying(b.t, "mail.dead"); n != 2 {
-		b.t.Errorf("the dry run left %d messages, want 2", n)
+		b.t.Errorf("after the dry run, %d messages are in the queue, want 2", n)
 	}
 	b.click("Requeue 1 message")
 	b.becomes("the job is done", `document.querySelector("main .status")?.textContent === "done"`)
@@ -284,7 +284,7 @@ func (b *tab) requeue() {
 func (b *tab) retire() {
 	s := b.site
 	s.declare(b.t, "bucket: {radices: [3, 3]}")
-	b.becomes("the earlier layout shows", `
+	b.becomes("the page shows the earlier layout", `
 (location.pathname.endsWith("layouts") || location.assign("layouts"),
 document.body.textContent.includes("earlier, drained")) ||
 (setTimeout(() => location.reload(), 500), false)`)
@@ -298,7 +298,7 @@ document.body.textContent.includes("earlier, drained")) ||
 	b.shows("the broker has no objects of the earlier layouts")
 }
 
-// viewerLooksOnly checks that a viewer sees no action, and that none succeeds.
+// viewerLooksOnly checks that the pages offer a viewer no actions, and that a viewer's requests for them are refused.
 func (s *site) viewerLooksOnly(t *testing.T) {
 	s.add(t, "mail", "not a viewer's")
 	b := s.open(t, "vera")
@@ -310,10 +310,10 @@ func (s *site) viewerLooksOnly(t *testing.T) {
 			t.Errorf("page %s offers a viewer %d actions, want 0", path, n)
 		}
 		if strings.Contains(b.text("main"), "secret") {
-			t.Errorf("%s shows a viewer a body", path)
+			t.Errorf("page %s shows a viewer the body of a task, want it hidden", path)
 		}
 	}
-	// With the token of a viewer's own session.
+	// These requests have the token of the viewer's own session.
 	for _, path := range []string{
 		"task-cancel", "task-reschedule", "task-run", "task-revive", "task-new", "bulk", "job-stop", "job-continue",
 		"recurring-edit", "recurring-pause", "recurring-resume", "recurring-run", "recurring-delete", "requeue",
@@ -334,11 +334,11 @@ func (s *site) viewerLooksOnly(t *testing.T) {
 		}
 	}
 	if x := s.task(t, "not a viewer's"); x.Version != 1 || x.Status != schedule.StatusPending {
-		t.Errorf("a viewer changed the task: got %+v, want version 1 and status pending", x)
+		t.Errorf("after a viewer's requests: got %+v, want Version = 1 and Status = schedule.StatusPending", x)
 	}
 }
 
-// twoAtOnce checks that one user can cancel a task that another user is about to run.
+// twoAtOnce checks that a user who runs a task that another user has just cancelled sees the conflict.
 func (s *site) twoAtOnce(t *testing.T) {
 	s.add(t, "mail", "wanted by two")
 	anna, ben := s.open(t, "anna"), s.open(t, "ben")
@@ -347,13 +347,13 @@ func (s *site) twoAtOnce(t *testing.T) {
 	ben.click("Cancel")
 	ben.shows("The task was cancelled.")
 	if code := anna.click("Run now"); code != http.StatusConflict {
-		t.Errorf("got %d, want 409", code)
+		t.Errorf("running a cancelled task: got %d, want 409", code)
 	}
 	anna.shows("its status is cancelled, expected pending")
 	anna.shows("task cancel by ben")
 }
 
-// twoChangeMany checks that a change that two users have counted is made once for each of them.
+// twoChangeMany checks that two users who confirm the same bulk change each change every task once.
 func (s *site) twoChangeMany(t *testing.T) {
 	const n = 3000
 	s.fill(t, "shared", n)
@@ -369,7 +369,7 @@ func (s *site) twoChangeMany(t *testing.T) {
 		b.becomes("the job is done", `document.querySelector("main .status")?.textContent === "done"`)
 		done += eval[int](b, `Number(document.querySelector(".progress b").textContent.replaceAll(",", ""))`)
 	}
-	// Both jobs reschedule every counted task by an hour, as each user has requested.
+	// Both jobs reschedule every task by an hour, as each user has requested.
 	var moved, versions int
 	err := s.db.QueryRowContext(t.Context(),
 		"SELECT COUNT(*), SUM(version - 1) FROM rabbitdelay_tasks WHERE queue = 'shared'").Scan(&moved, &versions)
@@ -394,14 +394,14 @@ func (s *site) twoChangeMany(t *testing.T) {
 	}
 }
 
-// stopJob stops a job, checks that it has stopped, and continues it.
+// stopJob stops a job, checks that it stops, and continues it.
 func (b *tab) stopJob() {
 	const n = 60_000
 	s := b.site
 	s.fill(b.t, "long", n)
 	b.visit(address("bulk", "action", "reschedule-by", "by", "1h", "queue", "long", "status", "pending"))
 	b.click("Reschedule 60,000 tasks")
-	b.becomes("some are moved", `Number(document.querySelector(".progress b")?.textContent.replaceAll(",", "")) > 0`)
+	b.becomes("some tasks are rescheduled", `Number(document.querySelector(".progress b")?.textContent.replaceAll(",", "")) > 0`)
 	b.click("Stop…")
 	b.click("Stop")
 	b.shows("stopped")
@@ -413,18 +413,18 @@ func (b *tab) stopJob() {
 		return n
 	}
 	if at := moved(); at == 0 || at == n {
-		b.t.Fatalf("%d tasks were moved when the job was stopped, want some, but not all", at)
+		b.t.Fatalf("%d of %d tasks were rescheduled when the job was stopped, want some, but not all", at, n)
 	}
 	b.click("Continue…")
 	b.click("Continue")
 	b.becomes("the job is done", `document.querySelector("main .status")?.textContent === "done"`)
 	b.shows("60,000 tasks changed")
 	if at := moved(); at != n {
-		b.t.Errorf("%d moves, want %d", at, n)
+		b.t.Errorf("%d tasks were rescheduled, want %d", at, n)
 	}
 }
 
-// sessionEnds checks that the form is filled in again after the login.
+// sessionEnds checks that the values in a form are kept when the session has expired and the user logs in again.
 func (s *site) sessionEnds(t *testing.T) {
 	s.add(t, "mail", "in between")
 	b := s.open(t, "anna")
@@ -435,17 +435,17 @@ func (s *site) sessionEnds(t *testing.T) {
 	b.shows("Your session had ended. Nothing was changed.")
 	b.login("anna")
 	if v := b.value("at"); v != "+77m" {
-		t.Errorf(`the form has %q, want "+77m"`, v)
+		t.Errorf(`after the login, the field "at" is %q, want "+77m"`, v)
 	}
 	b.click("Reschedule")
 	b.shows("The task was rescheduled.")
 	b.forget()
 	if b.visit("tasks?queue=mail"); !strings.Contains(b.text("main"), "Log in") {
-		t.Error("a page was shown without a session")
+		t.Error("a page without a session does not contain \"Log in\"")
 	}
 	b.login("anna")
 	if at := b.location(); at != "tasks?queue=mail" {
-		t.Errorf(`the login leads to %s, want "tasks?queue=mail"`, at)
+		t.Errorf(`after the login, the location is %q, want "tasks?queue=mail"`, at)
 	}
 }
 
@@ -462,7 +462,7 @@ func (s *site) withoutScripts(t *testing.T) {
 	b.shows("2027-01-31 08:00:00 UTC")
 	b.submit("#theme-form")
 	if got := b.text("#theme"); got != "Light" {
-		t.Errorf(`the button says %q, want "Light"`, got)
+		t.Errorf(`the theme button shows %q, want "Light"`, got)
 	}
 	for _, path := range pages {
 		if code := b.visit(path); code != http.StatusOK {
@@ -475,23 +475,23 @@ func (s *site) withoutScripts(t *testing.T) {
 func (s *site) live(t *testing.T) {
 	b := s.open(t, "anna")
 	b.visit("")
-	b.becomes("it is live", `document.getElementById("live-state")?.textContent === "live"`)
+	b.becomes("the page is live", `document.getElementById("live-state")?.textContent === "live"`)
 	counted := `[...document.querySelectorAll(".horizon dt")].find(e => e.textContent === "Later").nextElementSibling.textContent`
 	before := eval[string](b, counted)
 	s.add(t, "mail", "live 1", "live 2", "live 3")
 	b.becomes("the count changes", counted+` !== "`+before+`"`)
 	b.do(chromedp.Click(chromedp.CSS("#pause")))
 	if got := eval[string](b, `document.getElementById("live-state").textContent`); got != "paused" {
-		t.Errorf(`it is %s, want "paused"`, got)
+		t.Errorf(`after a click on the pause button, the state is %q, want "paused"`, got)
 	}
 }
 
-// liveTasks checks that a list updates itself without disturbing what the user is doing.
+// liveTasks checks that a list updates itself without losing the user's input, focus or selection.
 func (s *site) liveTasks(t *testing.T) {
 	s.add(t, "watched", "watched 1", "watched 2", "watched 3")
 	b := s.open(t, "anna")
 	b.visit("tasks?queue=watched")
-	b.becomes("it is live", `document.getElementById("live-state")?.textContent === "live"`)
+	b.becomes("the page is live", `document.getElementById("live-state")?.textContent === "live"`)
 	b.do(chromedp.SetValue(chromedp.CSS("#f-prefix"), "half writ"))
 	eval[bool](b, `(() => {
 		const row = document.querySelectorAll("tr[data-row]")[1];
@@ -511,13 +511,13 @@ func (s *site) liveTasks(t *testing.T) {
 		"the field":     `document.getElementById("f-prefix").value === "half writ"`,
 	} {
 		if !eval[bool](b, script) {
-			t.Errorf("the page has lost %s", what)
+			t.Errorf("after the update, the page has lost %s, want it kept", what)
 		}
 	}
 	b.do(chromedp.Click(chromedp.CSS("#pause")))
 	s.add(t, "watched", "watched 5")
 	b.do(chromedp.Click(chromedp.CSS("#pause")))
-	b.becomes("it goes on", `document.body.textContent.includes("5 matching")`)
+	b.becomes("updates have resumed", `document.body.textContent.includes("5 matching")`)
 }
 
 func (s *site) keyboard(t *testing.T) {
@@ -527,14 +527,14 @@ func (s *site) keyboard(t *testing.T) {
 		b.do(chromedp.KeyEvent(key))
 	}
 	if at := eval[int](b, `[...document.querySelectorAll("tr[data-row] td[data-label=Task] a")].indexOf(document.activeElement)`); at != 0 {
-		t.Errorf("row %d has the focus, want the first", at)
+		t.Errorf("row %d has the focus, want row 0", at)
 	}
 	b.do(chromedp.KeyEvent("x"))
 	if n := eval[int](b, `document.querySelectorAll("td.pick input:checked").length`); n != 1 {
 		t.Errorf("%d rows are selected, want 1", n)
 	}
 	if text := eval[string](b, `document.getElementById("selected").textContent`); text != " 1" {
-		t.Errorf("the page says that %q rows are selected, want 1", text)
+		t.Errorf("the page shows %q selected rows, want \" 1\"", text)
 	}
 	b.do(chromedp.KeyEvent("/"))
 	if name := eval[string](b, "document.activeElement.name"); name != "queue" {
@@ -542,27 +542,27 @@ func (s *site) keyboard(t *testing.T) {
 	}
 	b.do(chromedp.KeyEvent("x")) // a letter in a field is not a shortcut
 	if v := b.value("queue"); !strings.Contains(v, "x") {
-		t.Errorf(`the field has %q, want a text with "x"`, v)
+		t.Errorf(`the field is %q, want it to contain "x"`, v)
 	}
 	b.visit("tasks")
 	b.do(chromedp.KeyEvent("?"))
 	if !eval[bool](b, `document.getElementById("keys").open`) {
-		t.Error("the list of keys did not open")
+		t.Error("the list of keys is closed after pressing ?, want it open")
 	}
 	b.do(chromedp.Click(chromedp.CSS("#keys-on")))
 	b.visit("tasks")
 	b.do(chromedp.KeyEvent("/"), chromedp.KeyEvent("?"))
 	if eval[bool](b, `document.getElementById("keys").open || document.activeElement.name === "queue"`) {
-		t.Error("single-letter keys still work after they were turned off")
+		t.Error("a single-letter key had an effect while these keys were turned off, want none")
 	}
 	b.do(chromedp.Click(chromedp.CSS("#show-keys")))
 	if !eval[bool](b, `document.getElementById("keys").open && !document.getElementById("keys-on").checked`) {
-		t.Error("the list of keys does not say that they are off")
+		t.Error("the list of keys is closed or shows that the keys are on, want it open and showing that they are off")
 	}
 }
 
-// sizes checks large and small screens, a tablet and a phone: the header has one line, or two with
-// the pages below, no word is broken, and buttons are large enough.
+// sizes checks large and small screens, a tablet and a phone. The header must have one line, or two with the links to the
+// pages in the second, no word may be broken, and buttons must be large enough.
 func (s *site) sizes(t *testing.T) {
 	b := s.open(t, "anna")
 	for _, path := range pages {
@@ -570,13 +570,13 @@ func (s *site) sizes(t *testing.T) {
 			b.window(width, 900, 1, "light")
 			b.visit(path)
 			if got := eval[int64](b, `document.querySelector(".top").offsetHeight`); got > head {
-				t.Errorf("%s: the head is %d pixels high in a window of %d, want at most %d", path, got, width, head)
+				t.Errorf("page %s: the header is %d pixels high in a window %d pixels wide, want at most %d", path, got, width, head)
 			}
 			if bad := eval[string](b, brokenScript); bad != "" {
-				t.Errorf(`%s, width %d: got the broken words %s, want none`, path, width, bad)
+				t.Errorf(`page %s, width %d: got the broken words %s, want none`, path, width, bad)
 			}
 			if bad := eval[string](b, smallScript); bad != "" {
-				t.Errorf(`%s, width %d: got the small buttons %s, want none`, path, width, bad)
+				t.Errorf(`page %s, width %d: got the small buttons %s, want none`, path, width, bad)
 			}
 		}
 	}
@@ -598,7 +598,7 @@ const brokenScript = `(() => {
 	return [...bad].join(" ");
 })()`
 
-// smallScript lists buttons of less than 24 pixels.
+// smallScript lists buttons that are less than 24 pixels wide or high.
 const smallScript = `[...document.querySelectorAll("button, .button")]
 	.filter((b) => b.offsetParent && !b.closest(".sr") && getComputedStyle(b).position !== "absolute")
 	.filter((b) => b.offsetHeight < 24 || b.offsetWidth < 24)
@@ -613,7 +613,7 @@ func (s *site) contrast(t *testing.T) {
 			b.window(1280, 800, 1, scheme)
 			b.visit(path)
 			if bad := eval[string](b, contrastScript); bad != "" {
-				t.Errorf(`%s, %s: got %s, want ""`, scheme, path, bad)
+				t.Errorf(`page %[2]s, %[1]s mode: got texts with too little contrast: %[3]s, want none`, scheme, path, bad)
 			}
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/database"
 )
 
-// TestDown stops the broker, then the database: pages report it, keep showing what still works, and
-// recover without a reload.
+// TestDown stops the broker, and later the database. Pages report this, still show what is available, and recover without
+// a reload.
 func TestDown(t *testing.T) {
 	openBrowser(t)
 	b, err := broker.Start(t.Context(), broker.Options{Management: true})
@@ -19,7 +19,7 @@ func TestDown(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = b.Close() })
 	if b.Source() == broker.Environment {
-		t.Skip("skipped: the broker at AMQP_URL is not stopped")
+		t.Skip("skipped: the test must not stop the broker at AMQP_URL")
 	}
 	pg, err := database.Start(t.Context(), database.PostgreSQL, database.Options{})
 	if err != nil {
@@ -42,16 +42,16 @@ func TestDown(t *testing.T) {
 	if err := b.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	anna.becomes("the broker's end shows by itself", verdict("bad")+` && document.body.textContent.includes("could not be read")`)
+	anna.becomes("the page shows without a reload that the broker is down", verdict("bad")+` && document.body.textContent.includes("could not be read")`)
 	if code := anna.visit("tasks"); code != http.StatusOK {
-		t.Errorf("the page of tasks without a broker: got %d, want 200", code)
+		t.Errorf("the tasks page without a broker: got %d, want 200", code)
 	}
 	anna.visit(address("task", "id", "a"))
 	anna.click("Cancel…")
 	anna.click("Cancel")
 	anna.shows("The task was cancelled.")
 	if code := anna.visit("dead-queue?queue=mail.dead"); code < 500 {
-		t.Errorf("the page of dead letters without a broker: got %d, want 500 or higher", code)
+		t.Errorf("the page of a dead-letter queue without a broker: got %d, want 500 or higher", code)
 	}
 	anna.shows("The broker does not answer")
 	anna.visit("trace?id=b")
@@ -61,7 +61,7 @@ func TestDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	anna.visit("")
-	anna.becomes("the broker is back", `document.querySelector(".clock") !== null`)
+	anna.becomes("the page shows the broker's data again", `document.querySelector(".clock") !== null`)
 
 	anna.visit(address("task-reschedule", "id", "b"))
 	if err := pg.Stop(t.Context()); err != nil {
@@ -77,13 +77,13 @@ func TestDown(t *testing.T) {
 		}
 		anna.shows("The database does not answer")
 		if n := eval[int](anna, `document.querySelectorAll("nav a").length`); n < 6 {
-			t.Errorf("%s has %d links to other pages, want at least 6", path, n)
+			t.Errorf("page %s without a database: got %d links to other pages, want at least 6", path, n)
 		}
 	}
 	if code := anna.visit(""); code != http.StatusOK {
 		t.Errorf("the first page without a database: got %d, want 200", code)
 	}
-	anna.becomes("the database's end shows", verdict("bad")+` && document.body.textContent.includes("The database does not answer")`)
+	anna.becomes("the page shows that the database is down", verdict("bad")+` && document.body.textContent.includes("The database does not answer")`)
 	if err := pg.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}

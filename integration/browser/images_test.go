@@ -17,15 +17,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-var update = flag.Bool("update", false, "take the README's pictures of the console again")
+var update = flag.Bool("update", false, "take the README's screenshots of the console again")
 
 // images is the directory of the README's images.
 const images = "../../docs/images"
 
-// TestImages takes screenshots of a console with a day's work.
+// TestImages takes screenshots of a console with a day's tasks and messages.
 func TestImages(t *testing.T) {
 	if !*update {
-		t.Skip("skipped: it takes the README's pictures again; give -update")
+		t.Skip("skipped: set -update to take the README's screenshots again")
 	}
 	s := shared(t, "strategy: bucket")
 	s.live24(t)
@@ -33,7 +33,7 @@ func TestImages(t *testing.T) {
 	take := func(name, path, scheme string, width, height int64) {
 		b.window(width, height, 1, scheme)
 		b.visit(path)
-		b.do(chromedp.Sleep(time.Second)) // until the live parts have arrived
+		b.do(chromedp.Sleep(time.Second)) // until the live parts of the page are loaded
 		png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
 		if err == nil {
 			err = os.WriteFile(filepath.Join(images, name), png, 0o644)
@@ -46,16 +46,16 @@ func TestImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.visit("")
-	b.becomes("it has looked", `document.querySelector(".verdict h2") !== null`)
-	// The console stores each minute only once. It may have stored some of the minutes before these tasks were
-	// complete. It updates once a minute, and may still write what it read earlier.
+	b.becomes("the page shows a verdict", `document.querySelector(".verdict h2") !== null`)
+	// The console stores the history of each minute only once, and may have done so before all of these tasks existed.
+	// Deleting the history makes it read the tasks again, at its next update within a minute.
 	forget := func() {
 		if _, err := s.db.ExecContext(t.Context(), "DELETE FROM rabbitdelay_history"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	forget()
-	suite.Within(t, 5*time.Minute, "the page shows all of these tasks", func() bool {
+	suite.Within(t, 5*time.Minute, "the page counts all of these tasks", func() bool {
 		var minutes, done int
 		const kept = "SELECT COUNT(*), COALESCE(SUM(done), 0) FROM rabbitdelay_history WHERE width_ms = 60000"
 		if err := s.db.QueryRowContext(t.Context(), kept).Scan(&minutes, &done); err != nil {
@@ -73,8 +73,7 @@ func TestImages(t *testing.T) {
 	take("console-phone.png", "", "dark", 390, 840)
 }
 
-// live24 creates a day's work: tasks of the next year, tasks that were done in the last hour, and messages in delay
-// queues.
+// live24 creates tasks that are due in the next year, tasks that were done in the last hour, and messages in delay queues.
 func (s *site) live24(t *testing.T) {
 	now := time.Now()
 	random := rand.New(rand.NewPCG(1, 2))
@@ -125,7 +124,7 @@ func (s *site) live24(t *testing.T) {
 	for _, x := range [][3]string{{"60", "2s", "58s"}, {"900", "2m", "58m"}, {"700", "1h", "22h"}, {"500", "1d", "28d"}, {"40", "33d", "200d"}} {
 		args := []string{"send", "--queue", "orders", "--count", x[0], "--delay", x[1], "--spread", x[2], "-f", s.file}
 		if got := binary.Run(context.WithoutCancel(t.Context()), args...); got.Code != 0 {
-			t.Fatalf("%v: want exit code 0, got %v", args, got)
+			t.Fatalf("rabbitdelay %v: got %v, want exit code 0", args, got)
 		}
 	}
 }

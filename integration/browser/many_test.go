@@ -12,11 +12,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/database"
 )
 
-// envTasks is the number of tasks with which TestManyTasks fills a table, as in TestScheduleReads.
+// envTasks is the environment variable with the number of tasks for TestManyTasks, as for TestScheduleReads.
 const envTasks = "RABBITDELAY_TEST_TASKS"
 
-// TestManyTasks views, filters and pages through many tasks of PostgreSQL: 20,000, or the number in
-// the environment.
+// TestManyTasks views, filters and pages through 20,000 tasks in PostgreSQL, or the number in RABBITDELAY_TEST_TASKS.
 func TestManyTasks(t *testing.T) {
 	openBrowser(t)
 	n := 20_000
@@ -63,19 +62,19 @@ func TestManyTasks(t *testing.T) {
 		b.click("Next")
 	}
 	if rows := eval[int](b, `document.querySelectorAll("tr[data-row]").length`); rows != 50 {
-		t.Errorf("%d rows, want 50", rows)
+		t.Errorf("the page shows %d rows, want 50", rows)
 	}
-	// The test clicks on a bar in the histogram of the year, and then on bars of shorter periods, until it sees tasks.
+	// Click on a bar in the histogram of the year, and then on bars of shorter periods, until the page lists tasks.
 	b.visit("")
 	for range 8 {
 		href := eval[string](b, `[...document.querySelectorAll(".bars a")].filter(a => !a.hasAttribute("aria-hidden")).map(a => a.getAttribute("href"))[0] ?? ""`)
 		if href == "" {
-			t.Fatalf("the histogram at %s has no bar", b.location())
+			t.Fatalf("the histogram at %s has no bar with a link, want at least one", b.location())
 		}
 		look(href)
 		if len(b.location()) > 5 && b.location()[:5] == "tasks" {
 			return
 		}
 	}
-	t.Errorf("clicking on bars never leads to single tasks; the page is %s", b.location())
+	t.Errorf("after 8 clicks on bars, the location is %s, want a list of tasks", b.location())
 }

@@ -29,10 +29,10 @@ type site struct {
 	broker *broker.Broker
 	db     *sql.DB
 	store  *schedule.Store
-	file   string // its settings
+	file   string // the settings file
 }
 
-// settings returns the settings of the tests: two destinations, and an earlier layout.
+// settings is the settings file of the tests, with two destinations.
 const settings = `
 broker: {url: %q, management_url: %q}
 delay: {%s}
@@ -45,7 +45,7 @@ const layout = "bucket: {radices: [10, 10]}, previous: [{strategy: bucket, radic
 // newSite starts serve on a broker and a database.
 func newSite(t *testing.T, b *broker.Broker, delay, databaseURL string, db *sql.DB) *site {
 	t.Helper()
-	openBrowser(t) // skips before anything starts
+	openBrowser(t) // skips the test before anything is started
 	s := &site{broker: b, db: db}
 	var err error
 	if s.store, err = schedule.New(db, nil, schedule.Config{}); err != nil {
@@ -75,7 +75,7 @@ func newSite(t *testing.T, b *broker.Broker, delay, databaseURL string, db *sql.
 		return got.Code, got.Stdout + got.Stderr
 	}
 	if code, out := run(t.Context(), "apply"); code != 0 {
-		t.Fatalf("apply: want exit code 0, got %d\n%s", code, out)
+		t.Fatalf("apply: got exit code %d, want 0\n%s", code, out)
 	}
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -89,7 +89,7 @@ func newSite(t *testing.T, b *broker.Broker, delay, databaseURL string, db *sql.
 	go func() {
 		defer close(ended)
 		if code, out := run(ctx, "serve", "--db", databaseURL, "--listen", at, "--users", users, "--path-prefix", "/delays", "--log-level", "error"); code != 0 {
-			t.Errorf("serve: got %d\n%s, want 0", code, out)
+			t.Errorf("serve: got exit code %d, want 0\n%s", code, out)
 		}
 	}()
 	t.Cleanup(func() {
@@ -103,13 +103,13 @@ func newSite(t *testing.T, b *broker.Broker, delay, databaseURL string, db *sql.
 			return s
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("serve does not answer")
+			t.Fatalf("serve does not answer at %s within %v", at, patience)
 		}
 		<-time.After(20 * time.Millisecond)
 	}
 }
 
-// add schedules tasks for a queue a year ahead, so that nothing happens to them.
+// add schedules tasks that are due in about a year, so that they stay pending.
 func (s *site) add(t *testing.T, queue string, ids ...string) {
 	t.Helper()
 	for i, id := range ids {
@@ -123,7 +123,7 @@ func (s *site) add(t *testing.T, queue string, ids ...string) {
 	}
 }
 
-// fill schedules many tasks for a queue, until the test ends.
+// fill schedules n tasks for a queue, and deletes them when the test ends.
 func (s *site) fill(t *testing.T, queue string, n int) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -151,7 +151,7 @@ func (s *site) declare(t *testing.T, delay string) {
 		t.Fatal(err)
 	}
 	if got := binary.Run(t.Context(), "apply", "-f", file); got.Code != 0 {
-		t.Fatalf("apply -f ...: want exit code 0, got %v", got)
+		t.Fatalf("apply with another layout: got %v, want exit code 0", got)
 	}
 }
 
@@ -178,7 +178,7 @@ func (s *site) channel(t *testing.T) *amqp.Channel {
 	return ch
 }
 
-// die puts dead letters into a destination's dead-letter queue.
+// die publishes dead letters to the queue's dead-letter queue.
 func (s *site) die(t *testing.T, queue string, ids ...string) {
 	t.Helper()
 	ch := s.channel(t)

@@ -29,7 +29,7 @@ var chromium struct {
 	err    error
 }
 
-// names lists the names of the program, beginning with the one that Debian uses.
+// names lists the possible names of the browser's program, Debian's first.
 var names = []string{"chromium", "chromium-browser", "google-chrome"}
 
 func closeBrowser() error {
@@ -41,7 +41,8 @@ func closeBrowser() error {
 	return err
 }
 
-// openBrowser skips the test if there is no browser.
+// openBrowser returns the context of the shared browser, which it starts if necessary. It skips the test if no browser
+// is installed.
 func openBrowser(t *testing.T) context.Context {
 	t.Helper()
 	if os.Getenv(servers.EnvSkip) == "1" {
@@ -53,7 +54,7 @@ func openBrowser(t *testing.T) context.Context {
 		path = cmp.Or(path, found)
 	}
 	if path == "" {
-		t.Skipf("skipped: there is no browser (%s); install Debian's package chromium", strings.Join(names, ", "))
+		t.Skipf("skipped: no browser (%s) is installed; install Debian's package chromium", strings.Join(names, ", "))
 	}
 	chromium.once.Do(func() {
 		options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.DisableGPU)
@@ -106,7 +107,7 @@ func (s *site) open(t *testing.T, who string) *tab {
 		for _, m := range b.console {
 			// Some tests expect status codes other than 200.
 			if !strings.Contains(m, "Failed to load resource") && !strings.Contains(m, "net::ERR") {
-				t.Errorf("the browser logged: %s", m)
+				t.Errorf("the browser's console contains %q, want no errors", m)
 			}
 		}
 		if t.Failed() && b.t == t {
@@ -126,7 +127,7 @@ func (b *tab) login(who string) {
 	b.submit("main form")
 }
 
-// do runs actions, and fails the test after a while.
+// do runs actions, and fails the test if they take longer than patience.
 func (b *tab) do(steps ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
@@ -136,7 +137,7 @@ func (b *tab) do(steps ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// leads runs an action that loads a page, and returns the status code of the page.
+// leads runs an action that loads a page, and returns the page's status code.
 func (b *tab) leads(step chromedp.Action[chromedp.Void]) int64 {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
@@ -161,7 +162,7 @@ func (b *tab) visit(path string) int64 {
 		case ctx.Err() != nil || !strings.Contains(err.Error(), "net::ERR_ABORTED"):
 			b.t.Fatal(err)
 		}
-		<-time.After(50 * time.Millisecond) // a page that reloads itself at that moment aborts the navigation
+		<-time.After(50 * time.Millisecond) // the previous page aborts the navigation if it reloads itself at that moment
 	}
 }
 
@@ -172,14 +173,14 @@ func (b *tab) click(text string) int64 {
 	return b.leads(press("document.evaluate(" + strconv.Quote(path) + ", document, null, XPathResult.FIRST_ORDERED_NODE_TYPE).singleNodeValue"))
 }
 
-// submit sends a form.
+// submit clicks a form's submit button.
 func (b *tab) submit(form string) int64 {
 	b.t.Helper()
 	return b.leads(press("document.querySelector(" + strconv.Quote(form+" button:not([type=button])") + ")"))
 }
 
-// press clicks an element as soon as a pointer could click it. Finding and clicking it are one step, because a live
-// page may otherwise move the element in between.
+// press clicks an element as soon as it can be clicked. One script finds and clicks it, because a live page could move
+// the element between two steps.
 func press(element string) chromedp.Action[chromedp.Void] {
 	script := `(() => {
 		const e = ` + element + `;
@@ -203,7 +204,7 @@ func press(element string) chromedp.Action[chromedp.Void] {
 	}
 }
 
-// fill writes into fields, which it finds by name.
+// fill sets the values of form fields by name.
 func (b *tab) fill(fields map[string]string) {
 	b.t.Helper()
 	for name, value := range fields {
@@ -222,7 +223,7 @@ func (b *tab) text(selector string) string {
 	return text
 }
 
-// value returns the value of a field.
+// value returns the value of a form field.
 func (b *tab) value(name string) string {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
@@ -257,17 +258,17 @@ func (b *tab) becomes(what, script string) {
 		}
 		select {
 		case <-ctx.Done():
-			b.t.Fatalf("%s: not within %v (%v)\n%s", what, patience, err, b.text("main"))
+			b.t.Fatalf("condition not met within %v: %s (%v)\n%s", patience, what, err, b.text("main"))
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
 
-// shows fails the test unless the page has a text.
+// shows fails the test unless the page contains the text.
 func (b *tab) shows(want string) {
 	b.t.Helper()
 	if got := b.text("main"); !strings.Contains(got, want) {
-		b.t.Errorf("%s: the page does not contain %q:\n%s", b.location(), want, got)
+		b.t.Errorf("page %s: got\n%s\nwant it to contain %q", b.location(), got, want)
 	}
 }
 
@@ -282,7 +283,7 @@ func (b *tab) location() string {
 	return strings.TrimPrefix(at, b.site.url)
 }
 
-// without turns JavaScript off.
+// without disables JavaScript.
 func (b *tab) without() {
 	b.t.Helper()
 	if _, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
@@ -290,7 +291,7 @@ func (b *tab) without() {
 	}
 }
 
-// window sets the window's size in CSS pixels, and its dark or light mode.
+// window sets the window's size in CSS pixels and its color scheme, dark or light.
 func (b *tab) window(width, height int64, scale float64, scheme string) {
 	b.t.Helper()
 	if _, err := chromedp.Call(b.ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
@@ -306,7 +307,7 @@ func (b *tab) window(width, height int64, scale float64, scheme string) {
 	}
 }
 
-// forget ends the session in the browser.
+// forget deletes the browser's cookies, which ends the session.
 func (b *tab) forget() {
 	b.t.Helper()
 	if _, err := chromedp.Call(b.ctx, network.ClearBrowserCookies, cdp.Empty{}); err != nil {
@@ -314,7 +315,7 @@ func (b *tab) forget() {
 	}
 }
 
-// address returns the address of a page with its query.
+// address returns the path of a page with a query.
 func address(path string, pairs ...string) string {
 	v := url.Values{}
 	for i := 0; i < len(pairs); i += 2 {

@@ -11,7 +11,7 @@ import (
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// keptPromises returns the smallest ledger without violations. Each test adds one violation to it.
+// keptPromises returns a small ledger without violations, to which each test adds a violation.
 func keptPromises() ([]Sent, []Effect, []Seen) {
 	sent := []Sent{
 		{ID: "a", Due: noon, Outcome: Acknowledged},
@@ -39,7 +39,7 @@ func TestKeptPromises(t *testing.T) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
 	if v.Earliest != 0 || v.Percentile(1) != time.Second || v.Percentile(0.1) != 0 {
-		t.Errorf("earliest %v, p10 %v, last %v, want 0, 0 and 1s", v.Earliest, v.Percentile(0.1), v.Percentile(1))
+		t.Errorf("got earliest %v, 10th percentile %v and maximum %v, want 0, 0 and 1s", v.Earliest, v.Percentile(0.1), v.Percentile(1))
 	}
 }
 
@@ -99,16 +99,16 @@ func TestPlantedViolations(t *testing.T) {
 			c.plant(&sent, &effects, &seen)
 			v := Check(sent, effects, seen)
 			if v.Clean() || c.count(v) != 1 || v.Lost+v.Early+v.Twice+v.Phantom != 1 {
-				t.Fatalf("want one %s, got %v", c.want, v)
+				t.Fatalf("got %v, want exactly one violation: %s", v, c.want)
 			}
 			if len(v.Broken) != 1 || v.Broken[0].Violation != c.want || !strings.Contains(v.String(), v.Broken[0].ID+": ") {
-				t.Errorf("the verdict is %v, want one broken promise, %v, and a text with %q", v, c.want, v.Broken[0].ID+": ")
+				t.Errorf("got the verdict %v, want one broken promise, %v, and a text containing %q", v, c.want, v.Broken[0].ID+": ")
 			}
 		})
 	}
 }
 
-// Exactly the violations that are planted into a large ledger are found.
+// Check finds exactly the violations that are planted in a large ledger.
 func TestAnyNumberOfViolations(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var sent []Sent
@@ -143,7 +143,7 @@ func TestAnyNumberOfViolations(t *testing.T) {
 		got := map[Violation]int{Lost: v.Lost, Early: v.Early, Twice: v.Twice, Phantom: v.Phantom}
 		for _, kind := range []Violation{Lost, Early, Twice, Phantom} {
 			if got[kind] != want[kind] {
-				t.Fatalf("%s: found %d violations, but %d were planted", kind, got[kind], want[kind])
+				t.Fatalf("%s: found %d violations, want the %d that were planted", kind, got[kind], want[kind])
 			}
 		}
 		if len(v.Broken) > 4*maxBroken {

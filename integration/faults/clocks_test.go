@@ -20,12 +20,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// clocks is a broker whose clock is wrong, with clients in this process, whose clock is right. To test a consumer whose
-// own clock is wrong, the clocks of the broker and of publishers are wrong by the opposite amount, which looks the same
-// to the consumer.
+// clocks is a broker with a wrong clock, and clients in this process, whose clock is right. To test a consumer with a
+// wrong clock, the clocks of the broker and the publishers are wrong by the opposite amount. The consumer sees no
+// difference.
 type clocks struct {
 	t        *testing.T
-	broker   *broker.Broker // nil: a cluster
+	broker   *broker.Broker // nil for a cluster
 	urls     []string
 	strategy amqpx.Strategy
 
@@ -61,7 +61,7 @@ func newClocks(t *testing.T, ahead time.Duration, delays topology.QueueType) *cl
 	return c
 }
 
-// clocksOf returns a clocks for running brokers, with delay queues of the given type.
+// clocksOf returns the clocks of running brokers, with delay queues of the given type.
 func clocksOf(t *testing.T, delays topology.QueueType, urls ...string) *clocks {
 	t.Helper()
 	// The layout has few queues, so that it starts quickly. A delay that is a power of two has one hop.
@@ -72,7 +72,7 @@ func clocksOf(t *testing.T, delays topology.QueueType, urls ...string) *clocks {
 	return &clocks{t: t, urls: urls, strategy: strategy, due: map[string]time.Time{}, handled: map[string]int{}, changed: make(chan struct{}, 1)}
 }
 
-// consume opens a client whose consumer records messages that arrive before they are due.
+// consume opens a client with a consumer that records messages that arrive before they are due.
 func (c *clocks) consume(queue string) *amqpx.Client {
 	c.t.Helper()
 	client, err := amqpx.Open(c.t.Context(), amqpx.Config{
@@ -116,7 +116,7 @@ func (c *clocks) handle(_ context.Context, d *amqpx.Delivery) error {
 	return nil
 }
 
-// publish sends messages like a publisher whose clock is wrong.
+// publish publishes messages as a publisher with a wrong clock would.
 func (c *clocks) publish(queue string, ahead time.Duration, n int) (ids []string) {
 	c.t.Helper()
 	conn, err := amqp.Dial(c.urls[0])
@@ -152,14 +152,14 @@ func (c *clocks) publish(queue string, ahead time.Duration, n int) (ids []string
 			MessageId: id, Timestamp: now.Add(ahead), DeliveryMode: amqp.Persistent, Headers: headers,
 		})
 		if err != nil || !confirm.Wait() {
-			c.t.Fatalf("publishing: got %v, want no error and a confirm", err)
+			c.t.Fatalf("publishing: got error %v, want nil and a confirm", err)
 		}
 		ids = append(ids, id)
 	}
 	return ids
 }
 
-// send sends a message that is due after the given time, with a client.
+// send sends a message with a client. The message is due after the duration away.
 func (c *clocks) send(client *amqpx.Client, m amqpx.Message, away time.Duration) {
 	c.t.Helper()
 	due := time.Now().Add(away).Truncate(time.Millisecond)
@@ -180,10 +180,10 @@ func (c *clocks) expect(id string, due time.Time) {
 	c.mu.Unlock()
 }
 
-// happen waits until each message was handled, and fails the test if one was early.
+// happen waits until each message was handled, and fails the test if any was handled early.
 func (c *clocks) happen(ids []string) {
 	c.t.Helper()
-	c.eventually(fmt.Sprintf("%d messages", len(ids)), func() bool {
+	c.eventually(fmt.Sprintf("%d messages are handled", len(ids)), func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return !slices.ContainsFunc(ids, func(id string) bool { return c.handled[id] == 0 })
@@ -191,7 +191,7 @@ func (c *clocks) happen(ids []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.early) > 0 {
-		c.t.Errorf("early: got %q, want none", c.early)
+		c.t.Errorf("messages handled before they were due: got %q, want none", c.early)
 	}
 }
 
@@ -203,7 +203,7 @@ func (c *clocks) eventually(what string, condition func() bool) {
 	for !condition() {
 		select {
 		case <-deadline:
-			c.t.Fatalf("not within %v: %s", servers.Patience, what)
+			c.t.Fatalf("condition not met within %v: %s", servers.Patience, what)
 		case <-c.changed:
 		case <-tick.C:
 		}
@@ -226,9 +226,9 @@ func (c *clocks) waiting() (n int) {
 	return n
 }
 
-// Whichever clock is wrong, no handler gets a message before it is due. Either a consumer's clock is an hour ahead or
-// behind, or a broker's clock is set two hours ahead while messages wait. In the second case, the messages are sent
-// back for the rest of their delay.
+// No handler receives a message before it is due, no matter which clock is wrong. A consumer's clock is an hour ahead or
+// behind, or a broker's clock is set two hours ahead while messages wait. In the latter case, the consumer sends the
+// messages back for the rest of their delay.
 func TestClocks(t *testing.T) {
 	t.Parallel()
 	const hour = time.Hour
@@ -241,7 +241,7 @@ func TestClocks(t *testing.T) {
 	}
 
 	right := c.consume("right")
-	const far = clocksLead + 4096*time.Second // less than the step of the clock, and all in one delay queue
+	const far = clocksLead + 4096*time.Second // less than the change of the clock; all these messages use the same delay queue
 	var short []string
 	for i := range 12 {
 		m := amqpx.Message{Queue: "right"}
@@ -263,14 +263,14 @@ func TestClocks(t *testing.T) {
 	if err := c.broker.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	c.eventually("12 messages sent back", func() bool { return right.Stats().Consumers[0].Returned >= 12 })
+	c.eventually("the consumer has sent back 12 messages", func() bool { return right.Stats().Consumers[0].Returned >= 12 })
 	c.happen(short)
-	c.eventually("12 messages in delay queues", func() bool { return c.waiting() == 12 })
+	c.eventually("12 messages are in delay queues", func() bool { return c.waiting() == 12 })
 	t.Logf("sent back: %d", right.Stats().Consumers[0].Returned)
 	c.mu.Lock()
 	for id, n := range c.handled {
 		if strings.HasPrefix(id, "far") {
-			t.Errorf("%s was handled %d times, an hour early", id, n)
+			t.Errorf("message %s was handled %d times, want 0 because it is due in an hour", id, n)
 		}
 	}
 	c.mu.Unlock()
@@ -281,13 +281,12 @@ func TestClocks(t *testing.T) {
 		t.Errorf("a consumer whose clock is an hour behind sent back %d messages, want 0", n)
 	}
 	if behind.Stats().ClockBehind.IsZero() || behind.Health() == nil {
-		t.Errorf("a consumer whose clock is an hour behind does not report that: Health returned %v", behind.Health())
+		t.Errorf("a consumer whose clock is an hour behind: got ClockBehind = %v and Health = %v, want both set", behind.Stats().ClockBehind, behind.Health())
 	}
 }
 
-// The clock of a broker is set ahead while messages wait: by ten minutes while it is down, which
-// changes the absolute expiry of quorum queues, and by an hour while it runs, which classic queues of
-// RabbitMQ 3.10 follow.
+// A broker's clock is set ahead while messages wait. Ten minutes while the broker is down affect quorum queues, whose
+// messages have an absolute expiry time. An hour while the broker runs affects classic queues in RabbitMQ 3.10.
 func TestClockSetAhead(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]struct {
@@ -327,12 +326,11 @@ func TestClockSetAhead(t *testing.T) {
 	}
 }
 
-// One node of three has a clock that is ahead, and the other nodes are restarted one after the
-// other, so that this node leads queues whose messages wait by another node's clock.
+// One node of three has a clock that is ahead. The other nodes are restarted one after the other, so that this node
+// becomes the leader of queues whose messages have expiry times by another node's clock.
 func TestClocksOfACluster(t *testing.T) {
 	t.Parallel()
-	// A message that is early by 2 s can be held by its consumer. Over two hops it is early by
-	// more.
+	// A consumer can hold a message that is 2 s early. After two hops, the message is more than 2 s early.
 	for _, ahead := range []time.Duration{2 * time.Second, 30 * time.Second} {
 		t.Run(ahead.String(), func(t *testing.T) {
 			t.Parallel()
@@ -353,7 +351,7 @@ func testClocksOfACluster(t *testing.T, ahead time.Duration) {
 	returned := func() uint64 { return consumer.Stats().Consumers[0].Returned }
 	for round := 0; round == 0 || ahead > clocksLead+2*time.Second && returned() == 0; round++ {
 		if round == 5 {
-			t.Fatal("no message arrived too early, so no node with another clock led a queue")
+			t.Fatal("after 5 rounds, no message has arrived too early, want at least one for a meaningful test")
 		}
 		var ids []string
 		for i := range 300 {

@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Effects commit once on MariaDB and SQLite too.
+// Each effect is committed once on MariaDB and SQLite too.
 func TestOtherDatabases(t *testing.T) {
 	skipIfAsked(t)
 	for _, kind := range tier.Sample(t.Name(), []database.Kind{database.MariaDB, faults.SQLite}) {

@@ -19,13 +19,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// disk is a separate file system.
+// disk is a file system of its own for a broker's data.
 type disk struct {
 	dir  string   // where it is mounted
 	args []string // arguments of mount before the directory
 }
 
-// newDisk mounts a disk until the test ends. It skips the test if that is impossible.
+// newDisk mounts a disk until the test ends. It skips the test if it cannot mount one.
 func newDisk(t *testing.T, args ...string) *disk {
 	t.Helper()
 	skipIfAsked(t)
@@ -38,10 +38,10 @@ func newDisk(t *testing.T, args ...string) *disk {
 		t.Fatal(err)
 	}
 	if err := d.mount(); err != nil {
-		t.Skipf("skipped: no file system can be mounted here: %v", errors.Join(err, g.Dismiss()))
+		t.Skipf("skipped: no file system can be mounted on this machine: %v", errors.Join(err, g.Dismiss()))
 	}
 	t.Cleanup(func() {
-		_ = d.unmount() // a power cut may have ended halfway
+		_ = d.unmount() // a simulated power failure may have failed halfway
 		if err := g.Dismiss(); err != nil {
 			t.Error(err)
 		}
@@ -86,8 +86,8 @@ func (p powered) Start(ctx context.Context, i int) error {
 	}
 	synced, err := os.ReadFile(filepath.Join(p.disk.dir, "synced"))
 	if errors.Is(err, unix.EIO) && ctx.Err() == nil {
-		// A container that was created between the cut and the mount still uses the old file system, which answers with EIO.
-		// Unmount it, and try again.
+		// A container that was created between the power failure and the mount still uses the old file system, which
+		// returns EIO. Unmount it, and try again.
 		if err := p.disk.unmount(); err != nil {
 			return err
 		}
@@ -97,15 +97,15 @@ func (p powered) Start(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	// If no data was lost at the power failure, the test would prove nothing.
+	// The test is meaningful only if the power failure has lost data that was not synced.
 	written, err := os.ReadFile(filepath.Join(p.disk.dir, "written"))
 	if len(synced) == 0 || len(written) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("after a loss of power %d synced bytes and %d others are there, want some and none (%w)", len(synced), len(written), err)
+		return fmt.Errorf("after the power failure, %d synced and %d unsynced bytes exist, want more than 0 and 0 (%w)", len(synced), len(written), err)
 	}
 	return p.Brokers.Start(ctx, i)
 }
 
-// mark writes two files, one of which must survive the power failure.
+// mark writes two files, and syncs one of them so that it survives the power failure.
 func (p powered) mark() error {
 	for _, name := range []string{"synced", "written"} {
 		f, err := os.Create(filepath.Join(p.disk.dir, name))
@@ -123,8 +123,8 @@ func (p powered) mark() error {
 	return nil
 }
 
-// The power fails while messages are being sent and are waiting. `-queue-type classic` shows what is lost without
-// quorum queues.
+// The power fails while messages are being sent and while others wait. `-queue-type classic` shows which promises are
+// broken without quorum queues.
 func TestPowerLoss(t *testing.T) {
 	t.Parallel()
 	skipIfAsked(t)
@@ -137,7 +137,7 @@ func TestPowerLoss(t *testing.T) {
 		err = command("mkfs.ext4", "-q", "-F", image)
 	}
 	if err != nil {
-		t.Skipf("skipped: no file system can be made here: %v", err)
+		t.Skipf("skipped: no file system can be created on this machine: %v", err)
 	}
 	d := newDisk(t, "-o", "loop", image)
 	b := node(t, broker.Options{Version: *version, Data: d.dir, Durable: true})
@@ -153,8 +153,8 @@ func TestPowerLoss(t *testing.T) {
 	}
 }
 
-// filled is a broker whose Pause fills its disk. Resume frees the space and restarts the broker, because from 4.3 on
-// the broker has stopped by itself, and before that some of its queues have stopped delivering.
+// filled is a broker. Pause fills its disk, and Resume frees the space and restarts the broker. The restart is necessary
+// because on a full disk, RabbitMQ 4.3 stops, and in earlier versions some queues stop delivering.
 type filled struct {
 	faults.Brokers
 	disk *disk
@@ -177,7 +177,7 @@ func (f filled) Resume(ctx context.Context, i int) error {
 
 func (f filled) filler() string { return filepath.Join(f.disk.dir, "filler") }
 
-// The disk becomes full while messages are being sent and are waiting, without an earlier alarm.
+// The disk fills up while messages are being sent and while others wait, without a disk alarm.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	d := newDisk(t, "-t", "tmpfs", "-o", "size=256m", "none")

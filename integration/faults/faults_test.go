@@ -28,30 +28,30 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// These flags are set by `make faults`.
+// `make faults` sets these flags.
 var (
-	duration  = flag.Duration("duration", 30*time.Second, "how long each run sends and breaks things")
-	seed      = flag.Uint64("seed", earlySeed, "of the sequence of faults")
+	duration  = flag.Duration("duration", 30*time.Second, "how long each run sends messages and injects faults")
+	seed      = flag.Uint64("seed", earlySeed, "seed of the fault sequence")
 	rate      = flag.Float64("rate", 150, "messages per second")
-	tasks     = flag.Float64("tasks", 20, "tasks per second in addition to the messages of TestFaults")
-	on        = flag.String("on", "node,cluster", "what to run on, separated by commas: node, cluster (containers), nodes (three, without Docker)")
+	tasks     = flag.Float64("tasks", 20, "tasks per second in TestFaults, in addition to the messages")
+	on        = flag.String("on", "node,cluster", "brokers to run on, separated by commas: node, cluster (containers), nodes (three, without Docker)")
 	strategy  = flag.String("strategy", "bucket", "bucket, ttl, plugin or native")
-	lead      = flag.Duration("lead", 400*time.Millisecond, "how long before its due time a message of the second producer reaches a consumer; 0: none")
+	lead      = flag.Duration("lead", 400*time.Millisecond, "how long before its due time a message from the second producer reaches a consumer; 0: no second producer")
 	queueType = flag.String("queue-type", "quorum", "quorum or classic")
-	version   = flag.String("version", "4.3", "the release line of RabbitMQ")
+	version   = flag.String("version", "4.3", "RabbitMQ release line")
 	databases = flag.String("database", string(database.PostgreSQL), "PostgreSQL, MariaDB, MySQL or SQLite")
-	resend    = flag.Duration("dead-letter-timeout", 5*time.Second, "the brokers' dead_letter_worker_publisher_confirm_timeout; 0: their default, 3 min")
-	settle    = flag.Duration("settle", 10*time.Minute, "how long to wait for the last effects at most")
-	kinds     = flag.String("kinds", "", "the kinds of faults, separated by commas; default: all that are possible")
+	resend    = flag.Duration("dead-letter-timeout", 5*time.Second, "dead_letter_worker_publisher_confirm_timeout of the brokers; 0: their default of 3 min")
+	settle    = flag.Duration("settle", 10*time.Minute, "maximum wait for the last effects")
+	kinds     = flag.String("kinds", "", "kinds of faults, separated by commas; default: all kinds that the brokers support")
 	asJSON    = flag.Bool("json", false, "print the ledger as one line of JSON for each run")
 	out       = flag.String("out", "", "file to write the ledger to, as JSON")
-	dir       = flag.String("dir", "", "directory for logs that are kept; default: a temporary one")
+	dir       = flag.String("dir", "", "directory for logs to keep; default: a temporary one")
 )
 
-// earlySeed is the seed of a sequence that begins with the most important faults, for short runs. Within half a minute,
-// a consumer dies between commit and acknowledgement, a consumer returns its messages, connections are cut before an
-// acknowledgement and before a confirm, and the broker, or the leader of a bucket queue, is killed while the answer to
-// a commit is lost.
+// earlySeed is the seed of a sequence that starts with the most important faults, for short runs. Within half a minute,
+// a consumer is killed between its commit and its acknowledgement, a consumer requeues its messages, connections are cut
+// before an acknowledgement and before a confirm, and the broker, or the leader of a delay queue, is killed while the
+// answer to a commit is lost.
 const earlySeed = 2054
 
 func TestMain(m *testing.M) {
@@ -82,13 +82,13 @@ func TestMain(m *testing.M) {
 func skipIfAsked(t *testing.T) {
 	t.Helper()
 	if testing.Short() || os.Getenv(servers.EnvSkip) == "1" {
-		t.Skip("skipped: -short, or " + servers.EnvSkip + " is 1")
+		t.Skip("skipped: -short is set or " + servers.EnvSkip + " is 1")
 	}
 }
 
-// advanced returns an advanced.config for the brokers, with additional settings of RabbitMQ. It shortens the time after
-// which an at-least-once queue publishes a dead letter again if it has missed its confirm, for example because the
-// target was not up yet. The default would prolong every run by three minutes or more after its last fault.
+// advanced returns an advanced.config for the brokers, with additional settings. It shortens the time after which an
+// at-least-once queue republishes a dead letter that was not confirmed, for example because the target was not up yet.
+// With the default, every run would take at least three more minutes after its last fault.
 func advanced(more ...string) string {
 	if *resend != 0 {
 		more = append(more, fmt.Sprintf("{dead_letter_worker_publisher_confirm_timeout, %d}", resend.Milliseconds()))
@@ -130,7 +130,7 @@ func threeNodes(t *testing.T, o cluster.Options) *cluster.Cluster {
 	return started(t, c, err)
 }
 
-// withoutDocker is threeNodes on the installed server.
+// withoutDocker starts three nodes of the installed server.
 func withoutDocker(t *testing.T, o cluster.Options) *cluster.Nodes {
 	t.Helper()
 	o.Log = func(line string) { t.Log(line) }
@@ -138,7 +138,7 @@ func withoutDocker(t *testing.T, o cluster.Options) *cluster.Nodes {
 	return started(t, c, err)
 }
 
-// started ends a cluster with the test, or skips a test that cannot have one.
+// started stops the cluster when the test ends. It skips the test if no cluster is available.
 func started[C faults.Brokers](t *testing.T, c C, err error) C {
 	t.Helper()
 	if errors.Is(err, cluster.ErrUnavailable) {
@@ -155,8 +155,8 @@ func started[C faults.Brokers](t *testing.T, c C, err error) C {
 	return c
 }
 
-// mustBeSafe reports whether the design promises that nothing is lost: quorum
-// queues with at-least-once dead-lettering.
+// mustBeSafe reports whether the design promises that no message is lost, which requires quorum queues with at-least-once
+// dead-lettering.
 func mustBeSafe(s faults.Strategy) bool { return s.QueueType == topology.Quorum && s.Name != "plugin" }
 
 func run(t *testing.T, cfg faults.Config) *faults.Report {
@@ -179,28 +179,28 @@ func run(t *testing.T, cfg faults.Config) *faults.Report {
 	return report
 }
 
-// promised fails the test for every broken promise.
+// promised fails the test if the run broke a promise or tested nothing.
 func promised(t *testing.T, r *faults.Report) {
 	t.Helper()
 	if !r.Verdict.Clean() {
 		t.Errorf("seed %d: got %s, want a clean verdict", r.Seed, r.Verdict)
 	}
 	if r.Waiting+r.Parked+r.Dead > 0 {
-		t.Errorf("seed %d: %d messages wait, %d are parked and %d are dead letters, want none", r.Seed, r.Waiting, r.Parked, r.Dead)
+		t.Errorf("seed %d: %d messages are waiting, %d are parked and %d are dead letters, want 0 of each", r.Seed, r.Waiting, r.Parked, r.Dead)
 	}
 	if r.Verdict.Acknowledged == 0 || len(r.Injected) == 0 {
-		t.Errorf("seed %d: %d messages were acknowledged under %d faults, so nothing was tested", r.Seed, r.Verdict.Acknowledged, len(r.Injected))
+		t.Errorf("seed %d: %d messages were acknowledged and %d faults injected, want more than 0 of both", r.Seed, r.Verdict.Acknowledged, len(r.Injected))
 	}
 	for _, f := range r.Injected {
 		if f.Err != nil {
-			t.Errorf("%s could not be injected or healed: %v", f.Fault, f.Err)
+			t.Errorf("fault %s: injecting or healing it: %v", f.Fault, f.Err)
 		}
 	}
 }
 
-// TestFaults runs the workload under all faults, one after the other and mixed, on one
-// node and on a cluster. `make faults` runs it for longer. It fails if quorum queues
-// break a promise. For other combinations it shows what happens.
+// TestFaults runs the workload under all faults, one after the other and mixed, on one node and on a cluster. It fails if
+// a promise is broken with quorum queues, and only shows the verdict for other combinations. `make faults` runs it for
+// longer.
 func TestFaults(t *testing.T) {
 	skipIfAsked(t)
 	var reports []*faults.Report
@@ -226,21 +226,21 @@ func TestFaults(t *testing.T) {
 				cfg.Name = "three nodes"
 				cfg.Brokers = withoutDocker(t, cluster.Options{Advanced: advanced()})
 			default:
-				t.Fatalf("-on %q, want node, cluster (of containers), nodes (without Docker), or several with commas", place)
+				t.Fatalf("-on contains %q, want node, cluster (containers), nodes (without Docker), or several separated by commas", place)
 			}
 			r := run(t, cfg)
 			reports = append(reports, r)
 			if mustBeSafe(cfg.Strategy) {
 				promised(t, r)
 			} else {
-				t.Logf("%s on %s queues promises less; see docs/guarantees.md", cfg.Strategy.Name, cfg.Strategy.QueueType)
+				t.Logf("no failure for broken promises, because %s on %s queues promises less; see docs/guarantees.md", cfg.Strategy.Name, cfg.Strategy.QueueType)
 			}
 		})
 	}
 	publish(t, reports)
 }
 
-// The native strategy under all faults, if a broker that delays until a given time is available.
+// TestNativeFaults runs the native strategy under all faults, if a broker that delays until a given time is available.
 func TestNativeFaults(t *testing.T) {
 	skipIfAsked(t)
 	line := delaysByInstant(t)
@@ -270,7 +270,7 @@ func delaysByInstant(t *testing.T) string {
 	return newest
 }
 
-// publish writes the ledger as JSON and, if there are several runs to compare, as a table.
+// publish logs a table if there are several runs to compare, and writes the ledgers as JSON if requested.
 func publish(t *testing.T, reports []*faults.Report) {
 	t.Helper()
 	if len(reports) > 1 {

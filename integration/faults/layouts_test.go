@@ -23,9 +23,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A layout or the strategy is changed while two versions of a service run side by side, as in a rolling update: first
-// the old version alone, then both, then the new version alone. Nothing is lost, early or duplicated, and at the end
-// the old layout is retired.
+// The layout or the strategy is changed in a rolling update: first the old version of a service runs, then both versions
+// run, and then only the new one. No message is lost, early or duplicated, and at the end the old layout can be retired.
 func TestLayoutsChange(t *testing.T) {
 	skipIfAsked(t)
 	const native = "strategy: native, previous: [{layout: clock}]"
@@ -57,25 +56,25 @@ func TestLayoutsChange(t *testing.T) {
 				t.Errorf("got %d messages and the verdict %s, want more than 0 and a clean verdict", v.Messages, v)
 			}
 			if _, there := l.queue(change.gone); !there {
-				t.Fatalf("there is no queue %s before the layout is retired", change.gone)
+				t.Fatalf("queue %s does not exist before the layout is retired, want it to exist", change.gone)
 			}
 			var got binary.Result
 			for end := time.Now().Add(*settle); ; <-time.After(time.Second) {
 				if got = binary.Run(t.Context(), "retire", "--yes", "-f", now.file); got.Code == 0 {
 					break
 				}
-				// For a few seconds, a busy broker may still count messages that have left a queue, or answer the
-				// management API too late.
+				// For a few seconds, a busy broker may still count messages that have left a queue, or its management API
+				// may answer too late.
 				busy := strings.Contains(got.Stderr, "wait until they have drained") || strings.Contains(got.Stderr, "make the management API reachable")
 				if !busy || time.Now().After(end) {
-					t.Fatalf("retire failed: %s", got)
+					t.Fatalf("retire: got %s, want exit code 0", got)
 				}
 			}
 			t.Logf("%d messages; %s", len(l.sent), got.Stdout)
 			if n, there := l.queue(change.gone); there {
-				t.Errorf("queue %s still exists, with %d messages", change.gone, n)
+				t.Errorf("after retire, queue %s exists with %d messages, want it to be deleted", change.gone, n)
 			}
-			now.send(time.Second) // the current layout is unchanged
+			now.send(time.Second) // the current layout still works
 			if v := l.await(); !v.Clean() {
 				t.Errorf("got %v, want a verdict without violations", v)
 			}
@@ -89,7 +88,7 @@ func managed(version string) broker.Options {
 	return broker.Options{Version: version, Management: true}
 }
 
-// rolling is a ledger of services that share a destination.
+// rolling records what services that share a destination send and handle.
 type rolling struct {
 	t      *testing.T
 	broker *broker.Broker
@@ -100,7 +99,7 @@ type rolling struct {
 	effects []faults.Effect
 }
 
-// service is a version of a service: a producer and a consumer.
+// service is one version of a service, with a producer and a consumer.
 type service struct {
 	l      *rolling
 	file   string
@@ -110,7 +109,7 @@ type service struct {
 	stop        func() // stops the client and its consumer
 }
 
-// roll replaces a service with the next one, each with its own settings. The last one keeps running.
+// roll starts a service for each of the settings and stops the previous one after a while. The last one keeps running.
 func (l *rolling) roll(part time.Duration, settings []string) (now *service) {
 	l.t.Helper()
 	for _, delay := range settings {
@@ -125,7 +124,7 @@ func (l *rolling) roll(part time.Duration, settings []string) (now *service) {
 	return now
 }
 
-// service starts with its own settings.
+// service starts a service with the given delay settings.
 func (l *rolling) service(delay string) *service {
 	l.t.Helper()
 	s := &service{l: l, file: filepath.Join(l.t.TempDir(), "delays.yaml")}
@@ -195,8 +194,8 @@ func (s *service) send(delay time.Duration) {
 	s.l.sent = append(s.l.sent, m)
 }
 
-// effect fails at the first attempt of every fourth message. The retry uses the strategy of the service that handled
-// it, whichever service sent it.
+// effect fails at the first attempt of every fourth message. The retry uses the strategy of the service that handled the
+// message, which is not always the one that sent it.
 func (l *rolling) effect(_ context.Context, d *amqpx.Delivery) error {
 	if d.Attempt == 1 && d.ID[len(d.ID)-1]%4 == 0 {
 		return errors.New("not yet")
@@ -207,7 +206,7 @@ func (l *rolling) effect(_ context.Context, d *amqpx.Delivery) error {
 	return nil
 }
 
-// await waits until there are as many effects as messages, at most for the duration of -settle.
+// await waits until there are as many effects as messages, but not longer than -settle, and returns the verdict.
 func (l *rolling) await() faults.Verdict {
 	for end := time.Now().Add(*settle); ; <-time.After(20 * time.Millisecond) {
 		l.mu.Lock()

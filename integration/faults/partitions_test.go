@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// oneWay is a cluster in which, in every second partition, the isolated node still receives data from the others.
+// oneWay is a cluster. In every second partition, the isolated node still receives data from the others.
 type oneWay struct {
 	*cluster.Cluster
 	turn int // counts partitions
@@ -33,14 +33,14 @@ func (o *oneWay) Join(ctx context.Context, i int) error {
 	return o.Unmute(ctx, i)
 }
 
-// A node is isolated from the two others, in both directions or in one. pause_minority, which 4.0 still has, makes this
-// node pause, or all nodes.
+// A node is isolated from the other two in both directions or in one. With pause_minority, which RabbitMQ 4.0 still
+// supports, this node pauses, or all nodes do.
 func TestPartitions(t *testing.T) {
 	t.Parallel()
 	skipIfAsked(t)
 	for _, program := range []string{"nsenter", "iptables"} {
 		if _, err := exec.LookPath(program); err != nil || os.Getuid() != 0 {
-			t.Skipf("skipped: only root with %s mutes a node (%v)", program, err)
+			t.Skipf("skipped: isolating a node requires root and %s (%v)", program, err)
 		}
 	}
 	nodes := threeNodes(t, cluster.Options{

@@ -14,7 +14,7 @@ func at(seconds float64) time.Time { return noon.Add(time.Duration(seconds * flo
 
 func TestRecoveries(t *testing.T) {
 	sent := []Sent{
-		{ID: "before", Due: at(0), Outcome: Acknowledged, Began: at(0), Ended: at(20)}, // begun before the outage
+		{ID: "before", Due: at(0), Outcome: Acknowledged, Began: at(0), Ended: at(20)}, // started before the outage
 		{ID: "refused", Due: at(11), Outcome: NotSent, Began: at(11), Ended: at(11.1)},
 		{ID: "slow", Due: at(12), Outcome: Acknowledged, Began: at(12), Ended: at(19)},
 		{ID: "first", Due: at(12), Outcome: Acknowledged, Began: at(12.5), Ended: at(13)},
@@ -29,12 +29,12 @@ func TestRecoveries(t *testing.T) {
 	want := []time.Duration{3 * time.Second, -1, 600 * time.Millisecond, -1}
 	for i, f := range injected {
 		if f.Recovery != want[i] {
-			t.Errorf("over at %s: recovery %v, want %v", clock(f.Over), f.Recovery, want[i])
+			t.Errorf("fault that was over at %s: got recovery %v, want %v", clock(f.Over), f.Recovery, want[i])
 		}
 	}
 }
 
-// A run that ends before it has settled says what it was waiting for.
+// If a run ends before all effects have occurred, the text says what is missing.
 func TestUnsettled(t *testing.T) {
 	var sent []Sent
 	for i := range 7 {
@@ -58,7 +58,7 @@ func TestUnsettled(t *testing.T) {
 		{6, 0, errors.New("no node answers"), "1 messages without their effect, 0 in queues; without: 6; the last look failed: no node answers"},
 	} {
 		if got := unsettled(check(c.had), c.waiting, c.err); got != c.want {
-			t.Errorf("got  %s\nwant %s", got, c.want)
+			t.Errorf("unsettled returned\n%s, want\n%s", got, c.want)
 		}
 	}
 }
@@ -79,7 +79,7 @@ func TestReport(t *testing.T) {
 	lines := strings.Split(b.String(), "\n")
 	for _, want := range [][]string{{"LOST", "0", "0"}, {"acknowledged", "1", "1"}, {"faults", "2", "2"}, {"broker-kill", "2", "1", "1", "1,500", "1,500"}} {
 		if !slices.ContainsFunc(lines, func(l string) bool { return slices.Equal(strings.Fields(l), want) }) {
-			t.Errorf("no line %q in\n%s", want, b.String())
+			t.Errorf("got the report\n%[2]s\nwant a line with the fields %[1]q", want, b.String())
 		}
 	}
 	raw, err := json.Marshal(r)
@@ -100,7 +100,7 @@ func TestReport(t *testing.T) {
 		"broker":          "4.3.6",
 	} {
 		if got[key] != want {
-			t.Errorf("%s is %v, want %v", key, got[key], want)
+			t.Errorf("JSON key %s is %v, want %v", key, got[key], want)
 		}
 	}
 	if number(-1234567) != "-1,234,567" || number(999) != "999" || number(1000) != "1,000" {

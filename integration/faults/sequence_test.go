@@ -21,15 +21,15 @@ func TestSameSeedSameFaults(t *testing.T) {
 	kinds := Kinds("network", "broker", "consumer", "database")
 	a, b := take(500, 7, kinds), take(500, 7, kinds)
 	if !reflect.DeepEqual(a, b) {
-		t.Fatal("the same seed gave two sequences")
+		t.Fatal("two sequences with seed 7 differ, want them to be equal")
 	}
 	if reflect.DeepEqual(a, take(500, 8, kinds)) {
-		t.Fatal("another seed gave the same sequence")
+		t.Fatal("the sequences with seeds 7 and 8 are equal, want them to differ")
 	}
 	// The order in which the caller lists the kinds does not matter.
 	slices.Reverse(kinds)
 	if !reflect.DeepEqual(a, take(500, 7, kinds)) {
-		t.Fatal("the order of the kinds changed the sequence")
+		t.Fatal("the sequence changed with the order of the kinds, want the same sequence")
 	}
 }
 
@@ -47,7 +47,7 @@ func TestSequenceCoversEveryKind(t *testing.T) {
 		const steps = 200
 		for _, s := range take(steps, 1, kinds) {
 			if s.Rest <= 0 {
-				t.Fatalf("%s: step %+v is not followed by a rest", name, s)
+				t.Fatalf("%s: step %+v has no rest after it, want Rest > 0", name, s)
 			}
 			switch len(s.Faults) {
 			case 1:
@@ -55,15 +55,15 @@ func TestSequenceCoversEveryKind(t *testing.T) {
 			case 2:
 				mixed++
 				if group[s.Faults[0].Kind] == group[s.Faults[1].Kind] {
-					t.Fatalf("%s: two faults of one group overlap: %v", name, s.Faults)
+					t.Fatalf("%s: faults of the same group overlap in %v, want different groups", name, s.Faults)
 				}
 			default:
-				t.Fatalf("%s: %d faults overlap", name, len(s.Faults))
+				t.Fatalf("%s: %d faults overlap, want 1 or 2", name, len(s.Faults))
 			}
 		}
 		for _, k := range kinds {
 			if alone[k] == 0 {
-				t.Errorf("%s: fault %s never occurs alone in %d steps", name, k, steps)
+				t.Errorf("%s: fault %s occurs alone 0 times in %d steps, want at least once", name, k, steps)
 			}
 		}
 		if mixed < steps/5 {
@@ -71,6 +71,6 @@ func TestSequenceCoversEveryKind(t *testing.T) {
 		}
 	}
 	if len(take(1, 1, nil)) != 0 {
-		t.Error("a sequence of no kinds has a fault")
+		t.Error("got a step from a sequence without kinds, want none")
 	}
 }

@@ -28,17 +28,17 @@ import (
 )
 
 var (
-	soak     = flag.Duration("soak", 0, "how long TestSoak runs; 0: it is skipped")
-	soakRate = flag.Float64("soak-rate", 50, "messages per second of TestSoak; and a fifth as many tasks in addition")
-	curves   = flag.String("curves", "", "file to write TestSoak's picture to, an SVG")
+	soak     = flag.Duration("soak", 0, "how long TestSoak runs; 0: skip it")
+	soakRate = flag.Float64("soak-rate", 50, "messages per second in TestSoak, in addition to a fifth as many tasks")
+	curves   = flag.String("curves", "", "file for TestSoak's SVG picture")
 )
 
-// TestSoak sends at a steady rate, without faults, and observes values that may grow: those of this process, of the
-// broker and of the database's tables. After a warm-up, none of them may grow. The broker's memory takes more than half
-// an hour to level off, so runs below two hours may fail.
+// TestSoak sends at a steady rate without faults, and samples the sizes of this process, of the broker and of the
+// database's tables. None of them may grow after a warm-up. The broker's memory takes more than half an hour to level
+// off, so runs of less than two hours may fail.
 func TestSoak(t *testing.T) {
 	if *soak == 0 {
-		t.Skip("skipped: -soak says how long it runs")
+		t.Skip("skipped: set the duration with -soak")
 	}
 	s := startSoak(t)
 	ctx, cancel := context.WithTimeout(t.Context(), *soak)
@@ -58,7 +58,7 @@ func TestSoak(t *testing.T) {
 	working.Wait()
 	s.settle(t)
 	if len(s.at) < 8 {
-		t.Fatalf("got %d samples, want at least 8 to compare quarters", len(s.at))
+		t.Fatalf("got %d samples, want at least 8 to compare quarters of the run", len(s.at))
 	}
 	for i, name := range soakCurves {
 		early, late := s.level(i, 1), s.level(i, 3)
@@ -80,12 +80,12 @@ func mustDo(t *testing.T, err error) {
 	}
 }
 
-// soakCurves lists the values of a sample.
+// soakCurves lists the names of a sample's values.
 var soakCurves = []string{"goroutines", "heap, MiB", "open files", "broker's memory, MiB", "broker's processes", "rows, thousands"}
 
-// works has the outcomes of messages or tasks by their number. Its size is constant.
+// works has the wanted and actual effects of messages or tasks, indexed by their number. Its size is constant.
 type works struct {
-	wanted  []atomic.Bool // whether exactly one effect is wanted, which is not the case if it was cancelled or not sent
+	wanted  []atomic.Bool // whether exactly one effect is wanted, rather than none because the item was cancelled or not sent
 	effects []atomic.Int32
 }
 
@@ -158,7 +158,7 @@ func startSoak(t *testing.T) *soakWork {
 
 const soakMessages, soakTasks = "soak.messages", "soak.tasks"
 
-// effect returns a handler that counts by the number in the id.
+// effect returns a handler that counts effects by the number in the message's id.
 func (s *soakWork) effect(w *works) func(context.Context, *sql.Tx, *amqpx.Delivery) error {
 	return func(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
 		if time.Now().Before(d.DueAt) {
@@ -173,8 +173,8 @@ func (s *soakWork) effect(w *works) func(context.Context, *sql.Tx, *amqpx.Delive
 	}
 }
 
-// produce sends messages and schedules tasks that are due within a minute. A third of the tasks is
-// cancelled, and a third is rescheduled.
+// produce sends messages and schedules tasks that are due within a minute. It cancels a third of the tasks, and
+// reschedules another third.
 func (s *soakWork) produce(ctx context.Context, t *testing.T) {
 	tick := time.NewTicker(time.Duration(float64(time.Second) / *soakRate))
 	defer tick.Stop()
@@ -253,7 +253,7 @@ func (s *soakWork) sample(t *testing.T, at time.Duration) {
 	}
 }
 
-// settle waits for the last effects, and then for a while in which surplus effects would appear.
+// settle waits for the last effects, and then for a while for surplus effects.
 func (s *soakWork) settle(t *testing.T) {
 	for deadline := time.Now().Add(10 * time.Minute); ; <-time.After(time.Second) {
 		_, messages, _ := s.messages.count()
@@ -262,29 +262,29 @@ func (s *soakWork) settle(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Errorf("after 10 minutes, %d messages and %d tasks have no effect", messages, tasks)
+			t.Errorf("after 10 minutes, %d messages and %d tasks have had no effect, want 0 of both", messages, tasks)
 			break
 		}
 	}
 	<-time.After(90 * time.Second) // longer than any wait
 	for _, queue := range []string{soakMessages, soakTasks, soakMessages + ".dead", soakTasks + ".dead"} {
 		if info, err := s.client.QueueInfo(t.Context(), queue); err != nil || info.Ready > 0 {
-			t.Errorf("%s at the end: got %+v, %v, want no error and Ready = 0", queue, info, err)
+			t.Errorf("queue %s at the end: got %+v, error %v, want no error and Ready = 0", queue, info, err)
 		}
 	}
 }
 
-// judge fails the test for each broken promise.
+// judge fails the test if a message or a task was lost, early or handled twice.
 func (s *soakWork) judge(t *testing.T) {
 	for name, w := range map[string]*works{"messages": &s.messages, "tasks": &s.tasks} {
 		wanted, missing, surplus := w.count()
-		t.Logf("%d %s due: %d missing, %d twice or cancelled", wanted, name, missing, surplus)
+		t.Logf("%d %s were due; %d effects are missing, and %d items had too many", wanted, name, missing, surplus)
 		if wanted == 0 || missing+surplus > 0 {
-			t.Errorf("%s: none was due, or some are missing or were handled twice", name)
+			t.Errorf("%s: got %d wanted effects, %d missing and %d items with too many, want more than 0, 0 and 0", name, wanted, missing, surplus)
 		}
 	}
 	if early, failed := s.early.Load(), s.failed.Load(); early+failed > 0 {
-		t.Errorf("%d effects were early and %d calls failed, want 0 of both", early, failed)
+		t.Errorf("%d effects were early and %d calls failed, want 0 and 0", early, failed)
 	}
 }
 
@@ -295,7 +295,7 @@ func (s *soakWork) level(curve, quarter int) float64 {
 	return part[len(part)/2]
 }
 
-// picture draws the curves, each from 0 to its maximum.
+// picture draws the curves as an SVG, each scaled to its maximum.
 func (s *soakWork) picture() []byte {
 	const width, height = 760, 90
 	var b strings.Builder

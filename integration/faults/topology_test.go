@@ -19,7 +19,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// small is an in-memory ledger for scenarios in which no process dies.
+// small is a ledger in memory, for scenarios in which no process is killed.
 type small struct {
 	t      *testing.T
 	broker *broker.Broker
@@ -33,7 +33,7 @@ type small struct {
 	changed chan struct{}
 }
 
-// newSmall opens a client with its own names on the shared broker.
+// newSmall opens a client with its own prefix on the shared broker.
 func newSmall(t *testing.T) *small {
 	t.Helper()
 	skipIfAsked(t)
@@ -60,7 +60,7 @@ func newSmall(t *testing.T) *small {
 	return s
 }
 
-// send sends n messages together, which are due after the delay.
+// send sends n messages concurrently. They are due after the delay.
 func (s *small) send(n int, delay time.Duration) {
 	s.t.Helper()
 	began := time.Now()
@@ -117,7 +117,7 @@ func (s *small) await(n int) faults.Verdict {
 		select {
 		case <-s.changed:
 		case <-deadline:
-			s.t.Fatalf("%d effects within %v, want %d", len(effects), servers.Patience, n)
+			s.t.Fatalf("got %d effects within %v, want %d", len(effects), servers.Patience, n)
 		}
 	}
 }
@@ -152,14 +152,13 @@ func (s *small) awaitDepth(ch *amqp.Channel, queue string, want int) {
 		select {
 		case <-ticker.C:
 		case <-deadline:
-			s.t.Fatalf("%d messages in %s after a minute, want %d", q.Messages, queue, want)
+			s.t.Fatalf("after a minute, there are %d messages in %s, want %d", q.Messages, queue, want)
 		}
 	}
 }
 
-// The destination is deleted while messages wait for it. All of them are parked. They
-// continue when the queue exists again and an operator sends them back to the delivery
-// exchange with their routing keys.
+// If the destination is deleted while messages wait for it, all of them are parked. They arrive after the queue exists
+// again and an operator has published them to the delivery exchange with their routing keys.
 func TestDestinationDeletedAndCreatedAgain(t *testing.T) {
 	s := newSmall(t)
 	const n = 300
@@ -170,12 +169,12 @@ func TestDestinationDeletedAndCreatedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if came > 0 {
-		t.Skipf("skipped: the machine is so slow that %d messages were due before their queue was deleted", came)
+		t.Skipf("skipped: the machine is too slow: %d messages were due before their queue was deleted", came)
 	}
 	parked := topology.ParkedQueue(s.prefix)
 	s.awaitDepth(ch, parked, n)
 	if v := faults.Check(s.sent, nil, nil); v.Lost != n {
-		t.Fatalf("without effects, %d of %d messages count as lost", v.Lost, n)
+		t.Fatalf("without effects, %d messages count as lost, want %d", v.Lost, n)
 	}
 
 	// The next consumer declares and binds the queue.
@@ -187,8 +186,8 @@ func TestDestinationDeletedAndCreatedAgain(t *testing.T) {
 	s.awaitDepth(ch, parked, 0)
 }
 
-// sendBack publishes the parked messages to the delivery exchange. Messages whose queue
-// is still not bound are parked again, so it repeats until there are n effects.
+// sendBack publishes the parked messages to the delivery exchange until there are n effects. It has to repeat this,
+// because messages are parked again until their queue is bound.
 func (s *small) sendBack(ch *amqp.Channel, n int) {
 	s.t.Helper()
 	if err := ch.Confirm(false); err != nil {
@@ -211,11 +210,11 @@ func (s *small) sendBack(ch *amqp.Channel, n int) {
 			case <-s.changed:
 			case <-time.After(50 * time.Millisecond):
 			case <-deadline:
-				s.t.Fatalf("%d of %d parked messages arrived within a minute", got, n)
+				s.t.Fatalf("%d parked messages arrived within a minute, want %d", got, n)
 			}
 			continue
 		}
-		delete(d.Headers, "x-death") // before 4.0.1 a broker would drop the message as a cycle
+		delete(d.Headers, "x-death") // before 4.0.1, a broker would drop the message because of this header
 		confirm, err := ch.PublishWithDeferredConfirm(topology.DeliveryExchange(s.prefix), d.RoutingKey, false, false, amqp.Publishing{
 			MessageId: d.MessageId, Headers: d.Headers, Body: d.Body, DeliveryMode: amqp.Persistent,
 		})
@@ -223,7 +222,7 @@ func (s *small) sendBack(ch *amqp.Channel, n int) {
 			s.t.Fatal(err)
 		}
 		if acked, err := confirm.WaitContext(s.t.Context()); !acked || err != nil {
-			s.t.Fatalf("message %s was not confirmed: %v", d.MessageId, err)
+			s.t.Fatalf("message %s: got no confirm (error %v), want one", d.MessageId, err)
 		}
 		if err := d.Ack(false); err != nil {
 			s.t.Fatal(err)
@@ -237,7 +236,7 @@ func (s *small) sendBack(ch *amqp.Channel, n int) {
 func TestPolicyWithATTL(t *testing.T) {
 	s := newSmall(t)
 	s.consume()
-	s.send(1, 0) // declares everything
+	s.send(1, 0) // declares the layout and the queue
 	s.await(1)
 	name := s.prefix + "-ttl"
 	_, err := s.broker.Ctl(t.Context(), "set_policy", name, "^"+s.prefix+`\.bucket`, `{"message-ttl":100}`, "--apply-to", "queues")
@@ -263,12 +262,12 @@ func TestPolicyWithATTL(t *testing.T) {
 		returned += k.Returned
 	}
 	if returned == 0 {
-		t.Error("no message arrived too early, so the policy had no effect")
+		t.Error("0 messages arrived too early, want at least 1 because of the policy")
 	}
 }
 
-// Two versions of a layout are used at the same time. Producers of both versions send to the same destination while a
-// consumer with the old version retries.
+// Two layouts are used at the same time: producers with both layouts send to the same destination, while a consumer
+// retries with the old layout.
 func TestTwoLayoutsAtOnce(t *testing.T) {
 	skipIfAsked(t)
 	promised(t, run(t, faults.Config{
@@ -284,5 +283,5 @@ func shared(t *testing.T) faults.Brokers {
 	return faults.OneNode(broker.Shared(t, broker.Options{Version: *version, Advanced: advanced()}))
 }
 
-// brief returns a duration that is long enough for a few faults of few kinds.
+// brief returns a duration that is long enough for a few faults.
 func brief() time.Duration { return min(*duration, 12*time.Second) }

@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// upgraded is a broker that starts with the next version after its first stop.
+// upgraded is a broker that is replaced by the next version when it starts after its first stop.
 type upgraded struct {
 	faults.Brokers
 	next func(context.Context) (faults.Brokers, error) // nil after the upgrade
@@ -38,13 +38,13 @@ func (u *upgraded) Start(ctx context.Context, i int) error {
 	return err
 }
 
-// RabbitMQ is upgraded while messages are being sent and are waiting.
+// RabbitMQ is upgraded while messages are being sent and while others wait.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
-	d := newDisk(t, "-t", "tmpfs", "none") // its data outlives the container, but not the test
+	d := newDisk(t, "-t", "tmpfs", "none") // the data must outlive the container, but not the test
 	const from = "4.0"
 	if lines, err := broker.Versions(t.Context()); err != nil || !slices.Contains(lines, from) || !slices.Contains(lines, *version) {
-		t.Skipf("skipped: RabbitMQ %s and %s are needed, %q are here (%v)", from, *version, lines, err)
+		t.Skipf("skipped: it needs RabbitMQ %s and %s; available: %q (%v)", from, *version, lines, err)
 	}
 	old := node(t, broker.Options{Version: from, Data: d.dir})
 	where, err := url.Parse(old.URLs()[0])

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 )
 
-// answering is a server that records what it receives and answers ok to each piece.
+// answering is a server that records the data it receives and answers each read with "ok".
 type answering struct {
 	ln   net.Listener
 	mu   sync.Mutex
@@ -60,7 +60,7 @@ func (a *answering) received() string {
 	return a.got
 }
 
-// ask writes what to c, waits for the answer, and returns an error if the connection ends first.
+// ask writes what to c and waits for the answer. It returns an error if the connection is closed first.
 func ask(t *testing.T, c net.Conn, what string) error {
 	t.Helper()
 	if err := c.SetDeadline(time.Now().Add(servers.Patience)); err != nil {
@@ -72,7 +72,7 @@ func ask(t *testing.T, c net.Conn, what string) error {
 	_, err := io.ReadFull(c, make([]byte, 2))
 	var slow net.Error
 	if errors.As(err, &slow) && slow.Timeout() {
-		t.Fatalf("%q: the client got neither an answer nor the end of the connection", what)
+		t.Fatalf("%q: timed out after %v, want an answer or a closed connection", what, servers.Patience)
 	}
 	return err
 }
@@ -104,13 +104,13 @@ func TestWire(t *testing.T) {
 			}
 			w.cutAt(c.cut)
 			if err := ask(t, client, "COMMIT "); (err == nil) != c.answered {
-				t.Errorf("the client saw %v, want error = %t", err, !c.answered)
+				t.Errorf("the client got error %v, want an error: %t", err, !c.answered)
 			}
 			if got := server.received(); got != c.received {
 				t.Errorf("the server received %q, want %q", got, c.received)
 			}
 			if (w.count() == 0) != c.answered {
-				t.Errorf("%d cuts, want some only while no answer arrives", w.count())
+				t.Errorf("the wire was cut %d times, want 0 if an answer arrives and more otherwise (answer: %t)", w.count(), c.answered)
 			}
 			w.cutAt("")
 			again, err := net.Dial("tcp", w.addr())

@@ -38,6 +38,49 @@ func TestPictures(t *testing.T) {
 	}
 }
 
+// The pictures in the Chinese documents are the English pictures with Chinese labels, which are not longer.
+func TestChinesePictures(t *testing.T) {
+	for name, labels := range chinese {
+		english, err := os.ReadFile(filepath.Join(root, "docs", "images", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		svg, missing := translate(string(english), labels)
+		if len(missing) > 0 {
+			t.Errorf("%s: the labels %q have no translation", name, missing)
+		}
+		file := filepath.Join(root, "docs", "images", strings.TrimSuffix(name, ".svg")+".zh-CN.svg")
+		if *update {
+			if err := os.WriteFile(file, []byte(svg), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := os.ReadFile(file); err != nil || string(got) != svg {
+			t.Errorf("%s is out of date (%v); run make pictures", file, err)
+		}
+		if err := parse(svg); err != nil {
+			t.Errorf("%s is not XML: %v", file, err)
+		}
+		for label, translation := range labels {
+			if got, limit := lengthInEms(translation), lengthInEms(label); got > limit {
+				t.Errorf("%s: the label %q is %.1f em long, want at most the %.1f em of %q", file, translation, got, limit, label)
+			}
+		}
+	}
+}
+
+// lengthInEms estimates the length of a text in a font in which Chinese characters are an em wide.
+func lengthInEms(s string) (sum float64) {
+	for _, r := range s {
+		if r >= 0x2e80 {
+			sum++
+		} else {
+			sum += 0.56
+		}
+	}
+	return sum
+}
+
 func parse(text string) error {
 	d := xml.NewDecoder(strings.NewReader(text))
 	for {

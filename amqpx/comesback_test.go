@@ -467,7 +467,7 @@ func TestPauseCountsNoReturn(t *testing.T) {
 	}
 }
 
-// A consumer that holds messages warns of a queue whose delivery limit is too low for that.
+// A consumer that holds messages logs a warning if the queue's delivery limit is too low for that.
 func TestLowDeliveryLimitIsLogged(t *testing.T) {
 	for _, x := range []struct {
 		version string

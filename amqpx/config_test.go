@@ -40,7 +40,7 @@ func TestConfigNamesEveryFieldThatIsWrong(t *testing.T) {
 		}
 	}
 	if strings.Contains(text, "s3cret") {
-		t.Errorf("the password is in the error:\n%s", text)
+		t.Errorf("the error contains the password:\n%s", text)
 	}
 }
 

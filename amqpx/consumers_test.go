@@ -56,7 +56,7 @@ func TestConsumeAllEndsWithOne(t *testing.T) {
 		err := c.ConsumeAll(t.Context(), amqpx.Consumer{Queue: "open", Handler: acked}, amqpx.Consumer{Queue: "secret", Handler: acked})
 		one, ok := errors.AsType[*amqpx.ConsumeError](err)
 		if !ok || one.Queue != "secret" || !strings.HasPrefix(err.Error(), "consume secret: ") || strings.Contains(err.Error(), "open") {
-			t.Errorf("ConsumeAll: got %v, want the error of the consumer of queue secret only", err)
+			t.Errorf("ConsumeAll: got %v, want only the error of the consumer of queue secret", err)
 		}
 		m.hasConsumers("open", 0)
 	})

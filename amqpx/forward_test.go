@@ -58,7 +58,7 @@ func TestForwardKeepsForeignProperties(t *testing.T) {
 			return c.Forward(ctx, d, topology.Destination{Exchange: "shop.due", RoutingKey: d.RoutingKey}, 0)
 		})
 		m.Publish("shop", "order.7", foreignMessage("order.7"))
-		after(time.Hour + 90*time.Second) // it is due after an hour, and expires 90 s after that; this is a minute and a second later
+		after(time.Hour + 90*time.Second) // the message is forwarded after about 61 s, is due an hour later, and expires 90 s after that
 		k.stop()
 		k2.stop()
 		rest := "shop order.7 90000 guest 1 1700000000 5000 [copy.order.7]\n"

@@ -231,7 +231,7 @@ func TestStatsOfAConsumer(t *testing.T) {
 		close(release)
 		after(time.Minute)
 		if got := c.Stats().Consumers[0]; got.Settling+got.Running+got.Waiting != 0 || got.Handled != 7 || got.Failed != 1 || !got.Oldest.IsZero() {
-			t.Errorf("consumer at rest: got %+v, want 7 handled, 1 failed and nothing in progress", got)
+			t.Errorf("idle consumer: got %+v, want 7 handled, 1 failed and nothing in progress", got)
 		}
 	})
 }

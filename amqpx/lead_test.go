@@ -306,7 +306,7 @@ func TestLeadIsChecked(t *testing.T) {
 	})
 }
 
-// A constant error of the broker's clock has no effect.
+// A constant error in the broker's clock has no effect.
 func TestLeadByABrokersWrongClock(t *testing.T) {
 	for _, ahead := range []time.Duration{-time.Hour, -5 * time.Second, 5 * time.Second, time.Hour} {
 		inMemoryOf(t, amqptest.Options{ClockAhead: ahead}, func(t *testing.T, m *memory) {

@@ -130,7 +130,7 @@ func (m *memory) open(cfg amqpx.Config) *client {
 	return c
 }
 
-// tryOpen is open for a client that may fail to open.
+// tryOpen is like open, but returns an error instead of failing the test.
 func (m *memory) tryOpen(ctx context.Context, cfg amqpx.Config) (*client, error) {
 	cfg.URL, cfg.Dial = cmp.Or(cfg.URL, m.URL()), m.Dial
 	c, err := amqpx.Open(ctx, cfg)

@@ -135,7 +135,7 @@ func TestErrorPolicy(t *testing.T) {
 			t.Errorf("the handler of down ran after %v with the attempts %v, want [0 1h] and [1 1]", began["down"], got)
 		}
 		if dl := m.deadLetterOf("q"); len(began["gone"]) != 1 || dl.Reason != inspect.ReasonRejected || dl.Error != errGone.Error() {
-			t.Errorf("handler of gone: got %d runs and a dead letter with reason %q and error %q, want 1 run, %q and %q", len(began["gone"]), dl.Reason, dl.Error, inspect.ReasonRejected, errGone)
+			t.Errorf("message gone: got %d runs and a dead letter with reason %q and error %q, want 1 run, %q and %q", len(began["gone"]), dl.Reason, dl.Error, inspect.ReasonRejected, errGone)
 		}
 		if calls != 3 {
 			t.Errorf("the policy was called %d times, want 3, once for each failure", calls)

@@ -165,7 +165,7 @@ func TestRemainingDoesNotOverflow(t *testing.T) {
 }
 
 // If publishing is delayed by less than the slack, a message with a declared delay keeps that delay. After that, it
-// gets its remaining delay, or the original one if the strategy does not have the remaining delay.
+// gets its remaining delay, or the original one if the strategy does not support the remaining delay.
 func TestRouteUsesTheRemainingDelay(t *testing.T) {
 	ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{time.Minute}})
 	if err != nil {

@@ -81,7 +81,7 @@ func TestStuckQueueDelaysOnlyItsMessages(t *testing.T) {
 	})
 }
 
-// If some messages of a batch go to a stuck queue, the others are confirmed, and the error lists exactly the messages
+// If some messages of a batch are for a stuck queue, the others are confirmed, and the error lists exactly the messages
 // for the stuck queue.
 func TestABatchWithAStuckQueue(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {

@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// ReadDeadLetter returns where, why and when a message died, as consumers and brokers record it.
+// ReadDeadLetter returns where, why and when a message died. Consumers and brokers record this in different headers.
 func TestReadDeadLetter(t *testing.T) {
 	sent, died := time.Unix(1000, 0), time.Unix(2000, 0)
 	death := func(queue, reason string, at time.Time) amqp.Table {

@@ -58,7 +58,7 @@ func (k *kept) all() iter.Seq2[inspect.SavedMessage, error] {
 	}
 }
 
-// A message leaves the queue only after it has been saved.
+// A message is removed from the queue only after it has been saved.
 func TestDiscardSavesFirst(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -125,7 +125,7 @@ func TestDiscardPanics(t *testing.T) {
 	})
 }
 
-// A message that was saved to a file is sent to the same destination, and in the same way, as one that is requeued from
+// A message from a saved file is sent to the same destination, and in the same way, as a message that is requeued from
 // its queue.
 func TestRequeueFrom(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {

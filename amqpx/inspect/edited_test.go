@@ -44,7 +44,7 @@ func edited(t *testing.T, path string, edit func(line string) string) iter.Seq2[
 }
 
 // Requeue revives a failed task from its database row. If the task's line in the saved file was edited, Requeue skips
-// the line and reports its number, because the edit would be lost.
+// the line and reports its number, because the edits would be lost.
 func TestRequeueOfEditedTasks(t *testing.T) {
 	same := func(line string) string { return line }
 	for name, c := range map[string]struct {
@@ -98,8 +98,8 @@ func TestRequeueOfEditedTasks(t *testing.T) {
 	}
 }
 
-// The limit includes messages that a destination refuses. Otherwise a run with a small limit could read thousands of
-// them.
+// The limit also counts messages that their destination refuses. Otherwise a run with a small limit could read
+// thousands of them.
 func TestLimitEndsARunThatIsRefused(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

@@ -104,7 +104,7 @@ func rejects(context.Context, *amqpx.Delivery) error {
 	return amqpx.Reject(errors.New("card rejected"))
 }
 
-// collector is a handler that keeps the messages that it receives.
+// collector has a handler that collects the messages that it receives.
 type collector struct {
 	answer error // the handler's result
 
@@ -140,7 +140,7 @@ func (k *collector) attempts() (attempts []int) {
 	return attempts
 }
 
-// since returns how long after the given time each message arrived, by its id.
+// since returns, by message id, how long after the given time each message arrived.
 func (k *collector) since(began time.Time) map[string][]time.Duration {
 	times := map[string][]time.Duration{}
 	for _, h := range k.all() {

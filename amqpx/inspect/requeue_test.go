@@ -42,7 +42,7 @@ func (c *client) bury(queue string, n int) {
 	stop := c.consume(queue, rejects, amqpx.WithConcurrency(1))
 	for i := range n {
 		c.mustSend(amqpx.Message{ID: fmt.Sprintf("%s-%02d", queue, i), Queue: queue, Headers: amqp.Table{"n": int32(i % 2)}})
-		inmemory.After(time.Second) // dead letters of messages that are handled concurrently arrive in any order
+		inmemory.After(time.Second) // without a pause, the dead letters could arrive in any order
 	}
 	stop()
 	c.m.Holds(queue+".dead", n, 0)
@@ -156,7 +156,7 @@ func TestRequeueFilter(t *testing.T) {
 	})
 }
 
-// Messages that are put back keep their order.
+// Messages that are put back stay in their order.
 func TestRequeuePutsBackInOrder(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -221,7 +221,7 @@ func TestRequeueWhereItDied(t *testing.T) {
 			stop := c.consume(q, got.handle)
 			inmemory.After(time.Second)
 			if d := got.all(); len(d) != 1 || d[0].Exchange != "x" || d[0].RoutingKey != "k" {
-				t.Errorf(`queue %s got %+v, want one message with the exchange x and the key k`, q, d)
+				t.Errorf("queue %s: got %+v, want one message with the exchange x and the key k", q, d)
 			}
 			stop()
 		}
@@ -262,10 +262,10 @@ func TestRequeueParked(t *testing.T) {
 		inmemory.After(30 * time.Minute)
 		times := got.since(began)
 		if d := times["due"]; len(d) != 1 || d[0] > 11*time.Second {
-			t.Errorf("message due was delivered after %v, want once within 11s", d)
+			t.Errorf("message due was delivered after %v, want one delivery within 11s", d)
 		}
 		if d := times["wait"]; len(d) != 1 || d[0] < 20*time.Minute {
-			t.Errorf("message wait was delivered after %v, want once after at least 20m", d)
+			t.Errorf("message wait was delivered after %v, want one delivery after at least 20m", d)
 		}
 		r = c.requeue(inspect.RequeueOptions{Queue: "delay.parked", To: topology.Destination{Queue: "q"}})
 		wantCounts(t, r, "1 total, 1 examined, 1 chosen: 1 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
@@ -291,7 +291,7 @@ func TestRequeueToARefusingDestination(t *testing.T) {
 				cl := m.open(amqpx.Config{})
 				cl.bury("q", 5)
 				cl.bury("p", 5)
-				for _, msg := range m.State("p.dead").Messages { // put the dead letters of both queues into one queue
+				for _, msg := range m.State("p.dead").Messages { // puts the dead letters from both queues into one queue
 					m.Publish("", "q.dead", msg.Publishing)
 				}
 				c.spoil(m)
@@ -320,7 +320,7 @@ func limitedTo(t testing.TB, limit string) *live.Management {
 	return managed(t, `{"type": "quorum", "effective_policy_definition": {"delivery-limit": `+limit+`}}`)
 }
 
-// managed returns a management API that always gives the same answer.
+// managed returns a management API that always returns the same response.
 func managed(t testing.TB, answer string) *live.Management {
 	t.Helper()
 	m, err := live.NewManagement(live.ManagementConfig{URL: "http://management", Transport: answers(answer)})
@@ -440,7 +440,7 @@ func TestRequeueSparesTheDeliveryLimit(t *testing.T) {
 						t.Errorf("got the messages %v in the queue, want all 10", there)
 					}
 					if moves := c.moves && version != "4.3.0"; moves != (moved > 0) {
-						t.Errorf("%d messages were moved, want some: %t", moved, moves)
+						t.Errorf("%d messages were moved, want at least one = %t", moved, moves)
 					}
 				})
 			})
@@ -469,7 +469,7 @@ func TestRequeueOfLongMessages(t *testing.T) {
 	})
 }
 
-// A dry run checks a destination once, and not for each message.
+// A dry run does not check the same destination again for each message.
 func TestRequeueDryRunAsksOnce(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -575,7 +575,7 @@ func TestRequeueWhileBlocked(t *testing.T) {
 	})
 }
 
-// However the run is interrupted, no message is lost, and at most one is duplicated.
+// No matter when the run is interrupted, no message is lost, and at most one is duplicated.
 func TestRequeueInterrupted(t *testing.T) {
 	for _, method := range []string{"basic.publish", "basic.ack", "basic.consume", "basic.cancel", "basic.nack", "basic.qos", "basic.get"} {
 		for n, reached := 1, true; reached && n <= 12; n++ {
@@ -633,7 +633,7 @@ func TestRequeueEndsWithoutAnAnswerToClose(t *testing.T) {
 	})
 }
 
-// A copy at the end of a queue is not routed to the queues in the message's old CC header.
+// A copy at the end of a queue is not also routed to the queues in the message's old CC header.
 func TestRequeueCopiesToTheQueueAlone(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -694,8 +694,8 @@ func TestRequeueWithoutACopy(t *testing.T) {
 	}
 }
 
-// A requeue does not trust a user-id in a header that any publisher can write. A message that is
-// not due yet is sent through the strategy.
+// Requeue does not trust a user id in a header, because any publisher can write it. A message that is not due yet is
+// delayed by the strategy.
 func TestRequeueIgnoresUserIDsInHeaders(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -711,8 +711,10 @@ func TestRequeueIgnoresUserIDsInHeaders(t *testing.T) {
 		stop := c.consume("q", got.handle)
 		inmemory.After(time.Hour)
 		stop()
-		if all := got.all(); len(all) != 1 || all[0].UserID != "" {
-			t.Errorf(`%d messages arrived, the first of user %q, want 1 and ""`, len(all), all[0].UserID)
+		if all := got.all(); len(all) != 1 {
+			t.Errorf("%d messages arrived, want 1", len(all))
+		} else if all[0].UserID != "" {
+			t.Errorf("got the user id %q, want none", all[0].UserID)
 		}
 	})
 }

@@ -16,7 +16,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// everything returns a message with every property and a header of every type.
+// everything returns a message with all properties and with headers of all types.
 func everything() amqp.Delivery {
 	return amqp.Delivery{
 		Exchange: "e", RoutingKey: "k", Redelivered: true, MessageId: "id", Timestamp: time.Unix(1_700_000_000, 0), Type: "t", ContentType: "text/plain",
@@ -143,7 +143,7 @@ func TestSaveFile(t *testing.T) {
 			t.Fatalf("got a body of %d bytes and error %v, want %d bytes and no error", len(m.Message.Body), err, 3<<20)
 		}
 		if got += m.Message.MessageId; m.Line != len(got) {
-			t.Errorf("%s is on line %d, want %d", got, m.Line, len(got))
+			t.Errorf("after %s: got Line = %d, want %d", got, m.Line, len(got))
 		}
 	}
 	if got != "abc" {
@@ -169,7 +169,7 @@ func TestSaveFileOnAFullDisk(t *testing.T) {
 	f := &SaveFile{f: full, path: "full"}
 	for range 2 {
 		if err := f.Save([]SavedMessage{{Queue: "q"}}); err == nil || !strings.Contains(err.Error(), "no space left on device") || f.Written() != 0 {
-			t.Errorf(`got %v, %d written, want an error with "no space left on device" and 0`, err, f.Written())
+			t.Errorf(`got error %v and %d messages written, want an error with "no space left on device" and 0`, err, f.Written())
 		}
 	}
 	_ = full.Close()

@@ -48,7 +48,7 @@ func walk(t *testing.T, m *memory) (list []inspect.DeadLetter, p inspect.Peeked)
 // Walk reads the whole queue and leaves it unchanged.
 func TestWalk(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
-		const n = 3000 // several batches
+		const n = 3000 // more than one batch
 		first := layDead(m, n, func(i int) string { return fmt.Sprintf("order %d was not found", i) })
 		was := m.IDs("q.dead")
 		list, p := walk(t, m)
@@ -79,7 +79,7 @@ func TestWalkInterrupted(t *testing.T) {
 		n := 0
 		_, err := inspect.Walk(ctx, m.dialed(t), "q.dead", inspect.PeekOptions{}, func(_ inspect.DeadLetter, total int) {
 			if total != 2000 {
-				t.Fatalf("the total is %d, want 2000", total)
+				t.Fatalf("got a total of %d, want 2000", total)
 			}
 			if n++; n > 500 {
 				cancel()

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// Without its function, a handler is nil, so that Consume refuses it before it takes a message.
+// A handler with a nil function is nil, so that Consume refuses it before it receives a message.
 func TestNilFunctionMakesNilHandler(t *testing.T) {
 	for name, h := range map[string]amqpx.Handler{
 		"amqpx.JSON":              amqpx.JSON[int](nil),

@@ -10,8 +10,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// A nil pool, such as the one that pgxpool.New returns with an error, is an error and no panic, which would end the
-// process if it occurred in a goroutine of a relay.
+// A nil pool, such as the one that pgxpool.New returns with an error, results in an error, not in a panic. A panic in a
+// goroutine of the relay would stop the process.
 func TestNilPool(t *testing.T) {
 	_, newErr := pgxtx.New(nil, nil, schedule.Config{})
 	_, purgeErr := pgxtx.Purge(t.Context(), nil, time.Hour, 1)
@@ -28,6 +28,6 @@ func TestNilPool(t *testing.T) {
 		t.Error("TaskHandler with a nil pool returned a handler")
 	}
 	if err := pgxtx.Listener(nil).Listen(t.Context(), func() {}); err == nil {
-		t.Error("a listener without a connection returned no error")
+		t.Error("a listener with a nil pool returned no error")
 	}
 }

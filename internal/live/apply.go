@@ -69,6 +69,9 @@ type applier struct {
 	opts   ApplyOptions
 	names  map[string]bool // names of everything to be declared
 	report Report
+	// deleted is true if an object was missing when its bindings were declared, although an earlier stage had declared
+	// it. Another process, such as retire, is deleting the layout at the same time.
+	deleted bool
 }
 
 func (a *applier) apply(ctx context.Context, stages [][]declaration) error {
@@ -87,12 +90,13 @@ func (a *applier) apply(ctx context.Context, stages [][]declaration) error {
 			return err
 		}
 	}
-	results := a.report.Results
-	for _, stage := range stages {
-		if err := a.declareAlone(ctx, stage, results[:len(stage)]); err != nil {
-			return err
-		}
-		results = results[len(stage):]
+	err := a.declareAll(ctx, stages)
+	for again := 1; err != nil && a.deleted && again < stageTries; again++ {
+		a.deleted = false
+		err = a.declareAll(ctx, stages)
+	}
+	if err != nil {
+		return err
 	}
 	if a.Inspector == nil {
 		return nil
@@ -118,6 +122,18 @@ func (a *applier) apply(ctx context.Context, stages [][]declaration) error {
 		if s.Action == plan.ActionCreate {
 			return &ObjectError{Kind: s.Kind, Name: s.Name, Op: "declare", Err: errors.New("the object was declared but no longer exists; another process is deleting it")}
 		}
+	}
+	return nil
+}
+
+// declareAll declares all stages in turn, and stops after the first one that fails.
+func (a *applier) declareAll(ctx context.Context, stages [][]declaration) error {
+	results := a.report.Results
+	for _, stage := range stages {
+		if err := a.declareAlone(ctx, stage, results[:len(stage)]); err != nil {
+			return err
+		}
+		results = results[len(stage):]
 	}
 	return nil
 }
@@ -153,6 +169,9 @@ const (
 	// declareTries is the maximum number of attempts for one declaration that fails for a temporary reason, such as
 	// two processes that create the same quorum queue.
 	declareTries = 6
+	// stageTries is the maximum number of times that all stages are declared because another process has deleted
+	// objects in the meantime.
+	stageTries = 3
 	// firstPause and lastPause bound the pauses between these attempts.
 	firstPause, lastPause = 100 * time.Millisecond, 2 * time.Second
 )
@@ -213,7 +232,11 @@ func (a *applier) declare(ctx context.Context, stage []declaration, results []Re
 	defer s.Close()
 	var errs []error
 	for i, o := range stage {
-		err := a.declareOne(ctx, s, o)
+		tries := declareTries
+		if a.deleted {
+			tries = 1 // the object of an earlier binding did not come back, and waiting for each one could take minutes
+		}
+		err := a.declareOne(ctx, s, o, tries)
 		switch {
 		case err == nil:
 			results[i].State = StateDeclared
@@ -228,6 +251,7 @@ func (a *applier) declare(ctx context.Context, stage []declaration, results []Re
 			return a.overQuota(err) // every further queue is refused as well
 		default:
 			results[i].State = StateFailed
+			a.deleted = a.deleted || o.kind == topology.KindBinding && channels.IsCode(err, amqp.NotFound) && a.mayPass(o, err)
 			errs = append(errs, objectError(o.kind, o.name, "declare", o.table, err))
 		}
 	}
@@ -344,10 +368,10 @@ func fenced(ch *amqp.Channel, ops func() error) error {
 	return err
 }
 
-func (a *applier) declareOne(ctx context.Context, s *channels.Session, o declaration) error {
+func (a *applier) declareOne(ctx context.Context, s *channels.Session, o declaration, tries int) error {
 	for try := 1; ; try++ {
 		err := s.Do(ctx, func(ch *amqp.Channel) error { return o.declare(ch, false) })
-		if err == nil || try == declareTries || !a.mayPass(o, err) {
+		if err == nil || try == tries || !a.mayPass(o, err) {
 			return err
 		}
 		if wait.For(ctx, wait.Backoff(firstPause, lastPause, try)) != nil {

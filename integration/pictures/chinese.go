@@ -12,7 +12,7 @@ import (
 var chinese = map[string]map[string]string{
 	"how.svg": {
 		"A delayed message and a rescheduled task": "延时消息与改期的任务",
-		"A message of 1 minute 30 seconds waits in the queue of one minute, then in the queue of 30 seconds, and is delivered. A task is rescheduled while its message waits: the old message has no effect, and the new message has the effect.": "一条延时 1 分 30 秒的消息先在一分钟的队列里等待，再在 30 秒的队列里等待，然后投递。任务在消息等待期间改期：旧消息不生效，新消息生效。",
+		"A message with a delay of 1 minute 30 seconds waits in the one-minute queue, then in the 30-second queue, and is delivered. A task is rescheduled while its message waits: the old message has no effect, and the new message has the effect.": "一条延时 1 分 30 秒的消息先在一分钟的队列里等待，再在 30 秒的队列里等待，然后投递。任务在消息等待期间改期：旧消息不生效，新消息生效。",
 		"A message in 1m30s": "1m30s 后的消息",
 		"your service":       "你的服务",
 		"waits 60 s":         "等待 60 s",

@@ -15,7 +15,7 @@ type drawing struct {
 // drawings lists all pictures that this package draws.
 func drawings() []drawing {
 	return append([]drawing{
-		{"message.svg", "How a message travels", "A message with a delay of 1 h 5 min waits in the queue of one hour, then in the queue of five minutes, and reaches the destination queue through the exchange delay.deliver.", message},
+		{"message.svg", "How a message travels", "A message with a delay of 1 h 5 min waits in the one-hour queue, then in the five-minute queue, and reaches the destination queue through the exchange delay.deliver.", message},
 		{"task-states.svg", "The states of a task", "A task is pending until its handler commits, which makes it done. It becomes cancelled, expired or failed instead. A failed task can be revived. Under a lease it is running between two transactions.", states},
 		{"where.svg", "What runs where", "Your service has the client, the relay and the handlers. The database has the tasks, RabbitMQ the delay queues, and rabbitdelay serve the console, the API and another relay.", where},
 		{"failure.svg", "A message through a failure", "A consumer dies before its commit: the database rolls back and the broker delivers the message again. A consumer dies after its commit: the record shows that the message is done, and it is acknowledged without a second effect.", failure},

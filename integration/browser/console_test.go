@@ -207,7 +207,7 @@ func (b *tab) reviveAsTyped() {
 	b.shows("Revive 3 failed tasks?")
 	b.fill(map[string]string{"at": "+720h", "spread": "10h"})
 	b.click("Revive 3 tasks")
-	b.shows("Nothing was changed yet")
+	b.shows("Nothing has been changed yet")
 	b.shows("spread over 10h")
 	if x := s.task(b.t, "late-1"); x.Status != schedule.StatusFailed {
 		b.t.Fatalf("before the second count, the task is %s, want failed", x.Status)
@@ -263,7 +263,7 @@ func (b *tab) requeue() {
 	b.shows("2 of 2 messages would be requeued")
 	b.fill(map[string]string{"limit": "1"})
 	b.click("Requeue 2 messages")
-	b.shows("Nothing was changed yet")
+	b.shows("Nothing has been changed yet")
 	b.fill(map[string]string{"limit": "2", "ids": "none"})
 	b.do(chromedp.Focus(chromedp.CSS("#limit")))
 	b.leads(chromedp.KeyEvent("\r")) // Enter must start only a dry run
@@ -432,7 +432,7 @@ func (s *site) sessionEnds(t *testing.T) {
 	b.fill(map[string]string{"at": "+77m"})
 	b.forget()
 	b.click("Reschedule")
-	b.shows("Your session had ended. Nothing was changed.")
+	b.shows("Your session has expired. Nothing was changed.")
 	b.login("anna")
 	if v := b.value("at"); v != "+77m" {
 		t.Errorf(`after the login, the field "at" is %q, want "+77m"`, v)

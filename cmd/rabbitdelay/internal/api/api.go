@@ -55,17 +55,17 @@ func Register(mux *http.ServeMux, svc *service.Core, prefix, version string, log
 }
 
 // exactQuery rejects queries from which net/url would drop something: a malformed part, or all values of a parameter
-// except the first. Otherwise a list would have more, or other, entries than the caller has asked for.
+// except the first. Otherwise a list could contain entries that the caller has not asked for.
 func (a *api) exactQuery(ctx huma.Context, next func(huma.Context)) {
 	u := ctx.URL()
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
-		_ = huma.WriteErr(a, ctx, http.StatusBadRequest, "the query is malformed: "+err.Error()) // it has been sent as far as possible
+		_ = huma.WriteErr(a, ctx, http.StatusBadRequest, "the query is malformed: "+err.Error()) // an error here means that the client has gone away
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(query)) {
 		if n := len(query[name]); n > 1 {
-			_ = huma.WriteErr(a, ctx, http.StatusUnprocessableEntity, "validation failed", &huma.ErrorDetail{Location: "query." + name, Message: fmt.Sprintf("comes %d times; expected it once", n)})
+			_ = huma.WriteErr(a, ctx, http.StatusUnprocessableEntity, "validation failed", &huma.ErrorDetail{Location: "query." + name, Message: fmt.Sprintf("given %d times; expected it once", n)})
 			return
 		}
 	}

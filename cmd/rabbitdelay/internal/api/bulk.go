@@ -93,7 +93,7 @@ func (a *api) bulk() {
 		Before int64  `json:"before"`
 		After  int64  `json:"after"`
 	}
-	huma.Register(a.API, op("GET", "/histogram", "histogram", tagTasks, "Count pending tasks by due time. Without from and to, the intervals grow from the oldest overdue task to a year ahead"),
+	huma.Register(a.API, op("GET", "/histogram", "histogram", tagTasks, "Count pending tasks by due time. Without from and to, intervals of growing length cover the time from the oldest overdue task to a year ahead"),
 		func(ctx context.Context, in *struct {
 			Queue    string `query:"queue"`
 			Exchange string `query:"exchange"`

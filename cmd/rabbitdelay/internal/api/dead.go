@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// ChosenMessages selects the messages of a queue that a request changes.
+// ChosenMessages selects the messages in a queue that a request changes.
 type ChosenMessages struct {
 	Queue        string   `json:"queue"                  minLength:"1"                                                                                         maxLength:"255"                                                                    doc:"A dead-letter queue, or the parked queue."`
 	Reasons      []string `json:"reasons,omitempty"`

@@ -31,7 +31,7 @@ func decode(data []byte, v any) error {
 		return fmt.Errorf("%s is only half of a UTF-16 surrogate pair; expected both halves", at)
 	}
 	if name, twice := repeatedName(data); twice {
-		return fmt.Errorf("%.100q comes twice in one object; expected each name once", name)
+		return fmt.Errorf("%.100q occurs twice in one object; expected each name once", name)
 	}
 	err := json.Unmarshal(data, v)
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
@@ -47,7 +47,7 @@ func decode(data []byte, v any) error {
 
 // repeatedName returns a name that an object in data contains twice. It does not report syntax errors.
 func repeatedName(data []byte) (name string, twice bool) {
-	var names []map[string]bool // of the objects and arrays around the current token; nil for an array
+	var names []map[string]bool // the names seen in each object around the current token; nil for an array
 	isName := false
 	for d := json.NewDecoder(bytes.NewReader(data)); ; {
 		t, err := d.Token()
@@ -102,7 +102,7 @@ func loneSurrogate(data []byte) string {
 		}
 		first, ok := escaped(data[i:])
 		if !ok || !utf16.IsSurrogate(first) {
-			i++ // the escaped character
+			i++ // skip the escaped character
 			continue
 		}
 		var second rune

@@ -3,5 +3,5 @@
 // decides what a caller may do, and the service checks it again.
 //
 // api.go registers the operations, which are in tasks.go, bulk.go, recurring.go, dead.go, now.go and records.go.
-// operation.go has their common parts, values.go reads requests, and problem.go converts errors to responses.
+// operation.go contains their common parts, values.go reads requests, and problem.go converts errors to responses.
 package api

@@ -13,8 +13,8 @@ import (
 
 const (
 	base = "/api/v1"
-	// maxBody is the size limit of a request that contains many tasks, or one task whose body has 1 MiB or the store's
-	// limit and is encoded in base64. Reading a request takes four times its size in memory.
+	// maxBody is the size limit of a request that contains tasks: many of them, or a single one with a large body, which
+	// base64 makes a third longer. Reading a request takes four times its size in memory.
 	maxBody  = 24 << 20
 	maxSmall = 64 << 10
 	// slowest is the timeout for reading the body of a request.

@@ -30,7 +30,7 @@ func ofField(field, reason string) error {
 // key returns the last part of a location.
 func key(at string) string { return at[strings.LastIndexByte(at, '.')+1:] }
 
-// Limits of a problem response, because a request may contain megabytes of wrong values.
+// Limits on a problem response, because a request may contain megabytes of wrong values.
 const (
 	maxDetails  = 20
 	maxLocation = 200
@@ -62,8 +62,8 @@ func bounded(ctx huma.Context, _ string, v any) (any, error) {
 	return m, nil
 }
 
-// located completes the location of a field that the service has rejected. The service only knows the field's name,
-// whereas the operation knows whether the field is in the path, the query or the body.
+// located completes the location of a field that the service has rejected. The service only reports the field's name,
+// whereas the operation determines whether the field is in the path, the query or the body.
 func located(ctx huma.Context, _ string, v any) (any, error) {
 	m, ok := v.(*huma.ErrorModel)
 	if !ok {

@@ -113,7 +113,7 @@ func (a *api) records() {
 			Most
 
 			Target string `query:"target" doc:"The id of a task (which also selects bulk changes of the task), a queue, or the name of a recurring task."`
-			Before string `query:"before" doc:"The value of next of the previous page."`
+			Before string `query:"before" doc:"The value of next from the previous page."`
 		},
 		) (*body[audit], error) {
 			list, err := a.svc.Audit(ctx, who(ctx), in.Target, in.Before, in.Limit)

@@ -74,8 +74,8 @@ type Filter struct {
 	ErrorLike string `json:"error_like,omitempty" query:"error_like" doc:"Selects tasks whose last error differs from this text only in numbers, ids and quoted parts. Use the error_like of a group of /task-errors."`
 }
 
-// UnmarshalJSON rejects conditions that are empty or null. Without them, a change would select more tasks than its
-// caller, whose variable was perhaps unset, wanted.
+// UnmarshalJSON rejects conditions that are empty or null. Otherwise a change could select more tasks than intended,
+// for example because a variable in the caller's script was not set.
 func (f *Filter) UnmarshalJSON(data []byte) error {
 	type plain Filter
 	var conditions map[string]any
@@ -143,7 +143,7 @@ func (a *api) tasks() {
 			Filter
 
 			Sort   string `query:"sort"   enum:"due,due-last,ended,ended-last"                             default:"due" doc:"The order: by due time, or by the time at which tasks ended, which lists only tasks that have ended. With -last, the latest are first."`
-			Cursor string `query:"cursor" doc:"The value of next of the previous page, in the same order."`
+			Cursor string `query:"cursor" doc:"The value of next from the previous page, in the same order."`
 			Limit  int    `query:"limit"  default:"100"                                                    minimum:"1"   maximum:"1000"`
 		},
 		) (*body[tasksPage], error) {

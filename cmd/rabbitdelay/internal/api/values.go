@@ -47,7 +47,7 @@ func (r *reader) instant(location, s string) time.Time {
 	if err == nil {
 		return at
 	}
-	r.fail(location, quoted(s)+" is not a time; expected one such as 2026-12-24T08:00:00Z, \"tomorrow 08:00 Europe/Berlin\", now, or from now 90m or -7d")
+	r.fail(location, quoted(s)+" is not a time; expected one such as 2026-12-24T08:00:00Z, \"tomorrow 08:00 Europe/Berlin\", now, or a duration from now such as 90m or -7d")
 	return at
 }
 
@@ -86,7 +86,7 @@ const maxQuoted = 60
 
 func quoted(s string) string { return "\"" + shortened(s, maxQuoted) + "\"" }
 
-// shortened returns s if it has at most most bytes, and otherwise its beginning with an ellipsis.
+// shortened returns s, cut off after most bytes with an ellipsis if it is longer.
 func shortened(s string, most int) string {
 	if len(s) > most {
 		s = strings.ToValidUTF8(s[:most], "") + "…"
@@ -95,7 +95,7 @@ func shortened(s string, most int) string {
 }
 
 // elsewhere is the path segment that replaces an id or a name if the value is in the query instead. Not every value can
-// be in a path: the router takes a segment of %2F for the end of the path, clients resolve . and .., and proxies change
+// be in a path: the router treats the segment %2F as the end of the path, clients resolve . and .., and proxies change
 // escapes.
 const elsewhere = "-"
 

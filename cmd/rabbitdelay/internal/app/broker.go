@@ -120,8 +120,8 @@ func (a *App) Open(ctx context.Context, c *config.Config, s amqpx.Strategy) (*am
 	return amqpx.Open(ctx, cfg)
 }
 
-// OpenUndeclared connects a client that declares nothing. Commands that users type use it, because the user may have
-// specified the wrong file. The returned management API is nil if it does not answer.
+// OpenUndeclared connects a client that declares nothing. Commands that users run by hand call it, because they may
+// have given the wrong file. The returned management API is nil if it does not answer.
 func (a *App) OpenUndeclared(ctx context.Context, c *config.Config) (*amqpx.Client, *public.Management, error) {
 	conn, err := c.Dial(ctx) // a failed Dial returns the broker's error immediately, whereas a client would keep retrying
 	if err != nil {
@@ -175,7 +175,7 @@ func (a *App) Examined(ctx context.Context, c *config.Config, cfg *doctor.Config
 	if err != nil {
 		return err
 	}
-	// The name is unique, so that this connection can be found in the management API, which knows when it was opened.
+	// The name is unique, so that this connection can be found in the management API, which reports when it was opened.
 	c.Broker.ConnectionName = name + " " + uuid.NewString()
 	src.Dial, src.ConnectionName = c.Dial, c.Broker.ConnectionName
 	if src.Nodes, err = nodesOf(c); err != nil {
@@ -216,7 +216,7 @@ func nodesOf(c *config.Config) (nodes []snapshot.Node, err error) {
 	return nodes, nil
 }
 
-// VhostOf returns the virtual host of the brokers' URLs, or "/" without a URL.
+// VhostOf returns the virtual host in the broker's URLs, or "/" if there are none.
 func VhostOf(c *config.Config) (string, error) {
 	for _, u := range append([]config.URL{c.Broker.URL}, c.Broker.URLs...) {
 		if u != "" {

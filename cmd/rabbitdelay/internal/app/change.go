@@ -46,7 +46,7 @@ type Consent struct {
 
 	Yes, DryRun bool
 
-	db string // value of --db, for a command that uses a database only for its audit
+	db string // value of --db, for a command that uses a database only for the audit
 
 	DB     *sql.DB              // the database with the audit; nil if there is none
 	Record *console.AuditRecord // set while Do runs; nil without an audit
@@ -76,8 +76,8 @@ func (a *Actor) Name() string {
 	return name + "@" + host
 }
 
-// Audited calls do and records it in the database's audit. The parameter detail has information that neither the action
-// nor the target contains, such as the new due time.
+// Audited calls do and records it in the database's audit. The parameter detail adds information that neither the
+// action nor the target contains, such as the new due time.
 func (a *Actor) Audited(ctx context.Context, db *sql.DB, action, target, detail string, do func() error) error {
 	e := console.AuditEntry{Who: a.Name(), Action: action, Target: target, Detail: detail}
 	return console.NewAudit(db).Record(ctx, e, func(*console.AuditRecord) (string, error) { return "", do() })
@@ -85,7 +85,7 @@ func (a *Actor) Audited(ctx context.Context, db *sql.DB, action, target, detail 
 
 // Register adds the flags --yes, --actor and --dry-run. The parameter dryRun is the help text of --dry-run.
 func (c *Consent) Register(f *pflag.FlagSet, dryRun string) {
-	f.BoolVarP(&c.Yes, "yes", "y", false, "do not ask")
+	f.BoolVarP(&c.Yes, "yes", "y", false, "do not ask for confirmation")
 	f.BoolVar(&c.DryRun, "dry-run", false, dryRun)
 	c.RegisterActor(f)
 }
@@ -101,7 +101,7 @@ func (c *Consent) Possible() error {
 	if c.Yes || c.DryRun || c.Interactive() {
 		return nil
 	}
-	return errors.New("cannot ask, because standard input is not a terminal; give --yes to continue without asking, or --dry-run to see what would happen")
+	return errors.New("cannot ask for confirmation, because standard input is not a terminal; give --yes to continue without asking, or --dry-run to see what would happen")
 }
 
 // Run executes a change: it counts, asks for consent, makes the change, and prints the result.

@@ -111,7 +111,7 @@ func (a *App) WithStore(ctx context.Context, do func(ctx context.Context, s *Sto
 	return a.WithStoreOf(ctx, cfg, do)
 }
 
-// WithStoreOf is like WithStore, for settings that are already loaded.
+// WithStoreOf does the same as WithStore, for settings that are already loaded.
 func (a *App) WithStoreOf(ctx context.Context, cfg *config.Config, do func(ctx context.Context, s *Store) error) error {
 	s, err := a.OpenStore(cfg)
 	if err != nil {
@@ -133,11 +133,11 @@ func (a *App) WithStoreOf(ctx context.Context, cfg *config.Config, do func(ctx c
 // stopped answering.
 const watchEvery = 5 * time.Second
 
-// errStopped means that a database has stopped answering while a command worked with it.
+// errStopped means that a database has stopped answering while a command was using it.
 var errStopped = errors.New("the database has stopped answering")
 
-// watched returns a context that ends when ping reports that the database does not answer. A query may take as long as it
-// needs, but without this a command would wait forever for a database that hangs.
+// watched returns a context that is canceled when ping reports that the database does not answer. A query may take as
+// long as it needs, but without this a command would wait forever for a database that hangs.
 func watched(ctx context.Context, ping func(context.Context) error) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
@@ -156,8 +156,8 @@ func watched(ctx context.Context, ping func(context.Context) error) (context.Con
 	return ctx, func() { cancel(nil) }
 }
 
-// blamed returns the error of work that was done with a context of watched. If the work was ended because the database
-// had stopped answering, the error says so.
+// blamed returns the error from work that was done with a context from watched. If the work was canceled because the
+// database had stopped answering, the error says so.
 func blamed(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	if err == nil || !errors.Is(cause, errStopped) {
@@ -172,8 +172,8 @@ func blamed(ctx context.Context, err error) error {
 	return fmt.Errorf("%w; %w", cause, err)
 }
 
-// Answering is how long commands wait for a database to answer. It is long because some databases have to be started
-// first. Tests shorten it.
+// Answering is how long commands wait for a database to answer. It is long because some databases start only when a
+// client connects. Tests shorten it.
 var Answering = 10 * time.Second
 
 // AdviceMigrate is the advice in errors of commands that do not create a database.
@@ -214,7 +214,7 @@ func (a *App) ApplySchedules(ctx context.Context, s schedule.RecurringTasks, cfg
 		return done, err
 	}
 	if len(done.Unlisted) > 0 {
-		a.Notef("recurring tasks from an earlier configuration file that are not in %s: %s; they keep running; to stop one, run \"rabbitdelay schedules delete NAME\"",
+		a.Notef("these recurring tasks from an earlier configuration file are not in %s, but keep running: %s; to stop one, run \"rabbitdelay schedules delete NAME\"",
 			cfg.File(), strings.Join(done.Unlisted, ", "))
 	}
 	return done, nil

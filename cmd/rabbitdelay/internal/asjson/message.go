@@ -9,7 +9,7 @@ import (
 
 // Message is the JSON form of a message in a queue.
 type Message struct {
-	Position    int            `json:"position"               doc:"The position in the queue. The first message has 1."`
+	Position    int            `json:"position"               doc:"The position in the queue, starting at 1."`
 	Queue       string         `json:"queue"`
 	ID          string         `json:"id"`
 	Due         string         `json:"due,omitempty"          format:"date-time"`
@@ -63,11 +63,11 @@ type Trace struct {
 	Task        *Task              `json:"task,omitempty"`
 	Effects     []Effect           `json:"effects"                nullable:"true"                                                                                     doc:"What handlers have recorded about the task. null if it was not read."`
 	Records     []Record           `json:"records"                nullable:"true"                                                                                     doc:"The idempotency records. null if they were not read."`
-	DeadLetters []Message          `json:"dead_letters"           nullable:"true"                                                                                     doc:"The message in the queues in searched. null if no queue could be searched."`
+	DeadLetters []Message          `json:"dead_letters"           nullable:"true"                                                                                     doc:"The message's copies that were found in the queues in searched. null if no queue could be searched."`
 	Searched    []trace.Searched   `json:"searched"               nullable:"true"                                                                                     doc:"The dead-letter queues and other queues that were searched. null if none could be searched."`
-	Scopes      []string           `json:"scopes"                 nullable:"true"                                                                                     doc:"The scopes in which idempotency records were searched. null if they were not searched."`
-	Waiting     []status.Delay     `json:"delay_queues_not_empty" nullable:"true"                                                                                     doc:"Delay queues with messages. Any of them may have the message. null if the broker was not read."`
-	Other       []string           `json:"destinations_not_empty" nullable:"true"                                                                                     doc:"Queues that were not searched, because their consumers would have to wait. Any of them may have the message. null if the broker was not read."`
+	Scopes      []string           `json:"scopes"                 nullable:"true"                                                                                     doc:"The scopes that were searched for idempotency records. null if they were not searched."`
+	Waiting     []status.Delay     `json:"delay_queues_not_empty" nullable:"true"                                                                                     doc:"Delay queues with messages. Any of them may contain the message. null if the broker was not read."`
+	Other       []string           `json:"destinations_not_empty" nullable:"true"                                                                                     doc:"Queues that were not searched, because their consumers would have to wait. Any of them may contain the message. null if the broker was not read."`
 	Unchecked   []doctor.Unchecked `json:"unchecked"              nullable:"false"                                                                                    doc:"What could not be examined, and why."`
 	Notes       []string           `json:"notes"                  nullable:"false"`
 }

@@ -35,7 +35,7 @@ func contentOf(t schedule.Task) Content {
 	return c
 }
 
-// Reader parses the strings of a request, and collects errors by field.
+// Reader parses the strings in a request, and collects errors by field.
 type Reader interface {
 	Duration(field, text string) time.Duration
 	Fail(field, problem string)
@@ -94,7 +94,7 @@ func TaskOf(t schedule.TaskRow) Task {
 // TasksOf returns the JSON form of tasks.
 func TasksOf(list []schedule.TaskRow) []Task { return listOf(list, TaskOf) }
 
-// Effect is the JSON form of what the handler of a queue has recorded about a task.
+// Effect is the JSON form of what a queue's handler has recorded about a task.
 type Effect struct {
 	Version    int64  `json:"version"`
 	Queue      string `json:"queue"`
@@ -149,7 +149,7 @@ type RecurringSpec struct {
 	Jitter       string `json:"jitter,omitempty"`
 	Misfire      string `json:"misfire,omitempty"       enum:"skip,once,all"                                                                              doc:"Which missed occurrences still run after an outage. The default is once."`
 	MisfireLimit int    `json:"misfire_limit,omitempty" minimum:"0"`
-	Overlap      string `json:"overlap,omitempty"       enum:"allow,skip"                                                                                 doc:"Whether an occurrence runs while the one before is pending. The default is allow."`
+	Overlap      string `json:"overlap,omitempty"       enum:"allow,skip"                                                                                 doc:"Whether an occurrence runs while the previous one is pending. The default is allow."`
 
 	Content
 }
@@ -180,7 +180,7 @@ type Held struct {
 	PausedAt    string  `json:"paused_at,omitempty"    format:"date-time"                                                                                           doc:"When the destination was paused. Absent if it is not paused."`
 	PausedBy    string  `json:"paused_by,omitempty"`
 	PerSecond   float64 `json:"per_second,omitempty"   doc:"The rate limit. Absent if there is none."`
-	Burst       int     `json:"burst,omitempty"        doc:"How many tasks may be sent together after a quiet time."`
+	Burst       int     `json:"burst,omitempty"        doc:"How many tasks may be sent together after an idle period."`
 	SpreadUntil string  `json:"spread_until,omitempty" format:"date-time"                                                                                           doc:"When the last of the tasks that came due during a pause is sent."`
 	Waiting     int64   `json:"waiting"                doc:"The number of due tasks that wait because of the pause or rate limit, counted up to 100000."`
 	Busy        bool    `json:"busy"                   doc:"True if relays use the full rate limit, so waiting tasks are to be expected."`

@@ -15,13 +15,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// DefaultConcurrency is how many messages of each queue a bridge handles concurrently by default.
+// DefaultConcurrency is how many messages from each queue a bridge handles concurrently by default.
 const DefaultConcurrency = 64
 
 // Config configures a Bridge.
 type Config struct {
 	Exchange Exchange
-	// Concurrency is how many messages of each of the two queues are handled concurrently. The default is
+	// Concurrency is how many messages from each of the two queues are handled concurrently. The default is
 	// DefaultConcurrency, and the maximum is 65535. With more than 1, messages that are due at about the same time may be
 	// reordered.
 	Concurrency int
@@ -92,8 +92,8 @@ func (b *Bridge) Declare(ctx context.Context) error {
 	return nil
 }
 
-// Run runs the bridge until ctx ends, and then finishes the messages that are being handled. It declares nothing; see
-// Declare. It fails with the errors of Client.Consume.
+// Run runs the bridge until ctx is done, and then finishes the messages that are being handled. It declares nothing;
+// see Declare. It fails with the errors of Client.Consume.
 func (b *Bridge) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, q := range []string{b.x.Queue(), b.x.DueQueue()} {
@@ -104,8 +104,8 @@ func (b *Bridge) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// handle calls take with the timeout tryTimeout, and counts the result. If the process ends during the attempt, the
-// message returns to its queue unchanged.
+// handle calls take with the timeout tryTimeout, and counts the result. If the bridge is stopped during the attempt,
+// the message returns to its queue unchanged.
 func (b *Bridge) handle(ctx context.Context, d *amqpx.Delivery) error {
 	try, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
@@ -129,8 +129,8 @@ const tryTimeout = 10 * time.Second
 // patience is a retry policy that retries a message for years while its queues refuse it.
 var patience = topology.Retry{MaxAttempts: 1_000_000, Backoff: time.Second, MaxBackoff: time.Minute}
 
-// take is the handler of both queues. The header x-delay of a message shows whether its delay has begun: before that,
-// the header is positive, and afterwards it is negative, which is how the plugin marks a delivered message.
+// take handles the messages from both queues. The header x-delay of a message shows whether its delay has begun: before
+// that, the header is positive, and afterwards it is negative, which is how the plugin marks a delivered message.
 func (b *Bridge) take(ctx context.Context, d *amqpx.Delivery) error {
 	b.unexpire(d)
 	delay, err := Delay(d.Headers)
@@ -154,8 +154,8 @@ func (b *Bridge) take(ctx context.Context, d *amqpx.Delivery) error {
 	return nil
 }
 
-// judge decides what follows from an error of Forward. If the message itself is the cause, judge wraps the error with
-// amqpx.Reject. All other errors are returned unchanged, so that the message is retried.
+// judge classifies an error from Forward. If the message itself is the cause, judge wraps the error with amqpx.Reject.
+// All other errors are returned unchanged, so that the message is retried.
 func (b *Bridge) judge(d *amqpx.Delivery, err error) error {
 	ae, _ := errors.AsType[*amqp.Error](err)
 	switch {

@@ -8,10 +8,10 @@
 //
 // Reasons for the design:
 //
-//   - An exchange destination has a route queue for each routing key, because the key of a waiting message carries the
-//     digits, a broker without plugins cannot replace it, and a dead-letter routing key is an argument of the queue. A
-//     key in CC would survive, but level exchanges and consumers' topic bindings would match both keys, and the
-//     consumer would get the wrong one. So due messages are sent to a queue, and the bridge publishes each with its
+//   - An exchange destination needs a route queue for each routing key. While a message waits, its routing key contains
+//     the digits of the delay. A broker without plugins cannot replace the key except by a queue's dead-letter routing
+//     key. A key in CC would survive, but level exchanges and consumers' topic bindings would match both keys, and the
+//     consumer would get the wrong one. So due messages are sent to one queue, and the bridge publishes each with its
 //     original key. This needs no object per key, and works with any strategy.
 //   - x-delay is positive until the delay has begun and negative after that, as the plugin leaves it. Each message is
 //     acknowledged after the confirm. A kill in between repeats the message, with the same message id if the producer

@@ -77,8 +77,8 @@ func (x Exchange) Topology() topology.Topology {
 	}
 }
 
-// Bypasses returns the bindings of the exchange that are not the bridge's. Their queues receive every message
-// immediately.
+// Bypasses returns the bindings of the exchange that are not the bridge's. Their queues receive messages immediately,
+// without the delay.
 func (x Exchange) Bypasses(found []topology.Binding) (all []topology.Binding) {
 	for _, b := range found {
 		if b.Exchange == x.Name && b.Queue != x.Queue() {

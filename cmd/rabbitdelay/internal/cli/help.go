@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// helpWidth is the width, in columns, that every help text fits.
+// helpWidth is the maximum width of a help text, in columns.
 const helpWidth = 80
 
 // usage is cobra's own template, except that it wraps the descriptions of flags.
@@ -46,7 +46,8 @@ func shortHelp(root *cobra.Command) {
 	})
 }
 
-// documented reports whether a command has a reference page. Only cobra's own commands, which are in no group, do not.
+// documented reports whether a command has a reference page. Only cobra's own commands, which belong to no group, do
+// not have one.
 func documented(c *cobra.Command) bool {
 	for ; c.HasParent(); c = c.Parent() {
 		if !c.Parent().HasParent() {

@@ -13,7 +13,7 @@ import (
 
 // Host is the broker of a script: one in memory, or a real one that a test provides.
 type Host interface {
-	// URL is where the program reaches the broker.
+	// URL returns the URL at which the program reaches the broker.
 	URL() string
 	// Connect opens a connection that does not belong to the program, as another client would.
 	Connect() (*amqp.Connection, error)
@@ -40,7 +40,8 @@ func (m inMemory) URL() string               { return m.Broker.URL }
 func (m inMemory) Queues() ([]string, error) { return m.Broker.Queues(), nil }
 func (m inMemory) Scrub(text string) string  { return text }
 
-// Describe implements Host. It also shows which messages are unacknowledged and which were returned by a consumer.
+// Describe implements Host. It shows how many messages are ready, how many are unacknowledged, and how many a consumer
+// has returned.
 func (m inMemory) Describe(name string) (string, error) {
 	q, ok := m.Queue(name)
 	if !ok {
@@ -127,10 +128,10 @@ func (b *Broker) Ready(t *testing.T, queue string) int {
 	t.Helper()
 	q, ok := b.Queue(queue)
 	if !ok {
-		t.Errorf("there is no queue %s", queue)
+		t.Errorf("the queue %s does not exist", queue)
 	}
 	if q.Unacked != 0 {
-		t.Errorf("%d messages of the queue %s are not acknowledged", q.Unacked, queue)
+		t.Errorf("got %d unacknowledged messages in the queue %s, want 0", q.Unacked, queue)
 	}
 	return q.Ready
 }

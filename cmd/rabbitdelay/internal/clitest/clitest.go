@@ -28,7 +28,7 @@ func Main(m *testing.M) {
 	testscript.Main(isolated{m}, map[string]func(){"rabbitdelay": rabbitdelay})
 }
 
-// rabbitdelay is what the test binary runs when a script executes it as the command rabbitdelay.
+// rabbitdelay runs the program. The test binary calls it when a script executes the command rabbitdelay.
 func rabbitdelay() {
 	if text := os.Getenv(answering); text != "" {
 		d, err := time.ParseDuration(text)
@@ -48,7 +48,7 @@ func rabbitdelay() {
 // leaked is the exit code of a command that left goroutines running. The program itself never uses this code.
 const leaked = 99
 
-// isolated runs tests without the settings of this machine's environment, and fails if goroutines are left running.
+// isolated runs tests without the settings in this machine's environment, and fails if goroutines are left running.
 type isolated struct{ m *testing.M }
 
 // Run implements the interface that testscript.Main requires.
@@ -91,7 +91,7 @@ func RunWith(ctx context.Context, stdin string, args ...string) Ran {
 	return Ran{code, out.String(), errs.String()}
 }
 
-// RunTo runs the program in this process with the given outputs, and returns the exit code.
+// RunTo runs the program in this process with the given output writers, and returns the exit code.
 func RunTo(ctx context.Context, stdout, stderr io.Writer, args ...string) (code int) {
 	return cli.Run(ctx, args, strings.NewReader(""), stdout, stderr)
 }
@@ -132,7 +132,7 @@ func Expect(t *testing.T, code int, args ...string) Ran {
 	t.Helper()
 	got := Run(t.Context(), args...)
 	if got.Code != code {
-		t.Fatalf("rabbitdelay %s: expected exit code %d, got\n%s", strings.Join(args, " "), code, got)
+		t.Fatalf("rabbitdelay %s: got %s\nwant exit code %d", strings.Join(args, " "), got, code)
 	}
 	return got
 }
@@ -149,7 +149,7 @@ func NewDB(t *testing.T) (url string) {
 func Await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	if !poll(ok) {
-		t.Fatalf("this did not become true within a minute: %s", what)
+		t.Fatalf("timed out after a minute while waiting for: %s", what)
 	}
 }
 

@@ -72,7 +72,7 @@ func params(open func(amqptest.Options) (Host, error)) testscript.Params {
 	}
 }
 
-// state has the resources that the helpers of one script have started.
+// state contains the resources that the helpers of one script have started.
 type state struct {
 	open   func(amqptest.Options) (Host, error)
 	broker Host
@@ -99,7 +99,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
 	if got := run(ts, args[1], args[2:]...); got != want {
-		ts.Fatalf("exit code %d, expected %d", got, want)
+		ts.Fatalf("got exit code %d, want %d", got, want)
 	}
 }
 
@@ -140,7 +140,7 @@ func help(ts *testscript.TestScript, name string, args []string) (string, error)
 	return helpers[name](s, ts, args)
 }
 
-// errUsage refers to the documentation.
+// errUsage is returned for arguments that a script command does not accept.
 var errUsage = errors.New("wrong arguments; docs/development.md describes the commands of scripts")
 
 // brokerCommand starts an in-memory broker and sets AMQP_URL, or acts on the running broker:

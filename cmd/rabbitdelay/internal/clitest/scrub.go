@@ -12,7 +12,7 @@ import (
 const duration = `\d[\d.]*(ns|µs|ms|s|m|h|d)[\d.hms]*`
 
 // changing lists patterns of text that differs between runs, with their replacements in a session. Times before 2000
-// and from 2090 on come from the script itself and are kept.
+// and from 2090 on were written by the script itself and are kept.
 var changing = []struct {
 	pattern *regexp.Regexp
 	with    string

@@ -169,7 +169,7 @@ func SetUser(file, name string, role Role, password []byte) (created bool, err e
 	return auth.SetUser(file, name, role, password)
 }
 
-// NewToken adds a token for a program to a users file, or replaces the token with this name. The file only has the
+// NewToken adds a token for a program to a users file, or replaces the token with this name. The file only contains the
 // token's hash, so the token cannot be shown again.
 func NewToken(file, name string, role Role) (token string, err error) {
 	return auth.NewToken(file, name, role)

@@ -53,7 +53,7 @@ func TestEveryIDIsAddressable(t *testing.T) {
 		at := "/api/v1/recurring/-%s?name=" + url.QueryEscape(name)
 		w.must(200, "PUT", strings.Replace(at, "%s", "", 1), `{"every":"1h","queue":"orders"}`)
 		if got := w.must(200, "POST", strings.Replace(at, "%s", "/pause", 1), ""); got["name"] != name {
-			t.Errorf("paused %v, want %q", got["name"], name)
+			t.Errorf("got the recurring task %v, want %q", got["name"], name)
 		}
 		if r := w.ask("DELETE", strings.Replace(at, "%s", "", 1), ""); r.code != 204 {
 			t.Errorf("deleting %q: got %d %s, want 204", name, r.code, r.text)
@@ -186,8 +186,8 @@ func TestBodiesAreTakenLiterally(t *testing.T) {
 	}{
 		"an id that is not UTF-8":  {`{"tasks":[{"id":"caf` + "\xe9" + `","queue":"orders","due":"1h"}]}`, "UTF-8", 400},
 		"a body that is not UTF-8": {`{"tasks":[{"id":"a","queue":"orders","due":"1h","body":"` + "\xff" + `"}]}`, "UTF-8", 400},
-		"a name that comes twice":  {`{"tasks":[{"id":"a","queue":"orders","queue":"other","due":"1h"}]}`, `\"queue\" comes twice in one object`, 400},
-		"a header twice":           {`{"tasks":[{"id":"a","queue":"orders","due":"1h","headers":{"a":"1","a":"2"}}]}`, `\"a\" comes twice in one object`, 400},
+		"a name that occurs twice": {`{"tasks":[{"id":"a","queue":"orders","queue":"other","due":"1h"}]}`, `\"queue\" occurs twice in one object`, 400},
+		"a header twice":           {`{"tasks":[{"id":"a","queue":"orders","due":"1h","headers":{"a":"1","a":"2"}}]}`, `\"a\" occurs twice in one object`, 400},
 		"half a character":         {`{"tasks":[{"id":"a\ud83d","queue":"orders","due":"1h"}]}`, "half of a UTF-16 surrogate pair", 400},
 		"the wrong half":           {`{"tasks":[{"id":"a\ude00\ud83d","queue":"orders","due":"1h"}]}`, "half of a UTF-16 surrogate pair", 400},
 		"a field in other letters": {`{"tasks":[{"id":"a","queue":"orders","QUEUE":"mail","due":"1h"}]}`, "unexpected property", 422},

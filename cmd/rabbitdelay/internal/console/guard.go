@@ -240,7 +240,7 @@ func (u *unread) Header() http.Header         { return u.header }
 func (u *unread) Write(p []byte) (int, error) { return len(p), nil }
 func (u *unread) WriteHeader(code int)        { u.code = code }
 
-// recheck is how often the permissions of a caller with an open event stream are checked again.
+// recheck is the interval at which the permissions of a caller with an open event stream are checked again.
 const recheck = 5 * time.Second
 
 // watched cancels a request when its caller is no longer allowed to make it, for example after a logout in another tab,
@@ -327,7 +327,7 @@ func (c *Console) redirect(w http.ResponseWriter, r *http.Request, local string)
 	http.Redirect(w, r, c.cfg.Prefix+"/"+strings.TrimPrefix(local, "./"), http.StatusSeeOther)
 }
 
-// posted answers a submitted form, which must have the caller's CSRF token.
+// posted answers a submitted form, which must contain the caller's CSRF token.
 func (c *Console) posted(w http.ResponseWriter, r *http.Request, caller service.Caller) {
 	if !c.parse(w, r, maxForm) {
 		return

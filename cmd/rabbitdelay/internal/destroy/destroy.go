@@ -29,9 +29,9 @@ import (
 // with the option Destinations. The report says what stayed, and why.
 //
 // Run refuses before it changes anything: with a *removal.NotEmptyError while messages wait, with a
-// *removal.ConsumersError while queues that would be deleted have consumers, and with removal.ErrUnseen when it
-// cannot know. It then first unbinds the delay queues from their entry exchanges and waits for 11 s, until the
-// management API has counted all messages that had entered. If there are any, it restores these bindings.
+// *removal.ConsumersError while queues that would be deleted have consumers, and with removal.ErrUnseen when it cannot
+// find out. It first unbinds the delay queues from their entry exchanges and waits for 11 s, until the management API
+// has counted all messages that had entered. If there are any, it restores these bindings.
 //
 // A quorum queue is counted just before its deletion, because the broker cannot delete a quorum queue only if it is
 // empty. A message that is published directly to the queue in the millisecond between is deleted with it, and
@@ -52,7 +52,7 @@ const (
 	statsAge   = 11 * time.Second
 	countEvery = time.Second
 	// countedWithin is how long plan waits until the management API has counted a queue that was just declared. It is
-	// longer than that takes on an idle machine, because the removal would be refused otherwise.
+	// longer than the count takes on an idle machine, because otherwise the removal would be refused on a busy one.
 	countedWithin = 20 * time.Second
 )
 
@@ -184,7 +184,7 @@ func (d *destroyer) recount(ctx context.Context, found plan.State) (stale bool, 
 
 // close unbinds the entry exchanges, and then counts messages until none can still be in transit. If it finds messages,
 // it returns the error with which Run refuses to delete queues that contain messages. A count that only the management
-// API reports may be of messages that had left before, so it counts only if it is still there at the end.
+// API reports may include messages that have already left, so it matters only if it remains until the end.
 func (d *destroyer) close(ctx context.Context, order removal.Order) error {
 	if err := d.delete(ctx, order.WayIn); err != nil {
 		return err
@@ -302,7 +302,7 @@ type deletion struct {
 	err  error
 }
 
-// deleted returns the result of a deletion that ended with err. An object that no longer exists counts as deleted.
+// deleted returns the result of a deletion that returned err. An object that no longer exists counts as deleted.
 func deleted(err error) deletion {
 	if _, down := channels.Down(err); err == nil || channels.IsCode(err, amqp.NotFound) && !down {
 		return deletion{Result: live.Result{State: live.StateDeleted}}

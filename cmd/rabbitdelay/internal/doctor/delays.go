@@ -173,7 +173,7 @@ func (x *examination) differing(steps []plan.Step) {
 		f.Fix = x.replace(names)
 	case s.Kind == topology.KindExchange:
 		f.Fix = "change the exchange's definition under exchanges to match the broker, or rename the exchange there"
-	default: // a destination's queue, or one of the file's own
+	default: // a destination's queue, or a queue that the file defines
 		f.Severity = SeverityWarning
 		f.Why = "Apply fails. Clients accept a destination's queue as it is, but then its own arguments decide what happens to the messages that it drops or dead-letters."
 		f.Fix = "change the queue's definition under queues to match the broker, or rename the queue there"

@@ -178,14 +178,14 @@ func (x *examination) checkDeadLetters() {
 		fix += fmt.Sprintf("; and the same for the other %d", len(moves)-1)
 	}
 	x.found(Finding{ID: "dead-letters", Severity: SeverityWarning, Objects: names,
-		What: "Dead letters wait: " + strings.Join(counts, ", ") + ".",
+		What: "Dead letters are waiting: " + strings.Join(counts, ", ") + ".",
 		Why:  "Handlers or the broker gave up on them. Their headers rabbitdelay-reason and rabbitdelay-error contain the reason. They stay until someone requeues or discards them.",
 		Fix:  fix,
 	})
 }
 
-// overflow returns a queue's overflow behaviour. If both are set, a classic queue uses the argument, and a quorum
-// queue uses the policy.
+// overflow returns a queue's overflow behavior. If both an argument and a policy set it, a classic queue uses the
+// argument, and a quorum queue uses the policy.
 func overflow(q plan.Queue) string {
 	own, _ := q.Arguments[argument.Overflow].(string)
 	policy, _ := q.EffectivePolicy["overflow"].(string)
@@ -230,8 +230,8 @@ func (x *examination) checkDrops(name string, q plan.Queue) {
 	})
 }
 
-// checkUnhandled reports policies by which the broker dead-letters messages that no handler has had. If the queue's own
-// arguments say so, that is intended.
+// checkUnhandled reports policies by which the broker dead-letters messages that no handler has received. If the
+// queue's own arguments cause this, it is intended.
 func (x *examination) checkUnhandled(name string, q plan.Queue) {
 	if !deadLetterExchange(q) {
 		return // checkDrops and checkDeliveryLimit report it
@@ -261,7 +261,7 @@ func (x *examination) checkUnhandled(name string, q plan.Queue) {
 		return
 	}
 	x.found(Finding{ID: "destination-unhandled", Severity: SeverityWarning, Objects: []string{name},
-		What: fmt.Sprintf("A policy dead-letters messages of the destination queue %s that no handler has had: %s.", name, strings.Join(limits, "; ")),
+		What: fmt.Sprintf("A policy dead-letters messages in the destination queue %s that no handler has received: %s.", name, strings.Join(limits, "; ")),
 		Why:  "They arrived on time, but their effect is missing until someone requeues them from the dead-letter queue.",
 		Fix:  x.ctl("list_policies") + "; " + x.ctl("list_operator_policies") + "   # then narrow the pattern of the matching policy",
 	})
@@ -331,8 +331,8 @@ func bound(q plan.Queue) (most string, full bool) {
 	return most, full
 }
 
-// checkRouteCount reports a growing number of route queues. If routing keys contain a number, each number needs
-// another route queue.
+// checkRouteCount reports too many route queues. If routing keys contain a variable part, such as an order number, each
+// value needs its own route queue.
 func (x *examination) checkRouteCount() {
 	var names []string
 	for name := range x.snap.Live.Queues {

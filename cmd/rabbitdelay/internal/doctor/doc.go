@@ -1,4 +1,4 @@
-// Package doctor finds problems of a broker before they cause damage: policies that would end delays early,
+// Package doctor finds problems on a broker before they cause damage: policies that would shorten delays,
 // dead-lettering that differs from the configuration, messages that have no destination, and missing permissions.
 //
 // It evaluates a Snapshot (snapshot.go) and does no I/O. Package snapshot takes snapshots. Diagnose (doctor.go) runs

@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// healthy is a cluster of three nodes without problems.
+// healthy returns a cluster of three nodes without problems.
 func healthy(t *testing.T) (Config, Snapshot) {
 	t.Helper()
 	b, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{3, 3}})
@@ -64,7 +64,7 @@ func (s *Snapshot) alter(name string, change func(q *plan.Queue)) {
 	s.Live.Queues[name] = q
 }
 
-// leaving adds dead letters that are on their way from a delay queue to the next queue.
+// leaving adds dead letters in transit from a delay queue to the next queue.
 func (s *Snapshot) leaving(name string, n int64) {
 	s.alter(name, func(q *plan.Queue) { q.Messages, q.Leaving = n, n })
 }
@@ -487,7 +487,7 @@ var findingCases = []struct {
 	}},
 	{name: "a policy's TTL dead-letters what waits", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q", func(q *plan.Queue) { q.EffectivePolicy = map[string]any{"message-ttl": 5000.0} })
-	}, id: "destination-unhandled", sev: SeverityWarning, text: "that no handler has had: messages that have waited for 5s."},
+	}, id: "destination-unhandled", sev: SeverityWarning, text: "that no handler has received: messages that have waited for 5s."},
 	{name: "a policy's length dead-letters the oldest", spoil: func(_ *Config, s *Snapshot) {
 		s.foreign("f", amqp.Table{"x-dead-letter-exchange": ""})
 		s.alter("f", func(q *plan.Queue) { q.EffectivePolicy = map[string]any{"max-length": 5.0, "max-length-bytes": 6000.0} })
@@ -508,11 +508,11 @@ var findingCases = []struct {
 	}, id: "destination-drops", sev: SeverityWarning, text: "deleted after 1s without use"},
 	{name: "dead letters", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q.dead", func(q *plan.Queue) { q.Messages, q.Consumers = 1234, 0 })
-	}, id: "dead-letters", sev: SeverityWarning, text: "Dead letters wait: 1,234 in q.dead."},
+	}, id: "dead-letters", sev: SeverityWarning, text: "Dead letters are waiting: 1,234 in q.dead."},
 	{name: "dead letters of a destination that no file lists", spoil: func(_ *Config, s *Snapshot) {
 		s.foreign("f", amqp.Table{"x-dead-letter-exchange": ""})
 		s.add("f.dead", plan.Queue{ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Messages: 7})
-	}, id: "dead-letters", sev: SeverityWarning, text: "Dead letters wait: 7 in f.dead."},
+	}, id: "dead-letters", sev: SeverityWarning, text: "Dead letters are waiting: 7 in f.dead."},
 	{name: "the cure of dead letters", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q.dead", func(q *plan.Queue) { q.Messages, q.Consumers = 1, 0 })
 	}, id: "dead-letters", sev: SeverityWarning, text: `fix the cause, then send them back: rabbitdelay requeue --queue q.dead -f delays.yaml`},
@@ -584,7 +584,7 @@ func (s *Snapshot) oldLayout(messages int64) {
 	s.Live.Bindings = append(s.Live.Bindings, topology.Binding{Exchange: "delay.bucket.hex", Queue: "delay.bucket.hex.2s", RoutingKey: "hex.0.0.2.#"})
 }
 
-// foreign adds a quorum queue that is bound to the delivery exchange.
+// foreign adds another application's quorum queue, which is bound to the delivery exchange.
 func (s *Snapshot) foreign(name string, args amqp.Table) {
 	s.add(name, plan.Queue{ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: args, Consumers: 1})
 	s.Live.Bindings = append(s.Live.Bindings, topology.Binding{Exchange: "delay.deliver", Queue: name, RoutingKey: "r3x3.*.*." + name})

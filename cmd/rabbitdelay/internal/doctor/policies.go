@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
 )
 
-// checkPolicies reports the effects of policies on delay queues, dead letter queues and the parked queue, with one
+// checkPolicies reports the effects of policies on delay queues, dead-letter queues and the parked queue, with one
 // finding per policy and setting.
 func (x *examination) checkPolicies() {
 	for _, all := range grouped(x.plan.Warnings, func(w plan.Warning) string {
@@ -101,7 +101,7 @@ func (x *examination) exempt(w plan.Warning) string {
 // curedBefore matches the pattern of a policy that was changed earlier by the command that exempt returns.
 var curedBefore = regexp.MustCompile(`^\^(\(\?!.*\)\(\?=\.\*\(\?:.*\)\))$`)
 
-// harmed returns patterns for the objects that a policy harms: all objects of the strategies, and dead letter queues,
+// harmed returns patterns for the objects that a policy harms: all objects of the strategies, and dead-letter queues,
 // including those of future destinations.
 func (x *examination) harmed(policy string) []string {
 	var out []string

@@ -94,10 +94,10 @@ type Tasks struct {
 	Unlisted []UnlistedTasks
 	Unread   string // why Idle and Unlisted are unknown; empty if they are known
 	Relays   string // who would send the tasks, as a sentence: status.WhoSends
-	ReadOnly string // the error of the database if it is read-only; empty if that is not known
-	// Ahead counts tasks that are not due yet and were sent, so that each of them should still have a message on the
-	// broker. It stops at a limit, and then AheadMore is set. ResendFrom and ResendTo are the range of the times at
-	// which the relay sends these tasks again if their messages are lost.
+	ReadOnly string // the error from the database if it is read-only; empty if that is not known
+	// Ahead counts tasks that were sent and are not due yet, so each of them should still have a message on the broker. It
+	// stops at a limit, and then AheadMore is set. ResendFrom and ResendTo are the range of the times at which the relay
+	// sends these tasks again if their messages are lost.
 	Ahead                int64
 	AheadMore            bool
 	ResendFrom, ResendTo time.Time
@@ -147,7 +147,7 @@ const (
 // Alarm is a resource that a node is short of.
 type Alarm struct {
 	Node     string
-	Resource string // AlarmMemory, AlarmDisk, or another name of RabbitMQ's
+	Resource string // AlarmMemory, AlarmDisk, or another of RabbitMQ's names
 }
 
 // Connection is a connection to the broker.
@@ -178,7 +178,7 @@ type Clock struct {
 	Method    string // how it was measured
 }
 
-// Difference returns the middle between Low and High.
+// Difference returns the midpoint between Low and High.
 func (c Clock) Difference() time.Duration { return c.Low + (c.High-c.Low)/2 }
 
 // Resolution returns the maximum error of Difference.

@@ -59,7 +59,7 @@ func Delays(cfg Config, live plan.State) map[string]Delay {
 	return out
 }
 
-// Observation has the counts of the delay queues at one moment.
+// Observation contains the counts of the delay queues at one moment.
 type Observation struct {
 	At    time.Time
 	Ready map[string]int64 // the broker's own counts at that moment

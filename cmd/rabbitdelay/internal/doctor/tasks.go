@@ -31,7 +31,7 @@ func (x *examination) checkTasks() {
 	if t.Skew != 0 {
 		x.found(Finding{ID: "database-clock", Severity: SeverityWarning,
 			What: fmt.Sprintf("The database's clock is %s this machine's.", Clock{Low: t.Skew, High: t.Skew}.ahead()),
-			Why: "Relays and handlers go by the database's clock, whereas a program that writes tasks computes their due times with its own. " +
+			Why: "Relays and handlers use the database's clock, whereas a program that writes tasks computes their due times with its own. " +
 				"If this machine writes tasks, they are early or late by the difference. If the database's clock is wrong, all tasks are.",
 			Fix: "timedatectl set-ntp true   # or chronyc makestep, on the machine whose clock is wrong",
 		})
@@ -105,7 +105,7 @@ func Missing(cfg Config, snap Snapshot) (n int64, unknown string) {
 
 // Messages counts the messages of a virtual host that may belong to tasks that are not due yet. It excludes dead
 // letters, but includes the messages of all other queues, because a consumer may hold a message before it is due. The
-// queues in unseen may have more messages.
+// queues in unseen may contain more messages.
 func Messages(cfg Config, live plan.State) (n int64, unseen []string) {
 	cfg = cfg.WithDefaults()
 	dead := map[string]bool{}
@@ -165,6 +165,6 @@ func (x *examination) checkAhead() {
 		What: fmt.Sprintf("At least %s %s.", counted(missing, "task", "tasks"), of),
 		Why: "The virtual host or the queues with their messages were deleted or purged, or the relay sends to another broker. " +
 			"The relay sends tasks again when they are overdue and nothing shows that their messages still exist, which is " + t.Again() + ", so they will be at least that late.",
-		Fix: x.run("tasks reschedule --all --by 1ms") + "   # sends all pending tasks again, due a millisecond later; messages that still exist then have no effect",
+		Fix: x.run("tasks reschedule --all --by 1ms") + "   # sends all pending tasks again, due a millisecond later; any messages that still exist then have no effect",
 	})
 }

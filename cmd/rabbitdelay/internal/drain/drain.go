@@ -19,8 +19,8 @@ import (
 const DefaultMargin = time.Minute
 
 // Shell evaluates an Erlang expression on the node whose table is drained, as "rabbitmqctl eval" does with its standard
-// input, and returns the output while it is being printed. Close of the output waits for the end of the evaluation and
-// returns its error.
+// input, and returns the output while it is being printed. Closing the output waits until the evaluation has finished,
+// and returns its error.
 type Shell func(ctx context.Context, expression string) (io.ReadCloser, error)
 
 // Config configures one run.
@@ -39,7 +39,7 @@ type Config struct {
 	User string
 	// Prefix is the prefix of rabbitdelay's objects.
 	Prefix string
-	// Exchanges are the names of the exchanges to drain; empty for all exchanges of the virtual host.
+	// Exchanges are the names of the exchanges to drain; empty for all exchanges in the virtual host.
 	Exchanges []string
 	// Margin is how far in the future a message must be due to be moved; the plugin delivers messages that are due
 	// sooner. Sending and deleting about 2,000 messages must take less than the margin. The default is DefaultMargin;
@@ -77,7 +77,7 @@ type Report struct {
 	// Twice counts messages that were sent and then also delivered by the plugin before they could be deleted. They are
 	// delivered twice, with the same id if they had one.
 	Twice int64 `json:"twice"`
-	// Other counts messages of other virtual hosts, or of exchanges that were not selected.
+	// Other counts messages in other virtual hosts, and messages for exchanges that were not selected.
 	Other int64 `json:"other"`
 	// Elsewhere is how many other nodes have their own tables.
 	Elsewhere int `json:"other_tables"`
@@ -99,10 +99,11 @@ type Refused struct {
 // ErrNoTable is returned for a node without the plugin's table.
 var ErrNoTable = errors.New("the node has no table of the plugin; the plugin is not enabled on this node, or messages wait on other nodes")
 
-// ErrIncomplete is returned if the shell ended before it had printed everything.
+// ErrIncomplete is returned if the shell exited before it had printed everything.
 var ErrIncomplete = errors.New("the output of the broker's shell is incomplete")
 
-// ErrOtherBroker is returned if Shell and Client reach different brokers, or if the connection of Lock has ended.
+// ErrOtherBroker is returned if Shell and Client reach different brokers, or if the connection that holds the Lock was
+// closed.
 var ErrOtherBroker = errors.New("the node belongs to a different broker than the connection that holds the lock")
 
 // ErrSameBroker is returned if Config.OtherBroker is set although Shell and Client reach the same broker, or if another
@@ -185,7 +186,7 @@ const (
 	lockPause = 250 * time.Millisecond
 )
 
-// Lock prevents other processes from draining until the connection ends, because two concurrent drains would send
+// Lock prevents other processes from draining until the connection is closed, because two concurrent drains would send
 // everything twice. The user needs permission to configure the queue PREFIX.plugin-drain. If the lock is held, Lock
 // waits up to 15 s before it fails with ErrLocked.
 func Lock(ctx context.Context, conn *amqp.Connection, prefix string) error {

@@ -29,7 +29,7 @@ const (
 	// inFlight is the maximum number of messages that are sent again after a kill because they were confirmed but not
 	// recorded.
 	inFlight = 200
-	// sendFor is how long sending one message may take. After that, the run ends.
+	// sendFor is how long sending one message may take. After that, the run fails.
 	sendFor = 30 * time.Second
 )
 

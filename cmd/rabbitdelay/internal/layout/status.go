@@ -259,7 +259,7 @@ func (p *statusPage) layouts() {
 		p.Linef("\nno delay queues of the settings exist; whether there are others is unknown")
 		return
 	}
-	p.heading("LAYOUT", "DELAY", "READY", "ON THEIR WAY", "")
+	p.heading("LAYOUT", "DELAY", "READY", "IN TRANSIT", "")
 	for _, l := range p.Layouts {
 		state := ""
 		switch {
@@ -302,7 +302,7 @@ func (p *statusPage) destinations() {
 		consumers, dead := orNot(d.Consumers), ""
 		switch {
 		case !d.Exists:
-			consumers = "it does not exist"
+			consumers = "does not exist"
 		case d.Exchange:
 			consumers = "exchange"
 		case d.Unconsumed():

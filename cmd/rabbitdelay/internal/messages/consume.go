@@ -42,7 +42,7 @@ type receiver struct {
 
 const (
 	defaultPrefetch = 64    // enough to keep a terminal busy, with few messages to return at the end
-	maxPrefetch     = 65535 // the maximum of AMQP
+	maxPrefetch     = 65535 // AMQP's maximum
 	consumerTag     = "rabbitdelay"
 	ackPause        = 100 * time.Millisecond // how long a printed message may wait to be acknowledged together with later ones
 	// maxHold is how early a message may be by this process's clock, in addition to its lead, to be held by consume until
@@ -103,7 +103,7 @@ func (r *receiver) receive(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A message that is taken out of a queue of the delay strategies never reaches its destination.
+	// A message that is consumed from a queue of the delay strategies never reaches its destination.
 	switch prefix := c.Delay.Prefix; {
 	case r.queue == topology.ParkedQueue(prefix):
 		return fmt.Errorf("--queue: %q contains messages whose destination is missing, and consume would delete them; inspect them with rabbitdelay peek, and send them on with rabbitdelay requeue", r.queue)
@@ -172,7 +172,7 @@ func closed(out io.Writer) bool {
 
 type received struct {
 	Received int64                 `json:"received"`
-	Early    *int                  `json:"early"` // nil if no message had a due time, as is Lateness
+	Early    *int                  `json:"early"` // nil, like Lateness, if no message had a due time
 	Lateness *lateness.Percentiles `json:"lateness_ms"`
 }
 
@@ -186,7 +186,7 @@ type receivedMessage struct {
 	Binary   string `json:"body_base64,omitempty"` // set instead of body if the body is not UTF-8
 }
 
-var errGoesBack = errors.New("the message goes back to the queue")
+var errGoesBack = errors.New("it returns to the queue")
 
 func (r *receiver) take(d amqp.Delivery) error {
 	at := time.Now()
@@ -195,7 +195,7 @@ func (r *receiver) take(d amqp.Delivery) error {
 	}
 	if !r.Quiet {
 		if err := r.printDelivery(d, at); err != nil {
-			return fmt.Errorf("printing message %s, %w: %w", d.MessageId, errGoesBack, err)
+			return fmt.Errorf("message %s could not be printed, and %w: %w", d.MessageId, errGoesBack, err)
 		}
 	}
 	if due, ok := dueSince(d, at); ok {
@@ -216,8 +216,8 @@ func dueOf(d amqp.Delivery) (time.Time, bool) {
 	return time.UnixMilli(due), ok
 }
 
-// dueSince returns since when a message that arrived at the given time has been due. A message that was sent without a
-// delay has been due since it was sent, or since its arrival if it does not say when that was.
+// dueSince returns when a message that arrived at the given time became due. A message that was sent without a delay
+// became due when it was sent, or when it arrived if it has no timestamp.
 func dueSince(d amqp.Delivery, at time.Time) (time.Time, bool) {
 	due, ok := dueOf(d)
 	switch {

@@ -40,9 +40,9 @@ func TestConsumeKeepsMessagesThatItCannotPrint(t *testing.T) {
 				t.Errorf("exit code %d, want 1", code)
 			}
 			if n := b.Ready(t, "orders"); n != 6 {
-				t.Errorf("after 4 of 10 messages were printed, %d are left, want 6", n)
+				t.Errorf("after 4 of 10 messages were printed, got %d messages left, want 6", n)
 			}
-			if want := "the message goes back to the queue: no space left on device"; !strings.Contains(errs.String(), want) {
+			if want := "it returns to the queue: no space left on device"; !strings.Contains(errs.String(), want) {
 				t.Errorf("errors %s\nwant %s", errs.String(), want)
 			}
 		})
@@ -65,7 +65,7 @@ func TestConsumeOfEarlyMessages(t *testing.T) {
 
 	got := b.Run(t, "consume", "--queue", "orders", "--count", "4", "--timeout", "1m", "--json")
 	if got.Code != 0 {
-		t.Fatalf("consume: want exit code 0, got %v", got)
+		t.Fatalf("consume: got %v, want exit code 0", got)
 	}
 	if n := b.Ready(t, "orders"); n != 0 {
 		t.Errorf("%d messages are left, want 0", n)
@@ -94,7 +94,7 @@ func TestConsumeSumsLateness(t *testing.T) {
 	} {
 		got := b.Run(t, "consume", "--queue", queue, "--count", "1", "--timeout", "1m", "--json")
 		if got.Code != 0 || !strings.Contains(got.Stdout, want) {
-			t.Errorf("%s: want %s, got\n%s", queue, want, got)
+			t.Errorf("%s: got\n%s, want %s", queue, got, want)
 		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// doorway checks the state of a broker before a command that a user has typed changes it.
+// doorway checks the state of a broker before a command that a user runs by hand changes it.
 type doorway struct {
 	*app.App
 
@@ -203,5 +203,9 @@ func created(a *app.App, c *config.Config, names []string) {
 	if slices.Contains(known, names[0]) {
 		hint = ""
 	}
-	a.Notef("created queue %s%s", strings.Join(names, " and "), hint)
+	noun := "queue"
+	if len(names) > 1 {
+		noun = "queues"
+	}
+	a.Notef("created %s %s%s", noun, strings.Join(names, " and "), hint)
 }

@@ -58,8 +58,8 @@ func (r *receiver) ensureQueue(d *doorway) error {
 	return nil
 }
 
-// consume consumes until the context ends, enough messages have arrived, or an error occurs that reconnecting would not
-// fix.
+// consume consumes until the context is done, enough messages have arrived, or an error occurs that reconnecting would
+// not fix.
 func (r *receiver) consume(ctx context.Context, d *doorway) error {
 	for {
 		err := r.session(ctx, d.conn)
@@ -79,7 +79,7 @@ func (r *receiver) consume(ctx context.Context, d *doorway) error {
 	}
 }
 
-// reconnect connects again, and retries until it succeeds. It returns nil if the context ends.
+// reconnect connects again, and retries until it succeeds. It returns nil if the context is done.
 func (r *receiver) reconnect(ctx context.Context, c *config.Config, err error) *doorway {
 	const pause = time.Second
 	log := r.Logger()
@@ -140,8 +140,8 @@ func (r *receiver) session(ctx context.Context, conn *amqp.Connection) error {
 	return fmt.Errorf("consuming from %s: %w", r.queue, amqp.ErrClosed)
 }
 
-// takeAll prints deliveries until there are enough or the context ends. The result open is false if the consumer is no
-// longer open, because the broker may have cancelled it.
+// takeAll prints deliveries until there are enough or the context is done. The result open is false if the consumer is
+// no longer open, because the broker may have cancelled it.
 func (r *receiver) takeAll(ctx context.Context, s *session, deliveries <-chan amqp.Delivery) (open bool, err error) {
 	tick := time.NewTicker(ackPause)
 	defer tick.Stop()

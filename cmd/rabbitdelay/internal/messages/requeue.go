@@ -72,19 +72,19 @@ new one.`,
 	return c
 }
 
-// choiceFlags adds the flags that select messages of a queue.
+// choiceFlags adds the flags that select messages in a queue.
 func (r *requeueRun) choiceFlags(f *pflag.FlagSet) {
 	o := &r.o
 	f.StringVar(&o.Queue, "queue", "", "the dead-letter queue")
 	f.BoolVar(&r.parked, "parked", false, "use the parked queue instead of --queue")
-	f.StringSliceVar(&o.Filter.Reasons, "reason", nil, "messages that died for one of these reasons: rejected, attempts, deliveries, unreadable, parked, expired, maxlen, delivery_limit")
-	f.StringSliceVar(&o.Filter.IDs, "id", nil, "messages with one of these ids")
-	f.StringSliceVar(&o.Filter.Destinations, "destination", nil, "messages for one of these destinations: a queue, or exchange:routing-key")
-	f.StringVar(&o.Filter.Error, "error", "", "messages whose last error contains this text")
-	f.StringVar(&o.Filter.ErrorLike, "error-like", "", "messages whose last error differs from this text only in numbers, ids and quoted parts; \"rabbitdelay errors\" prints such texts")
-	f.StringVar(&r.header, "header", "", "messages with this header, `name=value`")
-	f.Var((*app.Duration)(&o.Filter.OlderThan), "older-than", "messages that died at least this long ago")
-	f.Var((*app.Duration)(&o.Filter.NewerThan), "newer-than", "messages that died at most this long ago")
+	f.StringSliceVar(&o.Filter.Reasons, "reason", nil, "only messages that died for one of these reasons: rejected, attempts, deliveries, unreadable, parked, expired, maxlen, delivery_limit")
+	f.StringSliceVar(&o.Filter.IDs, "id", nil, "only messages with one of these ids")
+	f.StringSliceVar(&o.Filter.Destinations, "destination", nil, "only messages for one of these destinations: a queue, or exchange:routing-key")
+	f.StringVar(&o.Filter.Error, "error", "", "only messages whose last error contains this text")
+	f.StringVar(&o.Filter.ErrorLike, "error-like", "", "only messages whose last error matches this text, apart from numbers, ids and quoted parts; \"rabbitdelay errors\" prints such texts")
+	f.StringVar(&r.header, "header", "", "only messages with this header, `name=value`")
+	f.Var((*app.Duration)(&o.Filter.OlderThan), "older-than", "only messages that died at least this long ago")
+	f.Var((*app.Duration)(&o.Filter.NewerThan), "newer-than", "only messages that died at most this long ago")
 	f.IntVar(&o.Limit, "limit", 0, "maximum number of messages to send or discard, including messages that their destination refuses; 0 for all")
 	r.Register(f, "show what would happen, and put all messages back")
 	app.DatabaseFlag(f, "")
@@ -148,7 +148,7 @@ func oneOf(given ...bool) bool {
 	return n == 1
 }
 
-// place returns the queue or the file that has the messages.
+// place returns the queue or the file that contains the messages.
 func (r *requeueRun) place() string { return cmp.Or(r.o.Queue, r.from) }
 
 func (r *requeueRun) requeue(ctx context.Context) error {
@@ -287,7 +287,7 @@ func (r *requeueRun) Do(ctx context.Context) (err error) {
 		defer func() { err = errors.Join(err, r.saved.Close()) }()
 		r.o.Save = r.saved.Save
 	}
-	bar := r.Progress(r.ready, "looking")
+	bar := r.Progress(r.ready, "examining")
 	defer bar.Clear()
 	r.o.Progress = func(p inspect.RequeueReport) {
 		bar.Set(min(p.Examined, r.ready), fmt.Sprintf("%s processed", shown.Number(p.Sent+p.Revived+p.Discarded)))
@@ -331,7 +331,7 @@ var outcomes = []struct {
 	{inspect.RequeueSent, "sent to", "would be sent to"},
 	{inspect.RequeueRevived, "revived; a relay sends them to", "would be revived; a relay sends them to"},
 	{inspect.RequeueRemoved, "removed, because their tasks have ended or were sent again:", "would be removed, because their tasks have ended or were sent again:"},
-	{inspect.RequeueDiscarded, "discarded, of", "would be discarded, of"},
+	{inspect.RequeueDiscarded, "discarded, for", "would be discarded, for"},
 	{inspect.RequeueStayed, "stayed, for", "would stay, for"},
 }
 
@@ -367,7 +367,7 @@ func (r *requeueRun) printReport(took time.Duration) error {
 		}
 	}
 	if r.saved != nil && r.saved.Written() > 0 {
-		r.Notef("%s in %s, readable only by its owner; to send them again: rabbitdelay requeue --from %[2]s", shown.Count(r.saved.Written(), "message is", "messages are"), shown.Line(r.file))
+		r.Notef("%s in %s, readable only by its owner; \"rabbitdelay requeue --from %[2]s\" sends the file's messages again", shown.Count(r.saved.Written(), "message is", "messages are"), shown.Line(r.file))
 	}
 	if rep.Anonymous > 0 {
 		r.Notef("note: %s", r.anonymous())

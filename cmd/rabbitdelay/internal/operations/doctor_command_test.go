@@ -24,7 +24,7 @@ func TestDoctorOfTwoConfigurations(t *testing.T) {
 		two := suite.CommandOn(t, v, "delay: {strategy: ttl, ttl: {delays: [1h]}}\ndestinations: [{queue: payments.expire}]\n")
 		for _, cmd := range []func(...string) suite.Ran{one, two} {
 			if r := cmd("apply"); r.Code != 0 {
-				t.Fatalf("apply: want exit code 0, got %v", r)
+				t.Fatalf("apply: got %v, want exit code 0", r)
 			}
 		}
 		for round := range 2 {
@@ -34,9 +34,9 @@ func TestDoctorOfTwoConfigurations(t *testing.T) {
 				}
 			}
 			if r := two("send", "--queue", "payments.expire", "--delay", "1h"); r.Code != 0 {
-				t.Fatalf("send --queue payments.expire --delay 1h: want exit code 0, got %v", r)
+				t.Fatalf("send --queue payments.expire --delay 1h: got %v, want exit code 0", r)
 			}
-			suite.Eventually(t, "the message to be counted", func() bool {
+			suite.Eventually(t, "the message is counted", func() bool {
 				found, err := v.Mgmt.Inspect(t.Context(), topology.Topology{})
 				return err == nil && found.Queues["delay.ttl.1h"].Messages > 0
 			})
@@ -44,10 +44,10 @@ func TestDoctorOfTwoConfigurations(t *testing.T) {
 		// This file no longer has a part of the strategy that was declared.
 		without := suite.CommandOn(t, v, "delay: {strategy: ttl, ttl: {delays: [2h]}}\ndestinations: [{queue: payments.expire}]\n")
 		if r := without("apply"); r.Code != 0 {
-			t.Fatalf("apply: want exit code 0, got %v", r)
+			t.Fatalf("apply: got %v, want exit code 0", r)
 		}
 		if r := without("doctor"); r.Code != 0 || !strings.Contains(r.Stdout, "arrive, because") {
-			t.Errorf(`doctor: want exit code 0 and "arrive, because" in the output, got %v`, r)
+			t.Errorf(`doctor: got %v, want exit code 0 and "arrive, because" in the output`, r)
 		}
 	})
 }
@@ -59,7 +59,7 @@ func TestDoctorCommandWithoutManagement(t *testing.T) {
 		const yaml = "delay: {bucket: {radices: [2]}}\ndestinations: [{queue: orders.expire}]\n"
 		cmd := suite.CommandOn(t, v, yaml)
 		if r := cmd("apply"); r.Code != 0 {
-			t.Fatalf("apply: want exit code 0, got %v", r)
+			t.Fatalf("apply: got %v, want exit code 0", r)
 		}
 		if r := cmd("doctor"); r.Code != 0 {
 			t.Errorf("with the management API: got %s, want exit code 0", r)
@@ -78,7 +78,7 @@ func TestDoctorCommandWithoutManagement(t *testing.T) {
 			t.Errorf(`plan: got %s, want exit code 2 and Stdout beginning with "INCOMPLETE: "`, r)
 		}
 		if r := cmd("doctor", "--skip", "weather"); r.Code != 1 || !strings.Contains(r.Stderr, `--skip: "weather"; expected management,`) {
-			t.Errorf(`doctor --skip weather: want exit code 1 and "--skip: \"weather\", want management," in the errors, got %v`, r)
+			t.Errorf(`doctor --skip weather: got %v, want exit code 1 and "--skip: \"weather\", want management," in the errors`, r)
 		}
 	})
 }
@@ -114,7 +114,7 @@ func TestDoctorReplacesAQueue(t *testing.T) {
 		file := "delay: {bucket: {radices: [3, 3]}}\ndestinations: [{queue: orders.expire}]\n"
 		cmd := suite.CommandOn(t, v, file)
 		if r := cmd("apply"); r.Code != 0 {
-			t.Fatalf("apply: want exit code 0, got %v", r)
+			t.Fatalf("apply: got %v, want exit code 0", r)
 		}
 		want := smallLayout(t, []int{3, 3}, 100*time.Millisecond, toQueue)
 		q, _ := want.Queue(queue)
@@ -124,7 +124,7 @@ func TestDoctorReplacesAQueue(t *testing.T) {
 		(&clinic{Vhost: v}).redeclare(t, queue, args)
 		r := cmd("doctor")
 		if r.Code != 1 || !strings.Contains(r.Stdout, "destroy -f") || !strings.Contains(r.Stdout, "--layout "+queue+" && rabbitdelay apply") {
-			t.Fatalf("doctor: want exit code 1, and destroy -f and --layout %s && rabbitdelay apply in the output, got %v", queue, r)
+			t.Fatalf("doctor: got %v, want exit code 1, and destroy -f and --layout %s && rabbitdelay apply in the output", r, queue)
 		}
 		suite.Publish(t, v, queue, 1)
 		if r := cmd("destroy", "--yes", "--layout", queue); r.Code != 1 || !strings.Contains(r.Stderr, queue+" 1") {
@@ -136,11 +136,11 @@ func TestDoctorReplacesAQueue(t *testing.T) {
 		}
 		for _, args := range [][]string{{"destroy", "--yes", "--layout", queue}, {"apply"}} {
 			if r := cmd(args...); r.Code != 0 {
-				t.Fatalf("%v: want exit code 0, got %v", args, r)
+				t.Fatalf("%v: got %v, want exit code 0", args, r)
 			}
 		}
 		if r := cmd("doctor"); r.Code != 0 {
-			t.Errorf("doctor: want exit code 0, got %v", r)
+			t.Errorf("doctor: got %v, want exit code 0", r)
 		}
 	})
 }
@@ -152,13 +152,13 @@ func TestDoctorFindsMessagesForOperators(t *testing.T) {
 		db := "sqlite:" + filepath.Join(t.TempDir(), "shop.db")
 		cmd := suite.CommandOn(t, v, "delay: {bucket: {radices: [2]}}\ndestinations: [{queue: orders.expire}]\ndatabase: {url: '"+db+"'}\n")
 		if r := cmd("apply"); r.Code != 0 {
-			t.Fatalf("apply: want exit code 0, got %v", r)
+			t.Fatalf("apply: got %v, want exit code 0", r)
 		}
 		if r := cmd("doctor"); r.Code != 2 || !strings.HasPrefix(r.Stdout, "NOT EVERYTHING WAS CHECKED: database\n") {
 			t.Errorf("before the database exists: got %s, want exit code 2 and Stdout beginning with %q", r, "NOT EVERYTHING WAS CHECKED: database\n")
 		}
 		if r := cmd("migrate"); r.Code != 0 {
-			t.Fatalf("migrate: want exit code 0, got %v", r)
+			t.Fatalf("migrate: got %v, want exit code 0", r)
 		}
 		if r := cmd("doctor"); r.Code != 0 {
 			t.Errorf("with an empty table: got %s, want exit code 0", r)
@@ -180,7 +180,7 @@ func TestDoctorFindsMessagesForOperators(t *testing.T) {
 		}
 		suite.Eventually(t, "both findings", func() bool {
 			r := cmd("doctor")
-			return r.Code == 1 && strings.Contains(r.Stdout, "Dead letters wait: 1 in orders.expire.dead.") &&
+			return r.Code == 1 && strings.Contains(r.Stdout, "Dead letters are waiting: 1 in orders.expire.dead.") &&
 				strings.Contains(r.Stdout, "2 tasks are overdue and not yet sent to the broker, the oldest for 1h")
 		})
 	})

@@ -56,7 +56,7 @@ producers that cannot be changed yet. It runs until stopped.`,
 	f := c.Flags()
 	f.StringVar(&r.x.Name, "exchange", "", "the name of the plugin's exchange")
 	f.StringVar(&r.x.Type, "type", "", "the exchange's x-delayed-type: "+strings.Join(bridge.Types(), ", "))
-	f.IntVar(&r.concurrency, "concurrency", bridge.DefaultConcurrency, "messages of each queue in progress at the same time, 1 to 16383")
+	f.IntVar(&r.concurrency, "concurrency", bridge.DefaultConcurrency, "messages from each queue that are handled at the same time, 1 to 16383")
 	f.StringVar(&r.probe, "probe", "", "serve /healthz, /readyz and /metrics on this `HOST:PORT`")
 	f.BoolVar(&r.dryRun, "dry-run", false, "show what would be declared, and declare nothing")
 	return c
@@ -121,7 +121,7 @@ func (r *bridgeRun) look(ctx context.Context, b *app.Broker) error {
 	return refusal
 }
 
-// bridge runs until ctx ends.
+// bridge runs until ctx is done.
 func (r *bridgeRun) bridge(ctx context.Context) (err error) {
 	if r.metrics, err = probe.NewMetrics(); err != nil {
 		return err

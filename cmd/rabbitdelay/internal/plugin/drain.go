@@ -115,7 +115,7 @@ func (r *drainRun) Count(ctx context.Context) (app.Question, error) {
 	case errors.Is(err, drain.ErrOtherBroker):
 		err = fmt.Errorf("%w; --rabbitmqctl must reach the broker of --url, unless --other-broker is given to move the messages to another broker", err)
 	case errors.Is(err, drain.ErrSameBroker):
-		err = fmt.Errorf("%w; omit --other-broker if both are the same broker, or else wait until the other drain ends", err)
+		err = fmt.Errorf("%w; omit --other-broker if both are the same broker, or else wait until the other drain has finished", err)
 	}
 	if err != nil || r.rows == 0 {
 		return app.Question{}, err
@@ -223,7 +223,7 @@ func (r *drainRun) print(took time.Duration) error {
 	return nil
 }
 
-// maxComplaint is the maximum number of bytes of a command's standard error that are shown.
+// maxComplaint is the maximum number of bytes that are shown from a command's standard error.
 const maxComplaint = 2000
 
 // evalBy returns a function that runs "COMMAND eval" in a shell, with the expression on standard input. The

@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
 )
 
-// delayed is an x-delayed-message exchange of a virtual host.
+// delayed is an x-delayed-message exchange in a virtual host.
 type delayed struct {
 	Name string `json:"name"`
 	// Type is the x-delayed-type of the exchange, the exchange type by which it routes messages that are due.

@@ -96,7 +96,7 @@ func (p *Probe) Close() { _ = p.server.Close() }
 type Metrics struct {
 	// Handler serves the metrics.
 	http.Handler
-	// Telemetry has the hooks of the client and of the store.
+	// Telemetry contains the hooks for the client and the store.
 	*telemetry.Telemetry
 
 	provider *sdk.MeterProvider

@@ -10,8 +10,8 @@
 // configuration that has no other object on the broker cannot be detected.
 //
 // A dead-letter queue stays while its destination's queue stays, regardless of that queue's arguments, because
-// consumers publish dead letters themselves. It is deleted after that queue, because the queue stays if a message
-// arrives at the last moment. The exchanges naming.DeclaredExchange are deleted before the first queue, so that a
-// client that starts checks the topology again. The plugin's exchange has no entry bindings to remove, so stop its
-// publishers first.
+// consumers publish dead letters themselves. It is deleted after that queue, because the destination's queue stays if a
+// message arrives at the last moment. The exchanges whose names begin with naming.DeclaredExchange are deleted before
+// the first queue, so that a client that starts checks the topology again. The plugin's exchange has no entry bindings
+// to remove, so stop its publishers first.
 package removal

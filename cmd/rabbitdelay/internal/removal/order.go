@@ -69,7 +69,7 @@ func (x *remover) stage(s Step) stage {
 	return declaredBindings
 }
 
-// Order returns the objects to delete, in their order.
+// Order returns the objects to delete, in the order of deletion.
 func (r Plan) Order() Order {
 	at := func(wanted stage) []Step {
 		var out []Step

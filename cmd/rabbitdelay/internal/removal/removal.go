@@ -28,8 +28,9 @@ type Options struct {
 	// configurations may use stay in that case. With Destinations it also deletes objects that differ from their
 	// description. Default false.
 	Force bool
-	// Messages is the maximum number of messages that Force may delete. It refuses if there are more. Nil means no
-	// limit for delay queues. With Destinations, nil means that no message and no queue with a consumer is deleted.
+	// Messages is the maximum number of messages that Force may delete. The removal is refused if there are more. Nil
+	// means no limit for delay queues. With Destinations, nil means that no message and no queue with a consumer is
+	// deleted.
 	Messages *int64
 }
 

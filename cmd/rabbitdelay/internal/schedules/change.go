@@ -19,7 +19,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/term"
 )
 
-// definition has the flags that define a recurring task.
+// definition contains the flags that define a recurring task.
 type definition struct {
 	cron, zone       string
 	every, jitter    app.Duration
@@ -54,7 +54,7 @@ func (b *bound) Set(s string) error {
 func (d *definition) registerTimetable(f *pflag.FlagSet) {
 	f.StringVar(&d.cron, "cron", "", "five fields (minute hour day month weekday), six with seconds in front, or @hourly, @daily, @weekly, @monthly, @yearly")
 	f.StringVar(&d.zone, "time-zone", "", "time zone of --cron, such as Europe/Berlin; default: UTC")
-	f.Var(&d.every, "every", "an interval in whole seconds instead of --cron, such as 15m; it begins at --start, or else now")
+	f.Var(&d.every, "every", "an interval in whole seconds instead of --cron, such as 15m; it starts at --start, or else now")
 	f.Var(&d.start, "start", "no occurrence is before this time; \"none\" removes the limit")
 	f.Var(&d.end, "end", "no occurrence is at or after this time; \"none\" removes the limit")
 	f.Var(&d.jitter, "jitter", "delay each occurrence by up to this duration, at most 1d")

@@ -72,7 +72,7 @@ func (x *schedules) each(ctx context.Context, names []string, do func(ctx contex
 	})
 }
 
-// changeEach is like each for changes, which it records in the audit.
+// changeEach does the same as each, for changes, which it records in the audit.
 func (x *schedules) changeEach(c *cobra.Command, names []string, do func(ctx context.Context, s *app.Store, name string) error) error {
 	return x.each(c.Context(), names, func(ctx context.Context, s *app.Store, name string) error {
 		return x.Audited(ctx, s.DB, "recurring."+c.Name(), name, "", func() error { return do(ctx, s, name) })

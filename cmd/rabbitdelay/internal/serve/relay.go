@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// again is the pause before serve tries again after it could not start, for example without a broker.
+	// again is the pause before serve retries after it could not start, for example without a broker.
 	again = 2 * time.Second
 	// opening is how long serve waits for a broker before it reports the problem.
 	opening = 10 * time.Second
@@ -109,7 +109,7 @@ func (r *relayPart) config(listener schedule.Listener) schedule.Config {
 	return c
 }
 
-// connectAndRelay connects and, if relays is set, relays until ctx ends. It retries after errors.
+// connectAndRelay connects and, if relays is set, relays until ctx is done. It retries after errors.
 func (r *relayPart) connectAndRelay(ctx context.Context) {
 	log := r.Logger()
 	told := ""
@@ -133,7 +133,7 @@ func (r *relayPart) connectAndRelay(ctx context.Context) {
 	}
 }
 
-// close closes the client, immediately if ctx has ended.
+// close closes the client, immediately if ctx is done.
 func (r *relayPart) close(ctx context.Context) {
 	r.mu.Lock()
 	client := r.client
@@ -143,7 +143,7 @@ func (r *relayPart) close(ctx context.Context) {
 	}
 }
 
-// once connects and runs the relay. It returns nil when ctx has ended, or the error that prevents it from working.
+// once connects and runs the relay. It returns nil when ctx is done, or the error that prevents it from working.
 func (r *relayPart) once(ctx context.Context) error {
 	client, err := r.connect(ctx)
 	if err != nil {
@@ -184,7 +184,7 @@ func (r *relayPart) begun(store *schedule.Store) error {
 	return r.metrics.Observe(r.client, r.store, r.cfg.Topology.Destinations)
 }
 
-// watch checks the database regularly until ctx ends. It is only used if serve does not relay, because nothing else
+// watch checks the database regularly until ctx is done. It is only used if serve does not relay, because nothing else
 // would notice that the database no longer answers.
 func (r *relayPart) watch(ctx context.Context, store *schedule.Store) error {
 	for {

@@ -207,7 +207,7 @@ func serveTLS(files serveconf.TLS, log *zap.Logger) (*tls.Config, error) {
 	}, nil
 }
 
-// until runs the relay until ctx ends or the server fails, and then stops everything.
+// until runs the relay until ctx is done or the server fails, and then stops everything.
 func (r *serveRun) until(ctx context.Context, server *http.Server, served <-chan error, c *console.Console, p *probe.Probe) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -237,7 +237,7 @@ func (r *serveRun) until(ctx context.Context, server *http.Server, served <-chan
 		err = nil
 	}
 	if closing != nil {
-		r.Logger().Warn("a job did not end in time; another process can continue the job")
+		r.Logger().Warn("a job did not finish in time; another process can continue it")
 	}
 	return errors.Join(err, r.relay.summary(time.Since(start)))
 }

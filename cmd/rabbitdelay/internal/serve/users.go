@@ -90,7 +90,7 @@ twice, or without a terminal reads it from a line of standard input.`,
 		if created {
 			did = "added"
 		}
-		r.Notef("%s %s to %s as %s", did, shown.Line(name), file, r.role)
+		r.Notef("%[3]s: %[1]s %[2]s with the role %[4]s", did, shown.Line(name), file, r.role)
 		return nil
 	})
 }

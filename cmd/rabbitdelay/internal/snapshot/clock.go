@@ -32,7 +32,7 @@ const (
 const (
 	sampleEvery = 4 * time.Millisecond
 	sampleFor   = 1050 * time.Millisecond
-	sampleWait  = 3 * time.Second // for messages that have not come back yet
+	sampleWait  = 3 * time.Second // for messages that have not returned yet
 )
 
 // reading is one reading of the broker's clock: this clock is ahead of this process's clock by at least low and at most
@@ -72,8 +72,8 @@ func (c *collector) heard(node, method string, readings ...reading) {
 	c.clocks[node][method] = append(c.clocks[node][method], readings...)
 }
 
-// estimates returns the clocks of the nodes, sorted by name. Times of the management API of an unknown node
-// count only if there are no other readings, because they may be of a node that has others.
+// estimates returns the clocks of the nodes, sorted by name. Readings from the management API of an unknown node are
+// used only if there are no others, because that node may be one of those with other readings.
 func (c *collector) estimates() []doctor.Clock {
 	var all []doctor.Clock
 	for _, node := range slices.Sorted(maps.Keys(c.clocks)) {

@@ -95,8 +95,8 @@ func (c *collector) outdated(after time.Duration) (routes, held []string) {
 	return routes, held
 }
 
-// notCounted returns the queues that may have a message of this configuration and that the management API has not counted
-// yet. Their messages that are not ready are unknown.
+// notCounted returns the queues that may contain messages of this configuration and that the management API has not
+// counted yet. Their messages that are not ready are unknown.
 func (c *collector) notCounted() []string {
 	watched := c.watched()
 	var names []string
@@ -137,8 +137,8 @@ func (c *collector) countAgain(ctx context.Context, names []string) (answered bo
 	return true, c.count(ctx, current)
 }
 
-// reportNotCounted reports the queues that the management API still has not counted. If the caller is in a hurry, their
-// counts are only unknown, because the next snapshot probably has them.
+// reportNotCounted reports the queues that the management API still has not counted. With Source.Hasty it reports
+// nothing, because the next snapshot probably has their counts.
 func (c *collector) reportNotCounted() {
 	if names := c.notCounted(); len(names) > 0 && !c.src.Hasty {
 		some := strings.Join(names[:min(len(names), 3)], ", ")
@@ -247,7 +247,7 @@ func (c *collector) count(ctx context.Context, queues []string) error {
 	return err
 }
 
-// consumers recounts the consumers of dead letter queues without those of requeue runs, which are temporary.
+// consumers recounts the consumers of dead-letter queues without those of requeue runs, which are temporary.
 func (c *collector) consumers(ctx context.Context) {
 	kept := map[string]int64{}
 	for _, name := range c.kept() {
@@ -279,7 +279,7 @@ func (c *collector) consumers(ctx context.Context) {
 	}
 }
 
-// held returns the dead letter queues whose counts are not final. Either no message is ready but an older count is
+// held returns the dead-letter queues whose counts are not final. Either no message is ready but an older count is
 // above 0, so that the messages are unacknowledged or gone, or a requeue run is consuming and its unacknowledged
 // messages are not counted yet.
 func (c *collector) held() []string {

@@ -44,7 +44,7 @@ func (c *collector) management(ctx context.Context) error {
 	wg.Go(func() { c.alarms(ctx) })
 	wg.Go(func() { c.connections(ctx) })
 	wg.Wait()
-	if !c.snap.NodesComplete { // without the monitoring tag, the list has only the user's own connections
+	if !c.snap.NodesComplete { // without the monitoring tag, the list contains only the user's own connections
 		c.snap.Clients = nil
 	}
 	c.uncounted = cmp.Or(c.uncounted, uncounted)
@@ -141,7 +141,7 @@ func (c *collector) alarms(ctx context.Context) {
 				Resource string `json:"resource"`
 			} `json:"alarms"`
 		}
-		if err := json.Unmarshal(status.Body, &body); err != nil || len(body.Alarms) == 0 { // it is the answer of a proxy, for example
+		if err := json.Unmarshal(status.Body, &body); err != nil || len(body.Alarms) == 0 { // for example, a response from a proxy
 			c.uncheckedf(doctor.AreaAlarms, "alarms could not be read: %s, without a list of alarms", oneLine(status))
 			return
 		}

@@ -15,13 +15,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// permissionTimeout bounds the test of one permission, which a healthy broker answers in milliseconds. A broker
-// without a majority for its metadata answers after 30 s, with an error that ends the connection.
+// permissionTimeout bounds the test of one permission, which a healthy broker answers in milliseconds. A broker without
+// a majority for its metadata answers after 30 s, with an error that closes the connection.
 const permissionTimeout = 5 * time.Second
 
 // permissions finds out which of the needed permissions the user lacks. Its requests change nothing: even if the user
 // has the permission, the broker refuses them for another reason, or they have no effect. They use a separate
-// connection, because the broker may end the connection in reply. In that case the remaining permissions stay unknown.
+// connection, because the broker may close the connection in reply. In that case the remaining permissions stay
+// unknown.
 func (c *collector) permissions(ctx context.Context) error {
 	needs := slices.DeleteFunc(doctor.Needs(c.cfg), func(n doctor.Need) bool { return n.Name == doctor.DefaultExchange }) // only a publish can test it
 	if len(needs) == 0 {
@@ -119,7 +120,7 @@ func askFor(conn *amqp.Connection, n doctor.Need) (doctor.Access, error) {
 	return doctor.Access{}, nil
 }
 
-// about reports whether a refusal concerns the given object. The broker cuts its text at 255 bytes.
+// about reports whether a refusal concerns the given object. The broker truncates its text to 255 bytes.
 func about(e *amqp.Error, kind topology.Kind, name string) bool {
 	_, rest, ok := strings.Cut(e.Reason, "access to "+string(kind)+" '")
 	return ok && (strings.HasPrefix(rest, name+"'") || strings.HasPrefix(name, rest))
@@ -177,7 +178,7 @@ func unlessBlocked(ctx context.Context, conn *amqp.Connection, run func(ctx cont
 	}()
 	select {
 	case b, open := <-blocked:
-		if open { // otherwise the connection has ended, and waiting calls return
+		if open { // otherwise the connection was closed, and waiting calls return
 			reason = b.Reason
 			cancel()
 		}

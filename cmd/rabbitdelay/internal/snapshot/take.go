@@ -20,7 +20,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Source tells Take how to reach a broker and what to read from it.
+// Source specifies how Take reaches a broker and what it reads from it.
 type Source struct {
 	// Dial opens a connection, which Take closes. Required.
 	Dial func(ctx context.Context) (*amqp.Connection, error)
@@ -41,8 +41,8 @@ type Source struct {
 	// before 4.3 counts each read as a delivery; see Take.
 	Peek   int
 	Delays bool // also count ready messages in delay queues over AMQP
-	// Hasty accepts the counts of dead letters as they are, even if a count of the management API that is up to 5 s
-	// old contradicts the broker's own.
+	// Hasty accepts the counts of dead letters as they are, even if an older count from the management API contradicts the
+	// broker's own.
 	Hasty bool
 	// SkipClock skips the measurement of the nodes' clocks, which takes one second and sends messages through
 	// exclusive queues. The clocks may still be known from Take's other readings.
@@ -115,12 +115,12 @@ type collector struct {
 	asked             time.Duration                   // total duration of the later requests to the management API
 	uncounted         string                          // why the broker does not count all published messages; empty if it does
 	clocks            map[string]map[string][]reading // by node and method of measurement
-	visited           map[string]bool                 // dead letter queues that a requeue run is consuming
-	older             map[string]int64                // their message counts in the management API
+	visited           map[string]bool                 // dead-letter queues that a requeue run is consuming
+	older             map[string]int64                // message counts of dead-letter queues in the management API
 }
 
-// dial opens a connection that ends with the context, because the client library cannot interrupt a call that waits
-// for the broker's answer.
+// dial opens a connection that is closed when the context is done, because the client library cannot interrupt a call
+// that waits for the broker's answer.
 func dial(ctx context.Context, to func(context.Context) (*amqp.Connection, error)) (conn *amqp.Connection, hangUp func(), err error) {
 	conn, err = to(ctx)
 	if err != nil {

@@ -1,8 +1,8 @@
 // Package status reports which messages and tasks are waiting, where, and until when. Take reads a broker and an
-// application's database, and changes nothing. The result is data for a terminal, a page or an alert, and contains what
+// application's database, and changes nothing. The result is data for a terminal, a page or an alert, and lists what
 // could not be read. The package prints nothing.
 //
-// status.go has the model, take.go and tasks.go read the data, and seen.go builds the model from it, without I/O.
+// status.go defines the model, take.go and tasks.go read the data, and seen.go builds the model from it, without I/O.
 package status
 
 import (
@@ -36,7 +36,7 @@ type Status struct {
 	// Alarms are the broker's alarms, such as "memory on rabbit@a". It is nil if unknown: only the management API
 	// reports them.
 	Alarms []string `json:"alarms"`
-	// Findings are the problems that the doctor found; nil if it could not look, because the broker could not be read.
+	// Findings are the problems that the doctor found; nil if the broker could not be read.
 	Findings []doctor.Finding `json:"findings"`
 	// Unchecked lists what could not be read, and why.
 	Unchecked []doctor.Unchecked `json:"unchecked"`
@@ -49,7 +49,7 @@ type Status struct {
 	empty      bool
 }
 
-// measured has the nodes' clocks and the time at which they were measured.
+// measured contains the nodes' clocks and the time at which they were measured.
 type measured struct {
 	clocks    []doctor.Clock
 	unchecked []doctor.Unchecked
@@ -160,8 +160,8 @@ func (s *Span) UnmarshalJSON(data []byte) error {
 // Due counts the messages and tasks that will be due within a time.
 type Due struct {
 	Within Span `json:"within_ms"`
-	// OnBroker is a lower limit. It counts the messages in queues that all messages leave in time. Other queues may
-	// also have messages for which little of a long delay remains. It is nil if unknown.
+	// OnBroker is a lower bound. It counts the messages in queues from which every message departs in time. Other queues
+	// may also contain messages for which little of a long delay remains. It is nil if unknown.
 	OnBroker *int64 `json:"on_broker_at_least"`
 	// Tasks counts the pending tasks of the database, whether or not they were sent to the broker; nil if unknown.
 	Tasks *int64 `json:"tasks"`
@@ -215,8 +215,8 @@ type Client struct {
 	Blocked     int    `json:"blocked"` // how many of them are blocked by an alarm
 }
 
-// Tasks is the state of the tasks in an application's database. Relays go by the database's clock, so whether a task is
-// due and whether a relay runs is judged by that clock.
+// Tasks is the state of the tasks in an application's database. Relays use the database's clock, so that clock
+// determines whether a task is due and whether a relay runs.
 type Tasks struct {
 	// Skew is the database's clock minus this process's clock. It is 0 if the difference is at most a second.
 	Skew Span `json:"clock_difference_ms"`
@@ -259,7 +259,7 @@ func (t *Tasks) Clock(at time.Time) time.Time {
 	return at.Add(time.Duration(t.Skew))
 }
 
-// Sent is the tasks that were sent and are not due yet. Each should have a message on the broker.
+// Sent summarizes the tasks that were sent and are not due yet. Each should have a message on the broker.
 type Sent struct {
 	Tasks int64 `json:"tasks"`
 	More  bool  `json:"more"` // not all of them were counted

@@ -59,8 +59,8 @@ func Recount(ctx context.Context, cfg doctor.Config, m *live.Management, snap *d
 	snap.Tasks.Recounted, _ = doctor.Messages(cfg, again)
 }
 
-// Late summarises the pending tasks that should have been sent or handled, and the relays that should send them. The
-// broker was read since the given time.
+// Late summarizes the pending tasks that should have been sent or handled, and the relays that should send them. The
+// parameter since is when reading the broker began.
 func Late(ctx context.Context, store *taskview.Store, now, since time.Time) (doctor.Tasks, error) {
 	skew, err := clockSkew(ctx, store)
 	if err != nil {
@@ -96,8 +96,8 @@ func clockSkew(ctx context.Context, store *taskview.Store) (time.Duration, error
 	return skew, err
 }
 
-// If an occurrence is overdue by standstill and still has no task, no relay is planning its recurring task. A relay
-// that waits for the previous occurrence checks again within a minute.
+// standstill is how long an occurrence may be overdue and still have no task. After that, no relay is planning its
+// recurring task. A relay that waits for the previous occurrence checks again within a minute.
 const standstill = 3 * time.Minute
 
 // readTroubles adds recurring tasks that create no tasks, and pending tasks that no relay will send, although they were

@@ -274,7 +274,7 @@ id or by filters.`,
 func (x *tasks) rescheduleCommand() *cobra.Command {
 	var w when
 	var by shift
-	b := bulk{x: x, did: "moved", of: "pending"}
+	b := bulk{x: x, did: "rescheduled", of: "pending"}
 	c := &cobra.Command{
 		Use:   "reschedule {ID... | FILTER}",
 		Short: "Change when pending tasks are due",
@@ -296,7 +296,7 @@ Select the tasks by id or by filters.`,
 			case !due:
 				return errors.New("no new due time was given; give --delay, --at or --by")
 			case b.after != "":
-				return errors.New("--after is only for --by; without --by, repeating the command moves no task twice")
+				return errors.New("--after is only for --by; without --by, repeating the command reschedules no task twice")
 			}
 			at, err := w.instant(x.App)
 			if err != nil {
@@ -309,7 +309,7 @@ Select the tasks by id or by filters.`,
 		},
 	}
 	w.registerDue(c, "")
-	c.Flags().Var(&by, "by", "move by this duration, such as 2h, or -1d to move earlier")
+	c.Flags().Var(&by, "by", "move the due time by this duration, such as 2h, or -1d to make it earlier")
 	b.register(c)
 	b.spreads(c)
 	c.Flags().StringVar(&b.after, "after", "", "with --by, continue after the task at which an interrupted run stopped; its error message has the value")

@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 )
 
-// filterFlags has the flags that select tasks.
+// filterFlags contains the flags that select tasks.
 type filterFlags struct {
 	chosen   schedule.Filter
 	header   string
@@ -24,18 +24,18 @@ var filterNames = []string{"queue", "exchange", "status", "due-from", "due-to", 
 
 func (x *filterFlags) register(c *cobra.Command) {
 	f, chosen := c.Flags(), &x.chosen
-	f.StringVar(&chosen.Queue, "queue", "", "tasks for this queue")
-	f.StringVar(&chosen.Exchange, "exchange", "", "tasks for this exchange")
-	f.StringVar(&chosen.Tag, "tag", "", "tasks with this tag")
-	f.StringVar(&chosen.UniqueKey, "unique-key", "", "tasks with this unique key")
-	f.StringVar(&x.header, "header", "", "tasks with this header, `name=value`")
-	f.StringVar(&chosen.Error, "error", "", "tasks whose last error contains this text")
-	f.StringVar(&chosen.ErrorLike, "error-like", "", `tasks whose last error differs from this text only in numbers, ids and quoted parts; "tasks errors" prints such texts`)
-	program.Choice(c, (*string)(&chosen.Status), "status", "", "", string(schedule.StatusPending), string(schedule.StatusRunning), string(schedule.StatusDone),
+	f.StringVar(&chosen.Queue, "queue", "", "only tasks for this queue")
+	f.StringVar(&chosen.Exchange, "exchange", "", "only tasks for this exchange")
+	f.StringVar(&chosen.Tag, "tag", "", "only tasks with this tag")
+	f.StringVar(&chosen.UniqueKey, "unique-key", "", "only tasks with this unique key")
+	f.StringVar(&x.header, "header", "", "only tasks with this header, `name=value`")
+	f.StringVar(&chosen.Error, "error", "", "only tasks whose last error contains this text")
+	f.StringVar(&chosen.ErrorLike, "error-like", "", `only tasks whose last error matches this text, apart from numbers, ids and quoted parts; "tasks errors" prints such texts`)
+	program.Choice(c, (*string)(&chosen.Status), "status", "", "only tasks with this status", string(schedule.StatusPending), string(schedule.StatusRunning), string(schedule.StatusDone),
 		string(schedule.StatusCancelled), string(schedule.StatusExpired), string(schedule.StatusFailed))
-	f.Var(&x.from, "due-from", "tasks due at or after this time, or at or after this duration from now, such as 2h or -7d")
-	f.Var(&x.to, "due-to", "tasks due before this time, or before this duration from now, such as 2h or -7d")
-	f.StringVar(&chosen.IDPrefix, "id-prefix", "", "tasks whose id has this prefix")
+	f.Var(&x.from, "due-from", "only tasks due at or after this time, or at or after this duration from now, such as 2h or -7d")
+	f.Var(&x.to, "due-to", "only tasks due before this time, or before this duration from now, such as 2h or -7d")
+	f.StringVar(&chosen.IDPrefix, "id-prefix", "", "only tasks whose id has this prefix")
 }
 
 func (x *filterFlags) filter() (f schedule.Filter, err error) {
@@ -105,7 +105,7 @@ func signed(text string) (time.Duration, error) {
 	return 0, fmt.Errorf("more than one sign in %q", text)
 }
 
-// when has the flags --delay and --at.
+// when contains the flags --delay and --at.
 type when struct {
 	delay app.Duration
 	at    moment

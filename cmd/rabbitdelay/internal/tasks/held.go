@@ -195,7 +195,7 @@ database together. Tasks above the limit wait in the table.`,
 	}
 	h.register(c)
 	c.Flags().Float64Var(&rateLimit.PerSecond, "per-second", 0, "tasks a second, such as 50 or 0.1; 0 for no rate limit")
-	c.Flags().IntVar(&rateLimit.Burst, "burst", 0, "how many tasks may be sent together after a quiet period; default: a tenth of --per-second, at least 1")
+	c.Flags().IntVar(&rateLimit.Burst, "burst", 0, "how many tasks may be sent together after an idle period; default: a tenth of --per-second, at least 1")
 	return c
 }
 

@@ -38,12 +38,12 @@ func TestInterruptedMove(t *testing.T) {
 	if code := <-ended; code != 130 {
 		t.Errorf("exit code %d, want 130", code)
 	}
-	if !strings.HasPrefix(out.String(), "1 of 2 tasks moved in ") {
-		t.Errorf(`output %s, want a text beginning with "1 of 2 tasks moved in "`, out.String())
+	if !strings.HasPrefix(out.String(), "1 of 2 tasks rescheduled in ") {
+		t.Errorf(`output %s, want a text beginning with "1 of 2 tasks rescheduled in "`, out.String())
 	}
 	const (
 		before = "rabbitdelay: interrupted; to continue, run the same command with --after '"
-		behind = "'; otherwise, tasks would be moved twice\n"
+		behind = "'; otherwise, tasks would be rescheduled twice\n"
 	)
 	_, rest, _ := strings.Cut(errs.String(), before)
 	after, _, ok := strings.Cut(rest, behind)
@@ -52,6 +52,6 @@ func TestInterruptedMove(t *testing.T) {
 	}
 	clitest.Expect(t, 0, "tasks", "reschedule", "--all", "--by", "1h", "--yes", "--after", after, "--db", url)
 	if n := moved(); n != 2 {
-		t.Errorf("%d of 2 tasks were moved once", n)
+		t.Errorf("got %d of 2 tasks that were rescheduled once, want both", n)
 	}
 }

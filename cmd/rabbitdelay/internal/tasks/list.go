@@ -33,7 +33,7 @@ func (x *tasks) listCommand() *cobra.Command {
 		Use:   "list",
 		Short: "List tasks in the order in which they are due",
 		Long: `List tasks in the order in which they are due, or in the order of --sort. The
-column AT shows whether a pending task is in the table only, or with the broker.`,
+column AT shows whether a pending task is only in the table, or on the broker.`,
 		Example: `  rabbitdelay tasks list --queue orders.expire --status pending --due-to 1h
   rabbitdelay tasks list --status failed --sort ended-last --limit 20`,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -260,7 +260,7 @@ func bins(f schedule.Filter, width time.Duration) (from time.Time, n int, err er
 	}
 	steps := (span-1)/width + 1
 	if steps > maxBins {
-		return from, 0, fmt.Errorf("--per: %s; %d steps up to --due-to, expected at most %d", topology.FormatDuration(width), steps, maxBins)
+		return from, 0, fmt.Errorf("--per: %s results in %d steps up to --due-to; expected at most %d", topology.FormatDuration(width), steps, maxBins)
 	}
 	return from, int(steps), nil
 }

@@ -49,7 +49,7 @@ at the same time.`,
 	return c
 }
 
-// components has the migrations of all components in the order in which they run.
+// components lists the migrations of all components in the order in which they run.
 var components = []struct {
 	Component string
 	Migrate   func(ctx context.Context, db *sql.DB) error
@@ -112,7 +112,7 @@ func migrations(ctx context.Context, conn *sql.DB) (n int) {
 }
 
 // databaseName returns the name of a database for output. For SQLite this is the path without its parameters, because
-// the path has no password but the parameters might.
+// only the parameters might contain a password.
 func databaseName(u config.URL) string {
 	if path, ok := strings.CutPrefix(string(u), "sqlite:"); ok {
 		path, _, _ = strings.Cut(path, "?")

@@ -268,7 +268,7 @@ func (t *Trace) search(ctx context.Context, src Source, s status.Status, limit i
 	}
 }
 
-// notReady returns how many messages of a queue consumers are known to hold.
+// notReady returns how many messages in a queue are known to be held by consumers.
 func notReady(l status.DeadLetters) int64 {
 	if l.Held == nil {
 		return 0

@@ -27,8 +27,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// empty is a management API that knows all objects. It has not counted any message yet at first, and after some time it
-// counts that all queues are empty, unless that time is 0.
+// empty is a management API that lists all objects. At first it has not counted any messages. After some time it
+// reports that all queues are empty, unless that time is 0.
 type empty struct {
 	topology.Topology
 
@@ -159,7 +159,9 @@ func TestTakeLooksForItself(t *testing.T) {
 					t.Fatal(err)
 				}
 				dead := page.Destinations[0].Dead.Messages
-				told := slices.ContainsFunc(page.Findings, func(f doctor.Finding) bool { return f.What == fmt.Sprintf("Dead letters wait: %d in q.dead.", dead) })
+				told := slices.ContainsFunc(page.Findings, func(f doctor.Finding) bool {
+					return f.What == fmt.Sprintf("Dead letters are waiting: %d in q.dead.", dead)
+				})
 				if dead != c.searched.Messages || told != (dead > 0) {
 					t.Errorf("the status has %d dead letters and the findings %+v, want as many as Search found, and a finding if there are any",
 						dead, page.Findings)

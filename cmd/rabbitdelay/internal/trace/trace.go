@@ -1,7 +1,7 @@
 // Package trace finds out what happened to a message or task, or why it has not happened yet. It reads the task's row,
 // the records of handlers, and the queues that may have the message. It changes nothing.
 //
-// trace.go has the model, take.go reads the broker and the database, and why.go explains the result in a sentence,
+// trace.go defines the model, take.go reads the broker and the database, and why.go explains the result in a sentence,
 // without I/O.
 package trace
 
@@ -17,8 +17,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
-// Trace is everything that could be found out about an id. A list is nil if it was not read, and empty if it was read and
-// there is nothing.
+// Trace is everything that could be found out about an id. A list is nil if it was not read, and empty if it was read
+// and nothing was found.
 type Trace struct {
 	ID string
 	// At is when the trace was taken, by the database's clock if the tasks were read.

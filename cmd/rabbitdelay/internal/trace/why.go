@@ -21,10 +21,10 @@ const unsentGrace = 10 * time.Second
 
 const noError = "no error is recorded"
 
-// Words returns a text in a language. It gets the English text and the strings for its placeholders, %s.
+// Words translates a text. Its parameters are the English text and the values for the text's placeholders, %s.
 type Words func(english string, args ...any) string
 
-// inEnglish are the words of Explain.
+// inEnglish returns the English text.
 func inEnglish(english string, args ...any) string {
 	if len(args) == 0 {
 		return english
@@ -83,7 +83,7 @@ func (e explainer) task(k schedule.TaskRow) string {
 		return e.say("it is done: its effect was committed at %s", shown.Instant(k.FinishedAt))
 	case schedule.StatusCancelled:
 		text := e.say("it was cancelled at %s, before its effect", shown.Instant(k.FinishedAt))
-		if k.LastError != "" { // perhaps the task to which it gave way
+		if k.LastError != "" { // perhaps the task that superseded it
 			text += e.say(", the last error: %s", k.LastError)
 		}
 		return text

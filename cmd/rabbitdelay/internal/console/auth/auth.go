@@ -187,7 +187,7 @@ func (a *Auth) nameOf(r *http.Request, name string) string {
 }
 
 func (a *Auth) cookieOf(r *http.Request, name, value string, life time.Duration) *http.Cookie {
-	return &http.Cookie{ //nolint:gosec // Secure depends on the way of the request
+	return &http.Cookie{ //nolint:gosec // Secure depends on how the request arrived
 		Name: a.nameOf(r, name), Value: value, Path: cmp.Or(a.cfg.Prefix, "/"), MaxAge: int(life.Seconds()), HttpOnly: true, SameSite: http.SameSiteStrictMode,
 		Secure: Secure(r),
 	}

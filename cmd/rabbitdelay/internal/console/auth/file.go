@@ -213,7 +213,7 @@ func NewToken(path, name string, role service.Role) (token string, err error) {
 // ErrNoUser means that there is neither a user nor a token with this name.
 var ErrNoUser = errors.New("there is neither a user nor a token with that name")
 
-// Remove removes the user and the token of this name from a file.
+// Remove removes the user and the token with this name from a file.
 func Remove(path, name string) error {
 	if _, err := os.Stat(path); err != nil {
 		return err
@@ -264,7 +264,7 @@ func change(path string, do func(*File)) error {
 		return err
 	}
 	do(f)
-	text, err := yaml.Marshal(f) //nolint:gosec // into the file that keeps it
+	text, err := yaml.Marshal(f) //nolint:gosec // the file is meant to contain the key
 	if err != nil {
 		return err
 	}

@@ -65,8 +65,8 @@ func (f *File) userOf(session string, now time.Time) (User, bool) {
 	return u, ok && hmac.Equal([]byte(parts[2]), []byte(f.mark(u)))
 }
 
-// A browser's cookie is "id.signature", and the signature covers the id and a user name. It grants no permissions.
-// Login attempts with the cookie are counted separately from the attempts of strangers.
+// newBrowser returns the value of a browser's cookie, "id.signature". The signature covers the id and the user name.
+// The cookie grants no permissions. Login attempts with it are counted separately from those of unknown browsers.
 
 func (f *File) newBrowser(name string) string {
 	id := random(text)
@@ -84,7 +84,7 @@ func (f *File) browser(cookies []*http.Cookie, name string) (id string, ok bool)
 	return "", false
 }
 
-// ended holds sessions that were logged out, until they would have expired.
+// ended contains sessions that were logged out, until they would have expired.
 type ended struct {
 	mu    sync.Mutex
 	until map[string]time.Time

@@ -173,8 +173,8 @@ func (p *Pages) askRequeue(r *request) (answer, error) {
 	return a, nil
 }
 
-// suggestDead returns the reasons and destinations of the messages of a queue that the last overview has peeked at, as
-// suggestions for the form. Without an overview there are no suggestions.
+// suggestDead returns, as suggestions for the form, the reasons and destinations of the messages in a queue that the
+// last overview has peeked at. Without an overview there are no suggestions.
 func (p *Pages) suggestDead(r *request, queue string) (reasons, destinations []string) {
 	o, err := p.svc.Overview(r.Context(), r.who.Identity)
 	if err != nil {
@@ -269,7 +269,7 @@ func (p *Pages) deadErrors(r *request) (answer, error) {
 	return p.deadErrorsUpTo(r, deadletters.DefaultGroups)
 }
 
-// deadErrorsUpTo is deadErrors with another limit on the number of groups.
+// deadErrorsUpTo answers as deadErrors does, with the given limit on the number of groups.
 func (p *Pages) deadErrorsUpTo(r *request, limit int) (answer, error) {
 	queue, order := r.form.Get("queue"), deadletters.GroupOrder(r.get("order"))
 	if order == "" {

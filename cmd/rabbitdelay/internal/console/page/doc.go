@@ -5,19 +5,18 @@
 // The handler in front of this package puts a service.Caller into the request's context, and compares the form token
 // of every POST request with the caller's.
 //
-//   - page.go routes requests to pages. request.go has requests, responses and forms. service.go
-//     declares the methods of the service that the pages need.
-//   - render.go has templates, assets, and the formatting of values.
+//   - page.go routes requests to pages. request.go defines requests, responses and forms. service.go declares the
+//     methods of the service that the pages need.
+//   - render.go contains the templates and assets, and formats values.
 //   - language.go chooses the language of a page. texts_zh.go maps the English texts to Chinese ones.
-//   - problem.go explains errors to users. login.go has the login and the preferences.
+//   - problem.go explains errors to users. login.go handles the login and the preferences.
 //   - now.go is the first page. It combines verdict.go, histogram.go, ended.go and the clock of
 //     layouts.go, which are pure functions. live.go sends its updates.
-//   - tasks.go and task.go have lists and their filters, single tasks, and the form for a new task.
-//   - bulk.go has the changes of tasks, and changes many tasks together after they were counted and
-//     confirmed.
+//   - tasks.go and task.go show lists with their filters, single tasks, and the form for a new task.
+//   - bulk.go defines the changes of tasks, and changes many tasks together after they were counted and confirmed.
 //   - download.go sends lists as CSV and JSON.
-//   - recurring.go, held.go, dead.go, layouts.go and audit.go have the other pages. dead.go also finds
-//     messages, and audit.go also has the jobs.
+//   - recurring.go, held.go, dead.go, layouts.go and audit.go show the other pages. dead.go also finds messages, and
+//     audit.go also shows the jobs.
 //
 // The following applies to every page:
 //

@@ -23,7 +23,7 @@ import (
 // maxDownload is the maximum number of rows of a download. A longer list says so in the name of its file.
 const maxDownload = 100_000
 
-// download has the addresses from which a list can be downloaded, one for each format.
+// download contains the addresses from which a list can be downloaded, one for each format.
 type download struct {
 	CSV, JSON string
 	Limit     int
@@ -51,7 +51,7 @@ func nonEmpty(name, value string) url.Values {
 // downloaded.
 type table struct {
 	columns []string
-	first   int // how many rows the file has if the list has more; 0 if the file has them all
+	first   int // the number of rows in the file if the list is longer; 0 if the file contains all rows
 	// rows calls the function each for every row and stops at the first error. The values of a row are strings,
 	// numbers, times and lists of strings.
 	rows func(each func(...any) error) error
@@ -87,7 +87,7 @@ func (p *Pages) downloads(name string, list func(*request) (table, error), known
 		switch {
 		case err == nil:
 		case out.begun:
-			p.o.Logger.Warn("a download failed after it had begun", zap.String("list", name), zap.Error(err))
+			p.o.Logger.Warn("a download failed after it had started", zap.String("list", name), zap.Error(err))
 			panic(http.ErrAbortHandler) // so that the browser reports the file as incomplete
 		default:
 			p.write(w, q, p.problem(q, err))
@@ -95,8 +95,8 @@ func (p *Pages) downloads(name string, list func(*request) (table, error), known
 	}
 }
 
-// byteOrderMark begins a CSV file. Without it, Excel reads the file in the encoding of the country that the computer is
-// set to, and garbles all text that is not English.
+// byteOrderMark is the beginning of a CSV file. Without it, Excel reads the file in the computer's regional encoding,
+// and garbles all text that is not ASCII.
 const byteOrderMark = "\ufeff"
 
 // rowWriter streams rows as CSV or JSON. It sends the response's headers with the first row, so that an error before
@@ -205,7 +205,7 @@ func csvCell(v any) string {
 	return s
 }
 
-// jsonRow formats a row as a JSON object that has the columns in their order. Unknown times are null.
+// jsonRow formats a row as a JSON object with the columns in their order. Unknown times are null.
 func jsonRow(columns []string, values []any) (string, error) {
 	var b strings.Builder
 	for i, v := range values {

@@ -74,7 +74,7 @@ func (l *language) dates() *language {
 	return l
 }
 
-// known formats a number, which may be unknown or only a lower limit.
+// known formats a number, which may be unknown or only a lower bound.
 func (l *language) known(n any, unknown bool) string {
 	switch n := toInt(n); {
 	case !unknown:
@@ -115,7 +115,7 @@ func (l *language) listed(names []string) string {
 	return strings.Join(names, l.text(", "))
 }
 
-// languageCookie holds the language that a user has chosen instead of the browser's.
+// languageCookie is the name of the cookie for the language that a user has chosen instead of the browser's.
 const languageCookie = "rabbitdelay_language"
 
 // languageOf returns the language that the user has chosen, or else the one that the browser prefers.

@@ -52,7 +52,7 @@ type clock struct {
 	Unknown bool
 }
 
-// ring has the queues whose delays have the same unit, with a cell for each number of units.
+// ring contains the queues whose delays have the same unit, with a cell for each number of units.
 type ring struct {
 	Name   string
 	Unit   time.Duration
@@ -62,7 +62,7 @@ type ring struct {
 	Most   string
 }
 
-// cell has the queues whose delay is Name.
+// cell contains the queues whose delay is Name.
 type cell struct {
 	Name  string
 	Count int64

@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 )
 
-// feed sends events until ctx ends or send fails.
+// feed sends events until ctx is done or send fails.
 type feed func(ctx context.Context, q *request, send func([]byte) error) error
 
 // stream sends parts of a page as server-sent events whenever they change.
@@ -145,7 +145,7 @@ func supported(err error) error {
 // maxKept is the maximum number of cached renderings.
 const maxKept = 200
 
-// liveCache has the latest rendering for each time span or list, time zone, role and language.
+// liveCache contains the latest rendering for each time span or list, time zone, role and language.
 type liveCache struct {
 	mu   sync.Mutex
 	kept map[string]*liveEntry

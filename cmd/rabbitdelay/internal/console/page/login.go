@@ -11,7 +11,7 @@ import (
 type loginData struct {
 	Problem string
 	Next    string // the address to go to after the login
-	// Ended reports that a form was submitted whose session had ended. Lost has the fields of the form if they do not
+	// Ended reports that a form was submitted whose session had ended. Lost contains the fields of the form if they do not
 	// fit into Next.
 	Ended bool
 	Lost  []condition

@@ -64,7 +64,7 @@ func (p *Pages) nowData(r *request, o service.Overview) (nowData, error) {
 	if t := o.Status.Tasks; t != nil {
 		for _, x := range t.Relays {
 			runs := x.Running(o.TasksAt())
-			x.Seen = x.Seen.Add(-time.Duration(t.Skew)) // by this process's clock, like the other times of the page
+			x.Seen = x.Seen.Add(-time.Duration(t.Skew)) // by this process's clock, like the other times on the page
 			d.Relays = append(d.Relays, relay{x, runs})
 		}
 	}

@@ -143,8 +143,8 @@ func TestMalformedQueries(t *testing.T) {
 	for path, says := range map[string]string{
 		"tasks?queue=%zz":                         "invalid URL escape",
 		"tasks?queue=mail;status=failed":          "invalid semicolon",
-		"tasks?queue=mail&queue=orders":           "comes 2 times",
-		"bulk?action=cancel&queue=a&queue=b":      "comes 2 times",
+		"tasks?queue=mail&queue=orders":           "given 2 times",
+		"bulk?action=cancel&queue=a&queue=b":      "given 2 times",
 		"bulk?action=cancel&status=pending&tag=%": "invalid URL escape",
 	} {
 		if w := c.get(path); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), says) {
@@ -232,7 +232,7 @@ func TestRelays(t *testing.T) {
 	}
 	body := open(service.RoleOperator).get("").Body.String()
 	if strings.Count(body, ">gone<") != 1 || !strings.Contains(body, "shop-1:4711") {
-		t.Error("the page does not tell which relay is gone")
+		t.Error("the page does not show which relay is gone")
 	}
 }
 
@@ -493,7 +493,7 @@ func TestSelection(t *testing.T) {
 	}
 }
 
-// The pages use the configured title, colour and trace link, and single-letter keys stay off.
+// The pages use the configured title, color and trace link, and single-letter keys stay off.
 func TestInstallation(t *testing.T) {
 	c := open(service.RoleOperator)
 	c.pages.o.Title, c.pages.o.Color = "shop <staging>", "#c62828"
@@ -569,7 +569,7 @@ func TestUnavailable(t *testing.T) {
 	}
 }
 
-// A driver's error is shown only to those who operate the system.
+// A driver's error is shown only to operators.
 func TestDriversErrors(t *testing.T) {
 	for role, shown := range map[service.Role]bool{service.RoleViewer: false, service.RoleOperator: true} {
 		c := open(role)
@@ -757,7 +757,7 @@ func TestLive(t *testing.T) {
 	}
 }
 
-// readings counts how many times lists of tasks are read. Each reading takes a while.
+// readings counts how often lists of tasks are read. Each reading takes a while.
 type readings struct {
 	*fake
 
@@ -851,7 +851,7 @@ func TestAlarmsOfASilentBroker(t *testing.T) {
 	}
 }
 
-// unrated is a service that does not know the message rates and the clients, for one of several reasons.
+// unrated is a service in which the message rates and the clients are unknown, for one of several reasons.
 type unrated struct {
 	*fake
 

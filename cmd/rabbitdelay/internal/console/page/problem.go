@@ -71,7 +71,7 @@ func describe(err error) problemData {
 // maxDetail limits the text of an error, which may contain the request.
 const maxDetail = 2000
 
-// problem returns the page that explains an error. The page has the navigation.
+// problem returns the page that explains an error. The page includes the navigation.
 func (p *Pages) problem(r *request, err error) answer {
 	d := describe(err)
 	if d.Status >= http.StatusInternalServerError {

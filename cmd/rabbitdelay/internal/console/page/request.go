@@ -69,15 +69,15 @@ func knownFields(h handler, known ...string) handler {
 	}
 }
 
-// unknownField returns an error if the request has a field that is neither known nor part of every form, or a condition
-// twice, of which only the first would count.
+// unknownField returns an error if the request has a field that is neither known nor part of every form, or if it
+// repeats a condition, because only the first value would count.
 func unknownField(r *request, known []string) error {
 	for _, name := range slices.Sorted(maps.Keys(r.form)) {
 		if !slices.Contains(known, name) && !slices.Contains(unsaid, name) {
 			return fieldError(name, "unknown field; expected %s", cmp.Or(strings.Join(known, ", "), "none"))
 		}
 		if n := len(r.form[name]); n > 1 && name != chosenField && slices.Contains(filterFields, name) {
-			return fieldError(name, "comes %d times; expected it once", n)
+			return fieldError(name, "given %d times; expected it once", n)
 		}
 	}
 	return nil
@@ -102,7 +102,7 @@ func (p *Pages) request(w http.ResponseWriter, r *http.Request) (*request, error
 			return q, &service.FieldError{Field: "form", Reason: "form: " + err.Error()}
 		}
 	}
-	// A time without a zone is in the time zone of the page that had the form.
+	// A time without a zone is in the time zone of the page that contained the form.
 	if zone, ok := zoneOf(r.PostForm.Get("zone")); ok {
 		q.prefs.Zone, q.prefs.zone, q.now = zone.String(), zone, q.now.In(zone)
 	}

@@ -40,7 +40,7 @@ func (p *Pages) taskErrors(r *request) (answer, error) {
 	return p.taskErrorsUpTo(r, taskview.DefaultGroups)
 }
 
-// taskErrorsUpTo is taskErrors with another limit on the number of groups.
+// taskErrorsUpTo answers as taskErrors does, with the given limit on the number of groups.
 func (p *Pages) taskErrorsUpTo(r *request, limit int) (answer, error) {
 	f, err := readFilter(r)
 	if err != nil {

@@ -79,8 +79,8 @@ var chineseTexts = map[string]string{
 	// Login.
 	"Name":     "名称",
 	"Password": "密码",
-	"Your session had ended. Nothing was changed. After you log in, the form contains your input again.":                 "会话已过期，没有做任何修改。登录后，表单会恢复你填写的内容。",
-	"Your session had ended. Nothing was changed. Your input is too long to keep: copy it from below before you log in.": "会话已过期，没有做任何修改。填写的内容过长，无法保留，请先从下方复制，再登录。",
+	"Your session has expired. Nothing was changed. After you log in, the form contains your input again.":                 "会话已过期，没有做任何修改。登录后，表单会恢复你填写的内容。",
+	"Your session has expired. Nothing was changed. Your input is too long to keep: copy it from below before you log in.": "会话已过期，没有做任何修改。填写的内容过长，无法保留，请先从下方复制，再登录。",
 	"name or password is wrong":        "用户名或密码错误",
 	"too many attempts; wait a minute": "尝试次数过多，请一分钟后再试",
 
@@ -321,7 +321,7 @@ var chineseTexts = map[string]string{
 	"seconds":    "秒",
 	"hundredths": "百分之一秒",
 	"Each ring is a unit of time, from months (innermost) to hundredths of a second (outermost), and starts at the top.": "每一环是一个时间单位，从最内圈的月到最外圈的百分之一秒，从顶部开始。",
-	"No message is ready. Whether consumers hold some is unknown.":                                                       "没有就绪的消息。消费者是否持有消息未知。",
+	"No message is ready. It is unknown whether consumers hold any.":                                                     "没有就绪的消息。消费者是否持有消息未知。",
 	"No dead letters.":            "没有死信。",
 	"not inspected":               "未查看",
 	"Doctor":                      "诊断",
@@ -420,8 +420,8 @@ var chineseTexts = map[string]string{
 	"Delete finished tasks":                "删除已结束任务",
 	"There is no filter, so this changes every finished task.": "没有筛选条件，将修改所有已结束任务。",
 	"There is nothing to change.":                              "没有可修改的任务。",
-	"At most these %s tasks are changed, in batches. Tasks that a handler is working on are changed after the handler has finished.": "最多修改这 %s 个任务，分批进行。正在处理的任务会等处理结束后再修改。",
-	"Nothing was changed yet, because the number has changed since it was counted. Check it, and press the button again to confirm.": "尚未修改：内容与之前统计的不同。请核对后再次点击按钮确认。",
+	"At most these %s tasks are changed, in batches. Tasks that a handler is working on are changed after the handler has finished.":      "最多修改这 %s 个任务，分批进行。正在处理的任务会等处理结束后再修改。",
+	"Nothing has been changed yet, because the number has changed since it was counted. Check it, and press the button again to confirm.": "尚未修改：内容与之前统计的不同。请核对后再次点击按钮确认。",
 	"Count":                   "统计",
 	"To":                      "改到",
 	"By":                      "平移",
@@ -485,7 +485,7 @@ var chineseTexts = map[string]string{
 	"Tasks per second": "每秒任务数",
 	"such as 50 or 0.1; 0 removes the rate limit": "例如 50 或 0.1；0 表示取消限流",
 	"Burst": "突发",
-	"tasks that may be sent together after a quiet period; the default is a tenth of the rate": "空闲之后可以一次发送的任务数；默认为速率的十分之一",
+	"tasks that may be sent together after an idle period; the default is a tenth of the rate": "空闲之后可以一次发送的任务数；默认为速率的十分之一",
 
 	// Recurring tasks.
 	"Recurring task":                "周期任务",
@@ -616,7 +616,7 @@ var chineseTexts = map[string]string{
 	"earlier, not drained":        "旧布局，未排空",
 	"earlier, may not be drained": "旧布局，是否排空未知",
 	"%s queues with messages":     "%s 个有消息的队列",
-	"Only the layouts of the settings are shown. Whether there are earlier ones is unknown without the management API.": "只显示设置中的布局。没有管理 API，无法得知是否还有更早的布局。",
+	"Only the layouts in the settings are shown. Without the management API, it is unknown whether there are earlier ones.": "只显示设置中的布局。没有管理 API，无法得知是否还有更早的布局。",
 	"There are no layouts of delay queues.": "没有延迟队列布局。",
 	"Plan":                                  "计划",
 	"Each queue is checked again, and is deleted only if it is empty.": "每个队列会再检查一次，为空才删除。",

@@ -181,7 +181,7 @@ type bulkRequest struct {
 	Count  int64           `json:"count"`
 }
 
-// bulk runs a job. If the job was interrupted, it resumes it.
+// bulk runs a job, or resumes it if it was interrupted.
 func (c *Core) bulk(ctx context.Context, w *working, q bulkRequest) (string, error) {
 	s, err := c.store()
 	if err != nil {

@@ -165,7 +165,7 @@ const reservedAtOnce = 100
 func (c *Core) requeue(ctx context.Context, w *working, r Requeue) (string, error) {
 	before := w.now().Done
 	reserved, err := strconv.ParseInt(w.now().place, 10, 64)
-	if err != nil { // the job starts, or its last process ended properly
+	if err != nil { // the job is new, or its last process exited cleanly
 		reserved = before
 	}
 	unsure, limit := reserved-before, int64(r.Limit)

@@ -1,16 +1,16 @@
-// Package service implements what the console's pages and its API have in common: reading tasks, messages and
-// layouts, changing them, checking who may do this, and keeping the audit. It knows databases and brokers, but nothing
-// about the HTTP, HTML and JSON in which the console presents them.
+// Package service implements what the console's pages and its API have in common: reading tasks, messages and layouts,
+// changing them, checking who may do this, and keeping the audit. It accesses databases and brokers, but does not
+// depend on the HTTP, HTML and JSON with which the console presents them.
 //
-//   - core.go has the configuration and life cycle of a Core, and read.go reads from a database that may be slow.
-//   - caller.go has roles and callers, and hides from viewers what only an operator may see.
-//   - errors.go has the errors and their classification.
-//   - overview.go and histogram.go have the first page: one survey that all readers share, and a
-//     cache for expensive results.
+//   - core.go contains the configuration and life cycle of a Core, and read.go reads from a database that may be slow.
+//   - caller.go defines roles and callers, and hides from viewers what only an operator may see.
+//   - errors.go defines the errors and classifies them.
+//   - overview.go and histogram.go provide the data of the first page: one survey that all readers share, and a cache
+//     for expensive results.
 //   - history.go counts the tasks that ended, and keeps the counts in the database.
 //   - tasks.go, schedule.go and action.go read tasks, schedule tasks, and change one task or many.
-//   - recurring.go has recurring tasks, and the destinations that are held back.
-//   - dead.go has dead letters, and layouts.go retires earlier layouts.
+//   - recurring.go reads and changes recurring tasks, and destinations that are held back.
+//   - dead.go reads, requeues and discards dead letters, and layouts.go retires earlier layouts.
 //   - jobs.go runs jobs and reads the audit. ledger.go writes both. ledger_table.go stores them in
 //     the database, and ledger_memory.go in memory if there is no database.
 //

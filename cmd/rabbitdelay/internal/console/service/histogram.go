@@ -13,8 +13,8 @@ import (
 // MaxBins is the maximum number of bins of a histogram.
 const MaxBins = 240
 
-// Histogram counts pending tasks by due time. If the user has not chosen a time span, the first bin has the overdue
-// tasks, and bins further in the future are wider.
+// Histogram counts pending tasks by due time. If the user has not chosen a time span, the first bin contains the
+// overdue tasks, and bins further in the future are wider.
 type Histogram struct {
 	From, To time.Time
 	Bins     []taskview.HistogramBucket
@@ -22,7 +22,7 @@ type Histogram struct {
 	Before, After int64
 }
 
-// growing has the ends of the bins, relative to now, for a histogram without a chosen time span.
+// growing contains the ends of the bins, relative to now, for a histogram without a chosen time span.
 var growing = []time.Duration{
 	time.Minute, 5 * time.Minute, 15 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour, 4 * time.Hour, 8 * time.Hour, 16 * time.Hour,
 	24 * time.Hour, 2 * 24 * time.Hour, 4 * 24 * time.Hour, 7 * 24 * time.Hour, 14 * 24 * time.Hour, 30 * 24 * time.Hour, 60 * 24 * time.Hour,

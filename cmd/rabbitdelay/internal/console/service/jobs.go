@@ -18,7 +18,7 @@ import (
 
 var (
 	errNotMine = errors.New("the job was stopped, or is continued by another process")
-	errClosing = errors.New("the process ends")
+	errClosing = errors.New("the process was stopped")
 )
 
 // request describes the work of a job, as the ledger stores it.

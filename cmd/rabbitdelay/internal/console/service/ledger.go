@@ -166,7 +166,7 @@ const (
 	JobRunning     JobState = "running"
 	JobDone        JobState = "done"
 	JobFailed      JobState = "failed"
-	JobInterrupted JobState = "interrupted" // its process ended before the job was done
+	JobInterrupted JobState = "interrupted" // its process exited before the job was done
 	JobStopped     JobState = "stopped"     // stopped by StopJob
 )
 

@@ -71,7 +71,7 @@ func (o Overview) Blind() string {
 	return "The broker could not be read."
 }
 
-// TasksAt returns the database's time of the overview, by which tasks are due and relays run.
+// TasksAt returns the database's time at which the overview was taken. Tasks and relays use the database's clock.
 func (o Overview) TasksAt() time.Time { return o.Status.Tasks.Clock(o.At) }
 
 // AlarmsKnown reports whether the broker's alarms could be read.
@@ -97,7 +97,7 @@ func (o *Overview) addUnseen(area doctor.Area, err error) {
 
 const (
 	fresh    = 4 * time.Second  // the maximum age of an overview that is reused
-	patience = 20 * time.Second // the timeout of one survey of the broker, which asks up to three queues that do not answer
+	patience = 20 * time.Second // the timeout of one survey of the broker, which may wait for up to three queues that do not answer
 	waiting  = 2 * time.Second  // how long to wait for a new overview if there is one that is not outdated
 	outdated = 3 * patience     // the age at which an overview is no longer shown; no survey takes longer
 	counted  = 10_000           // the limit of each count of tasks

@@ -38,7 +38,7 @@ type ScheduleResult struct {
 	Err     error
 }
 
-// Schedule writes the tasks. If a task could not be written, its result has the error.
+// Schedule writes the tasks. If a task could not be written, its result contains the error.
 func (c *Core) Schedule(ctx context.Context, who Identity, tasks []NewTask) ([]ScheduleResult, error) {
 	s, err := c.store()
 	if err != nil {
@@ -70,12 +70,12 @@ func (c *Core) Schedule(ctx context.Context, who Identity, tasks []NewTask) ([]S
 			}
 		}
 		if len(out) == 1 {
-			return out[0].Err // so that the audit has the error
+			return out[0].Err // so that the audit records the error
 		}
 		return nil
 	})
 	if err != nil && ofTask(err) {
-		err = nil // the result has the error
+		err = nil // the result contains the error
 	}
 	return out, err
 }

@@ -1,5 +1,5 @@
-// What pages gain with JavaScript: live updates, times in the reader's zone, keys.
-// Every page can be read and every form sent without it.
+// Adds live updates, times in the user's time zone, and keyboard shortcuts.
+// Without this script, every page can still be read and every form submitted.
 "use strict";
 (() => {
   const root = document.documentElement;
@@ -13,14 +13,14 @@
   const texts = JSON.parse(root.dataset.texts || "{}");
   const text = (english, value) => (texts[english] || english).replace("%s", value);
 
-  // Times. Without a choice the server is told the browser's zone for the next page.
+  // Times. If the user has not chosen a time zone, a cookie passes the browser's zone to the server for the next page.
   let zone = root.dataset.zone;
   if (!zone) {
     zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
     keep("zone", zone);
     const field = $("zone");
     if (field) field.value = zone;
-    // Labels of charts are in UTC on the first page. Without cookies they stay so, and say so.
+    // The server renders the labels of charts in UTC on the first visit. Without cookies they stay in UTC, and say so.
     if (zone !== "UTC" && document.cookie.includes("rabbitdelay_zone=") && !document.querySelector("main form[method=post]")) location.reload();
   }
   const format = new Intl.DateTimeFormat("en-GB", {
@@ -64,8 +64,8 @@
 
   const tools = $("live-tools"), pause = $("pause"), live = $("live");
 
-  // Parts of a page become what the server says they are now. Only what differs is
-  // touched: focus, selection and what was opened stay where they are.
+  // Updates parts of the page to the server's latest version. Only nodes that differ
+  // are changed, so that the focus, the selection and open details are kept.
   const keyOf = (n) => n.dataset?.row === undefined ? n.dataset?.part || n.id || null : n.querySelector("a")?.getAttribute("href");
   const alike = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && keyOf(a) === keyOf(b);
   const become = (old, now) => {
@@ -74,14 +74,14 @@
     for (const { name } of [...old.attributes]) if (!now.hasAttribute(name) && name !== "open") old.removeAttribute(name);
     const until = old.dataset.until;
     for (const { name, value } of now.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
-    if (!until || until !== now.dataset.until) fill(old, now); // its text is this script's
+    if (!until || until !== now.dataset.until) fill(old, now); // this script sets its text
   };
   const fill = (old, now) => {
     const kept = new Set([...now.childNodes].map(keyOf));
     for (const n of [...old.childNodes]) if (keyOf(n) && !kept.has(keyOf(n))) n.remove();
     let at = old.firstChild;
     for (const n of [...now.childNodes]) {
-      // A row is where it was unless it has overtaken another one: what is between rows goes first.
+      // Remove the nodes between rows first, so that a row is only moved if it has overtaken another row.
       while (keyOf(n) && at && !keyOf(at)) { const next = at.nextSibling; at.remove(); at = next; }
       let same = at;
       if (keyOf(n)) while (same && !alike(same, n)) same = same.nextSibling;
@@ -101,7 +101,7 @@
     if (live) fill(live, fresh.querySelector("#live") || fresh.querySelector("body"));
     else for (const part of fresh.querySelectorAll("[data-part]")) become(document.querySelector(`[data-part="${part.dataset.part}"]`), part);
     ages();
-    if (row >= 0 && document.activeElement === document.body) { // the row has gone
+    if (row >= 0 && document.activeElement === document.body) { // the focused row was removed
       const left = rows();
       left[Math.min(row, left.length - 1)]?.querySelector("a")?.focus({ preventScroll: true });
     }
@@ -129,7 +129,7 @@
     }
   };
 
-  // Live.
+  // Live updates.
   let source = null, paused = false;
   const state = (name, words) => {
     if (!tools) return;
@@ -153,7 +153,7 @@
     source.onerror = () => {
       state("lost", text("no connection, trying again"));
       if (source && source.readyState === EventSource.CLOSED) {
-        source = null; // an answer that is no stream, such as of a session that has ended
+        source = null; // the response was not a stream, for example because the session has expired
         setTimeout(() => paused || document.hidden || refresh().then(listen), 5000);
       }
     };
@@ -179,7 +179,7 @@
   };
   poll();
 
-  // Dark and light.
+  // Dark and light theme.
   const theme = $("theme");
   const dark = () => root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   const label = () => { if (theme) { theme.textContent = dark() ? text("Light") : text("Dark"); theme.value = dark() ? "light" : "dark"; } };
@@ -187,7 +187,7 @@
   label();
   $("theme-form")?.addEventListener("submit", (e) => { e.preventDefault(); toggle(); });
 
-  // A filter's address has only what was filled in; a form is sent once.
+  // Omit empty fields from a filter's address, and submit each form only once.
   for (const form of document.querySelectorAll("form[method=get]")) {
     form.addEventListener("submit", () => {
       for (const field of form.elements) if (field.name && field.value === "") field.disabled = true;
@@ -204,7 +204,7 @@
     for (const form of document.querySelectorAll("form[data-sent]")) delete form.dataset.sent;
   });
 
-  // Rows that are selected, on a page that may change below them.
+  // Selected rows, which stay selected while live updates change the page.
   const picks = () => [...document.querySelectorAll("#selection td.pick input")];
   const picked = () => {
     const all = $("select-all"), count = $("selected");
@@ -224,7 +224,7 @@
   addEventListener("pageshow", picked);
   picked();
 
-  // Keys.
+  // Keyboard shortcuts.
   const hint = document.querySelector(".hint-keys");
   if (hint) hint.hidden = false;
   const showKeys = () => $("keys").open || $("keys").showModal();

@@ -39,7 +39,7 @@ func openDocument(w *world) *document {
 	return d
 }
 
-// operations returns "METHOD /path" of all operations.
+// operations returns "METHOD /path" for all operations.
 func (d *document) operations() []string {
 	var out []string
 	for path, item := range d.doc["paths"].(map[string]any) {
@@ -63,7 +63,7 @@ func (d *document) conforms(operation string, r reply) {
 	code := strconv.Itoa(r.code)
 	content, ok := op["responses"].(map[string]any)[code].(map[string]any)
 	if !ok {
-		d.t.Fatalf("%s: an answer of %s is not in the document: %s", operation, code, r.text)
+		d.t.Fatalf("%s: the document does not describe a response with the code %s: %s", operation, code, r.text)
 	}
 	if d.seen[operation] == nil {
 		d.seen[operation] = map[string]bool{}
@@ -73,28 +73,28 @@ func (d *document) conforms(operation string, r reply) {
 	types, _ := content["content"].(map[string]any)
 	if len(types) == 0 {
 		if len(r.text) > 0 {
-			d.t.Errorf("%s: %s has a body: %s", operation, code, r.text)
+			d.t.Errorf("%s: got a body with the code %s, want none: %s", operation, code, r.text)
 		}
 		return
 	}
 	if types[media] == nil {
-		d.t.Fatalf("%s: %s is %s, want %v", operation, code, media, slices.Sorted(maps.Keys(types)))
+		d.t.Fatalf("%s: the response with the code %s has the content type %s, want one of %v", operation, code, media, slices.Sorted(maps.Keys(types)))
 	}
 	escape := strings.NewReplacer("~", "~0", "/", "~1", "{", "%7B", "}", "%7D")
 	at := fmt.Sprintf("mem:///openapi.json#/paths/%s/%s/responses/%s/content/%s/schema", escape.Replace(path), strings.ToLower(method),
 		code, escape.Replace(media))
 	schema, err := d.compiler.Compile(at)
 	if err != nil {
-		d.t.Fatalf("%s: the schema cannot be used: %v", operation, err)
+		d.t.Fatalf("%s: the schema could not be compiled: %v", operation, err)
 	}
 	v, err := jsonschema.UnmarshalJSON(strings.NewReader(string(r.text)))
 	check(d.t, err)
 	if err := schema.Validate(v); err != nil {
-		d.t.Errorf("%s: %s does not conform: %v\n%s", operation, code, err, r.text)
+		d.t.Errorf("%s: the response with the code %s does not conform to the document: %v\n%s", operation, code, err, r.text)
 	}
 }
 
-// call is one request of an operation.
+// call is one request for an operation.
 type call struct {
 	op   string
 	path string // the path without /api/v1, if it differs from the path of op
@@ -229,8 +229,8 @@ func TestConformsToItsDocument(t *testing.T) {
 	})
 }
 
-// Responses conform even if there is little to return, and have no null where the document has
-// none: with empty tables, without a database, without a broker, and if either does not answer.
+// Responses conform even if there is little to return, and contain null only where the document allows it: with empty
+// tables, without a database, without a broker, and if either does not answer.
 func TestConformsWithLittle(t *testing.T) {
 	for name, change := range map[string]func(w *world, c *service.Config){
 		"empty":       func(*world, *service.Config) {},
@@ -369,8 +369,8 @@ func TestMovesAddUp(t *testing.T) {
 	}
 }
 
-// With replace=true, a PUT schedules a task again if it has ended, and reschedules a task whose time counts from now. A
-// repetition without replace, or with an absolute time, leaves the existing task unchanged.
+// With replace=true, a PUT schedules a task again if it has ended, and reschedules a task whose due time is relative to
+// now. A repetition without replace, or with an absolute time, leaves the existing task unchanged.
 func TestReplaces(t *testing.T) {
 	const relative, absolute = `{"queue":"q","due":"2h"}`, `{"queue":"q","due":"2030-01-01T00:00:00Z"}`
 	w := newWorld(t)
@@ -514,7 +514,7 @@ func TestProblemsAreBounded(t *testing.T) {
 			continue
 		}
 		if list, _ := r.json(t)["errors"].([]any); len(list) == 0 || list[0].(map[string]any)["message"] == "" {
-			t.Errorf("%s: the answer does not say what is wrong: %s", name, r.text)
+			t.Errorf("%s: the response does not say what is wrong: %s", name, r.text)
 		}
 	}
 	if r := w.ask("GET", "/api/v1/tasks?limit="+long, ""); r.code != 422 || len(r.text) > 4096 {

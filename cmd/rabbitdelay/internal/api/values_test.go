@@ -82,7 +82,7 @@ func TestShortened(t *testing.T) {
 	}
 }
 
-// An id is in the path or, if the path has - there, in the query.
+// An id is in the path or, if the path has - in its place, in the query.
 func TestResolve(t *testing.T) {
 	for _, x := range []struct{ path, query, want string }{
 		{"a", "", "a"}, {"-", "a/b", "a/b"}, {"a", "a", "a"}, {"-", "-", "-"}, {"-", "", "-"}, {"a", "b", "query.id"},
@@ -103,7 +103,7 @@ func TestResolve(t *testing.T) {
 		t.Errorf("resolving a path with a hyphen: got %v, want no error", err)
 	}
 	if got := task.ID + recurring.Name + queue.Queue; got != "abc" {
-		t.Errorf(`they are %s, want "abc"`, got)
+		t.Errorf(`got the id, name and queue %q, want "abc"`, got)
 	}
 }
 

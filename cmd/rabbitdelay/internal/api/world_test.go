@@ -15,7 +15,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/zap"
-	_ "modernc.org/sqlite" // the database of these tests
+	_ "modernc.org/sqlite" // registers the database driver
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
@@ -145,7 +145,7 @@ func (w *world) finished(id string) {
 	<-time.After(10 * time.Minute)
 	synctest.Wait()
 	if j := w.must(200, "GET", "/api/v1/jobs/"+id, ""); j["state"] == "running" {
-		w.t.Errorf("the job does not end: %v", j)
+		w.t.Errorf("the job has not ended: %v", j)
 	}
 }
 
@@ -203,7 +203,7 @@ func (w *world) watch(d *document) {
 	got := &firstEvent{header: http.Header{}, code: http.StatusOK, end: cancel}
 	w.mux.ServeHTTP(got, w.request(ctx, http.MethodGet, "/api/v1/events", ""))
 	if kind := got.header.Get("Content-Type"); kind != "text/event-stream" {
-		w.t.Errorf(`events are %s, want "text/event-stream"`, kind)
+		w.t.Errorf(`got the content type %s, want "text/event-stream"`, kind)
 	}
 	event := map[string]any{}
 	first, _, _ := strings.Cut(got.text.String(), "\n\n")
@@ -221,7 +221,7 @@ func (w *world) watch(d *document) {
 	d.conforms("GET /api/v1/events", reply{got.code, got.header, text})
 }
 
-// dial opens a connection to look into queues.
+// dial opens a connection for inspecting queues.
 func (w *world) dial(ctx context.Context) (*amqp.Connection, error) {
 	return inspect.Dial(ctx, amqpx.Config{URL: w.broker.URL(), Dial: w.broker.Dial})
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
 )
 
-// A command ends soon after its database has stopped answering, and its error says so and keeps what it advises.
+// A command fails soon after its database has stopped answering, and its error says so and keeps the advice.
 func TestWatched(t *testing.T) {
 	for name, c := range map[string]struct {
-		failed error // the command's error after its context has ended
+		failed error // the command's error after its context was canceled
 		want   string
 	}{
 		"a query":           {nil, "the database has stopped answering: the database has not answered within 10s"},
@@ -45,15 +45,15 @@ func TestWatched(t *testing.T) {
 					t.Errorf(`got %v, want errStopped and a text (with ": " for each line break) that contains %q`, err, c.want)
 				}
 				if took := time.Since(began); took != 4*watchEvery+Answering {
-					t.Errorf("the work ended after %v, want %v", took, 4*watchEvery+Answering)
+					t.Errorf("the work was canceled after %v, want %v", took, 4*watchEvery+Answering)
 				}
 			})
 		})
 	}
 }
 
-// The work continues if the database answers or refuses connections. If a signal ends the work, its error is not blamed
-// on the database.
+// The work continues if the database answers or refuses connections. If a signal stops the work, its error is not
+// blamed on the database.
 func TestWatchedGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := watched(t.Context(), func(context.Context) error { return errors.New("too many connections") })

@@ -112,14 +112,14 @@ func (s *site) publish(key string, p amqp.Publishing) {
 		}
 		s.connect()
 	}
-	s.Fatal("the broker does not confirm the message")
+	s.Fatal("the broker did not confirm the message")
 }
 
 func (s *site) messages(queue string) []amqptest.Message {
 	s.Helper()
 	q, ok := s.Queue(queue)
 	if !ok {
-		s.Fatalf("there is no queue %s", queue)
+		s.Fatalf("the queue %s does not exist", queue)
 	}
 	return q.Messages
 }
@@ -160,7 +160,7 @@ type sent struct {
 	delay   time.Duration
 }
 
-// header is a value of x-delay and how the plugin interprets it.
+// header returns a value of x-delay, and the delay that the plugin derives from it.
 func header(i int) (any, time.Duration) {
 	ms := 1 + rand.IntN(600_000)
 	d := time.Duration(ms) * time.Millisecond
@@ -322,9 +322,9 @@ func (s *site) compare(kind string, list []sent, came map[string][]arrival) {
 		}
 	}
 	if lost+early+wrong > 0 || len(came) != len(list) {
-		s.Errorf("of %d messages %d lost, %d early, %d under another key; %d ids came, %d messages more than once", len(list), lost, early, wrong, len(came), twice)
+		s.Errorf("of %d messages, %d were lost, %d early and %d under another key; %d ids arrived, and %d messages more than once, want all ids and none lost, early or under another key", len(list), lost, early, wrong, len(came), twice)
 	}
-	s.Logf("%d of %d came more than once", twice, len(list))
+	s.Logf("%d of %d messages arrived more than once", twice, len(list))
 }
 
 // A message becomes a dead letter with a reason if no queue is bound with its routing key, if its x-delay is not a
@@ -483,7 +483,7 @@ func TestBridgeRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, conflict := errors.AsType[*topology.ConflictError](b.Declare(t.Context())); !conflict {
-			t.Error("declaring the plugin's exchange did not return a *topology.ConflictError")
+			t.Error("Declare with the plugin's exchange: got another error than a *topology.ConflictError")
 		}
 		for _, x := range []bridge.Exchange{
 			{}, {Name: "shop"}, {Name: "shop", Type: "x-delayed-message"}, {Name: "delay.plugin", Type: "topic"},

@@ -27,7 +27,7 @@ func TestFlags(t *testing.T) {
 			}
 			c.VisitParents(func(parent *cobra.Command) {
 				if parent.PersistentFlags().Lookup(f.Name) != nil {
-					t.Errorf("the flag --%s of %s hides the one of %s", f.Name, c.CommandPath(), parent.CommandPath())
+					t.Errorf("the flag --%s of %s hides the flag of %s", f.Name, c.CommandPath(), parent.CommandPath())
 				}
 			})
 		}
@@ -41,6 +41,6 @@ func TestFlags(t *testing.T) {
 	defer end()
 	visit(command(program.New(terminal)))
 	if visited < 40 {
-		t.Errorf("%d commands, want 40 or more", visited)
+		t.Errorf("checked %d commands, want at least 40", visited)
 	}
 }

@@ -26,8 +26,8 @@ func everyCommand(f func(c *cobra.Command)) {
 	walk(program.Command(&term.Terminal{}, command))
 }
 
-// Help is short, and details are on the reference page: at most 300 characters about what the command does, one to
-// three examples, and lines that fit a terminal.
+// Help is short, and details are on the reference page. A help text has at most 300 characters about what the command
+// does, one to three examples, and lines that fit on a terminal.
 func TestHelpIsShort(t *testing.T) {
 	everyCommand(func(c *cobra.Command) {
 		if n := utf8.RuneCountInString(c.Long); n > 300 {
@@ -90,7 +90,7 @@ func TestHelp(t *testing.T) {
 		}
 		for _, bad := range []string{"(default 0", "(default [])", "stringArray"} {
 			if strings.Contains(flags, bad) {
-				t.Errorf("the help of %q has %q", c.CommandPath(), bad)
+				t.Errorf("the help of %q contains %q", c.CommandPath(), bad)
 			}
 		}
 	})

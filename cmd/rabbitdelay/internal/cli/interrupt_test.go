@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
 )
 
-// expectInterrupted runs a command, and fails the test unless it ends as after Ctrl-C.
+// expectInterrupted runs a command, and fails the test unless it exits as after Ctrl-C.
 func expectInterrupted(ctx context.Context, t *testing.T, stdin io.Reader, args ...string) {
 	t.Helper()
 	var out, errs strings.Builder
@@ -41,7 +41,7 @@ func (s silent) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// Ctrl-C also ends a command that waits for its input.
+// Ctrl-C also stops a command that waits for its input.
 func TestInterruptedInput(t *testing.T) {
 	users := filepath.Join(t.TempDir(), "users.yaml")
 	for _, args := range []string{
@@ -58,7 +58,7 @@ func TestInterruptedInput(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends a command that waits for a handshake.
+// Ctrl-C stops a command that waits for a handshake.
 func TestInterruptedHandshake(t *testing.T) {
 	t.Setenv("RABBITDELAY_BROKER_DIAL_TIMEOUT", "1h")
 	for _, command := range []string{"plan", "send --queue q", "consume --queue q"} {

@@ -35,8 +35,8 @@ func nulls(at string, v any) (list []string) {
 }
 
 // An empty list is [] in JSON, so that programs need not check whether it exists. Null means unknown: without the
-// management API, status knows neither the alarms nor how many messages are not ready, and plan knows neither policies
-// nor stray bindings. Without a broker or a database, status and trace report its contents as unknown.
+// management API, status reports neither the alarms nor how many messages are not ready, and plan reports neither
+// policies nor stray bindings. Without a broker or a database, status and trace report its contents as unknown.
 func TestEmptyListsInJSON(t *testing.T) {
 	b := clitest.NewBroker(t, amqptest.Options{})
 	onBroker, onDB, onNothing := " --url "+b.URL, " --db "+clitest.NewDB(t), " --url amqp://guest:guest@127.0.0.1:1/"
@@ -87,7 +87,7 @@ func TestEmptyListsInJSON(t *testing.T) {
 			slices.Sort(list)
 			slices.Sort(c.unknown)
 			if !slices.Equal(list, c.unknown) {
-				t.Errorf("%s: %v are null, want %v", c.line, list, c.unknown)
+				t.Errorf("%s: the keys %v are null, want %v", c.line, list, c.unknown)
 			}
 		}
 	}

@@ -20,7 +20,7 @@ var (
 const pages = "../../../../docs/commands"
 
 // The pages in docs/commands match the commands. A page has the command's help, followed by the details, which are in
-// the folder reference next to the command: tasks/reference/tasks_list.md is about rabbitdelay tasks list.
+// the folder reference next to the command: those of rabbitdelay tasks list are in tasks/reference/tasks_list.md.
 func TestReference(t *testing.T) {
 	all := references(t)
 	want := map[string]bool{}
@@ -43,7 +43,7 @@ func TestReference(t *testing.T) {
 	}
 	for _, file := range files {
 		if !want[filepath.Base(file)] {
-			t.Errorf("docs/commands/%s is the page of no command; delete it", filepath.Base(file))
+			t.Errorf("docs/commands/%s belongs to no command; delete it", filepath.Base(file))
 		}
 	}
 }
@@ -78,7 +78,7 @@ func TestManPages(t *testing.T) {
 	}
 }
 
-// details has the text that a command's reference page has in addition to its help.
+// details is the text that a command's reference page has in addition to its help.
 type details struct {
 	file string // its path in the repository
 	text string

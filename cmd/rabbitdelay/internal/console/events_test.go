@@ -26,7 +26,7 @@ func TestEventsOutliveDeadlines(t *testing.T) {
 			got, err := client.Do(r)
 			check(t, err)
 			events := 0
-			for s := bufio.NewScanner(got.Body); events < 2 && s.Scan(); { // the second event comes a few seconds later
+			for s := bufio.NewScanner(got.Body); events < 2 && s.Scan(); { // the second event arrives a few seconds later
 				if len(s.Bytes()) == 0 {
 					events++
 				}

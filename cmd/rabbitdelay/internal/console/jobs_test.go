@@ -32,7 +32,7 @@ func (w *world) fill() time.Time {
 	return due
 }
 
-// movedOnce fails unless each task was rescheduled once, by an hour.
+// movedOnce fails the test unless each task was rescheduled once, by an hour.
 func (w *world) movedOnce(due time.Time) {
 	w.t.Helper()
 	n, wrong := 0, 0
@@ -61,7 +61,7 @@ func (w *world) begun() string {
 		j := w.must(200, "GET", "/api/v1/jobs/"+id, "")
 		if j["done"].(float64) > 0 {
 			if j["state"] != "running" {
-				w.t.Fatalf(`it is over already: got %v, want state = "running"`, j)
+				w.t.Fatalf(`the job has already ended: got %v, want state = "running"`, j)
 			}
 			return id
 		}
@@ -84,7 +84,7 @@ func newWorldOn(t *testing.T, w *world) *world {
 	return &other
 }
 
-// If the process of a job ends, another process continues the job, and each task is rescheduled once.
+// If the process of a job exits, another process continues the job, and each task is rescheduled once.
 func TestJobIsContinued(t *testing.T) {
 	w := newWorld(t)
 	due := w.fill()
@@ -102,8 +102,8 @@ func TestJobIsContinued(t *testing.T) {
 	other.movedOnce(due)
 }
 
-// If the process of a job reports too slowly that it is alive, another one may take the job over,
-// and the first one then does nothing more.
+// If the heartbeats of a job's process are late, another process may take over the job, and the first process then does
+// nothing more.
 func TestJobIsTakenOver(t *testing.T) {
 	w := newWorld(t)
 	due := w.fill()

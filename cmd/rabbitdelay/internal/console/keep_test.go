@@ -76,7 +76,7 @@ func TestAuditIsKeptForAWhile(t *testing.T) {
 	})
 }
 
-// If a console cannot be created, nothing is left running. goleak would find it.
+// If a console cannot be created, no goroutine is left running; goleak would report it.
 func TestNoConsoleWithoutItsUsers(t *testing.T) {
 	if _, err := New(Config{Users: t.TempDir() + "/users.yaml"}); err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("got %v, want an error that the file does not exist", err)

@@ -17,7 +17,7 @@ type memoryListener struct {
 	close  func()
 }
 
-// memoryConn has the addresses of a TCP connection.
+// memoryConn reports the addresses of a TCP connection.
 type memoryConn struct{ net.Conn }
 
 var errMemoryRefused = errors.New("connection refused")
@@ -44,7 +44,7 @@ func (l *memoryListener) Close() error {
 
 func (*memoryListener) Addr() net.Addr { return memoryAddr() }
 
-// dial returns the client's end of a new connection. It is the DialContext of an http.Transport.
+// dial returns the client's end of a new connection. Use it as the DialContext of an http.Transport.
 func (l *memoryListener) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	client, server := net.Pipe()
 	select {
@@ -62,8 +62,8 @@ func memoryAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Por
 func (memoryConn) LocalAddr() net.Addr  { return memoryAddr() }
 func (memoryConn) RemoteAddr() net.Addr { return memoryAddr() }
 
-// serveInMemory starts a server whose requests come from the returned client only. The client
-// does not follow redirects. The caller closes the server.
+// serveInMemory starts a server that only the returned client can reach. The client does not follow redirects. The
+// caller closes the server.
 func serveInMemory(h http.Handler, change ...func(*http.Server)) (*httptest.Server, *http.Client) {
 	l := newMemoryListener()
 	server := &httptest.Server{Listener: l, Config: &http.Server{Handler: h}}

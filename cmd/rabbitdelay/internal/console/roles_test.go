@@ -78,7 +78,7 @@ func (w *world) post(path string, form url.Values, b *browser, change ...func(*h
 
 var tokenField = regexp.MustCompile(`name="` + service.FormTokenField + `"\s+value="([^"]+)"`)
 
-// token is the form token of a session.
+// token returns the form token of a session.
 func (b *browser) token() string {
 	b.w.t.Helper()
 	m := tokenField.FindSubmatch(b.w.ask("GET", "/task-new", "", b.with).text)

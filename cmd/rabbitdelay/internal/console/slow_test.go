@@ -81,9 +81,9 @@ func TestStreamsThatAreNotRead(t *testing.T) {
 				most = max(most, used()-before)
 			}
 		}
-		t.Logf("%d events while %d did not read, who took %d KiB", events, each*len(paths), most>>10)
+		t.Logf("%d events while %d clients did not read; the clients took %d KiB", events, each*len(paths), most>>10)
 		if most > each*int64(len(paths))*128<<10 {
-			t.Errorf("%d who do not read take %d KiB, want at most 128 for each", each*len(paths), most>>10)
+			t.Errorf("%d clients that do not read take %d KiB, want at most 128 KiB for each", each*len(paths), most>>10)
 		}
 	})
 }

@@ -15,7 +15,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/goleak"
-	_ "modernc.org/sqlite" // the database of these tests
+	_ "modernc.org/sqlite" // registers the database driver
 
 	"golang.org/x/crypto/bcrypt"
 
@@ -43,8 +43,8 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// world is a console that uses a database and a broker in memory. In a bubble of testing/synctest, a test need not
-// really wait for anything.
+// world is a console that uses a database and a broker in memory. In a bubble of testing/synctest, waiting takes no
+// real time.
 type world struct {
 	t      testing.TB
 	db     *sql.DB
@@ -155,13 +155,13 @@ func (w *world) finished(job any) map[string]any {
 			return j
 		}
 		if time.Now().After(deadline) {
-			w.t.Fatalf("the job does not end: %v", j)
+			w.t.Fatalf("the job has not ended: %v", j)
 		}
 		<-time.After(10 * time.Millisecond)
 	}
 }
 
-// dial opens a connection to look into queues.
+// dial opens a connection for inspecting queues.
 func (w *world) dial(ctx context.Context) (*amqp.Connection, error) {
 	return inspect.Dial(ctx, amqpx.Config{URL: w.broker.URL(), Dial: w.broker.Dial})
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// noon is when the first message died. The others follow a second apart.
+// noon is when the first message died. The other messages died one second after another.
 var noon = time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 
 // grouped returns the groups of n messages with the errors that a function returns.

@@ -68,7 +68,7 @@ func TestDestroyKeepsTheDeadLettersOfAQueueThatFills(t *testing.T) {
 			t.Errorf("got %s, %v, want an error of type *removal.NotEmptyError and Total = 1", report, err)
 		}
 		if left := srv.Queues(); !slices.Equal(left, []string{"orders", "orders.dead"}) {
-			t.Errorf("what is left: got %v, want [orders orders.dead]", left)
+			t.Errorf("the queues that are left: got %v, want [orders orders.dead]", left)
 		}
 	})
 }
@@ -150,7 +150,7 @@ func publish(t *testing.T, conn *amqp.Connection, queue string) {
 	}
 	c, err := ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{})
 	if err != nil || !c.Wait() {
-		t.Errorf("publish: got %v, want no error and a confirm", err)
+		t.Errorf("publishing: got %v, want no error and a confirm", err)
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// leaderless is a cluster that has lost two of three nodes, as the management API of the third describes it.
+// leaderless returns a cluster that has lost two of three nodes, as the management API of the third describes it.
 func leaderless(t *testing.T) (Config, Snapshot) {
 	t.Helper()
 	cfg, snap := healthy(t)
@@ -47,15 +47,15 @@ func TestLostMajorityComesFirst(t *testing.T) {
 	}
 }
 
-// If queues cannot be counted, the doctor does not advise to delete their layout, because messages could be lost.
+// If queues cannot be counted, the doctor does not advise deleting their layout, because messages could be lost.
 func TestLeaderlessLayoutMayNotHaveDrained(t *testing.T) {
 	cfg, snap := leaderless(t)
 	notes := strings.Join(Diagnose(cfg, snap).Notes, "\n")
 	if strings.Contains(notes, "drained: yes") || strings.Contains(notes, "destroy") {
-		t.Errorf(`want notes without "drained: yes" and "destroy", got %s`, notes)
+		t.Errorf(`got %s, want notes without "drained: yes" and "destroy"`, notes)
 	}
 	if !strings.Contains(notes, "drained: unknown") {
-		t.Errorf(`want notes with "drained: unknown", got %s`, notes)
+		t.Errorf(`got %s, want notes with "drained: unknown"`, notes)
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// celery is a broker with Celery's levels and a worker's queue.
+// celery returns a broker with Celery's levels and a worker's queue.
 func celery(t *testing.T) (Config, Snapshot) {
 	t.Helper()
 	cfg, s := healthy(t)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// mill has a layout of delay queues, with the queue of 10s in front of those of 1s and 2s, and a queue of another
+// mill is a layout of delay queues, with the queue of 10s in front of those of 1s and 2s, and a queue of another
 // layout. Its methods are what publishers and the broker do between observations.
 type mill struct {
 	t      *testing.T
@@ -246,7 +246,7 @@ func TestStandstill(t *testing.T) {
 			}
 		}
 		if open, _ := m.s.Open(m.delays, time.Second); strings.Join(open, " ") != c.open {
-			t.Errorf("%s: open are %v, want %q", name, open, c.open)
+			t.Errorf("%s: got the undecided queues %v, want %q", name, open, c.open)
 		}
 	}
 }
@@ -265,7 +265,7 @@ func TestDeadLettersAreUndecided(t *testing.T) {
 			m.look(7*time.Second, false)
 		}
 		if open, waiting := m.s.Open(m.delays, c.longest); strings.Join(open, " ") != c.want || waiting != c.waiting {
-			t.Errorf("%v: open are %v, of which %d wait, want %+v", c.longest, open, waiting, c)
+			t.Errorf("%v: got the undecided queues %v, of which %d wait for figures, want %+v", c.longest, open, waiting, c)
 		}
 	}
 	m.look(12*time.Second, true)

@@ -15,7 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// The doctor reports a binding that leads messages from delay queues to a queue that they were not sent to, with its
+// The doctor reports a binding that routes messages from delay queues to a queue that they were not sent to, with its
 // routing keys and the command that removes it.
 func TestStrayBindings(t *testing.T) {
 	deliver := func(queue, key string) topology.Binding {

@@ -67,7 +67,7 @@ func newWorld(t *testing.T) *world {
 	return &world{srv, client, in}
 }
 
-// However the shell ends, the run reports it and the next run continues. In the end, all messages have arrived once,
+// However the shell exits, the run reports it and the next run continues. In the end, all messages have arrived once,
 // not early and under one id, and nothing is left in the table.
 func TestRunContinues(t *testing.T) {
 	cuts := map[string]func(string) (string, error){
@@ -105,7 +105,7 @@ func TestRunContinues(t *testing.T) {
 					}
 				}
 				if sent != n || len(f.rows) != 0 {
-					t.Errorf("got %s, answer %d: %d sent, %d left, want %d and 0", name, at, sent, len(f.rows), n)
+					t.Errorf("%s, answer %d: got %d sent and %d rows left, want %d and 0", name, at, sent, len(f.rows), n)
 				}
 				ids := map[string]bool{}
 				for range n {
@@ -113,7 +113,7 @@ func TestRunContinues(t *testing.T) {
 					ids[d.MessageId] = true
 				}
 				if len(ids) != n {
-					t.Errorf("got %s, answer %d: %d ids, want %d", name, at, len(ids), n)
+					t.Errorf("%s, answer %d: got %d ids, want %d", name, at, len(ids), n)
 				}
 			})
 		}

@@ -79,7 +79,7 @@ func TestJournalLeavesOtherFiles(t *testing.T) {
 	}
 }
 
-// fullDisk has not enough space for one complete write.
+// fullDisk is a file on a disk without enough space for a complete write.
 type fullDisk struct {
 	*os.File
 	full bool

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// Lock waits for as long as the broker may take to notice that the holder's process has ended, and no longer.
+// Lock waits for as long as the broker may take to notice that the holder's process has exited, and no longer.
 func TestLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})
@@ -33,7 +33,7 @@ func TestLock(t *testing.T) {
 		}
 		time.AfterFunc(3*time.Second, func() { _ = first.Close() })
 		if err := Lock(t.Context(), second, "delay"); err != nil {
-			t.Errorf("after the first has gone: %v", err)
+			t.Errorf("after the first holder's connection was closed: got %v, want no error", err)
 		}
 	})
 }

@@ -9,8 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A node boots with the virtual host and knows its user's password, of which only a hash is
-// written.
+// A node boots with the virtual host and accepts its user's password, of which only a hash is written.
 func TestBootDefinitions(t *testing.T) {
 	text, err := BootDefinitions(topology.Topology{}, "shop", User{"admin", "hunter2"})
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// described is a layout with destinations whose names Kubernetes does not allow.
+// described returns a layout with destinations whose names Kubernetes does not allow.
 func described(t *testing.T) topology.Topology {
 	t.Helper()
 	b, err := dlx.NewBucket(dlx.BucketConfig{Layout: dlx.LayoutBinary})
@@ -33,7 +33,7 @@ func described(t *testing.T) topology.Topology {
 	return top
 }
 
-// manifest has the fields of a resource that the test reads.
+// manifest contains the fields of a resource that the test reads.
 type manifest struct {
 	APIVersion string `yaml:"apiVersion"`
 	Kind       string
@@ -88,7 +88,7 @@ func TestKubernetes(t *testing.T) {
 		}
 	}
 	if len(named) != len(top.Exchanges)+len(top.Queues)+len(top.Bindings) {
-		t.Errorf("%d resources for %d exchanges, %d queues and %d bindings", len(named), len(top.Exchanges), len(top.Queues), len(top.Bindings))
+		t.Errorf("got %d resources for %d exchanges, %d queues and %d bindings, want one for each", len(named), len(top.Exchanges), len(top.Queues), len(top.Bindings))
 	}
 	q := objects["Queue delay.bucket.binary.1s"]
 	arguments, _ := q["arguments"].(map[string]any)
@@ -115,7 +115,7 @@ func TestKubernetesRefuses(t *testing.T) {
 		{Cluster: "r", ClusterNamespace: "-"},
 	} {
 		if _, err := export.Kubernetes(topology.Topology{}, o); err == nil {
-			t.Errorf("%+v passed, want an error", o)
+			t.Errorf("%+v: got no error, want one", o)
 		}
 	}
 	internal := topology.Topology{Exchanges: []topology.Exchange{{Name: "x", Kind: "fanout", Internal: true}}}

@@ -11,8 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/clitest"
 )
 
-// A queue that exists but has no leader is not reported as matching the configuration, and plan does not end with
-// success.
+// A queue that exists but has no leader is not reported as matching the configuration, and plan does not exit with 0.
 func TestPlanSaysWhichQueuesDoNotAnswer(t *testing.T) {
 	b := clitest.NewBroker(t, amqptest.Options{})
 	file := filepath.Join(t.TempDir(), "delays.yaml")
@@ -21,7 +20,7 @@ func TestPlanSaysWhichQueuesDoNotAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := b.Run(t, "apply", "-f", file); r.Code != 0 {
-		t.Fatalf("apply -f ...: want exit code 0, got %v", r)
+		t.Fatalf("apply -f ...: got %v, want exit code 0", r)
 	}
 	defer b.RefuseMethod("basic.get", "orders.expire", 541, "noproc")()
 	r := b.Run(t, "plan", "-f", file)

@@ -16,8 +16,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
-// troubled is a database with tasks that will not be sent although no command has failed: recurring tasks that cannot
-// be planned, and pending tasks for destinations that the file does not list.
+// troubled returns a database with tasks that will not be sent although no command has failed: recurring tasks that
+// cannot be planned, and pending tasks for destinations that the file does not list.
 func troubled(t *testing.T, b *clitest.Broker) (file, dbURL string) {
 	t.Helper()
 	dbURL = clitest.NewDB(t)

@@ -32,7 +32,7 @@ func TestCLISendAndConsume(t *testing.T) {
 		"--header", "a=b", "--body", `{"order":42}`, "--content-type", "application/json", "--json")
 	m := sent.Last(t, "sent", "confirmed", "seconds", "strategy")
 	if sent.Code != 0 || len(sent.Lines()) != 1 || m["sent"] != 500.0 || m["confirmed"] != 500.0 || m["strategy"] != "bucket" {
-		t.Fatalf(`send: want exit code 0, 1 line, sent = 500, confirmed = 500 and strategy = "bucket", got %v`, sent)
+		t.Fatalf(`send: got %v, want exit code 0, 1 line, sent = 500, confirmed = 500 and strategy = "bucket"`, sent)
 	}
 
 	// Exactly the requested number of messages arrives, and the others stay unchanged.
@@ -41,7 +41,7 @@ func TestCLISendAndConsume(t *testing.T) {
 		got := cliOn(t, "consume", "--queue", queue, "--count", fmt.Sprint(n), "--timeout", "30s", "--json")
 		m := got.Last(t, consumeKeys...)
 		if got.Code != 0 || m["received"] != float64(n) || m["early"] != 0.0 || len(got.Lines()) != n+1 {
-			t.Fatalf("consume: want exit code 0, received = %d, early = 0 and %d lines, got %v", n, n+1, got)
+			t.Fatalf("consume: got %v, want exit code 0, received = %d, early = 0 and %d lines", got, n, n+1)
 		}
 		if l := m["lateness_ms"].(map[string]any); len(l) != 3 || l["max"].(float64) < l["p50"].(float64) {
 			t.Errorf("lateness %v, want three figures and a max of at least %v", l, l["p50"].(float64))
@@ -76,7 +76,7 @@ func TestCLISendAndConsume(t *testing.T) {
 
 	empty := cliOn(t, "consume", "--queue", queue, "--count", "1", "--timeout", "1s", "--json", "--quiet")
 	if m := empty.Last(t, consumeKeys...); empty.Code != 3 || m["received"] != 0.0 || len(empty.Lines()) != 1 {
-		t.Errorf("consume from an empty queue: want exit code 3, received = 0 and 1 line, got %v", empty)
+		t.Errorf("consume from an empty queue: got %v, want exit code 3, received = 0 and 1 line", empty)
 	}
 }
 
@@ -99,11 +99,11 @@ func TestCLISendToExchangeAtATime(t *testing.T) {
 	at := time.Now().Add(1500 * time.Millisecond).Truncate(time.Millisecond)
 	sent := cliOn(t, "send", "--exchange", "amq.direct", "--routing-key", queue, "--at", at.Format(time.RFC3339Nano), "--body", "x")
 	if sent.Code != 0 || !strings.HasPrefix(sent.Stdout, "1 of 1 message confirmed in ") {
-		t.Fatalf(`send: want exit code 0 and an output that begins with "1 of 1 message confirmed in ", got %v`, sent)
+		t.Fatalf(`send: got %v, want exit code 0 and an output that begins with "1 of 1 message confirmed in "`, sent)
 	}
 	got := cliOn(t, "consume", "--queue", queue, "--count", "2", "--timeout", "30s", "--json")
 	if got.Code != 0 || !strings.Contains(got.Stdout, `"due":"`+at.UTC().Format("2006-01-02T15:04:05.000Z07:00")+`"`) {
-		t.Errorf("consume: want exit code 0 and a message that is due at %s, got %v", at.UTC(), got)
+		t.Errorf("consume: got %v, want exit code 0 and a message that is due at %s", got, at.UTC())
 	}
 }
 
@@ -169,21 +169,21 @@ destinations: [{queue: %[1]s.orders}]
 	plan := cmd("plan", "--json")
 	var p struct{ Create, Same, Conflict int }
 	if err := json.Unmarshal([]byte(plan.Stdout), &p); err != nil || plan.Code != 2 || p.Same != 0 || p.Conflict != 0 || p.Create <= queues+exchanges {
-		t.Fatalf("plan --json: want exit code 2, same = 0, conflict = 0 and create > %d, got %v, %v", queues+exchanges, plan, err)
+		t.Fatalf("plan --json: got %v, %v, want exit code 2, same = 0, conflict = 0 and create > %d", plan, err, queues+exchanges)
 	}
 	create := float64(p.Create)
 	if human := cmd("plan"); human.Code != 2 || !strings.Contains(human.Stdout, prefix+".bucket.r3x3.600ms") {
-		t.Errorf("plan: want exit code 2 and %v in the output, got %v", prefix+".bucket.r3x3.600ms", human)
+		t.Errorf("plan: got %v, want exit code 2 and %v in the output", human, prefix+".bucket.r3x3.600ms")
 	}
 	keys := []string{"created", "existed", "failed", "not_tried", "unknown", "source", "seconds"}
 	if apply := cmd("apply", "--json"); apply.Code != 0 || apply.Last(t, keys...)["created"] != create {
-		t.Fatalf("apply --json: want exit code 0 and created = %v, got %v", create, apply)
+		t.Fatalf("apply --json: got %v, want exit code 0 and created = %v", apply, create)
 	}
 	if apply := cmd("apply", "--json"); apply.Code != 0 || apply.Last(t, keys...)["created"] != 0.0 || apply.Last(t, keys...)["existed"] != create {
-		t.Fatalf("apply --json: want exit code 0, created = 0 and existed = %v, got %v", create, apply)
+		t.Fatalf("apply --json: got %v, want exit code 0, created = 0 and existed = %v", apply, create)
 	}
 	if plan := cmd("plan"); plan.Code != 0 {
-		t.Fatalf("plan: want exit code 0, got %v", plan)
+		t.Fatalf("plan: got %v, want exit code 0", plan)
 	}
 
 	// Queues of the other type with the same names are a different set. A destination queue of the
@@ -196,16 +196,16 @@ destinations: [{queue: %[1]s.orders}]
 		t.Errorf("plan with a conflict: no %q in\n%s", want, conflict)
 	}
 	if conflict := cmd("apply", "--queue-type", "classic"); conflict.Code != 1 || !strings.Contains(conflict.Stderr, prefix+".orders") {
-		t.Errorf("apply --queue-type classic: want exit code 1 and %v in the errors, got %v", prefix+".orders", conflict)
+		t.Errorf("apply --queue-type classic: got %v, want exit code 1 and %v in the errors", conflict, prefix+".orders")
 	}
 
 	// A message keeps all its properties. While it waits, each queue that it passes shows it.
 	if sent := cmd("send", "--queue", prefix+".orders", "--delay", "0s"); sent.Code != 0 {
-		t.Fatalf("send --queue ...: want exit code 0, got %v", sent)
+		t.Fatalf("send --queue ...: got %v, want exit code 0", sent)
 	}
 	refused := cmd("destroy", "--json", "--yes", "--destinations")
 	if m := refused.Last(t, destroyKeys...); refused.Code != 1 || m["deleted"] != 0.0 || !strings.Contains(refused.Stderr, "refused: 1 message in 1 queue,") {
-		t.Fatalf(`destroy: want exit code 1, deleted = 0 and "refused: 1 message in 1 queue," in the errors, got %v`, refused)
+		t.Fatalf(`destroy: got %v, want exit code 1, deleted = 0 and "refused: 1 message in 1 queue," in the errors`, refused)
 	}
 	if plan := cmd("plan"); plan.Code != 0 {
 		t.Errorf("after a destroy that refused: got %s, want exit code 0", plan)
@@ -213,10 +213,10 @@ destinations: [{queue: %[1]s.orders}]
 	forced := cmd("destroy", "--json", "--yes", "--destinations", "--force", "--messages", "1")
 	// destroy deletes the declared objects, and the exchange that marks them as complete.
 	if m := forced.Last(t, destroyKeys...); forced.Code != 0 || m["deleted"] != create+1 || m["messages_deleted"] != 1.0 {
-		t.Fatalf("destroy --force: want exit code 0, deleted = %v and messages_deleted = 1, got %v", create+1, forced)
+		t.Fatalf("destroy --force: got %v, want exit code 0, deleted = %v and messages_deleted = 1", forced, create+1)
 	}
 	if again := cmd("plan", "--json"); again.Code != 2 || !strings.Contains(again.Stdout, fmt.Sprintf(`"create":%.0f,"same":0`, create)) {
-		t.Errorf("plan --json: want exit code 2 and %v in the output, got %v", fmt.Sprintf(`"create":%.0f,"same":0`, create), again)
+		t.Errorf("plan --json: got %v, want exit code 2 and %v in the output", again, fmt.Sprintf(`"create":%.0f,"same":0`, create))
 	}
 }
 
@@ -249,7 +249,7 @@ func TestCLIMigrate(t *testing.T) {
 			for range 2 {
 				got := suite.RunCLI(t.Context(), "migrate", "--db", url, "--json")
 				if m := got.Last(t, "database", "migrated"); got.Code != 0 || len(m["migrated"].([]any)) == 0 {
-					t.Fatalf("migrate: want exit code 0 and at least one migration, got %v", got)
+					t.Fatalf("migrate: got %v, want exit code 0 and at least one migration", got)
 				}
 			}
 		})

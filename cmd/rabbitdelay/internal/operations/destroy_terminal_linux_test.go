@@ -20,7 +20,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// terminal is a pseudo-terminal. Text that is written to keys is typed.
+// terminal returns a pseudo-terminal. Text that is written to keys arrives as typed input.
 func terminal(t *testing.T) (keys, stdin *os.File) {
 	t.Helper()
 	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
@@ -61,7 +61,7 @@ func TestCLIAsksOnATerminal(t *testing.T) {
 		return suite.Ran{Result: binary.Result{Code: code, Stdout: out.String(), Stderr: errs.String()}}
 	}
 	if r := answering("", "apply"); r.Code != 0 {
-		t.Fatalf("apply: want exit code 0, got %v", r)
+		t.Fatalf("apply: got %v, want exit code 0", r)
 	}
 	suite.Publish(t, v, "delay.parked", 2)
 	for _, answer := range []struct{ is, says string }{{"y", "no message was discarded"}, {"yes", "2 discarded"}} {
@@ -113,7 +113,7 @@ func TestCLIInterruptedPassword(t *testing.T) {
 	suite.Eventually(t, "the terminal hides what is typed", func() bool { return !reflect.DeepEqual(modes(), shown) })
 	cancel()
 	if r := <-ended; r.Code != 130 || r.Stderr != "Password: \nrabbitdelay: interrupted\n" {
-		t.Errorf(`want exit code 130 and "Password: \nrabbitdelay: interrupted\n" as the errors, got %v`, r)
+		t.Errorf(`got %v, want exit code 130 and "Password: \nrabbitdelay: interrupted\n" as the errors`, r)
 	}
 	if got := modes(); !reflect.DeepEqual(got, shown) {
 		t.Errorf("the terminal is left in the modes %v, want %v as before", got, shown)

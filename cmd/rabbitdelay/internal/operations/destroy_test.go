@@ -116,11 +116,11 @@ func TestDestroyRefusesWhileMessagesWait(t *testing.T) {
 			t.Fatal(err)
 		}
 		suite.Publish(t, v, under, 2)
-		suite.Eventually(t, "the dead letters to be under way", func() bool {
+		suite.Eventually(t, "the dead letters are in transit", func() bool {
 			q, err := ch.QueueDeclarePassive(under, true, false, false, false, nil)
 			return err == nil && q.Messages == 0
 		})
-		suite.Eventually(t, "them to be counted", func() bool {
+		suite.Eventually(t, "the dead letters are counted", func() bool {
 			current, err := v.Mgmt.Inspect(t.Context(), short)
 			return err == nil && current.Queues[under].Messages == 2
 		})
@@ -159,7 +159,7 @@ func TestDestroyGivesWayToASender(t *testing.T) {
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		wg.Go(func() {
-			suite.Eventually(t, "the way in to be closed", func() bool {
+			suite.Eventually(t, "the entry bindings are removed", func() bool {
 				current, err := v.Mgmt.Inspect(t.Context(), hour)
 				return err == nil && !slices.ContainsFunc(current.Bindings, func(b topology.Binding) bool { return b.Exchange == "delay.bucket.r2-1h.1h" })
 			})
@@ -239,15 +239,15 @@ func TestCLIDestroyCountsPreviousLayouts(t *testing.T) {
 		now := suite.CommandOn(t, v, "delay: {bucket: {radices: [2]}, previous: [{radices: [2], resolution: 1h}]}"+destinations)
 		for _, cmd := range []func(...string) suite.Ran{old, now} {
 			if r := cmd("apply"); r.Code != 0 {
-				t.Fatalf("apply: want exit code 0, got %v", r)
+				t.Fatalf("apply: got %v, want exit code 0", r)
 			}
 		}
 		if r := old("send", "--queue", "orders.expire", "--delay", "1h"); r.Code != 0 {
-			t.Fatalf("send --queue orders.expire --delay 1h: want exit code 0, got %v", r)
+			t.Fatalf("send --queue orders.expire --delay 1h: got %v, want exit code 0", r)
 		}
 		refused := now("destroy", "--yes")
 		if refused.Code != 1 || !strings.Contains(refused.Stderr, "delay.bucket.r2-1h.1h 1") {
-			t.Errorf(`destroy --yes: want exit code 1 and "delay.bucket.r2-1h.1h 1" in the errors, got %v`, refused)
+			t.Errorf(`destroy --yes: got %v, want exit code 1 and "delay.bucket.r2-1h.1h 1" in the errors`, refused)
 		}
 		if r := now("plan"); r.Code != 0 {
 			t.Errorf("after a destroy that refused: got %s, want exit code 0", r)
@@ -255,7 +255,7 @@ func TestCLIDestroyCountsPreviousLayouts(t *testing.T) {
 		dry := now("destroy", "--dry-run", "--json", "--force")
 		would := dry.Last(t, "would_delete", "would_keep", "absent", "messages")
 		if dry.Code != 0 || would["messages"] != 1.0 {
-			t.Errorf("destroy --dry-run: want exit code 0 and messages = 1, got %v", dry)
+			t.Errorf("destroy --dry-run: got %v, want exit code 0 and messages = 1", dry)
 		}
 		r := now("destroy", "--yes", "--json", "--force", "--messages", "1")
 		if did := r.Last(t, destroyKeys...); r.Code != 0 || did["messages_deleted"] != 1.0 || did["deleted"] != would["would_delete"] {
@@ -276,12 +276,12 @@ func TestCLIDestroyByName(t *testing.T) {
 		two := suite.CommandOn(t, v, "delay: {strategy: ttl, ttl: {delays: [1m, 2m]}}"+destinations)
 		one := suite.CommandOn(t, v, "delay: {strategy: ttl, ttl: {delays: [1m]}}"+destinations)
 		if r := one("apply"); r.Code != 0 {
-			t.Fatalf("apply: want exit code 0, got %v", r)
+			t.Fatalf("apply: got %v, want exit code 0", r)
 		}
 		// The marker of a complete layout is deleted with any part of the layout.
 		want := slices.DeleteFunc(v.Objects(t), func(name string) bool { return strings.Contains(name, ".declared.") })
 		if r := two("apply"); r.Code != 0 {
-			t.Fatalf("apply: want exit code 0, got %v", r)
+			t.Fatalf("apply: got %v, want exit code 0", r)
 		}
 		r := one("destroy", "--yes", "--layout", "delay.bucket.hex")
 		if r.Code != 1 {
@@ -291,7 +291,7 @@ func TestCLIDestroyByName(t *testing.T) {
 			t.Errorf("destroy of a layout that does not exist: no %q in\n%s", want, r)
 		}
 		if r := one("destroy", "--yes", "--layout", "delay.ttl.2m"); r.Code != 0 {
-			t.Errorf("destroy --yes --layout delay.ttl.2m: want exit code 0, got %v", r)
+			t.Errorf("destroy --yes --layout delay.ttl.2m: got %v, want exit code 0", r)
 		}
 		if left := v.Objects(t); !slices.Equal(left, want) {
 			t.Errorf("what is left: got %v, want %v", left, want)
@@ -308,7 +308,7 @@ func TestCLIDestroyAsks(t *testing.T) {
 	suite.OnNewest(t, func(t *testing.T, v *suite.Vhost) {
 		cmd := suite.CommandOn(t, v, "delay: {bucket: {radices: [2]}}\n")
 		if r := cmd("apply"); r.Code != 0 {
-			t.Fatalf("apply: want exit code 0, got %v", r)
+			t.Fatalf("apply: got %v, want exit code 0", r)
 		}
 		before := v.Objects(t)
 		for want, args := range map[string][]string{
@@ -323,7 +323,7 @@ func TestCLIDestroyAsks(t *testing.T) {
 			}
 		}
 		if r := cmd("destroy", "--dry-run"); r.Code != 0 || !strings.Contains(r.Stdout, "delete  1 queue, 1 exchange, 1 binding of delay.bucket.r2") {
-			t.Errorf(`destroy --dry-run: want exit code 0 and "delete  1 queue, 1 exchange, 1 binding of delay.bucket.r2" in the output, got %v`, r)
+			t.Errorf(`destroy --dry-run: got %v, want exit code 0 and "delete  1 queue, 1 exchange, 1 binding of delay.bucket.r2" in the output`, r)
 		}
 		if after := v.Objects(t); !slices.Equal(before, after) {
 			t.Errorf("the objects changed from %v to %v", before, after)

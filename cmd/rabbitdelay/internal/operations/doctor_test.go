@@ -265,7 +265,7 @@ func (c *clinic) hasConsumerTimeouts() bool {
 	return err == nil && (major > 3 || minor >= 12)
 }
 
-// expected lists the findings in a spoilt virtual host, with an object of each.
+// expected returns the findings in a spoilt virtual host, with one object for each.
 func (c *clinic) expected() map[string]string {
 	e := map[string]string{
 		"policy-message-ttl":                    qShort,
@@ -485,7 +485,7 @@ func TestDoctorChangesNothing(t *testing.T) {
 		suite.MustApply(t, v.Unmanaged(), some)
 		c.publish(t, "", some.Queues[0].Name, 3, nil)
 		before := ""
-		suite.Eventually(t, "the counts to settle", func() bool {
+		suite.Eventually(t, "the counts no longer change", func() bool {
 			now := c.inventory(t)
 			settled := now == before && strings.Contains(now, some.Queues[0].Name+" 3 ")
 			before = now
@@ -496,7 +496,7 @@ func TestDoctorChangesNothing(t *testing.T) {
 			c.examine(t)
 			c.examine(t)
 		}
-		suite.Eventually(t, "nothing to have changed", func() bool { return c.inventory(t) == before })
+		suite.Eventually(t, "the broker is unchanged", func() bool { return c.inventory(t) == before })
 		if after := c.inventory(t); after != before {
 			t.Errorf("the doctor changed the broker from\n%s\nto\n%s", before, after)
 		}
@@ -580,7 +580,7 @@ func TestDoctorSeesMissingFeatureFlag(t *testing.T) {
 	r := c.examine(t)
 	f, ok := find(r, "feature-flag-off", "")
 	if !ok || len(r.Findings) != 1 {
-		t.Fatalf("want one finding, got\n%s", render(r))
+		t.Fatalf("got\n%s, want one finding", render(r))
 	}
 	t.Logf("%s", f.Fix)
 	for part := range strings.SplitSeq(f.Fix, " && ") {
@@ -597,7 +597,7 @@ func ownBroker(t *testing.T, line string) *broker.Broker {
 	}
 	b := broker.Shared(t, broker.Options{Version: line, Management: true, Config: "# for the doctor"})
 	if b.Source() == broker.Environment {
-		t.Skip("skipped: the broker at AMQP_URL is not ours to upset")
+		t.Skip("skipped: the broker at AMQP_URL may be in use, and this test disturbs it")
 	}
 	return b
 }

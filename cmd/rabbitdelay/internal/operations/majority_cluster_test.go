@@ -129,7 +129,7 @@ func (n *night) fill(t *testing.T) {
 func (n *night) spend(t *testing.T) {
 	const one = 1 // the node that keeps running
 	if r := n.rabbitdelay(t, one, "apply"); r.Code != 0 {
-		t.Fatalf("apply: want exit code 0, got %v", r)
+		t.Fatalf("apply: got %v, want exit code 0", r)
 	}
 	n.fill(t)
 	n.until(t, one, []string{"DEAD LETTERS in " + nightDead + ": 5"}, "status")

@@ -27,7 +27,7 @@ type nightConsole struct {
 	text string // last as JSON
 }
 
-// nightOverview has the parts of an overview that a night changes.
+// nightOverview contains the parts of an overview that change when nodes are lost.
 type nightOverview struct {
 	At     string
 	Alarms *[]string
@@ -63,7 +63,7 @@ func (n *night) openConsole(t *testing.T, node int) *nightConsole {
 	db := "sqlite:" + filepath.Join(t.TempDir(), "tasks.db")
 	for _, args := range [][]string{{"migrate"}, {"tasks", "add", "--id", "later", "--queue", "orders.expire", "--delay", "30d"}} {
 		if r := n.rabbitdelay(t, node, append(args, "--db", db)...); r.Code != 0 {
-			t.Fatalf("%v: want exit code 0, got %v", args, r)
+			t.Fatalf("%v: got %v, want exit code 0", args, r)
 		}
 	}
 	ports, err := loopback.Ports(1)
@@ -195,7 +195,7 @@ func (c *nightConsole) page(t *testing.T, path string, want, never []string) {
 	}
 }
 
-// ready expects that the process is ready. It stays ready without a majority: the remaining nodes accept its
+// ready checks that the process is ready. It stays ready without a majority: the remaining nodes accept its
 // connections, and neither a restart nor less traffic would help.
 func (c *nightConsole) ready(t *testing.T) {
 	t.Helper()
@@ -204,7 +204,7 @@ func (c *nightConsole) ready(t *testing.T) {
 	}
 }
 
-// calm expects that everything is known and that no node is missing.
+// calm checks that everything is known and that no node is missing.
 func (c *nightConsole) calm(t *testing.T) {
 	t.Helper()
 	c.until(t, "with all nodes", func(o nightOverview) string {
@@ -234,7 +234,7 @@ func (o nightOverview) dead(n int64) bool {
 	return false
 }
 
-// oneDown expects that the missing node is named and that everything is known.
+// oneDown checks that the missing node is named and that everything is known.
 func (c *nightConsole) oneDown(t *testing.T) {
 	t.Helper()
 	c.until(t, "with one node down", func(o nightOverview) string {
@@ -253,8 +253,8 @@ func (c *nightConsole) oneDown(t *testing.T) {
 	c.page(t, "/", []string{"node-down", "rabbit@n3"}, []string{"quorum-lost", "does not answer"})
 }
 
-// lost expects that the first finding is the lost majority, that no count is reported as 0, and that the queue on a
-// node that is down is named.
+// lost checks that the first finding is the lost majority, that no count is reported as 0, and that the queue on a node
+// that is down is named.
 func (c *nightConsole) lost(t *testing.T) {
 	t.Helper()
 	all := []string{"delay.bucket.r3", "orders.expire", "dead letters of orders.expire", "parked"}

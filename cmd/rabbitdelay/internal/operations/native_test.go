@@ -27,8 +27,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A broker that ignores delivery times is refused, and so is a holding queue that ignores them on a
-// broker that does not. Nothing is parked, and no canary stays.
+// A broker that ignores delivery times is refused, and so is a holding queue that ignores them on a broker that does
+// not. No message is parked, and no canary queue is left.
 func TestCanaryOnBrokers(t *testing.T) {
 	t.Parallel()
 	lines := suite.ConformanceLines
@@ -145,7 +145,7 @@ func TestNativeLeastPrivilege(t *testing.T) {
 	})
 }
 
-// delayingVhost is on the newest available broker. The test is skipped if that broker does not
+// delayingVhost returns a virtual host on the newest available broker. The test is skipped if that broker does not
 // delay until a given time.
 func delayingVhost(t *testing.T) *suite.Vhost {
 	t.Helper()
@@ -169,7 +169,7 @@ func newestLine(t *testing.T) string {
 	return lines[len(lines)-1]
 }
 
-// nativePrivileges lets the users of a broker do their work.
+// nativePrivileges checks that the users of a broker can do their work.
 func nativePrivileges(t *testing.T, adminURL string, userURL func(name string) string) {
 	strategy := nativeOf(t, topology.DefaultPrefix)
 	admin, err := amqp.Dial(adminURL)

@@ -69,7 +69,7 @@ func documentedTopicPermissions(t *testing.T, user string) map[string][2]string 
 	return out
 }
 
-// shop is the shop from the example in docs/permissions.md.
+// shop is the application from the example in docs/permissions.md.
 type shop struct {
 	*suite.Vhost
 	strategy amqpx.Strategy
@@ -132,7 +132,7 @@ func (s *shop) client(t *testing.T, brokerURL string, declare amqpx.Declaration)
 	return suite.OpenClient(t, amqpx.Config{URL: brokerURL, Strategy: s.strategy, Declare: declare})
 }
 
-// arrives takes a message from a queue as an administrator.
+// arrives waits for a message in a queue, and consumes it as an administrator.
 func (s *shop) arrives(t *testing.T, queue, id string) amqp.Delivery {
 	t.Helper()
 	ch := s.Channel(t)
@@ -148,7 +148,7 @@ func (s *shop) arrives(t *testing.T, queue, id string) amqp.Delivery {
 	return got
 }
 
-// refuses tries actions that a user must not be able to do, each on its own channel.
+// refuses tries actions that the broker must refuse for a user, each on its own channel.
 func refuses(t *testing.T, brokerURL string, tries map[string]func(ch *amqp.Channel) error) {
 	t.Helper()
 	conn, err := amqp.Dial(brokerURL)
@@ -475,7 +475,7 @@ func TestDoctorPrivileges(t *testing.T) {
 	})
 }
 
-// The operator can look at dead letters and send them back, and can do nothing else.
+// The operator can view dead letters and send them back, and can do nothing else.
 func TestOperatorsRights(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {

@@ -40,7 +40,7 @@ const (
 	dashboardFile = "../../../../docs/grafana/rabbitdelay.json"
 )
 
-// ruleFile has the fields that are read from rulesFile.
+// ruleFile contains the fields that are read from rulesFile.
 type ruleFile struct {
 	Groups []struct {
 		Rules []struct {
@@ -209,7 +209,7 @@ func dashboardQueries(t *testing.T) map[string][]string {
 	return queries
 }
 
-// observed has the metrics of this process, and the telemetry that records them.
+// observed returns the metrics of this process, and the telemetry that records them.
 func observed(t *testing.T) (http.Handler, *telemetry.Telemetry) {
 	t.Helper()
 	all := registry.NewRegistry()
@@ -302,8 +302,7 @@ func makeTraffic(t *testing.T, v *suite.Vhost, tel *telemetry.Telemetry, probe s
 	})
 }
 
-// everyFate is a handler that in turn acknowledges, retries, snoozes and dead-letters its
-// deliveries.
+// everyFate returns a handler that in turn acknowledges, retries, snoozes and dead-letters its deliveries.
 func everyFate() amqpx.Handler {
 	var n atomic.Int64
 	return func(context.Context, *amqpx.Delivery) error {

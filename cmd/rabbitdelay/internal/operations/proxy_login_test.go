@@ -89,13 +89,13 @@ func TestServeBehindAProxyWithALogin(t *testing.T) {
 	users := filepath.Join(t.TempDir(), "users.yaml")
 	made := suite.RunCLI(t.Context(), "users", "token", "deploy", "--role", "operator", "--users", users)
 	if made.Code != 0 {
-		t.Fatalf("users token: want exit code 0, got %v", made)
+		t.Fatalf("users token: got %v, want exit code 0", made)
 	}
 	token := strings.TrimSpace(made.Stdout)
 	db := filepath.Join(t.TempDir(), "shop.db")
 	suite.MustSucceed(t, os.WriteFile(db, nil, 0o600))
 	if migrated := suite.RunCLI(t.Context(), "migrate", "--db", "sqlite:"+db); migrated.Code != 0 {
-		t.Fatalf("migrate --db ...: want exit code 0, got %v", migrated)
+		t.Fatalf("migrate --db ...: got %v, want exit code 0", migrated)
 	}
 	s := suite.Command(t, "serve", "-f", file, "--listen", console, "--users", users, "--db", "sqlite:"+db, "--log-level", "error")
 	s.Stderr = os.Stderr

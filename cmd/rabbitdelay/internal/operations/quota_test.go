@@ -16,8 +16,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// On a virtual host with a limit of 100 queues, the default layout is refused as a whole. The error has the figures and
-// suggests a layout that fits, and nothing is left behind. The suggested layout works.
+// On a virtual host with a limit of 100 queues, the default layout is refused as a whole. The error gives the figures
+// and suggests a layout that fits, and nothing is left behind. The suggested layout works.
 func TestQueueLimit(t *testing.T) {
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		if v.Mgmt == nil {

@@ -23,21 +23,21 @@ func TestCLIRetire(t *testing.T) {
 			"delay: {bucket: {radices: [2]}, previous: [{radices: [2], resolution: 1h}, "+
 				"{radices: [2], queue_type: classic}, {strategy: ttl, delays: [1h]}]}"+destinations)
 		if r := present("apply"); r.Code != 0 {
-			t.Fatalf("apply: want exit code 0, got %v", r)
+			t.Fatalf("apply: got %v, want exit code 0", r)
 		}
 		want := v.Objects(t)
 		for _, cmd := range earlier {
 			if r := cmd("apply"); r.Code != 0 && !strings.Contains(r.Stderr, "orders.expire") { // a classic configuration would have a classic destination
-				t.Fatalf("apply: want exit code 0, or an error about orders.expire, got %v", r)
+				t.Fatalf("apply: got %v, want exit code 0, or an error about orders.expire", r)
 			}
 		}
 		if r := now("apply"); r.Code != 0 {
-			t.Fatalf("apply: want exit code 0, got %v", r)
+			t.Fatalf("apply: got %v, want exit code 0", r)
 		}
 		all := v.Objects(t)
 		for i, queue := range map[int]string{0: "delay.bucket.r2-1h.1h", 2: "delay.ttl.1h"} {
 			if r := earlier[i]("send", "--queue", "orders.expire", "--delay", "1h"); r.Code != 0 {
-				t.Fatalf("send --queue orders.expire --delay 1h: want exit code 0, got %v", r)
+				t.Fatalf("send --queue orders.expire --delay 1h: got %v, want exit code 0", r)
 			}
 			if r := now("retire", "--yes"); r.Code != 1 || !strings.Contains(r.Stderr, queue+" 1") {
 				t.Errorf("retiring a queue with a message: got %s, want exit code 1 and Stderr with %q", r, queue+" 1")
@@ -53,13 +53,13 @@ func TestCLIRetire(t *testing.T) {
 			suite.Eventually(t, queue+" is empty", func() bool { return now("retire", "--dry-run").Code == 0 })
 		}
 		if r := present("retire", "--yes"); r.Code != 1 || !strings.Contains(r.Stderr, "delay.previous is empty") {
-			t.Errorf(`retire --yes: want exit code 1 and "delay.previous is empty" in the errors, got %v`, r)
+			t.Errorf(`retire --yes: got %v, want exit code 1 and "delay.previous is empty" in the errors`, r)
 		}
 		if r := now("retire", "--yes"); r.Code != 0 || !strings.Contains(r.Stderr, "remove the layout from delay.previous") {
-			t.Fatalf(`retire --yes: want exit code 0 and "remove the layout from delay.previous" in the errors, got %v`, r)
+			t.Fatalf(`retire --yes: got %v, want exit code 0 and "remove the layout from delay.previous" in the errors`, r)
 		}
 		if r := now("doctor"); r.Code != 0 || !strings.Contains(r.Stdout, "delay.previous in every file") || strings.Contains(r.Stdout, "binding-missing") {
-			t.Errorf(`doctor: want exit code 0, "delay.previous in every file" in the output and no "binding-missing" in the output, got %v`, r)
+			t.Errorf(`doctor: got %v, want exit code 0, "delay.previous in every file" in the output and no "binding-missing" in the output`, r)
 		}
 		marked := func(s string) bool { return strings.Contains(s, "delay.declared.") }
 		if left := slices.DeleteFunc(v.Objects(t), marked); !slices.Equal(left, slices.DeleteFunc(want, marked)) {

@@ -39,7 +39,7 @@ func TestRecommendedSettings(t *testing.T) {
 			var nodes []struct {
 				Files []string `json:"config_files"`
 			}
-			// The doctor knows from this list that there is an advanced.config. A node reports its files a few seconds
+			// From this list, the doctor determines whether there is an advanced.config. A node reports its files a few seconds
 			// after its start.
 			suite.Eventually(t, "the node's files", func() bool {
 				_, err := m.Call(t.Context(), http.MethodGet, "/api/nodes", nil, &nodes)

@@ -14,8 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// One command shows waiting messages, dead letters and the reasons. Over AMQP alone it says what it
-// cannot know.
+// One command shows waiting messages, dead letters and the reasons. Over AMQP alone it says what it could not read.
 func TestCLIStatus(t *testing.T) {
 	t.Parallel()
 	suite.OnNewest(t, func(t *testing.T, v *suite.Vhost) {
@@ -27,7 +26,7 @@ func TestCLIStatus(t *testing.T) {
 			old("send", "--queue", "orders.expire", "--delay", "1h"), now("send", "--queue", "orders.expire", "--count", "2"),
 		} {
 			if r.Code != 0 {
-				t.Fatalf("want exit code 0, got %v", r)
+				t.Fatalf("got %v, want exit code 0", r)
 			}
 		}
 		ch, err := v.Conn.Channel()
@@ -48,10 +47,10 @@ func TestCLIStatus(t *testing.T) {
 		suite.Known(t, v, "orders.expire.dead")
 		suite.Known(t, v, "delay.parked")
 		var s status.Status
-		suite.Eventually(t, "everything to be counted", func() bool {
+		suite.Eventually(t, "everything is counted", func() bool {
 			r := now("status", "--json")
 			if r.Code != 0 {
-				t.Fatalf("status --json: want exit code 0, got %v", r)
+				t.Fatalf("status --json: got %v, want exit code 0", r)
 			}
 			s = status.Status{}
 			if err := json.Unmarshal([]byte(r.Stdout), &s); err != nil {
@@ -82,12 +81,12 @@ func TestCLIStatus(t *testing.T) {
 		// New queues are counted over AMQP until the management API counts them. Its counts are up
 		// to 10 s old.
 		var r suite.Ran
-		suite.Eventually(t, "the management API to count the earlier layout", func() bool {
+		suite.Eventually(t, "the management API counts the earlier layout", func() bool {
 			r = now("status")
 			return strings.Contains(r.Stdout, "earlier, not drained")
 		})
 		if r.Code != 0 {
-			t.Errorf("status: want exit code 0, got %v", r)
+			t.Errorf("status: got %v, want exit code 0", r)
 		}
 		for _, want := range []string{"DEAD LETTERS in orders.expire.dead: 1", "card expired", "none", "PARKED in delay.parked: 1"} {
 			if !strings.Contains(r.Stdout, want) {
@@ -96,7 +95,7 @@ func TestCLIStatus(t *testing.T) {
 		}
 		r = now("status", "--amqp-only")
 		if r.Code != 2 || !strings.Contains(r.Stdout, "NOT CHECKED\n") || !strings.Contains(r.Stdout, "management: ") {
-			t.Errorf(`status --amqp-only: want exit code 2, and "NOT CHECKED" and "management: " in the output, got %v`, r)
+			t.Errorf(`status --amqp-only: got %v, want exit code 2, and "NOT CHECKED" and "management: " in the output`, r)
 		}
 	})
 }

@@ -74,7 +74,7 @@ func TestBridge(t *testing.T) {
 
 	dry := b.Run(t, "bridge", "--exchange", "shop", "--type", "direct", "--dry-run")
 	if dry.Code != 2 {
-		t.Errorf("a dry run: want exit code 2, got %s", dry)
+		t.Errorf("a dry run: got %s, want exit code 2", dry)
 	}
 	if !strings.Contains(dry.Stdout, "shop.bridge.due") {
 		t.Errorf("a dry run does not name the queue:\n%s", dry)

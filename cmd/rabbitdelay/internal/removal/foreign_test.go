@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// levels are two of Celery's levels, with destinations that rabbitdelay and Celery have bound.
+// levels returns two of Celery's levels, with destinations that rabbitdelay and Celery have bound.
 func levels() topology.Topology {
 	t := topology.ParkedTopology("delay")
 	t.Exchanges = append(t.Exchanges, topology.Exchange{Name: "celery_delayed_delivery", Kind: "topic"})

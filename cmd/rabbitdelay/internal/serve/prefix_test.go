@@ -24,7 +24,7 @@ func TestServeBelowAPrefix(t *testing.T) {
 	users := filepath.Join(t.TempDir(), "users.yaml")
 	added := clitest.RunWith(t.Context(), "correct horse battery\n", "users", "add", "anna", "--role", "operator", "--users", users)
 	if added.Code != 0 {
-		t.Fatalf("users add: want exit code 0, got %v", added)
+		t.Fatalf("users add: got %v, want exit code 0", added)
 	}
 	b := clitest.NewBroker(t, amqptest.Options{})
 	s := start(t, "--db", clitest.NewDB(t), "--url", b.URL, "--users", users, "--path-prefix", prefix)

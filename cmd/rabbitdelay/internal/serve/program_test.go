@@ -197,7 +197,7 @@ func TestServeProbe(t *testing.T) {
 	users := filepath.Join(t.TempDir(), "users.yaml")
 	added := clitest.RunWith(t.Context(), "correct horse battery\n", "users", "add", "anna", "--role", "operator", "--users", users)
 	if added.Code != 0 {
-		t.Fatalf("users add: want exit code 0, got %v", added)
+		t.Fatalf("users add: got %v, want exit code 0", added)
 	}
 	at := clitest.FreeAddress(t)
 	s := run(t, "--db", clitest.NewDB(t), "--url", b.URL, "--listen", "127.0.0.1:0", "--users", users,

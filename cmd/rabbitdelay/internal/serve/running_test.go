@@ -29,7 +29,7 @@ func start(t *testing.T, args ...string) *running {
 	return s
 }
 
-// run starts serve, which ends with the test.
+// run starts serve, which is stopped when the test ends.
 func run(t *testing.T, args ...string) *running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -84,6 +84,6 @@ func (s *running) expect(path string, code int, want string) {
 		s.t.Errorf("%s: code %d, want %d: %.300s", path, got, code, text)
 	}
 	if !strings.Contains(text, want) {
-		s.t.Errorf("%s: want a text with %q, got %.2000s", path, want, text)
+		s.t.Errorf("%s: got %.2000s, want a text with %q", path, text, want)
 	}
 }

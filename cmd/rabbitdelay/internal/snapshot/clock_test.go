@@ -23,7 +23,7 @@ func TestClockFromWholeSeconds(t *testing.T) {
 		for _, latency := range []time.Duration{0, 300 * time.Microsecond, 20 * time.Millisecond} {
 			low, high, ok := narrow(sampled(theta, 4*time.Millisecond, latency))
 			if !ok || low > theta || high < theta {
-				t.Errorf("ahead by %v: measured %v to %v, %t, want ok = true", theta, low, high, ok)
+				t.Errorf("ahead by %v: got %v to %v, %t, want a range that contains %[1]v, and true", theta, low, high, ok)
 			}
 			if bound := 4*time.Millisecond + 2*latency; high-low > bound {
 				t.Errorf("latency %v: known to %v, want %v", latency, high-low, bound)
@@ -45,7 +45,7 @@ func TestClockReadingsThatContradict(t *testing.T) {
 	}
 }
 
-// If several methods have measured a clock, the most precise one counts.
+// If several methods have measured a clock, the most precise result is used.
 func TestClockTakesTheBestWay(t *testing.T) {
 	at := time.Unix(1_700_000_000, 0)
 	ways := map[string][]reading{

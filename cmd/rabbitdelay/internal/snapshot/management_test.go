@@ -36,7 +36,8 @@ func managed(t *testing.T, api http.RoundTripper) *collector {
 	return &collector{src: Source{Management: m}, managed: true, clocks: map[string]map[string][]reading{}}
 }
 
-// Only a list of alarms is an alarm. A proxy that cannot reach the broker answers 503, too.
+// Only a response with a list of alarms means that there are alarms. A proxy that cannot reach the broker answers 503,
+// too.
 func TestAlarms(t *testing.T) {
 	for name, c := range map[string]struct {
 		code      int

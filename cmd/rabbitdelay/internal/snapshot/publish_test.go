@@ -16,8 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Data that was read before a connection ended is in the snapshot. The end of the connection is not
-// an alarm.
+// Data that was read before a connection was closed is in the snapshot. A closed connection is not an alarm.
 func TestTakeWhereAConnectionEnds(t *testing.T) {
 	for range 10 {
 		synctest.Test(t, func(t *testing.T) {

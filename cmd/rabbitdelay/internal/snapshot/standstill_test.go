@@ -51,7 +51,7 @@ func TestTakeFindsStandstill(t *testing.T) {
 		blind     bool
 		found     int64
 		unchecked bool
-		seconds   float64 // Take needs at most this
+		seconds   float64 // the maximum duration of Take
 	}{
 		"stands still":                  {found: 3, seconds: 20},
 		"moves":                         {moves: true, seconds: 2},

@@ -46,8 +46,8 @@ func (y young) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 }
 
-// The management API has no counts of a queue that was just declared. AMQP has its ready messages, and the others remain
-// unknown until the management API has counted them. Only a caller in a hurry does not wait for that.
+// The management API has no counts of a queue that was just declared. AMQP has its ready messages, and the others
+// remain unknown until the management API has counted them. With Hasty, Take does not wait for that.
 func TestUncounted(t *testing.T) {
 	for name, c := range map[string]struct {
 		counts    time.Duration // when the management API counts

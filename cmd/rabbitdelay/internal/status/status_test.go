@@ -17,7 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// night is the data that Take has read from a broker with many problems.
+// night returns the data that Take reads from a broker with many problems.
 func night(t *testing.T) seen {
 	t.Helper()
 	now, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{3, 3}, Resolution: time.Second})

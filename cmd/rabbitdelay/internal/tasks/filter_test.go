@@ -25,7 +25,7 @@ func TestMoment(t *testing.T) {
 			t.Errorf("%s is %v, want %v from %v", text, m.at, want, before)
 		}
 		if m.String() != text {
-			t.Errorf("%s is shown as %s", text, m.String())
+			t.Errorf("String after Set(%s): got %s, want the same text", text, m.String())
 		}
 	}
 	var m moment
@@ -37,7 +37,7 @@ func TestMoment(t *testing.T) {
 	}
 	for _, bad := range []string{"", "-", "--1h", "+-1h", "-+1h", "1", "tomorrow"} {
 		if err := m.Set(bad); err == nil {
-			t.Errorf("%q is taken, want an error", bad)
+			t.Errorf("Set(%q): got no error, want one", bad)
 		}
 	}
 }

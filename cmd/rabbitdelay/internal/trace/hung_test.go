@@ -47,7 +47,7 @@ func TestTakeWithAHungDatabase(t *testing.T) {
 			t.Errorf("%v: got %+v, want no error and an incomplete trace with 1 dead letter", err, got)
 		}
 		if got.TasksKnown || got.Effects != nil || got.Records != nil || got.Scopes != nil || got.Waiting == nil || got.Unsearched == nil {
-			t.Errorf("want nil for exactly what could not be read, got %+v", got)
+			t.Errorf("got %+v, want nil for exactly what could not be read", got)
 		}
 		if took := time.Since(began); took > 5*time.Second {
 			t.Errorf("Take took %v, want at most 5s", took)

@@ -167,11 +167,11 @@ func TestLimiterIsBounded(t *testing.T) {
 		}
 	}
 	if l.allow("one more", now) {
-		t.Error("allow accepted a new key, although there is no room and no key to forget")
+		t.Error("allow accepted a new key, although the limiter is full and has no key to forget")
 	}
 	now = now.Add(2 * time.Second)
 	if !l.allow("one more", now) || len(l.keys) != 1 {
-		t.Errorf("the limiter has %d keys after a pause, want 1", len(l.keys))
+		t.Errorf("the limiter contains %d keys after a pause, want 1", len(l.keys))
 	}
 }
 

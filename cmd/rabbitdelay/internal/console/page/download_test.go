@@ -17,7 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
-// A download has all rows of a list, and not only those of the page. It applies the list's filter.
+// A download contains all rows of a list, and not only those on the page. It applies the list's filter.
 func TestDownloads(t *testing.T) {
 	c := open(service.RoleViewer)
 	for path, want := range map[string]int{
@@ -27,7 +27,7 @@ func TestDownloads(t *testing.T) {
 		w := c.get(path + "&format=csv")
 		rows, err := csv.NewReader(w.Body).ReadAll()
 		if err != nil || len(rows) != want+1 {
-			t.Errorf("%s: %d rows as CSV, want a head and %d: %v", path, len(rows), want, err)
+			t.Errorf("%s: got %d rows as CSV, want a header and %d: %v", path, len(rows), want, err)
 		}
 		if got := w.Header().Get("Content-Disposition"); !strings.HasPrefix(got, `attachment; filename="`) || !strings.HasSuffix(got, `.csv"`) {
 			t.Errorf(`%s: got %s, want a text beginning with "attachment; filename="" and a text ending with ".csv""`, path, got)
@@ -35,11 +35,11 @@ func TestDownloads(t *testing.T) {
 		w = c.get(path + "&format=json")
 		var objects []map[string]any
 		if err := json.Unmarshal(w.Body.Bytes(), &objects); err != nil || len(objects) != want {
-			t.Errorf("%s: %d objects as JSON, want %d: %v", path, len(objects), want, err)
+			t.Errorf("%s: got %d objects as JSON, want %d: %v", path, len(objects), want, err)
 		}
 		for _, o := range objects {
 			if len(o) != len(rows[0]) {
-				t.Errorf("%s: an object of %d fields, want %d", path, len(o), len(rows[0]))
+				t.Errorf("%s: got an object with %d fields, want %d", path, len(o), len(rows[0]))
 			}
 		}
 	}
@@ -108,7 +108,7 @@ func TestDownloadsHaveNoSecrets(t *testing.T) {
 	}
 }
 
-// long is a service that generates more tasks than a download may have. It fails after some pages if it is told to.
+// long is a service that generates more tasks than a download may contain. If configured to, it fails after some pages.
 type long struct {
 	*fake
 
@@ -131,14 +131,14 @@ func (s *long) Tasks(_ context.Context, _ service.Identity, f schedule.Filter) (
 	return page, nil
 }
 
-// A list that is too long ends at the limit, and its file name says so.
+// A list that is too long is cut off at the limit, and its file name says so.
 func TestDownloadLimit(t *testing.T) {
 	c := open(service.RoleViewer)
 	s := &long{fake: c.fake}
 	c.pages = New(s, Options{})
 	w := c.get("tasks-download?format=csv")
 	if n := strings.Count(w.Body.String(), "\n"); n != maxDownload+1 {
-		t.Errorf("%d lines, want %d", n, maxDownload+1)
+		t.Errorf("got %d lines, want %d", n, maxDownload+1)
 	}
 	if got := w.Header().Get("Content-Disposition"); got != `attachment; filename="tasks-first-100000.csv"` {
 		t.Errorf(`got Content-Disposition %q, want "attachment; filename=\"tasks-first-100000.csv\""`, got)
@@ -166,7 +166,7 @@ func (s *long) ErrorGroups(_ context.Context, _ string, _ deadletters.GroupOrder
 	return deadletters.ErrorGroups{Groups: make([]deadletters.ErrorGroup, limit), Others: 1}, nil
 }
 
-// Each file that does not have all rows says so in its name.
+// Each file that does not contain all rows says so in its name.
 func TestDownloadsSayThatTheyAreCut(t *testing.T) {
 	c := open(service.RoleViewer)
 	for path, name := range map[string]string{

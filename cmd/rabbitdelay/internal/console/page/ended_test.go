@@ -32,7 +32,7 @@ func TestEndedIsDrawnAtItsMinute(t *testing.T) {
 		}
 		for _, row := range c.Rows {
 			if row.X < 0 || row.X >= c.Slots {
-				t.Errorf("%v: a bar at %d, want at least 0 and less than %d", minutes, row.X, c.Slots)
+				t.Errorf("%v: got a bar at %d, want at least 0 and less than %d", minutes, row.X, c.Slots)
 			}
 		}
 	}

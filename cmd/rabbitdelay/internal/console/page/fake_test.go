@@ -225,7 +225,8 @@ func (f *fake) Overview(context.Context, service.Identity) (service.Overview, er
 	return o, nil
 }
 
-// endedBefore is the history of a week in which many tasks were done, with a bad hour and a few minutes without tasks.
+// endedBefore returns the history of a week in which many tasks were done, with a bad hour and a few minutes without
+// tasks.
 func endedBefore(now time.Time) (h service.History) {
 	for _, p := range periods {
 		list := []taskview.CompletionStats{}

@@ -233,7 +233,7 @@ func TestPlaceholders(t *testing.T) {
 	}
 }
 
-// pseudo is a language without Latin letters, which reveals texts that are not looked up.
+// pseudo returns a language without Latin letters, which reveals texts that are not looked up.
 func pseudo() *language {
 	texts := map[string]string{}
 	for text := range chineseTexts {

@@ -75,7 +75,7 @@ func TestIDsKeepTheirEnds(t *testing.T) {
 	body := c.get("tasks?prefix=invoice").Body.String()
 	for _, end := range []string{"-1</bdi>", "-2</bdi>", `-1">invoice-`, `-2">invoice-`} {
 		if strings.Count(body, end) != 1 {
-			t.Errorf("%q is there %d times, want 1", end, strings.Count(body, end))
+			t.Errorf("the page contains %q %d times, want 1", end, strings.Count(body, end))
 		}
 	}
 	if got := middle(9, "0123456789"); got != "01234…789" && got != "0123…6789" {

@@ -15,7 +15,7 @@ var listen = flag.String("listen", "", "serve the pages of the fixtures at this 
 // /calm/ and /viewer/ show a broker without problems, and the view of a viewer.
 func TestListen(t *testing.T) {
 	if *listen == "" {
-		t.Skip("it serves pages to look at; give -listen ADDRESS")
+		t.Skip("skipped: it serves pages for viewing in a browser; give -listen ADDRESS")
 	}
 	mux := http.NewServeMux()
 	for prefix, role := range map[string]service.Role{"/": service.RoleOperator, "/calm/": service.RoleOperator, "/viewer/": service.RoleViewer} {

@@ -9,15 +9,15 @@ import (
 	"testing"
 	"time"
 
-	_ "modernc.org/sqlite" // the database of these tests
+	_ "modernc.org/sqlite" // registers the database driver
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
-// ended is a database with tasks that ended during nine days: one task in every five minutes, and ten in each of the
-// most recent minutes, one of which failed at its third attempt.
+// ended returns a database with tasks that ended during nine days: one task in every five minutes, and ten in each of
+// the most recent minutes, one of which failed at its third attempt.
 func ended(t *testing.T) (*sql.DB, *taskview.Store, time.Time) {
 	t.Helper()
 	db, err := sql.Open("sqlite",

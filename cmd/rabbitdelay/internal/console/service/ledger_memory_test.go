@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// When a job is continued, work that still runs under its previous owner is ended.
+// When a job is continued, work that still runs under its previous owner is stopped.
 func TestMemoryKnowsOwners(t *testing.T) {
 	m := &memory{}
 	ctx := t.Context()
@@ -48,7 +48,7 @@ func TestMemoryKeepsWhatRuns(t *testing.T) {
 		r = record{Job: Job{ID: fmt.Sprint(i + 1)}}
 	}
 	if len(m.list) != remembered {
-		t.Errorf("%d entries, want %d", len(m.list), remembered)
+		t.Errorf("got %d entries, want %d", len(m.list), remembered)
 	}
 	if mine, err := m.alive(t.Context(), m.list[0]); !mine || err != nil || m.list[0].ID != "0" {
 		t.Errorf("the oldest entry is %[3]s, alive = %[1]v, %[2]v, want the running job 0", mine, err, m.list[0].ID)

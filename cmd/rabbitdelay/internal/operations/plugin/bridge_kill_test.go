@@ -88,7 +88,7 @@ func TestBridgeKilled(t *testing.T) {
 		if most := kills * 2 * bridge.DefaultConcurrency; copies > most {
 			t.Errorf("%d messages arrived twice, want at most %d, the number in progress", copies, most)
 		}
-		t.Logf("%d messages, %d kills: %d came twice", n, kills, copies)
+		t.Logf("%d messages, %d kills: %d messages arrived twice", n, kills, copies)
 	})
 }
 

@@ -42,9 +42,9 @@ func TestBridgeProducersDeclarations(t *testing.T) {
 	})
 }
 
-// Messages with one key each go through every type of exchange. None is early or lost,
-// and each keeps the properties of its publisher, even while one bridge ends and another
-// begins. A message that expires before a bridge receives it still gets its delay.
+// Messages with one key each go through every type of exchange. None is early or lost, and each keeps the properties of
+// its publisher, even while one bridge stops and another starts. A message that expires before a bridge receives it
+// still gets its delay.
 func TestBridge(t *testing.T) {
 	t.Parallel()
 	suite.OnSomePrepared(t, func(t *testing.T, v *suite.Vhost) {
@@ -137,7 +137,7 @@ func bridges(t *testing.T, v *suite.Vhost, x bridge.Exchange) {
 	suite.MustSucceed(t, <-reader)
 }
 
-// runBridge runs a bridge. If end is given, the bridge ends after its first messages.
+// runBridge runs a bridge. If end is given, the bridge stops after its first messages.
 func runBridge(t *testing.T, ctx context.Context, c *amqpx.Client, x bridge.Exchange, end func()) { //nolint:revive // t first, as everywhere
 	t.Helper()
 	b, err := bridge.New(c, bridge.Config{Exchange: x})
@@ -174,14 +174,14 @@ func TestBridgeRefusesBypasses(t *testing.T) {
 		suite.MustSucceed(t, ch.QueueBind("mail", "order.#", "shop", false, nil))
 		r := suite.CommandOn(t, v, "")("bridge", "--exchange", "shop", "--type", "topic")
 		if r.Code != 1 || !strings.Contains(r.Stderr, "bypass the bridge") {
-			t.Errorf(`bridge: want exit code 1 and "bypass the bridge" in the errors, got %v`, r)
+			t.Errorf(`bridge: got %v, want exit code 1 and "bypass the bridge" in the errors`, r)
 		}
 		suite.MustSucceed(t, ch.ExchangeDeclare("fan", "fanout", true, false, false, false, nil))
 		suite.MustSucceed(t, ch.QueueBind("mail", "", "fan", false, nil))
 		for _, args := range [][]string{nil, {"--dry-run"}} {
 			r := suite.CommandOn(t, v, "")(append([]string{"bridge", "--exchange", "fan", "--type", "topic"}, args...)...)
 			if r.Code == 0 || strings.Contains(r.Stderr, "bypass the bridge") || !strings.Contains(r.Stdout+r.Stderr, "fanout") {
-				t.Errorf(`bridge %v: want a failure that mentions "fanout" and not "bypass the bridge", got %v`, args, r)
+				t.Errorf(`bridge %v: got %v, want a failure that mentions "fanout" and not "bypass the bridge"`, args, r)
 			}
 		}
 	})

@@ -21,14 +21,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// arrivals has the published and the received messages by id.
+// arrivals contains the published and the received messages by id.
 type arrivals struct {
 	mu   sync.Mutex
 	due  map[string]time.Time
 	came map[string][]string // the queues in which each message arrived, by id
 }
 
-// reads consumes a queue while the test runs.
+// reads consumes from a queue while the test runs.
 func (a *arrivals) reads(t *testing.T, v *suite.Vhost, queue string) {
 	t.Helper()
 	in, err := v.Channel(t).Consume(queue, "", true, false, false, false, nil)
@@ -78,7 +78,7 @@ func (a *arrivals) complete(t *testing.T) {
 			t.Errorf("message %s, due at %v, arrived %d times, in %v, want once", id, due, len(where), where)
 		}
 	}
-	t.Logf("%d messages, by the broker on which they came: %v", len(a.due), by)
+	t.Logf("%d messages, by the broker on which they arrived: %v", len(a.due), by)
 }
 
 // producer publishes one message after the other without a pause.

@@ -121,7 +121,7 @@ func TestPluginDrain(t *testing.T) {
 		}
 		r := command(append(args, "--yes")...)
 		if rep := reportOf(t, r); r.Code != 2 || rep.Sent != sent || rep.Deleted != sent || rep.Twice != 0 || len(rep.Refused) != stay {
-			t.Fatalf("drain: want exit code 2, %d messages sent and deleted, none sent twice and %d refused, got %v", sent, stay, r)
+			t.Fatalf("drain: got %v, want exit code 2, %d messages sent and deleted, none sent twice and %d refused", r, sent, stay)
 		}
 		if again := reportOf(t, command(append(args, "--yes")...)); again.Sent != 0 || again.Resumed != 0 {
 			t.Errorf("a second drain: got %+v, want Sent = 0 and Resumed = 0", again)
@@ -254,16 +254,16 @@ func TestPluginDrainKilled(t *testing.T) {
 			ids[body] = d.MessageId
 		}
 		if len(ids) != n {
-			t.Errorf("%d of %d messages arrived", len(ids), n)
+			t.Errorf("got %d messages, want %d", len(ids), n)
 		}
 		if copies > killed*200 {
 			t.Errorf("%d messages arrived twice after %d kills, want at most 200 for each kill", copies, killed)
 		}
-		t.Logf("%d kills, %d came twice under their ids", killed, copies)
+		t.Logf("%d kills, %d messages arrived twice with their ids", killed, copies)
 	})
 }
 
-// killsAt kills a process when a file has the given size, unless the process ends before.
+// killsAt kills a process when a file has the given size, unless the process exits before.
 func killsAt(p *os.Process, ended chan error, file string, size int64) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -275,7 +275,7 @@ func killsAt(p *os.Process, ended chan error, file string, size int64) {
 		default:
 		}
 		if sizeOf(file) > size {
-			_ = p.Kill() // it may have ended
+			_ = p.Kill() // it may have exited
 			return
 		}
 	}

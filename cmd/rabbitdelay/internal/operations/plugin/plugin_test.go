@@ -97,10 +97,10 @@ func TestPluginStatus(t *testing.T) {
 			}
 		}
 		if len(s.Exchanges) != 1 || s.Exchanges[0].Waiting == nil || *s.Exchanges[0].Waiting != 3 || len(s.Publishers) != 1 || len(s.InTheWay) != 2 || r.Code != 0 {
-			t.Fatalf("plugin status: want exit code 0, one exchange with 3 waiting messages, 1 publisher and 2 things in the way, got %v", r)
+			t.Fatalf("plugin status: got %v, want exit code 0, one exchange with 3 waiting messages, 1 publisher and 2 things in the way", r)
 		}
 		if r := command("plugin", "status"); r.Code != 0 || !strings.Contains(r.Stdout, "3 messages") || !strings.Contains(r.Stdout, "queue orders with order.#") {
-			t.Errorf(`plugin status: want exit code 0, "3 messages" in the output and "queue orders with order.#" in the output, got %v`, r)
+			t.Errorf(`plugin status: got %v, want exit code 0, "3 messages" in the output and "queue orders with order.#" in the output`, r)
 		}
 	})
 }

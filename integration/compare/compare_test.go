@@ -105,9 +105,9 @@ func TestPluginInMemory(t *testing.T) {
 	t.Parallel()
 	srv := amqptest.NewServer(amqptest.Options{Version: "4.0.5", Plugin: true})
 	defer srv.Close()
-	s, err := openDelayed(t.Context(), "tasks", func() (*amqp.Connection, error) {
+	s, err := openPlain(t.Context(), func() (*amqp.Connection, error) {
 		return amqp.DialConfig(srv.URL(), amqp.Config{Dial: func(network, addr string) (net.Conn, error) { return srv.Dial(context.Background(), network, addr) }})
-	})
+	}, "tasks", &plugged{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -79,6 +79,7 @@ const (
 	byExact    = "rabbitdelay, exact"
 	bySQL      = "rabbitdelay, tasks (database/sql)"
 	byPgx      = "rabbitdelay, tasks (pgx)"
+	byTTL      = "TTL queues by hand, whole seconds"
 	byRiver    = "River"
 	byAsynq    = "asynq"
 	bySet      = "Redis zset, polled every second"
@@ -96,6 +97,7 @@ func contenders() []contender {
 		{name: byExact, keeper: rabbitMQ, open: openExact},
 		{name: bySQL, keeper: postgreSQL, broker: true, open: openSQL},
 		{name: byPgx, keeper: postgreSQL, broker: true, open: openPgx},
+		{name: byTTL, keeper: rabbitMQ, open: openTTLQueues},
 		{name: byRiver, keeper: postgreSQL, open: openRiver(0)},
 		{name: byAsynq, keeper: redisServer, open: openAsynq(0)},
 		{name: bySet, keeper: redisServer, open: openSet},

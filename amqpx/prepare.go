@@ -110,7 +110,14 @@ func (c *Client) chooseRoute(p *prepared, m *Message, direct *topology.Route, de
 	return nil
 }
 
+// leadSlack is how much earlier than its lead a message may be delivered if that saves hops. A second is enough for
+// whole seconds, so that most delays below a minute need one hop, whatever the resolution is.
+const leadSlack = time.Second
+
 // ahead returns the route for a message that is due after a delay and has a lead, and the lead that this message gets.
+//
+// If an earlier delivery saves hops, the message is delivered up to leadSlack earlier. A hop costs the broker more than
+// it costs the consumer to hold the message for another second.
 //
 // The lead is shorter than the delay by at least the strategy's shortest delay, so that the message goes through a
 // delay queue. The consumer can then tell from the broker's timestamp how much of the lead has passed, whichever clock
@@ -120,7 +127,14 @@ func (c *Client) chooseRoute(p *prepared, m *Message, direct *topology.Route, de
 func (c *Client) ahead(dest topology.Destination, delay, lead, tolerance time.Duration) (topology.Route, time.Duration, error) {
 	if lead == 0 || delay > lead {
 		r, err := c.strategy.Route(dest, delay-lead, tolerance)
-		return r, lead, err
+		if err != nil || lead == 0 || r.Hops < 2 {
+			return r, lead, err
+		}
+		earliest := max(time.Millisecond, delay-min(lead+leadSlack, topology.MaxLead))
+		if e, err := c.strategy.Route(dest, earliest, delay-lead-earliest); err == nil && e.Hops < r.Hops {
+			return e, max(lead, delay-e.Delay), nil
+		}
+		return r, lead, nil
 	}
 	if r, err := c.strategy.Route(dest, time.Millisecond, tolerance); err == nil && r.Hops > 0 && delay >= 2*r.Delay {
 		return r, delay - r.Delay, nil

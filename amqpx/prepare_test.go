@@ -286,3 +286,76 @@ func TestFractionsOfAMillisecondKeepTheRoute(t *testing.T) {
 		}
 	}
 }
+
+// A message with a lead takes as few hops as an earlier delivery allows, and no more hops than without the lead's slack.
+func TestLeadSavesHops(t *testing.T) {
+	const millis = int64(time.Millisecond)
+	rapid.Check(t, func(t *rapid.T) {
+		b, err := dlx.NewBucket(dlx.BucketConfig{
+			Resolution: rapid.SampledFrom([]time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second}).Draw(t, "resolution"),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &Client{strategy: b}
+		dest := topology.Destination{Queue: "q"}
+		asked := time.Duration(rapid.Int64Range(0, topology.MaxLead.Milliseconds()).Draw(t, "lead_ms") * millis)
+		delay := asked + time.Duration(rapid.Int64Range(1, (2*time.Hour).Milliseconds()).Draw(t, "delay_after_lead_ms")*millis)
+		plain, err := b.Route(dest, delay-asked, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		r, lead, err := c.ahead(dest, delay, asked, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Hops > plain.Hops || r.Hops < 1 {
+			t.Errorf("a delay of %v with a lead of %v: %d hops, want 1 to %d", delay, asked, r.Hops, plain.Hops)
+		}
+		if r.Delay > plain.Delay {
+			t.Errorf("a delay of %v with a lead of %v: delivered after %v, want at most %v", delay, asked, r.Delay, plain.Delay)
+		}
+		if latest := min(asked+leadSlack, topology.MaxLead); lead < asked || lead > latest && lead > asked {
+			t.Errorf("a delay of %v: the lead is %v, want %v to %v", delay, lead, asked, latest)
+		}
+		if lead > asked && r.Delay+lead != delay {
+			t.Errorf("a delay of %v is delivered after %v with a lead of %v, want the sum to be the delay", delay, r.Delay, lead)
+		}
+		if asked == 0 && r.RoutingKey != plain.RoutingKey {
+			t.Errorf("without a lead: got the routing key %s, want %s", r.RoutingKey, plain.RoutingKey)
+		}
+		whole := asked > 0 && asked <= topology.MaxLead-leadSlack && delay-asked > leadSlack && delay-asked < time.Minute
+		if whole && r.Hops != 1 {
+			t.Errorf("a delay of %v with a lead of %v: %d hops, want 1", delay, asked, r.Hops)
+		}
+	})
+}
+
+// A message with a lead that has waited in the client takes a route for the rest of its delay, with as few hops and with
+// the same or a longer lead as long as its delay allows.
+func TestLeadAfterAWait(t *testing.T) {
+	c := offline(t, nil)
+	c.cfg.Lead = 400 * time.Millisecond
+	for _, tc := range []struct{ delay, waited, routed, lead time.Duration }{
+		{10 * time.Second, 0, 9 * time.Second, time.Second},
+		{10 * time.Second, 3 * time.Second, 6 * time.Second, time.Second},
+		{10 * time.Second, 9300 * time.Millisecond, 300 * time.Millisecond, 400 * time.Millisecond},
+		{10 * time.Second, 9800 * time.Millisecond, 10 * time.Millisecond, 190 * time.Millisecond},
+		{10 * time.Second, 11 * time.Second, 0, 0},
+	} {
+		start := time.UnixMilli(1e12)
+		p, err := c.prepare(&Message{Queue: "q", DeliverAt: start.Add(tc.delay)}, nil, start)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := c.route(p, start.Add(tc.waited))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Delay != tc.routed || p.lead != tc.lead {
+			t.Errorf("a message that is due after %v and has waited for %v: delivered after %v with a lead of %v, want %v and %v",
+				tc.delay, tc.waited, r.Delay, p.lead, tc.routed, tc.lead)
+		}
+	}
+}

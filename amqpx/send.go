@@ -242,19 +242,20 @@ const routeSlack = 5 * time.Millisecond
 // route returns the route for the remaining delay. The delay ends when the first route would have delivered the
 // message, which may be later than the due time. If route counted down to the due time instead, a message that took
 // longer to send would be rounded differently, and might overtake a message that was sent earlier with the same delay.
-// If a message has taken longer to send than its delay without its lead, route shortens the lead.
+// For a message with a lead, route counts down to the due time, because its consumer handles messages in the order of
+// their due times.
 func (c *Client) route(p *prepared, now time.Time) (topology.Route, error) {
 	if p.routing != delayed || now.Sub(p.start) <= routeSlack || p.first.InstantHeader != "" {
 		return p.first, nil // a route with an absolute time does not depend on the remaining delay
 	}
-	left := remaining(p.aim, now)
-	if left == 0 && p.lead > 0 {
-		r, lead, err := c.ahead(p.dest, remaining(p.due-floorMilli(p.offset), now), p.lead, p.tolerance)
+	if p.lead > 0 {
+		r, lead, err := c.ahead(p.dest, remaining(p.due-floorMilli(p.offset), now), c.cfg.lead(p.dest), p.tolerance)
 		if err == nil {
 			p.lead = lead
 			return r, nil
 		}
 	}
+	left := remaining(p.aim, now)
 	route, err := c.strategy.Route(p.dest, left, p.tolerance)
 	if errors.Is(err, topology.ErrDelay) {
 		// The strategy does not support the remaining delay. (The ttl strategy supports only declared delays.) Use the

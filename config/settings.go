@@ -98,7 +98,7 @@ func settingsOf(c *Config) []setting {
 			"type of delay queues, and of destination queues that are not listed under queues", bounds{oneOf: queueTypes}),
 		row("delay.topic_permissions", &c.Delay.TopicPermissions, "", "let the broker check topic permissions for each message"),
 		row("delay.lead", &c.Delay.Lead, "0s; with exact 400ms",
-			"how long before its due time a message reaches its consumer, which holds it until then; a destination's own lead takes precedence", bounds{max: topology.MaxLead}),
+			"how long before its due time a message reaches its consumer, which holds it until then (up to a second earlier if that saves hops); a destination's own lead takes precedence", bounds{max: topology.MaxLead}),
 		row("delay.exact", &c.Delay.Exact, "",
 			"handle messages at their due time to the millisecond: a lead of 400ms and, for bucket, a resolution of 100ms; every consumer must be able to hold messages"),
 		row("delay.bucket.layout", &c.Delay.Bucket.Layout, "",

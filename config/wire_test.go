@@ -225,7 +225,7 @@ func wireMessages(t *testing.T) (list []wireMessage) {
 	const instant = 0
 	for _, c := range []struct{ delay, until, lead, offset time.Duration }{
 		{delay: 90 * time.Second},
-		{delay: 90 * time.Second, lead: 400 * time.Millisecond},
+		{delay: 90*time.Second + 400*time.Millisecond, lead: 400 * time.Millisecond},
 		{delay: 1234 * time.Millisecond, lead: 400 * time.Millisecond},
 		{delay: 300 * time.Millisecond, lead: 400 * time.Millisecond},
 		{delay: 400 * time.Millisecond, lead: 400 * time.Millisecond},
@@ -235,7 +235,7 @@ func wireMessages(t *testing.T) (list []wireMessage) {
 		{delay: instant, until: time.Hour + time.Millisecond, lead: time.Minute},
 		{delay: instant, until: 90 * time.Second, offset: 19 * time.Millisecond},
 		{delay: instant, until: 90 * time.Second, offset: 250 * time.Millisecond},
-		{delay: instant, until: 90 * time.Second, lead: 400 * time.Millisecond, offset: -time.Hour},
+		{delay: instant, until: 90*time.Second + 400*time.Millisecond, lead: 400 * time.Millisecond, offset: -time.Hour},
 		{delay: instant, until: 7 * time.Second, lead: 10 * time.Second, offset: 250 * time.Millisecond},
 	} {
 		synctest.Test(t, func(t *testing.T) {

@@ -15,17 +15,10 @@ const mebibyte = 1 << 20
 
 // processorTime measures the broker's CPU time for n messages, from publishing until they are in the destination queue.
 // Unlike a rate, this hardly depends on other load on the machine. The parameter direct is the cost of a message
-// without a hop.
+// without a hop. The client must count hops.
 func processorTime(n int, delay delayFor, direct *float64) work {
 	return func(ctx context.Context, t *turn) error {
-		hops := 0.0
-		for i := range n {
-			route, err := t.c.Strategy().Route(topology.Destination{Queue: t.c.queue}, delay(i)-t.c.lead, 0)
-			if err != nil {
-				return err
-			}
-			hops += float64(route.Hops) / float64(n)
-		}
+		before := t.c.hops.Load()
 		taken, took, err := t.spent(ctx, func() error {
 			if err := t.sendBatches(ctx, n, batchSize, delay); err != nil {
 				return err
@@ -35,6 +28,7 @@ func processorTime(n int, delay delayFor, direct *float64) work {
 		if err != nil {
 			return err
 		}
+		hops := float64(t.c.hops.Load()-before) / float64(n)
 		if err := t.c.purge(); err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -22,6 +23,7 @@ type client struct {
 	strategy  strategyFor
 	lead      time.Duration
 	observe   func() (hook amqpx.Hook, end func(context.Context) error, err error) // optional
+	hops      *atomic.Int64                                                        // counts the hops of all sent messages; optional
 
 	*amqpx.Client
 
@@ -79,6 +81,12 @@ func natively(queues int) *client {
 	}}
 }
 
+// countingHops makes a client count the hops of the messages that it sends.
+func countingHops(c *client) *client {
+	c.hops = new(atomic.Int64)
+	return c
+}
+
 // open connects c, and declares and binds its destination, so that this does not happen in the first repeat.
 func (r *run) open(ctx context.Context, url string, c *client) error {
 	r.opened++
@@ -98,6 +106,9 @@ func (r *run) open(ctx context.Context, url string, c *client) error {
 			return err
 		}
 		cfg.Hooks, c.end = []amqpx.Hook{hook}, end
+	}
+	if c.hops != nil {
+		cfg.Hooks = append(cfg.Hooks, amqpx.Hook{SendEnd: func(_ context.Context, e amqpx.SendEnd) { c.hops.Add(int64(e.Hops)) }})
 	}
 	if c.Client, err = amqpx.Open(ctx, cfg); err != nil {
 		return err

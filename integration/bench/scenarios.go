@@ -320,14 +320,14 @@ func costing(o Options) []group {
 		checked.TopicPermissions = true
 		direct := new(float64)
 		way := func(name string, cfg dlx.BucketConfig, delay delayFor) kase {
-			return kase{name: name, on: bucket(cfg), work: processorTime(o.Messages, delay, direct)}
+			return kase{name: name, on: countingHops(bucket(cfg)), work: processorTime(o.Messages, delay, direct)}
 		}
 		return group{cases: []kase{
 			way("no delay", fine, noDelay),
 			way("clock layout, whole seconds", fine, wholeSeconds),
 			way("clock layout", fine, soon.at),
 			way("clock layout"+atTenths, tenths(dlx.LayoutClock, t), soon.at),
-			{name: "clock layout" + exactly, on: exact(t), work: processorTime(o.Messages, soon.at, direct)},
+			{name: "clock layout" + exactly, on: countingHops(exact(t)), work: processorTime(o.Messages, soon.at, direct)},
 			way("clock layout"+atTenths+", topic permissions", checked, soon.at),
 			way("hex layout"+atTenths, tenths(dlx.LayoutHex, t), soon.at),
 			way("binary layout"+atTenths, tenths(dlx.LayoutBinary, t), soon.at),

@@ -129,6 +129,8 @@ func TestWorkloads(t *testing.T) {
 			one = byTable // Redis executes no SQL statements
 		case "starved":
 			one, from = "1: "+byTable, starvable
+		case "pools":
+			one, from = "2: "+byTable, pooled
 		}
 		w.contenders = func() []contender {
 			return slices.DeleteFunc(from(), func(c contender) bool { return c.name != one })

@@ -67,7 +67,9 @@ type contender struct {
 	broker bool   // RabbitMQ delivers the tasks, even if another server keeps them
 	// processors is how many processors the contender and its servers share in the workload starved.
 	processors float64
-	open       func(ctx context.Context, e *env) (system, error)
+	// connections is the size of the contender's pool of connections to PostgreSQL in the workload pools.
+	connections int
+	open        func(ctx context.Context, e *env) (system, error)
 }
 
 // uses reports whether the contender needs a server.

@@ -28,7 +28,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	flags := flag.NewFlagSet("compare", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() {
-		fmt.Fprint(stderr, "usage: compare [FLAGS] [WORKLOAD...]\n\nMeasures rabbitdelay against River, asynq, Redis, a polled table and the\nx-delayed-message plugin, on servers that it starts. Without arguments it runs all\nworkloads, which takes about 30 minutes:\n\n")
+		fmt.Fprint(stderr, "usage: compare [FLAGS] [WORKLOAD...]\n\nMeasures rabbitdelay against TTL queues by hand, River, asynq, Redis, a polled\ntable and the x-delayed-message plugin, on servers that it starts. Without arguments\nit runs all workloads, which takes about 35 minutes:\n\n")
 		for _, w := range workloads() {
 			fmt.Fprintf(stderr, "  %-10s  %s\n", w.name, w.about)
 		}
@@ -39,8 +39,8 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	dir := flags.String("report", "", "folder with the results of each workload, to which this run adds its own")
 	var given sizes
 	flags.IntVar(&given.Repeats, "repeats", 0, "repeats of steady, instant and schedule (default 3)")
-	flags.IntVar(&given.Rate, "rate", 0, "tasks per second of steady (default 400)")
-	flags.IntVar(&given.Seconds, "seconds", 0, "how long tasks are scheduled in steady and starved (default 8)")
+	flags.IntVar(&given.Rate, "rate", 0, "tasks per second of steady and pools (default 400)")
+	flags.IntVar(&given.Seconds, "seconds", 0, "how long tasks are scheduled in steady, starved and pools (default 8)")
 	flags.IntVar(&given.Starved, "starved", 0, "tasks per second of starved (default 100)")
 	flags.IntVar(&given.Instant, "instant", 0, "tasks that are due at the same time (default 5000)")
 	flags.IntVar(&given.Restart, "restart", 0, "tasks that wait while a server restarts (default 1000)")

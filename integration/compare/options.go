@@ -9,7 +9,8 @@ import (
 type sizes struct {
 	Quick   bool `json:"quick"`
 	Repeats int  `json:"repeats"`
-	// Rate is the number of tasks per second of the workload steady, and Seconds is for how long they are scheduled.
+	// Rate is the number of tasks per second of the workloads steady and pools, and Seconds is for how long they are
+	// scheduled.
 	Rate    int `json:"rate"`
 	Seconds int `json:"seconds"`
 	// Starved is the number of tasks per second of the workload starved.

@@ -140,8 +140,8 @@ func openSQL(ctx context.Context, e *env) (system, error) {
 			return err
 		}
 		t.end = append(t.end, func(context.Context) error { return db.Close() })
-		db.SetMaxOpenConns(writers)
-		db.SetMaxIdleConns(writers)
+		db.SetMaxOpenConns(e.connections)
+		db.SetMaxIdleConns(e.connections)
 		if err := schedule.Migrate(ctx, db); err != nil {
 			return err
 		}
@@ -171,7 +171,7 @@ func openSQL(ctx context.Context, e *env) (system, error) {
 
 func openPgx(ctx context.Context, e *env) (system, error) {
 	return openTasks(ctx, e, func(ctx context.Context, t *tasks, dsn string) error {
-		pool, err := openPool(ctx, dsn)
+		pool, err := e.pool(ctx, dsn)
 		if err != nil {
 			return err
 		}
@@ -240,13 +240,13 @@ func (t *tasks) close(ctx context.Context) error {
 	return err
 }
 
-// openPool opens a pool with a connection for each goroutine that schedules.
-func openPool(ctx context.Context, dsn string) (*pgxpool.Pool, error) {
+// pool opens a contender's pool of connections to PostgreSQL.
+func (e *env) pool(ctx context.Context, dsn string) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		return nil, err
 	}
-	cfg.MaxConns = writers
+	cfg.MaxConns = int32(e.connections)
 	return pgxpool.NewWithConfig(ctx, cfg)
 }
 

@@ -67,6 +67,9 @@ var layouts = map[string][]struct {
 		{"processors: lateness in ms", []column{{"p50", metricP50, false}, {"p95", metricP95, false}, {"p99", metricP99, false}, {"max", metricMax, false}}},
 		{"processor time per task in us", []column{{"client", metricClient, false}, {"RabbitMQ", metricBroker, false}, {"PostgreSQL or Redis", metricDatabase, false}, {"total", metricTotal, false}}},
 	},
+	"pools": {
+		{"connections: lateness in ms", []column{{"p50", metricP50, false}, {"p95", metricP95, false}, {"p99", metricP99, false}, {"max", metricMax, false}}},
+	},
 	"instant": {
 		{"lateness in ms", []column{{"first", metricFirst, false}, {"p50", metricP50, false}, {"last", metricLast, false}, {"handled per second", metricRate, false}, {"ratio", metricRate, true}}},
 	},

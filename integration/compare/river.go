@@ -37,7 +37,7 @@ func openRiver(poll time.Duration) func(ctx context.Context, e *env) (system, er
 			return nil, err
 		}
 		r.dsn, r.drop = dsn, drop
-		if r.pool, err = openPool(ctx, dsn); err != nil {
+		if r.pool, err = e.pool(ctx, dsn); err != nil {
 			return nil, errors.Join(err, drop(ctx))
 		}
 		defer func() {

@@ -62,6 +62,13 @@ func workloads() []workload {
 			repeats: func(sizes) int { return 1 }, contenders: starvable, work: starved,
 		},
 		{
+			name: "pools", about: "lateness while a contender's statements share 2, 4 and 24 connections",
+			title: func(s sizes) string {
+				return fmt.Sprintf("%d tasks a second for %d s, delays of %s, with a limited number of connections", s.Rate, s.Seconds, s.delays)
+			},
+			repeats: func(sizes) int { return 1 }, contenders: pooled, work: pools,
+		},
+		{
 			name: "restart", about: "tasks that are lost, early or handled twice when a server is restarted or killed",
 			title:   func(s sizes) string { return fmt.Sprintf("%d tasks due within %s", s.Restart, s.spread) },
 			repeats: func(sizes) int { return 1 }, contenders: contenders, all: restarting,

@@ -39,6 +39,7 @@ type env struct {
 	versions        map[server]string
 	without         map[server]string // the reasons why servers are missing
 	limit           *limit            // nil until the workload starved begins
+	connections     int               // the size of each contender's pool of connections to PostgreSQL
 
 	opened  atomic.Int64 // number of names that were given to contenders
 	redisDB atomic.Int64 // number of databases of Redis that were given to contenders
@@ -46,7 +47,7 @@ type env struct {
 
 // start starts all servers.
 func start(ctx context.Context, log func(line string)) (_ *env, err error) {
-	e := &env{versions: map[server]string{}, without: map[server]string{}}
+	e := &env{versions: map[server]string{}, without: map[server]string{}, connections: writers}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.close())

@@ -25,7 +25,7 @@ func openTable(ctx context.Context, e *env) (system, error) {
 	if err != nil {
 		return nil, err
 	}
-	pool, err := openPool(ctx, dsn)
+	pool, err := e.pool(ctx, dsn)
 	if err != nil {
 		return nil, errors.Join(err, drop(ctx))
 	}

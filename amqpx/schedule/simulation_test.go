@@ -461,7 +461,7 @@ func TestTaskThatIsNeverSettled(t *testing.T) {
 		s.noneFailed()
 		s.run(20 * time.Hour)
 		if n := s.count("status = 'failed'"); n != 30 || len(s.failed) != 30 {
-			t.Errorf("%d tasks failed, %d were reported, want 30: %s", n, len(s.failed), s.state())
+			t.Errorf("%d tasks failed and %d were reported, want 30 and 30: %s", n, len(s.failed), s.state())
 		}
 		for id, n := range s.sent {
 			if n != s.store.cfg.MaxSends {
@@ -473,7 +473,7 @@ func TestTaskThatIsNeverSettled(t *testing.T) {
 		t.Log(got.LastError)
 		for _, part := range []string{"MaxSends", "queue q", "schedule.Handler"} {
 			if !strings.Contains(got.LastError, part) {
-				t.Errorf("the reason is %q, want %q in it", got.LastError, part)
+				t.Errorf("the reason is %q, want it to contain %q", got.LastError, part)
 			}
 		}
 		if !errors.Is(s.failed["000007"], ErrMaxSends) {

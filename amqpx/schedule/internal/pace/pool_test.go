@@ -31,7 +31,7 @@ func TestPoolWatch(t *testing.T) {
 		waited += time.Duration(c.waiting * float64(c.pause))
 		waiting, warn := w.Look(sqldb.PoolUse{Waited: waited, Max: 4, Full: c.full}, now)
 		if warn != c.warn {
-			t.Errorf("%s: warns %v, want %v", c.what, warn, c.warn)
+			t.Errorf("%s: warn = %v, want %v", c.what, warn, c.warn)
 		}
 		if c.full && waiting != c.waiting {
 			t.Errorf("%s: %v callers wait, want %v", c.what, waiting, c.waiting)

@@ -39,6 +39,6 @@ func TestDue(t *testing.T) {
 	}
 	p.Committed()
 	if <-p.Woken; p.Uncommitted.Load() {
-		t.Error("a notification about a commit makes the relay poll several times")
+		t.Error("a notification about a commit makes the relay poll several times, want once")
 	}
 }

@@ -33,7 +33,7 @@ func TestForeignRows(t *testing.T) {
 		insert(name, row[0], row[1])
 		c.look()
 		if got := c.get(name); !strings.Contains(got.LastError, row[2]) || !got.NextAt.IsZero() {
-			t.Errorf("%s: got %q, next at %s, want an error with %q and  zero", name, got.LastError, got.NextAt, row[2])
+			t.Errorf("%s: got the error %q and the next occurrence %s, want an error with %q and no next occurrence", name, got.LastError, got.NextAt, row[2])
 		}
 		c.expect(name)
 	}
@@ -43,7 +43,7 @@ func TestForeignRows(t *testing.T) {
 	if pause := c.look(); pause < time.Second {
 		t.Errorf("the next look is in %v, want at least 1s", pause)
 	}
-	// A program that corrects the row raises its version and calls look.
+	// A program that corrects a row raises its version and sets plan_at to 0.
 	c.exec("UPDATE rabbitdelay_schedules SET cron = '0 9 * * *', version = version + 1, plan_at = 0 WHERE name IN ('bad cron', 'good')")
 	c.look()
 	c.expect("bad cron", "2026-01-02T09:00:00Z pending")
@@ -82,7 +82,7 @@ func TestRowsThatCannotBePlanned(t *testing.T) {
 	c.setPaused("null00", true)
 	c.setPaused("null00", false)
 	if got := c.get("null00"); !strings.Contains(got.LastError, "expected a JSON object") {
-		t.Errorf(`a pause has cleared it: got %q, want an error with "expected a JSON object"`, got.LastError)
+		t.Errorf(`after a pause and a resume: got %q, want an error with "expected a JSON object"`, got.LastError)
 	}
 	c.exec("DROP TRIGGER refuse")
 	c.now = c.now.Add(2 * time.Minute)
@@ -129,8 +129,8 @@ func TestLimitsOfAReader(t *testing.T) {
 	c.expect("a", "2026-01-01T13:00:00Z pending", "2026-01-01T14:00:00Z pending", "2026-01-01T15:00:00Z pending",
 		"2026-01-01T16:00:00Z pending", "2026-01-01T17:00:00Z pending")
 
-	// A time zone that this relay does not know may be an error, which its row shows. Or it may be
-	// newer than this relay, and then another relay continues immediately.
+	// A time zone that is unknown to this relay may be a mistake, which the row shows. It may also be newer than this
+	// relay's time zone data, in which case another relay continues immediately.
 	const zone = "Test/Newer"
 	t.Cleanup(func() { Zones.Delete(zone) })
 	c.exec("INSERT INTO rabbitdelay_schedules (name, queue, cron, time_zone) VALUES ('z', 'q', '@hourly', ?)", zone)
@@ -146,7 +146,7 @@ func TestLimitsOfAReader(t *testing.T) {
 	}
 }
 
-// If a relay ends while it plans a row, no row is skipped when it runs again.
+// If a relay stops while it plans a row, no row is skipped when it runs again.
 func TestRelayEndsWhilePlanning(t *testing.T) {
 	c := newCalendar(t, 1)
 	c.add(rows.Schedule{Name: "a", Cron: "@hourly", Task: toQ()})

@@ -43,7 +43,7 @@ func TestWrites(t *testing.T) {
 	c.expect("a", "2026-01-02T08:00:00Z cancelled")
 	put(daily, Unchanged) // writing the same schedule does not resume it
 	if !c.get("a").Paused {
-		t.Error("the recurring task is no longer paused")
+		t.Error("Put resumed the paused recurring task, want it still paused")
 	}
 	c.setPaused("a", false)
 	version("a@2026-01-02T08:00:00Z", 2)
@@ -71,7 +71,7 @@ func TestEditFails(t *testing.T) {
 	} {
 		err := c.within(func(p *Planner, tx rows.Conn) error { return p.Edit(t.Context(), tx, "a", change) })
 		if err == nil {
-			t.Errorf("Edit succeeded although it fails %s", name)
+			t.Errorf("Edit with a change that fails %s succeeded, want an error", name)
 		}
 		if got := c.get("a"); got.Cron != "0 8 * * *" || got.Version != 1 {
 			t.Errorf(`an edit that fails %s: %s, version %d, want "0 8 * * *" and 1`, name, got.Cron, got.Version)
@@ -110,8 +110,8 @@ func TestNone(t *testing.T) {
 	}
 }
 
-// A row that is run by hand has an additional occurrence at the current time, which the task's id
-// has in milliseconds.
+// A row that is run by hand has an additional occurrence at the current time, which the task's id contains in
+// milliseconds.
 func TestFired(t *testing.T) {
 	c := newCalendar(t, 1)
 	c.add(rows.Schedule{Name: "a", Cron: "0 8 * * *", Task: toQ()})

@@ -199,7 +199,7 @@ func TestThousand(t *testing.T) {
 	}
 	for _, r := range list {
 		if r.LastAt.Before(c.now) {
-			t.Errorf("the last occurrence of %s is at %s, before the end of the test", r.Name, r.LastAt)
+			t.Errorf("the last occurrence of %s is at %s, want none before the end of the test", r.Name, r.LastAt)
 		}
 	}
 }

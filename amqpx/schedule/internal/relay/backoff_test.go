@@ -32,11 +32,11 @@ func TestBackoffAfterATry(t *testing.T) {
 			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
 		}
 		if over := name == "all, for a while"; got.recovered(batch) != over {
-			t.Errorf("%s: over is %v, want got.recovered(batch) = %v", name, !over, over)
+			t.Errorf("%s: recovered = %v, want %v", name, !over, over)
 		}
 		if jittered := c.before.after(c.x, now, batch, 1); !c.want.until.IsZero() && !c.x.gone &&
 			jittered.until.Sub(now) != c.want.until.Sub(now)*3/4 {
-			t.Errorf("%s: with jitter, the pause ends at %v, want three quarters of it", name, jittered.until)
+			t.Errorf("%s: with jitter, the pause ends at %v, want it to be a quarter shorter", name, jittered.until)
 		}
 	}
 }
@@ -52,7 +52,7 @@ func TestClaimsAreDividedByTarget(t *testing.T) {
 	h.learn(refused, now, now)
 	for x, want := range map[Target]int{{Queue: "full"}: 0, {Queue: "good"}: 100, {Exchange: "x", Key: "bad"}: 0, {Exchange: "x", Key: "good"}: 100} {
 		if got := h.allowance(x, now); got != want {
-			t.Errorf("the room of %v is %d tasks, want %d", x, got, want)
+			t.Errorf("the allowance of %v is %d tasks, want %d", x, got, want)
 		}
 	}
 	full, x := rows.Lane{Queue: "full"}, rows.Lane{Exchange: "x"}
@@ -77,7 +77,7 @@ func TestClaimsAreDividedByTarget(t *testing.T) {
 	}
 	bad := Target{Exchange: "x", Key: "bad"}
 	if p := h.part(list, now); len(p.shared) != 2 || len(p.alone[bad]) != 2 {
-		t.Errorf("after the pause: got %+v, want 2 shared, and 2 of the refused target alone", p)
+		t.Errorf("after the pause: got %+v, want 2 shared, and 2 for the target in back-off alone", p)
 	}
 	if p := h.part(list, now); len(p.shared) != 2 || len(p.alone) != 0 || len(p.later) != 1 {
 		t.Errorf("while the target is tried: got %+v, want 2 shared, 0 alone and 1 later", p)

@@ -50,7 +50,7 @@ func TestSharesAreFair(t *testing.T) {
 			}
 			for j := range most {
 				if got[i] < most[i] && got[j] > 0 && had[j]+got[j] > had[i]+got[i]+1 {
-					t.Fatalf("shares %v of requests %v: lane %d got less than its fair share", got, most, i)
+					t.Fatalf("shares %v of requests %v: lane %d got less than its fair share, want at most one row less than any other lane", got, most, i)
 				}
 			}
 		}

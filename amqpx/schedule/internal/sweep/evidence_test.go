@@ -66,7 +66,7 @@ func TestWindow(t *testing.T) {
 		t.Helper()
 		now += passes
 		if got := w.allowed(g, now, grace, unsettled); got != room {
-			t.Fatalf("room for %d after %+v, want %d", got, *w, room)
+			t.Fatalf("%d tasks are allowed after %+v, want %d", got, *w, room)
 		}
 		if use > 0 {
 			w.remember(ids(use), now)
@@ -91,6 +91,6 @@ func TestWindow(t *testing.T) {
 		turn(queueEmpty, 1, 0, size, size)
 	}
 	if w.size != mostTries || len(w.out) != watched {
-		t.Errorf("the window is %d and looks after %d, want %d and %d", w.size, len(w.out), mostTries, watched)
+		t.Errorf("the window has size %d and watches %d tasks, want %d and %d", w.size, len(w.out), mostTries, watched)
 	}
 }

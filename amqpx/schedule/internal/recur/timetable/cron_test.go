@@ -111,7 +111,7 @@ func TestRefused(t *testing.T) {
 	} {
 		_, err := New(Rule{Cron: text, Zone: time.UTC, Every: time.Second})
 		if want == "" && err != nil || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
-			t.Errorf("%.50q: %v\nwant %q", text, err, want)
+			t.Errorf("%.50q: got %v\nwant %q", text, err, want)
 		}
 		for _, foreign := range []string{"strconv", "Atoi", "option", "spec"} {
 			if strings.Contains(fmt.Sprint(err), foreign) {

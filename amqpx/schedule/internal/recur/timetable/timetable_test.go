@@ -10,7 +10,7 @@ import (
 // match is an expression together with an independent description of its meaning.
 type match struct {
 	cron    string
-	running bool // whether the clock jumps every hour
+	running bool // whether the expression matches every hour
 	matches func(w time.Time) bool
 }
 
@@ -39,7 +39,7 @@ var matches = []match{
 	}},
 }
 
-// minutes holds what the clock of a zone shows, minute by minute.
+// minutes contains what the clock of a zone shows, minute by minute.
 type minutes struct {
 	from  time.Time
 	shown []time.Time
@@ -128,7 +128,7 @@ func TestNextFromAnywhere(t *testing.T) {
 					return -1
 				})
 				if got := table.Next(at); !got.Equal(all[i]) {
-					t.Fatalf("%s: after %s comes %s, want %s", m.cron, at.In(loc), got.In(loc), all[i].In(loc))
+					t.Fatalf("%s: Next(%s) = %s, want %s", m.cron, at.In(loc), got.In(loc), all[i].In(loc))
 				}
 			}
 		}
@@ -164,12 +164,12 @@ func TestEvery(t *testing.T) {
 	n := 0
 	for at := table.Next(first.Add(-1)); !at.IsZero(); at = table.Next(at) {
 		if want := first.Add(time.Duration(n) * 90 * time.Minute); !at.Equal(want) {
-			t.Fatalf("number %d is %s, want %s", n, at, want)
+			t.Fatalf("occurrence %d is at %s, want %s", n, at, want)
 		}
 		n++
 	}
 	if n != 16 {
-		t.Errorf("%d within a day, want 16", n)
+		t.Errorf("%d occurrences within a day, want 16", n)
 	}
 }
 

@@ -63,7 +63,7 @@ func TestStrategies(t *testing.T) {
 	}
 }
 
-// The broker is asked for the plugin only if the plugin could be used.
+// The broker is probed for the plugin only if the plugin could be used.
 func TestProbesForThePluginOnlyWithRange(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -45,10 +45,10 @@ type rest struct {
 	Visited    []string      // the queues in which it expired, in order, each time that it did
 }
 
-// onBroker runs f in its own bubble with a broker that has a topology. The caller reports
-// the results of f outside of the bubble, because a *rapid.T must fail where it was
-// created. rapid.Check itself cannot run in a bubble either: a test has no deadline
-// there, and if each check takes a year, the time for all checks would be over.
+// onBroker runs f in its own bubble with a broker that has a topology. The caller reports the results of f outside of
+// the bubble, because a *rapid.T must fail where it was created. rapid.Check itself cannot run in a bubble either,
+// because a test has no deadline there, and the first check, which takes a virtual year, would use up the time for all
+// checks.
 func onBroker(t *testing.T, top topology.Topology, f func(b *broker) error) (err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -199,7 +199,7 @@ func (b *broker) settled(first int, routes []topology.Route, passed time.Duratio
 	defer b.mu.Unlock()
 	for i, o := range b.sent[first:] {
 		if routes[i].Delay <= passed && !o.settled() {
-			return fmt.Errorf("%+v: after %v %+v", routes[i], passed, o)
+			return fmt.Errorf("%+v: after %v the message has no final place: %+v", routes[i], passed, o)
 		}
 	}
 	return nil
@@ -216,7 +216,7 @@ func (o outcome) settled() bool {
 func (b *broker) left() error {
 	for _, name := range b.srv.Queues() {
 		if q, _ := b.srv.Queue(name); q.Ready+q.DeadLetters+q.Delayed > 0 {
-			return fmt.Errorf("after the longest delay %s holds %+v, and %d that it cannot route", name, q.Messages, q.DeadLetters)
+			return fmt.Errorf("after the longest delay, %s still contains %+v, and %d dead letters that it cannot route", name, q.Messages, q.DeadLetters)
 		}
 	}
 	return nil

@@ -17,7 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// declared holds what another system declares and publishes. celery.json was recorded by running kombu's
+// declared contains what another system declares and publishes. celery.json was recorded by running kombu's
 // native_delayed_delivery.py on a channel that records calls. nservicebus.json follows DelayInfrastructure.cs of
 // NServiceBus.RabbitMQ line by line.
 type declared struct {
@@ -156,20 +156,20 @@ func TestLevelsKeysAreTheirs(t *testing.T) {
 				t.Fatal(err)
 			}
 			if r.RoutingKey != want.RoutingKey || system == dlx.LayoutNServiceBus && r.Exchange != want.Exchange {
-				t.Errorf("%s %d s: %s by %s, want %s by %s", system, want.Seconds, r.RoutingKey, r.Exchange, want.RoutingKey, want.Exchange)
+				t.Errorf("%s, %d s: got the key %s by the exchange %s, want %s by %s", system, want.Seconds, r.RoutingKey, r.Exchange, want.RoutingKey, want.Exchange)
 			}
 			header, ok := r.Headers[foreign.HeaderNServiceBusDelay]
 			if system == dlx.LayoutNServiceBus && header != int32(want.Seconds) || system != dlx.LayoutNServiceBus && ok {
 				t.Errorf("%s, %d s: the header is %v, want the seconds for NServiceBus and none otherwise", system, want.Seconds, header)
 			}
 			if key, ok := dlx.DestinationKey(r.RoutingKey); !ok || key != queue {
-				t.Errorf("%s is for %q, %t, want true and %q", r.RoutingKey, key, ok, queue)
+				t.Errorf("DestinationKey(%q) = %q, %t, want %[4]q, true", r.RoutingKey, key, ok, queue)
 			}
 		}
 	}
 }
 
-// The other system's own bindings exist alongside rabbitdelay's: an endpoint's message arrives once.
+// An endpoint's message arrives once, even if the other system's own bindings exist alongside rabbitdelay's.
 func TestLevelsAlongsideForeignBindings(t *testing.T) {
 	dests := []topology.Destination{{Queue: "Sales"}, {Queue: "Billing.Sales"}, {Exchange: "ex.topic", RoutingKey: "a"}}
 	var strategies []strategy
@@ -237,7 +237,7 @@ func TestLevelsRefuse(t *testing.T) {
 		"QueueType":            second(dlx.NewLevels(dlx.LevelsConfig{Layout: dlx.LayoutNServiceBus, QueueType: topology.Classic})),
 	} {
 		if err == nil || !strings.Contains(err.Error(), text) {
-			t.Errorf("got %v, want %q", err, text)
+			t.Errorf("got %v, want an error with %q", err, text)
 		}
 	}
 }

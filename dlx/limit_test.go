@@ -9,8 +9,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Looking at a message never loses it: every quorum queue has a delivery limit that is never
-// reached, and a classic queue has none.
+// Reading a message never loses it, because every quorum queue has a delivery limit that is never reached, and a
+// classic queue has none.
 func TestQuorumQueuesHaveAnUnreachableDeliveryLimit(t *testing.T) {
 	var all []topology.Queue
 	for _, qt := range []topology.QueueType{topology.Quorum, topology.Classic} {

@@ -26,11 +26,11 @@ func TestDestinationKey(t *testing.T) {
 				}
 				key, ok := dlx.DestinationKey(r.RoutingKey)
 				if !ok || key != d.Key(topology.DefaultPrefix) {
-					t.Fatalf("%q is for %q, %t, want %q", r.RoutingKey, key, ok, d.Key(topology.DefaultPrefix))
+					t.Fatalf("DestinationKey(%q) = %q, %t, want %q, true", r.RoutingKey, key, ok, d.Key(topology.DefaultPrefix))
 				}
 				got, ok := topology.DestinationOf(topology.DefaultPrefix, key)
 				if hashed := d.ToExchange() && len(d.RoutingKey) > 100; ok == hashed || ok && got != d {
-					t.Fatalf("%q is %+v, %t, want %+v", key, got, ok, d)
+					t.Fatalf("DestinationOf(%q) = %+v, %t, want %+v unless the name is hashed", key, got, ok, d)
 				}
 			}
 		}
@@ -43,7 +43,7 @@ func TestDestinationKeyOfOthers(t *testing.T) {
 		"r99999999999999999999.0.a", "ttl.1m", "native.1",
 	} {
 		if got, ok := dlx.DestinationKey(key); ok {
-			t.Errorf("%q was taken for a key of destination %q", key, got)
+			t.Errorf("DestinationKey(%q) = %q, true, want false", key, got)
 		}
 	}
 }

@@ -171,7 +171,7 @@ func TestRandomRadices(t *testing.T) {
 		a, b := newBucket(rt, one), newBucket(rt, two)
 		same := slices.Equal(one.Radices, two.Radices) && a.Resolution() == b.Resolution()
 		if x, y := a.Topology().Queues[1].Name, b.Topology().Queues[1].Name; same != (x == y) {
-			rt.Fatalf("configurations %+v and %+v have the queues %s and %s", one, two, x, y)
+			rt.Fatalf("configurations %+v and %+v have the queues %s and %s, want the same name only for the same layout", one, two, x, y)
 		}
 		var all []journey
 		for range 5 {
@@ -187,7 +187,7 @@ func TestRandomRadices(t *testing.T) {
 	})
 }
 
-// This tests every delay of small layouts, and one nanosecond to either side of it, with every
+// In small layouts, every delay is routed correctly, and so is one nanosecond to either side of it, with every
 // tolerance up to the maximum.
 func TestSmallLayoutsExhaustively(t *testing.T) {
 	dest := topology.Destination{Queue: "a.b"}
@@ -216,7 +216,7 @@ func TestSmallLayoutsExhaustively(t *testing.T) {
 			}
 		}
 		if want := int(bucket.MaxDelay()/res) + 1; len(all) != want {
-			t.Errorf("%v: %d of %d delays were routed", rs, len(all), want)
+			t.Errorf("%v: %d of %d delays were routed, want all", rs, len(all), want)
 		}
 		if _, err := arrive(t, world(t, dests, bucket), slices.Collect(maps.Values(all))...); err != nil {
 			t.Errorf("radices %v: a message does not arrive: %v", rs, err)
@@ -239,14 +239,14 @@ func TestEveryQueueIsReached(t *testing.T) {
 		}
 		rests, err := arrive(t, world(t, []topology.Destination{dest}, bucket), all...)
 		if err != nil {
-			t.Fatalf("%+v: got %v, want a strategy", c, err)
+			t.Fatalf("%+v: got %v, want every message to arrive", c, err)
 		}
 		reached := map[string]bool{}
 		for _, r := range rests {
 			reached[r.Visited[0]] = true
 		}
-		if want := len(bucket.Topology().Queues) - 1; len(reached) != want { // except for the parked queue
-			t.Errorf("%+v: %d of %d queues are used", c, len(reached), want)
+		if want := len(bucket.Topology().Queues) - 1; len(reached) != want { // all except the parked queue
+			t.Errorf("%+v: %d of %d queues are used, want all", c, len(reached), want)
 		}
 		if got := bucket.MaxDelay(); got != unit-bucket.Resolution() {
 			t.Errorf("%+v: maximum is %v, want %v", c, got, unit-bucket.Resolution())
@@ -269,7 +269,7 @@ func TestMissingQueues(t *testing.T) {
 		top := world(t, []topology.Destination{dest}, bucket)
 		rests, err := arrive(t, top, journey{r, dest})
 		if err != nil {
-			t.Fatalf("%+v: got %v, want a strategy", c, err)
+			t.Fatalf("%+v: got %v, want every message to arrive", c, err)
 		}
 		way := rests[0].Visited
 		err = onBroker(t, top, func(b *broker) error {
@@ -331,7 +331,7 @@ func FuzzRoute(f *testing.F) {
 		possible := delay >= 0 && tolerance >= 0 && time.Duration(delay) <= bucket.MaxDelay()
 		_, refused := bucket.Route(dest, 0, 0)
 		if (err == nil) != (possible && refused == nil) {
-			t.Fatalf("%+v: Route returned %v, and without a delay %v", c, err, refused)
+			t.Fatalf("%+v: Route returned the error %v, and %v without a delay, want an error only for an invalid delay or destination", c, err, refused)
 		}
 		if err != nil {
 			return
@@ -349,7 +349,7 @@ func FuzzRoute(f *testing.F) {
 			t.Fatal(err)
 		}
 		if len(r.RoutingKey) > topology.MaxRoutingKey {
-			t.Fatalf("the routing key is %d bytes long", len(r.RoutingKey))
+			t.Fatalf("the routing key is %d bytes long, want at most topology.MaxRoutingKey", len(r.RoutingKey))
 		}
 	})
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
-// A program that links no driver can read its configuration. When it opens the database, it is told
-// what to import.
+// A program that links no driver can read its configuration. When it opens the database, the error names the package to
+// import.
 func TestNoDriver(t *testing.T) {
 	for u, name := range map[config.URL]string{
 		"postgres://u:hunter2@h/d": "postgres", "postgresql://u:hunter2@h/d": "postgres",
@@ -45,6 +45,6 @@ func TestNoDriver(t *testing.T) {
 		}
 	}
 	if _, _, err := config.OpenDB("oracle://u:hunter2@h/d"); err == nil || errors.Is(err, config.ErrNoDriver) {
-		t.Errorf("got error %v, want an error and not config.ErrNoDriver", err)
+		t.Errorf("got error %v, want one other than config.ErrNoDriver", err)
 	}
 }
